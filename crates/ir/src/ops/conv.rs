@@ -1,0 +1,378 @@
+//! Two-dimensional convolution and its two gradients. Activations are `[N, H, W, C]`, weights `[KH, KW, C / groups, O]`.
+
+use super::{Cost, GradArgs, Gradient, OpRule, float_inputs};
+use crate::graph::{Graph, GraphError};
+use crate::reference::Tensor;
+use crate::shape::{Shape, TensorType};
+
+/// A window that slides along one spatial axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Elements of the axis, without padding.
+    pub input: usize,
+    /// Positions of the window.
+    pub output: usize,
+    /// Elements of the window.
+    pub kernel: usize,
+    pub stride: usize,
+    pub dilation: usize,
+    /// Padding before the first element.
+    pub low: usize,
+}
+
+impl Window {
+    /// `pad` is the padding before and after. `axis` names the axis in errors.
+    ///
+    /// # Errors
+    /// When a size is zero or the window is longer than the padded axis.
+    pub fn new(
+        axis: &str,
+        input: usize,
+        kernel: usize,
+        stride: usize,
+        dilation: usize,
+        pad: [usize; 2],
+    ) -> Result<Window, String> {
+        if kernel == 0 || stride == 0 || dilation == 0 {
+            return Err(format!("window, stride and dilation along the {axis} must be at least 1"));
+        }
+        let extent = (kernel - 1) * dilation + 1;
+        let padded = input + pad[0] + pad[1];
+        if input == 0 || extent > padded {
+            return Err(format!("the window extends over {extent} along the {axis}, the padded input has {padded}"));
+        }
+        let output = (padded - extent) / stride + 1;
+        Ok(Window { input, output, kernel, stride, dilation, low: pad[0] })
+    }
+
+    /// The element under element `tap` of the window at position `output`, or `None` in the padding.
+    pub fn element(&self, output: usize, tap: usize) -> Option<usize> {
+        let padded = output * self.stride + tap * self.dilation;
+        padded.checked_sub(self.low).filter(|&element| element < self.input)
+    }
+}
+
+/// Sizes of a convolution, the same for the convolution and its two gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub batch: usize,
+    pub height: Window,
+    pub width: Window,
+    /// Input channels, of all groups together.
+    pub channels: usize,
+    /// Output channels, of all groups together.
+    pub out_channels: usize,
+    pub groups: usize,
+}
+
+impl Geometry {
+    /// Shape of the input, `[N, H, W, C]`.
+    pub fn x_shape(&self) -> Shape {
+        [self.batch, self.height.input, self.width.input, self.channels].into()
+    }
+
+    /// Shape of the weights, `[KH, KW, C / groups, O]`.
+    pub fn w_shape(&self) -> Shape {
+        [self.height.kernel, self.width.kernel, self.channels / self.groups, self.out_channels].into()
+    }
+
+    /// Shape of the output, `[N, OH, OW, O]`.
+    pub fn y_shape(&self) -> Shape {
+        [self.batch, self.height.output, self.width.output, self.out_channels].into()
+    }
+
+    /// Multiply-adds, those with padding included.
+    pub fn macs(&self) -> u64 {
+        let taps = self.height.kernel * self.width.kernel * (self.channels / self.groups);
+        self.y_shape().elements() as u64 * taps as u64
+    }
+
+    /// Calls `f` with the positions in input, weights and output of each product `x * w` that is added to a `y`.
+    fn for_each_product(&self, mut f: impl FnMut(usize, usize, usize)) {
+        let (h, w) = (&self.height, &self.width);
+        let group_in = self.channels / self.groups;
+        let group_out = self.out_channels / self.groups;
+        for (y, [n, oh, ow]) in indices([self.batch, h.output, w.output]).enumerate() {
+            for (tap, [kh, kw]) in indices([h.kernel, w.kernel]).enumerate() {
+                let (Some(ih), Some(iw)) = (h.element(oh, kh), w.element(ow, kw)) else { continue };
+                let x = (n * h.input + ih) * w.input + iw;
+                for (o, c) in (0..self.out_channels).flat_map(|o| (0..group_in).map(move |c| (o, c))) {
+                    let channel = o / group_out * group_in + c;
+                    f(
+                        x * self.channels + channel,
+                        (tap * group_in + c) * self.out_channels + o,
+                        y * self.out_channels + o,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// All indices of a dense array, in row-major order.
+pub(super) fn indices<const N: usize>(sizes: [usize; N]) -> impl Iterator<Item = [usize; N]> {
+    (0..sizes.iter().product()).map(move |mut position: usize| {
+        let mut index = [0; N];
+        for axis in (0..N).rev() {
+            index[axis] = position % sizes[axis];
+            position /= sizes[axis];
+        }
+        index
+    })
+}
+
+/// Padding before and after one axis so that the output has `ceil(input / stride)` positions, the odd element after
+/// (TensorFlow's `SAME`).
+pub fn same_padding(input: usize, kernel: usize, stride: usize, dilation: usize) -> [usize; 2] {
+    let extent = (kernel - 1) * dilation + 1;
+    let total = ((input.div_ceil(stride) - 1) * stride + extent).saturating_sub(input);
+    [total / 2, total - total / 2]
+}
+
+/// The same padding on all four sides.
+pub fn symmetric(pad: usize) -> [[usize; 2]; 2] {
+    [[pad; 2]; 2]
+}
+
+/// The four sizes of a tensor whose axes are named in `axes`.
+pub(super) fn sizes4(shape: &Shape, what: &str, axes: &str) -> Result<[usize; 4], String> {
+    shape.dims().try_into().map_err(|_| format!("the {what} must be {axes}, it is {shape}"))
+}
+
+fn agree(what: &str, dy: &Shape, expected: &Shape) -> Result<(), String> {
+    const AXES: [&str; 4] = ["batch", "height", "width", "channels"];
+    match (0..4).find(|&axis| dy[axis] != expected[axis]) {
+        Some(axis) => Err(format!("{what} has {} {}, the convolution gives {}", AXES[axis], dy[axis], expected[axis])),
+        None => Ok(()),
+    }
+}
+
+/// Convolution (cross-correlation). Inputs: x `[N, H, W, C]`, w `[KH, KW, C / groups, O]`; output `[N, OH, OW, O]` with
+/// `OH = (H + top + bottom - (KH - 1) * dilation - 1) / stride + 1`, rounded down. The padding is zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2d {
+    pub stride: [usize; 2],
+    pub dilation: [usize; 2],
+    /// `[[top, bottom], [left, right]]`
+    pub pad: [[usize; 2]; 2],
+    /// Output channel `o` reads the input channels of group `o / (O / groups)`.
+    pub groups: usize,
+}
+
+impl Conv2d {
+    /// Without dilation and groups.
+    pub fn new(stride: [usize; 2], pad: [[usize; 2]; 2]) -> Self {
+        Conv2d { stride, dilation: [1, 1], pad, groups: 1 }
+    }
+
+    /// Sizes for an input and weights of these shapes.
+    ///
+    /// # Errors
+    /// Which dimension does not fit.
+    pub fn geometry(&self, x: &Shape, w: &Shape) -> Result<Geometry, String> {
+        let [batch, h, width, channels] = sizes4(x, "input", "[N, H, W, C]")?;
+        let [kh, kw, group_channels, out_channels] = sizes4(w, "weights", "[KH, KW, C / groups, O]")?;
+        if self.groups == 0 || !channels.is_multiple_of(self.groups) || !out_channels.is_multiple_of(self.groups) {
+            let groups = self.groups;
+            return Err(format!(
+                "{channels} input and {out_channels} output channels do not split into {groups} groups"
+            ));
+        }
+        if channels / self.groups != group_channels {
+            let own = channels / self.groups;
+            return Err(format!("the input has {own} channels a group, the weights are for {group_channels}"));
+        }
+        Ok(Geometry {
+            batch,
+            height: Window::new("height", h, kh, self.stride[0], self.dilation[0], self.pad[0])?,
+            width: Window::new("width", width, kw, self.stride[1], self.dilation[1], self.pad[1])?,
+            channels,
+            out_channels,
+            groups: self.groups,
+        })
+    }
+
+    fn data_grad(&self, x: &Shape) -> Conv2dDataGrad {
+        Conv2dDataGrad { conv: *self, input: [x[1], x[2]] }
+    }
+
+    fn weight_grad(&self, w: &Shape) -> Conv2dWeightGrad {
+        Conv2dWeightGrad { conv: *self, kernel: [w[0], w[1]] }
+    }
+
+    fn describe(&self) -> String {
+        let mut text = format!("stride={:?}, pad={:?}", self.stride, self.pad);
+        if self.dilation != [1, 1] {
+            text += &format!(", dilation={:?}", self.dilation);
+        }
+        if self.groups != 1 {
+            text += &format!(", groups={}", self.groups);
+        }
+        text
+    }
+}
+
+/// Cost of a convolution or one of its gradients, of `geometry`.
+fn cost(geometry: Result<Geometry, String>, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+    Cost::streaming(2 * verified(geometry).macs(), inputs, outputs)
+}
+
+fn verified(geometry: Result<Geometry, String>) -> Geometry {
+    geometry.expect("the node was accepted with these shapes")
+}
+
+impl OpRule for Conv2d {
+    fn name(&self) -> &'static str {
+        "conv2d"
+    }
+
+    fn attributes(&self) -> String {
+        self.describe()
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x, w] = float_inputs(inputs, "an input and weights")?;
+        Ok(vec![TensorType::new(x.dtype, self.geometry(&x.shape, &w.shape)?.y_shape())])
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
+        let (x, w) = (args.inputs[0], args.inputs[1]);
+        let (of_x, of_w) = (self.data_grad(g.shape(x)), self.weight_grad(g.shape(w)));
+        let dx = args.wanted[0].then(|| g.add1(of_x, &[dy, w])).transpose()?;
+        let dw = args.wanted[1].then(|| g.add1(of_w, &[x, dy])).transpose()?;
+        Ok(Gradient::Inputs(vec![dx, dw]))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        cost(self.geometry(&inputs[0].shape, &inputs[1].shape), inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let (x, w) = (inputs[0], inputs[1]);
+        let mut y = Tensor::zeros(outputs[0].clone());
+        let geometry = verified(self.geometry(&x.ty.shape, &w.ty.shape));
+        geometry.for_each_product(|xi, wi, yi| y.data[yi] += x.data[xi] * w.data[wi]);
+        vec![y]
+    }
+}
+
+/// Gradient of a convolution with respect to its input; by itself a transposed convolution. Inputs: dy
+/// `[N, OH, OW, O]`, w `[KH, KW, C / groups, O]`; output `[N, H, W, C]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2dDataGrad {
+    pub conv: Conv2d,
+    /// Height and width of the output, the convolution's input.
+    pub input: [usize; 2],
+}
+
+impl Conv2dDataGrad {
+    /// Sizes of the convolution for an output gradient and weights of these shapes.
+    ///
+    /// # Errors
+    /// Which dimension does not fit.
+    pub fn geometry(&self, dy: &Shape, w: &Shape) -> Result<Geometry, String> {
+        let [batch, ..] = sizes4(dy, "output gradient", "[N, OH, OW, O]")?;
+        let [_, _, group_channels, _] = sizes4(w, "weights", "[KH, KW, C / groups, O]")?;
+        let x = [batch, self.input[0], self.input[1], group_channels * self.conv.groups].into();
+        let geometry = self.conv.geometry(&x, w)?;
+        agree("the output gradient", dy, &geometry.y_shape())?;
+        Ok(geometry)
+    }
+}
+
+impl OpRule for Conv2dDataGrad {
+    fn name(&self) -> &'static str {
+        "conv2d_data_grad"
+    }
+
+    fn attributes(&self) -> String {
+        format!("{}, input={:?}", self.conv.describe(), self.input)
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [dy, w] = float_inputs(inputs, "an output gradient and weights")?;
+        Ok(vec![TensorType::new(dy.dtype, self.geometry(&dy.shape, &w.shape)?.x_shape())])
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let Some(ddx) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
+        let (dy, w) = (args.inputs[0], args.inputs[1]);
+        let of_w = self.conv.weight_grad(g.shape(w));
+        let ddy = args.wanted[0].then(|| g.add1(self.conv, &[ddx, w])).transpose()?;
+        let dw = args.wanted[1].then(|| g.add1(of_w, &[ddx, dy])).transpose()?;
+        Ok(Gradient::Inputs(vec![ddy, dw]))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        cost(self.geometry(&inputs[0].shape, &inputs[1].shape), inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let (dy, w) = (inputs[0], inputs[1]);
+        let mut dx = Tensor::zeros(outputs[0].clone());
+        let geometry = verified(self.geometry(&dy.ty.shape, &w.ty.shape));
+        geometry.for_each_product(|xi, wi, yi| dx.data[xi] += dy.data[yi] * w.data[wi]);
+        vec![dx]
+    }
+}
+
+/// Gradient of a convolution with respect to its weights. Inputs: x `[N, H, W, C]`, dy `[N, OH, OW, O]`; output
+/// `[KH, KW, C / groups, O]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conv2dWeightGrad {
+    pub conv: Conv2d,
+    /// Height and width of the weights.
+    pub kernel: [usize; 2],
+}
+
+impl Conv2dWeightGrad {
+    /// Sizes of the convolution for an input and an output gradient of these shapes.
+    ///
+    /// # Errors
+    /// Which dimension does not fit.
+    pub fn geometry(&self, x: &Shape, dy: &Shape) -> Result<Geometry, String> {
+        let [_, _, _, channels] = sizes4(x, "input", "[N, H, W, C]")?;
+        let [_, _, _, out_channels] = sizes4(dy, "output gradient", "[N, OH, OW, O]")?;
+        let w = [self.kernel[0], self.kernel[1], channels / self.conv.groups.max(1), out_channels].into();
+        let geometry = self.conv.geometry(x, &w)?;
+        agree("the output gradient", dy, &geometry.y_shape())?;
+        Ok(geometry)
+    }
+}
+
+impl OpRule for Conv2dWeightGrad {
+    fn name(&self) -> &'static str {
+        "conv2d_weight_grad"
+    }
+
+    fn attributes(&self) -> String {
+        format!("{}, kernel={:?}", self.conv.describe(), self.kernel)
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x, dy] = float_inputs(inputs, "an input and an output gradient")?;
+        Ok(vec![TensorType::new(x.dtype, self.geometry(&x.shape, &dy.shape)?.w_shape())])
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let Some(ddw) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
+        let (x, dy) = (args.inputs[0], args.inputs[1]);
+        let of_x = self.conv.data_grad(g.shape(x));
+        let dx = args.wanted[0].then(|| g.add1(of_x, &[dy, ddw])).transpose()?;
+        let ddy = args.wanted[1].then(|| g.add1(self.conv, &[x, ddw])).transpose()?;
+        Ok(Gradient::Inputs(vec![dx, ddy]))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        cost(self.geometry(&inputs[0].shape, &inputs[1].shape), inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let (x, dy) = (inputs[0], inputs[1]);
+        let mut dw = Tensor::zeros(outputs[0].clone());
+        let geometry = verified(self.geometry(&x.ty.shape, &dy.ty.shape));
+        geometry.for_each_product(|xi, wi, yi| dw.data[wi] += x.data[xi] * dy.data[yi]);
+        vec![dw]
+    }
+}

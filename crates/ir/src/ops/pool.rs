@@ -1,0 +1,294 @@
+//! Two-dimensional pooling of `[N, H, W, C]` and its gradients.
+
+use super::conv::{Window, indices, sizes4};
+use super::{Cost, GradArgs, Gradient, OpRule, float_inputs};
+use crate::graph::{Graph, GraphError};
+use crate::reference::Tensor;
+use crate::shape::{Shape, TensorType};
+
+/// Sizes of a pooling, the same for the pooling and its gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub batch: usize,
+    pub height: Window,
+    pub width: Window,
+    pub channels: usize,
+}
+
+impl Geometry {
+    /// Pads must be smaller than the window, so that no window lies in the padding alone.
+    fn new(x: &Shape, window: [usize; 2], stride: [usize; 2], pad: [[usize; 2]; 2]) -> Result<Geometry, String> {
+        let [batch, h, w, channels] = sizes4(x, "input", "[N, H, W, C]")?;
+        let height = Window::new("height", h, window[0], stride[0], 1, pad[0])?;
+        let width = Window::new("width", w, window[1], stride[1], 1, pad[1])?;
+        if (0..2).any(|axis| pad[axis].iter().any(|&p| p >= window[axis])) {
+            return Err(format!("the padding {pad:?} must be smaller than the window {window:?}"));
+        }
+        Ok(Geometry { batch, height, width, channels })
+    }
+
+    /// Shape of the input, `[N, H, W, C]`.
+    pub fn x_shape(&self) -> Shape {
+        [self.batch, self.height.input, self.width.input, self.channels].into()
+    }
+
+    /// Shape of the output, `[N, OH, OW, C]`.
+    pub fn y_shape(&self) -> Shape {
+        [self.batch, self.height.output, self.width.output, self.channels].into()
+    }
+
+    /// Elements of the window, padding included.
+    pub fn window_area(&self) -> usize {
+        self.height.kernel * self.width.kernel
+    }
+
+    /// Calls `f` with each position of the output and the positions of the input under its window, row by row, the
+    /// padding left out.
+    fn for_each_window(&self, mut f: impl FnMut(usize, &[usize])) {
+        let (h, w) = (&self.height, &self.width);
+        let mut elements = Vec::with_capacity(self.window_area());
+        let sizes = [self.batch, h.output, w.output, self.channels];
+        for (y, [n, oh, ow, c]) in indices(sizes).enumerate() {
+            elements.clear();
+            for [kh, kw] in indices([h.kernel, w.kernel]) {
+                if let (Some(ih), Some(iw)) = (h.element(oh, kh), w.element(ow, kw)) {
+                    elements.push(((n * h.input + ih) * w.input + iw) * self.channels + c);
+                }
+            }
+            f(y, &elements);
+        }
+    }
+
+    /// One arithmetic operation for each element of each window.
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::streaming((self.y_shape().elements() * self.window_area()) as u64, inputs, outputs)
+    }
+}
+
+fn verified(geometry: Result<Geometry, String>) -> Geometry {
+    geometry.expect("the node was accepted with these shapes")
+}
+
+fn describe(window: [usize; 2], stride: [usize; 2], pad: [[usize; 2]; 2]) -> String {
+    format!("window={window:?}, stride={stride:?}, pad={pad:?}")
+}
+
+/// Maximum of each window. Input `[N, H, W, C]`, output `[N, OH, OW, C]`. The padding is minus infinity; a window with a
+/// NaN gives NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MaxPool2d {
+    pub window: [usize; 2],
+    pub stride: [usize; 2],
+    /// `[[top, bottom], [left, right]]`, each smaller than the window.
+    pub pad: [[usize; 2]; 2],
+}
+
+impl MaxPool2d {
+    /// Sizes for an input of this shape.
+    ///
+    /// # Errors
+    /// Which dimension does not fit.
+    pub fn geometry(&self, x: &Shape) -> Result<Geometry, String> {
+        Geometry::new(x, self.window, self.stride, self.pad)
+    }
+}
+
+impl OpRule for MaxPool2d {
+    fn name(&self) -> &'static str {
+        "max_pool2d"
+    }
+
+    fn attributes(&self) -> String {
+        describe(self.window, self.stride, self.pad)
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x] = float_inputs(inputs, "one tensor")?;
+        Ok(vec![TensorType::new(x.dtype, self.geometry(&x.shape)?.y_shape())])
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None])) };
+        let dx = g.add1(MaxPool2dGrad { pool: *self }, &[args.inputs[0], args.outputs[0], dy])?;
+        Ok(Gradient::Inputs(vec![Some(dx)]))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        verified(self.geometry(&inputs[0].shape)).cost(inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let x = inputs[0];
+        let mut y = Tensor::zeros(outputs[0].clone());
+        verified(self.geometry(&x.ty.shape)).for_each_window(|output, elements| {
+            let larger = |max: f64, &i: &usize| if x.data[i] > max || x.data[i].is_nan() { x.data[i] } else { max };
+            y.data[output] = elements.iter().fold(f64::NEG_INFINITY, larger);
+        });
+        vec![y]
+    }
+}
+
+/// Gradient of [`MaxPool2d`]: the first maximum of each window, row by row, takes the window's gradient. Inputs: x
+/// `[N, H, W, C]`, y and dy `[N, OH, OW, C]`; output `[N, H, W, C]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MaxPool2dGrad {
+    pub pool: MaxPool2d,
+}
+
+impl OpRule for MaxPool2dGrad {
+    fn name(&self) -> &'static str {
+        "max_pool2d_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.pool.attributes()
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x, y, dy] = float_inputs(inputs, "input, output and output gradient")?;
+        let expected = self.pool.geometry(&x.shape)?.y_shape();
+        if y.shape != expected || dy.shape != expected {
+            return Err(format!("output and output gradient must be {expected}"));
+        }
+        Ok(vec![x.clone()])
+    }
+
+    fn gradient(&self, _graph: &mut Graph, _args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        Ok(Gradient::NotDifferentiable)
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        verified(self.pool.geometry(&inputs[0].shape)).cost(inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let (x, y, dy) = (inputs[0], inputs[1], inputs[2]);
+        let mut dx = Tensor::zeros(outputs[0].clone());
+        verified(self.pool.geometry(&x.ty.shape)).for_each_window(|output, elements| {
+            let max = y.data[output];
+            let is_max = |&&i: &&usize| x.data[i] == max || (x.data[i].is_nan() && max.is_nan());
+            if let Some(&first) = elements.iter().find(is_max) {
+                dx.data[first] += dy.data[output];
+            }
+        });
+        vec![dx]
+    }
+}
+
+/// Mean of each window. Input `[N, H, W, C]`, output `[N, OH, OW, C]`. The padding is zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AvgPool2d {
+    pub window: [usize; 2],
+    pub stride: [usize; 2],
+    /// `[[top, bottom], [left, right]]`, each smaller than the window.
+    pub pad: [[usize; 2]; 2],
+    /// Whether the sum is divided by the elements of the window, and not by those of them outside the padding.
+    pub count_include_pad: bool,
+}
+
+impl AvgPool2d {
+    /// Sizes for an input of this shape.
+    ///
+    /// # Errors
+    /// Which dimension does not fit.
+    pub fn geometry(&self, x: &Shape) -> Result<Geometry, String> {
+        Geometry::new(x, self.window, self.stride, self.pad)
+    }
+
+    /// What the sum over a window with `present` elements outside the padding is divided by.
+    fn divisor(&self, present: usize) -> f64 {
+        (if self.count_include_pad { self.window[0] * self.window[1] } else { present }) as f64
+    }
+}
+
+impl OpRule for AvgPool2d {
+    fn name(&self) -> &'static str {
+        "avg_pool2d"
+    }
+
+    fn attributes(&self) -> String {
+        let suffix = if self.count_include_pad { ", count_include_pad" } else { "" };
+        describe(self.window, self.stride, self.pad) + suffix
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x] = float_inputs(inputs, "one tensor")?;
+        Ok(vec![TensorType::new(x.dtype, self.geometry(&x.shape)?.y_shape())])
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None])) };
+        let x = g.shape(args.inputs[0]);
+        let input = [x[1], x[2]];
+        Ok(Gradient::Inputs(vec![Some(g.add1(AvgPool2dGrad { pool: *self, input }, &[dy])?)]))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        verified(self.geometry(&inputs[0].shape)).cost(inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let x = inputs[0];
+        let mut y = Tensor::zeros(outputs[0].clone());
+        verified(self.geometry(&x.ty.shape)).for_each_window(|output, elements| {
+            let sum: f64 = elements.iter().map(|&i| x.data[i]).sum();
+            y.data[output] = sum / self.divisor(elements.len());
+        });
+        vec![y]
+    }
+}
+
+/// Gradient of [`AvgPool2d`]. Input: dy `[N, OH, OW, C]`; output `[N, H, W, C]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AvgPool2dGrad {
+    pub pool: AvgPool2d,
+    /// Height and width of the output, the pooling's input.
+    pub input: [usize; 2],
+}
+
+impl AvgPool2dGrad {
+    /// Sizes of the pooling for an output gradient of this shape.
+    ///
+    /// # Errors
+    /// Which dimension does not fit.
+    pub fn geometry(&self, dy: &Shape) -> Result<Geometry, String> {
+        let [batch, _, _, channels] = sizes4(dy, "output gradient", "[N, OH, OW, C]")?;
+        let geometry = self.pool.geometry(&[batch, self.input[0], self.input[1], channels].into())?;
+        let expected = geometry.y_shape();
+        if *dy != expected { Err(format!("the output gradient must be {expected}")) } else { Ok(geometry) }
+    }
+}
+
+impl OpRule for AvgPool2dGrad {
+    fn name(&self) -> &'static str {
+        "avg_pool2d_grad"
+    }
+
+    fn attributes(&self) -> String {
+        format!("{}, input={:?}", self.pool.attributes(), self.input)
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [dy] = float_inputs(inputs, "one output gradient")?;
+        Ok(vec![TensorType::new(dy.dtype, self.geometry(&dy.shape)?.x_shape())])
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let Some(ddx) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None])) };
+        Ok(Gradient::Inputs(vec![Some(g.add1(self.pool, &[ddx])?)]))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        verified(self.geometry(&inputs[0].shape)).cost(inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let dy = inputs[0];
+        let mut dx = Tensor::zeros(outputs[0].clone());
+        verified(self.geometry(&dy.ty.shape)).for_each_window(|output, elements| {
+            let share = dy.data[output] / self.pool.divisor(elements.len());
+            elements.iter().for_each(|&i| dx.data[i] += share);
+        });
+        vec![dx]
+    }
+}
