@@ -1,0 +1,82 @@
+//! The few operations on files whose order and durability matter, behind a trait so that tests can stop between any
+//! two of them.
+
+use super::error::CheckpointError;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// A file being written.
+pub(super) trait Sink: Write {
+    /// Returns when all bytes are durable.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+impl Sink for BufWriter<File> {
+    fn sync(&mut self) -> io::Result<()> {
+        self.flush()?;
+        self.get_ref().sync_all()
+    }
+}
+
+/// What a checkpoint asks of the file system when it is written.
+pub(super) trait Disk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>>;
+    fn sync_folder(&self, path: &Path) -> io::Result<()>;
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn remove_folder(&self, path: &Path) -> io::Result<()>;
+}
+
+pub(super) struct RealDisk;
+
+impl Disk for RealDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>> {
+        Ok(Box::new(BufWriter::with_capacity(1 << 20, File::create(path)?)))
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        // Windows cannot open folders; its renames are journalled.
+        if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir_all(path)
+    }
+}
+
+/// Replaces the file at `path` by what `write` produces, or leaves it as it was.
+pub(super) fn publish(
+    disk: &dyn Disk,
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), CheckpointError> {
+    let mut name = OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    let beside = path.with_file_name(name);
+    let result = write_and_rename(disk, &beside, path, write);
+    if result.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    result.map_err(|source| CheckpointError::writing(path, source))
+}
+
+fn write_and_rename(
+    disk: &dyn Disk,
+    beside: &Path,
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut sink = disk.create(beside)?;
+    write(&mut sink)?;
+    sink.sync()?;
+    drop(sink);
+    disk.rename(beside, path)?;
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    disk.sync_folder(folder.unwrap_or(Path::new(".")))
+}

@@ -1,0 +1,69 @@
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// A checkpoint that was passed over, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    pub path: PathBuf,
+    pub reason: String,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.reason)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("{}: the disk is full ({source}); earlier checkpoints are untouched", path.display())]
+    DiskFull { path: PathBuf, source: io::Error },
+
+    #[error("{}: the folder cannot be written ({source}); earlier checkpoints are untouched", path.display())]
+    NotWritable { path: PathBuf, source: io::Error },
+
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+
+    #[error("{}: {reason}", path.display())]
+    Damaged { path: PathBuf, reason: String },
+
+    #[error("{}: tensor `{tensor}`: {reason}", path.display())]
+    Tensor { path: PathBuf, tensor: String, reason: String },
+
+    #[error("{}: written in checkpoint format {found}; this program reads format {supported}", path.display())]
+    Version { path: PathBuf, found: u32, supported: u32 },
+
+    #[error("{}: no whole checkpoint is left: {}", folder.display(), join(damage))]
+    NoneWhole { folder: PathBuf, damage: Vec<Damage> },
+
+    #[error("{}: {expected}", path.display())]
+    NotFound { path: PathBuf, expected: String },
+}
+
+fn join(damage: &[Damage]) -> String {
+    damage.iter().map(Damage::to_string).collect::<Vec<_>>().join("; ")
+}
+
+impl CheckpointError {
+    /// The reason alone, without the path that [`Damage`] names beside it.
+    pub(super) fn damaged(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), reason: reason.into() }
+    }
+
+    pub(super) fn writing(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Self::DiskFull { path, source },
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::NotADirectory => {
+                Self::NotWritable { path, source }
+            }
+            _ => Self::Io { path, source },
+        }
+    }
+
+    pub(super) fn reading(path: &Path, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
+}

@@ -1,0 +1,119 @@
+use super::error::CheckpointError;
+use super::hashing::sha256_hex;
+use crate::number;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const VERSION: u32 = 1;
+
+/// Where a run stands. Counts are of things done: `step = 123` after the 123rd update.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingState {
+    pub step: u64,
+    pub epoch: u64,
+    /// The next batch to be drawn.
+    pub sampler: SamplerPosition,
+    pub seed: u64,
+    /// `None` where the loss is not scaled.
+    pub loss_scale: Option<LossScaleState>,
+    /// Step count that the learning-rate schedule sees; behind `step` where a non-finite gradient skipped an update.
+    pub schedule_step: u64,
+    /// The resolved recipe, TOML.
+    pub recipe: String,
+    /// What identifies the data set: path or kind, sizes, checksums.
+    pub data: String,
+    /// The last evaluation.
+    #[serde(with = "number::map")]
+    pub metrics: BTreeMap<String, f64>,
+    pub best: Option<BestMetric>,
+}
+
+/// Position of the sampler: `batch` batches of epoch `epoch` (from 0) have been used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SamplerPosition {
+    pub epoch: u64,
+    pub batch: u64,
+}
+
+/// Dynamic loss scaling: the scale and how many steps have passed without overflow since it last changed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossScaleState {
+    pub scale: f64,
+    pub good_steps: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BestMetric {
+    pub metric: String,
+    #[serde(with = "number")]
+    pub value: f64,
+    pub step: u64,
+}
+
+/// Name, size in bytes and lower-case hexadecimal SHA-256 of a file of the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileEntry {
+    pub name: String,
+    pub size: u64,
+    pub sha256: String,
+}
+
+/// `manifest.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    pub version: u32,
+    /// Version of the program that wrote it.
+    pub bessemer: String,
+    pub state: TrainingState,
+    pub files: Vec<FileEntry>,
+    /// SHA-256 of this manifest as written with an empty `sha256`.
+    pub sha256: String,
+}
+
+impl Manifest {
+    pub(super) fn new(state: &TrainingState, files: Vec<FileEntry>) -> Self {
+        let mut manifest = Self {
+            version: VERSION,
+            bessemer: env!("CARGO_PKG_VERSION").to_owned(),
+            state: state.clone(),
+            files,
+            sha256: String::new(),
+        };
+        manifest.sha256 = manifest.own_sha256();
+        manifest
+    }
+
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec_pretty(self).expect("a manifest has string keys and finite numbers");
+        bytes.push(b'\n');
+        bytes
+    }
+
+    pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<Self, CheckpointError> {
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let not_valid = |error: serde_json::Error| CheckpointError::damaged(path, format!("not a manifest: {error}"));
+        let Versioned { version } = serde_json::from_slice(bytes).map_err(not_valid)?;
+        if version != VERSION {
+            return Err(CheckpointError::Version { path: path.to_owned(), found: version, supported: VERSION });
+        }
+        let manifest: Self = serde_json::from_slice(bytes).map_err(not_valid)?;
+        if manifest.sha256 != manifest.own_sha256() {
+            return Err(CheckpointError::damaged(path, "the content does not match its checksum"));
+        }
+        Ok(manifest)
+    }
+
+    fn own_sha256(&self) -> String {
+        sha256_hex(&Self { sha256: String::new(), ..self.clone() }.to_json())
+    }
+}

@@ -1,0 +1,61 @@
+//! Checkpoints: complete training states on disk, and the weight files that come from elsewhere.
+//!
+//! ```text
+//! checkpoints/
+//!   step-000123/manifest.json           position, recipe, metrics; name, size and SHA-256 of each file below
+//!   step-000123/model.safetensors       parameters and running statistics
+//!   step-000123/optimizer.safetensors   optimizer state
+//!   step-000123/ema.safetensors         averaged weights, where the recipe asks for them
+//!   latest, best                        text files that hold the name of one folder (no links: they survive copying)
+//! ```
+//!
+//! A folder named `step-*` is always whole: it is written under another name, synced, then renamed. Names that begin
+//! with a dot are work in progress and are removed by the next [`CheckpointStore::open`].
+
+mod disk;
+mod error;
+mod hashing;
+mod manifest;
+mod safetensors_file;
+mod store;
+mod tensor;
+mod weights;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{CheckpointError, Damage};
+pub use manifest::{BestMetric, FileEntry, LossScaleState, Manifest, SamplerPosition, TrainingState};
+pub use safetensors::Dtype;
+pub use safetensors_file::{read_safetensors, write_safetensors};
+pub use store::{CheckpointStore, Loaded, Saved, load_checkpoint};
+pub use tensor::{NamedTensor, TensorError};
+pub use weights::{WeightOptions, load_weights};
+
+/// Everything needed to continue a run as if it had never stopped.
+///
+/// Random numbers have no state of their own: they come from a counter-based generator keyed by the seed and the step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint<'a> {
+    pub state: TrainingState,
+    pub model: Vec<NamedTensor<'a>>,
+    pub optimizer: Vec<NamedTensor<'a>>,
+    pub ema: Option<Vec<NamedTensor<'a>>>,
+}
+
+impl<'a> Checkpoint<'a> {
+    /// The files of this checkpoint: `(name, tensors)`.
+    fn parts(&self) -> impl Iterator<Item = (&'static str, &[NamedTensor<'a>])> {
+        [(MODEL_FILE, Some(&self.model)), (OPTIMIZER_FILE, Some(&self.optimizer)), (EMA_FILE, self.ema.as_ref())]
+            .into_iter()
+            .filter_map(|(name, tensors)| tensors.map(|tensors| (name, tensors.as_slice())))
+    }
+}
+
+const MANIFEST_FILE: &str = "manifest.json";
+const MODEL_FILE: &str = "model.safetensors";
+const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+const EMA_FILE: &str = "ema.safetensors";
+
+const _: () =
+    assert!(cfg!(target_endian = "little"), "safetensors are little-endian and are written as they lie in memory");

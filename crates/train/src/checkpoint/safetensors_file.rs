@@ -1,0 +1,185 @@
+//! Reading and writing safetensors as streams, so that weights are never held twice.
+//!
+//! Layout: header length (`u64`, little-endian), header (JSON), then the tensors' bytes without gaps.
+//! Reading is strict: offsets must cover the data exactly, and every error names the file and the tensor.
+
+use super::disk::{RealDisk, publish};
+use super::error::CheckpointError;
+use super::tensor::{NamedTensor, byte_size};
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde::de::{Error as _, MapAccess, Visitor};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
+
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+const METADATA_KEY: &str = "__metadata__";
+
+/// Reads all tensors of a safetensors file, in the order in which they lie.
+///
+/// # Errors
+/// An unreadable, truncated or contradictory file; nothing is returned of a file that is not whole.
+pub fn read_safetensors(path: &Path) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    let io_error = |source| CheckpointError::reading(path, source);
+    let file = File::open(path).map_err(io_error)?;
+    let length = file.metadata().map_err(io_error)?.len();
+    read_tensors(BufReader::new(file), length, path)
+}
+
+/// Writes a safetensors file; `path` holds either its old content or all of the new.
+///
+/// # Errors
+/// A tensor named twice; an unwritable folder or a full disk.
+pub fn write_safetensors(path: &Path, tensors: &[NamedTensor<'_>]) -> Result<(), CheckpointError> {
+    publish(&RealDisk, path, |sink| write_tensors(tensors, sink))
+}
+
+/// Writes the stream, largest element type first so that every tensor is aligned, then by name.
+pub(super) fn write_tensors(tensors: &[NamedTensor<'_>], sink: &mut dyn Write) -> io::Result<()> {
+    let mut ordered: Vec<&NamedTensor<'_>> = tensors.iter().collect();
+    ordered.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
+    let header = encode_header(&ordered)?;
+    sink.write_all(&(header.len() as u64).to_le_bytes())?;
+    sink.write_all(&header)?;
+    ordered.iter().try_for_each(|tensor| sink.write_all(&tensor.data))
+}
+
+fn encode_header(ordered: &[&NamedTensor<'_>]) -> io::Result<Vec<u8>> {
+    let mut names = BTreeSet::new();
+    let mut start = 0;
+    let mut infos = Vec::with_capacity(ordered.len());
+    for tensor in ordered {
+        if !names.insert(tensor.name.as_str()) || tensor.name == METADATA_KEY {
+            return Err(io::Error::other(format!("tensor name `{}` is taken", tensor.name)));
+        }
+        let end = start + tensor.data.len();
+        let info = TensorInfo { dtype: tensor.dtype, shape: tensor.shape.clone(), data_offsets: (start, end) };
+        infos.push((tensor.name.clone(), info));
+        start = end;
+    }
+    let metadata = Metadata::new(None, infos).map_err(io::Error::other)?;
+    let mut header = serde_json::to_vec(&metadata)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    Ok(header)
+}
+
+/// Reads a stream of exactly `length` bytes.
+pub(super) fn read_tensors(
+    mut reader: impl Read,
+    length: u64,
+    path: &Path,
+) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    let damaged = |reason: String| CheckpointError::damaged(path, reason);
+    let header_length = read_header_length(&mut reader, length).map_err(damaged)?;
+    let mut header = vec![0; header_length as usize];
+    reader.read_exact(&mut header).map_err(|error| damaged(format!("header: {error}")))?;
+    let infos = parse_header(&header).map_err(|error| damaged(format!("header is not valid: {error}")))?;
+    let layout = check_layout(infos, length - 8 - header_length, path)?;
+    layout.into_iter().map(|(name, info)| read_tensor(&mut reader, name, info, path)).collect()
+}
+
+fn read_header_length(reader: &mut impl Read, length: u64) -> Result<u64, String> {
+    let mut bytes = [0; 8];
+    reader.read_exact(&mut bytes).map_err(|_| format!("{length} bytes are too few for a safetensors file"))?;
+    let header_length = u64::from_le_bytes(bytes);
+    let available = length.saturating_sub(8).min(MAX_HEADER_BYTES);
+    if header_length > available {
+        return Err(format!(
+            "not a safetensors file, or truncated: the header claims {header_length} bytes, at most {available} are possible"
+        ));
+    }
+    Ok(header_length)
+}
+
+/// Tensors sorted by offset, after checking that they tile `data_length` bytes exactly.
+fn check_layout(
+    infos: Vec<(String, TensorInfo)>,
+    data_length: u64,
+    path: &Path,
+) -> Result<Vec<(String, TensorInfo)>, CheckpointError> {
+    let mut sorted = infos;
+    sorted.sort_by_key(|(_, info)| info.data_offsets);
+    let mut expected_start = 0;
+    for (name, info) in &sorted {
+        let (start, end) = info.data_offsets;
+        let problem = |reason: String| CheckpointError::Tensor { path: path.to_owned(), tensor: name.clone(), reason };
+        if start != expected_start {
+            let relation = if start < expected_start { "overlap the tensor before" } else { "leave a gap before" };
+            return Err(problem(format!("offsets [{start}, {end}) {relation} (expected start {expected_start})")));
+        }
+        if end < start || end as u64 > data_length {
+            return Err(problem(format!("offsets [{start}, {end}) do not lie within the {data_length} bytes of data")));
+        }
+        let size = byte_size(info.dtype, &info.shape);
+        if size != Some(end - start) {
+            let size = size.map_or("an impossible number of".to_owned(), |bytes| bytes.to_string());
+            return Err(problem(format!(
+                "{:?} of shape {:?} needs {size} bytes, the offsets give {}",
+                info.dtype,
+                info.shape,
+                end - start
+            )));
+        }
+        expected_start = end;
+    }
+    if expected_start as u64 != data_length {
+        return Err(CheckpointError::damaged(
+            path,
+            format!("the tensors take {expected_start} bytes, the file holds {data_length}"),
+        ));
+    }
+    Ok(sorted)
+}
+
+fn read_tensor(
+    reader: &mut impl Read,
+    name: String,
+    info: TensorInfo,
+    path: &Path,
+) -> Result<NamedTensor<'static>, CheckpointError> {
+    let (start, end) = info.data_offsets;
+    let mut data = vec![0; end - start];
+    match reader.read_exact(&mut data) {
+        Ok(()) => Ok(NamedTensor { name, dtype: info.dtype, shape: info.shape, data: Cow::Owned(data) }),
+        Err(error) => {
+            Err(CheckpointError::Tensor { path: path.to_owned(), tensor: name, reason: format!("truncated: {error}") })
+        }
+    }
+}
+
+fn parse_header(bytes: &[u8]) -> Result<Vec<(String, TensorInfo)>, serde_json::Error> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let infos = serde::Deserializer::deserialize_map(&mut deserializer, HeaderVisitor)?;
+    deserializer.end()?;
+    Ok(infos)
+}
+
+struct HeaderVisitor;
+
+impl<'de> Visitor<'de> for HeaderVisitor {
+    type Value = Vec<(String, TensorInfo)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut names = BTreeSet::new();
+        let mut infos = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if !names.insert(name.clone()) {
+                return Err(A::Error::custom(format!("tensor `{name}` appears twice")));
+            }
+            if name == METADATA_KEY {
+                map.next_value::<BTreeMap<String, String>>()?;
+                continue;
+            }
+            let info = map.next_value().map_err(|error| A::Error::custom(format!("tensor `{name}`: {error}")))?;
+            infos.push((name, info));
+        }
+        Ok(infos)
+    }
+}

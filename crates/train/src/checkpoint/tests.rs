@@ -1,0 +1,457 @@
+use super::disk::{Disk, RealDisk, Sink};
+use super::safetensors_file::{read_tensors, write_tensors};
+use super::*;
+use proptest::prelude::*;
+use std::cell::{Cell, RefCell};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use tempfile::TempDir;
+
+fn checkpoint(step: u64) -> Checkpoint<'static> {
+    let values: Vec<f32> = (0..600).map(|i| (i as f32 + step as f32).sin()).collect();
+    let tensor = |name: &str, len: usize| {
+        NamedTensor::new(name, Dtype::F32, [len], bytemuck::cast_slice(&values[..len]).to_vec()).unwrap()
+    };
+    let state = TrainingState {
+        step,
+        epoch: 3,
+        sampler: SamplerPosition { epoch: 3, batch: 17 },
+        seed: u64::MAX,
+        loss_scale: Some(LossScaleState { scale: 128.0, good_steps: 99 }),
+        schedule_step: step - 1,
+        recipe: "name = \"x\"\n".to_owned(),
+        data: "shapes".to_owned(),
+        metrics: [("top1".to_owned(), 0.1 + 0.2), ("loss".to_owned(), f64::INFINITY)].into(),
+        best: Some(BestMetric { metric: "top1".to_owned(), value: 1.0 / 3.0, step: 10 }),
+    };
+    Checkpoint {
+        state,
+        model: vec![tensor("fc.weight", 600), tensor("bn.bias", 7)],
+        optimizer: vec![tensor("momentum.fc.weight", 600)],
+        ema: Some(vec![tensor("fc.weight", 600)]),
+    }
+}
+
+/// Tensors come back sorted by name, as they are stored.
+fn sorted(mut checkpoint: Checkpoint<'static>) -> Checkpoint<'static> {
+    checkpoint.model.sort_by(|a, b| a.name.cmp(&b.name));
+    checkpoint
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn hidden_names(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with('.')).collect()
+}
+
+/// Calls `reached` after every change to the folder, down to single writes; fails with a full disk after `budget` bytes.
+struct WatchedDisk {
+    reached: Rc<dyn Fn()>,
+    budget: Rc<Cell<usize>>,
+}
+
+struct WatchedFile {
+    file: File,
+    reached: Rc<dyn Fn()>,
+    budget: Rc<Cell<usize>>,
+}
+
+impl Write for WatchedFile {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let length = buffer.len().min(self.budget.get());
+        if length == 0 && !buffer.is_empty() {
+            return Err(ErrorKind::StorageFull.into());
+        }
+        let written = self.file.write(&buffer[..length])?;
+        self.budget.set(self.budget.get() - written);
+        (self.reached)();
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink for WatchedFile {
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Disk for WatchedDisk {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Sink>> {
+        let file = WatchedFile {
+            file: File::create(path)?,
+            reached: Rc::clone(&self.reached),
+            budget: Rc::clone(&self.budget),
+        };
+        (self.reached)();
+        Ok(Box::new(file))
+    }
+
+    fn sync_folder(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)?;
+        (self.reached)();
+        Ok(())
+    }
+
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(path)? {
+            fs::remove_file(entry?.path())?;
+            (self.reached)();
+        }
+        fs::remove_dir(path)?;
+        (self.reached)();
+        Ok(())
+    }
+}
+
+fn watched(reached: impl Fn() + 'static, budget: usize) -> WatchedDisk {
+    WatchedDisk { reached: Rc::new(reached), budget: Rc::new(Cell::new(budget)) }
+}
+
+fn load(store: &CheckpointStore) -> Checkpoint<'static> {
+    let loaded = store.load_latest().unwrap().unwrap();
+    assert_eq!(loaded.damaged, []);
+    loaded.checkpoint
+}
+
+#[test]
+fn round_trip_keeps_every_bit() {
+    let run = TempDir::new().unwrap();
+    let store = CheckpointStore::open(run.path().join("checkpoints"), 3).unwrap();
+    assert!(store.load_latest().unwrap().is_none());
+    let saved = store.save(&checkpoint(123), true).unwrap();
+    assert_eq!(saved.path, run.path().join("checkpoints/step-000123"));
+    let on_disk: u64 = fs::read_dir(&saved.path).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
+    assert_eq!(saved.bytes, on_disk);
+    assert_eq!(load(&store), sorted(checkpoint(123)));
+    assert_eq!(store.best(), Some(saved.path));
+}
+
+#[test]
+fn keeps_the_newest_and_the_best() {
+    let run = TempDir::new().unwrap();
+    let store = CheckpointStore::open(run.path(), 2).unwrap();
+    for step in [10, 20, 30, 40, 1_000_000] {
+        store.save(&checkpoint(step), step == 20).unwrap();
+    }
+    assert_eq!(store.steps().unwrap(), [20, 40, 1_000_000]);
+    assert_eq!(hidden_names(run.path()), [""; 0]);
+    assert_eq!(load(&store).state.step, 1_000_000);
+}
+
+#[test]
+fn going_back_to_an_earlier_step_makes_it_the_latest() {
+    let run = TempDir::new().unwrap();
+    let store = CheckpointStore::open(run.path(), 5).unwrap();
+    store.save(&checkpoint(10), false).unwrap();
+    store.save(&checkpoint(20), false).unwrap();
+    let mut again = checkpoint(10);
+    again.state.epoch = 7;
+    store.save(&again, false).unwrap();
+    assert_eq!(load(&store), sorted(again));
+    assert_eq!(store.steps().unwrap(), [10, 20]);
+}
+
+/// Takes an image of the folder after every single change that a save makes and opens each as a restarted run would.
+#[test]
+fn a_kill_at_any_moment_leaves_a_whole_checkpoint() {
+    let work = TempDir::new().unwrap();
+    let folder = work.path().join("checkpoints");
+    let store = CheckpointStore::open(&folder, 1).unwrap();
+    store.save(&checkpoint(20), true).unwrap();
+
+    let images: Rc<RefCell<Vec<PathBuf>>> = Rc::default();
+    let take_image = {
+        let (images, folder, work) = (Rc::clone(&images), folder.clone(), work.path().to_owned());
+        move || {
+            let image = work.join(format!("image-{:03}", images.borrow().len()));
+            copy_tree(&folder, &image);
+            images.borrow_mut().push(image);
+        }
+    };
+    store.save_on(&watched(take_image, usize::MAX), &checkpoint(30), true).unwrap();
+
+    let images = images.borrow();
+    assert!(images.len() > 25, "{} images", images.len());
+    for image in images.iter() {
+        let is_new = fs::read_to_string(image.join("latest")).unwrap() == "step-000030\n";
+        let restarted = CheckpointStore::open(image, 1).unwrap();
+        assert_eq!(hidden_names(image), [""; 0]);
+        assert_eq!(load(&restarted), sorted(checkpoint(if is_new { 30 } else { 20 })));
+        restarted.save(&checkpoint(40), false).unwrap();
+        assert_eq!(load(&restarted).state.step, 40);
+    }
+}
+
+#[test]
+fn a_kill_while_replacing_a_step_leaves_a_whole_checkpoint() {
+    let work = TempDir::new().unwrap();
+    let folder = work.path().join("checkpoints");
+    let store = CheckpointStore::open(&folder, 2).unwrap();
+    store.save(&checkpoint(10), false).unwrap();
+    store.save(&checkpoint(20), false).unwrap();
+    let images = Rc::new(Cell::new(0));
+    let check = {
+        let images = Rc::clone(&images);
+        move || {
+            images.set(images.get() + 1);
+            let image = work.path().join(format!("image-{}", images.get()));
+            copy_tree(&folder, &image);
+            let loaded = CheckpointStore::open(&image, 2).unwrap().load_latest().unwrap().unwrap();
+            let step = loaded.checkpoint.state.step;
+            assert!(step == 20 && loaded.damaged.is_empty() || step == 10 && loaded.damaged.len() == 1);
+        }
+    };
+    store.save_on(&watched(check, usize::MAX), &checkpoint(20), false).unwrap();
+    assert!(images.get() > 20);
+}
+
+#[test]
+fn a_full_disk_is_one_clear_error_and_changes_nothing() {
+    let run = TempDir::new().unwrap();
+    let store = CheckpointStore::open(run.path(), 1).unwrap();
+    store.save(&checkpoint(20), true).unwrap();
+    let needed = store.save(&checkpoint(20), true).unwrap().bytes as usize;
+    for budget in (0..needed).step_by(151).chain([needed - 1]) {
+        let error = store.save_on(&watched(|| (), budget), &checkpoint(30), true).unwrap_err();
+        assert!(matches!(error, CheckpointError::DiskFull { .. }), "{error}");
+        assert!(error.to_string().contains("the disk is full"), "{error}");
+        assert_eq!(hidden_names(run.path()), [""; 0]);
+        assert_eq!(load(&store), sorted(checkpoint(20)));
+    }
+}
+
+#[test]
+fn a_full_disk_while_pointing_keeps_the_old_pointer() {
+    let run = TempDir::new().unwrap();
+    let store = CheckpointStore::open(run.path(), 2).unwrap();
+    let needed = store.save(&checkpoint(20), false).unwrap().bytes as usize;
+    assert!(store.save_on(&watched(|| (), needed + 3), &checkpoint(30), false).is_err());
+    assert_eq!(load(&store).state.step, 20);
+    assert_eq!(hidden_names(run.path()), [""; 0]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_named() {
+    let run = TempDir::new().unwrap();
+    let file = run.path().join("checkpoints");
+    fs::write(&file, "").unwrap();
+    let error = CheckpointStore::open(file.join("deeper"), 1).unwrap_err();
+    assert!(matches!(error, CheckpointError::NotWritable { .. }), "{error}");
+    assert!(error.to_string().contains("checkpoints/deeper"), "{error}");
+}
+
+#[test]
+fn all_damaged_is_an_error_that_lists_them() {
+    let run = TempDir::new().unwrap();
+    let store = CheckpointStore::open(run.path(), 2).unwrap();
+    for step in [10, 20] {
+        let saved = store.save(&checkpoint(step), false).unwrap();
+        fs::remove_file(saved.path.join(MODEL_FILE)).unwrap();
+    }
+    let text = store.load_latest().unwrap_err().to_string();
+    assert!(text.contains("step-000010/model.safetensors: the file is missing"), "{text}");
+    assert!(text.contains("step-000020/model.safetensors: the file is missing"), "{text}");
+}
+
+#[test]
+fn a_newer_format_is_refused_by_number() {
+    let run = TempDir::new().unwrap();
+    let store = CheckpointStore::open(run.path(), 2).unwrap();
+    let saved = store.save(&checkpoint(10), false).unwrap();
+    let path = saved.path.join(MANIFEST_FILE);
+    let text = fs::read_to_string(&path).unwrap().replace("\"version\": 1", "\"version\": 2");
+    fs::write(&path, text).unwrap();
+    assert!(matches!(load_checkpoint(&saved.path), Err(CheckpointError::Version { found: 2, supported: 1, .. })));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn damage_anywhere_falls_back_and_names_the_file(
+        file in prop::sample::select(vec![MANIFEST_FILE, MODEL_FILE, OPTIMIZER_FILE, EMA_FILE]),
+        position in any::<prop::sample::Index>(),
+        flip in prop::option::of(0_u8..8),
+    ) {
+        let run = TempDir::new().unwrap();
+        let store = CheckpointStore::open(run.path(), 2).unwrap();
+        store.save(&checkpoint(10), false).unwrap();
+        let path = store.save(&checkpoint(20), false).unwrap().path.join(file);
+        let mut bytes = fs::read(&path).unwrap();
+        let position = position.index(bytes.len());
+        match flip {
+            Some(bit) => bytes[position] ^= 1 << bit,
+            None => bytes.truncate(position),
+        }
+        // Only white space around the values of a manifest can change without changing what it says.
+        let harmless = file == MANIFEST_FILE
+            && load_checkpoint(path.parent().unwrap()).is_ok()
+            && serde_json::from_slice::<Manifest>(&bytes).is_ok_and(|m| m.state == checkpoint(20).state);
+        fs::write(&path, bytes).unwrap();
+
+        let loaded = store.load_latest().unwrap().unwrap();
+        if harmless && loaded.damaged.is_empty() {
+            prop_assert_eq!(loaded.checkpoint, sorted(checkpoint(20)));
+        } else {
+            prop_assert_eq!(loaded.checkpoint, sorted(checkpoint(10)));
+            prop_assert_eq!(loaded.damaged.len(), 1);
+            prop_assert!(loaded.damaged[0].reason.contains(file), "{}", loaded.damaged[0]);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = read_tensors(bytes.as_slice(), bytes.len() as u64, Path::new("x"));
+    }
+
+    #[test]
+    fn any_header_is_read_without_panic(
+        tensors in prop::collection::vec((
+            "[a-c]{1,2}",
+            prop::sample::select(vec!["F32", "F16", "F4", "BOOL", "XX", "f32"]),
+            prop::collection::vec(prop_oneof![0_u64..5, Just(u64::MAX), Just(1 << 62)], 0..4),
+            prop_oneof![0_u64..40, any::<u64>()],
+            prop_oneof![0_u64..40, any::<u64>()],
+        ), 0..4),
+        data in prop::collection::vec(any::<u8>(), 0..40),
+        lie in prop_oneof![3 => Just(0_i64), 1 => -9_i64..9, 1 => any::<i64>()],
+    ) {
+        let entries: Vec<String> = tensors.iter().map(|(name, dtype, shape, start, end)| {
+            format!("\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}")
+        }).collect();
+        let header = format!("{{{}}}", entries.join(","));
+        let length = (header.len() as u64).wrapping_add_signed(lie);
+        let bytes = [&length.to_le_bytes(), header.as_bytes(), &data].concat();
+        if let Ok(read) = read_tensors(bytes.as_slice(), bytes.len() as u64, Path::new("x")) {
+            prop_assert_eq!(read.iter().map(|t| t.data.len()).sum::<usize>(), data.len());
+            prop_assert_eq!(lie, 0);
+        }
+    }
+}
+
+fn file_of(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+fn read_error(bytes: &[u8]) -> String {
+    read_tensors(bytes, bytes.len() as u64, Path::new("some/w.safetensors")).unwrap_err().to_string()
+}
+
+#[test]
+fn hostile_files_are_refused_by_name() {
+    let w = |shape: &str, offsets: &str| format!(r#""w":{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}"#);
+    let v = r#""v":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}"#;
+    let good = w("[1]", "[0,4]");
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        (vec![1, 2], "too few"),
+        (u64::MAX.to_le_bytes().to_vec(), "the header claims 18446744073709551615 bytes, at most 0"),
+        (file_of("{not json", &[]), "header is not valid"),
+        (file_of("[]", &[]), "header is not valid"),
+        (file_of(&format!("{{{good},{good}}}"), &[0; 4]), "tensor `w` appears twice"),
+        (file_of(&format!("{{{}}}", good.replace("F32", "Q7")), &[0; 4]), "tensor `w`: unknown variant `Q7`"),
+        (file_of(&format!("{{{}}}", w("[-1]", "[0,4]")), &[0; 4]), "tensor `w`: invalid value: integer `-1`"),
+        (file_of(&format!("{{{good},{v}}}"), &[0; 6]), "tensor `v`: offsets [2, 6) overlap the tensor before"),
+        (file_of(&format!("{{{}}}", w("[1]", "[4,8]")), &[0; 8]), "tensor `w`: offsets [4, 8) leave a gap"),
+        (file_of(&format!("{{{}}}", w("[1]", "[0,4]")), &[0; 3]), "do not lie within the 3 bytes"),
+        (file_of(&format!("{{{}}}", w("[2]", "[0,4]")), &[0; 4]), "needs 8 bytes, the offsets give 4"),
+        (file_of(&format!("{{{}}}", w("[4611686018427387904,4]", "[0,4]")), &[0; 4]), "impossible number of bytes"),
+        (file_of(&format!("{{{good}}}"), &[0; 5]), "the tensors take 4 bytes, the file holds 5"),
+    ];
+    for (bytes, expected) in cases {
+        let text = read_error(&bytes);
+        assert!(text.starts_with("some/w.safetensors: ") && text.contains(expected), "{text}\nexpected {expected}");
+    }
+    read_error(&file_of(&format!(r#"{{"w":{{"x":{}"#, "[".repeat(100_000)), &[]));
+    let cut = file_of(&format!("{{{good}}}"), &[0; 2]);
+    let error = read_tensors(cut.as_slice(), cut.len() as u64 + 2, Path::new("w")).unwrap_err();
+    assert!(matches!(error, CheckpointError::Tensor { tensor, .. } if tensor == "w"));
+}
+
+#[test]
+fn agrees_with_the_safetensors_library() {
+    let half = NamedTensor::new("half", Dtype::F16, [3], vec![1; 6]).unwrap();
+    let tensors = [half, checkpoint(1).model[0].clone(), NamedTensor::from_f32("empty", [0, 4], &[]).unwrap()];
+    let mut bytes = Vec::new();
+    write_tensors(&tensors, &mut bytes).unwrap();
+    let library = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    for tensor in &tensors {
+        let view = library.tensor(&tensor.name).unwrap();
+        assert_eq!((view.dtype(), view.shape(), view.data()), (tensor.dtype, &*tensor.shape, &*tensor.data));
+    }
+
+    let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
+    let theirs = safetensors::serialize(library.tensors(), metadata).unwrap();
+    let mut read = read_tensors(theirs.as_slice(), theirs.len() as u64, Path::new("x")).unwrap();
+    read.sort_by_key(|t| tensors.iter().position(|other| other.name == t.name));
+    assert_eq!(read, tensors);
+}
+
+#[test]
+fn writing_refuses_a_name_used_twice() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let tensor = NamedTensor::from_f32("w", [1], &[0.0]).unwrap();
+    let error = write_safetensors(&path, &[tensor.clone(), tensor.clone()]).unwrap_err().to_string();
+    assert!(error.contains("`w` is taken"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    write_safetensors(&path, std::slice::from_ref(&tensor)).unwrap();
+    assert_eq!(read_safetensors(&path).unwrap(), [tensor]);
+}
+
+#[test]
+fn weights_come_from_files_checkpoints_and_runs() {
+    let run = TempDir::new().unwrap();
+    let store = CheckpointStore::open(run.path().join("checkpoints"), 3).unwrap();
+    let best = store.save(&checkpoint(10), true).unwrap().path;
+    let latest = store.save(&checkpoint(20), false).unwrap().path;
+    let plain = WeightOptions::default();
+    let of = |step| sorted(checkpoint(step)).model;
+    assert_eq!(load_weights(run.path(), plain).unwrap(), of(10));
+    assert_eq!(load_weights(&latest, plain).unwrap(), of(20));
+    assert_eq!(load_weights(&best.join(MODEL_FILE), plain).unwrap(), of(10));
+    let ema = load_weights(&latest, WeightOptions { ema: true, ..plain }).unwrap();
+    assert_eq!(ema, checkpoint(20).ema.unwrap());
+
+    let error = load_weights(&run.path().join("nowhere"), plain).unwrap_err().to_string();
+    assert!(error.ends_with("nowhere: does not exist"), "{error}");
+    let empty = TempDir::new().unwrap();
+    assert!(matches!(load_weights(empty.path(), plain), Err(CheckpointError::NotFound { .. })));
+}
+
+#[test]
+fn weights_are_converted_and_checked_on_request() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let half = NamedTensor::new("half", Dtype::BF16, [2], vec![0x80, 0x3f, 0x80, 0x7f]).unwrap();
+    let count = NamedTensor::new("num_batches_tracked", Dtype::I64, [], vec![0; 8]).unwrap();
+    write_safetensors(&path, &[half, count]).unwrap();
+    let read = load_weights(&path, WeightOptions { to_f32: true, ..Default::default() }).unwrap();
+    let half = read.iter().find(|t| t.name == "half").unwrap();
+    assert_eq!(half.dtype, Dtype::F32);
+    assert_eq!(half.to_f32().unwrap(), [1.0, f32::INFINITY]);
+
+    let error = load_weights(&path, WeightOptions { reject_non_finite: true, ..Default::default() }).unwrap_err();
+    assert!(error.to_string().ends_with("w.safetensors: tensor `half`: element 1 is not finite"), "{error}");
+}

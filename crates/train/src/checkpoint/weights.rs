@@ -1,0 +1,82 @@
+use super::error::CheckpointError;
+use super::safetensors_file::read_safetensors;
+use super::store::{CheckpointStore, has_part, read_manifest, read_part};
+use super::tensor::NamedTensor;
+use super::{EMA_FILE, MANIFEST_FILE, MODEL_FILE};
+use std::path::{Path, PathBuf};
+
+/// How [`load_weights`] treats what it finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightOptions {
+    /// Convert F16, BF16 and F64 to F32; tensors of other types stay as they are.
+    pub to_f32: bool,
+    /// Refuse NaN and infinities.
+    pub reject_non_finite: bool,
+    /// Take the averaged weights of a checkpoint instead of the last ones.
+    pub ema: bool,
+}
+
+/// Loads weights from a `.safetensors` file, a checkpoint folder, or a run folder (its best checkpoint, else its latest).
+///
+/// # Errors
+/// A path that is none of these, or a file that is not whole.
+pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    let (file, tensors) = if path.is_dir() {
+        let folder = checkpoint_folder(path)?;
+        let manifest = read_manifest(&folder)?;
+        let name = if options.ema { EMA_FILE } else { MODEL_FILE };
+        if options.ema && !has_part(&manifest, name) {
+            return Err(not_found(&folder, "holds no averaged weights; the run did not set train.ema_decay"));
+        }
+        (folder.join(name), read_part(&folder, &manifest, name)?)
+    } else if !path.exists() {
+        return Err(not_found(path, "does not exist"));
+    } else if options.ema {
+        return Err(not_found(path, "averaged weights can be chosen only from a checkpoint or run folder"));
+    } else {
+        (path.to_owned(), read_safetensors(path)?)
+    };
+    tensors.into_iter().map(|tensor| prepare(tensor, &file, options)).collect()
+}
+
+fn prepare(
+    tensor: NamedTensor<'static>,
+    file: &Path,
+    options: WeightOptions,
+) -> Result<NamedTensor<'static>, CheckpointError> {
+    let refuse = |tensor: &str, reason: String| CheckpointError::Tensor {
+        path: file.to_owned(),
+        tensor: tensor.to_owned(),
+        reason,
+    };
+    if options.reject_non_finite
+        && let Some(index) = tensor.first_non_finite()
+    {
+        return Err(refuse(&tensor.name, format!("element {index} is not finite")));
+    }
+    if options.to_f32 && is_float(&tensor) {
+        let name = tensor.name.clone();
+        return tensor.into_f32().map_err(|error| refuse(&name, error.to_string()));
+    }
+    Ok(tensor)
+}
+
+fn is_float(tensor: &NamedTensor<'_>) -> bool {
+    use super::Dtype::{BF16, F16, F32, F64};
+    matches!(tensor.dtype, F16 | BF16 | F32 | F64)
+}
+
+fn checkpoint_folder(path: &Path) -> Result<PathBuf, CheckpointError> {
+    if path.join(MANIFEST_FILE).exists() {
+        return Ok(path.to_owned());
+    }
+    let folder = path.join("checkpoints");
+    let chosen = folder.is_dir().then(|| CheckpointStore::for_reading(folder)).and_then(|s| s.best().or(s.latest()));
+    chosen.ok_or_else(|| {
+        not_found(path, "expected a checkpoint folder (with manifest.json) or a run folder with checkpoints in it")
+    })
+}
+
+fn not_found(path: &Path, expected: &str) -> CheckpointError {
+    CheckpointError::NotFound { path: path.to_owned(), expected: expected.to_owned() }
+}
