@@ -1,0 +1,343 @@
+//! The graph: one step with static shapes, as an append-only list of nodes.
+
+use crate::dtype::DType;
+use crate::ops::{Op, source};
+use crate::shape::{Shape, TensorType};
+use std::collections::HashMap;
+
+/// Index of a node in its graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One output of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Value {
+    pub node: NodeId,
+    pub output: u32,
+}
+
+/// What an input of the graph is to the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Written by the caller before each step (images, labels).
+    Feed,
+    /// A trained weight: kept between steps, receives a gradient, replaced by the step.
+    Parameter,
+    /// Kept between steps without a gradient: running statistics, momenta, averages, the step counter.
+    State,
+}
+
+impl Role {
+    /// Whether the tensor lives from step to step.
+    pub fn is_persistent(self) -> bool {
+        self != Role::Feed
+    }
+}
+
+/// An operation applied to values, at a path of the model.
+#[derive(Clone, Debug)]
+pub struct Node {
+    pub op: Op,
+    pub inputs: Vec<Value>,
+    pub outputs: Vec<TensorType>,
+    path: u32,
+}
+
+/// What can be wrong with a graph.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum GraphError {
+    #[error("{op} at `{path}`: {problem} (inputs: {inputs})")]
+    Shape { op: String, path: String, problem: String, inputs: String },
+    #[error("two inputs of the graph are named `{0}`")]
+    DuplicateName(String),
+    #[error("`{name}` is {state} but is to be replaced by {new}")]
+    UpdateType { name: String, state: TensorType, new: TensorType },
+    #[error("`{0}` is replaced twice in one step")]
+    DoubleUpdate(String),
+    #[error("`{0}` is not state: only parameters and state can be replaced by the step")]
+    NotState(String),
+    #[error("the loss must be one f32 number, it is {0}")]
+    LossType(TensorType),
+    #[error("no gradient: {op} at `{path}` is not differentiable, and lies between the loss and {wanted}")]
+    NotDifferentiable { op: String, path: String, wanted: String },
+    #[error("the loss does not depend on these trainable parameters: {}", .0.join(", "))]
+    Unreached(Vec<String>),
+    #[error("malformed graph after {pass}: {problem}")]
+    Malformed { pass: String, problem: String },
+}
+
+/// A step: nodes in an order in which every node comes after those it reads.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    paths: Vec<String>,
+    scope: Vec<String>,
+    current_path: u32,
+    inputs: Vec<NodeId>,
+    names: HashMap<String, NodeId>,
+    updates: Vec<(Value, Value)>,
+    outputs: Vec<(String, Value)>,
+}
+
+impl Graph {
+    pub fn new() -> Self {
+        Graph { paths: vec![String::new()], ..Graph::default() }
+    }
+
+    /// Appends a node at the current path and returns its outputs.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] when the operation does not accept the inputs.
+    pub fn add(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Vec<Value>, GraphError> {
+        let op = op.into();
+        let types: Vec<&TensorType> = inputs.iter().map(|&v| self.ty(v)).collect();
+        let outputs = op.rule().infer(&types).map_err(|problem| GraphError::Shape {
+            op: op.to_string(),
+            path: self.paths[self.current_path as usize].clone(),
+            problem,
+            inputs: types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", "),
+        })?;
+        let node = NodeId(self.nodes.len() as u32);
+        let count = outputs.len() as u32;
+        self.nodes.push(Node { op, inputs: inputs.to_vec(), outputs, path: self.current_path });
+        Ok((0..count).map(|output| Value { node, output }).collect())
+    }
+
+    /// [`Graph::add`] for an operation with one output.
+    pub fn add1(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, GraphError> {
+        self.add(op, inputs).map(|outputs| outputs[0])
+    }
+
+    /// Declares an input of the step, named as in checkpoints.
+    ///
+    /// # Errors
+    /// [`GraphError::DuplicateName`].
+    pub fn input(&mut self, name: &str, role: Role, ty: TensorType) -> Result<Value, GraphError> {
+        if self.names.contains_key(name) {
+            return Err(GraphError::DuplicateName(name.to_string()));
+        }
+        let value = self.add1(source::Input { name: name.to_string(), role, ty }, &[])?;
+        self.inputs.push(value.node);
+        self.names.insert(name.to_string(), value.node);
+        Ok(value)
+    }
+
+    /// The input named `name`.
+    pub fn find_input(&self, name: &str) -> Option<Value> {
+        self.names.get(name).map(|&node| Value { node, output: 0 })
+    }
+
+    /// Inputs in the order of their declaration.
+    pub fn inputs(&self) -> impl Iterator<Item = (Value, &source::Input)> {
+        self.inputs.iter().map(|&node| match &self.node(node).op {
+            Op::Input(input) => (Value { node, output: 0 }, input),
+            other => unreachable!("{other} is listed as an input"),
+        })
+    }
+
+    /// States that the step replaces `state` by `new` when everything that reads the old content has run.
+    ///
+    /// # Errors
+    /// When `state` is no state, has another type than `new`, or is replaced already.
+    pub fn update(&mut self, state: Value, new: Value) -> Result<(), GraphError> {
+        let Op::Input(input) = &self.node(state.node).op else {
+            return Err(GraphError::NotState(self.node(state.node).op.to_string()));
+        };
+        if !input.role.is_persistent() {
+            return Err(GraphError::NotState(input.name.clone()));
+        }
+        if self.ty(state) != self.ty(new) {
+            let (name, state, new) = (input.name.clone(), self.ty(state).clone(), self.ty(new).clone());
+            return Err(GraphError::UpdateType { name, state, new });
+        }
+        if self.updates.iter().any(|&(s, _)| s == state) {
+            return Err(GraphError::DoubleUpdate(input.name.clone()));
+        }
+        self.updates.push((state, new));
+        Ok(())
+    }
+
+    /// Pairs of state and the value that replaces it.
+    pub fn updates(&self) -> &[(Value, Value)] {
+        &self.updates
+    }
+
+    /// Names a result of the step.
+    pub fn output(&mut self, name: &str, value: Value) {
+        self.outputs.push((name.to_string(), value));
+    }
+
+    pub fn outputs(&self) -> &[(String, Value)] {
+        &self.outputs
+    }
+
+    pub fn find_output(&self, name: &str) -> Option<Value> {
+        self.outputs.iter().find(|(n, _)| n == name).map(|&(_, v)| v)
+    }
+
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
+        (0..self.nodes.len() as u32).map(NodeId)
+    }
+
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    pub fn ty(&self, value: Value) -> &TensorType {
+        &self.nodes[value.node.index()].outputs[value.output as usize]
+    }
+
+    pub fn shape(&self, value: Value) -> &Shape {
+        &self.ty(value).shape
+    }
+
+    pub fn dtype(&self, value: Value) -> DType {
+        self.ty(value).dtype
+    }
+
+    /// Path of the model at which the node was added, e.g. `layer1.0.conv2`.
+    pub fn path(&self, id: NodeId) -> &str {
+        &self.paths[self.node(id).path as usize]
+    }
+
+    /// Runs `body` with `name` appended to the path that new nodes get.
+    pub fn scoped<T>(&mut self, name: &str, body: impl FnOnce(&mut Graph) -> T) -> T {
+        let outer = self.current_path;
+        self.scope.push(name.to_string());
+        self.current_path = self.intern(self.scope.join("."));
+        let result = body(self);
+        self.scope.pop();
+        self.current_path = outer;
+        result
+    }
+
+    /// Runs `body` with new nodes placed at `path` as a whole; used by passes, which place what they add where the
+    /// original stood.
+    pub fn at_path<T>(&mut self, path: &str, body: impl FnOnce(&mut Graph) -> T) -> T {
+        let outer = self.current_path;
+        self.current_path = self.intern(path.to_string());
+        let result = body(self);
+        self.current_path = outer;
+        result
+    }
+
+    fn intern(&mut self, path: String) -> u32 {
+        match self.paths.iter().position(|p| *p == path) {
+            Some(index) => index as u32,
+            None => {
+                self.paths.push(path);
+                self.paths.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Every value that must exist when the step ends: outputs and replacements of state.
+    pub fn roots(&self) -> impl Iterator<Item = Value> {
+        self.outputs.iter().map(|&(_, v)| v).chain(self.updates.iter().map(|&(_, new)| new))
+    }
+
+    /// For each node the nodes that read it, in order, each once.
+    pub fn consumers(&self) -> Vec<Vec<NodeId>> {
+        let mut consumers = vec![Vec::new(); self.len()];
+        for id in self.ids() {
+            for input in &self.node(id).inputs {
+                let list: &mut Vec<NodeId> = &mut consumers[input.node.index()];
+                if list.last() != Some(&id) {
+                    list.push(id);
+                }
+            }
+        }
+        consumers
+    }
+}
+
+/// Copies a graph node by node into a new one; the way passes rewrite.
+pub struct Rewriter<'a> {
+    source: &'a Graph,
+    target: Graph,
+    map: HashMap<Value, Value>,
+}
+
+impl<'a> Rewriter<'a> {
+    pub fn new(source: &'a Graph) -> Self {
+        Rewriter { source, target: Graph::new(), map: HashMap::new() }
+    }
+
+    /// The graph written so far.
+    pub fn target(&mut self) -> &mut Graph {
+        &mut self.target
+    }
+
+    /// Where a value of the source went.
+    ///
+    /// # Panics
+    /// If it was not written yet: a bug of the pass.
+    pub fn get(&self, value: Value) -> Value {
+        match self.map.get(&value) {
+            Some(&mapped) => mapped,
+            None => panic!(
+                "value {}.{} ({} at `{}`) was not rewritten yet",
+                value.node.0,
+                value.output,
+                self.source.node(value.node).op,
+                self.source.path(value.node)
+            ),
+        }
+    }
+
+    pub fn is_mapped(&self, value: Value) -> bool {
+        self.map.contains_key(&value)
+    }
+
+    /// States that `value` of the source is `replacement` in the target.
+    pub fn set(&mut self, value: Value, replacement: Value) {
+        self.map.insert(value, replacement);
+    }
+
+    /// Copies a node as it is, its inputs being mapped.
+    pub fn copy(&mut self, id: NodeId) -> Result<(), GraphError> {
+        let node = self.source.node(id);
+        let outputs = if let Op::Input(input) = &node.op {
+            let path = self.source.path(id);
+            vec![self.target.at_path(path, |g| g.input(&input.name, input.role, input.ty.clone()))?]
+        } else {
+            let inputs: Vec<Value> = node.inputs.iter().map(|&v| self.get(v)).collect();
+            self.target.at_path(self.source.path(id), |g| g.add(node.op.clone(), &inputs))?
+        };
+        for (output, new) in outputs.into_iter().enumerate() {
+            self.set(Value { node: id, output: output as u32 }, new);
+        }
+        Ok(())
+    }
+
+    /// Carries outputs and updates over and returns the new graph.
+    pub fn finish(mut self) -> Result<Graph, GraphError> {
+        for (name, value) in self.source.outputs() {
+            let value = self.get(*value);
+            self.target.output(name, value);
+        }
+        for &(state, new) in self.source.updates() {
+            let (state, new) = (self.get(state), self.get(new));
+            self.target.update(state, new)?;
+        }
+        Ok(self.target)
+    }
+}

@@ -1,0 +1,501 @@
+//! Operations on each element alone, with NumPy broadcasting between operands.
+
+use super::{Cost, GradArgs, Gradient, OpRule};
+use crate::dtype::DType;
+use crate::graph::{Graph, GraphError, Value};
+use crate::reference::Tensor;
+use crate::shape::{Shape, TensorType};
+
+/// Functions of one float.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UnaryKind {
+    Neg,
+    Abs,
+    Exp,
+    Log,
+    Sqrt,
+    /// `1 / sqrt(x)`
+    Rsqrt,
+    /// `1 / x`
+    Recip,
+    Square,
+    Relu,
+    Sigmoid,
+    Tanh,
+    /// Gauss error function.
+    Erf,
+    Sin,
+    Cos,
+    Floor,
+}
+
+impl UnaryKind {
+    pub const ALL: [UnaryKind; 15] = [
+        UnaryKind::Neg,
+        UnaryKind::Abs,
+        UnaryKind::Exp,
+        UnaryKind::Log,
+        UnaryKind::Sqrt,
+        UnaryKind::Rsqrt,
+        UnaryKind::Recip,
+        UnaryKind::Square,
+        UnaryKind::Relu,
+        UnaryKind::Sigmoid,
+        UnaryKind::Tanh,
+        UnaryKind::Erf,
+        UnaryKind::Sin,
+        UnaryKind::Cos,
+        UnaryKind::Floor,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            UnaryKind::Neg => "neg",
+            UnaryKind::Abs => "abs",
+            UnaryKind::Exp => "exp",
+            UnaryKind::Log => "log",
+            UnaryKind::Sqrt => "sqrt",
+            UnaryKind::Rsqrt => "rsqrt",
+            UnaryKind::Recip => "recip",
+            UnaryKind::Square => "square",
+            UnaryKind::Relu => "relu",
+            UnaryKind::Sigmoid => "sigmoid",
+            UnaryKind::Tanh => "tanh",
+            UnaryKind::Erf => "erf",
+            UnaryKind::Sin => "sin",
+            UnaryKind::Cos => "cos",
+            UnaryKind::Floor => "floor",
+        }
+    }
+
+    pub fn apply(self, x: f64) -> f64 {
+        match self {
+            UnaryKind::Neg => -x,
+            UnaryKind::Abs => x.abs(),
+            UnaryKind::Exp => x.exp(),
+            UnaryKind::Log => x.ln(),
+            UnaryKind::Sqrt => x.sqrt(),
+            UnaryKind::Rsqrt => 1.0 / x.sqrt(),
+            UnaryKind::Recip => 1.0 / x,
+            UnaryKind::Square => x * x,
+            // A NaN stays one, so that it is found where it arose.
+            UnaryKind::Relu => {
+                if x < 0.0 {
+                    0.0
+                } else {
+                    x
+                }
+            }
+            UnaryKind::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            UnaryKind::Tanh => x.tanh(),
+            UnaryKind::Erf => erf(x),
+            UnaryKind::Sin => x.sin(),
+            UnaryKind::Cos => x.cos(),
+            UnaryKind::Floor => x.floor(),
+        }
+    }
+
+    /// Whether a kernel computes it by a polynomial or a division and not by one cheap instruction.
+    pub fn is_expensive(self) -> bool {
+        !matches!(self, UnaryKind::Neg | UnaryKind::Abs | UnaryKind::Square | UnaryKind::Relu | UnaryKind::Floor)
+    }
+}
+
+/// Error function to full `f64` precision: its Maclaurin series near zero, the continued fraction of `erfc` elsewhere
+/// (Abramowitz and Stegun 7.1.5, 7.1.14).
+pub fn erf(x: f64) -> f64 {
+    let a = x.abs();
+    if a > 6.0 {
+        return 1.0f64.copysign(x);
+    }
+    if a < 2.5 {
+        let (mut term, mut sum, mut n) = (a, a, 0.0);
+        while term.abs() > 1e-18 * sum.abs().max(1e-300) {
+            n += 1.0;
+            term *= -a * a / n;
+            sum += term / (2.0 * n + 1.0);
+        }
+        return (sum * std::f64::consts::FRAC_2_SQRT_PI).copysign(x);
+    }
+    let mut fraction = 0.0;
+    for k in (1..=60).rev() {
+        fraction = f64::from(k) / 2.0 / (a + fraction);
+    }
+    let erfc = (-a * a).exp() / (a + fraction) / std::f64::consts::PI.sqrt();
+    (1.0 - erfc).copysign(x)
+}
+
+/// Functions of two floats, and comparisons.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BinaryKind {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    Max,
+    Min,
+    Pow,
+    Eq,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
+impl BinaryKind {
+    pub const ALL: [BinaryKind; 12] = [
+        BinaryKind::Add,
+        BinaryKind::Sub,
+        BinaryKind::Mul,
+        BinaryKind::Div,
+        BinaryKind::Max,
+        BinaryKind::Min,
+        BinaryKind::Pow,
+        BinaryKind::Eq,
+        BinaryKind::Lt,
+        BinaryKind::Le,
+        BinaryKind::Gt,
+        BinaryKind::Ge,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            BinaryKind::Add => "add",
+            BinaryKind::Sub => "sub",
+            BinaryKind::Mul => "mul",
+            BinaryKind::Div => "div",
+            BinaryKind::Max => "max",
+            BinaryKind::Min => "min",
+            BinaryKind::Pow => "pow",
+            BinaryKind::Eq => "eq",
+            BinaryKind::Lt => "lt",
+            BinaryKind::Le => "le",
+            BinaryKind::Gt => "gt",
+            BinaryKind::Ge => "ge",
+        }
+    }
+
+    /// Whether the result is a truth value.
+    pub fn is_comparison(self) -> bool {
+        matches!(self, BinaryKind::Eq | BinaryKind::Lt | BinaryKind::Le | BinaryKind::Gt | BinaryKind::Ge)
+    }
+
+    pub fn is_commutative(self) -> bool {
+        matches!(self, BinaryKind::Add | BinaryKind::Mul | BinaryKind::Max | BinaryKind::Min | BinaryKind::Eq)
+    }
+
+    pub fn apply(self, a: f64, b: f64) -> f64 {
+        let truth = |t: bool| f64::from(u8::from(t));
+        match self {
+            BinaryKind::Add => a + b,
+            BinaryKind::Sub => a - b,
+            BinaryKind::Mul => a * b,
+            BinaryKind::Div => a / b,
+            BinaryKind::Max => a.max(b),
+            BinaryKind::Min => a.min(b),
+            BinaryKind::Pow => a.powf(b),
+            BinaryKind::Eq => truth(a == b),
+            BinaryKind::Lt => truth(a < b),
+            BinaryKind::Le => truth(a <= b),
+            BinaryKind::Gt => truth(a > b),
+            BinaryKind::Ge => truth(a >= b),
+        }
+    }
+}
+
+/// A function of one float tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Unary(pub UnaryKind);
+
+impl OpRule for Unary {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        match inputs {
+            [x] if x.dtype.is_float() => Ok(vec![(*x).clone()]),
+            _ => Err("takes one float tensor".to_string()),
+        }
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let (x, y) = (args.inputs[0], args.outputs[0]);
+        let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None])) };
+        let dx = match self.0 {
+            UnaryKind::Neg => g.neg(dy)?,
+            UnaryKind::Abs => {
+                let zero = g.constant_like(x, 0.0)?;
+                let (positive, negated) = (g.binary(BinaryKind::Ge, x, zero)?, g.neg(dy)?);
+                g.select(positive, dy, negated)?
+            }
+            UnaryKind::Exp => g.mul(dy, y)?,
+            UnaryKind::Log => g.div(dy, x)?,
+            UnaryKind::Sqrt => {
+                let double = g.scale(y, 2.0)?;
+                g.div(dy, double)?
+            }
+            UnaryKind::Rsqrt => {
+                let square = g.square(y)?;
+                let cube = g.mul(square, y)?;
+                let slope = g.scale(cube, -0.5)?;
+                g.mul(dy, slope)?
+            }
+            UnaryKind::Recip => {
+                let square = g.square(y)?;
+                let slope = g.neg(square)?;
+                g.mul(dy, slope)?
+            }
+            UnaryKind::Square => {
+                let slope = g.scale(x, 2.0)?;
+                g.mul(dy, slope)?
+            }
+            UnaryKind::Relu => {
+                let zero = g.constant_like(y, 0.0)?;
+                let positive = g.binary(BinaryKind::Gt, y, zero)?;
+                let nothing = g.constant_like(dy, 0.0)?;
+                g.select(positive, dy, nothing)?
+            }
+            UnaryKind::Sigmoid => {
+                let one = g.constant_like(y, 1.0)?;
+                let rest = g.sub(one, y)?;
+                let slope = g.mul(y, rest)?;
+                g.mul(dy, slope)?
+            }
+            UnaryKind::Tanh => {
+                let one = g.constant_like(y, 1.0)?;
+                let square = g.square(y)?;
+                let slope = g.sub(one, square)?;
+                g.mul(dy, slope)?
+            }
+            UnaryKind::Erf => {
+                let square = g.square(x)?;
+                let exponent = g.neg(square)?;
+                let bell = g.unary(UnaryKind::Exp, exponent)?;
+                let slope = g.scale(bell, std::f64::consts::FRAC_2_SQRT_PI)?;
+                g.mul(dy, slope)?
+            }
+            UnaryKind::Sin => {
+                let slope = g.unary(UnaryKind::Cos, x)?;
+                g.mul(dy, slope)?
+            }
+            UnaryKind::Cos => {
+                let sine = g.unary(UnaryKind::Sin, x)?;
+                let slope = g.neg(sine)?;
+                g.mul(dy, slope)?
+            }
+            UnaryKind::Floor => return Ok(Gradient::NotDifferentiable),
+        };
+        Ok(Gradient::Inputs(vec![Some(dx)]))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::streaming(outputs[0].shape.elements() as u64, inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        vec![Tensor::from_fn(outputs[0].clone(), |i| self.0.apply(inputs[0].data[i]))]
+    }
+}
+
+/// A function of two tensors of one element type that broadcast to one shape. Comparisons give `bool`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Binary(pub BinaryKind);
+
+impl OpRule for Binary {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [a, b] = inputs else { return Err("takes two tensors".to_string()) };
+        if a.dtype != b.dtype || a.dtype == DType::Bool {
+            return Err("takes two number tensors of one element type".to_string());
+        }
+        let shape = Shape::broadcast(&a.shape, &b.shape).ok_or("the shapes do not broadcast")?;
+        let dtype = if self.0.is_comparison() { DType::Bool } else { a.dtype };
+        Ok(vec![TensorType::new(dtype, shape)])
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let (a, b, y) = (args.inputs[0], args.inputs[1], args.outputs[0]);
+        if self.0.is_comparison() {
+            return Ok(Gradient::NotDifferentiable);
+        }
+        let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None, None])) };
+        let of_a = |g: &mut Graph| -> Result<Value, GraphError> {
+            match self.0 {
+                BinaryKind::Add | BinaryKind::Sub => Ok(dy),
+                BinaryKind::Mul => g.mul(dy, b),
+                BinaryKind::Div => g.div(dy, b),
+                BinaryKind::Max => masked(g, BinaryKind::Ge, a, b, dy),
+                BinaryKind::Min => masked(g, BinaryKind::Le, a, b, dy),
+                BinaryKind::Pow => {
+                    let one = g.constant_like(b, 1.0)?;
+                    let exponent = g.sub(b, one)?;
+                    let power = g.binary(BinaryKind::Pow, a, exponent)?;
+                    let slope = g.mul(power, b)?;
+                    g.mul(dy, slope)
+                }
+                _ => unreachable!("comparisons returned above"),
+            }
+        };
+        let of_b = |g: &mut Graph| -> Result<Value, GraphError> {
+            match self.0 {
+                BinaryKind::Add => Ok(dy),
+                BinaryKind::Sub => g.neg(dy),
+                BinaryKind::Mul => g.mul(dy, a),
+                BinaryKind::Div => {
+                    let ratio = g.div(y, b)?;
+                    let slope = g.neg(ratio)?;
+                    g.mul(dy, slope)
+                }
+                BinaryKind::Max => masked(g, BinaryKind::Lt, a, b, dy),
+                BinaryKind::Min => masked(g, BinaryKind::Gt, a, b, dy),
+                BinaryKind::Pow => {
+                    let log = g.unary(UnaryKind::Log, a)?;
+                    let slope = g.mul(y, log)?;
+                    g.mul(dy, slope)
+                }
+                _ => unreachable!("comparisons returned above"),
+            }
+        };
+        let mut grads = vec![None, None];
+        if args.wanted[0] {
+            let full = of_a(g)?;
+            grads[0] = Some(g.sum_to(full, &g.shape(a).clone())?);
+        }
+        if args.wanted[1] {
+            let full = of_b(g)?;
+            grads[1] = Some(g.sum_to(full, &g.shape(b).clone())?);
+        }
+        Ok(Gradient::Inputs(grads))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::streaming(outputs[0].shape.elements() as u64, inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let (a, b) = (inputs[0], inputs[1]);
+        let shape = outputs[0].shape.clone();
+        vec![Tensor::from_fn(outputs[0].clone(), |i| {
+            self.0.apply(a.data[a.broadcast_index(&shape, i)], b.data[b.broadcast_index(&shape, i)])
+        })]
+    }
+}
+
+/// `dy` where `a` compares so to `b`, zero elsewhere.
+fn masked(g: &mut Graph, kind: BinaryKind, a: Value, b: Value, dy: Value) -> Result<Value, GraphError> {
+    let mask = g.binary(kind, a, b)?;
+    let nothing = g.constant_like(dy, 0.0)?;
+    g.select(mask, dy, nothing)
+}
+
+/// `condition ? a : b`, all three broadcast to one shape. Inputs: `bool`, and two tensors of one element type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Select;
+
+impl OpRule for Select {
+    fn name(&self) -> &'static str {
+        "select"
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [condition, a, b] = inputs else { return Err("takes a condition and two tensors".to_string()) };
+        if condition.dtype != DType::Bool || a.dtype != b.dtype {
+            return Err("takes a bool condition and two tensors of one element type".to_string());
+        }
+        let shape = Shape::broadcast(&a.shape, &b.shape)
+            .and_then(|s| Shape::broadcast(&s, &condition.shape))
+            .ok_or("the shapes do not broadcast")?;
+        Ok(vec![TensorType::new(a.dtype, shape)])
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 3])) };
+        let condition = args.inputs[0];
+        let nothing = g.constant_like(dy, 0.0)?;
+        let mut grads = vec![None; 3];
+        if args.wanted[1] {
+            let full = g.select(condition, dy, nothing)?;
+            grads[1] = Some(g.sum_to(full, &g.shape(args.inputs[1]).clone())?);
+        }
+        if args.wanted[2] {
+            let full = g.select(condition, nothing, dy)?;
+            grads[2] = Some(g.sum_to(full, &g.shape(args.inputs[2]).clone())?);
+        }
+        Ok(Gradient::Inputs(grads))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::streaming(outputs[0].shape.elements() as u64, inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let shape = outputs[0].shape.clone();
+        let at = |t: &Tensor, i: usize| t.data[t.broadcast_index(&shape, i)];
+        vec![Tensor::from_fn(outputs[0].clone(), |i| {
+            if at(inputs[0], i) != 0.0 { at(inputs[1], i) } else { at(inputs[2], i) }
+        })]
+    }
+}
+
+/// Conversion to another element type; to integers by truncation, to `bool` by comparison with zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cast {
+    pub to: DType,
+}
+
+impl OpRule for Cast {
+    fn name(&self) -> &'static str {
+        "cast"
+    }
+
+    fn attributes(&self) -> String {
+        self.to.to_string()
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        match inputs {
+            [x] => Ok(vec![TensorType::new(self.to, x.shape.clone())]),
+            _ => Err("takes one tensor".to_string()),
+        }
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let from = g.dtype(args.inputs[0]);
+        match args.grads[0] {
+            Some(dy) if from.is_float() && self.to.is_float() => Ok(Gradient::Inputs(vec![Some(g.cast(dy, from)?)])),
+            _ => Ok(Gradient::Inputs(vec![None])),
+        }
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::streaming(0, inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let convert = |x: f64| match self.to {
+            DType::I32 | DType::U8 => x.trunc(),
+            DType::Bool => f64::from(u8::from(x != 0.0)),
+            _ => x,
+        };
+        vec![Tensor::from_fn(outputs[0].clone(), |i| convert(inputs[0].data[i]))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::erf;
+
+    #[test]
+    fn erf_known_values() {
+        for (x, expected) in
+            [(0.0, 0.0), (0.5, 0.520_499_877_813_046_5), (1.0, 0.842_700_792_949_714_9), (3.0, 0.999_977_909_503_001_4)]
+        {
+            assert!((erf(x) - expected).abs() < 1e-14, "erf({x})");
+            assert!((erf(-x) + expected).abs() < 1e-14, "erf(-{x})");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Fused regions: a pointwise program over a `[rows, cols]` domain, with sums over rows, optionally run on the output of
+//! a convolution or matmul while it is in cache.
+
+use super::pointwise::{BinaryKind, UnaryKind};
+use super::{Cost, GradArgs, Gradient, Op, OpRule, Scalar};
+use crate::dtype::DType;
+use crate::graph::{Graph, GraphError};
+use crate::reference::Tensor;
+use crate::shape::{Shape, TensorType};
+use std::fmt;
+
+/// Which element of an input stands at a position `(row, col)` of the domain:
+/// `((row / row_div) % row_mod) * width + (by_col ? col : 0)`, where `width` is `by_col ? cols : 1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Access {
+    pub row_div: usize,
+    pub row_mod: usize,
+    pub by_col: bool,
+}
+
+impl Access {
+    /// Every element its own: a tensor of the shape of the domain.
+    pub fn full(rows: usize) -> Self {
+        Access { row_div: 1, row_mod: rows, by_col: true }
+    }
+
+    /// One number for all.
+    pub const SCALAR: Access = Access { row_div: 1, row_mod: 1, by_col: false };
+
+    /// How a tensor of `shape` is read when broadcast to `domain`, or `None` where that is not of this form: along the
+    /// rows, the axes must be some broadcast ones, then some present ones, then some broadcast ones.
+    pub fn of(shape: &Shape, domain: &Shape) -> Option<Access> {
+        if !shape.broadcasts_to(domain) {
+            return None;
+        }
+        let rank = domain.rank();
+        let missing = rank - shape.rank();
+        let own = |axis: usize| if axis < missing { 1 } else { shape[axis - missing] };
+        let by_col = rank > 0 && domain[rank - 1] != 1 && own(rank - 1) == domain[rank - 1];
+        let (mut div, mut modulo, mut stage) = (1, 1, 0);
+        for axis in (0..rank.saturating_sub(1)).rev().filter(|&a| domain[a] != 1) {
+            let present = own(axis) != 1;
+            match (stage, present) {
+                (0, false) => div *= domain[axis],
+                (0 | 1, true) => {
+                    stage = 1;
+                    modulo *= domain[axis];
+                }
+                (_, false) => stage = 2,
+                (_, true) => return None,
+            }
+        }
+        let by_col = by_col || rank == 0;
+        let access = Access { row_div: if modulo == 1 { 1 } else { div }, row_mod: modulo, by_col };
+        Some(if domain.cols() == 1 { Access { by_col: true, ..access } } else { access })
+    }
+
+    /// Position of the element in the input's row-major data.
+    pub fn index(self, cols: usize, row: usize, col: usize) -> usize {
+        let row = row / self.row_div % self.row_mod;
+        if self.by_col { row * cols + col } else { row }
+    }
+
+    /// Whether the input has one element for each position of a domain of `rows` rows.
+    pub fn is_full(self, rows: usize) -> bool {
+        self.by_col && self.row_div == 1 && self.row_mod == rows
+    }
+
+    /// Number of elements of the input.
+    pub fn elements(self, cols: usize) -> usize {
+        self.row_mod * if self.by_col { cols } else { 1 }
+    }
+}
+
+/// Number of the instruction whose result is meant.
+pub type Reg = u16;
+
+/// One instruction of the program. All arithmetic is in `f32`; truth values are 1 and 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Instr {
+    /// The anchor's output.
+    Anchor,
+    /// Input number (behind those of the anchor), converted to `f32`.
+    Load(u16),
+    Const(Scalar),
+    Unary(UnaryKind, Reg),
+    Binary(BinaryKind, Reg, Reg),
+    /// `condition != 0 ? a : b`
+    Select(Reg, Reg, Reg),
+    /// Rounded as a conversion to this type rounds.
+    Cast(DType, Reg),
+}
+
+impl Instr {
+    /// Registers read.
+    pub fn operands(&self) -> impl Iterator<Item = Reg> {
+        let (list, n) = match *self {
+            Instr::Anchor | Instr::Load(_) | Instr::Const(_) => ([0; 3], 0),
+            Instr::Unary(_, a) | Instr::Cast(_, a) => ([a, 0, 0], 1),
+            Instr::Binary(_, a, b) => ([a, b, 0], 2),
+            Instr::Select(c, a, b) => ([c, a, b], 3),
+        };
+        list.into_iter().take(n)
+    }
+}
+
+/// What becomes of a register.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RegionOutput {
+    /// Every element, converted to the type. The shape has the elements of the domain.
+    Store { reg: Reg, ty: TensorType },
+    /// Sums over the rows of each of `groups` runs of consecutive rows: `f32[groups, cols]` elements in the given shape.
+    Sum { reg: Reg, groups: usize, shape: Shape },
+    /// Mean and biased variance over all rows: two outputs of `f32[cols]` elements in the given shape.
+    Moments { reg: Reg, shape: Shape },
+}
+
+impl RegionOutput {
+    pub fn reg(&self) -> Reg {
+        match *self {
+            RegionOutput::Store { reg, .. } | RegionOutput::Sum { reg, .. } | RegionOutput::Moments { reg, .. } => reg,
+        }
+    }
+
+    /// Types of the outputs of the node this one stands for: one, or two for moments.
+    pub fn types(&self) -> Vec<TensorType> {
+        match self {
+            RegionOutput::Store { ty, .. } => vec![ty.clone()],
+            RegionOutput::Sum { shape, .. } => vec![TensorType::f32(shape.clone())],
+            RegionOutput::Moments { shape, .. } => vec![TensorType::f32(shape.clone()); 2],
+        }
+    }
+}
+
+/// A region. Inputs: those of the anchor, then those the program loads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Region {
+    /// Convolution or matmul whose output the program reads; it has `rows * cols` elements with `cols` innermost.
+    pub anchor: Option<Box<Op>>,
+    pub rows: usize,
+    pub cols: usize,
+    pub loads: Vec<Access>,
+    pub program: Vec<Instr>,
+    pub outputs: Vec<RegionOutput>,
+}
+
+impl Region {
+    /// Number of inputs that belong to the anchor.
+    pub fn anchor_inputs(&self) -> usize {
+        match self.anchor.as_deref() {
+            None => 0,
+            Some(_) => 2,
+        }
+    }
+
+    /// Number of the store, among the outputs, that writes the anchor's output unchanged.
+    pub fn stores_anchor(&self) -> Option<usize> {
+        self.outputs
+            .iter()
+            .position(|o| matches!(o, RegionOutput::Store { reg, .. } if self.program[*reg as usize] == Instr::Anchor))
+    }
+
+    /// Position of output `index` (of the region's list) among the outputs of the node.
+    pub fn node_output(&self, index: usize) -> usize {
+        self.outputs[..index].iter().map(|o| o.types().len()).sum()
+    }
+
+    /// Arithmetic instructions of the program.
+    pub fn arithmetic(&self) -> usize {
+        self.program.iter().filter(|i| matches!(i, Instr::Unary(..) | Instr::Binary(..) | Instr::Select(..))).count()
+    }
+}
+
+impl fmt::Display for Instr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Instr::Anchor => write!(f, "anchor"),
+            Instr::Load(i) => write!(f, "in{i}"),
+            Instr::Const(c) => write!(f, "{}", c.0),
+            Instr::Unary(k, a) => write!(f, "{} r{a}", k.name()),
+            Instr::Binary(k, a, b) => write!(f, "{} r{a} r{b}", k.name()),
+            Instr::Select(c, a, b) => write!(f, "select r{c} r{a} r{b}"),
+            Instr::Cast(to, a) => write!(f, "{to} r{a}"),
+        }
+    }
+}
+
+impl OpRule for Region {
+    fn name(&self) -> &'static str {
+        "region"
+    }
+
+    fn attributes(&self) -> String {
+        let mut parts = Vec::new();
+        if let Some(anchor) = &self.anchor {
+            parts.push(anchor.to_string());
+        }
+        parts.push(format!("[{}, {}]", self.rows, self.cols));
+        let program: Vec<String> = self.program.iter().map(|i| i.to_string()).collect();
+        parts.push(program.join("; "));
+        let outputs: Vec<String> = self
+            .outputs
+            .iter()
+            .map(|o| match o {
+                RegionOutput::Store { reg, .. } => format!("store r{reg}"),
+                RegionOutput::Sum { reg, groups: 1, .. } => format!("sum r{reg}"),
+                RegionOutput::Sum { reg, groups, .. } => format!("sum r{reg} in {groups}"),
+                RegionOutput::Moments { reg, .. } => format!("moments r{reg}"),
+            })
+            .collect();
+        parts.push(outputs.join(", "));
+        parts.join(" | ")
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let own = self.anchor_inputs();
+        if inputs.len() != own + self.loads.len() {
+            return Err(format!("takes {} inputs", own + self.loads.len()));
+        }
+        if let Some(anchor) = &self.anchor {
+            let types = anchor.rule().infer(&inputs[..own])?;
+            if types[0].shape.elements() != self.rows * self.cols {
+                return Err(format!("the anchor gives {}, the domain is [{}, {}]", types[0], self.rows, self.cols));
+            }
+        }
+        for (access, input) in self.loads.iter().zip(&inputs[own..]) {
+            if access.elements(self.cols) != input.shape.elements() {
+                return Err(format!("{input} is not read by {access:?}"));
+            }
+        }
+        for (index, instr) in self.program.iter().enumerate() {
+            if instr.operands().any(|r| r as usize >= index) {
+                return Err(format!("instruction {index} reads a later one"));
+            }
+            if matches!(instr, Instr::Load(i) if *i as usize >= self.loads.len()) {
+                return Err(format!("instruction {index} loads an input that is not there"));
+            }
+        }
+        Ok(self.outputs.iter().flat_map(RegionOutput::types).collect())
+    }
+
+    fn gradient(&self, _graph: &mut Graph, _args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        Ok(Gradient::NotDifferentiable)
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        let own = self.anchor_inputs();
+        let pointwise = (self.rows * self.cols * (self.arithmetic() + self.outputs.len())) as u64;
+        let anchor = self.anchor.as_ref().map_or(Cost::default(), |a| a.rule().cost(&inputs[..own], &[]));
+        anchor + Cost::streaming(pointwise, &inputs[own..], outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let own = self.anchor_inputs();
+        let anchor = self.anchor.as_ref().map(|op| {
+            let types: Vec<&TensorType> = inputs[..own].iter().map(|t| &t.ty).collect();
+            let ty = op.rule().infer(&types).expect("the verified anchor accepts its inputs");
+            op.rule().evaluate(&inputs[..own], &ty).remove(0)
+        });
+        let mut registers: Vec<Vec<f64>> = Vec::with_capacity(self.program.len());
+        for instr in &self.program {
+            let at = |r: Reg, i: usize| registers[r as usize][i];
+            let value = |i: usize| match *instr {
+                Instr::Anchor => anchor.as_ref().expect("a region that reads an anchor has one").data[i],
+                Instr::Load(n) => {
+                    let index = self.loads[n as usize].index(self.cols, i / self.cols, i % self.cols);
+                    inputs[own + n as usize].data[index]
+                }
+                Instr::Const(c) => c.0,
+                Instr::Unary(kind, a) => kind.apply(at(a, i)),
+                Instr::Binary(kind, a, b) => kind.apply(at(a, i), at(b, i)),
+                Instr::Select(c, a, b) => at(if at(c, i) != 0.0 { a } else { b }, i),
+                Instr::Cast(DType::I32 | DType::U8, a) => at(a, i).trunc(),
+                Instr::Cast(DType::Bool, a) => f64::from(u8::from(at(a, i) != 0.0)),
+                Instr::Cast(_, a) => at(a, i),
+            };
+            let column = (0..self.rows * self.cols).map(value).collect();
+            registers.push(column);
+        }
+        let mut types = outputs.iter().cloned();
+        let mut next = |data: Vec<f64>| Tensor::new(types.next().expect("as many types as outputs"), data);
+        let mut results = Vec::new();
+        for output in &self.outputs {
+            let values = &registers[output.reg() as usize];
+            match *output {
+                RegionOutput::Store { .. } => results.push(next(values.clone())),
+                RegionOutput::Sum { groups, .. } => results.push(next(self.column_sums(values, groups, |_, x| x))),
+                RegionOutput::Moments { .. } => {
+                    let rows = self.rows as f64;
+                    let mean: Vec<f64> = self.column_sums(values, 1, |_, x| x).iter().map(|s| s / rows).collect();
+                    let squares = self.column_sums(values, 1, |col, x| (x - mean[col]).powi(2));
+                    results.push(next(mean));
+                    results.push(next(squares.iter().map(|s| s / rows).collect()));
+                }
+            }
+        }
+        results
+    }
+}
+
+impl Region {
+    fn column_sums(&self, values: &[f64], groups: usize, f: impl Fn(usize, f64) -> f64) -> Vec<f64> {
+        let mut sums = vec![0.0; groups * self.cols];
+        for (i, &x) in values.iter().enumerate() {
+            let (row, col) = (i / self.cols, i % self.cols);
+            sums[row / (self.rows / groups) * self.cols + col] += f(col, x);
+        }
+        sums
+    }
+}

@@ -1,0 +1,283 @@
+//! Gives every value a place in one arena: views, in-place writes, lifetimes, offsets.
+
+use crate::graph::{Graph, NodeId, Value};
+use crate::ops::Op;
+use crate::ops::region::{Region, RegionOutput};
+use crate::plan::{ALIGNMENT, Plan, StateCopy, Step, Target};
+use std::collections::{BTreeMap, HashMap};
+
+/// A run of bytes that one or more values share.
+struct Buffer {
+    bytes: usize,
+    /// Steps (node indices) at which it is first written and last read.
+    first: usize,
+    last: usize,
+    persistent: bool,
+    name: String,
+    offset: usize,
+}
+
+/// Plans the memory of a graph whose order is final.
+pub fn plan_memory(graph: &Graph, target: &dyn Target) -> Plan {
+    let mut planner = Planner::new(graph);
+    for id in graph.ids() {
+        planner.place(id);
+    }
+    let extras = planner.add_scratch(target);
+    planner.assign_offsets();
+    planner.into_plan(extras)
+}
+
+/// Scratch and anchor buffers of a node.
+struct Extra {
+    node: NodeId,
+    scratch: Option<usize>,
+    anchor: Option<usize>,
+}
+
+struct Planner<'a> {
+    graph: &'a Graph,
+    buffers: Vec<Buffer>,
+    buffer_of: HashMap<Value, usize>,
+    /// Last node that reads each value, counting readers of views; `usize::MAX` for results.
+    last_use: HashMap<Value, usize>,
+    /// State that each value replaces.
+    replaces: HashMap<Value, Value>,
+}
+
+fn is_view(op: &Op) -> bool {
+    matches!(op, Op::Reshape(_))
+}
+
+impl<'a> Planner<'a> {
+    fn new(graph: &'a Graph) -> Self {
+        let mut last_use: HashMap<Value, usize> = HashMap::new();
+        let mut note = |value: Value, at: usize| {
+            let mut value = value;
+            loop {
+                let last = last_use.entry(value).or_insert(at);
+                *last = (*last).max(at);
+                if !is_view(&graph.node(value.node).op) {
+                    break;
+                }
+                value = graph.node(value.node).inputs[0];
+            }
+        };
+        for id in graph.ids() {
+            for &input in &graph.node(id).inputs {
+                note(input, id.index());
+            }
+        }
+        for root in graph.roots() {
+            note(root, usize::MAX);
+        }
+        let replaces = graph.updates().iter().map(|&(state, new)| (new, state)).collect();
+        Planner { graph, buffers: Vec::new(), buffer_of: HashMap::new(), last_use, replaces }
+    }
+
+    fn new_buffer(&mut self, bytes: usize, first: usize, last: usize, persistent: bool, name: String) -> usize {
+        self.buffers.push(Buffer { bytes, first, last, persistent, name, offset: 0 });
+        self.buffers.len() - 1
+    }
+
+    /// Gives the outputs of a node their buffers.
+    fn place(&mut self, id: NodeId) {
+        let node = self.graph.node(id);
+        for output in 0..node.outputs.len() as u32 {
+            let value = Value { node: id, output };
+            let buffer = if is_view(&node.op) {
+                self.buffer_of[&node.inputs[0]]
+            } else if let Some(shared) = self.state_in_place(value).or_else(|| self.input_in_place(value)) {
+                shared
+            } else {
+                let persistent = matches!(node.op, Op::Input(_) | Op::Constant(_));
+                let name =
+                    format!("{} {} {}", self.graph.path(id), node.op.rule().name(), node.outputs[output as usize]);
+                self.new_buffer(node.outputs[output as usize].bytes(), id.index(), id.index(), persistent, name)
+            };
+            let last = self.last_use.get(&value).copied().unwrap_or(id.index());
+            self.buffers[buffer].last = self.buffers[buffer].last.max(last);
+            self.buffer_of.insert(value, buffer);
+        }
+    }
+
+    /// The state's own buffer for a value that replaces it, if nobody reads the old content later, and this node, if it
+    /// reads it, reads each element just before it writes it.
+    fn state_in_place(&self, value: Value) -> Option<usize> {
+        let state = *self.replaces.get(&value)?;
+        let Op::Region(region) = &self.graph.node(value.node).op else { return None };
+        let reads = self.last_use.get(&state).copied();
+        let free = match reads {
+            None => true,
+            Some(last) if last < value.node.index() => true,
+            Some(last) => last == value.node.index() && self.reads_in_place(region, value, state),
+        };
+        (free && !self.is_raw_target(region, value)).then(|| self.buffer_of[&state])
+    }
+
+    /// The buffer of an input of a region that dies here and that the output can overwrite element by element.
+    fn input_in_place(&self, value: Value) -> Option<usize> {
+        let node = self.graph.node(value.node);
+        let Op::Region(region) = &node.op else { return None };
+        if self.is_raw_target(region, value) {
+            return None;
+        }
+        let taken =
+            |buffer: usize| (0..value.output).any(|o| self.buffer_of[&Value { node: value.node, output: o }] == buffer);
+        node.inputs[region.anchor_inputs()..].iter().find_map(|&input| {
+            let buffer = *self.buffer_of.get(&input)?;
+            let dies = self.buffers[buffer].last == value.node.index() && !self.buffers[buffer].persistent;
+            let same_size = self.graph.ty(input).bytes() == self.graph.ty(value).bytes()
+                && self.buffers[buffer].bytes == self.graph.ty(value).bytes();
+            (dies && same_size && !taken(buffer) && self.reads_in_place(region, value, input)).then_some(buffer)
+        })
+    }
+
+    /// Whether the region reads `input` nowhere but at the element it stores, in elements of the same size.
+    fn reads_in_place(&self, region: &Region, value: Value, input: Value) -> bool {
+        let inputs = &self.graph.node(value.node).inputs;
+        let own = region.anchor_inputs();
+        let buffer = self.buffer_of[&input];
+        let is_store = region.outputs.iter().enumerate().any(|(index, output)| {
+            matches!(output, RegionOutput::Store { .. }) && region.node_output(index) == value.output as usize
+        });
+        let only_full = inputs
+            .iter()
+            .enumerate()
+            .filter(|(_, v)| self.buffer_of[v] == buffer)
+            .all(|(index, _)| index >= own && region.loads[index - own].is_full(region.rows));
+        is_store && only_full && self.graph.dtype(input).size() == self.graph.dtype(value).size()
+    }
+
+    /// Whether the anchor's kernel writes its output, block by block, into this output before the program runs.
+    fn is_raw_target(&self, region: &Region, value: Value) -> bool {
+        raw_target(region, self.graph, value.node) == Some(value.output as usize)
+    }
+
+    /// Adds buffers that live during one node only.
+    fn add_scratch(&mut self, target: &dyn Target) -> Vec<Extra> {
+        let mut extras = Vec::new();
+        for id in self.graph.ids() {
+            let node = self.graph.node(id);
+            if matches!(node.op, Op::Input(_) | Op::Constant(_)) || is_view(&node.op) {
+                continue;
+            }
+            let at = id.index();
+            let bytes = target.scratch_bytes(self.graph, id);
+            let scratch = (bytes > 0).then(|| {
+                let name = format!("{} scratch of {}", self.graph.path(id), node.op.rule().name());
+                self.new_buffer(bytes, at, at, false, name)
+            });
+            let anchor = match &node.op {
+                Op::Region(region) if region.anchor.is_some() && raw_target(region, self.graph, id).is_none() => {
+                    let name = format!("{} output of the anchor", self.graph.path(id));
+                    Some(self.new_buffer(region.rows * region.cols * 4, at, at, false, name))
+                }
+                _ => None,
+            };
+            extras.push(Extra { node: id, scratch, anchor });
+        }
+        extras
+    }
+
+    /// Persistent buffers first, in order; then transient ones, largest first, each at the lowest offset that is free
+    /// throughout its life.
+    fn assign_offsets(&mut self) {
+        let align = |x: usize| x.next_multiple_of(ALIGNMENT);
+        let mut end = 0;
+        for buffer in self.buffers.iter_mut().filter(|b| b.persistent) {
+            buffer.offset = end;
+            end = align(end + buffer.bytes);
+        }
+        let mut order: Vec<usize> = (0..self.buffers.len()).filter(|&b| !self.buffers[b].persistent).collect();
+        order.sort_by_key(|&b| (std::cmp::Reverse(self.buffers[b].bytes), self.buffers[b].first, b));
+        let mut placed: Vec<usize> = Vec::new();
+        for &index in &order {
+            let buffer = &self.buffers[index];
+            let mut neighbours: Vec<(usize, usize)> = placed
+                .iter()
+                .map(|&p| &self.buffers[p])
+                .filter(|p| p.first <= buffer.last && buffer.first <= p.last)
+                .map(|p| (p.offset, align(p.offset + p.bytes)))
+                .collect();
+            neighbours.sort_unstable();
+            let mut offset = end;
+            for (start, stop) in neighbours {
+                if offset + buffer.bytes <= start {
+                    break;
+                }
+                offset = offset.max(stop);
+            }
+            self.buffers[index].offset = offset;
+            placed.push(index);
+        }
+    }
+
+    fn into_plan(self, extras: Vec<Extra>) -> Plan {
+        let end = |b: &Buffer| (b.offset + b.bytes).next_multiple_of(ALIGNMENT);
+        let persistent_bytes = self.buffers.iter().filter(|b| b.persistent).map(end).max().unwrap_or(0);
+        let arena_bytes = self.buffers.iter().map(end).max().unwrap_or(0);
+        let at = |buffer: Option<usize>| buffer.map(|b| (self.buffers[b].offset, self.buffers[b].bytes));
+        let steps = extras
+            .iter()
+            .map(|e| Step {
+                node: e.node,
+                scratch: at(e.scratch).unwrap_or((0, 0)),
+                anchor: at(e.anchor).map(|(offset, _)| offset),
+            })
+            .collect();
+        let offsets: BTreeMap<Value, usize> =
+            self.buffer_of.iter().map(|(&value, &buffer)| (value, self.buffers[buffer].offset)).collect();
+        let copies = self
+            .graph
+            .updates()
+            .iter()
+            .filter(|(state, new)| offsets[state] != offsets[new])
+            .map(|&(state, new)| StateCopy {
+                from: offsets[&new],
+                to: offsets[&state],
+                bytes: self.graph.ty(state).bytes(),
+            })
+            .collect();
+        Plan { graph: self.graph.clone(), steps, copies, offsets, persistent_bytes, arena_bytes, peak: self.peak() }
+    }
+
+    /// The transient buffers that live at the fullest moment.
+    fn peak(&self) -> Vec<(String, usize)> {
+        let mut change: BTreeMap<usize, i64> = BTreeMap::new();
+        for buffer in self.buffers.iter().filter(|b| !b.persistent) {
+            *change.entry(buffer.first).or_default() += buffer.bytes as i64;
+            *change.entry(buffer.last.saturating_add(1)).or_default() -= buffer.bytes as i64;
+        }
+        let (mut live, mut best) = (0, (0, 0));
+        for (&at, &delta) in &change {
+            live += delta;
+            if live > best.0 {
+                best = (live, at);
+            }
+        }
+        let mut list: Vec<(String, usize)> = self
+            .buffers
+            .iter()
+            .filter(|b| !b.persistent && b.first <= best.1 && best.1 <= b.last)
+            .map(|b| (b.name.trim().to_string(), b.bytes))
+            .collect();
+        list.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        list
+    }
+}
+
+/// The output of the node into which the anchor's kernel writes: the one that stores it unchanged, else the first store
+/// of the same element type, which the program then overwrites.
+pub fn raw_target(region: &Region, graph: &Graph, node: NodeId) -> Option<usize> {
+    region.anchor.as_ref()?;
+    let store = region.stores_anchor().or_else(|| {
+        region
+            .outputs
+            .iter()
+            .position(|o| matches!(o, RegionOutput::Store { ty, .. } if ty.dtype == crate::dtype::DType::F32))
+    })?;
+    let output = region.node_output(store);
+    debug_assert!(output < graph.node(node).outputs.len());
+    Some(output)
+}

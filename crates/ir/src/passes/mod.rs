@@ -1,0 +1,62 @@
+//! Rewrites of graphs, one file each, and the order in which they run.
+
+pub mod fuse;
+pub mod memory;
+pub mod schedule;
+pub mod simplify;
+
+use crate::graph::{Graph, GraphError};
+use crate::plan::{Plan, Target};
+use crate::verify::verify;
+
+/// Names of the passes, in the order in which they run.
+pub const PASSES: [&str; 3] = ["simplify", "fuse", "schedule"];
+
+/// Which passes run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompileOptions {
+    /// `false` runs the graph op by op.
+    pub fuse: bool,
+    /// Names of passes left out.
+    pub disabled: Vec<String>,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        CompileOptions { fuse: true, disabled: Vec::new() }
+    }
+}
+
+/// The graph after the passes up to and including `last`, or after all of them.
+///
+/// # Errors
+/// [`GraphError`] if the graph is malformed.
+pub fn run_passes(graph: &Graph, options: &CompileOptions, last: Option<&str>) -> Result<Graph, GraphError> {
+    let mut current = graph.clone();
+    for pass in PASSES {
+        // Pointwise operations have no kernel outside regions, so that the pass cannot be left out, only its fusing.
+        let enabled = !options.disabled.iter().any(|d| d == pass);
+        current = match pass {
+            "simplify" if enabled => simplify::simplify(&current)?,
+            "fuse" => fuse::fuse(&current, fuse::FuseOptions { fuse: options.fuse && enabled })?,
+            "schedule" if enabled => schedule::schedule(&current)?,
+            _ => current,
+        };
+        if cfg!(debug_assertions) {
+            verify(&current, pass)?;
+        }
+        if last == Some(pass) {
+            break;
+        }
+    }
+    Ok(current)
+}
+
+/// Compiles a graph to a plan for a target.
+///
+/// # Errors
+/// [`GraphError`] if the graph is malformed.
+pub fn compile(graph: &Graph, target: &dyn Target, options: &CompileOptions) -> Result<Plan, GraphError> {
+    let graph = run_passes(graph, options, None)?;
+    Ok(memory::plan_memory(&graph, target))
+}

@@ -1,0 +1,180 @@
+//! The result of compiling: kernel calls in order, with fixed places in one arena and their cost.
+
+use crate::graph::{Graph, NodeId, Value};
+use crate::ops::region::Region;
+use crate::ops::{Cost, Op};
+use crate::shape::TensorType;
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+/// Alignment of every tensor in the arena, in bytes.
+pub const ALIGNMENT: usize = 64;
+
+/// What the planner must know of the device that will run the plan.
+pub trait Target {
+    /// Name of the target, e.g. `cpu`.
+    fn name(&self) -> &str;
+
+    /// Bytes of scratch memory the kernel of this node needs while it runs.
+    fn scratch_bytes(&self, graph: &Graph, node: NodeId) -> usize;
+}
+
+/// The null executor's target: plans and costs without any device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NullTarget;
+
+impl Target for NullTarget {
+    fn name(&self) -> &str {
+        "null"
+    }
+
+    fn scratch_bytes(&self, _graph: &Graph, _node: NodeId) -> usize {
+        0
+    }
+}
+
+/// One kernel call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub node: NodeId,
+    /// Offset and size in bytes of the kernel's scratch memory in the arena.
+    pub scratch: (usize, usize),
+    /// Offset of memory for the anchor's output, where a region does not store it and cannot hold it in a store.
+    pub anchor: Option<usize>,
+}
+
+/// A copy at the end of the step, for state whose replacement could not be written in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateCopy {
+    pub from: usize,
+    pub to: usize,
+    pub bytes: usize,
+}
+
+/// A compiled step.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub graph: Graph,
+    pub steps: Vec<Step>,
+    pub copies: Vec<StateCopy>,
+    /// Byte offset of each value in the arena; views share that of what they view.
+    pub(crate) offsets: BTreeMap<Value, usize>,
+    /// Bytes at the start of the arena that live from step to step: parameters, state, feeds and constants.
+    pub persistent_bytes: usize,
+    /// All bytes of the arena.
+    pub arena_bytes: usize,
+    /// What lives where the transient part is fullest: name and bytes, largest first.
+    pub peak: Vec<(String, usize)>,
+}
+
+impl Plan {
+    /// Byte offset of a value in the arena.
+    ///
+    /// # Panics
+    /// If the value belongs to another graph.
+    pub fn offset(&self, value: Value) -> usize {
+        self.offsets[&value]
+    }
+
+    /// Arithmetic and bytes of one step.
+    pub fn cost(&self) -> Cost {
+        self.steps.iter().map(|step| node_cost(&self.graph, step.node)).sum()
+    }
+
+    /// Bytes of parameters, without optimizer state.
+    pub fn parameter_bytes(&self) -> usize {
+        let parameters = self.graph.inputs().filter(|(_, i)| i.role == crate::graph::Role::Parameter);
+        parameters.map(|(_, i)| i.ty.bytes()).sum()
+    }
+
+    /// Kernel calls by name of their operation.
+    pub fn kernel_counts(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for step in &self.steps {
+            *counts.entry(kernel_name(&self.graph, step.node)).or_insert(0) += 1;
+        }
+        counts
+    }
+}
+
+/// Name of the kernel that runs a node: for regions with an anchor, the anchor's.
+pub fn kernel_name(graph: &Graph, node: NodeId) -> &'static str {
+    match &graph.node(node).op {
+        Op::Region(Region { anchor: Some(anchor), .. }) => match **anchor {
+            Op::Conv2d(_) => "conv2d+region",
+            Op::Conv2dDataGrad(_) => "conv2d_data_grad+region",
+            _ => "matmul+region",
+        },
+        op => op.rule().name(),
+    }
+}
+
+/// Arithmetic and bytes of one node.
+pub fn node_cost(graph: &Graph, node: NodeId) -> Cost {
+    let node = graph.node(node);
+    let inputs: Vec<&TensorType> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
+    node.op.rule().cost(&inputs, &node.outputs)
+}
+
+/// A graph as text, one node a line.
+pub fn print_graph(graph: &Graph) -> String {
+    let mut text = String::new();
+    for id in graph.ids() {
+        writeln!(text, "{}", GraphLine { graph, node: id }).expect("writing to a string");
+    }
+    for (name, value) in graph.outputs() {
+        writeln!(text, "output {name} = {}", Name(*value)).expect("writing to a string");
+    }
+    for &(state, new) in graph.updates() {
+        writeln!(text, "update {} = {}", graph.node(state.node).op, Name(new)).expect("writing to a string");
+    }
+    text
+}
+
+/// A plan as text: one kernel call a line with its place in the arena.
+pub fn print_plan(plan: &Plan) -> String {
+    let mut text = String::new();
+    for step in &plan.steps {
+        let node = plan.graph.node(step.node);
+        let places: Vec<String> = (0..node.outputs.len() as u32)
+            .map(|output| format!("@{}", plan.offset(Value { node: step.node, output })))
+            .collect();
+        let line = GraphLine { graph: &plan.graph, node: step.node };
+        writeln!(text, "{line} {} scratch {}", places.join(" "), step.scratch.1).expect("writing to a string");
+    }
+    writeln!(text, "arena {} bytes, of which {} persistent", plan.arena_bytes, plan.persistent_bytes)
+        .expect("writing to a string");
+    text
+}
+
+struct Name(Value);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.output {
+            0 => write!(f, "%{}", self.0.node.0),
+            output => write!(f, "%{}.{output}", self.0.node.0),
+        }
+    }
+}
+
+struct GraphLine<'a> {
+    graph: &'a Graph,
+    node: NodeId,
+}
+
+impl fmt::Display for GraphLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let node = self.graph.node(self.node);
+        let types: Vec<String> = node.outputs.iter().map(|t| t.to_string()).collect();
+        write!(f, "%{} = {}", self.node.0, node.op)?;
+        for input in &node.inputs {
+            write!(f, " {}", Name(*input))?;
+        }
+        write!(f, " : {}", types.join(", "))?;
+        match self.graph.path(self.node) {
+            "" => Ok(()),
+            path => write!(f, "  # {path}"),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The reference interpreter: runs a graph node by node with the reference kernels, all numbers in `f64`.
+
+use crate::dtype::DType;
+use crate::graph::{Graph, Value};
+use crate::ops::Op;
+use crate::shape::TensorType;
+use std::collections::HashMap;
+
+/// A dense row-major tensor whose elements are held as `f64`, whatever their type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    pub ty: TensorType,
+    pub data: Vec<f64>,
+}
+
+impl Tensor {
+    /// # Panics
+    /// If `data` does not fill the shape.
+    pub fn new(ty: TensorType, data: Vec<f64>) -> Self {
+        assert_eq!(ty.shape.elements(), data.len(), "data does not fill {ty}");
+        Tensor { ty, data }
+    }
+
+    /// Elements as a function of their row-major position.
+    pub fn from_fn(ty: TensorType, f: impl FnMut(usize) -> f64) -> Self {
+        let data = (0..ty.shape.elements()).map(f).collect();
+        Tensor { ty, data }
+    }
+
+    pub fn zeros(ty: TensorType) -> Self {
+        Tensor::from_fn(ty, |_| 0.0)
+    }
+
+    pub fn scalar(dtype: DType, value: f64) -> Self {
+        Tensor::new(TensorType::new(dtype, []), vec![value])
+    }
+
+    /// Row-major position of the element that stands at `index` of `target` when this tensor is broadcast to it.
+    pub fn broadcast_index(&self, target: &[usize], index: usize) -> usize {
+        broadcast_index(&self.ty.shape, target, index)
+    }
+}
+
+/// Row-major position in `shape` of the element at position `index` of the shape it broadcasts to.
+pub fn broadcast_index(shape: &[usize], target: &[usize], mut index: usize) -> usize {
+    let mut position = 0;
+    let mut stride = 1;
+    for (axis, &size) in target.iter().enumerate().rev() {
+        let coordinate = index % size;
+        index /= size;
+        let missing = target.len() - shape.len();
+        if axis >= missing {
+            let own = shape[axis - missing];
+            if own != 1 {
+                position += coordinate * stride;
+            }
+            stride *= own;
+        }
+    }
+    position
+}
+
+/// Runs steps of a graph, keeping its state.
+pub struct Interpreter<'a> {
+    graph: &'a Graph,
+    inputs: HashMap<Value, Tensor>,
+    outputs: HashMap<String, Tensor>,
+}
+
+impl<'a> Interpreter<'a> {
+    /// All inputs start as zeros.
+    pub fn new(graph: &'a Graph) -> Self {
+        let inputs = graph.inputs().map(|(value, input)| (value, Tensor::zeros(input.ty.clone()))).collect();
+        Interpreter { graph, inputs, outputs: HashMap::new() }
+    }
+
+    /// Sets an input by name.
+    ///
+    /// # Panics
+    /// If there is no such input or it has another size.
+    pub fn set(&mut self, name: &str, data: &[f64]) {
+        let value = self.graph.find_input(name).unwrap_or_else(|| panic!("no input named {name}"));
+        let ty = self.graph.ty(value).clone();
+        self.inputs.insert(value, Tensor::new(ty, data.to_vec()));
+    }
+
+    /// The present content of an input.
+    ///
+    /// # Panics
+    /// If there is no such input.
+    pub fn input(&self, name: &str) -> &Tensor {
+        let value = self.graph.find_input(name).unwrap_or_else(|| panic!("no input named {name}"));
+        &self.inputs[&value]
+    }
+
+    /// A result of the last step.
+    ///
+    /// # Panics
+    /// If there is no such output or no step ran.
+    pub fn output(&self, name: &str) -> &Tensor {
+        &self.outputs[name]
+    }
+
+    /// Runs one step: computes every node, then replaces the state.
+    pub fn run(&mut self) {
+        let mut values: HashMap<Value, Tensor> = HashMap::new();
+        let mut last_use = vec![0usize; self.graph.len()];
+        for id in self.graph.ids() {
+            for input in &self.graph.node(id).inputs {
+                last_use[input.node.index()] = id.index();
+            }
+        }
+        for root in self.graph.roots() {
+            last_use[root.node.index()] = usize::MAX;
+        }
+        for id in self.graph.ids() {
+            let node = self.graph.node(id);
+            let outputs = if let Op::Input(_) = node.op {
+                vec![self.inputs[&Value { node: id, output: 0 }].clone()]
+            } else {
+                let inputs: Vec<&Tensor> = node.inputs.iter().map(|v| &values[v]).collect();
+                node.op.rule().evaluate(&inputs, &node.outputs)
+            };
+            for (output, tensor) in outputs.into_iter().enumerate() {
+                debug_assert_eq!(tensor.ty, node.outputs[output], "{} returned another type", node.op);
+                values.insert(Value { node: id, output: output as u32 }, tensor);
+            }
+            values.retain(|v, _| last_use[v.node.index()] > id.index() || v.node == id);
+        }
+        self.outputs = self.graph.outputs().iter().map(|(name, v)| (name.clone(), values[v].clone())).collect();
+        for (state, new) in self.graph.updates() {
+            self.inputs.insert(*state, values[new].clone());
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Passes keep the meaning of a step, and plans keep live values apart.
+
+use bessemer_ir::autodiff::gradients;
+use bessemer_ir::ops::conv::Conv2d;
+use bessemer_ir::ops::pool::MaxPool2d;
+use bessemer_ir::passes::{CompileOptions, compile, run_passes};
+use bessemer_ir::plan::{NullTarget, Plan, print_graph, print_plan};
+use bessemer_ir::reference::Interpreter;
+use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, Value, philox};
+
+struct Net {
+    graph: Graph,
+    parameters: Vec<Value>,
+}
+
+impl Net {
+    fn parameter(&mut self, name: &str, shape: impl Into<bessemer_ir::Shape>) -> Result<Value, GraphError> {
+        let value = self.graph.input(name, Role::Parameter, TensorType::f32(shape))?;
+        self.parameters.push(value);
+        Ok(value)
+    }
+
+    fn conv_norm(
+        &mut self,
+        name: &str,
+        x: Value,
+        cout: usize,
+        kernel: usize,
+        stride: usize,
+    ) -> Result<Value, GraphError> {
+        let cin = self.graph.shape(x).cols();
+        let w = self.parameter(&format!("{name}.weight"), [kernel, kernel, cin, cout])?;
+        let gamma = self.parameter(&format!("{name}.gamma"), [cout])?;
+        let beta = self.parameter(&format!("{name}.beta"), [cout])?;
+        let running = self.graph.input(&format!("{name}.mean"), Role::State, TensorType::f32([cout]))?;
+        let pad = [[kernel / 2; 2]; 2];
+        let g = &mut self.graph;
+        let y = g.add1(Conv2d::new([stride, stride], pad), &[x, w])?;
+        let (mean, var) = g.moments(y, &[0, 1, 2])?;
+        let old = g.scale(running, 0.9)?;
+        let new = g.scale(mean, 0.1)?;
+        let next = g.add_(old, new)?;
+        g.update(running, next)?;
+        let var = g.offset(var, 1e-5)?;
+        let rstd = g.rsqrt(var)?;
+        let scale = g.mul(gamma, rstd)?;
+        let centred = g.sub(y, mean)?;
+        let scaled = g.mul(centred, scale)?;
+        g.add_(scaled, beta)
+    }
+}
+
+/// A residual network with two blocks, a loss, its gradients and momentum updates.
+fn residual_step() -> Result<Graph, GraphError> {
+    let mut net = Net { graph: Graph::new(), parameters: Vec::new() };
+    let images = net.graph.input("images", Role::Feed, TensorType::new(DType::U8, [2, 8, 8, 3]))?;
+    let target = net.graph.input("target", Role::Feed, TensorType::f32([2, 6]))?;
+    let x = net.graph.cast(images, DType::F32)?;
+    let x = net.graph.scale(x, 1.0 / 255.0)?;
+    let x = net.conv_norm("stem", x, 4, 3, 1)?;
+    let x = net.graph.relu(x)?;
+    let x = net.graph.add1(MaxPool2d { window: [3, 3], stride: [2, 2], pad: [[1, 1], [1, 1]] }, &[x])?;
+    let mut x = x;
+    for block in ["a", "b"] {
+        let y = net.conv_norm(&format!("{block}.1"), x, 4, 1, 1)?;
+        let y = net.graph.relu(y)?;
+        let y = net.conv_norm(&format!("{block}.2"), y, 6, 3, 1)?;
+        let shortcut = if block == "a" { net.conv_norm("a.shortcut", x, 6, 1, 1)? } else { x };
+        let sum = net.graph.add_(y, shortcut)?;
+        x = net.graph.relu(sum)?;
+    }
+    let pooled = net.graph.mean(x, &[1, 2])?;
+    let log = net.graph.log_softmax(pooled)?;
+    let product = net.graph.mul(log, target)?;
+    let total = net.graph.sum(product, &[0, 1])?;
+    let loss = net.graph.scale(total, -0.5)?;
+    let grads = gradients(&mut net.graph, loss, &net.parameters)?;
+    let g = &mut net.graph;
+    g.output("loss", loss);
+    for (index, (&parameter, &grad)) in net.parameters.iter().zip(&grads).enumerate() {
+        let velocity = g.input(&format!("velocity.{index}"), Role::State, g.ty(parameter).clone())?;
+        let old = g.scale(velocity, 0.9)?;
+        let new = g.add_(old, grad)?;
+        let step = g.scale(new, 0.1)?;
+        let moved = g.sub(parameter, step)?;
+        g.update(velocity, new)?;
+        g.update(parameter, moved)?;
+    }
+    Ok(net.graph)
+}
+
+fn run(graph: &Graph, steps: usize) -> Vec<(String, Vec<f64>)> {
+    let mut interpreter = Interpreter::new(graph);
+    for (index, (_, input)) in graph.inputs().enumerate() {
+        let sample = |i: usize| f64::from(philox::normal(3, 0, index as u32, i as u64));
+        let data: Vec<f64> = (0..input.ty.shape.elements())
+            .map(|i| match (input.ty.dtype, input.role) {
+                (DType::U8, _) => (sample(i).abs() * 80.0).floor(),
+                (_, Role::State) => 0.0,
+                _ => sample(i) * 0.5,
+            })
+            .collect();
+        interpreter.set(&input.name, &data);
+    }
+    for _ in 0..steps {
+        interpreter.run();
+    }
+    let mut results: Vec<(String, Vec<f64>)> =
+        graph.outputs().iter().map(|(name, _)| (name.clone(), interpreter.output(name).data.clone())).collect();
+    results.extend(graph.inputs().map(|(_, i)| (i.name.clone(), interpreter.input(&i.name).data.clone())));
+    results
+}
+
+#[test]
+fn passes_keep_the_meaning() {
+    let graph = residual_step().unwrap();
+    let expected = run(&graph, 2);
+    for fuse in [true, false] {
+        for disabled in [vec![], vec!["simplify".to_string()], vec!["schedule".to_string()]] {
+            let options = CompileOptions { fuse, disabled };
+            for last in ["simplify", "fuse", "schedule"] {
+                let rewritten = run_passes(&graph, &options, Some(last)).unwrap();
+                let actual = run(&rewritten, 2);
+                for ((name, a), (other, b)) in expected.iter().zip(&actual) {
+                    assert_eq!(name, other);
+                    for (x, y) in a.iter().zip(b) {
+                        assert!((x - y).abs() <= 1e-9 * (1.0 + x.abs()), "{options:?} after {last}: {name}: {x} {y}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn batch_norm_becomes_few_regions() {
+    let graph = run_passes(&residual_step().unwrap(), &CompileOptions::default(), None).unwrap();
+    assert!(!graph.nodes().iter().any(|n| n.op.is_pointwise() || matches!(n.op, Op::Moments(_))));
+    let anchored = graph.nodes().iter().filter(|n| matches!(&n.op, Op::Region(r) if r.anchor.is_some())).count();
+    // Six forward convolutions with their moments, five data gradients with the sums of the norm before them.
+    assert!(anchored >= 10, "{anchored} anchored regions\n{}", print_graph(&graph));
+}
+
+#[test]
+fn plans_are_deterministic() {
+    let plan = || print_plan(&compile(&residual_step().unwrap(), &NullTarget, &CompileOptions::default()).unwrap());
+    assert_eq!(plan(), plan());
+}
+
+/// What a chain of views shows.
+fn viewed(graph: &Graph, mut value: Value) -> Value {
+    while let Op::Reshape(_) = graph.node(value.node).op {
+        value = graph.node(value.node).inputs[0];
+    }
+    value
+}
+
+/// Runs over the plan with a shadow of the arena that knows which value each word holds.
+fn check_no_overwrites(plan: &Plan) {
+    let graph = &plan.graph;
+    let mut owner: Vec<Option<Value>> = vec![None; plan.arena_bytes / 4 + 16];
+    let range = |v: Value| {
+        let start = plan.offset(v) / 4;
+        start..start + graph.ty(v).bytes().div_ceil(4)
+    };
+    for id in graph.ids().filter(|&id| matches!(graph.node(id).op, Op::Constant(_) | Op::Input(_))) {
+        let value = Value { node: id, output: 0 };
+        range(value).for_each(|i| owner[i] = Some(value));
+    }
+    let holds = |owner: &[Option<Value>], v: Value| range(v).all(|i| owner[i] == Some(viewed(graph, v)));
+    for step in &plan.steps {
+        let node = graph.node(step.node);
+        for &input in &node.inputs {
+            assert!(holds(&owner, input), "{} reads a value that was overwritten", node.op);
+        }
+        let scratch = step.scratch.0 / 4..(step.scratch.0 + step.scratch.1).div_ceil(4);
+        let anchor = match (&node.op, step.anchor) {
+            (Op::Region(r), Some(offset)) => offset / 4..offset / 4 + r.rows * r.cols,
+            _ => 0..0,
+        };
+        for i in scratch.chain(anchor) {
+            owner[i] = None;
+        }
+        for output in 0..node.outputs.len() as u32 {
+            let value = Value { node: step.node, output };
+            range(value).for_each(|i| owner[i] = Some(value));
+        }
+    }
+    for &(state, new) in graph.updates() {
+        assert!(holds(&owner, new), "the replacement of {} is gone", graph.node(state.node).op);
+    }
+}
+
+#[test]
+fn live_values_are_kept_apart() {
+    for fuse in [true, false] {
+        let options = CompileOptions { fuse, ..Default::default() };
+        let plan = compile(&residual_step().unwrap(), &NullTarget, &options).unwrap();
+        check_no_overwrites(&plan);
+        if fuse {
+            // Only the shifts of norms that the backward pass still reads are copied; everything large is in place.
+            assert!(plan.copies.iter().all(|c| c.bytes <= 16), "state is replaced in place: {:?}", plan.copies);
+        }
+    }
+}
+
+#[test]
+fn unreached_parameters_are_named() {
+    let mut g = Graph::new();
+    let a = g.input("used", Role::Parameter, TensorType::f32([2])).unwrap();
+    let b = g.input("forgotten", Role::Parameter, TensorType::f32([2])).unwrap();
+    let loss = g.sum(a, &[0]).unwrap();
+    let error = gradients(&mut g, loss, &[a, b]).unwrap_err();
+    assert_eq!(error, GraphError::Unreached(vec!["forgotten".to_string()]));
+}
+
+#[test]
+fn the_way_through_an_operation_without_gradient_is_named() {
+    let mut g = Graph::new();
+    let a = g.input("weight", Role::Parameter, TensorType::f32([2])).unwrap();
+    let floor = g.scoped("head", |g| g.unary(bessemer_ir::ops::pointwise::UnaryKind::Floor, a)).unwrap();
+    let loss = g.sum(floor, &[0]).unwrap();
+    let message = gradients(&mut g, loss, &[a]).unwrap_err().to_string();
+    assert!(message.contains("floor at `head`") && message.contains("weight"), "{message}");
+}
