@@ -1,1 +1,26 @@
+//! What models and training steps are made of: parameters with their names and initial values, layers, losses,
+//! optimizers and learning-rate schedules. Everything here adds nodes to a graph; nothing here runs one.
+#![forbid(unsafe_code)]
 
+pub mod builder;
+pub mod init;
+pub mod layers;
+pub mod loss;
+pub mod optim;
+pub mod params;
+pub mod preprocess;
+pub mod schedule;
+pub mod train_step;
+
+pub use builder::{Builder, Mode};
+pub use init::{Fan, Init, initialise};
+pub use layers::{BatchNorm, Conv, Linear, MaxPool, Padding};
+pub use loss::{Mixup, Targets};
+pub use optim::{DecayExclude, Sgd};
+pub use params::{Kind, ParamLayout, ParamSpec};
+pub use preprocess::PixelScale;
+pub use schedule::{Decay, Form, Schedule};
+pub use train_step::TrainConfig;
+
+/// Result of adding nodes to a graph.
+pub type Result<T> = std::result::Result<T, bessemer_ir::GraphError>;

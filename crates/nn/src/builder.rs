@@ -1,0 +1,150 @@
+//! A graph under construction, with the tensors it keeps and the scope that names them.
+
+use crate::Result;
+use crate::init::Init;
+use crate::params::{Kind, ParamLayout, ParamSpec};
+use bessemer_ir::{DType, Graph, Role, Shape, TensorType, Value};
+
+/// What the graph is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Statistics of the batch; running statistics are updated.
+    Train,
+    /// Running statistics.
+    Infer,
+}
+
+/// Adds layers to a graph. The scope gives both the path of the nodes and the names of the parameters.
+#[derive(Debug)]
+pub struct Builder {
+    pub graph: Graph,
+    mode: Mode,
+    scope: Vec<String>,
+    specs: Vec<ParamSpec>,
+}
+
+impl Builder {
+    pub fn new(mode: Mode) -> Self {
+        Builder { graph: Graph::new(), mode, scope: Vec::new(), specs: Vec::new() }
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The tensors declared so far, in order.
+    pub fn specs(&self) -> &[ParamSpec] {
+        &self.specs
+    }
+
+    /// The graph and the tensors it keeps.
+    pub fn finish(self) -> (Graph, Vec<ParamSpec>) {
+        (self.graph, self.specs)
+    }
+
+    /// Runs `body` inside the scope `name`.
+    pub fn scope<T>(&mut self, name: &str, body: impl FnOnce(&mut Builder) -> T) -> T {
+        self.scope.push(name.to_string());
+        let mut outer = std::mem::take(&mut self.graph);
+        let result = outer.scoped(name, |graph| {
+            std::mem::swap(graph, &mut self.graph);
+            let result = body(self);
+            std::mem::swap(graph, &mut self.graph);
+            result
+        });
+        self.graph = outer;
+        self.scope.pop();
+        result
+    }
+
+    /// An input that the caller writes before each step.
+    pub fn feed(&mut self, name: &str, dtype: DType, shape: impl Into<Shape>) -> Result<Value> {
+        self.graph.input(name, Role::Feed, TensorType::new(dtype, shape))
+    }
+
+    /// Weight of a matrix product, `f32[out, in]`.
+    pub fn weight(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Value> {
+        self.tensor(name, TensorType::f32(shape), ParamLayout::Plain, Kind::Weight, Role::Parameter, init)
+    }
+
+    /// Weight of a convolution, `f32[KH, KW, CI, CO]`.
+    pub fn kernel(&mut self, name: &str, shape: [usize; 4], init: Init) -> Result<Value> {
+        self.tensor(name, TensorType::f32(shape), ParamLayout::ConvHwio, Kind::Weight, Role::Parameter, init)
+    }
+
+    pub fn bias(&mut self, name: &str, size: usize, init: Init) -> Result<Value> {
+        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Bias, Role::Parameter, init)
+    }
+
+    /// Scale or offset of a normalisation.
+    pub fn norm(&mut self, name: &str, size: usize, init: Init) -> Result<Value> {
+        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Norm, Role::Parameter, init)
+    }
+
+    /// Running statistic of a normalisation.
+    pub fn statistic(&mut self, name: &str, size: usize, init: Init) -> Result<Value> {
+        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Statistic, Role::State, init)
+    }
+
+    /// A tensor of the optimizer, zero at first, whose name the scope does not prefix. `layout` is that of the parameter it
+    /// belongs to.
+    pub fn optimizer_state(&mut self, name: &str, ty: TensorType, layout: ParamLayout, kind: Kind) -> Result<Value> {
+        self.named(name.to_string(), ty, layout, kind, Role::State, Init::Zeros)
+    }
+
+    fn tensor(
+        &mut self,
+        name: &str,
+        ty: TensorType,
+        layout: ParamLayout,
+        kind: Kind,
+        role: Role,
+        init: Init,
+    ) -> Result<Value> {
+        let name = self.scope.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".");
+        self.named(name, ty, layout, kind, role, init)
+    }
+
+    fn named(
+        &mut self,
+        name: String,
+        ty: TensorType,
+        layout: ParamLayout,
+        kind: Kind,
+        role: Role,
+        init: Init,
+    ) -> Result<Value> {
+        let value = self.graph.input(&name, role, ty.clone())?;
+        self.specs.push(ParamSpec { name, ty, layout, kind, role, init, value });
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_ir::GraphError;
+
+    #[test]
+    fn scopes_name_parameters_and_nodes() {
+        let mut b = Builder::new(Mode::Infer);
+        let x = b.feed("x", DType::F32, [2]).expect("a new name");
+        let y = b.scope("layer1", |b| {
+            let bias = b.scope("0", |b| b.bias("bias", 2, Init::Ones)).expect("a new name");
+            b.graph.add_(x, bias).expect("shapes agree")
+        });
+        let z = b.graph.relu(y).expect("a float");
+        assert_eq!(b.specs()[0].name, "layer1.0.bias");
+        assert_eq!(b.graph.find_input("layer1.0.bias"), Some(b.specs()[0].value));
+        assert_eq!(b.graph.path(y.node), "layer1");
+        assert_eq!(b.graph.path(z.node), "");
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut b = Builder::new(Mode::Infer);
+        b.bias("bias", 2, Init::Zeros).expect("a new name");
+        assert_eq!(b.bias("bias", 2, Init::Zeros), Err(GraphError::DuplicateName("bias".to_string())));
+        assert_eq!(b.specs().len(), 1);
+    }
+}

@@ -1,0 +1,117 @@
+//! Losses, all in `f32`.
+
+use crate::Result;
+use crate::preprocess::mix;
+use bessemer_ir::ops::index::OneHot;
+use bessemer_ir::{DType, Graph, Value};
+
+/// The classes that samples should be given.
+#[derive(Clone, Copy, Debug)]
+pub struct Targets {
+    /// `i32[N]`
+    pub labels: Value,
+    pub mixup: Option<Mixup>,
+}
+
+/// Second class of each sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Mixup {
+    /// `i32[N]`
+    pub labels: Value,
+    /// Share of the first class, `f32[]` or `f32[N]`.
+    pub weight: Value,
+}
+
+impl Targets {
+    pub fn new(labels: Value) -> Self {
+        Targets { labels, mixup: None }
+    }
+
+    /// Distribution over `classes` for each sample, `f32[N, classes]`: one-hot labels, mixed, of which `smoothing` is
+    /// spread evenly over all classes.
+    pub fn distribution(&self, g: &mut Graph, classes: usize, smoothing: f64) -> Result<Value> {
+        let mut target = g.add1(OneHot { depth: classes }, &[self.labels])?;
+        if let Some(mixup) = self.mixup {
+            let second = g.add1(OneHot { depth: classes }, &[mixup.labels])?;
+            target = mix(g, target, second, mixup.weight)?;
+        }
+        if smoothing == 0.0 {
+            return Ok(target);
+        }
+        let kept = g.scale(target, 1.0 - smoothing)?;
+        g.offset(kept, smoothing / classes as f64)
+    }
+}
+
+/// Cross entropy between the targets and `softmax(logits [N, K])`, mean over the batch, `f32[]`.
+///
+/// With label smoothing `s` it is `(1 - s) * nll + s * mean over classes of -log p`, PyTorch's form. TensorFlow's, one-hot
+/// times `1 - s` plus `s / K`, is the same function.
+pub fn cross_entropy(g: &mut Graph, logits: Value, targets: &Targets, smoothing: f64) -> Result<Value> {
+    let logits = g.cast(logits, DType::F32)?;
+    let (batch, classes) = (g.shape(logits).rows(), g.shape(logits).cols());
+    let target = targets.distribution(g, classes, smoothing)?;
+    let log_p = g.log_softmax(logits)?;
+    let products = g.mul(target, log_p)?;
+    let sum = g.sum(products, &[0, 1])?;
+    g.scale(sum, -1.0 / batch as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builder::{Builder, Mode};
+    use bessemer_ir::reference::Interpreter;
+
+    const LOGITS: [f64; 6] = [0.5, -1.0, 2.0, 0.0, 1.5, 0.25];
+
+    fn log_p(row: usize, class: usize) -> f64 {
+        let row = &LOGITS[3 * row..][..3];
+        row[class] - row.iter().map(|x| x.exp()).sum::<f64>().ln()
+    }
+
+    fn run(smoothing: f64, mixup_weight: Option<&[f64]>) -> f64 {
+        let mut b = Builder::new(Mode::Train);
+        let logits = b.feed("logits", DType::F32, [2, 3]).expect("a new name");
+        let labels = b.feed("labels", DType::I32, [2]).expect("a new name");
+        let mut targets = Targets::new(labels);
+        if let Some(weight) = mixup_weight {
+            let shape = if weight.len() == 1 { vec![] } else { vec![weight.len()] };
+            let labels = b.feed("second", DType::I32, [2]).expect("a new name");
+            let weight = b.feed("weight", DType::F32, shape).expect("a new name");
+            targets.mixup = Some(Mixup { labels, weight });
+        }
+        let loss = cross_entropy(&mut b.graph, logits, &targets, smoothing).expect("a legal graph");
+        b.graph.output("loss", loss);
+        let mut run = Interpreter::new(&b.graph);
+        run.set("logits", &LOGITS);
+        run.set("labels", &[2.0, 0.0]);
+        if let Some(weight) = mixup_weight {
+            run.set("second", &[0.0, 1.0]);
+            run.set("weight", weight);
+        }
+        run.run();
+        run.output("loss").data[0]
+    }
+
+    #[test]
+    fn plain() {
+        let expected = -(log_p(0, 2) + log_p(1, 0)) / 2.0;
+        assert!((run(0.0, None) - expected).abs() < 1e-12);
+    }
+
+    #[test]
+    fn smoothed() {
+        let nll = -(log_p(0, 2) + log_p(1, 0)) / 2.0;
+        let even = -(0..2).flat_map(|r| (0..3).map(move |c| log_p(r, c))).sum::<f64>() / 6.0;
+        assert!((run(0.1, None) - (0.9 * nll + 0.1 * even)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn mixed() {
+        let (first, second) = ([-log_p(0, 2), -log_p(1, 0)], [-log_p(0, 0), -log_p(1, 1)]);
+        let mixed = |w: [f64; 2]| (0..2).map(|i| (w[i] * first[i] + (1.0 - w[i]) * second[i]) / 2.0).sum::<f64>();
+        assert!((run(0.0, Some(&[0.3])) - mixed([0.3, 0.3])).abs() < 1e-12);
+        assert!((run(0.0, Some(&[0.3, 0.8])) - mixed([0.3, 0.8])).abs() < 1e-12);
+    }
+}
