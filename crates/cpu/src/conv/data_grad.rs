@@ -1,0 +1,259 @@
+//! Gradient of a convolution's input. With strides, input pixels fall into `stride * stride` phases by their
+//! position modulo the stride; each phase sees its own taps and is a convolution of the output gradient with
+//! stride 1.
+
+use std::ops::Range;
+
+use super::ConvDesc;
+use super::gather::{Axis, Gather, zero};
+use crate::gemm::{
+    BlockScratch, Ctx, Epilogue, Matrix, Output, RowBlock, RowBlocks, RowSource, RowTable, Scratch, SharedMut,
+    aligned_len, column_groups, pack_shared, packed_len, row_blocks_for, row_scratch_len,
+};
+use crate::simd::{Simd, SimdOp, dispatch};
+
+/// Input pixels of a block of a strided convolution where there are many, and where there are few.
+const LARGE_BLOCK: usize = 448;
+const SMALL_BLOCK: usize = 224;
+
+/// The row blocks that [`data_grad`] delivers to its epilogue; rows are input pixels.
+pub fn data_grad_row_blocks(d: &ConvDesc) -> RowBlocks {
+    let m = d.input_rows();
+    if d.stride == [1, 1] {
+        return row_blocks_for(m);
+    }
+    let pixels = if m >= 32 * LARGE_BLOCK { LARGE_BLOCK } else { SMALL_BLOCK };
+    let lines = pixels.div_ceil(d.w.max(1)).next_multiple_of(d.stride[0]);
+    RowBlocks::new(m, lines * d.w)
+}
+
+/// Scratch elements of [`data_grad`] with `threads` threads.
+pub fn data_grad_scratch_len(d: &ConvDesc, threads: usize) -> usize {
+    aligned_len(packed_len(d.kh * d.kw * d.c_out, d.c_in)) + row_scratch_len(threads)
+}
+
+/// The taps that input positions `phase` modulo the stride see along one axis, ordered by position in the output:
+/// tap `j` of `axis` is kernel tap `last - j * kernel_step`.
+#[derive(Clone, Copy)]
+struct PhaseAxis {
+    axis: Axis,
+    phase: usize,
+    last: usize,
+    kernel_step: usize,
+}
+
+impl PhaseAxis {
+    /// Axis 0 is vertical, 1 horizontal.
+    fn new(d: &ConvDesc, index: usize, phase: usize) -> PhaseAxis {
+        let (size, output, kernel) = if index == 0 { (d.h, d.oh, d.kh) } else { (d.w, d.ow, d.kw) };
+        let (stride, dilation, pad) = (d.stride[index], d.dilation[index], d.pad[index]);
+        let kernel_step = stride / gcd(stride, dilation);
+        let first = (0..kernel.min(kernel_step)).find(|tap| tap * dilation % stride == (phase + pad) % stride);
+        let taps = first.map_or(0, |first| (kernel - first).div_ceil(kernel_step));
+        let last = first.map_or(0, |first| first + (taps - 1) * kernel_step);
+        let base = ((phase + pad) as isize - (last * dilation) as isize).div_euclid(stride as isize);
+        let axis = Axis {
+            size: output,
+            grid: size.saturating_sub(phase).div_ceil(stride),
+            step: 1,
+            base,
+            taps,
+            tap: kernel_step * dilation / stride,
+        };
+        PhaseAxis { axis, phase, last, kernel_step }
+    }
+
+    fn kernel_tap(&self, tap: usize) -> usize {
+        self.last - tap * self.kernel_step
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// One phase and the place of its weights among the packed ones.
+struct Phase {
+    y: PhaseAxis,
+    x: PhaseAxis,
+    packed_offset: usize,
+}
+
+impl Phase {
+    /// Rows are the phase's input pixels, elements `[taps, Cout]` of the output gradient.
+    fn gather(&self, d: &ConvDesc, dy: *const f32) -> Gather {
+        Gather { src: dy, channels: d.c_out, y: self.y.axis, x: self.x.axis }
+    }
+
+    fn taps(&self) -> usize {
+        self.y.axis.taps * self.x.axis.taps
+    }
+}
+
+fn phases(d: &ConvDesc) -> impl Iterator<Item = Phase> + '_ {
+    let mut packed_offset = 0;
+    (0..d.stride[0] * d.stride[1]).map(move |index| {
+        let y = PhaseAxis::new(d, 0, index / d.stride[1]);
+        let x = PhaseAxis::new(d, 1, index % d.stride[1]);
+        let phase = Phase { y, x, packed_offset };
+        packed_offset += packed_len(phase.taps() * d.c_out, d.c_in);
+        phase
+    })
+}
+
+/// Gradient `dx` of the input from output gradient `dy` and weights `w`. `scratch` has at least
+/// [`data_grad_scratch_len`] elements; its content is neither read nor kept.
+///
+/// # Panics
+/// When a slice is shorter than `d` needs.
+pub fn data_grad(
+    ctx: Ctx<'_>,
+    d: &ConvDesc,
+    dy: &[f32],
+    w: &[f32],
+    dx: Output<'_>,
+    scratch: &mut [f32],
+    epilogue: Option<&dyn Epilogue>,
+) {
+    assert!(dy.len() >= d.output_len(), "output gradient has {} elements, {} are needed", dy.len(), d.output_len());
+    assert!(w.len() >= d.weight_len(), "weights have {} elements, {} are needed", w.len(), d.weight_len());
+    let dx = dx.checked(d.input_len(), "input gradient");
+    let threads = ctx.pool.threads();
+    let mut scratch = Scratch::new(scratch, data_grad_scratch_len(d, threads));
+    if d.input_len() == 0 {
+        return;
+    }
+    let packed = scratch.take(packed_len(d.kh * d.kw * d.c_out, d.c_in));
+    // SAFETY: the weights' extent was checked, and the packed piece belongs to this call.
+    unsafe { pack_weights(ctx, d, w.as_ptr(), packed) };
+
+    let scratch = BlockScratch::new(scratch, threads);
+    let blocks = data_grad_row_blocks(d);
+    let groups = column_groups(blocks.count, d.c_in);
+    let gradient = DataGrad { ctx, d, dy: SharedMut(dy.as_ptr().cast_mut()), packed, dx };
+    ctx.pool.run(blocks.count * groups.count, &|task, worker| {
+        let rows = blocks.range(task / groups.count, d.input_rows());
+        let cols = groups.range(task % groups.count, d.c_in);
+        // SAFETY: extents were checked above; tasks have different rows or columns of dx.
+        unsafe { gradient.block(rows.clone(), cols.clone(), scratch.of(worker)) };
+        if let Some(epilogue) = epilogue {
+            epilogue.block(worker, task / groups.count, rows, cols);
+        }
+    });
+}
+
+/// Packs for each phase the matrix `[taps, Cout] x [Cin]`.
+///
+/// # Safety
+/// The weights are valid, and `packed` has room for all of them.
+unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, w: *const f32, packed: SharedMut) {
+    for phase in phases(d) {
+        let depth = phase.taps() * d.c_out;
+        for tap in 0..phase.taps() {
+            let ky = phase.y.kernel_tap(tap / phase.x.axis.taps);
+            let kx = phase.x.kernel_tap(tap % phase.x.axis.taps);
+            // SAFETY: the caller's promises; the tap is one of the kernel's.
+            unsafe {
+                let src = w.add((ky * d.kw + kx) * d.c_in * d.c_out);
+                let matrix = Matrix { src, ld: d.c_out, transposed: true, n: d.c_in };
+                pack_shared(ctx, &matrix, d.c_out, packed.add(phase.packed_offset), tap * d.c_out..depth);
+            }
+        }
+    }
+}
+
+struct DataGrad<'a> {
+    ctx: Ctx<'a>,
+    d: &'a ConvDesc,
+    dy: SharedMut,
+    packed: SharedMut,
+    dx: SharedMut,
+}
+
+impl DataGrad<'_> {
+    /// Computes rows and columns of dx on the calling thread.
+    ///
+    /// # Safety
+    /// All memory is valid, the rows and columns are this task's, `a_block` has room for a block of A.
+    unsafe fn block(&self, rows: Range<usize>, cols: Range<usize>, a_block: *mut f32) {
+        let mut table = RowTable::new();
+        for phase in phases(self.d) {
+            let source = phase.gather(self.d, self.dy.0);
+            table.clear();
+            // SAFETY: the caller's promises.
+            self.each_pixel(&phase, rows.clone(), |grid_row, pixel| unsafe {
+                table.push(source.locate(grid_row), pixel * self.d.c_in);
+                if table.is_full() {
+                    self.flush(&phase, &source, &table, cols.clone(), a_block);
+                    table.clear();
+                }
+            });
+            if !table.is_empty() {
+                // SAFETY: the caller's promises.
+                unsafe { self.flush(&phase, &source, &table, cols.clone(), a_block) };
+            }
+        }
+    }
+
+    /// Calls `f(row of the phase's matrix, input pixel)` for the pixels of a phase among `rows`.
+    fn each_pixel(&self, phase: &Phase, rows: Range<usize>, mut f: impl FnMut(usize, usize)) {
+        let d = self.d;
+        for line in rows.start / d.w..rows.end.div_ceil(d.w) {
+            let (image, y) = (line / d.h, line % d.h);
+            if y % d.stride[0] != phase.y.phase {
+                continue;
+            }
+            let grid_line = image * phase.y.axis.grid + y / d.stride[0];
+            let start = rows.start.saturating_sub(line * d.w);
+            let end = d.w.min(rows.end - line * d.w);
+            let first = start.saturating_sub(phase.x.phase).div_ceil(d.stride[1]);
+            for q in first..phase.x.axis.grid {
+                let x = q * d.stride[1] + phase.x.phase;
+                if x >= end {
+                    break;
+                }
+                f(grid_line * phase.x.axis.grid + q, line * d.w + x);
+            }
+        }
+    }
+
+    unsafe fn flush(&self, phase: &Phase, source: &Gather, table: &RowTable, cols: Range<usize>, a_block: *mut f32) {
+        // SAFETY: the promises of `block`.
+        unsafe {
+            if phase.taps() == 0 {
+                dispatch(self.ctx.isa, ZeroRows { table, cols, c: self.dx });
+                return;
+            }
+            let block = RowBlock {
+                source,
+                table,
+                packed: self.packed.add(phase.packed_offset).0,
+                k: source.row_len(),
+                cols,
+                c: self.dx,
+                accumulate: false,
+                a_block,
+            };
+            dispatch(self.ctx.isa, block);
+        }
+    }
+}
+
+/// Zero-fills columns of the rows of a table.
+struct ZeroRows<'a> {
+    table: &'a RowTable,
+    cols: Range<usize>,
+    c: SharedMut,
+}
+
+impl SimdOp for ZeroRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for &row in self.table.c_rows() {
+            // SAFETY: the task owns the rows and columns.
+            unsafe { zero::<S>(self.c.0.add(row + self.cols.start), self.cols.len()) };
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Batches of small matrices: a task is a whole product.
+
+use super::blocking::TASKS;
+use super::memory::{Scratch, SharedMut, aligned_len};
+use super::outer::{WorkerScratch, worker_scratch_len};
+use super::pack::{PackTask, packed_len};
+use super::rows::{BlockScratch, row_scratch_len};
+use super::{Ctx, Epilogue, GemmDesc};
+use crate::simd::dispatch;
+
+/// Most elements of a B that a worker packs for itself.
+const MAX_B: usize = 256 * 1024;
+
+/// Whether tasks are whole products.
+pub(crate) fn applies(desc: &GemmDesc) -> bool {
+    desc.batch >= TASKS / 2 && desc.m * desc.n <= MAX_B && (desc.trans_a || packed_len(desc.k, desc.n) <= MAX_B)
+}
+
+pub(crate) fn scratch_len(desc: &GemmDesc, threads: usize) -> usize {
+    if desc.trans_a {
+        worker_scratch_len(threads)
+    } else {
+        aligned_len(threads * packed_len(desc.k, desc.n)) + row_scratch_len(threads)
+    }
+}
+
+/// # Safety
+/// A, B and C are valid for what `desc` says, C unshared.
+pub(crate) unsafe fn run(
+    ctx: Ctx<'_>,
+    desc: &GemmDesc,
+    a: *const f32,
+    b: *const f32,
+    c: SharedMut,
+    mut scratch: Scratch,
+    epilogue: Option<&dyn Epilogue>,
+) {
+    let threads = ctx.pool.threads();
+    let operands = Operands { a, b, c };
+    let finish = |worker: usize, item: usize| {
+        if let Some(epilogue) = epilogue {
+            epilogue.block(worker, item, item * desc.m..(item + 1) * desc.m, 0..desc.n);
+        }
+    };
+    if desc.trans_a {
+        let workers = WorkerScratch::new(scratch, threads);
+        ctx.pool.run(desc.batch, &|item, worker| {
+            // SAFETY: the caller's promises; tasks have different matrices C.
+            unsafe {
+                let (a, b, c) = operands.item(desc, item);
+                desc.outer_product(&desc.a_rows(a), desc.b_matrix(b), c).run_serial(ctx, workers.of(worker));
+            }
+            finish(worker, item);
+        });
+    } else {
+        let packed = scratch.take(threads * packed_len(desc.k, desc.n));
+        let workers = BlockScratch::new(scratch, threads);
+        ctx.pool.run(desc.batch, &|item, worker| {
+            // SAFETY: the caller's promises; tasks have different matrices C, workers different scratch.
+            unsafe {
+                let (a, b, c) = operands.item(desc, item);
+                let packed = packed.add(worker * packed_len(desc.k, desc.n));
+                let matrix = &desc.b_matrix(b);
+                dispatch(ctx.isa, PackTask { matrix, depth: 0..desc.k, dst: packed, to: 0, panel_steps: desc.k });
+                let rows = desc.a_rows(a);
+                desc.row_product(&rows, packed.0, c).block(ctx, 0..desc.m, 0..desc.n, workers.of(worker));
+            }
+            finish(worker, item);
+        });
+    }
+}
+
+struct Operands {
+    a: *const f32,
+    b: *const f32,
+    c: SharedMut,
+}
+
+// SAFETY: A and B are only read; tasks write different matrices C.
+unsafe impl Sync for Operands {}
+
+impl Operands {
+    unsafe fn item(&self, desc: &GemmDesc, item: usize) -> (*const f32, *const f32, SharedMut) {
+        // SAFETY: the promises of `run`.
+        unsafe {
+            (self.a.add(item * desc.stride_a), self.b.add(item * desc.stride_b), self.c.add(item * desc.stride_c))
+        }
+    }
+}

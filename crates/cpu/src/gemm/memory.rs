@@ -1,0 +1,91 @@
+//! Memory that several worker threads write to: outputs and scratch.
+
+use std::marker::PhantomData;
+
+/// Elements of a cache line.
+const LINE: usize = 16;
+
+/// The memory of a kernel's output.
+///
+/// A pointer instead of a slice, because an [`Epilogue`](super::Epilogue) reads, and may overwrite, finished blocks
+/// of the same memory while other blocks are still being computed.
+pub struct Output<'a> {
+    ptr: *mut f32,
+    len: usize,
+    memory: PhantomData<&'a mut [f32]>,
+}
+
+impl<'a> Output<'a> {
+    /// The memory of a slice that nothing else touches during the call.
+    pub fn new(slice: &'a mut [f32]) -> Output<'a> {
+        Output { ptr: slice.as_mut_ptr(), len: slice.len(), memory: PhantomData }
+    }
+
+    /// Memory that the epilogue of the call touches too.
+    ///
+    /// # Safety
+    /// `ptr` is valid for reads and writes of `len` elements during `'a`; while a kernel writes to it, nobody but
+    /// the kernel and its epilogue, within the block it is called for, accesses them.
+    pub unsafe fn from_raw(ptr: *mut f32, len: usize) -> Output<'a> {
+        Output { ptr, len, memory: PhantomData }
+    }
+
+    pub(crate) fn checked(self, needed: usize, name: &str) -> SharedMut {
+        assert!(self.len >= needed, "{name} has {} elements, {needed} are needed", self.len);
+        SharedMut(self.ptr)
+    }
+}
+
+/// A pointer that tasks share; each writes to elements of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedMut(pub *mut f32);
+
+// SAFETY: a pointer is plain data; who follows it states why that is sound.
+unsafe impl Send for SharedMut {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMut {}
+
+impl SharedMut {
+    /// # Safety
+    /// As for pointers.
+    #[inline(always)]
+    pub unsafe fn add(self, offset: usize) -> SharedMut {
+        // SAFETY: the caller's promise.
+        SharedMut(unsafe { self.0.add(offset) })
+    }
+}
+
+/// Elements to reserve for a piece of `len` elements that starts on a cache line.
+pub(crate) const fn aligned_len(len: usize) -> usize {
+    len.next_multiple_of(LINE) + LINE
+}
+
+/// Scratch memory that is handed out piece by piece. A clone hands out the same memory again.
+#[derive(Clone)]
+pub(crate) struct Scratch {
+    ptr: SharedMut,
+    left: usize,
+}
+
+impl Scratch {
+    /// # Panics
+    /// When the slice is shorter than `needed`.
+    pub fn new(slice: &mut [f32], needed: usize) -> Scratch {
+        assert!(slice.len() >= needed, "scratch has {} elements, {needed} are needed", slice.len());
+        Scratch { ptr: SharedMut(slice.as_mut_ptr()), left: slice.len() }
+    }
+
+    /// A piece of `len` elements that starts on a cache line and shares none with another piece; it uses up at
+    /// most [`aligned_len`] elements.
+    pub fn take(&mut self, len: usize) -> SharedMut {
+        let skip = self.ptr.0.align_offset(LINE * size_of::<f32>());
+        let used = skip + len.next_multiple_of(LINE);
+        assert!(used <= self.left, "a kernel's scratch length is too small for its use");
+        // SAFETY: the piece lies within the slice.
+        let piece = unsafe { self.ptr.add(skip) };
+        // SAFETY: as above.
+        self.ptr = unsafe { self.ptr.add(used) };
+        self.left -= used;
+        piece
+    }
+}

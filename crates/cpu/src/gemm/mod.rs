@@ -1,0 +1,246 @@
+//! Matrix products in `f32`, and the blocked machinery that convolutions share with them.
+//!
+//! Work is cut into tasks, and sums are ordered, by shapes alone: results do not depend on the number of threads.
+
+mod batched;
+mod blocking;
+mod memory;
+mod outer;
+mod pack;
+mod rows;
+mod sweep;
+mod tile;
+
+use std::ops::Range;
+
+use crate::isa::Isa;
+use crate::threads::ThreadPool;
+
+pub use blocking::RowBlocks;
+pub use memory::Output;
+pub use pack::PackedB;
+
+pub(crate) use blocking::{column_groups, row_blocks_for};
+pub(crate) use memory::{Scratch, SharedMut, aligned_len};
+pub(crate) use outer::{OuterProduct, outer_scratch_len};
+pub(crate) use pack::{Matrix, pack_shared, packed_len};
+pub(crate) use rows::{
+    BlockScratch, MatrixRows, Origin, Row, RowBlock, RowProduct, RowSource, RowTable, row_scratch_len,
+};
+
+/// What kernels run on.
+#[derive(Clone, Copy)]
+pub struct Ctx<'a> {
+    pub isa: Isa,
+    pub pool: &'a ThreadPool,
+}
+
+/// Work on finished blocks of a kernel's output while they are in cache.
+///
+/// Called from worker threads, with every (row, column) pair of the output in exactly one call. `rows` are output
+/// rows (pixels in `[N, H, W]` order, or matrix rows, matrix after matrix of a batch), `cols` output channels or
+/// matrix columns. `block` numbers the row block and is below [`RowBlocks::count`]; a row block comes in one or
+/// more calls, each with all its rows, cut at multiples of 16 columns.
+pub trait Epilogue: Sync {
+    /// Handles one finished block on worker number `worker` of the pool.
+    fn block(&self, worker: usize, block: usize, rows: Range<usize>, cols: Range<usize>);
+}
+
+/// `C = op(A) * op(B)`, or `C += ...`, for `batch` row-major matrices: `op(A)` is `[m, k]`, `op(B)` `[k, n]`,
+/// `C` `[m, n]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GemmDesc {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    /// `A` is stored as `[k, m]`.
+    pub trans_a: bool,
+    /// `B` is stored as `[n, k]`.
+    pub trans_b: bool,
+    /// Elements from one stored row to the next.
+    pub lda: usize,
+    pub ldb: usize,
+    pub ldc: usize,
+    /// Add to `C` instead of replacing it.
+    pub accumulate: bool,
+    /// Number of independent products.
+    pub batch: usize,
+    /// Elements from one matrix of the batch to the next.
+    pub stride_a: usize,
+    pub stride_b: usize,
+    pub stride_c: usize,
+}
+
+impl GemmDesc {
+    /// One product of dense, untransposed matrices.
+    pub fn new(m: usize, n: usize, k: usize) -> GemmDesc {
+        GemmDesc {
+            m,
+            n,
+            k,
+            trans_a: false,
+            trans_b: false,
+            lda: k,
+            ldb: n,
+            ldc: n,
+            accumulate: false,
+            batch: 1,
+            stride_a: 0,
+            stride_b: 0,
+            stride_c: 0,
+        }
+    }
+
+    /// The same product with `A` and/or `B` stored densely in transposed order.
+    pub fn transposed(self, trans_a: bool, trans_b: bool) -> GemmDesc {
+        let lda = if trans_a { self.m } else { self.k };
+        let ldb = if trans_b { self.k } else { self.n };
+        GemmDesc { trans_a, trans_b, lda, ldb, ..self }
+    }
+
+    /// `batch` products of matrices that lie densely one after the other.
+    pub fn batched(self, batch: usize) -> GemmDesc {
+        let stride_a = self.lda * if self.trans_a { self.k } else { self.m };
+        let stride_b = self.ldb * if self.trans_b { self.n } else { self.k };
+        GemmDesc { batch, stride_a, stride_b, stride_c: self.m * self.ldc, ..self }
+    }
+
+    fn a_len(&self) -> usize {
+        let (rows, cols) = if self.trans_a { (self.k, self.m) } else { (self.m, self.k) };
+        extent(self.batch, self.stride_a, rows, cols, self.lda)
+    }
+
+    fn b_len(&self) -> usize {
+        let (rows, cols) = if self.trans_b { (self.n, self.k) } else { (self.k, self.n) };
+        extent(self.batch, self.stride_b, rows, cols, self.ldb)
+    }
+
+    fn c_len(&self) -> usize {
+        extent(self.batch, self.stride_c, self.m, self.n, self.ldc)
+    }
+
+    fn a_rows(&self, a: *const f32) -> MatrixRows {
+        MatrixRows { src: a, ld: self.lda }
+    }
+
+    fn b_matrix(&self, b: *const f32) -> Matrix {
+        Matrix { src: b, ld: self.ldb, transposed: self.trans_b, n: self.n }
+    }
+
+    fn row_product<'a>(&self, a: &'a MatrixRows, packed: *const f32, c: SharedMut) -> RowProduct<'a, MatrixRows> {
+        RowProduct { source: a, packed, m: self.m, n: self.n, k: self.k, c, ldc: self.ldc, accumulate: self.accumulate }
+    }
+
+    fn outer_product<'a>(&self, a: &'a MatrixRows, b: Matrix, c: SharedMut) -> OuterProduct<'a, MatrixRows> {
+        OuterProduct { source: a, b, m: self.m, depth: self.k, c, ldc: self.ldc, accumulate: self.accumulate }
+    }
+}
+
+/// Elements from the first to the last one of a batch of `[rows, cols]` matrices.
+fn extent(batch: usize, batch_stride: usize, rows: usize, cols: usize, ld: usize) -> usize {
+    if batch == 0 || rows == 0 || cols == 0 {
+        return 0;
+    }
+    assert!(rows == 1 || ld >= cols, "row distance {ld} is below the row length {cols}");
+    (batch - 1) * batch_stride + (rows - 1) * ld + cols
+}
+
+/// The row blocks of the output that [`gemm`] delivers to its epilogue.
+pub fn row_blocks(desc: &GemmDesc) -> RowBlocks {
+    let one = if batched::applies(desc) {
+        RowBlocks::new(desc.m, desc.m)
+    } else if desc.trans_a {
+        outer::row_blocks(desc.m, desc.n, desc.k)
+    } else {
+        row_blocks_for(desc.m)
+    };
+    RowBlocks { count: one.count * desc.batch, rows: one.rows }
+}
+
+/// Scratch elements [`gemm`] needs with `threads` threads.
+pub fn scratch_len(desc: &GemmDesc, threads: usize) -> usize {
+    if batched::applies(desc) {
+        batched::scratch_len(desc, threads)
+    } else if desc.trans_a {
+        outer_scratch_len(desc.m, desc.n, desc.k, threads)
+    } else {
+        aligned_len(packed_len(desc.k, desc.n)) + packed_scratch_len(threads)
+    }
+}
+
+/// Computes the product `desc`. `scratch` has at least [`scratch_len`] elements; its content is neither read nor
+/// kept.
+///
+/// # Panics
+/// When a slice is shorter than `desc` needs.
+pub fn gemm(
+    ctx: Ctx<'_>,
+    desc: &GemmDesc,
+    a: &[f32],
+    b: &[f32],
+    c: Output<'_>,
+    scratch: &mut [f32],
+    epilogue: Option<&dyn Epilogue>,
+) {
+    assert!(a.len() >= desc.a_len(), "A has {} elements, {} are needed", a.len(), desc.a_len());
+    assert!(b.len() >= desc.b_len(), "B has {} elements, {} are needed", b.len(), desc.b_len());
+    let c = c.checked(desc.c_len(), "C");
+    let scratch = Scratch::new(scratch, scratch_len(desc, ctx.pool.threads()));
+    if desc.m == 0 || desc.n == 0 {
+        return;
+    }
+    if batched::applies(desc) {
+        // SAFETY: the extents of A, B and C were checked above.
+        unsafe { batched::run(ctx, desc, a.as_ptr(), b.as_ptr(), c, scratch, epilogue) };
+        return;
+    }
+    for item in 0..desc.batch {
+        let origin = Origin { block: item * (row_blocks(desc).count / desc.batch), row: item * desc.m };
+        let mut scratch = scratch.clone();
+        let a = &desc.a_rows(a[item * desc.stride_a..].as_ptr());
+        let b = desc.b_matrix(b[item * desc.stride_b..].as_ptr());
+        // SAFETY: the extents of A, B and C were checked above.
+        unsafe {
+            let c = c.add(item * desc.stride_c);
+            if desc.trans_a {
+                desc.outer_product(a, b, c).run(ctx, scratch, origin, epilogue);
+            } else {
+                let packed = scratch.take(packed_len(desc.k, desc.n));
+                pack_shared(ctx, &b, desc.k, packed, 0..desc.k);
+                desc.row_product(a, packed.0, c).run(ctx, scratch, origin, epilogue);
+            }
+        }
+    }
+}
+
+/// Scratch elements [`gemm_packed`] needs with `threads` threads.
+pub fn packed_scratch_len(threads: usize) -> usize {
+    aligned_len(0) + row_scratch_len(threads)
+}
+
+/// As [`gemm`], for one product with an untransposed `A` and a `B` packed before.
+///
+/// # Panics
+/// When a slice is shorter than `desc` needs, when `b` was packed for another shape or instruction set, or when
+/// `desc` has a transposed `A` or a batch.
+pub fn gemm_packed(
+    ctx: Ctx<'_>,
+    desc: &GemmDesc,
+    a: &[f32],
+    b: &PackedB,
+    c: Output<'_>,
+    scratch: &mut [f32],
+    epilogue: Option<&dyn Epilogue>,
+) {
+    assert!(!desc.trans_a && desc.batch == 1, "a packed B takes one untransposed A");
+    assert!(a.len() >= desc.a_len(), "A has {} elements, {} are needed", a.len(), desc.a_len());
+    let c = c.checked(desc.c_len(), "C");
+    let scratch = Scratch::new(scratch, packed_scratch_len(ctx.pool.threads()));
+    if desc.m == 0 || desc.n == 0 {
+        return;
+    }
+    let packed = b.checked(ctx.isa, desc.k, desc.n);
+    let a = &desc.a_rows(a.as_ptr());
+    // SAFETY: the extents of A, B and C were checked above.
+    unsafe { desc.row_product(a, packed, c).run(ctx, scratch, Origin { block: 0, row: 0 }, epilogue) };
+}

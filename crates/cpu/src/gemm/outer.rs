@@ -1,0 +1,303 @@
+//! Products with a long reduction, `C = A^T * B`: tasks own blocks of `C` and pack both operands as they go. Where
+//! `C` is small the reduction is split too, with partial sums that are added in a fixed order.
+
+use std::ops::Range;
+
+use super::blocking::{RowBlocks, TASKS, pieces};
+use super::memory::{Scratch, SharedMut, aligned_len};
+use super::pack::Matrix;
+use super::rows::{Origin, RowSource};
+use super::sweep::{Sweep, tile_count, tile_start};
+use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, column_stride, panel};
+use super::{Ctx, Epilogue};
+use crate::simd::{Simd, SimdOp, dispatch};
+
+/// Most rows, and most columns, of a task's block of C.
+const MAX_BLOCK: usize = 256;
+
+/// Elements of C below which the reduction is split rather than C cut finer.
+const SMALL_OUTPUT: usize = 80 * 1024;
+
+/// Fewest steps of a split of the reduction.
+const MIN_SPLIT: usize = 512;
+
+/// Padding between tiles of A and between panels of B, which moves them to different cache sets.
+const PAD: usize = 16;
+
+/// Most elements of a packed block of A: narrow tiles of 4 rows at a step of 8, or wide ones.
+const A_LEN: usize = MAX_BLOCK / 4 * (MAX_DEPTH * COLUMN_STRIDE / 2 + PAD);
+const LINE_LEN: usize = MAX_BLOCK + COLUMN_STRIDE;
+const B_LEN: usize = MAX_BLOCK * MAX_DEPTH + MAX_BLOCK / 8 * PAD;
+const WORKER_LEN: usize = A_LEN + LINE_LEN + B_LEN;
+
+/// How a product is cut.
+struct Plan {
+    rows: RowBlocks,
+    cols: RowBlocks,
+    splits: RowBlocks,
+}
+
+impl Plan {
+    fn new(m: usize, n: usize, depth: usize) -> Plan {
+        let blocks = |rows: usize, cols: usize| m.div_ceil(rows) * n.div_ceil(cols);
+        let (mut rows, mut cols) = (MAX_BLOCK, MAX_BLOCK);
+        if m * n > SMALL_OUTPUT {
+            if blocks(rows, cols) < TASKS {
+                rows /= 2;
+            }
+            if blocks(rows, cols) < TASKS {
+                cols /= 2;
+            }
+        }
+        let blocks = blocks(rows, cols);
+        let wanted = if blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks.max(1)) };
+        let splits = wanted.min(depth / MIN_SPLIT).max(1);
+        Plan {
+            rows: pieces(m, rows, 1),
+            cols: pieces(n, cols, MAX_PANEL),
+            splits: pieces(depth, depth.div_ceil(splits).max(1), 1),
+        }
+    }
+
+    fn partial_len(&self, m: usize, n: usize) -> usize {
+        if self.splits.count > 1 { self.splits.count * m * n } else { 0 }
+    }
+}
+
+/// Row blocks of a product as its epilogue gets them.
+pub(crate) fn row_blocks(m: usize, n: usize, depth: usize) -> RowBlocks {
+    Plan::new(m, n, depth).rows
+}
+
+/// Scratch elements of [`OuterProduct::run`].
+pub(crate) fn outer_scratch_len(m: usize, n: usize, depth: usize, threads: usize) -> usize {
+    aligned_len(Plan::new(m, n, depth).partial_len(m, n)) + worker_scratch_len(threads)
+}
+
+/// Scratch elements of the tasks of `threads` workers.
+pub(crate) fn worker_scratch_len(threads: usize) -> usize {
+    threads * WORKER_LEN + aligned_len(0)
+}
+
+/// The packed blocks of all workers.
+pub(crate) struct WorkerScratch(SharedMut);
+
+impl WorkerScratch {
+    pub fn new(mut scratch: Scratch, threads: usize) -> WorkerScratch {
+        WorkerScratch(scratch.take(threads * WORKER_LEN))
+    }
+
+    pub fn of(&self, worker: usize) -> *mut f32 {
+        // SAFETY: the pool's workers are numbered below its thread count.
+        unsafe { self.0.add(worker * WORKER_LEN).0 }
+    }
+}
+
+/// `C[m, n] (+)= sum over p of A[p, m] * B[p, n]`.
+pub(crate) struct OuterProduct<'a, P> {
+    /// Rows `p` of `m` elements.
+    pub source: &'a P,
+    pub b: Matrix,
+    pub m: usize,
+    /// Steps `p` of the reduction.
+    pub depth: usize,
+    pub c: SharedMut,
+    pub ldc: usize,
+    pub accumulate: bool,
+}
+
+impl<P: RowSource> OuterProduct<'_, P> {
+    /// # Safety
+    /// The source and B have `depth` rows, and C is valid and unshared.
+    pub unsafe fn run(&self, ctx: Ctx<'_>, mut scratch: Scratch, origin: Origin, epilogue: Option<&dyn Epilogue>) {
+        let n = self.b.n;
+        let plan = Plan::new(self.m, n, self.depth);
+        let partials = scratch.take(plan.partial_len(self.m, n));
+        let workers = WorkerScratch::new(scratch, ctx.pool.threads());
+        let whole = plan.splits.count <= 1;
+        let finish = |worker: usize, block: usize, rows: Range<usize>, cols: Range<usize>| {
+            if let Some(epilogue) = epilogue {
+                epilogue.block(worker, origin.block + block, origin.row + rows.start..origin.row + rows.end, cols);
+            }
+        };
+        let blocks = plan.rows.count * plan.cols.count;
+        ctx.pool.run(blocks * plan.splits.count.max(1), &|task, worker| {
+            let (split, block) = (task / blocks, task % blocks);
+            let rows = plan.rows.range(block / plan.cols.count, self.m);
+            let cols = plan.cols.range(block % plan.cols.count, n);
+            // SAFETY: the caller's promises; tasks have different blocks of C or of the partial sums.
+            unsafe {
+                let (c, ldc) = if whole { (self.c, self.ldc) } else { (partials.add(split * self.m * n), n) };
+                let block = OuterBlock {
+                    product: self,
+                    rows: rows.clone(),
+                    cols: cols.clone(),
+                    depth: plan.splits.range(split, self.depth),
+                    c,
+                    ldc,
+                    accumulate: whole && self.accumulate,
+                    scratch: workers.of(worker),
+                };
+                dispatch(ctx.isa, block);
+            }
+            if whole {
+                finish(worker, block / plan.cols.count, rows, cols);
+            }
+        });
+        if whole {
+            return;
+        }
+        ctx.pool.run(blocks, &|block, _| {
+            let rows = plan.rows.range(block / plan.cols.count, self.m);
+            let cols = plan.cols.range(block % plan.cols.count, n);
+            let sum = PartialSum {
+                product: self,
+                partials,
+                count: plan.splits.count,
+                rows: rows.clone(),
+                cols: cols.clone(),
+            };
+            // SAFETY: the caller's promises; the partial sums are complete, tasks have different blocks of C.
+            unsafe { dispatch(ctx.isa, sum) };
+            finish(worker, block / plan.cols.count, rows, cols);
+        });
+    }
+
+    /// Computes all of C on the calling thread.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run), and `scratch` is a worker's.
+    pub unsafe fn run_serial(&self, ctx: Ctx<'_>, scratch: *mut f32) {
+        let rows = pieces(self.m, MAX_BLOCK, 1);
+        let cols = pieces(self.b.n, MAX_BLOCK, MAX_PANEL);
+        for block in 0..rows.count * cols.count {
+            let block = OuterBlock {
+                product: self,
+                rows: rows.range(block / cols.count, self.m),
+                cols: cols.range(block % cols.count, self.b.n),
+                depth: 0..self.depth,
+                c: self.c,
+                ldc: self.ldc,
+                accumulate: self.accumulate,
+                scratch,
+            };
+            // SAFETY: the caller's promises.
+            unsafe { dispatch(ctx.isa, block) };
+        }
+    }
+}
+
+/// A block of C over a part of the reduction.
+struct OuterBlock<'a, P> {
+    product: &'a OuterProduct<'a, P>,
+    rows: Range<usize>,
+    cols: Range<usize>,
+    depth: Range<usize>,
+    c: SharedMut,
+    ldc: usize,
+    accumulate: bool,
+    scratch: *mut f32,
+}
+
+impl<P: RowSource> SimdOp for OuterBlock<'_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let mut c_rows = [0; MAX_BLOCK];
+        for (offset, row) in c_rows.iter_mut().zip(self.rows.clone()) {
+            *offset = row * self.ldc;
+        }
+        let depths = pieces(self.depth.len(), MAX_DEPTH, 4);
+        for step in 0..depths.count {
+            let range = depths.range(step, self.depth.len());
+            let depth = self.depth.start + range.start..self.depth.start + range.end;
+            let a_tile = range.len() * column_stride::<S>() + PAD;
+            let b_panel = range.len() * panel::<S>() + PAD;
+            // SAFETY: the task owns its block of C and its scratch, which has room for the packed blocks.
+            unsafe {
+                let a = self.scratch;
+                let line = a.add(A_LEN);
+                let b = line.add(LINE_LEN);
+                self.pack_a::<S>(depth.clone(), a, a_tile, line);
+                self.product.b.pack::<S>(depth, self.cols.clone(), b, b_panel);
+                let sweep = Sweep {
+                    layout: ALayout::Columns,
+                    depth: range.len(),
+                    a,
+                    a_tile,
+                    b,
+                    b_panel,
+                    cols: self.cols.len(),
+                    c: self.c.0.add(self.cols.start),
+                    c_rows: &c_rows[..self.rows.len()],
+                    accumulate: self.accumulate || step > 0,
+                    b_next: b,
+                };
+                sweep.run::<S>();
+            }
+        }
+    }
+}
+
+impl<P: RowSource> OuterBlock<'_, P> {
+    /// Copies the block's elements of rows `depth` of A to tiles, by way of a line buffer.
+    #[inline(always)]
+    unsafe fn pack_a<S: Simd>(&self, depth: Range<usize>, dst: *mut f32, a_tile: usize, line: *mut f32) {
+        let tiles = tile_count::<S>(self.rows.len());
+        for (step, p) in depth.enumerate() {
+            // SAFETY: the line and the tiles have room, and reading a whole step from the line stays inside it.
+            unsafe {
+                self.product.source.copy::<S>(self.product.source.locate(p), self.rows.clone(), line);
+                for tile in 0..tiles {
+                    let src = line.add(tile_start(self.rows.len(), tile, tiles));
+                    let dst = dst.add(tile * a_tile + step * column_stride::<S>());
+                    for v in (0..column_stride::<S>()).step_by(S::LANES) {
+                        S::store(dst.add(v), S::load(src.add(v)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds the partial sums of a block in their order.
+struct PartialSum<'a, P> {
+    product: &'a OuterProduct<'a, P>,
+    partials: SharedMut,
+    count: usize,
+    rows: Range<usize>,
+    cols: Range<usize>,
+}
+
+impl<P> SimdOp for PartialSum<'_, P> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let (m, n) = (self.product.m, self.product.b.n);
+        for row in self.rows.clone() {
+            let mut col = self.cols.start;
+            // SAFETY: rows and columns are inside C and the partial sums.
+            unsafe {
+                let c = self.product.c.0.add(row * self.product.ldc);
+                let partial = self.partials.0.add(row * n);
+                while col + S::LANES <= self.cols.end {
+                    let mut sum = if self.product.accumulate { S::load(c.add(col)) } else { S::splat(0.0) };
+                    for split in 0..self.count {
+                        sum = S::add(sum, S::load(partial.add(split * m * n + col)));
+                    }
+                    S::store(c.add(col), sum);
+                    col += S::LANES;
+                }
+                for col in col..self.cols.end {
+                    let mut sum = if self.product.accumulate { *c.add(col) } else { 0.0 };
+                    for split in 0..self.count {
+                        sum += *partial.add(split * m * n + col);
+                    }
+                    *c.add(col) = sum;
+                }
+            }
+        }
+    }
+}

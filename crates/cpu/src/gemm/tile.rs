@@ -1,0 +1,157 @@
+//! The register tile: all multiplications of matmul and convolution happen here.
+
+use crate::simd::Simd;
+
+/// Columns of a panel of B are at most this many, on every instruction set; column splits are multiples of it.
+pub(crate) const MAX_PANEL: usize = 32;
+
+/// Longest reduction of one tile call: a panel of B of this depth stays in the first-level cache.
+pub(crate) const MAX_DEPTH: usize = 256;
+
+/// Distance of rows in a row-major block of A: not a power of two, so that rows fall into different cache sets.
+pub(crate) const ROW_STRIDE: usize = MAX_DEPTH + 16;
+
+/// Distance of reduction steps in a column panel of A where tiles have more than 8 rows; else half of it.
+pub(crate) const COLUMN_STRIDE: usize = 16;
+
+/// Distance of reduction steps in a column panel of A.
+#[inline(always)]
+pub(crate) const fn column_stride<S: Simd>() -> usize {
+    if S::TILE_ROWS > COLUMN_STRIDE / 2 { COLUMN_STRIDE } else { COLUMN_STRIDE / 2 }
+}
+
+/// How a tile call finds its rows of A.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ALayout {
+    /// Rows at [`ROW_STRIDE`], reduction steps adjacent.
+    Rows,
+    /// Rows adjacent, reduction steps at [`COLUMN_STRIDE`].
+    Columns,
+}
+
+/// Operands of one tile call: `C[rows, cols] (+)= A[rows, depth] * B[depth, cols]`.
+pub(crate) struct TileArgs {
+    pub depth: usize,
+    pub a: *const f32,
+    /// A panel: `[depth, panel]`.
+    pub b: *const f32,
+    pub c: *mut f32,
+    /// Offsets from `c` of the rows.
+    pub c_rows: *const usize,
+    pub accumulate: bool,
+    /// Contiguous memory, wanted soon, that the call prefetches while it computes: a line for each second step.
+    pub prefetch: *const f32,
+}
+
+pub(crate) type TileFn = unsafe fn(&TileArgs);
+
+/// Columns of a panel of B.
+#[inline(always)]
+pub(crate) const fn panel<S: Simd>() -> usize {
+    S::LANES * S::TILE_VECTORS
+}
+
+/// The tile for `rows` rows (1 to [`Simd::TILE_ROWS`]) and `cols` columns (1 to a panel, rounded up to whole
+/// vectors: to one, or to all of the panel).
+#[inline(always)]
+pub(crate) fn tile_fn<S: Simd>(layout: ALayout, rows: usize, cols: usize) -> TileFn {
+    let vectors = if cols <= S::LANES { 1 } else { S::TILE_VECTORS };
+    let step = if layout == ALayout::Rows { 1 } else { column_stride::<S>() };
+    let table = match (step, vectors) {
+        (1, 1) => const { &table::<S, 1, ROW_STRIDE, 1>() },
+        (1, 2) => const { &table::<S, 2, ROW_STRIDE, 1>() },
+        (1, _) => const { &table::<S, 4, ROW_STRIDE, 1>() },
+        (8, 1) => const { &table::<S, 1, 1, 8>() },
+        (8, 2) => const { &table::<S, 2, 1, 8>() },
+        (8, _) => const { &table::<S, 4, 1, 8>() },
+        (_, 1) => const { &table::<S, 1, 1, COLUMN_STRIDE>() },
+        (_, _) => const { &table::<S, 2, 1, COLUMN_STRIDE>() },
+    };
+    table[rows - 1]
+}
+
+const fn table<S: Simd, const VECTORS: usize, const RS: usize, const KS: usize>() -> [TileFn; 14] {
+    [
+        tile::<S, 1, VECTORS, RS, KS>,
+        tile::<S, 2, VECTORS, RS, KS>,
+        tile::<S, 3, VECTORS, RS, KS>,
+        tile::<S, 4, VECTORS, RS, KS>,
+        tile::<S, 5, VECTORS, RS, KS>,
+        tile::<S, 6, VECTORS, RS, KS>,
+        tile::<S, 7, VECTORS, RS, KS>,
+        tile::<S, 8, VECTORS, RS, KS>,
+        tile::<S, 9, VECTORS, RS, KS>,
+        tile::<S, 10, VECTORS, RS, KS>,
+        tile::<S, 11, VECTORS, RS, KS>,
+        tile::<S, 12, VECTORS, RS, KS>,
+        tile::<S, 13, VECTORS, RS, KS>,
+        tile::<S, 14, VECTORS, RS, KS>,
+    ]
+}
+
+/// # Safety
+/// The machine has `S`. The operands are valid for `ROWS` rows, `VECTORS` whole vectors and `depth` steps; rows of
+/// A are `RS` apart and its steps `KS`.
+unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: usize, const KS: usize>(t: &TileArgs) {
+    if ROWS > S::TILE_ROWS || VECTORS > S::TILE_VECTORS {
+        unreachable!("no tile of {ROWS} rows and {VECTORS} vectors");
+    }
+    // SAFETY: the caller's promises.
+    unsafe { S::vectorize(|| tile_body::<S, ROWS, VECTORS, RS, KS>(t)) }
+}
+
+#[inline(always)]
+unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: usize, const KS: usize>(t: &TileArgs) {
+    // SAFETY: the promises of `tile`, and it is called under `vectorize`.
+    unsafe {
+        let mut acc = [[S::splat(0.0); VECTORS]; ROWS];
+        let mut a = t.a;
+        let mut b = t.b;
+        let mut prefetch = t.prefetch;
+        for _ in 0..t.depth / 4 {
+            S::prefetch(prefetch);
+            S::prefetch(prefetch.wrapping_add(16));
+            prefetch = prefetch.wrapping_add(32);
+            step::<S, ROWS, VECTORS, RS>(&mut acc, a, b);
+            step::<S, ROWS, VECTORS, RS>(&mut acc, a.add(KS), b.add(panel::<S>()));
+            step::<S, ROWS, VECTORS, RS>(&mut acc, a.add(2 * KS), b.add(2 * panel::<S>()));
+            step::<S, ROWS, VECTORS, RS>(&mut acc, a.add(3 * KS), b.add(3 * panel::<S>()));
+            a = a.add(4 * KS);
+            b = b.add(4 * panel::<S>());
+        }
+        for _ in 0..t.depth % 4 {
+            step::<S, ROWS, VECTORS, RS>(&mut acc, a, b);
+            a = a.add(KS);
+            b = b.add(panel::<S>());
+        }
+        for (r, row) in acc.iter().enumerate() {
+            let c = t.c.add(*t.c_rows.add(r));
+            for (v, &sum) in row.iter().enumerate() {
+                let c = c.add(v * S::LANES);
+                let value = if t.accumulate { S::add(sum, S::load(c)) } else { sum };
+                S::store(c, value);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: usize>(
+    acc: &mut [[S::V; VECTORS]; ROWS],
+    a: *const f32,
+    b: *const f32,
+) {
+    // SAFETY: the promises of `tile`, and it is called under `vectorize`.
+    unsafe {
+        let mut bs = [S::splat(0.0); VECTORS];
+        for (v, x) in bs.iter_mut().enumerate() {
+            *x = S::load(b.add(v * S::LANES));
+        }
+        for (r, row) in acc.iter_mut().enumerate() {
+            let x = S::splat(*a.add(r * RS));
+            for (sum, &y) in row.iter_mut().zip(&bs) {
+                *sum = S::mul_add(x, y, *sum);
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Vectors of `f32` as each instruction set has them, and the one place where code is compiled per instruction set.
+
+use crate::isa::Isa;
+
+/// Vector operations of one instruction set, and the register tile that suits it.
+///
+/// Every function must be called, and inlined, under [`Simd::vectorize`] of the same type.
+///
+/// # Safety
+/// All functions: the machine has the instruction set. Those with pointers: the pointers are valid for the
+/// elements they touch; no alignment is needed.
+#[allow(clippy::missing_safety_doc)]
+pub trait Simd: Copy + 'static {
+    /// A vector register.
+    type V: Copy;
+    /// Elements of a vector.
+    const LANES: usize;
+    /// Rows of the matmul register tile.
+    const TILE_ROWS: usize;
+    /// Vectors in a row of the matmul register tile.
+    const TILE_VECTORS: usize;
+
+    /// Runs `f` compiled with the instruction set; `f` and all it calls must be inlined.
+    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R;
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(src: *const f32) -> Self::V;
+    unsafe fn store(dst: *mut f32, v: Self::V);
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`; fused where the instruction set has it.
+    unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// Copies `len` elements between memory that does not overlap.
+    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize);
+    /// Hints that the cache line at `src`, which may be any address, is wanted in the second-level cache.
+    unsafe fn prefetch(src: *const f32);
+}
+
+/// A computation written once for all instruction sets.
+pub trait SimdOp {
+    /// What it returns.
+    type Output;
+    /// The computation; implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// Called under `S::vectorize` on a machine that has `S`; otherwise as the implementation says.
+    unsafe fn run<S: Simd>(self) -> Self::Output;
+}
+
+/// Runs `op` compiled for `isa`.
+///
+/// # Safety
+/// The conditions of `op` hold.
+///
+/// # Panics
+/// When this machine lacks `isa`.
+pub unsafe fn dispatch<Op: SimdOp>(isa: Isa, op: Op) -> Op::Output {
+    assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
+    // SAFETY: availability was checked, the rest is promised by the caller.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Avx512::vectorize(|| op.run::<Avx512>()),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => Avx2::vectorize(|| op.run::<Avx2>()),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Neon::vectorize(|| op.run::<Neon>()),
+            _ => Portable::vectorize(|| op.run::<Portable>()),
+        }
+    }
+}
+
+/// Four lanes that the compiler maps to whatever the target has.
+#[derive(Clone, Copy)]
+pub struct Portable;
+
+impl Simd for Portable {
+    type V = [f32; 4];
+    const LANES: usize = 4;
+    const TILE_ROWS: usize = 4;
+    const TILE_VECTORS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> [f32; 4] {
+        [x; 4]
+    }
+    #[inline(always)]
+    unsafe fn load(src: *const f32) -> [f32; 4] {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { src.cast::<[f32; 4]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(dst: *mut f32, v: [f32; 4]) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { dst.cast::<[f32; 4]>().write_unaligned(v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] + b[i])
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+    #[inline(always)]
+    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(_src: *const f32) {}
+}
+
+#[cfg(target_arch = "x86_64")]
+pub use x86::{Avx2, Avx512};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Simd;
+    use std::arch::x86_64::*;
+
+    /// 16 lanes, 32 registers.
+    #[derive(Clone, Copy)]
+    pub struct Avx512;
+
+    impl Simd for Avx512 {
+        type V = __m512;
+        const LANES: usize = 16;
+        const TILE_ROWS: usize = 14;
+        const TILE_VECTORS: usize = 2;
+
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+        unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> __m512 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm512_set1_ps(x) }
+        }
+        #[inline(always)]
+        unsafe fn load(src: *const f32) -> __m512 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm512_loadu_ps(src) }
+        }
+        #[inline(always)]
+        unsafe fn store(dst: *mut f32, v: __m512) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm512_storeu_ps(dst, v) }
+        }
+        #[inline(always)]
+        unsafe fn add(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm512_add_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm512_fmadd_ps(a, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+            let whole = len / 16 * 16;
+            // SAFETY: the caller's promise of this trait; masked-out lanes are not touched.
+            unsafe {
+                let mut i = 0;
+                while i < whole {
+                    _mm512_storeu_ps(dst.add(i), _mm512_loadu_ps(src.add(i)));
+                    i += 16;
+                }
+                if whole < len {
+                    let mask = (1u16 << (len - whole)) - 1;
+                    _mm512_mask_storeu_ps(dst.add(whole), mask, _mm512_maskz_loadu_ps(mask, src.add(whole)));
+                }
+            }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(src: *const f32) {
+            // SAFETY: a prefetch does not fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
+        }
+    }
+
+    /// 8 lanes, 16 registers.
+    #[derive(Clone, Copy)]
+    pub struct Avx2;
+
+    impl Simd for Avx2 {
+        type V = __m256;
+        const LANES: usize = 8;
+        const TILE_ROWS: usize = 6;
+        const TILE_VECTORS: usize = 2;
+
+        #[inline]
+        #[target_feature(enable = "avx2,fma")]
+        unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> __m256 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm256_set1_ps(x) }
+        }
+        #[inline(always)]
+        unsafe fn load(src: *const f32) -> __m256 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm256_loadu_ps(src) }
+        }
+        #[inline(always)]
+        unsafe fn store(dst: *mut f32, v: __m256) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm256_storeu_ps(dst, v) }
+        }
+        #[inline(always)]
+        unsafe fn add(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm256_add_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm256_fmadd_ps(a, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(src: *const f32) {
+            // SAFETY: a prefetch does not fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+pub use arm::Neon;
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::Simd;
+    use std::arch::aarch64::*;
+
+    /// 4 lanes, 32 registers.
+    #[derive(Clone, Copy)]
+    pub struct Neon;
+
+    impl Simd for Neon {
+        type V = float32x4_t;
+        const LANES: usize = 4;
+        const TILE_ROWS: usize = 6;
+        const TILE_VECTORS: usize = 4;
+
+        #[inline]
+        #[target_feature(enable = "neon")]
+        unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> float32x4_t {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { vdupq_n_f32(x) }
+        }
+        #[inline(always)]
+        unsafe fn load(src: *const f32) -> float32x4_t {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { vld1q_f32(src) }
+        }
+        #[inline(always)]
+        unsafe fn store(dst: *mut f32, v: float32x4_t) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { vst1q_f32(dst, v) }
+        }
+        #[inline(always)]
+        unsafe fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { vaddq_f32(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul_add(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { vfmaq_f32(c, a, b) }
+        }
+        #[inline(always)]
+        unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(_src: *const f32) {}
+    }
+}

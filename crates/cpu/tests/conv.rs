@@ -1,0 +1,181 @@
+//! Convolutions in all three directions against plain loops in `f64`.
+
+mod common;
+
+use bessemer_cpu::conv::{
+    ConvDesc, data_grad, data_grad_row_blocks, data_grad_scratch_len, forward, forward_packed,
+    forward_packed_scratch_len, forward_row_blocks, forward_scratch_len, pack_forward, weight_grad,
+    weight_grad_scratch_len,
+};
+use bessemer_cpu::gemm::{Ctx, Output};
+use bessemer_cpu::isa::Isa;
+use bessemer_cpu::threads::ThreadPool;
+use common::{Coverage, Random, assert_close};
+
+struct Case {
+    d: ConvDesc,
+    x: Vec<f32>,
+    w: Vec<f32>,
+    dy: Vec<f32>,
+}
+
+/// y, dx and dw.
+struct Results<T> {
+    y: Vec<T>,
+    dx: Vec<T>,
+    dw: Vec<T>,
+}
+
+impl Case {
+    fn new(random: &mut Random, d: ConvDesc) -> Case {
+        let x = random.vector(d.n * d.h * d.w * d.c_in);
+        let w = random.vector(d.kh * d.kw * d.c_in * d.c_out);
+        let dy = random.vector(d.n * d.oh * d.ow * d.c_out);
+        Case { d, x, w, dy }
+    }
+
+    fn expected(&self) -> Results<f64> {
+        let d = &self.d;
+        let mut r = Results { y: vec![0.0; self.dy.len()], dx: vec![0.0; self.x.len()], dw: vec![0.0; self.w.len()] };
+        let source = |p: usize, tap: usize, axis: usize, size: usize| {
+            let at = (p * d.stride[axis] + tap * d.dilation[axis]).checked_sub(d.pad[axis])?;
+            (at < size).then_some(at)
+        };
+        for (out, (n, p, q)) in positions(d.n, d.oh, d.ow).enumerate() {
+            for (tap, (_, i, j)) in positions(1, d.kh, d.kw).enumerate() {
+                let (Some(y), Some(x)) = (source(p, i, 0, d.h), source(q, j, 1, d.w)) else { continue };
+                let pixel = ((n * d.h + y) * d.w + x) * d.c_in;
+                for ci in 0..d.c_in {
+                    for co in 0..d.c_out {
+                        let weight = (tap * d.c_in + ci) * d.c_out + co;
+                        let grad = f64::from(self.dy[out * d.c_out + co]);
+                        r.y[out * d.c_out + co] += f64::from(self.x[pixel + ci]) * f64::from(self.w[weight]);
+                        r.dx[pixel + ci] += grad * f64::from(self.w[weight]);
+                        r.dw[weight] += grad * f64::from(self.x[pixel + ci]);
+                    }
+                }
+            }
+        }
+        r
+    }
+
+    fn run(&self, isa: Isa, pool: &ThreadPool) -> Results<f32> {
+        let (d, ctx, threads) = (&self.d, Ctx { isa, pool }, pool.threads());
+        let nan = |len: usize| vec![f32::NAN; len];
+        let mut r = Results { y: nan(self.dy.len()), dx: nan(self.x.len()), dw: nan(self.w.len()) };
+
+        let coverage = Coverage::new(d.n * d.oh * d.ow, d.c_out, forward_row_blocks(d));
+        let scratch = &mut nan(forward_scratch_len(d, threads));
+        forward(ctx, d, &self.x, &self.w, Output::new(&mut r.y), scratch, Some(&coverage));
+        coverage.assert_once();
+
+        let coverage = Coverage::new(d.n * d.h * d.w, d.c_in, data_grad_row_blocks(d));
+        let scratch = &mut nan(data_grad_scratch_len(d, threads));
+        data_grad(ctx, d, &self.dy, &self.w, Output::new(&mut r.dx), scratch, Some(&coverage));
+        coverage.assert_once();
+
+        let scratch = &mut nan(weight_grad_scratch_len(d, threads));
+        weight_grad(ctx, d, &self.x, &self.dy, Output::new(&mut r.dw), scratch);
+        r
+    }
+
+    fn check(&self) {
+        let d = &self.d;
+        let expected = self.expected();
+        for isa in Isa::available() {
+            let one = self.run(isa, &ThreadPool::new(1));
+            let two = self.run(isa, &ThreadPool::new(2));
+            let taps = d.kh * d.kw;
+            assert_close(&one.y, &expected.y, taps * d.c_in, &format!("{isa} forward {d:?}"));
+            assert_close(&one.dx, &expected.dx, taps * d.c_out, &format!("{isa} data gradient {d:?}"));
+            assert_close(&one.dw, &expected.dw, d.n * d.oh * d.ow, &format!("{isa} weight gradient {d:?}"));
+            assert_eq!(one.y, two.y, "{isa} forward {d:?} depends on the number of threads");
+            assert_eq!(one.dx, two.dx, "{isa} data gradient {d:?} depends on the number of threads");
+            assert_eq!(one.dw, two.dw, "{isa} weight gradient {d:?} depends on the number of threads");
+        }
+    }
+}
+
+fn positions(n: usize, h: usize, w: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    (0..n * h * w).map(move |i| (i / (h * w), i / w % h, i % w))
+}
+
+/// A convolution whose output covers the image with paddings `[top, left]` and `[bottom, right]`.
+fn conv(
+    n: usize,
+    hw: [usize; 2],
+    channels: [usize; 2],
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+    pads: [[usize; 2]; 2],
+) -> Option<ConvDesc> {
+    let out = |i: usize| {
+        let span = (kernel[i] - 1) * dilation[i] + 1;
+        Some((hw[i] + pads[0][i] + pads[1][i]).checked_sub(span)? / stride[i] + 1)
+    };
+    let [c_in, c_out] = channels;
+    let [kh, kw] = kernel;
+    let (oh, ow) = (out(0)?, out(1)?);
+    Some(ConvDesc { n, h: hw[0], w: hw[1], c_in, kh, kw, c_out, oh, ow, stride, dilation, pad: pads[0] })
+}
+
+#[test]
+fn random_shapes() {
+    let mut random = Random(7);
+    let mut cases = 0;
+    while cases < 150 {
+        let mut pair = |low, high| [random.between(low, high), random.between(low, high)];
+        let (hw, channels, kernel) = (pair(1, 13), pair(1, 40), pair(1, 7));
+        let (stride, dilation, pads) = (pair(1, 3), pair(1, 2), [pair(0, 3), pair(0, 3)]);
+        let n = random.between(1, 3);
+        if let Some(d) = conv(n, hw, channels, kernel, stride, dilation, pads) {
+            Case::new(&mut random, d).check();
+            cases += 1;
+        }
+    }
+}
+
+#[test]
+fn network_shapes() {
+    let same = |k: usize| [[k / 2; 2]; 2];
+    let cases = [
+        conv(2, [31, 29], [3, 64], [7, 7], [2, 2], [1, 1], same(7)),
+        conv(2, [24, 24], [3, 32], [3, 3], [2, 2], [1, 1], [[0, 0], [1, 1]]),
+        conv(2, [14, 14], [64, 96], [3, 3], [1, 1], [1, 1], same(3)),
+        conv(1, [14, 14], [64, 64], [3, 3], [2, 2], [1, 1], same(3)),
+        conv(2, [14, 14], [96, 200], [1, 1], [2, 2], [1, 1], same(1)),
+        conv(1, [7, 7], [160, 300], [1, 1], [1, 1], [1, 1], same(1)),
+        conv(1, [9, 9], [70, 40], [3, 3], [1, 1], [2, 2], [[2; 2]; 2]),
+        conv(1, [50, 40], [8, 8], [5, 5], [2, 2], [1, 1], [[1, 1], [2, 2]]),
+    ];
+    let mut random = Random(8);
+    for d in cases {
+        Case::new(&mut random, d.unwrap()).check();
+    }
+}
+
+#[test]
+fn output_size_may_leave_input_unread_or_pad_beyond_it() {
+    let mut random = Random(9);
+    for (oh, ow) in [(2, 3), (6, 7)] {
+        let base = conv(2, [8, 9], [5, 6], [3, 3], [2, 2], [1, 1], [[1, 0], [1, 1]]).unwrap();
+        Case::new(&mut random, ConvDesc { oh, ow, ..base }).check();
+    }
+}
+
+#[test]
+fn packed_weights_give_the_same_bits() {
+    let mut random = Random(10);
+    let pool = ThreadPool::new(2);
+    let d = conv(1, [9, 9], [20, 130], [3, 3], [1, 1], [1, 1], [[1; 2]; 2]).unwrap();
+    let case = Case::new(&mut random, d);
+    for isa in Isa::available() {
+        let ctx = Ctx { isa, pool: &pool };
+        let packed = pack_forward(ctx, &d, &case.w);
+        let mut y = vec![f32::NAN; case.dy.len()];
+        let scratch = &mut vec![f32::NAN; forward_packed_scratch_len(&d, 2)];
+        forward_packed(ctx, &d, &case.x, &packed, Output::new(&mut y), scratch, None);
+        assert_eq!(y, case.run(isa, &pool).y, "{isa}");
+    }
+}
