@@ -1,0 +1,21 @@
+/// What a metric refuses to accumulate.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum MetricError {
+    #[error("top-k accuracy: {name} is {value}, expected {expected}")]
+    Option { name: &'static str, value: String, expected: &'static str },
+
+    #[error(
+        "top-k accuracy: {logits} logits for {labels} labels of {classes} classes, expected {} logits",
+        labels * classes
+    )]
+    Shape { logits: usize, labels: usize, classes: usize },
+
+    #[error("top-k accuracy: label {label} of sample {sample} is outside 0..{classes}")]
+    Label { sample: usize, label: i32, classes: usize },
+
+    #[error("top-k accuracy: the logit of sample {sample}, class {class} is not a number")]
+    NanLogit { sample: usize, class: usize },
+
+    #[error("mean loss: the loss of a batch of {samples} samples is {loss}, expected a finite number")]
+    NonFiniteLoss { loss: f64, samples: usize },
+}
