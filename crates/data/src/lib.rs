@@ -1,1 +1,34 @@
+//! Image data sets: reading, decoding, augmenting, drawing and batching.
+//!
+//! A [`Dataset`] gives labelled u8 pictures `[H, W, 3]` of one size; a [`Sampler`] decides their order in each epoch; a
+//! [`Loader`] prepares batches on worker threads. Pixels are normalised inside the compiled step, with the constants of
+//! [`Dataset::normalization`]. Every random number is drawn from a counter-based generator named by seed, epoch and
+//! sample, so nothing depends on the number of workers or on where a run was resumed.
 
+#![forbid(unsafe_code)]
+
+mod augment;
+mod cifar;
+mod class_folder;
+mod dataset;
+mod decode;
+mod error;
+mod loader;
+mod picture;
+mod resize;
+mod rng;
+mod sampler;
+mod synthetic;
+
+pub use augment::{IMAGENET_MEAN, IMAGENET_STD, RandomResizedCrop, ResizeCentreCrop, Transform};
+pub use cifar::CifarBin;
+pub use class_folder::ClassFolder;
+pub use dataset::{Dataset, Normalization, Scratch, Split};
+pub use decode::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decode_file, decode_rgb};
+pub use error::{DataError, DecodeError};
+pub use loader::{Batch, Loader, LoaderOptions, LoaderStats, OnBadSample, SkippedSample};
+pub use picture::{FileFormat, Picture};
+pub use resize::Region;
+pub use rng::{Philox, Purpose};
+pub use sampler::{Position, Sampler, SamplerOptions};
+pub use synthetic::Synthetic;

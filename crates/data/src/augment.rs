@@ -1,0 +1,279 @@
+//! From a decoded picture to a sample of fixed size.
+
+use fast_image_resize::{CropBox, Resizer};
+
+use crate::resize::{Region, resize_region, resize_window};
+use crate::{DataError, Philox};
+
+/// Mean of ImageNet's pixels, red, green, blue, on a scale of 0 to 1.
+pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+/// Standard deviation of ImageNet's pixels, red, green, blue, on a scale of 0 to 1.
+pub const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
+
+const CROP_ATTEMPTS: usize = 10;
+
+/// How a decoded picture becomes a sample `[size, size, 3]`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Transform {
+    Train(RandomResizedCrop),
+    Eval(ResizeCentreCrop),
+}
+
+/// Random crop, resized, with a random horizontal flip.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RandomResizedCrop {
+    /// Height and width of the sample.
+    pub size: u32,
+    /// Range of the crop's area as a fraction of the picture's.
+    pub scale: (f64, f64),
+    /// Range of the crop's width over its height.
+    pub ratio: (f64, f64),
+    /// Probability of a horizontal flip.
+    pub flip: f64,
+}
+
+/// Resize of the short side, then a crop of the centre.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResizeCentreCrop {
+    /// Length of the short side after resizing, at least `size`.
+    pub resize: u32,
+    /// Height and width of the sample.
+    pub size: u32,
+}
+
+impl RandomResizedCrop {
+    /// The usual settings for ImageNet: area 0.08 to 1, ratio 3/4 to 4/3, flip with probability 1/2.
+    pub fn imagenet(size: u32) -> Self {
+        Self { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), flip: 0.5 }
+    }
+
+    /// Draws a crop of a picture of the given size.
+    ///
+    /// The algorithm is that of torchvision's `RandomResizedCrop`: ten tries to draw an area and a ratio (uniform in its
+    /// logarithm) that fit, then the largest centre crop within the allowed ratios.
+    pub fn draw_region(&self, width: u32, height: u32, rng: &mut Philox) -> Region {
+        let area = f64::from(width) * f64::from(height);
+        let log_ratio = (self.ratio.0.ln(), self.ratio.1.ln());
+        for _ in 0..CROP_ATTEMPTS {
+            let crop_area = area * rng.uniform(self.scale.0, self.scale.1);
+            let ratio = rng.uniform(log_ratio.0, log_ratio.1).exp();
+            let crop_width = (crop_area * ratio).sqrt().round_ties_even() as u32;
+            let crop_height = (crop_area / ratio).sqrt().round_ties_even() as u32;
+            if (1..=width).contains(&crop_width) && (1..=height).contains(&crop_height) {
+                let top = rng.below(height - crop_height + 1);
+                let left = rng.below(width - crop_width + 1);
+                return Region { left, top, width: crop_width, height: crop_height };
+            }
+        }
+        self.centre_region(width, height)
+    }
+
+    fn centre_region(&self, width: u32, height: u32) -> Region {
+        let ratio = f64::from(width) / f64::from(height);
+        let (mut crop_width, mut crop_height) = (width, height);
+        if ratio < self.ratio.0 {
+            crop_height = (f64::from(width) / self.ratio.0).round_ties_even() as u32;
+        } else if ratio > self.ratio.1 {
+            crop_width = (f64::from(height) * self.ratio.1).round_ties_even() as u32;
+        }
+        let (crop_width, crop_height) = (crop_width.clamp(1, width), crop_height.clamp(1, height));
+        let (left, top) = ((width - crop_width) / 2, (height - crop_height) / 2);
+        Region { left, top, width: crop_width, height: crop_height }
+    }
+}
+
+impl ResizeCentreCrop {
+    /// Short side to 256/224 of `size`, as 256 for 224.
+    pub fn imagenet(size: u32) -> Self {
+        Self { resize: (u64::from(size) * 256 / 224) as u32, size }
+    }
+
+    /// Size `[height, width]` of a picture after resizing; the long side is rounded down.
+    fn resized(&self, width: u32, height: u32) -> [u64; 2] {
+        let short = u64::from(self.resize);
+        let long_side = |short_side: u32, long_side: u32| short * u64::from(long_side) / u64::from(short_side);
+        match width <= height {
+            true => [long_side(width, height), short],
+            false => [short, long_side(height, width)],
+        }
+    }
+
+    /// The part of a picture that the sample shows, so that only that is resized.
+    fn window(&self, width: u32, height: u32) -> CropBox {
+        let [resized_height, resized_width] = self.resized(width, height);
+        let (left, width) = self.span(width, resized_width);
+        let (top, height) = self.span(height, resized_height);
+        CropBox { left, top, width, height }
+    }
+
+    /// Start and length, in pixels of the picture, of the centre `size` pixels of a side that is resized.
+    fn span(&self, side: u32, resized: u64) -> (f64, f64) {
+        let margin = ((resized as f64 - f64::from(self.size)) / 2.0).round_ties_even();
+        let scale = f64::from(side) / resized as f64;
+        let start = margin * scale;
+        (start, (f64::from(self.size) * scale).min(f64::from(side) - start))
+    }
+}
+
+impl Transform {
+    /// Height and width of the samples.
+    pub fn size(&self) -> u32 {
+        match self {
+            Self::Train(crop) => crop.size,
+            Self::Eval(crop) => crop.size,
+        }
+    }
+
+    /// Checks every setting against its range.
+    pub fn check(&self) -> Result<(), DataError> {
+        match self {
+            Self::Train(crop) => check_train(crop),
+            Self::Eval(crop) => check_eval(crop),
+        }
+    }
+
+    /// Makes the sample `out` `[size, size, 3]` from `pixels` `[height, width, 3]`.
+    pub(crate) fn apply(
+        &self,
+        pixels: &[u8],
+        [height, width]: [u32; 2],
+        rng: &mut Philox,
+        resizer: &mut Resizer,
+        out: &mut [u8],
+    ) {
+        let target = [self.size(); 2];
+        match self {
+            Self::Train(crop) => {
+                let region = crop.draw_region(width, height, rng);
+                resize_region(resizer, pixels, [height, width], region, out, target);
+                if rng.chance(crop.flip) {
+                    flip_rows(out, crop.size as usize);
+                }
+            }
+            Self::Eval(crop) => {
+                resize_window(resizer, pixels, [height, width], crop.window(width, height), out, target);
+            }
+        }
+    }
+}
+
+fn check_train(crop: &RandomResizedCrop) -> Result<(), DataError> {
+    check_size(crop.size)?;
+    let (low, high) = crop.scale;
+    if !(low > 0.0 && low <= high && high <= 1.0) {
+        let expected = "two rising fractions above 0 and up to 1";
+        return Err(DataError::option("crop scale", format!("{low}..{high}"), expected));
+    }
+    let (low, high) = crop.ratio;
+    if !(low > 0.0 && low <= high && high.is_finite()) {
+        return Err(DataError::option("crop ratio", format!("{low}..{high}"), "two rising numbers above 0"));
+    }
+    if !(0.0..=1.0).contains(&crop.flip) {
+        return Err(DataError::option("flip probability", crop.flip, "0 to 1"));
+    }
+    Ok(())
+}
+
+fn check_eval(crop: &ResizeCentreCrop) -> Result<(), DataError> {
+    check_size(crop.size)?;
+    if crop.resize < crop.size || crop.resize > MAX_SAMPLE_SIDE {
+        let expected = format!("{} to {MAX_SAMPLE_SIDE}", crop.size);
+        return Err(DataError::option("resize", crop.resize, expected));
+    }
+    Ok(())
+}
+
+/// Longest side of a sample.
+pub(crate) const MAX_SAMPLE_SIDE: u32 = 4096;
+
+pub(crate) fn check_size(size: u32) -> Result<(), DataError> {
+    if (1..=MAX_SAMPLE_SIDE).contains(&size) {
+        return Ok(());
+    }
+    Err(DataError::option("image size", size, format!("1 to {MAX_SAMPLE_SIDE}")))
+}
+
+fn flip_rows(pixels: &mut [u8], width: usize) {
+    for row in pixels.chunks_exact_mut(width * 3) {
+        row.as_chunks_mut::<3>().0.reverse();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Purpose;
+
+    fn rng() -> Philox {
+        Philox::new(3, Purpose::Augment, 0, 0)
+    }
+
+    #[test]
+    fn crops_stay_inside_and_fill_the_ranges() {
+        let crop = RandomResizedCrop::imagenet(224);
+        let mut rng = rng();
+        let (mut smallest, mut largest) = (1.0f64, 0.0f64);
+        for _ in 0..2_000 {
+            let region = crop.draw_region(500, 375, &mut rng);
+            assert!(region.left + region.width <= 500 && region.top + region.height <= 375);
+            let ratio = f64::from(region.width) / f64::from(region.height);
+            assert!((0.74..1.35).contains(&ratio), "{ratio}");
+            let area = f64::from(region.width * region.height) / (500.0 * 375.0);
+            smallest = smallest.min(area);
+            largest = largest.max(area);
+        }
+        assert!((0.075..0.1).contains(&smallest), "{smallest}");
+        assert!((0.9..=1.0).contains(&largest), "{largest}");
+    }
+
+    #[test]
+    fn narrow_pictures_fall_back_to_the_centre() {
+        let crop = RandomResizedCrop { scale: (1.0, 1.0), ..RandomResizedCrop::imagenet(8) };
+        let wide = crop.draw_region(1000, 30, &mut rng());
+        assert_eq!(wide, Region { left: 480, top: 0, width: 40, height: 30 });
+        let tall = crop.draw_region(30, 1000, &mut rng());
+        assert_eq!(tall, Region { left: 0, top: 480, width: 30, height: 40 });
+        let near_square = RandomResizedCrop { ratio: (0.1, 10.0), ..crop };
+        assert_eq!(near_square.centre_region(40, 30), Region::whole(40, 30));
+    }
+
+    #[test]
+    fn a_single_pixel_can_be_cropped() {
+        let region = RandomResizedCrop::imagenet(8).draw_region(1, 1, &mut rng());
+        assert_eq!(region, Region::whole(1, 1));
+    }
+
+    #[test]
+    fn short_side_is_resized() {
+        let crop = ResizeCentreCrop::imagenet(224);
+        assert_eq!(crop.resize, 256);
+        assert_eq!(crop.resized(500, 375), [256, 341]);
+        assert_eq!(crop.resized(375, 500), [341, 256]);
+        assert_eq!(crop.resized(1, 32_768), [32_768 * 256, 256]);
+    }
+
+    #[test]
+    fn flip_reverses_pixels_of_each_row() {
+        let mut pixels = vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+        flip_rows(&mut pixels, 2);
+        assert_eq!(pixels, [4, 5, 6, 1, 2, 3, 10, 11, 12, 7, 8, 9]);
+    }
+
+    #[test]
+    fn settings_are_checked() {
+        let train = RandomResizedCrop::imagenet(224);
+        assert!(Transform::Train(train).check().is_ok());
+        for bad in [
+            RandomResizedCrop { size: 0, ..train },
+            RandomResizedCrop { scale: (0.0, 1.0), ..train },
+            RandomResizedCrop { scale: (0.5, 0.4), ..train },
+            RandomResizedCrop { ratio: (0.0, 1.0), ..train },
+            RandomResizedCrop { ratio: (f64::NAN, 1.0), ..train },
+            RandomResizedCrop { flip: 1.5, ..train },
+        ] {
+            assert!(Transform::Train(bad).check().is_err(), "{bad:?}");
+        }
+        let error = Transform::Eval(ResizeCentreCrop { resize: 200, size: 224 }).check().unwrap_err();
+        assert_eq!(error.to_string(), "resize is 200, expected 224 to 4096");
+    }
+}

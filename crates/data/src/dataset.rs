@@ -1,0 +1,105 @@
+use std::str::FromStr;
+
+use fast_image_resize::Resizer;
+
+use crate::augment::{IMAGENET_MEAN, IMAGENET_STD};
+use crate::{DataError, Philox};
+
+/// Labelled pictures of one size.
+///
+/// Samples are addressed by index. Loading one depends on nothing but the index and the random numbers handed in.
+pub trait Dataset: Send + Sync {
+    /// Number of samples.
+    fn len(&self) -> usize;
+
+    /// Whether there is no sample.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Names of the classes in label order.
+    fn class_names(&self) -> &[String];
+
+    /// Number of classes.
+    fn num_classes(&self) -> usize {
+        self.class_names().len()
+    }
+
+    /// Height and width of every sample.
+    fn image_size(&self) -> [usize; 2];
+
+    /// Writes sample `index` to `out` `[height, width, 3]` and returns its label.
+    fn load(&self, index: usize, rng: &mut Philox, scratch: &mut Scratch, out: &mut [u8]) -> Result<u32, DataError>;
+
+    /// Where the sample comes from, for messages: a path, or the name of the generator with the index.
+    fn source(&self, index: usize) -> String;
+
+    /// A name that changes when the samples change: for files a hash of their names and sizes.
+    fn identity(&self) -> String;
+
+    /// How pixels are to be normalised.
+    fn normalization(&self) -> Normalization {
+        Normalization::default()
+    }
+
+    /// Bytes of a sample.
+    fn sample_bytes(&self) -> usize {
+        let [height, width] = self.image_size();
+        height * width * 3
+    }
+}
+
+/// Mean and standard deviation of each channel (red, green, blue) on a scale of 0 to 1: `(x / 255 - mean) / std`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Normalization {
+    pub mean: [f32; 3],
+    pub std: [f32; 3],
+}
+
+impl Default for Normalization {
+    /// That of ImageNet.
+    fn default() -> Self {
+        Self { mean: IMAGENET_MEAN, std: IMAGENET_STD }
+    }
+}
+
+/// Buffers that a worker keeps from one sample to the next.
+#[derive(Default)]
+pub struct Scratch {
+    pub(crate) file: Vec<u8>,
+    pub(crate) pixels: Vec<u8>,
+    pub(crate) resizer: Resizer,
+}
+
+/// Which half of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Split {
+    Train,
+    Val,
+}
+
+impl Split {
+    /// Name, also of the folder: `train` or `val`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Val => "val",
+        }
+    }
+}
+
+impl FromStr for Split {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        match name {
+            "train" => Ok(Self::Train),
+            "val" => Ok(Self::Val),
+            other => Err(DataError::option("split", other, "train or val")),
+        }
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

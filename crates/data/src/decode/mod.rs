@@ -1,0 +1,88 @@
+//! Image files to RGB, the format decided by the content and never by the file's name.
+
+mod jpeg;
+mod png;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use crate::{DataError, DecodeError};
+
+/// Longest side of an image that is accepted.
+pub const MAX_SIDE: u32 = 32_768;
+/// Most pixels of an image that is accepted.
+pub const MAX_PIXELS: u64 = 100_000_000;
+
+/// File formats that can be decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ImageFormat {
+    Jpeg,
+    Png,
+}
+
+/// Colours as stored in a file, before conversion to RGB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ColourMode {
+    Grey,
+    GreyAlpha,
+    Rgb,
+    Rgba,
+    Palette,
+    Cmyk,
+}
+
+/// What an image file holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageInfo {
+    pub width: u32,
+    pub height: u32,
+    pub format: ImageFormat,
+    pub mode: ColourMode,
+}
+
+/// Decodes a JPEG or PNG file into `pixels` `[height, width, 3]`, resizing the vector.
+///
+/// Grey is repeated over the three channels, CMYK and YCCK are converted, alpha is dropped, 16 bits become 8. Colour
+/// profiles and EXIF orientation are not applied. A truncated or damaged file is an error; `pixels` then holds nothing
+/// of use.
+pub fn decode_rgb(bytes: &[u8], pixels: &mut Vec<u8>) -> Result<ImageInfo, DecodeError> {
+    match detect(bytes)? {
+        ImageFormat::Jpeg => jpeg::decode(bytes, pixels),
+        ImageFormat::Png => png::decode(bytes, pixels),
+    }
+}
+
+/// Reads and decodes the file at `path` as [`decode_rgb`] does; `file` is a buffer for its bytes.
+pub fn decode_file(path: &Path, file: &mut Vec<u8>, pixels: &mut Vec<u8>) -> Result<ImageInfo, DataError> {
+    file.clear();
+    let read = File::open(path).and_then(|mut opened| opened.read_to_end(file));
+    read.map_err(DataError::io(path, "read the file"))?;
+    decode_rgb(file, pixels).map_err(|source| DataError::Image { path: path.to_owned(), source })
+}
+
+fn detect(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
+    if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
+        Ok(ImageFormat::Jpeg)
+    } else if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
+        Ok(ImageFormat::Png)
+    } else {
+        Err(DecodeError::UnknownFormat { start: describe_start(bytes) })
+    }
+}
+
+fn describe_start(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "nothing (0 bytes)".into();
+    }
+    let start: Vec<String> = bytes.iter().take(8).map(|byte| format!("{byte:02X}")).collect();
+    start.join(" ")
+}
+
+fn check_dimensions(width: u64, height: u64) -> Result<(), DecodeError> {
+    let side = 1..=u64::from(MAX_SIDE);
+    if side.contains(&width) && side.contains(&height) && width * height <= MAX_PIXELS {
+        return Ok(());
+    }
+    Err(DecodeError::Dimensions { width, height, max_side: MAX_SIDE, max_pixels: MAX_PIXELS })
+}

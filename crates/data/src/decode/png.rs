@@ -1,0 +1,61 @@
+use std::io::Cursor;
+
+use image::codecs::png::PngDecoder;
+use image::{ColorType, DynamicImage, ExtendedColorType, ImageDecoder, ImageError, Limits};
+
+use super::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, check_dimensions};
+use crate::DecodeError;
+
+const HEADER_END: usize = 26;
+const COLOUR_TYPE: usize = 25;
+const PALETTE: u8 = 3;
+
+pub(super) fn decode(bytes: &[u8], pixels: &mut Vec<u8>) -> Result<ImageInfo, DecodeError> {
+    let Some(header) = bytes.get(..HEADER_END) else {
+        return Err(DecodeError::Truncated { format: "PNG", length: bytes.len(), expected: "the image header (IHDR)" });
+    };
+    let (width, height) = (be_u32(&header[16..20]), be_u32(&header[20..24]));
+    check_dimensions(width.into(), height.into())?;
+    let decoder = PngDecoder::with_limits(Cursor::new(bytes), limits()).map_err(|error| damaged(bytes, error))?;
+    let mode = if header[COLOUR_TYPE] == PALETTE { ColourMode::Palette } else { mode(&decoder) };
+    let image = DynamicImage::from_decoder(decoder).map_err(|error| damaged(bytes, error))?;
+    pixels.clear();
+    pixels.extend_from_slice(image.into_rgb8().as_raw());
+    Ok(ImageInfo { width, height, format: ImageFormat::Png, mode })
+}
+
+fn be_u32(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |word, &byte| word << 8 | u32::from(byte))
+}
+
+fn limits() -> Limits {
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(MAX_SIDE);
+    limits.max_image_height = Some(MAX_SIDE);
+    limits.max_alloc = Some(MAX_PIXELS * 8);
+    limits
+}
+
+fn mode(decoder: &PngDecoder<Cursor<&[u8]>>) -> ColourMode {
+    if matches!(decoder.original_color_type(), ExtendedColorType::L1 | ExtendedColorType::L2 | ExtendedColorType::L4) {
+        return ColourMode::Grey;
+    }
+    match decoder.color_type() {
+        ColorType::L8 | ColorType::L16 => ColourMode::Grey,
+        ColorType::La8 | ColorType::La16 => ColourMode::GreyAlpha,
+        ColorType::Rgba8 | ColorType::Rgba16 | ColorType::Rgba32F => ColourMode::Rgba,
+        _ => ColourMode::Rgb,
+    }
+}
+
+fn damaged(bytes: &[u8], error: ImageError) -> DecodeError {
+    if !ends_with_iend(bytes) {
+        let expected = "the end chunk (IEND)";
+        return DecodeError::Truncated { format: "PNG", length: bytes.len(), expected };
+    }
+    DecodeError::Damaged { format: "PNG", offset: None, reason: error.to_string(), expected: "valid PNG chunks" }
+}
+
+fn ends_with_iend(bytes: &[u8]) -> bool {
+    bytes.windows(4).rev().any(|name| name == b"IEND")
+}

@@ -1,0 +1,64 @@
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What is wrong with a data set, and where.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// The system refused an operation on a file or folder.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io { path: PathBuf, action: &'static str, source: io::Error },
+
+    /// A file or folder is not what the data set's layout asks for.
+    #[error("{}: {problem}; expected {expected}", path.display())]
+    Layout { path: PathBuf, problem: String, expected: String },
+
+    /// An image file is damaged or of an unsupported kind.
+    #[error("{}: {source}", path.display())]
+    Image { path: PathBuf, source: DecodeError },
+
+    /// A setting is outside its range.
+    #[error("{name} is {value}, expected {expected}")]
+    Option { name: &'static str, value: String, expected: String },
+
+    /// Bad samples are skipped, and every sample is bad.
+    #[error("none of the {samples} samples can be read; the last one failed with: {last}")]
+    NothingReadable { samples: usize, last: Box<DataError> },
+
+    /// Loading a sample panicked, which is a defect of this program or of a decoder it uses.
+    #[error("sample {index}: loading it panicked: {message}")]
+    Panicked { index: usize, message: String },
+}
+
+impl DataError {
+    pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { path: path.to_owned(), action, source }
+    }
+
+    pub(crate) fn layout(path: &Path, problem: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self::Layout { path: path.to_owned(), problem: problem.into(), expected: expected.into() }
+    }
+
+    pub(crate) fn option(name: &'static str, value: impl ToString, expected: impl Into<String>) -> Self {
+        Self::Option { name, value: value.to_string(), expected: expected.into() }
+    }
+}
+
+/// Why the bytes of an image cannot be decoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    #[error("not an image: the file starts with {start}; expected JPEG (FF D8 FF) or PNG (89 50 4E 47)")]
+    UnknownFormat { start: String },
+
+    #[error("the image is {width}x{height}; expected sides of 1 to {max_side} and at most {max_pixels} pixels")]
+    Dimensions { width: u64, height: u64, max_side: u32, max_pixels: u64 },
+
+    #[error("truncated {format}: the file ends at byte {length}; expected {expected} before its end")]
+    Truncated { format: &'static str, length: usize, expected: &'static str },
+
+    #[error("damaged {format}{}: {reason}; expected {expected}", at(*offset))]
+    Damaged { format: &'static str, offset: Option<u64>, reason: String, expected: &'static str },
+}
+
+fn at(offset: Option<u64>) -> String {
+    offset.map(|offset| format!(" near byte {offset}")).unwrap_or_default()
+}

@@ -1,0 +1,218 @@
+//! Batches from a data set, prepared by worker threads ahead of their use.
+
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::{DataError, Dataset, Position, Sampler};
+use queue::Queue;
+
+/// Samples of one step. The last batch of an epoch may hold fewer than `N` real samples; the rest is zeros.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// `[N, H, W, 3]`.
+    pub images: Vec<u8>,
+    /// `[N]`.
+    pub labels: Vec<i32>,
+    /// How many samples at the front are real.
+    pub real: usize,
+    pub epoch: u32,
+    /// Number of the batch within the epoch.
+    pub index: usize,
+    /// Bad samples that were left out of this batch.
+    pub skipped: Vec<SkippedSample>,
+}
+
+/// A bad sample and the one that took its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SkippedSample {
+    pub index: usize,
+    pub replaced_by: usize,
+    pub reason: String,
+}
+
+/// What to do with a sample that cannot be loaded.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnBadSample {
+    /// Report it in place of its batch and end the loader.
+    #[default]
+    Stop,
+    /// Take the next good sample of the data set instead, and list the bad one.
+    Skip,
+}
+
+impl FromStr for OnBadSample {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        match name {
+            "stop" => Ok(Self::Stop),
+            "skip" => Ok(Self::Skip),
+            other => Err(DataError::option("on-bad-sample", other, "stop or skip")),
+        }
+    }
+}
+
+/// Settings of a [`Loader`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoaderOptions {
+    /// Threads that load samples.
+    pub workers: usize,
+    /// Batches in preparation or waiting to be taken.
+    pub prefetch: usize,
+    /// Seed of the random numbers handed to the data set; they depend on it, the epoch and the sample alone.
+    pub seed: u64,
+    pub on_bad_sample: OnBadSample,
+    /// Where to begin. Nothing before it is loaded.
+    pub start: Position,
+    /// The epoch before which to end.
+    pub end_epoch: u32,
+}
+
+impl LoaderOptions {
+    /// Epochs 0..`epochs` with two batches ahead.
+    pub fn new(workers: usize, seed: u64, epochs: u32) -> Self {
+        let start = Position::default();
+        Self { workers, prefetch: 2, seed, on_bad_sample: OnBadSample::Stop, start, end_epoch: epochs }
+    }
+}
+
+/// What a loader did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LoaderStats {
+    pub batches: u64,
+    pub samples: u64,
+    /// Times that a bad sample was replaced.
+    pub skipped: u64,
+    /// Time the caller spent waiting for batches.
+    pub waited: Duration,
+}
+
+/// Batches in the order of a [`Sampler`], whatever the number of workers.
+///
+/// Dropping it stops and joins the workers.
+pub struct Loader {
+    queue: Arc<Queue>,
+    workers: Vec<JoinHandle<()>>,
+    position: Position,
+    failed: bool,
+    stats: LoaderStats,
+    skipped: BTreeMap<usize, SkippedSample>,
+}
+
+impl Loader {
+    /// Starts the workers. The sampler must have been made for the length of the data set.
+    pub fn new(dataset: Arc<dyn Dataset>, sampler: Sampler, options: LoaderOptions) -> Result<Self, DataError> {
+        check(&sampler, &options)?;
+        let workers = options.workers;
+        let queue = Arc::new(Queue::new(dataset, sampler, options));
+        let spawn = |number| {
+            let queue = Arc::clone(&queue);
+            let thread = thread::Builder::new().name(format!("loader-{number}"));
+            thread.spawn(move || queue.work())
+        };
+        let mut loader = Self {
+            queue: Arc::clone(&queue),
+            workers: Vec::with_capacity(workers),
+            position: options.start,
+            failed: false,
+            stats: LoaderStats::default(),
+            skipped: BTreeMap::new(),
+        };
+        for number in 0..workers {
+            let worker = spawn(number).map_err(DataError::io("loader".as_ref(), "start a worker thread"))?;
+            loader.workers.push(worker);
+        }
+        Ok(loader)
+    }
+
+    /// The next batch of the epoch; `None` once at the end of each epoch, and for ever after the last epoch or an error.
+    pub fn next_batch(&mut self) -> Option<Result<Batch, DataError>> {
+        if self.failed || self.position.epoch >= self.queue.end_epoch() {
+            return None;
+        }
+        if self.position.batch == self.queue.batches() {
+            self.position = Position { epoch: self.position.epoch + 1, batch: 0 };
+            return None;
+        }
+        let start = Instant::now();
+        let result = self.queue.take();
+        self.stats.waited += start.elapsed();
+        match &result {
+            Ok(batch) => self.count(batch),
+            Err(_) => self.fail(),
+        }
+        Some(result)
+    }
+
+    /// Gives the buffers of a batch back for reuse.
+    pub fn recycle(&self, batch: Batch) {
+        self.queue.recycle(batch.images, batch.labels);
+    }
+
+    /// The place of the next batch. At the end of an epoch, until [`Loader::next_batch`] has returned `None`, that is
+    /// one past the epoch's last batch; a loader started there returns `None` first as well.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Batches in an epoch.
+    pub fn batches_per_epoch(&self) -> usize {
+        self.queue.batches()
+    }
+
+    /// Counts and times so far.
+    pub fn stats(&self) -> LoaderStats {
+        self.stats
+    }
+
+    /// Every bad sample left out so far, by index.
+    pub fn skipped(&self) -> impl Iterator<Item = &SkippedSample> {
+        self.skipped.values()
+    }
+
+    fn count(&mut self, batch: &Batch) {
+        self.position.batch += 1;
+        self.stats.batches += 1;
+        self.stats.samples += batch.real as u64;
+        self.stats.skipped += batch.skipped.len() as u64;
+        for sample in &batch.skipped {
+            self.skipped.entry(sample.index).or_insert_with(|| sample.clone());
+        }
+    }
+
+    fn fail(&mut self) {
+        self.failed = true;
+        self.queue.stop();
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.queue.stop();
+        for worker in self.workers.drain(..) {
+            // A worker reports panics of the data set as errors; one of its own has nothing left to report to.
+            let _ = worker.join();
+        }
+    }
+}
+
+fn check(sampler: &Sampler, options: &LoaderOptions) -> Result<(), DataError> {
+    if !(1..=1024).contains(&options.workers) {
+        return Err(DataError::option("loader workers", options.workers, "1 to 1024"));
+    }
+    if options.prefetch == 0 {
+        return Err(DataError::option("prefetched batches", 0, "at least 1"));
+    }
+    if options.start.batch > sampler.batches() {
+        let expected = format!("at most the {} batches of an epoch", sampler.batches());
+        return Err(DataError::option("batch to start from", options.start.batch, expected));
+    }
+    Ok(())
+}

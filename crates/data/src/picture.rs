@@ -1,0 +1,79 @@
+use std::fs;
+use std::io::Cursor;
+use std::path::Path;
+
+use image::codecs::jpeg::JpegEncoder;
+use image::codecs::png::{CompressionType, FilterType, PngEncoder};
+use image::{ExtendedColorType, ImageEncoder, ImageResult};
+
+use crate::DataError;
+
+/// An RGB picture, `pixels` `[height, width, 3]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Picture {
+    pub width: usize,
+    pub height: usize,
+    pub pixels: Vec<u8>,
+}
+
+/// How a picture is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileFormat {
+    Png,
+    /// With a quality of 1 to 100.
+    Jpeg(u8),
+}
+
+impl FileFormat {
+    /// Extension of file names, without the dot.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Png => "png",
+            Self::Jpeg(_) => "jpg",
+        }
+    }
+}
+
+impl Picture {
+    /// A picture of one colour.
+    pub fn filled(width: usize, height: usize, colour: [u8; 3]) -> Self {
+        Self { width, height, pixels: colour.repeat(width * height) }
+    }
+
+    /// Copies `source` with its upper left corner at column `left` and row `top`.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn paste(&mut self, source: &[u8], source_width: usize, left: usize, top: usize) {
+        for (y, row) in source.chunks_exact(source_width * 3).enumerate() {
+            let start = ((top + y) * self.width + left) * 3;
+            self.pixels[start..start + row.len()].copy_from_slice(row);
+        }
+    }
+
+    /// Writes the picture to a file.
+    pub fn write(&self, path: &Path, format: FileFormat) -> Result<(), DataError> {
+        let bytes = self.encode(format).map_err(|error| DataError::Io {
+            path: path.to_owned(),
+            action: "encode the picture",
+            source: std::io::Error::other(error),
+        })?;
+        fs::write(path, bytes).map_err(DataError::io(path, "write the picture"))
+    }
+
+    fn encode(&self, format: FileFormat) -> ImageResult<Vec<u8>> {
+        let mut bytes = Cursor::new(Vec::new());
+        let (width, height, colour) = (self.width as u32, self.height as u32, ExtendedColorType::Rgb8);
+        match format {
+            FileFormat::Png => PngEncoder::new_with_quality(&mut bytes, CompressionType::Fast, FilterType::Adaptive)
+                .write_image(&self.pixels, width, height, colour)?,
+            FileFormat::Jpeg(quality) => JpegEncoder::new_with_quality(&mut bytes, quality.clamp(1, 100)).write_image(
+                &self.pixels,
+                width,
+                height,
+                colour,
+            )?,
+        }
+        Ok(bytes.into_inner())
+    }
+}

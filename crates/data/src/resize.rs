@@ -1,0 +1,75 @@
+use fast_image_resize::images::{CroppedImage, Image, ImageRef};
+use fast_image_resize::{CropBox, FilterType, IntoImageView, PixelType, ResizeAlg, ResizeOptions, Resizer};
+
+/// A rectangle of pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    pub left: u32,
+    pub top: u32,
+    pub width: u32,
+    pub height: u32,
+}
+
+impl Region {
+    /// All of an image.
+    pub fn whole(width: u32, height: u32) -> Self {
+        Self { left: 0, top: 0, width, height }
+    }
+}
+
+/// Crops `region` out of `source` `[height, width, 3]` and resizes it to `target` `[target_height, target_width, 3]`
+/// with an antialiased bilinear (triangle) filter, as Pillow's `crop` followed by `resize(BILINEAR)`.
+///
+/// Nothing outside the region is seen by the filter.
+///
+/// # Panics
+/// If a buffer is too small for its size, a size is zero, or the region leaves the source.
+pub(crate) fn resize_region(
+    resizer: &mut Resizer,
+    source: &[u8],
+    source_size: [u32; 2],
+    region: Region,
+    target: &mut [u8],
+    target_size: [u32; 2],
+) {
+    let source = view(source, source_size);
+    let cropped = CroppedImage::new(&source, region.left, region.top, region.width, region.height);
+    resize(resizer, &cropped.expect("region lies inside the source"), bilinear(), target, target_size);
+}
+
+/// Resizes the part of `source` under `window` (which may cut pixels) to `target`, as Pillow's
+/// `resize(BILINEAR, box=window)`: pixels around the window are seen by the filter.
+///
+/// # Panics
+/// As [`resize_region`].
+pub(crate) fn resize_window(
+    resizer: &mut Resizer,
+    source: &[u8],
+    source_size: [u32; 2],
+    window: CropBox,
+    target: &mut [u8],
+    target_size: [u32; 2],
+) {
+    let options = bilinear().crop(window.left, window.top, window.width, window.height);
+    resize(resizer, &view(source, source_size), options, target, target_size);
+}
+
+fn bilinear() -> ResizeOptions {
+    ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
+}
+
+fn view(pixels: &[u8], [height, width]: [u32; 2]) -> ImageRef<'_> {
+    ImageRef::new(width, height, pixels, PixelType::U8x3).expect("source buffer matches its size")
+}
+
+fn resize(
+    resizer: &mut Resizer,
+    source: &impl IntoImageView,
+    options: ResizeOptions,
+    target: &mut [u8],
+    [height, width]: [u32; 2],
+) {
+    let target = Image::from_slice_u8(width, height, target, PixelType::U8x3);
+    let mut target = target.expect("target buffer matches its size");
+    resizer.resize(source, &mut target, &options).expect("both images are RGB and the window lies inside the source");
+}
