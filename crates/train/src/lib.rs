@@ -4,3 +4,7 @@
 pub mod checkpoint;
 pub mod clock;
 mod number;
+pub mod recipe;
+
+pub use checkpoint::{Checkpoint, CheckpointStore, NamedTensor, load_weights};
+pub use recipe::Recipe;

@@ -1,0 +1,18 @@
+const RECIPES: [(&str, &str); 7] = [
+    ("resnet50-50e", include_str!("../../recipes/resnet50-50e.toml")),
+    ("resnet50-90e", include_str!("../../recipes/resnet50-90e.toml")),
+    ("resnet50-250e", include_str!("../../recipes/resnet50-250e.toml")),
+    ("resnet50-90e-tf1", include_str!("../../recipes/resnet50-90e-tf1.toml")),
+    ("imagenette-small", include_str!("../../recipes/imagenette-small.toml")),
+    ("shapes-quick", include_str!("../../recipes/shapes-quick.toml")),
+    ("cifar", include_str!("../../recipes/cifar.toml")),
+];
+
+/// Names of the recipes that the program carries.
+pub fn builtin_names() -> impl Iterator<Item = &'static str> {
+    RECIPES.iter().map(|(name, _)| *name)
+}
+
+pub(super) fn text(name: &str) -> Option<&'static str> {
+    RECIPES.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}

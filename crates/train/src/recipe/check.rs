@@ -1,0 +1,210 @@
+//! What values a recipe may have.
+
+use super::parse::{ALTERNATIVES, lookup};
+use super::{Per, Recipe, ScheduleKind};
+use std::fmt;
+use toml::{Table, Value};
+
+/// `(path, problem)`
+type Problem = (String, String);
+
+struct Range {
+    low: f64,
+    high: f64,
+    low_excluded: bool,
+    high_excluded: bool,
+}
+
+impl Range {
+    fn contains(&self, value: f64) -> bool {
+        let above = if self.low_excluded { value > self.low } else { value >= self.low };
+        let below = if self.high_excluded { value < self.high } else { value <= self.high };
+        above && below
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let above = if self.low_excluded { "above " } else { "" };
+        let below = if self.high_excluded { "below " } else { "" };
+        write!(f, "{above}{} to {below}{}", self.low, self.high)
+    }
+}
+
+const fn closed(low: f64, high: f64) -> Range {
+    Range { low, high, low_excluded: false, high_excluded: false }
+}
+
+const fn above(low: f64, high: f64) -> Range {
+    Range { low_excluded: true, ..closed(low, high) }
+}
+
+const fn below(low: f64, high: f64) -> Range {
+    Range { high_excluded: true, ..closed(low, high) }
+}
+
+const fn between(low: f64, high: f64) -> Range {
+    Range { low_excluded: true, high_excluded: true, ..closed(low, high) }
+}
+
+const COUNT: f64 = 1e12;
+const BATCH: f64 = 65_536.0;
+const PIXELS: f64 = 8192.0;
+
+/// Ranges of numbers, and of each number in an array.
+const RANGES: [(&str, Range); 38] = [
+    ("model.num_classes", closed(1.0, 1_000_000.0)),
+    ("data.train_samples", closed(1.0, COUNT)),
+    ("data.eval_samples", closed(1.0, COUNT)),
+    ("data.image_size", closed(8.0, PIXELS)),
+    ("data.crop_scale", above(0.0, 1.0)),
+    ("data.crop_ratio", closed(0.01, 100.0)),
+    ("data.flip", closed(0.0, 1.0)),
+    ("data.eval_resize", closed(8.0, PIXELS)),
+    ("data.eval_image_size", closed(8.0, PIXELS)),
+    ("data.mean", closed(0.0, 1.0)),
+    ("data.std", above(0.0, 1.0)),
+    ("data.label_offset", closed(0.0, 1.0)),
+    ("train.batch_size", closed(1.0, BATCH)),
+    ("train.epochs", closed(1.0, 1e6)),
+    ("train.steps", closed(1.0, COUNT)),
+    ("train.seed", closed(0.0, i64::MAX as f64)),
+    ("train.label_smoothing", below(0.0, 1.0)),
+    ("train.mixup_alpha", closed(0.0, 100.0)),
+    ("train.clip_norm", above(0.0, 1e6)),
+    ("train.ema_decay", between(0.0, 1.0)),
+    ("optimizer.momentum", below(0.0, 1.0)),
+    ("optimizer.weight_decay", closed(0.0, 1.0)),
+    ("schedule.base_lr", above(0.0, 1000.0)),
+    ("schedule.lr_per", closed(1.0, 1e6)),
+    ("schedule.warmup_epochs", closed(0.0, 1e6)),
+    ("schedule.end_lr", closed(0.0, 1000.0)),
+    ("schedule.milestones", closed(1.0, 1e6)),
+    ("schedule.gamma", above(0.0, 1.0)),
+    ("precision.loss_scale", closed(1.0, 16_777_216.0)),
+    ("precision.loss_scale_growth_steps", closed(1.0, 1e6)),
+    ("eval.every_epochs", closed(1.0, 1e6)),
+    ("eval.every_steps", closed(1.0, COUNT)),
+    ("eval.batch_size", closed(1.0, BATCH)),
+    ("checkpoint.every_epochs", closed(1.0, 1e6)),
+    ("checkpoint.every_steps", closed(1.0, COUNT)),
+    ("checkpoint.keep", closed(1.0, 10_000.0)),
+    ("loader.workers", closed(0.0, 1024.0)),
+    ("loader.prefetch", closed(1.0, 1024.0)),
+];
+
+/// Checks every number that is there; types are left to deserialisation.
+pub(super) fn ranges(table: &Table) -> Result<(), Problem> {
+    for (path, range) in &RANGES {
+        let Some(value) = lookup(table, path) else { continue };
+        for number in numbers(value) {
+            if !range.contains(number) {
+                return Err(((*path).to_owned(), format!("{value} is not allowed; the range is {range}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn numbers(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Integer(integer) => vec![*integer as f64],
+        Value::Float(float) => vec![*float],
+        Value::Array(items) => items.iter().flat_map(numbers).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Checks what fields say together.
+pub(super) fn combinations(recipe: &Recipe) -> Result<(), Problem> {
+    alternatives(recipe)?;
+    data(recipe)?;
+    schedule(recipe)?;
+    require(
+        recipe.optimizer.momentum > 0.0 || !recipe.optimizer.nesterov,
+        "optimizer.nesterov",
+        "needs a momentum above 0".to_owned(),
+    )
+}
+
+fn alternatives(recipe: &Recipe) -> Result<(), Problem> {
+    let (train, eval, checkpoint) = (&recipe.train, &recipe.eval, &recipe.checkpoint);
+    let given = [
+        (train.epochs.is_some(), train.steps.is_some()),
+        (eval.every_epochs.is_some(), eval.every_steps.is_some()),
+        (checkpoint.every_epochs.is_some(), checkpoint.every_steps.is_some()),
+    ];
+    for ((one, other), given) in ALTERNATIVES.iter().zip(given) {
+        require(given != (true, true), one, format!("only one of {one} and {other} can be given"))?;
+    }
+    require(given[0] != (false, false), "train", "one of train.epochs and train.steps must be given".to_owned())
+}
+
+fn data(recipe: &Recipe) -> Result<(), Problem> {
+    let data = &recipe.data;
+    for (path, [low, high]) in [("data.crop_scale", data.crop_scale), ("data.crop_ratio", data.crop_ratio)] {
+        require(low <= high, path, format!("[{low}, {high}] must be in ascending order"))?;
+    }
+    let (resize, size) = (data.eval_resize, data.eval_image_size);
+    require(resize >= size, "data.eval_resize", format!("{resize} is smaller than data.eval_image_size = {size}"))
+}
+
+fn schedule(recipe: &Recipe) -> Result<(), Problem> {
+    let schedule = &recipe.schedule;
+    let stepwise = schedule.kind == ScheduleKind::Step;
+    let decays = matches!(schedule.kind, ScheduleKind::Linear | ScheduleKind::Cosine);
+    require(
+        stepwise != schedule.milestones.is_empty(),
+        "schedule.milestones",
+        "belongs to schedule.kind = \"step\", and must be given there".to_owned(),
+    )?;
+    require(
+        schedule.milestones.is_sorted_by(|a, b| a < b),
+        "schedule.milestones",
+        format!("{:?} must be in ascending order", schedule.milestones),
+    )?;
+    require(
+        decays || schedule.end_lr == 0.0,
+        "schedule.end_lr",
+        "belongs to schedule.kind = \"linear\" or \"cosine\"".to_owned(),
+    )?;
+    require(
+        !schedule.warmup_in_decay || (decays && schedule.per == Per::Step),
+        "schedule.warmup_in_decay",
+        "needs schedule.kind = \"linear\" or \"cosine\" and schedule.per = \"step\"".to_owned(),
+    )
+}
+
+fn require(holds: bool, path: &str, problem: String) -> Result<(), Problem> {
+    if holds { Ok(()) } else { Err((path.to_owned(), problem)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::builtin;
+
+    #[test]
+    fn every_number_of_a_recipe_has_a_range() {
+        let recipe = Recipe::load("resnet50-250e", &[]).unwrap();
+        let table: Table = recipe.to_toml().parse().unwrap();
+        for (section, fields) in table.iter().filter_map(|(name, value)| Some((name, value.as_table()?))) {
+            for (field, value) in fields.iter().filter(|(_, value)| !numbers(value).is_empty()) {
+                let path = format!("{section}.{field}");
+                assert!(RANGES.iter().any(|(known, _)| *known == path), "{path} = {value} has no range");
+            }
+        }
+    }
+
+    #[test]
+    fn every_range_names_a_field() {
+        for (path, range) in &RANGES {
+            let value = Value::Float(range.high * 2.0 + 1.0);
+            let recipe = Recipe::load(builtin::builtin_names().next().unwrap(), &[]).unwrap();
+            let text = recipe.with_overrides(&[super::super::Override::new(*path, value)]).unwrap_err().to_string();
+            assert!(text.contains(&format!("{path}: ")) && text.contains("the range is"), "{text}");
+            let error = recipe.with_overrides(&[super::super::Override::new(*path, "x")]).unwrap_err().to_string();
+            assert!(error.contains("invalid type"), "{path} is not a field: {error}");
+        }
+    }
+}

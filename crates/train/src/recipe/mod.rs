@@ -1,0 +1,349 @@
+//! Recipes: everything that decides what a training run computes, as typed TOML.
+//!
+//! Fields left out take the defaults below. [`Recipe::to_toml`] writes all of them, so that a resolved recipe says by
+//! itself what was run.
+
+mod builtin;
+mod check;
+mod parse;
+mod schedule;
+
+#[cfg(test)]
+mod tests;
+
+pub use builtin::builtin_names;
+pub use parse::{Override, RecipeError};
+pub use schedule::{Schedule, learning_rate};
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    pub name: String,
+    #[serde(default)]
+    pub description: String,
+    pub model: ModelRecipe,
+    #[serde(default)]
+    pub data: DataRecipe,
+    pub train: TrainRecipe,
+    #[serde(default)]
+    pub optimizer: OptimizerRecipe,
+    pub schedule: ScheduleRecipe,
+    #[serde(default)]
+    pub precision: PrecisionRecipe,
+    #[serde(default)]
+    pub eval: EvalRecipe,
+    #[serde(default)]
+    pub checkpoint: CheckpointRecipe,
+    #[serde(default)]
+    pub loader: LoaderRecipe,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelRecipe {
+    /// A name of the zoo.
+    pub name: String,
+    pub num_classes: u64,
+    #[serde(default)]
+    pub padding: Padding,
+    #[serde(default)]
+    pub stride_in: StrideIn,
+    /// Start the last batch-norm gamma of each residual block at 0 instead of 1.
+    #[serde(default)]
+    pub zero_init_last_gamma: bool,
+    #[serde(default)]
+    pub init: Init,
+}
+
+/// Padding of strided convolutions and pooling.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Padding {
+    /// `(kernel - 1) / 2` on both sides.
+    #[default]
+    Symmetric,
+    /// TensorFlow's `SAME`: at stride 2 the smaller half comes first.
+    Same,
+}
+
+/// The convolution of a bottleneck block that carries the block's stride.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StrideIn {
+    /// ResNet v1.5.
+    #[default]
+    #[serde(rename = "3x3")]
+    Conv3x3,
+    /// ResNet v1.
+    #[serde(rename = "1x1")]
+    Conv1x1,
+}
+
+/// Initial weights of convolutions and of the classifier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Init {
+    /// Convolutions Kaiming normal by fan-in; classifier weight and bias uniform within `1/sqrt(fan_in)`.
+    #[default]
+    Torch,
+    /// Both truncated normal with variance `2/fan_in`; classifier bias zero.
+    VarianceScaling,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DataRecipe {
+    /// A folder, `synthetic` or `shapes`; usually given on the command line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Sizes of data sets that are made on the fly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train_samples: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_samples: Option<u64>,
+    /// Height and width in training, pixels.
+    pub image_size: u64,
+    /// Range of the random crop's area, as a fraction of the image's.
+    pub crop_scale: [f64; 2],
+    /// Range of the random crop's width over its height.
+    pub crop_ratio: [f64; 2],
+    /// Probability of a horizontal flip.
+    pub flip: f64,
+    /// Short side before the centre crop of evaluation, pixels.
+    pub eval_resize: u64,
+    /// Height and width in evaluation, pixels.
+    pub eval_image_size: u64,
+    /// Per channel, of values in `[0, 1]`.
+    pub mean: [f64; 3],
+    pub std: [f64; 3],
+    /// Added to every label; 1 for models whose class 0 is the background.
+    pub label_offset: u64,
+}
+
+impl Default for DataRecipe {
+    fn default() -> Self {
+        Self {
+            source: None,
+            train_samples: None,
+            eval_samples: None,
+            image_size: 224,
+            crop_scale: [0.08, 1.0],
+            crop_ratio: [3.0 / 4.0, 4.0 / 3.0],
+            flip: 0.5,
+            eval_resize: 256,
+            eval_image_size: 224,
+            mean: [0.485, 0.456, 0.406],
+            std: [0.229, 0.224, 0.225],
+            label_offset: 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainRecipe {
+    /// Samples per device and step.
+    pub batch_size: u64,
+    /// Length of the run; exactly one of `epochs` and `steps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    #[serde(default)]
+    pub seed: u64,
+    #[serde(default)]
+    pub label_smoothing: f64,
+    /// Parameter of mixup's Beta(alpha, alpha); 0 for no mixup.
+    #[serde(default)]
+    pub mixup_alpha: f64,
+    /// Largest norm of the whole gradient; absent for no clipping.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+    /// Decay of the averaged weights; absent for none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ema_decay: Option<f64>,
+    /// Leave out the last batch of an epoch if it is not full.
+    #[serde(default = "yes")]
+    pub drop_last: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct OptimizerRecipe {
+    pub kind: OptimizerKind,
+    pub momentum: f64,
+    pub nesterov: bool,
+    /// L2 penalty added to the gradient: `g + weight_decay * w`.
+    pub weight_decay: f64,
+    pub decay_exclude: DecayExclude,
+}
+
+impl Default for OptimizerRecipe {
+    fn default() -> Self {
+        Self {
+            kind: OptimizerKind::Sgd,
+            momentum: 0.9,
+            nesterov: false,
+            weight_decay: 1e-4,
+            decay_exclude: DecayExclude::None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimizerKind {
+    /// `v = momentum * v + g; w = w - lr * v`.
+    #[default]
+    Sgd,
+}
+
+/// Parameters that weight decay leaves alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecayExclude {
+    /// Everything decays.
+    #[default]
+    None,
+    /// Parameters with `bn` in their name; batch-norms that are named otherwise (`downsample.1`) decay.
+    BnSubstring,
+    /// All batch-norm parameters.
+    Bn,
+    /// All batch-norm parameters and all biases.
+    BnAndBias,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScheduleRecipe {
+    pub kind: ScheduleKind,
+    /// Learning rate after warm-up, for `lr_per` samples a step if that is given, else as it is.
+    pub base_lr: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr_per: Option<u64>,
+    /// How often the learning rate changes.
+    #[serde(default)]
+    pub per: Per,
+    #[serde(default)]
+    pub warmup_epochs: f64,
+    /// The TF1 form: warm-up starts from 0 and its steps count as decay, so that the learning rate drops a little where
+    /// warm-up ends.
+    #[serde(default)]
+    pub warmup_in_decay: bool,
+    /// Where `cosine` and `linear` end.
+    #[serde(default)]
+    pub end_lr: f64,
+    /// Epochs at which `step` multiplies the learning rate by `gamma`.
+    #[serde(default)]
+    pub milestones: Vec<u64>,
+    #[serde(default = "tenth")]
+    pub gamma: f64,
+}
+
+fn tenth() -> f64 {
+    0.1
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScheduleKind {
+    Constant,
+    Linear,
+    Cosine,
+    Step,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Per {
+    Epoch,
+    #[default]
+    Step,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PrecisionRecipe {
+    pub compute: Compute,
+    /// First loss scale, used with `fp16`.
+    pub loss_scale: f64,
+    /// Steps without overflow after which the scale doubles; absent for a scale that never changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale_growth_steps: Option<u64>,
+}
+
+impl Default for PrecisionRecipe {
+    fn default() -> Self {
+        Self { compute: Compute::Fp32, loss_scale: 128.0, loss_scale_growth_steps: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Compute {
+    #[default]
+    Fp32,
+    Tf32,
+    Bf16,
+    Fp16,
+}
+
+/// When to evaluate; at the end in any case.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvalRecipe {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_epochs: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_steps: Option<u64>,
+    /// Samples per device and step; absent for the batch size of training.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_size: Option<u64>,
+}
+
+/// When to save; at the end in any case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CheckpointRecipe {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_epochs: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_steps: Option<u64>,
+    /// How many of the newest to keep; the best is kept in addition.
+    pub keep: u64,
+}
+
+impl Default for CheckpointRecipe {
+    fn default() -> Self {
+        Self { every_epochs: None, every_steps: None, keep: 2 }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LoaderRecipe {
+    /// Threads that decode and augment; 0 chooses by the machine. Has no influence on the batches.
+    pub workers: u64,
+    /// Batches made ahead of the step that uses them.
+    pub prefetch: u64,
+    pub on_bad_sample: OnBadSample,
+}
+
+impl Default for LoaderRecipe {
+    fn default() -> Self {
+        Self { workers: 0, prefetch: 2, on_bad_sample: OnBadSample::Stop }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnBadSample {
+    #[default]
+    Stop,
+    Skip,
+}

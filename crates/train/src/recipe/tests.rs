@@ -1,0 +1,142 @@
+use super::*;
+use proptest::prelude::*;
+
+fn load(name: &str, overrides: &[&str]) -> Result<Recipe, String> {
+    let overrides: Result<Vec<Override>, _> = overrides.iter().map(|text| text.parse()).collect();
+    overrides.and_then(|overrides| Recipe::load(name, &overrides)).map_err(|error| error.to_string())
+}
+
+fn error(overrides: &[&str]) -> String {
+    load("resnet50-90e", overrides).unwrap_err()
+}
+
+#[test]
+fn builtins_are_valid_and_round_trip() {
+    for name in builtin_names() {
+        let recipe = Recipe::load(name, &[]).unwrap();
+        assert_eq!(recipe.name, name);
+        assert_eq!(Recipe::from_toml(&recipe.to_toml(), name, &[]).unwrap(), recipe);
+    }
+}
+
+#[test]
+fn published_facts() {
+    let recipe = load("resnet50-90e", &[]).unwrap();
+    assert_eq!(recipe.optimizer.weight_decay, 1.0 / 32768.0);
+    assert_eq!(recipe.schedule.resolve(2048).peak_lr, 2.048);
+    assert_eq!(recipe.data, DataRecipe::default());
+    assert_eq!(load("resnet50-250e", &[]).unwrap().train.mixup_alpha, 0.2);
+
+    let tf1 = load("resnet50-90e-tf1", &[]).unwrap();
+    assert_eq!((tf1.model.num_classes, tf1.data.label_offset), (1001, 1));
+    assert_eq!(tf1.data.mean.map(|mean| (mean * 25_500.0).round()), [12_368.0, 11_628.0, 10_353.0]);
+    assert_eq!(tf1.precision.loss_scale_growth_steps, None);
+}
+
+#[test]
+fn overrides_are_typed() {
+    let recipe = load(
+        "resnet50-90e",
+        &[
+            "train.batch_size=32",
+            "schedule.base_lr=1",
+            "schedule.kind=linear",
+            "data.crop_scale=[0.25, 1]",
+            "optimizer.nesterov = true",
+            "data.source=/data/2012",
+            "name=mine",
+        ],
+    )
+    .unwrap();
+    assert_eq!((recipe.train.batch_size, recipe.schedule.base_lr), (32, 1.0));
+    assert_eq!((recipe.schedule.kind, recipe.data.crop_scale), (ScheduleKind::Linear, [0.25, 1.0]));
+    assert_eq!((recipe.optimizer.nesterov, recipe.data.source.as_deref()), (true, Some("/data/2012")));
+    assert_eq!(recipe.name, "mine");
+}
+
+#[test]
+fn steps_replace_epochs_and_empty_means_default() {
+    let recipe =
+        load("resnet50-90e", &["train.steps=500", "checkpoint.every_steps=100", "optimizer.momentum="]).unwrap();
+    assert_eq!((recipe.train.epochs, recipe.train.steps), (None, Some(500)));
+    assert_eq!((recipe.checkpoint.every_epochs, recipe.checkpoint.every_steps), (None, Some(100)));
+    assert_eq!(recipe.optimizer.momentum, 0.9);
+    let recipe = recipe.with_overrides(&[Override::new("train.epochs", 3)]).unwrap();
+    assert_eq!((recipe.train.epochs, recipe.train.steps), (Some(3), None));
+}
+
+#[test]
+fn mistakes_get_one_message_with_field_value_and_range() {
+    let cases = [
+        (&["train.batch_size=-4"][..], "train.batch_size: -4 is not allowed; the range is 1 to 65536"),
+        (&["data.image_size=0"], "data.image_size: 0 is not allowed; the range is 8 to 8192"),
+        (&["optimizer.momentum=1.0"], "optimizer.momentum: 1.0 is not allowed; the range is 0 to below 1"),
+        (&["train.ema_decay=0"], "train.ema_decay: 0 is not allowed; the range is above 0 to below 1"),
+        (&["schedule.base_lr=nan"], "schedule.base_lr: nan is not allowed; the range is above 0 to 1000"),
+        (&["data.std=[0.2, 0.0, 0.2]"], "data.std: [0.2, 0.0, 0.2] is not allowed; the range is above 0 to 1"),
+        (&["train.batch_size=many"], "train.batch_size: invalid type: string \"many\", expected u64"),
+        (&["train.batch_size=1.5"], "train.batch_size: invalid type: floating point `1.5`, expected u64"),
+        (&["data.crop_scale=[0.5]"], "data.crop_scale: invalid length 1, expected an array of length 2"),
+        (&["data.crop_scale=[0.5, 0.1]"], "data.crop_scale: [0.5, 0.1] must be in ascending order"),
+        (&["data.eval_resize=200"], "data.eval_resize: 200 is smaller than data.eval_image_size = 224"),
+        (&["schedule.milestones=[30]"], "schedule.milestones: belongs to schedule.kind = \"step\""),
+        (&["schedule.kind=step", "schedule.milestones=[60, 30]"], "[60, 30] must be in ascending order"),
+        (&["schedule.warmup_in_decay=true"], "schedule.warmup_in_decay: needs"),
+        (&["train.epochs="], "train: one of train.epochs and train.steps must be given"),
+        (&["model.name="], "model: missing field `name`"),
+    ];
+    for (overrides, expected) in cases {
+        let text = error(overrides);
+        assert!(text.starts_with("recipe resnet50-90e: ") && text.contains(expected), "{text}\nexpected {expected}");
+    }
+}
+
+#[test]
+fn unknown_names_come_with_the_closest() {
+    let cases = [
+        (&["train.batch_sise=4"][..], "unknown field `batch_sise`", "(did you mean `batch_size`?)"),
+        (&["shedule.base_lr=4"], "unknown field `shedule`", "(did you mean `schedule`?)"),
+        (&["schedule.kind=cosin"], "schedule.kind: unknown variant `cosin`", "(did you mean `cosine`?)"),
+        (&["model.padding=SAME"], "unknown variant `SAME`, expected `symmetric` or `same`", ""),
+    ];
+    for (overrides, problem, hint) in cases {
+        let text = error(overrides);
+        assert!(text.contains(problem) && text.contains(hint), "{text}\nexpected {problem} {hint}");
+    }
+    let text = load("resnet50-9e", &[]).unwrap_err();
+    assert!(text.starts_with("no recipe `resnet50-9e` (did you mean `resnet50-90e`?)"), "{text}");
+    assert!(!load("zzzzzzzzzzzzz", &[]).unwrap_err().contains("did you mean"));
+}
+
+#[test]
+fn malformed_input_is_located() {
+    for text in ["train.epochs", "=3", ".a=1"] {
+        assert!(error(&[text]).contains("is not of the form section.field=value"));
+    }
+    let text = Recipe::from_toml("name = \"a\"\n[train\n", "mine.toml", &[]).unwrap_err().to_string();
+    assert!(text.starts_with("recipe mine.toml: ") && text.contains("line 2"), "{text}");
+    let both = Recipe::load("cifar", &[]).unwrap().to_toml().replace("epochs = 200", "epochs = 200\nsteps = 10");
+    let text = Recipe::from_toml(&both, "both", &[]).unwrap_err().to_string();
+    assert!(text.contains("only one of train.epochs and train.steps can be given"), "{text}");
+}
+
+proptest! {
+    #[test]
+    fn any_override_is_an_answer_not_a_panic(text in "[a-z.=_0-9\\[\\]\"{} -]{0,40}") {
+        if let Ok(item) = text.parse::<Override>() {
+            let _ = Recipe::load("cifar", &[item]);
+        }
+    }
+
+    #[test]
+    fn numbers_survive_the_round_trip(lr in 1e-300_f64..1000.0, decay in 0.0_f64..1.0, seed in 0..i64::MAX) {
+        let overrides = [
+            Override::new("schedule.base_lr", lr),
+            Override::new("optimizer.weight_decay", decay),
+            Override::new("train.seed", seed),
+        ];
+        let recipe = Recipe::load("cifar", &overrides).unwrap();
+        prop_assert_eq!((recipe.schedule.base_lr, recipe.optimizer.weight_decay), (lr, decay));
+        prop_assert_eq!(Recipe::from_toml(&recipe.to_toml(), "again", &[]).unwrap(), recipe);
+    }
+}
