@@ -1,1 +1,23 @@
+//! The model zoo: graphs of known networks, their counts and the names of their published weights.
+#![forbid(unsafe_code)]
 
+pub mod classifier;
+pub mod resnet;
+pub mod resnet_cifar;
+pub mod weights;
+pub mod zoo;
+
+pub use classifier::{InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
+pub use weights::{ExternalTensor, WeightsError, load_into};
+pub use zoo::{Architecture, ModelSpec, Summary, ZOO, find};
+
+/// What can be wrong with a request for a model.
+#[derive(Clone, Debug, thiserror::Error, PartialEq)]
+pub enum ModelError {
+    #[error("there is no model `{name}`; there are {known}")]
+    Unknown { name: String, known: String },
+    #[error("{setting} is {value}; {allowed}")]
+    Setting { setting: &'static str, value: String, allowed: &'static str },
+    #[error(transparent)]
+    Graph(#[from] bessemer_ir::GraphError),
+}

@@ -1,0 +1,241 @@
+//! Image classifiers: options, and the graphs of a step around any network of the zoo.
+
+use crate::resnet::StrideIn;
+use crate::zoo::Architecture;
+use crate::{ModelError, resnet, resnet_cifar};
+use bessemer_ir::ops::Op;
+use bessemer_ir::ops::index::Gather;
+use bessemer_ir::{DType, Graph, Value};
+use bessemer_nn::loss::cross_entropy;
+use bessemer_nn::preprocess::{mix, normalise};
+use bessemer_nn::train_step::build_sgd_step;
+use bessemer_nn::{
+    Builder, Conv, Fan, Init, Linear, Mixup, Mode, Padding, ParamSpec, PixelScale, Result, Targets, TrainConfig,
+};
+
+/// What the feed `images` holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum InputFormat {
+    /// `u8[N, H, W, 3]`, normalised in the graph.
+    Bytes(PixelScale),
+    /// `f32[N, H, W, 3]`, normalised already.
+    Normalised,
+}
+
+/// Whose initial distributions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InitScheme {
+    /// Convolutions normal of variance `2 / fan`; classifier uniform in `±1 / sqrt(inputs)`, with its bias.
+    #[default]
+    Torch,
+    /// Convolutions and classifier truncated normal of variance `2 / fan`; no bias at first.
+    TensorFlow,
+}
+
+/// Variants of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelOptions {
+    /// `[H, W]`
+    pub image_size: [usize; 2],
+    pub input: InputFormat,
+    pub num_classes: usize,
+    /// Channels of the first convolution.
+    pub base_width: usize,
+    pub padding: Padding,
+    pub stride_in: StrideIn,
+    pub init: InitScheme,
+    /// What the variance of initial weights is divided by.
+    pub fan: Fan,
+    /// Whether the last scale of each residual branch starts at 0.
+    pub zero_init_last_gamma: bool,
+}
+
+impl ModelOptions {
+    pub(crate) fn conv(&self, channels: usize, kernel: usize, stride: usize) -> Conv {
+        let init = match self.init {
+            InitScheme::Torch => Init::KaimingNormal(self.fan),
+            InitScheme::TensorFlow => Init::TruncatedNormal(self.fan),
+        };
+        Conv { channels, kernel, stride, padding: self.padding, init }
+    }
+
+    pub(crate) fn last_gamma(&self) -> Init {
+        if self.zero_init_last_gamma { Init::Zeros } else { Init::Ones }
+    }
+
+    fn classifier(&self, inputs: usize) -> Linear {
+        match self.init {
+            InitScheme::Torch => Linear::uniform(inputs, self.num_classes),
+            InitScheme::TensorFlow => {
+                Linear { outputs: self.num_classes, weight: Init::TruncatedNormal(self.fan), bias: Init::Zeros }
+            }
+        }
+    }
+}
+
+/// How the shares of mixed samples are fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MixupWeight {
+    /// One for the batch, `f32[]`.
+    Batch,
+    /// One for each sample, `f32[N]`.
+    Sample,
+}
+
+/// The loss of a training step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LossOptions {
+    pub label_smoothing: f64,
+    /// Adds the feeds `mixup_order`, `i32[N]`, and `mixup_weight`. Sample `i`, image and label, becomes `weight` of itself and
+    /// `1 - weight` of sample `mixup_order[i]`.
+    pub mixup: Option<MixupWeight>,
+}
+
+/// A graph and the tensors it keeps.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub graph: Graph,
+    pub specs: Vec<ParamSpec>,
+}
+
+impl Model {
+    /// Forward pass of a batch. Feed: `images`. Output: `logits`, `f32[N, num_classes]`.
+    ///
+    /// # Errors
+    /// [`ModelError::Setting`] where an option is out of range, [`ModelError::Graph`] where the image is too small.
+    pub fn infer(
+        architecture: Architecture,
+        options: &ModelOptions,
+        batch: usize,
+    ) -> std::result::Result<Model, ModelError> {
+        check(architecture, options, batch)?;
+        let mut b = Builder::new(Mode::Infer);
+        let images = feed_images(&mut b, options, batch)?;
+        let images = normalised(&mut b, images, options)?;
+        logits(&mut b, images, architecture, options)?;
+        let (graph, specs) = b.finish();
+        Ok(Model { graph, specs })
+    }
+
+    /// A whole training step. Feeds: `images`, `labels` (`i32[N]`) and those of mixup. Outputs: `logits`, `loss`, `lr` and,
+    /// if asked for, `grad_norm`.
+    ///
+    /// # Errors
+    /// As [`Model::infer`].
+    pub fn train(
+        architecture: Architecture,
+        options: &ModelOptions,
+        loss: &LossOptions,
+        train: &TrainConfig,
+        batch: usize,
+    ) -> std::result::Result<Model, ModelError> {
+        let (mut b, loss) = forward_loss(architecture, options, loss, batch)?;
+        build_sgd_step(&mut b, loss, train)?;
+        let (graph, specs) = b.finish();
+        Ok(Model { graph, specs })
+    }
+}
+
+/// The part of a training step before the backward pass, and its loss `f32[]`.
+///
+/// # Errors
+/// As [`Model::infer`].
+pub fn forward_loss(
+    architecture: Architecture,
+    options: &ModelOptions,
+    loss: &LossOptions,
+    batch: usize,
+) -> std::result::Result<(Builder, Value), ModelError> {
+    check(architecture, options, batch)?;
+    let mut b = Builder::new(Mode::Train);
+    let mut images = feed_images(&mut b, options, batch)?;
+    let mut targets = Targets::new(b.feed("labels", DType::I32, [batch])?);
+    if let Some(weight) = loss.mixup {
+        (images, targets) = mixed(&mut b, images, targets.labels, weight)?;
+    }
+    let images = normalised(&mut b, images, options)?;
+    let logits = logits(&mut b, images, architecture, options)?;
+    let loss = b.scope("loss", |b| cross_entropy(&mut b.graph, logits, &targets, loss.label_smoothing))?;
+    Ok((b, loss))
+}
+
+fn check(architecture: Architecture, options: &ModelOptions, batch: usize) -> std::result::Result<(), ModelError> {
+    let [height, width] = options.image_size;
+    for (setting, value) in [
+        ("batch_size", batch),
+        ("num_classes", options.num_classes),
+        ("base_width", options.base_width),
+        ("image height", height),
+        ("image width", width),
+    ] {
+        if value == 0 {
+            return Err(ModelError::Setting { setting, value: value.to_string(), allowed: "it must be at least 1" });
+        }
+    }
+    if matches!(architecture, Architecture::ResNetCifar { .. }) && !options.base_width.is_multiple_of(2) {
+        let value = options.base_width.to_string();
+        return Err(ModelError::Setting { setting: "base_width", value, allowed: "it must be even here" });
+    }
+    Ok(())
+}
+
+fn feed_images(b: &mut Builder, options: &ModelOptions, batch: usize) -> Result<Value> {
+    let [height, width] = options.image_size;
+    let dtype = match options.input {
+        InputFormat::Bytes(_) => DType::U8,
+        InputFormat::Normalised => DType::F32,
+    };
+    b.feed("images", dtype, [batch, height, width, 3])
+}
+
+/// Mixes images and labels as the order says. The images are `f32` then.
+fn mixed(b: &mut Builder, images: Value, labels: Value, weight: MixupWeight) -> Result<(Value, Targets)> {
+    let batch = b.graph.shape(labels).elements();
+    let order = b.feed("mixup_order", DType::I32, [batch])?;
+    let weight = match weight {
+        MixupWeight::Batch => b.feed("mixup_weight", DType::F32, [])?,
+        MixupWeight::Sample => b.feed("mixup_weight", DType::F32, [batch])?,
+    };
+    b.scope("mixup", |b| {
+        let g = &mut b.graph;
+        let others = g.add1(Gather, &[images, order])?;
+        let second = g.add1(Gather, &[labels, order])?;
+        let (first, others) = (g.cast(images, DType::F32)?, g.cast(others, DType::F32)?);
+        let images = mix(g, first, others, weight)?;
+        Ok((images, Targets { labels, mixup: Some(Mixup { labels: second, weight }) }))
+    })
+}
+
+fn normalised(b: &mut Builder, images: Value, options: &ModelOptions) -> Result<Value> {
+    match options.input {
+        InputFormat::Bytes(scale) => b.scope("normalise", |b| normalise(&mut b.graph, images, &scale)),
+        InputFormat::Normalised => Ok(images),
+    }
+}
+
+/// The network; its result is the output `logits`.
+fn logits(b: &mut Builder, images: Value, architecture: Architecture, options: &ModelOptions) -> Result<Value> {
+    let (features, name) = match architecture {
+        Architecture::ResNet { block, depths } => (resnet::features(b, images, block, depths, options)?, "fc"),
+        Architecture::ResNetCifar { depth } => (resnet_cifar::features(b, images, depth, options)?, "linear"),
+    };
+    let inputs = b.graph.shape(features).cols();
+    let logits = b.linear(name, features, options.classifier(inputs))?;
+    b.graph.output("logits", logits);
+    Ok(logits)
+}
+
+/// Arithmetic of convolutions and matrix products, a multiply-add counted as two: the number that papers give as FLOPs.
+pub fn flops(graph: &Graph) -> u64 {
+    let counted =
+        |op: &Op| matches!(op, Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_) | Op::Matmul(_));
+    graph
+        .nodes()
+        .iter()
+        .filter(|node| counted(&node.op))
+        .map(|node| {
+            let inputs: Vec<_> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
+            node.op.rule().cost(&inputs, &node.outputs).flops
+        })
+        .sum()
+}

@@ -1,0 +1,42 @@
+//! ResNets for CIFAR-10: He, Zhang, Ren, Sun: "Deep residual learning for image recognition", 2015, section 4.2, with
+//! shortcuts without weights (option A).
+
+use crate::classifier::ModelOptions;
+use crate::resnet::basic_branch;
+use bessemer_ir::Value;
+use bessemer_nn::{BatchNorm, Builder, Result};
+
+/// Everything below the classifier: `[N, H, W, 3]` to `[N, C]`. Three stages of `depth` basic blocks each.
+pub(crate) fn features(b: &mut Builder, images: Value, depth: usize, options: &ModelOptions) -> Result<Value> {
+    let width = options.base_width;
+    let x = b.conv2d("conv1", images, options.conv(width, 3, 1))?;
+    let x = b.batch_norm("bn1", x, BatchNorm::default())?;
+    let mut x = b.graph.relu(x)?;
+    for stage in 0..3 {
+        let name = format!("layer{}", stage + 1);
+        x = b.scope(&name, |b| layer(b, x, depth, width << stage, options))?;
+    }
+    b.scope("avgpool", |b| b.global_avg_pool(x))
+}
+
+/// Blocks of one width; the first halves the image if the width grows.
+fn layer(b: &mut Builder, mut x: Value, depth: usize, width: usize, options: &ModelOptions) -> Result<Value> {
+    for index in 0..depth {
+        let stride = if b.graph.shape(x).cols() == width { 1 } else { 2 };
+        x = b.scope(&index.to_string(), |b| {
+            let branch = basic_branch(b, x, width, stride, options)?;
+            let shortcut = if stride == 1 { x } else { subsample(b, x, width)? };
+            let sum = b.graph.add_(branch, shortcut)?;
+            b.graph.relu(sum)
+        })?;
+    }
+    Ok(x)
+}
+
+/// Every second pixel, and as many channels of zeros before as after, `width` in all.
+fn subsample(b: &mut Builder, x: Value, width: usize) -> Result<Value> {
+    let shape = b.graph.shape(x).clone();
+    let pixels = b.graph.slice(x, &[0; 4], &shape, &[1, 2, 2, 1])?;
+    let zeros = [0, 0, 0, (width - shape.cols()) / 2];
+    b.graph.pad(pixels, &zeros, &zeros)
+}

@@ -1,0 +1,171 @@
+//! Published weights: names and strict loading.
+
+use bessemer_ir::Shape;
+use bessemer_nn::ParamSpec;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+/// A tensor of a file of weights, in PyTorch's layouts (convolutions `[CO, CI, KH, KW]`, linear layers `[out, in]`).
+#[derive(Clone, Copy, Debug)]
+pub struct ExternalTensor<'a> {
+    pub name: &'a str,
+    pub shape: &'a [usize],
+    pub data: &'a [f32],
+}
+
+/// All that keeps a file of weights from fitting a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+#[error("the weights do not fit the model:{}", describe(self))]
+pub struct WeightsError {
+    /// Tensors of the model that the file lacks.
+    pub missing: Vec<String>,
+    /// Tensors of the file that the model lacks, as the file names them.
+    pub unknown: Vec<String>,
+    /// Tensors that the file has twice, under two names.
+    pub repeated: Vec<String>,
+    /// Name, shape in the file, shape in the model.
+    pub misshapen: Vec<(String, Shape, Shape)>,
+}
+
+fn describe(error: &WeightsError) -> String {
+    let mut text = String::new();
+    let lists = [("missing", &error.missing), ("unknown", &error.unknown), ("there twice", &error.repeated)];
+    for (what, names) in lists {
+        if !names.is_empty() {
+            let _ = write!(text, "\n  {what}: {}", names.join(", "));
+        }
+    }
+    for (name, found, wanted) in &error.misshapen {
+        let _ = write!(text, "\n  `{name}` is {found} in the file and {wanted} in the model");
+    }
+    text
+}
+
+/// The name used here for a tensor named by torchvision, timm (the same), NVIDIA's PyTorch recipes (`layers.0` for
+/// `layer1`), or any of them behind `module.`.
+pub fn canonical_name(name: &str) -> String {
+    let name = name.strip_prefix("module.").unwrap_or(name);
+    let renumbered = name.strip_prefix("layers.").and_then(|rest| {
+        let (index, rest) = rest.split_once('.')?;
+        Some(format!("layer{}.{rest}", index.parse::<usize>().ok()?.checked_add(1)?))
+    });
+    renumbered.unwrap_or_else(|| name.to_string())
+}
+
+/// Whether a file may hold the tensor without any model wanting it: PyTorch's count of batches.
+fn is_ignored(name: &str) -> bool {
+    name == "num_batches_tracked" || name.ends_with(".num_batches_tracked")
+}
+
+/// Matches the tensors of a file with those of a model, all of them, and brings them into the order of the graph.
+///
+/// # Errors
+/// Lists every tensor that is missing, unknown, there twice or of another shape.
+///
+/// # Panics
+/// If the data of a tensor does not fill its shape.
+pub fn load_into<'a>(
+    specs: &'a [ParamSpec],
+    tensors: &[ExternalTensor<'_>],
+) -> Result<Vec<(&'a ParamSpec, Vec<f32>)>, WeightsError> {
+    let wanted: Vec<&ParamSpec> = specs.iter().filter(|spec| spec.kind.is_model()).collect();
+    let positions: HashMap<&str, usize> = wanted.iter().enumerate().map(|(i, spec)| (spec.name.as_str(), i)).collect();
+    let mut loaded: Vec<Option<Vec<f32>>> = vec![None; wanted.len()];
+    let mut seen = vec![false; wanted.len()];
+    let mut error = WeightsError::default();
+    for tensor in tensors.iter().filter(|tensor| !is_ignored(tensor.name)) {
+        let Some(&position) = positions.get(canonical_name(tensor.name).as_str()) else {
+            error.unknown.push(tensor.name.to_string());
+            continue;
+        };
+        let spec = wanted[position];
+        if seen[position] {
+            error.repeated.push(spec.name.clone());
+            continue;
+        }
+        seen[position] = true;
+        let shape = spec.external_shape();
+        if shape.dims() == tensor.shape {
+            loaded[position] = Some(spec.from_external(tensor.data));
+        } else {
+            error.misshapen.push((spec.name.clone(), tensor.shape.into(), shape));
+        }
+    }
+    error.missing = wanted.iter().zip(&seen).filter(|&(_, &seen)| !seen).map(|(spec, _)| spec.name.clone()).collect();
+    if error != WeightsError::default() {
+        return Err(error);
+    }
+    Ok(wanted.into_iter().zip(loaded.into_iter().flatten()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_nn::{Builder, Init, Mode};
+
+    fn specs() -> Vec<ParamSpec> {
+        let mut b = Builder::new(Mode::Infer);
+        b.kernel("layer1.0.conv1.weight", [1, 1, 2, 3], Init::Zeros).expect("a new name");
+        b.bias("fc.bias", 2, Init::Zeros).expect("a new name");
+        b.specs().to_vec()
+    }
+
+    const CONV: [f32; 6] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0];
+
+    fn tensor<'a>(name: &'a str, shape: &'a [usize], data: &'a [f32]) -> ExternalTensor<'a> {
+        ExternalTensor { name, shape, data }
+    }
+
+    #[test]
+    fn names_of_other_suites() {
+        for name in ["layer1.0.conv1.weight", "layers.0.0.conv1.weight", "module.layers.0.0.conv1.weight"] {
+            assert_eq!(canonical_name(name), "layer1.0.conv1.weight");
+        }
+        assert_eq!(canonical_name("module.fc.bias"), "fc.bias");
+        assert_eq!(canonical_name("layers.norm.weight"), "layers.norm.weight");
+    }
+
+    #[test]
+    fn tensors_come_in_the_order_of_the_graph() {
+        let specs = specs();
+        let loaded = load_into(
+            &specs,
+            &[
+                tensor("module.fc.bias", &[2], &[7.0, 8.0]),
+                tensor("bn1.num_batches_tracked", &[], &[3.0]),
+                tensor("module.layers.0.0.conv1.weight", &[3, 2, 1, 1], &CONV),
+            ],
+        )
+        .expect("all tensors are there");
+        assert_eq!(loaded[0].0.name, "layer1.0.conv1.weight");
+        assert_eq!(loaded[0].1, [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]);
+        assert_eq!(loaded[1].1, [7.0, 8.0]);
+    }
+
+    #[test]
+    fn all_problems_are_listed_at_once() {
+        let specs = specs();
+        let error = load_into(
+            &specs,
+            &[tensor("layer1.0.conv1.weight", &[2, 3, 1, 1], &CONV), tensor("head.bias", &[2], &[7.0, 8.0])],
+        )
+        .expect_err("nothing fits");
+        assert_eq!(error.missing, ["fc.bias"]);
+        assert_eq!(error.unknown, ["head.bias"]);
+        assert_eq!(error.misshapen, [("layer1.0.conv1.weight".to_string(), [2, 3, 1, 1].into(), [3, 2, 1, 1].into())]);
+        let text = error.to_string();
+        for part in ["missing: fc.bias", "unknown: head.bias", "is [2, 3, 1, 1] in the file and [3, 2, 1, 1] in"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn one_tensor_under_two_names() {
+        let specs = specs();
+        let bias = tensor("fc.bias", &[2], &[7.0, 8.0]);
+        let conv = tensor("layer1.0.conv1.weight", &[3, 2, 1, 1], &CONV);
+        let twice = ExternalTensor { name: "module.fc.bias", ..bias };
+        let error = load_into(&specs, &[bias, conv, twice]).expect_err("one tensor is there twice");
+        assert_eq!(error, WeightsError { repeated: vec!["fc.bias".to_string()], ..WeightsError::default() });
+    }
+}
