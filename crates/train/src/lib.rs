@@ -3,8 +3,10 @@
 
 pub mod checkpoint;
 pub mod clock;
+pub mod events;
 mod number;
 pub mod recipe;
 
 pub use checkpoint::{Checkpoint, CheckpointStore, NamedTensor, load_weights};
+pub use events::{Event, EventBody};
 pub use recipe::Recipe;

@@ -1,0 +1,152 @@
+use super::{Event, VERSION};
+use serde::Deserialize;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum EventError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: another process is writing this run", path.display())]
+    InUse { path: PathBuf },
+    #[error("{}: line {line}: {problem}", path.display())]
+    Line { path: PathBuf, line: usize, problem: String },
+}
+
+/// Appends events to a file, each as one whole line handed to the system at once. Holds a lock on the file.
+#[derive(Debug)]
+pub struct EventWriter {
+    file: File,
+    path: PathBuf,
+}
+
+/// What an [`EventWriter::resume`] found.
+#[derive(Debug)]
+pub struct Resumed {
+    pub writer: EventWriter,
+    /// The events that stay, in order.
+    pub kept: Vec<Event>,
+    /// Events after the resumed step that were dropped; they will be written again.
+    pub dropped: usize,
+    /// Lines that are not events (by number, from 1) and were dropped.
+    pub damaged: Vec<usize>,
+}
+
+impl EventWriter {
+    /// Starts a file that must not exist.
+    ///
+    /// # Errors
+    /// A file that exists already or cannot be created.
+    pub fn create(path: &Path) -> Result<Self, EventError> {
+        let file = OpenOptions::new().append(true).create_new(true).open(path).map_err(at(path))?;
+        Self::lock(file, path)
+    }
+
+    /// Continues a file from a checkpoint: a line cut short and events after `step` are removed.
+    ///
+    /// # Errors
+    /// A file that another process writes, or that cannot be read or replaced.
+    pub fn resume(path: &Path, step: u64) -> Result<Resumed, EventError> {
+        let old = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(at(path))?;
+        let old = Self::lock(old, path)?;
+        let (mut kept, mut dropped, mut damaged) = (Vec::new(), 0, Vec::new());
+        for (index, line) in BufReader::new(&old.file).split(b'\n').enumerate() {
+            match serde_json::from_slice::<Event>(&line.map_err(at(path))?) {
+                Ok(event) if event.header.step.is_none_or(|other| other <= step) => kept.push(event),
+                Ok(_) => dropped += 1,
+                Err(_) => damaged.push(index + 1),
+            }
+        }
+        let writer = Self::rewrite(path, &kept)?;
+        Ok(Resumed { writer, kept, dropped, damaged })
+    }
+
+    /// Appends one event and returns its line, without the line end.
+    ///
+    /// # Errors
+    /// A full disk or another failure to write.
+    pub fn write(&mut self, event: &Event) -> Result<String, EventError> {
+        let mut line = to_line(event);
+        self.file.write_all(line.as_bytes()).map_err(at(&self.path))?;
+        line.pop();
+        Ok(line)
+    }
+
+    /// Returns when everything written is durable.
+    ///
+    /// # Errors
+    /// A failure to write.
+    pub fn sync(&self) -> Result<(), EventError> {
+        self.file.sync_data().map_err(at(&self.path))
+    }
+
+    /// Replaces the file at once by one that holds `events`.
+    fn rewrite(path: &Path, events: &[Event]) -> Result<Self, EventError> {
+        let beside = path.with_extension("jsonl.new");
+        let file = File::create(&beside).map_err(at(&beside))?;
+        let writer = Self::lock(file, path)?;
+        let mut buffer = BufWriter::new(&writer.file);
+        let written = events.iter().try_for_each(|event| buffer.write_all(to_line(event).as_bytes()));
+        written.and_then(|()| buffer.flush()).map_err(at(&beside))?;
+        drop(buffer);
+        writer.file.sync_all().map_err(at(&beside))?;
+        fs::rename(&beside, path).map_err(at(path))?;
+        Ok(writer)
+    }
+
+    fn lock(file: File, path: &Path) -> Result<Self, EventError> {
+        match file.try_lock() {
+            Ok(()) => Ok(Self { file, path: path.to_owned() }),
+            Err(TryLockError::WouldBlock) => Err(EventError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(EventError::Io { path: path.to_owned(), source }),
+        }
+    }
+}
+
+/// All events of a file. A last line without its end is still being written and is left out.
+///
+/// # Errors
+/// An unreadable file; a line that is not an event of a version this program knows, by number.
+pub fn read_events(path: &Path) -> Result<Vec<Event>, EventError> {
+    let mut reader = BufReader::new(File::open(path).map_err(at(path))?);
+    let mut events = Vec::new();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        reader.read_until(b'\n', &mut line).map_err(at(path))?;
+        if line.last() != Some(&b'\n') {
+            return Ok(events);
+        }
+        let event = parse(&line).map_err(|problem| EventError::Line {
+            path: path.to_owned(),
+            line: events.len() + 1,
+            problem,
+        })?;
+        events.push(event);
+    }
+}
+
+fn parse(line: &[u8]) -> Result<Event, String> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        v: u32,
+    }
+    let not_valid = |error: serde_json::Error| format!("not an event: {error}");
+    let Versioned { v } = serde_json::from_slice(line).map_err(not_valid)?;
+    if v != VERSION {
+        return Err(format!("event format {v}; this program reads format {VERSION}"));
+    }
+    serde_json::from_slice(line).map_err(not_valid)
+}
+
+fn to_line(event: &Event) -> String {
+    let mut line = serde_json::to_string(event).expect("events have string keys and finite numbers");
+    line.push('\n');
+    line
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> EventError {
+    let path = path.to_owned();
+    move |source| EventError::Io { path: path.clone(), source }
+}
