@@ -36,9 +36,12 @@ impl Window {
         if kernel == 0 || stride == 0 || dilation == 0 {
             return Err(format!("window, stride and dilation along the {axis} must be at least 1"));
         }
+        if input == 0 {
+            return Err(format!("the input has no elements along the {axis}"));
+        }
         let extent = (kernel - 1) * dilation + 1;
         let padded = input + pad[0] + pad[1];
-        if input == 0 || extent > padded {
+        if extent > padded {
             return Err(format!("the window extends over {extent} along the {axis}, the padded input has {padded}"));
         }
         let output = (padded - extent) / stride + 1;
@@ -136,13 +139,17 @@ pub fn symmetric(pad: usize) -> [[usize; 2]; 2] {
 
 /// The four sizes of a tensor whose axes are named in `axes`.
 pub(super) fn sizes4(shape: &Shape, what: &str, axes: &str) -> Result<[usize; 4], String> {
-    shape.dims().try_into().map_err(|_| format!("the {what} must be {axes}, it is {shape}"))
+    shape.dims().try_into().map_err(|_| format!("the {what} must be {axes}, not {shape}"))
 }
 
-fn agree(what: &str, dy: &Shape, expected: &Shape) -> Result<(), String> {
+/// Checks the shape of an output gradient.
+fn check_output(dy: &Shape, expected: &Shape) -> Result<(), String> {
     const AXES: [&str; 4] = ["batch", "height", "width", "channels"];
     match (0..4).find(|&axis| dy[axis] != expected[axis]) {
-        Some(axis) => Err(format!("{what} has {} {}, the convolution gives {}", AXES[axis], dy[axis], expected[axis])),
+        Some(axis) => {
+            let (name, given, expected) = (AXES[axis], dy[axis], expected[axis]);
+            Err(format!("the output gradient has size {given} along the {name}, the convolution gives {expected}"))
+        }
         None => Ok(()),
     }
 }
@@ -276,7 +283,7 @@ impl Conv2dDataGrad {
         let [_, _, group_channels, _] = sizes4(w, "weights", "[KH, KW, C / groups, O]")?;
         let x = [batch, self.input[0], self.input[1], group_channels * self.conv.groups].into();
         let geometry = self.conv.geometry(&x, w)?;
-        agree("the output gradient", dy, &geometry.y_shape())?;
+        check_output(dy, &geometry.y_shape())?;
         Ok(geometry)
     }
 }
@@ -336,7 +343,7 @@ impl Conv2dWeightGrad {
         let [_, _, _, out_channels] = sizes4(dy, "output gradient", "[N, OH, OW, O]")?;
         let w = [self.kernel[0], self.kernel[1], channels / self.conv.groups.max(1), out_channels].into();
         let geometry = self.conv.geometry(x, &w)?;
-        agree("the output gradient", dy, &geometry.y_shape())?;
+        check_output(dy, &geometry.y_shape())?;
         Ok(geometry)
     }
 }
