@@ -1,0 +1,139 @@
+//! Sums over rows: accumulation over the tiles of a block, and combination of the blocks.
+
+use super::compile::Sink;
+use super::{Partials, RegionIo, RegionKernel};
+use crate::gemm::Ctx;
+
+/// Columns that are combined at a time.
+const CHUNK: usize = 64;
+
+/// Adds a tile to sums. The tile is a sequence of runs of `sums.len()` elements, the last one maybe shorter.
+#[inline(always)]
+pub(super) fn add_tile(tile: &[f32], sums: &mut [f32]) {
+    for run in tile.chunks(sums.len()) {
+        for (sum, x) in sums.iter_mut().zip(run) {
+            *sum += x;
+        }
+    }
+}
+
+/// Adds deviations of a tile from `shift`, and their squares, to sums; runs as in [`add_tile`].
+#[inline(always)]
+pub(super) fn add_deviations(tile: &[f32], shift: &[f32], sums: &mut [f32], squares: &mut [f32]) {
+    let (shift, squares) = (&shift[..sums.len()], &mut squares[..sums.len()]);
+    for run in tile.chunks(sums.len()) {
+        for i in 0..run.len() {
+            let deviation = run[i] - shift[i];
+            sums[i] += deviation;
+            squares[i] += deviation * deviation;
+        }
+    }
+}
+
+/// Sum over the lanes of column `col`, where `sums` is a sequence of runs of `width` columns.
+#[inline(always)]
+pub(super) fn fold(sums: &[f32], width: usize, col: usize) -> f64 {
+    sums[col..].iter().step_by(width).map(|&x| f64::from(x)).sum()
+}
+
+/// See [`RegionKernel::finish`].
+pub(super) unsafe fn finish(
+    kernel: &RegionKernel,
+    ctx: Ctx<'_>,
+    io: &RegionIo<'_>,
+    partials: Partials,
+    block_rows: usize,
+) {
+    let chunks = kernel.cols.div_ceil(CHUNK);
+    let partials = &partials;
+    for sink in &kernel.program.sinks {
+        let combine = |task: usize, _worker: usize| {
+            let first = task % chunks * CHUNK;
+            let width = CHUNK.min(kernel.cols - first);
+            let blocks = Blocks { kernel, partials, block_rows, first, width };
+            let io: &RegionIo<'_> = io;
+            // SAFETY: the caller's promise; each task writes to columns of its own.
+            unsafe {
+                match *sink {
+                    Sink::Store { .. } => {}
+                    Sink::Sum { groups, output, slot, .. } => {
+                        blocks.sum(task / chunks, groups, slot, io.outputs[output].cast())
+                    }
+                    Sink::Moments { output, slot, .. } => {
+                        blocks.moments(slot, io.outputs[output].cast(), io.outputs[output + 1].cast())
+                    }
+                }
+            }
+        };
+        match *sink {
+            Sink::Store { .. } => {}
+            Sink::Sum { groups, .. } => ctx.pool.run(groups * chunks, &combine),
+            Sink::Moments { .. } => ctx.pool.run(chunks, &combine),
+        }
+    }
+}
+
+/// A range of columns of all blocks.
+struct Blocks<'a> {
+    kernel: &'a RegionKernel,
+    partials: &'a Partials,
+    block_rows: usize,
+    first: usize,
+    width: usize,
+}
+
+impl Blocks<'_> {
+    unsafe fn row(&self, block: usize, slot: usize) -> &[f32] {
+        let offset = (block * self.kernel.slots + slot) * self.kernel.cols + self.first;
+        // SAFETY: the partial results of all blocks are there.
+        unsafe { std::slice::from_raw_parts(self.partials.0.add(offset), self.width) }
+    }
+
+    unsafe fn sum(&self, group: usize, groups: usize, slot: usize, out: *mut f32) {
+        let group_rows = self.kernel.rows / groups;
+        let first_block = group * group_rows / self.block_rows;
+        let end_block = ((group + 1) * group_rows).div_ceil(self.block_rows);
+        let mut sums = [0.0f64; CHUNK];
+        for block in first_block..end_block {
+            // SAFETY: the block is there.
+            let row = unsafe { self.row(block, slot) };
+            for (sum, &x) in sums.iter_mut().zip(row) {
+                *sum += f64::from(x);
+            }
+        }
+        // SAFETY: the output has `groups * cols` elements.
+        unsafe { write(out.add(group * self.kernel.cols + self.first), &sums[..self.width]) }
+    }
+
+    /// Chan, Golub, LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
+    unsafe fn moments(&self, slot: usize, mean_out: *mut f32, variance_out: *mut f32) {
+        let rows = self.kernel.rows;
+        let (mut means, mut squares) = ([0.0f64; CHUNK], [0.0f64; CHUNK]);
+        let mut seen = 0;
+        for block in 0..rows.div_ceil(self.block_rows) {
+            let count = self.block_rows.min(rows - seen);
+            let share = count as f64 / (seen + count) as f64;
+            // SAFETY: the block is there.
+            let [near, rest, block_squares] = unsafe { [0, 1, 2].map(|part| self.row(block, slot + part)) };
+            for col in 0..self.width {
+                let delta = f64::from(near[col]) + f64::from(rest[col]) - means[col];
+                means[col] += delta * share;
+                squares[col] += f64::from(block_squares[col]) + delta * delta * share * seen as f64;
+            }
+            seen += count;
+        }
+        squares.iter_mut().for_each(|s| *s /= rows as f64);
+        // SAFETY: the outputs have `cols` elements.
+        unsafe {
+            write(mean_out.add(self.first), &means[..self.width]);
+            write(variance_out.add(self.first), &squares[..self.width]);
+        }
+    }
+}
+
+unsafe fn write(out: *mut f32, values: &[f64]) {
+    for (i, &x) in values.iter().enumerate() {
+        // SAFETY: the callers' promise.
+        unsafe { out.add(i).write(x as f32) }
+    }
+}

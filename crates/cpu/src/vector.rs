@@ -1,0 +1,470 @@
+//! Elementary functions in `f32`, and conversions between element types, as branch-free code that compiles to vector
+//! instructions when inlined under [`dispatch`](crate::simd::dispatch).
+//!
+//! No operation is fused or reassociated, so every instruction set gives the same bits. Polynomials and constants of
+//! `exp`, `log`, `tanh`, `erf`, `sin`, `cos` are those of S. Moshier's Cephes library (single precision), with argument
+//! reduction after Cody and Waite. Errors are below 2.5 units in the last place (`sin`, `cos`: for arguments below 1e6).
+
+use bessemer_ir::DType;
+use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// Adding it to a number below 2^22 in magnitude, and taking it away, rounds to an integer.
+const ROUND: f32 = 12_582_912.0;
+const LN2_HIGH: f32 = 0.693_359_4;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+
+/// `2^n` for `n` in `-126..=127`.
+#[inline(always)]
+fn pow2(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) << 23) as u32)
+}
+
+/// Horner's rule, highest coefficient first.
+#[inline(always)]
+fn polynomial<const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
+    let mut y = coefficients[0];
+    for c in &coefficients[1..] {
+        y = y * x + c;
+    }
+    y
+}
+
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    let x = if x > 89.0 { 89.0 } else { x };
+    let x = if x < -104.0 { -104.0 } else { x };
+    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let exponent = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    let r = x - n * LN2_HIGH - n * LN2_LOW;
+    let tail = polynomial(r, [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5]);
+    let y = tail * (r * r) + r + 1.0;
+    let half = exponent >> 1;
+    y * pow2(half) * pow2(exponent.wrapping_sub(half))
+}
+
+#[inline(always)]
+pub fn log(x: f32) -> f32 {
+    let subnormal = x < f32::MIN_POSITIVE;
+    let bits = (if subnormal { x * 8_388_608.0 } else { x }).to_bits() as i32;
+    let exponent = bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32) >> 23;
+    let f = f32::from_bits(bits.wrapping_sub(exponent << 23) as u32) - 1.0;
+    let e = exponent as f32 - if subnormal { 23.0 } else { 0.0 };
+    let square = f * f;
+    let series = polynomial(
+        f,
+        [
+            7.037_683_6e-2,
+            -1.151_461e-1,
+            1.167_699_9e-1,
+            -1.242_014_1e-1,
+            1.424_932_3e-1,
+            -1.666_805_8e-1,
+            2.000_071_5e-1,
+            -2.499_999_4e-1,
+            3.333_333e-1,
+        ],
+    );
+    let tail = series * f * square + e * LN2_LOW - 0.5 * square;
+    let y = f + tail + e * LN2_HIGH;
+    let y = if x == f32::INFINITY { x } else { y };
+    let y = if x == 0.0 { f32::NEG_INFINITY } else { y };
+    if x >= 0.0 { y } else { f32::NAN }
+}
+
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    let small = exp(-x.abs());
+    (if x < 0.0 { small } else { 1.0 }) / (1.0 + small)
+}
+
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    let z = x.abs();
+    let square = x * x;
+    let series = polynomial(square, [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
+    let small = series * square * x + x;
+    let large = (1.0 - 2.0 / (exp(2.0 * z) + 1.0)).copysign(x);
+    if z < 0.625 { small } else { large }
+}
+
+/// Gauss error function.
+#[inline(always)]
+pub fn erf(x: f32) -> f32 {
+    let z = x.abs();
+    let square = x * x;
+    let small = x * polynomial(
+        square,
+        [
+            7.853_861e-5,
+            -8.010_194e-4,
+            5.188_327_6e-3,
+            -2.685_381_2e-2,
+            1.128_358_5e-1,
+            -3.761_262_6e-1,
+            std::f32::consts::FRAC_2_SQRT_PI,
+        ],
+    );
+    let inverse = 1.0 / z;
+    let inverse_square = inverse * inverse;
+    let near = polynomial(
+        inverse_square,
+        [
+            2.326_82e-2,
+            -1.387_039_4e-1,
+            3.687_424_7e-1,
+            -5.824_733e-1,
+            6.210_004_6e-1,
+            -4.944_515_3e-1,
+            3.404_88e-1,
+            -2.741_127e-1,
+            5.638_259_4e-1,
+        ],
+    );
+    let far = polynomial(
+        inverse_square,
+        [-10.477_664, 12.977_2, -7.495_518_7, 2.921_019, -1.015_265_3, 4.218_463_4e-1, -2.820_767_4e-1, 5.641_895e-1],
+    );
+    let complement = exp(-square) * inverse * if z < 2.0 { near } else { far };
+    let complement = if z > 6.0 { 0.0 } else { complement };
+    if z < 1.0 { small } else { (1.0 - complement).copysign(x) }
+}
+
+/// `x` minus the nearest multiple of pi/2, and the number of that multiple modulo 2^32.
+#[inline(always)]
+fn reduce_angle(x: f32) -> (f32, u32) {
+    const ROUND_F64: f64 = 6_755_399_441_055_744.0;
+    let x = f64::from(x);
+    let shifted = x * std::f64::consts::FRAC_2_PI + ROUND_F64;
+    let n = shifted - ROUND_F64;
+    ((x - n * std::f64::consts::FRAC_PI_2) as f32, shifted.to_bits() as u32)
+}
+
+/// Sine of the angle `r + quadrant * pi/2`, for `r` within pi/4 of zero.
+#[inline(always)]
+fn sine_in_quadrant(r: f32, quadrant: u32) -> f32 {
+    let square = r * r;
+    let sine = polynomial(square, [-1.951_529_6e-4, 8.332_161e-3, -1.666_665_5e-1]) * square * r + r;
+    let cosine =
+        polynomial(square, [2.443_315_7e-5, -1.388_731_6e-3, 4.166_664_6e-2]) * square * square - 0.5 * square + 1.0;
+    let y = if quadrant & 1 == 0 { sine } else { cosine };
+    f32::from_bits(y.to_bits() ^ ((quadrant & 2) << 30))
+}
+
+#[inline(always)]
+pub fn sin(x: f32) -> f32 {
+    let (r, quadrant) = reduce_angle(x);
+    sine_in_quadrant(r, quadrant)
+}
+
+#[inline(always)]
+pub fn cos(x: f32) -> f32 {
+    let (r, quadrant) = reduce_angle(x);
+    sine_in_quadrant(r, quadrant.wrapping_add(1))
+}
+
+/// Zero for negative numbers; a NaN stays one.
+#[inline(always)]
+pub fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+/// Rounded once, from the `f64` power.
+pub fn pow(a: f32, b: f32) -> f32 {
+    f64::from(a).powf(f64::from(b)) as f32
+}
+
+#[inline(always)]
+fn truth(t: bool) -> f32 {
+    if t { 1.0 } else { 0.0 }
+}
+
+/// Calls `$visit!` with the scalar function of a [`UnaryKind`].
+macro_rules! with_unary {
+    ($kind:expr, $visit:ident) => {
+        match $kind {
+            UnaryKind::Neg => $visit!(|x: f32| -x),
+            UnaryKind::Abs => $visit!(|x: f32| x.abs()),
+            UnaryKind::Exp => $visit!(exp),
+            UnaryKind::Log => $visit!(log),
+            UnaryKind::Sqrt => $visit!(|x: f32| x.sqrt()),
+            UnaryKind::Rsqrt => $visit!(|x: f32| 1.0 / x.sqrt()),
+            UnaryKind::Recip => $visit!(|x: f32| 1.0 / x),
+            UnaryKind::Square => $visit!(|x: f32| x * x),
+            UnaryKind::Relu => $visit!(relu),
+            UnaryKind::Sigmoid => $visit!(sigmoid),
+            UnaryKind::Tanh => $visit!(tanh),
+            UnaryKind::Erf => $visit!(erf),
+            UnaryKind::Sin => $visit!(sin),
+            UnaryKind::Cos => $visit!(cos),
+            UnaryKind::Floor => $visit!(|x: f32| x.floor()),
+        }
+    };
+}
+
+/// Calls `$visit!` with the scalar function of a [`BinaryKind`].
+macro_rules! with_binary {
+    ($kind:expr, $visit:ident) => {
+        match $kind {
+            BinaryKind::Add => $visit!(|a: f32, b: f32| a + b),
+            BinaryKind::Sub => $visit!(|a: f32, b: f32| a - b),
+            BinaryKind::Mul => $visit!(|a: f32, b: f32| a * b),
+            BinaryKind::Div => $visit!(|a: f32, b: f32| a / b),
+            BinaryKind::Max => $visit!(|a: f32, b: f32| a.max(b)),
+            BinaryKind::Min => $visit!(|a: f32, b: f32| a.min(b)),
+            BinaryKind::Pow => $visit!(pow),
+            BinaryKind::Eq => $visit!(|a: f32, b: f32| truth(a == b)),
+            BinaryKind::Lt => $visit!(|a: f32, b: f32| truth(a < b)),
+            BinaryKind::Le => $visit!(|a: f32, b: f32| truth(a <= b)),
+            BinaryKind::Gt => $visit!(|a: f32, b: f32| truth(a > b)),
+            BinaryKind::Ge => $visit!(|a: f32, b: f32| truth(a >= b)),
+        }
+    };
+}
+
+/// Calls `$visit!` with the scalar function that rounds to an element type.
+macro_rules! with_cast {
+    ($dtype:expr, $visit:ident) => {
+        match $dtype {
+            DType::F32 => $visit!(|x: f32| x),
+            DType::Bf16 => $visit!(|x: f32| widen_bf16(round_bf16(x))),
+            DType::F16 => $visit!(|x: f32| f16::from_f32(x).to_f32()),
+            DType::I32 => $visit!(|x: f32| x as i32 as f32),
+            DType::U8 => $visit!(|x: f32| x as u8 as f32),
+            DType::Bool => $visit!(|x: f32| truth(x != 0.0)),
+        }
+    };
+}
+
+/// One function value; the same bits as [`map_unary`].
+pub fn unary(kind: UnaryKind, x: f32) -> f32 {
+    macro_rules! call {
+        ($f:expr) => {
+            $f(x)
+        };
+    }
+    with_unary!(kind, call)
+}
+
+/// One function value; the same bits as [`map_binary`].
+pub fn binary(kind: BinaryKind, a: f32, b: f32) -> f32 {
+    macro_rules! call {
+        ($f:expr) => {
+            $f(a, b)
+        };
+    }
+    with_binary!(kind, call)
+}
+
+/// One value rounded to an element type; the same bits as [`map_cast`].
+pub fn cast(to: DType, x: f32) -> f32 {
+    macro_rules! call {
+        ($f:expr) => {
+            $f(x)
+        };
+    }
+    with_cast!(to, call)
+}
+
+/// An operand of a loop: one value for each position, or one for all.
+pub trait Lanes: Copy {
+    /// The operand cut to `len` positions.
+    fn cut(self, len: usize) -> Self;
+    fn at(self, i: usize) -> f32;
+}
+
+impl Lanes for &[f32] {
+    #[inline(always)]
+    fn cut(self, len: usize) -> Self {
+        &self[..len]
+    }
+    #[inline(always)]
+    fn at(self, i: usize) -> f32 {
+        self[i]
+    }
+}
+
+impl Lanes for f32 {
+    #[inline(always)]
+    fn cut(self, _len: usize) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn at(self, _i: usize) -> f32 {
+        self
+    }
+}
+
+#[inline(always)]
+fn map1(dst: &mut [f32], a: &[f32], f: impl Fn(f32) -> f32) {
+    for (d, &x) in dst.iter_mut().zip(a) {
+        *d = f(x);
+    }
+}
+
+#[inline(always)]
+fn map2(dst: &mut [f32], a: impl Lanes, b: impl Lanes, f: impl Fn(f32, f32) -> f32) {
+    let (a, b) = (a.cut(dst.len()), b.cut(dst.len()));
+    for (i, d) in dst.iter_mut().enumerate() {
+        *d = f(a.at(i), b.at(i));
+    }
+}
+
+/// `dst = kind(a)`
+#[inline(always)]
+pub fn map_unary(kind: UnaryKind, a: &[f32], dst: &mut [f32]) {
+    macro_rules! visit {
+        ($f:expr) => {
+            map1(dst, a, $f)
+        };
+    }
+    with_unary!(kind, visit)
+}
+
+/// `dst = kind(a, b)`
+#[inline(always)]
+pub fn map_binary(kind: BinaryKind, a: impl Lanes, b: impl Lanes, dst: &mut [f32]) {
+    macro_rules! visit {
+        ($f:expr) => {
+            map2(dst, a, b, $f)
+        };
+    }
+    with_binary!(kind, visit)
+}
+
+/// `dst = condition != 0 ? a : b`
+#[inline(always)]
+pub fn map_select(condition: &[f32], a: impl Lanes, b: impl Lanes, dst: &mut [f32]) {
+    let (condition, a, b) = (condition.cut(dst.len()), a.cut(dst.len()), b.cut(dst.len()));
+    for (i, d) in dst.iter_mut().enumerate() {
+        let (yes, no) = (a.at(i), b.at(i));
+        *d = if condition[i] != 0.0 { yes } else { no };
+    }
+}
+
+/// `dst = a`, rounded to an element type.
+#[inline(always)]
+pub fn map_cast(to: DType, a: &[f32], dst: &mut [f32]) {
+    macro_rules! visit {
+        ($f:expr) => {
+            map1(dst, a, $f)
+        };
+    }
+    with_cast!(to, visit)
+}
+
+/// Bits of the nearest `bf16`, ties to even; a NaN stays one.
+#[inline(always)]
+fn round_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
+    (if x.is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16
+}
+
+#[inline(always)]
+fn widen_bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+/// Reads `dst.len()` elements of type `dtype` as `f32`.
+///
+/// # Safety
+/// `src` is valid for reads of them and aligned to the type; a `bool` is a byte.
+#[inline(always)]
+pub unsafe fn widen(dtype: DType, src: *const u8, dst: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            DType::F32 => dst.copy_from_slice(elements(src, dst.len())),
+            DType::Bf16 => convert(elements(src, dst.len()), dst, widen_bf16),
+            DType::F16 => elements::<f16>(src, dst.len()).convert_to_f32_slice(dst),
+            DType::I32 => convert(elements(src, dst.len()), dst, |x: i32| x as f32),
+            DType::U8 => convert(elements(src, dst.len()), dst, |x: u8| f32::from(x)),
+            DType::Bool => convert(elements(src, dst.len()), dst, |x: u8| truth(x != 0)),
+        }
+    }
+}
+
+/// Writes `src` as elements of type `dtype`: floats are rounded to nearest, integers truncated and saturated, truth
+/// values compared with zero.
+///
+/// # Safety
+/// `dst` is valid for writes of them, aligned to the type, and does not overlap `src`.
+#[inline(always)]
+pub unsafe fn narrow(dtype: DType, src: &[f32], dst: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            DType::F32 => elements_mut(dst, src.len()).copy_from_slice(src),
+            DType::Bf16 => convert(src, elements_mut(dst, src.len()), round_bf16),
+            DType::F16 => elements_mut::<f16>(dst, src.len()).convert_from_f32_slice(src),
+            DType::I32 => convert(src, elements_mut(dst, src.len()), |x: f32| x as i32),
+            DType::U8 => convert(src, elements_mut(dst, src.len()), |x: f32| x as u8),
+            DType::Bool => convert(src, elements_mut(dst, src.len()), |x: f32| u8::from(x != 0.0)),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn elements<'a, T>(src: *const u8, len: usize) -> &'a [T] {
+    // SAFETY: the callers' promise.
+    unsafe { std::slice::from_raw_parts(src.cast(), len) }
+}
+
+#[inline(always)]
+unsafe fn elements_mut<'a, T>(dst: *mut u8, len: usize) -> &'a mut [T] {
+    // SAFETY: the callers' promise.
+    unsafe { std::slice::from_raw_parts_mut(dst.cast(), len) }
+}
+
+#[inline(always)]
+fn convert<A: Copy, B>(src: &[A], dst: &mut [B], f: impl Fn(A) -> B) {
+    for (d, &s) in dst.iter_mut().zip(src) {
+        *d = f(s);
+    }
+}
+
+/// A float type that tensors are stored in and kernels convert to `f32` and back.
+pub trait Element: Copy + Send + Sync + 'static {
+    const DTYPE: DType;
+    fn to_f32(self) -> f32;
+    fn from_f32(x: f32) -> Self;
+}
+
+impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> f32 {
+        x
+    }
+}
+
+impl Element for bf16 {
+    const DTYPE: DType = DType::Bf16;
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        widen_bf16(self.to_bits())
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> bf16 {
+        bf16::from_bits(round_bf16(x))
+    }
+}
+
+impl Element for f16 {
+    const DTYPE: DType = DType::F16;
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self.to_f32()
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> f16 {
+        f16::from_f32(x)
+    }
+}

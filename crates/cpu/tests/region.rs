@@ -1,0 +1,458 @@
+//! Regions against the reference, on every instruction set of the machine.
+
+use bessemer_cpu::gemm::Ctx;
+use bessemer_cpu::isa::Isa;
+use bessemer_cpu::region::{Partials, RegionIo, RegionKernel};
+use bessemer_cpu::threads::ThreadPool;
+use bessemer_cpu::vector;
+use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
+use bessemer_ir::ops::{OpRule, Scalar};
+use bessemer_ir::reference::Tensor;
+use bessemer_ir::{DType, Shape, TensorType};
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, items: &[T]) -> T {
+        items[self.below(items.len())]
+    }
+
+    fn float(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// Bytes aligned as tensors are.
+struct Memory {
+    words: Vec<u64>,
+}
+
+impl Memory {
+    fn new(bytes: usize) -> Memory {
+        Memory { words: vec![0; bytes.div_ceil(8)] }
+    }
+
+    fn holding(dtype: DType, values: &[f32]) -> Memory {
+        let mut memory = Memory::new(values.len() * dtype.size());
+        // SAFETY: the memory has room for the values.
+        unsafe { vector::narrow(dtype, values, memory.ptr()) };
+        memory
+    }
+
+    fn ptr(&mut self) -> *mut u8 {
+        self.words.as_mut_ptr().cast()
+    }
+
+    fn values(&self, dtype: DType, len: usize) -> Vec<f32> {
+        let mut values = vec![0.0; len];
+        // SAFETY: the memory holds so many elements.
+        unsafe { vector::widen(dtype, self.words.as_ptr().cast(), &mut values) };
+        values
+    }
+}
+
+struct Case {
+    region: Region,
+    types: Vec<TensorType>,
+    loads: Vec<Vec<f32>>,
+    anchor: Vec<f32>,
+}
+
+const DTYPES: [DType; 6] = [DType::F32, DType::Bf16, DType::F16, DType::I32, DType::U8, DType::Bool];
+
+impl Case {
+    /// `smooth`: programs that amplify rounding errors little, for comparison with `f64`.
+    fn random(seed: u64, smooth: bool) -> Case {
+        let mut random = Random(seed);
+        let shapes = [
+            (1, 1),
+            (1, 37),
+            (1, 5000),
+            (5, 3),
+            (64, 10),
+            (33, 64),
+            (96, 100),
+            (9, 1500),
+            (3000, 3),
+            (640, 16),
+            (48, 2048),
+            (2, 5000),
+            (700, 1),
+            (12, 600),
+            (360, 7),
+            (2400, 24),
+        ];
+        let (rows, cols) = random.pick(&shapes);
+        let mut loads = Vec::new();
+        let mut types = Vec::new();
+        let mut data = Vec::new();
+        for _ in 0..1 + random.below(4) {
+            let access = random_access(&mut random, rows);
+            let elements = access.elements(cols);
+            let dtype = if random.below(2) == 0 { DType::F32 } else { random.pick(&DTYPES) };
+            let values =
+                (0..elements).map(|_| vector::cast(dtype, random.float() * if dtype.is_float() { 1.5 } else { 40.0 }));
+            data.push(values.collect());
+            types.push(TensorType::new(dtype, [elements]));
+            loads.push(access);
+        }
+        let anchor = (0..rows * cols).map(|_| random.float() * 2.0).collect();
+        let program = random_program(&mut random, loads.len(), smooth);
+        let outputs = random_outputs(&mut random, rows, cols, program.len(), smooth);
+        Case { region: Region { anchor: None, rows, cols, loads, program, outputs }, types, loads: data, anchor }
+    }
+
+    /// Registers at every position, by the scalar functions.
+    fn evaluate(&self) -> Vec<Vec<f32>> {
+        let region = &self.region;
+        let mut registers: Vec<Vec<f32>> = Vec::new();
+        for instr in &region.program {
+            let at = |r: Reg, i: usize| registers[r as usize][i];
+            let value = |i: usize| match *instr {
+                Instr::Anchor => self.anchor[i],
+                Instr::Load(n) => {
+                    let access = region.loads[n as usize];
+                    self.loads[n as usize][access.index(region.cols, i / region.cols, i % region.cols)]
+                }
+                Instr::Const(c) => c.0 as f32,
+                Instr::Unary(kind, a) => vector::unary(kind, at(a, i)),
+                Instr::Binary(kind, a, b) => vector::binary(kind, at(a, i), at(b, i)),
+                Instr::Select(c, a, b) => at(if at(c, i) != 0.0 { a } else { b }, i),
+                Instr::Cast(to, a) => vector::cast(to, at(a, i)),
+            };
+            let column = (0..region.rows * region.cols).map(value).collect();
+            registers.push(column);
+        }
+        registers
+    }
+
+    fn output_types(&self) -> Vec<TensorType> {
+        self.region.outputs.iter().flat_map(RegionOutput::types).collect()
+    }
+
+    fn run(&self, isa: Isa, threads: usize) -> Vec<Vec<f32>> {
+        self.run_with(|kernel, io| {
+            let pool = ThreadPool::new(threads);
+            let mut scratch = vec![f32::NAN; kernel.run_scratch_len(threads)];
+            // SAFETY: the memory of the case has the sizes of the region.
+            unsafe { kernel.run(Ctx { isa, pool: &pool }, io, &mut scratch) };
+        })
+    }
+
+    fn run_with(&self, run: impl FnOnce(&RegionKernel, &RegionIo<'_>)) -> Vec<Vec<f32>> {
+        let kernel = RegionKernel::compile(&self.region, &self.types);
+        let mut loads: Vec<Memory> =
+            self.loads.iter().zip(&self.types).map(|(values, ty)| Memory::holding(ty.dtype, values)).collect();
+        let types = self.output_types();
+        let mut outputs: Vec<Memory> = types.iter().map(|ty| Memory::new(ty.bytes())).collect();
+        let load_pointers: Vec<*const u8> = loads.iter_mut().map(|m| m.ptr().cast_const()).collect();
+        let output_pointers: Vec<*mut u8> = outputs.iter_mut().map(Memory::ptr).collect();
+        run(&kernel, &RegionIo { anchor: self.anchor.as_ptr(), loads: &load_pointers, outputs: &output_pointers });
+        outputs.iter().zip(&types).map(|(memory, ty)| memory.values(ty.dtype, ty.shape.elements())).collect()
+    }
+}
+
+fn random_access(random: &mut Random, rows: usize) -> Access {
+    let divisors: Vec<usize> = (1..=rows).filter(|d| rows.is_multiple_of(*d)).collect();
+    let divisor = random.pick(&divisors);
+    match random.below(8) {
+        0..=2 => Access::full(rows),
+        3 => Access::SCALAR,
+        4 => Access { row_div: 1, row_mod: 1, by_col: true },
+        5 => Access { row_div: rows / divisor, row_mod: divisor, by_col: random.below(2) == 0 },
+        6 => Access { row_div: 1, row_mod: divisor, by_col: random.below(2) == 0 },
+        _ => Access { row_div: divisor, row_mod: random.pick(&divisors), by_col: true },
+    }
+}
+
+fn random_program(random: &mut Random, loads: usize, smooth: bool) -> Vec<Instr> {
+    let smooth_unary =
+        [UnaryKind::Neg, UnaryKind::Abs, UnaryKind::Relu, UnaryKind::Sigmoid, UnaryKind::Tanh, UnaryKind::Erf];
+    let smooth_binary = [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Max, BinaryKind::Min];
+    let mut program: Vec<Instr> = (0..loads).map(|i| Instr::Load(i as u16)).collect();
+    program.extend([Instr::Anchor, Instr::Const(Scalar(0.5)), Instr::Const(Scalar(0.0))]);
+    for _ in 0..1 + random.below(14) {
+        let n = program.len();
+        let mut reg = || random.below(n) as Reg;
+        let (a, b, c) = (reg(), reg(), reg());
+        program.push(match random.below(8) {
+            0..=2 if smooth => Instr::Unary(random.pick(&smooth_unary), a),
+            _ if smooth => Instr::Binary(random.pick(&smooth_binary), a, b),
+            0..=2 => Instr::Unary(random.pick(&UnaryKind::ALL), a),
+            3 => Instr::Select(c, a, b),
+            4 => Instr::Cast(random.pick(&DTYPES), a),
+            _ => Instr::Binary(random.pick(&BinaryKind::ALL), a, b),
+        });
+    }
+    program
+}
+
+fn random_outputs(random: &mut Random, rows: usize, cols: usize, registers: usize, smooth: bool) -> Vec<RegionOutput> {
+    let divisors: Vec<usize> = (1..=rows).filter(|d| rows.is_multiple_of(*d)).collect();
+    let shape = Shape::from([cols]);
+    let outputs = (0..1 + random.below(3)).map(|i| {
+        let reg = if i == 0 { registers - 1 } else { random.below(registers) } as Reg;
+        match random.below(if smooth { 4 } else { 2 }) {
+            2 => {
+                let groups = random.pick(&divisors);
+                RegionOutput::Sum { reg, groups, shape: [groups, cols].into() }
+            }
+            3 => RegionOutput::Moments { reg, shape: shape.clone() },
+            _ => {
+                let dtype = if smooth { DType::F32 } else { random.pick(&DTYPES) };
+                RegionOutput::Store { reg, ty: TensorType::new(dtype, [rows, cols]) }
+            }
+        }
+    });
+    outputs.collect()
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan()))
+}
+
+/// Every stored element equals, bit for bit, what the scalar functions give at its position.
+#[test]
+fn stores_equal_scalar_evaluation() {
+    for seed in 0..300 {
+        let case = Case::random(seed, false);
+        let registers = case.evaluate();
+        for isa in Isa::available() {
+            let results = case.run(isa, 1 + seed as usize % 2);
+            for (output, result) in case.region.outputs.iter().zip(&results) {
+                let RegionOutput::Store { reg, ty } = output else { continue };
+                let expected: Vec<f32> = registers[*reg as usize].iter().map(|&x| vector::cast(ty.dtype, x)).collect();
+                assert!(same_bits(result, &expected), "seed {seed}, {isa}: {}", case.region.attributes());
+            }
+        }
+    }
+}
+
+/// Stores within 1e-5, sums within `1e-6 * rows.sqrt()` of the largest term times the square root of the number of
+/// terms, of the reference in `f64`; equal bits with one thread and two, and on every instruction set.
+#[test]
+fn smooth_programs_equal_the_reference() {
+    for seed in 0..300 {
+        let mut case = Case::random(seed, true);
+        let tensors: Vec<Tensor> = case
+            .types
+            .iter()
+            .zip(&case.loads)
+            .map(|(ty, values)| Tensor::new(ty.clone(), values.iter().map(|&x| f64::from(x)).collect()))
+            .collect();
+        // The reference runs an anchor itself, so the anchor's output is given to it as one more load.
+        let as_load =
+            Tensor::new(TensorType::f32([case.anchor.len()]), case.anchor.iter().map(|&x| f64::from(x)).collect());
+        let mut with_load = case.region.clone();
+        with_load.loads.push(Access::full(with_load.rows));
+        for instr in &mut with_load.program {
+            if *instr == Instr::Anchor {
+                *instr = Instr::Load((with_load.loads.len() - 1) as u16);
+            }
+        }
+        let inputs: Vec<&Tensor> = tensors.iter().chain([&as_load]).collect();
+        let types = case.output_types();
+        let reference = with_load.evaluate(&inputs, &types);
+        let magnitude = 1.0 + case.loads.iter().flatten().fold(0.0f32, |m, x| m.max(x.abs()));
+        let magnitude = f64::from(magnitude) * 8.0;
+        let first = case.run(Isa::detect(), 1);
+        for isa in Isa::available() {
+            for threads in [1, 2] {
+                let results = case.run(isa, threads);
+                assert!(
+                    results.iter().zip(&first).all(|(a, b)| same_bits(a, b)),
+                    "seed {seed}: {isa} with {threads} threads gives other bits"
+                );
+            }
+        }
+        let mut index = 0;
+        for output in std::mem::take(&mut case.region.outputs) {
+            let count = output.types().len();
+            for (part, expected) in reference[index..index + count].iter().enumerate() {
+                let tolerance = match output {
+                    RegionOutput::Store { .. } => 1e-6 * magnitude,
+                    RegionOutput::Sum { groups, .. } => 1e-6 * magnitude * ((case.region.rows / groups) as f64),
+                    RegionOutput::Moments { .. } => 1e-6 * magnitude * if part == 1 { magnitude } else { 1.0 },
+                };
+                for (i, (&got, &want)) in first[index + part].iter().zip(&expected.data).enumerate() {
+                    assert!(
+                        (f64::from(got) - want).abs() <= tolerance,
+                        "seed {seed}, output {} element {i}: {got} instead of {want}: {}",
+                        index + part,
+                        with_load.attributes()
+                    );
+                }
+            }
+            index += count;
+        }
+    }
+}
+
+/// A region run on blocks of rows and parts of the columns, as a convolution delivers them.
+#[test]
+fn parts_give_the_same_as_the_whole() {
+    for seed in 0..60 {
+        let case = Case::random(seed, true);
+        let (rows, cols) = (case.region.rows, case.region.cols);
+        let isa = Isa::detect();
+        let whole = case.run(isa, 1);
+        let parts = case.run_with(|kernel, io| {
+            let pool = ThreadPool::new(1);
+            let block_rows = kernel.block_rows();
+            assert!(kernel.accepts_block_rows(block_rows), "seed {seed}");
+            let blocks = rows.div_ceil(block_rows);
+            let mut partials = vec![f32::NAN; kernel.partials_len(blocks)];
+            let partials = Partials(partials.as_mut_ptr());
+            let mut scratch = vec![f32::NAN; kernel.scratch_len()];
+            // SAFETY: the memory of the case has the sizes of the region.
+            unsafe {
+                for block in 0..blocks {
+                    let part = block * block_rows..rows.min((block + 1) * block_rows);
+                    for start in (0..cols).step_by(48) {
+                        let columns = start..cols.min(start + 48);
+                        kernel.run_rows(isa, io, part.clone(), columns, block, &mut scratch, partials);
+                    }
+                }
+                kernel.finish(Ctx { isa, pool: &pool }, io, partials, block_rows);
+            }
+        });
+        for ((a, b), output) in whole.iter().zip(&parts).zip(case.output_types()) {
+            let largest = a.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+            let close = a.iter().zip(b).all(|(x, y)| (x - y).abs() <= 1e-5 * largest);
+            assert!(close, "seed {seed}, {output}: {}", case.region.attributes());
+        }
+    }
+}
+
+/// Moments of numbers with a mean far above their deviation keep the digits of the variance.
+#[test]
+fn moments_do_not_cancel() {
+    let (rows, cols) = (5000, 64);
+    let mut random = Random(3);
+    let data: Vec<f32> = (0..rows * cols).map(|i| 1000.0 * (1 + i % cols) as f32 + random.float()).collect();
+    let region = Region {
+        anchor: None,
+        rows,
+        cols,
+        loads: vec![Access::full(rows)],
+        program: vec![Instr::Load(0)],
+        outputs: vec![RegionOutput::Moments { reg: 0, shape: [cols].into() }],
+    };
+    let case = Case { region, types: vec![TensorType::f32([rows, cols])], loads: vec![data.clone()], anchor: vec![] };
+    let results = case.run(Isa::detect(), 2);
+    for (col, (&got_mean, &got_variance)) in results[0].iter().zip(&results[1]).enumerate() {
+        let column = || data.iter().skip(col).step_by(cols).map(|&x| f64::from(x));
+        let mean = column().sum::<f64>() / rows as f64;
+        let variance = column().map(|x| (x - mean).powi(2)).sum::<f64>() / rows as f64;
+        assert!((f64::from(got_mean) - mean).abs() < 1e-7 * mean);
+        assert!((f64::from(got_variance) - variance).abs() < 1e-5 * variance, "{got_variance} {variance}");
+    }
+}
+
+/// A batch normalisation that overwrites its input and keeps a mask.
+#[test]
+fn stores_may_overwrite_inputs_in_place() {
+    let (rows, cols) = (500, 24);
+    let mut random = Random(11);
+    let x: Vec<f32> = (0..rows * cols).map(|_| random.float()).collect();
+    let bias: Vec<f32> = (0..cols).map(|_| random.float()).collect();
+    let region = Region {
+        anchor: None,
+        rows,
+        cols,
+        loads: vec![Access::full(rows), Access { row_div: 1, row_mod: 1, by_col: true }],
+        program: vec![
+            Instr::Load(0),
+            Instr::Load(1),
+            Instr::Binary(BinaryKind::Add, 0, 1),
+            Instr::Unary(UnaryKind::Relu, 2),
+        ],
+        outputs: vec![
+            RegionOutput::Store { reg: 3, ty: TensorType::f32([rows, cols]) },
+            RegionOutput::Store { reg: 0, ty: TensorType::f32([rows, cols]) },
+            RegionOutput::Sum { reg: 0, groups: 1, shape: [cols].into() },
+        ],
+    };
+    let types = [TensorType::f32([rows, cols]), TensorType::f32([cols])];
+    let kernel = RegionKernel::compile(&region, &types);
+    for isa in Isa::available() {
+        let pool = ThreadPool::new(2);
+        let (mut memory, mut copy, mut sums) = (x.clone(), vec![0.0f32; x.len()], vec![0.0f32; cols]);
+        let mut scratch = vec![0.0; kernel.run_scratch_len(2)];
+        let loads = [memory.as_ptr().cast(), bias.as_ptr().cast()];
+        let outputs = [memory.as_mut_ptr().cast(), copy.as_mut_ptr().cast(), sums.as_mut_ptr().cast()];
+        let io = RegionIo { anchor: std::ptr::null(), loads: &loads, outputs: &outputs };
+        // SAFETY: the memory has the sizes of the region.
+        unsafe { kernel.run(Ctx { isa, pool: &pool }, &io, &mut scratch) };
+        let expected: Vec<f32> = x.iter().enumerate().map(|(i, &v)| vector::relu(v + bias[i % cols])).collect();
+        assert_eq!(memory, expected);
+        assert_eq!(copy, x);
+        let sum: f64 = x.iter().step_by(cols).map(|&v| f64::from(v)).sum();
+        assert!((f64::from(sums[0]) - sum).abs() < 1e-4);
+    }
+}
+
+/// Units in the last place between a function and its value in `f64`.
+fn ulps(got: f32, want: f64) -> f64 {
+    if want.is_nan() || got.is_nan() {
+        return if want.is_nan() && got.is_nan() { 0.0 } else { f64::INFINITY };
+    }
+    let rounded = want as f32;
+    if rounded == got {
+        return 0.0;
+    }
+    let unit = f64::from(f32::from_bits((rounded.abs().max(f32::MIN_POSITIVE)).to_bits() + 1))
+        - f64::from(rounded.abs().max(f32::MIN_POSITIVE));
+    (f64::from(got) - want).abs() / unit
+}
+
+#[test]
+fn elementary_functions_are_accurate() {
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        f32::MIN_POSITIVE,
+        1e-40,
+        f32::MAX,
+        -200.0,
+        200.0,
+    ];
+    let mut random = Random(5);
+    let mut inputs: Vec<f32> = (0..200_000).map(|_| random.float() * 100.0).collect();
+    inputs.extend((0..200_000).map(|_| random.float() * 3.0));
+    inputs.extend((0..200_000).map(|_| f32::from_bits(random.next() as u32)));
+    inputs.extend(special);
+    for kind in UnaryKind::ALL {
+        let periodic = matches!(kind, UnaryKind::Sin | UnaryKind::Cos);
+        let mut worst = (0.0, 0.0);
+        for &x in inputs.iter().filter(|x| !periodic || x.abs() < 1e6 || !x.is_finite()) {
+            let error = ulps(vector::unary(kind, x), kind.apply(f64::from(x)));
+            if error > worst.0 {
+                worst = (error, x);
+            }
+        }
+        let limit = match kind {
+            UnaryKind::Sigmoid | UnaryKind::Rsqrt | UnaryKind::Erf => 2.5,
+            _ => 2.0,
+        };
+        assert!(worst.0 <= limit, "{}({}) is off by {} units", kind.name(), worst.1, worst.0);
+    }
+}
