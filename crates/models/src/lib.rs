@@ -7,7 +7,7 @@ pub mod resnet_cifar;
 pub mod weights;
 pub mod zoo;
 
-pub use classifier::{InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
+pub use classifier::{InitScheme, InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
 pub use weights::{ExternalTensor, WeightsError, load_into};
 pub use zoo::{Architecture, ModelSpec, Summary, ZOO, find};
 

@@ -40,3 +40,24 @@ fn subsample(b: &mut Builder, x: Value, width: usize) -> Result<Value> {
     let zeros = [0, 0, 0, (width - shape.cols()) / 2];
     b.graph.pad(pixels, &zeros, &zeros)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_ir::DType;
+    use bessemer_ir::reference::Interpreter;
+    use bessemer_nn::Mode;
+
+    #[test]
+    fn the_shortcut_keeps_every_second_pixel_between_zero_channels() {
+        let mut b = Builder::new(Mode::Infer);
+        let x = b.feed("x", DType::F32, [1, 3, 2, 2]).expect("a new name");
+        let y = subsample(&mut b, x, 4).expect("a legal graph");
+        b.graph.output("y", y);
+        let mut run = Interpreter::new(&b.graph);
+        run.set("x", &(1..=12).map(f64::from).collect::<Vec<_>>());
+        run.run();
+        assert_eq!(run.output("y").ty.shape.dims(), [1, 2, 1, 4]);
+        assert_eq!(run.output("y").data, [0.0, 1.0, 2.0, 0.0, 0.0, 9.0, 10.0, 0.0]);
+    }
+}

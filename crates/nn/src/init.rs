@@ -18,7 +18,7 @@ pub enum Init {
     Zeros,
     Ones,
     Constant(f64),
-    /// Uniform in `[-bound, bound)`.
+    /// Uniform in `[-bound, bound]`.
     Uniform {
         bound: f64,
     },
@@ -36,20 +36,20 @@ const TRUNCATED_STD: f64 = 0.879_625_661_034_239_8;
 /// initialiser alone.
 pub fn initialise(spec: &ParamSpec, seed: u64) -> Vec<f32> {
     let count = spec.ty.shape.elements();
-    let stream = Stream::new(seed, &spec.name);
-    let fill = |f: &dyn Fn(u64) -> f64| (0..count as u64).map(|i| f(i) as f32).collect();
+    let random = uniforms(seed, &spec.name);
+    let std = |fan| (2.0 / fan_of(spec, fan)).sqrt();
     match spec.init {
         Init::Zeros => vec![0.0; count],
         Init::Ones => vec![1.0; count],
         Init::Constant(value) => vec![value as f32; count],
-        Init::Uniform { bound } => fill(&|i| bound * (2.0 * stream.uniform(i) - 1.0)),
+        Init::Uniform { bound } => random.map(|u| (bound * (2.0 * u - 1.0)) as f32).take(count).collect(),
         Init::KaimingNormal(fan) => {
-            let std = (2.0 / fan_of(spec, fan)).sqrt();
-            fill(&|i| std * stream.normal(i, 0))
+            let std = std(fan);
+            normals(random).map(|x| (std * x) as f32).take(count).collect()
         }
         Init::TruncatedNormal(fan) => {
-            let std = (2.0 / fan_of(spec, fan)).sqrt() / TRUNCATED_STD;
-            fill(&|i| std * stream.truncated_normal(i))
+            let std = std(fan) / TRUNCATED_STD;
+            normals(random).filter(|x| x.abs() <= 2.0).map(|x| (std * x) as f32).take(count).collect()
         }
     }
 }
@@ -67,38 +67,23 @@ fn fan_of(spec: &ParamSpec, fan: Fan) -> f64 {
     }
 }
 
-/// The random numbers of one tensor.
-struct Stream {
-    seed: u64,
-    high: u32,
-    low: u32,
+/// Endless numbers in `(0, 1)` that belong to one name.
+fn uniforms(seed: u64, name: &str) -> impl Iterator<Item = f64> {
+    let stream = fnv1a(name.as_bytes());
+    let halves = |x: u64| [x as u32, (x >> 32) as u32];
+    (0u64..).flat_map(move |index| {
+        let ([a, b], [c, d]) = (halves(index), halves(stream));
+        philox::block([a, b, c, d], halves(seed)).map(|word| (f64::from(word) + 0.5) / 4_294_967_296.0)
+    })
 }
 
-impl Stream {
-    fn new(seed: u64, name: &str) -> Self {
-        let hash = fnv1a(name.as_bytes());
-        Stream { seed, high: (hash >> 32) as u32, low: hash as u32 }
-    }
-
-    fn uniform(&self, index: u64) -> f64 {
-        f64::from(philox::uniform(self.seed, self.high, self.low, index))
-    }
-
-    fn normal(&self, index: u64, attempt: u32) -> f64 {
-        f64::from(philox::normal(self.seed, self.high.wrapping_add(attempt), self.low, index))
-    }
-
-    /// Standard normal given that it lies in `[-2, 2]`, by rejection.
-    fn truncated_normal(&self, index: u64) -> f64 {
-        let mut attempt = 0;
-        loop {
-            let x = self.normal(index, attempt);
-            if x.abs() <= 2.0 {
-                return x;
-            }
-            attempt += 1;
-        }
-    }
+/// Standard normal numbers from uniform ones (Box-Muller).
+fn normals(mut uniforms: impl Iterator<Item = f64>) -> impl Iterator<Item = f64> {
+    std::iter::from_fn(move || Some((uniforms.next()?, uniforms.next()?))).flat_map(|(u, v)| {
+        let radius = (-2.0 * u.ln()).sqrt();
+        let (sine, cosine) = (std::f64::consts::TAU * v).sin_cos();
+        [radius * cosine, radius * sine]
+    })
 }
 
 /// 64-bit FNV-1a.
@@ -154,7 +139,7 @@ mod tests {
         let largest = data.iter().fold(0.0f32, |m, x| m.max(x.abs()));
         assert!(largest <= limit && largest > 0.98 * limit, "{largest} of {limit}");
         let uniform = initialise(&kernel("w", Init::Uniform { bound: 0.25 }), 3);
-        assert!(uniform.iter().all(|x| (-0.25..0.25).contains(x)));
+        assert!(uniform.iter().all(|x| (-0.25..=0.25).contains(x)));
     }
 
     #[test]
