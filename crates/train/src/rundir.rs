@@ -1,0 +1,176 @@
+//! The folder of a run.
+
+use crate::checkpoint::{CheckpointError, CheckpointStore};
+use crate::clock::{Civil, unix_seconds};
+use crate::recipe::{Recipe, RecipeError};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    #[error("{}: holds a run already; resume it, or choose another folder", path.display())]
+    Taken { path: PathBuf },
+    #[error("{}: not a run: {missing} is missing", path.display())]
+    NotARun { path: PathBuf, missing: &'static str },
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+}
+
+const RECIPE: &str = "recipe.toml";
+
+/// A run's folder: `recipe.toml`, `events.jsonl`, `dllogger.json`, `tensorboard/`, `checkpoints/`, `curves.svg` and
+/// `predictions/`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// Makes the folder of a new run and writes its resolved recipe there.
+    ///
+    /// # Errors
+    /// [`RunDirError::Taken`] if the folder exists and holds anything; a folder that cannot be written.
+    pub fn create(path: impl Into<PathBuf>, recipe: &Recipe) -> Result<Self, RunDirError> {
+        let run = Self { path: path.into() };
+        fs::create_dir_all(&run.path).map_err(at(&run.path))?;
+        let mut entries = fs::read_dir(&run.path).map_err(at(&run.path))?;
+        if entries.next().is_some() {
+            return Err(RunDirError::Taken { path: run.path });
+        }
+        let path = run.path.join(RECIPE);
+        fs::write(&path, recipe.to_toml()).map_err(at(&path))?;
+        Ok(run)
+    }
+
+    /// Makes `PARENT/MODEL-DATE-TIME`, with a number behind it if runs start within one second.
+    ///
+    /// # Errors
+    /// As [`RunDir::create`].
+    pub fn create_named(parent: &Path, recipe: &Recipe) -> Result<Self, RunDirError> {
+        let name = format!("{}-{}", recipe.model.name, Civil::from_unix(unix_seconds()).compact());
+        fs::create_dir_all(parent).map_err(at(parent))?;
+        for number in 1_u32.. {
+            let name = if number == 1 { name.clone() } else { format!("{name}-{number}") };
+            let path = parent.join(name);
+            match fs::create_dir(&path) {
+                Ok(()) => return Self::create(path, recipe),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                Err(source) => return Err(RunDirError::Io { path, source }),
+            }
+        }
+        unreachable!("the numbers do not end")
+    }
+
+    /// The folder of a run that exists.
+    ///
+    /// # Errors
+    /// [`RunDirError::NotARun`] if it has no recipe.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, RunDirError> {
+        let run = Self { path: path.into() };
+        if run.path.join(RECIPE).is_file() {
+            return Ok(run);
+        }
+        Err(RunDirError::NotARun { path: run.path, missing: RECIPE })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The recipe that the run was started with.
+    ///
+    /// # Errors
+    /// A recipe that cannot be read or is not valid.
+    pub fn recipe(&self) -> Result<Recipe, RunDirError> {
+        Ok(Recipe::load(&self.path.join(RECIPE).to_string_lossy(), &[])?)
+    }
+
+    /// Replaces the recipe, where a resumed run was given other settings.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn set_recipe(&self, recipe: &Recipe) -> Result<(), RunDirError> {
+        let (path, beside) = (self.path.join(RECIPE), self.path.join("recipe.toml.new"));
+        fs::write(&beside, recipe.to_toml()).and_then(|()| fs::rename(&beside, &path)).map_err(at(&path))
+    }
+
+    /// The checkpoints of the run; cleans up after a killed writer.
+    ///
+    /// # Errors
+    /// As [`CheckpointStore::open`].
+    pub fn checkpoints(&self, keep: usize) -> Result<CheckpointStore, CheckpointError> {
+        CheckpointStore::open(self.path.join("checkpoints"), keep)
+    }
+
+    pub fn events(&self) -> PathBuf {
+        self.path.join("events.jsonl")
+    }
+
+    pub fn dllogger(&self) -> PathBuf {
+        self.path.join("dllogger.json")
+    }
+
+    pub fn tensorboard(&self) -> PathBuf {
+        self.path.join("tensorboard")
+    }
+
+    pub fn curves(&self) -> PathBuf {
+        self.path.join("curves.svg")
+    }
+
+    /// Where evaluation outputs go; the folder may not exist yet.
+    pub fn predictions(&self) -> PathBuf {
+        self.path.join("predictions")
+    }
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> RunDirError {
+    let path = path.to_owned();
+    move |source| RunDirError::Io { path: path.clone(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tempfile::TempDir;
+
+    #[test]
+    fn a_run_is_never_overwritten() {
+        let parent = TempDir::new().unwrap();
+        let recipe = Recipe::load("cifar", &[]).unwrap();
+        let run = RunDir::create(parent.path().join("a/b"), &recipe).unwrap();
+        assert_eq!(run.recipe().unwrap(), recipe);
+        assert!(matches!(RunDir::create(run.path(), &recipe), Err(RunDirError::Taken { .. })));
+        assert_eq!(RunDir::open(run.path()).unwrap(), run);
+        let error = RunDir::open(parent.path()).unwrap_err().to_string();
+        assert!(error.ends_with("not a run: recipe.toml is missing"), "{error}");
+    }
+
+    #[test]
+    fn default_names_are_model_and_time() {
+        let parent = TempDir::new().unwrap();
+        let recipe = Recipe::load("resnet50-90e", &[]).unwrap();
+        let names: Vec<String> = (0..3)
+            .map(|_| RunDir::create_named(&parent.path().join("runs"), &recipe).unwrap())
+            .map(|run| run.path().file_name().unwrap().to_string_lossy().into_owned())
+            .collect();
+        for name in &names {
+            let digits = name.strip_prefix("resnet50-").unwrap().replace('-', "");
+            assert!(digits.len() >= 14 && digits.bytes().all(|b| b.is_ascii_digit()), "{name}");
+        }
+        assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
+    }
+
+    #[test]
+    fn the_recipe_can_be_replaced() {
+        let parent = TempDir::new().unwrap();
+        let recipe = Recipe::load("cifar", &[]).unwrap();
+        let run = RunDir::create(parent.path(), &recipe).unwrap();
+        let longer = recipe.with_overrides(&["train.epochs=300".parse().unwrap()]).unwrap();
+        run.set_recipe(&longer).unwrap();
+        assert_eq!(run.recipe().unwrap(), longer);
+    }
+}
