@@ -7,8 +7,8 @@
 
 use bessemer_ir::DType;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use half::f16;
 use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
 
 /// Adding it to a number below 2^22 in magnitude, and taking it away, rounds to an integer.
 const ROUND: f32 = 12_582_912.0;
@@ -423,48 +423,5 @@ unsafe fn elements_mut<'a, T>(dst: *mut u8, len: usize) -> &'a mut [T] {
 fn convert<A: Copy, B>(src: &[A], dst: &mut [B], f: impl Fn(A) -> B) {
     for (d, &s) in dst.iter_mut().zip(src) {
         *d = f(s);
-    }
-}
-
-/// A float type that tensors are stored in and kernels convert to `f32` and back.
-pub trait Element: Copy + Send + Sync + 'static {
-    const DTYPE: DType;
-    fn to_f32(self) -> f32;
-    fn from_f32(x: f32) -> Self;
-}
-
-impl Element for f32 {
-    const DTYPE: DType = DType::F32;
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self
-    }
-    #[inline(always)]
-    fn from_f32(x: f32) -> f32 {
-        x
-    }
-}
-
-impl Element for bf16 {
-    const DTYPE: DType = DType::Bf16;
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        widen_bf16(self.to_bits())
-    }
-    #[inline(always)]
-    fn from_f32(x: f32) -> bf16 {
-        bf16::from_bits(round_bf16(x))
-    }
-}
-
-impl Element for f16 {
-    const DTYPE: DType = DType::F16;
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self.to_f32()
-    }
-    #[inline(always)]
-    fn from_f32(x: f32) -> f16 {
-        f16::from_f32(x)
     }
 }

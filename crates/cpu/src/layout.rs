@@ -1,0 +1,234 @@
+//! Copies between tensors of different layouts: one engine for transposes, slices, padding, concatenation and broadcasts.
+
+use crate::gemm::Ctx;
+use crate::parts::{PIECE, Shared};
+use crate::simd::{self, Simd, SimdOp};
+use crate::vector;
+use bessemer_ir::DType;
+
+/// Side of the squares that are transposed at a time.
+const SQUARE: usize = 16;
+
+/// One axis of a copy, with distances in elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Axis {
+    size: usize,
+    src: usize,
+    dst: usize,
+}
+
+/// A copy of a box of elements between two strided layouts. Sources may repeat elements, destinations do not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StridedCopy {
+    /// The axes outside the innermost two, outermost first.
+    outer: Vec<Axis>,
+    rows: Axis,
+    cols: Axis,
+    src_offset: usize,
+    dst_offset: usize,
+    element: usize,
+}
+
+fn strides(dims: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; dims.len()];
+    for axis in (1..dims.len()).rev() {
+        strides[axis - 1] = strides[axis] * dims[axis];
+    }
+    strides
+}
+
+impl StridedCopy {
+    /// `dims` elements, the innermost axis last, from `src_offset` to `dst_offset` on; strides in elements of `element`
+    /// bytes (1, 2, 4 or 8).
+    pub fn new(element: usize, dims: &[usize], src: (usize, &[usize]), dst: (usize, &[usize])) -> StridedCopy {
+        assert!(matches!(element, 1 | 2 | 4 | 8), "elements of {element} bytes");
+        let mut axes: Vec<Axis> = Vec::new();
+        for (axis, &size) in dims.iter().enumerate() {
+            let next = Axis { size, src: src.1[axis], dst: dst.1[axis] };
+            match axes.last_mut() {
+                _ if size == 1 => {}
+                Some(last) if last.src == next.src * size && last.dst == next.dst * size => {
+                    *last = Axis { size: last.size * size, ..next };
+                }
+                _ => axes.push(next),
+            }
+        }
+        let single = Axis { size: 1, src: 0, dst: 0 };
+        let cols = axes.pop().unwrap_or(single);
+        let neighbours = axes.iter().rposition(|axis| axis.src == 1 && cols.src != 1);
+        let rows = match neighbours {
+            Some(axis) => axes.remove(axis),
+            None => axes.pop().unwrap_or(single),
+        };
+        StridedCopy { outer: axes, rows, cols, src_offset: src.0, dst_offset: dst.0, element }
+    }
+
+    /// Axis `i` of the result is axis `perm[i]` of the source of shape `dims`.
+    pub fn transpose(element: usize, dims: &[usize], perm: &[usize]) -> StridedCopy {
+        let own = strides(dims);
+        let out: Vec<usize> = perm.iter().map(|&axis| dims[axis]).collect();
+        let src: Vec<usize> = perm.iter().map(|&axis| own[axis]).collect();
+        StridedCopy::new(element, &out, (0, &src), (0, &strides(&out)))
+    }
+
+    /// Elements `start, start + step, ...` below `stop` along each axis of `dims`.
+    pub fn slice(element: usize, dims: &[usize], start: &[usize], stop: &[usize], step: &[usize]) -> StridedCopy {
+        let own = strides(dims);
+        let axes = 0..dims.len();
+        let out: Vec<usize> = axes.clone().map(|a| stop[a].saturating_sub(start[a]).div_ceil(step[a])).collect();
+        let src: Vec<usize> = axes.clone().map(|a| own[a] * step[a]).collect();
+        let first = axes.map(|a| own[a] * start[a]).sum();
+        StridedCopy::new(element, &out, (first, &src), (0, &strides(&out)))
+    }
+
+    /// The elements of `dims` into a larger tensor `out`: `low` places before them along each axis and `interior` between
+    /// them. The other places are not written.
+    pub fn pad(element: usize, dims: &[usize], low: &[usize], interior: &[usize], out: &[usize]) -> StridedCopy {
+        let whole = strides(out);
+        let dst: Vec<usize> = (0..dims.len()).map(|a| whole[a] * (interior[a] + 1)).collect();
+        let first = (0..dims.len()).map(|a| whole[a] * low[a]).sum();
+        StridedCopy::new(element, dims, (0, &strides(dims)), (first, &dst))
+    }
+
+    /// The elements of `dims` into a tensor that has `total` along `axis`, from `start` on.
+    pub fn concat(element: usize, dims: &[usize], axis: usize, start: usize, total: usize) -> StridedCopy {
+        let mut out = dims.to_vec();
+        out[axis] = total;
+        let mut low = vec![0; dims.len()];
+        low[axis] = start;
+        StridedCopy::pad(element, dims, &low, &vec![0; dims.len()], &out)
+    }
+
+    /// NumPy broadcasting of `dims` to `out`.
+    pub fn broadcast(element: usize, dims: &[usize], out: &[usize]) -> StridedCopy {
+        let own = strides(dims);
+        let missing = out.len() - dims.len();
+        let stride = |axis: usize| match axis.checked_sub(missing) {
+            Some(a) if dims[a] != 1 => own[a],
+            _ => 0,
+        };
+        let src: Vec<usize> = (0..out.len()).map(stride).collect();
+        StridedCopy::new(element, out, (0, &src), (0, &strides(out)))
+    }
+
+    /// # Safety
+    /// Both tensors hold the elements of the copy, aligned, and do not overlap.
+    pub unsafe fn run(&self, ctx: Ctx<'_>, src: *const u8, dst: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.element {
+                1 => self.run_typed::<u8>(ctx, src, dst),
+                2 => self.run_typed::<u16>(ctx, src, dst),
+                4 => self.run_typed::<u32>(ctx, src, dst),
+                _ => self.run_typed::<u64>(ctx, src, dst),
+            }
+        }
+    }
+
+    unsafe fn run_typed<T: Copy + Send>(&self, ctx: Ctx<'_>, src: *const u8, dst: *mut u8) {
+        let outer: usize = self.outer.iter().map(|axis| axis.size).product();
+        let width = self.cols.size.clamp(1, PIECE);
+        let height = (PIECE / width).next_multiple_of(SQUARE).clamp(1, self.rows.size.max(1));
+        let (down, across) = (self.rows.size.div_ceil(height), self.cols.size.div_ceil(width));
+        let (src, dst) = (&Shared(src.cast_mut().cast::<T>()), &Shared(dst.cast::<T>()));
+        ctx.pool.run(outer * down * across, &|task, _worker| {
+            let (row, col) = (task / across % down * height, task % across * width);
+            let mut from = self.src_offset + row * self.rows.src + col * self.cols.src;
+            let mut to = self.dst_offset + row * self.rows.dst + col * self.cols.dst;
+            let mut index = task / across / down;
+            for axis in self.outer.iter().rev() {
+                from += index % axis.size * axis.src;
+                to += index % axis.size * axis.dst;
+                index /= axis.size;
+            }
+            let rows = Axis { size: height.min(self.rows.size - row), ..self.rows };
+            let cols = Axis { size: width.min(self.cols.size - col), ..self.cols };
+            // SAFETY: the box lies within both tensors, and the boxes are disjoint in the destination.
+            unsafe { copy_box(rows, cols, src.0.add(from), dst.0.add(to)) }
+        });
+    }
+}
+
+unsafe fn copy_box<T: Copy>(rows: Axis, cols: Axis, src: *const T, dst: *mut T) {
+    // SAFETY: the caller's promise: both sides hold the box.
+    unsafe {
+        if cols.src == 1 && cols.dst == 1 {
+            for row in 0..rows.size {
+                std::ptr::copy_nonoverlapping(src.add(row * rows.src), dst.add(row * rows.dst), cols.size);
+            }
+        } else if rows.src == 1 {
+            for row in (0..rows.size).step_by(SQUARE) {
+                for col in (0..cols.size).step_by(SQUARE) {
+                    let (src, dst) = (src.add(row + col * cols.src), dst.add(row * rows.dst + col * cols.dst));
+                    let part = |axis: Axis, start: usize| Axis { size: SQUARE.min(axis.size - start), ..axis };
+                    copy_elements(part(rows, row), part(cols, col), src, dst);
+                }
+            }
+        } else {
+            copy_elements(rows, cols, src, dst);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn copy_elements<T: Copy>(rows: Axis, cols: Axis, src: *const T, dst: *mut T) {
+    for row in 0..rows.size {
+        for col in 0..cols.size {
+            // SAFETY: the caller's promise: both sides hold the box.
+            unsafe { *dst.add(row * rows.dst + col * cols.dst) = *src.add(row * rows.src + col * cols.src) };
+        }
+    }
+}
+
+/// Zeros.
+pub fn zero(ctx: Ctx<'_>, bytes: &mut [u8]) {
+    crate::parts::for_pieces(ctx, bytes, 4 * PIECE, &|_, piece| piece.fill(0));
+}
+
+/// Elements of one type to another, through `f32`.
+struct Convert {
+    from: DType,
+    to: DType,
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+}
+
+impl SimdOp for Convert {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let mut buffer = [0.0; 512];
+        for start in (0..self.len).step_by(buffer.len()) {
+            let values = &mut buffer[..512.min(self.len - start)];
+            // SAFETY: the promise of `convert`.
+            unsafe {
+                vector::widen(self.from, self.src.add(start * self.from.size()), values);
+                vector::narrow(self.to, values, self.dst.add(start * self.to.size()));
+            }
+        }
+    }
+}
+
+/// Converts `len` elements; floats are rounded to nearest, to integers by truncation and saturation, to truth values by
+/// comparison with zero. Equal types are copied.
+///
+/// # Safety
+/// Both sides hold so many elements, aligned, and do not overlap.
+pub unsafe fn convert(ctx: Ctx<'_>, len: usize, from: DType, src: *const u8, to: DType, dst: *mut u8) {
+    let (src, dst) = (&Shared(src.cast_mut()), &Shared(dst));
+    ctx.pool.run(len.div_ceil(PIECE), &|task, _worker| {
+        let start = task * PIECE;
+        let len = PIECE.min(len - start);
+        // SAFETY: the caller's promise; the pieces are disjoint.
+        unsafe {
+            let (src, dst) = (src.0.add(start * from.size()), dst.0.add(start * to.size()));
+            if from == to {
+                std::ptr::copy_nonoverlapping(src, dst, len * from.size());
+            } else {
+                simd::dispatch(ctx.isa, Convert { from, to, src, dst, len });
+            }
+        }
+    });
+}

@@ -1,0 +1,276 @@
+//! Max and average pooling of `f32[N, H, W, C]` and their gradients, vectorised along the channels.
+
+use crate::gemm::Ctx;
+use crate::parts::{PIECE, for_pieces};
+use crate::simd::{self, Simd, SimdOp};
+use std::ops::Range;
+
+/// Channels whose state of a window is held at a time.
+const CHANNELS: usize = 64;
+
+/// Sizes of a pooling. The output is `[n, oh, ow, c]`; no window lies in the padding alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolDesc {
+    pub n: usize,
+    pub h: usize,
+    pub w: usize,
+    pub c: usize,
+    pub oh: usize,
+    pub ow: usize,
+    /// Height and width, as in the following.
+    pub window: [usize; 2],
+    pub stride: [usize; 2],
+    /// Padding above and on the left.
+    pub pad: [usize; 2],
+}
+
+/// The part of a range `0..size` under window number `position`.
+#[inline(always)]
+fn window(position: usize, stride: usize, pad: usize, kernel: usize, size: usize) -> Range<usize> {
+    let start = position * stride;
+    start.saturating_sub(pad)..(start + kernel).saturating_sub(pad).min(size)
+}
+
+impl PoolDesc {
+    pub fn x_len(&self) -> usize {
+        self.n * self.h * self.w * self.c
+    }
+
+    pub fn y_len(&self) -> usize {
+        self.n * self.oh * self.ow * self.c
+    }
+
+    #[inline(always)]
+    fn window_rows(&self, oh: usize) -> Range<usize> {
+        window(oh, self.stride[0], self.pad[0], self.window[0], self.h)
+    }
+
+    #[inline(always)]
+    fn window_cols(&self, ow: usize) -> Range<usize> {
+        window(ow, self.stride[1], self.pad[1], self.window[1], self.w)
+    }
+
+    /// What the sum over a window of `present` elements is divided by.
+    #[inline(always)]
+    fn divisor(&self, present: usize, count_include_pad: bool) -> f32 {
+        (if count_include_pad { self.window[0] * self.window[1] } else { present }) as f32
+    }
+
+    /// Elements of a task's part of `rows` rows of `row` elements each.
+    fn rows_of_task(rows: usize, row: usize) -> usize {
+        (PIECE / row.max(1)).clamp(1, rows.max(1))
+    }
+
+    fn check(&self, x: usize, y: usize) {
+        assert!(x == self.x_len() && y == self.y_len(), "a pooling got tensors of other sizes");
+    }
+}
+
+/// How a window's elements become one.
+#[derive(Clone, Copy)]
+enum Pooling {
+    Max,
+    Average { count_include_pad: bool },
+}
+
+/// Rows `first_row..` of the output, `[N * OH, OW, C]`.
+struct Forward<'a> {
+    desc: &'a PoolDesc,
+    pooling: Pooling,
+    x: &'a [f32],
+    first_row: usize,
+    y: &'a mut [f32],
+}
+
+impl SimdOp for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let d = self.desc;
+        for (i, pixel) in self.y.chunks_exact_mut(d.c).enumerate() {
+            let (row, ow) = (self.first_row + i / d.ow, i % d.ow);
+            let (image, oh) = (row / d.oh, row % d.oh);
+            let (rows, cols) = (d.window_rows(oh), d.window_cols(ow));
+            let present = rows.len() * cols.len();
+            pixel.fill(if matches!(self.pooling, Pooling::Max) { f32::NEG_INFINITY } else { 0.0 });
+            for ih in rows {
+                for iw in cols.clone() {
+                    let x = &self.x[((image * d.h + ih) * d.w + iw) * d.c..][..d.c];
+                    match self.pooling {
+                        Pooling::Max => {
+                            for (m, &x) in pixel.iter_mut().zip(x) {
+                                *m = if x > *m || x.is_nan() { x } else { *m };
+                            }
+                        }
+                        Pooling::Average { .. } => pixel.iter_mut().zip(x).for_each(|(sum, &x)| *sum += x),
+                    }
+                }
+            }
+            if let Pooling::Average { count_include_pad } = self.pooling {
+                let divisor = d.divisor(present, count_include_pad);
+                pixel.iter_mut().for_each(|sum| *sum /= divisor);
+            }
+        }
+    }
+}
+
+fn forward(ctx: Ctx<'_>, desc: &PoolDesc, pooling: Pooling, x: &[f32], y: &mut [f32]) {
+    desc.check(x.len(), y.len());
+    let row = desc.ow * desc.c;
+    let rows = PoolDesc::rows_of_task(desc.n * desc.oh, row * desc.window[0] * desc.window[1] / 2);
+    for_pieces(ctx, y, rows * row, &|task, y| {
+        let part = Forward { desc, pooling, x, first_row: task * rows, y };
+        // SAFETY: the kernel has no conditions.
+        unsafe { simd::dispatch(ctx.isa, part) }
+    });
+}
+
+/// Maximum of each window; a window with a NaN gives NaN.
+pub fn max_pool(ctx: Ctx<'_>, desc: &PoolDesc, x: &[f32], y: &mut [f32]) {
+    forward(ctx, desc, Pooling::Max, x, y);
+}
+
+/// Mean of each window.
+pub fn avg_pool(ctx: Ctx<'_>, desc: &PoolDesc, count_include_pad: bool, x: &[f32], y: &mut [f32]) {
+    forward(ctx, desc, Pooling::Average { count_include_pad }, x, y);
+}
+
+/// What a gradient is computed from.
+#[derive(Clone, Copy)]
+enum Gradient<'a> {
+    Max { x: &'a [f32], y: &'a [f32] },
+    Average { count_include_pad: bool },
+}
+
+/// Rows `band` of image `image` of the input's gradient: gathers from every window that touches them, in the order of
+/// the windows.
+struct Backward<'a> {
+    desc: &'a PoolDesc,
+    gradient: Gradient<'a>,
+    dy: &'a [f32],
+    image: usize,
+    band: Range<usize>,
+    dx: &'a mut [f32],
+}
+
+impl Backward<'_> {
+    /// Rows of the output whose windows touch the band.
+    #[inline(always)]
+    fn windows(&self) -> Range<usize> {
+        let d = self.desc;
+        let first = (self.band.start + d.pad[0] + 1).saturating_sub(d.window[0]).div_ceil(d.stride[0]);
+        let end = (self.band.end - 1 + d.pad[0]) / d.stride[0] + 1;
+        first..end.min(d.oh)
+    }
+
+    #[inline(always)]
+    fn average(&mut self, dy: &[f32], rows: Range<usize>, cols: Range<usize>, divisor: f32) {
+        let d = self.desc;
+        let touched = rows.start.max(self.band.start)..rows.end.min(self.band.end);
+        for ih in touched {
+            for iw in cols.clone() {
+                let dx = &mut self.dx[((ih - self.band.start) * d.w + iw) * d.c..][..d.c];
+                dx.iter_mut().zip(dy).for_each(|(dx, &dy)| *dx += dy / divisor);
+            }
+        }
+    }
+
+    /// The first maximum, row by row, takes the gradient: what is left of it after each element is held in `left`.
+    #[inline(always)]
+    fn max(&mut self, x: &[f32], y: &[f32], dy: &[f32], rows: Range<usize>, cols: Range<usize>) {
+        let d = self.desc;
+        for start in (0..d.c).step_by(CHANNELS) {
+            let count = CHANNELS.min(d.c - start);
+            let y = &y[start..][..count];
+            let mut left = [0.0f32; CHANNELS];
+            left[..count].copy_from_slice(&dy[start..][..count]);
+            for ih in rows.clone() {
+                for iw in cols.clone() {
+                    let x = &x[((self.image * d.h + ih) * d.w + iw) * d.c + start..][..count];
+                    let mut nothing = [0.0f32; CHANNELS];
+                    let dx = match self.band.contains(&ih) {
+                        true => &mut self.dx[((ih - self.band.start) * d.w + iw) * d.c + start..][..count],
+                        false => &mut nothing[..count],
+                    };
+                    for i in 0..count {
+                        let hit = x[i] == y[i] || (x[i].is_nan() && y[i].is_nan());
+                        dx[i] += if hit { left[i] } else { 0.0 };
+                        left[i] = if hit { 0.0 } else { left[i] };
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl SimdOp for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(mut self) {
+        let d = self.desc;
+        self.dx.fill(0.0);
+        for oh in self.windows() {
+            for ow in 0..d.ow {
+                let (rows, cols) = (d.window_rows(oh), d.window_cols(ow));
+                let pixel = ((self.image * d.oh + oh) * d.ow + ow) * d.c..;
+                let dy = &self.dy[pixel.clone()][..d.c];
+                match self.gradient {
+                    Gradient::Max { x, y } => self.max(x, &y[pixel][..d.c], dy, rows, cols),
+                    Gradient::Average { count_include_pad } => {
+                        let divisor = d.divisor(rows.len() * cols.len(), count_include_pad);
+                        self.average(dy, rows, cols, divisor);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn backward(ctx: Ctx<'_>, desc: &PoolDesc, gradient: Gradient<'_>, dy: &[f32], dx: &mut [f32]) {
+    desc.check(dx.len(), dy.len());
+    let row = desc.w * desc.c;
+    // Windows across the border of two bands are looked at twice.
+    let rows = PoolDesc::rows_of_task(desc.h, row).max((8 * desc.stride[0]).min(desc.h));
+    let bands = desc.h.div_ceil(rows.max(1));
+    for_images(ctx, dx, desc.h * row, bands, rows * row, &|image, band, dx| {
+        let band = band * rows..desc.h.min((band + 1) * rows);
+        let part = Backward { desc, gradient, dy, image, band, dx };
+        // SAFETY: the kernel has no conditions.
+        unsafe { simd::dispatch(ctx.isa, part) }
+    });
+}
+
+/// Cuts each image of `image_len` elements into `bands` pieces of `band_len`, the last one maybe shorter, and calls
+/// `f(image, band, piece)` for each, as tasks.
+fn for_images(
+    ctx: Ctx<'_>,
+    data: &mut [f32],
+    image_len: usize,
+    bands: usize,
+    band_len: usize,
+    f: &(dyn Fn(usize, usize, &mut [f32]) + Sync),
+) {
+    let images = data.len() / image_len.max(1);
+    let base = &crate::parts::Shared(data.as_mut_ptr());
+    ctx.pool.run(images * bands, &|task, _worker| {
+        let (image, band) = (task / bands, task % bands);
+        let len = band_len.min(image_len - band * band_len);
+        let start = image * image_len + band * band_len;
+        // SAFETY: the pieces lie within `data` and are disjoint.
+        f(image, band, unsafe { std::slice::from_raw_parts_mut(base.0.add(start), len) });
+    });
+}
+
+/// Gradient of [`max_pool`] from its input `x`, its output `y` and the output's gradient: the first maximum of each
+/// window, row by row, takes the window's gradient.
+pub fn max_pool_grad(ctx: Ctx<'_>, desc: &PoolDesc, x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
+    desc.check(x.len(), y.len());
+    backward(ctx, desc, Gradient::Max { x, y }, dy, dx);
+}
+
+/// Gradient of [`avg_pool`].
+pub fn avg_pool_grad(ctx: Ctx<'_>, desc: &PoolDesc, count_include_pad: bool, dy: &[f32], dx: &mut [f32]) {
+    backward(ctx, desc, Gradient::Average { count_include_pad }, dy, dx);
+}

@@ -1,0 +1,248 @@
+//! Softmax, reductions and the position of the maximum along the innermost axis of `f32[rows, cols]`.
+
+use crate::gemm::Ctx;
+use crate::parts::{PIECE, for_pieces, rows_piece};
+use crate::simd::{self, Simd, SimdOp};
+use crate::vector;
+use bessemer_ir::ops::reduce::ReduceKind;
+
+/// Independent partial results of a reduction over neighbours; the same on every instruction set.
+const LANES: usize = 64;
+
+#[inline(always)]
+fn max(a: f32, b: f32) -> f32 {
+    if b > a || b.is_nan() { b } else { a }
+}
+
+#[inline(always)]
+fn min(a: f32, b: f32) -> f32 {
+    if b < a || b.is_nan() { b } else { a }
+}
+
+/// Folds a slice lane by lane, then the lanes.
+#[inline(always)]
+fn fold(x: &[f32], start: f32, f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
+    let mut lanes = [start; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane = f(*lane, x);
+        }
+    }
+    for (lane, &x) in lanes.iter_mut().zip(rest) {
+        *lane = f(*lane, x);
+    }
+    lanes
+}
+
+/// Maximum; NaN if there is one.
+#[inline(always)]
+fn max_of(x: &[f32]) -> f32 {
+    fold(x, f32::NEG_INFINITY, max).into_iter().fold(f32::NEG_INFINITY, max)
+}
+
+#[inline(always)]
+fn min_of(x: &[f32]) -> f32 {
+    fold(x, f32::INFINITY, min).into_iter().fold(f32::INFINITY, min)
+}
+
+#[inline(always)]
+fn sum_of(x: &[f32]) -> f64 {
+    fold(x, 0.0, |a, b| a + b).into_iter().map(f64::from).sum()
+}
+
+/// Softmax, or its logarithm, of whole rows.
+struct SoftmaxRows<'a> {
+    x: &'a [f32],
+    cols: usize,
+    y: &'a mut [f32],
+    log: bool,
+}
+
+impl SimdOp for SoftmaxRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let rows = || self.x.chunks_exact(self.cols);
+        for (x, y) in rows().zip(self.y.chunks_exact_mut(self.cols)) {
+            let top = max_of(x);
+            y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - top);
+        }
+        if !self.log {
+            self.y.iter_mut().for_each(|y| *y = vector::exp(*y));
+            for y in self.y.chunks_exact_mut(self.cols) {
+                let scale = (1.0 / sum_of(y)) as f32;
+                y.iter_mut().for_each(|y| *y *= scale);
+            }
+            return;
+        }
+        for y in self.y.chunks_exact_mut(self.cols) {
+            let sum: f64 = fold(y, 0.0, |sum, y| sum + vector::exp(y)).into_iter().map(f64::from).sum();
+            let log = sum.ln() as f32;
+            y.iter_mut().for_each(|y| *y -= log);
+        }
+    }
+}
+
+fn softmax_rows(ctx: Ctx<'_>, x: &[f32], cols: usize, y: &mut [f32], log: bool) {
+    assert!(x.len() == y.len() && x.len().is_multiple_of(cols), "a softmax got tensors of other sizes");
+    let piece = rows_piece(cols);
+    for_pieces(ctx, y, piece, &|task, y| {
+        let x = &x[task * piece..][..y.len()];
+        // SAFETY: the kernel has no conditions.
+        unsafe { simd::dispatch(ctx.isa, SoftmaxRows { x, cols, y, log }) }
+    });
+}
+
+/// `exp(x) / sum(exp(x))` of each row of `cols` elements.
+pub fn softmax(ctx: Ctx<'_>, x: &[f32], cols: usize, y: &mut [f32]) {
+    softmax_rows(ctx, x, cols, y, false);
+}
+
+/// `x - log(sum(exp(x)))` of each row of `cols` elements.
+pub fn log_softmax(ctx: Ctx<'_>, x: &[f32], cols: usize, y: &mut [f32]) {
+    softmax_rows(ctx, x, cols, y, true);
+}
+
+/// Position of the first maximum, or of the first NaN, of each row.
+struct ArgMaxRows<'a> {
+    x: &'a [f32],
+    cols: usize,
+    positions: &'a mut [i32],
+}
+
+impl SimdOp for ArgMaxRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (row, position) in self.x.chunks_exact(self.cols).zip(self.positions) {
+            let top = max_of(row);
+            let is_top = |x: &f32| *x == top || (x.is_nan() && top.is_nan());
+            *position = row.iter().position(is_top).unwrap_or(0) as i32;
+        }
+    }
+}
+
+/// Position of the first maximum of each row of `cols` elements; a NaN counts as the maximum.
+pub fn arg_max(ctx: Ctx<'_>, x: &[f32], cols: usize, positions: &mut [i32]) {
+    assert!(x.len() == positions.len() * cols, "an arg_max got tensors of other sizes");
+    let rows = rows_piece(cols) / cols.max(1);
+    for_pieces(ctx, positions, rows, &|task, positions| {
+        let x = &x[task * rows * cols..][..positions.len() * cols];
+        // SAFETY: the kernel has no conditions.
+        unsafe { simd::dispatch(ctx.isa, ArgMaxRows { x, cols, positions }) }
+    });
+}
+
+/// One number for each piece of `len` elements.
+struct ReducePieces<'a> {
+    kind: ReduceKind,
+    x: &'a [f32],
+    len: usize,
+    out: &'a mut [f32],
+}
+
+impl SimdOp for ReducePieces<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (x, out) in self.x.chunks(self.len).zip(self.out) {
+            *out = match self.kind {
+                ReduceKind::Sum => sum_of(x) as f32,
+                ReduceKind::Max => max_of(x),
+                ReduceKind::Min => min_of(x),
+            };
+        }
+    }
+}
+
+/// Columns `first..` of one group of rows, reduced over the rows.
+struct ReduceColumns<'a> {
+    kind: ReduceKind,
+    x: &'a [f32],
+    stride: usize,
+    first: usize,
+    out: &'a mut [f32],
+}
+
+impl SimdOp for ReduceColumns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (i, out) in self.out.chunks_mut(LANES).enumerate() {
+            let (first, len) = (self.first + i * LANES, out.len());
+            let rows = self.x.chunks_exact(self.stride).map(|row| &row[first..][..len]);
+            match self.kind {
+                ReduceKind::Sum => {
+                    let mut sums = [0.0f64; LANES];
+                    rows.for_each(|row| sums.iter_mut().zip(row).for_each(|(s, &x)| *s += f64::from(x)));
+                    out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum as f32);
+                }
+                ReduceKind::Max => {
+                    out.fill(f32::NEG_INFINITY);
+                    rows.for_each(|row| out.iter_mut().zip(row).for_each(|(m, &x)| *m = max(*m, x)));
+                }
+                ReduceKind::Min => {
+                    out.fill(f32::INFINITY);
+                    rows.for_each(|row| out.iter_mut().zip(row).for_each(|(m, &x)| *m = min(*m, x)));
+                }
+            }
+        }
+    }
+}
+
+/// Elements of scratch that [`reduce`] needs.
+pub fn reduce_scratch_len([outer, middle, inner]: [usize; 3]) -> usize {
+    if inner == 1 && middle > PIECE { outer * middle.div_ceil(PIECE) } else { 0 }
+}
+
+/// Reduces `x[outer, middle, inner]` over the middle axis to `out[outer, inner]`. NaN propagates.
+///
+/// # Panics
+/// If a slice is too short.
+pub fn reduce(ctx: Ctx<'_>, kind: ReduceKind, dims: [usize; 3], x: &[f32], out: &mut [f32], scratch: &mut [f32]) {
+    let [outer, middle, inner] = dims;
+    assert!(x.len() == outer * middle * inner && out.len() == outer * inner, "a reduction got tensors of other sizes");
+    if middle == 0 {
+        out.fill(kind.identity() as f32);
+    } else if inner > 1 {
+        reduce_columns(ctx, kind, dims, x, out);
+    } else if middle > PIECE {
+        let pieces = middle.div_ceil(PIECE);
+        let partials = &mut scratch[..outer * pieces];
+        for_pieces(ctx, partials, 1, &|task, out| {
+            let (row, piece) = (task / pieces, task % pieces);
+            let x = &x[row * middle..][piece * PIECE..middle.min((piece + 1) * PIECE)];
+            // SAFETY: the kernel has no conditions.
+            unsafe { simd::dispatch(ctx.isa, ReducePieces { kind, x, len: PIECE, out }) }
+        });
+        // SAFETY: as above.
+        unsafe { simd::dispatch(ctx.isa, ReducePieces { kind, x: partials, len: pieces, out }) }
+    } else {
+        let rows = rows_piece(middle) / middle;
+        for_pieces(ctx, out, rows, &|task, out| {
+            let x = &x[task * rows * middle..][..out.len() * middle];
+            // SAFETY: the kernel has no conditions.
+            unsafe { simd::dispatch(ctx.isa, ReducePieces { kind, x, len: middle, out }) }
+        });
+    }
+}
+
+fn reduce_columns(ctx: Ctx<'_>, kind: ReduceKind, [outer, middle, inner]: [usize; 3], x: &[f32], out: &mut [f32]) {
+    let width = (PIECE / middle).next_multiple_of(LANES).min(inner);
+    let pieces = inner.div_ceil(width);
+    let base = &crate::parts::Shared(out.as_mut_ptr());
+    ctx.pool.run(outer * pieces, &|task, _worker| {
+        let (group, first) = (task / pieces, task % pieces * width);
+        let len = width.min(inner - first);
+        // SAFETY: the pieces lie within the output and are disjoint.
+        let out = unsafe { std::slice::from_raw_parts_mut(base.0.add(group * inner + first), len) };
+        let x = &x[group * middle * inner..][..middle * inner];
+        // SAFETY: the kernel has no conditions.
+        unsafe { simd::dispatch(ctx.isa, ReduceColumns { kind, x, stride: inner, first, out }) }
+    });
+}
