@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -50,17 +50,25 @@ impl Series {
         &self.points
     }
 
-    /// Exponential moving average over about a fortieth of the points, without bias at the start.
+    /// Exponential moving averages over about a fiftieth of the points, taken from both ends so that they do not lag.
     fn smoothed(&self) -> Vec<(f64, f64)> {
-        let decay = 1.0 - 1.0 / (1.0 + self.points.len() as f64 / 40.0);
-        let (mut average, mut weight) = (0.0, 0.0);
-        let smooth = |&(x, y): &(f64, f64)| {
-            average = decay * average + (1.0 - decay) * y;
-            weight = decay * weight + (1.0 - decay);
-            (x, average / weight)
-        };
-        self.points.iter().map(smooth).collect()
+        let forward = averaged(self.points.iter());
+        let backward = averaged(self.points.iter().rev());
+        let pairs = forward.into_iter().zip(backward.into_iter().rev());
+        self.points.iter().zip(pairs).map(|(&(x, _), (before, after))| (x, 0.5 * (before + after))).collect()
     }
+}
+
+/// Exponential moving average without bias at the start.
+fn averaged<'a>(points: impl ExactSizeIterator<Item = &'a (f64, f64)>) -> Vec<f64> {
+    let decay = 1.0 - 1.0 / (1.0 + points.len() as f64 / 50.0);
+    let (mut average, mut weight) = (0.0, 0.0);
+    let smooth = |&(_, y): &(f64, f64)| {
+        average = decay * average + (1.0 - decay) * y;
+        weight = decay * weight + (1.0 - decay);
+        average / weight
+    };
+    points.map(smooth).collect()
 }
 
 fn mean(points: &[(f64, f64)]) -> (f64, f64) {
@@ -245,10 +253,7 @@ impl CurvesWriter {
 
     /// What went wrong since the last call.
     pub fn problem(&mut self) -> Option<String> {
-        match self.problems.try_recv() {
-            Ok(problem) => Some(problem),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.problems.try_recv().ok()
     }
 
     /// Draws everything and waits for it.
@@ -301,6 +306,14 @@ mod tests {
         assert!(series.points().is_sorted_by(|a, b| a.0 < b.0));
         series.push(1e6, f64::NAN);
         assert!(series.smoothed().iter().all(|(_, y)| (*y - 0.5).abs() < 1e-9));
+    }
+
+    #[test]
+    fn smoothing_follows_a_slope_and_removes_noise() {
+        let mut series = Series::default();
+        (0..1000).for_each(|step| series.push(f64::from(step), f64::from(step) + f64::from(step % 2 * 10)));
+        let middle = &series.smoothed()[200..800];
+        assert!(middle.iter().all(|(x, y)| (y - x - 5.0).abs() < 1.0));
     }
 
     #[test]

@@ -33,6 +33,7 @@ impl ProgressMode {
 pub struct Progress {
     display: Display,
     total_steps: u64,
+    unit: &'static str,
     rate: Rate,
 }
 
@@ -62,12 +63,13 @@ impl Progress {
     }
 
     fn with(display: Display) -> Self {
-        Self { display, total_steps: 0, rate: Rate::default() }
+        Self { display, total_steps: 0, unit: "samples/s", rate: Rate::default() }
     }
 
-    /// A run of `total_steps` begins, or continues, at `step`.
-    pub fn begin(&mut self, step: u64, total_steps: u64) {
+    /// A run of `total_steps` begins, or continues, at `step`. `unit` is that of its speed: `images/s`.
+    pub fn begin(&mut self, step: u64, total_steps: u64, unit: &'static str) {
         self.total_steps = total_steps;
+        self.unit = unit;
         self.rate = Rate::default();
         if let Display::Bar(bar) = &self.display {
             bar.set_length(total_steps);
@@ -130,7 +132,7 @@ impl Progress {
     fn summary(&self, step: u64, info: &StepInfo) -> String {
         let left = self.rate.seconds_per_step() * self.total_steps.saturating_sub(step) as f64;
         let (epoch, loss, rate) = (info.epoch + 1, info.loss, self.rate.samples_per_second());
-        format!("epoch {epoch}  loss {loss:.4}  {rate:.1} images/s  {} left", Span(left))
+        format!("epoch {epoch}  loss {loss:.4}  {rate:.1} {}  {} left", self.unit, Span(left))
     }
 }
 
@@ -214,7 +216,7 @@ mod tests {
     fn shown(mode: ProgressMode) -> String {
         let out = Shared::default();
         let mut progress = Progress::to(mode, Box::new(out.clone()));
-        progress.begin(10, 1000);
+        progress.begin(10, 1000, "images/s");
         let info = StepInfo { epoch: 2, loss: 1.25, samples: 32, step_s: 2.0, ..Default::default() };
         (11..=20).for_each(|step| progress.step(step, &info));
         let metrics = [("loss".to_owned(), 0.5), ("top1".to_owned(), 0.7654)].into();
@@ -248,7 +250,7 @@ mod tests {
     fn the_last_step_is_always_shown() {
         let out = Shared::default();
         let mut progress = Progress::to(ProgressMode::Lines(Duration::from_secs(3600)), Box::new(out.clone()));
-        progress.begin(0, 5);
+        progress.begin(0, 5, "images/s");
         (1..=5).for_each(|step| progress.step(step, &StepInfo::default()));
         let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
         assert!(text.lines().count() == 2 && text.contains("step 5/5"), "{text}");

@@ -3,14 +3,16 @@
 use crate::checkpoint::{CheckpointError, CheckpointStore};
 use crate::clock::{Civil, unix_seconds};
 use crate::recipe::{Recipe, RecipeError};
-use std::fs;
-use std::io::{self, ErrorKind};
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
     #[error("{}: holds a run already; resume it, or choose another folder", path.display())]
     Taken { path: PathBuf },
+    #[error("{}: another process is working in this run", path.display())]
+    InUse { path: PathBuf },
     #[error("{}: not a run: {missing} is missing", path.display())]
     NotARun { path: PathBuf, missing: &'static str },
     #[error("{}: {source}", path.display())]
@@ -23,9 +25,12 @@ const RECIPE: &str = "recipe.toml";
 
 /// A run's folder: `recipe.toml`, `events.jsonl`, `dllogger.json`, `tensorboard/`, `checkpoints/`, `curves.svg` and
 /// `predictions/`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// One process has a run at a time: the value holds a lock on `recipe.toml`.
+#[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
+    recipe: File,
 }
 
 impl RunDir {
@@ -34,15 +39,14 @@ impl RunDir {
     /// # Errors
     /// [`RunDirError::Taken`] if the folder exists and holds anything; a folder that cannot be written.
     pub fn create(path: impl Into<PathBuf>, recipe: &Recipe) -> Result<Self, RunDirError> {
-        let run = Self { path: path.into() };
-        fs::create_dir_all(&run.path).map_err(at(&run.path))?;
-        let mut entries = fs::read_dir(&run.path).map_err(at(&run.path))?;
+        let path = path.into();
+        fs::create_dir_all(&path).map_err(at(&path))?;
+        let mut entries = fs::read_dir(&path).map_err(at(&path))?;
         if entries.next().is_some() {
-            return Err(RunDirError::Taken { path: run.path });
+            return Err(RunDirError::Taken { path });
         }
-        let path = run.path.join(RECIPE);
-        fs::write(&path, recipe.to_toml()).map_err(at(&path))?;
-        Ok(run)
+        let recipe = write_recipe(&path, recipe)?;
+        Ok(Self { path, recipe })
     }
 
     /// Makes `PARENT/MODEL-DATE-TIME`, with a number behind it if runs start within one second.
@@ -64,16 +68,20 @@ impl RunDir {
         unreachable!("the numbers do not end")
     }
 
-    /// The folder of a run that exists.
+    /// The folder of a run that exists, to continue it.
     ///
     /// # Errors
-    /// [`RunDirError::NotARun`] if it has no recipe.
+    /// [`RunDirError::NotARun`] if it has no recipe, [`RunDirError::InUse`] if another process has it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, RunDirError> {
-        let run = Self { path: path.into() };
-        if run.path.join(RECIPE).is_file() {
-            return Ok(run);
-        }
-        Err(RunDirError::NotARun { path: run.path, missing: RECIPE })
+        let path = path.into();
+        let recipe = File::open(path.join(RECIPE)).map_err(|source| match source.kind() {
+            ErrorKind::NotFound | ErrorKind::NotADirectory => {
+                RunDirError::NotARun { path: path.clone(), missing: RECIPE }
+            }
+            _ => at(&path)(source),
+        })?;
+        lock(&recipe, &path)?;
+        Ok(Self { path, recipe })
     }
 
     pub fn path(&self) -> &Path {
@@ -92,9 +100,9 @@ impl RunDir {
     ///
     /// # Errors
     /// A folder that cannot be written.
-    pub fn set_recipe(&self, recipe: &Recipe) -> Result<(), RunDirError> {
-        let (path, beside) = (self.path.join(RECIPE), self.path.join("recipe.toml.new"));
-        fs::write(&beside, recipe.to_toml()).and_then(|()| fs::rename(&beside, &path)).map_err(at(&path))
+    pub fn set_recipe(&mut self, recipe: &Recipe) -> Result<(), RunDirError> {
+        self.recipe = write_recipe(&self.path, recipe)?;
+        Ok(())
     }
 
     /// The checkpoints of the run; cleans up after a killed writer.
@@ -127,6 +135,26 @@ impl RunDir {
     }
 }
 
+/// Replaces the recipe at once by a file that is locked already.
+fn write_recipe(folder: &Path, recipe: &Recipe) -> Result<File, RunDirError> {
+    let beside = folder.join("recipe.toml.new");
+    let mut file = File::create(&beside).map_err(at(&beside))?;
+    lock(&file, folder)?;
+    let written = file.write_all(recipe.to_toml().as_bytes()).and_then(|()| file.sync_all());
+    written.and_then(|()| fs::rename(&beside, folder.join(RECIPE))).map_err(at(&beside))?;
+    Ok(file)
+}
+
+/// Locks an open file. File systems without locks are used without.
+fn lock(file: &File, folder: &Path) -> Result<(), RunDirError> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => Err(RunDirError::InUse { path: folder.to_owned() }),
+        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(()),
+        Err(TryLockError::Error(source)) => Err(at(folder)(source)),
+    }
+}
+
 fn at(path: &Path) -> impl Fn(io::Error) -> RunDirError {
     let path = path.to_owned();
     move |source| RunDirError::Io { path: path.clone(), source }
@@ -144,9 +172,20 @@ mod tests {
         let run = RunDir::create(parent.path().join("a/b"), &recipe).unwrap();
         assert_eq!(run.recipe().unwrap(), recipe);
         assert!(matches!(RunDir::create(run.path(), &recipe), Err(RunDirError::Taken { .. })));
-        assert_eq!(RunDir::open(run.path()).unwrap(), run);
         let error = RunDir::open(parent.path()).unwrap_err().to_string();
         assert!(error.ends_with("not a run: recipe.toml is missing"), "{error}");
+    }
+
+    #[test]
+    fn one_process_at_a_time() {
+        let parent = TempDir::new().unwrap();
+        let recipe = Recipe::load("cifar", &[]).unwrap();
+        let mut run = RunDir::create(parent.path(), &recipe).unwrap();
+        assert!(matches!(RunDir::open(parent.path()), Err(RunDirError::InUse { .. })));
+        run.set_recipe(&recipe).unwrap();
+        assert!(matches!(RunDir::open(parent.path()), Err(RunDirError::InUse { .. })));
+        drop(run);
+        RunDir::open(parent.path()).unwrap();
     }
 
     #[test]
@@ -168,7 +207,7 @@ mod tests {
     fn the_recipe_can_be_replaced() {
         let parent = TempDir::new().unwrap();
         let recipe = Recipe::load("cifar", &[]).unwrap();
-        let run = RunDir::create(parent.path(), &recipe).unwrap();
+        let mut run = RunDir::create(parent.path(), &recipe).unwrap();
         let longer = recipe.with_overrides(&["train.epochs=300".parse().unwrap()]).unwrap();
         run.set_recipe(&longer).unwrap();
         assert_eq!(run.recipe().unwrap(), longer);

@@ -51,7 +51,7 @@ impl RunLog {
     /// that was cut short with it.
     ///
     /// # Errors
-    /// An event log that another process writes, or that cannot be read or replaced.
+    /// An event log that cannot be read or replaced.
     pub fn resume(run: &RunDir, step: u64, progress: Progress) -> Result<Self, EventError> {
         let resumed = EventWriter::resume(&run.events(), step)?;
         let mut log = Self::start(run, resumed.writer, &resumed.kept, Some(step), progress)?;
@@ -96,9 +96,9 @@ impl RunLog {
         Ok(log)
     }
 
-    /// Sets up the progress display: `total_steps` in all, `step` of them done.
-    pub fn begin_steps(&mut self, step: u64, total_steps: u64) {
-        self.progress.begin(step, total_steps);
+    /// Sets up the progress display: `total_steps` in all, `step` of them done, speed in `unit` (`images/s`).
+    pub fn begin_steps(&mut self, step: u64, total_steps: u64, unit: &'static str) {
+        self.progress.begin(step, total_steps, unit);
     }
 
     /// # Errors

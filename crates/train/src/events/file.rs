@@ -1,6 +1,6 @@
 use super::{Event, VERSION};
 use serde::Deserialize;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -8,13 +8,11 @@ use std::path::{Path, PathBuf};
 pub enum EventError {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{}: another process is writing this run", path.display())]
-    InUse { path: PathBuf },
     #[error("{}: line {line}: {problem}", path.display())]
     Line { path: PathBuf, line: usize, problem: String },
 }
 
-/// Appends events to a file, each as one whole line handed to the system at once. Holds a lock on the file.
+/// Appends events to a file, each as one whole line handed to the system at once.
 #[derive(Debug)]
 pub struct EventWriter {
     file: File,
@@ -40,18 +38,17 @@ impl EventWriter {
     /// A file that exists already or cannot be created.
     pub fn create(path: &Path) -> Result<Self, EventError> {
         let file = OpenOptions::new().append(true).create_new(true).open(path).map_err(at(path))?;
-        Self::lock(file, path)
+        Ok(Self { file, path: path.to_owned() })
     }
 
     /// Continues a file from a checkpoint: a line cut short and events after `step` are removed.
     ///
     /// # Errors
-    /// A file that another process writes, or that cannot be read or replaced.
+    /// A file that cannot be read or replaced.
     pub fn resume(path: &Path, step: u64) -> Result<Resumed, EventError> {
         let old = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(at(path))?;
-        let old = Self::lock(old, path)?;
         let (mut kept, mut dropped, mut damaged) = (Vec::new(), 0, Vec::new());
-        for (index, line) in BufReader::new(&old.file).split(b'\n').enumerate() {
+        for (index, line) in BufReader::new(old).split(b'\n').enumerate() {
             match serde_json::from_slice::<Event>(&line.map_err(at(path))?) {
                 Ok(event) if event.header.step.is_none_or(|other| other <= step) => kept.push(event),
                 Ok(_) => dropped += 1,
@@ -85,22 +82,13 @@ impl EventWriter {
     fn rewrite(path: &Path, events: &[Event]) -> Result<Self, EventError> {
         let beside = path.with_extension("jsonl.new");
         let file = File::create(&beside).map_err(at(&beside))?;
-        let writer = Self::lock(file, path)?;
-        let mut buffer = BufWriter::new(&writer.file);
+        let mut buffer = BufWriter::new(&file);
         let written = events.iter().try_for_each(|event| buffer.write_all(to_line(event).as_bytes()));
         written.and_then(|()| buffer.flush()).map_err(at(&beside))?;
         drop(buffer);
-        writer.file.sync_all().map_err(at(&beside))?;
+        file.sync_all().map_err(at(&beside))?;
         fs::rename(&beside, path).map_err(at(path))?;
-        Ok(writer)
-    }
-
-    fn lock(file: File, path: &Path) -> Result<Self, EventError> {
-        match file.try_lock() {
-            Ok(()) => Ok(Self { file, path: path.to_owned() }),
-            Err(TryLockError::WouldBlock) => Err(EventError::InUse { path: path.to_owned() }),
-            Err(TryLockError::Error(source)) => Err(EventError::Io { path: path.to_owned(), source }),
-        }
+        Ok(Self { file, path: path.to_owned() })
     }
 }
 

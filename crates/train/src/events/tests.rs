@@ -143,16 +143,12 @@ fn resuming_drops_the_future_and_the_cut_line() {
 }
 
 #[test]
-fn one_writer_at_a_time() {
+fn a_log_is_never_overwritten() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("events.jsonl");
-    let writer = EventWriter::create(&path).unwrap();
-    assert!(matches!(EventWriter::resume(&path, 0), Err(EventError::InUse { .. })));
-    drop(writer);
-    let resumed = EventWriter::resume(&path, 0).unwrap();
-    assert!(matches!(EventWriter::resume(&path, 0), Err(EventError::InUse { .. })));
-    drop(resumed);
-    assert!(EventWriter::create(&path).is_err(), "a log is never overwritten");
+    write_all(&path, &[step(1, 1.0)]);
+    assert!(EventWriter::create(&path).is_err());
+    assert_eq!(read_events(&path).unwrap().len(), 1);
 }
 
 #[test]

@@ -1,0 +1,200 @@
+//! Weight files under the names of other suites.
+
+use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, write_safetensors};
+use crate::classifier::classes_of;
+use crate::error::TrainError;
+use crate::state::{load_strictly, named};
+use bessemer_models::weights::canonical_name;
+use bessemer_models::{Model, ModelSpec, WeightsError, ZOO, find};
+use bessemer_nn::ParamSpec;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+/// How tensors are called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Names {
+    /// `layer1.0.conv1.weight`: torchvision's, timm's and this program's own.
+    #[default]
+    Torchvision,
+    /// `layers.0.0.conv1.weight`: NVIDIA DeepLearningExamples (PyTorch).
+    DeepLearningExamples,
+}
+
+impl FromStr for Names {
+    type Err = TrainError;
+
+    fn from_str(name: &str) -> Result<Self, TrainError> {
+        match name {
+            "torchvision" | "timm" | "bessemer" => Ok(Self::Torchvision),
+            "dle" => Ok(Self::DeepLearningExamples),
+            other => Err(TrainError::setting("the naming", other, "expected torchvision, timm, dle or bessemer")),
+        }
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Torchvision => "torchvision",
+            Self::DeepLearningExamples => "dle",
+        })
+    }
+}
+
+impl Names {
+    /// This program's name `canonical` in this naming.
+    fn of(self, canonical: &str) -> String {
+        let renumbered = canonical.strip_prefix("layer").and_then(|rest| {
+            let (number, rest) = rest.split_once('.')?;
+            Some(format!("layers.{}.{rest}", number.parse::<usize>().ok()?.checked_sub(1)?))
+        });
+        match self {
+            Self::Torchvision => canonical.to_owned(),
+            Self::DeepLearningExamples => renumbered.unwrap_or_else(|| canonical.to_owned()),
+        }
+    }
+
+    /// Whether a file in this naming may call a tensor so.
+    fn allows(self, name: &str) -> bool {
+        let name = name.strip_prefix("module.").unwrap_or(name);
+        name == self.of(&canonical_name(name))
+    }
+}
+
+/// What was converted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Converted {
+    /// The model that the weights fit.
+    pub model: &'static str,
+    pub tensors: usize,
+}
+
+/// Settings of [`convert_weights`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ConvertOptions<'a> {
+    /// Naming of the input; any that is known if absent.
+    pub from: Option<Names>,
+    /// Naming of the output.
+    pub to: Names,
+    /// The model; found by the tensors if absent.
+    pub model: Option<&'a str>,
+}
+
+/// Writes the weights of a `.safetensors` file, checkpoint or run folder to a `.safetensors` file, as F32 under other
+/// names. Counts of batches (`num_batches_tracked`) are left out.
+///
+/// # Errors
+/// Names of another suite than `from`; weights that do not fit the model, or no model of the zoo; an output that exists.
+pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>) -> Result<Converted, TrainError> {
+    if output.exists() {
+        let allowed = "it exists already, choose another name";
+        return Err(TrainError::setting("the output", output.display(), allowed));
+    }
+    let tensors = load_weights(input, WeightOptions { to_f32: true, ..WeightOptions::default() })?;
+    let origin = input.display().to_string();
+    if let Some(from) = options.from
+        && let Some(tensor) = tensors.iter().find(|tensor| !from.allows(&tensor.name))
+    {
+        let allowed = format!("{origin} was said to be named as in {from}");
+        return Err(TrainError::setting("a tensor's name", &tensor.name, allowed));
+    }
+    let (model, specs) = match options.model {
+        Some(name) => (find(name)?.name, specs_for(find(name)?, &tensors)?),
+        None => fitting_model(&tensors, &origin)?,
+    };
+    let loaded = load_strictly(&specs, &tensors, &origin)?;
+    let converted: Vec<NamedTensor<'static>> = loaded
+        .iter()
+        .map(|(spec, data)| Ok(NamedTensor { name: options.to.of(&spec.name), ..named(spec, data)? }))
+        .collect::<Result<_, TrainError>>()?;
+    write_safetensors(output, &converted)?;
+    Ok(Converted { model, tensors: converted.len() })
+}
+
+fn specs_for(model: &ModelSpec, tensors: &[NamedTensor<'_>]) -> Result<Vec<ParamSpec>, TrainError> {
+    let mut options = model.options();
+    if let Some(classes) = classes_of(tensors) {
+        options.num_classes = classes;
+    }
+    Ok(Model::infer(model.architecture, &options, 1)?.specs)
+}
+
+/// The model of the zoo that has exactly these tensors; if there is none, the error of the closest.
+fn fitting_model(
+    tensors: &[NamedTensor<'_>],
+    origin: &str,
+) -> Result<(&'static str, Vec<ParamSpec>), TrainError> {
+    let mut closest: Option<(usize, TrainError)> = None;
+    for model in ZOO {
+        let specs = specs_for(model, tensors)?;
+        let misfit = match load_strictly(&specs, tensors, origin) {
+            Ok(_) => return Ok((model.name, specs)),
+            Err(TrainError::Weights { source, .. }) => source,
+            Err(error) => return Err(error),
+        };
+        let problems = problems(&misfit);
+        if closest.as_ref().is_none_or(|(fewest, _)| problems < *fewest) {
+            let origin = format!("{origin}: fits no model of the zoo; of {}, the closest", model.name);
+            closest = Some((problems, TrainError::Weights { origin, source: misfit }));
+        }
+    }
+    Err(closest.expect("the zoo has models").1)
+}
+
+fn problems(error: &WeightsError) -> usize {
+    error.missing.len() + error.unknown.len() + error.repeated.len() + error.misshapen.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::read_safetensors;
+    use bessemer_nn::initialise;
+    use tempfile::TempDir;
+
+    fn weights(model: &str) -> Vec<NamedTensor<'static>> {
+        let spec = find(model).unwrap();
+        let specs = Model::infer(spec.architecture, &spec.options(), 1).unwrap().specs;
+        specs.iter().map(|spec| named(spec, &initialise(spec, 3)).unwrap()).collect()
+    }
+
+    fn sorted(mut tensors: Vec<NamedTensor<'static>>) -> Vec<NamedTensor<'static>> {
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors
+    }
+
+    #[test]
+    fn there_and_back_is_the_same() {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        write_safetensors(&path("a"), &weights("resnet32")).unwrap();
+        let to = ConvertOptions { to: Names::DeepLearningExamples, ..ConvertOptions::default() };
+        let converted = convert_weights(&path("a"), &path("b"), &to).unwrap();
+        assert_eq!(converted.model, "resnet32");
+        let names: Vec<String> = read_safetensors(&path("b")).unwrap().into_iter().map(|t| t.name).collect();
+        assert!(names.iter().any(|name| name == "layers.2.4.bn2.running_var"));
+        assert!(!names.iter().any(|name| name.starts_with("layer1.")));
+
+        let from = ConvertOptions { from: Some(Names::DeepLearningExamples), ..ConvertOptions::default() };
+        convert_weights(&path("b"), &path("c"), &from).unwrap();
+        assert_eq!(sorted(read_safetensors(&path("c")).unwrap()), sorted(weights("resnet32")));
+
+        let wrong = ConvertOptions { from: Some(Names::Torchvision), ..ConvertOptions::default() };
+        let error = convert_weights(&path("b"), &path("d"), &wrong).unwrap_err().to_string();
+        assert!(error.contains("layers.") && error.contains("torchvision"), "{error}");
+        assert!(convert_weights(&path("b"), &path("c"), &from).unwrap_err().to_string().contains("exists already"));
+    }
+
+    #[test]
+    fn what_fits_no_model_names_the_closest() {
+        let folder = TempDir::new().unwrap();
+        let mut tensors = weights("resnet20");
+        tensors.retain(|tensor| tensor.name != "layer2.1.bn1.bias");
+        let (input, output) = (folder.path().join("a"), folder.path().join("b"));
+        write_safetensors(&input, &tensors).unwrap();
+        let error = convert_weights(&input, &output, &ConvertOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("resnet20") && error.contains("missing: layer2.1.bn1.bias"), "{error}");
+        assert!(!output.exists());
+    }
+}

@@ -1,0 +1,162 @@
+use crate::checkpoint::{CheckpointError, TensorError};
+use crate::events::EventError;
+use crate::recipe::RecipeError;
+use crate::rundir::RunDirError;
+use bessemer_cpu::ExecutorError;
+use bessemer_cpu::executor::NonFinite;
+use bessemer_data::DataError;
+use bessemer_metrics::MetricError;
+use bessemer_models::{ModelError, WeightsError};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Why a command of this crate did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Executor(#[from] ExecutorError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Event(#[from] EventError),
+    #[error(transparent)]
+    Metric(#[from] MetricError),
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+
+    #[error("{origin}: {source}")]
+    Weights { origin: String, source: WeightsError },
+
+    #[error("{name} is {value}; {allowed}")]
+    Setting { name: &'static str, value: String, allowed: String },
+
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io { path: PathBuf, action: &'static str, source: std::io::Error },
+
+    #[error("{}: cannot be resumed with other settings; {}", run.display(), join(differences))]
+    Resume { run: PathBuf, differences: Vec<Difference> },
+
+    #[error(transparent)]
+    NonFinite(Box<NonFiniteStep>),
+
+    #[error("interrupted after step {step}; {}", saved(checkpoint.as_deref()))]
+    Interrupted { step: u64, checkpoint: Option<PathBuf> },
+}
+
+/// A field that decides what a run computes and that a resumed run was given another value for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    pub field: String,
+    pub checkpoint: String,
+    pub given: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} in the checkpoint, {} now", self.field, self.checkpoint, self.given)
+    }
+}
+
+/// A training step whose loss or gradient is NaN or infinite.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "step {step}: the loss is {loss} at learning rate {lr}{}; training stopped and nothing was saved since the last \
+     checkpoint; a lower schedule.base_lr, a longer schedule.warmup_epochs or train.clip_norm usually helps",
+    describe(node.as_ref())
+)]
+pub struct NonFiniteStep {
+    /// Number of the step, from 1.
+    pub step: u64,
+    pub loss: f32,
+    pub lr: f32,
+    /// Norm of the gradient, if it is what is not finite.
+    pub grad_norm: Option<f32>,
+    /// The first node whose value is not finite.
+    pub node: Option<NonFinite>,
+}
+
+/// What kind of end an error is, for exit codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// The command line, a recipe, weights or data are wrong.
+    Usage,
+    /// The run failed.
+    Runtime,
+    /// Stopped on request after saving.
+    Interrupted,
+}
+
+impl ErrorKind {
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Usage => 2,
+            Self::Runtime => 1,
+            Self::Interrupted => 130,
+        }
+    }
+}
+
+impl TrainError {
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Recipe(_) | Self::Model(_) | Self::Weights { .. } | Self::Setting { .. } | Self::Resume { .. } => {
+                ErrorKind::Usage
+            }
+            Self::RunDir(error) => match error {
+                RunDirError::Io { .. } => ErrorKind::Runtime,
+                _ => ErrorKind::Usage,
+            },
+            Self::Data(error) => match error {
+                DataError::Panicked { .. } => ErrorKind::Runtime,
+                _ => ErrorKind::Usage,
+            },
+            Self::Checkpoint(error) => match error {
+                CheckpointError::DiskFull { .. }
+                | CheckpointError::NotWritable { .. }
+                | CheckpointError::Io { .. } => ErrorKind::Runtime,
+                _ => ErrorKind::Usage,
+            },
+            Self::Interrupted { .. } => ErrorKind::Interrupted,
+            Self::Executor(_)
+            | Self::Event(_)
+            | Self::Metric(_)
+            | Self::Tensor(_)
+            | Self::Io { .. }
+            | Self::NonFinite(_) => ErrorKind::Runtime,
+        }
+    }
+
+    pub(crate) fn setting(name: &'static str, value: impl ToString, allowed: impl Into<String>) -> Self {
+        Self::Setting { name, value: value.to_string(), allowed: allowed.into() }
+    }
+
+    pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Io { path: path.to_owned(), action, source }
+    }
+}
+
+impl From<bessemer_ir::GraphError> for TrainError {
+    fn from(error: bessemer_ir::GraphError) -> Self {
+        Self::Model(error.into())
+    }
+}
+
+fn join(differences: &[Difference]) -> String {
+    differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn saved(checkpoint: Option<&Path>) -> String {
+    checkpoint.map_or_else(|| "nothing to save".to_owned(), |path| format!("saved {}", path.display()))
+}
+
+fn describe(node: Option<&NonFinite>) -> String {
+    node.map_or_else(String::new, |node| format!("; {node}"))
+}

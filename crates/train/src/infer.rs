@@ -1,0 +1,126 @@
+//! Classes of pictures.
+
+use crate::classifier::{Classifier, WhichWeights, read_labels};
+use crate::error::TrainError;
+use crate::evaluate::log_sum_exp;
+use crate::session::ComputeOptions;
+use bessemer_data::Picture;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Settings of [`infer`].
+#[derive(Clone, Debug)]
+pub struct InferOptions {
+    pub compute: ComputeOptions,
+    /// Classes a picture, best first.
+    pub top_k: usize,
+    /// A file with the name of a class in each line. Otherwise names are those of the run, or numbers.
+    pub labels: Option<PathBuf>,
+    /// Pictures in one pass.
+    pub batch_size: usize,
+    pub weights: WhichWeights,
+}
+
+impl Default for InferOptions {
+    fn default() -> Self {
+        Self {
+            compute: ComputeOptions::default(),
+            top_k: 5,
+            labels: None,
+            batch_size: 8,
+            weights: WhichWeights::default(),
+        }
+    }
+}
+
+/// What a picture shows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    pub path: PathBuf,
+    /// Best first.
+    pub classes: Vec<ClassScore>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClassScore {
+    /// Label as in the data set.
+    pub class: usize,
+    pub name: String,
+    pub probability: f64,
+}
+
+/// Classifies picture files with model `name` and `weights`, prepared as in evaluation.
+///
+/// # Errors
+/// Weights, labels or a picture that cannot be read or do not fit the model.
+pub fn infer(
+    name: &str,
+    weights: &Path,
+    inputs: &[PathBuf],
+    options: &InferOptions,
+) -> Result<Vec<Prediction>, TrainError> {
+    if inputs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let classifier = Classifier::load(name, weights, options.weights)?;
+    let names = class_names(&classifier, options.labels.as_deref())?;
+    let batch_size = options.batch_size.clamp(1, inputs.len());
+    let mut session = classifier.session(batch_size, &options.compute)?;
+    let transform = classifier.transform();
+    let mut predictions = Vec::with_capacity(inputs.len());
+    for paths in inputs.chunks(batch_size) {
+        let mut images = Vec::new();
+        for path in paths {
+            images.extend(transform.apply(&Picture::read(path)?).pixels);
+        }
+        images.resize(images.len() / paths.len() * batch_size, 0);
+        let rows = session.logits(&images)?.chunks_exact(classifier.options.num_classes);
+        predictions.extend(paths.iter().zip(rows).map(|(path, logits)| Prediction {
+            path: path.clone(),
+            classes: best_classes(logits, classifier.label_offset, options.top_k, &names),
+        }));
+    }
+    Ok(predictions)
+}
+
+/// Names in the order of labels; empty where numbers have to do.
+fn class_names(classifier: &Classifier, labels: Option<&Path>) -> Result<Vec<String>, TrainError> {
+    let Some(path) = labels else {
+        return Ok(classifier.classes.clone().unwrap_or_default());
+    };
+    let names = read_labels(path)?;
+    if names.len() != classifier.num_classes() {
+        let allowed = format!("{} has {} classes", classifier.origin, classifier.num_classes());
+        return Err(TrainError::setting("the number of labels", format!("{} in {}", names.len(), path.display()), allowed));
+    }
+    Ok(names)
+}
+
+/// Classes by falling probability; equal ones by number.
+fn best_classes(logits: &[f32], label_offset: usize, top_k: usize, names: &[String]) -> Vec<ClassScore> {
+    let total = log_sum_exp(logits);
+    let mut order: Vec<usize> = (label_offset..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    let score = |output: usize| {
+        let class = output - label_offset;
+        let name = names.get(class).cloned().unwrap_or_else(|| class.to_string());
+        ClassScore { class, name, probability: (f64::from(logits[output]) - total).exp() }
+    };
+    order.into_iter().take(top_k).map(score).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_come_first_under_their_names() {
+        let names = ["cat".to_owned(), "dog".to_owned()];
+        let best = best_classes(&[9.0, 1.0, 2.0], 1, 5, &names);
+        let shown: Vec<(usize, &str)> = best.iter().map(|score| (score.class, score.name.as_str())).collect();
+        assert_eq!(shown, [(1, "dog"), (0, "cat")]);
+        let total: f64 = [9.0_f64, 1.0, 2.0].map(f64::exp).iter().sum();
+        assert!((best[0].probability - 2.0_f64.exp() / total).abs() < 1e-12);
+        assert_eq!(best_classes(&[0.0, 1.0], 0, 1, &[])[0].name, "1");
+    }
+}

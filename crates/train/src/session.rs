@@ -1,0 +1,290 @@
+//! A compiled step with its state: what trainers, evaluations and benchmarks run.
+
+use crate::checkpoint::{Checkpoint, NamedTensor, TrainingState};
+use crate::error::TrainError;
+use crate::events::PlanInfo;
+use crate::mixup::Mix;
+use crate::recipe::Recipe;
+use crate::setup::training_model;
+use crate::state::{STEP_INPUT, TensorGroup};
+use bessemer_cpu::executor::NonFinite;
+use bessemer_cpu::{CpuOptions, Executor};
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_models::{Architecture, Model, ModelOptions};
+use bessemer_nn::{ParamSpec, initialise};
+
+/// Where and how steps run. Nothing here but the instruction set changes a result.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ComputeOptions {
+    pub cpu: CpuOptions,
+    pub compile: CompileOptions,
+}
+
+/// What a training step reports.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepOutput {
+    /// Mean over the batch, before the update.
+    pub loss: f32,
+    pub lr: f32,
+    /// Norm of the whole gradient, before clipping.
+    pub grad_norm: f32,
+}
+
+impl StepOutput {
+    pub fn is_finite(&self) -> bool {
+        self.loss.is_finite() && self.grad_norm.is_finite()
+    }
+}
+
+/// A training step of a recipe, with parameters, optimizer and averages.
+pub struct TrainSession {
+    executor: Executor,
+    specs: Vec<ParamSpec>,
+    model: TensorGroup,
+    optimizer: TensorGroup,
+    averages: Option<TensorGroup>,
+    seed: u64,
+    batch_size: usize,
+    mixup_alpha: f64,
+    label_offset: i32,
+}
+
+impl TrainSession {
+    /// Compiles the step. All state is zero until [`TrainSession::initialise`] or [`TrainSession::restore`].
+    ///
+    /// # Errors
+    /// A recipe that cannot be built or run on this machine.
+    pub fn new(recipe: &Recipe, steps_per_epoch: u64, compute: &ComputeOptions) -> Result<Self, TrainError> {
+        let Model { graph, specs } = training_model(recipe, steps_per_epoch)?;
+        let plan = compile(&graph, &compute.cpu, &compute.compile)?;
+        Ok(Self {
+            executor: Executor::new(plan, compute.cpu)?,
+            model: TensorGroup::model(&specs),
+            optimizer: TensorGroup::optimizer(&specs),
+            averages: TensorGroup::averages(&specs),
+            specs,
+            seed: recipe.train.seed,
+            batch_size: recipe.train.batch_size as usize,
+            mixup_alpha: recipe.train.mixup_alpha,
+            label_offset: recipe.data.label_offset as i32,
+        })
+    }
+
+    /// Sets all state to that of a new run: parameters drawn from the recipe's seed, nothing trained.
+    ///
+    /// # Errors
+    /// None, for a session as it was compiled.
+    pub fn initialise(&mut self) -> Result<(), TrainError> {
+        for spec in self.specs.iter().filter(|spec| spec.name != STEP_INPUT) {
+            self.executor.write_f32(&spec.name, &initialise(spec, self.seed))?;
+        }
+        self.set_step(0)
+    }
+
+    /// Replaces parameters and running statistics, by the names and shapes of torchvision. `origin` names them in errors.
+    ///
+    /// # Errors
+    /// Any tensor missing, unknown or of another shape; all are listed.
+    pub fn load_weights(&mut self, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
+        self.model.write(&mut self.executor, tensors, origin)
+    }
+
+    /// Parameters and running statistics.
+    ///
+    /// # Errors
+    /// None, for a session as it was compiled; the same holds for the other readers.
+    pub fn weights(&self) -> Result<Vec<NamedTensor<'static>>, TrainError> {
+        self.model.read(&self.executor)
+    }
+
+    /// The whole state, with `state` for what is not in tensors.
+    ///
+    /// # Errors
+    /// As [`TrainSession::weights`].
+    pub fn checkpoint(&self, state: TrainingState) -> Result<Checkpoint<'static>, TrainError> {
+        Ok(Checkpoint {
+            state: TrainingState { schedule_step: self.step_count()?, ..state },
+            model: self.weights()?,
+            optimizer: self.optimizer.read(&self.executor)?,
+            ema: self.averages.as_ref().map(|group| group.read(&self.executor)).transpose()?,
+        })
+    }
+
+    /// Continues from a checkpoint. `origin` names it in errors.
+    ///
+    /// # Errors
+    /// A checkpoint of another model or another optimizer.
+    pub fn restore(&mut self, checkpoint: &Checkpoint<'_>, origin: &str) -> Result<(), TrainError> {
+        self.model.write(&mut self.executor, &checkpoint.model, origin)?;
+        self.optimizer.write(&mut self.executor, &checkpoint.optimizer, origin)?;
+        if let Some(averages) = &self.averages {
+            averages.write(&mut self.executor, checkpoint.ema.as_deref().unwrap_or_default(), origin)?;
+        }
+        self.set_step(checkpoint.state.schedule_step)
+    }
+
+    /// Steps that the schedule has seen.
+    ///
+    /// # Errors
+    /// As [`TrainSession::weights`].
+    pub fn step_count(&self) -> Result<u64, TrainError> {
+        let bytes = self.executor.input(STEP_INPUT)?;
+        Ok(bytemuck::pod_read_unaligned::<i32>(bytes).unsigned_abs().into())
+    }
+
+    fn set_step(&mut self, step: u64) -> Result<(), TrainError> {
+        Ok(self.executor.write(STEP_INPUT, &(step as i32).to_ne_bytes())?)
+    }
+
+    /// Runs one step on `images u8[N, H, W, 3]` with `labels [N]` as the data set has them.
+    ///
+    /// # Errors
+    /// A batch of another size.
+    pub fn step(&mut self, images: &[u8], labels: &[i32]) -> Result<StepOutput, TrainError> {
+        self.feed(images, labels)?;
+        self.run()
+    }
+
+    /// Copies a batch into the memory of the step and draws the mixup of the step to come.
+    ///
+    /// # Errors
+    /// A batch of another size.
+    pub fn feed(&mut self, images: &[u8], labels: &[i32]) -> Result<(), TrainError> {
+        self.executor.write("images", images)?;
+        let labels: Vec<i32> = labels.iter().map(|label| label + self.label_offset).collect();
+        self.executor.write("labels", bytemuck::cast_slice(&labels))?;
+        if self.mixup_alpha > 0.0 {
+            let mix = Mix::draw(self.seed, self.step_count()?, self.mixup_alpha, self.batch_size);
+            self.executor.write("mixup_order", bytemuck::cast_slice(&mix.order))?;
+            self.executor.write_f32("mixup_weight", &[mix.weight])?;
+        }
+        Ok(())
+    }
+
+    /// Runs one step on what was fed.
+    ///
+    /// # Errors
+    /// A label outside the classes.
+    pub fn run(&mut self) -> Result<StepOutput, TrainError> {
+        self.executor.run()?;
+        let scalar = |name| self.executor.scalar(name);
+        Ok(StepOutput { loss: scalar("loss")?, lr: scalar("lr")?, grad_norm: scalar("grad_norm")? })
+    }
+
+    /// After a step whose loss is not finite: the first node whose value is not. The state is spoilt afterwards.
+    ///
+    /// # Errors
+    /// As [`TrainSession::run`].
+    pub fn find_non_finite(&mut self) -> Result<Option<NonFinite>, TrainError> {
+        Ok(self.executor.find_non_finite()?)
+    }
+
+    pub fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    pub fn executor_mut(&mut self) -> &mut Executor {
+        &mut self.executor
+    }
+
+    /// Cost of a step.
+    pub fn plan_info(&self) -> PlanInfo {
+        plan_info(&self.executor, "train", self.batch_size)
+    }
+}
+
+/// The forward pass of a classifier.
+pub struct EvalSession {
+    executor: Executor,
+    model: TensorGroup,
+    batch_size: usize,
+    num_classes: usize,
+}
+
+impl EvalSession {
+    /// Compiles the forward pass. All weights are zero until they are loaded.
+    ///
+    /// # Errors
+    /// Options that are out of range, or a plan that cannot run on this machine.
+    pub fn new(
+        architecture: Architecture,
+        options: &ModelOptions,
+        batch_size: usize,
+        compute: &ComputeOptions,
+    ) -> Result<Self, TrainError> {
+        let Model { graph, specs } = Model::infer(architecture, options, batch_size)?;
+        let plan = compile(&graph, &compute.cpu, &compute.compile)?;
+        Ok(Self {
+            executor: Executor::new(plan, compute.cpu)?,
+            model: TensorGroup::model(&specs),
+            batch_size,
+            num_classes: options.num_classes,
+        })
+    }
+
+    /// As [`TrainSession::load_weights`].
+    ///
+    /// # Errors
+    /// Any tensor missing, unknown or of another shape; all are listed.
+    pub fn load_weights(&mut self, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
+        self.model.write(&mut self.executor, tensors, origin)
+    }
+
+    /// Takes the weights of a training session of the same model: the averages if it keeps them and has taken a step,
+    /// else the last ones.
+    ///
+    /// # Errors
+    /// A session of another model.
+    pub fn copy_weights(&mut self, train: &TrainSession) -> Result<(), TrainError> {
+        let averages = train.averages.as_ref().filter(|_| train.step_count().is_ok_and(|step| step > 0));
+        averages.unwrap_or(&train.model).copy(&train.executor, &self.model, &mut self.executor)
+    }
+
+    /// Logits `[N, num_classes]` of `images u8[N, H, W, 3]`.
+    ///
+    /// # Errors
+    /// A batch of another size.
+    pub fn logits(&mut self, images: &[u8]) -> Result<&[f32], TrainError> {
+        self.executor.write("images", images)?;
+        self.executor.run()?;
+        Ok(self.executor.output_f32("logits")?)
+    }
+
+    pub fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    pub fn num_classes(&self) -> usize {
+        self.num_classes
+    }
+
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    pub fn executor_mut(&mut self) -> &mut Executor {
+        &mut self.executor
+    }
+
+    /// Cost of a step.
+    pub fn plan_info(&self) -> PlanInfo {
+        plan_info(&self.executor, "eval", self.batch_size)
+    }
+}
+
+fn plan_info(executor: &Executor, mode: &str, batch_size: usize) -> PlanInfo {
+    let plan = executor.plan();
+    let cost = plan.cost();
+    PlanInfo {
+        mode: mode.to_owned(),
+        batch_size: batch_size as u64,
+        kernels: plan.steps.len() as u64,
+        flops: cost.flops,
+        bytes: cost.bytes,
+        peak_bytes: plan.arena_bytes as u64,
+    }
+}

@@ -1,0 +1,161 @@
+//! From a recipe to the options of models, optimizers and schedules.
+
+use crate::error::TrainError;
+use crate::recipe::{self, Compute, DecayExclude, Init, OptimizerKind, Padding, Per, Recipe, ScheduleKind, StrideIn};
+use bessemer_models::classifier::InitScheme;
+use bessemer_models::resnet;
+use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, find};
+use bessemer_nn::schedule::{Decay, Form};
+use bessemer_nn::{PixelScale, Schedule, Sgd, TrainConfig};
+
+/// Longest run: the step counter of the compiled step is an `i32`.
+const MAX_STEPS: u64 = i32::MAX as u64;
+
+/// Steps of the whole run.
+///
+/// # Errors
+/// A run that is too long to be counted.
+pub fn total_steps(recipe: &Recipe, steps_per_epoch: u64) -> Result<u64, TrainError> {
+    let epochs = recipe.train.epochs.unwrap_or(0);
+    let steps = recipe.train.steps.unwrap_or_else(|| epochs.saturating_mul(steps_per_epoch));
+    if steps > MAX_STEPS {
+        return Err(TrainError::setting("the number of steps", steps, format!("at most {MAX_STEPS} are possible")));
+    }
+    Ok(steps)
+}
+
+/// Options of the recipe's model for images of `image_size` pixels in height and width.
+///
+/// # Errors
+/// A model that the zoo does not have.
+pub fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Architecture, ModelOptions), TrainError> {
+    let spec = find(&recipe.model.name)?;
+    let model = &recipe.model;
+    let options = ModelOptions {
+        image_size: [image_size as usize; 2],
+        input: InputFormat::Bytes(PixelScale { mean: recipe.data.mean, std: recipe.data.std }),
+        num_classes: model.num_classes as usize,
+        padding: match model.padding {
+            Padding::Symmetric => bessemer_nn::Padding::Symmetric,
+            Padding::Same => bessemer_nn::Padding::Same,
+        },
+        stride_in: match model.stride_in {
+            StrideIn::Conv3x3 => resnet::StrideIn::Conv2,
+            StrideIn::Conv1x1 => resnet::StrideIn::Conv1,
+        },
+        init: match model.init {
+            Init::Torch => InitScheme::Torch,
+            Init::VarianceScaling => InitScheme::TensorFlow,
+        },
+        zero_init_last_gamma: model.zero_init_last_gamma,
+        ..spec.options()
+    };
+    Ok((spec.architecture, options))
+}
+
+/// The graph of a whole training step as the recipe asks for it.
+///
+/// # Errors
+/// A model or a size that is not possible; a precision that CPUs do not train in.
+pub fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
+    if recipe.precision.compute != Compute::Fp32 {
+        let value = format!("{:?}", recipe.precision.compute).to_lowercase();
+        return Err(TrainError::setting("precision.compute", value, "on CPUs it must be fp32"));
+    }
+    let (architecture, options) = model_options(recipe, recipe.data.image_size)?;
+    let loss = LossOptions {
+        label_smoothing: recipe.train.label_smoothing,
+        mixup: (recipe.train.mixup_alpha > 0.0).then_some(MixupWeight::Batch),
+    };
+    let config = train_config(recipe, steps_per_epoch)?;
+    Ok(Model::train(architecture, &options, &loss, &config, recipe.train.batch_size as usize)?)
+}
+
+fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
+    let optimizer = &recipe.optimizer;
+    let sgd = match optimizer.kind {
+        OptimizerKind::Sgd => Sgd {
+            momentum: optimizer.momentum,
+            nesterov: optimizer.nesterov,
+            weight_decay: optimizer.weight_decay,
+            decay_exclude: match optimizer.decay_exclude {
+                DecayExclude::None => bessemer_nn::DecayExclude::None,
+                DecayExclude::BnSubstring => bessemer_nn::DecayExclude::BnSubstring,
+                DecayExclude::Bn => bessemer_nn::DecayExclude::BatchNorm,
+                DecayExclude::BnAndBias => bessemer_nn::DecayExclude::BatchNormAndBias,
+            },
+        },
+    };
+    Ok(TrainConfig {
+        sgd,
+        schedule: schedule(recipe, steps_per_epoch)?,
+        clip_norm: recipe.train.clip_norm,
+        report_grad_norm: true,
+        ema_decay: recipe.train.ema_decay,
+    })
+}
+
+fn schedule(recipe: &Recipe, steps_per_epoch: u64) -> Result<Schedule, TrainError> {
+    let recipe::Schedule { kind, peak_lr, end_lr, per, warmup_epochs, warmup_in_decay, milestones, gamma } =
+        recipe.schedule.resolve(recipe.train.batch_size);
+    let steps = total_steps(recipe, steps_per_epoch)?;
+    Ok(Schedule {
+        lr: peak_lr,
+        end_lr,
+        epochs: steps as f64 / steps_per_epoch as f64,
+        steps_per_epoch,
+        warmup_epochs,
+        form: match per {
+            Per::Epoch => Form::Epoch,
+            Per::Step if warmup_in_decay => Form::WholeRun,
+            Per::Step => Form::Step,
+        },
+        decay: match kind {
+            ScheduleKind::Constant => Decay::Constant,
+            ScheduleKind::Linear => Decay::Linear,
+            ScheduleKind::Cosine => Decay::Cosine,
+            ScheduleKind::Step => {
+                Decay::Milestones { epochs: milestones.iter().map(|&epoch| epoch as f64).collect(), factor: gamma }
+            }
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::{builtin_names, learning_rate};
+
+    #[test]
+    fn every_recipe_has_a_model_and_its_learning_rate() {
+        for name in builtin_names() {
+            let recipe = Recipe::load(name, &[]).unwrap();
+            let (steps_per_epoch, epochs) = (50, recipe.train.epochs.unwrap());
+            let (_, options) = model_options(&recipe, recipe.data.image_size).unwrap();
+            assert_eq!(options.num_classes as u64, recipe.model.num_classes);
+            let (ours, expected) = (schedule(&recipe, steps_per_epoch).unwrap(), recipe.schedule.resolve(recipe.train.batch_size));
+            for step in 0..epochs * steps_per_epoch {
+                let expected = learning_rate(&expected, step, steps_per_epoch, epochs as f64);
+                let lr = ours.learning_rate(step);
+                assert!((lr - expected).abs() < 1e-9, "{name}: step {step} has {lr}, not {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_are_epochs_or_steps() {
+        let recipe = Recipe::load("cifar", &["train.epochs=3".parse().unwrap()]).unwrap();
+        assert_eq!(total_steps(&recipe, 7).unwrap(), 21);
+        let recipe = Recipe::load("cifar", &["train.steps=5".parse().unwrap()]).unwrap();
+        assert_eq!(total_steps(&recipe, 7).unwrap(), 5);
+        let recipe = Recipe::load("cifar", &["train.steps=3000000000".parse().unwrap()]).unwrap();
+        assert!(total_steps(&recipe, 7).is_err());
+    }
+
+    #[test]
+    fn cpus_train_in_fp32() {
+        let recipe = Recipe::load("cifar", &["precision.compute=bf16".parse().unwrap()]).unwrap();
+        let error = training_model(&recipe, 10).unwrap_err().to_string();
+        assert_eq!(error, "precision.compute is bf16; on CPUs it must be fp32");
+    }
+}

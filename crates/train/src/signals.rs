@@ -1,0 +1,41 @@
+//! Stopping a run in an orderly way.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A request to stop, shared between whoever asks and the run.
+#[derive(Clone, Debug, Default)]
+pub struct StopSignal(Arc<AtomicBool>);
+
+impl StopSignal {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A signal that SIGINT and SIGTERM (on Windows: Ctrl-C) raise. The second of them ends the process at once with
+    /// exit code 130. To be called at most once in a process.
+    ///
+    /// # Errors
+    /// The system refused the handler.
+    pub fn from_system() -> io::Result<Self> {
+        let signal = Self::new();
+        let raised = signal.clone();
+        let handler = move || {
+            if raised.0.swap(true, Ordering::SeqCst) {
+                std::process::exit(130);
+            }
+        };
+        ctrlc::set_handler(handler).map_err(io::Error::other)?;
+        Ok(signal)
+    }
+
+    /// Asks the run to save and stop after the present step.
+    pub fn raise(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_raised(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}

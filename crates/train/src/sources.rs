@@ -1,0 +1,203 @@
+//! Data sets by the names that commands and recipes give them.
+
+use crate::error::TrainError;
+use crate::recipe::{OnBadSample, Recipe};
+use bessemer_data::shapes::Shapes;
+use bessemer_data::{
+    CifarBin, ClassFolder, Dataset, Loader, LoaderOptions, Position, RandomResizedCrop, ResizeCentreCrop, Sampler,
+    SamplerOptions, Split, Synthetic, Transform,
+};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where images come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DataSource {
+    /// Random pixels, for speed alone.
+    Synthetic,
+    /// Drawn from the seed.
+    Shapes,
+    /// A folder with `train/CLASS/` and `val/CLASS/`, or one with `images_u8_nhwc.bin` (for evaluation alone).
+    Folder(PathBuf),
+}
+
+/// Samples of ImageNet: an epoch of `synthetic` is as long.
+const SYNTHETIC_SAMPLES: u64 = 1_281_167;
+const SHAPES_TRAIN_SAMPLES: u64 = 4096;
+const SHAPES_EVAL_SAMPLES: u64 = 1024;
+
+/// File by which an evaluation set in one file is known.
+pub(crate) const CIFAR_IMAGES: &str = "images_u8_nhwc.bin";
+
+impl DataSource {
+    /// `synthetic`, `shapes`, or else a folder.
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "synthetic" => Self::Synthetic,
+            "shapes" => Self::Shapes,
+            folder => Self::Folder(folder.into()),
+        }
+    }
+
+    /// That of a recipe.
+    ///
+    /// # Errors
+    /// A recipe that names none.
+    pub fn of(recipe: &Recipe) -> Result<Self, TrainError> {
+        let source = recipe.data.source.as_deref();
+        source.map(Self::parse).ok_or_else(|| {
+            TrainError::setting("data.source", "not given", "expected a folder, `synthetic` or `shapes` (--data)")
+        })
+    }
+
+    /// The images to train on.
+    ///
+    /// # Errors
+    /// Data that is not there or not laid out as it should be; sizes out of range; more classes than the model has.
+    pub fn training_set(&self, recipe: &Recipe) -> Result<Arc<dyn Dataset>, TrainError> {
+        let (data, seed) = (&recipe.data, recipe.train.seed);
+        let size = data.image_size as u32;
+        let samples = |default: u64| data.train_samples.unwrap_or(default) as usize;
+        let set: Arc<dyn Dataset> = match self {
+            Self::Synthetic => Arc::new(Synthetic::new(seed, samples(SYNTHETIC_SAMPLES), size, own_classes(recipe))?),
+            Self::Shapes => Arc::new(Shapes::new(seed, Split::Train, samples(SHAPES_TRAIN_SAMPLES), size)?),
+            Self::Folder(root) => {
+                let crop = RandomResizedCrop {
+                    size,
+                    scale: data.crop_scale.into(),
+                    ratio: data.crop_ratio.into(),
+                    flip: data.flip,
+                };
+                Arc::new(ClassFolder::open(root, Split::Train, Transform::Train(crop))?)
+            }
+        };
+        let (has, wanted) = (own_classes(recipe), set.num_classes());
+        if wanted > has {
+            let offset = data.label_offset;
+            let allowed = format!("{self} has {wanted} classes, data.label_offset is {offset}: at least {} are needed", {
+                wanted as u64 + offset
+            });
+            return Err(TrainError::setting("model.num_classes", recipe.model.num_classes, allowed));
+        }
+        Ok(set)
+    }
+
+    /// The images to evaluate on; `None` for synthetic data of which the recipe asks no evaluation.
+    ///
+    /// # Errors
+    /// As [`DataSource::training_set`].
+    pub fn evaluation_set(&self, recipe: &Recipe) -> Result<Option<Arc<dyn Dataset>>, TrainError> {
+        let (data, seed) = (&recipe.data, recipe.train.seed);
+        let size = data.eval_image_size as u32;
+        Ok(Some(match self {
+            Self::Synthetic => {
+                let Some(samples) = data.eval_samples else { return Ok(None) };
+                Arc::new(Synthetic::new(seed, samples as usize, size, own_classes(recipe))?)
+            }
+            Self::Shapes => {
+                let samples = data.eval_samples.unwrap_or(SHAPES_EVAL_SAMPLES) as usize;
+                Arc::new(Shapes::new(seed, Split::Val, samples, size)?)
+            }
+            Self::Folder(root) if root.join(CIFAR_IMAGES).exists() => Arc::new(CifarBin::open(root)?),
+            Self::Folder(root) => {
+                let crop = ResizeCentreCrop { resize: data.eval_resize as u32, size };
+                Arc::new(ClassFolder::open(root, Split::Val, Transform::Eval(crop))?)
+            }
+        }))
+    }
+}
+
+impl fmt::Display for DataSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Synthetic => f.write_str("synthetic"),
+            Self::Shapes => f.write_str("shapes"),
+            Self::Folder(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Classes of the model that data can have.
+fn own_classes(recipe: &Recipe) -> usize {
+    (recipe.model.num_classes.saturating_sub(recipe.data.label_offset)) as usize
+}
+
+/// How batches are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Threads that decode and augment; 0 for half the processors.
+    pub workers: usize,
+    pub prefetch: usize,
+    pub on_bad_sample: bessemer_data::OnBadSample,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { workers: 0, prefetch: 2, on_bad_sample: bessemer_data::OnBadSample::Stop }
+    }
+}
+
+impl LoadOptions {
+    pub fn of(recipe: &Recipe) -> Self {
+        let loader = &recipe.loader;
+        Self {
+            workers: loader.workers as usize,
+            prefetch: loader.prefetch as usize,
+            on_bad_sample: match loader.on_bad_sample {
+                OnBadSample::Stop => bessemer_data::OnBadSample::Stop,
+                OnBadSample::Skip => bessemer_data::OnBadSample::Skip,
+            },
+        }
+    }
+
+    fn workers(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(16),
+            workers => workers,
+        }
+    }
+
+    /// Shuffled batches of a training set from `start` on; whole ones only.
+    pub(crate) fn training(
+        &self,
+        set: Arc<dyn Dataset>,
+        recipe: &Recipe,
+        start: Position,
+    ) -> Result<Loader, TrainError> {
+        let sampler = training_sampler(&*set, recipe)?;
+        let options = LoaderOptions {
+            workers: self.workers(),
+            prefetch: self.prefetch,
+            seed: recipe.train.seed,
+            on_bad_sample: self.on_bad_sample,
+            start,
+            end_epoch: u32::MAX,
+        };
+        Ok(Loader::new(set, sampler, options)?)
+    }
+
+    /// Every sample of a set once, in order; the last batch is filled up with zeros.
+    pub(crate) fn evaluation(&self, set: Arc<dyn Dataset>, batch_size: usize) -> Result<Loader, TrainError> {
+        let sampler = Sampler::new(set.len(), SamplerOptions::eval(batch_size))?;
+        let options = LoaderOptions {
+            prefetch: self.prefetch,
+            on_bad_sample: self.on_bad_sample,
+            ..LoaderOptions::new(self.workers(), 0, 1)
+        };
+        Ok(Loader::new(set, sampler, options)?)
+    }
+}
+
+/// The order of a training set.
+///
+/// # Errors
+/// A batch that is larger than the set; a last batch that would not be full although the recipe wants to keep it.
+pub(crate) fn training_sampler(set: &dyn Dataset, recipe: &Recipe) -> Result<Sampler, TrainError> {
+    let batch_size = recipe.train.batch_size as usize;
+    if !recipe.train.drop_last && !set.len().is_multiple_of(batch_size) {
+        let allowed = format!("the {} samples of the data set are no multiple of train.batch_size", set.len());
+        return Err(TrainError::setting("train.drop_last", false, allowed));
+    }
+    Ok(Sampler::new(set.len(), SamplerOptions::train(batch_size, recipe.train.seed))?)
+}

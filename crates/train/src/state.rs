@@ -1,0 +1,99 @@
+//! The tensors of an executor that belong together in one file, in the order and the names of files.
+
+use crate::checkpoint::NamedTensor;
+use crate::error::TrainError;
+use bessemer_cpu::Executor;
+use bessemer_models::{ExternalTensor, load_into};
+use bessemer_nn::{Kind, ParamSpec};
+use std::borrow::Cow;
+
+/// Inputs of a compiled step and what files call them.
+#[derive(Debug)]
+pub(crate) struct TensorGroup {
+    /// Under the names of files.
+    specs: Vec<ParamSpec>,
+    /// The same tensors as inputs of the step.
+    inputs: Vec<String>,
+}
+
+impl TensorGroup {
+    /// Parameters and running statistics.
+    pub fn model(specs: &[ParamSpec]) -> Self {
+        Self::select(specs, |spec| spec.kind.is_model().then(|| spec.name.clone()))
+    }
+
+    /// Momenta.
+    pub fn optimizer(specs: &[ParamSpec]) -> Self {
+        Self::select(specs, |spec| {
+            (spec.kind == Kind::Optimizer && spec.name != STEP_INPUT).then(|| spec.name.clone())
+        })
+    }
+
+    /// Averages, under the names of what they average; `None` if there are none.
+    pub fn averages(specs: &[ParamSpec]) -> Option<Self> {
+        let group = Self::select(specs, |spec| {
+            spec.name.strip_prefix(AVERAGE_PREFIX).filter(|_| spec.kind == Kind::Average).map(str::to_owned)
+        });
+        (!group.specs.is_empty()).then_some(group)
+    }
+
+    fn select(specs: &[ParamSpec], name_in_files: impl Fn(&ParamSpec) -> Option<String>) -> Self {
+        let chosen = specs.iter().filter_map(|spec| Some((spec, name_in_files(spec)?)));
+        let (specs, inputs) = chosen
+            // What it is to the model is settled; strict loading takes tensors of the model alone.
+            .map(|(spec, name)| (ParamSpec { name, kind: Kind::Weight, ..spec.clone() }, spec.name.clone()))
+            .unzip();
+        Self { specs, inputs }
+    }
+
+    /// Copies the tensors out of the executor.
+    pub fn read(&self, executor: &Executor) -> Result<Vec<NamedTensor<'static>>, TrainError> {
+        self.specs.iter().zip(&self.inputs).map(|(spec, input)| named(spec, executor.input_f32(input)?)).collect()
+    }
+
+    /// Writes tensors into the executor: all of them, no others, each of its shape. `origin` names them in errors.
+    pub fn write(
+        &self,
+        executor: &mut Executor,
+        tensors: &[NamedTensor<'_>],
+        origin: &str,
+    ) -> Result<(), TrainError> {
+        let loaded = load_strictly(&self.specs, tensors, origin)?;
+        for (input, (_, data)) in self.inputs.iter().zip(loaded) {
+            executor.write_f32(input, &data)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the tensors of `self` in `from` to the tensors of `group`, of the same names in files, in `to`.
+    pub fn copy(&self, from: &Executor, group: &TensorGroup, to: &mut Executor) -> Result<(), TrainError> {
+        for (source, target) in self.inputs.iter().zip(&group.inputs) {
+            to.write(target, from.input(source)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// The step counter's input. Checkpoints keep it as a number beside the tensors.
+pub(crate) const STEP_INPUT: &str = "step";
+const AVERAGE_PREFIX: &str = "ema.";
+
+/// [`load_into`] for tensors of any floating-point type.
+pub(crate) fn load_strictly<'a>(
+    specs: &'a [ParamSpec],
+    tensors: &[NamedTensor<'_>],
+    origin: &str,
+) -> Result<Vec<(&'a ParamSpec, Vec<f32>)>, TrainError> {
+    let wanted = tensors.iter().filter(|tensor| !tensor.name.ends_with("num_batches_tracked"));
+    let data = wanted.map(|tensor| Ok((tensor, tensor.to_f32()?))).collect::<Result<Vec<_>, TrainError>>()?;
+    let external: Vec<ExternalTensor<'_>> =
+        data.iter().map(|(tensor, data)| ExternalTensor { name: &tensor.name, shape: &tensor.shape, data }).collect();
+    load_into(specs, &external).map_err(|source| TrainError::Weights { origin: origin.to_owned(), source })
+}
+
+/// A tensor under its name and in the order of files.
+pub(crate) fn named(spec: &ParamSpec, data: &[f32]) -> Result<NamedTensor<'static>, TrainError> {
+    let data = spec.to_external(data);
+    let tensor = NamedTensor::from_f32(&spec.name, spec.external_shape().dims(), &data)?;
+    Ok(NamedTensor { data: Cow::Owned(tensor.data.into_owned()), ..tensor })
+}
