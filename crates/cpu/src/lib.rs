@@ -1,7 +1,23 @@
-//! CPU kernels.
+//! The CPU backend: kernels, dispatch by instruction set, threads, and the executor that runs plans with them.
 
+mod arena;
 pub mod conv;
+pub mod executor;
 pub mod gemm;
+pub mod index;
 pub mod isa;
+mod kernel;
+pub mod layout;
+mod other;
+mod parts;
+pub mod peak;
+pub mod pool2d;
+pub mod random;
+pub mod region;
+pub mod rowwise;
 pub mod simd;
 pub mod threads;
+pub mod vector;
+
+pub use executor::{CpuOptions, Executor, ExecutorError};
+pub use isa::Isa;

@@ -168,6 +168,18 @@ impl Graph {
         &self.updates
     }
 
+    /// Makes the step keep all state as it was where `condition`, `bool[]`, does not hold.
+    ///
+    /// # Errors
+    /// When the condition has another type.
+    pub fn guard_updates(&mut self, condition: Value) -> Result<(), GraphError> {
+        for index in 0..self.updates.len() {
+            let (state, new) = self.updates[index];
+            self.updates[index].1 = self.select(condition, new, state)?;
+        }
+        Ok(())
+    }
+
     /// Names a result of the step.
     pub fn output(&mut self, name: &str, value: Value) {
         self.outputs.push((name.to_string(), value));

@@ -7,6 +7,7 @@ use crate::params::ParamSpec;
 use crate::schedule::Schedule;
 use bessemer_ir::Value;
 use bessemer_ir::autodiff::gradients;
+use bessemer_ir::ops::pointwise::BinaryKind;
 
 /// How parameters are trained.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +23,8 @@ pub struct TrainConfig {
 }
 
 /// Completes the graph to a training step: gradients of `loss` for every parameter, the optimizer's updates and state.
-/// Outputs: `loss`, `lr` (the rate of this step) and, if asked for, `grad_norm`.
+/// Outputs: `loss`, `lr` (the rate of this step) and, if asked for, `grad_norm`. A step whose loss is not finite leaves
+/// all state as it was.
 ///
 /// # Errors
 /// If the loss is no number, an operation on the way has no gradient, or a parameter does not reach the loss.
@@ -47,11 +49,19 @@ pub fn build_sgd_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> Res
         for (param, &grad) in params.iter().zip(&grads) {
             b.scope(&param.name, |b| config.sgd.update(b, param, grad, lr))?;
         }
-        match config.ema_decay {
-            Some(decay) => average(b, decay, step),
-            None => Ok(()),
+        if let Some(decay) = config.ema_decay {
+            average(b, decay, step)?;
         }
+        keep_state_unless_finite(b, loss)
     })
+}
+
+/// A step whose loss is NaN or infinite changes nothing, so that it can be examined and the state saved.
+fn keep_state_unless_finite(b: &mut Builder, loss: Value) -> Result<()> {
+    let nothing = b.graph.scale(loss, 0.0)?;
+    let zero = b.graph.constant_like(loss, 0.0)?;
+    let finite = b.graph.binary(BinaryKind::Eq, nothing, zero)?;
+    b.graph.guard_updates(finite)
 }
 
 #[cfg(test)]
@@ -95,6 +105,17 @@ mod tests {
         assert!((run.input("bias").data[0] - (3.0 - 0.05 * 6.0)).abs() < 1e-12);
         let names: Vec<&str> = b.specs().iter().map(|spec| spec.name.as_str()).collect();
         assert_eq!(names, ["bias", "step", "momentum.bias", "ema.bias"]);
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_changes_nothing() {
+        let (mut b, loss) = builder();
+        build_sgd_step(&mut b, loss, &config()).expect("a legal graph");
+        let mut run = Interpreter::new(&b.graph);
+        run.set("bias", &[f64::INFINITY, 4.0]);
+        run.run();
+        assert_eq!(run.input("bias").data, [f64::INFINITY, 4.0]);
+        assert_eq!(run.input("step").data, [0.0]);
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
         if whole {
             return;
         }
-        ctx.pool.run(blocks, &|block, _| {
+        ctx.pool.run(blocks, &|block, worker| {
             let rows = plan.rows.range(block / plan.cols.count, self.m);
             let cols = plan.cols.range(block % plan.cols.count, n);
             let sum = PartialSum {

@@ -39,7 +39,7 @@ pub fn fuse(graph: &Graph, options: FuseOptions) -> Result<Graph, GraphError> {
     fuser.emit()
 }
 
-/// Makes broadcasts explicit that a region cannot express, and splits sums over all axes in two.
+/// Makes broadcasts explicit that a region cannot express, and splits reductions that no kernel does at once.
 fn prepare(graph: &Graph) -> Result<Graph, GraphError> {
     let mut rewriter = Rewriter::new(graph);
     for id in graph.ids() {
@@ -60,13 +60,13 @@ fn prepare(graph: &Graph) -> Result<Graph, GraphError> {
             }
             let value = rewriter.target().at_path(&path, |g| g.add1(node.op.clone(), &inputs))?;
             rewriter.set(own, value);
-        } else if let Some(outer) = splittable_sum(graph, id) {
-            let mapped = rewriter.get(node.inputs[0]);
-            let value = rewriter.target().at_path(&path, |g| {
-                let columns = g.sum(mapped, &outer)?;
-                let total = g.sum(columns, &[0])?;
-                g.reshape(total, node.outputs[0].shape.clone())
-            })?;
+        } else if let Some((kind, runs)) = split_reduction(graph, id) {
+            let mut value = rewriter.get(node.inputs[0]);
+            for axes in runs {
+                value = rewriter.target().at_path(&path, |g| g.reduce(kind, value, &axes, false))?;
+            }
+            let shape = node.outputs[0].shape.clone();
+            value = rewriter.target().at_path(&path, |g| g.reshape(value, shape))?;
             rewriter.set(own, value);
         } else {
             rewriter.copy(id)?;
@@ -75,12 +75,24 @@ fn prepare(graph: &Graph) -> Result<Graph, GraphError> {
     rewriter.finish()
 }
 
-/// The outer axes, if the node sums a tensor of several axes to one number.
-fn splittable_sum(graph: &Graph, id: NodeId) -> Option<Vec<usize>> {
+/// Reductions that do the same as the node one after the other, each over neighbouring axes, and none over all axes of a
+/// tensor of several; `None` if the node is so itself. Axes are removed, the innermost first, so that the numbers of the
+/// outer ones stay.
+fn split_reduction(graph: &Graph, id: NodeId) -> Option<(ReduceKind, Vec<Vec<usize>>)> {
     let node = graph.node(id);
-    let Op::Reduce(Reduce { kind: ReduceKind::Sum, axes, .. }) = &node.op else { return None };
+    let Op::Reduce(Reduce { kind, axes, .. }) = &node.op else { return None };
     let rank = graph.shape(node.inputs[0]).rank();
-    (axes.len() == rank && rank > 1).then(|| (0..rank - 1).collect())
+    if axes.len() == rank && rank > 1 {
+        return Some((*kind, vec![(0..rank - 1).collect(), vec![0]]));
+    }
+    let mut runs: Vec<Vec<usize>> = Vec::new();
+    for &axis in axes.iter().rev() {
+        match runs.last_mut() {
+            Some(run) if run[0] == axis + 1 => run.insert(0, axis),
+            _ => runs.push(vec![axis]),
+        }
+    }
+    (runs.len() > 1).then_some((*kind, runs))
 }
 
 /// Groups of rows that a reduction sums, if a region can do it: all row axes but leading ones, none of the columns.

@@ -1,0 +1,131 @@
+//! What a compiled step costs, found without running it.
+
+use crate::workload::{Mode, workload};
+use bessemer_cpu::CpuOptions;
+use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
+use bessemer_ir::plan::{Plan, kernel_name, node_cost, print_graph};
+use bessemer_models::ModelError;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What is to be explained.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub model: String,
+    pub mode: Mode,
+    pub batch_size: usize,
+    pub compile: CompileOptions,
+    pub cpu: CpuOptions,
+    /// Bytes that a plan may use; the largest batch is the largest that fits.
+    pub memory_bytes: u64,
+}
+
+/// Calls of one kind of kernel.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct KernelUse {
+    pub calls: usize,
+    pub flops: u64,
+    pub bytes: u64,
+}
+
+/// A tensor that lives where memory is fullest.
+#[derive(Clone, Debug, Serialize)]
+pub struct Resident {
+    pub name: String,
+    pub bytes: usize,
+}
+
+/// The cost of a compiled step.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    pub model: String,
+    pub mode: Mode,
+    pub batch_size: usize,
+    pub fused: bool,
+    pub parameters: u64,
+    pub parameter_bytes: usize,
+    /// Arithmetic of one step.
+    pub flops: u64,
+    /// Bytes that the kernels read and write in one step.
+    pub bytes: u64,
+    pub kernels: BTreeMap<&'static str, KernelUse>,
+    /// All memory of the plan.
+    pub peak_bytes: usize,
+    /// Of which parameters, optimizer state, feeds and constants.
+    pub persistent_bytes: usize,
+    /// The largest tensors where memory is fullest.
+    pub peak: Vec<Resident>,
+    pub memory_bytes: u64,
+    /// The largest batch whose plan fits into `memory_bytes`; `None` if not even one sample does.
+    pub largest_batch: Option<usize>,
+}
+
+/// # Errors
+/// [`ModelError`] for an unknown model or a batch of zero.
+pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
+    let plan = plan(request, request.batch_size)?;
+    let mut kernels: BTreeMap<&'static str, KernelUse> = BTreeMap::new();
+    for step in &plan.steps {
+        let cost = node_cost(&plan.graph, step.node);
+        let entry = kernels.entry(kernel_name(&plan.graph, step.node)).or_default();
+        entry.calls += 1;
+        entry.flops += cost.flops;
+        entry.bytes += cost.bytes;
+    }
+    let cost = plan.cost();
+    Ok(Explanation {
+        model: request.model.clone(),
+        mode: request.mode,
+        batch_size: request.batch_size,
+        fused: request.compile.fuse,
+        parameters: plan.parameter_bytes() as u64 / 4,
+        parameter_bytes: plan.parameter_bytes(),
+        flops: cost.flops,
+        bytes: cost.bytes,
+        kernels,
+        peak_bytes: plan.arena_bytes,
+        persistent_bytes: plan.persistent_bytes,
+        peak: plan.peak.iter().take(12).map(|(name, bytes)| Resident { name: name.clone(), bytes: *bytes }).collect(),
+        memory_bytes: request.memory_bytes,
+        largest_batch: largest_batch(request)?,
+    })
+}
+
+/// The graph as text after a pass, or as the model wrote it for `None`.
+///
+/// # Errors
+/// [`ModelError`] for an unknown model or a batch of zero.
+pub fn graph_after(request: &Request, pass: Option<&str>) -> Result<String, ModelError> {
+    let work = workload(&request.model, request.mode, request.batch_size)?;
+    match pass {
+        None => Ok(print_graph(&work.graph)),
+        Some(pass) => Ok(print_graph(&run_passes(&work.graph, &request.compile, Some(pass))?)),
+    }
+}
+
+/// Names that [`graph_after`] knows.
+pub fn pass_names() -> &'static [&'static str] {
+    &PASSES
+}
+
+fn plan(request: &Request, batch: usize) -> Result<Plan, ModelError> {
+    let work = workload(&request.model, request.mode, batch)?;
+    Ok(compile(&work.graph, &request.cpu, &request.compile)?)
+}
+
+/// The memory of a plan grows almost linearly with the batch: a line through two plans gives a guess, which real plans
+/// then correct.
+fn largest_batch(request: &Request) -> Result<Option<usize>, ModelError> {
+    let bytes = |batch: usize| plan(request, batch).map(|p| p.arena_bytes as u64);
+    let limit = request.memory_bytes;
+    let (one, nine) = (bytes(1)?, bytes(9)?);
+    if one > limit {
+        return Ok(None);
+    }
+    let per_sample = ((nine.saturating_sub(one)) / 8).max(1);
+    let mut batch = 1 + usize::try_from((limit - one) / per_sample).unwrap_or(usize::MAX).min(1 << 24);
+    while batch > 1 && bytes(batch)? > limit {
+        batch -= (batch / 64).max(1);
+    }
+    Ok(Some(batch))
+}

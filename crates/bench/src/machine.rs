@@ -1,0 +1,95 @@
+//! What the machine is and what it can do.
+
+use bessemer_cpu::{CpuOptions, Isa, peak};
+use serde::Serialize;
+use std::fs;
+
+/// The machine as `bessemer doctor` reports it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    pub cpu: String,
+    pub processors: usize,
+    pub memory_bytes: u64,
+    pub os: String,
+    pub instruction_sets: Vec<&'static str>,
+    pub instruction_set: &'static str,
+    pub threads: usize,
+    /// Setting of transparent big pages, e.g. `madvise`; `None` where the system has none.
+    pub huge_pages: Option<String>,
+}
+
+/// Measured limits, in units per second.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Limits {
+    pub fp32_gflops: f64,
+    /// `None` where the processor has no bf16 arithmetic.
+    pub bf16_gflops: Option<f64>,
+    pub read_gbytes: f64,
+}
+
+impl Machine {
+    pub fn look(options: CpuOptions) -> Machine {
+        Machine {
+            cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_string()),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: memory("MemTotal").unwrap_or(0),
+            os: os_name(),
+            instruction_sets: Isa::available().into_iter().map(Isa::name).collect(),
+            instruction_set: options.isa.name(),
+            threads: options.threads,
+            huge_pages: huge_pages(),
+        }
+    }
+}
+
+impl Limits {
+    /// Measures for about a second with the options' threads.
+    pub fn measure(options: CpuOptions) -> Limits {
+        let peaks = peak::measure(options.isa, options.threads);
+        Limits {
+            fp32_gflops: peaks.fp32_flops / 1e9,
+            bf16_gflops: peaks.bf16_flops.map(|f| f / 1e9),
+            read_gbytes: peaks.read_bytes / 1e9,
+        }
+    }
+}
+
+/// Bytes of memory that can be had without swapping, if the system tells.
+pub fn available_memory() -> Option<u64> {
+    memory("MemAvailable")
+}
+
+/// The most memory this process has held so far, if the system tells.
+pub fn peak_resident_bytes() -> Option<u64> {
+    kilobytes(&field("/proc/self/status", "VmHWM")?)
+}
+
+fn memory(name: &str) -> Option<u64> {
+    kilobytes(&field("/proc/meminfo", name)?)
+}
+
+fn kilobytes(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse::<u64>().ok().map(|kb| kb * 1024)
+}
+
+/// The first line `name: value` of a file.
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(key, _)| key.trim() == name)
+        .map(|(_, value)| value.trim().to_string())
+}
+
+fn os_name() -> String {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").map(|s| s.trim().to_string()).unwrap_or_default();
+    format!("{} {kernel}", std::env::consts::OS).trim().to_string()
+}
+
+/// The word in brackets of the system's setting.
+fn huge_pages() -> Option<String> {
+    let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
+    let start = text.find('[')? + 1;
+    let end = text[start..].find(']')? + start;
+    Some(text[start..end].to_string())
+}

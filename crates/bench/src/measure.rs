@@ -1,0 +1,214 @@
+//! Measures steps: warm-up steps that do not count, a timed window, repeats whose median is the result.
+
+use crate::machine::{Limits, Machine, peak_resident_bytes};
+use crate::stats::{median, published_style, step_times};
+use crate::workload::{Mode, workload};
+use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::plan::kernel_name;
+use bessemer_ir::{DType, Role, philox};
+use bessemer_models::ModelError;
+use bessemer_nn::initialise;
+use bessemer_train::events::{BenchResult, BenchRun};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// A measurement to make.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub model: String,
+    pub mode: Mode,
+    pub batch_size: usize,
+    pub fuse: bool,
+    pub warmup: usize,
+    pub steps: usize,
+    pub repeat: usize,
+    pub seed: u64,
+    pub cpu: CpuOptions,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Executor(#[from] ExecutorError),
+    #[error("{setting} is 0; at least 1 is needed")]
+    Zero { setting: &'static str },
+}
+
+/// A model's compiled step with random weights and random input, ready to run.
+pub struct Prepared {
+    executor: Executor,
+    mode: Mode,
+    batch_size: usize,
+    /// FLOPs of convolutions and matrix products of one step.
+    model_flops: u64,
+}
+
+/// Time of the kernels of one kind in a step.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct KernelShare {
+    pub calls: usize,
+    pub milliseconds: f64,
+    pub gflops: f64,
+}
+
+impl Prepared {
+    /// Compiles the step and fills its inputs: weights as the model initialises them, images and labels at random.
+    ///
+    /// # Errors
+    /// An unknown model, a batch of zero, no memory.
+    pub fn new(request: &Request) -> Result<Prepared, MeasureError> {
+        let work = workload(&request.model, request.mode, request.batch_size)?;
+        let model_flops = bessemer_models::classifier::flops(&work.graph);
+        let options = CompileOptions { fuse: request.fuse, ..CompileOptions::default() };
+        let plan = compile(&work.graph, &request.cpu, &options).map_err(ModelError::from)?;
+        let mut executor = Executor::new(plan, request.cpu)?;
+        for spec in &work.specs {
+            if spec.ty.dtype == DType::F32 {
+                executor.write_f32(&spec.name, &initialise(spec, request.seed))?;
+            }
+        }
+        for (_, input) in work.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
+            let sample = |i: usize| philox::uniform(request.seed, 0, 0, i as u64);
+            let bytes: Vec<u8> = match input.ty.dtype {
+                DType::U8 => (0..input.ty.shape.elements()).map(|i| (sample(i) * 256.0) as u8).collect(),
+                DType::I32 => (0..input.ty.shape.elements())
+                    .flat_map(|i| ((sample(i) * work.options.num_classes as f32) as i32).to_ne_bytes())
+                    .collect(),
+                _ => (0..input.ty.shape.elements()).flat_map(|i| sample(i).to_ne_bytes()).collect(),
+            };
+            executor.write(&input.name, &bytes)?;
+        }
+        Ok(Prepared { executor, mode: request.mode, batch_size: request.batch_size, model_flops })
+    }
+
+    /// Runs one step; the loss when training.
+    ///
+    /// # Errors
+    /// When a kernel fails.
+    pub fn step(&mut self) -> Result<Option<f64>, MeasureError> {
+        self.executor.run()?;
+        match self.mode {
+            Mode::Train => Ok(Some(f64::from(self.executor.scalar("loss")?))),
+            Mode::Infer => Ok(None),
+        }
+    }
+
+    /// Time by kind of kernel, the median over so many steps.
+    ///
+    /// # Errors
+    /// When a kernel fails.
+    pub fn profile(&mut self, steps: usize) -> Result<BTreeMap<&'static str, KernelShare>, MeasureError> {
+        let mut runs = Vec::with_capacity(steps);
+        for _ in 0..steps.max(1) {
+            runs.push(self.executor.run_timed()?);
+        }
+        let graph = &self.executor.plan().graph;
+        let mut shares: BTreeMap<&'static str, KernelShare> = BTreeMap::new();
+        let mut flops: BTreeMap<&'static str, u64> = BTreeMap::new();
+        for call in 0..runs[0].len() {
+            let node = runs[0][call].node;
+            let times: Vec<f64> = runs.iter().map(|run| run[call].time.as_secs_f64() * 1e3).collect();
+            let name = kernel_name(graph, node);
+            let share = shares.entry(name).or_default();
+            share.calls += 1;
+            share.milliseconds += median(&times);
+            *flops.entry(name).or_default() += bessemer_ir::plan::node_cost(graph, node).flops;
+        }
+        for (name, share) in &mut shares {
+            share.gflops = flops[name] as f64 / share.milliseconds.max(1e-9) / 1e6;
+        }
+        Ok(shares)
+    }
+
+    pub fn arena_bytes(&self) -> usize {
+        self.executor.arena_bytes()
+    }
+
+    /// FLOPs of the model for one sample.
+    pub fn flops_per_sample(&self) -> f64 {
+        self.model_flops as f64 / self.batch_size as f64
+    }
+}
+
+/// Measures one configuration. `progress` is told after each repeat: its number and its throughput.
+///
+/// # Errors
+/// [`MeasureError`].
+pub fn measure(
+    request: &Request,
+    machine: &Machine,
+    limits: &Limits,
+    mut progress: impl FnMut(usize, f64),
+) -> Result<BenchResult, MeasureError> {
+    for (setting, value) in [("steps", request.steps), ("repeat", request.repeat)] {
+        if value == 0 {
+            return Err(MeasureError::Zero { setting });
+        }
+    }
+    let mut runs = Vec::new();
+    let mut times = Vec::new();
+    let (mut loss_first, mut loss_last) = (None, None);
+    let mut flops_per_sample = 0.0;
+    for repeat in 0..request.repeat {
+        let mut prepared = Prepared::new(request)?;
+        flops_per_sample = prepared.flops_per_sample();
+        for step in 0..request.warmup {
+            let loss = prepared.step()?;
+            if step == 0 {
+                loss_first = loss;
+            }
+        }
+        let start = Instant::now();
+        for step in 0..request.steps {
+            let begin = Instant::now();
+            let loss = prepared.step()?;
+            times.push(begin.elapsed().as_secs_f64() * 1e3);
+            if request.warmup == 0 && step == 0 {
+                loss_first = loss;
+            }
+            loss_last = loss;
+        }
+        let throughput = (request.batch_size * request.steps) as f64 / start.elapsed().as_secs_f64();
+        progress(repeat + 1, throughput);
+        runs.push(BenchRun { throughput });
+    }
+    let rates: Vec<f64> = runs.iter().map(|run| run.throughput).collect();
+    let throughput = median(&rates);
+    let range = rates.iter().copied().fold(0.0, f64::max) - rates.iter().copied().fold(f64::INFINITY, f64::min);
+    Ok(BenchResult {
+        framework: "bessemer".to_string(),
+        framework_version: env!("CARGO_PKG_VERSION").to_string(),
+        model: request.model.clone(),
+        mode: request.mode.name().to_string(),
+        precision: "fp32".to_string(),
+        device: "cpu".to_string(),
+        device_name: machine.cpu.clone(),
+        devices: 1,
+        nodes: 1,
+        threads: request.cpu.threads as u64,
+        batch_size: request.batch_size as u64,
+        data: "synthetic".to_string(),
+        options: BTreeMap::from([
+            ("fuse".to_string(), request.fuse.into()),
+            ("isa".to_string(), request.cpu.isa.name().into()),
+        ]),
+        warmup: request.warmup as u64,
+        steps: request.steps as u64,
+        repeat: request.repeat as u64,
+        throughput,
+        unit: "images/s".to_string(),
+        step_ms: step_times(&times),
+        published_style: published_style(&times),
+        runs,
+        spread: range / throughput,
+        peak_memory_bytes: peak_resident_bytes(),
+        flops_per_sample: Some(flops_per_sample),
+        fraction_of_peak: Some(flops_per_sample * throughput / (limits.fp32_gflops * 1e9)),
+        loss_first,
+        loss_last,
+    })
+}

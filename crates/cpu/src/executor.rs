@@ -1,0 +1,396 @@
+//! Runs plans: every tensor at its planned place in one arena, nothing allocated while a step runs.
+
+use crate::arena::Arena;
+use crate::gemm::Ctx;
+use crate::isa::Isa;
+use crate::kernel::{Kernel, Operands, Unsupported};
+use crate::threads::ThreadPool;
+use bessemer_ir::ops::Op;
+use bessemer_ir::plan::{Plan, Target, kernel_name};
+use bessemer_ir::{DType, Graph, NodeId, TensorType, Value};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// How plans are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuOptions {
+    pub isa: Isa,
+    /// Worker threads, the caller's included; at least 1.
+    pub threads: usize,
+}
+
+impl Default for CpuOptions {
+    /// The best instruction set and all processors.
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        CpuOptions { isa: Isa::detect(), threads }
+    }
+}
+
+impl Target for CpuOptions {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn scratch_bytes(&self, graph: &Graph, node: NodeId) -> usize {
+        Kernel::lower(graph, node).map_or(0, |kernel| kernel.scratch_len(self.threads) * 4)
+    }
+}
+
+/// Why a plan cannot be run, or a step failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecutorError {
+    #[error("the CPU backend does not support: {}", .0.join("; "))]
+    Unsupported(Vec<String>),
+    #[error("no memory for the plan's arena of {bytes} bytes: {source}")]
+    Memory { bytes: usize, source: std::io::Error },
+    #[error("the plan has no {what} named `{name}`; it has: {known}")]
+    NoSuchName { what: &'static str, name: String, known: String },
+    #[error("`{name}` is {ty}, which is {expected} bytes; {actual} bytes were given")]
+    WrongSize { name: String, ty: TensorType, expected: usize, actual: usize },
+    #[error("{op} at `{path}`: {problem}")]
+    Kernel { op: String, path: String, problem: String },
+    #[error("non-finite value: {0}")]
+    NonFinite(NonFinite),
+}
+
+/// The first node of a step that gave a value that is no number.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NonFinite {
+    pub op: String,
+    pub path: String,
+    /// Least and greatest finite element of each input.
+    pub input_ranges: Vec<(f32, f32)>,
+    /// Whether the value was there before the step: a weight or an input.
+    pub is_input: bool,
+}
+
+impl std::fmt::Display for NonFinite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_input {
+            return write!(f, "{} holds NaN or infinity before the step", self.op);
+        }
+        let ranges: Vec<String> = self.input_ranges.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
+        write!(f, "first in {} at `{}`, whose inputs lie in {}", self.op, self.path, ranges.join(", "))
+    }
+}
+
+/// A kernel with the places of its operands.
+struct Call {
+    node: NodeId,
+    kernel: Kernel,
+    inputs: Vec<*const u8>,
+    outputs: Vec<*mut u8>,
+    /// Where a region's anchor writes.
+    anchor: *mut f32,
+    scratch: *mut f32,
+    scratch_len: usize,
+}
+
+/// Time of one kernel call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelTime {
+    pub kernel: &'static str,
+    pub node: NodeId,
+    pub time: Duration,
+}
+
+/// A plan made ready to run.
+pub struct Executor {
+    plan: Plan,
+    options: CpuOptions,
+    pool: ThreadPool,
+    arena: Arena,
+    calls: Vec<Call>,
+    inputs: HashMap<String, (usize, TensorType)>,
+    outputs: HashMap<String, (usize, TensorType)>,
+}
+
+// SAFETY: the pointers of the calls lead into the arena that moves with them.
+unsafe impl Send for Executor {}
+
+impl Executor {
+    /// Allocates the arena, zeroed, and fills constants.
+    ///
+    /// # Errors
+    /// When operations have no kernel, listing them all; when there is no memory.
+    pub fn new(plan: Plan, options: CpuOptions) -> Result<Executor, ExecutorError> {
+        let mut arena =
+            Arena::new(plan.arena_bytes).map_err(|source| ExecutorError::Memory { bytes: plan.arena_bytes, source })?;
+        let mut calls = Vec::with_capacity(plan.steps.len());
+        let mut unsupported = Vec::new();
+        for step in &plan.steps {
+            let node = plan.graph.node(step.node);
+            let kernel = match Kernel::lower(&plan.graph, step.node) {
+                Ok(kernel) => kernel,
+                Err(Unsupported(why)) => {
+                    unsupported.push(format!("{} at `{}` ({why})", node.op, plan.graph.path(step.node)));
+                    continue;
+                }
+            };
+            let place = |v: Value| arena.at(plan.offset(v), plan.graph.ty(v).bytes());
+            let outputs: Vec<*mut u8> =
+                (0..node.outputs.len() as u32).map(|output| place(Value { node: step.node, output })).collect();
+            let anchor = kernel
+                .anchor_target(&plan.graph, step.node, &outputs)
+                .unwrap_or_else(|| step.anchor.map_or(std::ptr::null_mut(), |offset| arena.at(offset, 0).cast()));
+            calls.push(Call {
+                node: step.node,
+                inputs: node.inputs.iter().map(|&v| place(v).cast_const()).collect(),
+                outputs,
+                anchor,
+                scratch: arena.at(step.scratch.0, step.scratch.1).cast(),
+                scratch_len: step.scratch.1 / 4,
+                kernel,
+            });
+        }
+        if !unsupported.is_empty() {
+            return Err(ExecutorError::Unsupported(unsupported));
+        }
+        fill_constants(&plan, &mut arena);
+        let place = |v: Value| (plan.offset(v), plan.graph.ty(v).clone());
+        let inputs = plan.graph.inputs().map(|(v, input)| (input.name.clone(), place(v))).collect();
+        let outputs = plan.graph.outputs().iter().map(|(name, v)| (name.clone(), place(*v))).collect();
+        let pool = ThreadPool::new(options.threads.max(1));
+        Ok(Executor { plan, options, pool, arena, calls, inputs, outputs })
+    }
+
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub fn options(&self) -> CpuOptions {
+        self.options
+    }
+
+    /// Bytes of the arena.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena.bytes()
+    }
+
+    fn find<'a>(
+        map: &'a HashMap<String, (usize, TensorType)>,
+        what: &'static str,
+        name: &str,
+    ) -> Result<&'a (usize, TensorType), ExecutorError> {
+        map.get(name).ok_or_else(|| {
+            let mut known: Vec<&str> = map.keys().map(String::as_str).collect();
+            known.sort_unstable();
+            known.truncate(12);
+            ExecutorError::NoSuchName { what, name: name.to_string(), known: known.join(", ") }
+        })
+    }
+
+    /// Type of an input: a feed, parameter or state.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn input_type(&self, name: &str) -> Result<&TensorType, ExecutorError> {
+        Self::find(&self.inputs, "input", name).map(|(_, ty)| ty)
+    }
+
+    /// Whether the plan has an input of that name.
+    pub fn has_input(&self, name: &str) -> bool {
+        self.inputs.contains_key(name)
+    }
+
+    /// Content of an input, row-major.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn input(&self, name: &str) -> Result<&[u8], ExecutorError> {
+        let (offset, ty) = Self::find(&self.inputs, "input", name)?;
+        Ok(self.arena.slice(*offset, ty.bytes()))
+    }
+
+    /// Memory of an input, to be filled in place.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn input_mut(&mut self, name: &str) -> Result<&mut [u8], ExecutorError> {
+        let (offset, ty) = Self::find(&self.inputs, "input", name)?;
+        Ok(self.arena.slice_mut(*offset, ty.bytes()))
+    }
+
+    /// Copies bytes into an input.
+    ///
+    /// # Errors
+    /// When there is none of that name, or it has another size.
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), ExecutorError> {
+        let (_, ty) = Self::find(&self.inputs, "input", name)?;
+        if ty.bytes() != bytes.len() {
+            let (expected, actual, ty) = (ty.bytes(), bytes.len(), ty.clone());
+            return Err(ExecutorError::WrongSize { name: name.to_string(), ty, expected, actual });
+        }
+        self.input_mut(name)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Copies numbers into an `f32` input.
+    ///
+    /// # Errors
+    /// When there is none of that name, or it has another size.
+    pub fn write_f32(&mut self, name: &str, data: &[f32]) -> Result<(), ExecutorError> {
+        self.write(name, bytemuck::cast_slice(data))
+    }
+
+    /// Content of an `f32` input.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn input_f32(&self, name: &str) -> Result<&[f32], ExecutorError> {
+        Ok(bytemuck::cast_slice(self.input(name)?))
+    }
+
+    /// Content of an output of the last step.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn output(&self, name: &str) -> Result<&[u8], ExecutorError> {
+        let (offset, ty) = Self::find(&self.outputs, "output", name)?;
+        Ok(self.arena.slice(*offset, ty.bytes()))
+    }
+
+    /// Content of an `f32` output of the last step.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn output_f32(&self, name: &str) -> Result<&[f32], ExecutorError> {
+        Ok(bytemuck::cast_slice(self.output(name)?))
+    }
+
+    /// An `f32` output of one element.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn scalar(&self, name: &str) -> Result<f32, ExecutorError> {
+        Ok(self.output_f32(name)?[0])
+    }
+
+    /// Runs one step.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Kernel`] when a kernel met data it cannot take (an index out of range).
+    pub fn run(&mut self) -> Result<(), ExecutorError> {
+        for index in 0..self.calls.len() {
+            self.call(index)?;
+        }
+        self.replace_state();
+        Ok(())
+    }
+
+    /// Runs one step and returns the time of each kernel call.
+    ///
+    /// # Errors
+    /// As [`Executor::run`].
+    pub fn run_timed(&mut self) -> Result<Vec<KernelTime>, ExecutorError> {
+        let mut times = Vec::with_capacity(self.calls.len());
+        for index in 0..self.calls.len() {
+            let start = Instant::now();
+            self.call(index)?;
+            let node = self.calls[index].node;
+            times.push(KernelTime { kernel: kernel_name(&self.plan.graph, node), node, time: start.elapsed() });
+        }
+        self.replace_state();
+        Ok(times)
+    }
+
+    /// Runs the step up to the first value that is not finite and describes it; `None` if all are. State may be partly
+    /// replaced afterwards.
+    ///
+    /// # Errors
+    /// As [`Executor::run`].
+    pub fn find_non_finite(&mut self) -> Result<Option<NonFinite>, ExecutorError> {
+        let graph = &self.plan.graph;
+        for (value, input) in graph.inputs() {
+            if input.ty.dtype == DType::F32 && !range(self.floats(value)).1 {
+                let (op, path) = (input.name.clone(), graph.path(value.node).to_string());
+                return Ok(Some(NonFinite { op, path, input_ranges: Vec::new(), is_input: true }));
+            }
+        }
+        for index in 0..self.calls.len() {
+            let id = self.calls[index].node;
+            let graph = &self.plan.graph;
+            let inputs = graph.node(id).inputs.iter().filter(|&&v| graph.dtype(v) == DType::F32);
+            let input_ranges = inputs.map(|&v| range(self.floats(v)).0).collect();
+            self.call(index)?;
+            let graph = &self.plan.graph;
+            let node = graph.node(id);
+            let outputs = (0..node.outputs.len() as u32).map(|output| Value { node: id, output });
+            for value in outputs.filter(|&v| graph.dtype(v) == DType::F32) {
+                if !range(self.floats(value)).1 {
+                    let (op, path) = (kernel_name(graph, id).to_string(), graph.path(id).to_string());
+                    return Ok(Some(NonFinite { op, path, input_ranges, is_input: false }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn floats(&self, value: Value) -> &[f32] {
+        let bytes = self.plan.graph.ty(value).bytes();
+        bytemuck::cast_slice(self.arena.slice(self.plan.offset(value), bytes))
+    }
+
+    fn call(&mut self, index: usize) -> Result<(), ExecutorError> {
+        let call = &self.calls[index];
+        let operands = Operands {
+            inputs: &call.inputs,
+            outputs: &call.outputs,
+            anchor: call.anchor,
+            scratch: call.scratch,
+            scratch_len: call.scratch_len,
+        };
+        let ctx = Ctx { isa: self.options.isa, pool: &self.pool };
+        // SAFETY: the planner gave each value alive its own bytes, of the sizes that the kernel was lowered for, and
+        // `self` is borrowed exclusively.
+        unsafe { call.kernel.run(ctx, &operands) }.map_err(|problem| ExecutorError::Kernel {
+            op: self.plan.graph.node(call.node).op.to_string(),
+            path: self.plan.graph.path(call.node).to_string(),
+            problem,
+        })
+    }
+
+    fn replace_state(&mut self) {
+        for copy in &self.plan.copies {
+            let from = self.arena.at(copy.from, copy.bytes);
+            let to = self.arena.at(copy.to, copy.bytes);
+            // SAFETY: two buffers of that size that the planner keeps apart.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, copy.bytes) };
+        }
+    }
+}
+
+/// Least and greatest finite element, and whether all are finite.
+fn range(data: &[f32]) -> ((f32, f32), bool) {
+    let mut finite = true;
+    let mut bounds = (f32::INFINITY, f32::NEG_INFINITY);
+    for &x in data {
+        if x.is_finite() {
+            bounds = (bounds.0.min(x), bounds.1.max(x));
+        } else {
+            finite = false;
+        }
+    }
+    (bounds, finite)
+}
+
+fn fill_constants(plan: &Plan, arena: &mut Arena) {
+    for id in plan.graph.ids() {
+        let Op::Constant(constant) = &plan.graph.node(id).op else { continue };
+        let value = Value { node: id, output: 0 };
+        let ty = plan.graph.ty(value);
+        let bytes = arena.slice_mut(plan.offset(value), ty.bytes());
+        for (index, element) in bytes.chunks_exact_mut(ty.dtype.size()).enumerate() {
+            let x = constant.at(index);
+            match ty.dtype {
+                DType::F32 => element.copy_from_slice(&(x as f32).to_ne_bytes()),
+                DType::I32 => element.copy_from_slice(&(x as i32).to_ne_bytes()),
+                DType::Bf16 => element.copy_from_slice(&half::bf16::from_f64(x).to_ne_bytes()),
+                DType::F16 => element.copy_from_slice(&half::f16::from_f64(x).to_ne_bytes()),
+                DType::U8 => element[0] = x as u8,
+                DType::Bool => element[0] = u8::from(x != 0.0),
+            }
+        }
+    }
+}

@@ -1,0 +1,420 @@
+//! The conformance suite: each operation, with random shapes and attributes, forward and gradient, fused and op by op, on
+//! every instruction set of this machine, against the reference interpreter.
+
+use bessemer_cpu::{CpuOptions, Executor, Isa};
+use bessemer_ir::autodiff::gradients;
+use bessemer_ir::ops::conv::{Conv2d, same_padding};
+use bessemer_ir::ops::index::{ArgMax, Gather, OneHot};
+use bessemer_ir::ops::matmul::Matmul;
+use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::pool::{AvgPool2d, MaxPool2d};
+use bessemer_ir::ops::reduce::ReduceKind;
+use bessemer_ir::ops::source::{Distribution, Random};
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::reference::Interpreter;
+use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, Value, philox};
+use std::collections::BTreeMap;
+
+/// Largest error of an element, relative to the largest element of its tensor.
+const TOLERANCE: f64 = 2e-5;
+/// Random problems of each case.
+const PROBLEMS: u64 = 10;
+
+/// A source of small random numbers.
+struct Draw {
+    seed: u64,
+    next: u64,
+}
+
+impl Draw {
+    /// A whole number in `low..=high`.
+    fn int(&mut self, low: usize, high: usize) -> usize {
+        self.next += 1;
+        low + (philox::uniform(self.seed, 0, 77, self.next) * (high - low + 1) as f32) as usize
+    }
+
+    fn flip(&mut self) -> bool {
+        self.int(0, 1) == 1
+    }
+}
+
+/// One problem under construction: inputs are feeds whose gradients are compared.
+struct Problem {
+    graph: Graph,
+    differentiable: Vec<Value>,
+}
+
+impl Problem {
+    fn input(&mut self, shape: &[usize]) -> Result<Value, GraphError> {
+        let name = format!("x{}", self.differentiable.len());
+        let value = self.graph.input(&name, Role::Parameter, TensorType::f32(shape))?;
+        self.differentiable.push(value);
+        Ok(value)
+    }
+
+    fn indices(&mut self, name: &str, shape: &[usize]) -> Result<Value, GraphError> {
+        self.graph.input(name, Role::Feed, TensorType::new(DType::I32, shape))
+    }
+}
+
+type Build = fn(&mut Problem, &mut Draw) -> Result<Value, GraphError>;
+
+const CASES: &[(&str, Build)] = &[
+    ("conv2d", conv2d),
+    ("conv2d with norm and relu", conv_norm_relu),
+    ("matmul", matmul),
+    ("matmul of batches", matmul_batched),
+    ("linear with bias and relu", linear),
+    ("max_pool2d", max_pool),
+    ("avg_pool2d", avg_pool),
+    ("batch norm, shortcut and relu", norm_shortcut),
+    ("global average", global_average),
+    ("softmax", softmax),
+    ("log_softmax with one_hot", cross_entropy),
+    ("unary", unary),
+    ("binary with broadcasting", binary),
+    ("reduce", reduce),
+    ("slice and pad", slice_pad),
+    ("transpose and concat", transpose_concat),
+    ("gather", gather),
+    ("u8 pixels", pixels),
+];
+
+fn conv2d(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (kh, kw, stride, dilation) = (d.int(1, 5), d.int(1, 4), d.int(1, 3), d.int(1, 2));
+    let (h, w) = (d.int(8, 17), d.int(8, 15));
+    let (cin, cout) = (d.int(1, 37), d.int(1, 70));
+    let x = p.input(&[d.int(1, 3), h, w, cin])?;
+    let weights = p.input(&[kh, kw, cin, cout])?;
+    let pad = if d.flip() {
+        [same_padding(h, kh, stride, dilation), same_padding(w, kw, stride, dilation)]
+    } else {
+        [[d.int(0, kh), d.int(0, kh)], [d.int(0, kw), d.int(0, kw)]]
+    };
+    let conv = Conv2d { stride: [stride; 2], dilation: [dilation; 2], pad, groups: 1 };
+    p.graph.add1(conv, &[x, weights])
+}
+
+fn batch_norm(p: &mut Problem, x: Value) -> Result<Value, GraphError> {
+    let channels = p.graph.shape(x).cols();
+    let (gamma, beta) = (p.input(&[channels])?, p.input(&[channels])?);
+    let g = &mut p.graph;
+    let axes: Vec<usize> = (0..g.shape(x).rank() - 1).collect();
+    let (mean, var) = g.moments(x, &axes)?;
+    let var = g.offset(var, 1e-3)?;
+    let rstd = g.rsqrt(var)?;
+    let scale = g.mul(gamma, rstd)?;
+    let centred = g.sub(x, mean)?;
+    let scaled = g.mul(centred, scale)?;
+    g.add_(scaled, beta)
+}
+
+fn conv_norm_relu(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (cin, mid, cout) = (d.int(1, 20), d.int(1, 40), d.int(1, 40));
+    let x = p.input(&[d.int(1, 3), d.int(5, 13), d.int(5, 13), cin])?;
+    let first = p.input(&[3, 3, cin, mid])?;
+    let second = p.input(&[1, 1, mid, cout])?;
+    let y = p.graph.add1(Conv2d::new([1 + d.int(0, 1); 2], [[1; 2]; 2]), &[x, first])?;
+    let y = batch_norm(p, y)?;
+    let y = p.graph.relu(y)?;
+    let y = p.graph.add1(Conv2d::new([1, 1], [[0; 2]; 2]), &[y, second])?;
+    batch_norm(p, y)
+}
+
+fn matmul(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (m, k, n) = (d.int(1, 90), d.int(1, 300), d.int(1, 90));
+    let op = Matmul { trans_a: d.flip(), trans_b: d.flip() };
+    let a = p.input(&if op.trans_a { [k, m] } else { [m, k] })?;
+    let b = p.input(&if op.trans_b { [n, k] } else { [k, n] })?;
+    p.graph.add1(op, &[a, b])
+}
+
+fn matmul_batched(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (batch, m, k, n) = (d.int(1, 7), d.int(1, 40), d.int(1, 70), d.int(1, 40));
+    let op = Matmul { trans_a: d.flip(), trans_b: d.flip() };
+    let a = p.input(&if op.trans_a { [batch, k, m] } else { [batch, m, k] })?;
+    let b = p.input(&if op.trans_b { [batch, n, k] } else { [batch, k, n] })?;
+    p.graph.add1(op, &[a, b])
+}
+
+fn linear(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (m, k, n) = (d.int(1, 60), d.int(1, 200), d.int(1, 90));
+    let (x, w, bias) = (p.input(&[m, k])?, p.input(&[n, k])?, p.input(&[n])?);
+    let y = p.graph.add1(Matmul { trans_a: false, trans_b: true }, &[x, w])?;
+    let y = p.graph.add_(y, bias)?;
+    p.graph.relu(y)
+}
+
+fn pooled(p: &mut Problem, d: &mut Draw) -> Result<(Value, [usize; 2], [usize; 2], [[usize; 2]; 2]), GraphError> {
+    let window = [d.int(1, 4), d.int(1, 4)];
+    let stride = [d.int(1, 3), d.int(1, 3)];
+    let pad = window.map(|w| [d.int(0, w - 1), d.int(0, w - 1)]);
+    let x = p.input(&[d.int(1, 3), d.int(4, 13), d.int(4, 13), d.int(1, 40)])?;
+    Ok((x, window, stride, pad))
+}
+
+fn max_pool(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (x, window, stride, pad) = pooled(p, d)?;
+    p.graph.add1(MaxPool2d { window, stride, pad }, &[x])
+}
+
+fn avg_pool(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (x, window, stride, pad) = pooled(p, d)?;
+    p.graph.add1(AvgPool2d { window, stride, pad, count_include_pad: d.flip() }, &[x])
+}
+
+fn norm_shortcut(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let shape = [d.int(1, 4), d.int(2, 9), d.int(2, 9), d.int(1, 70)];
+    let (x, shortcut) = (p.input(&shape)?, p.input(&shape)?);
+    let y = batch_norm(p, x)?;
+    let sum = p.graph.add_(y, shortcut)?;
+    p.graph.relu(sum)
+}
+
+fn global_average(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let x = p.input(&[d.int(1, 5), d.int(1, 9), d.int(1, 9), d.int(1, 70)])?;
+    let y = p.graph.relu(x)?;
+    p.graph.mean(y, &[1, 2])
+}
+
+fn softmax(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let x = p.input(&[d.int(1, 9), d.int(1, 300)])?;
+    p.graph.softmax(x)
+}
+
+fn cross_entropy(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (n, classes) = (d.int(1, 9), d.int(8, 300));
+    let x = p.input(&[n, classes])?;
+    let labels = p.indices("labels", &[n])?;
+    let log = p.graph.log_softmax(x)?;
+    let target = p.graph.add1(OneHot { depth: classes }, &[labels])?;
+    p.graph.mul(log, target)
+}
+
+fn unary(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let x = p.input(&[d.int(1, 9), d.int(1, 60)])?;
+    let g = &mut p.graph;
+    // Away from zero, where some of them have a pole or a kink.
+    let square = g.square(x)?;
+    let positive = g.offset(square, 0.5)?;
+    let mut total = positive;
+    for kind in UnaryKind::ALL.into_iter().filter(|&k| k != UnaryKind::Floor && k != UnaryKind::Exp) {
+        let y = g.unary(kind, positive)?;
+        total = g.add_(total, y)?;
+    }
+    let small = g.scale(x, 0.2)?;
+    let exp = g.unary(UnaryKind::Exp, small)?;
+    g.add_(total, exp)
+}
+
+fn binary(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let full = [d.int(1, 4), d.int(1, 5), d.int(1, 6), d.int(1, 30)];
+    let mut some: Vec<usize> = full.to_vec();
+    for size in &mut some {
+        if d.flip() {
+            *size = 1;
+        }
+    }
+    let cut = d.int(0, 2);
+    let (a, b) = (p.input(&full)?, p.input(&some[cut..])?);
+    let g = &mut p.graph;
+    let square = g.square(b)?;
+    let divisor = g.offset(square, 1.0)?;
+    let mut total = a;
+    for kind in [BinaryKind::Mul, BinaryKind::Sub, BinaryKind::Max, BinaryKind::Min, BinaryKind::Div] {
+        let y = g.binary(kind, a, divisor)?;
+        total = g.add_(total, y)?;
+    }
+    let greater = g.binary(BinaryKind::Gt, a, b)?;
+    g.select(greater, total, b)
+}
+
+fn reduce(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let x = p.input(&[d.int(1, 7), d.int(1, 9), d.int(1, 40)])?;
+    let kind = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min][d.int(0, 2)];
+    let axes: &[usize] = [[0].as_slice(), &[1], &[2], &[0, 1], &[1, 2], &[0, 1, 2]][d.int(0, 5)];
+    p.graph.reduce(kind, x, axes, d.flip())
+}
+
+fn slice_pad(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let shape = [d.int(1, 3), d.int(4, 9), d.int(4, 9), d.int(1, 20)];
+    let x = p.input(&shape)?;
+    let y = p.graph.slice(x, &[0, 1, 0, 0], &shape, &[1, 2, 2, 1])?;
+    p.graph.pad(y, &[0, 0, d.int(0, 2), d.int(0, 9)], &[0, 1, 0, d.int(0, 9)])
+}
+
+fn transpose_concat(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (a, b, c, e) = (d.int(1, 5), d.int(1, 17), d.int(1, 19), d.int(1, 9));
+    let (x, y) = (p.input(&[a, b, c])?, p.input(&[a, c, e])?);
+    let turned = p.graph.transpose(x, &[0, 2, 1])?;
+    p.graph.concat(&[turned, y], 2)
+}
+
+fn gather(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let table = p.input(&[d.int(8, 40), d.int(1, 70)])?;
+    let rows = p.indices("rows", &[d.int(1, 30)])?;
+    p.graph.add1(Gather, &[table, rows])
+}
+
+fn pixels(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let shape = [d.int(1, 3), d.int(1, 9), d.int(1, 9), 3];
+    let images = p.graph.input("images", Role::Feed, TensorType::new(DType::U8, shape))?;
+    let gain = p.input(&[3])?;
+    let g = &mut p.graph;
+    let x = g.cast(images, DType::F32)?;
+    let mean = g.constant_vector(&[123.0, 116.0, 103.0])?;
+    let x = g.sub(x, mean)?;
+    let x = g.scale(x, 1.0 / 58.0)?;
+    g.mul(x, gain)
+}
+
+/// The problem's graph with outputs: the result, and the gradient of each input.
+fn problem(build: Build, seed: u64) -> Graph {
+    let mut p = Problem { graph: Graph::new(), differentiable: Vec::new() };
+    let y = build(&mut p, &mut Draw { seed, next: 0 }).expect("the case is legal");
+    let Problem { graph: mut g, differentiable } = p;
+    g.output("y", y);
+    let shape = g.shape(y).clone();
+    let weights = g.input("weights", Role::Feed, TensorType::f32(shape.clone())).expect("a new name");
+    let product = g.mul(y, weights).expect("one shape");
+    let axes: Vec<usize> = (0..shape.rank()).collect();
+    let loss = if axes.is_empty() { product } else { g.sum(product, &axes).expect("all axes") };
+    let grads = gradients(&mut g, loss, &differentiable).expect("the case is differentiable");
+    for (index, grad) in grads.into_iter().enumerate() {
+        g.output(&format!("gradient of x{index}"), grad);
+    }
+    g
+}
+
+fn data(ty: &TensorType, stream: u32, seed: u64) -> Vec<f64> {
+    let uniform = |i: usize| philox::uniform(seed, 1, stream, i as u64);
+    (0..ty.shape.elements())
+        .map(|i| match ty.dtype {
+            DType::U8 => f64::from((uniform(i) * 256.0).floor()),
+            DType::I32 => f64::from((uniform(i) * 8.0).floor()),
+            _ => f64::from(philox::normal(seed, 1, stream, i as u64)),
+        })
+        .collect()
+}
+
+fn bytes(ty: &TensorType, data: &[f64]) -> Vec<u8> {
+    data.iter()
+        .flat_map(|&x| match ty.dtype {
+            DType::U8 | DType::Bool => vec![x as u8],
+            DType::I32 => (x as i32).to_ne_bytes().to_vec(),
+            _ => (x as f32).to_ne_bytes().to_vec(),
+        })
+        .collect()
+}
+
+fn run_reference(graph: &Graph, seed: u64) -> BTreeMap<String, Vec<f64>> {
+    let mut interpreter = Interpreter::new(graph);
+    for (stream, (_, input)) in graph.inputs().enumerate() {
+        interpreter.set(&input.name, &data(&input.ty, stream as u32, seed));
+    }
+    interpreter.run();
+    graph.outputs().iter().map(|(name, _)| (name.clone(), interpreter.output(name).data.clone())).collect()
+}
+
+fn run_cpu(graph: &Graph, seed: u64, isa: Isa, threads: usize, fuse: bool) -> BTreeMap<String, Vec<f32>> {
+    let cpu = CpuOptions { isa, threads };
+    let options = CompileOptions { fuse, ..CompileOptions::default() };
+    let plan = compile(graph, &cpu, &options).expect("the graph compiles");
+    let mut executor = Executor::new(plan, cpu).expect("every operation has a kernel");
+    for (stream, (_, input)) in graph.inputs().enumerate() {
+        let data = data(&input.ty, stream as u32, seed);
+        executor.write(&input.name, &bytes(&input.ty, &data)).expect("the input exists");
+    }
+    executor.run().expect("the step runs");
+    let output = |name: &str| executor.output_f32(name).expect("the output exists").to_vec();
+    graph.outputs().iter().map(|(name, _)| (name.clone(), output(name))).collect()
+}
+
+fn compare(what: &str, expected: &BTreeMap<String, Vec<f64>>, actual: &BTreeMap<String, Vec<f32>>) {
+    for (name, expected) in expected {
+        let scale = expected.iter().fold(1e-3f64, |m, x| m.max(x.abs()));
+        for (index, (&e, &a)) in expected.iter().zip(&actual[name]).enumerate() {
+            let error = (e - f64::from(a)).abs() / scale;
+            assert!(error <= TOLERANCE, "{what}: {name}[{index}] is {a}, the reference has {e} (error {error:.2e})");
+        }
+    }
+}
+
+#[test]
+fn every_operation_on_every_instruction_set() {
+    let isas = Isa::available();
+    for (name, build) in CASES {
+        for seed in 0..PROBLEMS {
+            let graph = problem(*build, seed);
+            let expected = run_reference(&graph, seed);
+            for &isa in &isas {
+                for fuse in [true, false] {
+                    let one = run_cpu(&graph, seed, isa, 1, fuse);
+                    compare(&format!("{name}, problem {seed}, {isa}, fuse {fuse}"), &expected, &one);
+                    let three = run_cpu(&graph, seed, isa, 3, fuse);
+                    assert!(one == three, "{name}, problem {seed}, {isa}: the result depends on the number of threads");
+                }
+            }
+        }
+        let ran: Vec<&str> = isas.iter().map(|isa| isa.name()).collect();
+        println!("{name}: {PROBLEMS} problems, forward and gradient, on {}", ran.join(", "));
+    }
+}
+
+#[test]
+fn random_numbers_are_the_same_everywhere() {
+    let mut g = Graph::new();
+    let step = g.input("step", Role::Feed, TensorType::new(DType::I32, [])).unwrap();
+    for (stream, distribution) in [Distribution::Uniform, Distribution::Normal].into_iter().enumerate() {
+        let random = Random { distribution, shape: [9, 11].into(), seed: 5, stream: stream as u32 };
+        let value = g.add1(random, &[step]).unwrap();
+        g.output(&format!("{distribution:?}"), value);
+    }
+    let expected = run_reference(&g, 3);
+    for isa in Isa::available() {
+        let actual = run_cpu(&g, 3, isa, 2, true);
+        for (name, expected) in &expected {
+            let exact: Vec<f32> = expected.iter().map(|&x| x as f32).collect();
+            assert_eq!(actual[name], exact, "{name} on {isa}");
+        }
+    }
+}
+
+#[test]
+fn arg_max_and_indices_out_of_range() {
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([3, 5])).unwrap();
+    let best = g.add1(ArgMax, &[x]).unwrap();
+    g.output("best", best);
+    let cpu = CpuOptions { isa: Isa::detect(), threads: 1 };
+    let mut executor = Executor::new(compile(&g, &cpu, &CompileOptions::default()).unwrap(), cpu).unwrap();
+    executor.write_f32("x", &[0., 2., 2., 1., 0., 5., 4., 3., 2., 1., 0., 0., 0., 0., 9.]).unwrap();
+    executor.run().unwrap();
+    let indices: Vec<i32> =
+        executor.output("best").unwrap().chunks_exact(4).map(|b| i32::from_ne_bytes(b.try_into().unwrap())).collect();
+    assert_eq!(indices, [1, 0, 4]);
+
+    let mut g = Graph::new();
+    let table = g.input("table", Role::Feed, TensorType::f32([4, 2])).unwrap();
+    let rows = g.input("rows", Role::Feed, TensorType::new(DType::I32, [2])).unwrap();
+    let y = g.scoped("embedding", |g| g.add1(Gather, &[table, rows])).unwrap();
+    g.output("y", y);
+    let mut executor = Executor::new(compile(&g, &cpu, &CompileOptions::default()).unwrap(), cpu).unwrap();
+    executor.write("rows", &[1i32, 4].map(i32::to_ne_bytes).concat()).unwrap();
+    let message = executor.run().unwrap_err().to_string();
+    assert!(message.contains("gather at `embedding`") && message.contains('4'), "{message}");
+}
+
+#[test]
+fn what_has_no_kernel_is_listed() {
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([1, 4, 4, 6])).unwrap();
+    let w = g.input("w", Role::Feed, TensorType::f32([3, 3, 1, 6])).unwrap();
+    let conv = Conv2d { groups: 6, ..Conv2d::new([1, 1], [[1, 1], [1, 1]]) };
+    let y = g.scoped("depthwise", |g| g.add1(Op::from(conv), &[x, w])).unwrap();
+    g.output("y", y);
+    let cpu = CpuOptions { isa: Isa::detect(), threads: 1 };
+    let plan = compile(&g, &cpu, &CompileOptions::default()).unwrap();
+    let message = Executor::new(plan, cpu).err().expect("grouped convolutions have no kernel").to_string();
+    assert!(message.contains("conv2d") && message.contains("depthwise") && message.contains("grouped"), "{message}");
+}
