@@ -3,7 +3,7 @@
 use fast_image_resize::{CropBox, Resizer};
 
 use crate::resize::{Region, resize_region, resize_window};
-use crate::{DataError, Philox};
+use crate::{DataError, Philox, Picture};
 
 /// Mean of ImageNet's pixels, red, green, blue, on a scale of 0 to 1.
 pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
@@ -88,6 +88,18 @@ impl ResizeCentreCrop {
         Self { resize: (u64::from(size) * 256 / 224) as u32, size }
     }
 
+    /// The sample made of a picture, as for evaluation.
+    pub fn apply(&self, picture: &Picture) -> Picture {
+        let size = self.size as usize;
+        let mut sample = Picture::filled(size, size, [0; 3]);
+        self.apply_to(&picture.pixels, picture.size(), &mut Resizer::new(), &mut sample.pixels);
+        sample
+    }
+
+    fn apply_to(&self, pixels: &[u8], [height, width]: [u32; 2], resizer: &mut Resizer, out: &mut [u8]) {
+        resize_window(resizer, pixels, [height, width], self.window(width, height), out, [self.size; 2]);
+    }
+
     /// Size `[height, width]` of a picture after resizing; the long side is rounded down.
     fn resized(&self, width: u32, height: u32) -> [u64; 2] {
         let short = u64::from(self.resize);
@@ -141,18 +153,15 @@ impl Transform {
         resizer: &mut Resizer,
         out: &mut [u8],
     ) {
-        let target = [self.size(); 2];
         match self {
             Self::Train(crop) => {
                 let region = crop.draw_region(width, height, rng);
-                resize_region(resizer, pixels, [height, width], region, out, target);
+                resize_region(resizer, pixels, [height, width], region, out, [crop.size; 2]);
                 if rng.chance(crop.flip) {
                     flip_rows(out, crop.size as usize);
                 }
             }
-            Self::Eval(crop) => {
-                resize_window(resizer, pixels, [height, width], crop.window(width, height), out, target);
-            }
+            Self::Eval(crop) => crop.apply_to(pixels, [height, width], resizer, out),
         }
     }
 }

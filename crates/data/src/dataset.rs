@@ -1,6 +1,7 @@
 use std::str::FromStr;
 
 use fast_image_resize::Resizer;
+use serde::Serialize;
 
 use crate::augment::{IMAGENET_MEAN, IMAGENET_STD};
 use crate::{DataError, Philox};
@@ -72,7 +73,8 @@ pub struct Scratch {
 }
 
 /// Which half of a data set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Split {
     Train,
     Val,

@@ -13,12 +13,17 @@ mod class_folder;
 mod dataset;
 mod decode;
 mod error;
+mod font;
+mod listing;
 mod loader;
 mod picture;
+mod preview;
 mod resize;
 mod rng;
 mod sampler;
+pub mod shapes;
 mod synthetic;
+mod verify;
 
 pub use augment::{IMAGENET_MEAN, IMAGENET_STD, RandomResizedCrop, ResizeCentreCrop, Transform};
 pub use cifar::CifarBin;
@@ -28,7 +33,9 @@ pub use decode::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decod
 pub use error::{DataError, DecodeError};
 pub use loader::{Batch, Loader, LoaderOptions, LoaderStats, OnBadSample, SkippedSample};
 pub use picture::{FileFormat, Picture};
+pub use preview::contact_sheet;
 pub use resize::Region;
 pub use rng::{Philox, Purpose};
 pub use sampler::{Position, Sampler, SamplerOptions};
 pub use synthetic::Synthetic;
+pub use verify::{DamagedFile, SplitReport, VerifyReport, verify};

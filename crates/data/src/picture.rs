@@ -6,7 +6,11 @@ use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder, ImageResult};
 
-use crate::DataError;
+use fast_image_resize::Resizer;
+
+use crate::decode::decode_file;
+use crate::resize::resize_region;
+use crate::{DataError, Region};
 
 /// An RGB picture, `pixels` `[height, width, 3]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +42,28 @@ impl Picture {
     /// A picture of one colour.
     pub fn filled(width: usize, height: usize, colour: [u8; 3]) -> Self {
         Self { width, height, pixels: colour.repeat(width * height) }
+    }
+
+    /// Reads and decodes a file as [`decode_rgb`](crate::decode_rgb) does.
+    pub fn read(path: &Path) -> Result<Self, DataError> {
+        let mut pixels = Vec::new();
+        let info = decode_file(path, &mut Vec::new(), &mut pixels)?;
+        Ok(Self { width: info.width as usize, height: info.height as usize, pixels })
+    }
+
+    /// The part in `region`, resized with an antialiased bilinear filter as Pillow's `crop` then `resize(BILINEAR)`.
+    ///
+    /// # Panics
+    /// If the region is empty or leaves the picture, or the new size is zero.
+    pub fn crop_resized(&self, region: Region, width: usize, height: usize) -> Self {
+        let mut resized = Self::filled(width, height, [0; 3]);
+        let target_size = [height as u32, width as u32];
+        resize_region(&mut Resizer::new(), &self.pixels, self.size(), region, &mut resized.pixels, target_size);
+        resized
+    }
+
+    pub(crate) fn size(&self) -> [u32; 2] {
+        [self.height as u32, self.width as u32]
     }
 
     /// Copies `source` with its upper left corner at column `left` and row `top`.

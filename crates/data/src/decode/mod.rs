@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use serde::Serialize;
+
 use crate::{DataError, DecodeError};
 
 /// Longest side of an image that is accepted.
@@ -15,14 +17,16 @@ pub const MAX_SIDE: u32 = 32_768;
 pub const MAX_PIXELS: u64 = 100_000_000;
 
 /// File formats that can be decoded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ImageFormat {
     Jpeg,
     Png,
 }
 
 /// Colours as stored in a file, before conversion to RGB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ColourMode {
     Grey,
     GreyAlpha,
@@ -43,8 +47,8 @@ pub struct ImageInfo {
 
 /// Decodes a JPEG or PNG file into `pixels` `[height, width, 3]`, resizing the vector.
 ///
-/// Grey is repeated over the three channels, CMYK and YCCK are converted, alpha is dropped, 16 bits become 8. Colour
-/// profiles and EXIF orientation are not applied. A truncated or damaged file is an error; `pixels` then holds nothing
+/// Grey is repeated over the three channels, alpha is dropped, 16 bits become 8. CMYK and YCCK are converted, their inks
+/// taken as stored inverted, as Adobe does. Colour profiles and EXIF orientation are not applied. A truncated or damaged file is an error; `pixels` then holds nothing
 /// of use.
 pub fn decode_rgb(bytes: &[u8], pixels: &mut Vec<u8>) -> Result<ImageInfo, DecodeError> {
     match detect(bytes)? {

@@ -1,0 +1,156 @@
+//! Files of an ImageNet-like folder.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::dataset::hex;
+use crate::{DataError, Split};
+
+const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
+const LAYOUT: &str = "train/CLASS/*.{jpg,jpeg,png} and val/CLASS/*.{jpg,jpeg,png}";
+
+/// The image files of one split, by class, then name.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    root: PathBuf,
+    split: Split,
+    classes: Vec<String>,
+    files: Vec<ImageFile>,
+}
+
+#[derive(Debug)]
+struct ImageFile {
+    class: u32,
+    name: OsString,
+    bytes: u64,
+}
+
+impl Listing {
+    pub(crate) fn open(root: &Path, split: Split) -> Result<Self, DataError> {
+        for folder in [root.to_owned(), root.join(Split::Train.name()), root.join(Split::Val.name())] {
+            require_folder(&folder)?;
+        }
+        let classes = class_names(&root.join(Split::Train.name()))?;
+        let present = match split {
+            Split::Train => classes.clone(),
+            Split::Val => val_classes(root, &classes)?,
+        };
+        let mut files = Vec::new();
+        for class in present {
+            let label = classes.binary_search(&class).expect("every class of a split is known") as u32;
+            list_images(&root.join(split.name()).join(class), label, &mut files)?;
+        }
+        Ok(Self { root: root.to_owned(), split, classes, files })
+    }
+
+    pub(crate) fn split(&self) -> Split {
+        self.split
+    }
+
+    pub(crate) fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    pub(crate) fn label(&self, index: usize) -> u32 {
+        self.files[index].class
+    }
+
+    pub(crate) fn path(&self, index: usize) -> PathBuf {
+        let file = &self.files[index];
+        self.root.join(self.split.name()).join(&self.classes[file.class as usize]).join(&file.name)
+    }
+
+    /// SHA-256 over class, name and size of every file, in order.
+    pub(crate) fn hash(&self) -> String {
+        let mut hasher = Sha256::new();
+        for file in &self.files {
+            hasher.update(&self.classes[file.class as usize]);
+            hasher.update(b"/");
+            hasher.update(file.name.as_encoded_bytes());
+            hasher.update(b"\0");
+            hasher.update(file.bytes.to_le_bytes());
+        }
+        hex(&hasher.finalize())
+    }
+}
+
+fn require_folder(path: &Path) -> Result<(), DataError> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(DataError::layout(path, "is not a folder", format!("a folder in {LAYOUT}"))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(DataError::layout(path, "no such folder", format!("a data set laid out as {LAYOUT}")))
+        }
+        Err(source) => Err(DataError::Io { path: path.to_owned(), action: "look at the folder", source }),
+    }
+}
+
+fn class_names(folder: &Path) -> Result<Vec<String>, DataError> {
+    let mut names = Vec::new();
+    for name in visible_entries(folder)? {
+        let path = folder.join(&name);
+        if !fs::metadata(&path).map_err(DataError::io(&path, "look at the file"))?.is_dir() {
+            continue;
+        }
+        let name = name.into_string().map_err(|_| DataError::layout(&path, "the name is not UTF-8", "a UTF-8 name"))?;
+        names.push(name);
+    }
+    if names.is_empty() {
+        return Err(DataError::layout(folder, "no class folder in it", format!("a folder for each class: {LAYOUT}")));
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn val_classes(root: &Path, train_classes: &[String]) -> Result<Vec<String>, DataError> {
+    let folder = root.join(Split::Val.name());
+    let names = class_names(&folder)?;
+    match names.iter().find(|&name| train_classes.binary_search(name).is_err()) {
+        None => Ok(names),
+        Some(unknown) => {
+            let expected = format!("one of the {} classes of train/", train_classes.len());
+            Err(DataError::layout(&folder.join(unknown), "train/ has no such class", expected))
+        }
+    }
+}
+
+fn list_images(folder: &Path, class: u32, files: &mut Vec<ImageFile>) -> Result<(), DataError> {
+    let start = files.len();
+    for name in visible_entries(folder)? {
+        if !has_image_extension(Path::new(&name)) {
+            continue;
+        }
+        let path = folder.join(&name);
+        let metadata = fs::metadata(&path).map_err(DataError::io(&path, "look at the file"))?;
+        if !metadata.is_file() {
+            return Err(DataError::layout(&path, "is not a file", "an image file"));
+        }
+        files.push(ImageFile { class, name, bytes: metadata.len() });
+    }
+    if files.len() == start {
+        let expected = "at least one .jpg, .jpeg or .png file for each class";
+        return Err(DataError::layout(folder, "no images in it", expected));
+    }
+    files[start..].sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    Ok(())
+}
+
+fn visible_entries(folder: &Path) -> Result<Vec<OsString>, DataError> {
+    let entries = fs::read_dir(folder).map_err(DataError::io(folder, "list the folder"))?;
+    let names: Result<Vec<OsString>, _> = entries.map(|entry| entry.map(|entry| entry.file_name())).collect();
+    let mut names = names.map_err(DataError::io(folder, "list the folder"))?;
+    names.retain(|name| !name.as_encoded_bytes().starts_with(b"."));
+    Ok(names)
+}
+
+fn has_image_extension(name: &Path) -> bool {
+    let extension = name.extension().unwrap_or_default();
+    EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
+}

@@ -1,0 +1,54 @@
+use crate::font::{self, draw_text};
+use crate::{DataError, Dataset, Philox, Picture, Purpose, Scratch};
+
+const GAP: usize = 4;
+const BACKGROUND: [u8; 3] = [32, 32, 32];
+const TEXT: [u8; 3] = [240, 240, 240];
+
+/// A sheet of `count` samples as training sees them in epoch 0, spread evenly over the data set, each with the name of
+/// its class under it. `columns` of 0 asks for a sheet that is about square.
+pub fn contact_sheet(dataset: &dyn Dataset, count: usize, columns: usize, seed: u64) -> Result<Picture, DataError> {
+    let available = dataset.len();
+    if !(1..=available).contains(&count) {
+        return Err(DataError::option("number of samples", count, format!("1 to {available}")));
+    }
+    let columns = if columns == 0 { count.isqrt() + usize::from(count.isqrt().pow(2) < count) } else { columns };
+    let columns = columns.min(count);
+    let [height, width] = dataset.image_size();
+    let (cell_width, cell_height) = (width + GAP, height + font::HEIGHT + 2 * GAP);
+    let rows = count.div_ceil(columns);
+    let mut sheet = Picture::filled(columns * cell_width + GAP, rows * cell_height + GAP, BACKGROUND);
+    let mut scratch = Scratch::default();
+    let mut sample = vec![0; dataset.sample_bytes()];
+    for place in 0..count {
+        let index = place * available / count;
+        let mut rng = Philox::new(seed, Purpose::Augment, 0, index as u64);
+        let label = dataset.load(index, &mut rng, &mut scratch, &mut sample)?;
+        let (left, top) = (GAP + place % columns * cell_width, GAP + place / columns * cell_height);
+        sheet.paste(&sample, width, left, top);
+        draw_text(&mut sheet, &dataset.class_names()[label as usize], left, top + height + GAP / 2, width, TEXT);
+    }
+    Ok(sheet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Split;
+    use crate::shapes::Shapes;
+
+    #[test]
+    fn shows_samples_with_their_labels() {
+        let shapes = Shapes::new(1, Split::Train, 50, 32).unwrap();
+        let sheet = contact_sheet(&shapes, 5, 0, 0).unwrap();
+        assert_eq!((sheet.width, sheet.height), (3 * 36 + 4, 2 * (32 + 7 + 8) + 4));
+        let mut second = vec![0; 32 * 32 * 3];
+        shapes.draw(10, &mut second);
+        let row = |y: usize| &sheet.pixels[((GAP + y) * sheet.width + GAP + 36) * 3..][..96];
+        assert!((0..32).all(|y| row(y) == &second[y * 96..][..96]));
+        let text: usize = (34..41).map(|y| row(y).chunks(3).filter(|&pixel| pixel == TEXT).count()).sum();
+        assert!(text > 20, "{text} pixels of text");
+        assert!(contact_sheet(&shapes, 51, 0, 0).is_err());
+        assert!(contact_sheet(&shapes, 0, 0, 0).is_err());
+    }
+}

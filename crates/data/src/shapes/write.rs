@@ -1,0 +1,146 @@
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{SceneObject, ShapeClass, Shapes, draw_scene};
+use crate::{DataError, Dataset, FileFormat, Picture, Split};
+
+/// A folder of single shapes to write: `train/CLASS/NUMBER.EXT` and `val/CLASS/NUMBER.EXT`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShapesFolder {
+    pub seed: u64,
+    /// Pictures in `train/` and `val/`, at least one for each class.
+    pub train: usize,
+    pub val: usize,
+    pub size: u32,
+    pub format: FileFormat,
+}
+
+/// A folder of scenes to write in the layout of COCO 2017: `annotations/instances_{train,val}2017.json`, `train2017/`
+/// and `val2017/`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CocoFolder {
+    pub seed: u64,
+    pub train: usize,
+    pub val: usize,
+    pub width: u32,
+    pub height: u32,
+    pub format: FileFormat,
+}
+
+impl ShapesFolder {
+    /// Writes the pictures that [`Shapes`] draws. `root` must not exist yet, or be empty.
+    pub fn write(&self, root: &Path) -> Result<(), DataError> {
+        let classes = ShapeClass::ALL.len();
+        for count in [self.train, self.val] {
+            if count < classes {
+                return Err(DataError::option("pictures of a split", count, format!("at least {classes}")));
+            }
+        }
+        require_empty(root)?;
+        for (split, count) in [(Split::Train, self.train), (Split::Val, self.val)] {
+            self.write_split(&root.join(split.name()), split, count)?;
+        }
+        Ok(())
+    }
+
+    fn write_split(&self, folder: &Path, split: Split, count: usize) -> Result<(), DataError> {
+        let shapes = Shapes::new(self.seed, split, count, self.size)?;
+        for class in ShapeClass::ALL {
+            create(&folder.join(class.name()))?;
+        }
+        let [height, width] = shapes.image_size();
+        let mut picture = Picture::filled(width, height, [0; 3]);
+        for index in 0..count {
+            shapes.draw(index, &mut picture.pixels);
+            let name = format!("{}/{index:06}.{}", shapes.class(index).name(), self.format.extension());
+            picture.write(&folder.join(name), self.format)?;
+        }
+        Ok(())
+    }
+}
+
+impl CocoFolder {
+    /// Draws and writes the scenes. `root` must not exist yet, or be empty.
+    ///
+    /// Category ids are labels plus 1; image and annotation ids count from 1 in each split.
+    pub fn write(&self, root: &Path) -> Result<(), DataError> {
+        for count in [self.train, self.val] {
+            if count == 0 {
+                return Err(DataError::option("pictures of a split", count, "at least 1"));
+            }
+        }
+        require_empty(root)?;
+        let annotations = root.join("annotations");
+        create(&annotations)?;
+        for (split, count) in [(Split::Train, self.train), (Split::Val, self.val)] {
+            let folder = format!("{}2017", split.name());
+            let instances = self.write_split(&root.join(&folder), split, count)?;
+            let path = annotations.join(format!("instances_{folder}.json"));
+            fs::write(&path, instances.to_string()).map_err(DataError::io(&path, "write the file"))?;
+        }
+        Ok(())
+    }
+
+    fn write_split(&self, folder: &Path, split: Split, count: usize) -> Result<Value, DataError> {
+        create(folder)?;
+        let mut images = Vec::with_capacity(count);
+        let mut annotations = Vec::new();
+        for index in 0..count {
+            let scene = draw_scene(self.seed, split, index, self.width, self.height)?;
+            let id = index + 1;
+            let file_name = format!("{id:012}.{}", self.format.extension());
+            scene.picture.write(&folder.join(&file_name), self.format)?;
+            images.push(json!({
+                "id": id, "file_name": file_name, "width": self.width, "height": self.height, "license": 1,
+            }));
+            for object in &scene.objects {
+                annotations.push(annotation(annotations.len() + 1, id, object));
+            }
+        }
+        Ok(json!({
+            "info": { "description": format!("Shapes drawn from seed {}, {}", self.seed, split.name()), "version": "1.0" },
+            "licenses": [{ "id": 1, "name": "CC0 1.0", "url": "https://creativecommons.org/publicdomain/zero/1.0/" }],
+            "images": images,
+            "annotations": annotations,
+            "categories": categories(),
+        }))
+    }
+}
+
+fn annotation(id: usize, image_id: usize, object: &SceneObject) -> Value {
+    let corners: Vec<f64> = object.polygon.iter().flatten().map(|&v| hundredths(v)).collect();
+    json!({
+        "id": id,
+        "image_id": image_id,
+        "category_id": object.class.label() + 1,
+        "bbox": object.bbox.map(hundredths),
+        "area": hundredths(object.area),
+        "iscrowd": 0,
+        "segmentation": [corners],
+    })
+}
+
+fn categories() -> Vec<Value> {
+    let category =
+        |class: ShapeClass| json!({ "id": class.label() + 1, "name": class.name(), "supercategory": "shape" });
+    ShapeClass::ALL.map(category).to_vec()
+}
+
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+fn create(folder: &Path) -> Result<(), DataError> {
+    fs::create_dir_all(folder).map_err(DataError::io(folder, "create the folder"))
+}
+
+fn require_empty(root: &Path) -> Result<(), DataError> {
+    create(root)?;
+    let mut entries = fs::read_dir(root).map_err(DataError::io(root, "list the folder"))?;
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => Err(DataError::layout(root, "the folder is not empty", "a new or empty folder to write to")),
+    }
+}

@@ -1,0 +1,135 @@
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use serde::Serialize;
+
+use crate::decode::decode_file;
+use crate::listing::Listing;
+use crate::{ColourMode, DataError, ImageFormat, ImageInfo, Split};
+
+/// What [`verify`] found.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct VerifyReport {
+    pub train: SplitReport,
+    pub val: SplitReport,
+}
+
+/// What one split holds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SplitReport {
+    /// Files of each class, damaged ones included, in label order.
+    pub classes: Vec<(String, usize)>,
+    /// Files that could be decoded.
+    pub readable: usize,
+    pub formats: BTreeMap<ImageFormat, usize>,
+    pub modes: BTreeMap<ColourMode, usize>,
+    /// Files whose extension names another format than the one they hold; they are read all the same.
+    pub misnamed: usize,
+    /// Width and height of the readable pictures with the fewest and the most pixels.
+    pub smallest: Option<(u32, u32)>,
+    pub largest: Option<(u32, u32)>,
+    /// In the order of the data set.
+    pub damaged: Vec<DamagedFile>,
+}
+
+/// A file that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DamagedFile {
+    pub path: PathBuf,
+    /// Begins with the path.
+    pub reason: String,
+}
+
+impl VerifyReport {
+    /// Whether every file can be read.
+    pub fn is_clean(&self) -> bool {
+        self.train.damaged.is_empty() && self.val.damaged.is_empty()
+    }
+}
+
+/// Decodes every file of an ImageNet-like folder on `workers` threads.
+///
+/// `progress` is told files done and files in all after each file, from any of the threads. Damaged files are reported,
+/// not returned as errors; a folder that is not laid out as one is an error.
+pub fn verify(
+    root: &Path,
+    workers: usize,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<VerifyReport, DataError> {
+    let (train, val) = (Listing::open(root, Split::Train)?, Listing::open(root, Split::Val)?);
+    let total = train.len() + val.len();
+    let done = AtomicUsize::new(0);
+    let advance = || progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
+    let check = |listing: &Listing| SplitReport::new(listing, decode_all(listing, workers, &advance));
+    Ok(VerifyReport { train: check(&train), val: check(&val) })
+}
+
+type Outcome = Result<ImageInfo, DataError>;
+
+fn decode_all(listing: &Listing, workers: usize, advance: &(dyn Fn() + Sync)) -> Vec<Outcome> {
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(Vec::with_capacity(listing.len()));
+    let work = || {
+        let (mut file, mut pixels) = (Vec::new(), Vec::new());
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= listing.len() {
+                break;
+            }
+            let outcome = decode_file(&listing.path(index), &mut file, &mut pixels);
+            outcomes.lock().expect("no thread panics while it holds the lock").push((index, outcome));
+            advance();
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..workers.max(1) {
+            scope.spawn(work);
+        }
+    });
+    let mut outcomes = outcomes.into_inner().expect("every thread ended well");
+    outcomes.sort_unstable_by_key(|&(index, _)| index);
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+impl SplitReport {
+    fn new(listing: &Listing, outcomes: Vec<Outcome>) -> Self {
+        let mut report = Self {
+            classes: listing.classes().iter().map(|name| (name.clone(), 0)).collect(),
+            readable: 0,
+            formats: BTreeMap::new(),
+            modes: BTreeMap::new(),
+            misnamed: 0,
+            smallest: None,
+            largest: None,
+            damaged: Vec::new(),
+        };
+        for (index, outcome) in outcomes.into_iter().enumerate() {
+            report.classes[listing.label(index) as usize].1 += 1;
+            let path = listing.path(index);
+            match outcome {
+                Ok(info) => report.count(&path, &info),
+                Err(error) => report.damaged.push(DamagedFile { path, reason: error.to_string() }),
+            }
+        }
+        report
+    }
+
+    fn count(&mut self, path: &Path, info: &ImageInfo) {
+        self.readable += 1;
+        *self.formats.entry(info.format).or_default() += 1;
+        *self.modes.entry(info.mode).or_default() += 1;
+        let named_png = path.extension().unwrap_or_default().eq_ignore_ascii_case("png");
+        self.misnamed += usize::from(named_png != (info.format == ImageFormat::Png));
+        let size = (info.width, info.height);
+        let pixels = |(width, height): (u32, u32)| u64::from(width) * u64::from(height);
+        if self.smallest.is_none_or(|smallest| pixels(size) < pixels(smallest)) {
+            self.smallest = Some(size);
+        }
+        if self.largest.is_none_or(|largest| pixels(size) > pixels(largest)) {
+            self.largest = Some(size);
+        }
+    }
+}
