@@ -3,7 +3,6 @@
 use crate::checkpoint::{Manifest, NamedTensor, WeightOptions, load_weights};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
-use crate::rundir::RunDir;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::setup::model_options;
 use bessemer_data::ResizeCentreCrop;
@@ -125,7 +124,8 @@ fn recipe_of(weights: &Path) -> Result<Option<Recipe>, TrainError> {
         let Ok(manifest) = serde_json::from_slice::<Manifest>(&bytes) else { return Ok(None) };
         return Ok(Some(Recipe::from_toml(&manifest.state.recipe, &weights.display().to_string(), &[])?));
     }
-    Ok(RunDir::open(weights).ok().map(|run| run.recipe()).transpose()?)
+    let recipe = weights.join("recipe.toml");
+    if recipe.is_file() { Ok(Some(Recipe::load(&recipe.to_string_lossy(), &[])?)) } else { Ok(None) }
 }
 
 /// Rows of the last layer's weight.

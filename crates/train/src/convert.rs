@@ -121,10 +121,7 @@ fn specs_for(model: &ModelSpec, tensors: &[NamedTensor<'_>]) -> Result<Vec<Param
 }
 
 /// The model of the zoo that has exactly these tensors; if there is none, the error of the closest.
-fn fitting_model(
-    tensors: &[NamedTensor<'_>],
-    origin: &str,
-) -> Result<(&'static str, Vec<ParamSpec>), TrainError> {
+fn fitting_model(tensors: &[NamedTensor<'_>], origin: &str) -> Result<(&'static str, Vec<ParamSpec>), TrainError> {
     let mut closest: Option<(usize, TrainError)> = None;
     for model in ZOO {
         let specs = specs_for(model, tensors)?;

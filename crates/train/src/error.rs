@@ -47,6 +47,11 @@ pub enum TrainError {
     #[error(transparent)]
     NonFinite(Box<NonFiniteStep>),
 
+    #[error(
+        "after step {step} the tensor `{tensor}` is not finite; it was not saved, earlier checkpoints are untouched"
+    )]
+    NonFiniteState { step: u64, tensor: String },
+
     #[error("interrupted after step {step}; {}", saved(checkpoint.as_deref()))]
     Interrupted { step: u64, checkpoint: Option<PathBuf> },
 }
@@ -119,9 +124,9 @@ impl TrainError {
                 _ => ErrorKind::Usage,
             },
             Self::Checkpoint(error) => match error {
-                CheckpointError::DiskFull { .. }
-                | CheckpointError::NotWritable { .. }
-                | CheckpointError::Io { .. } => ErrorKind::Runtime,
+                CheckpointError::DiskFull { .. } | CheckpointError::NotWritable { .. } | CheckpointError::Io { .. } => {
+                    ErrorKind::Runtime
+                }
                 _ => ErrorKind::Usage,
             },
             Self::Interrupted { .. } => ErrorKind::Interrupted,
@@ -130,7 +135,8 @@ impl TrainError {
             | Self::Metric(_)
             | Self::Tensor(_)
             | Self::Io { .. }
-            | Self::NonFinite(_) => ErrorKind::Runtime,
+            | Self::NonFinite(_)
+            | Self::NonFiniteState { .. } => ErrorKind::Runtime,
         }
     }
 

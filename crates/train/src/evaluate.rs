@@ -63,12 +63,7 @@ impl Default for EvaluateOptions {
 ///
 /// # Errors
 /// Weights or data that are not there, damaged, or do not fit each other.
-pub fn evaluate(
-    name: &str,
-    weights: &Path,
-    data: &Path,
-    options: &EvaluateOptions,
-) -> Result<EvalReport, TrainError> {
+pub fn evaluate(name: &str, weights: &Path, data: &Path, options: &EvaluateOptions) -> Result<EvalReport, TrainError> {
     let mut classifier = Classifier::load(name, weights, options.weights)?;
     let set = open(&mut classifier, data)?;
     let mut session = classifier.session(options.batch_size, &options.compute)?;
@@ -193,14 +188,8 @@ mod tests {
 
     #[test]
     fn padding_is_not_counted() {
-        let batch = Batch {
-            images: Vec::new(),
-            labels: vec![1, 0, 0],
-            real: 2,
-            epoch: 0,
-            index: 0,
-            skipped: Vec::new(),
-        };
+        let batch =
+            Batch { images: Vec::new(), labels: vec![1, 0, 0], real: 2, epoch: 0, index: 0, skipped: Vec::new() };
         let logits = [9.0, 0.0, 2.0, 9.0, 0.0, 1.0, f32::NAN, f32::NAN, f32::NAN];
         let mut score = Score::new(3).unwrap();
         score.add(&batch, &logits, 1).unwrap();

@@ -91,7 +91,11 @@ fn class_names(classifier: &Classifier, labels: Option<&Path>) -> Result<Vec<Str
     let names = read_labels(path)?;
     if names.len() != classifier.num_classes() {
         let allowed = format!("{} has {} classes", classifier.origin, classifier.num_classes());
-        return Err(TrainError::setting("the number of labels", format!("{} in {}", names.len(), path.display()), allowed));
+        return Err(TrainError::setting(
+            "the number of labels",
+            format!("{} in {}", names.len(), path.display()),
+            allowed,
+        ));
     }
     Ok(names)
 }

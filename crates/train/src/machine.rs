@@ -6,7 +6,9 @@ use std::fs;
 /// Describes this machine; what the system does not tell is left empty.
 pub fn describe_machine(isa: &str) -> Machine {
     Machine {
-        hostname: first_line("/proc/sys/kernel/hostname").or_else(|| std::env::var("COMPUTERNAME").ok()).unwrap_or_default(),
+        hostname: first_line("/proc/sys/kernel/hostname")
+            .or_else(|| std::env::var("COMPUTERNAME").ok())
+            .unwrap_or_default(),
         os: format!("{} {}", std::env::consts::OS, first_line("/proc/sys/kernel/osrelease").unwrap_or_default())
             .trim_end()
             .to_owned(),

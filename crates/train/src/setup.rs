@@ -133,7 +133,8 @@ mod tests {
             let (steps_per_epoch, epochs) = (50, recipe.train.epochs.unwrap());
             let (_, options) = model_options(&recipe, recipe.data.image_size).unwrap();
             assert_eq!(options.num_classes as u64, recipe.model.num_classes);
-            let (ours, expected) = (schedule(&recipe, steps_per_epoch).unwrap(), recipe.schedule.resolve(recipe.train.batch_size));
+            let (ours, expected) =
+                (schedule(&recipe, steps_per_epoch).unwrap(), recipe.schedule.resolve(recipe.train.batch_size));
             for step in 0..epochs * steps_per_epoch {
                 let expected = learning_rate(&expected, step, steps_per_epoch, epochs as f64);
                 let lr = ours.learning_rate(step);

@@ -75,9 +75,10 @@ impl DataSource {
         let (has, wanted) = (own_classes(recipe), set.num_classes());
         if wanted > has {
             let offset = data.label_offset;
-            let allowed = format!("{self} has {wanted} classes, data.label_offset is {offset}: at least {} are needed", {
-                wanted as u64 + offset
-            });
+            let allowed =
+                format!("{self} has {wanted} classes, data.label_offset is {offset}: at least {} are needed", {
+                    wanted as u64 + offset
+                });
             return Err(TrainError::setting("model.num_classes", recipe.model.num_classes, allowed));
         }
         Ok(set)
@@ -158,12 +159,12 @@ impl LoadOptions {
         }
     }
 
-    /// Shuffled batches of a training set from `start` on; whole ones only.
+    /// Shuffled batches of a training set, whole ones only, from a position up to an epoch.
     pub(crate) fn training(
         &self,
         set: Arc<dyn Dataset>,
         recipe: &Recipe,
-        start: Position,
+        (start, end_epoch): (Position, u32),
     ) -> Result<Loader, TrainError> {
         let sampler = training_sampler(&*set, recipe)?;
         let options = LoaderOptions {
@@ -172,7 +173,7 @@ impl LoadOptions {
             seed: recipe.train.seed,
             on_bad_sample: self.on_bad_sample,
             start,
-            end_epoch: u32::MAX,
+            end_epoch,
         };
         Ok(Loader::new(set, sampler, options)?)
     }

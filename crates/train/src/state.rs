@@ -24,9 +24,7 @@ impl TensorGroup {
 
     /// Momenta.
     pub fn optimizer(specs: &[ParamSpec]) -> Self {
-        Self::select(specs, |spec| {
-            (spec.kind == Kind::Optimizer && spec.name != STEP_INPUT).then(|| spec.name.clone())
-        })
+        Self::select(specs, |spec| (spec.kind == Kind::Optimizer && spec.name != STEP_INPUT).then(|| spec.name.clone()))
     }
 
     /// Averages, under the names of what they average; `None` if there are none.
@@ -52,12 +50,7 @@ impl TensorGroup {
     }
 
     /// Writes tensors into the executor: all of them, no others, each of its shape. `origin` names them in errors.
-    pub fn write(
-        &self,
-        executor: &mut Executor,
-        tensors: &[NamedTensor<'_>],
-        origin: &str,
-    ) -> Result<(), TrainError> {
+    pub fn write(&self, executor: &mut Executor, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
         let loaded = load_strictly(&self.specs, tensors, origin)?;
         for (input, (_, data)) in self.inputs.iter().zip(loaded) {
             executor.write_f32(input, &data)?;

@@ -1,0 +1,366 @@
+//! Training runs: data, steps, evaluations, checkpoints and logs.
+
+mod prepare;
+
+use crate::checkpoint::{BestMetric, Checkpoint, CheckpointStore, NamedTensor, SamplerPosition, TrainingState};
+use crate::error::{NonFiniteStep, TrainError};
+use crate::evaluate::{EvalReport, recipe_session, run as run_evaluation};
+use crate::events::{CheckpointInfo, EndInfo, EvalInfo, Status, StepInfo};
+use crate::progress::ProgressMode;
+use crate::recipe::Recipe;
+use crate::rundir::RunDir;
+use crate::runlog::RunLog;
+use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
+use crate::signals::StopSignal;
+use crate::sources::LoadOptions;
+use bessemer_data::{Batch, Dataset, Loader};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Where a run is kept, and whether it is a new one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunFolder {
+    /// A new run in this folder.
+    New(PathBuf),
+    /// A new run in a folder of its own, named by model and time, within this one.
+    NewIn(PathBuf),
+    /// The run in this folder, continued from its latest whole checkpoint.
+    Resume(PathBuf),
+}
+
+/// What [`train`] is asked to do.
+#[derive(Clone, Debug)]
+pub struct TrainOptions {
+    /// Resolved, with the data source in it.
+    pub recipe: Recipe,
+    pub folder: RunFolder,
+    pub compute: ComputeOptions,
+    /// Weights to start a new run from instead of random ones.
+    pub weights: Option<PathBuf>,
+    pub progress: ProgressMode,
+    /// When raised, the run saves after the present step and ends as [`TrainError::Interrupted`].
+    pub stop: StopSignal,
+    /// Stop in the same way after so many steps of this process.
+    pub run_steps: Option<u64>,
+    /// For the log: the command line, and the commit of the program.
+    pub command: Vec<String>,
+    pub commit: Option<String>,
+}
+
+impl TrainOptions {
+    /// With the best instruction set, all processors and nothing shown.
+    pub fn new(recipe: Recipe, folder: RunFolder) -> Self {
+        Self {
+            recipe,
+            folder,
+            compute: ComputeOptions::default(),
+            weights: None,
+            progress: ProgressMode::Silent,
+            stop: StopSignal::new(),
+            run_steps: None,
+            command: Vec::new(),
+            commit: None,
+        }
+    }
+}
+
+/// What a finished run came to, steps before a resume included.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainReport {
+    pub run: PathBuf,
+    pub steps: u64,
+    pub samples: u64,
+    /// Seconds in steps, and samples in each of them.
+    pub train_s: f64,
+    pub throughput: f64,
+    /// The last evaluation: `top1`, `top5`, `loss`.
+    pub metrics: BTreeMap<String, f64>,
+    pub best: Option<BestMetric>,
+    /// Different samples that were left out because they are bad.
+    pub skipped: usize,
+}
+
+/// Trains as the recipe says.
+///
+/// A run that is stopped in whatever way and resumed ends with the same weights, bit for bit, as one that never stopped.
+///
+/// # Errors
+/// [`TrainError::Interrupted`] after a stop on request; [`TrainError::NonFinite`] for a loss that is no number, with
+/// nothing saved over earlier checkpoints; anything wrong with recipe, data or folder.
+pub fn train(options: &TrainOptions) -> Result<TrainReport, TrainError> {
+    let mut trainer = Trainer::prepare(options)?;
+    let result = trainer.run();
+    trainer.end(result)
+}
+
+struct Trainer<'a> {
+    options: &'a TrainOptions,
+    run: RunDir,
+    store: CheckpointStore,
+    log: RunLog,
+    session: TrainSession,
+    loader: Loader,
+    data_identity: String,
+    evaluation: Option<Evaluation>,
+    steps_per_epoch: u64,
+    total_steps: u64,
+    /// Updates done.
+    step: u64,
+    /// `step` when this process began.
+    first_step: u64,
+    saved_at: Option<u64>,
+    evaluated_at: Option<u64>,
+    samples: u64,
+    train_s: f64,
+    metrics: BTreeMap<String, f64>,
+    best: Option<BestMetric>,
+    skipped: BTreeSet<usize>,
+}
+
+struct Evaluation {
+    set: Arc<dyn Dataset>,
+    /// Compiled when first needed.
+    session: Option<EvalSession>,
+}
+
+/// Metric by which checkpoints are compared.
+const BEST_METRIC: &str = "top1";
+
+impl Trainer<'_> {
+    fn recipe(&self) -> &Recipe {
+        &self.options.recipe
+    }
+
+    fn run(&mut self) -> Result<(), TrainError> {
+        self.log.begin_steps(self.step, self.total_steps, "images/s");
+        // A run that was stopped between a step and its evaluation makes up for it.
+        if self.step > 0 && self.evaluation_is_due() {
+            self.evaluate()?;
+        }
+        while self.step < self.total_steps {
+            self.stop_if_asked()?;
+            self.train_step()?;
+            if self.evaluation_is_due() {
+                self.evaluate()?;
+            }
+            if self.checkpoint_is_due() {
+                self.save(false)?;
+            }
+        }
+        if self.evaluated_at != Some(self.step) && self.evaluation.is_some() {
+            self.evaluate()?;
+            self.stop_if_asked()?;
+        }
+        if self.saved_at != Some(self.step) { self.save(false) } else { Ok(()) }
+    }
+
+    fn stop_if_asked(&mut self) -> Result<(), TrainError> {
+        let done = self.step - self.first_step;
+        if !self.options.stop.is_raised() && self.options.run_steps.is_none_or(|steps| done < steps) {
+            return Ok(());
+        }
+        if self.step > 0 && self.saved_at != Some(self.step) {
+            self.save(false)?;
+        }
+        Err(TrainError::Interrupted { step: self.step, checkpoint: self.store.latest() })
+    }
+
+    fn train_step(&mut self) -> Result<(), TrainError> {
+        let started = Instant::now();
+        let batch = self.next_batch()?;
+        self.session.feed(&batch.images, &batch.labels)?;
+        let data_s = started.elapsed().as_secs_f64();
+        let output = self.session.run()?;
+        let step_s = started.elapsed().as_secs_f64();
+        if !output.is_finite() {
+            return Err(self.describe_non_finite(output)?);
+        }
+        self.step += 1;
+        self.samples += batch.real as u64;
+        self.train_s += step_s;
+        let info = StepInfo {
+            epoch: batch.epoch.into(),
+            batch: batch.index as u64,
+            loss: output.loss.into(),
+            lr: output.lr.into(),
+            grad_norm: Some(output.grad_norm.into()),
+            samples: batch.real as u64,
+            step_s,
+            data_s,
+            compute_s: step_s - data_s,
+            ..StepInfo::default()
+        };
+        self.log.step(self.step, info)?;
+        self.report_skipped(&batch)?;
+        self.loader.recycle(batch);
+        Ok(())
+    }
+
+    fn next_batch(&mut self) -> Result<Batch, TrainError> {
+        loop {
+            // Between two epochs the loader gives `None` once.
+            if let Some(batch) = self.loader.next_batch() {
+                return Ok(batch?);
+            }
+        }
+    }
+
+    fn report_skipped(&mut self, batch: &Batch) -> Result<(), TrainError> {
+        for sample in &batch.skipped {
+            if self.skipped.insert(sample.index) {
+                self.log.warning(&format!("left out sample {}: {}", sample.index, sample.reason))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn describe_non_finite(&mut self, output: StepOutput) -> Result<TrainError, TrainError> {
+        let StepOutput { loss, lr, grad_norm } = output;
+        let error = TrainError::NonFinite(Box::new(NonFiniteStep {
+            step: self.step + 1,
+            loss,
+            lr,
+            grad_norm: (!grad_norm.is_finite()).then_some(grad_norm),
+            node: self.session.find_non_finite()?,
+        }));
+        self.log.warning(&error.to_string())?;
+        Ok(error)
+    }
+
+    fn evaluation_is_due(&self) -> bool {
+        let every = &self.recipe().eval;
+        self.evaluation.is_some()
+            && self.evaluated_at != Some(self.step)
+            && self.is_due(every.every_epochs, every.every_steps)
+    }
+
+    fn checkpoint_is_due(&self) -> bool {
+        let every = &self.recipe().checkpoint;
+        self.saved_at != Some(self.step) && self.is_due(every.every_epochs, every.every_steps)
+    }
+
+    fn is_due(&self, every_epochs: Option<u64>, every_steps: Option<u64>) -> bool {
+        let every = every_steps.or_else(|| every_epochs.map(|epochs| epochs.saturating_mul(self.steps_per_epoch)));
+        every.is_some_and(|every| self.step.is_multiple_of(every))
+    }
+
+    /// Evaluates, and saves if the result is the best so far. Does nothing where a stop is asked for on the way.
+    fn evaluate(&mut self) -> Result<(), TrainError> {
+        let Some(report) = self.run_evaluation()? else { return Ok(()) };
+        self.evaluated_at = Some(self.step);
+        self.metrics = report.metrics();
+        let info = EvalInfo {
+            epoch: self.step.saturating_sub(1) / self.steps_per_epoch,
+            metrics: report.metrics(),
+            samples: report.total,
+            eval_s: report.seconds,
+            data_s: report.data_s,
+            compute_s: report.compute_s,
+        };
+        self.log.eval(self.step, info)?;
+        for sample in &report.skipped {
+            self.log.warning(&format!("left out sample {} of the evaluation: {}", sample.index, sample.reason))?;
+        }
+        if self.best.as_ref().is_none_or(|best| report.top1 > best.value) {
+            let (metric, value, step) = (BEST_METRIC.to_owned(), report.top1, self.step);
+            self.best = Some(BestMetric { metric, value, step });
+            self.save(true)?;
+        }
+        Ok(())
+    }
+
+    fn run_evaluation(&mut self) -> Result<Option<EvalReport>, TrainError> {
+        let recipe = &self.options.recipe;
+        let Some(evaluation) = &mut self.evaluation else { return Ok(None) };
+        let session = match &mut evaluation.session {
+            Some(session) => session,
+            empty => {
+                let session = recipe_session(recipe, &self.options.compute)?;
+                self.log.plan(session.plan_info())?;
+                empty.insert(session)
+            }
+        };
+        session.copy_weights(&self.session)?;
+        let (set, offset) = (Arc::clone(&evaluation.set), recipe.data.label_offset as usize);
+        run_evaluation(session, set, offset, &LoadOptions::of(recipe), &self.options.stop, |_, _| {})
+    }
+
+    fn save(&mut self, best: bool) -> Result<(), TrainError> {
+        let started = Instant::now();
+        let checkpoint = self.session.checkpoint(self.training_state())?;
+        refuse_non_finite(&checkpoint)?;
+        let saved = self.store.save(&checkpoint, best)?;
+        self.saved_at = Some(self.step);
+        let info = CheckpointInfo {
+            path: saved.path.display().to_string(),
+            bytes: saved.bytes,
+            save_s: started.elapsed().as_secs_f64(),
+            best,
+        };
+        self.log.checkpoint(self.step, info)?;
+        if let Some(warning) = saved.warning {
+            self.log.warning(&warning)?;
+        }
+        Ok(())
+    }
+
+    fn training_state(&self) -> TrainingState {
+        let position = self.loader.position();
+        TrainingState {
+            step: self.step,
+            epoch: position.epoch.into(),
+            sampler: SamplerPosition { epoch: position.epoch.into(), batch: position.batch as u64 },
+            seed: self.recipe().train.seed,
+            loss_scale: None,
+            schedule_step: self.step,
+            recipe: self.recipe().to_toml(),
+            data: self.data_identity.clone(),
+            metrics: self.metrics.clone(),
+            best: self.best.clone(),
+        }
+    }
+
+    /// Logs the end and turns it into the report.
+    fn end(mut self, result: Result<(), TrainError>) -> Result<TrainReport, TrainError> {
+        let status = match &result {
+            Ok(()) => Status::Done,
+            Err(TrainError::Interrupted { .. }) => Status::Interrupted,
+            Err(_) => Status::Failed,
+        };
+        let throughput = if self.train_s > 0.0 { self.samples as f64 / self.train_s } else { 0.0 };
+        let info = EndInfo {
+            status,
+            error: result.as_ref().err().filter(|_| status == Status::Failed).map(TrainError::to_string),
+            steps: self.step,
+            samples: self.samples,
+            train_s: self.train_s,
+            throughput,
+            metrics: self.metrics.clone(),
+        };
+        let logged = self.log.end(self.step, info);
+        result?;
+        logged?;
+        Ok(TrainReport {
+            run: self.run.path().to_owned(),
+            steps: self.step,
+            samples: self.samples,
+            train_s: self.train_s,
+            throughput,
+            metrics: self.metrics,
+            best: self.best,
+            skipped: self.skipped.len(),
+        })
+    }
+}
+
+/// A state that cannot be trained on is not worth a place among the checkpoints.
+fn refuse_non_finite(checkpoint: &Checkpoint<'_>) -> Result<(), TrainError> {
+    let groups: [&[NamedTensor<'_>]; 3] =
+        [&checkpoint.model, &checkpoint.optimizer, checkpoint.ema.as_deref().unwrap_or_default()];
+    match groups.into_iter().flatten().find(|tensor| tensor.first_non_finite().is_some()) {
+        None => Ok(()),
+        Some(tensor) => Err(TrainError::NonFiniteState { step: checkpoint.state.step, tensor: tensor.name.clone() }),
+    }
+}

@@ -1,0 +1,186 @@
+//! Everything that happens before the first step. What can be wrong is found before a folder is made.
+
+use super::{Evaluation, RunFolder, TrainOptions, Trainer};
+use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_weights};
+use crate::classifier::CLASSES_FILE;
+use crate::error::TrainError;
+use crate::events::{EventBody, RunInfo, read_events};
+use crate::machine::describe_machine;
+use crate::progress::Progress;
+use crate::recipe::Recipe;
+use crate::resume::differences;
+use crate::rundir::RunDir;
+use crate::runlog::RunLog;
+use crate::session::TrainSession;
+use crate::setup::total_steps;
+use crate::sources::{DataSource, LoadOptions, training_sampler};
+use bessemer_data::{Dataset, Position};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+impl<'a> Trainer<'a> {
+    pub(super) fn prepare(options: &'a TrainOptions) -> Result<Self, TrainError> {
+        let recipe = &options.recipe;
+        let source = DataSource::of(recipe)?;
+        let set = source.training_set(recipe)?;
+        let evaluation = source.evaluation_set(recipe)?.map(|set| Evaluation { set, session: None });
+        let steps_per_epoch = training_sampler(&*set, recipe)?.batches() as u64;
+        let total_steps = total_steps(recipe, steps_per_epoch)?;
+        let past = match &options.folder {
+            RunFolder::Resume(path) => Some(Past::find(path, recipe, &set.identity())?),
+            RunFolder::New(_) | RunFolder::NewIn(_) => None,
+        };
+        let mut session = TrainSession::new(recipe, steps_per_epoch, &options.compute)?;
+        session.initialise()?;
+        if let (Some(path), None) = (&options.weights, &past) {
+            let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
+            session.load_weights(&tensors, &path.display().to_string())?;
+        }
+        let state = match past.as_ref().and_then(|past| past.loaded.as_ref()) {
+            Some(loaded) => {
+                session.restore(&loaded.checkpoint, &loaded.path.display().to_string())?;
+                loaded.checkpoint.state.clone()
+            }
+            None => TrainingState::default(),
+        };
+        let start = Position { epoch: state.sampler.epoch as u32, batch: state.sampler.batch as usize };
+        let end_epoch = total_steps.div_ceil(steps_per_epoch) as u32;
+        let loader = LoadOptions::of(recipe).training(Arc::clone(&set), recipe, (start, end_epoch))?;
+        let warnings = past.as_ref().map(Past::warnings);
+        let (run, store, log) = open_folder(options, past, state.step)?;
+        let mut trainer = Self {
+            options,
+            run,
+            store,
+            log,
+            session,
+            loader,
+            data_identity: set.identity(),
+            evaluation,
+            steps_per_epoch,
+            total_steps,
+            step: state.step,
+            first_step: state.step,
+            saved_at: (state.step > 0).then_some(state.step),
+            evaluated_at: None,
+            samples: 0,
+            train_s: 0.0,
+            metrics: state.metrics,
+            best: state.best,
+            skipped: BTreeSet::new(),
+        };
+        trainer.write_classes(&*set)?;
+        trainer.log_start(warnings)?;
+        Ok(trainer)
+    }
+
+    fn write_classes(&self, set: &dyn Dataset) -> Result<(), TrainError> {
+        let path = self.run.path().join(CLASSES_FILE);
+        let text = set.class_names().join("\n") + "\n";
+        fs::write(&path, text).map_err(TrainError::io(&path, "write the names of the classes"))
+    }
+
+    /// `warnings` is there if the run goes on.
+    fn log_start(&mut self, warnings: Option<Vec<String>>) -> Result<(), TrainError> {
+        let compute = &self.options.compute.cpu;
+        self.log.run_started(RunInfo {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: self.options.commit.clone(),
+            command: self.options.command.clone(),
+            recipe: serde_json::to_value(&self.options.recipe).expect("a recipe has string keys and finite numbers"),
+            machine: describe_machine(compute.isa.name()),
+            device: "cpu".to_owned(),
+            threads: compute.threads as u64,
+            data: self.data_identity.clone(),
+            resumed_from: None,
+        })?;
+        self.log.plan(self.session.plan_info())?;
+        if let Some(warnings) = warnings {
+            self.take_over_totals()?;
+            warnings.iter().try_for_each(|warning| self.log.warning(warning))?;
+        }
+        let (classes, outputs) = (self.data_classes(), self.options.recipe.model.num_classes);
+        if classes < outputs {
+            self.log.warning(&format!("the model has {outputs} outputs for {classes} classes of data"))?;
+        }
+        Ok(())
+    }
+
+    /// Labels that the data has, with those that come before its first.
+    fn data_classes(&self) -> u64 {
+        let text = fs::read_to_string(self.run.path().join(CLASSES_FILE)).unwrap_or_default();
+        text.lines().count() as u64 + self.options.recipe.data.label_offset
+    }
+
+    /// Totals of the steps before the checkpoint.
+    fn take_over_totals(&mut self) -> Result<(), TrainError> {
+        for event in read_events(&self.run.events())? {
+            match event.body {
+                EventBody::Step(info) => {
+                    self.samples += info.samples;
+                    self.train_s += info.step_s;
+                }
+                EventBody::Eval(_) => self.evaluated_at = event.header.step,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A run that is to go on.
+struct Past {
+    run: RunDir,
+    store: CheckpointStore,
+    loaded: Option<Loaded>,
+}
+
+impl Past {
+    fn find(path: &Path, recipe: &Recipe, data: &str) -> Result<Self, TrainError> {
+        let run = RunDir::open(path)?;
+        let store = run.checkpoints(recipe.checkpoint.keep as usize)?;
+        let loaded = store.load_latest()?;
+        if let Some(loaded) = &loaded {
+            let state = &loaded.checkpoint.state;
+            let saved = Recipe::from_toml(&state.recipe, &loaded.path.display().to_string(), &[])?;
+            let differences = differences((&saved, recipe), (&state.data, data));
+            if !differences.is_empty() {
+                return Err(TrainError::Resume { run: path.to_owned(), differences });
+            }
+        }
+        Ok(Self { run, store, loaded })
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        match &self.loaded {
+            None => vec!["the run has no checkpoint yet; it starts anew".to_owned()],
+            Some(loaded) => {
+                let damaged = loaded.damaged.iter();
+                damaged.map(|damage| format!("passed over a damaged checkpoint: {damage}")).collect()
+            }
+        }
+    }
+}
+
+fn open_folder(
+    options: &TrainOptions,
+    past: Option<Past>,
+    step: u64,
+) -> Result<(RunDir, CheckpointStore, RunLog), TrainError> {
+    let recipe = &options.recipe;
+    let progress = Progress::new(options.progress);
+    if let Some(Past { mut run, store, .. }) = past {
+        let log = RunLog::resume(&run, step, progress)?;
+        run.set_recipe(recipe)?;
+        return Ok((run, store, log));
+    }
+    let run = match &options.folder {
+        RunFolder::New(path) | RunFolder::Resume(path) => RunDir::create(path, recipe)?,
+        RunFolder::NewIn(parent) => RunDir::create_named(parent, recipe)?,
+    };
+    let store = run.checkpoints(recipe.checkpoint.keep as usize)?;
+    let log = RunLog::create(&run, progress)?;
+    Ok((run, store, log))
+}
