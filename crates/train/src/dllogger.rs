@@ -257,7 +257,7 @@ mod tests {
             step(0, 0, 4.0),
             step(0, 1, 2.0),
             Event::new(header, eval),
-            step(1, 0, f64::NAN),
+            step(1, 0, 6.0),
             Event::new(header, end),
         ]
     }
@@ -297,8 +297,13 @@ mod tests {
             (&json!(3.0), &json!(75.12), &json!(1.5))
         );
         assert_eq!(epoch["val.total_ips"], 50.0);
-        assert_eq!(logs[3]["data"]["train.loss"], "NaN");
+        assert_eq!((&logs[4]["data"]["train.loss"], &logs[5]["data"]["train.loss"]), (&json!(6.0), &json!(4.0)));
         assert!(logs[4]["data"].get("val.top1").is_none(), "an epoch without an evaluation");
         assert_eq!((&logs[5]["data"]["val.top1"], &logs[5]["data"]["status"]), (&json!(75.12), &json!("done")));
+    }
+
+    #[test]
+    fn a_loss_that_is_not_a_number_is_text() {
+        assert_eq!(lines(&[step(0, 0, f64::NAN)])[0]["data"]["train.loss"], "NaN");
     }
 }
