@@ -13,14 +13,14 @@ use crate::DecodeError;
 const END_OF_IMAGE: [u8; 2] = [0xFF, 0xD9];
 
 pub(super) fn decode(bytes: &[u8], pixels: &mut Vec<u8>) -> Result<ImageInfo, DecodeError> {
-    let mut decoder = decoder(ZCursor::new(bytes));
-    decoder.decode_headers().map_err(|error| damaged(bytes, error))?;
-    let (width, height) = decoder.dimensions().unwrap_or_default();
-    check_dimensions(width as u64, height as u64)?;
     if !has_end_of_image(bytes) {
         let expected = "the end-of-image marker (FF D9)";
         return Err(DecodeError::Truncated { format: "JPEG", length: bytes.len(), expected });
     }
+    let mut decoder = decoder(ZCursor::new(bytes));
+    decoder.decode_headers().map_err(|error| damaged(bytes, error))?;
+    let (width, height) = decoder.dimensions().unwrap_or_default();
+    check_dimensions(width as u64, height as u64)?;
     let colours = decoder.input_colorspace().unwrap_or(ColorSpace::Unknown);
     let info = ImageInfo { width: width as u32, height: height as u32, format: ImageFormat::Jpeg, mode: mode(colours) };
     pixels.resize(width * height * 3, 0);
