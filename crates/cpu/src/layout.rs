@@ -161,11 +161,30 @@ unsafe fn copy_box<T: Copy>(rows: Axis, cols: Axis, src: *const T, dst: *mut T) 
                 for col in (0..cols.size).step_by(SQUARE) {
                     let (src, dst) = (src.add(row + col * cols.src), dst.add(row * rows.dst + col * cols.dst));
                     let part = |axis: Axis, start: usize| Axis { size: SQUARE.min(axis.size - start), ..axis };
-                    copy_elements(part(rows, row), part(cols, col), src, dst);
+                    let (rows, cols) = (part(rows, row), part(cols, col));
+                    if cols.dst == 1 && rows.size == SQUARE && cols.size == SQUARE {
+                        transpose_square(cols.src, src, rows.dst, dst);
+                    } else {
+                        copy_elements(rows, cols, src, dst);
+                    }
                 }
             }
         } else {
             copy_elements(rows, cols, src, dst);
+        }
+    }
+}
+
+/// Transposes a square of which both sides have neighbouring elements, the source's rows being `src_stride` apart.
+#[inline(always)]
+unsafe fn transpose_square<T: Copy>(src_stride: usize, src: *const T, dst_stride: usize, dst: *mut T) {
+    // SAFETY: the caller's promise: both sides hold the square.
+    unsafe {
+        let square: [[T; SQUARE]; SQUARE] =
+            std::array::from_fn(|col| src.add(col * src_stride).cast::<[T; SQUARE]>().read_unaligned());
+        for row in 0..SQUARE {
+            let line: [T; SQUARE] = square.map(|across| across[row]);
+            dst.add(row * dst_stride).cast::<[T; SQUARE]>().write_unaligned(line);
         }
     }
 }

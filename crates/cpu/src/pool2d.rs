@@ -5,9 +5,6 @@ use crate::parts::{PIECE, for_pieces};
 use crate::simd::{self, Simd, SimdOp};
 use std::ops::Range;
 
-/// Channels whose state of a window is held at a time.
-const CHANNELS: usize = 64;
-
 /// Sizes of a pooling. The output is `[n, oh, ow, c]`; no window lies in the padding alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolDesc {
@@ -176,32 +173,57 @@ impl Backward<'_> {
         }
     }
 
-    /// The first maximum, row by row, takes the gradient: what is left of it after each element is held in `left`.
     #[inline(always)]
     fn max(&mut self, x: &[f32], y: &[f32], dy: &[f32], rows: Range<usize>, cols: Range<usize>) {
+        let mut start = 0;
+        while start < self.desc.c {
+            start += match self.desc.c - start {
+                64.. => self.max_of_channels::<64>(x, y, dy, &rows, &cols, start),
+                16.. => self.max_of_channels::<16>(x, y, dy, &rows, &cols, start),
+                _ => self.max_of_channels::<1>(x, y, dy, &rows, &cols, start),
+            };
+        }
+    }
+
+    /// For `N` channels from `start` on, the first maximum, row by row, takes the gradient: `left` is what the elements so
+    /// far have left of it. Returns `N`.
+    #[inline(always)]
+    fn max_of_channels<const N: usize>(
+        &mut self,
+        x: &[f32],
+        y: &[f32],
+        dy: &[f32],
+        rows: &Range<usize>,
+        cols: &Range<usize>,
+        start: usize,
+    ) -> usize {
         let d = self.desc;
-        for start in (0..d.c).step_by(CHANNELS) {
-            let count = CHANNELS.min(d.c - start);
-            let y = &y[start..][..count];
-            let mut left = [0.0f32; CHANNELS];
-            left[..count].copy_from_slice(&dy[start..][..count]);
-            for ih in rows.clone() {
-                for iw in cols.clone() {
-                    let x = &x[((self.image * d.h + ih) * d.w + iw) * d.c + start..][..count];
-                    let mut nothing = [0.0f32; CHANNELS];
-                    let dx = match self.band.contains(&ih) {
-                        true => &mut self.dx[((ih - self.band.start) * d.w + iw) * d.c + start..][..count],
-                        false => &mut nothing[..count],
-                    };
-                    for i in 0..count {
-                        let hit = x[i] == y[i] || (x[i].is_nan() && y[i].is_nan());
-                        dx[i] += if hit { left[i] } else { 0.0 };
-                        left[i] = if hit { 0.0 } else { left[i] };
+        let y: [f32; N] = *channels(y, start);
+        let mut left: [f32; N] = *channels(dy, start);
+        for ih in rows.clone() {
+            for iw in cols.clone() {
+                let x: &[f32; N] = channels(x, ((self.image * d.h + ih) * d.w + iw) * d.c + start);
+                let hit: [bool; N] = std::array::from_fn(|i| x[i] == y[i] || (x[i].is_nan() && y[i].is_nan()));
+                if self.band.contains(&ih) {
+                    let position = ((ih - self.band.start) * d.w + iw) * d.c + start;
+                    let dx = self.dx[position..].first_chunk_mut::<N>().expect("the band has the row");
+                    for i in 0..N {
+                        dx[i] += if hit[i] { left[i] } else { 0.0 };
                     }
+                }
+                for i in 0..N {
+                    left[i] = if hit[i] { 0.0 } else { left[i] };
                 }
             }
         }
+        N
     }
+}
+
+/// `N` elements from a position on.
+#[inline(always)]
+fn channels<const N: usize>(x: &[f32], position: usize) -> &[f32; N] {
+    x[position..].first_chunk().expect("the tensor has the channels")
 }
 
 impl SimdOp for Backward<'_> {

@@ -7,8 +7,6 @@
 
 use bessemer_ir::DType;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 
 /// Adding it to a number below 2^22 in magnitude, and taking it away, rounds to an integer.
 const ROUND: f32 = 12_582_912.0;
@@ -230,7 +228,7 @@ macro_rules! with_cast {
         match $dtype {
             DType::F32 => $visit!(|x: f32| x),
             DType::Bf16 => $visit!(|x: f32| widen_bf16(round_bf16(x))),
-            DType::F16 => $visit!(|x: f32| f16::from_f32(x).to_f32()),
+            DType::F16 => $visit!(|x: f32| widen_f16(round_f16(x))),
             DType::I32 => $visit!(|x: f32| x as i32 as f32),
             DType::U8 => $visit!(|x: f32| x as u8 as f32),
             DType::Bool => $visit!(|x: f32| truth(x != 0.0)),
@@ -368,6 +366,27 @@ fn widen_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
+/// Bits of the nearest `f16`, ties to even; a NaN stays one. Subnormal results are rounded by adding the number whose
+/// last place has their unit.
+#[inline(always)]
+fn round_f16(x: f32) -> u16 {
+    const INFINITY: u32 = 0x7F80_0000;
+    let magnitude = x.to_bits() & 0x7FFF_FFFF;
+    let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xFFF + (magnitude >> 13 & 1)) >> 13;
+    let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
+    let special = if magnitude > INFINITY { 0x7E00 } else { 0x7C00 };
+    let finite = if magnitude < 113 << 23 { subnormal } else { normal };
+    (if magnitude >= 143 << 23 { special } else { finite } | x.to_bits() >> 16 & 0x8000) as u16
+}
+
+#[inline(always)]
+fn widen_f16(bits: u16) -> f32 {
+    let bits = u32::from(bits);
+    let scaled = (f32::from_bits((bits & 0x7FFF) << 13) * pow2(112)).to_bits();
+    let special = if bits & 0x7C00 == 0x7C00 { 0x7F80_0000 } else { 0 };
+    f32::from_bits(scaled | special | (bits & 0x8000) << 16)
+}
+
 /// Reads `dst.len()` elements of type `dtype` as `f32`.
 ///
 /// # Safety
@@ -379,7 +398,7 @@ pub unsafe fn widen(dtype: DType, src: *const u8, dst: &mut [f32]) {
         match dtype {
             DType::F32 => dst.copy_from_slice(elements(src, dst.len())),
             DType::Bf16 => convert(elements(src, dst.len()), dst, widen_bf16),
-            DType::F16 => elements::<f16>(src, dst.len()).convert_to_f32_slice(dst),
+            DType::F16 => convert(elements(src, dst.len()), dst, widen_f16),
             DType::I32 => convert(elements(src, dst.len()), dst, |x: i32| x as f32),
             DType::U8 => convert(elements(src, dst.len()), dst, |x: u8| f32::from(x)),
             DType::Bool => convert(elements(src, dst.len()), dst, |x: u8| truth(x != 0)),
@@ -399,7 +418,7 @@ pub unsafe fn narrow(dtype: DType, src: &[f32], dst: *mut u8) {
         match dtype {
             DType::F32 => elements_mut(dst, src.len()).copy_from_slice(src),
             DType::Bf16 => convert(src, elements_mut(dst, src.len()), round_bf16),
-            DType::F16 => elements_mut::<f16>(dst, src.len()).convert_from_f32_slice(src),
+            DType::F16 => convert(src, elements_mut(dst, src.len()), round_f16),
             DType::I32 => convert(src, elements_mut(dst, src.len()), |x: f32| x as i32),
             DType::U8 => convert(src, elements_mut(dst, src.len()), |x: f32| x as u8),
             DType::Bool => convert(src, elements_mut(dst, src.len()), |x: f32| u8::from(x != 0.0)),

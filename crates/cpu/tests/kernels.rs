@@ -336,6 +336,25 @@ fn conversions() {
     }
 }
 
+/// Every `f16`, and numbers around the borders between them, convert as the definition says.
+#[test]
+fn half_precision_is_exact() {
+    use bessemer_cpu::vector::cast;
+    for bits in 0..=u16::MAX {
+        let exact = half::f16::from_bits(bits).to_f32();
+        let next = half::f16::from_bits(bits.wrapping_add(1)).to_f32();
+        let middle = (exact + next) / 2.0;
+        for x in [exact, middle, f32::from_bits(middle.to_bits().wrapping_add(1)), middle * 1.01] {
+            for (to, want) in
+                [(DType::F16, half::f16::from_f32(x).to_f32()), (DType::Bf16, half::bf16::from_f32(x).to_f32())]
+            {
+                let got = cast(to, x);
+                assert!(got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()), "{to} of {x}: {got}");
+            }
+        }
+    }
+}
+
 #[test]
 fn rows_by_index() {
     let mut random = Random(7);

@@ -5,6 +5,7 @@ use super::compile::{Operand, Pattern, Program, Sink, Source, Step, UniformStep}
 use super::reduce;
 use crate::simd::{Simd, SimdOp};
 use crate::vector;
+use bessemer_ir::DType;
 use std::ops::Range;
 
 /// Elements of a tile at most; all live buffers together should fit in first-level cache.
@@ -254,7 +255,7 @@ impl<'a> Sweep<'a> {
     }
 
     #[inline(always)]
-    unsafe fn store(&self, value: Operand, dtype: bessemer_ir::DType, memory: *mut u8, tile: &Tile) {
+    unsafe fn store(&self, value: Operand, dtype: DType, memory: *mut u8, tile: &Tile) {
         let size = dtype.size();
         // SAFETY: the output has the elements of the domain.
         unsafe {
@@ -313,27 +314,34 @@ impl<'a> Sweep<'a> {
         let rows = self.rows.len() as f64;
         let mut next = 0;
         for sink in &self.program.sinks {
-            let partial = |slot: usize, col: usize| {
+            let partial = |slot: usize| {
                 // SAFETY: the partial results of the block have `stride` columns in every slot.
-                unsafe { self.partials.add(slot * self.stride + cols.start + col) }
-            };
-            for col in 0..cols.len() {
-                // SAFETY: as above.
                 unsafe {
-                    match *sink {
-                        Sink::Store { .. } => {}
-                        Sink::Sum { slot, .. } => {
-                            let sum = reduce::fold(self.accumulator(next, lanes), cols.len(), col);
-                            partial(slot, col).write(sum as f32);
-                        }
-                        Sink::Moments { slot, .. } => {
-                            let [shift, sums, squares] = [0, 1, 2].map(|i| self.accumulator(next + i, lanes));
-                            let mean = reduce::fold(sums, cols.len(), col) / rows;
-                            let square = reduce::fold(squares, cols.len(), col);
-                            partial(slot, col).write(shift[col]);
-                            partial(slot + 1, col).write(mean as f32);
-                            partial(slot + 2, col).write((square - rows * mean * mean).max(0.0) as f32);
-                        }
+                    let start = self.partials.add(slot * self.stride + cols.start);
+                    std::slice::from_raw_parts_mut(start, cols.len())
+                }
+            };
+            let accumulator = |index: usize| match index < sink.accumulators() {
+                // SAFETY: accumulators are distinct.
+                true => unsafe { self.accumulator(next + index, lanes) },
+                false => &mut [],
+            };
+            let [first, sums, squares] = [0, 1, 2].map(accumulator);
+            match *sink {
+                Sink::Store { .. } => {}
+                Sink::Sum { slot, .. } => {
+                    for (col, out) in partial(slot).iter_mut().enumerate() {
+                        *out = reduce::fold(first, cols.len(), col) as f32;
+                    }
+                }
+                Sink::Moments { slot, .. } => {
+                    let [near, rest, deviations] = [0, 1, 2].map(|part| partial(slot + part));
+                    near.copy_from_slice(&first[..cols.len()]);
+                    for col in 0..cols.len() {
+                        let mean = reduce::fold(sums, cols.len(), col) / rows;
+                        let square = reduce::fold(squares, cols.len(), col);
+                        rest[col] = mean as f32;
+                        deviations[col] = (square - rows * mean * mean).max(0.0) as f32;
                     }
                 }
             }
