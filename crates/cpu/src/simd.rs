@@ -22,6 +22,8 @@ pub trait Simd: Copy + 'static {
 
     /// Runs `f` compiled with the instruction set; `f` and all it calls must be inlined.
     unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R;
+    /// Runs `op` compiled with the instruction set: unlike a closure, `op` is inlined whatever its size.
+    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output;
     unsafe fn splat(x: f32) -> Self::V;
     unsafe fn load(src: *const f32) -> Self::V;
     unsafe fn store(dst: *mut f32, v: Self::V);
@@ -32,6 +34,8 @@ pub trait Simd: Copy + 'static {
     unsafe fn copy(src: *const f32, dst: *mut f32, len: usize);
     /// Hints that the cache line at `src`, which may be any address, is wanted in the second-level cache.
     unsafe fn prefetch(src: *const f32);
+    /// Hints that the cache line at `dst`, which may be any address, will be written soon.
+    unsafe fn prefetch_write(dst: *mut f32);
 }
 
 /// A computation written once for all instruction sets.
@@ -58,12 +62,12 @@ pub unsafe fn dispatch<Op: SimdOp>(isa: Isa, op: Op) -> Op::Output {
     unsafe {
         match isa {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => Avx512::vectorize(|| op.run::<Avx512>()),
+            Isa::Avx512 => Avx512::run_op(op),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => Avx2::vectorize(|| op.run::<Avx2>()),
+            Isa::Avx2 => Avx2::run_op(op),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => Neon::vectorize(|| op.run::<Neon>()),
-            _ => Portable::vectorize(|| op.run::<Portable>()),
+            Isa::Neon => Neon::run_op(op),
+            _ => Portable::run_op(op),
         }
     }
 }
@@ -81,6 +85,11 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
         f()
+    }
+    #[inline(always)]
+    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { op.run::<Self>() }
     }
     #[inline(always)]
     unsafe fn splat(x: f32) -> [f32; 4] {
@@ -111,6 +120,8 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn prefetch(_src: *const f32) {}
+    #[inline(always)]
+    unsafe fn prefetch_write(_dst: *mut f32) {}
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -118,7 +129,7 @@ pub use x86::{Avx2, Avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Simd;
+    use super::{Simd, SimdOp};
     use std::arch::x86_64::*;
 
     /// 16 lanes, 32 registers.
@@ -135,6 +146,12 @@ mod x86 {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
         unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
             f()
+        }
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+        unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { op.run::<Self>() }
         }
         #[inline(always)]
         unsafe fn splat(x: f32) -> __m512 {
@@ -167,6 +184,13 @@ mod x86 {
             // SAFETY: the caller's promise of this trait; masked-out lanes are not touched.
             unsafe {
                 let mut i = 0;
+                while i + 64 <= whole {
+                    let vectors: [__m512; 4] = std::array::from_fn(|v| _mm512_loadu_ps(src.add(i + v * 16)));
+                    for (v, x) in vectors.into_iter().enumerate() {
+                        _mm512_storeu_ps(dst.add(i + v * 16), x);
+                    }
+                    i += 64;
+                }
                 while i < whole {
                     _mm512_storeu_ps(dst.add(i), _mm512_loadu_ps(src.add(i)));
                     i += 16;
@@ -181,6 +205,11 @@ mod x86 {
         unsafe fn prefetch(src: *const f32) {
             // SAFETY: a prefetch does not fault.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch_write(dst: *mut f32) {
+            // SAFETY: a prefetch does not fault.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast()) }
         }
     }
 
@@ -198,6 +227,12 @@ mod x86 {
         #[target_feature(enable = "avx2,fma")]
         unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
             f()
+        }
+        #[inline]
+        #[target_feature(enable = "avx2,fma")]
+        unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { op.run::<Self>() }
         }
         #[inline(always)]
         unsafe fn splat(x: f32) -> __m256 {
@@ -234,6 +269,11 @@ mod x86 {
             // SAFETY: a prefetch does not fault.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
         }
+        #[inline(always)]
+        unsafe fn prefetch_write(dst: *mut f32) {
+            // SAFETY: a prefetch does not fault.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast()) }
+        }
     }
 }
 
@@ -242,7 +282,7 @@ pub use arm::Neon;
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    use super::Simd;
+    use super::{Simd, SimdOp};
     use std::arch::aarch64::*;
 
     /// 4 lanes, 32 registers.
@@ -259,6 +299,12 @@ mod arm {
         #[target_feature(enable = "neon")]
         unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
             f()
+        }
+        #[inline]
+        #[target_feature(enable = "neon")]
+        unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { op.run::<Self>() }
         }
         #[inline(always)]
         unsafe fn splat(x: f32) -> float32x4_t {
@@ -292,5 +338,7 @@ mod arm {
         }
         #[inline(always)]
         unsafe fn prefetch(_src: *const f32) {}
+        #[inline(always)]
+        unsafe fn prefetch_write(_dst: *mut f32) {}
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::ConvDesc;
 use super::gather::{Axis, Gather, zero};
 use crate::gemm::{
-    BlockScratch, Ctx, Epilogue, Matrix, Output, RowBlock, RowBlocks, RowSource, RowTable, Scratch, SharedMut,
+    BlockScratch, Ctx, Epilogue, Matrix, Output, Region, RowBlock, RowBlocks, RowSource, RowTable, Scratch, SharedMut,
     aligned_len, column_groups, pack_shared, packed_len, row_blocks_for, row_scratch_len,
 };
 use crate::simd::{Simd, SimdOp, dispatch};
@@ -233,6 +233,7 @@ impl DataGrad<'_> {
                 c: self.dx,
                 accumulate: false,
                 a_block,
+                upcoming: Region::EMPTY,
             };
             dispatch(self.ctx.isa, block);
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::gemm::{Row, RowSource};
+use crate::gemm::{Region, Row, RowSource};
 use crate::simd::Simd;
 
 /// Positions of taps along one axis: tap `j` at grid position `p` is at `p * step + base + j * tap` in the image.
@@ -36,6 +36,13 @@ impl Gather {
     pub fn row_len(&self) -> usize {
         self.y.taps * self.x.taps * self.channels
     }
+
+    /// Taps that are neighbours in memory form a run: taps of a run, and runs of a line of taps.
+    #[inline(always)]
+    fn runs(&self) -> (usize, usize) {
+        let taps = if self.x.tap == 1 { self.x.taps } else { 1 };
+        (taps, self.x.taps / taps)
+    }
 }
 
 impl RowSource for Gather {
@@ -43,18 +50,27 @@ impl RowSource for Gather {
     fn locate(&self, index: usize) -> Row {
         let (line, q) = (index / self.x.grid, index % self.x.grid);
         let (image, p) = (line / self.y.grid, line % self.y.grid);
-        Row {
-            base: image * self.y.size * self.x.size * self.channels,
-            y: (p * self.y.step) as isize + self.y.base,
-            x: (q * self.x.step) as isize + self.x.base,
+        let base = image * self.y.size * self.x.size * self.channels;
+        let y = (p * self.y.step) as isize + self.y.base;
+        let x = (q * self.x.step) as isize + self.x.base;
+        Row { base, y, x, origin: base as isize + (y * self.x.size as isize + x) * self.channels as isize }
+    }
+
+    fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region {
+        let (first, last) = (self.locate(rows.start), self.locate(rows.end - 1));
+        if self.row_len() == self.channels && self.x.step == 1 {
+            let start = self.src.wrapping_offset(first.origin).wrapping_add(range.start);
+            return Region { start, rows: rows.len(), cols: range.len(), pitch: self.channels };
         }
+        let tap_line = (range.end - 1) / (self.x.taps * self.channels) * self.y.tap;
+        let line_offset = (tap_line * self.x.size * self.channels) as isize;
+        let start = self.src.wrapping_offset(first.origin + line_offset);
+        Region::contiguous(start, (last.origin - first.origin) as usize)
     }
 
     #[inline(always)]
     unsafe fn copy<S: Simd>(&self, row: Row, range: Range<usize>, dst: *mut f32) {
-        // Taps that are neighbours in memory form one run.
-        let run_taps = if self.x.tap == 1 { self.x.taps } else { 1 };
-        let runs_per_line = self.x.taps / run_taps;
+        let (run_taps, runs_per_line) = self.runs();
         let run_len = run_taps * self.channels;
         let mut run = range.start / run_len;
         let mut done = range.start;

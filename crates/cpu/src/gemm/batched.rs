@@ -5,6 +5,7 @@ use super::memory::{Scratch, SharedMut, aligned_len};
 use super::outer::{WorkerScratch, worker_scratch_len};
 use super::pack::{PackTask, packed_len};
 use super::rows::{BlockScratch, row_scratch_len};
+use super::sweep::Region;
 use super::{Ctx, Epilogue, GemmDesc};
 use crate::simd::dispatch;
 
@@ -63,7 +64,8 @@ pub(crate) unsafe fn run(
                 let matrix = &desc.b_matrix(b);
                 dispatch(ctx.isa, PackTask { matrix, depth: 0..desc.k, dst: packed, to: 0, panel_steps: desc.k });
                 let rows = desc.a_rows(a);
-                desc.row_product(&rows, packed.0, c).block(ctx, 0..desc.m, 0..desc.n, workers.of(worker));
+                let product = desc.row_product(&rows, packed.0, c);
+                product.block(ctx, 0..desc.m, 0..desc.n, workers.of(worker), Region::EMPTY);
             }
             finish(worker, item);
         });

@@ -27,6 +27,7 @@ pub(crate) use pack::{Matrix, pack_shared, packed_len};
 pub(crate) use rows::{
     BlockScratch, MatrixRows, Origin, Row, RowBlock, RowProduct, RowSource, RowTable, row_scratch_len,
 };
+pub(crate) use sweep::Region;
 
 /// What kernels run on.
 #[derive(Clone, Copy)]

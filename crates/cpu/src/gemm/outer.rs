@@ -7,7 +7,7 @@ use super::blocking::{RowBlocks, TASKS, pieces};
 use super::memory::{Scratch, SharedMut, aligned_len};
 use super::pack::Matrix;
 use super::rows::{Origin, RowSource};
-use super::sweep::{Sweep, tile_count, tile_start};
+use super::sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
 use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, column_stride, panel};
 use super::{Ctx, Epilogue};
 use crate::simd::{Simd, SimdOp, dispatch};
@@ -211,36 +211,59 @@ impl<P: RowSource> SimdOp for OuterBlock<'_, P> {
         let depths = pieces(self.depth.len(), MAX_DEPTH, 4);
         for step in 0..depths.count {
             let range = depths.range(step, self.depth.len());
-            let depth = self.depth.start + range.start..self.depth.start + range.end;
-            let a_tile = range.len() * column_stride::<S>() + PAD;
-            let b_panel = range.len() * panel::<S>() + PAD;
-            // SAFETY: the task owns its block of C and its scratch, which has room for the packed blocks.
+            // SAFETY: the promises made for this block.
             unsafe {
-                let a = self.scratch;
-                let line = a.add(A_LEN);
-                let b = line.add(LINE_LEN);
-                self.pack_a::<S>(depth.clone(), a, a_tile, line);
-                self.product.b.pack::<S>(depth, self.cols.clone(), b, b_panel);
-                let sweep = Sweep {
-                    layout: ALayout::Columns,
-                    depth: range.len(),
-                    a,
-                    a_tile,
-                    b,
-                    b_panel,
-                    cols: self.cols.len(),
-                    c: self.c.0.add(self.cols.start),
-                    c_rows: &c_rows[..self.rows.len()],
-                    accumulate: self.accumulate || step > 0,
-                    b_next: b,
-                };
-                sweep.run::<S>();
+                let depth = self.depth.start + range.start..self.depth.start + range.end;
+                self.step::<S>(depth, &c_rows[..self.rows.len()]);
             }
         }
     }
 }
 
 impl<P: RowSource> OuterBlock<'_, P> {
+    /// Adds a part of the reduction that fits the caches.
+    ///
+    /// # Safety
+    /// The task owns its block of C and its scratch. Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn step<S: Simd>(&self, depth: Range<usize>, c_rows: &[usize]) {
+        let a_tile = depth.len() * column_stride::<S>() + PAD;
+        let b_panel = depth.len() * panel::<S>() + PAD;
+        // SAFETY: the scratch has room for the packed blocks, the rest are the caller's promises.
+        unsafe {
+            let a = self.scratch;
+            let line = a.add(A_LEN);
+            let b = line.add(LINE_LEN);
+            self.pack_a::<S>(depth.clone(), a, a_tile, line);
+            self.product.b.pack::<S>(depth.clone(), self.cols.clone(), b, b_panel);
+            let sweep = Sweep {
+                layout: ALayout::Columns,
+                depth: depth.len(),
+                a,
+                a_tile,
+                b,
+                b_panel,
+                cols: self.cols.len(),
+                c: self.c.0.add(self.cols.start),
+                c_rows,
+                accumulate: self.accumulate || depth.start > self.depth.start,
+                stream_b: false,
+                b_next: b,
+            };
+            sweep.run::<S>(&mut self.upcoming(depth));
+        }
+    }
+
+    /// What the step after that of `depth` reads.
+    fn upcoming(&self, depth: Range<usize>) -> Upcoming {
+        let next = depth.end..self.depth.end.min(depth.end + depth.len());
+        if next.is_empty() {
+            return Upcoming::new([Region::EMPTY; 2]);
+        }
+        let a = self.product.source.region(next.clone(), self.rows.clone());
+        Upcoming::new([a, self.product.b.region(next, self.cols.clone())])
+    }
+
     /// Copies the block's elements of rows `depth` of A to tiles, by way of a line buffer.
     #[inline(always)]
     unsafe fn pack_a<S: Simd>(&self, depth: Range<usize>, dst: *mut f32, a_tile: usize, line: *mut f32) {

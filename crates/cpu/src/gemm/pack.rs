@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::memory::{SharedMut, aligned_len};
+use super::sweep::Region;
 use super::tile::{MAX_PANEL, panel};
 use super::{Ctx, GemmDesc};
 use crate::isa::Isa;
@@ -43,6 +44,13 @@ impl Matrix {
                 self.pack_rows::<S>(depth, cols, dst, panel_stride);
             }
         }
+    }
+
+    /// The memory of steps `depth` of columns `cols`.
+    pub fn region(&self, depth: Range<usize>, cols: Range<usize>) -> Region {
+        let (rows, cols) = if self.transposed { (cols, depth) } else { (depth, cols) };
+        let start = self.src.wrapping_add(rows.start * self.ld + cols.start);
+        Region { start, rows: rows.len(), cols: cols.len(), pitch: self.ld }
     }
 
     #[inline(always)]

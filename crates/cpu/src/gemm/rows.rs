@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::blocking::{column_groups, pieces, row_blocks_for};
+use super::blocking::{TASKS, column_groups, pieces, row_blocks_for};
 use super::memory::{Scratch, SharedMut, aligned_len};
-use super::sweep::Sweep;
+use super::sweep::{Region, Sweep, Upcoming};
 use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, panel};
 use super::{Ctx, Epilogue};
 use crate::simd::{Simd, SimdOp, dispatch};
@@ -16,6 +16,18 @@ pub(crate) const MAX_ROWS: usize = 112;
 /// second-level cache.
 const MAX_COLS: usize = 1024;
 
+/// Up to this many columns, copying A weighs more than reading B from the second-level cache.
+const FEW_COLS: usize = 128;
+
+/// Rows of a block of A that stays in the first-level cache, where there are few columns.
+const SMALL_GROUP: usize = 28;
+
+/// Elements of B that stay in the second-level cache from row block to row block.
+const RESIDENT_B: usize = 192 * 1024;
+
+/// Most consecutive row blocks of a task.
+const MAX_RUN: usize = 4;
+
 /// Where a row of A comes from.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Row {
@@ -24,6 +36,8 @@ pub(crate) struct Row {
     /// Position in the image of the first kernel tap; it may lie outside.
     pub y: isize,
     pub x: isize,
+    /// Offset of that position.
+    pub origin: isize,
 }
 
 /// Rows of A, copied piece by piece as they are needed.
@@ -36,6 +50,9 @@ pub(crate) trait RowSource: Sync {
     /// # Safety
     /// `dst` has room for them. Called under `S::vectorize`.
     unsafe fn copy<S: Simd>(&self, row: Row, range: Range<usize>, dst: *mut f32);
+
+    /// About the memory of elements `range` of `rows`, less what rows before have touched. A hint.
+    fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region;
 }
 
 /// The rows of a matrix.
@@ -50,13 +67,18 @@ unsafe impl Sync for MatrixRows {}
 impl RowSource for MatrixRows {
     #[inline(always)]
     fn locate(&self, index: usize) -> Row {
-        Row { base: index * self.ld, y: 0, x: 0 }
+        Row { base: index * self.ld, ..Row::default() }
     }
 
     #[inline(always)]
     unsafe fn copy<S: Simd>(&self, row: Row, range: Range<usize>, dst: *mut f32) {
         // SAFETY: the caller's promise, and the matrix has the row.
         unsafe { S::copy(self.src.add(row.base + range.start), dst, range.len()) }
+    }
+
+    fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region {
+        let start = self.src.wrapping_add(rows.start * self.ld + range.start);
+        Region { start, rows: rows.len(), cols: range.len(), pitch: self.ld }
     }
 }
 
@@ -109,6 +131,8 @@ pub(crate) struct RowBlock<'a, P> {
     pub accumulate: bool,
     /// Room for a block of A.
     pub a_block: *mut f32,
+    /// Memory that will be wanted next.
+    pub upcoming: Region,
 }
 
 impl<P: RowSource> SimdOp for RowBlock<'_, P> {
@@ -117,35 +141,58 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let depths = pieces(self.k, MAX_DEPTH, 4);
-        let rows = &self.table.rows[..self.table.len];
         let chunks = pieces(self.cols.len(), MAX_COLS, panel::<S>());
+        let group = if self.cols.len() <= FEW_COLS { SMALL_GROUP } else { MAX_ROWS };
+        let mut upcoming = Upcoming::new([self.upcoming, Region::EMPTY]);
         for chunk in 0..chunks.count {
             let cols = chunks.range(chunk, self.cols.len());
-            let first = self.cols.start + cols.start;
+            let cols = self.cols.start + cols.start..self.cols.start + cols.end;
             for block in 0..depths.count {
                 let depth = depths.range(block, self.k);
-                // SAFETY: the task owns its rows and columns of C and its block of A; B is packed.
-                unsafe {
-                    for (i, &row) in rows.iter().enumerate() {
-                        self.source.copy::<S>(row, depth.clone(), self.a_block.add(i * ROW_STRIDE));
-                    }
-                    let b = self.packed.add(first * self.k + depth.start * panel::<S>());
-                    let sweep = Sweep {
-                        layout: ALayout::Rows,
-                        depth: depth.len(),
-                        a: self.a_block,
-                        a_tile: 0,
-                        b,
-                        b_panel: self.k * panel::<S>(),
-                        cols: cols.len(),
-                        c: self.c.0.add(first),
-                        c_rows: self.table.c_rows(),
-                        accumulate: self.accumulate || block > 0,
-                        b_next: b.wrapping_add(depth.len() * panel::<S>()),
-                    };
-                    sweep.run::<S>();
+                for start in (0..self.table.len).step_by(group) {
+                    let rows = start..self.table.len.min(start + group);
+                    // SAFETY: the promises made for this block.
+                    unsafe { self.group::<S>(rows, cols.clone(), depth.clone(), &mut upcoming) };
                 }
             }
+        }
+    }
+}
+
+impl<P: RowSource> RowBlock<'_, P> {
+    /// Copies some rows of A and multiplies them.
+    ///
+    /// # Safety
+    /// The task owns its rows and columns of C and its block of A; B is packed. Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn group<S: Simd>(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        depth: Range<usize>,
+        upcoming: &mut Upcoming,
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            for (i, &row) in self.table.rows[rows.clone()].iter().enumerate() {
+                self.source.copy::<S>(row, depth.clone(), self.a_block.add(i * ROW_STRIDE));
+            }
+            let b = self.packed.add(cols.start * self.k + depth.start * panel::<S>());
+            let sweep = Sweep {
+                layout: ALayout::Rows,
+                depth: depth.len(),
+                a: self.a_block,
+                a_tile: 0,
+                b,
+                b_panel: self.k * panel::<S>(),
+                cols: cols.len(),
+                c: self.c.0.add(cols.start),
+                c_rows: &self.table.c_rows[rows],
+                accumulate: self.accumulate || depth.start > 0,
+                stream_b: self.k * self.cols.len() > RESIDENT_B,
+                b_next: b.wrapping_add(depth.len() * panel::<S>()),
+            };
+            sweep.run::<S>(upcoming);
         }
     }
 }
@@ -200,14 +247,22 @@ impl<P: RowSource> RowProduct<'_, P> {
         let blocks = row_blocks_for(self.m);
         let groups = column_groups(blocks.count, self.n);
         let scratch = BlockScratch::new(scratch, ctx.pool.threads());
-        ctx.pool.run(blocks.count * groups.count, &|task, worker| {
-            let (block, group) = (task / groups.count, task % groups.count);
-            let rows = blocks.range(block, self.m);
-            let cols = groups.range(group, self.n);
-            // SAFETY: the caller's promises; tasks have different rows or columns.
-            unsafe { self.block(ctx, rows.clone(), cols.clone(), scratch.of(worker)) };
-            if let Some(epilogue) = epilogue {
-                epilogue.block(worker, origin.block + block, origin.row + rows.start..origin.row + rows.end, cols);
+        let run = (blocks.count / (4 * TASKS)).clamp(1, MAX_RUN);
+        let runs = blocks.count.div_ceil(run);
+        ctx.pool.run(runs * groups.count, &|task, worker| {
+            let cols = groups.range(task % groups.count, self.n);
+            let first = task / groups.count * run;
+            let last = blocks.count.min(first + run);
+            for block in first..last {
+                let rows = blocks.range(block, self.m);
+                let next = if block + 1 < last { blocks.range(block + 1, self.m) } else { 0..0 };
+                let upcoming = if next.is_empty() { Region::EMPTY } else { self.source.region(next, 0..self.k) };
+                // SAFETY: the caller's promises; tasks have different rows or columns.
+                unsafe { self.block(ctx, rows.clone(), cols.clone(), scratch.of(worker), upcoming) };
+                if let Some(epilogue) = epilogue {
+                    let rows = origin.row + rows.start..origin.row + rows.end;
+                    epilogue.block(worker, origin.block + block, rows, cols.clone());
+                }
             }
         });
     }
@@ -216,7 +271,14 @@ impl<P: RowSource> RowProduct<'_, P> {
     ///
     /// # Safety
     /// As [`run`](Self::run), and `a_block` has room for a block of A.
-    pub unsafe fn block(&self, ctx: Ctx<'_>, rows: Range<usize>, cols: Range<usize>, a_block: *mut f32) {
+    pub unsafe fn block(
+        &self,
+        ctx: Ctx<'_>,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        a_block: *mut f32,
+        upcoming: Region,
+    ) {
         let mut table = RowTable::new();
         let mut next = rows.start;
         while next < rows.end {
@@ -234,6 +296,7 @@ impl<P: RowSource> RowProduct<'_, P> {
                 c: self.c,
                 accumulate: self.accumulate,
                 a_block,
+                upcoming,
             };
             // SAFETY: the caller's promises.
             unsafe { dispatch(ctx.isa, block) };

@@ -1,6 +1,6 @@
 //! Tiles over a block of `C`, from packed blocks of `A` and `B`.
 
-use super::tile::{ALayout, MAX_PANEL, ROW_STRIDE, TileArgs, panel, tile_fn};
+use super::tile::{ALayout, LINE, MAX_PANEL, ROW_STRIDE, TileArgs, panel, prefetch_rounds, tile_fn};
 use crate::simd::Simd;
 
 /// `C[rows, cols] (+)= A[rows, depth] * B[depth, cols]` on packed blocks.
@@ -18,8 +18,61 @@ pub(crate) struct Sweep<'a> {
     /// Offsets from `c` of the rows.
     pub c_rows: &'a [usize],
     pub accumulate: bool,
+    /// Prefetch B, from panel to panel, rather than what is upcoming after the sweep.
+    pub stream_b: bool,
     /// The panel of B that will be wanted after this sweep.
     pub b_next: *const f32,
+}
+
+/// A rectangle of memory, as elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Region {
+    pub start: *const f32,
+    pub rows: usize,
+    pub cols: usize,
+    /// Distance of the rows.
+    pub pitch: usize,
+}
+
+impl Region {
+    pub const EMPTY: Region = Region { start: std::ptr::null(), rows: 0, cols: 0, pitch: 0 };
+
+    /// `len` elements in a row.
+    pub fn contiguous(start: *const f32, len: usize) -> Region {
+        Region { start, rows: len.div_ceil(2 * LINE), cols: 2 * LINE, pitch: 2 * LINE }
+    }
+}
+
+/// Memory that will be wanted soon, which tile calls prefetch while they compute.
+pub(crate) struct Upcoming {
+    regions: [Region; 2],
+    row: usize,
+    col: usize,
+}
+
+impl Upcoming {
+    pub fn new(regions: [Region; 2]) -> Upcoming {
+        Upcoming { regions, row: 0, col: 0 }
+    }
+
+    /// Start and pitch of the next `rounds` pieces of two cache lines.
+    #[inline(always)]
+    fn take(&mut self, rounds: usize) -> (*const f32, usize) {
+        let region = &self.regions[0];
+        if self.col >= region.cols {
+            self.regions = [self.regions[1], Region::EMPTY];
+            (self.row, self.col) = (0, 0);
+            return (std::ptr::null(), 0);
+        }
+        let start = region.start.wrapping_add(self.row * region.pitch + self.col);
+        let pitch = region.pitch;
+        self.row += rounds;
+        if self.row >= region.rows {
+            self.row = 0;
+            self.col += 2 * LINE;
+        }
+        (start, pitch)
+    }
 }
 
 /// First row of tile `index` of `count`: rows are spread evenly over the tiles.
@@ -39,22 +92,27 @@ impl Sweep<'_> {
     /// The packed blocks hold what the fields say, with whole panels of B, and `c` is valid and unshared for all
     /// rows and columns. Called under `S::vectorize`.
     #[inline(always)]
-    pub unsafe fn run<S: Simd>(&self) {
+    pub unsafe fn run<S: Simd>(&self, upcoming: &mut Upcoming) {
         let rows = self.c_rows.len();
         let tiles = tile_count::<S>(rows);
-        let share = self.depth * panel::<S>() / tiles.max(1);
+        let b_share = self.depth * panel::<S>() / tiles.max(1);
         let mut col = 0;
         let mut b = self.b;
         while col < self.cols {
             let width = panel::<S>().min(self.cols - col);
             let last = col + panel::<S>() >= self.cols;
-            let next = if last { self.b_next } else { b.wrapping_add(self.b_panel) };
+            let b_next = if last { self.b_next } else { b.wrapping_add(self.b_panel) };
             for tile in 0..tiles {
                 let start = tile_start(rows, tile, tiles);
                 let end = tile_start(rows, tile + 1, tiles);
                 let a_offset = match self.layout {
                     ALayout::Rows => start * ROW_STRIDE,
                     ALayout::Columns => tile * self.a_tile,
+                };
+                let (prefetch, prefetch_pitch) = if self.stream_b {
+                    (b_next.wrapping_add(tile * b_share), 2 * LINE)
+                } else {
+                    upcoming.take(prefetch_rounds(self.depth, end - start))
                 };
                 // SAFETY: the caller's promises.
                 unsafe {
@@ -65,7 +123,8 @@ impl Sweep<'_> {
                         c: self.c.add(col),
                         c_rows: self.c_rows.as_ptr().add(start),
                         accumulate: self.accumulate,
-                        prefetch: next.wrapping_add(tile * share),
+                        prefetch,
+                        prefetch_pitch,
                     };
                     multiply::<S>(self.layout, end - start, width, args);
                 }

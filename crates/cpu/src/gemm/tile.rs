@@ -20,6 +20,9 @@ pub(crate) const fn column_stride<S: Simd>() -> usize {
     if S::TILE_ROWS > COLUMN_STRIDE / 2 { COLUMN_STRIDE } else { COLUMN_STRIDE / 2 }
 }
 
+/// Elements of a cache line.
+pub(crate) const LINE: usize = 16;
+
 /// How a tile call finds its rows of A.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ALayout {
@@ -39,8 +42,16 @@ pub(crate) struct TileArgs {
     /// Offsets from `c` of the rows.
     pub c_rows: *const usize,
     pub accumulate: bool,
-    /// Contiguous memory, wanted soon, that the call prefetches while it computes: a line for each second step.
+    /// Memory that will be wanted soon: the call prefetches [`prefetch_rounds`] pieces of two cache lines from here.
     pub prefetch: *const f32,
+    /// Distance of the pieces.
+    pub prefetch_pitch: usize,
+}
+
+/// Pieces of memory that a tile call prefetches beside its rows of C.
+#[inline(always)]
+pub(crate) fn prefetch_rounds(depth: usize, rows: usize) -> usize {
+    (depth / 4).saturating_sub(rows)
 }
 
 pub(crate) type TileFn = unsafe fn(&TileArgs);
@@ -108,10 +119,16 @@ unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: 
         let mut a = t.a;
         let mut b = t.b;
         let mut prefetch = t.prefetch;
-        for _ in 0..t.depth / 4 {
-            S::prefetch(prefetch);
-            S::prefetch(prefetch.wrapping_add(16));
-            prefetch = prefetch.wrapping_add(32);
+        for round in 0..t.depth / 4 {
+            if round < ROWS {
+                let c = t.c.add(*t.c_rows.add(round));
+                S::prefetch_write(c);
+                S::prefetch_write(c.add(VECTORS * S::LANES - 1));
+            } else {
+                S::prefetch(prefetch);
+                S::prefetch(prefetch.wrapping_add(LINE));
+                prefetch = prefetch.wrapping_add(t.prefetch_pitch);
+            }
             step::<S, ROWS, VECTORS, RS>(&mut acc, a, b);
             step::<S, ROWS, VECTORS, RS>(&mut acc, a.add(KS), b.add(panel::<S>()));
             step::<S, ROWS, VECTORS, RS>(&mut acc, a.add(2 * KS), b.add(2 * panel::<S>()));
