@@ -5,8 +5,8 @@ const GAP: usize = 4;
 const BACKGROUND: [u8; 3] = [32, 32, 32];
 const TEXT: [u8; 3] = [240, 240, 240];
 
-/// A sheet of `count` samples as training sees them in epoch 0, spread evenly over the data set, each with the name of
-/// its class under it. `columns` of 0 asks for a sheet that is about square.
+/// A sheet of `count` samples as training sees them in epoch 0, picked at random from equal parts of the data set, each
+/// with the name of its class under it. `columns` of 0 asks for a sheet that is about square.
 pub fn contact_sheet(dataset: &dyn Dataset, count: usize, columns: usize, seed: u64) -> Result<Picture, DataError> {
     let available = dataset.len();
     if !(1..=available).contains(&count) {
@@ -21,7 +21,7 @@ pub fn contact_sheet(dataset: &dyn Dataset, count: usize, columns: usize, seed: 
     let mut scratch = Scratch::default();
     let mut sample = vec![0; dataset.sample_bytes()];
     for place in 0..count {
-        let index = place * available / count;
+        let index = pick(place, count, available, seed);
         let mut rng = Philox::new(seed, Purpose::Augment, 0, index as u64);
         let label = dataset.load(index, &mut rng, &mut scratch, &mut sample)?;
         let (left, top) = (GAP + place % columns * cell_width, GAP + place / columns * cell_height);
@@ -29,6 +29,12 @@ pub fn contact_sheet(dataset: &dyn Dataset, count: usize, columns: usize, seed: 
         draw_text(&mut sheet, &dataset.class_names()[label as usize], left, top + height + GAP / 2, width, TEXT);
     }
     Ok(sheet)
+}
+
+fn pick(place: usize, count: usize, available: usize, seed: u64) -> usize {
+    let (start, end) = (place * available / count, (place + 1) * available / count);
+    let part = u32::try_from(end - start).unwrap_or(u32::MAX);
+    start + Philox::new(seed, Purpose::Shuffle, 0, place as u64).below(part) as usize
 }
 
 #[cfg(test)]
@@ -43,7 +49,7 @@ mod tests {
         let sheet = contact_sheet(&shapes, 5, 0, 0).unwrap();
         assert_eq!((sheet.width, sheet.height), (3 * 36 + 4, 2 * (32 + 7 + 8) + 4));
         let mut second = vec![0; 32 * 32 * 3];
-        shapes.draw(10, &mut second);
+        shapes.draw(pick(1, 5, 50, 0), &mut second);
         let row = |y: usize| &sheet.pixels[((GAP + y) * sheet.width + GAP + 36) * 3..][..96];
         assert!((0..32).all(|y| row(y) == &second[y * 96..][..96]));
         let text: usize = (34..41).map(|y| row(y).chunks(3).filter(|&pixel| pixel == TEXT).count()).sum();
