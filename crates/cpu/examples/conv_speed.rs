@@ -2,7 +2,7 @@
 //!
 //! `conv_speed [batch] [threads] [repeats] [isa] [name filter]`
 
-use std::alloc::{Layout, alloc_zeroed};
+use std::alloc::{Layout, alloc};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -45,15 +45,16 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Memory on huge pages, where the system has them, filled with small varied numbers.
 fn buffer(len: usize) -> &'static mut [f32] {
     let layout = Layout::from_size_align((len.max(1) * 4).next_multiple_of(HUGE_PAGE), HUGE_PAGE).unwrap();
-    // SAFETY: the layout is not empty; the memory is never freed, and zeros are valid numbers.
+    // SAFETY: the layout is not empty, and all numbers of the slice are written first.
     unsafe {
-        let memory = alloc_zeroed(layout);
+        let memory = alloc(layout);
+        assert!(!memory.is_null(), "out of memory");
         libc::madvise(memory.cast(), layout.size(), libc::MADV_HUGEPAGE);
-        let slice = std::slice::from_raw_parts_mut(memory.cast::<f32>(), len);
-        for (i, x) in slice.iter_mut().enumerate() {
-            *x = (i * 7919 % 1024) as f32 / 1024.0 - 0.5;
+        let numbers = memory.cast::<f32>();
+        for i in 0..len.max(1) {
+            numbers.add(i).write((i * 7919 % 1024) as f32 / 1024.0 - 0.5);
         }
-        slice
+        std::slice::from_raw_parts_mut(numbers, len)
     }
 }
 

@@ -32,6 +32,16 @@ pub trait Simd: Copy + 'static {
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// Copies `len` elements between memory that does not overlap.
     unsafe fn copy(src: *const f32, dst: *mut f32, len: usize);
+    /// Transposes a square of [`LANES`](Self::LANES) rows: `dst[j][i] = src[i][j]`, with distances of rows.
+    #[inline(always)]
+    unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+        for i in 0..Self::LANES {
+            for j in 0..Self::LANES {
+                // SAFETY: the caller's promise of this trait.
+                unsafe { *dst.add(j * dst_stride + i) = *src.add(i * src_stride + j) };
+            }
+        }
+    }
     /// Hints that the cache line at `src`, which may be any address, is wanted in the second-level cache.
     unsafe fn prefetch(src: *const f32);
     /// Hints that the cache line at `dst`, which may be any address, will be written soon.
@@ -198,6 +208,35 @@ mod x86 {
                 if whole < len {
                     let mask = (1u16 << (len - whole)) - 1;
                     _mm512_mask_storeu_ps(dst.add(whole), mask, _mm512_maskz_loadu_ps(mask, src.add(whole)));
+                }
+            }
+        }
+        #[inline(always)]
+        unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe {
+                let rows: [__m512; 16] = std::array::from_fn(|i| _mm512_loadu_ps(src.add(i * src_stride)));
+                let pairs: [__m512; 16] = std::array::from_fn(|i| {
+                    let (even, odd) = (rows[i & !1], rows[i | 1]);
+                    if i & 1 == 0 { _mm512_unpacklo_ps(even, odd) } else { _mm512_unpackhi_ps(even, odd) }
+                });
+                // Vector 4 * j + c: in its 128-bit lane q, column 4 * q + c of rows 4 * j to 4 * j + 3.
+                let quads: [__m512d; 16] = std::array::from_fn(|i| {
+                    let first = i / 4 * 4 + i % 4 / 2;
+                    let (low, high) = (_mm512_castps_pd(pairs[first]), _mm512_castps_pd(pairs[first + 2]));
+                    if i & 1 == 0 { _mm512_unpacklo_pd(low, high) } else { _mm512_unpackhi_pd(low, high) }
+                });
+                for c in 0..4 {
+                    let lanes: [__m512; 4] = std::array::from_fn(|j| _mm512_castpd_ps(quads[4 * j + c]));
+                    let even_low = _mm512_shuffle_f32x4::<0x88>(lanes[0], lanes[1]);
+                    let even_high = _mm512_shuffle_f32x4::<0x88>(lanes[2], lanes[3]);
+                    let odd_low = _mm512_shuffle_f32x4::<0xdd>(lanes[0], lanes[1]);
+                    let odd_high = _mm512_shuffle_f32x4::<0xdd>(lanes[2], lanes[3]);
+                    let column = |q: usize| dst.add((4 * q + c) * dst_stride);
+                    _mm512_storeu_ps(column(0), _mm512_shuffle_f32x4::<0x88>(even_low, even_high));
+                    _mm512_storeu_ps(column(1), _mm512_shuffle_f32x4::<0x88>(odd_low, odd_high));
+                    _mm512_storeu_ps(column(2), _mm512_shuffle_f32x4::<0xdd>(even_low, even_high));
+                    _mm512_storeu_ps(column(3), _mm512_shuffle_f32x4::<0xdd>(odd_low, odd_high));
                 }
             }
         }

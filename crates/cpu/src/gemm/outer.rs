@@ -16,7 +16,7 @@ use crate::simd::{Simd, SimdOp, dispatch};
 const MAX_BLOCK: usize = 256;
 
 /// Elements of C below which the reduction is split rather than C cut finer.
-const SMALL_OUTPUT: usize = 80 * 1024;
+const SMALL_OUTPUT: usize = 320 * 1024;
 
 /// Fewest steps of a split of the reduction.
 const MIN_SPLIT: usize = 512;

@@ -87,28 +87,24 @@ impl Matrix {
         dst: *mut f32,
         panel_stride: usize,
     ) {
-        const BLOCK: usize = 16;
         // SAFETY: the caller's promises.
         unsafe {
             for (p, col) in cols.clone().step_by(panel::<S>()).enumerate() {
                 let width = panel::<S>().min(cols.end - col);
-                let dst = dst.add(p * panel_stride);
-                let mut k = 0;
-                while k < depth.len() {
-                    let block = BLOCK.min(depth.len() - k);
-                    let dst = dst.add(k * panel::<S>());
-                    for j in 0..width {
-                        let src = self.src.add((col + j) * self.ld + depth.start + k);
-                        for step in 0..block {
-                            *dst.add(step * panel::<S>() + j) = *src.add(step);
+                for v in (0..panel::<S>()).step_by(S::LANES) {
+                    let src = self.src.wrapping_add((col + v) * self.ld + depth.start);
+                    let dst = dst.add(p * panel_stride + v);
+                    let columns = width.saturating_sub(v).min(S::LANES);
+                    let squares = if columns == S::LANES { depth.len() / S::LANES } else { 0 };
+                    for k in (0..squares * S::LANES).step_by(S::LANES) {
+                        S::transpose(src.add(k), self.ld, dst.add(k * panel::<S>()), panel::<S>());
+                    }
+                    for k in squares * S::LANES..depth.len() {
+                        for j in 0..S::LANES {
+                            let x = if j < columns { *src.add(j * self.ld + k) } else { 0.0 };
+                            *dst.add(k * panel::<S>() + j) = x;
                         }
                     }
-                    for step in 0..block {
-                        for j in width..panel::<S>() {
-                            *dst.add(step * panel::<S>() + j) = 0.0;
-                        }
-                    }
-                    k += BLOCK;
                 }
             }
         }
