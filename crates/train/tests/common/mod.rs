@@ -1,0 +1,55 @@
+//! A training run of seconds: ResNet-20 on drawn shapes of 16 pixels, 5 steps an epoch, with mixup, clipping, averages
+//! and an evaluation set that does not fill its last batch.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use bessemer_train::checkpoint::{Checkpoint, load_checkpoint};
+use bessemer_train::{Recipe, RunFolder, TrainOptions};
+use std::path::Path;
+
+const RECIPE: &str = r#"
+name = "tiny"
+model = { name = "resnet20", num_classes = 10 }
+data = { source = "shapes", train_samples = 43, eval_samples = 12, image_size = 16, eval_resize = 16, eval_image_size = 16 }
+train = { batch_size = 8, epochs = 3, seed = 5, label_smoothing = 0.1, mixup_alpha = 0.4, clip_norm = 5.0, ema_decay = 0.9 }
+optimizer = { momentum = 0.9, weight_decay = 1e-3, decay_exclude = "bn_and_bias" }
+schedule = { kind = "cosine", base_lr = 0.05, warmup_epochs = 1.0 }
+eval = { every_epochs = 1 }
+checkpoint = { every_steps = 4 }
+loader = { workers = 1 }
+"#;
+
+pub const TOTAL_STEPS: u64 = 15;
+
+pub fn recipe(overrides: &[&str]) -> Recipe {
+    let overrides: Vec<_> = overrides.iter().map(|text| text.parse().expect("an override")).collect();
+    Recipe::from_toml(RECIPE, "tiny", &overrides).expect("a valid recipe")
+}
+
+pub fn new_run(folder: &Path, overrides: &[&str]) -> TrainOptions {
+    let mut options = TrainOptions::new(recipe(overrides), RunFolder::New(folder.to_owned()));
+    options.compute.cpu.threads = 1;
+    options
+}
+
+pub fn resumed(folder: &Path, overrides: &[&str]) -> TrainOptions {
+    TrainOptions { folder: RunFolder::Resume(folder.to_owned()), ..new_run(folder, overrides) }
+}
+
+/// The checkpoint of the last step.
+pub fn last(folder: &Path) -> Checkpoint<'static> {
+    let name = std::fs::read_to_string(folder.join("checkpoints/latest")).expect("a checkpoint");
+    load_checkpoint(&folder.join("checkpoints").join(name.trim())).expect("a whole checkpoint")
+}
+
+/// Whether all tensors are equal, bit for bit.
+#[track_caller]
+pub fn assert_same_tensors(a: &Checkpoint<'_>, b: &Checkpoint<'_>) {
+    for (a, b) in [(&a.model, &b.model), (&a.optimizer, &b.optimizer)] {
+        for (a, b) in a.iter().zip(b) {
+            assert!(a == b, "{} differs", a.name);
+        }
+        assert_eq!(a.len(), b.len());
+    }
+    assert!(a.ema == b.ema, "the averages differ");
+}

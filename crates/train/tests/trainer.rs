@@ -1,0 +1,229 @@
+//! Whole training runs in this process.
+
+mod common;
+
+use bessemer_data::FileFormat;
+use bessemer_data::shapes::ShapesFolder;
+use bessemer_train::classifier::CLASSES_FILE;
+use bessemer_train::events::{EventBody, Status, read_events};
+use bessemer_train::{ErrorKind, EvaluateOptions, InferOptions, RunDir, TrainError, evaluate, infer, train};
+use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// `(step, loss)` of every step, and `(step, top1)` of every evaluation.
+fn history(run: &Path) -> (Vec<(u64, f64)>, Vec<(u64, f64)>) {
+    let (mut losses, mut accuracies) = (Vec::new(), Vec::new());
+    for event in read_events(&run.join("events.jsonl")).unwrap() {
+        let step = event.header.step.unwrap_or(0);
+        match event.body {
+            EventBody::Step(info) => losses.push((step, info.loss)),
+            EventBody::Eval(info) => accuracies.push((step, info.metrics["top1"])),
+            _ => {}
+        }
+    }
+    (losses, accuracies)
+}
+
+fn end_status(run: &Path) -> Status {
+    match read_events(&run.join("events.jsonl")).unwrap().pop().unwrap().body {
+        EventBody::End(info) => info.status,
+        other => panic!("the last event is {other:?}"),
+    }
+}
+
+#[test]
+fn a_resumed_run_is_the_run_that_never_stopped() {
+    let folder = TempDir::new().unwrap();
+    let (whole, pieces) = (folder.path().join("whole"), folder.path().join("pieces"));
+    let report = train(&new_run(&whole, &[])).unwrap();
+    assert_eq!((report.steps, report.samples), (TOTAL_STEPS, 8 * TOTAL_STEPS));
+    assert!(report.best.is_some() && report.metrics.contains_key("loss"));
+
+    // In the middle of an epoch, at its end, and twice at one place.
+    for (steps, is_new) in [(7, true), (3, false), (0, false), (2, false)] {
+        let mut options = if is_new { new_run(&pieces, &[]) } else { resumed(&pieces, &[]) };
+        options.run_steps = Some(steps);
+        let error = train(&options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+        assert_eq!(end_status(&pieces), Status::Interrupted);
+    }
+    let resumed_report = train(&resumed(&pieces, &[])).unwrap();
+    assert_eq!((resumed_report.steps, resumed_report.samples), (report.steps, report.samples));
+    assert_eq!((resumed_report.metrics, resumed_report.best), (report.metrics, report.best));
+    assert_same_tensors(&last(&whole), &last(&pieces));
+    assert_eq!(last(&whole).state, last(&pieces).state);
+    assert_eq!(history(&whole), history(&pieces));
+    assert_eq!(history(&whole).1.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [5, 10, 15]);
+    assert_eq!(end_status(&whole), Status::Done);
+}
+
+#[test]
+fn threads_and_workers_change_nothing() {
+    let folder = TempDir::new().unwrap();
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    train(&new_run(&one, &["train.steps=6"])).unwrap();
+    let mut options = new_run(&other, &["train.steps=6", "loader.workers=4", "loader.prefetch=3"]);
+    options.compute.cpu.threads = 2;
+    train(&options).unwrap();
+    assert_same_tensors(&last(&one), &last(&other));
+    assert_eq!(history(&one), history(&other));
+
+    let third = folder.path().join("third");
+    train(&new_run(&third, &["train.steps=6", "train.seed=6"])).unwrap();
+    assert!(last(&one).model != last(&third).model, "another seed trains another model");
+}
+
+#[test]
+fn a_stop_that_comes_first_leaves_a_run_that_starts_anew() {
+    let folder = TempDir::new().unwrap();
+    let run = folder.path().join("run");
+    let options = new_run(&run, &["train.steps=2"]);
+    options.stop.raise();
+    assert!(matches!(train(&options), Err(TrainError::Interrupted { step: 0, checkpoint: None })));
+    let report = train(&resumed(&run, &["train.steps=2"])).unwrap();
+    assert_eq!(report.steps, 2);
+}
+
+#[test]
+fn a_finished_run_stays_as_it_is() {
+    let folder = TempDir::new().unwrap();
+    let run = folder.path().join("run");
+    train(&new_run(&run, &["train.steps=2"])).unwrap();
+    let (before, past) = (last(&run), history(&run));
+    let report = train(&resumed(&run, &["train.steps=2"])).unwrap();
+    assert_eq!(report.steps, 2);
+    assert_eq!((last(&run), history(&run)), (before, past));
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_the_run_at_the_last_checkpoint() {
+    let folder = TempDir::new().unwrap();
+    let run = folder.path().join("run");
+    let overrides = [
+        "schedule.kind=constant",
+        "schedule.warmup_epochs=0",
+        "schedule.base_lr=1000",
+        "train.clip_norm=",
+        "train.epochs=30",
+    ];
+    let wild =
+        [&overrides[..], &["optimizer.weight_decay=1", "optimizer.decay_exclude=none", "checkpoint.every_steps=3"]]
+            .concat();
+    let error = train(&new_run(&run, &wild)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Runtime);
+    let TrainError::NonFinite(failure) = &error else { panic!("{error}") };
+    let node = failure.node.as_ref().expect("a node is named");
+    let text = error.to_string();
+    assert!(
+        text.contains(&node.op) && text.contains("learning rate 1000") && text.contains("schedule.base_lr"),
+        "{text}"
+    );
+    assert_eq!(end_status(&run), Status::Failed);
+    let kept = last(&run);
+    assert!(kept.state.step < failure.step && kept.state.step.is_multiple_of(3), "{}", kept.state.step);
+    assert!(kept.model.iter().all(|tensor| tensor.first_non_finite().is_none()));
+}
+
+#[test]
+fn other_settings_are_refused_by_name() {
+    let folder = TempDir::new().unwrap();
+    let run = folder.path().join("run");
+    train(&new_run(&run, &["train.steps=1"])).unwrap();
+    let error = train(&resumed(&run, &["train.steps=1", "train.batch_size=4", "data.train_samples=50"])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    let text = error.to_string();
+    for part in ["train.batch_size: 8 in the checkpoint, 4 now", "data identity", "data.train_samples"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(!text.contains("optimizer"), "{text}");
+
+    let error = train(&new_run(&run, &[])).unwrap_err();
+    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("holds a run already"), "{error}");
+    let held = RunDir::open(&run).unwrap();
+    let error = train(&resumed(&run, &["train.steps=1"])).unwrap_err();
+    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("another process"), "{error}");
+    drop(held);
+}
+
+fn write_pictures(root: &Path) {
+    ShapesFolder { seed: 1, train: 24, val: 11, size: 20, format: FileFormat::Png }.write(root).unwrap();
+}
+
+#[test]
+fn bad_data_and_recipes_are_refused_before_a_folder_is_made() {
+    let folder = TempDir::new().unwrap();
+    let (run, data) = (folder.path().join("run"), folder.path().join("data"));
+    let refused = |overrides: &[&str]| {
+        let error = train(&new_run(&run, overrides)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
+        assert!(!run.exists());
+        error.to_string()
+    };
+    let source = format!("data.source={}", data.display());
+    let text = refused(&[&source]);
+    assert!(text.contains("no such folder") && text.contains("train/CLASS"), "{text}");
+    write_pictures(&data);
+    let text = refused(&[&source, "model.num_classes=7"]);
+    assert!(text.contains("model.num_classes is 7") && text.contains("10 classes"), "{text}");
+    fs::create_dir(data.join("train/empty")).unwrap();
+    assert!(refused(&[&source]).contains("train/empty: no images in it"));
+    assert!(refused(&["train.batch_size=44"]).contains("batch size is 44"));
+    assert!(refused(&["train.drop_last=false"]).contains("43 samples"));
+    assert!(refused(&["data.source="]).contains("--data"));
+    assert!(refused(&["model.name=resnet21"]).contains("no model `resnet21`"));
+}
+
+#[test]
+fn bad_samples_stop_the_run_or_are_left_out() {
+    let folder = TempDir::new().unwrap();
+    let data = folder.path().join("data");
+    write_pictures(&data);
+    let victim = fs::read_dir(data.join("train/circle")).unwrap().next().unwrap().unwrap().path();
+    fs::write(&victim, "no picture").unwrap();
+    let source = format!("data.source={}", data.display());
+    let strict = folder.path().join("strict");
+    let error = train(&new_run(&strict, &[&source, "train.epochs=1"])).unwrap_err();
+    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains(victim.to_str().unwrap()), "{error}");
+    assert_eq!(end_status(&strict), Status::Failed);
+
+    let lenient = folder.path().join("lenient");
+    let overrides = [&source, "train.epochs=1", "loader.on_bad_sample=skip"];
+    assert_eq!(train(&new_run(&lenient, &overrides)).unwrap().skipped, 1);
+    let named = read_events(&lenient.join("events.jsonl"))
+        .unwrap()
+        .into_iter()
+        .any(|event| matches!(event.body, EventBody::Warning(info) if info.message.contains(victim.to_str().unwrap())));
+    assert!(named, "the sample that was left out is listed");
+}
+
+#[test]
+fn a_trained_run_evaluates_and_classifies_as_it_did() {
+    let folder = TempDir::new().unwrap();
+    let (run, data) = (folder.path().join("run"), folder.path().join("data"));
+    write_pictures(&data);
+    let source = format!("data.source={}", data.display());
+    let report = train(&new_run(&run, &[&source, "train.epochs=2", "checkpoint.keep=1"])).unwrap();
+
+    let latest = run.join("checkpoints").join(fs::read_to_string(run.join("checkpoints/latest")).unwrap().trim());
+    let options = EvaluateOptions { batch_size: 4, ..EvaluateOptions::default() };
+    let evaluated = evaluate("resnet20", &latest, &data, &options).unwrap();
+    assert_eq!(evaluated.total, 11);
+    for (name, value) in evaluated.metrics() {
+        assert!((value - report.metrics[&name]).abs() < 1e-5, "{name}: {value} and {}", report.metrics[&name]);
+    }
+
+    let pictures: Vec<_> = fs::read_dir(data.join("val/star")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let predictions = infer("resnet20", &run, &pictures, &InferOptions::default()).unwrap();
+    let names = fs::read_to_string(run.join(CLASSES_FILE)).unwrap();
+    assert_eq!(predictions.len(), pictures.len());
+    for prediction in predictions {
+        assert_eq!(prediction.classes.len(), 5);
+        assert!(prediction.classes.iter().all(|score| names.lines().any(|name| name == score.name)));
+        assert!(prediction.classes.is_sorted_by(|a, b| a.probability >= b.probability));
+    }
+
+    let error = evaluate("resnet32", &run, &data, &options).unwrap_err();
+    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("holds resnet20"), "{error}");
+}
