@@ -1,5 +1,6 @@
-use fast_image_resize::images::{CroppedImage, Image, ImageRef};
-use fast_image_resize::{CropBox, FilterType, IntoImageView, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{CropBox, FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 /// A rectangle of pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +33,7 @@ pub(crate) fn resize_region(
     target: &mut [u8],
     target_size: [u32; 2],
 ) {
-    let source = view(source, source_size);
-    let cropped = CroppedImage::new(&source, region.left, region.top, region.width, region.height);
-    resize(resizer, &cropped.expect("region lies inside the source"), bilinear(), target, target_size);
+    resize(resizer, &view(source, source_size), region, bilinear(), target, target_size);
 }
 
 /// Resizes the part of `source` under `window` (which may cut pixels) to `target`, as Pillow's
@@ -51,25 +50,30 @@ pub(crate) fn resize_window(
     target_size: [u32; 2],
 ) {
     let options = bilinear().crop(window.left, window.top, window.width, window.height);
-    resize(resizer, &view(source, source_size), options, target, target_size);
+    let whole = Region::whole(source_size[1], source_size[0]);
+    resize(resizer, &view(source, source_size), whole, options, target, target_size);
 }
 
 fn bilinear() -> ResizeOptions {
     ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
 }
 
-fn view(pixels: &[u8], [height, width]: [u32; 2]) -> ImageRef<'_> {
-    ImageRef::new(width, height, pixels, PixelType::U8x3).expect("source buffer matches its size")
+fn view(pixels: &[u8], [height, width]: [u32; 2]) -> TypedImageRef<'_, U8x3> {
+    TypedImageRef::from_buffer(width, height, pixels).expect("source buffer matches its size")
 }
 
+/// The library's functions for one pixel type and one kind of view: those that choose at run time are compiled for all
+/// of them, in minutes.
 fn resize(
     resizer: &mut Resizer,
-    source: &impl IntoImageView,
+    source: &TypedImageRef<'_, U8x3>,
+    region: Region,
     options: ResizeOptions,
     target: &mut [u8],
     [height, width]: [u32; 2],
 ) {
-    let target = Image::from_slice_u8(width, height, target, PixelType::U8x3);
-    let mut target = target.expect("target buffer matches its size");
-    resizer.resize(source, &mut target, &options).expect("both images are RGB and the window lies inside the source");
+    let cropped = TypedCroppedImage::from_ref(source, region.left, region.top, region.width, region.height)
+        .expect("region lies inside the source");
+    let mut target = TypedImage::<U8x3>::from_buffer(width, height, target).expect("target buffer matches its size");
+    resizer.resize_typed(&cropped, &mut target, &options).expect("the window lies inside the source");
 }
