@@ -61,11 +61,11 @@ pub const ZOO: &[ModelSpec] = &[
     bottleneck("resnet50", "ResNet-50 v1.5 for ImageNet", [3, 4, 6, 3]),
     bottleneck("resnet101", "ResNet-101 v1.5 for ImageNet", [3, 4, 23, 3]),
     bottleneck("resnet152", "ResNet-152 v1.5 for ImageNet", [3, 8, 36, 3]),
-    cifar("resnet20", "ResNet-20 for CIFAR-10", 3),
-    cifar("resnet32", "ResNet-32 for CIFAR-10", 5),
-    cifar("resnet44", "ResNet-44 for CIFAR-10", 7),
-    cifar("resnet56", "ResNet-56 for CIFAR-10", 9),
-    cifar("resnet110", "ResNet-110 for CIFAR-10", 18),
+    cifar("resnet20-cifar", "ResNet-20 for CIFAR-10", 3),
+    cifar("resnet32-cifar", "ResNet-32 for CIFAR-10", 5),
+    cifar("resnet44-cifar", "ResNet-44 for CIFAR-10", 7),
+    cifar("resnet56-cifar", "ResNet-56 for CIFAR-10", 9),
+    cifar("resnet110-cifar", "ResNet-110 for CIFAR-10", 18),
 ];
 
 /// The model named `name`.

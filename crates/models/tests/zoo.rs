@@ -23,11 +23,11 @@ fn parameters() {
         ("resnet50", 25_557_032, 161),
         ("resnet101", 44_549_160, 314),
         ("resnet152", 60_192_808, 467),
-        ("resnet20", 269_722, 59),
-        ("resnet32", 464_154, 95),
-        ("resnet44", 658_586, 131),
-        ("resnet56", 853_018, 167),
-        ("resnet110", 1_727_962, 329),
+        ("resnet20-cifar", 269_722, 59),
+        ("resnet32-cifar", 464_154, 95),
+        ("resnet44-cifar", 658_586, 131),
+        ("resnet56-cifar", 853_018, 167),
+        ("resnet110-cifar", 1_727_962, 329),
     ];
     let actual: Vec<_> = ZOO
         .iter()
@@ -104,7 +104,7 @@ fn decay_by_name_spares_98_tensors_of_resnet50() {
 
 #[test]
 fn averages_cover_the_model() {
-    let spec = find("resnet20").expect("a model");
+    let spec = find("resnet20-cifar").expect("a model");
     let model = Model::train(spec.architecture, &spec.options(), &LossOptions::default(), &config(Some(0.999)), 2)
         .expect("legal");
     let of_kind = |f: &dyn Fn(Kind) -> bool| model.specs.iter().filter(|s| f(s.kind)).count();
@@ -116,7 +116,7 @@ fn wrong_requests() {
     let error = find("resnet51").expect_err("no such model");
     assert!(error.to_string().contains("`resnet51`") && error.to_string().contains("resnet50"), "{error}");
 
-    let spec = find("resnet20").expect("a model");
+    let spec = find("resnet20-cifar").expect("a model");
     for options in [
         ModelOptions { num_classes: 0, ..spec.options() },
         ModelOptions { base_width: 7, ..spec.options() },
