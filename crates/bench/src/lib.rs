@@ -1,8 +1,13 @@
 //! Measuring, explaining and reporting.
 #![forbid(unsafe_code)]
 
+pub mod doctor;
 pub mod explain;
 pub mod machine;
 pub mod measure;
+pub mod quickstart;
+pub mod report;
+pub mod samples;
+pub mod show;
 pub mod stats;
 pub mod workload;

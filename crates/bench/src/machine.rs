@@ -1,25 +1,26 @@
 //! What the machine is and what it can do.
 
 use bessemer_cpu::{CpuOptions, Isa, peak};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs;
 
 /// The machine as `bessemer doctor` reports it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     pub cpu: String,
     pub processors: usize,
     pub memory_bytes: u64,
     pub os: String,
-    pub instruction_sets: Vec<&'static str>,
-    pub instruction_set: &'static str,
+    /// Usable here, fastest first, and the one in use.
+    pub instruction_sets: Vec<String>,
+    pub instruction_set: String,
     pub threads: usize,
     /// Setting of transparent big pages, e.g. `madvise`; `None` where the system has none.
     pub huge_pages: Option<String>,
 }
 
 /// Measured limits, in units per second.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     pub fp32_gflops: f64,
     /// `None` where the processor has no bf16 arithmetic.
@@ -34,8 +35,8 @@ impl Machine {
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: memory("MemTotal").unwrap_or(0),
             os: os_name(),
-            instruction_sets: Isa::available().into_iter().map(Isa::name).collect(),
-            instruction_set: options.isa.name(),
+            instruction_sets: Isa::available().into_iter().map(|isa| isa.name().to_string()).collect(),
+            instruction_set: options.isa.name().to_string(),
             threads: options.threads,
             huge_pages: huge_pages(),
         }
@@ -59,7 +60,13 @@ pub fn available_memory() -> Option<u64> {
     memory("MemAvailable")
 }
 
-/// The most memory this process has held so far, if the system tells.
+/// Makes [`peak_resident_bytes`] forget what was before; `false` where the system cannot.
+pub fn reset_peak_resident() -> bool {
+    // "5" is the request to set the high-water mark back (proc_pid_clear_refs(5)).
+    fs::write("/proc/self/clear_refs", "5").is_ok()
+}
+
+/// The most memory this process has held since [`reset_peak_resident`], if the system tells.
 pub fn peak_resident_bytes() -> Option<u64> {
     kilobytes(&field("/proc/self/status", "VmHWM")?)
 }

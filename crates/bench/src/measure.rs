@@ -1,6 +1,7 @@
 //! Measures steps: warm-up steps that do not count, a timed window, repeats whose median is the result.
 
-use crate::machine::{Limits, Machine, peak_resident_bytes};
+use crate::machine::{Limits, Machine, available_memory, peak_resident_bytes, reset_peak_resident};
+use crate::show;
 use crate::stats::{median, published_style, step_times};
 use crate::workload::{Mode, workload};
 use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
@@ -9,7 +10,7 @@ use bessemer_ir::plan::kernel_name;
 use bessemer_ir::{DType, Role, philox};
 use bessemer_models::ModelError;
 use bessemer_nn::initialise;
-use bessemer_train::events::{BenchResult, BenchRun};
+use bessemer_train::events::{BenchResult, BenchRun, PublishedStyle, StepTimes};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -36,6 +37,14 @@ pub enum MeasureError {
     Executor(#[from] ExecutorError),
     #[error("{setting} is 0; at least 1 is needed")]
     Zero { setting: &'static str },
+    #[error("out of memory: the step needs {}, {} are free", show::bytes(*needed), show::bytes(*available))]
+    Memory { needed: u64, available: u64 },
+}
+
+impl MeasureError {
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, MeasureError::Memory { .. } | MeasureError::Executor(ExecutorError::Memory { .. }))
+    }
 }
 
 /// A model's compiled step with random weights and random input, ready to run.
@@ -65,6 +74,10 @@ impl Prepared {
         let model_flops = bessemer_models::classifier::flops(&work.graph);
         let options = CompileOptions { fuse: request.fuse, ..CompileOptions::default() };
         let plan = compile(&work.graph, &request.cpu, &options).map_err(ModelError::from)?;
+        let needed = plan.arena_bytes as u64;
+        if let Some(available) = available_memory().filter(|available| *available < needed) {
+            return Err(MeasureError::Memory { needed, available });
+        }
         let mut executor = Executor::new(plan, request.cpu)?;
         for spec in &work.specs {
             if spec.ty.dtype == DType::F32 {
@@ -149,37 +162,52 @@ pub fn measure(
             return Err(MeasureError::Zero { setting });
         }
     }
-    let mut runs = Vec::new();
+    let knows_peak = reset_peak_resident();
     let mut times = Vec::new();
-    let (mut loss_first, mut loss_last) = (None, None);
-    let mut flops_per_sample = 0.0;
+    let mut result = unmeasured(request, machine);
     for repeat in 0..request.repeat {
         let mut prepared = Prepared::new(request)?;
-        flops_per_sample = prepared.flops_per_sample();
-        for step in 0..request.warmup {
-            let loss = prepared.step()?;
-            if step == 0 {
-                loss_first = loss;
-            }
+        result.flops_per_sample = Some(prepared.flops_per_sample());
+        let mut losses = Vec::new();
+        for _ in 0..request.warmup {
+            losses.push(prepared.step()?);
         }
         let start = Instant::now();
-        for step in 0..request.steps {
+        for _ in 0..request.steps {
             let begin = Instant::now();
-            let loss = prepared.step()?;
+            losses.push(prepared.step()?);
             times.push(begin.elapsed().as_secs_f64() * 1e3);
-            if request.warmup == 0 && step == 0 {
-                loss_first = loss;
-            }
-            loss_last = loss;
         }
         let throughput = (request.batch_size * request.steps) as f64 / start.elapsed().as_secs_f64();
         progress(repeat + 1, throughput);
-        runs.push(BenchRun { throughput });
+        result.runs.push(BenchRun { throughput });
+        result.loss_first = losses.first().copied().flatten();
+        result.loss_last = losses.last().copied().flatten();
     }
-    let rates: Vec<f64> = runs.iter().map(|run| run.throughput).collect();
-    let throughput = median(&rates);
+    let rates: Vec<f64> = result.runs.iter().map(|run| run.throughput).collect();
     let range = rates.iter().copied().fold(0.0, f64::max) - rates.iter().copied().fold(f64::INFINITY, f64::min);
-    Ok(BenchResult {
+    result.throughput = median(&rates);
+    result.spread = range / result.throughput;
+    result.step_ms = step_times(&times);
+    result.published_style = published_style(&times);
+    result.peak_memory_bytes = knows_peak.then(peak_resident_bytes).flatten();
+    result.fraction_of_peak =
+        result.flops_per_sample.map(|flops| flops * result.throughput / (limits.fp32_gflops * 1e9));
+    Ok(result)
+}
+
+/// The row of a configuration that could not be measured: no throughput, and the reason as option `error`.
+pub fn failed(request: &Request, machine: &Machine, error: &MeasureError) -> BenchResult {
+    let mut result = unmeasured(request, machine);
+    result.options.insert(ERROR_OPTION.to_string(), error.to_string().into());
+    result
+}
+
+/// Name of the option by which [`failed`] tells the reason.
+pub const ERROR_OPTION: &str = "error";
+
+fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
+    BenchResult {
         framework: "bessemer".to_string(),
         framework_version: env!("CARGO_PKG_VERSION").to_string(),
         model: request.model.clone(),
@@ -199,16 +227,61 @@ pub fn measure(
         warmup: request.warmup as u64,
         steps: request.steps as u64,
         repeat: request.repeat as u64,
-        throughput,
+        throughput: 0.0,
         unit: "images/s".to_string(),
-        step_ms: step_times(&times),
-        published_style: published_style(&times),
-        runs,
-        spread: range / throughput,
-        peak_memory_bytes: peak_resident_bytes(),
-        flops_per_sample: Some(flops_per_sample),
-        fraction_of_peak: Some(flops_per_sample * throughput / (limits.fp32_gflops * 1e9)),
-        loss_first,
-        loss_last,
-    })
+        step_ms: StepTimes::default(),
+        published_style: PublishedStyle::default(),
+        runs: Vec::new(),
+        spread: 0.0,
+        peak_memory_bytes: None,
+        flops_per_sample: None,
+        fraction_of_peak: None,
+        loss_first: None,
+        loss_last: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(steps: usize) -> Request {
+        Request {
+            model: "resnet20-cifar".to_string(),
+            mode: Mode::Train,
+            batch_size: 2,
+            fuse: true,
+            warmup: 1,
+            steps,
+            repeat: 2,
+            seed: 1,
+            cpu: CpuOptions::default(),
+        }
+    }
+
+    #[test]
+    fn a_step_is_measured() {
+        let machine = Machine::look(CpuOptions::default());
+        let limits = Limits { fp32_gflops: 100.0, bf16_gflops: None, read_gbytes: 10.0 };
+        let result = measure(&request(2), &machine, &limits, |_, _| {}).expect("a small model runs");
+        assert_eq!((result.runs.len(), result.steps), (2, 2));
+        assert!(result.throughput > 0.0 && result.step_ms.min > 0.0 && result.spread >= 0.0);
+        let (flops, fraction) = (result.flops_per_sample.expect("known"), result.fraction_of_peak.expect("known"));
+        assert!((fraction - flops * result.throughput / 1e11).abs() < 1e-12);
+        assert!(result.loss_first.expect("training has a loss") > result.loss_last.expect("training has a loss"));
+        assert!(matches!(
+            measure(&request(0), &machine, &limits, |_, _| {}),
+            Err(MeasureError::Zero { setting: "steps" })
+        ));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_a_row() {
+        let huge = Request { batch_size: 1 << 24, ..request(1) };
+        let error = Prepared::new(&huge).err().expect("nobody has so much memory");
+        assert!(error.is_out_of_memory(), "{error}");
+        let row = failed(&huge, &Machine::look(huge.cpu), &error);
+        assert_eq!((row.throughput, row.batch_size), (0.0, 1 << 24));
+        assert!(row.options[ERROR_OPTION].as_str().expect("text").contains("out of memory"));
+    }
 }

@@ -1,1 +1,41 @@
-fn main() {}
+//! The `bessemer` command.
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+mod failure;
+mod names;
+mod output;
+
+use args::Cli;
+use clap::Parser;
+use clap::error::ErrorKind;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return explain_command_line(&error),
+    };
+    match commands::run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", failure::one_line(&error));
+            ExitCode::from(failure::exit_code(&error))
+        }
+    }
+}
+
+/// Help and version as they are; errors in one line.
+fn explain_command_line(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(if error.use_stderr() { failure::USAGE } else { 0 })
+        }
+        _ => {
+            eprintln!("{}", failure::command_line(&error.render().to_string()));
+            ExitCode::from(failure::USAGE)
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Looks at the machine and says what stands in the way of speed.
+
+use crate::machine::{Limits, Machine, available_memory};
+use bessemer_cpu::{CpuOptions, Isa};
+use serde::{Deserialize, Serialize};
+
+/// The machine, what it can do, and what could be better.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Examination {
+    pub version: String,
+    pub machine: Machine,
+    pub limits: Limits,
+    pub available_memory_bytes: Option<u64>,
+    pub gpu: String,
+    pub advice: Vec<Advice>,
+}
+
+/// A problem and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Advice {
+    pub problem: String,
+    pub action: String,
+}
+
+/// What is said of GPUs.
+const GPU: &str = "no GPU backend in this version; everything runs on the CPU";
+
+/// ResNet-50 trains with a few pictures a step in as much.
+const LITTLE_MEMORY: u64 = 4_000_000_000;
+
+/// Looks and measures, which takes about a second.
+pub fn examine(options: CpuOptions) -> Examination {
+    let machine = Machine::look(options);
+    let available_memory_bytes = available_memory();
+    let advice = advise(&machine, available_memory_bytes);
+    Examination {
+        version: env!("CARGO_PKG_VERSION").to_string(),
+        limits: Limits::measure(options),
+        gpu: GPU.to_string(),
+        machine,
+        available_memory_bytes,
+        advice,
+    }
+}
+
+/// What is wrong with a machine of which so much memory is free.
+fn advise(machine: &Machine, available_memory_bytes: Option<u64>) -> Vec<Advice> {
+    let mut advice = Vec::new();
+    let mut add = |problem: String, action: &str| advice.push(Advice { problem, action: action.to_string() });
+    let isa = machine.instruction_set.as_str();
+    let best = machine.instruction_sets.first().map_or(isa, String::as_str);
+    if best == Isa::Portable.name() {
+        add(
+            "the processor offers none of AVX-512, AVX2 with FMA, and NEON; kernels run several times slower"
+                .to_string(),
+            "use another machine, or let the virtual machine pass on the host's instructions (QEMU: -cpu host)",
+        );
+    } else if isa != best {
+        add(format!("{isa} is in use although {best} is there"), "leave out --isa");
+    }
+    if machine.processors == 1 {
+        add(
+            "there is one processor".to_string(),
+            "give the machine or container more processors; all kernels use them",
+        );
+    }
+    if machine.threads != machine.processors {
+        let problem = format!("{} threads are in use on {} processors", machine.threads, machine.processors);
+        add(problem, "leave out --threads; one thread a processor is fastest");
+    }
+    if machine.huge_pages.as_deref() == Some("never") {
+        add(
+            "transparent huge pages are off, which costs a few percent in misses of the page table".to_string(),
+            "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+        );
+    }
+    if let Some(available) = available_memory_bytes.filter(|bytes| *bytes < LITTLE_MEMORY) {
+        let problem = format!("only {} of memory are free", crate::show::bytes(available));
+        add(problem, "end other programs; `bessemer explain MODEL` says what batch fits");
+    }
+    advice
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            cpu: "a processor".to_string(),
+            processors: 8,
+            memory_bytes: 64_000_000_000,
+            os: "linux".to_string(),
+            instruction_sets: vec!["avx512".to_string(), "avx2".to_string(), "portable".to_string()],
+            instruction_set: "avx512".to_string(),
+            threads: 8,
+            huge_pages: Some("madvise".to_string()),
+        }
+    }
+
+    #[test]
+    fn a_good_machine_needs_no_advice() {
+        assert_eq!(advise(&machine(), Some(32_000_000_000)), []);
+        assert_eq!(advise(&machine(), None), []);
+    }
+
+    #[test]
+    fn every_problem_has_its_advice() {
+        let portable = vec!["portable".to_string()];
+        let cases = [
+            (Machine { instruction_sets: portable, instruction_set: "portable".to_string(), ..machine() }, "AVX-512"),
+            (Machine { instruction_set: "avx2".to_string(), ..machine() }, "avx2 is in use although avx512"),
+            (Machine { processors: 1, threads: 1, ..machine() }, "one processor"),
+            (Machine { threads: 4, ..machine() }, "4 threads are in use on 8"),
+            (Machine { huge_pages: Some("never".to_string()), ..machine() }, "huge pages are off"),
+        ];
+        for (machine, problem) in cases {
+            let advice = advise(&machine, None);
+            assert!(advice.len() == 1 && advice[0].problem.contains(problem), "{advice:?}");
+        }
+        assert!(advise(&machine(), Some(1_000_000_000))[0].problem.contains("1.00 GB"));
+    }
+}

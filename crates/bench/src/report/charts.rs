@@ -1,0 +1,177 @@
+//! Line charts as SVG whose colours follow the page's.
+
+use super::ReportError;
+use plotters::prelude::*;
+
+const SIZE: (u32, u32) = (520, 320);
+const FONT: &str = "sans-serif";
+const INK: RGBColor = RGBColor(1, 2, 3);
+const GRID: RGBColor = RGBColor(1, 2, 4);
+/// Colours in the drawing, which the page replaces by those of its scheme.
+const SERIES: [RGBColor; 6] =
+    [RGBColor(1, 3, 1), RGBColor(1, 3, 2), RGBColor(1, 3, 3), RGBColor(1, 3, 4), RGBColor(1, 3, 5), RGBColor(1, 3, 6)];
+const FAINT: RGBColor = RGBColor(1, 4, 1);
+
+/// A chart of curves over one axis.
+pub(super) struct Chart<'a> {
+    pub x_label: &'a str,
+    pub y_label: &'a str,
+    pub curves: Vec<Curve>,
+    /// Whether the vertical axis begins at 0.
+    pub from_zero: bool,
+    /// Whether each point is marked.
+    pub marks: bool,
+}
+
+pub(super) struct Curve {
+    /// In the legend; none for the empty name.
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+    pub faint: bool,
+}
+
+impl Curve {
+    pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+        Self { name: name.into(), points, faint: false }
+    }
+}
+
+impl Chart<'_> {
+    /// `None` if there are no points.
+    pub fn to_svg(&self) -> Result<Option<String>, ReportError> {
+        let mut points = self.curves.iter().flat_map(|curve| &curve.points).peekable();
+        if points.peek().is_none() {
+            return Ok(None);
+        }
+        let mut svg = String::new();
+        self.draw(&mut svg).map_err(|error| ReportError::Chart(error.to_string()))?;
+        Ok(Some(themed(&svg, &format!("{} over {}", self.y_label, self.x_label))))
+    }
+
+    fn draw(&self, svg: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+        let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+        let text = (FONT, 14).into_font().color(&INK);
+        let (xs, ys) = (self.range(|point| point.0, false), self.range(|point| point.1, self.from_zero));
+        let mut chart = ChartBuilder::on(&root)
+            .margin(8)
+            .margin_right(20)
+            .x_label_area_size(44)
+            .y_label_area_size(70)
+            .build_cartesian_2d(xs, ys)?;
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc(self.x_label).y_desc(self.y_label).x_labels(6).y_labels(6).label_style(text.clone());
+        mesh.axis_desc_style(text.clone()).axis_style(GRID).bold_line_style(GRID).light_line_style(TRANSPARENT);
+        mesh.x_label_formatter(&|v| label(*v)).y_label_formatter(&|v| label(*v)).draw()?;
+        let mut colours = SERIES.into_iter().cycle();
+        for curve in &self.curves {
+            let colour = if curve.faint { FAINT } else { colours.next().unwrap_or(INK) };
+            let style = colour.stroke_width(if curve.faint { 1 } else { 2 });
+            let line = chart.draw_series(LineSeries::new(curve.points.iter().copied(), style))?;
+            if !curve.name.is_empty() {
+                line.label(&curve.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+            }
+            if self.marks {
+                chart.draw_series(curve.points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
+            }
+        }
+        if self.curves.iter().any(|curve| !curve.name.is_empty()) {
+            let labels = &mut chart.configure_series_labels();
+            labels.position(SeriesLabelPosition::UpperRight).label_font(text).draw()?;
+        }
+        root.present()
+    }
+
+    /// Smallest to largest with a margin.
+    fn range(&self, of: impl Fn(&(f64, f64)) -> f64, from_zero: bool) -> std::ops::Range<f64> {
+        let values = || self.curves.iter().flat_map(|curve| &curve.points).map(&of).filter(|value| value.is_finite());
+        let low = if from_zero { 0.0 } else { values().fold(f64::INFINITY, f64::min) };
+        let high = values().fold(f64::NEG_INFINITY, f64::max);
+        if low > high {
+            return 0.0..1.0;
+        }
+        let margin = if high > low { 0.04 * (high - low) } else { 0.05 * high.abs() + 1e-6 };
+        (if from_zero { 0.0 } else { low - margin })..high + margin
+    }
+}
+
+/// Makes the drawing as wide as its place and its colours those of the page.
+fn themed(svg: &str, description: &str) -> String {
+    let hex = |colour: RGBColor| format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2);
+    let mut names: Vec<(RGBColor, String)> = vec![(INK, "ink".into()), (GRID, "grid".into()), (FAINT, "faint".into())];
+    names.extend(SERIES.into_iter().enumerate().map(|(i, colour)| (colour, format!("c{i}"))));
+    let description = description.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
+    let opening = format!("<svg role=\"img\" aria-label=\"{description}\" ");
+    names.iter().fold(svg.trim().replacen("<svg ", &opening, 1), |svg, (colour, name)| {
+        svg.replace(&hex(*colour), &format!("var(--{name})"))
+    })
+}
+
+fn label(value: f64) -> String {
+    let round = |value: f64| format!("{}", (value * 1e4).round() / 1e4);
+    match value.abs() {
+        size if size < 1e-12 => "0".to_owned(),
+        size if size < 1e-3 => format!("{value:.1e}"),
+        size if size >= 1e6 => format!("{}M", round(value / 1e6)),
+        size if size >= 1e4 => format!("{}k", round(value / 1e3)),
+        _ => round(value),
+    }
+}
+
+/// At most `most` points, each the mean of neighbours.
+pub(super) fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
+    let points: Vec<_> = points.iter().copied().filter(|(_, y)| y.is_finite()).collect();
+    let mean = |group: &[(f64, f64)]| {
+        let count = group.len() as f64;
+        let sum = group.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
+        (sum.0 / count, sum.1 / count)
+    };
+    points.chunks(points.len().div_ceil(most).max(1)).map(mean).collect()
+}
+
+/// Moving average over about a fortieth of the points, without bias at the start.
+pub(super) fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let keep = 1.0 - 1.0 / (1.0 + points.len() as f64 / 40.0);
+    let (mut average, mut weight) = (0.0, 0.0);
+    let smooth = |&(x, y): &(f64, f64)| {
+        average = keep * average + (1.0 - keep) * y;
+        weight = keep * weight + (1.0 - keep);
+        (x, average / weight)
+    };
+    points.iter().map(smooth).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(points: Vec<(f64, f64)>) -> Chart<'static> {
+        let curves = vec![Curve::new("a < b", points)];
+        Chart { x_label: "step", y_label: "loss", curves, from_zero: false, marks: true }
+    }
+
+    #[test]
+    fn colours_are_those_of_the_page() {
+        let svg = chart(vec![(0.0, 1.0), (1.0, 0.5)]).to_svg().unwrap().unwrap();
+        for text in ["viewBox", "var(--ink)", "var(--c0)", "aria-label=\"loss over step\"", "a &lt; b"] {
+            assert!(svg.contains(text), "{text} is missing in {svg}");
+        }
+        assert!(!svg.contains("#0102") && !svg.contains("#0103"), "{svg}");
+        assert_eq!(svg.matches("<circle").count(), 2);
+    }
+
+    #[test]
+    fn nothing_and_oddities_are_drawn() {
+        assert!(chart(vec![]).to_svg().unwrap().is_none());
+        assert!(chart(vec![(1.0, 2.0)]).to_svg().unwrap().is_some());
+        assert!(chart(vec![(1.0, f64::NAN)]).to_svg().unwrap().is_some());
+    }
+
+    #[test]
+    fn thinning_keeps_the_mean() {
+        let points: Vec<_> = (0..1000).map(|i| (f64::from(i), f64::from(i % 2))).collect();
+        let thin = thinned(&points, 100);
+        assert!(thin.len() == 100 && thin.iter().all(|(_, y)| *y == 0.5));
+        assert_eq!(thinned(&points[..3], 100), points[..3]);
+        assert!((smoothed(&points).last().unwrap().1 - 0.5).abs() < 0.05);
+    }
+}

@@ -1,0 +1,86 @@
+//! Reports of training runs and measurements: one HTML file that needs nothing beside it, or Markdown.
+
+mod charts;
+mod read;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use read::MACHINE_FILE;
+pub use read::read;
+
+use crate::doctor::Examination;
+use crate::samples::Sample;
+use bessemer_train::events::{BenchResult, EndInfo, EvalInfo, EventError, PlanInfo, RunInfo, StepInfo};
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment};
+use std::path::{Path, PathBuf};
+
+/// What a report tells of.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub machines: Vec<Examination>,
+    pub runs: Vec<Run>,
+    pub benches: Vec<BenchResult>,
+}
+
+/// A training run as its log has it.
+#[derive(Clone, Debug, Default)]
+pub struct Run {
+    pub path: PathBuf,
+    pub info: Option<RunInfo>,
+    pub plans: Vec<PlanInfo>,
+    pub steps: Vec<(u64, StepInfo)>,
+    pub evals: Vec<(u64, EvalInfo)>,
+    pub checkpoints: usize,
+    pub warnings: Vec<String>,
+    pub end: Option<EndInfo>,
+    pub samples: Vec<Sample>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    #[error("{}: no such file or folder; expected a run folder, a folder of runs, or a file of measurements", path.display())]
+    Missing { path: PathBuf },
+    #[error("{}: nothing to report; expected a run folder (with events.jsonl), a folder of runs, or .jsonl files", path.display())]
+    Empty { path: PathBuf },
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Events(#[from] EventError),
+    #[error("the report cannot be made: {0}")]
+    Template(#[from] minijinja::Error),
+    #[error("a chart cannot be drawn: {0}")]
+    Chart(String),
+}
+
+impl Report {
+    /// A whole HTML page with styles, charts and pictures in it.
+    ///
+    /// # Errors
+    /// A picture that cannot be read.
+    pub fn to_html(&self, title: &str) -> Result<String, ReportError> {
+        render("report.html", include_str!("report.html"), &view::View::new(self, title, view::Pictures::Inline)?)
+    }
+
+    /// The same as Markdown. Pictures are linked, by paths relative to `folder` where they lie in it.
+    ///
+    /// # Errors
+    /// As [`Report::to_html`].
+    pub fn to_markdown(&self, title: &str, folder: &Path) -> Result<String, ReportError> {
+        render("report.md", include_str!("report.md"), &view::View::new(self, title, view::Pictures::Linked(folder))?)
+    }
+}
+
+fn render(name: &str, template: &str, view: &view::View) -> Result<String, ReportError> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build()?;
+    environment.set_syntax(syntax);
+    environment.set_auto_escape_callback(|name| match name.ends_with(".html") {
+        true => AutoEscape::Html,
+        false => AutoEscape::None,
+    });
+    Ok(environment.render_named_str(name, template, Serde(view))?)
+}

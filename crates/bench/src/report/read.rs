@@ -1,0 +1,90 @@
+//! Finds what is to be reported.
+
+use super::{Report, ReportError, Run};
+use crate::doctor::Examination;
+use crate::samples;
+use bessemer_train::events::{Event, EventBody, read_events};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const EVENTS_FILE: &str = "events.jsonl";
+/// The result of an examination beside runs and measurements.
+pub(crate) const MACHINE_FILE: &str = "machine.json";
+
+/// Reads run folders, folders that hold runs or measurements, and files of measurements.
+///
+/// # Errors
+/// A path that is none of these; a log that cannot be read, by line.
+pub fn read(paths: &[PathBuf]) -> Result<Report, ReportError> {
+    let mut report = Report::default();
+    for path in paths {
+        if !path.exists() {
+            return Err(ReportError::Missing { path: path.clone() });
+        }
+        if !take(path, &mut report)? {
+            return Err(ReportError::Empty { path: path.clone() });
+        }
+    }
+    Ok(report)
+}
+
+/// Adds what is at a path; whether there was anything.
+fn take(path: &Path, report: &mut Report) -> Result<bool, ReportError> {
+    if !path.is_dir() {
+        take_events(path.to_owned(), read_events(path)?, report);
+        return Ok(true);
+    }
+    if path.join(EVENTS_FILE).is_file() {
+        take_events(path.to_owned(), read_events(&path.join(EVENTS_FILE))?, report);
+        return Ok(true);
+    }
+    let mut found = false;
+    for entry in entries(path)? {
+        let name = entry.file_name().unwrap_or_default().to_string_lossy();
+        if name == MACHINE_FILE {
+            report.machines.extend(examination(&entry)?);
+        } else if (entry.is_dir() && entry.join(EVENTS_FILE).is_file()) || name.ends_with(".jsonl") {
+            found |= take(&entry, report)?;
+        }
+    }
+    Ok(found)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, ReportError> {
+    let list = || fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>();
+    let mut entries = list().map_err(|source| ReportError::Io { path: folder.to_owned(), source })?;
+    entries.sort();
+    Ok(entries)
+}
+
+/// `None` if another version wrote it in another form.
+fn examination(path: &Path) -> Result<Option<Examination>, ReportError> {
+    let text = fs::read_to_string(path).map_err(|source| ReportError::Io { path: path.to_owned(), source })?;
+    Ok(serde_json::from_str(&text).ok())
+}
+
+/// Measurements go to the report, all else to a run at `path`.
+fn take_events(path: PathBuf, events: Vec<Event>, report: &mut Report) {
+    let mut run = Run { samples: samples::read(&path.join("predictions")), path, ..Run::default() };
+    let mut is_run = false;
+    for event in events {
+        let step = event.header.step.unwrap_or(0);
+        match event.body {
+            EventBody::Bench(result) => {
+                report.benches.push(*result);
+                continue;
+            }
+            EventBody::Run(info) => run.info = Some(*info),
+            EventBody::Plan(info) => run.plans.push(info),
+            EventBody::Step(info) => run.steps.push((step, info)),
+            EventBody::Eval(info) => run.evals.push((step, info)),
+            EventBody::Checkpoint(_) => run.checkpoints += 1,
+            EventBody::Warning(info) => run.warnings.push(info.message),
+            EventBody::End(info) => run.end = Some(info),
+        }
+        is_run = true;
+    }
+    if is_run {
+        report.runs.push(run);
+    }
+}

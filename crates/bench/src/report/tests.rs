@@ -1,0 +1,132 @@
+use super::*;
+use crate::machine::Machine;
+use crate::measure::{self, MeasureError};
+use crate::workload::Mode;
+use bessemer_cpu::CpuOptions;
+use bessemer_data::{FileFormat, Picture};
+use bessemer_train::events::{Event, EventBody, EventWriter, Header, Status};
+use std::fs;
+use tempfile::TempDir;
+
+fn log(path: &Path, events: Vec<(Option<u64>, EventBody)>) {
+    let mut writer = EventWriter::create(path).unwrap();
+    for (step, body) in events {
+        let header = Header { step, ..Header::default() };
+        writer.write(&Event { v: 1, header, body }).unwrap();
+    }
+}
+
+fn write_run(folder: &Path) {
+    let metrics: std::collections::BTreeMap<String, f64> =
+        [("top1".to_owned(), 0.9625), ("loss".to_owned(), 0.25)].into();
+    let info = RunInfo {
+        command: vec!["bessemer".into(), "train <b>".into()],
+        recipe: serde_json::json!({ "name": "shapes-quick", "model": { "name": "resnet20-cifar" } }),
+        ..RunInfo::default()
+    };
+    let mut events = vec![(None, info.into())];
+    for step in 1..=50 {
+        events.push((Some(step), StepInfo { loss: 2.0 / step as f64, lr: 0.1, ..StepInfo::default() }.into()));
+    }
+    events.push((Some(50), EvalInfo { metrics: metrics.clone(), samples: 1024, ..EvalInfo::default() }.into()));
+    let (status, error) = (Status::Done, None);
+    let end = EndInfo { status, error, steps: 50, samples: 3200, train_s: 42.0, throughput: 76.2, metrics };
+    events.push((Some(50), end.into()));
+    fs::create_dir_all(folder.join("predictions")).unwrap();
+    log(&folder.join("events.jsonl"), events);
+    let picture = folder.join("predictions/sample-000.png");
+    Picture::filled(4, 4, [255, 0, 0]).write(&picture, FileFormat::Png).unwrap();
+    let sample =
+        Sample { picture: "sample-000.png".into(), label: "heart".into(), predicted: "star".into(), probability: 0.5 };
+    fs::write(folder.join("predictions/samples.json"), serde_json::to_string(&[sample]).unwrap()).unwrap();
+}
+
+fn bench(batch_size: usize, throughput: f64) -> BenchResult {
+    let request = measure::Request {
+        model: "resnet50".into(),
+        mode: Mode::Train,
+        batch_size,
+        fuse: true,
+        warmup: 1,
+        steps: 1,
+        repeat: 1,
+        seed: 0,
+        cpu: CpuOptions::default(),
+    };
+    let machine = Machine::look(request.cpu);
+    let error = MeasureError::Memory { needed: 2_000_000_000, available: 1_000_000_000 };
+    let mut result = measure::failed(&request, &machine, &error);
+    if throughput > 0.0 {
+        result.options.remove(measure::ERROR_OPTION);
+        result.throughput = throughput;
+        result.fraction_of_peak = Some(0.5);
+    }
+    result
+}
+
+/// A folder with a run and a file of measurements.
+fn sample_folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    write_run(&folder.path().join("training"));
+    let benches = [bench(4, 8.5), bench(8, 9.25), bench(512, 0.0)];
+    log(&folder.path().join("bench.jsonl"), benches.map(|result| (None, result.into())).to_vec());
+    folder
+}
+
+#[test]
+fn a_folder_of_runs_and_measurements_is_found() {
+    let folder = sample_folder();
+    let report = read(&[folder.path().to_owned()]).unwrap();
+    assert_eq!((report.runs.len(), report.benches.len()), (1, 3));
+    assert_eq!((report.runs[0].steps.len(), report.runs[0].samples.len()), (50, 1));
+    let alone = read(&[folder.path().join("training"), folder.path().join("bench.jsonl")]).unwrap();
+    assert_eq!((alone.runs.len(), alone.benches.len()), (1, 3));
+}
+
+#[test]
+fn the_page_stands_alone() {
+    let folder = sample_folder();
+    let html = read(&[folder.path().to_owned()]).unwrap().to_html("A report").unwrap();
+    let expected = [
+        "<title>A report</title>",
+        "train &lt;b&gt;",
+        "96.25 %",
+        "src=\"data:image/png;base64,iVBORw0KGgo",
+        "class=\"wrong\"",
+        "is: heart",
+        "8.50 images/s",
+        "50.0 %",
+        "out of memory: the step needs 2.00 GB, 1.00 GB are free",
+        "prefers-color-scheme: dark",
+    ];
+    for text in expected {
+        assert!(html.contains(text), "{text} is missing");
+    }
+    assert_eq!(html.matches("<svg").count(), 5, "four curves of the run and one over batch sizes");
+    for outside in ["http://", "https://", "<script", "<link"] {
+        assert!(!html.replace("http://www.w3.org/2000/svg", "").contains(outside), "{outside} leads outside");
+    }
+}
+
+#[test]
+fn markdown_has_whole_tables_and_links() {
+    let folder = sample_folder();
+    let text = read(&[folder.path().to_owned()]).unwrap().to_markdown("A report", folder.path()).unwrap();
+    assert!(text.contains("![heart](training/predictions/sample-000.png) | heart | star (wrong) | 50 % |"), "{text}");
+    assert!(text.contains("\n| 50 | 1 | 0.2500 | 96.25 % | 1024 | 0.0 s |\n"), "{text}");
+    for table in text.split("\n\n").filter(|block| block.starts_with('|')) {
+        let columns: Vec<usize> = table.trim().lines().map(|line| line.matches('|').count()).collect();
+        assert!(columns.windows(2).all(|pair| pair[0] == pair[1]), "{table}");
+    }
+}
+
+#[test]
+fn what_is_no_run_is_an_error() {
+    let folder = TempDir::new().unwrap();
+    let error = |path: PathBuf| read(&[path]).unwrap_err().to_string();
+    assert!(error(folder.path().join("gone")).contains("gone: no such file or folder"));
+    assert!(error(folder.path().to_owned()).contains("nothing to report"));
+    let bad = folder.path().join("bad.jsonl");
+    fs::write(&bad, "{\"v\":1,\"kind\":\"bench\"}\n").unwrap();
+    assert!(error(bad).contains("bad.jsonl: line 1: not an event"));
+}

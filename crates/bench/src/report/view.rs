@@ -1,0 +1,330 @@
+//! A report in the form that templates show: text, charts, pictures.
+
+use super::charts::{Chart, Curve, smoothed, thinned};
+use super::{Report, ReportError, Run};
+use crate::doctor::Examination;
+use crate::measure::ERROR_OPTION;
+use crate::samples::Sample;
+use crate::show;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bessemer_train::clock::{Civil, unix_seconds};
+use bessemer_train::events::{BenchResult, EvalInfo, Status};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Where pictures are.
+#[derive(Clone, Copy)]
+pub(super) enum Pictures<'a> {
+    /// In the page itself.
+    Inline,
+    /// In their files, told relative to this folder.
+    Linked(&'a Path),
+}
+
+const MOST_POINTS: usize = 400;
+
+#[derive(Serialize)]
+pub(super) struct View {
+    title: String,
+    date: String,
+    version: &'static str,
+    machines: Vec<Facts>,
+    runs: Vec<RunView>,
+    benches: Vec<BenchView>,
+}
+
+/// Names and what they stand for.
+type Facts = Vec<(&'static str, String)>;
+
+#[derive(Serialize)]
+struct RunView {
+    name: String,
+    status: String,
+    ok: bool,
+    facts: Facts,
+    charts: Vec<String>,
+    metrics: Vec<String>,
+    evals: Vec<Vec<String>>,
+    samples: Vec<SampleView>,
+    samples_right: usize,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct SampleView {
+    source: String,
+    label: String,
+    predicted: String,
+    probability: String,
+    right: bool,
+}
+
+/// Measurements of one model in one mode.
+#[derive(Serialize)]
+struct BenchView {
+    title: String,
+    rows: Vec<BenchRow>,
+    charts: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct BenchRow {
+    framework: String,
+    precision: String,
+    device: String,
+    batch_size: u64,
+    options: String,
+    throughput: String,
+    unit: String,
+    step_p50: String,
+    step_p99: String,
+    spread: String,
+    memory: String,
+    fraction: String,
+    /// Width of the bar, percent.
+    bar: f64,
+    error: Option<String>,
+}
+
+impl View {
+    pub fn new(report: &Report, title: &str, pictures: Pictures<'_>) -> Result<Self, ReportError> {
+        let now = Civil::from_unix(unix_seconds()).to_string();
+        Ok(Self {
+            title: title.to_owned(),
+            date: now.split('.').next().unwrap_or_default().to_owned() + " UTC",
+            version: env!("CARGO_PKG_VERSION"),
+            machines: machines(report),
+            runs: report.runs.iter().map(|run| run_view(run, pictures)).collect::<Result<_, _>>()?,
+            benches: bench_views(&report.benches)?,
+        })
+    }
+}
+
+/// Examinations, or else what the runs say of their machines, each once.
+fn machines(report: &Report) -> Vec<Facts> {
+    let mut all: Vec<Facts> = report.machines.iter().map(examined).collect();
+    if all.is_empty() {
+        all = report.runs.iter().filter_map(run_machine).collect();
+    }
+    let mut distinct: Vec<Facts> = Vec::new();
+    for facts in all {
+        if !distinct.contains(&facts) {
+            distinct.push(facts);
+        }
+    }
+    distinct
+}
+
+fn examined(examination: &Examination) -> Facts {
+    let Examination { machine, limits, gpu, .. } = examination;
+    let mut facts = vec![
+        ("processor", machine.cpu.clone()),
+        ("processors", format!("{}, {} threads in use", machine.processors, machine.threads)),
+        ("instruction set", machine.instruction_set.clone()),
+        ("peak fp32", format!("{} GFLOP/s (measured)", show::significant(limits.fp32_gflops, 3))),
+        ("memory reads", format!("{} GB/s (measured)", show::significant(limits.read_gbytes, 3))),
+        ("memory", show::bytes(machine.memory_bytes)),
+        ("system", machine.os.clone()),
+        ("GPU", gpu.clone()),
+    ];
+    facts.extend(examination.advice.iter().map(|advice| ("advice", format!("{}: {}", advice.problem, advice.action))));
+    facts
+}
+
+fn run_machine(run: &Run) -> Option<Facts> {
+    let info = run.info.as_ref()?;
+    let machine = &info.machine;
+    let mut facts = vec![
+        ("processor", machine.cpu.clone()),
+        ("processors", format!("{}, {} threads in use", machine.cores, info.threads)),
+        ("instruction set", machine.isa.clone()),
+        ("system", machine.os.clone()),
+    ];
+    facts.extend(machine.memory_bytes.map(|bytes| ("memory", show::bytes(bytes))));
+    Some(facts)
+}
+
+fn run_view(run: &Run, pictures: Pictures<'_>) -> Result<RunView, ReportError> {
+    let (status, ok) = match &run.end {
+        None => ("not finished".to_owned(), false),
+        Some(end) => match end.status {
+            Status::Done => ("done".to_owned(), true),
+            Status::Interrupted => ("interrupted".to_owned(), false),
+            Status::Failed => (format!("failed: {}", end.error.as_deref().unwrap_or("no reason logged")), false),
+        },
+    };
+    let mut metrics: Vec<String> = run.evals.iter().flat_map(|(_, eval)| eval.metrics.keys().cloned()).collect();
+    metrics.sort();
+    metrics.dedup();
+    Ok(RunView {
+        name: run.path.file_name().map_or_else(|| ".".into(), |name| name.to_string_lossy().into_owned()),
+        status,
+        ok,
+        facts: run_facts(run),
+        charts: run_charts(run)?,
+        evals: run.evals.iter().map(|(step, eval)| eval_row(*step, eval, &metrics)).collect(),
+        metrics,
+        samples: run.samples.iter().map(|s| sample_view(run, s, pictures)).collect::<Result<_, _>>()?,
+        samples_right: run.samples.iter().filter(|sample| sample.is_right()).count(),
+        warnings: run.warnings.clone(),
+    })
+}
+
+fn run_facts(run: &Run) -> Facts {
+    let mut facts = vec![("folder", run.path.display().to_string())];
+    if let Some(info) = &run.info {
+        let field = |path: &str| info.recipe.pointer(path).map(|value| value.to_string().replace('"', ""));
+        facts.extend(field("/model/name").map(|name| ("model", name)));
+        facts.extend(field("/name").map(|name| ("recipe", name)));
+        facts.extend(field("/train/batch_size").map(|size| ("batch size", size)));
+        facts.extend(field("/train/seed").map(|seed| ("seed", seed)));
+        facts.push(("data", info.data.clone()));
+        facts.push(("version", info.version.clone()));
+        facts.push(("command", info.command.join(" ")));
+    }
+    if let Some(plan) = run.plans.iter().find(|plan| plan.mode == "train") {
+        let (flops, memory) = (show::scaled(plan.flops as f64), show::bytes(plan.peak_bytes));
+        facts.push(("step", format!("{} kernel calls, {flops}FLOP, {memory}", plan.kernels)));
+    }
+    if let Some(end) = &run.end {
+        facts.push(("steps", format!("{} ({} pictures)", end.steps, end.samples)));
+        facts.push(("time in steps", show::seconds(end.train_s)));
+        facts.push(("throughput", format!("{} images/s", show::significant(end.throughput, 3))));
+        facts.extend(end.metrics.get("top1").map(|top1| ("top-1 accuracy", show::percent(*top1))));
+    }
+    facts.retain(|(_, value)| !value.is_empty());
+    facts
+}
+
+fn run_charts(run: &Run) -> Result<Vec<String>, ReportError> {
+    let of_steps = |value: &dyn Fn(&bessemer_train::events::StepInfo) -> f64| -> Vec<(f64, f64)> {
+        let points: Vec<_> = run.steps.iter().map(|(step, info)| (*step as f64, value(info))).collect();
+        thinned(&points, MOST_POINTS)
+    };
+    let loss = of_steps(&|info| info.loss);
+    let raw = Curve { faint: true, ..Curve::new("as measured", loss.clone()) };
+    let metric = |name: &str, factor: f64| -> Vec<(f64, f64)> {
+        let value = |eval: &EvalInfo| eval.metrics.get(name).map(|value| value * factor);
+        run.evals.iter().filter_map(|(step, eval)| Some((*step as f64, value(eval)?))).collect()
+    };
+    let charts = [
+        Chart {
+            x_label: "step",
+            y_label: "training loss",
+            curves: vec![raw, Curve::new("smoothed", smoothed(&loss))],
+            from_zero: true,
+            marks: false,
+        },
+        Chart {
+            x_label: "step",
+            y_label: "validation top-1 (%)",
+            curves: vec![Curve::new("", metric("top1", 100.0))],
+            from_zero: false,
+            marks: true,
+        },
+        Chart {
+            x_label: "step",
+            y_label: "validation loss",
+            curves: vec![Curve::new("", metric("loss", 1.0))],
+            from_zero: false,
+            marks: true,
+        },
+        Chart {
+            x_label: "step",
+            y_label: "learning rate",
+            curves: vec![Curve::new("", of_steps(&|info| info.lr))],
+            from_zero: true,
+            marks: false,
+        },
+    ];
+    charts.iter().filter_map(|chart| chart.to_svg().transpose()).collect()
+}
+
+fn eval_row(step: u64, eval: &EvalInfo, metrics: &[String]) -> Vec<String> {
+    let shown = |name: &String| match (name.as_str(), eval.metrics.get(name)) {
+        (_, None) => String::new(),
+        ("top1" | "top5", Some(value)) => format!("{:.2} %", value * 100.0),
+        (_, Some(value)) => format!("{value:.4}"),
+    };
+    let mut row = vec![step.to_string(), (eval.epoch + 1).to_string()];
+    row.extend(metrics.iter().map(shown));
+    row.push(eval.samples.to_string());
+    row.push(show::seconds(eval.eval_s));
+    row
+}
+
+fn sample_view(run: &Run, sample: &Sample, pictures: Pictures<'_>) -> Result<SampleView, ReportError> {
+    let path = run.path.join("predictions").join(&sample.picture);
+    let source = match pictures {
+        Pictures::Inline => {
+            let bytes = fs::read(&path).map_err(|source| ReportError::Io { path, source })?;
+            format!("data:image/png;base64,{}", STANDARD.encode(bytes))
+        }
+        Pictures::Linked(folder) => path.strip_prefix(folder).unwrap_or(&path).display().to_string(),
+    };
+    Ok(SampleView {
+        source,
+        label: sample.label.clone(),
+        predicted: sample.predicted.clone(),
+        probability: format!("{:.0} %", sample.probability * 100.0),
+        right: sample.is_right(),
+    })
+}
+
+fn bench_views(results: &[BenchResult]) -> Result<Vec<BenchView>, ReportError> {
+    let mut groups: BTreeMap<(&str, &str), Vec<&BenchResult>> = BTreeMap::new();
+    for result in results {
+        groups.entry((&result.model, &result.mode)).or_default().push(result);
+    }
+    let view = |((model, mode), results): ((&str, &str), Vec<&BenchResult>)| {
+        let most = results.iter().map(|result| result.throughput).fold(0.0, f64::max);
+        let mode = if mode == "train" { "training" } else { "inference" };
+        Ok(BenchView {
+            title: format!("{model}, {mode}"),
+            rows: results.iter().map(|result| bench_row(result, most)).collect(),
+            charts: bench_chart(&results)?.into_iter().collect(),
+        })
+    };
+    groups.into_iter().map(view).collect()
+}
+
+fn bench_row(result: &BenchResult, most: f64) -> BenchRow {
+    let milliseconds = |value: f64| show::significant(value, 3);
+    let options = result.options.iter().filter(|(name, _)| *name != ERROR_OPTION);
+    let options = options.map(|(name, value)| format!("{name} {value}").replace('"', "")).collect::<Vec<_>>();
+    BenchRow {
+        framework: format!("{} {}", result.framework, result.framework_version),
+        precision: result.precision.clone(),
+        device: format!("{} ({} threads)", result.device, result.threads),
+        batch_size: result.batch_size,
+        options: options.join(", "),
+        throughput: show::significant(result.throughput, 3),
+        unit: result.unit.clone(),
+        step_p50: milliseconds(result.step_ms.p50),
+        step_p99: milliseconds(result.step_ms.p99),
+        spread: show::percent(result.spread),
+        memory: result.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), show::bytes),
+        fraction: result.fraction_of_peak.map_or_else(|| "unknown".to_owned(), show::percent),
+        bar: if most > 0.0 { (100.0 * result.throughput / most).round() } else { 0.0 },
+        error: result.options.get(ERROR_OPTION).map(|reason| reason.as_str().unwrap_or("failed").to_owned()),
+    }
+}
+
+/// Throughput over the batch size, where a configuration was measured at several.
+fn bench_chart(results: &[&BenchResult]) -> Result<Option<String>, ReportError> {
+    let mut curves: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for result in results.iter().filter(|result| !result.options.contains_key(ERROR_OPTION)) {
+        let fused = result.options.get("fuse").is_none_or(|fuse| fuse != false);
+        let name = format!("{} {}{}", result.framework, result.precision, if fused { "" } else { " (not fused)" });
+        curves.entry(name).or_default().push((result.batch_size as f64, result.throughput));
+    }
+    if curves.values().all(|points| points.len() < 2) {
+        return Ok(None);
+    }
+    curves.values_mut().for_each(|points| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
+    let curves = curves.into_iter().map(|(name, points)| Curve::new(name, points)).collect();
+    Chart { x_label: "batch size", y_label: "images/s", curves, from_zero: true, marks: true }.to_svg()
+}

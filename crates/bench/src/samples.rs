@@ -1,0 +1,109 @@
+//! A few evaluation pictures of a run with what the model takes them for, kept as `predictions/samples.json` and
+//! PNG files beside it.
+
+use bessemer_data::{Dataset, FileFormat, Philox, Picture, Purpose, Scratch};
+use bessemer_train::sources::DataSource;
+use bessemer_train::{Classifier, ComputeOptions, RunDir, TrainError, WhichWeights};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+
+/// A picture, what it shows and what the model says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// File name within the folder of `samples.json`.
+    pub picture: String,
+    pub label: String,
+    pub predicted: String,
+    pub probability: f64,
+}
+
+/// The list of samples in the folder of predictions.
+pub const SAMPLES_FILE: &str = "samples.json";
+
+impl Sample {
+    pub fn is_right(&self) -> bool {
+        self.label == self.predicted
+    }
+}
+
+/// Classifies `count` pictures spread over the run's evaluation set, with its best weights, and writes them.
+/// Nothing is written where a run has no evaluation set.
+///
+/// # Errors
+/// A run that is not complete, data that has gone, a folder that cannot be written.
+pub fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec<Sample>, TrainError> {
+    let recipe = run.recipe()?;
+    let Some(set) = DataSource::of(&recipe)?.evaluation_set(&recipe)? else { return Ok(Vec::new()) };
+    let classifier = Classifier::load(&recipe.model.name, run.path(), WhichWeights::AsEvaluated)?;
+    let count = count.min(set.len());
+    let mut session = classifier.session(count, compute)?;
+    let (images, labels) = load(&*set, count)?;
+    let (outputs, logits) = (classifier.options.num_classes, session.logits(&images)?);
+    let folder = run.predictions();
+    fs::create_dir_all(&folder).map_err(|source| io_error(&folder, source))?;
+    let [height, width] = set.image_size();
+    let name = |class: usize| set.class_names().get(class).cloned().unwrap_or_else(|| class.to_string());
+    let mut samples = Vec::with_capacity(count);
+    for (i, pixels) in images.chunks_exact(set.sample_bytes()).enumerate() {
+        let picture = format!("sample-{i:03}.png");
+        let drawn = Picture { width, height, pixels: pixels.to_vec() };
+        drawn.write(&folder.join(&picture), FileFormat::Png)?;
+        let (class, probability) = best(&logits[i * outputs..][..outputs], classifier.label_offset);
+        samples.push(Sample { picture, label: name(labels[i]), predicted: name(class), probability });
+    }
+    let path = folder.join(SAMPLES_FILE);
+    let text = serde_json::to_string_pretty(&samples).expect("samples have string keys and finite numbers");
+    fs::write(&path, text).map_err(|source| io_error(&path, source))?;
+    Ok(samples)
+}
+
+/// The samples of a run, if it has any, in the order in which they were written.
+pub fn read(predictions: &Path) -> Vec<Sample> {
+    let text = fs::read_to_string(predictions.join(SAMPLES_FILE)).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+/// Pictures `[count, H, W, 3]` at even distances in the set, and their labels.
+fn load(set: &dyn Dataset, count: usize) -> Result<(Vec<u8>, Vec<usize>), TrainError> {
+    let mut images = vec![0; count * set.sample_bytes()];
+    let mut labels = Vec::with_capacity(count);
+    let mut scratch = Scratch::default();
+    for (i, out) in images.chunks_exact_mut(set.sample_bytes()).enumerate() {
+        let index = i * set.len() / count;
+        let mut rng = Philox::new(0, Purpose::Augment, 0, index as u64);
+        labels.push(set.load(index, &mut rng, &mut scratch, out)? as usize);
+    }
+    Ok((images, labels))
+}
+
+/// The best class after `offset` outputs that are none, and its probability.
+fn best(logits: &[f32], offset: usize) -> (usize, f64) {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&x| f64::from(x - largest).exp()).sum();
+    let classes = logits.iter().enumerate().skip(offset);
+    let (output, logit) = classes.max_by(|a, b| a.1.total_cmp(b.1)).unwrap_or((offset, &largest));
+    (output - offset, f64::from(logit - largest).exp() / sum)
+}
+
+fn io_error(path: &Path, source: std::io::Error) -> TrainError {
+    TrainError::Io { path: path.to_owned(), action: "write the sample pictures", source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_class_counts_from_the_offset() {
+        let (class, probability) = best(&[9.0, 1.0, 2.0], 1);
+        assert_eq!(class, 1);
+        let total: f64 = [9.0_f64, 1.0, 2.0].map(f64::exp).iter().sum();
+        assert!((probability - 2.0_f64.exp() / total).abs() < 1e-12);
+    }
+
+    #[test]
+    fn no_samples_is_no_error() {
+        assert_eq!(read(Path::new("no/such/folder")), []);
+    }
+}

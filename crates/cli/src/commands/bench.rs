@@ -1,0 +1,193 @@
+use crate::args::{Common, at_least_one, model};
+use crate::output::{Table, print};
+use anyhow::Context;
+use bessemer_bench::machine::{Limits, Machine};
+use bessemer_bench::measure::{ERROR_OPTION, KernelShare, Prepared, Request, failed, measure};
+use bessemer_bench::show;
+use bessemer_bench::workload::Mode;
+use bessemer_models::ModelSpec;
+use bessemer_train::clock::unix_seconds;
+use bessemer_train::events::{BenchResult, Event, Header};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer bench train resnet50 --batch-size 4,8,16
+  bessemer bench infer resnet50 --batch-size 1 --steps 50 --json results.jsonl
+  bessemer bench train resnet50 --no-fuse --profile";
+
+/// Measure the speed of training or inference
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// What a step does: train or infer
+    #[arg(value_name = "train|infer")]
+    pub mode: Mode,
+    /// A model of the zoo
+    #[arg(value_parser = model)]
+    pub model: &'static ModelSpec,
+    /// Pictures in a step; several sizes are measured one after the other
+    #[arg(long, value_name = "N,...", default_value = "8", value_delimiter = ',', allow_negative_numbers = true,
+          value_parser = at_least_one, help_heading = "Measurement")]
+    pub batch_size: Vec<usize>,
+    /// Run op by op
+    #[arg(long, help_heading = "Measurement")]
+    pub no_fuse: bool,
+    /// Steps that do not count
+    #[arg(long, value_name = "N", default_value = "20", help_heading = "Measurement")]
+    pub warmup: usize,
+    /// Steps that count
+    #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Measurement")]
+    pub steps: usize,
+    /// How often to measure; the median is the result
+    #[arg(long, value_name = "N", default_value = "7", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Measurement")]
+    pub repeat: usize,
+    /// Show the time of each kind of kernel
+    #[arg(long, help_heading = "Output")]
+    pub profile: bool,
+    /// Write an event for each result to a file, or for `-` to standard output instead of the table
+    #[arg(long, value_name = "FILE|-", help_heading = "Output")]
+    pub json: Option<PathBuf>,
+}
+
+/// Steps of a profile.
+const PROFILE_STEPS: usize = 5;
+
+pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let cpu = common.cpu();
+    let mut results = Results::open(options)?;
+    let (machine, limits) = (Machine::look(cpu), Limits::measure(cpu));
+    let (gflops, gbytes) = (show::significant(limits.fp32_gflops, 3), show::significant(limits.read_gbytes, 3));
+    results.heading(&format!(
+        "{}, {} threads, {}; measured limits: {gflops} GFLOP/s fp32, {gbytes} GB/s\n{}",
+        machine.cpu,
+        cpu.threads,
+        cpu.isa,
+        row(&HEADER.map(str::to_owned))
+    ))?;
+    for &batch_size in &options.batch_size {
+        let request = Request {
+            model: options.model.name.to_owned(),
+            mode: options.mode,
+            batch_size,
+            fuse: !options.no_fuse,
+            warmup: options.warmup,
+            steps: options.steps,
+            repeat: options.repeat,
+            seed: common.seed(),
+            cpu,
+        };
+        let progress = |repeat: usize, throughput: f64| {
+            let rate = show::significant(throughput, 3);
+            common.tell(&format!("batch {batch_size}, repeat {repeat} of {}: {rate} images/s", options.repeat));
+        };
+        match measure(&request, &machine, &limits, progress) {
+            Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,
+            result => {
+                results.add(&result?, started)?;
+                if options.profile {
+                    results.detail(&profile(&Prepared::new(&request)?.profile(PROFILE_STEPS)?))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where results go: a table or events on standard output, and events in a file.
+struct Results {
+    events_only: bool,
+    file: Option<(PathBuf, File)>,
+}
+
+impl Results {
+    fn open(options: &Options) -> anyhow::Result<Self> {
+        let events_only = options.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        let path = options.json.clone().filter(|_| !events_only);
+        let open = |path: PathBuf| -> anyhow::Result<(PathBuf, File)> {
+            let file = File::create(&path).with_context(|| format!("{}: cannot be written", path.display()))?;
+            Ok((path, file))
+        };
+        Ok(Self { events_only, file: path.map(open).transpose()? })
+    }
+
+    fn heading(&self, text: &str) -> anyhow::Result<()> {
+        if self.events_only { Ok(()) } else { print(text) }
+    }
+
+    /// Beside the table, or on standard error if events alone are wanted.
+    fn detail(&self, text: &str) -> anyhow::Result<()> {
+        if self.events_only {
+            eprint!("{text}");
+            return Ok(());
+        }
+        print(text)
+    }
+
+    fn add(&mut self, result: &BenchResult, started: Instant) -> anyhow::Result<()> {
+        let header = Header { time: unix_seconds(), elapsed: started.elapsed().as_secs_f64(), rank: 0, step: None };
+        let line = serde_json::to_string(&Event::new(header, result.clone()))? + "\n";
+        if let Some((path, file)) = &mut self.file {
+            file.write_all(line.as_bytes()).with_context(|| format!("{}: cannot be written", path.display()))?;
+        }
+        print(&if self.events_only { line } else { row(&cells(result)) })
+    }
+}
+
+const HEADER: [&str; 10] =
+    ["model", "mode", "batch", "fused", "images/s", "of peak", "p50 ms", "p99 ms", "spread", "memory"];
+const WIDTHS: [usize; 10] = [10, 6, 6, 6, 10, 8, 10, 10, 8, 9];
+/// Columns flush left.
+const TEXT_COLUMNS: usize = 2;
+
+fn row(cells: &[String]) -> String {
+    let mut line = String::new();
+    for (column, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
+        line += &if column < TEXT_COLUMNS { format!("{cell:<width$} ") } else { format!("{cell:>width$} ") };
+    }
+    line.trim_end().to_owned() + "\n"
+}
+
+fn cells(result: &BenchResult) -> Vec<String> {
+    let fused = result.options.get("fuse").is_some_and(|fuse| fuse == true);
+    let mut cells = vec![result.model.clone(), result.mode.clone(), result.batch_size.to_string()];
+    cells.push(if fused { "yes" } else { "no" }.to_owned());
+    if let Some(error) = result.options.get(ERROR_OPTION) {
+        cells.push(error.as_str().unwrap_or("failed").to_owned());
+        return cells;
+    }
+    cells.extend([
+        show::significant(result.throughput, 4),
+        result.fraction_of_peak.map_or_else(String::new, show::percent),
+        show::significant(result.step_ms.p50, 4),
+        show::significant(result.step_ms.p99, 4),
+        show::percent(result.spread),
+        result.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), show::bytes),
+    ]);
+    cells
+}
+
+fn profile(shares: &BTreeMap<&'static str, KernelShare>) -> String {
+    let total: f64 = shares.values().map(|share| share.milliseconds).sum();
+    let mut sorted: Vec<_> = shares.iter().collect();
+    sorted.sort_by(|a, b| b.1.milliseconds.total_cmp(&a.1.milliseconds));
+    let mut table = Table::new(1, &["  kernel", "calls", "ms", "of step", "GFLOP/s"]);
+    for (name, share) in sorted {
+        table.row([
+            format!("  {name}"),
+            share.calls.to_string(),
+            format!("{:.3}", share.milliseconds),
+            show::percent(share.milliseconds / total.max(1e-12)),
+            format!("{:.1}", share.gflops),
+        ]);
+    }
+    table.to_string()
+}

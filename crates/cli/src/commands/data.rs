@@ -1,0 +1,208 @@
+use crate::args::{Common, at_least_one};
+use crate::failure::Usage;
+use crate::output::{Table, print, print_json};
+use anyhow::bail;
+use bessemer_data::shapes::{CocoFolder, Shapes, ShapesFolder};
+use bessemer_data::{
+    ClassFolder, Dataset, FileFormat, RandomResizedCrop, ResizeCentreCrop, Split, Transform, VerifyReport,
+    contact_sheet, verify,
+};
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data shapes --out shapes/
+  bessemer data verify class-folder imagenet/
+  bessemer data sample class-folder imagenet/ --out sample.png";
+
+/// Check, preview and make data sets
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Verify(Verify),
+    Sample(Sample),
+    Shapes(Draw),
+}
+
+const VERIFY_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data verify class-folder imagenet/
+  bessemer data verify class-folder imagenet/ --json";
+
+/// Decode every picture of a data set and list those that are damaged
+#[derive(Debug, Args)]
+#[command(after_help = VERIFY_EXAMPLES)]
+pub struct Verify {
+    /// Layout of the folder
+    #[arg(value_enum)]
+    pub kind: Kind,
+    /// Folder of the data set
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Print JSON instead of tables
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+}
+
+const SAMPLE_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data sample class-folder imagenet/ --out sample.png
+  bessemer data sample class-folder imagenet/ --split val --count 100 --size 96";
+
+/// Put pictures of a data set, as a model would see them, on one sheet with their classes
+#[derive(Debug, Args)]
+#[command(after_help = SAMPLE_EXAMPLES)]
+pub struct Sample {
+    /// Layout of the folder
+    #[arg(value_enum)]
+    pub kind: Kind,
+    /// Folder of the data set
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Half of the data set: train (with random crops) or val
+    #[arg(long, default_value = "train", help_heading = "Pictures")]
+    pub split: Split,
+    /// How many
+    #[arg(long, value_name = "N", default_value = "25", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Pictures")]
+    pub count: usize,
+    /// Height and width of each, pixels
+    #[arg(long, value_name = "N", default_value = "128", help_heading = "Pictures")]
+    pub size: u32,
+    /// The PNG file to write
+    #[arg(long, value_name = "FILE", default_value = "sample.png", help_heading = "Output")]
+    pub out: PathBuf,
+}
+
+const DRAW_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data shapes --out shapes/
+  bessemer data shapes --out shapes/ --train 10000 --val 1000 --size 64
+  bessemer data shapes --out scenes/ --format coco --size 320";
+
+/// Draw pictures of shapes and write them as a real data set
+#[derive(Debug, Args)]
+#[command(after_help = DRAW_EXAMPLES)]
+pub struct Draw {
+    /// Folder to write, which must be new or empty
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub out: PathBuf,
+    /// Layout: one shape a picture in folders of classes, or scenes with boxes and masks
+    #[arg(long, value_enum, default_value_t = Layout::ClassFolder, help_heading = "Output")]
+    pub format: Layout,
+    /// Store PNG files instead of JPEG
+    #[arg(long, help_heading = "Output")]
+    pub png: bool,
+    /// Pictures to train on
+    #[arg(long, value_name = "N", default_value = "1000", help_heading = "Pictures")]
+    pub train: usize,
+    /// Pictures to evaluate on
+    #[arg(long, value_name = "N", default_value = "200", help_heading = "Pictures")]
+    pub val: usize,
+    /// Height and width of each, pixels
+    #[arg(long, value_name = "N", default_value_t = Shapes::DEFAULT_SIZE, help_heading = "Pictures")]
+    pub size: u32,
+}
+
+/// How a data set is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// train/CLASS/*.jpg and val/CLASS/*.jpg
+    ClassFolder,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Layout {
+    /// train/CLASS/*.jpg and val/CLASS/*.jpg
+    ClassFolder,
+    /// annotations/instances_train2017.json, train2017/ and so on
+    Coco,
+}
+
+const JPEG_QUALITY: u8 = 92;
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    match &options.command {
+        Command::Verify(options) => run_verify(options, common),
+        Command::Sample(options) => run_sample(options, common),
+        Command::Shapes(options) => run_shapes(options, common),
+    }
+}
+
+fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
+    let Kind::ClassFolder = options.kind;
+    let told = Mutex::new(Instant::now());
+    let progress = |done: usize, all: usize| {
+        if let Ok(mut told) = told.try_lock()
+            && told.elapsed() >= TELL_EVERY
+        {
+            *told = Instant::now();
+            common.tell(&format!("{done} of {all} files"));
+        }
+    };
+    let report = verify(&options.folder, common.cpu().threads, &progress)?;
+    if options.json {
+        print_json(&report)?
+    } else {
+        print(&verify_text(&report))?
+    }
+    if report.is_clean() {
+        return Ok(());
+    }
+    let damaged = report.train.damaged.len() + report.val.damaged.len();
+    bail!(Usage(format!("{}: {damaged} files cannot be read; they are listed above", options.folder.display())))
+}
+
+fn run_sample(options: &Sample, common: &Common) -> anyhow::Result<()> {
+    let Kind::ClassFolder = options.kind;
+    let transform = match options.split {
+        Split::Train => Transform::Train(RandomResizedCrop::imagenet(options.size)),
+        Split::Val => Transform::Eval(ResizeCentreCrop::imagenet(options.size)),
+    };
+    let set = ClassFolder::open(&options.folder, options.split, transform)?;
+    let count = options.count.min(set.len());
+    contact_sheet(&set, count, 0, common.seed())?.write(&options.out, FileFormat::Png)?;
+    print(&format!("{}: {count} of {} pictures\n", options.out.display(), set.len()))
+}
+
+fn run_shapes(options: &Draw, common: &Common) -> anyhow::Result<()> {
+    let format = if options.png { FileFormat::Png } else { FileFormat::Jpeg(JPEG_QUALITY) };
+    let (seed, train, val, size) = (common.seed(), options.train, options.val, options.size);
+    match options.format {
+        Layout::ClassFolder => ShapesFolder { seed, train, val, size, format }.write(&options.out)?,
+        Layout::Coco => CocoFolder { seed, train, val, width: size, height: size, format }.write(&options.out)?,
+    }
+    print(&format!("{}: {train} pictures to train on, {val} to evaluate on\n", options.out.display()))
+}
+
+fn verify_text(report: &VerifyReport) -> String {
+    let mut table = Table::new(1, &["split", "classes", "readable", "damaged", "misnamed", "smallest", "largest"]);
+    let size = |size: Option<(u32, u32)>| size.map_or_else(String::new, |(width, height)| format!("{width}x{height}"));
+    let splits = [(Split::Train, &report.train), (Split::Val, &report.val)];
+    for (split, found) in splits {
+        table.row([
+            split.name().to_owned(),
+            found.classes.len().to_string(),
+            found.readable.to_string(),
+            found.damaged.len().to_string(),
+            found.misnamed.to_string(),
+            size(found.smallest),
+            size(found.largest),
+        ]);
+    }
+    let mut text = table.to_string();
+    for damaged in splits.iter().flat_map(|(_, found)| &found.damaged) {
+        text += &format!("{}\n", damaged.reason);
+    }
+    text
+}

@@ -1,0 +1,113 @@
+use crate::args::{Common, at_least_one, model, sentence};
+use crate::names;
+use crate::output::{Table, print, print_json};
+use bessemer_bench::explain::{Explanation, Request, explain, graph_after, pass_names};
+use bessemer_bench::machine::available_memory;
+use bessemer_bench::show;
+use bessemer_bench::workload::Mode;
+use bessemer_ir::passes::CompileOptions;
+use bessemer_models::ModelSpec;
+use clap::Args;
+
+const EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer explain resnet50 --batch-size 32
+  bessemer explain resnet50 --mode infer --no-fuse --json
+  bessemer explain resnet20-cifar --after fuse        the graph that the pass leaves";
+
+/// Show what a step costs without running it: kernels, FLOPs, bytes, peak memory, the largest batch that fits
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// A model of the zoo
+    #[arg(value_parser = model)]
+    pub model: &'static ModelSpec,
+    /// What the step does: train or infer
+    #[arg(long, default_value = "train", help_heading = "Step")]
+    pub mode: Mode,
+    /// Pictures in a step
+    #[arg(long, value_name = "N", default_value = "8", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Step")]
+    pub batch_size: usize,
+    /// Compile op by op
+    #[arg(long, help_heading = "Step")]
+    pub no_fuse: bool,
+    /// Print the graph after this pass instead: autodiff, simplify, fuse or schedule
+    #[arg(long, value_name = "PASS", value_parser = pass, help_heading = "Output")]
+    pub after: Option<Pass>,
+    /// Print JSON instead of tables
+    #[arg(long, conflicts_with = "after", help_heading = "Output")]
+    pub json: bool,
+}
+
+/// A stage of the graph; the first is the graph as it was built, with its backward half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    Autodiff,
+    Named(&'static str),
+}
+
+const AUTODIFF: &str = "autodiff";
+
+fn pass(name: &str) -> Result<Pass, String> {
+    if name == AUTODIFF {
+        return Ok(Pass::Autodiff);
+    }
+    let known = pass_names().iter().copied();
+    known.clone().find(|known| *known == name).map(Pass::Named).ok_or_else(|| {
+        let all: Vec<&str> = std::iter::once(AUTODIFF).chain(known).collect();
+        format!("no such pass{} there are {}", sentence(&names::hint(name, all.iter().copied())), all.join(", "))
+    })
+}
+
+pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    let request = Request {
+        model: options.model.name.to_owned(),
+        mode: options.mode,
+        batch_size: options.batch_size,
+        compile: CompileOptions { fuse: !options.no_fuse, ..CompileOptions::default() },
+        cpu: common.cpu(),
+        memory_bytes: available_memory().unwrap_or(u64::MAX),
+    };
+    match options.after {
+        Some(Pass::Autodiff) => print(&graph_after(&request, None)?),
+        Some(Pass::Named(pass)) => print(&graph_after(&request, Some(pass))?),
+        None if options.json => print_json(&explain(&request)?),
+        None => print(&text(&explain(&request)?)),
+    }
+}
+
+fn text(explanation: &Explanation) -> String {
+    let mut kernels = Table::new(1, &["kernel", "calls", "GFLOP", "MB"]);
+    let row = |name: &str, calls: usize, flops: u64, bytes: u64| {
+        [name.to_owned(), calls.to_string(), format!("{:.3}", flops as f64 / 1e9), format!("{:.1}", bytes as f64 / 1e6)]
+    };
+    let mut uses: Vec<_> = explanation.kernels.iter().collect();
+    uses.sort_by_key(|(name, kernel)| (std::cmp::Reverse(kernel.flops), **name));
+    for (name, kernel) in &uses {
+        kernels.row(row(name, kernel.calls, kernel.flops, kernel.bytes));
+    }
+    let calls = uses.iter().map(|(_, kernel)| kernel.calls).sum();
+    kernels.row(row("all", calls, explanation.flops, explanation.bytes));
+
+    let mut memory = Table::new(1, &["at the fullest moment", "MB"]);
+    for resident in &explanation.peak {
+        memory.row([resident.name.clone(), format!("{:.1}", resident.bytes as f64 / 1e6)]);
+    }
+    let Explanation { model, mode, batch_size, .. } = explanation;
+    let fused = if explanation.fused { "fused" } else { "op by op" };
+    let largest = match explanation.largest_batch {
+        Some(batch) => format!("{batch} pictures"),
+        None => "none, not even one picture".to_owned(),
+    };
+    format!(
+        "{model}, {} of {batch_size} pictures, {fused}: {} parameters\n\n{kernels}\n\
+         memory  {} (parameters and state {})\n\n{memory}\n\
+         largest batch in the {} that are free  {largest}\n",
+        mode.name(),
+        explanation.parameters,
+        show::bytes(explanation.peak_bytes as u64),
+        show::bytes(explanation.persistent_bytes as u64),
+        show::bytes(explanation.memory_bytes),
+    )
+}

@@ -1,0 +1,37 @@
+//! One file for each command: its options, and what it calls and prints.
+
+pub mod bench;
+pub mod data;
+pub mod doctor;
+pub mod eval;
+pub mod explain;
+pub mod infer;
+pub mod models;
+pub mod quickstart;
+pub mod report;
+pub mod train;
+pub mod weights;
+
+use crate::args::{Cli, Command};
+
+pub fn run(cli: &Cli) -> anyhow::Result<()> {
+    let common = &cli.common;
+    match &cli.command {
+        Command::Quickstart(options) => quickstart::run(options, common),
+        Command::Doctor(options) => doctor::run(options, common),
+        Command::Models(options) => models::run(options),
+        Command::Explain(options) => explain::run(options, common),
+        Command::Train(options) => train::run(options, common),
+        Command::Eval(options) => eval::run(options, common),
+        Command::Infer(options) => infer::run(options, common),
+        Command::Bench(options) => bench::run(options, common),
+        Command::Report(options) => report::run(options),
+        Command::Data(options) => data::run(options, common),
+        Command::Weights(options) => weights::run(options),
+    }
+}
+
+/// The command line as typed.
+fn command_line() -> Vec<String> {
+    std::env::args().collect()
+}

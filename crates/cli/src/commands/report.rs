@@ -1,0 +1,48 @@
+use crate::output::print;
+use anyhow::Context;
+use bessemer_bench::report::read;
+use clap::Args;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer report runs/NAME --html report.html
+  bessemer report runs/NAME results.jsonl --markdown report.md
+  bessemer report runs                                  Markdown on standard output";
+
+/// Make a report of runs and measurements: environment, curves, accuracy, throughput, sample pictures
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// Run folders, folders of runs, or files of measurements (bench --json)
+    #[arg(required = true, value_name = "DIR")]
+    pub inputs: Vec<PathBuf>,
+    /// Write one HTML file that needs nothing beside it
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub html: Option<PathBuf>,
+    /// Write Markdown
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub markdown: Option<PathBuf>,
+}
+
+const TITLE: &str = "Bessemer report";
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let report = read(&options.inputs)?;
+    if let Some(path) = &options.html {
+        write(path, &report.to_html(TITLE)?)?;
+    }
+    if let Some(path) = &options.markdown {
+        write(path, &report.to_markdown(TITLE, path.parent().unwrap_or(Path::new("")))?)?;
+    }
+    if options.html.is_none() && options.markdown.is_none() {
+        print(&report.to_markdown(TITLE, Path::new(""))?)?;
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+    print(&format!("{}\n", path.display()))
+}

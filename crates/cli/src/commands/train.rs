@@ -1,0 +1,142 @@
+use super::command_line;
+use crate::args::{Common, at_least_one, model};
+use crate::failure::Usage;
+use crate::output::print;
+use bessemer_bench::{samples, show};
+use bessemer_models::{Architecture, ModelSpec};
+use bessemer_train::recipe::{Override, RecipeError};
+use bessemer_train::{ComputeOptions, Recipe, RunDir, RunFolder, StopSignal, TrainOptions, TrainReport, train};
+use clap::Args;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer train resnet20-cifar --data shapes
+  bessemer train resnet50 --data imagenet/ --recipe resnet50-90e --set train.batch_size=64
+  bessemer train --resume runs/resnet50-20260101-120000
+  bessemer train --recipe runs/NAME/recipe.toml         the same run again";
+
+/// Train a model
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// A model of the zoo; may be left out where the recipe names it
+    #[arg(value_parser = model)]
+    pub model: Option<&'static ModelSpec>,
+
+    /// A folder with train/CLASS/ and val/CLASS/, `shapes` (drawn by the program) or `synthetic` (noise, for speed)
+    #[arg(long, value_name = "DIR|shapes|synthetic", help_heading = "What to train")]
+    pub data: Option<String>,
+    /// A recipe by name or file [default: one that suits the model]
+    #[arg(long, value_name = "NAME|FILE", help_heading = "What to train")]
+    pub recipe: Option<String>,
+    /// Length in passes over the data [default: the recipe's]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one,
+          conflicts_with = "steps", help_heading = "What to train")]
+    pub epochs: Option<usize>,
+    /// Length in steps instead
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "What to train")]
+    pub steps: Option<usize>,
+    /// Another value for a field of the recipe, e.g. schedule.base_lr=0.1; as often as needed
+    #[arg(long = "set", value_name = "FIELD=VALUE", help_heading = "What to train")]
+    pub set: Vec<Override>,
+    /// Weights to start from: a .safetensors file, a checkpoint or a run [default: random]
+    #[arg(long, value_name = "FILE|DIR", conflicts_with = "resume", help_heading = "What to train")]
+    pub weights: Option<PathBuf>,
+
+    /// Folder of the run, which must be new or empty [default: runs/MODEL-DATE-TIME]
+    #[arg(long, value_name = "DIR", conflicts_with = "resume", help_heading = "Output")]
+    pub out: Option<PathBuf>,
+    /// Continue the run in this folder from its latest checkpoint
+    #[arg(long, value_name = "DIR", conflicts_with = "recipe", help_heading = "Output")]
+    pub resume: Option<PathBuf>,
+}
+
+/// Pictures of the evaluation set that a run keeps with what it takes them for.
+const SAMPLES: usize = 40;
+
+pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    let recipe = recipe(options, common)?;
+    common.tell(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
+    let request = TrainOptions {
+        compute: common.compute(),
+        weights: options.weights.clone(),
+        progress: common.progress(),
+        stop: StopSignal::from_system()?,
+        command: command_line(),
+        ..TrainOptions::new(recipe, folder(options))
+    };
+    let report = train(&request)?;
+    keep_samples(&report, &request.compute, common);
+    print(&summary(&report))
+}
+
+fn folder(options: &Options) -> RunFolder {
+    match (&options.resume, &options.out) {
+        (Some(run), _) => RunFolder::Resume(run.clone()),
+        (None, Some(out)) => RunFolder::New(out.clone()),
+        (None, None) => RunFolder::NewIn("runs".into()),
+    }
+}
+
+/// The recipe that is asked for, with the options of the command line over it.
+fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
+    let mut overrides = Vec::new();
+    overrides.extend(options.model.map(|model| Override::new("model.name", model.name)));
+    overrides.extend(options.data.as_ref().map(|data| Override::new("data.source", data.as_str())));
+    overrides.extend(options.epochs.map(|epochs| Override::new("train.epochs", epochs as i64)));
+    overrides.extend(options.steps.map(|steps| Override::new("train.steps", steps as i64)));
+    overrides.extend(common.seed.map(|seed| Override::new("train.seed", i64::from(seed))));
+    overrides.extend(common.precision.map(|precision| Override::new("precision.compute", precision.name())));
+    overrides.extend(options.set.iter().cloned());
+    let base = match &options.resume {
+        Some(run) => return Ok(RunDir::open(run)?.recipe()?.with_overrides(&overrides)?),
+        None => base_recipe(options)?,
+    };
+    let recipe = Recipe::load(&base, &overrides)?;
+    model(&recipe.model.name).map_err(|problem| RecipeError::Field {
+        origin: base,
+        path: "model.name".to_owned(),
+        problem: format!("`{}`: {problem}", recipe.model.name),
+    })?;
+    Ok(recipe)
+}
+
+/// Name or file of the recipe to begin with.
+fn base_recipe(options: &Options) -> Result<String, Usage> {
+    match (&options.recipe, options.model) {
+        (Some(recipe), _) => Ok(recipe.clone()),
+        (None, Some(model)) => Ok(default_recipe(model, options.data.as_deref()).to_owned()),
+        (None, None) => Err(Usage("no model: give MODEL, --recipe NAME|FILE or --resume DIR".to_owned())),
+    }
+}
+
+fn default_recipe(model: &ModelSpec, data: Option<&str>) -> &'static str {
+    match model.architecture {
+        Architecture::ResNetCifar { .. } if data == Some("shapes") => "shapes-quick",
+        Architecture::ResNetCifar { .. } => "cifar",
+        Architecture::ResNet { .. } => "resnet50-90e",
+    }
+}
+
+/// The run is whole without them, so that their failure is told and no more.
+fn keep_samples(report: &TrainReport, compute: &ComputeOptions, common: &Common) {
+    let kept = RunDir::open(&report.run).map_err(Into::into).and_then(|run| samples::write(&run, SAMPLES, compute));
+    if let Err(error) = kept {
+        common.tell(&format!("warning: no sample pictures: {error}"));
+    }
+}
+
+fn summary(report: &TrainReport) -> String {
+    let mut text = format!("run         {}\nsteps       {}\n", report.run.display(), report.steps);
+    text += &format!("throughput  {} images/s\n", show::significant(report.throughput, 3));
+    for (name, value) in &report.metrics {
+        let value = if name.starts_with("top") { show::percent(*value) } else { format!("{value:.4}") };
+        text += &format!("{name:<10}  {value}\n");
+    }
+    if report.skipped > 0 {
+        text += &format!("left out    {} bad samples, listed in events.jsonl\n", report.skipped);
+    }
+    text
+}

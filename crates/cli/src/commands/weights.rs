@@ -1,0 +1,52 @@
+use crate::args::model;
+use crate::output::print;
+use bessemer_models::ModelSpec;
+use bessemer_train::{ConvertOptions, Names, convert_weights};
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer weights convert resnet50-dle.safetensors resnet50.safetensors --from dle
+  bessemer weights convert runs/NAME resnet50.safetensors";
+
+/// Work with files of weights
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Convert(Convert),
+}
+
+/// Write weights under this program's names, after checking that they fit a model
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Convert {
+    /// A .safetensors file, a checkpoint folder or a run folder
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// The .safetensors file to write, which must not exist
+    #[arg(value_name = "OUT")]
+    pub output: PathBuf,
+    /// Whose names the input has: torchvision, timm or dle (NVIDIA DeepLearningExamples) [default: any of them]
+    #[arg(long, value_name = "SUITE", help_heading = "Names")]
+    pub from: Option<Names>,
+    /// Whose names the output has: bessemer (as torchvision's) or dle
+    #[arg(long, value_name = "SUITE", default_value = "bessemer", help_heading = "Names")]
+    pub to: Names,
+    /// The model of the weights [default: the one that they fit]
+    #[arg(long, value_parser = model, help_heading = "Names")]
+    pub model: Option<&'static ModelSpec>,
+}
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let Command::Convert(convert) = &options.command;
+    let settings = ConvertOptions { from: convert.from, to: convert.to, model: convert.model.map(|spec| spec.name) };
+    let converted = convert_weights(&convert.input, &convert.output, &settings)?;
+    print(&format!("{}: {}, {} tensors\n", convert.output.display(), converted.model, converted.tensors))
+}

@@ -1,0 +1,130 @@
+//! From errors to one line and an exit code.
+
+use bessemer_bench::measure::MeasureError;
+use bessemer_bench::quickstart::QuickstartError;
+use bessemer_bench::report::ReportError;
+use bessemer_data::DataError;
+use bessemer_models::ModelError;
+use bessemer_train::TrainError;
+use bessemer_train::recipe::RecipeError;
+use bessemer_train::rundir::RunDirError;
+use std::fmt;
+
+/// Exit code for a command line, recipe or data that is wrong.
+pub const USAGE: u8 = 2;
+const FAILED: u8 = 1;
+
+/// Something that the person who typed the command can put right.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// 1, 2 or 130, by the kind of error.
+pub fn exit_code(error: &anyhow::Error) -> u8 {
+    error.chain().find_map(code_of).unwrap_or(FAILED)
+}
+
+fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
+    if let Some(error) = error.downcast_ref::<TrainError>() {
+        return Some(error.kind().exit_code());
+    }
+    if let Some(QuickstartError::Train(error)) = error.downcast_ref() {
+        return Some(error.kind().exit_code());
+    }
+    let is_usage = error.is::<Usage>()
+        || error.is::<RecipeError>()
+        || error.is::<ModelError>()
+        || error.is::<DataError>()
+        || matches!(error.downcast_ref(), Some(MeasureError::Model(_) | MeasureError::Zero { .. }))
+        || matches!(error.downcast_ref(), Some(RunDirError::NotARun { .. } | RunDirError::Taken { .. }))
+        || matches!(
+            error.downcast_ref(),
+            Some(ReportError::Missing { .. } | ReportError::Empty { .. } | ReportError::Events(_))
+        );
+    is_usage.then_some(USAGE)
+}
+
+/// The error with its causes, each told once.
+pub fn one_line(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain() {
+        let cause = joined(&cause.to_string());
+        if told.is_empty() {
+            told = cause;
+        } else if !told.contains(&cause) {
+            told = format!("{told}: {cause}");
+        }
+    }
+    told
+}
+
+/// What the command-line parser says, without its advertisement of usage.
+pub fn command_line(rendered: &str) -> String {
+    let said = rendered.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    format!("{}; see --help", joined(&said.collect::<Vec<_>>().join("\n")))
+}
+
+/// Lines in one, without the source excerpts that TOML errors draw.
+fn joined(text: &str) -> String {
+    let mut line = String::new();
+    for part in text.lines().map(str::trim).filter(|part| !part.is_empty() && !is_excerpt(part)) {
+        let separator = match line.chars().last() {
+            None => "",
+            Some(':' | ',' | ';') => " ",
+            Some(_) => "; ",
+        };
+        line.push_str(separator);
+        line.push_str(part);
+    }
+    line
+}
+
+/// `12 | text` or `| ^^^`
+fn is_excerpt(line: &str) -> bool {
+    line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start().starts_with('|')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn causes_are_told_once() {
+        let inner = std::io::Error::other("disk on fire");
+        let error = anyhow::Error::new(inner).context("a: disk on fire").context("cannot save");
+        assert_eq!(one_line(&error), "cannot save: a: disk on fire");
+        let lists = anyhow::anyhow!("does not fit:\n  missing: a, b\n  unknown: c\n");
+        assert_eq!(one_line(&lists), "does not fit: missing: a, b; unknown: c");
+    }
+
+    #[test]
+    fn excerpts_of_files_are_left_out() {
+        let text = "TOML parse error at line 1, column 5\n  |\n1 | a = \n  |     ^\nstring values must be quoted";
+        assert_eq!(joined(text), "TOML parse error at line 1, column 5; string values must be quoted");
+    }
+
+    #[test]
+    fn the_parser_is_kept_short() {
+        let rendered =
+            "error: the following required arguments were not provided:\n  <MODEL>\n\nUsage: x <MODEL>\n\nFor more";
+        let expected = "error: the following required arguments were not provided: <MODEL>; see --help";
+        assert_eq!(command_line(rendered), expected);
+    }
+
+    #[test]
+    fn codes_survive_context() {
+        let wrong: anyhow::Result<()> = Err(Usage("no".into()).into());
+        assert_eq!(exit_code(&wrong.context("while reading").unwrap_err()), 2);
+        assert_eq!(exit_code(&anyhow::anyhow!("no memory")), 1);
+        let stopped = TrainError::Interrupted { step: 3, checkpoint: None };
+        assert_eq!(exit_code(&stopped.into()), 130);
+    }
+}

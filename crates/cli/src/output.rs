@@ -1,0 +1,69 @@
+//! Results, on standard output.
+
+use std::io::{self, ErrorKind, Write};
+
+/// Prints a text as it is. A reader who has gone (`| head`) ends the program in silence.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        result => Ok(result?),
+    }
+}
+
+/// Prints a value as JSON over several lines.
+pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Rows of text in columns, the first `left` of them flush left, the others flush right.
+pub struct Table {
+    left: usize,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new(left: usize, header: &[&str]) -> Self {
+        let mut table = Self { left, rows: Vec::new() };
+        if !header.is_empty() {
+            table.rows.push(header.iter().map(|cell| (*cell).to_owned()).collect());
+        }
+        table
+    }
+
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                let gap = if column > 0 { "  " } else { "" };
+                line +=
+                    &if column < self.left { format!("{gap}{cell:<width$}") } else { format!("{gap}{cell:>width$}") };
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(1, &["name", "n"]);
+        table.row(["a".to_owned(), "100".to_owned()]);
+        assert_eq!(table.to_string(), "name    n\na     100\n");
+    }
+}

@@ -1,0 +1,118 @@
+//! Bad data and bad weights are told by file, and good ones go through.
+
+mod common;
+
+use common::{bessemer, resnet20, write_weights};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+const TRAIN: &str = "train resnet20-cifar --quiet --steps 2 --set train.batch_size=4 --set eval.batch_size=10 --data";
+
+/// A small class folder, and a file of it.
+fn drawn(folder: &Path) -> std::path::PathBuf {
+    bessemer(folder, "data shapes --out shapes --train 20 --val 10 --size 32").ok();
+    folder.join("shapes/train/circle/000000.jpg")
+}
+
+fn truncate(file: &Path) {
+    let bytes = fs::read(file).unwrap();
+    fs::write(file, &bytes[..bytes.len() / 2]).unwrap();
+}
+
+#[test]
+fn folders_that_are_no_data_set() {
+    let folder = TempDir::new().unwrap();
+    let run = |data: &str| bessemer(folder.path(), &format!("{TRAIN} {data}"));
+    run("nowhere").fails(2, &["nowhere: no such folder", "train/CLASS/"]);
+    drawn(folder.path());
+    fs::create_dir(folder.path().join("shapes/train/empty")).unwrap();
+    run("shapes/").fails(2, &["train/empty"]);
+    assert!(!folder.path().join("runs").exists(), "nothing is begun");
+}
+
+#[test]
+fn damaged_pictures_are_named() {
+    let folder = TempDir::new().unwrap();
+    let file = drawn(folder.path());
+    truncate(&file);
+    let name = "shapes/train/circle/000000.jpg";
+    let all = "--steps 5 --set schedule.warmup_epochs=0";
+    let train = format!("{} shapes/ {all}", TRAIN.replace("--steps 2", ""));
+    bessemer(folder.path(), &train).fails(2, &[name, "truncated"]);
+    let verify = bessemer(folder.path(), "data verify class-folder shapes").fails(2, &["1 files cannot be read"]);
+    assert!(verify.out.contains(name) && verify.out.contains("truncated"), "{}", verify.out);
+    let skip = bessemer(folder.path(), &format!("{train} --set loader.on_bad_sample=skip")).ok();
+    assert!(skip.out.contains("1 bad samples"), "{}", skip.out);
+}
+
+#[test]
+fn data_can_be_drawn_checked_and_seen() {
+    let folder = TempDir::new().unwrap();
+    drawn(folder.path());
+    let verify = bessemer(folder.path(), "data verify class-folder shapes").ok().out;
+    assert!(verify.contains("train       10        20        0"), "{verify}");
+    bessemer(folder.path(), "data sample class-folder shapes --count 6 --size 32").ok();
+    assert!(fs::read(folder.path().join("sample.png")).unwrap().starts_with(b"\x89PNG"));
+    bessemer(folder.path(), "data shapes --out coco --format coco --train 2 --val 2 --size 64").ok();
+    assert!(folder.path().join("coco/annotations/instances_train2017.json").is_file());
+    bessemer(folder.path(), "data shapes --out coco").fails(2, &["coco", "not empty"]);
+}
+
+#[test]
+fn weights_that_do_not_fit() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let picture = drawn(folder.path());
+    let infer =
+        || bessemer(folder.path(), &format!("infer resnet20-cifar --weights w.safetensors {}", picture.display()));
+    infer().fails(2, &["w.safetensors"]);
+
+    let whole = resnet20();
+    write_weights(&path, &whole, 0.5);
+    assert!(infer().ok().out.contains("000000.jpg\n"));
+
+    write_weights(&path, &whole[1..], 0.5);
+    infer().fails(2, &["w.safetensors", "missing: conv1.weight"]);
+    let mut extra = whole.clone();
+    extra.push(("head.bias".to_owned(), vec![3]));
+    write_weights(&path, &extra, 0.5);
+    infer().fails(2, &["unknown: head.bias"]);
+    let mut misshapen = whole.clone();
+    misshapen[0].1 = vec![16, 3, 5, 5];
+    write_weights(&path, &misshapen, 0.5);
+    infer().fails(2, &["`conv1.weight` is [16, 3, 5, 5] in the file and [16, 3, 3, 3] in the model"]);
+    write_weights(&path, &whole, f32::NAN);
+    infer().fails(2, &["tensor", "not finite"]);
+
+    fs::write(&path, u64::MAX.to_le_bytes()).unwrap();
+    infer().fails(2, &["w.safetensors", "header"]);
+    let header = br#"{"conv1.weight":{"dtype":"F32","shape":[9999999999,9999999999],"data_offsets":[0,4]}}"#;
+    let mut hostile = (header.len() as u64).to_le_bytes().to_vec();
+    hostile.extend(header);
+    hostile.extend([0; 4]);
+    fs::write(&path, hostile).unwrap();
+    infer().fails(2, &["w.safetensors", "conv1.weight"]);
+    fs::write(&path, "not tensors at all, but text of some length").unwrap();
+    infer().fails(2, &["w.safetensors"]);
+}
+
+#[test]
+fn weights_are_converted() {
+    let folder = TempDir::new().unwrap();
+    let renumber = |name: &str| match name.strip_prefix("layer") {
+        Some(rest) => {
+            let (stage, rest) = rest.split_once('.').unwrap();
+            format!("module.layers.{}.{rest}", stage.parse::<usize>().unwrap() - 1)
+        }
+        None => format!("module.{name}"),
+    };
+    let theirs: Vec<_> = resnet20().into_iter().map(|(name, shape)| (renumber(&name), shape)).collect();
+    write_weights(&folder.path().join("dle.safetensors"), &theirs, 0.25);
+    let run = |arguments: &str| bessemer(folder.path(), &format!("weights convert {arguments}"));
+    let said = run("dle.safetensors ours.safetensors --from dle").ok().out;
+    assert!(said.starts_with("ours.safetensors: resnet20-cifar, "), "{said}");
+    run("dle.safetensors other.safetensors --from torchvision").fails(2, &["layers.", "torchvision"]);
+    run("dle.safetensors ours.safetensors").fails(2, &["ours.safetensors", "exists"]);
+    run("dle.safetensors x.safetensors --from keras").fails(2, &["keras", "torchvision"]);
+}

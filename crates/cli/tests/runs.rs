@@ -1,0 +1,90 @@
+//! Training, measuring and reporting from the command line.
+
+mod common;
+
+use common::bessemer;
+use serde_json::Value;
+use std::fs;
+use tempfile::TempDir;
+
+const TRAIN: &str = "train resnet20-cifar --data shapes --quiet --set train.batch_size=8 --set eval.batch_size=20 \
+                     --set data.eval_samples=20 --set data.train_samples=40 --set schedule.warmup_epochs=0";
+
+#[test]
+fn a_run_is_trained_used_resumed_and_reported() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    let said = run(&format!("{TRAIN} --epochs 1 --out run")).ok().out;
+    assert!(said.contains("steps       5") && said.contains("top1"), "{said}");
+    assert!(folder.path().join("run/predictions/samples.json").is_file());
+    run(&format!("{TRAIN} --epochs 1 --out run")).fails(2, &["run: holds a run already"]);
+
+    let again = run("train --recipe run/recipe.toml --out again --quiet --log-format json").ok();
+    assert!(again.out.contains("steps       5"), "{}", again.out);
+    let weights =
+        |name: &str| fs::read(folder.path().join(name).join("checkpoints/step-000005/model.safetensors")).unwrap();
+    assert!(weights("run") == weights("again"), "the resolved recipe gives the same weights");
+    run("train --resume run --quiet --set optimizer.momentum=0.5").fails(2, &["optimizer.momentum"]);
+
+    run("data shapes --out shapes --train 10 --val 10 --size 32 --png").ok();
+    let eval = run("eval resnet20-cifar --weights run --data shapes --json").ok().out;
+    assert_eq!(serde_json::from_str::<Value>(&eval).unwrap()["total"], 10);
+    let infer = run("infer resnet20-cifar --weights run --top 2 --json shapes/val/star/000003.png").ok().out;
+    let infer: Value = serde_json::from_str(&infer).unwrap();
+    assert_eq!(infer[0]["classes"].as_array().unwrap().len(), 2);
+    run("eval resnet32-cifar --weights run --data shapes").fails(2, &["resnet20-cifar"]);
+
+    run("report run --html report.html --markdown report.md").ok();
+    let html = fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(html.contains("data:image/png;base64,") && html.contains("<svg"));
+    assert!(fs::read_to_string(folder.path().join("report.md")).unwrap().contains("(run/predictions/sample-000.png)"));
+    run("report nowhere").fails(2, &["nowhere: no such file or folder"]);
+}
+
+#[test]
+fn measurements_have_every_field() {
+    let folder = TempDir::new().unwrap();
+    let options = "--warmup 1 --steps 2 --repeat 2 --quiet";
+    let out =
+        bessemer(folder.path(), &format!("bench train resnet20-cifar --batch-size 1,2 {options} --json -")).ok().out;
+    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{out}");
+    let fields = "v kind time elapsed rank step framework framework_version model mode precision device device_name \
+                  devices nodes threads batch_size data options warmup steps repeat throughput unit step_ms \
+                  published_style runs spread peak_memory_bytes flops_per_sample fraction_of_peak loss_first loss_last";
+    for line in &lines {
+        let names: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut expected: Vec<&str> = fields.split_whitespace().collect();
+        let mut found = names.clone();
+        (expected.sort_unstable(), found.sort_unstable());
+        assert_eq!(found, expected);
+        assert_eq!((line["kind"].as_str(), line["v"].as_u64()), (Some("bench"), Some(1)));
+        assert!(line["throughput"].as_f64().unwrap() > 0.0 && line["loss_last"].as_f64().unwrap() > 0.0, "{line}");
+        assert_eq!(line["runs"].as_array().unwrap().len(), 2);
+        assert!(line["peak_memory_bytes"].as_u64().is_none_or(|bytes| bytes > 1 << 20), "{line}");
+    }
+
+    let bench = format!("bench infer resnet20-cifar --batch-size 2 {options} --no-fuse --profile --json results.jsonl");
+    let table = bessemer(folder.path(), &bench).ok().out;
+    assert!(table.contains("GFLOP/s fp32") && table.contains("images/s") && table.contains("kernel"), "{table}");
+    let report = bessemer(folder.path(), "report results.jsonl").ok().out;
+    assert!(report.contains("resnet20-cifar, inference"), "{report}");
+}
+
+#[test]
+fn a_batch_that_does_not_fit_is_a_row() {
+    let folder = TempDir::new().unwrap();
+    let bench = "bench train resnet20-cifar --batch-size 4194304 --warmup 0 --steps 1 --repeat 1 --quiet";
+    let table = bessemer(folder.path(), bench).ok().out;
+    assert!(table.lines().last().unwrap().contains("out of memory"), "{table}");
+}
+
+#[test]
+fn folders_that_cannot_be_written() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("file"), "").unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    run(&format!("{TRAIN} --steps 1 --out file/run")).fails(1, &["file/run"]);
+    run("bench infer resnet20-cifar --json file/results.jsonl").fails(1, &["file/results.jsonl"]);
+    run("quickstart --out file/runs --quiet").fails(1, &["file/runs"]);
+}

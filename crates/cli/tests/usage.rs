@@ -1,0 +1,122 @@
+//! What is wrong with a command line is told in one line, with exit code 2.
+
+mod common;
+
+use common::bessemer;
+use std::time::Instant;
+use tempfile::TempDir;
+
+#[test]
+fn every_command_has_help_with_examples() {
+    let folder = TempDir::new().unwrap();
+    let commands = [
+        "",
+        "quickstart",
+        "doctor",
+        "models",
+        "explain",
+        "train",
+        "eval",
+        "infer",
+        "bench",
+        "report",
+        "data",
+        "data verify",
+        "data sample",
+        "data shapes",
+        "weights",
+        "weights convert",
+    ];
+    for command in commands {
+        let help = bessemer(folder.path(), &format!("{command} --help")).ok().out;
+        let examples: Vec<&str> = help
+            .lines()
+            .skip_while(|line| *line != "EXAMPLES:")
+            .filter(|line| line.starts_with("  bessemer "))
+            .collect();
+        assert!((2..=4).contains(&examples.len()), "{command}: {help}");
+        let purpose = help.lines().next().unwrap();
+        assert!(purpose.len() > 15 && !purpose.starts_with("Usage"), "{command}: {purpose}");
+        assert!(help.contains("--device <DEVICE>"), "{command}");
+    }
+}
+
+#[test]
+fn mistyped_names_come_with_what_was_meant() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    run("explain resnet5").fails(2, &["'resnet5'", "did you mean `resnet50`?", "resnet18, resnet34"]);
+    run("explain resnet50 --after fus").fails(2, &["did you mean `fuse`?", "autodiff, simplify, fuse, schedule"]);
+    run("train resnet50 --data shapes --recipe resnet50-90").fails(2, &["did you mean `resnet50-90e`?", "cifar"]);
+    run("trian").fails(2, &["'trian'", "'train'"]);
+    run("bench both resnet50").fails(2, &["`both` is no mode", "train and infer"]);
+    run("train").fails(2, &["no model", "--recipe"]);
+    run("infer resnet50 --weights x").fails(2, &["<INPUT>"]);
+}
+
+#[test]
+fn what_does_not_exist_yet_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    run("train resnet50 --data shapes --device cuda").fails(2, &["'cuda'", "no GPU backend", "allowed: cpu"]);
+    run("doctor --device cuda:1").fails(2, &["'cuda:1'", "allowed: cpu"]);
+    run("bench train resnet50 --precision bf16").fails(2, &["'bf16'", "allowed: fp32"]);
+    run("doctor --isa sse9").fails(2, &["sse9", "portable"]);
+    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is written");
+}
+
+#[test]
+fn numbers_have_ranges() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    run("bench train resnet50 --batch-size -4").fails(2, &["'-4'", "--batch-size", "1 to"]);
+    run("explain resnet50 --batch-size 0").fails(2, &["'0'", "1 to"]);
+    run("bench infer resnet20-cifar --threads 0").fails(2, &["--threads", "1 to 1024"]);
+    run("train resnet20-cifar --data shapes --epochs -1").fails(2, &["--epochs", "1 to"]);
+}
+
+#[test]
+fn recipes_are_checked_by_field() {
+    let folder = TempDir::new().unwrap();
+    let run = |set: &str| bessemer(folder.path(), &format!("train resnet20-cifar --data shapes --quiet {set}"));
+    run("--set train.batchsize=8").fails(2, &["batchsize", "did you mean `batch_size`?"]);
+    run("--set train.batch_size=-8").fails(2, &["train.batch_size", "-8"]);
+    run("--set schedule.base_lr=fast").fails(2, &["schedule.base_lr", "fast"]);
+    run("--set momentum").fails(2, &["momentum", "section.field=value"]);
+    run("--set precision.compute=bf16").fails(2, &["precision.compute", "fp32"]);
+    run("--set model.name=resnet2").fails(2, &["model.name", "did you mean `resnet20-cifar`?"]);
+    std::fs::write(folder.path().join("broken.toml"), "name = \n").unwrap();
+    bessemer(folder.path(), "train resnet20-cifar --data shapes --recipe broken.toml")
+        .fails(2, &["broken.toml", "line 1"]);
+}
+
+#[test]
+fn explaining_is_quick() {
+    let folder = TempDir::new().unwrap();
+    let started = Instant::now();
+    let text = bessemer(folder.path(), "explain resnet50 --batch-size 32").ok().out;
+    let seconds = started.elapsed().as_secs_f64();
+    assert!(seconds < 2.0, "{seconds} s");
+    for part in ["25557032 parameters", "conv2d", "largest batch", "at the fullest moment"] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    let json = bessemer(folder.path(), "explain resnet20-cifar --mode infer --json").ok().out;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(json["kernels"].as_object().unwrap().len() > 2 && json["largest_batch"].as_u64().unwrap() > 8);
+    let graph = bessemer(folder.path(), "explain resnet20-cifar --mode infer --after autodiff").ok().out;
+    assert!(graph.contains("conv2d") && graph.contains("output logits"), "{graph}");
+    assert_ne!(graph, bessemer(folder.path(), "explain resnet20-cifar --mode infer --after fuse").ok().out);
+}
+
+#[test]
+fn the_zoo_and_the_machine() {
+    let folder = TempDir::new().unwrap();
+    let list = bessemer(folder.path(), "models").ok().out;
+    assert!(list.lines().any(|line| line.starts_with("resnet50") && line.contains("25.6 M")), "{list}");
+    let one = bessemer(folder.path(), "models resnet50").ok().out;
+    assert!(one.contains("resnet50-90e") && one.contains("25557032 in 161 tensors"), "{one}");
+    let doctor = bessemer(folder.path(), "doctor").ok().out;
+    assert!(doctor.contains("GFLOP/s, measured") && doctor.contains("no GPU backend in this version"), "{doctor}");
+    let json: serde_json::Value = serde_json::from_str(&bessemer(folder.path(), "doctor --json").ok().out).unwrap();
+    assert!(json["limits"]["fp32_gflops"].as_f64().unwrap() > 0.1, "{json}");
+}
