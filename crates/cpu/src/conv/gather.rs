@@ -18,6 +18,14 @@ pub(crate) struct Axis {
     pub tap: usize,
 }
 
+impl Axis {
+    /// Whether all taps lie inside the image when the first one is at `start`.
+    #[inline(always)]
+    fn holds_all_taps(&self, start: isize) -> bool {
+        start >= 0 && (start + (self.taps.saturating_sub(1) * self.tap) as isize) < self.size as isize
+    }
+}
+
 /// The implicit matrix over images `[N, y.size, x.size, channels]`: rows `[N, y.grid, x.grid]`, elements
 /// `[y.taps, x.taps, channels]`, zero outside the image.
 #[derive(Clone, Copy)]
@@ -45,15 +53,28 @@ impl Gather {
     }
 }
 
+impl Gather {
+    /// The elements inside the image of a run of `taps` pixels from `(y, x)` on.
+    #[inline(always)]
+    fn inside(&self, y: isize, x: isize, taps: usize) -> Range<usize> {
+        if !(0..self.y.size as isize).contains(&y) {
+            return 0..0;
+        }
+        let first = (-x).clamp(0, taps as isize) as usize;
+        let last = (self.x.size as isize - x).clamp(0, taps as isize) as usize;
+        first * self.channels..last * self.channels
+    }
+}
+
 impl RowSource for Gather {
     #[inline(always)]
     fn locate(&self, index: usize) -> Row {
         let (line, q) = (index / self.x.grid, index % self.x.grid);
         let (image, p) = (line / self.y.grid, line % self.y.grid);
-        let base = image * self.y.size * self.x.size * self.channels;
         let y = (p * self.y.step) as isize + self.y.base;
         let x = (q * self.x.step) as isize + self.x.base;
-        Row { base, y, x, origin: base as isize + (y * self.x.size as isize + x) * self.channels as isize }
+        let line = (image * self.y.size) as isize + y;
+        Row { y, x, origin: (line * self.x.size as isize + x) * self.channels as isize }
     }
 
     fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region {
@@ -72,32 +93,36 @@ impl RowSource for Gather {
     unsafe fn copy<S: Simd>(&self, row: Row, range: Range<usize>, dst: *mut f32) {
         let (run_taps, runs_per_line) = self.runs();
         let run_len = run_taps * self.channels;
-        let mut run = range.start / run_len;
-        let mut done = range.start;
-        while done < range.end {
-            let start = run * run_len;
-            let end = range.end.min(start + run_len);
-            let y = row.y + (run / runs_per_line * self.y.tap) as isize;
-            let x = row.x + (run % runs_per_line * self.x.tap) as isize;
-            let inside = (0..self.y.size as isize).contains(&y);
-            let width = self.x.size as isize;
-            let first = (-x).clamp(0, run_taps as isize) as usize * self.channels;
-            let last = (width - x).clamp(0, run_taps as isize) as usize * self.channels;
-            let copy_start = if inside { (start + first).clamp(done, end) } else { end };
-            let copy_end = if inside { (start + last).clamp(copy_start, end) } else { end };
-            // SAFETY: the copied elements lie inside the image, and `dst` has room for the range.
+        let inside = self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);
+        let first = range.start / run_len;
+        let (mut ky, mut kx) = (first / runs_per_line, first % runs_per_line);
+        let mut run_start = first * run_len;
+        while run_start < range.end {
+            let piece = range.start.max(run_start)..range.end.min(run_start + run_len);
+            // SAFETY: `dst` has room for the range; the source lies inside the image where all taps do, and is only
+            // an offset otherwise.
             unsafe {
-                let dst = dst.add(done - range.start);
-                zero::<S>(dst, copy_start - done);
-                if copy_start < copy_end {
-                    let pixel = row.base as isize + (y * width + x) * self.channels as isize;
-                    let src = self.src.offset(pixel + (copy_start - start) as isize);
-                    S::copy(src, dst.add(copy_start - done), copy_end - copy_start);
+                let dst = dst.add(piece.start - range.start);
+                let tap = (ky * self.y.tap * self.x.size + kx * self.x.tap) * self.channels;
+                let src = self.src.wrapping_offset(row.origin + (tap + piece.start - run_start) as isize);
+                if inside {
+                    S::copy(src, dst, piece.len());
+                } else {
+                    let y = row.y + (ky * self.y.tap) as isize;
+                    let x = row.x + (kx * self.x.tap) as isize;
+                    let valid = self.inside(y, x, run_taps);
+                    let start = (run_start + valid.start).clamp(piece.start, piece.end);
+                    let end = (run_start + valid.end).clamp(start, piece.end);
+                    zero::<S>(dst, start - piece.start);
+                    S::copy(src.wrapping_add(start - piece.start), dst.add(start - piece.start), end - start);
+                    zero::<S>(dst.add(end - piece.start), piece.end - end);
                 }
-                zero::<S>(dst.add(copy_end - done), end - copy_end);
             }
-            done = end;
-            run += 1;
+            run_start += run_len;
+            kx += 1;
+            if kx == runs_per_line {
+                (ky, kx) = (ky + 1, 0);
+            }
         }
     }
 }

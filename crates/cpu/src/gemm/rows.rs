@@ -31,13 +31,11 @@ const MAX_RUN: usize = 4;
 /// Where a row of A comes from.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Row {
-    /// Offset of its image, or of the row itself.
-    pub base: usize,
-    /// Position in the image of the first kernel tap; it may lie outside.
+    /// Offset of its first element; for an image, of the pixel under the first kernel tap, which may lie outside.
+    pub origin: isize,
+    /// Position of that pixel.
     pub y: isize,
     pub x: isize,
-    /// Offset of that position.
-    pub origin: isize,
 }
 
 /// Rows of A, copied piece by piece as they are needed.
@@ -67,13 +65,13 @@ unsafe impl Sync for MatrixRows {}
 impl RowSource for MatrixRows {
     #[inline(always)]
     fn locate(&self, index: usize) -> Row {
-        Row { base: index * self.ld, ..Row::default() }
+        Row { origin: (index * self.ld) as isize, y: 0, x: 0 }
     }
 
     #[inline(always)]
     unsafe fn copy<S: Simd>(&self, row: Row, range: Range<usize>, dst: *mut f32) {
         // SAFETY: the caller's promise, and the matrix has the row.
-        unsafe { S::copy(self.src.add(row.base + range.start), dst, range.len()) }
+        unsafe { S::copy(self.src.offset(row.origin).add(range.start), dst, range.len()) }
     }
 
     fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region {
