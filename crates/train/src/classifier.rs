@@ -39,6 +39,8 @@ pub struct Classifier {
     pub tensors: Vec<NamedTensor<'static>>,
     /// Where the weights come from, for messages.
     pub origin: String,
+    /// How the run that made the weights was set up, where they come from one.
+    pub recipe: Option<Recipe>,
 }
 
 impl Classifier {
@@ -59,21 +61,22 @@ impl Classifier {
                 let allowed = format!("{origin} holds {}", recipe.model.name);
                 Err(TrainError::setting("the model", name, allowed))
             }
-            Some(recipe) => Self::of_recipe(&recipe, read_classes(weights)?, tensors, origin),
+            Some(recipe) => Self::of_run(recipe, read_classes(weights)?, tensors, origin),
             None => Self::published(name, tensors, origin),
         }
     }
 
-    fn of_recipe(
-        recipe: &Recipe,
+    fn of_run(
+        recipe: Recipe,
         classes: Option<Vec<String>>,
         tensors: Vec<NamedTensor<'static>>,
         origin: String,
     ) -> Result<Self, TrainError> {
-        let (architecture, options) = model_options(recipe, recipe.data.eval_image_size)?;
+        let (architecture, options) = model_options(&recipe, recipe.data.eval_image_size)?;
         let (resize, label_offset) = (recipe.data.eval_resize as u32, recipe.data.label_offset as usize);
         let name = recipe.model.name.clone();
-        Ok(Self { name, architecture, options, resize, label_offset, classes, tensors, origin })
+        let recipe = Some(recipe);
+        Ok(Self { name, architecture, options, resize, label_offset, classes, tensors, origin, recipe })
     }
 
     fn published(name: &str, tensors: Vec<NamedTensor<'static>>, origin: String) -> Result<Self, TrainError> {
@@ -87,7 +90,7 @@ impl Classifier {
             Architecture::ResNetCifar { .. } => options.image_size[0] as u32,
         };
         let (name, architecture) = (name.to_owned(), spec.architecture);
-        Ok(Self { name, architecture, options, resize, label_offset: 0, classes: None, tensors, origin })
+        Ok(Self { name, architecture, options, resize, label_offset: 0, classes: None, tensors, origin, recipe: None })
     }
 
     /// How pictures become inputs.

@@ -165,17 +165,17 @@ mod tests {
     fn there_and_back_is_the_same() {
         let folder = TempDir::new().unwrap();
         let path = |name: &str| folder.path().join(name);
-        write_safetensors(&path("a"), &weights("resnet32")).unwrap();
+        write_safetensors(&path("a"), &weights("resnet32-cifar")).unwrap();
         let to = ConvertOptions { to: Names::DeepLearningExamples, ..ConvertOptions::default() };
         let converted = convert_weights(&path("a"), &path("b"), &to).unwrap();
-        assert_eq!(converted.model, "resnet32");
+        assert_eq!(converted.model, "resnet32-cifar");
         let names: Vec<String> = read_safetensors(&path("b")).unwrap().into_iter().map(|t| t.name).collect();
         assert!(names.iter().any(|name| name == "layers.2.4.bn2.running_var"));
         assert!(!names.iter().any(|name| name.starts_with("layer1.")));
 
         let from = ConvertOptions { from: Some(Names::DeepLearningExamples), ..ConvertOptions::default() };
         convert_weights(&path("b"), &path("c"), &from).unwrap();
-        assert_eq!(sorted(read_safetensors(&path("c")).unwrap()), sorted(weights("resnet32")));
+        assert_eq!(sorted(read_safetensors(&path("c")).unwrap()), sorted(weights("resnet32-cifar")));
 
         let wrong = ConvertOptions { from: Some(Names::Torchvision), ..ConvertOptions::default() };
         let error = convert_weights(&path("b"), &path("d"), &wrong).unwrap_err().to_string();
@@ -186,12 +186,12 @@ mod tests {
     #[test]
     fn what_fits_no_model_names_the_closest() {
         let folder = TempDir::new().unwrap();
-        let mut tensors = weights("resnet20");
+        let mut tensors = weights("resnet20-cifar");
         tensors.retain(|tensor| tensor.name != "layer2.1.bn1.bias");
         let (input, output) = (folder.path().join("a"), folder.path().join("b"));
         write_safetensors(&input, &tensors).unwrap();
         let error = convert_weights(&input, &output, &ConvertOptions::default()).unwrap_err().to_string();
-        assert!(error.contains("resnet20") && error.contains("missing: layer2.1.bn1.bias"), "{error}");
+        assert!(error.contains("resnet20-cifar") && error.contains("missing: layer2.1.bn1.bias"), "{error}");
         assert!(!output.exists());
     }
 }

@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::signals::StopSignal;
-use crate::sources::{CIFAR_IMAGES, LoadOptions};
+use crate::sources::{CIFAR_IMAGES, DataSource, LoadOptions};
 use bessemer_data::{Batch, CifarBin, ClassFolder, Dataset, SkippedSample, Split, Transform};
 use bessemer_metrics::{MeanLoss, TopK};
 use std::collections::BTreeMap;
@@ -59,38 +59,49 @@ impl Default for EvaluateOptions {
     }
 }
 
-/// Evaluates model `name` with `weights` on the `val/` of a class folder, or on a folder with `images_u8_nhwc.bin`.
+/// Evaluates model `name` with `weights` on the `val/` of a class folder, or on a folder with `images_u8_nhwc.bin`. For
+/// weights of a run `data` can also be `shapes` or `synthetic`, drawn as the run drew them.
 ///
 /// # Errors
 /// Weights or data that are not there, damaged, or do not fit each other.
 pub fn evaluate(name: &str, weights: &Path, data: &Path, options: &EvaluateOptions) -> Result<EvalReport, TrainError> {
     let mut classifier = Classifier::load(name, weights, options.weights)?;
-    let set = open(&mut classifier, data)?;
+    let set = match DataSource::parse(data) {
+        DataSource::Folder(root) => open_folder(&mut classifier, &root)?,
+        source => drawn_set(&classifier, &source)?,
+    };
     let mut session = classifier.session(options.batch_size, &options.compute)?;
     let offset = classifier.label_offset;
     let report = run(&mut session, set, offset, &options.load, &StopSignal::new(), |_, _| {})?;
     Ok(report.expect("nobody raises the signal"))
 }
 
-/// The evaluation set at `data`, of which pixels are normalised as it says.
-fn open(classifier: &mut Classifier, data: &Path) -> Result<Arc<dyn Dataset>, TrainError> {
-    let set: Arc<dyn Dataset> = if data.join(CIFAR_IMAGES).exists() {
-        let set = CifarBin::open(data)?;
+/// The evaluation set in a folder. One in a single file also says how its pixels are normalised.
+fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<dyn Dataset>, TrainError> {
+    let set: Arc<dyn Dataset> = if root.join(CIFAR_IMAGES).exists() {
+        let set = CifarBin::open(root)?;
         let constants = set.normalization();
         classifier.normalise_by(constants.mean, constants.std);
+        classifier.options.image_size = set.image_size();
         Arc::new(set)
     } else {
-        Arc::new(ClassFolder::open(data, Split::Val, Transform::Eval(classifier.transform()))?)
+        Arc::new(ClassFolder::open(root, Split::Val, Transform::Eval(classifier.transform()))?)
     };
     let (classes, known) = (set.num_classes(), classifier.num_classes());
     if classes != known {
         let allowed = format!("{} has {known} for data", classifier.origin);
         return Err(TrainError::setting("the number of classes of the data set", classes, allowed));
     }
-    if set.image_size() != classifier.options.image_size {
-        classifier.options.image_size = set.image_size();
-    }
     Ok(set)
+}
+
+fn drawn_set(classifier: &Classifier, source: &DataSource) -> Result<Arc<dyn Dataset>, TrainError> {
+    let recipe = classifier.recipe.as_ref().ok_or_else(|| {
+        TrainError::setting("the data", source, "that needs weights of a run, which says how its pictures are drawn")
+    })?;
+    source.evaluation_set(recipe)?.ok_or_else(|| {
+        TrainError::setting("data.eval_samples", "not given", "there are no synthetic samples to evaluate on")
+    })
 }
 
 /// Runs a whole evaluation set; `None` if `stop` was raised on the way. `observe` sees the logits

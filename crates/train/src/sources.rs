@@ -8,7 +8,7 @@ use bessemer_data::{
     SamplerOptions, Split, Synthetic, Transform,
 };
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Where images come from.
@@ -32,11 +32,12 @@ pub(crate) const CIFAR_IMAGES: &str = "images_u8_nhwc.bin";
 
 impl DataSource {
     /// `synthetic`, `shapes`, or else a folder.
-    pub fn parse(text: &str) -> Self {
-        match text {
-            "synthetic" => Self::Synthetic,
-            "shapes" => Self::Shapes,
-            folder => Self::Folder(folder.into()),
+    pub fn parse(source: impl AsRef<Path>) -> Self {
+        let source = source.as_ref();
+        match source.to_str() {
+            Some("synthetic") => Self::Synthetic,
+            Some("shapes") => Self::Shapes,
+            _ => Self::Folder(source.to_owned()),
         }
     }
 

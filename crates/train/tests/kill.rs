@@ -15,8 +15,7 @@ use tempfile::TempDir;
 /// Names the run folder for [`child`].
 const RUN_FOLDER: &str = "BESSEMER_TEST_RUN_FOLDER";
 const KILLS: usize = 20;
-const OVERRIDES: [&str; 4] =
-    ["train.epochs=16", "checkpoint.every_steps=2", "eval.every_epochs=4", "checkpoint.keep=1"];
+const OVERRIDES: [&str; 4] = ["train.epochs=8", "checkpoint.every_steps=2", "eval.every_epochs=4", "checkpoint.keep=1"];
 
 #[test]
 #[ignore = "the process that the test below starts and kills"]

@@ -208,14 +208,20 @@ fn a_trained_run_evaluates_and_classifies_as_it_did() {
 
     let latest = run.join("checkpoints").join(fs::read_to_string(run.join("checkpoints/latest")).unwrap().trim());
     let options = EvaluateOptions { batch_size: 4, ..EvaluateOptions::default() };
-    let evaluated = evaluate("resnet20", &latest, &data, &options).unwrap();
+    let evaluated = evaluate("resnet20-cifar", &latest, &data, &options).unwrap();
     assert_eq!(evaluated.total, 11);
     for (name, value) in evaluated.metrics() {
         assert!((value - report.metrics[&name]).abs() < 1e-5, "{name}: {value} and {}", report.metrics[&name]);
     }
 
+    let drawn = evaluate("resnet20-cifar", &latest, Path::new("shapes"), &options).unwrap();
+    assert_eq!(drawn.total, 12);
+    let file = latest.join("model.safetensors");
+    let error = evaluate("resnet20-cifar", &file, Path::new("shapes"), &options).unwrap_err();
+    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("needs weights of a run"), "{error}");
+
     let pictures: Vec<_> = fs::read_dir(data.join("val/star")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let predictions = infer("resnet20", &run, &pictures, &InferOptions::default()).unwrap();
+    let predictions = infer("resnet20-cifar", &run, &pictures, &InferOptions::default()).unwrap();
     let names = fs::read_to_string(run.join(CLASSES_FILE)).unwrap();
     assert_eq!(predictions.len(), pictures.len());
     for prediction in predictions {
@@ -224,6 +230,6 @@ fn a_trained_run_evaluates_and_classifies_as_it_did() {
         assert!(prediction.classes.is_sorted_by(|a, b| a.probability >= b.probability));
     }
 
-    let error = evaluate("resnet32", &run, &data, &options).unwrap_err();
-    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("holds resnet20"), "{error}");
+    let error = evaluate("resnet32-cifar", &run, &data, &options).unwrap_err();
+    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("holds resnet20-cifar"), "{error}");
 }

@@ -177,8 +177,8 @@ fn open_folder(
         return Ok((run, store, log));
     }
     let run = match &options.folder {
-        RunFolder::New(path) | RunFolder::Resume(path) => RunDir::create(path, recipe)?,
         RunFolder::NewIn(parent) => RunDir::create_named(parent, recipe)?,
+        RunFolder::New(path) | RunFolder::Resume(path) => RunDir::create(path, recipe)?,
     };
     let store = run.checkpoints(recipe.checkpoint.keep as usize)?;
     let log = RunLog::create(&run, progress)?;

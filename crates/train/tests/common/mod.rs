@@ -9,7 +9,7 @@ use std::path::Path;
 
 const RECIPE: &str = r#"
 name = "tiny"
-model = { name = "resnet20", num_classes = 10 }
+model = { name = "resnet20-cifar", num_classes = 10 }
 data = { source = "shapes", train_samples = 43, eval_samples = 12, image_size = 16, eval_resize = 16, eval_image_size = 16 }
 train = { batch_size = 8, epochs = 3, seed = 5, label_smoothing = 0.1, mixup_alpha = 0.4, clip_norm = 5.0, ema_decay = 0.9 }
 optimizer = { momentum = 0.9, weight_decay = 1e-3, decay_exclude = "bn_and_bias" }
