@@ -12,8 +12,11 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// `(step, loss)` of every step, and `(step, top1)` of every evaluation.
-fn history(run: &Path) -> (Vec<(u64, f64)>, Vec<(u64, f64)>) {
+/// `(step, value)`
+type Points = Vec<(u64, f64)>;
+
+/// Loss of every step, and top-1 accuracy of every evaluation.
+fn history(run: &Path) -> (Points, Points) {
     let (mut losses, mut accuracies) = (Vec::new(), Vec::new());
     for event in read_events(&run.join("events.jsonl")).unwrap() {
         let step = event.header.step.unwrap_or(0);
