@@ -73,8 +73,9 @@ impl fmt::Display for Difference {
 /// A training step whose loss or gradient is NaN or infinite.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "step {step}: the loss is {loss} at learning rate {lr}{}; training stopped and nothing was saved since the last \
+    "step {step}: the loss is {loss:?}{} at learning rate {lr}{}; training stopped and nothing was saved since the last \
      checkpoint; a lower schedule.base_lr, a longer schedule.warmup_epochs or train.clip_norm usually helps",
+    grad_norm.map_or_else(String::new, |norm| format!(" and the norm of the gradient {norm:?}")),
     describe(node.as_ref())
 )]
 pub struct NonFiniteStep {
