@@ -44,9 +44,18 @@ impl Shapes {
         Ok(Self { seed, split, len, size, classes })
     }
 
+    /// Only the first `count` classes, 1 to 10.
+    pub fn with_classes(mut self, count: usize) -> Result<Self, DataError> {
+        if !(1..=ShapeClass::ALL.len()).contains(&count) {
+            return Err(DataError::option("classes of shapes", count, format!("1 to {}", ShapeClass::ALL.len())));
+        }
+        self.classes.truncate(count);
+        Ok(self)
+    }
+
     /// The class of picture `index`.
     pub fn class(&self, index: usize) -> ShapeClass {
-        ShapeClass::ALL[index % ShapeClass::ALL.len()]
+        ShapeClass::ALL[index % self.classes.len()]
     }
 
     /// Draws picture `index` into `out` `[size, size, 3]`.
@@ -79,8 +88,8 @@ impl Dataset for Shapes {
     }
 
     fn identity(&self) -> String {
-        let Self { seed, split, len, size, .. } = self;
-        format!("shapes:{}:seed={seed}:len={len}:size={size}", split.name())
+        let Self { seed, split, len, size, classes } = self;
+        format!("shapes:{}:seed={seed}:len={len}:size={size}:classes={}", split.name(), classes.len())
     }
 }
 
@@ -126,6 +135,10 @@ mod tests {
         (0..40).for_each(|index| counts[shapes.class(index).label() as usize] += 1);
         assert_eq!(counts, [4; 10]);
         assert_eq!(shapes.class_names()[ShapeClass::Heart.label() as usize], "heart");
+        let few = shapes.with_classes(3).unwrap();
+        assert!((0..40).all(|index| few.class(index).label() == index as u32 % 3));
+        assert_eq!(few.class_names(), ["circle", "square", "triangle"]);
+        assert!(few.clone().with_classes(0).is_err() && few.with_classes(11).is_err());
     }
 
     #[test]

@@ -17,6 +17,10 @@ pub(super) struct Texture {
     stripes: f32,
 }
 
+fn near(main: Colour, rng: &mut Philox) -> Colour {
+    main.map(|value| (value + rng.uniform(-35.0, 35.0) as f32).clamp(0.0, 255.0))
+}
+
 impl Texture {
     /// Any two colours.
     pub(super) fn background(rng: &mut Philox) -> Self {
@@ -24,7 +28,13 @@ impl Texture {
         Self::new(colours, rng)
     }
 
-    /// Two colours near each other and far from the middle of those of `other`.
+    /// Two colours near each other.
+    pub(super) fn plain(rng: &mut Philox) -> Self {
+        let main = colour(rng);
+        Self::new([main, near(main, rng)], rng)
+    }
+
+    /// Two colours near each other and far from those of `other`.
     pub(super) fn in_contrast_to(other: &Self, rng: &mut Philox) -> Self {
         let mut main = colour(rng);
         for _ in 0..CONTRAST_ATTEMPTS {
@@ -33,8 +43,7 @@ impl Texture {
             }
             main = colour(rng);
         }
-        let second = main.map(|value| (value + rng.uniform(-35.0, 35.0) as f32).clamp(0.0, 255.0));
-        Self::new([main, second], rng)
+        Self::new([main, near(main, rng)], rng)
     }
 
     fn new(colours: [Colour; 2], rng: &mut Philox) -> Self {

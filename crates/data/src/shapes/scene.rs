@@ -36,12 +36,11 @@ struct Spot {
     radius: f64,
 }
 
-/// Draws one shape of the given class, of any size, place and turn, into `out` `[size, size, 3]`.
+/// Draws one shape of the given class, large, at any place and turn, on a plain ground, into `out` `[size, size, 3]`.
 pub(super) fn draw_single(class: ShapeClass, size: usize, rng: &mut Philox, out: &mut [u8]) {
-    let background = Texture::background(rng);
+    let background = Texture::plain(rng);
     let mut canvas = Canvas::new(size, size, &background);
-    draw_strokes(&mut canvas, rng);
-    let spot = random_spot(size, size, (0.2, 0.45), rng);
+    let spot = random_spot(size, size, (0.36, 0.48), rng);
     draw_object(&mut canvas, class, &spot, &background, rng);
     canvas.finish(NOISE, rng, out);
 }
