@@ -27,8 +27,11 @@ fn a_run_is_trained_used_resumed_and_reported() {
     run("train --resume run --quiet --set optimizer.momentum=0.5").fails(2, &["optimizer.momentum"]);
 
     run("data shapes --out shapes --train 10 --val 10 --size 32 --png").ok();
-    let eval = run("eval resnet20-cifar --weights run --data shapes --json").ok().out;
-    assert_eq!(serde_json::from_str::<Value>(&eval).unwrap()["total"], 10);
+    let total = |data: &str| {
+        let eval = run(&format!("eval resnet20-cifar --weights run --data {data} --json")).ok().out;
+        serde_json::from_str::<Value>(&eval).unwrap()["total"].clone()
+    };
+    assert_eq!((total("./shapes"), total("shapes")), (10.into(), 20.into()));
     let infer = run("infer resnet20-cifar --weights run --top 2 --json shapes/val/star/000003.png").ok().out;
     let infer: Value = serde_json::from_str(&infer).unwrap();
     assert_eq!(infer[0]["classes"].as_array().unwrap().len(), 2);
@@ -56,7 +59,8 @@ fn measurements_have_every_field() {
         let names: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
         let mut expected: Vec<&str> = fields.split_whitespace().collect();
         let mut found = names.clone();
-        (expected.sort_unstable(), found.sort_unstable());
+        expected.sort_unstable();
+        found.sort_unstable();
         assert_eq!(found, expected);
         assert_eq!((line["kind"].as_str(), line["v"].as_u64()), (Some("bench"), Some(1)));
         assert!(line["throughput"].as_f64().unwrap() > 0.0 && line["loss_last"].as_f64().unwrap() > 0.0, "{line}");

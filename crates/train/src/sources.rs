@@ -2,7 +2,7 @@
 
 use crate::error::TrainError;
 use crate::recipe::{OnBadSample, Recipe};
-use bessemer_data::shapes::Shapes;
+use bessemer_data::shapes::{ShapeClass, Shapes};
 use bessemer_data::{
     CifarBin, ClassFolder, Dataset, Loader, LoaderOptions, Position, RandomResizedCrop, ResizeCentreCrop, Sampler,
     SamplerOptions, Split, Synthetic, Transform,
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub enum DataSource {
     /// Random pixels, for speed alone.
     Synthetic,
-    /// Drawn from the seed.
+    /// Drawn from the seed, in as many classes as the model has, up to all there are.
     Shapes,
     /// A folder with `train/CLASS/` and `val/CLASS/`, or one with `images_u8_nhwc.bin` (for evaluation alone).
     Folder(PathBuf),
@@ -62,7 +62,10 @@ impl DataSource {
         let samples = |default: u64| data.train_samples.unwrap_or(default) as usize;
         let set: Arc<dyn Dataset> = match self {
             Self::Synthetic => Arc::new(Synthetic::new(seed, samples(SYNTHETIC_SAMPLES), size, own_classes(recipe))?),
-            Self::Shapes => Arc::new(Shapes::new(seed, Split::Train, samples(SHAPES_TRAIN_SAMPLES), size)?),
+            Self::Shapes => {
+                let shapes = Shapes::new(seed, Split::Train, samples(SHAPES_TRAIN_SAMPLES), size)?;
+                Arc::new(shapes.with_classes(shape_classes(recipe))?)
+            }
             Self::Folder(root) => {
                 let crop = RandomResizedCrop {
                     size,
@@ -99,7 +102,7 @@ impl DataSource {
             }
             Self::Shapes => {
                 let samples = data.eval_samples.unwrap_or(SHAPES_EVAL_SAMPLES) as usize;
-                Arc::new(Shapes::new(seed, Split::Val, samples, size)?)
+                Arc::new(Shapes::new(seed, Split::Val, samples, size)?.with_classes(shape_classes(recipe))?)
             }
             Self::Folder(root) if root.join(CIFAR_IMAGES).exists() => Arc::new(CifarBin::open(root)?),
             Self::Folder(root) => {
@@ -123,6 +126,11 @@ impl fmt::Display for DataSource {
 /// Classes of the model that data can have.
 fn own_classes(recipe: &Recipe) -> usize {
     (recipe.model.num_classes.saturating_sub(recipe.data.label_offset)) as usize
+}
+
+/// Shapes that are drawn: all, or as many as the model has classes.
+fn shape_classes(recipe: &Recipe) -> usize {
+    own_classes(recipe).min(ShapeClass::ALL.len())
 }
 
 /// How batches are made.

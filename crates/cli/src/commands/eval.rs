@@ -10,7 +10,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer eval resnet50 --weights resnet50.safetensors --data imagenet/
-  bessemer eval resnet20-cifar --weights runs/NAME --data shapes/ --json";
+  bessemer eval resnet20-cifar --weights runs/NAME --data shapes --json";
 
 /// Measure the accuracy of weights on the val/ half of a data set
 #[derive(Debug, Args)]
@@ -22,8 +22,8 @@ pub struct Options {
     /// A .safetensors file, a checkpoint folder or a run folder
     #[arg(long, value_name = "FILE|DIR", help_heading = "Input")]
     pub weights: PathBuf,
-    /// A folder with train/CLASS/ and val/CLASS/
-    #[arg(long, value_name = "DIR", help_heading = "Input")]
+    /// A folder with train/CLASS/ and val/CLASS/; for weights of a run also `shapes`, drawn as the run drew them
+    #[arg(long, value_name = "DIR|shapes", help_heading = "Input")]
     pub data: PathBuf,
     /// Pictures in a step
     #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = at_least_one,

@@ -16,7 +16,7 @@ EXAMPLES:
   bessemer train --resume runs/resnet50-20260101-120000
   bessemer train --recipe runs/NAME/recipe.toml         the same run again";
 
-/// Train a model
+/// Train a model: from random weights, from given ones, or from where a run stopped
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {

@@ -1,7 +1,5 @@
 //! Runs the program as a person would.
 
-use safetensors::Dtype;
-use safetensors::tensor::TensorView;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -41,40 +39,4 @@ impl Ran {
         assert!(!self.err.contains("panicked") && !self.err.contains("backtrace"), "{}", self.err);
         self
     }
-}
-
-/// Writes a safetensors file of the tensors `(name, shape)`, each element `value`.
-pub fn write_weights(path: &Path, tensors: &[(String, Vec<usize>)], value: f32) {
-    let data: Vec<Vec<u8>> =
-        tensors.iter().map(|(_, shape)| value.to_le_bytes().repeat(shape.iter().product())).collect();
-    let views = tensors
-        .iter()
-        .zip(&data)
-        .map(|((name, shape), data)| (name.clone(), TensorView::new(Dtype::F32, shape.clone(), data).unwrap()));
-    std::fs::write(path, safetensors::serialize(views.collect::<Vec<_>>(), None).unwrap()).unwrap();
-}
-
-/// Names and shapes of ResNet-20's tensors.
-pub fn resnet20() -> Vec<(String, Vec<usize>)> {
-    let mut tensors = vec![("conv1.weight".to_owned(), vec![16, 3, 3, 3])];
-    let norm = |tensors: &mut Vec<(String, Vec<usize>)>, name: String, channels: usize| {
-        for part in ["weight", "bias", "running_mean", "running_var"] {
-            tensors.push((format!("{name}.{part}"), vec![channels]));
-        }
-    };
-    norm(&mut tensors, "bn1".to_owned(), 16);
-    let mut inputs = 16;
-    for (stage, channels) in [(1, 16), (2, 32), (3, 64)] {
-        for block in 0..3 {
-            for conv in [1, 2] {
-                let name = format!("layer{stage}.{block}");
-                tensors.push((format!("{name}.conv{conv}.weight"), vec![channels, inputs, 3, 3]));
-                norm(&mut tensors, format!("{name}.bn{conv}"), channels);
-                inputs = channels;
-            }
-        }
-    }
-    tensors.push(("linear.weight".to_owned(), vec![10, 64]));
-    tensors.push(("linear.bias".to_owned(), vec![10]));
-    tensors
 }
