@@ -21,8 +21,11 @@ pub fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
     }
-    let before_point = value.abs().log10().floor() as i32 + 1;
-    format!("{value:.*}", (digits - before_point).clamp(0, 12) as usize)
+    let decimals = |x: f64| (digits - 1 - x.abs().log10().floor() as i32).clamp(0, 12) as usize;
+    let shown = format!("{value:.*}", decimals(value));
+    // Rounding may add a digit before the point: 0.9999 is 1.00.
+    let rounded: f64 = shown.parse().unwrap_or(value);
+    if rounded == 0.0 { shown } else { format!("{value:.*}", decimals(rounded)) }
 }
 
 /// A fraction as `61.2 %`.

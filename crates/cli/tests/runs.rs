@@ -8,7 +8,8 @@ use std::fs;
 use tempfile::TempDir;
 
 const TRAIN: &str = "train resnet20-cifar --data shapes --quiet --set train.batch_size=8 --set eval.batch_size=20 \
-                     --set data.eval_samples=20 --set data.train_samples=40 --set schedule.warmup_epochs=0";
+                     --set data.eval_samples=20 --set data.train_samples=40 --set schedule.warmup_epochs=0 \
+                     --set model.num_classes=10";
 
 #[test]
 fn a_run_is_trained_used_resumed_and_reported() {

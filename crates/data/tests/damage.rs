@@ -34,6 +34,22 @@ fn every_truncation_is_an_error() {
     }
 }
 
+/// The decoder must not make up the part of the picture that follows damage.
+#[test]
+fn impossible_codes_in_a_scan_are_errors() {
+    for name in ["rgb_420.jpg", "restarts.jpg", "grey_jpeg.jpg", "cmyk_adobe.jpg"] {
+        let mut bytes = fixture(name);
+        let scan = bytes.windows(2).position(|pair| pair == [0xFF, 0xDA]).unwrap();
+        let middle = (scan + bytes.len()) / 2;
+        let all_ones = [0xFF, 0x00].repeat(20);
+        bytes[middle..middle + 40].copy_from_slice(&all_ones);
+        let error = decode(&bytes).expect_err(name).to_string();
+        let offset = error.strip_prefix("damaged JPEG near byte ").and_then(|rest| rest.split(':').next());
+        let offset: usize = offset.unwrap_or_else(|| panic!("{name}: {error}")).parse().unwrap();
+        assert!((middle..middle + 60).contains(&offset), "{name}: damaged at {middle}, but {error}");
+    }
+}
+
 #[test]
 fn no_damage_makes_the_decoder_panic() {
     for (number, name) in FILES.iter().enumerate() {

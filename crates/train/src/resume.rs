@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn length_matters_where_the_learning_rate_depends_on_it() {
-        assert_eq!(named(&[], &["train.epochs=7"], ("a", "a")), ["train.epochs: 6 in the checkpoint, 7 now"]);
+        assert_eq!(named(&[], &["train.epochs=7"], ("a", "a")), ["train.epochs: 1 in the checkpoint, 7 now"]);
         let constant = "schedule.kind=constant";
         assert_eq!(named(&[constant], &[constant, "train.steps=7"], ("a", "a")), [""; 0]);
     }

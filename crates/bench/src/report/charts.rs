@@ -4,9 +4,10 @@ use super::ReportError;
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (520, 320);
-const FONT: &str = "sans-serif";
+const FONT: (&str, u32) = ("sans-serif", 19);
 const INK: RGBColor = RGBColor(1, 2, 3);
 const GRID: RGBColor = RGBColor(1, 2, 4);
+const CARD: RGBColor = RGBColor(1, 2, 5);
 /// Colours in the drawing, which the page replaces by those of its scheme.
 const SERIES: [RGBColor; 6] =
     [RGBColor(1, 3, 1), RGBColor(1, 3, 2), RGBColor(1, 3, 3), RGBColor(1, 3, 4), RGBColor(1, 3, 5), RGBColor(1, 3, 6)];
@@ -50,13 +51,13 @@ impl Chart<'_> {
 
     fn draw(&self, svg: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
         let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-        let text = (FONT, 14).into_font().color(&INK);
+        let text = FONT.into_font().color(&INK);
         let (xs, ys) = (self.range(|point| point.0, false), self.range(|point| point.1, self.from_zero));
         let mut chart = ChartBuilder::on(&root)
             .margin(8)
             .margin_right(20)
-            .x_label_area_size(44)
-            .y_label_area_size(70)
+            .x_label_area_size(56)
+            .y_label_area_size(86)
             .build_cartesian_2d(xs, ys)?;
         let mut mesh = chart.configure_mesh();
         mesh.x_desc(self.x_label).y_desc(self.y_label).x_labels(6).y_labels(6).label_style(text.clone());
@@ -76,7 +77,7 @@ impl Chart<'_> {
         }
         if self.curves.iter().any(|curve| !curve.name.is_empty()) {
             let labels = &mut chart.configure_series_labels();
-            labels.position(SeriesLabelPosition::UpperRight).label_font(text).draw()?;
+            labels.position(SeriesLabelPosition::LowerLeft).background_style(CARD).label_font(text).draw()?;
         }
         root.present()
     }
@@ -97,7 +98,8 @@ impl Chart<'_> {
 /// Makes the drawing as wide as its place and its colours those of the page.
 fn themed(svg: &str, description: &str) -> String {
     let hex = |colour: RGBColor| format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2);
-    let mut names: Vec<(RGBColor, String)> = vec![(INK, "ink".into()), (GRID, "grid".into()), (FAINT, "faint".into())];
+    let mut names: Vec<(RGBColor, String)> =
+        vec![(INK, "ink".into()), (GRID, "grid".into()), (FAINT, "faint".into()), (CARD, "card".into())];
     names.extend(SERIES.into_iter().enumerate().map(|(i, colour)| (colour, format!("c{i}"))));
     let description = description.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
     let opening = format!("<svg role=\"img\" aria-label=\"{description}\" ");

@@ -144,7 +144,7 @@ impl Results {
 
 const HEADER: [&str; 10] =
     ["model", "mode", "batch", "fused", "images/s", "of peak", "p50 ms", "p99 ms", "spread", "memory"];
-const WIDTHS: [usize; 10] = [10, 6, 6, 6, 10, 8, 10, 10, 8, 9];
+const WIDTHS: [usize; 10] = [15, 6, 6, 6, 10, 8, 10, 10, 8, 9];
 /// Columns flush left.
 const TEXT_COLUMNS: usize = 2;
 
