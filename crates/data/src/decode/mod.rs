@@ -48,8 +48,10 @@ pub struct ImageInfo {
 /// Decodes a JPEG or PNG file into `pixels` `[height, width, 3]`, resizing the vector.
 ///
 /// Grey is repeated over the three channels, alpha is dropped, 16 bits become 8. CMYK and YCCK are converted, their inks
-/// taken as stored inverted, as Adobe does. Colour profiles and EXIF orientation are not applied. A truncated or damaged file is an error; `pixels` then holds nothing
-/// of use.
+/// taken as stored inverted, as Adobe does. Colour profiles and EXIF orientation are not applied.
+///
+/// A truncated or damaged file is an error; `pixels` then holds nothing of use. JPEG has no checksums: damage that
+/// happens to leave valid codes goes unnoticed, and so does a scan that is cut short but properly ended.
 pub fn decode_rgb(bytes: &[u8], pixels: &mut Vec<u8>) -> Result<ImageInfo, DecodeError> {
     match detect(bytes)? {
         ImageFormat::Jpeg => jpeg::decode(bytes, pixels),
