@@ -145,7 +145,10 @@ fn linear(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     p.graph.relu(y)
 }
 
-fn pooled(p: &mut Problem, d: &mut Draw) -> Result<(Value, [usize; 2], [usize; 2], [[usize; 2]; 2]), GraphError> {
+/// Input, window, stride and padding of a pooling.
+type Pooled = (Value, [usize; 2], [usize; 2], [[usize; 2]; 2]);
+
+fn pooled(p: &mut Problem, d: &mut Draw) -> Result<Pooled, GraphError> {
     let window = [d.int(1, 4), d.int(1, 4)];
     let stride = [d.int(1, 3), d.int(1, 3)];
     let pad = window.map(|w| [d.int(0, w - 1), d.int(0, w - 1)]);
