@@ -3,6 +3,7 @@
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::region::Region;
 use crate::ops::{Cost, Op};
+use crate::passes::fixed::Fixed;
 use crate::shape::TensorType;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -15,8 +16,24 @@ pub trait Target {
     /// Name of the target, e.g. `cpu`.
     fn name(&self) -> &str;
 
-    /// Bytes of scratch memory the kernel of this node needs while it runs.
-    fn scratch_bytes(&self, graph: &Graph, node: NodeId) -> usize;
+    /// Memory that the kernel of this node needs beside its operands.
+    fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs;
+}
+
+/// Memory of a kernel beside its operands, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Used while the kernel runs.
+    pub scratch: usize,
+    /// Holds one of the inputs, a fixed one, in a form that the kernel makes once before the first step.
+    pub prepared: Option<Prepared>,
+}
+
+/// An input that a kernel prepares, and the size of the prepared form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    pub input: usize,
+    pub bytes: usize,
 }
 
 /// The null executor's target: plans and costs without any device.
@@ -28,8 +45,8 @@ impl Target for NullTarget {
         "null"
     }
 
-    fn scratch_bytes(&self, _graph: &Graph, _node: NodeId) -> usize {
-        0
+    fn needs(&self, _graph: &Graph, _node: NodeId, _fixed: &Fixed) -> Needs {
+        Needs::default()
     }
 }
 
@@ -39,8 +56,17 @@ pub struct Step {
     pub node: NodeId,
     /// Offset and size in bytes of the kernel's scratch memory in the arena.
     pub scratch: (usize, usize),
-    /// Offset of memory for the anchor's output, where a region does not store it and cannot hold it in a store.
-    pub anchor: Option<usize>,
+    /// Offset and size in bytes of the memory for a prepared input.
+    pub prepared: (usize, usize),
+}
+
+/// Work that is done once, before the first step and again when state was written from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preparation {
+    /// A kernel call whose results every step reads.
+    Run(Step),
+    /// The kernel of the step of this number prepares its fixed input.
+    Prepare(usize),
 }
 
 /// A copy at the end of the step, for state whose replacement could not be written in place.
@@ -55,11 +81,14 @@ pub struct StateCopy {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub graph: Graph,
+    pub fixed: Fixed,
+    pub preparation: Vec<Preparation>,
     pub steps: Vec<Step>,
     pub copies: Vec<StateCopy>,
     /// Byte offset of each value in the arena; views share that of what they view.
     pub(crate) offsets: BTreeMap<Value, usize>,
-    /// Bytes at the start of the arena that live from step to step: parameters, state, feeds and constants.
+    /// Bytes at the start of the arena that live from step to step: parameters, state, feeds, constants and what was
+    /// prepared of them.
     pub persistent_bytes: usize,
     /// All bytes of the arena.
     pub arena_bytes: usize,
@@ -134,13 +163,19 @@ pub fn print_graph(graph: &Graph) -> String {
 /// A plan as text: one kernel call a line with its place in the arena.
 pub fn print_plan(plan: &Plan) -> String {
     let mut text = String::new();
-    for step in &plan.steps {
+    let prepared = plan.preparation.iter().filter_map(|p| match p {
+        Preparation::Run(step) => Some(("once ", step)),
+        Preparation::Prepare(_) => None,
+    });
+    for (when, step) in prepared.chain(plan.steps.iter().map(|step| ("", step))) {
         let node = plan.graph.node(step.node);
         let places: Vec<String> = (0..node.outputs.len() as u32)
             .map(|output| format!("@{}", plan.offset(Value { node: step.node, output })))
             .collect();
         let line = GraphLine { graph: &plan.graph, node: step.node };
-        writeln!(text, "{line} {} scratch {}", places.join(" "), step.scratch.1).expect("writing to a string");
+        let prepared = if step.prepared.1 > 0 { format!(" prepared {}", step.prepared.1) } else { String::new() };
+        writeln!(text, "{when}{line} {} scratch {}{prepared}", places.join(" "), step.scratch.1)
+            .expect("writing to a string");
     }
     writeln!(text, "arena {} bytes, of which {} persistent", plan.arena_bytes, plan.persistent_bytes)
         .expect("writing to a string");

@@ -1,6 +1,7 @@
 //! Two-dimensional convolution and its two gradients. Activations are `[N, H, W, C]`, weights `[KH, KW, C / groups, O]`.
+//! Operands of 16 bits are multiplied exactly and accumulated in `f32`, which is the type of every result.
 
-use super::{Cost, GradArgs, Gradient, OpRule, float_inputs};
+use super::{Cost, GradArgs, Gradient, OpRule, float_inputs, product_like};
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
 use crate::shape::{Shape, TensorType};
@@ -239,15 +240,15 @@ impl OpRule for Conv2d {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [x, w] = float_inputs(inputs, "an input and weights")?;
-        Ok(vec![TensorType::new(x.dtype, self.geometry(&x.shape, &w.shape)?.y_shape())])
+        Ok(vec![TensorType::f32(self.geometry(&x.shape, &w.shape)?.y_shape())])
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
         let (x, w) = (args.inputs[0], args.inputs[1]);
         let (of_x, of_w) = (self.data_grad(g.shape(x)), self.weight_grad(g.shape(w)));
-        let dx = args.wanted[0].then(|| g.add1(of_x, &[dy, w])).transpose()?;
-        let dw = args.wanted[1].then(|| g.add1(of_w, &[x, dy])).transpose()?;
+        let dx = args.wanted[0].then(|| product_like(g, of_x, dy, w, x)).transpose()?;
+        let dw = args.wanted[1].then(|| product_like(g, of_w, x, dy, w)).transpose()?;
         Ok(Gradient::Inputs(vec![dx, dw]))
     }
 
@@ -299,15 +300,15 @@ impl OpRule for Conv2dDataGrad {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [dy, w] = float_inputs(inputs, "an output gradient and weights")?;
-        Ok(vec![TensorType::new(dy.dtype, self.geometry(&dy.shape, &w.shape)?.x_shape())])
+        Ok(vec![TensorType::f32(self.geometry(&dy.shape, &w.shape)?.x_shape())])
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(ddx) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
         let (dy, w) = (args.inputs[0], args.inputs[1]);
         let of_w = self.conv.weight_grad(g.shape(w));
-        let ddy = args.wanted[0].then(|| g.add1(self.conv, &[ddx, w])).transpose()?;
-        let dw = args.wanted[1].then(|| g.add1(of_w, &[ddx, dy])).transpose()?;
+        let ddy = args.wanted[0].then(|| product_like(g, self.conv, ddx, w, dy)).transpose()?;
+        let dw = args.wanted[1].then(|| product_like(g, of_w, ddx, dy, w)).transpose()?;
         Ok(Gradient::Inputs(vec![ddy, dw]))
     }
 
@@ -359,15 +360,15 @@ impl OpRule for Conv2dWeightGrad {
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let [x, dy] = float_inputs(inputs, "an input and an output gradient")?;
-        Ok(vec![TensorType::new(x.dtype, self.geometry(&x.shape, &dy.shape)?.w_shape())])
+        Ok(vec![TensorType::f32(self.geometry(&x.shape, &dy.shape)?.w_shape())])
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(ddw) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
         let (x, dy) = (args.inputs[0], args.inputs[1]);
         let of_x = self.conv.data_grad(g.shape(x));
-        let dx = args.wanted[0].then(|| g.add1(of_x, &[dy, ddw])).transpose()?;
-        let ddy = args.wanted[1].then(|| g.add1(self.conv, &[x, ddw])).transpose()?;
+        let dx = args.wanted[0].then(|| product_like(g, of_x, dy, ddw, x)).transpose()?;
+        let ddy = args.wanted[1].then(|| product_like(g, self.conv, x, ddw, dy)).transpose()?;
         Ok(Gradient::Inputs(vec![dx, ddy]))
     }
 

@@ -1,6 +1,6 @@
 //! Matrix multiplication.
 
-use super::{Cost, GradArgs, Gradient, OpRule, float_inputs};
+use super::{Cost, GradArgs, Gradient, OpRule, float_inputs, product_like};
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
 use crate::shape::{Shape, TensorType};
@@ -15,7 +15,8 @@ pub struct Geometry {
 }
 
 /// Matrix product over the two innermost axes. Inputs: a `[.., m, k]`, b `[.., k, n]` with equal leading axes; or b of
-/// rank 2 and a of a higher one, of which all axes but the innermost then count as rows. Output `[.., m, n]`.
+/// rank 2 and a of a higher one, of which all axes but the innermost then count as rows. Output `f32[.., m, n]`; operands of 16 bits are multiplied
+/// exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Matmul {
     /// a is `[.., k, m]`.
@@ -52,19 +53,19 @@ impl Matmul {
         Ok(Geometry { batch, m, k, n })
     }
 
-    fn of_a(&self, g: &mut Graph, b: Value, dy: Value) -> Result<Value, GraphError> {
+    fn of_a(&self, g: &mut Graph, a: Value, b: Value, dy: Value) -> Result<Value, GraphError> {
         if self.trans_a {
-            g.add1(Matmul { trans_a: self.trans_b, trans_b: true }, &[b, dy])
+            product_like(g, Matmul { trans_a: self.trans_b, trans_b: true }, b, dy, a)
         } else {
-            g.add1(Matmul { trans_a: false, trans_b: !self.trans_b }, &[dy, b])
+            product_like(g, Matmul { trans_a: false, trans_b: !self.trans_b }, dy, b, a)
         }
     }
 
-    fn of_b(&self, g: &mut Graph, a: Value, dy: Value) -> Result<Value, GraphError> {
+    fn of_b(&self, g: &mut Graph, a: Value, b: Value, dy: Value) -> Result<Value, GraphError> {
         if self.trans_b {
-            g.add1(Matmul { trans_a: true, trans_b: self.trans_a }, &[dy, a])
+            product_like(g, Matmul { trans_a: true, trans_b: self.trans_a }, dy, a, b)
         } else {
-            g.add1(Matmul { trans_a: !self.trans_a, trans_b: false }, &[a, dy])
+            product_like(g, Matmul { trans_a: !self.trans_a, trans_b: false }, a, dy, b)
         }
     }
 }
@@ -106,18 +107,18 @@ impl OpRule for Matmul {
         let (m, _) = matrix(&a.shape, self.trans_a);
         let mut dims = a.shape[..a.shape.rank() - 2].to_vec();
         dims.extend([m, n]);
-        Ok(vec![TensorType::new(a.dtype, dims)])
+        Ok(vec![TensorType::f32(dims)])
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
         let (a, b) = (args.inputs[0], args.inputs[1]);
-        let da = args.wanted[0].then(|| self.of_a(g, b, dy)).transpose()?;
+        let da = args.wanted[0].then(|| self.of_a(g, a, b, dy)).transpose()?;
         let mut db = None;
         if args.wanted[1] {
             let shared = is_shared(g.shape(a), g.shape(b));
             let (a, dy) = if shared { (rows_by_cols(g, a)?, rows_by_cols(g, dy)?) } else { (a, dy) };
-            db = Some(self.of_b(g, a, dy)?);
+            db = Some(self.of_b(g, a, b, dy)?);
         }
         Ok(Gradient::Inputs(vec![da, db]))
     }

@@ -76,6 +76,20 @@ pub(crate) fn float_inputs<'a, const N: usize>(
         .ok_or_else(|| format!("takes {names}, of one float element type"))
 }
 
+/// The product `op(a, b)` of operands brought to the element type of `like`, in that type.
+pub(crate) fn product_like(
+    g: &mut Graph,
+    op: impl Into<Op>,
+    a: Value,
+    b: Value,
+    like: Value,
+) -> Result<Value, GraphError> {
+    let dtype = g.dtype(like);
+    let (a, b) = (g.cast(a, dtype)?, g.cast(b, dtype)?);
+    let product = g.add1(op, &[a, b])?;
+    g.cast(product, dtype)
+}
+
 /// What a gradient rule is given: the node, its inputs and outputs, and the gradient of each output that reaches the loss.
 pub struct GradArgs<'a> {
     pub node: NodeId,

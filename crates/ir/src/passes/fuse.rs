@@ -203,11 +203,18 @@ impl<'a> Fuser<'a> {
                     roots.extend(behind);
                 }
             }
-            if !self.stored[id.index()] && roots.len() > 1 && self.is_worth_storing(id) && self.regions(&roots) > 1 {
+            let pays = self.narrows(id) || self.is_worth_storing(id);
+            if !self.stored[id.index()] && roots.len() > 1 && pays && self.regions(&roots) > 1 {
                 self.stored[id.index()] = true;
             }
             users.insert(id, roots);
         }
+    }
+
+    /// Whether the value is a rounded form that takes less memory than what it is made of.
+    fn narrows(&self, id: NodeId) -> bool {
+        let input = self.graph.node(id).inputs[0];
+        matches!(self.graph.node(id).op, Op::Cast(Cast { to }) if to.size() < self.graph.dtype(input).size())
     }
 
     /// Whether recomputing the value costs a region more than reading it back.
@@ -672,6 +679,10 @@ impl Emitter<'_, '_> {
             return reg;
         }
         let node = self.fuser.graph.node(id);
+        if let Op::Cast(Cast { to: DType::F32 }) = node.op {
+            // Registers hold `f32`.
+            return self.operand(node.inputs[0], id);
+        }
         let regs: Vec<Reg> = node.inputs.iter().map(|&input| self.operand(input, id)).collect();
         let instr = match node.op {
             Op::Unary(Unary(kind)) => Instr::Unary(kind, regs[0]),

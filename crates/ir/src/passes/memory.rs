@@ -1,10 +1,12 @@
 //! Gives every value a place in one arena: views, in-place writes, lifetimes, offsets.
 
+use crate::dtype::DType;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Op;
 use crate::ops::region::{Region, RegionOutput};
-use crate::plan::{ALIGNMENT, Plan, StateCopy, Step, Target};
-use std::collections::{BTreeMap, HashMap};
+use crate::passes::fixed::Fixed;
+use crate::plan::{ALIGNMENT, Needs, Plan, Preparation, StateCopy, Step, Target};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A run of bytes that one or more values share.
 struct Buffer {
@@ -19,24 +21,29 @@ struct Buffer {
 
 /// Plans the memory of a graph whose order is final.
 pub fn plan_memory(graph: &Graph, target: &dyn Target) -> Plan {
-    let mut planner = Planner::new(graph);
+    let mut planner = Planner::new(graph, target);
     for id in graph.ids() {
         planner.place(id);
     }
-    let extras = planner.add_scratch(target);
+    let extras = planner.add_needs();
     planner.assign_offsets();
-    planner.into_plan(extras)
+    planner.into_plan(&extras)
 }
 
-/// Scratch and anchor buffers of a node.
+/// Buffers of a kernel call beside its operands.
 struct Extra {
     node: NodeId,
     scratch: Option<usize>,
-    anchor: Option<usize>,
+    prepared: Option<usize>,
 }
 
 struct Planner<'a> {
     graph: &'a Graph,
+    fixed: Fixed,
+    /// What each node's kernel needs.
+    needs: Vec<Needs>,
+    /// Fixed values that steps read as they are.
+    kept: HashSet<Value>,
     buffers: Vec<Buffer>,
     buffer_of: HashMap<Value, usize>,
     /// Last node that reads each value, counting readers of views; `usize::MAX` for results.
@@ -49,14 +56,27 @@ fn is_view(op: &Op) -> bool {
     matches!(op, Op::Reshape(_))
 }
 
+fn runs_kernel(op: &Op) -> bool {
+    !is_view(op) && !matches!(op, Op::Input(_) | Op::Constant(_))
+}
+
 impl<'a> Planner<'a> {
-    fn new(graph: &'a Graph) -> Self {
+    fn new(graph: &'a Graph, target: &dyn Target) -> Self {
+        let fixed = Fixed::of(graph);
+        let needs: Vec<Needs> = graph
+            .ids()
+            .map(|id| if runs_kernel(&graph.node(id).op) { target.needs(graph, id, &fixed) } else { Needs::default() })
+            .collect();
         let mut last_use: HashMap<Value, usize> = HashMap::new();
-        let mut note = |value: Value, at: usize| {
+        let mut kept = HashSet::new();
+        let mut note = |value: Value, at: usize, keep: bool| {
             let mut value = value;
             loop {
                 let last = last_use.entry(value).or_insert(at);
                 *last = (*last).max(at);
+                if keep && fixed.is_fixed(value.node) {
+                    kept.insert(value);
+                }
                 if !is_view(&graph.node(value.node).op) {
                     break;
                 }
@@ -64,15 +84,20 @@ impl<'a> Planner<'a> {
             }
         };
         for id in graph.ids() {
-            for &input in &graph.node(id).inputs {
-                note(input, id.index());
+            for (index, &input) in graph.node(id).inputs.iter().enumerate() {
+                if needs[id.index()].prepared.is_some_and(|p| p.input == index) {
+                    // It is prepared as soon as it is there.
+                    note(input, input.node.index(), false);
+                } else {
+                    note(input, id.index(), !fixed.is_fixed(id));
+                }
             }
         }
         for root in graph.roots() {
-            note(root, usize::MAX);
+            note(root, usize::MAX, true);
         }
         let replaces = graph.updates().iter().map(|&(state, new)| (new, state)).collect();
-        Planner { graph, buffers: Vec::new(), buffer_of: HashMap::new(), last_use, replaces }
+        Planner { graph, fixed, needs, kept, buffers: Vec::new(), buffer_of: HashMap::new(), last_use, replaces }
     }
 
     fn new_buffer(&mut self, bytes: usize, first: usize, last: usize, persistent: bool, name: String) -> usize {
@@ -90,7 +115,7 @@ impl<'a> Planner<'a> {
             } else if let Some(shared) = self.state_in_place(value).or_else(|| self.input_in_place(value)) {
                 shared
             } else {
-                let persistent = matches!(node.op, Op::Input(_) | Op::Constant(_));
+                let persistent = matches!(node.op, Op::Input(_) | Op::Constant(_)) || self.kept.contains(&value);
                 let name =
                     format!("{} {} {}", self.graph.path(id), node.op.rule().name(), node.outputs[output as usize]);
                 self.new_buffer(node.outputs[output as usize].bytes(), id.index(), id.index(), persistent, name)
@@ -154,28 +179,16 @@ impl<'a> Planner<'a> {
         raw_target(region, self.graph, value.node) == Some(value.output as usize)
     }
 
-    /// Adds buffers that live during one node only.
-    fn add_scratch(&mut self, target: &dyn Target) -> Vec<Extra> {
+    /// Adds the buffers that kernels need beside their operands.
+    fn add_needs(&mut self) -> Vec<Extra> {
         let mut extras = Vec::new();
-        for id in self.graph.ids() {
-            let node = self.graph.node(id);
-            if matches!(node.op, Op::Input(_) | Op::Constant(_)) || is_view(&node.op) {
-                continue;
-            }
-            let at = id.index();
-            let bytes = target.scratch_bytes(self.graph, id);
-            let scratch = (bytes > 0).then(|| {
-                let name = format!("{} scratch of {}", self.graph.path(id), node.op.rule().name());
-                self.new_buffer(bytes, at, at, false, name)
-            });
-            let anchor = match &node.op {
-                Op::Region(region) if region.anchor.is_some() && raw_target(region, self.graph, id).is_none() => {
-                    let name = format!("{} output of the anchor", self.graph.path(id));
-                    Some(self.new_buffer(region.rows * region.cols * 4, at, at, false, name))
-                }
-                _ => None,
-            };
-            extras.push(Extra { node: id, scratch, anchor });
+        for id in self.graph.ids().filter(|&id| runs_kernel(&self.graph.node(id).op)) {
+            let (at, Needs { scratch, prepared }) = (id.index(), self.needs[id.index()]);
+            let name = |what: &str| format!("{} {what} of {}", self.graph.path(id), self.graph.node(id).op.rule().name());
+            let (scratch_name, prepared_name) = (name("scratch"), name("prepared input"));
+            let scratch = (scratch > 0).then(|| self.new_buffer(scratch, at, at, false, scratch_name));
+            let prepared = prepared.map(|p| self.new_buffer(p.bytes, at, at, true, prepared_name));
+            extras.push(Extra { node: id, scratch, prepared });
         }
         extras
     }
@@ -213,19 +226,19 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn into_plan(self, extras: Vec<Extra>) -> Plan {
+    fn into_plan(self, extras: &[Extra]) -> Plan {
         let end = |b: &Buffer| (b.offset + b.bytes).next_multiple_of(ALIGNMENT);
         let persistent_bytes = self.buffers.iter().filter(|b| b.persistent).map(end).max().unwrap_or(0);
         let arena_bytes = self.buffers.iter().map(end).max().unwrap_or(0);
         let at = |buffer: Option<usize>| buffer.map(|b| (self.buffers[b].offset, self.buffers[b].bytes));
-        let steps = extras
-            .iter()
-            .map(|e| Step {
-                node: e.node,
-                scratch: at(e.scratch).unwrap_or((0, 0)),
-                anchor: at(e.anchor).map(|(offset, _)| offset),
-            })
-            .collect();
+        let step = |e: &Extra| Step {
+            node: e.node,
+            scratch: at(e.scratch).unwrap_or((0, 0)),
+            prepared: at(e.prepared).unwrap_or((0, 0)),
+        };
+        let is_prepared = |e: &&Extra| self.fixed.is_prepared(self.graph, e.node);
+        let steps: Vec<Step> = extras.iter().filter(|e| !is_prepared(e)).map(step).collect();
+        let preparation = self.preparation(extras.iter().filter(is_prepared).map(step), &steps);
         let offsets: BTreeMap<Value, usize> =
             self.buffer_of.iter().map(|(&value, &buffer)| (value, self.buffers[buffer].offset)).collect();
         let copies = self
@@ -239,7 +252,35 @@ impl<'a> Planner<'a> {
                 bytes: self.graph.ty(state).bytes(),
             })
             .collect();
-        Plan { graph: self.graph.clone(), steps, copies, offsets, persistent_bytes, arena_bytes, peak: self.peak() }
+        let peak = self.peak();
+        let (graph, fixed) = (self.graph.clone(), self.fixed);
+        Plan { graph, fixed, preparation, steps, copies, offsets, persistent_bytes, arena_bytes, peak }
+    }
+
+    /// The calls of fixed nodes in order, each followed by the kernels of steps that prepare what it gave.
+    fn preparation(&self, calls: impl Iterator<Item = Step>, steps: &[Step]) -> Vec<Preparation> {
+        let mut waiting: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (number, step) in steps.iter().enumerate() {
+            if let Some(prepared) = self.needs[step.node.index()].prepared {
+                let mut source = self.graph.node(step.node).inputs[prepared.input].node;
+                while is_view(&self.graph.node(source).op) {
+                    source = self.graph.node(source).inputs[0].node;
+                }
+                waiting.entry(source).or_default().push(number);
+            }
+        }
+        let made: Vec<Step> = calls.collect();
+        let is_made = |source: &NodeId| made.iter().any(|step| step.node == *source);
+        let mut list: Vec<Preparation> = waiting
+            .iter()
+            .filter(|(source, _)| !is_made(source))
+            .flat_map(|(_, numbers)| numbers.iter().map(|&n| Preparation::Prepare(n)))
+            .collect();
+        for step in made {
+            list.push(Preparation::Run(step));
+            list.extend(waiting.get(&step.node).into_iter().flatten().map(|&n| Preparation::Prepare(n)));
+        }
+        list
     }
 
     /// The transient buffers that live at the fullest moment.
@@ -267,16 +308,13 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The output of the node into which the anchor's kernel writes: the one that stores it unchanged, else the first store
-/// of the same element type, which the program then overwrites.
+/// The `f32` output of the node into which the anchor's kernel writes: the one that stores it unchanged, else the first
+/// store, which the program then overwrites.
 pub fn raw_target(region: &Region, graph: &Graph, node: NodeId) -> Option<usize> {
     region.anchor.as_ref()?;
-    let store = region.stores_anchor().or_else(|| {
-        region
-            .outputs
-            .iter()
-            .position(|o| matches!(o, RegionOutput::Store { ty, .. } if ty.dtype == crate::dtype::DType::F32))
-    })?;
+    let is_f32 = |o: &RegionOutput| matches!(o, RegionOutput::Store { ty, .. } if ty.dtype == DType::F32);
+    let unchanged = region.stores_anchor().filter(|&index| is_f32(&region.outputs[index]));
+    let store = unchanged.or_else(|| region.outputs.iter().position(is_f32))?;
     let output = region.node_output(store);
     debug_assert!(output < graph.node(node).outputs.len());
     Some(output)

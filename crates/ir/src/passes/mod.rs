@@ -1,29 +1,35 @@
 //! Rewrites of graphs, one file each, and the order in which they run.
 
+pub mod fixed;
+pub mod fold;
 pub mod fuse;
 pub mod memory;
+pub mod precision;
 pub mod schedule;
 pub mod simplify;
 
+use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
 use crate::plan::{Plan, Target};
 use crate::verify::verify;
 
 /// Names of the passes, in the order in which they run.
-pub const PASSES: [&str; 3] = ["simplify", "fuse", "schedule"];
+pub const PASSES: [&str; 5] = ["simplify", "fold", "precision", "fuse", "schedule"];
 
-/// Which passes run.
+/// Which passes run, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileOptions {
     /// `false` runs the graph op by op.
     pub fuse: bool,
+    /// Type in which tensors are stored and products read them: `f32`, or one of 16 bits.
+    pub precision: DType,
     /// Names of passes left out.
     pub disabled: Vec<String>,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { fuse: true, disabled: Vec::new() }
+        CompileOptions { fuse: true, precision: DType::F32, disabled: Vec::new() }
     }
 }
 
@@ -38,6 +44,10 @@ pub fn run_passes(graph: &Graph, options: &CompileOptions, last: Option<&str>) -
         let enabled = !options.disabled.iter().any(|d| d == pass);
         current = match pass {
             "simplify" if enabled => simplify::simplify(&current)?,
+            "fold" if enabled && options.fuse => fold::fold(&current)?,
+            "precision" if enabled && options.precision != DType::F32 => {
+                precision::lower_precision(&current, options.precision)?
+            }
             "fuse" => fuse::fuse(&current, fuse::FuseOptions { fuse: options.fuse && enabled })?,
             "schedule" if enabled => schedule::schedule(&current)?,
             _ => current,

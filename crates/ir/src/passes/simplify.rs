@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
 use crate::ops::layout::Reshape;
-use crate::ops::pointwise::{Binary, BinaryKind, Unary, UnaryKind};
+use crate::ops::pointwise::{Binary, BinaryKind, Cast, Unary, UnaryKind};
 use crate::ops::reduce::{Reduce, ReduceKind};
 use crate::ops::source::Constant;
 use crate::ops::{Op, Scalar};
@@ -109,6 +109,7 @@ fn rewrite(g: &mut Graph, op: &Op, inputs: &[Value]) -> Result<Option<Value>, Gr
             Op::Unary(Unary(UnaryKind::Neg)) => Some(g.node(inputs[0].node).inputs[0]),
             _ => None,
         }),
+        Op::Cast(Cast { to }) => Ok(cast_back(g, *to, inputs[0])),
         Op::Reshape(Reshape { shape }) => {
             let inner = inputs[0];
             if g.shape(inner) == shape {
@@ -154,6 +155,20 @@ fn fold(g: &mut Graph, op: &Op, inputs: &[Value]) -> Result<Option<Value>, Graph
     }
     let constant = Constant { dtype: result.ty.dtype, shape: result.ty.shape, data };
     g.add1(constant, &[]).map(Some)
+}
+
+/// `x` for a conversion of `x` to its own type, directly or by way of `f32`, which holds all floats.
+fn cast_back(g: &Graph, to: DType, x: Value) -> Option<Value> {
+    if g.dtype(x) == to {
+        return Some(x);
+    }
+    match g.node(x.node).op {
+        Op::Cast(Cast { to: DType::F32 }) => {
+            let original = g.node(x.node).inputs[0];
+            (to.is_float() && g.dtype(original) == to).then_some(original)
+        }
+        _ => None,
+    }
 }
 
 fn uniform(g: &Graph, value: Value) -> Option<f64> {

@@ -1,0 +1,141 @@
+//! Puts a step of `f32` numbers into mixed precision: tensors lie in memory, and products read them, in a type of 16 bits.
+//!
+//! - Convolutions and matrix products read 16-bit operands; they accumulate and give `f32`.
+//! - What they read, and what convolutions give, is rounded once, where it is computed. Everyone else who reads it reads the
+//!   rounded numbers. Gradients that several operations read are rounded likewise.
+//! - Pooling works on the 16-bit numbers as they are.
+//! - Parameters keep their `f32` master; products read a rounded copy. Optimizers, statistics of norms, softmax, losses and all
+//!   arithmetic between loading and storing stay `f32`.
+//!
+//! After P. Micikevicius et al., "Mixed precision training" (2018).
+
+use crate::autodiff::GRADIENT_PATH;
+use crate::dtype::DType;
+use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
+use crate::ops::Op;
+use crate::ops::pointwise::{Binary, BinaryKind, Cast};
+use std::collections::{HashMap, HashSet};
+
+/// # Errors
+/// Only if the graph was malformed.
+pub fn lower_precision(graph: &Graph, to: DType) -> Result<Graph, GraphError> {
+    let mut pass = Lowering {
+        graph,
+        to,
+        rewriter: Rewriter::new(graph),
+        from_state: from_state(graph),
+        rounded: values_to_round(graph),
+        copies: HashMap::new(),
+    };
+    for id in graph.ids() {
+        pass.visit(id)?;
+    }
+    pass.rewriter.finish()
+}
+
+/// Operations that read 16-bit operands and give `f32`.
+fn is_product(op: &Op) -> bool {
+    matches!(op, Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_) | Op::Matmul(_))
+}
+
+/// Operations that give numbers of the type they are given.
+fn is_selection(op: &Op) -> bool {
+    matches!(op, Op::MaxPool2d(_) | Op::MaxPool2dGrad(_))
+}
+
+/// Nodes that depend on parameters and state alone.
+fn from_state(graph: &Graph) -> Vec<bool> {
+    let mut from_state = vec![false; graph.len()];
+    for id in graph.ids() {
+        from_state[id.index()] = match &graph.node(id).op {
+            Op::Input(input) => input.role.is_persistent(),
+            _ => graph.node(id).inputs.iter().all(|v| from_state[v.node.index()]),
+        };
+    }
+    from_state
+}
+
+/// `f32` values that are stored rounded.
+fn values_to_round(graph: &Graph) -> HashSet<Value> {
+    let consumers = graph.consumers();
+    let mut rounded = HashSet::new();
+    for id in graph.ids() {
+        let node = graph.node(id);
+        let own = Value { node: id, output: 0 };
+        if is_product(&node.op) || is_selection(&node.op) {
+            rounded.extend(node.inputs.iter().copied());
+        }
+        let is_activation = matches!(node.op, Op::Conv2d(_) | Op::Conv2dDataGrad(_));
+        let is_shared_gradient = matches!(node.op, Op::Select(_) | Op::Binary(Binary(BinaryKind::Add)))
+            && graph.path(id).starts_with(GRADIENT_PATH)
+            && graph.shape(own).rank() >= 3
+            && consumers[id.index()].len() > 1;
+        if is_activation || is_shared_gradient {
+            rounded.insert(own);
+        }
+    }
+    rounded.retain(|&v| graph.dtype(v) == DType::F32);
+    rounded
+}
+
+struct Lowering<'a> {
+    graph: &'a Graph,
+    to: DType,
+    rewriter: Rewriter<'a>,
+    from_state: Vec<bool>,
+    rounded: HashSet<Value>,
+    /// The 16-bit copy of values of the new graph.
+    copies: HashMap<Value, Value>,
+}
+
+impl Lowering<'_> {
+    fn visit(&mut self, id: NodeId) -> Result<(), GraphError> {
+        let node = self.graph.node(id);
+        let reads_low = is_product(&node.op) || is_selection(&node.op);
+        if !reads_low || node.inputs.iter().any(|&v| self.graph.dtype(v) != DType::F32) {
+            self.rewriter.copy(id)?;
+        } else {
+            let path = self.graph.path(id).to_string();
+            let inputs = node.inputs.iter().map(|&v| self.low(v)).collect::<Result<Vec<_>, _>>()?;
+            let result = self.rewriter.target().at_path(&path, |g| {
+                let result = g.add1(node.op.clone(), &inputs)?;
+                g.cast(result, DType::F32)
+            })?;
+            self.rewriter.set(Value { node: id, output: 0 }, result);
+        }
+        for output in 0..node.outputs.len() as u32 {
+            self.round(Value { node: id, output })?;
+        }
+        Ok(())
+    }
+
+    /// Lets all later readers of a value read its rounded form.
+    fn round(&mut self, value: Value) -> Result<(), GraphError> {
+        if !self.rounded.contains(&value) || self.from_state[value.node.index()] {
+            return Ok(());
+        }
+        let path = self.graph.path(value.node).to_string();
+        let low = self.low(value)?;
+        let wide = self.rewriter.target().at_path(&path, |g| g.cast(low, DType::F32))?;
+        self.copies.insert(wide, low);
+        self.rewriter.set(value, wide);
+        Ok(())
+    }
+
+    /// The 16-bit copy of a value of the source.
+    fn low(&mut self, value: Value) -> Result<Value, GraphError> {
+        let wide = self.rewriter.get(value);
+        if let Some(&low) = self.copies.get(&wide) {
+            return Ok(low);
+        }
+        let to = self.to;
+        let target = self.rewriter.target();
+        let node = target.node(wide.node);
+        let low = match node.op {
+            Op::Cast(Cast { to: DType::F32 }) if target.dtype(node.inputs[0]) == to => node.inputs[0],
+            _ => target.at_path(&self.graph.path(value.node).to_string(), |g| g.cast(wide, to))?,
+        };
+        self.copies.insert(wide, low);
+        Ok(low)
+    }
+}
