@@ -96,7 +96,7 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
 /// # Errors
 /// [`ModelError`] for an unknown model or a batch of zero.
 pub fn graph_after(request: &Request, pass: Option<&str>) -> Result<String, ModelError> {
-    let work = workload(&request.model, request.mode, request.batch_size)?;
+    let work = workload(&request.model, request.mode, request.batch_size, request.compile.precision)?;
     match pass {
         None => Ok(print_graph(&work.graph)),
         Some(pass) => Ok(print_graph(&run_passes(&work.graph, &request.compile, Some(pass))?)),
@@ -109,7 +109,7 @@ pub fn pass_names() -> &'static [&'static str] {
 }
 
 fn plan(request: &Request, batch: usize) -> Result<Plan, ModelError> {
-    let work = workload(&request.model, request.mode, batch)?;
+    let work = workload(&request.model, request.mode, batch, request.compile.precision)?;
     Ok(compile(&work.graph, &request.cpu, &request.compile)?)
 }
 

@@ -11,6 +11,7 @@ use bessemer_ir::{DType, Role, philox};
 use bessemer_models::ModelError;
 use bessemer_nn::initialise;
 use bessemer_train::events::{BenchResult, BenchRun, PublishedStyle, StepTimes};
+use bessemer_train::recipe::Compute;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -22,6 +23,7 @@ pub struct Request {
     pub mode: Mode,
     pub batch_size: usize,
     pub fuse: bool,
+    pub precision: Compute,
     pub warmup: usize,
     pub steps: usize,
     pub repeat: usize,
@@ -70,9 +72,10 @@ impl Prepared {
     /// # Errors
     /// An unknown model, a batch of zero, no memory.
     pub fn new(request: &Request) -> Result<Prepared, MeasureError> {
-        let work = workload(&request.model, request.mode, request.batch_size)?;
+        let precision = request.precision.on_cpu().unwrap_or(DType::F32);
+        let work = workload(&request.model, request.mode, request.batch_size, precision)?;
         let model_flops = bessemer_models::classifier::flops(&work.graph);
-        let options = CompileOptions { fuse: request.fuse, ..CompileOptions::default() };
+        let options = CompileOptions { fuse: request.fuse, precision, ..CompileOptions::default() };
         let plan = compile(&work.graph, &request.cpu, &options).map_err(ModelError::from)?;
         let needed = plan.arena_bytes as u64;
         if let Some(available) = available_memory().filter(|available| *available < needed) {
@@ -95,6 +98,7 @@ impl Prepared {
             };
             executor.write(&input.name, &bytes)?;
         }
+        executor.prepare()?;
         Ok(Prepared { executor, mode: request.mode, batch_size: request.batch_size, model_flops })
     }
 
@@ -212,7 +216,7 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         framework_version: env!("CARGO_PKG_VERSION").to_string(),
         model: request.model.clone(),
         mode: request.mode.name().to_string(),
-        precision: "fp32".to_string(),
+        precision: request.precision.name().to_string(),
         device: "cpu".to_string(),
         device_name: machine.cpu.clone(),
         devices: 1,
@@ -251,6 +255,7 @@ mod tests {
             mode: Mode::Train,
             batch_size: 2,
             fuse: true,
+            precision: Compute::Fp32,
             warmup: 1,
             steps,
             repeat: 2,

@@ -8,6 +8,7 @@ use crate::show;
 use crate::workload::Mode;
 use bessemer_train::clock::{Civil, unix_seconds};
 use bessemer_train::events::{BenchResult, Event, EventError, EventWriter, Header};
+use bessemer_train::recipe::Compute;
 use bessemer_train::recipe::{Override, RecipeError};
 use bessemer_train::{
     ComputeOptions, ProgressMode, Recipe, RunDir, RunFolder, StopSignal, TrainError, TrainOptions, TrainReport, train,
@@ -144,6 +145,7 @@ fn measure_both(
             mode,
             batch_size: BENCH_BATCH,
             fuse: true,
+            precision: Compute::Fp32,
             warmup: 2,
             steps,
             repeat: 1,

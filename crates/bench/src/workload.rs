@@ -1,8 +1,8 @@
 //! The steps that are measured and explained: a model of the zoo, a mode and a batch size.
 
-use bessemer_ir::Graph;
+use bessemer_ir::{DType, Graph};
 use bessemer_models::{LossOptions, Model, ModelError, ModelOptions, find};
-use bessemer_nn::{DecayExclude, ParamSpec, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{DecayExclude, LossScale, ParamSpec, Schedule, Sgd, TrainConfig};
 use serde::Serialize;
 use std::str::FromStr;
 
@@ -43,11 +43,11 @@ pub struct Workload {
 }
 
 /// The step of a model of the zoo at its default size. Training is by SGD with momentum and label smoothing, as in the
-/// reference recipes, at a learning rate so low that no number of steps on one batch diverges.
+/// reference recipes, at a learning rate so low that no number of steps on one batch diverges; in `f16`, with the loss scaled.
 ///
 /// # Errors
 /// [`ModelError`] for an unknown model or a batch of zero.
-pub fn workload(model: &str, mode: Mode, batch: usize) -> Result<Workload, ModelError> {
+pub fn workload(model: &str, mode: Mode, batch: usize, precision: DType) -> Result<Workload, ModelError> {
     let spec = find(model)?;
     let options = spec.options();
     let built = match mode {
@@ -64,6 +64,7 @@ pub fn workload(model: &str, mode: Mode, batch: usize) -> Result<Workload, Model
                 clip_norm: None,
                 report_grad_norm: false,
                 ema_decay: None,
+                loss_scale: (precision == DType::F16).then_some(LossScale { initial: 128.0, growth_steps: Some(100) }),
             };
             let loss = LossOptions { label_smoothing: 0.1, mixup: None };
             Model::train(spec.architecture, &options, &loss, &train, batch)?

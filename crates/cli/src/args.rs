@@ -2,8 +2,12 @@
 
 use crate::commands;
 use crate::names;
+use bessemer_cpu::peak::has_bf16;
 use bessemer_cpu::{CpuOptions, Isa};
+use bessemer_ir::DType;
+use bessemer_ir::passes::CompileOptions;
 use bessemer_models::{ModelSpec, ZOO};
+use bessemer_train::recipe::Compute;
 use bessemer_train::{ComputeOptions, ProgressMode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -45,9 +49,12 @@ pub struct Common {
     /// Device to run on: cpu
     #[arg(long, global = true, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     pub device: Device,
-    /// Precision of the arithmetic: fp32
+    /// Numbers in which tensors are stored and products computed: fp32, bf16 or fp16 [default: the recipe's, else fp32]
     #[arg(long, global = true, value_name = "PRECISION", value_parser = precision)]
-    pub precision: Option<Precision>,
+    pub precision: Option<Compute>,
+    /// The device's usual mixed precision: bf16 on CPUs
+    #[arg(long, global = true, conflicts_with = "precision")]
+    pub amp: bool,
     /// Threads that compute [default: one for each processor]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = threads)]
     pub threads: Option<usize>,
@@ -71,12 +78,6 @@ pub enum Device {
     Cpu,
 }
 
-/// In what numbers kernels compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    Fp32,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     Text,
@@ -91,7 +92,28 @@ impl Common {
     }
 
     pub fn compute(&self) -> ComputeOptions {
-        ComputeOptions { cpu: self.cpu(), ..ComputeOptions::default() }
+        ComputeOptions { cpu: self.cpu(), compile: self.compile(true) }
+    }
+
+    pub fn compile(&self, fuse: bool) -> CompileOptions {
+        let precision = self.precision().and_then(Compute::on_cpu).unwrap_or(DType::F32);
+        CompileOptions { fuse, precision, ..CompileOptions::default() }
+    }
+
+    /// The precision asked for, if any.
+    pub fn precision(&self) -> Option<Compute> {
+        self.precision.or(self.amp.then_some(Compute::Bf16))
+    }
+
+    /// Says so where a precision is asked for that the processor does not have.
+    pub fn tell_emulation(&self, precision: Compute) {
+        let native = precision == Compute::Bf16 && has_bf16(self.cpu().isa);
+        if precision != Compute::Fp32 && !native {
+            let name = precision.name();
+            self.tell(&format!(
+                "{name} is emulated on this processor: tensors are stored in 16 bits, products are computed in fp32"
+            ));
+        }
     }
 
     pub fn seed(&self) -> u64 {
@@ -110,15 +132,6 @@ impl Common {
     }
 }
 
-impl Precision {
-    /// Name in recipes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fp32 => "fp32",
-        }
-    }
-}
-
 fn device(text: &str) -> Result<Device, String> {
     match text.split(':').next() {
         Some("cpu") if text == "cpu" => Ok(Device::Cpu),
@@ -127,11 +140,10 @@ fn device(text: &str) -> Result<Device, String> {
     }
 }
 
-fn precision(text: &str) -> Result<Precision, String> {
-    match text {
-        "fp32" => Ok(Precision::Fp32),
-        _ => Err("not a precision of the CPU backend in this version; allowed: fp32".into()),
-    }
+fn precision(text: &str) -> Result<Compute, String> {
+    let known = [Compute::Fp32, Compute::Bf16, Compute::Fp16];
+    let found = known.into_iter().find(|compute| compute.name() == text);
+    found.ok_or_else(|| "not a precision of the CPU backend; allowed: fp32, bf16, fp16".into())
 }
 
 fn threads(text: &str) -> Result<usize, String> {
@@ -176,7 +188,8 @@ mod tests {
     fn what_is_not_there_is_refused() {
         assert!(device("cuda:1").unwrap_err().contains("allowed: cpu"));
         assert!(device("cpu:1").is_err() && device("tpu").is_err());
-        assert!(precision("bf16").unwrap_err().contains("allowed: fp32"));
+        assert!(precision("tf32").unwrap_err().contains("allowed: fp32, bf16, fp16"));
+        assert_eq!(precision("bf16"), Ok(Compute::Bf16));
         assert!(threads("0").is_err() && threads("-2").is_err() && threads("x").is_err());
         assert_eq!(threads("3"), Ok(3));
     }

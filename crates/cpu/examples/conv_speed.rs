@@ -169,9 +169,9 @@ fn time(ctx: Ctx<'_>, d: &ConvDesc, repeats: usize) -> [Timing; 3] {
         forward_scratch_len(d, threads).max(data_grad_scratch_len(d, threads)).max(weight_grad_scratch_len(d, threads)),
     );
     let result = [
-        fastest(ctx, repeats, flops, || forward(ctx, d, x, w, Output::new(y), scratch, None)),
-        fastest(ctx, repeats, flops, || weight_grad(ctx, d, x, y, Output::new(w), scratch)),
-        fastest(ctx, repeats, flops, || data_grad(ctx, d, y, w, Output::new(x), scratch, None)),
+        fastest(ctx, repeats, flops, || forward(ctx, d, &*x, &*w, Output::new(y), scratch, None)),
+        fastest(ctx, repeats, flops, || weight_grad(ctx, d, &*x, &*y, Output::new(w), scratch)),
+        fastest(ctx, repeats, flops, || data_grad(ctx, d, &*y, &*w, Output::new(x), scratch, None)),
     ];
     for memory in [x, w, y, scratch] {
         // SAFETY: the memory came from `buffer` with this layout, and its last use is over.

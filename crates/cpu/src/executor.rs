@@ -6,9 +6,10 @@ use crate::isa::Isa;
 use crate::kernel::{Kernel, Operands, Unsupported};
 use crate::threads::ThreadPool;
 use bessemer_ir::ops::Op;
-use bessemer_ir::plan::{Plan, Target, kernel_name};
-use bessemer_ir::{DType, Graph, NodeId, TensorType, Value};
-use std::collections::HashMap;
+use bessemer_ir::passes::fixed::Fixed;
+use bessemer_ir::plan::{Needs, Plan, Preparation, Step, Target, kernel_name};
+use bessemer_ir::{DType, Graph, NodeId, Role, TensorType, Value};
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 /// How plans are run.
@@ -32,8 +33,8 @@ impl Target for CpuOptions {
         "cpu"
     }
 
-    fn scratch_bytes(&self, graph: &Graph, node: NodeId) -> usize {
-        Kernel::lower(graph, node).map_or(0, |kernel| kernel.scratch_len(self.threads) * 4)
+    fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs {
+        Kernel::lower(graph, node, fixed).map_or(Needs::default(), |kernel| kernel.needs(self.threads))
     }
 }
 
@@ -81,10 +82,48 @@ struct Call {
     kernel: Kernel,
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
-    /// Where a region's anchor writes.
-    anchor: *mut f32,
     scratch: *mut f32,
     scratch_len: usize,
+    /// Memory for an input that the kernel prepares.
+    prepared: *mut f32,
+    prepared_len: usize,
+}
+
+/// What is done before the first step.
+enum Preparing {
+    Run(Call),
+    /// The call of a step of this number.
+    Prepare(usize),
+}
+
+impl Call {
+    fn new(plan: &Plan, step: &Step, kernel: Kernel, arena: &Arena) -> Call {
+        let node = plan.graph.node(step.node);
+        let place = |v: Value| arena.at(plan.offset(v), plan.graph.ty(v).bytes());
+        let outputs = 0..node.outputs.len() as u32;
+        let piece = |(offset, bytes): (usize, usize)| arena.at(offset, bytes).cast();
+        Call {
+            node: step.node,
+            kernel,
+            inputs: node.inputs.iter().map(|&v| place(v).cast_const()).collect(),
+            outputs: outputs.map(|output| place(Value { node: step.node, output })).collect(),
+            scratch: piece(step.scratch),
+            scratch_len: step.scratch.1 / 4,
+            prepared: piece(step.prepared),
+            prepared_len: step.prepared.1 / 4,
+        }
+    }
+
+    fn operands(&self) -> Operands<'_> {
+        Operands {
+            inputs: &self.inputs,
+            outputs: &self.outputs,
+            scratch: self.scratch,
+            scratch_len: self.scratch_len,
+            prepared: self.prepared,
+            prepared_len: self.prepared_len,
+        }
+    }
 }
 
 /// Time of one kernel call.
@@ -102,6 +141,11 @@ pub struct Executor {
     pool: ThreadPool,
     arena: Arena,
     calls: Vec<Call>,
+    preparing: Vec<Preparing>,
+    /// Whether what is fixed was prepared since it was last written.
+    is_prepared: bool,
+    /// Inputs that are written before each step; nothing is prepared of them.
+    feeds: HashSet<String>,
     inputs: HashMap<String, (usize, TensorType)>,
     outputs: HashMap<String, (usize, TensorType)>,
 }
@@ -117,42 +161,32 @@ impl Executor {
     pub fn new(plan: Plan, options: CpuOptions) -> Result<Executor, ExecutorError> {
         let mut arena =
             Arena::new(plan.arena_bytes).map_err(|source| ExecutorError::Memory { bytes: plan.arena_bytes, source })?;
-        let mut calls = Vec::with_capacity(plan.steps.len());
         let mut unsupported = Vec::new();
-        for step in &plan.steps {
-            let node = plan.graph.node(step.node);
-            let kernel = match Kernel::lower(&plan.graph, step.node) {
-                Ok(kernel) => kernel,
-                Err(Unsupported(why)) => {
-                    unsupported.push(format!("{} at `{}` ({why})", node.op, plan.graph.path(step.node)));
-                    continue;
-                }
-            };
-            let place = |v: Value| arena.at(plan.offset(v), plan.graph.ty(v).bytes());
-            let outputs: Vec<*mut u8> =
-                (0..node.outputs.len() as u32).map(|output| place(Value { node: step.node, output })).collect();
-            let anchor = kernel
-                .anchor_target(&plan.graph, step.node, &outputs)
-                .unwrap_or_else(|| step.anchor.map_or(std::ptr::null_mut(), |offset| arena.at(offset, 0).cast()));
-            calls.push(Call {
-                node: step.node,
-                inputs: node.inputs.iter().map(|&v| place(v).cast_const()).collect(),
-                outputs,
-                anchor,
-                scratch: arena.at(step.scratch.0, step.scratch.1).cast(),
-                scratch_len: step.scratch.1 / 4,
-                kernel,
-            });
-        }
+        let mut lower = |step: &Step| match Kernel::lower(&plan.graph, step.node, &plan.fixed) {
+            Ok(kernel) => Some(Call::new(&plan, step, kernel, &arena)),
+            Err(Unsupported(why)) => {
+                let op = &plan.graph.node(step.node).op;
+                unsupported.push(format!("{op} at `{}` ({why})", plan.graph.path(step.node)));
+                None
+            }
+        };
+        let calls: Vec<Call> = plan.steps.iter().filter_map(&mut lower).collect();
+        let preparing = plan.preparation.iter().filter_map(|preparation| match preparation {
+            Preparation::Run(step) => lower(step).map(Preparing::Run),
+            Preparation::Prepare(number) => Some(Preparing::Prepare(*number)),
+        });
+        let preparing: Vec<Preparing> = preparing.collect();
         if !unsupported.is_empty() {
             return Err(ExecutorError::Unsupported(unsupported));
         }
         fill_constants(&plan, &mut arena);
         let place = |v: Value| (plan.offset(v), plan.graph.ty(v).clone());
         let inputs = plan.graph.inputs().map(|(v, input)| (input.name.clone(), place(v))).collect();
+        let feeds = plan.graph.inputs().filter(|(_, input)| input.role == Role::Feed);
+        let feeds = feeds.map(|(_, input)| input.name.clone()).collect();
         let outputs = plan.graph.outputs().iter().map(|(name, v)| (name.clone(), place(*v))).collect();
         let pool = ThreadPool::new(options.threads.max(1));
-        Ok(Executor { plan, options, pool, arena, calls, inputs, outputs })
+        Ok(Executor { plan, options, pool, arena, calls, preparing, is_prepared: false, feeds, inputs, outputs })
     }
 
     pub fn plan(&self) -> &Plan {
@@ -209,6 +243,7 @@ impl Executor {
     /// When there is none of that name.
     pub fn input_mut(&mut self, name: &str) -> Result<&mut [u8], ExecutorError> {
         let (offset, ty) = Self::find(&self.inputs, "input", name)?;
+        self.is_prepared &= self.feeds.contains(name);
         Ok(self.arena.slice_mut(*offset, ty.bytes()))
     }
 
@@ -272,6 +307,7 @@ impl Executor {
     /// # Errors
     /// [`ExecutorError::Kernel`] when a kernel met data it cannot take (an index out of range).
     pub fn run(&mut self) -> Result<(), ExecutorError> {
+        self.prepare()?;
         for index in 0..self.calls.len() {
             self.call(index)?;
         }
@@ -284,6 +320,7 @@ impl Executor {
     /// # Errors
     /// As [`Executor::run`].
     pub fn run_timed(&mut self) -> Result<Vec<KernelTime>, ExecutorError> {
+        self.prepare()?;
         let mut times = Vec::with_capacity(self.calls.len());
         for index in 0..self.calls.len() {
             let start = Instant::now();
@@ -303,22 +340,23 @@ impl Executor {
     pub fn find_non_finite(&mut self) -> Result<Option<NonFinite>, ExecutorError> {
         let graph = &self.plan.graph;
         for (value, input) in graph.inputs() {
-            if input.ty.dtype == DType::F32 && !range(self.floats(value)).1 {
+            if input.ty.dtype.is_float() && !self.range(value).1 {
                 let (op, path) = (input.name.clone(), graph.path(value.node).to_string());
                 return Ok(Some(NonFinite { op, path, input_ranges: Vec::new(), is_input: true }));
             }
         }
+        self.prepare()?;
         for index in 0..self.calls.len() {
             let id = self.calls[index].node;
             let graph = &self.plan.graph;
-            let inputs = graph.node(id).inputs.iter().filter(|&&v| graph.dtype(v) == DType::F32);
-            let input_ranges = inputs.map(|&v| range(self.floats(v)).0).collect();
+            let inputs = graph.node(id).inputs.iter().filter(|&&v| graph.dtype(v).is_float());
+            let input_ranges = inputs.map(|&v| self.range(v).0).collect();
             self.call(index)?;
             let graph = &self.plan.graph;
             let node = graph.node(id);
             let outputs = (0..node.outputs.len() as u32).map(|output| Value { node: id, output });
-            for value in outputs.filter(|&v| graph.dtype(v) == DType::F32) {
-                if !range(self.floats(value)).1 {
+            for value in outputs.filter(|&v| graph.dtype(v).is_float()) {
+                if !self.range(value).1 {
                     let (op, path) = (kernel_name(graph, id).to_string(), graph.path(id).to_string());
                     return Ok(Some(NonFinite { op, path, input_ranges, is_input: false }));
                 }
@@ -327,24 +365,52 @@ impl Executor {
         Ok(None)
     }
 
-    fn floats(&self, value: Value) -> &[f32] {
-        let bytes = self.plan.graph.ty(value).bytes();
-        bytemuck::cast_slice(self.arena.slice(self.plan.offset(value), bytes))
+    /// Least and greatest finite element of a tensor of floats, and whether all are finite.
+    fn range(&self, value: Value) -> ((f32, f32), bool) {
+        let ty = self.plan.graph.ty(value);
+        let bytes = self.arena.slice(self.plan.offset(value), ty.bytes());
+        match ty.dtype {
+            DType::Bf16 => range(bytemuck::cast_slice(bytes).iter().map(|&x| half::bf16::from_bits(x).to_f32())),
+            DType::F16 => range(bytemuck::cast_slice(bytes).iter().map(|&x| half::f16::from_bits(x).to_f32())),
+            _ => range(bytemuck::cast_slice::<u8, f32>(bytes).iter().copied()),
+        }
+    }
+
+    /// Does what the steps rely on, if state was written since it was last done. [`Executor::run`] sees to it; to be called
+    /// where its time is not to be part of the first step's.
+    ///
+    /// # Errors
+    /// As [`Executor::run`].
+    pub fn prepare(&mut self) -> Result<(), ExecutorError> {
+        if self.is_prepared {
+            return Ok(());
+        }
+        for preparing in &self.preparing {
+            match preparing {
+                Preparing::Run(call) => self.run_call(call)?,
+                Preparing::Prepare(number) => {
+                    let call = &self.calls[*number];
+                    // SAFETY: as in `run_call`.
+                    unsafe { call.kernel.prepare(self.ctx(), &call.operands()) }
+                }
+            }
+        }
+        self.is_prepared = true;
+        Ok(())
+    }
+
+    fn ctx(&self) -> Ctx<'_> {
+        Ctx { isa: self.options.isa, pool: &self.pool }
     }
 
     fn call(&mut self, index: usize) -> Result<(), ExecutorError> {
-        let call = &self.calls[index];
-        let operands = Operands {
-            inputs: &call.inputs,
-            outputs: &call.outputs,
-            anchor: call.anchor,
-            scratch: call.scratch,
-            scratch_len: call.scratch_len,
-        };
-        let ctx = Ctx { isa: self.options.isa, pool: &self.pool };
+        self.run_call(&self.calls[index])
+    }
+
+    fn run_call(&self, call: &Call) -> Result<(), ExecutorError> {
         // SAFETY: the planner gave each value alive its own bytes, of the sizes that the kernel was lowered for, and
-        // `self` is borrowed exclusively.
-        unsafe { call.kernel.run(ctx, &operands) }.map_err(|problem| ExecutorError::Kernel {
+        // the callers borrow `self` exclusively.
+        unsafe { call.kernel.run(self.ctx(), &call.operands()) }.map_err(|problem| ExecutorError::Kernel {
             op: self.plan.graph.node(call.node).op.to_string(),
             path: self.plan.graph.path(call.node).to_string(),
             problem,
@@ -362,10 +428,10 @@ impl Executor {
 }
 
 /// Least and greatest finite element, and whether all are finite.
-fn range(data: &[f32]) -> ((f32, f32), bool) {
+fn range(data: impl Iterator<Item = f32>) -> ((f32, f32), bool) {
     let mut finite = true;
     let mut bounds = (f32::INFINITY, f32::NEG_INFINITY);
-    for &x in data {
+    for x in data {
         if x.is_finite() {
             bounds = (bounds.0.min(x), bounds.1.max(x));
         } else {

@@ -17,6 +17,12 @@ use std::collections::BTreeMap;
 
 /// Largest error of an element, relative to the largest element of its tensor.
 const TOLERANCE: f64 = 2e-5;
+/// Largest distance of a tensor, relative to its Euclidean norm, where tensors are stored in 16 bits: some units in the
+/// last of the 8 or 11 places.
+const TOLERANCE_16: [(DType, f64); 2] = [(DType::Bf16, 1e-2), (DType::F16, 1.5e-3)];
+/// How much farther tensors may be behind a ReLU, whose mask changes where rounding moves a number past zero, and a norm over
+/// a few rows.
+const RELU_FACTOR: f64 = 20.0;
 /// Random problems of each case.
 const PROBLEMS: u64 = 10;
 
@@ -319,10 +325,9 @@ fn run_reference(graph: &Graph, seed: u64) -> BTreeMap<String, Vec<f64>> {
     graph.outputs().iter().map(|(name, _)| (name.clone(), interpreter.output(name).data.clone())).collect()
 }
 
-fn run_cpu(graph: &Graph, seed: u64, isa: Isa, threads: usize, fuse: bool) -> BTreeMap<String, Vec<f32>> {
+fn run_cpu(graph: &Graph, seed: u64, isa: Isa, threads: usize, options: &CompileOptions) -> BTreeMap<String, Vec<f32>> {
     let cpu = CpuOptions { isa, threads };
-    let options = CompileOptions { fuse, ..CompileOptions::default() };
-    let plan = compile(graph, &cpu, &options).expect("the graph compiles");
+    let plan = compile(graph, &cpu, options).expect("the graph compiles");
     let mut executor = Executor::new(plan, cpu).expect("every operation has a kernel");
     for (stream, (_, input)) in graph.inputs().enumerate() {
         let data = data(&input.ty, stream as u32, seed);
@@ -352,15 +357,42 @@ fn every_operation_on_every_instruction_set() {
             let expected = run_reference(&graph, seed);
             for &isa in &isas {
                 for fuse in [true, false] {
-                    let one = run_cpu(&graph, seed, isa, 1, fuse);
+                    let options = CompileOptions { fuse, ..CompileOptions::default() };
+                    let one = run_cpu(&graph, seed, isa, 1, &options);
                     compare(&format!("{name}, problem {seed}, {isa}, fuse {fuse}"), &expected, &one);
-                    let three = run_cpu(&graph, seed, isa, 3, fuse);
+                    let three = run_cpu(&graph, seed, isa, 3, &options);
                     assert!(one == three, "{name}, problem {seed}, {isa}: the result depends on the number of threads");
                 }
             }
         }
         let ran: Vec<&str> = isas.iter().map(|isa| isa.name()).collect();
         println!("{name}: {PROBLEMS} problems, forward and gradient, on {}", ran.join(", "));
+    }
+}
+
+/// Products with what is around them, stored in 16 bits.
+#[test]
+fn sixteen_bits_on_every_instruction_set() {
+    let names = ["conv2d", "conv2d with norm and relu", "matmul", "matmul of batches", "linear with bias and relu"];
+    for (name, build) in CASES.iter().filter(|(name, _)| names.contains(name)) {
+        for (seed, (precision, tolerance)) in (0..PROBLEMS).flat_map(|seed| TOLERANCE_16.map(|t| (seed, t))) {
+            let graph = problem(*build, seed);
+            let expected = run_reference(&graph, seed);
+            for (isa, fuse) in Isa::available().into_iter().flat_map(|isa| [(isa, true), (isa, false)]) {
+                let options = CompileOptions { fuse, precision, ..CompileOptions::default() };
+                let one = run_cpu(&graph, seed, isa, 1, &options);
+                let what = format!("{name}, problem {seed}, {isa}, {precision}, fuse {fuse}");
+                let tolerance = if name.contains("relu") { RELU_FACTOR * tolerance } else { tolerance };
+                for (tensor, expected) in &expected {
+                    let square = |x: f64| x * x;
+                    let norm: f64 = expected.iter().map(|&e| square(e)).sum();
+                    let distance: f64 = expected.iter().zip(&one[tensor]).map(|(e, &a)| square(e - f64::from(a))).sum();
+                    let error = (distance / norm.max(1e-12)).sqrt();
+                    assert!(error <= tolerance, "{what}: {tensor} is {error:.2e} from the reference");
+                }
+                assert!(one == run_cpu(&graph, seed, isa, 3, &options), "{what}: depends on the number of threads");
+            }
+        }
     }
 }
 
@@ -375,7 +407,7 @@ fn random_numbers_are_the_same_everywhere() {
     }
     let expected = run_reference(&g, 3);
     for isa in Isa::available() {
-        let actual = run_cpu(&g, 3, isa, 2, true);
+        let actual = run_cpu(&g, 3, isa, 2, &CompileOptions::default());
         for (name, expected) in &expected {
             let exact: Vec<f32> = expected.iter().map(|&x| x as f32).collect();
             assert_eq!(actual[name], exact, "{name} on {isa}");

@@ -3,11 +3,10 @@
 mod common;
 
 use bessemer_cpu::conv::{
-    ConvDesc, data_grad, data_grad_row_blocks, data_grad_scratch_len, forward, forward_packed,
-    forward_packed_scratch_len, forward_row_blocks, forward_scratch_len, pack_forward, weight_grad,
-    weight_grad_scratch_len,
+    ConvDesc, data_grad, data_grad_row_blocks, data_grad_scratch_len, forward, forward_row_blocks, forward_scratch_len,
+    pack_data_grad, pack_forward, packed_data_grad_len, packed_forward_len, weight_grad, weight_grad_scratch_len,
 };
-use bessemer_cpu::gemm::{Ctx, Output};
+use bessemer_cpu::gemm::{Ctx, Numbers, Output, Weights};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
 use common::{Coverage, Random, assert_close};
@@ -168,14 +167,51 @@ fn output_size_may_leave_input_unread_or_pad_beyond_it() {
 fn packed_weights_give_the_same_bits() {
     let mut random = Random(10);
     let pool = ThreadPool::new(2);
-    let d = conv(1, [9, 9], [20, 130], [3, 3], [1, 1], [1, 1], [[1; 2]; 2]).unwrap();
+    let d = conv(1, [9, 9], [20, 130], [3, 3], [2, 1], [1, 1], [[1; 2]; 2]).unwrap();
     let case = Case::new(&mut random, d);
     for isa in Isa::available() {
-        let ctx = Ctx { isa, pool: &pool };
-        let packed = pack_forward(ctx, &d, &case.w);
+        let (ctx, expected) = (Ctx { isa, pool: &pool }, case.run(isa, &pool));
+        let mut packed = vec![f32::NAN; packed_forward_len(&d)];
+        pack_forward(ctx, &d, (&case.w).into(), &mut packed);
         let mut y = vec![f32::NAN; case.dy.len()];
-        let scratch = &mut vec![f32::NAN; forward_packed_scratch_len(&d, 2)];
-        forward_packed(ctx, &d, &case.x, &packed, Output::new(&mut y), scratch, None);
-        assert_eq!(y, case.run(isa, &pool).y, "{isa}");
+        let scratch = &mut vec![f32::NAN; forward_scratch_len(&d, 2)];
+        forward(ctx, &d, &case.x, Weights::Packed(&packed), Output::new(&mut y), scratch, None);
+        assert_eq!(y, expected.y, "{isa}");
+
+        let mut packed = vec![f32::NAN; packed_data_grad_len(&d)];
+        pack_data_grad(ctx, &d, (&case.w).into(), &mut packed);
+        let mut dx = vec![f32::NAN; case.x.len()];
+        let scratch = &mut vec![f32::NAN; data_grad_scratch_len(&d, 2)];
+        data_grad(ctx, &d, &case.dy, Weights::Packed(&packed), Output::new(&mut dx), scratch, None);
+        assert_eq!(dx, expected.dx, "{isa}");
+    }
+}
+
+/// Operands of 16 bits are the numbers they stand for.
+#[test]
+fn operands_of_16_bits() {
+    let mut random = Random(11);
+    let pool = ThreadPool::new(2);
+    for (kernel, stride) in [(3, 2), (1, 1), (3, 1)] {
+        let d = conv(2, [9, 11], [20, 37], [kernel; 2], [stride; 2], [1, 1], [[kernel / 2; 2]; 2]).unwrap();
+        let mut case = Case::new(&mut random, d);
+        let low = |v: &[f32]| v.iter().map(|&x| half::bf16::from_f32(x)).collect::<Vec<_>>();
+        let (x, w, dy) = (low(&case.x), low(&case.w), low(&case.dy));
+        let high = |v: &[half::bf16]| v.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
+        (case.x, case.w, case.dy) = (high(&x), high(&w), high(&dy));
+        for isa in Isa::available() {
+            let (ctx, expected) = (Ctx { isa, pool: &pool }, case.run(isa, &pool));
+            let (x, w, dy) = (Numbers::from(x.as_slice()), Numbers::from(w.as_slice()), Numbers::from(dy.as_slice()));
+            let nan = |len: usize| vec![f32::NAN; len];
+            let mut y = nan(case.dy.len());
+            forward(ctx, &d, x, w, Output::new(&mut y), &mut nan(forward_scratch_len(&d, 2)), None);
+            assert_eq!(y, expected.y, "{isa} forward {d:?}");
+            let mut dx = nan(case.x.len());
+            data_grad(ctx, &d, dy, w, Output::new(&mut dx), &mut nan(data_grad_scratch_len(&d, 2)), None);
+            assert_eq!(dx, expected.dx, "{isa} data gradient {d:?}");
+            let mut dw = nan(case.w.len());
+            weight_grad(ctx, &d, x, dy, Output::new(&mut dw), &mut nan(weight_grad_scratch_len(&d, 2)));
+            assert_eq!(dw, expected.dw, "{isa} weight gradient {d:?}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use bessemer_cpu::gemm::{
-    Ctx, GemmDesc, Output, PackedB, gemm, gemm_packed, packed_scratch_len, row_blocks, scratch_len,
+    Ctx, GemmDesc, Numbers, Output, Weights, gemm, pack_b, packed_b_len, row_blocks, scratch_len,
 };
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
@@ -120,10 +120,12 @@ fn packed_b_gives_the_same_bits() {
         let case = Case::new(&mut random, GemmDesc::new(m, n, k).transposed(false, trans_b), 0);
         for isa in Isa::available() {
             let ctx = Ctx { isa, pool: &pool };
-            let packed = PackedB::new(ctx, &case.desc, &case.b);
+            let mut packed = vec![f32::NAN; packed_b_len(&case.desc)];
+            pack_b(ctx, &case.desc, (&case.b).into(), &mut packed);
             let mut c = case.c.clone();
-            let mut scratch = vec![f32::NAN; packed_scratch_len(2)];
-            gemm_packed(ctx, &case.desc, &case.a, &packed, Output::new(&mut c), &mut scratch, None);
+            let mut scratch = vec![f32::NAN; scratch_len(&case.desc, 2)];
+            let b = Weights::Packed(&packed);
+            gemm(ctx, &case.desc, &case.a, b, Output::new(&mut c), &mut scratch, None);
             assert_eq!(c, case.run(isa, &pool), "{isa} {:?}", case.desc);
         }
     }
@@ -134,5 +136,38 @@ fn packed_b_gives_the_same_bits() {
 fn short_operands_are_refused() {
     let pool = ThreadPool::new(1);
     let ctx = Ctx { isa: Isa::Portable, pool: &pool };
-    gemm(ctx, &GemmDesc::new(2, 4, 3), &[0.0; 6], &[0.0; 11], Output::new(&mut [0.0; 8]), &mut [], None);
+    let (a, b) = ([0.0f32; 6], [0.0f32; 11]);
+    gemm(ctx, &GemmDesc::new(2, 4, 3), a.as_slice(), b.as_slice(), Output::new(&mut [0.0; 8]), &mut [], None);
+}
+
+/// 16-bit operands are the numbers they stand for, multiplied as `f32`.
+#[test]
+fn operands_of_16_bits_give_the_same_bits_as_their_values() {
+    let mut random = Random(6);
+    let pool = ThreadPool::new(2);
+    for layout in 0..4 {
+        for (m, n, k, batch) in [(70, 45, 90, 1), (9, 20, 33, 9)] {
+            let desc = GemmDesc::new(m, n, k).transposed(layout & 1 != 0, layout & 2 != 0).batched(batch);
+            let mut case = Case::new(&mut random, desc, 0);
+            let a: Vec<half::bf16> = case.a.iter().map(|&x| half::bf16::from_f32(x)).collect();
+            let b: Vec<half::f16> = case.b.iter().map(|&x| half::f16::from_f32(x)).collect();
+            case.a = a.iter().map(|x| x.to_f32()).collect();
+            case.b = b.iter().map(|x| x.to_f32()).collect();
+            for isa in Isa::available() {
+                let mut c = case.c.clone();
+                let mut scratch = vec![f32::NAN; scratch_len(&case.desc, 2)];
+                let ctx = Ctx { isa, pool: &pool };
+                gemm(
+                    ctx,
+                    &case.desc,
+                    a.as_slice(),
+                    Numbers::from(b.as_slice()),
+                    Output::new(&mut c),
+                    &mut scratch,
+                    None,
+                );
+                assert_eq!(c, case.run(isa, &pool), "{isa} {:?}", case.desc);
+            }
+        }
+    }
 }

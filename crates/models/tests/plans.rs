@@ -23,6 +23,7 @@ fn resnet50_training() {
         clip_norm: None,
         report_grad_norm: false,
         ema_decay: None,
+        loss_scale: None,
     };
     let loss = LossOptions { label_smoothing: 0.1, mixup: None };
     let model = Model::train(spec.architecture, &spec.options(), &loss, &train, 2).expect("legal options");

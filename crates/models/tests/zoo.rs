@@ -12,6 +12,7 @@ fn config(ema_decay: Option<f64>) -> TrainConfig {
         clip_norm: Some(1.0),
         report_grad_norm: true,
         ema_decay,
+        loss_scale: None,
     }
 }
 

@@ -92,6 +92,11 @@ impl Builder {
         self.named(name.to_string(), ty, layout, kind, Role::State, Init::Zeros)
     }
 
+    /// One number of the optimizer, `f32[]`, whose name the scope does not prefix.
+    pub fn scalar_state(&mut self, name: &str, init: Init) -> Result<Value> {
+        self.named(name.to_string(), TensorType::f32([]), ParamLayout::Plain, Kind::Optimizer, Role::State, init)
+    }
+
     fn tensor(
         &mut self,
         name: &str,

@@ -16,7 +16,7 @@ pub use builder::{Builder, Mode};
 pub use init::{Fan, Init, initialise};
 pub use layers::{BatchNorm, Conv, Linear, MaxPool, Padding};
 pub use loss::{Mixup, Targets};
-pub use optim::{DecayExclude, Sgd};
+pub use optim::{DecayExclude, LossScale, Sgd};
 pub use params::{Kind, ParamLayout, ParamSpec};
 pub use preprocess::PixelScale;
 pub use schedule::{Decay, Form, Schedule};

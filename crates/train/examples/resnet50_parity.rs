@@ -181,6 +181,7 @@ impl Parity {
             clip_norm: None,
             report_grad_norm: false,
             ema_decay: None,
+            loss_scale: None,
         };
         let model = Model::train(self.architecture, &self.options, &self.loss, &config, self.batch())?;
         let mut executor = self.executor(&model.graph, &model.specs, true)?;

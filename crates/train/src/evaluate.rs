@@ -146,7 +146,9 @@ pub fn run(
 pub(crate) fn recipe_session(recipe: &Recipe, compute: &ComputeOptions) -> Result<EvalSession, TrainError> {
     let (architecture, options) = crate::setup::model_options(recipe, recipe.data.eval_image_size)?;
     let batch_size = recipe.eval.batch_size.unwrap_or(recipe.train.batch_size) as usize;
-    EvalSession::new(architecture, &options, batch_size, compute)
+    let mut compute = compute.clone();
+    compute.compile.precision = crate::setup::precision(recipe)?;
+    EvalSession::new(architecture, &options, batch_size, &compute)
 }
 
 /// Metrics over batches.

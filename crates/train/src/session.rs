@@ -4,8 +4,8 @@ use crate::checkpoint::{Checkpoint, NamedTensor, TrainingState};
 use crate::error::TrainError;
 use crate::events::PlanInfo;
 use crate::mixup::Mix;
-use crate::recipe::Recipe;
-use crate::setup::training_model;
+use crate::recipe::{Compute, Recipe};
+use crate::setup::{precision, training_model};
 use crate::state::{STEP_INPUT, TensorGroup};
 use bessemer_cpu::executor::NonFinite;
 use bessemer_cpu::{CpuOptions, Executor};
@@ -28,11 +28,19 @@ pub struct StepOutput {
     pub lr: f32,
     /// Norm of the whole gradient, before clipping.
     pub grad_norm: f32,
+    /// What the loss was multiplied with, where it is scaled.
+    pub loss_scale: Option<f32>,
 }
 
 impl StepOutput {
     pub fn is_finite(&self) -> bool {
         self.loss.is_finite() && self.grad_norm.is_finite()
+    }
+
+    /// Whether the gradient overflowed under a loss scale that can still be lowered: the step changed nothing, and the
+    /// next one goes on with a smaller scale.
+    pub fn is_overflow(&self) -> bool {
+        self.loss.is_finite() && !self.grad_norm.is_finite() && self.loss_scale.is_some_and(|scale| scale > 1.0)
     }
 }
 
@@ -47,6 +55,7 @@ pub struct TrainSession {
     batch_size: usize,
     mixup_alpha: f64,
     label_offset: i32,
+    scales_loss: bool,
 }
 
 impl TrainSession {
@@ -56,7 +65,8 @@ impl TrainSession {
     /// A recipe that cannot be built or run on this machine.
     pub fn new(recipe: &Recipe, steps_per_epoch: u64, compute: &ComputeOptions) -> Result<Self, TrainError> {
         let Model { graph, specs } = training_model(recipe, steps_per_epoch)?;
-        let plan = compile(&graph, &compute.cpu, &compute.compile)?;
+        let options = CompileOptions { precision: precision(recipe)?, ..compute.compile.clone() };
+        let plan = compile(&graph, &compute.cpu, &options)?;
         Ok(Self {
             executor: Executor::new(plan, compute.cpu)?,
             model: TensorGroup::model(&specs),
@@ -67,6 +77,7 @@ impl TrainSession {
             batch_size: recipe.train.batch_size as usize,
             mixup_alpha: recipe.train.mixup_alpha,
             label_offset: recipe.data.label_offset as i32,
+            scales_loss: recipe.precision.compute == Compute::Fp16,
         })
     }
 
@@ -168,7 +179,8 @@ impl TrainSession {
     pub fn run(&mut self) -> Result<StepOutput, TrainError> {
         self.executor.run()?;
         let scalar = |name| self.executor.scalar(name);
-        Ok(StepOutput { loss: scalar("loss")?, lr: scalar("lr")?, grad_norm: scalar("grad_norm")? })
+        let loss_scale = if self.scales_loss { Some(scalar("loss_scale")?) } else { None };
+        Ok(StepOutput { loss: scalar("loss")?, lr: scalar("lr")?, grad_norm: scalar("grad_norm")?, loss_scale })
     }
 
     /// After a step whose loss is not finite: the first node whose value is not. The state is spoilt afterwards.

@@ -2,11 +2,12 @@
 
 use crate::error::TrainError;
 use crate::recipe::{self, Compute, DecayExclude, Init, OptimizerKind, Padding, Per, Recipe, ScheduleKind, StrideIn};
+use bessemer_ir::DType;
 use bessemer_models::classifier::InitScheme;
 use bessemer_models::resnet;
 use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, find};
 use bessemer_nn::schedule::{Decay, Form};
-use bessemer_nn::{PixelScale, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{LossScale, PixelScale, Schedule, Sgd, TrainConfig};
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;
@@ -58,10 +59,7 @@ pub fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Architecture, 
 /// # Errors
 /// A model or a size that is not possible; a precision that CPUs do not train in.
 pub fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
-    if recipe.precision.compute != Compute::Fp32 {
-        let value = format!("{:?}", recipe.precision.compute).to_lowercase();
-        return Err(TrainError::setting("precision.compute", value, "on CPUs it must be fp32"));
-    }
+    precision(recipe)?;
     let (architecture, options) = model_options(recipe, recipe.data.image_size)?;
     let loss = LossOptions {
         label_smoothing: recipe.train.label_smoothing,
@@ -69,6 +67,17 @@ pub fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, Tr
     };
     let config = train_config(recipe, steps_per_epoch)?;
     Ok(Model::train(architecture, &options, &loss, &config, recipe.train.batch_size as usize)?)
+}
+
+/// The type in which the recipe's tensors are stored.
+///
+/// # Errors
+/// A precision that CPUs do not have.
+pub fn precision(recipe: &Recipe) -> Result<DType, TrainError> {
+    let compute = recipe.precision.compute;
+    compute.on_cpu().ok_or_else(|| {
+        TrainError::setting("precision.compute", compute.name(), "on CPUs it must be fp32, bf16 or fp16")
+    })
 }
 
 fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
@@ -92,6 +101,10 @@ fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, Tr
         clip_norm: recipe.train.clip_norm,
         report_grad_norm: true,
         ema_decay: recipe.train.ema_decay,
+        loss_scale: (recipe.precision.compute == Compute::Fp16).then_some(LossScale {
+            initial: recipe.precision.loss_scale,
+            growth_steps: recipe.precision.loss_scale_growth_steps,
+        }),
     })
 }
 
@@ -154,9 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn cpus_train_in_fp32() {
-        let recipe = Recipe::load("cifar", &["precision.compute=bf16".parse().unwrap()]).unwrap();
+    fn cpus_have_no_tf32() {
+        let recipe = Recipe::load("cifar", &["precision.compute=tf32".parse().unwrap()]).unwrap();
         let error = training_model(&recipe, 10).unwrap_err().to_string();
-        assert_eq!(error, "precision.compute is bf16; on CPUs it must be fp32");
+        assert_eq!(error, "precision.compute is tf32; on CPUs it must be fp32, bf16 or fp16");
     }
 }

@@ -5,6 +5,7 @@ use crate::workload::Mode;
 use bessemer_cpu::CpuOptions;
 use bessemer_data::{FileFormat, Picture};
 use bessemer_train::events::{Event, EventBody, EventWriter, Header, Status};
+use bessemer_train::recipe::Compute;
 use std::fs;
 use tempfile::TempDir;
 
@@ -47,6 +48,7 @@ fn bench(batch_size: usize, throughput: f64) -> BenchResult {
         mode: Mode::Train,
         batch_size,
         fuse: true,
+        precision: Compute::Fp32,
         warmup: 1,
         steps: 1,
         repeat: 1,

@@ -63,6 +63,8 @@ const PROFILE_STEPS: usize = 5;
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let started = Instant::now();
     let cpu = common.cpu();
+    let precision = common.precision().unwrap_or_default();
+    common.tell_emulation(precision);
     let mut results = Results::open(options)?;
     let (machine, limits) = (Machine::look(cpu), Limits::measure(cpu));
     let (gflops, gbytes) = (show::significant(limits.fp32_gflops, 3), show::significant(limits.read_gbytes, 3));
@@ -79,6 +81,7 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
             mode: options.mode,
             batch_size,
             fuse: !options.no_fuse,
+            precision,
             warmup: options.warmup,
             steps: options.steps,
             repeat: options.repeat,

@@ -5,7 +5,6 @@ use bessemer_bench::explain::{Explanation, Request, explain, graph_after, pass_n
 use bessemer_bench::machine::available_memory;
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
-use bessemer_ir::passes::CompileOptions;
 use bessemer_models::ModelSpec;
 use clap::Args;
 
@@ -32,7 +31,7 @@ pub struct Options {
     /// Compile op by op
     #[arg(long, help_heading = "Step")]
     pub no_fuse: bool,
-    /// Print the graph after this pass instead: autodiff, simplify, fuse or schedule
+    /// Print the graph after this pass instead: autodiff, simplify, fold, precision, fuse or schedule
     #[arg(long, value_name = "PASS", value_parser = pass, help_heading = "Output")]
     pub after: Option<Pass>,
     /// Print JSON instead of tables
@@ -65,7 +64,7 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         model: options.model.name.to_owned(),
         mode: options.mode,
         batch_size: options.batch_size,
-        compile: CompileOptions { fuse: !options.no_fuse, ..CompileOptions::default() },
+        compile: common.compile(!options.no_fuse),
         cpu: common.cpu(),
         memory_bytes: available_memory().unwrap_or(u64::MAX),
     };

@@ -88,7 +88,7 @@ fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
     overrides.extend(options.epochs.map(|epochs| Override::new("train.epochs", epochs as i64)));
     overrides.extend(options.steps.map(|steps| Override::new("train.steps", steps as i64)));
     overrides.extend(common.seed.map(|seed| Override::new("train.seed", i64::from(seed))));
-    overrides.extend(common.precision.map(|precision| Override::new("precision.compute", precision.name())));
+    overrides.extend(common.precision().map(|precision| Override::new("precision.compute", precision.name())));
     overrides.extend(options.set.iter().cloned());
     let base = match &options.resume {
         Some(run) => return Ok(RunDir::open(run)?.recipe()?.with_overrides(&overrides)?),

@@ -7,8 +7,9 @@ use std::ops::Range;
 use super::ConvDesc;
 use super::gather::{Axis, Gather, zero};
 use crate::gemm::{
-    BlockScratch, Ctx, Epilogue, Matrix, Output, Region, RowBlock, RowBlocks, RowSource, RowTable, Scratch, SharedMut,
-    aligned_len, column_groups, pack_shared, packed_len, row_blocks_for, row_scratch_len,
+    BlockScratch, Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Output, Region, RowBlock, RowBlocks,
+    RowSource, RowTable, Scratch, SharedMut, Weights, aligned_len, column_groups, pack_shared, packed_len,
+    row_blocks_for, row_scratch_len,
 };
 use crate::simd::{Simd, SimdOp, dispatch};
 
@@ -27,9 +28,25 @@ pub fn data_grad_row_blocks(d: &ConvDesc) -> RowBlocks {
     RowBlocks::new(m, lines * d.w)
 }
 
+/// Elements of the weights that [`pack_data_grad`] packs.
+pub fn packed_data_grad_len(d: &ConvDesc) -> usize {
+    packed_len(d.kh * d.kw * d.c_out, d.c_in)
+}
+
+/// Packs the weights of `d` for [`data_grad`] on `ctx.isa`. Products are fastest where `packed` lies on a cache line.
+///
+/// # Panics
+/// When a slice is shorter than `d` needs.
+pub fn pack_data_grad(ctx: Ctx<'_>, d: &ConvDesc, w: Numbers<'_>, packed: &mut [f32]) {
+    let w = w.checked(d.weight_len(), "weights");
+    let packed = Output::new(packed).checked(packed_data_grad_len(d), 0, "packed weights");
+    // SAFETY: lengths were checked.
+    unsafe { pack_weights(ctx, d, w, packed.block(0, 0)) };
+}
+
 /// Scratch elements of [`data_grad`] with `threads` threads.
 pub fn data_grad_scratch_len(d: &ConvDesc, threads: usize) -> usize {
-    aligned_len(packed_len(d.kh * d.kw * d.c_out, d.c_in)) + row_scratch_len(threads)
+    aligned_len(packed_data_grad_len(d)) + row_scratch_len(threads)
 }
 
 /// The taps that input positions `phase` modulo the stride see along one axis, ordered by position in the output:
@@ -81,7 +98,7 @@ struct Phase {
 
 impl Phase {
     /// Rows are the phase's input pixels, elements `[taps, Cout]` of the output gradient.
-    fn gather(&self, d: &ConvDesc, dy: *const f32) -> Gather {
+    fn gather(&self, d: &ConvDesc, dy: NumberPtr) -> Gather {
         Gather { src: dy, channels: d.c_out, y: self.y.axis, x: self.x.axis }
     }
 
@@ -105,37 +122,46 @@ fn phases(d: &ConvDesc) -> impl Iterator<Item = Phase> + '_ {
 /// [`data_grad_scratch_len`] elements; its content is neither read nor kept.
 ///
 /// # Panics
-/// When a slice is shorter than `d` needs.
-pub fn data_grad(
+/// When an operand is shorter than `d` needs.
+pub fn data_grad<'a>(
     ctx: Ctx<'_>,
     d: &ConvDesc,
-    dy: &[f32],
-    w: &[f32],
+    dy: impl Into<Numbers<'a>>,
+    w: impl Into<Weights<'a>>,
     dx: Output<'_>,
     scratch: &mut [f32],
     epilogue: Option<&dyn Epilogue>,
 ) {
-    assert!(dy.len() >= d.output_len(), "output gradient has {} elements, {} are needed", dy.len(), d.output_len());
-    assert!(w.len() >= d.weight_len(), "weights have {} elements, {} are needed", w.len(), d.weight_len());
-    let dx = dx.checked(d.input_len(), "input gradient");
+    let dy = dy.into().checked(d.output_len(), "output gradient");
+    let blocks = data_grad_row_blocks(d);
+    let dx = dx.checked(d.input_len(), blocks.rows * d.c_in, "input gradient");
     let threads = ctx.pool.threads();
     let mut scratch = Scratch::new(scratch, data_grad_scratch_len(d, threads));
     if d.input_len() == 0 {
         return;
     }
-    let packed = scratch.take(packed_len(d.kh * d.kw * d.c_out, d.c_in));
-    // SAFETY: the weights' extent was checked, and the packed piece belongs to this call.
-    unsafe { pack_weights(ctx, d, w.as_ptr(), packed) };
-
+    let packed = match w.into() {
+        Weights::Packed(packed) => {
+            let needed = packed_data_grad_len(d);
+            assert!(packed.len() >= needed, "packed weights have {} elements, {needed} are needed", packed.len());
+            SharedMut(packed.as_ptr().cast_mut())
+        }
+        Weights::Plain(w) => {
+            let w = w.checked(d.weight_len(), "weights");
+            let packed = scratch.take(packed_data_grad_len(d));
+            // SAFETY: the weights' extent was checked, and the packed piece belongs to this call.
+            unsafe { pack_weights(ctx, d, w, packed) };
+            packed
+        }
+    };
     let scratch = BlockScratch::new(scratch, threads);
-    let blocks = data_grad_row_blocks(d);
     let groups = column_groups(blocks.count, d.c_in);
-    let gradient = DataGrad { ctx, d, dy: SharedMut(dy.as_ptr().cast_mut()), packed, dx };
+    let gradient = DataGrad { ctx, d, dy, packed, dx };
     ctx.pool.run(blocks.count * groups.count, &|task, worker| {
         let rows = blocks.range(task / groups.count, d.input_rows());
         let cols = groups.range(task % groups.count, d.c_in);
         // SAFETY: extents were checked above; tasks have different rows or columns of dx.
-        unsafe { gradient.block(rows.clone(), cols.clone(), scratch.of(worker)) };
+        unsafe { gradient.block(worker, rows.clone(), cols.clone(), scratch.of(worker)) };
         if let Some(epilogue) = epilogue {
             epilogue.block(worker, task / groups.count, rows, cols);
         }
@@ -146,7 +172,7 @@ pub fn data_grad(
 ///
 /// # Safety
 /// The weights are valid, and `packed` has room for all of them.
-unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, w: *const f32, packed: SharedMut) {
+unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, w: NumberPtr, packed: SharedMut) {
     for phase in phases(d) {
         let depth = phase.taps() * d.c_out;
         for tap in 0..phase.taps() {
@@ -165,32 +191,38 @@ unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, w: *const f32, packed: Shared
 struct DataGrad<'a> {
     ctx: Ctx<'a>,
     d: &'a ConvDesc,
-    dy: SharedMut,
+    dy: NumberPtr,
     packed: SharedMut,
-    dx: SharedMut,
+    dx: Destination,
 }
+
+// SAFETY: dy and the packed weights are only read; tasks write different parts of dx.
+unsafe impl Sync for DataGrad<'_> {}
 
 impl DataGrad<'_> {
     /// Computes rows and columns of dx on the calling thread.
     ///
     /// # Safety
     /// All memory is valid, the rows and columns are this task's, `a_block` has room for a block of A.
-    unsafe fn block(&self, rows: Range<usize>, cols: Range<usize>, a_block: *mut f32) {
+    unsafe fn block(&self, worker: usize, rows: Range<usize>, cols: Range<usize>, a_block: *mut f32) {
+        let dx = self.dx.block(worker, rows.start * self.d.c_in);
+        let flush = |phase: &Phase, source: &Gather, table: &RowTable| {
+            // SAFETY: the caller's promises.
+            unsafe { self.flush(phase, source, table, cols.clone(), dx, a_block) }
+        };
         let mut table = RowTable::new();
         for phase in phases(self.d) {
-            let source = phase.gather(self.d, self.dy.0);
+            let source = phase.gather(self.d, self.dy);
             table.clear();
-            // SAFETY: the caller's promises.
-            self.each_pixel(&phase, rows.clone(), |grid_row, pixel| unsafe {
+            self.each_pixel(&phase, rows.clone(), |grid_row, pixel| {
                 table.push(source.locate(grid_row), pixel * self.d.c_in);
                 if table.is_full() {
-                    self.flush(&phase, &source, &table, cols.clone(), a_block);
+                    flush(&phase, &source, &table);
                     table.clear();
                 }
             });
             if !table.is_empty() {
-                // SAFETY: the caller's promises.
-                unsafe { self.flush(&phase, &source, &table, cols.clone(), a_block) };
+                flush(&phase, &source, &table);
             }
         }
     }
@@ -217,11 +249,19 @@ impl DataGrad<'_> {
         }
     }
 
-    unsafe fn flush(&self, phase: &Phase, source: &Gather, table: &RowTable, cols: Range<usize>, a_block: *mut f32) {
+    unsafe fn flush(
+        &self,
+        phase: &Phase,
+        source: &Gather,
+        table: &RowTable,
+        cols: Range<usize>,
+        c: SharedMut,
+        a_block: *mut f32,
+    ) {
         // SAFETY: the promises of `block`.
         unsafe {
             if phase.taps() == 0 {
-                dispatch(self.ctx.isa, ZeroRows { table, cols, c: self.dx });
+                dispatch(self.ctx.isa, ZeroRows { table, cols, c });
                 return;
             }
             let block = RowBlock {
@@ -230,7 +270,7 @@ impl DataGrad<'_> {
                 packed: self.packed.add(phase.packed_offset).0,
                 k: source.row_len(),
                 cols,
-                c: self.dx,
+                c,
                 accumulate: false,
                 a_block,
                 upcoming: Region::EMPTY,

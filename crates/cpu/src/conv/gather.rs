@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::gemm::{Region, Row, RowSource};
+use crate::gemm::{NumberPtr, Region, Row, RowSource};
 use crate::simd::Simd;
 
 /// Positions of taps along one axis: tap `j` at grid position `p` is at `p * step + base + j * tap` in the image.
@@ -30,7 +30,7 @@ impl Axis {
 /// `[y.taps, x.taps, channels]`, zero outside the image.
 #[derive(Clone, Copy)]
 pub(crate) struct Gather {
-    pub src: *const f32,
+    pub src: NumberPtr,
     pub channels: usize,
     pub y: Axis,
     pub x: Axis,
@@ -80,13 +80,12 @@ impl RowSource for Gather {
     fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region {
         let (first, last) = (self.locate(rows.start), self.locate(rows.end - 1));
         if self.row_len() == self.channels && self.x.step == 1 {
-            let start = self.src.wrapping_offset(first.origin).wrapping_add(range.start);
-            return Region { start, rows: rows.len(), cols: range.len(), pitch: self.channels };
+            let start = self.src.offset(first.origin).add(range.start);
+            return start.region(rows.len(), range.len(), self.channels);
         }
         let tap_line = (range.end - 1) / (self.x.taps * self.channels) * self.y.tap;
         let line_offset = (tap_line * self.x.size * self.channels) as isize;
-        let start = self.src.wrapping_offset(first.origin + line_offset);
-        Region::contiguous(start, (last.origin - first.origin) as usize)
+        self.src.offset(first.origin + line_offset).run((last.origin - first.origin) as usize)
     }
 
     #[inline(always)]
@@ -104,9 +103,9 @@ impl RowSource for Gather {
             unsafe {
                 let dst = dst.add(piece.start - range.start);
                 let tap = (ky * self.y.tap * self.x.size + kx * self.x.tap) * self.channels;
-                let src = self.src.wrapping_offset(row.origin + (tap + piece.start - run_start) as isize);
+                let src = self.src.offset(row.origin + (tap + piece.start - run_start) as isize);
                 if inside {
-                    S::copy(src, dst, piece.len());
+                    src.copy::<S>(dst, piece.len());
                 } else {
                     let y = row.y + (ky * self.y.tap) as isize;
                     let x = row.x + (kx * self.x.tap) as isize;
@@ -114,7 +113,7 @@ impl RowSource for Gather {
                     let start = (run_start + valid.start).clamp(piece.start, piece.end);
                     let end = (run_start + valid.end).clamp(start, piece.end);
                     zero::<S>(dst, start - piece.start);
-                    S::copy(src.wrapping_add(start - piece.start), dst.add(start - piece.start), end - start);
+                    src.add(start - piece.start).copy::<S>(dst.add(start - piece.start), end - start);
                     zero::<S>(dst.add(end - piece.start), piece.end - end);
                 }
             }

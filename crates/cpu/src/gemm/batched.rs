@@ -1,7 +1,8 @@
 //! Batches of small matrices: a task is a whole product.
 
 use super::blocking::TASKS;
-use super::memory::{Scratch, SharedMut, aligned_len};
+use super::memory::{Destination, Scratch, aligned_len};
+use super::numbers::NumberPtr;
 use super::outer::{WorkerScratch, worker_scratch_len};
 use super::pack::{PackTask, packed_len};
 use super::rows::{BlockScratch, row_scratch_len};
@@ -30,9 +31,9 @@ pub(crate) fn scratch_len(desc: &GemmDesc, threads: usize) -> usize {
 pub(crate) unsafe fn run(
     ctx: Ctx<'_>,
     desc: &GemmDesc,
-    a: *const f32,
-    b: *const f32,
-    c: SharedMut,
+    a: NumberPtr,
+    b: NumberPtr,
+    c: Destination,
     mut scratch: Scratch,
     epilogue: Option<&dyn Epilogue>,
 ) {
@@ -49,7 +50,7 @@ pub(crate) unsafe fn run(
             // SAFETY: the caller's promises; tasks have different matrices C.
             unsafe {
                 let (a, b, c) = operands.item(desc, item);
-                desc.outer_product(&desc.a_rows(a), desc.b_matrix(b), c).run_serial(ctx, workers.of(worker));
+                desc.outer_product(&desc.a_rows(a), desc.b_matrix(b), c).run_serial(ctx, worker, workers.of(worker));
             }
             finish(worker, item);
         });
@@ -65,7 +66,7 @@ pub(crate) unsafe fn run(
                 dispatch(ctx.isa, PackTask { matrix, depth: 0..desc.k, dst: packed, to: 0, panel_steps: desc.k });
                 let rows = desc.a_rows(a);
                 let product = desc.row_product(&rows, packed.0, c);
-                product.block(ctx, 0..desc.m, 0..desc.n, workers.of(worker), Region::EMPTY);
+                product.block(ctx, worker, 0..desc.m, 0..desc.n, workers.of(worker), Region::EMPTY);
             }
             finish(worker, item);
         });
@@ -73,19 +74,17 @@ pub(crate) unsafe fn run(
 }
 
 struct Operands {
-    a: *const f32,
-    b: *const f32,
-    c: SharedMut,
+    a: NumberPtr,
+    b: NumberPtr,
+    c: Destination,
 }
 
 // SAFETY: A and B are only read; tasks write different matrices C.
 unsafe impl Sync for Operands {}
 
 impl Operands {
-    unsafe fn item(&self, desc: &GemmDesc, item: usize) -> (*const f32, *const f32, SharedMut) {
-        // SAFETY: the promises of `run`.
-        unsafe {
-            (self.a.add(item * desc.stride_a), self.b.add(item * desc.stride_b), self.c.add(item * desc.stride_c))
-        }
+    fn item(&self, desc: &GemmDesc, item: usize) -> (NumberPtr, NumberPtr, Destination) {
+        let c = self.c.item(item, desc.stride_c);
+        (self.a.add(item * desc.stride_a), self.b.add(item * desc.stride_b), c)
     }
 }

@@ -12,13 +12,14 @@ const LINE: usize = 16;
 pub struct Output<'a> {
     ptr: *mut f32,
     len: usize,
+    per_worker: bool,
     memory: PhantomData<&'a mut [f32]>,
 }
 
 impl<'a> Output<'a> {
     /// The memory of a slice that nothing else touches during the call.
     pub fn new(slice: &'a mut [f32]) -> Output<'a> {
-        Output { ptr: slice.as_mut_ptr(), len: slice.len(), memory: PhantomData }
+        Output { ptr: slice.as_mut_ptr(), len: slice.len(), per_worker: false, memory: PhantomData }
     }
 
     /// Memory that the epilogue of the call touches too.
@@ -27,12 +28,56 @@ impl<'a> Output<'a> {
     /// `ptr` is valid for reads and writes of `len` elements during `'a`; while a kernel writes to it, nobody but
     /// the kernel and its epilogue, within the block it is called for, accesses them.
     pub unsafe fn from_raw(ptr: *mut f32, len: usize) -> Output<'a> {
-        Output { ptr, len, memory: PhantomData }
+        Output { ptr, len, per_worker: false, memory: PhantomData }
     }
 
-    pub(crate) fn checked(self, needed: usize, name: &str) -> SharedMut {
-        assert!(self.len >= needed, "{name} has {} elements, {needed} are needed", self.len);
-        SharedMut(self.ptr)
+    /// No memory for the whole output, but a block of `len` elements, all rows of a row block, for each worker: the
+    /// epilogue finds its rows at the beginning of the worker's block, and nobody finds them later.
+    ///
+    /// # Safety
+    /// As [`from_raw`](Self::from_raw), for `len` elements for each worker, one after the other.
+    pub unsafe fn per_worker(ptr: *mut f32, len: usize) -> Output<'a> {
+        Output { ptr, len, per_worker: true, memory: PhantomData }
+    }
+
+    /// The destination of an output of `needed` elements in blocks of at most `block` elements.
+    pub(crate) fn checked(self, needed: usize, block: usize, name: &str) -> Destination {
+        let least = if self.per_worker { block.min(needed) } else { needed };
+        assert!(self.len >= least, "{name} has {} elements, {least} are needed", self.len);
+        let pitch = if self.per_worker { Some(self.len) } else { None };
+        Destination { start: SharedMut(self.ptr), pitch }
+    }
+}
+
+/// Where a kernel writes: one memory for all blocks, or one for each worker.
+#[derive(Clone, Copy)]
+pub(crate) struct Destination {
+    start: SharedMut,
+    /// Distance of the workers' blocks.
+    pitch: Option<usize>,
+}
+
+impl Destination {
+    pub fn whole(start: SharedMut) -> Destination {
+        Destination { start, pitch: None }
+    }
+
+    /// The place to which offsets in the whole output are added for a block that begins at offset `first`.
+    #[inline(always)]
+    pub fn block(self, worker: usize, first: usize) -> SharedMut {
+        match self.pitch {
+            None => self.start,
+            Some(pitch) => SharedMut(self.start.0.wrapping_add(worker * pitch).wrapping_sub(first)),
+        }
+    }
+
+    /// The destination of matrix `item` of a batch whose matrices are `stride` elements apart.
+    #[inline(always)]
+    pub fn item(self, item: usize, stride: usize) -> Destination {
+        match self.pitch {
+            None => Destination::whole(SharedMut(self.start.0.wrapping_add(item * stride))),
+            Some(_) => self,
+        }
     }
 }
 

@@ -1,10 +1,11 @@
-//! Matrix products in `f32`, and the blocked machinery that convolutions share with them.
+//! Matrix products that accumulate in `f32`, and the blocked machinery that convolutions share with them.
 //!
 //! Work is cut into tasks, and sums are ordered, by shapes alone: results do not depend on the number of threads.
 
 mod batched;
 mod blocking;
 mod memory;
+mod numbers;
 mod outer;
 mod pack;
 mod rows;
@@ -18,10 +19,11 @@ use crate::threads::ThreadPool;
 
 pub use blocking::RowBlocks;
 pub use memory::Output;
-pub use pack::PackedB;
+pub use numbers::{Numbers, Weights};
 
 pub(crate) use blocking::{column_groups, row_blocks_for};
-pub(crate) use memory::{Scratch, SharedMut, aligned_len};
+pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
+pub(crate) use numbers::NumberPtr;
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
 pub(crate) use pack::{Matrix, pack_shared, packed_len};
 pub(crate) use rows::{
@@ -120,19 +122,19 @@ impl GemmDesc {
         extent(self.batch, self.stride_c, self.m, self.n, self.ldc)
     }
 
-    fn a_rows(&self, a: *const f32) -> MatrixRows {
+    fn a_rows(&self, a: NumberPtr) -> MatrixRows {
         MatrixRows { src: a, ld: self.lda }
     }
 
-    fn b_matrix(&self, b: *const f32) -> Matrix {
+    fn b_matrix(&self, b: NumberPtr) -> Matrix {
         Matrix { src: b, ld: self.ldb, transposed: self.trans_b, n: self.n }
     }
 
-    fn row_product<'a>(&self, a: &'a MatrixRows, packed: *const f32, c: SharedMut) -> RowProduct<'a, MatrixRows> {
+    fn row_product<'a>(&self, a: &'a MatrixRows, packed: *const f32, c: Destination) -> RowProduct<'a, MatrixRows> {
         RowProduct { source: a, packed, m: self.m, n: self.n, k: self.k, c, ldc: self.ldc, accumulate: self.accumulate }
     }
 
-    fn outer_product<'a>(&self, a: &'a MatrixRows, b: Matrix, c: SharedMut) -> OuterProduct<'a, MatrixRows> {
+    fn outer_product<'a>(&self, a: &'a MatrixRows, b: Matrix, c: Destination) -> OuterProduct<'a, MatrixRows> {
         OuterProduct { source: a, b, m: self.m, depth: self.k, c, ldc: self.ldc, accumulate: self.accumulate }
     }
 }
@@ -158,6 +160,28 @@ pub fn row_blocks(desc: &GemmDesc) -> RowBlocks {
     RowBlocks { count: one.count * desc.batch, rows: one.rows }
 }
 
+/// Whether [`gemm`] takes a B that [`pack_b`] packed before.
+pub fn takes_packed_b(desc: &GemmDesc) -> bool {
+    !desc.trans_a && desc.batch == 1
+}
+
+/// Elements of the packed B of `desc`.
+pub fn packed_b_len(desc: &GemmDesc) -> usize {
+    packed_len(desc.k, desc.n)
+}
+
+/// Packs the B of `desc` for `ctx.isa`. Products are fastest where `packed` lies on a cache line.
+///
+/// # Panics
+/// When a slice is shorter than `desc` needs, or `desc` takes no packed B.
+pub fn pack_b(ctx: Ctx<'_>, desc: &GemmDesc, b: Numbers<'_>, packed: &mut [f32]) {
+    assert!(takes_packed_b(desc), "a transposed A or a batch takes no packed B");
+    let b = b.checked(desc.b_len(), "B");
+    let packed = Output::new(packed).checked(packed_b_len(desc), 0, "packed B");
+    // SAFETY: lengths were checked above.
+    unsafe { pack_shared(ctx, &desc.b_matrix(b), desc.k, packed.block(0, 0), 0..desc.k) };
+}
+
 /// Scratch elements [`gemm`] needs with `threads` threads.
 pub fn scratch_len(desc: &GemmDesc, threads: usize) -> usize {
     if batched::applies(desc) {
@@ -165,7 +189,7 @@ pub fn scratch_len(desc: &GemmDesc, threads: usize) -> usize {
     } else if desc.trans_a {
         outer_scratch_len(desc.m, desc.n, desc.k, threads)
     } else {
-        aligned_len(packed_len(desc.k, desc.n)) + packed_scratch_len(threads)
+        aligned_len(packed_len(desc.k, desc.n)) + row_scratch_len(threads)
     }
 }
 
@@ -173,36 +197,52 @@ pub fn scratch_len(desc: &GemmDesc, threads: usize) -> usize {
 /// kept.
 ///
 /// # Panics
-/// When a slice is shorter than `desc` needs.
-pub fn gemm(
+/// When an operand is shorter than `desc` needs, or a packed B is given where [`takes_packed_b`] does not hold.
+pub fn gemm<'a>(
     ctx: Ctx<'_>,
     desc: &GemmDesc,
-    a: &[f32],
-    b: &[f32],
+    a: impl Into<Numbers<'a>>,
+    b: impl Into<Weights<'a>>,
     c: Output<'_>,
     scratch: &mut [f32],
     epilogue: Option<&dyn Epilogue>,
 ) {
-    assert!(a.len() >= desc.a_len(), "A has {} elements, {} are needed", a.len(), desc.a_len());
-    assert!(b.len() >= desc.b_len(), "B has {} elements, {} are needed", b.len(), desc.b_len());
-    let c = c.checked(desc.c_len(), "C");
+    let a = a.into().checked(desc.a_len(), "A");
+    let b = match b.into() {
+        Weights::Plain(b) => b.checked(desc.b_len(), "B"),
+        Weights::Packed(packed) => {
+            assert!(takes_packed_b(desc), "a transposed A or a batch takes no packed B");
+            let needed = packed_b_len(desc);
+            assert!(packed.len() >= needed, "packed B has {} elements, {needed} are needed", packed.len());
+            let c = c.checked(desc.c_len(), row_blocks(desc).rows * desc.ldc, "C");
+            let scratch = Scratch::new(scratch, aligned_len(0) + row_scratch_len(ctx.pool.threads()));
+            if desc.m > 0 && desc.n > 0 {
+                // SAFETY: the extents of A, B and C were checked above.
+                unsafe {
+                    desc.row_product(&desc.a_rows(a), packed.as_ptr(), c).run(ctx, scratch, Origin::FIRST, epilogue)
+                };
+            }
+            return;
+        }
+    };
+    let c = c.checked(desc.c_len(), row_blocks(desc).rows * desc.ldc, "C");
     let scratch = Scratch::new(scratch, scratch_len(desc, ctx.pool.threads()));
     if desc.m == 0 || desc.n == 0 {
         return;
     }
     if batched::applies(desc) {
         // SAFETY: the extents of A, B and C were checked above.
-        unsafe { batched::run(ctx, desc, a.as_ptr(), b.as_ptr(), c, scratch, epilogue) };
+        unsafe { batched::run(ctx, desc, a, b, c, scratch, epilogue) };
         return;
     }
     for item in 0..desc.batch {
         let origin = Origin { block: item * (row_blocks(desc).count / desc.batch), row: item * desc.m };
         let mut scratch = scratch.clone();
-        let a = &desc.a_rows(a[item * desc.stride_a..].as_ptr());
-        let b = desc.b_matrix(b[item * desc.stride_b..].as_ptr());
+        let a = &desc.a_rows(a.add(item * desc.stride_a));
+        let b = desc.b_matrix(b.add(item * desc.stride_b));
+        let c = c.item(item, desc.stride_c);
         // SAFETY: the extents of A, B and C were checked above.
         unsafe {
-            let c = c.add(item * desc.stride_c);
             if desc.trans_a {
                 desc.outer_product(a, b, c).run(ctx, scratch, origin, epilogue);
             } else {
@@ -212,36 +252,4 @@ pub fn gemm(
             }
         }
     }
-}
-
-/// Scratch elements [`gemm_packed`] needs with `threads` threads.
-pub fn packed_scratch_len(threads: usize) -> usize {
-    aligned_len(0) + row_scratch_len(threads)
-}
-
-/// As [`gemm`], for one product with an untransposed `A` and a `B` packed before.
-///
-/// # Panics
-/// When a slice is shorter than `desc` needs, when `b` was packed for another shape or instruction set, or when
-/// `desc` has a transposed `A` or a batch.
-pub fn gemm_packed(
-    ctx: Ctx<'_>,
-    desc: &GemmDesc,
-    a: &[f32],
-    b: &PackedB,
-    c: Output<'_>,
-    scratch: &mut [f32],
-    epilogue: Option<&dyn Epilogue>,
-) {
-    assert!(!desc.trans_a && desc.batch == 1, "a packed B takes one untransposed A");
-    assert!(a.len() >= desc.a_len(), "A has {} elements, {} are needed", a.len(), desc.a_len());
-    let c = c.checked(desc.c_len(), "C");
-    let scratch = Scratch::new(scratch, packed_scratch_len(ctx.pool.threads()));
-    if desc.m == 0 || desc.n == 0 {
-        return;
-    }
-    let packed = b.checked(ctx.isa, desc.k, desc.n);
-    let a = &desc.a_rows(a.as_ptr());
-    // SAFETY: the extents of A, B and C were checked above.
-    unsafe { desc.row_product(a, packed, c).run(ctx, scratch, Origin { block: 0, row: 0 }, epilogue) };
 }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::blocking::{RowBlocks, TASKS, pieces};
-use super::memory::{Scratch, SharedMut, aligned_len};
+use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::pack::Matrix;
 use super::rows::{Origin, RowSource};
 use super::sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
@@ -101,7 +101,7 @@ pub(crate) struct OuterProduct<'a, P> {
     pub m: usize,
     /// Steps `p` of the reduction.
     pub depth: usize,
-    pub c: SharedMut,
+    pub c: Destination,
     pub ldc: usize,
     pub accumulate: bool,
 }
@@ -127,7 +127,8 @@ impl<P: RowSource> OuterProduct<'_, P> {
             let cols = plan.cols.range(block % plan.cols.count, n);
             // SAFETY: the caller's promises; tasks have different blocks of C or of the partial sums.
             unsafe {
-                let (c, ldc) = if whole { (self.c, self.ldc) } else { (partials.add(split * self.m * n), n) };
+                let own = self.c.block(worker, rows.start * self.ldc);
+                let (c, ldc) = if whole { (own, self.ldc) } else { (partials.add(split * self.m * n), n) };
                 let block = OuterBlock {
                     product: self,
                     rows: rows.clone(),
@@ -154,6 +155,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                 product: self,
                 partials,
                 count: plan.splits.count,
+                c: self.c.block(worker, rows.start * self.ldc),
                 rows: rows.clone(),
                 cols: cols.clone(),
             };
@@ -167,7 +169,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
     ///
     /// # Safety
     /// As [`run`](Self::run), and `scratch` is a worker's.
-    pub unsafe fn run_serial(&self, ctx: Ctx<'_>, scratch: *mut f32) {
+    pub unsafe fn run_serial(&self, ctx: Ctx<'_>, worker: usize, scratch: *mut f32) {
         let rows = pieces(self.m, MAX_BLOCK, 1);
         let cols = pieces(self.b.n, MAX_BLOCK, MAX_PANEL);
         for block in 0..rows.count * cols.count {
@@ -176,7 +178,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                 rows: rows.range(block / cols.count, self.m),
                 cols: cols.range(block % cols.count, self.b.n),
                 depth: 0..self.depth,
-                c: self.c,
+                c: self.c.block(worker, 0),
                 ldc: self.ldc,
                 accumulate: self.accumulate,
                 scratch,
@@ -289,6 +291,7 @@ struct PartialSum<'a, P> {
     product: &'a OuterProduct<'a, P>,
     partials: SharedMut,
     count: usize,
+    c: SharedMut,
     rows: Range<usize>,
     cols: Range<usize>,
 }
@@ -303,7 +306,7 @@ impl<P> SimdOp for PartialSum<'_, P> {
             let mut col = self.cols.start;
             // SAFETY: rows and columns are inside C and the partial sums.
             unsafe {
-                let c = self.product.c.0.add(row * self.product.ldc);
+                let c = self.c.0.add(row * self.product.ldc);
                 let partial = self.partials.0.add(row * n);
                 while col + S::LANES <= self.cols.end {
                     let mut sum = if self.product.accumulate { S::load(c.add(col)) } else { S::splat(0.0) };

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::memory::{SharedMut, aligned_len};
+use super::Ctx;
+use super::memory::SharedMut;
+use super::numbers::NumberPtr;
 use super::sweep::Region;
 use super::tile::{MAX_PANEL, panel};
-use super::{Ctx, GemmDesc};
-use crate::isa::Isa;
 use crate::simd::{Simd, SimdOp, dispatch};
 
 /// Steps of the reduction in one packing task.
@@ -15,7 +15,7 @@ const PACK_DEPTH: usize = 64;
 /// A row-major `[k, n]` matrix, or the `[n, k]` transpose of one.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix {
-    pub src: *const f32,
+    pub src: NumberPtr,
     pub ld: usize,
     pub transposed: bool,
     pub n: usize,
@@ -49,8 +49,7 @@ impl Matrix {
     /// The memory of steps `depth` of columns `cols`.
     pub fn region(&self, depth: Range<usize>, cols: Range<usize>) -> Region {
         let (rows, cols) = if self.transposed { (cols, depth) } else { (depth, cols) };
-        let start = self.src.wrapping_add(rows.start * self.ld + cols.start);
-        Region { start, rows: rows.len(), cols: cols.len(), pitch: self.ld }
+        self.src.add(rows.start * self.ld + cols.start).region(rows.len(), cols.len(), self.ld)
     }
 
     #[inline(always)]
@@ -62,10 +61,19 @@ impl Matrix {
             for (step, k) in depth.enumerate() {
                 let src = self.src.add(k * self.ld + cols.start);
                 let dst = dst.add(step * panel::<S>());
-                for p in 0..whole {
-                    for v in 0..S::TILE_VECTORS {
-                        let x = S::load(src.add(p * panel::<S>() + v * S::LANES));
-                        S::store(dst.add(p * panel_stride + v * S::LANES), x);
+                match src.as_f32() {
+                    Some(src) => {
+                        for p in 0..whole {
+                            for v in 0..S::TILE_VECTORS {
+                                let x = S::load(src.add(p * panel::<S>() + v * S::LANES));
+                                S::store(dst.add(p * panel_stride + v * S::LANES), x);
+                            }
+                        }
+                    }
+                    None => {
+                        for p in 0..whole {
+                            src.add(p * panel::<S>()).copy::<S>(dst.add(p * panel_stride), panel::<S>());
+                        }
                     }
                 }
                 if rest > 0 {
@@ -73,7 +81,7 @@ impl Matrix {
                     for v in 0..S::TILE_VECTORS {
                         S::store(dst.add(v * S::LANES), S::splat(0.0));
                     }
-                    S::copy(src.add(whole * panel::<S>()), dst, rest);
+                    src.add(whole * panel::<S>()).copy::<S>(dst, rest);
                 }
             }
         }
@@ -92,24 +100,51 @@ impl Matrix {
             for (p, col) in cols.clone().step_by(panel::<S>()).enumerate() {
                 let width = panel::<S>().min(cols.end - col);
                 for v in (0..panel::<S>()).step_by(S::LANES) {
-                    let src = self.src.wrapping_add((col + v) * self.ld + depth.start);
                     let dst = dst.add(p * panel_stride + v);
                     let columns = width.saturating_sub(v).min(S::LANES);
-                    let squares = if columns == S::LANES { depth.len() / S::LANES } else { 0 };
-                    for k in (0..squares * S::LANES).step_by(S::LANES) {
-                        S::transpose(src.add(k), self.ld, dst.add(k * panel::<S>()), panel::<S>());
-                    }
-                    for k in squares * S::LANES..depth.len() {
-                        for j in 0..S::LANES {
-                            let x = if j < columns { *src.add(j * self.ld + k) } else { 0.0 };
-                            *dst.add(k * panel::<S>() + j) = x;
-                        }
+                    for k in (0..depth.len()).step_by(S::LANES) {
+                        let src = self.src.add((col + v) * self.ld + depth.start + k);
+                        let steps = S::LANES.min(depth.len() - k);
+                        self.pack_square::<S>(src, columns, steps, dst.add(k * panel::<S>()));
                     }
                 }
             }
         }
     }
+
+    /// Transposes `steps` steps of `columns` stored rows, at most [`Simd::LANES`] of both, to columns of a panel, of which
+    /// those that are missing become zero.
+    #[inline(always)]
+    unsafe fn pack_square<S: Simd>(&self, src: NumberPtr, columns: usize, steps: usize, dst: *mut f32) {
+        let mut square = [0.0f32; MAX_LANES * MAX_LANES];
+        // SAFETY: the caller's promises; the square has room.
+        unsafe {
+            if columns == S::LANES && steps == S::LANES {
+                match src.as_f32() {
+                    Some(src) => S::transpose(src, self.ld, dst, panel::<S>()),
+                    None => {
+                        for j in 0..S::LANES {
+                            src.add(j * self.ld).copy::<S>(square.as_mut_ptr().add(j * S::LANES), S::LANES);
+                        }
+                        S::transpose(square.as_ptr(), S::LANES, dst, panel::<S>());
+                    }
+                }
+                return;
+            }
+            for j in 0..columns {
+                src.add(j * self.ld).copy::<S>(square.as_mut_ptr().add(j * S::LANES), steps);
+            }
+            for k in 0..steps {
+                for j in 0..S::LANES {
+                    *dst.add(k * panel::<S>() + j) = square[j * S::LANES + k];
+                }
+            }
+        }
+    }
 }
+
+/// Most lanes of any instruction set.
+const MAX_LANES: usize = 16;
 
 /// Packs some steps of a matrix.
 pub(crate) struct PackTask<'a> {
@@ -146,46 +181,4 @@ pub(crate) unsafe fn pack_shared(ctx: Ctx<'_>, matrix: &Matrix, k: usize, dst: S
         // SAFETY: the caller's promises; tasks write different steps.
         unsafe { dispatch(ctx.isa, PackTask { matrix, depth, dst, to, panel_steps: place.end }) };
     });
-}
-
-/// `B` packed once for many products, for one instruction set.
-pub struct PackedB {
-    data: Vec<f32>,
-    offset: usize,
-    isa: Isa,
-    k: usize,
-    n: usize,
-}
-
-impl PackedB {
-    /// Packs the `B` of `desc` for `ctx.isa`.
-    ///
-    /// # Panics
-    /// When `b` is shorter than `desc` needs, or `desc` has a batch.
-    pub fn new(ctx: Ctx<'_>, desc: &GemmDesc, b: &[f32]) -> PackedB {
-        assert!(desc.batch == 1, "one B is packed, not a batch");
-        assert!(b.len() >= desc.b_len(), "B has {} elements, {} are needed", b.len(), desc.b_len());
-        let mut data = vec![0.0; aligned_len(packed_len(desc.k, desc.n))];
-        let offset = data.as_ptr().align_offset(64);
-        let dst = SharedMut(data[offset..].as_mut_ptr());
-        // SAFETY: lengths were checked or chosen above.
-        unsafe { pack_shared(ctx, &desc.b_matrix(b.as_ptr()), desc.k, dst, 0..desc.k) };
-        PackedB { data, offset, isa: ctx.isa, k: desc.k, n: desc.n }
-    }
-
-    /// Bytes it occupies.
-    pub fn bytes(&self) -> usize {
-        self.data.len() * size_of::<f32>()
-    }
-
-    pub(crate) fn checked(&self, isa: Isa, k: usize, n: usize) -> *const f32 {
-        assert!(
-            (self.isa, self.k, self.n) == (isa, k, n),
-            "B was packed as [{}, {}] for {}, not as [{k}, {n}] for {isa}",
-            self.k,
-            self.n,
-            self.isa,
-        );
-        self.data[self.offset..].as_ptr()
-    }
 }

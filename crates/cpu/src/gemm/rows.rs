@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::blocking::{TASKS, column_groups, pieces, row_blocks_for};
-use super::memory::{Scratch, SharedMut, aligned_len};
+use super::memory::{Destination, Scratch, SharedMut, aligned_len};
+use super::numbers::NumberPtr;
 use super::sweep::{Region, Sweep, Upcoming};
 use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, panel};
 use super::{Ctx, Epilogue};
@@ -55,7 +56,7 @@ pub(crate) trait RowSource: Sync {
 
 /// The rows of a matrix.
 pub(crate) struct MatrixRows {
-    pub src: *const f32,
+    pub src: NumberPtr,
     pub ld: usize,
 }
 
@@ -71,12 +72,11 @@ impl RowSource for MatrixRows {
     #[inline(always)]
     unsafe fn copy<S: Simd>(&self, row: Row, range: Range<usize>, dst: *mut f32) {
         // SAFETY: the caller's promise, and the matrix has the row.
-        unsafe { S::copy(self.src.offset(row.origin).add(range.start), dst, range.len()) }
+        unsafe { self.src.offset(row.origin).add(range.start).copy::<S>(dst, range.len()) }
     }
 
     fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region {
-        let start = self.src.wrapping_add(rows.start * self.ld + range.start);
-        Region { start, rows: rows.len(), cols: range.len(), pitch: self.ld }
+        self.src.add(rows.start * self.ld + range.start).region(rows.len(), range.len(), self.ld)
     }
 }
 
@@ -223,6 +223,10 @@ pub(crate) struct Origin {
     pub row: usize,
 }
 
+impl Origin {
+    pub const FIRST: Origin = Origin { block: 0, row: 0 };
+}
+
 /// `C (+)= A * B` with B packed.
 pub(crate) struct RowProduct<'a, P> {
     pub source: &'a P,
@@ -230,7 +234,7 @@ pub(crate) struct RowProduct<'a, P> {
     pub m: usize,
     pub n: usize,
     pub k: usize,
-    pub c: SharedMut,
+    pub c: Destination,
     pub ldc: usize,
     pub accumulate: bool,
 }
@@ -256,7 +260,7 @@ impl<P: RowSource> RowProduct<'_, P> {
                 let next = if block + 1 < last { blocks.range(block + 1, self.m) } else { 0..0 };
                 let upcoming = if next.is_empty() { Region::EMPTY } else { self.source.region(next, 0..self.k) };
                 // SAFETY: the caller's promises; tasks have different rows or columns.
-                unsafe { self.block(ctx, rows.clone(), cols.clone(), scratch.of(worker), upcoming) };
+                unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), upcoming) };
                 if let Some(epilogue) = epilogue {
                     let rows = origin.row + rows.start..origin.row + rows.end;
                     epilogue.block(worker, origin.block + block, rows, cols.clone());
@@ -272,11 +276,13 @@ impl<P: RowSource> RowProduct<'_, P> {
     pub unsafe fn block(
         &self,
         ctx: Ctx<'_>,
+        worker: usize,
         rows: Range<usize>,
         cols: Range<usize>,
         a_block: *mut f32,
         upcoming: Region,
     ) {
+        let c = self.c.block(worker, rows.start * self.ldc);
         let mut table = RowTable::new();
         let mut next = rows.start;
         while next < rows.end {
@@ -291,7 +297,7 @@ impl<P: RowSource> RowProduct<'_, P> {
                 packed: self.packed,
                 k: self.k,
                 cols: cols.clone(),
-                c: self.c,
+                c,
                 accumulate: self.accumulate,
                 a_block,
                 upcoming,

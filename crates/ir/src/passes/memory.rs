@@ -144,7 +144,7 @@ impl<'a> Planner<'a> {
     fn input_in_place(&self, value: Value) -> Option<usize> {
         let node = self.graph.node(value.node);
         let Op::Region(region) = &node.op else { return None };
-        if self.is_raw_target(region, value) {
+        if self.is_raw_target(region, value) || self.kept.contains(&value) {
             return None;
         }
         let taken =
@@ -184,7 +184,8 @@ impl<'a> Planner<'a> {
         let mut extras = Vec::new();
         for id in self.graph.ids().filter(|&id| runs_kernel(&self.graph.node(id).op)) {
             let (at, Needs { scratch, prepared }) = (id.index(), self.needs[id.index()]);
-            let name = |what: &str| format!("{} {what} of {}", self.graph.path(id), self.graph.node(id).op.rule().name());
+            let name =
+                |what: &str| format!("{} {what} of {}", self.graph.path(id), self.graph.node(id).op.rule().name());
             let (scratch_name, prepared_name) = (name("scratch"), name("prepared input"));
             let scratch = (scratch > 0).then(|| self.new_buffer(scratch, at, at, false, scratch_name));
             let prepared = prepared.map(|p| self.new_buffer(p.bytes, at, at, true, prepared_name));

@@ -3,7 +3,6 @@
 //! - Convolutions and matrix products read 16-bit operands; they accumulate and give `f32`.
 //! - What they read, and what convolutions give, is rounded once, where it is computed. Everyone else who reads it reads the
 //!   rounded numbers. Gradients that several operations read are rounded likewise.
-//! - Pooling works on the 16-bit numbers as they are.
 //! - Parameters keep their `f32` master; products read a rounded copy. Optimizers, statistics of norms, softmax, losses and all
 //!   arithmetic between loading and storing stay `f32`.
 //!
@@ -38,11 +37,6 @@ fn is_product(op: &Op) -> bool {
     matches!(op, Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_) | Op::Matmul(_))
 }
 
-/// Operations that give numbers of the type they are given.
-fn is_selection(op: &Op) -> bool {
-    matches!(op, Op::MaxPool2d(_) | Op::MaxPool2dGrad(_))
-}
-
 /// Nodes that depend on parameters and state alone.
 fn from_state(graph: &Graph) -> Vec<bool> {
     let mut from_state = vec![false; graph.len()];
@@ -62,7 +56,7 @@ fn values_to_round(graph: &Graph) -> HashSet<Value> {
     for id in graph.ids() {
         let node = graph.node(id);
         let own = Value { node: id, output: 0 };
-        if is_product(&node.op) || is_selection(&node.op) {
+        if is_product(&node.op) {
             rounded.extend(node.inputs.iter().copied());
         }
         let is_activation = matches!(node.op, Op::Conv2d(_) | Op::Conv2dDataGrad(_));
@@ -91,16 +85,12 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     fn visit(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.graph.node(id);
-        let reads_low = is_product(&node.op) || is_selection(&node.op);
-        if !reads_low || node.inputs.iter().any(|&v| self.graph.dtype(v) != DType::F32) {
+        if !is_product(&node.op) || node.inputs.iter().any(|&v| self.graph.dtype(v) != DType::F32) {
             self.rewriter.copy(id)?;
         } else {
             let path = self.graph.path(id).to_string();
             let inputs = node.inputs.iter().map(|&v| self.low(v)).collect::<Result<Vec<_>, _>>()?;
-            let result = self.rewriter.target().at_path(&path, |g| {
-                let result = g.add1(node.op.clone(), &inputs)?;
-                g.cast(result, DType::F32)
-            })?;
+            let result = self.rewriter.target().at_path(&path, |g| g.add1(node.op.clone(), &inputs))?;
             self.rewriter.set(Value { node: id, output: 0 }, result);
         }
         for output in 0..node.outputs.len() as u32 {

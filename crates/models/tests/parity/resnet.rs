@@ -149,6 +149,7 @@ fn ten_steps() {
             clip_norm: None,
             report_grad_norm: false,
             ema_decay: None,
+            loss_scale: None,
         };
         let inputs = case.tensors("tensors");
         let options = case.options(image_size(&inputs), Padding::Symmetric);

@@ -16,8 +16,6 @@ pub struct TrainingState {
     /// The next batch to be drawn.
     pub sampler: SamplerPosition,
     pub seed: u64,
-    /// `None` where the loss is not scaled.
-    pub loss_scale: Option<LossScaleState>,
     /// Step count that the learning-rate schedule sees; behind `step` where a non-finite gradient skipped an update.
     pub schedule_step: u64,
     /// The resolved recipe, TOML.
@@ -36,14 +34,6 @@ pub struct TrainingState {
 pub struct SamplerPosition {
     pub epoch: u64,
     pub batch: u64,
-}
-
-/// Dynamic loss scaling: the scale and how many steps have passed without overflow since it last changed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LossScaleState {
-    pub scale: f64,
-    pub good_steps: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -25,7 +25,7 @@ mod weights;
 mod tests;
 
 pub use error::{CheckpointError, Damage};
-pub use manifest::{BestMetric, FileEntry, LossScaleState, Manifest, SamplerPosition, TrainingState};
+pub use manifest::{BestMetric, FileEntry, Manifest, SamplerPosition, TrainingState};
 pub use safetensors::Dtype;
 pub use safetensors_file::{read_safetensors, write_safetensors};
 pub use store::{CheckpointStore, Loaded, Saved, load_checkpoint};

@@ -19,7 +19,6 @@ fn checkpoint(step: u64) -> Checkpoint<'static> {
         epoch: 3,
         sampler: SamplerPosition { epoch: 3, batch: 17 },
         seed: u64::MAX,
-        loss_scale: Some(LossScaleState { scale: 128.0, good_steps: 99 }),
         schedule_step: step - 1,
         recipe: "name = \"x\"\n".to_owned(),
         data: "shapes".to_owned(),

@@ -15,6 +15,7 @@ pub use builtin::builtin_names;
 pub use parse::{Override, RecipeError};
 pub use schedule::{Schedule, learning_rate};
 
+use bessemer_ir::DType;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -283,6 +284,7 @@ impl Default for PrecisionRecipe {
     }
 }
 
+/// Numbers in which tensors are stored and products computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Compute {
@@ -291,6 +293,28 @@ pub enum Compute {
     Tf32,
     Bf16,
     Fp16,
+}
+
+impl Compute {
+    /// As in recipes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Compute::Fp32 => "fp32",
+            Compute::Tf32 => "tf32",
+            Compute::Bf16 => "bf16",
+            Compute::Fp16 => "fp16",
+        }
+    }
+
+    /// The type of stored tensors; `None` for what CPUs do not have.
+    pub fn on_cpu(self) -> Option<DType> {
+        match self {
+            Compute::Fp32 => Some(DType::F32),
+            Compute::Tf32 => None,
+            Compute::Bf16 => Some(DType::Bf16),
+            Compute::Fp16 => Some(DType::F16),
+        }
+    }
 }
 
 /// When to evaluate; at the end in any case.

@@ -174,7 +174,13 @@ impl Trainer<'_> {
         let data_s = started.elapsed().as_secs_f64();
         let output = self.session.run()?;
         let step_s = started.elapsed().as_secs_f64();
-        if !output.is_finite() {
+        if output.is_overflow() {
+            let scale = output.loss_scale.unwrap_or_default();
+            self.log.warning(&format!(
+                "step {}: the gradient overflowed at loss scale {scale}; the step was left out",
+                self.step + 1
+            ))?;
+        } else if !output.is_finite() {
             return Err(self.describe_non_finite(output)?);
         }
         self.step += 1;
@@ -186,6 +192,7 @@ impl Trainer<'_> {
             loss: output.loss.into(),
             lr: output.lr.into(),
             grad_norm: Some(output.grad_norm.into()),
+            loss_scale: output.loss_scale.map(f64::from),
             samples: batch.real as u64,
             step_s,
             data_s,
@@ -217,7 +224,7 @@ impl Trainer<'_> {
     }
 
     fn describe_non_finite(&mut self, output: StepOutput) -> Result<TrainError, TrainError> {
-        let StepOutput { loss, lr, grad_norm } = output;
+        let StepOutput { loss, lr, grad_norm, .. } = output;
         let error = TrainError::NonFinite(Box::new(NonFiniteStep {
             step: self.step + 1,
             loss,
@@ -313,7 +320,6 @@ impl Trainer<'_> {
             epoch: position.epoch.into(),
             sampler: SamplerPosition { epoch: position.epoch.into(), batch: position.batch as u64 },
             seed: self.recipe().train.seed,
-            loss_scale: None,
             schedule_step: self.step,
             recipe: self.recipe().to_toml(),
             data: self.data_identity.clone(),

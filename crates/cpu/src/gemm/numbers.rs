@@ -1,0 +1,129 @@
+//! Operands of kernels: floating-point numbers in memory, of 32 or 16 bits, which kernels read as `f32`.
+
+use super::sweep::Region;
+use crate::simd::Simd;
+use crate::vector;
+use bessemer_ir::DType;
+use std::marker::PhantomData;
+
+/// Numbers that a kernel reads.
+#[derive(Clone, Copy)]
+pub struct Numbers<'a> {
+    start: NumberPtr,
+    len: usize,
+    memory: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Numbers<'a> {
+    /// # Safety
+    /// `start` is valid for reads of `len` elements of type `dtype` during `'a`, and aligned to it.
+    ///
+    /// # Panics
+    /// If the type is no float.
+    pub unsafe fn from_raw(start: *const u8, dtype: DType, len: usize) -> Numbers<'a> {
+        assert!(dtype.is_float(), "kernels multiply floats, not {dtype}");
+        Numbers { start: NumberPtr { address: start, dtype }, len, memory: PhantomData }
+    }
+
+    /// The first of at least `needed` numbers.
+    pub(crate) fn checked(&self, needed: usize, name: &str) -> NumberPtr {
+        assert!(self.len >= needed, "{name} has {} elements, {needed} are needed", self.len);
+        self.start
+    }
+}
+
+impl<'a> From<&'a [f32]> for Numbers<'a> {
+    fn from(slice: &'a [f32]) -> Numbers<'a> {
+        let start = NumberPtr { address: slice.as_ptr().cast(), dtype: DType::F32 };
+        Numbers { start, len: slice.len(), memory: PhantomData }
+    }
+}
+
+impl<'a> From<&'a Vec<f32>> for Numbers<'a> {
+    fn from(vector: &'a Vec<f32>) -> Numbers<'a> {
+        vector.as_slice().into()
+    }
+}
+
+impl<'a> From<&'a [half::bf16]> for Numbers<'a> {
+    fn from(slice: &'a [half::bf16]) -> Numbers<'a> {
+        let start = NumberPtr { address: slice.as_ptr().cast(), dtype: DType::Bf16 };
+        Numbers { start, len: slice.len(), memory: PhantomData }
+    }
+}
+
+impl<'a> From<&'a [half::f16]> for Numbers<'a> {
+    fn from(slice: &'a [half::f16]) -> Numbers<'a> {
+        let start = NumberPtr { address: slice.as_ptr().cast(), dtype: DType::F16 };
+        Numbers { start, len: slice.len(), memory: PhantomData }
+    }
+}
+
+/// A place among numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct NumberPtr {
+    address: *const u8,
+    dtype: DType,
+}
+
+impl NumberPtr {
+    /// The place `count` elements on, which may lie outside the numbers.
+    #[inline(always)]
+    pub fn offset(self, count: isize) -> NumberPtr {
+        let bytes = count.wrapping_mul(self.dtype.size() as isize);
+        NumberPtr { address: self.address.wrapping_offset(bytes), ..self }
+    }
+
+    /// As [`offset`](Self::offset).
+    #[inline(always)]
+    pub fn add(self, count: usize) -> NumberPtr {
+        self.offset(count as isize)
+    }
+
+    /// The numbers themselves where they need no conversion.
+    #[inline(always)]
+    pub fn as_f32(self) -> Option<*const f32> {
+        (self.dtype == DType::F32).then_some(self.address.cast())
+    }
+
+    /// Copies `len` numbers to `dst`.
+    ///
+    /// # Safety
+    /// They are there, and `dst` has room for them. Called under `S::vectorize`.
+    #[inline(always)]
+    pub unsafe fn copy<S: Simd>(self, dst: *mut f32, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.dtype {
+                DType::F32 => S::copy(self.address.cast(), dst, len),
+                dtype => vector::widen(dtype, self.address, std::slice::from_raw_parts_mut(dst, len)),
+            }
+        }
+    }
+
+    /// The memory of `len` numbers in a row, as a hint for prefetching.
+    pub fn run(self, len: usize) -> Region {
+        Region::contiguous(self.address.cast(), (len * self.dtype.size()).div_ceil(size_of::<f32>()))
+    }
+
+    /// The memory of `rows` runs of `cols` numbers, `pitch` apart, as a hint for prefetching.
+    pub fn region(self, rows: usize, cols: usize, pitch: usize) -> Region {
+        let scaled = |elements: usize| (elements * self.dtype.size()).div_ceil(size_of::<f32>());
+        Region { start: self.address.cast(), rows, cols: scaled(cols), pitch: scaled(pitch) }
+    }
+}
+
+/// The second operand of a product.
+#[derive(Clone, Copy)]
+pub enum Weights<'a> {
+    /// As it lies in tensors.
+    Plain(Numbers<'a>),
+    /// Packed before, for this shape and instruction set.
+    Packed(&'a [f32]),
+}
+
+impl<'a, T: Into<Numbers<'a>>> From<T> for Weights<'a> {
+    fn from(numbers: T) -> Weights<'a> {
+        Weights::Plain(numbers.into())
+    }
+}
