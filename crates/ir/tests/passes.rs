@@ -1,12 +1,16 @@
 //! Passes keep the meaning of a step, and plans keep live values apart.
 
 use bessemer_ir::autodiff::gradients;
+use bessemer_ir::graph::Node;
 use bessemer_ir::ops::conv::Conv2d;
+use bessemer_ir::ops::matmul::Matmul;
+use bessemer_ir::ops::pointwise::{Binary, BinaryKind};
 use bessemer_ir::ops::pool::MaxPool2d;
-use bessemer_ir::passes::{CompileOptions, compile, run_passes};
-use bessemer_ir::plan::{NullTarget, Plan, print_graph, print_plan};
+use bessemer_ir::passes::recompute::Recompute;
+use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
+use bessemer_ir::plan::{NullTarget, Plan, Preparation, Step, print_graph, print_plan};
 use bessemer_ir::reference::Interpreter;
-use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, Value, philox};
+use bessemer_ir::{DType, Graph, GraphError, NodeId, Op, Role, TensorType, Value, philox};
 
 struct Net {
     graph: Graph,
@@ -111,25 +115,128 @@ fn run(graph: &Graph, steps: usize) -> Vec<(String, Vec<f64>)> {
     results
 }
 
+/// Checks that two graphs compute the same, in `f64`, which does not round to 16 bits.
+fn assert_same(what: &str, graph: &Graph, rewritten: &Graph, steps: usize) {
+    let (expected, actual) = (run(graph, steps), run(rewritten, steps));
+    assert_eq!(expected.len(), actual.len(), "{what}");
+    for ((name, a), (other, b)) in expected.iter().zip(&actual) {
+        assert_eq!(name, other);
+        for (x, y) in a.iter().zip(b) {
+            assert!((x - y).abs() <= 1e-9 * (1.0 + x.abs()), "{what}: {name}: {x} {y}");
+        }
+    }
+}
+
 #[test]
 fn passes_keep_the_meaning() {
     let graph = residual_step().unwrap();
-    let expected = run(&graph, 2);
-    for fuse in [true, false] {
-        for disabled in [vec![], vec!["simplify".to_string()], vec!["schedule".to_string()]] {
-            let options = CompileOptions { fuse, disabled, ..Default::default() };
-            for last in ["simplify", "fuse", "schedule"] {
-                let rewritten = run_passes(&graph, &options, Some(last)).unwrap();
-                let actual = run(&rewritten, 2);
-                for ((name, a), (other, b)) in expected.iter().zip(&actual) {
-                    assert_eq!(name, other);
-                    for (x, y) in a.iter().zip(b) {
-                        assert!((x - y).abs() <= 1e-9 * (1.0 + x.abs()), "{options:?} after {last}: {name}: {x} {y}");
-                    }
-                }
-            }
+    let plain = CompileOptions::default();
+    let without = |pass: &str| CompileOptions { disabled: vec![pass.to_string()], ..CompileOptions::default() };
+    let variants = [
+        plain.clone(),
+        CompileOptions { fuse: false, ..plain.clone() },
+        without("simplify"),
+        without("schedule"),
+        CompileOptions { precision: DType::Bf16, ..plain.clone() },
+        CompileOptions { precision: DType::F16, fuse: false, ..plain.clone() },
+        CompileOptions { recompute: Recompute::Pointwise, ..plain.clone() },
+        CompileOptions { recompute: Recompute::Blocks, ..plain.clone() },
+        CompileOptions { recompute: Recompute::Blocks, precision: DType::Bf16, ..plain },
+    ];
+    for options in &variants {
+        for last in PASSES {
+            let rewritten = run_passes(&graph, options, Some(last)).unwrap();
+            assert_same(&format!("{options:?} after {last}"), &graph, &rewritten, 2);
         }
     }
+}
+
+/// A convolution with a norm of running statistics and a bias, and a matrix product with a scale, as they are when a model is
+/// only run.
+fn inference() -> Result<Graph, GraphError> {
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([2, 5, 5, 3]))?;
+    let w = g.input("conv.weight", Role::Parameter, TensorType::f32([3, 3, 3, 4]))?;
+    let vectors = ["mean", "gamma", "var", "beta"];
+    let mut values = Vec::new();
+    for name in vectors {
+        values.push(g.input(name, Role::Parameter, TensorType::f32([4]))?);
+    }
+    let y = g.add1(Conv2d::new([1, 1], [[1; 2]; 2]), &[x, w])?;
+    let positive = g.square(values[2])?;
+    let stable = g.offset(positive, 0.1)?;
+    let rstd = g.rsqrt(stable)?;
+    let scale = g.mul(values[1], rstd)?;
+    let centred = g.sub(y, values[0])?;
+    let scaled = g.mul(centred, scale)?;
+    let y = g.add_(scaled, values[3])?;
+    let y = g.relu(y)?;
+    let pooled = g.mean(y, &[1, 2])?;
+    let head = g.input("head", Role::Parameter, TensorType::f32([4, 6]))?;
+    let z = g.add1(Matmul { trans_a: false, trans_b: false }, &[pooled, head])?;
+    let z = g.scale(z, 0.25)?;
+    g.output("z", z);
+    Ok(g)
+}
+
+#[test]
+fn norms_of_fixed_statistics_fold_into_weights() {
+    let graph = inference().unwrap();
+    let folded = run_passes(&graph, &CompileOptions::default(), Some("fold")).unwrap();
+    assert_same("fold", &graph, &folded, 1);
+    let conv = folded.nodes().iter().find(|n| matches!(n.op, Op::Conv2d(_))).expect("the convolution stays");
+    assert!(matches!(folded.node(conv.inputs[1].node).op, Op::Binary(_)), "{}", print_graph(&folded));
+    let scales_images = |n: &Node| {
+        matches!(n.op, Op::Binary(Binary(BinaryKind::Mul))) && n.inputs.iter().any(|v| folded.shape(*v).rank() == 4)
+    };
+    let scaled: Vec<NodeId> = folded.ids().filter(|&id| scales_images(folded.node(id))).collect();
+    assert_eq!(scaled, [conv.inputs[1].node], "the weights alone are scaled:\n{}", print_graph(&folded));
+}
+
+#[test]
+fn what_is_fixed_is_computed_before_the_first_step() {
+    let graph = inference().unwrap();
+    let plan = compile(&graph, &NullTarget, &CompileOptions::default()).unwrap();
+    let once = plan.preparation.iter().filter(|p| matches!(p, Preparation::Run(_))).count();
+    assert!(once >= 2, "the scaled weights and shifts: {}", print_plan(&plan));
+    assert!(plan.steps.len() <= 4, "{}", print_plan(&plan));
+    // A step that replaces its parameters has nothing to prepare of them.
+    let plan = compile(&residual_step().unwrap(), &NullTarget, &CompileOptions::default()).unwrap();
+    let parameters = |step: &Step| plan.graph.node(step.node).inputs.iter().any(|v| plan.fixed.is_fixed(v.node));
+    assert!(plan.preparation.iter().all(|p| !matches!(p, Preparation::Run(step) if !parameters(step))));
+}
+
+#[test]
+fn sixteen_bits_halve_the_activations() {
+    let graph = residual_step().unwrap();
+    let options = CompileOptions { precision: DType::Bf16, ..CompileOptions::default() };
+    let lowered = run_passes(&graph, &options, None).unwrap();
+    for node in lowered.nodes() {
+        let op = match &node.op {
+            Op::Region(region) => region.anchor.as_deref(),
+            op => Some(op),
+        };
+        if matches!(op, Some(Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_))) {
+            let types: Vec<DType> = node.inputs[..2].iter().map(|&v| lowered.dtype(v)).collect();
+            assert_eq!(types, [DType::Bf16; 2], "{}", node.op);
+        }
+    }
+    for (state, new) in lowered.updates() {
+        assert_eq!((lowered.dtype(*state), lowered.dtype(*new)), (DType::F32, DType::F32), "masters and momenta");
+    }
+}
+
+#[test]
+fn recomputing_takes_less_memory() {
+    let graph = residual_step().unwrap();
+    let transient = |recompute| {
+        let options = CompileOptions { recompute, ..CompileOptions::default() };
+        let plan = compile(&graph, &NullTarget, &options).unwrap();
+        check_no_overwrites(&plan);
+        plan.arena_bytes - plan.persistent_bytes
+    };
+    let [none, pointwise, blocks] = Recompute::ALL.map(transient);
+    assert!(pointwise <= none && blocks < none, "{none} {pointwise} {blocks}");
 }
 
 #[test]

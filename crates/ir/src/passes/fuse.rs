@@ -13,6 +13,7 @@ use crate::ops::pointwise::{Binary, BinaryKind, Cast, Unary};
 use crate::ops::reduce::{Moments, Reduce, ReduceKind};
 use crate::ops::region::{Access, Instr, Reg, Region, RegionOutput};
 use crate::ops::{Op, Scalar};
+use crate::passes::recompute::is_recomputed;
 use crate::shape::Shape;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 
@@ -338,7 +339,7 @@ impl<'a> Fuser<'a> {
                         let shared = readers.get(leaf).into_iter().flatten().copied();
                         shared.chain(self.cluster_of.get(&leaf.node).copied())
                     })
-                    .filter(|&c| self.clusters[c].domain == domain)
+                    .filter(|&c| self.clusters[c].domain == domain && self.is_of_one_time(c, root))
                     .collect()
             } else {
                 BTreeSet::new()
@@ -363,6 +364,11 @@ impl<'a> Fuser<'a> {
                 readers.entry(leaf).or_default().push(index);
             }
         }
+    }
+
+    /// Whether a root is computed a second time just as the cluster is, or just as little.
+    fn is_of_one_time(&self, cluster: usize, root: NodeId) -> bool {
+        is_recomputed(self.graph, root) == is_recomputed(self.graph, self.clusters[cluster].roots[0])
     }
 
     /// Whether `root` may be computed with the cluster: it reads the pointwise roots as they are computed, and nothing

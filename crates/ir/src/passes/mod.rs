@@ -5,6 +5,7 @@ pub mod fold;
 pub mod fuse;
 pub mod memory;
 pub mod precision;
+pub mod recompute;
 pub mod schedule;
 pub mod simplify;
 
@@ -12,9 +13,10 @@ use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
 use crate::plan::{Plan, Target};
 use crate::verify::verify;
+use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
-pub const PASSES: [&str; 5] = ["simplify", "fold", "precision", "fuse", "schedule"];
+pub const PASSES: [&str; 6] = ["simplify", "fold", "precision", "recompute", "fuse", "schedule"];
 
 /// Which passes run, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,13 +25,15 @@ pub struct CompileOptions {
     pub fuse: bool,
     /// Type in which tensors are stored and products read them: `f32`, or one of 16 bits.
     pub precision: DType,
+    /// What is computed a second time instead of being kept for the backward pass.
+    pub recompute: Recompute,
     /// Names of passes left out.
     pub disabled: Vec<String>,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { fuse: true, precision: DType::F32, disabled: Vec::new() }
+        CompileOptions { fuse: true, precision: DType::F32, recompute: Recompute::None, disabled: Vec::new() }
     }
 }
 
@@ -47,6 +51,9 @@ pub fn run_passes(graph: &Graph, options: &CompileOptions, last: Option<&str>) -
             "fold" if enabled && options.fuse => fold::fold(&current)?,
             "precision" if enabled && options.precision != DType::F32 => {
                 precision::lower_precision(&current, options.precision)?
+            }
+            "recompute" if enabled && options.recompute != Recompute::None => {
+                recompute::recompute(&current, options.recompute)?
             }
             "fuse" => fuse::fuse(&current, fuse::FuseOptions { fuse: options.fuse && enabled })?,
             "schedule" if enabled => schedule::schedule(&current)?,
