@@ -6,6 +6,7 @@ use bessemer_cpu::peak::has_bf16;
 use bessemer_cpu::{CpuOptions, Isa};
 use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
+use bessemer_ir::passes::recompute::Recompute;
 use bessemer_models::{ModelSpec, ZOO};
 use bessemer_train::recipe::Compute;
 use bessemer_train::{ComputeOptions, ProgressMode};
@@ -55,6 +56,9 @@ pub struct Common {
     /// The device's usual mixed precision: bf16 on CPUs
     #[arg(long, global = true, conflicts_with = "precision")]
     pub amp: bool,
+    /// What the backward pass computes again instead of keeping it in memory: none, pointwise or blocks
+    #[arg(long, global = true, value_name = "WHAT", default_value = "none")]
+    pub recompute: Recompute,
     /// Threads that compute [default: one for each processor]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = threads)]
     pub threads: Option<usize>,
@@ -97,7 +101,7 @@ impl Common {
 
     pub fn compile(&self, fuse: bool) -> CompileOptions {
         let precision = self.precision().and_then(Compute::on_cpu).unwrap_or(DType::F32);
-        CompileOptions { fuse, precision, ..CompileOptions::default() }
+        CompileOptions { fuse, precision, recompute: self.recompute, ..CompileOptions::default() }
     }
 
     /// The precision asked for, if any.
