@@ -15,7 +15,7 @@ use crate::ops::region::{Access, Instr, Reg, Region, RegionOutput};
 use crate::ops::{Op, Scalar};
 use crate::passes::recompute::is_recomputed;
 use crate::shape::Shape;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Switches of the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -467,7 +467,7 @@ impl<'a> Fuser<'a> {
         rewriter.finish()
     }
 
-    /// Nodes and clusters, each after what it reads, otherwise in the order of the graph.
+    /// Nodes and clusters in the order of the graph, each preceded by what it reads and was not there yet.
     fn unit_order(&self, compiled: &[CompiledRegion]) -> Vec<Unit> {
         let live = super::simplify::live_nodes(self.graph);
         let mut units: Vec<(Unit, NodeId, Vec<NodeId>)> = Vec::new();
@@ -478,8 +478,8 @@ impl<'a> Fuser<'a> {
             }
         }
         for (index, region) in compiled.iter().enumerate() {
-            let last = *self.clusters[index].roots.iter().max().expect("a cluster has roots");
-            let place = self.clusters[index].anchor.unwrap_or(last);
+            let first = *self.clusters[index].roots.iter().min().expect("a cluster has roots");
+            let place = self.clusters[index].anchor.unwrap_or(first);
             units.push((Unit::Cluster(index), place, region.inputs.iter().map(|v| v.node).collect()));
         }
         let provider: HashMap<NodeId, usize> = units
@@ -492,28 +492,34 @@ impl<'a> Fuser<'a> {
                 }
             })
             .collect();
-        let mut waiting: Vec<usize> = vec![0; units.len()];
-        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); units.len()];
-        for (u, (_, _, inputs)) in units.iter().enumerate() {
-            let providers: BTreeSet<usize> = inputs.iter().map(|n| provider[n]).collect();
-            waiting[u] = providers.len();
-            for p in providers {
-                readers[p].push(u);
-            }
-        }
-        let key = |u: usize| std::cmp::Reverse((units[u].1, u));
-        let mut ready: BinaryHeap<_> = (0..units.len()).filter(|&u| waiting[u] == 0).map(key).collect();
+        let mut by_place: Vec<usize> = (0..units.len()).collect();
+        by_place.sort_by_key(|&u| (units[u].1, u));
+        let mut state = vec![Visit::Unseen; units.len()];
         let mut order = Vec::with_capacity(units.len());
-        while let Some(std::cmp::Reverse((_, u))) = ready.pop() {
-            order.push(units[u].0);
-            for &reader in &readers[u] {
-                waiting[reader] -= 1;
-                if waiting[reader] == 0 {
-                    ready.push(key(reader));
+        for first in by_place {
+            let mut stack = vec![first];
+            while let Some(&u) = stack.last() {
+                match state[u] {
+                    Visit::Unseen => {
+                        state[u] = Visit::Open;
+                        for input in units[u].2.iter().map(|n| provider[n]) {
+                            assert!(state[input] != Visit::Open, "fusing made a cycle");
+                            if state[input] == Visit::Unseen {
+                                stack.push(input);
+                            }
+                        }
+                    }
+                    Visit::Open => {
+                        state[u] = Visit::Done;
+                        order.push(units[u].0);
+                        stack.pop();
+                    }
+                    Visit::Done => {
+                        stack.pop();
+                    }
                 }
             }
         }
-        assert_eq!(order.len(), units.len(), "fusing made a cycle");
         order
     }
 
@@ -604,6 +610,14 @@ struct CompiledRegion {
 enum Unit {
     Node(NodeId),
     Cluster(usize),
+}
+
+/// State of a depth-first search.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Visit {
+    Unseen,
+    Open,
+    Done,
 }
 
 fn is_splat(graph: &Graph, value: Value) -> bool {
