@@ -1,5 +1,6 @@
 //! Chooses the kernel of a node and calls it with the node's operands.
 
+use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::{self, ConvDesc};
 use crate::gemm::{self, Ctx, Epilogue, GemmDesc, Output, RowBlocks};
 use crate::isa::Isa;
@@ -32,6 +33,7 @@ pub(crate) enum Kernel {
     ConvWeightGrad {
         conv: ConvDesc,
     },
+    GroupedWeightGrad(GroupedDesc),
     Other(crate::other::Other),
 }
 
@@ -40,6 +42,8 @@ pub(crate) enum Kernel {
 pub(crate) enum Product {
     Conv(ConvDesc),
     ConvDataGrad(ConvDesc),
+    GroupedConv(GroupedDesc),
+    GroupedDataGrad(GroupedDesc),
     Matmul(GemmDesc),
 }
 
@@ -70,7 +74,11 @@ impl Kernel {
             Op::Conv2dWeightGrad(grad) => {
                 require_f32(&types)?;
                 let geometry = grad.geometry(&types[0].shape, &types[1].shape).map_err(Unsupported)?;
-                Ok(Kernel::ConvWeightGrad { conv: conv_desc(&geometry, &grad.conv)? })
+                let conv = conv_desc(&geometry, &grad.conv);
+                Ok(match geometry.groups {
+                    1 => Kernel::ConvWeightGrad { conv },
+                    groups => Kernel::GroupedWeightGrad(GroupedDesc { conv, groups }),
+                })
             }
             op => crate::other::Other::lower(op, &types, &node.outputs).map(Kernel::Other),
         }
@@ -83,6 +91,7 @@ impl Kernel {
             Kernel::Region(region) => region.run_scratch_len(threads),
             Kernel::Anchored(anchored) => anchored.scratch_len(threads),
             Kernel::ConvWeightGrad { conv } => conv::weight_grad_scratch_len(conv, threads),
+            Kernel::GroupedWeightGrad(d) => grouped::weight_grad_scratch_len(d, threads),
             Kernel::Other(other) => other.scratch_len(),
         }
     }
@@ -114,6 +123,11 @@ impl Kernel {
                     let len = conv.kh * conv.kw * conv.c_in * conv.c_out;
                     let dw = Output::from_raw(operands.outputs[0].cast(), len);
                     conv::weight_grad(ctx, conv, x, dy, dw, operands.scratch());
+                }
+                Kernel::GroupedWeightGrad(d) => {
+                    let (x, dy) = (operands.floats(0, d.input_len()), operands.floats(1, d.output_len()));
+                    let dw = Output::from_raw(operands.outputs[0].cast(), d.weight_len());
+                    grouped::weight_grad(ctx, d, x, dy, dw, operands.scratch());
                 }
                 Kernel::Other(other) => return other.run(ctx, operands),
             }
@@ -167,11 +181,9 @@ fn require_f32(types: &[&TensorType]) -> Result<(), Unsupported> {
     }
 }
 
-fn conv_desc(geometry: &Geometry, conv: &bessemer_ir::ops::conv::Conv2d) -> Result<ConvDesc, Unsupported> {
-    if geometry.groups != 1 {
-        return Err(Unsupported("grouped convolution".to_string()));
-    }
-    Ok(ConvDesc {
+/// Sizes of a convolution, with the channels of all groups together.
+fn conv_desc(geometry: &Geometry, conv: &bessemer_ir::ops::conv::Conv2d) -> ConvDesc {
+    ConvDesc {
         n: geometry.batch,
         h: geometry.height.input,
         w: geometry.width.input,
@@ -184,7 +196,7 @@ fn conv_desc(geometry: &Geometry, conv: &bessemer_ir::ops::conv::Conv2d) -> Resu
         stride: conv.stride,
         dilation: conv.dilation,
         pad: [geometry.height.low, geometry.width.low],
-    })
+    }
 }
 
 impl Product {
@@ -194,11 +206,19 @@ impl Product {
         match op {
             Op::Conv2d(conv) => {
                 let geometry = conv.geometry(a, b).map_err(Unsupported)?;
-                Ok(Product::Conv(conv_desc(&geometry, conv)?))
+                let desc = conv_desc(&geometry, conv);
+                Ok(match geometry.groups {
+                    1 => Product::Conv(desc),
+                    groups => Product::GroupedConv(GroupedDesc { conv: desc, groups }),
+                })
             }
             Op::Conv2dDataGrad(grad) => {
                 let geometry = grad.geometry(a, b).map_err(Unsupported)?;
-                Ok(Product::ConvDataGrad(conv_desc(&geometry, &grad.conv)?))
+                let desc = conv_desc(&geometry, &grad.conv);
+                Ok(match geometry.groups {
+                    1 => Product::ConvDataGrad(desc),
+                    groups => Product::GroupedDataGrad(GroupedDesc { conv: desc, groups }),
+                })
             }
             Op::Matmul(matmul) => {
                 let g = matmul.geometry(a, b).map_err(Unsupported)?;
@@ -213,6 +233,8 @@ impl Product {
         match self {
             Product::Conv(d) => conv::forward_scratch_len(d, threads),
             Product::ConvDataGrad(d) => conv::data_grad_scratch_len(d, threads),
+            Product::GroupedConv(d) => grouped::forward_scratch_len(d, threads),
+            Product::GroupedDataGrad(d) => grouped::data_grad_scratch_len(d, threads),
             Product::Matmul(d) => gemm::scratch_len(d, threads),
         }
     }
@@ -221,6 +243,8 @@ impl Product {
         match self {
             Product::Conv(d) => conv::forward_row_blocks(d),
             Product::ConvDataGrad(d) => conv::data_grad_row_blocks(d),
+            Product::GroupedConv(d) => grouped::forward_row_blocks(d),
+            Product::GroupedDataGrad(d) => grouped::data_grad_row_blocks(d),
             Product::Matmul(d) => gemm::row_blocks(d),
         }
     }
@@ -249,6 +273,16 @@ impl Product {
                     let w = operands.floats(1, d.kh * d.kw * d.c_in * d.c_out);
                     let dx = Output::from_raw(target, d.n * d.h * d.w * d.c_in);
                     conv::data_grad(ctx, d, dy, w, dx, scratch, epilogue);
+                }
+                Product::GroupedConv(d) => {
+                    let (x, w) = (operands.floats(0, d.input_len()), operands.floats(1, d.weight_len()));
+                    let y = Output::from_raw(target, d.output_len());
+                    grouped::forward(ctx, d, x, w, y, scratch, epilogue);
+                }
+                Product::GroupedDataGrad(d) => {
+                    let (dy, w) = (operands.floats(0, d.output_len()), operands.floats(1, d.weight_len()));
+                    let dx = Output::from_raw(target, d.input_len());
+                    grouped::data_grad(ctx, d, dy, w, dx, scratch, epilogue);
                 }
                 Product::Matmul(d) => {
                     let a = operands.floats(0, d.batch * d.m * d.k);

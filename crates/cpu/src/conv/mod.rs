@@ -1,10 +1,13 @@
-//! Convolutions in `f32`: activations `[N, H, W, C]`, weights `[KH, KW, Cin, Cout]`, one group.
+//! Convolutions in `f32`: activations `[N, H, W, C]`, weights `[KH, KW, Cin, Cout]`, one group; more than one in
+//! [`grouped`].
 //!
 //! All three directions are products of an implicit matrix, gathered row by row while it is packed; see
 //! [`crate::gemm`].
 
 mod data_grad;
+mod depthwise;
 mod gather;
+pub mod grouped;
 
 use crate::gemm::{
     Ctx, Epilogue, GemmDesc, Matrix, Origin, OuterProduct, Output, PackedB, RowBlocks, RowProduct, Scratch,
@@ -69,19 +72,18 @@ impl ConvDesc {
     /// Rows are output pixels, elements `[KH, KW, Cin]` of the input.
     fn gather(&self, x: &[f32]) -> Gather {
         assert!(x.len() >= self.input_len(), "input has {} elements, {} are needed", x.len(), self.input_len());
-        let axis = |axis: usize, size, grid, taps| Axis {
-            size,
-            grid,
-            step: self.stride[axis],
-            base: -(self.pad[axis] as isize),
-            taps,
-            tap: self.dilation[axis],
-        };
-        Gather {
-            src: x.as_ptr(),
-            channels: self.c_in,
-            y: axis(0, self.h, self.oh, self.kh),
-            x: axis(1, self.w, self.ow, self.kw),
+        Gather { src: x.as_ptr(), channels: self.c_in, y: self.axis(0), x: self.axis(1) }
+    }
+
+    /// Output positions and their taps in the input; axis 0 is vertical, 1 horizontal.
+    fn axis(&self, index: usize) -> Axis {
+        Axis {
+            size: [self.h, self.w][index],
+            grid: [self.oh, self.ow][index],
+            step: self.stride[index],
+            base: -(self.pad[index] as isize),
+            taps: [self.kh, self.kw][index],
+            tap: self.dilation[index],
         }
     }
 
