@@ -62,6 +62,9 @@ type Build = fn(&mut Problem, &mut Draw) -> Result<Value, GraphError>;
 const CASES: &[(&str, Build)] = &[
     ("conv2d", conv2d),
     ("conv2d with norm and relu", conv_norm_relu),
+    ("depthwise conv2d", depthwise),
+    ("depthwise conv2d with norm and relu", depthwise_norm_relu),
+    ("grouped conv2d", grouped),
     ("matmul", matmul),
     ("matmul of batches", matmul_batched),
     ("linear with bias and relu", linear),
@@ -119,6 +122,53 @@ fn conv_norm_relu(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let y = p.graph.relu(y)?;
     let y = p.graph.add1(Conv2d::new([1, 1], [[0; 2]; 2]), &[y, second])?;
     batch_norm(p, y)
+}
+
+/// Kernel, stride, dilation and padding for an image of `[h, w]`.
+fn window(d: &mut Draw, h: usize, w: usize) -> ([usize; 2], Conv2d) {
+    let [kh, kw] = [[3, 3], [5, 5], [d.int(1, 6), d.int(1, 4)]][d.int(0, 2)];
+    let (stride, dilation) = (d.int(1, 3), if d.int(0, 3) == 0 { 2 } else { 1 });
+    let pad = if d.flip() {
+        [same_padding(h, kh, stride, dilation), same_padding(w, kw, stride, dilation)]
+    } else {
+        [[d.int(0, kh), d.int(0, kh)], [d.int(0, kw), d.int(0, kw)]]
+    };
+    ([kh, kw], Conv2d { stride: [stride; 2], dilation: [dilation; 2], pad, groups: 1 })
+}
+
+fn depthwise(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (h, w, channels) = (d.int(11, 17), d.int(11, 31), d.int(1, 90));
+    let ([kh, kw], conv) = window(d, h, w);
+    let x = p.input(&[d.int(1, 3), h, w, channels])?;
+    let weights = p.input(&[kh, kw, 1, channels])?;
+    p.graph.add1(Conv2d { groups: channels, ..conv }, &[x, weights])
+}
+
+fn depthwise_norm_relu(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (cin, mid, cout) = (d.int(1, 20), d.int(1, 70), d.int(1, 40));
+    let (h, w) = (d.int(9, 13), d.int(9, 13));
+    let x = p.input(&[d.int(1, 3), h, w, cin])?;
+    let expand = p.input(&[1, 1, cin, mid])?;
+    let y = p.graph.add1(Conv2d::new([1, 1], [[0; 2]; 2]), &[x, expand])?;
+    let y = batch_norm(p, y)?;
+    let y = p.graph.relu(y)?;
+    let ([kh, kw], conv) = window(d, h, w);
+    let weights = p.input(&[kh, kw, 1, mid])?;
+    let y = p.graph.add1(Conv2d { groups: mid, ..conv }, &[y, weights])?;
+    let y = batch_norm(p, y)?;
+    let y = p.graph.relu(y)?;
+    let project = p.input(&[1, 1, mid, cout])?;
+    p.graph.add1(Conv2d::new([1, 1], [[0; 2]; 2]), &[y, project])
+}
+
+fn grouped(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (h, w, groups) = (d.int(11, 14), d.int(11, 14), d.int(2, 6));
+    let (cin, cout) = (d.int(1, 9), d.int(1, 20));
+    let ([kh, kw], conv) = window(d, h, w);
+    let x = p.input(&[d.int(1, 2), h, w, groups * cin])?;
+    let weights = p.input(&[kh, kw, cin, groups * cout])?;
+    let y = p.graph.add1(Conv2d { groups, ..conv }, &[x, weights])?;
+    p.graph.relu(y)
 }
 
 fn matmul(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
@@ -411,13 +461,14 @@ fn arg_max_and_indices_out_of_range() {
 #[test]
 fn what_has_no_kernel_is_listed() {
     let mut g = Graph::new();
-    let x = g.input("x", Role::Feed, TensorType::f32([1, 4, 4, 6])).unwrap();
-    let w = g.input("w", Role::Feed, TensorType::f32([3, 3, 1, 6])).unwrap();
-    let conv = Conv2d { groups: 6, ..Conv2d::new([1, 1], [[1, 1], [1, 1]]) };
-    let y = g.scoped("depthwise", |g| g.add1(Op::from(conv), &[x, w])).unwrap();
+    let half = |shape: [usize; 4]| TensorType::new(DType::F16, shape);
+    let x = g.input("x", Role::Feed, half([1, 4, 4, 6])).unwrap();
+    let w = g.input("w", Role::Feed, half([3, 3, 6, 6])).unwrap();
+    let conv = Conv2d::new([1, 1], [[1, 1], [1, 1]]);
+    let y = g.scoped("stem", |g| g.add1(Op::from(conv), &[x, w])).unwrap();
     g.output("y", y);
     let cpu = CpuOptions { isa: Isa::detect(), threads: 1 };
     let plan = compile(&g, &cpu, &CompileOptions::default()).unwrap();
-    let message = Executor::new(plan, cpu).err().expect("grouped convolutions have no kernel").to_string();
-    assert!(message.contains("conv2d") && message.contains("depthwise") && message.contains("grouped"), "{message}");
+    let message = Executor::new(plan, cpu).err().expect("convolutions have no f16 kernel").to_string();
+    assert!(message.contains("conv2d") && message.contains("stem") && message.contains("f16"), "{message}");
 }

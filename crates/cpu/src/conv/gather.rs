@@ -33,7 +33,14 @@ impl Axis {
         first..end.div_ceil(self.tap).clamp(first, self.taps)
     }
 
+    /// `count` of the taps, from `first` on.
+    #[inline(always)]
+    pub fn some_taps(&self, first: usize, count: usize) -> Axis {
+        Axis { base: self.base + (first * self.tap) as isize, taps: count, ..*self }
+    }
+
     /// The grid positions whose taps all lie inside the image.
+    #[inline(always)]
     pub fn whole_windows(&self) -> Range<usize> {
         let first = self.base.min(0).unsigned_abs().div_ceil(self.step).min(self.grid);
         let span = (self.taps.saturating_sub(1) * self.tap) as isize;
@@ -43,7 +50,7 @@ impl Axis {
 
     /// Whether all taps lie inside the image when the first one is at `start`.
     #[inline(always)]
-    pub fn holds_all_taps(&self, start: isize) -> bool {
+    fn holds_all_taps(&self, start: isize) -> bool {
         start >= 0 && (start + (self.taps.saturating_sub(1) * self.tap) as isize) < self.size as isize
     }
 }

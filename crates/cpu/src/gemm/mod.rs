@@ -20,7 +20,7 @@ pub use blocking::RowBlocks;
 pub use memory::Output;
 pub use pack::PackedB;
 
-pub(crate) use blocking::{TASKS, column_groups, row_blocks_for};
+pub(crate) use blocking::{TASKS, column_groups, pieces, row_blocks_for};
 pub(crate) use memory::{Scratch, SharedMut, aligned_len};
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
 pub(crate) use pack::{Matrix, pack_shared, packed_len};

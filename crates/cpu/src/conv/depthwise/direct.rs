@@ -1,20 +1,15 @@
-//! The direct kernel of depthwise convolutions: an output vector of channels is the sum over the taps of an input
-//! vector times a weight vector. Several output pixels of a line are computed at once, so that the weights of a line of
-//! taps, and each input vector, are loaded once for all of them.
+//! The direct kernel of depthwise convolutions: an output vector of channels is the sum over the taps of an input vector
+//! times a weight vector. Neighbouring output pixels of a line, and neighbouring vectors where there are few pixels, are
+//! computed at once in registers, each weight being loaded once for all pixels.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::conv::ConvDesc;
 use crate::conv::data_grad::PhaseAxis;
 use crate::conv::gather::Axis;
-use crate::gemm::SharedMut;
+use crate::gemm::{SharedMut, pieces};
 use crate::simd::{Simd, SimdOp};
-
-/// Output pixels of a line that are computed at once.
-const PIXELS: usize = 8;
-
-/// Elements of the source lines under a line of output that stay in the first-level cache.
-const RESIDENT: usize = 6 * 1024;
 
 /// Output positions along one axis, and what they read.
 #[derive(Clone, Copy)]
@@ -79,11 +74,12 @@ pub(super) struct Lines<'a> {
 /// One line of a grid.
 struct Line<'a> {
     grid: &'a Grid,
-    /// The first pixel of the source line under the first tap line inside the image.
+    /// The first pixel of the source line under the first line of taps inside the image.
     src: *const f32,
+    /// Weights of that line of taps.
     weights: *const f32,
-    /// Tap lines inside the image.
-    taps: usize,
+    /// Lines of taps inside the image.
+    tap_lines: usize,
     /// The first pixel of the output line.
     dst: *mut f32,
     channels: Range<usize>,
@@ -97,244 +93,281 @@ impl SimdOp for Lines<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let y = &self.grid.y;
-        let lines_of_source = y.source.taps * self.grid.x.source.size;
-        let chunk = (RESIDENT / lines_of_source.max(1) / 16).max(1) * 16;
-        for start in self.channels.clone().step_by(chunk) {
-            let channels = start..self.channels.end.min(start + chunk);
-            for line in self.lines.clone().filter(|line| line % y.size % y.step == y.first) {
-                let line = self.grid.line(line, channels.clone());
-                // SAFETY: the caller's promise.
-                unsafe { line.run::<S>() };
-            }
+        for line in self.lines.clone().filter(|line| line % y.size % y.step == y.first) {
+            // SAFETY: the caller's promise.
+            unsafe { self.grid.line(line, self.channels.clone()).run::<S>() };
         }
     }
 }
 
 impl Grid {
     /// Number `line` of the lines `[N * y.size]` of the output.
+    #[inline(always)]
     fn line(&self, line: usize, channels: Range<usize>) -> Line<'_> {
         let (image, position) = (line / self.y.size, line % self.y.size);
         let axis = &self.y.source;
         let start = axis.start(position / self.y.step);
         let taps = axis.taps_inside(start);
         let source_line = (image * axis.size) as isize + start + (taps.start * axis.tap) as isize;
+        let weights = self.weights.wrapping_add(self.y.weights + self.x.weights);
         Line {
             grid: self,
             src: self.src.wrapping_offset(source_line * (self.x.source.size * self.channels) as isize),
-            weights: self.weights(&taps),
-            taps: taps.len(),
+            weights: weights.wrapping_offset(taps.start as isize * self.y.weight_step),
+            tap_lines: taps.len(),
             dst: self.dst.0.wrapping_add(line * self.x.size * self.channels),
             channels,
         }
-    }
-
-    /// Weights of the first tap of the first of some lines of taps.
-    fn weights(&self, tap_lines: &Range<usize>) -> *const f32 {
-        let first = self.weights.wrapping_add(self.y.weights + self.x.weights);
-        first.wrapping_offset(tap_lines.start as isize * self.y.weight_step)
     }
 }
 
 impl Line<'_> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    unsafe fn run<S: Simd>(&self) {
         let x = &self.grid.x.source;
-        let vectors = self.channels.len() / S::LANES * S::LANES;
-        let whole = self.channels.start..self.channels.start + vectors;
-        let rest = whole.end..self.channels.end;
-        // SAFETY: the promises of `Lines::run`.
+        let whole = x.whole_windows();
+        // SAFETY: the promises of `Lines::run`; the windows of a tile have the same taps inside the image.
         unsafe {
-            match (x.taps, x.step, x.tap) {
-                (1, 1, _) => self.tiles::<S, 1, 1>(whole),
-                (2, 1, 1) => self.tiles::<S, 2, 1>(whole),
-                (3, 1, 1) => self.tiles::<S, 3, 1>(whole),
-                (5, 1, 1) => self.tiles::<S, 5, 1>(whole),
-                (3, 2, 1) => self.tiles::<S, 3, 2>(whole),
-                (5, 2, 1) => self.tiles::<S, 5, 2>(whole),
-                _ => self.any_taps::<S, false>(whole),
+            for position in (0..whole.start).chain(whole.end..x.grid) {
+                self.tile(TileTable::<S>::TILES[0], position, x.taps_inside(x.start(position)));
             }
-            self.any_taps::<S, true>(rest);
-        }
-    }
-
-    /// The pixel of the output at a grid position.
-    #[inline(always)]
-    fn pixel(&self, position: usize) -> *mut f32 {
-        let x = &self.grid.x;
-        self.dst.wrapping_add((position * x.step + x.first) * self.grid.channels)
-    }
-
-    /// The source pixel at a position of the line, which may be outside.
-    #[inline(always)]
-    fn source(&self, position: isize) -> *const f32 {
-        self.src.wrapping_offset(position * self.grid.channels as isize)
-    }
-
-    /// Elements from a source line under the taps to the next.
-    #[inline(always)]
-    fn line_step(&self) -> usize {
-        self.grid.y.source.tap * self.grid.x.source.size * self.grid.channels
-    }
-
-    /// The line with `TAPS` neighbouring taps a line of taps, and windows `STEP` apart.
-    #[inline(always)]
-    unsafe fn tiles<S: Simd, const TAPS: usize, const STEP: usize>(&self, channels: Range<usize>) {
-        let x = &self.grid.x.source;
-        let columns = (PIXELS - 1) * STEP + TAPS;
-        for position in (0..x.grid).step_by(PIXELS) {
-            let start = x.start(position);
-            let pixels = PIXELS.min(x.grid - position);
-            let first = start.min(0).unsigned_abs();
-            let end = (x.size as isize - start).clamp(0, columns as isize) as usize;
-            let tile =
-                Tile { line: self, src: self.source(start), dst: self.pixel(position), pixels, inside: first..end };
-            // SAFETY: the promises of `Lines::run`; the columns `inside` are those of the image.
-            unsafe {
-                if pixels == PIXELS && first == 0 && end == columns {
-                    tile.run::<S, TAPS, STEP, false>(channels.clone());
-                } else {
-                    tile.run::<S, TAPS, STEP, true>(channels.clone());
+            let mut position = whole.start;
+            if let Some((pixels, kernel)) = unrolled::<S>(x) {
+                while position + pixels <= whole.end {
+                    self.tile(kernel, position, 0..x.taps);
+                    position += pixels;
                 }
             }
-        }
-    }
-
-    /// The line with any taps. `PART`: the channels are less than a vector.
-    #[inline(always)]
-    unsafe fn any_taps<S: Simd, const PART: bool>(&self, channels: Range<usize>) {
-        let x = &self.grid.x.source;
-        let mut position = 0;
-        while position < x.grid && !channels.is_empty() {
-            let taps = x.taps_inside(x.start(position));
-            let last = position + PIXELS - 1;
-            let many = last < x.grid && taps.len() == x.taps && x.holds_all_taps(x.start(last));
-            // SAFETY: the promises of `Lines::run`; the taps are inside the image for all pixels.
-            unsafe {
-                if many {
-                    self.pixels::<S, PART, PIXELS>(position, taps, channels.clone());
-                } else {
-                    self.pixels::<S, PART, 1>(position, taps, channels.clone());
-                }
+            let rest = whole.end - position;
+            let tiles = pieces(rest, MAX_PIXELS, 1);
+            for pixels in (0..tiles.count).map(|tile| tiles.range(tile, rest)).filter(|pixels| !pixels.is_empty()) {
+                self.tile(TileTable::<S>::TILES[pixels.len() - 1], position + pixels.start, 0..x.taps);
             }
-            position += if many { PIXELS } else { 1 };
         }
     }
 
-    /// `N` pixels from grid position `position` on.
+    /// Runs a kernel for the pixels from grid position `position` on, from the taps `taps` of each line of taps.
+    unsafe fn tile(&self, kernel: TileFn, position: usize, taps: Range<usize>) {
+        let (y, x, pitch) = (&self.grid.y, &self.grid.x, self.grid.channels);
+        let source = x.source.start(position) + (taps.start * x.source.tap) as isize;
+        let tile = Tile {
+            src: self.src.wrapping_offset(source * pitch as isize).wrapping_add(self.channels.start),
+            src_steps: [y.source.tap * x.source.size * pitch, x.source.tap * pitch, x.source.step * pitch],
+            taps: [self.tap_lines, taps.len()],
+            weights: self
+                .weights
+                .wrapping_offset(taps.start as isize * x.weight_step)
+                .wrapping_add(self.channels.start),
+            weight_steps: [y.weight_step, x.weight_step],
+            dst: self.dst.wrapping_add((position * x.step + x.first) * pitch + self.channels.start),
+            dst_step: x.step * pitch,
+            channels: self.channels.len(),
+        };
+        // SAFETY: the promises of `Lines::run`.
+        unsafe { kernel(&tile) }
+    }
+}
+
+/// Most pixels of a tile: as many sums as fit in 16 registers beside a weight.
+const MAX_PIXELS: usize = 12;
+
+/// Neighbouring pixels of an output line that see the same taps.
+struct Tile {
+    /// The source under the first tap of the first pixel.
+    src: *const f32,
+    /// Elements from a line of taps to the next, from tap to tap, and from pixel to pixel.
+    src_steps: [usize; 3],
+    /// Lines of taps, and taps of each line.
+    taps: [usize; 2],
+    weights: *const f32,
+    weight_steps: [isize; 2],
+    dst: *mut f32,
+    /// Elements from pixel to pixel.
+    dst_step: usize,
+    channels: usize,
+}
+
+type TileFn = unsafe fn(&Tile);
+
+/// The kernels for 1 to [`MAX_PIXELS`] pixels.
+struct TileTable<S>(PhantomData<S>);
+
+impl<S: Simd> TileTable<S> {
+    const TILES: [TileFn; MAX_PIXELS] = [
+        tile::<S, 1, 8>,
+        tile::<S, 2, 6>,
+        tile::<S, 3, 4>,
+        tile::<S, 4, 3>,
+        tile::<S, 5, 2>,
+        tile::<S, 6, 2>,
+        tile::<S, 7, 2>,
+        tile::<S, 8, 1>,
+        tile::<S, 9, 1>,
+        tile::<S, 10, 1>,
+        tile::<S, 11, 1>,
+        tile::<S, 12, 1>,
+    ];
+}
+
+/// # Safety
+/// The machine has `S`; the tile has `PIXELS` pixels, its memory is valid, and nothing else uses its output.
+unsafe fn tile<S: Simd, const PIXELS: usize, const VECTORS: usize>(tile: &Tile) {
+    // SAFETY: the caller's promises.
+    unsafe { S::vectorize(|| tile.run::<S, PIXELS, VECTORS>()) }
+}
+
+impl Tile {
     #[inline(always)]
-    unsafe fn pixels<S: Simd, const PART: bool, const N: usize>(
-        &self,
-        position: usize,
-        taps: Range<usize>,
-        channels: Range<usize>,
-    ) {
-        let (side, pitch) = (&self.grid.x, self.grid.channels);
-        let x = &side.source;
-        let (pixel_step, dst_step) = (x.step * pitch, side.step * pitch);
-        let first = self.source(x.start(position) + (taps.start * x.tap) as isize);
-        for channel in channels.clone().step_by(S::LANES) {
-            let len = channels.end - channel;
-            // SAFETY: the promises of `Lines::run`, and the taps are inside the image.
-            unsafe {
-                let mut sums = [S::splat(0.0); N];
-                for tap_line in 0..self.taps {
-                    let line = first.wrapping_add(tap_line * self.line_step() + channel);
-                    let weights = self.weights.wrapping_offset(tap_line as isize * self.grid.y.weight_step);
-                    for tap in taps.clone() {
-                        let weight = weights.wrapping_offset(tap as isize * side.weight_step).wrapping_add(channel);
-                        let weight = load::<S, PART>(weight, len);
-                        let src = line.wrapping_add((tap - taps.start) * x.tap * pitch);
-                        for (pixel, sum) in sums.iter_mut().enumerate() {
-                            let value = load::<S, PART>(src.wrapping_add(pixel * pixel_step), len);
-                            *sum = S::mul_add(value, weight, *sum);
+    unsafe fn run<S: Simd, const PIXELS: usize, const VECTORS: usize>(&self) {
+        let mut channel = 0;
+        // SAFETY: the promises of `tile`.
+        unsafe {
+            while channel + VECTORS * S::LANES <= self.channels {
+                self.vectors::<S, PIXELS, VECTORS, false>(channel);
+                channel += VECTORS * S::LANES;
+            }
+            while channel + S::LANES <= self.channels {
+                self.vectors::<S, PIXELS, 1, false>(channel);
+                channel += S::LANES;
+            }
+            if channel < self.channels {
+                self.vectors::<S, PIXELS, 1, true>(channel);
+            }
+        }
+    }
+
+    /// As [`run`](Self::run) for windows of `TAPS` neighbours, `STEP` apart.
+    #[inline(always)]
+    unsafe fn run_columns<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP: usize>(&self) {
+        let mut channel = 0;
+        // SAFETY: the promises of `tile`.
+        unsafe {
+            while channel + S::LANES <= self.channels {
+                self.columns::<S, PIXELS, TAPS, STEP>(channel);
+                channel += S::LANES;
+            }
+            if channel < self.channels {
+                self.vectors::<S, PIXELS, 1, true>(channel);
+            }
+        }
+    }
+
+    /// A vector of each pixel from a channel on.
+    #[inline(always)]
+    unsafe fn columns<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP: usize>(&self, channel: usize) {
+        let [line_step, tap_step, _] = self.src_steps;
+        // SAFETY: the promises of `tile`.
+        unsafe {
+            let mut sums = [S::splat(0.0); PIXELS];
+            for line in 0..self.taps[0] {
+                let src = self.src.wrapping_add(line * line_step + channel);
+                let weights = self.weights.wrapping_offset(line as isize * self.weight_steps[0]).wrapping_add(channel);
+                let mut row = [S::splat(0.0); TAPS];
+                for (tap, weight) in row.iter_mut().enumerate() {
+                    *weight = S::load(weights.wrapping_offset(tap as isize * self.weight_steps[1]));
+                }
+                add_columns::<S, PIXELS, TAPS, STEP>(&mut sums, &row, src, tap_step);
+            }
+            for (pixel, &sum) in sums.iter().enumerate() {
+                S::store(self.dst.wrapping_add(pixel * self.dst_step + channel), sum);
+            }
+        }
+    }
+
+    /// `VECTORS` vectors of each pixel from a channel on; if `PART`, those channels that are left.
+    #[inline(always)]
+    unsafe fn vectors<S: Simd, const PIXELS: usize, const VECTORS: usize, const PART: bool>(&self, channel: usize) {
+        let [line_step, tap_step, pixel_step] = self.src_steps;
+        let rest = self.channels - channel;
+        // SAFETY: the promises of `tile`.
+        unsafe {
+            let mut sums = [[S::splat(0.0); VECTORS]; PIXELS];
+            for line in 0..self.taps[0] {
+                let mut src = self.src.wrapping_add(line * line_step + channel);
+                let mut weights =
+                    self.weights.wrapping_offset(line as isize * self.weight_steps[0]).wrapping_add(channel);
+                for _ in 0..self.taps[1] {
+                    for vector in 0..VECTORS {
+                        let weight = load::<S, PART>(weights.wrapping_add(vector * S::LANES), rest);
+                        let mut pixel = src.wrapping_add(vector * S::LANES);
+                        for sums in &mut sums {
+                            sums[vector] = S::mul_add(load::<S, PART>(pixel, rest), weight, sums[vector]);
+                            pixel = pixel.wrapping_add(pixel_step);
                         }
                     }
+                    src = src.wrapping_add(tap_step);
+                    weights = weights.wrapping_offset(self.weight_steps[1]);
                 }
-                let dst = self.pixel(position).wrapping_add(channel);
-                for (pixel, &sum) in sums.iter().enumerate() {
-                    store::<S, PART>(dst.wrapping_add(pixel * dst_step), sum, len);
+            }
+            for (pixel, sums) in sums.iter().enumerate() {
+                for (vector, &sum) in sums.iter().enumerate() {
+                    let dst = self.dst.wrapping_add(pixel * self.dst_step + channel + vector * S::LANES);
+                    store::<S, PART>(dst, sum, rest);
                 }
             }
         }
     }
 }
 
-/// [`PIXELS`] or fewer output pixels of a line.
-struct Tile<'a> {
-    line: &'a Line<'a>,
-    /// The source pixel under the first tap of the first output pixel.
-    src: *const f32,
-    dst: *mut f32,
-    pixels: usize,
-    /// Columns of the source, from `src` on, that are inside the image.
-    inside: Range<usize>,
+/// The kernel for windows of neighbouring taps, and its pixels: with the weights of a line of taps and a column of the
+/// source, their sums fill 16 registers.
+fn unrolled<S: Simd>(x: &Axis) -> Option<(usize, TileFn)> {
+    let (pixels, kernel): (usize, TileFn) = match (x.taps, x.step, x.tap) {
+        (2, 1, 1) => (12, column_tile::<S, 12, 2, 1>),
+        (3, 1, 1) => (12, column_tile::<S, 12, 3, 1>),
+        (5, 1, 1) => (10, column_tile::<S, 10, 5, 1>),
+        (3, 2, 1) => (12, column_tile::<S, 12, 3, 2>),
+        (5, 2, 1) => (10, column_tile::<S, 10, 5, 2>),
+        _ => return None,
+    };
+    Some((pixels, kernel))
 }
 
-impl Tile<'_> {
-    /// `EDGE`: some columns are outside the image, or some pixels outside the output.
-    #[inline(always)]
-    unsafe fn run<S: Simd, const TAPS: usize, const STEP: usize, const EDGE: bool>(&self, channels: Range<usize>) {
-        let (line, pitch) = (self.line, self.line.grid.channels);
-        let (line_step, weight_step) = (line.line_step(), line.grid.x.weight_step);
-        let dst_step = line.grid.x.step * pitch;
-        for channel in channels.step_by(S::LANES) {
-            let (mut src, mut weights) = (self.src.wrapping_add(channel), line.weights.wrapping_add(channel));
-            // SAFETY: the promises of `Lines::run`.
-            unsafe {
-                let mut sums = [S::splat(0.0); PIXELS];
-                for _ in 0..line.taps {
-                    let mut row = [S::splat(0.0); TAPS];
-                    for (tap, weight) in row.iter_mut().enumerate() {
-                        *weight = S::load(weights.wrapping_offset(tap as isize * weight_step));
-                    }
-                    add_columns::<S, TAPS, STEP, EDGE>(&mut sums, &row, src, pitch, &self.inside);
-                    src = src.wrapping_add(line_step);
-                    weights = weights.wrapping_offset(line.grid.y.weight_step);
-                }
-                for (pixel, &sum) in sums.iter().enumerate() {
-                    if !EDGE || pixel < self.pixels {
-                        S::store(self.dst.wrapping_add(pixel * dst_step + channel), sum);
-                    }
-                }
-            }
-        }
-    }
+/// # Safety
+/// As for [`tile`].
+unsafe fn column_tile<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP: usize>(tile: &Tile) {
+    // SAFETY: the caller's promises.
+    unsafe { S::vectorize(|| tile.run_columns::<S, PIXELS, TAPS, STEP>()) }
 }
 
-/// Adds the products of a line of taps, column after column of the source.
+/// Adds the products of a line of taps, column after column of the source, each loaded once. Columns follow one another
+/// at such a distance that as many sums as possible lie between two additions to the same one.
 #[inline(always)]
-unsafe fn add_columns<S: Simd, const TAPS: usize, const STEP: usize, const EDGE: bool>(
+unsafe fn add_columns<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP: usize>(
     sums: &mut [S::V; PIXELS],
     weights: &[S::V; TAPS],
-    mut src: *const f32,
+    src: *const f32,
     pitch: usize,
-    inside: &Range<usize>,
 ) {
+    let distance = TAPS.next_multiple_of(STEP);
     macro_rules! columns {
-        ($($column:literal)*) => {$(
-            if $column < (PIXELS - 1) * STEP + TAPS {
-                if !EDGE || inside.contains(&$column) {
-                    // SAFETY: the caller's promise; the column is inside the image.
-                    unsafe { add_column::<S, TAPS, STEP, $column>(sums, weights, S::load(src)) };
-                }
-                src = src.wrapping_add(pitch);
+        ($first:literal: $($index:literal)*) => {$(
+            let column = $first + $index * distance;
+            if $first < distance && column < (PIXELS - 1) * STEP + TAPS {
+                // SAFETY: the caller's promise: the column is inside the image.
+                unsafe { add_column::<S, PIXELS, TAPS, STEP>(sums, weights, column, S::load(src.add(column * pitch))) };
             }
         )*};
     }
-    columns!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18);
-    let _ = src;
+    columns!(0: 0 1 2 3 4 5 6);
+    columns!(2: 0 1 2 3 4 5 6);
+    columns!(4: 0 1 2 3 4 5 6);
+    columns!(1: 0 1 2 3 4 5 6);
+    columns!(3: 0 1 2 3 4 5 6);
+    columns!(5: 0 1 2 3 4 5 6);
 }
 
-/// Adds to each output pixel that sees source column `COLUMN` its product.
+/// Adds the products of a column of the source to the sums of the pixels that see it.
 #[inline(always)]
-unsafe fn add_column<S: Simd, const TAPS: usize, const STEP: usize, const COLUMN: usize>(
+unsafe fn add_column<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP: usize>(
     sums: &mut [S::V; PIXELS],
     weights: &[S::V; TAPS],
+    column: usize,
     value: S::V,
 ) {
     for (tap, &weight) in weights.iter().enumerate() {
-        if COLUMN >= tap && (COLUMN - tap).is_multiple_of(STEP) && (COLUMN - tap) / STEP < PIXELS {
-            let sum = &mut sums[(COLUMN - tap) / STEP];
+        if column >= tap && (column - tap).is_multiple_of(STEP) && (column - tap) / STEP < PIXELS {
+            let sum = &mut sums[(column - tap) / STEP];
             // SAFETY: called under `vectorize`.
             *sum = unsafe { S::mul_add(value, weight, *sum) };
         }

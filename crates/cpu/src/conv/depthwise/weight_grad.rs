@@ -12,7 +12,10 @@ use crate::parts::for_pieces;
 use crate::simd::{Simd, SimdOp, dispatch};
 
 /// Most channels of a task.
-const MAX_CHANNELS: usize = 128;
+const MAX_CHANNELS: usize = 64;
+
+/// Fewest pixels of a split of the sum.
+const MIN_PIXELS: usize = 128;
 
 /// Elements of input and output gradient for one vector of channels that stay in the first-level cache from one line of
 /// taps to the next.
@@ -28,7 +31,7 @@ impl Plan {
     fn new(d: &ConvDesc) -> Plan {
         let groups = channel_groups(d.c_in, MAX_CHANNELS);
         let lines = d.n * d.oh;
-        let splits = (2 * TASKS).div_ceil(groups.count.max(1)).min(lines).max(1);
+        let splits = (2 * TASKS).div_ceil(groups.count.max(1)).min(lines * d.ow / MIN_PIXELS).clamp(1, lines.max(1));
         Plan { splits: RowBlocks::new(lines, lines.div_ceil(splits).max(1)), groups }
     }
 }
@@ -107,7 +110,13 @@ impl SimdOp for PartialSum<'_> {
             let end = d.oh.min(first + step).min(first + self.lines.end - line);
             let band = Band { sum: &self, y: d.axis(0), x: d.axis(1), image, lines: first..end };
             // SAFETY: the caller's promise.
-            unsafe { band.run::<S>() };
+            unsafe {
+                match d.kh {
+                    3 => band.run::<S, 3, 4>(),
+                    5 => band.run::<S, 5, 2>(),
+                    _ => band.run::<S, 1, 8>(),
+                }
+            }
             line += end - first;
         }
     }
@@ -123,129 +132,103 @@ struct Band<'a> {
 }
 
 impl Band<'_> {
+    /// Sums for `LINES` lines of taps at a time, and for `VECTORS` vectors of channels.
     #[inline(always)]
-    unsafe fn run<S: Simd>(&self) {
-        let channels = self.sum.channels.clone();
+    unsafe fn run<S: Simd, const LINES: usize, const VECTORS: usize>(&self) {
+        let end = self.sum.channels.end;
+        let mut channel = self.sum.channels.start;
         // SAFETY: the promises of `PartialSum::run`.
         unsafe {
-            let next = match self.x.taps {
-                3 => self.vectors::<S, 3, 4>(channels.start),
-                5 => self.vectors::<S, 5, 2>(channels.start),
-                _ => self.vectors::<S, 1, 8>(channels.start),
-            };
-            let next = match self.x.taps {
-                3 => self.vectors::<S, 3, 1>(next),
-                5 => self.vectors::<S, 5, 1>(next),
-                _ => self.vectors::<S, 1, 1>(next),
-            };
-            if next < channels.end {
-                self.taps::<S, 1, 1, true>(next);
+            while channel + VECTORS * S::LANES <= end {
+                self.taps::<S, LINES, VECTORS, false>(channel);
+                channel += VECTORS * S::LANES;
+            }
+            while channel + S::LANES <= end {
+                self.taps::<S, LINES, 1, false>(channel);
+                channel += S::LANES;
+            }
+            if channel < end {
+                self.taps::<S, LINES, 1, true>(channel);
             }
         }
     }
 
-    /// Channels from `channel` on, `VECTORS` vectors at a time, as long as there are so many; the first channel left.
+    /// All taps for the vectors from `channel` on. Lines of the output that see `LINES` lines of taps inside the image
+    /// serve them at once, others one by one.
     #[inline(always)]
-    unsafe fn vectors<S: Simd, const TAPS: usize, const VECTORS: usize>(&self, mut channel: usize) -> usize {
-        while channel + VECTORS * S::LANES <= self.sum.channels.end {
-            // SAFETY: the promises of `PartialSum::run`.
-            unsafe { self.taps::<S, TAPS, VECTORS, false>(channel) };
-            channel += VECTORS * S::LANES;
-        }
-        channel
-    }
-
-    /// All taps for the vectors from `channel` on, `TAPS` neighbours of a line of taps at a time.
-    #[inline(always)]
-    unsafe fn taps<S: Simd, const TAPS: usize, const VECTORS: usize, const PART: bool>(&self, channel: usize) {
-        for tap_line in 0..self.y.taps {
-            for first_tap in (0..self.x.taps).step_by(TAPS) {
-                // SAFETY: the promises of `PartialSum::run`.
-                unsafe { self.tap_run::<S, TAPS, VECTORS, PART>(tap_line, first_tap, channel) };
+    unsafe fn taps<S: Simd, const LINES: usize, const VECTORS: usize, const PART: bool>(&self, channel: usize) {
+        for first in (0..self.y.taps).step_by(LINES) {
+            let whole = self.lines_under(first, LINES);
+            for tap in 0..self.x.taps {
+                // SAFETY: the promises of `PartialSum::run`; the taps are inside the image.
+                unsafe {
+                    self.add::<S, LINES, VECTORS, PART>([first, tap], whole.clone(), channel);
+                    for tap_line in first..first + LINES {
+                        let lines = self.lines_under(tap_line, 1);
+                        let before = lines.start..lines.end.min(whole.start);
+                        let after = lines.start.max(whole.end)..lines.end;
+                        self.add::<S, 1, VECTORS, PART>([tap_line, tap], before, channel);
+                        self.add::<S, 1, VECTORS, PART>([tap_line, tap], after, channel);
+                    }
+                }
             }
         }
     }
 
-    /// `TAPS` taps from `first_tap` on of a line of taps.
+    /// The lines of the band with `count` lines of taps from `first` on inside the image.
+    fn lines_under(&self, first: usize, count: usize) -> Range<usize> {
+        let lines = self.y.some_taps(first, count).whole_windows();
+        let start = lines.start.clamp(self.lines.start, self.lines.end);
+        start..lines.end.clamp(start, self.lines.end)
+    }
+
+    /// Adds the products of lines `lines` with the input under tap `tap` and under the `LINES - 1` taps below it.
     #[inline(always)]
-    unsafe fn tap_run<S: Simd, const TAPS: usize, const VECTORS: usize, const PART: bool>(
+    unsafe fn add<S: Simd, const LINES: usize, const VECTORS: usize, const PART: bool>(
         &self,
-        tap_line: usize,
-        first_tap: usize,
+        tap: [usize; 2],
+        lines: Range<usize>,
         channel: usize,
     ) {
+        if lines.is_empty() {
+            return;
+        }
         let (d, pitch, rest) = (self.sum.d, self.sum.d.c_in, self.sum.channels.end - channel);
-        let x = Axis { taps: TAPS, base: self.x.base + (first_tap * self.x.tap) as isize, ..self.x };
-        let whole = x.whole_windows();
-        let dw = self.sum.dw.0.wrapping_add((tap_line * d.kw + first_tap) * pitch + channel);
-        let weight = |tap: usize, vector: usize| dw.wrapping_add(tap * pitch + vector * S::LANES);
+        let x = self.x.some_taps(tap[1], 1);
+        let pixels = x.whole_windows();
+        let dw = self.sum.dw.0.wrapping_add((tap[0] * d.kw + tap[1]) * pitch + channel);
+        let weight = |line: usize, vector: usize| dw.wrapping_add(line * d.kw * pitch + vector * S::LANES);
+        let tap_line = self.y.tap * d.w * pitch;
         // SAFETY: the promises of `PartialSum::run`; only pixels inside the image are read.
         unsafe {
-            let mut sums = [[S::splat(0.0); VECTORS]; TAPS];
-            for (tap, sums) in sums.iter_mut().enumerate() {
+            let mut sums = [[S::splat(0.0); VECTORS]; LINES];
+            for (line, sums) in sums.iter_mut().enumerate() {
                 for (vector, sum) in sums.iter_mut().enumerate() {
-                    *sum = load::<S, PART>(weight(tap, vector), rest);
+                    *sum = load::<S, PART>(weight(line, vector), rest);
                 }
             }
-            for line in self.lines.clone() {
-                let source = self.y.start(line) + (tap_line * self.y.tap) as isize;
-                if !(0..d.h as isize).contains(&source) {
-                    continue;
-                }
-                let src = self.sum.x.as_ptr().add((self.image * d.h + source as usize) * d.w * pitch + channel);
-                let grad = self.sum.dy.as_ptr().add((self.image * d.oh + line) * d.ow * pitch + channel);
-                let pixel = |position: usize| Pixel {
-                    x: src.wrapping_offset(x.start(position) * pitch as isize),
-                    dy: grad.wrapping_add(position * pitch),
-                    tap: x.tap * pitch,
-                    len: rest,
-                };
-                for position in 0..whole.start {
-                    pixel(position).add::<S, TAPS, VECTORS, PART, true>(&mut sums, x.taps_inside(x.start(position)));
-                }
-                for position in whole.clone() {
-                    pixel(position).add::<S, TAPS, VECTORS, PART, false>(&mut sums, 0..TAPS);
-                }
-                for position in whole.end..d.ow {
-                    pixel(position).add::<S, TAPS, VECTORS, PART, true>(&mut sums, x.taps_inside(x.start(position)));
-                }
-            }
-            for (tap, sums) in sums.iter().enumerate() {
-                for (vector, &sum) in sums.iter().enumerate() {
-                    store::<S, PART>(weight(tap, vector), sum, rest);
-                }
-            }
-        }
-    }
-}
-
-/// A pixel of the output gradient and the input under a run of taps, from some channel on.
-struct Pixel {
-    x: *const f32,
-    dy: *const f32,
-    /// Elements from the input under a tap to that under the next.
-    tap: usize,
-    /// Channels to the end of the task's.
-    len: usize,
-}
-
-impl Pixel {
-    /// Adds the products with the input under the taps `inside` the image: under all of them if not `EDGE`.
-    #[inline(always)]
-    unsafe fn add<S: Simd, const TAPS: usize, const VECTORS: usize, const PART: bool, const EDGE: bool>(
-        &self,
-        sums: &mut [[S::V; VECTORS]; TAPS],
-        inside: Range<usize>,
-    ) {
-        for vector in 0..VECTORS {
-            // SAFETY: the promises of `PartialSum::run`.
-            unsafe {
-                let grad = load::<S, PART>(self.dy.wrapping_add(vector * S::LANES), self.len);
-                for (tap, sums) in sums.iter_mut().enumerate() {
-                    if !EDGE || inside.contains(&tap) {
-                        let x = load::<S, PART>(self.x.wrapping_add(tap * self.tap + vector * S::LANES), self.len);
-                        sums[vector] = S::mul_add(x, grad, sums[vector]);
+            for line in lines {
+                let source = (self.image * d.h) as isize + self.y.some_taps(tap[0], 1).start(line);
+                let first = source * d.w as isize + x.start(pixels.start);
+                let mut src = self.sum.x.as_ptr().offset(first * pitch as isize).add(channel);
+                let first = (self.image * d.oh + line) * d.ow + pixels.start;
+                let mut grad = self.sum.dy.as_ptr().add(first * pitch + channel);
+                for _ in pixels.clone() {
+                    for vector in 0..VECTORS {
+                        let dy = load::<S, PART>(grad.wrapping_add(vector * S::LANES), rest);
+                        let mut x = src.wrapping_add(vector * S::LANES);
+                        for sums in &mut sums {
+                            sums[vector] = S::mul_add(load::<S, PART>(x, rest), dy, sums[vector]);
+                            x = x.wrapping_add(tap_line);
+                        }
                     }
+                    src = src.wrapping_add(x.step * pitch);
+                    grad = grad.wrapping_add(pitch);
+                }
+            }
+            for (line, sums) in sums.iter().enumerate() {
+                for (vector, &sum) in sums.iter().enumerate() {
+                    store::<S, PART>(weight(line, vector), sum, rest);
                 }
             }
         }
