@@ -1,11 +1,12 @@
 //! Chooses the kernel of a node and calls it with the node's operands.
 
+use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::{self, ConvDesc};
-use crate::gemm::{self, Ctx, Epilogue, GemmDesc, Numbers, Output, RowBlocks, Weights};
+use crate::gemm::{Ctx, Epilogue, Numbers, Output};
 use crate::isa::Isa;
+use crate::product::{Product, conv_desc};
 use crate::region::{Partials, RegionIo, RegionKernel};
 use bessemer_ir::ops::Op;
-use bessemer_ir::ops::conv::Geometry;
 use bessemer_ir::ops::region::Region;
 use bessemer_ir::passes::fixed::Fixed;
 use bessemer_ir::passes::memory::raw_target;
@@ -37,24 +38,8 @@ pub(crate) enum Kernel {
         conv: ConvDesc,
         dtype: DType,
     },
+    GroupedWeightGrad(GroupedDesc),
     Other(crate::other::Other),
-}
-
-/// A kernel that can be the anchor of a region.
-#[derive(Clone, Copy)]
-pub(crate) struct Product {
-    shape: ProductShape,
-    /// Type of both operands.
-    dtype: DType,
-    /// Whether the second operand is prepared before the first step.
-    prepared: bool,
-}
-
-#[derive(Clone, Copy)]
-enum ProductShape {
-    Conv(ConvDesc),
-    ConvDataGrad(ConvDesc),
-    Matmul(GemmDesc),
 }
 
 pub(crate) struct Anchored {
@@ -99,7 +84,11 @@ impl Kernel {
             }
             Op::Conv2dWeightGrad(grad) => {
                 let geometry = grad.geometry(&types[0].shape, &types[1].shape).map_err(Unsupported)?;
-                Ok(Kernel::ConvWeightGrad { conv: conv_desc(&geometry, &grad.conv)?, dtype: types[0].dtype })
+                match (conv_desc(&geometry, &grad.conv), geometry.groups, types[0].dtype) {
+                    (conv, 1, dtype) => Ok(Kernel::ConvWeightGrad { conv, dtype }),
+                    (conv, groups, DType::F32) => Ok(Kernel::GroupedWeightGrad(GroupedDesc { conv, groups })),
+                    (_, _, dtype) => Err(Unsupported(format!("a grouped convolution of {dtype}"))),
+                }
             }
             op => crate::other::Other::lower(op, &types, &node.outputs).map(Kernel::Other),
         }
@@ -112,24 +101,23 @@ impl Kernel {
             Kernel::Region(region) => region.run_scratch_len(threads),
             Kernel::Anchored(anchored) => anchored.scratch_len(threads),
             Kernel::ConvWeightGrad { conv, .. } => conv::weight_grad_scratch_len(conv, threads),
+            Kernel::GroupedWeightGrad(d) => grouped::weight_grad_scratch_len(d, threads),
             Kernel::Other(other) => other.scratch_len(),
         }
     }
 
     /// Memory beside the operands with so many threads.
     pub fn needs(&self, threads: usize) -> Needs {
-        let prepared = self.prepares().map(|product| Prepared { input: 1, bytes: 4 * product.prepared_len() });
-        Needs { scratch: 4 * self.scratch_len(threads), prepared }
+        let bytes = self.product().and_then(Product::prepared_len).map(|len| 4 * len);
+        Needs { scratch: 4 * self.scratch_len(threads), prepared: bytes.map(|bytes| Prepared { input: 1, bytes }) }
     }
 
-    /// The product whose second operand is prepared, if there is one.
-    fn prepares(&self) -> Option<&Product> {
-        let product = match self {
-            Kernel::Product(product) => product,
-            Kernel::Anchored(anchored) => &anchored.product,
-            _ => return None,
-        };
-        product.prepared.then_some(product)
+    fn product(&self) -> Option<&Product> {
+        match self {
+            Kernel::Product(product) => Some(product),
+            Kernel::Anchored(anchored) => Some(&anchored.product),
+            _ => None,
+        }
     }
 
     /// Fills the memory of the prepared input.
@@ -137,7 +125,7 @@ impl Kernel {
     /// # Safety
     /// As for [`Kernel::run`]; the input is there.
     pub unsafe fn prepare(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
-        if let Some(product) = self.prepares() {
+        if let Some(product) = self.product() {
             // SAFETY: the caller's promise.
             unsafe { product.prepare(ctx, operands) }
         }
@@ -166,6 +154,11 @@ impl Kernel {
                     let dw = Output::from_raw(operands.outputs[0].cast(), len);
                     conv::weight_grad(ctx, conv, x, dy, dw, operands.scratch());
                 }
+                Kernel::GroupedWeightGrad(d) => {
+                    let (x, dy) = (operands.floats(0, d.input_len()), operands.floats(1, d.output_len()));
+                    let dw = Output::from_raw(operands.outputs[0].cast(), d.weight_len());
+                    grouped::weight_grad(ctx, d, x, dy, dw, operands.scratch());
+                }
                 Kernel::Other(other) => return other.run(ctx, operands),
             }
         }
@@ -190,7 +183,7 @@ impl<'a> Operands<'a> {
 
     /// # Safety
     /// Input `index` holds at least `len` numbers of that type.
-    unsafe fn numbers(&self, index: usize, dtype: DType, len: usize) -> Numbers<'a> {
+    pub unsafe fn numbers(&self, index: usize, dtype: DType, len: usize) -> Numbers<'a> {
         // SAFETY: the caller's promise.
         unsafe { Numbers::from_raw(self.inputs[index], dtype, len) }
     }
@@ -216,152 +209,13 @@ impl<'a> Operands<'a> {
     /// # Safety
     /// Nothing else uses the prepared input meanwhile.
     #[allow(clippy::mut_from_ref, reason = "the operands hold addresses; who calls answers for exclusive use")]
-    unsafe fn prepared(&self) -> &'a mut [f32] {
+    pub unsafe fn prepared(&self) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.prepared, self.prepared_len) }
     }
 
     fn region_io(&self, anchor_inputs: usize, anchor: *const f32) -> RegionIo<'a> {
         RegionIo { anchor, loads: &self.inputs[anchor_inputs..], outputs: self.outputs }
-    }
-}
-
-fn conv_desc(geometry: &Geometry, conv: &bessemer_ir::ops::conv::Conv2d) -> Result<ConvDesc, Unsupported> {
-    if geometry.groups != 1 {
-        return Err(Unsupported("grouped convolution".to_string()));
-    }
-    Ok(ConvDesc {
-        n: geometry.batch,
-        h: geometry.height.input,
-        w: geometry.width.input,
-        c_in: geometry.channels,
-        kh: geometry.height.kernel,
-        kw: geometry.width.kernel,
-        c_out: geometry.out_channels,
-        oh: geometry.height.output,
-        ow: geometry.width.output,
-        stride: conv.stride,
-        dilation: conv.dilation,
-        pad: [geometry.height.low, geometry.width.low],
-    })
-}
-
-impl Product {
-    fn lower(op: &Op, types: &[&TensorType], weights_fixed: bool) -> Result<Product, Unsupported> {
-        let (a, b) = (&types[0].shape, &types[1].shape);
-        let shape = match op {
-            Op::Conv2d(conv) => {
-                let geometry = conv.geometry(a, b).map_err(Unsupported)?;
-                ProductShape::Conv(conv_desc(&geometry, conv)?)
-            }
-            Op::Conv2dDataGrad(grad) => {
-                let geometry = grad.geometry(a, b).map_err(Unsupported)?;
-                ProductShape::ConvDataGrad(conv_desc(&geometry, &grad.conv)?)
-            }
-            Op::Matmul(matmul) => {
-                let g = matmul.geometry(a, b).map_err(Unsupported)?;
-                let desc = GemmDesc::new(g.m, g.n, g.k).transposed(matmul.trans_a, matmul.trans_b);
-                ProductShape::Matmul(if g.batch == 1 { desc } else { desc.batched(g.batch) })
-            }
-            other => return Err(Unsupported(format!("{other} as an anchor"))),
-        };
-        let takes_prepared = match &shape {
-            ProductShape::Matmul(desc) => gemm::takes_packed_b(desc),
-            _ => true,
-        };
-        Ok(Product { shape, dtype: types[0].dtype, prepared: weights_fixed && takes_prepared })
-    }
-
-    fn scratch_len(&self, threads: usize) -> usize {
-        match &self.shape {
-            ProductShape::Conv(d) => conv::forward_scratch_len(d, threads),
-            ProductShape::ConvDataGrad(d) => conv::data_grad_scratch_len(d, threads),
-            ProductShape::Matmul(d) => gemm::scratch_len(d, threads),
-        }
-    }
-
-    fn row_blocks(&self) -> RowBlocks {
-        match &self.shape {
-            ProductShape::Conv(d) => conv::forward_row_blocks(d),
-            ProductShape::ConvDataGrad(d) => conv::data_grad_row_blocks(d),
-            ProductShape::Matmul(d) => gemm::row_blocks(d),
-        }
-    }
-
-    /// Elements of the first operand, the second one and the output.
-    fn lens(&self) -> [usize; 3] {
-        match &self.shape {
-            ProductShape::Conv(d) | ProductShape::ConvDataGrad(d) => {
-                let (x, y) = (d.n * d.h * d.w * d.c_in, d.n * d.oh * d.ow * d.c_out);
-                let w = d.kh * d.kw * d.c_in * d.c_out;
-                if matches!(self.shape, ProductShape::Conv(_)) { [x, w, y] } else { [y, w, x] }
-            }
-            ProductShape::Matmul(d) => [d.batch * d.m * d.k, d.batch * d.k * d.n, d.batch * d.m * d.n],
-        }
-    }
-
-    fn output_len(&self) -> usize {
-        self.lens()[2]
-    }
-
-    fn output_cols(&self) -> usize {
-        match &self.shape {
-            ProductShape::Conv(d) => d.c_out,
-            ProductShape::ConvDataGrad(d) => d.c_in,
-            ProductShape::Matmul(d) => d.n,
-        }
-    }
-
-    /// Elements of a row block of the output.
-    fn block_len(&self) -> usize {
-        (self.row_blocks().rows * self.output_cols()).min(self.output_len())
-    }
-
-    fn prepared_len(&self) -> usize {
-        match &self.shape {
-            ProductShape::Conv(d) => conv::packed_forward_len(d),
-            ProductShape::ConvDataGrad(d) => conv::packed_data_grad_len(d),
-            ProductShape::Matmul(d) => gemm::packed_b_len(d),
-        }
-    }
-
-    /// # Safety
-    /// As for [`Kernel::prepare`].
-    unsafe fn prepare(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
-        // SAFETY: the caller's promise.
-        let (weights, packed) = unsafe { (operands.numbers(1, self.dtype, self.lens()[1]), operands.prepared()) };
-        match &self.shape {
-            ProductShape::Conv(d) => conv::pack_forward(ctx, d, weights, packed),
-            ProductShape::ConvDataGrad(d) => conv::pack_data_grad(ctx, d, weights, packed),
-            ProductShape::Matmul(d) => gemm::pack_b(ctx, d, weights, packed),
-        }
-    }
-
-    /// # Safety
-    /// As for [`Kernel::run`]; `output` is that of the product.
-    unsafe fn run(
-        &self,
-        ctx: Ctx<'_>,
-        operands: &Operands<'_>,
-        output: Output<'_>,
-        scratch: &mut [f32],
-        epilogue: Option<&dyn Epilogue>,
-    ) {
-        let [a_len, b_len, _] = self.lens();
-        // SAFETY: the caller's promise; the operands have the elements the descriptions state.
-        let (a, b) = unsafe {
-            let a = operands.numbers(0, self.dtype, a_len);
-            let b = match self.prepared {
-                true => Weights::Packed(operands.prepared()),
-                false => Weights::Plain(operands.numbers(1, self.dtype, b_len)),
-            };
-            (a, b)
-        };
-        match &self.shape {
-            ProductShape::Conv(d) => conv::forward(ctx, d, a, b, output, scratch, epilogue),
-            ProductShape::ConvDataGrad(d) => conv::data_grad(ctx, d, a, b, output, scratch, epilogue),
-            ProductShape::Matmul(d) => gemm::gemm(ctx, d, a, b, output, scratch, epilogue),
-        }
     }
 }
 
@@ -377,8 +231,8 @@ fn lower_region(region: &Region, graph: &Graph, id: NodeId, weights_fixed: bool)
     let target = match (raw_target(region, graph, id), in_blocks) {
         (Some(output), true) => Target::Output(output),
         (Some(output), false) => Target::WholeOutput(output),
-        (None, true) => Target::WorkerBlock,
-        (None, false) => Target::Whole,
+        (None, true) if product.works_in_blocks() => Target::WorkerBlock,
+        (None, _) => Target::Whole,
     };
     Ok(Kernel::Anchored(Anchored { product, region: kernel, target }))
 }

@@ -12,6 +12,7 @@ mod other;
 mod parts;
 pub mod peak;
 pub mod pool2d;
+mod product;
 pub mod random;
 pub mod region;
 pub mod rowwise;

@@ -42,7 +42,8 @@ pub fn measure(isa: Isa, threads: usize) -> Peaks {
     });
     let bf16_flops = has_bf16(isa).then(|| best(&|| rate(2.0 * fma_flops, &|_, _| bf16_chains())));
     let len = 16 << 20;
-    let memory: Vec<Vec<f32>> = (0..threads).map(|t| vec![t as f32; len]).collect();
+    // Not zeros: the system gives out one and the same page for those until they are written.
+    let memory: Vec<Vec<f32>> = (0..threads).map(|_| vec![1.0; len]).collect();
     let read_bytes = best(&|| {
         rate((len * 4) as f64, &|task, _| {
             // SAFETY: the vector outlives the call.

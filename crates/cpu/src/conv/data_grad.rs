@@ -39,9 +39,9 @@ pub fn packed_data_grad_len(d: &ConvDesc) -> usize {
 /// When a slice is shorter than `d` needs.
 pub fn pack_data_grad(ctx: Ctx<'_>, d: &ConvDesc, w: Numbers<'_>, packed: &mut [f32]) {
     let w = w.checked(d.weight_len(), "weights");
-    let packed = Output::new(packed).checked(packed_data_grad_len(d), 0, "packed weights");
+    let packed = Output::new(packed).checked_whole(packed_data_grad_len(d), "packed weights");
     // SAFETY: lengths were checked.
-    unsafe { pack_weights(ctx, d, w, packed.block(0, 0)) };
+    unsafe { pack_weights(ctx, d, w, packed) };
 }
 
 /// Scratch elements of [`data_grad`] with `threads` threads.
@@ -52,16 +52,16 @@ pub fn data_grad_scratch_len(d: &ConvDesc, threads: usize) -> usize {
 /// The taps that input positions `phase` modulo the stride see along one axis, ordered by position in the output:
 /// tap `j` of `axis` is kernel tap `last - j * kernel_step`.
 #[derive(Clone, Copy)]
-struct PhaseAxis {
-    axis: Axis,
+pub(super) struct PhaseAxis {
+    pub axis: Axis,
     phase: usize,
-    last: usize,
-    kernel_step: usize,
+    pub last: usize,
+    pub kernel_step: usize,
 }
 
 impl PhaseAxis {
     /// Axis 0 is vertical, 1 horizontal.
-    fn new(d: &ConvDesc, index: usize, phase: usize) -> PhaseAxis {
+    pub fn new(d: &ConvDesc, index: usize, phase: usize) -> PhaseAxis {
         let (size, output, kernel) = if index == 0 { (d.h, d.oh, d.kh) } else { (d.w, d.ow, d.kw) };
         let (stride, dilation, pad) = (d.stride[index], d.dilation[index], d.pad[index]);
         let kernel_step = stride / gcd(stride, dilation);

@@ -19,6 +19,35 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
+    /// Position of the first tap at a grid position.
+    #[inline(always)]
+    pub fn start(&self, position: usize) -> isize {
+        (position * self.step) as isize + self.base
+    }
+
+    /// The taps inside the image when the first one is at `start`.
+    #[inline(always)]
+    pub fn taps_inside(&self, start: isize) -> Range<usize> {
+        let first = start.min(0).unsigned_abs().div_ceil(self.tap).min(self.taps);
+        let end = (self.size as isize - start).max(0) as usize;
+        first..end.div_ceil(self.tap).clamp(first, self.taps)
+    }
+
+    /// `count` of the taps, from `first` on.
+    #[inline(always)]
+    pub fn some_taps(&self, first: usize, count: usize) -> Axis {
+        Axis { base: self.base + (first * self.tap) as isize, taps: count, ..*self }
+    }
+
+    /// The grid positions whose taps all lie inside the image.
+    #[inline(always)]
+    pub fn whole_windows(&self) -> Range<usize> {
+        let first = self.base.min(0).unsigned_abs().div_ceil(self.step).min(self.grid);
+        let span = (self.taps.saturating_sub(1) * self.tap) as isize;
+        let end = (self.size as isize - span - self.base).max(0) as usize;
+        first..end.div_ceil(self.step).clamp(first, self.grid)
+    }
+
     /// Whether all taps lie inside the image when the first one is at `start`.
     #[inline(always)]
     fn holds_all_taps(&self, start: isize) -> bool {
@@ -71,8 +100,7 @@ impl RowSource for Gather {
     fn locate(&self, index: usize) -> Row {
         let (line, q) = (index / self.x.grid, index % self.x.grid);
         let (image, p) = (line / self.y.grid, line % self.y.grid);
-        let y = (p * self.y.step) as isize + self.y.base;
-        let x = (q * self.x.step) as isize + self.x.base;
+        let (y, x) = (self.y.start(p), self.x.start(q));
         let line = (image * self.y.size) as isize + y;
         Row { y, x, origin: (line * self.x.size as isize + x) * self.channels as isize }
     }

@@ -1,14 +1,17 @@
-//! Convolutions that accumulate in `f32`: activations `[N, H, W, C]`, weights `[KH, KW, Cin, Cout]`, one group.
+//! Convolutions that accumulate in `f32`: activations `[N, H, W, C]`, weights `[KH, KW, Cin, Cout]`, one group; more than
+//! one in [`grouped`].
 //!
 //! All three directions are products of an implicit matrix, gathered row by row while it is packed; see
 //! [`crate::gemm`].
 
 mod data_grad;
+mod depthwise;
 mod gather;
+pub mod grouped;
 
 use crate::gemm::{
-    Ctx, Epilogue, Matrix, NumberPtr, Numbers, Origin, OuterProduct, Output, RowBlocks, RowProduct, Scratch, Weights,
-    aligned_len, outer_scratch_len, pack_shared, packed_len, row_blocks_for, row_scratch_len,
+    Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Origin, OuterProduct, Output, RowBlocks, RowProduct,
+    Scratch, Weights, aligned_len, outer_scratch_len, pack_shared, packed_len, row_blocks_for, row_scratch_len,
 };
 use gather::{Axis, Gather};
 
@@ -68,19 +71,18 @@ impl ConvDesc {
 
     /// Rows are output pixels, elements `[KH, KW, Cin]` of the input.
     fn gather(&self, x: NumberPtr) -> Gather {
-        let axis = |axis: usize, size, grid, taps| Axis {
-            size,
-            grid,
-            step: self.stride[axis],
-            base: -(self.pad[axis] as isize),
-            taps,
-            tap: self.dilation[axis],
-        };
-        Gather {
-            src: x,
-            channels: self.c_in,
-            y: axis(0, self.h, self.oh, self.kh),
-            x: axis(1, self.w, self.ow, self.kw),
+        Gather { src: x, channels: self.c_in, y: self.axis(0), x: self.axis(1) }
+    }
+
+    /// Output positions and their taps in the input; axis 0 is vertical, 1 horizontal.
+    fn axis(&self, index: usize) -> Axis {
+        Axis {
+            size: [self.h, self.w][index],
+            grid: [self.oh, self.ow][index],
+            step: self.stride[index],
+            base: -(self.pad[index] as isize),
+            taps: [self.kh, self.kw][index],
+            tap: self.dilation[index],
         }
     }
 
@@ -105,9 +107,9 @@ pub fn packed_forward_len(d: &ConvDesc) -> usize {
 /// # Panics
 /// When a slice is shorter than `d` needs.
 pub fn pack_forward(ctx: Ctx<'_>, d: &ConvDesc, w: Numbers<'_>, packed: &mut [f32]) {
-    let packed = Output::new(packed).checked(packed_forward_len(d), 0, "packed weights");
+    let packed = Output::new(packed).checked_whole(packed_forward_len(d), "packed weights");
     // SAFETY: lengths were checked.
-    unsafe { pack_shared(ctx, &d.weight_matrix(w), d.weight_rows(), packed.block(0, 0), 0..d.weight_rows()) };
+    unsafe { pack_shared(ctx, &d.weight_matrix(w), d.weight_rows(), packed, 0..d.weight_rows()) };
 }
 
 /// Scratch elements of [`forward`] with `threads` threads.
@@ -180,7 +182,7 @@ pub fn weight_grad<'a>(
         b: Matrix { src: dy, ld: d.c_out, transposed: false, n: d.c_out },
         m: d.weight_rows(),
         depth: d.output_rows(),
-        c: dw.checked(d.weight_len(), d.weight_len(), "weight gradient"),
+        c: Destination::whole(dw.checked_whole(d.weight_len(), "weight gradient")),
         ldc: d.c_out,
         accumulate: false,
     };

@@ -40,6 +40,12 @@ impl<'a> Output<'a> {
         Output { ptr, len, per_worker: true, memory: PhantomData }
     }
 
+    /// The memory of an output that is written as a whole.
+    pub(crate) fn checked_whole(self, needed: usize, name: &str) -> SharedMut {
+        assert!(!self.per_worker, "{name} is not written in blocks");
+        self.checked(needed, needed, name).block(0, 0)
+    }
+
     /// The destination of an output of `needed` elements in blocks of at most `block` elements.
     pub(crate) fn checked(self, needed: usize, block: usize, name: &str) -> Destination {
         let least = if self.per_worker { block.min(needed) } else { needed };

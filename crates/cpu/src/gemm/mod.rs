@@ -21,7 +21,7 @@ pub use blocking::RowBlocks;
 pub use memory::Output;
 pub use numbers::{Numbers, Weights};
 
-pub(crate) use blocking::{column_groups, row_blocks_for};
+pub(crate) use blocking::{TASKS, column_groups, pieces, row_blocks_for};
 pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
 pub(crate) use numbers::NumberPtr;
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
@@ -177,9 +177,9 @@ pub fn packed_b_len(desc: &GemmDesc) -> usize {
 pub fn pack_b(ctx: Ctx<'_>, desc: &GemmDesc, b: Numbers<'_>, packed: &mut [f32]) {
     assert!(takes_packed_b(desc), "a transposed A or a batch takes no packed B");
     let b = b.checked(desc.b_len(), "B");
-    let packed = Output::new(packed).checked(packed_b_len(desc), 0, "packed B");
+    let packed = Output::new(packed).checked_whole(packed_b_len(desc), "packed B");
     // SAFETY: lengths were checked above.
-    unsafe { pack_shared(ctx, &desc.b_matrix(b), desc.k, packed.block(0, 0), 0..desc.k) };
+    unsafe { pack_shared(ctx, &desc.b_matrix(b), desc.k, packed, 0..desc.k) };
 }
 
 /// Scratch elements [`gemm`] needs with `threads` threads.

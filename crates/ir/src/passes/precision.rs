@@ -1,6 +1,6 @@
 //! Puts a step of `f32` numbers into mixed precision: tensors lie in memory, and products read them, in a type of 16 bits.
 //!
-//! - Convolutions and matrix products read 16-bit operands; they accumulate and give `f32`.
+//! - Convolutions of one group and matrix products read 16-bit operands; they accumulate and give `f32`.
 //! - What they read, and what convolutions give, is rounded once, where it is computed. Everyone else who reads it reads the
 //!   rounded numbers. Gradients that several operations read are rounded likewise.
 //! - Parameters keep their `f32` master; products read a rounded copy. Optimizers, statistics of norms, softmax, losses and all
@@ -34,7 +34,13 @@ pub fn lower_precision(graph: &Graph, to: DType) -> Result<Graph, GraphError> {
 
 /// Operations that read 16-bit operands and give `f32`.
 fn is_product(op: &Op) -> bool {
-    matches!(op, Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_) | Op::Matmul(_))
+    match op {
+        Op::Conv2d(conv) => conv.groups == 1,
+        Op::Conv2dDataGrad(grad) => grad.conv.groups == 1,
+        Op::Conv2dWeightGrad(grad) => grad.conv.groups == 1,
+        Op::Matmul(_) => true,
+        _ => false,
+    }
 }
 
 /// Nodes that depend on parameters and state alone.
@@ -59,7 +65,7 @@ fn values_to_round(graph: &Graph) -> HashSet<Value> {
         if is_product(&node.op) {
             rounded.extend(node.inputs.iter().copied());
         }
-        let is_activation = matches!(node.op, Op::Conv2d(_) | Op::Conv2dDataGrad(_));
+        let is_activation = is_product(&node.op) && matches!(node.op, Op::Conv2d(_) | Op::Conv2dDataGrad(_));
         let is_shared_gradient = matches!(node.op, Op::Select(_) | Op::Binary(Binary(BinaryKind::Add)))
             && graph.path(id).starts_with(GRADIENT_PATH)
             && graph.shape(own).rank() >= 3

@@ -1,0 +1,156 @@
+//! Depthwise convolutions: each output channel is the convolution of one input channel. Activations `[N, H, W, C]`,
+//! weights `[KH, KW, 1, C]`; vectors run along the channels.
+//!
+//! The descriptions are [`ConvDesc`] with `c_in = c_out = C`.
+
+mod direct;
+mod weight_grad;
+
+use super::ConvDesc;
+use crate::gemm::{Ctx, Destination, Epilogue, Output, RowBlocks, SharedMut, TASKS};
+use crate::simd::dispatch;
+use direct::{Grid, Lines, Side};
+
+pub(super) use weight_grad::{weight_grad, weight_grad_scratch_len};
+
+/// Elements of a task's part of an output: with what it reads, it stays in the second-level cache.
+const BLOCK: usize = 32 * 1024;
+
+/// Most channels of a task.
+const MAX_CHANNELS: usize = 192;
+
+/// How an output `[N, H, W, C]` is cut into tasks.
+struct Cut {
+    /// Lines of a block; a divisor of the output's height.
+    lines: usize,
+    blocks: RowBlocks,
+    groups: RowBlocks,
+}
+
+impl Cut {
+    fn new(n: usize, h: usize, w: usize, channels: usize) -> Cut {
+        let groups = channel_groups(channels, MAX_CHANNELS);
+        let by_size = BLOCK / (w * groups.rows).max(1);
+        let by_tasks = n * h * groups.count / TASKS;
+        let limit = by_size.min(by_tasks).clamp(1, h.max(1));
+        let lines = (1..=limit).rev().find(|lines| h.is_multiple_of(*lines)).unwrap_or(1);
+        Cut { lines, blocks: RowBlocks::new(n * h * w, lines * w), groups }
+    }
+}
+
+/// Cuts channels into groups of nearly equal size, at most `limit`, that start at multiples of 16.
+fn channel_groups(channels: usize, limit: usize) -> RowBlocks {
+    let count = channels.div_ceil(limit).max(1);
+    RowBlocks::new(channels, channels.div_ceil(count).next_multiple_of(16))
+}
+
+/// A product that writes activations: the convolution, or the gradient of its input.
+struct Pass<'a> {
+    d: &'a ConvDesc,
+    /// Whether this is the gradient.
+    transposed: bool,
+    src: *const f32,
+    weights: *const f32,
+    dst: Destination,
+}
+
+// SAFETY: `src` and `weights` are only read, and tasks write to different places of `dst`.
+unsafe impl Sync for Pass<'_> {}
+
+impl Pass<'_> {
+    fn cut(d: &ConvDesc, transposed: bool) -> Cut {
+        if transposed { Cut::new(d.n, d.h, d.w, d.c_in) } else { Cut::new(d.n, d.oh, d.ow, d.c_in) }
+    }
+
+    /// Grids that make up the output.
+    fn grids(&self) -> usize {
+        if self.transposed { self.d.stride[0] * self.d.stride[1] } else { 1 }
+    }
+
+    fn grid(&self, index: usize, dst: SharedMut) -> Grid {
+        let d = self.d;
+        let phases = [index / d.stride[1], index % d.stride[1]];
+        let side = |axis| if self.transposed { Side::data_grad(d, axis, phases[axis]) } else { Side::forward(d, axis) };
+        Grid { src: self.src, weights: self.weights, dst, channels: d.c_in, y: side(0), x: side(1) }
+    }
+
+    /// # Safety
+    /// The memory is valid for the description, and nothing else uses the output.
+    unsafe fn run(&self, ctx: Ctx<'_>, epilogue: Option<&dyn Epilogue>) {
+        let cut = Pass::cut(self.d, self.transposed);
+        let total = if self.transposed { self.d.input_rows() } else { self.d.output_rows() };
+        ctx.pool.run(cut.blocks.count * cut.groups.count, &|task, worker| {
+            let block = task / cut.groups.count;
+            let lines = block * cut.lines..(block + 1) * cut.lines;
+            let channels = cut.groups.range(task % cut.groups.count, self.d.c_in);
+            let dst = self.dst.block(worker, block * cut.blocks.rows * self.d.c_in);
+            for index in 0..self.grids() {
+                let part = Lines { grid: &self.grid(index, dst), lines: lines.clone(), channels: channels.clone() };
+                // SAFETY: the caller's promise; tasks have different lines or channels.
+                unsafe { dispatch(ctx.isa, part) };
+            }
+            if let Some(epilogue) = epilogue {
+                epilogue.block(worker, block, cut.blocks.range(block, total), channels);
+            }
+        });
+    }
+}
+
+/// The row blocks that [`forward`] delivers to its epilogue.
+pub(super) fn forward_row_blocks(d: &ConvDesc) -> RowBlocks {
+    Pass::cut(d, false).blocks
+}
+
+/// Output `y` of input `x` and weights `w`.
+///
+/// # Panics
+/// When a slice is shorter than `d` needs.
+pub(super) fn forward(
+    ctx: Ctx<'_>,
+    d: &ConvDesc,
+    x: &[f32],
+    w: &[f32],
+    y: Output<'_>,
+    epilogue: Option<&dyn Epilogue>,
+) {
+    check(d.input_len(), x, "input");
+    check(weight_len(d), w, "weights");
+    let dst = y.checked(d.output_len(), forward_row_blocks(d).rows * d.c_in, "output");
+    let pass = Pass { d, transposed: false, src: x.as_ptr(), weights: w.as_ptr(), dst };
+    // SAFETY: the extents were checked.
+    unsafe { pass.run(ctx, epilogue) }
+}
+
+/// The row blocks that [`data_grad`] delivers to its epilogue; rows are input pixels.
+pub(super) fn data_grad_row_blocks(d: &ConvDesc) -> RowBlocks {
+    Pass::cut(d, true).blocks
+}
+
+/// Gradient `dx` of the input from output gradient `dy` and weights `w`.
+///
+/// # Panics
+/// When a slice is shorter than `d` needs.
+pub(super) fn data_grad(
+    ctx: Ctx<'_>,
+    d: &ConvDesc,
+    dy: &[f32],
+    w: &[f32],
+    dx: Output<'_>,
+    epilogue: Option<&dyn Epilogue>,
+) {
+    check(d.output_len(), dy, "output gradient");
+    check(weight_len(d), w, "weights");
+    let dst = dx.checked(d.input_len(), data_grad_row_blocks(d).rows * d.c_in, "input gradient");
+    let pass = Pass { d, transposed: true, src: dy.as_ptr(), weights: w.as_ptr(), dst };
+    // SAFETY: the extents were checked.
+    unsafe { pass.run(ctx, epilogue) }
+}
+
+/// Elements of the weights.
+fn weight_len(d: &ConvDesc) -> usize {
+    d.kh * d.kw * d.c_in
+}
+
+fn check(needed: usize, slice: &[f32], name: &str) {
+    assert!(slice.len() >= needed, "{name}: {} elements, {needed} are needed", slice.len());
+}

@@ -1,0 +1,215 @@
+//! Products: kernels whose output a region can work on block by block.
+
+use crate::conv::grouped::{self, GroupedDesc};
+use crate::conv::{self, ConvDesc};
+use crate::gemm::{self, Ctx, Epilogue, GemmDesc, Output, RowBlocks, Weights};
+use crate::kernel::{Operands, Unsupported};
+use bessemer_ir::ops::Op;
+use bessemer_ir::ops::conv::{Conv2d, Geometry};
+use bessemer_ir::{DType, TensorType};
+
+/// A convolution, the gradient of its input, or a matrix product, with its sizes.
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    kind: Kind,
+    /// Type of both operands.
+    dtype: DType,
+    /// Whether the second operand is prepared before the first step.
+    prepared: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Conv(ConvDesc),
+    ConvDataGrad(ConvDesc),
+    GroupedConv(GroupedDesc),
+    GroupedDataGrad(GroupedDesc),
+    Matmul(GemmDesc),
+}
+
+/// Sizes of a convolution, with the channels of all groups together.
+pub(crate) fn conv_desc(geometry: &Geometry, conv: &Conv2d) -> ConvDesc {
+    ConvDesc {
+        n: geometry.batch,
+        h: geometry.height.input,
+        w: geometry.width.input,
+        c_in: geometry.channels,
+        kh: geometry.height.kernel,
+        kw: geometry.width.kernel,
+        c_out: geometry.out_channels,
+        oh: geometry.height.output,
+        ow: geometry.width.output,
+        stride: conv.stride,
+        dilation: conv.dilation,
+        pad: [geometry.height.low, geometry.width.low],
+    }
+}
+
+impl Product {
+    /// The kernel of an operation with operands of these types. `weights_fixed` says that the second one is the same in
+    /// every step.
+    pub fn lower(op: &Op, types: &[&TensorType], weights_fixed: bool) -> Result<Product, Unsupported> {
+        let (a, b) = (&types[0].shape, &types[1].shape);
+        let dtype = types[0].dtype;
+        let kind = match op {
+            Op::Conv2d(conv) => {
+                let geometry = conv.geometry(a, b).map_err(Unsupported)?;
+                match (conv_desc(&geometry, conv), geometry.groups) {
+                    (desc, 1) => Kind::Conv(desc),
+                    (conv, groups) => Kind::GroupedConv(GroupedDesc { conv, groups }),
+                }
+            }
+            Op::Conv2dDataGrad(grad) => {
+                let geometry = grad.geometry(a, b).map_err(Unsupported)?;
+                match (conv_desc(&geometry, &grad.conv), geometry.groups) {
+                    (desc, 1) => Kind::ConvDataGrad(desc),
+                    (conv, groups) => Kind::GroupedDataGrad(GroupedDesc { conv, groups }),
+                }
+            }
+            Op::Matmul(matmul) => {
+                let g = matmul.geometry(a, b).map_err(Unsupported)?;
+                let desc = GemmDesc::new(g.m, g.n, g.k).transposed(matmul.trans_a, matmul.trans_b);
+                Kind::Matmul(if g.batch == 1 { desc } else { desc.batched(g.batch) })
+            }
+            other => return Err(Unsupported(format!("{other} as an anchor"))),
+        };
+        let takes_prepared = match &kind {
+            Kind::Conv(_) | Kind::ConvDataGrad(_) => true,
+            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) if dtype != DType::F32 => {
+                return Err(Unsupported(format!("a grouped convolution of {dtype}")));
+            }
+            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => false,
+            Kind::Matmul(desc) => gemm::takes_packed_b(desc),
+        };
+        Ok(Product { kind, dtype, prepared: weights_fixed && takes_prepared })
+    }
+
+    pub fn scratch_len(&self, threads: usize) -> usize {
+        match &self.kind {
+            Kind::Conv(d) => conv::forward_scratch_len(d, threads),
+            Kind::ConvDataGrad(d) => conv::data_grad_scratch_len(d, threads),
+            Kind::GroupedConv(d) => grouped::forward_scratch_len(d, threads),
+            Kind::GroupedDataGrad(d) => grouped::data_grad_scratch_len(d, threads),
+            Kind::Matmul(d) => gemm::scratch_len(d, threads),
+        }
+    }
+
+    pub fn row_blocks(&self) -> RowBlocks {
+        match &self.kind {
+            Kind::Conv(d) => conv::forward_row_blocks(d),
+            Kind::ConvDataGrad(d) => conv::data_grad_row_blocks(d),
+            Kind::GroupedConv(d) => grouped::forward_row_blocks(d),
+            Kind::GroupedDataGrad(d) => grouped::data_grad_row_blocks(d),
+            Kind::Matmul(d) => gemm::row_blocks(d),
+        }
+    }
+
+    /// Whether its output may be a block for each worker.
+    pub fn works_in_blocks(&self) -> bool {
+        match &self.kind {
+            Kind::GroupedConv(d) | Kind::GroupedDataGrad(d) => d.works_in_blocks(),
+            _ => true,
+        }
+    }
+
+    /// Elements of the first operand, the second one and the output.
+    fn lens(&self) -> [usize; 3] {
+        let forward = |d: &ConvDesc, groups: usize| {
+            let weights = d.kh * d.kw * d.c_in / groups * d.c_out;
+            [d.n * d.h * d.w * d.c_in, weights, d.n * d.oh * d.ow * d.c_out]
+        };
+        let backward = |[x, w, y]: [usize; 3]| [y, w, x];
+        match &self.kind {
+            Kind::Conv(d) => forward(d, 1),
+            Kind::ConvDataGrad(d) => backward(forward(d, 1)),
+            Kind::GroupedConv(d) => forward(&d.conv, d.groups),
+            Kind::GroupedDataGrad(d) => backward(forward(&d.conv, d.groups)),
+            Kind::Matmul(d) => [d.batch * d.m * d.k, d.batch * d.k * d.n, d.batch * d.m * d.n],
+        }
+    }
+
+    pub fn output_len(&self) -> usize {
+        self.lens()[2]
+    }
+
+    pub fn output_cols(&self) -> usize {
+        match &self.kind {
+            Kind::Conv(d) => d.c_out,
+            Kind::ConvDataGrad(d) => d.c_in,
+            Kind::GroupedConv(d) => d.conv.c_out,
+            Kind::GroupedDataGrad(d) => d.conv.c_in,
+            Kind::Matmul(d) => d.n,
+        }
+    }
+
+    /// Elements of a row block of the output.
+    pub fn block_len(&self) -> usize {
+        (self.row_blocks().rows * self.output_cols()).min(self.output_len())
+    }
+
+    /// Elements of the prepared second operand; `None` if it is used as it is.
+    pub fn prepared_len(&self) -> Option<usize> {
+        if !self.prepared {
+            return None;
+        }
+        match &self.kind {
+            Kind::Conv(d) => Some(conv::packed_forward_len(d)),
+            Kind::ConvDataGrad(d) => Some(conv::packed_data_grad_len(d)),
+            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => None,
+            Kind::Matmul(d) => Some(gemm::packed_b_len(d)),
+        }
+    }
+
+    /// Prepares the second operand, if that is to be done.
+    ///
+    /// # Safety
+    /// As for [`crate::kernel::Kernel::prepare`].
+    pub unsafe fn prepare(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
+        if !self.prepared {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        let (weights, packed) = unsafe { (operands.numbers(1, self.dtype, self.lens()[1]), operands.prepared()) };
+        match &self.kind {
+            Kind::Conv(d) => conv::pack_forward(ctx, d, weights, packed),
+            Kind::ConvDataGrad(d) => conv::pack_data_grad(ctx, d, weights, packed),
+            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => {}
+            Kind::Matmul(d) => gemm::pack_b(ctx, d, weights, packed),
+        }
+    }
+
+    /// # Safety
+    /// As for [`crate::kernel::Kernel::run`]; `output` is that of the product.
+    pub unsafe fn run(
+        &self,
+        ctx: Ctx<'_>,
+        operands: &Operands<'_>,
+        output: Output<'_>,
+        scratch: &mut [f32],
+        epilogue: Option<&dyn Epilogue>,
+    ) {
+        let [a_len, b_len, _] = self.lens();
+        // SAFETY: the caller's promise; the operands have the elements the descriptions state.
+        unsafe {
+            let numbers = || operands.numbers(0, self.dtype, a_len);
+            let weights = || match self.prepared {
+                true => Weights::Packed(operands.prepared()),
+                false => Weights::Plain(operands.numbers(1, self.dtype, b_len)),
+            };
+            let floats = || (operands.floats(0, a_len), operands.floats(1, b_len));
+            match &self.kind {
+                Kind::Conv(d) => conv::forward(ctx, d, numbers(), weights(), output, scratch, epilogue),
+                Kind::ConvDataGrad(d) => conv::data_grad(ctx, d, numbers(), weights(), output, scratch, epilogue),
+                Kind::GroupedConv(d) => {
+                    let (x, w) = floats();
+                    grouped::forward(ctx, d, x, w, output, scratch, epilogue);
+                }
+                Kind::GroupedDataGrad(d) => {
+                    let (dy, w) = floats();
+                    grouped::data_grad(ctx, d, dy, w, output, scratch, epilogue);
+                }
+                Kind::Matmul(d) => gemm::gemm(ctx, d, numbers(), weights(), output, scratch, epilogue),
+            }
+        }
+    }
+}
