@@ -76,6 +76,18 @@ impl Kernel {
         }
     }
 
+    /// How it computes, in a few words.
+    pub fn name(&self) -> String {
+        match self {
+            Kernel::Product(product) => product.name().to_string(),
+            Kernel::Region(_) => "region".to_string(),
+            Kernel::Anchored(Anchored { product, in_blocks: true, .. }) => format!("{} + region", product.name()),
+            Kernel::Anchored(Anchored { product, .. }) => format!("{}, then region", product.name()),
+            Kernel::ConvWeightGrad { .. } => "outer product of windows".to_string(),
+            Kernel::Other(other) => other.name().to_string(),
+        }
+    }
+
     /// `f32` elements of scratch with so many threads.
     pub fn scratch_len(&self, threads: usize) -> usize {
         match self {
@@ -206,6 +218,14 @@ impl Product {
                 Ok(Product::Matmul(if g.batch == 1 { desc } else { desc.batched(g.batch) }))
             }
             other => Err(Unsupported(format!("{other} as an anchor"))),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Product::Conv(_) => "implicit matmul",
+            Product::ConvDataGrad(_) => "data gradient by phases",
+            Product::Matmul(desc) => gemm::kernel_name(desc),
         }
     }
 

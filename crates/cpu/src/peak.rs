@@ -4,7 +4,7 @@ use crate::isa::Isa;
 use crate::simd::{Simd, SimdOp, dispatch};
 use crate::threads::ThreadPool;
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Limits of the machine with a number of threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,16 +17,22 @@ pub struct Peaks {
     pub read_bytes: f64,
 }
 
-/// Trials of which the best counts.
-const TRIALS: usize = 5;
-const FMA_ROUNDS: usize = 1_000_000;
+/// Time for the trials of one limit. On a machine that others use as well, only a trial that nobody interrupts tells the
+/// limit, so that there are many short ones, of which the best counts.
+const TRIAL_TIME: Duration = Duration::from_millis(350);
+/// Trials at least, however long they take.
+const MIN_TRIALS: usize = 5;
+const FMA_ROUNDS: usize = 400_000;
 /// Accumulators, enough to cover the latency of the units.
 const CHAINS: usize = 12;
+/// Numbers that a thread has in memory, and those that it reads in one trial: when it comes back to the first ones, they
+/// have left the cache.
+const MEMORY_LEN: usize = 16 << 20;
+const READ_LEN: usize = 2 << 20;
 
 /// Measures for about a second.
 pub fn measure(isa: Isa, threads: usize) -> Peaks {
     let pool = ThreadPool::new(threads);
-    let best = |trial: &dyn Fn() -> f64| (0..TRIALS).map(|_| trial()).fold(0.0, f64::max);
     let rate = |work: f64, run: &(dyn Fn(usize, usize) + Sync)| {
         let start = Instant::now();
         pool.run(threads, run);
@@ -34,22 +40,34 @@ pub fn measure(isa: Isa, threads: usize) -> Peaks {
     };
     let lanes = lanes(isa);
     let fma_flops = (FMA_ROUNDS * CHAINS * lanes * 2) as f64;
-    let fp32_flops = best(&|| {
+    let fp32_flops = best(|_| {
         rate(fma_flops, &|_, _| {
             // SAFETY: the instruction set is checked by `dispatch`; no memory is touched.
             black_box(unsafe { dispatch(isa, FmaChains) });
         })
     });
-    let bf16_flops = has_bf16(isa).then(|| best(&|| rate(2.0 * fma_flops, &|_, _| bf16_chains())));
-    let len = 16 << 20;
-    let memory: Vec<Vec<f32>> = (0..threads).map(|t| vec![t as f32; len]).collect();
-    let read_bytes = best(&|| {
-        rate((len * 4) as f64, &|task, _| {
+    let bf16_flops = has_bf16(isa).then(|| best(|_| rate(2.0 * fma_flops, &|_, _| bf16_chains())));
+    let memory: Vec<Vec<f32>> = (0..threads).map(|t| vec![1.0 + t as f32; MEMORY_LEN]).collect();
+    let read_bytes = best(|trial| {
+        let start = trial * READ_LEN % MEMORY_LEN;
+        rate((READ_LEN * 4) as f64, &|task, _| {
             // SAFETY: the vector outlives the call.
-            black_box(unsafe { dispatch(isa, Sum(&memory[task])) });
+            black_box(unsafe { dispatch(isa, Sum(&memory[task][start..start + READ_LEN])) });
         })
     });
     Peaks { fp32_flops, bf16_flops, read_bytes }
+}
+
+/// The best rate of the trials, which are numbered.
+fn best(mut trial: impl FnMut(usize) -> f64) -> f64 {
+    let start = Instant::now();
+    let mut best: f64 = 0.0;
+    let mut trials = 0;
+    while trials < MIN_TRIALS || start.elapsed() < TRIAL_TIME {
+        best = best.max(trial(trials));
+        trials += 1;
+    }
+    best
 }
 
 fn lanes(isa: Isa) -> usize {
@@ -157,6 +175,17 @@ fn bf16_chains_avx512() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_best_trial_counts() {
+        let rates = [3.0, 1.0, 7.0, 2.0];
+        let mut seen = 0;
+        let most = best(|trial| {
+            seen += 1;
+            rates[trial % rates.len()]
+        });
+        assert!(most == 7.0 && seen >= MIN_TRIALS, "{most} of {seen} trials");
+    }
 
     #[test]
     fn every_instruction_set_has_a_peak() {
