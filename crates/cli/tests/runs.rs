@@ -95,7 +95,8 @@ fn kernels_are_measured_alone() {
     let slow = run(&format!("{filter} --floor 0.9 --json -")).fails(1, &["below", "floor"]);
     assert_eq!(slow.out.lines().count(), 2, "nothing but objects: {}", slow.out);
     fs::write(folder.path().join("floors.toml"), "\"*\" = 0.9\n\"block0.squeeze\" = 1e-9\n").unwrap();
-    run(&format!("{filter} --floors floors.toml")).ok();
+    let fp32 = run(&format!("{filter} --floors floors.toml --precision fp32")).ok().out;
+    assert!(!fp32.contains("bf16  "), "{fp32}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use crate::args::{Common, sentence};
+use crate::args::{Common, Precision, sentence};
 use crate::commands::bench::Results;
 use crate::failure::Usage;
 use crate::names;
@@ -20,7 +20,7 @@ EXAMPLES:
   bessemer bench kernels --filter 'resnet50*3x3*forward fp32'
   bessemer bench kernels --filter bert-base --threads 1 --json kernels.jsonl
   bessemer bench kernels --filter goal/square --floor 0.8
-  bessemer bench kernels --floors floors.toml            lines such as: \"resnet50*forward fp32\" = 0.6";
+  bessemer bench kernels --floors floors.toml --quiet";
 
 /// Measure each kernel of the reference models alone, beside the limits of the machine
 ///
@@ -42,7 +42,8 @@ pub struct Options {
     #[arg(long, value_name = "FRACTION", allow_negative_numbers = true, value_parser = floor,
           conflicts_with = "floors", help_heading = "Measurement")]
     pub floor: Option<Floors>,
-    /// As --floor, with fractions by name: a TOML file of `"PATTERN" = FRACTION`, of which the longest that matches counts
+    /// As --floor, with fractions by name: a TOML file of lines such as `"resnet50*forward fp32" = 0.6`, of which the
+    /// longest that matches counts
     #[arg(long, value_name = "FILE", help_heading = "Measurement")]
     pub floors: Option<PathBuf>,
     /// Write an object for each kernel to a file, or for `-` to standard output instead of the table
@@ -70,7 +71,7 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         Some(path) => Some(read_floors(path, &problems)?),
         None => options.floor.clone(),
     };
-    let chosen = choose(&problems, options.filter.as_ref())?;
+    let chosen = choose(&problems, options.filter.as_ref(), common.precision)?;
     let mut output = Results::open(options.json.as_deref())?;
     let cpu = common.cpu();
     let machine = Machine::look(cpu);
@@ -112,9 +113,16 @@ fn read_floors(path: &Path, problems: &[Problem]) -> anyhow::Result<Floors> {
     Ok(floors)
 }
 
-fn choose<'a>(problems: &'a [Problem], filter: Option<&Pattern>) -> anyhow::Result<Vec<&'a Problem>> {
-    let Some(filter) = filter else { return Ok(problems.iter().collect()) };
-    let chosen: Vec<&Problem> = problems.iter().filter(|problem| filter.matches(&problem.full_name())).collect();
+/// The kernels that are wanted; in every precision if none is given.
+fn choose<'a>(
+    problems: &'a [Problem],
+    filter: Option<&Pattern>,
+    precision: Option<Precision>,
+) -> anyhow::Result<Vec<&'a Problem>> {
+    let mut chosen: Vec<&Problem> = problems.iter().collect();
+    chosen.retain(|problem| precision.is_none_or(|precision| precision.name() == problem.precision()));
+    let Some(filter) = filter else { return Ok(chosen) };
+    chosen.retain(|problem| filter.matches(&problem.full_name()));
     if !chosen.is_empty() {
         return Ok(chosen);
     }
