@@ -3,6 +3,7 @@
 
 pub mod doctor;
 pub mod explain;
+pub mod kernels;
 pub mod machine;
 pub mod measure;
 pub mod quickstart;

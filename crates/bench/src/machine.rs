@@ -53,6 +53,19 @@ impl Limits {
             read_gbytes: peaks.read_bytes / 1e9,
         }
     }
+
+    /// The greater of each limit: what others do to a shared machine only makes a measured limit smaller.
+    #[must_use]
+    pub fn greater(self, other: Limits) -> Limits {
+        Limits {
+            fp32_gflops: self.fp32_gflops.max(other.fp32_gflops),
+            bf16_gflops: match (self.bf16_gflops, other.bf16_gflops) {
+                (Some(a), Some(b)) => Some(a.max(b)),
+                (a, b) => a.or(b),
+            },
+            read_gbytes: self.read_gbytes.max(other.read_gbytes),
+        }
+    }
 }
 
 /// Bytes of memory that can be had without swapping, if the system tells.
@@ -99,4 +112,18 @@ fn huge_pages() -> Option<String> {
     let start = text.find('[')? + 1;
     let end = text[start..].find(']')? + start;
     Some(text[start..end].to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greater_limits_count_one_by_one() {
+        let low = Limits { fp32_gflops: 1.0, bf16_gflops: None, read_gbytes: 9.0 };
+        let high = Limits { fp32_gflops: 2.0, bf16_gflops: Some(3.0), read_gbytes: 8.0 };
+        let greater = Limits { fp32_gflops: 2.0, bf16_gflops: Some(3.0), read_gbytes: 9.0 };
+        assert_eq!((low.greater(high), high.greater(low)), (greater, greater));
+        assert_eq!(high.greater(Limits { bf16_gflops: Some(4.0), ..low }).bf16_gflops, Some(4.0));
+    }
 }

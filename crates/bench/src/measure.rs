@@ -151,14 +151,15 @@ impl Prepared {
     }
 }
 
-/// Measures one configuration. `progress` is told after each repeat: its number and its throughput.
+/// Measures one configuration, and the limits of the machine once more after it: `limits` become the greater ones.
+/// `progress` is told after each repeat: its number and its throughput.
 ///
 /// # Errors
 /// [`MeasureError`].
 pub fn measure(
     request: &Request,
     machine: &Machine,
-    limits: &Limits,
+    limits: &mut Limits,
     mut progress: impl FnMut(usize, f64),
 ) -> Result<BenchResult, MeasureError> {
     for (setting, value) in [("steps", request.steps), ("repeat", request.repeat)] {
@@ -195,6 +196,7 @@ pub fn measure(
     result.step_ms = step_times(&times);
     result.published_style = published_style(&times);
     result.peak_memory_bytes = knows_peak.then(peak_resident_bytes).flatten();
+    *limits = limits.greater(Limits::measure(request.cpu));
     result.fraction_of_peak =
         result.flops_per_sample.map(|flops| flops * result.throughput / (limits.fp32_gflops * 1e9));
     Ok(result)
@@ -267,15 +269,16 @@ mod tests {
     #[test]
     fn a_step_is_measured() {
         let machine = Machine::look(CpuOptions::default());
-        let limits = Limits { fp32_gflops: 100.0, bf16_gflops: None, read_gbytes: 10.0 };
-        let result = measure(&request(2), &machine, &limits, |_, _| {}).expect("a small model runs");
+        let mut limits = Limits { fp32_gflops: 1e-3, bf16_gflops: None, read_gbytes: 1e6 };
+        let result = measure(&request(2), &machine, &mut limits, |_, _| {}).expect("a small model runs");
+        assert!(limits.fp32_gflops > 0.1 && limits.read_gbytes == 1e6, "the greater ones: {limits:?}");
         assert_eq!((result.runs.len(), result.steps), (2, 2));
         assert!(result.throughput > 0.0 && result.step_ms.min > 0.0 && result.spread >= 0.0);
         let (flops, fraction) = (result.flops_per_sample.expect("known"), result.fraction_of_peak.expect("known"));
-        assert!((fraction - flops * result.throughput / 1e11).abs() < 1e-12);
+        assert!((fraction - flops * result.throughput / (limits.fp32_gflops * 1e9)).abs() < 1e-12);
         assert!(result.loss_first.expect("training has a loss") > result.loss_last.expect("training has a loss"));
         assert!(matches!(
-            measure(&request(0), &machine, &limits, |_, _| {}),
+            measure(&request(0), &machine, &mut limits, |_, _| {}),
             Err(MeasureError::Zero { setting: "steps" })
         ));
     }

@@ -136,6 +136,7 @@ fn measure_both(
     tell: &mut impl FnMut(&str),
 ) -> Result<Vec<BenchResult>, QuickstartError> {
     let mut results = Vec::new();
+    let mut limits = examination.limits;
     for (mode, steps) in [(Mode::Train, 4), (Mode::Infer, 10)] {
         if options.stop.is_raised() {
             return Err(TrainError::Interrupted { step: 0, checkpoint: None }.into());
@@ -152,7 +153,7 @@ fn measure_both(
             seed: options.seed,
             cpu: options.compute.cpu,
         };
-        let result = match measure(&request, &examination.machine, &examination.limits, |_, _| {}) {
+        let result = match measure(&request, &examination.machine, &mut limits, |_, _| {}) {
             Err(error) if error.is_out_of_memory() => measure::failed(&request, &examination.machine, &error),
             result => result?,
         };

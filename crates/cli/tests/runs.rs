@@ -77,6 +77,29 @@ fn measurements_have_every_field() {
 }
 
 #[test]
+fn kernels_are_measured_alone() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), &format!("bench kernels --quiet --time 0.01 {arguments}"));
+    let filter = "--filter efficientnet-b0/block0.squeeze*forward";
+    let table = run(&format!("{filter} --json kernels.jsonl")).ok().out;
+    assert!(table.contains("block0.squeeze [4,32]x[32,8] forward") && table.contains("matmul forward"), "{table}");
+    let lines = fs::read_to_string(folder.path().join("kernels.jsonl")).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2);
+    let fp32 = &lines[0];
+    assert_eq!((fp32["kind"].as_str(), fp32["v"].as_u64(), fp32["nodes"].as_u64()), (Some("kernel"), Some(1), Some(1)));
+    assert!(fp32["device_name"].is_string() && fp32["isa"].is_string() && fp32["limit_rate"].as_f64().unwrap() > 0.1);
+    assert!(fp32["fraction_of_peak"].as_f64().unwrap() > 0.0 && fp32["ms"]["p50"].as_f64().unwrap() > 0.0, "{fp32}");
+
+    // So small a product spends its time on the call.
+    let slow = run(&format!("{filter} --floor 0.9 --json -")).fails(1, &["below", "floor"]);
+    assert_eq!(slow.out.lines().count(), 2, "nothing but objects: {}", slow.out);
+    fs::write(folder.path().join("floors.toml"), "\"*\" = 0.9\n\"block0.squeeze\" = 1e-9\n").unwrap();
+    let fp32 = run(&format!("{filter} --floors floors.toml --precision fp32")).ok().out;
+    assert!(!fp32.contains("bf16  "), "{fp32}");
+}
+
+#[test]
 fn a_batch_that_does_not_fit_is_a_row() {
     let folder = TempDir::new().unwrap();
     let bench = "bench train resnet20-cifar --batch-size 4194304 --warmup 0 --steps 1 --repeat 1 --quiet";

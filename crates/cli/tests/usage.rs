@@ -19,6 +19,7 @@ fn every_command_has_help_with_examples() {
         "eval",
         "infer",
         "bench",
+        "bench kernels",
         "report",
         "data",
         "data verify",
@@ -63,6 +64,29 @@ fn what_does_not_exist_yet_is_refused() {
     run("bench train resnet50 --precision bf16").fails(2, &["'bf16'", "allowed: fp32"]);
     run("doctor --isa sse9").fails(2, &["sse9", "portable"]);
     assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is written");
+}
+
+#[test]
+fn kernels_and_floors_are_checked_before_anything_runs() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), &format!("bench kernels {arguments}"));
+    run("--filter resnte50").fails(2, &["no kernel matches `resnte50`", "did you mean `resnet50`?", "bert-base"]);
+    run("--filter nothing-like-it").fails(2, &["no kernel matches", "names are like `goal/square"]);
+    run("--filter=").fails(2, &["--filter", "must not be empty"]);
+    run("--floor 60").fails(2, &["'60'", "above 0 and at most 1"]);
+    run("--floor -0.5").fails(2, &["'-0.5'", "--floor"]);
+    run("--time 0").fails(2, &["'0'", "--time", "seconds"]);
+    run("--floors absent.toml").fails(2, &["absent.toml", "No such file"]);
+    let floors = |text: &str, parts: &[&str]| {
+        std::fs::write(folder.path().join("floors.toml"), text).unwrap();
+        run("--floors floors.toml").fails(2, &[&["floors.toml"], parts].concat());
+    };
+    floors("forward = ", &["not TOML", "line 1"]);
+    floors("forward = 60", &["`forward` is 60", "at most 1"]);
+    floors("resnet51 = 0.6", &["`resnet51` matches no product"]);
+    run("--floors floors.toml --floor 0.5").fails(2, &["--floor", "cannot be used with"]);
+    bessemer(folder.path(), "bench").fails(2, &["train|infer", "MODEL"]);
+    bessemer(folder.path(), "bench train").fails(2, &["MODEL"]);
 }
 
 #[test]

@@ -197,6 +197,11 @@ impl Executor {
         self.options
     }
 
+    /// How each kernel call of a step computes, in a few words, in order.
+    pub fn kernel_names(&self) -> Vec<String> {
+        self.calls.iter().map(|call| call.kernel.name()).collect()
+    }
+
     /// Bytes of the arena.
     pub fn arena_bytes(&self) -> usize {
         self.arena.bytes()

@@ -94,6 +94,21 @@ impl Kernel {
         }
     }
 
+    /// How it computes, in a few words.
+    pub fn name(&self) -> String {
+        match self {
+            Kernel::Product(product) => product.name().to_string(),
+            Kernel::Region(_) => "region".to_string(),
+            Kernel::Anchored(Anchored { product, target: Target::Whole | Target::WholeOutput(_), .. }) => {
+                format!("{}, then region", product.name())
+            }
+            Kernel::Anchored(Anchored { product, .. }) => format!("{} + region", product.name()),
+            Kernel::ConvWeightGrad { .. } => "outer product of windows".to_string(),
+            Kernel::GroupedWeightGrad(d) => d.name().to_string(),
+            Kernel::Other(other) => other.name().to_string(),
+        }
+    }
+
     /// `f32` elements of scratch with so many threads.
     pub fn scratch_len(&self, threads: usize) -> usize {
         match self {

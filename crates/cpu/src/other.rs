@@ -156,6 +156,25 @@ impl Other {
         }
     }
 
+    /// How it computes, in a few words.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Other::MaxPool(_) => "max pool",
+            Other::MaxPoolGrad(_) => "max pool gradient",
+            Other::AvgPool { .. } => "average pool",
+            Other::AvgPoolGrad { .. } => "average pool gradient",
+            Other::Softmax { log: false, .. } => "softmax by rows",
+            Other::Softmax { log: true, .. } => "log-softmax by rows",
+            Other::Reduce { .. } => "reduction",
+            Other::ArgMax { .. } => "arg-max by rows",
+            Other::Copies { .. } => "strided copy",
+            Other::Gather { .. } => "gather",
+            Other::ScatterAdd { .. } => "scatter-add",
+            Other::OneHot { .. } => "one-hot",
+            Other::Random { .. } => "random numbers",
+        }
+    }
+
     /// `f32` elements of scratch.
     pub fn scratch_len(&self) -> usize {
         match self {

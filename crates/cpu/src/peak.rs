@@ -2,9 +2,8 @@
 
 use crate::isa::Isa;
 use crate::simd::{Simd, SimdOp, dispatch};
-use crate::threads::ThreadPool;
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Limits of the machine with a number of threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,40 +16,99 @@ pub struct Peaks {
     pub read_bytes: f64,
 }
 
-/// Trials of which the best counts.
-const TRIALS: usize = 5;
-const FMA_ROUNDS: usize = 1_000_000;
+/// Time for the trials of one limit. On a machine that others use as well, only moments in which nobody interrupts tell
+/// the limit, so that there are many short trials.
+const TRIAL_TIME: Duration = Duration::from_millis(400);
+/// Trials of a thread at least, however long they take.
+const MIN_TRIALS: usize = 5;
+const FMA_ROUNDS: usize = 100_000;
 /// Accumulators, enough to cover the latency of the units.
 const CHAINS: usize = 12;
+/// Numbers that a thread has in memory, and those that it reads in one trial: when it comes back to the first ones, they
+/// have left the cache.
+const MEMORY_LEN: usize = 16 << 20;
+const READ_LEN: usize = 1 << 20;
 
 /// Measures for about a second.
 pub fn measure(isa: Isa, threads: usize) -> Peaks {
-    let pool = ThreadPool::new(threads);
-    let best = |trial: &dyn Fn() -> f64| (0..TRIALS).map(|_| trial()).fold(0.0, f64::max);
-    let rate = |work: f64, run: &(dyn Fn(usize, usize) + Sync)| {
-        let start = Instant::now();
-        pool.run(threads, run);
-        work * threads as f64 / start.elapsed().as_secs_f64()
-    };
-    let lanes = lanes(isa);
-    let fma_flops = (FMA_ROUNDS * CHAINS * lanes * 2) as f64;
-    let fp32_flops = best(&|| {
-        rate(fma_flops, &|_, _| {
-            // SAFETY: the instruction set is checked by `dispatch`; no memory is touched.
-            black_box(unsafe { dispatch(isa, FmaChains) });
-        })
+    let threads = threads.max(1);
+    let fma_flops = (FMA_ROUNDS * CHAINS * lanes(isa) * 2) as f64;
+    let fp32_flops = best_rate(threads, fma_flops, &|_, _| {
+        // SAFETY: the instruction set is checked by `dispatch`; no memory is touched.
+        black_box(unsafe { dispatch(isa, FmaChains) });
     });
-    let bf16_flops = has_bf16(isa).then(|| best(&|| rate(2.0 * fma_flops, &|_, _| bf16_chains())));
-    let len = 16 << 20;
-    // Not zeros: the system gives out one and the same page for those until they are written.
-    let memory: Vec<Vec<f32>> = (0..threads).map(|_| vec![1.0; len]).collect();
-    let read_bytes = best(&|| {
-        rate((len * 4) as f64, &|task, _| {
-            // SAFETY: the vector outlives the call.
-            black_box(unsafe { dispatch(isa, Sum(&memory[task])) });
-        })
+    let bf16_flops = has_bf16(isa).then(|| best_rate(threads, 2.0 * fma_flops, &|_, _| bf16_chains()));
+    let memory: Vec<Vec<f32>> = (0..threads).map(|t| vec![1.0 + t as f32; MEMORY_LEN]).collect();
+    let read_bytes = best_rate(threads, (READ_LEN * 4) as f64, &|thread, trial| {
+        let start = trial * READ_LEN % MEMORY_LEN;
+        // SAFETY: the vector outlives the call.
+        black_box(unsafe { dispatch(isa, Sum(&memory[thread][start..start + READ_LEN])) });
     });
     Peaks { fp32_flops, bf16_flops, read_bytes }
+}
+
+/// When a trial began and ended, in seconds.
+type Trial = (f64, f64);
+
+/// Work a second of all threads at their best moment. Each of them calls `work(thread, trial)` over and over, which does
+/// `amount` of work.
+fn best_rate(threads: usize, amount: f64, work: &(dyn Fn(usize, usize) + Sync)) -> f64 {
+    let origin = Instant::now();
+    let run = |thread: usize| {
+        stay_apart(thread, threads);
+        let mut trials: Vec<Trial> = Vec::new();
+        while trials.len() < MIN_TRIALS || origin.elapsed() < TRIAL_TIME {
+            let start = origin.elapsed().as_secs_f64();
+            work(thread, trials.len());
+            trials.push((start, origin.elapsed().as_secs_f64()));
+        }
+        trials
+    };
+    let trials: Vec<Trial> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|thread| scope.spawn(move || run(thread))).collect();
+        handles.into_iter().flat_map(|handle| handle.join().expect("a trial does not panic")).collect()
+    });
+    amount * most_at_once(&trials)
+}
+
+/// Keeps the calling thread, one of `threads`, on a processor of its own if there are just as many. Threads that have
+/// just been started may otherwise share one for as long as the measurement lasts.
+#[cfg(target_os = "linux")]
+fn stay_apart(thread: usize, threads: usize) {
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: sets of processors are plain bits, for which zero is valid; the calls get their size, and processors are
+    // numbered below `CPU_SETSIZE`.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size, &mut allowed) != 0 || libc::CPU_COUNT(&allowed) as usize != threads {
+            return;
+        }
+        let mut processors = (0..libc::CPU_SETSIZE as usize).filter(|&processor| libc::CPU_ISSET(processor, &allowed));
+        let Some(processor) = processors.nth(thread) else { return };
+        let mut own: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut own);
+        libc::sched_setaffinity(0, size, &own);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn stay_apart(_thread: usize, _threads: usize) {}
+
+/// Trials a second at the moment when they go fastest: the greatest sum of the rates of those that are under way. One
+/// that was interrupted has a low rate, so that threads do not count twice that take turns on one processor.
+fn most_at_once(trials: &[Trial]) -> f64 {
+    let rate = |(start, end): Trial| 1.0 / (end - start).max(1e-9);
+    let begins = trials.iter().map(|&trial| (trial.0, rate(trial)));
+    let ends = trials.iter().map(|&trial| (trial.1, -rate(trial)));
+    let mut changes: Vec<(f64, f64)> = begins.chain(ends).collect();
+    // Of changes at the same time the ends are first.
+    changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let (mut current, mut most) = (0.0, 0.0_f64);
+    for (_, change) in changes {
+        current += change;
+        most = most.max(current);
+    }
+    most
 }
 
 fn lanes(isa: Isa) -> usize {
@@ -158,6 +216,26 @@ fn bf16_chains_avx512() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_best_moment_counts() {
+        assert_eq!(most_at_once(&[(0.0, 1.0), (1.0, 1.5), (1.5, 3.5)]), 2.0, "one thread, of which one trial is fast");
+        assert_eq!(most_at_once(&[(0.0, 1.0), (0.5, 1.5)]), 2.0, "two threads at once");
+        let turns = [(0.0, 1.0), (1.0, 3.0), (3.0, 4.0), (0.0, 2.0), (2.0, 3.0), (3.0, 5.0)];
+        assert_eq!(most_at_once(&turns), 1.5, "two threads that take turns");
+    }
+
+    #[test]
+    fn all_threads_do_trials() {
+        let calls = [0, 1].map(|_| std::sync::atomic::AtomicUsize::new(0));
+        let rate = best_rate(2, 3.0, &|thread, trial| {
+            assert_eq!(calls[thread].fetch_add(1, std::sync::atomic::Ordering::SeqCst), trial);
+            std::thread::sleep(Duration::from_millis(if trial == 3 { 10 } else { 50 }));
+        });
+        // Each thread has one trial of 10 ms, or a little more.
+        assert!((70.0..=600.0).contains(&rate), "{rate}");
+        assert!(calls.into_iter().all(|count| count.into_inner() >= MIN_TRIALS));
+    }
 
     #[test]
     fn every_instruction_set_has_a_peak() {

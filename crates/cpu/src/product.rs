@@ -84,6 +84,16 @@ impl Product {
         Ok(Product { kind, dtype, prepared: weights_fixed && takes_prepared })
     }
 
+    /// How it computes, in a few words.
+    pub fn name(&self) -> &'static str {
+        match &self.kind {
+            Kind::Conv(_) => "implicit matmul",
+            Kind::ConvDataGrad(_) => "data gradient by phases",
+            Kind::GroupedConv(d) | Kind::GroupedDataGrad(d) => d.name(),
+            Kind::Matmul(d) => gemm::kernel_name(d),
+        }
+    }
+
     pub fn scratch_len(&self, threads: usize) -> usize {
         match &self.kind {
             Kind::Conv(d) => conv::forward_scratch_len(d, threads),

@@ -1,4 +1,6 @@
 use crate::args::{Common, at_least_one, model};
+use crate::commands::bench_kernels;
+use crate::failure::Usage;
 use crate::output::{Table, print};
 use anyhow::Context;
 use bessemer_bench::machine::{Limits, Machine};
@@ -8,23 +10,40 @@ use bessemer_bench::workload::Mode;
 use bessemer_models::ModelSpec;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header};
-use clap::Args;
+use clap::{Args, Subcommand};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer bench train resnet50 --batch-size 4,8,16
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --json results.jsonl
-  bessemer bench train resnet50 --no-fuse --profile";
+  bessemer bench train resnet50 --no-fuse --profile
+  bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone, see bench kernels --help";
 
-/// Measure the speed of training or inference
+/// Measure the speed of training or inference, or of each kernel alone
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Options {
+    #[command(subcommand)]
+    pub alone: Option<Alone>,
+    #[command(flatten)]
+    pub steps: Option<StepOptions>,
+}
+
+/// What is measured outside steps.
+#[derive(Debug, Subcommand)]
+pub enum Alone {
+    Kernels(bench_kernels::Options),
+}
+
+/// How steps are measured.
+#[derive(Debug, Args)]
+pub struct StepOptions {
     /// What a step does: train or infer
     #[arg(value_name = "train|infer")]
     pub mode: Mode,
@@ -61,14 +80,22 @@ pub struct Options {
 const PROFILE_STEPS: usize = 5;
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    match (&options.alone, &options.steps) {
+        (Some(Alone::Kernels(options)), _) => bench_kernels::run(options, common),
+        (None, Some(options)) => run_steps(options, common),
+        (None, None) => Err(Usage("what is to be measured: train, infer or kernels?".to_owned()).into()),
+    }
+}
+
+fn run_steps(options: &StepOptions, common: &Common) -> anyhow::Result<()> {
     let started = Instant::now();
     let cpu = common.cpu();
     let precision = common.precision().unwrap_or_default();
     common.tell_emulation(precision);
-    let mut results = Results::open(options)?;
-    let (machine, limits) = (Machine::look(cpu), Limits::measure(cpu));
+    let mut results = Results::open(options.json.as_deref())?;
+    let (machine, mut limits) = (Machine::look(cpu), Limits::measure(cpu));
     let (gflops, gbytes) = (show::significant(limits.fp32_gflops, 3), show::significant(limits.read_gbytes, 3));
-    results.heading(&format!(
+    results.text(&format!(
         "{}, {} threads, {}; measured limits: {gflops} GFLOP/s fp32, {gbytes} GB/s\n{}",
         machine.cpu,
         cpu.threads,
@@ -92,7 +119,7 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
             let rate = show::significant(throughput, 3);
             common.tell(&format!("batch {batch_size}, repeat {repeat} of {}: {rate} images/s", options.repeat));
         };
-        match measure(&request, &machine, &limits, progress) {
+        match measure(&request, &machine, &mut limits, progress) {
             Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,
             result => {
                 results.add(&result?, started)?;
@@ -106,28 +133,28 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 }
 
 /// Where results go: a table or events on standard output, and events in a file.
-struct Results {
+pub(super) struct Results {
     events_only: bool,
     file: Option<(PathBuf, File)>,
 }
 
 impl Results {
-    fn open(options: &Options) -> anyhow::Result<Self> {
-        let events_only = options.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-        let path = options.json.clone().filter(|_| !events_only);
-        let open = |path: PathBuf| -> anyhow::Result<(PathBuf, File)> {
-            let file = File::create(&path).with_context(|| format!("{}: cannot be written", path.display()))?;
-            Ok((path, file))
+    /// With the argument of `--json`.
+    pub fn open(json: Option<&Path>) -> anyhow::Result<Self> {
+        let events_only = json.is_some_and(|path| path.as_os_str() == "-");
+        let open = |path: &Path| -> anyhow::Result<(PathBuf, File)> {
+            let file = File::create(path).with_context(|| format!("{}: cannot be written", path.display()))?;
+            Ok((path.to_owned(), file))
         };
-        Ok(Self { events_only, file: path.map(open).transpose()? })
+        Ok(Self { events_only, file: json.filter(|_| !events_only).map(open).transpose()? })
     }
 
-    fn heading(&self, text: &str) -> anyhow::Result<()> {
+    pub fn text(&self, text: &str) -> anyhow::Result<()> {
         if self.events_only { Ok(()) } else { print(text) }
     }
 
     /// Beside the table, or on standard error if events alone are wanted.
-    fn detail(&self, text: &str) -> anyhow::Result<()> {
+    pub fn detail(&self, text: &str) -> anyhow::Result<()> {
         if self.events_only {
             eprint!("{text}");
             return Ok(());
@@ -137,11 +164,17 @@ impl Results {
 
     fn add(&mut self, result: &BenchResult, started: Instant) -> anyhow::Result<()> {
         let header = Header { time: unix_seconds(), elapsed: started.elapsed().as_secs_f64(), rank: 0, step: None };
-        let line = serde_json::to_string(&Event::new(header, result.clone()))? + "\n";
+        self.record(&Event::new(header, result.clone()))?;
+        self.text(&row(&cells(result)))
+    }
+
+    /// An event as a line of JSON, where events go.
+    pub fn record(&mut self, event: &impl Serialize) -> anyhow::Result<()> {
+        let line = serde_json::to_string(event)? + "\n";
         if let Some((path, file)) = &mut self.file {
             file.write_all(line.as_bytes()).with_context(|| format!("{}: cannot be written", path.display()))?;
         }
-        print(&if self.events_only { line } else { row(&cells(result)) })
+        if self.events_only { print(&line) } else { Ok(()) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! One file for each command: its options, and what it calls and prints.
 
 pub mod bench;
+pub mod bench_kernels;
 pub mod data;
 pub mod doctor;
 pub mod eval;

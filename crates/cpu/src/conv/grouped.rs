@@ -38,6 +38,11 @@ impl GroupedDesc {
         self.conv.weight_len() / self.groups
     }
 
+    /// How it is computed, in a few words.
+    pub(crate) fn name(&self) -> &'static str {
+        if self.is_depthwise() { "depthwise" } else { "group by group" }
+    }
+
     /// Whether row blocks are finished one by one, so that an output may be a block for each worker.
     pub fn works_in_blocks(&self) -> bool {
         self.is_depthwise()

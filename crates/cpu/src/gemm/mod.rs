@@ -148,6 +148,17 @@ fn extent(batch: usize, batch_stride: usize, rows: usize, cols: usize, ld: usize
     (batch - 1) * batch_stride + (rows - 1) * ld + cols
 }
 
+/// How [`gemm`] computes a product, in a few words.
+pub(crate) fn kernel_name(desc: &GemmDesc) -> &'static str {
+    if batched::applies(desc) {
+        "batch of small matmuls"
+    } else if desc.trans_a {
+        "outer product"
+    } else {
+        "packed matmul"
+    }
+}
+
 /// The row blocks of the output that [`gemm`] delivers to its epilogue.
 pub fn row_blocks(desc: &GemmDesc) -> RowBlocks {
     let one = if batched::applies(desc) {
