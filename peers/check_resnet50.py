@@ -4,7 +4,7 @@
 
 The logits of each `bench_resnet50.py`, in each precision that the processor has, are compared with torchvision's in
 float64. The photos of DIR (its first N by name; drawn if not given) are resized to 256 and cropped to 224. Without
-`--weights` they are random ones whose running statistics come from the photos, so that each photo has logits of its own.
+`--weights` they are random ones whose running statistics come from the photos, so that each has logits of its own.
 
 Bessemer takes pictures, no tensors: `bessemer infer` gets the photos as PNG of the resized size, which it reads as they
 are, and tells the probabilities of all classes, whose logarithms are compared. It gets the files themselves as well,
@@ -95,7 +95,8 @@ def commands(args):
     """(name, precision, command) of what is timed for inference."""
     batch = ["infer", str(args.batch_size), "1", "0", "--threads", str(args.threads)]
     for name, script, extra, precisions in [
-        ("PyTorch eager", "pytorch", [], ["fp32", "bf16"]), ("PyTorch compiled", "pytorch", ["--compile"], ["fp32", "bf16"]),
+        ("PyTorch eager", "pytorch", [], ["fp32", "bf16"]),
+        ("PyTorch compiled", "pytorch", ["--compile"], ["fp32", "bf16"]),
         ("ONNX Runtime", "onnxruntime", [], ["fp32"]), ("OpenVINO", "openvino", [], ["fp32", "bf16"]),
     ]:
         for precision in precisions:
@@ -160,9 +161,10 @@ def check_bessemer(args, precision, weights, files, truth, scratch):
         of_resized, of_files = (probabilities(args, precision, weights, paths) for paths in (whole, files))
     except RuntimeError as failure:
         return not_checked("Bessemer", precision, failure)
+    distances = [relative_l2(np.log(values), log_truth) for values in (of_resized, of_files)]
     good = [
-        verdict("Bessemer", f"log-probabilities, {precision}", relative_l2(np.log(of_resized), log_truth), ALLOWED[precision]),
-        verdict("Bessemer", f"the same of the files, {precision}", relative_l2(np.log(of_files), log_truth), ALLOWED_RESIZED),
+        verdict("Bessemer", f"log-probabilities, {precision}", distances[0], ALLOWED[precision]),
+        verdict("Bessemer", f"the same of the files, {precision}", distances[1], ALLOWED_RESIZED),
     ]
     same = sum(map(same_first_classes, of_files, log_truth.exp().numpy()))
     print(f"{'Bessemer':18} first {TOP} classes of the files, {precision}: {same} of {len(files)} agree  "

@@ -8,7 +8,7 @@
 # OUT       folder for results.jsonl (lines are appended), machine.json and summary.md
 # ROUNDS    3 unless given
 #
-# --quick          one step each, to see that everything runs; the figures mean nothing
+# --quick          one step each of one or two pictures, to see that everything runs; the figures mean nothing
 # --emulated-bf16  runs the peers in bf16 on a processor without bf16 instructions too: a minute a step
 # --threads N      for all of them; one for each processor unless given
 #
@@ -16,10 +16,10 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-threads=$(nproc) quick= emulated= limit=240
+threads=$(nproc) quick= emulated= limit=240 patience=60
 while [[ ${1:-} == --* ]]; do
   case $1 in
-    --quick) quick=yes ;;
+    --quick) quick=yes patience=0 ;;
     --emulated-bf16) emulated=yes limit=900 ;;
     --threads) threads=$2; shift ;;
     *) echo "$1: no such option; see the head of $0" >&2; exit 2 ;;
@@ -57,11 +57,13 @@ set_command() { # FRAMEWORK MODE BATCH PRECISION WARMUP STEPS
   case $1 in
     bessemer) command=("$bessemer" bench "$2" resnet50 --batch-size "$3" --warmup "$5" --steps "$6" --repeat 1
                        --quiet --json - "${common[@]}") ;;
-    pytorch) command=("$python" "$here/pytorch/bench_resnet50.py" "$2" "${counts[@]}" "${common[@]}") ;;
-    pytorch+compile) command=("$python" "$here/pytorch/bench_resnet50.py" "$2" "${counts[@]}" "${common[@]}" --compile) ;;
+    pytorch*) command=("$python" "$here/pytorch/bench_resnet50.py" "$2" "${counts[@]}" "${common[@]}")
+              if [[ $1 == *+compile ]]; then command+=(--compile); fi ;;
     *) command=("$python" "$here/$1/bench_resnet50.py" "$2" "${counts[@]}" "${common[@]}" --scratch "$scratch") ;;
   esac
 }
+
+minutes() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
 
 # One line for each measurement of a round: FRAMEWORK MODE BATCH PRECISION WARMUP STEPS
 runs=()
@@ -71,29 +73,30 @@ for item in "${items[@]}"; do
     if is_left_out "$framework" "$precision"; then
       echo "left out: $framework $mode $precision (the processor has no bf16; see --emulated-bf16)"
     else
-      [[ $quick ]] && warmup=1 steps=1
+      [[ $quick ]] && batch=$((batch > 2 ? 2 : batch)) warmup=1 steps=1
       runs+=("$framework $mode $batch $precision $warmup $steps")
     fi
   done
 done
 
 echo "making the ONNX file and looking at the machine"
-"$python" "$here/common/onnx_resnet50.py" "$scratch/resnet50-seed0.onnx" 2> "$scratch/export.log" || cat "$scratch/export.log"
+"$python" "$here/common/onnx_resnet50.py" "$scratch/resnet50-seed0.onnx" 2> "$scratch/log" || cat "$scratch/log" >&2
 "$bessemer" doctor --json --threads "$threads" > "$out/machine.json"
 
 declare -A failed
+started=$(date -u +%Y%m%dT%H%M%S)
 total=$((rounds * ${#runs[@]})) count=0 SECONDS=0
 for round in $(seq "$rounds"); do
   for run in "${runs[@]}"; do
     read -r framework mode batch precision warmup steps <<< "$run"
     count=$((count + 1))
     [[ ${failed[$run]:-} ]] && continue
-    left=$((count > 1 ? SECONDS * (total - count + 1) / (count - 1) : 0))
-    printf '%d/%d round %d, about %d:%02d left: %s b%s %s %s: ' \
-      "$count" "$total" "$round" $((left / 60)) $((left % 60)) "$mode" "$batch" "$precision" "$framework"
+    left=
+    if ((count > 1)); then left=", about $(minutes $((SECONDS * (total - count + 1) / (count - 1)))) left"; fi
+    echo -n "$count/$total round $round$left: $mode b$batch $precision $framework: "
     set_command $run
     "$python" "$here/common/run_once.py" "$out/results.jsonl" "$framework" "$mode" "$batch" "$precision" \
-      --threads "$threads" --round "$round" --limit "$limit" -- "${command[@]}" || failed[$run]=yes
+      --threads "$threads" --round "$started/$round" --limit "$limit" --patience "$patience" -- "${command[@]}" || failed[$run]=yes
   done
 done
 

@@ -20,7 +20,7 @@ QUIET = 0.05
 
 
 class Work:
-    """The measurements of one kind of work: {framework: {round: line}}."""
+    """The measurements of one kind of work: {framework: {round: line}}, and the reasons of those that failed."""
 
     def __init__(self, mode, batch_size, precision):
         self.name = f"{'training' if mode == 'train' else 'inference'}, batch {batch_size}, {precision}"
@@ -31,7 +31,7 @@ class Work:
         if "error" in line["options"]:
             self.failures[label(line)] = line["options"]["error"]
         else:
-            self.lines[label(line)][line.get("round", 1)] = line
+            self.lines[label(line)][line["round"]] = line
 
     def median(self, framework, of):
         values = [value for value in map(of, self.lines[framework].values()) if value is not None]
@@ -84,8 +84,7 @@ def measured_peak(lines):
 
 
 def table(head, rows):
-    marks = ["---", *["--:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, marks, *rows]) + "\n"
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]) + "\n"
 
 
 def span(values, form):
@@ -145,8 +144,8 @@ def disturbed(lines):
     shares = [line["others_busy"] for line in lines if line.get("others_busy", 0.0) > QUIET]
     if not shares:
         return "Nothing else ran."
-    return (f"**Not a quiet machine:** during {len(shares)} of {len(lines)} measurements other processes used more than "
-            f"{QUIET:.0%} of the processors, up to {max(shares):.0%}.")
+    return (f"**Not a quiet machine:** during {len(shares)} of {len(lines)} measurements others used more than {QUIET:.0%} "
+            f"of the processors, up to {max(shares):.0%}.")
 
 
 def failure_rows(works):
@@ -172,19 +171,19 @@ def main():
     best = list(ratio_rows(kinds))
     if best:
         print("## Beside the best peer\n")
-        print(table(["work", "Bessemer", "best peer", "its speed", "ratio of speed", "ratio to the least memory"], best))
+        print(table(["work", "Bessemer", "best peer", "its speed", "ratio of speed", "ratio to least memory"], best))
     for work in kinds:
         rows = list(detail_rows(work, peak))
         if rows:
             print(f"## {work.name.capitalize()}\n")
-            print(table(["framework", "images/s", "step ms (p50)", "of the fp32 peak", "ratio of speed", "peak memory GB",
-                         "of it imports GB", "ratio of memory"], rows))
+            print(table(["framework", "images/s", "step ms (p50)", "of the fp32 peak", "ratio of speed",
+                         "peak memory GB", "after imports GB", "ratio of memory"], rows))
     failures = list(failure_rows(kinds))
     if failures:
         print("## Not measured\n")
         print(table(["work", "framework", "reason"], failures))
-    print("Each framework starts from its own random weights and runs on one random batch held in memory: the work of a "
-          "step is the same, the losses are not to be compared.")
+    print("Each framework starts from its own random weights and runs on one random batch held in memory: the work of "
+          "a step is the same, the losses are not to be compared.")
 
 
 if __name__ == "__main__":

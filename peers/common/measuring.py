@@ -1,8 +1,8 @@
 """What the timing scripts share: their command line, the batches, the timed loop, the line of JSON.
 
-A line is a `bench` event as `bessemer bench --json` writes it, so that `bessemer report` reads it, with these fields more:
-`step_ms_each` (every timed step in order) and `import_memory_bytes` (resident memory once the framework was imported,
-before there was a model).
+A line is a `bench` event as `bessemer bench --json` writes it, so that `bessemer report` reads it, with these fields
+more: `step_ms_each` (every timed step in order) and `import_memory_bytes` (resident memory once the framework was
+imported, before there was a model).
 """
 
 import argparse
@@ -27,7 +27,8 @@ def parser(description, modes, precisions):
     parser.add_argument("steps", type=int)
     parser.add_argument("warmup", type=int)
     parser.add_argument("--weights", help="safetensors with torchvision's names (default: seeded random)")
-    parser.add_argument("--batches", help="safetensors with `images` f32 [K, N, H, W, 3], normalised, and `labels` i32 [K, N]")
+    parser.add_argument("--batches", 
+                        help="safetensors with `images` f32 [K, N, H, W, 3], normalised, and `labels` i32 [K, N]")
     parser.add_argument("--outputs", help="write the `logits` [N, 1000] of the last step to this safetensors file")
     parser.add_argument("--precision", choices=precisions, default="fp32")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

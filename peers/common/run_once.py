@@ -1,11 +1,12 @@
 """Runs one measurement in a fresh process on a quiet machine and appends its line to a file.
 
-    python run_once.py RESULTS FRAMEWORK[+OPTION] MODE BATCH PRECISION --threads N --round N --limit SECONDS -- COMMAND...
+    python run_once.py RESULTS FRAMEWORK[+OPTION] MODE BATCH PRECISION
+                       --threads N --round NAME --limit SECONDS [--patience SECONDS] -- COMMAND...
 
 The command's last line on standard output is its `bench` event. Where there is none, a line without figures takes its
 place that has the reason as option `error`; the exit status is 1 then. Fields that are added:
 
-`round`             what was measured in one round is to be compared
+`round`             what has the same was measured in turn and is to be compared
 `wall_s`            from the start of the process to its end
 `others_busy`       share of the processors that other processes, or other guests of the host, used meanwhile
 """
@@ -34,7 +35,7 @@ def parse_arguments():
     parser.add_argument("batch_size", type=int)
     parser.add_argument("precision")
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--round", type=int, required=True)
+    parser.add_argument("--round", required=True)
     parser.add_argument("--limit", type=float, required=True, help="seconds after which the process is ended")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine")
     parser.add_argument("command", nargs="+")
@@ -73,17 +74,27 @@ def wait_until_quiet(patience):
 
 def run(command, limit):
     """(standard output, reason of failure or None)"""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     try:
         output, errors = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
         return "", f"not done after {limit:.0f} s"
+    finally:
+        end(process)
     if process.returncode == 0:
         return output, None
     said = [line for line in errors.splitlines() if line.strip()]
     return output, reason(said) or f"exit status {process.returncode}"
+
+
+def end(process):
+    """Ends what is left of a process and of those that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
 
 
 def reason(said):
@@ -107,6 +118,7 @@ def event(args, output, failure):
 
 def main():
     args = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     wait_until_quiet(args.patience)
     before, started = processor_seconds(), time.monotonic()
     output, failure = run(args.command, args.limit)

@@ -1,6 +1,6 @@
 """Times torchvision's ResNet-50 in ONNX Runtime on batches held in memory and prints one JSON line.
 
-    python bench_resnet50.py infer BATCH STEPS WARMUP [--weights FILE] [--scratch DIR] [--threads N]
+    python bench_resnet50.py infer BATCH STEPS WARMUP [--weights FILE] [--threads N] ...
 
 All graph optimisations, the batch size fixed before they run, input and output bound to memory made beforehand.
 """

@@ -1,6 +1,6 @@
 """Times torchvision's ResNet-50 in OpenVINO on batches held in memory and prints one JSON line.
 
-    python bench_resnet50.py infer BATCH STEPS WARMUP [--weights FILE] [--precision fp32|bf16] [--scratch DIR] [--threads N]
+    python bench_resnet50.py infer BATCH STEPS WARMUP [--precision fp32|bf16] [--weights FILE] [--threads N] ...
 
 Compiled for latency and for the one batch size; inputs are passed and outputs are read without copies.
 """

@@ -1,8 +1,9 @@
 """Times torchvision's ResNet-50 on batches held in memory and prints one JSON line.
 
-    python bench_resnet50.py train|infer BATCH STEPS WARMUP [--compile] [--weights FILE] [--precision fp32|bf16] [--threads N]
+    python bench_resnet50.py train|infer BATCH STEPS WARMUP [--compile] [--precision fp32|bf16] [--weights FILE] ...
 
-A training step is everything a user waits for: clearing gradients, forward, label-smoothed loss, backward, SGD with momentum.
+A training step is everything a user waits for: clearing gradients, forward, label-smoothed loss, backward, SGD with
+momentum.
 """
 
 import sys
