@@ -144,8 +144,8 @@ def disturbed(lines):
     shares = [line["others_busy"] for line in lines if line.get("others_busy", 0.0) > QUIET]
     if not shares:
         return "Nothing else ran."
-    return (f"**Not a quiet machine:** during {len(shares)} of {len(lines)} measurements others used more than {QUIET:.0%} "
-            f"of the processors, up to {max(shares):.0%}.")
+    return (f"**Not a quiet machine:** during {len(shares)} of {len(lines)} measurements others used more than "
+            f"{QUIET:.0%} of the processors, up to {max(shares):.0%}.")
 
 
 def failure_rows(works):

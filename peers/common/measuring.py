@@ -8,6 +8,7 @@ imported, before there was a model).
 import argparse
 import json
 import os
+import platform
 import resource
 import time
 from dataclasses import dataclass
@@ -89,7 +90,8 @@ def resident_bytes():
 
 def processor():
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def event(framework, version, mode, precision, batch_size, threads, options):

@@ -81,6 +81,8 @@ def main():
     if args.outputs:
         measuring.write_outputs(args.outputs, timing.results[-1].float().numpy())
     options = {"compile": args.compile, "channels_last": True}
+    if args.compile:
+        options |= {name: getattr(torch._inductor.config, name) for name in ("freezing", "max_autotune")}
     measuring.print_event(args, timing, "pytorch", torch.__version__, options, import_memory)
 
 
