@@ -83,7 +83,7 @@ echo "making the ONNX file and looking at the machine"
 "$python" "$here/common/onnx_resnet50.py" "$scratch/resnet50-seed0.onnx" 2> "$scratch/log" || cat "$scratch/log" >&2
 "$bessemer" doctor --json --threads "$threads" > "$out/machine.json"
 
-# What is compiled stays in the cache: no measured process compiles, nor has it workers beside it.
+# Compiled code stays in the cache: no measured process calls the C++ compiler, nor has it workers beside it.
 for run in "${runs[@]}"; do
   read -r framework mode batch precision _ <<< "$run"
   [[ $framework == pytorch+compile ]] || continue
