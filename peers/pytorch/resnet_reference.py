@@ -17,13 +17,20 @@ def no_decay(name):
     return "bn" in name
 
 
-def make_sgd(model, lr):
+def damp_blocks(model, gamma):
+    """Starts the last batch norm of each block at `gamma`, which keeps rounding from growing from block to block."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("bn3.weight"):
+            torch.nn.init.constant_(parameter, gamma)
+
+
+def make_sgd(model, lr, fused=False):
     """v = MOMENTUM * v + (g + decay * w); w -= lr * v; v starts as the first gradient."""
     groups = [
         {"params": [p for n, p in model.named_parameters() if not no_decay(n)], "weight_decay": WEIGHT_DECAY},
         {"params": [p for n, p in model.named_parameters() if no_decay(n)], "weight_decay": 0.0},
     ]
-    return torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM)
+    return torch.optim.SGD(groups, lr=lr, momentum=MOMENTUM, fused=fused)
 
 
 def smoothed_loss(logits, targets):
