@@ -1,4 +1,4 @@
-use crate::args::{Common, Precision, sentence};
+use crate::args::{Common, sentence};
 use crate::commands::bench::Results;
 use crate::failure::Usage;
 use crate::names;
@@ -8,6 +8,7 @@ use bessemer_bench::machine::{Limits, Machine};
 use bessemer_bench::show;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{Header, VERSION};
+use bessemer_train::recipe::Compute;
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -71,7 +72,7 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         Some(path) => Some(read_floors(path, &problems)?),
         None => options.floor.clone(),
     };
-    let chosen = choose(&problems, options.filter.as_ref(), common.precision)?;
+    let chosen = choose(&problems, options.filter.as_ref(), common.precision())?;
     let mut output = Results::open(options.json.as_deref())?;
     let cpu = common.cpu();
     let machine = Machine::look(cpu);
@@ -117,7 +118,7 @@ fn read_floors(path: &Path, problems: &[Problem]) -> anyhow::Result<Floors> {
 fn choose<'a>(
     problems: &'a [Problem],
     filter: Option<&Pattern>,
-    precision: Option<Precision>,
+    precision: Option<Compute>,
 ) -> anyhow::Result<Vec<&'a Problem>> {
     let mut chosen: Vec<&Problem> = problems.iter().collect();
     chosen.retain(|problem| precision.is_none_or(|precision| precision.name() == problem.precision()));
