@@ -249,6 +249,19 @@ fn batch_norm_becomes_few_regions() {
 }
 
 #[test]
+fn a_depthwise_convolution_takes_what_follows_it_along() {
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([2, 6, 6, 8])).unwrap();
+    let w = g.input("w", Role::Parameter, TensorType::f32([3, 3, 1, 8])).unwrap();
+    let y = g.add1(Conv2d { groups: 8, ..Conv2d::new([1, 1], [[1; 2]; 2]) }, &[x, w]).unwrap();
+    let y = g.relu(y).unwrap();
+    g.output("y", y);
+    let graph = run_passes(&g, &CompileOptions::default(), None).unwrap();
+    let anchored = graph.nodes().iter().filter(|n| matches!(&n.op, Op::Region(r) if r.anchor.is_some())).count();
+    assert_eq!(anchored, 1, "{}", print_graph(&graph));
+}
+
+#[test]
 fn plans_are_deterministic() {
     let plan = || print_plan(&compile(&residual_step().unwrap(), &NullTarget, &CompileOptions::default()).unwrap());
     assert_eq!(plan(), plan());

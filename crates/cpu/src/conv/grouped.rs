@@ -18,11 +18,6 @@ pub struct GroupedDesc {
 }
 
 impl GroupedDesc {
-    /// Multiply-adds of the forward product and of each gradient, taps on padding included.
-    pub fn macs(&self) -> usize {
-        self.conv.macs() / self.groups
-    }
-
     /// Elements of the input.
     pub fn input_len(&self) -> usize {
         self.conv.input_len()
