@@ -5,6 +5,7 @@
 
 mod data_grad;
 mod gather;
+pub mod winograd;
 
 use crate::gemm::{
     Ctx, Epilogue, GemmDesc, Matrix, Origin, OuterProduct, Output, PackedB, RowBlocks, RowProduct, Scratch,

@@ -20,14 +20,15 @@ pub use blocking::RowBlocks;
 pub use memory::Output;
 pub use pack::PackedB;
 
-pub(crate) use blocking::{column_groups, row_blocks_for};
+pub(crate) use blocking::{TASKS, column_groups, pieces, row_blocks_for};
 pub(crate) use memory::{Scratch, SharedMut, aligned_len};
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
 pub(crate) use pack::{Matrix, pack_shared, packed_len};
 pub(crate) use rows::{
     BlockScratch, MatrixRows, Origin, Row, RowBlock, RowProduct, RowSource, RowTable, row_scratch_len,
 };
-pub(crate) use sweep::Region;
+pub(crate) use sweep::{Region, Sweep, Upcoming};
+pub(crate) use tile::{ALayout, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, panel};
 
 /// What kernels run on.
 #[derive(Clone, Copy)]
