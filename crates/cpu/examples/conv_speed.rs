@@ -1,4 +1,5 @@
-//! Times the convolutions of ResNet-50 in all three directions, beside the machine's multiply-add peak.
+//! Times the convolutions of ResNet-50 in all three directions, beside the machine's multiply-add peak, and where
+//! Winograd's convolution applies that one too: with weights transformed in the call, and before.
 //!
 //! `conv_speed [batch] [threads] [repeats] [isa] [name filter]`
 
@@ -6,6 +7,7 @@ use std::alloc::{Layout, alloc};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bessemer_cpu::conv::winograd::{self, Direction};
 use bessemer_cpu::conv::{
     ConvDesc, data_grad, data_grad_scratch_len, forward, forward_scratch_len, weight_grad, weight_grad_scratch_len,
 };
@@ -173,14 +175,57 @@ fn time(ctx: Ctx<'_>, d: &ConvDesc, repeats: usize) -> [Timing; 3] {
         fastest(ctx, repeats, flops, || weight_grad(ctx, d, &*x, &*y, Output::new(w), scratch)),
         fastest(ctx, repeats, flops, || data_grad(ctx, d, &*y, &*w, Output::new(x), scratch, None)),
     ];
-    for memory in [x, w, y, scratch] {
-        // SAFETY: the memory came from `buffer` with this layout, and its last use is over.
-        unsafe {
-            let bytes = (memory.len().max(1) * 4).next_multiple_of(HUGE_PAGE);
-            std::alloc::dealloc(memory.as_mut_ptr().cast(), Layout::from_size_align(bytes, HUGE_PAGE).unwrap());
-        }
-    }
+    [x, w, y, scratch].into_iter().for_each(free);
     [result[0], result[2], result[1]]
+}
+
+/// Frees a [`buffer`] that is not used any more.
+fn free(memory: &'static mut [f32]) {
+    // SAFETY: the memory came from `buffer` with this layout, and its last use is over.
+    unsafe {
+        let bytes = (memory.len().max(1) * 4).next_multiple_of(HUGE_PAGE);
+        std::alloc::dealloc(memory.as_mut_ptr().cast(), Layout::from_size_align(bytes, HUGE_PAGE).unwrap());
+    }
+}
+
+/// Times Winograd's convolution in one direction: with the transform of the weights, and without.
+fn time_winograd(ctx: Ctx<'_>, d: &ConvDesc, direction: Direction, repeats: usize) -> [Timing; 2] {
+    let flops = 2.0 * d.macs() as f64;
+    let x = buffer(d.n * d.h * d.w * d.c_in);
+    let w = buffer(9 * d.c_in * d.c_out);
+    let y = buffer(d.n * d.oh * d.ow * d.c_out);
+    let transformed = buffer(winograd::weights_len(d, direction));
+    let scratch = buffer(winograd::scratch_len(d, direction, ctx.pool.threads()));
+    let (from, to) = if direction == Direction::Forward { (&*x, &mut *y) } else { (&*y, &mut *x) };
+    let mut run = |weights: &[f32]| {
+        winograd::run(ctx, d, direction, from, weights, Output::new(to), scratch, None);
+    };
+    let both = fastest(ctx, repeats, flops, || {
+        winograd::transform_weights(ctx, d, direction, w, transformed);
+        run(transformed);
+    });
+    let result = [both, fastest(ctx, repeats, flops, || run(transformed))];
+    [x, w, y, transformed, scratch].into_iter().for_each(free);
+    result
+}
+
+fn print_winograd(ctx: Ctx<'_>, d: &ConvDesc, repeats: usize) {
+    let directions = [Direction::Forward, Direction::DataGrad];
+    if !directions.into_iter().all(|direction| winograd::applies(d, direction, true)) {
+        return;
+    }
+    let times = directions.map(|direction| time_winograd(ctx, d, direction, repeats));
+    for (i, name) in ["  Winograd", "  Winograd, transformed weights"].into_iter().enumerate() {
+        print!("{name:32}");
+        for t in times {
+            print_timing(t[i], 2.0 * d.macs() as f64);
+        }
+        println!();
+    }
+}
+
+fn print_timing(t: Timing, work: f64) {
+    print!("{:9.2} ms{:6.0}{:6.1} % ", t.seconds * 1e3, work / t.seconds / 1e9, 100.0 * t.share);
 }
 
 fn main() {
@@ -206,7 +251,7 @@ fn main() {
         let work = 2.0 * d.macs() as f64;
         print!("{name:32}");
         for (i, t) in time(ctx, &d, repeats).into_iter().enumerate() {
-            print!("{:9.2} ms{:6.0}{:6.1} % ", t.seconds * 1e3, work / t.seconds / 1e9, 100.0 * t.share);
+            print_timing(t, work);
             if i != 1 || c_in != 3 {
                 total[i].0 += t.seconds * count as f64;
                 total[i].1 += work * count as f64;
@@ -214,6 +259,7 @@ fn main() {
             }
         }
         println!();
+        print_winograd(ctx, &d, repeats);
     }
     print!("{:32}", "total (no data gradient of stem)");
     for (t, work, possible) in total {

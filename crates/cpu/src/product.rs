@@ -1,6 +1,7 @@
 //! Products: kernels whose output a region can work on block by block.
 
 use crate::conv::grouped::{self, GroupedDesc};
+use crate::conv::winograd::{self, Direction};
 use crate::conv::{self, ConvDesc};
 use crate::gemm::{self, Ctx, Epilogue, GemmDesc, Output, RowBlocks, Weights};
 use crate::kernel::{Operands, Unsupported};
@@ -22,10 +23,14 @@ pub(crate) struct Product {
 enum Kind {
     Conv(ConvDesc),
     ConvDataGrad(ConvDesc),
+    Winograd(ConvDesc, Direction),
     GroupedConv(GroupedDesc),
     GroupedDataGrad(GroupedDesc),
     Matmul(GemmDesc),
 }
+
+/// Elements of a cache line.
+const LINE: usize = 16;
 
 /// Sizes of a convolution, with the channels of all groups together.
 pub(crate) fn conv_desc(geometry: &Geometry, conv: &Conv2d) -> ConvDesc {
@@ -51,10 +56,13 @@ impl Product {
     pub fn lower(op: &Op, types: &[&TensorType], weights_fixed: bool) -> Result<Product, Unsupported> {
         let (a, b) = (&types[0].shape, &types[1].shape);
         let dtype = types[0].dtype;
+        let by_winograd =
+            |desc: &ConvDesc, direction| dtype == DType::F32 && winograd::applies(desc, direction, weights_fixed);
         let kind = match op {
             Op::Conv2d(conv) => {
                 let geometry = conv.geometry(a, b).map_err(Unsupported)?;
                 match (conv_desc(&geometry, conv), geometry.groups) {
+                    (desc, 1) if by_winograd(&desc, Direction::Forward) => Kind::Winograd(desc, Direction::Forward),
                     (desc, 1) => Kind::Conv(desc),
                     (conv, groups) => Kind::GroupedConv(GroupedDesc { conv, groups }),
                 }
@@ -62,6 +70,7 @@ impl Product {
             Op::Conv2dDataGrad(grad) => {
                 let geometry = grad.geometry(a, b).map_err(Unsupported)?;
                 match (conv_desc(&geometry, &grad.conv), geometry.groups) {
+                    (desc, 1) if by_winograd(&desc, Direction::DataGrad) => Kind::Winograd(desc, Direction::DataGrad),
                     (desc, 1) => Kind::ConvDataGrad(desc),
                     (conv, groups) => Kind::GroupedDataGrad(GroupedDesc { conv, groups }),
                 }
@@ -74,7 +83,7 @@ impl Product {
             other => return Err(Unsupported(format!("{other} as an anchor"))),
         };
         let takes_prepared = match &kind {
-            Kind::Conv(_) | Kind::ConvDataGrad(_) => true,
+            Kind::Conv(_) | Kind::ConvDataGrad(_) | Kind::Winograd(..) => true,
             Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) if dtype != DType::F32 => {
                 return Err(Unsupported(format!("a grouped convolution of {dtype}")));
             }
@@ -89,6 +98,7 @@ impl Product {
         match &self.kind {
             Kind::Conv(_) => "implicit matmul",
             Kind::ConvDataGrad(_) => "data gradient by phases",
+            Kind::Winograd(..) => "Winograd 4x4",
             Kind::GroupedConv(d) | Kind::GroupedDataGrad(d) => d.name(),
             Kind::Matmul(d) => gemm::kernel_name(d),
         }
@@ -98,6 +108,7 @@ impl Product {
         match &self.kind {
             Kind::Conv(d) => conv::forward_scratch_len(d, threads),
             Kind::ConvDataGrad(d) => conv::data_grad_scratch_len(d, threads),
+            Kind::Winograd(d, direction) => self.own_weights_len() + winograd::scratch_len(d, *direction, threads),
             Kind::GroupedConv(d) => grouped::forward_scratch_len(d, threads),
             Kind::GroupedDataGrad(d) => grouped::data_grad_scratch_len(d, threads),
             Kind::Matmul(d) => gemm::scratch_len(d, threads),
@@ -108,6 +119,7 @@ impl Product {
         match &self.kind {
             Kind::Conv(d) => conv::forward_row_blocks(d),
             Kind::ConvDataGrad(d) => conv::data_grad_row_blocks(d),
+            Kind::Winograd(d, direction) => winograd::row_blocks(d, *direction),
             Kind::GroupedConv(d) => grouped::forward_row_blocks(d),
             Kind::GroupedDataGrad(d) => grouped::data_grad_row_blocks(d),
             Kind::Matmul(d) => gemm::row_blocks(d),
@@ -130,8 +142,8 @@ impl Product {
         };
         let backward = |[x, w, y]: [usize; 3]| [y, w, x];
         match &self.kind {
-            Kind::Conv(d) => forward(d, 1),
-            Kind::ConvDataGrad(d) => backward(forward(d, 1)),
+            Kind::Conv(d) | Kind::Winograd(d, Direction::Forward) => forward(d, 1),
+            Kind::ConvDataGrad(d) | Kind::Winograd(d, Direction::DataGrad) => backward(forward(d, 1)),
             Kind::GroupedConv(d) => forward(&d.conv, d.groups),
             Kind::GroupedDataGrad(d) => backward(forward(&d.conv, d.groups)),
             Kind::Matmul(d) => [d.batch * d.m * d.k, d.batch * d.k * d.n, d.batch * d.m * d.n],
@@ -144,8 +156,8 @@ impl Product {
 
     pub fn output_cols(&self) -> usize {
         match &self.kind {
-            Kind::Conv(d) => d.c_out,
-            Kind::ConvDataGrad(d) => d.c_in,
+            Kind::Conv(d) | Kind::Winograd(d, Direction::Forward) => d.c_out,
+            Kind::ConvDataGrad(d) | Kind::Winograd(d, Direction::DataGrad) => d.c_in,
             Kind::GroupedConv(d) => d.conv.c_out,
             Kind::GroupedDataGrad(d) => d.conv.c_in,
             Kind::Matmul(d) => d.n,
@@ -157,6 +169,16 @@ impl Product {
         (self.row_blocks().rows * self.output_cols()).min(self.output_len())
     }
 
+    /// Elements of transformed weights that a call makes for itself.
+    fn own_weights_len(&self) -> usize {
+        match &self.kind {
+            Kind::Winograd(d, direction) if !self.prepared => {
+                winograd::weights_len(d, *direction).next_multiple_of(LINE)
+            }
+            _ => 0,
+        }
+    }
+
     /// Elements of the prepared second operand; `None` if it is used as it is.
     pub fn prepared_len(&self) -> Option<usize> {
         if !self.prepared {
@@ -165,6 +187,7 @@ impl Product {
         match &self.kind {
             Kind::Conv(d) => Some(conv::packed_forward_len(d)),
             Kind::ConvDataGrad(d) => Some(conv::packed_data_grad_len(d)),
+            Kind::Winograd(d, direction) => Some(winograd::weights_len(d, *direction)),
             Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => None,
             Kind::Matmul(d) => Some(gemm::packed_b_len(d)),
         }
@@ -178,11 +201,17 @@ impl Product {
         if !self.prepared {
             return;
         }
+        let len = self.lens()[1];
         // SAFETY: the caller's promise.
-        let (weights, packed) = unsafe { (operands.numbers(1, self.dtype, self.lens()[1]), operands.prepared()) };
+        let (weights, packed) = unsafe { (operands.numbers(1, self.dtype, len), operands.prepared()) };
         match &self.kind {
             Kind::Conv(d) => conv::pack_forward(ctx, d, weights, packed),
             Kind::ConvDataGrad(d) => conv::pack_data_grad(ctx, d, weights, packed),
+            Kind::Winograd(d, direction) => {
+                // SAFETY: the caller's promise.
+                let weights = unsafe { operands.floats(1, len) };
+                winograd::transform_weights(ctx, d, *direction, weights, packed);
+            }
             Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => {}
             Kind::Matmul(d) => gemm::pack_b(ctx, d, weights, packed),
         }
@@ -210,6 +239,17 @@ impl Product {
             match &self.kind {
                 Kind::Conv(d) => conv::forward(ctx, d, numbers(), weights(), output, scratch, epilogue),
                 Kind::ConvDataGrad(d) => conv::data_grad(ctx, d, numbers(), weights(), output, scratch, epilogue),
+                Kind::Winograd(d, direction) => {
+                    let (input, weights) = floats();
+                    let (own, scratch) = scratch.split_at_mut(self.own_weights_len());
+                    let transformed = if self.prepared {
+                        operands.prepared()
+                    } else {
+                        winograd::transform_weights(ctx, d, *direction, weights, own);
+                        own
+                    };
+                    winograd::run(ctx, d, *direction, input, transformed, output, scratch, epilogue);
+                }
                 Kind::GroupedConv(d) => {
                     let (x, w) = floats();
                     grouped::forward(ctx, d, x, w, output, scratch, epilogue);

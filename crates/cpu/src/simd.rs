@@ -28,6 +28,8 @@ pub trait Simd: Copy + 'static {
     unsafe fn load(src: *const f32) -> Self::V;
     unsafe fn store(dst: *mut f32, v: Self::V);
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`; fused where the instruction set has it.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// Copies `len` elements between memory that does not overlap.
@@ -120,6 +122,14 @@ impl Simd for Portable {
         std::array::from_fn(|i| a[i] + b[i])
     }
     #[inline(always)]
+    unsafe fn sub(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] - b[i])
+    }
+    #[inline(always)]
+    unsafe fn mul(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] * b[i])
+    }
+    #[inline(always)]
     unsafe fn mul_add(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
@@ -182,6 +192,16 @@ mod x86 {
         unsafe fn add(a: __m512, b: __m512) -> __m512 {
             // SAFETY: the caller's promise of this trait.
             unsafe { _mm512_add_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm512_sub_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm512_mul_ps(a, b) }
         }
         #[inline(always)]
         unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
@@ -294,6 +314,16 @@ mod x86 {
             unsafe { _mm256_add_ps(a, b) }
         }
         #[inline(always)]
+        unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm256_sub_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm256_mul_ps(a, b) }
+        }
+        #[inline(always)]
         unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
             // SAFETY: the caller's promise of this trait.
             unsafe { _mm256_fmadd_ps(a, b, c) }
@@ -364,6 +394,16 @@ mod arm {
         unsafe fn add(a: float32x4_t, b: float32x4_t) -> float32x4_t {
             // SAFETY: the caller's promise of this trait.
             unsafe { vaddq_f32(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn sub(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { vsubq_f32(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { vmulq_f32(a, b) }
         }
         #[inline(always)]
         unsafe fn mul_add(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {

@@ -73,6 +73,7 @@ const CASES: &[(&str, Build)] = &[
     ("depthwise conv2d", depthwise),
     ("depthwise conv2d with norm and relu", depthwise_norm_relu),
     ("grouped conv2d", grouped),
+    ("conv2d 3x3 of many channels", conv_by_winograd),
     ("matmul", matmul),
     ("matmul of batches", matmul_batched),
     ("linear with bias and relu", linear),
@@ -188,6 +189,18 @@ fn grouped(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let weights = p.input(&[kh, kw, cin, groups * cout])?;
     let y = p.graph.add1(Conv2d { groups, ..conv }, &[x, weights])?;
     p.graph.relu(y)
+}
+
+/// Large enough for Winograd's algorithm in both directions, with sums before and behind.
+fn conv_by_winograd(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (cin, mid) = (d.int(16, 36), d.int(16, 36));
+    let x = p.input(&[d.int(2, 4), d.int(12, 19), d.int(12, 19), cin])?;
+    let (first, second) = (p.input(&[3, 3, cin, mid])?, p.input(&[3, 3, mid, d.int(16, 20)])?);
+    let conv = Conv2d::new([1, 1], [[d.int(0, 2), 1], [1, d.int(0, 2)]]);
+    let y = p.graph.add1(conv, &[x, first])?;
+    let y = batch_norm(p, y)?;
+    let y = p.graph.relu(y)?;
+    p.graph.add1(conv, &[y, second])
 }
 
 fn matmul(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {

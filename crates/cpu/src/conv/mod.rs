@@ -8,6 +8,7 @@ mod data_grad;
 mod depthwise;
 mod gather;
 pub mod grouped;
+pub mod winograd;
 
 use crate::gemm::{
     Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Origin, OuterProduct, Output, RowBlocks, RowProduct,

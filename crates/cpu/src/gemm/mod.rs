@@ -29,7 +29,8 @@ pub(crate) use pack::{Matrix, pack_shared, packed_len};
 pub(crate) use rows::{
     BlockScratch, MatrixRows, Origin, Row, RowBlock, RowProduct, RowSource, RowTable, row_scratch_len,
 };
-pub(crate) use sweep::Region;
+pub(crate) use sweep::{Region, Sweep, Upcoming};
+pub(crate) use tile::{ALayout, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, panel};
 
 /// What kernels run on.
 #[derive(Clone, Copy)]

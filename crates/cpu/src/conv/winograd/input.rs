@@ -1,0 +1,172 @@
+//! The transform of the input: from pixels of tiles to rows of a product for each position.
+
+use std::ops::Range;
+
+use super::plan::{InputLayout, LINE, Problem, inside};
+use super::points::{self, INPUTS, OUTPUTS, POSITIONS};
+use crate::gemm::ROW_STRIDE;
+use crate::simd::{Simd, SimdOp};
+
+/// The pixels of a tile.
+#[derive(Clone, Copy)]
+struct Pixels {
+    /// Lines from the first pixel on, of which those outside the image are all zeros.
+    lines: [*const f32; INPUTS],
+    /// Distance of pixels.
+    pitch: usize,
+    /// The pixels of a line from the first one in the image to the last.
+    first: usize,
+    last: usize,
+}
+
+/// Transforms all channels of some tiles.
+pub(super) struct TransformInput<'a> {
+    pub problem: &'a Problem,
+    pub layout: &'a InputLayout,
+    pub src: *const f32,
+    pub tiles: Range<usize>,
+    /// Where, in the layout, the first of the tiles goes.
+    pub to: usize,
+    pub dst: *mut f32,
+    /// [`zeros_len`] zeros.
+    pub zeros: *const f32,
+}
+
+/// Zeros that stand for a line of a tile.
+pub(super) fn zeros_len(problem: &Problem) -> usize {
+    INPUTS * problem.channels
+}
+
+impl SimdOp for TransformInput<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for chunk in 0..self.layout.chunks.count {
+            let channels = self.layout.chunks.range(chunk, self.problem.channels);
+            let offsets: [usize; POSITIONS] = std::array::from_fn(|position| self.layout.offset(chunk, position));
+            for (i, tile) in self.tiles.clone().enumerate() {
+                let (pixels, next) = (self.pixels(tile), self.pixels(tile + 1));
+                // SAFETY: the promises made for these tiles.
+                unsafe {
+                    let dst = self.dst.add((self.to + i) * ROW_STRIDE);
+                    transform_tile::<S>(&pixels, &next, channels.clone(), dst, &offsets);
+                }
+            }
+        }
+    }
+}
+
+impl TransformInput<'_> {
+    #[inline(always)]
+    fn pixels(&self, tile: usize) -> Pixels {
+        let Problem { input: [height, width], channels, pad, .. } = *self.problem;
+        let (image, y, x) = self.problem.tile(tile);
+        let (y, x) = (y as isize - pad[0], x as isize - pad[1]);
+        let columns = inside(x, width);
+        let mut lines = [self.zeros; INPUTS];
+        for i in inside(y, height) {
+            let line = (image * height) as isize + y + i as isize;
+            lines[i] = self.src.wrapping_offset((line * width as isize + x) * channels as isize);
+        }
+        Pixels { lines, pitch: channels, first: columns.start, last: columns.end }
+    }
+}
+
+/// Transforms some channels of a tile to `offsets` of `dst`, and prefetches what the `next` one does not share with it.
+///
+/// # Safety
+/// The pixels have the channels, and `dst` has room for them, rounded up to a cache line. Called under
+/// `S::vectorize`.
+#[inline(always)]
+unsafe fn transform_tile<S: Simd>(
+    pixels: &Pixels,
+    next: &Pixels,
+    channels: Range<usize>,
+    dst: *mut f32,
+    offsets: &[usize; POSITIONS],
+) {
+    let whole = channels.len() / S::LANES * S::LANES;
+    let rest = channels.len() - whole;
+    // SAFETY: the caller's promises; the buffer holds whole vectors.
+    unsafe {
+        for c in (0..whole).step_by(S::LANES) {
+            let channel = channels.start + c;
+            if c % LINE == 0 {
+                for line in next.lines {
+                    for j in INPUTS - OUTPUTS..INPUTS {
+                        S::prefetch(line.wrapping_add(j * next.pitch + channel));
+                    }
+                }
+            }
+            transform_vector::<S>(Vector { pixels, channel, dst: dst.add(c), offsets });
+        }
+        if rest > 0 {
+            let mut buffer = [[[0.0; LINE]; INPUTS]; INPUTS];
+            let mut copy = Pixels { pitch: LINE, ..*pixels };
+            for (i, line) in buffer.iter_mut().enumerate() {
+                for j in pixels.first..pixels.last {
+                    let src = pixels.lines[i].wrapping_add(j * pixels.pitch + channels.start + whole);
+                    S::copy(src, line[j].as_mut_ptr(), rest);
+                }
+                copy.lines[i] = line.as_flattened().as_ptr();
+            }
+            transform_vector::<S>(Vector { pixels: &copy, channel: 0, dst: dst.add(whole), offsets });
+        }
+    }
+}
+
+/// A vector of channels of a tile.
+struct Vector<'a> {
+    pixels: &'a Pixels,
+    /// The first of the channels.
+    channel: usize,
+    dst: *mut f32,
+    offsets: &'a [usize; POSITIONS],
+}
+
+/// Transforms a vector of channels. A function of its own, because inlined into the loop over channels it keeps an
+/// address for each of its loads and stores.
+///
+/// # Safety
+/// As for [`transform_tile`]; the machine has `S`.
+#[inline(never)]
+unsafe fn transform_vector<S: Simd>(vector: Vector<'_>) {
+    // SAFETY: the caller's promises.
+    unsafe { S::run_op(vector) }
+}
+
+impl SimdOp for Vector<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let pixels = self.pixels;
+        // SAFETY: the promises of `transform_vector`.
+        unsafe {
+            let mut columns = [[S::splat(0.0); INPUTS]; INPUTS];
+            for j in 0..INPUTS {
+                if j < pixels.first || j >= pixels.last {
+                    continue;
+                }
+                let mut column = [S::splat(0.0); INPUTS];
+                for i in 0..INPUTS {
+                    column[i] = S::load(pixels.lines[i].wrapping_add(j * pixels.pitch + self.channel));
+                }
+                columns[j] = points::input::<S>(column);
+            }
+            for i in 0..INPUTS {
+                let mut line = [S::splat(0.0); INPUTS];
+                for j in 0..INPUTS {
+                    line[j] = columns[j][i];
+                }
+                let line = points::input::<S>(line);
+                for j in 0..INPUTS {
+                    S::store(self.dst.add(self.offsets[i * INPUTS + j]), line[j]);
+                }
+            }
+        }
+    }
+}
+
+const _: () = assert!(OUTPUTS + points::TAPS - 1 == INPUTS);

@@ -1,0 +1,185 @@
+//! Winograd convolutions in both directions against plain loops in `f64`.
+
+#[allow(dead_code, reason = "helpers of other tests too")]
+mod common;
+
+use bessemer_cpu::conv::ConvDesc;
+use bessemer_cpu::conv::winograd::{Direction, applies, row_blocks, run, scratch_len, transform_weights, weights_len};
+use bessemer_cpu::gemm::{Ctx, Output};
+use bessemer_cpu::isa::Isa;
+use bessemer_cpu::threads::ThreadPool;
+use common::{Coverage, Random};
+
+/// Largest error allowed, of the largest element of the output. The largest of these tests is 2.8e-6.
+const TOLERANCE: f64 = 8e-6;
+
+struct Case {
+    d: ConvDesc,
+    direction: Direction,
+    input: Vec<f32>,
+    weights: Vec<f32>,
+}
+
+impl Case {
+    fn new(random: &mut Random, d: ConvDesc, direction: Direction) -> Case {
+        let pixels = match direction {
+            Direction::Forward => d.n * d.h * d.w * d.c_in,
+            Direction::DataGrad => d.n * d.oh * d.ow * d.c_out,
+        };
+        Case { d, direction, input: random.vector(pixels), weights: random.vector(9 * d.c_in * d.c_out) }
+    }
+
+    /// Pixels and channels of what is computed.
+    fn output(&self) -> (usize, usize) {
+        let d = &self.d;
+        match self.direction {
+            Direction::Forward => (d.n * d.oh * d.ow, d.c_out),
+            Direction::DataGrad => (d.n * d.h * d.w, d.c_in),
+        }
+    }
+
+    fn expected(&self) -> Vec<f64> {
+        let d = &self.d;
+        let (pixels, channels) = self.output();
+        let mut output = vec![0.0; pixels * channels];
+        for (out, tap) in (0..d.n * d.oh * d.ow).flat_map(|out| (0..9).map(move |tap| (out, tap))) {
+            let (n, p, q) = (out / (d.oh * d.ow), out / d.ow % d.oh, out % d.ow);
+            let (y, x) = ((p + tap / 3).wrapping_sub(d.pad[0]), (q + tap % 3).wrapping_sub(d.pad[1]));
+            if y >= d.h || x >= d.w {
+                continue;
+            }
+            let pixel = (n * d.h + y) * d.w + x;
+            for (ci, co) in (0..d.c_in).flat_map(|ci| (0..d.c_out).map(move |co| (ci, co))) {
+                let weight = f64::from(self.weights[(tap * d.c_in + ci) * d.c_out + co]);
+                let (x, y) = (pixel * d.c_in + ci, out * d.c_out + co);
+                match self.direction {
+                    Direction::Forward => output[y] += f64::from(self.input[x]) * weight,
+                    Direction::DataGrad => output[x] += f64::from(self.input[y]) * weight,
+                }
+            }
+        }
+        output
+    }
+
+    fn transformed(&self, ctx: Ctx<'_>) -> Vec<f32> {
+        let mut transformed = vec![f32::NAN; weights_len(&self.d, self.direction)];
+        transform_weights(ctx, &self.d, self.direction, &self.weights, &mut transformed);
+        transformed
+    }
+
+    fn run(&self, isa: Isa, threads: usize) -> Vec<f32> {
+        let pool = ThreadPool::new(threads);
+        let (ctx, d, direction) = (Ctx { isa, pool: &pool }, &self.d, self.direction);
+        let weights = self.transformed(ctx);
+        let (pixels, channels) = self.output();
+        let coverage = Coverage::new(pixels, channels, row_blocks(d, direction));
+        let mut output = vec![f32::NAN; pixels * channels];
+        let scratch = &mut vec![f32::NAN; scratch_len(d, direction, threads)];
+        run(ctx, d, direction, &self.input, &weights, Output::new(&mut output), scratch, Some(&coverage));
+        coverage.assert_once();
+        output
+    }
+
+    fn check(&self) {
+        let expected = self.expected();
+        for isa in Isa::available() {
+            let what = format!("{isa} {:?} {:?}", self.direction, self.d);
+            let one = self.run(isa, 1);
+            let error = largest_error(&one, &expected);
+            assert!(error <= TOLERANCE, "{what}: error {error:e}");
+            assert!(one == self.run(isa, 3), "{what} depends on the number of threads");
+        }
+    }
+}
+
+/// Largest difference, of the largest element expected. NaN counts as infinite.
+fn largest_error(got: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(got.len(), expected.len());
+    let largest = expected.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    let difference = |(&x, &y): (&f32, &f64)| if x.is_nan() { f64::INFINITY } else { (f64::from(x) - y).abs() };
+    let error = got.iter().zip(expected).map(difference).fold(0.0, f64::max);
+    if error == 0.0 { 0.0 } else { error / largest }
+}
+
+/// A 3x3 convolution with paddings `[top, left]` and `[bottom, right]`.
+fn conv(n: usize, hw: [usize; 2], channels: [usize; 2], pads: [[usize; 2]; 2]) -> Option<ConvDesc> {
+    let out = |i: usize| (hw[i] + pads[0][i] + pads[1][i]).checked_sub(2).filter(|&size| size > 0);
+    let [c_in, c_out] = channels;
+    let (oh, ow) = (out(0)?, out(1)?);
+    let (stride, dilation) = ([1; 2], [1; 2]);
+    Some(ConvDesc { n, h: hw[0], w: hw[1], c_in, kh: 3, kw: 3, c_out, oh, ow, stride, dilation, pad: pads[0] })
+}
+
+#[test]
+fn random_shapes() {
+    let mut random = Random(17);
+    let mut cases = 0;
+    while cases < 150 {
+        let mut pair = |low, high| [random.between(low, high), random.between(low, high)];
+        let (hw, channels, pads) = (pair(1, 19), pair(1, 70), [pair(0, 2), pair(0, 2)]);
+        let n = random.between(1, 3);
+        if let Some(d) = conv(n, hw, channels, pads) {
+            Case::new(&mut random, d, Direction::Forward).check();
+            Case::new(&mut random, d, Direction::DataGrad).check();
+            cases += 1;
+        }
+    }
+}
+
+#[test]
+fn network_shapes() {
+    let same = [[1; 2]; 2];
+    let cases = [
+        conv(1, [56, 56], [16, 16], same),
+        conv(2, [28, 28], [40, 24], same),
+        conv(3, [14, 14], [64, 96], same),
+        conv(16, [7, 7], [48, 48], same),
+        conv(1, [9, 9], [300, 70], same),
+        conv(1, [8, 8], [70, 520], same),
+        conv(20, [4, 24], [16, 33], same),
+    ];
+    let mut random = Random(18);
+    for d in cases {
+        Case::new(&mut random, d.unwrap(), Direction::Forward).check();
+        Case::new(&mut random, d.unwrap(), Direction::DataGrad).check();
+    }
+}
+
+#[test]
+fn output_size_may_leave_input_unread_or_pad_beyond_it() {
+    let mut random = Random(19);
+    for (oh, ow) in [(2, 3), (12, 13)] {
+        let base = conv(2, [8, 9], [5, 6], [[3, 0], [1, 1]]).unwrap();
+        Case::new(&mut random, ConvDesc { oh, ow, ..base }, Direction::Forward).check();
+        Case::new(&mut random, ConvDesc { oh, ow, ..base }, Direction::DataGrad).check();
+    }
+}
+
+#[test]
+fn applies_where_tiles_pay_for_transforms() {
+    let same = [[1; 2]; 2];
+    let both = |d: ConvDesc| [Direction::Forward, Direction::DataGrad].map(|direction| applies(&d, direction, false));
+    let resnet = conv(16, [7, 7], [512, 512], same).unwrap();
+    assert_eq!(both(resnet), [true; 2]);
+    assert_eq!(both(ConvDesc { n: 1, ..resnet }), [false; 2], "weights are more work than the image");
+    assert_eq!(both(conv(16, [5, 5], [256, 256], same).unwrap()), [false; 2], "tiles are mostly empty");
+    assert_eq!(both(conv(16, [56, 56], [3, 64], same).unwrap()), [false; 2], "few channels");
+    assert_eq!(both(ConvDesc { stride: [2; 2], oh: 4, ow: 4, ..resnet }), [false; 2], "stride");
+    assert_eq!(both(ConvDesc { dilation: [2; 2], oh: 5, ow: 5, ..resnet }), [false; 2], "dilation");
+    assert_eq!(both(ConvDesc { kh: 1, oh: 9, ..resnet }), [false; 2], "kernel");
+}
+
+/// The error table of the documentation: `cargo test --release --test winograd -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints a table"]
+fn errors_by_channels() {
+    let mut random = Random(20);
+    for channels in [64, 128, 256, 512] {
+        let case = Case::new(&mut random, conv(1, [14, 14], [channels, 64], [[1; 2]; 2]).unwrap(), Direction::Forward);
+        let (got, expected) = (case.run(Isa::detect(), 1), case.expected());
+        let square = |sum: f64, x: f64| sum + x * x;
+        let difference = got.iter().zip(&expected).map(|(&x, &y)| f64::from(x) - y).fold(0.0, square);
+        let l2 = (difference / expected.iter().copied().fold(0.0, square)).sqrt();
+        println!("{channels:4} channels: largest {:.1e}, L2 {l2:.1e}", largest_error(&got, &expected));
+    }
+}
