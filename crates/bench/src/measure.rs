@@ -12,7 +12,6 @@ use bessemer_models::ModelError;
 use bessemer_nn::initialise;
 use bessemer_train::events::{BenchResult, BenchRun, PublishedStyle, StepTimes};
 use bessemer_train::recipe::Compute;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -58,12 +57,25 @@ pub struct Prepared {
     model_flops: u64,
 }
 
-/// Time of the kernels of one kind in a step.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct KernelShare {
-    pub calls: usize,
+/// A kernel call of a step and its time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelCall {
+    /// Operation of the plan, e.g. `conv2d+region`.
+    pub kind: &'static str,
+    /// How it is computed, e.g. `implicit matmul + region`.
+    pub kernel: String,
+    /// Path of the model.
+    pub path: String,
+    /// Type of the first output.
+    pub output: String,
     pub milliseconds: f64,
-    pub gflops: f64,
+    pub flops: u64,
+}
+
+impl KernelCall {
+    pub fn gflops(&self) -> f64 {
+        self.flops as f64 / self.milliseconds.max(1e-9) / 1e6
+    }
 }
 
 impl Prepared {
@@ -114,31 +126,29 @@ impl Prepared {
         }
     }
 
-    /// Time by kind of kernel, the median over so many steps.
+    /// Each kernel call of a step in order, with the median of its times over so many steps.
     ///
     /// # Errors
     /// When a kernel fails.
-    pub fn profile(&mut self, steps: usize) -> Result<BTreeMap<&'static str, KernelShare>, MeasureError> {
+    pub fn profile(&mut self, steps: usize) -> Result<Vec<KernelCall>, MeasureError> {
         let mut runs = Vec::with_capacity(steps);
         for _ in 0..steps.max(1) {
             runs.push(self.executor.run_timed()?);
         }
-        let graph = &self.executor.plan().graph;
-        let mut shares: BTreeMap<&'static str, KernelShare> = BTreeMap::new();
-        let mut flops: BTreeMap<&'static str, u64> = BTreeMap::new();
-        for call in 0..runs[0].len() {
-            let node = runs[0][call].node;
-            let times: Vec<f64> = runs.iter().map(|run| run[call].time.as_secs_f64() * 1e3).collect();
-            let name = kernel_name(graph, node);
-            let share = shares.entry(name).or_default();
-            share.calls += 1;
-            share.milliseconds += median(&times);
-            *flops.entry(name).or_default() += bessemer_ir::plan::node_cost(graph, node).flops;
-        }
-        for (name, share) in &mut shares {
-            share.gflops = flops[name] as f64 / share.milliseconds.max(1e-9) / 1e6;
-        }
-        Ok(shares)
+        let (graph, names) = (&self.executor.plan().graph, self.executor.kernel_names());
+        let call = |(index, name): (usize, String)| {
+            let node = runs[0][index].node;
+            let times: Vec<f64> = runs.iter().map(|run| run[index].time.as_secs_f64() * 1e3).collect();
+            KernelCall {
+                kind: kernel_name(graph, node),
+                kernel: name,
+                path: graph.path(node).to_string(),
+                output: graph.node(node).outputs[0].to_string(),
+                milliseconds: median(&times),
+                flops: bessemer_ir::plan::node_cost(graph, node).flops,
+            }
+        };
+        Ok(names.into_iter().enumerate().map(call).collect())
     }
 
     pub fn arena_bytes(&self) -> usize {

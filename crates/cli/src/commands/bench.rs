@@ -4,7 +4,7 @@ use crate::failure::Usage;
 use crate::output::{Table, print};
 use anyhow::Context;
 use bessemer_bench::machine::{Limits, Machine};
-use bessemer_bench::measure::{ERROR_OPTION, KernelShare, Prepared, Request, failed, measure};
+use bessemer_bench::measure::{ERROR_OPTION, KernelCall, Prepared, Request, failed, measure};
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
 use bessemer_models::ModelSpec;
@@ -68,7 +68,7 @@ pub struct StepOptions {
     #[arg(long, value_name = "N", default_value = "7", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Measurement")]
     pub repeat: usize,
-    /// Show the time of each kind of kernel
+    /// Show the time of each kind of kernel, and the calls that take longest
     #[arg(long, help_heading = "Output")]
     pub profile: bool,
     /// Write an event for each result to a file, or for `-` to standard output instead of the table
@@ -78,6 +78,9 @@ pub struct StepOptions {
 
 /// Steps of a profile.
 const PROFILE_STEPS: usize = 5;
+
+/// Calls that a profile lists one by one.
+const LONGEST_CALLS: usize = 16;
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match (&options.alone, &options.steps) {
@@ -211,19 +214,39 @@ fn cells(result: &BenchResult) -> Vec<String> {
     cells
 }
 
-fn profile(shares: &BTreeMap<&'static str, KernelShare>) -> String {
-    let total: f64 = shares.values().map(|share| share.milliseconds).sum();
-    let mut sorted: Vec<_> = shares.iter().collect();
-    sorted.sort_by(|a, b| b.1.milliseconds.total_cmp(&a.1.milliseconds));
-    let mut table = Table::new(1, &["  kernel", "calls", "ms", "of step", "GFLOP/s"]);
-    for (name, share) in sorted {
-        table.row([
+/// Time by kind of kernel, and the calls that take longest.
+fn profile(calls: &[KernelCall]) -> String {
+    let total: f64 = calls.iter().map(|call| call.milliseconds).sum();
+    let of_step = |milliseconds: f64| show::percent(milliseconds / total.max(1e-12));
+    let mut kinds: BTreeMap<&str, (usize, f64, u64)> = BTreeMap::new();
+    for call in calls {
+        let kind = kinds.entry(call.kind).or_default();
+        *kind = (kind.0 + 1, kind.1 + call.milliseconds, kind.2 + call.flops);
+    }
+    let mut kinds: Vec<_> = kinds.into_iter().collect();
+    kinds.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
+    let mut by_kind = Table::new(1, &["  kernel", "calls", "ms", "of step", "GFLOP/s"]);
+    for (name, (count, milliseconds, flops)) in kinds {
+        let gflops = flops as f64 / milliseconds.max(1e-9) / 1e6;
+        by_kind.row([
             format!("  {name}"),
-            share.calls.to_string(),
-            format!("{:.3}", share.milliseconds),
-            show::percent(share.milliseconds / total.max(1e-12)),
-            format!("{:.1}", share.gflops),
+            count.to_string(),
+            format!("{milliseconds:.3}"),
+            of_step(milliseconds),
+            format!("{gflops:.1}"),
         ]);
     }
-    table.to_string()
+    let mut longest: Vec<&KernelCall> = calls.iter().collect();
+    longest.sort_by(|a, b| b.milliseconds.total_cmp(&a.milliseconds));
+    let mut by_call = Table::new(2, &["  longest calls", "computed by", "ms", "of step", "GFLOP/s"]);
+    for call in longest.into_iter().take(LONGEST_CALLS) {
+        by_call.row([
+            format!("  {} {}", call.path, call.output),
+            call.kernel.clone(),
+            format!("{:.3}", call.milliseconds),
+            of_step(call.milliseconds),
+            format!("{:.1}", call.gflops()),
+        ]);
+    }
+    format!("{by_kind}\n{by_call}")
 }
