@@ -95,6 +95,12 @@ impl Common {
         CpuOptions { isa: self.isa.unwrap_or(best.isa), threads: self.threads.unwrap_or(best.threads) }
     }
 
+    /// How forward passes are run, with a line where the precision is emulated.
+    pub fn compute_told(&self) -> ComputeOptions {
+        self.tell_emulation(self.precision().unwrap_or_default());
+        self.compute()
+    }
+
     pub fn compute(&self) -> ComputeOptions {
         ComputeOptions { cpu: self.cpu(), compile: self.compile(true) }
     }

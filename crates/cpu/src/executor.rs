@@ -184,7 +184,9 @@ impl Executor {
         let inputs = plan.graph.inputs().map(|(v, input)| (input.name.clone(), place(v))).collect();
         let feeds = plan.graph.inputs().filter(|(_, input)| input.role == Role::Feed);
         let feeds = feeds.map(|(_, input)| input.name.clone()).collect();
-        let outputs = plan.graph.outputs().iter().map(|(name, v)| (name.clone(), place(*v))).collect();
+        let result =
+            |(name, v): &(String, Value)| (name.clone(), (plan.result_offset(name), plan.graph.ty(*v).clone()));
+        let outputs = plan.graph.outputs().iter().map(result).collect();
         let pool = ThreadPool::new(options.threads.max(1));
         Ok(Executor { plan, options, pool, arena, calls, preparing, is_prepared: false, feeds, inputs, outputs })
     }

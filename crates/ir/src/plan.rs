@@ -69,7 +69,8 @@ pub enum Preparation {
     Prepare(usize),
 }
 
-/// A copy at the end of the step, for state whose replacement could not be written in place.
+/// A copy at the end of the step: of state that is a result, and of replacements of state that could not be written in
+/// place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateCopy {
     pub from: usize,
@@ -87,6 +88,8 @@ pub struct Plan {
     pub copies: Vec<StateCopy>,
     /// Byte offset of each value in the arena; views share that of what they view.
     pub(crate) offsets: BTreeMap<Value, usize>,
+    /// Byte offset of the results that are state the step replaces, as it was before, by name.
+    pub(crate) kept_results: BTreeMap<String, usize>,
     /// Bytes at the start of the arena that live from step to step: parameters, state, feeds, constants and what was
     /// prepared of them.
     pub persistent_bytes: usize,
@@ -103,6 +106,15 @@ impl Plan {
     /// If the value belongs to another graph.
     pub fn offset(&self, value: Value) -> usize {
         self.offsets[&value]
+    }
+
+    /// Byte offset of a result of the step.
+    ///
+    /// # Panics
+    /// If the graph has no such output.
+    pub fn result_offset(&self, name: &str) -> usize {
+        let kept = self.kept_results.get(name).copied();
+        kept.unwrap_or_else(|| self.offset(self.graph.find_output(name).expect("an output of the graph")))
     }
 
     /// Arithmetic and bytes of one step.

@@ -4,6 +4,7 @@ mod common;
 
 use bessemer_data::FileFormat;
 use bessemer_data::shapes::ShapesFolder;
+use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::classifier::CLASSES_FILE;
 use bessemer_train::events::{EventBody, Status, read_events};
 use bessemer_train::{ErrorKind, EvaluateOptions, InferOptions, RunDir, TrainError, evaluate, infer, train};
@@ -60,6 +61,74 @@ fn a_resumed_run_is_the_run_that_never_stopped() {
     assert_eq!(history(&whole), history(&pieces));
     assert_eq!(history(&whole).1.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [5, 10, 15]);
     assert_eq!(end_status(&whole), Status::Done);
+}
+
+#[test]
+fn an_overflow_in_fp16_halves_the_scale_and_leaves_the_step_out() {
+    let folder = TempDir::new().unwrap();
+    let (whole, pieces) = (folder.path().join("whole"), folder.path().join("pieces"));
+    // No gradient of this network survives the first scale in `f16`.
+    let overrides = ["precision.compute=fp16", "precision.loss_scale=16777216", "precision.loss_scale_growth_steps=3"];
+    let report = train(&new_run(&whole, &overrides)).unwrap();
+    assert_eq!(report.steps, TOTAL_STEPS);
+    let steps: Vec<_> = read_events(&whole.join("events.jsonl"))
+        .unwrap()
+        .into_iter()
+        .filter_map(|event| if let EventBody::Step(info) = event.body { Some(info) } else { None })
+        .collect();
+    let overflowed: Vec<bool> = steps.iter().map(|step| !step.grad_norm.unwrap().is_finite()).collect();
+    assert!(overflowed[0] && overflowed.contains(&false), "{overflowed:?}");
+    for (pair, overflow) in steps.windows(2).zip(&overflowed) {
+        let (scale, next) = (pair[0].loss_scale.unwrap(), pair[1].loss_scale.unwrap());
+        let follows = if *overflow { next == scale / 2.0 } else { next == scale || next == 2.0 * scale };
+        assert!(
+            follows,
+            "{scale} {next} {overflowed:?} {:?}",
+            steps.iter().map(|s| (s.loss_scale, s.grad_norm)).collect::<Vec<_>>()
+        );
+    }
+    assert!(steps.iter().all(|step| step.loss.is_finite()));
+
+    let mut options = new_run(&pieces, &overrides);
+    options.run_steps = Some(7);
+    train(&options).unwrap_err();
+    train(&resumed(&pieces, &overrides)).unwrap();
+    assert_same_tensors(&last(&whole), &last(&pieces));
+}
+
+#[test]
+fn precisions_train_alike() {
+    let folder = TempDir::new().unwrap();
+    let losses = ["fp32", "bf16", "fp16"].map(|precision| {
+        let run = folder.path().join(precision);
+        let overrides = [format!("precision.compute={precision}"), "train.mixup_alpha=0".to_string()];
+        train(&new_run(&run, &overrides.each_ref().map(String::as_str))).unwrap();
+        history(&run).0
+    });
+    for (index, (step, loss)) in losses[0].iter().enumerate() {
+        let others = [losses[1][index].1, losses[2][index].1];
+        // A small network at a high rate: roundings grow from step to step.
+        let allowed = if *step <= 5 { 0.02 } else { 0.3 };
+        assert!(others.iter().all(|other| (other - loss).abs() < allowed * loss), "step {step}: {loss} {others:?}");
+    }
+    assert!(losses[0] != losses[1] && losses[0] != losses[2], "16 bits are not 32");
+}
+
+#[test]
+fn recomputing_gives_the_same_losses() {
+    let folder = TempDir::new().unwrap();
+    let histories = Recompute::ALL.map(|recompute| {
+        let run = folder.path().join(recompute.name());
+        let mut options = new_run(&run, &["train.steps=6"]);
+        options.compute.compile.recompute = recompute;
+        train(&options).unwrap();
+        history(&run).0
+    });
+    for other in &histories[1..] {
+        for ((step, a), (_, b)) in histories[0].iter().zip(other) {
+            assert!((a - b).abs() < 1e-4 * a, "step {step}: {a} {b}");
+        }
+    }
 }
 
 #[test]

@@ -35,8 +35,11 @@ pub struct Options {
 }
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let settings =
-        EvaluateOptions { compute: common.compute(), batch_size: options.batch_size, ..EvaluateOptions::default() };
+    let settings = EvaluateOptions {
+        compute: common.compute_told(),
+        batch_size: options.batch_size,
+        ..EvaluateOptions::default()
+    };
     let report = evaluate(options.model.name, &options.weights, &options.data, &settings)?;
     if options.json {
         return print_json(&json!({

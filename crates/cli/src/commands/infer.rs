@@ -38,7 +38,7 @@ pub struct Options {
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let settings = InferOptions {
-        compute: common.compute(),
+        compute: common.compute_told(),
         top_k: options.top,
         labels: options.labels.clone(),
         ..InferOptions::default()

@@ -58,6 +58,7 @@ const SAMPLES: usize = 40;
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let recipe = recipe(options, common)?;
+    common.tell_emulation(recipe.precision.compute);
     common.tell(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
     let request = TrainOptions {
         compute: common.compute(),

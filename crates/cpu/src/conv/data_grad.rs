@@ -155,7 +155,7 @@ pub fn data_grad<'a>(
         }
     };
     let scratch = BlockScratch::new(scratch, threads);
-    let groups = column_groups(blocks.count, d.c_in);
+    let groups = column_groups(blocks.count, d.c_in, threads);
     let gradient = DataGrad { ctx, d, dy, packed, dx };
     ctx.pool.run(blocks.count * groups.count, &|task, worker| {
         let rows = blocks.range(task / groups.count, d.input_rows());

@@ -1,4 +1,4 @@
-//! How outputs are cut into blocks and tasks. Shapes alone decide.
+//! How outputs are cut into blocks and tasks. Shapes alone decide wherever the order of sums depends on it.
 
 use std::ops::Range;
 
@@ -38,13 +38,22 @@ pub(crate) fn row_blocks_for(m: usize) -> RowBlocks {
     RowBlocks::new(m, m.div_ceil(count))
 }
 
-/// Columns of each task of a row block, where `blocks` row blocks have `n` columns: all of them unless there
-/// would be too few tasks.
-pub(crate) fn column_groups(blocks: usize, n: usize) -> RowBlocks {
-    let wanted = if blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks.max(1)) };
-    let groups = wanted.min(n.div_ceil(2 * MAX_PANEL)).max(1);
+/// Columns of each task of a row block, where `blocks` row blocks have `n` columns: all of them unless so many threads would
+/// not be equally busy. Each task of a row block copies its rows of A, so that there are not more than needed. Sums do not
+/// depend on how columns are cut.
+pub(crate) fn column_groups(blocks: usize, n: usize, threads: usize) -> RowBlocks {
+    let most = n.div_ceil(2 * MAX_PANEL).max(1);
+    // Time of the busiest thread, in row blocks, with a share for copying the rows.
+    let time = |groups: usize| {
+        let rounds = (blocks * groups).div_ceil(threads.max(1)) as f64;
+        rounds * (1.0 / groups as f64 + COPY_SHARE)
+    };
+    let groups = (1..=most.min(2 * threads)).min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(1);
     RowBlocks::new(n, n.div_ceil(groups).next_multiple_of(MAX_PANEL))
 }
+
+/// Time of copying the rows of A of a block, relative to that of its products.
+const COPY_SHARE: f64 = 0.01;
 
 /// Cuts `0..total` into pieces of nearly equal length, at most `limit`, that are multiples of `step` but the last. At least
 /// one piece.

@@ -26,6 +26,7 @@ pub fn plan_memory(graph: &Graph, target: &dyn Target) -> Plan {
         planner.place(id);
     }
     let extras = planner.add_needs();
+    planner.keep_results();
     planner.assign_offsets();
     planner.into_plan(&extras)
 }
@@ -50,6 +51,8 @@ struct Planner<'a> {
     last_use: HashMap<Value, usize>,
     /// State that each value replaces.
     replaces: HashMap<Value, Value>,
+    /// Outputs that are state which the step replaces: name, state and the buffer that keeps its content.
+    kept_results: Vec<(String, Value, usize)>,
 }
 
 fn is_view(op: &Op) -> bool {
@@ -97,7 +100,17 @@ impl<'a> Planner<'a> {
             note(root, usize::MAX, true);
         }
         let replaces = graph.updates().iter().map(|&(state, new)| (new, state)).collect();
-        Planner { graph, fixed, needs, kept, buffers: Vec::new(), buffer_of: HashMap::new(), last_use, replaces }
+        Planner {
+            graph,
+            fixed,
+            needs,
+            kept,
+            buffers: Vec::new(),
+            buffer_of: HashMap::new(),
+            last_use,
+            replaces,
+            kept_results: Vec::new(),
+        }
     }
 
     fn new_buffer(&mut self, bytes: usize, first: usize, last: usize, persistent: bool, name: String) -> usize {
@@ -194,6 +207,21 @@ impl<'a> Planner<'a> {
         extras
     }
 
+    /// Gives results that are state, which is replaced when the step ends, a place of their own.
+    fn keep_results(&mut self) {
+        for (name, value) in self.graph.outputs() {
+            let mut source = *value;
+            while is_view(&self.graph.node(source.node).op) {
+                source = self.graph.node(source.node).inputs[0];
+            }
+            if self.graph.updates().iter().any(|&(state, _)| state == source) {
+                let bytes = self.graph.ty(*value).bytes();
+                let buffer = self.new_buffer(bytes, usize::MAX, usize::MAX, true, format!("result {name}"));
+                self.kept_results.push((name.clone(), source, buffer));
+            }
+        }
+    }
+
     /// Persistent buffers first, in order; then transient ones, largest first, each at the lowest offset that is free
     /// throughout its life.
     fn assign_offsets(&mut self) {
@@ -242,20 +270,21 @@ impl<'a> Planner<'a> {
         let preparation = self.preparation(extras.iter().filter(is_prepared).map(step), &steps);
         let offsets: BTreeMap<Value, usize> =
             self.buffer_of.iter().map(|(&value, &buffer)| (value, self.buffers[buffer].offset)).collect();
-        let copies = self
-            .graph
-            .updates()
-            .iter()
-            .filter(|(state, new)| offsets[state] != offsets[new])
-            .map(|&(state, new)| StateCopy {
-                from: offsets[&new],
-                to: offsets[&state],
-                bytes: self.graph.ty(state).bytes(),
-            })
-            .collect();
+        let kept = self.kept_results.iter().map(|(_, state, buffer)| StateCopy {
+            from: offsets[state],
+            to: self.buffers[*buffer].offset,
+            bytes: self.buffers[*buffer].bytes,
+        });
+        let replaced =
+            self.graph.updates().iter().filter(|(state, new)| offsets[state] != offsets[new]).map(|&(state, new)| {
+                StateCopy { from: offsets[&new], to: offsets[&state], bytes: self.graph.ty(state).bytes() }
+            });
+        let copies = kept.chain(replaced).collect();
+        let kept_results =
+            self.kept_results.iter().map(|(name, _, buffer)| (name.clone(), self.buffers[*buffer].offset)).collect();
         let peak = self.peak();
         let (graph, fixed) = (self.graph.clone(), self.fixed);
-        Plan { graph, fixed, preparation, steps, copies, offsets, persistent_bytes, arena_bytes, peak }
+        Plan { graph, fixed, preparation, steps, copies, offsets, kept_results, persistent_bytes, arena_bytes, peak }
     }
 
     /// The calls of fixed nodes in order, each followed by the kernels of steps that prepare what it gave.
