@@ -91,7 +91,7 @@ struct Call {
 
 /// What is done before the first step.
 enum Preparing {
-    Run(Call),
+    Run(Box<Call>),
     /// The call of a step of this number.
     Prepare(usize),
 }
@@ -172,7 +172,7 @@ impl Executor {
         };
         let calls: Vec<Call> = plan.steps.iter().filter_map(&mut lower).collect();
         let preparing = plan.preparation.iter().filter_map(|preparation| match preparation {
-            Preparation::Run(step) => lower(step).map(Preparing::Run),
+            Preparation::Run(step) => lower(step).map(|call| Preparing::Run(Box::new(call))),
             Preparation::Prepare(number) => Some(Preparing::Prepare(*number)),
         });
         let preparing: Vec<Preparing> = preparing.collect();

@@ -129,7 +129,7 @@ impl Lowering<'_> {
         let node = target.node(wide.node);
         let low = match node.op {
             Op::Cast(Cast { to: DType::F32 }) if target.dtype(node.inputs[0]) == to => node.inputs[0],
-            _ => target.at_path(&self.graph.path(value.node).to_string(), |g| g.cast(wide, to))?,
+            _ => target.at_path(self.graph.path(value.node), |g| g.cast(wide, to))?,
         };
         self.copies.insert(wide, low);
         Ok(low)
