@@ -47,7 +47,8 @@ fn mistyped_names_come_with_what_was_meant() {
     let folder = TempDir::new().unwrap();
     let run = |arguments: &str| bessemer(folder.path(), arguments);
     run("explain resnet5").fails(2, &["'resnet5'", "did you mean `resnet50`?", "resnet18, resnet34"]);
-    run("explain resnet50 --after fus").fails(2, &["did you mean `fuse`?", "autodiff, simplify, fuse, schedule"]);
+    run("explain resnet50 --after fus")
+        .fails(2, &["did you mean `fuse`?", "autodiff, simplify, fold, precision, recompute, fuse"]);
     run("train resnet50 --data shapes --recipe resnet50-90").fails(2, &["did you mean `resnet50-90e`?", "cifar"]);
     run("trian").fails(2, &["'trian'", "'train'"]);
     run("bench both resnet50").fails(2, &["`both` is no mode", "train and infer"]);
@@ -61,7 +62,8 @@ fn what_does_not_exist_yet_is_refused() {
     let run = |arguments: &str| bessemer(folder.path(), arguments);
     run("train resnet50 --data shapes --device cuda").fails(2, &["'cuda'", "no GPU backend", "allowed: cpu"]);
     run("doctor --device cuda:1").fails(2, &["'cuda:1'", "allowed: cpu"]);
-    run("bench train resnet50 --precision bf16").fails(2, &["'bf16'", "allowed: fp32"]);
+    run("bench train resnet50 --precision tf32").fails(2, &["'tf32'", "allowed: fp32, bf16, fp16"]);
+    run("explain resnet50 --recompute all").fails(2, &["'all'", "pointwise"]);
     run("doctor --isa sse9").fails(2, &["sse9", "portable"]);
     assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is written");
 }
@@ -107,7 +109,7 @@ fn recipes_are_checked_by_field() {
     run("--set train.batch_size=-8").fails(2, &["train.batch_size", "-8"]);
     run("--set schedule.base_lr=fast").fails(2, &["schedule.base_lr", "fast"]);
     run("--set momentum").fails(2, &["momentum", "section.field=value"]);
-    run("--set precision.compute=bf16").fails(2, &["precision.compute", "fp32"]);
+    run("--set precision.compute=tf32").fails(2, &["precision.compute", "fp32"]);
     run("--set model.name=resnet20").fails(2, &["model.name", "did you mean `resnet20-cifar`?"]);
     std::fs::write(folder.path().join("broken.toml"), "name = \n").unwrap();
     bessemer(folder.path(), "train resnet20-cifar --data shapes --recipe broken.toml")

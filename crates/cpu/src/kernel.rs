@@ -327,6 +327,10 @@ struct RegionEpilogue<'a> {
 }
 
 impl Epilogue for RegionEpilogue<'_> {
+    fn is_free_of_columns(&self) -> bool {
+        !self.anchored.region.has_sums()
+    }
+
     fn block(&self, worker: usize, block: usize, rows: Range<usize>, cols: Range<usize>) {
         let Anchored { region, target, .. } = self.anchored;
         let mut io = *self.io;

@@ -139,11 +139,11 @@ fn what_has_no_kernel_is_a_row_with_the_reason() {
         family: "convolution",
         bound: Bound::Arithmetic,
     };
-    let op = bessemer_ir::ops::conv::Conv2d::new([1, 1], [[0; 2]; 2]).into();
-    let inputs = [TensorType::f32([1, 3, 3, 2]), TensorType::f32([1, 1, 2, 2])];
+    let op = Conv2d { groups: 2, ..Conv2d::new([1, 1], [[0; 2]; 2]) }.into();
+    let inputs = [TensorType::f32([1, 3, 3, 2]), TensorType::f32([1, 1, 1, 2])];
     let problem = Problem::single(identity, &op, &inputs, DType::F16, 1).expect("a legal graph");
     let row = &results(std::slice::from_ref(&problem))[0];
-    let reason = row.error.as_deref().expect("there is no f16 kernel");
+    let reason = row.error.as_deref().expect("grouped convolutions have no f16 kernel");
     assert!(reason.contains("no kernel for conv2d") && reason.contains("f16") && row.ms.is_none(), "{reason}");
     assert_eq!(summary(std::slice::from_ref(row))[0].refused, 1);
 }

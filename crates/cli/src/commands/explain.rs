@@ -31,7 +31,8 @@ pub struct Options {
     /// Compile op by op
     #[arg(long, help_heading = "Step")]
     pub no_fuse: bool,
-    /// Print the graph after this pass instead: autodiff, simplify, fold, precision, fuse or schedule
+    /// Print the graph after this pass instead: autodiff, simplify, fold, precision, recompute,
+    /// fuse or schedule
     #[arg(long, value_name = "PASS", value_parser = pass, help_heading = "Output")]
     pub after: Option<Pass>,
     /// Print JSON instead of tables

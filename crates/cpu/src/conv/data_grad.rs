@@ -8,8 +8,8 @@ use super::ConvDesc;
 use super::gather::{Axis, Gather, zero};
 use crate::gemm::{
     BlockScratch, Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Output, Region, RowBlock, RowBlocks,
-    RowSource, RowTable, Scratch, SharedMut, Weights, aligned_len, column_groups, pack_shared, packed_len,
-    row_blocks_for, row_scratch_len,
+    RowSource, RowTable, Scratch, SharedMut, Weights, aligned_len, column_groups, free_threads, pack_shared,
+    packed_len, row_blocks_for, row_scratch_len,
 };
 use crate::simd::{Simd, SimdOp, dispatch};
 
@@ -155,7 +155,7 @@ pub fn data_grad<'a>(
         }
     };
     let scratch = BlockScratch::new(scratch, threads);
-    let groups = column_groups(blocks.count, d.c_in, threads);
+    let groups = column_groups(blocks.count, d.c_in, free_threads(ctx, epilogue));
     let gradient = DataGrad { ctx, d, dy, packed, dx };
     ctx.pool.run(blocks.count * groups.count, &|task, worker| {
         let rows = blocks.range(task / groups.count, d.input_rows());

@@ -38,17 +38,23 @@ pub(crate) fn row_blocks_for(m: usize) -> RowBlocks {
     RowBlocks::new(m, m.div_ceil(count))
 }
 
-/// Columns of each task of a row block, where `blocks` row blocks have `n` columns: all of them unless so many threads would
-/// not be equally busy. Each task of a row block copies its rows of A, so that there are not more than needed. Sums do not
-/// depend on how columns are cut.
-pub(crate) fn column_groups(blocks: usize, n: usize, threads: usize) -> RowBlocks {
+/// Columns of each task of a row block, where `blocks` row blocks have `n` columns: all of them unless there would be too few
+/// tasks. `threads` are given where nothing depends on how columns are cut: then there are as many pieces as keep so many
+/// equally busy, since each copies its rows of A.
+pub(crate) fn column_groups(blocks: usize, n: usize, threads: Option<usize>) -> RowBlocks {
     let most = n.div_ceil(2 * MAX_PANEL).max(1);
-    // Time of the busiest thread, in row blocks, with a share for copying the rows.
-    let time = |groups: usize| {
-        let rounds = (blocks * groups).div_ceil(threads.max(1)) as f64;
-        rounds * (1.0 / groups as f64 + COPY_SHARE)
+    let groups = match threads {
+        None if blocks >= TASKS - 4 => 1,
+        None => TASKS.div_ceil(blocks.max(1)).min(most),
+        Some(threads) => {
+            // Time of the busiest thread, in row blocks, with a share for copying the rows.
+            let time = |groups: usize| {
+                let rounds = (blocks * groups).div_ceil(threads.max(1)) as f64;
+                rounds * (1.0 / groups as f64 + COPY_SHARE)
+            };
+            (1..=most.min(2 * threads)).min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(1)
+        }
     };
-    let groups = (1..=most.min(2 * threads)).min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(1);
     RowBlocks::new(n, n.div_ceil(groups).next_multiple_of(MAX_PANEL))
 }
 

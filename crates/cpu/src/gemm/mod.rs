@@ -48,6 +48,16 @@ pub struct Ctx<'a> {
 pub trait Epilogue: Sync {
     /// Handles one finished block on worker number `worker` of the pool.
     fn block(&self, worker: usize, block: usize, rows: Range<usize>, cols: Range<usize>);
+
+    /// Whether its results are the same, bit for bit, however columns are cut.
+    fn is_free_of_columns(&self) -> bool {
+        false
+    }
+}
+
+/// The number of threads, where columns may be cut to suit them.
+pub(crate) fn free_threads(ctx: Ctx<'_>, epilogue: Option<&dyn Epilogue>) -> Option<usize> {
+    epilogue.is_none_or(|epilogue| epilogue.is_free_of_columns()).then_some(ctx.pool.threads())
 }
 
 /// `C = op(A) * op(B)`, or `C += ...`, for `batch` row-major matrices: `op(A)` is `[m, k]`, `op(B)` `[k, n]`,

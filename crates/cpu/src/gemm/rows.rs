@@ -7,7 +7,7 @@ use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::numbers::NumberPtr;
 use super::sweep::{Region, Sweep, Upcoming};
 use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, panel};
-use super::{Ctx, Epilogue};
+use super::{Ctx, Epilogue, free_threads};
 use crate::simd::{Simd, SimdOp, dispatch};
 
 /// Most rows of a block of A.
@@ -247,7 +247,7 @@ impl<P: RowSource> RowProduct<'_, P> {
     /// The source has `m` rows of `k` elements, B is packed for the instruction set, C is valid and unshared.
     pub unsafe fn run(&self, ctx: Ctx<'_>, scratch: Scratch, origin: Origin, epilogue: Option<&dyn Epilogue>) {
         let blocks = row_blocks_for(self.m);
-        let groups = column_groups(blocks.count, self.n, ctx.pool.threads());
+        let groups = column_groups(blocks.count, self.n, free_threads(ctx, epilogue));
         let scratch = BlockScratch::new(scratch, ctx.pool.threads());
         let run = (blocks.count / (4 * TASKS)).clamp(1, MAX_RUN);
         let runs = blocks.count.div_ceil(run);

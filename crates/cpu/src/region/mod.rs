@@ -66,6 +66,11 @@ impl RegionKernel {
         RegionKernel { rows: region.rows, cols: region.cols, program, slots, group_rows }
     }
 
+    /// Whether it reduces rows.
+    pub fn has_sums(&self) -> bool {
+        self.slots > 0
+    }
+
     /// Whether blocks of so many rows (the last of the domain may be shorter) never cross the border of two groups of a
     /// sum.
     pub fn accepts_block_rows(&self, block_rows: usize) -> bool {

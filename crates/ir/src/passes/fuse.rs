@@ -492,7 +492,10 @@ impl<'a> Fuser<'a> {
             })
             .collect();
         let mut by_place: Vec<usize> = (0..units.len()).collect();
-        by_place.sort_by_key(|&u| (units[u].1, u));
+        // Inputs come first, so that they keep their order.
+        let is_input =
+            |u: usize| matches!(units[u].0, Unit::Node(id) if matches!(self.graph.node(id).op, Op::Input(_)));
+        by_place.sort_by_key(|&u| (!is_input(u), units[u].1, u));
         let mut state = vec![Visit::Unseen; units.len()];
         let mut order = Vec::with_capacity(units.len());
         for first in by_place {
