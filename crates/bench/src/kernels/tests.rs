@@ -2,6 +2,7 @@ use super::*;
 use crate::machine::{Limits, Machine};
 use crate::workload::{Mode, workload};
 use bessemer_cpu::CpuOptions;
+use bessemer_ir::ops::conv::Conv2d;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
