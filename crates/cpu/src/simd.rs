@@ -1,6 +1,7 @@
 //! Vectors of `f32` as each instruction set has them, and the one place where code is compiled per instruction set.
 
 use crate::isa::Isa;
+use crate::peak::has_bf16;
 
 /// Vector operations of one instruction set, and the register tile that suits it.
 ///
@@ -15,6 +16,8 @@ pub trait Simd: Copy + 'static {
     type V: Copy;
     /// Elements of a vector.
     const LANES: usize;
+    /// Whether operands of products are pairs of `bf16` numbers, two steps of the reduction in 32 bits.
+    const PAIRS: bool = false;
     /// Rows of the matmul register tile.
     const TILE_ROWS: usize;
     /// Vectors in a row of the matmul register tile.
@@ -32,6 +35,12 @@ pub trait Simd: Copy + 'static {
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`; fused where the instruction set has it.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// What a step of a product adds: `a * b + c`, or for [`PAIRS`](Self::PAIRS) `c` plus the products of both.
+    #[inline(always)]
+    unsafe fn multiply(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { Self::mul_add(a, b, c) }
+    }
     /// Copies `len` elements between memory that does not overlap.
     unsafe fn copy(src: *const f32, dst: *mut f32, len: usize);
     /// Transposes a square of [`LANES`](Self::LANES) rows: `dst[j][i] = src[i][j]`, with distances of rows.
@@ -80,6 +89,134 @@ pub unsafe fn dispatch<Op: SimdOp>(isa: Isa, op: Op) -> Op::Output {
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => Neon::run_op(op),
             _ => Portable::run_op(op),
+        }
+    }
+}
+
+/// Runs a product `op` compiled for `isa`: on pairs of `bf16` numbers if `pairs`, which [`has_pairs`] must allow.
+///
+/// # Safety
+/// The conditions of `op` hold.
+///
+/// # Panics
+/// When this machine lacks `isa`, or pairs.
+pub(crate) unsafe fn dispatch_product<Op: SimdOp>(isa: Isa, pairs: bool, op: Op) -> Op::Output {
+    if !pairs {
+        // SAFETY: the caller's promise.
+        return unsafe { dispatch(isa, op) };
+    }
+    assert!(isa.is_available() && has_pairs(isa), "{isa} has no products of bf16 pairs on this machine");
+    // SAFETY: availability was checked, the rest is promised by the caller.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Avx512Bf16::run_op(op),
+            #[cfg(test)]
+            _ => pairs::Emulated::<Portable>::run_op(op),
+            #[cfg(not(test))]
+            _ => unreachable!("has_pairs allows no other instruction set"),
+        }
+    }
+}
+
+/// Whether products of `bf16` pairs are to be had.
+pub(crate) fn has_pairs(isa: Isa) -> bool {
+    has_bf16(isa) || cfg!(test) && isa == Isa::Portable
+}
+
+/// The methods of [`Simd`] that an instruction set has from another one with the same vectors.
+macro_rules! same_as {
+    ($base:ty) => {
+        type V = <$base as Simd>::V;
+        const LANES: usize = <$base as Simd>::LANES;
+        const TILE_ROWS: usize = <$base as Simd>::TILE_ROWS;
+        const TILE_VECTORS: usize = <$base as Simd>::TILE_VECTORS;
+
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::splat(x) }
+        }
+        #[inline(always)]
+        unsafe fn load(src: *const f32) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::load(src) }
+        }
+        #[inline(always)]
+        unsafe fn store(dst: *mut f32, v: Self::V) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::store(dst, v) }
+        }
+        #[inline(always)]
+        unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::add(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::sub(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::mul(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::mul_add(a, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::copy(src, dst, len) }
+        }
+        #[inline(always)]
+        unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::transpose(src, src_stride, dst, dst_stride) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(src: *const f32) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::prefetch(src) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch_write(dst: *mut f32) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::prefetch_write(dst) }
+        }
+    };
+}
+
+/// Products of `bf16` pairs in plain arithmetic, for testing what surrounds them on any machine.
+#[cfg(test)]
+mod pairs {
+    use super::{Portable, Simd, SimdOp};
+    use std::marker::PhantomData;
+
+    #[derive(Clone, Copy)]
+    pub struct Emulated<S>(PhantomData<S>);
+
+    impl Simd for Emulated<Portable> {
+        const PAIRS: bool = true;
+        same_as!(Portable);
+
+        #[inline(always)]
+        unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        #[inline(always)]
+        unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { op.run::<Self>() }
+        }
+        #[inline(always)]
+        unsafe fn multiply(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
+            let low = |x: f32| f32::from_bits(x.to_bits() << 16);
+            let high = |x: f32| f32::from_bits(x.to_bits() & 0xFFFF_0000);
+            std::array::from_fn(|i| c[i] + low(a[i]) * low(b[i]) + high(a[i]) * high(b[i]))
         }
     }
 }
@@ -145,7 +282,7 @@ impl Simd for Portable {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use x86::{Avx2, Avx512};
+pub use x86::{Avx2, Avx512, Avx512Bf16};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -269,6 +406,35 @@ mod x86 {
         unsafe fn prefetch_write(dst: *mut f32) {
             // SAFETY: a prefetch does not fault.
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast()) }
+        }
+    }
+
+    /// [`Avx512`] with products of `bf16` pairs.
+    #[derive(Clone, Copy)]
+    pub struct Avx512Bf16;
+
+    impl Simd for Avx512Bf16 {
+        const PAIRS: bool = true;
+        same_as!(Avx512);
+
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
+        unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
+        unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { op.run::<Self>() }
+        }
+        #[inline(always)]
+        unsafe fn multiply(a: __m512, b: __m512, c: __m512) -> __m512 {
+            // SAFETY: the caller's promise of this trait; the bits of a vector are read as pairs.
+            unsafe {
+                let pairs = |v: __m512| std::mem::transmute::<__m512, __m512bh>(v);
+                _mm512_dpbf16_ps(c, pairs(a), pairs(b))
+            }
         }
     }
 

@@ -5,13 +5,13 @@
 use std::ops::Range;
 
 use super::ConvDesc;
-use super::gather::{Axis, Gather, zero};
+use super::gather::{Axis, Gather};
 use crate::gemm::{
-    BlockScratch, Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Output, Region, RowBlock, RowBlocks,
+    BlockScratch, Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Output, Place, Region, RowBlock, RowBlocks,
     RowSource, RowTable, Scratch, SharedMut, Weights, aligned_len, column_groups, free_threads, pack_shared,
-    packed_len, row_blocks_for, row_scratch_len,
+    packed_len, row_blocks_for, row_scratch_len, steps,
 };
-use crate::simd::{Simd, SimdOp, dispatch};
+use crate::simd::{Simd, SimdOp, dispatch, dispatch_product};
 
 /// Input pixels of a block of a strided convolution where there are many, and where there are few.
 const LARGE_BLOCK: usize = 448;
@@ -38,10 +38,11 @@ pub fn packed_data_grad_len(d: &ConvDesc) -> usize {
 /// # Panics
 /// When a slice is shorter than `d` needs.
 pub fn pack_data_grad(ctx: Ctx<'_>, d: &ConvDesc, w: Numbers<'_>, packed: &mut [f32]) {
+    let pairs = pairs(ctx, d, &w);
     let w = w.checked(d.weight_len(), "weights");
     let packed = Output::new(packed).checked_whole(packed_data_grad_len(d), "packed weights");
     // SAFETY: lengths were checked.
-    unsafe { pack_weights(ctx, d, w, packed) };
+    unsafe { pack_weights(ctx, d, pairs, w, packed) };
 }
 
 /// Scratch elements of [`data_grad`] with `threads` threads.
@@ -132,7 +133,9 @@ pub fn data_grad<'a>(
     scratch: &mut [f32],
     epilogue: Option<&dyn Epilogue>,
 ) {
-    let dy = dy.into().checked(d.output_len(), "output gradient");
+    let dy = dy.into();
+    let pairs = pairs(ctx, d, &dy);
+    let dy = dy.checked(d.output_len(), "output gradient");
     let blocks = data_grad_row_blocks(d);
     let dx = dx.checked(d.input_len(), blocks.rows * d.c_in, "input gradient");
     let threads = ctx.pool.threads();
@@ -150,13 +153,13 @@ pub fn data_grad<'a>(
             let w = w.checked(d.weight_len(), "weights");
             let packed = scratch.take(packed_data_grad_len(d));
             // SAFETY: the weights' extent was checked, and the packed piece belongs to this call.
-            unsafe { pack_weights(ctx, d, w, packed) };
+            unsafe { pack_weights(ctx, d, pairs, w, packed) };
             packed
         }
     };
     let scratch = BlockScratch::new(scratch, threads);
     let groups = column_groups(blocks.count, d.c_in, free_threads(ctx, epilogue));
-    let gradient = DataGrad { ctx, d, dy, packed, dx };
+    let gradient = DataGrad { ctx, d, pairs, dy, packed, dx };
     ctx.pool.run(blocks.count * groups.count, &|task, worker| {
         let rows = blocks.range(task / groups.count, d.input_rows());
         let cols = groups.range(task % groups.count, d.c_in);
@@ -172,25 +175,32 @@ pub fn data_grad<'a>(
 ///
 /// # Safety
 /// The weights are valid, and `packed` has room for all of them.
-unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, w: NumberPtr, packed: SharedMut) {
+unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, pairs: bool, w: NumberPtr, packed: SharedMut) {
+    let tap_steps = steps(d.c_out, pairs);
     for phase in phases(d) {
-        let depth = phase.taps() * d.c_out;
+        let depth = phase.taps() * tap_steps;
         for tap in 0..phase.taps() {
             let ky = phase.y.kernel_tap(tap / phase.x.axis.taps);
             let kx = phase.x.kernel_tap(tap % phase.x.axis.taps);
             // SAFETY: the caller's promises; the tap is one of the kernel's.
             unsafe {
                 let src = w.add((ky * d.kw + kx) * d.c_in * d.c_out);
-                let matrix = Matrix { src, ld: d.c_out, transposed: true, n: d.c_in };
-                pack_shared(ctx, &matrix, d.c_out, packed.add(phase.packed_offset), tap * d.c_out..depth);
+                let matrix = Matrix { src, ld: d.c_out, transposed: true, k: d.c_out, n: d.c_in };
+                pack_shared(ctx, &matrix, pairs, packed.add(phase.packed_offset), tap * tap_steps..depth);
             }
         }
     }
 }
 
+/// Whether the gradient is computed on pairs of elements, which must not reach from tap to tap.
+fn pairs(ctx: Ctx<'_>, d: &ConvDesc, operand: &Numbers<'_>) -> bool {
+    ctx.pairs(operand.dtype(), operand.dtype()) && d.c_out.is_multiple_of(2)
+}
+
 struct DataGrad<'a> {
     ctx: Ctx<'a>,
     d: &'a ConvDesc,
+    pairs: bool,
     dy: NumberPtr,
     packed: SharedMut,
     dx: Destination,
@@ -268,14 +278,14 @@ impl DataGrad<'_> {
                 source,
                 table,
                 packed: self.packed.add(phase.packed_offset).0,
-                k: source.row_len(),
+                k: steps(source.row_len(), self.pairs),
                 cols,
                 c,
                 accumulate: false,
                 a_block,
                 upcoming: Region::EMPTY,
             };
-            dispatch(self.ctx.isa, block);
+            dispatch_product(self.ctx.isa, self.pairs, block);
         }
     }
 }
@@ -294,7 +304,7 @@ impl SimdOp for ZeroRows<'_> {
     unsafe fn run<S: Simd>(self) {
         for &row in self.table.c_rows() {
             // SAFETY: the task owns the rows and columns.
-            unsafe { zero::<S>(self.c.0.add(row + self.cols.start), self.cols.len()) };
+            unsafe { self.c.0.add(row + self.cols.start).zero::<S>(self.cols.len()) };
         }
     }
 }

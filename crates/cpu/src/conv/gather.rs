@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::gemm::{NumberPtr, Region, Row, RowSource};
+use crate::gemm::{NumberPtr, Place, Region, Row, RowSource};
 use crate::simd::Simd;
 
 /// Positions of taps along one axis: tap `j` at grid position `p` is at `p * step + base + j * tap` in the image.
@@ -69,11 +69,6 @@ pub(crate) struct Gather {
 unsafe impl Sync for Gather {}
 
 impl Gather {
-    /// Elements of a row.
-    pub fn row_len(&self) -> usize {
-        self.y.taps * self.x.taps * self.channels
-    }
-
     /// Taps that are neighbours in memory form a run: taps of a run, and runs of a line of taps.
     #[inline(always)]
     fn runs(&self) -> (usize, usize) {
@@ -97,6 +92,11 @@ impl Gather {
 
 impl RowSource for Gather {
     #[inline(always)]
+    fn row_len(&self) -> usize {
+        self.y.taps * self.x.taps * self.channels
+    }
+
+    #[inline(always)]
     fn locate(&self, index: usize) -> Row {
         let (line, q) = (index / self.x.grid, index % self.x.grid);
         let (image, p) = (line / self.y.grid, line % self.y.grid);
@@ -117,7 +117,7 @@ impl RowSource for Gather {
     }
 
     #[inline(always)]
-    unsafe fn copy<S: Simd>(&self, row: Row, range: Range<usize>, dst: *mut f32) {
+    unsafe fn copy<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D) {
         let (run_taps, runs_per_line) = self.runs();
         let run_len = run_taps * self.channels;
         let inside = self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);
@@ -129,20 +129,20 @@ impl RowSource for Gather {
             // SAFETY: `dst` has room for the range; the source lies inside the image where all taps do, and is only
             // an offset otherwise.
             unsafe {
-                let dst = dst.add(piece.start - range.start);
+                let dst = dst.at(piece.start - range.start);
                 let tap = (ky * self.y.tap * self.x.size + kx * self.x.tap) * self.channels;
                 let src = self.src.offset(row.origin + (tap + piece.start - run_start) as isize);
                 if inside {
-                    src.copy::<S>(dst, piece.len());
+                    dst.take::<S>(src, piece.len());
                 } else {
                     let y = row.y + (ky * self.y.tap) as isize;
                     let x = row.x + (kx * self.x.tap) as isize;
                     let valid = self.inside(y, x, run_taps);
                     let start = (run_start + valid.start).clamp(piece.start, piece.end);
                     let end = (run_start + valid.end).clamp(start, piece.end);
-                    zero::<S>(dst, start - piece.start);
-                    src.add(start - piece.start).copy::<S>(dst.add(start - piece.start), end - start);
-                    zero::<S>(dst.add(end - piece.start), piece.end - end);
+                    dst.zero::<S>(start - piece.start);
+                    dst.at(start - piece.start).take::<S>(src.add(start - piece.start), end - start);
+                    dst.at(end - piece.start).zero::<S>(piece.end - end);
                 }
             }
             run_start += run_len;
@@ -150,22 +150,6 @@ impl RowSource for Gather {
             if kx == runs_per_line {
                 (ky, kx) = (ky + 1, 0);
             }
-        }
-    }
-}
-
-/// # Safety
-/// `dst` has room for `len` elements. Called under `S::vectorize`.
-#[inline(always)]
-pub(crate) unsafe fn zero<S: Simd>(dst: *mut f32, len: usize) {
-    let whole = len / S::LANES * S::LANES;
-    // SAFETY: the caller's promise.
-    unsafe {
-        for i in (0..whole).step_by(S::LANES) {
-            S::store(dst.add(i), S::splat(0.0));
-        }
-        for i in whole..len {
-            *dst.add(i) = 0.0;
         }
     }
 }

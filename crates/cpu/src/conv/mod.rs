@@ -12,7 +12,7 @@ pub mod winograd;
 
 use crate::gemm::{
     Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Origin, OuterProduct, Output, RowBlocks, RowProduct,
-    Scratch, Weights, aligned_len, outer_scratch_len, pack_shared, packed_len, row_blocks_for, row_scratch_len,
+    Scratch, Weights, aligned_len, outer_scratch_len, pack_shared, packed_len, row_blocks_for, row_scratch_len, steps,
 };
 use gather::{Axis, Gather};
 
@@ -89,7 +89,7 @@ impl ConvDesc {
 
     fn weight_matrix(&self, w: Numbers<'_>) -> Matrix {
         let src = w.checked(self.weight_len(), "weights");
-        Matrix { src, ld: self.c_out, transposed: false, n: self.c_out }
+        Matrix { src, ld: self.c_out, transposed: false, k: self.weight_rows(), n: self.c_out }
     }
 }
 
@@ -109,8 +109,9 @@ pub fn packed_forward_len(d: &ConvDesc) -> usize {
 /// When a slice is shorter than `d` needs.
 pub fn pack_forward(ctx: Ctx<'_>, d: &ConvDesc, w: Numbers<'_>, packed: &mut [f32]) {
     let packed = Output::new(packed).checked_whole(packed_forward_len(d), "packed weights");
+    let pairs = ctx.pairs(w.dtype(), w.dtype());
     // SAFETY: lengths were checked.
-    unsafe { pack_shared(ctx, &d.weight_matrix(w), d.weight_rows(), packed, 0..d.weight_rows()) };
+    unsafe { pack_shared(ctx, &d.weight_matrix(w), pairs, packed, 0..steps(d.weight_rows(), pairs)) };
 }
 
 /// Scratch elements of [`forward`] with `threads` threads.
@@ -132,7 +133,9 @@ pub fn forward<'a>(
     scratch: &mut [f32],
     epilogue: Option<&dyn Epilogue>,
 ) {
-    let source = &d.gather(x.into().checked(d.input_len(), "input"));
+    let x = x.into();
+    let pairs = ctx.pairs(x.dtype(), x.dtype());
+    let source = &d.gather(x.checked(d.input_len(), "input"));
     let c = y.checked(d.output_len(), forward_row_blocks(d).rows * d.c_out, "output");
     let mut scratch = Scratch::new(scratch, forward_scratch_len(d, ctx.pool.threads()));
     let packed = match w.into() {
@@ -142,18 +145,18 @@ pub fn forward<'a>(
             packed.as_ptr()
         }
         Weights::Plain(w) => {
-            let (matrix, k) = (d.weight_matrix(w), d.weight_rows());
+            assert!(x.dtype() == w.dtype(), "input and weights are of {} and {}", x.dtype(), w.dtype());
             let packed = scratch.take(packed_forward_len(d));
             // SAFETY: the weights' extent was checked, and the packed piece belongs to this call.
-            unsafe { pack_shared(ctx, &matrix, k, packed, 0..k) };
+            unsafe { pack_shared(ctx, &d.weight_matrix(w), pairs, packed, 0..steps(d.weight_rows(), pairs)) };
             packed.0
         }
     };
     if d.output_len() == 0 {
         return;
     }
-    let (m, n, k) = (d.output_rows(), d.c_out, d.weight_rows());
-    let product = RowProduct { source, packed, m, n, k, c, ldc: n, accumulate: false };
+    let (m, n, k) = (d.output_rows(), d.c_out, steps(d.weight_rows(), pairs));
+    let product = RowProduct { source, packed, pairs, m, n, k, c, ldc: n, accumulate: false };
     // SAFETY: extents were checked above, and the weights are packed for this instruction set.
     unsafe { product.run(ctx, scratch, Origin::FIRST, epilogue) };
 }
@@ -177,12 +180,15 @@ pub fn weight_grad<'a>(
     scratch: &mut [f32],
 ) {
     let scratch = Scratch::new(scratch, weight_grad_scratch_len(d, ctx.pool.threads()));
-    let dy = dy.into().checked(d.output_len(), "output gradient");
+    let (x, dy) = (x.into(), dy.into());
+    let pairs = ctx.pairs(x.dtype(), dy.dtype());
+    let (rows, dy) = (d.output_rows(), dy.checked(d.output_len(), "output gradient"));
     let product = OuterProduct {
-        source: &d.gather(x.into().checked(d.input_len(), "input")),
-        b: Matrix { src: dy, ld: d.c_out, transposed: false, n: d.c_out },
+        source: &d.gather(x.checked(d.input_len(), "input")),
+        b: Matrix { src: dy, ld: d.c_out, transposed: false, k: rows, n: d.c_out },
+        pairs,
         m: d.weight_rows(),
-        depth: d.output_rows(),
+        depth: steps(rows, pairs),
         c: Destination::whole(dw.checked_whole(d.weight_len(), "weight gradient")),
         ldc: d.c_out,
         accumulate: false,

@@ -7,8 +7,8 @@ use super::outer::{WorkerScratch, worker_scratch_len};
 use super::pack::{PackTask, packed_len};
 use super::rows::{BlockScratch, row_scratch_len};
 use super::sweep::Region;
-use super::{Ctx, Epilogue, GemmDesc};
-use crate::simd::dispatch;
+use super::{Ctx, Epilogue, GemmDesc, steps};
+use crate::simd::dispatch_product;
 
 /// Most elements of a B that a worker packs for itself.
 const MAX_B: usize = 256 * 1024;
@@ -31,6 +31,7 @@ pub(crate) fn scratch_len(desc: &GemmDesc, threads: usize) -> usize {
 pub(crate) unsafe fn run(
     ctx: Ctx<'_>,
     desc: &GemmDesc,
+    pairs: bool,
     a: NumberPtr,
     b: NumberPtr,
     c: Destination,
@@ -50,7 +51,11 @@ pub(crate) unsafe fn run(
             // SAFETY: the caller's promises; tasks have different matrices C.
             unsafe {
                 let (a, b, c) = operands.item(desc, item);
-                desc.outer_product(&desc.a_rows(a), desc.b_matrix(b), c).run_serial(ctx, worker, workers.of(worker));
+                desc.outer_product(&desc.a_rows(a), desc.b_matrix(b), pairs, c).run_serial(
+                    ctx,
+                    worker,
+                    workers.of(worker),
+                );
             }
             finish(worker, item);
         });
@@ -63,9 +68,11 @@ pub(crate) unsafe fn run(
                 let (a, b, c) = operands.item(desc, item);
                 let packed = packed.add(worker * packed_len(desc.k, desc.n));
                 let matrix = &desc.b_matrix(b);
-                dispatch(ctx.isa, PackTask { matrix, depth: 0..desc.k, dst: packed, to: 0, panel_steps: desc.k });
+                let k = steps(desc.k, pairs);
+                let pack = PackTask { matrix, depth: 0..k, dst: packed, to: 0, panel_steps: k };
+                dispatch_product(ctx.isa, pairs, pack);
                 let rows = desc.a_rows(a);
-                let product = desc.row_product(&rows, packed.0, c);
+                let product = desc.row_product(&rows, packed.0, pairs, c);
                 product.block(ctx, worker, 0..desc.m, 0..desc.n, workers.of(worker), Region::EMPTY);
             }
             finish(worker, item);

@@ -10,12 +10,16 @@ mod outer;
 mod pack;
 mod rows;
 mod sweep;
+#[cfg(test)]
+mod tests;
 mod tile;
 
 use std::ops::Range;
 
 use crate::isa::Isa;
+use crate::simd::has_pairs;
 use crate::threads::ThreadPool;
+use bessemer_ir::DType;
 
 pub use blocking::RowBlocks;
 pub use memory::Output;
@@ -27,7 +31,7 @@ pub(crate) use numbers::NumberPtr;
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
 pub(crate) use pack::{Matrix, pack_shared, packed_len};
 pub(crate) use rows::{
-    BlockScratch, MatrixRows, Origin, Row, RowBlock, RowProduct, RowSource, RowTable, row_scratch_len,
+    BlockScratch, MatrixRows, Origin, Place, Row, RowBlock, RowProduct, RowSource, RowTable, row_scratch_len,
 };
 pub(crate) use sweep::{Region, Sweep, Upcoming};
 pub(crate) use tile::{ALayout, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, panel};
@@ -37,6 +41,18 @@ pub(crate) use tile::{ALayout, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, panel};
 pub struct Ctx<'a> {
     pub isa: Isa,
     pub pool: &'a ThreadPool,
+}
+
+impl Ctx<'_> {
+    /// Whether a product of such operands is computed on pairs of `bf16` numbers.
+    pub(crate) fn pairs(&self, a: DType, b: DType) -> bool {
+        a == DType::Bf16 && b == DType::Bf16 && has_pairs(self.isa)
+    }
+}
+
+/// Steps of a reduction over `k` elements.
+pub(crate) fn steps(k: usize, pairs: bool) -> usize {
+    if pairs { k.div_ceil(2) } else { k }
 }
 
 /// Work on finished blocks of a kernel's output while they are in cache.
@@ -134,19 +150,34 @@ impl GemmDesc {
     }
 
     fn a_rows(&self, a: NumberPtr) -> MatrixRows {
-        MatrixRows { src: a, ld: self.lda }
+        MatrixRows { src: a, ld: self.lda, len: if self.trans_a { self.m } else { self.k } }
     }
 
     fn b_matrix(&self, b: NumberPtr) -> Matrix {
-        Matrix { src: b, ld: self.ldb, transposed: self.trans_b, n: self.n }
+        Matrix { src: b, ld: self.ldb, transposed: self.trans_b, k: self.k, n: self.n }
     }
 
-    fn row_product<'a>(&self, a: &'a MatrixRows, packed: *const f32, c: Destination) -> RowProduct<'a, MatrixRows> {
-        RowProduct { source: a, packed, m: self.m, n: self.n, k: self.k, c, ldc: self.ldc, accumulate: self.accumulate }
+    fn row_product<'a>(
+        &self,
+        a: &'a MatrixRows,
+        packed: *const f32,
+        pairs: bool,
+        c: Destination,
+    ) -> RowProduct<'a, MatrixRows> {
+        let k = steps(self.k, pairs);
+        let (m, n, ldc) = (self.m, self.n, self.ldc);
+        RowProduct { source: a, packed, pairs, m, n, k, c, ldc, accumulate: self.accumulate }
     }
 
-    fn outer_product<'a>(&self, a: &'a MatrixRows, b: Matrix, c: Destination) -> OuterProduct<'a, MatrixRows> {
-        OuterProduct { source: a, b, m: self.m, depth: self.k, c, ldc: self.ldc, accumulate: self.accumulate }
+    fn outer_product<'a>(
+        &self,
+        a: &'a MatrixRows,
+        b: Matrix,
+        pairs: bool,
+        c: Destination,
+    ) -> OuterProduct<'a, MatrixRows> {
+        let depth = steps(self.k, pairs);
+        OuterProduct { source: a, b, pairs, m: self.m, depth, c, ldc: self.ldc, accumulate: self.accumulate }
     }
 }
 
@@ -198,10 +229,12 @@ pub fn packed_b_len(desc: &GemmDesc) -> usize {
 /// When a slice is shorter than `desc` needs, or `desc` takes no packed B.
 pub fn pack_b(ctx: Ctx<'_>, desc: &GemmDesc, b: Numbers<'_>, packed: &mut [f32]) {
     assert!(takes_packed_b(desc), "a transposed A or a batch takes no packed B");
+    let pairs = ctx.pairs(b.dtype(), b.dtype());
     let b = b.checked(desc.b_len(), "B");
     let packed = Output::new(packed).checked_whole(packed_b_len(desc), "packed B");
+    let k = steps(desc.k, pairs);
     // SAFETY: lengths were checked above.
-    unsafe { pack_shared(ctx, &desc.b_matrix(b), desc.k, packed, 0..desc.k) };
+    unsafe { pack_shared(ctx, &desc.b_matrix(b), pairs, packed, 0..k) };
 }
 
 /// Scratch elements [`gemm`] needs with `threads` threads.
@@ -229,9 +262,11 @@ pub fn gemm<'a>(
     scratch: &mut [f32],
     epilogue: Option<&dyn Epilogue>,
 ) {
-    let a = a.into().checked(desc.a_len(), "A");
-    let b = match b.into() {
-        Weights::Plain(b) => b.checked(desc.b_len(), "B"),
+    let a = a.into();
+    let a_type = a.dtype();
+    let a = a.checked(desc.a_len(), "A");
+    let (b, pairs) = match b.into() {
+        Weights::Plain(b) => (b.checked(desc.b_len(), "B"), ctx.pairs(a_type, b.dtype())),
         Weights::Packed(packed) => {
             assert!(takes_packed_b(desc), "a transposed A or a batch takes no packed B");
             let needed = packed_b_len(desc);
@@ -239,10 +274,10 @@ pub fn gemm<'a>(
             let c = c.checked(desc.c_len(), row_blocks(desc).rows * desc.ldc, "C");
             let scratch = Scratch::new(scratch, aligned_len(0) + row_scratch_len(ctx.pool.threads()));
             if desc.m > 0 && desc.n > 0 {
+                let a = &desc.a_rows(a);
+                let product = desc.row_product(a, packed.as_ptr(), ctx.pairs(a_type, a_type), c);
                 // SAFETY: the extents of A, B and C were checked above.
-                unsafe {
-                    desc.row_product(&desc.a_rows(a), packed.as_ptr(), c).run(ctx, scratch, Origin::FIRST, epilogue)
-                };
+                unsafe { product.run(ctx, scratch, Origin::FIRST, epilogue) };
             }
             return;
         }
@@ -254,7 +289,7 @@ pub fn gemm<'a>(
     }
     if batched::applies(desc) {
         // SAFETY: the extents of A, B and C were checked above.
-        unsafe { batched::run(ctx, desc, a, b, c, scratch, epilogue) };
+        unsafe { batched::run(ctx, desc, pairs, a, b, c, scratch, epilogue) };
         return;
     }
     for item in 0..desc.batch {
@@ -266,11 +301,11 @@ pub fn gemm<'a>(
         // SAFETY: the extents of A, B and C were checked above.
         unsafe {
             if desc.trans_a {
-                desc.outer_product(a, b, c).run(ctx, scratch, origin, epilogue);
+                desc.outer_product(a, b, pairs, c).run(ctx, scratch, origin, epilogue);
             } else {
                 let packed = scratch.take(packed_len(desc.k, desc.n));
-                pack_shared(ctx, &b, desc.k, packed, 0..desc.k);
-                desc.row_product(a, packed.0, c).run(ctx, scratch, origin, epilogue);
+                pack_shared(ctx, &b, pairs, packed, 0..steps(desc.k, pairs));
+                desc.row_product(a, packed.0, pairs, c).run(ctx, scratch, origin, epilogue);
             }
         }
     }

@@ -25,6 +25,10 @@ impl<'a> Numbers<'a> {
         Numbers { start: NumberPtr { address: start, dtype }, len, memory: PhantomData }
     }
 
+    pub(crate) fn dtype(&self) -> DType {
+        self.start.dtype
+    }
+
     /// The first of at least `needed` numbers.
     pub(crate) fn checked(&self, needed: usize, name: &str) -> NumberPtr {
         assert!(self.len >= needed, "{name} has {} elements, {needed} are needed", self.len);
@@ -99,6 +103,26 @@ impl NumberPtr {
                 dtype => vector::widen(dtype, self.address, std::slice::from_raw_parts_mut(dst, len)),
             }
         }
+    }
+
+    /// Copies `len` numbers of 16 bits as they are.
+    ///
+    /// # Safety
+    /// They are there, of such a type, and `dst` has room for them.
+    #[inline(always)]
+    pub unsafe fn copy_16(self, dst: *mut u16, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(self.address.cast(), dst, len) }
+    }
+
+    /// One number of 16 bits.
+    ///
+    /// # Safety
+    /// It is there and has 16 bits.
+    #[inline(always)]
+    pub unsafe fn bits_16(self) -> u16 {
+        // SAFETY: the caller's promise.
+        unsafe { self.address.cast::<u16>().read() }
     }
 
     /// The memory of `len` numbers in a row, as a hint for prefetching.

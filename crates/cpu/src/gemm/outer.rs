@@ -10,7 +10,7 @@ use super::rows::{Origin, RowSource};
 use super::sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
 use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, column_stride, panel};
 use super::{Ctx, Epilogue};
-use crate::simd::{Simd, SimdOp, dispatch};
+use crate::simd::{Simd, SimdOp, dispatch, dispatch_product};
 
 /// Most rows, and most columns, of a task's block of C.
 const MAX_BLOCK: usize = 256;
@@ -98,8 +98,10 @@ pub(crate) struct OuterProduct<'a, P> {
     /// Rows `p` of `m` elements.
     pub source: &'a P,
     pub b: Matrix,
+    /// Whether steps of the reduction are pairs of rows.
+    pub pairs: bool,
     pub m: usize,
-    /// Steps `p` of the reduction.
+    /// Steps of the reduction.
     pub depth: usize,
     pub c: Destination,
     pub ldc: usize,
@@ -139,7 +141,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                     accumulate: whole && self.accumulate,
                     scratch: workers.of(worker),
                 };
-                dispatch(ctx.isa, block);
+                dispatch_product(ctx.isa, self.pairs, block);
             }
             if whole {
                 finish(worker, block / plan.cols.count, rows, cols);
@@ -184,7 +186,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                 scratch,
             };
             // SAFETY: the caller's promises.
-            unsafe { dispatch(ctx.isa, block) };
+            unsafe { dispatch_product(ctx.isa, self.pairs, block) };
         }
     }
 }
@@ -262,8 +264,9 @@ impl<P: RowSource> OuterBlock<'_, P> {
         if next.is_empty() {
             return Upcoming::new([Region::EMPTY; 2]);
         }
-        let a = self.product.source.region(next.clone(), self.rows.clone());
-        Upcoming::new([a, self.product.b.region(next, self.cols.clone())])
+        let elements = if self.product.pairs { 2 * next.start..self.product.b.k.min(2 * next.end) } else { next };
+        let a = self.product.source.region(elements.clone(), self.rows.clone());
+        Upcoming::new([a, self.product.b.region(elements, self.cols.clone())])
     }
 
     /// Copies the block's elements of rows `depth` of A to tiles, by way of a line buffer.
@@ -273,7 +276,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
         for (step, p) in depth.enumerate() {
             // SAFETY: the line and the tiles have room, and reading a whole step from the line stays inside it.
             unsafe {
-                self.product.source.copy::<S>(self.product.source.locate(p), self.rows.clone(), line);
+                self.take_line::<S>(p, line);
                 for tile in 0..tiles {
                     let src = line.add(tile_start(self.rows.len(), tile, tiles));
                     let dst = dst.add(tile * a_tile + step * column_stride::<S>());
@@ -281,6 +284,32 @@ impl<P: RowSource> OuterBlock<'_, P> {
                         S::store(dst.add(v), S::load(src.add(v)));
                     }
                 }
+            }
+        }
+    }
+}
+
+impl<P: RowSource> OuterBlock<'_, P> {
+    /// Copies the block's elements of a step of A: of a row, or of two rows as pairs.
+    ///
+    /// # Safety
+    /// The line has room for them. Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn take_line<S: Simd>(&self, step: usize, line: *mut f32) {
+        let source = self.product.source;
+        // SAFETY: the caller's promise; the buffers have room for the rows of a block.
+        unsafe {
+            if !S::PAIRS {
+                return source.copy::<S, _>(source.locate(step), self.rows.clone(), line);
+            }
+            let mut rows = [[0u16; MAX_BLOCK]; 2];
+            for (offset, row) in rows.iter_mut().enumerate().filter(|(offset, _)| 2 * step + offset < self.product.b.k)
+            {
+                source.copy::<S, _>(source.locate(2 * step + offset), self.rows.clone(), row.as_mut_ptr());
+            }
+            let [low, high] = &rows;
+            for (i, (&low, &high)) in low.iter().zip(high).take(self.rows.len()).enumerate() {
+                line.cast::<u32>().add(i).write(u32::from(low) | u32::from(high) << 16);
             }
         }
     }

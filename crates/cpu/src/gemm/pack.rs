@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::Ctx;
 use super::memory::SharedMut;
 use super::numbers::NumberPtr;
 use super::sweep::Region;
 use super::tile::{MAX_PANEL, panel};
-use crate::simd::{Simd, SimdOp, dispatch};
+use super::{Ctx, steps};
+use crate::simd::{Simd, SimdOp, dispatch_product};
 
 /// Steps of the reduction in one packing task.
 const PACK_DEPTH: usize = 64;
@@ -18,6 +18,7 @@ pub(crate) struct Matrix {
     pub src: NumberPtr,
     pub ld: usize,
     pub transposed: bool,
+    pub k: usize,
     pub n: usize,
 }
 
@@ -38,7 +39,9 @@ impl Matrix {
     pub unsafe fn pack<S: Simd>(&self, depth: Range<usize>, cols: Range<usize>, dst: *mut f32, panel_stride: usize) {
         // SAFETY: the caller's promises.
         unsafe {
-            if self.transposed {
+            if S::PAIRS {
+                self.pack_pairs::<S>(depth, cols, dst.cast(), panel_stride);
+            } else if self.transposed {
                 self.pack_transposed::<S>(depth, cols, dst, panel_stride);
             } else {
                 self.pack_rows::<S>(depth, cols, dst, panel_stride);
@@ -46,7 +49,32 @@ impl Matrix {
         }
     }
 
-    /// The memory of steps `depth` of columns `cols`.
+    /// Packs pairs of steps of 16-bit numbers; behind the last step, and the last column, are zeros.
+    #[inline(always)]
+    unsafe fn pack_pairs<S: Simd>(&self, depth: Range<usize>, cols: Range<usize>, dst: *mut u32, panel_stride: usize) {
+        let (step_stride, col_stride) = if self.transposed { (1, self.ld) } else { (self.ld, 1) };
+        for (step, pair) in depth.enumerate() {
+            for (p, col) in cols.clone().step_by(panel::<S>()).enumerate() {
+                let width = panel::<S>().min(cols.end - col);
+                let src = self.src.add(2 * pair * step_stride + col * col_stride);
+                let whole = 2 * pair + 1 < self.k;
+                // SAFETY: the caller's promises.
+                unsafe {
+                    let dst = dst.add(p * panel_stride + step * panel::<S>());
+                    for j in 0..width {
+                        let low = u32::from(src.add(j * col_stride).bits_16());
+                        let high = if whole { src.add(step_stride + j * col_stride).bits_16() } else { 0 };
+                        dst.add(j).write(low | u32::from(high) << 16);
+                    }
+                    for j in width..panel::<S>() {
+                        dst.add(j).write(0);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The memory of `depth` of the elements along the reduction, of columns `cols`.
     pub fn region(&self, depth: Range<usize>, cols: Range<usize>) -> Region {
         let (rows, cols) = if self.transposed { (cols, depth) } else { (depth, cols) };
         self.src.add(rows.start * self.ld + cols.start).region(rows.len(), cols.len(), self.ld)
@@ -170,15 +198,16 @@ impl SimdOp for PackTask<'_> {
     }
 }
 
-/// Packs a matrix of `k` steps to `dst`: to the first steps of `place`, in panels of `place.end` steps.
+/// Packs a matrix to `dst`: its steps, or pairs of them, to those of `place` from the first on, in panels of `place.end`.
 ///
 /// # Safety
-/// The matrix has `k` steps, and `dst` is valid and unshared for the panels.
-pub(crate) unsafe fn pack_shared(ctx: Ctx<'_>, matrix: &Matrix, k: usize, dst: SharedMut, place: Range<usize>) {
-    ctx.pool.run(k.div_ceil(PACK_DEPTH), &|task, _| {
-        let depth = task * PACK_DEPTH..k.min((task + 1) * PACK_DEPTH);
+/// The matrix is valid, of `bf16` for pairs, and `dst` is valid and unshared for the panels.
+pub(crate) unsafe fn pack_shared(ctx: Ctx<'_>, matrix: &Matrix, pairs: bool, dst: SharedMut, place: Range<usize>) {
+    let count = steps(matrix.k, pairs);
+    ctx.pool.run(count.div_ceil(PACK_DEPTH), &|task, _| {
+        let depth = task * PACK_DEPTH..count.min((task + 1) * PACK_DEPTH);
         let to = place.start + depth.start;
         // SAFETY: the caller's promises; tasks write different steps.
-        unsafe { dispatch(ctx.isa, PackTask { matrix, depth, dst, to, panel_steps: place.end }) };
+        unsafe { dispatch_product(ctx.isa, pairs, PackTask { matrix, depth, dst, to, panel_steps: place.end }) };
     });
 }

@@ -8,7 +8,7 @@ use super::numbers::NumberPtr;
 use super::sweep::{Region, Sweep, Upcoming};
 use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, panel};
 use super::{Ctx, Epilogue, free_threads};
-use crate::simd::{Simd, SimdOp, dispatch};
+use crate::simd::{Simd, SimdOp, dispatch_product};
 
 /// Most rows of a block of A.
 pub(crate) const MAX_ROWS: usize = 112;
@@ -39,6 +39,71 @@ pub(crate) struct Row {
     pub x: isize,
 }
 
+/// Where elements of a row are copied to.
+pub(crate) trait Place: Copy {
+    /// The place `count` elements on.
+    ///
+    /// # Safety
+    /// As for pointers.
+    unsafe fn at(self, count: usize) -> Self;
+    /// Copies `len` numbers here.
+    ///
+    /// # Safety
+    /// They are there and there is room for them. Called under `S::vectorize`.
+    unsafe fn take<S: Simd>(self, src: NumberPtr, len: usize);
+    /// Writes `len` zeros here.
+    ///
+    /// # Safety
+    /// As for [`take`](Self::take).
+    unsafe fn zero<S: Simd>(self, len: usize);
+}
+
+/// As `f32`.
+impl Place for *mut f32 {
+    #[inline(always)]
+    unsafe fn at(self, count: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.add(count) }
+    }
+    #[inline(always)]
+    unsafe fn take<S: Simd>(self, src: NumberPtr, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { src.copy::<S>(self, len) }
+    }
+    #[inline(always)]
+    unsafe fn zero<S: Simd>(self, len: usize) {
+        let whole = len / S::LANES * S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            for i in (0..whole).step_by(S::LANES) {
+                S::store(self.add(i), S::splat(0.0));
+            }
+            for i in whole..len {
+                *self.add(i) = 0.0;
+            }
+        }
+    }
+}
+
+/// Numbers of 16 bits as they are.
+impl Place for *mut u16 {
+    #[inline(always)]
+    unsafe fn at(self, count: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.add(count) }
+    }
+    #[inline(always)]
+    unsafe fn take<S: Simd>(self, src: NumberPtr, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { src.copy_16(self, len) }
+    }
+    #[inline(always)]
+    unsafe fn zero<S: Simd>(self, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_bytes(0, len) }
+    }
+}
+
 /// Rows of A, copied piece by piece as they are needed.
 pub(crate) trait RowSource: Sync {
     /// Row number `index`.
@@ -48,7 +113,10 @@ pub(crate) trait RowSource: Sync {
     ///
     /// # Safety
     /// `dst` has room for them. Called under `S::vectorize`.
-    unsafe fn copy<S: Simd>(&self, row: Row, range: Range<usize>, dst: *mut f32);
+    unsafe fn copy<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D);
+
+    /// Elements of a row.
+    fn row_len(&self) -> usize;
 
     /// About the memory of elements `range` of `rows`, less what rows before have touched. A hint.
     fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region;
@@ -58,6 +126,8 @@ pub(crate) trait RowSource: Sync {
 pub(crate) struct MatrixRows {
     pub src: NumberPtr,
     pub ld: usize,
+    /// Elements of a row.
+    pub len: usize,
 }
 
 // SAFETY: only read, and whoever builds one vouches for its extent.
@@ -70,9 +140,14 @@ impl RowSource for MatrixRows {
     }
 
     #[inline(always)]
-    unsafe fn copy<S: Simd>(&self, row: Row, range: Range<usize>, dst: *mut f32) {
+    unsafe fn copy<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D) {
         // SAFETY: the caller's promise, and the matrix has the row.
-        unsafe { self.src.offset(row.origin).add(range.start).copy::<S>(dst, range.len()) }
+        unsafe { dst.take::<S>(self.src.offset(row.origin).add(range.start), range.len()) }
+    }
+
+    #[inline(always)]
+    fn row_len(&self) -> usize {
+        self.len
     }
 
     fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region {
@@ -173,7 +248,15 @@ impl<P: RowSource> RowBlock<'_, P> {
         // SAFETY: the caller's promises.
         unsafe {
             for (i, &row) in self.table.rows[rows.clone()].iter().enumerate() {
-                self.source.copy::<S>(row, depth.clone(), self.a_block.add(i * ROW_STRIDE));
+                let line = self.a_block.add(i * ROW_STRIDE);
+                if S::PAIRS {
+                    let elements = 2 * depth.start..self.source.row_len().min(2 * depth.end);
+                    let line = line.cast::<u16>();
+                    self.source.copy::<S, _>(row, elements.clone(), line);
+                    line.at(elements.len()).zero::<S>(2 * depth.len() - elements.len());
+                } else {
+                    self.source.copy::<S, _>(row, depth.clone(), line);
+                }
             }
             let b = self.packed.add(cols.start * self.k + depth.start * panel::<S>());
             let sweep = Sweep {
@@ -231,6 +314,8 @@ impl Origin {
 pub(crate) struct RowProduct<'a, P> {
     pub source: &'a P,
     pub packed: *const f32,
+    /// Whether steps of the reduction are pairs of elements.
+    pub pairs: bool,
     pub m: usize,
     pub n: usize,
     pub k: usize,
@@ -244,7 +329,7 @@ unsafe impl<P: RowSource> Sync for RowProduct<'_, P> {}
 
 impl<P: RowSource> RowProduct<'_, P> {
     /// # Safety
-    /// The source has `m` rows of `k` elements, B is packed for the instruction set, C is valid and unshared.
+    /// The source has `m` rows of `k` steps, B is packed for the instruction set, C is valid and unshared.
     pub unsafe fn run(&self, ctx: Ctx<'_>, scratch: Scratch, origin: Origin, epilogue: Option<&dyn Epilogue>) {
         let blocks = row_blocks_for(self.m);
         let groups = column_groups(blocks.count, self.n, free_threads(ctx, epilogue));
@@ -258,7 +343,8 @@ impl<P: RowSource> RowProduct<'_, P> {
             for block in first..last {
                 let rows = blocks.range(block, self.m);
                 let next = if block + 1 < last { blocks.range(block + 1, self.m) } else { 0..0 };
-                let upcoming = if next.is_empty() { Region::EMPTY } else { self.source.region(next, 0..self.k) };
+                let upcoming =
+                    if next.is_empty() { Region::EMPTY } else { self.source.region(next, 0..self.source.row_len()) };
                 // SAFETY: the caller's promises; tasks have different rows or columns.
                 unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), upcoming) };
                 if let Some(epilogue) = epilogue {
@@ -303,7 +389,7 @@ impl<P: RowSource> RowProduct<'_, P> {
                 upcoming,
             };
             // SAFETY: the caller's promises.
-            unsafe { dispatch(ctx.isa, block) };
+            unsafe { dispatch_product(ctx.isa, self.pairs, block) };
         }
     }
 }

@@ -167,7 +167,7 @@ unsafe fn step<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: usize
         for (r, row) in acc.iter_mut().enumerate() {
             let x = S::splat(*a.add(r * RS));
             for (sum, &y) in row.iter_mut().zip(&bs) {
-                *sum = S::mul_add(x, y, *sum);
+                *sum = S::multiply(x, y, *sum);
             }
         }
     }
