@@ -113,6 +113,18 @@ fn the_page_stands_alone() {
 }
 
 #[test]
+fn several_runs_stand_side_by_side() {
+    let folder = TempDir::new().unwrap();
+    for name in ["fp32", "bf16"] {
+        write_run(&folder.path().join(name));
+    }
+    let report = read(&[folder.path().join("fp32"), folder.path().join("bf16")]).unwrap();
+    let (html, text) = (report.to_html("Two").unwrap(), report.to_markdown("Two", folder.path()).unwrap());
+    assert!(html.contains("Runs side by side") && html.matches("<svg").count() == 3 + 2 * 4, "three charts of both");
+    assert!(text.contains("\n| fp32 | 50 | ") && text.contains("\n| bf16 | 50 | "), "{text}");
+}
+
+#[test]
 fn markdown_has_whole_tables_and_links() {
     let folder = sample_folder();
     let text = read(&[folder.path().to_owned()]).unwrap().to_markdown("A report", folder.path()).unwrap();

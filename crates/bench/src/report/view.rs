@@ -32,12 +32,21 @@ pub(super) struct View {
     date: String,
     version: &'static str,
     machines: Vec<Facts>,
+    /// Several runs side by side.
+    comparison: Option<ComparisonView>,
     runs: Vec<RunView>,
     benches: Vec<BenchView>,
 }
 
 /// Names and what they stand for.
 type Facts = Vec<(&'static str, String)>;
+
+#[derive(Serialize)]
+struct ComparisonView {
+    charts: Vec<String>,
+    /// Name, steps, mean loss of the first and of the last tenth of the steps, throughput.
+    rows: Vec<[String; 5]>,
+}
 
 #[derive(Serialize)]
 struct RunView {
@@ -97,6 +106,7 @@ impl View {
             date: now.split('.').next().unwrap_or_default().to_owned() + " UTC",
             version: env!("CARGO_PKG_VERSION"),
             machines: machines(report),
+            comparison: comparison(&report.runs)?,
             runs: report.runs.iter().map(|run| run_view(run, pictures)).collect::<Result<_, _>>()?,
             benches: bench_views(&report.benches)?,
         })
@@ -147,6 +157,10 @@ fn run_machine(run: &Run) -> Option<Facts> {
     Some(facts)
 }
 
+fn run_name(run: &Run) -> String {
+    run.path.file_name().map_or_else(|| ".".into(), |name| name.to_string_lossy().into_owned())
+}
+
 fn run_view(run: &Run, pictures: Pictures<'_>) -> Result<RunView, ReportError> {
     let (status, ok) = match &run.end {
         None => ("not finished".to_owned(), false),
@@ -160,7 +174,7 @@ fn run_view(run: &Run, pictures: Pictures<'_>) -> Result<RunView, ReportError> {
     metrics.sort();
     metrics.dedup();
     Ok(RunView {
-        name: run.path.file_name().map_or_else(|| ".".into(), |name| name.to_string_lossy().into_owned()),
+        name: run_name(run),
         status,
         ok,
         facts: run_facts(run),
@@ -197,6 +211,57 @@ fn run_facts(run: &Run) -> Facts {
     }
     facts.retain(|(_, value)| !value.is_empty());
     facts
+}
+
+/// Curves of all runs in one chart each, where there are several.
+fn comparison(runs: &[Run]) -> Result<Option<ComparisonView>, ReportError> {
+    let compared: Vec<&Run> = runs.iter().filter(|run| !run.steps.is_empty()).collect();
+    if compared.len() < 2 {
+        return Ok(None);
+    }
+    let curves = |points: &dyn Fn(&Run) -> Vec<(f64, f64)>| -> Vec<Curve> {
+        compared.iter().map(|run| Curve::new(run_name(run), points(run))).collect()
+    };
+    let losses =
+        |run: &Run| -> Vec<(f64, f64)> { run.steps.iter().map(|(step, info)| (*step as f64, info.loss)).collect() };
+    let top1 = |run: &Run| -> Vec<(f64, f64)> {
+        let value = |(step, eval): &(u64, EvalInfo)| Some((*step as f64, eval.metrics.get("top1")? * 100.0));
+        run.evals.iter().filter_map(value).collect()
+    };
+    let charts = [
+        Chart {
+            x_label: "step",
+            y_label: "training loss",
+            curves: curves(&|run| thinned(&losses(run), MOST_POINTS)),
+            from_zero: false,
+            marks: false,
+        },
+        Chart {
+            x_label: "step",
+            y_label: "training loss, smoothed",
+            curves: curves(&|run| smoothed(&thinned(&losses(run), MOST_POINTS))),
+            from_zero: false,
+            marks: false,
+        },
+        Chart {
+            x_label: "step",
+            y_label: "validation top-1 (%)",
+            curves: curves(&top1),
+            from_zero: false,
+            marks: true,
+        },
+    ];
+    let row = |run: &&Run| {
+        let losses = losses(run);
+        let tenth = losses.len().div_ceil(10);
+        let mean = |part: &[(f64, f64)]| format!("{:.4}", part.iter().map(|p| p.1).sum::<f64>() / part.len() as f64);
+        let throughput = run.end.as_ref().map_or_else(String::new, |end| show::significant(end.throughput, 3));
+        let (first, last) = (mean(&losses[..tenth]), mean(&losses[losses.len() - tenth..]));
+        [run_name(run), losses.len().to_string(), first, last, throughput]
+    };
+    let rows = compared.iter().map(row).collect();
+    let charts = charts.iter().filter_map(|chart| chart.to_svg().transpose()).collect::<Result<_, _>>()?;
+    Ok(Some(ComparisonView { charts, rows }))
 }
 
 fn run_charts(run: &Run) -> Result<Vec<String>, ReportError> {
