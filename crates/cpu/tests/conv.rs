@@ -9,78 +9,43 @@ use bessemer_cpu::conv::{
 use bessemer_cpu::gemm::{Ctx, Numbers, Output, Weights};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
+use common::convolution::{Operands, Results, Windows};
 use common::{Coverage, Random, assert_close};
 
 struct Case {
     d: ConvDesc,
-    x: Vec<f32>,
-    w: Vec<f32>,
-    dy: Vec<f32>,
-}
-
-/// y, dx and dw.
-struct Results<T> {
-    y: Vec<T>,
-    dx: Vec<T>,
-    dw: Vec<T>,
+    operands: Operands,
 }
 
 impl Case {
     fn new(random: &mut Random, d: ConvDesc) -> Case {
-        let x = random.vector(d.n * d.h * d.w * d.c_in);
-        let w = random.vector(d.kh * d.kw * d.c_in * d.c_out);
-        let dy = random.vector(d.n * d.oh * d.ow * d.c_out);
-        Case { d, x, w, dy }
-    }
-
-    fn expected(&self) -> Results<f64> {
-        let d = &self.d;
-        let mut r = Results { y: vec![0.0; self.dy.len()], dx: vec![0.0; self.x.len()], dw: vec![0.0; self.w.len()] };
-        let source = |p: usize, tap: usize, axis: usize, size: usize| {
-            let at = (p * d.stride[axis] + tap * d.dilation[axis]).checked_sub(d.pad[axis])?;
-            (at < size).then_some(at)
-        };
-        for (out, (n, p, q)) in positions(d.n, d.oh, d.ow).enumerate() {
-            for (tap, (_, i, j)) in positions(1, d.kh, d.kw).enumerate() {
-                let (Some(y), Some(x)) = (source(p, i, 0, d.h), source(q, j, 1, d.w)) else { continue };
-                let pixel = ((n * d.h + y) * d.w + x) * d.c_in;
-                for ci in 0..d.c_in {
-                    for co in 0..d.c_out {
-                        let weight = (tap * d.c_in + ci) * d.c_out + co;
-                        let grad = f64::from(self.dy[out * d.c_out + co]);
-                        r.y[out * d.c_out + co] += f64::from(self.x[pixel + ci]) * f64::from(self.w[weight]);
-                        r.dx[pixel + ci] += grad * f64::from(self.w[weight]);
-                        r.dw[weight] += grad * f64::from(self.x[pixel + ci]);
-                    }
-                }
-            }
-        }
-        r
+        Case { d, operands: Operands::random(random, &d, 1) }
     }
 
     fn run(&self, isa: Isa, pool: &ThreadPool) -> Results<f32> {
         let (d, ctx, threads) = (&self.d, Ctx { isa, pool }, pool.threads());
         let nan = |len: usize| vec![f32::NAN; len];
-        let mut r = Results { y: nan(self.dy.len()), dx: nan(self.x.len()), dw: nan(self.w.len()) };
+        let Operands { x, w, dy } = &self.operands;
+        let mut r = self.operands.unfilled();
 
         let coverage = Coverage::new(d.n * d.oh * d.ow, d.c_out, forward_row_blocks(d));
         let scratch = &mut nan(forward_scratch_len(d, threads));
-        forward(ctx, d, &self.x, &self.w, Output::new(&mut r.y), scratch, Some(&coverage));
+        forward(ctx, d, x, w, Output::new(&mut r.y), scratch, Some(&coverage));
         coverage.assert_once();
 
         let coverage = Coverage::new(d.n * d.h * d.w, d.c_in, data_grad_row_blocks(d));
         let scratch = &mut nan(data_grad_scratch_len(d, threads));
-        data_grad(ctx, d, &self.dy, &self.w, Output::new(&mut r.dx), scratch, Some(&coverage));
+        data_grad(ctx, d, dy, w, Output::new(&mut r.dx), scratch, Some(&coverage));
         coverage.assert_once();
 
         let scratch = &mut nan(weight_grad_scratch_len(d, threads));
-        weight_grad(ctx, d, &self.x, &self.dy, Output::new(&mut r.dw), scratch);
+        weight_grad(ctx, d, x, dy, Output::new(&mut r.dw), scratch);
         r
     }
 
     fn check(&self) {
         let d = &self.d;
-        let expected = self.expected();
+        let expected = self.operands.expected(d, 1);
         for isa in Isa::available() {
             let one = self.run(isa, &ThreadPool::new(1));
             let two = self.run(isa, &ThreadPool::new(2));
@@ -95,11 +60,6 @@ impl Case {
     }
 }
 
-fn positions(n: usize, h: usize, w: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    (0..n * h * w).map(move |i| (i / (h * w), i / w % h, i % w))
-}
-
-/// A convolution whose output covers the image with paddings `[top, left]` and `[bottom, right]`.
 fn conv(
     n: usize,
     hw: [usize; 2],
@@ -109,14 +69,7 @@ fn conv(
     dilation: [usize; 2],
     pads: [[usize; 2]; 2],
 ) -> Option<ConvDesc> {
-    let out = |i: usize| {
-        let span = (kernel[i] - 1) * dilation[i] + 1;
-        Some((hw[i] + pads[0][i] + pads[1][i]).checked_sub(span)? / stride[i] + 1)
-    };
-    let [c_in, c_out] = channels;
-    let [kh, kw] = kernel;
-    let (oh, ow) = (out(0)?, out(1)?);
-    Some(ConvDesc { n, h: hw[0], w: hw[1], c_in, kh, kw, c_out, oh, ow, stride, dilation, pad: pads[0] })
+    Windows { hw, kernel, stride, dilation, pads }.conv(n, channels)
 }
 
 #[test]
@@ -172,17 +125,17 @@ fn packed_weights_give_the_same_bits() {
     for isa in Isa::available() {
         let (ctx, expected) = (Ctx { isa, pool: &pool }, case.run(isa, &pool));
         let mut packed = vec![f32::NAN; packed_forward_len(&d)];
-        pack_forward(ctx, &d, (&case.w).into(), &mut packed);
-        let mut y = vec![f32::NAN; case.dy.len()];
+        pack_forward(ctx, &d, (&case.operands.w).into(), &mut packed);
+        let mut y = vec![f32::NAN; case.operands.dy.len()];
         let scratch = &mut vec![f32::NAN; forward_scratch_len(&d, 2)];
-        forward(ctx, &d, &case.x, Weights::Packed(&packed), Output::new(&mut y), scratch, None);
+        forward(ctx, &d, &case.operands.x, Weights::Packed(&packed), Output::new(&mut y), scratch, None);
         assert_eq!(y, expected.y, "{isa}");
 
         let mut packed = vec![f32::NAN; packed_data_grad_len(&d)];
-        pack_data_grad(ctx, &d, (&case.w).into(), &mut packed);
-        let mut dx = vec![f32::NAN; case.x.len()];
+        pack_data_grad(ctx, &d, (&case.operands.w).into(), &mut packed);
+        let mut dx = vec![f32::NAN; case.operands.x.len()];
         let scratch = &mut vec![f32::NAN; data_grad_scratch_len(&d, 2)];
-        data_grad(ctx, &d, &case.dy, Weights::Packed(&packed), Output::new(&mut dx), scratch, None);
+        data_grad(ctx, &d, &case.operands.dy, Weights::Packed(&packed), Output::new(&mut dx), scratch, None);
         assert_eq!(dx, expected.dx, "{isa}");
     }
 }
@@ -196,20 +149,20 @@ fn operands_of_16_bits() {
         let d = conv(2, [9, 11], [20, 37], [kernel; 2], [stride; 2], [1, 1], [[kernel / 2; 2]; 2]).unwrap();
         let mut case = Case::new(&mut random, d);
         let low = |v: &[f32]| v.iter().map(|&x| half::bf16::from_f32(x)).collect::<Vec<_>>();
-        let (x, w, dy) = (low(&case.x), low(&case.w), low(&case.dy));
+        let (x, w, dy) = (low(&case.operands.x), low(&case.operands.w), low(&case.operands.dy));
         let high = |v: &[half::bf16]| v.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
-        (case.x, case.w, case.dy) = (high(&x), high(&w), high(&dy));
+        case.operands = Operands { x: high(&x), w: high(&w), dy: high(&dy) };
         for isa in Isa::available() {
             let (ctx, expected) = (Ctx { isa, pool: &pool }, case.run(isa, &pool));
             let (x, w, dy) = (Numbers::from(x.as_slice()), Numbers::from(w.as_slice()), Numbers::from(dy.as_slice()));
             let nan = |len: usize| vec![f32::NAN; len];
-            let mut y = nan(case.dy.len());
+            let mut y = nan(case.operands.dy.len());
             forward(ctx, &d, x, w, Output::new(&mut y), &mut nan(forward_scratch_len(&d, 2)), None);
             assert_eq!(y, expected.y, "{isa} forward {d:?}");
-            let mut dx = nan(case.x.len());
+            let mut dx = nan(case.operands.x.len());
             data_grad(ctx, &d, dy, w, Output::new(&mut dx), &mut nan(data_grad_scratch_len(&d, 2)), None);
             assert_eq!(dx, expected.dx, "{isa} data gradient {d:?}");
-            let mut dw = nan(case.w.len());
+            let mut dw = nan(case.operands.w.len());
             weight_grad(ctx, &d, x, dy, Output::new(&mut dw), &mut nan(weight_grad_scratch_len(&d, 2)));
             assert_eq!(dw, expected.dw, "{isa} weight gradient {d:?}");
         }

@@ -10,76 +10,43 @@ use bessemer_cpu::conv::grouped::{
 use bessemer_cpu::gemm::{Ctx, Output};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
+use common::convolution::{Operands, Results, Windows};
 use common::{Coverage, Random, assert_close};
 
 struct Case {
     d: GroupedDesc,
-    x: Vec<f32>,
-    w: Vec<f32>,
-    dy: Vec<f32>,
-}
-
-/// y, dx and dw.
-struct Results<T> {
-    y: Vec<T>,
-    dx: Vec<T>,
-    dw: Vec<T>,
+    operands: Operands,
 }
 
 impl Case {
     fn new(random: &mut Random, d: GroupedDesc) -> Case {
-        let (x, w, dy) = (random.vector(d.input_len()), random.vector(d.weight_len()), random.vector(d.output_len()));
-        Case { d, x, w, dy }
-    }
-
-    fn expected(&self) -> Results<f64> {
-        let GroupedDesc { conv: d, groups } = &self.d;
-        let (group_in, group_out) = (d.c_in / groups, d.c_out / groups);
-        let mut r = Results { y: vec![0.0; self.dy.len()], dx: vec![0.0; self.x.len()], dw: vec![0.0; self.w.len()] };
-        let source = |p: usize, tap: usize, axis: usize, size: usize| {
-            let at = (p * d.stride[axis] + tap * d.dilation[axis]).checked_sub(d.pad[axis])?;
-            (at < size).then_some(at)
-        };
-        for (out, (n, p, q)) in positions(d.n, d.oh, d.ow).enumerate() {
-            for (tap, (_, i, j)) in positions(1, d.kh, d.kw).enumerate() {
-                let (Some(y), Some(x)) = (source(p, i, 0, d.h), source(q, j, 1, d.w)) else { continue };
-                let pixel = (n * d.h + y) * d.w + x;
-                for (co, ci) in (0..d.c_out).flat_map(|co| (0..group_in).map(move |ci| (co, ci))) {
-                    let x = pixel * d.c_in + co / group_out * group_in + ci;
-                    let w = (tap * group_in + ci) * d.c_out + co;
-                    let y = out * d.c_out + co;
-                    r.y[y] += f64::from(self.x[x]) * f64::from(self.w[w]);
-                    r.dx[x] += f64::from(self.dy[y]) * f64::from(self.w[w]);
-                    r.dw[w] += f64::from(self.dy[y]) * f64::from(self.x[x]);
-                }
-            }
-        }
-        r
+        Case { d, operands: Operands::random(random, &d.conv, d.groups) }
     }
 
     fn run(&self, isa: Isa, pool: &ThreadPool) -> Results<f32> {
         let (d, ctx, threads) = (&self.d, Ctx { isa, pool }, pool.threads());
         let nan = |len: usize| vec![f32::NAN; len];
-        let mut r = Results { y: nan(self.dy.len()), dx: nan(self.x.len()), dw: nan(self.w.len()) };
+        let Operands { x, w, dy } = &self.operands;
+        let mut r = self.operands.unfilled();
 
         let coverage = Coverage::new(d.conv.n * d.conv.oh * d.conv.ow, d.conv.c_out, forward_row_blocks(d));
         let scratch = &mut nan(forward_scratch_len(d, threads));
-        forward(ctx, d, &self.x, &self.w, Output::new(&mut r.y), scratch, Some(&coverage));
+        forward(ctx, d, x, w, Output::new(&mut r.y), scratch, Some(&coverage));
         coverage.assert_once();
 
         let coverage = Coverage::new(d.conv.n * d.conv.h * d.conv.w, d.conv.c_in, data_grad_row_blocks(d));
         let scratch = &mut nan(data_grad_scratch_len(d, threads));
-        data_grad(ctx, d, &self.dy, &self.w, Output::new(&mut r.dx), scratch, Some(&coverage));
+        data_grad(ctx, d, dy, w, Output::new(&mut r.dx), scratch, Some(&coverage));
         coverage.assert_once();
 
         let scratch = &mut nan(weight_grad_scratch_len(d, threads));
-        weight_grad(ctx, d, &self.x, &self.dy, Output::new(&mut r.dw), scratch);
+        weight_grad(ctx, d, x, dy, Output::new(&mut r.dw), scratch);
         r
     }
 
     fn check(&self) {
         let GroupedDesc { conv: d, groups } = &self.d;
-        let expected = self.expected();
+        let expected = self.operands.expected(d, *groups);
         for isa in Isa::available() {
             let one = self.run(isa, &ThreadPool::new(1));
             let two = self.run(isa, &ThreadPool::new(2));
@@ -95,10 +62,6 @@ impl Case {
     }
 }
 
-fn positions(n: usize, h: usize, w: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    (0..n * h * w).map(move |i| (i / (h * w), i / w % h, i % w))
-}
-
 /// A convolution whose output covers the image with paddings `[top, left]` and `[bottom, right]`.
 fn grouped(
     [n, h, w]: [usize; 3],
@@ -108,17 +71,8 @@ fn grouped(
     dilation: [usize; 2],
     pads: [[usize; 2]; 2],
 ) -> Option<GroupedDesc> {
-    let out = |i: usize| {
-        let span = (kernel[i] - 1) * dilation[i] + 1;
-        Some(([h, w][i] + pads[0][i] + pads[1][i]).checked_sub(span)? / stride[i] + 1)
-    };
-    let [kh, kw] = kernel;
-    let (c_in, c_out) = (groups * c_in, groups * c_out);
-    let (oh, ow) = (out(0)?, out(1)?);
-    Some(GroupedDesc {
-        conv: ConvDesc { n, h, w, c_in, kh, kw, c_out, oh, ow, stride, dilation, pad: pads[0] },
-        groups,
-    })
+    let conv = Windows { hw: [h, w], kernel, stride, dilation, pads }.conv(n, [groups * c_in, groups * c_out])?;
+    Some(GroupedDesc { conv, groups })
 }
 
 /// Checks `cases` random problems with `[groups, channels in, channels out]` of the groups up to those.

@@ -9,7 +9,7 @@ use super::gather::{Axis, Gather};
 use crate::gemm::{
     BlockScratch, Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Output, Place, Region, RowBlock, RowBlocks,
     RowSource, RowTable, Scratch, SharedMut, Weights, aligned_len, column_groups, free_threads, pack_shared,
-    packed_len, row_blocks_for, row_scratch_len, steps,
+    packed_len, packed_start, row_blocks_for, row_scratch_len, steps,
 };
 use crate::simd::{Simd, SimdOp, dispatch, dispatch_product};
 
@@ -144,11 +144,7 @@ pub fn data_grad<'a>(
         return;
     }
     let packed = match w.into() {
-        Weights::Packed(packed) => {
-            let needed = packed_data_grad_len(d);
-            assert!(packed.len() >= needed, "packed weights have {} elements, {needed} are needed", packed.len());
-            SharedMut(packed.as_ptr().cast_mut())
-        }
+        Weights::Packed(packed) => packed_start(packed, packed_data_grad_len(d), "weights"),
         Weights::Plain(w) => {
             let w = w.checked(d.weight_len(), "weights");
             let packed = scratch.take(packed_data_grad_len(d));

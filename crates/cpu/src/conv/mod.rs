@@ -12,7 +12,8 @@ pub mod winograd;
 
 use crate::gemm::{
     Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Origin, OuterProduct, Output, RowBlocks, RowProduct,
-    Scratch, Weights, aligned_len, outer_scratch_len, pack_shared, packed_len, row_blocks_for, row_scratch_len, steps,
+    Scratch, Weights, aligned_len, outer_scratch_len, pack_shared, packed_len, packed_start, row_blocks_for,
+    row_scratch_len, steps,
 };
 use gather::{Axis, Gather};
 
@@ -139,24 +140,20 @@ pub fn forward<'a>(
     let c = y.checked(d.output_len(), forward_row_blocks(d).rows * d.c_out, "output");
     let mut scratch = Scratch::new(scratch, forward_scratch_len(d, ctx.pool.threads()));
     let packed = match w.into() {
-        Weights::Packed(packed) => {
-            let needed = packed_forward_len(d);
-            assert!(packed.len() >= needed, "packed weights have {} elements, {needed} are needed", packed.len());
-            packed.as_ptr()
-        }
+        Weights::Packed(packed) => packed_start(packed, packed_forward_len(d), "weights"),
         Weights::Plain(w) => {
             assert!(x.dtype() == w.dtype(), "input and weights are of {} and {}", x.dtype(), w.dtype());
             let packed = scratch.take(packed_forward_len(d));
             // SAFETY: the weights' extent was checked, and the packed piece belongs to this call.
             unsafe { pack_shared(ctx, &d.weight_matrix(w), pairs, packed, 0..steps(d.weight_rows(), pairs)) };
-            packed.0
+            packed
         }
     };
     if d.output_len() == 0 {
         return;
     }
     let (m, n, k) = (d.output_rows(), d.c_out, steps(d.weight_rows(), pairs));
-    let product = RowProduct { source, packed, pairs, m, n, k, c, ldc: n, accumulate: false };
+    let product = RowProduct { source, packed: packed.0, pairs, m, n, k, c, ldc: n, accumulate: false };
     // SAFETY: extents were checked above, and the weights are packed for this instruction set.
     unsafe { product.run(ctx, scratch, Origin::FIRST, epilogue) };
 }

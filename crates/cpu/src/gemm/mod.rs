@@ -27,7 +27,7 @@ pub use numbers::{Numbers, Weights};
 
 pub(crate) use blocking::{TASKS, column_groups, pieces, row_blocks_for};
 pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
-pub(crate) use numbers::NumberPtr;
+pub(crate) use numbers::{NumberPtr, packed_start};
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
 pub(crate) use pack::{Matrix, pack_shared, packed_len};
 pub(crate) use rows::{
@@ -269,13 +269,12 @@ pub fn gemm<'a>(
         Weights::Plain(b) => (b.checked(desc.b_len(), "B"), ctx.pairs(a_type, b.dtype())),
         Weights::Packed(packed) => {
             assert!(takes_packed_b(desc), "a transposed A or a batch takes no packed B");
-            let needed = packed_b_len(desc);
-            assert!(packed.len() >= needed, "packed B has {} elements, {needed} are needed", packed.len());
+            let packed = packed_start(packed, packed_b_len(desc), "B").0;
             let c = c.checked(desc.c_len(), row_blocks(desc).rows * desc.ldc, "C");
             let scratch = Scratch::new(scratch, aligned_len(0) + row_scratch_len(ctx.pool.threads()));
             if desc.m > 0 && desc.n > 0 {
                 let a = &desc.a_rows(a);
-                let product = desc.row_product(a, packed.as_ptr(), ctx.pairs(a_type, a_type), c);
+                let product = desc.row_product(a, packed, ctx.pairs(a_type, a_type), c);
                 // SAFETY: the extents of A, B and C were checked above.
                 unsafe { product.run(ctx, scratch, Origin::FIRST, epilogue) };
             }

@@ -1,5 +1,6 @@
 //! Operands of kernels: floating-point numbers in memory, of 32 or 16 bits, which kernels read as `f32`.
 
+use super::memory::SharedMut;
 use super::sweep::Region;
 use crate::simd::Simd;
 use crate::vector;
@@ -150,4 +151,10 @@ impl<'a, T: Into<Numbers<'a>>> From<T> for Weights<'a> {
     fn from(numbers: T) -> Weights<'a> {
         Weights::Plain(numbers.into())
     }
+}
+
+/// The first of at least `needed` packed elements.
+pub(crate) fn packed_start(packed: &[f32], needed: usize, name: &str) -> SharedMut {
+    assert!(packed.len() >= needed, "packed {name} has {} elements, {needed} are needed", packed.len());
+    SharedMut(packed.as_ptr().cast_mut())
 }

@@ -1,5 +1,7 @@
 //! Random numbers and an epilogue that counts, for the kernel tests.
 
+pub mod convolution;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
