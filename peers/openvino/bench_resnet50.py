@@ -33,19 +33,22 @@ def compile_model(path, args):
 
 def make_step(compiled, batches):
     """Logits of a batch; each batch has a request of its own."""
-    requests = {id(images): bind(compiled, images) for images, _ in batches}
+    # The arrays are kept, because a tensor that shares their memory does not hold them.
+    inputs = {id(images): measuring.to_nchw(images) for images, _ in batches}
+    requests = {key: bind(compiled, array) for key, array in inputs.items()}
 
     def step(images, _):
         request = requests[id(images)]
         request.infer(share_outputs=True)
         return request.get_output_tensor().data
 
+    step.inputs = inputs
     return step
 
 
-def bind(compiled, images):
+def bind(compiled, array):
     request = compiled.create_infer_request()
-    request.set_input_tensor(ov.Tensor(measuring.to_nchw(images), shared_memory=True))
+    request.set_input_tensor(ov.Tensor(array, shared_memory=True))
     return request
 
 
