@@ -125,6 +125,7 @@ pub(crate) fn has_pairs(isa: Isa) -> bool {
 }
 
 /// The methods of [`Simd`] that an instruction set has from another one with the same vectors.
+#[cfg(any(test, target_arch = "x86_64"))]
 macro_rules! same_as {
     ($base:ty) => {
         type V = <$base as Simd>::V;
