@@ -5,6 +5,7 @@ use crate::show;
 use crate::stats::{median, published_style, step_times};
 use crate::workload::{Mode, workload};
 use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
+use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::kernel_name;
 use bessemer_ir::{DType, Role, philox};
@@ -23,6 +24,7 @@ pub struct Request {
     pub batch_size: usize,
     pub fuse: bool,
     pub precision: Compute,
+    pub recompute: Recompute,
     pub warmup: usize,
     pub steps: usize,
     pub repeat: usize,
@@ -87,7 +89,8 @@ impl Prepared {
         let precision = request.precision.on_cpu().unwrap_or(DType::F32);
         let work = workload(&request.model, request.mode, request.batch_size, precision)?;
         let model_flops = bessemer_models::classifier::flops(&work.graph);
-        let options = CompileOptions { fuse: request.fuse, precision, ..CompileOptions::default() };
+        let options =
+            CompileOptions { fuse: request.fuse, precision, recompute: request.recompute, ..CompileOptions::default() };
         let plan = compile(&work.graph, &request.cpu, &options).map_err(ModelError::from)?;
         let needed = plan.arena_bytes as u64;
         if let Some(available) = available_memory().filter(|available| *available < needed) {
@@ -238,6 +241,7 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         data: "synthetic".to_string(),
         options: BTreeMap::from([
             ("fuse".to_string(), request.fuse.into()),
+            ("recompute".to_string(), request.recompute.name().into()),
             ("isa".to_string(), request.cpu.isa.name().into()),
         ]),
         warmup: request.warmup as u64,
@@ -268,6 +272,7 @@ mod tests {
             batch_size: 2,
             fuse: true,
             precision: Compute::Fp32,
+            recompute: Recompute::None,
             warmup: 1,
             steps,
             repeat: 2,

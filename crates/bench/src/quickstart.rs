@@ -6,6 +6,7 @@ use crate::report::{self, ReportError};
 use crate::samples::{self, Sample};
 use crate::show;
 use crate::workload::Mode;
+use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::clock::{Civil, unix_seconds};
 use bessemer_train::events::{BenchResult, Event, EventError, EventWriter, Header};
 use bessemer_train::recipe::Compute;
@@ -147,6 +148,7 @@ fn measure_both(
             batch_size: BENCH_BATCH,
             fuse: true,
             precision: Compute::Fp32,
+            recompute: Recompute::None,
             warmup: 2,
             steps,
             repeat: 1,

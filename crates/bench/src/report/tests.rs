@@ -4,6 +4,7 @@ use crate::measure::{self, MeasureError};
 use crate::workload::Mode;
 use bessemer_cpu::CpuOptions;
 use bessemer_data::{FileFormat, Picture};
+use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::events::{Event, EventBody, EventWriter, Header, Status};
 use bessemer_train::recipe::Compute;
 use std::fs;
@@ -49,6 +50,7 @@ fn bench(batch_size: usize, throughput: f64) -> BenchResult {
         batch_size,
         fuse: true,
         precision: Compute::Fp32,
+        recompute: Recompute::None,
         warmup: 1,
         steps: 1,
         repeat: 1,

@@ -112,6 +112,7 @@ fn run_steps(options: &StepOptions, common: &Common) -> anyhow::Result<()> {
             batch_size,
             fuse: !options.no_fuse,
             precision,
+            recompute: common.recompute,
             warmup: options.warmup,
             steps: options.steps,
             repeat: options.repeat,

@@ -42,11 +42,6 @@ pub struct ConvDesc {
 }
 
 impl ConvDesc {
-    /// Multiply-adds of the forward product and of each gradient, taps on padding included.
-    pub fn macs(&self) -> usize {
-        self.output_rows() * self.weight_rows() * self.c_out
-    }
-
     fn input_len(&self) -> usize {
         self.input_rows() * self.c_in
     }
