@@ -1,4 +1,5 @@
-//! Regions: pointwise programs over a `[rows, cols]` domain with sums over rows, run tile by tile in first-level cache.
+//! Regions: pointwise programs over a `[rows, cols]` domain with reductions along rows and sums over rows, run tile by tile in
+//! first-level cache.
 
 mod compile;
 mod reduce;
@@ -89,7 +90,7 @@ impl RegionKernel {
 
     /// Elements of scratch that one call of [`run_rows`](Self::run_rows) needs.
     pub fn scratch_len(&self) -> usize {
-        Sweep::scratch_len(&self.program)
+        Sweep::scratch_len(&self.program, self.cols)
     }
 
     /// Elements of the partial results of so many blocks.
@@ -179,11 +180,12 @@ impl RegionKernel {
         }
         let block_rows = self.block_rows();
         let blocks = self.rows.div_ceil(block_rows);
-        let column_tasks = self.cols.div_ceil(BLOCK_COLS);
+        let task_cols = if self.program.rowwise { self.cols } else { BLOCK_COLS };
+        let column_tasks = self.cols.div_ceil(task_cols);
         ctx.pool.run(blocks * column_tasks, &|task, worker| {
             let (block, columns) = (task / column_tasks, task % column_tasks);
             let rows = block * block_rows..self.rows.min((block + 1) * block_rows);
-            let cols = columns * BLOCK_COLS..self.cols.min((columns + 1) * BLOCK_COLS);
+            let cols = columns * task_cols..self.cols.min((columns + 1) * task_cols);
             // SAFETY: the parts are disjoint; the rest is the caller's promise.
             unsafe { self.run_rows(ctx.isa, io, rows, cols, block, worker_scratch(worker), *partials) }
         });

@@ -55,7 +55,7 @@ pub(super) unsafe fn finish(
             // SAFETY: the caller's promise; each task writes to columns of its own.
             unsafe {
                 match *sink {
-                    Sink::Store { .. } => {}
+                    Sink::Store { .. } | Sink::Rows { .. } => {}
                     Sink::Sum { groups, output, slot, .. } => {
                         blocks.sum(task / chunks, groups, slot, io.outputs[output].cast())
                     }
@@ -66,7 +66,7 @@ pub(super) unsafe fn finish(
             }
         };
         match *sink {
-            Sink::Store { .. } => {}
+            Sink::Store { .. } | Sink::Rows { .. } => {}
             Sink::Sum { groups, .. } => ctx.pool.run(groups * chunks, &combine),
             Sink::Moments { .. } => ctx.pool.run(chunks, &combine),
         }

@@ -1,8 +1,10 @@
 //! Execution of a program over a part of the domain.
 
 use super::RegionIo;
-use super::compile::{Operand, Pattern, Program, Sink, Source, Step, UniformStep};
+use super::compile::{NumberStep, Operand, Pattern, Program, Sink, Source, Step};
 use super::reduce;
+use crate::random::fill_uniform;
+use crate::rowwise;
 use crate::simd::{Simd, SimdOp};
 use crate::vector;
 use bessemer_ir::DType;
@@ -11,8 +13,6 @@ use std::ops::Range;
 /// Elements of a tile at most; all live buffers together should fit in first-level cache.
 pub(super) const TILE: usize = 1024;
 
-/// Distance between tile buffers. Not a power of two, so that equal positions do not compete for one cache set.
-pub(super) const PITCH: usize = TILE + LOOP;
 
 /// Tiles of programs with more buffers than this are half as long.
 const MANY_BUFFERS: usize = 8;
@@ -29,8 +29,10 @@ pub(super) struct Sweep<'a> {
     rows: Range<usize>,
     cols: Range<usize>,
     buffers: *mut f32,
+    /// Distance between tile buffers. Not a power of two, so that equal positions do not compete for one cache set.
+    pitch: usize,
     accumulators: *mut f32,
-    uniforms: &'a [f32],
+    numbers: *mut f32,
     /// Partial results of the block, `[slots, stride]`.
     partials: *mut f32,
     tile_len: usize,
@@ -57,6 +59,21 @@ impl Tile {
     /// The length that loops run over.
     fn padded(&self) -> usize {
         self.len().next_multiple_of(LOOP)
+    }
+}
+
+/// Sizes of the scratch memory of a sweep over a domain of so many columns.
+struct Layout {
+    /// Elements of the longest tile, and of an accumulator.
+    longest: usize,
+    pitch: usize,
+    accumulators: usize,
+}
+
+impl Layout {
+    fn new(program: &Program, cols: usize) -> Layout {
+        let longest = if program.rowwise { cols.next_multiple_of(LOOP) } else { TILE };
+        Layout { longest, pitch: longest + LOOP, accumulators: program.sinks.iter().map(Sink::accumulators).sum() }
     }
 }
 
@@ -89,30 +106,73 @@ impl<'a> Sweep<'a> {
         scratch: &'a mut [f32],
         partials: *mut f32,
     ) -> Sweep<'a> {
-        let accumulators: usize = program.sinks.iter().map(Sink::accumulators).sum();
+        let Layout { longest, pitch, accumulators } = Layout::new(program, stride);
         let aligned = scratch.as_ptr().align_offset(64).min(scratch.len());
-        let (buffers, rest) = scratch[aligned..].split_at_mut(program.buffers * PITCH);
-        let (accumulators, rest) = rest.split_at_mut(accumulators * TILE);
-        let uniforms = &mut rest[..program.uniforms.len()];
-        evaluate_uniforms(program, io, uniforms);
-        Sweep {
+        let (buffers, rest) = scratch[aligned..].split_at_mut(program.buffers * pitch);
+        let (accumulators, rest) = rest.split_at_mut(accumulators * longest);
+        let numbers = rest[..program.numbers].as_mut_ptr();
+        let sweep = Sweep {
             program,
             io,
             stride,
             rows,
             cols,
             buffers: buffers.as_mut_ptr(),
+            pitch,
             accumulators: accumulators.as_mut_ptr(),
-            uniforms,
+            numbers,
             partials,
-            tile_len: if program.buffers > MANY_BUFFERS { TILE / 2 } else { TILE },
+            tile_len: match program.rowwise {
+                true => longest,
+                false if program.buffers > MANY_BUFFERS => TILE / 2,
+                false => TILE,
+            },
+        };
+        for (slot, step) in program.uniforms.iter().enumerate() {
+            // SAFETY: a uniform value is read from the only element of an input, and there is a place for every number.
+            unsafe { sweep.set_number(slot, sweep.number_step(step, 0)) };
         }
+        sweep
     }
 
-    /// Elements of scratch.
-    pub fn scratch_len(program: &Program) -> usize {
-        let accumulators: usize = program.sinks.iter().map(Sink::accumulators).sum();
-        program.buffers * PITCH + accumulators * TILE + program.uniforms.len() + 16
+    /// Elements of scratch for a domain of so many columns.
+    pub fn scratch_len(program: &Program, cols: usize) -> usize {
+        let Layout { longest, pitch, accumulators } = Layout::new(program, cols);
+        program.buffers * pitch + accumulators * longest + program.numbers + 16
+    }
+
+    #[inline(always)]
+    fn number(&self, slot: usize) -> f32 {
+        // SAFETY: there is a place for every number, and it was written by an earlier step.
+        unsafe { self.numbers.add(slot).read() }
+    }
+
+    /// # Safety
+    /// `slot` is below the count of numbers.
+    #[inline(always)]
+    unsafe fn set_number(&self, slot: usize, x: f32) {
+        // SAFETY: the caller's promise.
+        unsafe { self.numbers.add(slot).write(x) }
+    }
+
+    /// # Safety
+    /// The inputs are valid; `row` is within the domain.
+    #[inline(always)]
+    unsafe fn number_step(&self, step: &NumberStep, row: usize) -> f32 {
+        match *step {
+            NumberStep::Const(c) => c,
+            NumberStep::Read { load, dtype, access } => {
+                let mut value = [0.0];
+                let index = access.index(self.stride, row, 0);
+                // SAFETY: the caller's promise: the element is there.
+                unsafe { vector::widen(dtype, self.io.loads[load].add(index * dtype.size()), &mut value) };
+                value[0]
+            }
+            NumberStep::Unary(kind, a) => vector::unary(kind, self.number(a)),
+            NumberStep::Binary(kind, a, b) => vector::binary(kind, self.number(a), self.number(b)),
+            NumberStep::Select(c, a, b) => self.number(if self.number(c) != 0.0 { a } else { b }),
+            NumberStep::Cast(to, a) => vector::cast(to, self.number(a)),
+        }
     }
 
     #[inline(always)]
@@ -130,13 +190,13 @@ impl<'a> Sweep<'a> {
     #[inline(always)]
     unsafe fn buffer(&self, index: usize, len: usize) -> &'a [f32] {
         // SAFETY: the scratch holds all buffers; a step never writes the buffers that it reads.
-        unsafe { std::slice::from_raw_parts(self.buffers.add(index * PITCH), len) }
+        unsafe { std::slice::from_raw_parts(self.buffers.add(index * self.pitch), len) }
     }
 
     #[inline(always)]
     unsafe fn buffer_mut(&self, index: usize, len: usize) -> &'a mut [f32] {
         // SAFETY: as for `buffer`.
-        unsafe { std::slice::from_raw_parts_mut(self.buffers.add(index * PITCH), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.buffers.add(index * self.pitch), len) }
     }
 
     #[inline(always)]
@@ -166,7 +226,7 @@ impl<'a> Sweep<'a> {
                         self.buffer(source.buffer, len)
                     }
                 }
-                Operand::Uniform(_) => unreachable!("a number is not a tile"),
+                Operand::Number(_) => unreachable!("a number is not a tile"),
             }
         }
     }
@@ -174,34 +234,73 @@ impl<'a> Sweep<'a> {
     #[inline(always)]
     unsafe fn step(&self, step: &Step, tile: &Tile) {
         let len = tile.padded();
-        let uniform = |index: usize| self.uniforms[index];
+        let number = |slot: usize| self.number(slot);
         // SAFETY: operands and destination are distinct buffers of the scratch, or inputs.
         unsafe {
             let tile_of = |operand: Operand| self.values(operand, tile, len);
             match *step {
                 Step::Read { source } => self.read(&self.program.sources[source], tile),
-                Step::Fill { uniform: index, dst } => self.buffer_mut(dst, len).fill(uniform(index)),
+                Step::Fill { number: slot, dst } => self.buffer_mut(dst, len).fill(number(slot)),
                 Step::Unary { kind, a, dst } => vector::map_unary(kind, tile_of(a), self.buffer_mut(dst, len)),
                 Step::Cast { to, a, dst } => vector::map_cast(to, tile_of(a), self.buffer_mut(dst, len)),
                 Step::Binary { kind, a, b, dst } => {
                     let dst = self.buffer_mut(dst, len);
                     match (a, b) {
-                        (Operand::Uniform(a), _) => vector::map_binary(kind, uniform(a), tile_of(b), dst),
-                        (_, Operand::Uniform(b)) => vector::map_binary(kind, tile_of(a), uniform(b), dst),
+                        (Operand::Number(a), _) => vector::map_binary(kind, number(a), tile_of(b), dst),
+                        (_, Operand::Number(b)) => vector::map_binary(kind, tile_of(a), number(b), dst),
                         _ => vector::map_binary(kind, tile_of(a), tile_of(b), dst),
                     }
                 }
                 Step::Select { condition, a, b, dst } => {
                     let (condition, dst) = (tile_of(condition), self.buffer_mut(dst, len));
                     match (a, b) {
-                        (Operand::Uniform(a), Operand::Uniform(b)) => {
-                            vector::map_select(condition, uniform(a), uniform(b), dst)
+                        (Operand::Number(a), Operand::Number(b)) => {
+                            vector::map_select(condition, number(a), number(b), dst)
                         }
-                        (Operand::Uniform(a), _) => vector::map_select(condition, uniform(a), tile_of(b), dst),
-                        (_, Operand::Uniform(b)) => vector::map_select(condition, tile_of(a), uniform(b), dst),
+                        (Operand::Number(a), _) => vector::map_select(condition, number(a), tile_of(b), dst),
+                        (_, Operand::Number(b)) => vector::map_select(condition, tile_of(a), number(b), dst),
                         _ => vector::map_select(condition, tile_of(a), tile_of(b), dst),
                     }
                 }
+                Step::OneHot { a, dst } => self.one_hot(a, dst, tile),
+                Step::Random { seed, stream, load, dst } => self.random(seed, stream, load, dst, tile),
+                Step::Number { ref step, dst } => self.set_number(dst, self.number_step(step, tile.row)),
+                Step::Reduce { kind, a, dst } => {
+                    self.set_number(dst, rowwise::reduce_slice(kind, self.values(a, tile, tile.len())));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn one_hot(&self, label: Operand, dst: usize, tile: &Tile) {
+        // SAFETY: operand and destination are distinct buffers.
+        unsafe {
+            let dst = self.buffer_mut(dst, tile.len());
+            dst.fill(0.0);
+            for (row, columns) in dst.chunks_exact_mut(tile.width).enumerate() {
+                let label = match label {
+                    Operand::Number(slot) => self.number(slot),
+                    tiled => self.values(tiled, tile, tile.len())[row * tile.width],
+                };
+                let column = label - tile.col as f32;
+                if column >= 0.0 && column < tile.width as f32 && column.fract() == 0.0 {
+                    columns[column as usize] = 1.0;
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn random(&self, seed: u64, stream: u32, load: usize, dst: usize, tile: &Tile) {
+        // SAFETY: the load is one i32; the destination holds a tile.
+        unsafe {
+            let step = self.io.loads[load].cast::<i32>().read() as u32;
+            let dst = self.buffer_mut(dst, tile.len());
+            let (pieces, len) = if tile.contiguous { (1, tile.len()) } else { (tile.rows, tile.width) };
+            for piece in 0..pieces {
+                let first = (tile.offset + piece * self.stride) as u64;
+                fill_uniform(seed, step, stream, first, &mut dst[piece * len..][..len]);
             }
         }
     }
@@ -270,10 +369,16 @@ impl<'a> Sweep<'a> {
         }
     }
 
+    /// Elements of an accumulator.
+    #[inline(always)]
+    fn longest(&self) -> usize {
+        if self.program.rowwise { self.tile_len } else { TILE }
+    }
+
     #[inline(always)]
     unsafe fn accumulator(&self, index: usize, len: usize) -> &'a mut [f32] {
         // SAFETY: the scratch holds all accumulators.
-        unsafe { std::slice::from_raw_parts_mut(self.accumulators.add(index * TILE), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.accumulators.add(index * self.longest()), len) }
     }
 
     /// Adds a tile to the accumulators of the reductions; the first tile of a range of columns starts them.
@@ -284,7 +389,7 @@ impl<'a> Sweep<'a> {
             // SAFETY: accumulators are distinct.
             unsafe {
                 match *sink {
-                    Sink::Store { .. } => {}
+                    Sink::Store { .. } | Sink::Rows { .. } => {}
                     Sink::Sum { value, .. } => {
                         let sums = self.accumulator(next, lanes);
                         if first {
@@ -328,7 +433,7 @@ impl<'a> Sweep<'a> {
             };
             let [first, sums, squares] = [0, 1, 2].map(accumulator);
             match *sink {
-                Sink::Store { .. } => {}
+                Sink::Store { .. } | Sink::Rows { .. } => {}
                 Sink::Sum { slot, .. } => {
                     for (col, out) in partial(slot).iter_mut().enumerate() {
                         *out = reduce::fold(first, cols.len(), col) as f32;
@@ -360,7 +465,10 @@ impl SimdOp for Sweep<'_> {
         let mut start = self.cols.start;
         while start < self.cols.end {
             let cols = start..self.cols.end.min(start + chunk);
-            let cut = Cut::new(cols.len(), self.tile_len);
+            let cut = match self.program.rowwise {
+                true => Cut { tile_rows: 1, lanes: cols.len() },
+                false => Cut::new(cols.len(), self.tile_len),
+            };
             let mut row = self.rows.start;
             while row < self.rows.end {
                 let first = row == self.rows.start;
@@ -372,8 +480,15 @@ impl SimdOp for Sweep<'_> {
                     steps.iter().for_each(|step| self.step(step, &tile));
                     self.accumulate(&tile, cut.lanes, first);
                     for sink in &self.program.sinks {
-                        if let Sink::Store { value, dtype, output } = *sink {
-                            self.store(value, dtype, self.io.outputs[output], &tile);
+                        match *sink {
+                            Sink::Store { value, dtype, output } => {
+                                self.store(value, dtype, self.io.outputs[output], &tile);
+                            }
+                            Sink::Rows { number, dtype, output } => {
+                                let target = self.io.outputs[output].add(tile.row * dtype.size());
+                                vector::narrow(dtype, &[self.number(number)], target);
+                            }
+                            Sink::Sum { .. } | Sink::Moments { .. } => {}
                         }
                     }
                 }
@@ -403,22 +518,4 @@ unsafe fn read_one(source: &Source, memory: *const u8, index: usize) -> f32 {
     // SAFETY: the caller's promise: the element is there.
     unsafe { vector::widen(source.dtype, memory.add(index * source.dtype.size()), &mut value) };
     value[0]
-}
-
-fn evaluate_uniforms(program: &Program, io: &RegionIo<'_>, values: &mut [f32]) {
-    for (i, step) in program.uniforms.iter().enumerate() {
-        values[i] = match *step {
-            UniformStep::Const(c) => c,
-            UniformStep::Read { load, dtype } => {
-                let mut value = [0.0];
-                // SAFETY: the input has one element, and is valid by the promise of the caller of `run_rows`.
-                unsafe { vector::widen(dtype, io.loads[load], &mut value) };
-                value[0]
-            }
-            UniformStep::Unary(kind, a) => vector::unary(kind, values[a]),
-            UniformStep::Binary(kind, a, b) => vector::binary(kind, values[a], values[b]),
-            UniformStep::Select(c, a, b) => values[if values[c] != 0.0 { a } else { b }],
-            UniformStep::Cast(to, a) => vector::cast(to, values[a]),
-        };
-    }
 }

@@ -18,6 +18,15 @@ pub enum ReduceKind {
 impl ReduceKind {
     pub const ALL: [ReduceKind; 3] = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min];
 
+    /// As printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReduceKind::Sum => "sum",
+            ReduceKind::Max => "max",
+            ReduceKind::Min => "min",
+        }
+    }
+
     /// The result for no elements.
     pub fn identity(self) -> f64 {
         match self {

@@ -1,10 +1,12 @@
-//! Fused regions: a pointwise program over a `[rows, cols]` domain, with sums over rows, optionally run on the output of
-//! a convolution or matmul while it is in cache.
+//! Fused regions: a pointwise program over a `[rows, cols]` domain, with reductions along rows and sums over rows,
+//! optionally run on the output of a convolution or matmul while it is in cache.
 
 use super::pointwise::{BinaryKind, UnaryKind};
+use super::reduce::ReduceKind;
 use super::{Cost, GradArgs, Gradient, Op, OpRule, Scalar};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
+use crate::philox;
 use crate::reference::Tensor;
 use crate::shape::{Shape, TensorType};
 use std::fmt;
@@ -89,14 +91,21 @@ pub enum Instr {
     Select(Reg, Reg, Reg),
     /// Rounded as a conversion to this type rounds.
     Cast(DType, Reg),
+    /// All columns of the row reduced; the same in every column.
+    Reduce(ReduceKind, Reg),
+    /// 1 in the column of this number, 0 elsewhere.
+    OneHot(Reg),
+    /// Uniform random numbers in `[0, 1)`, a function of the position; input number `step` is the `i32[]` that
+    /// [`Random`](super::source::Random) takes.
+    Random { seed: u64, stream: u32, step: u16 },
 }
 
 impl Instr {
     /// Registers read.
     pub fn operands(&self) -> impl Iterator<Item = Reg> {
         let (list, n) = match *self {
-            Instr::Anchor | Instr::Load(_) | Instr::Const(_) => ([0; 3], 0),
-            Instr::Unary(_, a) | Instr::Cast(_, a) => ([a, 0, 0], 1),
+            Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Random { .. } => ([0; 3], 0),
+            Instr::Unary(_, a) | Instr::Cast(_, a) | Instr::Reduce(_, a) | Instr::OneHot(a) => ([a, 0, 0], 1),
             Instr::Binary(_, a, b) => ([a, b, 0], 2),
             Instr::Select(c, a, b) => ([c, a, b], 3),
         };
@@ -109,6 +118,8 @@ impl Instr {
 pub enum RegionOutput {
     /// Every element, converted to the type. The shape has the elements of the domain.
     Store { reg: Reg, ty: TensorType },
+    /// One element for each row, of a register that is the same in every column of a row.
+    Rows { reg: Reg, ty: TensorType },
     /// Sums over the rows of each of `groups` runs of consecutive rows: `f32[groups, cols]` elements in the given shape.
     Sum { reg: Reg, groups: usize, shape: Shape },
     /// Mean and biased variance over all rows: two outputs of `f32[cols]` elements in the given shape.
@@ -118,14 +129,17 @@ pub enum RegionOutput {
 impl RegionOutput {
     pub fn reg(&self) -> Reg {
         match *self {
-            RegionOutput::Store { reg, .. } | RegionOutput::Sum { reg, .. } | RegionOutput::Moments { reg, .. } => reg,
+            RegionOutput::Store { reg, .. }
+            | RegionOutput::Rows { reg, .. }
+            | RegionOutput::Sum { reg, .. }
+            | RegionOutput::Moments { reg, .. } => reg,
         }
     }
 
     /// Types of the outputs of the node this one stands for: one, or two for moments.
     pub fn types(&self) -> Vec<TensorType> {
         match self {
-            RegionOutput::Store { ty, .. } => vec![ty.clone()],
+            RegionOutput::Store { ty, .. } | RegionOutput::Rows { ty, .. } => vec![ty.clone()],
             RegionOutput::Sum { shape, .. } => vec![TensorType::f32(shape.clone())],
             RegionOutput::Moments { shape, .. } => vec![TensorType::f32(shape.clone()); 2],
         }
@@ -167,7 +181,14 @@ impl Region {
 
     /// Arithmetic instructions of the program.
     pub fn arithmetic(&self) -> usize {
-        self.program.iter().filter(|i| matches!(i, Instr::Unary(..) | Instr::Binary(..) | Instr::Select(..))).count()
+        let moves = |i: &Instr| matches!(i, Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Cast(..));
+        self.program.iter().filter(|i| !moves(i)).count()
+    }
+
+    /// Whether a row must be computed as a whole.
+    pub fn is_rowwise(&self) -> bool {
+        self.program.iter().any(|i| matches!(i, Instr::Reduce(..)))
+            || self.outputs.iter().any(|o| matches!(o, RegionOutput::Rows { .. }))
     }
 }
 
@@ -181,6 +202,9 @@ impl fmt::Display for Instr {
             Instr::Binary(k, a, b) => write!(f, "{} r{a} r{b}", k.name()),
             Instr::Select(c, a, b) => write!(f, "select r{c} r{a} r{b}"),
             Instr::Cast(to, a) => write!(f, "{to} r{a}"),
+            Instr::Reduce(kind, a) => write!(f, "row_{} r{a}", kind.name()),
+            Instr::OneHot(a) => write!(f, "one_hot r{a}"),
+            Instr::Random { seed, stream, step } => write!(f, "random(seed={seed}, stream={stream}) in{step}"),
         }
     }
 }
@@ -203,6 +227,7 @@ impl OpRule for Region {
             .iter()
             .map(|o| match o {
                 RegionOutput::Store { reg, .. } => format!("store r{reg}"),
+                RegionOutput::Rows { reg, .. } => format!("rows r{reg}"),
                 RegionOutput::Sum { reg, groups: 1, .. } => format!("sum r{reg}"),
                 RegionOutput::Sum { reg, groups, .. } => format!("sum r{reg} in {groups}"),
                 RegionOutput::Moments { reg, .. } => format!("moments r{reg}"),
@@ -232,8 +257,13 @@ impl OpRule for Region {
             if instr.operands().any(|r| r as usize >= index) {
                 return Err(format!("instruction {index} reads a later one"));
             }
-            if matches!(instr, Instr::Load(i) if *i as usize >= self.loads.len()) {
+            if matches!(instr, Instr::Load(i) | Instr::Random { step: i, .. } if *i as usize >= self.loads.len()) {
                 return Err(format!("instruction {index} loads an input that is not there"));
+            }
+        }
+        for output in &self.outputs {
+            if matches!(output, RegionOutput::Rows { ty, .. } if ty.shape.elements() != self.rows) {
+                return Err(format!("an element for each row of [{}, {}] is no {}", self.rows, self.cols, output.types()[0]));
             }
         }
         Ok(self.outputs.iter().flat_map(RegionOutput::types).collect())
@@ -260,6 +290,9 @@ impl OpRule for Region {
         let mut registers: Vec<Vec<f64>> = Vec::with_capacity(self.program.len());
         for instr in &self.program {
             let at = |r: Reg, i: usize| registers[r as usize][i];
+            let reduce = |kind: ReduceKind, r: Reg, row: usize| {
+                (row * self.cols..(row + 1) * self.cols).fold(kind.identity(), |sum, i| kind.combine(sum, at(r, i)))
+            };
             let value = |i: usize| match *instr {
                 Instr::Anchor => anchor.as_ref().expect("a region that reads an anchor has one").data[i],
                 Instr::Load(n) => {
@@ -273,6 +306,12 @@ impl OpRule for Region {
                 Instr::Cast(DType::I32 | DType::U8, a) => at(a, i).trunc(),
                 Instr::Cast(DType::Bool, a) => f64::from(u8::from(at(a, i) != 0.0)),
                 Instr::Cast(_, a) => at(a, i),
+                Instr::Reduce(kind, a) => reduce(kind, a, i / self.cols),
+                Instr::OneHot(a) => f64::from(u8::from(at(a, i) == (i % self.cols) as f64)),
+                Instr::Random { seed, stream, step } => {
+                    let step = inputs[own + step as usize].data[0] as u32;
+                    f64::from(philox::uniform(seed, step, stream, i as u64))
+                }
             };
             let column = (0..self.rows * self.cols).map(value).collect();
             registers.push(column);
@@ -284,6 +323,7 @@ impl OpRule for Region {
             let values = &registers[output.reg() as usize];
             match *output {
                 RegionOutput::Store { .. } => results.push(next(values.clone())),
+                RegionOutput::Rows { .. } => results.push(next(values.iter().step_by(self.cols).copied().collect())),
                 RegionOutput::Sum { groups, .. } => results.push(next(self.column_sums(values, groups, |_, x| x))),
                 RegionOutput::Moments { .. } => {
                     let rows = self.rows as f64;

@@ -1,0 +1,489 @@
+//! Grows regions: pointwise chains with reductions along rows and sums over them, and convolutions or matmuls with what
+//! follows them.
+//!
+//! 1. Decide which values are stored, of those that regions compute element by element or row by row. A value that an
+//!    operation outside any region reads must be; others are recomputed wherever they are used, unless several regions would
+//!    have to read more for it than the value itself.
+//! 2. Each stored value and each sum over rows is a root. Roots with one domain that read a common tensor become one region
+//!    where no dependency forbids it.
+//! 3. A region that reads the output of a convolution or matmul, and otherwise nothing that depends on it, is run by
+//!    that kernel block by block (the anchor), unless it needs whole rows.
+
+mod emit;
+mod prepare;
+
+use crate::dtype::DType;
+use crate::graph::{Graph, GraphError, NodeId, Value};
+use crate::ops::Op;
+use crate::ops::pointwise::{Binary, BinaryKind, Cast, Unary};
+use crate::ops::reduce::{Moments, Reduce, ReduceKind};
+use crate::ops::source::{Distribution, Random};
+use crate::passes::recompute::is_recomputed;
+use crate::shape::Shape;
+use prepare::{prepare, row_form};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Switches of the pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FuseOptions {
+    /// `false`: one region an operation, run op by op.
+    pub fuse: bool,
+}
+
+/// Turns every pointwise operation and every sum over rows into part of a region.
+///
+/// # Errors
+/// Only if the graph was malformed.
+pub fn fuse(graph: &Graph, options: FuseOptions) -> Result<Graph, GraphError> {
+    let prepared = prepare(graph)?;
+    let mut fuser = Fuser::new(&prepared, options.fuse);
+    fuser.choose_stored();
+    fuser.grow();
+    fuser.settle_leaves();
+    if options.fuse {
+        fuser.attach_anchors();
+    }
+    fuser.emit()
+}
+
+/// Longest row that a region reduces: it is held in cache with what is computed from it.
+const LONGEST_ROW: usize = 1 << 16;
+
+/// Whether a reduction along rows can be part of a region.
+fn is_row_reduction(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    let Op::Reduce(Reduce { axes, keep_dims: true, .. }) = &node.op else { return false };
+    let x = graph.ty(node.inputs[0]);
+    let rank = x.shape.rank();
+    rank >= 2 && *axes == [rank - 1] && x.dtype == DType::F32 && (2..=LONGEST_ROW).contains(&x.shape.cols())
+}
+
+/// Whether regions compute the node's value from values at the same row.
+fn is_inner(graph: &Graph, id: NodeId) -> bool {
+    match &graph.node(id).op {
+        op if op.is_pointwise() => true,
+        Op::OneHot(_) => true,
+        Op::Random(Random { distribution, .. }) => *distribution == Distribution::Uniform,
+        Op::Reduce(_) => is_row_reduction(graph, id),
+        _ => false,
+    }
+}
+
+/// For each node that regions compute, the domain of the region that does: the rows that a value of one number a row is made
+/// from, else its own shape.
+fn domains(graph: &Graph) -> Vec<Option<Shape>> {
+    let mut domains: Vec<Option<Shape>> = vec![None; graph.len()];
+    for id in graph.ids().filter(|&id| is_inner(graph, id)) {
+        let node = graph.node(id);
+        let shape = &node.outputs[0].shape;
+        domains[id.index()] = Some(if is_row_reduction(graph, id) {
+            graph.shape(node.inputs[0]).clone()
+        } else {
+            let wide = node.inputs.iter().filter_map(|input| domains[input.node.index()].as_ref());
+            let mut wider = wide.filter(|&domain| domain != shape && row_form(domain) == *shape);
+            wider.next().filter(|_| node.op.is_pointwise()).unwrap_or(shape).clone()
+        });
+    }
+    domains
+}
+
+/// Groups of rows that a reduction sums, if a region can do it: all row axes but leading ones, none of the columns.
+fn row_sum_groups(graph: &Graph, id: NodeId) -> Option<usize> {
+    let node = graph.node(id);
+    let (axes, kind_fits) = match &node.op {
+        Op::Reduce(Reduce { kind, axes, .. }) => (axes, *kind == ReduceKind::Sum),
+        Op::Moments(Moments { axes }) => (axes, true),
+        _ => return None,
+    };
+    let input = graph.ty(*node.inputs.first()?);
+    let rank = input.shape.rank();
+    if !kind_fits || input.dtype != DType::F32 || rank < 2 || axes.is_empty() {
+        return None;
+    }
+    let mut sorted = axes.clone();
+    sorted.sort_unstable();
+    let trailing = sorted.iter().copied().eq(rank - 1 - sorted.len()..rank - 1);
+    let groups = input.shape[..rank - 1 - sorted.len().min(rank - 1)].iter().product();
+    (trailing && (groups == 1 || matches!(node.op, Op::Reduce(_)))).then_some(groups)
+}
+
+/// Roots that are computed together.
+struct Cluster {
+    domain: Shape,
+    roots: Vec<NodeId>,
+    anchor: Option<NodeId>,
+    /// Values read from outside, those of the anchor aside.
+    leaves: BTreeSet<Value>,
+    /// Stored values that the cluster computes again and does not read.
+    opened: HashSet<NodeId>,
+    /// Nodes outside that must have run before.
+    inputs: BTreeSet<NodeId>,
+    /// Whether it computes rows as a whole.
+    needs_rows: bool,
+}
+
+struct Fuser<'a> {
+    graph: &'a Graph,
+    fuse: bool,
+    consumers: Vec<Vec<NodeId>>,
+    is_result: HashSet<Value>,
+    /// Of each node that regions compute.
+    domains: Vec<Option<Shape>>,
+    /// Nodes that regions compute and write to memory.
+    stored: Vec<bool>,
+    clusters: Vec<Cluster>,
+    /// Cluster of each root and anchor.
+    cluster_of: HashMap<NodeId, usize>,
+}
+
+fn value(node: NodeId) -> Value {
+    Value { node, output: 0 }
+}
+
+impl<'a> Fuser<'a> {
+    fn new(graph: &'a Graph, fuse: bool) -> Self {
+        Fuser {
+            graph,
+            fuse,
+            consumers: graph.consumers(),
+            is_result: graph.roots().collect(),
+            domains: domains(graph),
+            stored: vec![false; graph.len()],
+            clusters: Vec::new(),
+            cluster_of: HashMap::new(),
+        }
+    }
+
+    /// Whether regions compute the node's value from values at the same row.
+    fn is_inner(&self, id: NodeId) -> bool {
+        self.domains[id.index()].is_some()
+    }
+
+    /// Whether the node's value is one number for each row of its domain of several columns.
+    fn is_of_rows(&self, id: NodeId) -> bool {
+        self.domains[id.index()].as_ref().is_some_and(|domain| domain != self.graph.shape(value(id)))
+    }
+
+    /// Whether the node is computed by a region of its own or with others.
+    fn is_root(&self, id: NodeId) -> bool {
+        self.stored[id.index()] || row_sum_groups(self.graph, id).is_some()
+    }
+
+    /// Domain of the region that computes a root.
+    fn domain(&self, root: NodeId) -> &Shape {
+        let of_sum = || self.graph.shape(self.graph.node(root).inputs[0]);
+        self.domains[root.index()].as_ref().unwrap_or_else(of_sum)
+    }
+
+    /// Whether `consumer` computes, in a region over the domain of `producer`, from the value of `producer`.
+    fn can_inline(&self, producer: NodeId, consumer: NodeId) -> bool {
+        let sums_rows = || row_sum_groups(self.graph, consumer).is_some() && !self.is_of_rows(producer);
+        self.is_inner(producer)
+            && (self.is_inner(consumer) || sums_rows())
+            && !matches!(self.graph.node(consumer).op, Op::Random(_))
+            && self.domain(consumer) == self.domain(producer)
+    }
+
+    fn must_store(&self, id: NodeId) -> bool {
+        !self.fuse
+            || self.is_result.contains(&value(id))
+            || self.consumers[id.index()].iter().any(|&c| !self.can_inline(id, c))
+    }
+
+    fn choose_stored(&mut self) {
+        let order: Vec<NodeId> = self.graph.ids().filter(|&id| self.is_inner(id)).collect();
+        for &id in &order {
+            self.stored[id.index()] = self.must_store(id);
+        }
+        if !self.fuse {
+            return;
+        }
+        let mut users: HashMap<NodeId, BTreeSet<NodeId>> = HashMap::new();
+        for &id in order.iter().rev() {
+            let mut roots = BTreeSet::new();
+            for &consumer in &self.consumers[id.index()] {
+                if self.is_root(consumer) {
+                    roots.insert(consumer);
+                } else if let Some(behind) = users.get(&consumer) {
+                    roots.extend(behind);
+                }
+            }
+            let pays = self.is_of_rows(id) || self.narrows(id) || self.is_worth_storing(id);
+            if !self.stored[id.index()] && roots.len() > 1 && pays && self.regions(&roots) > 1 {
+                self.stored[id.index()] = true;
+            }
+            users.insert(id, roots);
+        }
+    }
+
+    /// Whether the value is a rounded form that takes less memory than what it is made of.
+    fn narrows(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        matches!(node.op, Op::Cast(Cast { to }) if to.size() < self.graph.dtype(node.inputs[0]).size())
+    }
+
+    /// Whether the node costs more than to read its value.
+    fn is_expensive(&self, id: NodeId) -> bool {
+        match self.graph.node(id).op {
+            Op::Unary(Unary(kind)) => kind.is_expensive() && !self.is_of_rows(id),
+            Op::Reduce(_) | Op::Random(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether recomputing the value costs a region more than reading it back.
+    fn is_worth_storing(&self, id: NodeId) -> bool {
+        // Numbers for each row can be stored for next to nothing.
+        let expression = self.expression(&[id], &|n| if self.is_of_rows(n) { Inner::Read } else { Inner::IfNotStored });
+        let divides = |n| matches!(self.graph.node(n).op, Op::Binary(Binary(BinaryKind::Pow | BinaryKind::Div)));
+        let expensive = expression.inner.iter().any(|&n| self.is_expensive(n) || divides(n));
+        expensive || self.full_leaves(&expression, self.graph.shape(value(id))).len() > 2
+    }
+
+    /// Lower bound of the number of regions that can hold `roots`: the longest chain of dependencies among them.
+    fn regions(&self, roots: &BTreeSet<NodeId>) -> usize {
+        let mut depth: Vec<(NodeId, usize)> = Vec::new();
+        for &root in roots {
+            let below = depth.iter().filter(|&&(earlier, _)| self.depends(root, earlier)).map(|&(_, d)| d).max();
+            depth.push((root, below.unwrap_or(0) + 1));
+        }
+        depth.iter().map(|&(_, d)| d).max().unwrap_or(0)
+    }
+
+    /// Whether `node` depends on `on` in the graph as it was before fusing.
+    fn depends(&self, node: NodeId, on: NodeId) -> bool {
+        let mut stack = vec![node];
+        let mut seen = HashSet::new();
+        while let Some(id) = stack.pop() {
+            if id == on {
+                return true;
+            }
+            stack.extend(self.graph.node(id).inputs.iter().map(|v| v.node).filter(|&n| n >= on && seen.insert(n)));
+        }
+        false
+    }
+
+    /// The nodes that compute `roots` from stored values, and from others as `inner` says.
+    fn expression(&self, roots: &[NodeId], inner: &dyn Fn(NodeId) -> Inner) -> Expression {
+        let mut expression = Expression::default();
+        let mut stack: Vec<NodeId> = Vec::new();
+        for &root in roots {
+            if self.is_inner(root) {
+                stack.push(root);
+            } else {
+                let input = self.graph.node(root).inputs[0];
+                self.enter(input, root, roots, inner, &mut stack, &mut expression);
+            }
+        }
+        while let Some(id) = stack.pop() {
+            if !expression.inner.insert(id) {
+                continue;
+            }
+            for &input in &self.graph.node(id).inputs {
+                self.enter(input, id, roots, inner, &mut stack, &mut expression);
+            }
+        }
+        expression
+    }
+
+    fn enter(
+        &self,
+        input: Value,
+        reader: NodeId,
+        roots: &[NodeId],
+        inner: &dyn Fn(NodeId) -> Inner,
+        stack: &mut Vec<NodeId>,
+        expression: &mut Expression,
+    ) {
+        let id = input.node;
+        let computed = || match inner(id) {
+            Inner::Computed => true,
+            Inner::IfNotStored => !self.stored[id.index()] || roots.contains(&id),
+            Inner::Read => false,
+        };
+        if self.can_inline(id, reader) && computed() {
+            stack.push(id);
+        } else if !is_splat(self.graph, input) || matches!(self.graph.node(reader).op, Op::Random(_)) {
+            expression.leaves.insert(input);
+        }
+    }
+
+    /// Leaves with one element for each of the domain's.
+    fn full_leaves(&self, expression: &Expression, domain: &Shape) -> BTreeSet<Value> {
+        expression.leaves.iter().copied().filter(|&v| self.graph.shape(v).elements() == domain.elements()).collect()
+    }
+
+    /// The expression of a cluster, with stored values opened that cost no further tensor to recompute.
+    fn cluster_expression(&self, roots: &[NodeId], domain: &Shape) -> (Expression, HashSet<NodeId>) {
+        let mut opened: HashSet<NodeId> = HashSet::new();
+        loop {
+            let inner = |id: NodeId| if opened.contains(&id) { Inner::Computed } else { Inner::IfNotStored };
+            let expression = self.expression(roots, &inner);
+            let full = self.full_leaves(&expression, domain);
+            let next = full.iter().find(|leaf| {
+                let id = leaf.node;
+                if !self.fuse || !self.is_inner(id) || domain.rank() < 2 || opened.contains(&id) {
+                    return false;
+                }
+                let inner = self.expression(&[id], &inner);
+                let cheap = !inner.inner.iter().any(|&n| self.is_expensive(n));
+                let leaves = self.full_leaves(&inner, domain);
+                cheap && leaves.iter().all(|l| full.contains(l) && l != *leaf)
+            });
+            match next {
+                Some(leaf) => opened.insert(leaf.node),
+                None => return (expression, opened),
+            };
+        }
+    }
+
+    fn grow(&mut self) {
+        let roots: Vec<NodeId> = self.graph.ids().filter(|&id| self.is_root(id)).collect();
+        let mut readers: HashMap<Value, Vec<usize>> = HashMap::new();
+        for root in roots {
+            let domain = self.domain(root).clone();
+            let expression = self.expression(&[root], &|_| Inner::IfNotStored);
+            let full = self.full_leaves(&expression, &domain);
+            let candidates: BTreeSet<usize> = if self.fuse && domain.elements() > 1 {
+                let sharing = full.iter().flat_map(|leaf| readers.get(leaf).into_iter().flatten().copied());
+                sharing
+                    .chain(expression.leaves.iter().filter_map(|leaf| self.cluster_of.get(&leaf.node).copied()))
+                    .filter(|&c| self.clusters[c].domain == domain && self.is_of_one_time(c, root))
+                    .collect()
+            } else {
+                BTreeSet::new()
+            };
+            let home = candidates.into_iter().rev().find(|&c| self.can_join(root, &expression, c));
+            let index = home.unwrap_or(self.clusters.len());
+            if home.is_none() {
+                self.clusters.push(Cluster {
+                    domain,
+                    roots: Vec::new(),
+                    anchor: None,
+                    leaves: BTreeSet::new(),
+                    opened: HashSet::new(),
+                    inputs: BTreeSet::new(),
+                    needs_rows: false,
+                });
+            }
+            let cluster = &mut self.clusters[index];
+            cluster.inputs.extend(expression.leaves.iter().map(|v| v.node).filter(|n| !cluster.roots.contains(n)));
+            cluster.roots.push(root);
+            self.cluster_of.insert(root, index);
+            for leaf in full {
+                readers.entry(leaf).or_default().push(index);
+            }
+        }
+    }
+
+    /// Whether a root is computed a second time just as the cluster is, or just as little.
+    fn is_of_one_time(&self, cluster: usize, root: NodeId) -> bool {
+        is_recomputed(self.graph, root) == is_recomputed(self.graph, self.clusters[cluster].roots[0])
+    }
+
+    /// Whether `root` may be computed with the cluster: it reads roots as they are computed, sums over rows aside, and nothing
+    /// else that is computed from the cluster.
+    fn can_join(&self, root: NodeId, expression: &Expression, cluster: usize) -> bool {
+        let Cluster { roots, domain, .. } = &self.clusters[cluster];
+        let read_as_computed = |leaf: &Value| {
+            roots.contains(&leaf.node) && self.can_inline(leaf.node, root)
+        };
+        let finished: Vec<NodeId> =
+            expression.leaves.iter().filter(|leaf| !read_as_computed(leaf)).map(|leaf| leaf.node).collect();
+        debug_assert_eq!(self.domain(root), domain);
+        !self.depends_on_unit(finished, |id| self.cluster_of.get(&id) == Some(&cluster))
+    }
+
+    /// Whether any of `from` is, or is computed from, a node that `is_target` holds for; clusters count as one node.
+    fn depends_on_unit(&self, from: Vec<NodeId>, is_target: impl Fn(NodeId) -> bool) -> bool {
+        let mut stack = from;
+        let mut seen: HashSet<NodeId> = HashSet::new();
+        while let Some(id) = stack.pop() {
+            if is_target(id) {
+                return true;
+            }
+            if !seen.insert(id) {
+                continue;
+            }
+            match self.cluster_of.get(&id) {
+                Some(&c) => stack.extend(&self.clusters[c].inputs),
+                None => stack.extend(self.graph.node(id).inputs.iter().map(|v| v.node)),
+            }
+        }
+        false
+    }
+
+    fn settle_leaves(&mut self) {
+        for index in 0..self.clusters.len() {
+            let cluster = &self.clusters[index];
+            let (expression, opened) = self.cluster_expression(&cluster.roots, &cluster.domain);
+            let inputs = expression.leaves.iter().map(|v| v.node).collect();
+            let needs_rows = expression.inner.iter().any(|&n| self.is_of_rows(n));
+            let cluster = &mut self.clusters[index];
+            cluster.needs_rows = needs_rows;
+            (cluster.leaves, cluster.opened, cluster.inputs) = (expression.leaves, opened, inputs);
+        }
+    }
+
+    fn attach_anchors(&mut self) {
+        for index in 0..self.clusters.len() {
+            let cluster = &self.clusters[index];
+            if cluster.needs_rows {
+                continue;
+            }
+            let anchor = cluster.leaves.iter().copied().find(|&leaf| {
+                let others = cluster.leaves.iter().map(|v| v.node).filter(|&n| n != leaf.node).collect();
+                self.is_anchor(leaf, &cluster.domain)
+                    && !self.cluster_of.contains_key(&leaf.node)
+                    && !self.depends_on_unit(others, |id| id == leaf.node)
+            });
+            if let Some(anchor) = anchor {
+                self.cluster_of.insert(anchor.node, index);
+                let cluster = &mut self.clusters[index];
+                cluster.anchor = Some(anchor.node);
+                cluster.leaves.remove(&anchor);
+                cluster.inputs.remove(&anchor.node);
+                cluster.inputs.extend(self.graph.node(anchor.node).inputs.iter().map(|v| v.node));
+            }
+        }
+    }
+
+    /// Whether a value is the output of a kernel that can run a region on the blocks it finishes.
+    fn is_anchor(&self, leaf: Value, domain: &Shape) -> bool {
+        let ty = self.graph.ty(leaf);
+        let fits = ty.dtype == DType::F32 && ty.shape == *domain;
+        let kind = match &self.graph.node(leaf.node).op {
+            Op::Conv2d(_) | Op::Conv2dDataGrad(_) => true,
+            // One product, not a batch of them.
+            Op::Matmul(_) => self.graph.shape(self.graph.node(leaf.node).inputs[1]).rank() == 2,
+            _ => false,
+        };
+        fits && kind
+    }
+}
+
+/// Whether a value that a region could compute is computed in it.
+#[derive(Clone, Copy)]
+enum Inner {
+    Computed,
+    IfNotStored,
+    Read,
+}
+
+/// What a region computes: nodes inside, values read.
+#[derive(Default)]
+struct Expression {
+    inner: BTreeSet<NodeId>,
+    leaves: BTreeSet<Value>,
+}
+
+fn is_splat(graph: &Graph, value: Value) -> bool {
+    splat(graph, value).is_some()
+}
+
+fn splat(graph: &Graph, value: Value) -> Option<f64> {
+    match &graph.node(value.node).op {
+        Op::Constant(c) => c.uniform(),
+        _ => None,
+    }
+}

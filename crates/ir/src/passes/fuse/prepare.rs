@@ -1,0 +1,237 @@
+//! Brings a graph into the form that regions are grown in.
+//!
+//! - Softmax and moments along rows become reductions and pointwise operations.
+//! - Reductions along rows keep their axis, with size 1, and so do the pointwise operations on their results, so that they
+//!   broadcast to the rows they come from.
+//! - Broadcasts are explicit where a region cannot express them.
+//! - Reductions are split that no kernel does at once.
+
+use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
+use crate::ops::Op;
+use crate::ops::layout::Reshape;
+use crate::ops::pointwise::UnaryKind;
+use crate::ops::reduce::{Moments, Reduce, ReduceKind};
+use crate::ops::region::Access;
+use crate::shape::Shape;
+
+/// # Errors
+/// Only if the graph was malformed.
+pub(super) fn prepare(graph: &Graph) -> Result<Graph, GraphError> {
+    let mut preparer = Preparer { graph, rewriter: Rewriter::new(graph) };
+    for id in graph.ids() {
+        preparer.visit(id)?;
+    }
+    without_dead_nodes(&preparer.rewriter.finish()?)
+}
+
+fn without_dead_nodes(graph: &Graph) -> Result<Graph, GraphError> {
+    let live = crate::passes::simplify::live_nodes(graph);
+    let mut rewriter = Rewriter::new(graph);
+    for id in graph.ids().filter(|id| live[id.index()]) {
+        rewriter.copy(id)?;
+    }
+    rewriter.finish()
+}
+
+/// The shape with an innermost axis of size 1 in place of its own: one number for each row.
+pub(super) fn row_form(shape: &Shape) -> Shape {
+    let mut dims = shape.dims().to_vec();
+    if let Some(last) = dims.last_mut() {
+        *last = 1;
+    }
+    dims.into()
+}
+
+struct Preparer<'a> {
+    graph: &'a Graph,
+    rewriter: Rewriter<'a>,
+}
+
+impl Preparer<'_> {
+    fn visit(&mut self, id: NodeId) -> Result<(), GraphError> {
+        let node = self.graph.node(id);
+        let own = Value { node: id, output: 0 };
+        let outputs = match &node.op {
+            op if op.is_pointwise() => vec![self.pointwise(id)?],
+            Op::Softmax(_) => vec![self.softmax(id)?],
+            Op::LogSoftmax(_) => vec![self.log_softmax(id)?],
+            Op::Moments(Moments { axes }) if self.is_along_rows(id, axes) => self.moments(id)?.to_vec(),
+            Op::Reduce(Reduce { kind, axes, .. }) if self.is_along_rows(id, axes) => {
+                let x = self.rewriter.get(node.inputs[0]);
+                let reduced = self.row_reduce(id, *kind, x)?;
+                vec![self.reshape(id, reduced, &node.outputs[0].shape)?]
+            }
+            Op::Reduce(_) if split_reduction(self.graph, id).is_some() => vec![self.split(id)?],
+            Op::Reshape(Reshape { shape }) => {
+                let x = self.rewriter.get(node.inputs[0]);
+                vec![self.reshape(id, x, shape)?]
+            }
+            _ => return self.rewriter.copy(id),
+        };
+        for (output, value) in outputs.into_iter().enumerate() {
+            self.rewriter.set(Value { output: output as u32, ..own }, value);
+        }
+        Ok(())
+    }
+
+    /// Runs `body` on the new graph at the path of a node of the old one.
+    fn at<T>(&mut self, id: NodeId, body: impl FnOnce(&mut Graph) -> T) -> T {
+        self.rewriter.target().at_path(self.graph.path(id), body)
+    }
+
+    /// Whether the node reduces the innermost axis alone, of several.
+    fn is_along_rows(&self, id: NodeId, axes: &[usize]) -> bool {
+        let rank = self.graph.shape(self.graph.node(id).inputs[0]).rank();
+        rank >= 2 && axes == [rank - 1]
+    }
+
+    fn row_reduce(&mut self, id: NodeId, kind: ReduceKind, x: Value) -> Result<Value, GraphError> {
+        self.at(id, |g| {
+            let axis = g.shape(x).rank() - 1;
+            g.reduce(kind, x, &[axis], true)
+        })
+    }
+
+    /// A view of a view is one of what the first one views.
+    fn reshape(&mut self, id: NodeId, x: Value, shape: &Shape) -> Result<Value, GraphError> {
+        let x = self.viewed(x);
+        self.at(id, |g| g.reshape(x, shape.clone()))
+    }
+
+    /// What a value of the new graph is another shape of.
+    fn viewed(&mut self, x: Value) -> Value {
+        let node = self.rewriter.target().node(x.node);
+        if matches!(node.op, Op::Reshape(_)) { node.inputs[0] } else { x }
+    }
+
+    /// The value, with its row axis of size 1, that a value of the new graph is without it.
+    fn kept_rows(&mut self, x: Value) -> Option<Value> {
+        let viewed = self.viewed(x);
+        let g = self.rewriter.target();
+        let (shape, kept) = (g.shape(x).dims(), g.shape(viewed).dims());
+        (viewed != x && kept.split_last() == Some((&1, shape))).then_some(viewed)
+    }
+
+    /// Without a row axis only where something that reads it has none either.
+    fn pointwise(&mut self, id: NodeId) -> Result<Value, GraphError> {
+        let node = self.graph.node(id);
+        let mapped: Vec<Value> = node.inputs.iter().map(|&input| self.rewriter.get(input)).collect();
+        let domain = node.outputs[0].shape.clone();
+        if let Some(rows) = self.all_kept_rows(&mapped, &domain)? {
+            let value = self.at(id, |g| g.add1(node.op.clone(), &rows))?;
+            return self.reshape(id, value, &domain);
+        }
+        let mut inputs = Vec::new();
+        for value in mapped {
+            let expressible = Access::of(self.rewriter.target().shape(value), &domain).is_some();
+            inputs.push(if expressible { value } else { self.at(id, |g| g.broadcast(value, &domain))? });
+        }
+        self.at(id, |g| g.add1(node.op.clone(), &inputs))
+    }
+
+    /// The operands with a row axis of size 1, if any of them is made of reductions along rows.
+    fn all_kept_rows(&mut self, operands: &[Value], domain: &Shape) -> Result<Option<Vec<Value>>, GraphError> {
+        let kept: Vec<Option<Value>> = operands.iter().map(|&operand| self.kept_rows(operand)).collect();
+        let mut rows = Vec::with_capacity(operands.len());
+        for (&operand, kept) in operands.iter().zip(&kept) {
+            let g = self.rewriter.target();
+            let number = match &g.node(operand.node).op {
+                Op::Constant(constant) => constant.uniform(),
+                _ => None,
+            };
+            rows.push(match (kept, number) {
+                (Some(kept), _) => *kept,
+                (None, Some(number)) => g.constant(g.dtype(operand), [], number)?,
+                (None, None) if g.shape(operand) == domain => {
+                    let shape = [domain.dims(), &[1]].concat();
+                    g.reshape(operand, shape)?
+                }
+                (None, None) if g.shape(operand).rank() == 0 => operand,
+                (None, None) => return Ok(None),
+            });
+        }
+        Ok(kept.iter().any(Option::is_some).then_some(rows))
+    }
+
+    /// `e / sum(e)` with `e = exp(x - max(x))`.
+    fn softmax(&mut self, id: NodeId) -> Result<Value, GraphError> {
+        let x = self.rewriter.get(self.graph.node(id).inputs[0]);
+        let top = self.row_reduce(id, ReduceKind::Max, x)?;
+        let powers = self.at(id, |g| {
+            let shifted = g.sub(x, top)?;
+            g.unary(UnaryKind::Exp, shifted)
+        })?;
+        let sum = self.row_reduce(id, ReduceKind::Sum, powers)?;
+        self.at(id, |g| {
+            let scale = g.unary(UnaryKind::Recip, sum)?;
+            g.mul(powers, scale)
+        })
+    }
+
+    /// `x - (max(x) + log(sum(exp(x - max(x)))))`.
+    fn log_softmax(&mut self, id: NodeId) -> Result<Value, GraphError> {
+        let x = self.rewriter.get(self.graph.node(id).inputs[0]);
+        let top = self.row_reduce(id, ReduceKind::Max, x)?;
+        let powers = self.at(id, |g| {
+            let shifted = g.sub(x, top)?;
+            g.unary(UnaryKind::Exp, shifted)
+        })?;
+        let sum = self.row_reduce(id, ReduceKind::Sum, powers)?;
+        self.at(id, |g| {
+            let log = g.unary(UnaryKind::Log, sum)?;
+            let norm = g.add_(top, log)?;
+            g.sub(x, norm)
+        })
+    }
+
+    /// Mean, and mean square of the distance from it.
+    fn moments(&mut self, id: NodeId) -> Result<[Value; 2], GraphError> {
+        let node = self.graph.node(id);
+        let x = self.rewriter.get(node.inputs[0]);
+        let share = 1.0 / self.graph.shape(node.inputs[0]).cols() as f64;
+        let sum = self.row_reduce(id, ReduceKind::Sum, x)?;
+        let (mean, squares) = self.at(id, |g| {
+            let mean = g.scale(sum, share)?;
+            let centred = g.sub(x, mean)?;
+            Ok((mean, g.square(centred)?))
+        })?;
+        let sum = self.row_reduce(id, ReduceKind::Sum, squares)?;
+        let variance = self.at(id, |g| g.scale(sum, share))?;
+        let shape = &node.outputs[0].shape;
+        Ok([self.reshape(id, mean, shape)?, self.reshape(id, variance, shape)?])
+    }
+
+    fn split(&mut self, id: NodeId) -> Result<Value, GraphError> {
+        let node = self.graph.node(id);
+        let (kind, runs) = split_reduction(self.graph, id).expect("asked before");
+        let mut value = self.rewriter.get(node.inputs[0]);
+        for axes in runs {
+            let rank = self.rewriter.target().shape(value).rank();
+            if rank >= 2 && axes == [rank - 1] {
+                value = self.row_reduce(id, kind, value)?;
+            } else {
+                value = self.at(id, |g| g.reduce(kind, value, &axes, true))?;
+            }
+        }
+        self.reshape(id, value, &node.outputs[0].shape)
+    }
+}
+
+/// Reductions that do the same as the node one after the other, each over neighbouring axes, which it keeps, and none over all
+/// axes of a tensor of several; `None` if the node is so itself. The innermost come first.
+fn split_reduction(graph: &Graph, id: NodeId) -> Option<(ReduceKind, Vec<Vec<usize>>)> {
+    let node = graph.node(id);
+    let Op::Reduce(Reduce { kind, axes, .. }) = &node.op else { return None };
+    let rank = graph.shape(node.inputs[0]).rank();
+    if axes.len() == rank && rank > 1 {
+        return Some((*kind, vec![(0..rank - 1).collect(), vec![rank - 1]]));
+    }
+    let mut runs: Vec<Vec<usize>> = Vec::new();
+    for &axis in axes.iter().rev() {
+        match runs.last_mut() {
+            Some(run) if run[0] == axis + 1 => run.insert(0, axis),
+            _ => runs.push(vec![axis]),
+        }
+    }
+    (runs.len() > 1).then_some((*kind, runs))
+}
