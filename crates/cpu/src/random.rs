@@ -1,12 +1,15 @@
-//! Random numbers: the streams of [`bessemer_ir::philox`], bit for bit, a block of four at a time.
+//! Random numbers: the streams of [`bessemer_ir::philox`], bit for bit, several blocks of four at a time.
 
 use crate::gemm::Ctx;
 use crate::parts::{PIECE, for_pieces};
 use crate::simd::{self, Simd, SimdOp};
-use bessemer_ir::philox;
+use bessemer_ir::philox::{self, MULTIPLIERS, ROUNDS, WEYL};
 
 /// Blocks computed at a time.
-const BLOCKS: usize = 16;
+const BLOCKS: usize = 8;
+
+/// Numbers of so many blocks.
+const NUMBERS: usize = 4 * BLOCKS;
 
 /// Which stream: the seed, the step, and the number of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,10 +19,60 @@ pub struct Stream {
     pub stream: u32,
 }
 
-/// The elements from `4 * first_block` on of a uniform stream.
+/// The numbers in `[0, 1)` of the blocks `first..first + BLOCKS`. A word is the low half of its 64 bits: what stands above it is
+/// cut off where it is read, which the vector multiplication of 32-bit numbers does by itself.
+#[inline(always)]
+fn uniforms(stream: Stream, first: u64) -> [f32; NUMBERS] {
+    let mut numbers = [0.0; NUMBERS];
+    let mut keys = [[u64::from(stream.seed as u32), stream.seed >> 32]; ROUNDS];
+    for round in 1..ROUNDS {
+        for half in 0..2 {
+            keys[round][half] = u64::from((keys[round - 1][half] as u32).wrapping_add(WEYL[half]));
+        }
+    }
+    for b in 0..BLOCKS {
+        let index = first + b as u64;
+        let mut c = [index, index >> 32, u64::from(stream.step), u64::from(stream.stream)];
+        for key in &keys {
+            let p0 = u64::from(MULTIPLIERS[0]) * u64::from(c[0] as u32);
+            let p1 = u64::from(MULTIPLIERS[1]) * u64::from(c[2] as u32);
+            c = [p1 >> 32 ^ c[1] ^ key[0], p1, p0 >> 32 ^ c[3] ^ key[1], p0];
+        }
+        for w in 0..4 {
+            numbers[4 * b + w] = (c[w] as u32 >> 8) as i32 as f32 * (1.0 / 16_777_216.0);
+        }
+    }
+    numbers
+}
+
+/// Fills `out` with the elements from `first` on of a uniform stream, under the instruction set of the caller.
+#[inline(always)]
+pub(crate) fn fill_uniform(seed: u64, step: u32, stream: u32, first: u64, out: &mut [f32]) {
+    let stream = Stream { seed, step, stream };
+    let mut block = first / 4;
+    // Numbers of the first block that come before `first`.
+    let mut skipped = (first % 4) as usize;
+    let mut done = 0;
+    while done < out.len() {
+        let numbers = uniforms(stream, block);
+        let rest = &mut out[done..];
+        if skipped == 0 && rest.len() >= NUMBERS {
+            rest[..NUMBERS].copy_from_slice(&numbers);
+            done += NUMBERS;
+        } else {
+            let len = rest.len().min(NUMBERS - skipped);
+            rest[..len].copy_from_slice(&numbers[skipped..][..len]);
+            done += len;
+            skipped = 0;
+        }
+        block += BLOCKS as u64;
+    }
+}
+
+/// The elements from `first` on of a uniform stream.
 struct Uniform<'a> {
     stream: Stream,
-    first_block: u64,
+    first: u64,
     out: &'a mut [f32],
 }
 
@@ -29,26 +82,16 @@ impl SimdOp for Uniform<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Stream { seed, step, stream } = self.stream;
-        let key = [seed as u32, (seed >> 32) as u32];
-        for (i, out) in self.out.chunks_mut(4 * BLOCKS).enumerate() {
-            let first = self.first_block + (i * BLOCKS) as u64;
-            let mut numbers = [0.0; 4 * BLOCKS];
-            for (b, four) in numbers.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                let index = first + b as u64;
-                let words = philox::block([index as u32, (index >> 32) as u32, step, stream], key);
-                *four = words.map(|word| (word >> 8) as f32 * (1.0 / 16_777_216.0));
-            }
-            out.copy_from_slice(&numbers[..out.len()]);
-        }
+        fill_uniform(seed, step, stream, self.first, self.out);
     }
 }
 
 /// Fills `out` with the uniform stream: numbers in `[0, 1)`.
 pub fn uniform(ctx: Ctx<'_>, stream: Stream, out: &mut [f32]) {
     for_pieces(ctx, out, PIECE, &|task, out| {
-        let first_block = (task * PIECE / 4) as u64;
+        let first = (task * PIECE) as u64;
         // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, Uniform { stream, first_block, out }) }
+        unsafe { simd::dispatch(ctx.isa, Uniform { stream, first, out }) }
     });
 }
 
@@ -60,4 +103,28 @@ pub fn normal(ctx: Ctx<'_>, stream: Stream, out: &mut [f32]) {
             *x = philox::normal(seed, step, stream, (task * PIECE + i) as u64);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+
+    /// Every beginning and end within the blocks, and counters on both sides of 32 bits.
+    #[test]
+    fn pieces_are_those_of_the_stream() {
+        let stream = Stream { seed: 0x1234_5678_9ABC_DEF0, step: 7, stream: 3 };
+        for start in [0, 1, 2, 3, 5, 64, (1 << 34) - 9] {
+            for len in [0, 1, 2, 3, 4, 31, 32, 33, 70, 131] {
+                let expected: Vec<f32> =
+                    (start..start + len).map(|i| philox::uniform(stream.seed, stream.step, stream.stream, i)).collect();
+                for isa in Isa::available() {
+                    let mut out = vec![-1.0; len as usize];
+                    // SAFETY: the kernel has no conditions.
+                    unsafe { simd::dispatch(isa, Uniform { stream, first: start, out: &mut out }) };
+                    assert_eq!(out, expected, "{isa}, {len} from {start}");
+                }
+            }
+        }
+    }
 }

@@ -1,12 +1,16 @@
 //! Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 
-const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
-const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+/// Factors of the first and the third word in a round.
+pub const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+/// What the key grows by from round to round.
+pub const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
+
+pub const ROUNDS: usize = 10;
 
 /// One block: four random words from a counter and a key.
 pub fn block(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     let (mut c, mut k) = (counter, key);
-    for round in 0..10 {
+    for round in 0..ROUNDS {
         if round > 0 {
             k = [k[0].wrapping_add(WEYL[0]), k[1].wrapping_add(WEYL[1])];
         }
