@@ -82,20 +82,3 @@ pub fn scatter_add(
     });
     Ok(())
 }
-
-/// `out[i, j] = 1` where `j` is `indices[i]`, 0 elsewhere; an index outside `0..depth` gives zeros alone.
-pub fn one_hot(ctx: Ctx<'_>, indices: &[i32], depth: usize, out: &mut [f32]) {
-    assert!(out.len() == indices.len() * depth, "a one_hot got tensors of other sizes");
-    if depth == 0 {
-        return;
-    }
-    let rows = (PIECE / depth).max(1);
-    for_pieces(ctx, out, rows * depth, &|task, out| {
-        out.fill(0.0);
-        for (row, &index) in out.chunks_exact_mut(depth).zip(&indices[task * rows..]) {
-            if let Some(x) = usize::try_from(index).ok().and_then(|i| row.get_mut(i)) {
-                *x = 1.0;
-            }
-        }
-    });
-}

@@ -1,4 +1,4 @@
-//! Kernels that are neither products nor regions: pooling, softmax, reductions, layouts, indices, random numbers.
+//! Kernels that are neither products nor regions: pooling, reductions, layouts, indices, normal random numbers.
 
 use crate::gemm::Ctx;
 use crate::index;
@@ -25,11 +25,6 @@ pub(crate) enum Other {
         desc: PoolDesc,
         count_include_pad: bool,
     },
-    Softmax {
-        elements: usize,
-        cols: usize,
-        log: bool,
-    },
     /// `[outer, middle, inner]` over the middle axis.
     Reduce {
         kind: ReduceKind,
@@ -55,11 +50,7 @@ pub(crate) enum Other {
         indices: usize,
         out: usize,
     },
-    OneHot {
-        indices: usize,
-        depth: usize,
-    },
-    Random {
+    Normal {
         random: Random,
         elements: usize,
     },
@@ -93,7 +84,7 @@ impl Other {
     pub fn lower(op: &Op, inputs: &[&TensorType], outputs: &[TensorType]) -> Result<Other, Unsupported> {
         let geometry = |g: Result<Geometry, String>| g.map(|g| pool(&g)).map_err(Unsupported);
         let is_copy = matches!(op, Op::Transpose(_) | Op::Slice(_) | Op::Pad(_) | Op::Concat(_) | Op::Broadcast(_));
-        let takes_any = is_copy || matches!(op, Op::Gather(_) | Op::Random(_) | Op::OneHot(_));
+        let takes_any = is_copy || matches!(op, Op::Gather(_) | Op::Random(_));
         if let Some(odd) = inputs.iter().find(|t| !matches!(t.dtype, DType::F32 | DType::I32))
             && !takes_any
         {
@@ -112,11 +103,6 @@ impl Other {
             Op::AvgPool2dGrad(grad) => Ok(Other::AvgPoolGrad {
                 desc: geometry(grad.geometry(&x.shape))?,
                 count_include_pad: grad.pool.count_include_pad,
-            }),
-            Op::Softmax(_) | Op::LogSoftmax(_) => Ok(Other::Softmax {
-                elements: x.shape.elements(),
-                cols: x.shape.cols(),
-                log: matches!(op, Op::LogSoftmax(_)),
             }),
             Op::Reduce(Reduce { kind, axes, .. }) if x.dtype == DType::F32 => match reduction(&x.shape, axes) {
                 Some(dims) => Ok(Other::Reduce { kind: *kind, dims }),
@@ -150,8 +136,9 @@ impl Other {
                 let out = outputs[0].shape.elements();
                 Ok(Other::ScatterAdd { updates, width: updates / indices.max(1), indices, out })
             }
-            Op::OneHot(one_hot) => Ok(Other::OneHot { indices: x.shape.elements(), depth: one_hot.depth }),
-            Op::Random(random) => Ok(Other::Random { random: random.clone(), elements: random.shape.elements() }),
+            Op::Random(random @ Random { distribution: Distribution::Normal, .. }) => {
+                Ok(Other::Normal { random: random.clone(), elements: random.shape.elements() })
+            }
             _ => Err(Unsupported("no kernel".to_string())),
         }
     }
@@ -163,15 +150,12 @@ impl Other {
             Other::MaxPoolGrad(_) => "max pool gradient",
             Other::AvgPool { .. } => "average pool",
             Other::AvgPoolGrad { .. } => "average pool gradient",
-            Other::Softmax { log: false, .. } => "softmax by rows",
-            Other::Softmax { log: true, .. } => "log-softmax by rows",
             Other::Reduce { .. } => "reduction",
             Other::ArgMax { .. } => "arg-max by rows",
             Other::Copies { .. } => "strided copy",
             Other::Gather { .. } => "gather",
             Other::ScatterAdd { .. } => "scatter-add",
-            Other::OneHot { .. } => "one-hot",
-            Other::Random { .. } => "random numbers",
+            Other::Normal { .. } => "normal random numbers",
         }
     }
 
@@ -204,10 +188,6 @@ impl Other {
                 Other::AvgPoolGrad { desc: d, count_include_pad } => {
                     pool2d::avg_pool_grad(ctx, d, *count_include_pad, floats(0, d.y_len()), operands.output(d.x_len()));
                 }
-                Other::Softmax { elements, cols, log } => {
-                    let kernel = if *log { rowwise::log_softmax } else { rowwise::softmax };
-                    kernel(ctx, floats(0, *elements), *cols, operands.output(*elements));
-                }
                 Other::Reduce { kind, dims } => {
                     let x = floats(0, dims.iter().product());
                     rowwise::reduce(ctx, *kind, *dims, x, operands.output(dims[0] * dims[2]), operands.scratch());
@@ -231,18 +211,10 @@ impl Other {
                     let out = operands.output(*out);
                     index::scatter_add(ctx, updates, *width, list, out).map_err(|e| e.to_string())?;
                 }
-                Other::OneHot { indices, depth } => {
-                    let list = operands.input(0, *indices);
-                    index::one_hot(ctx, list, *depth, operands.output(indices * depth));
-                }
-                Other::Random { random, elements } => {
+                Other::Normal { random, elements } => {
                     let step: &[i32] = operands.input(0, 1);
                     let stream = Stream { seed: random.seed, step: step[0] as u32, stream: random.stream };
-                    let kernel = match random.distribution {
-                        Distribution::Uniform => random::uniform,
-                        Distribution::Normal => random::normal,
-                    };
-                    kernel(ctx, stream, operands.output(*elements));
+                    random::normal(ctx, stream, operands.output(*elements));
                 }
             }
         }

@@ -2,7 +2,6 @@
 
 use crate::gemm::Ctx;
 use crate::parts::{PIECE, for_pieces};
-use crate::simd::{self, Simd, SimdOp};
 use bessemer_ir::philox::{self, MULTIPLIERS, ROUNDS, WEYL};
 
 /// Blocks computed at a time.
@@ -69,32 +68,6 @@ pub(crate) fn fill_uniform(seed: u64, step: u32, stream: u32, first: u64, out: &
     }
 }
 
-/// The elements from `first` on of a uniform stream.
-struct Uniform<'a> {
-    stream: Stream,
-    first: u64,
-    out: &'a mut [f32],
-}
-
-impl SimdOp for Uniform<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let Stream { seed, step, stream } = self.stream;
-        fill_uniform(seed, step, stream, self.first, self.out);
-    }
-}
-
-/// Fills `out` with the uniform stream: numbers in `[0, 1)`.
-pub fn uniform(ctx: Ctx<'_>, stream: Stream, out: &mut [f32]) {
-    for_pieces(ctx, out, PIECE, &|task, out| {
-        let first = (task * PIECE) as u64;
-        // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, Uniform { stream, first, out }) }
-    });
-}
-
 /// Fills `out` with the standard normal stream.
 pub fn normal(ctx: Ctx<'_>, stream: Stream, out: &mut [f32]) {
     let Stream { seed, step, stream } = stream;
@@ -109,6 +82,24 @@ pub fn normal(ctx: Ctx<'_>, stream: Stream, out: &mut [f32]) {
 mod tests {
     use super::*;
     use crate::isa::Isa;
+    use crate::simd::{self, Simd, SimdOp};
+
+    /// The elements from `first` on of a uniform stream.
+    struct Uniform<'a> {
+        stream: Stream,
+        first: u64,
+        out: &'a mut [f32],
+    }
+
+    impl SimdOp for Uniform<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            let Stream { seed, step, stream } = self.stream;
+            fill_uniform(seed, step, stream, self.first, self.out);
+        }
+    }
 
     /// Every beginning and end within the blocks, and counters on both sides of 32 bits.
     #[test]

@@ -1,9 +1,8 @@
-//! Softmax, reductions and the position of the maximum along the innermost axis of `f32[rows, cols]`.
+//! Reductions, and the position of the maximum along the innermost axis of `f32[rows, cols]`.
 
 use crate::gemm::Ctx;
 use crate::parts::{PIECE, for_pieces, rows_piece};
 use crate::simd::{self, Simd, SimdOp};
-use crate::vector;
 use bessemer_ir::ops::reduce::ReduceKind;
 
 /// Independent partial results of a reduction over neighbours; the same on every instruction set.
@@ -51,58 +50,14 @@ fn sum_of(x: &[f32]) -> f64 {
     fold(x, 0.0, |a, b| a + b).into_iter().map(f64::from).sum()
 }
 
-/// Softmax, or its logarithm, of whole rows.
-struct SoftmaxRows<'a> {
-    x: &'a [f32],
-    cols: usize,
-    y: &'a mut [f32],
-    log: bool,
-}
-
-impl SimdOp for SoftmaxRows<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let rows = || self.x.chunks_exact(self.cols);
-        for (x, y) in rows().zip(self.y.chunks_exact_mut(self.cols)) {
-            let top = max_of(x);
-            y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - top);
-        }
-        if !self.log {
-            self.y.iter_mut().for_each(|y| *y = vector::exp(*y));
-            for y in self.y.chunks_exact_mut(self.cols) {
-                let scale = (1.0 / sum_of(y)) as f32;
-                y.iter_mut().for_each(|y| *y *= scale);
-            }
-            return;
-        }
-        for y in self.y.chunks_exact_mut(self.cols) {
-            let sum: f64 = fold(y, 0.0, |sum, y| sum + vector::exp(y)).into_iter().map(f64::from).sum();
-            let log = sum.ln() as f32;
-            y.iter_mut().for_each(|y| *y -= log);
-        }
+/// A slice reduced to one number.
+#[inline(always)]
+pub(crate) fn reduce_slice(kind: ReduceKind, x: &[f32]) -> f32 {
+    match kind {
+        ReduceKind::Sum => sum_of(x) as f32,
+        ReduceKind::Max => max_of(x),
+        ReduceKind::Min => min_of(x),
     }
-}
-
-fn softmax_rows(ctx: Ctx<'_>, x: &[f32], cols: usize, y: &mut [f32], log: bool) {
-    assert!(x.len() == y.len() && x.len().is_multiple_of(cols), "a softmax got tensors of other sizes");
-    let piece = rows_piece(cols);
-    for_pieces(ctx, y, piece, &|task, y| {
-        let x = &x[task * piece..][..y.len()];
-        // SAFETY: the kernel has no conditions.
-        unsafe { simd::dispatch(ctx.isa, SoftmaxRows { x, cols, y, log }) }
-    });
-}
-
-/// `exp(x) / sum(exp(x))` of each row of `cols` elements.
-pub fn softmax(ctx: Ctx<'_>, x: &[f32], cols: usize, y: &mut [f32]) {
-    softmax_rows(ctx, x, cols, y, false);
-}
-
-/// `x - log(sum(exp(x)))` of each row of `cols` elements.
-pub fn log_softmax(ctx: Ctx<'_>, x: &[f32], cols: usize, y: &mut [f32]) {
-    softmax_rows(ctx, x, cols, y, true);
 }
 
 /// Position of the first maximum, or of the first NaN, of each row.
@@ -150,11 +105,7 @@ impl SimdOp for ReducePieces<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for (x, out) in self.x.chunks(self.len).zip(self.out) {
-            *out = match self.kind {
-                ReduceKind::Sum => sum_of(x) as f32,
-                ReduceKind::Max => max_of(x),
-                ReduceKind::Min => min_of(x),
-            };
+            *out = reduce_slice(self.kind, x);
         }
     }
 }

@@ -6,10 +6,11 @@ use bessemer_cpu::region::{Partials, RegionIo, RegionKernel};
 use bessemer_cpu::threads::ThreadPool;
 use bessemer_cpu::vector;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
 use bessemer_ir::ops::{OpRule, Scalar};
 use bessemer_ir::reference::Tensor;
-use bessemer_ir::{DType, Shape, TensorType};
+use bessemer_ir::{DType, Shape, TensorType, philox};
 
 /// SplitMix64.
 struct Random(u64);
@@ -109,9 +110,16 @@ impl Case {
             types.push(TensorType::new(dtype, [elements]));
             loads.push(access);
         }
+        loads.push(Access::SCALAR);
+        types.push(TensorType::new(DType::I32, []));
+        data.push(vec![7.0]);
         let anchor = (0..rows * cols).map(|_| random.float() * 2.0).collect();
-        let program = random_program(&mut random, loads.len(), smooth);
-        let outputs = random_outputs(&mut random, rows, cols, program.len(), smooth);
+        let rowwise = smooth && random.below(2) == 0;
+        let program = random_program(&mut random, &loads, smooth, rowwise.then_some(cols));
+        let mut outputs = random_outputs(&mut random, rows, cols, program.len(), smooth);
+        if let Some(reg) = program.iter().position(|i| matches!(i, Instr::Reduce(..))) {
+            outputs.push(RegionOutput::Rows { reg: reg as Reg, ty: TensorType::f32([rows]) });
+        }
         Case { region: Region { anchor: None, rows, cols, loads, program, outputs }, types, loads: data, anchor }
     }
 
@@ -132,6 +140,11 @@ impl Case {
                 Instr::Binary(kind, a, b) => vector::binary(kind, at(a, i), at(b, i)),
                 Instr::Select(c, a, b) => at(if at(c, i) != 0.0 { a } else { b }, i),
                 Instr::Cast(to, a) => vector::cast(to, at(a, i)),
+                Instr::OneHot(a) => if at(a, i) == (i % region.cols) as f32 { 1.0 } else { 0.0 },
+                Instr::Random { seed, stream, step } => {
+                    philox::uniform(seed, self.loads[step as usize][0] as u32, stream, i as u64)
+                }
+                Instr::Reduce(..) => unreachable!("the order of a reduction is the kernel's own"),
             };
             let column = (0..region.rows * region.cols).map(value).collect();
             registers.push(column);
@@ -178,16 +191,31 @@ fn random_access(random: &mut Random, rows: usize) -> Access {
     }
 }
 
-fn random_program(random: &mut Random, loads: usize, smooth: bool) -> Vec<Instr> {
+/// `cols`: of programs with reductions along rows, the last load being the step of random numbers.
+fn random_program(random: &mut Random, accesses: &[Access], smooth: bool, cols: Option<usize>) -> Vec<Instr> {
     let smooth_unary =
         [UnaryKind::Neg, UnaryKind::Abs, UnaryKind::Relu, UnaryKind::Sigmoid, UnaryKind::Tanh, UnaryKind::Erf];
     let smooth_binary = [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Max, BinaryKind::Min];
+    let loads = accesses.len();
     let mut program: Vec<Instr> = (0..loads).map(|i| Instr::Load(i as u16)).collect();
     program.extend([Instr::Anchor, Instr::Const(Scalar(0.5)), Instr::Const(Scalar(0.0))]);
+    program.push(Instr::Random { seed: random.next(), stream: 3, step: (loads - 1) as u16 });
+    program.extend((0..loads).filter(|&i| !accesses[i].by_col).map(|i| Instr::OneHot(i as Reg)));
     for _ in 0..1 + random.below(14) {
         let n = program.len();
         let mut reg = || random.below(n) as Reg;
         let (a, b, c) = (reg(), reg(), reg());
+        if let Some(cols) = cols
+            && random.below(3) == 0
+        {
+            let kind = random.pick(&ReduceKind::ALL);
+            let share = if kind == ReduceKind::Sum { 1.0 / cols as f64 } else { 1.0 };
+            let factor = program.len() as Reg;
+            program.push(Instr::Const(Scalar(share)));
+            program.push(Instr::Binary(BinaryKind::Mul, a, factor));
+            program.push(Instr::Reduce(kind, factor + 1));
+            continue;
+        }
         program.push(match random.below(8) {
             0..=2 if smooth => Instr::Unary(random.pick(&smooth_unary), a),
             _ if smooth => Instr::Binary(random.pick(&smooth_binary), a, b),
@@ -283,7 +311,7 @@ fn smooth_programs_equal_the_reference() {
             let count = output.types().len();
             for (part, expected) in reference[index..index + count].iter().enumerate() {
                 let tolerance = match output {
-                    RegionOutput::Store { .. } => 1e-6 * magnitude,
+                    RegionOutput::Store { .. } | RegionOutput::Rows { .. } => 1e-6 * magnitude,
                     RegionOutput::Sum { groups, .. } => 1e-6 * magnitude * ((case.region.rows / groups) as f64),
                     RegionOutput::Moments { .. } => 1e-6 * magnitude * if part == 1 { magnitude } else { 1.0 },
                 };
@@ -321,8 +349,9 @@ fn parts_give_the_same_as_the_whole() {
             unsafe {
                 for block in 0..blocks {
                     let part = block * block_rows..rows.min((block + 1) * block_rows);
-                    for start in (0..cols).step_by(48) {
-                        let columns = start..cols.min(start + 48);
+                    let step = if case.region.is_rowwise() { cols } else { 48 };
+                    for start in (0..cols).step_by(step) {
+                        let columns = start..cols.min(start + step);
                         kernel.run_rows(isa, io, part.clone(), columns, block, &mut scratch, partials);
                     }
                 }

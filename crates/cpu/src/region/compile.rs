@@ -2,6 +2,7 @@
 //! column alone, what must be computed everywhere, and in which buffer each value lies.
 
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
 use bessemer_ir::{DType, TensorType};
 
