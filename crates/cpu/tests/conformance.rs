@@ -83,6 +83,10 @@ const CASES: &[(&str, Build)] = &[
     ("global average", global_average),
     ("softmax", softmax),
     ("log_softmax with one_hot", cross_entropy),
+    ("layer norm", layer_norm),
+    ("layer norm of bias, dropout and shortcut", layer_norm_dropout),
+    ("cross-entropy of weighted rows", weighted_cross_entropy),
+    ("linear with gelu", linear_gelu),
     ("unary", unary),
     ("binary with broadcasting", binary),
     ("reduce", reduce),
@@ -274,6 +278,75 @@ fn cross_entropy(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let log = p.graph.log_softmax(x)?;
     let target = p.graph.add1(OneHot { depth: classes }, &[labels])?;
     p.graph.mul(log, target)
+}
+
+/// Over the innermost axis, scaled and shifted.
+fn normalised(p: &mut Problem, x: Value) -> Result<Value, GraphError> {
+    let cols = p.graph.shape(x).cols();
+    let (gamma, beta) = (p.input(&[cols])?, p.input(&[cols])?);
+    let g = &mut p.graph;
+    let axis = g.shape(x).rank() - 1;
+    let (mean, variance) = g.moments(x, &[axis])?;
+    let mut kept = g.shape(x).dims().to_vec();
+    kept[axis] = 1;
+    let stable = g.offset(variance, 0.1)?;
+    let inverse = g.rsqrt(stable)?;
+    let (mean, inverse) = (g.reshape(mean, kept.clone())?, g.reshape(inverse, kept)?);
+    let centred = g.sub(x, mean)?;
+    let scaled = g.mul(centred, inverse)?;
+    let scaled = g.mul(scaled, gamma)?;
+    g.add_(scaled, beta)
+}
+
+fn layer_norm(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let x = p.input(&[d.int(1, 4), d.int(1, 9), d.int(2, 200)])?;
+    normalised(p, x)
+}
+
+fn layer_norm_dropout(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (rows, inner, cols) = (d.int(1, 70), d.int(1, 40), d.int(2, 90));
+    let (x, w) = (p.input(&[rows, inner])?, p.input(&[inner, cols])?);
+    let (bias, shortcut) = (p.input(&[cols])?, p.input(&[rows, cols])?);
+    let step = p.indices("step", &[])?;
+    let g = &mut p.graph;
+    let y = g.add1(Matmul { trans_a: false, trans_b: false }, &[x, w])?;
+    let y = g.add_(y, bias)?;
+    let uniform = Random { distribution: Distribution::Uniform, shape: [rows, cols].into(), seed: 11, stream: 4 };
+    let uniform = g.add1(uniform, &[step])?;
+    let rate = g.constant(DType::F32, [], 0.25)?;
+    let kept = g.binary(BinaryKind::Ge, uniform, rate)?;
+    let scaled = g.scale(y, 1.0 / 0.75)?;
+    let zero = g.constant_like(scaled, 0.0)?;
+    let dropped = g.select(kept, scaled, zero)?;
+    let sum = g.add_(dropped, shortcut)?;
+    let y = normalised(p, sum)?;
+    p.graph.relu(y)
+}
+
+/// Of some rows of a table, by weight.
+fn weighted_cross_entropy(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (n, classes) = (d.int(1, 12), d.int(8, 400));
+    let (x, weights) = (p.input(&[n, classes])?, p.input(&[n])?);
+    let labels = p.indices("labels", &[n])?;
+    let g = &mut p.graph;
+    let log = g.log_softmax(x)?;
+    let target = g.add1(OneHot { depth: classes }, &[labels])?;
+    let picked = g.mul(log, target)?;
+    let picked = g.sum(picked, &[1])?;
+    g.mul(picked, weights)
+}
+
+fn linear_gelu(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (n, seq, inner, cols) = (d.int(1, 3), d.int(1, 40), d.int(1, 50), d.int(1, 80));
+    let (x, w, bias) = (p.input(&[n, seq, inner])?, p.input(&[cols, inner])?, p.input(&[cols])?);
+    let g = &mut p.graph;
+    let y = g.add1(Matmul { trans_a: false, trans_b: true }, &[x, w])?;
+    let y = g.add_(y, bias)?;
+    let scaled = g.scale(y, std::f64::consts::FRAC_1_SQRT_2)?;
+    let erf = g.unary(UnaryKind::Erf, scaled)?;
+    let above = g.offset(erf, 1.0)?;
+    let half = g.scale(y, 0.5)?;
+    g.mul(half, above)
 }
 
 fn unary(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {

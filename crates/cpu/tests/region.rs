@@ -140,7 +140,13 @@ impl Case {
                 Instr::Binary(kind, a, b) => vector::binary(kind, at(a, i), at(b, i)),
                 Instr::Select(c, a, b) => at(if at(c, i) != 0.0 { a } else { b }, i),
                 Instr::Cast(to, a) => vector::cast(to, at(a, i)),
-                Instr::OneHot(a) => if at(a, i) == (i % region.cols) as f32 { 1.0 } else { 0.0 },
+                Instr::OneHot(a) => {
+                    if at(a, i) == (i % region.cols) as f32 {
+                        1.0
+                    } else {
+                        0.0
+                    }
+                }
                 Instr::Random { seed, stream, step } => {
                     philox::uniform(seed, self.loads[step as usize][0] as u32, stream, i as u64)
                 }

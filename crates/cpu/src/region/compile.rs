@@ -73,19 +73,57 @@ pub(super) enum Pattern {
 /// One loop over a tile.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    Read { source: usize },
-    Fill { number: usize, dst: usize },
-    Unary { kind: UnaryKind, a: Operand, dst: usize },
-    Binary { kind: BinaryKind, a: Operand, b: Operand, dst: usize },
-    Select { condition: Operand, a: Operand, b: Operand, dst: usize },
-    Cast { to: DType, a: Operand, dst: usize },
+    Read {
+        source: usize,
+    },
+    Fill {
+        number: usize,
+        dst: usize,
+    },
+    Unary {
+        kind: UnaryKind,
+        a: Operand,
+        dst: usize,
+    },
+    Binary {
+        kind: BinaryKind,
+        a: Operand,
+        b: Operand,
+        dst: usize,
+    },
+    Select {
+        condition: Operand,
+        a: Operand,
+        b: Operand,
+        dst: usize,
+    },
+    Cast {
+        to: DType,
+        a: Operand,
+        dst: usize,
+    },
     /// `a` holds the number of a column in every position of a row.
-    OneHot { a: Operand, dst: usize },
-    Random { seed: u64, stream: u32, load: usize, dst: usize },
+    OneHot {
+        a: Operand,
+        dst: usize,
+    },
+    Random {
+        seed: u64,
+        stream: u32,
+        load: usize,
+        dst: usize,
+    },
     /// A number of the row.
-    Number { step: NumberStep, dst: usize },
+    Number {
+        step: NumberStep,
+        dst: usize,
+    },
     /// The row's tile reduced to a number.
-    Reduce { kind: ReduceKind, a: Operand, dst: usize },
+    Reduce {
+        kind: ReduceKind,
+        a: Operand,
+        dst: usize,
+    },
 }
 
 /// How one number is computed, from earlier ones.

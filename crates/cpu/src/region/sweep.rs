@@ -13,7 +13,6 @@ use std::ops::Range;
 /// Elements of a tile at most; all live buffers together should fit in first-level cache.
 pub(super) const TILE: usize = 1024;
 
-
 /// Tiles of programs with more buffers than this are half as long.
 const MANY_BUFFERS: usize = 8;
 

@@ -97,7 +97,11 @@ pub enum Instr {
     OneHot(Reg),
     /// Uniform random numbers in `[0, 1)`, a function of the position; input number `step` is the `i32[]` that
     /// [`Random`](super::source::Random) takes.
-    Random { seed: u64, stream: u32, step: u16 },
+    Random {
+        seed: u64,
+        stream: u32,
+        step: u16,
+    },
 }
 
 impl Instr {
@@ -263,7 +267,12 @@ impl OpRule for Region {
         }
         for output in &self.outputs {
             if matches!(output, RegionOutput::Rows { ty, .. } if ty.shape.elements() != self.rows) {
-                return Err(format!("an element for each row of [{}, {}] is no {}", self.rows, self.cols, output.types()[0]));
+                return Err(format!(
+                    "an element for each row of [{}, {}] is no {}",
+                    self.rows,
+                    self.cols,
+                    output.types()[0]
+                ));
             }
         }
         Ok(self.outputs.iter().flat_map(RegionOutput::types).collect())

@@ -1,8 +1,9 @@
 //! Puts a step of `f32` numbers into mixed precision: tensors lie in memory, and products read them, in a type of 16 bits.
 //!
 //! - Convolutions of one group and matrix products read 16-bit operands; they accumulate and give `f32`.
-//! - What they read, and what convolutions give, is rounded once, where it is computed. Everyone else who reads it reads the
-//!   rounded numbers. Gradients that several operations read are rounded likewise.
+//! - What they read, and what those with weights give, is rounded once, where it is computed; only what softmax is made of, and
+//!   results of the step, stay `f32`. Everyone else who reads it reads the rounded numbers. Gradients that several operations
+//!   read are rounded likewise.
 //! - Parameters keep their `f32` master; products read a rounded copy. Optimizers, statistics of norms, softmax, losses and all
 //!   arithmetic between loading and storing stay `f32`.
 //!
@@ -18,12 +19,13 @@ use std::collections::{HashMap, HashSet};
 /// # Errors
 /// Only if the graph was malformed.
 pub fn lower_precision(graph: &Graph, to: DType) -> Result<Graph, GraphError> {
+    let from_state = from_state(graph);
     let mut pass = Lowering {
         graph,
         to,
         rewriter: Rewriter::new(graph),
-        from_state: from_state(graph),
-        rounded: values_to_round(graph),
+        rounded: values_to_round(graph, &from_state),
+        from_state,
         copies: HashMap::new(),
     };
     for id in graph.ids() {
@@ -55,17 +57,46 @@ fn from_state(graph: &Graph) -> Vec<bool> {
     from_state
 }
 
+/// Operations that give elements of their first input, whatever their type.
+fn moves(op: &Op) -> bool {
+    matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Gather(_))
+}
+
+/// Nodes whose value a softmax, or a result of the step, is made of by pointwise operations.
+fn makes_results(graph: &Graph) -> Vec<bool> {
+    let mut makes = vec![false; graph.len()];
+    for (_, value) in graph.outputs() {
+        makes[value.node.index()] = true;
+    }
+    for id in graph.ids().rev() {
+        let node = graph.node(id);
+        let passes_on = makes[id.index()] && (node.op.is_pointwise() || moves(&node.op));
+        if passes_on || matches!(node.op, Op::Softmax(_) | Op::LogSoftmax(_)) {
+            node.inputs.iter().for_each(|v| makes[v.node.index()] = true);
+        }
+    }
+    makes
+}
+
 /// `f32` values that are stored rounded.
-fn values_to_round(graph: &Graph) -> HashSet<Value> {
+fn values_to_round(graph: &Graph, from_state: &[bool]) -> HashSet<Value> {
     let consumers = graph.consumers();
+    let makes_results = makes_results(graph);
     let mut rounded = HashSet::new();
-    for id in graph.ids() {
+    for id in graph.ids().rev() {
         let node = graph.node(id);
         let own = Value { node: id, output: 0 };
         if is_product(&node.op) {
             rounded.extend(node.inputs.iter().copied());
+        } else if moves(&node.op) && rounded.contains(&own) {
+            rounded.insert(node.inputs[0]);
         }
-        let is_activation = is_product(&node.op) && matches!(node.op, Op::Conv2d(_) | Op::Conv2dDataGrad(_));
+        let has_weights = || node.inputs.iter().any(|v| from_state[v.node.index()]);
+        let is_activation = match node.op {
+            Op::Conv2d(_) | Op::Conv2dDataGrad(_) => is_product(&node.op),
+            Op::Matmul(_) => has_weights() && !makes_results[id.index()],
+            _ => false,
+        };
         let is_shared_gradient = matches!(node.op, Op::Select(_) | Op::Binary(Binary(BinaryKind::Add)))
             && graph.path(id).starts_with(GRADIENT_PATH)
             && graph.shape(own).rank() >= 3
@@ -129,6 +160,11 @@ impl Lowering<'_> {
         let node = target.node(wide.node);
         let low = match node.op {
             Op::Cast(Cast { to: DType::F32 }) if target.dtype(node.inputs[0]) == to => node.inputs[0],
+            ref op if moves(op) && self.copies.contains_key(&node.inputs[0]) => {
+                let (op, mut inputs) = (op.clone(), node.inputs.clone());
+                inputs[0] = self.copies[&inputs[0]];
+                target.at_path(self.graph.path(value.node), |g| g.add1(op, &inputs))?
+            }
             _ => target.at_path(self.graph.path(value.node), |g| g.cast(wide, to))?,
         };
         self.copies.insert(wide, low);

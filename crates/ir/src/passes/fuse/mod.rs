@@ -21,7 +21,7 @@ use crate::ops::source::{Distribution, Random};
 use crate::passes::recompute::is_recomputed;
 use crate::shape::Shape;
 use prepare::{prepare, row_form};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Switches of the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,12 +191,26 @@ impl<'a> Fuser<'a> {
     }
 
     fn choose_stored(&mut self) {
+        let mut fixed: BTreeSet<NodeId> = BTreeSet::new();
+        loop {
+            let chosen = self.store_what_pays(&fixed);
+            let earlier = self.store_earlier(&chosen);
+            if earlier.is_empty() {
+                return;
+            }
+            fixed.extend(earlier);
+        }
+    }
+
+    /// Decides for each value whether it is stored, those of `fixed` in any case. Returns those that need not be, but pay.
+    fn store_what_pays(&mut self, fixed: &BTreeSet<NodeId>) -> Vec<NodeId> {
         let order: Vec<NodeId> = self.graph.ids().filter(|&id| self.is_inner(id)).collect();
         for &id in &order {
-            self.stored[id.index()] = self.must_store(id);
+            self.stored[id.index()] = self.must_store(id) || fixed.contains(&id);
         }
+        let mut chosen: Vec<NodeId> = Vec::new();
         if !self.fuse {
-            return;
+            return chosen;
         }
         let mut users: HashMap<NodeId, BTreeSet<NodeId>> = HashMap::new();
         for &id in order.iter().rev() {
@@ -208,12 +222,55 @@ impl<'a> Fuser<'a> {
                     roots.extend(behind);
                 }
             }
-            let pays = self.is_of_rows(id) || self.narrows(id) || self.is_worth_storing(id);
-            if !self.stored[id.index()] && roots.len() > 1 && pays && self.regions(&roots) > 1 {
+            let pays = || self.is_of_rows(id) || self.narrows(id) || self.is_worth_storing(id, &roots);
+            if !self.stored[id.index()] && roots.len() > 1 && self.regions(&roots) > 1 && pays() {
                 self.stored[id.index()] = true;
+                chosen.push(id);
             }
             users.insert(id, roots);
         }
+        chosen
+    }
+
+    /// Values to be stored in place of several of `chosen` that are made at expense, and are cheap to compute from them.
+    fn store_earlier(&mut self, chosen: &[NodeId]) -> Vec<NodeId> {
+        chosen.iter().for_each(|id| self.stored[id.index()] = false);
+        let mut made_of: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
+        for &id in chosen.iter().filter(|&&id| !self.is_of_rows(id) && !self.narrows(id) && !self.is_row(id)) {
+            let expression = self.expression_from_rows(&[id]);
+            if self.is_made_at_expense(&expression) {
+                made_of.insert(id, expression.inner);
+            }
+        }
+        let candidates: BTreeSet<NodeId> = made_of.values().flatten().copied().collect();
+        let mut earlier = Vec::new();
+        for candidate in candidates.into_iter().rev() {
+            if self.is_of_rows(candidate) || chosen.contains(&candidate) {
+                continue;
+            }
+            self.stored[candidate.index()] = true;
+            let replaced: Vec<NodeId> = made_of
+                .iter()
+                .filter(|&(&id, inner)| inner.contains(&candidate) && !self.is_costly(id))
+                .map(|(&id, _)| id)
+                .collect();
+            let bytes = |id: NodeId| self.graph.ty(value(id)).bytes();
+            if replaced.iter().map(|&id| bytes(id)).sum::<usize>() > bytes(candidate) {
+                replaced.iter().for_each(|id| {
+                    made_of.remove(id);
+                });
+                earlier.push(candidate);
+            } else {
+                self.stored[candidate.index()] = false;
+            }
+        }
+        chosen.iter().for_each(|id| self.stored[id.index()] = true);
+        earlier
+    }
+
+    /// Whether the node's value is a single row.
+    fn is_row(&self, id: NodeId) -> bool {
+        self.graph.shape(value(id)).rows() == 1
     }
 
     /// Whether the value is a rounded form that takes less memory than what it is made of.
@@ -231,13 +288,41 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// Whether recomputing the value costs a region more than reading it back.
-    fn is_worth_storing(&self, id: NodeId) -> bool {
-        // Numbers for each row can be stored for next to nothing.
-        let expression = self.expression(&[id], &|n| if self.is_of_rows(n) { Inner::Read } else { Inner::IfNotStored });
+    /// What computes the roots from stored values and from numbers for each row, which can be stored for next to nothing.
+    fn expression_from_rows(&self, roots: &[NodeId]) -> Expression {
+        self.expression(roots, &|n| if self.is_of_rows(n) { Inner::Read } else { Inner::IfNotStored })
+    }
+
+    /// Whether computing the value costs more than reading it.
+    fn is_costly(&self, id: NodeId) -> bool {
+        let expression = self.expression_from_rows(&[id]);
+        self.is_made_at_expense(&expression) || self.full_leaves(&expression, self.graph.shape(value(id))).len() > 2
+    }
+
+    /// Whether there is more in it than simple arithmetic.
+    fn is_made_at_expense(&self, expression: &Expression) -> bool {
         let divides = |n| matches!(self.graph.node(n).op, Op::Binary(Binary(BinaryKind::Pow | BinaryKind::Div)));
-        let expensive = expression.inner.iter().any(|&n| self.is_expensive(n) || divides(n));
-        expensive || self.full_leaves(&expression, self.graph.shape(value(id))).len() > 2
+        expression.inner.iter().any(|&n| self.is_expensive(n) || divides(n))
+    }
+
+    /// Whether recomputing the value costs the regions of `roots` more than reading it back. What they read in any case costs
+    /// nothing, and the memory of more than a row is worth more than arithmetic.
+    fn is_worth_storing(&self, id: NodeId, roots: &BTreeSet<NodeId>) -> bool {
+        if !self.is_costly(id) {
+            return false;
+        }
+        let shape = self.graph.shape(value(id));
+        if self.is_row(id) {
+            return true;
+        }
+        let own = self.full_leaves(&self.expression_from_rows(&[id]), shape);
+        !roots.iter().all(|&root| {
+            let rest = self.expression(&[root], &|n| match n {
+                n if n == id || self.is_of_rows(n) => Inner::Read,
+                _ => Inner::IfNotStored,
+            });
+            own.is_subset(&self.full_leaves(&rest, shape))
+        })
     }
 
     /// Lower bound of the number of regions that can hold `roots`: the longest chain of dependencies among them.
@@ -385,9 +470,7 @@ impl<'a> Fuser<'a> {
     /// else that is computed from the cluster.
     fn can_join(&self, root: NodeId, expression: &Expression, cluster: usize) -> bool {
         let Cluster { roots, domain, .. } = &self.clusters[cluster];
-        let read_as_computed = |leaf: &Value| {
-            roots.contains(&leaf.node) && self.can_inline(leaf.node, root)
-        };
+        let read_as_computed = |leaf: &Value| roots.contains(&leaf.node) && self.can_inline(leaf.node, root);
         let finished: Vec<NodeId> =
             expression.leaves.iter().filter(|leaf| !read_as_computed(leaf)).map(|leaf| leaf.node).collect();
         debug_assert_eq!(self.domain(root), domain);

@@ -122,11 +122,25 @@ impl Preparer<'_> {
             return self.reshape(id, value, &domain);
         }
         let mut inputs = Vec::new();
-        for value in mapped {
+        for value in self.without_broadcasts(mapped, &domain) {
             let expressible = Access::of(self.rewriter.target().shape(value), &domain).is_some();
             inputs.push(if expressible { value } else { self.at(id, |g| g.broadcast(value, &domain))? });
         }
         self.at(id, |g| g.add1(node.op.clone(), &inputs))
+    }
+
+    /// The operands before they were broadcast, as long as one of them has the shape of the result.
+    fn without_broadcasts(&mut self, mut operands: Vec<Value>, domain: &Shape) -> Vec<Value> {
+        let g = self.rewriter.target();
+        for index in 0..operands.len() {
+            let node = g.node(operands[index].node);
+            let others = || operands.iter().enumerate().any(|(other, &v)| other != index && g.shape(v) == domain);
+            if matches!(node.op, Op::Broadcast(_)) && Access::of(g.shape(node.inputs[0]), domain).is_some() && others()
+            {
+                operands[index] = node.inputs[0];
+            }
+        }
+        operands
     }
 
     /// The operands with a row axis of size 1, if any of them is made of reductions along rows.
