@@ -324,8 +324,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Runs a micro-batch that is not the last of its step: what was fed is added to the sums of the step. Outputs are as they
-    /// were after the last step, or undefined.
+    /// Runs a micro-batch that is not the last of its step: what was fed is added to the sums of the step. The
+    /// outputs hold nothing of use until [`Executor::run`].
     ///
     /// # Errors
     /// As [`Executor::run`]; [`ExecutorError::NoAccumulation`] when steps take one micro-batch.
