@@ -1,8 +1,8 @@
-//! Optimizers and schedules against `fixtures/optimizers.py`, an implementation in NumPy and float64: ten steps of given
+//! Optimizers and schedules against `../fixtures/optimizers.py`, an implementation in NumPy and float64: ten steps of given
 //! gradients, through the reference interpreter and on the CPU.
 
-use bessemer_cpu::{CpuOptions, Executor, Isa};
-use bessemer_ir::passes::{CompileOptions, compile};
+use crate::run::{Run, assert_close, executor};
+use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::reference::Interpreter;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::train_step::build_train_step;
@@ -10,6 +10,7 @@ use bessemer_nn::{
     Adam, Builder, Clip, ClipForm, Decay, DecayExclude, DecayForm, Form, Init, Lamb, Mode, Moments, Optimizer,
     Schedule, TrainConfig, Trust, Warmup,
 };
+
 use serde_json::Value as Json;
 
 /// Largest error of an element relative to the largest one of its tensor, of the interpreter and of the CPU.
@@ -17,7 +18,7 @@ const EXACT: f64 = 1e-10;
 const SINGLE: f64 = 1e-6;
 
 fn fixture() -> Json {
-    serde_json::from_str(include_str!("fixtures/optimizers.json")).expect("the fixture is JSON")
+    serde_json::from_str(include_str!("../fixtures/optimizers.json")).expect("the fixture is JSON")
 }
 
 fn list(json: &Json) -> &[Json] {
@@ -81,59 +82,6 @@ fn step_of_given_gradients(fixture: &Json, config: &TrainConfig) -> Graph {
     b.finish().0
 }
 
-/// What runs a step.
-trait Run {
-    fn set(&mut self, name: &str, data: &[f64]);
-    fn step(&mut self);
-    fn output(&self, name: &str) -> f64;
-    fn state(&self, name: &str) -> Vec<f64>;
-}
-
-impl Run for Interpreter<'_> {
-    fn set(&mut self, name: &str, data: &[f64]) {
-        Interpreter::set(self, name, data);
-    }
-
-    fn step(&mut self) {
-        self.run();
-    }
-
-    fn output(&self, name: &str) -> f64 {
-        Interpreter::output(self, name).data[0]
-    }
-
-    fn state(&self, name: &str) -> Vec<f64> {
-        self.input(name).data.clone()
-    }
-}
-
-impl Run for Executor {
-    fn set(&mut self, name: &str, data: &[f64]) {
-        let data: Vec<f32> = data.iter().map(|&x| x as f32).collect();
-        self.write_f32(name, &data).expect("an input");
-    }
-
-    fn step(&mut self) {
-        self.run().expect("it runs");
-    }
-
-    fn output(&self, name: &str) -> f64 {
-        self.scalar(name).expect("an output").into()
-    }
-
-    fn state(&self, name: &str) -> Vec<f64> {
-        self.input_f32(name).expect("a state").iter().map(|&x| x.into()).collect()
-    }
-}
-
-fn assert_close(what: &str, actual: &[f64], expected: &[f64], tolerance: f64) {
-    let largest = expected.iter().fold(1e-30f64, |m, x| m.max(x.abs()));
-    assert_eq!(actual.len(), expected.len(), "{what}");
-    for (a, e) in actual.iter().zip(expected) {
-        assert!((a - e).abs() <= tolerance * largest, "{what}: {a}, not {e} (largest {largest})");
-    }
-}
-
 fn ten_steps(what: &str, run: &mut dyn Run, fixture: &Json, case: &Json, tolerance: f64) {
     for (name, data) in named(&fixture["weights"]) {
         run.set(name, &data);
@@ -167,11 +115,8 @@ fn ten_steps_of_every_optimizer() {
         let graph = step_of_given_gradients(&fixture, &config(case));
         ten_steps(name, &mut Interpreter::new(&graph), &fixture, case, EXACT);
         for fuse in [true, false] {
-            let cpu = CpuOptions { isa: Isa::detect(), threads: 2 };
-            let options = CompileOptions { fuse, ..CompileOptions::default() };
-            let plan = compile(&graph, &cpu, &options).expect("it compiles");
-            let mut executor = Executor::new(plan, cpu).expect("every operation has a kernel");
-            ten_steps(&format!("{name}, fuse {fuse}"), &mut executor, &fixture, case, SINGLE);
+            let mut run = executor(&graph, &CompileOptions { fuse, ..CompileOptions::default() }, 2);
+            ten_steps(&format!("{name}, fuse {fuse}"), &mut run, &fixture, case, SINGLE);
         }
     }
 }
