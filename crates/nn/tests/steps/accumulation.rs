@@ -159,15 +159,20 @@ fn micro_batches_make_the_step_of_the_whole_batch() {
 fn statistics_are_those_of_each_micro_batch() {
     for config in configs() {
         let (graph, specs) = network(SAMPLES / 3, Norm::Batch, &of_accumulation(&config, 3));
+        let fused = CompileOptions::default();
+        let as_written = CompileOptions { disabled: vec!["schedule".into()], ..fused.clone() };
         let mut reference = Interpreter::new(&graph);
-        let mut one = executor(&graph, &CompileOptions::default(), 1);
-        let mut two = executor(&graph, &CompileOptions::default(), 2);
-        let runs: [&mut dyn Run; 3] = [&mut reference, &mut one, &mut two];
+        let mut one = executor(&graph, &fused, 1);
+        let mut two = executor(&graph, &fused, 2);
+        let mut copying = executor(&graph, &CompileOptions { fuse: false, ..as_written }, 1);
+        let runs: [&mut dyn Run; 4] = [&mut reference, &mut one, &mut two, &mut copying];
         for run in runs {
             start(run, &specs);
             (0..3).for_each(|number| step(run, number, 3));
         }
-        assert_same("against the interpreter", &outcome(&two, &specs), &outcome(&reference, &specs), 1e-4);
+        let expected = outcome(&reference, &specs);
+        assert_same("fused", &outcome(&two, &specs), &expected, 1e-4);
+        assert_same("op by op, as written", &outcome(&copying, &specs), &expected, 1e-4);
         assert_eq!(outcome(&one, &specs), outcome(&two, &specs), "one and two threads");
     }
     // The same batch twice, from a mean of zero.
