@@ -7,7 +7,7 @@ use bessemer_models::classifier::InitScheme;
 use bessemer_models::resnet;
 use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, find};
 use bessemer_nn::schedule::{Decay, Form};
-use bessemer_nn::{LossScale, PixelScale, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{Clip, ClipForm, LossScale, Optimizer, PixelScale, Schedule, Sgd, TrainConfig};
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;
@@ -82,8 +82,8 @@ pub fn precision(recipe: &Recipe) -> Result<DType, TrainError> {
 
 fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
     let optimizer = &recipe.optimizer;
-    let sgd = match optimizer.kind {
-        OptimizerKind::Sgd => Sgd {
+    let optimizer = match optimizer.kind {
+        OptimizerKind::Sgd => Optimizer::Sgd(Sgd {
             momentum: optimizer.momentum,
             nesterov: optimizer.nesterov,
             weight_decay: optimizer.weight_decay,
@@ -93,18 +93,17 @@ fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, Tr
                 DecayExclude::Bn => bessemer_nn::DecayExclude::BatchNorm,
                 DecayExclude::BnAndBias => bessemer_nn::DecayExclude::BatchNormAndBias,
             },
-        },
+        }),
     };
     Ok(TrainConfig {
-        sgd,
-        schedule: schedule(recipe, steps_per_epoch)?,
-        clip_norm: recipe.train.clip_norm,
+        clip: recipe.train.clip_norm.map(|limit| Clip { limit, form: ClipForm::PyTorch }),
         report_grad_norm: true,
         ema_decay: recipe.train.ema_decay,
         loss_scale: (recipe.precision.compute == Compute::Fp16).then_some(LossScale {
             initial: recipe.precision.loss_scale,
             growth_steps: recipe.precision.loss_scale_growth_steps,
         }),
+        ..TrainConfig::new(optimizer, schedule(recipe, steps_per_epoch)?)
     })
 }
 
@@ -125,7 +124,7 @@ fn schedule(recipe: &Recipe, steps_per_epoch: u64) -> Result<Schedule, TrainErro
         },
         decay: match kind {
             ScheduleKind::Constant => Decay::Constant,
-            ScheduleKind::Linear => Decay::Linear,
+            ScheduleKind::Linear => Decay::Polynomial { power: 1.0 },
             ScheduleKind::Cosine => Decay::Cosine,
             ScheduleKind::Step => {
                 Decay::Milestones { epochs: milestones.iter().map(|&epoch| epoch as f64).collect(), factor: gamma }
