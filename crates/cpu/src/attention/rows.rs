@@ -1,24 +1,29 @@
 //! What happens to rows of scores between the products.
 
 use super::Dropout;
+use crate::gemm::MAX_DEPTH;
 use crate::random::fill_uniform;
 use crate::vector;
 
 /// Independent partial results of a reduction; the same on every instruction set.
 const LANES: usize = 32;
 
-/// Folds lanes, then their halves.
+/// Folds lanes, then their halves. `neutral` does not change what it is folded with.
 #[inline(always)]
-fn fold(len: usize, start: f32, at: impl Fn(usize) -> f32, f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [start; LANES];
-    let whole = len / LANES * LANES;
-    for first in (0..whole).step_by(LANES) {
-        for (i, lane) in lanes.iter_mut().enumerate() {
-            *lane = f(*lane, at(first + i));
+fn fold(x: &[f32], neutral: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [neutral; LANES];
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    for block in blocks {
+        for i in 0..LANES {
+            lanes[i] = f(lanes[i], block[i]);
         }
     }
-    for (i, lane) in lanes.iter_mut().take(len - whole).enumerate() {
-        *lane = f(*lane, at(whole + i));
+    if !rest.is_empty() {
+        let mut block = [neutral; LANES];
+        block[..rest.len()].copy_from_slice(rest);
+        for i in 0..LANES {
+            lanes[i] = f(lanes[i], block[i]);
+        }
     }
     let mut width = LANES / 2;
     while width > 0 {
@@ -32,18 +37,23 @@ fn fold(len: usize, start: f32, at: impl Fn(usize) -> f32, f: impl Fn(f32, f32) 
 
 #[inline(always)]
 pub(super) fn max(x: &[f32]) -> f32 {
-    fold(x.len(), f32::NEG_INFINITY, |i| x[i], |a, b| if b > a { b } else { a })
+    fold(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
 }
 
 #[inline(always)]
 pub(super) fn sum(x: &[f32]) -> f32 {
-    fold(x.len(), 0.0, |i| x[i], |a, b| a + b)
+    fold(x, 0.0, |a, b| a + b)
 }
 
+/// The sum of products of at most [`MAX_DEPTH`] numbers.
 #[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let b = &b[..a.len()];
-    fold(a.len(), 0.0, |i| a[i] * b[i], |a, b| a + b)
+    let mut products = [0.0; MAX_DEPTH];
+    let products = &mut products[..a.len()];
+    for ((product, a), b) in products.iter_mut().zip(a).zip(b) {
+        *product = a * b;
+    }
+    sum(products)
 }
 
 /// `scores = scores * scale + bias`
@@ -58,7 +68,7 @@ pub(super) fn scale_and_bias(scores: &mut [f32], scale: f32, bias: &[f32]) {
 #[inline(always)]
 pub(super) fn exponentials(scores: &mut [f32], top: f32) {
     for s in scores {
-        *s = vector::exp(*s - top);
+        *s = vector::exp_nonpositive(*s - top);
     }
 }
 
