@@ -1,13 +1,10 @@
-//! From a recipe to the options of models, optimizers and schedules.
+//! From a recipe to the options of optimizers and schedules.
 
 use crate::error::TrainError;
-use crate::recipe::{self, Compute, DecayExclude, Init, OptimizerKind, Padding, Per, Recipe, ScheduleKind, StrideIn};
+use crate::recipe::{self, Compute, DecayExclude, OptimizerKind, Per, Recipe, ScheduleKind};
 use bessemer_ir::DType;
-use bessemer_models::classifier::InitScheme;
-use bessemer_models::resnet;
-use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, find};
 use bessemer_nn::schedule::{Decay, Form};
-use bessemer_nn::{LossScale, PixelScale, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{LossScale, Schedule, Sgd, TrainConfig};
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;
@@ -25,50 +22,6 @@ pub fn total_steps(recipe: &Recipe, steps_per_epoch: u64) -> Result<u64, TrainEr
     Ok(steps)
 }
 
-/// Options of the recipe's model for images of `image_size` pixels in height and width.
-///
-/// # Errors
-/// A model that the zoo does not have.
-pub fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Architecture, ModelOptions), TrainError> {
-    let spec = find(&recipe.model.name)?;
-    let model = &recipe.model;
-    let options = ModelOptions {
-        image_size: [image_size as usize; 2],
-        input: InputFormat::Bytes(PixelScale { mean: recipe.data.mean, std: recipe.data.std }),
-        num_classes: model.num_classes as usize,
-        padding: match model.padding {
-            Padding::Symmetric => bessemer_nn::Padding::Symmetric,
-            Padding::Same => bessemer_nn::Padding::Same,
-        },
-        stride_in: match model.stride_in {
-            StrideIn::Conv3x3 => resnet::StrideIn::Conv2,
-            StrideIn::Conv1x1 => resnet::StrideIn::Conv1,
-        },
-        init: match model.init {
-            Init::Torch => InitScheme::Torch,
-            Init::VarianceScaling => InitScheme::TensorFlow,
-        },
-        zero_init_last_gamma: model.zero_init_last_gamma,
-        ..spec.options()
-    };
-    Ok((spec.architecture, options))
-}
-
-/// The graph of a whole training step as the recipe asks for it.
-///
-/// # Errors
-/// A model or a size that is not possible; a precision that CPUs do not train in.
-pub fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
-    precision(recipe)?;
-    let (architecture, options) = model_options(recipe, recipe.data.image_size)?;
-    let loss = LossOptions {
-        label_smoothing: recipe.train.label_smoothing,
-        mixup: (recipe.train.mixup_alpha > 0.0).then_some(MixupWeight::Batch),
-    };
-    let config = train_config(recipe, steps_per_epoch)?;
-    Ok(Model::train(architecture, &options, &loss, &config, recipe.train.batch_size as usize)?)
-}
-
 /// The type in which the recipe's tensors are stored.
 ///
 /// # Errors
@@ -80,7 +33,11 @@ pub fn precision(recipe: &Recipe) -> Result<DType, TrainError> {
     })
 }
 
-fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
+/// How the recipe's parameters are trained.
+///
+/// # Errors
+/// As [`total_steps`].
+pub fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
     let optimizer = &recipe.optimizer;
     let sgd = match optimizer.kind {
         OptimizerKind::Sgd => Sgd {
@@ -140,12 +97,10 @@ mod tests {
     use crate::recipe::{builtin_names, learning_rate};
 
     #[test]
-    fn every_recipe_has_a_model_and_its_learning_rate() {
+    fn every_recipe_has_its_learning_rate() {
         for name in builtin_names() {
             let recipe = Recipe::load(name, &[]).unwrap();
             let (steps_per_epoch, epochs) = (50, recipe.train.epochs.unwrap());
-            let (_, options) = model_options(&recipe, recipe.data.image_size).unwrap();
-            assert_eq!(options.num_classes as u64, recipe.model.num_classes);
             let (ours, expected) =
                 (schedule(&recipe, steps_per_epoch).unwrap(), recipe.schedule.resolve(recipe.train.batch_size));
             for step in 0..epochs * steps_per_epoch {
@@ -169,7 +124,7 @@ mod tests {
     #[test]
     fn cpus_have_no_tf32() {
         let recipe = Recipe::load("cifar", &["precision.compute=tf32".parse().unwrap()]).unwrap();
-        let error = training_model(&recipe, 10).unwrap_err().to_string();
+        let error = precision(&recipe).unwrap_err().to_string();
         assert_eq!(error, "precision.compute is tf32; on CPUs it must be fp32, bf16 or fp16");
     }
 }

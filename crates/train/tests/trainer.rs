@@ -5,9 +5,9 @@ mod common;
 use bessemer_data::FileFormat;
 use bessemer_data::shapes::ShapesFolder;
 use bessemer_ir::passes::recompute::Recompute;
-use bessemer_train::classifier::CLASSES_FILE;
 use bessemer_train::events::{EventBody, Status, read_events};
-use bessemer_train::{ErrorKind, EvaluateOptions, InferOptions, RunDir, TrainError, evaluate, infer, train};
+use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, infer};
+use bessemer_train::{ErrorKind, EvaluateOptions, RunDir, TrainError, evaluate, train};
 use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed};
 use std::fs;
 use std::path::Path;
@@ -281,13 +281,13 @@ fn a_trained_run_evaluates_and_classifies_as_it_did() {
     let latest = run.join("checkpoints").join(fs::read_to_string(run.join("checkpoints/latest")).unwrap().trim());
     let options = EvaluateOptions { batch_size: 4, ..EvaluateOptions::default() };
     let evaluated = evaluate("resnet20-cifar", &latest, &data, &options).unwrap();
-    assert_eq!(evaluated.total, 11);
-    for (name, value) in evaluated.metrics() {
+    assert_eq!(evaluated.samples, 11);
+    for (name, value) in evaluated.metrics.clone() {
         assert!((value - report.metrics[&name]).abs() < 1e-5, "{name}: {value} and {}", report.metrics[&name]);
     }
 
     let drawn = evaluate("resnet20-cifar", &latest, Path::new("shapes"), &options).unwrap();
-    assert_eq!(drawn.total, 12);
+    assert_eq!(drawn.samples, 12);
     let file = latest.join("model.safetensors");
     let error = evaluate("resnet20-cifar", &file, Path::new("shapes"), &options).unwrap_err();
     assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("needs weights of a run"), "{error}");

@@ -2,7 +2,7 @@ use crate::args::{Common, at_least_one, model};
 use crate::output::{Table, print, print_json};
 use bessemer_bench::show;
 use bessemer_models::ModelSpec;
-use bessemer_train::{InferOptions, Prediction, infer};
+use bessemer_train::tasks::classification::{InferOptions, Prediction, infer};
 use clap::Args;
 use std::path::PathBuf;
 

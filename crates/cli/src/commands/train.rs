@@ -5,6 +5,7 @@ use crate::output::print;
 use bessemer_bench::{samples, show};
 use bessemer_models::{Architecture, ModelSpec};
 use bessemer_train::recipe::{Override, RecipeError};
+use bessemer_train::tasks::Scale;
 use bessemer_train::{ComputeOptions, Recipe, RunDir, RunFolder, StopSignal, TrainOptions, TrainReport, train};
 use clap::Args;
 use std::path::PathBuf;
@@ -131,9 +132,12 @@ fn keep_samples(report: &TrainReport, compute: &ComputeOptions, common: &Common)
 
 fn summary(report: &TrainReport) -> String {
     let mut text = format!("run         {}\nsteps       {}\n", report.run.display(), report.steps);
-    text += &format!("throughput  {} images/s\n", show::significant(report.throughput, 3));
+    text += &format!("throughput  {} {}\n", show::significant(report.throughput, 3), report.terms.unit);
     for (name, value) in &report.metrics {
-        let value = if name.starts_with("top") { show::percent(*value) } else { format!("{value:.4}") };
+        let value = match report.terms.scale(name) {
+            Scale::Fraction => show::percent(*value),
+            Scale::Plain => format!("{value:.4}"),
+        };
         text += &format!("{name:<10}  {value}\n");
     }
     if report.skipped > 0 {
