@@ -2,7 +2,7 @@
 
 use bessemer_ir::{DType, Graph};
 use bessemer_models::{LossOptions, Model, ModelError, ModelOptions, find};
-use bessemer_nn::{DecayExclude, LossScale, ParamSpec, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{DecayExclude, LossScale, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
 use serde::Serialize;
 use std::str::FromStr;
 
@@ -53,18 +53,15 @@ pub fn workload(model: &str, mode: Mode, batch: usize, precision: DType) -> Resu
     let built = match mode {
         Mode::Infer => Model::infer(spec.architecture, &options, batch)?,
         Mode::Train => {
+            let optimizer = Optimizer::Sgd(Sgd {
+                momentum: 0.875,
+                nesterov: false,
+                weight_decay: 1.0 / 32768.0,
+                decay_exclude: DecayExclude::BnSubstring,
+            });
             let train = TrainConfig {
-                sgd: Sgd {
-                    momentum: 0.875,
-                    nesterov: false,
-                    weight_decay: 1.0 / 32768.0,
-                    decay_exclude: DecayExclude::BnSubstring,
-                },
-                schedule: Schedule::constant(0.001),
-                clip_norm: None,
-                report_grad_norm: false,
-                ema_decay: None,
                 loss_scale: (precision == DType::F16).then_some(LossScale { initial: 128.0, growth_steps: Some(100) }),
+                ..TrainConfig::new(optimizer, Schedule::constant(0.001))
             };
             let loss = LossOptions { label_smoothing: 0.1, mixup: None };
             Model::train(spec.architecture, &options, &loss, &train, batch)?

@@ -37,4 +37,4 @@ pub use runlog::RunLog;
 pub use session::{ComputeOptions, EvalSession, TrainSession};
 pub use signals::StopSignal;
 pub use trained::{Trained, WhichWeights};
-pub use trainer::{RunFolder, TrainOptions, TrainReport, train};
+pub use trainer::{RunFolder, Start, TrainOptions, TrainReport, train};

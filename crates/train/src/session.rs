@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::events::PlanInfo;
 use crate::recipe::{Compute, Recipe};
 use crate::setup::precision;
-use crate::state::{STEP_INPUT, TensorGroup};
+use crate::state::{MICRO_STEP_INPUT, STEP_INPUT, TensorGroup, is_counter};
 use crate::tasks::{Feeds, Task};
 use bessemer_cpu::executor::NonFinite;
 use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
@@ -47,6 +47,9 @@ impl StepOutput {
     }
 }
 
+/// Where the counter of micro-batches begins at 0 again.
+const MICRO_STEPS: u64 = 1 << 24;
+
 /// A training step of a recipe, with parameters, optimizer and averages.
 pub struct TrainSession {
     executor: Executor,
@@ -56,6 +59,8 @@ pub struct TrainSession {
     averages: Option<TensorGroup>,
     seed: u64,
     batch_size: usize,
+    /// Micro-batches of a step.
+    accumulation: u64,
     scales_loss: bool,
     parts: &'static [&'static str],
 }
@@ -82,6 +87,7 @@ impl TrainSession {
             specs,
             seed: recipe.train.seed,
             batch_size: recipe.train.batch_size as usize,
+            accumulation: recipe.train.accumulation,
             scales_loss: recipe.precision.compute == Compute::Fp16,
             parts: task.terms().parts,
         })
@@ -92,10 +98,10 @@ impl TrainSession {
     /// # Errors
     /// None, for a session as it was compiled.
     pub fn initialise(&mut self) -> Result<(), TrainError> {
-        for spec in self.specs.iter().filter(|spec| spec.name != STEP_INPUT) {
+        for spec in self.specs.iter().filter(|spec| !is_counter(spec)) {
             self.executor.write_f32(&spec.name, &initialise(spec, self.seed))?;
         }
-        self.set_step(0)
+        self.set_counts(0, 0)
     }
 
     /// Replaces parameters and running statistics, by the names and shapes of torchvision. `origin` names them in errors.
@@ -137,7 +143,24 @@ impl TrainSession {
         if let Some(averages) = &self.averages {
             averages.write(&mut self.executor, checkpoint.ema.as_deref().unwrap_or_default(), origin)?;
         }
-        self.set_step(checkpoint.state.schedule_step)
+        self.set_counts(checkpoint.state.schedule_step, checkpoint.state.step)
+    }
+
+    /// Begins a run that takes weights, moments and averages from another one, as the second phase of a pre-training does. The
+    /// schedule and the scale of the loss start anew. `origin` names the other one in errors.
+    ///
+    /// # Errors
+    /// As [`TrainSession::restore`].
+    pub fn continue_from(&mut self, checkpoint: &Checkpoint<'_>, origin: &str) -> Result<(), TrainError> {
+        self.initialise()?;
+        self.model.write(&mut self.executor, &checkpoint.model, origin)?;
+        let moments: Vec<NamedTensor<'_>> =
+            checkpoint.optimizer.iter().filter(|tensor| !tensor.shape.is_empty()).cloned().collect();
+        TensorGroup::moments(&self.specs).write(&mut self.executor, &moments, origin)?;
+        match (&self.averages, &checkpoint.ema) {
+            (Some(averages), Some(tensors)) => averages.write(&mut self.executor, tensors, origin),
+            _ => Ok(()),
+        }
     }
 
     /// Steps that the schedule has seen.
@@ -149,8 +172,23 @@ impl TrainSession {
         Ok(bytemuck::pod_read_unaligned::<i32>(bytes).unsigned_abs().into())
     }
 
-    fn set_step(&mut self, step: u64) -> Result<(), TrainError> {
-        Ok(self.executor.write(STEP_INPUT, &(step as i32).to_ne_bytes())?)
+    /// Sets the counters after `updates` updates in `steps` steps.
+    fn set_counts(&mut self, updates: u64, steps: u64) -> Result<(), TrainError> {
+        let micro_steps = steps.wrapping_mul(self.accumulation) % MICRO_STEPS;
+        for (name, count) in [(STEP_INPUT, updates), (MICRO_STEP_INPUT, micro_steps)] {
+            if self.executor.has_input(name) {
+                self.executor.write(name, &(count as i32).to_ne_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a micro-batch that is not the last of its step, on what was fed.
+    ///
+    /// # Errors
+    /// As [`TrainSession::run`].
+    pub fn accumulate(&mut self) -> Result<(), TrainError> {
+        Ok(self.executor.accumulate()?)
     }
 
     /// Copies a batch into the memory of the step.
@@ -161,7 +199,7 @@ impl TrainSession {
         Ok(feeds.iter().try_for_each(|(name, array)| self.executor.write(name, array.bytes()))?)
     }
 
-    /// Runs one step on what was fed.
+    /// Runs one step, or the last micro-batch of one, on what was fed.
     ///
     /// # Errors
     /// A label outside the classes.

@@ -1,10 +1,12 @@
 //! From a recipe to the options of optimizers and schedules.
 
 use crate::error::TrainError;
-use crate::recipe::{self, Compute, DecayExclude, OptimizerKind, Per, Recipe, ScheduleKind};
+use crate::recipe::{
+    self, Compute, DecayExclude, OptimizerKind, OptimizerRecipe, Per, Recipe, ScheduleKind, Trust, WarmupForm,
+};
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
-use bessemer_nn::{LossScale, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{Adam, Clip, ClipForm, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig};
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;
@@ -38,55 +40,80 @@ pub fn precision(recipe: &Recipe) -> Result<DType, TrainError> {
 /// # Errors
 /// As [`total_steps`].
 pub fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
-    let optimizer = &recipe.optimizer;
-    let sgd = match optimizer.kind {
-        OptimizerKind::Sgd => Sgd {
-            momentum: optimizer.momentum,
-            nesterov: optimizer.nesterov,
-            weight_decay: optimizer.weight_decay,
-            decay_exclude: match optimizer.decay_exclude {
-                DecayExclude::None => bessemer_nn::DecayExclude::None,
-                DecayExclude::BnSubstring => bessemer_nn::DecayExclude::BnSubstring,
-                DecayExclude::Bn => bessemer_nn::DecayExclude::BatchNorm,
-                DecayExclude::BnAndBias => bessemer_nn::DecayExclude::BatchNormAndBias,
-            },
-        },
-    };
+    let optimizer = optimizer(&recipe.optimizer);
+    let form = if matches!(optimizer, Optimizer::Lamb(_)) { ClipForm::TensorFlow } else { ClipForm::PyTorch };
     Ok(TrainConfig {
-        sgd,
-        schedule: schedule(recipe, steps_per_epoch)?,
-        clip_norm: recipe.train.clip_norm,
+        clip: recipe.train.clip_norm.map(|limit| Clip { limit, form }),
         report_grad_norm: true,
         ema_decay: recipe.train.ema_decay,
         loss_scale: (recipe.precision.compute == Compute::Fp16).then_some(LossScale {
             initial: recipe.precision.loss_scale,
             growth_steps: recipe.precision.loss_scale_growth_steps,
         }),
+        accumulation: recipe.train.accumulation,
+        ..TrainConfig::new(optimizer, schedule(recipe, steps_per_epoch)?)
     })
 }
 
+fn optimizer(recipe: &OptimizerRecipe) -> Optimizer {
+    let weight_decay = recipe.weight_decay;
+    let decay_exclude = match recipe.decay_exclude {
+        DecayExclude::None => bessemer_nn::DecayExclude::None,
+        DecayExclude::BnSubstring => bessemer_nn::DecayExclude::BnSubstring,
+        DecayExclude::Bn => bessemer_nn::DecayExclude::BatchNorm,
+        DecayExclude::BnAndBias => bessemer_nn::DecayExclude::BatchNormAndBias,
+        DecayExclude::LayerNormAndBias => bessemer_nn::DecayExclude::LayerNormAndBias,
+    };
+    let &OptimizerRecipe { betas: [beta1, beta2], eps, bias_correction, .. } = recipe;
+    let moments = Moments { beta1, beta2, eps, eps_in_root: false, bias_correction };
+    let adam = |decay_form| Optimizer::Adam(Adam { moments, weight_decay, decay_form, decay_exclude });
+    match recipe.kind {
+        OptimizerKind::Sgd => {
+            let &OptimizerRecipe { momentum, nesterov, .. } = recipe;
+            Optimizer::Sgd(Sgd { momentum, nesterov, weight_decay, decay_exclude })
+        }
+        OptimizerKind::Adam => adam(DecayForm::Coupled),
+        OptimizerKind::Adamw => adam(DecayForm::Decoupled),
+        OptimizerKind::Lamb => {
+            let trust = match recipe.trust {
+                Trust::Decayed => bessemer_nn::optim::Trust::Decayed,
+                Trust::All => bessemer_nn::optim::Trust::All,
+            };
+            Optimizer::Lamb(Lamb { moments, weight_decay, decay_exclude, trust })
+        }
+    }
+}
+
 fn schedule(recipe: &Recipe, steps_per_epoch: u64) -> Result<Schedule, TrainError> {
-    let recipe::Schedule { kind, peak_lr, end_lr, per, warmup_epochs, warmup_in_decay, milestones, gamma } =
-        recipe.schedule.resolve(recipe.train.batch_size);
     let steps = total_steps(recipe, steps_per_epoch)?;
+    let epochs = steps as f64 / steps_per_epoch as f64;
+    let recipe::Schedule { kind, peak_lr, end_lr, per, warmup_epochs, warmup_in_decay, warmup_form, .. } =
+        recipe.schedule.resolve(recipe.train.step_samples(), steps_per_epoch, epochs);
     Ok(Schedule {
         lr: peak_lr,
         end_lr,
-        epochs: steps as f64 / steps_per_epoch as f64,
+        epochs,
         steps_per_epoch,
         warmup_epochs,
-        form: match per {
-            Per::Epoch => Form::Epoch,
-            Per::Step if warmup_in_decay => Form::WholeRun,
-            Per::Step => Form::Step,
+        form: match (kind, per) {
+            (ScheduleKind::Polynomial, _) => match warmup_form {
+                WarmupForm::FromZero => Form::FromZero,
+                WarmupForm::FromFirst => Form::Step,
+                WarmupForm::Progress => Form::Progress,
+            },
+            (_, Per::Epoch) => Form::Epoch,
+            (_, Per::Step) if warmup_in_decay => Form::WholeRun,
+            (_, Per::Step) => Form::Step,
         },
         decay: match kind {
             ScheduleKind::Constant => Decay::Constant,
-            ScheduleKind::Linear => Decay::Linear,
+            ScheduleKind::Linear => Decay::Polynomial { power: 1.0 },
+            ScheduleKind::Polynomial => Decay::Polynomial { power: recipe.schedule.power },
             ScheduleKind::Cosine => Decay::Cosine,
-            ScheduleKind::Step => {
-                Decay::Milestones { epochs: milestones.iter().map(|&epoch| epoch as f64).collect(), factor: gamma }
-            }
+            ScheduleKind::Step => Decay::Milestones {
+                epochs: recipe.schedule.milestones.iter().map(|&epoch| epoch as f64).collect(),
+                factor: recipe.schedule.gamma,
+            },
         },
     })
 }
@@ -100,11 +127,13 @@ mod tests {
     fn every_recipe_has_its_learning_rate() {
         for name in builtin_names() {
             let recipe = Recipe::load(name, &[]).unwrap();
-            let (steps_per_epoch, epochs) = (50, recipe.train.epochs.unwrap());
-            let (ours, expected) =
-                (schedule(&recipe, steps_per_epoch).unwrap(), recipe.schedule.resolve(recipe.train.batch_size));
-            for step in 0..epochs * steps_per_epoch {
-                let expected = learning_rate(&expected, step, steps_per_epoch, epochs as f64);
+            let steps_per_epoch = 50;
+            let steps = total_steps(&recipe, steps_per_epoch).unwrap();
+            let epochs = steps as f64 / steps_per_epoch as f64;
+            let ours = schedule(&recipe, steps_per_epoch).unwrap();
+            let expected = recipe.schedule.resolve(recipe.train.step_samples(), steps_per_epoch, epochs);
+            for step in 0..steps {
+                let expected = learning_rate(&expected, step, steps_per_epoch, epochs);
                 let lr = ours.learning_rate(step);
                 assert!((lr - expected).abs() < 1e-9, "{name}: step {step} has {lr}, not {expected}");
             }

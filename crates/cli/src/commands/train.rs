@@ -6,7 +6,7 @@ use bessemer_bench::{samples, show};
 use bessemer_models::{Architecture, ModelSpec};
 use bessemer_train::recipe::{Override, RecipeError};
 use bessemer_train::tasks::Scale;
-use bessemer_train::{ComputeOptions, Recipe, RunDir, RunFolder, StopSignal, TrainOptions, TrainReport, train};
+use bessemer_train::{ComputeOptions, Recipe, RunDir, RunFolder, Start, StopSignal, TrainOptions, TrainReport, train};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -45,6 +45,10 @@ pub struct Options {
     /// Weights to start from: a .safetensors file, a checkpoint or a run [default: random]
     #[arg(long, value_name = "FILE|DIR", conflicts_with = "resume", help_heading = "What to train")]
     pub weights: Option<PathBuf>,
+    /// A run or checkpoint to start from with its weights, moments and averages, but a schedule from step 0: the next
+    /// phase of a training in several
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["resume", "weights"], help_heading = "What to train")]
+    pub init_from: Option<PathBuf>,
 
     /// Folder of the run, which must be new or empty [default: runs/MODEL-DATE-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "resume", help_heading = "Output")]
@@ -63,7 +67,7 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     common.tell(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
     let request = TrainOptions {
         compute: common.compute(),
-        weights: options.weights.clone(),
+        start: start(options),
         progress: common.progress(),
         stop: StopSignal::from_system()?,
         command: command_line(),
@@ -72,6 +76,14 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let report = train(&request)?;
     keep_samples(&report, &request.compute, common);
     print(&summary(&report))
+}
+
+fn start(options: &Options) -> Start {
+    match (&options.weights, &options.init_from) {
+        (Some(weights), _) => Start::Weights(weights.clone()),
+        (None, Some(run)) => Start::Phase(run.clone()),
+        (None, None) => Start::Random,
+    }
 }
 
 fn folder(options: &Options) -> RunFolder {

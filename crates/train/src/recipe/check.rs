@@ -53,7 +53,7 @@ const BATCH: f64 = 65_536.0;
 const PIXELS: f64 = 8192.0;
 
 /// Ranges of numbers, and of each number in an array.
-const RANGES: [(&str, Range); 52] = [
+const RANGES: [(&str, Range); 51] = [
     ("model.num_classes", closed(1.0, 1_000_000.0)),
     ("model.hidden_dropout", below(0.0, 1.0)),
     ("model.attention_dropout", below(0.0, 1.0)),
@@ -73,7 +73,6 @@ const RANGES: [(&str, Range); 52] = [
     ("text.max_predictions", closed(1.0, 65_536.0)),
     ("text.masked_lm_prob", between(0.0, 1.0)),
     ("text.short_seq_prob", closed(0.0, 1.0)),
-    ("text.heldout", below(0.0, 1.0)),
     ("train.batch_size", closed(1.0, BATCH)),
     ("train.accumulation", closed(1.0, 1_000_000.0)),
     ("train.epochs", closed(1.0, 1e6)),

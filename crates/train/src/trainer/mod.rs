@@ -29,6 +29,19 @@ pub enum RunFolder {
     Resume(PathBuf),
 }
 
+/// What a new run starts from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// Weights drawn from the seed.
+    #[default]
+    Random,
+    /// Weights of a file, a checkpoint or a run.
+    Weights(PathBuf),
+    /// Weights, moments and averages of a run's newest checkpoint, or of a checkpoint: the next phase of a training in several,
+    /// with a schedule of its own.
+    Phase(PathBuf),
+}
+
 /// What [`train`] is asked to do.
 #[derive(Clone, Debug)]
 pub struct TrainOptions {
@@ -36,8 +49,8 @@ pub struct TrainOptions {
     pub recipe: Recipe,
     pub folder: RunFolder,
     pub compute: ComputeOptions,
-    /// Weights to start a new run from instead of random ones.
-    pub weights: Option<PathBuf>,
+    /// What a new run starts from.
+    pub start: Start,
     pub progress: ProgressMode,
     /// When raised, the run saves after the present step and ends as [`TrainError::Interrupted`].
     pub stop: StopSignal,
@@ -55,7 +68,7 @@ impl TrainOptions {
             recipe,
             folder,
             compute: ComputeOptions::default(),
-            weights: None,
+            start: Start::Random,
             progress: ProgressMode::Silent,
             stop: StopSignal::new(),
             run_steps: None,
@@ -167,10 +180,17 @@ impl Trainer<'_> {
 
     fn train_step(&mut self) -> Result<(), TrainError> {
         let started = Instant::now();
-        let batch = self.next_batch()?;
-        self.session.feed(&batch.feeds)?;
-        let data_s = started.elapsed().as_secs_f64();
+        let accumulation = self.recipe().train.accumulation;
+        let (mut samples, mut data_s) = (0, 0.0);
+        for _ in 1..accumulation {
+            let batch = self.fed_batch(&mut data_s)?;
+            self.session.accumulate()?;
+            samples += batch.samples as u64;
+            self.finish(batch)?;
+        }
+        let batch = self.fed_batch(&mut data_s)?;
         let output = self.session.run()?;
+        samples += batch.samples as u64;
         let step_s = started.elapsed().as_secs_f64();
         if output.is_overflow() {
             let scale = output.loss_scale.unwrap_or_default();
@@ -182,23 +202,36 @@ impl Trainer<'_> {
             return Err(self.describe_non_finite(&output)?);
         }
         self.step += 1;
-        self.samples += batch.samples as u64;
+        self.samples += samples;
         self.train_s += step_s;
         let info = StepInfo {
             epoch: batch.epoch.into(),
-            batch: batch.index as u64,
+            batch: batch.index as u64 / accumulation,
             loss: output.loss.into(),
             parts: output.parts,
             lr: output.lr.into(),
             grad_norm: Some(output.grad_norm.into()),
             loss_scale: output.loss_scale.map(f64::from),
-            samples: batch.samples as u64,
+            samples,
             step_s,
             data_s,
             compute_s: step_s - data_s,
             ..StepInfo::default()
         };
         self.log.step(self.step, info)?;
+        self.finish(batch)
+    }
+
+    /// The next batch, in the memory of the step; `data_s` grows by the seconds it took.
+    fn fed_batch(&mut self, data_s: &mut f64) -> Result<Batch, TrainError> {
+        let started = Instant::now();
+        let batch = self.next_batch()?;
+        self.session.feed(&batch.feeds)?;
+        *data_s += started.elapsed().as_secs_f64();
+        Ok(batch)
+    }
+
+    fn finish(&mut self, batch: Batch) -> Result<(), TrainError> {
         self.report_skipped(&batch)?;
         self.batches.recycle(batch);
         Ok(())

@@ -1,7 +1,7 @@
 //! Everything that happens before the first step. What can be wrong is found before a folder is made.
 
-use super::{Judge, RunFolder, TrainOptions, Trainer};
-use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_weights};
+use super::{Judge, RunFolder, Start, TrainOptions, Trainer};
+use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
 use crate::error::TrainError;
 use crate::events::{EventBody, RunInfo, read_events};
 use crate::machine::describe_machine;
@@ -22,7 +22,8 @@ impl<'a> Trainer<'a> {
         let recipe = &options.recipe;
         let task = tasks::open(recipe)?;
         let evaluation = task.evaluation()?.map(|evaluation| Judge { evaluation, session: None });
-        let steps_per_epoch = task.batches_per_epoch();
+        let (batches_per_epoch, accumulation) = (task.batches_per_epoch(), recipe.train.accumulation);
+        let steps_per_epoch = (batches_per_epoch / accumulation).max(1);
         let total_steps = total_steps(recipe, steps_per_epoch)?;
         let past = match &options.folder {
             RunFolder::Resume(path) => Some(Past::find(path, recipe, &task.data_identity())?),
@@ -30,9 +31,8 @@ impl<'a> Trainer<'a> {
         };
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute)?;
         session.initialise()?;
-        if let (Some(path), None) = (&options.weights, &past) {
-            let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
-            session.load_weights(&tensors, &path.display().to_string())?;
+        if past.is_none() {
+            begin(&mut session, &options.start)?;
         }
         let state = match past.as_ref().and_then(|past| past.loaded.as_ref()) {
             Some(loaded) => {
@@ -42,7 +42,7 @@ impl<'a> Trainer<'a> {
             None => TrainingState::default(),
         };
         let start = Position { epoch: state.sampler.epoch as u32, batch: state.sampler.batch as usize };
-        let end_epoch = total_steps.div_ceil(steps_per_epoch) as u32;
+        let end_epoch = total_steps.saturating_mul(accumulation).div_ceil(batches_per_epoch) as u32;
         let batches = task.training_batches(start, end_epoch)?;
         let warnings = past.as_ref().map(Past::warnings);
         let (run, store, log) = open_folder(options, task.terms(), past, state.step)?;
@@ -109,6 +109,17 @@ impl<'a> Trainer<'a> {
             }
         }
         Ok(())
+    }
+}
+
+fn begin(session: &mut TrainSession, start: &Start) -> Result<(), TrainError> {
+    match start {
+        Start::Random => Ok(()),
+        Start::Weights(path) => {
+            let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
+            session.load_weights(&tensors, &path.display().to_string())
+        }
+        Start::Phase(path) => session.continue_from(&load_newest(path)?, &path.display().to_string()),
     }
 }
 
