@@ -1,7 +1,7 @@
 use crate::args::{Common, at_least_one, model};
 use crate::output::{print, print_json};
 use bessemer_bench::show;
-use bessemer_models::ModelSpec;
+use bessemer_models::AnyModel;
 use bessemer_train::{EvalReport, EvaluateOptions, evaluate};
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -18,7 +18,7 @@ EXAMPLES:
 pub struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
-    pub model: &'static ModelSpec,
+    pub model: AnyModel,
     /// A .safetensors file, a checkpoint folder or a run folder
     #[arg(long, value_name = "FILE|DIR", help_heading = "Input")]
     pub weights: PathBuf,
@@ -40,8 +40,8 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         batch_size: options.batch_size,
         ..EvaluateOptions::default()
     };
-    let report = evaluate(options.model.name, &options.weights, &options.data, &settings)?;
-    if options.json { print_json(&json(options.model.name, &report)) } else { print(&text(&report)) }
+    let report = evaluate(options.model.name(), &options.weights, &options.data, &settings)?;
+    if options.json { print_json(&json(options.model.name(), &report)) } else { print(&text(&report)) }
 }
 
 fn json(model: &str, report: &EvalReport) -> Map<String, Value> {

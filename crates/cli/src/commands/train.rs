@@ -3,7 +3,7 @@ use crate::args::{Common, at_least_one, model};
 use crate::failure::Usage;
 use crate::output::print;
 use bessemer_bench::{samples, show};
-use bessemer_models::{Architecture, ModelSpec};
+use bessemer_models::{AnyModel, Architecture};
 use bessemer_train::recipe::{Override, RecipeError};
 use bessemer_train::tasks::Scale;
 use bessemer_train::{ComputeOptions, Recipe, RunDir, RunFolder, Start, StopSignal, TrainOptions, TrainReport, train};
@@ -23,7 +23,7 @@ EXAMPLES:
 pub struct Options {
     /// A model of the zoo; may be left out where the recipe names it
     #[arg(value_parser = model)]
-    pub model: Option<&'static ModelSpec>,
+    pub model: Option<AnyModel>,
 
     /// A folder with train/CLASS/ and val/CLASS/, `shapes` (drawn by the program) or `synthetic` (noise, for speed)
     #[arg(long, value_name = "DIR|shapes|synthetic", help_heading = "What to train")]
@@ -97,7 +97,7 @@ fn folder(options: &Options) -> RunFolder {
 /// The recipe that is asked for, with the options of the command line over it.
 fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
     let mut overrides = Vec::new();
-    overrides.extend(options.model.map(|model| Override::new("model.name", model.name)));
+    overrides.extend(options.model.map(|model| Override::new("model.name", model.name())));
     overrides.extend(options.data.as_ref().map(|data| Override::new("data.source", data.as_str())));
     overrides.extend(options.epochs.map(|epochs| Override::new("train.epochs", epochs as i64)));
     overrides.extend(options.steps.map(|steps| Override::new("train.steps", steps as i64)));
@@ -126,11 +126,13 @@ fn base_recipe(options: &Options) -> Result<String, Usage> {
     }
 }
 
-fn default_recipe(model: &ModelSpec, data: Option<&str>) -> &'static str {
-    match model.architecture {
-        Architecture::ResNetCifar { .. } if data == Some("shapes") => "shapes-quick",
-        Architecture::ResNetCifar { .. } => "cifar",
-        Architecture::ResNet { .. } => "resnet50-90e",
+fn default_recipe(model: AnyModel, data: Option<&str>) -> &'static str {
+    match model {
+        AnyModel::Classifier(spec) => match spec.architecture {
+            Architecture::ResNetCifar { .. } if data == Some("shapes") => "shapes-quick",
+            Architecture::ResNetCifar { .. } => "cifar",
+            Architecture::ResNet { .. } => "resnet50-90e",
+        },
     }
 }
 
