@@ -1,9 +1,11 @@
 //! The steps that are measured and explained: a model of the zoo, a mode and a batch size.
 
-use bessemer_ir::{DType, Graph};
-use bessemer_models::{LossOptions, Model, ModelError, ModelOptions, find};
-use bessemer_nn::{DecayExclude, LossScale, ParamSpec, Schedule, Sgd, TrainConfig};
+use bessemer_ir::ops::source::Input;
+use bessemer_ir::{DType, Graph, philox};
+use bessemer_models::{AnyModel, LossOptions, Model, ModelError, ModelSpec, find_any};
+use bessemer_nn::{DecayExclude, LossScale, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
 use serde::Serialize;
+use serde_json::Value;
 use std::str::FromStr;
 
 /// What a step does.
@@ -35,40 +37,122 @@ impl FromStr for Mode {
     }
 }
 
+/// Settings of a step beside its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepSettings {
+    /// Tokens of a sequence, and words of it that are predicted.
+    pub sequence_length: usize,
+    pub predictions: usize,
+    /// Dropout of everything that has one, in training.
+    pub dropout: f64,
+    /// Whether gradients of a model of text are clipped to a global norm of 1.
+    pub clip: bool,
+    /// Micro-batches of a training step.
+    pub accumulation: u64,
+}
+
+impl Default for StepSettings {
+    fn default() -> Self {
+        Self { sequence_length: 128, predictions: 20, dropout: 0.1, clip: true, accumulation: 1 }
+    }
+}
+
+impl StepSettings {
+    /// Those that a model has, by name.
+    pub fn of(&self, model: AnyModel) -> Vec<(&'static str, Value)> {
+        match model {
+            AnyModel::Classifier(_) => vec![("accumulation", self.accumulation.into())],
+        }
+    }
+}
+
+/// A step to be built.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work<'a> {
+    pub model: &'a str,
+    pub mode: Mode,
+    /// Samples of a micro-batch.
+    pub batch_size: usize,
+    pub precision: DType,
+    pub settings: StepSettings,
+}
+
+/// What a feed of whole numbers is filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fill {
+    /// At random, below this.
+    Below(usize),
+}
+
 /// A model's step before compilation.
 pub struct Workload {
     pub graph: Graph,
     pub specs: Vec<ParamSpec>,
-    pub options: ModelOptions,
+    /// For all feeds of whole numbers that are not named in `fills`.
+    fill: Fill,
+    fills: Vec<(&'static str, Fill)>,
 }
 
-/// The step of a model of the zoo at its default size. Training is by SGD with momentum and label smoothing, as in the
-/// reference recipes, at a learning rate so low that no number of steps on one batch diverges; in `f16`, with the loss scaled.
+impl Workload {
+    /// Random content of a feed, the same for the same seed.
+    pub fn content(&self, feed: &Input, seed: u64) -> Vec<u8> {
+        let count = feed.ty.shape.elements();
+        let sample = |i: usize| philox::uniform(seed, 0, 0, i as u64);
+        let Fill::Below(bound) =
+            self.fills.iter().find(|(name, _)| *name == feed.name).map_or(self.fill, |known| known.1);
+        match feed.ty.dtype {
+            DType::U8 => (0..count).map(|i| (sample(i) * 256.0) as u8).collect(),
+            DType::I32 => (0..count).flat_map(|i| ((sample(i) * bound as f32) as i32).to_ne_bytes()).collect(),
+            _ => (0..count).flat_map(|i| sample(i).to_ne_bytes()).collect(),
+        }
+    }
+}
+
+/// A step with the usual settings.
 ///
 /// # Errors
-/// [`ModelError`] for an unknown model or a batch of zero.
-pub fn workload(model: &str, mode: Mode, batch: usize, precision: DType) -> Result<Workload, ModelError> {
-    let spec = find(model)?;
-    let options = spec.options();
-    let built = match mode {
-        Mode::Infer => Model::infer(spec.architecture, &options, batch)?,
-        Mode::Train => {
-            let train = TrainConfig {
-                sgd: Sgd {
+/// As [`Work::build`].
+pub fn workload(model: &str, mode: Mode, batch_size: usize, precision: DType) -> Result<Workload, ModelError> {
+    Work { model, mode, batch_size, precision, settings: StepSettings::default() }.build()
+}
+
+impl Work<'_> {
+    /// The step of a model of the zoo at its default size, at a learning rate so low that no number of steps on one batch
+    /// diverges; in `f16`, with the loss scaled.
+    ///
+    /// # Errors
+    /// [`ModelError`] for an unknown model or a size that is not possible.
+    pub fn build(&self) -> Result<Workload, ModelError> {
+        match find_any(self.model)? {
+            AnyModel::Classifier(spec) => self.classifier(spec),
+        }
+    }
+
+    /// Training is by SGD with momentum and label smoothing, as in the reference recipes.
+    fn classifier(&self, spec: &ModelSpec) -> Result<Workload, ModelError> {
+        let options = spec.options();
+        let Model { graph, specs } = match self.mode {
+            Mode::Infer => Model::infer(spec.architecture, &options, self.batch_size)?,
+            Mode::Train => {
+                let sgd = Sgd {
                     momentum: 0.875,
                     nesterov: false,
                     weight_decay: 1.0 / 32768.0,
                     decay_exclude: DecayExclude::BnSubstring,
-                },
-                schedule: Schedule::constant(0.001),
-                clip_norm: None,
-                report_grad_norm: false,
-                ema_decay: None,
-                loss_scale: (precision == DType::F16).then_some(LossScale { initial: 128.0, growth_steps: Some(100) }),
-            };
-            let loss = LossOptions { label_smoothing: 0.1, mixup: None };
-            Model::train(spec.architecture, &options, &loss, &train, batch)?
+                };
+                let loss = LossOptions { label_smoothing: 0.1, mixup: None };
+                let train = self.train_config(Optimizer::Sgd(sgd));
+                Model::train(spec.architecture, &options, &loss, &train, self.batch_size)?
+            }
+        };
+        Ok(Workload { graph, specs, fill: Fill::Below(options.num_classes), fills: Vec::new() })
+    }
+
+    fn train_config(&self, optimizer: Optimizer) -> TrainConfig {
+        TrainConfig {
+            loss_scale: (self.precision == DType::F16).then_some(LossScale { initial: 128.0, growth_steps: Some(100) }),
+            accumulation: self.settings.accumulation,
+            ..TrainConfig::new(optimizer, Schedule::constant(0.001))
         }
-    };
-    Ok(Workload { graph: built.graph, specs: built.specs, options })
+    }
 }

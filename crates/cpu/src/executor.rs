@@ -7,7 +7,7 @@ use crate::kernel::{Kernel, Operands, Unsupported};
 use crate::threads::ThreadPool;
 use bessemer_ir::ops::Op;
 use bessemer_ir::passes::fixed::Fixed;
-use bessemer_ir::plan::{Needs, Plan, Preparation, Step, Target, kernel_name};
+use bessemer_ir::plan::{Needs, Plan, Preparation, StateCopy, Step, Target, kernel_name};
 use bessemer_ir::{DType, Graph, NodeId, Role, TensorType, Value};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -51,6 +51,8 @@ pub enum ExecutorError {
     WrongSize { name: String, ty: TensorType, expected: usize, actual: usize },
     #[error("{op} at `{path}`: {problem}")]
     Kernel { op: String, path: String, problem: String },
+    #[error("the plan's steps take one micro-batch each: there is nothing to accumulate in")]
+    NoAccumulation,
     #[error("non-finite value: {0}")]
     NonFinite(NonFinite),
 }
@@ -309,7 +311,7 @@ impl Executor {
         Ok(self.output_f32(name)?[0])
     }
 
-    /// Runs one step.
+    /// Runs one step, or the last micro-batch of one.
     ///
     /// # Errors
     /// [`ExecutorError::Kernel`] when a kernel met data it cannot take (an index out of range).
@@ -318,7 +320,24 @@ impl Executor {
         for index in 0..self.calls.len() {
             self.call(index)?;
         }
-        self.replace_state();
+        self.replace_state(|_| true);
+        Ok(())
+    }
+
+    /// Runs a micro-batch that is not the last of its step: what was fed is added to the sums of the step. The
+    /// outputs hold nothing of use until [`Executor::run`].
+    ///
+    /// # Errors
+    /// As [`Executor::run`]; [`ExecutorError::NoAccumulation`] when steps take one micro-batch.
+    pub fn accumulate(&mut self) -> Result<(), ExecutorError> {
+        if !self.plan.accumulates() {
+            return Err(ExecutorError::NoAccumulation);
+        }
+        self.prepare()?;
+        for (call, _) in self.calls.iter().zip(&self.plan.steps).filter(|(_, step)| step.in_body) {
+            self.run_call(call)?;
+        }
+        self.replace_state(|copy| copy.in_body);
         Ok(())
     }
 
@@ -335,18 +354,19 @@ impl Executor {
             let node = self.calls[index].node;
             times.push(KernelTime { kernel: kernel_name(&self.plan.graph, node), node, time: start.elapsed() });
         }
-        self.replace_state();
+        self.replace_state(|_| true);
         Ok(times)
     }
 
-    /// Runs the step up to the first value that is not finite and describes it; `None` if all are. State may be partly
-    /// replaced afterwards.
+    /// Runs the step, with the micro-batch that is fed, up to the first value that is not finite and describes it; `None` if
+    /// all are. State may be partly replaced afterwards.
     ///
     /// # Errors
     /// As [`Executor::run`].
     pub fn find_non_finite(&mut self) -> Result<Option<NonFinite>, ExecutorError> {
         let graph = &self.plan.graph;
-        for (value, input) in graph.inputs() {
+        // The sums of a step whose loss was not finite say no more than that.
+        for (value, input) in graph.inputs().filter(|&(value, _)| !graph.is_repeated(value)) {
             if input.ty.dtype.is_float() && !self.range(value).1 {
                 let (op, path) = (input.name.clone(), graph.path(value.node).to_string());
                 return Ok(Some(NonFinite { op, path, input_ranges: Vec::new(), is_input: true }));
@@ -424,8 +444,8 @@ impl Executor {
         })
     }
 
-    fn replace_state(&mut self) {
-        for copy in &self.plan.copies {
+    fn replace_state(&mut self, is_due: impl Fn(&StateCopy) -> bool) {
+        for copy in self.plan.copies.iter().filter(|copy| is_due(copy)) {
             let from = self.arena.at(copy.from, copy.bytes);
             let to = self.arena.at(copy.to, copy.bytes);
             // SAFETY: two buffers of that size that the planner keeps apart.

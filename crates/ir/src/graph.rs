@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::ops::{Op, source};
 use crate::shape::{Shape, TensorType};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Index of a node in its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,6 +73,10 @@ pub enum GraphError {
 }
 
 /// A step: nodes in an order in which every node comes after those it reads.
+///
+/// A step may take several micro-batches. Updates then are of two kinds: those done after every micro-batch, and those done
+/// once, after the last one. What the former are computed from is the *body*, which runs for each micro-batch; the rest of
+/// the step, the *tail*, runs after the last body.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
@@ -82,6 +86,8 @@ pub struct Graph {
     inputs: Vec<NodeId>,
     names: HashMap<String, NodeId>,
     updates: Vec<(Value, Value)>,
+    /// State that is replaced after every micro-batch.
+    repeated: HashSet<Value>,
     outputs: Vec<(String, Value)>,
 }
 
@@ -163,19 +169,60 @@ impl Graph {
         Ok(())
     }
 
+    /// [`Graph::update`] after every micro-batch of a step.
+    ///
+    /// # Errors
+    /// As [`Graph::update`].
+    pub fn update_each_micro_batch(&mut self, state: Value, new: Value) -> Result<(), GraphError> {
+        self.update(state, new)?;
+        self.repeated.insert(state);
+        Ok(())
+    }
+
+    /// Makes all updates there are happen after every micro-batch.
+    pub fn repeat_updates(&mut self) {
+        self.repeated.extend(self.updates.iter().map(|&(state, _)| state));
+    }
+
     /// Pairs of state and the value that replaces it.
     pub fn updates(&self) -> &[(Value, Value)] {
         &self.updates
     }
 
-    /// Makes the step keep all state as it was where `condition`, `bool[]`, does not hold.
+    /// Whether `state` is replaced after every micro-batch.
+    pub fn is_repeated(&self, state: Value) -> bool {
+        self.repeated.contains(&state)
+    }
+
+    /// For each node whether it belongs to the body: a replacement after every micro-batch is computed from it.
+    pub fn body(&self) -> Vec<bool> {
+        let repeated = self.updates.iter().filter(|&&(state, _)| self.is_repeated(state));
+        self.ancestors(repeated.map(|&(_, new)| new.node))
+    }
+
+    /// For each node whether it is one of `nodes` or one of them is computed from it.
+    pub(crate) fn ancestors(&self, nodes: impl Iterator<Item = NodeId>) -> Vec<bool> {
+        let mut reached = vec![false; self.len()];
+        nodes.for_each(|id| reached[id.index()] = true);
+        for id in self.ids().rev() {
+            if reached[id.index()] {
+                self.node(id).inputs.iter().for_each(|input| reached[input.node.index()] = true);
+            }
+        }
+        reached
+    }
+
+    /// Makes the step keep all state as it was where `condition`, `bool[]`, does not hold; state that is replaced after every
+    /// micro-batch aside.
     ///
     /// # Errors
     /// When the condition has another type.
     pub fn guard_updates(&mut self, condition: Value) -> Result<(), GraphError> {
         for index in 0..self.updates.len() {
             let (state, new) = self.updates[index];
-            self.updates[index].1 = self.select(condition, new, state)?;
+            if !self.is_repeated(state) {
+                self.updates[index].1 = self.select(condition, new, state)?;
+            }
         }
         Ok(())
     }
@@ -187,6 +234,14 @@ impl Graph {
 
     pub fn outputs(&self) -> &[(String, Value)] {
         &self.outputs
+    }
+
+    /// Lets the result at `index` of [`Graph::outputs`] be another value.
+    ///
+    /// # Panics
+    /// If there are not so many results.
+    pub fn replace_output(&mut self, index: usize, value: Value) {
+        self.outputs[index].1 = value;
     }
 
     pub fn find_output(&self, name: &str) -> Option<Value> {
@@ -347,8 +402,13 @@ impl<'a> Rewriter<'a> {
             self.target.output(name, value);
         }
         for &(state, new) in self.source.updates() {
+            let repeated = self.source.is_repeated(state);
             let (state, new) = (self.get(state), self.get(new));
-            self.target.update(state, new)?;
+            if repeated {
+                self.target.update_each_micro_batch(state, new)?;
+            } else {
+                self.target.update(state, new)?;
+            }
         }
         Ok(self.target)
     }

@@ -58,6 +58,8 @@ pub struct Step {
     pub scratch: (usize, usize),
     /// Offset and size in bytes of the memory for a prepared input.
     pub prepared: (usize, usize),
+    /// Whether the call belongs to the body, which runs for every micro-batch.
+    pub in_body: bool,
 }
 
 /// Work that is done once, before the first step and again when state was written from outside.
@@ -76,9 +78,12 @@ pub struct StateCopy {
     pub from: usize,
     pub to: usize,
     pub bytes: usize,
+    /// Whether it is done after every micro-batch.
+    pub in_body: bool,
 }
 
-/// A compiled step.
+/// A compiled step. Calls and copies of the body, taken alone in their order, are what a micro-batch runs that is not the last
+/// of its step.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub graph: Graph,
@@ -117,9 +122,19 @@ impl Plan {
         kept.unwrap_or_else(|| self.offset(self.graph.find_output(name).expect("an output of the graph")))
     }
 
-    /// Arithmetic and bytes of one step.
+    /// Whether a step may take several micro-batches.
+    pub fn accumulates(&self) -> bool {
+        self.steps.iter().any(|step| step.in_body)
+    }
+
+    /// Arithmetic and bytes of one step of one micro-batch.
     pub fn cost(&self) -> Cost {
         self.steps.iter().map(|step| node_cost(&self.graph, step.node)).sum()
+    }
+
+    /// Arithmetic and bytes that each further micro-batch of a step adds.
+    pub fn body_cost(&self) -> Cost {
+        self.steps.iter().filter(|step| step.in_body).map(|step| node_cost(&self.graph, step.node)).sum()
     }
 
     /// Bytes of parameters, without optimizer state.
@@ -167,7 +182,8 @@ pub fn print_graph(graph: &Graph) -> String {
         writeln!(text, "output {name} = {}", Name(*value)).expect("writing to a string");
     }
     for &(state, new) in graph.updates() {
-        writeln!(text, "update {} = {}", graph.node(state.node).op, Name(new)).expect("writing to a string");
+        let when = if graph.is_repeated(state) { " each micro-batch" } else { "" };
+        writeln!(text, "update{when} {} = {}", graph.node(state.node).op, Name(new)).expect("writing to a string");
     }
     text
 }
@@ -179,7 +195,12 @@ pub fn print_plan(plan: &Plan) -> String {
         Preparation::Run(step) => Some(("once ", step)),
         Preparation::Prepare(_) => None,
     });
-    for (when, step) in prepared.chain(plan.steps.iter().map(|step| ("", step))) {
+    let part = |step: &Step| match (plan.accumulates(), step.in_body) {
+        (false, _) => "",
+        (true, true) => "body ",
+        (true, false) => "tail ",
+    };
+    for (when, step) in prepared.chain(plan.steps.iter().map(|step| (part(step), step))) {
         let node = plan.graph.node(step.node);
         let places: Vec<String> = (0..node.outputs.len() as u32)
             .map(|output| format!("@{}", plan.offset(Value { node: step.node, output })))

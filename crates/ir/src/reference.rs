@@ -101,8 +101,22 @@ impl<'a> Interpreter<'a> {
         &self.outputs[name]
     }
 
-    /// Runs one step: computes every node, then replaces the state.
+    /// Runs a micro-batch that is not the last of its step: computes the body of the graph, then replaces the state that is
+    /// replaced after every micro-batch.
+    pub fn accumulate(&mut self) {
+        let values = self.compute(&self.graph.body());
+        self.replace_state(&values, |graph, state| graph.is_repeated(state));
+    }
+
+    /// Runs one step, or the last micro-batch of one: computes every node, then replaces the state.
     pub fn run(&mut self) {
+        let values = self.compute(&vec![true; self.graph.len()]);
+        self.outputs = self.graph.outputs().iter().map(|(name, v)| (name.clone(), values[v].clone())).collect();
+        self.replace_state(&values, |_, _| true);
+    }
+
+    /// The values of the chosen nodes that are results or replace state.
+    fn compute(&self, chosen: &[bool]) -> HashMap<Value, Tensor> {
         let mut values: HashMap<Value, Tensor> = HashMap::new();
         let mut last_use = vec![0usize; self.graph.len()];
         for id in self.graph.ids() {
@@ -113,7 +127,7 @@ impl<'a> Interpreter<'a> {
         for root in self.graph.roots() {
             last_use[root.node.index()] = usize::MAX;
         }
-        for id in self.graph.ids() {
+        for id in self.graph.ids().filter(|id| chosen[id.index()]) {
             let node = self.graph.node(id);
             let outputs = if let Op::Input(_) = node.op {
                 vec![self.inputs[&Value { node: id, output: 0 }].clone()]
@@ -127,8 +141,11 @@ impl<'a> Interpreter<'a> {
             }
             values.retain(|v, _| last_use[v.node.index()] > id.index() || v.node == id);
         }
-        self.outputs = self.graph.outputs().iter().map(|(name, v)| (name.clone(), values[v].clone())).collect();
-        for (state, new) in self.graph.updates() {
+        values
+    }
+
+    fn replace_state(&mut self, values: &HashMap<Value, Tensor>, is_due: impl Fn(&Graph, Value) -> bool) {
+        for (state, new) in self.graph.updates().iter().filter(|(state, _)| is_due(self.graph, *state)) {
             self.inputs.insert(*state, values[new].clone());
         }
     }

@@ -56,6 +56,17 @@ impl Net {
 
 /// A residual network with two blocks, a loss, its gradients and momentum updates.
 fn residual_step() -> Result<Graph, GraphError> {
+    residual_step_of(Batches::One)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Batches {
+    One,
+    /// The gradients are sums over the micro-batches of a step; statistics are updated in each.
+    Several,
+}
+
+fn residual_step_of(batches: Batches) -> Result<Graph, GraphError> {
     let mut net = Net { graph: Graph::new(), parameters: Vec::new() };
     let images = net.graph.input("images", Role::Feed, TensorType::new(DType::U8, [2, 8, 8, 3]))?;
     let target = net.graph.input("target", Role::Feed, TensorType::f32([2, 6]))?;
@@ -78,9 +89,24 @@ fn residual_step() -> Result<Graph, GraphError> {
     let product = net.graph.mul(log, target)?;
     let total = net.graph.sum(product, &[0, 1])?;
     let loss = net.graph.scale(total, -0.5)?;
-    let grads = gradients(&mut net.graph, loss, &net.parameters)?;
+    let mut grads = gradients(&mut net.graph, loss, &net.parameters)?;
     let g = &mut net.graph;
     g.output("loss", loss);
+    if batches == Batches::Several {
+        g.repeat_updates();
+        let fresh = g.input("fresh", Role::State, TensorType::f32([]))?;
+        let zero = g.constant(DType::F32, [], 0.0)?;
+        let is_fresh = g.binary(BinaryKind::Eq, fresh, zero)?;
+        for (index, grad) in grads.iter_mut().enumerate() {
+            let sum = g.input(&format!("sum.{index}"), Role::State, g.ty(*grad).clone())?;
+            let before = g.select(is_fresh, zero, sum)?;
+            *grad = g.add_(before, *grad)?;
+            g.update_each_micro_batch(sum, *grad)?;
+        }
+        let one = g.constant(DType::F32, [], 1.0)?;
+        let next = g.select(is_fresh, one, zero)?;
+        g.update_each_micro_batch(fresh, next)?;
+    }
     for (index, (&parameter, &grad)) in net.parameters.iter().zip(&grads).enumerate() {
         let velocity = g.input(&format!("velocity.{index}"), Role::State, g.ty(parameter).clone())?;
         let old = g.scale(velocity, 0.9)?;
@@ -107,6 +133,7 @@ fn run(graph: &Graph, steps: usize) -> Vec<(String, Vec<f64>)> {
         interpreter.set(&input.name, &data);
     }
     for _ in 0..steps {
+        interpreter.accumulate();
         interpreter.run();
     }
     let mut results: Vec<(String, Vec<f64>)> =
@@ -129,7 +156,15 @@ fn assert_same(what: &str, graph: &Graph, rewritten: &Graph, steps: usize) {
 
 #[test]
 fn passes_keep_the_meaning() {
-    let graph = residual_step().unwrap();
+    passes_keep_the_meaning_of(&residual_step().unwrap());
+}
+
+#[test]
+fn passes_keep_the_meaning_of_micro_batches() {
+    passes_keep_the_meaning_of(&residual_step_of(Batches::Several).unwrap());
+}
+
+fn passes_keep_the_meaning_of(graph: &Graph) {
     let plain = CompileOptions::default();
     let without = |pass: &str| CompileOptions { disabled: vec![pass.to_string()], ..CompileOptions::default() };
     let variants = [
@@ -145,8 +180,8 @@ fn passes_keep_the_meaning() {
     ];
     for options in &variants {
         for last in PASSES {
-            let rewritten = run_passes(&graph, options, Some(last)).unwrap();
-            assert_same(&format!("{options:?} after {last}"), &graph, &rewritten, 2);
+            let rewritten = run_passes(graph, options, Some(last)).unwrap();
+            assert_same(&format!("{options:?} after {last}"), graph, &rewritten, 2);
         }
     }
 }
@@ -275,7 +310,8 @@ fn viewed(graph: &Graph, mut value: Value) -> Value {
     value
 }
 
-/// Runs over the plan with a shadow of the arena that knows which value each word holds.
+/// Runs over the plan with a shadow of the arena that knows which value each word holds; where a step may take several
+/// micro-batches, over one of three.
 fn check_no_overwrites(plan: &Plan) {
     let graph = &plan.graph;
     let mut owner: Vec<Option<Value>> = vec![None; plan.arena_bytes / 4 + 16];
@@ -288,22 +324,30 @@ fn check_no_overwrites(plan: &Plan) {
         range(value).for_each(|i| owner[i] = Some(value));
     }
     let holds = |owner: &[Option<Value>], v: Value| range(v).all(|i| owner[i] == Some(viewed(graph, v)));
-    for step in &plan.steps {
-        let node = graph.node(step.node);
-        for &input in &node.inputs {
-            assert!(holds(&owner, input), "{} reads a value that was overwritten", node.op);
+    let micro_batches = if plan.accumulates() { 3 } else { 1 };
+    for micro_batch in 1..=micro_batches {
+        let is_last = micro_batch == micro_batches;
+        for step in plan.steps.iter().filter(|step| step.in_body || is_last) {
+            let node = graph.node(step.node);
+            for &input in &node.inputs {
+                assert!(holds(&owner, input), "{} reads a value that was overwritten", node.op);
+            }
+            let scratch = step.scratch.0 / 4..(step.scratch.0 + step.scratch.1).div_ceil(4);
+            for i in scratch {
+                owner[i] = None;
+            }
+            for output in 0..node.outputs.len() as u32 {
+                let value = Value { node: step.node, output };
+                range(value).for_each(|i| owner[i] = Some(value));
+            }
         }
-        let scratch = step.scratch.0 / 4..(step.scratch.0 + step.scratch.1).div_ceil(4);
-        for i in scratch {
-            owner[i] = None;
+        for &(state, new) in graph.updates() {
+            let expected = if is_last || graph.is_repeated(state) { new } else { state };
+            assert!(holds(&owner, expected), "the content of {} is gone", graph.node(state.node).op);
         }
-        for output in 0..node.outputs.len() as u32 {
-            let value = Value { node: step.node, output };
-            range(value).for_each(|i| owner[i] = Some(value));
+        for &(state, _) in graph.updates().iter().filter(|&&(state, _)| graph.is_repeated(state)) {
+            range(state).for_each(|i| owner[i] = Some(state));
         }
-    }
-    for &(state, new) in graph.updates() {
-        assert!(holds(&owner, new), "the replacement of {} is gone", graph.node(state.node).op);
     }
 }
 
@@ -318,6 +362,19 @@ fn live_values_are_kept_apart() {
             assert!(plan.copies.iter().all(|c| c.bytes <= 16), "state is replaced in place: {:?}", plan.copies);
         }
     }
+}
+
+#[test]
+fn what_a_micro_batch_reads_outlives_the_ones_before() {
+    let graph = residual_step_of(Batches::Several).unwrap();
+    for (fuse, disabled) in [(true, None), (false, None), (true, Some("schedule"))] {
+        let disabled = disabled.into_iter().map(String::from).collect();
+        let options = CompileOptions { fuse, disabled, ..Default::default() };
+        let plan = compile(&graph, &NullTarget, &options).unwrap();
+        assert!(plan.accumulates() && plan.steps.iter().any(|step| !step.in_body), "{}", print_plan(&plan));
+        check_no_overwrites(&plan);
+    }
+    assert!(!compile(&residual_step().unwrap(), &NullTarget, &CompileOptions::default()).unwrap().accumulates());
 }
 
 #[test]

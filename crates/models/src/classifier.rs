@@ -8,7 +8,7 @@ use bessemer_ir::ops::index::Gather;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::loss::cross_entropy;
 use bessemer_nn::preprocess::{mix, normalise};
-use bessemer_nn::train_step::build_sgd_step;
+use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
     Builder, Conv, Fan, Init, Linear, Mixup, Mode, Padding, ParamSpec, PixelScale, Result, Targets, TrainConfig,
 };
@@ -130,7 +130,7 @@ impl Model {
         batch: usize,
     ) -> std::result::Result<Model, ModelError> {
         let (mut b, loss) = forward_loss(architecture, options, loss, batch)?;
-        build_sgd_step(&mut b, loss, train)?;
+        build_train_step(&mut b, loss, train)?;
         let (graph, specs) = b.finish();
         Ok(Model { graph, specs })
     }

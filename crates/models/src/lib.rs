@@ -9,7 +9,7 @@ pub mod zoo;
 
 pub use classifier::{InitScheme, InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
 pub use weights::{ExternalTensor, WeightsError, load_into};
-pub use zoo::{Architecture, ModelSpec, Summary, ZOO, find};
+pub use zoo::{AnyModel, Architecture, ModelSpec, Summary, ZOO, all, find, find_any};
 
 /// What can be wrong with a request for a model.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]

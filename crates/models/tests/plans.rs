@@ -4,7 +4,7 @@
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{NullTarget, print_plan};
 use bessemer_models::{LossOptions, Model, find};
-use bessemer_nn::{DecayExclude, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{DecayExclude, Optimizer, Schedule, Sgd, TrainConfig};
 
 #[test]
 fn resnet50_inference() {
@@ -17,14 +17,8 @@ fn resnet50_inference() {
 #[test]
 fn resnet50_training() {
     let spec = find("resnet50").expect("in the zoo");
-    let train = TrainConfig {
-        sgd: Sgd { momentum: 0.875, nesterov: false, weight_decay: 3e-5, decay_exclude: DecayExclude::BnSubstring },
-        schedule: Schedule::constant(0.1),
-        clip_norm: None,
-        report_grad_norm: false,
-        ema_decay: None,
-        loss_scale: None,
-    };
+    let sgd = Sgd { momentum: 0.875, nesterov: false, weight_decay: 3e-5, decay_exclude: DecayExclude::BnSubstring };
+    let train = TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1));
     let loss = LossOptions { label_smoothing: 0.1, mixup: None };
     let model = Model::train(spec.architecture, &spec.options(), &loss, &train, 2).expect("legal options");
     let plan = compile(&model.graph, &NullTarget, &CompileOptions::default()).expect("it compiles");

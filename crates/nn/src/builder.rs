@@ -14,6 +14,9 @@ pub enum Mode {
     Infer,
 }
 
+/// The state that counts micro-batches.
+pub(crate) const MICRO_STEP: &str = "micro_step";
+
 /// Adds layers to a graph. The scope gives both the path of the nodes and the names of the parameters.
 #[derive(Debug)]
 pub struct Builder {
@@ -95,6 +98,19 @@ impl Builder {
     /// One number of the optimizer, `f32[]`, whose name the scope does not prefix.
     pub fn scalar_state(&mut self, name: &str, init: Init) -> Result<Value> {
         self.named(name.to_string(), TensorType::f32([]), ParamLayout::Plain, Kind::Optimizer, Role::State, init)
+    }
+
+    /// The number of micro-batches run so far, `i32[]`, in the state `micro_step`: what random numbers of a step are keyed by.
+    /// It counts skipped steps as well, and after 2^24 - 1, the last number that arithmetic in `f32` can count to, begins at 0
+    /// again.
+    pub fn micro_step(&mut self) -> Result<Value> {
+        match self.graph.find_input(MICRO_STEP) {
+            Some(counter) => Ok(counter),
+            None => {
+                let ty = TensorType::new(DType::I32, []);
+                self.optimizer_state(MICRO_STEP, ty, ParamLayout::Plain, Kind::Optimizer)
+            }
+        }
     }
 
     fn tensor(

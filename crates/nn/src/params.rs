@@ -24,6 +24,8 @@ pub enum Kind {
     Statistic,
     /// Momenta, step counters.
     Optimizer,
+    /// Sum over the micro-batches of a step: nothing of it outlives the step.
+    Accumulator,
     /// Moving average of another tensor.
     Average,
 }

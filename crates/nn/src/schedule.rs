@@ -14,16 +14,25 @@ pub enum Form {
     /// Every step. Step `s` of `W` warm-up steps has `lr * (s + 1) / W`; the decay begins after them.
     Step,
     /// Every step. Step `s` of `W` warm-up steps has `lr * s / W`; the decay runs from step 0 on, unseen during warm-up; a
-    /// milestone is in force from the step after it. NVIDIA's TensorFlow 1 recipes.
+    /// milestone is in force from the step after it. NVIDIA's TensorFlow 1 recipes of image classifiers, and of BERT with LAMB.
     WholeRun,
+    /// Every step. Step `s` of `W` warm-up steps has `lr * s / W`; the decay begins after them. BERT with Adam, as published
+    /// and in NVIDIA's TensorFlow 1 recipes.
+    FromZero,
+    /// Every step. Step `s` of `T` has the progress `p = (s + 1) / T`: below a share of warm-up `w`, which need not be a whole
+    /// number of steps, `lr * p / w`; the decay runs over `p` from 0 on, unseen during warm-up. NVIDIA's PyTorch recipe of
+    /// BERT.
+    Progress,
 }
 
 /// How the rate falls after warm-up.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decay {
     Constant,
-    /// Straight to `end_lr`.
-    Linear,
+    /// `end_lr + (lr - end_lr) * left^power` of the part `left` of the decay still to come; power 1 is a straight line.
+    Polynomial {
+        power: f64,
+    },
     /// Half a cosine to `end_lr` (Loshchilov, Hutter: "SGDR", 2017, without restarts).
     Cosine,
     /// Times `factor` at each of these epochs, in rising order.
@@ -31,6 +40,14 @@ pub enum Decay {
         epochs: Vec<f64>,
         factor: f64,
     },
+}
+
+/// Length of warm-up in a schedule that counts steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Warmup {
+    Steps(f64),
+    /// Part of the whole run.
+    Share(f64),
 }
 
 /// A schedule. Step 0 is the first.
@@ -52,6 +69,8 @@ struct Clock {
     /// Steps of one tick.
     tick: f64,
     warmup: f64,
+    /// Number of the first tick.
+    first: f64,
     /// Added to the tick in warm-up.
     ahead: f64,
     decay_start: f64,
@@ -80,6 +99,16 @@ impl Schedule {
         }
     }
 
+    /// A schedule of `steps` steps that knows no epochs, with rates from `lr` to 0.
+    pub fn in_steps(lr: f64, steps: u64, warmup: Warmup, form: Form, decay: Decay) -> Self {
+        let epochs = steps as f64;
+        let warmup_epochs = match warmup {
+            Warmup::Steps(count) => count,
+            Warmup::Share(share) => share * epochs,
+        };
+        Schedule { lr, end_lr: 0.0, epochs, steps_per_epoch: 1, warmup_epochs, form, decay }
+    }
+
     fn clock(&self) -> Clock {
         let per_epoch = self.steps_per_epoch as f64;
         let milestones: &[f64] = match &self.decay {
@@ -90,6 +119,7 @@ impl Schedule {
         match self.form {
             Form::Epoch => Clock {
                 tick: per_epoch,
+                first: 0.0,
                 warmup: self.warmup_epochs,
                 ahead: 1.0,
                 decay_start: self.warmup_epochs,
@@ -98,6 +128,7 @@ impl Schedule {
             },
             Form::Step => Clock {
                 tick: 1.0,
+                first: 0.0,
                 warmup: steps(self.warmup_epochs),
                 ahead: 1.0,
                 decay_start: steps(self.warmup_epochs),
@@ -106,11 +137,30 @@ impl Schedule {
             },
             Form::WholeRun => Clock {
                 tick: 1.0,
+                first: 0.0,
                 warmup: (self.warmup_epochs * per_epoch).floor(),
                 ahead: 0.0,
                 decay_start: 0.0,
                 decay_end: steps(self.epochs),
                 milestones: milestones.iter().map(|&epochs| (epochs * per_epoch).floor() + 1.0).collect(),
+            },
+            Form::FromZero => Clock {
+                tick: 1.0,
+                first: 0.0,
+                warmup: steps(self.warmup_epochs),
+                ahead: 0.0,
+                decay_start: steps(self.warmup_epochs),
+                decay_end: steps(self.epochs),
+                milestones: milestones.iter().map(|&epochs| steps(epochs)).collect(),
+            },
+            Form::Progress => Clock {
+                tick: 1.0,
+                first: 1.0,
+                warmup: snapped(self.warmup_epochs * per_epoch),
+                ahead: 0.0,
+                decay_start: 0.0,
+                decay_end: steps(self.epochs),
+                milestones: milestones.iter().map(|&epochs| steps(epochs)).collect(),
             },
         }
     }
@@ -118,14 +168,14 @@ impl Schedule {
     /// Rate of a step.
     pub fn learning_rate(&self, step: u64) -> f64 {
         let clock = self.clock();
-        let now = ((step as f64 + 0.5) / clock.tick).floor();
+        let now = ((step as f64 + 0.5) / clock.tick).floor() + clock.first;
         if now < clock.warmup {
             return self.lr * ((now + clock.ahead) / clock.warmup).min(1.0);
         }
         let left = ((clock.decay_end - now) / clock.decay_length()).clamp(0.0, 1.0);
         match &self.decay {
             Decay::Constant => self.lr,
-            Decay::Linear => self.end_lr + (self.lr - self.end_lr) * left,
+            Decay::Polynomial { power } => self.end_lr + (self.lr - self.end_lr) * left.powf(*power),
             Decay::Cosine => self.end_lr + (self.lr - self.end_lr) * (FRAC_PI_2 * left).sin().powi(2),
             Decay::Milestones { factor, .. } => {
                 let passed = clock.milestones.iter().filter(|&&milestone| now >= milestone).count();
@@ -138,6 +188,7 @@ impl Schedule {
     pub fn add_to(&self, g: &mut Graph, step: Value) -> Result<Value> {
         let clock = self.clock();
         let now = tick_of(g, step, clock.tick)?;
+        let now = if clock.first == 0.0 { now } else { g.offset(now, clock.first)? };
         let decayed = self.decayed(g, &clock, now)?;
         if clock.warmup <= 0.0 {
             return Ok(decayed);
@@ -155,9 +206,15 @@ impl Schedule {
     fn decayed(&self, g: &mut Graph, clock: &Clock, now: Value) -> Result<Value> {
         match &self.decay {
             Decay::Constant => g.constant_like(now, self.lr),
-            Decay::Linear => {
+            Decay::Polynomial { power } => {
                 let left = share_left(g, clock, now)?;
-                self.between(g, left)
+                let weight = if *power == 1.0 {
+                    left
+                } else {
+                    let power = g.constant_like(left, *power)?;
+                    g.binary(BinaryKind::Pow, left, power)?
+                };
+                self.between(g, weight)
             }
             // (1 + cos(pi t)) / 2 written as sin^2(pi (1 - t) / 2), which loses no digits near the end.
             Decay::Cosine => {
@@ -185,6 +242,11 @@ impl Schedule {
         let part = g.scale(weight, self.lr - self.end_lr)?;
         g.offset(part, self.end_lr)
     }
+}
+
+/// `x`, or the whole number that it misses by rounding alone.
+fn snapped(x: f64) -> f64 {
+    if (x - x.round()).abs() < 1e-6 { x.round() } else { x }
 }
 
 /// Whole ticks of `tick` steps done before `step`, as `f32[]`. The half step keeps the floor right however the division
@@ -224,16 +286,18 @@ mod tests {
     fn all() -> Vec<Schedule> {
         let decays = [
             Decay::Constant,
-            Decay::Linear,
+            Decay::Polynomial { power: 1.0 },
+            Decay::Polynomial { power: 0.5 },
             Decay::Cosine,
             Decay::Milestones { epochs: vec![3.0, 4.5, 5.0], factor: 0.1 },
         ];
-        [Form::Epoch, Form::Step, Form::WholeRun]
+        [Form::Epoch, Form::Step, Form::WholeRun, Form::FromZero, Form::Progress]
             .into_iter()
             .flat_map(|form| decays.iter().map(move |decay| schedule(form, decay.clone())))
             .chain([Schedule::constant(0.3)])
             .chain([Schedule { warmup_epochs: 0.0, ..schedule(Form::Epoch, Decay::Cosine) }])
             .chain([Schedule { warmup_epochs: 6.0, ..schedule(Form::Step, Decay::Cosine) }])
+            .chain([Schedule { warmup_epochs: 1.23, ..schedule(Form::Progress, Decay::Polynomial { power: 0.5 }) }])
             .collect()
     }
 

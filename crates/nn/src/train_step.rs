@@ -1,8 +1,8 @@
 //! From a loss to a whole training step.
 
 use crate::Result;
-use crate::builder::Builder;
-use crate::optim::{LossScale, Sgd, average, clip_by_norm, global_norm, step_counter};
+use crate::builder::{Builder, MICRO_STEP};
+use crate::optim::{Clip, LossScale, Optimizer, accumulate, average, global_norm, is_finite, step_counter};
 use crate::params::ParamSpec;
 use crate::schedule::Schedule;
 use bessemer_ir::Value;
@@ -12,45 +12,70 @@ use bessemer_ir::ops::pointwise::BinaryKind;
 /// How parameters are trained.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainConfig {
-    pub sgd: Sgd,
+    pub optimizer: Optimizer,
     pub schedule: Schedule,
-    /// Largest global norm of the gradients; larger ones are scaled down to it.
-    pub clip_norm: Option<f64>,
+    /// Limit of the global norm of the gradients.
+    pub clip: Option<Clip>,
     /// Whether the step has the output `grad_norm`, the global norm before clipping.
     pub report_grad_norm: bool,
     /// Decay of the moving average of the model's tensors.
     pub ema_decay: Option<f64>,
     /// Scaling of the loss, for gradients that are stored in `f16`.
     pub loss_scale: Option<LossScale>,
+    /// Micro-batches of a step, at least 1. Loss, gradients and all results that are one `f32` are means over them.
+    pub accumulation: u64,
+}
+
+impl TrainConfig {
+    /// The optimizer alone: no clipping, averages or scaling, one batch a step.
+    pub fn new(optimizer: Optimizer, schedule: Schedule) -> TrainConfig {
+        TrainConfig {
+            optimizer,
+            schedule,
+            clip: None,
+            report_grad_norm: false,
+            ema_decay: None,
+            loss_scale: None,
+            accumulation: 1,
+        }
+    }
 }
 
 /// Completes the graph to a training step: gradients of `loss` for every parameter, the optimizer's updates and state.
 /// Outputs: `loss`, `lr` (the rate of this step) and, if asked for or needed, `grad_norm` and `loss_scale`. A step whose
-/// loss or norm of the gradient is not finite leaves all state as it was, but for the loss scale.
+/// loss or norm of the gradient is not finite leaves all state as it was, but for the loss scale and the number of
+/// micro-batches; statistics of batch norms it keeps from those of its micro-batches whose loss was finite.
 ///
 /// # Errors
 /// If the loss is no number, an operation on the way has no gradient, or a parameter does not reach the loss.
-pub fn build_sgd_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> Result<()> {
+pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> Result<()> {
     let params: Vec<ParamSpec> = b.specs().iter().filter(|spec| spec.is_trainable()).cloned().collect();
     let scale = config.loss_scale.map(|scaling| scaling.current(b)).transpose()?;
     let mut grads = scaled_gradients(b, loss, scale, &params)?;
+    let mut loss = loss;
+    let accumulates = config.accumulation > 1;
     b.scope("optimizer", |b| {
+        if accumulates {
+            (loss, grads) = accumulate(b, config.accumulation, loss, &params, &grads)?;
+        }
         let step = step_counter(b)?;
         let lr = config.schedule.add_to(&mut b.graph, step)?;
         b.graph.output("loss", loss);
         b.graph.output("lr", lr);
         let mut finite = is_finite(b, loss)?;
-        if config.report_grad_norm || config.clip_norm.is_some() || scale.is_some() {
+        // The norm is what sets the optimizer apart from the body of an accumulating step.
+        if config.report_grad_norm || config.clip.is_some() || scale.is_some() || accumulates {
             let norm = global_norm(&mut b.graph, &grads)?;
             b.graph.output("grad_norm", norm);
             let norm_is_finite = is_finite(b, norm)?;
             finite = b.graph.select(finite, norm_is_finite, finite)?;
-            if let Some(limit) = config.clip_norm {
-                grads = clip_by_norm(&mut b.graph, &grads, norm, limit)?;
+            if let Some(clip) = config.clip {
+                let factor = clip.factor(&mut b.graph, norm)?;
+                grads = grads.iter().map(|&grad| b.graph.mul(grad, factor)).collect::<Result<_>>()?;
             }
         }
         for (param, &grad) in params.iter().zip(&grads) {
-            b.scope(&param.name, |b| config.sgd.update(b, param, grad, lr))?;
+            b.scope(&param.name, |b| config.optimizer.update(b, param, grad, lr, step))?;
         }
         if let Some(decay) = config.ema_decay {
             average(b, decay, step)?;
@@ -60,8 +85,20 @@ pub fn build_sgd_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> Res
             b.graph.output("loss_scale", scale);
             scaling.adapt(b, scale, finite)?;
         }
-        Ok(())
+        advance_micro_step(b, accumulates)
     })
+}
+
+/// Counts the micro-batch, if anything in the graph reads the counter.
+fn advance_micro_step(b: &mut Builder, accumulates: bool) -> Result<()> {
+    const END: f64 = 16_777_216.0;
+    let g = &mut b.graph;
+    let Some(counter) = g.find_input(MICRO_STEP) else { return Ok(()) };
+    let (zero, end) = (g.constant_like(counter, 0.0)?, g.constant_like(counter, END)?);
+    let next = g.offset(counter, 1.0)?;
+    let is_end = g.binary(BinaryKind::Ge, next, end)?;
+    let next = g.select(is_end, zero, next)?;
+    if accumulates { g.update_each_micro_batch(counter, next) } else { g.update(counter, next) }
 }
 
 /// Gradients of the loss for each parameter, computed from the loss times `scale` if there is one.
@@ -76,30 +113,21 @@ fn scaled_gradients(b: &mut Builder, loss: Value, scale: Option<Value>, params: 
     grads.into_iter().map(|grad| g.mul(grad, inverse)).collect()
 }
 
-/// Whether a number is neither NaN nor infinite, `bool[]`.
-fn is_finite(b: &mut Builder, x: Value) -> Result<Value> {
-    let nothing = b.graph.scale(x, 0.0)?;
-    let zero = b.graph.constant_like(x, 0.0)?;
-    b.graph.binary(BinaryKind::Eq, nothing, zero)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::builder::Mode;
     use crate::init::Init;
-    use crate::optim::DecayExclude;
+    use crate::optim::{DecayExclude, Sgd};
     use bessemer_ir::GraphError;
     use bessemer_ir::reference::Interpreter;
 
     fn config() -> TrainConfig {
+        let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0, decay_exclude: DecayExclude::None };
         TrainConfig {
-            sgd: Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0, decay_exclude: DecayExclude::None },
-            schedule: Schedule::constant(0.05),
-            clip_norm: None,
             report_grad_norm: true,
             ema_decay: Some(0.5),
-            loss_scale: None,
+            ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.05))
         }
     }
 
@@ -115,7 +143,7 @@ mod tests {
     #[test]
     fn a_step_descends() {
         let (mut b, loss) = builder();
-        build_sgd_step(&mut b, loss, &config()).expect("a legal graph");
+        build_train_step(&mut b, loss, &config()).expect("a legal graph");
         let mut run = Interpreter::new(&b.graph);
         run.set("bias", &[3.0, 4.0]);
         run.run();
@@ -130,7 +158,7 @@ mod tests {
     #[test]
     fn a_loss_that_is_no_number_changes_nothing() {
         let (mut b, loss) = builder();
-        build_sgd_step(&mut b, loss, &config()).expect("a legal graph");
+        build_train_step(&mut b, loss, &config()).expect("a legal graph");
         let mut run = Interpreter::new(&b.graph);
         run.set("bias", &[f64::INFINITY, 4.0]);
         run.run();
@@ -146,7 +174,7 @@ mod tests {
         let root = b.graph.unary(bessemer_ir::ops::pointwise::UnaryKind::Sqrt, bias).expect("a float");
         let sum = b.graph.sum(root, &[0]).expect("one axis");
         let loss = b.graph.add_(loss, sum).expect("two numbers");
-        build_sgd_step(&mut b, loss, &config()).expect("a legal graph");
+        build_train_step(&mut b, loss, &config()).expect("a legal graph");
         let mut run = Interpreter::new(&b.graph);
         run.set("bias", &[0.0, 4.0]);
         run.run();
@@ -160,7 +188,7 @@ mod tests {
         let (mut b, loss) = builder();
         let scaling = LossScale { initial: 8.0, growth_steps: Some(2) };
         let config = TrainConfig { loss_scale: Some(scaling), ema_decay: None, ..config() };
-        build_sgd_step(&mut b, loss, &config).expect("a legal graph");
+        build_train_step(&mut b, loss, &config).expect("a legal graph");
         let mut run = Interpreter::new(&b.graph);
         run.set("loss_scale", &[8.0]);
         let mut scales = Vec::new();
@@ -182,7 +210,7 @@ mod tests {
     fn parameters_that_do_nothing_are_an_error() {
         let (mut b, loss) = builder();
         b.bias("unused", 1, Init::Zeros).expect("a new name");
-        let error = build_sgd_step(&mut b, loss, &config()).expect_err("a parameter does not reach the loss");
+        let error = build_train_step(&mut b, loss, &config()).expect_err("a parameter does not reach the loss");
         assert_eq!(error, GraphError::Unreached(vec!["unused".to_string()]));
     }
 }

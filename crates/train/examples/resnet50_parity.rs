@@ -14,7 +14,7 @@ use bessemer_ir::autodiff::gradients;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_models::classifier::forward_loss;
 use bessemer_models::{Architecture, ExternalTensor, LossOptions, Model, ModelOptions, find, load_into};
-use bessemer_nn::{DecayExclude, ParamSpec, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{DecayExclude, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
 use bessemer_train::NamedTensor;
 use bessemer_train::checkpoint::read_safetensors;
 use std::collections::HashMap;
@@ -170,19 +170,13 @@ impl Parity {
     fn training(&mut self) -> Result<()> {
         let sgd = &self.expected["sgd"];
         let number = |key: &str| sgd[key].as_f64().ok_or(format!("expected.json lacks sgd.{key}"));
-        let config = TrainConfig {
-            sgd: Sgd {
-                momentum: number("momentum")?,
-                nesterov: false,
-                weight_decay: number("weight_decay")?,
-                decay_exclude: DecayExclude::BnSubstring,
-            },
-            schedule: Schedule::constant(number("lr")?),
-            clip_norm: None,
-            report_grad_norm: false,
-            ema_decay: None,
-            loss_scale: None,
-        };
+        let optimizer = Optimizer::Sgd(Sgd {
+            momentum: number("momentum")?,
+            nesterov: false,
+            weight_decay: number("weight_decay")?,
+            decay_exclude: DecayExclude::BnSubstring,
+        });
+        let config = TrainConfig::new(optimizer, Schedule::constant(number("lr")?));
         let model = Model::train(self.architecture, &self.options, &self.loss, &config, self.batch())?;
         let mut executor = self.executor(&model.graph, &model.specs, true)?;
         let losses = |v: &serde_json::Value| -> Vec<f64> {

@@ -3,7 +3,9 @@
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use bessemer_cpu::Executor;
+use bessemer_ir::DType;
 use bessemer_models::{ExternalTensor, load_into};
+use bessemer_nn::optim::is_reset_by_phase;
 use bessemer_nn::{Kind, ParamSpec};
 use std::borrow::Cow;
 
@@ -22,9 +24,16 @@ impl TensorGroup {
         Self::select(specs, |spec| spec.kind.is_model().then(|| spec.name.clone()))
     }
 
-    /// Momenta.
+    /// Momenta and the loss scale.
     pub fn optimizer(specs: &[ParamSpec]) -> Self {
-        Self::select(specs, |spec| (spec.kind == Kind::Optimizer && spec.name != STEP_INPUT).then(|| spec.name.clone()))
+        let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && !is_counter(spec);
+        Self::select(specs, |spec| is_kept(spec).then(|| spec.name.clone()))
+    }
+
+    /// What of the optimizer goes on from one phase of training to the next.
+    pub fn moments(specs: &[ParamSpec]) -> Self {
+        let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && !is_reset_by_phase(spec);
+        Self::select(specs, |spec| is_kept(spec).then(|| spec.name.clone()))
     }
 
     /// Averages, under the names of what they average; `None` if there are none.
@@ -67,8 +76,15 @@ impl TensorGroup {
     }
 }
 
-/// The step counter's input. Checkpoints keep it as a number beside the tensors.
+/// The inputs that count the updates so far, and the micro-batches. Checkpoints keep counts beside the tensors.
 pub(crate) const STEP_INPUT: &str = "step";
+pub(crate) const MICRO_STEP_INPUT: &str = "micro_step";
+
+/// Whether a tensor of a step is a count.
+pub(crate) fn is_counter(spec: &ParamSpec) -> bool {
+    spec.ty.dtype == DType::I32
+}
+
 const AVERAGE_PREFIX: &str = "ema.";
 
 /// [`load_into`] for tensors of any floating-point type.

@@ -173,7 +173,7 @@ fn step_scalars(info: &StepInfo) -> Vec<(String, f64)> {
     let rate = info.samples as f64 / info.step_s;
     let always = [("train/loss", info.loss), ("train/lr", info.lr), ("train/samples_per_s", rate)];
     let sometimes = [("train/grad_norm", info.grad_norm), ("train/loss_scale", info.loss_scale)];
-    let parts = info.losses.iter().map(|(name, value)| (format!("train/loss/{name}"), *value));
+    let parts = info.parts.iter().map(|(name, value)| (format!("train/{name}"), *value));
     let named = always.into_iter().chain(sometimes.into_iter().filter_map(|(tag, value)| Some((tag, value?))));
     named.map(|(tag, value)| (tag.to_owned(), value)).chain(parts).collect()
 }
@@ -232,14 +232,14 @@ mod tests {
     #[test]
     fn scalars_come_back() {
         let header = Header { time: 12.5, step: Some(40), ..Default::default() };
-        let losses = [("box".to_owned(), 0.5)].into();
+        let parts = [("box_loss".to_owned(), 0.5)].into();
         let step = StepInfo {
             loss: 2.0,
             lr: 0.25,
             samples: 32,
             step_s: 0.5,
             grad_norm: Some(3.0),
-            losses,
+            parts,
             ..Default::default()
         };
         let eval = EvalInfo { metrics: [("top1".to_owned(), 0.75)].into(), ..Default::default() };
@@ -256,7 +256,7 @@ mod tests {
             ("train/lr", 0.25),
             ("train/samples_per_s", 64.0),
             ("train/grad_norm", 3.0),
-            ("train/loss/box", 0.5),
+            ("train/box_loss", 0.5),
         ];
         assert_eq!(scalars(&events[1]), expected.map(|(tag, value)| (tag.to_owned(), value)));
         assert_eq!(scalars(&events[2]), [("val/top1".to_owned(), 0.75)]);

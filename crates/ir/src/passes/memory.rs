@@ -51,6 +51,8 @@ struct Planner<'a> {
     last_use: HashMap<Value, usize>,
     /// State that each value replaces.
     replaces: HashMap<Value, Value>,
+    /// Nodes that run for every micro-batch.
+    body: Vec<bool>,
     /// Outputs that are state which the step replaces: name, state and the buffer that keeps its content.
     kept_results: Vec<(String, Value, usize)>,
 }
@@ -109,6 +111,7 @@ impl<'a> Planner<'a> {
             buffer_of: HashMap::new(),
             last_use,
             replaces,
+            body: graph.body(),
             kept_results: Vec::new(),
         }
     }
@@ -139,10 +142,13 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The state's own buffer for a value that replaces it, if nobody reads the old content later, and this node, if it
-    /// reads it, reads each element just before it writes it.
+    /// The state's own buffer for a value that replaces it, if nobody reads the old content later, neither in this
+    /// micro-batch nor in the next one, and this node, if it reads it, reads each element just before it writes it.
     fn state_in_place(&self, value: Value) -> Option<usize> {
         let state = *self.replaces.get(&value)?;
+        if self.body[value.node.index()] && !self.graph.is_repeated(state) {
+            return None;
+        }
         let Op::Region(region) = &self.graph.node(value.node).op else { return None };
         let reads = self.last_use.get(&state).copied();
         let free = match reads {
@@ -264,6 +270,7 @@ impl<'a> Planner<'a> {
             node: e.node,
             scratch: at(e.scratch).unwrap_or((0, 0)),
             prepared: at(e.prepared).unwrap_or((0, 0)),
+            in_body: self.body[e.node.index()],
         };
         let is_prepared = |e: &&Extra| self.fixed.is_prepared(self.graph, e.node);
         let steps: Vec<Step> = extras.iter().filter(|e| !is_prepared(e)).map(step).collect();
@@ -274,11 +281,15 @@ impl<'a> Planner<'a> {
             from: offsets[state],
             to: self.buffers[*buffer].offset,
             bytes: self.buffers[*buffer].bytes,
+            in_body: false,
         });
-        let replaced =
-            self.graph.updates().iter().filter(|(state, new)| offsets[state] != offsets[new]).map(|&(state, new)| {
-                StateCopy { from: offsets[&new], to: offsets[&state], bytes: self.graph.ty(state).bytes() }
-            });
+        let moved = self.graph.updates().iter().filter(|(state, new)| offsets[state] != offsets[new]);
+        let replaced = moved.map(|&(state, new)| StateCopy {
+            from: offsets[&new],
+            to: offsets[&state],
+            bytes: self.graph.ty(state).bytes(),
+            in_body: self.graph.is_repeated(state),
+        });
         let copies = kept.chain(replaced).collect();
         let kept_results =
             self.kept_results.iter().map(|(name, _, buffer)| (name.clone(), self.buffers[*buffer].offset)).collect();
@@ -339,12 +350,16 @@ impl<'a> Planner<'a> {
 }
 
 /// The `f32` output of the node into which the anchor's kernel writes: the one that stores it unchanged, else the first
-/// store, which the program then overwrites.
+/// store, which the program then overwrites; none that replaces state, whose old content the program may read.
 pub fn raw_target(region: &Region, graph: &Graph, node: NodeId) -> Option<usize> {
     region.anchor.as_ref()?;
     let is_f32 = |o: &RegionOutput| matches!(o, RegionOutput::Store { ty, .. } if ty.dtype == DType::F32);
     let unchanged = region.stores_anchor().filter(|&index| is_f32(&region.outputs[index]));
-    let store = unchanged.or_else(|| region.outputs.iter().position(is_f32))?;
+    let is_free = |index: &usize| {
+        let value = Value { node, output: region.node_output(*index) as u32 };
+        is_f32(&region.outputs[*index]) && graph.updates().iter().all(|&(_, new)| new != value)
+    };
+    let store = unchanged.or_else(|| (0..region.outputs.len()).find(is_free))?;
     let output = region.node_output(store);
     debug_assert!(output < graph.node(node).outputs.len());
     Some(output)

@@ -39,20 +39,8 @@ fn round(graph: &Graph) -> Result<(Graph, bool), GraphError> {
 
 /// Nodes that a root depends on; inputs of the graph always live.
 pub(crate) fn live_nodes(graph: &Graph) -> Vec<bool> {
-    let mut live = vec![false; graph.len()];
-    for root in graph.roots() {
-        live[root.node.index()] = true;
-    }
-    for id in graph.ids().rev() {
-        if matches!(graph.node(id).op, Op::Input(_)) {
-            live[id.index()] = true;
-        }
-        if live[id.index()] {
-            for input in &graph.node(id).inputs {
-                live[input.node.index()] = true;
-            }
-        }
-    }
+    let mut live = graph.ancestors(graph.roots().map(|root| root.node));
+    graph.inputs().for_each(|(input, _)| live[input.node.index()] = true);
     live
 }
 

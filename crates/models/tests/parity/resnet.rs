@@ -6,7 +6,7 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_models::classifier::forward_loss;
 use bessemer_models::resnet::Block;
 use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
-use bessemer_nn::{DecayExclude, Padding, ParamSpec, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{DecayExclude, Optimizer, Padding, ParamSpec, Schedule, Sgd, TrainConfig};
 
 /// The fixtures are rounded to `f32`.
 const TOLERANCE: f64 = 1e-6;
@@ -138,19 +138,13 @@ fn ten_steps() {
         let expected = json(&case.file("expected.json"));
         let sgd = &expected["sgd"];
         let number = |name: &str| sgd[name].as_f64().expect("a number");
-        let config = TrainConfig {
-            sgd: Sgd {
-                momentum: number("momentum"),
-                nesterov: false,
-                weight_decay: number("weight_decay"),
-                decay_exclude: DecayExclude::BnSubstring,
-            },
-            schedule: Schedule::constant(number("lr")),
-            clip_norm: None,
-            report_grad_norm: false,
-            ema_decay: None,
-            loss_scale: None,
-        };
+        let optimizer = Optimizer::Sgd(Sgd {
+            momentum: number("momentum"),
+            nesterov: false,
+            weight_decay: number("weight_decay"),
+            decay_exclude: DecayExclude::BnSubstring,
+        });
+        let config = TrainConfig::new(optimizer, Schedule::constant(number("lr")));
         let inputs = case.tensors("tensors");
         let options = case.options(image_size(&inputs), Padding::Symmetric);
         let smoothing = expected["label_smoothing"].as_f64().expect("a number");

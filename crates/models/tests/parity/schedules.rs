@@ -14,7 +14,7 @@ fn every_step_of_every_case() {
         let decay = if name.contains("cosine") {
             Decay::Cosine
         } else if name.contains("linear") {
-            Decay::Linear
+            Decay::Polynomial { power: 1.0 }
         } else {
             let epochs = case["boundaries"].as_array().expect("a list");
             let epochs = epochs.iter().map(|e| e.as_f64().expect("a number")).collect();

@@ -1,0 +1,58 @@
+//! Adam and AdamW.
+
+use super::{DecayExclude, Moments};
+use crate::Result;
+use crate::builder::Builder;
+use crate::params::ParamSpec;
+use bessemer_ir::Value;
+
+/// How Adam decays weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DecayForm {
+    /// `weight_decay * w` is added to the gradient: a loss term `weight_decay / 2 * |w|^2`.
+    Coupled,
+    /// `lr * weight_decay * w` is taken from the weight, past the moments: AdamW (Loshchilov, Hutter: "Decoupled weight decay
+    /// regularization", 2019).
+    #[default]
+    Decoupled,
+}
+
+/// `w -= lr * (m / (sqrt(v) + eps) + weight_decay * w)` (Kingma, Ba: "Adam", 2015).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adam {
+    pub moments: Moments,
+    pub weight_decay: f64,
+    pub decay_form: DecayForm,
+    pub decay_exclude: DecayExclude,
+}
+
+impl Adam {
+    /// Adam of the first BERT: decoupled decay, no bias correction, `eps` 1e-6.
+    pub fn bert(weight_decay: f64) -> Adam {
+        Adam {
+            moments: Moments { beta1: 0.9, beta2: 0.999, eps: 1e-6, eps_in_root: false, bias_correction: false },
+            weight_decay,
+            decay_form: DecayForm::Decoupled,
+            decay_exclude: DecayExclude::LayerNormAndBias,
+        }
+    }
+
+    /// Replaces `param` by its next value.
+    pub fn update(&self, b: &mut Builder, param: &ParamSpec, grad: Value, lr: Value, step: Value) -> Result<()> {
+        let decay = (self.weight_decay != 0.0 && !self.decay_exclude.excludes(param)).then_some(self.decay_form);
+        let mut grad = grad;
+        if decay == Some(DecayForm::Coupled) {
+            let pull = b.graph.scale(param.value, self.weight_decay)?;
+            grad = b.graph.add_(grad, pull)?;
+        }
+        let mut direction = self.moments.direction(b, param, grad, step)?;
+        let g = &mut b.graph;
+        if decay == Some(DecayForm::Decoupled) {
+            let pull = g.scale(param.value, self.weight_decay)?;
+            direction = g.add_(direction, pull)?;
+        }
+        let change = g.mul(direction, lr)?;
+        let new = g.sub(param.value, change)?;
+        g.update(param.value, new)
+    }
+}

@@ -1,0 +1,55 @@
+//! The global norm of gradients, and its limit.
+
+use crate::Result;
+use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::{DType, Graph, Value};
+
+/// Euclidean norm of all gradients taken together, `f32[]`.
+pub fn global_norm(g: &mut Graph, grads: &[Value]) -> Result<Value> {
+    let mut total = g.constant(DType::F32, [], 0.0)?;
+    for &grad in grads {
+        let squares = g.square(grad)?;
+        let axes: Vec<usize> = (0..g.shape(grad).rank()).collect();
+        let sum = g.sum(squares, &axes)?;
+        total = g.add_(total, sum)?;
+    }
+    g.unary(UnaryKind::Sqrt, total)
+}
+
+/// Limit of the global norm: larger gradients are scaled down to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Clip {
+    pub limit: f64,
+    pub form: ClipForm,
+}
+
+/// What gradients are multiplied with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClipForm {
+    /// `min(1, limit / (norm + 1e-6))`: PyTorch's `clip_grad_norm_`.
+    #[default]
+    PyTorch,
+    /// `limit / max(norm, limit)`: TensorFlow's `clip_by_global_norm`; with the limit 1, what NVIDIA's LAMB does to gradients
+    /// before anything else.
+    TensorFlow,
+}
+
+impl Clip {
+    /// The factor of gradients whose global norm is `norm f32[]`. A norm that is not finite gives one of no meaning: the
+    /// guard of the step keeps the result from being used.
+    pub fn factor(&self, g: &mut Graph, norm: Value) -> Result<Value> {
+        let limit = g.constant_like(norm, self.limit)?;
+        match self.form {
+            ClipForm::PyTorch => {
+                let stable = g.offset(norm, 1e-6)?;
+                let ratio = g.div(limit, stable)?;
+                let one = g.constant_like(norm, 1.0)?;
+                g.binary(BinaryKind::Min, ratio, one)
+            }
+            ClipForm::TensorFlow => {
+                let larger = g.binary(BinaryKind::Max, norm, limit)?;
+                g.div(limit, larger)
+            }
+        }
+    }
+}

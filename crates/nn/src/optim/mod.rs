@@ -1,0 +1,102 @@
+//! Optimizers, as nodes of the step.
+
+mod accumulate;
+mod adam;
+mod average;
+mod clip;
+mod lamb;
+mod loss_scale;
+mod moments;
+mod sgd;
+
+pub use accumulate::accumulate;
+pub use adam::{Adam, DecayForm};
+pub use average::average;
+pub use clip::{Clip, ClipForm, global_norm};
+pub use lamb::{Lamb, Trust};
+pub use loss_scale::LossScale;
+pub use moments::Moments;
+pub use sgd::Sgd;
+
+use crate::Result;
+use crate::builder::Builder;
+use crate::params::{Kind, ParamLayout, ParamSpec};
+use bessemer_ir::ops::pointwise::BinaryKind;
+use bessemer_ir::{DType, TensorType, Value};
+
+/// How gradients become changes of parameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Optimizer {
+    Sgd(Sgd),
+    Adam(Adam),
+    Lamb(Lamb),
+}
+
+impl Optimizer {
+    /// Replaces `param` by its next value, with the learning rate `lr f32[]`; `step i32[]` counts the steps done.
+    pub fn update(&self, b: &mut Builder, param: &ParamSpec, grad: Value, lr: Value, step: Value) -> Result<()> {
+        match self {
+            Optimizer::Sgd(sgd) => sgd.update(b, param, grad, lr),
+            Optimizer::Adam(adam) => adam.update(b, param, grad, lr, step),
+            Optimizer::Lamb(lamb) => lamb.update(b, param, grad, lr, step),
+        }
+    }
+}
+
+/// Parameters without weight decay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DecayExclude {
+    /// None: all are decayed.
+    None,
+    /// Those with `bn` in their name. The batch norms of ResNet's shortcuts are named `downsample.1`, and are decayed.
+    BnSubstring,
+    /// Scale and offset of every batch norm.
+    #[default]
+    BatchNorm,
+    /// Scale and offset of every batch norm, and every bias.
+    BatchNormAndBias,
+    /// Those with `bias`, `gamma`, `beta` or `LayerNorm` in their name, as in the recipes of BERT.
+    LayerNormAndBias,
+}
+
+impl DecayExclude {
+    pub fn excludes(self, spec: &ParamSpec) -> bool {
+        match self {
+            DecayExclude::None => false,
+            DecayExclude::BnSubstring => spec.name.contains("bn"),
+            DecayExclude::BatchNorm => spec.kind == Kind::Norm,
+            DecayExclude::BatchNormAndBias => matches!(spec.kind, Kind::Norm | Kind::Bias),
+            DecayExclude::LayerNormAndBias => {
+                ["bias", "gamma", "beta", "LayerNorm"].iter().any(|part| spec.name.contains(part))
+            }
+        }
+    }
+}
+
+/// The number of steps done, `i32[]`, in the state `step`; the step adds one.
+pub fn step_counter(b: &mut Builder) -> Result<Value> {
+    let step = b.optimizer_state("step", TensorType::new(DType::I32, []), ParamLayout::Plain, Kind::Optimizer)?;
+    let next = b.graph.offset(step, 1.0)?;
+    b.graph.update(step, next)?;
+    Ok(step)
+}
+
+/// Whether a number is neither NaN nor infinite, `bool[]`.
+pub(crate) fn is_finite(b: &mut Builder, x: Value) -> Result<Value> {
+    let nothing = b.graph.scale(x, 0.0)?;
+    let zero = b.graph.constant_like(x, 0.0)?;
+    b.graph.binary(BinaryKind::Eq, nothing, zero)
+}
+
+/// Whether a run that goes on from another one's state, as the second phase of a pre-training does, starts with this tensor
+/// anew: the counters `step` and `micro_step`, the loss scale, and sums within a step. Weights, moments and averages are kept.
+pub fn is_reset_by_phase(spec: &ParamSpec) -> bool {
+    match spec.kind {
+        Kind::Optimizer => spec.ty.shape.rank() == 0,
+        Kind::Accumulator => true,
+        Kind::Weight | Kind::Bias | Kind::Norm | Kind::Statistic | Kind::Average => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

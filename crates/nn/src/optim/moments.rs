@@ -1,0 +1,72 @@
+//! Running moments of gradients, the common part of Adam and LAMB.
+
+use crate::Result;
+use crate::builder::Builder;
+use crate::params::{Kind, ParamSpec};
+use bessemer_ir::ops::pointwise::UnaryKind;
+use bessemer_ir::{DType, Graph, Value};
+
+/// Running means of gradients and of their squares: `m = beta1 * m + (1 - beta1) * g`,
+/// `v = beta2 * v + (1 - beta2) * g^2`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moments {
+    /// In `[0, 1)`.
+    pub beta1: f64,
+    /// In `[0, 1)`.
+    pub beta2: f64,
+    pub eps: f64,
+    /// `sqrt(v + eps)` in place of `sqrt(v) + eps`.
+    pub eps_in_root: bool,
+    /// Whether step `t`, counted from 1, divides `m` by `1 - beta1^t` and `v` by `1 - beta2^t`, which makes up for their
+    /// start at zero.
+    pub bias_correction: bool,
+}
+
+impl Moments {
+    /// The direction `m / (sqrt(v) + eps)` of this step. Keeps `m` and `v` in the states `exp_avg.NAME` and
+    /// `exp_avg_sq.NAME`; `step i32[]` counts the steps done.
+    pub(super) fn direction(&self, b: &mut Builder, param: &ParamSpec, grad: Value, step: Value) -> Result<Value> {
+        let mut mean = running_mean(b, "exp_avg", param, grad, self.beta1)?;
+        let square = b.graph.square(grad)?;
+        let mut variance = running_mean(b, "exp_avg_sq", param, square, self.beta2)?;
+        let g = &mut b.graph;
+        if self.bias_correction {
+            let factor = bias_correction(g, self.beta1, step)?;
+            mean = g.mul(mean, factor)?;
+            let factor = bias_correction(g, self.beta2, step)?;
+            variance = g.mul(variance, factor)?;
+        }
+        let divisor = if self.eps_in_root {
+            let stable = g.offset(variance, self.eps)?;
+            g.unary(UnaryKind::Sqrt, stable)?
+        } else {
+            let root = g.unary(UnaryKind::Sqrt, variance)?;
+            g.offset(root, self.eps)?
+        };
+        g.div(mean, divisor)
+    }
+}
+
+/// Replaces the state `PREFIX.NAME` by `beta * state + (1 - beta) * x`, which it returns.
+fn running_mean(b: &mut Builder, prefix: &str, param: &ParamSpec, x: Value, beta: f64) -> Result<Value> {
+    let name = format!("{prefix}.{}", param.name);
+    let state = b.optimizer_state(&name, param.ty.clone(), param.layout, Kind::Optimizer)?;
+    let g = &mut b.graph;
+    let kept = g.scale(state, beta)?;
+    let added = g.scale(x, 1.0 - beta)?;
+    let moved = g.add_(kept, added)?;
+    g.update(state, moved)?;
+    Ok(moved)
+}
+
+/// `1 / (1 - beta^t)` with `t = step + 1`, `f32[]`, written as `(1 + 1 / tanh(-t ln(beta) / 2)) / 2`, which cancels nothing
+/// where `beta` is near 1.
+fn bias_correction(g: &mut Graph, beta: f64, step: Value) -> Result<Value> {
+    let step = g.cast(step, DType::F32)?;
+    let count = g.offset(step, 1.0)?;
+    let exponent = g.scale(count, -0.5 * beta.ln())?;
+    let tanh = g.unary(UnaryKind::Tanh, exponent)?;
+    let half = g.constant_like(tanh, 0.5)?;
+    let rest = g.div(half, tanh)?;
+    g.offset(rest, 0.5)
+}

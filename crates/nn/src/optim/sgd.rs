@@ -1,0 +1,45 @@
+//! Gradient descent with momentum.
+
+use super::DecayExclude;
+use crate::Result;
+use crate::builder::Builder;
+use crate::params::{Kind, ParamSpec};
+use bessemer_ir::Value;
+
+/// Stochastic gradient descent: `v = momentum * v + (g + weight_decay * w)`, `w -= lr * v`, and with Nesterov's form
+/// `w -= lr * (g + weight_decay * w + momentum * v)`. PyTorch's form; TensorFlow's `MomentumOptimizer` with the decay as a
+/// loss term `weight_decay / 2 * |w|^2` is the same.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sgd {
+    pub momentum: f64,
+    pub nesterov: bool,
+    pub weight_decay: f64,
+    pub decay_exclude: DecayExclude,
+}
+
+impl Sgd {
+    /// Replaces `param` by its next value. Keeps `v` in the state `momentum.NAME`.
+    pub fn update(&self, b: &mut Builder, param: &ParamSpec, grad: Value, lr: Value) -> Result<()> {
+        let mut direction = grad;
+        if self.weight_decay != 0.0 && !self.decay_exclude.excludes(param) {
+            let decay = b.graph.scale(param.value, self.weight_decay)?;
+            direction = b.graph.add_(grad, decay)?;
+        }
+        if self.momentum != 0.0 {
+            let name = format!("momentum.{}", param.name);
+            let state = b.optimizer_state(&name, param.ty.clone(), param.layout, Kind::Optimizer)?;
+            let kept = b.graph.scale(state, self.momentum)?;
+            let velocity = b.graph.add_(kept, direction)?;
+            b.graph.update(state, velocity)?;
+            direction = if self.nesterov {
+                let ahead = b.graph.scale(velocity, self.momentum)?;
+                b.graph.add_(direction, ahead)?
+            } else {
+                velocity
+            };
+        }
+        let change = b.graph.mul(direction, lr)?;
+        let new = b.graph.sub(param.value, change)?;
+        b.graph.update(param.value, new)
+    }
+}
