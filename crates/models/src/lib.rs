@@ -1,6 +1,7 @@
 //! The model zoo: graphs of known networks, their counts and the names of their published weights.
 #![forbid(unsafe_code)]
 
+pub mod bert;
 pub mod classifier;
 pub mod resnet;
 pub mod resnet_cifar;

@@ -1,6 +1,7 @@
 //! The models there are.
 
 use crate::ModelError;
+use crate::bert::{BERTS, BertSpec};
 use crate::classifier::{InitScheme, InputFormat, Model, ModelOptions, flops};
 use crate::resnet::{Block, StrideIn};
 use bessemer_nn::{Fan, Padding, PixelScale};
@@ -72,11 +73,12 @@ pub const ZOO: &[ModelSpec] = &[
 #[derive(Clone, Copy, Debug)]
 pub enum AnyModel {
     Classifier(&'static ModelSpec),
+    Bert(&'static BertSpec),
 }
 
 /// All models of all families.
 pub fn all() -> impl Iterator<Item = AnyModel> {
-    ZOO.iter().map(AnyModel::Classifier)
+    ZOO.iter().map(AnyModel::Classifier).chain(BERTS.iter().map(AnyModel::Bert))
 }
 
 /// The model named `name`, of any family.
@@ -97,6 +99,11 @@ pub fn find_any(name: &str) -> Result<AnyModel, ModelError> {
 pub fn find(name: &str) -> Result<&'static ModelSpec, ModelError> {
     match find_any(name)? {
         AnyModel::Classifier(spec) => Ok(spec),
+        AnyModel::Bert(spec) => Err(ModelError::Setting {
+            setting: "model",
+            value: spec.name.to_string(),
+            allowed: "it must be a classifier of images here",
+        }),
     }
 }
 
@@ -104,18 +111,21 @@ impl AnyModel {
     pub fn name(self) -> &'static str {
         match self {
             AnyModel::Classifier(spec) => spec.name,
+            AnyModel::Bert(spec) => spec.name,
         }
     }
 
     pub fn description(self) -> &'static str {
         match self {
             AnyModel::Classifier(spec) => spec.description,
+            AnyModel::Bert(spec) => spec.description,
         }
     }
 
     pub fn variants(self) -> &'static [&'static str] {
         match self {
             AnyModel::Classifier(spec) => spec.variants,
+            AnyModel::Bert(spec) => spec.variants,
         }
     }
 
@@ -124,6 +134,7 @@ impl AnyModel {
     pub fn summary(self) -> Result<Summary, ModelError> {
         match self {
             AnyModel::Classifier(spec) => spec.summary(),
+            AnyModel::Bert(spec) => spec.summary(),
         }
     }
 }

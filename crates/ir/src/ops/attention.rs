@@ -94,6 +94,11 @@ impl Attention {
         Ok(Geometry { batch, heads: self.heads, queries, keys, depth: width / self.heads })
     }
 
+    /// Arithmetic of the two products alone.
+    pub fn product_flops(&self, inputs: &[&TensorType]) -> u64 {
+        verified(self.geometry(&inputs[0].shape, &inputs[1].shape)).product_flops(2)
+    }
+
     /// Checks q, k, v, bias and the counter, of which the `extra` inputs between bias and counter are left out.
     fn check(&self, inputs: &[&TensorType], extra: usize, names: &str) -> Result<Geometry, String> {
         let counters = usize::from(self.dropout.is_some());
@@ -232,9 +237,8 @@ impl OpRule for Attention {
 
     /// Two products; scale, bias, maximum, difference, exponential, sum and quotient of the scores.
     fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
-        let geometry = verified(self.geometry(&inputs[0].shape, &inputs[1].shape));
-        let scores = (geometry.row_shape().elements() * geometry.keys) as u64;
-        Cost::streaming(geometry.product_flops(2) + 7 * scores, inputs, outputs)
+        let scores = (outputs[1].shape.elements() * inputs[1].shape[1]) as u64;
+        Cost::streaming(self.product_flops(inputs) + 7 * scores, inputs, outputs)
     }
 
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
@@ -257,6 +261,13 @@ impl OpRule for Attention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionGrad {
     pub attention: Attention,
+}
+
+impl AttentionGrad {
+    /// Arithmetic of the five products alone.
+    pub fn product_flops(&self, inputs: &[&TensorType]) -> u64 {
+        verified(self.attention.geometry(&inputs[0].shape, &inputs[1].shape)).product_flops(5)
+    }
 }
 
 impl OpRule for AttentionGrad {
@@ -285,9 +296,8 @@ impl OpRule for AttentionGrad {
 
     /// Five products; the probabilities again and the gradient of the softmax.
     fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
-        let geometry = verified(self.attention.geometry(&inputs[0].shape, &inputs[1].shape));
-        let scores = (geometry.row_shape().elements() * geometry.keys) as u64;
-        Cost::streaming(geometry.product_flops(5) + 8 * scores, inputs, outputs)
+        let scores = (inputs[5].shape.elements() * inputs[1].shape[1]) as u64;
+        Cost::streaming(self.product_flops(inputs) + 8 * scores, inputs, outputs)
     }
 
     /// With `p` the probabilities, `z` the factors of dropout and `dp = z * (dout v^T)`: the gradient of the scores is
