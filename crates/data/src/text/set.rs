@@ -1,3 +1,4 @@
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,12 +12,16 @@ use crate::dataset::hex;
 use crate::{DataError, Split};
 
 /// Instances to pre-train BERT on: made once, in TFRecord files, or on the fly from token shards.
-#[derive(Debug)]
 pub struct PretrainingSet {
     source: Source,
 }
 
-#[derive(Debug)]
+impl fmt::Debug for PretrainingSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PretrainingSet").field("identity", &self.identity()).field("len", &self.len()).finish()
+    }
+}
+
 enum Source {
     Records(RecordSet),
     Shards(ShardSet),
@@ -26,8 +31,9 @@ enum Source {
 impl PretrainingSet {
     /// Opens a split of a folder that [`prepare`](super::prepare) made.
     ///
-    /// Shards are made into instances by `options`, or as was asked for at preparation, with the random numbers of
-    /// `seed`. TFRecord files hold their instances: `options`, if given, must name their lengths, and `seed` is not used.
+    /// Shards are made into instances by `options`, or as was asked for at preparation. Those to train on are drawn with
+    /// `seed`; those to evaluate on with the seed of the preparation, so that all runs see the same. TFRecord files hold
+    /// their instances: `options`, if given, must name their lengths, and `seed` is not used.
     ///
     /// Errors: no such folder or split; a preparation that was not completed; damaged files; lengths that do not fit.
     pub fn open(folder: &Path, split: Split, options: Option<InstanceOptions>, seed: u64) -> Result<Self, DataError> {
@@ -54,7 +60,9 @@ impl PretrainingSet {
                 options.check()?;
                 let store = TokenStore::open(&files, vocabulary.hash())?;
                 require_documents(&store, &folder.join(split.name()))?;
-                Ok(Self { source: Source::Shards(ShardSet::new(store, vocabulary, options, seed)) })
+                let cut_seed = manifest.options.seed;
+                let seed = if split == Split::Train { seed } else { cut_seed };
+                Ok(Self { source: Source::Shards(ShardSet::new(store, vocabulary, options, cut_seed, seed)) })
             }
         }
     }

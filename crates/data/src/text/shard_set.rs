@@ -9,7 +9,6 @@ use crate::{DataError, Philox, Purpose};
 ///
 /// Where instances begin is fixed: where whole documents, cut into pairs, are cut. All else is drawn anew in each epoch:
 /// lengths, where the first segment ends, whether and which other document comes second, and masks.
-#[derive(Debug)]
 pub(crate) struct ShardSet {
     store: TokenStore,
     vocabulary: Arc<Vocabulary>,
@@ -26,10 +25,17 @@ struct Start {
 }
 
 impl ShardSet {
-    pub fn new(store: TokenStore, vocabulary: Arc<Vocabulary>, options: InstanceOptions, seed: u64) -> Self {
+    /// `cut_seed` decides where instances begin, `seed` all else.
+    pub fn new(
+        store: TokenStore,
+        vocabulary: Arc<Vocabulary>,
+        options: InstanceOptions,
+        cut_seed: u64,
+        seed: u64,
+    ) -> Self {
         let mut starts = Vec::new();
         for document in 0..store.documents() {
-            let mut rng = Philox::new(seed, Purpose::Pairs, 0, document.into());
+            let mut rng = Philox::new(cut_seed, Purpose::Pairs, 0, document.into());
             let start = |sentence, _| starts.push(Start { document, sentence: sentence as u32 });
             cut_document(&store, document, options.pair_length(), &mut rng, start);
         }

@@ -133,7 +133,7 @@ fn folders_without_a_data_set_are_refused() {
         fs::write(&path, good).unwrap();
         found
     };
-    assert!(change("vocab.txt", "aaaf", "aaax").contains("vocab.txt: not the vocabulary that the set was made with"));
+    assert!(change("vocab.txt", "faaa", "zzzz").contains("vocab.txt: not the vocabulary that the set was made with"));
     assert!(
         change("text.json", "\"version\": 1", "\"version\": 2").contains("text.json: of version 2; expected version 1")
     );

@@ -4,7 +4,7 @@ use super::{Verify, teller};
 use crate::args::{Common, at_least_one};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use bessemer_data::text::{
     Documents, Format, Instance, InstanceOptions, Preparation, PretrainingSet, Progress, SplitCounts, TextTokenizer,
     VOCABULARY_FILE, Vocabulary, prepare, verify,
@@ -198,9 +198,8 @@ pub fn run_tokenize(options: &Tokenize) -> anyhow::Result<()> {
     for (index, line) in io::stdin().lock().lines().enumerate() {
         let line = line.map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => Usage(format!("standard input: line {}: not UTF-8", index + 1)).into(),
-            _ => anyhow::Error::new(error),
-        });
-        let line = line.context("cannot read standard input")?;
+            _ => anyhow::Error::new(error).context("cannot read standard input"),
+        })?;
         let ids = tokenizer.ids(&line);
         let tokens: Vec<&str> = ids.iter().map(|&id| tokenizer.vocabulary().token(id)).collect();
         if options.json {
