@@ -2,8 +2,9 @@
 
 use bessemer_ir::ops::source::Input;
 use bessemer_ir::{DType, Graph, philox};
+use bessemer_models::bert::{self, BertConfig, BertOptions, BertSpec, Sequences};
 use bessemer_models::{AnyModel, LossOptions, Model, ModelError, ModelSpec, find_any};
-use bessemer_nn::{DecayExclude, LossScale, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{Adam, Clip, ClipForm, DecayExclude, LossScale, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
 use serde::Serialize;
 use serde_json::Value;
 use std::str::FromStr;
@@ -62,6 +63,13 @@ impl StepSettings {
     pub fn of(&self, model: AnyModel) -> Vec<(&'static str, Value)> {
         match model {
             AnyModel::Classifier(_) => vec![("accumulation", self.accumulation.into())],
+            AnyModel::Bert(_) => vec![
+                ("sequence_length", self.sequence_length.into()),
+                ("predictions", self.predictions.into()),
+                ("dropout", self.dropout.into()),
+                ("clip", self.clip.into()),
+                ("accumulation", self.accumulation.into()),
+            ],
         }
     }
 }
@@ -125,6 +133,7 @@ impl Work<'_> {
     pub fn build(&self) -> Result<Workload, ModelError> {
         match find_any(self.model)? {
             AnyModel::Classifier(spec) => self.classifier(spec),
+            AnyModel::Bert(spec) => self.bert(spec),
         }
     }
 
@@ -146,6 +155,34 @@ impl Work<'_> {
             }
         };
         Ok(Workload { graph, specs, fill: Fill::Below(options.num_classes), fills: Vec::new() })
+    }
+
+    /// Training is by the first BERT's Adam.
+    fn bert(&self, spec: &BertSpec) -> Result<Workload, ModelError> {
+        let StepSettings { sequence_length, predictions, dropout, clip, .. } = self.settings;
+        let config = BertConfig {
+            hidden_dropout_prob: dropout,
+            attention_probs_dropout_prob: dropout,
+            max_position_embeddings: sequence_length.max(512),
+            ..(spec.config)()
+        };
+        let sequences = Sequences { batch: self.batch_size, length: sequence_length, predictions };
+        let options = BertOptions::default();
+        let Model { graph, specs } = match self.mode {
+            Mode::Infer => bert::infer(&config, sequences, &options)?,
+            Mode::Train => {
+                let clip = clip.then_some(Clip { limit: 1.0, form: ClipForm::TensorFlow });
+                let train = TrainConfig { clip, ..self.train_config(Optimizer::Adam(Adam::bert(0.01))) };
+                bert::train(&config, sequences, &options, &train)?
+            }
+        };
+        let fills = vec![
+            ("segment_ids", Fill::Below(config.type_vocab_size)),
+            ("input_mask", Fill::Below(2)),
+            ("masked_lm_positions", Fill::Below(sequence_length)),
+            ("next_sentence_labels", Fill::Below(2)),
+        ];
+        Ok(Workload { graph, specs, fill: Fill::Below(config.vocab_size), fills })
     }
 
     fn train_config(&self, optimizer: Optimizer) -> TrainConfig {

@@ -133,6 +133,7 @@ fn default_recipe(model: AnyModel, data: Option<&str>) -> &'static str {
             Architecture::ResNetCifar { .. } => "cifar",
             Architecture::ResNet { .. } => "resnet50-90e",
         },
+        AnyModel::Bert(_) => "bert-small-text",
     }
 }
 
