@@ -1,6 +1,6 @@
 //! What a compiled step costs, found without running it.
 
-use crate::workload::{Mode, workload};
+use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_cpu::CpuOptions;
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
 use bessemer_ir::plan::{Plan, kernel_name, node_cost, print_graph};
@@ -14,6 +14,7 @@ pub struct Request {
     pub model: String,
     pub mode: Mode,
     pub batch_size: usize,
+    pub settings: StepSettings,
     pub compile: CompileOptions,
     pub cpu: CpuOptions,
     /// Bytes that a plan may use; the largest batch is the largest that fits.
@@ -96,7 +97,7 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
 /// # Errors
 /// [`ModelError`] for an unknown model or a batch of zero.
 pub fn graph_after(request: &Request, pass: Option<&str>) -> Result<String, ModelError> {
-    let work = workload(&request.model, request.mode, request.batch_size, request.compile.precision)?;
+    let work = work(request, request.batch_size)?;
     match pass {
         None => Ok(print_graph(&work.graph)),
         Some(pass) => Ok(print_graph(&run_passes(&work.graph, &request.compile, Some(pass))?)),
@@ -108,9 +109,13 @@ pub fn pass_names() -> &'static [&'static str] {
     &PASSES
 }
 
+fn work(request: &Request, batch_size: usize) -> Result<Workload, ModelError> {
+    let Request { model, mode, settings, compile, .. } = request;
+    Work { model, mode: *mode, batch_size, precision: compile.precision, settings: *settings }.build()
+}
+
 fn plan(request: &Request, batch: usize) -> Result<Plan, ModelError> {
-    let work = workload(&request.model, request.mode, batch, request.compile.precision)?;
-    Ok(compile(&work.graph, &request.cpu, &request.compile)?)
+    Ok(compile(&work(request, batch)?.graph, &request.cpu, &request.compile)?)
 }
 
 /// The memory of a plan grows almost linearly with the batch: a line through two plans gives a guess, which real plans

@@ -3,16 +3,18 @@
 use crate::machine::{Limits, Machine, available_memory, peak_resident_bytes, reset_peak_resident};
 use crate::show;
 use crate::stats::{median, published_style, step_times};
-use crate::workload::{Mode, workload};
+use crate::workload::{Mode, StepSettings, Work};
 use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::kernel_name;
-use bessemer_ir::{DType, Role, philox};
-use bessemer_models::ModelError;
+use bessemer_ir::{DType, Role};
+use bessemer_models::{ModelError, find_any};
 use bessemer_nn::initialise;
 use bessemer_train::events::{BenchResult, BenchRun, PublishedStyle, StepTimes};
 use bessemer_train::recipe::Compute;
+use bessemer_train::tasks;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -29,7 +31,21 @@ pub struct Request {
     pub steps: usize,
     pub repeat: usize,
     pub seed: u64,
+    pub settings: StepSettings,
     pub cpu: CpuOptions,
+}
+
+impl Request {
+    fn work(&self) -> Work<'_> {
+        let precision = self.precision.on_cpu().unwrap_or(DType::F32);
+        let Self { model, mode, batch_size, settings, .. } = self;
+        Work { model, mode: *mode, batch_size: *batch_size, precision, settings: *settings }
+    }
+
+    /// Micro-batches of a step.
+    fn micro_batches(&self) -> usize {
+        if self.mode == Mode::Train { self.settings.accumulation as usize } else { 1 }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +71,8 @@ pub struct Prepared {
     executor: Executor,
     mode: Mode,
     batch_size: usize,
-    /// FLOPs of convolutions and matrix products of one step.
+    micro_batches: usize,
+    /// FLOPs of convolutions and matrix products of one micro-batch.
     model_flops: u64,
 }
 
@@ -81,13 +98,14 @@ impl KernelCall {
 }
 
 impl Prepared {
-    /// Compiles the step and fills its inputs: weights as the model initialises them, images and labels at random.
+    /// Compiles the step and fills its inputs: weights as the model initialises them, feeds at random.
     ///
     /// # Errors
     /// An unknown model, a batch of zero, no memory.
     pub fn new(request: &Request) -> Result<Prepared, MeasureError> {
-        let precision = request.precision.on_cpu().unwrap_or(DType::F32);
-        let work = workload(&request.model, request.mode, request.batch_size, precision)?;
+        let work = request.work();
+        let precision = work.precision;
+        let work = work.build()?;
         let model_flops = bessemer_models::classifier::flops(&work.graph);
         let options =
             CompileOptions { fuse: request.fuse, precision, recompute: request.recompute, ..CompileOptions::default() };
@@ -103,18 +121,11 @@ impl Prepared {
             }
         }
         for (_, input) in work.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
-            let sample = |i: usize| philox::uniform(request.seed, 0, 0, i as u64);
-            let bytes: Vec<u8> = match input.ty.dtype {
-                DType::U8 => (0..input.ty.shape.elements()).map(|i| (sample(i) * 256.0) as u8).collect(),
-                DType::I32 => (0..input.ty.shape.elements())
-                    .flat_map(|i| ((sample(i) * work.options.num_classes as f32) as i32).to_ne_bytes())
-                    .collect(),
-                _ => (0..input.ty.shape.elements()).flat_map(|i| sample(i).to_ne_bytes()).collect(),
-            };
-            executor.write(&input.name, &bytes)?;
+            executor.write(&input.name, &work.content(input, request.seed))?;
         }
         executor.prepare()?;
-        Ok(Prepared { executor, mode: request.mode, batch_size: request.batch_size, model_flops })
+        let (mode, batch_size, micro_batches) = (request.mode, request.batch_size, request.micro_batches());
+        Ok(Prepared { executor, mode, batch_size, micro_batches, model_flops })
     }
 
     /// Runs one step; the loss when training.
@@ -122,6 +133,9 @@ impl Prepared {
     /// # Errors
     /// When a kernel fails.
     pub fn step(&mut self) -> Result<Option<f64>, MeasureError> {
+        for _ in 1..self.micro_batches {
+            self.executor.accumulate()?;
+        }
         self.executor.run()?;
         match self.mode {
             Mode::Train => Ok(Some(f64::from(self.executor.scalar("loss")?))),
@@ -129,7 +143,7 @@ impl Prepared {
         }
     }
 
-    /// Each kernel call of a step in order, with the median of its times over so many steps.
+    /// Each kernel call of a step's last micro-batch in order, with the median of its times over so many steps.
     ///
     /// # Errors
     /// When a kernel fails.
@@ -196,7 +210,8 @@ pub fn measure(
             losses.push(prepared.step()?);
             times.push(begin.elapsed().as_secs_f64() * 1e3);
         }
-        let throughput = (request.batch_size * request.steps) as f64 / start.elapsed().as_secs_f64();
+        let samples = request.batch_size * request.micro_batches() * request.steps;
+        let throughput = samples as f64 / start.elapsed().as_secs_f64();
         progress(repeat + 1, throughput);
         result.runs.push(BenchRun { throughput });
         result.loss_first = losses.first().copied().flatten();
@@ -239,16 +254,12 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         threads: request.cpu.threads as u64,
         batch_size: request.batch_size as u64,
         data: "synthetic".to_string(),
-        options: BTreeMap::from([
-            ("fuse".to_string(), request.fuse.into()),
-            ("recompute".to_string(), request.recompute.name().into()),
-            ("isa".to_string(), request.cpu.isa.name().into()),
-        ]),
+        options: options(request),
         warmup: request.warmup as u64,
         steps: request.steps as u64,
         repeat: request.repeat as u64,
         throughput: 0.0,
-        unit: "images/s".to_string(),
+        unit: tasks::terms(&request.model).unit.to_string(),
         step_ms: StepTimes::default(),
         published_style: PublishedStyle::default(),
         runs: Vec::new(),
@@ -259,6 +270,16 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         loss_first: None,
         loss_last: None,
     }
+}
+
+fn options(request: &Request) -> BTreeMap<String, Value> {
+    let common = [
+        ("fuse", request.fuse.into()),
+        ("recompute", request.recompute.name().into()),
+        ("isa", request.cpu.isa.name().into()),
+    ];
+    let own = find_any(&request.model).map_or_else(|_| Vec::new(), |model| request.settings.of(model));
+    common.into_iter().chain(own).map(|(name, value)| (name.to_string(), value)).collect()
 }
 
 #[cfg(test)]
@@ -277,6 +298,7 @@ mod tests {
             steps,
             repeat: 2,
             seed: 1,
+            settings: StepSettings::default(),
             cpu: CpuOptions::default(),
         }
     }

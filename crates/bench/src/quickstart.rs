@@ -5,7 +5,7 @@ use crate::measure::{self, MeasureError, measure};
 use crate::report::{self, ReportError};
 use crate::samples::{self, Sample};
 use crate::show;
-use crate::workload::Mode;
+use crate::workload::{Mode, StepSettings};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::clock::{Civil, unix_seconds};
 use bessemer_train::events::{BenchResult, Event, EventError, EventWriter, Header};
@@ -153,6 +153,7 @@ fn measure_both(
             steps,
             repeat: 1,
             seed: options.seed,
+            settings: StepSettings::default(),
             cpu: options.compute.cpu,
         };
         let result = match measure(&request, &examination.machine, &mut limits, |_, _| {}) {

@@ -2,8 +2,9 @@
 //! PNG files beside it.
 
 use bessemer_data::{Dataset, FileFormat, Philox, Picture, Purpose, Scratch};
-use bessemer_train::sources::DataSource;
-use bessemer_train::{Classifier, ComputeOptions, RunDir, TrainError, WhichWeights};
+use bessemer_train::tasks::classification::{Classifier, DataSource};
+use bessemer_train::tasks::{Array, Feeds};
+use bessemer_train::{ComputeOptions, RunDir, TrainError, WhichWeights};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
@@ -39,7 +40,8 @@ pub fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec
     let count = count.min(set.len());
     let mut session = classifier.session(count, compute)?;
     let (images, labels) = load(&*set, count)?;
-    let (outputs, logits) = (classifier.options.num_classes, session.logits(&images)?);
+    session.run(&Feeds::from([("images", Array::U8(images.clone()))]))?;
+    let (outputs, logits) = (classifier.options.num_classes, session.output("logits")?);
     let folder = run.predictions();
     fs::create_dir_all(&folder).map_err(|source| io_error(&folder, source))?;
     let [height, width] = set.image_size();

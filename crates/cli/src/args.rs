@@ -1,14 +1,17 @@
 //! Options that commands share, and what they may be.
 
 use crate::commands;
+use crate::failure::Usage;
 use crate::names;
+use bessemer_bench::workload::StepSettings;
 use bessemer_cpu::peak::has_bf16;
 use bessemer_cpu::{CpuOptions, Isa};
 use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::passes::recompute::Recompute;
-use bessemer_models::{ModelSpec, ZOO};
+use bessemer_models::{AnyModel, all};
 use bessemer_train::recipe::Compute;
+use bessemer_train::tasks::Kind;
 use bessemer_train::{ComputeOptions, ProgressMode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -160,6 +163,62 @@ fn threads(text: &str) -> Result<usize, String> {
     number(text, 1024)
 }
 
+/// Settings of a step that is measured or explained.
+#[derive(Debug, Args)]
+pub struct StepArguments {
+    /// Tokens of a sequence, for models of text [default: 128]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Step")]
+    pub sequence_length: Option<usize>,
+    /// Words to predict in a sequence, for models of text [default: 20, or 80 in sequences of 512 and more]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Step")]
+    pub predictions: Option<usize>,
+    /// Dropout in training, for models of text [default: 0.1]
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true, value_parser = rate, help_heading = "Step")]
+    pub dropout: Option<f64>,
+    /// Train without clipping gradients, for models of text
+    #[arg(long, help_heading = "Step")]
+    pub no_clip: bool,
+    /// Micro-batches of a training step
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Step")]
+    pub accumulation: usize,
+}
+
+/// Sequences from which on the recipes of BERT's second phase have 80 words to predict.
+const LONG_SEQUENCE: usize = 512;
+
+impl StepArguments {
+    /// # Errors
+    /// Settings that the model does not have.
+    pub fn settings(&self, model: AnyModel) -> Result<StepSettings, Usage> {
+        let given = [
+            ("--sequence-length", self.sequence_length.is_some()),
+            ("--predictions", self.predictions.is_some()),
+            ("--dropout", self.dropout.is_some()),
+            ("--no-clip", self.no_clip),
+        ];
+        let takes_text = Kind::of(model.name()) == Some(Kind::Pretraining);
+        if let Some((name, _)) = given.into_iter().find(|(_, given)| *given && !takes_text) {
+            return Err(Usage(format!("{name} is for models of text; {} takes images", model.name())));
+        }
+        let usual = StepSettings::default();
+        let sequence_length = self.sequence_length.unwrap_or(usual.sequence_length);
+        let predictions = if sequence_length >= LONG_SEQUENCE { 80 } else { usual.predictions };
+        Ok(StepSettings {
+            sequence_length,
+            predictions: self.predictions.unwrap_or(predictions),
+            dropout: self.dropout.unwrap_or(usual.dropout),
+            clip: !self.no_clip,
+            accumulation: self.accumulation as u64,
+        })
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value| (0.0..1.0).contains(value));
+    value.ok_or_else(|| "expected a number of 0 to below 1".to_owned())
+}
+
 /// A number of at least 1, such as a batch size.
 pub fn at_least_one(text: &str) -> Result<usize, String> {
     number(text, 1 << 30)
@@ -171,9 +230,9 @@ fn number(text: &str, most: usize) -> Result<usize, String> {
 }
 
 /// A model of the zoo by its name.
-pub fn model(name: &str) -> Result<&'static ModelSpec, String> {
-    let names = || ZOO.iter().map(|spec| spec.name);
-    ZOO.iter().find(|spec| spec.name == name).ok_or_else(|| {
+pub fn model(name: &str) -> Result<AnyModel, String> {
+    let names = || all().map(AnyModel::name);
+    all().find(|model| model.name() == name).ok_or_else(|| {
         let known = names().collect::<Vec<_>>().join(", ");
         format!("no such model{} there are {known}", sentence(&names::hint(name, names())))
     })
@@ -206,7 +265,7 @@ mod tests {
 
     #[test]
     fn models_have_hints() {
-        assert_eq!(model("resnet50").unwrap().name, "resnet50");
+        assert_eq!(model("resnet50").unwrap().name(), "resnet50");
         let error = model("resnet5").unwrap_err();
         assert!(error.starts_with("no such model; did you mean `resnet50`? there are resnet18, "), "{error}");
         assert!(model("transformer").unwrap_err().starts_with("no such model; there are resnet18"));

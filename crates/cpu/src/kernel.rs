@@ -117,7 +117,7 @@ impl Kernel {
             Kernel::Anchored(anchored) => anchored.scratch_len(threads),
             Kernel::ConvWeightGrad { conv, .. } => conv::weight_grad_scratch_len(conv, threads),
             Kernel::GroupedWeightGrad(d) => grouped::weight_grad_scratch_len(d, threads),
-            Kernel::Other(other) => other.scratch_len(),
+            Kernel::Other(other) => other.scratch_len(threads),
         }
     }
 

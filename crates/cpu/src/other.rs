@@ -1,5 +1,6 @@
-//! Kernels that are neither products nor regions: pooling, reductions, layouts, indices, normal random numbers.
+//! Kernels that are neither products nor regions: attention, pooling, reductions, layouts, indices, normal random numbers.
 
+use crate::attention::AttentionDesc;
 use crate::gemm::Ctx;
 use crate::index;
 use crate::kernel::{Operands, Unsupported};
@@ -54,6 +55,8 @@ pub(crate) enum Other {
         random: Random,
         elements: usize,
     },
+    Attention(AttentionDesc),
+    AttentionGrad(AttentionDesc),
 }
 
 fn pool(geometry: &Geometry) -> PoolDesc {
@@ -84,7 +87,8 @@ impl Other {
     pub fn lower(op: &Op, inputs: &[&TensorType], outputs: &[TensorType]) -> Result<Other, Unsupported> {
         let geometry = |g: Result<Geometry, String>| g.map(|g| pool(&g)).map_err(Unsupported);
         let is_copy = matches!(op, Op::Transpose(_) | Op::Slice(_) | Op::Pad(_) | Op::Concat(_) | Op::Broadcast(_));
-        let takes_any = is_copy || matches!(op, Op::Gather(_) | Op::Random(_));
+        let takes_any =
+            is_copy || matches!(op, Op::Gather(_) | Op::Random(_) | Op::Attention(_) | Op::AttentionGrad(_));
         if let Some(odd) = inputs.iter().find(|t| !matches!(t.dtype, DType::F32 | DType::I32))
             && !takes_any
         {
@@ -139,6 +143,8 @@ impl Other {
             Op::Random(random @ Random { distribution: Distribution::Normal, .. }) => {
                 Ok(Other::Normal { random: random.clone(), elements: random.shape.elements() })
             }
+            Op::Attention(attention) => AttentionDesc::new(attention, inputs).map(Other::Attention),
+            Op::AttentionGrad(grad) => AttentionDesc::new(&grad.attention, inputs).map(Other::AttentionGrad),
             _ => Err(Unsupported("no kernel".to_string())),
         }
     }
@@ -156,13 +162,17 @@ impl Other {
             Other::Gather { .. } => "gather",
             Other::ScatterAdd { .. } => "scatter-add",
             Other::Normal { .. } => "normal random numbers",
+            Other::Attention(_) => "attention by blocks of queries",
+            Other::AttentionGrad(_) => "attention gradient by blocks of queries",
         }
     }
 
-    /// `f32` elements of scratch.
-    pub fn scratch_len(&self) -> usize {
+    /// `f32` elements of scratch with so many threads.
+    pub fn scratch_len(&self, threads: usize) -> usize {
         match self {
             Other::Reduce { dims, .. } => rowwise::reduce_scratch_len(*dims),
+            Other::Attention(desc) => desc.forward_scratch_len(threads),
+            Other::AttentionGrad(desc) => desc.backward_scratch_len(threads),
             _ => 0,
         }
     }
@@ -216,6 +226,8 @@ impl Other {
                     let stream = Stream { seed: random.seed, step: step[0] as u32, stream: random.stream };
                     random::normal(ctx, stream, operands.output(*elements));
                 }
+                Other::Attention(desc) => desc.run_forward(ctx, operands),
+                Other::AttentionGrad(desc) => desc.run_backward(ctx, operands),
             }
         }
         Ok(())

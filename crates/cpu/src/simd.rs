@@ -501,6 +501,29 @@ mod x86 {
             unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
         }
         #[inline(always)]
+        unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe {
+                let rows: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(src.add(i * src_stride)));
+                let pairs: [__m256; 8] = std::array::from_fn(|i| {
+                    let (even, odd) = (rows[i & !1], rows[i | 1]);
+                    if i & 1 == 0 { _mm256_unpacklo_ps(even, odd) } else { _mm256_unpackhi_ps(even, odd) }
+                });
+                // Vector 4 * j + c: in its 128-bit lane q, column 4 * q + c of rows 4 * j to 4 * j + 3.
+                let quads: [__m256; 8] = std::array::from_fn(|i| {
+                    let first = i / 4 * 4 + i % 4 / 2;
+                    let (low, high) = (_mm256_castps_pd(pairs[first]), _mm256_castps_pd(pairs[first + 2]));
+                    let quad = if i & 1 == 0 { _mm256_unpacklo_pd(low, high) } else { _mm256_unpackhi_pd(low, high) };
+                    _mm256_castpd_ps(quad)
+                });
+                for c in 0..4 {
+                    let (upper, lower) = (quads[c], quads[4 + c]);
+                    _mm256_storeu_ps(dst.add(c * dst_stride), _mm256_permute2f128_ps::<0x20>(upper, lower));
+                    _mm256_storeu_ps(dst.add((4 + c) * dst_stride), _mm256_permute2f128_ps::<0x31>(upper, lower));
+                }
+            }
+        }
+        #[inline(always)]
         unsafe fn prefetch(src: *const f32) {
             // SAFETY: a prefetch does not fault.
             unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }

@@ -43,6 +43,26 @@ pub fn exp(x: f32) -> f32 {
     y * pow2(half) * pow2(exponent.wrapping_sub(half))
 }
 
+/// `exp(x)` for `x <= 0`, as probabilities need it: within 1e-7 of the exact value, and 0 where that is below 2^-126. Half the
+/// work of [`exp`], whose relative error is small everywhere.
+#[inline(always)]
+pub fn exp_nonpositive(x: f32) -> f32 {
+    const LEAST: f32 = -126.0;
+    let y = x * std::f32::consts::LOG2_E;
+    let vanishes = y < LEAST;
+    let y = if vanishes { LEAST } else { y };
+    let shifted = y + ROUND;
+    let f = y - (shifted - ROUND);
+    let square = f * f;
+    let low = 1.0 + 6.931_472e-1 * f;
+    let middle = 2.402_264_8e-1 + 5.550_332_5e-2 * f;
+    let high = 9.618_437e-3 + 1.339_887_5e-3 * f + 1.535_336_2e-4 * square;
+    let power = low + square * (middle + square * high);
+    // The lowest bits of `shifted` are the rounded exponent.
+    let scaled = f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23));
+    if vanishes { 0.0 } else { scaled }
+}
+
 #[inline(always)]
 pub fn log(x: f32) -> f32 {
     let subnormal = x < f32::MIN_POSITIVE;
@@ -442,5 +462,23 @@ unsafe fn elements_mut<'a, T>(dst: *mut u8, len: usize) -> &'a mut [T] {
 fn convert<A: Copy, B>(src: &[A], dst: &mut [B], f: impl Fn(A) -> B) {
     for (d, &s) in dst.iter_mut().zip(src) {
         *d = f(s);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponentials_of_numbers_below_zero() {
+        for i in 0..200_000 {
+            let x = -(i as f32) * 1e-3;
+            let (got, exact) = (f64::from(exp_nonpositive(x)), f64::from(x).exp());
+            assert!((got - exact).abs() <= 1e-7, "exp({x}) is {got}, not {exact}");
+            assert!((got - exact).abs() <= 2e-5 * exact || exact < 2e-38, "exp({x}) is {got}, not {exact}");
+        }
+        assert_eq!(exp_nonpositive(0.0), 1.0);
+        assert_eq!([-88.0, -10000.0, f32::MIN, f32::NEG_INFINITY].map(exp_nonpositive), [0.0; 4]);
+        assert!(exp_nonpositive(f32::NAN).is_nan());
     }
 }

@@ -1,4 +1,4 @@
-//! A step allocates nothing once the executor stands.
+//! A step allocates nothing once the executor stands, and neither do its micro-batches.
 
 use bessemer_cpu::{CpuOptions, Executor, Isa};
 use bessemer_ir::autodiff::gradients;
@@ -45,7 +45,10 @@ fn step() -> Result<Graph, GraphError> {
     let square = g.square(log)?;
     let loss = g.sum(square, &[0, 1])?;
     let grad = gradients(&mut g, loss, &[w])?[0];
-    let moved = g.sub(w, grad)?;
+    let sum = g.input("sum", Role::State, TensorType::f32([3, 3, 20, 24]))?;
+    let total = g.add_(sum, grad)?;
+    g.update_each_micro_batch(sum, total)?;
+    let moved = g.sub(w, total)?;
     g.update(w, moved)?;
     g.output("loss", loss);
     Ok(g)
@@ -60,9 +63,11 @@ fn a_step_allocates_nothing() {
         let mut executor = Executor::new(plan, cpu).expect("every operation has a kernel");
         executor.write_f32("x", &(0..2 * 12 * 12 * 20).map(|i| (i % 7) as f32).collect::<Vec<_>>()).expect("x");
         executor.write_f32("w", &(0..9 * 20 * 24).map(|i| (i % 5) as f32 - 2.0).collect::<Vec<_>>()).expect("w");
+        executor.accumulate().expect("it runs");
         executor.run().expect("it runs");
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         for _ in 0..3 {
+            executor.accumulate().expect("it runs");
             executor.run().expect("it runs");
         }
         assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "fuse {fuse}");

@@ -3,13 +3,15 @@
 
 use bessemer_cpu::{CpuOptions, Executor, Isa};
 use bessemer_ir::autodiff::gradients;
+use bessemer_ir::ops::Scalar;
+use bessemer_ir::ops::attention::{Attention, AttentionDropout};
 use bessemer_ir::ops::conv::{Conv2d, same_padding};
 use bessemer_ir::ops::index::{ArgMax, Gather, OneHot};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::pool::{AvgPool2d, MaxPool2d};
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::source::{Distribution, Random};
+use bessemer_ir::ops::source::{Constant, Distribution, Random};
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::reference::Interpreter;
 use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType, Value, philox};
@@ -93,6 +95,9 @@ const CASES: &[(&str, Build)] = &[
     ("slice and pad", slice_pad),
     ("transpose and concat", transpose_concat),
     ("gather", gather),
+    ("attention", attention),
+    ("attention with dropout", attention_dropout),
+    ("attention over many keys", attention_many_keys),
     ("u8 pixels", pixels),
 ];
 
@@ -414,6 +419,48 @@ fn gather(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     p.graph.add1(Gather, &[table, rows])
 }
 
+fn attention(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let lengths = [d.int(1, 70), d.int(1, 70)];
+    attention_of(p, d, lengths, None)
+}
+
+fn attention_dropout(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let lengths = [d.int(1, 70), d.int(1, 70)];
+    let rate = Scalar([0.1, 0.5][d.int(0, 1)]);
+    attention_of(p, d, lengths, Some(AttentionDropout { rate, seed: 11, stream: 3 }))
+}
+
+/// With keys that are worked on in several pieces, and queries as well.
+fn attention_many_keys(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let lengths = [d.int(1, 150), d.int(250, 530)];
+    let dropout = AttentionDropout { rate: Scalar(0.25), seed: 12, stream: 4 };
+    let dropout = d.flip().then_some(dropout);
+    attention_of(p, d, lengths, dropout)
+}
+
+/// Attention of numbers of queries and keys, of which some are masked.
+fn attention_of(
+    p: &mut Problem,
+    d: &mut Draw,
+    [queries, keys]: [usize; 2],
+    dropout: Option<AttentionDropout>,
+) -> Result<Value, GraphError> {
+    let (batch, heads) = (d.int(1, 2), if queries * keys > 5000 { d.int(1, 2) } else { d.int(1, 12) });
+    let depth = [8, 16, 19, 64, 128][d.int(0, if heads > 4 { 2 } else { 4 })];
+    let width = heads * depth;
+    let inputs = [queries, keys, keys].map(|length| p.input(&[batch, length, width]));
+    let [q, k, v] = inputs;
+    let masked = d.flip();
+    let bias = |i: usize| if i % keys % 3 == 1 && masked { -10000.0 } else { (i % 7) as f64 / 7.0 };
+    let data = (0..batch * keys).map(|i| Scalar(bias(i))).collect();
+    let bias = p.graph.add1(Constant { dtype: DType::F32, shape: [batch, keys].into(), data }, &[])?;
+    let mut inputs = vec![q?, k?, v?, bias];
+    if dropout.is_some() {
+        inputs.push(p.indices("counter", &[])?);
+    }
+    p.graph.add1(Attention { heads, scale: Scalar(1.0 / (depth as f64).sqrt()), dropout }, &inputs)
+}
+
 fn pixels(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let shape = [d.int(1, 3), d.int(1, 9), d.int(1, 9), 3];
     let images = p.graph.input("images", Role::Feed, TensorType::new(DType::U8, shape))?;
@@ -522,12 +569,14 @@ fn every_operation_on_every_instruction_set() {
 /// Products with what is around them, stored in 16 bits.
 #[test]
 fn sixteen_bits_on_every_instruction_set() {
-    let cases: [(&str, Build); 5] = [
+    let cases: [(&str, Build); 7] = [
         ("conv2d", conv2d),
         ("conv2d with norm and relu", conv_norm_relu_of_many_rows),
         ("matmul", matmul),
         ("matmul of batches", matmul_batched),
         ("linear with bias and relu", linear),
+        ("attention", attention),
+        ("attention with dropout", attention_dropout),
     ];
     for (name, build) in &cases {
         for (seed, (precision, tolerance)) in (0..PROBLEMS).flat_map(|seed| TOLERANCE_16.map(|t| (seed, t))) {

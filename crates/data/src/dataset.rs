@@ -1,7 +1,7 @@
 use std::str::FromStr;
 
 use fast_image_resize::Resizer;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::augment::{IMAGENET_MEAN, IMAGENET_STD};
 use crate::{DataError, Philox};
@@ -73,7 +73,7 @@ pub struct Scratch {
 }
 
 /// Which half of a data set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
     Train,

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,10 @@ pub enum DataError {
     /// A file or folder is not what the data set's layout asks for.
     #[error("{}: {problem}; expected {expected}", path.display())]
     Layout { path: PathBuf, problem: String, expected: String },
+
+    /// A place in a file is not what the file's format asks for.
+    #[error("{}: {place}: {problem}; expected {expected}", path.display())]
+    Content { path: PathBuf, place: Place, problem: String, expected: String },
 
     /// An image file is damaged or of an unsupported kind.
     #[error("{}: {source}", path.display())]
@@ -29,6 +34,27 @@ pub enum DataError {
     Panicked { index: usize, message: String },
 }
 
+/// Where in a file something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Counted from 1.
+    Line(usize),
+    /// Offset from the start of the file.
+    Byte(u64),
+    /// A record, counted from 1, and the offset of its first byte.
+    Record { number: usize, byte: u64 },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Byte(byte) => write!(f, "byte {byte}"),
+            Self::Record { number, byte } => write!(f, "record {number} at byte {byte}"),
+        }
+    }
+}
+
 impl DataError {
     pub(crate) fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), action, source }
@@ -36,6 +62,10 @@ impl DataError {
 
     pub(crate) fn layout(path: &Path, problem: impl Into<String>, expected: impl Into<String>) -> Self {
         Self::Layout { path: path.to_owned(), problem: problem.into(), expected: expected.into() }
+    }
+
+    pub(crate) fn content(path: &Path, place: Place, problem: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self::Content { path: path.to_owned(), place, problem: problem.into(), expected: expected.into() }
     }
 
     pub(crate) fn option(name: &'static str, value: impl ToString, expected: impl Into<String>) -> Self {

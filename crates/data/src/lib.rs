@@ -1,9 +1,10 @@
-//! Image data sets: reading, decoding, augmenting, drawing and batching.
+//! Data sets: reading, decoding, augmenting, drawing, tokenizing and batching.
 //!
-//! A [`Dataset`] gives labelled u8 pictures `[H, W, 3]` of one size; a [`Sampler`] decides their order in each epoch; a
-//! [`Loader`] prepares batches on worker threads. Pixels are normalised inside the compiled step, with the constants of
+//! Images: a [`Dataset`] gives labelled u8 pictures `[H, W, 3]` of one size; a [`Sampler`] decides their order in each
+//! epoch; a [`Loader`] prepares batches on worker threads. Pixels are normalised inside the compiled step, with the constants of
 //! [`Dataset::normalization`]. Every random number is drawn from a counter-based generator named by seed, epoch and
-//! sample, so nothing depends on the number of workers or on where a run was resumed.
+//! sample, so nothing depends on the number of workers or on where a run was resumed. Text for pre-training is in
+//! [`text`].
 
 #![forbid(unsafe_code)]
 
@@ -16,13 +17,18 @@ mod error;
 mod font;
 mod listing;
 mod loader;
+mod new_folder;
+mod parallel;
 mod picture;
+mod positioned;
 mod preview;
 mod resize;
 mod rng;
 mod sampler;
 pub mod shapes;
 mod synthetic;
+pub mod text;
+pub mod tfrecord;
 mod verify;
 
 pub use augment::{IMAGENET_MEAN, IMAGENET_STD, RandomResizedCrop, ResizeCentreCrop, Transform};
@@ -30,7 +36,7 @@ pub use cifar::CifarBin;
 pub use class_folder::ClassFolder;
 pub use dataset::{Dataset, Normalization, Scratch, Split};
 pub use decode::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decode_file, decode_rgb};
-pub use error::{DataError, DecodeError};
+pub use error::{DataError, DecodeError, Place};
 pub use loader::{Batch, Loader, LoaderOptions, LoaderStats, OnBadSample, SkippedSample};
 pub use picture::{FileFormat, Picture};
 pub use preview::contact_sheet;

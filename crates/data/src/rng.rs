@@ -8,6 +8,12 @@ pub enum Purpose {
     Augment = 2,
     Shapes = 3,
     Synthetic = 4,
+    /// Where segment pairs begin, and static pairs.
+    Pairs = 5,
+    /// Masks of static pairs.
+    Masks = 6,
+    /// Pairs and masks made when they are asked for.
+    Instances = 7,
 }
 
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).

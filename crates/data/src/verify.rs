@@ -1,13 +1,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
 use serde::Serialize;
 
 use crate::decode::decode_file;
 use crate::listing::Listing;
+use crate::parallel::map_with;
 use crate::{ColourMode, DataError, ImageFormat, ImageInfo, Split};
 
 /// What [`verify`] found.
@@ -70,28 +69,12 @@ pub fn verify(
 type Outcome = Result<ImageInfo, DataError>;
 
 fn decode_all(listing: &Listing, workers: usize, advance: &(dyn Fn() + Sync)) -> Vec<Outcome> {
-    let next = AtomicUsize::new(0);
-    let outcomes = Mutex::new(Vec::with_capacity(listing.len()));
-    let work = || {
-        let (mut file, mut pixels) = (Vec::new(), Vec::new());
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= listing.len() {
-                break;
-            }
-            let outcome = decode_file(&listing.path(index), &mut file, &mut pixels);
-            outcomes.lock().expect("no thread panics while it holds the lock").push((index, outcome));
-            advance();
-        }
+    let decode = |(file, pixels): &mut (Vec<u8>, Vec<u8>), index| {
+        let outcome = decode_file(&listing.path(index), file, pixels);
+        advance();
+        outcome
     };
-    thread::scope(|scope| {
-        for _ in 0..workers.max(1) {
-            scope.spawn(work);
-        }
-    });
-    let mut outcomes = outcomes.into_inner().expect("every thread ended well");
-    outcomes.sort_unstable_by_key(|&(index, _)| index);
-    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    map_with(listing.len(), workers, Default::default, decode)
 }
 
 impl SplitReport {

@@ -1,6 +1,7 @@
 //! Every reference kernel against values worked out by hand, and every gradient rule against central differences.
 
 use bessemer_ir::autodiff::gradients;
+use bessemer_ir::ops::attention::{Attention, AttentionDropout};
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, symmetric};
 use bessemer_ir::ops::index::{ArgMax, Gather, OneHot, ScatterAdd};
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose};
@@ -331,6 +332,49 @@ fn matmul_values() {
     assert_gives(plain, &[row, f32s([2, 1], &[1.0, 10.0])], &[&[21.0, 43.0]]);
 }
 
+/// Attention of q, k and v, with dropout where a counter follows.
+fn attend(g: &mut Graph, inputs: &[Value], attention: Attention) -> Built {
+    let keys = g.shape(inputs[1]).clone();
+    let bias = (0..keys[0] * keys[1]).map(|i| Scalar(if i % 5 == 1 { -10000.0 } else { 0.3 * (i % 3) as f64 }));
+    let bias = Constant { dtype: DType::F32, shape: [keys[0], keys[1]].into(), data: bias.collect() };
+    let bias = g.add1(bias, &[])?;
+    let (common, counter) = inputs.split_at(3);
+    Ok(vec![g.add(attention, &[common, &[bias], counter].concat())?[0]])
+}
+
+#[test]
+fn attention_gradients() {
+    let tensors = |queries: usize, keys: usize| {
+        vec![random([2, queries, 6], 1), random([2, keys, 6], 2), random([2, keys, 6], 3)]
+    };
+    let plain = Attention { heads: 2, scale: Scalar(0.6), dropout: None };
+    check_build("attention", &tensors(3, 4), &|g, v| attend(g, v, plain));
+    check_build("attention to itself", &tensors(5, 5), &|g, v| attend(g, v, plain));
+    let dropout = Some(AttentionDropout { rate: Scalar(0.4), seed: 3, stream: 2 });
+    let with_counter = [tensors(4, 3), vec![i32s([], &[6.0])]].concat();
+    check_build("attention with dropout", &with_counter, &|g, v| attend(g, v, Attention { dropout, ..plain }));
+}
+
+/// Two keys whose scores differ by the logarithm of 3, and a third that is masked.
+#[test]
+fn attention_values() {
+    let q = f32s([1, 1, 2], &[1.0, 0.0]);
+    let k = f32s([1, 3, 2], &[0.0, 5.0, 2.0 * 3f64.ln(), 7.0, 0.0, 0.0]);
+    let v = f32s([1, 3, 2], &[1.0, 10.0, 2.0, 20.0, 3.0, 30.0]);
+    let bias = f32s([1, 3], &[0.0, 0.0, -10000.0]);
+    let attention = Attention { heads: 1, scale: Scalar(0.5), dropout: None };
+    let inputs = [q, k, v, bias];
+    assert_gives(attention, &inputs, &[&[1.75, 17.5], &[4f64.ln()]]);
+
+    let kept = |seed: u64| [0, 1].map(|i| if philox::uniform(seed, 4, 1, i) >= 0.5 { 2.0 } else { 0.0 });
+    let seed = (0..).find(|&seed| kept(seed) == [0.0, 2.0]).expect("one in four");
+    let kept = kept(seed);
+    let dropout = Some(AttentionDropout { rate: Scalar(0.5), seed, stream: 1 });
+    let out = [1.0, 10.0].map(|unit| unit * (kept[0] * 0.25 + 2.0 * kept[1] * 0.75));
+    let inputs = [&inputs[..], &[i32s([], &[4.0])]].concat();
+    assert_gives(Attention { dropout, ..attention }, &inputs, &[&out, &[4f64.ln()]]);
+}
+
 #[test]
 fn layout_gradients() {
     let x = random([2, 3, 4], 1);
@@ -464,6 +508,10 @@ fn operations_without_a_gradient_say_so() {
     let x = nonzero([1, 1, 1, 1], 1);
     let pool = loss_through(MaxPool2dGrad { pool }.into(), &[x.clone(), x.clone(), x]);
     assert!(pool.contains("max_pool2d_grad") && pool.contains("not differentiable"), "{pool}");
+    let attention = Attention { heads: 1, scale: Scalar(1.0), dropout: None };
+    let rows = random([1, 2, 3], 1);
+    let log_sums = loss_through(attention.into(), &[rows.clone(), rows.clone(), rows, random([1, 2], 2)]);
+    assert!(log_sums.contains("attention") && log_sums.contains("not differentiable"), "{log_sums}");
 }
 
 /// A convolution, the shape of its input and of its weights.

@@ -3,6 +3,7 @@
 use crate::resnet::StrideIn;
 use crate::zoo::Architecture;
 use crate::{ModelError, resnet, resnet_cifar};
+use bessemer_ir::graph::Node;
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::index::Gather;
 use bessemer_ir::{DType, Graph, Value};
@@ -225,17 +226,19 @@ fn logits(b: &mut Builder, images: Value, architecture: Architecture, options: &
     Ok(logits)
 }
 
-/// Arithmetic of convolutions and matrix products, a multiply-add counted as two: the number that papers give as FLOPs.
+/// Arithmetic of convolutions and matrix products, those of attention included, a multiply-add counted as two: the number
+/// that papers give as FLOPs.
 pub fn flops(graph: &Graph) -> u64 {
-    let counted =
-        |op: &Op| matches!(op, Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_) | Op::Matmul(_));
-    graph
-        .nodes()
-        .iter()
-        .filter(|node| counted(&node.op))
-        .map(|node| {
-            let inputs: Vec<_> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
-            node.op.rule().cost(&inputs, &node.outputs).flops
-        })
-        .sum()
+    let of_node = |node: &Node| {
+        let inputs: Vec<_> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
+        match &node.op {
+            Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_) | Op::Matmul(_) => {
+                node.op.rule().cost(&inputs, &node.outputs).flops
+            }
+            Op::Attention(attention) => attention.product_flops(&inputs),
+            Op::AttentionGrad(grad) => grad.product_flops(&inputs),
+            _ => 0,
+        }
+    };
+    graph.nodes().iter().map(of_node).sum()
 }

@@ -1,6 +1,7 @@
 //! The model zoo: graphs of known networks, their counts and the names of their published weights.
 #![forbid(unsafe_code)]
 
+pub mod bert;
 pub mod classifier;
 pub mod resnet;
 pub mod resnet_cifar;
@@ -9,7 +10,7 @@ pub mod zoo;
 
 pub use classifier::{InitScheme, InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
 pub use weights::{ExternalTensor, WeightsError, load_into};
-pub use zoo::{Architecture, ModelSpec, Summary, ZOO, find};
+pub use zoo::{AnyModel, Architecture, ModelSpec, Summary, ZOO, all, find, find_any};
 
 /// What can be wrong with a request for a model.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]

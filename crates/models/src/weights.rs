@@ -1,5 +1,6 @@
 //! Published weights: names and strict loading.
 
+use crate::bert;
 use bessemer_ir::Shape;
 use bessemer_nn::ParamSpec;
 use std::collections::HashMap;
@@ -42,9 +43,18 @@ fn describe(error: &WeightsError) -> String {
 }
 
 /// The name used here for a tensor named by torchvision, timm (the same), NVIDIA's PyTorch recipes (`layers.0` for
-/// `layer1`), or any of them behind `module.`.
+/// `layer1`), or any of them behind `module.`; for tensors of BERT, see [`bert::canonical`].
 pub fn canonical_name(name: &str) -> String {
+    canonical(name).0
+}
+
+/// The canonical name, and whether a matrix is stored as `[in, out]`.
+fn canonical(name: &str) -> (String, bool) {
     let name = name.strip_prefix("module.").unwrap_or(name);
+    bert::canonical(name).unwrap_or_else(|| (renumbered(name), false))
+}
+
+fn renumbered(name: &str) -> String {
     let renumbered = name.strip_prefix("layers.").and_then(|rest| {
         let (index, rest) = rest.split_once('.')?;
         Some(format!("layer{}.{rest}", index.parse::<usize>().ok()?.checked_add(1)?))
@@ -52,9 +62,15 @@ pub fn canonical_name(name: &str) -> String {
     renumbered.unwrap_or_else(|| name.to_string())
 }
 
-/// Whether a file may hold the tensor without any model wanting it: PyTorch's count of batches.
+/// Whether a file may hold the tensor without any model wanting it: PyTorch's count of batches, and what files of BERT hold.
 fn is_ignored(name: &str) -> bool {
-    name == "num_batches_tracked" || name.ends_with(".num_batches_tracked")
+    name == "num_batches_tracked" || name.ends_with(".num_batches_tracked") || bert::is_ignored(&canonical_name(name))
+}
+
+/// The transpose of a matrix of `rows` rows.
+fn transposed(data: &[f32], rows: usize) -> Vec<f32> {
+    let cols = data.len() / rows.max(1);
+    (0..data.len()).map(|i| data[i % rows * cols + i / rows]).collect()
 }
 
 /// Matches the tensors of a file with those of a model, all of them, and brings them into the order of the graph.
@@ -74,7 +90,8 @@ pub fn load_into<'a>(
     let mut seen = vec![false; wanted.len()];
     let mut error = WeightsError::default();
     for tensor in tensors.iter().filter(|tensor| !is_ignored(tensor.name)) {
-        let Some(&position) = positions.get(canonical_name(tensor.name).as_str()) else {
+        let (name, is_transposed) = canonical(tensor.name);
+        let Some(&position) = positions.get(name.as_str()) else {
             error.unknown.push(tensor.name.to_string());
             continue;
         };
@@ -85,7 +102,10 @@ pub fn load_into<'a>(
         }
         seen[position] = true;
         let shape = spec.external_shape();
-        if shape.dims() == tensor.shape {
+        let reversed: Vec<usize> = tensor.shape.iter().rev().copied().collect();
+        if is_transposed && shape.dims() == reversed {
+            loaded[position] = Some(spec.from_external(&transposed(tensor.data, tensor.shape[0])));
+        } else if !is_transposed && shape.dims() == tensor.shape {
             loaded[position] = Some(spec.from_external(tensor.data));
         } else {
             error.misshapen.push((spec.name.clone(), tensor.shape.into(), shape));

@@ -1,6 +1,7 @@
 //! The models there are.
 
 use crate::ModelError;
+use crate::bert::{BERTS, BertSpec};
 use crate::classifier::{InitScheme, InputFormat, Model, ModelOptions, flops};
 use crate::resnet::{Block, StrideIn};
 use bessemer_nn::{Fan, Padding, PixelScale};
@@ -68,15 +69,74 @@ pub const ZOO: &[ModelSpec] = &[
     cifar("resnet110-cifar", "ResNet-110 for CIFAR-10", 18),
 ];
 
-/// The model named `name`.
+/// A model of any family.
+#[derive(Clone, Copy, Debug)]
+pub enum AnyModel {
+    Classifier(&'static ModelSpec),
+    Bert(&'static BertSpec),
+}
+
+/// All models of all families.
+pub fn all() -> impl Iterator<Item = AnyModel> {
+    ZOO.iter().map(AnyModel::Classifier).chain(BERTS.iter().map(AnyModel::Bert))
+}
+
+/// The model named `name`, of any family.
 ///
 /// # Errors
 /// [`ModelError::Unknown`], which lists all.
-pub fn find(name: &str) -> Result<&'static ModelSpec, ModelError> {
-    ZOO.iter().find(|spec| spec.name == name).ok_or_else(|| ModelError::Unknown {
+pub fn find_any(name: &str) -> Result<AnyModel, ModelError> {
+    all().find(|model| model.name() == name).ok_or_else(|| ModelError::Unknown {
         name: name.to_string(),
-        known: ZOO.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
+        known: all().map(AnyModel::name).collect::<Vec<_>>().join(", "),
     })
+}
+
+/// The classifier named `name`.
+///
+/// # Errors
+/// As [`find_any`]; [`ModelError::Setting`] for a model of another family.
+pub fn find(name: &str) -> Result<&'static ModelSpec, ModelError> {
+    match find_any(name)? {
+        AnyModel::Classifier(spec) => Ok(spec),
+        AnyModel::Bert(spec) => Err(ModelError::Setting {
+            setting: "model",
+            value: spec.name.to_string(),
+            allowed: "it must be a classifier of images here",
+        }),
+    }
+}
+
+impl AnyModel {
+    pub fn name(self) -> &'static str {
+        match self {
+            AnyModel::Classifier(spec) => spec.name,
+            AnyModel::Bert(spec) => spec.name,
+        }
+    }
+
+    pub fn description(self) -> &'static str {
+        match self {
+            AnyModel::Classifier(spec) => spec.description,
+            AnyModel::Bert(spec) => spec.description,
+        }
+    }
+
+    pub fn variants(self) -> &'static [&'static str] {
+        match self {
+            AnyModel::Classifier(spec) => spec.variants,
+            AnyModel::Bert(spec) => spec.variants,
+        }
+    }
+
+    /// # Errors
+    /// None for the published forms.
+    pub fn summary(self) -> Result<Summary, ModelError> {
+        match self {
+            AnyModel::Classifier(spec) => spec.summary(),
+            AnyModel::Bert(spec) => spec.summary(),
+        }
+    }
 }
 
 impl Architecture {

@@ -22,6 +22,14 @@ pub enum Init {
     Uniform {
         bound: f64,
     },
+    /// Normal of this standard deviation.
+    Normal {
+        std: f64,
+    },
+    /// Normal of this standard deviation before it is cut at two of them: TensorFlow's `truncated_normal_initializer`.
+    CutNormal {
+        std: f64,
+    },
     /// Normal of variance `2 / fan` (He et al., "Delving deep into rectifiers", 2015, equation 10).
     KaimingNormal(Fan),
     /// Normal of variance `2 / fan`, cut at two standard deviations of the uncut distribution: TensorFlow's
@@ -43,13 +51,15 @@ pub fn initialise(spec: &ParamSpec, seed: u64) -> Vec<f32> {
         Init::Ones => vec![1.0; count],
         Init::Constant(value) => vec![value as f32; count],
         Init::Uniform { bound } => random.map(|u| (bound * (2.0 * u - 1.0)) as f32).take(count).collect(),
+        Init::Normal { std } => normals(random).map(|x| (std * x) as f32).take(count).collect(),
+        Init::CutNormal { std } => cut_normals(random).map(|x| (std * x) as f32).take(count).collect(),
         Init::KaimingNormal(fan) => {
             let std = std(fan);
             normals(random).map(|x| (std * x) as f32).take(count).collect()
         }
         Init::TruncatedNormal(fan) => {
             let std = std(fan) / TRUNCATED_STD;
-            normals(random).filter(|x| x.abs() <= 2.0).map(|x| (std * x) as f32).take(count).collect()
+            cut_normals(random).map(|x| (std * x) as f32).take(count).collect()
         }
     }
 }
@@ -84,6 +94,11 @@ fn normals(mut uniforms: impl Iterator<Item = f64>) -> impl Iterator<Item = f64>
         let (sine, cosine) = (std::f64::consts::TAU * v).sin_cos();
         [radius * cosine, radius * sine]
     })
+}
+
+/// Those standard normal numbers that lie within two standard deviations.
+fn cut_normals(uniforms: impl Iterator<Item = f64>) -> impl Iterator<Item = f64> {
+    normals(uniforms).filter(|x| x.abs() <= 2.0)
 }
 
 /// 64-bit FNV-1a.
@@ -122,6 +137,16 @@ mod tests {
             assert!(mean.abs() < 0.03 * (2.0 / fan).sqrt(), "{init:?}: mean {mean}");
             assert!((variance * fan / 2.0 - 1.0).abs() < 0.03, "{init:?}: variance {variance}");
         }
+    }
+
+    #[test]
+    fn distributions_of_a_given_deviation() {
+        let (_, whole) = moments(&initialise(&kernel("w", Init::Normal { std: 0.02 }), 1));
+        assert!((whole / 0.02f64.powi(2) - 1.0).abs() < 0.03, "variance {whole}");
+        let data = initialise(&kernel("w", Init::CutNormal { std: 0.02 }), 1);
+        let (_, cut) = moments(&data);
+        assert!((cut / (0.02 * TRUNCATED_STD).powi(2) - 1.0).abs() < 0.03, "variance {cut}");
+        assert!(data.iter().all(|x| x.abs() <= 0.04));
     }
 
     #[test]

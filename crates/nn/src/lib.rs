@@ -10,16 +10,18 @@ pub mod optim;
 pub mod params;
 pub mod preprocess;
 pub mod schedule;
+pub mod text;
 pub mod train_step;
 
 pub use builder::{Builder, Mode};
 pub use init::{Fan, Init, initialise};
 pub use layers::{BatchNorm, Conv, Linear, MaxPool, Padding};
-pub use loss::{Mixup, Targets};
+pub use loss::{MaskedMean, Mixup, Targets};
 pub use optim::{Adam, Clip, ClipForm, DecayExclude, DecayForm, Lamb, LossScale, Moments, Optimizer, Sgd, Trust};
 pub use params::{Kind, ParamLayout, ParamSpec};
 pub use preprocess::PixelScale;
 pub use schedule::{Decay, Form, Schedule, Warmup};
+pub use text::{Activation, RandomStream};
 pub use train_step::TrainConfig;
 
 /// Result of adding nodes to a graph.

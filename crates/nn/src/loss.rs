@@ -2,7 +2,8 @@
 
 use crate::Result;
 use crate::preprocess::mix;
-use bessemer_ir::ops::index::OneHot;
+use bessemer_ir::ops::index::{ArgMax, OneHot};
+use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, Graph, Value};
 
 /// The classes that samples should be given.
@@ -55,6 +56,90 @@ pub fn cross_entropy(g: &mut Graph, logits: Value, targets: &Targets, smoothing:
     let products = g.mul(target, log_p)?;
     let sum = g.sum(products, &[0, 1])?;
     g.scale(sum, -1.0 / batch as f64)
+}
+
+/// Rows of logits with a label and a weight each.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightedRows {
+    /// `f32[N, K]`
+    pub logits: Value,
+    /// `i32[N]`
+    pub labels: Value,
+    /// `f32[N]`
+    pub weights: Value,
+}
+
+/// What sums over weighted rows are divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MaskedMean {
+    /// The sum of the weights, or next to nothing where it is 0: PyTorch's mean over what is not ignored.
+    #[default]
+    Torch,
+    /// The sum of the weights and 1e-5: Google's.
+    TensorFlow,
+}
+
+impl MaskedMean {
+    /// The mean of a sum, `f32[]`, over so much weight, `f32[]`.
+    ///
+    /// # Errors
+    /// None for numbers.
+    pub fn of(self, g: &mut Graph, sum: Value, weight: Value) -> Result<Value> {
+        let divisor = match self {
+            MaskedMean::Torch => {
+                let least = g.constant_like(weight, f64::from(f32::MIN_POSITIVE))?;
+                g.binary(BinaryKind::Max, weight, least)?
+            }
+            MaskedMean::TensorFlow => g.offset(weight, 1e-5)?,
+        };
+        g.div(sum, divisor)
+    }
+}
+
+impl WeightedRows {
+    /// The sum of the weights, `f32[]`.
+    ///
+    /// # Errors
+    /// None for operands of the shapes stated.
+    pub fn weight(&self, g: &mut Graph) -> Result<Value> {
+        g.sum(self.weights, &[0])
+    }
+
+    /// The sum of each row's weight times the cross entropy of its label, `f32[]`.
+    ///
+    /// # Errors
+    /// As [`WeightedRows::weight`].
+    pub fn loss_sum(&self, g: &mut Graph) -> Result<Value> {
+        let logits = g.cast(self.logits, DType::F32)?;
+        let target = g.add1(OneHot { depth: g.shape(logits).cols() }, &[self.labels])?;
+        let log_p = g.log_softmax(logits)?;
+        let products = g.mul(target, log_p)?;
+        let by_row = g.sum(products, &[1])?;
+        let weighted = g.mul(by_row, self.weights)?;
+        let sum = g.sum(weighted, &[0])?;
+        g.neg(sum)
+    }
+
+    /// The sum of the weights of the rows whose label has the largest logit, `f32[]`.
+    ///
+    /// # Errors
+    /// As [`WeightedRows::weight`].
+    pub fn correct(&self, g: &mut Graph) -> Result<Value> {
+        let best = g.add1(ArgMax, &[self.logits])?;
+        let is_right = g.binary(BinaryKind::Eq, best, self.labels)?;
+        let hits = g.cast(is_right, DType::F32)?;
+        let weighted = g.mul(hits, self.weights)?;
+        g.sum(weighted, &[0])
+    }
+}
+
+/// Cross entropy of the labels, the mean over rows by their weights, `f32[]`.
+///
+/// # Errors
+/// None for operands of the shapes stated.
+pub fn masked_cross_entropy(g: &mut Graph, rows: &WeightedRows, mean: MaskedMean) -> Result<Value> {
+    let (sum, weight) = (rows.loss_sum(g)?, rows.weight(g)?);
+    mean.of(g, sum, weight)
 }
 
 #[cfg(test)]
@@ -113,5 +198,33 @@ mod tests {
         let mixed = |w: [f64; 2]| (0..2).map(|i| (w[i] * first[i] + (1.0 - w[i]) * second[i]) / 2.0).sum::<f64>();
         assert!((run(0.0, Some(&[0.3])) - mixed([0.3, 0.3])).abs() < 1e-12);
         assert!((run(0.0, Some(&[0.3, 0.8])) - mixed([0.3, 0.8])).abs() < 1e-12);
+    }
+
+    fn run_masked(mean: MaskedMean, weights: [f64; 2]) -> [f64; 2] {
+        let mut b = Builder::new(Mode::Train);
+        let logits = b.feed("logits", DType::F32, [2, 3]).expect("a new name");
+        let labels = b.feed("labels", DType::I32, [2]).expect("a new name");
+        let rows = WeightedRows { logits, labels, weights: b.feed("weights", DType::F32, [2]).expect("a new name") };
+        let loss = masked_cross_entropy(&mut b.graph, &rows, mean).expect("a legal graph");
+        let correct = rows.correct(&mut b.graph).expect("a legal graph");
+        b.graph.output("loss", loss);
+        b.graph.output("correct", correct);
+        let mut run = Interpreter::new(&b.graph);
+        run.set("logits", &LOGITS);
+        run.set("labels", &[2.0, 0.0]);
+        run.set("weights", &weights);
+        run.run();
+        [run.output("loss").data[0], run.output("correct").data[0]]
+    }
+
+    #[test]
+    fn weighted_rows() {
+        let sum = -3.0 * log_p(0, 2) - 0.5 * log_p(1, 0);
+        let [torch, correct] = run_masked(MaskedMean::Torch, [3.0, 0.5]);
+        assert!((torch - sum / 3.5).abs() < 1e-12, "{torch}");
+        assert_eq!(correct, 3.0, "the first row's label has the largest logit, the second's has not");
+        let [google, _] = run_masked(MaskedMean::TensorFlow, [3.0, 0.5]);
+        assert!((google - sum / 3.500_01).abs() < 1e-12, "{google}");
+        assert_eq!(run_masked(MaskedMean::Torch, [0.0; 2]), [0.0; 2]);
     }
 }

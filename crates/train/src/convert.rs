@@ -1,9 +1,9 @@
 //! Weight files under the names of other suites.
 
 use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, write_safetensors};
-use crate::classifier::classes_of;
 use crate::error::TrainError;
 use crate::state::{load_strictly, named};
+use crate::tasks::classification::classes_of;
 use bessemer_models::weights::canonical_name;
 use bessemer_models::{Model, ModelSpec, WeightsError, ZOO, find};
 use bessemer_nn::ParamSpec;

@@ -6,31 +6,30 @@
 
 use crate::clock::Civil;
 use crate::events::{EndInfo, EvalInfo, Event, EventBody, Header, RunInfo, StepInfo};
+use crate::tasks::{Scale, Terms};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// `(metric, unit, format)`
-const METADATA: [(&str, &str, &str); 12] = [
-    ("train.loss", "none", ":.5f"),
-    ("train.compute_ips", "images/s", ":.2f"),
-    ("train.total_ips", "images/s", ":.2f"),
-    ("train.data_time", "s", ":.5f"),
-    ("train.compute_time", "s", ":.5f"),
-    ("train.lr", "none", ":.5f"),
-    ("train.grad_scale", "none", ":.1f"),
-    ("val.top1", "%", ":.2f"),
-    ("val.top5", "%", ":.2f"),
-    ("val.loss", "none", ":.5f"),
-    ("val.compute_ips", "images/s", ":.2f"),
-    ("val.total_ips", "images/s", ":.2f"),
+/// `(metric, unit, format)`; a rate has no unit of its own.
+const TRAIN_METADATA: [(&str, Option<&str>, &str); 7] = [
+    ("train.loss", Some("none"), ":.5f"),
+    ("train.compute_ips", None, ":.2f"),
+    ("train.total_ips", None, ":.2f"),
+    ("train.data_time", Some("s"), ":.5f"),
+    ("train.compute_time", Some("s"), ":.5f"),
+    ("train.lr", Some("none"), ":.5f"),
+    ("train.grad_scale", Some("none"), ":.1f"),
 ];
+const VAL_RATES: [(&str, Option<&str>, &str); 2] = [("val.compute_ips", None, ":.2f"), ("val.total_ips", None, ":.2f")];
 
 /// Turns events into DLLogger lines.
 #[derive(Debug)]
 pub struct DllWriter<W> {
     sink: W,
+    terms: &'static Terms,
     epoch: Option<u64>,
     epoch_totals: Totals,
     run_totals: Totals,
@@ -43,15 +42,16 @@ impl DllWriter<File> {
     ///
     /// # Errors
     /// A file that cannot be created.
-    pub fn create(path: &Path) -> io::Result<Self> {
-        File::create(path).map(Self::new)
+    pub fn create(path: &Path, terms: &'static Terms) -> io::Result<Self> {
+        File::create(path).map(|file| Self::new(file, terms))
     }
 }
 
 impl<W: Write> DllWriter<W> {
-    pub fn new(sink: W) -> Self {
+    pub fn new(sink: W, terms: &'static Terms) -> Self {
         Self {
             sink,
+            terms,
             epoch: None,
             epoch_totals: Totals::default(),
             run_totals: Totals::default(),
@@ -69,7 +69,7 @@ impl<W: Write> DllWriter<W> {
             EventBody::Run(info) => self.run(&event.header, info),
             EventBody::Step(info) => self.step(&event.header, info),
             EventBody::Eval(info) => {
-                self.last_eval = eval_metrics(info);
+                self.last_eval = eval_metrics(info, self.terms);
                 self.eval_is_new = true;
                 Ok(())
             }
@@ -86,7 +86,23 @@ impl<W: Write> DllWriter<W> {
         parameters.insert("device".to_owned(), json!(info.device));
         parameters.insert("dataset".to_owned(), json!(info.data));
         self.log(header, json!("PARAMETER"), parameters)?;
-        for (metric, unit, format) in METADATA {
+        self.metadata(header)
+    }
+
+    fn metadata(&mut self, header: &Header) -> io::Result<()> {
+        let terms = self.terms;
+        let rate = |(metric, unit, format): (&str, Option<&'static str>, &'static str)| {
+            (metric.to_owned(), unit.unwrap_or(terms.unit), format)
+        };
+        let scale = |scale: Scale| (scale.unit(), if scale == Scale::Fraction { ":.2f" } else { ":.5f" });
+        let described = |set: &str, name: &str| {
+            let (unit, format) = scale(terms.scale(name));
+            (format!("{set}.{name}"), unit, format)
+        };
+        let parts = terms.parts.iter().map(|name| described("train", name));
+        let metrics = terms.metrics.iter().map(|metric| described("val", metric.name));
+        let train = TRAIN_METADATA.into_iter().map(rate).chain(parts);
+        for (metric, unit, format) in train.chain(metrics).chain(VAL_RATES.into_iter().map(rate)) {
             let metadata = json!({"unit": unit, "format": format});
             self.line(header, "METADATA", &[("metric", json!(metric)), ("metadata", metadata)])?;
         }
@@ -102,12 +118,12 @@ impl<W: Write> DllWriter<W> {
         totals.add(info);
         self.epoch_totals.add(info);
         self.run_totals.add(info);
-        self.log(header, json!([info.epoch, info.batch]), totals.metrics())
+        self.log(header, json!([info.epoch, info.batch]), totals.metrics(self.terms))
     }
 
     fn end_epoch(&mut self, header: &Header) -> io::Result<()> {
         let Some(epoch) = self.epoch.take() else { return Ok(()) };
-        let mut metrics = std::mem::take(&mut self.epoch_totals).metrics();
+        let mut metrics = std::mem::take(&mut self.epoch_totals).metrics(self.terms);
         if std::mem::take(&mut self.eval_is_new) {
             metrics.extend(self.last_eval.clone());
         }
@@ -116,7 +132,7 @@ impl<W: Write> DllWriter<W> {
 
     fn end(&mut self, header: &Header, info: &EndInfo) -> io::Result<()> {
         self.end_epoch(header)?;
-        let mut metrics = self.run_totals.metrics();
+        let mut metrics = self.run_totals.metrics(self.terms);
         metrics.extend(self.last_eval.clone());
         metrics.insert("status".to_owned(), json!(info.status));
         self.log(header, json!([]), metrics)
@@ -148,6 +164,8 @@ struct Totals {
     compute_s: f64,
     lr: f64,
     loss_scale: Option<f64>,
+    /// Times the samples, like the loss.
+    parts: BTreeMap<String, f64>,
 }
 
 impl Totals {
@@ -160,9 +178,12 @@ impl Totals {
         self.compute_s += info.compute_s;
         self.lr = info.lr;
         self.loss_scale = info.loss_scale;
+        for (name, value) in &info.parts {
+            *self.parts.entry(name.clone()).or_default() += value * info.samples as f64;
+        }
     }
 
-    fn metrics(&self) -> Map<String, Value> {
+    fn metrics(&self, terms: &Terms) -> Map<String, Value> {
         let (samples, steps) = (self.samples as f64, self.steps as f64);
         let mut metrics = Map::new();
         if self.steps == 0 {
@@ -178,15 +199,16 @@ impl Totals {
         if let Some(scale) = self.loss_scale {
             put("train.grad_scale", scale);
         }
+        for (name, sum) in &self.parts {
+            put(&format!("train.{name}"), terms.scale(name).shown(sum / samples));
+        }
         metrics
     }
 }
 
-fn eval_metrics(info: &EvalInfo) -> Map<String, Value> {
-    let named = info.metrics.iter().map(|(name, value)| {
-        let percent = matches!(name.as_str(), "top1" | "top5");
-        (format!("val.{name}"), number(if percent { value * 100.0 } else { *value }))
-    });
+fn eval_metrics(info: &EvalInfo, terms: &Terms) -> Map<String, Value> {
+    let shown = |(name, value): (&String, &f64)| (format!("val.{name}"), number(terms.scale(name).shown(*value)));
+    let named = info.metrics.iter().map(shown);
     let samples = info.samples as f64;
     let rates = [("val.compute_ips", samples / info.compute_s), ("val.total_ips", samples / info.eval_s)];
     named.chain(rates.map(|(name, value)| (name.to_owned(), number(value)))).collect()
@@ -215,9 +237,10 @@ fn flatten(prefix: &str, value: &Value, into: &mut Map<String, Value>) {
 mod tests {
     use super::*;
     use crate::events::Status;
+    use crate::tasks::classification::TERMS;
 
     fn lines(events: &[Event]) -> Vec<Value> {
-        let mut writer = DllWriter::new(Vec::new());
+        let mut writer = DllWriter::new(Vec::new(), &TERMS);
         events.iter().for_each(|event| writer.write(event).unwrap());
         let text = String::from_utf8(writer.sink).unwrap();
         text.lines().map(|line| serde_json::from_str(line.strip_prefix("DLLL ").unwrap()).unwrap()).collect()

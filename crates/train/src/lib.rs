@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
-pub mod classifier;
 pub mod clock;
 pub mod convert;
 pub mod curves;
@@ -10,9 +9,7 @@ pub mod dllogger;
 pub mod error;
 pub mod evaluate;
 pub mod events;
-pub mod infer;
 pub mod machine;
-mod mixup;
 mod number;
 pub mod progress;
 pub mod recipe;
@@ -22,22 +19,22 @@ pub mod runlog;
 pub mod session;
 pub mod setup;
 pub mod signals;
-pub mod sources;
 mod state;
+pub mod tasks;
 pub mod tensorboard;
+mod trained;
 pub mod trainer;
 
 pub use checkpoint::{Checkpoint, CheckpointStore, NamedTensor, load_weights};
-pub use classifier::{Classifier, WhichWeights};
 pub use convert::{ConvertOptions, Names, convert_weights};
 pub use error::{ErrorKind, TrainError};
 pub use evaluate::{EvalReport, EvaluateOptions, evaluate};
 pub use events::{Event, EventBody};
-pub use infer::{InferOptions, Prediction, infer};
 pub use progress::{Progress, ProgressMode};
 pub use recipe::Recipe;
 pub use rundir::RunDir;
 pub use runlog::RunLog;
 pub use session::{ComputeOptions, EvalSession, TrainSession};
 pub use signals::StopSignal;
-pub use trainer::{RunFolder, TrainOptions, TrainReport, train};
+pub use trained::{Trained, WhichWeights};
+pub use trainer::{RunFolder, Start, TrainOptions, TrainReport, train};

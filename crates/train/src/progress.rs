@@ -1,6 +1,7 @@
 //! Progress for people, on standard error: a bar on a terminal, plain lines elsewhere.
 
 use crate::events::{EvalInfo, StepInfo};
+use crate::tasks::Terms;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -33,7 +34,8 @@ impl ProgressMode {
 pub struct Progress {
     display: Display,
     total_steps: u64,
-    unit: &'static str,
+    /// Of the run that is shown.
+    terms: Option<&'static Terms>,
     rate: Rate,
 }
 
@@ -63,13 +65,13 @@ impl Progress {
     }
 
     fn with(display: Display) -> Self {
-        Self { display, total_steps: 0, unit: "samples/s", rate: Rate::default() }
+        Self { display, total_steps: 0, terms: None, rate: Rate::default() }
     }
 
-    /// A run of `total_steps` begins, or continues, at `step`. `unit` is that of its speed: `images/s`.
-    pub fn begin(&mut self, step: u64, total_steps: u64, unit: &'static str) {
+    /// A run of `total_steps` begins, or continues, at `step`.
+    pub fn begin(&mut self, step: u64, total_steps: u64, terms: &'static Terms) {
         self.total_steps = total_steps;
-        self.unit = unit;
+        self.terms = Some(terms);
         self.rate = Rate::default();
         if let Display::Bar(bar) = &self.display {
             bar.set_length(total_steps);
@@ -98,7 +100,10 @@ impl Progress {
     }
 
     pub fn eval(&mut self, step: u64, info: &EvalInfo) {
-        let metrics: Vec<String> = info.metrics.iter().map(|(name, value)| show_metric(name, *value)).collect();
+        let show =
+            |name: &str, value: f64| self.terms.map_or_else(|| value.to_string(), |terms| terms.show(name, value));
+        let metrics: Vec<String> =
+            info.metrics.iter().map(|(name, value)| format!("{name} {}", show(name, *value))).collect();
         self.line(&format!("evaluation at step {step}: {}", metrics.join("  ")));
     }
 
@@ -132,7 +137,8 @@ impl Progress {
     fn summary(&self, step: u64, info: &StepInfo) -> String {
         let left = self.rate.seconds_per_step() * self.total_steps.saturating_sub(step) as f64;
         let (epoch, loss, rate) = (info.epoch + 1, info.loss, self.rate.samples_per_second());
-        format!("epoch {epoch}  loss {loss:.4}  {rate:.1} {}  {} left", self.unit, Span(left))
+        let unit = self.terms.map_or("samples/s", |terms| terms.unit);
+        format!("epoch {epoch}  loss {loss:.4}  {rate:.1} {unit}  {} left", Span(left))
     }
 }
 
@@ -146,13 +152,6 @@ fn new_bar() -> ProgressBar {
     let template = "{bar:30} {pos}/{len}  {msg}";
     let style = ProgressStyle::with_template(template).expect("the template is well formed");
     ProgressBar::new(0).with_style(style)
-}
-
-fn show_metric(name: &str, value: f64) -> String {
-    match name {
-        "top1" | "top5" => format!("{name} {:.2} %", value * 100.0),
-        _ => format!("{name} {value:.4}"),
-    }
 }
 
 /// Speed over about the last fifty steps.
@@ -198,6 +197,7 @@ impl fmt::Display for Span {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tasks::classification::TERMS;
     use std::sync::{Arc, Mutex};
 
     #[derive(Clone, Default)]
@@ -216,7 +216,7 @@ mod tests {
     fn shown(mode: ProgressMode) -> String {
         let out = Shared::default();
         let mut progress = Progress::to(mode, Box::new(out.clone()));
-        progress.begin(10, 1000, "images/s");
+        progress.begin(10, 1000, &TERMS);
         let info = StepInfo { epoch: 2, loss: 1.25, samples: 32, step_s: 2.0, ..Default::default() };
         (11..=20).for_each(|step| progress.step(step, &info));
         let metrics = [("loss".to_owned(), 0.5), ("top1".to_owned(), 0.7654)].into();
@@ -250,7 +250,7 @@ mod tests {
     fn the_last_step_is_always_shown() {
         let out = Shared::default();
         let mut progress = Progress::to(ProgressMode::Lines(Duration::from_secs(3600)), Box::new(out.clone()));
-        progress.begin(0, 5, "images/s");
+        progress.begin(0, 5, &TERMS);
         (1..=5).for_each(|step| progress.step(step, &StepInfo::default()));
         let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
         assert!(text.lines().count() == 2 && text.contains("step 5/5"), "{text}");

@@ -3,10 +3,11 @@
 use crate::error::Difference;
 use crate::recipe::{Recipe, ScheduleKind};
 use std::collections::BTreeMap;
-use toml::{Table, Value};
+use toml::Value;
 
 /// Fields that change nothing of what a run computes, and whole sections of them.
-const FREE: [&str; 7] = ["name", "description", "data.source", "data.eval_samples", "eval.", "checkpoint.", "loader."];
+const FREE: [&str; 8] =
+    ["name", "description", "data.source", "data.eval_samples", "text.vocab", "eval.", "checkpoint.", "loader."];
 
 /// Length of the run; free where the learning rate does not depend on it.
 const LENGTH: [&str; 2] = ["train.epochs", "train.steps"];
@@ -37,8 +38,7 @@ pub(crate) fn differences(recipes: (&Recipe, &Recipe), data: (&str, &str)) -> Ve
 
 /// All fields by dotted path.
 fn fields(recipe: &Recipe) -> BTreeMap<String, Value> {
-    let table: Table = recipe.to_toml().parse().expect("a recipe's own TOML is valid");
-    let flat = table.into_iter().flat_map(|(name, value)| match value {
+    let flat = recipe.to_table().into_iter().flat_map(|(name, value)| match value {
         Value::Table(section) => {
             section.into_iter().map(|(field, value)| (format!("{name}.{field}"), value)).collect::<Vec<_>>()
         }

@@ -9,16 +9,13 @@ use crate::events::{
 };
 use crate::progress::Progress;
 use crate::rundir::RunDir;
+use crate::tasks::Terms;
 use crate::tensorboard::TensorBoardWriter;
 use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
 const CURVES_EVERY: Duration = Duration::from_secs(10);
-
-/// The evaluation metric that the curves show.
-const CURVE_METRIC: &str = "top1";
-const CURVE_LABEL: &str = "validation top-1 (%)";
 
 /// Writes every event to `events.jsonl`, and what they mean to `dllogger.json`, `tensorboard/`, `curves.svg` and the
 /// progress display.
@@ -27,6 +24,7 @@ const CURVE_LABEL: &str = "validation top-1 (%)";
 /// warning says so and that one ends.
 #[derive(Debug)]
 pub struct RunLog {
+    terms: &'static Terms,
     events: EventWriter,
     dllogger: Option<DllWriter<File>>,
     tensorboard: Option<TensorBoardWriter<File>>,
@@ -43,8 +41,8 @@ impl RunLog {
     ///
     /// # Errors
     /// An event log that exists or cannot be created.
-    pub fn create(run: &RunDir, progress: Progress) -> Result<Self, EventError> {
-        Self::start(run, EventWriter::create(&run.events())?, &[], None, progress)
+    pub fn create(run: &RunDir, terms: &'static Terms, progress: Progress) -> Result<Self, EventError> {
+        Self::start(run, terms, EventWriter::create(&run.events())?, &[], None, progress)
     }
 
     /// Continues the logs of a run from a checkpoint at `step`. What they say of later steps is dropped, and a line
@@ -52,9 +50,9 @@ impl RunLog {
     ///
     /// # Errors
     /// An event log that cannot be read or replaced.
-    pub fn resume(run: &RunDir, step: u64, progress: Progress) -> Result<Self, EventError> {
+    pub fn resume(run: &RunDir, terms: &'static Terms, step: u64, progress: Progress) -> Result<Self, EventError> {
         let resumed = EventWriter::resume(&run.events(), step)?;
-        let mut log = Self::start(run, resumed.writer, &resumed.kept, Some(step), progress)?;
+        let mut log = Self::start(run, terms, resumed.writer, &resumed.kept, Some(step), progress)?;
         if !resumed.damaged.is_empty() {
             let lines: Vec<String> = resumed.damaged.iter().map(usize::to_string).collect();
             log.warning(&format!("{}: dropped unreadable lines: {}", run.events().display(), lines.join(", ")))?;
@@ -64,23 +62,25 @@ impl RunLog {
 
     fn start(
         run: &RunDir,
+        terms: &'static Terms,
         events: EventWriter,
         past: &[Event],
         resumed_from: Option<u64>,
         progress: Progress,
     ) -> Result<Self, EventError> {
         let mut log = Self {
+            terms,
             events,
             dllogger: None,
             tensorboard: None,
-            curves: Some(CurvesWriter::new(run.curves(), CURVES_EVERY, CURVE_LABEL)),
+            curves: Some(CurvesWriter::new(run.curves(), CURVES_EVERY, terms.best_axis())),
             progress,
             started: Instant::now(),
             elapsed_before: past.iter().map(|event| event.header.elapsed).fold(0.0, f64::max),
             step: resumed_from,
             resumed_from,
         };
-        let dllogger = DllWriter::create(&run.dllogger()).and_then(|mut writer| {
+        let dllogger = DllWriter::create(&run.dllogger(), terms).and_then(|mut writer| {
             past.iter().try_for_each(|event| writer.write(event))?;
             Ok(writer)
         });
@@ -96,9 +96,9 @@ impl RunLog {
         Ok(log)
     }
 
-    /// Sets up the progress display: `total_steps` in all, `step` of them done, speed in `unit` (`images/s`).
-    pub fn begin_steps(&mut self, step: u64, total_steps: u64, unit: &'static str) {
-        self.progress.begin(step, total_steps, unit);
+    /// Sets up the progress display: `total_steps` in all, `step` of them done.
+    pub fn begin_steps(&mut self, step: u64, total_steps: u64) {
+        self.progress.begin(step, total_steps, self.terms);
     }
 
     /// # Errors
@@ -178,8 +178,9 @@ impl RunLog {
         match &event.body {
             EventBody::Step(info) => curves.step(step, info.loss, info.lr),
             EventBody::Eval(info) => {
-                if let Some(value) = info.metrics.get(CURVE_METRIC) {
-                    curves.metric(step, value * 100.0);
+                let metric = self.terms.best.0;
+                if let Some(value) = info.metrics.get(metric) {
+                    curves.metric(step, self.terms.scale(metric).shown(*value));
                     curves.draw();
                 }
             }
@@ -228,6 +229,7 @@ mod tests {
     use crate::events::{Status, read_events};
     use crate::progress::ProgressMode;
     use crate::recipe::Recipe;
+    use crate::tasks::classification::TERMS;
     use std::fs;
     use tempfile::TempDir;
 
@@ -291,7 +293,7 @@ mod tests {
     fn every_log_hears_of_the_run() {
         let parent = TempDir::new().unwrap();
         let run = new_run(&parent);
-        let mut log = RunLog::create(&run, silent()).unwrap();
+        let mut log = RunLog::create(&run, &TERMS, silent()).unwrap();
         log.run_started(RunInfo::default()).unwrap();
         log.plan(PlanInfo::default()).unwrap();
         steps(&mut log, 1..=2);
@@ -319,15 +321,15 @@ mod tests {
     fn a_resumed_run_reads_as_if_it_had_never_stopped() {
         let (parent, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
         let (whole, resumed) = (new_run(&parent), new_run(&other));
-        let mut log = RunLog::create(&whole, silent()).unwrap();
+        let mut log = RunLog::create(&whole, &TERMS, silent()).unwrap();
         steps(&mut log, 1..=10);
         end(&mut log, 10);
 
-        let mut log = RunLog::create(&resumed, silent()).unwrap();
+        let mut log = RunLog::create(&resumed, &TERMS, silent()).unwrap();
         steps(&mut log, 1..=8);
         drop(log);
         let elapsed = read_events(&resumed.events()).unwrap()[5].header.elapsed;
-        let mut log = RunLog::resume(&resumed, 6, silent()).unwrap();
+        let mut log = RunLog::resume(&resumed, &TERMS, 6, silent()).unwrap();
         steps(&mut log, 7..=10);
         end(&mut log, 10);
         assert_eq!(outline(&resumed), outline(&whole));
@@ -344,7 +346,7 @@ mod tests {
         fs::create_dir(run.dllogger()).unwrap();
         fs::write(run.tensorboard(), "").unwrap();
         fs::create_dir_all(run.curves().join("occupied")).unwrap();
-        let mut log = RunLog::create(&run, silent()).unwrap();
+        let mut log = RunLog::create(&run, &TERMS, silent()).unwrap();
         steps(&mut log, 1..=3);
         end(&mut log, 3);
         let events = read_events(&run.events()).unwrap();
@@ -363,7 +365,7 @@ mod tests {
     fn a_step_is_logged_in_less_than_a_millisecond() {
         let parent = TempDir::new().unwrap();
         let run = new_run(&parent);
-        let mut log = RunLog::create(&run, silent()).unwrap();
+        let mut log = RunLog::create(&run, &TERMS, silent()).unwrap();
         steps(&mut log, 1..=10);
         let started = Instant::now();
         steps(&mut log, 11..=2010);

@@ -3,15 +3,16 @@
 use crate::checkpoint::{Checkpoint, NamedTensor, TrainingState};
 use crate::error::TrainError;
 use crate::events::PlanInfo;
-use crate::mixup::Mix;
 use crate::recipe::{Compute, Recipe};
-use crate::setup::{precision, training_model};
-use crate::state::{STEP_INPUT, TensorGroup};
+use crate::setup::precision;
+use crate::state::{MICRO_STEP_INPUT, STEP_INPUT, TensorGroup, is_counter};
+use crate::tasks::{Feeds, Task};
 use bessemer_cpu::executor::NonFinite;
-use bessemer_cpu::{CpuOptions, Executor};
+use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_models::{Architecture, Model, ModelOptions};
+use bessemer_models::Model;
 use bessemer_nn::{ParamSpec, initialise};
+use std::collections::BTreeMap;
 
 /// Where and how steps run. Nothing here but the instruction set changes a result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub struct ComputeOptions {
 }
 
 /// What a training step reports.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StepOutput {
     /// Mean over the batch, before the update.
     pub loss: f32,
@@ -30,6 +31,8 @@ pub struct StepOutput {
     pub grad_norm: f32,
     /// What the loss was multiplied with, where it is scaled.
     pub loss_scale: Option<f32>,
+    /// What else the task reports, by name.
+    pub parts: BTreeMap<String, f64>,
 }
 
 impl StepOutput {
@@ -44,6 +47,9 @@ impl StepOutput {
     }
 }
 
+/// Where the counter of micro-batches begins at 0 again.
+const MICRO_STEPS: u64 = 1 << 24;
+
 /// A training step of a recipe, with parameters, optimizer and averages.
 pub struct TrainSession {
     executor: Executor,
@@ -53,9 +59,10 @@ pub struct TrainSession {
     averages: Option<TensorGroup>,
     seed: u64,
     batch_size: usize,
-    mixup_alpha: f64,
-    label_offset: i32,
+    /// Micro-batches of a step.
+    accumulation: u64,
     scales_loss: bool,
+    parts: &'static [&'static str],
 }
 
 impl TrainSession {
@@ -63,8 +70,13 @@ impl TrainSession {
     ///
     /// # Errors
     /// A recipe that cannot be built or run on this machine.
-    pub fn new(recipe: &Recipe, steps_per_epoch: u64, compute: &ComputeOptions) -> Result<Self, TrainError> {
-        let Model { graph, specs } = training_model(recipe, steps_per_epoch)?;
+    pub fn new(
+        task: &dyn Task,
+        recipe: &Recipe,
+        steps_per_epoch: u64,
+        compute: &ComputeOptions,
+    ) -> Result<Self, TrainError> {
+        let Model { graph, specs } = task.training_step(steps_per_epoch)?;
         let options = CompileOptions { precision: precision(recipe)?, ..compute.compile.clone() };
         let plan = compile(&graph, &compute.cpu, &options)?;
         Ok(Self {
@@ -75,9 +87,9 @@ impl TrainSession {
             specs,
             seed: recipe.train.seed,
             batch_size: recipe.train.batch_size as usize,
-            mixup_alpha: recipe.train.mixup_alpha,
-            label_offset: recipe.data.label_offset as i32,
+            accumulation: recipe.train.accumulation,
             scales_loss: recipe.precision.compute == Compute::Fp16,
+            parts: task.terms().parts,
         })
     }
 
@@ -86,10 +98,10 @@ impl TrainSession {
     /// # Errors
     /// None, for a session as it was compiled.
     pub fn initialise(&mut self) -> Result<(), TrainError> {
-        for spec in self.specs.iter().filter(|spec| spec.name != STEP_INPUT) {
+        for spec in self.specs.iter().filter(|spec| !is_counter(spec)) {
             self.executor.write_f32(&spec.name, &initialise(spec, self.seed))?;
         }
-        self.set_step(0)
+        self.set_counts(0, 0)
     }
 
     /// Replaces parameters and running statistics, by the names and shapes of torchvision. `origin` names them in errors.
@@ -131,7 +143,24 @@ impl TrainSession {
         if let Some(averages) = &self.averages {
             averages.write(&mut self.executor, checkpoint.ema.as_deref().unwrap_or_default(), origin)?;
         }
-        self.set_step(checkpoint.state.schedule_step)
+        self.set_counts(checkpoint.state.schedule_step, checkpoint.state.step)
+    }
+
+    /// Begins a run that takes weights, moments and averages from another one, as the second phase of a pre-training does. The
+    /// schedule and the scale of the loss start anew. `origin` names the other one in errors.
+    ///
+    /// # Errors
+    /// As [`TrainSession::restore`].
+    pub fn continue_from(&mut self, checkpoint: &Checkpoint<'_>, origin: &str) -> Result<(), TrainError> {
+        self.initialise()?;
+        self.model.write(&mut self.executor, &checkpoint.model, origin)?;
+        let moments: Vec<NamedTensor<'_>> =
+            checkpoint.optimizer.iter().filter(|tensor| !tensor.shape.is_empty()).cloned().collect();
+        TensorGroup::moments(&self.specs).write(&mut self.executor, &moments, origin)?;
+        match (&self.averages, &checkpoint.ema) {
+            (Some(averages), Some(tensors)) => averages.write(&mut self.executor, tensors, origin),
+            _ => Ok(()),
+        }
     }
 
     /// Steps that the schedule has seen.
@@ -143,44 +172,44 @@ impl TrainSession {
         Ok(bytemuck::pod_read_unaligned::<i32>(bytes).unsigned_abs().into())
     }
 
-    fn set_step(&mut self, step: u64) -> Result<(), TrainError> {
-        Ok(self.executor.write(STEP_INPUT, &(step as i32).to_ne_bytes())?)
-    }
-
-    /// Runs one step on `images u8[N, H, W, 3]` with `labels [N]` as the data set has them.
-    ///
-    /// # Errors
-    /// A batch of another size.
-    pub fn step(&mut self, images: &[u8], labels: &[i32]) -> Result<StepOutput, TrainError> {
-        self.feed(images, labels)?;
-        self.run()
-    }
-
-    /// Copies a batch into the memory of the step and draws the mixup of the step to come.
-    ///
-    /// # Errors
-    /// A batch of another size.
-    pub fn feed(&mut self, images: &[u8], labels: &[i32]) -> Result<(), TrainError> {
-        self.executor.write("images", images)?;
-        let labels: Vec<i32> = labels.iter().map(|label| label + self.label_offset).collect();
-        self.executor.write("labels", bytemuck::cast_slice(&labels))?;
-        if self.mixup_alpha > 0.0 {
-            let mix = Mix::draw(self.seed, self.step_count()?, self.mixup_alpha, self.batch_size);
-            self.executor.write("mixup_order", bytemuck::cast_slice(&mix.order))?;
-            self.executor.write_f32("mixup_weight", &[mix.weight])?;
+    /// Sets the counters after `updates` updates in `steps` steps.
+    fn set_counts(&mut self, updates: u64, steps: u64) -> Result<(), TrainError> {
+        let micro_steps = steps.wrapping_mul(self.accumulation) % MICRO_STEPS;
+        for (name, count) in [(STEP_INPUT, updates), (MICRO_STEP_INPUT, micro_steps)] {
+            if self.executor.has_input(name) {
+                self.executor.write(name, &(count as i32).to_ne_bytes())?;
+            }
         }
         Ok(())
     }
 
-    /// Runs one step on what was fed.
+    /// Runs a micro-batch that is not the last of its step, on what was fed.
+    ///
+    /// # Errors
+    /// As [`TrainSession::run`].
+    pub fn accumulate(&mut self) -> Result<(), TrainError> {
+        Ok(self.executor.accumulate()?)
+    }
+
+    /// Copies a batch into the memory of the step.
+    ///
+    /// # Errors
+    /// A batch of another size; feeds that the step does not have.
+    pub fn feed(&mut self, feeds: &Feeds) -> Result<(), TrainError> {
+        Ok(feeds.iter().try_for_each(|(name, array)| self.executor.write(name, array.bytes()))?)
+    }
+
+    /// Runs one step, or the last micro-batch of one, on what was fed.
     ///
     /// # Errors
     /// A label outside the classes.
     pub fn run(&mut self) -> Result<StepOutput, TrainError> {
         self.executor.run()?;
-        let scalar = |name| self.executor.scalar(name);
+        let scalar = |name: &str| self.executor.scalar(name);
         let loss_scale = if self.scales_loss { Some(scalar("loss_scale")?) } else { None };
-        Ok(StepOutput { loss: scalar("loss")?, lr: scalar("lr")?, grad_norm: scalar("grad_norm")?, loss_scale })
+        let part = |name: &&str| Ok(((*name).to_owned(), scalar(name)?.into()));
+        let parts = self.parts.iter().map(part).collect::<Result<_, ExecutorError>>()?;
+        Ok(StepOutput { loss: scalar("loss")?, lr: scalar("lr")?, grad_norm: scalar("grad_norm")?, loss_scale, parts })
     }
 
     /// After a step whose loss is not finite: the first node whose value is not. The state is spoilt afterwards.
@@ -209,33 +238,22 @@ impl TrainSession {
     }
 }
 
-/// The forward pass of a classifier.
+/// The forward pass of a model.
 pub struct EvalSession {
     executor: Executor,
     model: TensorGroup,
     batch_size: usize,
-    num_classes: usize,
 }
 
 impl EvalSession {
     /// Compiles the forward pass. All weights are zero until they are loaded.
     ///
     /// # Errors
-    /// Options that are out of range, or a plan that cannot run on this machine.
-    pub fn new(
-        architecture: Architecture,
-        options: &ModelOptions,
-        batch_size: usize,
-        compute: &ComputeOptions,
-    ) -> Result<Self, TrainError> {
-        let Model { graph, specs } = Model::infer(architecture, options, batch_size)?;
+    /// A plan that cannot run on this machine.
+    pub fn new(model: Model, batch_size: usize, compute: &ComputeOptions) -> Result<Self, TrainError> {
+        let Model { graph, specs } = model;
         let plan = compile(&graph, &compute.cpu, &compute.compile)?;
-        Ok(Self {
-            executor: Executor::new(plan, compute.cpu)?,
-            model: TensorGroup::model(&specs),
-            batch_size,
-            num_classes: options.num_classes,
-        })
+        Ok(Self { executor: Executor::new(plan, compute.cpu)?, model: TensorGroup::model(&specs), batch_size })
     }
 
     /// As [`TrainSession::load_weights`].
@@ -256,22 +274,29 @@ impl EvalSession {
         averages.unwrap_or(&train.model).copy(&train.executor, &self.model, &mut self.executor)
     }
 
-    /// Logits `[N, num_classes]` of `images u8[N, H, W, 3]`.
+    /// Runs the forward pass on those of the feeds that it has.
     ///
     /// # Errors
     /// A batch of another size.
-    pub fn logits(&mut self, images: &[u8]) -> Result<&[f32], TrainError> {
-        self.executor.write("images", images)?;
-        self.executor.run()?;
-        Ok(self.executor.output_f32("logits")?)
+    pub fn run(&mut self, feeds: &Feeds) -> Result<(), TrainError> {
+        for (name, array) in feeds.iter() {
+            if self.executor.has_input(name) {
+                self.executor.write(name, array.bytes())?;
+            }
+        }
+        Ok(self.executor.run()?)
+    }
+
+    /// A result of the last run.
+    ///
+    /// # Errors
+    /// An output that the model does not have.
+    pub fn output(&self, name: &str) -> Result<&[f32], TrainError> {
+        Ok(self.executor.output_f32(name)?)
     }
 
     pub fn batch_size(&self) -> usize {
         self.batch_size
-    }
-
-    pub fn num_classes(&self) -> usize {
-        self.num_classes
     }
 
     pub fn executor(&self) -> &Executor {

@@ -1,13 +1,12 @@
-//! From a recipe to the options of models, optimizers and schedules.
+//! From a recipe to the options of optimizers and schedules.
 
 use crate::error::TrainError;
-use crate::recipe::{self, Compute, DecayExclude, Init, OptimizerKind, Padding, Per, Recipe, ScheduleKind, StrideIn};
+use crate::recipe::{
+    self, Compute, DecayExclude, OptimizerKind, OptimizerRecipe, Per, Recipe, ScheduleKind, Trust, WarmupForm,
+};
 use bessemer_ir::DType;
-use bessemer_models::classifier::InitScheme;
-use bessemer_models::resnet;
-use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, find};
 use bessemer_nn::schedule::{Decay, Form};
-use bessemer_nn::{Clip, ClipForm, LossScale, Optimizer, PixelScale, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{Adam, Clip, ClipForm, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig};
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;
@@ -25,50 +24,6 @@ pub fn total_steps(recipe: &Recipe, steps_per_epoch: u64) -> Result<u64, TrainEr
     Ok(steps)
 }
 
-/// Options of the recipe's model for images of `image_size` pixels in height and width.
-///
-/// # Errors
-/// A model that the zoo does not have.
-pub fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Architecture, ModelOptions), TrainError> {
-    let spec = find(&recipe.model.name)?;
-    let model = &recipe.model;
-    let options = ModelOptions {
-        image_size: [image_size as usize; 2],
-        input: InputFormat::Bytes(PixelScale { mean: recipe.data.mean, std: recipe.data.std }),
-        num_classes: model.num_classes as usize,
-        padding: match model.padding {
-            Padding::Symmetric => bessemer_nn::Padding::Symmetric,
-            Padding::Same => bessemer_nn::Padding::Same,
-        },
-        stride_in: match model.stride_in {
-            StrideIn::Conv3x3 => resnet::StrideIn::Conv2,
-            StrideIn::Conv1x1 => resnet::StrideIn::Conv1,
-        },
-        init: match model.init {
-            Init::Torch => InitScheme::Torch,
-            Init::VarianceScaling => InitScheme::TensorFlow,
-        },
-        zero_init_last_gamma: model.zero_init_last_gamma,
-        ..spec.options()
-    };
-    Ok((spec.architecture, options))
-}
-
-/// The graph of a whole training step as the recipe asks for it.
-///
-/// # Errors
-/// A model or a size that is not possible; a precision that CPUs do not train in.
-pub fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
-    precision(recipe)?;
-    let (architecture, options) = model_options(recipe, recipe.data.image_size)?;
-    let loss = LossOptions {
-        label_smoothing: recipe.train.label_smoothing,
-        mixup: (recipe.train.mixup_alpha > 0.0).then_some(MixupWeight::Batch),
-    };
-    let config = train_config(recipe, steps_per_epoch)?;
-    Ok(Model::train(architecture, &options, &loss, &config, recipe.train.batch_size as usize)?)
-}
-
 /// The type in which the recipe's tensors are stored.
 ///
 /// # Errors
@@ -80,55 +35,85 @@ pub fn precision(recipe: &Recipe) -> Result<DType, TrainError> {
     })
 }
 
-fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
-    let optimizer = &recipe.optimizer;
-    let optimizer = match optimizer.kind {
-        OptimizerKind::Sgd => Optimizer::Sgd(Sgd {
-            momentum: optimizer.momentum,
-            nesterov: optimizer.nesterov,
-            weight_decay: optimizer.weight_decay,
-            decay_exclude: match optimizer.decay_exclude {
-                DecayExclude::None => bessemer_nn::DecayExclude::None,
-                DecayExclude::BnSubstring => bessemer_nn::DecayExclude::BnSubstring,
-                DecayExclude::Bn => bessemer_nn::DecayExclude::BatchNorm,
-                DecayExclude::BnAndBias => bessemer_nn::DecayExclude::BatchNormAndBias,
-            },
-        }),
-    };
+/// How the recipe's parameters are trained.
+///
+/// # Errors
+/// As [`total_steps`].
+pub fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
+    let optimizer = optimizer(&recipe.optimizer);
+    let form = if matches!(optimizer, Optimizer::Lamb(_)) { ClipForm::TensorFlow } else { ClipForm::PyTorch };
     Ok(TrainConfig {
-        clip: recipe.train.clip_norm.map(|limit| Clip { limit, form: ClipForm::PyTorch }),
+        clip: recipe.train.clip_norm.map(|limit| Clip { limit, form }),
         report_grad_norm: true,
         ema_decay: recipe.train.ema_decay,
         loss_scale: (recipe.precision.compute == Compute::Fp16).then_some(LossScale {
             initial: recipe.precision.loss_scale,
             growth_steps: recipe.precision.loss_scale_growth_steps,
         }),
+        accumulation: recipe.train.accumulation,
         ..TrainConfig::new(optimizer, schedule(recipe, steps_per_epoch)?)
     })
 }
 
+fn optimizer(recipe: &OptimizerRecipe) -> Optimizer {
+    let weight_decay = recipe.weight_decay;
+    let decay_exclude = match recipe.decay_exclude {
+        DecayExclude::None => bessemer_nn::DecayExclude::None,
+        DecayExclude::BnSubstring => bessemer_nn::DecayExclude::BnSubstring,
+        DecayExclude::Bn => bessemer_nn::DecayExclude::BatchNorm,
+        DecayExclude::BnAndBias => bessemer_nn::DecayExclude::BatchNormAndBias,
+        DecayExclude::LayerNormAndBias => bessemer_nn::DecayExclude::LayerNormAndBias,
+    };
+    let &OptimizerRecipe { betas: [beta1, beta2], eps, bias_correction, .. } = recipe;
+    let moments = Moments { beta1, beta2, eps, eps_in_root: false, bias_correction };
+    let adam = |decay_form| Optimizer::Adam(Adam { moments, weight_decay, decay_form, decay_exclude });
+    match recipe.kind {
+        OptimizerKind::Sgd => {
+            let &OptimizerRecipe { momentum, nesterov, .. } = recipe;
+            Optimizer::Sgd(Sgd { momentum, nesterov, weight_decay, decay_exclude })
+        }
+        OptimizerKind::Adam => adam(DecayForm::Coupled),
+        OptimizerKind::Adamw => adam(DecayForm::Decoupled),
+        OptimizerKind::Lamb => {
+            let trust = match recipe.trust {
+                Trust::Decayed => bessemer_nn::optim::Trust::Decayed,
+                Trust::All => bessemer_nn::optim::Trust::All,
+            };
+            Optimizer::Lamb(Lamb { moments, weight_decay, decay_exclude, trust })
+        }
+    }
+}
+
 fn schedule(recipe: &Recipe, steps_per_epoch: u64) -> Result<Schedule, TrainError> {
-    let recipe::Schedule { kind, peak_lr, end_lr, per, warmup_epochs, warmup_in_decay, milestones, gamma } =
-        recipe.schedule.resolve(recipe.train.batch_size);
     let steps = total_steps(recipe, steps_per_epoch)?;
+    let epochs = steps as f64 / steps_per_epoch as f64;
+    let recipe::Schedule { kind, peak_lr, end_lr, per, warmup_epochs, warmup_in_decay, warmup_form, .. } =
+        recipe.schedule.resolve(recipe.train.step_samples(), steps_per_epoch, epochs);
     Ok(Schedule {
         lr: peak_lr,
         end_lr,
-        epochs: steps as f64 / steps_per_epoch as f64,
+        epochs,
         steps_per_epoch,
         warmup_epochs,
-        form: match per {
-            Per::Epoch => Form::Epoch,
-            Per::Step if warmup_in_decay => Form::WholeRun,
-            Per::Step => Form::Step,
+        form: match (kind, per) {
+            (ScheduleKind::Polynomial, _) => match warmup_form {
+                WarmupForm::FromZero => Form::FromZero,
+                WarmupForm::FromFirst => Form::Step,
+                WarmupForm::Progress => Form::Progress,
+            },
+            (_, Per::Epoch) => Form::Epoch,
+            (_, Per::Step) if warmup_in_decay => Form::WholeRun,
+            (_, Per::Step) => Form::Step,
         },
         decay: match kind {
             ScheduleKind::Constant => Decay::Constant,
             ScheduleKind::Linear => Decay::Polynomial { power: 1.0 },
+            ScheduleKind::Polynomial => Decay::Polynomial { power: recipe.schedule.power },
             ScheduleKind::Cosine => Decay::Cosine,
-            ScheduleKind::Step => {
-                Decay::Milestones { epochs: milestones.iter().map(|&epoch| epoch as f64).collect(), factor: gamma }
-            }
+            ScheduleKind::Step => Decay::Milestones {
+                epochs: recipe.schedule.milestones.iter().map(|&epoch| epoch as f64).collect(),
+                factor: recipe.schedule.gamma,
+            },
         },
     })
 }
@@ -139,16 +124,16 @@ mod tests {
     use crate::recipe::{builtin_names, learning_rate};
 
     #[test]
-    fn every_recipe_has_a_model_and_its_learning_rate() {
+    fn every_recipe_has_its_learning_rate() {
         for name in builtin_names() {
             let recipe = Recipe::load(name, &[]).unwrap();
-            let (steps_per_epoch, epochs) = (50, recipe.train.epochs.unwrap());
-            let (_, options) = model_options(&recipe, recipe.data.image_size).unwrap();
-            assert_eq!(options.num_classes as u64, recipe.model.num_classes);
-            let (ours, expected) =
-                (schedule(&recipe, steps_per_epoch).unwrap(), recipe.schedule.resolve(recipe.train.batch_size));
-            for step in 0..epochs * steps_per_epoch {
-                let expected = learning_rate(&expected, step, steps_per_epoch, epochs as f64);
+            let steps_per_epoch = 50;
+            let steps = total_steps(&recipe, steps_per_epoch).unwrap();
+            let epochs = steps as f64 / steps_per_epoch as f64;
+            let ours = schedule(&recipe, steps_per_epoch).unwrap();
+            let expected = recipe.schedule.resolve(recipe.train.step_samples(), steps_per_epoch, epochs);
+            for step in 0..steps {
+                let expected = learning_rate(&expected, step, steps_per_epoch, epochs);
                 let lr = ours.learning_rate(step);
                 assert!((lr - expected).abs() < 1e-9, "{name}: step {step} has {lr}, not {expected}");
             }
@@ -168,7 +153,7 @@ mod tests {
     #[test]
     fn cpus_have_no_tf32() {
         let recipe = Recipe::load("cifar", &["precision.compute=tf32".parse().unwrap()]).unwrap();
-        let error = training_model(&recipe, 10).unwrap_err().to_string();
+        let error = precision(&recipe).unwrap_err().to_string();
         assert_eq!(error, "precision.compute is tf32; on CPUs it must be fp32, bf16 or fp16");
     }
 }

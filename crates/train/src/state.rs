@@ -3,7 +3,9 @@
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use bessemer_cpu::Executor;
+use bessemer_ir::DType;
 use bessemer_models::{ExternalTensor, load_into};
+use bessemer_nn::optim::is_reset_by_phase;
 use bessemer_nn::{Kind, ParamSpec};
 use std::borrow::Cow;
 
@@ -22,9 +24,16 @@ impl TensorGroup {
         Self::select(specs, |spec| spec.kind.is_model().then(|| spec.name.clone()))
     }
 
-    /// Momenta.
+    /// Momenta and the loss scale.
     pub fn optimizer(specs: &[ParamSpec]) -> Self {
-        Self::select(specs, |spec| (spec.kind == Kind::Optimizer && spec.name != STEP_INPUT).then(|| spec.name.clone()))
+        let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && !is_counter(spec);
+        Self::select(specs, |spec| is_kept(spec).then(|| spec.name.clone()))
+    }
+
+    /// What of the optimizer goes on from one phase of training to the next.
+    pub fn moments(specs: &[ParamSpec]) -> Self {
+        let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && !is_reset_by_phase(spec);
+        Self::select(specs, |spec| is_kept(spec).then(|| spec.name.clone()))
     }
 
     /// Averages, under the names of what they average; `None` if there are none.
@@ -44,16 +53,28 @@ impl TensorGroup {
         Self { specs, inputs }
     }
 
-    /// Copies the tensors out of the executor.
+    /// Copies the tensors out of the executor. Counters become `f32`, which holds them exactly: none passes 2^24.
     pub fn read(&self, executor: &Executor) -> Result<Vec<NamedTensor<'static>>, TrainError> {
-        self.specs.iter().zip(&self.inputs).map(|(spec, input)| named(spec, executor.input_f32(input)?)).collect()
+        let numbers = |input: &str| -> Result<Cow<'_, [f32]>, TrainError> {
+            Ok(match executor.input_type(input)?.dtype {
+                DType::I32 => bytemuck::cast_slice(executor.input(input)?).iter().map(|&n: &i32| n as f32).collect(),
+                _ => Cow::Borrowed(executor.input_f32(input)?),
+            })
+        };
+        self.specs.iter().zip(&self.inputs).map(|(spec, input)| named(spec, &numbers(input)?)).collect()
     }
 
     /// Writes tensors into the executor: all of them, no others, each of its shape. `origin` names them in errors.
     pub fn write(&self, executor: &mut Executor, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
         let loaded = load_strictly(&self.specs, tensors, origin)?;
-        for (input, (_, data)) in self.inputs.iter().zip(loaded) {
-            executor.write_f32(input, &data)?;
+        for (input, (spec, data)) in self.inputs.iter().zip(loaded) {
+            match spec.ty.dtype {
+                DType::I32 => {
+                    let data: Vec<i32> = data.iter().map(|&x| x as i32).collect();
+                    executor.write(input, bytemuck::cast_slice(&data))?;
+                }
+                _ => executor.write_f32(input, &data)?,
+            }
         }
         Ok(())
     }
@@ -67,8 +88,15 @@ impl TensorGroup {
     }
 }
 
-/// The step counter's input. Checkpoints keep it as a number beside the tensors.
+/// The inputs that count the updates so far, and the micro-batches. Checkpoints keep counts beside the tensors.
 pub(crate) const STEP_INPUT: &str = "step";
+pub(crate) const MICRO_STEP_INPUT: &str = "micro_step";
+
+/// Whether a tensor of a step is a count.
+pub(crate) fn is_counter(spec: &ParamSpec) -> bool {
+    spec.ty.dtype == DType::I32
+}
+
 const AVERAGE_PREFIX: &str = "ema.";
 
 /// [`load_into`] for tensors of any floating-point type.
@@ -89,4 +117,30 @@ pub(crate) fn named(spec: &ParamSpec, data: &[f32]) -> Result<NamedTensor<'stati
     let data = spec.to_external(data);
     let tensor = NamedTensor::from_f32(&spec.name, spec.external_shape().dims(), &data)?;
     Ok(NamedTensor { data: Cow::Owned(tensor.data.into_owned()), ..tensor })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_cpu::CpuOptions;
+    use bessemer_ir::passes::{CompileOptions, compile};
+    use bessemer_nn::{Builder, Mode};
+
+    #[test]
+    fn counters_pass_through_files() {
+        let mut b = Builder::new(Mode::Train);
+        let counter = b.micro_step().unwrap();
+        let next = b.graph.offset(counter, 1.0).unwrap();
+        b.graph.update(counter, next).unwrap();
+        let (graph, specs) = b.finish();
+        let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
+        let executor = || Executor::new(compile(&graph, &cpu, &CompileOptions::default()).unwrap(), cpu).unwrap();
+        let (mut first, mut second, group) = (executor(), executor(), TensorGroup::optimizer(&specs));
+        (0..3).for_each(|_| first.run().unwrap());
+        let tensors = group.read(&first).unwrap();
+        assert_eq!((tensors[0].name.as_str(), tensors[0].to_f32().unwrap()), ("micro_step", vec![3.0]));
+        group.write(&mut second, &tensors, "a file").unwrap();
+        second.run().unwrap();
+        assert_eq!(second.input("micro_step").unwrap(), 4i32.to_ne_bytes());
+    }
 }

@@ -2,6 +2,7 @@
 //! (`tensorflow/core/util/event.proto`, `tensorflow/core/framework/summary.proto`).
 
 use crate::events::{EvalInfo, Event, EventBody, StepInfo};
+use bessemer_data::tfrecord::frame;
 use prost::Message;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -154,17 +155,6 @@ impl<W: Write> TensorBoardWriter<W> {
     }
 }
 
-/// A TFRecord: length, masked CRC-32C of the length, payload, masked CRC-32C of the payload.
-fn frame(payload: &[u8]) -> Vec<u8> {
-    let length = (payload.len() as u64).to_le_bytes();
-    let (length_crc, payload_crc) = (masked_crc(&length).to_le_bytes(), masked_crc(payload).to_le_bytes());
-    [&length[..], &length_crc, payload, &payload_crc].concat()
-}
-
-fn masked_crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
 fn scalar(tag: String, value: f64) -> proto::Value {
     proto::Value { tag, content: Some(proto::Content::SimpleValue(value as f32)) }
 }
@@ -173,7 +163,7 @@ fn step_scalars(info: &StepInfo) -> Vec<(String, f64)> {
     let rate = info.samples as f64 / info.step_s;
     let always = [("train/loss", info.loss), ("train/lr", info.lr), ("train/samples_per_s", rate)];
     let sometimes = [("train/grad_norm", info.grad_norm), ("train/loss_scale", info.loss_scale)];
-    let parts = info.losses.iter().map(|(name, value)| (format!("train/loss/{name}"), *value));
+    let parts = info.parts.iter().map(|(name, value)| (format!("train/{name}"), *value));
     let named = always.into_iter().chain(sometimes.into_iter().filter_map(|(tag, value)| Some((tag, value?))));
     named.map(|(tag, value)| (tag.to_owned(), value)).chain(parts).collect()
 }
@@ -193,6 +183,7 @@ fn png_size(png: &[u8]) -> Option<(i32, i32)> {
 mod tests {
     use super::*;
     use crate::events::Header;
+    use bessemer_data::tfrecord::masked_crc;
 
     /// Reads a stream of records, checking both checksums of each.
     fn read(mut bytes: &[u8]) -> Vec<proto::Event> {
@@ -219,27 +210,17 @@ mod tests {
         summary.value.iter().map(value).collect()
     }
 
-    /// A record written by TensorFlow: the version record of an event file.
-    #[test]
-    fn framing_is_that_of_tensorflow() {
-        let payload = b"\x09\x00\x00\x80\x38\x68\x20\xd5\x41\x1a\x0dbrain.Event:2";
-        let framed = frame(payload);
-        assert_eq!(framed[..8], 24_u64.to_le_bytes());
-        assert_eq!(framed[8..12], [0xa3, 0x7f, 0x4b, 0x22]);
-        assert_eq!(framed.len(), 8 + 4 + 24 + 4);
-    }
-
     #[test]
     fn scalars_come_back() {
         let header = Header { time: 12.5, step: Some(40), ..Default::default() };
-        let losses = [("box".to_owned(), 0.5)].into();
+        let parts = [("box_loss".to_owned(), 0.5)].into();
         let step = StepInfo {
             loss: 2.0,
             lr: 0.25,
             samples: 32,
             step_s: 0.5,
             grad_norm: Some(3.0),
-            losses,
+            parts,
             ..Default::default()
         };
         let eval = EvalInfo { metrics: [("top1".to_owned(), 0.75)].into(), ..Default::default() };
@@ -256,7 +237,7 @@ mod tests {
             ("train/lr", 0.25),
             ("train/samples_per_s", 64.0),
             ("train/grad_norm", 3.0),
-            ("train/loss/box", 0.5),
+            ("train/box_loss", 0.5),
         ];
         assert_eq!(scalars(&events[1]), expected.map(|(tag, value)| (tag.to_owned(), value)));
         assert_eq!(scalars(&events[2]), [("val/top1".to_owned(), 0.75)]);

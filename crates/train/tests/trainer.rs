@@ -5,9 +5,9 @@ mod common;
 use bessemer_data::FileFormat;
 use bessemer_data::shapes::ShapesFolder;
 use bessemer_ir::passes::recompute::Recompute;
-use bessemer_train::classifier::CLASSES_FILE;
 use bessemer_train::events::{EventBody, Status, read_events};
-use bessemer_train::{ErrorKind, EvaluateOptions, InferOptions, RunDir, TrainError, evaluate, infer, train};
+use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, infer};
+use bessemer_train::{ErrorKind, EvaluateOptions, RunDir, Start, TrainError, TrainOptions, evaluate, train};
 use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed};
 use std::fs;
 use std::path::Path;
@@ -94,6 +94,49 @@ fn an_overflow_in_fp16_halves_the_scale_and_leaves_the_step_out() {
     train(&options).unwrap_err();
     train(&resumed(&pieces, &overrides)).unwrap();
     assert_same_tensors(&last(&whole), &last(&pieces));
+}
+
+#[test]
+fn steps_of_several_micro_batches_resume_bit_for_bit() {
+    let folder = TempDir::new().unwrap();
+    let (whole, pieces) = (folder.path().join("whole"), folder.path().join("pieces"));
+    let overrides = ["train.batch_size=4", "train.accumulation=3", "train.steps=5"];
+    let report = train(&new_run(&whole, &overrides)).unwrap();
+    assert_eq!((report.steps, report.samples), (5, 5 * 12));
+    let mut options = new_run(&pieces, &overrides);
+    options.run_steps = Some(3);
+    train(&options).unwrap_err();
+    train(&resumed(&pieces, &overrides)).unwrap();
+    assert_same_tensors(&last(&whole), &last(&pieces));
+    assert_eq!(last(&whole).state, last(&pieces).state);
+    assert_eq!(last(&whole).state.sampler.epoch * 10 + last(&whole).state.sampler.batch, 15);
+    assert_eq!(history(&whole), history(&pieces));
+}
+
+#[test]
+fn a_phase_goes_on_with_weights_and_moments_under_its_own_schedule() {
+    let folder = TempDir::new().unwrap();
+    let first = folder.path().join("first");
+    train(&new_run(&first, &["train.steps=4", "train.mixup_alpha=0"])).unwrap();
+    let begun = |name: &str, start: Start| {
+        let run = folder.path().join(name);
+        let options =
+            TrainOptions { start, ..new_run(&run, &["train.steps=3", "train.mixup_alpha=0", "train.seed=9"]) };
+        train(&options).unwrap();
+        (history(&run).0, last(&run))
+    };
+    let (phase, end) = begun("phase", Start::Phase(first.clone()));
+    let (weights, _) = begun("weights", Start::Weights(first.join("checkpoints/step-000004")));
+    let (fresh, _) = begun("fresh", Start::Random);
+    assert_eq!(phase[0], weights[0], "the same weights");
+    assert_ne!(phase[0], fresh[0]);
+    assert_ne!(phase[1], weights[1], "moments go on as well");
+    assert_eq!((end.state.step, end.state.schedule_step), (3, 3));
+    let error = train(&TrainOptions {
+        start: Start::Phase(folder.path().join("nowhere")),
+        ..new_run(&folder.path().join("x"), &[])
+    });
+    assert!(error.unwrap_err().to_string().contains("nowhere"));
 }
 
 #[test]
@@ -281,13 +324,13 @@ fn a_trained_run_evaluates_and_classifies_as_it_did() {
     let latest = run.join("checkpoints").join(fs::read_to_string(run.join("checkpoints/latest")).unwrap().trim());
     let options = EvaluateOptions { batch_size: 4, ..EvaluateOptions::default() };
     let evaluated = evaluate("resnet20-cifar", &latest, &data, &options).unwrap();
-    assert_eq!(evaluated.total, 11);
-    for (name, value) in evaluated.metrics() {
+    assert_eq!(evaluated.samples, 11);
+    for (name, value) in evaluated.metrics.clone() {
         assert!((value - report.metrics[&name]).abs() < 1e-5, "{name}: {value} and {}", report.metrics[&name]);
     }
 
     let drawn = evaluate("resnet20-cifar", &latest, Path::new("shapes"), &options).unwrap();
-    assert_eq!(drawn.total, 12);
+    assert_eq!(drawn.samples, 12);
     let file = latest.join("model.safetensors");
     let error = evaluate("resnet20-cifar", &file, Path::new("shapes"), &options).unwrap_err();
     assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("needs weights of a run"), "{error}");

@@ -1,7 +1,7 @@
 use super::*;
 use crate::machine::Machine;
 use crate::measure::{self, MeasureError};
-use crate::workload::Mode;
+use crate::workload::{Mode, StepSettings};
 use bessemer_cpu::CpuOptions;
 use bessemer_data::{FileFormat, Picture};
 use bessemer_ir::passes::recompute::Recompute;
@@ -55,6 +55,7 @@ fn bench(batch_size: usize, throughput: f64) -> BenchResult {
         steps: 1,
         repeat: 1,
         seed: 0,
+        settings: StepSettings::default(),
         cpu: CpuOptions::default(),
     };
     let machine = Machine::look(request.cpu);

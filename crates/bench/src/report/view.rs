@@ -10,6 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bessemer_train::clock::{Civil, unix_seconds};
 use bessemer_train::events::{BenchResult, EvalInfo, Status};
+use bessemer_train::tasks::{self, Scale, Terms};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -179,7 +180,7 @@ fn run_view(run: &Run, pictures: Pictures<'_>) -> Result<RunView, ReportError> {
         ok,
         facts: run_facts(run),
         charts: run_charts(run)?,
-        evals: run.evals.iter().map(|(step, eval)| eval_row(*step, eval, &metrics)).collect(),
+        evals: run.evals.iter().map(|(step, eval)| eval_row(*step, eval, &metrics, terms(run))).collect(),
         metrics,
         samples: run.samples.iter().map(|s| sample_view(run, s, pictures)).collect::<Result<_, _>>()?,
         samples_right: run.samples.iter().filter(|sample| sample.is_right()).count(),
@@ -204,13 +205,29 @@ fn run_facts(run: &Run) -> Facts {
         facts.push(("step", format!("{} kernel calls, {flops}FLOP, {memory}", plan.kernels)));
     }
     if let Some(end) = &run.end {
-        facts.push(("steps", format!("{} ({} pictures)", end.steps, end.samples)));
+        let terms = terms(run);
+        facts.push(("steps", format!("{} ({} {})", end.steps, end.samples, terms.samples)));
         facts.push(("time in steps", show::seconds(end.train_s)));
-        facts.push(("throughput", format!("{} images/s", show::significant(end.throughput, 3))));
-        facts.extend(end.metrics.get("top1").map(|top1| ("top-1 accuracy", show::percent(*top1))));
+        facts.push(("throughput", format!("{} {}", show::significant(end.throughput, 3), terms.unit)));
+        let fractions = terms.metrics.iter().filter(|metric| metric.scale == Scale::Fraction && metric.axis.is_some());
+        facts
+            .extend(fractions.filter_map(|metric| Some((metric.label, show::percent(*end.metrics.get(metric.name)?)))));
     }
     facts.retain(|(_, value)| !value.is_empty());
     facts
+}
+
+/// What the task of a run calls things.
+fn terms(run: &Run) -> &'static Terms {
+    let recipe = run.info.as_ref().map(|info| &info.recipe);
+    tasks::terms(recipe.and_then(|recipe| recipe.pointer("/model/name")?.as_str()).unwrap_or_default())
+}
+
+/// A metric over the steps of its evaluations, as its chart shows it.
+fn metric_points(run: &Run, name: &str) -> Vec<(f64, f64)> {
+    let scale = terms(run).scale(name);
+    let point = |(step, eval): &(u64, EvalInfo)| Some((*step as f64, scale.shown(*eval.metrics.get(name)?)));
+    run.evals.iter().filter_map(point).collect()
 }
 
 /// Curves of all runs in one chart each, where there are several.
@@ -224,10 +241,7 @@ fn comparison(runs: &[Run]) -> Result<Option<ComparisonView>, ReportError> {
     };
     let losses =
         |run: &Run| -> Vec<(f64, f64)> { run.steps.iter().map(|(step, info)| (*step as f64, info.loss)).collect() };
-    let top1 = |run: &Run| -> Vec<(f64, f64)> {
-        let value = |(step, eval): &(u64, EvalInfo)| Some((*step as f64, eval.metrics.get("top1")? * 100.0));
-        run.evals.iter().filter_map(value).collect()
-    };
+    let terms = terms(compared[0]);
     let charts = [
         Chart {
             x_label: "step",
@@ -245,8 +259,8 @@ fn comparison(runs: &[Run]) -> Result<Option<ComparisonView>, ReportError> {
         },
         Chart {
             x_label: "step",
-            y_label: "validation top-1 (%)",
-            curves: curves(&top1),
+            y_label: terms.best_axis(),
+            curves: curves(&|run| metric_points(run, terms.best.0)),
             from_zero: false,
             marks: true,
         },
@@ -271,49 +285,30 @@ fn run_charts(run: &Run) -> Result<Vec<String>, ReportError> {
     };
     let loss = of_steps(&|info| info.loss);
     let raw = Curve { faint: true, ..Curve::new("as measured", loss.clone()) };
-    let metric = |name: &str, factor: f64| -> Vec<(f64, f64)> {
-        let value = |eval: &EvalInfo| eval.metrics.get(name).map(|value| value * factor);
-        run.evals.iter().filter_map(|(step, eval)| Some((*step as f64, value(eval)?))).collect()
+    let metrics = terms(run).metrics.iter().filter_map(|metric| {
+        let curves = vec![Curve::new("", metric_points(run, metric.name))];
+        Some(Chart { x_label: "step", y_label: metric.axis?, curves, from_zero: false, marks: true })
+    });
+    let loss = Chart {
+        x_label: "step",
+        y_label: "training loss",
+        curves: vec![raw, Curve::new("smoothed", smoothed(&loss))],
+        from_zero: true,
+        marks: false,
     };
-    let charts = [
-        Chart {
-            x_label: "step",
-            y_label: "training loss",
-            curves: vec![raw, Curve::new("smoothed", smoothed(&loss))],
-            from_zero: true,
-            marks: false,
-        },
-        Chart {
-            x_label: "step",
-            y_label: "validation top-1 (%)",
-            curves: vec![Curve::new("", metric("top1", 100.0))],
-            from_zero: false,
-            marks: true,
-        },
-        Chart {
-            x_label: "step",
-            y_label: "validation loss",
-            curves: vec![Curve::new("", metric("loss", 1.0))],
-            from_zero: false,
-            marks: true,
-        },
-        Chart {
-            x_label: "step",
-            y_label: "learning rate",
-            curves: vec![Curve::new("", of_steps(&|info| info.lr))],
-            from_zero: true,
-            marks: false,
-        },
-    ];
+    let lr = Chart {
+        x_label: "step",
+        y_label: "learning rate",
+        curves: vec![Curve::new("", of_steps(&|info| info.lr))],
+        from_zero: true,
+        marks: false,
+    };
+    let charts: Vec<Chart<'_>> = std::iter::once(loss).chain(metrics).chain([lr]).collect();
     charts.iter().filter_map(|chart| chart.to_svg().transpose()).collect()
 }
 
-fn eval_row(step: u64, eval: &EvalInfo, metrics: &[String]) -> Vec<String> {
-    let shown = |name: &String| match (name.as_str(), eval.metrics.get(name)) {
-        (_, None) => String::new(),
-        ("top1" | "top5", Some(value)) => format!("{:.2} %", value * 100.0),
-        (_, Some(value)) => format!("{value:.4}"),
-    };
+fn eval_row(step: u64, eval: &EvalInfo, metrics: &[String], terms: &Terms) -> Vec<String> {
+    let shown = |name: &String| eval.metrics.get(name).map_or_else(String::new, |value| terms.show(name, *value));
     let mut row = vec![step.to_string(), (eval.epoch + 1).to_string()];
     row.extend(metrics.iter().map(shown));
     row.push(eval.samples.to_string());
@@ -391,5 +386,5 @@ fn bench_chart(results: &[&BenchResult]) -> Result<Option<String>, ReportError> 
     }
     curves.values_mut().for_each(|points| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
     let curves = curves.into_iter().map(|(name, points)| Curve::new(name, points)).collect();
-    Chart { x_label: "batch size", y_label: "images/s", curves, from_zero: true, marks: true }.to_svg()
+    Chart { x_label: "batch size", y_label: &results[0].unit, curves, from_zero: true, marks: true }.to_svg()
 }

@@ -1,4 +1,4 @@
-use crate::args::{Common, at_least_one, model};
+use crate::args::{Common, StepArguments, at_least_one, model};
 use crate::commands::bench_kernels;
 use crate::failure::Usage;
 use crate::output::{Table, print};
@@ -7,9 +7,10 @@ use bessemer_bench::machine::{Limits, Machine};
 use bessemer_bench::measure::{ERROR_OPTION, KernelCall, Prepared, Request, failed, measure};
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
-use bessemer_models::ModelSpec;
+use bessemer_models::AnyModel;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header};
+use bessemer_train::tasks;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -49,11 +50,13 @@ pub struct StepOptions {
     pub mode: Mode,
     /// A model of the zoo
     #[arg(value_parser = model)]
-    pub model: &'static ModelSpec,
-    /// Pictures in a step; several sizes are measured one after the other
+    pub model: AnyModel,
+    /// Samples in a step, or in a micro-batch of it; several sizes are measured one after the other
     #[arg(long, value_name = "N,...", default_value = "8", value_delimiter = ',', allow_negative_numbers = true,
           value_parser = at_least_one, help_heading = "Measurement")]
     pub batch_size: Vec<usize>,
+    #[command(flatten)]
+    pub step: StepArguments,
     /// Run op by op
     #[arg(long, help_heading = "Measurement")]
     pub no_fuse: bool,
@@ -94,6 +97,7 @@ fn run_steps(options: &StepOptions, common: &Common) -> anyhow::Result<()> {
     let started = Instant::now();
     let cpu = common.cpu();
     let precision = common.precision().unwrap_or_default();
+    let (settings, unit) = (options.step.settings(options.model)?, tasks::terms(options.model.name()).unit);
     common.tell_emulation(precision);
     let mut results = Results::open(options.json.as_deref())?;
     let (machine, mut limits) = (Machine::look(cpu), Limits::measure(cpu));
@@ -103,11 +107,11 @@ fn run_steps(options: &StepOptions, common: &Common) -> anyhow::Result<()> {
         machine.cpu,
         cpu.threads,
         cpu.isa,
-        row(&HEADER.map(str::to_owned))
+        row(&header(unit))
     ))?;
     for &batch_size in &options.batch_size {
         let request = Request {
-            model: options.model.name.to_owned(),
+            model: options.model.name().to_owned(),
             mode: options.mode,
             batch_size,
             fuse: !options.no_fuse,
@@ -117,11 +121,12 @@ fn run_steps(options: &StepOptions, common: &Common) -> anyhow::Result<()> {
             steps: options.steps,
             repeat: options.repeat,
             seed: common.seed(),
+            settings,
             cpu,
         };
         let progress = |repeat: usize, throughput: f64| {
             let rate = show::significant(throughput, 3);
-            common.tell(&format!("batch {batch_size}, repeat {repeat} of {}: {rate} images/s", options.repeat));
+            common.tell(&format!("batch {batch_size}, repeat {repeat} of {}: {rate} {unit}", options.repeat));
         };
         match measure(&request, &machine, &mut limits, progress) {
             Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,
@@ -182,9 +187,11 @@ impl Results {
     }
 }
 
-const HEADER: [&str; 10] =
-    ["model", "mode", "batch", "fused", "images/s", "of peak", "p50 ms", "p99 ms", "spread", "memory"];
-const WIDTHS: [usize; 10] = [15, 6, 6, 6, 10, 8, 10, 10, 8, 9];
+fn header(unit: &str) -> [String; 10] {
+    ["model", "mode", "batch", "fused", unit, "of peak", "p50 ms", "p99 ms", "spread", "memory"].map(str::to_owned)
+}
+
+const WIDTHS: [usize; 10] = [15, 6, 6, 6, 11, 8, 10, 10, 8, 9];
 /// Columns flush left.
 const TEXT_COLUMNS: usize = 2;
 

@@ -1,3 +1,5 @@
+mod text;
+
 use crate::args::{Common, at_least_one};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
@@ -16,7 +18,8 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data shapes --out shapes/
   bessemer data verify class-folder imagenet/
-  bessemer data sample class-folder imagenet/ --out sample.png";
+  bessemer data sample class-folder imagenet/ --out sample.png
+  bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/";
 
 /// Check, preview and make data sets
 #[derive(Debug, Args)]
@@ -28,17 +31,38 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Prepare(Prepare),
     Verify(Verify),
     Sample(Sample),
+    Tokenize(text::Tokenize),
     Shapes(Draw),
+}
+
+const PREPARE_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/
+  bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord";
+
+/// Convert data to what training reads
+#[derive(Debug, Args)]
+#[command(after_help = PREPARE_EXAMPLES)]
+pub struct Prepare {
+    #[command(subcommand)]
+    pub kind: PrepareKind,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PrepareKind {
+    Text(text::Prepare),
 }
 
 const VERIFY_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data verify class-folder imagenet/
-  bessemer data verify class-folder imagenet/ --json";
+  bessemer data verify class-folder imagenet/ --json
+  bessemer data verify text wiki-tokens/";
 
-/// Decode every picture of a data set and list those that are damaged
+/// Read all of a data set and list what is damaged
 #[derive(Debug, Args)]
 #[command(after_help = VERIFY_EXAMPLES)]
 pub struct Verify {
@@ -56,15 +80,31 @@ pub struct Verify {
 const SAMPLE_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data sample class-folder imagenet/ --out sample.png
-  bessemer data sample class-folder imagenet/ --split val --count 100 --size 96";
+  bessemer data sample text wiki-tokens/ --number 3";
 
-/// Put pictures of a data set, as a model would see them, on one sheet with their classes
+/// Show samples of a data set as a model would see them
 #[derive(Debug, Args)]
 #[command(after_help = SAMPLE_EXAMPLES)]
 pub struct Sample {
-    /// Layout of the folder
-    #[arg(value_enum)]
-    pub kind: Kind,
+    #[command(subcommand)]
+    pub kind: SampleKind,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SampleKind {
+    ClassFolder(SampleFolder),
+    Text(text::Sample),
+}
+
+const SAMPLE_FOLDER_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data sample class-folder imagenet/ --out sample.png
+  bessemer data sample class-folder imagenet/ --split val --count 100 --size 96";
+
+/// Put pictures of train/CLASS/*.jpg and val/CLASS/*.jpg on one sheet with their classes
+#[derive(Debug, Args)]
+#[command(after_help = SAMPLE_FOLDER_EXAMPLES)]
+pub struct SampleFolder {
     /// Folder of the data set
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
@@ -118,6 +158,8 @@ pub struct Draw {
 pub enum Kind {
     /// train/CLASS/*.jpg and val/CLASS/*.jpg
     ClassFolder,
+    /// What `data prepare text` has made
+    Text,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -133,23 +175,34 @@ const TELL_EVERY: Duration = Duration::from_secs(5);
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.command {
-        Command::Verify(options) => run_verify(options, common),
-        Command::Sample(options) => run_sample(options, common),
+        Command::Prepare(Prepare { kind: PrepareKind::Text(options) }) => text::run_prepare(options, common),
+        Command::Verify(options) => match options.kind {
+            Kind::ClassFolder => verify_pictures(options, common),
+            Kind::Text => text::run_verify(options, common),
+        },
+        Command::Sample(Sample { kind: SampleKind::ClassFolder(options) }) => sample_pictures(options, common),
+        Command::Sample(Sample { kind: SampleKind::Text(options) }) => text::run_sample(options, common),
+        Command::Tokenize(options) => text::run_tokenize(options),
         Command::Shapes(options) => run_shapes(options, common),
     }
 }
 
-fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
-    let Kind::ClassFolder = options.kind;
+/// Tells lines of progress, from any thread, but not too many.
+fn teller(common: &Common) -> impl Fn(&dyn Fn() -> String) + Sync {
     let told = Mutex::new(Instant::now());
-    let progress = |done: usize, all: usize| {
+    move |line| {
         if let Ok(mut told) = told.try_lock()
             && told.elapsed() >= TELL_EVERY
         {
             *told = Instant::now();
-            common.tell(&format!("{done} of {all} files"));
+            common.tell(&line());
         }
-    };
+    }
+}
+
+fn verify_pictures(options: &Verify, common: &Common) -> anyhow::Result<()> {
+    let tell = teller(common);
+    let progress = |done: usize, all: usize| tell(&|| format!("{done} of {all} files"));
     let report = verify(&options.folder, common.cpu().threads, &progress)?;
     if options.json {
         print_json(&report)?
@@ -163,8 +216,7 @@ fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
     bail!(Usage(format!("{}: {damaged} files cannot be read; they are listed above", options.folder.display())))
 }
 
-fn run_sample(options: &Sample, common: &Common) -> anyhow::Result<()> {
-    let Kind::ClassFolder = options.kind;
+fn sample_pictures(options: &SampleFolder, common: &Common) -> anyhow::Result<()> {
     let transform = match options.split {
         Split::Train => Transform::Train(RandomResizedCrop::imagenet(options.size)),
         Split::Val => Transform::Eval(ResizeCentreCrop::imagenet(options.size)),

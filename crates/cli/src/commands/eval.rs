@@ -1,10 +1,10 @@
 use crate::args::{Common, at_least_one, model};
 use crate::output::{print, print_json};
 use bessemer_bench::show;
-use bessemer_models::ModelSpec;
+use bessemer_models::AnyModel;
 use bessemer_train::{EvalReport, EvaluateOptions, evaluate};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -18,7 +18,7 @@ EXAMPLES:
 pub struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
-    pub model: &'static ModelSpec,
+    pub model: AnyModel,
     /// A .safetensors file, a checkpoint folder or a run folder
     #[arg(long, value_name = "FILE|DIR", help_heading = "Input")]
     pub weights: PathBuf,
@@ -40,31 +40,31 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         batch_size: options.batch_size,
         ..EvaluateOptions::default()
     };
-    let report = evaluate(options.model.name, &options.weights, &options.data, &settings)?;
-    if options.json {
-        return print_json(&json!({
-            "model": options.model.name,
-            "top1": report.top1,
-            "top5": report.top5,
-            "loss": report.loss,
-            "correct": report.correct,
-            "total": report.total,
-            "seconds": report.seconds,
-            "images_per_s": report.images_per_s,
-            "skipped": report.skipped.len(),
-        }));
-    }
-    print(&text(&report))
+    let report = evaluate(options.model.name(), &options.weights, &options.data, &settings)?;
+    if options.json { print_json(&json(options.model.name(), &report)) } else { print(&text(&report)) }
+}
+
+fn json(model: &str, report: &EvalReport) -> Map<String, Value> {
+    let rate = format!("{}_per_s", report.terms.samples);
+    let head = [("model".to_owned(), json!(model))];
+    let metrics = report.metrics.iter().map(|(name, value)| (name.clone(), json!(value)));
+    let counts = report.counts.iter().map(|(name, count)| (name.clone(), json!(count)));
+    let tail = [
+        ("seconds".to_owned(), json!(report.seconds)),
+        (rate, json!(report.samples_per_s)),
+        ("skipped".to_owned(), json!(report.skipped.len())),
+    ];
+    head.into_iter().chain(metrics).chain(counts).chain(tail).collect()
 }
 
 fn text(report: &EvalReport) -> String {
-    format!(
-        "top-1       {:.2} % ({} of {})\ntop-5       {:.2} %\nloss        {:.4}\nthroughput  {} images/s\n",
-        report.top1 * 100.0,
-        report.correct,
-        report.total,
-        report.top5 * 100.0,
-        report.loss,
-        show::significant(report.images_per_s, 3),
-    )
+    let mut text = String::new();
+    for metric in report.terms.metrics {
+        let Some(value) = report.metrics.get(metric.name) else { continue };
+        text += &format!("{:<10}  {}", metric.label, report.terms.show(metric.name, *value));
+        let counted = metric.ratio.map(|names| names.map(|name| report.counts.get(name).copied().unwrap_or(0)));
+        text += &counted.map_or_else(String::new, |[part, whole]| format!(" ({part} of {whole})"));
+        text.push('\n');
+    }
+    text + &format!("throughput  {} {}\n", show::significant(report.samples_per_s, 3), report.terms.unit)
 }

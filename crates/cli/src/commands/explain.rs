@@ -1,11 +1,12 @@
-use crate::args::{Common, at_least_one, model, sentence};
+use crate::args::{Common, StepArguments, at_least_one, model, sentence};
 use crate::names;
 use crate::output::{Table, print, print_json};
 use bessemer_bench::explain::{Explanation, Request, explain, graph_after, pass_names};
 use bessemer_bench::machine::available_memory;
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
-use bessemer_models::ModelSpec;
+use bessemer_models::AnyModel;
+use bessemer_train::tasks;
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -20,14 +21,16 @@ EXAMPLES:
 pub struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
-    pub model: &'static ModelSpec,
+    pub model: AnyModel,
     /// What the step does: train or infer
     #[arg(long, default_value = "train", help_heading = "Step")]
     pub mode: Mode,
-    /// Pictures in a step
+    /// Samples in a step, or in a micro-batch of it
     #[arg(long, value_name = "N", default_value = "8", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Step")]
     pub batch_size: usize,
+    #[command(flatten)]
+    pub step: StepArguments,
     /// Compile op by op
     #[arg(long, help_heading = "Step")]
     pub no_fuse: bool,
@@ -62,9 +65,10 @@ fn pass(name: &str) -> Result<Pass, String> {
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let request = Request {
-        model: options.model.name.to_owned(),
+        model: options.model.name().to_owned(),
         mode: options.mode,
         batch_size: options.batch_size,
+        settings: options.step.settings(options.model)?,
         compile: common.compile(!options.no_fuse),
         cpu: common.cpu(),
         memory_bytes: available_memory().unwrap_or(u64::MAX),
@@ -95,13 +99,14 @@ fn text(explanation: &Explanation) -> String {
         memory.row([resident.name.clone(), format!("{:.1}", resident.bytes as f64 / 1e6)]);
     }
     let Explanation { model, mode, batch_size, .. } = explanation;
+    let samples = tasks::terms(model).samples;
     let fused = if explanation.fused { "fused" } else { "op by op" };
     let largest = match explanation.largest_batch {
-        Some(batch) => format!("{batch} pictures"),
-        None => "none, not even one picture".to_owned(),
+        Some(batch) => format!("{batch} {}", tasks::terms(&explanation.model).samples),
+        None => "none, not even a single one".to_owned(),
     };
     format!(
-        "{model}, {} of {batch_size} pictures, {fused}: {} parameters\n\n{kernels}\n\
+        "{model}, {} of {batch_size} {samples}, {fused}: {} parameters\n\n{kernels}\n\
          memory  {} (parameters and state {})\n\n{memory}\n\
          largest batch in the {} that are free  {largest}\n",
         mode.name(),

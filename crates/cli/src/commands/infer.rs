@@ -1,8 +1,8 @@
 use crate::args::{Common, at_least_one, model};
 use crate::output::{Table, print, print_json};
 use bessemer_bench::show;
-use bessemer_models::ModelSpec;
-use bessemer_train::{InferOptions, Prediction, infer};
+use bessemer_models::AnyModel;
+use bessemer_train::tasks::classification::{InferOptions, Prediction, infer};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ EXAMPLES:
 pub struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
-    pub model: &'static ModelSpec,
+    pub model: AnyModel,
     /// JPEG or PNG files
     #[arg(required = true, value_name = "INPUT")]
     pub inputs: Vec<PathBuf>,
@@ -43,7 +43,7 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         labels: options.labels.clone(),
         ..InferOptions::default()
     };
-    let predictions = infer(options.model.name, &options.weights, &options.inputs, &settings)?;
+    let predictions = infer(options.model.name(), &options.weights, &options.inputs, &settings)?;
     if options.json { print_json(&predictions) } else { print(&text(&predictions)) }
 }
 

@@ -1,7 +1,7 @@
 use crate::args::model;
 use crate::output::{Table, print, print_json};
 use bessemer_bench::show;
-use bessemer_models::{ModelSpec, Summary, ZOO};
+use bessemer_models::{AnyModel, Summary, all};
 use bessemer_train::Recipe;
 use bessemer_train::recipe::builtin_names;
 use clap::Args;
@@ -13,13 +13,13 @@ EXAMPLES:
   bessemer models resnet50
   bessemer models --json";
 
-/// List the models: parameters, FLOPs of a picture, variants, recipes
+/// List the models: parameters, FLOPs of a sample, variants, recipes
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// One model only
     #[arg(value_name = "NAME", value_parser = model)]
-    pub name: Option<&'static ModelSpec>,
+    pub name: Option<AnyModel>,
     /// Print JSON instead of a table
     #[arg(long, help_heading = "Output")]
     pub json: bool,
@@ -32,14 +32,18 @@ struct Entry {
     parameters: u64,
     parameter_tensors: usize,
     flops_per_sample: u64,
-    input: [usize; 3],
+    /// Shape of a sample.
+    input: Vec<usize>,
+    /// Outputs: classes of an image, words of a place in a text.
     classes: usize,
+    #[serde(skip)]
+    takes: String,
     variants: &'static [&'static str],
     recipes: Vec<&'static str>,
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let chosen = ZOO.iter().filter(|spec| options.name.is_none_or(|name| name.name == spec.name));
+    let chosen = all().filter(|model| options.name.is_none_or(|one| one.name() == model.name()));
     let entries = chosen.map(entry).collect::<anyhow::Result<Vec<_>>>()?;
     match (options.json, options.name, entries.as_slice()) {
         (true, Some(_), [one]) => print_json(one),
@@ -49,20 +53,32 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-fn entry(spec: &ModelSpec) -> anyhow::Result<Entry> {
-    let Summary { parameters, tensors, flops_per_sample } = spec.summary()?;
-    let options = spec.options();
-    let [height, width] = options.image_size;
-    let trains = |recipe: &str| Recipe::load(recipe, &[]).is_ok_and(|recipe| recipe.model.name == spec.name);
+fn entry(model: AnyModel) -> anyhow::Result<Entry> {
+    let Summary { parameters, tensors, flops_per_sample } = model.summary()?;
+    let name = model.name();
+    let trains = |recipe: &str| Recipe::load(recipe, &[]).is_ok_and(|recipe| recipe.model.name == name);
+    let (input, classes, takes) = match model {
+        AnyModel::Classifier(spec) => {
+            let options = spec.options();
+            let [height, width] = options.image_size;
+            (vec![height, width, 3], options.num_classes, format!("{height}x{width} pixels"))
+        }
+        AnyModel::Bert(spec) => {
+            let config = (spec.config)();
+            let length = config.max_position_embeddings;
+            (vec![length], config.vocab_size, format!("{length} tokens"))
+        }
+    };
     Ok(Entry {
-        name: spec.name,
-        description: spec.description,
+        name,
+        description: model.description(),
         parameters,
         parameter_tensors: tensors,
         flops_per_sample,
-        input: [height, width, 3],
-        classes: options.num_classes,
-        variants: spec.variants,
+        input,
+        classes,
+        takes,
+        variants: model.variants(),
         recipes: builtin_names().filter(|name| trains(name)).collect(),
     })
 }
@@ -70,13 +86,12 @@ fn entry(spec: &ModelSpec) -> anyhow::Result<Entry> {
 fn all_models(entries: &[Entry]) -> String {
     let mut table = Table::new(2, &["model", "description", "parameters", "FLOPs", "input", "classes"]);
     for entry in entries {
-        let [height, width, _] = entry.input;
         table.row([
             entry.name.to_owned(),
             entry.description.to_owned(),
             show::scaled(entry.parameters as f64),
             show::scaled(entry.flops_per_sample as f64),
-            format!("{height}x{width}"),
+            entry.takes.clone(),
             entry.classes.to_string(),
         ]);
     }
@@ -84,13 +99,12 @@ fn all_models(entries: &[Entry]) -> String {
 }
 
 fn one_model(entry: &Entry) -> String {
-    let [height, width, _] = entry.input;
     let mut table = Table::new(2, &[]);
     let mut fact = |name: &str, value: String| table.row([name.to_owned(), value]);
     fact("model", format!("{}: {}", entry.name, entry.description));
     fact("parameters", format!("{} in {} tensors", entry.parameters, entry.parameter_tensors));
-    fact("FLOPs", format!("{} in the forward pass of one picture", show::scaled(entry.flops_per_sample as f64)));
-    fact("input", format!("{height}x{width} pixels, {} classes", entry.classes));
+    fact("FLOPs", format!("{} in the forward pass of one sample", show::scaled(entry.flops_per_sample as f64)));
+    fact("input", format!("{}, {} classes", entry.takes, entry.classes));
     fact("variants", entry.variants.join(", "));
     fact("recipes", if entry.recipes.is_empty() { "none of its own".to_owned() } else { entry.recipes.join(", ") });
     table.to_string()

@@ -3,9 +3,10 @@ use crate::args::{Common, at_least_one, model};
 use crate::failure::Usage;
 use crate::output::print;
 use bessemer_bench::{samples, show};
-use bessemer_models::{Architecture, ModelSpec};
+use bessemer_models::{AnyModel, Architecture};
 use bessemer_train::recipe::{Override, RecipeError};
-use bessemer_train::{ComputeOptions, Recipe, RunDir, RunFolder, StopSignal, TrainOptions, TrainReport, train};
+use bessemer_train::tasks::Scale;
+use bessemer_train::{ComputeOptions, Recipe, RunDir, RunFolder, Start, StopSignal, TrainOptions, TrainReport, train};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -22,7 +23,7 @@ EXAMPLES:
 pub struct Options {
     /// A model of the zoo; may be left out where the recipe names it
     #[arg(value_parser = model)]
-    pub model: Option<&'static ModelSpec>,
+    pub model: Option<AnyModel>,
 
     /// A folder with train/CLASS/ and val/CLASS/, `shapes` (drawn by the program) or `synthetic` (noise, for speed)
     #[arg(long, value_name = "DIR|shapes|synthetic", help_heading = "What to train")]
@@ -44,6 +45,10 @@ pub struct Options {
     /// Weights to start from: a .safetensors file, a checkpoint or a run [default: random]
     #[arg(long, value_name = "FILE|DIR", conflicts_with = "resume", help_heading = "What to train")]
     pub weights: Option<PathBuf>,
+    /// A run or checkpoint to start from with its weights, moments and averages, but a schedule from step 0: the next
+    /// phase of a training in several
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["resume", "weights"], help_heading = "What to train")]
+    pub init_from: Option<PathBuf>,
 
     /// Folder of the run, which must be new or empty [default: runs/MODEL-DATE-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "resume", help_heading = "Output")]
@@ -62,7 +67,7 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     common.tell(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
     let request = TrainOptions {
         compute: common.compute(),
-        weights: options.weights.clone(),
+        start: start(options),
         progress: common.progress(),
         stop: StopSignal::from_system()?,
         command: command_line(),
@@ -71,6 +76,14 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let report = train(&request)?;
     keep_samples(&report, &request.compute, common);
     print(&summary(&report))
+}
+
+fn start(options: &Options) -> Start {
+    match (&options.weights, &options.init_from) {
+        (Some(weights), _) => Start::Weights(weights.clone()),
+        (None, Some(run)) => Start::Phase(run.clone()),
+        (None, None) => Start::Random,
+    }
 }
 
 fn folder(options: &Options) -> RunFolder {
@@ -84,7 +97,7 @@ fn folder(options: &Options) -> RunFolder {
 /// The recipe that is asked for, with the options of the command line over it.
 fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
     let mut overrides = Vec::new();
-    overrides.extend(options.model.map(|model| Override::new("model.name", model.name)));
+    overrides.extend(options.model.map(|model| Override::new("model.name", model.name())));
     overrides.extend(options.data.as_ref().map(|data| Override::new("data.source", data.as_str())));
     overrides.extend(options.epochs.map(|epochs| Override::new("train.epochs", epochs as i64)));
     overrides.extend(options.steps.map(|steps| Override::new("train.steps", steps as i64)));
@@ -113,11 +126,14 @@ fn base_recipe(options: &Options) -> Result<String, Usage> {
     }
 }
 
-fn default_recipe(model: &ModelSpec, data: Option<&str>) -> &'static str {
-    match model.architecture {
-        Architecture::ResNetCifar { .. } if data == Some("shapes") => "shapes-quick",
-        Architecture::ResNetCifar { .. } => "cifar",
-        Architecture::ResNet { .. } => "resnet50-90e",
+fn default_recipe(model: AnyModel, data: Option<&str>) -> &'static str {
+    match model {
+        AnyModel::Classifier(spec) => match spec.architecture {
+            Architecture::ResNetCifar { .. } if data == Some("shapes") => "shapes-quick",
+            Architecture::ResNetCifar { .. } => "cifar",
+            Architecture::ResNet { .. } => "resnet50-90e",
+        },
+        AnyModel::Bert(_) => "bert-small-text",
     }
 }
 
@@ -131,9 +147,12 @@ fn keep_samples(report: &TrainReport, compute: &ComputeOptions, common: &Common)
 
 fn summary(report: &TrainReport) -> String {
     let mut text = format!("run         {}\nsteps       {}\n", report.run.display(), report.steps);
-    text += &format!("throughput  {} images/s\n", show::significant(report.throughput, 3));
+    text += &format!("throughput  {} {}\n", show::significant(report.throughput, 3), report.terms.unit);
     for (name, value) in &report.metrics {
-        let value = if name.starts_with("top") { show::percent(*value) } else { format!("{value:.4}") };
+        let value = match report.terms.scale(name) {
+            Scale::Fraction => show::percent(*value),
+            Scale::Plain => format!("{value:.4}"),
+        };
         text += &format!("{name:<10}  {value}\n");
     }
     if report.skipped > 0 {

@@ -1,6 +1,6 @@
 use crate::args::model;
 use crate::output::print;
-use bessemer_models::ModelSpec;
+use bessemer_models::AnyModel;
 use bessemer_train::{ConvertOptions, Names, convert_weights};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -41,12 +41,12 @@ pub struct Convert {
     pub to: Names,
     /// The model of the weights [default: the one that they fit]
     #[arg(long, value_parser = model, help_heading = "Names")]
-    pub model: Option<&'static ModelSpec>,
+    pub model: Option<AnyModel>,
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let Command::Convert(convert) = &options.command;
-    let settings = ConvertOptions { from: convert.from, to: convert.to, model: convert.model.map(|spec| spec.name) };
+    let settings = ConvertOptions { from: convert.from, to: convert.to, model: convert.model.map(AnyModel::name) };
     let converted = convert_weights(&convert.input, &convert.output, &settings)?;
     print(&format!("{}: {}, {} tensors\n", convert.output.display(), converted.model, converted.tensors))
 }

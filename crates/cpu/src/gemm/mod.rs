@@ -33,8 +33,8 @@ pub(crate) use pack::{Matrix, pack_shared, packed_len};
 pub(crate) use rows::{
     BlockScratch, MatrixRows, Origin, Place, Row, RowBlock, RowProduct, RowSource, RowTable, row_scratch_len,
 };
-pub(crate) use sweep::{Region, Sweep, Upcoming};
-pub(crate) use tile::{ALayout, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, panel};
+pub(crate) use sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
+pub(crate) use tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, panel};
 
 /// What kernels run on.
 #[derive(Clone, Copy)]

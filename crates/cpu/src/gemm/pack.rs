@@ -144,23 +144,21 @@ impl Matrix {
     /// those that are missing become zero.
     #[inline(always)]
     unsafe fn pack_square<S: Simd>(&self, src: NumberPtr, columns: usize, steps: usize, dst: *mut f32) {
+        let whole = columns == S::LANES && steps == S::LANES;
+        if let Some(src) = src.as_f32().filter(|_| whole) {
+            // SAFETY: the caller's promises.
+            unsafe { S::transpose(src, self.ld, dst, panel::<S>()) };
+            return;
+        }
         let mut square = [0.0f32; MAX_LANES * MAX_LANES];
         // SAFETY: the caller's promises; the square has room.
         unsafe {
-            if columns == S::LANES && steps == S::LANES {
-                match src.as_f32() {
-                    Some(src) => S::transpose(src, self.ld, dst, panel::<S>()),
-                    None => {
-                        for j in 0..S::LANES {
-                            src.add(j * self.ld).copy::<S>(square.as_mut_ptr().add(j * S::LANES), S::LANES);
-                        }
-                        S::transpose(square.as_ptr(), S::LANES, dst, panel::<S>());
-                    }
-                }
-                return;
-            }
             for j in 0..columns {
                 src.add(j * self.ld).copy::<S>(square.as_mut_ptr().add(j * S::LANES), steps);
+            }
+            if whole {
+                S::transpose(square.as_ptr(), S::LANES, dst, panel::<S>());
+                return;
             }
             for k in 0..steps {
                 for j in 0..S::LANES {

@@ -4,6 +4,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{SceneObject, ShapeClass, Shapes, draw_scene};
+use crate::new_folder::{create, require_empty};
 use crate::{DataError, Dataset, FileFormat, Picture, Split};
 
 /// A folder of single shapes to write: `train/CLASS/NUMBER.EXT` and `val/CLASS/NUMBER.EXT`.
@@ -130,17 +131,4 @@ fn categories() -> Vec<Value> {
 
 fn hundredths(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
-}
-
-fn create(folder: &Path) -> Result<(), DataError> {
-    fs::create_dir_all(folder).map_err(DataError::io(folder, "create the folder"))
-}
-
-fn require_empty(root: &Path) -> Result<(), DataError> {
-    create(root)?;
-    let mut entries = fs::read_dir(root).map_err(DataError::io(root, "list the folder"))?;
-    match entries.next() {
-        None => Ok(()),
-        Some(_) => Err(DataError::layout(root, "the folder is not empty", "a new or empty folder to write to")),
-    }
 }

@@ -1,6 +1,7 @@
 //! The operations. One file per family; each operation is an attribute struct that implements [`OpRule`], and one line
 //! of the [`Op`] enum.
 
+pub mod attention;
 pub mod conv;
 pub mod index;
 pub mod layout;
@@ -179,6 +180,8 @@ operations! {
     Conv2d(conv::Conv2d),
     Conv2dDataGrad(conv::Conv2dDataGrad),
     Conv2dWeightGrad(conv::Conv2dWeightGrad),
+    Attention(attention::Attention),
+    AttentionGrad(attention::AttentionGrad),
     MaxPool2d(pool::MaxPool2d),
     MaxPool2dGrad(pool::MaxPool2dGrad),
     AvgPool2d(pool::AvgPool2d),

@@ -1,6 +1,6 @@
 //! Puts a step of `f32` numbers into mixed precision: tensors lie in memory, and products read them, in a type of 16 bits.
 //!
-//! - Convolutions of one group and matrix products read 16-bit operands; they accumulate and give `f32`.
+//! - Convolutions of one group, matrix products and attention read 16-bit operands; they accumulate and give `f32`.
 //! - What they read, and what those with weights give, is rounded once, where it is computed; only what softmax is made of, and
 //!   results of the step, stay `f32`. Everyone else who reads it reads the rounded numbers. Gradients that several operations
 //!   read are rounded likewise.
@@ -34,14 +34,15 @@ pub fn lower_precision(graph: &Graph, to: DType) -> Result<Graph, GraphError> {
     pass.rewriter.finish()
 }
 
-/// Operations that read 16-bit operands and give `f32`.
-fn is_product(op: &Op) -> bool {
+/// How many of its inputs, the first ones, an operation multiplies: it reads these with 16 bits and gives `f32`.
+fn operands(op: &Op) -> usize {
     match op {
-        Op::Conv2d(conv) => conv.groups == 1,
-        Op::Conv2dDataGrad(grad) => grad.conv.groups == 1,
-        Op::Conv2dWeightGrad(grad) => grad.conv.groups == 1,
-        Op::Matmul(_) => true,
-        _ => false,
+        Op::Conv2d(conv) if conv.groups == 1 => 2,
+        Op::Conv2dDataGrad(grad) if grad.conv.groups == 1 => 2,
+        Op::Conv2dWeightGrad(grad) if grad.conv.groups == 1 => 2,
+        Op::Matmul(_) => 2,
+        Op::Attention(_) | Op::AttentionGrad(_) => 3,
+        _ => 0,
     }
 }
 
@@ -86,14 +87,13 @@ fn values_to_round(graph: &Graph, from_state: &[bool]) -> HashSet<Value> {
     for id in graph.ids().rev() {
         let node = graph.node(id);
         let own = Value { node: id, output: 0 };
-        if is_product(&node.op) {
-            rounded.extend(node.inputs.iter().copied());
-        } else if moves(&node.op) && rounded.contains(&own) {
+        rounded.extend(node.inputs.iter().take(operands(&node.op)).copied());
+        if moves(&node.op) && rounded.contains(&own) {
             rounded.insert(node.inputs[0]);
         }
         let has_weights = || node.inputs.iter().any(|v| from_state[v.node.index()]);
         let is_activation = match node.op {
-            Op::Conv2d(_) | Op::Conv2dDataGrad(_) => is_product(&node.op),
+            Op::Conv2d(_) | Op::Conv2dDataGrad(_) => operands(&node.op) > 0,
             Op::Matmul(_) => has_weights() && !makes_results[id.index()],
             _ => false,
         };
@@ -122,13 +122,17 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     fn visit(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.graph.node(id);
-        if !is_product(&node.op) || node.inputs.iter().any(|&v| self.graph.dtype(v) != DType::F32) {
+        let (multiplied, others) = node.inputs.split_at(operands(&node.op));
+        if multiplied.is_empty() || multiplied.iter().any(|&v| self.graph.dtype(v) != DType::F32) {
             self.rewriter.copy(id)?;
         } else {
             let path = self.graph.path(id).to_string();
-            let inputs = node.inputs.iter().map(|&v| self.low(v)).collect::<Result<Vec<_>, _>>()?;
-            let result = self.rewriter.target().at_path(&path, |g| g.add1(node.op.clone(), &inputs))?;
-            self.rewriter.set(Value { node: id, output: 0 }, result);
+            let mut inputs = multiplied.iter().map(|&v| self.low(v)).collect::<Result<Vec<_>, _>>()?;
+            inputs.extend(others.iter().map(|&v| self.rewriter.get(v)));
+            let results = self.rewriter.target().at_path(&path, |g| g.add(node.op.clone(), &inputs))?;
+            for (output, result) in results.into_iter().enumerate() {
+                self.rewriter.set(Value { node: id, output: output as u32 }, result);
+            }
         }
         for output in 0..node.outputs.len() as u32 {
             self.round(Value { node: id, output })?;

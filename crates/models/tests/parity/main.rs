@@ -1,5 +1,6 @@
 //! Comparison with other implementations, by the numbers in `tests/fixtures`.
 
+mod bert;
 mod fixtures;
 mod resnet;
 mod schedules;

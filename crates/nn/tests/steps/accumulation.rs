@@ -1,7 +1,6 @@
 //! Steps of several micro-batches.
 
-use crate::run::{Run, assert_close, executor};
-use bessemer_cpu::{CpuOptions, Executor, Isa};
+use crate::run::{Run, assert_close, compiled, executor};
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{NullTarget, print_plan};
 use bessemer_ir::reference::Interpreter;
@@ -223,6 +222,22 @@ fn a_micro_batch_that_is_no_number_skips_its_step_alone() {
 }
 
 #[test]
+fn the_search_for_a_bad_number_looks_at_what_is_fed() {
+    let (graph, specs) = network(SAMPLES / 2, Norm::Batch, &of_accumulation(&configs()[0], 2));
+    let mut executor = compiled(&graph, &CompileOptions::default(), 2);
+    start(&mut executor, &specs);
+    executor.write_f32("images", &[f32::NAN; SAMPLES / 2 * SIZE * SIZE * CHANNELS]).expect("a feed");
+    executor.accumulate().expect("it runs");
+    feed(&mut executor, 0, 0, SAMPLES / 2);
+    executor.run().expect("it runs");
+    assert!(executor.scalar("loss").expect("an output").is_nan());
+    assert_eq!(executor.find_non_finite().expect("it runs"), None, "the last micro-batch was a good one");
+    executor.write_f32("images", &[f32::NAN; SAMPLES / 2 * SIZE * SIZE * CHANNELS]).expect("a feed");
+    let found = executor.find_non_finite().expect("it runs").expect("a bad number");
+    assert_eq!(found.op, "images");
+}
+
+#[test]
 fn an_overflow_in_a_micro_batch_lowers_the_loss_scale() {
     let scaling = LossScale { initial: 16_777_216.0, growth_steps: Some(100) };
     let config = TrainConfig { loss_scale: Some(scaling), ..TrainConfig::new(sgd(), Schedule::constant(0.1)) };
@@ -259,9 +274,7 @@ fn the_optimizer_is_not_part_of_the_body() {
 #[test]
 fn one_batch_a_step_has_no_body() {
     let (graph, _) = network(SAMPLES, Norm::Batch, &of_accumulation(&configs()[0], 1));
-    let cpu = CpuOptions { isa: Isa::detect(), threads: 1 };
-    let plan = compile(&graph, &cpu, &CompileOptions::default()).expect("it compiles");
-    let mut executor = Executor::new(plan, cpu).expect("every operation has a kernel");
+    let mut executor = compiled(&graph, &CompileOptions::default(), 1);
     let error = executor.accumulate().expect_err("there is nothing to accumulate");
     assert_eq!(error.to_string(), "the plan's steps take one micro-batch each: there is nothing to accumulate in");
 }

@@ -69,6 +69,10 @@ impl Run for Executor {
 }
 
 pub fn executor(graph: &Graph, options: &CompileOptions, threads: usize) -> impl Run + use<> {
+    compiled(graph, options, threads)
+}
+
+pub fn compiled(graph: &Graph, options: &CompileOptions, threads: usize) -> Executor {
     let cpu = CpuOptions { isa: Isa::detect(), threads };
     let plan = compile(graph, &cpu, options).expect("it compiles");
     Executor::new(plan, cpu).expect("every operation has a kernel")

@@ -28,7 +28,7 @@ pub use error::{CheckpointError, Damage};
 pub use manifest::{BestMetric, FileEntry, Manifest, SamplerPosition, TrainingState};
 pub use safetensors::Dtype;
 pub use safetensors_file::{read_safetensors, write_safetensors};
-pub use store::{CheckpointStore, Loaded, Saved, load_checkpoint};
+pub use store::{CheckpointStore, Loaded, Saved, load_checkpoint, load_newest};
 pub use tensor::{NamedTensor, TensorError};
 pub use weights::{WeightOptions, load_weights};
 

@@ -226,6 +226,22 @@ impl CheckpointStore {
     }
 }
 
+/// The checkpoint in a checkpoint folder, or the newest whole one of a run folder.
+///
+/// # Errors
+/// A path that is neither; a checkpoint that is damaged.
+pub fn load_newest(path: &Path) -> Result<Checkpoint<'static>, CheckpointError> {
+    if path.join(MANIFEST_FILE).exists() {
+        return load_checkpoint(path);
+    }
+    let folder = path.join("checkpoints");
+    let loaded = if folder.is_dir() { CheckpointStore::for_reading(folder).load_latest()? } else { None };
+    loaded.map(|loaded| loaded.checkpoint).ok_or_else(|| CheckpointError::NotFound {
+        path: path.to_owned(),
+        expected: "expected a checkpoint folder (with manifest.json) or a run folder with checkpoints in it".to_owned(),
+    })
+}
+
 /// Loads one checkpoint folder after verifying size and checksum of each file.
 ///
 /// # Errors

@@ -107,9 +107,9 @@ pub struct StepInfo {
     pub batch: u64,
     #[serde(with = "number")]
     pub loss: f64,
-    /// Parts of the loss by name, where it has any.
+    /// What the task reports beside the loss, by name: parts of the loss, accuracies as fractions.
     #[serde(default, with = "number::map", skip_serializing_if = "BTreeMap::is_empty")]
-    pub losses: BTreeMap<String, f64>,
+    pub parts: BTreeMap<String, f64>,
     pub lr: f64,
     #[serde(default, with = "number::option", skip_serializing_if = "Option::is_none")]
     pub grad_norm: Option<f64>,
@@ -124,7 +124,7 @@ pub struct StepInfo {
     pub comm_s: f64,
 }
 
-/// `eval`: metrics over an evaluation set. Accuracies are fractions in `[0, 1]`: `top1`, `top5`; `loss` is the mean.
+/// `eval`: metrics over an evaluation set. Accuracies are fractions in `[0, 1]`; losses are means.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvalInfo {
     pub epoch: u64,

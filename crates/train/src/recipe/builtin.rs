@@ -1,4 +1,4 @@
-const RECIPES: [(&str, &str); 7] = [
+const RECIPES: [(&str, &str); 11] = [
     ("resnet50-50e", include_str!("../../recipes/resnet50-50e.toml")),
     ("resnet50-90e", include_str!("../../recipes/resnet50-90e.toml")),
     ("resnet50-250e", include_str!("../../recipes/resnet50-250e.toml")),
@@ -6,6 +6,10 @@ const RECIPES: [(&str, &str); 7] = [
     ("imagenette-small", include_str!("../../recipes/imagenette-small.toml")),
     ("shapes-quick", include_str!("../../recipes/shapes-quick.toml")),
     ("cifar", include_str!("../../recipes/cifar.toml")),
+    ("bert-base-phase1", include_str!("../../recipes/bert-base-phase1.toml")),
+    ("bert-base-phase2", include_str!("../../recipes/bert-base-phase2.toml")),
+    ("bert-dlperf", include_str!("../../recipes/bert-dlperf.toml")),
+    ("bert-small-text", include_str!("../../recipes/bert-small-text.toml")),
 ];
 
 /// Names of the recipes that the program carries.

@@ -2,6 +2,7 @@
 
 use super::parse::{ALTERNATIVES, lookup};
 use super::{Per, Recipe, ScheduleKind};
+use crate::tasks::Kind;
 use std::fmt;
 use toml::{Table, Value};
 
@@ -52,8 +53,11 @@ const BATCH: f64 = 65_536.0;
 const PIXELS: f64 = 8192.0;
 
 /// Ranges of numbers, and of each number in an array.
-const RANGES: [(&str, Range); 38] = [
+const RANGES: [(&str, Range); 51] = [
     ("model.num_classes", closed(1.0, 1_000_000.0)),
+    ("model.hidden_dropout", below(0.0, 1.0)),
+    ("model.attention_dropout", below(0.0, 1.0)),
+    ("model.vocab_multiple", closed(1.0, 4096.0)),
     ("data.train_samples", closed(1.0, COUNT)),
     ("data.eval_samples", closed(1.0, COUNT)),
     ("data.image_size", closed(8.0, PIXELS)),
@@ -65,7 +69,12 @@ const RANGES: [(&str, Range); 38] = [
     ("data.mean", closed(0.0, 1.0)),
     ("data.std", above(0.0, 1.0)),
     ("data.label_offset", closed(0.0, 1.0)),
+    ("text.sequence_length", closed(8.0, 65_536.0)),
+    ("text.max_predictions", closed(1.0, 65_536.0)),
+    ("text.masked_lm_prob", between(0.0, 1.0)),
+    ("text.short_seq_prob", closed(0.0, 1.0)),
     ("train.batch_size", closed(1.0, BATCH)),
+    ("train.accumulation", closed(1.0, 1_000_000.0)),
     ("train.epochs", closed(1.0, 1e6)),
     ("train.steps", closed(1.0, COUNT)),
     ("train.seed", closed(0.0, i64::MAX as f64)),
@@ -74,10 +83,15 @@ const RANGES: [(&str, Range); 38] = [
     ("train.clip_norm", above(0.0, 1e6)),
     ("train.ema_decay", between(0.0, 1.0)),
     ("optimizer.momentum", below(0.0, 1.0)),
+    ("optimizer.betas", below(0.0, 1.0)),
+    ("optimizer.eps", above(0.0, 1.0)),
     ("optimizer.weight_decay", closed(0.0, 1.0)),
     ("schedule.base_lr", above(0.0, 1000.0)),
     ("schedule.lr_per", closed(1.0, 1e6)),
     ("schedule.warmup_epochs", closed(0.0, 1e6)),
+    ("schedule.warmup_steps", closed(0.0, COUNT)),
+    ("schedule.warmup_fraction", closed(0.0, 1.0)),
+    ("schedule.power", above(0.0, 100.0)),
     ("schedule.end_lr", closed(0.0, 1000.0)),
     ("schedule.milestones", closed(1.0, 1e6)),
     ("schedule.gamma", above(0.0, 1.0)),
@@ -118,7 +132,10 @@ fn numbers(value: &Value) -> Vec<f64> {
 /// Checks what fields say together.
 pub(super) fn combinations(recipe: &Recipe) -> Result<(), Problem> {
     alternatives(recipe)?;
-    data(recipe)?;
+    match Kind::of(&recipe.model.name) {
+        Some(Kind::Pretraining) => text(recipe)?,
+        Some(Kind::Classification) | None => images(recipe)?,
+    }
     schedule(recipe)?;
     require(
         recipe.optimizer.momentum > 0.0 || !recipe.optimizer.nesterov,
@@ -140,8 +157,9 @@ fn alternatives(recipe: &Recipe) -> Result<(), Problem> {
     require(given[0] != (false, false), "train", "one of train.epochs and train.steps must be given".to_owned())
 }
 
-fn data(recipe: &Recipe) -> Result<(), Problem> {
+fn images(recipe: &Recipe) -> Result<(), Problem> {
     let data = &recipe.data;
+    require(recipe.model.num_classes > 0, "model", "missing field `num_classes`".to_owned())?;
     for (path, [low, high]) in [("data.crop_scale", data.crop_scale), ("data.crop_ratio", data.crop_ratio)] {
         require(low <= high, path, format!("[{low}, {high}] must be in ascending order"))?;
     }
@@ -149,10 +167,22 @@ fn data(recipe: &Recipe) -> Result<(), Problem> {
     require(resize >= size, "data.eval_resize", format!("{resize} is smaller than data.eval_image_size = {size}"))
 }
 
+fn text(recipe: &Recipe) -> Result<(), Problem> {
+    let (length, predictions) = (recipe.text.sequence_length, recipe.text.max_predictions);
+    let problem = format!("{predictions} is more than the {} words of a sequence", length.saturating_sub(3));
+    require(predictions + 3 <= length, "text.max_predictions", problem)
+}
+
 fn schedule(recipe: &Recipe) -> Result<(), Problem> {
     let schedule = &recipe.schedule;
     let stepwise = schedule.kind == ScheduleKind::Step;
-    let decays = matches!(schedule.kind, ScheduleKind::Linear | ScheduleKind::Cosine);
+    let decays = matches!(schedule.kind, ScheduleKind::Linear | ScheduleKind::Cosine | ScheduleKind::Polynomial);
+    let warmups = [schedule.warmup_epochs > 0.0, schedule.warmup_steps.is_some(), schedule.warmup_fraction.is_some()];
+    require(
+        warmups.into_iter().filter(|given| *given).count() <= 1,
+        "schedule",
+        "only one of warmup_epochs, warmup_steps and warmup_fraction can be given".to_owned(),
+    )?;
     require(
         stepwise != schedule.milestones.is_empty(),
         "schedule.milestones",
@@ -166,12 +196,18 @@ fn schedule(recipe: &Recipe) -> Result<(), Problem> {
     require(
         decays || schedule.end_lr == 0.0,
         "schedule.end_lr",
-        "belongs to schedule.kind = \"linear\" or \"cosine\"".to_owned(),
+        "belongs to schedule.kind = \"linear\", \"cosine\" or \"polynomial\"".to_owned(),
     )?;
     require(
         !schedule.warmup_in_decay || (decays && schedule.per == Per::Step),
         "schedule.warmup_in_decay",
         "needs schedule.kind = \"linear\" or \"cosine\" and schedule.per = \"step\"".to_owned(),
+    )?;
+    require(
+        schedule.kind != ScheduleKind::Polynomial || (schedule.per == Per::Step && !schedule.warmup_in_decay),
+        "schedule.kind",
+        "\"polynomial\" counts steps: schedule.per must be \"step\"; schedule.warmup_form says how it warms up"
+            .to_owned(),
     )
 }
 
@@ -182,16 +218,17 @@ fn require(holds: bool, path: &str, problem: String) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recipe::builtin;
+    use crate::recipe::{Override, builtin_names};
 
     #[test]
     fn every_number_of_a_recipe_has_a_range() {
-        let recipe = Recipe::load("resnet50-250e", &[]).unwrap();
-        let table: Table = recipe.to_toml().parse().unwrap();
-        for (section, fields) in table.iter().filter_map(|(name, value)| Some((name, value.as_table()?))) {
-            for (field, value) in fields.iter().filter(|(_, value)| !numbers(value).is_empty()) {
-                let path = format!("{section}.{field}");
-                assert!(RANGES.iter().any(|(known, _)| *known == path), "{path} = {value} has no range");
+        for name in builtin_names() {
+            let table = Recipe::load(name, &[]).unwrap().to_table();
+            for (section, fields) in table.iter().filter_map(|(name, value)| Some((name, value.as_table()?))) {
+                for (field, value) in fields.iter().filter(|(_, value)| !numbers(value).is_empty()) {
+                    let path = format!("{section}.{field}");
+                    assert!(RANGES.iter().any(|(known, _)| *known == path), "{path} = {value} has no range");
+                }
             }
         }
     }
@@ -200,10 +237,14 @@ mod tests {
     fn every_range_names_a_field() {
         for (path, range) in &RANGES {
             let value = Value::Float(range.high * 2.0 + 1.0);
-            let recipe = Recipe::load(builtin::builtin_names().next().unwrap(), &[]).unwrap();
-            let text = recipe.with_overrides(&[super::super::Override::new(*path, value)]).unwrap_err().to_string();
+            let with = |recipe: &str, value: Value| {
+                let recipe = Recipe::load(recipe, &[]).unwrap();
+                recipe.with_overrides(&[Override::new(*path, value)]).unwrap_err().to_string()
+            };
+            let owner = builtin_names().find(|name| !with(name, value.clone()).contains("belongs to")).unwrap();
+            let text = with(owner, value.clone());
             assert!(text.contains(&format!("{path}: ")) && text.contains("the range is"), "{text}");
-            let error = recipe.with_overrides(&[super::super::Override::new(*path, "x")]).unwrap_err().to_string();
+            let error = with(owner, Value::from("x"));
             assert!(error.contains("invalid type"), "{path} is not a field: {error}");
         }
     }

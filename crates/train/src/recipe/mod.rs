@@ -1,19 +1,22 @@
 //! Recipes: everything that decides what a training run computes, as typed TOML.
 //!
 //! Fields left out take the defaults below. [`Recipe::to_toml`] writes all of them, so that a resolved recipe says by
-//! itself what was run.
+//! itself what was run. Fields of other tasks, optimizers and schedules than the recipe's are refused, and not written.
 
 mod builtin;
 mod check;
+mod owned;
 mod parse;
 mod schedule;
+mod text;
 
 #[cfg(test)]
 mod tests;
 
 pub use builtin::builtin_names;
 pub use parse::{Override, RecipeError};
-pub use schedule::{Schedule, learning_rate};
+pub use schedule::{Per, Schedule, ScheduleKind, ScheduleRecipe, WarmupForm, learning_rate};
+pub use text::{Masking, TextRecipe};
 
 use bessemer_ir::DType;
 use serde::{Deserialize, Serialize};
@@ -27,6 +30,8 @@ pub struct Recipe {
     pub model: ModelRecipe,
     #[serde(default)]
     pub data: DataRecipe,
+    #[serde(default)]
+    pub text: TextRecipe,
     pub train: TrainRecipe,
     #[serde(default)]
     pub optimizer: OptimizerRecipe,
@@ -46,6 +51,8 @@ pub struct Recipe {
 pub struct ModelRecipe {
     /// A name of the zoo.
     pub name: String,
+    /// Of a classifier, which must say it.
+    #[serde(default)]
     pub num_classes: u64,
     #[serde(default)]
     pub padding: Padding,
@@ -56,6 +63,32 @@ pub struct ModelRecipe {
     pub zero_init_last_gamma: bool,
     #[serde(default)]
     pub init: Init,
+    /// Of a BERT: dropout of embeddings and of what each half of a layer adds.
+    #[serde(default = "tenth")]
+    pub hidden_dropout: f64,
+    /// Dropout of attention's probabilities.
+    #[serde(default = "tenth")]
+    pub attention_dropout: f64,
+    #[serde(default)]
+    pub activation: Activation,
+    /// The vocabulary is filled up to a multiple of this with words that never occur.
+    #[serde(default = "eight")]
+    pub vocab_multiple: u64,
+}
+
+/// Form of the Gaussian error linear unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activation {
+    /// `x * (1 + erf(x / sqrt(2))) / 2`.
+    #[default]
+    Gelu,
+    /// By the hyperbolic tangent, as in NVIDIA's recipes of BERT.
+    GeluTanh,
+}
+
+fn eight() -> u64 {
+    8
 }
 
 /// Padding of strided convolutions and pooling.
@@ -144,8 +177,11 @@ impl Default for DataRecipe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainRecipe {
-    /// Samples per device and step.
+    /// Samples per device and micro-batch.
     pub batch_size: u64,
+    /// Micro-batches of a step.
+    #[serde(default = "one")]
+    pub accumulation: u64,
     /// Length of the run; exactly one of `epochs` and `steps`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u64>,
@@ -169,6 +205,17 @@ pub struct TrainRecipe {
     pub drop_last: bool,
 }
 
+impl TrainRecipe {
+    /// Samples of a step.
+    pub fn step_samples(&self) -> u64 {
+        self.batch_size.saturating_mul(self.accumulation)
+    }
+}
+
+fn one() -> u64 {
+    1
+}
+
 fn yes() -> bool {
     true
 }
@@ -179,7 +226,13 @@ pub struct OptimizerRecipe {
     pub kind: OptimizerKind,
     pub momentum: f64,
     pub nesterov: bool,
-    /// L2 penalty added to the gradient: `g + weight_decay * w`.
+    /// Decay of the running means of gradients and of their squares.
+    pub betas: [f64; 2],
+    pub eps: f64,
+    /// Whether the means make up for their start at zero.
+    pub bias_correction: bool,
+    pub trust: Trust,
+    /// `sgd` and `adam` add `weight_decay * w` to the gradient; the others to the direction of the step.
     pub weight_decay: f64,
     pub decay_exclude: DecayExclude,
 }
@@ -190,6 +243,10 @@ impl Default for OptimizerRecipe {
             kind: OptimizerKind::Sgd,
             momentum: 0.9,
             nesterov: false,
+            betas: [0.9, 0.999],
+            eps: 1e-6,
+            bias_correction: true,
+            trust: Trust::Decayed,
             weight_decay: 1e-4,
             decay_exclude: DecayExclude::None,
         }
@@ -202,6 +259,22 @@ pub enum OptimizerKind {
     /// `v = momentum * v + g; w = w - lr * v`.
     #[default]
     Sgd,
+    /// `w = w - lr * m / (sqrt(v) + eps)` with running means `m` of the gradient and `v` of its square.
+    Adam,
+    /// The same, with weight decay beside the means.
+    Adamw,
+    /// The direction of `adamw`, scaled in each tensor by the norm of the weights over its own.
+    Lamb,
+}
+
+/// Tensors that `lamb` scales.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trust {
+    /// Those that decay: NVIDIA's form for PyTorch.
+    #[default]
+    Decayed,
+    All,
 }
 
 /// Parameters that weight decay leaves alone.
@@ -217,54 +290,12 @@ pub enum DecayExclude {
     Bn,
     /// All batch-norm parameters and all biases.
     BnAndBias,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ScheduleRecipe {
-    pub kind: ScheduleKind,
-    /// Learning rate after warm-up, for `lr_per` samples a step if that is given, else as it is.
-    pub base_lr: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lr_per: Option<u64>,
-    /// How often the learning rate changes.
-    #[serde(default)]
-    pub per: Per,
-    #[serde(default)]
-    pub warmup_epochs: f64,
-    /// The TF1 form: warm-up starts from 0 and its steps count as decay, so that the learning rate drops a little where
-    /// warm-up ends.
-    #[serde(default)]
-    pub warmup_in_decay: bool,
-    /// Where `cosine` and `linear` end.
-    #[serde(default)]
-    pub end_lr: f64,
-    /// Epochs at which `step` multiplies the learning rate by `gamma`.
-    #[serde(default)]
-    pub milestones: Vec<u64>,
-    #[serde(default = "tenth")]
-    pub gamma: f64,
+    /// Parameters with `LayerNorm`, `gamma`, `beta` or `bias` in their name.
+    LayerNormAndBias,
 }
 
 fn tenth() -> f64 {
     0.1
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ScheduleKind {
-    Constant,
-    Linear,
-    Cosine,
-    Step,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Per {
-    Epoch,
-    #[default]
-    Step,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

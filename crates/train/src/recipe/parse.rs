@@ -1,4 +1,4 @@
-use super::{Recipe, builtin, check};
+use super::{Recipe, builtin, check, owned};
 use std::path::Path;
 use std::str::FromStr;
 use toml::{Table, Value};
@@ -94,7 +94,14 @@ impl Recipe {
 
     /// The whole recipe as TOML; reading it back gives an equal recipe.
     pub fn to_toml(&self) -> String {
-        toml::to_string(self).expect("every field of a recipe has a TOML form")
+        toml::to_string(&self.to_table()).expect("every field of a recipe has a TOML form")
+    }
+
+    /// The whole recipe, without fields that are not its own.
+    pub fn to_table(&self) -> Table {
+        let mut table = Table::try_from(self).expect("every field of a recipe has a TOML form");
+        owned::strip(&mut table);
+        table
     }
 
     fn from_table(mut table: Table, origin: &str, overrides: &[Override]) -> Result<Self, RecipeError> {
@@ -102,6 +109,7 @@ impl Recipe {
             apply(&mut table, item)?;
         }
         let field = |(path, problem)| RecipeError::Field { origin: origin.to_owned(), path, problem };
+        owned::check(&table).map_err(field)?;
         check::ranges(&table).map_err(field)?;
         let recipe = serde_path_to_error::deserialize(table).map_err(|error| field(explain(&error)))?;
         check::combinations(&recipe).map_err(field)?;

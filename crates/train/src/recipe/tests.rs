@@ -23,7 +23,7 @@ fn builtins_are_valid_and_round_trip() {
 fn published_facts() {
     let recipe = load("resnet50-90e", &[]).unwrap();
     assert_eq!(recipe.optimizer.weight_decay, 1.0 / 32768.0);
-    assert_eq!(recipe.schedule.resolve(2048).peak_lr, 2.048);
+    assert_eq!(recipe.schedule.resolve(2048, 625, 90.0).peak_lr, 2.048);
     assert_eq!(recipe.data, DataRecipe::default());
     assert_eq!(load("resnet50-250e", &[]).unwrap().train.mixup_alpha, 0.2);
 

@@ -4,19 +4,18 @@ mod prepare;
 
 use crate::checkpoint::{BestMetric, Checkpoint, CheckpointStore, NamedTensor, SamplerPosition, TrainingState};
 use crate::error::{NonFiniteStep, TrainError};
-use crate::evaluate::{EvalReport, recipe_session, run as run_evaluation};
+use crate::evaluate::{EvalReport, run as run_evaluation};
 use crate::events::{CheckpointInfo, EndInfo, EvalInfo, Status, StepInfo};
 use crate::progress::ProgressMode;
 use crate::recipe::Recipe;
 use crate::rundir::RunDir;
 use crate::runlog::RunLog;
 use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
+use crate::setup::precision;
 use crate::signals::StopSignal;
-use crate::sources::LoadOptions;
-use bessemer_data::{Batch, Dataset, Loader};
+use crate::tasks::{Batch, Batches, Evaluation, Task, Terms};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Where a run is kept, and whether it is a new one.
@@ -30,6 +29,19 @@ pub enum RunFolder {
     Resume(PathBuf),
 }
 
+/// What a new run starts from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// Weights drawn from the seed.
+    #[default]
+    Random,
+    /// Weights of a file, a checkpoint or a run.
+    Weights(PathBuf),
+    /// Weights, moments and averages of a run's newest checkpoint, or of a checkpoint: the next phase of a training in several,
+    /// with a schedule of its own.
+    Phase(PathBuf),
+}
+
 /// What [`train`] is asked to do.
 #[derive(Clone, Debug)]
 pub struct TrainOptions {
@@ -37,8 +49,8 @@ pub struct TrainOptions {
     pub recipe: Recipe,
     pub folder: RunFolder,
     pub compute: ComputeOptions,
-    /// Weights to start a new run from instead of random ones.
-    pub weights: Option<PathBuf>,
+    /// What a new run starts from.
+    pub start: Start,
     pub progress: ProgressMode,
     /// When raised, the run saves after the present step and ends as [`TrainError::Interrupted`].
     pub stop: StopSignal,
@@ -56,7 +68,7 @@ impl TrainOptions {
             recipe,
             folder,
             compute: ComputeOptions::default(),
-            weights: None,
+            start: Start::Random,
             progress: ProgressMode::Silent,
             stop: StopSignal::new(),
             run_steps: None,
@@ -75,7 +87,9 @@ pub struct TrainReport {
     /// Seconds in steps, and samples in each of them.
     pub train_s: f64,
     pub throughput: f64,
-    /// The last evaluation: `top1`, `top5`, `loss`.
+    /// What the numbers are called.
+    pub terms: &'static Terms,
+    /// The last evaluation.
     pub metrics: BTreeMap<String, f64>,
     pub best: Option<BestMetric>,
     /// Different samples that were left out because they are bad.
@@ -101,9 +115,9 @@ struct Trainer<'a> {
     store: CheckpointStore,
     log: RunLog,
     session: TrainSession,
-    loader: Loader,
-    data_identity: String,
-    evaluation: Option<Evaluation>,
+    task: Box<dyn Task>,
+    batches: Box<dyn Batches>,
+    evaluation: Option<Judge>,
     steps_per_epoch: u64,
     total_steps: u64,
     /// Updates done.
@@ -119,14 +133,11 @@ struct Trainer<'a> {
     skipped: BTreeSet<usize>,
 }
 
-struct Evaluation {
-    set: Arc<dyn Dataset>,
+struct Judge {
+    evaluation: Box<dyn Evaluation>,
     /// Compiled when first needed.
     session: Option<EvalSession>,
 }
-
-/// Metric by which checkpoints are compared.
-const BEST_METRIC: &str = "top1";
 
 impl Trainer<'_> {
     fn recipe(&self) -> &Recipe {
@@ -134,7 +145,7 @@ impl Trainer<'_> {
     }
 
     fn run(&mut self) -> Result<(), TrainError> {
-        self.log.begin_steps(self.step, self.total_steps, "images/s");
+        self.log.begin_steps(self.step, self.total_steps);
         // A run that was stopped between a step and its evaluation makes up for it.
         if self.step > 0 && self.evaluation_is_due() {
             self.evaluate()?;
@@ -169,10 +180,17 @@ impl Trainer<'_> {
 
     fn train_step(&mut self) -> Result<(), TrainError> {
         let started = Instant::now();
-        let batch = self.next_batch()?;
-        self.session.feed(&batch.images, &batch.labels)?;
-        let data_s = started.elapsed().as_secs_f64();
+        let accumulation = self.recipe().train.accumulation;
+        let (mut samples, mut data_s) = (0, 0.0);
+        for _ in 1..accumulation {
+            let batch = self.fed_batch(&mut data_s)?;
+            self.session.accumulate()?;
+            samples += batch.samples as u64;
+            self.finish(batch)?;
+        }
+        let batch = self.fed_batch(&mut data_s)?;
         let output = self.session.run()?;
+        samples += batch.samples as u64;
         let step_s = started.elapsed().as_secs_f64();
         if output.is_overflow() {
             let scale = output.loss_scale.unwrap_or_default();
@@ -181,35 +199,50 @@ impl Trainer<'_> {
                 self.step + 1
             ))?;
         } else if !output.is_finite() {
-            return Err(self.describe_non_finite(output)?);
+            return Err(self.describe_non_finite(&output)?);
         }
         self.step += 1;
-        self.samples += batch.real as u64;
+        self.samples += samples;
         self.train_s += step_s;
         let info = StepInfo {
             epoch: batch.epoch.into(),
-            batch: batch.index as u64,
+            batch: batch.index as u64 / accumulation,
             loss: output.loss.into(),
+            parts: output.parts,
             lr: output.lr.into(),
             grad_norm: Some(output.grad_norm.into()),
             loss_scale: output.loss_scale.map(f64::from),
-            samples: batch.real as u64,
+            samples,
             step_s,
             data_s,
             compute_s: step_s - data_s,
             ..StepInfo::default()
         };
         self.log.step(self.step, info)?;
+        self.finish(batch)
+    }
+
+    /// The next batch, in the memory of the step; `data_s` grows by the seconds it took.
+    fn fed_batch(&mut self, data_s: &mut f64) -> Result<Batch, TrainError> {
+        let started = Instant::now();
+        let batch = self.next_batch()?;
+        self.session.feed(&batch.feeds)?;
+        *data_s += started.elapsed().as_secs_f64();
+        Ok(batch)
+    }
+
+    fn finish(&mut self, batch: Batch) -> Result<(), TrainError> {
         self.report_skipped(&batch)?;
-        self.loader.recycle(batch);
+        self.batches.recycle(batch);
         Ok(())
     }
 
     fn next_batch(&mut self) -> Result<Batch, TrainError> {
+        let updates = self.session.step_count()?;
         loop {
-            // Between two epochs the loader gives `None` once.
-            if let Some(batch) = self.loader.next_batch() {
-                return Ok(batch?);
+            // Between two epochs there is `None` once.
+            if let Some(batch) = self.batches.next(updates) {
+                return batch;
             }
         }
     }
@@ -223,8 +256,8 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    fn describe_non_finite(&mut self, output: StepOutput) -> Result<TrainError, TrainError> {
-        let StepOutput { loss, lr, grad_norm, .. } = output;
+    fn describe_non_finite(&mut self, output: &StepOutput) -> Result<TrainError, TrainError> {
+        let StepOutput { loss, lr, grad_norm, .. } = *output;
         let error = TrainError::NonFinite(Box::new(NonFiniteStep {
             step: self.step + 1,
             loss,
@@ -257,11 +290,11 @@ impl Trainer<'_> {
     fn evaluate(&mut self) -> Result<(), TrainError> {
         let Some(report) = self.run_evaluation()? else { return Ok(()) };
         self.evaluated_at = Some(self.step);
-        self.metrics = report.metrics();
+        self.metrics.clone_from(&report.metrics);
         let info = EvalInfo {
             epoch: self.step.saturating_sub(1) / self.steps_per_epoch,
-            metrics: report.metrics(),
-            samples: report.total,
+            metrics: report.metrics,
+            samples: report.samples,
             eval_s: report.seconds,
             data_s: report.data_s,
             compute_s: report.compute_s,
@@ -270,8 +303,10 @@ impl Trainer<'_> {
         for sample in &report.skipped {
             self.log.warning(&format!("left out sample {} of the evaluation: {}", sample.index, sample.reason))?;
         }
-        if self.best.as_ref().is_none_or(|best| report.top1 > best.value) {
-            let (metric, value, step) = (BEST_METRIC.to_owned(), report.top1, self.step);
+        let terms = self.task.terms();
+        let (metric, step) = (terms.best.0.to_owned(), self.step);
+        let value = self.metrics[&metric];
+        if self.best.as_ref().is_none_or(|best| terms.improves(value, best.value)) {
             self.best = Some(BestMetric { metric, value, step });
             self.save(true)?;
         }
@@ -279,19 +314,19 @@ impl Trainer<'_> {
     }
 
     fn run_evaluation(&mut self) -> Result<Option<EvalReport>, TrainError> {
-        let recipe = &self.options.recipe;
-        let Some(evaluation) = &mut self.evaluation else { return Ok(None) };
-        let session = match &mut evaluation.session {
+        let Some(Judge { evaluation, session }) = &mut self.evaluation else { return Ok(None) };
+        let session = match session {
             Some(session) => session,
             empty => {
-                let session = recipe_session(recipe, &self.options.compute)?;
+                let mut compute = self.options.compute.clone();
+                compute.compile.precision = precision(&self.options.recipe)?;
+                let session = EvalSession::new(evaluation.model()?, evaluation.batch_size(), &compute)?;
                 self.log.plan(session.plan_info())?;
                 empty.insert(session)
             }
         };
         session.copy_weights(&self.session)?;
-        let (set, offset) = (Arc::clone(&evaluation.set), recipe.data.label_offset as usize);
-        run_evaluation(session, set, offset, &LoadOptions::of(recipe), &self.options.stop, |_, _| {})
+        run_evaluation(session, &**evaluation, &self.options.stop)
     }
 
     fn save(&mut self, best: bool) -> Result<(), TrainError> {
@@ -314,7 +349,7 @@ impl Trainer<'_> {
     }
 
     fn training_state(&self) -> TrainingState {
-        let position = self.loader.position();
+        let position = self.batches.position();
         TrainingState {
             step: self.step,
             epoch: position.epoch.into(),
@@ -322,7 +357,7 @@ impl Trainer<'_> {
             seed: self.recipe().train.seed,
             schedule_step: self.step,
             recipe: self.recipe().to_toml(),
-            data: self.data_identity.clone(),
+            data: self.task.data_identity(),
             metrics: self.metrics.clone(),
             best: self.best.clone(),
         }
@@ -354,6 +389,7 @@ impl Trainer<'_> {
             samples: self.samples,
             train_s: self.train_s,
             throughput,
+            terms: self.task.terms(),
             metrics: self.metrics,
             best: self.best,
             skipped: self.skipped.len(),

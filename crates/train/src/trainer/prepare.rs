@@ -1,8 +1,7 @@
 //! Everything that happens before the first step. What can be wrong is found before a folder is made.
 
-use super::{Evaluation, RunFolder, TrainOptions, Trainer};
-use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_weights};
-use crate::classifier::CLASSES_FILE;
+use super::{Judge, RunFolder, Start, TrainOptions, Trainer};
+use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
 use crate::error::TrainError;
 use crate::events::{EventBody, RunInfo, read_events};
 use crate::machine::describe_machine;
@@ -13,30 +12,27 @@ use crate::rundir::RunDir;
 use crate::runlog::RunLog;
 use crate::session::TrainSession;
 use crate::setup::total_steps;
-use crate::sources::{DataSource, LoadOptions, training_sampler};
-use bessemer_data::{Dataset, Position};
+use crate::tasks::{self, Terms};
+use bessemer_data::Position;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 impl<'a> Trainer<'a> {
     pub(super) fn prepare(options: &'a TrainOptions) -> Result<Self, TrainError> {
         let recipe = &options.recipe;
-        let source = DataSource::of(recipe)?;
-        let set = source.training_set(recipe)?;
-        let evaluation = source.evaluation_set(recipe)?.map(|set| Evaluation { set, session: None });
-        let steps_per_epoch = training_sampler(&*set, recipe)?.batches() as u64;
+        let task = tasks::open(recipe)?;
+        let evaluation = task.evaluation()?.map(|evaluation| Judge { evaluation, session: None });
+        let (batches_per_epoch, accumulation) = (task.batches_per_epoch(), recipe.train.accumulation);
+        let steps_per_epoch = (batches_per_epoch / accumulation).max(1);
         let total_steps = total_steps(recipe, steps_per_epoch)?;
         let past = match &options.folder {
-            RunFolder::Resume(path) => Some(Past::find(path, recipe, &set.identity())?),
+            RunFolder::Resume(path) => Some(Past::find(path, recipe, &task.data_identity())?),
             RunFolder::New(_) | RunFolder::NewIn(_) => None,
         };
-        let mut session = TrainSession::new(recipe, steps_per_epoch, &options.compute)?;
+        let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute)?;
         session.initialise()?;
-        if let (Some(path), None) = (&options.weights, &past) {
-            let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
-            session.load_weights(&tensors, &path.display().to_string())?;
+        if past.is_none() {
+            begin(&mut session, &options.start)?;
         }
         let state = match past.as_ref().and_then(|past| past.loaded.as_ref()) {
             Some(loaded) => {
@@ -46,18 +42,18 @@ impl<'a> Trainer<'a> {
             None => TrainingState::default(),
         };
         let start = Position { epoch: state.sampler.epoch as u32, batch: state.sampler.batch as usize };
-        let end_epoch = total_steps.div_ceil(steps_per_epoch) as u32;
-        let loader = LoadOptions::of(recipe).training(Arc::clone(&set), recipe, (start, end_epoch))?;
+        let end_epoch = total_steps.saturating_mul(accumulation).div_ceil(batches_per_epoch) as u32;
+        let batches = task.training_batches(start, end_epoch)?;
         let warnings = past.as_ref().map(Past::warnings);
-        let (run, store, log) = open_folder(options, past, state.step)?;
+        let (run, store, log) = open_folder(options, task.terms(), past, state.step)?;
         let mut trainer = Self {
             options,
             run,
             store,
             log,
             session,
-            loader,
-            data_identity: set.identity(),
+            task,
+            batches,
             evaluation,
             steps_per_epoch,
             total_steps,
@@ -71,15 +67,9 @@ impl<'a> Trainer<'a> {
             best: state.best,
             skipped: BTreeSet::new(),
         };
-        trainer.write_classes(&*set)?;
+        trainer.task.write_files(trainer.run.path())?;
         trainer.log_start(warnings)?;
         Ok(trainer)
-    }
-
-    fn write_classes(&self, set: &dyn Dataset) -> Result<(), TrainError> {
-        let path = self.run.path().join(CLASSES_FILE);
-        let text = set.class_names().join("\n") + "\n";
-        fs::write(&path, text).map_err(TrainError::io(&path, "write the names of the classes"))
     }
 
     /// `warnings` is there if the run goes on.
@@ -89,11 +79,12 @@ impl<'a> Trainer<'a> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: self.options.commit.clone(),
             command: self.options.command.clone(),
-            recipe: serde_json::to_value(&self.options.recipe).expect("a recipe has string keys and finite numbers"),
+            recipe: serde_json::to_value(self.options.recipe.to_table())
+                .expect("a recipe has string keys and finite numbers"),
             machine: describe_machine(compute.isa.name()),
             device: "cpu".to_owned(),
             threads: compute.threads as u64,
-            data: self.data_identity.clone(),
+            data: self.task.data_identity(),
             resumed_from: None,
         })?;
         self.log.plan(self.session.plan_info())?;
@@ -101,17 +92,8 @@ impl<'a> Trainer<'a> {
             self.take_over_totals()?;
             warnings.iter().try_for_each(|warning| self.log.warning(warning))?;
         }
-        let (classes, outputs) = (self.data_classes(), self.options.recipe.model.num_classes);
-        if classes < outputs {
-            self.log.warning(&format!("the model has {outputs} outputs for {classes} classes of data"))?;
-        }
+        self.task.warnings().iter().try_for_each(|warning| self.log.warning(warning))?;
         Ok(())
-    }
-
-    /// Labels that the data has, with those that come before its first.
-    fn data_classes(&self) -> u64 {
-        let text = fs::read_to_string(self.run.path().join(CLASSES_FILE)).unwrap_or_default();
-        text.lines().count() as u64 + self.options.recipe.data.label_offset
     }
 
     /// Totals of the steps before the checkpoint.
@@ -127,6 +109,17 @@ impl<'a> Trainer<'a> {
             }
         }
         Ok(())
+    }
+}
+
+fn begin(session: &mut TrainSession, start: &Start) -> Result<(), TrainError> {
+    match start {
+        Start::Random => Ok(()),
+        Start::Weights(path) => {
+            let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
+            session.load_weights(&tensors, &path.display().to_string())
+        }
+        Start::Phase(path) => session.continue_from(&load_newest(path)?, &path.display().to_string()),
     }
 }
 
@@ -166,13 +159,14 @@ impl Past {
 
 fn open_folder(
     options: &TrainOptions,
+    terms: &'static Terms,
     past: Option<Past>,
     step: u64,
 ) -> Result<(RunDir, CheckpointStore, RunLog), TrainError> {
     let recipe = &options.recipe;
     let progress = Progress::new(options.progress);
     if let Some(Past { mut run, store, .. }) = past {
-        let log = RunLog::resume(&run, step, progress)?;
+        let log = RunLog::resume(&run, terms, step, progress)?;
         run.set_recipe(recipe)?;
         return Ok((run, store, log));
     }
@@ -181,6 +175,6 @@ fn open_folder(
         RunFolder::New(path) | RunFolder::Resume(path) => RunDir::create(path, recipe)?,
     };
     let store = run.checkpoints(recipe.checkpoint.keep as usize)?;
-    let log = RunLog::create(&run, progress)?;
+    let log = RunLog::create(&run, terms, progress)?;
     Ok((run, store, log))
 }

@@ -1,28 +1,19 @@
-//! Trained models as they are on disk, with what is needed to use them.
+//! Trained classifiers as they are on disk, with what is needed to use them.
 
-use crate::checkpoint::{Manifest, NamedTensor, WeightOptions, load_weights};
+use super::model_options;
+use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession};
-use crate::setup::model_options;
+use crate::trained::{Trained, WhichWeights};
 use bessemer_data::ResizeCentreCrop;
-use bessemer_models::{Architecture, InputFormat, ModelOptions, find};
+use bessemer_models::{Architecture, InputFormat, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
 use std::fs;
 use std::path::Path;
 
 /// Names of the classes in a run folder, one a line, in the order of labels.
 pub const CLASSES_FILE: &str = "classes.txt";
-
-/// Which weights of a checkpoint or run folder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhichWeights {
-    /// The averages if the run kept them, as its evaluations did; else the last ones.
-    #[default]
-    AsEvaluated,
-    Last,
-    Averaged,
-}
 
 /// A classifier with its weights, and how pictures are prepared for it.
 #[derive(Clone, Debug)]
@@ -36,11 +27,7 @@ pub struct Classifier {
     pub label_offset: usize,
     /// Names of the classes, where the weights come from a run.
     pub classes: Option<Vec<String>>,
-    pub tensors: Vec<NamedTensor<'static>>,
-    /// Where the weights come from, for messages.
-    pub origin: String,
-    /// How the run that made the weights was set up, where they come from one.
-    pub recipe: Option<Recipe>,
+    pub trained: Trained,
 }
 
 impl Classifier {
@@ -51,38 +38,23 @@ impl Classifier {
     /// A model or file that does not exist; a folder of another model; averages where there are none.
     pub fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Self, TrainError> {
         find(name)?;
-        let recipe = recipe_of(weights)?;
-        let averaged = recipe.as_ref().is_some_and(|recipe| recipe.train.ema_decay.is_some());
-        let ema = which == WhichWeights::Averaged || (which == WhichWeights::AsEvaluated && averaged);
-        let tensors = load_weights(weights, WeightOptions { to_f32: true, reject_non_finite: true, ema })?;
-        let origin = weights.display().to_string();
-        match recipe {
-            Some(recipe) if recipe.model.name != name => {
-                let allowed = format!("{origin} holds {}", recipe.model.name);
-                Err(TrainError::setting("the model", name, allowed))
-            }
-            Some(recipe) => Self::of_run(recipe, read_classes(weights)?, tensors, origin),
-            None => Self::published(name, tensors, origin),
+        let trained = Trained::load(name, weights, which)?;
+        match trained.recipe.clone() {
+            Some(recipe) => Self::of_run(&recipe, read_classes(weights)?, trained),
+            None => Self::published(name, trained),
         }
     }
 
-    fn of_run(
-        recipe: Recipe,
-        classes: Option<Vec<String>>,
-        tensors: Vec<NamedTensor<'static>>,
-        origin: String,
-    ) -> Result<Self, TrainError> {
-        let (architecture, options) = model_options(&recipe, recipe.data.eval_image_size)?;
+    fn of_run(recipe: &Recipe, classes: Option<Vec<String>>, trained: Trained) -> Result<Self, TrainError> {
+        let (architecture, options) = model_options(recipe, recipe.data.eval_image_size)?;
         let (resize, label_offset) = (recipe.data.eval_resize as u32, recipe.data.label_offset as usize);
-        let name = recipe.model.name.clone();
-        let recipe = Some(recipe);
-        Ok(Self { name, architecture, options, resize, label_offset, classes, tensors, origin, recipe })
+        Ok(Self { name: recipe.model.name.clone(), architecture, options, resize, label_offset, classes, trained })
     }
 
-    fn published(name: &str, tensors: Vec<NamedTensor<'static>>, origin: String) -> Result<Self, TrainError> {
+    fn published(name: &str, trained: Trained) -> Result<Self, TrainError> {
         let spec = find(name)?;
         let mut options = spec.options();
-        if let Some(classes) = classes_of(&tensors) {
+        if let Some(classes) = classes_of(&trained.tensors) {
             options.num_classes = classes;
         }
         let resize = match spec.architecture {
@@ -90,7 +62,7 @@ impl Classifier {
             Architecture::ResNetCifar { .. } => options.image_size[0] as u32,
         };
         let (name, architecture) = (name.to_owned(), spec.architecture);
-        Ok(Self { name, architecture, options, resize, label_offset: 0, classes: None, tensors, origin, recipe: None })
+        Ok(Self { name, architecture, options, resize, label_offset: 0, classes: None, trained })
     }
 
     /// How pictures become inputs.
@@ -114,21 +86,11 @@ impl Classifier {
     /// # Errors
     /// Weights that do not fit the model.
     pub fn session(&self, batch_size: usize, compute: &ComputeOptions) -> Result<EvalSession, TrainError> {
-        let mut session = EvalSession::new(self.architecture, &self.options, batch_size, compute)?;
-        session.load_weights(&self.tensors, &self.origin)?;
+        let model = Model::infer(self.architecture, &self.options, batch_size)?;
+        let mut session = EvalSession::new(model, batch_size, compute)?;
+        session.load_weights(&self.trained.tensors, &self.trained.origin)?;
         Ok(session)
     }
-}
-
-/// The recipe that a checkpoint or run folder holds; `None` for anything else.
-fn recipe_of(weights: &Path) -> Result<Option<Recipe>, TrainError> {
-    if let Ok(bytes) = fs::read(weights.join("manifest.json")) {
-        // One that is damaged is reported by the loading of the weights.
-        let Ok(manifest) = serde_json::from_slice::<Manifest>(&bytes) else { return Ok(None) };
-        return Ok(Some(Recipe::from_toml(&manifest.state.recipe, &weights.display().to_string(), &[])?));
-    }
-    let recipe = weights.join("recipe.toml");
-    if recipe.is_file() { Ok(Some(Recipe::load(&recipe.to_string_lossy(), &[])?)) } else { Ok(None) }
 }
 
 /// Rows of the last layer's weight.

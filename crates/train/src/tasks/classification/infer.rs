@@ -1,9 +1,11 @@
 //! Classes of pictures.
 
-use crate::classifier::{Classifier, WhichWeights, read_labels};
+use super::classifier::{Classifier, read_labels};
+use super::score::log_sum_exp;
 use crate::error::TrainError;
-use crate::evaluate::log_sum_exp;
 use crate::session::ComputeOptions;
+use crate::tasks::{Array, Feeds};
+use crate::trained::WhichWeights;
 use bessemer_data::Picture;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -74,7 +76,8 @@ pub fn infer(
             images.extend(transform.apply(&Picture::read(path)?).pixels);
         }
         images.resize(images.len() / paths.len() * batch_size, 0);
-        let rows = session.logits(&images)?.chunks_exact(classifier.options.num_classes);
+        session.run(&Feeds::from([("images", Array::U8(images))]))?;
+        let rows = session.output("logits")?.chunks_exact(classifier.options.num_classes);
         predictions.extend(paths.iter().zip(rows).map(|(path, logits)| Prediction {
             path: path.clone(),
             classes: best_classes(logits, classifier.label_offset, options.top_k, &names),
@@ -90,7 +93,7 @@ fn class_names(classifier: &Classifier, labels: Option<&Path>) -> Result<Vec<Str
     };
     let names = read_labels(path)?;
     if names.len() != classifier.num_classes() {
-        let allowed = format!("{} has {} classes", classifier.origin, classifier.num_classes());
+        let allowed = format!("{} has {} classes", classifier.trained.origin, classifier.num_classes());
         return Err(TrainError::setting(
             "the number of labels",
             format!("{} in {}", names.len(), path.display()),

@@ -1,11 +1,11 @@
 //! Data sets by the names that commands and recipes give them.
 
 use crate::error::TrainError;
-use crate::recipe::{OnBadSample, Recipe};
+use crate::recipe::Recipe;
 use bessemer_data::shapes::{ShapeClass, Shapes};
 use bessemer_data::{
-    CifarBin, ClassFolder, Dataset, Loader, LoaderOptions, Position, RandomResizedCrop, ResizeCentreCrop, Sampler,
-    SamplerOptions, Split, Synthetic, Transform,
+    CifarBin, ClassFolder, Dataset, RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions, Split, Synthetic,
+    Transform,
 };
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const SHAPES_TRAIN_SAMPLES: u64 = 4096;
 const SHAPES_EVAL_SAMPLES: u64 = 1024;
 
 /// File by which an evaluation set in one file is known.
-pub(crate) const CIFAR_IMAGES: &str = "images_u8_nhwc.bin";
+pub(super) const CIFAR_IMAGES: &str = "images_u8_nhwc.bin";
 
 impl DataSource {
     /// `synthetic`, `shapes`, or else a folder.
@@ -133,77 +133,11 @@ fn shape_classes(recipe: &Recipe) -> usize {
     own_classes(recipe).min(ShapeClass::ALL.len())
 }
 
-/// How batches are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadOptions {
-    /// Threads that decode and augment; 0 for half the processors.
-    pub workers: usize,
-    pub prefetch: usize,
-    pub on_bad_sample: bessemer_data::OnBadSample,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        Self { workers: 0, prefetch: 2, on_bad_sample: bessemer_data::OnBadSample::Stop }
-    }
-}
-
-impl LoadOptions {
-    pub fn of(recipe: &Recipe) -> Self {
-        let loader = &recipe.loader;
-        Self {
-            workers: loader.workers as usize,
-            prefetch: loader.prefetch as usize,
-            on_bad_sample: match loader.on_bad_sample {
-                OnBadSample::Stop => bessemer_data::OnBadSample::Stop,
-                OnBadSample::Skip => bessemer_data::OnBadSample::Skip,
-            },
-        }
-    }
-
-    fn workers(&self) -> usize {
-        match self.workers {
-            0 => std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(16),
-            workers => workers,
-        }
-    }
-
-    /// Shuffled batches of a training set, whole ones only, from a position up to an epoch.
-    pub(crate) fn training(
-        &self,
-        set: Arc<dyn Dataset>,
-        recipe: &Recipe,
-        (start, end_epoch): (Position, u32),
-    ) -> Result<Loader, TrainError> {
-        let sampler = training_sampler(&*set, recipe)?;
-        let options = LoaderOptions {
-            workers: self.workers(),
-            prefetch: self.prefetch,
-            seed: recipe.train.seed,
-            on_bad_sample: self.on_bad_sample,
-            start,
-            end_epoch,
-        };
-        Ok(Loader::new(set, sampler, options)?)
-    }
-
-    /// Every sample of a set once, in order; the last batch is filled up with zeros.
-    pub(crate) fn evaluation(&self, set: Arc<dyn Dataset>, batch_size: usize) -> Result<Loader, TrainError> {
-        let sampler = Sampler::new(set.len(), SamplerOptions::eval(batch_size))?;
-        let options = LoaderOptions {
-            prefetch: self.prefetch,
-            on_bad_sample: self.on_bad_sample,
-            ..LoaderOptions::new(self.workers(), 0, 1)
-        };
-        Ok(Loader::new(set, sampler, options)?)
-    }
-}
-
 /// The order of a training set.
 ///
 /// # Errors
 /// A batch that is larger than the set; a last batch that would not be full although the recipe wants to keep it.
-pub(crate) fn training_sampler(set: &dyn Dataset, recipe: &Recipe) -> Result<Sampler, TrainError> {
+pub(super) fn training_sampler(set: &dyn Dataset, recipe: &Recipe) -> Result<Sampler, TrainError> {
     let batch_size = recipe.train.batch_size as usize;
     if !recipe.train.drop_last && !set.len().is_multiple_of(batch_size) {
         let allowed = format!("the {} samples of the data set are no multiple of train.batch_size", set.len());

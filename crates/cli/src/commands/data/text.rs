@@ -1,0 +1,251 @@
+//! Text to pre-train on: prepare, verify, sample, tokenize.
+
+use super::{Verify, teller};
+use crate::args::{Common, at_least_one};
+use crate::failure::Usage;
+use crate::output::{Table, print, print_json};
+use anyhow::bail;
+use bessemer_data::text::{
+    Documents, Format, Instance, InstanceOptions, Preparation, PretrainingSet, Progress, SplitCounts, TextTokenizer,
+    VOCABULARY_FILE, Vocabulary, prepare, verify,
+};
+use bessemer_data::{Philox, Purpose, Split};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use std::io::{self, BufRead};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+const PREPARE_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/
+  bessemer data prepare text wiki/ more.txt --vocab vocab.txt --out wiki-tokens/ --heldout 0.05
+  bessemer data prepare text books/ --one-document-a-file --vocab vocab.txt --out book-tokens/
+  bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord --seq-length 512 --max-predictions 80";
+
+/// Cut text into documents, sentences and tokens to pre-train BERT on
+///
+/// Text is UTF-8: plain, with blank lines between documents, or what WikiExtractor writes. Interrupted, the same command
+/// goes on where it ended. The seed is 12345 unless `--seed` is given.
+#[derive(Debug, Args)]
+#[command(after_help = PREPARE_EXAMPLES)]
+pub struct Prepare {
+    /// Files, and folders of files
+    #[arg(value_name = "IN", required = true)]
+    pub inputs: Vec<PathBuf>,
+    /// Take each plain file for one document: blank lines separate its paragraphs
+    #[arg(long, help_heading = "Text")]
+    pub one_document_a_file: bool,
+    /// WordPiece vocabulary, one token a line
+    #[arg(long, value_name = "FILE", help_heading = "Text")]
+    pub vocab: PathBuf,
+    /// Share of the documents to evaluate on, as split val
+    #[arg(long, value_name = "SHARE", default_value = "0.02", help_heading = "Text")]
+    pub heldout: f64,
+    /// Folder to write
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub out: PathBuf,
+    /// Token shards, from which instances are made on the fly, or TFRecord files of instances
+    #[arg(long, value_enum, default_value_t = Form::Shards, help_heading = "Output")]
+    pub format: Form,
+    /// Files of each split [default: by the size of the text]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true, help_heading = "Output")]
+    pub shards: Option<usize>,
+    #[command(flatten)]
+    pub instances: Instances,
+    /// How often TFRecord files hold each document, cut and masked differently
+    #[arg(long, value_name = "N", default_value = "5", help_heading = "Instances")]
+    pub dupe_factor: u32,
+}
+
+/// How instances are made.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Instances")]
+pub struct Instances {
+    /// Tokens of a sequence
+    #[arg(long, value_name = "N", default_value_t = InstanceOptions::default().sequence_length)]
+    pub seq_length: usize,
+    /// Most tokens of a sequence to predict
+    #[arg(long, value_name = "N", default_value_t = InstanceOptions::default().max_predictions)]
+    pub max_predictions: usize,
+    /// Share of the tokens to predict
+    #[arg(long, value_name = "SHARE", default_value_t = InstanceOptions::default().masked_lm_probability)]
+    pub masked_lm_prob: f64,
+    /// Share of sequences that aim at a random shorter length
+    #[arg(long, value_name = "SHARE", default_value_t = InstanceOptions::default().short_sequence_probability)]
+    pub short_seq_prob: f64,
+    /// Mask all pieces of a word together
+    #[arg(long)]
+    pub whole_word: bool,
+}
+
+/// In what form a data set is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    Shards,
+    Tfrecord,
+}
+
+const SAMPLE_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data sample text wiki-tokens/
+  bessemer data sample text wiki-tokens/ --split val --number 10";
+
+/// Print random instances of a prepared text: hidden tokens are followed by the token to predict
+#[derive(Debug, Args)]
+#[command(after_help = SAMPLE_EXAMPLES)]
+pub struct Sample {
+    /// Folder that `data prepare text` has made
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Half of the data set: train or val
+    #[arg(long, default_value = "train", help_heading = "Instances")]
+    pub split: Split,
+    /// How many
+    #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Instances")]
+    pub number: usize,
+}
+
+const TOKENIZE_EXAMPLES: &str = "\
+EXAMPLES:
+  echo 'Hello, world' | bessemer data tokenize --vocab vocab.txt
+  bessemer data tokenize --vocab vocab.txt < lines.txt
+  bessemer data tokenize --vocab vocab.txt --json < lines.txt";
+
+/// Cut each line of standard input into tokens, and print these with their ids
+#[derive(Debug, Args)]
+#[command(after_help = TOKENIZE_EXAMPLES)]
+pub struct Tokenize {
+    /// WordPiece vocabulary, one token a line
+    #[arg(long, value_name = "FILE")]
+    pub vocab: PathBuf,
+    /// Print a JSON object a line: text, tokens, ids
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+}
+
+/// Seed of the original `create_pretraining_data.py`.
+const DEFAULT_SEED: u64 = 12345;
+
+impl Instances {
+    fn options(&self) -> InstanceOptions {
+        InstanceOptions {
+            sequence_length: self.seq_length,
+            max_predictions: self.max_predictions,
+            masked_lm_probability: self.masked_lm_prob,
+            short_sequence_probability: self.short_seq_prob,
+            whole_words: self.whole_word,
+        }
+    }
+}
+
+pub fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let preparation = Preparation {
+        inputs: options.inputs.clone(),
+        documents: if options.one_document_a_file { Documents::Files } else { Documents::BlankLines },
+        vocabulary: options.vocab.clone(),
+        out: options.out.clone(),
+        format: match options.format {
+            Form::Shards => Format::Shards,
+            Form::Tfrecord => Format::Tfrecord,
+        },
+        instances: options.instances.options(),
+        dupe_factor: options.dupe_factor,
+        parts: options.shards,
+        heldout: options.heldout,
+        seed: common.seed.map_or(DEFAULT_SEED, u64::from),
+        threads: common.cpu().threads,
+    };
+    let tell = teller(common);
+    let counts = prepare(&preparation, &|progress| tell(&|| progress_line(progress)))?;
+    let seconds = start.elapsed().as_secs_f64();
+    print(&format!("{}{}: {seconds:.1} s\n", counts_table(&counts), options.out.display()))
+}
+
+pub fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
+    let tell = teller(common);
+    let report = verify(&options.folder, common.cpu().threads, &|progress| tell(&|| progress_line(progress)))?;
+    if options.json {
+        print_json(&report)?;
+    } else {
+        let problems = report.problems.iter().map(|problem| format!("{problem}\n"));
+        print(&(counts_table(&report.splits) + &problems.collect::<String>()))?;
+    }
+    match report.problems.len() {
+        0 => Ok(()),
+        count => bail!(Usage(format!("{}: {count} problems, listed above", options.folder.display()))),
+    }
+}
+
+pub fn run_sample(options: &Sample, common: &Common) -> anyhow::Result<()> {
+    let set = PretrainingSet::open(&options.folder, options.split, None, common.seed())?;
+    let vocabulary = Vocabulary::open(&options.folder.join(VOCABULARY_FILE))?;
+    let mut rng = Philox::new(common.seed(), Purpose::Shuffle, 0, 0);
+    for _ in 0..options.number.min(set.len()) {
+        let index = rng.below(set.len() as u32) as usize;
+        let instance = set.instance(0, index)?;
+        let head = format!("instance {index} of {} in {}", set.len(), options.split.name());
+        print(&format!("{head}: {}", instance_text(&instance, &vocabulary)))?;
+    }
+    Ok(())
+}
+
+pub fn run_tokenize(options: &Tokenize) -> anyhow::Result<()> {
+    let tokenizer = TextTokenizer::new(Arc::new(Vocabulary::open(&options.vocab)?));
+    for (index, line) in io::stdin().lock().lines().enumerate() {
+        let line = line.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => Usage(format!("standard input: line {}: not UTF-8", index + 1)).into(),
+            _ => anyhow::Error::new(error).context("cannot read standard input"),
+        })?;
+        let ids = tokenizer.ids(&line);
+        let tokens: Vec<&str> = ids.iter().map(|&id| tokenizer.vocabulary().token(id)).collect();
+        if options.json {
+            print(&format!("{}\n", json!({ "text": line, "tokens": tokens, "ids": ids })))?;
+        } else {
+            let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+            print(&format!("{}\t{}\n", tokens.join(" "), ids.join(" ")))?;
+        }
+    }
+    Ok(())
+}
+
+fn progress_line(Progress { what, done, all }: Progress) -> String {
+    format!("{what}: {done} of {all}")
+}
+
+fn counts_table(counts: &[(Split, SplitCounts)]) -> String {
+    let header = ["split", "documents", "sentences", "tokens", "instances", "unigram entropy", "bytes"];
+    let mut table = Table::new(1, &header);
+    for (split, found) in counts {
+        table.row([
+            split.name().to_owned(),
+            found.documents.to_string(),
+            found.sentences.to_string(),
+            found.tokens.to_string(),
+            found.instances.to_string(),
+            format!("{:.4}", found.unigram_entropy),
+            found.bytes.to_string(),
+        ]);
+    }
+    table.to_string()
+}
+
+/// Both segments, a line each; a hidden token is followed by the token that was there.
+fn instance_text(instance: &Instance, vocabulary: &Vocabulary) -> String {
+    let mut masked = instance.masked.iter().peekable();
+    let mut segments = [String::new(), String::new()];
+    for (position, (&id, &segment)) in (0..).zip(instance.tokens.iter().zip(&instance.segments)) {
+        let text = &mut segments[usize::from(segment)];
+        *text += &format!(" {}", vocabulary.token(id));
+        if let Some((_, original)) = masked.next_if(|(at, _)| *at == position) {
+            *text += &format!("{{{}}}", vocabulary.token(*original));
+        }
+    }
+    let next = if instance.random_next { "of another document" } else { "what follows" };
+    let (tokens, predictions) = (instance.tokens.len(), instance.masked.len());
+    let [first, second] = segments;
+    format!("{tokens} tokens, {predictions} to predict, second segment {next}\n  A:{first}\n  B:{second}\n")
+}

@@ -1,0 +1,234 @@
+//! The forward pass: scores, softmax, dropout and the weighted sum of the values.
+
+use super::{
+    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, rows,
+    worker_scratch,
+};
+use crate::gemm::{
+    Ctx, MAX_DEPTH, MAX_PANEL, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, TASKS, aligned_len, panel,
+};
+use crate::simd::{Simd, SimdOp, dispatch};
+use crate::vector;
+use std::ops::Range;
+
+pub(super) struct Io<'a> {
+    pub inputs: &'a Inputs<'a>,
+    /// `[B, Sq, heads * D]`
+    pub out: SharedMut,
+    /// `[B, heads, Sq]`
+    pub log_sums: SharedMut,
+}
+
+/// Elements of the packed keys of a head.
+fn keys_len(desc: &AttentionDesc) -> usize {
+    desc.depth * desc.keys.next_multiple_of(MAX_PANEL)
+}
+
+/// Elements of the packed values of a head.
+fn values_len(desc: &AttentionDesc) -> usize {
+    desc.keys * desc.depth.next_multiple_of(MAX_PANEL)
+}
+
+/// Scratch elements of a worker.
+pub(super) fn worker_len(desc: &AttentionDesc) -> usize {
+    let scores = desc.key_chunks().count * SCORES_LEN;
+    [SCORES_LEN, scores, keys_len(desc), values_len(desc)].into_iter().map(aligned_len).sum()
+}
+
+/// Blocks of queries of a task: all of a head, unless there are few heads.
+fn run_length(desc: &AttentionDesc) -> usize {
+    let blocks = desc.query_blocks().count;
+    let groups = TASKS.div_ceil(desc.all_heads().max(1)).min(blocks);
+    blocks.div_ceil(groups.max(1))
+}
+
+/// # Safety
+/// Inputs and outputs have the sizes of `desc`, and nothing else uses the outputs.
+pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, io: &Io<'_>, scratch: &mut [f32]) {
+    let blocks = desc.query_blocks();
+    let run = run_length(desc);
+    let tasks = blocks.count.div_ceil(run);
+    let len = worker_len(desc);
+    let base = Scratch::new(scratch, desc.forward_scratch_len(ctx.pool.threads())).take(ctx.pool.threads() * len);
+    ctx.pool.run(desc.all_heads() * tasks, &|task, worker| {
+        let first = task % tasks * run;
+        // SAFETY: tasks have different heads or queries, workers different scratch.
+        unsafe {
+            let scratch = worker_scratch(base, worker, len);
+            let blocks = first..blocks.count.min(first + run);
+            dispatch(ctx.isa, Forward { desc, io, head: task / tasks, blocks, scratch });
+        }
+    });
+}
+
+/// Blocks of queries of one head.
+struct Forward<'a> {
+    desc: &'a AttentionDesc,
+    io: &'a Io<'a>,
+    head: usize,
+    blocks: Range<usize>,
+    scratch: Scratch,
+}
+
+/// The scratch of a worker.
+#[derive(Clone, Copy)]
+struct Buffers {
+    queries: SharedMut,
+    /// Chunk by chunk of the keys.
+    scores: SharedMut,
+    /// Panels of `[D, Sk]`.
+    keys: SharedMut,
+    /// Panels of `[Sk, D]`.
+    values: SharedMut,
+}
+
+impl SimdOp for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(mut self) {
+        let desc = self.desc;
+        let chunks = desc.key_chunks();
+        let buffers = Buffers {
+            queries: self.scratch.take(SCORES_LEN),
+            scores: self.scratch.take(chunks.count * SCORES_LEN),
+            keys: self.scratch.take(keys_len(desc)),
+            values: self.scratch.take(values_len(desc)),
+        };
+        // SAFETY: the promises of `run`.
+        unsafe {
+            self.pack::<S>(&buffers);
+            for block in self.blocks.clone() {
+                let queries = desc.query_blocks().range(block, desc.queries);
+                self.scores::<S>(&buffers, &chunks, queries.clone());
+                let factors = self.softmax(&buffers, &chunks, queries.clone());
+                self.output::<S>(&buffers, &chunks, queries, &factors);
+            }
+        }
+    }
+}
+
+impl Forward<'_> {
+    /// # Safety
+    /// The promises of [`run`]. Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn pack<S: Simd>(&self, buffers: &Buffers) {
+        let desc = self.desc;
+        let (start, ld) = (desc.start(self.head, desc.keys), desc.width());
+        let keys = Matrix { src: self.io.inputs.k.add(start), ld, transposed: true, k: desc.depth, n: desc.keys };
+        let values = Matrix { src: self.io.inputs.v.add(start), ld, transposed: false, k: desc.keys, n: desc.depth };
+        // SAFETY: the caller's promises; the buffers have room for whole panels.
+        unsafe {
+            keys.pack::<S>(0..keys.k, 0..keys.n, buffers.keys.0, keys.k * panel::<S>());
+            values.pack::<S>(0..values.k, 0..values.n, buffers.values.0, values.k * panel::<S>());
+        }
+    }
+
+    /// The products of some queries with all keys.
+    ///
+    /// # Safety
+    /// As for [`Forward::pack`], which was called.
+    #[inline(always)]
+    unsafe fn scores<S: Simd>(&self, buffers: &Buffers, chunks: &RowBlocks, queries: Range<usize>) {
+        let desc = self.desc;
+        let start = desc.start(self.head, desc.queries) + queries.start * desc.width();
+        // SAFETY: the caller's promises; the buffers have room.
+        unsafe {
+            copy_rows::<S>(self.io.inputs.q.add(start), desc.width(), queries.len(), desc.depth, buffers.queries);
+            for chunk in 0..chunks.count {
+                let keys = chunks.range(chunk, desc.keys);
+                let product = RowsTimesPanels {
+                    a: buffers.queries,
+                    depth: desc.depth,
+                    b: buffers.keys.add(keys.start * desc.depth),
+                    b_panel: desc.depth * panel::<S>(),
+                    cols: padded::<S>(keys.len()),
+                    c: buffers.scores.add(chunk * SCORES_LEN),
+                    c_rows: &SCORE_ROWS[..queries.len()],
+                    accumulate: false,
+                };
+                product.run::<S>();
+            }
+        }
+    }
+
+    /// Turns scores into probabilities but for a factor of each row, and gives these factors.
+    ///
+    /// # Safety
+    /// The scores of `queries` were computed.
+    #[inline(always)]
+    unsafe fn softmax(&self, buffers: &Buffers, chunks: &RowBlocks, queries: Range<usize>) -> [f32; QUERY_BLOCK] {
+        let desc = self.desc;
+        let mut factors = [0.0; QUERY_BLOCK];
+        for (i, query) in queries.enumerate() {
+            let row = self.head * desc.queries + query;
+            // SAFETY: the scores are there.
+            let part = |chunk: usize| unsafe {
+                let start = buffers.scores.add(chunk * SCORES_LEN + i * ROW_STRIDE).0;
+                std::slice::from_raw_parts_mut(start, chunks.range(chunk, desc.keys).len())
+            };
+            let mut top = f32::NEG_INFINITY;
+            for chunk in 0..chunks.count {
+                let bias = self.io.inputs.bias_of(desc, self.head, chunks.range(chunk, desc.keys));
+                let scores = part(chunk);
+                rows::scale_and_bias(scores, desc.scale, bias);
+                top = top.max(rows::max(scores));
+            }
+            let mut sum = 0.0;
+            for chunk in 0..chunks.count {
+                let scores = part(chunk);
+                rows::exponentials(scores, top);
+                sum += rows::sum(scores);
+                if let Some(dropout) = &desc.dropout {
+                    let mut uniforms = [0.0; MAX_DEPTH];
+                    let uniforms = &mut uniforms[..scores.len()];
+                    let first = (row * desc.keys + chunks.range(chunk, desc.keys).start) as u64;
+                    dropout.uniforms(self.io.inputs.counter, first, uniforms);
+                    dropout.drop(scores, uniforms);
+                }
+            }
+            factors[i] = desc.dropout.map_or(1.0, |dropout| dropout.gain) / sum;
+            // SAFETY: the row belongs to this task.
+            unsafe { *self.io.log_sums.add(row).0 = top + vector::log(sum) };
+        }
+        factors
+    }
+
+    /// The sums of the values, weighted by the probabilities.
+    ///
+    /// # Safety
+    /// As for [`Forward::pack`], which was called, as was [`Forward::softmax`], which gave `factors`.
+    #[inline(always)]
+    unsafe fn output<S: Simd>(
+        &self,
+        buffers: &Buffers,
+        chunks: &RowBlocks,
+        queries: Range<usize>,
+        factors: &[f32; QUERY_BLOCK],
+    ) {
+        let desc = self.desc;
+        let start = desc.start(self.head, desc.queries) + queries.start * desc.width();
+        let offsets: [usize; QUERY_BLOCK] = std::array::from_fn(|row| row * desc.width());
+        // SAFETY: the caller's promises; these rows of the output belong to this task.
+        unsafe {
+            let out = self.io.out.add(start);
+            for chunk in 0..chunks.count {
+                let keys = chunks.range(chunk, desc.keys);
+                let product = RowsTimesPanels {
+                    a: buffers.scores.add(chunk * SCORES_LEN),
+                    depth: keys.len(),
+                    b: buffers.values.add(keys.start * panel::<S>()),
+                    b_panel: desc.keys * panel::<S>(),
+                    cols: desc.depth,
+                    c: out,
+                    c_rows: &offsets[..queries.len()],
+                    accumulate: chunk > 0,
+                };
+                product.run::<S>();
+            }
+            for (row, &factor) in factors[..queries.len()].iter().enumerate() {
+                rows::scale(std::slice::from_raw_parts_mut(out.add(row * desc.width()).0, desc.depth), factor);
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Attention head by head: a task computes blocks of queries of one head against all keys, so that the scores of a block stay in
+//! cache. Keys and values are packed for the products once a task; probabilities are never written to memory.
+
+mod backward;
+mod forward;
+mod rows;
+
+use crate::gemm::{
+    ALayout, Ctx, MAX_DEPTH, MAX_PANEL, NumberPtr, ROW_STRIDE, Region, RowBlocks, Scratch, SharedMut, Sweep, Upcoming,
+    aligned_len, panel, pieces,
+};
+use crate::kernel::{Operands, Unsupported};
+use crate::simd::Simd;
+use bessemer_ir::ops::attention::Attention;
+use bessemer_ir::{DType, TensorType};
+use std::ops::Range;
+
+/// Most queries of a block.
+const QUERY_BLOCK: usize = 64;
+
+/// Most elements of the scores of a block against the keys of a chunk.
+const SCORES_LEN: usize = QUERY_BLOCK * ROW_STRIDE;
+
+/// Offsets of the rows of such scores.
+const SCORE_ROWS: [usize; QUERY_BLOCK] = {
+    let mut offsets = [0; QUERY_BLOCK];
+    let mut row = 0;
+    while row < QUERY_BLOCK {
+        offsets[row] = row * ROW_STRIDE;
+        row += 1;
+    }
+    offsets
+};
+
+/// Sizes and attributes of an attention.
+#[derive(Clone, Copy)]
+pub(crate) struct AttentionDesc {
+    batch: usize,
+    heads: usize,
+    queries: usize,
+    keys: usize,
+    /// Numbers of a head.
+    depth: usize,
+    scale: f32,
+    dropout: Option<Dropout>,
+    /// Of queries, keys and values.
+    dtype: DType,
+}
+
+#[derive(Clone, Copy)]
+struct Dropout {
+    rate: f32,
+    /// What remains is multiplied by it.
+    gain: f32,
+    seed: u64,
+    stream: u32,
+}
+
+impl AttentionDesc {
+    pub fn new(attention: &Attention, inputs: &[&TensorType]) -> Result<AttentionDesc, Unsupported> {
+        let geometry = attention.geometry(&inputs[0].shape, &inputs[1].shape).map_err(Unsupported)?;
+        if geometry.depth > MAX_DEPTH {
+            return Err(Unsupported(format!("heads of {} numbers, more than {MAX_DEPTH}", geometry.depth)));
+        }
+        Ok(AttentionDesc {
+            batch: geometry.batch,
+            heads: geometry.heads,
+            queries: geometry.queries,
+            keys: geometry.keys,
+            depth: geometry.depth,
+            scale: attention.scale.0 as f32,
+            dropout: attention.dropout.map(|d| Dropout {
+                rate: d.rate.0 as f32,
+                gain: (1.0 / (1.0 - d.rate.0)) as f32,
+                seed: d.seed,
+                stream: d.stream,
+            }),
+            dtype: inputs[0].dtype,
+        })
+    }
+
+    /// Numbers of all heads together.
+    fn width(&self) -> usize {
+        self.heads * self.depth
+    }
+
+    /// Number of heads of all batch items.
+    fn all_heads(&self) -> usize {
+        self.batch * self.heads
+    }
+
+    /// Position of the first number of head `head` of all in a `[B, rows, heads * D]` tensor.
+    fn start(&self, head: usize, rows: usize) -> usize {
+        head / self.heads * rows * self.width() + head % self.heads * self.depth
+    }
+
+    fn query_blocks(&self) -> RowBlocks {
+        pieces(self.queries, QUERY_BLOCK, 1)
+    }
+
+    /// Keys that are worked on together: a reduction over them fits the register tile.
+    fn key_chunks(&self) -> RowBlocks {
+        pieces(self.keys, MAX_DEPTH, MAX_PANEL)
+    }
+
+    fn q_len(&self) -> usize {
+        self.batch * self.queries * self.width()
+    }
+
+    fn k_len(&self) -> usize {
+        self.batch * self.keys * self.width()
+    }
+
+    fn rows_len(&self) -> usize {
+        self.all_heads() * self.queries
+    }
+
+    /// Scratch elements of the forward pass.
+    pub fn forward_scratch_len(&self, threads: usize) -> usize {
+        threads * forward::worker_len(self) + aligned_len(0)
+    }
+
+    /// Scratch elements of the backward pass.
+    pub fn backward_scratch_len(&self, threads: usize) -> usize {
+        threads * backward::worker_len(self) + aligned_len(0)
+    }
+
+    /// # Safety
+    /// As for [`crate::kernel::Kernel::run`].
+    pub unsafe fn run_forward(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
+        // SAFETY: the caller's promise; the outputs are written by this call alone.
+        unsafe {
+            let inputs = self.inputs(operands);
+            let io = forward::Io {
+                out: SharedMut(operands.outputs[0].cast()),
+                log_sums: SharedMut(operands.outputs[1].cast()),
+                inputs: &inputs,
+            };
+            forward::run(ctx, self, &io, operands.scratch());
+        }
+    }
+
+    /// # Safety
+    /// As for [`crate::kernel::Kernel::run`].
+    pub unsafe fn run_backward(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
+        // SAFETY: the caller's promise; the outputs are written by this call alone.
+        unsafe {
+            let inputs = self.inputs(operands);
+            let io = backward::Io {
+                inputs: &inputs,
+                out: operands.floats(4, self.q_len()),
+                log_sums: operands.floats(5, self.rows_len()),
+                dout: operands.floats(6, self.q_len()),
+                dq: SharedMut(operands.outputs[0].cast()),
+                dk: SharedMut(operands.outputs[1].cast()),
+                dv: SharedMut(operands.outputs[2].cast()),
+            };
+            backward::run(ctx, self, &io, operands.scratch());
+        }
+    }
+
+    /// # Safety
+    /// As for [`crate::kernel::Kernel::run`].
+    unsafe fn inputs<'a>(&self, operands: &Operands<'a>) -> Inputs<'a> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let counter = match self.dropout {
+                Some(_) => operands.input::<i32>(operands.inputs.len() - 1, 1)[0] as u32,
+                None => 0,
+            };
+            Inputs {
+                q: operands.numbers(0, self.dtype, self.q_len()).checked(self.q_len(), "queries"),
+                k: operands.numbers(1, self.dtype, self.k_len()).checked(self.k_len(), "keys"),
+                v: operands.numbers(2, self.dtype, self.k_len()).checked(self.k_len(), "values"),
+                bias: operands.floats(3, self.batch * self.keys),
+                counter,
+            }
+        }
+    }
+}
+
+/// What both passes read.
+struct Inputs<'a> {
+    q: NumberPtr,
+    k: NumberPtr,
+    v: NumberPtr,
+    /// `[B, Sk]`
+    bias: &'a [f32],
+    counter: u32,
+}
+
+// SAFETY: the numbers are only read.
+unsafe impl Sync for Inputs<'_> {}
+
+impl Inputs<'_> {
+    /// The bias of `keys` for a head of all.
+    #[inline(always)]
+    fn bias_of(&self, desc: &AttentionDesc, head: usize, keys: Range<usize>) -> &[f32] {
+        let first = head / desc.heads * desc.keys;
+        &self.bias[first + keys.start..first + keys.end]
+    }
+}
+
+/// A worker's part of the scratch of all.
+///
+/// # Safety
+/// `base` has room for `len` elements for each worker, and no two calls for one worker are in use at once.
+unsafe fn worker_scratch(base: SharedMut, worker: usize, len: usize) -> Scratch {
+    // SAFETY: the caller's promise.
+    unsafe { Scratch::new(std::slice::from_raw_parts_mut(base.add(worker * len).0, len), len) }
+}
+
+/// Copies rows of `len` numbers, `ld` apart, to rows [`ROW_STRIDE`] apart.
+///
+/// # Safety
+/// They are there, and `dst` has room for them. Called under `S::vectorize`.
+#[inline(always)]
+unsafe fn copy_rows<S: Simd>(src: NumberPtr, ld: usize, rows: usize, len: usize, dst: SharedMut) {
+    for row in 0..rows {
+        // SAFETY: the caller's promise.
+        unsafe { src.add(row * ld).copy::<S>(dst.add(row * ROW_STRIDE).0, len) };
+    }
+}
+
+/// `C (+)= A B` where rows of A lie [`ROW_STRIDE`] apart.
+struct RowsTimesPanels<'a> {
+    a: SharedMut,
+    depth: usize,
+    b: SharedMut,
+    /// Distance of the panels of B.
+    b_panel: usize,
+    cols: usize,
+    c: SharedMut,
+    c_rows: &'a [usize],
+    accumulate: bool,
+}
+
+impl RowsTimesPanels<'_> {
+    /// # Safety
+    /// As for [`Sweep::run`].
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let sweep = Sweep {
+            layout: ALayout::Rows,
+            depth: self.depth,
+            a: self.a.0,
+            a_tile: 0,
+            b: self.b.0,
+            b_panel: self.b_panel,
+            cols: self.cols,
+            c: self.c.0,
+            c_rows: self.c_rows,
+            accumulate: self.accumulate,
+            stream_b: false,
+            b_next: self.b.0,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { sweep.run::<S>(&mut Upcoming::new([Region::EMPTY; 2])) }
+    }
+}
+
+/// Columns of the scores against so many keys: whole panels, the last of which is padded with zeros.
+#[inline(always)]
+fn padded<S: Simd>(keys: usize) -> usize {
+    keys.next_multiple_of(panel::<S>())
+}

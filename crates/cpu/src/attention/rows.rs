@@ -1,0 +1,122 @@
+//! What happens to rows of scores between the products.
+
+use super::Dropout;
+use crate::gemm::MAX_DEPTH;
+use crate::random::fill_uniform;
+use crate::vector;
+
+/// Independent partial results of a reduction; the same on every instruction set.
+const LANES: usize = 32;
+
+/// Folds lanes, then their halves. `neutral` does not change what it is folded with.
+#[inline(always)]
+fn fold(x: &[f32], neutral: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [neutral; LANES];
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    for block in blocks {
+        for i in 0..LANES {
+            lanes[i] = f(lanes[i], block[i]);
+        }
+    }
+    if !rest.is_empty() {
+        let mut block = [neutral; LANES];
+        block[..rest.len()].copy_from_slice(rest);
+        for i in 0..LANES {
+            lanes[i] = f(lanes[i], block[i]);
+        }
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = f(lanes[i], lanes[i + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+#[inline(always)]
+pub(super) fn max(x: &[f32]) -> f32 {
+    fold(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+}
+
+#[inline(always)]
+pub(super) fn sum(x: &[f32]) -> f32 {
+    fold(x, 0.0, |a, b| a + b)
+}
+
+/// The sum of products of at most [`MAX_DEPTH`] numbers.
+#[inline(always)]
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut products = [0.0; MAX_DEPTH];
+    let products = &mut products[..a.len()];
+    for ((product, a), b) in products.iter_mut().zip(a).zip(b) {
+        *product = a * b;
+    }
+    sum(products)
+}
+
+/// `scores = scores * scale + bias`
+#[inline(always)]
+pub(super) fn scale_and_bias(scores: &mut [f32], scale: f32, bias: &[f32]) {
+    for (s, &b) in scores.iter_mut().zip(bias) {
+        *s = *s * scale + b;
+    }
+}
+
+/// `scores = exp(scores - top)`
+#[inline(always)]
+pub(super) fn exponentials(scores: &mut [f32], top: f32) {
+    for s in scores {
+        *s = vector::exp_nonpositive(*s - top);
+    }
+}
+
+/// `x = x * factor`
+#[inline(always)]
+pub(super) fn scale(x: &mut [f32], factor: f32) {
+    for x in x {
+        *x *= factor;
+    }
+}
+
+/// `dscores = p * (dscores - expected) * scale`: the gradient of the scores from that of the probabilities.
+#[inline(always)]
+pub(super) fn score_gradients(p: &[f32], dscores: &mut [f32], expected: f32, scale: f32) {
+    for (d, &p) in dscores.iter_mut().zip(p) {
+        *d = p * (*d - expected) * scale;
+    }
+}
+
+impl Dropout {
+    /// The uniform numbers of the probabilities from position `first` on.
+    #[inline(always)]
+    pub(super) fn uniforms(&self, counter: u32, first: u64, uniforms: &mut [f32]) {
+        fill_uniform(self.seed, counter, self.stream, first, uniforms);
+    }
+
+    /// Replaces the probabilities that are dropped by 0; the others are not multiplied yet.
+    #[inline(always)]
+    pub(super) fn drop(&self, p: &mut [f32], uniforms: &[f32]) {
+        for (p, &u) in p.iter_mut().zip(uniforms) {
+            *p = if u >= self.rate { *p } else { 0.0 };
+        }
+    }
+
+    /// As [`score_gradients`]; the probabilities become what multiplied the values.
+    #[inline(always)]
+    pub(super) fn score_gradients(
+        &self,
+        p: &mut [f32],
+        dscores: &mut [f32],
+        uniforms: &[f32],
+        expected: f32,
+        scale: f32,
+    ) {
+        for ((p, d), &u) in p.iter_mut().zip(dscores).zip(uniforms) {
+            let factor = if u >= self.rate { self.gain } else { 0.0 };
+            *d = *p * (*d * factor - expected) * scale;
+            *p *= factor;
+        }
+    }
+}

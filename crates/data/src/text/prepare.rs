@@ -1,0 +1,256 @@
+//! From text files to a data set.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sha2::{Digest, Sha256};
+
+use super::corpus::{Corpus, Documents};
+use super::folder::{Format, Manifest, Settings, SplitCounts, VOCABULARY_FILE, part_names, write_whole};
+use super::instance::InstanceOptions;
+use super::set::{PretrainingSet, require_documents};
+use super::shard::{Shard, ShardWriter};
+use super::store::TokenStore;
+use super::write_records::write_records;
+use super::{TextTokenizer, Vocabulary, sentences};
+use crate::new_folder::{create, require_empty};
+use crate::{DataError, Split, parallel};
+
+/// Text of a part, where the number of parts is not given.
+const PART_BYTES: u64 = 64 << 20;
+/// At least so many parts are made, if there are as many files, so that several threads have work.
+const LEAST_PARTS: u64 = 8;
+const MOST_PARTS: usize = 99_999;
+
+/// What to make a data set of, and how.
+#[derive(Debug, Clone)]
+pub struct Preparation {
+    /// Files and folders of text.
+    pub inputs: Vec<PathBuf>,
+    pub documents: Documents,
+    /// `vocab.txt`.
+    pub vocabulary: PathBuf,
+    /// The folder to make.
+    pub out: PathBuf,
+    pub format: Format,
+    pub instances: InstanceOptions,
+    /// How many times TFRecord files hold each document, cut and masked differently.
+    pub dupe_factor: u32,
+    /// Files of each split; by default, as many as the text is long.
+    pub parts: Option<usize>,
+    /// Share of the documents to hold out.
+    pub heldout: f64,
+    pub seed: u64,
+    pub threads: usize,
+}
+
+/// What is being done: `done` of `all` pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    pub what: &'static str,
+    pub done: usize,
+    pub all: usize,
+}
+
+/// Who is told of progress, from any thread.
+pub type Tell<'a> = &'a (dyn Fn(Progress) + Sync);
+
+/// Makes a data set; returns what each split holds.
+///
+/// What it holds does not depend on the number of threads. A preparation that was interrupted goes on with the parts that
+/// are missing; one that was completed is checked and left as it is.
+///
+/// Errors: settings out of range; no documents; files that cannot be read or written; a folder with other content.
+pub fn prepare(preparation: &Preparation, tell: Tell) -> Result<Vec<(Split, SplitCounts)>, DataError> {
+    check(preparation)?;
+    let vocabulary = Arc::new(Vocabulary::open(&preparation.vocabulary)?);
+    let corpus = Corpus::open(&preparation.inputs, preparation.documents)?;
+    let manifest = plan(preparation, &corpus, &vocabulary)?;
+    let work = Work { preparation, manifest, vocabulary, corpus, tell };
+    if let Some(done) = work.claim_folder()? {
+        return Ok(done);
+    }
+    work.write_shards()?;
+    if preparation.format == Format::Tfrecord {
+        work.write_records()?;
+    }
+    work.complete()
+}
+
+fn check(preparation: &Preparation) -> Result<(), DataError> {
+    preparation.instances.check()?;
+    let Preparation { dupe_factor, parts, heldout, .. } = *preparation;
+    if !(1..=10_000).contains(&dupe_factor) {
+        return Err(DataError::option("dupe factor", dupe_factor, "1 to 10000"));
+    }
+    if !(0.0..1.0).contains(&heldout) {
+        return Err(DataError::option("held-out share", heldout, "0 to less than 1"));
+    }
+    match parts.filter(|parts| !(1..=MOST_PARTS).contains(parts)) {
+        Some(parts) => Err(DataError::option("shards", parts, format!("1 to {MOST_PARTS}"))),
+        None => Ok(()),
+    }
+}
+
+fn plan(preparation: &Preparation, corpus: &Corpus, vocabulary: &Vocabulary) -> Result<Manifest, DataError> {
+    let by_size = corpus.bytes().div_ceil(PART_BYTES).max(LEAST_PARTS.min(corpus.files() as u64));
+    let parts = preparation.parts.unwrap_or((by_size as usize).min(MOST_PARTS));
+    let Preparation { instances, dupe_factor, heldout, seed, format, .. } = *preparation;
+    let settings = Settings { instances, dupe_factor, parts, heldout, seed };
+    Ok(Manifest::new(format, settings, corpus.hash()?, vocabulary.hash()))
+}
+
+struct Work<'a> {
+    preparation: &'a Preparation,
+    manifest: Manifest,
+    vocabulary: Arc<Vocabulary>,
+    corpus: Corpus,
+    tell: Tell<'a>,
+}
+
+impl Work<'_> {
+    fn out(&self) -> &Path {
+        &self.preparation.out
+    }
+
+    fn splits(&self) -> &'static [Split] {
+        if self.preparation.heldout > 0.0 { &[Split::Train, Split::Val] } else { &[Split::Train] }
+    }
+
+    /// Where the shards of a split are written: beside the records that are made of them, if these are asked for.
+    fn shard_folder(&self, split: Split) -> PathBuf {
+        match self.preparation.format {
+            Format::Shards => self.out().join(split.name()),
+            Format::Tfrecord => self.token_folder().join(split.name()),
+        }
+    }
+
+    fn token_folder(&self) -> PathBuf {
+        self.out().join("tokens")
+    }
+
+    /// Shards of a split, in order.
+    fn shard_files(&self, split: Split) -> Vec<PathBuf> {
+        part_names(&self.shard_folder(split), Format::Shards, self.manifest.options.parts)
+    }
+
+    /// Begins the folder, or takes up what lies there. What was completed before is returned.
+    fn claim_folder(&self) -> Result<Option<Vec<(Split, SplitCounts)>>, DataError> {
+        let out = self.out();
+        create(out)?;
+        match Manifest::find(out)? {
+            Some(found) if !found.is_same_plan(&self.manifest) => {
+                let problem = "the folder holds a data set of other text, vocabulary or settings";
+                return Err(DataError::layout(out, problem, "a new or empty folder"));
+            }
+            Some(found) if !found.splits.is_empty() && self.is_whole(&found) => {
+                return Ok(Some(found.splits.into_iter().collect()));
+            }
+            Some(_) => {}
+            None => require_empty(out)?,
+        }
+        self.manifest.write(out)?;
+        write_whole(&out.join(VOCABULARY_FILE), (self.vocabulary.tokens().join("\n") + "\n").as_bytes())?;
+        Ok(None)
+    }
+
+    /// Whether what lies in the folder counts as its manifest says.
+    fn is_whole(&self, found: &Manifest) -> bool {
+        found.splits.iter().all(|(&split, counts)| self.count(split, *counts).is_ok_and(|now| now == *counts))
+    }
+
+    fn write_shards(&self) -> Result<(), DataError> {
+        for &split in self.splits() {
+            create(&self.shard_folder(split))?;
+        }
+        let parts = self.manifest.options.parts;
+        let tokenizer = TextTokenizer::new(Arc::clone(&self.vocabulary));
+        let done = AtomicUsize::new(0);
+        parallel::try_map(parts, self.preparation.threads, |index| {
+            let files: Vec<PathBuf> =
+                self.splits().iter().map(|&split| self.shard_files(split).swap_remove(index)).collect();
+            if !files.iter().all(|file| self.is_whole_shard(file)) {
+                self.write_part(index, &files, &tokenizer)?;
+            }
+            (self.tell)(Progress { what: "shards", done: done.fetch_add(1, Ordering::Relaxed) + 1, all: parts });
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    fn is_whole_shard(&self, file: &Path) -> bool {
+        let opened = Shard::open(file, self.vocabulary.hash());
+        opened.and_then(|shard| shard.scan(self.vocabulary.len(), &mut |_| ())).is_ok()
+    }
+
+    /// Writes part `index` of the text: a file for each split.
+    fn write_part(&self, index: usize, files: &[PathBuf], tokenizer: &TextTokenizer) -> Result<(), DataError> {
+        let create = |file: &PathBuf| ShardWriter::create(file, self.vocabulary.len(), self.vocabulary.hash());
+        let mut writers = files.iter().map(create).collect::<Result<Vec<_>, _>>()?;
+        self.corpus.each_document(index, self.manifest.options.parts, &mut |lines| {
+            let cut = lines.iter().flat_map(|line| sentences(line));
+            let ids: Vec<Vec<u32>> = cut.map(|sentence| tokenizer.ids(sentence)).collect();
+            let split = usize::from(is_held_out(lines, self.preparation.heldout));
+            writers[split].add(&ids)
+        })?;
+        writers.into_iter().try_for_each(ShardWriter::finish)
+    }
+
+    fn write_records(&self) -> Result<(), DataError> {
+        for &split in self.splits() {
+            let store = self.store(split)?;
+            let folder = self.out().join(split.name());
+            create(&folder)?;
+            let files = part_names(&folder, Format::Tfrecord, self.manifest.options.parts);
+            let threads = self.preparation.threads;
+            write_records(&store, &self.vocabulary, &self.manifest.options, &files, threads, self.tell)?;
+        }
+        Ok(())
+    }
+
+    fn store(&self, split: Split) -> Result<TokenStore, DataError> {
+        let store = TokenStore::open(&self.shard_files(split), self.vocabulary.hash())?;
+        require_documents(&store, &self.out().join(split.name()))?;
+        Ok(store)
+    }
+
+    /// Counts what was written, reading it back, and says in the manifest that it is whole.
+    fn complete(mut self) -> Result<Vec<(Split, SplitCounts)>, DataError> {
+        for &split in self.splits() {
+            let store = self.store(split)?;
+            let (sentences, tokens) = store.sentences_and_tokens();
+            let documents = store.documents().into();
+            let texts = SplitCounts { documents, sentences, tokens, instances: 0, unigram_entropy: 0.0, bytes: 0 };
+            let counts = self.count(split, texts)?;
+            self.manifest.splits.insert(split, counts);
+        }
+        if self.preparation.format == Format::Tfrecord {
+            let tokens = self.token_folder();
+            fs::remove_dir_all(&tokens).map_err(DataError::io(&tokens, "remove the folder"))?;
+        }
+        self.manifest.write(self.out())?;
+        Ok(self.manifest.splits.into_iter().collect())
+    }
+
+    /// Counts of a split that was written, but for those of its text, which are given.
+    fn count(&self, split: Split, texts: SplitCounts) -> Result<SplitCounts, DataError> {
+        let set = PretrainingSet::of_manifest(self.out(), &self.manifest, split, None, self.preparation.seed)?;
+        let files = self.manifest.part_files(self.out(), split)?;
+        let size = |file: &PathBuf| {
+            fs::metadata(file).map(|found| found.len()).map_err(DataError::io(file, "look at the file"))
+        };
+        let bytes = files.iter().map(size).sum::<Result<u64, _>>()?;
+        let unigram_entropy = set.unigram_entropy(self.preparation.threads)?;
+        Ok(SplitCounts { instances: set.len() as u64, unigram_entropy, bytes, ..texts })
+    }
+}
+
+/// Whether a document is of the share to be held out. That depends on what it says alone, so that no document is in both
+/// splits and more text does not move it.
+fn is_held_out(lines: &[String], share: f64) -> bool {
+    let hash = Sha256::digest(lines.join("\n"));
+    let number = u64::from_le_bytes(hash[..8].try_into().expect("8 bytes"));
+    (number as f64) < share * 2_f64.powi(64)
+}

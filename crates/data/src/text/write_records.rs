@@ -1,0 +1,75 @@
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::example;
+use super::folder::Settings;
+use super::pairs::{Pair, cut_document};
+use super::prepare::{Progress, Tell};
+use super::shard::complete;
+use super::store::TokenStore;
+use super::{Instance, Vocabulary};
+use crate::tfrecord::{RecordFile, frame};
+use crate::{DataError, Philox, Purpose, parallel};
+
+/// Makes instances of all documents, as often as the dupe factor says, and writes them in random order, round robin, to
+/// TFRecord files. Files that are whole are left as they are.
+pub(crate) fn write_records(
+    store: &TokenStore,
+    vocabulary: &Vocabulary,
+    settings: &Settings,
+    files: &[PathBuf],
+    threads: usize,
+    tell: Tell,
+) -> Result<(), DataError> {
+    let pairs = all_pairs(store, settings, threads);
+    let done = AtomicUsize::new(0);
+    parallel::try_map(files.len(), threads, |number| {
+        let share = (number..pairs.len()).step_by(files.len());
+        if !is_whole(&files[number], share.len()) {
+            let payload = |index: usize| {
+                let mut rng = Philox::new(settings.seed, Purpose::Masks, 0, index as u64);
+                let masking = settings.instances.masking();
+                let instance = Instance::make(store, &pairs[index], masking, vocabulary, &mut rng)?;
+                Ok(example::encode(&instance, settings.instances.shape()))
+            };
+            write_file(&files[number], share.map(payload))?;
+        }
+        tell(Progress { what: "TFRecord files", done: done.fetch_add(1, Ordering::Relaxed) + 1, all: files.len() });
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Every document cut into pairs once for each of the dupe factor, in random order.
+fn all_pairs(store: &TokenStore, settings: &Settings, threads: usize) -> Vec<Pair> {
+    let length = settings.instances.pair_length();
+    let cut = |dupe: usize| {
+        let mut pairs = Vec::new();
+        for document in 0..store.documents() {
+            let mut rng = Philox::new(settings.seed, Purpose::Pairs, dupe as u32, document.into());
+            cut_document(store, document, length, &mut rng, |_, pair| pairs.push(pair));
+        }
+        pairs
+    };
+    let dupes = parallel::map_with(settings.dupe_factor as usize, threads, || (), |(), dupe| cut(dupe));
+    let mut pairs: Vec<Pair> = dupes.into_iter().flatten().collect();
+    Philox::new(settings.seed, Purpose::Shuffle, 0, 0).shuffle(&mut pairs);
+    pairs
+}
+
+fn is_whole(path: &Path, records: usize) -> bool {
+    let whole = |file: RecordFile| file.len() == records && (0..records).all(|index| file.read(index).is_ok());
+    RecordFile::open(path).is_ok_and(whole)
+}
+
+fn write_file(path: &Path, payloads: impl Iterator<Item = Result<Vec<u8>, DataError>>) -> Result<(), DataError> {
+    let partial = path.with_extension("partial");
+    let file = File::create(&partial).map_err(DataError::io(&partial, "create the file"))?;
+    let mut file = BufWriter::with_capacity(1 << 18, file);
+    for payload in payloads {
+        file.write_all(&frame(&payload?)).map_err(DataError::io(&partial, "write the file"))?;
+    }
+    complete(file, &partial, path)
+}

@@ -1,0 +1,8 @@
+//! Text to pre-train on: tokens, instances, data sets, and what is wrong with any of them.
+
+mod damage;
+mod instances;
+mod prepared;
+mod statistics;
+mod tokens;
+mod world;

@@ -1,0 +1,329 @@
+//! Scaled dot-product attention over several heads, and its gradient (Vaswani et al., "Attention is all you need", 2017,
+//! section 3.2). Neither keeps the probabilities: they are computed again in the backward pass (Dao et al.,
+//! "FlashAttention", 2022, section 3.1).
+
+use super::{Cost, GradArgs, Gradient, OpRule, Scalar};
+use crate::dtype::DType;
+use crate::graph::{Graph, GraphError};
+use crate::philox;
+use crate::reference::Tensor;
+use crate::shape::{Shape, TensorType};
+
+/// For each batch item and head, `out = dropout(softmax(scale * q k^T + bias)) v`. Inputs: q `[B, Sq, heads * D]`, k and v
+/// `[B, Sk, heads * D]`, of one float type; bias `f32[B, Sk]`, added to the scores of every query and head; with dropout the
+/// counter, `i32[]`. Outputs: out `f32[B, Sq, heads * D]`, and the logarithm of the sum that each row of the softmax is divided by,
+/// `f32[B, heads, Sq]`, which the gradient reads. There is no gradient with respect to the bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attention {
+    pub heads: usize,
+    pub scale: Scalar,
+    pub dropout: Option<AttentionDropout>,
+}
+
+/// Dropout of probabilities: where the uniform number of (seed, counter, stream) at the element's row-major position in
+/// `[B, heads, Sq, Sk]` is below `rate`, as an `f32`, they become 0, elsewhere they are divided by `1 - rate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionDropout {
+    pub rate: Scalar,
+    pub seed: u64,
+    /// Tells the random nodes of one step apart.
+    pub stream: u32,
+}
+
+impl AttentionDropout {
+    /// The factor of a probability whose uniform number is `u`.
+    fn factor(&self, u: f32) -> f64 {
+        if u >= self.rate.0 as f32 { 1.0 / (1.0 - self.rate.0) } else { 0.0 }
+    }
+}
+
+/// Sizes of an attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    pub batch: usize,
+    pub heads: usize,
+    pub queries: usize,
+    pub keys: usize,
+    /// Numbers of a head.
+    pub depth: usize,
+}
+
+impl Geometry {
+    /// Shape of the queries and of the output, `[B, Sq, heads * D]`.
+    pub fn q_shape(&self) -> Shape {
+        [self.batch, self.queries, self.heads * self.depth].into()
+    }
+
+    /// Shape of keys and values, `[B, Sk, heads * D]`.
+    pub fn k_shape(&self) -> Shape {
+        [self.batch, self.keys, self.heads * self.depth].into()
+    }
+
+    /// Shape of what belongs to the rows of the softmax, `[B, heads, Sq]`.
+    pub fn row_shape(&self) -> Shape {
+        [self.batch, self.heads, self.queries].into()
+    }
+
+    /// Arithmetic of `count` products of the size of `q k^T`.
+    fn product_flops(&self, count: usize) -> u64 {
+        (2 * count * self.batch * self.heads * self.queries * self.keys * self.depth) as u64
+    }
+}
+
+/// The inputs of both operations that come first: q, k, v, bias.
+const COMMON: usize = 4;
+
+impl Attention {
+    /// Sizes for queries and keys of these shapes.
+    ///
+    /// # Errors
+    /// Which dimension does not fit.
+    pub fn geometry(&self, q: &Shape, k: &Shape) -> Result<Geometry, String> {
+        let (&[batch, queries, width], &[k_batch, keys, k_width]) = (&q[..], &k[..]) else {
+            return Err("queries and keys must be [B, S, heads * D]".to_string());
+        };
+        if batch != k_batch || width != k_width {
+            return Err(format!("queries {q} and keys {k} differ in batch or width"));
+        }
+        if self.heads == 0 || !width.is_multiple_of(self.heads) || width == 0 {
+            return Err(format!("a width of {width} is not that of {} heads", self.heads));
+        }
+        if queries == 0 || keys == 0 {
+            return Err("there must be at least one query and one key".to_string());
+        }
+        Ok(Geometry { batch, heads: self.heads, queries, keys, depth: width / self.heads })
+    }
+
+    /// Arithmetic of the two products alone.
+    pub fn product_flops(&self, inputs: &[&TensorType]) -> u64 {
+        verified(self.geometry(&inputs[0].shape, &inputs[1].shape)).product_flops(2)
+    }
+
+    /// Checks q, k, v, bias and the counter, of which the `extra` inputs between bias and counter are left out.
+    fn check(&self, inputs: &[&TensorType], extra: usize, names: &str) -> Result<Geometry, String> {
+        let counters = usize::from(self.dropout.is_some());
+        if inputs.len() != COMMON + extra + counters {
+            let counter = if counters == 1 { " and the counter" } else { "" };
+            return Err(format!("takes {names}{counter}"));
+        }
+        let [q, k, v, bias] = [inputs[0], inputs[1], inputs[2], inputs[3]];
+        if !q.dtype.is_float() || k.dtype != q.dtype || v.dtype != q.dtype {
+            return Err("queries, keys and values must be of one float element type".to_string());
+        }
+        let geometry = self.geometry(&q.shape, &k.shape)?;
+        if v.shape != k.shape {
+            return Err(format!("values {v} and keys {k} must have one shape"));
+        }
+        let wanted = TensorType::f32([geometry.batch, geometry.keys]);
+        if *bias != wanted {
+            return Err(format!("the bias must be {wanted}"));
+        }
+        if let Some(dropout) = &self.dropout {
+            if !(0.0..1.0).contains(&dropout.rate.0) {
+                return Err(format!("a dropout rate of {} is not in 0..1", dropout.rate.0));
+            }
+            if *inputs[inputs.len() - 1] != TensorType::new(DType::I32, []) {
+                return Err("the counter must be i32[]".to_string());
+            }
+        }
+        Ok(geometry)
+    }
+
+    fn describe(&self) -> String {
+        let dropout = match &self.dropout {
+            Some(AttentionDropout { rate, seed, stream }) => {
+                format!(", dropout={}, seed={seed}, stream={stream}", rate.0)
+            }
+            None => String::new(),
+        };
+        format!("heads={}, scale={}{dropout}", self.heads, self.scale.0)
+    }
+
+    /// Calls `f` for each row of probabilities.
+    fn for_each_row(&self, inputs: &[&Tensor], mut f: impl FnMut(&ReferenceRow)) {
+        let [q, k, bias] = [inputs[0], inputs[1], inputs[3]];
+        let geometry = verified(self.geometry(&q.ty.shape, &k.ty.shape));
+        let Geometry { batch, heads, queries, keys, depth } = geometry;
+        let counter = inputs[inputs.len() - 1].data.first().map_or(0, |&x| x as u32);
+        for index in 0..batch * heads * queries {
+            let (b, h, i) = (index / (heads * queries), index / queries % heads, index % queries);
+            let query = ((b * queries + i) * heads + h) * depth;
+            let first_key = (b * keys * heads + h) * depth;
+            let scores: Vec<f64> = (0..keys)
+                .map(|j| {
+                    let key = first_key + j * heads * depth;
+                    let product: f64 = (0..depth).map(|d| q.data[query + d] * k.data[key + d]).sum();
+                    self.scale.0 * product + bias.data[b * keys + j]
+                })
+                .collect();
+            let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+            let factor = |j: usize| match &self.dropout {
+                Some(dropout) => {
+                    let position = (index * keys + j) as u64;
+                    dropout.factor(philox::uniform(dropout.seed, counter, dropout.stream, position))
+                }
+                None => 1.0,
+            };
+            f(&ReferenceRow {
+                index,
+                query,
+                first_key,
+                key_pitch: heads * depth,
+                depth,
+                probabilities: scores.iter().map(|s| (s - top).exp() / sum).collect(),
+                factors: (0..keys).map(factor).collect(),
+                log_sum: top + sum.ln(),
+            });
+        }
+    }
+}
+
+/// A row of the softmax in the reference kernels.
+struct ReferenceRow {
+    /// Its position in `[B, heads, Sq]`.
+    index: usize,
+    /// Positions of the first number of the query and of the first key, and the distance of the keys.
+    query: usize,
+    first_key: usize,
+    key_pitch: usize,
+    depth: usize,
+    probabilities: Vec<f64>,
+    /// What dropout multiplies them by.
+    factors: Vec<f64>,
+    log_sum: f64,
+}
+
+impl ReferenceRow {
+    /// Positions of number `d` of each key.
+    fn keys(&self, d: usize) -> impl Iterator<Item = usize> {
+        (0..self.probabilities.len()).map(move |j| self.first_key + j * self.key_pitch + d)
+    }
+}
+
+fn verified(geometry: Result<Geometry, String>) -> Geometry {
+    geometry.expect("the node was accepted with these shapes")
+}
+
+impl OpRule for Attention {
+    fn name(&self) -> &'static str {
+        "attention"
+    }
+
+    fn attributes(&self) -> String {
+        self.describe()
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let geometry = self.check(inputs, 0, "queries, keys, values, bias")?;
+        Ok(vec![TensorType::f32(geometry.q_shape()), TensorType::f32(geometry.row_shape())])
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        if args.grads[1].is_some() || args.wanted[3] {
+            return Ok(Gradient::NotDifferentiable);
+        }
+        let mut grads = vec![None; args.inputs.len()];
+        let Some(dout) = args.grads[0] else { return Ok(Gradient::Inputs(grads)) };
+        let (common, counter) = args.inputs.split_at(COMMON);
+        let inputs = [common, args.outputs, &[dout], counter].concat();
+        let outputs = g.add(AttentionGrad { attention: *self }, &inputs)?;
+        for (index, grad) in outputs.into_iter().enumerate().filter(|&(index, _)| args.wanted[index]) {
+            let dtype = g.dtype(args.inputs[index]);
+            grads[index] = Some(g.cast(grad, dtype)?);
+        }
+        Ok(Gradient::Inputs(grads))
+    }
+
+    /// Two products; scale, bias, maximum, difference, exponential, sum and quotient of the scores.
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        let scores = (outputs[1].shape.elements() * inputs[1].shape[1]) as u64;
+        Cost::streaming(self.product_flops(inputs) + 7 * scores, inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let v = inputs[2];
+        let mut out = Tensor::zeros(outputs[0].clone());
+        let mut log_sums = Tensor::zeros(outputs[1].clone());
+        self.for_each_row(inputs, |row| {
+            log_sums.data[row.index] = row.log_sum;
+            let kept: Vec<f64> = row.probabilities.iter().zip(&row.factors).map(|(p, z)| p * z).collect();
+            for d in 0..row.depth {
+                out.data[row.query + d] = kept.iter().zip(row.keys(d)).map(|(p, at)| p * v.data[at]).sum();
+            }
+        });
+        vec![out, log_sums]
+    }
+}
+
+/// Gradient of [`Attention`]. Inputs: q, k, v, bias, out and lse as there, dout `f32[B, Sq, heads * D]`, with dropout the
+/// counter; outputs: dq `f32[B, Sq, heads * D]`, dk and dv `f32[B, Sk, heads * D]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionGrad {
+    pub attention: Attention,
+}
+
+impl AttentionGrad {
+    /// Arithmetic of the five products alone.
+    pub fn product_flops(&self, inputs: &[&TensorType]) -> u64 {
+        verified(self.attention.geometry(&inputs[0].shape, &inputs[1].shape)).product_flops(5)
+    }
+}
+
+impl OpRule for AttentionGrad {
+    fn name(&self) -> &'static str {
+        "attention_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.attention.describe()
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let names = "queries, keys, values, bias, output, log-sums, output gradient";
+        let geometry = self.attention.check(inputs, 3, names)?;
+        let (out, rows) = (TensorType::f32(geometry.q_shape()), TensorType::f32(geometry.row_shape()));
+        if *inputs[4] != out || *inputs[5] != rows || *inputs[6] != out {
+            return Err(format!("output and output gradient must be {out}, log-sums {rows}"));
+        }
+        let keys = TensorType::f32(geometry.k_shape());
+        Ok(vec![out, keys.clone(), keys])
+    }
+
+    fn gradient(&self, _graph: &mut Graph, _args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        Ok(Gradient::NotDifferentiable)
+    }
+
+    /// Five products; the probabilities again and the gradient of the softmax.
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        let scores = (inputs[5].shape.elements() * inputs[1].shape[1]) as u64;
+        Cost::streaming(self.product_flops(inputs) + 8 * scores, inputs, outputs)
+    }
+
+    /// With `p` the probabilities, `z` the factors of dropout and `dp = z * (dout v^T)`: the gradient of the scores is
+    /// `p * (dp - sum(p * dp))`.
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let [q, k, v, dout] = [inputs[0], inputs[1], inputs[2], inputs[6]];
+        let [mut dq, mut dk, mut dv] = [0, 1, 2].map(|i| Tensor::zeros(outputs[i].clone()));
+        self.attention.for_each_row(inputs, |row| {
+            let mut dp = vec![0.0; row.probabilities.len()];
+            for d in 0..row.depth {
+                let dout = dout.data[row.query + d];
+                for (j, key) in row.keys(d).enumerate() {
+                    dp[j] += row.factors[j] * dout * v.data[key];
+                    dv.data[key] += row.probabilities[j] * row.factors[j] * dout;
+                }
+            }
+            let expected: f64 = dp.iter().zip(&row.probabilities).map(|(dp, p)| dp * p).sum();
+            for (j, p) in row.probabilities.iter().enumerate() {
+                let dscore = self.attention.scale.0 * p * (dp[j] - expected);
+                let key = row.first_key + j * row.key_pitch;
+                for d in 0..row.depth {
+                    dq.data[row.query + d] += dscore * k.data[key + d];
+                    dk.data[key + d] += dscore * q.data[row.query + d];
+                }
+            }
+        });
+        vec![dq, dk, dv]
+    }
+}

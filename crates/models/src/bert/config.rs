@@ -1,0 +1,189 @@
+//! Sizes and variants of a BERT.
+
+use crate::ModelError;
+use bessemer_nn::{Activation, Init, Linear, MaskedMean};
+
+/// Sizes, by the names of Hugging Face's `config.json`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BertConfig {
+    pub vocab_size: usize,
+    pub hidden_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub intermediate_size: usize,
+    pub max_position_embeddings: usize,
+    pub type_vocab_size: usize,
+    pub hidden_dropout_prob: f64,
+    pub attention_probs_dropout_prob: f64,
+    pub layer_norm_eps: f64,
+    pub hidden_act: Activation,
+    pub initializer_range: f64,
+}
+
+impl BertConfig {
+    /// Of so many layers and so much width, the rest as Google published it: heads of 64, four times the width between.
+    const fn of(layers: usize, hidden: usize) -> BertConfig {
+        BertConfig {
+            vocab_size: 30_522,
+            hidden_size: hidden,
+            num_hidden_layers: layers,
+            num_attention_heads: hidden / 64,
+            intermediate_size: 4 * hidden,
+            max_position_embeddings: 512,
+            type_vocab_size: 2,
+            hidden_dropout_prob: 0.1,
+            attention_probs_dropout_prob: 0.1,
+            layer_norm_eps: 1e-12,
+            hidden_act: Activation::Gelu,
+            initializer_range: 0.02,
+        }
+    }
+
+    pub fn tiny() -> BertConfig {
+        BertConfig::of(2, 128)
+    }
+
+    pub fn mini() -> BertConfig {
+        BertConfig::of(4, 256)
+    }
+
+    pub fn small() -> BertConfig {
+        BertConfig::of(4, 512)
+    }
+
+    pub fn medium() -> BertConfig {
+        BertConfig::of(8, 512)
+    }
+
+    pub fn base() -> BertConfig {
+        BertConfig::of(12, 768)
+    }
+
+    pub fn large() -> BertConfig {
+        BertConfig::of(24, 1024)
+    }
+
+    /// # Errors
+    /// [`ModelError::Setting`], the first that is not possible.
+    pub fn check(&self, sequences: Sequences, options: &BertOptions) -> Result<(), ModelError> {
+        let positive = [
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("num_attention_heads", self.num_attention_heads),
+            ("intermediate_size", self.intermediate_size),
+            ("type_vocab_size", self.type_vocab_size),
+            ("batch_size", sequences.batch),
+            ("sequence_length", sequences.length),
+            ("max_predictions", sequences.predictions),
+            ("pad_vocab_to", options.pad_vocab_to),
+        ];
+        if let Some((setting, value)) = positive.into_iter().find(|&(_, value)| value == 0) {
+            return Err(setting_error(setting, value, "it must be at least 1"));
+        }
+        if !self.hidden_size.is_multiple_of(self.num_attention_heads) {
+            let allowed = "it must divide hidden_size";
+            return Err(setting_error("num_attention_heads", self.num_attention_heads, allowed));
+        }
+        if sequences.length > self.max_position_embeddings {
+            let allowed = "it must be at most max_position_embeddings";
+            return Err(setting_error("sequence_length", sequences.length, allowed));
+        }
+        let rates = [
+            ("hidden_dropout_prob", self.hidden_dropout_prob),
+            ("attention_probs_dropout_prob", self.attention_probs_dropout_prob),
+        ];
+        match rates.into_iter().find(|(_, rate)| !(0.0..1.0).contains(rate)) {
+            Some((setting, rate)) => Err(setting_error(setting, rate, "it must be at least 0 and below 1")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn setting_error(setting: &'static str, value: impl ToString, allowed: &'static str) -> ModelError {
+    ModelError::Setting { setting, value: value.to_string(), allowed }
+}
+
+/// Sizes of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequences {
+    pub batch: usize,
+    /// Tokens of a sequence.
+    pub length: usize,
+    /// Masked words of a sequence, at most.
+    pub predictions: usize,
+}
+
+/// Initial weights. Biases are 0 and scales of norms 1 but where it says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BertInit {
+    /// Normal of deviation `initializer_range`: Hugging Face.
+    #[default]
+    Normal,
+    /// The same cut at two deviations: Google.
+    Truncated,
+    /// As `Normal`, but layers with an activation (the widening one, the pooler and the transformation before the vocabulary)
+    /// keep PyTorch's default, weights and biases uniform in `±1 / sqrt(inputs)`: NVIDIA's PyTorch recipe.
+    NvidiaTorch,
+}
+
+/// Variants of the model and of its training.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BertOptions {
+    /// Seed of dropout.
+    pub seed: u64,
+    pub init: BertInit,
+    pub masked_mean: MaskedMean,
+    /// Whether the layer before the vocabulary has the activation. NVIDIA's TensorFlow 2 recipe has none.
+    pub mlm_activation: bool,
+    /// The vocabulary is padded to a multiple of it with words that never come.
+    pub pad_vocab_to: usize,
+}
+
+impl Default for BertOptions {
+    fn default() -> Self {
+        BertOptions {
+            seed: 0,
+            init: BertInit::Normal,
+            masked_mean: MaskedMean::Torch,
+            mlm_activation: true,
+            pad_vocab_to: 1,
+        }
+    }
+}
+
+/// A BERT with its variants, as the builders of its parts need it.
+#[derive(Clone, Copy)]
+pub(super) struct Bert<'a> {
+    pub config: &'a BertConfig,
+    pub sequences: Sequences,
+    pub options: &'a BertOptions,
+}
+
+impl Bert<'_> {
+    /// Words with the padding.
+    pub fn vocabulary(&self) -> usize {
+        self.config.vocab_size.next_multiple_of(self.options.pad_vocab_to)
+    }
+
+    /// Distribution of weight matrices and embeddings.
+    pub fn init(&self) -> Init {
+        let std = self.config.initializer_range;
+        match self.options.init {
+            BertInit::Normal | BertInit::NvidiaTorch => Init::Normal { std },
+            BertInit::Truncated => Init::CutNormal { std },
+        }
+    }
+
+    /// A layer without an activation.
+    pub fn linear(&self, outputs: usize) -> Linear {
+        Linear { outputs, weight: self.init(), bias: Init::Zeros }
+    }
+
+    /// A layer before an activation.
+    pub fn active_linear(&self, inputs: usize, outputs: usize) -> Linear {
+        match self.options.init {
+            BertInit::NvidiaTorch => Linear::uniform(inputs, outputs),
+            _ => self.linear(outputs),
+        }
+    }
+}

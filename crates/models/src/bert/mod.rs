@@ -1,0 +1,61 @@
+//! BERT for pre-training (Devlin, Chang, Lee, Toutanova: "BERT: Pre-training of deep bidirectional transformers for language
+//! understanding", 2019): an encoder with the heads that predict masked words and following sentences. Parameters have the
+//! names of Hugging Face's `BertForPreTraining`.
+
+mod config;
+mod encoder;
+mod heads;
+mod names;
+mod steps;
+
+pub use config::{BertConfig, BertInit, BertOptions, Sequences};
+pub(crate) use names::is_ignored;
+pub use names::{TIED, canonical};
+pub use steps::{evaluate, forward_loss, infer, train};
+
+use crate::ModelError;
+use crate::classifier::flops;
+use crate::zoo::Summary;
+
+/// A BERT of the zoo.
+#[derive(Clone, Copy, Debug)]
+pub struct BertSpec {
+    pub name: &'static str,
+    pub description: &'static str,
+    pub config: fn() -> BertConfig,
+    /// Variants other than the default, by the options that choose them.
+    pub variants: &'static [&'static str],
+}
+
+const VARIANTS: &[&str] = &["vocab_size", "hidden_act = gelu_new (tanh)", "pad_vocab_to", "init", "mlm_activation"];
+
+const fn spec(name: &'static str, description: &'static str, config: fn() -> BertConfig) -> BertSpec {
+    BertSpec { name, description, config, variants: VARIANTS }
+}
+
+/// All sizes.
+pub const BERTS: &[BertSpec] = &[
+    spec("bert-tiny", "BERT of 2 layers, 128 wide, for pre-training", BertConfig::tiny),
+    spec("bert-mini", "BERT of 4 layers, 256 wide, for pre-training", BertConfig::mini),
+    spec("bert-small", "BERT of 4 layers, 512 wide, for pre-training", BertConfig::small),
+    spec("bert-medium", "BERT of 8 layers, 512 wide, for pre-training", BertConfig::medium),
+    spec("bert-base", "BERT-base: 12 layers, 768 wide, for pre-training", BertConfig::base),
+    spec("bert-large", "BERT-large: 24 layers, 1024 wide, for pre-training", BertConfig::large),
+];
+
+impl BertSpec {
+    /// What it costs for a sequence of 128 tokens with 20 predictions.
+    ///
+    /// # Errors
+    /// None for the published sizes.
+    pub fn summary(&self) -> Result<Summary, ModelError> {
+        let sequences = Sequences { batch: 1, length: 128, predictions: 20 };
+        let model = infer(&(self.config)(), sequences, &BertOptions::default())?;
+        let trained = || model.specs.iter().filter(|spec| spec.is_trainable());
+        Ok(Summary {
+            parameters: trained().map(|spec| spec.ty.shape.elements() as u64).sum(),
+            tensors: trained().count(),
+            flops_per_sample: flops(&model.graph),
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! The graphs: a training step, an evaluation, a forward pass.
+
+use super::config::{Bert, BertConfig, BertOptions, Sequences};
+use super::encoder::Encoder;
+use super::heads::{self, Logits};
+use crate::ModelError;
+use crate::classifier::Model;
+use bessemer_ir::{DType, Graph, Value};
+use bessemer_nn::loss::WeightedRows;
+use bessemer_nn::train_step::build_train_step;
+use bessemer_nn::{Builder, MaskedMean, Mode, TrainConfig};
+
+type Result<T> = std::result::Result<T, ModelError>;
+
+/// A whole training step. Feeds: `input_ids`, `segment_ids`, `input_mask`, `i32[B, S]`; `masked_lm_positions`, `masked_lm_ids`,
+/// `i32[B, P]`; `masked_lm_weights`, `f32[B, P]`; `next_sentence_labels`, `i32[B]`, 1 where the second sentence is a random one.
+/// Outputs, all `f32[]`: `loss`, `mlm_loss`, `nsp_loss`, `mlm_accuracy`, `nsp_accuracy`, and those of the optimizer.
+///
+/// # Errors
+/// [`ModelError::Setting`] where a size or an option is not possible.
+pub fn train(config: &BertConfig, sequences: Sequences, options: &BertOptions, train: &TrainConfig) -> Result<Model> {
+    let (mut b, loss) = forward_loss(config, sequences, options)?;
+    build_train_step(&mut b, loss, train)?;
+    let (graph, specs) = b.finish();
+    Ok(Model { graph, specs })
+}
+
+/// The part of a training step before the backward pass, and its loss.
+///
+/// # Errors
+/// As [`train`].
+pub fn forward_loss(config: &BertConfig, sequences: Sequences, options: &BertOptions) -> Result<(Builder, Value)> {
+    config.check(sequences, options)?;
+    let bert = Bert { config, sequences, options };
+    let mut b = Builder::new(Mode::Train);
+    let (words, following) = scored(&mut b, &bert)?;
+    let loss = b.scope("loss", |b| {
+        let g = &mut b.graph;
+        let [word_sums, sentence_sums] = [Sums::of(g, &words)?, Sums::of(g, &following)?];
+        let mlm = options.masked_mean.of(g, word_sums.loss, word_sums.weight)?;
+        let nsp = MaskedMean::Torch.of(g, sentence_sums.loss, sentence_sums.weight)?;
+        g.output("mlm_loss", mlm);
+        g.output("nsp_loss", nsp);
+        for (name, sums) in [("mlm_accuracy", word_sums), ("nsp_accuracy", sentence_sums)] {
+            let accuracy = MaskedMean::Torch.of(g, sums.correct, sums.weight)?;
+            g.output(name, accuracy);
+        }
+        g.add_(mlm, nsp)
+    })?;
+    Ok((b, loss))
+}
+
+/// The forward pass without dropout, with the feeds of [`train`]. Outputs, all `f32[]` and sums over the batch: `mlm_loss_sum`,
+/// `mlm_correct` and `mlm_weight` over masked words by their weights, `nsp_loss_sum` and `nsp_correct` over sequences.
+///
+/// # Errors
+/// As [`train`].
+pub fn evaluate(config: &BertConfig, sequences: Sequences, options: &BertOptions) -> Result<Model> {
+    config.check(sequences, options)?;
+    let mut b = Builder::new(Mode::Infer);
+    let (words, following) = scored(&mut b, &Bert { config, sequences, options })?;
+    b.scope("loss", |b| {
+        let g = &mut b.graph;
+        let [words, following] = [Sums::of(g, &words)?, Sums::of(g, &following)?];
+        g.output("mlm_loss_sum", words.loss);
+        g.output("mlm_correct", words.correct);
+        g.output("mlm_weight", words.weight);
+        g.output("nsp_loss_sum", following.loss);
+        g.output("nsp_correct", following.correct);
+        Ok::<_, ModelError>(())
+    })?;
+    let (graph, specs) = b.finish();
+    Ok(Model { graph, specs })
+}
+
+/// The forward pass without dropout. Feeds: those of [`train`] up to `masked_lm_positions`. Outputs: `mlm_logits`,
+/// `f32[B, P, V]`, and `nsp_logits`, `f32[B, 2]`.
+///
+/// # Errors
+/// As [`train`].
+pub fn infer(config: &BertConfig, sequences: Sequences, options: &BertOptions) -> Result<Model> {
+    config.check(sequences, options)?;
+    let bert = Bert { config, sequences, options };
+    let mut b = Builder::new(Mode::Infer);
+    let logits = logits(&mut b, &bert)?;
+    let words = b.graph.reshape(logits.words, [sequences.batch, sequences.predictions, bert.vocabulary()])?;
+    b.graph.output("mlm_logits", words);
+    b.graph.output("nsp_logits", logits.following);
+    let (graph, specs) = b.finish();
+    Ok(Model { graph, specs })
+}
+
+fn logits(b: &mut Builder, bert: &Bert<'_>) -> Result<Logits> {
+    let encoded = Encoder::new(*bert).build(b)?;
+    Ok(heads::build(b, bert, &encoded)?)
+}
+
+/// Logits of masked words and of following sentences with what they should be.
+fn scored(b: &mut Builder, bert: &Bert<'_>) -> Result<(WeightedRows, WeightedRows)> {
+    let Sequences { batch, predictions, .. } = bert.sequences;
+    let logits = logits(b, bert)?;
+    let ids = b.feed("masked_lm_ids", DType::I32, [batch, predictions])?;
+    let weights = b.feed("masked_lm_weights", DType::F32, [batch, predictions])?;
+    let sentences = b.feed("next_sentence_labels", DType::I32, [batch])?;
+    let g = &mut b.graph;
+    let words = WeightedRows {
+        logits: logits.words,
+        labels: g.reshape(ids, [batch * predictions])?,
+        weights: g.reshape(weights, [batch * predictions])?,
+    };
+    let weights = g.constant(DType::F32, [batch], 1.0)?;
+    Ok((words, WeightedRows { logits: logits.following, labels: sentences, weights }))
+}
+
+/// Sums over rows, `f32[]` each.
+#[derive(Clone, Copy)]
+struct Sums {
+    loss: Value,
+    correct: Value,
+    weight: Value,
+}
+
+impl Sums {
+    fn of(g: &mut Graph, rows: &WeightedRows) -> bessemer_nn::Result<Sums> {
+        Ok(Sums { loss: rows.loss_sum(g)?, correct: rows.correct(g)?, weight: rows.weight(g)? })
+    }
+}

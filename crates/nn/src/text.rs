@@ -1,0 +1,178 @@
+//! Layers of models that read text, as methods of the builder. Their norms work on the innermost axis.
+
+use crate::Result;
+use crate::builder::{Builder, Mode};
+use crate::init::Init;
+use bessemer_ir::ops::index::Gather;
+use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::reduce::ReduceKind;
+use bessemer_ir::ops::source::{Distribution, Random};
+use bessemer_ir::{DType, Graph, Value};
+
+/// The smooth gate `x * P(X <= x)` of a standard normal X, and its approximation (Hendrycks, Gimpel: "Gaussian error linear
+/// units", 2016).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / 2 * (1 + erf(x / sqrt(2)))`; Hugging Face's `gelu`.
+    #[default]
+    Gelu,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`; Hugging Face's `gelu_new`.
+    GeluTanh,
+}
+
+impl Activation {
+    /// # Errors
+    /// For a tensor that is no float.
+    pub fn apply(self, g: &mut Graph, x: Value) -> Result<Value> {
+        let bend = match self {
+            Activation::Gelu => {
+                let scaled = g.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;
+                g.unary(UnaryKind::Erf, scaled)?
+            }
+            Activation::GeluTanh => {
+                let square = g.square(x)?;
+                let cube = g.mul(square, x)?;
+                let small = g.scale(cube, 0.044715)?;
+                let sum = g.add_(x, small)?;
+                let scaled = g.scale(sum, (2.0 / std::f64::consts::PI).sqrt())?;
+                g.unary(UnaryKind::Tanh, scaled)?
+            }
+        };
+        let gate = g.offset(bend, 1.0)?;
+        let half = g.scale(x, 0.5)?;
+        g.mul(half, gate)
+    }
+}
+
+/// Which random numbers: a seed, and what tells the random nodes of one step apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RandomStream {
+    pub seed: u64,
+    pub stream: u32,
+}
+
+impl Builder {
+    /// Normalises over the innermost axis of `[..., C]`: `(x - mean) * rsqrt(var + eps) * weight + bias`, with the biased
+    /// variance (Ba, Kiros, Hinton: "Layer normalization", 2016).
+    pub fn layer_norm(&mut self, name: &str, x: Value, eps: f64) -> Result<Value> {
+        let channels = self.graph.shape(x).cols();
+        self.scope(name, |b| {
+            let gamma = b.norm("weight", channels, Init::Ones)?;
+            let beta = b.norm("bias", channels, Init::Zeros)?;
+            let g = &mut b.graph;
+            let mean = row_mean(g, x)?;
+            let centred = g.sub(x, mean)?;
+            let squares = g.square(centred)?;
+            let variance = row_mean(g, squares)?;
+            let stable = g.offset(variance, eps)?;
+            let factor = g.rsqrt(stable)?;
+            let normalised = g.mul(centred, factor)?;
+            let scaled = g.mul(normalised, gamma)?;
+            g.add_(scaled, beta)
+        })
+    }
+
+    /// Rows of `name.weight [rows, width]`, one for each index: `[...I]` to `[...I, width]`. Also gives the table.
+    pub fn embedding(&mut self, name: &str, indices: Value, shape: [usize; 2], init: Init) -> Result<(Value, Value)> {
+        self.scope(name, |b| {
+            let table = b.weight("weight", shape, init)?;
+            Ok((b.graph.add1(Gather, &[table, indices])?, table))
+        })
+    }
+
+    /// In training, zeros for a share `rate` of the elements, chosen anew for each micro-batch, and the others divided by
+    /// `1 - rate` (Srivastava et al.: "Dropout", 2014).
+    pub fn dropout(&mut self, x: Value, rate: f64, random: RandomStream) -> Result<Value> {
+        if rate == 0.0 || self.mode() == Mode::Infer {
+            return Ok(x);
+        }
+        let counter = self.micro_step()?;
+        let g = &mut self.graph;
+        let (distribution, shape) = (Distribution::Uniform, g.shape(x).clone());
+        let random = Random { distribution, shape, seed: random.seed, stream: random.stream };
+        let uniform = g.add1(random, &[counter])?;
+        let limit = g.constant(DType::F32, [], f64::from(rate as f32))?;
+        let is_kept = g.binary(BinaryKind::Ge, uniform, limit)?;
+        let kept = g.scale(x, 1.0 / (1.0 - rate))?;
+        let zero = g.constant_like(x, 0.0)?;
+        g.select(is_kept, kept, zero)
+    }
+}
+
+/// Mean over the innermost axis, which is kept with size 1.
+fn row_mean(g: &mut Graph, x: Value) -> Result<Value> {
+    let (axis, cols) = (g.shape(x).rank() - 1, g.shape(x).cols());
+    let sum = g.reduce(ReduceKind::Sum, x, &[axis], true)?;
+    g.scale(sum, 1.0 / cols as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_ir::philox;
+    use bessemer_ir::reference::Interpreter;
+
+    /// What `build` makes of the numbers of `x`.
+    fn run(mode: Mode, x: &[f64], build: impl FnOnce(&mut Builder, Value) -> Result<Value>) -> Vec<f64> {
+        let mut b = Builder::new(mode);
+        let input = b.feed("x", DType::F32, [x.len() / 2, 2]).expect("a new name");
+        let y = build(&mut b, input).expect("a legal graph");
+        b.graph.output("y", y);
+        let mut run = Interpreter::new(&b.graph);
+        run.set("x", x);
+        for (name, data) in [("norm.weight", [2.0, 3.0]), ("norm.bias", [0.5, -0.5])] {
+            if b.graph.find_input(name).is_some() {
+                run.set(name, &data);
+            }
+        }
+        run.run();
+        run.output("y").data.clone()
+    }
+
+    fn assert_close(actual: &[f64], expected: &[f64]) {
+        let close = actual.len() == expected.len() && actual.iter().zip(expected).all(|(a, e)| (a - e).abs() < 1e-6);
+        assert!(close, "{actual:?}, not {expected:?}");
+    }
+
+    #[test]
+    fn rows_are_normalised() {
+        // Mean 3 and variance 1, with 3 added below the root; then a row of variance 9.
+        let y = run(Mode::Train, &[2.0, 4.0, 1.0, 7.0], |b, x| b.layer_norm("norm", x, 3.0));
+        let third = 3.0 / 12f64.sqrt();
+        assert_close(&y, &[-0.5, 1.0, 0.5 - 2.0 * third, -0.5 + 3.0 * third]);
+    }
+
+    #[test]
+    fn gates() {
+        let x = [0.0, 1.0, -2.0, 3.0];
+        let erf = run(Mode::Infer, &x, |b, x| Activation::Gelu.apply(&mut b.graph, x));
+        assert_close(&erf, &[0.0, 0.841_344_746, -0.045_500_264, 2.995_950_306]);
+        let tanh = run(Mode::Infer, &x, |b, x| Activation::GeluTanh.apply(&mut b.graph, x));
+        assert_close(&tanh, &[0.0, 0.841_191_991, -0.045_402_306, 2.996_362_607]);
+    }
+
+    #[test]
+    fn dropout_follows_the_stream() {
+        let x: Vec<f64> = (1..=200).map(f64::from).collect();
+        let random = RandomStream { seed: 5, stream: 9 };
+        let y = run(Mode::Train, &x, |b, x| b.dropout(x, 0.25, random));
+        let expected = |i: usize| if philox::uniform(5, 0, 9, i as u64) >= 0.25 { x[i] / 0.75 } else { 0.0 };
+        assert_close(&y, &(0..200).map(expected).collect::<Vec<_>>());
+        let dropped = y.iter().filter(|&&y| y == 0.0).count();
+        assert!((30..70).contains(&dropped), "{dropped} of 200 are dropped");
+        assert_eq!(run(Mode::Infer, &x, |b, x| b.dropout(x, 0.25, random)), x);
+    }
+
+    #[test]
+    fn embeddings_are_rows() {
+        let mut b = Builder::new(Mode::Infer);
+        let words = b.feed("words", DType::I32, [1, 3]).expect("a new name");
+        let (y, _) = b.embedding("words.table", words, [4, 2], Init::Zeros).expect("a legal graph");
+        b.graph.output("y", y);
+        let mut run = Interpreter::new(&b.graph);
+        run.set("words", &[3.0, 0.0, 3.0]);
+        run.set("words.table.weight", &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+        run.run();
+        assert_eq!(run.output("y").data, [6.0, 7.0, 0.0, 1.0, 6.0, 7.0]);
+    }
+}

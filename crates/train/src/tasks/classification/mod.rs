@@ -1,0 +1,198 @@
+//! Classification of images.
+
+mod batches;
+mod classifier;
+mod infer;
+mod mixup;
+mod model;
+mod score;
+mod sources;
+
+pub use classifier::{CLASSES_FILE, Classifier, read_labels};
+pub use infer::{ClassScore, InferOptions, Prediction, infer};
+pub use sources::DataSource;
+
+pub(crate) use classifier::classes_of;
+pub(crate) use model::model_options;
+
+use super::{Batches, Better, Evaluation, LoadOptions, Metric, Scale, Score, Task, Terms};
+use crate::error::TrainError;
+use crate::evaluate::EvaluateOptions;
+use crate::recipe::Recipe;
+use crate::trained::Trained;
+use batches::ImageBatches;
+use bessemer_data::{CifarBin, ClassFolder, Dataset, Position, Split, Transform};
+use bessemer_models::{Architecture, Model, ModelOptions};
+use score::Accuracy;
+use sources::{CIFAR_IMAGES, training_sampler};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Accuracies are fractions; the loss is the mean cross entropy, without label smoothing.
+pub static TERMS: Terms = Terms {
+    samples: "images",
+    unit: "images/s",
+    parts: &[],
+    metrics: &[
+        Metric {
+            name: "top1",
+            label: "top-1",
+            scale: Scale::Fraction,
+            axis: Some("validation top-1 (%)"),
+            ratio: Some(["correct", "total"]),
+        },
+        Metric { name: "top5", label: "top-5", scale: Scale::Fraction, axis: None, ratio: None },
+        Metric { name: "loss", label: "loss", scale: Scale::Plain, axis: Some("validation loss"), ratio: None },
+    ],
+    best: ("top1", Better::Higher),
+};
+
+/// The data and the model of a recipe.
+pub(super) struct Classification {
+    recipe: Recipe,
+    set: Arc<dyn Dataset>,
+    evaluation_set: Option<Arc<dyn Dataset>>,
+    batches: u64,
+}
+
+impl Classification {
+    pub fn open(recipe: &Recipe) -> Result<Self, TrainError> {
+        let source = DataSource::of(recipe)?;
+        let set = source.training_set(recipe)?;
+        let evaluation_set = source.evaluation_set(recipe)?;
+        let batches = training_sampler(&*set, recipe)?.batches() as u64;
+        Ok(Self { recipe: recipe.clone(), set, evaluation_set, batches })
+    }
+}
+
+impl Task for Classification {
+    fn terms(&self) -> &'static Terms {
+        &TERMS
+    }
+
+    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
+        model::training_model(&self.recipe, steps_per_epoch)
+    }
+
+    fn data_identity(&self) -> String {
+        self.set.identity()
+    }
+
+    fn batches_per_epoch(&self) -> u64 {
+        self.batches
+    }
+
+    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
+        let set = Arc::clone(&self.set);
+        Ok(Box::new(ImageBatches::training(set, &self.recipe, start, end_epoch)?))
+    }
+
+    fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
+        let recipe = &self.recipe;
+        let Some(set) = self.evaluation_set.clone() else { return Ok(None) };
+        let (architecture, options) = model_options(recipe, recipe.data.eval_image_size)?;
+        let batch_size = recipe.eval.batch_size.unwrap_or(recipe.train.batch_size) as usize;
+        let (label_offset, load) = (recipe.data.label_offset as i32, LoadOptions::of(recipe));
+        Ok(Some(Box::new(Judge { architecture, options, batch_size, set, label_offset, load })))
+    }
+
+    fn write_files(&self, run: &Path) -> Result<(), TrainError> {
+        let path = run.join(CLASSES_FILE);
+        let text = self.set.class_names().join("\n") + "\n";
+        fs::write(&path, text).map_err(TrainError::io(&path, "write the names of the classes"))
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let outputs = self.recipe.model.num_classes;
+        let classes = self.set.num_classes() as u64 + self.recipe.data.label_offset;
+        let told = || format!("the model has {outputs} outputs for {classes} classes of data");
+        (classes < outputs).then(told).into_iter().collect()
+    }
+}
+
+/// An evaluation set and the network for it.
+struct Judge {
+    architecture: Architecture,
+    options: ModelOptions,
+    batch_size: usize,
+    set: Arc<dyn Dataset>,
+    label_offset: i32,
+    load: LoadOptions,
+}
+
+impl Evaluation for Judge {
+    fn terms(&self) -> &'static Terms {
+        &TERMS
+    }
+
+    fn model(&self) -> Result<Model, TrainError> {
+        Ok(Model::infer(self.architecture, &self.options, self.batch_size)?)
+    }
+
+    fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
+        let set = Arc::clone(&self.set);
+        Ok(Box::new(ImageBatches::evaluation(set, &self.load, self.batch_size, self.label_offset)?))
+    }
+
+    fn score(&self) -> Result<Box<dyn Score>, TrainError> {
+        Ok(Box::new(Accuracy::new(self.options.num_classes)?))
+    }
+}
+
+/// Judges weights on the `val/` of a class folder, or on a folder with `images_u8_nhwc.bin`. For weights of a run `data`
+/// can also be `shapes` or `synthetic`, drawn as the run drew them.
+pub(super) fn judge(
+    name: &str,
+    weights: &Path,
+    data: &Path,
+    options: &EvaluateOptions,
+) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
+    let mut classifier = Classifier::load(name, weights, options.weights)?;
+    let set = match DataSource::parse(data) {
+        DataSource::Folder(root) => open_folder(&mut classifier, &root)?,
+        source => drawn_set(&classifier, &source)?,
+    };
+    let Classifier { architecture, options: model, trained, label_offset, .. } = classifier;
+    let judge = Judge {
+        architecture,
+        options: model,
+        batch_size: options.batch_size,
+        set,
+        label_offset: label_offset as i32,
+        load: options.load,
+    };
+    Ok((Box::new(judge), trained))
+}
+
+/// The evaluation set in a folder. One in a single file also says how its pixels are normalised.
+fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<dyn Dataset>, TrainError> {
+    let set: Arc<dyn Dataset> = if root.join(CIFAR_IMAGES).exists() {
+        let set = CifarBin::open(root)?;
+        let constants = set.normalization();
+        classifier.normalise_by(constants.mean, constants.std);
+        classifier.options.image_size = set.image_size();
+        Arc::new(set)
+    } else {
+        Arc::new(ClassFolder::open(root, Split::Val, Transform::Eval(classifier.transform()))?)
+    };
+    let (classes, known) = (set.num_classes(), classifier.num_classes());
+    if classes != known {
+        let allowed = format!("{} has {known} for data", classifier.trained.origin);
+        return Err(TrainError::setting("the number of classes of the data set", classes, allowed));
+    }
+    Ok(set)
+}
+
+fn drawn_set(classifier: &Classifier, source: &DataSource) -> Result<Arc<dyn Dataset>, TrainError> {
+    let recipe = classifier.trained.recipe.as_ref().ok_or_else(|| {
+        TrainError::setting("the data", source, "that needs weights of a run, which says how its pictures are drawn")
+    })?;
+    source.evaluation_set(recipe)?.ok_or_else(|| {
+        TrainError::setting("data.eval_samples", "not given", "there are no synthetic samples to evaluate on")
+    })
+}

@@ -1,0 +1,37 @@
+use crate::recipe::{OnBadSample, Recipe};
+
+/// How batches are made; nothing here changes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Threads that prepare samples; 0 for half the processors.
+    pub workers: usize,
+    pub prefetch: usize,
+    pub on_bad_sample: bessemer_data::OnBadSample,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { workers: 0, prefetch: 2, on_bad_sample: bessemer_data::OnBadSample::Stop }
+    }
+}
+
+impl LoadOptions {
+    pub fn of(recipe: &Recipe) -> Self {
+        let loader = &recipe.loader;
+        Self {
+            workers: loader.workers as usize,
+            prefetch: loader.prefetch as usize,
+            on_bad_sample: match loader.on_bad_sample {
+                OnBadSample::Stop => bessemer_data::OnBadSample::Stop,
+                OnBadSample::Skip => bessemer_data::OnBadSample::Skip,
+            },
+        }
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        match self.workers {
+            0 => std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(16),
+            workers => workers,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What can be trained. Trainer, sessions, checkpoints and logs know a task as a [`Task`], and its batches as [`Feeds`]
+//! of a compiled step; a new one is a folder here and an arm of [`open`].
+
+pub mod classification;
+mod feeds;
+mod load;
+mod terms;
+
+pub use feeds::{Array, Batch, Batches, Feeds};
+pub use load::LoadOptions;
+pub use terms::{Better, Metric, Scale, Terms};
+
+use crate::error::TrainError;
+use crate::evaluate::EvaluateOptions;
+use crate::recipe::Recipe;
+use crate::session::EvalSession;
+use crate::trained::Trained;
+use bessemer_data::Position;
+use bessemer_models::Model;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The tasks there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Of images.
+    Classification,
+    /// Masked words and following sentences in text.
+    Pretraining,
+}
+
+impl Kind {
+    /// What model `name` does; `None` for one that the zoo does not have.
+    pub fn of(name: &str) -> Option<Self> {
+        let is_bert = name.starts_with("bert-");
+        let classifies = bessemer_models::find(name).is_ok();
+        is_bert.then_some(Self::Pretraining).or(classifies.then_some(Self::Classification))
+    }
+}
+
+/// What a run trains: its graph, its data, and how it is judged.
+pub trait Task {
+    /// What logs and tables call things.
+    fn terms(&self) -> &'static Terms;
+
+    /// The graph of a whole training step, for the schedule of so many updates an epoch.
+    ///
+    /// # Errors
+    /// A model or a size that is not possible.
+    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError>;
+
+    /// What identifies the training data.
+    fn data_identity(&self) -> String;
+
+    /// Batches of `train.batch_size` in an epoch, at least one.
+    fn batches_per_epoch(&self) -> u64;
+
+    /// The training batches from a position up to an epoch.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError>;
+
+    /// How the recipe wants the model judged; `None` where there is nothing to judge it by.
+    ///
+    /// # Errors
+    /// A model that is not possible.
+    fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError>;
+
+    /// Writes what a run keeps beside its recipe, such as the names of classes.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    fn write_files(&self, run: &Path) -> Result<(), TrainError>;
+
+    /// What a person should know before the first step.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// A data set to judge a model by.
+pub trait Evaluation {
+    fn terms(&self) -> &'static Terms;
+
+    /// The forward pass of [`Evaluation::batch_size`] samples.
+    ///
+    /// # Errors
+    /// A model or a size that is not possible.
+    fn model(&self) -> Result<Model, TrainError>;
+
+    fn batch_size(&self) -> usize;
+
+    /// Every sample once, in order.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    fn batches(&self) -> Result<Box<dyn Batches>, TrainError>;
+
+    /// # Errors
+    /// Outputs that cannot be scored.
+    fn score(&self) -> Result<Box<dyn Score>, TrainError>;
+}
+
+/// Metrics, summed up over batches.
+pub trait Score {
+    /// Adds the real samples of a batch that `session` has just run.
+    ///
+    /// # Errors
+    /// Outputs that are not numbers.
+    fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError>;
+
+    /// Those of [`Terms::metrics`].
+    fn metrics(&self) -> BTreeMap<String, f64>;
+
+    /// What was counted for them.
+    fn counts(&self) -> BTreeMap<String, u64>;
+}
+
+/// The task of a recipe, with its data sets open.
+///
+/// # Errors
+/// A model that the zoo does not have; data that is not there or does not suit the recipe.
+pub fn open(recipe: &Recipe) -> Result<Box<dyn Task>, TrainError> {
+    bessemer_models::find(&recipe.model.name)?;
+    Ok(Box::new(classification::Classification::open(recipe)?))
+}
+
+/// How trained weights of model `name` are judged on `data`, and the weights.
+///
+/// # Errors
+/// Weights or data that are not there, damaged, or do not fit each other.
+pub(crate) fn judge(
+    name: &str,
+    weights: &Path,
+    data: &Path,
+    options: &EvaluateOptions,
+) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
+    bessemer_models::find(name)?;
+    classification::judge(name, weights, data, options)
+}
+
+/// What logs and tables of model `name` call things.
+pub fn terms(_name: &str) -> &'static Terms {
+    &classification::TERMS
+}
