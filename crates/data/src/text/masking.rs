@@ -19,8 +19,8 @@ pub(crate) struct Masking {
 impl Masking {
     /// Chooses tokens of a sequence and hides them: 80 % become `[MASK]`, 10 % any token of the vocabulary, 10 % stay.
     ///
-    /// Returns positions, ascending, with what was there. At least one token is chosen where there is any to choose from
-    /// and, with whole words, one short enough.
+    /// Returns positions, ascending, with what was there. At least one token is chosen where there is any to choose
+    /// from and, with whole words, one short enough.
     pub fn apply(&self, ids: &mut [u32], vocabulary: &Vocabulary, rng: &mut Philox) -> Vec<(u32, u32)> {
         let mut words = self.candidates(ids, vocabulary);
         rng.shuffle(&mut words);
