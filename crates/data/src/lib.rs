@@ -1,10 +1,10 @@
 //! Data sets: reading, decoding, augmenting, drawing, tokenizing and batching.
 //!
 //! Images: a [`Dataset`] gives labelled u8 pictures `[H, W, 3]` of one size; a [`Sampler`] decides their order in each
-//! epoch; a [`Loader`] prepares batches on worker threads. Pixels are normalised inside the compiled step, with the constants of
-//! [`Dataset::normalization`]. Every random number is drawn from a counter-based generator named by seed, epoch and
-//! sample, so nothing depends on the number of workers or on where a run was resumed. Text for pre-training is in
-//! [`text`].
+//! epoch; a [`Loader`] prepares batches on worker threads. Pixels are normalised inside the compiled step, with the
+//! constants of [`Dataset::normalization`]. Every random number is drawn from a counter-based generator named by seed,
+//! epoch and sample, so nothing depends on the number of workers or on where a run was resumed. Text for pre-training
+//! is in [`text`].
 
 #![forbid(unsafe_code)]
 

@@ -43,7 +43,8 @@ pub struct RecordFile {
 impl RecordFile {
     /// Finds the records; payloads are not read.
     ///
-    /// Errors: a file that cannot be read, is compressed, or ends within a record; a length that does not fit its checksum.
+    /// Errors: a file that cannot be read, is compressed, or ends within a record; a length that does not fit its
+    /// checksum.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let file = File::open(path).map_err(DataError::io(path, "open the file"))?;
         let bytes = file.metadata().map_err(DataError::io(path, "look at the file"))?.len();

@@ -37,7 +37,8 @@ struct TextFile {
 }
 
 impl Corpus {
-    /// Lists the files of `inputs`: files as they are, folders with all they hold, by path; hidden files are passed over.
+    /// Lists the files of `inputs`: files as they are, folders with all they hold, by path; hidden files are passed
+    /// over.
     ///
     /// A file is taken for WikiExtractor's if it is named `wiki_...` or begins with `<doc `.
     ///

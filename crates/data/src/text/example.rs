@@ -120,8 +120,8 @@ pub(crate) fn shape(payload: &[u8]) -> Result<ExampleShape, Flaw> {
 
 /// The instance of a message.
 ///
-/// Errors: no such message, a feature that is missing, has another type or length, or values that make no sense: ids not
-/// below `vocabulary_size`, masks other than ones before zeros, positions that do not rise or lie in the padding.
+/// Errors: no such message, a feature that is missing, has another type or length, or values that make no sense: ids
+/// not below `vocabulary_size`, masks other than ones before zeros, positions that do not rise or lie in the padding.
 pub(crate) fn decode(payload: &[u8], shape: ExampleShape, vocabulary_size: usize) -> Result<Instance, Flaw> {
     let mut features = parse(payload)?;
     let (sequence, predictions) = (shape.sequence_length, shape.predictions);

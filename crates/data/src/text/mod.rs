@@ -1,9 +1,9 @@
 //! Text to pre-train BERT on: vocabulary, tokens, and instances of masked segment pairs.
 //!
-//! [`prepare`] reads documents from text files, cuts them into sentences and those into tokens, and writes token shards,
-//! or TFRecord files of instances. A [`PretrainingSet`] opens either, and [`PretrainingBatches`] gives batches as the
-//! model is fed. Instances of shards are a pure function of seed, epoch and index, and static ones of their place in the
-//! files, so that any batch can be made again.
+//! [`prepare`] reads documents from text files, cuts them into sentences and those into tokens, and writes token
+//! shards, or TFRecord files of instances. A [`PretrainingSet`] opens either, and [`PretrainingBatches`] gives batches
+//! as the model is fed. Instances of shards are a pure function of seed, epoch and index, and static ones of their
+//! place in the files, so that any batch can be made again.
 
 mod batch;
 mod corpus;

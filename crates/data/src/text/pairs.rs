@@ -100,3 +100,107 @@ fn truncate(pair: &mut Pair, most: u32, rng: &mut Philox) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Purpose;
+    use crate::text::shard::{Shard, ShardWriter};
+
+    const LENGTH: PairLength = PairLength { most: 20, short_probability: 0.0 };
+
+    /// Documents of sentences with 1 to 9 tokens.
+    fn store(documents: usize) -> TokenStore {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tokens");
+        let mut writer = ShardWriter::create(&path, 100, [0; 32]).unwrap();
+        for document in 0..documents {
+            let sentence = |number: usize| vec![document as u32; 1 + (number * 5 + document) % 9];
+            writer.add(&(0..4 + document * 3).map(sentence).collect::<Vec<_>>()).unwrap();
+        }
+        writer.finish().unwrap();
+        TokenStore::new(vec![Shard::open(&path, [0; 32]).unwrap()])
+    }
+
+    fn rng(seed: u64) -> Philox {
+        Philox::new(seed, Purpose::Pairs, 0, 0)
+    }
+
+    /// The next pair begins after the second segment or, where that is of another document, after the first.
+    #[test]
+    fn no_sentence_is_lost() {
+        let store = store(10);
+        for seed in 0..50 {
+            let document = store.document(9);
+            let (mut start, mut rng) = (0, rng(seed));
+            while start < document.sentences() {
+                let (pair, next) = draw(&store, document, start, 20, &mut rng);
+                assert_eq!(pair.first.tokens.start, document.span(start..next).tokens.start);
+                let last = if pair.random_next { &pair.first } else { &pair.second };
+                assert_eq!(
+                    *last,
+                    Span { document: 9, tokens: last.tokens.start..document.span(start..next).tokens.end }
+                );
+                assert_eq!(pair.random_next, pair.second.document != 9);
+                start = next;
+            }
+        }
+    }
+
+    /// A chunk is as long as it must be for the target; a random second segment makes up for the first.
+    #[test]
+    fn targets_are_reached_with_the_fewest_sentences() {
+        let store = store(10);
+        let document = store.document(4);
+        assert_eq!(document.reach(0, 0), 1);
+        for tokens in 1..40 {
+            let end = document.reach(2, tokens);
+            let length = |end: usize| document.span(2..end).tokens.len();
+            assert!(length(end) >= tokens as usize && (end == 3 || length(end - 1) < tokens as usize));
+        }
+        assert_eq!(document.reach(2, 10_000), document.sentences());
+        for seed in 0..200 {
+            let (pair, _) = draw(&store, document, 1, 20, &mut rng(seed));
+            let other = store.document(pair.second.document);
+            let reached = pair.first.tokens.len() + pair.second.tokens.len() >= 20;
+            assert!(reached || pair.second.tokens.end == other.span(0..other.sentences()).tokens.end);
+        }
+    }
+
+    #[test]
+    fn pairs_are_as_long_as_they_may_be() {
+        let store = store(10);
+        let mut full = 0;
+        for seed in 0..200 {
+            let pair = pair_at(&store, 9, 3, LENGTH, &mut rng(seed));
+            let length = pair.first.tokens.len() + pair.second.tokens.len();
+            assert!(length <= 20 && !pair.first.tokens.is_empty() && !pair.second.tokens.is_empty());
+            full += usize::from(length == 20);
+        }
+        assert!(full > 150, "{full}");
+        let short = PairLength { short_probability: 1.0, ..LENGTH };
+        let targets: Vec<u32> = (0..500).map(|seed| short.target(&mut rng(seed))).collect();
+        assert_eq!((targets.iter().min(), targets.iter().max()), (Some(&2), Some(&20)));
+        assert!((0..500).all(|seed| LENGTH.target(&mut rng(seed)) == 20));
+    }
+
+    #[test]
+    fn the_longer_segment_is_cut_at_both_ends() {
+        let pair = |first, second| Pair {
+            first: Span { document: 0, tokens: first },
+            second: Span { document: 1, tokens: second },
+            random_next: true,
+        };
+        let mut long = pair(100..1100, 0..5);
+        truncate(&mut long, 20, &mut rng(1));
+        assert_eq!((long.first.tokens.len(), long.second.tokens.clone()), (15, 0..5));
+        let middle = long.first.tokens.start;
+        assert!((500..700).contains(&middle), "{middle}");
+        let mut even = pair(0..50, 0..50);
+        truncate(&mut even, 20, &mut rng(1));
+        assert_eq!((even.first.tokens.len(), even.second.tokens.len()), (10, 10));
+        let mut fits = pair(0..9, 0..11);
+        truncate(&mut fits, 20, &mut rng(1));
+        assert_eq!(fits, pair(0..9, 0..11));
+    }
+}

@@ -59,8 +59,8 @@ pub type Tell<'a> = &'a (dyn Fn(Progress) + Sync);
 
 /// Makes a data set; returns what each split holds.
 ///
-/// What it holds does not depend on the number of threads. A preparation that was interrupted goes on with the parts that
-/// are missing; one that was completed is checked and left as it is.
+/// What it holds does not depend on the number of threads. A preparation that was interrupted goes on with the parts
+/// that are missing; one that was completed is checked and left as it is.
 ///
 /// Errors: settings out of range; no documents; files that cannot be read or written; a folder with other content.
 pub fn prepare(preparation: &Preparation, tell: Tell) -> Result<Vec<(Split, SplitCounts)>, DataError> {
@@ -247,8 +247,8 @@ impl Work<'_> {
     }
 }
 
-/// Whether a document is of the share to be held out. That depends on what it says alone, so that no document is in both
-/// splits and more text does not move it.
+/// Whether a document is of the share to be held out. That depends on what it says alone, so that no document is in
+/// both splits and more text does not move it.
 fn is_held_out(lines: &[String], share: f64) -> bool {
     let hash = Sha256::digest(lines.join("\n"));
     let number = u64::from_le_bytes(hash[..8].try_into().expect("8 bytes"));

@@ -10,10 +10,10 @@ const ABBREVIATIONS: [&str; 53] = [
 
 /// The sentences of a line of text, in order, without blanks around them.
 ///
-/// A sentence ends with a full stop, question or exclamation mark or ellipsis, with what closes quotes and brackets after
-/// it, before a blank and something that can begin a sentence: no small letter and no punctuation that goes on. A full
-/// stop after an abbreviation or a single capital letter ends none; decimal numbers and names with stops have no blank
-/// inside. Ideographic stops end a sentence without a blank.
+/// A sentence ends with a full stop, question or exclamation mark or ellipsis, with what closes quotes and brackets
+/// after it, before a blank and something that can begin a sentence: no small letter and no punctuation that goes on. A
+/// full stop after an abbreviation or a single capital letter ends none; decimal numbers and names with stops have no
+/// blank inside. Ideographic stops end a sentence without a blank.
 pub fn sentences(line: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut start = 0;

@@ -31,9 +31,9 @@ enum Source {
 impl PretrainingSet {
     /// Opens a split of a folder that [`prepare`](super::prepare) made.
     ///
-    /// Shards are made into instances by `options`, or as was asked for at preparation. Those to train on are drawn with
-    /// `seed`; those to evaluate on with the seed of the preparation, so that all runs see the same. TFRecord files hold
-    /// their instances: `options`, if given, must name their lengths, and `seed` is not used.
+    /// Shards are made into instances by `options`, or as was asked for at preparation. Those to train on are drawn
+    /// with `seed`; those to evaluate on with the seed of the preparation, so that all runs see the same. TFRecord
+    /// files hold their instances: `options`, if given, must name their lengths, and `seed` is not used.
     ///
     /// Errors: no such folder or split; a preparation that was not completed; damaged files; lengths that do not fit.
     pub fn open(folder: &Path, split: Split, options: Option<InstanceOptions>, seed: u64) -> Result<Self, DataError> {
@@ -175,7 +175,8 @@ impl PretrainingSet {
     }
 
     /// Entropy, in nats, of the distribution of the tokens to predict: the loss of a model that knows how frequent each
-    /// token is and nothing else. Reads the whole set; for shards, tokens are counted, as each is as likely to be masked.
+    /// token is and nothing else. Reads the whole set; for shards, tokens are counted, as each is as likely to be
+    /// masked.
     ///
     /// Errors: data that cannot be read or is damaged.
     pub fn unigram_entropy(&self, threads: usize) -> Result<f64, DataError> {

@@ -208,8 +208,7 @@ impl Shard {
     fn bounds(&self, offset: u64, count: u64, last: u64, section: usize) -> Result<Vec<u32>, DataError> {
         let mut bytes = vec![0; 4 * count as usize];
         self.read(&mut bytes, offset)?;
-        let bounds: Vec<u32> =
-            bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("4 bytes"))).collect();
+        let bounds: Vec<u32> = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
         let rises = bounds.is_sorted_by(|a, b| a < b) && bounds.first() != Some(&0);
         let ends = bounds.last().copied().unwrap_or(0);
         if crc32c::crc32c(&bytes) != self.header.checksums[section] || !rises || u64::from(ends) != last {
@@ -243,11 +242,22 @@ impl Shard {
 
     /// Appends the ids of a run of tokens.
     pub fn tokens(&self, run: Range<u32>, out: &mut Vec<u32>) -> Result<(), DataError> {
+        self.decode(&self.token_bytes(run)?, out);
+        Ok(())
+    }
+
+    fn token_bytes(&self, run: Range<u32>) -> Result<Vec<u8>, DataError> {
         let width = self.header.token_bytes as usize;
         let mut bytes = vec![0; run.len() * width];
         self.read(&mut bytes, HEADER_BYTES + u64::from(run.start) * width as u64)?;
-        out.extend(bytes.chunks_exact(width).map(|id| id.iter().rev().fold(0, |id, &byte| id << 8 | u32::from(byte))));
-        Ok(())
+        Ok(bytes)
+    }
+
+    fn decode(&self, bytes: &[u8], out: &mut Vec<u32>) {
+        match self.header.token_bytes {
+            2 => out.extend(bytes.as_chunks().0.iter().map(|&id| u32::from(u16::from_le_bytes(id)))),
+            _ => out.extend(bytes.as_chunks().0.iter().map(|&id| u32::from_le_bytes(id))),
+        }
     }
 
     /// Reads all tokens, in runs of some length, and checks them.
@@ -257,16 +267,15 @@ impl Shard {
         let tokens = self.header.tokens as u32;
         let (mut checksum, mut ids) = (0, Vec::new());
         for start in (0..tokens).step_by(CHUNK as usize) {
+            let bytes = self.token_bytes(start..tokens.min(start.saturating_add(CHUNK)))?;
+            checksum = crc32c::crc32c_append(checksum, &bytes);
             ids.clear();
-            self.tokens(start..tokens.min(start.saturating_add(CHUNK)), &mut ids)?;
+            self.decode(&bytes, &mut ids);
             if let Some(wrong) = ids.iter().position(|&id| id as usize >= vocabulary_size) {
                 let place = HEADER_BYTES + (u64::from(start) + wrong as u64) * u64::from(self.header.token_bytes);
                 let problem = format!("token id {}", ids[wrong]);
                 let expected = format!("less than {vocabulary_size}, the size of the vocabulary");
                 return Err(DataError::content(&self.path, Place::Byte(place), problem, expected));
-            }
-            for id in &ids {
-                checksum = crc32c::crc32c_append(checksum, &id.to_le_bytes()[..self.header.token_bytes as usize]);
             }
             each(&ids);
         }

@@ -7,8 +7,8 @@ use crate::{DataError, Philox, Purpose};
 
 /// Instances made from token shards when they are asked for.
 ///
-/// Where instances begin is fixed: where whole documents, cut into pairs, are cut. All else is drawn anew in each epoch:
-/// lengths, where the first segment ends, whether and which other document comes second, and masks.
+/// Where instances begin is fixed: where whole documents, cut into pairs, are cut. All else is drawn anew in each
+/// epoch: lengths, where the first segment ends, whether and which other document comes second, and masks.
 pub(crate) struct ShardSet {
     store: TokenStore,
     vocabulary: Arc<Vocabulary>,

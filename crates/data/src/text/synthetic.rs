@@ -29,7 +29,8 @@ impl SyntheticText {
     pub(crate) fn identity(&self) -> String {
         let Self { len, sequence_length, predictions, vocabulary_size, seed } = self;
         format!(
-            "synthetic-text:seed={seed}:len={len}:sequence={sequence_length}:predictions={predictions}:vocabulary={vocabulary_size}"
+            "synthetic-text:seed={seed}:len={len}:sequence={sequence_length}:predictions={predictions}\
+             :vocabulary={vocabulary_size}"
         )
     }
 }

@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
@@ -9,7 +10,6 @@ use super::shard::Shard;
 use super::{PretrainingSet, Vocabulary};
 use crate::tfrecord::RecordFile;
 use crate::{DataError, Split, parallel};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What [`verify`] found.
 #[derive(Debug, Clone, PartialEq, Serialize)]

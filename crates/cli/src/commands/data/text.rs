@@ -26,8 +26,8 @@ EXAMPLES:
 
 /// Cut text into documents, sentences and tokens to pre-train BERT on
 ///
-/// Text is UTF-8: plain, with blank lines between documents, or what WikiExtractor writes. Interrupted, the same command
-/// goes on where it ended. The seed is 12345 unless `--seed` is given.
+/// Text is UTF-8: plain, with blank lines between documents, or what WikiExtractor writes. Interrupted, the same
+/// command goes on where it ended. The seed is 12345 unless `--seed` is given.
 #[derive(Debug, Args)]
 #[command(after_help = PREPARE_EXAMPLES)]
 pub struct Prepare {

@@ -39,7 +39,10 @@ impl Files {
 }
 
 const PLAIN: &str = "\u{feff}One.\nTwo.\r\n \t\n\n\nThree.\n\nFour.";
-const WIKI: &str = "<doc id=\"1\" title=\"A\">\nA\n\nOne.\n\nTwo.\n</doc>\n\n<doc id=\"2\">\nB\n</doc>\n<doc id=\"3\">\nC\n\nThree.\n</doc>\n";
+const WIKI: &str = "\
+<doc id=\"1\" title=\"A\">\nA\n\nOne.\n\nTwo.\n</doc>\n
+<doc id=\"2\">\nB\n</doc>
+<doc id=\"3\">\nC\n\nThree.\n</doc>\n";
 
 #[test]
 fn blank_lines_separate_documents() {
@@ -91,7 +94,8 @@ proptest! {
     #[test]
     fn parts_make_the_whole(parts in 1usize..40, lines in prop::collection::vec("(\n|a|bc\n|\r\n|d \n){0,12}", 1..4)) {
         let wiki = format!("{WIKI}{WIKI}");
-        let mut files: Vec<(String, &str)> = lines.iter().enumerate().map(|(i, l)| (format!("f{i}"), l.as_str())).collect();
+        let named = lines.iter().enumerate().map(|(number, text)| (format!("f{number}"), text.as_str()));
+        let mut files: Vec<(String, &str)> = named.collect();
         files.push(("wiki_00".to_owned(), &wiki));
         let files: Vec<(&str, &str)> = files.iter().map(|(name, text)| (name.as_str(), *text)).collect();
         let files = Files::new(&files);
