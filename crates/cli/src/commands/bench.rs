@@ -23,7 +23,7 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer bench train resnet50 --batch-size 4,8,16
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --json results.jsonl
-  bessemer bench train resnet50 --no-fuse --profile
+  bessemer bench train bert-base --batch-size 16 --precision bf16 --profile
   bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone, see bench kernels --help";
 
 /// Measure the speed of training or inference, or of each kernel alone

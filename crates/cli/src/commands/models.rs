@@ -63,6 +63,11 @@ fn entry(model: AnyModel) -> anyhow::Result<Entry> {
             let [height, width] = options.image_size;
             (vec![height, width, 3], options.num_classes, format!("{height}x{width} pixels"))
         }
+        AnyModel::Bert(spec) => {
+            let config = (spec.config)();
+            let most = config.max_position_embeddings;
+            (vec![most], config.vocab_size, format!("{most} tokens"))
+        }
     };
     Ok(Entry {
         name,
