@@ -4,7 +4,9 @@ use bessemer_ir::ops::source::Input;
 use bessemer_ir::{DType, Graph, philox};
 use bessemer_models::bert::{self, BertConfig, BertOptions, BertSpec, Sequences};
 use bessemer_models::{AnyModel, LossOptions, Model, ModelError, ModelSpec, find_any};
-use bessemer_nn::{Adam, Clip, ClipForm, DecayExclude, LossScale, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{
+    Activation, Adam, Clip, ClipForm, DecayExclude, LossScale, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig,
+};
 use serde::Serialize;
 use serde_json::Value;
 use std::str::FromStr;
@@ -64,11 +66,11 @@ impl StepSettings {
         match model {
             AnyModel::Classifier(_) => vec![("accumulation", self.accumulation.into())],
             AnyModel::Bert(_) => vec![
+                ("accumulation", self.accumulation.into()),
                 ("sequence_length", self.sequence_length.into()),
                 ("predictions", self.predictions.into()),
                 ("dropout", self.dropout.into()),
                 ("clip", self.clip.into()),
-                ("accumulation", self.accumulation.into()),
             ],
         }
     }
@@ -90,6 +92,7 @@ pub struct Work<'a> {
 enum Fill {
     /// At random, below this.
     Below(usize),
+    One,
 }
 
 /// A model's step before compilation.
@@ -106,11 +109,15 @@ impl Workload {
     pub fn content(&self, feed: &Input, seed: u64) -> Vec<u8> {
         let count = feed.ty.shape.elements();
         let sample = |i: usize| philox::uniform(seed, 0, 0, i as u64);
-        let Fill::Below(bound) =
-            self.fills.iter().find(|(name, _)| *name == feed.name).map_or(self.fill, |known| known.1);
+        let fill = self.fills.iter().find(|(name, _)| *name == feed.name).map_or(self.fill, |known| known.1);
+        let whole = |i: usize| match fill {
+            Fill::Below(bound) => (sample(i) * bound as f32) as i32,
+            Fill::One => 1,
+        };
         match feed.ty.dtype {
             DType::U8 => (0..count).map(|i| (sample(i) * 256.0) as u8).collect(),
-            DType::I32 => (0..count).flat_map(|i| ((sample(i) * bound as f32) as i32).to_ne_bytes()).collect(),
+            DType::I32 => (0..count).flat_map(|i| whole(i).to_ne_bytes()).collect(),
+            _ if fill == Fill::One => (0..count).flat_map(|_| 1.0_f32.to_ne_bytes()).collect(),
             _ => (0..count).flat_map(|i| sample(i).to_ne_bytes()).collect(),
         }
     }
@@ -157,32 +164,33 @@ impl Work<'_> {
         Ok(Workload { graph, specs, fill: Fill::Below(options.num_classes), fills: Vec::new() })
     }
 
-    /// Training is by the first BERT's Adam.
+    /// Training is by Adam with decoupled decay, as in OneFlow's and Google's recipes.
     fn bert(&self, spec: &BertSpec) -> Result<Workload, ModelError> {
-        let StepSettings { sequence_length, predictions, dropout, clip, .. } = self.settings;
+        let StepSettings { sequence_length: length, predictions, dropout, clip, .. } = self.settings;
         let config = BertConfig {
             hidden_dropout_prob: dropout,
             attention_probs_dropout_prob: dropout,
-            max_position_embeddings: sequence_length.max(512),
+            hidden_act: Activation::GeluTanh,
             ..(spec.config)()
         };
-        let sequences = Sequences { batch: self.batch_size, length: sequence_length, predictions };
-        let options = BertOptions::default();
+        let sequences = Sequences { batch: self.batch_size, length, predictions };
         let Model { graph, specs } = match self.mode {
-            Mode::Infer => bert::infer(&config, sequences, &options)?,
+            Mode::Infer => bert::infer(&config, sequences, &BertOptions::default())?,
             Mode::Train => {
                 let clip = clip.then_some(Clip { limit: 1.0, form: ClipForm::TensorFlow });
                 let train = TrainConfig { clip, ..self.train_config(Optimizer::Adam(Adam::bert(0.01))) };
-                bert::train(&config, sequences, &options, &train)?
+                bert::train(&config, sequences, &BertOptions::default(), &train)?
             }
         };
+        let words = Fill::Below(config.vocab_size);
         let fills = vec![
             ("segment_ids", Fill::Below(config.type_vocab_size)),
-            ("input_mask", Fill::Below(2)),
-            ("masked_lm_positions", Fill::Below(sequence_length)),
+            ("input_mask", Fill::One),
+            ("masked_lm_positions", Fill::Below(length)),
+            ("masked_lm_weights", Fill::One),
             ("next_sentence_labels", Fill::Below(2)),
         ];
-        Ok(Workload { graph, specs, fill: Fill::Below(config.vocab_size), fills })
+        Ok(Workload { graph, specs, fill: words, fills })
     }
 
     fn train_config(&self, optimizer: Optimizer) -> TrainConfig {

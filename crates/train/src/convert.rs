@@ -4,8 +4,11 @@ use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, write_safetens
 use crate::error::TrainError;
 use crate::state::{load_strictly, named};
 use crate::tasks::classification::classes_of;
+use crate::tasks::pretraining::{check_size, config_of, name_of, vocabulary_beside, write_folder};
+use crate::trained::{Trained, recipe_of};
+use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use bessemer_models::weights::canonical_name;
-use bessemer_models::{Model, ModelSpec, WeightsError, ZOO, find};
+use bessemer_models::{AnyModel, Model, ModelSpec, WeightsError, ZOO, find_any};
 use bessemer_nn::ParamSpec;
 use std::fmt;
 use std::path::Path;
@@ -19,6 +22,8 @@ pub enum Names {
     Torchvision,
     /// `layers.0.0.conv1.weight`: NVIDIA DeepLearningExamples (PyTorch).
     DeepLearningExamples,
+    /// `bert.encoder.layer.0.attention.self.query.weight`, in a folder with `config.json` and `vocab.txt`.
+    HuggingFace,
 }
 
 impl FromStr for Names {
@@ -28,7 +33,11 @@ impl FromStr for Names {
         match name {
             "torchvision" | "timm" | "bessemer" => Ok(Self::Torchvision),
             "dle" => Ok(Self::DeepLearningExamples),
-            other => Err(TrainError::setting("the naming", other, "expected torchvision, timm, dle or bessemer")),
+            "huggingface" => Ok(Self::HuggingFace),
+            other => {
+                let allowed = "expected torchvision, timm, dle, huggingface or bessemer";
+                Err(TrainError::setting("the naming", other, allowed))
+            }
         }
     }
 }
@@ -38,6 +47,7 @@ impl fmt::Display for Names {
         f.write_str(match self {
             Self::Torchvision => "torchvision",
             Self::DeepLearningExamples => "dle",
+            Self::HuggingFace => "huggingface",
         })
     }
 }
@@ -50,7 +60,7 @@ impl Names {
             Some(format!("layers.{}.{rest}", number.parse::<usize>().ok()?.checked_sub(1)?))
         });
         match self {
-            Self::Torchvision => canonical.to_owned(),
+            Self::Torchvision | Self::HuggingFace => canonical.to_owned(),
             Self::DeepLearningExamples => renumbered.unwrap_or_else(|| canonical.to_owned()),
         }
     }
@@ -81,8 +91,8 @@ pub struct ConvertOptions<'a> {
     pub model: Option<&'a str>,
 }
 
-/// Writes the weights of a `.safetensors` file, checkpoint or run folder to a `.safetensors` file, as F32 under other
-/// names. Counts of batches (`num_batches_tracked`) are left out.
+/// Writes the weights of a `.safetensors` file, checkpoint, run folder or folder of Hugging Face to a `.safetensors` file, or a
+/// folder as Hugging Face has it, as F32 under other names. Counts of batches (`num_batches_tracked`) are left out.
 ///
 /// # Errors
 /// Names of another suite than `from`; weights that do not fit the model, or no model of the zoo; an output that exists.
@@ -99,17 +109,60 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         let allowed = format!("{origin} was said to be named as in {from}");
         return Err(TrainError::setting("a tensor's name", &tensor.name, allowed));
     }
-    let (model, specs) = match options.model {
-        Some(name) => (find(name)?.name, specs_for(find(name)?, &tensors)?),
-        None => fitting_model(&tensors, &origin)?,
+    let trained = Trained { tensors, origin, recipe: recipe_of(input)? };
+    let fitted = match options.model {
+        Some(name) => Fitted::to(name, &trained, input)?,
+        None => Fitted::find(&trained, input)?,
     };
-    let loaded = load_strictly(&specs, &tensors, &origin)?;
+    let loaded = load_strictly(&fitted.specs, &trained.tensors, &trained.origin)?;
     let converted: Vec<NamedTensor<'static>> = loaded
         .iter()
         .map(|(spec, data)| Ok(NamedTensor { name: options.to.of(&spec.name), ..named(spec, data)? }))
         .collect::<Result<_, TrainError>>()?;
-    write_safetensors(output, &converted)?;
-    Ok(Converted { model, tensors: converted.len() })
+    match (options.to, &fitted.bert) {
+        (Names::HuggingFace, Some(config)) => {
+            write_folder(output, config, &converted, vocabulary_beside(input).as_deref())?;
+        }
+        (Names::HuggingFace, None) => {
+            let allowed = format!("that is for BERT; {} holds {}", trained.origin, fitted.model);
+            return Err(TrainError::setting("the naming", options.to, allowed));
+        }
+        _ => write_safetensors(output, &converted)?,
+    }
+    Ok(Converted { model: fitted.model, tensors: converted.len() })
+}
+
+/// A model of the zoo that weights are for.
+struct Fitted {
+    model: &'static str,
+    specs: Vec<ParamSpec>,
+    /// Sizes of a BERT.
+    bert: Option<BertConfig>,
+}
+
+impl Fitted {
+    fn to(name: &str, trained: &Trained, path: &Path) -> Result<Self, TrainError> {
+        match find_any(name)? {
+            AnyModel::Classifier(spec) => {
+                Ok(Self { model: spec.name, specs: specs_for(spec, &trained.tensors)?, bert: None })
+            }
+            AnyModel::Bert(spec) => {
+                check_size(name, &trained.tensors, &trained.origin)?;
+                let config = config_of(name, trained, path)?;
+                let sequences = Sequences { batch: 1, length: 1, predictions: 1 };
+                let Model { specs, .. } = bert::infer(&config, sequences, &BertOptions::default())?;
+                Ok(Self { model: spec.name, specs, bert: Some(config) })
+            }
+        }
+    }
+
+    fn find(trained: &Trained, path: &Path) -> Result<Self, TrainError> {
+        if let Some(name) = name_of(&trained.tensors) {
+            return Self::to(name, trained, path);
+        }
+        let (model, specs) = fitting_model(&trained.tensors, &trained.origin)?;
+        Ok(Self { model, specs, bert: None })
+    }
 }
 
 fn specs_for(model: &ModelSpec, tensors: &[NamedTensor<'_>]) -> Result<Vec<ParamSpec>, TrainError> {
@@ -120,7 +173,7 @@ fn specs_for(model: &ModelSpec, tensors: &[NamedTensor<'_>]) -> Result<Vec<Param
     Ok(Model::infer(model.architecture, &options, 1)?.specs)
 }
 
-/// The model of the zoo that has exactly these tensors; if there is none, the error of the closest.
+/// The classifier of the zoo that has exactly these tensors; if there is none, the error of the closest.
 fn fitting_model(tensors: &[NamedTensor<'_>], origin: &str) -> Result<(&'static str, Vec<ParamSpec>), TrainError> {
     let mut closest: Option<(usize, TrainError)> = None;
     for model in ZOO {
@@ -147,6 +200,7 @@ fn problems(error: &WeightsError) -> usize {
 mod tests {
     use super::*;
     use crate::checkpoint::read_safetensors;
+    use bessemer_models::find;
     use bessemer_nn::initialise;
     use tempfile::TempDir;
 

@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::events::PlanInfo;
 use crate::recipe::{Compute, Recipe};
 use crate::setup::precision;
-use crate::state::{MICRO_STEP_INPUT, STEP_INPUT, TensorGroup, is_counter};
+use crate::state::{STEP_INPUT, TensorGroup, is_counter};
 use crate::tasks::{Feeds, Task};
 use bessemer_cpu::executor::NonFinite;
 use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
@@ -47,9 +47,6 @@ impl StepOutput {
     }
 }
 
-/// Where the counter of micro-batches begins at 0 again.
-const MICRO_STEPS: u64 = 1 << 24;
-
 /// A training step of a recipe, with parameters, optimizer and averages.
 pub struct TrainSession {
     executor: Executor,
@@ -59,8 +56,6 @@ pub struct TrainSession {
     averages: Option<TensorGroup>,
     seed: u64,
     batch_size: usize,
-    /// Micro-batches of a step.
-    accumulation: u64,
     scales_loss: bool,
     parts: &'static [&'static str],
 }
@@ -87,7 +82,6 @@ impl TrainSession {
             specs,
             seed: recipe.train.seed,
             batch_size: recipe.train.batch_size as usize,
-            accumulation: recipe.train.accumulation,
             scales_loss: recipe.precision.compute == Compute::Fp16,
             parts: task.terms().parts,
         })
@@ -98,10 +92,13 @@ impl TrainSession {
     /// # Errors
     /// None, for a session as it was compiled.
     pub fn initialise(&mut self) -> Result<(), TrainError> {
-        for spec in self.specs.iter().filter(|spec| !is_counter(spec)) {
-            self.executor.write_f32(&spec.name, &initialise(spec, self.seed))?;
+        for spec in &self.specs {
+            match is_counter(spec) {
+                true => self.executor.write(&spec.name, &0_i32.to_ne_bytes())?,
+                false => self.executor.write_f32(&spec.name, &initialise(spec, self.seed))?,
+            }
         }
-        self.set_counts(0, 0)
+        Ok(())
     }
 
     /// Replaces parameters and running statistics, by the names and shapes of torchvision. `origin` names them in errors.
@@ -143,7 +140,7 @@ impl TrainSession {
         if let Some(averages) = &self.averages {
             averages.write(&mut self.executor, checkpoint.ema.as_deref().unwrap_or_default(), origin)?;
         }
-        self.set_counts(checkpoint.state.schedule_step, checkpoint.state.step)
+        self.set_step(checkpoint.state.schedule_step)
     }
 
     /// Begins a run that takes weights, moments and averages from another one, as the second phase of a pre-training does. The
@@ -172,15 +169,8 @@ impl TrainSession {
         Ok(bytemuck::pod_read_unaligned::<i32>(bytes).unsigned_abs().into())
     }
 
-    /// Sets the counters after `updates` updates in `steps` steps.
-    fn set_counts(&mut self, updates: u64, steps: u64) -> Result<(), TrainError> {
-        let micro_steps = steps.wrapping_mul(self.accumulation) % MICRO_STEPS;
-        for (name, count) in [(STEP_INPUT, updates), (MICRO_STEP_INPUT, micro_steps)] {
-            if self.executor.has_input(name) {
-                self.executor.write(name, &(count as i32).to_ne_bytes())?;
-            }
-        }
-        Ok(())
+    fn set_step(&mut self, step: u64) -> Result<(), TrainError> {
+        Ok(self.executor.write(STEP_INPUT, &(step as i32).to_ne_bytes())?)
     }
 
     /// Runs a micro-batch that is not the last of its step, on what was fed.

@@ -26,7 +26,7 @@ impl TensorGroup {
 
     /// Momenta and the loss scale.
     pub fn optimizer(specs: &[ParamSpec]) -> Self {
-        let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && !is_counter(spec);
+        let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && spec.name != STEP_INPUT;
         Self::select(specs, |spec| is_kept(spec).then(|| spec.name.clone()))
     }
 
@@ -88,9 +88,8 @@ impl TensorGroup {
     }
 }
 
-/// The inputs that count the updates so far, and the micro-batches. Checkpoints keep counts beside the tensors.
+/// The step counter's input. Checkpoints keep it as a number beside the tensors.
 pub(crate) const STEP_INPUT: &str = "step";
-pub(crate) const MICRO_STEP_INPUT: &str = "micro_step";
 
 /// Whether a tensor of a step is a count.
 pub(crate) fn is_counter(spec: &ParamSpec) -> bool {

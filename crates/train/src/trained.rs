@@ -27,7 +27,7 @@ pub struct Trained {
 }
 
 impl Trained {
-    /// Loads weights of model `name` from a `.safetensors` file, a checkpoint folder or a run folder.
+    /// Loads weights of model `name` as [`load_weights`] does.
     ///
     /// # Errors
     /// A file that does not exist; a folder of another model; averages where there are none.
@@ -48,7 +48,7 @@ impl Trained {
 }
 
 /// The recipe that a checkpoint or run folder holds; `None` for anything else.
-fn recipe_of(weights: &Path) -> Result<Option<Recipe>, TrainError> {
+pub(crate) fn recipe_of(weights: &Path) -> Result<Option<Recipe>, TrainError> {
     if let Ok(bytes) = fs::read(weights.join("manifest.json")) {
         // One that is damaged is reported by the loading of the weights.
         let Ok(manifest) = serde_json::from_slice::<Manifest>(&bytes) else { return Ok(None) };

@@ -23,7 +23,7 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer bench train resnet50 --batch-size 4,8,16
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --json results.jsonl
-  bessemer bench train resnet50 --no-fuse --profile
+  bessemer bench train bert-base --batch-size 16 --precision bf16 --profile
   bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone, see bench kernels --help";
 
 /// Measure the speed of training or inference, or of each kernel alone
@@ -34,6 +34,8 @@ pub struct Options {
     pub alone: Option<Alone>,
     #[command(flatten)]
     pub steps: Option<StepOptions>,
+    #[command(flatten)]
+    pub settings: StepArguments,
 }
 
 /// What is measured outside steps.
@@ -55,8 +57,6 @@ pub struct StepOptions {
     #[arg(long, value_name = "N,...", default_value = "8", value_delimiter = ',', allow_negative_numbers = true,
           value_parser = at_least_one, help_heading = "Measurement")]
     pub batch_size: Vec<usize>,
-    #[command(flatten)]
-    pub step: StepArguments,
     /// Run op by op
     #[arg(long, help_heading = "Measurement")]
     pub no_fuse: bool,
@@ -88,16 +88,16 @@ const LONGEST_CALLS: usize = 16;
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match (&options.alone, &options.steps) {
         (Some(Alone::Kernels(options)), _) => bench_kernels::run(options, common),
-        (None, Some(options)) => run_steps(options, common),
+        (None, Some(steps)) => run_steps(steps, &options.settings, common),
         (None, None) => Err(Usage("what is to be measured: train, infer or kernels?".to_owned()).into()),
     }
 }
 
-fn run_steps(options: &StepOptions, common: &Common) -> anyhow::Result<()> {
+fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -> anyhow::Result<()> {
     let started = Instant::now();
     let cpu = common.cpu();
     let precision = common.precision().unwrap_or_default();
-    let (settings, unit) = (options.step.settings(options.model)?, tasks::terms(options.model.name()).unit);
+    let (settings, unit) = (settings.settings(options.model)?, tasks::terms(options.model.name()).unit);
     common.tell_emulation(precision);
     let mut results = Results::open(options.json.as_deref())?;
     let (machine, mut limits) = (Machine::look(cpu), Limits::measure(cpu));

@@ -12,7 +12,7 @@ use clap::Args;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer explain resnet50 --batch-size 32
-  bessemer explain resnet50 --mode infer --no-fuse --json
+  bessemer explain bert-base --batch-size 8 --sequence-length 512
   bessemer explain resnet20-cifar --after fuse        the graph that the pass leaves";
 
 /// Show what a step costs without running it: kernels, FLOPs, bytes, peak memory, the largest batch that fits

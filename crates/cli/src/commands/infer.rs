@@ -3,31 +3,36 @@ use crate::output::{Table, print, print_json};
 use bessemer_bench::show;
 use bessemer_models::AnyModel;
 use bessemer_train::tasks::classification::{InferOptions, Prediction, infer};
+use bessemer_train::tasks::pretraining::{FillOptions, Filled, fill_masks};
 use clap::Args;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer infer resnet50 --weights resnet50.safetensors --labels imagenet.txt cat.jpg dog.png
-  bessemer infer resnet20-cifar --weights runs/NAME --top 3 picture.png --json";
+  bessemer infer resnet20-cifar --weights runs/NAME --top 3 picture.png --json
+  bessemer infer bert-base --weights runs/NAME 'the capital of france is [MASK] .'";
 
-/// Say what pictures show
+/// Say what pictures show, or which words a text lacks
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
     pub model: AnyModel,
-    /// JPEG or PNG files
+    /// JPEG or PNG files; for BERT, texts with [MASK] in them
     #[arg(required = true, value_name = "INPUT")]
-    pub inputs: Vec<PathBuf>,
-    /// A .safetensors file, a checkpoint folder or a run folder
+    pub inputs: Vec<String>,
+    /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
     #[arg(long, value_name = "FILE|DIR", help_heading = "Input")]
     pub weights: PathBuf,
     /// Names of the classes, one a line [default: those of the run, else numbers]
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub labels: Option<PathBuf>,
-    /// Classes to show of each picture, the likeliest first
+    /// The vocabulary of a BERT, one token a line [default: vocab.txt beside the weights]
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub vocab: Option<PathBuf>,
+    /// Classes to show of each picture, or words of each gap, the likeliest first
     #[arg(long, value_name = "K", default_value = "5", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Output")]
     pub top: usize,
@@ -37,14 +42,51 @@ pub struct Options {
 }
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    match options.model {
+        AnyModel::Classifier(_) => classify(options, common),
+        AnyModel::Bert(_) => fill(options, common),
+    }
+}
+
+fn classify(options: &Options, common: &Common) -> anyhow::Result<()> {
     let settings = InferOptions {
         compute: common.compute_told(),
         top_k: options.top,
         labels: options.labels.clone(),
         ..InferOptions::default()
     };
-    let predictions = infer(options.model.name(), &options.weights, &options.inputs, &settings)?;
+    let pictures: Vec<PathBuf> = options.inputs.iter().map(PathBuf::from).collect();
+    let predictions = infer(options.model.name(), &options.weights, &pictures, &settings)?;
     if options.json { print_json(&predictions) } else { print(&text(&predictions)) }
+}
+
+fn fill(options: &Options, common: &Common) -> anyhow::Result<()> {
+    let settings = FillOptions {
+        compute: common.compute_told(),
+        top_k: options.top,
+        vocab: options.vocab.clone(),
+        ..FillOptions::default()
+    };
+    let filled = fill_masks(options.model.name(), &options.weights, &options.inputs, &settings)?;
+    if options.json { print_json(&filled) } else { print(&words(&filled)) }
+}
+
+fn words(filled: &[Filled]) -> String {
+    let mut text = String::new();
+    for Filled { text: asked, masks } in filled {
+        text += &format!("{asked}\n");
+        for (number, mask) in (1..).zip(masks) {
+            let mut table = Table::new(1, &[]);
+            if masks.len() > 1 {
+                table.row([format!("  [MASK] {number}"), String::new()]);
+            }
+            for score in &mask.words {
+                table.row([format!("  {}", score.word), show::percent(score.probability)]);
+            }
+            text += &table.to_string();
+        }
+    }
+    text
 }
 
 fn text(predictions: &[Prediction]) -> String {

@@ -65,8 +65,8 @@ fn entry(model: AnyModel) -> anyhow::Result<Entry> {
         }
         AnyModel::Bert(spec) => {
             let config = (spec.config)();
-            let length = config.max_position_embeddings;
-            (vec![length], config.vocab_size, format!("{length} tokens"))
+            let most = config.max_position_embeddings;
+            (vec![most], config.vocab_size, format!("{most} tokens"))
         }
     };
     Ok(Entry {

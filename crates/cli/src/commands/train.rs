@@ -5,7 +5,7 @@ use crate::output::print;
 use bessemer_bench::{samples, show};
 use bessemer_models::{AnyModel, Architecture};
 use bessemer_train::recipe::{Override, RecipeError};
-use bessemer_train::tasks::Scale;
+use bessemer_train::tasks::{Kind, Scale};
 use bessemer_train::{ComputeOptions, Recipe, RunDir, RunFolder, Start, StopSignal, TrainOptions, TrainReport, train};
 use clap::Args;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer train resnet20-cifar --data shapes
   bessemer train resnet50 --data imagenet/ --recipe resnet50-90e --set train.batch_size=64
-  bessemer train --resume runs/resnet50-20260101-120000
-  bessemer train --recipe runs/NAME/recipe.toml         the same run again";
+  bessemer train bert-base --data text/ --recipe bert-base-phase2 --init-from runs/PHASE1
+  bessemer train --resume runs/resnet50-20260101-120000";
 
 /// Train a model: from random weights, from given ones, or from where a run stopped
 #[derive(Debug, Args)]
@@ -25,7 +25,8 @@ pub struct Options {
     #[arg(value_parser = model)]
     pub model: Option<AnyModel>,
 
-    /// A folder with train/CLASS/ and val/CLASS/, `shapes` (drawn by the program) or `synthetic` (noise, for speed)
+    /// A folder with train/CLASS/ and val/CLASS/, or of prepared text; `shapes` (drawn by the program) or `synthetic` (noise,
+    /// for speed)
     #[arg(long, value_name = "DIR|shapes|synthetic", help_heading = "What to train")]
     pub data: Option<String>,
     /// A recipe by name or file [default: one that suits the model]
@@ -42,7 +43,8 @@ pub struct Options {
     /// Another value for a field of the recipe, e.g. schedule.base_lr=0.1; as often as needed
     #[arg(long = "set", value_name = "FIELD=VALUE", help_heading = "What to train")]
     pub set: Vec<Override>,
-    /// Weights to start from: a .safetensors file, a checkpoint or a run [default: random]
+    /// Weights to start from: a .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
+    /// [default: random]
     #[arg(long, value_name = "FILE|DIR", conflicts_with = "resume", help_heading = "What to train")]
     pub weights: Option<PathBuf>,
     /// A run or checkpoint to start from with its weights, moments and averages, but a schedule from step 0: the next
@@ -74,7 +76,9 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         ..TrainOptions::new(recipe, folder(options))
     };
     let report = train(&request)?;
-    keep_samples(&report, &request.compute, common);
+    if Kind::of(&request.recipe.model.name) == Some(Kind::Classification) {
+        keep_samples(&report, &request.compute, common);
+    }
     print(&summary(&report))
 }
 
@@ -133,6 +137,8 @@ fn default_recipe(model: AnyModel, data: Option<&str>) -> &'static str {
             Architecture::ResNetCifar { .. } => "cifar",
             Architecture::ResNet { .. } => "resnet50-90e",
         },
+        AnyModel::Bert(_) if data == Some("synthetic") => "bert-dlperf",
+        AnyModel::Bert(spec) if spec.name == "bert-base" => "bert-base-phase1",
         AnyModel::Bert(_) => "bert-small-text",
     }
 }

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer weights convert resnet50-dle.safetensors resnet50.safetensors --from dle
-  bessemer weights convert runs/NAME resnet50.safetensors";
+  bessemer weights convert runs/NAME resnet50.safetensors
+  bessemer weights convert runs/NAME bert-base/ --to huggingface";
 
 /// Work with files of weights
 #[derive(Debug, Args)]
@@ -27,16 +28,17 @@ pub enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Convert {
-    /// A .safetensors file, a checkpoint folder or a run folder
+    /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// The .safetensors file to write, which must not exist
+    /// The .safetensors file to write, or for huggingface the folder, which must not exist
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
-    /// Whose names the input has: torchvision, timm or dle (NVIDIA DeepLearningExamples) [default: any of them]
+    /// Whose names the input has: torchvision, timm, dle (NVIDIA DeepLearningExamples) or huggingface [default: any of
+    /// them]
     #[arg(long, value_name = "SUITE", help_heading = "Names")]
     pub from: Option<Names>,
-    /// Whose names the output has: bessemer (as torchvision's) or dle
+    /// Whose names the output has: bessemer (as torchvision's), dle, or huggingface (BERT, in a folder)
     #[arg(long, value_name = "SUITE", default_value = "bessemer", help_heading = "Names")]
     pub to: Names,
     /// The model of the weights [default: the one that they fit]

@@ -51,7 +51,8 @@ pub fn forward_loss(config: &BertConfig, sequences: Sequences, options: &BertOpt
 }
 
 /// The forward pass without dropout, with the feeds of [`train`]. Outputs, all `f32[]` and sums over the batch: `mlm_loss_sum`,
-/// `mlm_correct` and `mlm_weight` over masked words by their weights, `nsp_loss_sum` and `nsp_correct` over sequences.
+/// `mlm_correct` and `mlm_weight` over masked words by their weights, `nsp_loss_sum` and `nsp_correct` over sequences, but for
+/// those without a first token.
 ///
 /// # Errors
 /// As [`train`].
@@ -108,8 +109,16 @@ fn scored(b: &mut Builder, bert: &Bert<'_>) -> Result<(WeightedRows, WeightedRow
         labels: g.reshape(ids, [batch * predictions])?,
         weights: g.reshape(weights, [batch * predictions])?,
     };
-    let weights = g.constant(DType::F32, [batch], 1.0)?;
+    let weights = sequence_weights(g, bert.sequences)?;
     Ok((words, WeightedRows { logits: logits.following, labels: sentences, weights }))
+}
+
+/// 1 for sequences with a first token, 0 for those that only fill up a batch, `f32[B]`.
+fn sequence_weights(g: &mut Graph, sequences: Sequences) -> bessemer_nn::Result<Value> {
+    let mask = g.find_input("input_mask").expect("the encoder reads it");
+    let first = g.slice(mask, &[0, 0], &[sequences.batch, 1], &[1, 1])?;
+    let first = g.reshape(first, [sequences.batch])?;
+    g.cast(first, DType::F32)
 }
 
 /// Sums over rows, `f32[]` each.

@@ -53,7 +53,9 @@ impl<'a> Checkpoint<'a> {
 }
 
 const MANIFEST_FILE: &str = "manifest.json";
-const MODEL_FILE: &str = "model.safetensors";
+/// What Hugging Face has beside weights.
+pub(crate) const CONFIG_FILE: &str = "config.json";
+pub(crate) const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const EMA_FILE: &str = "ema.safetensors";
 

@@ -2,7 +2,7 @@ use super::error::CheckpointError;
 use super::safetensors_file::read_safetensors;
 use super::store::{CheckpointStore, has_part, read_manifest, read_part};
 use super::tensor::NamedTensor;
-use super::{EMA_FILE, MANIFEST_FILE, MODEL_FILE};
+use super::{CONFIG_FILE, EMA_FILE, MANIFEST_FILE, MODEL_FILE};
 use std::path::{Path, PathBuf};
 
 /// How [`load_weights`] treats what it finds.
@@ -16,12 +16,17 @@ pub struct WeightOptions {
     pub ema: bool,
 }
 
-/// Loads weights from a `.safetensors` file, a checkpoint folder, or a run folder (its best checkpoint, else its latest).
+/// Loads weights from a `.safetensors` file, a checkpoint folder, a run folder (its best checkpoint, else its latest), or a
+/// folder with `config.json` and `model.safetensors`, as Hugging Face has it.
 ///
 /// # Errors
 /// A path that is none of these, or a file that is not whole.
 pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    let (file, tensors) = if path.is_dir() {
+    let published = path.join(MODEL_FILE);
+    let (file, tensors) = if !options.ema && path.join(CONFIG_FILE).is_file() && published.is_file() {
+        let tensors = read_safetensors(&published)?;
+        (published, tensors)
+    } else if path.is_dir() {
         let folder = checkpoint_folder(path)?;
         let manifest = read_manifest(&folder)?;
         let name = if options.ema { EMA_FILE } else { MODEL_FILE };
@@ -73,7 +78,11 @@ fn checkpoint_folder(path: &Path) -> Result<PathBuf, CheckpointError> {
     let folder = path.join("checkpoints");
     let chosen = folder.is_dir().then(|| CheckpointStore::for_reading(folder)).and_then(|s| s.best().or(s.latest()));
     chosen.ok_or_else(|| {
-        not_found(path, "expected a checkpoint folder (with manifest.json) or a run folder with checkpoints in it")
+        not_found(
+            path,
+            "expected a checkpoint folder (with manifest.json), a run folder with checkpoints in it, or a folder with \
+             config.json and model.safetensors",
+        )
     })
 }
 

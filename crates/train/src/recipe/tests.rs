@@ -92,6 +92,54 @@ fn mistakes_get_one_message_with_field_value_and_range() {
 }
 
 #[test]
+fn fields_of_others_are_refused_and_not_written() {
+    let cases = [
+        (
+            "resnet50-90e",
+            "text.sequence_length=128",
+            "text: belongs to models that are pre-trained on text, not to resnet50",
+        ),
+        (
+            "resnet50-90e",
+            "model.hidden_dropout=0.1",
+            "model.hidden_dropout: belongs to models that are pre-trained on text",
+        ),
+        (
+            "resnet50-90e",
+            "model.name=bert-base",
+            "model.num_classes: belongs to models that classify images, not to bert-base",
+        ),
+        ("resnet50-90e", "optimizer.betas=[0.9, 0.99]", "optimizer.betas: belongs to optimizer.kind = \"adam\""),
+        ("bert-base-phase1", "train.mixup_alpha=0.2", "train.mixup_alpha: belongs to models that classify images"),
+        ("bert-base-phase1", "optimizer.momentum=0.9", "optimizer.momentum: belongs to optimizer.kind = \"sgd\""),
+        ("bert-small-text", "optimizer.trust=all", "optimizer.trust: belongs to optimizer.kind = \"lamb\""),
+        ("resnet50-90e", "schedule.power=2", "schedule.power: belongs to schedule.kind = \"polynomial\""),
+        ("bert-base-phase1", "schedule.warmup_steps=9", "only one of warmup_epochs, warmup_steps and warmup_fraction"),
+        ("bert-base-phase1", "text.max_predictions=126", "text.max_predictions: 126 is more than the 125 words"),
+        ("resnet50-90e", "model.num_classes=", "model: missing field `num_classes`"),
+    ];
+    for (name, item, expected) in cases {
+        let text = load(name, &[item]).unwrap_err();
+        assert!(text.contains(expected), "{text}\nexpected {expected}");
+    }
+    let resnet = load("resnet50-90e", &[]).unwrap().to_toml();
+    assert!(!["[text]", "hidden_dropout", "betas", "power"].iter().any(|part| resnet.contains(part)), "{resnet}");
+    let bert = load("bert-base-phase1", &[]).unwrap().to_toml();
+    assert!(!["num_classes", "crop", "nesterov", "mixup"].iter().any(|part| bert.contains(part)), "{bert}");
+}
+
+#[test]
+fn facts_of_bert() {
+    let (first, second) = (load("bert-base-phase1", &[]).unwrap(), load("bert-base-phase2", &[]).unwrap());
+    assert_eq!((first.train.step_samples(), second.train.step_samples()), (65_536, 32_768));
+    assert_eq!((first.train.steps, second.train.steps), (Some(7038), Some(1563)));
+    let peak = first.schedule.resolve(65_536, 1, 7038.0);
+    // The jump of the published schedule where warm-up ends, at 28.43 % of the steps.
+    let (before, after) = (learning_rate(&peak, 1999, 1, 7038.0), learning_rate(&peak, 2000, 1, 7038.0));
+    assert!((before - 5.997e-3).abs() < 1e-5 && (after - 6e-3 * (1.0 - 2001.0 / 7038.0_f64).sqrt()).abs() < 1e-9);
+}
+
+#[test]
 fn unknown_names_come_with_the_closest() {
     let cases = [
         (&["train.batch_sise=4"][..], "unknown field `batch_sise`", "(did you mean `batch_size`?)"),

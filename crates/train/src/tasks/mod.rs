@@ -4,19 +4,22 @@
 pub mod classification;
 mod feeds;
 mod load;
+pub mod pretraining;
+mod softmax;
 mod terms;
 
 pub use feeds::{Array, Batch, Batches, Feeds};
 pub use load::LoadOptions;
 pub use terms::{Better, Metric, Scale, Terms};
 
+use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::recipe::Recipe;
 use crate::session::EvalSession;
 use crate::trained::Trained;
 use bessemer_data::Position;
-use bessemer_models::Model;
+use bessemer_models::{AnyModel, Model, find_any};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -32,9 +35,10 @@ pub enum Kind {
 impl Kind {
     /// What model `name` does; `None` for one that the zoo does not have.
     pub fn of(name: &str) -> Option<Self> {
-        let is_bert = name.starts_with("bert-");
-        let classifies = bessemer_models::find(name).is_ok();
-        is_bert.then_some(Self::Pretraining).or(classifies.then_some(Self::Classification))
+        match find_any(name).ok()? {
+            AnyModel::Classifier(_) => Some(Self::Classification),
+            AnyModel::Bert(_) => Some(Self::Pretraining),
+        }
     }
 }
 
@@ -122,8 +126,10 @@ pub trait Score {
 /// # Errors
 /// A model that the zoo does not have; data that is not there or does not suit the recipe.
 pub fn open(recipe: &Recipe) -> Result<Box<dyn Task>, TrainError> {
-    bessemer_models::find(&recipe.model.name)?;
-    Ok(Box::new(classification::Classification::open(recipe)?))
+    Ok(match find_any(&recipe.model.name)? {
+        AnyModel::Classifier(_) => Box::new(classification::Classification::open(recipe)?),
+        AnyModel::Bert(_) => Box::new(pretraining::Pretraining::open(recipe)?),
+    })
 }
 
 /// How trained weights of model `name` are judged on `data`, and the weights.
@@ -136,11 +142,27 @@ pub(crate) fn judge(
     data: &Path,
     options: &EvaluateOptions,
 ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
-    bessemer_models::find(name)?;
-    classification::judge(name, weights, data, options)
+    match find_any(name)? {
+        AnyModel::Classifier(_) => classification::judge(name, weights, data, options),
+        AnyModel::Bert(_) => pretraining::judge(name, weights, data, options),
+    }
+}
+
+/// Says in a few words what loading would say tensor by tensor.
+///
+/// # Errors
+/// Weights of another size than those of model `name`.
+pub(crate) fn check_weights(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
+    match find_any(name)? {
+        AnyModel::Classifier(_) => Ok(()),
+        AnyModel::Bert(_) => pretraining::check_size(name, tensors, origin),
+    }
 }
 
 /// What logs and tables of model `name` call things.
-pub fn terms(_name: &str) -> &'static Terms {
-    &classification::TERMS
+pub fn terms(name: &str) -> &'static Terms {
+    match Kind::of(name) {
+        Some(Kind::Pretraining) => &pretraining::TERMS,
+        Some(Kind::Classification) | None => &classification::TERMS,
+    }
 }

@@ -32,7 +32,7 @@ impl<'a> Trainer<'a> {
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute)?;
         session.initialise()?;
         if past.is_none() {
-            begin(&mut session, &options.start)?;
+            begin(&mut session, options)?;
         }
         let state = match past.as_ref().and_then(|past| past.loaded.as_ref()) {
             Some(loaded) => {
@@ -112,14 +112,21 @@ impl<'a> Trainer<'a> {
     }
 }
 
-fn begin(session: &mut TrainSession, start: &Start) -> Result<(), TrainError> {
-    match start {
+fn begin(session: &mut TrainSession, options: &TrainOptions) -> Result<(), TrainError> {
+    let model = &options.recipe.model.name;
+    match &options.start {
         Start::Random => Ok(()),
         Start::Weights(path) => {
             let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
-            session.load_weights(&tensors, &path.display().to_string())
+            let origin = path.display().to_string();
+            tasks::check_weights(model, &tensors, &origin)?;
+            session.load_weights(&tensors, &origin)
         }
-        Start::Phase(path) => session.continue_from(&load_newest(path)?, &path.display().to_string()),
+        Start::Phase(path) => {
+            let (checkpoint, origin) = (load_newest(path)?, path.display().to_string());
+            tasks::check_weights(model, &checkpoint.model, &origin)?;
+            session.continue_from(&checkpoint, &origin)
+        }
     }
 }
 

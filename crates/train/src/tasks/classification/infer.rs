@@ -1,9 +1,9 @@
 //! Classes of pictures.
 
 use super::classifier::{Classifier, read_labels};
-use super::score::log_sum_exp;
 use crate::error::TrainError;
 use crate::session::ComputeOptions;
+use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, Feeds};
 use crate::trained::WhichWeights;
 use bessemer_data::Picture;

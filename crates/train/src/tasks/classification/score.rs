@@ -2,6 +2,7 @@
 
 use crate::error::TrainError;
 use crate::session::EvalSession;
+use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Batch, Score};
 use bessemer_metrics::{MeanLoss, TopK};
 use std::collections::BTreeMap;
@@ -48,12 +49,6 @@ impl Score for Accuracy {
 /// `-log softmax(logits)[label]`
 fn cross_entropy(logits: &[f32], label: usize) -> f64 {
     log_sum_exp(logits) - f64::from(logits[label])
-}
-
-/// `log(sum(exp(logits)))`, in f64.
-pub(super) fn log_sum_exp(logits: &[f32]) -> f64 {
-    let largest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    largest + logits.iter().map(|&x| (f64::from(x) - largest).exp()).sum::<f64>().ln()
 }
 
 #[cfg(test)]

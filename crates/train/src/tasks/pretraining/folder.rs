@@ -1,0 +1,79 @@
+//! Folders as Hugging Face has them: `config.json`, `model.safetensors` and `vocab.txt`.
+
+use crate::checkpoint::{CONFIG_FILE, MODEL_FILE, NamedTensor, write_safetensors};
+use crate::error::TrainError;
+use bessemer_data::text::VOCABULARY_FILE;
+use bessemer_models::bert::BertConfig;
+use bessemer_nn::Activation;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+/// Writes weights under the names of files, and what they are of, to a new folder.
+///
+/// # Errors
+/// A folder that exists or cannot be written; a vocabulary that cannot be read.
+pub(crate) fn write_folder(
+    folder: &Path,
+    config: &BertConfig,
+    tensors: &[NamedTensor<'_>],
+    vocabulary: Option<&Path>,
+) -> Result<(), TrainError> {
+    fs::create_dir_all(folder).map_err(TrainError::io(folder, "make the folder"))?;
+    let path = folder.join(CONFIG_FILE);
+    let text = serde_json::to_string_pretty(&describe(config)).expect("keys are names and numbers are finite") + "\n";
+    fs::write(&path, text).map_err(TrainError::io(&path, "write the configuration"))?;
+    if let Some(vocabulary) = vocabulary {
+        let path = folder.join(VOCABULARY_FILE);
+        fs::copy(vocabulary, &path).map_err(TrainError::io(&path, "copy the vocabulary"))?;
+    }
+    Ok(write_safetensors(&folder.join(MODEL_FILE), tensors)?)
+}
+
+fn describe(config: &BertConfig) -> Value {
+    json!({
+        "architectures": ["BertForPreTraining"],
+        "model_type": "bert",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": config.num_attention_heads,
+        "intermediate_size": config.intermediate_size,
+        "hidden_act": hidden_act(config.hidden_act),
+        "hidden_dropout_prob": config.hidden_dropout_prob,
+        "attention_probs_dropout_prob": config.attention_probs_dropout_prob,
+        "max_position_embeddings": config.max_position_embeddings,
+        "type_vocab_size": config.type_vocab_size,
+        "initializer_range": config.initializer_range,
+        "layer_norm_eps": config.layer_norm_eps,
+        "pad_token_id": 0,
+        "tie_word_embeddings": true,
+        "torch_dtype": "float32",
+    })
+}
+
+fn hidden_act(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Gelu => "gelu",
+        Activation::GeluTanh => "gelu_new",
+    }
+}
+
+/// The activation that a folder's configuration names.
+///
+/// # Errors
+/// A configuration that cannot be read, or of another kind of network.
+pub(super) fn activation_in(folder: &Path) -> Result<Option<Activation>, TrainError> {
+    let path = folder.join(CONFIG_FILE);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&path).map_err(TrainError::io(&path, "read the configuration"))?;
+    let config: Value = serde_json::from_str(&text).unwrap_or_default();
+    let allowed = |what: &str| format!("{} must name {what}", path.display());
+    match config["hidden_act"].as_str() {
+        Some("gelu") => Ok(Some(Activation::Gelu)),
+        Some("gelu_new" | "gelu_pytorch_tanh") => Ok(Some(Activation::GeluTanh)),
+        other => Err(TrainError::setting("hidden_act", other.unwrap_or("not given"), allowed("gelu or gelu_new"))),
+    }
+}

@@ -1,0 +1,176 @@
+//! Pre-training of BERT: masked words and following sentences.
+
+mod batches;
+mod folder;
+mod infer;
+mod model;
+mod score;
+mod sources;
+
+pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
+
+pub(crate) use folder::write_folder;
+pub(crate) use infer::vocabulary_beside;
+pub(crate) use model::{check_size, config_of, name_of};
+
+use super::{Batches, Better, Evaluation, Metric, Scale, Score, Task, Terms};
+use crate::error::TrainError;
+use crate::evaluate::EvaluateOptions;
+use crate::recipe::Recipe;
+use crate::trained::Trained;
+use batches::SequenceBatches;
+use bessemer_data::Position;
+use bessemer_data::text::{PretrainingBatches, PretrainingSet, VOCABULARY_FILE};
+use bessemer_models::Model;
+use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
+use score::Guesses;
+use sources::TextSource;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const fn plain(name: &'static str, label: &'static str, axis: Option<&'static str>) -> Metric {
+    Metric { name, label, scale: Scale::Plain, axis, ratio: None }
+}
+
+/// Losses are mean cross entropies in nats, over predicted words and over pairs of segments; accuracies are fractions. Beside
+/// them stands what a model has as loss that knows how frequent each word is and nothing else.
+pub static TERMS: Terms = Terms {
+    samples: "sequences",
+    unit: "sequences/s",
+    parts: &["mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"],
+    metrics: &[
+        plain("mlm_loss", "masked words, loss", Some("validation loss of masked words")),
+        plain("unigram_entropy", "  of word frequencies", None),
+        Metric {
+            name: "mlm_accuracy",
+            label: "masked words",
+            scale: Scale::Fraction,
+            axis: Some("masked words found in validation (%)"),
+            ratio: Some(["mlm_correct", "mlm_total"]),
+        },
+        plain("nsp_loss", "next sentence, loss", None),
+        Metric {
+            name: "nsp_accuracy",
+            label: "next sentence",
+            scale: Scale::Fraction,
+            axis: Some("next sentences known in validation (%)"),
+            ratio: Some(["nsp_correct", "nsp_total"]),
+        },
+    ],
+    best: ("mlm_loss", Better::Lower),
+};
+
+/// The text and the model of a recipe.
+pub(super) struct Pretraining {
+    recipe: Recipe,
+    config: BertConfig,
+    vocabulary: Option<PathBuf>,
+    set: Arc<PretrainingSet>,
+    held_out: Option<Arc<PretrainingSet>>,
+    batches: u64,
+}
+
+impl Pretraining {
+    pub fn open(recipe: &Recipe) -> Result<Self, TrainError> {
+        let source = TextSource::of(recipe)?;
+        let set = Arc::new(source.training_set(recipe)?);
+        let held_out = source.held_out_set(recipe)?.map(Arc::new);
+        let config = model::config(recipe, set.vocabulary_size())?;
+        let sampled = PretrainingBatches::train(Arc::clone(&set), recipe.train.batch_size as usize, recipe.train.seed)?;
+        let batches = sampled.batches_per_epoch() as u64;
+        Ok(Self { recipe: recipe.clone(), config, vocabulary: source.vocabulary_file(recipe), set, held_out, batches })
+    }
+}
+
+impl Task for Pretraining {
+    fn terms(&self) -> &'static Terms {
+        &TERMS
+    }
+
+    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
+        model::training_step(&self.recipe, &self.config, steps_per_epoch)
+    }
+
+    fn data_identity(&self) -> String {
+        self.set.identity()
+    }
+
+    fn batches_per_epoch(&self) -> u64 {
+        self.batches
+    }
+
+    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
+        let (batch_size, seed) = (self.recipe.train.batch_size as usize, self.recipe.train.seed);
+        let batches = PretrainingBatches::train(Arc::clone(&self.set), batch_size, seed)?;
+        Ok(Box::new(SequenceBatches::new(batches, start, end_epoch)))
+    }
+
+    fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
+        let Some(set) = self.held_out.clone() else { return Ok(None) };
+        let batch_size = self.recipe.eval.batch_size.unwrap_or(self.recipe.train.batch_size) as usize;
+        Ok(Some(Box::new(HeldOut::new(self.config, set, batch_size)?)))
+    }
+
+    fn write_files(&self, run: &Path) -> Result<(), TrainError> {
+        let Some(vocabulary) = &self.vocabulary else { return Ok(()) };
+        let path = run.join(VOCABULARY_FILE);
+        fs::copy(vocabulary, &path).map(drop).map_err(TrainError::io(&path, "copy the vocabulary"))
+    }
+}
+
+/// Text that was not trained on, and the model for it.
+struct HeldOut {
+    config: BertConfig,
+    set: Arc<PretrainingSet>,
+    batch_size: usize,
+    unigram_entropy: f64,
+}
+
+impl HeldOut {
+    fn new(config: BertConfig, set: Arc<PretrainingSet>, batch_size: usize) -> Result<Self, TrainError> {
+        let unigram_entropy = set.unigram_entropy(1)?;
+        Ok(Self { config, set, batch_size, unigram_entropy })
+    }
+}
+
+impl Evaluation for HeldOut {
+    fn terms(&self) -> &'static Terms {
+        &TERMS
+    }
+
+    fn model(&self) -> Result<Model, TrainError> {
+        Ok(bert::evaluate(&self.config, sequences(&self.set, self.batch_size), &BertOptions::default())?)
+    }
+
+    fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
+        let batches = PretrainingBatches::eval(Arc::clone(&self.set), self.batch_size)?;
+        Ok(Box::new(SequenceBatches::new(batches, Position::default(), 1)))
+    }
+
+    fn score(&self) -> Result<Box<dyn Score>, TrainError> {
+        Ok(Box::new(Guesses::new(self.unigram_entropy)))
+    }
+}
+
+fn sequences(set: &PretrainingSet, batch: usize) -> Sequences {
+    Sequences { batch, length: set.sequence_length(), predictions: set.predictions() }
+}
+
+/// Judges weights on the held-out half of prepared text.
+pub(super) fn judge(
+    name: &str,
+    weights: &Path,
+    data: &Path,
+    options: &EvaluateOptions,
+) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
+    let trained = model::load(name, weights, options.weights)?;
+    let config = config_of(name, &trained, weights)?;
+    let set = sources::held_out_in(data, trained.recipe.as_ref(), &config)?;
+    model::check_length(&config, set.sequence_length())?;
+    Ok((Box::new(HeldOut::new(config, Arc::new(set), options.batch_size)?), trained))
+}

@@ -1,0 +1,139 @@
+//! The networks of recipes and of trained weights.
+
+use super::folder::activation_in;
+use crate::checkpoint::NamedTensor;
+use crate::error::TrainError;
+use crate::recipe::{self, Recipe};
+use crate::setup::{precision, train_config};
+use crate::trained::{Trained, WhichWeights};
+use bessemer_models::bert::{self, BERTS, BertConfig, BertOptions, Sequences};
+use bessemer_models::{AnyModel, Model, ModelError, find_any};
+use bessemer_nn::Activation;
+use std::path::Path;
+
+/// The published form of BERT `name`.
+///
+/// # Errors
+/// A model that does not exist or is no BERT.
+fn published(name: &str) -> Result<BertConfig, TrainError> {
+    match find_any(name)? {
+        AnyModel::Bert(spec) => Ok((spec.config)()),
+        AnyModel::Classifier(_) => {
+            let (setting, value) = ("the model", name.to_owned());
+            Err(ModelError::Setting { setting, value, allowed: "it must be a BERT" }.into())
+        }
+    }
+}
+
+/// The network of a recipe for a vocabulary of so many words.
+///
+/// # Errors
+/// A model that is no BERT; sequences that are longer than it can take.
+pub(super) fn config(recipe: &Recipe, words: usize) -> Result<BertConfig, TrainError> {
+    let model = &recipe.model;
+    let config = BertConfig {
+        vocab_size: words.next_multiple_of(model.vocab_multiple as usize),
+        hidden_dropout_prob: model.hidden_dropout,
+        attention_probs_dropout_prob: model.attention_dropout,
+        hidden_act: match model.activation {
+            recipe::Activation::Gelu => Activation::Gelu,
+            recipe::Activation::GeluTanh => Activation::GeluTanh,
+        },
+        ..published(&model.name)?
+    };
+    check_length(&config, recipe.text.sequence_length as usize)?;
+    Ok(config)
+}
+
+/// # Errors
+/// Sequences that are longer than the table of positions.
+pub(super) fn check_length(config: &BertConfig, length: usize) -> Result<(), TrainError> {
+    let most = config.max_position_embeddings;
+    if length <= most {
+        return Ok(());
+    }
+    Err(TrainError::setting("the length of sequences", length, format!("the model has {most} positions")))
+}
+
+/// The graph of a whole training step as the recipe asks for it.
+///
+/// # Errors
+/// A size that is not possible; a precision that CPUs do not train in.
+pub(super) fn training_step(recipe: &Recipe, config: &BertConfig, steps_per_epoch: u64) -> Result<Model, TrainError> {
+    precision(recipe)?;
+    let sequences = Sequences {
+        batch: recipe.train.batch_size as usize,
+        length: recipe.text.sequence_length as usize,
+        predictions: recipe.text.max_predictions as usize,
+    };
+    let options = BertOptions { seed: recipe.train.seed, ..BertOptions::default() };
+    Ok(bert::train(config, sequences, &options, &train_config(recipe, steps_per_epoch)?)?)
+}
+
+/// Weights of BERT `name`, from a file, a checkpoint, a run, or a folder as Hugging Face has it.
+///
+/// # Errors
+/// Weights that are not there, are damaged, or are of a network of another size.
+pub(super) fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Trained, TrainError> {
+    let trained = Trained::load(name, weights, which)?;
+    check_size(name, &trained.tensors, &trained.origin)?;
+    Ok(trained)
+}
+
+/// The network that the weights of BERT `name` in `path` are for: with as many words as they have, and the activation that
+/// their recipe or configuration names.
+///
+/// # Errors
+/// A configuration that cannot be read.
+pub(crate) fn config_of(name: &str, trained: &Trained, path: &Path) -> Result<BertConfig, TrainError> {
+    let usual = published(name)?;
+    let words = Size::of(&trained.tensors).map_or(usual.vocab_size, |size| size.words);
+    let config = match &trained.recipe {
+        Some(recipe) => config(recipe, words)?,
+        None => BertConfig { hidden_act: activation_in(path)?.unwrap_or(usual.hidden_act), ..usual },
+    };
+    Ok(BertConfig { vocab_size: words, ..config })
+}
+
+/// What tensors tell of their network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size {
+    words: usize,
+    width: usize,
+    layers: usize,
+}
+
+impl Size {
+    /// `None` for tensors that are of no BERT.
+    fn of(tensors: &[NamedTensor<'_>]) -> Option<Self> {
+        let words = tensors.iter().find(|tensor| tensor.name.ends_with("embeddings.word_embeddings.weight"))?;
+        let &[words, width] = words.shape.as_slice() else { return None };
+        let layer =
+            |tensor: &NamedTensor<'_>| tensor.name.split_once("encoder.layer.")?.1.split('.').next()?.parse().ok();
+        let layers = tensors.iter().filter_map(layer).max().map_or(0, |last: usize| last + 1);
+        Some(Self { words, width, layers })
+    }
+}
+
+fn has_size(config: &BertConfig, size: Size) -> bool {
+    (config.hidden_size, config.num_hidden_layers) == (size.width, size.layers)
+}
+
+/// The BERT of the zoo that has tensors of these sizes; `None` for those of no BERT.
+pub(crate) fn name_of(tensors: &[NamedTensor<'_>]) -> Option<&'static str> {
+    let size = Size::of(tensors)?;
+    BERTS.iter().find(|spec| has_size(&(spec.config)(), size)).map(|spec| spec.name)
+}
+
+/// # Errors
+/// Tensors of another number of layers, or of another width, than the model's.
+pub(crate) fn check_size(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
+    let Some(size) = Size::of(tensors) else { return Ok(()) };
+    if has_size(&published(name)?, size) {
+        return Ok(());
+    }
+    let fitting = name_of(tensors).map_or_else(String::new, |name| format!(": {name}"));
+    let Size { width, layers, .. } = size;
+    let allowed = format!("{origin} holds a BERT of {layers} layers, {width} wide{fitting}");
+    Err(TrainError::setting("the model", name, allowed))
+}

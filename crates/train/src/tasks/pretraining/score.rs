@@ -1,0 +1,64 @@
+//! How well masked words and following sentences are guessed.
+
+use crate::error::TrainError;
+use crate::session::EvalSession;
+use crate::tasks::{Batch, Score};
+use std::collections::BTreeMap;
+
+/// Sums over batches.
+#[derive(Default)]
+pub(super) struct Guesses {
+    unigram_entropy: f64,
+    mlm_loss: f64,
+    mlm_correct: f64,
+    /// Words to predict.
+    mlm_weight: f64,
+    nsp_loss: f64,
+    nsp_correct: f64,
+    sequences: u64,
+}
+
+impl Guesses {
+    pub fn new(unigram_entropy: f64) -> Self {
+        Self { unigram_entropy, ..Self::default() }
+    }
+}
+
+impl Score for Guesses {
+    fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
+        let sums = [
+            ("mlm_loss_sum", &mut self.mlm_loss),
+            ("mlm_correct", &mut self.mlm_correct),
+            ("mlm_weight", &mut self.mlm_weight),
+            ("nsp_loss_sum", &mut self.nsp_loss),
+            ("nsp_correct", &mut self.nsp_correct),
+        ];
+        for (name, sum) in sums {
+            *sum += f64::from(session.output(name)?[0]);
+        }
+        self.sequences += batch.samples as u64;
+        Ok(())
+    }
+
+    fn metrics(&self) -> BTreeMap<String, f64> {
+        let (words, sequences) = (self.mlm_weight.max(1.0), (self.sequences as f64).max(1.0));
+        let metrics = [
+            ("mlm_loss", self.mlm_loss / words),
+            ("mlm_accuracy", self.mlm_correct / words),
+            ("nsp_loss", self.nsp_loss / sequences),
+            ("nsp_accuracy", self.nsp_correct / sequences),
+            ("unigram_entropy", self.unigram_entropy),
+        ];
+        metrics.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+
+    fn counts(&self) -> BTreeMap<String, u64> {
+        let counts = [
+            ("mlm_correct", self.mlm_correct as u64),
+            ("mlm_total", self.mlm_weight as u64),
+            ("nsp_correct", self.nsp_correct as u64),
+            ("nsp_total", self.sequences),
+        ];
+        counts.map(|(name, count)| (name.to_owned(), count)).into()
+    }
+}

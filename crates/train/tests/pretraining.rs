@@ -1,0 +1,172 @@
+//! Pre-training of a small BERT: runs resume and go on in phases bit for bit, and what they leave can be used.
+
+mod common;
+
+use bessemer_data::Split;
+use bessemer_data::text::{Documents, Format, InstanceOptions, Preparation, prepare};
+use bessemer_train::checkpoint::read_safetensors;
+use bessemer_train::events::{EventBody, read_events};
+use bessemer_train::tasks::pretraining::{FillOptions, fill_masks};
+use bessemer_train::{
+    ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, Start, TrainOptions, convert_weights,
+    evaluate, train,
+};
+use common::{assert_same_tensors, last};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+const RECIPE: &str = r#"
+name = "tiny-text"
+model = { name = "bert-tiny", vocab_multiple = 8 }
+data = {}
+text = { sequence_length = 16, max_predictions = 3 }
+train = { batch_size = 2, accumulation = 2, steps = 6, seed = 3, clip_norm = 1.0 }
+optimizer = { kind = "lamb", weight_decay = 0.01, decay_exclude = "layer_norm_and_bias" }
+schedule = { kind = "polynomial", base_lr = 0.002, power = 0.5, warmup_fraction = 0.3, warmup_form = "progress" }
+eval = { batch_size = 4 }
+checkpoint = { every_steps = 2 }
+"#;
+
+const WORDS: [&str; 12] =
+    ["the", "a", "small", "old", "river", "stone", "bird", "house", "runs", "sleeps", "near", "under"];
+
+fn recipe(data: &str, overrides: &[&str]) -> Recipe {
+    let source = format!("data.source={data}");
+    let overrides = overrides.iter().chain([&source.as_str()]).map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+    Recipe::from_toml(RECIPE, "tiny-text", &overrides).unwrap()
+}
+
+fn new_run(folder: &Path, data: &str, overrides: &[&str]) -> TrainOptions {
+    let mut options = TrainOptions::new(recipe(data, overrides), RunFolder::New(folder.to_owned()));
+    options.compute.cpu.threads = 1;
+    options
+}
+
+/// Prepared text of sixty short documents, with a vocabulary of its words.
+fn text(folder: &Path) -> PathBuf {
+    let specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."];
+    let vocabulary = folder.join("vocab.txt");
+    fs::write(&vocabulary, specials.iter().chain(&WORDS).map(|word| format!("{word}\n")).collect::<String>()).unwrap();
+    let word = |number: usize| WORDS[number * number * 7 % 31 % WORDS.len()];
+    let sentence = |number: usize| (0..5).map(|place| word(number + place)).collect::<Vec<_>>().join(" ") + " .\n";
+    let document = |number: usize| (0..6).map(|line| sentence(6 * number + line)).collect::<String>() + "\n";
+    let input = folder.join("text.txt");
+    fs::write(&input, (0..60).map(document).collect::<String>()).unwrap();
+    let out = folder.join("prepared");
+    let preparation = Preparation {
+        inputs: vec![input],
+        documents: Documents::BlankLines,
+        vocabulary,
+        out: out.clone(),
+        format: Format::Shards,
+        instances: InstanceOptions { sequence_length: 16, max_predictions: 3, ..InstanceOptions::default() },
+        dupe_factor: 1,
+        parts: Some(1),
+        heldout: 0.2,
+        seed: 1,
+        threads: 1,
+    };
+    let splits = prepare(&preparation, &|_| {}).unwrap();
+    assert!(splits.iter().any(|(split, _)| *split == Split::Val));
+    out
+}
+
+fn losses(run: &Path) -> Vec<f64> {
+    let events = read_events(&run.join("events.jsonl")).unwrap();
+    let loss = |body: EventBody| if let EventBody::Step(info) = body { Some(info.loss) } else { None };
+    events.into_iter().filter_map(|event| loss(event.body)).collect()
+}
+
+#[test]
+fn runs_resume_bit_for_bit_and_phases_hand_over() {
+    let folder = TempDir::new().unwrap();
+    let (whole, pieces) = (folder.path().join("whole"), folder.path().join("pieces"));
+    let report = train(&new_run(&whole, "synthetic", &[])).unwrap();
+    assert_eq!((report.steps, report.samples), (6, 24));
+
+    let mut options = new_run(&pieces, "synthetic", &[]);
+    options.run_steps = Some(3);
+    assert_eq!(train(&options).unwrap_err().kind(), ErrorKind::Interrupted);
+    train(&TrainOptions { folder: RunFolder::Resume(pieces.clone()), ..new_run(&pieces, "synthetic", &[]) }).unwrap();
+    assert_same_tensors(&last(&whole), &last(&pieces));
+    assert_eq!(losses(&whole), losses(&pieces));
+
+    let (next, longer) =
+        (folder.path().join("next"), ["text.sequence_length=32", "text.max_predictions=5", "train.steps=2"]);
+    train(&TrainOptions { start: Start::Phase(whole.clone()), ..new_run(&next, "synthetic", &longer) }).unwrap();
+    assert_eq!((last(&next).state.step, last(&next).state.schedule_step), (2, 2));
+    let fresh = folder.path().join("fresh");
+    train(&new_run(&fresh, "synthetic", &longer)).unwrap();
+    assert_ne!(losses(&next)[0], losses(&fresh)[0]);
+    let too_long = ["text.sequence_length=1024", "train.steps=2"];
+    let error = train(&new_run(&folder.path().join("x"), "synthetic", &too_long)).unwrap_err();
+    assert!(
+        error.kind() == ErrorKind::Usage && error.to_string().contains("1024; the model has 512 positions"),
+        "{error}"
+    );
+}
+
+#[test]
+fn text_is_trained_on_evaluated_exported_and_filled_in() {
+    let folder = TempDir::new().unwrap();
+    let (run, data) = (folder.path().join("run"), text(folder.path()));
+    let data = data.to_str().unwrap();
+    let report = train(&new_run(&run, data, &["text.masking=dynamic"])).unwrap();
+    let names = ["mlm_accuracy", "mlm_loss", "nsp_accuracy", "nsp_loss", "unigram_entropy"];
+    assert_eq!(report.metrics.keys().map(String::as_str).collect::<Vec<_>>(), names);
+    assert!(report.metrics["unigram_entropy"] > 0.5 && report.metrics["unigram_entropy"] < (18.0_f64).ln());
+    assert!(report.best.as_ref().is_some_and(|best| best.metric == "mlm_loss"));
+    let events = read_events(&run.join("events.jsonl")).unwrap();
+    let parts =
+        events.iter().find_map(|event| if let EventBody::Step(info) = &event.body { Some(&info.parts) } else { None });
+    assert!(parts.unwrap().contains_key("mlm_loss") && parts.unwrap().contains_key("nsp_accuracy"));
+
+    // A batch size that divides nothing: what fills the last batch up is not counted.
+    let latest = run.join("checkpoints/step-000006");
+    let judged = |batch_size: usize, weights: &Path| {
+        evaluate("bert-tiny", weights, Path::new(data), &EvaluateOptions { batch_size, ..EvaluateOptions::default() })
+            .unwrap()
+    };
+    let (one, many) = (judged(1, &latest), judged(7, &latest));
+    assert_eq!(one.counts, many.counts);
+    assert!(one.samples > 7 && one.samples % 7 != 0, "{}", one.samples);
+    for (name, value) in &one.metrics {
+        assert!((value - many.metrics[name]).abs() < 1e-5 && (value - report.metrics[name]).abs() < 1e-5, "{name}");
+    }
+
+    let exported = folder.path().join("exported");
+    let to = ConvertOptions { to: Names::HuggingFace, ..ConvertOptions::default() };
+    assert_eq!(convert_weights(&latest, &exported, &to).unwrap().model, "bert-tiny");
+    let config: serde_json::Value = serde_json::from_slice(&fs::read(exported.join("config.json")).unwrap()).unwrap();
+    assert_eq!((config["vocab_size"].as_u64(), config["num_hidden_layers"].as_u64()), (Some(24), Some(2)));
+    assert_eq!(judged(7, &exported).metrics, many.metrics);
+    let tensors = read_safetensors(&exported.join("model.safetensors")).unwrap();
+    assert!(tensors.iter().any(|tensor| tensor.name == "bert.encoder.layer.1.attention.self.query.weight"));
+
+    let texts = ["the [MASK] bird sleeps near [MASK] .".to_owned()];
+    let filled = fill_masks("bert-tiny", &exported, &texts, &FillOptions::default()).unwrap();
+    assert_eq!(filled[0].masks.iter().map(|mask| mask.position).collect::<Vec<_>>(), [2, 6]);
+    for mask in &filled[0].masks {
+        assert!(mask.words.len() == 5 && mask.words.is_sorted_by(|a, b| a.probability >= b.probability));
+    }
+    let error = fill_masks("bert-tiny", &run, &["no gap".to_owned()], &FillOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("needs a [MASK]"), "{error}");
+    let error = fill_masks("bert-mini", &exported, &texts, &FillOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("holds a BERT of 2 layers, 128 wide: bert-tiny"), "{error}");
+}
+
+#[test]
+fn data_and_recipes_must_suit_each_other() {
+    let folder = TempDir::new().unwrap();
+    let data = text(folder.path());
+    let refused = |source: &str, overrides: &[&str]| {
+        let error = train(&new_run(&folder.path().join("x"), source, overrides)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage, "{error}");
+        error.to_string()
+    };
+    let text = refused(data.to_str().unwrap(), &["text.masking=static"]);
+    assert!(text.contains("text.masking is static") && text.contains("anew in each epoch"), "{text}");
+    assert!(refused("nowhere", &[]).contains("nowhere"));
+    assert!(refused("shapes", &[]).contains("shapes"));
+}
