@@ -2,8 +2,9 @@
 
 use crate::Result;
 use crate::preprocess::mix;
-use bessemer_ir::ops::index::{ArgMax, OneHot};
+use bessemer_ir::ops::index::OneHot;
 use bessemer_ir::ops::pointwise::BinaryKind;
+use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::{DType, Graph, Value};
 
 /// The classes that samples should be given.
@@ -120,13 +121,17 @@ impl WeightedRows {
         g.neg(sum)
     }
 
-    /// The sum of the weights of the rows whose label has the largest logit, `f32[]`.
+    /// The sum of the weights of the rows in which no logit is larger than that of the label, `f32[]`.
     ///
     /// # Errors
     /// As [`WeightedRows::weight`].
     pub fn correct(&self, g: &mut Graph) -> Result<Value> {
-        let best = g.add1(ArgMax, &[self.logits])?;
-        let is_right = g.binary(BinaryKind::Eq, best, self.labels)?;
+        let logits = g.cast(self.logits, DType::F32)?;
+        let target = g.add1(OneHot { depth: g.shape(logits).cols() }, &[self.labels])?;
+        let products = g.mul(target, logits)?;
+        let chosen = g.sum(products, &[1])?;
+        let largest = g.reduce(ReduceKind::Max, logits, &[1], false)?;
+        let is_right = g.binary(BinaryKind::Eq, chosen, largest)?;
         let hits = g.cast(is_right, DType::F32)?;
         let weighted = g.mul(hits, self.weights)?;
         g.sum(weighted, &[0])
