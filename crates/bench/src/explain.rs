@@ -2,6 +2,7 @@
 
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_cpu::CpuOptions;
+use bessemer_ir::passes::fuse::{NearMiss, Reason, near_misses};
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
 use bessemer_ir::plan::{Plan, kernel_name, node_cost, print_graph};
 use bessemer_models::ModelError;
@@ -36,6 +37,16 @@ pub struct Resident {
     pub bytes: usize,
 }
 
+/// Products that run apart from the region that reads them, for one reason.
+#[derive(Clone, Debug, Serialize)]
+pub struct NearMisses {
+    pub op: &'static str,
+    pub reason: String,
+    pub calls: usize,
+    /// One of them.
+    pub example: String,
+}
+
 /// The cost of a compiled step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
@@ -50,6 +61,8 @@ pub struct Explanation {
     /// Bytes that the kernels read and write in one step.
     pub bytes: u64,
     pub kernels: BTreeMap<&'static str, KernelUse>,
+    /// What was not fused, though it nearly was.
+    pub near_misses: Vec<NearMisses>,
     /// All memory of the plan.
     pub peak_bytes: usize,
     /// Of which parameters, optimizer state, feeds and constants.
@@ -84,12 +97,27 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
         flops: cost.flops,
         bytes: cost.bytes,
         kernels,
+        near_misses: if request.compile.fuse { grouped(&near_misses(&plan.graph)) } else { Vec::new() },
         peak_bytes: plan.arena_bytes,
         persistent_bytes: plan.persistent_bytes,
         peak: plan.peak.iter().take(12).map(|(name, bytes)| Resident { name: name.clone(), bytes: *bytes }).collect(),
         memory_bytes: request.memory_bytes,
         largest_batch: largest_batch(request)?,
     })
+}
+
+fn grouped(misses: &[NearMiss]) -> Vec<NearMisses> {
+    let mut groups: BTreeMap<(&'static str, Reason), NearMisses> = BTreeMap::new();
+    for miss in misses {
+        let group = groups.entry((miss.op, miss.reason)).or_insert_with(|| NearMisses {
+            op: miss.op,
+            reason: miss.reason.to_string(),
+            calls: 0,
+            example: format!("{}, read at {}", miss.path, miss.region),
+        });
+        group.calls += 1;
+    }
+    groups.into_values().collect()
 }
 
 /// The graph as text after a pass, or as the model wrote it for `None`.

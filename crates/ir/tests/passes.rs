@@ -6,6 +6,7 @@ use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{Binary, BinaryKind};
 use bessemer_ir::ops::pool::MaxPool2d;
+use bessemer_ir::passes::fuse::{Reason, near_misses};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
 use bessemer_ir::plan::{NullTarget, Plan, Preparation, Step, print_graph, print_plan};
@@ -395,4 +396,19 @@ fn the_way_through_an_operation_without_gradient_is_named() {
     let loss = g.sum(floor, &[0]).unwrap();
     let message = gradients(&mut g, loss, &[a]).unwrap_err().to_string();
     assert!(message.contains("floor at `head`") && message.contains("weight"), "{message}");
+}
+
+#[test]
+fn products_that_nearly_got_a_region_are_named() {
+    let mut g = Graph::new();
+    let (x, w) = (
+        g.input("x", Role::Feed, TensorType::f32([4, 3])).unwrap(),
+        g.input("w", Role::Parameter, TensorType::f32([3, 5])).unwrap(),
+    );
+    let product = g.scoped("fc", |g| g.add1(Matmul { trans_a: false, trans_b: false }, &[x, w])).unwrap();
+    let softmax = g.scoped("attend", |g| g.softmax(product)).unwrap();
+    g.output("softmax", softmax);
+    let fused = run_passes(&g, &CompileOptions::default(), None).unwrap();
+    let [miss] = near_misses(&fused).try_into().unwrap();
+    assert_eq!((miss.path.as_str(), miss.region.as_str(), miss.reason), ("fc", "attend", Reason::NeedsWholeRows));
 }

@@ -94,6 +94,12 @@ fn text(explanation: &Explanation) -> String {
     let calls = uses.iter().map(|(_, kernel)| kernel.calls).sum();
     kernels.row(row("all", calls, explanation.flops, explanation.bytes));
 
+    let mut missed = Table::new(3, &["nearly fused", "because", "for example", "calls"]);
+    for near in &explanation.near_misses {
+        missed.row([near.op.to_owned(), near.reason.clone(), near.example.clone(), near.calls.to_string()]);
+    }
+    let missed = if explanation.near_misses.is_empty() { String::new() } else { format!("{missed}\n") };
+
     let mut memory = Table::new(1, &["at the fullest moment", "MB"]);
     for resident in &explanation.peak {
         memory.row([resident.name.clone(), format!("{:.1}", resident.bytes as f64 / 1e6)]);
@@ -106,7 +112,7 @@ fn text(explanation: &Explanation) -> String {
         None => "none, not even a single one".to_owned(),
     };
     format!(
-        "{model}, {} of {batch_size} {samples}, {fused}: {} parameters\n\n{kernels}\n\
+        "{model}, {} of {batch_size} {samples}, {fused}: {} parameters\n\n{kernels}\n{missed}\
          memory  {} (parameters and state {})\n\n{memory}\n\
          largest batch in the {} that are free  {largest}\n",
         mode.name(),

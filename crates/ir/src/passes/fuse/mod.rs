@@ -10,7 +10,10 @@
 //!    that kernel block by block (the anchor), unless it needs whole rows.
 
 mod emit;
+mod missed;
 mod prepare;
+
+pub use missed::{NearMiss, Reason, near_misses};
 
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Value};

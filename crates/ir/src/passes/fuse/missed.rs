@@ -1,0 +1,101 @@
+//! Near misses: products whose output a region reads from memory, although it could have been given it in cache.
+
+use crate::graph::{Graph, NodeId, Value};
+use crate::ops::Op;
+use crate::ops::region::Region;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// A product that runs alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NearMiss {
+    pub path: String,
+    /// Name of the product's operation.
+    pub op: &'static str,
+    /// Path of the region that reads it, the nearest one.
+    pub region: String,
+    pub reason: Reason,
+}
+
+/// Why a product and a region that reads it run apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// The region reduces along rows.
+    NeedsWholeRows,
+    /// The region runs with another product.
+    RunsWithAnother,
+    /// The region has another shape than the product's output.
+    OtherShape,
+    /// The region also reads what is computed from the product's output.
+    ReadsWhatFollows,
+    /// Several matrices are multiplied one by one.
+    IsBatched,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::NeedsWholeRows => "the region needs whole rows",
+            Reason::RunsWithAnother => "the region runs with another product",
+            Reason::OtherShape => "the region has another shape",
+            Reason::ReadsWhatFollows => "the region also reads what is computed from it",
+            Reason::IsBatched => "it is a batch of products",
+        })
+    }
+}
+
+/// The near misses of a graph that the pass has left, in order.
+pub fn near_misses(graph: &Graph) -> Vec<NearMiss> {
+    let consumers = graph.consumers();
+    let products =
+        graph.ids().filter(|&id| matches!(graph.node(id).op, Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Matmul(_)));
+    products
+        .filter_map(|id| {
+            let reader = consumers[id.index()].iter().find_map(|&c| Some((c, region_of(graph, c)?)))?;
+            Some(NearMiss {
+                path: graph.path(id).to_string(),
+                op: graph.node(id).op.rule().name(),
+                region: graph.path(reader.0).to_string(),
+                reason: reason(graph, id, reader),
+            })
+        })
+        .collect()
+}
+
+fn region_of(graph: &Graph, id: NodeId) -> Option<&Region> {
+    match &graph.node(id).op {
+        Op::Region(region) => Some(region),
+        _ => None,
+    }
+}
+
+fn reason(graph: &Graph, product: NodeId, (id, region): (NodeId, &Region)) -> Reason {
+    let own = Value { node: product, output: 0 };
+    let shape = graph.shape(own);
+    if region.is_rowwise() {
+        Reason::NeedsWholeRows
+    } else if region.anchor.is_some() {
+        Reason::RunsWithAnother
+    } else if [shape.rows(), shape.cols()] != [region.rows, region.cols] {
+        Reason::OtherShape
+    } else if depends_otherwise(graph, id, own) {
+        Reason::ReadsWhatFollows
+    } else {
+        Reason::IsBatched
+    }
+}
+
+/// Whether the node reads something else than the value that is computed from it.
+fn depends_otherwise(graph: &Graph, id: NodeId, value: Value) -> bool {
+    let mut stack: Vec<NodeId> = graph.node(id).inputs.iter().filter(|&&v| v != value).map(|v| v.node).collect();
+    let mut seen: BTreeSet<NodeId> = BTreeSet::new();
+    while let Some(node) = stack.pop() {
+        if node == value.node {
+            return true;
+        }
+        if seen.insert(node) {
+            stack.extend(graph.node(node).inputs.iter().map(|v| v.node).filter(|&n| n >= value.node));
+        }
+    }
+    false
+}
