@@ -266,12 +266,8 @@ impl Compiler<'_> {
                 continue;
             }
             instr.operands().for_each(|r| self.needed[r as usize] = true);
-            match *instr {
-                Instr::Select(condition, ..) if !self.extents[index].is_number() => {
-                    self.spread[condition as usize] = true;
-                }
-                Instr::Reduce(_, a) => self.spread[a as usize] = true,
-                _ => {}
+            if let Instr::Reduce(_, a) = *instr {
+                self.spread[a as usize] = true;
             }
         }
         let reads_rows = |(index, instr): (usize, &Instr)| match *instr {
@@ -474,7 +470,7 @@ impl Compiler<'_> {
             Instr::Unary(kind, a) => Step::Unary { kind, a: self.tile(a), dst },
             Instr::Binary(kind, a, b) => Step::Binary { kind, a: self.operand(a), b: self.operand(b), dst },
             Instr::Select(c, a, b) => {
-                Step::Select { condition: self.tile(c), a: self.operand(a), b: self.operand(b), dst }
+                Step::Select { condition: self.operand(c), a: self.operand(a), b: self.operand(b), dst }
             }
             Instr::Cast(to, a) => Step::Cast { to, a: self.tile(a), dst },
             Instr::OneHot(a) => Step::OneHot { a: self.operand(a), dst },

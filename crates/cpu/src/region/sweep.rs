@@ -250,6 +250,13 @@ impl<'a> Sweep<'a> {
                         _ => vector::map_binary(kind, tile_of(a), tile_of(b), dst),
                     }
                 }
+                Step::Select { condition: Operand::Number(condition), a, b, dst } => {
+                    let dst = self.buffer_mut(dst, len);
+                    match if number(condition) != 0.0 { a } else { b } {
+                        Operand::Number(slot) => dst.fill(number(slot)),
+                        chosen => dst.copy_from_slice(tile_of(chosen)),
+                    }
+                }
                 Step::Select { condition, a, b, dst } => {
                     let (condition, dst) = (tile_of(condition), self.buffer_mut(dst, len));
                     match (a, b) {

@@ -167,15 +167,20 @@ impl Preparer<'_> {
         Ok(kept.iter().any(Option::is_some).then_some(rows))
     }
 
-    /// `e / sum(e)` with `e = exp(x - max(x))`.
-    fn softmax(&mut self, id: NodeId) -> Result<Value, GraphError> {
+    /// `max(x)`, `e = exp(x - max(x))` and `sum(e)` of each row of the node's input.
+    fn powers(&mut self, id: NodeId) -> Result<[Value; 3], GraphError> {
         let x = self.rewriter.get(self.graph.node(id).inputs[0]);
         let top = self.row_reduce(id, ReduceKind::Max, x)?;
         let powers = self.at(id, |g| {
             let shifted = g.sub(x, top)?;
             g.unary(UnaryKind::Exp, shifted)
         })?;
-        let sum = self.row_reduce(id, ReduceKind::Sum, powers)?;
+        Ok([top, powers, self.row_reduce(id, ReduceKind::Sum, powers)?])
+    }
+
+    /// `e / sum(e)` with `e = exp(x - max(x))`.
+    fn softmax(&mut self, id: NodeId) -> Result<Value, GraphError> {
+        let [_, powers, sum] = self.powers(id)?;
         self.at(id, |g| {
             let scale = g.unary(UnaryKind::Recip, sum)?;
             g.mul(powers, scale)
@@ -185,12 +190,7 @@ impl Preparer<'_> {
     /// `x - (max(x) + log(sum(exp(x - max(x)))))`.
     fn log_softmax(&mut self, id: NodeId) -> Result<Value, GraphError> {
         let x = self.rewriter.get(self.graph.node(id).inputs[0]);
-        let top = self.row_reduce(id, ReduceKind::Max, x)?;
-        let powers = self.at(id, |g| {
-            let shifted = g.sub(x, top)?;
-            g.unary(UnaryKind::Exp, shifted)
-        })?;
-        let sum = self.row_reduce(id, ReduceKind::Sum, powers)?;
+        let [top, _, sum] = self.powers(id)?;
         self.at(id, |g| {
             let log = g.unary(UnaryKind::Log, sum)?;
             let norm = g.add_(top, log)?;
