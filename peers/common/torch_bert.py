@@ -136,6 +136,17 @@ class Bert(nn.Module):
         return self.cls["predictions"](masked, self.bert.embeddings.word_embeddings.weight), following
 
 
+class FromInt32(nn.Module):
+    """Takes the model's inputs as i32."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs):
+        return self.model(*(x.long() for x in inputs))
+
+
 def make(args, dropout=0.0):
     with torch.device("meta"):
         model = Bert(args, dropout)

@@ -14,16 +14,8 @@ import onnxruntime as ort
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 import measuring
 import onnx_resnet50
+import ort_session
 import resnet_work
-
-
-def make_session(path, args):
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.intra_op_num_threads = args.threads
-    options.inter_op_num_threads = 1
-    options.add_free_dimension_override_by_name("batch", args.batch_size)
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
 def make_step(session, batches):
@@ -52,12 +44,12 @@ def main():
     resnet_work.add_arguments(parser)
     onnx_resnet50.add_arguments(parser)
     args = parser.parse_args()
-    session, batches = make_session(onnx_resnet50.file(args), args), resnet_work.batches(args)
+    session, batches = ort_session.make(onnx_resnet50.file(args), args), resnet_work.batches(args)
     timing = measuring.run(make_step(session, batches), batches, args)
     if args.outputs:
         measuring.write_outputs(args.outputs, logits=timing.results[-1])
-    options = {"graph_optimization": "all", "io_binding": True}
-    measuring.print_event(args, resnet_work.MODEL, timing, "onnxruntime", ort.__version__, options, import_memory)
+    measuring.print_event(args, resnet_work.MODEL, timing, "onnxruntime", ort.__version__, ort_session.OPTIONS,
+                          import_memory)
 
 
 if __name__ == "__main__":

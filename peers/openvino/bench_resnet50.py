@@ -13,23 +13,8 @@ import openvino as ov
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 import measuring
 import onnx_resnet50
+import ov_model
 import resnet_work
-
-PRECISIONS = {"fp32": ov.Type.f32, "bf16": ov.Type.bf16}
-
-
-def compile_model(path, args):
-    core = ov.Core()
-    model = core.read_model(path)
-    model.reshape([args.batch_size, 3, resnet_work.SIZE, resnet_work.SIZE])
-    compiled = core.compile_model(model, "CPU", {
-        "INFERENCE_PRECISION_HINT": PRECISIONS[args.precision], "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": args.threads, "NUM_STREAMS": 1,
-    })
-    precision = compiled.get_property("INFERENCE_PRECISION_HINT")
-    if precision != PRECISIONS[args.precision]:
-        raise SystemExit(f"OpenVINO runs in {precision.get_type_name()} on this processor, not in {args.precision}")
-    return compiled
 
 
 def make_step(compiled, batches):
@@ -55,16 +40,16 @@ def bind(compiled, array):
 
 def main():
     import_memory = measuring.resident_bytes()
-    parser = measuring.parser(__doc__, modes=["infer"], precisions=list(PRECISIONS))
+    parser = measuring.parser(__doc__, modes=["infer"], precisions=list(ov_model.PRECISIONS))
     resnet_work.add_arguments(parser)
     onnx_resnet50.add_arguments(parser)
     args = parser.parse_args()
-    compiled, batches = compile_model(onnx_resnet50.file(args), args), resnet_work.batches(args)
+    shape = [args.batch_size, 3, resnet_work.SIZE, resnet_work.SIZE]
+    compiled, batches = ov_model.compile_model(onnx_resnet50.file(args), shape, args), resnet_work.batches(args)
     timing = measuring.run(make_step(compiled, batches), batches, args)
     if args.outputs:
         measuring.write_outputs(args.outputs, logits=timing.results[-1])
-    version, options = ov.__version__.split("-")[0], {"performance_hint": "latency"}
-    measuring.print_event(args, resnet_work.MODEL, timing, "openvino", version, options, import_memory)
+    measuring.print_event(args, resnet_work.MODEL, timing, "openvino", ov_model.VERSION, ov_model.OPTIONS, import_memory)
 
 
 if __name__ == "__main__":
