@@ -45,7 +45,7 @@ set_command() { # FRAMEWORK MODE BATCH PRECISION WARMUP STEPS
   esac
 }
 
-# The run that is made does nothing else of use.
+# The first run in ONNX Runtime makes the file.
 make_onnx() {
   set_command onnxruntime infer 1 fp32 0 1
   "${command[@]}" > /dev/null

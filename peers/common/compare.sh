@@ -44,7 +44,7 @@ list_runs() {
     read -r mode batch precision warmup steps frameworks <<< "$item"
     for framework in $frameworks; do
       if is_left_out "$framework" "$precision"; then
-        left_out+=("$framework $model $mode $batch $precision")
+        left_out+=("$framework $mode $batch $precision")
       else
         [[ $quick ]] && batch=$((batch > 2 ? 2 : batch)) warmup=1 steps=1
         runs+=("$framework $mode $batch $precision $warmup $steps")
@@ -70,9 +70,10 @@ measure_rounds() {
   local started total count=0 round run left framework mode batch precision warmup steps
   started=$(date -u +%Y%m%dT%H%M%S) total=$((rounds * ${#runs[@]})) SECONDS=0
   for run in "${left_out[@]}"; do
-    echo -n "$run: "
-    "$python" "$here/common/run_once.py" "$out/results.jsonl" $run --threads "$threads" --round "$started/1" \
-      --left-out "left out: the processor has no bf16 instructions" || true
+    read -r framework mode batch precision <<< "$run"
+    echo -n "$mode b$batch $precision $framework: "
+    "$python" "$here/common/run_once.py" "$out/results.jsonl" "$framework" "$model" "$mode" "$batch" "$precision" \
+      --threads "$threads" --round "$started/1" --left-out "left out: the processor has no bf16 instructions" || true
   done
   for round in $(seq "$rounds"); do
     for run in "${runs[@]}"; do

@@ -43,10 +43,12 @@ def parse_arguments():
     parser.add_argument("--left-out", metavar="REASON")
     parser.add_argument("--limit", type=float, default=600, help="seconds after which the process is ended")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine")
-    parser.add_argument("command", nargs="*")
-    args = parser.parse_args()
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:end])
+    args.command = words[end + 1:]
     if bool(args.command) == bool(args.left_out):
-        parser.error("either COMMAND or --left-out is needed")
+        parser.error("either `-- COMMAND` or --left-out is needed")
     return args
 
 
