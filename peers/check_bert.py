@@ -60,11 +60,21 @@ def make_model(args):
     )
 
 
+@torch.no_grad()
+def spread(model):
+    """Weights so large that scores and logits spread over a unit, and norms and biases that all count."""
+    for name, parameter in model.named_parameters():
+        centre = 1.0 if name.endswith("LayerNorm.weight") else 0.0
+        deviation = 0.1 if parameter.ndim == 1 else parameter.shape[1] ** -0.5
+        parameter.copy_(centre + deviation * torch.randn(parameter.shape))
+
+
 @torch.inference_mode()
 def expected(model, feeds):
     """Loss f64 [], and logits of the words to predict [B, P, V] and of the sentences [B, 2]."""
     model = model.double().eval()
-    output = model(input_ids=feeds["input_ids"], attention_mask=feeds["input_mask"], token_type_ids=feeds["segment_ids"])
+    output = model(input_ids=feeds["input_ids"], attention_mask=feeds["input_mask"],
+                   token_type_ids=feeds["segment_ids"])
     rows = torch.arange(len(feeds["input_ids"]))[:, None]
     words = output.prediction_logits[rows, feeds["masked_lm_positions"]]
     return {"loss": bert.losses(model, feeds)[0], "mlm_logits": words, "nsp_logits": output.seq_relationship_logits}
@@ -104,6 +114,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         model = make_model(args)
+        spread(model)
         generator = torch.Generator().manual_seed(args.seed)
         feeds = bert.make_batch(model.config, args.batch_size, args.sequence_length, args.predictions, generator)
         weights, batches = scratch / "weights.safetensors", scratch / "feeds.safetensors"

@@ -27,7 +27,8 @@ def add_arguments(parser):
     parser.add_argument("--hidden", type=int, default=768, help=f"width, a multiple of {HEAD_WIDTH}")
     parser.add_argument("--vocabulary", type=int, default=30_522)
     parser.add_argument("--weights", help="safetensors with Hugging Face's names (default: seeded random)")
-    parser.add_argument("--batches", help="safetensors with the feeds of one step, as export_bert_parity.py writes them")
+    parser.add_argument("--batches",
+                        help="safetensors with the feeds of one step, as export_bert_parity.py writes them")
 
 
 def add_training_arguments(parser):
@@ -50,8 +51,8 @@ def options(args, **more):
 
 
 def feeds(args):
-    """The feeds of a training step by name, B sequences of S tokens with P words to predict: `input_ids`, `segment_ids`,
-    `input_mask` i32 [B, S], `masked_lm_positions`, `masked_lm_ids` i32 [B, P], `masked_lm_weights` f32 [B, P],
+    """The feeds of a training step by name, B sequences of S tokens with P words to predict: `input_ids`,
+    `segment_ids`, `input_mask` i32 [B, S], `masked_lm_positions`, `masked_lm_ids` i32 [B, P], `masked_lm_weights` f32 [B, P],
     `next_sentence_labels` i32 [B]. Seeded ones have no padding.
     """
     batch, length, predictions = args.batch_size, args.sequence_length, args.predictions

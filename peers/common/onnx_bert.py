@@ -19,7 +19,8 @@ def add_arguments(parser):
 
 def file(args):
     """Path of the ONNX file for these sizes and weights; exported unless it is in the scratch folder."""
-    sizes = [(name, getattr(args, name)) for name in ("layers", "hidden", "vocabulary", "sequence_length", "predictions")]
+    names = ("layers", "hidden", "vocabulary", "sequence_length", "predictions")
+    sizes = [(name, getattr(args, name)) for name in names]
     words = [word for name, size in sizes for word in (f"--{name.replace('_', '-')}", str(size))]
     name = "-".join(["bert", *(str(size) for _, size in sizes), onnx_file.identity(args)])
     return onnx_file.made(args, name, __file__, words)

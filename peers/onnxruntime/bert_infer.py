@@ -46,7 +46,8 @@ def main():
     if args.outputs:
         measuring.write_outputs(args.outputs, **timing.results[-1])
     options = bert_work.options(args, **ort_session.OPTIONS)
-    measuring.print_event(args, bert_work.model_name(args), timing, "onnxruntime", ort.__version__, options, import_memory)
+    measuring.print_event(args, bert_work.model_name(args), timing, "onnxruntime", ort.__version__, options,
+                          import_memory)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,8 @@ def main():
     timing = measuring.run(make_step(compiled, batches), batches, args)
     if args.outputs:
         measuring.write_outputs(args.outputs, logits=timing.results[-1])
-    measuring.print_event(args, resnet_work.MODEL, timing, "openvino", ov_model.VERSION, ov_model.OPTIONS, import_memory)
+    measuring.print_event(args, resnet_work.MODEL, timing, "openvino", ov_model.VERSION, ov_model.OPTIONS,
+                          import_memory)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ def main():
     if args.outputs:
         measuring.write_outputs(args.outputs, **timing.results[-1])
     options = bert_work.options(args, **ov_model.OPTIONS)
-    measuring.print_event(args, bert_work.model_name(args), timing, "openvino", ov_model.VERSION, options, import_memory)
+    measuring.print_event(args, bert_work.model_name(args), timing, "openvino", ov_model.VERSION, options,
+                          import_memory)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python bert_pretrain.py train|infer [--batch-size N] [--compile] [--precision fp32|bf16] [--weights FILE] ...
 
-A training step is everything a user waits for: clearing gradients, forward, both losses, backward, clipping by the global
-norm, AdamW. Inference is the encoder and both heads.
+A training step is everything a user waits for: clearing gradients, forward, both losses, backward, clipping by the
+global norm, AdamW. Inference is the encoder and both heads.
 """
 
 import sys
@@ -27,8 +27,9 @@ def parse_arguments():
 
 def make_adamw(model, args):
     groups = [
-        {"params": [p for n, p in model.named_parameters() if bert_work.is_decayed(n) == decayed], "weight_decay": decay}
-        for decayed, decay in [(True, bert_work.WEIGHT_DECAY), (False, 0.0)]
+        {"params": [p for n, p in model.named_parameters() if bert_work.is_decayed(n) == is_decayed],
+         "weight_decay": decay}
+        for is_decayed, decay in [(True, bert_work.WEIGHT_DECAY), (False, 0.0)]
     ]
     return torch.optim.AdamW(groups, lr=args.lr, fused=True, **bert_work.ADAMW)
 
@@ -86,7 +87,8 @@ def main():
     options = bert_work.options(args, compile=args.compile)
     if args.compile:
         options |= {name: getattr(torch._inductor.config, name) for name in ("freezing", "max_autotune")}
-    measuring.print_event(args, bert_work.model_name(args), timing, "pytorch", torch.__version__, options, import_memory)
+    measuring.print_event(args, bert_work.model_name(args), timing, "pytorch", torch.__version__, options,
+                          import_memory)
 
 
 if __name__ == "__main__":
