@@ -93,7 +93,8 @@ def make_weights(path, images, seed):
 
 def commands(args):
     """(name, precision, command) of what is timed for inference."""
-    batch = ["infer", str(args.batch_size), "1", "0", "--threads", str(args.threads)]
+    batch = ["infer", "--batch-size", str(args.batch_size), "--steps", "1", "--warmup", "0",
+             "--threads", str(args.threads)]
     for name, script, extra, precisions in [
         ("PyTorch eager", "pytorch", [], ["fp32", "bf16"]),
         ("PyTorch compiled", "pytorch", ["--compile"], ["fp32", "bf16"]),

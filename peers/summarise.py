@@ -1,4 +1,4 @@
-"""Turns results.jsonl of compare_resnet50.sh into Markdown.
+"""Turns results.jsonl of compare_resnet50.sh or compare_bert.sh into Markdown.
 
     python summarise.py results.jsonl > summary.md
 
@@ -15,7 +15,9 @@ from collections import defaultdict
 
 OURS = "bessemer"
 NAMES = {"bessemer": "Bessemer", "pytorch": "PyTorch eager", "pytorch+compile": "PyTorch compiled",
-         "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+         "jax": "JAX", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+TITLES = {"resnet50": ("ResNet-50", "compare_resnet50.sh"), "bert-base": ("BERT-base", "compare_bert.sh"),
+          "bert-tiny": ("BERT-tiny", "compare_bert.sh --quick")}
 QUIET = 0.05
 
 
@@ -139,6 +141,19 @@ def dates(lines):
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
+def work_of_text(lines):
+    """Sizes of the sequences and dropout, for models of text."""
+    options = {}
+    for line in lines:
+        if line["mode"] == "train" or not options:
+            options = line["options"] if "sequence_length" in line["options"] else options
+    if not options:
+        return ""
+    clipped = ", gradients clipped" if options.get("clip") else ""
+    trained = f"; dropout {options['dropout']:g}{clipped} in training" if "dropout" in options else ""
+    return f" Sequences of {options['sequence_length']} tokens with {options['predictions']} to predict{trained}."
+
+
 def disturbed(lines):
     """How many processes ran while others used the processors, and the largest share that these had."""
     shares = [line["others_busy"] for line in lines if line.get("others_busy", 0.0) > QUIET]
@@ -162,12 +177,14 @@ def main():
         raise SystemExit(f"{sys.argv[1]}: no measurements")
     kinds, peak = works(lines), measured_peak(lines)
     first = lines[0]
-    print("# ResNet-50 beside its peers\n")
-    print(f"`peers/compare_resnet50.sh`, {dates(lines)}, {first['device_name']}, {first['threads']} threads"
+    title, script = TITLES[first["model"]]
+    print(f"# {title} beside its peers\n")
+    print(f"`peers/{script}`, {dates(lines)}, {first['device_name']}, {first['threads']} threads"
           + (f", {peak / 1e9:.0f} GFLOP/s in fp32 at most (measured)" if peak else "") + f". {versions(lines)}. "
           + disturbed(lines) + "\n")
-    print("Speeds are images/s, medians over the rounds; in brackets the least and the largest. A ratio is Bessemer's "
-          "speed over the peer's in the same round, and Bessemer's peak memory over the peer's.\n")
+    print(f"Speeds are {first['unit']}, medians over the rounds; in brackets the least and the largest. A ratio is "
+          "Bessemer's speed over the peer's in the same round, and Bessemer's peak memory over the peer's."
+          + work_of_text(lines) + "\n")
     best = list(ratio_rows(kinds))
     if best:
         print("## Beside the best peer\n")
@@ -176,7 +193,7 @@ def main():
         rows = list(detail_rows(work, peak))
         if rows:
             print(f"## {work.name.capitalize()}\n")
-            print(table(["framework", "images/s", "step ms (p50)", "of the fp32 peak", "ratio of speed",
+            print(table(["framework", first["unit"], "step ms (p50)", "of the fp32 peak", "ratio of speed",
                          "peak memory GB", "after imports GB", "ratio of memory"], rows))
     failures = list(failure_rows(kinds))
     if failures:

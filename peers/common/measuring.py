@@ -1,4 +1,4 @@
-"""What the timing scripts share: their command line, the batches, the timed loop, the line of JSON.
+"""What the timing scripts share: their command line, the timed loop, the line of JSON.
 
 A line is a `bench` event as `bessemer bench --json` writes it, so that `bessemer report` reads it, with these fields
 more: `step_ms_each` (every timed step in order) and `import_memory_bytes` (resident memory once the framework was
@@ -16,42 +16,20 @@ from pathlib import Path
 
 import numpy as np
 
-SIZE = 224
-CLASSES = 1000
 STARTED = time.perf_counter()
 
 
 def parser(description, modes, precisions):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mode", choices=modes)
-    parser.add_argument("batch_size", type=int)
-    parser.add_argument("steps", type=int)
-    parser.add_argument("warmup", type=int)
-    parser.add_argument("--weights", help="safetensors with torchvision's names (default: seeded random)")
-    parser.add_argument("--batches", 
-                        help="safetensors with `images` f32 [K, N, H, W, 3], normalised, and `labels` i32 [K, N]")
-    parser.add_argument("--outputs", help="write the `logits` [N, 1000] of the last step to this safetensors file")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=4, help="steps that count (default: %(default)s)")
+    parser.add_argument("--warmup", type=int, default=1, help="steps that do not (default: %(default)s)")
+    parser.add_argument("--outputs", help="write the outputs of the last step to this safetensors file")
     parser.add_argument("--precision", choices=precisions, default="fp32")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seed", type=int, default=0)
     return parser
-
-
-def batches(args):
-    """Pairs of images f32 [N, H, W, 3] and labels i64 [N]: those of `--batches`, or a seeded one."""
-    if args.batches:
-        from safetensors.numpy import load_file
-        tensors = load_file(args.batches)
-        if tensors["images"].shape[1] != args.batch_size:
-            raise SystemExit(f"{args.batches}: batches of {tensors['images'].shape[1]}, but BATCH is {args.batch_size}")
-        return list(zip(tensors["images"], tensors["labels"].astype(np.int64)))
-    random = np.random.default_rng(args.seed)
-    images = random.standard_normal((args.batch_size, SIZE, SIZE, 3), dtype=np.float32)
-    return [(images, random.integers(0, CLASSES, args.batch_size))]
-
-
-def to_nchw(images):
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
 
 @dataclass
@@ -79,9 +57,9 @@ def run(step, batches, args):
     return Timing(results, stamps)
 
 
-def write_outputs(path, logits):
+def write_outputs(path, **outputs):
     from safetensors.numpy import save_file
-    save_file({"logits": np.ascontiguousarray(logits, dtype=np.float32)}, path)
+    save_file({name: np.ascontiguousarray(output, dtype=np.float32) for name, output in outputs.items()}, path)
 
 
 def resident_bytes():
@@ -94,14 +72,18 @@ def processor():
     return next(names, platform.machine())
 
 
-def event(framework, version, mode, precision, batch_size, threads, options):
+def unit(model):
+    return "sequences/s" if model.startswith("bert") else "images/s"
+
+
+def event(model, framework, version, mode, precision, batch_size, threads, options):
     """A `bench` event without figures."""
     return {
         "v": 1, "time": time.time(), "elapsed": 0.0, "rank": 0, "step": None, "kind": "bench",
-        "framework": framework, "framework_version": version, "model": "resnet50", "mode": mode, "precision": precision,
+        "framework": framework, "framework_version": version, "model": model, "mode": mode, "precision": precision,
         "device": "cpu", "device_name": processor(), "devices": 1, "nodes": 1, "threads": threads,
         "batch_size": batch_size, "data": "synthetic", "options": options, "warmup": 0, "steps": 0, "repeat": 1,
-        "throughput": 0.0, "unit": "images/s", "step_ms": step_times([0.0]), "published_style": published_style([0.0]),
+        "throughput": 0.0, "unit": unit(model), "step_ms": step_times([0.0]), "published_style": published_style([0.0]),
         "runs": [], "spread": 0.0, "peak_memory_bytes": None, "flops_per_sample": None, "fraction_of_peak": None,
         "loss_first": None, "loss_last": None,
     }
@@ -119,10 +101,10 @@ def published_style(milliseconds):
     return {"mean_fastest_90_ms": float(np.mean(fastest)), "ci_90_ms": float(np.mean(milliseconds) + 1.645 * error)}
 
 
-def print_event(args, timing, framework, version, options, import_memory_bytes):
+def print_event(args, model, timing, framework, version, options, import_memory_bytes):
     """The line of a measurement. Results of training are losses."""
     throughput = args.batch_size * args.steps / timing.seconds()
-    line = event(framework, version, args.mode, args.precision, args.batch_size, args.threads, options)
+    line = event(model, framework, version, args.mode, args.precision, args.batch_size, args.threads, options)
     losses = timing.results if args.mode == "train" else [None]
     line |= {
         "elapsed": time.perf_counter() - STARTED,

@@ -6,36 +6,17 @@ The export runs in a process of its own, so that PyTorch does not count as memor
 """
 
 import argparse
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+
+import onnx_file
 
 
 def add_arguments(parser):
-    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "resnet50-onnx",
-                        help="folder for the ONNX file, which is made where it is missing (default: %(default)s)")
+    onnx_file.add_arguments(parser, "resnet50-onnx")
 
 
 def file(args):
     """Path of the ONNX file for these weights; exported unless it is in the scratch folder."""
-    path = args.scratch / f"resnet50-{identity(args)}.onnx"
-    if not path.exists():
-        args.scratch.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-        weights = ["--weights", args.weights] if args.weights else []
-        subprocess.run([sys.executable, __file__, unfinished, "--seed", str(args.seed), *weights], check=True,
-                       stdout=sys.stderr)
-        unfinished.rename(path)
-    return path
-
-
-def identity(args):
-    if not args.weights:
-        return f"seed{args.seed}"
-    status = os.stat(args.weights)
-    return f"{Path(args.weights).stem}-{status.st_size}-{status.st_mtime_ns}"
+    return onnx_file.made(args, f"resnet50-{onnx_file.identity(args)}", __file__)
 
 
 def export(path, weights, seed):

@@ -1,10 +1,13 @@
 """Runs one measurement in a fresh process on a quiet machine and appends its line to a file.
 
-    python run_once.py RESULTS FRAMEWORK[+OPTION] MODE BATCH PRECISION
+    python run_once.py RESULTS FRAMEWORK[+OPTION] MODEL MODE BATCH PRECISION
                        --threads N --round NAME --limit SECONDS [--patience SECONDS] -- COMMAND...
+    python run_once.py RESULTS FRAMEWORK[+OPTION] MODEL MODE BATCH PRECISION
+                       --threads N --round NAME --left-out REASON
 
 The command's last line on standard output is its `bench` event. Where there is none, a line without figures takes its
-place that has the reason as option `error`; the exit status is 1 then. Fields that are added:
+place that has the reason as option `error`; the exit status is 1 then. With `--left-out` nothing runs, and there is
+that line at once. Fields that are added:
 
 `round`             what has the same was measured in turn and is to be compared
 `wall_s`            from the start of the process to its end
@@ -31,15 +34,22 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("framework")
+    parser.add_argument("model")
     parser.add_argument("mode")
     parser.add_argument("batch_size", type=int)
     parser.add_argument("precision")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--round", required=True)
-    parser.add_argument("--limit", type=float, required=True, help="seconds after which the process is ended")
+    parser.add_argument("--left-out", metavar="REASON")
+    parser.add_argument("--limit", type=float, default=600, help="seconds after which the process is ended")
     parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine")
-    parser.add_argument("command", nargs="+")
-    return parser.parse_args()
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:end])
+    args.command = words[end + 1:]
+    if bool(args.command) == bool(args.left_out):
+        parser.error("either `-- COMMAND` or --left-out is needed")
+    return args
 
 
 def processor_seconds():
@@ -109,27 +119,35 @@ def processor_seconds_of_children():
 
 def event(args, output, failure):
     lines = [line for line in output.splitlines() if line.startswith("{")]
-    if lines:
-        return json.loads(lines[-1])
+    return json.loads(lines[-1]) if lines else without_figures(args, failure or "no result on standard output")
+
+
+def without_figures(args, reason):
     framework, *options = args.framework.split("+")
-    options = {option: True for option in options} | {"error": failure or "no result on standard output"}
-    return measuring.event(framework, "", args.mode, args.precision, args.batch_size, args.threads, options)
+    options = {option: True for option in options} | {"error": reason}
+    return measuring.event(args.model, framework, "", args.mode, args.precision, args.batch_size, args.threads, options)
+
+
+def measured(args):
+    """The line of a command that runs now."""
+    wait_until_quiet(args.patience)
+    before, started = processor_seconds(), time.monotonic()
+    output, failure = run(args.command, args.limit)
+    wall = time.monotonic() - started
+    others = share_busy(before, processor_seconds(), processor_seconds_of_children())
+    return event(args, output, failure) | {"wall_s": wall, "others_busy": others}
 
 
 def main():
     args = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    wait_until_quiet(args.patience)
-    before, started = processor_seconds(), time.monotonic()
-    output, failure = run(args.command, args.limit)
-    wall = time.monotonic() - started
-    line = event(args, output, failure)
-    others = share_busy(before, processor_seconds(), processor_seconds_of_children())
-    line |= {"round": args.round, "wall_s": wall, "others_busy": others}
+    line = without_figures(args, args.left_out) if args.left_out else measured(args)
+    line |= {"round": args.round}
     with args.results.open("a") as results:
         results.write(json.dumps(line) + "\n")
-    error = line["options"].get("error")
-    print(error or f"{line['throughput']:.2f} images/s" + (f" (others: {others:.0%})" if others > QUIET else ""))
+    error, others = line["options"].get("error"), line.get("others_busy", 0.0)
+    speed = f"{line['throughput']:.2f} {line['unit']}" + (f" (others: {others:.0%})" if others > QUIET else "")
+    print(error or speed)
     sys.exit(1 if error else 0)
 
 

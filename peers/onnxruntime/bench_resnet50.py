@@ -1,6 +1,6 @@
 """Times torchvision's ResNet-50 in ONNX Runtime on batches held in memory and prints one JSON line.
 
-    python bench_resnet50.py infer BATCH STEPS WARMUP [--weights FILE] [--threads N] ...
+    python bench_resnet50.py infer [--batch-size N] [--weights FILE] [--threads N] ...
 
 All graph optimisations, the batch size fixed before they run, input and output bound to memory made beforehand.
 """
@@ -14,15 +14,8 @@ import onnxruntime as ort
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 import measuring
 import onnx_resnet50
-
-
-def make_session(path, args):
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.intra_op_num_threads = args.threads
-    options.inter_op_num_threads = 1
-    options.add_free_dimension_override_by_name("batch", args.batch_size)
-    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+import ort_session
+import resnet_work
 
 
 def make_step(session, batches):
@@ -38,9 +31,9 @@ def make_step(session, batches):
 
 
 def bind(session, images):
-    logits = ort.OrtValue.ortvalue_from_shape_and_type([len(images), measuring.CLASSES], np.float32)
+    logits = ort.OrtValue.ortvalue_from_shape_and_type([len(images), resnet_work.CLASSES], np.float32)
     binding = session.io_binding()
-    binding.bind_ortvalue_input("images", ort.OrtValue.ortvalue_from_numpy(measuring.to_nchw(images)))
+    binding.bind_ortvalue_input("images", ort.OrtValue.ortvalue_from_numpy(resnet_work.to_nchw(images)))
     binding.bind_ortvalue_output("logits", logits)
     return binding, logits
 
@@ -48,14 +41,15 @@ def bind(session, images):
 def main():
     import_memory = measuring.resident_bytes()
     parser = measuring.parser(__doc__, modes=["infer"], precisions=["fp32"])
+    resnet_work.add_arguments(parser)
     onnx_resnet50.add_arguments(parser)
     args = parser.parse_args()
-    session, batches = make_session(onnx_resnet50.file(args), args), measuring.batches(args)
+    session, batches = ort_session.make(onnx_resnet50.file(args), args), resnet_work.batches(args)
     timing = measuring.run(make_step(session, batches), batches, args)
     if args.outputs:
-        measuring.write_outputs(args.outputs, timing.results[-1])
-    options = {"graph_optimization": "all", "io_binding": True}
-    measuring.print_event(args, timing, "onnxruntime", ort.__version__, options, import_memory)
+        measuring.write_outputs(args.outputs, logits=timing.results[-1])
+    measuring.print_event(args, resnet_work.MODEL, timing, "onnxruntime", ort.__version__, ort_session.OPTIONS,
+                          import_memory)
 
 
 if __name__ == "__main__":

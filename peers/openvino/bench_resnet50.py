@@ -1,6 +1,6 @@
 """Times torchvision's ResNet-50 in OpenVINO on batches held in memory and prints one JSON line.
 
-    python bench_resnet50.py infer BATCH STEPS WARMUP [--precision fp32|bf16] [--weights FILE] [--threads N] ...
+    python bench_resnet50.py infer [--batch-size N] [--precision fp32|bf16] [--weights FILE] [--threads N] ...
 
 Compiled for latency and for the one batch size; inputs are passed and outputs are read without copies.
 """
@@ -13,28 +13,14 @@ import openvino as ov
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
 import measuring
 import onnx_resnet50
-
-PRECISIONS = {"fp32": ov.Type.f32, "bf16": ov.Type.bf16}
-
-
-def compile_model(path, args):
-    core = ov.Core()
-    model = core.read_model(path)
-    model.reshape([args.batch_size, 3, measuring.SIZE, measuring.SIZE])
-    compiled = core.compile_model(model, "CPU", {
-        "INFERENCE_PRECISION_HINT": PRECISIONS[args.precision], "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": args.threads, "NUM_STREAMS": 1,
-    })
-    precision = compiled.get_property("INFERENCE_PRECISION_HINT")
-    if precision != PRECISIONS[args.precision]:
-        raise SystemExit(f"OpenVINO runs in {precision.get_type_name()} on this processor, not in {args.precision}")
-    return compiled
+import ov_model
+import resnet_work
 
 
 def make_step(compiled, batches):
     """Logits of a batch; each batch has a request of its own."""
     # The arrays are kept, because a tensor that shares their memory does not hold them.
-    inputs = {id(images): measuring.to_nchw(images) for images, _ in batches}
+    inputs = {id(images): resnet_work.to_nchw(images) for images, _ in batches}
     requests = {key: bind(compiled, array) for key, array in inputs.items()}
 
     def step(images, _):
@@ -54,15 +40,17 @@ def bind(compiled, array):
 
 def main():
     import_memory = measuring.resident_bytes()
-    parser = measuring.parser(__doc__, modes=["infer"], precisions=list(PRECISIONS))
+    parser = measuring.parser(__doc__, modes=["infer"], precisions=list(ov_model.PRECISIONS))
+    resnet_work.add_arguments(parser)
     onnx_resnet50.add_arguments(parser)
     args = parser.parse_args()
-    compiled, batches = compile_model(onnx_resnet50.file(args), args), measuring.batches(args)
+    shape = [args.batch_size, 3, resnet_work.SIZE, resnet_work.SIZE]
+    compiled, batches = ov_model.compile_model(onnx_resnet50.file(args), shape, args), resnet_work.batches(args)
     timing = measuring.run(make_step(compiled, batches), batches, args)
     if args.outputs:
-        measuring.write_outputs(args.outputs, timing.results[-1])
-    options = {"performance_hint": "latency"}
-    measuring.print_event(args, timing, "openvino", ov.__version__.split("-")[0], options, import_memory)
+        measuring.write_outputs(args.outputs, logits=timing.results[-1])
+    measuring.print_event(args, resnet_work.MODEL, timing, "openvino", ov_model.VERSION, ov_model.OPTIONS,
+                          import_memory)
 
 
 if __name__ == "__main__":
