@@ -56,7 +56,9 @@ pub struct Explanation {
     pub fused: bool,
     pub parameters: u64,
     pub parameter_bytes: usize,
-    /// Arithmetic of one step.
+    /// Micro-batches of a step.
+    pub accumulation: u64,
+    /// Arithmetic of one step, all its micro-batches together.
     pub flops: u64,
     /// Bytes that the kernels read and write in one step.
     pub bytes: u64,
@@ -78,15 +80,16 @@ pub struct Explanation {
 /// [`ModelError`] for an unknown model or a batch of zero.
 pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
     let plan = plan(request, request.batch_size)?;
+    let accumulation = if plan.accumulates() { request.settings.accumulation } else { 1 };
     let mut kernels: BTreeMap<&'static str, KernelUse> = BTreeMap::new();
     for step in &plan.steps {
         let cost = node_cost(&plan.graph, step.node);
         let entry = kernels.entry(kernel_name(&plan.graph, step.node)).or_default();
-        entry.calls += 1;
-        entry.flops += cost.flops;
-        entry.bytes += cost.bytes;
+        let calls = if step.in_body { accumulation } else { 1 };
+        entry.calls += calls as usize;
+        entry.flops += cost.flops * calls;
+        entry.bytes += cost.bytes * calls;
     }
-    let cost = plan.cost();
     Ok(Explanation {
         model: request.model.clone(),
         mode: request.mode,
@@ -94,8 +97,9 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
         fused: request.compile.fuse,
         parameters: plan.parameter_bytes() as u64 / 4,
         parameter_bytes: plan.parameter_bytes(),
-        flops: cost.flops,
-        bytes: cost.bytes,
+        accumulation,
+        flops: kernels.values().map(|kernel| kernel.flops).sum(),
+        bytes: kernels.values().map(|kernel| kernel.bytes).sum(),
         kernels,
         near_misses: if request.compile.fuse { grouped(&near_misses(&plan.graph)) } else { Vec::new() },
         peak_bytes: plan.arena_bytes,

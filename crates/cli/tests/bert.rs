@@ -26,6 +26,16 @@ fn steps_are_measured_and_explained() {
 
     let text = run("explain bert-tiny --batch-size 4 --sequence-length 64").ok().out;
     assert!(text.contains("4 sequences") && text.contains("attention") && text.contains("largest batch"), "{text}");
+    let cost = |more: &str| -> Value {
+        let sizes = "--batch-size 2 --sequence-length 32 --predictions 4 --json";
+        serde_json::from_str(&run(&format!("explain bert-tiny {sizes} {more}")).ok().out).unwrap()
+    };
+    let flops = |micro_batches: u64| cost(&format!("--accumulation {micro_batches}"))["flops"].as_u64().unwrap();
+    let (two, three) = (flops(2), flops(3));
+    assert_eq!(flops(9) - three, 6 * (three - two), "the body is counted for each micro-batch, the tail once");
+    assert!((three - two) as f64 > 0.8 * flops(1) as f64 && two > 2 * (three - two));
+    let text = run("explain bert-tiny --batch-size 2 --accumulation 3").ok().out;
+    assert!(text.contains("3 times 2 sequences"), "{text}");
     let models = run("models").ok().out;
     assert!(models.lines().any(|line| line.starts_with("bert-base") && line.contains("512 tokens")), "{models}");
     let base = run("models bert-base").ok().out;

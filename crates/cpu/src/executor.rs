@@ -358,12 +358,31 @@ impl Executor {
         Ok(times)
     }
 
-    /// Runs the step, with the micro-batch that is fed, up to the first value that is not finite and describes it; `None` if
-    /// all are. State may be partly replaced afterwards.
+    /// Does what [`Executor::run`] does, up to the first value that is not finite, and describes it; `None` if all are. State may
+    /// be partly replaced afterwards.
     ///
     /// # Errors
     /// As [`Executor::run`].
     pub fn find_non_finite(&mut self) -> Result<Option<NonFinite>, ExecutorError> {
+        let found = self.find_in_calls(|_| true)?;
+        self.replace_state(|_| found.is_none());
+        Ok(found)
+    }
+
+    /// As [`Executor::find_non_finite`], for what [`Executor::accumulate`] does: a micro-batch that is not the last of its step.
+    ///
+    /// # Errors
+    /// As [`Executor::accumulate`].
+    pub fn find_non_finite_accumulating(&mut self) -> Result<Option<NonFinite>, ExecutorError> {
+        if !self.plan.accumulates() {
+            return Err(ExecutorError::NoAccumulation);
+        }
+        let found = self.find_in_calls(|step| step.in_body)?;
+        self.replace_state(|copy| copy.in_body && found.is_none());
+        Ok(found)
+    }
+
+    fn find_in_calls(&mut self, is_due: impl Fn(&Step) -> bool) -> Result<Option<NonFinite>, ExecutorError> {
         let graph = &self.plan.graph;
         // The sums of a step whose loss was not finite say no more than that.
         for (value, input) in graph.inputs().filter(|&(value, _)| !graph.is_repeated(value)) {
@@ -373,12 +392,12 @@ impl Executor {
             }
         }
         self.prepare()?;
-        for index in 0..self.calls.len() {
+        for index in (0..self.calls.len()).filter(|&index| is_due(&self.plan.steps[index])) {
             let id = self.calls[index].node;
             let graph = &self.plan.graph;
             let inputs = graph.node(id).inputs.iter().filter(|&&v| graph.dtype(v).is_float());
             let input_ranges = inputs.map(|&v| self.range(v).0).collect();
-            self.call(index)?;
+            self.run_call(&self.calls[index])?;
             let graph = &self.plan.graph;
             let node = graph.node(id);
             let outputs = (0..node.outputs.len() as u32).map(|output| Value { node: id, output });

@@ -1,10 +1,10 @@
 //! Data sets: reading, decoding, augmenting, drawing, tokenizing and batching.
 //!
 //! Images: a [`Dataset`] gives labelled u8 pictures `[H, W, 3]` of one size; a [`Sampler`] decides their order in each
-//! epoch; a [`Loader`] prepares batches on worker threads. Pixels are normalised inside the compiled step, with the
-//! constants of [`Dataset::normalization`]. Every random number is drawn from a counter-based generator named by seed,
-//! epoch and sample, so nothing depends on the number of workers or on where a run was resumed. Text for pre-training
-//! is in [`text`].
+//! epoch; a [`Loader`] prepares batches of any [`Samples`] on worker threads. Pixels are normalised inside the compiled
+//! step, with the constants of [`Dataset::normalization`]. Every random number is drawn from a counter-based generator
+//! named by seed, epoch and sample, so nothing depends on the number of workers or on where a run was resumed. Text for
+//! pre-training is in [`text`].
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,9 @@ pub use class_folder::ClassFolder;
 pub use dataset::{Dataset, Normalization, Scratch, Split};
 pub use decode::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decode_file, decode_rgb};
 pub use error::{DataError, DecodeError, Place};
-pub use loader::{Batch, Loader, LoaderOptions, LoaderStats, OnBadSample, SkippedSample};
+pub use loader::{
+    Batch, Draw, LabelledPicture, Loader, LoaderOptions, LoaderStats, OnBadSample, Pictures, Samples, SkippedSample,
+};
 pub use picture::{FileFormat, Picture};
 pub use preview::contact_sheet;
 pub use resize::Region;

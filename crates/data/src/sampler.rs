@@ -57,9 +57,14 @@ impl Sampler {
         &self.options
     }
 
+    /// Samples of the data set.
+    pub fn samples(&self) -> usize {
+        self.samples as usize
+    }
+
     /// Batches in an epoch.
     pub fn batches(&self) -> usize {
-        let samples = self.samples as usize;
+        let samples = self.samples();
         match self.options.drop_last {
             true => samples / self.options.batch_size,
             false => samples.div_ceil(self.options.batch_size),

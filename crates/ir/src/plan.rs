@@ -127,7 +127,8 @@ impl Plan {
         self.steps.iter().any(|step| step.in_body)
     }
 
-    /// Arithmetic and bytes of one step of one micro-batch.
+    /// Arithmetic and bytes of body and tail, each run once: all of a step that takes one micro-batch. One of `n` costs
+    /// `n - 1` times [`Plan::body_cost`] more.
     pub fn cost(&self) -> Cost {
         self.steps.iter().map(|step| node_cost(&self.graph, step.node)).sum()
     }

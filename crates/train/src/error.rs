@@ -76,7 +76,7 @@ impl fmt::Display for Difference {
     "step {step}: the loss is {loss:?}{} at learning rate {lr}{}; training stopped and nothing was saved since the last \
      checkpoint; a lower schedule.base_lr, a longer schedule.warmup_epochs or train.clip_norm usually helps",
     grad_norm.map_or_else(String::new, |norm| format!(" and the norm of the gradient {norm:?}")),
-    describe(node.as_ref())
+    describe(found.as_ref())
 )]
 pub struct NonFiniteStep {
     /// Number of the step, from 1.
@@ -85,8 +85,17 @@ pub struct NonFiniteStep {
     pub lr: f32,
     /// Norm of the gradient, if it is what is not finite.
     pub grad_norm: Option<f32>,
-    /// The first node whose value is not finite.
-    pub node: Option<NonFinite>,
+    /// What is not finite first.
+    pub found: Option<FirstNonFinite>,
+}
+
+/// The first value of a step that is not finite.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FirstNonFinite {
+    /// Its node.
+    pub node: NonFinite,
+    /// Number, from 1, of its micro-batch, where a step has several.
+    pub micro_batch: Option<u64>,
 }
 
 /// What kind of end an error is, for exit codes.
@@ -164,6 +173,10 @@ fn saved(checkpoint: Option<&Path>) -> String {
     checkpoint.map_or_else(|| "nothing to save".to_owned(), |path| format!("saved {}", path.display()))
 }
 
-fn describe(node: Option<&NonFinite>) -> String {
-    node.map_or_else(String::new, |node| format!("; {node}"))
+fn describe(found: Option<&FirstNonFinite>) -> String {
+    match found {
+        None => String::new(),
+        Some(FirstNonFinite { node, micro_batch: None }) => format!("; {node}"),
+        Some(FirstNonFinite { node, micro_batch: Some(number) }) => format!("; in micro-batch {number}, {node}"),
+    }
 }

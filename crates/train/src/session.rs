@@ -11,7 +11,7 @@ use bessemer_cpu::executor::NonFinite;
 use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_models::Model;
-use bessemer_nn::{ParamSpec, initialise};
+use bessemer_nn::{Kind, ParamSpec, initialise};
 use std::collections::BTreeMap;
 
 /// Where and how steps run. Nothing here but the instruction set changes a result.
@@ -54,6 +54,10 @@ pub struct TrainSession {
     model: TensorGroup,
     optimizer: TensorGroup,
     averages: Option<TensorGroup>,
+    /// What changes within a step, and even in one that is left out.
+    unsteady: Vec<String>,
+    /// The content of [`TrainSession::unsteady`] at the last mark.
+    marked: Vec<Vec<u8>>,
     seed: u64,
     batch_size: usize,
     scales_loss: bool,
@@ -79,6 +83,8 @@ impl TrainSession {
             model: TensorGroup::model(&specs),
             optimizer: TensorGroup::optimizer(&specs),
             averages: TensorGroup::averages(&specs),
+            unsteady: specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| spec.name.clone()).collect(),
+            marked: Vec::new(),
             specs,
             seed: recipe.train.seed,
             batch_size: recipe.train.batch_size as usize,
@@ -181,6 +187,25 @@ impl TrainSession {
         Ok(self.executor.accumulate()?)
     }
 
+    /// Remembers the state between two steps.
+    ///
+    /// # Errors
+    /// As [`TrainSession::weights`].
+    pub fn mark(&mut self) -> Result<(), TrainError> {
+        let content = |name: &String| Ok(self.executor.input(name)?.to_vec());
+        self.marked = self.unsteady.iter().map(content).collect::<Result<_, ExecutorError>>()?;
+        Ok(())
+    }
+
+    /// Returns to the mark, after some micro-batches of a step or after a step that was left out.
+    ///
+    /// # Errors
+    /// As [`TrainSession::weights`].
+    pub fn rewind(&mut self) -> Result<(), TrainError> {
+        let marked = self.unsteady.iter().zip(&self.marked);
+        Ok(marked.into_iter().try_for_each(|(name, content)| self.executor.write(name, content))?)
+    }
+
     /// Copies a batch into the memory of the step.
     ///
     /// # Errors
@@ -202,12 +227,14 @@ impl TrainSession {
         Ok(StepOutput { loss: scalar("loss")?, lr: scalar("lr")?, grad_norm: scalar("grad_norm")?, loss_scale, parts })
     }
 
-    /// After a step whose loss is not finite: the first node whose value is not. The state is spoilt afterwards.
+    /// Does what [`TrainSession::run`] does, or, for a micro-batch that is not the last of its step, what
+    /// [`TrainSession::accumulate`] does, up to the first node whose value is not finite. If there is one, the state is spoilt
+    /// afterwards.
     ///
     /// # Errors
     /// As [`TrainSession::run`].
-    pub fn find_non_finite(&mut self) -> Result<Option<NonFinite>, TrainError> {
-        Ok(self.executor.find_non_finite()?)
+    pub fn find_non_finite(&mut self, is_last: bool) -> Result<Option<NonFinite>, TrainError> {
+        Ok(if is_last { self.executor.find_non_finite()? } else { self.executor.find_non_finite_accumulating()? })
     }
 
     pub fn batch_size(&self) -> usize {
@@ -225,6 +252,16 @@ impl TrainSession {
     /// Cost of a step.
     pub fn plan_info(&self) -> PlanInfo {
         plan_info(&self.executor, "train", self.batch_size)
+    }
+}
+
+/// Running statistics and counts follow micro-batches, and the scale of the loss the steps that are left out. The sums of a
+/// step are begun anew in each, and all else is replaced at the end of a step, if at all.
+fn is_unsteady(spec: &ParamSpec) -> bool {
+    match spec.kind {
+        Kind::Statistic => true,
+        Kind::Optimizer | Kind::Accumulator => spec.ty.shape.rank() == 0,
+        Kind::Weight | Kind::Bias | Kind::Norm | Kind::Average => false,
     }
 }
 

@@ -30,7 +30,7 @@ impl StopSignal {
         Ok(signal)
     }
 
-    /// Asks the run to save and stop after the present step.
+    /// Asks the run to save and stop after the present step, or the present micro-batch of it.
     pub fn raise(&self) {
         self.0.store(true, Ordering::SeqCst);
     }

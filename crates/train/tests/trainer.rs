@@ -7,10 +7,14 @@ use bessemer_data::shapes::ShapesFolder;
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::events::{EventBody, Status, read_events};
 use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, infer};
-use bessemer_train::{ErrorKind, EvaluateOptions, RunDir, Start, TrainError, TrainOptions, evaluate, train};
+use bessemer_train::{
+    ErrorKind, EvaluateOptions, RunDir, Start, StopSignal, TrainError, TrainOptions, evaluate, train,
+};
 use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// `(step, value)`
@@ -229,16 +233,80 @@ fn a_loss_that_is_no_number_stops_the_run_at_the_last_checkpoint() {
     let error = train(&new_run(&run, &wild)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Runtime);
     let TrainError::NonFinite(failure) = &error else { panic!("{error}") };
-    let node = failure.node.as_ref().expect("a node is named");
+    let found = failure.found.as_ref().expect("a node is named");
     let text = error.to_string();
     assert!(
-        text.contains(&node.op) && text.contains("learning rate 1000") && text.contains("schedule.base_lr"),
+        text.contains(&found.node.op)
+            && found.micro_batch.is_none()
+            && text.contains("learning rate 1000")
+            && text.contains("schedule.base_lr"),
         "{text}"
     );
     assert_eq!(end_status(&run), Status::Failed);
     let kept = last(&run);
     assert!(kept.state.step < failure.step && kept.state.step.is_multiple_of(3), "{}", kept.state.step);
     assert!(kept.model.iter().all(|tensor| tensor.first_non_finite().is_none()));
+}
+
+#[test]
+fn the_micro_batch_is_named_that_is_no_number() {
+    let folder = TempDir::new().unwrap();
+    let overrides = [
+        "schedule.kind=constant",
+        "schedule.warmup_epochs=0",
+        "schedule.base_lr=1000",
+        "train.clip_norm=",
+        "train.epochs=60",
+        "eval.every_epochs=",
+        "train.batch_size=4",
+        "train.accumulation=3",
+        "optimizer.weight_decay=1",
+        "optimizer.decay_exclude=none",
+    ];
+    let error = train(&new_run(&folder.path().join("run"), &overrides)).unwrap_err();
+    let TrainError::NonFinite(failure) = &error else { panic!("{error}") };
+    let found = failure.found.as_ref().expect("a node is named");
+    assert_eq!(found.micro_batch, Some(1), "weights as wild as these spoil the first already");
+    assert!(error.to_string().contains("in micro-batch 1, "), "{error}");
+}
+
+/// Raises the signal when the log of `run` has its first step.
+fn stop_after_a_step(run: PathBuf, stop: StopSignal) {
+    let has_step = || {
+        let events = read_events(&run.join("events.jsonl")).unwrap_or_default();
+        events.iter().any(|event| matches!(event.body, EventBody::Step(_)))
+    };
+    while !has_step() {
+        sleep(Duration::from_millis(5));
+    }
+    stop.raise();
+}
+
+#[test]
+fn a_step_is_stopped_between_its_micro_batches() {
+    let folder = TempDir::new().unwrap();
+    let (whole, pieces) = (folder.path().join("whole"), folder.path().join("pieces"));
+    // Steps of a second; without averages, the last statistics are what evaluations and checkpoints have.
+    let overrides = [
+        "train.batch_size=2",
+        "train.accumulation=100",
+        "train.steps=2",
+        "train.ema_decay=",
+        "checkpoint.every_steps=",
+    ];
+    train(&new_run(&whole, &overrides)).unwrap();
+    let options = new_run(&pieces, &overrides);
+    let (run, stop) = (pieces.clone(), options.stop.clone());
+    let watch = spawn(move || stop_after_a_step(run, stop));
+    let error = train(&options).unwrap_err();
+    watch.join().unwrap();
+    assert!(matches!(&error, TrainError::Interrupted { step: 1, checkpoint: Some(_) }), "{error}");
+    let state = last(&pieces).state;
+    assert_eq!((state.step, state.sampler.epoch * 21 + state.sampler.batch), (1, 100), "nothing of the second step");
+    train(&resumed(&pieces, &overrides)).unwrap();
+    assert_same_tensors(&last(&whole), &last(&pieces));
+    assert_eq!(last(&whole).state, last(&pieces).state);
+    assert_eq!(history(&whole), history(&pieces));
 }
 
 #[test]

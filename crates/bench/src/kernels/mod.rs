@@ -4,6 +4,7 @@
 //! A problem is a graph of one operation, or of the few that the compiler fuses, compiled and run as a step is: packing
 //! counts.
 
+mod attention;
 mod floors;
 mod pattern;
 mod products;
@@ -30,7 +31,7 @@ use std::collections::BTreeSet;
 /// Which limit of the machine a kernel is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// Multiply-adds a second: convolutions and matrix products.
+    /// Multiply-adds a second: convolutions, matrix products and attention.
     Arithmetic,
     /// Bytes a second from memory: what passes over its operands, depthwise convolutions included.
     Memory,
@@ -145,6 +146,7 @@ pub fn problems() -> Result<Vec<Problem>, ModelError> {
     for (sequences, length) in shapes::BERT_BATCHES {
         problems.extend(products::of_step("bert-base", &shapes::bert_base(sequences, length)?)?);
     }
+    problems.extend(attention::of_bert()?);
     problems.extend(streams::of_resnet(&large)?);
     problems.extend(streams::of_bert()?);
     Ok(problems)

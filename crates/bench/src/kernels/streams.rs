@@ -137,7 +137,15 @@ fn chain(
     Ok(problems)
 }
 
-/// An operation with one operand in each precision.
+/// Element types in which an operation with one operand is measured: those in which steps have it. Softmax reads `f32` always.
+fn precisions(op: &Op) -> &'static [DType] {
+    match op {
+        Op::Softmax(_) | Op::LogSoftmax(_) => &[DType::F32],
+        _ => &PRECISIONS,
+    }
+}
+
+/// An operation with one operand in each precision that it is run in.
 fn single(
     model: &'static str,
     layer: &str,
@@ -148,7 +156,7 @@ fn single(
     let shapes = &brackets(shape);
     let identity = Identity { model, layer, shapes, direction: "", family, bound: Bound::Memory };
     let inputs = [TensorType::f32(shape.dims())];
-    PRECISIONS.into_iter().map(|dtype| Problem::single(identity, op, &inputs, dtype, calls)).collect()
+    precisions(op).iter().map(|&dtype| Problem::single(identity, op, &inputs, dtype, calls)).collect()
 }
 
 /// Streaming kernels of a training step of ResNet-50.

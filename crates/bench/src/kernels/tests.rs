@@ -53,6 +53,8 @@ fn names_are_unique() {
         "resnet50/normalise+residual+relu [16,56,56,256] fp32",
         "resnet50/sgd-momentum [25557032] in 161 tensors fp32",
         "efficientnet-b0/block2.depthwise 3x3 [4,56,56,144]->144 forward fp32",
+        "bert-base/attention [16,128] 12 heads of 64 forward fp32",
+        "bert-base/attention [2,512] 12 heads of 64 gradient fp32",
         "bert-base/encoder.0.scores 192 [128,64]x[64,128] left gradient fp32",
         "bert-base/predictions.vocabulary [320,768]x[768,30522] weight gradient bf16",
         "goal/square [2048,2048]x[2048,2048] forward bf16",
@@ -147,6 +149,26 @@ fn what_has_no_kernel_is_a_row_with_the_reason() {
     let reason = row.error.as_deref().expect("grouped convolutions have no f16 kernel");
     assert!(reason.contains("no kernel for conv2d") && reason.contains("f16") && row.ms.is_none(), "{reason}");
     assert_eq!(summary(std::slice::from_ref(row))[0].refused, 1);
+}
+
+#[test]
+fn attention_is_measured_in_both_directions() {
+    let results = results(&chosen("bert-base/attention"));
+    let directions: Vec<&str> = results.iter().map(|row| row.name.rsplit(' ').next().unwrap()).collect();
+    assert_eq!(directions, ["forward", "gradient", "forward", "gradient"]);
+    for (row, (sequences, length, products)) in
+        results.iter().zip([(16, 128, 2), (16, 128, 5), (2, 512, 2), (2, 512, 5_u64)])
+    {
+        assert!(row.error.is_none() && row.is_product() && row.fraction_of_peak > Some(0.0), "{row:?}");
+        let ratio = row.flops as f64 / (products * 2 * sequences * length * length * 768) as f64;
+        assert!((1.0..1.05).contains(&ratio), "what is not in products counts little: {ratio}");
+    }
+}
+
+#[test]
+fn softmax_is_measured_in_the_one_precision_that_it_has() {
+    let problems = chosen("softmax");
+    assert!(problems.len() >= 5 && problems.iter().all(|problem| problem.dtype == DType::F32));
 }
 
 #[test]

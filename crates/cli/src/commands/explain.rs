@@ -104,15 +104,16 @@ fn text(explanation: &Explanation) -> String {
     for resident in &explanation.peak {
         memory.row([resident.name.clone(), format!("{:.1}", resident.bytes as f64 / 1e6)]);
     }
-    let Explanation { model, mode, batch_size, .. } = explanation;
+    let Explanation { model, mode, batch_size, accumulation, .. } = explanation;
     let samples = tasks::terms(model).samples;
+    let times = if *accumulation > 1 { format!("{accumulation} times ") } else { String::new() };
     let fused = if explanation.fused { "fused" } else { "op by op" };
     let largest = match explanation.largest_batch {
         Some(batch) => format!("{batch} {}", tasks::terms(&explanation.model).samples),
         None => "none, not even a single one".to_owned(),
     };
     format!(
-        "{model}, {} of {batch_size} {samples}, {fused}: {} parameters\n\n{kernels}\n{missed}\
+        "{model}, {} of {times}{batch_size} {samples}, {fused}: {} parameters\n\n{kernels}\n{missed}\
          memory  {} (parameters and state {})\n\n{memory}\n\
          largest batch in the {} that are free  {largest}\n",
         mode.name(),

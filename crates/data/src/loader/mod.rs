@@ -1,6 +1,7 @@
 //! Batches from a data set, prepared by worker threads ahead of their use.
 
 mod queue;
+mod samples;
 #[cfg(test)]
 mod tests;
 
@@ -10,16 +11,15 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::{DataError, Dataset, Position, Sampler};
+use crate::{DataError, Position, Sampler};
 use queue::Queue;
 
-/// Samples of one step. The last batch of an epoch may hold fewer than `N` real samples; the rest is zeros.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Batch {
-    /// `[N, H, W, 3]`.
-    pub images: Vec<u8>,
-    /// `[N]`.
-    pub labels: Vec<i32>,
+pub use samples::{Draw, LabelledPicture, Pictures, Samples};
+
+/// Samples of one step. The last batch of an epoch may hold fewer real samples than others; the rest is zeros.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch<C> {
+    pub content: C,
     /// How many samples at the front are real.
     pub real: usize,
     pub epoch: u32,
@@ -66,7 +66,7 @@ pub struct LoaderOptions {
     pub workers: usize,
     /// Batches in preparation or waiting to be taken.
     pub prefetch: usize,
-    /// Seed of the random numbers handed to the data set; they depend on it, the epoch and the sample alone.
+    /// Seed of the random numbers of pictures; they depend on it, the epoch and the sample alone.
     pub seed: u64,
     pub on_bad_sample: OnBadSample,
     /// Where to begin. Nothing before it is loaded.
@@ -97,8 +97,8 @@ pub struct LoaderStats {
 /// Batches in the order of a [`Sampler`], whatever the number of workers.
 ///
 /// Dropping it stops and joins the workers.
-pub struct Loader {
-    queue: Arc<Queue>,
+pub struct Loader<S: Samples + ?Sized> {
+    queue: Arc<Queue<S>>,
     workers: Vec<JoinHandle<()>>,
     position: Position,
     failed: bool,
@@ -106,12 +106,12 @@ pub struct Loader {
     skipped: BTreeMap<usize, SkippedSample>,
 }
 
-impl Loader {
-    /// Starts the workers. The sampler must have been made for the length of the data set.
-    pub fn new(dataset: Arc<dyn Dataset>, sampler: Sampler, options: LoaderOptions) -> Result<Self, DataError> {
+impl<S: Samples + ?Sized> Loader<S> {
+    /// Starts the workers. The sampler must have been made for the number of samples.
+    pub fn new(samples: Arc<S>, sampler: Sampler, options: LoaderOptions) -> Result<Self, DataError> {
         check(&sampler, &options)?;
         let workers = options.workers;
-        let queue = Arc::new(Queue::new(dataset, sampler, options));
+        let queue = Arc::new(Queue::new(samples, sampler, options));
         let spawn = |number| {
             let queue = Arc::clone(&queue);
             let thread = thread::Builder::new().name(format!("loader-{number}"));
@@ -133,7 +133,7 @@ impl Loader {
     }
 
     /// The next batch of the epoch; `None` once at the end of each epoch, and for ever after the last epoch or an error.
-    pub fn next_batch(&mut self) -> Option<Result<Batch, DataError>> {
+    pub fn next_batch(&mut self) -> Option<Result<Batch<S::Content>, DataError>> {
         if self.failed || self.position.epoch >= self.queue.end_epoch() {
             return None;
         }
@@ -151,9 +151,9 @@ impl Loader {
         Some(result)
     }
 
-    /// Gives the buffers of a batch back for reuse.
-    pub fn recycle(&self, batch: Batch) {
-        self.queue.recycle(batch.images, batch.labels);
+    /// Gives the memory of a batch back for reuse.
+    pub fn recycle(&self, content: S::Content) {
+        self.queue.recycle(content);
     }
 
     /// The place of the next batch. At the end of an epoch, until [`Loader::next_batch`] has returned `None`, that is
@@ -177,7 +177,7 @@ impl Loader {
         self.skipped.values()
     }
 
-    fn count(&mut self, batch: &Batch) {
+    fn count(&mut self, batch: &Batch<S::Content>) {
         self.position.batch += 1;
         self.stats.batches += 1;
         self.stats.samples += batch.real as u64;
@@ -193,7 +193,7 @@ impl Loader {
     }
 }
 
-impl Drop for Loader {
+impl<S: Samples + ?Sized> Drop for Loader<S> {
     fn drop(&mut self) {
         self.queue.stop();
         for worker in self.workers.drain(..) {

@@ -4,23 +4,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use super::{Batch, LoaderOptions, OnBadSample, SkippedSample};
-use crate::{DataError, Dataset, Philox, Position, Purpose, Sampler, Scratch};
+use super::{Batch, Draw, LoaderOptions, OnBadSample, Samples, SkippedSample};
+use crate::{DataError, Position, Sampler};
 
 /// The batches between workers and caller, in order. Workers take samples one by one, so that all of them work on the
 /// batch that is needed first.
-pub(super) struct Queue {
-    dataset: Arc<dyn Dataset>,
+pub(super) struct Queue<S: Samples + ?Sized> {
+    samples: Arc<S>,
     sampler: Sampler,
     options: LoaderOptions,
-    state: Mutex<State>,
+    state: Mutex<State<S::Content>>,
     batch_done: Condvar,
     room_made: Condvar,
 }
 
-struct State {
+struct State<C> {
     /// Batches opened and not yet taken, the next one to take at the front.
-    open: VecDeque<Arc<OpenBatch>>,
+    open: VecDeque<Arc<OpenBatch<C>>>,
     /// Samples of the last open batch already handed to workers.
     assigned: usize,
     /// The batch to open next.
@@ -28,38 +28,33 @@ struct State {
     /// Order of the samples in the epoch of the last open batch.
     order: Vec<u32>,
     order_epoch: Option<u32>,
-    free: Vec<(Vec<u8>, Vec<i32>)>,
+    free: Vec<C>,
     stopped: bool,
 }
 
-struct OpenBatch {
+struct OpenBatch<C> {
     position: Position,
     real: usize,
     unfinished: AtomicUsize,
-    content: Mutex<Content>,
+    filling: Mutex<Filling<C>>,
 }
 
-struct Content {
-    images: Vec<u8>,
-    labels: Vec<i32>,
+struct Filling<C> {
+    /// There until the batch is taken.
+    content: Option<C>,
     skipped: Vec<(usize, SkippedSample)>,
     /// The error of the foremost bad sample, with its place.
     error: Option<(usize, DataError)>,
 }
 
-struct Job {
-    batch: Arc<OpenBatch>,
+struct Job<C> {
+    batch: Arc<OpenBatch<C>>,
     place: usize,
     index: usize,
 }
 
-struct Loaded {
-    label: u32,
-    skipped: Vec<SkippedSample>,
-}
-
-impl Queue {
-    pub(super) fn new(dataset: Arc<dyn Dataset>, sampler: Sampler, options: LoaderOptions) -> Self {
+impl<S: Samples + ?Sized> Queue<S> {
+    pub(super) fn new(samples: Arc<S>, sampler: Sampler, options: LoaderOptions) -> Self {
         let state = State {
             open: VecDeque::new(),
             assigned: 0,
@@ -70,7 +65,7 @@ impl Queue {
             stopped: false,
         };
         let (batch_done, room_made) = (Condvar::new(), Condvar::new());
-        Self { dataset, sampler, options, state: Mutex::new(state), batch_done, room_made }
+        Self { samples, sampler, options, state: Mutex::new(state), batch_done, room_made }
     }
 
     pub(super) fn batches(&self) -> usize {
@@ -86,18 +81,18 @@ impl Queue {
         self.room_made.notify_all();
     }
 
-    pub(super) fn recycle(&self, images: Vec<u8>, labels: Vec<i32>) {
-        let fits = images.len() == self.batch_bytes() && labels.len() == self.sampler.options().batch_size;
+    pub(super) fn recycle(&self, content: S::Content) {
+        let fits = self.samples.fits(&content, self.sampler.options().batch_size);
         let mut state = lock(&self.state);
         if fits && state.free.len() <= self.options.prefetch {
-            state.free.push((images, labels));
+            state.free.push(content);
         }
     }
 
     /// Waits for the front batch and removes it.
-    pub(super) fn take(&self) -> Result<Batch, DataError> {
+    pub(super) fn take(&self) -> Result<Batch<S::Content>, DataError> {
         let unfinished =
-            |state: &mut State| state.open.front().is_none_or(|batch| batch.unfinished.load(Ordering::Acquire) > 0);
+            |state: &mut State<_>| state.open.front().is_none_or(|batch| batch.unfinished.load(Ordering::Acquire) > 0);
         let state = self.batch_done.wait_while(lock(&self.state), unfinished);
         let mut state = state.expect("no worker panics while it holds the lock");
         let batch = state.open.pop_front().expect("waited for a batch");
@@ -106,29 +101,25 @@ impl Queue {
         self.finish(&batch)
     }
 
-    fn finish(&self, batch: &OpenBatch) -> Result<Batch, DataError> {
-        let content = &mut *lock(&batch.content);
-        let mut images = std::mem::take(&mut content.images);
-        let mut labels = std::mem::take(&mut content.labels);
-        if let Some((_, error)) = content.error.take() {
+    fn finish(&self, batch: &OpenBatch<S::Content>) -> Result<Batch<S::Content>, DataError> {
+        let filling = &mut *lock(&batch.filling);
+        if let Some((_, error)) = filling.error.take() {
             return Err(error);
         }
-        images[batch.real * self.dataset.sample_bytes()..].fill(0);
-        labels[batch.real..].fill(0);
-        content.skipped.sort_by_key(|&(place, _)| place);
-        let skipped = content.skipped.drain(..).map(|(_, sample)| sample).collect();
+        let mut content = filling.content.take().expect("a batch is taken once");
+        self.samples.pad(&mut content, batch.real);
+        filling.skipped.sort_by_key(|&(place, _)| place);
+        let skipped = filling.skipped.drain(..).map(|(_, sample)| sample).collect();
         let Position { epoch, batch: index } = batch.position;
-        Ok(Batch { images, labels, real: batch.real, epoch, index, skipped })
+        Ok(Batch { content, real: batch.real, epoch, index, skipped })
     }
 
     /// Loads samples until there are no more or the queue is stopped.
     pub(super) fn work(&self) {
-        let mut scratch = Scratch::default();
-        let mut sample = vec![0; self.dataset.sample_bytes()];
+        let mut sample = self.samples.empty_sample();
         while let Some(job) = self.next_job() {
-            let epoch = job.batch.position.epoch;
-            let result = self.load(epoch, job.index, &mut scratch, &mut sample);
-            job.batch.store(job.place, result, &sample);
+            let result = self.load(job.batch.position.epoch, job.index, &mut sample);
+            self.store(&job, result, &sample);
             if job.batch.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
                 let _state = lock(&self.state);
                 self.batch_done.notify_all();
@@ -136,7 +127,7 @@ impl Queue {
         }
     }
 
-    fn next_job(&self) -> Option<Job> {
+    fn next_job(&self) -> Option<Job<S::Content>> {
         let mut state = lock(&self.state);
         loop {
             if state.stopped {
@@ -159,14 +150,14 @@ impl Queue {
         }
     }
 
-    fn assign(&self, state: &mut State, batch: Arc<OpenBatch>) -> Job {
+    fn assign(&self, state: &mut State<S::Content>, batch: Arc<OpenBatch<S::Content>>) -> Job<S::Content> {
         let place = state.assigned;
         state.assigned += 1;
         let index = state.order[batch.position.batch * self.sampler.options().batch_size + place];
         Job { batch, place, index: index as usize }
     }
 
-    fn open_batch(&self, state: &mut State) {
+    fn open_batch(&self, state: &mut State<S::Content>) {
         let position = state.next;
         if state.order_epoch != Some(position.epoch) {
             state.order = self.sampler.order(position.epoch);
@@ -174,33 +165,29 @@ impl Queue {
         }
         let batch_size = self.sampler.options().batch_size;
         let real = batch_size.min(state.order.len() - position.batch * batch_size);
-        let buffers = state.free.pop();
-        let (images, labels) = buffers.unwrap_or_else(|| (vec![0; self.batch_bytes()], vec![0; batch_size]));
-        let content = Mutex::new(Content { images, labels, skipped: Vec::new(), error: None });
-        state.open.push_back(Arc::new(OpenBatch { position, real, unfinished: AtomicUsize::new(real), content }));
+        let content = state.free.pop().unwrap_or_else(|| self.samples.room(batch_size));
+        let filling = Mutex::new(Filling { content: Some(content), skipped: Vec::new(), error: None });
+        state.open.push_back(Arc::new(OpenBatch { position, real, unfinished: AtomicUsize::new(real), filling }));
         state.assigned = 0;
         state.next.batch += 1;
         self.room_made.notify_all();
     }
 
-    fn batch_bytes(&self) -> usize {
-        self.sampler.options().batch_size * self.dataset.sample_bytes()
-    }
-
-    /// Loads sample `index`, or the next good one in the order of the data set where bad ones are skipped.
-    fn load(&self, epoch: u32, index: usize, scratch: &mut Scratch, sample: &mut [u8]) -> Result<Loaded, DataError> {
-        let samples = self.dataset.len();
+    /// Loads sample `index`, or the next good one in the order of the data set where bad ones are skipped; returns those
+    /// that were.
+    fn load(&self, epoch: u32, index: usize, sample: &mut S::Sample) -> Result<Vec<SkippedSample>, DataError> {
+        let samples = self.sampler.samples();
+        let draw = Draw { seed: self.options.seed, epoch, index };
         let mut bad: Vec<(usize, DataError)> = Vec::new();
         for candidate in (index..samples).chain(0..index) {
-            let mut rng = Philox::new(self.options.seed, Purpose::Augment, epoch, index as u64);
-            match self.load_guarded(candidate, &mut rng, scratch, sample) {
-                Ok(label) => {
+            match self.load_guarded(candidate, draw, sample) {
+                Ok(()) => {
                     let replaced = |(index, error): (usize, DataError)| SkippedSample {
                         index,
                         replaced_by: candidate,
                         reason: error.to_string(),
                     };
-                    return Ok(Loaded { label, skipped: bad.into_iter().map(replaced).collect() });
+                    return Ok(bad.into_iter().map(replaced).collect());
                 }
                 Err(error) if self.options.on_bad_sample == OnBadSample::Stop => return Err(error),
                 Err(error) => bad.push((candidate, error)),
@@ -210,31 +197,23 @@ impl Queue {
         Err(DataError::NothingReadable { samples, last: Box::new(last) })
     }
 
-    fn load_guarded(
-        &self,
-        index: usize,
-        rng: &mut Philox,
-        scratch: &mut Scratch,
-        sample: &mut [u8],
-    ) -> Result<u32, DataError> {
-        let load = AssertUnwindSafe(|| self.dataset.load(index, rng, scratch, sample));
+    fn load_guarded(&self, index: usize, draw: Draw, sample: &mut S::Sample) -> Result<(), DataError> {
+        let load = AssertUnwindSafe(|| self.samples.load_sample(index, draw, sample));
         catch_unwind(load)
             .unwrap_or_else(|payload| Err(DataError::Panicked { index, message: panic_message(&*payload) }))
     }
-}
 
-impl OpenBatch {
-    fn store(&self, place: usize, result: Result<Loaded, DataError>, sample: &[u8]) {
-        let mut content = lock(&self.content);
+    fn store(&self, job: &Job<S::Content>, result: Result<Vec<SkippedSample>, DataError>, sample: &S::Sample) {
+        let (place, filling) = (job.place, &mut *lock(&job.batch.filling));
         match result {
-            Ok(loaded) => {
-                content.images[place * sample.len()..][..sample.len()].copy_from_slice(sample);
-                content.labels[place] = loaded.label as i32;
-                content.skipped.extend(loaded.skipped.into_iter().map(|skipped| (place, skipped)));
+            Ok(skipped) => {
+                let content = filling.content.as_mut().expect("a batch is taken when it is finished");
+                self.samples.put(content, place, sample);
+                filling.skipped.extend(skipped.into_iter().map(|skipped| (place, skipped)));
             }
             Err(error) => {
-                if content.error.as_ref().is_none_or(|&(foremost, _)| place < foremost) {
-                    content.error = Some((place, error));
+                if filling.error.as_ref().is_none_or(|&(foremost, _)| place < foremost) {
+                    filling.error = Some((place, error));
                 }
             }
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Philox, SamplerOptions, Scratch};
+use crate::{Dataset, Philox, SamplerOptions, Scratch};
 
 /// Samples of one byte-like value: the index, mixed with a random number; some indices are bad.
 struct Numbers {
@@ -50,18 +50,18 @@ impl Dataset for Numbers {
     }
 }
 
-fn train(dataset: Numbers, batch_size: usize, options: LoaderOptions) -> Loader {
+fn train(dataset: Numbers, batch_size: usize, options: LoaderOptions) -> Loader<Numbers> {
     let sampler = Sampler::new(dataset.len, SamplerOptions::train(batch_size, 5)).unwrap();
     Loader::new(Arc::new(dataset), sampler, options).unwrap()
 }
 
-fn epochs(loader: &mut Loader, count: usize) -> Vec<Batch> {
+fn epochs(loader: &mut Loader<Numbers>, count: usize) -> Vec<Batch<Pictures>> {
     let mut batches = Vec::new();
     for _ in 0..count {
         while let Some(batch) = loader.next_batch() {
             let batch = batch.unwrap();
             batches.push(batch.clone());
-            loader.recycle(batch);
+            loader.recycle(batch.content);
         }
     }
     batches
@@ -77,15 +77,16 @@ fn batches_do_not_depend_on_the_number_of_workers() {
     assert_eq!(one.len(), 18);
     assert_eq!(one, run(4, 3));
     assert_eq!(one, run(3, 8));
-    assert_ne!(one[0].labels, one[6].labels, "epochs are shuffled differently");
-    let first = |label: i32| one.iter().filter(move |b| b.labels.contains(&label)).collect::<Vec<_>>();
-    let sample = |batch: &Batch, label| batch.images.chunks(18).nth(place(batch, label)).unwrap().to_vec();
-    let label = one[0].labels[0];
+    assert_ne!(one[0].content.labels, one[6].content.labels, "epochs are shuffled differently");
+    let first = |label: i32| one.iter().filter(move |b| b.content.labels.contains(&label)).collect::<Vec<_>>();
+    let sample =
+        |batch: &Batch<Pictures>, label| batch.content.images.chunks(18).nth(place(batch, label)).unwrap().to_vec();
+    let label = one[0].content.labels[0];
     assert_ne!(sample(first(label)[0], label), sample(first(label)[1], label), "epochs are augmented differently");
 }
 
-fn place(batch: &Batch, label: i32) -> usize {
-    batch.labels.iter().position(|&l| l == label).unwrap()
+fn place(batch: &Batch<Pictures>, label: i32) -> usize {
+    batch.content.labels.iter().position(|&l| l == label).unwrap()
 }
 
 #[test]
@@ -124,8 +125,8 @@ fn last_batch_is_padded_with_zeros() {
     let batches = epochs(&mut loader, 2);
     assert_eq!(batches.iter().map(|b| b.real).collect::<Vec<_>>(), [4, 4, 2, 4, 4, 2]);
     for last in [&batches[2], &batches[5]] {
-        assert_eq!(last.labels, [8, 9, 0, 0]);
-        assert!(last.images[2 * 18..].iter().all(|&byte| byte == 0));
+        assert_eq!(last.content.labels, [8, 9, 0, 0]);
+        assert!(last.content.images[2 * 18..].iter().all(|&byte| byte == 0));
     }
     assert_eq!((loader.stats().batches, loader.stats().samples), (6, 20));
 }
@@ -154,7 +155,7 @@ fn bad_samples_are_skipped_and_listed() {
         (batches, loader.skipped().cloned().collect::<Vec<_>>(), loader.stats().skipped)
     };
     let (batches, skipped, count) = run(1);
-    assert_eq!(batches[0].labels, [0, 1, 2, 5, 5, 5, 6, 0]);
+    assert_eq!(batches[0].content.labels, [0, 1, 2, 5, 5, 5, 6, 0]);
     let pairs: Vec<_> = skipped.iter().map(|s| (s.index, s.replaced_by)).collect();
     assert_eq!(pairs, [(3, 5), (4, 5), (7, 0)]);
     assert_eq!(count, 8, "3, 4, again 4, and 7 in each epoch");

@@ -1,12 +1,8 @@
-use std::sync::Arc;
-
 use super::{Instance, PretrainingSet};
-use crate::{DataError, Position, Sampler, SamplerOptions};
+use crate::{DataError, Draw, Samples};
 
-/// Instances of one step, padded with zeros, as the model is fed.
-///
-/// The last batch of an epoch may hold fewer than `B` real instances; the rest is zeros.
-#[derive(Debug, Clone, PartialEq)]
+/// Instances of one step of `B` sequences of `S` tokens with `P` predictions each, padded with zeros, as the model is fed.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct PretrainingBatch {
     /// `[B, S]`.
     pub input_ids: Vec<i32>,
@@ -22,108 +18,70 @@ pub struct PretrainingBatch {
     pub masked_lm_weights: Vec<f32>,
     /// `[B]`: 1 where the second segment is of another document.
     pub next_sentence_labels: Vec<i32>,
-    /// How many instances at the front are real.
-    pub real: usize,
-    /// `S`.
-    pub length: usize,
-    /// `P`.
-    pub predictions: usize,
 }
 
-impl PretrainingBatch {
-    /// A batch of `batch` sequences of `length` with `predictions` each, all padding.
-    pub fn padding(batch: usize, length: usize, predictions: usize) -> Self {
-        Self {
-            input_ids: vec![0; batch * length],
-            segment_ids: vec![0; batch * length],
-            input_mask: vec![0; batch * length],
-            masked_lm_positions: vec![0; batch * predictions],
-            masked_lm_ids: vec![0; batch * predictions],
-            masked_lm_weights: vec![0.0; batch * predictions],
-            next_sentence_labels: vec![0; batch],
-            real: 0,
-            length,
-            predictions,
+/// Sequences of an epoch; where the set makes them on the fly, each epoch has its own. The loader's seed has no part in it.
+impl Samples for PretrainingSet {
+    type Sample = Option<Instance>;
+    type Content = PretrainingBatch;
+
+    fn empty_sample(&self) -> Option<Instance> {
+        None
+    }
+
+    fn room(&self, batch_size: usize) -> PretrainingBatch {
+        let (tokens, words) = (batch_size * self.sequence_length(), batch_size * self.predictions());
+        PretrainingBatch {
+            input_ids: vec![0; tokens],
+            segment_ids: vec![0; tokens],
+            input_mask: vec![0; tokens],
+            masked_lm_positions: vec![0; words],
+            masked_lm_ids: vec![0; words],
+            masked_lm_weights: vec![0.0; words],
+            next_sentence_labels: vec![0; batch_size],
         }
     }
 
-    /// Makes an instance the next real one.
-    fn push(&mut self, instance: &Instance) {
-        let sequence = self.real * self.length;
-        for (at, (&token, &segment)) in (sequence..).zip(instance.tokens.iter().zip(&instance.segments)) {
-            self.input_ids[at] = token as i32;
-            self.segment_ids[at] = segment.into();
-            self.input_mask[at] = 1;
+    fn fits(&self, content: &PretrainingBatch, batch_size: usize) -> bool {
+        let (tokens, words) = (batch_size * self.sequence_length(), batch_size * self.predictions());
+        [&content.input_ids, &content.segment_ids, &content.input_mask].iter().all(|array| array.len() == tokens)
+            && [&content.masked_lm_positions, &content.masked_lm_ids].iter().all(|array| array.len() == words)
+            && content.masked_lm_weights.len() == words
+            && content.next_sentence_labels.len() == batch_size
+    }
+
+    fn load_sample(&self, index: usize, draw: Draw, sample: &mut Option<Instance>) -> Result<(), DataError> {
+        *sample = Some(self.instance(draw.epoch, index)?);
+        Ok(())
+    }
+
+    fn put(&self, content: &mut PretrainingBatch, place: usize, sample: &Option<Instance>) {
+        let instance = sample.as_ref().expect("only what was loaded is put");
+        let (length, predictions) = (self.sequence_length(), self.predictions());
+        let (tokens, words) = (place * length..(place + 1) * length, place * predictions..(place + 1) * predictions);
+        fill(&mut content.input_ids[tokens.clone()], instance.tokens.iter().map(|&id| id as i32));
+        fill(&mut content.segment_ids[tokens.clone()], instance.segments.iter().map(|&segment| segment.into()));
+        fill(&mut content.input_mask[tokens], instance.tokens.iter().map(|_| 1));
+        fill(&mut content.masked_lm_positions[words.clone()], instance.masked.iter().map(|&(place, _)| place as i32));
+        fill(&mut content.masked_lm_ids[words.clone()], instance.masked.iter().map(|&(_, id)| id as i32));
+        fill(&mut content.masked_lm_weights[words], instance.masked.iter().map(|_| 1.0));
+        content.next_sentence_labels[place] = instance.random_next.into();
+    }
+
+    fn pad(&self, content: &mut PretrainingBatch, real: usize) {
+        let (tokens, words) = (real * self.sequence_length(), real * self.predictions());
+        for array in [&mut content.input_ids, &mut content.segment_ids, &mut content.input_mask] {
+            array[tokens..].fill(0);
         }
-        for (at, &(position, id)) in (self.real * self.predictions..).zip(&instance.masked) {
-            self.masked_lm_positions[at] = position as i32;
-            self.masked_lm_ids[at] = id as i32;
-            self.masked_lm_weights[at] = 1.0;
+        for array in [&mut content.masked_lm_positions, &mut content.masked_lm_ids] {
+            array[words..].fill(0);
         }
-        self.next_sentence_labels[self.real] = instance.random_next.into();
-        self.real += 1;
+        content.masked_lm_weights[words..].fill(0.0);
+        content.next_sentence_labels[real..].fill(0);
     }
 }
 
-/// The batches of a set, any of which can be made again.
-#[derive(Debug)]
-pub struct PretrainingBatches {
-    set: Arc<PretrainingSet>,
-    sampler: Sampler,
-    /// Whether instances are drawn anew in each epoch.
-    fresh: bool,
-    order: Option<(u32, Vec<u32>)>,
-}
-
-impl PretrainingBatches {
-    /// Shuffled in each epoch, whole batches only; masks are new in each epoch where the set makes them on the fly.
-    ///
-    /// Errors: a set of fewer instances than a batch has.
-    pub fn train(set: Arc<PretrainingSet>, batch_size: usize, seed: u64) -> Result<Self, DataError> {
-        let sampler = Sampler::new(set.len(), SamplerOptions::train(batch_size, seed))?;
-        Ok(Self { set, sampler, fresh: true, order: None })
-    }
-
-    /// Every instance once and in order, the same in every epoch.
-    ///
-    /// Errors: an empty set or batch.
-    pub fn eval(set: Arc<PretrainingSet>, batch_size: usize) -> Result<Self, DataError> {
-        let sampler = Sampler::new(set.len(), SamplerOptions::eval(batch_size))?;
-        Ok(Self { set, sampler, fresh: false, order: None })
-    }
-
-    /// The set.
-    pub fn set(&self) -> &Arc<PretrainingSet> {
-        &self.set
-    }
-
-    /// Batches in an epoch.
-    pub fn batches_per_epoch(&self) -> usize {
-        self.sampler.batches()
-    }
-
-    /// The batch at a position, whatever was asked for before.
-    ///
-    /// Errors: a position beyond the epoch; data that cannot be read.
-    pub fn batch(&mut self, position: Position) -> Result<PretrainingBatch, DataError> {
-        let batches = self.batches_per_epoch();
-        if position.batch >= batches {
-            let expected = format!("less than the {batches} of an epoch");
-            return Err(DataError::option("number of the batch", position.batch, expected));
-        }
-        let size = self.sampler.options().batch_size;
-        let order = match self.order.take() {
-            Some((epoch, order)) if epoch == position.epoch => order,
-            _ => self.sampler.order(position.epoch),
-        };
-        let indices = order.iter().skip(position.batch * size).take(size);
-        let (length, predictions) = (self.set.sequence_length(), self.set.predictions());
-        let mut batch = PretrainingBatch::padding(size, length, predictions);
-        let epoch = if self.fresh { position.epoch } else { 0 };
-        for &index in indices {
-            batch.push(&self.set.instance(epoch, index as usize)?);
-        }
-        self.order = Some((position.epoch, order));
-        Ok(batch)
-    }
+/// The values, then zeros.
+fn fill<T: Default>(row: &mut [T], mut values: impl Iterator<Item = T>) {
+    row.fill_with(|| values.next().unwrap_or_default());
 }

@@ -1,8 +1,8 @@
 //! Text to pre-train BERT on: vocabulary, tokens, and instances of masked segment pairs.
 //!
 //! [`prepare`] reads documents from text files, cuts them into sentences and those into tokens, and writes token
-//! shards, or TFRecord files of instances. A [`PretrainingSet`] opens either, and [`PretrainingBatches`] gives batches
-//! as the model is fed. Instances of shards are a pure function of seed, epoch and index, and static ones of their
+//! shards, or TFRecord files of instances. A [`PretrainingSet`] opens either, and a
+//! [`Loader`](crate::Loader) makes batches of it, as the model is fed. Instances of shards are a pure function of seed, epoch and index, and static ones of their
 //! place in the files, so that any batch can be made again.
 
 mod batch;
@@ -25,7 +25,7 @@ mod verify;
 mod vocabulary;
 mod write_records;
 
-pub use batch::{PretrainingBatch, PretrainingBatches};
+pub use batch::PretrainingBatch;
 pub use corpus::Documents;
 pub use folder::{Format, Settings, SplitCounts, VOCABULARY_FILE};
 pub use instance::{Instance, InstanceOptions};

@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bessemer_data::text::{Format, Instance, InstanceOptions, PretrainingBatches, PretrainingSet};
-use bessemer_data::{Position, Split};
+use bessemer_data::text::{Format, Instance, InstanceOptions, PretrainingBatch, PretrainingSet};
+use bessemer_data::{Batch, Loader, LoaderOptions, Position, Sampler, SamplerOptions, Split};
 use proptest::prelude::*;
 
 use crate::world::{World, instances};
@@ -86,61 +86,85 @@ fn whole_words_are_masked_together() {
     }
 }
 
+/// Batches of three epochs of eight sequences each, from a position.
+fn batches(set: &Arc<PretrainingSet>, seed: u64, workers: usize, start: Position) -> Vec<Batch<PretrainingBatch>> {
+    let sampler = Sampler::new(set.len(), SamplerOptions::train(8, seed)).unwrap();
+    let options = LoaderOptions { start, ..LoaderOptions::new(workers, 0, 3) };
+    let mut loader = Loader::new(Arc::clone(set), sampler, options).unwrap();
+    let mut batches = Vec::new();
+    while loader.position().epoch < 3 {
+        if let Some(batch) = loader.next_batch() {
+            let batch = batch.unwrap();
+            batches.push(batch.clone());
+            loader.recycle(batch.content);
+        }
+    }
+    batches
+}
+
 #[test]
 fn batches_are_padded_instances_and_can_be_made_again() {
     let world = World::new();
     world.prepare("shards", Format::Shards);
     let set = Arc::new(world.open("shards", Split::Train));
-    let mut batches = PretrainingBatches::train(Arc::clone(&set), 8, 5).unwrap();
-    let at = |epoch, batch| Position { epoch, batch };
-    assert_eq!(batches.batches_per_epoch(), set.len() / 8);
-    let later = batches.batch(at(2, 1)).unwrap();
-    let first = batches.batch(at(0, 0)).unwrap();
-    assert_ne!(first, later);
-    let mut again = PretrainingBatches::train(Arc::clone(&set), 8, 5).unwrap();
-    assert_eq!(again.batch(at(0, 0)).unwrap(), first);
-    assert_eq!(again.batch(at(2, 1)).unwrap(), later);
-    assert_ne!(PretrainingBatches::train(Arc::clone(&set), 8, 6).unwrap().batch(at(0, 0)).unwrap(), first);
-    assert!(again.batch(at(0, set.len() / 8)).unwrap_err().to_string().contains("number of the batch"));
+    let all = batches(&set, 5, 1, Position::default());
+    let an_epoch = set.len() / 8;
+    assert_eq!(all.len(), 3 * an_epoch);
+    assert_eq!(batches(&set, 5, 3, Position::default()), all, "whatever the workers");
+    assert_eq!(batches(&set, 5, 2, Position { epoch: 2, batch: 1 }), all[2 * an_epoch + 1..]);
+    assert_ne!(batches(&set, 6, 1, Position::default())[0], all[0]);
+    assert_ne!(all[0], all[2 * an_epoch + 1]);
 
-    assert_eq!((first.real, first.length, first.predictions), (8, 64, 10));
+    let first = &all[0].content;
+    assert_eq!((all[0].real, all[0].epoch, all[0].index), (8, 0, 0));
     assert_eq!((first.input_ids.len(), first.masked_lm_ids.len(), first.next_sentence_labels.len()), (512, 80, 8));
-    let everything = instances(&set, 0);
-    for row in 0..8 {
-        let ids = &first.input_ids[row * 64..][..64];
-        let length = first.input_mask[row * 64..][..64].iter().sum::<i32>() as usize;
-        let instance = everything.iter().find(|instance| {
-            instance.tokens.len() == length && instance.tokens.iter().zip(ids).all(|(&a, &b)| a as i32 == b)
-        });
-        let instance = instance.expect("each row is an instance");
-        assert!(ids[length..].iter().all(|&id| id == 0));
-        let segments: Vec<i32> = instance.segments.iter().map(|&segment| segment.into()).collect();
-        assert_eq!(first.segment_ids[row * 64..][..length], segments);
-        assert_eq!(first.next_sentence_labels[row], i32::from(instance.random_next));
-        for (at, place) in (row * 10..(row + 1) * 10).enumerate() {
-            let expected = instance.masked.get(at).map_or((0, 0, 0.0), |&(at, id)| (at as i32, id as i32, 1.0));
-            let found = (first.masked_lm_positions[place], first.masked_lm_ids[place], first.masked_lm_weights[place]);
-            assert_eq!(found, expected);
-        }
+    for batch in &all {
+        let everything = instances(&set, batch.epoch);
+        (0..8).for_each(|row| check_row(&batch.content, row, &everything));
+    }
+}
+
+/// A row is one of the instances, padded with zeros.
+#[track_caller]
+fn check_row(batch: &PretrainingBatch, row: usize, everything: &[Instance]) {
+    let ids = &batch.input_ids[row * 64..][..64];
+    let length = batch.input_mask[row * 64..][..64].iter().sum::<i32>() as usize;
+    let instance = everything.iter().find(|instance| {
+        instance.tokens.len() == length && instance.tokens.iter().zip(ids).all(|(&a, &b)| a as i32 == b)
+    });
+    let instance = instance.expect("each row is an instance");
+    assert!(ids[length..].iter().all(|&id| id == 0));
+    let mut segments: Vec<i32> = instance.segments.iter().map(|&segment| segment.into()).collect();
+    segments.resize(64, 0);
+    assert_eq!(batch.segment_ids[row * 64..][..64], segments);
+    assert_eq!(batch.next_sentence_labels[row], i32::from(instance.random_next));
+    for (at, place) in (row * 10..(row + 1) * 10).enumerate() {
+        let expected = instance.masked.get(at).map_or((0, 0, 0.0), |&(at, id)| (at as i32, id as i32, 1.0));
+        let found = (batch.masked_lm_positions[place], batch.masked_lm_ids[place], batch.masked_lm_weights[place]);
+        assert_eq!(found, expected);
     }
 }
 
 #[test]
-fn evaluation_is_the_same_in_every_epoch_and_complete() {
+fn evaluation_has_every_instance_once_and_in_order() {
     let world = World::new();
     world.prepare("shards", Format::Shards);
     let set = Arc::new(world.open("shards", Split::Val));
-    let mut batches = PretrainingBatches::eval(Arc::clone(&set), 8).unwrap();
-    let last = batches.batches_per_epoch() - 1;
-    assert_eq!(last + 1, set.len().div_ceil(8));
-    for batch in 0..=last {
-        let at = |epoch| Position { epoch, batch };
-        assert_eq!(batches.batch(at(0)).unwrap(), batches.batch(at(3)).unwrap());
+    let sampler = Sampler::new(set.len(), SamplerOptions::eval(8)).unwrap();
+    let mut loader = Loader::new(Arc::clone(&set), sampler, LoaderOptions::new(2, 0, 1)).unwrap();
+    let everything = instances(&set, 0);
+    let mut seen = 0;
+    while let Some(batch) = loader.next_batch() {
+        let Batch { content, real, .. } = batch.unwrap();
+        for (row, instance) in everything[seen..][..real].iter().enumerate() {
+            check_row(&content, row, std::slice::from_ref(instance));
+        }
+        seen += real;
+        assert!(content.input_mask[real * 64..].iter().all(|&mask| mask == 0));
+        assert!(content.masked_lm_weights[real * 10..].iter().all(|&weight| weight == 0.0));
+        loader.recycle(content);
     }
-    let batch = batches.batch(Position { epoch: 0, batch: last }).unwrap();
-    assert_eq!(batch.real, set.len() - 8 * last);
-    assert!(batch.input_mask[batch.real * 64..].iter().all(|&mask| mask == 0));
-    assert!(batch.masked_lm_weights[batch.real * 10..].iter().all(|&weight| weight == 0.0));
+    assert!(seen == set.len() && seen % 8 != 0, "{seen}: the last batch is not full");
 }
 
 #[test]

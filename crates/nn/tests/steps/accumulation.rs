@@ -238,6 +238,30 @@ fn the_search_for_a_bad_number_looks_at_what_is_fed() {
 }
 
 #[test]
+fn a_bad_micro_batch_is_found_by_going_through_its_step_again() {
+    let (graph, specs) = network(SAMPLES / 3, Norm::Batch, &of_accumulation(&configs()[0], 3));
+    let [mut executor, mut plain] = [(); 2].map(|()| compiled(&graph, &CompileOptions::default(), 2));
+    [&mut executor, &mut plain].map(|executor| start(executor, &specs));
+    for index in 0..2 {
+        feed(&mut executor, 0, index * 4, 4);
+        feed(&mut plain, 0, index * 4, 4);
+        assert_eq!(executor.find_non_finite_accumulating().expect("it runs"), None);
+        plain.accumulate().expect("it runs");
+    }
+    feed(&mut executor, 0, 8, 4);
+    feed(&mut plain, 0, 8, 4);
+    assert_eq!(executor.find_non_finite().expect("it runs"), None);
+    plain.run().expect("it runs");
+    for spec in &specs {
+        let state = |executor: &bessemer_cpu::Executor| executor.input(&spec.name).expect("state").to_vec();
+        assert_eq!(state(&executor), state(&plain), "a search that finds nothing is a step: {}", spec.name);
+    }
+    executor.write_f32("images", &[f32::NAN; SAMPLES / 3 * SIZE * SIZE * CHANNELS]).expect("a feed");
+    let found = executor.find_non_finite_accumulating().expect("it runs").expect("a bad number");
+    assert_eq!(found.op, "images");
+}
+
+#[test]
 fn an_overflow_in_a_micro_batch_lowers_the_loss_scale() {
     let scaling = LossScale { initial: 16_777_216.0, growth_steps: Some(100) };
     let config = TrainConfig { loss_scale: Some(scaling), ..TrainConfig::new(sgd(), Schedule::constant(0.1)) };

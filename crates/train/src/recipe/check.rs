@@ -1,7 +1,7 @@
 //! What values a recipe may have.
 
 use super::parse::{ALTERNATIVES, lookup};
-use super::{Per, Recipe, ScheduleKind};
+use super::{Init, Per, Recipe, ScheduleKind};
 use crate::tasks::Kind;
 use std::fmt;
 use toml::{Table, Value};
@@ -132,6 +132,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 /// Checks what fields say together.
 pub(super) fn combinations(recipe: &Recipe) -> Result<(), Problem> {
     alternatives(recipe)?;
+    initialisation(recipe)?;
     match Kind::of(&recipe.model.name) {
         Some(Kind::Pretraining) => text(recipe)?,
         Some(Kind::Classification) | None => images(recipe)?,
@@ -155,6 +156,19 @@ fn alternatives(recipe: &Recipe) -> Result<(), Problem> {
         require(given != (true, true), one, format!("only one of {one} and {other} can be given"))?;
     }
     require(given[0] != (false, false), "train", "one of train.epochs and train.steps must be given".to_owned())
+}
+
+/// Those that a model may begin with, the usual ones first.
+pub(super) fn initial_weights(model: &str) -> &'static [Init] {
+    Init::of(Kind::of(model).unwrap_or(Kind::Classification))
+}
+
+fn initialisation(recipe: &Recipe) -> Result<(), Problem> {
+    let model = &recipe.model;
+    let (allowed, name) = (initial_weights(&model.name), |init| Value::try_from(init).expect("a name").to_string());
+    let Some(init) = model.init.filter(|init| !allowed.contains(init)) else { return Ok(()) };
+    let names = allowed.iter().map(name).collect::<Vec<_>>().join(", ");
+    Err(("model.init".to_owned(), format!("{} is not for {}: there are {names}", name(&init), model.name)))
 }
 
 fn images(recipe: &Recipe) -> Result<(), Problem> {

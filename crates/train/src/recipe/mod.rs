@@ -16,8 +16,9 @@ mod tests;
 pub use builtin::builtin_names;
 pub use parse::{Override, RecipeError};
 pub use schedule::{Per, Schedule, ScheduleKind, ScheduleRecipe, WarmupForm, learning_rate};
-pub use text::{Masking, TextRecipe};
+pub use text::{MaskedMean, Masking, TextRecipe};
 
+use crate::tasks::Kind;
 use bessemer_ir::DType;
 use serde::{Deserialize, Serialize};
 
@@ -61,8 +62,9 @@ pub struct ModelRecipe {
     /// Start the last batch-norm gamma of each residual block at 0 instead of 1.
     #[serde(default)]
     pub zero_init_last_gamma: bool,
-    #[serde(default)]
-    pub init: Init,
+    /// Absent for the usual one of the task, which a resolved recipe names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init: Option<Init>,
     /// Of a BERT: dropout of embeddings and of what each half of a layer adds.
     #[serde(default = "tenth")]
     pub hidden_dropout: f64,
@@ -114,15 +116,30 @@ pub enum StrideIn {
     Conv1x1,
 }
 
-/// Initial weights of convolutions and of the classifier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Initial weights: of convolutions and the classifier, or of a BERT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Init {
     /// Convolutions Kaiming normal by fan-in; classifier weight and bias uniform within `1/sqrt(fan_in)`.
-    #[default]
     Torch,
     /// Both truncated normal with variance `2/fan_in`; classifier bias zero.
     VarianceScaling,
+    /// Matrices and embeddings of a BERT normal with a deviation of 0.02; biases zero.
+    Normal,
+    /// The same cut at two deviations.
+    Truncated,
+    /// As `normal`, but layers with an activation uniform within `1/sqrt(inputs)`, weights and biases.
+    NvidiaTorch,
+}
+
+impl Init {
+    /// Those of a task, the usual one first.
+    pub fn of(task: Kind) -> &'static [Self] {
+        match task {
+            Kind::Classification => &[Self::Torch, Self::VarianceScaling],
+            Kind::Pretraining => &[Self::Normal, Self::Truncated, Self::NvidiaTorch],
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -382,7 +399,7 @@ impl Default for CheckpointRecipe {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoaderRecipe {
-    /// Threads that decode and augment; 0 chooses by the machine. Has no influence on the batches.
+    /// Threads that prepare samples; 0 chooses by the machine. Has no influence on the batches.
     pub workers: u64,
     /// Batches made ahead of the step that uses them.
     pub prefetch: u64,

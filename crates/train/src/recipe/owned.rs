@@ -28,7 +28,6 @@ const GROUPS: [Group; 6] = [
             "model.padding",
             "model.stride_in",
             "model.zero_init_last_gamma",
-            "model.init",
             "data.image_size",
             "data.crop_scale",
             "data.crop_ratio",

@@ -111,8 +111,9 @@ impl Recipe {
         let field = |(path, problem)| RecipeError::Field { origin: origin.to_owned(), path, problem };
         owned::check(&table).map_err(field)?;
         check::ranges(&table).map_err(field)?;
-        let recipe = serde_path_to_error::deserialize(table).map_err(|error| field(explain(&error)))?;
+        let mut recipe: Self = serde_path_to_error::deserialize(table).map_err(|error| field(explain(&error)))?;
         check::combinations(&recipe).map_err(field)?;
+        recipe.model.init.get_or_insert(check::initial_weights(&recipe.model.name)[0]);
         Ok(recipe)
     }
 }

@@ -117,6 +117,13 @@ fn fields_of_others_are_refused_and_not_written() {
         ("bert-base-phase1", "schedule.warmup_steps=9", "only one of warmup_epochs, warmup_steps and warmup_fraction"),
         ("bert-base-phase1", "text.max_predictions=126", "text.max_predictions: 126 is more than the 125 words"),
         ("resnet50-90e", "model.num_classes=", "model: missing field `num_classes`"),
+        (
+            "bert-base-phase1",
+            "model.init=torch",
+            "model.init: \"torch\" is not for bert-base: there are \"normal\", \"truncated\", \"nvidia_torch\"",
+        ),
+        ("resnet50-90e", "model.init=truncated", "there are \"torch\", \"variance_scaling\""),
+        ("bert-base-phase1", "text.masked_mean=google", "unknown variant `google`, expected `torch` or `tensorflow`"),
     ];
     for (name, item, expected) in cases {
         let text = load(name, &[item]).unwrap_err();
@@ -124,7 +131,9 @@ fn fields_of_others_are_refused_and_not_written() {
     }
     let resnet = load("resnet50-90e", &[]).unwrap().to_toml();
     assert!(!["[text]", "hidden_dropout", "betas", "power"].iter().any(|part| resnet.contains(part)), "{resnet}");
+    assert!(resnet.contains("init = \"torch\""), "{resnet}");
     let bert = load("bert-base-phase1", &[]).unwrap().to_toml();
+    assert!(bert.contains("init = \"normal\"") && bert.contains("masked_mean = \"torch\""), "{bert}");
     assert!(!["num_classes", "crop", "nesterov", "mixup"].iter().any(|part| bert.contains(part)), "{bert}");
 }
 

@@ -20,6 +20,7 @@ pub struct TextRecipe {
     pub short_seq_prob: f64,
     /// Predict all pieces of a word together.
     pub whole_word: bool,
+    pub masked_mean: MaskedMean,
 }
 
 impl Default for TextRecipe {
@@ -32,8 +33,20 @@ impl Default for TextRecipe {
             masked_lm_prob: 0.15,
             short_seq_prob: 0.1,
             whole_word: false,
+            masked_mean: MaskedMean::Torch,
         }
     }
+}
+
+/// What the summed loss of the words to predict is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MaskedMean {
+    /// Their number.
+    #[default]
+    Torch,
+    /// Their number and 1e-5.
+    TensorFlow,
 }
 
 /// When it is drawn what is predicted.

@@ -1,4 +1,5 @@
 use crate::recipe::{OnBadSample, Recipe};
+use bessemer_data::{LoaderOptions, Position};
 
 /// How batches are made; nothing here changes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,13 @@ impl LoadOptions {
         }
     }
 
-    pub(crate) fn threads(&self) -> usize {
+    /// Of a loader from a position up to an epoch.
+    pub(crate) fn loader(&self, seed: u64, start: Position, end_epoch: u32) -> LoaderOptions {
+        let Self { prefetch, on_bad_sample, .. } = *self;
+        LoaderOptions { workers: self.threads(), prefetch, seed, on_bad_sample, start, end_epoch }
+    }
+
+    fn threads(&self) -> usize {
         match self.workers {
             0 => std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(16),
             workers => workers,

@@ -3,7 +3,7 @@
 mod prepare;
 
 use crate::checkpoint::{BestMetric, Checkpoint, CheckpointStore, NamedTensor, SamplerPosition, TrainingState};
-use crate::error::{NonFiniteStep, TrainError};
+use crate::error::{FirstNonFinite, NonFiniteStep, TrainError};
 use crate::evaluate::{EvalReport, run as run_evaluation};
 use crate::events::{CheckpointInfo, EndInfo, EvalInfo, Status, StepInfo};
 use crate::progress::ProgressMode;
@@ -14,6 +14,7 @@ use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
 use crate::setup::precision;
 use crate::signals::StopSignal;
 use crate::tasks::{Batch, Batches, Evaluation, Task, Terms};
+use bessemer_data::Position;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -52,7 +53,8 @@ pub struct TrainOptions {
     /// What a new run starts from.
     pub start: Start,
     pub progress: ProgressMode,
-    /// When raised, the run saves after the present step and ends as [`TrainError::Interrupted`].
+    /// When raised, the run saves after the present step and ends as [`TrainError::Interrupted`]. Of a step of several
+    /// micro-batches only the present one is completed, and the state before the step is saved.
     pub stop: StopSignal,
     /// Stop in the same way after so many steps of this process.
     pub run_steps: Option<u64>,
@@ -117,6 +119,9 @@ struct Trainer<'a> {
     session: TrainSession,
     task: Box<dyn Task>,
     batches: Box<dyn Batches>,
+    /// The first batch after the last whole step.
+    position: Position,
+    end_epoch: u32,
     evaluation: Option<Judge>,
     steps_per_epoch: u64,
     total_steps: u64,
@@ -182,11 +187,16 @@ impl Trainer<'_> {
         let started = Instant::now();
         let accumulation = self.recipe().train.accumulation;
         let (mut samples, mut data_s) = (0, 0.0);
+        self.session.mark()?;
         for _ in 1..accumulation {
             let batch = self.fed_batch(&mut data_s)?;
             self.session.accumulate()?;
             samples += batch.samples as u64;
             self.finish(batch)?;
+            if self.options.stop.is_raised() {
+                self.session.rewind()?;
+                return self.stop_if_asked();
+            }
         }
         let batch = self.fed_batch(&mut data_s)?;
         let output = self.session.run()?;
@@ -202,6 +212,7 @@ impl Trainer<'_> {
             return Err(self.describe_non_finite(&output)?);
         }
         self.step += 1;
+        self.position = self.batches.position();
         self.samples += samples;
         self.train_s += step_s;
         let info = StepInfo {
@@ -238,13 +249,7 @@ impl Trainer<'_> {
     }
 
     fn next_batch(&mut self) -> Result<Batch, TrainError> {
-        let updates = self.session.step_count()?;
-        loop {
-            // Between two epochs there is `None` once.
-            if let Some(batch) = self.batches.next(updates) {
-                return batch;
-            }
-        }
+        next_of(&mut *self.batches, self.session.step_count()?)
     }
 
     fn report_skipped(&mut self, batch: &Batch) -> Result<(), TrainError> {
@@ -263,10 +268,31 @@ impl Trainer<'_> {
             loss,
             lr,
             grad_norm: (!grad_norm.is_finite()).then_some(grad_norm),
-            node: self.session.find_non_finite()?,
+            found: self.find_non_finite()?,
         }));
         self.log.warning(&error.to_string())?;
         Ok(error)
+    }
+
+    /// Goes through the step that was left out once more, one micro-batch after another, up to the first value that is not
+    /// finite. A request to stop ends the search.
+    fn find_non_finite(&mut self) -> Result<Option<FirstNonFinite>, TrainError> {
+        self.session.rewind()?;
+        let updates = self.session.step_count()?;
+        let mut batches = self.task.training_batches(self.position, self.end_epoch)?;
+        let accumulation = self.recipe().train.accumulation;
+        for number in 1..=accumulation {
+            let batch = next_of(&mut *batches, updates)?;
+            self.session.feed(&batch.feeds)?;
+            if let Some(node) = self.session.find_non_finite(number == accumulation)? {
+                return Ok(Some(FirstNonFinite { node, micro_batch: (accumulation > 1).then_some(number) }));
+            }
+            if self.options.stop.is_raised() {
+                break;
+            }
+            batches.recycle(batch);
+        }
+        Ok(None)
     }
 
     fn evaluation_is_due(&self) -> bool {
@@ -349,7 +375,7 @@ impl Trainer<'_> {
     }
 
     fn training_state(&self) -> TrainingState {
-        let position = self.batches.position();
+        let position = self.position;
         TrainingState {
             step: self.step,
             epoch: position.epoch.into(),
@@ -394,6 +420,15 @@ impl Trainer<'_> {
             best: self.best,
             skipped: self.skipped.len(),
         })
+    }
+}
+
+fn next_of(batches: &mut dyn Batches, updates: u64) -> Result<Batch, TrainError> {
+    loop {
+        // Between two epochs there is `None` once.
+        if let Some(batch) = batches.next(updates) {
+            return batch;
+        }
     }
 }
 

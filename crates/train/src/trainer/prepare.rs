@@ -54,6 +54,8 @@ impl<'a> Trainer<'a> {
             session,
             task,
             batches,
+            position: start,
+            end_epoch,
             evaluation,
             steps_per_epoch,
             total_steps,

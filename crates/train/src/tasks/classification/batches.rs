@@ -5,15 +5,13 @@ use super::sources::training_sampler;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::{Array, Batch, Batches, Feeds, LoadOptions};
-use bessemer_data::{
-    Batch as Images, DataError, Dataset, Loader, LoaderOptions, Position, Sampler, SamplerOptions, SkippedSample,
-};
+use bessemer_data::{DataError, Dataset, Loader, Pictures, Position, Sampler, SamplerOptions, SkippedSample};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The feeds `images u8[N, H, W, 3]` and `labels i32[N]`, and those of mixup where the recipe asks for it.
 pub(super) struct ImageBatches {
-    loader: Loader,
+    loader: Loader<dyn Dataset>,
     /// Added to every label.
     label_offset: i32,
     mixup: Option<Mixup>,
@@ -35,14 +33,7 @@ impl ImageBatches {
     ) -> Result<Self, TrainError> {
         let (load, seed, alpha) = (LoadOptions::of(recipe), recipe.train.seed, recipe.train.mixup_alpha);
         let sampler = training_sampler(&*set, recipe)?;
-        let options = LoaderOptions {
-            workers: load.threads(),
-            prefetch: load.prefetch,
-            seed,
-            on_bad_sample: load.on_bad_sample,
-            start,
-            end_epoch,
-        };
+        let options = load.loader(seed, start, end_epoch);
         let batch_size = recipe.train.batch_size as usize;
         let mixup = (alpha > 0.0).then_some(Mixup { seed, alpha, batch_size });
         Ok(Self { loader: Loader::new(set, sampler, options)?, label_offset: recipe.data.label_offset as i32, mixup })
@@ -56,16 +47,12 @@ impl ImageBatches {
         label_offset: i32,
     ) -> Result<Self, DataError> {
         let sampler = Sampler::new(set.len(), SamplerOptions::eval(batch_size))?;
-        let options = LoaderOptions {
-            prefetch: load.prefetch,
-            on_bad_sample: load.on_bad_sample,
-            ..LoaderOptions::new(load.threads(), 0, 1)
-        };
+        let options = load.loader(0, Position::default(), 1);
         Ok(Self { loader: Loader::new(set, sampler, options)?, label_offset, mixup: None })
     }
 
-    fn fed(&self, images: Images, updates: u64) -> Batch {
-        let Images { images, mut labels, real, epoch, index, skipped } = images;
+    fn fed(&self, batch: bessemer_data::Batch<Pictures>, updates: u64) -> Batch {
+        let bessemer_data::Batch { content: Pictures { images, mut labels }, real, epoch, index, skipped } = batch;
         labels.iter_mut().for_each(|label| *label += self.label_offset);
         let mut feeds = Feeds::from([("images", Array::U8(images)), ("labels", Array::I32(labels))]);
         if let Some(Mixup { seed, alpha, batch_size }) = &self.mixup {
@@ -79,21 +66,20 @@ impl ImageBatches {
 
 impl Batches for ImageBatches {
     fn next(&mut self, updates: u64) -> Option<Result<Batch, TrainError>> {
-        let images = self.loader.next_batch()?;
-        Some(images.map(|images| self.fed(images, updates)).map_err(TrainError::from))
+        let batch = self.loader.next_batch()?;
+        Some(batch.map(|batch| self.fed(batch, updates)).map_err(TrainError::from))
     }
 
     fn recycle(&mut self, batch: Batch) {
-        let Batch { feeds, samples: real, epoch, index, skipped } = batch;
-        let mut buffers = Images { images: Vec::new(), labels: Vec::new(), real, epoch, index, skipped };
-        for feed in feeds {
+        let mut pictures = Pictures::default();
+        for feed in batch.feeds {
             match feed {
-                ("images", Array::U8(images)) => buffers.images = images,
-                ("labels", Array::I32(labels)) => buffers.labels = labels,
+                ("images", Array::U8(images)) => pictures.images = images,
+                ("labels", Array::I32(labels)) => pictures.labels = labels,
                 _ => {}
             }
         }
-        self.loader.recycle(buffers);
+        self.loader.recycle(pictures);
     }
 
     fn position(&self) -> Position {

@@ -28,8 +28,8 @@ pub fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Architecture, 
             StrideIn::Conv1x1 => resnet::StrideIn::Conv1,
         },
         init: match model.init {
-            Init::Torch => InitScheme::Torch,
-            Init::VarianceScaling => InitScheme::TensorFlow,
+            Some(Init::VarianceScaling) => InitScheme::TensorFlow,
+            _ => InitScheme::Torch,
         },
         zero_init_last_gamma: model.zero_init_last_gamma,
         ..spec.options()

@@ -13,14 +13,14 @@ pub(crate) use folder::write_folder;
 pub(crate) use infer::vocabulary_beside;
 pub(crate) use model::{check_size, config_of, name_of};
 
-use super::{Batches, Better, Evaluation, Metric, Scale, Score, Task, Terms};
+use super::{Batches, Better, Evaluation, LoadOptions, Metric, Scale, Score, Task, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::recipe::Recipe;
 use crate::trained::Trained;
 use batches::SequenceBatches;
-use bessemer_data::Position;
-use bessemer_data::text::{PretrainingBatches, PretrainingSet, VOCABULARY_FILE};
+use bessemer_data::text::{PretrainingSet, VOCABULARY_FILE};
+use bessemer_data::{Position, Sampler, SamplerOptions};
 use bessemer_models::Model;
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use score::Guesses;
@@ -68,7 +68,7 @@ pub(super) struct Pretraining {
     vocabulary: Option<PathBuf>,
     set: Arc<PretrainingSet>,
     held_out: Option<Arc<PretrainingSet>>,
-    batches: u64,
+    sampler: Sampler,
 }
 
 impl Pretraining {
@@ -77,9 +77,9 @@ impl Pretraining {
         let set = Arc::new(source.training_set(recipe)?);
         let held_out = source.held_out_set(recipe)?.map(Arc::new);
         let config = model::config(recipe, set.vocabulary_size())?;
-        let sampled = PretrainingBatches::train(Arc::clone(&set), recipe.train.batch_size as usize, recipe.train.seed)?;
-        let batches = sampled.batches_per_epoch() as u64;
-        Ok(Self { recipe: recipe.clone(), config, vocabulary: source.vocabulary_file(recipe), set, held_out, batches })
+        let order = SamplerOptions::train(recipe.train.batch_size as usize, recipe.train.seed);
+        let sampler = Sampler::new(set.len(), order)?;
+        Ok(Self { recipe: recipe.clone(), config, vocabulary: source.vocabulary_file(recipe), set, held_out, sampler })
     }
 }
 
@@ -97,19 +97,18 @@ impl Task for Pretraining {
     }
 
     fn batches_per_epoch(&self) -> u64 {
-        self.batches
+        self.sampler.batches() as u64
     }
 
     fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
-        let (batch_size, seed) = (self.recipe.train.batch_size as usize, self.recipe.train.seed);
-        let batches = PretrainingBatches::train(Arc::clone(&self.set), batch_size, seed)?;
-        Ok(Box::new(SequenceBatches::new(batches, start, end_epoch)))
+        let (set, load) = (Arc::clone(&self.set), LoadOptions::of(&self.recipe));
+        Ok(Box::new(SequenceBatches::training(set, self.sampler.clone(), &load, start, end_epoch)?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
         let Some(set) = self.held_out.clone() else { return Ok(None) };
         let batch_size = self.recipe.eval.batch_size.unwrap_or(self.recipe.train.batch_size) as usize;
-        Ok(Some(Box::new(HeldOut::new(self.config, set, batch_size)?)))
+        Ok(Some(Box::new(HeldOut::new(self.config, set, LoadOptions::of(&self.recipe), batch_size)?)))
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
@@ -123,14 +122,20 @@ impl Task for Pretraining {
 struct HeldOut {
     config: BertConfig,
     set: Arc<PretrainingSet>,
+    load: LoadOptions,
     batch_size: usize,
     unigram_entropy: f64,
 }
 
 impl HeldOut {
-    fn new(config: BertConfig, set: Arc<PretrainingSet>, batch_size: usize) -> Result<Self, TrainError> {
+    fn new(
+        config: BertConfig,
+        set: Arc<PretrainingSet>,
+        load: LoadOptions,
+        batch_size: usize,
+    ) -> Result<Self, TrainError> {
         let unigram_entropy = set.unigram_entropy(1)?;
-        Ok(Self { config, set, batch_size, unigram_entropy })
+        Ok(Self { config, set, load, batch_size, unigram_entropy })
     }
 }
 
@@ -148,8 +153,7 @@ impl Evaluation for HeldOut {
     }
 
     fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
-        let batches = PretrainingBatches::eval(Arc::clone(&self.set), self.batch_size)?;
-        Ok(Box::new(SequenceBatches::new(batches, Position::default(), 1)))
+        Ok(Box::new(SequenceBatches::evaluation(Arc::clone(&self.set), &self.load, self.batch_size)?))
     }
 
     fn score(&self) -> Result<Box<dyn Score>, TrainError> {
@@ -172,5 +176,5 @@ pub(super) fn judge(
     let config = config_of(name, &trained, weights)?;
     let set = sources::held_out_in(data, trained.recipe.as_ref(), &config)?;
     model::check_length(&config, set.sequence_length())?;
-    Ok((Box::new(HeldOut::new(config, Arc::new(set), options.batch_size)?), trained))
+    Ok((Box::new(HeldOut::new(config, Arc::new(set), options.load, options.batch_size)?), trained))
 }

@@ -3,12 +3,12 @@
 use super::folder::activation_in;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
-use crate::recipe::{self, Recipe};
+use crate::recipe::{self, Init, Recipe};
 use crate::setup::{precision, train_config};
 use crate::trained::{Trained, WhichWeights};
-use bessemer_models::bert::{self, BERTS, BertConfig, BertOptions, Sequences};
+use bessemer_models::bert::{self, BERTS, BertConfig, BertInit, BertOptions, Sequences};
 use bessemer_models::{AnyModel, Model, ModelError, find_any};
-use bessemer_nn::Activation;
+use bessemer_nn::{Activation, MaskedMean};
 use std::path::Path;
 
 /// The published form of BERT `name`.
@@ -66,7 +66,19 @@ pub(super) fn training_step(recipe: &Recipe, config: &BertConfig, steps_per_epoc
         length: recipe.text.sequence_length as usize,
         predictions: recipe.text.max_predictions as usize,
     };
-    let options = BertOptions { seed: recipe.train.seed, ..BertOptions::default() };
+    let options = BertOptions {
+        seed: recipe.train.seed,
+        init: match recipe.model.init {
+            Some(Init::Truncated) => BertInit::Truncated,
+            Some(Init::NvidiaTorch) => BertInit::NvidiaTorch,
+            _ => BertInit::Normal,
+        },
+        masked_mean: match recipe.text.masked_mean {
+            recipe::MaskedMean::Torch => MaskedMean::Torch,
+            recipe::MaskedMean::TensorFlow => MaskedMean::TensorFlow,
+        },
+        ..BertOptions::default()
+    };
     Ok(bert::train(config, sequences, &options, &train_config(recipe, steps_per_epoch)?)?)
 }
 
@@ -136,4 +148,39 @@ pub(crate) fn check_size(name: &str, tensors: &[NamedTensor<'_>], origin: &str) 
     let Size { width, layers, .. } = size;
     let allowed = format!("{origin} holds a BERT of {layers} layers, {width} wide{fitting}");
     Err(TrainError::setting("the model", name, allowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_ir::plan::print_graph;
+    use bessemer_nn::Init as Drawn;
+
+    fn step(overrides: &[&str]) -> Model {
+        let overrides: Vec<_> = overrides.iter().map(|text| text.parse().unwrap()).collect();
+        let recipe = Recipe::load("bert-small-text", &overrides).unwrap();
+        training_step(&recipe, &config(&recipe, 100).unwrap(), 10).unwrap()
+    }
+
+    #[test]
+    fn initial_weights_are_those_of_the_recipe() {
+        let drawn = |name: &str, init: &str| {
+            let specs = step(&[&format!("model.init={init}")]).specs;
+            specs.iter().find(|spec| spec.name == name).unwrap().init
+        };
+        let words = "bert.embeddings.word_embeddings.weight";
+        let (normal, cut) = (Drawn::Normal { std: 0.02 }, Drawn::CutNormal { std: 0.02 });
+        assert_eq!([drawn(words, ""), drawn(words, "normal"), drawn(words, "truncated")], [normal, normal, cut]);
+        let wide = "bert.encoder.layer.0.intermediate.dense.weight";
+        let uniform = Drawn::Uniform { bound: 1.0 / 16.0 };
+        assert_eq!([drawn(wide, "nvidia_torch"), drawn(wide, "normal")], [uniform, normal]);
+        assert_eq!(drawn(words, "nvidia_torch"), normal);
+    }
+
+    #[test]
+    fn the_mean_over_words_is_that_of_the_recipe() {
+        let graph = |mean: &str| print_graph(&step(&[&format!("text.masked_mean={mean}")]).graph);
+        assert_eq!(graph("torch"), graph(""));
+        assert_ne!(graph("torch"), graph("tensorflow"));
+    }
 }
