@@ -286,12 +286,13 @@ fn stop_after_a_step(run: PathBuf, stop: StopSignal) {
 fn a_step_is_stopped_between_its_micro_batches() {
     let folder = TempDir::new().unwrap();
     let (whole, pieces) = (folder.path().join("whole"), folder.path().join("pieces"));
-    // Steps of a second; without averages, the last statistics are what evaluations and checkpoints have.
+    // Steps of a second, with nothing between them in which the run could be stopped.
     let overrides = [
         "train.batch_size=2",
         "train.accumulation=100",
         "train.steps=2",
         "train.ema_decay=",
+        "eval.every_epochs=",
         "checkpoint.every_steps=",
     ];
     train(&new_run(&whole, &overrides)).unwrap();
