@@ -116,8 +116,10 @@ pub fn erf(x: f32) -> f32 {
     let cut = if x > ONE_FROM { ONE_FROM } else { x };
     let cut = if cut < -ONE_FROM { -ONE_FROM } else { cut };
     let square = cut * cut;
-    let above =
-        polynomial(square, [2.050_138_2e-6, 2.848_746_7e-4, 3.765_29e-3, 5.274_772_3e-2, 1.903_989_4e-1, 1.128_379_1]);
+    let above = polynomial(
+        square,
+        [2.050_138_2e-6, 2.848_746_7e-4, 3.765_29e-3, 5.274_772_3e-2, 1.903_989_4e-1, std::f32::consts::FRAC_2_SQRT_PI],
+    );
     let below = polynomial(square, [3.809_181_4e-5, 1.162_454_6e-3, 1.496_856_7e-2, 1.141_06e-1, 5.020_694e-1, 1.0]);
     let y = cut * above / below;
     let y = if y > 1.0 { 1.0 } else { y };

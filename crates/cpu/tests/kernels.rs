@@ -384,9 +384,8 @@ fn normal_random_numbers_equal_the_definition() {
     let stream = Stream { seed: 0x1234_5678_9ABC_DEF0, step: 7, stream: 3 };
     for len in [1, 3, 64, 1001, 40_000] {
         let normal = on_all(len, |ctx, out| random::normal(ctx, stream, out));
-        for i in 0..len {
-            let at = i as u64;
-            assert_eq!(normal[i].to_bits(), philox::normal(stream.seed, 7, 3, at).to_bits(), "element {i}");
+        for (i, x) in normal.iter().enumerate() {
+            assert_eq!(x.to_bits(), philox::normal(stream.seed, 7, 3, i as u64).to_bits(), "element {i}");
         }
     }
 }
