@@ -78,13 +78,15 @@ impl TrainSession {
         let Model { graph, specs } = task.training_step(steps_per_epoch)?;
         let options = CompileOptions { precision: precision(recipe)?, ..compute.compile.clone() };
         let plan = compile(&graph, &compute.cpu, &options)?;
+        let unsteady: Vec<String> =
+            specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| spec.name.clone()).collect();
         Ok(Self {
             executor: Executor::new(plan, compute.cpu)?,
             model: TensorGroup::model(&specs),
             optimizer: TensorGroup::optimizer(&specs),
             averages: TensorGroup::averages(&specs),
-            unsteady: specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| spec.name.clone()).collect(),
-            marked: Vec::new(),
+            marked: vec![Vec::new(); unsteady.len()],
+            unsteady,
             specs,
             seed: recipe.train.seed,
             batch_size: recipe.train.batch_size as usize,
@@ -105,6 +107,14 @@ impl TrainSession {
             }
         }
         Ok(())
+    }
+
+    /// Replaces a parameter by elements in the order of the graph.
+    ///
+    /// # Errors
+    /// A name that the model does not have; another number of elements.
+    pub fn set(&mut self, name: &str, values: &[f32]) -> Result<(), TrainError> {
+        Ok(self.executor.write_f32(name, values)?)
     }
 
     /// Replaces parameters and running statistics, by the names and shapes of torchvision. `origin` names them in errors.
@@ -192,8 +202,10 @@ impl TrainSession {
     /// # Errors
     /// As [`TrainSession::weights`].
     pub fn mark(&mut self) -> Result<(), TrainError> {
-        let content = |name: &String| Ok(self.executor.input(name)?.to_vec());
-        self.marked = self.unsteady.iter().map(content).collect::<Result<_, ExecutorError>>()?;
+        for (name, content) in self.unsteady.iter().zip(&mut self.marked) {
+            content.clear();
+            content.extend_from_slice(self.executor.input(name)?);
+        }
         Ok(())
     }
 

@@ -31,6 +31,8 @@ pub(super) struct Sweep<'a> {
     /// Distance between tile buffers. Not a power of two, so that equal positions do not compete for one cache set.
     pitch: usize,
     accumulators: *mut f32,
+    /// Elements of an accumulator.
+    longest: usize,
     numbers: *mut f32,
     /// Partial results of the block, `[slots, stride]`.
     partials: *mut f32,
@@ -119,6 +121,7 @@ impl<'a> Sweep<'a> {
             buffers: buffers.as_mut_ptr(),
             pitch,
             accumulators: accumulators.as_mut_ptr(),
+            longest,
             numbers,
             partials,
             tile_len: match program.rowwise {
@@ -375,16 +378,10 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Elements of an accumulator.
-    #[inline(always)]
-    fn longest(&self) -> usize {
-        if self.program.rowwise { self.tile_len } else { TILE }
-    }
-
     #[inline(always)]
     unsafe fn accumulator(&self, index: usize, len: usize) -> &'a mut [f32] {
         // SAFETY: the scratch holds all accumulators.
-        unsafe { std::slice::from_raw_parts_mut(self.accumulators.add(index * self.longest()), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.accumulators.add(index * self.longest), len) }
     }
 
     /// Adds a tile to the accumulators of the reductions; the first tile of a range of columns starts them.

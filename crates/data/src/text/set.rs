@@ -175,12 +175,19 @@ impl PretrainingSet {
     }
 
     /// Entropy, in nats, of the distribution of the tokens to predict: the loss of a model that knows how frequent each
-    /// token is and nothing else. Reads the whole set; for shards, tokens are counted, as each is as likely to be
-    /// masked.
+    /// token is and nothing else. Reads the whole set.
     ///
     /// Errors: data that cannot be read or is damaged.
     pub fn unigram_entropy(&self, threads: usize) -> Result<f64, DataError> {
-        let counts = match &self.source {
+        Ok(entropy(&self.word_counts(threads)?))
+    }
+
+    /// How often each token is to be predicted, by its number in the vocabulary; for shards, how often it comes, as each is as
+    /// likely to be masked. Reads the whole set.
+    ///
+    /// Errors: data that cannot be read or is damaged.
+    pub fn word_counts(&self, threads: usize) -> Result<Vec<u64>, DataError> {
+        Ok(match &self.source {
             Source::Records(set) => set.target_counts(threads)?,
             Source::Shards(set) => {
                 let vocabulary = set.vocabulary();
@@ -192,8 +199,7 @@ impl PretrainingSet {
                 counts
             }
             Source::Synthetic(set) => vec![1; set.vocabulary_size],
-        };
-        Ok(entropy(&counts))
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Adam and AdamW.
 
-use super::{DecayExclude, Moments};
+use super::{DecayExclude, Moments, decayed};
 use crate::Result;
 use crate::builder::Builder;
 use crate::params::ParamSpec;
@@ -39,18 +39,18 @@ impl Adam {
 
     /// Replaces `param` by its next value.
     pub fn update(&self, b: &mut Builder, param: &ParamSpec, grad: Value, lr: Value, step: Value) -> Result<()> {
-        let decay = (self.weight_decay != 0.0 && !self.decay_exclude.excludes(param)).then_some(self.decay_form);
-        let mut grad = grad;
-        if decay == Some(DecayForm::Coupled) {
-            let pull = b.graph.scale(param.value, self.weight_decay)?;
-            grad = b.graph.add_(grad, pull)?;
-        }
-        let mut direction = self.moments.direction(b, param, grad, step)?;
+        let decayed = |b: &mut Builder, x| decayed(b, x, param, self.weight_decay, self.decay_exclude);
+        let direction = match self.decay_form {
+            DecayForm::Coupled => {
+                let grad = decayed(b, grad)?;
+                self.moments.direction(b, param, grad, step)?
+            }
+            DecayForm::Decoupled => {
+                let direction = self.moments.direction(b, param, grad, step)?;
+                decayed(b, direction)?
+            }
+        };
         let g = &mut b.graph;
-        if decay == Some(DecayForm::Decoupled) {
-            let pull = g.scale(param.value, self.weight_decay)?;
-            direction = g.add_(direction, pull)?;
-        }
         let change = g.mul(direction, lr)?;
         let new = g.sub(param.value, change)?;
         g.update(param.value, new)

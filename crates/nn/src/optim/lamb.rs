@@ -1,6 +1,6 @@
 //! LAMB.
 
-use super::{DecayExclude, Moments, global_norm};
+use super::{DecayExclude, Moments, decayed, global_norm, is_decayed};
 use crate::Result;
 use crate::builder::Builder;
 use crate::params::ParamSpec;
@@ -49,15 +49,11 @@ impl Lamb {
 
     /// Replaces `param` by its next value.
     pub fn update(&self, b: &mut Builder, param: &ParamSpec, grad: Value, lr: Value, step: Value) -> Result<()> {
-        let is_decayed = self.weight_decay != 0.0 && !self.decay_exclude.excludes(param);
-        let mut direction = self.moments.direction(b, param, grad, step)?;
+        let direction = self.moments.direction(b, param, grad, step)?;
+        let direction = decayed(b, direction, param, self.weight_decay, self.decay_exclude)?;
         let g = &mut b.graph;
-        if is_decayed {
-            let pull = g.scale(param.value, self.weight_decay)?;
-            direction = g.add_(direction, pull)?;
-        }
         let mut rate = lr;
-        if is_decayed || self.trust == Trust::All {
+        if self.trust == Trust::All || is_decayed(param, self.weight_decay, self.decay_exclude) {
             let ratio = trust_ratio(g, param.value, direction)?;
             rate = g.mul(lr, ratio)?;
         }

@@ -73,6 +73,19 @@ impl DecayExclude {
     }
 }
 
+/// `x + weight_decay * w`; `x` where nothing of the parameter `w` decays.
+fn decayed(b: &mut Builder, x: Value, param: &ParamSpec, weight_decay: f64, exclude: DecayExclude) -> Result<Value> {
+    if !is_decayed(param, weight_decay, exclude) {
+        return Ok(x);
+    }
+    let pull = b.graph.scale(param.value, weight_decay)?;
+    b.graph.add_(x, pull)
+}
+
+fn is_decayed(param: &ParamSpec, weight_decay: f64, exclude: DecayExclude) -> bool {
+    weight_decay != 0.0 && !exclude.excludes(param)
+}
+
 /// The number of steps done, `i32[]`, in the state `step`; the step adds one.
 pub fn step_counter(b: &mut Builder) -> Result<Value> {
     let step = b.optimizer_state("step", TensorType::new(DType::I32, []), ParamLayout::Plain, Kind::Optimizer)?;

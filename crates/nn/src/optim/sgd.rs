@@ -1,6 +1,6 @@
 //! Gradient descent with momentum.
 
-use super::DecayExclude;
+use super::{DecayExclude, decayed};
 use crate::Result;
 use crate::builder::Builder;
 use crate::params::{Kind, ParamSpec};
@@ -20,11 +20,7 @@ pub struct Sgd {
 impl Sgd {
     /// Replaces `param` by its next value. Keeps `v` in the state `momentum.NAME`.
     pub fn update(&self, b: &mut Builder, param: &ParamSpec, grad: Value, lr: Value) -> Result<()> {
-        let mut direction = grad;
-        if self.weight_decay != 0.0 && !self.decay_exclude.excludes(param) {
-            let decay = b.graph.scale(param.value, self.weight_decay)?;
-            direction = b.graph.add_(grad, decay)?;
-        }
+        let mut direction = decayed(b, grad, param, self.weight_decay, self.decay_exclude)?;
         if self.momentum != 0.0 {
             let name = format!("momentum.{}", param.name);
             let state = b.optimizer_state(&name, param.ty.clone(), param.layout, Kind::Optimizer)?;

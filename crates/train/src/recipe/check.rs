@@ -53,8 +53,9 @@ const BATCH: f64 = 65_536.0;
 const PIXELS: f64 = 8192.0;
 
 /// Ranges of numbers, and of each number in an array.
-const RANGES: [(&str, Range); 51] = [
+const RANGES: [(&str, Range); 52] = [
     ("model.num_classes", closed(1.0, 1_000_000.0)),
+    ("model.init_std", above(0.0, 1.0)),
     ("model.hidden_dropout", below(0.0, 1.0)),
     ("model.attention_dropout", below(0.0, 1.0)),
     ("model.vocab_multiple", closed(1.0, 4096.0)),

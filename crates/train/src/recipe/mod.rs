@@ -65,6 +65,12 @@ pub struct ModelRecipe {
     /// Absent for the usual one of the task, which a resolved recipe names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<Init>,
+    /// Standard deviation of a BERT's initial matrices and embeddings.
+    #[serde(default = "fiftieth")]
+    pub init_std: f64,
+    /// Of a BERT: the bias of each word's score.
+    #[serde(default)]
+    pub word_bias: WordBias,
     /// Of a BERT: dropout of embeddings and of what each half of a layer adds.
     #[serde(default = "tenth")]
     pub hidden_dropout: f64,
@@ -87,6 +93,10 @@ pub enum Activation {
     Gelu,
     /// By the hyperbolic tangent, as in NVIDIA's recipes of BERT.
     GeluTanh,
+}
+
+fn fiftieth() -> f64 {
+    0.02
 }
 
 fn eight() -> u64 {
@@ -116,6 +126,17 @@ pub enum StrideIn {
     Conv1x1,
 }
 
+/// Initial bias of the scores of a BERT's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WordBias {
+    /// As published.
+    #[default]
+    Zeros,
+    /// The logarithm of the word's frequency in the training data, so that the loss begins near the entropy of the frequencies.
+    LogFrequencies,
+}
+
 /// Initial weights: of convolutions and the classifier, or of a BERT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -124,7 +145,7 @@ pub enum Init {
     Torch,
     /// Both truncated normal with variance `2/fan_in`; classifier bias zero.
     VarianceScaling,
-    /// Matrices and embeddings of a BERT normal with a deviation of 0.02; biases zero.
+    /// Matrices and embeddings of a BERT normal with the deviation `init_std`; biases zero.
     Normal,
     /// The same cut at two deviations.
     Truncated,

@@ -1,5 +1,6 @@
 //! Fields that only some recipes have: by the task of the model, the optimizer and the schedule.
 
+use super::parse::lookup;
 use super::{OptimizerKind, ScheduleKind};
 use crate::tasks::Kind;
 use serde::Deserialize;
@@ -46,6 +47,8 @@ const GROUPS: [Group; 6] = [
     },
     Group {
         fields: &[
+            "model.init_std",
+            "model.word_bias",
             "model.hidden_dropout",
             "model.attention_dropout",
             "model.activation",
@@ -79,11 +82,10 @@ const GROUPS: [Group; 6] = [
 
 impl Choice {
     fn of(table: &Table) -> Self {
-        let text = |section: &str, field: &str| table.get(section)?.as_table()?.get(field);
         Self {
-            task: text("model", "name").and_then(Value::as_str).and_then(Kind::of),
-            optimizer: choice(text("optimizer", "kind")),
-            schedule: choice(text("schedule", "kind")),
+            task: lookup(table, "model.name").and_then(Value::as_str).and_then(Kind::of),
+            optimizer: choice(lookup(table, "optimizer.kind")),
+            schedule: choice(lookup(table, "schedule.kind")),
         }
     }
 
@@ -104,12 +106,12 @@ pub(super) fn check(table: &Table) -> Result<(), (String, String)> {
     let choice = Choice::of(table);
     let given = |path: &str| match path.split_once('.') {
         None => table.contains_key(path),
-        Some(_) => super::parse::lookup(table, path).is_some(),
+        Some(_) => lookup(table, path).is_some(),
     };
     match choice.foreign().find(|(path, _)| given(path)) {
         None => Ok(()),
         Some((path, owner)) => {
-            let model = super::parse::lookup(table, "model.name").and_then(Value::as_str).unwrap_or("this one");
+            let model = lookup(table, "model.name").and_then(Value::as_str).unwrap_or("this one");
             let here = if owner.starts_with("models") { format!(", not to {model}") } else { String::new() };
             Err((path.to_owned(), format!("belongs to {owner}{here}")))
         }

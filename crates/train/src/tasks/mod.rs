@@ -4,6 +4,7 @@
 pub mod classification;
 mod feeds;
 mod load;
+mod loaded;
 pub mod pretraining;
 mod softmax;
 mod terms;
@@ -70,6 +71,15 @@ pub trait Task {
     /// # Errors
     /// A model that is not possible.
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError>;
+
+    /// Parameters of a run from random weights whose first content comes from the data: names of the model, and elements in
+    /// the order of the graph.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    fn initial_values(&self) -> Result<Vec<(&'static str, Vec<f32>)>, TrainError> {
+        Ok(Vec::new())
+    }
 
     /// Writes what a run keeps beside its recipe, such as the names of classes.
     ///

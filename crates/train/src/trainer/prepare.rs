@@ -12,7 +12,7 @@ use crate::rundir::RunDir;
 use crate::runlog::RunLog;
 use crate::session::TrainSession;
 use crate::setup::total_steps;
-use crate::tasks::{self, Terms};
+use crate::tasks::{self, Task, Terms};
 use bessemer_data::Position;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -32,7 +32,7 @@ impl<'a> Trainer<'a> {
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute)?;
         session.initialise()?;
         if past.is_none() {
-            begin(&mut session, options)?;
+            begin(&mut session, &*task, options)?;
         }
         let state = match past.as_ref().and_then(|past| past.loaded.as_ref()) {
             Some(loaded) => {
@@ -114,10 +114,10 @@ impl<'a> Trainer<'a> {
     }
 }
 
-fn begin(session: &mut TrainSession, options: &TrainOptions) -> Result<(), TrainError> {
+fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) -> Result<(), TrainError> {
     let model = &options.recipe.model.name;
     match &options.start {
-        Start::Random => Ok(()),
+        Start::Random => task.initial_values()?.iter().try_for_each(|(name, values)| session.set(name, values)),
         Start::Weights(path) => {
             let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
             let origin = path.display().to_string();

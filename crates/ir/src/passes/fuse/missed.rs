@@ -3,7 +3,6 @@
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Op;
 use crate::ops::region::Region;
-use std::collections::BTreeSet;
 use std::fmt;
 
 /// A product that runs alone.
@@ -78,24 +77,15 @@ fn reason(graph: &Graph, product: NodeId, (id, region): (NodeId, &Region)) -> Re
         Reason::RunsWithAnother
     } else if [shape.rows(), shape.cols()] != [region.rows, region.cols] {
         Reason::OtherShape
-    } else if depends_otherwise(graph, id, own) {
+    } else if is_made_of(graph, &graph.node(id).inputs, own) {
         Reason::ReadsWhatFollows
     } else {
         Reason::IsBatched
     }
 }
 
-/// Whether the node reads something else than the value that is computed from it.
-fn depends_otherwise(graph: &Graph, id: NodeId, value: Value) -> bool {
-    let mut stack: Vec<NodeId> = graph.node(id).inputs.iter().filter(|&&v| v != value).map(|v| v.node).collect();
-    let mut seen: BTreeSet<NodeId> = BTreeSet::new();
-    while let Some(node) = stack.pop() {
-        if node == value.node {
-            return true;
-        }
-        if seen.insert(node) {
-            stack.extend(graph.node(node).inputs.iter().map(|v| v.node).filter(|&n| n >= value.node));
-        }
-    }
-    false
+/// Whether any of `values` but `value` itself is computed from it.
+fn is_made_of(graph: &Graph, values: &[Value], value: Value) -> bool {
+    let others = values.iter().filter(|&&other| other != value);
+    graph.ancestors(others.map(|other| other.node))[value.node.index()]
 }

@@ -23,7 +23,7 @@ use crate::ops::reduce::{Moments, Reduce, ReduceKind};
 use crate::ops::source::{Distribution, Random};
 use crate::passes::recompute::is_recomputed;
 use crate::shape::Shape;
-use prepare::{prepare, row_form};
+use prepare::{is_along_rows, prepare, row_form};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Switches of the pass.
@@ -57,8 +57,7 @@ fn is_row_reduction(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     let Op::Reduce(Reduce { axes, keep_dims: true, .. }) = &node.op else { return false };
     let x = graph.ty(node.inputs[0]);
-    let rank = x.shape.rank();
-    rank >= 2 && *axes == [rank - 1] && x.dtype == DType::F32 && (2..=LONGEST_ROW).contains(&x.shape.cols())
+    is_along_rows(&x.shape, axes) && x.dtype == DType::F32 && (2..=LONGEST_ROW).contains(&x.shape.cols())
 }
 
 /// Whether regions compute the node's value from values at the same row.

@@ -42,6 +42,11 @@ pub(super) fn row_form(shape: &Shape) -> Shape {
     dims.into()
 }
 
+/// Whether the axes are the innermost one alone, of several.
+pub(super) fn is_along_rows(shape: &Shape, axes: &[usize]) -> bool {
+    shape.rank() >= 2 && axes == [shape.rank() - 1]
+}
+
 struct Preparer<'a> {
     graph: &'a Graph,
     rewriter: Rewriter<'a>,
@@ -51,12 +56,13 @@ impl Preparer<'_> {
     fn visit(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.graph.node(id);
         let own = Value { node: id, output: 0 };
+        let along_rows = |axes: &[usize]| is_along_rows(self.graph.shape(node.inputs[0]), axes);
         let outputs = match &node.op {
             op if op.is_pointwise() => vec![self.pointwise(id)?],
             Op::Softmax(_) => vec![self.softmax(id)?],
             Op::LogSoftmax(_) => vec![self.log_softmax(id)?],
-            Op::Moments(Moments { axes }) if self.is_along_rows(id, axes) => self.moments(id)?.to_vec(),
-            Op::Reduce(Reduce { kind, axes, .. }) if self.is_along_rows(id, axes) => {
+            Op::Moments(Moments { axes }) if along_rows(axes) => self.moments(id)?.to_vec(),
+            Op::Reduce(Reduce { kind, axes, .. }) if along_rows(axes) => {
                 let x = self.rewriter.get(node.inputs[0]);
                 let reduced = self.row_reduce(id, *kind, x)?;
                 vec![self.reshape(id, reduced, &node.outputs[0].shape)?]
@@ -77,12 +83,6 @@ impl Preparer<'_> {
     /// Runs `body` on the new graph at the path of a node of the old one.
     fn at<T>(&mut self, id: NodeId, body: impl FnOnce(&mut Graph) -> T) -> T {
         self.rewriter.target().at_path(self.graph.path(id), body)
-    }
-
-    /// Whether the node reduces the innermost axis alone, of several.
-    fn is_along_rows(&self, id: NodeId, axes: &[usize]) -> bool {
-        let rank = self.graph.shape(self.graph.node(id).inputs[0]).rank();
-        rank >= 2 && axes == [rank - 1]
     }
 
     fn row_reduce(&mut self, id: NodeId, kind: ReduceKind, x: Value) -> Result<Value, GraphError> {
@@ -220,12 +220,7 @@ impl Preparer<'_> {
         let (kind, runs) = split_reduction(self.graph, id).expect("asked before");
         let mut value = self.rewriter.get(node.inputs[0]);
         for axes in runs {
-            let rank = self.rewriter.target().shape(value).rank();
-            if rank >= 2 && axes == [rank - 1] {
-                value = self.row_reduce(id, kind, value)?;
-            } else {
-                value = self.at(id, |g| g.reduce(kind, value, &axes, true))?;
-            }
+            value = self.at(id, |g| g.reduce(kind, value, &axes, true))?;
         }
         self.reshape(id, value, &node.outputs[0].shape)
     }

@@ -15,12 +15,13 @@ pub use sources::DataSource;
 pub(crate) use classifier::classes_of;
 pub(crate) use model::model_options;
 
+use super::loaded::Loaded;
 use super::{Batches, Better, Evaluation, LoadOptions, Metric, Scale, Score, Task, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::recipe::Recipe;
 use crate::trained::Trained;
-use batches::ImageBatches;
+use batches::Images;
 use bessemer_data::{CifarBin, ClassFolder, Dataset, Position, Split, Transform};
 use bessemer_models::{Architecture, Model, ModelOptions};
 use score::Accuracy;
@@ -85,7 +86,8 @@ impl Task for Classification {
 
     fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
         let set = Arc::clone(&self.set);
-        Ok(Box::new(ImageBatches::training(set, &self.recipe, start, end_epoch)?))
+        let (sampler, load) = (training_sampler(&*set, &self.recipe)?, LoadOptions::of(&self.recipe));
+        Ok(Box::new(Loaded::training(set, sampler, &load, (start, end_epoch), Images::training(&self.recipe))?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
@@ -136,7 +138,8 @@ impl Evaluation for Judge {
 
     fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
         let set = Arc::clone(&self.set);
-        Ok(Box::new(ImageBatches::evaluation(set, &self.load, self.batch_size, self.label_offset)?))
+        let samples = set.len();
+        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, Images::plain(self.label_offset))?))
     }
 
     fn score(&self) -> Result<Box<dyn Score>, TrainError> {

@@ -13,12 +13,12 @@ pub(crate) use folder::write_folder;
 pub(crate) use infer::vocabulary_beside;
 pub(crate) use model::{check_size, config_of, name_of};
 
+use super::loaded::Loaded;
 use super::{Batches, Better, Evaluation, LoadOptions, Metric, Scale, Score, Task, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, WordBias};
 use crate::trained::Trained;
-use batches::SequenceBatches;
 use bessemer_data::text::{PretrainingSet, VOCABULARY_FILE};
 use bessemer_data::{Position, Sampler, SamplerOptions};
 use bessemer_models::Model;
@@ -61,6 +61,9 @@ pub static TERMS: Terms = Terms {
     best: ("mlm_loss", Better::Lower),
 };
 
+/// The bias of each word's score.
+const WORD_BIAS: &str = "cls.predictions.bias";
+
 /// The text and the model of a recipe.
 pub(super) struct Pretraining {
     recipe: Recipe,
@@ -102,13 +105,22 @@ impl Task for Pretraining {
 
     fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
         let (set, load) = (Arc::clone(&self.set), LoadOptions::of(&self.recipe));
-        Ok(Box::new(SequenceBatches::training(set, self.sampler.clone(), &load, start, end_epoch)?))
+        let sampler = self.sampler.clone();
+        Ok(Box::new(Loaded::training(set, sampler, &load, (start, end_epoch), batches::Sequences)?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
         let Some(set) = self.held_out.clone() else { return Ok(None) };
         let batch_size = self.recipe.eval.batch_size.unwrap_or(self.recipe.train.batch_size) as usize;
         Ok(Some(Box::new(HeldOut::new(self.config, set, LoadOptions::of(&self.recipe), batch_size)?)))
+    }
+
+    fn initial_values(&self) -> Result<Vec<(&'static str, Vec<f32>)>, TrainError> {
+        if self.recipe.model.word_bias == WordBias::Zeros {
+            return Ok(Vec::new());
+        }
+        let counts = self.set.word_counts(1)?;
+        Ok(vec![(WORD_BIAS, model::log_frequencies(&counts, self.config.vocab_size))])
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
@@ -153,7 +165,8 @@ impl Evaluation for HeldOut {
     }
 
     fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
-        Ok(Box::new(SequenceBatches::evaluation(Arc::clone(&self.set), &self.load, self.batch_size)?))
+        let (set, samples) = (Arc::clone(&self.set), self.set.len());
+        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, batches::Sequences)?))
     }
 
     fn score(&self) -> Result<Box<dyn Score>, TrainError> {

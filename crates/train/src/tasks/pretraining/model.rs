@@ -33,6 +33,7 @@ pub(super) fn config(recipe: &Recipe, words: usize) -> Result<BertConfig, TrainE
     let model = &recipe.model;
     let config = BertConfig {
         vocab_size: words.next_multiple_of(model.vocab_multiple as usize),
+        initializer_range: model.init_std,
         hidden_dropout_prob: model.hidden_dropout,
         attention_probs_dropout_prob: model.attention_dropout,
         hidden_act: match model.activation {
@@ -80,6 +81,13 @@ pub(super) fn training_step(recipe: &Recipe, config: &BertConfig, steps_per_epoc
         ..BertOptions::default()
     };
     Ok(bert::train(config, sequences, &options, &train_config(recipe, steps_per_epoch)?)?)
+}
+
+/// Logarithms of the frequencies of `words` words, each counted once more than it comes; those past the counts never come.
+pub(super) fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
+    let total = (counts.iter().sum::<u64>() + words as u64) as f64;
+    let count = |word| counts.get(word).copied().unwrap_or(0) + 1;
+    (0..words).map(|word| (count(word) as f64 / total).ln() as f32).collect()
 }
 
 /// Weights of BERT `name`, from a file, a checkpoint, a run, or a folder as Hugging Face has it.
