@@ -93,7 +93,15 @@ fn every_tile_height_and_column_tail() {
 #[test]
 fn several_blocks_in_every_direction() {
     let mut random = Random(3);
-    for (m, n, k) in [(300, 70, 530), (120, 1100, 300), (530, 300, 61), (60, 60, 2100), (1, 300, 700), (300, 1, 700)] {
+    for (m, n, k) in [
+        (300, 70, 530),
+        (120, 1100, 300),
+        (530, 300, 61),
+        (60, 60, 2100),
+        (1, 300, 700),
+        (300, 1, 700),
+        (301, 1301, 270),
+    ] {
         for layout in 0..4 {
             let desc = GemmDesc::new(m, n, k).transposed(layout & 1 != 0, layout & 2 != 0);
             Case::new(&mut random, GemmDesc { accumulate: layout == 3, ..desc }, 0).check();

@@ -1,22 +1,26 @@
-//! Products with a long reduction, `C = A^T * B`: tasks own blocks of `C` and pack both operands as they go. Where
-//! `C` is small the reduction is split too, with partial sums that are added in a fixed order.
+//! Products with a long reduction, `C = A^T * B`: tasks own blocks of `C` and pack A as they go. Where `C` is large, B is packed
+//! before and shared; where it is small, tasks pack B too, and the reduction is split, with partial sums that are added in a
+//! fixed order.
 
 use std::ops::Range;
 
-use super::blocking::{RowBlocks, TASKS, pieces};
+use super::blocking::{RowBlocks, TASKS, column_groups, pieces};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
-use super::pack::Matrix;
-use super::rows::{Origin, RowSource};
+use super::pack::{Matrix, pack_shared, packed_len};
+use super::rows::{MAX_COLS, Origin, RESIDENT_B, RowSource};
 use super::sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
 use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, column_stride, panel};
-use super::{Ctx, Epilogue};
+use super::{Ctx, Epilogue, free_threads};
 use crate::simd::{Simd, SimdOp, dispatch, dispatch_product};
 
 /// Most rows, and most columns, of a task's block of C.
 const MAX_BLOCK: usize = 256;
 
-/// Elements of C below which the reduction is split rather than C cut finer.
+/// Elements of C up to which it is small.
 const SMALL_OUTPUT: usize = 320 * 1024;
+
+/// Most rows of a task's block of C where B is shared.
+const SHARED_ROWS: usize = 132;
 
 /// Fewest steps of a split of the reduction.
 const MIN_SPLIT: usize = 512;
@@ -33,30 +37,27 @@ const WORKER_LEN: usize = A_LEN + LINE_LEN + B_LEN;
 /// How a product is cut.
 struct Plan {
     rows: RowBlocks,
+    /// Where tasks pack B, as they are then cut by shapes alone.
     cols: RowBlocks,
     splits: RowBlocks,
+    /// Whether B is packed before the tasks begin.
+    is_shared: bool,
 }
 
 impl Plan {
     fn new(m: usize, n: usize, depth: usize) -> Plan {
-        let blocks = |rows: usize, cols: usize| m.div_ceil(rows) * n.div_ceil(cols);
-        let (mut rows, mut cols) = (MAX_BLOCK, MAX_BLOCK);
-        if m * n > SMALL_OUTPUT {
-            if blocks(rows, cols) < TASKS {
-                rows /= 2;
-            }
-            if blocks(rows, cols) < TASKS {
-                cols /= 2;
-            }
-        }
-        let blocks = blocks(rows, cols);
-        let wanted = if blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks.max(1)) };
+        let is_shared = m * n > SMALL_OUTPUT;
+        let rows = pieces(m, if is_shared { SHARED_ROWS } else { MAX_BLOCK }, 1);
+        let cols = pieces(n, MAX_BLOCK, MAX_PANEL);
+        let blocks = rows.count * cols.count;
+        let wanted = if is_shared || blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks.max(1)) };
         let splits = wanted.min(depth / MIN_SPLIT).max(1);
-        Plan {
-            rows: pieces(m, rows, 1),
-            cols: pieces(n, cols, MAX_PANEL),
-            splits: pieces(depth, depth.div_ceil(splits).max(1), 1),
-        }
+        Plan { rows, cols, splits: pieces(depth, depth.div_ceil(splits).max(1), 1), is_shared }
+    }
+
+    /// Elements of all of B, packed.
+    fn packed_len(&self, n: usize, depth: usize) -> usize {
+        if self.is_shared { packed_len(depth, n) } else { 0 }
     }
 
     fn partial_len(&self, m: usize, n: usize) -> usize {
@@ -71,7 +72,8 @@ pub(crate) fn row_blocks(m: usize, n: usize, depth: usize) -> RowBlocks {
 
 /// Scratch elements of [`OuterProduct::run`].
 pub(crate) fn outer_scratch_len(m: usize, n: usize, depth: usize, threads: usize) -> usize {
-    aligned_len(Plan::new(m, n, depth).partial_len(m, n)) + worker_scratch_len(threads)
+    let plan = Plan::new(m, n, depth);
+    aligned_len(plan.partial_len(m, n)) + aligned_len(plan.packed_len(n, depth)) + worker_scratch_len(threads)
 }
 
 /// Scratch elements of the tasks of `threads` workers.
@@ -114,6 +116,10 @@ impl<P: RowSource> OuterProduct<'_, P> {
     pub unsafe fn run(&self, ctx: Ctx<'_>, mut scratch: Scratch, origin: Origin, epilogue: Option<&dyn Epilogue>) {
         let n = self.b.n;
         let plan = Plan::new(self.m, n, self.depth);
+        if plan.is_shared {
+            // SAFETY: the caller's promises.
+            return unsafe { self.run_shared(ctx, scratch, plan.rows, origin, epilogue) };
+        }
         let partials = scratch.take(plan.partial_len(self.m, n));
         let workers = WorkerScratch::new(scratch, ctx.pool.threads());
         let whole = plan.splits.count <= 1;
@@ -133,6 +139,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                 let (c, ldc) = if whole { (own, self.ldc) } else { (partials.add(split * self.m * n), n) };
                 let block = OuterBlock {
                     product: self,
+                    packed: None,
                     rows: rows.clone(),
                     cols: cols.clone(),
                     depth: plan.splits.range(split, self.depth),
@@ -167,6 +174,51 @@ impl<P: RowSource> OuterProduct<'_, P> {
         });
     }
 
+    /// Packs B and computes blocks of rows of C.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run).
+    unsafe fn run_shared(
+        &self,
+        ctx: Ctx<'_>,
+        mut scratch: Scratch,
+        rows: RowBlocks,
+        origin: Origin,
+        epilogue: Option<&dyn Epilogue>,
+    ) {
+        let n = self.b.n;
+        let packed = scratch.take(packed_len(self.depth, n));
+        let workers = WorkerScratch::new(scratch, ctx.pool.threads());
+        // SAFETY: the caller's promises; the scratch has room for B.
+        unsafe { pack_shared(ctx, &self.b, self.pairs, packed, 0..self.depth) };
+        let groups = column_groups(rows.count, n, free_threads(ctx, epilogue));
+        ctx.pool.run(rows.count * groups.count, &|task, worker| {
+            let cols = groups.range(task % groups.count, n);
+            let block = task / groups.count;
+            let rows = rows.range(block, self.m);
+            let chunks = pieces(cols.len(), MAX_COLS, MAX_PANEL);
+            for chunk in 0..chunks.count {
+                let chunk = chunks.range(chunk, cols.len());
+                let block = OuterBlock {
+                    product: self,
+                    packed: Some(packed),
+                    rows: rows.clone(),
+                    cols: cols.start + chunk.start..cols.start + chunk.end,
+                    depth: 0..self.depth,
+                    c: self.c.block(worker, rows.start * self.ldc),
+                    ldc: self.ldc,
+                    accumulate: self.accumulate,
+                    scratch: workers.of(worker),
+                };
+                // SAFETY: the caller's promises; tasks have different blocks of C.
+                unsafe { dispatch_product(ctx.isa, self.pairs, block) };
+            }
+            if let Some(epilogue) = epilogue {
+                epilogue.block(worker, origin.block + block, origin.row + rows.start..origin.row + rows.end, cols);
+            }
+        });
+    }
+
     /// Computes all of C on the calling thread.
     ///
     /// # Safety
@@ -177,6 +229,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
         for block in 0..rows.count * cols.count {
             let block = OuterBlock {
                 product: self,
+                packed: None,
                 rows: rows.range(block / cols.count, self.m),
                 cols: cols.range(block % cols.count, self.b.n),
                 depth: 0..self.depth,
@@ -194,6 +247,8 @@ impl<P: RowSource> OuterProduct<'_, P> {
 /// A block of C over a part of the reduction.
 struct OuterBlock<'a, P> {
     product: &'a OuterProduct<'a, P>,
+    /// All of B, if it was packed before.
+    packed: Option<SharedMut>,
     rows: Range<usize>,
     cols: Range<usize>,
     depth: Range<usize>,
@@ -232,14 +287,25 @@ impl<P: RowSource> OuterBlock<'_, P> {
     #[inline(always)]
     unsafe fn step<S: Simd>(&self, depth: Range<usize>, c_rows: &[usize]) {
         let a_tile = depth.len() * column_stride::<S>() + PAD;
-        let b_panel = depth.len() * panel::<S>() + PAD;
         // SAFETY: the scratch has room for the packed blocks, the rest are the caller's promises.
         unsafe {
             let a = self.scratch;
             let line = a.add(A_LEN);
-            let b = line.add(LINE_LEN);
             self.pack_a::<S>(depth.clone(), a, a_tile, line);
-            self.product.b.pack::<S>(depth.clone(), self.cols.clone(), b, b_panel);
+            let (b, b_panel, b_next) = match self.packed {
+                Some(packed) => {
+                    let panel_len = self.product.depth * panel::<S>();
+                    let b =
+                        packed.0.cast_const().add(self.cols.start * self.product.depth + depth.start * panel::<S>());
+                    (b, panel_len, b.wrapping_add(depth.len() * panel::<S>()))
+                }
+                None => {
+                    let b = line.add(LINE_LEN);
+                    let b_panel = depth.len() * panel::<S>() + PAD;
+                    self.product.b.pack::<S>(depth.clone(), self.cols.clone(), b, b_panel);
+                    (b.cast_const(), b_panel, b.cast_const())
+                }
+            };
             let sweep = Sweep {
                 layout: ALayout::Columns,
                 depth: depth.len(),
@@ -251,8 +317,8 @@ impl<P: RowSource> OuterBlock<'_, P> {
                 c: self.c.0.add(self.cols.start),
                 c_rows,
                 accumulate: self.accumulate || depth.start > self.depth.start,
-                stream_b: false,
-                b_next: b,
+                stream_b: self.packed.is_some() && self.product.depth * self.cols.len() > RESIDENT_B,
+                b_next,
             };
             sweep.run::<S>(&mut self.upcoming(depth));
         }

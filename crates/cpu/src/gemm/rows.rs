@@ -15,7 +15,7 @@ pub(crate) const MAX_ROWS: usize = 112;
 
 /// Columns for which a block of A is used before it is replaced: B of this width and a block of C stay in the
 /// second-level cache.
-const MAX_COLS: usize = 1024;
+pub(super) const MAX_COLS: usize = 1024;
 
 /// Up to this many columns, copying A weighs more than reading B from the second-level cache.
 const FEW_COLS: usize = 128;
@@ -24,7 +24,7 @@ const FEW_COLS: usize = 128;
 const SMALL_GROUP: usize = 28;
 
 /// Elements of B that stay in the second-level cache from row block to row block.
-const RESIDENT_B: usize = 192 * 1024;
+pub(super) const RESIDENT_B: usize = 192 * 1024;
 
 /// Most consecutive row blocks of a task.
 const MAX_RUN: usize = 4;

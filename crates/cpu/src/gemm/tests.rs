@@ -26,7 +26,9 @@ fn assert_close(pairs: &[f32], singles: &[f32], what: &str) {
 fn matrix_products() {
     let pool = ThreadPool::new(2);
     let ctx = Ctx { isa: Isa::Portable, pool: &pool };
-    for (m, n, k, batch) in [(70, 45, 91, 1), (1, 300, 601, 1), (33, 20, 2, 1), (9, 20, 33, 17), (60, 70, 1100, 2)] {
+    for (m, n, k, batch) in
+        [(70, 45, 91, 1), (1, 300, 601, 1), (33, 20, 2, 1), (9, 20, 33, 17), (60, 70, 1100, 2), (400, 901, 45, 1)]
+    {
         for layout in 0..4 {
             let desc = GemmDesc::new(m, n, k).transposed(layout & 1 != 0, layout & 2 != 0).batched(batch);
             let (a, wide_a) = numbers(batch * m * k, 1);
