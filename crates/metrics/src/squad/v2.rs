@@ -256,7 +256,10 @@ mod tests {
         let one = Predicted::from([("1", "x")]);
         assert!(refused(&Predicted::from([("9", "x")]), &[]).contains("1 of the predictions"));
         assert!(refused(&one, &[("8", 0.0)]).contains("1 of the probabilities of no answer are for"));
-        assert_eq!(refused(&one, &[("2", 0.0)]), "SQuAD: question `1` has a prediction and no probability of no answer");
+        assert_eq!(
+            refused(&one, &[("2", 0.0)]),
+            "SQuAD: question `1` has a prediction and no probability of no answer"
+        );
         assert!(refused(&one, &[("1", f64::NAN)]).contains("of question `1` is not a number"));
         assert_eq!(score_v2(&[], &one, None), Err(MetricError::NoQuestions));
     }
