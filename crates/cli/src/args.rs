@@ -42,6 +42,7 @@ pub enum Command {
     Infer(commands::infer::Options),
     Bench(commands::bench::Options),
     Report(commands::report::Options),
+    Score(commands::score::Options),
     Data(commands::data::Options),
     Weights(commands::weights::Options),
 }

@@ -21,6 +21,8 @@ fn every_command_has_help_with_examples() {
         "bench",
         "bench kernels",
         "report",
+        "score",
+        "score squad",
         "data",
         "data prepare",
         "data prepare text",

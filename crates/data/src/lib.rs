@@ -4,7 +4,7 @@
 //! epoch; a [`Loader`] prepares batches of any [`Samples`] on worker threads. Pixels are normalised inside the compiled
 //! step, with the constants of [`Dataset::normalization`]. Every random number is drawn from a counter-based generator
 //! named by seed, epoch and sample, so nothing depends on the number of workers or on where a run was resumed. Text for
-//! pre-training is in [`text`].
+//! pre-training is in [`text`], and questions about texts are in [`squad`].
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,7 @@ mod resize;
 mod rng;
 mod sampler;
 pub mod shapes;
+pub mod squad;
 mod synthetic;
 pub mod text;
 pub mod tfrecord;

@@ -18,4 +18,19 @@ pub enum MetricError {
 
     #[error("mean loss: the loss of a batch of {samples} samples is {loss}, expected a finite number")]
     NonFiniteLoss { loss: f64, samples: usize },
+
+    #[error("SQuAD: there is no question")]
+    NoQuestions,
+
+    #[error("SQuAD: question `{id}` has no right answer, which version 2.0 alone allows")]
+    NoAnswers { id: String },
+
+    #[error("SQuAD: {count} of the {what} are for questions that the data do not have, such as `{first}`")]
+    UnknownQuestions { what: &'static str, count: usize, first: String },
+
+    #[error("SQuAD: question `{id}` has a prediction and no probability of no answer")]
+    NoProbability { id: String },
+
+    #[error("SQuAD: the probability of no answer of question `{id}` is not a number")]
+    NanProbability { id: String },
 }

@@ -1,9 +1,10 @@
-//! Evaluation metrics, accumulated batch by batch.
+//! Evaluation metrics: those of classification, accumulated batch by batch, and those of answers to questions.
 
 #![forbid(unsafe_code)]
 
 mod error;
 mod mean;
+pub mod squad;
 mod top_k;
 
 pub use error::MetricError;

@@ -10,6 +10,7 @@ pub mod infer;
 pub mod models;
 pub mod quickstart;
 pub mod report;
+pub mod score;
 pub mod train;
 pub mod weights;
 
@@ -27,6 +28,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Infer(options) => infer::run(options, common),
         Command::Bench(options) => bench::run(options, common),
         Command::Report(options) => report::run(options),
+        Command::Score(options) => score::run(options, common),
         Command::Data(options) => data::run(options, common),
         Command::Weights(options) => weights::run(options),
     }

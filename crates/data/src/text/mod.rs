@@ -27,6 +27,7 @@ mod write_records;
 
 pub use batch::PretrainingBatch;
 pub use corpus::Documents;
+pub(crate) use folder::write_whole;
 pub use folder::{Format, Settings, SplitCounts, VOCABULARY_FILE};
 pub use instance::{Instance, InstanceOptions};
 pub use prepare::{Preparation, Progress, Tell, prepare};

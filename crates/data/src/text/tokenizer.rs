@@ -3,7 +3,10 @@ use std::sync::Arc;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::{
+    AddedToken, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
+    Tokenizer,
+};
 
 use super::{Specials, Vocabulary};
 
@@ -36,6 +39,18 @@ impl TextTokenizer {
     pub fn ids(&self, text: &str) -> Vec<u32> {
         let encoding = self.tokenizer.encode_fast(text, false).expect("a vocabulary with [UNK] fits every text");
         encoding.get_ids().to_vec()
+    }
+
+    /// Words and punctuation marks of a text before they are cut into pieces, in lower case and without accents.
+    pub fn words(&self, text: &str) -> Vec<String> {
+        let mut normalized = NormalizedString::from(text);
+        let normalizer = self.tokenizer.get_normalizer().expect("there is one");
+        normalizer.normalize(&mut normalized).expect("every text can be normalized");
+        let mut words = PreTokenizedString::from(normalized);
+        let pre_tokenizer = self.tokenizer.get_pre_tokenizer().expect("there is one");
+        pre_tokenizer.pre_tokenize(&mut words).expect("every text can be split");
+        let words = words.get_splits(OffsetReferential::Normalized, OffsetType::Byte);
+        words.into_iter().map(|(word, _, _)| word.to_owned()).collect()
     }
 
     /// The vocabulary.

@@ -1,5 +1,7 @@
 //! Text to pre-train on: tokens, instances, data sets, and what is wrong with any of them.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod damage;
 mod instances;
 mod prepared;

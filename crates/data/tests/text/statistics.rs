@@ -4,7 +4,8 @@ use std::path::Path;
 use bessemer_data::Split;
 use bessemer_data::text::{Format, Instance, InstanceOptions, Specials, Vocabulary};
 
-use crate::world::{World, instances, run, shared};
+use crate::common::shared;
+use crate::world::{World, instances, run};
 
 /// Shares of masked tokens, and among these of `[MASK]`, of others and of what stayed.
 fn shares(all: &[Instance], specials: Specials) -> [f64; 4] {

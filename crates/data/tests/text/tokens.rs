@@ -4,14 +4,7 @@ use std::sync::Arc;
 use bessemer_data::text::{TextTokenizer, Vocabulary};
 use serde_json::Value;
 
-use crate::world::{SPECIALS, shared};
-
-fn tokenizer(words: &[&str]) -> TextTokenizer {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("vocab.txt");
-    fs::write(&path, [&SPECIALS[..], words].concat().join("\n")).unwrap();
-    TextTokenizer::new(Arc::new(Vocabulary::open(&path).unwrap()))
-}
+use crate::common::{shared, tokenizer};
 
 fn tokens(tokenizer: &TextTokenizer, text: &str) -> String {
     let ids = tokenizer.ids(text);

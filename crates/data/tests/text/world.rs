@@ -1,7 +1,7 @@
 //! A corpus in which each word occurs once, so that tokens tell where they come from.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bessemer_data::Split;
 use bessemer_data::text::{
@@ -9,7 +9,7 @@ use bessemer_data::text::{
 };
 use tempfile::TempDir;
 
-pub const SPECIALS: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
+const SPECIALS: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 pub const DOCUMENTS: usize = 60;
 
 /// Where a word stands: document, and number of the token within it.
@@ -149,14 +149,4 @@ pub fn instances(set: &PretrainingSet, epoch: u32) -> Vec<Instance> {
 fn letters(number: usize) -> String {
     let digit = |place: u32| char::from(b'a' + (number / 26_usize.pow(place) % 26) as u8);
     (0..4).map(digit).collect()
-}
-
-/// A file or folder of the sample data beside the checkout, if it is there.
-pub fn shared(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data").join(name);
-    let found = path.exists().then_some(path);
-    if found.is_none() {
-        eprintln!("skipped: there is no ../shared/data/{name} beside the checkout");
-    }
-    found
 }

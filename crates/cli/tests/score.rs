@@ -1,0 +1,162 @@
+//! Predictions are scored as the official scripts do; what is wrong with a file is told in one line.
+
+mod common;
+
+use common::{Ran, bessemer};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+fn question(id: &str, answers: &[&str]) -> Value {
+    let answers: Vec<Value> = answers.iter().map(|text| json!({"text": text, "answer_start": 0})).collect();
+    json!({"id": id, "question": "Who?", "answers": answers})
+}
+
+fn impossible(id: &str) -> Value {
+    json!({"id": id, "question": "Who?", "answers": [], "is_impossible": true})
+}
+
+/// Writes `data.json`, one paragraph of questions, and `predictions.json`.
+fn world(questions: &[Value], predictions: Value) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let data = json!({"data": [{"title": "Cats", "paragraphs": [{"context": "the cat sat", "qas": questions}]}]});
+    fs::write(folder.path().join("data.json"), data.to_string()).unwrap();
+    fs::write(folder.path().join("predictions.json"), predictions.to_string()).unwrap();
+    folder
+}
+
+fn score(folder: &TempDir, more: &str) -> Ran {
+    bessemer(folder.path(), &format!("score squad --data data.json --predictions predictions.json {more}"))
+}
+
+fn json_of(ran: &Ran) -> Value {
+    serde_json::from_str(&ran.out).unwrap()
+}
+
+#[test]
+fn version_1_1_has_exact_match_and_f1() {
+    let questions = [
+        question("1", &["the cat", "the cat sat"]),
+        question("2", &["The \u{201c}Cat\u{201d}"]),
+        question("3", &["the cat"]),
+        question("4", &["the"]),
+    ];
+    let folder = world(&questions, json!({"1": "A cat, sat.", "2": "\u{201c}cat\u{201d}", "3": "dog cat", "4": ""}));
+    let ran = score(&folder, "--json").ok();
+    let f1 = 100.0 * (1.0 + 1.0 + 2.0 / 3.0) / 4.0;
+    let scores = json_of(&ran);
+    assert_eq!((&scores["exact_match"], &scores["total"], &scores["missing"]), (&json!(75.0), &json!(4), &json!(0)));
+    assert!((scores["f1"].as_f64().unwrap() - f1).abs() < 1e-12);
+    let table = score(&folder, "").ok().out;
+    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        lines,
+        [vec!["SQuAD", "1.1", "questions", "exact", "match", "F1"], vec!["all", "4", "75.000", "66.667"]]
+    );
+    // Two of the answers are not at offset 0, where the data say that they are.
+    assert!(
+        ran.err.starts_with("warning: data.json: 1 answers are not at their answer_start, such as data[0]"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(score(&folder, "--quiet").ok().err, "");
+}
+
+#[test]
+fn version_2_0_tells_questions_with_and_without_answers_apart() {
+    let questions = [question("1", &["the cat"]), question("2", &["the"]), impossible("3"), impossible("4")];
+    let folder = world(&questions, json!({"1": "cat", "2": "the cat", "3": "", "4": "sat"}));
+    let scores = json_of(&score(&folder, "--json").ok());
+    assert_eq!(
+        scores,
+        json!({
+            "exact": 50.0, "f1": 50.0, "total": 4, "HasAns_exact": 50.0, "HasAns_f1": 50.0, "HasAns_total": 2,
+            "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2, "missing": 0,
+        })
+    );
+    fs::write(folder.path().join("odds.json"), json!({"1": -3.0, "2": 2.0, "3": 5.5, "4": 1.5}).to_string()).unwrap();
+    let scores = json_of(&score(&folder, "--na-prob odds.json --na-prob-thresh -1.5 --json").ok());
+    assert_eq!(
+        (&scores["exact"], &scores["best_exact"], &scores["best_exact_thresh"]),
+        (&json!(75.0), &json!(75.0), &json!(-3.0))
+    );
+    let table = score(&folder, "--na-prob odds.json").ok().out;
+    assert!(table.starts_with("SQuAD 2.0") && table.contains("with an answer          2"), "{table}");
+    assert!(table.contains("best exact match 75.000 at threshold -3\nbest F1 75.000 at threshold -3\n"), "{table}");
+}
+
+#[test]
+fn what_is_missing_counts_as_wrong() {
+    let folder = world(&[question("1", &["the cat"]), question("2", &["the"])], json!({"1": "cat"}));
+    let ran = score(&folder, "--json").ok();
+    let scores = json_of(&ran);
+    assert_eq!((&scores["exact_match"], &scores["missing"]), (&json!(50.0), &json!(1)));
+    assert_eq!(ran.err, "warning: predictions.json: 1 questions have no prediction, which counts as wrong\n");
+    let folder = world(&[question("1", &["the cat"]), impossible("2")], json!({"1": "cat"}));
+    let scores = json_of(&score(&folder, "--json").ok());
+    assert_eq!((&scores["NoAns_exact"], &scores["missing"]), (&json!(0.0), &json!(1)));
+}
+
+#[test]
+fn what_is_wrong_is_told_in_one_line() {
+    let good = || world(&[question("1", &["the cat"])], json!({"1": "cat"}));
+    let folder = good();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    score(&folder, "--na-prob predictions.json").fails(2, &["--na-prob is for SQuAD 2.0", "data.json is of 1.1"]);
+    score(&folder, "--na-prob-thresh 0.5").fails(2, &["--na-prob"]);
+    write("predictions.json", "{\"1\": \"cat\", \"9\": \"x\"}");
+    score(&folder, "").fails(
+        2,
+        &[
+            "1 of the predictions are for questions that the data do not have, such as `9`",
+            "(data.json, predictions.json)",
+        ],
+    );
+    write("predictions.json", "{\"1\": \"cat\", \"1\": \"x\"}");
+    score(&folder, "").fails(2, &["predictions.json: id `1` is there twice"]);
+    write("predictions.json", "{\"1\": null}");
+    score(&folder, "").fails(2, &["predictions.json: 1: invalid type: null, expected a string"]);
+    write("predictions.json", "cat");
+    score(&folder, "").fails(2, &["predictions.json: not JSON: expected value at line 1 column 1"]);
+    write("data.json", "{\"data\": [{\"paragraphs\": [{\"context\": \"c\", \"qas\": [{\"question\": \"q\"}]}]}]}");
+    score(&folder, "").fails(2, &["data.json: data[0].paragraphs[0].qas[0].id is missing"]);
+    write("data.json", "{\"data\": [");
+    score(&folder, "").fails(2, &["data.json: not JSON: EOF while parsing a list at line 1 column 10"]);
+    fs::remove_file(folder.path().join("data.json")).unwrap();
+    score(&folder, "").fails(2, &["data.json: cannot read the file"]);
+
+    let twice = world(&[question("1", &["a"]), question("1", &["b"])], json!({}));
+    score(&twice, "").fails(2, &["data[0].paragraphs[0].qas[1].id is `1`, as data[0].paragraphs[0].qas[0].id is"]);
+    let doubt = world(&[question("1", &["the cat"]), impossible("2")], json!({"1": "cat", "2": ""}));
+    fs::write(doubt.path().join("odds.json"), "{\"1\": 0.5}").unwrap();
+    score(&doubt, "--na-prob odds.json").fails(2, &["question `2` has a prediction and no probability", "odds.json)"]);
+    bessemer(doubt.path(), "score squat").fails(2, &["'squat'", "'squad'"]);
+}
+
+/// Real predictions, with the scores that the official scripts give them.
+#[test]
+fn real_predictions_have_the_official_scores() {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    if !samples.exists() {
+        eprintln!("skipped: there is no ../shared/data beside the checkout");
+        return;
+    }
+    let expected: Value =
+        serde_json::from_str(&fs::read_to_string(samples.join("squad_eval/expected.json")).unwrap()).unwrap();
+    let mut compared = 0;
+    for (name, expected) in expected.as_object().unwrap() {
+        let data = expected["dataset"].as_str().unwrap();
+        let arguments = format!("score squad --data squad/{data} --predictions squad_eval/{name} --json");
+        let ran = bessemer(&samples, &arguments).ok();
+        let scores = json_of(&ran);
+        assert_eq!((&scores["missing"], ran.err.as_str()), (&json!(0), ""), "{name}");
+        for (key, value) in scores.as_object().unwrap() {
+            let Some(expected) = expected[key].as_f64() else { continue };
+            let found = value.as_f64().unwrap();
+            assert!((found - expected).abs() < 1e-9, "{name}: {key} is {found}, expected {expected}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 2 * 2 + 2 * 9);
+}

@@ -1,0 +1,177 @@
+//! Features in a file.
+//!
+//! All numbers are little endian:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 8 | `BSMRQUAD` |
+//! | 4 | version, 1 |
+//! | 32 | SHA-256 of what the features depend on |
+//! | 8 x 8 | numbers in each of the sections below |
+//! | 8 x 4 | CRC-32C of each section |
+//! | 4 | CRC-32C of all before |
+//! | `n` x 4 each | tokens of paragraphs, where each paragraph ends, word of each token, tokens of questions, where each question ends, paragraph of each question, windows with 6 numbers each, questions left out |
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::features::{Content, Rows, Spot};
+use crate::DataError;
+use crate::text::write_whole;
+
+const MAGIC: &[u8; 8] = b"BSMRQUAD";
+const VERSION: u32 = 1;
+const SECTIONS: usize = 8;
+const KEY_AT: usize = 12;
+const COUNTS_AT: usize = KEY_AT + 32;
+const CHECKSUMS_AT: usize = COUNTS_AT + SECTIONS * 8;
+const HEADER_BYTES: usize = CHECKSUMS_AT + SECTIONS * 4 + 4;
+const SPOT_NUMBERS: usize = 6;
+
+/// Where features come from, and the file that holds them now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// There was no file.
+    Built(PathBuf),
+    Read(PathBuf),
+    /// The file was of no use, which is told.
+    Rebuilt(PathBuf, String),
+}
+
+/// The file in a folder for features of that key.
+pub(super) fn path(folder: &Path, key: &[u8; 32]) -> PathBuf {
+    let name: String = key[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    folder.join(format!("squad-{name}.features"))
+}
+
+pub(super) fn write(path: &Path, key: &[u8; 32], content: &Content) -> Result<(), DataError> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(DataError::io(folder, "create the folder"))?;
+    }
+    write_whole(path, &encode(key, content))
+}
+
+/// `None` if there is no file.
+///
+/// Errors: why a file is of no use.
+pub(super) fn read(path: &Path, key: &[u8; 32]) -> Result<Option<Content>, String> {
+    match fs::read(path) {
+        Ok(bytes) => decode(&bytes, key).map(Some).map_err(str::to_owned),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("it cannot be read: {error}")),
+    }
+}
+
+fn encode(key: &[u8; 32], content: &Content) -> Vec<u8> {
+    let spots: Vec<u32> = content.spots.iter().flat_map(spot_numbers).collect();
+    let sections: [&[u32]; SECTIONS] = [
+        &content.contexts.values,
+        &content.contexts.ends,
+        &content.words,
+        &content.queries.values,
+        &content.queries.ends,
+        &content.paragraphs,
+        &spots,
+        &content.left_out,
+    ];
+    let bodies = sections.map(|numbers| numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>());
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend(key);
+    sections.iter().for_each(|numbers| bytes.extend((numbers.len() as u64).to_le_bytes()));
+    bodies.iter().for_each(|body| bytes.extend(crc32c::crc32c(body).to_le_bytes()));
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+    bodies.iter().for_each(|body| bytes.extend(body));
+    bytes
+}
+
+fn decode(bytes: &[u8], key: &[u8; 32]) -> Result<Content, &'static str> {
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+    let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+    if bytes.len() < HEADER_BYTES || bytes[..8] != *MAGIC {
+        return Err("it is no file of SQuAD features");
+    }
+    if crc32c::crc32c(&bytes[..HEADER_BYTES - 4]) != word(HEADER_BYTES - 4) {
+        return Err("its header does not fit its checksum");
+    }
+    if word(8) != VERSION {
+        return Err("it is of another version");
+    }
+    if bytes[KEY_AT..COUNTS_AT] != *key {
+        return Err("it is of other data, another vocabulary or other lengths");
+    }
+    let mut rest = &bytes[HEADER_BYTES..];
+    let mut sections: [Vec<u32>; SECTIONS] = Default::default();
+    for (number, section) in sections.iter_mut().enumerate() {
+        let length = usize::try_from(long(COUNTS_AT + 8 * number)).ok().and_then(|count| count.checked_mul(4));
+        let (body, behind) = length.and_then(|length| rest.split_at_checked(length)).ok_or("it is cut off")?;
+        if crc32c::crc32c(body) != word(CHECKSUMS_AT + 4 * number) {
+            return Err("its content does not fit its checksum");
+        }
+        *section = body.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("4 bytes"))).collect();
+        rest = behind;
+    }
+    if !rest.is_empty() {
+        return Err("it is too long");
+    }
+    let [context_ids, context_ends, words, query_ids, query_ends, paragraphs, spots, left_out] = sections;
+    Ok(Content {
+        contexts: Rows { values: context_ids, ends: context_ends },
+        words,
+        queries: Rows { values: query_ids, ends: query_ends },
+        paragraphs,
+        spots: spots.chunks_exact(SPOT_NUMBERS).map(spot).collect(),
+        left_out,
+    })
+}
+
+fn spot_numbers(spot: &Spot) -> [u32; SPOT_NUMBERS] {
+    let Spot { question, start, tokens, answer: [first, last], is_impossible } = *spot;
+    [question, start, tokens, first, last, is_impossible.into()]
+}
+
+fn spot(numbers: &[u32]) -> Spot {
+    let answer = [numbers[3], numbers[4]];
+    Spot { question: numbers[0], start: numbers[1], tokens: numbers[2], answer, is_impossible: numbers[5] != 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: [u8; 32] = [7; 32];
+
+    fn content() -> Content {
+        let spot = Spot { question: 0, start: 1, tokens: 2, answer: [3, 4], is_impossible: true };
+        Content {
+            contexts: Rows { values: vec![5, 6, 7], ends: vec![3] },
+            words: vec![0, 0, 1],
+            queries: Rows { values: vec![9], ends: vec![1, 1] },
+            paragraphs: vec![0, 0],
+            spots: vec![spot, Spot { is_impossible: false, ..spot }],
+            left_out: vec![1],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        assert_eq!(decode(&encode(&KEY, &content()), &KEY), Ok(content()));
+        assert_eq!(decode(&encode(&KEY, &Content::default()), &KEY), Ok(Content::default()));
+        assert_eq!(decode(&encode(&[8; 32], &content()), &KEY).unwrap_err().split(' ').nth(3), Some("other"));
+    }
+
+    #[test]
+    fn any_damage_is_found() {
+        let whole = encode(&KEY, &content());
+        for place in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[place] ^= 0x10;
+            assert!(decode(&bytes, &KEY).is_err(), "byte {place}");
+        }
+        for length in 0..whole.len() {
+            assert!(decode(&whole[..length], &KEY).is_err(), "{length} bytes");
+        }
+        assert_eq!(decode(&[whole, vec![0]].concat(), &KEY), Err("it is too long"));
+    }
+}

@@ -1,0 +1,67 @@
+use super::text::{f1_of_normalized, normalized};
+use super::{Gold, Predicted, check_ids};
+use crate::MetricError;
+
+/// Scores by the rules of version 1.1, in percent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScoresV1 {
+    pub exact_match: f64,
+    pub f1: f64,
+    /// Questions.
+    pub total: usize,
+    /// Questions without a prediction, which count as wrong.
+    pub missing: usize,
+}
+
+/// Errors: no question, a question without right answers, a prediction for an unknown question.
+pub fn score_v1(gold: &[Gold<'_>], predictions: &Predicted<'_>) -> Result<ScoresV1, MetricError> {
+    if gold.is_empty() {
+        return Err(MetricError::NoQuestions);
+    }
+    check_ids(gold, "predictions", predictions.keys().copied())?;
+    let (mut exact, mut f1, mut missing) = (0_usize, 0.0, 0);
+    for question in gold {
+        if question.answers.is_empty() {
+            return Err(MetricError::NoAnswers { id: question.id.to_owned() });
+        }
+        let Some(prediction) = predictions.get(question.id) else {
+            missing += 1;
+            continue;
+        };
+        let prediction = normalized(prediction);
+        let answers: Vec<String> = question.answers.iter().map(|answer| normalized(answer)).collect();
+        exact += usize::from(answers.contains(&prediction));
+        f1 += answers.iter().map(|answer| f1_of_normalized(&prediction, answer)).fold(0.0, f64::max);
+    }
+    let total = gold.len();
+    let percent = |sum: f64| 100.0 * sum / total as f64;
+    Ok(ScoresV1 { exact_match: percent(exact as f64), f1: percent(f1), total, missing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gold<'a>(questions: &[(&'a str, &[&'a str])]) -> Vec<Gold<'a>> {
+        questions.iter().map(|&(id, answers)| Gold { id, answers: answers.to_vec() }).collect()
+    }
+
+    #[test]
+    fn the_best_answer_counts_and_what_is_missing_is_wrong() {
+        let gold = gold(&[("1", &["the Normans", "Norman people"]), ("2", &["1066"]), ("3", &["a"]), ("4", &["x"])]);
+        let predictions = Predicted::from([("1", "people"), ("2", "1066."), ("3", "")]);
+        let scores = score_v1(&gold, &predictions).unwrap();
+        assert_eq!((scores.exact_match, scores.total, scores.missing), (50.0, 4, 1));
+        assert!((scores.f1 - 100.0 * (2.0 / 3.0 + 1.0) / 4.0).abs() < 1e-12, "an answer without words has no F1");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let predictions = Predicted::from([("2", "x"), ("9", "x"), ("3", "x")]);
+        let error = score_v1(&gold(&[("2", &["x"])]), &predictions).unwrap_err().to_string();
+        assert_eq!(error, "SQuAD: 2 of the predictions are for questions that the data do not have, such as `3`");
+        assert_eq!(score_v1(&[], &predictions), Err(MetricError::NoQuestions));
+        let none = score_v1(&gold(&[("2", &[])]), &Predicted::new());
+        assert_eq!(none, Err(MetricError::NoAnswers { id: "2".into() }));
+    }
+}
