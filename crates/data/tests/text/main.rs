@@ -1,6 +1,7 @@
 //! Text to pre-train on: tokens, instances, data sets, and what is wrong with any of them.
 
 mod damage;
+mod electra;
 mod instances;
 mod prepared;
 mod statistics;
