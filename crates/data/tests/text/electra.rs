@@ -3,8 +3,8 @@ use std::fs;
 use std::sync::Arc;
 
 use bessemer_data::text::{
-    ElectraBatch, ElectraInstance, ElectraOptions, ElectraSet, Format, InstanceOptions, PretrainingSet, SyntheticText,
-    verify,
+    ElectraBatch, ElectraInstance, ElectraOptions, ElectraSet, Format, InstanceOptions, Prediction, PretrainingSet,
+    SyntheticText, verify,
 };
 use bessemer_data::{Batch, Loader, LoaderOptions, Position, Sampler, SamplerOptions, Split};
 use proptest::prelude::*;
@@ -158,23 +158,34 @@ fn batches_are_padded_instances_whatever_the_workers() {
 /// A row is one of the instances, padded with zeros.
 #[track_caller]
 fn check_row(batch: &ElectraBatch, row: usize, everything: &[ElectraInstance]) {
-    let padded = |values: &mut dyn Iterator<Item = i32>, length: usize| {
-        let mut values: Vec<i32> = values.collect();
-        values.resize(length, 0);
-        values
-    };
-    let ids = &batch.input_ids[row * 64..][..64];
-    let is_row = |instance: &&ElectraInstance| padded(&mut instance.tokens.iter().map(|&id| id as i32), 64) == ids;
-    let ElectraInstance { tokens, segments, predictions } = everything.iter().find(is_row).expect("an instance");
     let (row, words) = (row * 64..(row + 1) * 64, row * 9..(row + 1) * 9);
-    assert_eq!(batch.segment_ids[row.clone()], padded(&mut segments.iter().map(|&segment| segment.into()), 64));
-    assert_eq!(batch.input_mask[row], padded(&mut tokens.iter().map(|_| 1), 64));
-    let of = |value: fn(&bessemer_data::text::Prediction) -> i32| padded(&mut predictions.iter().map(value), 9);
-    assert_eq!(batch.masked_lm_positions[words.clone()], of(|word| word.position as i32));
-    assert_eq!(batch.masked_lm_ids[words.clone()], of(|word| word.id as i32));
-    assert_eq!(batch.masked_lm_replaced[words.clone()], of(|word| i32::from(word.is_replaced)));
-    let weights: Vec<i32> = batch.masked_lm_weights[words].iter().map(|&weight| weight as i32).collect();
-    assert_eq!(weights, of(|_| 1));
+    let tokens = [&batch.input_ids, &batch.segment_ids, &batch.input_mask].map(|array| array[row.clone()].to_vec());
+    let weights: Vec<i32> = batch.masked_lm_weights[words.clone()].iter().map(|&weight| weight as i32).collect();
+    let [positions, ids, replaced] = [&batch.masked_lm_positions, &batch.masked_lm_ids, &batch.masked_lm_replaced]
+        .map(|array| array[words.clone()].to_vec());
+    let found = (tokens, [positions, ids, replaced, weights]);
+    assert!(everything.iter().any(|instance| row_of(instance) == found), "{found:?}");
+}
+
+/// Ids, segments and mask; positions, ids, whether they are replaced, and weights.
+fn row_of(instance: &ElectraInstance) -> ([Vec<i32>; 3], [Vec<i32>; 4]) {
+    let ElectraInstance { tokens, segments, predictions } = instance;
+    let tokens = |value: fn((&u32, &u8)) -> i32| padded(tokens.iter().zip(segments).map(value), 64);
+    let words = |value: fn(&Prediction) -> i32| padded(predictions.iter().map(value), 9);
+    let tokens = [tokens(|(&id, _)| id as i32), tokens(|(_, &segment)| segment.into()), tokens(|_| 1)];
+    let words = [
+        words(|word| word.position as i32),
+        words(|word| word.id as i32),
+        words(|word| word.is_replaced.into()),
+        words(|_| 1),
+    ];
+    (tokens, words)
+}
+
+fn padded(values: impl Iterator<Item = i32>, length: usize) -> Vec<i32> {
+    let mut values: Vec<i32> = values.collect();
+    values.resize(length, 0);
+    values
 }
 
 #[test]
