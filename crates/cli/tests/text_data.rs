@@ -67,6 +67,30 @@ fn text_is_prepared_checked_and_shown() {
 }
 
 #[test]
+fn text_is_prepared_for_electra() {
+    let folder = world();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    let records = PREPARE.replace("--max-predictions 3", "--format tfrecord --for electra");
+    run(&format!("{records} --whole-word")).fails(2, &["--whole-word: records for ELECTRA hold no masks"]);
+    let prepared = run(&records).ok().out;
+    let verified = run("data verify text out").ok().out;
+    assert_eq!(verified.lines().collect::<Vec<_>>(), prepared.lines().take(3).collect::<Vec<_>>());
+    let settings: Value = serde_json::from_slice(&fs::read(folder.path().join("out/text.json")).unwrap()).unwrap();
+    assert_eq!(settings["format"], "electra_tfrecord");
+    let options = &settings["options"];
+    assert_eq!((&options["dupe_factor"], &options["instances"]["max_predictions"]), (&1.into(), &2.into()));
+    assert_eq!(options["instances"]["short_sequence_probability"], 0.05);
+    run("data sample text out --for bert").fails(2, &["out: records for ELECTRA; expected token shards, or records"]);
+
+    run(&format!("{} --for electra", PREPARE.replace("--out out", "--out shards"))).ok();
+    for sample in ["out", "shards --for electra"] {
+        let sample = run(&format!("data sample text {sample} --number 5")).ok().out;
+        assert_eq!(sample.lines().filter(|line| line.starts_with("  A: [CLS] ")).count(), 5);
+        assert!(sample.contains("{") && sample.contains(" of them once more"), "{sample}");
+    }
+}
+
+#[test]
 fn damage_is_listed_with_exit_code_2() {
     let folder = world();
     let run = |arguments: &str| bessemer(folder.path(), arguments);

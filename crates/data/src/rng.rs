@@ -8,12 +8,14 @@ pub enum Purpose {
     Augment = 2,
     Shapes = 3,
     Synthetic = 4,
-    /// Where segment pairs begin, and static pairs.
+    /// Where sequences of text begin, and static ones.
     Pairs = 5,
-    /// Masks of static pairs.
+    /// What is drawn about static sequences once they are cut.
     Masks = 6,
-    /// Pairs and masks made when they are asked for.
+    /// Sequences of text, and masks of pairs, made when they are asked for.
     Instances = 7,
+    /// Which tokens of sequences for ELECTRA are to be predicted.
+    Predictions = 8,
 }
 
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).

@@ -82,6 +82,6 @@ impl Samples for PretrainingSet {
 }
 
 /// The values, then zeros.
-fn fill<T: Default>(row: &mut [T], mut values: impl Iterator<Item = T>) {
+pub(crate) fn fill<T: Default>(row: &mut [T], mut values: impl Iterator<Item = T>) {
     row.fill_with(|| values.next().unwrap_or_default());
 }

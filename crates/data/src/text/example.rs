@@ -1,212 +1,70 @@
 //! Instances as `tf.train.Example` messages with the features of Google's BERT.
 
-use std::collections::BTreeMap;
-
-use prost::Message;
-
 use super::Instance;
+use super::features::proto::{FloatList, Kind};
+use super::features::{self, Features, Flaw, INPUT_IDS, flaw, integers, ones};
+use super::maker::{ExampleShape, Record};
+use super::sequence::Sequence;
 
-/// Sizes of the arrays of an example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ExampleShape {
-    pub sequence_length: usize,
-    pub predictions: usize,
-}
-
-const INPUT_IDS: [&str; 2] = ["input_ids", "input_word_ids"];
-const INPUT_MASK: [&str; 1] = ["input_mask"];
-const SEGMENT_IDS: [&str; 2] = ["segment_ids", "input_type_ids"];
-const POSITIONS: [&str; 1] = ["masked_lm_positions"];
+pub(crate) const POSITIONS: [&str; 1] = ["masked_lm_positions"];
 const IDS: [&str; 1] = ["masked_lm_ids"];
 const WEIGHTS: [&str; 1] = ["masked_lm_weights"];
 const NEXT_SENTENCE: [&str; 1] = ["next_sentence_labels"];
 
-/// `tensorflow/core/example/{example,feature}.proto`.
-mod proto {
-    use std::collections::BTreeMap;
+impl Record for Instance {
+    const EXPECTED: &'static str = "the seven features of BERT's pre-training";
 
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Example {
-        #[prost(message, optional, tag = "1")]
-        pub features: Option<Features>,
+    fn shape(payload: &[u8]) -> Result<ExampleShape, Flaw> {
+        let mut features = Features::parse(payload, Self::EXPECTED)?;
+        let sequence_length = features.ints(&INPUT_IDS)?.len();
+        let predictions = features.ints(&POSITIONS)?.len();
+        Ok(ExampleShape { sequence_length, predictions })
     }
 
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Features {
-        #[prost(btree_map = "string, message", tag = "1")]
-        pub feature: BTreeMap<String, Feature>,
+    /// Positions must rise and lie before the padding.
+    fn decode(payload: &[u8], shape: ExampleShape, vocabulary_size: usize) -> Result<Self, Flaw> {
+        let mut features = Features::parse(payload, Self::EXPECTED)?;
+        let ExampleShape { sequence_length, predictions } = shape;
+        let Sequence { tokens, segments } = features.sequence(sequence_length, vocabulary_size)?;
+        let positions = features.bounded(&POSITIONS, predictions, sequence_length)?;
+        let ids = features.bounded(&IDS, predictions, vocabulary_size)?;
+        let weights = features.floats(&WEIGHTS, predictions)?;
+        let label = features.bounded(&NEXT_SENTENCE, 1, 2)?[0];
+        let wanted = ones(WEIGHTS[0], weights.into_iter().map(f64::from))?;
+        let masked: Vec<(u32, u32)> = positions.into_iter().zip(ids).take(wanted).collect();
+        let length = tokens.len();
+        if !masked.is_sorted_by(|a, b| a.0 < b.0) || masked.last().is_some_and(|&(last, _)| last as usize >= length) {
+            let found: Vec<u32> = masked.iter().map(|&(position, _)| position).collect();
+            let expected = format!("rising numbers below {length}, the length of the sequence");
+            return Err(flaw(format!("`{}` are {found:?}", POSITIONS[0]), expected));
+        }
+        Ok(Self { tokens, segments, masked, random_next: label == 1 })
     }
 
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Feature {
-        #[prost(oneof = "Kind", tags = "1, 2, 3")]
-        pub kind: Option<Kind>,
+    fn encode(&self, shape: ExampleShape) -> Vec<u8> {
+        let ExampleShape { sequence_length, predictions } = shape;
+        let Self { tokens, segments, masked, random_next } = self;
+        let mut weights = vec![1.0; masked.len()];
+        weights.resize(predictions, 0.0);
+        let targets = [
+            (POSITIONS[0], integers(masked.iter().map(|&(position, _)| position.into()), predictions)),
+            (IDS[0], integers(masked.iter().map(|&(_, id)| id.into()), predictions)),
+            (WEIGHTS[0], Kind::Float(FloatList { value: weights })),
+            (NEXT_SENTENCE[0], integers([i64::from(*random_next)].into_iter(), 1)),
+        ];
+        features::encode(features::of_sequence(tokens, segments, sequence_length).into_iter().chain(targets))
     }
 
-    #[derive(Clone, PartialEq, prost::Oneof)]
-    pub enum Kind {
-        #[prost(message, tag = "1")]
-        Bytes(BytesList),
-        #[prost(message, tag = "2")]
-        Float(FloatList),
-        #[prost(message, tag = "3")]
-        Int64(Int64List),
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct BytesList {
-        #[prost(bytes = "vec", repeated, tag = "1")]
-        pub value: Vec<Vec<u8>>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct FloatList {
-        #[prost(float, repeated, tag = "1")]
-        pub value: Vec<f32>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Int64List {
-        #[prost(int64, repeated, tag = "1")]
-        pub value: Vec<i64>,
-    }
-}
-
-use proto::{Example, Feature, Features, FloatList, Int64List, Kind};
-
-/// The message of an instance, padded with zeros.
-pub(crate) fn encode(instance: &Instance, shape: ExampleShape) -> Vec<u8> {
-    let ints = |values: &mut dyn Iterator<Item = i64>, length: usize| {
-        let mut value: Vec<i64> = values.collect();
-        value.resize(length, 0);
-        Kind::Int64(Int64List { value })
-    };
-    let mut weights = vec![1.0; instance.masked.len()];
-    weights.resize(shape.predictions, 0.0);
-    let (length, predictions) = (shape.sequence_length, shape.predictions);
-    let Instance { tokens, segments, masked, random_next } = instance;
-    let feature = [
-        (INPUT_IDS[0], ints(&mut tokens.iter().map(|&id| id.into()), length)),
-        (INPUT_MASK[0], ints(&mut tokens.iter().map(|_| 1), length)),
-        (SEGMENT_IDS[0], ints(&mut segments.iter().map(|&segment| segment.into()), length)),
-        (POSITIONS[0], ints(&mut masked.iter().map(|&(position, _)| position.into()), predictions)),
-        (IDS[0], ints(&mut masked.iter().map(|&(_, id)| id.into()), predictions)),
-        (WEIGHTS[0], Kind::Float(FloatList { value: weights })),
-        (NEXT_SENTENCE[0], ints(&mut [i64::from(*random_next)].into_iter(), 1)),
-    ];
-    let feature: BTreeMap<_, _> =
-        feature.into_iter().map(|(name, kind)| (name.to_owned(), Feature { kind: Some(kind) })).collect();
-    Example { features: Some(Features { feature }) }.encode_to_vec()
-}
-
-/// What is wrong with a message, and what was expected.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Flaw {
-    pub problem: String,
-    pub expected: String,
-}
-
-fn flaw(problem: impl Into<String>, expected: impl Into<String>) -> Flaw {
-    Flaw { problem: problem.into(), expected: expected.into() }
-}
-
-/// Sizes of the arrays of a message.
-pub(crate) fn shape(payload: &[u8]) -> Result<ExampleShape, Flaw> {
-    let mut features = parse(payload)?;
-    let sequence_length = ints(&mut features, &INPUT_IDS)?.len();
-    let predictions = ints(&mut features, &POSITIONS)?.len();
-    Ok(ExampleShape { sequence_length, predictions })
-}
-
-/// The instance of a message.
-///
-/// Errors: no such message, a feature that is missing, has another type or length, or values that make no sense: ids
-/// not below `vocabulary_size`, masks other than ones before zeros, positions that do not rise or lie in the padding.
-pub(crate) fn decode(payload: &[u8], shape: ExampleShape, vocabulary_size: usize) -> Result<Instance, Flaw> {
-    let mut features = parse(payload)?;
-    let (sequence, predictions) = (shape.sequence_length, shape.predictions);
-    let mask = bounded(&mut features, &INPUT_MASK, sequence, 2)?;
-    let length = ones(INPUT_MASK[0], mask.iter().map(|&value| f64::from(value)))?;
-    let mut tokens = bounded(&mut features, &INPUT_IDS, sequence, vocabulary_size)?;
-    let mut segments = bounded(&mut features, &SEGMENT_IDS, sequence, 2)?;
-    let positions = bounded(&mut features, &POSITIONS, predictions, sequence)?;
-    let ids = bounded(&mut features, &IDS, predictions, vocabulary_size)?;
-    let weights = floats(&mut features, &WEIGHTS, predictions)?;
-    let label = bounded(&mut features, &NEXT_SENTENCE, 1, 2)?[0];
-    let masked = ones(WEIGHTS[0], weights.into_iter().map(f64::from))?;
-    tokens.truncate(length);
-    segments.truncate(length);
-    let masked: Vec<(u32, u32)> = positions.into_iter().zip(ids).take(masked).collect();
-    if !masked.is_sorted_by(|a, b| a.0 < b.0) || masked.last().is_some_and(|&(last, _)| last as usize >= length) {
-        let expected = format!("rising numbers below {length}, the length of the sequence");
-        return Err(flaw(
-            format!("`{}` are {:?}", POSITIONS[0], masked.iter().map(|m| m.0).collect::<Vec<_>>()),
-            expected,
-        ));
-    }
-    let segments = segments.into_iter().map(|segment| segment as u8).collect();
-    Ok(Instance { tokens, segments, masked, random_next: label == 1 })
-}
-
-type Map = BTreeMap<String, Feature>;
-
-fn parse(payload: &[u8]) -> Result<Map, Flaw> {
-    match Example::decode(payload) {
-        Ok(example) => Ok(example.features.unwrap_or_default().feature),
-        Err(error) => Err(flaw(format!("not a tf.train.Example: {error}"), "examples of BERT's pre-training")),
-    }
-}
-
-fn take(features: &mut Map, names: &[&str]) -> Result<Kind, Flaw> {
-    let found = names.iter().find_map(|&name| features.remove(name)?.kind);
-    found.ok_or_else(|| {
-        flaw(format!("no feature `{}`", names.join("` or `")), "the seven features of BERT's pre-training")
-    })
-}
-
-fn ints(features: &mut Map, names: &[&str]) -> Result<Vec<i64>, Flaw> {
-    match take(features, names)? {
-        Kind::Int64(list) => Ok(list.value),
-        _ => Err(flaw(format!("`{}` is no list of integers", names[0]), "int64_list")),
-    }
-}
-
-fn floats(features: &mut Map, names: &[&str], length: usize) -> Result<Vec<f32>, Flaw> {
-    match take(features, names)? {
-        Kind::Float(list) if list.value.len() == length => Ok(list.value),
-        Kind::Float(list) => Err(wrong_length(names[0], list.value.len(), length)),
-        _ => Err(flaw(format!("`{}` is no list of floats", names[0]), "float_list")),
-    }
-}
-
-/// `length` integers of 0 to less than `bound`.
-fn bounded(features: &mut Map, names: &[&str], length: usize, bound: usize) -> Result<Vec<u32>, Flaw> {
-    let values = ints(features, names)?;
-    if values.len() != length {
-        return Err(wrong_length(names[0], values.len(), length));
-    }
-    let fits = |value: i64| u32::try_from(value).ok().filter(|&value| (value as usize) < bound);
-    let check =
-        |value| fits(value).ok_or_else(|| flaw(format!("`{}` has {value}", names[0]), format!("0 to {}", bound - 1)));
-    values.into_iter().map(check).collect()
-}
-
-fn wrong_length(name: &str, found: usize, expected: usize) -> Flaw {
-    flaw(format!("`{name}` has {found} values"), format!("{expected}"))
-}
-
-/// How many ones precede the zeros.
-fn ones(name: &str, values: impl Iterator<Item = f64> + Clone) -> Result<usize, Flaw> {
-    let count = values.clone().take_while(|&value| value == 1.0).count();
-    match values.skip(count).all(|value| value == 0.0) {
-        true => Ok(count),
-        false => Err(flaw(format!("`{name}` has other values than ones, then zeros"), "ones, then zeros")),
+    fn words(&self) -> impl Iterator<Item = u32> {
+        self.masked.iter().map(|&(_, id)| id)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::features::proto::{Example, Feature, Int64List};
+    use prost::Message;
 
     const SHAPE: ExampleShape = ExampleShape { sequence_length: 8, predictions: 3 };
 
@@ -216,7 +74,7 @@ mod tests {
     }
 
     fn changed(name: &str, kind: Option<Kind>) -> Vec<u8> {
-        let mut example = Example::decode(&encode(&instance(), SHAPE)[..]).unwrap();
+        let mut example = Example::decode(&instance().encode(SHAPE)[..]).unwrap();
         let feature = &mut example.features.as_mut().unwrap().feature;
         match kind {
             Some(kind) => feature.insert(name.to_owned(), Feature { kind: Some(kind) }),
@@ -231,15 +89,15 @@ mod tests {
 
     #[test]
     fn instances_come_back() {
-        let payload = encode(&instance(), SHAPE);
-        assert_eq!(shape(&payload), Ok(SHAPE));
-        assert_eq!(decode(&payload, SHAPE, 301), Ok(instance()));
+        let payload = instance().encode(SHAPE);
+        assert_eq!(Instance::shape(&payload), Ok(SHAPE));
+        assert_eq!(Instance::decode(&payload, SHAPE, 301), Ok(instance()));
     }
 
     /// Lists are packed as TensorFlow writes them, and keys in their order.
     #[test]
     fn bytes_are_those_of_tensorflow() {
-        let payload = encode(&instance(), SHAPE);
+        let payload = instance().encode(SHAPE);
         let ids = b"\x0a\x18\x0a\x09input_ids\x12\x0b\x1a\x09\x0a\x07\x02\x04\x06\x03\xac\x02\x03";
         let found = payload.windows(11).position(|window| window == b"\x0a\x09input_ids").unwrap();
         assert_eq!(payload[found..found + 11], ids[2..13]);
@@ -269,12 +127,12 @@ mod tests {
             [&[0x0a, 0x80 | (features.len() & 0x7f) as u8, (features.len() >> 7) as u8], &features[..]].concat();
         let shape = ExampleShape { sequence_length: 2, predictions: 1 };
         let expected = Instance { tokens: vec![2, 4], segments: vec![0, 1], masked: vec![(1, 5)], random_next: true };
-        assert_eq!(decode(&payload, shape, 10), Ok(expected));
+        assert_eq!(Instance::decode(&payload, shape, 10), Ok(expected));
     }
 
     #[test]
     fn what_makes_no_sense_is_told() {
-        let problem = |payload: &[u8]| decode(payload, SHAPE, 301).unwrap_err();
+        let problem = |payload: &[u8]| Instance::decode(payload, SHAPE, 301).unwrap_err();
         let check = |name: &str, kind: Option<Kind>, expected: &str| {
             let found = problem(&changed(name, kind)).problem;
             assert!(found.contains(expected), "{name}: {found}");

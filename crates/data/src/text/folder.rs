@@ -23,16 +23,34 @@ pub enum Format {
     /// Token shards: instances are made on the fly, with new pairs and masks in each epoch.
     #[default]
     Shards,
-    /// TFRecord files of instances made once.
+    /// TFRecord files of instances for BERT, made once.
     Tfrecord,
+    /// TFRecord files of sequences for ELECTRA, made once; masks are drawn when they are read.
+    ElectraTfrecord,
 }
 
 impl Format {
     pub(crate) fn extension(self) -> &'static str {
         match self {
             Self::Shards => "tokens",
-            Self::Tfrecord => "tfrecord",
+            Self::Tfrecord | Self::ElectraTfrecord => "tfrecord",
         }
+    }
+
+    /// What a folder holds.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::Shards => "token shards",
+            Self::Tfrecord => "records for BERT, in which words are masked already",
+            Self::ElectraTfrecord => "records for ELECTRA",
+        }
+    }
+
+    /// That of a folder that [`prepare`](super::prepare) made.
+    ///
+    /// Errors: no such folder; a preparation that was not completed.
+    pub fn of(folder: &Path) -> Result<Self, DataError> {
+        Ok(Manifest::open(folder)?.format)
     }
 }
 
@@ -40,7 +58,7 @@ impl Format {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     pub instances: InstanceOptions,
-    /// How many times TFRecord files hold each document, cut and masked differently.
+    /// How many times TFRecord files hold each document, cut (and, for BERT, masked) differently.
     pub dupe_factor: u32,
     /// Files of each split.
     pub parts: usize,
@@ -142,6 +160,12 @@ impl Manifest {
         }
         Ok(part_names(&place, self.format, self.options.parts))
     }
+}
+
+/// What is random about a split is drawn with the run's `seed` to train on, and with that of the preparation to evaluate
+/// on, so that all runs see the same.
+pub(crate) fn drawn_with(manifest: &Manifest, split: Split, seed: u64) -> u64 {
+    if split == Split::Train { seed } else { manifest.options.seed }
 }
 
 /// Paths of all parts in a folder.

@@ -1,23 +1,30 @@
-//! Text to pre-train BERT on: vocabulary, tokens, and instances of masked segment pairs.
+//! Text to pre-train on: vocabulary, tokens, and sequences for BERT and ELECTRA.
 //!
-//! [`prepare`] reads documents from text files, cuts them into sentences and those into tokens, and writes token
-//! shards, or TFRecord files of instances. A [`PretrainingSet`] opens either, and a
-//! [`Loader`](crate::Loader) makes batches of it, as the model is fed. Instances of shards are a pure function of seed, epoch and index, and static ones of their
-//! place in the files, so that any batch can be made again.
+//! [`prepare`] reads documents from text files, cuts them into sentences and those into tokens, and writes token shards,
+//! which serve both models, or TFRecord files of sequences for one of them. A [`PretrainingSet`] opens either for BERT:
+//! instances of masked segment pairs. An [`ElectraSet`] opens them for ELECTRA: segments of one document, whose masks are
+//! drawn when they are read. A [`Loader`](crate::Loader) makes batches of a set, as the model is fed. What is drawn is a
+//! pure function of seed, epoch and index, and what was made once of its place in the files, so that any batch can be
+//! made again.
 
 mod batch;
 mod corpus;
+mod electra;
 mod example;
+mod features;
 mod folder;
 mod instance;
+mod maker;
 mod masking;
 mod pairs;
 mod prepare;
 mod record_set;
 mod sentences;
+mod sequence;
 mod set;
 mod shard;
 mod shard_set;
+mod source;
 mod store;
 mod synthetic;
 mod tokenizer;
@@ -27,6 +34,7 @@ mod write_records;
 
 pub use batch::PretrainingBatch;
 pub use corpus::Documents;
+pub use electra::{ElectraBatch, ElectraInstance, ElectraOptions, ElectraSet, Prediction};
 pub(crate) use folder::write_whole;
 pub use folder::{Format, Settings, SplitCounts, VOCABULARY_FILE};
 pub use instance::{Instance, InstanceOptions};

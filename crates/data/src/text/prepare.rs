@@ -9,12 +9,12 @@ use sha2::{Digest, Sha256};
 
 use super::corpus::{Corpus, Documents};
 use super::folder::{Format, Manifest, Settings, SplitCounts, VOCABULARY_FILE, part_names, write_whole};
-use super::instance::InstanceOptions;
-use super::set::{PretrainingSet, require_documents};
+use super::maker::Maker;
 use super::shard::{Shard, ShardWriter};
+use super::source::{Source, require_documents};
 use super::store::TokenStore;
 use super::write_records::write_records;
-use super::{TextTokenizer, Vocabulary, sentences};
+use super::{ElectraOptions, InstanceOptions, TextTokenizer, Vocabulary, sentences};
 use crate::new_folder::{create, require_empty};
 use crate::{DataError, Split, parallel};
 
@@ -35,8 +35,9 @@ pub struct Preparation {
     /// The folder to make.
     pub out: PathBuf,
     pub format: Format,
+    /// How instances are made; of records for ELECTRA, their length and the share of short ones.
     pub instances: InstanceOptions,
-    /// How many times TFRecord files hold each document, cut and masked differently.
+    /// How many times TFRecord files hold each document, cut (and, for BERT, masked) differently.
     pub dupe_factor: u32,
     /// Files of each split; by default, as many as the text is long.
     pub parts: Option<usize>,
@@ -64,23 +65,31 @@ pub type Tell<'a> = &'a (dyn Fn(Progress) + Sync);
 ///
 /// Errors: settings out of range; no documents; files that cannot be read or written; a folder with other content.
 pub fn prepare(preparation: &Preparation, tell: Tell) -> Result<Vec<(Split, SplitCounts)>, DataError> {
+    match preparation.format {
+        Format::Shards | Format::Tfrecord => prepare_for::<InstanceOptions>(preparation, tell),
+        Format::ElectraTfrecord => prepare_for::<ElectraOptions>(preparation, tell),
+    }
+}
+
+fn prepare_for<M: Maker>(preparation: &Preparation, tell: Tell) -> Result<Vec<(Split, SplitCounts)>, DataError> {
+    let maker = M::prepared(preparation.format, &preparation.instances);
+    maker.check()?;
     check(preparation)?;
     let vocabulary = Arc::new(Vocabulary::open(&preparation.vocabulary)?);
     let corpus = Corpus::open(&preparation.inputs, preparation.documents)?;
     let manifest = plan(preparation, &corpus, &vocabulary)?;
-    let work = Work { preparation, manifest, vocabulary, corpus, tell };
+    let work = Work { preparation, maker, manifest, vocabulary, corpus, tell };
     if let Some(done) = work.claim_folder()? {
         return Ok(done);
     }
     work.write_shards()?;
-    if preparation.format == Format::Tfrecord {
+    if preparation.format != Format::Shards {
         work.write_records()?;
     }
     work.complete()
 }
 
 fn check(preparation: &Preparation) -> Result<(), DataError> {
-    preparation.instances.check()?;
     let Preparation { dupe_factor, parts, heldout, .. } = *preparation;
     if !(1..=10_000).contains(&dupe_factor) {
         return Err(DataError::option("dupe factor", dupe_factor, "1 to 10000"));
@@ -102,15 +111,16 @@ fn plan(preparation: &Preparation, corpus: &Corpus, vocabulary: &Vocabulary) -> 
     Ok(Manifest::new(format, settings, corpus.hash()?, vocabulary.hash()))
 }
 
-struct Work<'a> {
+struct Work<'a, M> {
     preparation: &'a Preparation,
+    maker: M,
     manifest: Manifest,
     vocabulary: Arc<Vocabulary>,
     corpus: Corpus,
     tell: Tell<'a>,
 }
 
-impl Work<'_> {
+impl<M: Maker> Work<'_, M> {
     fn out(&self) -> &Path {
         &self.preparation.out
     }
@@ -123,7 +133,7 @@ impl Work<'_> {
     fn shard_folder(&self, split: Split) -> PathBuf {
         match self.preparation.format {
             Format::Shards => self.out().join(split.name()),
-            Format::Tfrecord => self.token_folder().join(split.name()),
+            Format::Tfrecord | Format::ElectraTfrecord => self.token_folder().join(split.name()),
         }
     }
 
@@ -203,16 +213,16 @@ impl Work<'_> {
             let store = self.store(split)?;
             let folder = self.out().join(split.name());
             create(&folder)?;
-            let files = part_names(&folder, Format::Tfrecord, self.manifest.options.parts);
-            let threads = self.preparation.threads;
-            write_records(&store, &self.vocabulary, &self.manifest.options, &files, threads, self.tell)?;
+            let files = part_names(&folder, M::RECORDS, self.manifest.options.parts);
+            let (settings, threads) = (&self.manifest.options, self.preparation.threads);
+            write_records(self.maker, &store, &self.vocabulary, settings, &files, threads, self.tell)?;
         }
         Ok(())
     }
 
     fn store(&self, split: Split) -> Result<TokenStore, DataError> {
         let store = TokenStore::open(&self.shard_files(split), self.vocabulary.hash())?;
-        require_documents(&store, &self.out().join(split.name()))?;
+        require_documents::<M>(&store, &self.out().join(split.name()))?;
         Ok(store)
     }
 
@@ -226,7 +236,7 @@ impl Work<'_> {
             let counts = self.count(split, texts)?;
             self.manifest.splits.insert(split, counts);
         }
-        if self.preparation.format == Format::Tfrecord {
+        if self.preparation.format != Format::Shards {
             let tokens = self.token_folder();
             fs::remove_dir_all(&tokens).map_err(DataError::io(&tokens, "remove the folder"))?;
         }
@@ -236,7 +246,7 @@ impl Work<'_> {
 
     /// Counts of a split that was written, but for those of its text, which are given.
     fn count(&self, split: Split, texts: SplitCounts) -> Result<SplitCounts, DataError> {
-        let set = PretrainingSet::of_manifest(self.out(), &self.manifest, split, None, self.preparation.seed)?;
+        let set = Source::<M>::prepared(self.out(), &self.manifest, split, None, self.preparation.seed)?;
         let files = self.manifest.part_files(self.out(), split)?;
         let size = |file: &PathBuf| {
             fs::metadata(file).map(|found| found.len()).map_err(DataError::io(file, "look at the file"))

@@ -1,46 +1,48 @@
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::Instance;
-use super::example::{self, ExampleShape, Flaw};
+use super::features::Flaw;
+use super::maker::{ExampleShape, Record};
 use crate::tfrecord::RecordFile;
 use crate::{DataError, parallel};
 
-/// Instances made once, in TFRecord files.
+/// Sequences made once, in TFRecord files.
 #[derive(Debug)]
-pub(crate) struct RecordSet {
+pub(crate) struct RecordSet<R> {
     files: Vec<RecordFile>,
-    /// Number of the first instance of each file.
-    first_instances: Vec<usize>,
-    instances: usize,
+    /// Number of the first record of each file.
+    first_records: Vec<usize>,
+    records: usize,
     shape: ExampleShape,
     vocabulary_size: usize,
+    kind: PhantomData<R>,
 }
 
-impl RecordSet {
+impl<R: Record> RecordSet<R> {
     /// Finds the records of all files. The first one decides the lengths of all.
     ///
-    /// Errors: a damaged file; no record at all; a first record that is no instance.
+    /// Errors: a damaged file; no record at all; a first record of another kind.
     pub fn open(files: &[PathBuf], vocabulary_size: usize) -> Result<Self, DataError> {
         let opened: Result<Vec<_>, _> = files.iter().map(|path| RecordFile::open(path)).collect();
         let files = opened?;
         let Some(first) = files.iter().find(|file| !file.is_empty()) else {
             let path = files.first().map_or(Path::new("."), RecordFile::path);
-            return Err(DataError::layout(path, "no record in any file", "TFRecords of BERT's pre-training"));
+            return Err(DataError::layout(path, "no record in any file", format!("TFRecords with {}", R::EXPECTED)));
         };
-        let shape = example::shape(&first.read(0)?).map_err(|flaw| error(first, 0, flaw))?;
-        let mut instances = 0;
-        let first_instances = files.iter().map(|file| {
-            instances += file.len();
-            instances - file.len()
+        let shape = R::shape(&first.read(0)?).map_err(|flaw| error(first, 0, flaw))?;
+        let mut records = 0;
+        let first_records = files.iter().map(|file| {
+            records += file.len();
+            records - file.len()
         });
-        let first_instances = first_instances.collect();
-        Ok(Self { files, first_instances, instances, shape, vocabulary_size })
+        let first_records = first_records.collect();
+        Ok(Self { files, first_records, records, shape, vocabulary_size, kind: PhantomData })
     }
 
     pub fn len(&self) -> usize {
-        self.instances
+        self.records
     }
 
     pub fn shape(&self) -> ExampleShape {
@@ -56,23 +58,23 @@ impl RecordSet {
         self.files.iter().fold(Sha256::new(), |hasher, file| hasher.chain_update(file.hash())).finalize().into()
     }
 
-    /// Errors: a record that is damaged, or that holds no instance of the lengths and the vocabulary.
-    pub fn instance(&self, index: usize) -> Result<Instance, DataError> {
-        let file = self.first_instances.partition_point(|&first| first <= index) - 1;
-        let record = index - self.first_instances[file];
+    /// Errors: a record that is damaged, or does not hold what it should with these lengths and this vocabulary.
+    pub fn record(&self, index: usize) -> Result<R, DataError> {
+        let file = self.first_records.partition_point(|&first| first <= index) - 1;
+        let record = index - self.first_records[file];
         read(&self.files[file], record, self.shape, self.vocabulary_size)
     }
 
-    /// How often each id of the vocabulary is to be predicted.
+    /// How often each id of the vocabulary is to be predicted, or may be.
     ///
     /// Errors: a damaged record.
-    pub fn target_counts(&self, threads: usize) -> Result<Vec<u64>, DataError> {
+    pub fn word_counts(&self, threads: usize) -> Result<Vec<u64>, DataError> {
         let counts = parallel::try_map(self.files.len(), threads, |index| {
             let mut counts = vec![0_u64; self.vocabulary_size];
             let file = &self.files[index];
             for record in 0..file.len() {
-                let instance = read(file, record, self.shape, self.vocabulary_size)?;
-                instance.masked.iter().for_each(|&(_, id)| counts[id as usize] += 1);
+                let record: R = read(file, record, self.shape, self.vocabulary_size)?;
+                record.words().for_each(|id| counts[id as usize] += 1);
             }
             Ok(counts)
         })?;
@@ -82,14 +84,14 @@ impl RecordSet {
 
 /// Record `index` of a file.
 ///
-/// Errors: a record that is damaged, or that holds no instance of the lengths and the vocabulary.
-pub(crate) fn read(
+/// Errors: a record that is damaged, or does not hold what it should with these lengths and this vocabulary.
+pub(crate) fn read<R: Record>(
     file: &RecordFile,
     index: usize,
     shape: ExampleShape,
     vocabulary_size: usize,
-) -> Result<Instance, DataError> {
-    example::decode(&file.read(index)?, shape, vocabulary_size).map_err(|flaw| error(file, index, flaw))
+) -> Result<R, DataError> {
+    R::decode(&file.read(index)?, shape, vocabulary_size).map_err(|flaw| error(file, index, flaw))
 }
 
 fn error(file: &RecordFile, index: usize, flaw: Flaw) -> DataError {

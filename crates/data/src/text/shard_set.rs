@@ -1,18 +1,18 @@
 use std::sync::Arc;
 
-use super::pairs::{cut_document, pair_at};
+use super::Vocabulary;
+use super::maker::Maker;
 use super::store::TokenStore;
-use super::{Instance, InstanceOptions, Vocabulary};
 use crate::{DataError, Philox, Purpose};
 
-/// Instances made from token shards when they are asked for.
+/// Sequences made from token shards when they are asked for.
 ///
-/// Where instances begin is fixed: where whole documents, cut into pairs, are cut. All else is drawn anew in each
-/// epoch: lengths, where the first segment ends, whether and which other document comes second, and masks.
-pub(crate) struct ShardSet {
+/// Where they begin is fixed: where whole documents are cut. All else is drawn anew in each epoch: lengths, where the
+/// first segment ends, what comes second, and masks.
+pub(crate) struct ShardSet<M> {
     store: TokenStore,
     vocabulary: Arc<Vocabulary>,
-    options: InstanceOptions,
+    maker: M,
     seed: u64,
     starts: Vec<Start>,
 }
@@ -24,30 +24,25 @@ struct Start {
     sentence: u32,
 }
 
-impl ShardSet {
-    /// `cut_seed` decides where instances begin, `seed` all else.
-    pub fn new(
-        store: TokenStore,
-        vocabulary: Arc<Vocabulary>,
-        options: InstanceOptions,
-        cut_seed: u64,
-        seed: u64,
-    ) -> Self {
+impl<M: Maker> ShardSet<M> {
+    /// `cut_seed` decides where sequences begin, `seed` all else.
+    pub fn new(store: TokenStore, vocabulary: Arc<Vocabulary>, maker: M, cut_seed: u64, seed: u64) -> Self {
         let mut starts = Vec::new();
         for document in 0..store.documents() {
             let mut rng = Philox::new(cut_seed, Purpose::Pairs, 0, document.into());
-            let start = |sentence, _| starts.push(Start { document, sentence: sentence as u32 });
-            cut_document(&store, document, options.pair_length(), &mut rng, start);
+            maker.cut(&store, document, &mut rng, |sentence, _| {
+                starts.push(Start { document, sentence: sentence as u32 })
+            });
         }
-        Self { store, vocabulary, options, seed, starts }
+        Self { store, vocabulary, maker, seed, starts }
     }
 
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    pub fn options(&self) -> &InstanceOptions {
-        &self.options
+    pub fn maker(&self) -> &M {
+        &self.maker
     }
 
     pub fn store(&self) -> &TokenStore {
@@ -63,10 +58,10 @@ impl ShardSet {
     }
 
     /// Errors: tokens that cannot be read.
-    pub fn instance(&self, epoch: u32, index: usize) -> Result<Instance, DataError> {
+    pub fn make(&self, epoch: u32, index: usize) -> Result<M::Made, DataError> {
         let Start { document, sentence } = self.starts[index];
         let mut rng = Philox::new(self.seed, Purpose::Instances, epoch, index as u64);
-        let pair = pair_at(&self.store, document, sentence as usize, self.options.pair_length(), &mut rng);
-        Instance::make(&self.store, &pair, self.options.masking(), &self.vocabulary, &mut rng)
+        let plan = self.maker.plan(&self.store, document, sentence as usize, &mut rng);
+        self.maker.make(&self.store, &plan, &self.vocabulary, &mut rng)
     }
 }

@@ -1,5 +1,7 @@
 use super::Instance;
-use crate::{Philox, Purpose};
+use super::maker::ExampleShape;
+use super::sequence::Sequence;
+use crate::{DataError, Philox, Purpose};
 
 /// Instances of random tokens, all of full length. There is nothing to learn: they are for measuring speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,13 +18,43 @@ pub struct SyntheticText {
 }
 
 impl SyntheticText {
-    pub(crate) fn instance(&self, index: usize) -> Instance {
+    /// Errors: a size out of its range.
+    pub(crate) fn check(&self) -> Result<(), DataError> {
+        let Self { len, sequence_length, predictions, vocabulary_size, .. } = *self;
+        let at_least = |name, value: usize, least: usize| match value >= least {
+            true => Ok(()),
+            false => Err(DataError::option(name, value, format!("at least {least}"))),
+        };
+        at_least("instances", len, 1)?;
+        at_least("sequence length", sequence_length, 2)?;
+        at_least("vocabulary size", vocabulary_size, 1)?;
+        match (1..sequence_length).contains(&predictions) {
+            true => Ok(()),
+            false => Err(DataError::option("predictions", predictions, format!("1 to {}", sequence_length - 1))),
+        }
+    }
+
+    pub(crate) fn shape(&self) -> ExampleShape {
+        ExampleShape { sequence_length: self.sequence_length, predictions: self.predictions }
+    }
+
+    /// Two segments of one length, and the rest of their random numbers.
+    fn draw(&self, index: usize) -> (Sequence, Philox) {
         let mut rng = Philox::new(self.seed, Purpose::Synthetic, 0, index as u64);
-        let (length, vocabulary) = (self.sequence_length, self.vocabulary_size as u32);
-        let tokens = (0..length).map(|_| rng.below(vocabulary)).collect();
-        let segments = (0..length).map(|position| u8::from(position >= length / 2)).collect();
-        let position = |number: usize| (1 + number * (length - 1) / self.predictions) as u32;
-        let masked = (0..self.predictions).map(|number| (position(number), rng.below(vocabulary))).collect();
+        let tokens = (0..self.sequence_length).map(|_| rng.below(self.vocabulary_size as u32)).collect();
+        let segment = |position| u8::from(position >= self.sequence_length / 2);
+        (Sequence { tokens, segments: (0..self.sequence_length).map(segment).collect() }, rng)
+    }
+
+    pub(crate) fn sequence(&self, index: usize) -> Sequence {
+        self.draw(index).0
+    }
+
+    pub(crate) fn instance(&self, index: usize) -> Instance {
+        let (Sequence { tokens, segments }, mut rng) = self.draw(index);
+        let position = |number: usize| (1 + number * (self.sequence_length - 1) / self.predictions) as u32;
+        let masked = (0..self.predictions).map(|number| (position(number), rng.below(self.vocabulary_size as u32)));
+        let masked = masked.collect();
         Instance { tokens, segments, masked, random_next: rng.chance(0.5) }
     }
 

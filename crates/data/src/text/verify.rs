@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde::Serialize;
 
 use super::folder::{Format, Manifest, SplitCounts};
+use super::maker::Maker;
 use super::prepare::{Progress, Tell};
 use super::record_set;
 use super::shard::Shard;
-use super::{PretrainingSet, Vocabulary};
+use super::source::Source;
+use super::{ElectraOptions, InstanceOptions, Vocabulary};
 use crate::tfrecord::RecordFile;
 use crate::{DataError, Split, parallel};
 
@@ -33,6 +35,18 @@ impl TextReport {
 /// Errors: a folder without a completed data set or without its vocabulary. All else is reported.
 pub fn verify(folder: &Path, threads: usize, tell: Tell) -> Result<TextReport, DataError> {
     let manifest = Manifest::open(folder)?;
+    match manifest.format {
+        Format::Shards | Format::Tfrecord => verify_for::<InstanceOptions>(folder, manifest, threads, tell),
+        Format::ElectraTfrecord => verify_for::<ElectraOptions>(folder, manifest, threads, tell),
+    }
+}
+
+fn verify_for<M: Maker>(
+    folder: &Path,
+    manifest: Manifest,
+    threads: usize,
+    tell: Tell,
+) -> Result<TextReport, DataError> {
     let vocabulary = manifest.vocabulary(folder)?;
     let mut problems = Vec::new();
     for (&split, counted) in &manifest.splits {
@@ -45,7 +59,7 @@ pub fn verify(folder: &Path, threads: usize, tell: Tell) -> Result<TextReport, D
                     threads,
                     || (),
                     |(), index| {
-                        let found = check_file(&files[index], &manifest, &vocabulary);
+                        let found = check_file::<M>(&files[index], &manifest, &vocabulary);
                         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
                         tell(Progress { what: split.name(), done, all: files.len() });
                         found
@@ -56,22 +70,22 @@ pub fn verify(folder: &Path, threads: usize, tell: Tell) -> Result<TextReport, D
             Err(error) => problems.push(error.to_string()),
         }
         if problems.len() == before {
-            problems.extend(check_count(folder, &manifest, split, counted));
+            problems.extend(check_count::<M>(folder, &manifest, split, counted));
         }
     }
     Ok(TextReport { format: manifest.format, splits: manifest.splits.into_iter().collect(), problems })
 }
 
-fn check_file(path: &Path, manifest: &Manifest, vocabulary: &Vocabulary) -> Vec<DataError> {
+fn check_file<M: Maker>(path: &Path, manifest: &Manifest, vocabulary: &Vocabulary) -> Vec<DataError> {
     match manifest.format {
         Format::Shards => {
             let opened = Shard::open(path, vocabulary.hash());
             opened.and_then(|shard| shard.scan(vocabulary.len(), &mut |_| ())).err().into_iter().collect()
         }
-        Format::Tfrecord => match RecordFile::open(path) {
+        Format::Tfrecord | Format::ElectraTfrecord => match RecordFile::open(path) {
             Ok(file) => {
-                let shape = manifest.options.instances.shape();
-                let check = |index| record_set::read(&file, index, shape, vocabulary.len()).err();
+                let shape = M::prepared(manifest.format, &manifest.options.instances).shape();
+                let check = |index| record_set::read::<M::Made>(&file, index, shape, vocabulary.len()).err();
                 (0..file.len()).filter_map(check).collect()
             }
             Err(error) => vec![error],
@@ -80,8 +94,8 @@ fn check_file(path: &Path, manifest: &Manifest, vocabulary: &Vocabulary) -> Vec<
 }
 
 /// A file with fewer records than were written is whole by itself.
-fn check_count(folder: &Path, manifest: &Manifest, split: Split, counted: &SplitCounts) -> Option<String> {
-    let set = PretrainingSet::of_manifest(folder, manifest, split, None, manifest.options.seed);
+fn check_count<M: Maker>(folder: &Path, manifest: &Manifest, split: Split, counted: &SplitCounts) -> Option<String> {
+    let set = Source::<M>::prepared(folder, manifest, split, None, manifest.options.seed);
     match set {
         Ok(set) if set.len() as u64 == counted.instances => None,
         Ok(set) => {

@@ -3,19 +3,19 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::example;
+use super::Vocabulary;
 use super::folder::Settings;
-use super::pairs::{Pair, cut_document};
+use super::maker::{Maker, Record};
 use super::prepare::{Progress, Tell};
 use super::shard::complete;
 use super::store::TokenStore;
-use super::{Instance, Vocabulary};
 use crate::tfrecord::{RecordFile, frame};
 use crate::{DataError, Philox, Purpose, parallel};
 
-/// Makes instances of all documents, as often as the dupe factor says, and writes them in random order, round robin, to
+/// Makes sequences of all documents, as often as the dupe factor says, and writes them in random order, round robin, to
 /// TFRecord files. Files that are whole are left as they are.
-pub(crate) fn write_records(
+pub(crate) fn write_records<M: Maker>(
+    maker: M,
     store: &TokenStore,
     vocabulary: &Vocabulary,
     settings: &Settings,
@@ -23,16 +23,14 @@ pub(crate) fn write_records(
     threads: usize,
     tell: Tell,
 ) -> Result<(), DataError> {
-    let pairs = all_pairs(store, settings, threads);
+    let plans = all_plans(maker, store, settings, threads);
     let done = AtomicUsize::new(0);
     parallel::try_map(files.len(), threads, |number| {
-        let share = (number..pairs.len()).step_by(files.len());
+        let share = (number..plans.len()).step_by(files.len());
         if !is_whole(&files[number], share.len()) {
             let payload = |index: usize| {
                 let mut rng = Philox::new(settings.seed, Purpose::Masks, 0, index as u64);
-                let masking = settings.instances.masking();
-                let instance = Instance::make(store, &pairs[index], masking, vocabulary, &mut rng)?;
-                Ok(example::encode(&instance, settings.instances.shape()))
+                Ok(maker.make(store, &plans[index], vocabulary, &mut rng)?.encode(maker.shape()))
             };
             write_file(&files[number], share.map(payload))?;
         }
@@ -42,21 +40,20 @@ pub(crate) fn write_records(
     Ok(())
 }
 
-/// Every document cut into pairs once for each of the dupe factor, in random order.
-fn all_pairs(store: &TokenStore, settings: &Settings, threads: usize) -> Vec<Pair> {
-    let length = settings.instances.pair_length();
+/// Every document cut into sequences once for each of the dupe factor, in random order.
+fn all_plans<M: Maker>(maker: M, store: &TokenStore, settings: &Settings, threads: usize) -> Vec<M::Plan> {
     let cut = |dupe: usize| {
-        let mut pairs = Vec::new();
+        let mut plans = Vec::new();
         for document in 0..store.documents() {
             let mut rng = Philox::new(settings.seed, Purpose::Pairs, dupe as u32, document.into());
-            cut_document(store, document, length, &mut rng, |_, pair| pairs.push(pair));
+            maker.cut(store, document, &mut rng, |_, plan| plans.push(plan));
         }
-        pairs
+        plans
     };
     let dupes = parallel::map_with(settings.dupe_factor as usize, threads, || (), |(), dupe| cut(dupe));
-    let mut pairs: Vec<Pair> = dupes.into_iter().flatten().collect();
-    Philox::new(settings.seed, Purpose::Shuffle, 0, 0).shuffle(&mut pairs);
-    pairs
+    let mut plans: Vec<M::Plan> = dupes.into_iter().flatten().collect();
+    Philox::new(settings.seed, Purpose::Shuffle, 0, 0).shuffle(&mut plans);
+    plans
 }
 
 fn is_whole(path: &Path, records: usize) -> bool {

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod damage;
+mod electra;
 mod instances;
 mod prepared;
 mod statistics;

@@ -30,7 +30,7 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn threads_do_not_matter() {
     let world = World::new();
-    for format in [Format::Shards, Format::Tfrecord] {
+    for format in [Format::Shards, Format::Tfrecord, Format::ElectraTfrecord] {
         for threads in [1, 2, 5] {
             let mut preparation = world.preparation(&format!("{format:?}-{threads}"), format);
             preparation.threads = threads;
@@ -123,7 +123,9 @@ fn interrupt(folder: &Path, lost: &[&str]) {
 #[test]
 fn interrupted_preparations_go_on() {
     let world = World::new();
-    for (format, kind) in [(Format::Shards, "tokens"), (Format::Tfrecord, "tfrecord")] {
+    for (format, kind) in
+        [(Format::Shards, "tokens"), (Format::Tfrecord, "tfrecord"), (Format::ElectraTfrecord, "tfrecord")]
+    {
         let out = format!("{format:?}");
         let folder = world.path(&out);
         world.prepare(&out, format);
@@ -149,7 +151,7 @@ fn interrupted_preparations_go_on() {
 #[test]
 fn completed_preparations_are_left_alone() {
     let world = World::new();
-    for format in [Format::Shards, Format::Tfrecord] {
+    for format in [Format::Shards, Format::Tfrecord, Format::ElectraTfrecord] {
         let out = format!("{format:?}");
         let counts = world.prepare(&out, format);
         let before = files(&world.path(&out));

@@ -6,8 +6,8 @@ use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
 use bessemer_data::text::{
-    Documents, Format, Instance, InstanceOptions, Preparation, PretrainingSet, Progress, SplitCounts, TextTokenizer,
-    VOCABULARY_FILE, Vocabulary, prepare, verify,
+    Documents, ElectraInstance, ElectraOptions, ElectraSet, Format, Instance, InstanceOptions, Preparation,
+    PretrainingSet, Progress, SplitCounts, TextTokenizer, VOCABULARY_FILE, Vocabulary, prepare, verify,
 };
 use bessemer_data::{Philox, Purpose, Split};
 use clap::{Args, ValueEnum};
@@ -22,9 +22,10 @@ EXAMPLES:
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/
   bessemer data prepare text wiki/ more.txt --vocab vocab.txt --out wiki-tokens/ --heldout 0.05
   bessemer data prepare text books/ --one-document-a-file --vocab vocab.txt --out book-tokens/
-  bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord --seq-length 512 --max-predictions 80";
+  bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord --seq-length 512 --max-predictions 80
+  bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-electra/ --format tfrecord --for electra";
 
-/// Cut text into documents, sentences and tokens to pre-train BERT on
+/// Cut text into documents, sentences and tokens to pre-train BERT or ELECTRA on
 ///
 /// Text is UTF-8: plain, with blank lines between documents, or what WikiExtractor writes. Interrupted, the same
 /// command goes on where it ended. The seed is 12345 unless `--seed` is given.
@@ -49,14 +50,17 @@ pub struct Prepare {
     /// Token shards, from which instances are made on the fly, or TFRecord files of instances
     #[arg(long, value_enum, default_value_t = Form::Shards, help_heading = "Output")]
     pub format: Form,
+    /// Model that TFRecord files are for; token shards serve both
+    #[arg(long = "for", value_enum, default_value_t = Goal::Bert, help_heading = "Output")]
+    pub goal: Goal,
     /// Files of each split [default: by the size of the text]
     #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true, help_heading = "Output")]
     pub shards: Option<usize>,
     #[command(flatten)]
     pub instances: Instances,
-    /// How often TFRecord files hold each document, cut and masked differently
-    #[arg(long, value_name = "N", default_value = "5", help_heading = "Instances")]
-    pub dupe_factor: u32,
+    /// How often TFRecord files hold each document, cut and masked differently [default: 5; for ELECTRA 1]
+    #[arg(long, value_name = "N", help_heading = "Instances")]
+    pub dupe_factor: Option<u32>,
 }
 
 /// How instances are made.
@@ -66,15 +70,15 @@ pub struct Instances {
     /// Tokens of a sequence
     #[arg(long, value_name = "N", default_value_t = InstanceOptions::default().sequence_length)]
     pub seq_length: usize,
-    /// Most tokens of a sequence to predict
-    #[arg(long, value_name = "N", default_value_t = InstanceOptions::default().max_predictions)]
-    pub max_predictions: usize,
-    /// Share of the tokens to predict
-    #[arg(long, value_name = "SHARE", default_value_t = InstanceOptions::default().masked_lm_probability)]
-    pub masked_lm_prob: f64,
-    /// Share of sequences that aim at a random shorter length
-    #[arg(long, value_name = "SHARE", default_value_t = InstanceOptions::default().short_sequence_probability)]
-    pub short_seq_prob: f64,
+    /// Most tokens of a sequence to predict [default: 20]
+    #[arg(long, value_name = "N")]
+    pub max_predictions: Option<usize>,
+    /// Share of the tokens to predict [default: 0.15]
+    #[arg(long, value_name = "SHARE")]
+    pub masked_lm_prob: Option<f64>,
+    /// Share of sequences that aim at a random shorter length [default: 0.1; in records for ELECTRA 0.05]
+    #[arg(long, value_name = "SHARE")]
+    pub short_seq_prob: Option<f64>,
     /// Mask all pieces of a word together
     #[arg(long)]
     pub whole_word: bool,
@@ -87,10 +91,18 @@ pub enum Form {
     Tfrecord,
 }
 
+/// Which model sequences are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Goal {
+    Bert,
+    Electra,
+}
+
 const SAMPLE_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data sample text wiki-tokens/
-  bessemer data sample text wiki-tokens/ --split val --number 10";
+  bessemer data sample text wiki-tokens/ --split val --number 10
+  bessemer data sample text wiki-tokens/ --for electra";
 
 /// Print random instances of a prepared text: hidden tokens are followed by the token to predict
 #[derive(Debug, Args)]
@@ -102,6 +114,9 @@ pub struct Sample {
     /// Half of the data set: train or val
     #[arg(long, default_value = "train", help_heading = "Instances")]
     pub split: Split,
+    /// Model to make them for, of token shards [default: bert]
+    #[arg(long = "for", value_enum, help_heading = "Instances")]
+    pub goal: Option<Goal>,
     /// How many
     #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Instances")]
@@ -129,15 +144,59 @@ pub struct Tokenize {
 /// Seed of the original `create_pretraining_data.py`.
 const DEFAULT_SEED: u64 = 12345;
 
-impl Instances {
-    fn options(&self) -> InstanceOptions {
-        InstanceOptions {
-            sequence_length: self.seq_length,
-            max_predictions: self.max_predictions,
-            masked_lm_probability: self.masked_lm_prob,
-            short_sequence_probability: self.short_seq_prob,
-            whole_words: self.whole_word,
+/// How often the original program for BERT goes through the text.
+const DUPE_FACTOR: u32 = 5;
+
+impl Prepare {
+    fn format(&self) -> Format {
+        match (self.format, self.goal) {
+            (Form::Shards, _) => Format::Shards,
+            (Form::Tfrecord, Goal::Bert) => Format::Tfrecord,
+            (Form::Tfrecord, Goal::Electra) => Format::ElectraTfrecord,
         }
+    }
+
+    /// Errors: masks asked for where none are kept.
+    fn instances(&self) -> Result<InstanceOptions, Usage> {
+        let given = &self.instances;
+        let default = match self.format() {
+            Format::Shards | Format::Tfrecord => InstanceOptions::default(),
+            Format::ElectraTfrecord => given.electra_defaults()?,
+        };
+        Ok(InstanceOptions {
+            sequence_length: given.seq_length,
+            max_predictions: given.max_predictions.unwrap_or(default.max_predictions),
+            masked_lm_probability: given.masked_lm_prob.unwrap_or(default.masked_lm_probability),
+            short_sequence_probability: given.short_seq_prob.unwrap_or(default.short_sequence_probability),
+            whole_words: given.whole_word,
+        })
+    }
+
+    fn dupe_factor(&self) -> u32 {
+        let default = if self.format() == Format::ElectraTfrecord { 1 } else { DUPE_FACTOR };
+        self.dupe_factor.unwrap_or(default)
+    }
+}
+
+impl Instances {
+    /// Those of records for ELECTRA.
+    fn electra_defaults(&self) -> Result<InstanceOptions, Usage> {
+        let masks = [
+            ("--max-predictions", self.max_predictions.is_some()),
+            ("--masked-lm-prob", self.masked_lm_prob.is_some()),
+            ("--whole-word", self.whole_word),
+        ];
+        if let Some((name, _)) = masks.into_iter().find(|(_, is_given)| *is_given) {
+            let reason = "records for ELECTRA hold no masks: these are drawn when they are read";
+            return Err(Usage(format!("{name}: {reason}")));
+        }
+        let electra = ElectraOptions { sequence_length: self.seq_length, ..ElectraOptions::default() };
+        Ok(InstanceOptions {
+            max_predictions: electra.predictions(),
+            masked_lm_probability: electra.masked_lm_probability,
+            short_sequence_probability: electra.short_sequence_probability,
+            ..InstanceOptions::default()
+        })
     }
 }
 
@@ -148,12 +207,9 @@ pub fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<()> {
         documents: if options.one_document_a_file { Documents::Files } else { Documents::BlankLines },
         vocabulary: options.vocab.clone(),
         out: options.out.clone(),
-        format: match options.format {
-            Form::Shards => Format::Shards,
-            Form::Tfrecord => Format::Tfrecord,
-        },
-        instances: options.instances.options(),
-        dupe_factor: options.dupe_factor,
+        format: options.format(),
+        instances: options.instances()?,
+        dupe_factor: options.dupe_factor(),
         parts: options.shards,
         heldout: options.heldout,
         seed: common.seed.map_or(DEFAULT_SEED, u64::from),
@@ -181,14 +237,32 @@ pub fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
 }
 
 pub fn run_sample(options: &Sample, common: &Common) -> anyhow::Result<()> {
-    let set = PretrainingSet::open(&options.folder, options.split, None, common.seed())?;
-    let vocabulary = Vocabulary::open(&options.folder.join(VOCABULARY_FILE))?;
-    let mut rng = Philox::new(common.seed(), Purpose::Shuffle, 0, 0);
-    for _ in 0..options.number.min(set.len()) {
-        let index = rng.below(set.len() as u32) as usize;
-        let instance = set.instance(0, index)?;
-        let head = format!("instance {index} of {} in {}", set.len(), options.split.name());
-        print(&format!("{head}: {}", instance_text(&instance, &vocabulary)))?;
+    let (folder, split, seed) = (&options.folder, options.split, common.seed());
+    let default = if Format::of(folder)? == Format::ElectraTfrecord { Goal::Electra } else { Goal::Bert };
+    let vocabulary = Vocabulary::open(&folder.join(VOCABULARY_FILE))?;
+    match options.goal.unwrap_or(default) {
+        Goal::Bert => {
+            let set = PretrainingSet::open(folder, split, None, seed)?;
+            sample(options, seed, set.len(), |index| Ok(instance_text(&set.instance(0, index)?, &vocabulary)))
+        }
+        Goal::Electra => {
+            let set = ElectraSet::open(folder, split, None, seed)?;
+            sample(options, seed, set.len(), |index| Ok(electra_text(&set.instance(0, index)?, &vocabulary)))
+        }
+    }
+}
+
+/// Prints random ones of `len` instances.
+fn sample(
+    options: &Sample,
+    seed: u64,
+    len: usize,
+    text: impl Fn(usize) -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
+    let mut rng = Philox::new(seed, Purpose::Shuffle, 0, 0);
+    for _ in 0..options.number.min(len) {
+        let index = rng.below(len as u32) as usize;
+        print(&format!("instance {index} of {len} in {}: {}", options.split.name(), text(index)?))?;
     }
     Ok(())
 }
@@ -233,19 +307,34 @@ fn counts_table(counts: &[(Split, SplitCounts)]) -> String {
     table.to_string()
 }
 
-/// Both segments, a line each; a hidden token is followed by the token that was there.
 fn instance_text(instance: &Instance, vocabulary: &Vocabulary) -> String {
-    let mut masked = instance.masked.iter().peekable();
-    let mut segments = [String::new(), String::new()];
-    for (position, (&id, &segment)) in (0..).zip(instance.tokens.iter().zip(&instance.segments)) {
-        let text = &mut segments[usize::from(segment)];
+    let next = if instance.random_next { "of another document" } else { "what follows" };
+    let (tokens, predictions) = (instance.tokens.len(), instance.masked.len());
+    let segments = segments_text(&instance.tokens, &instance.segments, &instance.masked, vocabulary);
+    format!("{tokens} tokens, {predictions} to predict, second segment {next}\n{segments}")
+}
+
+fn electra_text(instance: &ElectraInstance, vocabulary: &Vocabulary) -> String {
+    let mut masked: Vec<(u32, u32)> = instance.predictions.iter().map(|word| (word.position, word.id)).collect();
+    masked.sort_unstable();
+    masked.dedup();
+    let (tokens, predictions) = (instance.masked_tokens(vocabulary.specials().mask), instance.predictions.len());
+    let segments = segments_text(&tokens, &instance.segments, &masked, vocabulary);
+    let repeated = predictions - masked.len();
+    format!("{} tokens, {predictions} to predict, {repeated} of them once more\n{segments}", tokens.len())
+}
+
+/// Segments, a line each; what is to be predicted, in the order of the positions, follows what is there.
+fn segments_text(tokens: &[u32], segments: &[u8], masked: &[(u32, u32)], vocabulary: &Vocabulary) -> String {
+    let mut masked = masked.iter().peekable();
+    let mut lines = [String::new(), String::new()];
+    for (position, (&id, &segment)) in (0..).zip(tokens.iter().zip(segments)) {
+        let text = &mut lines[usize::from(segment)];
         *text += &format!(" {}", vocabulary.token(id));
         if let Some((_, original)) = masked.next_if(|(at, _)| *at == position) {
             *text += &format!("{{{}}}", vocabulary.token(*original));
         }
     }
-    let next = if instance.random_next { "of another document" } else { "what follows" };
-    let (tokens, predictions) = (instance.tokens.len(), instance.masked.len());
-    let [first, second] = segments;
-    format!("{tokens} tokens, {predictions} to predict, second segment {next}\n  A:{first}\n  B:{second}\n")
+    let there = ["A", "B"].iter().zip(&lines).filter(|(_, text)| !text.is_empty());
+    there.map(|(name, text)| format!("  {name}:{text}\n")).collect()
 }

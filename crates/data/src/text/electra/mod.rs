@@ -1,0 +1,14 @@
+//! Text to pre-train ELECTRA on: segments of one document, masked anew whenever they are read.
+
+mod batch;
+mod example;
+mod instance;
+mod masking;
+mod options;
+mod segments;
+mod set;
+
+pub use batch::ElectraBatch;
+pub use instance::{ElectraInstance, Prediction};
+pub use options::ElectraOptions;
+pub use set::ElectraSet;
