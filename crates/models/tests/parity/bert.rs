@@ -5,7 +5,9 @@ use bessemer_ir::autodiff::gradients;
 use bessemer_ir::reference::Interpreter;
 use bessemer_models::Model;
 use bessemer_models::bert::{BertConfig, BertOptions, Sequences, forward_loss, train};
-use bessemer_nn::{Activation, Adam, DecayExclude, DecayForm, Moments, Optimizer, ParamSpec, Schedule, TrainConfig};
+use bessemer_nn::{
+    Activation, Adam, DecayExclude, DecayForm, EpsForm, Moments, Optimizer, ParamSpec, Schedule, TrainConfig,
+};
 
 /// The fixtures are rounded to `f32`.
 const TOLERANCE: f64 = 1e-6;
@@ -94,7 +96,7 @@ fn ten_steps() {
                 beta1: 0.9,
                 beta2: 0.999,
                 eps: number("eps"),
-                eps_in_root: false,
+                eps_form: EpsForm::PastRoot,
                 bias_correction: true,
             },
             weight_decay: number("weight_decay"),
