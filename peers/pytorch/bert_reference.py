@@ -59,17 +59,17 @@ def no_decay(name):
     return name.endswith("bias") or "LayerNorm" in name
 
 
-def adamw_losses(model, feeds, lr, steps):
-    """Losses of `steps` updates on one batch, each before its update."""
+def adamw_losses(model, loss_of, lr, steps):
+    """Losses of `steps` updates, each before its update; `loss_of` computes that of a step, counted from 0."""
     groups = [
         {"params": [p for n, p in model.named_parameters() if not no_decay(n)], "weight_decay": WEIGHT_DECAY},
         {"params": [p for n, p in model.named_parameters() if no_decay(n)], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999), eps=EPS)
     values = []
-    for _ in range(steps):
+    for step in range(steps):
         optimizer.zero_grad(set_to_none=True)
-        loss = losses(model, feeds)[0]
+        loss = loss_of(step)
         loss.backward()
         optimizer.step()
         values.append(loss.item())

@@ -3,6 +3,7 @@
 
 pub mod bert;
 pub mod classifier;
+pub mod electra;
 pub mod resnet;
 pub mod resnet_cifar;
 pub mod weights;

@@ -1,6 +1,6 @@
 //! Published weights: names and strict loading.
 
-use crate::bert;
+use crate::{bert, electra};
 use bessemer_ir::Shape;
 use bessemer_nn::ParamSpec;
 use std::collections::HashMap;
@@ -62,9 +62,14 @@ fn renumbered(name: &str) -> String {
     renumbered.unwrap_or_else(|| name.to_string())
 }
 
-/// Whether a file may hold the tensor without any model wanting it: PyTorch's count of batches, and what files of BERT hold.
+/// Whether a file may hold the tensor without any model wanting it: PyTorch's count of batches, and what files of BERT and of
+/// ELECTRA hold.
 fn is_ignored(name: &str) -> bool {
-    name == "num_batches_tracked" || name.ends_with(".num_batches_tracked") || bert::is_ignored(&canonical_name(name))
+    if name == "num_batches_tracked" || name.ends_with(".num_batches_tracked") {
+        return true;
+    }
+    let name = canonical_name(name);
+    bert::is_ignored(&name) || electra::names::is_ignored(&name)
 }
 
 /// The transpose of a matrix of `rows` rows.

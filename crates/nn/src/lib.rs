@@ -17,12 +17,14 @@ pub use builder::{Builder, Mode};
 pub use init::{Fan, Init, initialise};
 pub use layers::{BatchNorm, Conv, Linear, MaxPool, Padding};
 pub use loss::{MaskedMean, Mixup, Targets};
-pub use optim::{Adam, Clip, ClipForm, DecayExclude, DecayForm, Lamb, LossScale, Moments, Optimizer, Sgd, Trust};
+pub use optim::{
+    Adam, Clip, ClipForm, DecayExclude, DecayForm, EpsForm, Lamb, LossScale, Moments, Optimizer, Sgd, Trust,
+};
 pub use params::{Kind, ParamLayout, ParamSpec};
 pub use preprocess::PixelScale;
 pub use schedule::{Decay, Form, Schedule, Warmup};
-pub use text::{Activation, RandomStream};
-pub use train_step::TrainConfig;
+pub use text::{Activation, LayerNorm, RandomStream};
+pub use train_step::{RateFactors, TrainConfig};
 
 /// Result of adding nodes to a graph.
 pub type Result<T> = std::result::Result<T, bessemer_ir::GraphError>;

@@ -78,6 +78,8 @@ pub enum MaskedMean {
     Torch,
     /// The sum of the weights and 1e-5: Google's.
     TensorFlow,
+    /// The sum of the weights and 1e-6: ELECTRA's.
+    Electra,
 }
 
 impl MaskedMean {
@@ -92,6 +94,7 @@ impl MaskedMean {
                 g.binary(BinaryKind::Max, weight, least)?
             }
             MaskedMean::TensorFlow => g.offset(weight, 1e-5)?,
+            MaskedMean::Electra => g.offset(weight, 1e-6)?,
         };
         g.div(sum, divisor)
     }
@@ -230,6 +233,8 @@ mod tests {
         assert_eq!(correct, 3.0, "the first row's label has the largest logit, the second's has not");
         let [google, _] = run_masked(MaskedMean::TensorFlow, [3.0, 0.5]);
         assert!((google - sum / 3.500_01).abs() < 1e-12, "{google}");
+        let [electra, _] = run_masked(MaskedMean::Electra, [3.0, 0.5]);
+        assert!((electra - sum / 3.500_001).abs() < 1e-12, "{electra}");
         assert_eq!(run_masked(MaskedMean::Torch, [0.0; 2]), [0.0; 2]);
     }
 }

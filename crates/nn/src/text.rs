@@ -51,24 +51,45 @@ pub struct RandomStream {
     pub stream: u32,
 }
 
+/// Normalisation over the innermost axis of `[..., C]`: `(x - mean) * rsqrt(var + eps) * weight + bias`, with the biased
+/// variance (Ba, Kiros, Hinton: "Layer normalization", 2016). One may be applied in several places.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerNorm {
+    /// `f32[C]`
+    weight: Value,
+    /// `f32[C]`
+    bias: Value,
+    eps: f64,
+}
+
+impl LayerNorm {
+    /// With `weight` and `bias` in the scope of the builder.
+    pub fn new(b: &mut Builder, channels: usize, eps: f64) -> Result<Self> {
+        let weight = b.norm("weight", channels, Init::Ones)?;
+        let bias = b.norm("bias", channels, Init::Zeros)?;
+        Ok(LayerNorm { weight, bias, eps })
+    }
+
+    pub fn apply(&self, g: &mut Graph, x: Value) -> Result<Value> {
+        let mean = row_mean(g, x)?;
+        let centred = g.sub(x, mean)?;
+        let squares = g.square(centred)?;
+        let variance = row_mean(g, squares)?;
+        let stable = g.offset(variance, self.eps)?;
+        let factor = g.rsqrt(stable)?;
+        let normalised = g.mul(centred, factor)?;
+        let scaled = g.mul(normalised, self.weight)?;
+        g.add_(scaled, self.bias)
+    }
+}
+
 impl Builder {
-    /// Normalises over the innermost axis of `[..., C]`: `(x - mean) * rsqrt(var + eps) * weight + bias`, with the biased
-    /// variance (Ba, Kiros, Hinton: "Layer normalization", 2016).
+    /// [`LayerNorm`] of `[..., C]` with `name.weight` and `name.bias`.
     pub fn layer_norm(&mut self, name: &str, x: Value, eps: f64) -> Result<Value> {
         let channels = self.graph.shape(x).cols();
         self.scope(name, |b| {
-            let gamma = b.norm("weight", channels, Init::Ones)?;
-            let beta = b.norm("bias", channels, Init::Zeros)?;
-            let g = &mut b.graph;
-            let mean = row_mean(g, x)?;
-            let centred = g.sub(x, mean)?;
-            let squares = g.square(centred)?;
-            let variance = row_mean(g, squares)?;
-            let stable = g.offset(variance, eps)?;
-            let factor = g.rsqrt(stable)?;
-            let normalised = g.mul(centred, factor)?;
-            let scaled = g.mul(normalised, gamma)?;
-            g.add_(scaled, beta)
+            let norm = LayerNorm::new(b, channels, eps)?;
+            norm.apply(&mut b.graph, x)
         })
     }
 

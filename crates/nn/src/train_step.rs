@@ -24,6 +24,24 @@ pub struct TrainConfig {
     pub loss_scale: Option<LossScale>,
     /// Micro-batches of a step, at least 1. Loss, gradients and all results that are one `f32` are means over them.
     pub accumulation: u64,
+    /// What the learning rate is multiplied with, decay of weights included.
+    pub rate_factors: RateFactors,
+}
+
+/// Parameters with a share of the learning rate.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RateFactors(Vec<(String, f64)>);
+
+impl RateFactors {
+    /// Factors of the parameters whose names begin so; the first that fits counts.
+    pub fn by_prefix(factors: Vec<(String, f64)>) -> Self {
+        RateFactors(factors)
+    }
+
+    /// Of the parameter `name`: 1 where none was given.
+    pub fn of(&self, name: &str) -> f64 {
+        self.0.iter().find(|(prefix, _)| name.starts_with(prefix.as_str())).map_or(1.0, |&(_, factor)| factor)
+    }
 }
 
 impl TrainConfig {
@@ -37,6 +55,7 @@ impl TrainConfig {
             ema_decay: None,
             loss_scale: None,
             accumulation: 1,
+            rate_factors: RateFactors::default(),
         }
     }
 }
@@ -75,7 +94,11 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
             }
         }
         for (param, &grad) in params.iter().zip(&grads) {
-            b.scope(&param.name, |b| config.optimizer.update(b, param, grad, lr, step))?;
+            let factor = config.rate_factors.of(&param.name);
+            b.scope(&param.name, |b| {
+                let lr = if factor == 1.0 { lr } else { b.graph.scale(lr, factor)? };
+                config.optimizer.update(b, param, grad, lr, step)
+            })?;
         }
         if let Some(decay) = config.ema_decay {
             average(b, decay, step)?;
@@ -204,6 +227,27 @@ mod tests {
         }
         assert_eq!(scales, [8.0, 8.0, 16.0, 8.0, 8.0, 4.0, 4.0]);
         assert_eq!(run.input("loss_scale").data[0], 8.0);
+    }
+
+    #[test]
+    fn factors_scale_rate_and_decay() {
+        let mut b = Builder::new(Mode::Train);
+        let biases = ["deep.bias", "shallow.bias"].map(|name| b.bias(name, 1, Init::Zeros).expect("a new name"));
+        let squares = biases.map(|bias| b.graph.square(bias).expect("a float"));
+        let sum = b.graph.add_(squares[0], squares[1]).expect("two numbers");
+        let loss = b.graph.sum(sum, &[0]).expect("one axis");
+        let sgd = Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.5, decay_exclude: DecayExclude::None };
+        let rate_factors = RateFactors::by_prefix(vec![("deep.".to_string(), 0.25), ("deep.bias".to_string(), 9.0)]);
+        let config = TrainConfig { rate_factors, ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1)) };
+        build_train_step(&mut b, loss, &config).expect("a legal graph");
+        let mut run = Interpreter::new(&b.graph);
+        for (name, rate) in [("deep.bias", 0.025), ("shallow.bias", 0.1)] {
+            run.set("deep.bias", &[2.0]);
+            run.set("shallow.bias", &[2.0]);
+            run.run();
+            let (actual, expected) = (run.input(name).data[0], 2.0 - rate * (4.0 + 0.5 * 2.0));
+            assert!((actual - expected).abs() < 1e-12, "{name} is {actual}, not {expected}");
+        }
     }
 
     #[test]

@@ -6,7 +6,9 @@ use crate::recipe::{
 };
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
-use bessemer_nn::{Adam, Clip, ClipForm, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{
+    Adam, Clip, ClipForm, DecayForm, EpsForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig,
+};
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;
@@ -65,7 +67,7 @@ fn optimizer(recipe: &OptimizerRecipe) -> Optimizer {
         DecayExclude::LayerNormAndBias => bessemer_nn::DecayExclude::LayerNormAndBias,
     };
     let &OptimizerRecipe { betas: [beta1, beta2], eps, bias_correction, .. } = recipe;
-    let moments = Moments { beta1, beta2, eps, eps_in_root: false, bias_correction };
+    let moments = Moments { beta1, beta2, eps, eps_form: EpsForm::PastRoot, bias_correction };
     let adam = |decay_form| Optimizer::Adam(Adam { moments, weight_decay, decay_form, decay_exclude });
     match recipe.kind {
         OptimizerKind::Sgd => {

@@ -99,7 +99,7 @@ impl BertConfig {
     }
 }
 
-fn setting_error(setting: &'static str, value: impl ToString, allowed: &'static str) -> ModelError {
+pub(crate) fn setting_error(setting: &'static str, value: impl ToString, allowed: &'static str) -> ModelError {
     ModelError::Setting { setting, value: value.to_string(), allowed }
 }
 
@@ -153,7 +153,7 @@ impl Default for BertOptions {
 
 /// A BERT with its variants, as the builders of its parts need it.
 #[derive(Clone, Copy)]
-pub(super) struct Bert<'a> {
+pub(crate) struct Bert<'a> {
     pub config: &'a BertConfig,
     pub sequences: Sequences,
     pub options: &'a BertOptions,

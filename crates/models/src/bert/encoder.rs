@@ -1,75 +1,134 @@
 //! Embeddings and layers: `[B, S]` tokens to `[B, S, H]` hidden states.
 
-use super::config::Bert;
+use super::config::{Bert, Sequences};
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::attention::{Attention, AttentionDropout};
+use bessemer_ir::ops::index::Gather;
 use bessemer_ir::{DType, Value};
-use bessemer_nn::{Builder, Mode, RandomStream, Result};
+use bessemer_nn::{Builder, LayerNorm, Mode, RandomStream, Result};
 
 /// What is added to the scores of masked tokens.
 const MASKED: f64 = -10_000.0;
 
-/// The encoder under construction.
-pub(super) struct Encoder<'a> {
-    bert: Bert<'a>,
-    /// Of the next random numbers.
-    stream: u32,
+/// The tokens of a batch, all `i32[B, S]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Tokens {
+    pub words: Value,
+    /// Number of the segment.
+    pub types: Value,
+    /// 1 for tokens, 0 for padding.
+    pub mask: Value,
+}
+
+impl Tokens {
+    /// Adds the feeds `input_ids`, `segment_ids`, `input_mask`.
+    pub fn feed(b: &mut Builder, sequences: Sequences) -> Result<Tokens> {
+        let shape = [sequences.batch, sequences.length];
+        Ok(Tokens {
+            words: b.feed("input_ids", DType::I32, shape)?,
+            types: b.feed("segment_ids", DType::I32, shape)?,
+            mask: b.feed("input_mask", DType::I32, shape)?,
+        })
+    }
+}
+
+/// Random streams of one graph, each given once.
+pub(crate) struct Streams {
+    seed: u64,
+    next: u32,
+}
+
+impl Streams {
+    pub fn new(seed: u64) -> Self {
+        Streams { seed, next: 0 }
+    }
+
+    pub fn next_stream(&mut self) -> RandomStream {
+        self.next += 1;
+        RandomStream { seed: self.seed, stream: self.next - 1 }
+    }
+}
+
+/// Tables and norm of an embedding layer, which may be used in several places.
+pub(crate) struct Embeddings {
+    /// `f32[V, E]`
+    pub words: Value,
+    /// `f32[S, E]`
+    positions: Value,
+    types: Value,
+    norm: LayerNorm,
+}
+
+impl Embeddings {
+    /// Tables of rows of `width` numbers, in the scope of the builder.
+    pub fn new(b: &mut Builder, bert: &Bert<'_>, width: usize) -> Result<Self> {
+        let (config, init) = (bert.config, bert.init());
+        let words = b.scope("word_embeddings", |b| b.weight("weight", [bert.vocabulary(), width], init))?;
+        let positions = b.scope("position_embeddings", |b| {
+            let all = b.weight("weight", [config.max_position_embeddings, width], init)?;
+            b.graph.slice(all, &[0, 0], &[bert.sequences.length, width], &[1, 1])
+        })?;
+        let types = b.scope("token_type_embeddings", |b| b.weight("weight", [config.type_vocab_size, width], init))?;
+        let norm = b.scope("LayerNorm", |b| LayerNorm::new(b, width, config.layer_norm_eps))?;
+        Ok(Embeddings { words, positions, types, norm })
+    }
+
+    /// The sum of the embeddings of words, positions and types, normalised: `i32[B, S]` to `f32[B, S, E]`.
+    pub fn of(&self, b: &mut Builder, words: Value, types: Value) -> Result<Value> {
+        let words = b.scope("word_embeddings", |b| b.graph.add1(Gather, &[self.words, words]))?;
+        let types = b.scope("token_type_embeddings", |b| b.graph.add1(Gather, &[self.types, types]))?;
+        let sum = b.graph.add_(words, types)?;
+        let sum = b.graph.add_(sum, self.positions)?;
+        b.scope("LayerNorm", |b| self.norm.apply(&mut b.graph, sum))
+    }
 }
 
 /// What the heads read.
-pub(super) struct Encoded {
+pub(crate) struct Encoded {
     /// `f32[B, S, H]`
     pub hidden: Value,
     /// `f32[V, H]`
     pub words: Value,
 }
 
-impl<'a> Encoder<'a> {
-    pub fn new(bert: Bert<'a>) -> Self {
-        Encoder { bert, stream: 0 }
-    }
-
-    /// Adds the feeds `input_ids`, `segment_ids`, `input_mask`, all `i32[B, S]`, and the encoder.
-    pub fn build(mut self, b: &mut Builder) -> Result<Encoded> {
-        let sequences = self.bert.sequences;
-        let shape = [sequences.batch, sequences.length];
-        let words = b.feed("input_ids", DType::I32, shape)?;
-        let types = b.feed("segment_ids", DType::I32, shape)?;
-        let mask = b.feed("input_mask", DType::I32, shape)?;
-        b.scope("bert", |b| {
-            let (mut hidden, words) = b.scope("embeddings", |b| self.embed(b, words, types))?;
-            let bias = b.scope("mask", |b| mask_bias(b, mask))?;
-            for layer in 0..self.bert.config.num_hidden_layers {
-                hidden = b.scope(&format!("encoder.layer.{layer}"), |b| self.layer(b, hidden, bias))?;
-            }
-            Ok(Encoded { hidden, words })
-        })
-    }
-
-    fn next_stream(&mut self) -> RandomStream {
-        self.stream += 1;
-        RandomStream { seed: self.bert.options.seed, stream: self.stream - 1 }
-    }
-
-    fn hidden_dropout(&mut self, b: &mut Builder, x: Value) -> Result<Value> {
-        let random = self.next_stream();
-        b.dropout(x, self.bert.config.hidden_dropout_prob, random)
-    }
-
-    /// Sum of the embeddings of words, positions and types, normalised; and the table of words.
-    fn embed(&mut self, b: &mut Builder, words: Value, types: Value) -> Result<(Value, Value)> {
-        let (config, init) = (self.bert.config, self.bert.init());
-        let (hidden, length) = (config.hidden_size, self.bert.sequences.length);
-        let (words, table) = b.embedding("word_embeddings", words, [self.bert.vocabulary(), hidden], init)?;
-        let positions = b.scope("position_embeddings", |b| {
-            let all = b.weight("weight", [config.max_position_embeddings, hidden], init)?;
-            b.graph.slice(all, &[0, 0], &[length, hidden], &[1, 1])
+/// Adds the feeds of [`Tokens`] and a whole BERT without heads.
+pub(super) fn encode(b: &mut Builder, bert: &Bert<'_>) -> Result<Encoded> {
+    let tokens = Tokens::feed(b, bert.sequences)?;
+    let mut streams = Streams::new(bert.options.seed);
+    let mut encoder = Encoder::new(*bert, &mut streams);
+    b.scope("bert", |b| {
+        let (embedded, words) = b.scope("embeddings", |b| {
+            let embeddings = Embeddings::new(b, bert, bert.config.hidden_size)?;
+            let sum = embeddings.of(b, tokens.words, tokens.types)?;
+            Ok((encoder.hidden_dropout(b, sum)?, embeddings.words))
         })?;
-        let (types, _) = b.embedding("token_type_embeddings", types, [config.type_vocab_size, hidden], init)?;
-        let sum = b.graph.add_(words, types)?;
-        let sum = b.graph.add_(sum, positions)?;
-        let normalised = b.layer_norm("LayerNorm", sum, config.layer_norm_eps)?;
-        Ok((self.hidden_dropout(b, normalised)?, table))
+        let bias = b.scope("mask", |b| mask_bias(b, tokens.mask))?;
+        Ok(Encoded { hidden: encoder.layers(b, embedded, bias)?, words })
+    })
+}
+
+/// Layers under construction, in the scope of the builder.
+pub(crate) struct Encoder<'a> {
+    bert: Bert<'a>,
+    streams: &'a mut Streams,
+}
+
+impl<'a> Encoder<'a> {
+    pub fn new(bert: Bert<'a>, streams: &'a mut Streams) -> Self {
+        Encoder { bert, streams }
+    }
+
+    /// All layers: `[B, S, H]` to `[B, S, H]`, with the bias of [`mask_bias`].
+    pub fn layers(&mut self, b: &mut Builder, mut hidden: Value, bias: Value) -> Result<Value> {
+        for layer in 0..self.bert.config.num_hidden_layers {
+            hidden = b.scope(&format!("encoder.layer.{layer}"), |b| self.layer(b, hidden, bias))?;
+        }
+        Ok(hidden)
+    }
+
+    pub fn hidden_dropout(&mut self, b: &mut Builder, x: Value) -> Result<Value> {
+        let random = self.streams.next_stream();
+        b.dropout(x, self.bert.config.hidden_dropout_prob, random)
     }
 
     fn layer(&mut self, b: &mut Builder, x: Value, bias: Value) -> Result<Value> {
@@ -92,7 +151,7 @@ impl<'a> Encoder<'a> {
         let layer = self.bert.linear(config.hidden_size);
         let mut inputs = vec![b.linear("query", x, layer)?, b.linear("key", x, layer)?, b.linear("value", x, layer)?];
         inputs.push(bias);
-        let RandomStream { seed, stream } = self.next_stream();
+        let RandomStream { seed, stream } = self.streams.next_stream();
         let rate = config.attention_probs_dropout_prob;
         let drops = rate > 0.0 && b.mode() == Mode::Train;
         if drops {
@@ -117,7 +176,7 @@ impl<'a> Encoder<'a> {
 }
 
 /// `i32[B, S]`, 1 for tokens and 0 for padding, to what is added to scores, `f32[B, S]`.
-fn mask_bias(b: &mut Builder, mask: Value) -> Result<Value> {
+pub(crate) fn mask_bias(b: &mut Builder, mask: Value) -> Result<Value> {
     let g = &mut b.graph;
     let mask = g.cast(mask, DType::F32)?;
     let missing = g.offset(mask, -1.0)?;

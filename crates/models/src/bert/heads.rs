@@ -7,7 +7,7 @@ use bessemer_ir::ops::index::Gather;
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::UnaryKind;
 use bessemer_ir::ops::source::Constant;
-use bessemer_ir::{DType, Value};
+use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::{Builder, Init, Result};
 
 /// Results of the heads.
@@ -25,7 +25,7 @@ pub(super) fn build(b: &mut Builder, bert: &Bert<'_>, encoded: &Encoded) -> Resu
     let first = b.scope("bert.pooler", |b| pooled(b, bert, encoded.hidden))?;
     b.scope("cls", |b| {
         let words = b.scope("predictions", |b| {
-            let masked = masked_rows(b, bert, encoded.hidden, positions)?;
+            let masked = states_at(&mut b.graph, encoded.hidden, positions)?;
             words(b, bert, masked, encoded.words)
         })?;
         Ok(Logits { words, following: b.linear("seq_relationship", first, bert.linear(2))? })
@@ -34,23 +34,44 @@ pub(super) fn build(b: &mut Builder, bert: &Bert<'_>, encoded: &Encoded) -> Resu
 
 /// `[B, S, H]` to `[B, H]`: the first token's state through a layer with `tanh`.
 fn pooled(b: &mut Builder, bert: &Bert<'_>, hidden: Value) -> Result<Value> {
-    let (batch, width) = (bert.sequences.batch, bert.config.hidden_size);
-    let first = b.graph.slice(hidden, &[0, 0, 0], &[batch, 1, width], &[1, 1, 1])?;
-    let first = b.graph.reshape(first, [batch, width])?;
+    let width = bert.config.hidden_size;
+    let first = first_states(&mut b.graph, hidden)?;
     let dense = b.linear("dense", first, bert.active_linear(width, width))?;
     b.graph.unary(UnaryKind::Tanh, dense)
 }
 
-/// The states of the masked words, `[B * P, H]`.
-fn masked_rows(b: &mut Builder, bert: &Bert<'_>, hidden: Value, positions: Value) -> Result<Value> {
-    let (batch, length) = (bert.sequences.batch, bert.sequences.length);
-    let g = &mut b.graph;
-    let rows = g.reshape(hidden, [batch * length, bert.config.hidden_size])?;
+/// The numbers of tokens in a batch, `i32[B * P]`, for places `i32[B, P]` in sequences of `length` tokens.
+pub(crate) fn token_numbers(g: &mut Graph, places: Value, length: usize) -> Result<Value> {
+    let (batch, count) = (g.shape(places).rows(), g.shape(places).cols());
     let first = (0..batch).map(|item| Scalar((item * length) as f64)).collect();
     let first = g.add1(Constant { dtype: DType::I32, shape: [batch, 1].into(), data: first }, &[])?;
-    let indices = g.add_(positions, first)?;
-    let indices = g.reshape(indices, [batch * bert.sequences.predictions])?;
-    g.add1(Gather, &[rows, indices])
+    let numbers = g.add_(places, first)?;
+    g.reshape(numbers, [batch * count])
+}
+
+/// The states `[B, S, H]` of the tokens at places `i32[B, P]`, `[B * P, H]`.
+pub(crate) fn states_at(g: &mut Graph, hidden: Value, places: Value) -> Result<Value> {
+    let &[batch, length, width] = g.shape(hidden).dims() else { unreachable!("states are [B, S, H]") };
+    let rows = g.reshape(hidden, [batch * length, width])?;
+    let numbers = token_numbers(g, places, length)?;
+    g.add1(Gather, &[rows, numbers])
+}
+
+/// The states `[B, S, H]` of the first tokens, `[B, H]`.
+pub(crate) fn first_states(g: &mut Graph, hidden: Value) -> Result<Value> {
+    let &[batch, _, width] = g.shape(hidden).dims() else { unreachable!("states are [B, S, H]") };
+    let first = g.slice(hidden, &[0, 0, 0], &[batch, 1, width], &[1, 1, 1])?;
+    g.reshape(first, [batch, width])
+}
+
+/// Scores of all words, `[N, E]` to `[N, V]`: products with their embeddings `[V, E]`, and `bias` in the scope of the builder.
+pub(crate) fn word_scores(b: &mut Builder, states: Value, words: Value) -> Result<Value> {
+    let vocabulary = b.graph.shape(words).rows();
+    let bias = b.bias("bias", vocabulary, Init::Zeros)?;
+    b.scope("decoder", |b| {
+        let product = b.graph.add1(Matmul { trans_a: false, trans_b: true }, &[states, words])?;
+        b.graph.add_(product, bias)
+    })
 }
 
 /// `[B * P, H]` to `[B * P, V]`, by the transpose of the word embeddings.
@@ -63,9 +84,5 @@ fn words(b: &mut Builder, bert: &Bert<'_>, masked: Value, words: Value) -> Resul
         }
         b.layer_norm("LayerNorm", x, config.layer_norm_eps)
     })?;
-    let bias = b.bias("bias", bert.vocabulary(), Init::Zeros)?;
-    b.scope("decoder", |b| {
-        let product = b.graph.add1(Matmul { trans_a: false, trans_b: true }, &[transformed, words])?;
-        b.graph.add_(product, bias)
-    })
+    word_scores(b, transformed, words)
 }

@@ -1,7 +1,7 @@
 //! The graphs: a training step, an evaluation, a forward pass.
 
 use super::config::{Bert, BertConfig, BertOptions, Sequences};
-use super::encoder::Encoder;
+use super::encoder::encode;
 use super::heads::{self, Logits};
 use crate::ModelError;
 use crate::classifier::Model;
@@ -92,7 +92,7 @@ pub fn infer(config: &BertConfig, sequences: Sequences, options: &BertOptions) -
 }
 
 fn logits(b: &mut Builder, bert: &Bert<'_>) -> Result<Logits> {
-    let encoded = Encoder::new(*bert).build(b)?;
+    let encoded = encode(b, bert)?;
     Ok(heads::build(b, bert, &encoded)?)
 }
 

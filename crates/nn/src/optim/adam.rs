@@ -1,6 +1,6 @@
 //! Adam and AdamW.
 
-use super::{DecayExclude, Moments, decayed};
+use super::{DecayExclude, EpsForm, Moments, decayed};
 use crate::Result;
 use crate::builder::Builder;
 use crate::params::ParamSpec;
@@ -30,11 +30,24 @@ impl Adam {
     /// Adam of the first BERT: decoupled decay, no bias correction, `eps` 1e-6.
     pub fn bert(weight_decay: f64) -> Adam {
         Adam {
-            moments: Moments { beta1: 0.9, beta2: 0.999, eps: 1e-6, eps_in_root: false, bias_correction: false },
+            moments: Moments {
+                beta1: 0.9,
+                beta2: 0.999,
+                eps: 1e-6,
+                eps_form: EpsForm::PastRoot,
+                bias_correction: false,
+            },
             weight_decay,
             decay_form: DecayForm::Decoupled,
             decay_exclude: DecayExclude::LayerNormAndBias,
         }
+    }
+
+    /// Adam of ELECTRA's fine-tuning in TensorFlow: as [`Adam::bert`], with bias correction around `eps`.
+    pub fn electra(weight_decay: f64) -> Adam {
+        let bert = Adam::bert(weight_decay);
+        let moments = Moments { eps_form: EpsForm::BeforeCorrection, bias_correction: true, ..bert.moments };
+        Adam { moments, ..bert }
     }
 
     /// Replaces `param` by its next value.

@@ -1,6 +1,6 @@
 //! LAMB.
 
-use super::{DecayExclude, Moments, decayed, global_norm, is_decayed};
+use super::{DecayExclude, EpsForm, Moments, decayed, global_norm, is_decayed};
 use crate::Result;
 use crate::builder::Builder;
 use crate::params::ParamSpec;
@@ -10,7 +10,7 @@ use bessemer_ir::{Graph, Value};
 /// Which tensors have a learning rate of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// Those that are decayed: NVIDIA's PyTorch form.
+    /// Those that are decayed: NVIDIA's PyTorch form, and `skip_adaptive` of its ELECTRA.
     #[default]
     Decayed,
     /// All: the form of the paper and of NVIDIA's TensorFlow 1 recipes.
@@ -34,7 +34,13 @@ impl Lamb {
     /// NVIDIA's form for PyTorch.
     pub fn nvidia(weight_decay: f64) -> Lamb {
         Lamb {
-            moments: Moments { beta1: 0.9, beta2: 0.999, eps: 1e-6, eps_in_root: false, bias_correction: true },
+            moments: Moments {
+                beta1: 0.9,
+                beta2: 0.999,
+                eps: 1e-6,
+                eps_form: EpsForm::PastRoot,
+                bias_correction: true,
+            },
             weight_decay,
             decay_exclude: DecayExclude::LayerNormAndBias,
             trust: Trust::Decayed,
@@ -45,6 +51,12 @@ impl Lamb {
     pub fn tensorflow(weight_decay: f64) -> Lamb {
         let nvidia = Lamb::nvidia(weight_decay);
         Lamb { moments: Moments { bias_correction: false, ..nvidia.moments }, trust: Trust::All, ..nvidia }
+    }
+
+    /// The form of NVIDIA's ELECTRA: as [`Lamb::nvidia`], with shorter memories.
+    pub fn electra(weight_decay: f64) -> Lamb {
+        let nvidia = Lamb::nvidia(weight_decay);
+        Lamb { moments: Moments { beta1: 0.878, beta2: 0.974, ..nvidia.moments }, ..nvidia }
     }
 
     /// Replaces `param` by its next value.

@@ -15,7 +15,7 @@ pub use average::average;
 pub use clip::{Clip, ClipForm, global_norm};
 pub use lamb::{Lamb, Trust};
 pub use loss_scale::LossScale;
-pub use moments::Moments;
+pub use moments::{EpsForm, Moments};
 pub use sgd::Sgd;
 
 use crate::Result;

@@ -6,6 +6,19 @@ use crate::params::{Kind, ParamSpec};
 use bessemer_ir::ops::pointwise::UnaryKind;
 use bessemer_ir::{DType, Graph, Value};
 
+/// Where `eps` is added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EpsForm {
+    /// To the root: `m / (sqrt(v) + eps)` of moments that are corrected, where they are: the paper's and PyTorch's form.
+    #[default]
+    PastRoot,
+    /// Below the root: `m / sqrt(v + eps)`.
+    InRoot,
+    /// To the root of the moment as it is; the corrections are a factor of the whole: TensorFlow's form, the last of section 2
+    /// in the paper. Without correction it is `PastRoot`.
+    BeforeCorrection,
+}
+
 /// Running means of gradients and of their squares: `m = beta1 * m + (1 - beta1) * g`,
 /// `v = beta2 * v + (1 - beta2) * g^2`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,8 +28,7 @@ pub struct Moments {
     /// In `[0, 1)`.
     pub beta2: f64,
     pub eps: f64,
-    /// `sqrt(v + eps)` in place of `sqrt(v) + eps`.
-    pub eps_in_root: bool,
+    pub eps_form: EpsForm,
     /// Whether step `t`, counted from 1, divides `m` by `1 - beta1^t` and `v` by `1 - beta2^t`, which makes up for their
     /// start at zero.
     pub bias_correction: bool,
@@ -30,13 +42,24 @@ impl Moments {
         let square = b.graph.square(grad)?;
         let mut variance = running_mean(b, "exp_avg_sq", param, square, self.beta2)?;
         let g = &mut b.graph;
-        if self.bias_correction {
-            let factor = bias_correction(g, self.beta1, step)?;
-            mean = g.mul(mean, factor)?;
-            let factor = bias_correction(g, self.beta2, step)?;
-            variance = g.mul(variance, factor)?;
+        if !self.bias_correction {
+            return self.quotient(g, mean, variance);
         }
-        let divisor = if self.eps_in_root {
+        let (of_mean, of_variance) = (bias_correction(g, self.beta1, step)?, bias_correction(g, self.beta2, step)?);
+        if self.eps_form == EpsForm::BeforeCorrection {
+            let quotient = self.quotient(g, mean, variance)?;
+            let root = g.unary(UnaryKind::Sqrt, of_variance)?;
+            let factor = g.div(of_mean, root)?;
+            return g.mul(quotient, factor);
+        }
+        mean = g.mul(mean, of_mean)?;
+        variance = g.mul(variance, of_variance)?;
+        self.quotient(g, mean, variance)
+    }
+
+    /// `m / (sqrt(v) + eps)`, or with `eps` in the root.
+    fn quotient(&self, g: &mut Graph, mean: Value, variance: Value) -> Result<Value> {
+        let divisor = if self.eps_form == EpsForm::InRoot {
             let stable = g.offset(variance, self.eps)?;
             g.unary(UnaryKind::Sqrt, stable)?
         } else {

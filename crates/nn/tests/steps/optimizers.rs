@@ -7,7 +7,7 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
-    Adam, Builder, Clip, ClipForm, Decay, DecayExclude, DecayForm, Form, Init, Lamb, Mode, Moments, Optimizer,
+    Adam, Builder, Clip, ClipForm, Decay, DecayExclude, DecayForm, EpsForm, Form, Init, Lamb, Mode, Moments, Optimizer,
     Schedule, TrainConfig, Trust, Warmup,
 };
 
@@ -42,7 +42,11 @@ fn moments(case: &Json) -> Moments {
         beta1: number(&case["beta1"]),
         beta2: number(&case["beta2"]),
         eps: number(&case["eps"]),
-        eps_in_root: case["eps_in_root"] == true,
+        eps_form: match case["eps_form"].as_str().expect("a form") {
+            "in-root" => EpsForm::InRoot,
+            "before-correction" => EpsForm::BeforeCorrection,
+            _ => EpsForm::PastRoot,
+        },
         bias_correction: case["bias_correction"] == true,
     }
 }
@@ -109,7 +113,7 @@ fn ten_steps(what: &str, run: &mut dyn Run, fixture: &Json, case: &Json, toleran
 fn ten_steps_of_every_optimizer() {
     let fixture = fixture();
     let cases = list(&fixture["cases"]);
-    assert_eq!(cases.len(), 10);
+    assert_eq!(cases.len(), 12);
     for case in cases {
         let name = case["name"].as_str().expect("a name");
         let graph = step_of_given_gradients(&fixture, &config(case));
@@ -127,6 +131,8 @@ fn published_settings_are_those_of_the_cases() {
     let case = |name: &str| list(&fixture["cases"]).iter().find(|case| case["name"] == name).expect("the case");
     for (name, optimizer) in [
         ("bert adam", Optimizer::Adam(Adam::bert(0.01))),
+        ("adam of electra", Optimizer::Adam(Adam::electra(0.01))),
+        ("lamb of electra", Optimizer::Lamb(Lamb::electra(0.01))),
         ("lamb of nvidia", Optimizer::Lamb(Lamb::nvidia(0.01))),
         ("lamb of tensorflow", Optimizer::Lamb(Lamb::tensorflow(0.01))),
     ] {

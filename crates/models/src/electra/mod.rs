@@ -1,0 +1,86 @@
+//! ELECTRA (Clark, Luong, Le, Manning: "ELECTRA: Pre-training text encoders as discriminators rather than generators", 2020): BERT's
+//! encoder, trained to tell which words of a text a small generator has put there. Generator and discriminator share the whole
+//! embedding layer. Parameters have the names of Hugging Face's `ElectraForPreTraining`, `ElectraForMaskedLM` and
+//! `ElectraForQuestionAnswering`; see [`names`] for both networks in one model.
+
+mod config;
+mod discriminator;
+mod encoder;
+mod generator;
+pub mod names;
+mod pretraining;
+mod replacement;
+mod span_head;
+pub mod squad;
+
+pub use config::{ElectraConfig, ElectraOptions, PretrainingOptions};
+pub use pretraining::{evaluate, forward_loss, infer_discriminator, infer_generator, train};
+pub use squad::{SpanHead, SquadOptions};
+
+use crate::ModelError;
+use crate::bert::Sequences;
+use crate::classifier::flops;
+use crate::zoo::Summary;
+
+/// An ELECTRA of the zoo.
+#[derive(Clone, Copy, Debug)]
+pub struct ElectraSpec {
+    pub name: &'static str,
+    pub description: &'static str,
+    pub config: fn() -> ElectraConfig,
+    /// Width of the generator, as a share of the discriminator's.
+    pub generator_fraction: f64,
+    /// Variants other than the default, by the options that choose them.
+    pub variants: &'static [&'static str],
+}
+
+const VARIANTS: &[&str] = &["vocab_size", "hidden_act = gelu_new (tanh)", "init", "generator_fraction", "span head"];
+
+/// All sizes.
+pub const ELECTRAS: &[ElectraSpec] = &[
+    ElectraSpec {
+        name: "electra-mini",
+        description: "ELECTRA of 4 layers, 256 wide, with a generator of 64",
+        config: ElectraConfig::mini,
+        generator_fraction: 0.25,
+        variants: VARIANTS,
+    },
+    ElectraSpec {
+        name: "electra-small",
+        description: "ELECTRA-small: 12 layers, 256 wide, with a generator of 64",
+        config: ElectraConfig::small,
+        generator_fraction: 0.25,
+        variants: VARIANTS,
+    },
+    ElectraSpec {
+        name: "electra-base",
+        description: "ELECTRA-base: 12 layers, 768 wide, with a generator of 256",
+        config: ElectraConfig::base,
+        generator_fraction: 1.0 / 3.0,
+        variants: VARIANTS,
+    },
+    ElectraSpec {
+        name: "electra-large",
+        description: "ELECTRA-large: 24 layers, 1024 wide, with a generator of 256",
+        config: ElectraConfig::large,
+        generator_fraction: 0.25,
+        variants: VARIANTS,
+    },
+];
+
+impl ElectraSpec {
+    /// What pre-training costs for a sequence of 128 tokens with 19 draws.
+    ///
+    /// # Errors
+    /// None for the published sizes.
+    pub fn summary(&self) -> Result<Summary, ModelError> {
+        let sequences = Sequences { batch: 1, length: 128, predictions: 19 };
+        let model = evaluate(&(self.config)(), sequences, &PretrainingOptions::new(self.generator_fraction))?;
+        let trained = || model.specs.iter().filter(|spec| spec.is_trainable());
+        Ok(Summary {
+            parameters: trained().map(|spec| spec.ty.shape.elements() as u64).sum(),
+            tensors: trained().count(),
+            flops_per_sample: flops(&model.graph),
+        })
+    }
+}

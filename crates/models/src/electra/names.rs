@@ -1,0 +1,108 @@
+//! Names of tensors in the files of Hugging Face.
+//!
+//! The joint model of pre-training has those of `ElectraForPreTraining` for the discriminator and the shared embeddings, and for
+//! the generator those of `ElectraForMaskedLM`, but `generator.` in place of `electra.`: the names of Google's checkpoints.
+
+/// Tensors that files of Hugging Face have beside those of the model, and the ones they are copies of.
+pub const TIED: [(&str, &str); 1] = [("generator_lm_head.weight", WORDS)];
+
+const WORDS: &str = "electra.embeddings.word_embeddings.weight";
+const EMBEDDINGS: &str = "electra.embeddings.";
+const GENERATOR_HEADS: [&str; 2] = ["generator_predictions.", "generator_lm_head."];
+
+/// The name in a discriminator's file of a tensor of the joint model; `None` for what the generator has alone.
+pub fn in_discriminator(joint: &str) -> Option<&str> {
+    (joint.starts_with("electra.") || joint.starts_with("discriminator_predictions.")).then_some(joint)
+}
+
+/// The name in a generator's file of a tensor of the joint model; `None` for what the discriminator has alone.
+pub fn in_generator(joint: &str) -> Option<String> {
+    if let Some(rest) = joint.strip_prefix("generator.") {
+        return Some(format!("electra.{rest}"));
+    }
+    let is_common = joint.starts_with(EMBEDDINGS) || GENERATOR_HEADS.iter().any(|head| joint.starts_with(head));
+    is_common.then(|| joint.to_string())
+}
+
+/// The name in the joint model of a tensor of a generator's file; `None` for the embeddings, which the discriminator's file has
+/// as well, and for copies.
+pub fn of_generator(name: &str) -> Option<String> {
+    if name.starts_with(EMBEDDINGS) || is_ignored(name) {
+        return None;
+    }
+    if let Some(rest) = name.strip_prefix("electra.") {
+        return Some(format!("generator.{rest}"));
+    }
+    GENERATOR_HEADS.iter().any(|head| name.starts_with(head)).then(|| name.to_string())
+}
+
+/// Tensors of the joint model under the names of two files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Split<T> {
+    pub discriminator: Vec<(String, T)>,
+    /// With the copies of [`TIED`].
+    pub generator: Vec<(String, T)>,
+}
+
+/// Parts the joint model, given as names with anything that stands for their tensors.
+pub fn split<T: Copy>(joint: &[(&str, T)]) -> Split<T> {
+    let discriminator = joint.iter().filter_map(|&(name, t)| Some((in_discriminator(name)?.to_string(), t))).collect();
+    let mut generator: Vec<_> = joint.iter().filter_map(|&(name, t)| Some((in_generator(name)?, t))).collect();
+    for (copy, original) in TIED {
+        generator.extend(joint.iter().filter(|(name, _)| *name == original).map(|&(_, t)| (copy.to_string(), t)));
+    }
+    Split { discriminator, generator }
+}
+
+/// The joint model of the tensors of two files; its embeddings are those of the discriminator.
+pub fn join<T: Copy>(discriminator: &[(&str, T)], generator: &[(&str, T)]) -> Vec<(String, T)> {
+    let first = discriminator.iter().filter_map(|&(name, t)| Some((in_discriminator(name)?.to_string(), t)));
+    let second = generator.iter().filter_map(|&(name, t)| Some((of_generator(name)?, t)));
+    first.chain(second).collect()
+}
+
+/// Whether a file may hold the tensor without the model wanting it: copies and constants.
+pub(crate) fn is_ignored(name: &str) -> bool {
+    TIED.iter().any(|(copy, _)| *copy == name)
+        || name == "electra.embeddings.position_ids"
+        || name == "electra.embeddings.token_type_ids"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOINT: [&str; 8] = [
+        "electra.embeddings.word_embeddings.weight",
+        "electra.embeddings.LayerNorm.bias",
+        "generator.embeddings_project.weight",
+        "generator.encoder.layer.0.output.dense.weight",
+        "generator_predictions.LayerNorm.weight",
+        "generator_lm_head.bias",
+        "electra.encoder.layer.0.output.dense.weight",
+        "discriminator_predictions.dense.bias",
+    ];
+
+    #[test]
+    fn two_files_and_back() {
+        let joint: Vec<(&str, usize)> = JOINT.into_iter().zip(0..).collect();
+        let Split { discriminator, generator } = split(&joint);
+        let named = |list: &[(&str, usize)]| list.iter().map(|&(name, t)| (name.to_string(), t)).collect::<Vec<_>>();
+        assert_eq!(discriminator, named(&[joint[0], joint[1], joint[6], joint[7]]));
+        let expected = named(&[
+            joint[0],
+            joint[1],
+            ("electra.embeddings_project.weight", 2),
+            ("electra.encoder.layer.0.output.dense.weight", 3),
+            joint[4],
+            joint[5],
+            ("generator_lm_head.weight", 0),
+        ]);
+        assert_eq!(generator, expected);
+        let [discriminator, generator] = [&discriminator, &generator]
+            .map(|file| file.iter().map(|(name, t)| (name.as_str(), *t)).collect::<Vec<_>>());
+        let mut back = join(&discriminator, &generator);
+        back.sort_by_key(|&(_, t)| t);
+        assert_eq!(back, named(&joint));
+    }
+}

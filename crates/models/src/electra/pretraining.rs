@@ -1,0 +1,208 @@
+//! The graphs of pre-training: a training step, an evaluation, and the forward pass of either network.
+
+use super::config::{ElectraConfig, ElectraOptions, Network, PretrainingOptions};
+use super::discriminator::{self, Verdicts};
+use super::encoder::Trunk;
+use super::generator;
+use super::replacement::{Draws, differing};
+use crate::ModelError;
+use crate::bert::Sequences;
+use crate::classifier::Model;
+use bessemer_ir::ops::pointwise::BinaryKind;
+use bessemer_ir::{DType, Graph, Value};
+use bessemer_nn::loss::WeightedRows;
+use bessemer_nn::train_step::build_train_step;
+use bessemer_nn::{Builder, MaskedMean, Mode, TrainConfig};
+
+type Result<T> = std::result::Result<T, ModelError>;
+
+/// A whole training step of generator and discriminator. Feeds: `input_ids`, `segment_ids`, `input_mask`, `i32[B, S]`, the text as
+/// it is; `masked_lm_positions`, `i32[B, P]`, the places drawn, with repetition or without; `masked_lm_weights`, `f32[B, P]`, 1 for
+/// draws and 0 for what fills up; `masked_lm_replaced`, `i32[B, P]`, 1 where the draw hides its word from the generator. Outputs,
+/// all `f32[]`: `loss`, `mlm_loss`, `disc_loss`, `mlm_accuracy`, `sampled_accuracy` (samples that are the right word),
+/// `disc_accuracy`, `disc_precision`, `disc_recall`, and those of the optimizer.
+///
+/// # Errors
+/// [`ModelError::Setting`] where a size or an option is not possible.
+pub fn train(
+    config: &ElectraConfig,
+    sequences: Sequences,
+    options: &PretrainingOptions,
+    train: &TrainConfig,
+) -> Result<Model> {
+    let (mut b, loss) = forward_loss(config, sequences, options)?;
+    build_train_step(&mut b, loss, train)?;
+    let (graph, specs) = b.finish();
+    Ok(Model { graph, specs })
+}
+
+/// The part of a training step before the backward pass, and its loss.
+///
+/// # Errors
+/// As [`train`].
+pub fn forward_loss(
+    config: &ElectraConfig,
+    sequences: Sequences,
+    options: &PretrainingOptions,
+) -> Result<(Builder, Value)> {
+    let mut b = Builder::new(Mode::Train);
+    let results = results(&mut b, config, sequences, options)?;
+    let loss = b.scope("loss", |b| {
+        let g = &mut b.graph;
+        let sums = results.verdicts.sums(g)?;
+        let (mlm, weight) = (results.words.loss_sum(g)?, results.words.weight(g)?);
+        let mlm = MaskedMean::Electra.of(g, mlm, weight)?;
+        let disc = MaskedMean::Electra.of(g, sums.loss, sums.weight)?;
+        g.output("mlm_loss", mlm);
+        g.output("disc_loss", disc);
+        let [correct, sampled] = [results.words.correct(g)?, results.sampled_correct(g)?];
+        for (name, sum, weight) in [
+            ("mlm_accuracy", correct, weight),
+            ("sampled_accuracy", sampled, weight),
+            ("disc_accuracy", sums.correct, sums.weight),
+            ("disc_precision", sums.found, sums.suspected),
+            ("disc_recall", sums.found, sums.replaced),
+        ] {
+            let share = MaskedMean::Torch.of(g, sum, weight)?;
+            g.output(name, share);
+        }
+        let disc = g.scale(disc, options.discriminator_weight)?;
+        g.add_(mlm, disc)
+    })?;
+    Ok((b, loss))
+}
+
+/// The forward pass without dropout, with the feeds of [`train`] and `batch_number`, `i32[]`, which the samples are drawn by.
+/// Outputs, all `f32[]` and sums over the batch: `mlm_loss_sum`, `mlm_correct`, `sampled_correct` and `mlm_weight` over draws;
+/// `disc_loss_sum`, `disc_correct` and `disc_weight` over words, and the words that were replaced, `disc_replaced`, those taken for
+/// replaced, `disc_suspected`, and those that are both, `disc_found`.
+///
+/// # Errors
+/// As [`train`].
+pub fn evaluate(config: &ElectraConfig, sequences: Sequences, options: &PretrainingOptions) -> Result<Model> {
+    let mut b = Builder::new(Mode::Infer);
+    let results = results(&mut b, config, sequences, options)?;
+    b.scope("loss", |b| {
+        let g = &mut b.graph;
+        let sums = results.verdicts.sums(g)?;
+        for (name, sum) in [
+            ("mlm_loss_sum", results.words.loss_sum(g)?),
+            ("mlm_correct", results.words.correct(g)?),
+            ("sampled_correct", results.sampled_correct(g)?),
+            ("mlm_weight", results.words.weight(g)?),
+            ("disc_loss_sum", sums.loss),
+            ("disc_correct", sums.correct),
+            ("disc_weight", sums.weight),
+            ("disc_replaced", sums.replaced),
+            ("disc_suspected", sums.suspected),
+            ("disc_found", sums.found),
+        ] {
+            g.output(name, sum);
+        }
+        Ok::<_, ModelError>(())
+    })?;
+    let (graph, specs) = b.finish();
+    Ok(Model { graph, specs })
+}
+
+/// The forward pass of a discriminator, Hugging Face's `ElectraForPreTraining`. Feeds: `input_ids`, `segment_ids`, `input_mask`,
+/// `i32[B, S]`. Output: `disc_logits`, `f32[B, S]`, above 0 for words taken for replaced.
+///
+/// # Errors
+/// As [`train`].
+pub fn infer_discriminator(config: &ElectraConfig, sequences: Sequences, options: &ElectraOptions) -> Result<Model> {
+    config.check(sequences)?;
+    let options = options.of_bert();
+    let network = Network::new(config, sequences, &options);
+    let mut b = Builder::new(Mode::Infer);
+    let mut trunk = Trunk::new(&mut b, &network)?;
+    let words = trunk.tokens.words;
+    let scores = discriminator::scores(&mut b, &mut trunk, &network, words)?;
+    let scores = b.graph.reshape(scores, [sequences.batch, sequences.length])?;
+    b.graph.output("disc_logits", scores);
+    let (graph, specs) = b.finish();
+    Ok(Model { graph, specs })
+}
+
+/// The forward pass of a generator of this size, Hugging Face's `ElectraForMaskedLM`. Feeds: those of [`infer_discriminator`] and
+/// `masked_lm_positions`, `i32[B, P]`. Output: `mlm_logits`, `f32[B, P, V]`.
+///
+/// # Errors
+/// As [`train`].
+pub fn infer_generator(config: &ElectraConfig, sequences: Sequences, options: &ElectraOptions) -> Result<Model> {
+    config.check(sequences)?;
+    let options = options.of_bert();
+    let network = Network::new(config, sequences, &options);
+    let Sequences { batch, predictions, .. } = sequences;
+    let mut b = Builder::new(Mode::Infer);
+    let mut trunk = Trunk::new(&mut b, &network)?;
+    let places = b.feed("masked_lm_positions", DType::I32, [batch, predictions])?;
+    let words = trunk.tokens.words;
+    let scores = generator::scores(&mut b, &mut trunk, "electra", &network, words, places)?;
+    let scores = b.graph.reshape(scores, [batch, predictions, config.encoder.vocab_size])?;
+    b.graph.output("mlm_logits", scores);
+    let (graph, specs) = b.finish();
+    Ok(Model { graph, specs })
+}
+
+/// What both networks say of a batch.
+struct Results {
+    words: WeightedRows,
+    /// What the generator put in, `i32[B * P]`.
+    samples: Value,
+    verdicts: Verdicts,
+}
+
+impl Results {
+    /// The sum of the weights of draws whose sample is the right word, `f32[]`.
+    fn sampled_correct(&self, g: &mut Graph) -> bessemer_nn::Result<Value> {
+        let is_right = g.binary(BinaryKind::Eq, self.samples, self.words.labels)?;
+        let hits = g.cast(is_right, DType::F32)?;
+        let weighted = g.mul(hits, self.words.weights)?;
+        g.sum(weighted, &[0])
+    }
+}
+
+fn results(
+    b: &mut Builder,
+    config: &ElectraConfig,
+    sequences: Sequences,
+    options: &PretrainingOptions,
+) -> Result<Results> {
+    options.check(config, sequences)?;
+    let (small, bert) = (config.generator(options.generator_fraction), options.network.of_bert());
+    let [large, small] = [config, &small].map(|config| Network::new(config, sequences, &bert));
+    let mut trunk = Trunk::new(b, &large)?;
+    let words = trunk.tokens.words;
+    let draws = b.scope("draws", |b| Draws::feed(b, sequences, &trunk.tokens))?;
+    let scores = if options.uniform_generator {
+        let shape = [sequences.batch * sequences.predictions, config.encoder.vocab_size];
+        b.graph.constant(DType::F32, shape, 0.0)?
+    } else {
+        let hidden = b.scope("draws", |b| draws.hide(&mut b.graph, words, options.mask_token))?;
+        generator::scores(b, &mut trunk, "generator", &small, hidden, draws.places)?
+    };
+    let number = match b.mode() {
+        Mode::Train => b.micro_step()?,
+        Mode::Infer => b.feed("batch_number", DType::I32, [])?,
+    };
+    let random = trunk.streams().next_stream();
+    let samples = b.scope("sampling", |b| {
+        let g = &mut b.graph;
+        let scores = if options.disallow_correct { generator::without(g, scores, draws.words)? } else { scores };
+        generator::sample(g, scores, random, number)
+    })?;
+    let (fake, labels) = b.scope("replacement", |b| {
+        let fake = draws.replace(&mut b.graph, words, samples)?;
+        Ok::<_, ModelError>((fake, differing(&mut b.graph, fake, words)?))
+    })?;
+    let verdicts = discriminator::scores(b, &mut trunk, &large, fake)?;
+    let g = &mut b.graph;
+    let mask = g.cast(trunk.tokens.mask, DType::F32)?;
+    let weights = g.reshape(mask, [sequences.batch * sequences.length])?;
+    Ok(Results {
+        words: WeightedRows { logits: scores, labels: draws.words, weights: draws.weights },
+        samples,
+        verdicts: Verdicts { scores: verdicts, labels, weights },
+    })
+}

@@ -1,0 +1,37 @@
+//! What comparisons of pre-training on text share.
+
+use crate::common::{Pass, Result, Tensors, by_name, check, executor, expected};
+use bessemer_ir::Value;
+use bessemer_models::bert::{BertConfig, Sequences};
+use bessemer_nn::Builder;
+use std::path::Path;
+
+/// Largest relative distance of a loss.
+const LOSS: f64 = 1e-4;
+/// Largest relative L2 distance of a gradient.
+const GRADIENT: f64 = 1e-3;
+
+/// Compares losses and gradients of the step that `build` makes for batches of these sizes; the number of failures.
+pub fn losses_and_gradients(dir: &Path, build: impl FnOnce(Sequences) -> Result<(Builder, Value)>) -> Result<usize> {
+    let feeds = by_name(&dir.join("feeds.safetensors"))?;
+    let pass = Pass::of(build(sequences(&feeds))?)?;
+    let named = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor));
+    let mut executor = executor(dir, &pass.graph, &pass.specs, named)?;
+    executor.run()?;
+    let mut failures = 0;
+    for (name, loss) in expected(dir)?["losses"].as_object().ok_or("expected.json lacks losses")? {
+        let loss = loss.as_f64().ok_or("a loss in expected.json is no number")?;
+        failures += check(name, (f64::from(executor.scalar(name)?) / loss - 1.0).abs(), LOSS);
+    }
+    Ok(failures + pass.check_gradients(dir, &executor, |_| GRADIENT)?)
+}
+
+fn sequences(feeds: &Tensors) -> Sequences {
+    let (tokens, words) = (&feeds["input_ids"].shape, &feeds["masked_lm_positions"].shape);
+    Sequences { batch: tokens[0], length: tokens[1], predictions: words[1] }
+}
+
+/// Without dropout.
+pub fn still(config: BertConfig) -> BertConfig {
+    BertConfig { hidden_dropout_prob: 0.0, attention_probs_dropout_prob: 0.0, ..config }
+}
