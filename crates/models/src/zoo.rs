@@ -3,6 +3,7 @@
 use crate::ModelError;
 use crate::bert::{BERTS, BertSpec};
 use crate::classifier::{InitScheme, InputFormat, Model, ModelOptions, flops};
+use crate::electra::{ELECTRA_SQUADS, ELECTRAS, ElectraSpec, ElectraSquadSpec};
 use crate::resnet::{Block, StrideIn};
 use bessemer_nn::{Fan, Padding, PixelScale};
 
@@ -74,18 +75,26 @@ pub const ZOO: &[ModelSpec] = &[
 pub enum AnyModel {
     Classifier(&'static ModelSpec),
     Bert(&'static BertSpec),
+    Electra(&'static ElectraSpec),
+    ElectraSquad(&'static ElectraSquadSpec),
 }
+
+/// Short names of the reference models.
+const SHORT_NAMES: [(&str, &str); 3] =
+    [("bert", "bert-base"), ("electra", "electra-base"), ("electra-squad", "electra-base-squad")];
 
 /// All models of all families.
 pub fn all() -> impl Iterator<Item = AnyModel> {
-    ZOO.iter().map(AnyModel::Classifier).chain(BERTS.iter().map(AnyModel::Bert))
+    let text = BERTS.iter().map(AnyModel::Bert).chain(ELECTRAS.iter().map(AnyModel::Electra));
+    ZOO.iter().map(AnyModel::Classifier).chain(text).chain(ELECTRA_SQUADS.iter().map(AnyModel::ElectraSquad))
 }
 
-/// The model named `name`, of any family.
+/// The model named `name`, of any family; `bert`, `electra` and `electra-squad` are short for those of base size.
 ///
 /// # Errors
 /// [`ModelError::Unknown`], which lists all.
 pub fn find_any(name: &str) -> Result<AnyModel, ModelError> {
+    let name = SHORT_NAMES.iter().find(|(short, _)| *short == name).map_or(name, |(_, full)| full);
     all().find(|model| model.name() == name).ok_or_else(|| ModelError::Unknown {
         name: name.to_string(),
         known: all().map(AnyModel::name).collect::<Vec<_>>().join(", "),
@@ -99,9 +108,9 @@ pub fn find_any(name: &str) -> Result<AnyModel, ModelError> {
 pub fn find(name: &str) -> Result<&'static ModelSpec, ModelError> {
     match find_any(name)? {
         AnyModel::Classifier(spec) => Ok(spec),
-        AnyModel::Bert(spec) => Err(ModelError::Setting {
+        other => Err(ModelError::Setting {
             setting: "model",
-            value: spec.name.to_string(),
+            value: other.name().to_string(),
             allowed: "it must be a classifier of images here",
         }),
     }
@@ -112,6 +121,8 @@ impl AnyModel {
         match self {
             AnyModel::Classifier(spec) => spec.name,
             AnyModel::Bert(spec) => spec.name,
+            AnyModel::Electra(spec) => spec.name,
+            AnyModel::ElectraSquad(spec) => spec.name,
         }
     }
 
@@ -119,6 +130,8 @@ impl AnyModel {
         match self {
             AnyModel::Classifier(spec) => spec.description,
             AnyModel::Bert(spec) => spec.description,
+            AnyModel::Electra(spec) => spec.description,
+            AnyModel::ElectraSquad(spec) => spec.description,
         }
     }
 
@@ -126,6 +139,8 @@ impl AnyModel {
         match self {
             AnyModel::Classifier(spec) => spec.variants,
             AnyModel::Bert(spec) => spec.variants,
+            AnyModel::Electra(spec) => spec.variants,
+            AnyModel::ElectraSquad(spec) => spec.variants,
         }
     }
 
@@ -135,6 +150,8 @@ impl AnyModel {
         match self {
             AnyModel::Classifier(spec) => spec.summary(),
             AnyModel::Bert(spec) => spec.summary(),
+            AnyModel::Electra(spec) => spec.summary(),
+            AnyModel::ElectraSquad(spec) => spec.summary(),
         }
     }
 }
@@ -168,12 +185,16 @@ impl ModelSpec {
     /// # Errors
     /// As [`Model::infer`]; none for the published forms.
     pub fn summary(&self) -> Result<Summary, ModelError> {
-        let model = Model::infer(self.architecture, &self.options(), 1)?;
-        let trained = || model.specs.iter().filter(|spec| spec.is_trainable());
-        Ok(Summary {
-            parameters: trained().map(|spec| spec.ty.shape.elements() as u64).sum(),
-            tensors: trained().count(),
-            flops_per_sample: flops(&model.graph),
-        })
+        Ok(summary(&Model::infer(self.architecture, &self.options(), 1)?))
+    }
+}
+
+/// What the pass of one sample costs.
+pub(crate) fn summary(model: &Model) -> Summary {
+    let trained = || model.specs.iter().filter(|spec| spec.is_trainable());
+    Summary {
+        parameters: trained().map(|spec| spec.ty.shape.elements() as u64).sum(),
+        tensors: trained().count(),
+        flops_per_sample: flops(&model.graph),
     }
 }

@@ -17,8 +17,7 @@ pub use names::{TIED, canonical};
 pub use steps::{evaluate, forward_loss, infer, train};
 
 use crate::ModelError;
-use crate::classifier::flops;
-use crate::zoo::Summary;
+use crate::zoo::{Summary, summary};
 
 /// A BERT of the zoo.
 #[derive(Clone, Copy, Debug)]
@@ -53,12 +52,6 @@ impl BertSpec {
     /// None for the published sizes.
     pub fn summary(&self) -> Result<Summary, ModelError> {
         let sequences = Sequences { batch: 1, length: 128, predictions: 20 };
-        let model = infer(&(self.config)(), sequences, &BertOptions::default())?;
-        let trained = || model.specs.iter().filter(|spec| spec.is_trainable());
-        Ok(Summary {
-            parameters: trained().map(|spec| spec.ty.shape.elements() as u64).sum(),
-            tensors: trained().count(),
-            flops_per_sample: flops(&model.graph),
-        })
+        Ok(summary(&infer(&(self.config)(), sequences, &BertOptions::default())?))
     }
 }

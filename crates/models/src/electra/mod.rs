@@ -19,8 +19,7 @@ pub use squad::{SpanHead, SquadOptions};
 
 use crate::ModelError;
 use crate::bert::Sequences;
-use crate::classifier::flops;
-use crate::zoo::Summary;
+use crate::zoo::{Summary, summary};
 
 /// An ELECTRA of the zoo.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +33,7 @@ pub struct ElectraSpec {
     pub variants: &'static [&'static str],
 }
 
-const VARIANTS: &[&str] = &["vocab_size", "hidden_act = gelu_new (tanh)", "init", "generator_fraction", "span head"];
+const VARIANTS: &[&str] = &["vocab_size", "hidden_act = gelu_new (tanh)", "init", "generator_fraction"];
 
 /// All sizes.
 pub const ELECTRAS: &[ElectraSpec] = &[
@@ -68,6 +67,40 @@ pub const ELECTRAS: &[ElectraSpec] = &[
     },
 ];
 
+/// An ELECTRA of the zoo that answers questions.
+#[derive(Clone, Copy, Debug)]
+pub struct ElectraSquadSpec {
+    pub name: &'static str,
+    pub description: &'static str,
+    pub config: fn() -> ElectraConfig,
+    /// Variants other than the default, by the options that choose them.
+    pub variants: &'static [&'static str],
+}
+
+const fn answering(name: &'static str, description: &'static str, config: fn() -> ElectraConfig) -> ElectraSquadSpec {
+    ElectraSquadSpec { name, description, config, variants: &["hidden_act = gelu_new (tanh)", "head = plain"] }
+}
+
+/// All sizes, to be fine-tuned on SQuAD.
+pub const ELECTRA_SQUADS: &[ElectraSquadSpec] = &[
+    answering("electra-mini-squad", "ELECTRA of 4 layers, 256 wide, for questions about a text", ElectraConfig::mini),
+    answering("electra-small-squad", "ELECTRA-small, for questions about a text", ElectraConfig::small),
+    answering("electra-base-squad", "ELECTRA-base, for questions about a text", ElectraConfig::base),
+    answering("electra-large-squad", "ELECTRA-large, for questions about a text", ElectraConfig::large),
+];
+
+impl ElectraSquadSpec {
+    /// What a prediction costs for a sequence of 384 tokens, with the joint head and a beam of 5.
+    ///
+    /// # Errors
+    /// None for the published sizes.
+    pub fn summary(&self) -> Result<Summary, ModelError> {
+        let head = SpanHead::Joint { beam: 5, may_be_impossible: false };
+        let options = SquadOptions { network: ElectraOptions::default(), head };
+        Ok(summary(&squad::predict(&(self.config)(), 1, 384, &options)?))
+    }
+}
+
 impl ElectraSpec {
     /// What pre-training costs for a sequence of 128 tokens with 19 draws.
     ///
@@ -76,11 +109,6 @@ impl ElectraSpec {
     pub fn summary(&self) -> Result<Summary, ModelError> {
         let sequences = Sequences { batch: 1, length: 128, predictions: 19 };
         let model = evaluate(&(self.config)(), sequences, &PretrainingOptions::new(self.generator_fraction))?;
-        let trained = || model.specs.iter().filter(|spec| spec.is_trainable());
-        Ok(Summary {
-            parameters: trained().map(|spec| spec.ty.shape.elements() as u64).sum(),
-            tensors: trained().count(),
-            flops_per_sample: flops(&model.graph),
-        })
+        Ok(summary(&model))
     }
 }
