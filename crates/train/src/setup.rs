@@ -2,12 +2,12 @@
 
 use crate::error::TrainError;
 use crate::recipe::{
-    self, Compute, DecayExclude, OptimizerKind, OptimizerRecipe, Per, Recipe, ScheduleKind, Trust, WarmupForm,
+    self, Compute, DecayExclude, EpsForm, OptimizerKind, OptimizerRecipe, Per, Recipe, ScheduleKind, Trust, WarmupForm,
 };
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
 use bessemer_nn::{
-    Adam, Clip, ClipForm, DecayForm, EpsForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig,
+    Adam, Clip, ClipForm, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig,
 };
 
 /// Longest run: the step counter of the compiled step is an `i32`.
@@ -67,7 +67,12 @@ fn optimizer(recipe: &OptimizerRecipe) -> Optimizer {
         DecayExclude::LayerNormAndBias => bessemer_nn::DecayExclude::LayerNormAndBias,
     };
     let &OptimizerRecipe { betas: [beta1, beta2], eps, bias_correction, .. } = recipe;
-    let moments = Moments { beta1, beta2, eps, eps_form: EpsForm::PastRoot, bias_correction };
+    let eps_form = match recipe.eps_form {
+        EpsForm::PastRoot => bessemer_nn::EpsForm::PastRoot,
+        EpsForm::InRoot => bessemer_nn::EpsForm::InRoot,
+        EpsForm::BeforeCorrection => bessemer_nn::EpsForm::BeforeCorrection,
+    };
+    let moments = Moments { beta1, beta2, eps, eps_form, bias_correction };
     let adam = |decay_form| Optimizer::Adam(Adam { moments, weight_decay, decay_form, decay_exclude });
     match recipe.kind {
         OptimizerKind::Sgd => {

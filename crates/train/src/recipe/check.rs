@@ -53,12 +53,14 @@ const BATCH: f64 = 65_536.0;
 const PIXELS: f64 = 8192.0;
 
 /// Ranges of numbers, and of each number in an array.
-const RANGES: [(&str, Range); 52] = [
+const RANGES: [(&str, Range); 63] = [
     ("model.num_classes", closed(1.0, 1_000_000.0)),
     ("model.init_std", above(0.0, 1.0)),
     ("model.hidden_dropout", below(0.0, 1.0)),
     ("model.attention_dropout", below(0.0, 1.0)),
     ("model.vocab_multiple", closed(1.0, 4096.0)),
+    ("model.generator_fraction", above(0.0, 1.0)),
+    ("model.discriminator_weight", closed(0.0, 10_000.0)),
     ("data.train_samples", closed(1.0, COUNT)),
     ("data.eval_samples", closed(1.0, COUNT)),
     ("data.image_size", closed(8.0, PIXELS)),
@@ -74,6 +76,14 @@ const RANGES: [(&str, Range); 52] = [
     ("text.max_predictions", closed(1.0, 65_536.0)),
     ("text.masked_lm_prob", between(0.0, 1.0)),
     ("text.short_seq_prob", closed(0.0, 1.0)),
+    ("text.single_segment_prob", closed(0.0, 1.0)),
+    ("squad.sequence_length", closed(16.0, 65_536.0)),
+    ("squad.doc_stride", closed(1.0, 65_536.0)),
+    ("squad.max_query_length", closed(1.0, 65_536.0)),
+    ("squad.max_answer_length", closed(1.0, 65_536.0)),
+    ("squad.beam", closed(1.0, 64.0)),
+    ("squad.n_best", closed(1.0, 10_000.0)),
+    ("squad.null_threshold", closed(-1e6, 1e6)),
     ("train.batch_size", closed(1.0, BATCH)),
     ("train.accumulation", closed(1.0, 1_000_000.0)),
     ("train.epochs", closed(1.0, 1e6)),
@@ -86,6 +96,7 @@ const RANGES: [(&str, Range); 52] = [
     ("optimizer.momentum", below(0.0, 1.0)),
     ("optimizer.betas", below(0.0, 1.0)),
     ("optimizer.eps", above(0.0, 1.0)),
+    ("optimizer.layer_decay", above(0.0, 1.0)),
     ("optimizer.weight_decay", closed(0.0, 1.0)),
     ("schedule.base_lr", above(0.0, 1000.0)),
     ("schedule.lr_per", closed(1.0, 1e6)),
@@ -136,6 +147,8 @@ pub(super) fn combinations(recipe: &Recipe) -> Result<(), Problem> {
     initialisation(recipe)?;
     match Kind::of(&recipe.model.name) {
         Some(Kind::Pretraining) => text(recipe)?,
+        Some(Kind::Electra) => {}
+        Some(Kind::Squad) => squad(recipe)?,
         Some(Kind::Classification) | None => images(recipe)?,
     }
     schedule(recipe)?;
@@ -186,6 +199,15 @@ fn text(recipe: &Recipe) -> Result<(), Problem> {
     let (length, predictions) = (recipe.text.sequence_length, recipe.text.max_predictions);
     let problem = format!("{predictions} is more than the {} words of a sequence", length.saturating_sub(3));
     require(predictions + 3 <= length, "text.max_predictions", problem)
+}
+
+fn squad(recipe: &Recipe) -> Result<(), Problem> {
+    let squad = &recipe.squad;
+    let room = squad.sequence_length.saturating_sub(squad.max_query_length + 3);
+    let problem = format!("{} leaves {room} tokens of a window for the context", squad.max_query_length);
+    require(room > 0, "squad.max_query_length", problem)?;
+    let problem = format!("{} is more than the {room} tokens of context in a window", squad.doc_stride);
+    require(squad.doc_stride <= room, "squad.doc_stride", problem)
 }
 
 fn schedule(recipe: &Recipe) -> Result<(), Problem> {

@@ -8,6 +8,7 @@ mod check;
 mod owned;
 mod parse;
 mod schedule;
+mod squad;
 mod text;
 
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod tests;
 pub use builtin::builtin_names;
 pub use parse::{Override, RecipeError};
 pub use schedule::{Per, Schedule, ScheduleKind, ScheduleRecipe, WarmupForm, learning_rate};
+pub use squad::{SpanHead, SquadRecipe};
 pub use text::{MaskedMean, Masking, TextRecipe};
 
 use crate::tasks::Kind;
@@ -33,6 +35,8 @@ pub struct Recipe {
     pub data: DataRecipe,
     #[serde(default)]
     pub text: TextRecipe,
+    #[serde(default)]
+    pub squad: SquadRecipe,
     pub train: TrainRecipe,
     #[serde(default)]
     pub optimizer: OptimizerRecipe,
@@ -65,13 +69,13 @@ pub struct ModelRecipe {
     /// Absent for the usual one of the task, which a resolved recipe names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init: Option<Init>,
-    /// Standard deviation of a BERT's initial matrices and embeddings.
+    /// Standard deviation of the initial matrices and embeddings of a model of text.
     #[serde(default = "fiftieth")]
     pub init_std: f64,
-    /// Of a BERT: the bias of each word's score.
+    /// The bias of each word's score in pre-training.
     #[serde(default)]
     pub word_bias: WordBias,
-    /// Of a BERT: dropout of embeddings and of what each half of a layer adds.
+    /// Of a model of text: dropout of embeddings and of what each half of a layer adds.
     #[serde(default = "tenth")]
     pub hidden_dropout: f64,
     /// Dropout of attention's probabilities.
@@ -82,6 +86,12 @@ pub struct ModelRecipe {
     /// The vocabulary is filled up to a multiple of this with words that never occur.
     #[serde(default = "eight")]
     pub vocab_multiple: u64,
+    /// Width of ELECTRA's generator as a share of the discriminator's; absent for that of the model as published.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generator_fraction: Option<f64>,
+    /// Weight of the discriminator's loss; the generator's has 1.
+    #[serde(default = "fifty")]
+    pub discriminator_weight: f64,
 }
 
 /// Form of the Gaussian error linear unit.
@@ -93,6 +103,10 @@ pub enum Activation {
     Gelu,
     /// By the hyperbolic tangent, as in NVIDIA's recipes of BERT.
     GeluTanh,
+}
+
+fn fifty() -> f64 {
+    50.0
 }
 
 fn fiftieth() -> f64 {
@@ -126,7 +140,7 @@ pub enum StrideIn {
     Conv1x1,
 }
 
-/// Initial bias of the scores of a BERT's words.
+/// Initial bias of the scores of words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WordBias {
@@ -137,7 +151,7 @@ pub enum WordBias {
     LogFrequencies,
 }
 
-/// Initial weights: of convolutions and the classifier, or of a BERT.
+/// Initial weights: of convolutions and the classifier, or of a model of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Init {
@@ -145,7 +159,7 @@ pub enum Init {
     Torch,
     /// Both truncated normal with variance `2/fan_in`; classifier bias zero.
     VarianceScaling,
-    /// Matrices and embeddings of a BERT normal with the deviation `init_std`; biases zero.
+    /// Matrices and embeddings of a model of text normal with the deviation `init_std`; biases zero.
     Normal,
     /// The same cut at two deviations.
     Truncated,
@@ -159,6 +173,7 @@ impl Init {
         match task {
             Kind::Classification => &[Self::Torch, Self::VarianceScaling],
             Kind::Pretraining => &[Self::Normal, Self::Truncated, Self::NvidiaTorch],
+            Kind::Electra | Kind::Squad => &[Self::Truncated, Self::Normal],
         }
     }
 }
@@ -267,12 +282,15 @@ pub struct OptimizerRecipe {
     /// Decay of the running means of gradients and of their squares.
     pub betas: [f64; 2],
     pub eps: f64,
+    pub eps_form: EpsForm,
     /// Whether the means make up for their start at zero.
     pub bias_correction: bool,
     pub trust: Trust,
     /// `sgd` and `adam` add `weight_decay * w` to the gradient; the others to the direction of the step.
     pub weight_decay: f64,
     pub decay_exclude: DecayExclude,
+    /// Learning rates fall by this factor from layer to layer below the heads.
+    pub layer_decay: f64,
 }
 
 impl Default for OptimizerRecipe {
@@ -283,10 +301,12 @@ impl Default for OptimizerRecipe {
             nesterov: false,
             betas: [0.9, 0.999],
             eps: 1e-6,
+            eps_form: EpsForm::PastRoot,
             bias_correction: true,
             trust: Trust::Decayed,
             weight_decay: 1e-4,
             decay_exclude: DecayExclude::None,
+            layer_decay: 1.0,
         }
     }
 }
@@ -303,6 +323,19 @@ pub enum OptimizerKind {
     Adamw,
     /// The direction of `adamw`, scaled in each tensor by the norm of the weights over its own.
     Lamb,
+}
+
+/// Where `eps` stands in `adam`, `adamw` and `lamb`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EpsForm {
+    /// `m / (sqrt(v) + eps)`, of corrected means.
+    #[default]
+    PastRoot,
+    /// `m / sqrt(v + eps)`.
+    InRoot,
+    /// As the first, but the correction of both means comes after: ELECTRA's fine-tuning in TensorFlow.
+    BeforeCorrection,
 }
 
 /// Tensors that `lamb` scales.

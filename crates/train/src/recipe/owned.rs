@@ -22,7 +22,7 @@ struct Group {
     has: fn(&Choice) -> bool,
 }
 
-const GROUPS: [Group; 6] = [
+const GROUPS: [Group; 10] = [
     Group {
         fields: &[
             "model.num_classes",
@@ -48,15 +48,37 @@ const GROUPS: [Group; 6] = [
     Group {
         fields: &[
             "model.init_std",
-            "model.word_bias",
             "model.hidden_dropout",
             "model.attention_dropout",
             "model.activation",
-            "model.vocab_multiple",
-            "text",
         ],
+        owner: "models of text",
+        has: |choice| choice.task.is_none_or(|task| task != Kind::Classification),
+    },
+    Group {
+        fields: &["model.word_bias", "model.vocab_multiple", "text"],
         owner: "models that are pre-trained on text",
+        has: |choice| choice.task.is_none_or(|task| matches!(task, Kind::Pretraining | Kind::Electra)),
+    },
+    Group {
+        fields: &["text.max_predictions", "text.masking", "text.whole_word", "text.masked_mean"],
+        owner: "models that are pre-trained as BERT",
         has: |choice| choice.task.is_none_or(|task| task == Kind::Pretraining),
+    },
+    Group {
+        fields: &[
+            "model.generator_fraction",
+            "model.discriminator_weight",
+            "text.single_segment_prob",
+            "text.distinct",
+        ],
+        owner: "models that are pre-trained as ELECTRA",
+        has: |choice| choice.task.is_none_or(|task| task == Kind::Electra),
+    },
+    Group {
+        fields: &["squad", "optimizer.layer_decay"],
+        owner: "models that answer questions",
+        has: |choice| choice.task.is_none_or(|task| task == Kind::Squad),
     },
     Group {
         fields: &["optimizer.momentum", "optimizer.nesterov"],
@@ -64,7 +86,7 @@ const GROUPS: [Group; 6] = [
         has: |choice| choice.optimizer.is_none_or(|kind| kind == OptimizerKind::Sgd),
     },
     Group {
-        fields: &["optimizer.betas", "optimizer.eps", "optimizer.bias_correction"],
+        fields: &["optimizer.betas", "optimizer.eps", "optimizer.eps_form", "optimizer.bias_correction"],
         owner: "optimizer.kind = \"adam\", \"adamw\" or \"lamb\"",
         has: |choice| choice.optimizer.is_none_or(|kind| kind != OptimizerKind::Sgd),
     },

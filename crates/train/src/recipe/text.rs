@@ -21,6 +21,10 @@ pub struct TextRecipe {
     /// Predict all pieces of a word together.
     pub whole_word: bool,
     pub masked_mean: MaskedMean,
+    /// Part of ELECTRA's sequences that has one segment.
+    pub single_segment_prob: f64,
+    /// Whether a sequence of ELECTRA predicts a token once at most.
+    pub distinct: bool,
 }
 
 impl Default for TextRecipe {
@@ -34,6 +38,8 @@ impl Default for TextRecipe {
             short_seq_prob: 0.1,
             whole_word: false,
             masked_mean: MaskedMean::Torch,
+            single_segment_prob: 0.1,
+            distinct: false,
         }
     }
 }

@@ -2,11 +2,13 @@
 //! of a compiled step; a new one is a folder here and an arm of [`open`].
 
 pub mod classification;
+pub mod electra;
 mod feeds;
 mod load;
 mod loaded;
 pub mod pretraining;
 mod softmax;
+pub mod squad;
 mod terms;
 
 pub use feeds::{Array, Batch, Batches, Feeds};
@@ -29,8 +31,12 @@ use std::path::Path;
 pub enum Kind {
     /// Of images.
     Classification,
-    /// Masked words and following sentences in text.
+    /// Masked words and following sentences in text: BERT.
     Pretraining,
+    /// Replaced words in text: ELECTRA.
+    Electra,
+    /// Answers to questions in a text.
+    Squad,
 }
 
 impl Kind {
@@ -39,6 +45,8 @@ impl Kind {
         match find_any(name).ok()? {
             AnyModel::Classifier(_) => Some(Self::Classification),
             AnyModel::Bert(_) => Some(Self::Pretraining),
+            AnyModel::Electra(_) => Some(Self::Electra),
+            AnyModel::ElectraSquad(_) => Some(Self::Squad),
         }
     }
 }
@@ -139,6 +147,8 @@ pub fn open(recipe: &Recipe) -> Result<Box<dyn Task>, TrainError> {
     Ok(match find_any(&recipe.model.name)? {
         AnyModel::Classifier(_) => Box::new(classification::Classification::open(recipe)?),
         AnyModel::Bert(_) => Box::new(pretraining::Pretraining::open(recipe)?),
+        AnyModel::Electra(_) => Box::new(electra::Electra::open(recipe)?),
+        AnyModel::ElectraSquad(_) => Box::new(squad::Squad::open(recipe)?),
     })
 }
 
@@ -155,6 +165,8 @@ pub(crate) fn judge(
     match find_any(name)? {
         AnyModel::Classifier(_) => classification::judge(name, weights, data, options),
         AnyModel::Bert(_) => pretraining::judge(name, weights, data, options),
+        AnyModel::Electra(_) => electra::judge(name, weights, data, options),
+        AnyModel::ElectraSquad(_) => squad::judge(name, weights, data, options),
     }
 }
 
@@ -165,7 +177,9 @@ pub(crate) fn judge(
 pub(crate) fn check_weights(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
     match find_any(name)? {
         AnyModel::Classifier(_) => Ok(()),
-        AnyModel::Bert(_) => pretraining::check_size(name, tensors, origin),
+        AnyModel::Bert(_) | AnyModel::Electra(_) | AnyModel::ElectraSquad(_) => {
+            pretraining::check_size(name, tensors, origin)
+        }
     }
 }
 
@@ -173,6 +187,8 @@ pub(crate) fn check_weights(name: &str, tensors: &[NamedTensor<'_>], origin: &st
 pub fn terms(name: &str) -> &'static Terms {
     match Kind::of(name) {
         Some(Kind::Pretraining) => &pretraining::TERMS,
+        Some(Kind::Electra) => &electra::TERMS,
+        Some(Kind::Squad) => &squad::TERMS,
         Some(Kind::Classification) | None => &classification::TERMS,
     }
 }
