@@ -3,10 +3,14 @@
 use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, write_safetensors};
 use crate::error::TrainError;
 use crate::state::{load_strictly, named};
+use crate::tasks::check_weights;
 use crate::tasks::classification::classes_of;
-use crate::tasks::pretraining::{check_size, config_of, name_of, vocabulary_beside, write_folder};
+use crate::tasks::electra::Networks;
+use crate::tasks::huggingface::{Description, write_folder};
+use crate::tasks::pretraining::{config_of, name_of, vocabulary_beside};
 use crate::trained::{Trained, recipe_of};
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
+use bessemer_models::electra::{self, names};
 use bessemer_models::weights::canonical_name;
 use bessemer_models::{AnyModel, Model, ModelSpec, WeightsError, ZOO, find_any};
 use bessemer_nn::ParamSpec;
@@ -119,12 +123,10 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         .iter()
         .map(|(spec, data)| Ok(NamedTensor { name: options.to.of(&spec.name), ..named(spec, data)? }))
         .collect::<Result<_, TrainError>>()?;
-    match (options.to, &fitted.bert) {
-        (Names::HuggingFace, Some(config)) => {
-            write_folder(output, config, &converted, vocabulary_beside(input).as_deref())?;
-        }
+    match (options.to, &fitted.text) {
+        (Names::HuggingFace, Some(text)) => text.write(output, &converted, vocabulary_beside(input).as_deref())?,
         (Names::HuggingFace, None) => {
-            let allowed = format!("that is for BERT; {} holds {}", trained.origin, fitted.model);
+            let allowed = format!("that is for models of text; {} holds {}", trained.origin, fitted.model);
             return Err(TrainError::setting("the naming", options.to, allowed));
         }
         _ => write_safetensors(output, &converted)?,
@@ -136,32 +138,79 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
 struct Fitted {
     model: &'static str,
     specs: Vec<ParamSpec>,
-    /// Sizes of a BERT.
-    bert: Option<BertConfig>,
+    /// A network that Hugging Face has as well.
+    text: Option<TextModel>,
+}
+
+enum TextModel {
+    Bert(BertConfig),
+    /// Discriminator and generator.
+    Electra(Networks),
+}
+
+impl TextModel {
+    /// Writes a folder as Hugging Face has it; for ELECTRA a folder with two, `discriminator` and `generator`.
+    fn write(
+        &self,
+        output: &Path,
+        tensors: &[NamedTensor<'static>],
+        vocabulary: Option<&Path>,
+    ) -> Result<(), TrainError> {
+        let Networks { config, options } = match self {
+            Self::Bert(config) => {
+                return write_folder(output, &Description::bert(config, "BertForPreTraining"), tensors, vocabulary);
+            }
+            Self::Electra(networks) => networks,
+        };
+        let named: Vec<(&str, &NamedTensor<'static>)> =
+            tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+        let names::Split { discriminator, generator } = names::split(&named);
+        let parts = [
+            ("discriminator", Description::electra(config, "ElectraForPreTraining"), discriminator),
+            (
+                "generator",
+                Description::electra(&config.generator(options.generator_fraction), "ElectraForMaskedLM"),
+                generator,
+            ),
+        ];
+        for (name, description, tensors) in parts {
+            let renamed = tensors.into_iter().map(|(name, tensor)| NamedTensor { name, ..tensor.clone() });
+            write_folder(&output.join(name), &description, &renamed.collect::<Vec<_>>(), vocabulary)?;
+        }
+        Ok(())
+    }
 }
 
 impl Fitted {
     fn to(name: &str, trained: &Trained, path: &Path) -> Result<Self, TrainError> {
         match find_any(name)? {
             AnyModel::Classifier(spec) => {
-                Ok(Self { model: spec.name, specs: specs_for(spec, &trained.tensors)?, bert: None })
+                Ok(Self { model: spec.name, specs: specs_for(spec, &trained.tensors)?, text: None })
             }
             AnyModel::Bert(spec) => {
-                check_size(name, &trained.tensors, &trained.origin)?;
+                check_weights(name, &trained.tensors, &trained.origin)?;
                 let config = config_of(name, trained, path)?;
                 let sequences = Sequences { batch: 1, length: 1, predictions: 1 };
                 let Model { specs, .. } = bert::infer(&config, sequences, &BertOptions::default())?;
-                Ok(Self { model: spec.name, specs, bert: Some(config) })
+                Ok(Self { model: spec.name, specs, text: Some(TextModel::Bert(config)) })
+            }
+            AnyModel::Electra(spec) => {
+                check_weights(name, &trained.tensors, &trained.origin)?;
+                let networks = Networks::in_weights(name, trained)?;
+                let sequences = Sequences { batch: 1, length: 1, predictions: 1 };
+                let Model { specs, .. } = electra::evaluate(&networks.config, sequences, &networks.options)?;
+                Ok(Self { model: spec.name, specs, text: Some(TextModel::Electra(networks)) })
             }
         }
     }
 
     fn find(trained: &Trained, path: &Path) -> Result<Self, TrainError> {
-        if let Some(name) = name_of(&trained.tensors) {
+        let made = trained.recipe.as_ref().map(|recipe| recipe.model.name.as_str());
+        if let Some(name) = made.or_else(|| name_of(&trained.tensors)) {
             return Self::to(name, trained, path);
         }
         let (model, specs) = fitting_model(&trained.tensors, &trained.origin)?;
-        Ok(Self { model, specs, bert: None })
+        Ok(Self { model, specs, text: None })
     }
 }
 

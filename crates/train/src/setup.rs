@@ -6,9 +6,7 @@ use crate::recipe::{
 };
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
-use bessemer_nn::{
-    Adam, Clip, ClipForm, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig,
-};
+use bessemer_nn::{Adam, Clip, ClipForm, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig};
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;

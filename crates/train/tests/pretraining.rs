@@ -2,8 +2,6 @@
 
 mod common;
 
-use bessemer_data::Split;
-use bessemer_data::text::{Documents, Format, InstanceOptions, Preparation, prepare};
 use bessemer_train::checkpoint::read_safetensors;
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::tasks::pretraining::{FillOptions, fill_masks};
@@ -11,9 +9,9 @@ use bessemer_train::{
     ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, Start, TrainOptions, convert_weights,
     evaluate, train,
 };
-use common::{assert_same_tensors, last};
+use common::{assert_same_tensors, last, losses, text};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tempfile::TempDir;
 
 const RECIPE: &str = r#"
@@ -28,9 +26,6 @@ eval = { batch_size = 4 }
 checkpoint = { every_steps = 2 }
 "#;
 
-const WORDS: [&str; 12] =
-    ["the", "a", "small", "old", "river", "stone", "bird", "house", "runs", "sleeps", "near", "under"];
-
 fn recipe(data: &str, overrides: &[&str]) -> Recipe {
     let source = format!("data.source={data}");
     let overrides = overrides.iter().chain([&source.as_str()]).map(|text| text.parse().unwrap()).collect::<Vec<_>>();
@@ -41,41 +36,6 @@ fn new_run(folder: &Path, data: &str, overrides: &[&str]) -> TrainOptions {
     let mut options = TrainOptions::new(recipe(data, overrides), RunFolder::New(folder.to_owned()));
     options.compute.cpu.threads = 1;
     options
-}
-
-/// Prepared text of sixty short documents, with a vocabulary of its words.
-fn text(folder: &Path) -> PathBuf {
-    let specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."];
-    let vocabulary = folder.join("vocab.txt");
-    fs::write(&vocabulary, specials.iter().chain(&WORDS).map(|word| format!("{word}\n")).collect::<String>()).unwrap();
-    let word = |number: usize| WORDS[number * number * 7 % 31 % WORDS.len()];
-    let sentence = |number: usize| (0..5).map(|place| word(number + place)).collect::<Vec<_>>().join(" ") + " .\n";
-    let document = |number: usize| (0..6).map(|line| sentence(6 * number + line)).collect::<String>() + "\n";
-    let input = folder.join("text.txt");
-    fs::write(&input, (0..60).map(document).collect::<String>()).unwrap();
-    let out = folder.join("prepared");
-    let preparation = Preparation {
-        inputs: vec![input],
-        documents: Documents::BlankLines,
-        vocabulary,
-        out: out.clone(),
-        format: Format::Shards,
-        instances: InstanceOptions { sequence_length: 16, max_predictions: 3, ..InstanceOptions::default() },
-        dupe_factor: 1,
-        parts: Some(1),
-        heldout: 0.2,
-        seed: 1,
-        threads: 1,
-    };
-    let splits = prepare(&preparation, &|_| {}).unwrap();
-    assert!(splits.iter().any(|(split, _)| *split == Split::Val));
-    out
-}
-
-fn losses(run: &Path) -> Vec<f64> {
-    let events = read_events(&run.join("events.jsonl")).unwrap();
-    let loss = |body: EventBody| if let EventBody::Step(info) = body { Some(info.loss) } else { None };
-    events.into_iter().filter_map(|event| loss(event.body)).collect()
 }
 
 #[test]

@@ -3,6 +3,7 @@ use crate::output::{Table, print, print_json};
 use bessemer_bench::show;
 use bessemer_models::AnyModel;
 use bessemer_train::tasks::classification::{InferOptions, Prediction, infer};
+use bessemer_train::tasks::electra::{JudgeOptions, Judged, judge_words};
 use bessemer_train::tasks::pretraining::{FillOptions, Filled, fill_masks};
 use clap::Args;
 use std::path::PathBuf;
@@ -11,16 +12,17 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer infer resnet50 --weights resnet50.safetensors --labels imagenet.txt cat.jpg dog.png
   bessemer infer resnet20-cifar --weights runs/NAME --top 3 picture.png --json
-  bessemer infer bert-base --weights runs/NAME 'the capital of france is [MASK] .'";
+  bessemer infer bert-base --weights runs/NAME 'the capital of france is [MASK] .'
+  bessemer infer electra-base --weights runs/NAME 'the chef ate the meal that she had cooked'";
 
-/// Say what pictures show, or which words a text lacks
+/// Say what pictures show, which words a text lacks, or which do not belong in it
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
     pub model: AnyModel,
-    /// JPEG or PNG files; for BERT, texts with [MASK] in them
+    /// JPEG or PNG files; for BERT, texts with [MASK] in them; for ELECTRA, texts
     #[arg(required = true, value_name = "INPUT")]
     pub inputs: Vec<String>,
     /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
@@ -45,6 +47,7 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match options.model {
         AnyModel::Classifier(_) => classify(options, common),
         AnyModel::Bert(_) => fill(options, common),
+        AnyModel::Electra(_) => judge(options, common),
     }
 }
 
@@ -69,6 +72,26 @@ fn fill(options: &Options, common: &Common) -> anyhow::Result<()> {
     };
     let filled = fill_masks(options.model.name(), &options.weights, &options.inputs, &settings)?;
     if options.json { print_json(&filled) } else { print(&words(&filled)) }
+}
+
+fn judge(options: &Options, common: &Common) -> anyhow::Result<()> {
+    let settings =
+        JudgeOptions { compute: common.compute_told(), vocab: options.vocab.clone(), ..JudgeOptions::default() };
+    let judged = judge_words(options.model.name(), &options.weights, &options.inputs, &settings)?;
+    if options.json { print_json(&judged) } else { print(&verdicts(&judged)) }
+}
+
+fn verdicts(judged: &[Judged]) -> String {
+    let mut text = String::new();
+    for Judged { text: asked, words } in judged {
+        text += &format!("{asked}\n");
+        let mut table = Table::new(1, &[]);
+        for verdict in words {
+            table.row([format!("  {}", verdict.word), show::percent(verdict.replaced)]);
+        }
+        text += &table.to_string();
+    }
+    text
 }
 
 fn words(filled: &[Filled]) -> String {

@@ -1,6 +1,7 @@
 use crate::args::model;
 use crate::output::{Table, print, print_json};
 use bessemer_bench::show;
+use bessemer_models::bert::BertConfig;
 use bessemer_models::{AnyModel, Summary, all};
 use bessemer_train::Recipe;
 use bessemer_train::recipe::builtin_names;
@@ -63,11 +64,9 @@ fn entry(model: AnyModel) -> anyhow::Result<Entry> {
             let [height, width] = options.image_size;
             (vec![height, width, 3], options.num_classes, format!("{height}x{width} pixels"))
         }
-        AnyModel::Bert(spec) => {
-            let config = (spec.config)();
-            let most = config.max_position_embeddings;
-            (vec![most], config.vocab_size, format!("{most} tokens"))
-        }
+        AnyModel::Bert(spec) => tokens(&(spec.config)()),
+        AnyModel::Electra(spec) => tokens(&(spec.config)().encoder),
+        AnyModel::ElectraSquad(spec) => tokens(&(spec.config)().encoder),
     };
     Ok(Entry {
         name,
@@ -81,6 +80,12 @@ fn entry(model: AnyModel) -> anyhow::Result<Entry> {
         variants: model.variants(),
         recipes: builtin_names().filter(|name| trains(name)).collect(),
     })
+}
+
+/// What a model of text takes, how many words it knows, and the former in words.
+fn tokens(config: &BertConfig) -> (Vec<usize>, usize, String) {
+    let most = config.max_position_embeddings;
+    (vec![most], config.vocab_size, format!("{most} tokens"))
 }
 
 fn all_models(entries: &[Entry]) -> String {

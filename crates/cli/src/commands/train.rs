@@ -140,6 +140,8 @@ fn default_recipe(model: AnyModel, data: Option<&str>) -> &'static str {
         AnyModel::Bert(_) if data == Some("synthetic") => "bert-dlperf",
         AnyModel::Bert(spec) if spec.name == "bert-base" => "bert-base-phase1",
         AnyModel::Bert(_) => "bert-small-text",
+        AnyModel::Electra(spec) if spec.name == "electra-base" => "electra-base-phase1",
+        AnyModel::Electra(_) => "electra-small-text",
     }
 }
 

@@ -161,24 +161,19 @@ fn check_row(batch: &ElectraBatch, row: usize, everything: &[ElectraInstance]) {
     let (row, words) = (row * 64..(row + 1) * 64, row * 9..(row + 1) * 9);
     let tokens = [&batch.input_ids, &batch.segment_ids, &batch.input_mask].map(|array| array[row.clone()].to_vec());
     let weights: Vec<i32> = batch.masked_lm_weights[words.clone()].iter().map(|&weight| weight as i32).collect();
-    let [positions, ids, replaced] = [&batch.masked_lm_positions, &batch.masked_lm_ids, &batch.masked_lm_replaced]
-        .map(|array| array[words.clone()].to_vec());
-    let found = (tokens, [positions, ids, replaced, weights]);
+    let [positions, replaced] =
+        [&batch.masked_lm_positions, &batch.masked_lm_replaced].map(|array| array[words.clone()].to_vec());
+    let found = (tokens, [positions, replaced, weights]);
     assert!(everything.iter().any(|instance| row_of(instance) == found), "{found:?}");
 }
 
-/// Ids, segments and mask; positions, ids, whether they are replaced, and weights.
-fn row_of(instance: &ElectraInstance) -> ([Vec<i32>; 3], [Vec<i32>; 4]) {
+/// Ids, segments and mask; positions, whether they are replaced, and weights.
+fn row_of(instance: &ElectraInstance) -> ([Vec<i32>; 3], [Vec<i32>; 3]) {
     let ElectraInstance { tokens, segments, predictions } = instance;
     let tokens = |value: fn((&u32, &u8)) -> i32| padded(tokens.iter().zip(segments).map(value), 64);
     let words = |value: fn(&Prediction) -> i32| padded(predictions.iter().map(value), 9);
     let tokens = [tokens(|(&id, _)| id as i32), tokens(|(_, &segment)| segment.into()), tokens(|_| 1)];
-    let words = [
-        words(|word| word.position as i32),
-        words(|word| word.id as i32),
-        words(|word| word.is_replaced.into()),
-        words(|_| 1),
-    ];
+    let words = [words(|word| word.position as i32), words(|word| word.is_replaced.into()), words(|_| 1)];
     (tokens, words)
 }
 

@@ -1,4 +1,4 @@
-const RECIPES: [(&str, &str); 11] = [
+const RECIPES: [(&str, &str); 14] = [
     ("resnet50-50e", include_str!("../../recipes/resnet50-50e.toml")),
     ("resnet50-90e", include_str!("../../recipes/resnet50-90e.toml")),
     ("resnet50-250e", include_str!("../../recipes/resnet50-250e.toml")),
@@ -10,6 +10,9 @@ const RECIPES: [(&str, &str); 11] = [
     ("bert-base-phase2", include_str!("../../recipes/bert-base-phase2.toml")),
     ("bert-dlperf", include_str!("../../recipes/bert-dlperf.toml")),
     ("bert-small-text", include_str!("../../recipes/bert-small-text.toml")),
+    ("electra-base-phase1", include_str!("../../recipes/electra-base-phase1.toml")),
+    ("electra-base-phase2", include_str!("../../recipes/electra-base-phase2.toml")),
+    ("electra-small-text", include_str!("../../recipes/electra-small-text.toml")),
 ];
 
 /// Names of the recipes that the program carries.

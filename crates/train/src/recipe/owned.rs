@@ -46,12 +46,7 @@ const GROUPS: [Group; 10] = [
         has: |choice| choice.task.is_none_or(|task| task == Kind::Classification),
     },
     Group {
-        fields: &[
-            "model.init_std",
-            "model.hidden_dropout",
-            "model.attention_dropout",
-            "model.activation",
-        ],
+        fields: &["model.init_std", "model.hidden_dropout", "model.attention_dropout", "model.activation"],
         owner: "models of text",
         has: |choice| choice.task.is_none_or(|task| task != Kind::Classification),
     },

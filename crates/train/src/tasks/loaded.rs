@@ -8,11 +8,20 @@ use std::time::Duration;
 
 /// The content of a batch as feeds, and back.
 pub(super) trait Feeder<Content> {
-    /// The feeds of what the loader gave, after so many updates of the weights.
-    fn feeds(&self, content: Content, updates: u64) -> Feeds;
+    /// The feeds of what the loader gave for a place in the run.
+    fn feeds(&self, content: Content, place: Place) -> Feeds;
 
     /// Takes a feed's array back into the content whose buffers the loader uses again.
     fn take_back(&self, content: &mut Content, name: &str, array: Array);
+}
+
+/// The place of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Updates that the weights have had.
+    pub updates: u64,
+    /// Number of the batch within the epoch.
+    pub index: usize,
 }
 
 /// A loader whose batches a [`Feeder`] names.
@@ -57,7 +66,13 @@ where
             Err(error) => return Some(Err(error.into())),
         };
         let bessemer_data::Batch { content, real, epoch, index, skipped } = batch;
-        Some(Ok(Batch { feeds: self.feeder.feeds(content, updates), samples: real, epoch, index, skipped }))
+        Some(Ok(Batch {
+            feeds: self.feeder.feeds(content, Place { updates, index }),
+            samples: real,
+            epoch,
+            index,
+            skipped,
+        }))
     }
 
     fn recycle(&mut self, batch: Batch) {

@@ -4,12 +4,14 @@
 pub mod classification;
 pub mod electra;
 mod feeds;
+pub(crate) mod huggingface;
 mod load;
 mod loaded;
 pub mod pretraining;
 mod softmax;
 pub mod squad;
 mod terms;
+mod text;
 
 pub use feeds::{Array, Batch, Batches, Feeds};
 pub use load::LoadOptions;
@@ -148,7 +150,7 @@ pub fn open(recipe: &Recipe) -> Result<Box<dyn Task>, TrainError> {
         AnyModel::Classifier(_) => Box::new(classification::Classification::open(recipe)?),
         AnyModel::Bert(_) => Box::new(pretraining::Pretraining::open(recipe)?),
         AnyModel::Electra(_) => Box::new(electra::Electra::open(recipe)?),
-        AnyModel::ElectraSquad(_) => Box::new(squad::Squad::open(recipe)?),
+        AnyModel::ElectraSquad(_) => squad::Squad::open(recipe)?,
     })
 }
 

@@ -47,6 +47,18 @@ pub struct Metric {
     pub ratio: Option<[&'static str; 2]>,
 }
 
+impl Metric {
+    /// A number as it is.
+    pub const fn plain(name: &'static str, label: &'static str, axis: Option<&'static str>) -> Self {
+        Self { name, label, scale: Scale::Plain, axis, ratio: None }
+    }
+
+    /// The ratio of two counts, shown in percent.
+    pub const fn share(name: &'static str, label: &'static str, axis: &'static str, counts: [&'static str; 2]) -> Self {
+        Self { name, label, scale: Scale::Fraction, axis: Some(axis), ratio: Some(counts) }
+    }
+}
+
 /// The vocabulary of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {

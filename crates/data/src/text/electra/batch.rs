@@ -12,10 +12,8 @@ pub struct ElectraBatch {
     pub segment_ids: Vec<i32>,
     /// `[B, S]`: 1 for tokens, 0 for padding.
     pub input_mask: Vec<i32>,
-    /// `[B, P]`: some may come more than once in a sequence.
+    /// `[B, P]`: the tokens to predict are those that `input_ids` has there; some may come more than once in a sequence.
     pub masked_lm_positions: Vec<i32>,
-    /// `[B, P]`: the tokens to predict, which `input_ids` has at these positions.
-    pub masked_lm_ids: Vec<i32>,
     /// `[B, P]`: 1 for predictions, 0 for padding.
     pub masked_lm_weights: Vec<f32>,
     /// `[B, P]`: 1 where `[MASK]` takes the token's place. One is enough where a position comes more than once.
@@ -29,8 +27,8 @@ impl ElectraBatch {
     }
 
     /// Arrays of `[B, P]`, without the weights.
-    fn of_predictions(&self) -> [&Vec<i32>; 3] {
-        [&self.masked_lm_positions, &self.masked_lm_ids, &self.masked_lm_replaced]
+    fn of_predictions(&self) -> [&Vec<i32>; 2] {
+        [&self.masked_lm_positions, &self.masked_lm_replaced]
     }
 }
 
@@ -50,7 +48,6 @@ impl Samples for ElectraSet {
             segment_ids: vec![0; tokens],
             input_mask: vec![0; tokens],
             masked_lm_positions: vec![0; words],
-            masked_lm_ids: vec![0; words],
             masked_lm_weights: vec![0.0; words],
             masked_lm_replaced: vec![0; words],
         }
@@ -77,7 +74,6 @@ impl Samples for ElectraSet {
         fill(&mut content.input_mask[row], tokens.iter().map(|_| 1));
         let predicted = || predictions.iter();
         fill(&mut content.masked_lm_positions[words.clone()], predicted().map(|word| word.position as i32));
-        fill(&mut content.masked_lm_ids[words.clone()], predicted().map(|word| word.id as i32));
         fill(&mut content.masked_lm_weights[words.clone()], predicted().map(|_| 1.0));
         fill(&mut content.masked_lm_replaced[words], predicted().map(|word| word.is_replaced.into()));
     }
@@ -87,7 +83,7 @@ impl Samples for ElectraSet {
         for array in [&mut content.input_ids, &mut content.segment_ids, &mut content.input_mask] {
             array[tokens..].fill(0);
         }
-        for array in [&mut content.masked_lm_positions, &mut content.masked_lm_ids, &mut content.masked_lm_replaced] {
+        for array in [&mut content.masked_lm_positions, &mut content.masked_lm_replaced] {
             array[words..].fill(0);
         }
         content.masked_lm_weights[words..].fill(0.0);

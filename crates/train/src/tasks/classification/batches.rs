@@ -2,7 +2,7 @@
 
 use super::mixup::Mix;
 use crate::recipe::Recipe;
-use crate::tasks::loaded::Feeder;
+use crate::tasks::loaded::{Feeder, Place};
 use crate::tasks::{Array, Feeds};
 use bessemer_data::Pictures;
 
@@ -35,12 +35,12 @@ impl Images {
 }
 
 impl Feeder<Pictures> for Images {
-    fn feeds(&self, content: Pictures, updates: u64) -> Feeds {
+    fn feeds(&self, content: Pictures, place: Place) -> Feeds {
         let Pictures { images, mut labels } = content;
         labels.iter_mut().for_each(|label| *label += self.label_offset);
         let mut feeds = Feeds::from([("images", Array::U8(images)), ("labels", Array::I32(labels))]);
         if let Some(Mixup { seed, alpha, batch_size }) = &self.mixup {
-            let Mix { weight, order } = Mix::draw(*seed, updates, *alpha, *batch_size);
+            let Mix { weight, order } = Mix::draw(*seed, place.updates, *alpha, *batch_size);
             feeds.push("mixup_order", Array::I32(order));
             feeds.push("mixup_weight", Array::F32(vec![weight]));
         }

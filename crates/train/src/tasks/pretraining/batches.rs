@@ -1,6 +1,6 @@
 //! Sequences as feeds.
 
-use crate::tasks::loaded::Feeder;
+use crate::tasks::loaded::{Feeder, Place};
 use crate::tasks::{Array, Feeds};
 use bessemer_data::text::PretrainingBatch;
 
@@ -9,7 +9,7 @@ use bessemer_data::text::PretrainingBatch;
 pub(super) struct Sequences;
 
 impl Feeder<PretrainingBatch> for Sequences {
-    fn feeds(&self, content: PretrainingBatch, _: u64) -> Feeds {
+    fn feeds(&self, content: PretrainingBatch, _: Place) -> Feeds {
         Feeds::from([
             ("input_ids", Array::I32(content.input_ids)),
             ("segment_ids", Array::I32(content.segment_ids)),

@@ -93,7 +93,7 @@ pub fn fill_masks(
     Ok(filled)
 }
 
-fn vocabulary_file(weights: &Path, given: Option<&Path>) -> Result<PathBuf, TrainError> {
+pub(crate) fn vocabulary_file(weights: &Path, given: Option<&Path>) -> Result<PathBuf, TrainError> {
     given.map(Path::to_owned).or_else(|| vocabulary_beside(weights)).ok_or_else(|| {
         let allowed = format!("there is no {VOCABULARY_FILE} beside {} (--vocab)", weights.display());
         TrainError::setting("the vocabulary", "not given", allowed)

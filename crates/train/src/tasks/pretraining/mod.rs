@@ -1,7 +1,6 @@
 //! Pre-training of BERT: masked words and following sentences.
 
 mod batches;
-mod folder;
 mod infer;
 mod model;
 mod score;
@@ -9,29 +8,23 @@ mod sources;
 
 pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
 
-pub(crate) use folder::write_folder;
-pub(crate) use infer::vocabulary_beside;
-pub(crate) use model::{check_size, config_of, name_of};
+pub(crate) use infer::{vocabulary_beside, vocabulary_file};
+pub(crate) use model::{activation, check_length, check_size, config_of, log_frequencies, name_of, words_of};
 
 use super::loaded::Loaded;
-use super::{Batches, Better, Evaluation, LoadOptions, Metric, Scale, Score, Task, Terms};
+use super::text::{self, TextSource};
+use super::{Batches, Better, Evaluation, LoadOptions, Metric, Score, Task, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::recipe::{Recipe, WordBias};
 use crate::trained::Trained;
-use bessemer_data::text::{PretrainingSet, VOCABULARY_FILE};
+use bessemer_data::text::PretrainingSet;
 use bessemer_data::{Position, Sampler, SamplerOptions};
 use bessemer_models::Model;
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use score::Guesses;
-use sources::TextSource;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-const fn plain(name: &'static str, label: &'static str, axis: Option<&'static str>) -> Metric {
-    Metric { name, label, scale: Scale::Plain, axis, ratio: None }
-}
 
 /// Losses are mean cross entropies in nats, over predicted words and over pairs of segments; accuracies are fractions. Beside
 /// them stands what a model has as loss that knows how frequent each word is and nothing else.
@@ -40,23 +33,21 @@ pub static TERMS: Terms = Terms {
     unit: "sequences/s",
     parts: &["mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"],
     metrics: &[
-        plain("mlm_loss", "masked words, loss", Some("validation loss of masked words")),
-        plain("unigram_entropy", "  of word frequencies", None),
-        Metric {
-            name: "mlm_accuracy",
-            label: "masked words",
-            scale: Scale::Fraction,
-            axis: Some("masked words found in validation (%)"),
-            ratio: Some(["mlm_correct", "mlm_total"]),
-        },
-        plain("nsp_loss", "next sentence, loss", None),
-        Metric {
-            name: "nsp_accuracy",
-            label: "next sentence",
-            scale: Scale::Fraction,
-            axis: Some("next sentences known in validation (%)"),
-            ratio: Some(["nsp_correct", "nsp_total"]),
-        },
+        Metric::plain("mlm_loss", "masked words, loss", Some("validation loss of masked words")),
+        Metric::plain("unigram_entropy", "  of word frequencies", None),
+        Metric::share(
+            "mlm_accuracy",
+            "masked words",
+            "masked words found in validation (%)",
+            ["mlm_correct", "mlm_total"],
+        ),
+        Metric::plain("nsp_loss", "next sentence, loss", None),
+        Metric::share(
+            "nsp_accuracy",
+            "next sentence",
+            "next sentences known in validation (%)",
+            ["nsp_correct", "nsp_total"],
+        ),
     ],
     best: ("mlm_loss", Better::Lower),
 };
@@ -76,9 +67,10 @@ pub(super) struct Pretraining {
 
 impl Pretraining {
     pub fn open(recipe: &Recipe) -> Result<Self, TrainError> {
-        let source = TextSource::of(recipe)?;
-        let set = Arc::new(source.training_set(recipe)?);
-        let held_out = source.held_out_set(recipe)?.map(Arc::new);
+        let (source, predictions) = (TextSource::of(recipe)?, recipe.text.max_predictions as usize);
+        let open = |part| Ok::<_, TrainError>(Arc::new(sources::set(part, recipe)?));
+        let set = open(source.training(recipe, predictions))?;
+        let held_out = source.held_out(recipe, predictions).map(open).transpose()?;
         let config = model::config(recipe, set.vocabulary_size())?;
         let order = SamplerOptions::train(recipe.train.batch_size as usize, recipe.train.seed);
         let sampler = Sampler::new(set.len(), order)?;
@@ -120,13 +112,11 @@ impl Task for Pretraining {
             return Ok(Vec::new());
         }
         let counts = self.set.word_counts(1)?;
-        Ok(vec![(WORD_BIAS, model::log_frequencies(&counts, self.config.vocab_size))])
+        Ok(vec![(WORD_BIAS, log_frequencies(&counts, self.config.vocab_size))])
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
-        let Some(vocabulary) = &self.vocabulary else { return Ok(()) };
-        let path = run.join(VOCABULARY_FILE);
-        fs::copy(vocabulary, &path).map(drop).map_err(TrainError::io(&path, "copy the vocabulary"))
+        text::keep_vocabulary(self.vocabulary.as_deref(), run)
     }
 }
 
@@ -188,6 +178,6 @@ pub(super) fn judge(
     let trained = model::load(name, weights, options.weights)?;
     let config = config_of(name, &trained, weights)?;
     let set = sources::held_out_in(data, trained.recipe.as_ref(), &config)?;
-    model::check_length(&config, set.sequence_length())?;
+    check_length(&config, set.sequence_length())?;
     Ok((Box::new(HeldOut::new(config, Arc::new(set), options.load, options.batch_size)?), trained))
 }

@@ -1,13 +1,15 @@
 //! The networks of recipes and of trained weights.
 
-use super::folder::activation_in;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{self, Init, Recipe};
 use crate::setup::{precision, train_config};
+use crate::tasks::huggingface::activation_in;
 use crate::trained::{Trained, WhichWeights};
-use bessemer_models::bert::{self, BERTS, BertConfig, BertInit, BertOptions, Sequences};
-use bessemer_models::{AnyModel, Model, ModelError, find_any};
+use bessemer_models::bert::{self, BertConfig, BertInit, BertOptions, Sequences};
+use bessemer_models::electra::{ElectraSpec, ElectraSquadSpec};
+use bessemer_models::weights::canonical_name;
+use bessemer_models::{AnyModel, Model, ModelError, all, find_any};
 use bessemer_nn::{Activation, MaskedMean};
 use std::path::Path;
 
@@ -18,7 +20,7 @@ use std::path::Path;
 fn published(name: &str) -> Result<BertConfig, TrainError> {
     match find_any(name)? {
         AnyModel::Bert(spec) => Ok((spec.config)()),
-        AnyModel::Classifier(_) => {
+        _ => {
             let (setting, value) = ("the model", name.to_owned());
             Err(ModelError::Setting { setting, value, allowed: "it must be a BERT" }.into())
         }
@@ -36,19 +38,23 @@ pub(super) fn config(recipe: &Recipe, words: usize) -> Result<BertConfig, TrainE
         initializer_range: model.init_std,
         hidden_dropout_prob: model.hidden_dropout,
         attention_probs_dropout_prob: model.attention_dropout,
-        hidden_act: match model.activation {
-            recipe::Activation::Gelu => Activation::Gelu,
-            recipe::Activation::GeluTanh => Activation::GeluTanh,
-        },
+        hidden_act: activation(model.activation),
         ..published(&model.name)?
     };
     check_length(&config, recipe.text.sequence_length as usize)?;
     Ok(config)
 }
 
+pub(crate) fn activation(recipe: recipe::Activation) -> Activation {
+    match recipe {
+        recipe::Activation::Gelu => Activation::Gelu,
+        recipe::Activation::GeluTanh => Activation::GeluTanh,
+    }
+}
+
 /// # Errors
 /// Sequences that are longer than the table of positions.
-pub(super) fn check_length(config: &BertConfig, length: usize) -> Result<(), TrainError> {
+pub(crate) fn check_length(config: &BertConfig, length: usize) -> Result<(), TrainError> {
     let most = config.max_position_embeddings;
     if length <= most {
         return Ok(());
@@ -84,7 +90,7 @@ pub(super) fn training_step(recipe: &Recipe, config: &BertConfig, steps_per_epoc
 }
 
 /// Logarithms of the frequencies of `words` words, each counted once more than it comes; those past the counts never come.
-pub(super) fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
+pub(crate) fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
     let total = (counts.iter().sum::<u64>() + words as u64) as f64;
     let count = |word| counts.get(word).copied().unwrap_or(0) + 1;
     (0..words).map(|word| (count(word) as f64 / total).ln() as f32).collect()
@@ -107,7 +113,7 @@ pub(super) fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Tr
 /// A configuration that cannot be read.
 pub(crate) fn config_of(name: &str, trained: &Trained, path: &Path) -> Result<BertConfig, TrainError> {
     let usual = published(name)?;
-    let words = Size::of(&trained.tensors).map_or(usual.vocab_size, |size| size.words);
+    let words = words_of(&trained.tensors).unwrap_or(usual.vocab_size);
     let config = match &trained.recipe {
         Some(recipe) => config(recipe, words)?,
         None => BertConfig { hidden_act: activation_in(path)?.unwrap_or(usual.hidden_act), ..usual },
@@ -115,46 +121,95 @@ pub(crate) fn config_of(name: &str, trained: &Trained, path: &Path) -> Result<Be
     Ok(BertConfig { vocab_size: words, ..config })
 }
 
+/// Networks of text by the beginning of their tensors' names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    Bert,
+    Electra,
+}
+
+impl Family {
+    const ALL: [Self; 2] = [Self::Bert, Self::Electra];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bert => "BERT",
+            Self::Electra => "ELECTRA",
+        }
+    }
+
+    /// The word embeddings, `[words, width]`.
+    fn embeddings(self) -> &'static str {
+        match self {
+            Self::Bert => "bert.embeddings.word_embeddings.weight",
+            Self::Electra => "electra.embeddings.word_embeddings.weight",
+        }
+    }
+}
+
 /// What tensors tell of their network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size {
+    family: Family,
     words: usize,
+    /// Of the embeddings.
     width: usize,
     layers: usize,
 }
 
 impl Size {
-    /// `None` for tensors that are of no BERT.
+    /// `None` for tensors that are of no model of text.
     fn of(tensors: &[NamedTensor<'_>]) -> Option<Self> {
-        let words = tensors.iter().find(|tensor| tensor.name.ends_with("embeddings.word_embeddings.weight"))?;
-        let &[words, width] = words.shape.as_slice() else { return None };
-        let layer =
-            |tensor: &NamedTensor<'_>| tensor.name.split_once("encoder.layer.")?.1.split('.').next()?.parse().ok();
+        let table = |family: Family| tensors.iter().find(|tensor| canonical_name(&tensor.name) == family.embeddings());
+        let (family, table) = Family::ALL.into_iter().find_map(|family| Some((family, table(family)?)))?;
+        let &[words, width] = table.shape.as_slice() else { return None };
+        let layer = |tensor: &NamedTensor<'_>| {
+            canonical_name(&tensor.name).split_once("encoder.layer.")?.1.split('.').next()?.parse().ok()
+        };
         let layers = tensors.iter().filter_map(layer).max().map_or(0, |last: usize| last + 1);
-        Some(Self { words, width, layers })
+        Some(Self { family, words, width, layers })
+    }
+
+    /// Whether it is that of a model of the zoo, whose words may be any number.
+    fn fits(self, model: AnyModel) -> bool {
+        let wanted = match model {
+            AnyModel::Bert(spec) => {
+                let config = (spec.config)();
+                (Family::Bert, config.hidden_size, config.num_hidden_layers)
+            }
+            AnyModel::Electra(ElectraSpec { config, .. }) | AnyModel::ElectraSquad(ElectraSquadSpec { config, .. }) => {
+                let config = config();
+                (Family::Electra, config.embedding_size, config.encoder.num_hidden_layers)
+            }
+            AnyModel::Classifier(_) => return false,
+        };
+        (self.family, self.width, self.layers) == wanted
     }
 }
 
-fn has_size(config: &BertConfig, size: Size) -> bool {
-    (config.hidden_size, config.num_hidden_layers) == (size.width, size.layers)
-}
-
-/// The BERT of the zoo that has tensors of these sizes; `None` for those of no BERT.
+/// The first model of text in the zoo that has tensors of these sizes; `None` for those of no model of text.
 pub(crate) fn name_of(tensors: &[NamedTensor<'_>]) -> Option<&'static str> {
     let size = Size::of(tensors)?;
-    BERTS.iter().find(|spec| has_size(&(spec.config)(), size)).map(|spec| spec.name)
+    all().find(|&model| size.fits(model)).map(AnyModel::name)
+}
+
+/// The words of the vocabulary, of tensors of a model of text.
+pub(crate) fn words_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
+    Size::of(tensors).map(|size| size.words)
 }
 
 /// # Errors
-/// Tensors of another number of layers, or of another width, than the model's.
+/// Tensors of another number of layers, of another width or of another family than the model's.
 pub(crate) fn check_size(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
     let Some(size) = Size::of(tensors) else { return Ok(()) };
-    if has_size(&published(name)?, size) {
+    if size.fits(find_any(name)?) {
         return Ok(());
     }
     let fitting = name_of(tensors).map_or_else(String::new, |name| format!(": {name}"));
-    let Size { width, layers, .. } = size;
-    let allowed = format!("{origin} holds a BERT of {layers} layers, {width} wide{fitting}");
+    let Size { family, width, layers, .. } = size;
+    let family = family.name();
+    let article = if family == "ELECTRA" { "an" } else { "a" };
+    let allowed = format!("{origin} holds {article} {family} of {layers} layers, {width} wide{fitting}");
     Err(TrainError::setting("the model", name, allowed))
 }
 

@@ -1,74 +1,19 @@
-//! Text by the names that commands and recipes give it.
+//! Sequences of BERT by what recipes say of them.
 
 use crate::error::TrainError;
 use crate::recipe::{Masking, Recipe};
+use crate::tasks::text::{Part, check_words};
 use bessemer_data::Split;
-use bessemer_data::text::{InstanceOptions, PretrainingSet, SyntheticText, VOCABULARY_FILE, Vocabulary};
+use bessemer_data::text::{InstanceOptions, PretrainingSet, Vocabulary};
 use bessemer_models::bert::BertConfig;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Where sequences come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum TextSource {
-    /// Random words, for speed alone.
-    Synthetic,
-    /// A folder of prepared text.
-    Folder(PathBuf),
-}
-
-/// Sequences of an epoch of `synthetic`.
-const SYNTHETIC_SEQUENCES: u64 = 1 << 20;
-/// Words of the uncased vocabulary of BERT as published.
-const PUBLISHED_VOCABULARY: usize = 30_522;
-
-impl TextSource {
-    /// That of a recipe.
-    pub fn of(recipe: &Recipe) -> Result<Self, TrainError> {
-        match recipe.data.source.as_deref() {
-            Some("synthetic") => Ok(Self::Synthetic),
-            Some(folder) => Ok(Self::Folder(folder.into())),
-            None => {
-                let allowed = "expected a folder made by `bessemer data prepare text`, or `synthetic` (--data)";
-                Err(TrainError::setting("data.source", "not given", allowed))
-            }
-        }
+/// The sequences of a part of the text.
+pub(super) fn set(part: Part<'_>, recipe: &Recipe) -> Result<PretrainingSet, TrainError> {
+    match part {
+        Part::Synthetic(text) => Ok(PretrainingSet::synthetic(text)?),
+        Part::Folder(folder, split) => open(folder, split, recipe),
     }
-
-    /// The sequences to train on.
-    pub fn training_set(&self, recipe: &Recipe) -> Result<PretrainingSet, TrainError> {
-        match self {
-            Self::Synthetic => synthetic(recipe, recipe.data.train_samples.unwrap_or(SYNTHETIC_SEQUENCES), 0),
-            Self::Folder(folder) => open(folder, Split::Train, recipe),
-        }
-    }
-
-    /// The sequences to evaluate on; `None` where no text was held out.
-    pub fn held_out_set(&self, recipe: &Recipe) -> Result<Option<PretrainingSet>, TrainError> {
-        match self {
-            Self::Synthetic => recipe.data.eval_samples.map(|samples| synthetic(recipe, samples, 1)).transpose(),
-            Self::Folder(folder) if !folder.join(Split::Val.name()).exists() => Ok(None),
-            Self::Folder(folder) => open(folder, Split::Val, recipe).map(Some),
-        }
-    }
-
-    /// The file of the vocabulary; random words have none.
-    pub fn vocabulary_file(&self, recipe: &Recipe) -> Option<PathBuf> {
-        match (self, &recipe.text.vocab) {
-            (Self::Synthetic, _) => None,
-            (Self::Folder(_), Some(vocab)) => Some(vocab.into()),
-            (Self::Folder(folder), None) => Some(folder.join(VOCABULARY_FILE)),
-        }
-    }
-}
-
-fn synthetic(recipe: &Recipe, samples: u64, stream: u64) -> Result<PretrainingSet, TrainError> {
-    Ok(PretrainingSet::synthetic(SyntheticText {
-        len: samples as usize,
-        sequence_length: recipe.text.sequence_length as usize,
-        predictions: recipe.text.max_predictions as usize,
-        vocabulary_size: PUBLISHED_VOCABULARY,
-        seed: recipe.train.seed.wrapping_add(stream),
-    })?)
 }
 
 fn open(folder: &Path, split: Split, recipe: &Recipe) -> Result<PretrainingSet, TrainError> {
@@ -128,10 +73,6 @@ pub(super) fn held_out_in(
         Some(recipe) => open(folder, Split::Val, recipe)?,
         None => PretrainingSet::open(folder, Split::Val, None, 0)?,
     };
-    let words = set.vocabulary_size();
-    if words > config.vocab_size {
-        let allowed = format!("the model knows {}", config.vocab_size);
-        return Err(TrainError::setting("the number of words in the data's vocabulary", words, allowed));
-    }
+    check_words(set.vocabulary_size(), config.vocab_size)?;
     Ok(set)
 }

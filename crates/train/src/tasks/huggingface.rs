@@ -4,10 +4,34 @@ use crate::checkpoint::{CONFIG_FILE, MODEL_FILE, NamedTensor, write_safetensors}
 use crate::error::TrainError;
 use bessemer_data::text::VOCABULARY_FILE;
 use bessemer_models::bert::BertConfig;
+use bessemer_models::electra::ElectraConfig;
 use bessemer_nn::Activation;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+
+/// A network for a folder: the content of `config.json`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Description(Value);
+
+impl Description {
+    /// `architecture` is the name of a class, such as `BertForPreTraining`.
+    pub fn bert(config: &BertConfig, architecture: &str) -> Self {
+        let mut description = common(config);
+        description["architectures"] = json!([architecture]);
+        description["model_type"] = json!("bert");
+        Self(description)
+    }
+
+    /// As [`Description::bert`], such as `ElectraForMaskedLM`.
+    pub fn electra(config: &ElectraConfig, architecture: &str) -> Self {
+        let mut description = common(&config.encoder);
+        description["architectures"] = json!([architecture]);
+        description["model_type"] = json!("electra");
+        description["embedding_size"] = json!(config.embedding_size);
+        Self(description)
+    }
+}
 
 /// Writes weights under the names of files, and what they are of, to a new folder.
 ///
@@ -15,13 +39,13 @@ use std::path::Path;
 /// A folder that exists or cannot be written; a vocabulary that cannot be read.
 pub(crate) fn write_folder(
     folder: &Path,
-    config: &BertConfig,
+    Description(config): &Description,
     tensors: &[NamedTensor<'_>],
     vocabulary: Option<&Path>,
 ) -> Result<(), TrainError> {
     fs::create_dir_all(folder).map_err(TrainError::io(folder, "make the folder"))?;
     let path = folder.join(CONFIG_FILE);
-    let text = serde_json::to_string_pretty(&describe(config)).expect("keys are names and numbers are finite") + "\n";
+    let text = serde_json::to_string_pretty(config).expect("keys are names and numbers are finite") + "\n";
     fs::write(&path, text).map_err(TrainError::io(&path, "write the configuration"))?;
     if let Some(vocabulary) = vocabulary {
         let path = folder.join(VOCABULARY_FILE);
@@ -30,10 +54,9 @@ pub(crate) fn write_folder(
     Ok(write_safetensors(&folder.join(MODEL_FILE), tensors)?)
 }
 
-fn describe(config: &BertConfig) -> Value {
+/// What configurations of both families have.
+fn common(config: &BertConfig) -> Value {
     json!({
-        "architectures": ["BertForPreTraining"],
-        "model_type": "bert",
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.num_hidden_layers,
@@ -63,7 +86,7 @@ fn hidden_act(activation: Activation) -> &'static str {
 ///
 /// # Errors
 /// A configuration that cannot be read, or of another kind of network.
-pub(super) fn activation_in(folder: &Path) -> Result<Option<Activation>, TrainError> {
+pub(crate) fn activation_in(folder: &Path) -> Result<Option<Activation>, TrainError> {
     let path = folder.join(CONFIG_FILE);
     if !path.is_file() {
         return Ok(None);

@@ -1,0 +1,95 @@
+//! Which words of a text do not belong there.
+
+use super::model::Networks;
+use crate::error::TrainError;
+use crate::session::{ComputeOptions, EvalSession};
+use crate::tasks::pretraining::{check_length, vocabulary_file};
+use crate::tasks::{Array, Feeds, check_weights};
+use crate::trained::{Trained, WhichWeights};
+use bessemer_data::text::{TextTokenizer, Vocabulary};
+use bessemer_models::bert::Sequences;
+use bessemer_models::electra;
+use bessemer_models::electra::names::in_discriminator;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Settings of [`judge_words`].
+#[derive(Clone, Debug, Default)]
+pub struct JudgeOptions {
+    pub compute: ComputeOptions,
+    /// The vocabulary; otherwise that of the folder of the weights.
+    pub vocab: Option<PathBuf>,
+    pub weights: WhichWeights,
+}
+
+/// A text and what the discriminator takes its words for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Judged {
+    pub text: String,
+    pub words: Vec<WordVerdict>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WordVerdict {
+    pub id: u32,
+    /// As in the vocabulary; `##` begins a piece that goes on from the word before it.
+    pub word: String,
+    /// Probability that the word was put in another one's place.
+    pub replaced: f64,
+}
+
+/// What the discriminator of ELECTRA `name` says of the words of some texts.
+///
+/// # Errors
+/// Weights or a vocabulary that cannot be read or do not fit; a text without words, or too long for the model.
+pub fn judge_words(
+    name: &str,
+    weights: &Path,
+    texts: &[String],
+    options: &JudgeOptions,
+) -> Result<Vec<Judged>, TrainError> {
+    let mut trained = Trained::load(name, weights, options.weights)?;
+    check_weights(name, &trained.tensors, &trained.origin)?;
+    let Networks { config, options: pretraining } = Networks::in_weights(name, &trained)?;
+    trained.tensors.retain(|tensor| in_discriminator(&tensor.name).is_some());
+    let vocabulary = Arc::new(Vocabulary::open(&vocabulary_file(weights, options.vocab.as_deref())?)?);
+    let tokenizer = TextTokenizer::new(Arc::clone(&vocabulary));
+    let specials = vocabulary.specials();
+    let ids: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.ids(text)).collect();
+    if let Some(text) = texts.iter().zip(&ids).find_map(|(text, ids)| ids.is_empty().then_some(text)) {
+        return Err(TrainError::setting("the text", format!("`{text}`"), "it needs words to judge"));
+    }
+    let length = ids.iter().map(|ids| ids.len() + 2).max().unwrap_or(2);
+    check_length(&config.encoder, length)?;
+    let model =
+        electra::infer_discriminator(&config, Sequences { batch: 1, length, predictions: 1 }, &pretraining.network)?;
+    let mut session = EvalSession::new(model, 1, &options.compute)?;
+    session.load_weights(&trained.tensors, &trained.origin)?;
+    let mut judged = Vec::with_capacity(texts.len());
+    for (text, ids) in texts.iter().zip(&ids) {
+        session.run(&feeds(&[&[specials.cls], ids.as_slice(), &[specials.sep]].concat(), length))?;
+        let logits = &session.output("disc_logits")?[1..];
+        let verdict = |(&id, &logit): (&u32, &f32)| WordVerdict {
+            id,
+            word: vocabulary.token(id).to_owned(),
+            replaced: 1.0 / (1.0 + (-f64::from(logit)).exp()),
+        };
+        judged.push(Judged { text: text.clone(), words: ids.iter().zip(logits).map(verdict).collect() });
+    }
+    Ok(judged)
+}
+
+/// One sequence of one segment, filled up with zeros.
+fn feeds(ids: &[u32], length: usize) -> Feeds {
+    let padded = |numbers: &mut dyn Iterator<Item = i32>| {
+        let mut numbers: Vec<i32> = numbers.collect();
+        numbers.resize(length, 0);
+        Array::I32(numbers)
+    };
+    Feeds::from([
+        ("input_ids", padded(&mut ids.iter().map(|&id| id as i32))),
+        ("segment_ids", Array::I32(vec![0; length])),
+        ("input_mask", padded(&mut ids.iter().map(|_| 1))),
+    ])
+}

@@ -1,0 +1,106 @@
+//! Text by the names that commands and recipes give it.
+
+use crate::error::TrainError;
+use crate::recipe::Recipe;
+use bessemer_data::Split;
+use bessemer_data::text::{SyntheticText, VOCABULARY_FILE};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where sequences come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum TextSource {
+    /// Random words, for speed alone.
+    Synthetic,
+    /// A folder of prepared text.
+    Folder(PathBuf),
+}
+
+/// What a set of sequences is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part<'a> {
+    Synthetic(SyntheticText),
+    Folder(&'a Path, Split),
+}
+
+/// Sequences of an epoch of `synthetic`.
+const SYNTHETIC_SEQUENCES: u64 = 1 << 20;
+/// Words of the uncased vocabulary of BERT as published.
+const PUBLISHED_VOCABULARY: usize = 30_522;
+
+impl TextSource {
+    /// That of a recipe.
+    pub fn of(recipe: &Recipe) -> Result<Self, TrainError> {
+        match recipe.data.source.as_deref() {
+            Some("synthetic") => Ok(Self::Synthetic),
+            Some(folder) => Ok(Self::Folder(folder.into())),
+            None => {
+                let allowed = "expected a folder made by `bessemer data prepare text`, or `synthetic` (--data)";
+                Err(TrainError::setting("data.source", "not given", allowed))
+            }
+        }
+    }
+
+    /// What to train on; `predictions` in each sequence of random words.
+    pub fn training(&self, recipe: &Recipe, predictions: usize) -> Part<'_> {
+        match self {
+            Self::Synthetic => {
+                let samples = recipe.data.train_samples.unwrap_or(SYNTHETIC_SEQUENCES);
+                Part::Synthetic(synthetic(recipe, samples, 0, predictions))
+            }
+            Self::Folder(folder) => Part::Folder(folder, Split::Train),
+        }
+    }
+
+    /// What to evaluate on; `None` where no text was held out.
+    pub fn held_out(&self, recipe: &Recipe, predictions: usize) -> Option<Part<'_>> {
+        match self {
+            Self::Synthetic => {
+                let samples = recipe.data.eval_samples?;
+                Some(Part::Synthetic(synthetic(recipe, samples, 1, predictions)))
+            }
+            Self::Folder(folder) if !folder.join(Split::Val.name()).exists() => None,
+            Self::Folder(folder) => Some(Part::Folder(folder, Split::Val)),
+        }
+    }
+
+    /// The file of the vocabulary; random words have none.
+    pub fn vocabulary_file(&self, recipe: &Recipe) -> Option<PathBuf> {
+        match self {
+            Self::Synthetic => None,
+            Self::Folder(folder) => Some(vocabulary_in(folder, recipe)),
+        }
+    }
+}
+
+fn synthetic(recipe: &Recipe, samples: u64, stream: u64, predictions: usize) -> SyntheticText {
+    SyntheticText {
+        len: samples as usize,
+        sequence_length: recipe.text.sequence_length as usize,
+        predictions,
+        vocabulary_size: PUBLISHED_VOCABULARY,
+        seed: recipe.train.seed.wrapping_add(stream),
+    }
+}
+
+/// # Errors
+/// A vocabulary of more words than the model knows.
+pub(super) fn check_words(words: usize, known: usize) -> Result<(), TrainError> {
+    if words <= known {
+        return Ok(());
+    }
+    let allowed = format!("the model knows {known}");
+    Err(TrainError::setting("the number of words in the data's vocabulary", words, allowed))
+}
+
+/// The vocabulary of prepared text, or that which a recipe names.
+pub(super) fn vocabulary_in(folder: &Path, recipe: &Recipe) -> PathBuf {
+    recipe.text.vocab.as_ref().map_or_else(|| folder.join(VOCABULARY_FILE), PathBuf::from)
+}
+
+/// Copies the vocabulary, if there is one, to a run's folder.
+pub(super) fn keep_vocabulary(vocabulary: Option<&Path>, run: &Path) -> Result<(), TrainError> {
+    let Some(vocabulary) = vocabulary else { return Ok(()) };
+    let path = run.join(VOCABULARY_FILE);
+    fs::copy(vocabulary, &path).map(drop).map_err(TrainError::io(&path, "copy the vocabulary"))
+}

@@ -1,0 +1,103 @@
+//! Pre-training of a small ELECTRA: runs resume bit for bit, and what they leave can be used.
+
+mod common;
+
+use bessemer_train::checkpoint::read_safetensors;
+use bessemer_train::tasks::electra::{JudgeOptions, judge_words};
+use bessemer_train::{
+    ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, TrainOptions, convert_weights, evaluate,
+    train,
+};
+use common::{assert_same_tensors, last, losses, text};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+const RECIPE: &str = r#"
+name = "tiny-electra"
+model = { name = "electra-mini", vocab_multiple = 8, word_bias = "log_frequencies" }
+data = {}
+text = { sequence_length = 16, masked_lm_prob = 0.2 }
+train = { batch_size = 2, accumulation = 2, steps = 6, seed = 3, clip_norm = 1.0 }
+optimizer = { kind = "lamb", betas = [0.878, 0.974], weight_decay = 0.01, decay_exclude = "layer_norm_and_bias" }
+schedule = { kind = "polynomial", base_lr = 0.002, power = 0.5, warmup_steps = 2 }
+eval = { batch_size = 4 }
+checkpoint = { every_steps = 2 }
+"#;
+
+fn new_run(folder: &Path, data: &str, overrides: &[&str]) -> TrainOptions {
+    let source = format!("data.source={data}");
+    let overrides = overrides.iter().chain([&source.as_str()]).map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+    let recipe = Recipe::from_toml(RECIPE, "tiny-electra", &overrides).unwrap();
+    let mut options = TrainOptions::new(recipe, RunFolder::New(folder.to_owned()));
+    options.compute.cpu.threads = 1;
+    options
+}
+
+#[test]
+fn runs_resume_bit_for_bit() {
+    let folder = TempDir::new().unwrap();
+    let data = text(folder.path());
+    let data = data.to_str().unwrap();
+    let (whole, pieces) = (folder.path().join("whole"), folder.path().join("pieces"));
+    train(&new_run(&whole, data, &[])).unwrap();
+    let mut options = new_run(&pieces, data, &[]);
+    options.run_steps = Some(3);
+    assert_eq!(train(&options).unwrap_err().kind(), ErrorKind::Interrupted);
+    train(&TrainOptions { folder: RunFolder::Resume(pieces.clone()), ..new_run(&pieces, data, &[]) }).unwrap();
+    assert_same_tensors(&last(&whole), &last(&pieces));
+    assert_eq!(losses(&whole), losses(&pieces));
+}
+
+#[test]
+fn text_is_trained_on_evaluated_exported_and_judged() {
+    let folder = TempDir::new().unwrap();
+    let (run, data) = (folder.path().join("run"), text(folder.path()));
+    let data = data.to_str().unwrap();
+    let report = train(&new_run(&run, data, &[])).unwrap();
+    assert!(report.best.as_ref().is_some_and(|best| best.metric == "loss"));
+    let metrics = &report.metrics;
+    // Six steps change little: the generator begins at the frequencies of the words, the discriminator undecided.
+    assert!((metrics["mlm_loss"] - metrics["unigram_entropy"]).abs() < 0.5, "{metrics:?}");
+    assert!((metrics["loss"] - metrics["mlm_loss"] - 50.0 * metrics["disc_loss"]).abs() < 1e-9, "{metrics:?}");
+
+    let latest = run.join("checkpoints/step-000006");
+    let judged = |batch_size: usize| {
+        let options = EvaluateOptions { batch_size, ..EvaluateOptions::default() };
+        evaluate("electra-mini", &latest, Path::new(data), &options).unwrap()
+    };
+    assert_eq!(judged(4).metrics, *metrics, "samples of an evaluation are the same each time");
+    let whole = judged(7);
+    assert!((whole.metrics["mlm_loss"] - metrics["mlm_loss"]).abs() < 1e-5, "the generator's do not matter to it");
+    assert_eq!(whole.counts["disc_weight"], judged(1).counts["disc_weight"]);
+
+    let exported = folder.path().join("exported");
+    let to = ConvertOptions { to: Names::HuggingFace, ..ConvertOptions::default() };
+    assert_eq!(convert_weights(&latest, &exported, &to).unwrap().model, "electra-mini");
+    for (part, architecture, width, tensor) in [
+        ("discriminator", "ElectraForPreTraining", 256, "discriminator_predictions.dense_prediction.weight"),
+        ("generator", "ElectraForMaskedLM", 64, "generator_lm_head.weight"),
+    ] {
+        let part = exported.join(part);
+        let config: serde_json::Value = serde_json::from_slice(&fs::read(part.join("config.json")).unwrap()).unwrap();
+        assert_eq!((&config["architectures"][0], &config["hidden_size"]), (&architecture.into(), &width.into()));
+        assert_eq!((&config["embedding_size"], &config["vocab_size"]), (&128.into(), &24.into()));
+        let tensors = read_safetensors(&part.join("model.safetensors")).unwrap();
+        assert!(tensors.iter().any(|known| known.name == tensor), "{tensor}");
+        assert!(part.join("vocab.txt").is_file());
+    }
+
+    let texts = ["the bird sleeps near .".to_owned()];
+    let said = judge_words("electra-mini", &latest, &texts, &JudgeOptions::default()).unwrap();
+    assert_eq!(
+        said[0].words.iter().map(|word| word.word.as_str()).collect::<Vec<_>>(),
+        ["the", "bird", "sleeps", "near", "."]
+    );
+    assert!(said[0].words.iter().all(|word| (0.0..1.0).contains(&word.replaced)));
+    let alone = judge_words("electra-mini", &exported.join("discriminator"), &texts, &JudgeOptions::default()).unwrap();
+    assert_eq!(alone, said);
+    let error = judge_words("electra-mini", &run, &[" ".to_owned()], &JudgeOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("it needs words to judge"), "{error}");
+    let error = judge_words("electra-small", &exported.join("discriminator"), &texts, &JudgeOptions::default());
+    assert!(error.unwrap_err().to_string().contains("holds an ELECTRA of 4 layers, 128 wide: electra-mini"));
+}
