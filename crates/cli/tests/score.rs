@@ -54,9 +54,9 @@ fn version_1_1_has_exact_match_and_f1() {
         lines,
         [vec!["SQuAD", "1.1", "questions", "exact", "match", "F1"], vec!["all", "4", "75.000", "66.667"]]
     );
-    // Two of the answers are not at offset 0, where the data say that they are.
+    // One of the answers is not at offset 0, where the data say that it is.
     assert!(
-        ran.err.starts_with("warning: data.json: 1 answers are not at their answer_start, such as data[0]"),
+        ran.err.starts_with("warning: data.json: 1 of the answers are not at their answer_start, such as data[0]"),
         "{}",
         ran.err
     );
@@ -92,7 +92,7 @@ fn what_is_missing_counts_as_wrong() {
     let ran = score(&folder, "--json").ok();
     let scores = json_of(&ran);
     assert_eq!((&scores["exact_match"], &scores["missing"]), (&json!(50.0), &json!(1)));
-    assert_eq!(ran.err, "warning: predictions.json: 1 questions have no prediction, which counts as wrong\n");
+    assert_eq!(ran.err, "warning: predictions.json: 1 of the questions have no prediction, which counts as wrong\n");
     let folder = world(&[question("1", &["the cat"]), impossible("2")], json!({"1": "cat"}));
     let scores = json_of(&score(&folder, "--json").ok());
     assert_eq!((&scores["NoAns_exact"], &scores["missing"]), (&json!(0.0), &json!(1)));

@@ -98,7 +98,7 @@ fn usage(options: &Squad, error: &MetricError) -> Usage {
 fn tell_misplaced(set: &SquadSet, data: &Path, common: &Common) {
     if let Some(first) = set.misplaced().first() {
         common.tell(&format!(
-            "warning: {}: {} answers are not at their answer_start, such as {}: `{}` at {}",
+            "warning: {}: {} of the answers are not at their answer_start, such as {}: `{}` at {}",
             data.display(),
             set.misplaced().len(),
             first.place,
@@ -111,7 +111,7 @@ fn tell_misplaced(set: &SquadSet, data: &Path, common: &Common) {
 fn tell_missing(missing: usize, predictions: &Path, common: &Common) {
     if missing > 0 {
         let path = predictions.display();
-        common.tell(&format!("warning: {path}: {missing} questions have no prediction, which counts as wrong"));
+        common.tell(&format!("warning: {path}: {missing} of the questions have no prediction, which counts as wrong"));
     }
 }
 

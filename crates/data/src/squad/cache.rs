@@ -116,14 +116,34 @@ fn decode(bytes: &[u8], key: &[u8; 32]) -> Result<Content, &'static str> {
         return Err("it is too long");
     }
     let [context_ids, context_ends, words, query_ids, query_ends, paragraphs, spots, left_out] = sections;
-    Ok(Content {
+    let content = Content {
         contexts: Rows { values: context_ids, ends: context_ends },
         words,
         queries: Rows { values: query_ids, ends: query_ends },
         paragraphs,
         spots: spots.chunks_exact(SPOT_NUMBERS).map(spot).collect(),
         left_out,
-    })
+    };
+    if fits(&content) { Ok(content) } else { Err("its parts do not fit each other") }
+}
+
+/// Whether every number that names a place names one that there is.
+fn fits(content: &Content) -> bool {
+    let Content { contexts, words, queries, paragraphs, spots, left_out } = content;
+    let rises =
+        |rows: &Rows| rows.ends.is_sorted() && rows.ends.last().map_or(0, |&end| end as usize) == rows.values.len();
+    let lies_within = |spot: &Spot| {
+        let paragraph = paragraphs.get(spot.question as usize);
+        let tokens = paragraph.map(|&paragraph| contexts.row(paragraph as usize).len() as u64);
+        tokens.is_some_and(|tokens| u64::from(spot.start) + u64::from(spot.tokens) <= tokens)
+    };
+    rises(contexts)
+        && rises(queries)
+        && words.len() == contexts.values.len()
+        && paragraphs.len() == queries.ends.len()
+        && paragraphs.iter().all(|&paragraph| (paragraph as usize) < contexts.ends.len())
+        && left_out.iter().all(|&question| (question as usize) < paragraphs.len())
+        && spots.iter().all(lies_within)
 }
 
 fn spot_numbers(spot: &Spot) -> [u32; SPOT_NUMBERS] {
@@ -159,6 +179,25 @@ mod tests {
         assert_eq!(decode(&encode(&KEY, &content()), &KEY), Ok(content()));
         assert_eq!(decode(&encode(&KEY, &Content::default()), &KEY), Ok(Content::default()));
         assert_eq!(decode(&encode(&[8; 32], &content()), &KEY).unwrap_err().split(' ').nth(3), Some("other"));
+    }
+
+    #[test]
+    fn parts_must_fit_each_other() {
+        let spoilt: [fn(&mut Content); 7] = [
+            |content| content.contexts.ends[0] = 2,
+            |content| content.queries.ends = vec![1, 0],
+            |content| content.words.truncate(2),
+            |content| content.paragraphs.truncate(1),
+            |content| content.paragraphs[1] = 1,
+            |content| content.left_out[0] = 2,
+            |content| content.spots[1].start = 2,
+        ];
+        for (number, spoil) in spoilt.into_iter().enumerate() {
+            let mut content = content();
+            spoil(&mut content);
+            let read = decode(&encode(&KEY, &content), &KEY);
+            assert_eq!(read, Err("its parts do not fit each other"), "{number}");
+        }
     }
 
     #[test]

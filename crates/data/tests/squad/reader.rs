@@ -80,11 +80,7 @@ fn what_is_wrong_is_told_with_its_path() {
         (json!([{"context": "c", "qas": []}]), "there is no question in it".to_owned()),
     ] {
         let message = refused(paragraphs);
-        assert!(
-            message.starts_with("/") && message.contains(&format!("squad.json: {expected}"))
-                || message.contains(&expected),
-            "{message}"
-        );
+        assert!(message.contains(&expected), "{message}");
     }
 }
 
@@ -107,9 +103,7 @@ fn what_is_no_such_file_is_told() {
     assert!(message(b"").contains("squad.json: not JSON: EOF"));
     assert!(message(b"{\"data\": [}").contains("not JSON: expected value at line 1 column 11"));
     assert!(message(b"{\"data\": []} x").contains("not JSON: trailing characters"));
-    assert!(
-        message(b"{\"data\": \"\xff\"}").contains("not JSON: ") || message(b"{\"data\": \"\xff\"}").contains("data: ")
-    );
+    assert!(message(b"{\"\xff\": 0}").contains("not JSON: invalid unicode code point at line 1"));
     assert!(message(b"{}").contains("data is missing"));
     assert!(message(b"5").contains("squad.json: invalid type: integer `5`"));
     assert!(message(b"{\"data\": 5}").contains("data: invalid type: integer `5`"));

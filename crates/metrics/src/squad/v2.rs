@@ -218,10 +218,20 @@ mod tests {
             score_v2(&gold(), &predictions(), Some(no_answer)).unwrap()
         };
         assert_eq!((score(1.0).all.exact, score(0.5).all.exact, score(0.2).all.exact), (50.0, 75.0, 75.0));
+        assert_eq!(score(0.1).all.exact, 75.0, "what is at the threshold is answered");
         assert_eq!(score(0.0).no_answer.unwrap().exact, 100.0);
         let best = score(1.0).best.unwrap();
         assert_eq!((best.exact, best.exact_threshold, best.f1_threshold), (75.0, 0.1, 0.3));
         assert!((best.f1 - 25.0 * (3.0 + 2.0 / 3.0)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn an_answer_where_there_is_none_costs_what_none_had_won() {
+        let probabilities = [("1", 0.1), ("2", 0.3), ("3", 0.2), ("4", 0.05)];
+        let no_answer = NoAnswerProbabilities { by_question: &probabilities, threshold: 1.0 };
+        let best = score_v2(&gold(), &predictions(), Some(no_answer)).unwrap().best.unwrap();
+        assert_eq!((best.exact, best.exact_threshold, best.f1_threshold), (50.0, 0.0, 0.3));
+        assert!((best.f1 - 25.0 * (2.0 + 2.0 / 3.0)).abs() < 1e-12);
     }
 
     #[test]
@@ -241,7 +251,7 @@ mod tests {
         some.remove("3");
         let scores = score_v2(&gold(), &some, None).unwrap();
         assert_eq!((scores.all.exact, scores.all.total, scores.missing), (0.0, 4, 2));
-        let probabilities = [("2", 0.1), ("4", 0.1)];
+        let probabilities = [("2", 0.1), ("3", 0.1), ("4", 0.1)];
         let no_answer = NoAnswerProbabilities { by_question: &probabilities, threshold: 0.0 };
         let scores = score_v2(&gold(), &some, Some(no_answer)).unwrap();
         assert_eq!((scores.all.exact, scores.best.unwrap().exact), (25.0, 25.0));
