@@ -12,7 +12,7 @@ use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::loss::WeightedRows;
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, MaskedMean, Mode, TrainConfig};
+use bessemer_nn::{Builder, MaskedMean, Mode, RandomStream, TrainConfig};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -182,16 +182,8 @@ fn results(
         let hidden = b.scope("draws", |b| draws.hide(&mut b.graph, words, options.mask_token))?;
         generator::scores(b, &mut trunk, "generator", &small, hidden, draws.places)?
     };
-    let number = match b.mode() {
-        Mode::Train => b.micro_step()?,
-        Mode::Infer => b.feed("batch_number", DType::I32, [])?,
-    };
     let random = trunk.streams().next_stream();
-    let samples = b.scope("sampling", |b| {
-        let g = &mut b.graph;
-        let scores = if options.disallow_correct { generator::without(g, scores, draws.words)? } else { scores };
-        generator::sample(g, scores, random, number)
-    })?;
+    let samples = b.scope("sampling", |b| samples(b, scores, &draws, random, options.disallow_correct))?;
     let (fake, labels) = b.scope("replacement", |b| {
         let fake = draws.replace(&mut b.graph, words, samples)?;
         Ok::<_, ModelError>((fake, differing(&mut b.graph, fake, words)?))
@@ -205,4 +197,21 @@ fn results(
         samples,
         verdicts: Verdicts { scores: verdicts, labels, weights },
     })
+}
+
+/// Words drawn by their scores `f32[B * P, V]`, `i32[B * P]`; in evaluation by the feed `batch_number`.
+fn samples(
+    b: &mut Builder,
+    scores: Value,
+    draws: &Draws,
+    random: RandomStream,
+    disallow_correct: bool,
+) -> bessemer_nn::Result<Value> {
+    let number = match b.mode() {
+        Mode::Train => b.micro_step()?,
+        Mode::Infer => b.feed("batch_number", DType::I32, [])?,
+    };
+    let g = &mut b.graph;
+    let scores = if disallow_correct { generator::without(g, scores, draws.words)? } else { scores };
+    generator::sample(g, scores, random, number)
 }

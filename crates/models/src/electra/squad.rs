@@ -74,41 +74,67 @@ pub fn forward_loss(
     let hidden = hidden(&mut b, &network)?;
     let [first, last] = ["start_positions", "end_positions"].map(|name| b.feed(name, DType::I32, [batch]));
     let [first, last] = [first?, last?];
-    let (starts, ends, impossible) = match options.head {
+    let scores = match options.head {
         SpanHead::Plain => {
             let [starts, ends] = plain(&mut b, &network, hidden)?;
-            (starts, ends, None)
+            Scores { starts, ends, impossible: None }
         }
         SpanHead::Joint { may_be_impossible, .. } => {
             let head = joint_head(&mut b, &network, hidden)?;
-            let starts = head.starts(&mut b)?;
-            let g = &mut b.graph;
-            let place = clipped(g, first, length - 1)?;
-            let place = g.reshape(place, [batch, 1])?;
-            let states = head.states(g, place)?;
-            let ends = head.ends(&mut b, states)?;
-            let ends = b.graph.reshape(ends, [batch, length])?;
-            let state = b.graph.reshape(states, [batch, network.width()])?;
-            let impossible = may_be_impossible.then(|| head.impossible(&mut b, state)).transpose()?;
-            (starts, ends, impossible)
+            Scores::by_starts(&mut b, &head, first, may_be_impossible)?
         }
     };
-    let loss = b.scope("loss", |b| {
-        let start = position_loss(&mut b.graph, starts, first)?;
-        let end = position_loss(&mut b.graph, ends, last)?;
-        b.graph.output("start_loss", start);
-        b.graph.output("end_loss", end);
-        let both = b.graph.add_(start, end)?;
-        let mut loss = b.graph.scale(both, 0.5)?;
-        if let Some(scores) = impossible {
-            let extra = impossible_loss(b, scores)?;
-            b.graph.output("impossible_loss", extra);
-            let half = b.graph.scale(extra, 0.5)?;
-            loss = b.graph.add_(loss, half)?;
-        }
-        Ok::<_, ModelError>(loss)
-    })?;
+    let loss = b.scope("loss", |b| scores.loss(b, first, last))?;
     Ok((b, loss))
+}
+
+/// What a training step compares with the answer.
+struct Scores {
+    /// `f32[B, S]`
+    starts: Value,
+    /// `f32[B, S]`
+    ends: Value,
+    /// `f32[B]`
+    impossible: Option<Value>,
+}
+
+impl Scores {
+    /// Those of the joint head, which is told the first tokens `i32[B]`.
+    fn by_starts(
+        b: &mut Builder,
+        head: &JointHead<'_>,
+        first: Value,
+        may_be_impossible: bool,
+    ) -> bessemer_nn::Result<Scores> {
+        let starts = head.starts(b)?;
+        let g = &mut b.graph;
+        let (batch, length) = (g.shape(starts).rows(), g.shape(starts).cols());
+        let place = clipped(g, first, length - 1)?;
+        let place = g.reshape(place, [batch, 1])?;
+        let states = head.states(g, place)?;
+        let ends = head.ends(b, states)?;
+        let ends = b.graph.reshape(ends, [batch, length])?;
+        let state = b.graph.reshape(states, [batch, head.network.width()])?;
+        let impossible = may_be_impossible.then(|| head.impossible(b, state)).transpose()?;
+        Ok(Scores { starts, ends, impossible })
+    }
+
+    /// The loss, and its parts as outputs.
+    fn loss(&self, b: &mut Builder, first: Value, last: Value) -> bessemer_nn::Result<Value> {
+        let g = &mut b.graph;
+        let start = position_loss(g, self.starts, first)?;
+        let end = position_loss(g, self.ends, last)?;
+        g.output("start_loss", start);
+        g.output("end_loss", end);
+        let both = g.add_(start, end)?;
+        let mut sum = both;
+        if let Some(scores) = self.impossible {
+            let impossible = impossible_loss(b, scores)?;
+            b.graph.output("impossible_loss", impossible);
+            sum = b.graph.add_(both, impossible)?;
+        }
+        b.graph.scale(sum, 0.5)
+    }
 }
 
 /// The prediction. Feeds: those of [`train`] up to `input_mask`, and `p_mask` with the joint head. Outputs of the plain head:

@@ -1,0 +1,153 @@
+//! Steps of pre-training: what is hidden, drawn, replaced and judged.
+
+use crate::support::{SEQUENCES, close, interpreter, number, options, sgd, small, still};
+use bessemer_ir::reference::Interpreter;
+use bessemer_ir::{Op, philox};
+use bessemer_models::Model;
+use bessemer_models::bert::BertConfig;
+use bessemer_models::electra::names::{in_discriminator, in_generator};
+use bessemer_models::electra::{
+    ElectraConfig, ElectraOptions, PretrainingOptions, evaluate, infer_discriminator, infer_generator, train,
+};
+
+#[test]
+fn steps_agree_with_each_other() {
+    let step = train(&still(small()), SEQUENCES, &options(), &sgd()).expect("legal");
+    let mut trained = interpreter(&step);
+    let judge = evaluate(&small(), SEQUENCES, &options()).expect("legal");
+    let mut judged = interpreter(&judge);
+    trained.run();
+    judged.run();
+    let sum = |name: &str| number(&judged, name);
+    assert_eq!((sum("mlm_weight"), sum("disc_weight")), (6.0, 10.0));
+    close(number(&trained, "mlm_loss"), sum("mlm_loss_sum") / 6.000_001);
+    close(number(&trained, "disc_loss"), sum("disc_loss_sum") / 10.000_001);
+    close(number(&trained, "loss"), number(&trained, "mlm_loss") + 50.0 * number(&trained, "disc_loss"));
+    close(number(&trained, "mlm_accuracy"), sum("mlm_correct") / 6.0);
+    close(number(&trained, "sampled_accuracy"), sum("sampled_correct") / 6.0);
+    close(number(&trained, "disc_accuracy"), sum("disc_correct") / 10.0);
+    close(number(&trained, "disc_recall"), sum("disc_found") / sum("disc_replaced"));
+    close(number(&trained, "disc_precision"), sum("disc_found") / sum("disc_suspected").max(1.0));
+    assert_eq!(sum("disc_correct"), 10.0 - sum("disc_replaced") - sum("disc_suspected") + 2.0 * sum("disc_found"));
+    assert!(sum("disc_replaced") >= 2.0, "nearly every sample is another word");
+}
+
+/// The graph that the discriminator sees the replaced text through, from outside: scores of the text as it would be.
+fn verdicts(judge: &Interpreter<'_>, joint: &Model, words: &[f64]) -> Vec<f64> {
+    let single = infer_discriminator(&small(), SEQUENCES, &ElectraOptions::default()).expect("legal");
+    let mut run = interpreter(&single);
+    for spec in &joint.specs {
+        if let Some(name) = in_discriminator(&spec.name) {
+            run.set(name, &judge.input(&spec.name).data);
+        }
+    }
+    run.set("input_ids", words);
+    run.run();
+    run.output("disc_logits").data.clone()
+}
+
+#[test]
+fn samples_take_the_places_of_words() {
+    let judge =
+        evaluate(&small(), SEQUENCES, &PretrainingOptions { uniform_generator: true, ..options() }).expect("legal");
+    let mut run = interpreter(&judge);
+    run.set("batch_number", &[9.0]);
+    run.run();
+    let streams: Vec<_> = judge
+        .graph
+        .nodes()
+        .iter()
+        .filter_map(|node| match &node.op {
+            Op::Random(random) => Some((random.seed, random.stream)),
+            _ => None,
+        })
+        .collect();
+    let &[(seed, stream)] = streams.as_slice() else { panic!("one node draws samples, not {streams:?}") };
+    // The largest noise is at the largest uniform number.
+    let draw = |row: u64| {
+        (0..29).max_by(|&a, &b| {
+            let at = |word: u64| philox::uniform(seed, 9, stream, row * 29 + word);
+            at(a).total_cmp(&at(b))
+        })
+    };
+    let samples: Vec<f64> = (0..8).map(|row| draw(row).expect("there are words") as f64).collect();
+    let mut words = run.input("input_ids").data.clone();
+    let original = words.clone();
+    words[2] = ((samples[0] + samples[2]) / 2.0).floor();
+    words[3] = samples[1];
+    words[6 + 4] = ((samples[4] + samples[5] + samples[6]) / 3.0).floor();
+    let scores = verdicts(&run, &judge, &words);
+    let mut loss = 0.0;
+    for (i, score) in scores.iter().enumerate().filter(|(i, _)| i % 6 != 5) {
+        let sign = if words[i] == original[i] { 1.0 } else { -1.0 };
+        loss += (1.0 + (sign * score).exp()).ln();
+    }
+    close(number(&run, "disc_loss_sum"), loss);
+    close(number(&run, "mlm_loss_sum"), 6.0 * 29f64.ln());
+    let right = [2, 3, 2, 10, 10, 10].iter().zip([0, 1, 2, 4, 5, 6]).filter(|&(&at, row)| original[at] == samples[row]);
+    assert_eq!(number(&run, "sampled_correct"), right.count() as f64);
+}
+
+#[test]
+fn the_generator_sees_masks_and_the_discriminator_does_not() {
+    let judge = evaluate(&small(), SEQUENCES, &options()).expect("legal");
+    let mut run = interpreter(&judge);
+    run.run();
+    let generator = small().generator(0.25);
+    let single = infer_generator(&generator, SEQUENCES, &ElectraOptions::default()).expect("legal");
+    let mut alone = interpreter(&single);
+    for spec in &judge.specs {
+        if let Some(name) = in_generator(&spec.name) {
+            alone.set(&name, &run.input(&spec.name).data);
+        }
+    }
+    let words = run.input("input_ids").data.clone();
+    let mut hidden = words.clone();
+    hidden[2] = 4.0;
+    alone.set("input_ids", &hidden);
+    alone.run();
+    let (places, weights) = (&run.input("masked_lm_positions").data, &run.input("masked_lm_weights").data);
+    let mut loss = 0.0;
+    for (row, scores) in alone.output("mlm_logits").data.chunks(29).enumerate() {
+        let label = words[row / 4 * 6 + places[row] as usize];
+        let total = scores.iter().map(|score| score.exp()).sum::<f64>().ln();
+        loss += weights[row] * (total - scores[label as usize]);
+    }
+    close(number(&run, "mlm_loss_sum"), loss);
+}
+
+#[test]
+fn the_right_word_can_be_disallowed() {
+    let replaced = |disallow_correct: bool, vocab_size: usize| {
+        let config = small();
+        let config = ElectraConfig { encoder: BertConfig { vocab_size, ..config.encoder }, ..config };
+        let judge = evaluate(&config, SEQUENCES, &PretrainingOptions { disallow_correct, ..options() }).expect("legal");
+        let mut run = interpreter(&judge);
+        let words: Vec<f64> = run.input("input_ids").data.iter().map(|word| word % vocab_size as f64).collect();
+        run.set("input_ids", &words);
+        (0..20)
+            .map(|batch| {
+                run.set("batch_number", &[f64::from(batch)]);
+                run.run();
+                number(&run, "sampled_correct")
+            })
+            .sum::<f64>()
+    };
+    assert!(replaced(false, 5) > 0.0, "one word of five is right by chance");
+    assert_eq!(replaced(true, 5), 0.0);
+}
+
+#[test]
+fn random_numbers_have_streams_of_their_own() {
+    let step = train(&small(), SEQUENCES, &options(), &sgd()).expect("every parameter reaches the loss");
+    let mut streams = Vec::new();
+    for node in step.graph.nodes() {
+        match &node.op {
+            Op::Random(random) => streams.push(random.stream),
+            Op::Attention(attention) => streams.push(attention.dropout.expect("training drops probabilities").stream),
+            _ => {}
+        }
+    }
+    // One after each use of the embeddings and three a layer, for two networks; and the samples between them.
+    assert_eq!(streams, (0..15).collect::<Vec<_>>());
+}
