@@ -201,6 +201,10 @@ impl Fitted {
                 let Model { specs, .. } = electra::evaluate(&networks.config, sequences, &networks.options)?;
                 Ok(Self { model: spec.name, specs, text: Some(TextModel::Electra(networks)) })
             }
+            AnyModel::ElectraSquad(_) => {
+                let allowed = "weights of models that answer questions keep their names";
+                Err(TrainError::setting("the model", name, allowed))
+            }
         }
     }
 
