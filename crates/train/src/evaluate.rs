@@ -7,7 +7,7 @@ use crate::tasks::{Evaluation, LoadOptions, Terms, judge};
 use crate::trained::WhichWeights;
 use bessemer_data::SkippedSample;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Result of an evaluation.
@@ -36,6 +36,10 @@ pub struct EvaluateOptions {
     pub batch_size: usize,
     pub load: LoadOptions,
     pub weights: WhichWeights,
+    /// The vocabulary of a model that answers questions; otherwise that of the folder of the weights.
+    pub vocab: Option<PathBuf>,
+    /// A folder for answers in the official form of the task, where it has one.
+    pub out: Option<PathBuf>,
 }
 
 impl Default for EvaluateOptions {
@@ -45,6 +49,8 @@ impl Default for EvaluateOptions {
             batch_size: 32,
             load: LoadOptions::default(),
             weights: WhichWeights::default(),
+            vocab: None,
+            out: None,
         }
     }
 }
@@ -57,17 +63,18 @@ pub fn evaluate(name: &str, weights: &Path, data: &Path, options: &EvaluateOptio
     let (evaluation, trained) = judge(name, weights, data, options)?;
     let mut session = EvalSession::new(evaluation.model()?, evaluation.batch_size(), &options.compute)?;
     session.load_weights(&trained.tensors, &trained.origin)?;
-    let report = run(&mut session, &*evaluation, &StopSignal::new())?;
+    let report = run(&mut session, &*evaluation, options.out.as_deref(), &StopSignal::new())?;
     Ok(report.expect("nobody raises the signal"))
 }
 
-/// Runs a whole evaluation; `None` if `stop` was raised on the way.
+/// Runs a whole evaluation; `None` if `stop` was raised on the way. Answers go to the folder `out`, see [`crate::tasks::Score::finish`].
 ///
 /// # Errors
-/// A bad sample, or outputs that are not numbers.
+/// A bad sample, or outputs that are not numbers; a folder that cannot be written.
 pub fn run(
     session: &mut EvalSession,
     evaluation: &dyn Evaluation,
+    out: Option<&Path>,
     stop: &StopSignal,
 ) -> Result<Option<EvalReport>, TrainError> {
     let started = Instant::now();
@@ -86,6 +93,7 @@ pub fn run(
             return Ok(None);
         }
     }
+    score.finish(out)?;
     let seconds = started.elapsed().as_secs_f64();
     Ok(Some(EvalReport {
         terms: evaluation.terms(),

@@ -6,8 +6,21 @@ use std::collections::BTreeMap;
 use toml::Value;
 
 /// Fields that change nothing of what a run computes, and whole sections of them.
-const FREE: [&str; 8] =
-    ["name", "description", "data.source", "data.eval_samples", "text.vocab", "eval.", "checkpoint.", "loader."];
+const FREE: [&str; 13] = [
+    "name",
+    "description",
+    "data.source",
+    "data.eval_samples",
+    "text.vocab",
+    "squad.vocab",
+    "squad.train_file",
+    "squad.dev_file",
+    "squad.cache",
+    "squad.null_threshold",
+    "eval.",
+    "checkpoint.",
+    "loader.",
+];
 
 /// Length of the run; free where the learning rate does not depend on it.
 const LENGTH: [&str; 2] = ["train.epochs", "train.steps"];

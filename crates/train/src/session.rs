@@ -218,12 +218,12 @@ impl TrainSession {
         Ok(marked.into_iter().try_for_each(|(name, content)| self.executor.write(name, content))?)
     }
 
-    /// Copies a batch into the memory of the step.
+    /// Copies those of the feeds that the step has into its memory.
     ///
     /// # Errors
-    /// A batch of another size; feeds that the step does not have.
+    /// A batch of another size.
     pub fn feed(&mut self, feeds: &Feeds) -> Result<(), TrainError> {
-        Ok(feeds.iter().try_for_each(|(name, array)| self.executor.write(name, array.bytes()))?)
+        write_feeds(&mut self.executor, feeds)
     }
 
     /// Runs one step, or the last micro-batch of one, on what was fed.
@@ -318,11 +318,7 @@ impl EvalSession {
     /// # Errors
     /// A batch of another size.
     pub fn run(&mut self, feeds: &Feeds) -> Result<(), TrainError> {
-        for (name, array) in feeds.iter() {
-            if self.executor.has_input(name) {
-                self.executor.write(name, array.bytes())?;
-            }
-        }
+        write_feeds(&mut self.executor, feeds)?;
         Ok(self.executor.run()?)
     }
 
@@ -332,6 +328,14 @@ impl EvalSession {
     /// An output that the model does not have.
     pub fn output(&self, name: &str) -> Result<&[f32], TrainError> {
         Ok(self.executor.output_f32(name)?)
+    }
+
+    /// A result of the last run that is made of places in a sequence.
+    ///
+    /// # Errors
+    /// An output that the model does not have.
+    pub fn output_indices(&self, name: &str) -> Result<&[u32], TrainError> {
+        Ok(bytemuck::cast_slice(self.executor.output(name)?))
     }
 
     pub fn batch_size(&self) -> usize {
@@ -350,6 +354,11 @@ impl EvalSession {
     pub fn plan_info(&self) -> PlanInfo {
         plan_info(&self.executor, "eval", self.batch_size)
     }
+}
+
+fn write_feeds(executor: &mut Executor, feeds: &Feeds) -> Result<(), TrainError> {
+    let known = feeds.iter().filter(|(name, _)| executor.has_input(name)).collect::<Vec<_>>();
+    Ok(known.into_iter().try_for_each(|(name, array)| executor.write(name, array.bytes()))?)
 }
 
 fn plan_info(executor: &Executor, mode: &str, batch_size: usize) -> PlanInfo {

@@ -1,4 +1,4 @@
-const RECIPES: [(&str, &str); 14] = [
+const RECIPES: [(&str, &str); 17] = [
     ("resnet50-50e", include_str!("../../recipes/resnet50-50e.toml")),
     ("resnet50-90e", include_str!("../../recipes/resnet50-90e.toml")),
     ("resnet50-250e", include_str!("../../recipes/resnet50-250e.toml")),
@@ -13,6 +13,9 @@ const RECIPES: [(&str, &str); 14] = [
     ("electra-base-phase1", include_str!("../../recipes/electra-base-phase1.toml")),
     ("electra-base-phase2", include_str!("../../recipes/electra-base-phase2.toml")),
     ("electra-small-text", include_str!("../../recipes/electra-small-text.toml")),
+    ("electra-squad", include_str!("../../recipes/electra-squad.toml")),
+    ("electra-squad-v2", include_str!("../../recipes/electra-squad-v2.toml")),
+    ("electra-squad-small", include_str!("../../recipes/electra-squad-small.toml")),
 ];
 
 /// Names of the recipes that the program carries.

@@ -21,7 +21,7 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::recipe::Recipe;
-use crate::session::EvalSession;
+use crate::session::{EvalSession, TrainSession};
 use crate::trained::Trained;
 use bessemer_data::Position;
 use bessemer_models::{AnyModel, Model, find_any};
@@ -91,6 +91,19 @@ pub trait Task {
         Ok(Vec::new())
     }
 
+    /// What a run begins with that is `given` weights, in a `session` with random ones; `origin` names them in messages.
+    ///
+    /// # Errors
+    /// None, for a session as it was compiled.
+    fn beginning(
+        &self,
+        given: Vec<NamedTensor<'static>>,
+        _origin: &str,
+        _session: &TrainSession,
+    ) -> Result<Beginning, TrainError> {
+        Ok(Beginning { tensors: given, remarks: Vec::new() })
+    }
+
     /// Writes what a run keeps beside its recipe, such as the names of classes.
     ///
     /// # Errors
@@ -101,6 +114,14 @@ pub trait Task {
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
+}
+
+/// The first weights of a run.
+pub struct Beginning {
+    /// All tensors of the model, and no others.
+    pub tensors: Vec<NamedTensor<'static>>,
+    /// What a person should know about them.
+    pub remarks: Vec<String>,
 }
 
 /// A data set to judge a model by.
@@ -123,7 +144,7 @@ pub trait Evaluation {
 
     /// # Errors
     /// Outputs that cannot be scored.
-    fn score(&self) -> Result<Box<dyn Score>, TrainError>;
+    fn score(&self) -> Result<Box<dyn Score + '_>, TrainError>;
 }
 
 /// Metrics, summed up over batches.
@@ -134,6 +155,15 @@ pub trait Score {
     /// Outputs that are not numbers.
     fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError>;
 
+    /// Called once, when every sample was added; before it there are no metrics. Answers in the official form of the task, if
+    /// it has one, go to the folder `out`.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    fn finish(&mut self, _out: Option<&Path>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
     /// Those of [`Terms::metrics`].
     fn metrics(&self) -> BTreeMap<String, f64>;
 
@@ -141,16 +171,17 @@ pub trait Score {
     fn counts(&self) -> BTreeMap<String, u64>;
 }
 
-/// The task of a recipe, with its data sets open.
+/// The task of a recipe, with its data sets open; `origin` are the weights that it begins with, or the run that goes on, where
+/// there are such.
 ///
 /// # Errors
 /// A model that the zoo does not have; data that is not there or does not suit the recipe.
-pub fn open(recipe: &Recipe) -> Result<Box<dyn Task>, TrainError> {
+pub fn open(recipe: &Recipe, origin: Option<&Path>) -> Result<Box<dyn Task>, TrainError> {
     Ok(match find_any(&recipe.model.name)? {
         AnyModel::Classifier(_) => Box::new(classification::Classification::open(recipe)?),
         AnyModel::Bert(_) => Box::new(pretraining::Pretraining::open(recipe)?),
         AnyModel::Electra(_) => Box::new(electra::Electra::open(recipe)?),
-        AnyModel::ElectraSquad(_) => squad::Squad::open(recipe)?,
+        AnyModel::ElectraSquad(_) => Box::new(squad::Squad::open(recipe, origin)?),
     })
 }
 
@@ -179,9 +210,8 @@ pub(crate) fn judge(
 pub(crate) fn check_weights(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
     match find_any(name)? {
         AnyModel::Classifier(_) => Ok(()),
-        AnyModel::Bert(_) | AnyModel::Electra(_) | AnyModel::ElectraSquad(_) => {
-            pretraining::check_size(name, tensors, origin)
-        }
+        AnyModel::Bert(_) | AnyModel::Electra(_) => pretraining::check_size(name, tensors, origin),
+        AnyModel::ElectraSquad(_) => squad::check_weights(name, tensors, origin),
     }
 }
 

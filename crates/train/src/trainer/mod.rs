@@ -352,7 +352,7 @@ impl Trainer<'_> {
             }
         };
         session.copy_weights(&self.session)?;
-        run_evaluation(session, &**evaluation, &self.options.stop)
+        run_evaluation(session, &**evaluation, Some(&self.run.predictions()), &self.options.stop)
     }
 
     fn save(&mut self, best: bool) -> Result<(), TrainError> {

@@ -12,7 +12,7 @@ use crate::rundir::RunDir;
 use crate::runlog::RunLog;
 use crate::session::TrainSession;
 use crate::setup::total_steps;
-use crate::tasks::{self, Task, Terms};
+use crate::tasks::{self, Beginning, Task, Terms};
 use bessemer_data::Position;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,7 +20,7 @@ use std::path::Path;
 impl<'a> Trainer<'a> {
     pub(super) fn prepare(options: &'a TrainOptions) -> Result<Self, TrainError> {
         let recipe = &options.recipe;
-        let task = tasks::open(recipe)?;
+        let task = tasks::open(recipe, origin(options))?;
         let evaluation = task.evaluation()?.map(|evaluation| Judge { evaluation, session: None });
         let (batches_per_epoch, accumulation) = (task.batches_per_epoch(), recipe.train.accumulation);
         let steps_per_epoch = (batches_per_epoch / accumulation).max(1);
@@ -31,9 +31,7 @@ impl<'a> Trainer<'a> {
         };
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute)?;
         session.initialise()?;
-        if past.is_none() {
-            begin(&mut session, &*task, options)?;
-        }
+        let remarks = if past.is_none() { begin(&mut session, &*task, options)? } else { Vec::new() };
         let state = match past.as_ref().and_then(|past| past.loaded.as_ref()) {
             Some(loaded) => {
                 session.restore(&loaded.checkpoint, &loaded.path.display().to_string())?;
@@ -71,6 +69,7 @@ impl<'a> Trainer<'a> {
         };
         trainer.task.write_files(trainer.run.path())?;
         trainer.log_start(warnings)?;
+        remarks.iter().try_for_each(|remark| trainer.log.warning(remark))?;
         Ok(trainer)
     }
 
@@ -114,20 +113,36 @@ impl<'a> Trainer<'a> {
     }
 }
 
-fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) -> Result<(), TrainError> {
+/// The weights that a run begins with, or the run that goes on.
+fn origin(options: &TrainOptions) -> Option<&Path> {
+    match (&options.folder, &options.start) {
+        (RunFolder::Resume(run), _) => Some(run),
+        (_, Start::Weights(path) | Start::Phase(path)) => Some(path),
+        (_, Start::Random) => None,
+    }
+}
+
+/// Fills a new session; what there is to say about the weights is returned.
+fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) -> Result<Vec<String>, TrainError> {
     let model = &options.recipe.model.name;
     match &options.start {
-        Start::Random => task.initial_values()?.iter().try_for_each(|(name, values)| session.set(name, values)),
+        Start::Random => {
+            task.initial_values()?.iter().try_for_each(|(name, values)| session.set(name, values))?;
+            Ok(Vec::new())
+        }
         Start::Weights(path) => {
             let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
             let origin = path.display().to_string();
             tasks::check_weights(model, &tensors, &origin)?;
-            session.load_weights(&tensors, &origin)
+            let Beginning { tensors, remarks } = task.beginning(tensors, &origin, session)?;
+            session.load_weights(&tensors, &origin)?;
+            Ok(remarks)
         }
         Start::Phase(path) => {
             let (checkpoint, origin) = (load_newest(path)?, path.display().to_string());
             tasks::check_weights(model, &checkpoint.model, &origin)?;
-            session.continue_from(&checkpoint, &origin)
+            session.continue_from(&checkpoint, &origin)?;
+            Ok(Vec::new())
         }
     }
 }

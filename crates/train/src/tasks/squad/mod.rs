@@ -1,22 +1,269 @@
-//! stub
-use super::{Better, Evaluation, Task, Terms};
+//! Answers to questions, taken from a text: ELECTRA fine-tuned on SQuAD.
+
+mod batches;
+mod infer;
+mod model;
+mod score;
+mod sources;
+mod weights;
+
+pub use infer::{Answered, AskOptions, Reader};
+
+use super::loaded::Loaded;
+use super::pretraining;
+use super::{Batches, Beginning, Better, Evaluation, LoadOptions, Metric, Scale, Score, Task, Terms};
+use crate::checkpoint::{NamedTensor, WeightOptions, load_weights};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, SquadRecipe};
+use crate::session::TrainSession;
 use crate::trained::Trained;
+use batches::Windows;
+use bessemer_data::squad::Version;
+use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE};
+use bessemer_data::{Position, Sampler, SamplerOptions};
+use bessemer_models::Model;
+use bessemer_models::electra::{ElectraConfig, SpanHead};
+use model::Answering;
+use score::Marks;
+use sources::{Files, Questions};
+use std::fs;
 use std::path::Path;
-pub static TERMS: Terms = Terms { samples: "", unit: "", parts: &[], metrics: &[], best: ("f1", Better::Higher) };
-pub(super) struct Squad;
+use std::sync::Arc;
+
+const fn share(name: &'static str, label: &'static str) -> Metric {
+    Metric { name, label, scale: Scale::Fraction, axis: None, ratio: None }
+}
+
+const fn exact(name: &'static str, label: &'static str, ratio: [&'static str; 2]) -> Metric {
+    Metric { ratio: Some(ratio), ..share(name, label) }
+}
+
+const EXACT: Metric = exact("exact", "exact match", ["right", "total"]);
+const F1: Metric = Metric { axis: Some("F1 of answers (%)"), ..share("f1", "F1") };
+
+const fn terms(parts: &'static [&'static str], metrics: &'static [Metric]) -> Terms {
+    Terms { samples: "windows", unit: "windows/s", parts, metrics, best: ("f1", Better::Higher) }
+}
+
+/// Parts of the loss are mean cross entropies in nats; exact match and F1 are those of the official scripts, as fractions.
+pub static TERMS: Terms = terms(
+    &["start_loss", "end_loss", "impossible_loss"],
+    &[
+        EXACT,
+        F1,
+        exact("has_ans_exact", "  with an answer", ["has_ans_right", "has_ans_total"]),
+        share("has_ans_f1", "  F1"),
+        exact("no_ans_exact", "  without one", ["no_ans_right", "no_ans_total"]),
+        share("no_ans_f1", "  F1"),
+    ],
+);
+
+/// Where a step does not learn whether there is an answer.
+static WITHOUT_IMPOSSIBLE: Terms = terms(&["start_loss", "end_loss"], TERMS.metrics);
+
+/// The questions and the model of a recipe.
+pub(super) struct Squad {
+    recipe: Recipe,
+    config: ElectraConfig,
+    head: SpanHead,
+    tokenizer: Arc<TextTokenizer>,
+    questions: Questions,
+    held_out: Option<Arc<Questions>>,
+    sampler: Sampler,
+    remarks: Vec<String>,
+}
+
 impl Squad {
-    pub fn open(_: &Recipe) -> Result<Box<dyn Task>, TrainError> {
-        unimplemented!()
+    /// The task of a recipe; `origin` are the weights that it begins with, or the run that goes on.
+    pub fn open(recipe: &Recipe, origin: Option<&Path>) -> Result<Self, TrainError> {
+        let (files, squad) = (Files::of(recipe)?, &recipe.squad);
+        let tokenizer = sources::tokenizer(squad.vocab.as_deref().map(Path::new), origin, "--set squad.vocab=FILE")?;
+        let words = match origin {
+            Some(origin) => words_of(recipe, origin)?,
+            None => None,
+        };
+        let config = model::config(recipe, words.unwrap_or(tokenizer.vocabulary().len()))?;
+        model::check_vocabulary(&tokenizer, config.encoder.vocab_size)?;
+        let questions = Questions::open(&files.train, &tokenizer, model::window_options(squad, true), squad.cache)?;
+        let version = questions.set.version();
+        let held_out = files.dev.map(|dev| held_out(&dev, &tokenizer, squad, (version, &files.train))).transpose()?;
+        let order = SamplerOptions::train(recipe.train.batch_size as usize, recipe.train.seed);
+        let sampler = Sampler::new(questions.features.len(), order)?;
+        Ok(Self {
+            recipe: recipe.clone(),
+            config,
+            head: model::head_of(squad, version == Version::V2),
+            tokenizer,
+            remarks: questions.remarks(&files.train),
+            questions,
+            held_out: held_out.map(Arc::new),
+            sampler,
+        })
     }
 }
+
+/// Words that weights know, or those of a run; `None` for a run that has not saved any.
+///
+/// # Errors
+/// Weights that cannot be read, are of another size, or were trained with another activation than the recipe's.
+fn words_of(recipe: &Recipe, origin: &Path) -> Result<Option<usize>, TrainError> {
+    let is_run = origin.join("recipe.toml").is_file();
+    if is_run && !origin.join("checkpoints/latest").is_file() {
+        return Ok(None);
+    }
+    let tensors = load_weights(origin, WeightOptions::default())?;
+    let (name, place) = (&recipe.model.name, origin.display().to_string());
+    let size = weights::size(name, &model::published(name)?, &tensors, &place)?;
+    let (asked, known) = (pretraining::activation(recipe.model.activation), weights::activation(origin)?);
+    match known.filter(|known| *known != asked) {
+        None => Ok(Some(size.words)),
+        Some(known) => {
+            let value = format!("{asked:?}").to_lowercase();
+            let allowed = format!("{place} was trained with {}", format!("{known:?}").to_lowercase());
+            Err(TrainError::setting("model.activation", value, allowed))
+        }
+    }
+}
+
+/// # Errors
+/// A file of another version than the one that is trained on.
+fn held_out(
+    dev: &Path,
+    tokenizer: &Arc<TextTokenizer>,
+    squad: &SquadRecipe,
+    (version, train): (Version, &Path),
+) -> Result<Questions, TrainError> {
+    let questions = Questions::open(dev, tokenizer, model::window_options(squad, false), squad.cache)?;
+    let found = questions.set.version();
+    if found == version {
+        return Ok(questions);
+    }
+    let (dev, train) = (dev.display(), train.display());
+    let allowed =
+        format!("{dev} is of SQuAD {found}, and {train} of {version}; name others: --set squad.dev_file=FILE");
+    Err(TrainError::setting("the version of the questions", found, allowed))
+}
+
+impl Task for Squad {
+    fn terms(&self) -> &'static Terms {
+        match self.head {
+            SpanHead::Joint { may_be_impossible: true, .. } => &TERMS,
+            SpanHead::Joint { may_be_impossible: false, .. } | SpanHead::Plain => &WITHOUT_IMPOSSIBLE,
+        }
+    }
+
+    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
+        model::training_step(&self.recipe, &self.config, self.head, steps_per_epoch)
+    }
+
+    fn data_identity(&self) -> String {
+        let hex = |hash: [u8; 32]| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let Questions { set, features, .. } = &self.questions;
+        let vocabulary = hex(self.tokenizer.vocabulary().hash());
+        format!("squad:{}:sha256:{}:vocab={vocabulary}:windows={}", set.version(), hex(set.hash()), features.len())
+    }
+
+    fn batches_per_epoch(&self) -> u64 {
+        self.sampler.batches() as u64
+    }
+
+    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
+        let (features, load) = (Arc::clone(&self.questions.features), LoadOptions::of(&self.recipe));
+        Ok(Box::new(Loaded::training(features, self.sampler.clone(), &load, (start, end_epoch), Windows)?))
+    }
+
+    fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
+        let Some(questions) = self.held_out.clone() else { return Ok(None) };
+        let batch_size = self.recipe.eval.batch_size.unwrap_or(self.recipe.train.batch_size) as usize;
+        Ok(Some(Box::new(HeldOut {
+            config: self.config,
+            head: self.head,
+            squad: self.recipe.squad.clone(),
+            questions,
+            load: LoadOptions::of(&self.recipe),
+            batch_size,
+        })))
+    }
+
+    fn beginning(
+        &self,
+        given: Vec<NamedTensor<'static>>,
+        origin: &str,
+        session: &TrainSession,
+    ) -> Result<Beginning, TrainError> {
+        Ok(weights::beginning(given, session.weights()?, origin))
+    }
+
+    fn write_files(&self, run: &Path) -> Result<(), TrainError> {
+        let path = run.join(VOCABULARY_FILE);
+        let text = self.tokenizer.vocabulary().tokens().join("\n") + "\n";
+        fs::write(&path, text).map_err(TrainError::io(&path, "write the vocabulary"))
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.remarks.clone()
+    }
+}
+
+/// Questions that were not trained on, and the model for them.
+struct HeldOut {
+    config: ElectraConfig,
+    head: SpanHead,
+    squad: SquadRecipe,
+    questions: Arc<Questions>,
+    load: LoadOptions,
+    batch_size: usize,
+}
+
+impl Evaluation for HeldOut {
+    fn terms(&self) -> &'static Terms {
+        &TERMS
+    }
+
+    fn model(&self) -> Result<Model, TrainError> {
+        model::prediction(&self.config, self.head, self.batch_size, self.squad.sequence_length as usize)
+    }
+
+    fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
+        let features = Arc::clone(&self.questions.features);
+        let windows = features.len();
+        Ok(Box::new(Loaded::evaluation(features, windows, &self.load, self.batch_size, Windows)?))
+    }
+
+    fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {
+        let may_be_impossible = self.questions.set.version() == Version::V2;
+        let options = model::answer_options(&self.squad, self.head, may_be_impossible);
+        Ok(Box::new(Marks::new(&self.questions, self.head, options)))
+    }
+}
+
+/// Judges weights on a file of questions, or on the only dev-*.json of a folder.
 pub(super) fn judge(
-    _: &str,
-    _: &Path,
-    _: &Path,
-    _: &EvaluateOptions,
+    name: &str,
+    weights: &Path,
+    data: &Path,
+    options: &EvaluateOptions,
 ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
-    unimplemented!()
+    let (answering, trained) = Answering::load(name, weights, options.weights, options.vocab.as_deref())?;
+    let path = sources::dev_file(data)?;
+    let Answering { config, head, squad, tokenizer } = answering;
+    let questions = Questions::open(&path, &tokenizer, model::window_options(&squad, false), squad.cache)?;
+    let lacks_head = matches!(head, SpanHead::Joint { may_be_impossible: false, .. });
+    if questions.set.version() == Version::V2 && lacks_head {
+        let allowed = format!("{} was trained on 1.1, where every question has an answer", trained.origin);
+        return Err(TrainError::setting("the version of the questions", Version::V2, allowed));
+    }
+    let (load, batch_size) = (options.load, options.batch_size);
+    Ok((Box::new(HeldOut { config, head, squad, questions: Arc::new(questions), load, batch_size }), trained))
+}
+
+/// # Errors
+/// Weights of another size than those of model `name`.
+pub(super) fn check_weights(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
+    weights::size(name, &model::published(name)?, tensors, origin).map(drop)
 }

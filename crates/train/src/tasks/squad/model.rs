@@ -1,0 +1,180 @@
+//! The networks of recipes and of trained weights.
+
+use super::sources::tokenizer;
+use super::weights::{activation, head, size};
+use crate::error::TrainError;
+use crate::recipe::{self, Init, Recipe, SquadRecipe};
+use crate::setup::{precision, train_config};
+use crate::tasks::pretraining;
+use crate::trained::{Trained, WhichWeights};
+use bessemer_data::squad::{AnswerOptions, WindowOptions};
+use bessemer_data::text::TextTokenizer;
+use bessemer_models::bert::BertInit;
+use bessemer_models::electra::{ElectraConfig, ElectraOptions, SpanHead, SquadOptions, squad};
+use bessemer_models::{AnyModel, Model, ModelError, find_any};
+use bessemer_nn::TrainConfig;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The published form of model `name`.
+///
+/// # Errors
+/// A model that does not exist or does not answer questions.
+pub(super) fn published(name: &str) -> Result<ElectraConfig, TrainError> {
+    match find_any(name)? {
+        AnyModel::ElectraSquad(spec) => Ok((spec.config)()),
+        AnyModel::Classifier(_) | AnyModel::Bert(_) | AnyModel::Electra(_) => {
+            let (setting, value) = ("the model", name.to_owned());
+            Err(ModelError::Setting { setting, value, allowed: "it must be one that answers questions" }.into())
+        }
+    }
+}
+
+/// The network of a recipe for a vocabulary of so many words.
+///
+/// # Errors
+/// A model that does not answer questions; windows that are longer than it can take.
+pub(super) fn config(recipe: &Recipe, words: usize) -> Result<ElectraConfig, TrainError> {
+    let (model, usual) = (&recipe.model, published(&recipe.model.name)?);
+    let mut config = usual;
+    config.encoder.vocab_size = words;
+    config.encoder.initializer_range = model.init_std;
+    config.encoder.hidden_dropout_prob = model.hidden_dropout;
+    config.encoder.attention_probs_dropout_prob = model.attention_dropout;
+    config.encoder.hidden_act = pretraining::activation(model.activation);
+    check_length(&config, recipe.squad.sequence_length as usize)?;
+    Ok(config)
+}
+
+/// # Errors
+/// Windows that are longer than the table of positions.
+fn check_length(config: &ElectraConfig, length: usize) -> Result<(), TrainError> {
+    let most = config.encoder.max_position_embeddings;
+    if length <= most {
+        return Ok(());
+    }
+    Err(TrainError::setting("squad.sequence_length", length, format!("the model has {most} positions")))
+}
+
+/// The head of a recipe for questions that may have no answer, or that all have one.
+pub(super) fn head_of(recipe: &SquadRecipe, may_be_impossible: bool) -> SpanHead {
+    match recipe.head {
+        recipe::SpanHead::Plain => SpanHead::Plain,
+        recipe::SpanHead::Joint => SpanHead::Joint { beam: recipe.beam as usize, may_be_impossible },
+    }
+}
+
+/// The graph of a whole training step as the recipe asks for it.
+///
+/// # Errors
+/// A size that is not possible; a precision that CPUs do not train in.
+pub(super) fn training_step(
+    recipe: &Recipe,
+    config: &ElectraConfig,
+    head: SpanHead,
+    steps_per_epoch: u64,
+) -> Result<Model, TrainError> {
+    precision(recipe)?;
+    let init = match recipe.model.init {
+        Some(Init::Normal) => BertInit::Normal,
+        _ => BertInit::Truncated,
+    };
+    let options = SquadOptions { network: ElectraOptions { seed: recipe.train.seed, init }, head };
+    let train = TrainConfig {
+        rate_factors: config.layer_rates(recipe.optimizer.layer_decay),
+        ..train_config(recipe, steps_per_epoch)?
+    };
+    let (batch, length) = (recipe.train.batch_size as usize, recipe.squad.sequence_length as usize);
+    Ok(squad::train(config, batch, length, &options, &train)?)
+}
+
+/// The prediction for a batch of windows.
+///
+/// # Errors
+/// A size that is not possible.
+pub(super) fn prediction(
+    config: &ElectraConfig,
+    head: SpanHead,
+    batch: usize,
+    length: usize,
+) -> Result<Model, TrainError> {
+    let options = SquadOptions { network: ElectraOptions::default(), head };
+    Ok(squad::predict(config, batch, length, &options)?)
+}
+
+/// How windows are cut.
+pub(super) fn window_options(recipe: &SquadRecipe, labels: bool) -> WindowOptions {
+    WindowOptions {
+        max_seq_length: recipe.sequence_length as usize,
+        doc_stride: recipe.doc_stride as usize,
+        max_query_length: recipe.max_query_length as usize,
+        labels,
+    }
+}
+
+/// What the score of no answer is compared with, where there may be none: for the joint head the value of ELECTRA's scripts,
+/// for the plain one 0.
+const JOINT_THRESHOLD: f64 = -5.6;
+
+/// How answers are chosen, by a head and where there may be none or not.
+pub(super) fn answer_options(recipe: &SquadRecipe, head: SpanHead, may_be_impossible: bool) -> AnswerOptions {
+    let usual = if head == SpanHead::Plain { 0.0 } else { JOINT_THRESHOLD };
+    AnswerOptions {
+        n_best: recipe.n_best as usize,
+        max_answer_length: recipe.max_answer_length as usize,
+        null_threshold: may_be_impossible.then_some(recipe.null_threshold.unwrap_or(usual)),
+    }
+}
+
+/// Weights that answer questions, with all that goes with them.
+pub(super) struct Answering {
+    pub config: ElectraConfig,
+    pub head: SpanHead,
+    /// How windows and answers were set up in training, or the usual way.
+    pub squad: SquadRecipe,
+    pub tokenizer: Arc<TextTokenizer>,
+}
+
+impl Answering {
+    /// Weights of model `name`, from a file, a checkpoint, a run, or a folder as Hugging Face has it.
+    ///
+    /// # Errors
+    /// Weights that are not there, are damaged, were not trained on questions, or are of a network of another size; no
+    /// vocabulary that fits them.
+    pub fn load(
+        name: &str,
+        weights: &Path,
+        which: WhichWeights,
+        vocab: Option<&Path>,
+    ) -> Result<(Self, Trained), TrainError> {
+        let trained = Trained::load(name, weights, which)?;
+        let size = size(name, &published(name)?, &trained.tensors, &trained.origin)?;
+        let squad = trained.recipe.as_ref().map(|recipe| recipe.squad.clone()).unwrap_or_default();
+        let head = head(&trained.tensors, squad.beam as usize).ok_or_else(|| {
+            let allowed = "they have no head that answers questions; `bessemer train` makes one of them (--weights)";
+            TrainError::setting("the weights", &trained.origin, allowed)
+        })?;
+        let config = match &trained.recipe {
+            Some(recipe) => config(recipe, size.words)?,
+            None => {
+                let mut config = published(name)?;
+                config.encoder.vocab_size = size.words;
+                config.encoder.hidden_act = activation(weights)?.unwrap_or(config.encoder.hidden_act);
+                config
+            }
+        };
+        let tokenizer = tokenizer(vocab, Some(weights), "--vocab")?;
+        check_vocabulary(&tokenizer, size.words)?;
+        Ok((Self { config, head, squad, tokenizer }, trained))
+    }
+}
+
+/// # Errors
+/// More words than the model knows.
+pub(super) fn check_vocabulary(tokenizer: &TextTokenizer, known: usize) -> Result<(), TrainError> {
+    let words = tokenizer.vocabulary().len();
+    if words <= known {
+        return Ok(());
+    }
+    Err(TrainError::setting("the number of words in the vocabulary", words, format!("the model knows {known}")))
+}

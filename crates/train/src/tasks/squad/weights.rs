@@ -1,0 +1,168 @@
+//! What tensors tell of the network that they are of, and which of them fine-tuning begins with.
+
+use crate::checkpoint::NamedTensor;
+use crate::error::TrainError;
+use crate::tasks::Beginning;
+use crate::tasks::huggingface::activation_in;
+use crate::tasks::pretraining;
+use crate::trained::recipe_of;
+use bessemer_models::electra::{ELECTRA_SQUADS, ElectraConfig, SpanHead};
+use bessemer_nn::Activation;
+use std::path::Path;
+
+/// How names of the encoder begin; `ElectraModel` of Hugging Face is without it.
+const ENCODER: &str = "electra.";
+/// What pre-training has besides, and questions do not need.
+const PRE_TRAINING: [&str; 4] =
+    ["generator.", "generator_predictions.", "generator_lm_head.", "discriminator_predictions."];
+const PLAIN_HEAD: &str = "qa_outputs.";
+const START_HEAD: &str = "start_logits.";
+const IMPOSSIBLE_HEAD: &str = "answer_class.";
+const HEADS: [&str; 4] = [PLAIN_HEAD, START_HEAD, "end_logits.", IMPOSSIBLE_HEAD];
+
+/// What tensors tell of their encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    pub words: usize,
+    embedding: usize,
+    width: usize,
+    layers: usize,
+}
+
+impl Size {
+    /// `None` for tensors that are of no ELECTRA.
+    pub fn of(tensors: &[NamedTensor<'_>]) -> Option<Self> {
+        let inner = |tensor: &NamedTensor<'_>| tensor.name.strip_prefix(ENCODER).unwrap_or(&tensor.name).to_owned();
+        let shape = |name: &str| tensors.iter().find(|tensor| inner(tensor) == name).map(|tensor| &tensor.shape);
+        let &[words, embedding] = shape("embeddings.word_embeddings.weight")?.as_slice() else { return None };
+        let &[width, _] = shape("encoder.layer.0.attention.self.query.weight")?.as_slice() else { return None };
+        let layer = |tensor: &NamedTensor<'_>| -> Option<usize> {
+            inner(tensor).strip_prefix("encoder.layer.")?.split('.').next()?.parse().ok()
+        };
+        let layers = tensors.iter().filter_map(layer).max()? + 1;
+        Some(Self { words, embedding, width, layers })
+    }
+
+    fn fits(&self, config: &ElectraConfig) -> bool {
+        let encoder = &config.encoder;
+        (self.embedding, self.width, self.layers)
+            == (config.embedding_size, encoder.hidden_size, encoder.num_hidden_layers)
+    }
+}
+
+/// The size of weights, which must be that of model `name`.
+///
+/// # Errors
+/// Tensors of another network.
+pub(super) fn size(
+    name: &str,
+    config: &ElectraConfig,
+    tensors: &[NamedTensor<'_>],
+    origin: &str,
+) -> Result<Size, TrainError> {
+    let Some(size) = Size::of(tensors) else {
+        return Err(TrainError::setting("the model", name, format!("{origin} holds no ELECTRA")));
+    };
+    if size.fits(config) {
+        return Ok(size);
+    }
+    let Size { embedding, width, layers, .. } = size;
+    let fitting = ELECTRA_SQUADS.iter().find(|spec| size.fits(&(spec.config)()));
+    let fitting = fitting.map_or_else(String::new, |spec| format!(": {}", spec.name));
+    let held =
+        format!("{origin} holds an ELECTRA of {layers} layers, {width} wide, embeddings of {embedding}{fitting}");
+    Err(TrainError::setting("the model", name, held))
+}
+
+/// The head that weights have; a joint one with this beam. `None` for weights that were not trained on questions.
+pub(super) fn head(tensors: &[NamedTensor<'_>], beam: usize) -> Option<SpanHead> {
+    let has = |prefix: &str| tensors.iter().any(|tensor| tensor.name.starts_with(prefix));
+    if has(START_HEAD) {
+        return Some(SpanHead::Joint { beam, may_be_impossible: has(IMPOSSIBLE_HEAD) });
+    }
+    has(PLAIN_HEAD).then_some(SpanHead::Plain)
+}
+
+/// The activation that weights were trained with, where their run or folder says it.
+///
+/// # Errors
+/// A recipe or a configuration that cannot be read.
+pub(super) fn activation(weights: &Path) -> Result<Option<Activation>, TrainError> {
+    match recipe_of(weights)? {
+        Some(recipe) => Ok(Some(pretraining::activation(recipe.model.activation))),
+        None => activation_in(weights),
+    }
+}
+
+/// Weights to fine-tune: the encoder of `given`, with heads for questions if it has those of the model. Other heads of the
+/// model are `drawn` at random, which is told; what pre-training has besides is left out. A tensor of the encoder that is not
+/// there stays missing.
+pub(super) fn beginning(given: Vec<NamedTensor<'static>>, drawn: Vec<NamedTensor<'static>>, origin: &str) -> Beginning {
+    let is_bare = !given.iter().any(|tensor| tensor.name.starts_with(ENCODER));
+    let is_known = |name: &str| drawn.iter().any(|tensor| tensor.name == name);
+    let begins = |name: &str, prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let mut tensors: Vec<NamedTensor<'static>> = given
+        .into_iter()
+        .map(|tensor| match is_bare && !begins(&tensor.name, &HEADS) {
+            true => NamedTensor { name: format!("{ENCODER}{}", tensor.name), ..tensor },
+            false => tensor,
+        })
+        .filter(|tensor| !begins(&tensor.name, &PRE_TRAINING))
+        .filter(|tensor| !begins(&tensor.name, &HEADS) || is_known(&tensor.name))
+        .collect();
+    let has = |name: &str| tensors.iter().any(|tensor| tensor.name == name);
+    let new: Vec<NamedTensor<'static>> =
+        drawn.into_iter().filter(|tensor| begins(&tensor.name, &HEADS) && !has(&tensor.name)).collect();
+    let mut names: Vec<&str> = new.iter().filter_map(|tensor| tensor.name.split('.').next()).collect();
+    names.dedup();
+    let remarks = match names.as_slice() {
+        [] => Vec::new(),
+        names => vec![format!("{origin} has no {}: these heads are drawn at random", names.join(", "))],
+    };
+    tensors.extend(new);
+    Beginning { tensors, remarks }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensors(names: &[&str], value: f32) -> Vec<NamedTensor<'static>> {
+        let tensor = |name: &&str| {
+            let tensor = NamedTensor::from_f32(*name, [1], &[value]).unwrap();
+            NamedTensor { data: tensor.data.into_owned().into(), ..tensor }
+        };
+        names.iter().map(tensor).collect()
+    }
+
+    const MODEL: [&str; 4] =
+        ["electra.embeddings.a", "electra.encoder.b", "start_logits.dense.weight", "end_logits.dense_1.weight"];
+
+    fn begun(given: &[&str]) -> (Vec<(String, f32)>, Vec<String>) {
+        let Beginning { tensors, remarks } = beginning(tensors(given, 1.0), tensors(&MODEL, 2.0), "W");
+        (tensors.into_iter().map(|t| (t.name.clone(), t.to_f32().unwrap()[0])).collect(), remarks)
+    }
+
+    #[test]
+    fn heads_that_are_not_there_are_drawn() {
+        let given = ["electra.embeddings.a", "generator.encoder.b", "electra.encoder.b", "discriminator_predictions.x"];
+        let (found, remarks) = begun(&given);
+        let expected = [(MODEL[0], 1.0), (MODEL[1], 1.0), (MODEL[2], 2.0), (MODEL[3], 2.0)];
+        assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value)));
+        assert_eq!(remarks, ["W has no start_logits, end_logits: these heads are drawn at random"]);
+        assert_eq!(begun(&["embeddings.a", "encoder.b"]).0, found, "an ElectraModel");
+        assert_eq!(begun(&[MODEL[0], MODEL[1], "qa_outputs.weight"]).0, found, "another kind of head");
+    }
+
+    #[test]
+    fn heads_that_are_there_are_kept_and_encoders_are_not_drawn() {
+        let (found, remarks) = begun(&[MODEL[0], MODEL[2], MODEL[3], "other"]);
+        let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(
+            names,
+            [MODEL[0], MODEL[2], MODEL[3], "other"],
+            "the missing and the unknown are for strict loading"
+        );
+        assert!(remarks.is_empty() && found.iter().all(|(_, value)| *value == 1.0));
+    }
+}
