@@ -148,6 +148,6 @@ impl Reader<'_> {
 
 /// Whether a text begins at that character of the context.
 fn is_at(context: &str, text: &str, start: usize) -> bool {
-    let bytes = context.char_indices().map(|(byte, _)| byte).chain([context.len()]);
-    bytes.skip(start).next().is_some_and(|byte| context[byte..].starts_with(text))
+    let mut bytes = context.char_indices().map(|(byte, _)| byte).chain([context.len()]);
+    bytes.nth(start).is_some_and(|byte| context[byte..].starts_with(text))
 }

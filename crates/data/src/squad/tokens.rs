@@ -101,6 +101,6 @@ mod tests {
         assert_eq!(narrowed(&ids, 2..=3, &[5, 6]), Some(2..=3), "the answer does not lie within");
         assert_eq!(narrowed(&ids, 2..=3, &[]), Some(2..=3));
         assert_eq!(narrowed(&ids, 5..=5, &[7]), Some(5..=5));
-        assert_eq!((narrowed(&ids, 4..=3, &[5]), narrowed(&ids, 5..=6, &[7])), (None, None));
+        assert_eq!((narrowed(&ids, RangeInclusive::new(4, 3), &[5]), narrowed(&ids, 5..=6, &[7])), (None, None));
     }
 }
