@@ -1,8 +1,13 @@
 //! The steps that are measured and explained: a model of the zoo, a mode and a batch size.
 
+use bessemer_data::text;
 use bessemer_ir::ops::source::Input;
 use bessemer_ir::{DType, Graph, philox};
 use bessemer_models::bert::{self, BertConfig, BertOptions, BertSpec, Sequences};
+use bessemer_models::electra::{
+    self, ElectraConfig, ElectraOptions, ElectraSpec, ElectraSquadSpec, PretrainingOptions, SpanHead, SquadOptions,
+    squad,
+};
 use bessemer_models::{AnyModel, LossOptions, Model, ModelError, ModelSpec, find_any};
 use bessemer_nn::{
     Activation, Adam, Clip, ClipForm, DecayExclude, LossScale, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig,
@@ -60,18 +65,46 @@ impl Default for StepSettings {
     }
 }
 
+/// Sequences from which on the recipes of BERT's second phase have 80 words to predict.
+const LONG_SEQUENCE: usize = 512;
+/// Tokens of a window of questions.
+const WINDOW: usize = 384;
+
 impl StepSettings {
+    /// The usual ones of a model, for sequences of this length if one is given.
+    pub fn usual(model: AnyModel, sequence_length: Option<usize>) -> Self {
+        let usual = Self::default();
+        let length = match model {
+            AnyModel::ElectraSquad(_) => WINDOW,
+            AnyModel::Classifier(_) | AnyModel::Bert(_) | AnyModel::Electra(_) => usual.sequence_length,
+        };
+        let sequence_length = sequence_length.unwrap_or(length);
+        let predictions = match model {
+            AnyModel::Electra(_) => {
+                text::ElectraOptions { sequence_length, ..text::ElectraOptions::default() }.predictions()
+            }
+            _ if sequence_length >= LONG_SEQUENCE => 80,
+            _ => usual.predictions,
+        };
+        Self { sequence_length, predictions, ..usual }
+    }
+
     /// Those that a model has, by name.
     pub fn of(&self, model: AnyModel) -> Vec<(&'static str, Value)> {
         match model {
             AnyModel::Classifier(_) => vec![("accumulation", self.accumulation.into())],
-            AnyModel::Bert(_) => vec![
-                ("accumulation", self.accumulation.into()),
-                ("sequence_length", self.sequence_length.into()),
-                ("predictions", self.predictions.into()),
-                ("dropout", self.dropout.into()),
-                ("clip", self.clip.into()),
-            ],
+            AnyModel::Bert(_) | AnyModel::Electra(_) | AnyModel::ElectraSquad(_) => {
+                let mut settings = vec![
+                    ("accumulation", self.accumulation.into()),
+                    ("sequence_length", self.sequence_length.into()),
+                    ("dropout", self.dropout.into()),
+                    ("clip", self.clip.into()),
+                ];
+                if !matches!(model, AnyModel::ElectraSquad(_)) {
+                    settings.push(("predictions", self.predictions.into()));
+                }
+                settings
+            }
         }
     }
 }
@@ -87,11 +120,12 @@ pub struct Work<'a> {
     pub settings: StepSettings,
 }
 
-/// What a feed of whole numbers is filled with.
+/// What a feed is filled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fill {
-    /// At random, below this.
+    /// At random: whole numbers below this, or numbers of 0 to 1.
     Below(usize),
+    Zero,
     One,
 }
 
@@ -112,13 +146,18 @@ impl Workload {
         let fill = self.fills.iter().find(|(name, _)| *name == feed.name).map_or(self.fill, |known| known.1);
         let whole = |i: usize| match fill {
             Fill::Below(bound) => (sample(i) * bound as f32) as i32,
+            Fill::Zero => 0,
             Fill::One => 1,
+        };
+        let real = |i: usize| match fill {
+            Fill::Below(_) => sample(i),
+            Fill::Zero => 0.0,
+            Fill::One => 1.0,
         };
         match feed.ty.dtype {
             DType::U8 => (0..count).map(|i| (sample(i) * 256.0) as u8).collect(),
             DType::I32 => (0..count).flat_map(|i| whole(i).to_ne_bytes()).collect(),
-            _ if fill == Fill::One => (0..count).flat_map(|_| 1.0_f32.to_ne_bytes()).collect(),
-            _ => (0..count).flat_map(|i| sample(i).to_ne_bytes()).collect(),
+            _ => (0..count).flat_map(|i| real(i).to_ne_bytes()).collect(),
         }
     }
 }
@@ -141,6 +180,8 @@ impl Work<'_> {
         match find_any(self.model)? {
             AnyModel::Classifier(spec) => self.classifier(spec),
             AnyModel::Bert(spec) => self.bert(spec),
+            AnyModel::Electra(spec) => self.electra(spec),
+            AnyModel::ElectraSquad(spec) => self.questions(spec),
         }
     }
 
@@ -166,31 +207,79 @@ impl Work<'_> {
 
     /// Training is by Adam with decoupled decay, as in OneFlow's and Google's recipes.
     fn bert(&self, spec: &BertSpec) -> Result<Workload, ModelError> {
-        let StepSettings { sequence_length: length, predictions, dropout, clip, .. } = self.settings;
-        let config = BertConfig {
-            hidden_dropout_prob: dropout,
-            attention_probs_dropout_prob: dropout,
-            hidden_act: Activation::GeluTanh,
-            ..(spec.config)()
-        };
-        let sequences = Sequences { batch: self.batch_size, length, predictions };
+        let config = BertConfig { hidden_act: Activation::GeluTanh, ..self.with_dropout((spec.config)()) };
+        let sequences = self.sequences();
         let Model { graph, specs } = match self.mode {
             Mode::Infer => bert::infer(&config, sequences, &BertOptions::default())?,
             Mode::Train => {
-                let clip = clip.then_some(Clip { limit: 1.0, form: ClipForm::TensorFlow });
-                let train = TrainConfig { clip, ..self.train_config(Optimizer::Adam(Adam::bert(0.01))) };
-                bert::train(&config, sequences, &BertOptions::default(), &train)?
+                bert::train(&config, sequences, &BertOptions::default(), &self.text_config(Adam::bert(0.01)))?
             }
         };
-        let words = Fill::Below(config.vocab_size);
-        let fills = vec![
-            ("segment_ids", Fill::Below(config.type_vocab_size)),
-            ("input_mask", Fill::One),
-            ("masked_lm_positions", Fill::Below(length)),
+        let own = [
+            ("masked_lm_positions", Fill::Below(sequences.length)),
             ("masked_lm_weights", Fill::One),
             ("next_sentence_labels", Fill::Below(2)),
         ];
-        Ok(Workload { graph, specs, fill: words, fills })
+        Ok(Workload { graph, specs, fill: Fill::Below(config.vocab_size), fills: with_tokens(own) })
+    }
+
+    /// Training is by Adam, as in Google's recipe; inference is the pass of the discriminator.
+    fn electra(&self, spec: &ElectraSpec) -> Result<Workload, ModelError> {
+        let config = self.electra_config(spec.config);
+        let sequences = self.sequences();
+        let Model { graph, specs } = match self.mode {
+            Mode::Infer => electra::infer_discriminator(&config, sequences, &ElectraOptions::default())?,
+            Mode::Train => {
+                let options = PretrainingOptions::new(spec.generator_fraction);
+                electra::train(&config, sequences, &options, &self.text_config(Adam::bert(0.01)))?
+            }
+        };
+        let own = [
+            ("masked_lm_positions", Fill::Below(sequences.length)),
+            ("masked_lm_weights", Fill::One),
+            ("masked_lm_replaced", Fill::One),
+        ];
+        Ok(Workload { graph, specs, fill: Fill::Below(config.encoder.vocab_size), fills: with_tokens(own) })
+    }
+
+    /// Training is by Adam with rates that fall with the depth, as in ELECTRA's recipe; every question has an answer, which the
+    /// joint head looks for with a beam of 5.
+    fn questions(&self, spec: &ElectraSquadSpec) -> Result<Workload, ModelError> {
+        let config = self.electra_config(spec.config);
+        let head = SpanHead::Joint { beam: 5, may_be_impossible: false };
+        let options = SquadOptions { network: ElectraOptions::default(), head };
+        let Sequences { batch, length, .. } = self.sequences();
+        let Model { graph, specs } = match self.mode {
+            Mode::Infer => squad::predict(&config, batch, length, &options)?,
+            Mode::Train => {
+                let train =
+                    TrainConfig { rate_factors: config.layer_rates(0.8), ..self.text_config(Adam::electra(0.01)) };
+                squad::train(&config, batch, length, &options, &train)?
+            }
+        };
+        let own =
+            [("p_mask", Fill::Zero), ("start_positions", Fill::Below(length)), ("end_positions", Fill::Below(length))];
+        Ok(Workload { graph, specs, fill: Fill::Below(config.encoder.vocab_size), fills: with_tokens(own) })
+    }
+
+    fn sequences(&self) -> Sequences {
+        let StepSettings { sequence_length: length, predictions, .. } = self.settings;
+        Sequences { batch: self.batch_size, length, predictions }
+    }
+
+    fn electra_config(&self, published: fn() -> ElectraConfig) -> ElectraConfig {
+        let config = published();
+        ElectraConfig { encoder: self.with_dropout(config.encoder), ..config }
+    }
+
+    fn with_dropout(&self, config: BertConfig) -> BertConfig {
+        let dropout = self.settings.dropout;
+        BertConfig { hidden_dropout_prob: dropout, attention_probs_dropout_prob: dropout, ..config }
+    }
+
+    fn text_config(&self, adam: Adam) -> TrainConfig {
+        let clip = self.settings.clip.then_some(Clip { limit: 1.0, form: ClipForm::TensorFlow });
+        TrainConfig { clip, ..self.train_config(Optimizer::Adam(adam)) }
     }
 
     fn train_config(&self, optimizer: Optimizer) -> TrainConfig {
@@ -200,4 +289,9 @@ impl Work<'_> {
             ..TrainConfig::new(optimizer, Schedule::constant(0.001))
         }
     }
+}
+
+/// The feeds that all models of text have, without padding, and those of one of them.
+fn with_tokens<const N: usize>(own: [(&'static str, Fill); N]) -> Vec<(&'static str, Fill)> {
+    [("segment_ids", Fill::Below(2)), ("input_mask", Fill::One)].into_iter().chain(own).collect()
 }

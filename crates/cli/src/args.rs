@@ -9,7 +9,7 @@ use bessemer_cpu::{CpuOptions, Isa};
 use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::passes::recompute::Recompute;
-use bessemer_models::{AnyModel, all};
+use bessemer_models::{AnyModel, all, find_any};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::Kind;
 use bessemer_train::{ComputeOptions, ProgressMode};
@@ -167,10 +167,11 @@ fn threads(text: &str) -> Result<usize, String> {
 /// Settings of a step that is measured or explained.
 #[derive(Debug, Args)]
 pub struct StepArguments {
-    /// Tokens of a sequence, for models of text [default: 128]
+    /// Tokens of a sequence, for models of text [default: 128, or 384 for questions]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Step")]
     pub sequence_length: Option<usize>,
-    /// Words to predict in a sequence, for models of text [default: 20, or 80 in sequences of 512 and more]
+    /// Words to predict in a sequence, for models that are pre-trained on text [default: 20, or 80 in sequences of 512 and
+    /// more; for ELECTRA 15.5 % of the tokens]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Step")]
     pub predictions: Option<usize>,
     /// Dropout in training, for models of text [default: 0.1]
@@ -185,9 +186,6 @@ pub struct StepArguments {
     pub accumulation: usize,
 }
 
-/// Sequences from which on the recipes of BERT's second phase have 80 words to predict.
-const LONG_SEQUENCE: usize = 512;
-
 impl StepArguments {
     /// # Errors
     /// Settings that the model does not have.
@@ -198,19 +196,21 @@ impl StepArguments {
             ("--dropout", self.dropout.is_some()),
             ("--no-clip", self.no_clip),
         ];
-        let takes_text = Kind::of(model.name()) == Some(Kind::Pretraining);
-        if let Some((name, _)) = given.into_iter().find(|(_, given)| *given && !takes_text) {
-            return Err(Usage(format!("{name} is for models of text; {} takes images", model.name())));
+        let (kind, name) = (Kind::of(model.name()), model.name());
+        let is_text = kind != Some(Kind::Classification);
+        if let Some((option, _)) = given.into_iter().find(|(_, given)| *given && !is_text) {
+            return Err(Usage(format!("{option} is for models of text; {name} takes images")));
         }
-        let usual = StepSettings::default();
-        let sequence_length = self.sequence_length.unwrap_or(usual.sequence_length);
-        let predictions = if sequence_length >= LONG_SEQUENCE { 80 } else { usual.predictions };
+        if self.predictions.is_some() && kind == Some(Kind::Squad) {
+            return Err(Usage(format!("--predictions is for models that are pre-trained; {name} answers questions")));
+        }
+        let usual = StepSettings::usual(model, self.sequence_length);
         Ok(StepSettings {
-            sequence_length,
-            predictions: self.predictions.unwrap_or(predictions),
+            predictions: self.predictions.unwrap_or(usual.predictions),
             dropout: self.dropout.unwrap_or(usual.dropout),
             clip: !self.no_clip,
             accumulation: self.accumulation as u64,
+            ..usual
         })
     }
 }
@@ -230,10 +230,10 @@ fn number(text: &str, most: usize) -> Result<usize, String> {
     value.ok_or_else(|| format!("expected a whole number of 1 to {most}"))
 }
 
-/// A model of the zoo by its name.
+/// A model of the zoo by its name, or by the short name of a reference model.
 pub fn model(name: &str) -> Result<AnyModel, String> {
     let names = || all().map(AnyModel::name);
-    all().find(|model| model.name() == name).ok_or_else(|| {
+    find_any(name).map_err(|_| {
         let known = names().collect::<Vec<_>>().join(", ");
         format!("no such model{} there are {known}", sentence(&names::hint(name, names())))
     })
@@ -267,6 +267,7 @@ mod tests {
     #[test]
     fn models_have_hints() {
         assert_eq!(model("resnet50").unwrap().name(), "resnet50");
+        assert_eq!(model("electra-squad").unwrap().name(), "electra-base-squad");
         let error = model("resnet5").unwrap_err();
         assert!(error.starts_with("no such model; did you mean `resnet50`? there are resnet18, "), "{error}");
         assert!(model("transformer").unwrap_err().starts_with("no such model; there are resnet18"));

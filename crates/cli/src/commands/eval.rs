@@ -1,5 +1,7 @@
 use crate::args::{Common, at_least_one, model};
+use crate::failure::Usage;
 use crate::output::{print, print_json};
+use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_models::AnyModel;
 use bessemer_train::{EvalReport, EvaluateOptions, evaluate};
@@ -11,9 +13,10 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer eval resnet50 --weights resnet50.safetensors --data imagenet/
   bessemer eval resnet20-cifar --weights runs/NAME --data shapes --json
-  bessemer eval bert-base --weights runs/NAME --data text/";
+  bessemer eval bert-base --weights runs/NAME --data text/
+  bessemer eval electra-squad --weights runs/NAME --data dev-v1.1.json --out answers/";
 
-/// Measure the accuracy of weights on the val/ half of a data set, or on held-out text
+/// Measure the accuracy of weights on the val/ half of a data set, on held-out text, or on questions
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
@@ -24,22 +27,36 @@ pub struct Options {
     #[arg(long, value_name = "FILE|DIR", help_heading = "Input")]
     pub weights: PathBuf,
     /// A folder with train/CLASS/ and val/CLASS/; for weights of a run also `shapes`, drawn as the run drew them; for BERT
-    /// a folder of prepared text
-    #[arg(long, value_name = "DIR|shapes", help_heading = "Input")]
+    /// a folder of prepared text; for questions a file of SQuAD, or a folder with dev-*.json
+    #[arg(long, value_name = "DIR|FILE|shapes", help_heading = "Input")]
     pub data: PathBuf,
+    /// The vocabulary of a model that answers questions, one token a line [default: vocab.txt beside the weights]
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub vocab: Option<PathBuf>,
     /// Samples in a step
     #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Input")]
     pub batch_size: usize,
+    /// Folder for the answers to questions, in SQuAD's form: predictions.json and nbest_predictions.json, and null_odds.json
+    /// where there may be no answer
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub out: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    let answers = matches!(options.model, AnyModel::ElectraSquad(_));
+    let given = [("--vocab", options.vocab.is_some()), ("--out", options.out.is_some())];
+    if let Some((option, _)) = given.into_iter().find(|(_, given)| *given && !answers) {
+        bail!(Usage(format!("{option} is for models that answer questions, not for {}", options.model.name())));
+    }
     let settings = EvaluateOptions {
         compute: common.compute_told(),
         batch_size: options.batch_size,
+        vocab: options.vocab.clone(),
+        out: options.out.clone(),
         ..EvaluateOptions::default()
     };
     let report = evaluate(options.model.name(), &options.weights, &options.data, &settings)?;

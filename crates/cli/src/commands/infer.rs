@@ -1,5 +1,8 @@
+use super::ask;
 use crate::args::{Common, at_least_one, model};
+use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
+use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_models::AnyModel;
 use bessemer_train::tasks::classification::{InferOptions, Prediction, infer};
@@ -11,30 +14,33 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer infer resnet50 --weights resnet50.safetensors --labels imagenet.txt cat.jpg dog.png
-  bessemer infer resnet20-cifar --weights runs/NAME --top 3 picture.png --json
   bessemer infer bert-base --weights runs/NAME 'the capital of france is [MASK] .'
-  bessemer infer electra-base --weights runs/NAME 'the chef ate the meal that she had cooked'";
+  bessemer infer electra-base --weights runs/NAME 'the chef ate the meal that she had cooked'
+  bessemer infer electra-squad --weights runs/NAME --file text.txt --question 'who won?'";
 
-/// Say what pictures show, which words a text lacks, or which do not belong in it
+/// Say what pictures show, which words a text lacks, which do not belong in it, or what it answers to questions
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
     pub model: AnyModel,
-    /// JPEG or PNG files; for BERT, texts with [MASK] in them; for ELECTRA, texts
-    #[arg(required = true, value_name = "INPUT")]
+    /// JPEG or PNG files; for BERT, texts with [MASK] in them; for ELECTRA, texts; none for
+    /// models that answer questions
+    #[arg(value_name = "INPUT")]
     pub inputs: Vec<String>,
+    #[command(flatten)]
+    pub questions: ask::Questions,
     /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
     #[arg(long, value_name = "FILE|DIR", help_heading = "Input")]
     pub weights: PathBuf,
     /// Names of the classes, one a line [default: those of the run, else numbers]
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub labels: Option<PathBuf>,
-    /// The vocabulary of a BERT, one token a line [default: vocab.txt beside the weights]
+    /// The vocabulary of a model of text, one token a line [default: vocab.txt beside the weights]
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub vocab: Option<PathBuf>,
-    /// Classes to show of each picture, or words of each gap, the likeliest first
+    /// Classes to show of each picture, words of each gap, or answers to each question, the likeliest first
     #[arg(long, value_name = "K", default_value = "5", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Output")]
     pub top: usize,
@@ -44,10 +50,19 @@ pub struct Options {
 }
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    let (name, is_asked) = (options.model.name(), matches!(options.model, AnyModel::ElectraSquad(_)));
+    if options.inputs.is_empty() != is_asked {
+        let wanted = if is_asked { "is asked by --question, about --context or --file" } else { "needs <INPUT>..." };
+        bail!(Usage(format!("{name} {wanted}; see --help")));
+    }
+    if let Some(option) = options.questions.given().filter(|_| !is_asked) {
+        bail!(Usage(format!("{option} is for models that answer questions, not for {name}")));
+    }
     match options.model {
         AnyModel::Classifier(_) => classify(options, common),
         AnyModel::Bert(_) => fill(options, common),
         AnyModel::Electra(_) => judge(options, common),
+        AnyModel::ElectraSquad(_) => ask::run(options, common),
     }
 }
 

@@ -1,5 +1,6 @@
 //! One file for each command: its options, and what it calls and prints.
 
+mod ask;
 pub mod bench;
 pub mod bench_kernels;
 pub mod data;
@@ -11,6 +12,7 @@ pub mod models;
 pub mod quickstart;
 pub mod report;
 pub mod score;
+mod seeds;
 pub mod train;
 pub mod weights;
 

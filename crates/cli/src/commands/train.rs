@@ -1,4 +1,4 @@
-use super::command_line;
+use super::{command_line, seeds};
 use crate::args::{Common, at_least_one, model};
 use crate::failure::Usage;
 use crate::output::print;
@@ -12,9 +12,9 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
-  bessemer train resnet20-cifar --data shapes
   bessemer train resnet50 --data imagenet/ --recipe resnet50-90e --set train.batch_size=64
   bessemer train bert-base --data text/ --recipe bert-base-phase2 --init-from runs/PHASE1
+  bessemer train electra-squad --data squad/ --weights electra-base/ --seeds 5
   bessemer train --resume runs/resnet50-20260101-120000";
 
 /// Train a model: from random weights, from given ones, or from where a run stopped
@@ -25,7 +25,7 @@ pub struct Options {
     #[arg(value_parser = model)]
     pub model: Option<AnyModel>,
 
-    /// A folder with train/CLASS/ and val/CLASS/, or of prepared text; `shapes` (drawn by the program) or `synthetic` (noise,
+    /// A folder with train/CLASS/ and val/CLASS/, of prepared text, or with train-*.json and dev-*.json of SQuAD; `shapes` (drawn by the program) or `synthetic` (noise,
     /// for speed)
     #[arg(long, value_name = "DIR|shapes|synthetic", help_heading = "What to train")]
     pub data: Option<String>,
@@ -52,6 +52,12 @@ pub struct Options {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["resume", "weights"], help_heading = "What to train")]
     pub init_from: Option<PathBuf>,
 
+    /// Train so many times, with seeds from that of the recipe on, into seed-0, seed-1 and so on of the folder, and show the mean
+    /// and the standard deviation of what comes out
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, conflicts_with = "resume",
+          help_heading = "What to train")]
+    pub seeds: Option<usize>,
+
     /// Folder of the run, which must be new or empty [default: runs/MODEL-DATE-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "resume", help_heading = "Output")]
     pub out: Option<PathBuf>,
@@ -75,11 +81,18 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         command: command_line(),
         ..TrainOptions::new(recipe, folder(options))
     };
-    let report = train(&request)?;
+    match options.seeds {
+        None => print(&summary(&train_once(&request, common)?)),
+        Some(count) => print(&seeds::table(&seeds::train(&request, count, |request| train_once(request, common))?)),
+    }
+}
+
+fn train_once(request: &TrainOptions, common: &Common) -> anyhow::Result<TrainReport> {
+    let report = train(request)?;
     if Kind::of(&request.recipe.model.name) == Some(Kind::Classification) {
         keep_samples(&report, &request.compute, common);
     }
-    print(&summary(&report))
+    Ok(report)
 }
 
 fn start(options: &Options) -> Start {
@@ -142,6 +155,10 @@ fn default_recipe(model: AnyModel, data: Option<&str>) -> &'static str {
         AnyModel::Bert(_) => "bert-small-text",
         AnyModel::Electra(spec) if spec.name == "electra-base" => "electra-base-phase1",
         AnyModel::Electra(_) => "electra-small-text",
+        AnyModel::ElectraSquad(spec) if ["electra-base-squad", "electra-large-squad"].contains(&spec.name) => {
+            "electra-squad"
+        }
+        AnyModel::ElectraSquad(_) => "electra-squad-small",
     }
 }
 

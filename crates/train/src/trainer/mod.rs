@@ -151,6 +151,7 @@ impl Trainer<'_> {
 
     fn run(&mut self) -> Result<(), TrainError> {
         self.log.begin_steps(self.step, self.total_steps);
+        self.keep_beginning()?;
         // A run that was stopped between a step and its evaluation makes up for it.
         if self.step > 0 && self.evaluation_is_due() {
             self.evaluate()?;
@@ -170,6 +171,12 @@ impl Trainer<'_> {
             self.stop_if_asked()?;
         }
         if self.saved_at != Some(self.step) { self.save(false) } else { Ok(()) }
+    }
+
+    /// Saves weights that a new run was given, so that it can be resumed before its first checkpoint.
+    fn keep_beginning(&mut self) -> Result<(), TrainError> {
+        let is_resumed = matches!(self.options.folder, RunFolder::Resume(_));
+        if is_resumed || self.options.start == Start::Random { Ok(()) } else { self.save(false) }
     }
 
     fn stop_if_asked(&mut self) -> Result<(), TrainError> {

@@ -24,6 +24,7 @@ use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE};
 use bessemer_data::{Position, Sampler, SamplerOptions};
 use bessemer_models::Model;
 use bessemer_models::electra::{ElectraConfig, SpanHead};
+use bessemer_nn::Activation;
 use model::Answering;
 use score::Marks;
 use sources::{Files, Questions};
@@ -119,9 +120,12 @@ fn words_of(recipe: &Recipe, origin: &Path) -> Result<Option<usize>, TrainError>
     match known.filter(|known| *known != asked) {
         None => Ok(Some(size.words)),
         Some(known) => {
-            let value = format!("{asked:?}").to_lowercase();
-            let allowed = format!("{place} was trained with {}", format!("{known:?}").to_lowercase());
-            Err(TrainError::setting("model.activation", value, allowed))
+            let name = |activation: Activation| match activation {
+                Activation::Gelu => "gelu",
+                Activation::GeluTanh => "gelu_tanh",
+            };
+            let allowed = format!("{place} was trained with {}", name(known));
+            Err(TrainError::setting("model.activation", name(asked), allowed))
         }
     }
 }
