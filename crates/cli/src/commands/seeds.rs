@@ -16,7 +16,7 @@ pub fn train(
 ) -> anyhow::Result<Vec<(u64, TrainReport)>> {
     let (recipe, parent) = (&request.recipe, parent(request));
     let seeds = (0..count as u64).map(|number| recipe.train.seed + number);
-    let run = |seed: u64| {
+    let run = |seed: u64| -> anyhow::Result<(u64, TrainReport)> {
         let recipe = recipe.with_overrides(&[Override::new("train.seed", seed as i64)])?;
         let folder = RunFolder::New(parent.join(format!("seed-{seed}")));
         let report = train(&TrainOptions { recipe, folder, ..request.clone() });

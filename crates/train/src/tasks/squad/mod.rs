@@ -79,11 +79,8 @@ impl Squad {
     /// The task of a recipe; `origin` are the weights that it begins with, or the run that goes on.
     pub fn open(recipe: &Recipe, origin: Option<&Path>) -> Result<Self, TrainError> {
         let (files, squad) = (Files::of(recipe)?, &recipe.squad);
+        let words = origin.map_or(Ok(None), |origin| words_of(recipe, origin))?;
         let tokenizer = sources::tokenizer(squad.vocab.as_deref().map(Path::new), origin, "--set squad.vocab=FILE")?;
-        let words = match origin {
-            Some(origin) => words_of(recipe, origin)?,
-            None => None,
-        };
         let config = model::config(recipe, words.unwrap_or(tokenizer.vocabulary().len()))?;
         model::check_vocabulary(&tokenizer, config.encoder.vocab_size)?;
         let questions = Questions::open(&files.train, &tokenizer, model::window_options(squad, true), squad.cache)?;
