@@ -40,17 +40,19 @@ fn parent(request: &TrainOptions) -> PathBuf {
 pub fn table(reports: &[(u64, TrainReport)]) -> String {
     let Some((_, first)) = reports.first() else { return String::new() };
     let names: Vec<&str> = first.metrics.keys().map(String::as_str).collect();
-    let column = |name: &str| reports.iter().map(|(_, report)| report.metrics.get(name).copied().unwrap_or(f64::NAN));
+    let column = |name: &str| -> Vec<f64> {
+        reports.iter().map(|(_, report)| report.metrics.get(name).copied().unwrap_or(f64::NAN)).collect()
+    };
     let mut table = Table::new(1, &[&["seed"], names.as_slice()].concat());
     let mut row = |head: String, value: &dyn Fn(&str) -> f64| {
         let cells = names.iter().map(|name| show(first.terms, name, value(name)));
         table.row([head].into_iter().chain(cells));
     };
     for (index, (seed, _)) in reports.iter().enumerate() {
-        row(seed.to_string(), &|name| column(name).nth(index).unwrap_or(f64::NAN));
+        row(seed.to_string(), &|name| column(name)[index]);
     }
-    row("mean".to_owned(), &|name| mean(&column(name).collect::<Vec<_>>()));
-    row("deviation".to_owned(), &|name| deviation(&column(name).collect::<Vec<_>>()));
+    row("mean".to_owned(), &|name| mean(&column(name)));
+    row("deviation".to_owned(), &|name| deviation(&column(name)));
     table.to_string()
 }
 
