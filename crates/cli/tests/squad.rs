@@ -93,7 +93,7 @@ fn runs_of_several_seeds_are_trained_judged_and_asked() {
     run("eval bert-tiny --weights x --data y --out z").fails(2, &["--out", "not for bert-tiny"]);
     run(&format!("{eval} --data nowhere")).fails(2, &["nowhere"]);
     run("eval electra-small-squad --weights many/seed-4 --data data").fails(2, &["electra-mini-squad"]);
-    run(&format!("{train} --steps 1 --seeds 2 --out many")).fails(2, &["seed 4", "holds a run already"]);
+    run(&format!("{train} --steps 1 --seeds 2 --seed 5 --out many")).fails(2, &["seed 5", "holds a run already"]);
 }
 
 #[test]

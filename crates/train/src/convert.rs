@@ -8,9 +8,10 @@ use crate::tasks::classification::classes_of;
 use crate::tasks::electra::Networks;
 use crate::tasks::huggingface::{Description, write_folder};
 use crate::tasks::pretraining::{config_of, name_of, vocabulary_beside};
+use crate::tasks::squad;
 use crate::trained::{Trained, recipe_of};
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
-use bessemer_models::electra::{self, names};
+use bessemer_models::electra::{self, ElectraConfig, names};
 use bessemer_models::weights::canonical_name;
 use bessemer_models::{AnyModel, Model, ModelSpec, WeightsError, ZOO, find_any};
 use bessemer_nn::ParamSpec;
@@ -146,7 +147,12 @@ enum TextModel {
     Bert(BertConfig),
     /// Discriminator and generator.
     Electra(Networks),
+    /// An encoder with a head for questions.
+    Questions(ElectraConfig),
 }
+
+/// Tokens of the windows of a model whose tensors alone are wanted: as many as the largest beam.
+const CONVERTED_WINDOW: usize = 64;
 
 impl TextModel {
     /// Writes a folder as Hugging Face has it; for ELECTRA a folder with two, `discriminator` and `generator`.
@@ -159,6 +165,10 @@ impl TextModel {
         let Networks { config, options } = match self {
             Self::Bert(config) => {
                 return write_folder(output, &Description::bert(config, "BertForPreTraining"), tensors, vocabulary);
+            }
+            Self::Questions(config) => {
+                let description = Description::electra(config, "ElectraForQuestionAnswering");
+                return write_folder(output, &description, tensors, vocabulary);
             }
             Self::Electra(networks) => networks,
         };
@@ -201,16 +211,18 @@ impl Fitted {
                 let Model { specs, .. } = electra::evaluate(&networks.config, sequences, &networks.options)?;
                 Ok(Self { model: spec.name, specs, text: Some(TextModel::Electra(networks)) })
             }
-            AnyModel::ElectraSquad(_) => {
-                let allowed = "weights of models that answer questions keep their names";
-                Err(TrainError::setting("the model", name, allowed))
+            AnyModel::ElectraSquad(spec) => {
+                let (config, head) = squad::network_of(name, trained, path)?;
+                let options = electra::SquadOptions { network: electra::ElectraOptions::default(), head };
+                let Model { specs, .. } = electra::squad::predict(&config, 1, CONVERTED_WINDOW, &options)?;
+                Ok(Self { model: spec.name, specs, text: Some(TextModel::Questions(config)) })
             }
         }
     }
 
     fn find(trained: &Trained, path: &Path) -> Result<Self, TrainError> {
         let made = trained.recipe.as_ref().map(|recipe| recipe.model.name.as_str());
-        if let Some(name) = made.or_else(|| name_of(&trained.tensors)) {
+        if let Some(name) = made.or_else(|| squad::name_of(&trained.tensors)).or_else(|| name_of(&trained.tensors)) {
             return Self::to(name, trained, path);
         }
         let (model, specs) = fitting_model(&trained.tensors, &trained.origin)?;

@@ -9,6 +9,9 @@ mod weights;
 
 pub use infer::{Answered, AskOptions, Reader};
 
+pub(crate) use model::network_of;
+pub(crate) use weights::name_of;
+
 use super::loaded::Loaded;
 use super::pretraining;
 use super::{Batches, Beginning, Better, Evaluation, LoadOptions, Metric, Scale, Score, Task, Terms};

@@ -126,6 +126,26 @@ pub(super) fn answer_options(recipe: &SquadRecipe, head: SpanHead, may_be_imposs
     }
 }
 
+/// The network that weights of model `name` in `path` are for, and its head.
+///
+/// # Errors
+/// Weights that were not trained on questions, or of a network of another size; a configuration that cannot be read.
+pub(crate) fn network_of(name: &str, trained: &Trained, path: &Path) -> Result<(ElectraConfig, SpanHead), TrainError> {
+    let mut usual = published(name)?;
+    let words = size(name, &usual, &trained.tensors, &trained.origin)?.words;
+    let beam = trained.recipe.as_ref().map_or(SquadRecipe::default().beam, |recipe| recipe.squad.beam);
+    let head = head(&trained.tensors, beam as usize).ok_or_else(|| {
+        let allowed = "they have no head that answers questions; `bessemer train` makes one of them (--weights)";
+        TrainError::setting("the weights", &trained.origin, allowed)
+    })?;
+    if let Some(recipe) = &trained.recipe {
+        return Ok((config(recipe, words)?, head));
+    }
+    usual.encoder.vocab_size = words;
+    usual.encoder.hidden_act = activation(path)?.unwrap_or(usual.encoder.hidden_act);
+    Ok((usual, head))
+}
+
 /// Weights that answer questions, with all that goes with them.
 pub(super) struct Answering {
     pub config: ElectraConfig,
@@ -148,23 +168,10 @@ impl Answering {
         vocab: Option<&Path>,
     ) -> Result<(Self, Trained), TrainError> {
         let trained = Trained::load(name, weights, which)?;
-        let size = size(name, &published(name)?, &trained.tensors, &trained.origin)?;
+        let (config, head) = network_of(name, &trained, weights)?;
         let squad = trained.recipe.as_ref().map(|recipe| recipe.squad.clone()).unwrap_or_default();
-        let head = head(&trained.tensors, squad.beam as usize).ok_or_else(|| {
-            let allowed = "they have no head that answers questions; `bessemer train` makes one of them (--weights)";
-            TrainError::setting("the weights", &trained.origin, allowed)
-        })?;
-        let config = match &trained.recipe {
-            Some(recipe) => config(recipe, size.words)?,
-            None => {
-                let mut config = published(name)?;
-                config.encoder.vocab_size = size.words;
-                config.encoder.hidden_act = activation(weights)?.unwrap_or(config.encoder.hidden_act);
-                config
-            }
-        };
         let tokenizer = tokenizer(vocab, Some(weights), "--vocab")?;
-        check_vocabulary(&tokenizer, size.words)?;
+        check_vocabulary(&tokenizer, config.encoder.vocab_size)?;
         Ok((Self { config, head, squad, tokenizer }, trained))
     }
 }

@@ -83,6 +83,12 @@ pub(super) fn head(tensors: &[NamedTensor<'_>], beam: usize) -> Option<SpanHead>
     has(PLAIN_HEAD).then_some(SpanHead::Plain)
 }
 
+/// The model of the zoo that weights with a head for questions are for; `None` for others.
+pub(crate) fn name_of(tensors: &[NamedTensor<'_>]) -> Option<&'static str> {
+    let size = head(tensors, 1).and(Size::of(tensors))?;
+    ELECTRA_SQUADS.iter().find(|spec| size.fits(&(spec.config)())).map(|spec| spec.name)
+}
+
 /// The activation that weights were trained with, where their run or folder says it.
 ///
 /// # Errors
