@@ -20,7 +20,6 @@ use std::time::Instant;
 const PREPARE_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/
-  bessemer data prepare text wiki/ more.txt --vocab vocab.txt --out wiki-tokens/ --heldout 0.05
   bessemer data prepare text books/ --one-document-a-file --vocab vocab.txt --out book-tokens/
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord --seq-length 512 --max-predictions 80
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-electra/ --format tfrecord --for electra";
