@@ -14,7 +14,8 @@ use bessemer_train::tasks::squad::{AskOptions, Reader};
 use bessemer_train::{
     ErrorKind, EvalReport, EvaluateOptions, NamedTensor, Recipe, RunFolder, Start, TrainOptions, evaluate, train,
 };
-use common::{assert_same_tensors, last, losses};
+use common::text::losses;
+use common::{assert_same_tensors, last};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::fs;
