@@ -5,7 +5,7 @@
 OUT/weights.safetensors    seeded random initial weights
 OUT/feeds.safetensors      the feeds of a training step
 OUT/gradients.safetensors  gradient of the loss for every parameter
-OUT/expected.json          losses, and what a float32 run deviates (relative, and relative L2 per tensor)
+OUT/expected.json          losses, those of ten AdamW steps, and what a float32 run deviates (relative, and relative L2 per tensor)
 
 Expected values come from a float64 run without dropout and are stored as float32.
 """
@@ -18,6 +18,9 @@ import torch
 
 import bert_reference as bert
 import resnet_reference as reference
+
+LR = 1e-4
+STEPS = 10
 
 
 def parse_arguments():
@@ -43,8 +46,10 @@ def main():
     reference.write_tensors(args.out / "feeds.safetensors", bert.stored_feeds(feeds))
     losses, gradients = bert.losses_and_gradients(model.double(), feeds)
     reference.write_tensors(args.out / "gradients.safetensors", gradients)
+    steps = bert.adamw_losses(model, lambda _step: bert.losses(model, feeds)[0], LR, STEPS)
     reference.write_json(args.out / "expected.json", {
         "losses": losses,
+        "adamw": {"lr": LR, "eps": bert.EPS, "weight_decay": bert.WEIGHT_DECAY, "losses": steps},
         "float32": {
             "losses": {name: abs(rounded_losses[name] - value) / abs(value) for name, value in losses.items()},
             "gradients": reference.distances(rounded_gradients, gradients),

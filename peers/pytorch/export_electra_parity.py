@@ -26,6 +26,8 @@ SIZES = {
 }
 FRACTION = 1 / 3
 MASK_TOKEN = 103
+LR = 1e-4
+STEPS = 10
 
 
 def parse_arguments():
@@ -52,8 +54,10 @@ def main():
     reference.write_tensors(args.out / "feeds.safetensors", bert.stored_feeds(feeds))
     losses, gradients = electra.joint_losses_and_gradients(model.double(), feeds, MASK_TOKEN)
     reference.write_tensors(args.out / "gradients.safetensors", gradients)
+    steps = bert.adamw_losses(model, lambda step: model.losses(feeds, step, MASK_TOKEN)[0], LR, STEPS)
     reference.write_json(args.out / "expected.json", {
         "losses": losses,
+        "adamw": {"lr": LR, "eps": bert.EPS, "weight_decay": bert.WEIGHT_DECAY, "losses": steps},
         "float32": {
             "losses": {name: abs(rounded_losses[name] - value) / abs(value) for name, value in losses.items()},
             "gradients": reference.distances(rounded_gradients, gradients),

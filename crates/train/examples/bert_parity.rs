@@ -1,4 +1,4 @@
-//! Compares BERT-base at full size with an independent implementation: losses and every gradient.
+//! Compares BERT-base at full size with an independent implementation: losses, every gradient, ten steps of AdamW.
 //!
 //! ```text
 //! python peers/pytorch/export_bert_parity.py --out DIR
@@ -12,12 +12,14 @@ mod common;
 #[path = "common/text.rs"]
 mod text;
 
-use bessemer_models::bert::{BertConfig, BertOptions, forward_loss};
+use bessemer_models::bert::{BertConfig, BertOptions, forward_loss, train};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     common::compare("bert_parity", "export_bert_parity.py", |dir| {
         let still = text::still(BertConfig::base());
-        text::losses_and_gradients(dir, |sequences| Ok(forward_loss(&still, sequences, &BertOptions::default())?))
+        let options = BertOptions::default();
+        let pass = text::losses_and_gradients(dir, |sequences| Ok(forward_loss(&still, sequences, &options)?))?;
+        Ok(pass + text::steps(dir, |sequences, config| Ok(train(&still, sequences, &options, config)?))?)
     })
 }

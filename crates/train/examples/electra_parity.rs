@@ -1,5 +1,5 @@
 //! Compares the pre-training of ELECTRA-base at full size with an independent implementation: losses and every gradient of
-//! generator and discriminator, with the same samples.
+//! generator and discriminator, with the same samples, and ten steps of AdamW.
 //!
 //! ```text
 //! python peers/pytorch/export_electra_parity.py --out DIR
@@ -13,7 +13,7 @@ mod common;
 #[path = "common/text.rs"]
 mod text;
 
-use bessemer_models::electra::{ElectraConfig, PretrainingOptions, forward_loss};
+use bessemer_models::electra::{ElectraConfig, PretrainingOptions, forward_loss, train};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         let base = ElectraConfig::base();
         let still = ElectraConfig { encoder: text::still(base.encoder), ..base };
         let options = PretrainingOptions::new(1.0 / 3.0);
-        text::losses_and_gradients(dir, |sequences| Ok(forward_loss(&still, sequences, &options)?))
+        let pass = text::losses_and_gradients(dir, |sequences| Ok(forward_loss(&still, sequences, &options)?))?;
+        Ok(pass + text::steps(dir, |sequences, config| Ok(train(&still, sequences, &options, config)?))?)
     })
 }

@@ -8,7 +8,8 @@ use bessemer_train::{
     ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, TrainOptions, convert_weights, evaluate,
     train,
 };
-use common::{assert_same_tensors, last, losses, text};
+use common::text::{losses, text};
+use common::{assert_same_tensors, last};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;

@@ -15,7 +15,8 @@ use bessemer_train::{
     ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, NamedTensor, Names, Recipe, RunFolder, Start, TrainOptions,
     convert_weights, evaluate, train,
 };
-use common::{assert_same_tensors, last, losses};
+use common::text::losses;
+use common::{assert_same_tensors, last};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::fs;

@@ -179,8 +179,8 @@ pub trait Score {
 pub fn open(recipe: &Recipe, origin: Option<&Path>) -> Result<Box<dyn Task>, TrainError> {
     Ok(match find_any(&recipe.model.name)? {
         AnyModel::Classifier(_) => Box::new(classification::Classification::open(recipe)?),
-        AnyModel::Bert(_) => Box::new(pretraining::Pretraining::open(recipe)?),
-        AnyModel::Electra(_) => Box::new(electra::Electra::open(recipe)?),
+        AnyModel::Bert(_) => Box::new(text::TextTask::<pretraining::Bert>::open(recipe)?),
+        AnyModel::Electra(_) => Box::new(text::TextTask::<electra::Networks>::open(recipe)?),
         AnyModel::ElectraSquad(_) => Box::new(squad::Squad::open(recipe, origin)?),
     })
 }

@@ -3,9 +3,7 @@
 
 #![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
 
-mod text;
-
-pub use text::{losses, text};
+pub mod text;
 
 use bessemer_train::checkpoint::{Checkpoint, load_checkpoint};
 use bessemer_train::{Recipe, RunFolder, TrainOptions};

@@ -1,19 +1,19 @@
 //! Sequences as feeds.
 
 use crate::tasks::loaded::{Feeder, Place};
-use crate::tasks::{Array, Feeds};
+use crate::tasks::{self, Array};
 use bessemer_data::text::ElectraBatch;
 
 /// The feeds of pre-training: `input_ids`, `segment_ids`, `input_mask` `i32[B, S]`; `masked_lm_positions`, `masked_lm_replaced`
 /// `i32[B, P]`; `masked_lm_weights` `f32[B, P]`.
-pub(super) struct Sequences {
+pub(in crate::tasks) struct Feeds {
     /// Whether `batch_number` `i32[]` is fed as well, which the samples of an evaluation are drawn by.
     pub is_numbered: bool,
 }
 
-impl Feeder<ElectraBatch> for Sequences {
-    fn feeds(&self, content: ElectraBatch, place: Place) -> Feeds {
-        let mut feeds = Feeds::from([
+impl Feeder<ElectraBatch> for Feeds {
+    fn feeds(&self, content: ElectraBatch, place: Place) -> tasks::Feeds {
+        let mut feeds = tasks::Feeds::from([
             ("input_ids", Array::I32(content.input_ids)),
             ("segment_ids", Array::I32(content.segment_ids)),
             ("input_mask", Array::I32(content.input_mask)),

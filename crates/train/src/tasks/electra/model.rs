@@ -2,12 +2,13 @@
 
 use crate::error::TrainError;
 use crate::recipe::{Init, Recipe};
-use crate::setup::{precision, train_config};
 use crate::tasks::pretraining::{activation, check_length, words_of};
 use crate::trained::Trained;
-use bessemer_models::bert::{BertConfig, BertInit, Sequences};
-use bessemer_models::electra::{self, ElectraConfig, ElectraOptions, ElectraSpec, PretrainingOptions};
-use bessemer_models::{AnyModel, Model, ModelError, find_any};
+use bessemer_data::text::Vocabulary;
+use bessemer_models::bert::{BertConfig, BertInit};
+use bessemer_models::electra::{ElectraConfig, ElectraOptions, ElectraSpec, PretrainingOptions};
+use bessemer_models::{AnyModel, ModelError, find_any};
+use std::path::Path;
 
 /// ELECTRA `name` of the zoo.
 ///
@@ -44,7 +45,7 @@ impl Networks {
     ///
     /// # Errors
     /// A model that is no ELECTRA; sequences that are longer than it can take.
-    pub fn of(recipe: &Recipe, words: usize) -> Result<Self, TrainError> {
+    pub fn in_recipe(recipe: &Recipe, words: usize) -> Result<Self, TrainError> {
         let (model, Self { config, options }) = (&recipe.model, Self::published(&recipe.model.name)?);
         let encoder = BertConfig {
             vocab_size: words.next_multiple_of(model.vocab_multiple as usize),
@@ -68,35 +69,26 @@ impl Networks {
     /// Those that weights of ELECTRA `name` are for, with as many words as they have.
     ///
     /// # Errors
-    /// As [`Networks::of`].
+    /// As [`Networks::in_recipe`].
     pub fn in_weights(name: &str, trained: &Trained) -> Result<Self, TrainError> {
         let published = Self::published(name)?;
         let words = words_of(&trained.tensors).unwrap_or(published.config.encoder.vocab_size);
         let mut networks = match &trained.recipe {
-            Some(recipe) => Self::of(recipe, words)?,
+            Some(recipe) => Self::in_recipe(recipe, words)?,
             None => published,
         };
         networks.config.encoder.vocab_size = words;
         Ok(networks)
     }
 
-    /// The same for a vocabulary whose `[MASK]` has this number.
-    pub fn with_mask(self, mask_token: u32) -> Self {
-        Self { options: PretrainingOptions { mask_token, ..self.options }, ..self }
-    }
-
-    /// The graph of a whole training step as the recipe asks for it.
+    /// The same with the number of `[MASK]` in a vocabulary; random words have none.
     ///
     /// # Errors
-    /// A size that is not possible; a precision that CPUs do not train in.
-    pub fn training_step(
-        &self,
-        recipe: &Recipe,
-        sequences: Sequences,
-        steps_per_epoch: u64,
-    ) -> Result<Model, TrainError> {
-        precision(recipe)?;
-        Ok(electra::train(&self.config, sequences, &self.options, &train_config(recipe, steps_per_epoch)?)?)
+    /// A vocabulary that cannot be read.
+    pub fn for_vocabulary(self, vocabulary: Option<&Path>) -> Result<Self, TrainError> {
+        let Some(path) = vocabulary else { return Ok(self) };
+        let mask_token = Vocabulary::open(path)?.specials().mask;
+        Ok(Self { options: PretrainingOptions { mask_token, ..self.options }, ..self })
     }
 }
 

@@ -1,16 +1,16 @@
 //! Sequences as feeds.
 
 use crate::tasks::loaded::{Feeder, Place};
-use crate::tasks::{Array, Feeds};
+use crate::tasks::{self, Array};
 use bessemer_data::text::PretrainingBatch;
 
 /// The feeds of pre-training: `input_ids`, `segment_ids`, `input_mask` `i32[B, S]`; `masked_lm_positions`, `masked_lm_ids`
 /// `i32[B, P]`; `masked_lm_weights` `f32[B, P]`; `next_sentence_labels` `i32[B]`.
-pub(super) struct Sequences;
+pub(in crate::tasks) struct Feeds;
 
-impl Feeder<PretrainingBatch> for Sequences {
-    fn feeds(&self, content: PretrainingBatch, _: Place) -> Feeds {
-        Feeds::from([
+impl Feeder<PretrainingBatch> for Feeds {
+    fn feeds(&self, content: PretrainingBatch, _: Place) -> tasks::Feeds {
+        tasks::Feeds::from([
             ("input_ids", Array::I32(content.input_ids)),
             ("segment_ids", Array::I32(content.segment_ids)),
             ("input_mask", Array::I32(content.input_mask)),

@@ -9,21 +9,20 @@ mod sources;
 pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
 
 pub(crate) use infer::{vocabulary_beside, vocabulary_file};
-pub(crate) use model::{activation, check_length, check_size, config_of, log_frequencies, name_of, words_of};
+pub(crate) use model::{activation, check_length, check_size, config_of, name_of, words_of};
 
-use super::loaded::Loaded;
-use super::text::{self, TextSource};
-use super::{Batches, Better, Evaluation, LoadOptions, Metric, Score, Task, Terms};
+use super::text::{Facts, Family, HeldOut, Part};
+use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
-use crate::recipe::{Recipe, WordBias};
+use crate::recipe::Recipe;
 use crate::trained::Trained;
+use bessemer_data::DataError;
 use bessemer_data::text::PretrainingSet;
-use bessemer_data::{Position, Sampler, SamplerOptions};
 use bessemer_models::Model;
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use score::Guesses;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Losses are mean cross entropies in nats, over predicted words and over pairs of segments; accuracies are fractions. Beside
@@ -52,120 +51,66 @@ pub static TERMS: Terms = Terms {
     best: ("mlm_loss", Better::Lower),
 };
 
-/// The bias of each word's score.
-const WORD_BIAS: &str = "cls.predictions.bias";
+/// A BERT.
+#[derive(Clone, Copy)]
+pub(super) struct Bert(BertConfig);
 
-/// The text and the model of a recipe.
-pub(super) struct Pretraining {
-    recipe: Recipe,
-    config: BertConfig,
-    vocabulary: Option<PathBuf>,
-    set: Arc<PretrainingSet>,
-    held_out: Option<Arc<PretrainingSet>>,
-    sampler: Sampler,
-}
+impl Family for Bert {
+    type Set = PretrainingSet;
+    type Feeder = batches::Feeds;
 
-impl Pretraining {
-    pub fn open(recipe: &Recipe) -> Result<Self, TrainError> {
-        let (source, predictions) = (TextSource::of(recipe)?, recipe.text.max_predictions as usize);
-        let open = |part| Ok::<_, TrainError>(Arc::new(sources::set(part, recipe)?));
-        let set = open(source.training(recipe, predictions))?;
-        let held_out = source.held_out(recipe, predictions).map(open).transpose()?;
-        let config = model::config(recipe, set.vocabulary_size())?;
-        let order = SamplerOptions::train(recipe.train.batch_size as usize, recipe.train.seed);
-        let sampler = Sampler::new(set.len(), order)?;
-        Ok(Self { recipe: recipe.clone(), config, vocabulary: source.vocabulary_file(recipe), set, held_out, sampler })
-    }
-}
+    const TERMS: &'static Terms = &TERMS;
+    const WORD_BIAS: &'static str = "cls.predictions.bias";
 
-impl Task for Pretraining {
-    fn terms(&self) -> &'static Terms {
-        &TERMS
+    fn predictions(recipe: &Recipe) -> usize {
+        recipe.text.max_predictions as usize
     }
 
-    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
-        model::training_step(&self.recipe, &self.config, steps_per_epoch)
+    fn set(part: Part<'_>, recipe: &Recipe) -> Result<PretrainingSet, TrainError> {
+        sources::set(part, recipe)
     }
 
-    fn data_identity(&self) -> String {
-        self.set.identity()
+    fn of(recipe: &Recipe, words: usize, _: Option<&Path>) -> Result<Self, TrainError> {
+        Ok(Self(model::config(recipe, words)?))
     }
 
-    fn batches_per_epoch(&self) -> u64 {
-        self.sampler.batches() as u64
-    }
-
-    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
-        let (set, load) = (Arc::clone(&self.set), LoadOptions::of(&self.recipe));
-        let sampler = self.sampler.clone();
-        Ok(Box::new(Loaded::training(set, sampler, &load, (start, end_epoch), batches::Sequences)?))
-    }
-
-    fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
-        let Some(set) = self.held_out.clone() else { return Ok(None) };
-        let batch_size = self.recipe.eval.batch_size.unwrap_or(self.recipe.train.batch_size) as usize;
-        Ok(Some(Box::new(HeldOut::new(self.config, set, LoadOptions::of(&self.recipe), batch_size)?)))
-    }
-
-    fn initial_values(&self) -> Result<Vec<(&'static str, Vec<f32>)>, TrainError> {
-        if self.recipe.model.word_bias == WordBias::Zeros {
-            return Ok(Vec::new());
+    fn facts(set: &PretrainingSet) -> Facts {
+        Facts {
+            len: set.len(),
+            sequence_length: set.sequence_length(),
+            predictions: set.predictions(),
+            words: set.vocabulary_size(),
+            identity: set.identity(),
         }
-        let counts = self.set.word_counts(1)?;
-        Ok(vec![(WORD_BIAS, log_frequencies(&counts, self.config.vocab_size))])
     }
 
-    fn write_files(&self, run: &Path) -> Result<(), TrainError> {
-        text::keep_vocabulary(self.vocabulary.as_deref(), run)
-    }
-}
-
-/// Text that was not trained on, and the model for it.
-struct HeldOut {
-    config: BertConfig,
-    set: Arc<PretrainingSet>,
-    load: LoadOptions,
-    batch_size: usize,
-    unigram_entropy: f64,
-}
-
-impl HeldOut {
-    fn new(
-        config: BertConfig,
-        set: Arc<PretrainingSet>,
-        load: LoadOptions,
-        batch_size: usize,
-    ) -> Result<Self, TrainError> {
-        let unigram_entropy = set.unigram_entropy(1)?;
-        Ok(Self { config, set, load, batch_size, unigram_entropy })
-    }
-}
-
-impl Evaluation for HeldOut {
-    fn terms(&self) -> &'static Terms {
-        &TERMS
+    fn word_counts(set: &PretrainingSet) -> Result<Vec<u64>, DataError> {
+        set.word_counts(1)
     }
 
-    fn model(&self) -> Result<Model, TrainError> {
-        Ok(bert::evaluate(&self.config, sequences(&self.set, self.batch_size), &BertOptions::default())?)
+    fn unigram_entropy(set: &PretrainingSet) -> Result<f64, DataError> {
+        set.unigram_entropy(1)
     }
 
-    fn batch_size(&self) -> usize {
-        self.batch_size
+    fn feeder(_: bool) -> batches::Feeds {
+        batches::Feeds
     }
 
-    fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
-        let (set, samples) = (Arc::clone(&self.set), self.set.len());
-        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, batches::Sequences)?))
+    fn words(&self) -> usize {
+        self.0.vocab_size
     }
 
-    fn score(&self) -> Result<Box<dyn Score>, TrainError> {
-        Ok(Box::new(Guesses::new(self.unigram_entropy)))
+    fn training_step(&self, recipe: &Recipe, sequences: Sequences, steps_per_epoch: u64) -> Result<Model, TrainError> {
+        model::training_step(recipe, &self.0, sequences, steps_per_epoch)
     }
-}
 
-fn sequences(set: &PretrainingSet, batch: usize) -> Sequences {
-    Sequences { batch, length: set.sequence_length(), predictions: set.predictions() }
+    fn evaluation(&self, sequences: Sequences) -> Result<Model, TrainError> {
+        Ok(bert::evaluate(&self.0, sequences, &BertOptions::default())?)
+    }
+
+    fn score(&self, unigram_entropy: f64) -> Box<dyn Score> {
+        Box::new(Guesses::new(unigram_entropy))
+    }
 }
 
 /// Judges weights on the held-out half of prepared text.
@@ -179,5 +124,5 @@ pub(super) fn judge(
     let config = config_of(name, &trained, weights)?;
     let set = sources::held_out_in(data, trained.recipe.as_ref(), &config)?;
     check_length(&config, set.sequence_length())?;
-    Ok((Box::new(HeldOut::new(config, Arc::new(set), options.load, options.batch_size)?), trained))
+    Ok((Box::new(HeldOut::new(Bert(config), Arc::new(set), options.load, options.batch_size)?), trained))
 }

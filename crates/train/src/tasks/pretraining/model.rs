@@ -66,13 +66,13 @@ pub(crate) fn check_length(config: &BertConfig, length: usize) -> Result<(), Tra
 ///
 /// # Errors
 /// A size that is not possible; a precision that CPUs do not train in.
-pub(super) fn training_step(recipe: &Recipe, config: &BertConfig, steps_per_epoch: u64) -> Result<Model, TrainError> {
+pub(super) fn training_step(
+    recipe: &Recipe,
+    config: &BertConfig,
+    sequences: Sequences,
+    steps_per_epoch: u64,
+) -> Result<Model, TrainError> {
     precision(recipe)?;
-    let sequences = Sequences {
-        batch: recipe.train.batch_size as usize,
-        length: recipe.text.sequence_length as usize,
-        predictions: recipe.text.max_predictions as usize,
-    };
     let options = BertOptions {
         seed: recipe.train.seed,
         init: match recipe.model.init {
@@ -87,13 +87,6 @@ pub(super) fn training_step(recipe: &Recipe, config: &BertConfig, steps_per_epoc
         ..BertOptions::default()
     };
     Ok(bert::train(config, sequences, &options, &train_config(recipe, steps_per_epoch)?)?)
-}
-
-/// Logarithms of the frequencies of `words` words, each counted once more than it comes; those past the counts never come.
-pub(crate) fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
-    let total = (counts.iter().sum::<u64>() + words as u64) as f64;
-    let count = |word| counts.get(word).copied().unwrap_or(0) + 1;
-    (0..words).map(|word| (count(word) as f64 / total).ln() as f32).collect()
 }
 
 /// Weights of BERT `name`, from a file, a checkpoint, a run, or a folder as Hugging Face has it.
@@ -222,7 +215,8 @@ mod tests {
     fn step(overrides: &[&str]) -> Model {
         let overrides: Vec<_> = overrides.iter().map(|text| text.parse().unwrap()).collect();
         let recipe = Recipe::load("bert-small-text", &overrides).unwrap();
-        training_step(&recipe, &config(&recipe, 100).unwrap(), 10).unwrap()
+        let sequences = Sequences { batch: 16, length: 128, predictions: 20 };
+        training_step(&recipe, &config(&recipe, 100).unwrap(), sequences, 10).unwrap()
     }
 
     #[test]

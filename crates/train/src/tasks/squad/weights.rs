@@ -135,7 +135,8 @@ mod tests {
 
     fn tensors(names: &[&str], value: f32) -> Vec<NamedTensor<'static>> {
         let tensor = |name: &&str| {
-            let tensor = NamedTensor::from_f32(*name, [1], &[value]).unwrap();
+            let values = [value];
+            let tensor = NamedTensor::from_f32(*name, [1], &values).unwrap();
             NamedTensor { data: tensor.data.into_owned().into(), ..tensor }
         };
         names.iter().map(tensor).collect()

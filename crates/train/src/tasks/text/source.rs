@@ -4,12 +4,11 @@ use crate::error::TrainError;
 use crate::recipe::Recipe;
 use bessemer_data::Split;
 use bessemer_data::text::{SyntheticText, VOCABULARY_FILE};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where sequences come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum TextSource {
+pub(in crate::tasks) enum TextSource {
     /// Random words, for speed alone.
     Synthetic,
     /// A folder of prepared text.
@@ -18,7 +17,7 @@ pub(super) enum TextSource {
 
 /// What a set of sequences is made of.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part<'a> {
+pub(in crate::tasks) enum Part<'a> {
     Synthetic(SyntheticText),
     Folder(&'a Path, Split),
 }
@@ -85,7 +84,7 @@ fn synthetic(recipe: &Recipe, samples: u64, stream: u64, predictions: usize) -> 
 
 /// # Errors
 /// A vocabulary of more words than the model knows.
-pub(super) fn check_words(words: usize, known: usize) -> Result<(), TrainError> {
+pub(in crate::tasks) fn check_words(words: usize, known: usize) -> Result<(), TrainError> {
     if words <= known {
         return Ok(());
     }
@@ -94,13 +93,6 @@ pub(super) fn check_words(words: usize, known: usize) -> Result<(), TrainError> 
 }
 
 /// The vocabulary of prepared text, or that which a recipe names.
-pub(super) fn vocabulary_in(folder: &Path, recipe: &Recipe) -> PathBuf {
+pub(in crate::tasks) fn vocabulary_in(folder: &Path, recipe: &Recipe) -> PathBuf {
     recipe.text.vocab.as_ref().map_or_else(|| folder.join(VOCABULARY_FILE), PathBuf::from)
-}
-
-/// Copies the vocabulary, if there is one, to a run's folder.
-pub(super) fn keep_vocabulary(vocabulary: Option<&Path>, run: &Path) -> Result<(), TrainError> {
-    let Some(vocabulary) = vocabulary else { return Ok(()) };
-    let path = run.join(VOCABULARY_FILE);
-    fs::copy(vocabulary, &path).map(drop).map_err(TrainError::io(&path, "copy the vocabulary"))
 }

@@ -1,0 +1,207 @@
+//! The task of a family of models that is pre-trained on text.
+
+use super::{Part, TextSource};
+use crate::error::TrainError;
+use crate::recipe::{Recipe, WordBias};
+use crate::tasks::loaded::{Feeder, Loaded};
+use crate::tasks::{Batches, Evaluation, LoadOptions, Score, Task, Terms};
+use bessemer_data::text::VOCABULARY_FILE;
+use bessemer_data::{DataError, Position, Sampler, SamplerOptions, Samples};
+use bessemer_models::Model;
+use bessemer_models::bert::Sequences;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The networks of a family: those of one recipe, or of trained weights.
+pub(in crate::tasks) trait Family: Sized + Clone + 'static {
+    type Set: Samples<Content: Default>;
+    type Feeder: Feeder<<Self::Set as Samples>::Content> + 'static;
+
+    const TERMS: &'static Terms;
+    /// The bias of each word's score.
+    const WORD_BIAS: &'static str;
+
+    /// Most words of a sequence that are predicted.
+    fn predictions(recipe: &Recipe) -> usize;
+
+    /// # Errors
+    /// Data that is not there or does not suit the recipe.
+    fn set(part: Part<'_>, recipe: &Recipe) -> Result<Self::Set, TrainError>;
+
+    /// The networks of a recipe for a vocabulary of so many words, in a file if they are of a text.
+    ///
+    /// # Errors
+    /// A model of another family; sequences that are longer than it can take.
+    fn of(recipe: &Recipe, words: usize, vocabulary: Option<&Path>) -> Result<Self, TrainError>;
+
+    fn facts(set: &Self::Set) -> Facts;
+
+    /// # Errors
+    /// Data that cannot be read.
+    fn word_counts(set: &Self::Set) -> Result<Vec<u64>, DataError>;
+
+    /// # Errors
+    /// Data that cannot be read.
+    fn unigram_entropy(set: &Self::Set) -> Result<f64, DataError>;
+
+    fn feeder(is_evaluation: bool) -> Self::Feeder;
+
+    /// Words of the vocabulary, those included that never come.
+    fn words(&self) -> usize;
+
+    /// The graph of a whole training step as the recipe asks for it.
+    ///
+    /// # Errors
+    /// A size that is not possible; a precision that CPUs do not train in.
+    fn training_step(&self, recipe: &Recipe, sequences: Sequences, steps_per_epoch: u64) -> Result<Model, TrainError>;
+
+    /// The forward pass of an evaluation.
+    ///
+    /// # Errors
+    /// A size that is not possible.
+    fn evaluation(&self, sequences: Sequences) -> Result<Model, TrainError>;
+
+    fn score(&self, unigram_entropy: f64) -> Box<dyn Score>;
+}
+
+/// What there is to know of a set of sequences.
+pub(in crate::tasks) struct Facts {
+    pub len: usize,
+    pub sequence_length: usize,
+    pub predictions: usize,
+    pub words: usize,
+    pub identity: String,
+}
+
+impl Facts {
+    fn sequences(&self, batch: usize) -> Sequences {
+        Sequences { batch, length: self.sequence_length, predictions: self.predictions }
+    }
+}
+
+/// The text and the networks of a recipe.
+pub(in crate::tasks) struct TextTask<F: Family> {
+    recipe: Recipe,
+    networks: F,
+    vocabulary: Option<PathBuf>,
+    set: Arc<F::Set>,
+    held_out: Option<Arc<F::Set>>,
+    sampler: Sampler,
+}
+
+impl<F: Family> TextTask<F> {
+    pub fn open(recipe: &Recipe) -> Result<Self, TrainError> {
+        let (source, predictions) = (TextSource::of(recipe)?, F::predictions(recipe));
+        let open = |part| Ok::<_, TrainError>(Arc::new(F::set(part, recipe)?));
+        let set = open(source.training(recipe, predictions))?;
+        let held_out = source.held_out(recipe, predictions).map(open).transpose()?;
+        let (facts, vocabulary) = (F::facts(&set), source.vocabulary_file(recipe));
+        let networks = F::of(recipe, facts.words, vocabulary.as_deref())?;
+        let order = SamplerOptions::train(recipe.train.batch_size as usize, recipe.train.seed);
+        let sampler = Sampler::new(facts.len, order)?;
+        Ok(Self { recipe: recipe.clone(), networks, vocabulary, set, held_out, sampler })
+    }
+}
+
+impl<F: Family> Task for TextTask<F> {
+    fn terms(&self) -> &'static Terms {
+        F::TERMS
+    }
+
+    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
+        let sequences = F::facts(&self.set).sequences(self.recipe.train.batch_size as usize);
+        self.networks.training_step(&self.recipe, sequences, steps_per_epoch)
+    }
+
+    fn data_identity(&self) -> String {
+        F::facts(&self.set).identity
+    }
+
+    fn batches_per_epoch(&self) -> u64 {
+        self.sampler.batches() as u64
+    }
+
+    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
+        let (set, load) = (Arc::clone(&self.set), LoadOptions::of(&self.recipe));
+        Ok(Box::new(Loaded::training(set, self.sampler.clone(), &load, (start, end_epoch), F::feeder(false))?))
+    }
+
+    fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
+        let Some(set) = self.held_out.clone() else { return Ok(None) };
+        let batch_size = self.recipe.eval.batch_size.unwrap_or(self.recipe.train.batch_size) as usize;
+        Ok(Some(Box::new(HeldOut::new(self.networks.clone(), set, LoadOptions::of(&self.recipe), batch_size)?)))
+    }
+
+    fn initial_values(&self) -> Result<Vec<(&'static str, Vec<f32>)>, TrainError> {
+        if self.recipe.model.word_bias == WordBias::Zeros {
+            return Ok(Vec::new());
+        }
+        let counts = F::word_counts(&self.set)?;
+        Ok(vec![(F::WORD_BIAS, log_frequencies(&counts, self.networks.words()))])
+    }
+
+    fn write_files(&self, run: &Path) -> Result<(), TrainError> {
+        let Some(vocabulary) = &self.vocabulary else { return Ok(()) };
+        let path = run.join(VOCABULARY_FILE);
+        fs::copy(vocabulary, &path).map(drop).map_err(TrainError::io(&path, "copy the vocabulary"))
+    }
+}
+
+/// Logarithms of the frequencies of `words` words, each counted once more than it comes; those past the counts never come.
+fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
+    let total = (counts.iter().sum::<u64>() + words as u64) as f64;
+    let count = |word| counts.get(word).copied().unwrap_or(0) + 1;
+    (0..words).map(|word| (count(word) as f64 / total).ln() as f32).collect()
+}
+
+/// Text that was not trained on, and the networks for it.
+pub(in crate::tasks) struct HeldOut<F: Family> {
+    networks: F,
+    set: Arc<F::Set>,
+    load: LoadOptions,
+    batch_size: usize,
+    unigram_entropy: f64,
+}
+
+impl<F: Family> HeldOut<F> {
+    pub fn new(networks: F, set: Arc<F::Set>, load: LoadOptions, batch_size: usize) -> Result<Self, TrainError> {
+        let unigram_entropy = F::unigram_entropy(&set)?;
+        Ok(Self { networks, set, load, batch_size, unigram_entropy })
+    }
+}
+
+impl<F: Family> Evaluation for HeldOut<F> {
+    fn terms(&self) -> &'static Terms {
+        F::TERMS
+    }
+
+    fn model(&self) -> Result<Model, TrainError> {
+        self.networks.evaluation(F::facts(&self.set).sequences(self.batch_size))
+    }
+
+    fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
+        let (set, samples) = (Arc::clone(&self.set), F::facts(&self.set).len);
+        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, F::feeder(true))?))
+    }
+
+    fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {
+        Ok(self.networks.score(self.unigram_entropy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequencies_are_those_of_a_distribution() {
+        let logs = log_frequencies(&[3, 0, 5], 4);
+        let expected = [4.0_f32, 1.0, 6.0, 1.0].map(|count| (count / 12.0).ln());
+        assert_eq!(logs, expected);
+    }
+}
