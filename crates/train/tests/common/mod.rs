@@ -1,7 +1,7 @@
 //! A training run of seconds: ResNet-20 on drawn shapes of 16 pixels, 5 steps an epoch, with mixup, clipping, averages
 //! and an evaluation set that does not fill its last batch.
 
-#![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub mod text;
 
