@@ -206,7 +206,8 @@ impl Fitted {
             }
             AnyModel::Electra(spec) => {
                 check_weights(name, &trained.tensors, &trained.origin)?;
-                let networks = Networks::in_weights(name, trained)?;
+                let networks =
+                    Networks::in_weights(name, trained)?.for_vocabulary(vocabulary_beside(path).as_deref())?;
                 let sequences = Sequences { batch: 1, length: 1, predictions: 1 };
                 let Model { specs, .. } = electra::evaluate(&networks.config, sequences, &networks.options)?;
                 Ok(Self { model: spec.name, specs, text: Some(TextModel::Electra(networks)) })

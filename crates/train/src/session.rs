@@ -357,8 +357,12 @@ impl EvalSession {
 }
 
 fn write_feeds(executor: &mut Executor, feeds: &Feeds) -> Result<(), TrainError> {
-    let known = feeds.iter().filter(|(name, _)| executor.has_input(name)).collect::<Vec<_>>();
-    Ok(known.into_iter().try_for_each(|(name, array)| executor.write(name, array.bytes()))?)
+    for (name, array) in feeds.iter() {
+        if executor.has_input(name) {
+            executor.write(name, array.bytes())?;
+        }
+    }
+    Ok(())
 }
 
 fn plan_info(executor: &Executor, mode: &str, batch_size: usize) -> PlanInfo {

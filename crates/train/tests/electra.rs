@@ -48,6 +48,16 @@ fn runs_resume_bit_for_bit() {
     train(&TrainOptions { folder: RunFolder::Resume(pieces.clone()), ..new_run(&pieces, data, &[]) }).unwrap();
     assert_same_tensors(&last(&whole), &last(&pieces));
     assert_eq!(losses(&whole), losses(&pieces));
+
+    // One that dies before its first checkpoint begins anew, at the same weights.
+    let lost = folder.path().join("lost");
+    let mut options = new_run(&lost, data, &[]);
+    options.run_steps = Some(1);
+    assert_eq!(train(&options).unwrap_err().kind(), ErrorKind::Interrupted);
+    fs::remove_dir_all(lost.join("checkpoints")).unwrap();
+    fs::create_dir(lost.join("checkpoints")).unwrap();
+    train(&TrainOptions { folder: RunFolder::Resume(lost.clone()), ..new_run(&lost, data, &[]) }).unwrap();
+    assert_same_tensors(&last(&whole), &last(&lost));
 }
 
 #[test]

@@ -65,16 +65,20 @@ impl<R: Record> RecordSet<R> {
         read(&self.files[file], record, self.shape, self.vocabulary_size)
     }
 
-    /// How often each id of the vocabulary is to be predicted, or may be.
+    /// How often each id of the vocabulary is to be predicted, or may be. Damaged records are left out: whoever asks for one is
+    /// told.
     ///
-    /// Errors: a damaged record.
+    /// Errors: a file that cannot be read.
     pub fn word_counts(&self, threads: usize) -> Result<Vec<u64>, DataError> {
         let counts = parallel::try_map(self.files.len(), threads, |index| {
             let mut counts = vec![0_u64; self.vocabulary_size];
             let file = &self.files[index];
             for record in 0..file.len() {
-                let record: R = read(file, record, self.shape, self.vocabulary_size)?;
-                record.words().for_each(|id| counts[id as usize] += 1);
+                match read::<R>(file, record, self.shape, self.vocabulary_size) {
+                    Ok(record) => record.words().for_each(|id| counts[id as usize] += 1),
+                    Err(DataError::Content { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
             Ok(counts)
         })?;

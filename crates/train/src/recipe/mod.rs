@@ -16,7 +16,7 @@ mod tests;
 
 pub use builtin::builtin_names;
 pub use parse::{Override, RecipeError};
-pub use schedule::{Per, Schedule, ScheduleKind, ScheduleRecipe, WarmupForm, learning_rate};
+pub use schedule::{Per, Schedule, ScheduleKind, ScheduleRecipe, WarmupForm};
 pub use squad::{SpanHead, SquadRecipe};
 pub use text::{MaskedMean, Masking, TextRecipe};
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::setup::of_resolved;
 use proptest::prelude::*;
 
 fn load(name: &str, overrides: &[&str]) -> Result<Recipe, String> {
@@ -102,7 +103,7 @@ fn fields_of_others_are_refused_and_not_written() {
         (
             "resnet50-90e",
             "model.hidden_dropout=0.1",
-            "model.hidden_dropout: belongs to models that are pre-trained on text",
+            "model.hidden_dropout: belongs to models of text, not to resnet50",
         ),
         (
             "resnet50-90e",
@@ -110,6 +111,15 @@ fn fields_of_others_are_refused_and_not_written() {
             "model.num_classes: belongs to models that classify images, not to bert-base",
         ),
         ("resnet50-90e", "optimizer.betas=[0.9, 0.99]", "optimizer.betas: belongs to optimizer.kind = \"adam\""),
+        ("electra-squad", "text.distinct=true", "text: belongs to models that are pre-trained on text"),
+        (
+            "electra-base-phase1",
+            "text.max_predictions=9",
+            "text.max_predictions: belongs to models that are pre-trained as BERT",
+        ),
+        ("bert-base-phase1", "model.generator_fraction=1", "belongs to models that are pre-trained as ELECTRA"),
+        ("bert-base-phase1", "optimizer.layer_decay=0.8", "belongs to models that answer questions, not to bert-base"),
+        ("electra-squad", "squad.doc_stride=400", "squad.doc_stride: 400 is more than the 317 tokens of context"),
         ("bert-base-phase1", "train.mixup_alpha=0.2", "train.mixup_alpha: belongs to models that classify images"),
         ("bert-base-phase1", "optimizer.momentum=0.9", "optimizer.momentum: belongs to optimizer.kind = \"sgd\""),
         ("bert-small-text", "optimizer.trust=all", "optimizer.trust: belongs to optimizer.kind = \"lamb\""),
@@ -144,7 +154,8 @@ fn facts_of_bert() {
     assert_eq!((first.train.steps, second.train.steps), (Some(7038), Some(1563)));
     let peak = first.schedule.resolve(65_536, 1, 7038.0);
     // The jump of the published schedule where warm-up ends, at 28.43 % of the steps.
-    let (before, after) = (learning_rate(&peak, 1999, 1, 7038.0), learning_rate(&peak, 2000, 1, 7038.0));
+    let rates = of_resolved(&peak, 1, 7038.0);
+    let (before, after) = (rates.learning_rate(1999), rates.learning_rate(2000));
     assert!((before - 5.997e-3).abs() < 1e-5 && (after - 6e-3 * (1.0 - 2001.0 / 7038.0_f64).sqrt()).abs() < 1e-9);
 }
 

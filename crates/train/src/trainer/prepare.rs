@@ -31,7 +31,8 @@ impl<'a> Trainer<'a> {
         };
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute)?;
         session.initialise()?;
-        let remarks = if past.is_none() { begin(&mut session, &*task, options)? } else { Vec::new() };
+        let is_new = past.as_ref().is_none_or(|past| past.loaded.is_none());
+        let remarks = if is_new { begin(&mut session, &*task, options)? } else { Vec::new() };
         let state = match past.as_ref().and_then(|past| past.loaded.as_ref()) {
             Some(loaded) => {
                 session.restore(&loaded.checkpoint, &loaded.path.display().to_string())?;
