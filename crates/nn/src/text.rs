@@ -3,7 +3,6 @@
 use crate::Result;
 use crate::builder::{Builder, Mode};
 use crate::init::Init;
-use bessemer_ir::ops::index::Gather;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::ops::source::{Distribution, Random};
@@ -93,14 +92,6 @@ impl Builder {
         })
     }
 
-    /// Rows of `name.weight [rows, width]`, one for each index: `[...I]` to `[...I, width]`. Also gives the table.
-    pub fn embedding(&mut self, name: &str, indices: Value, shape: [usize; 2], init: Init) -> Result<(Value, Value)> {
-        self.scope(name, |b| {
-            let table = b.weight("weight", shape, init)?;
-            Ok((b.graph.add1(Gather, &[table, indices])?, table))
-        })
-    }
-
     /// In training, zeros for a share `rate` of the elements, chosen anew for each micro-batch, and the others divided by
     /// `1 - rate` (Srivastava et al.: "Dropout", 2014).
     pub fn dropout(&mut self, x: Value, rate: f64, random: RandomStream) -> Result<Value> {
@@ -182,18 +173,5 @@ mod tests {
         let dropped = y.iter().filter(|&&y| y == 0.0).count();
         assert!((30..70).contains(&dropped), "{dropped} of 200 are dropped");
         assert_eq!(run(Mode::Infer, &x, |b, x| b.dropout(x, 0.25, random)), x);
-    }
-
-    #[test]
-    fn embeddings_are_rows() {
-        let mut b = Builder::new(Mode::Infer);
-        let words = b.feed("words", DType::I32, [1, 3]).expect("a new name");
-        let (y, _) = b.embedding("words.table", words, [4, 2], Init::Zeros).expect("a legal graph");
-        b.graph.output("y", y);
-        let mut run = Interpreter::new(&b.graph);
-        run.set("words", &[3.0, 0.0, 3.0]);
-        run.set("words.table.weight", &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
-        run.run();
-        assert_eq!(run.output("y").data, [6.0, 7.0, 0.0, 1.0, 6.0, 7.0]);
     }
 }
