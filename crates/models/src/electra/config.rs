@@ -26,6 +26,11 @@ impl ElectraConfig {
         ElectraConfig { embedding_size: embedding, encoder }
     }
 
+    /// For small machines and short runs.
+    pub fn tiny() -> ElectraConfig {
+        ElectraConfig::of(128, 4, 128)
+    }
+
     /// For small machines.
     pub fn mini() -> ElectraConfig {
         ElectraConfig::of(128, 4, 256)

@@ -38,6 +38,13 @@ const VARIANTS: &[&str] = &["vocab_size", "hidden_act = gelu_new (tanh)", "init"
 /// All sizes.
 pub const ELECTRAS: &[ElectraSpec] = &[
     ElectraSpec {
+        name: "electra-tiny",
+        description: "ELECTRA of 4 layers, 128 wide, with a generator of 64",
+        config: ElectraConfig::tiny,
+        generator_fraction: 0.5,
+        variants: VARIANTS,
+    },
+    ElectraSpec {
         name: "electra-mini",
         description: "ELECTRA of 4 layers, 256 wide, with a generator of 64",
         config: ElectraConfig::mini,
@@ -83,6 +90,7 @@ const fn answering(name: &'static str, description: &'static str, config: fn() -
 
 /// All sizes, to be fine-tuned on SQuAD.
 pub const ELECTRA_SQUADS: &[ElectraSquadSpec] = &[
+    answering("electra-tiny-squad", "ELECTRA of 4 layers, 128 wide, for questions about a text", ElectraConfig::tiny),
     answering("electra-mini-squad", "ELECTRA of 4 layers, 256 wide, for questions about a text", ElectraConfig::mini),
     answering("electra-small-squad", "ELECTRA-small, for questions about a text", ElectraConfig::small),
     answering("electra-base-squad", "ELECTRA-base, for questions about a text", ElectraConfig::base),
