@@ -150,19 +150,36 @@ fn plan(request: &Request, batch: usize) -> Result<Plan, ModelError> {
     Ok(compile(&work(request, batch)?.graph, &request.cpu, &request.compile)?)
 }
 
-/// The memory of a plan grows almost linearly with the batch: a line through two plans gives a guess, which real plans
-/// then correct.
+/// The memory of a plan grows almost linearly with the batch: the line through two plans gives a guess. While its real plan
+/// does not fit, the line through the first plan and that one gives the next; what lies between is halved.
 fn largest_batch(request: &Request) -> Result<Option<usize>, ModelError> {
     let bytes = |batch: usize| plan(request, batch).map(|p| p.arena_bytes as u64);
     let limit = request.memory_bytes;
-    let (one, nine) = (bytes(1)?, bytes(9)?);
+    let one = bytes(1)?;
     if one > limit {
         return Ok(None);
     }
-    let per_sample = ((nine.saturating_sub(one)) / 8).max(1);
-    let mut batch = 1 + usize::try_from((limit - one) / per_sample).unwrap_or(usize::MAX).min(1 << 24);
-    while batch > 1 && bytes(batch)? > limit {
-        batch -= (batch / 64).max(1);
+    let guess = |batch: usize, needed: u64| {
+        let per_sample = (needed.saturating_sub(one) as f64 / (batch - 1) as f64).max(1.0);
+        1 + ((limit - one) as f64 / per_sample) as usize
+    };
+    let mut batch = guess(9, bytes(9)?).min(MOST_SAMPLES);
+    let mut too_large = None;
+    while batch > 1 {
+        let needed = bytes(batch)?;
+        if needed <= limit {
+            break;
+        }
+        too_large = Some(batch);
+        batch = guess(batch, needed).min(batch - 1);
+    }
+    let mut too_large = too_large.unwrap_or(batch + 1);
+    while too_large - batch > 1 {
+        let middle = batch.midpoint(too_large);
+        *(if bytes(middle)? <= limit { &mut batch } else { &mut too_large }) = middle;
     }
     Ok(Some(batch))
 }
+
+/// Where the search for the largest batch begins at most.
+const MOST_SAMPLES: usize = 1 << 24;

@@ -10,7 +10,7 @@ use bessemer_models::electra::{
 };
 use bessemer_models::{AnyModel, LossOptions, Model, ModelError, ModelSpec, find_any};
 use bessemer_nn::{
-    Activation, Adam, Clip, ClipForm, DecayExclude, LossScale, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig,
+    Activation, Adam, Clip, ClipForm, ClipOf, DecayExclude, LossScale, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -278,7 +278,7 @@ impl Work<'_> {
     }
 
     fn text_config(&self, adam: Adam) -> TrainConfig {
-        let clip = self.settings.clip.then_some(Clip { limit: 1.0, form: ClipForm::TensorFlow });
+        let clip = self.settings.clip.then_some(Clip { limit: 1.0, form: ClipForm::TensorFlow, of: ClipOf::Step });
         TrainConfig { clip, ..self.train_config(Optimizer::Adam(adam)) }
     }
 

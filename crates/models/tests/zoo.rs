@@ -2,13 +2,13 @@
 
 use bessemer_models::resnet::StrideIn;
 use bessemer_models::{LossOptions, Model, ModelError, ModelOptions, ZOO, find};
-use bessemer_nn::{Clip, ClipForm, DecayExclude, Kind, Optimizer, Padding, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{Clip, ClipForm, ClipOf, DecayExclude, Kind, Optimizer, Padding, Schedule, Sgd, TrainConfig};
 
 fn config(ema_decay: Option<f64>) -> TrainConfig {
     let decay_exclude = DecayExclude::BnSubstring;
     let sgd = Sgd { momentum: 0.875, nesterov: false, weight_decay: 5e-5, decay_exclude };
     TrainConfig {
-        clip: Some(Clip { limit: 1.0, form: ClipForm::PyTorch }),
+        clip: Some(Clip { limit: 1.0, form: ClipForm::PyTorch, of: ClipOf::Step }),
         report_grad_norm: true,
         ema_decay,
         ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1))

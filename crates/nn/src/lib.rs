@@ -18,7 +18,7 @@ pub use init::{Fan, Init, initialise};
 pub use layers::{BatchNorm, Conv, Linear, MaxPool, Padding};
 pub use loss::{MaskedMean, Mixup, Targets};
 pub use optim::{
-    Adam, Clip, ClipForm, DecayExclude, DecayForm, EpsForm, Lamb, LossScale, Moments, Optimizer, Sgd, Trust,
+    Adam, Clip, ClipForm, ClipOf, DecayExclude, DecayForm, EpsForm, Lamb, LossScale, Moments, Optimizer, Sgd, Trust,
 };
 pub use params::{Kind, ParamLayout, ParamSpec};
 pub use preprocess::PixelScale;

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::builder::{Builder, MICRO_STEP};
-use crate::optim::{Clip, LossScale, Optimizer, accumulate, average, global_norm, is_finite, step_counter};
+use crate::optim::{Clip, ClipOf, LossScale, Optimizer, accumulate, average, global_norm, is_finite, step_counter};
 use crate::params::ParamSpec;
 use crate::schedule::Schedule;
 use bessemer_ir::Value;
@@ -16,7 +16,7 @@ pub struct TrainConfig {
     pub schedule: Schedule,
     /// Limit of the global norm of the gradients.
     pub clip: Option<Clip>,
-    /// Whether the step has the output `grad_norm`, the global norm before clipping.
+    /// Whether the step has the output `grad_norm`, the global norm before the step's clipping.
     pub report_grad_norm: bool,
     /// Decay of the moving average of the model's tensors.
     pub ema_decay: Option<f64>,
@@ -74,6 +74,11 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
     let mut loss = loss;
     let accumulates = config.accumulation > 1;
     b.scope("optimizer", |b| {
+        let clips_each = accumulates && config.clip.is_some_and(|clip| clip.of == ClipOf::MicroBatch);
+        if let Some(clip) = config.clip.filter(|_| clips_each) {
+            let norm = global_norm(&mut b.graph, &grads)?;
+            grads = clip.apply(&mut b.graph, norm, &grads)?;
+        }
         if accumulates {
             (loss, grads) = accumulate(b, config.accumulation, loss, &params, &grads)?;
         }
@@ -88,9 +93,8 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
             b.graph.output("grad_norm", norm);
             let norm_is_finite = is_finite(b, norm)?;
             finite = b.graph.select(finite, norm_is_finite, finite)?;
-            if let Some(clip) = config.clip {
-                let factor = clip.factor(&mut b.graph, norm)?;
-                grads = grads.iter().map(|&grad| b.graph.mul(grad, factor)).collect::<Result<_>>()?;
+            if let Some(clip) = config.clip.filter(|_| !clips_each) {
+                grads = clip.apply(&mut b.graph, norm, &grads)?;
             }
         }
         for (param, &grad) in params.iter().zip(&grads) {

@@ -6,7 +6,9 @@ use crate::recipe::{
 };
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
-use bessemer_nn::{Adam, Clip, ClipForm, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{
+    Adam, Clip, ClipForm, ClipOf, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig,
+};
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;
@@ -42,8 +44,12 @@ pub fn precision(recipe: &Recipe) -> Result<DType, TrainError> {
 pub fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
     let optimizer = optimizer(&recipe.optimizer);
     let form = if matches!(optimizer, Optimizer::Lamb(_)) { ClipForm::TensorFlow } else { ClipForm::PyTorch };
+    let of = match recipe.train.clip_of {
+        recipe::ClipOf::Step => ClipOf::Step,
+        recipe::ClipOf::MicroBatch => ClipOf::MicroBatch,
+    };
     Ok(TrainConfig {
-        clip: recipe.train.clip_norm.map(|limit| Clip { limit, form }),
+        clip: recipe.train.clip_norm.map(|limit| Clip { limit, form, of }),
         report_grad_norm: true,
         ema_decay: recipe.train.ema_decay,
         loss_scale: (recipe.precision.compute == Compute::Fp16).then_some(LossScale {

@@ -206,6 +206,24 @@ impl Features {
         (0..self.len()).map(|index| self.window(index))
     }
 
+    /// Tokens of the longest window; 0 if there are none.
+    pub fn longest(&self) -> usize {
+        let length = |spot: &Spot| self.content.queries.row(spot.question as usize).len() + spot.tokens as usize;
+        self.content.spots.iter().map(|spot| length(spot) + ADDED_TOKENS).max().unwrap_or(0)
+    }
+
+    /// Keeps the windows, and pads them to `length` tokens and no more.
+    ///
+    /// # Panics
+    /// If one of them is longer, or several are needed for one question.
+    pub fn pad_to(&mut self, length: usize) {
+        assert!(self.longest() <= length, "windows of {} tokens do not fit into {length}", self.longest());
+        let is_alone = |pair: &[Spot]| pair[0].question != pair[1].question;
+        let one_each = self.content.spots.windows(2).all(is_alone);
+        assert!(one_each || length == self.options.max_seq_length, "windows that overlap keep their length");
+        self.options.max_seq_length = length;
+    }
+
     /// Tokens of context that fit beside a question.
     pub(super) fn capacity(&self, question: usize) -> usize {
         self.options.max_seq_length - ADDED_TOKENS - self.content.queries.row(question).len()

@@ -21,6 +21,17 @@ pub fn global_norm(g: &mut Graph, grads: &[Value]) -> Result<Value> {
 pub struct Clip {
     pub limit: f64,
     pub form: ClipForm,
+    pub of: ClipOf,
+}
+
+/// Whose gradients are limited, in steps of several micro-batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClipOf {
+    /// Their mean.
+    #[default]
+    Step,
+    /// Those of each micro-batch, before their mean: NVIDIA's BERT for TensorFlow 1.
+    MicroBatch,
 }
 
 /// What gradients are multiplied with.
@@ -35,6 +46,12 @@ pub enum ClipForm {
 }
 
 impl Clip {
+    /// Scales gradients, whose global norm is `norm f32[]`.
+    pub fn apply(&self, g: &mut Graph, norm: Value, grads: &[Value]) -> Result<Vec<Value>> {
+        let factor = self.factor(g, norm)?;
+        grads.iter().map(|&grad| g.mul(grad, factor)).collect()
+    }
+
     /// The factor of gradients whose global norm is `norm f32[]`. A norm that is not finite gives one of no meaning: the
     /// guard of the step keeps the result from being used.
     pub fn factor(&self, g: &mut Graph, norm: Value) -> Result<Value> {

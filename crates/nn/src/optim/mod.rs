@@ -12,7 +12,7 @@ mod sgd;
 pub use accumulate::accumulate;
 pub use adam::{Adam, DecayForm};
 pub use average::average;
-pub use clip::{Clip, ClipForm, global_norm};
+pub use clip::{Clip, ClipForm, ClipOf, global_norm};
 pub use lamb::{Lamb, Trust};
 pub use loss_scale::LossScale;
 pub use moments::{EpsForm, Moments};

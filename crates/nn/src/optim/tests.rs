@@ -99,7 +99,7 @@ fn exclusion_rules() {
 fn clipping_limits_the_norm_of_all_gradients() {
     let (mut b, _, grads) = builder();
     let norm = global_norm(&mut b.graph, &grads).expect("a legal graph");
-    let clip = Clip { limit: 1.0, form: ClipForm::PyTorch };
+    let clip = Clip { limit: 1.0, form: ClipForm::PyTorch, of: ClipOf::Step };
     let factor = clip.factor(&mut b.graph, norm).expect("a legal graph");
     b.graph.output("norm", norm);
     for (name, grad) in [("fc", grads[0]), ("bn", grads[1])] {

@@ -7,8 +7,8 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_ir::{DType, Graph, Op, philox};
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
-    Adam, BatchNorm, Builder, Clip, ClipForm, Conv, DecayExclude, Fan, Init, Lamb, Linear, LossScale, Mode, Optimizer,
-    Padding, ParamSpec, Schedule, Sgd, Targets, TrainConfig, initialise, loss,
+    Adam, BatchNorm, Builder, Clip, ClipForm, ClipOf, Conv, DecayExclude, Fan, Init, Lamb, Linear, LossScale, Mode,
+    Optimizer, Padding, ParamSpec, Schedule, Sgd, Targets, TrainConfig, initialise, loss,
 };
 
 const SAMPLES: usize = 12;
@@ -56,7 +56,7 @@ fn sgd() -> Optimizer {
 }
 
 fn configs() -> [TrainConfig; 3] {
-    let clip = |form| Some(Clip { limit: 0.05, form });
+    let clip = |form| Some(Clip { limit: 0.05, form, of: ClipOf::Step });
     [
         TrainConfig::new(sgd(), Schedule::constant(0.1)),
         TrainConfig {
@@ -151,6 +151,35 @@ fn micro_batches_make_the_step_of_the_whole_batch() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn each_micro_batch_can_be_clipped_for_itself() {
+    let plain = Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0, decay_exclude: DecayExclude::None };
+    let clip = Clip { limit: 0.05, form: ClipForm::TensorFlow, of: ClipOf::MicroBatch };
+    let config = TrainConfig { clip: Some(clip), ..TrainConfig::new(Optimizer::Sgd(plain), Schedule::constant(1.0)) };
+    let (graph, specs) = network(SAMPLES / 2, Norm::Without, &of_accumulation(&config, 1));
+    let [first, second] = [0, 1].map(|index| {
+        let mut run = Interpreter::new(&graph);
+        start(&mut run, &specs);
+        feed(&mut run, 0, index * SAMPLES / 2, SAMPLES / 2);
+        run.step();
+        assert!(Run::output(&run, "grad_norm") > clip.limit, "there is something to clip");
+        Run::state(&run, "hidden.weight")
+    });
+    let (graph, specs) = network(SAMPLES / 2, Norm::Without, &of_accumulation(&config, 2));
+    let fused = CompileOptions::default();
+    let runs: [(&str, Box<dyn Run>, f64); 2] = [
+        ("interpreter", Box::new(Interpreter::new(&graph)), EXACT),
+        ("fused", Box::new(executor(&graph, &fused, 2)), SINGLE),
+    ];
+    for (name, mut run, tolerance) in runs {
+        start(&mut *run, &specs);
+        step(&mut *run, 0, 2);
+        let mean: Vec<f64> = first.iter().zip(&second).map(|(a, b)| (a + b) / 2.0).collect();
+        assert_close(name, &run.state("hidden.weight"), &mean, tolerance);
+        assert!(run.output("grad_norm") <= clip.limit * 1.001, "{name}: means of what was clipped");
     }
 }
 

@@ -7,8 +7,8 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
-    Adam, Builder, Clip, ClipForm, Decay, DecayExclude, DecayForm, EpsForm, Form, Init, Lamb, Mode, Moments, Optimizer,
-    Schedule, TrainConfig, Trust, Warmup,
+    Adam, Builder, Clip, ClipForm, ClipOf, Decay, DecayExclude, DecayForm, EpsForm, Form, Init, Lamb, Mode, Moments,
+    Optimizer, Schedule, TrainConfig, Trust, Warmup,
 };
 
 use serde_json::Value as Json;
@@ -64,6 +64,7 @@ fn config(case: &Json) -> TrainConfig {
     let clip = case["clip"].as_object().map(|clip| Clip {
         limit: number(&clip["limit"]),
         form: if clip["form"] == "pytorch" { ClipForm::PyTorch } else { ClipForm::TensorFlow },
+        of: ClipOf::Step,
     });
     let schedule = Schedule::constant(number(&case["lr"]));
     TrainConfig { clip, report_grad_norm: true, ..TrainConfig::new(optimizer, schedule) }

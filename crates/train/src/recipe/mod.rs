@@ -250,6 +250,9 @@ pub struct TrainRecipe {
     /// Largest norm of the whole gradient; absent for no clipping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
+    /// Whose gradient is limited: that of the whole step, or of each micro-batch.
+    #[serde(default)]
+    pub clip_of: ClipOf,
     /// Decay of the averaged weights; absent for none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ema_decay: Option<f64>,
@@ -323,6 +326,17 @@ pub enum OptimizerKind {
     Adamw,
     /// The direction of `adamw`, scaled in each tensor by the norm of the weights over its own.
     Lamb,
+}
+
+/// Whose gradient `train.clip_norm` limits, in steps of several micro-batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClipOf {
+    /// Their mean.
+    #[default]
+    Step,
+    /// That of each micro-batch, before the mean is taken: BERT's pre-training in TensorFlow 1.
+    MicroBatch,
 }
 
 /// Where `eps` stands in `adam`, `adamw` and `lamb`.

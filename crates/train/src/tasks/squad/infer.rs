@@ -6,12 +6,13 @@ use super::score::add_outputs;
 use super::sources::Questions;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
-use crate::trained::WhichWeights;
+use crate::trained::{Trained, WhichWeights};
 use bessemer_data::Samples;
-use bessemer_data::squad::{Answers, Candidate, Prediction};
+use bessemer_data::squad::{Answers, Candidate, Features, Prediction};
 use bessemer_models::electra::SpanHead;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Settings of a [`Reader`].
 #[derive(Clone, Debug)]
@@ -48,9 +49,15 @@ pub struct Answered {
 /// A model that reads texts and answers questions about them.
 pub struct Reader {
     answering: Answering,
-    session: EvalSession,
+    trained: Trained,
+    /// For windows of this many tokens, as the longest text so far needed them.
+    session: Option<(usize, EvalSession)>,
+    compute: ComputeOptions,
     top_k: usize,
 }
+
+/// Lengths of windows that are compiled for are multiples of it.
+const LENGTH_STEP: usize = 64;
 
 impl Reader {
     /// ELECTRA `name` with `weights`.
@@ -59,11 +66,8 @@ impl Reader {
     /// Weights or a vocabulary that cannot be read or do not fit, or that were not trained on questions.
     pub fn open(name: &str, weights: &Path, options: &AskOptions) -> Result<Self, TrainError> {
         let (answering, trained) = Answering::load(name, weights, options.weights, options.vocab.as_deref())?;
-        let length = answering.squad.sequence_length as usize;
-        let model = prediction(&answering.config, answering.head, 1, length)?;
-        let mut session = EvalSession::new(model, 1, &options.compute)?;
-        session.load_weights(&trained.tensors, &trained.origin)?;
-        Ok(Self { answering, session, top_k: options.top_k })
+        let (compute, top_k) = (options.compute.clone(), options.top_k);
+        Ok(Self { answering, trained, session: None, compute, top_k })
     }
 
     /// Answers to questions about a text.
@@ -78,19 +82,41 @@ impl Reader {
             return Err(TrainError::setting("the question", "empty", "there must be words in it"));
         }
         let Answering { squad, head, tokenizer, .. } = &self.answering;
-        let asked = Questions::ask(context, questions, tokenizer, window_options(squad, false))?;
+        let head = *head;
+        let mut asked = Questions::ask(context, questions, tokenizer, window_options(squad, false))?;
         let may_be_impossible = matches!(head, SpanHead::Joint { may_be_impossible: true, .. });
-        let options = answer_options(squad, *head, may_be_impossible);
+        let options = answer_options(squad, head, may_be_impossible);
+        let session = self.session_for(Arc::make_mut(&mut asked.features))?;
         let mut answers = Answers::new(&asked.set, &asked.features, &asked.tokenizer, options);
         for window in asked.features.windows() {
             let mut batch = asked.features.room(1);
             let index = window.index as i32;
             asked.features.put(&mut batch, 0, &Some(window));
-            self.session.run(&feeds(batch))?;
-            add_outputs(&mut answers, *head, &[index], &self.session)?;
+            session.run(&feeds(batch))?;
+            add_outputs(&mut answers, head, &[index], session)?;
         }
         let predictions = answers.finish().questions;
         Ok(questions.iter().zip(predictions).map(|(question, found)| self.answered(question, found)).collect())
+    }
+
+    /// A session for windows, which are padded to its length: the one of before if they fit.
+    fn session_for(&mut self, features: &mut Features) -> Result<&mut EvalSession, TrainError> {
+        let most = features.options().max_seq_length;
+        let needed = features.longest().next_multiple_of(LENGTH_STEP).min(most);
+        let kept = self.session.take().filter(|(length, _)| *length >= needed);
+        let (length, session) = match kept {
+            Some(kept) => kept,
+            None => (needed, self.compiled(needed)?),
+        };
+        features.pad_to(length);
+        Ok(&mut self.session.insert((length, session)).1)
+    }
+
+    fn compiled(&self, length: usize) -> Result<EvalSession, TrainError> {
+        let Answering { config, head, .. } = &self.answering;
+        let mut session = EvalSession::new(prediction(config, *head, 1, length)?, 1, &self.compute)?;
+        session.load_weights(&self.trained.tensors, &self.trained.origin)?;
+        Ok(session)
     }
 
     fn answered(&self, question: &str, found: Prediction) -> Answered {
