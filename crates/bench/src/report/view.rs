@@ -285,8 +285,15 @@ fn run_charts(run: &Run) -> Result<Vec<String>, ReportError> {
     };
     let loss = of_steps(&|info| info.loss);
     let raw = Curve { faint: true, ..Curve::new("as measured", loss.clone()) };
-    let metrics = terms(run).metrics.iter().filter_map(|metric| {
-        let curves = vec![Curve::new("", metric_points(run, metric.name))];
+    let terms = terms(run);
+    let metrics = terms.metrics.iter().filter_map(|metric| {
+        let beside = metric.beside.and_then(|name| terms.metrics.iter().find(|other| other.name == name));
+        let curves = match beside {
+            None => vec![Curve::new("", metric_points(run, metric.name))],
+            Some(other) => {
+                [metric, other].map(|drawn| Curve::new(drawn.label.trim(), metric_points(run, drawn.name))).into()
+            }
+        };
         Some(Chart { x_label: "step", y_label: metric.axis?, curves, from_zero: false, marks: true })
     });
     let loss = Chart {

@@ -45,17 +45,29 @@ pub struct Metric {
     pub axis: Option<&'static str>,
     /// The counts that it is the ratio of, where it is one.
     pub ratio: Option<[&'static str; 2]>,
+    /// The metric that is drawn in the same chart, to compare it with.
+    pub beside: Option<&'static str>,
 }
 
 impl Metric {
     /// A number as it is.
     pub const fn plain(name: &'static str, label: &'static str, axis: Option<&'static str>) -> Self {
-        Self { name, label, scale: Scale::Plain, axis, ratio: None }
+        Self { name, label, scale: Scale::Plain, axis, ratio: None, beside: None }
+    }
+
+    /// The same, drawn beside another one.
+    pub const fn drawn_beside(self, other: &'static str) -> Self {
+        Self { beside: Some(other), ..self }
+    }
+
+    /// A fraction that is in tables alone, in percent.
+    pub const fn fraction(name: &'static str, label: &'static str) -> Self {
+        Self { scale: Scale::Fraction, ..Self::plain(name, label, None) }
     }
 
     /// The ratio of two counts, shown in percent.
     pub const fn share(name: &'static str, label: &'static str, axis: &'static str, counts: [&'static str; 2]) -> Self {
-        Self { name, label, scale: Scale::Fraction, axis: Some(axis), ratio: Some(counts) }
+        Self { axis: Some(axis), ratio: Some(counts), ..Self::fraction(name, label) }
     }
 }
 

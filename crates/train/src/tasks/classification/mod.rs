@@ -16,7 +16,7 @@ pub(crate) use classifier::classes_of;
 pub(crate) use model::model_options;
 
 use super::loaded::Loaded;
-use super::{Batches, Better, Evaluation, LoadOptions, Metric, Scale, Score, Task, Terms};
+use super::{Batches, Better, Evaluation, LoadOptions, Metric, Score, Task, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::recipe::Recipe;
@@ -36,15 +36,9 @@ pub static TERMS: Terms = Terms {
     unit: "images/s",
     parts: &[],
     metrics: &[
-        Metric {
-            name: "top1",
-            label: "top-1",
-            scale: Scale::Fraction,
-            axis: Some("validation top-1 (%)"),
-            ratio: Some(["correct", "total"]),
-        },
-        Metric { name: "top5", label: "top-5", scale: Scale::Fraction, axis: None, ratio: None },
-        Metric { name: "loss", label: "loss", scale: Scale::Plain, axis: Some("validation loss"), ratio: None },
+        Metric::share("top1", "top-1", "validation top-1 (%)", ["correct", "total"]),
+        Metric::fraction("top5", "top-5"),
+        Metric::plain("loss", "loss", Some("validation loss")),
     ],
     best: ("top1", Better::Higher),
 };

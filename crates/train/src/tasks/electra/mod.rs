@@ -42,7 +42,8 @@ pub static TERMS: Terms = Terms {
     ],
     metrics: &[
         Metric::plain("loss", "loss of both networks", Some("validation loss of both networks")),
-        Metric::plain("mlm_loss", "generator, loss", Some("validation loss of the generator")),
+        Metric::plain("mlm_loss", "generator, loss", Some("validation loss of the generator"))
+            .drawn_beside("unigram_entropy"),
         Metric::plain("unigram_entropy", "  of word frequencies", None),
         Metric::share(
             "mlm_accuracy",

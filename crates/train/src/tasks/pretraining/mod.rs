@@ -32,7 +32,8 @@ pub static TERMS: Terms = Terms {
     unit: "sequences/s",
     parts: &["mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"],
     metrics: &[
-        Metric::plain("mlm_loss", "masked words, loss", Some("validation loss of masked words")),
+        Metric::plain("mlm_loss", "masked words, loss", Some("validation loss of masked words"))
+            .drawn_beside("unigram_entropy"),
         Metric::plain("unigram_entropy", "  of word frequencies", None),
         Metric::share(
             "mlm_accuracy",

@@ -14,7 +14,7 @@ pub(crate) use weights::name_of;
 
 use super::loaded::Loaded;
 use super::pretraining;
-use super::{Batches, Beginning, Better, Evaluation, LoadOptions, Metric, Scale, Score, Task, Terms};
+use super::{Batches, Beginning, Better, Evaluation, LoadOptions, Metric, Score, Task, Terms};
 use crate::checkpoint::{NamedTensor, WeightOptions, load_weights};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -35,16 +35,12 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-const fn share(name: &'static str, label: &'static str) -> Metric {
-    Metric { name, label, scale: Scale::Fraction, axis: None, ratio: None }
-}
-
 const fn exact(name: &'static str, label: &'static str, ratio: [&'static str; 2]) -> Metric {
-    Metric { ratio: Some(ratio), ..share(name, label) }
+    Metric { ratio: Some(ratio), ..Metric::fraction(name, label) }
 }
 
 const EXACT: Metric = exact("exact", "exact match", ["right", "total"]);
-const F1: Metric = Metric { axis: Some("F1 of answers (%)"), ..share("f1", "F1") };
+const F1: Metric = Metric { axis: Some("F1 of answers (%)"), ..Metric::fraction("f1", "F1") };
 
 const fn terms(parts: &'static [&'static str], metrics: &'static [Metric]) -> Terms {
     Terms { samples: "windows", unit: "windows/s", parts, metrics, best: ("f1", Better::Higher) }
@@ -57,9 +53,9 @@ pub static TERMS: Terms = terms(
         EXACT,
         F1,
         exact("has_ans_exact", "  with an answer", ["has_ans_right", "has_ans_total"]),
-        share("has_ans_f1", "  F1"),
+        Metric::fraction("has_ans_f1", "  F1"),
         exact("no_ans_exact", "  without one", ["no_ans_right", "no_ans_total"]),
-        share("no_ans_f1", "  F1"),
+        Metric::fraction("no_ans_f1", "  F1"),
     ],
 );
 
