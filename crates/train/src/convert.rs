@@ -7,8 +7,9 @@ use crate::tasks::check_weights;
 use crate::tasks::classification::classes_of;
 use crate::tasks::electra::Networks;
 use crate::tasks::huggingface::{Description, write_folder};
-use crate::tasks::pretraining::{config_of, name_of, vocabulary_beside};
+use crate::tasks::pretraining::{config_of, vocabulary_beside};
 use crate::tasks::squad;
+use crate::tasks::text;
 use crate::trained::{Trained, recipe_of};
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use bessemer_models::electra::{self, ElectraConfig, names};
@@ -223,7 +224,9 @@ impl Fitted {
 
     fn find(trained: &Trained, path: &Path) -> Result<Self, TrainError> {
         let made = trained.recipe.as_ref().map(|recipe| recipe.model.name.as_str());
-        if let Some(name) = made.or_else(|| squad::name_of(&trained.tensors)).or_else(|| name_of(&trained.tensors)) {
+        if let Some(name) =
+            made.or_else(|| squad::name_of(&trained.tensors)).or_else(|| text::name_of(&trained.tensors, |_| true))
+        {
             return Self::to(name, trained, path);
         }
         let (model, specs) = fitting_model(&trained.tensors, &trained.origin)?;

@@ -110,5 +110,10 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
     let error = judge_words("electra-mini", &run, &[" ".to_owned()], &JudgeOptions::default()).unwrap_err();
     assert!(error.to_string().contains("it needs words to judge"), "{error}");
     let error = judge_words("electra-small", &exported.join("discriminator"), &texts, &JudgeOptions::default());
-    assert!(error.unwrap_err().to_string().contains("holds an ELECTRA of 4 layers, 128 wide: electra-mini"));
+    assert!(
+        error
+            .unwrap_err()
+            .to_string()
+            .contains("holds an ELECTRA of 4 layers, 256 wide, embeddings of 128: electra-mini")
+    );
 }

@@ -11,7 +11,7 @@ pub mod pretraining;
 mod softmax;
 pub mod squad;
 mod terms;
-mod text;
+pub(crate) mod text;
 
 pub use feeds::{Array, Batch, Batches, Feeds};
 pub use load::LoadOptions;
@@ -210,7 +210,7 @@ pub(crate) fn judge(
 pub(crate) fn check_weights(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
     match find_any(name)? {
         AnyModel::Classifier(_) => Ok(()),
-        AnyModel::Bert(_) | AnyModel::Electra(_) => pretraining::check_size(name, tensors, origin),
+        AnyModel::Bert(_) | AnyModel::Electra(_) => text::check_size(name, tensors, origin).map(drop),
         AnyModel::ElectraSquad(_) => squad::check_weights(name, tensors, origin),
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::error::TrainError;
 use crate::recipe::{Init, Recipe};
-use crate::tasks::pretraining::{activation, check_length, words_of};
+use crate::tasks::pretraining::{activation, check_length};
+use crate::tasks::text::Size;
 use crate::trained::Trained;
 use bessemer_data::text::Vocabulary;
 use bessemer_models::bert::{BertConfig, BertInit};
@@ -72,7 +73,7 @@ impl Networks {
     /// As [`Networks::in_recipe`].
     pub fn in_weights(name: &str, trained: &Trained) -> Result<Self, TrainError> {
         let published = Self::published(name)?;
-        let words = words_of(&trained.tensors).unwrap_or(published.config.encoder.vocab_size);
+        let words = Size::of(&trained.tensors).map_or(published.config.encoder.vocab_size, |size| size.words);
         let mut networks = match &trained.recipe {
             Some(recipe) => Self::in_recipe(recipe, words)?,
             None => published,

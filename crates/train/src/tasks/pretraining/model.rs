@@ -1,15 +1,13 @@
 //! The networks of recipes and of trained weights.
 
-use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{self, Init, Recipe};
 use crate::setup::{precision, train_config};
 use crate::tasks::huggingface::activation_in;
+use crate::tasks::text::{Size, check_size};
 use crate::trained::{Trained, WhichWeights};
 use bessemer_models::bert::{self, BertConfig, BertInit, BertOptions, Sequences};
-use bessemer_models::electra::{ElectraSpec, ElectraSquadSpec};
-use bessemer_models::weights::canonical_name;
-use bessemer_models::{AnyModel, Model, ModelError, all, find_any};
+use bessemer_models::{AnyModel, Model, ModelError, find_any};
 use bessemer_nn::{Activation, MaskedMean};
 use std::path::Path;
 
@@ -106,104 +104,12 @@ pub(super) fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Tr
 /// A configuration that cannot be read.
 pub(crate) fn config_of(name: &str, trained: &Trained, path: &Path) -> Result<BertConfig, TrainError> {
     let usual = published(name)?;
-    let words = words_of(&trained.tensors).unwrap_or(usual.vocab_size);
+    let words = Size::of(&trained.tensors).map_or(usual.vocab_size, |size| size.words);
     let config = match &trained.recipe {
         Some(recipe) => config(recipe, words)?,
         None => BertConfig { hidden_act: activation_in(path)?.unwrap_or(usual.hidden_act), ..usual },
     };
     Ok(BertConfig { vocab_size: words, ..config })
-}
-
-/// Networks of text by the beginning of their tensors' names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
-    Bert,
-    Electra,
-}
-
-impl Family {
-    const ALL: [Self; 2] = [Self::Bert, Self::Electra];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Bert => "BERT",
-            Self::Electra => "ELECTRA",
-        }
-    }
-
-    /// The word embeddings, `[words, width]`.
-    fn embeddings(self) -> &'static str {
-        match self {
-            Self::Bert => "bert.embeddings.word_embeddings.weight",
-            Self::Electra => "electra.embeddings.word_embeddings.weight",
-        }
-    }
-}
-
-/// What tensors tell of their network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Size {
-    family: Family,
-    words: usize,
-    /// Of the embeddings.
-    width: usize,
-    layers: usize,
-}
-
-impl Size {
-    /// `None` for tensors that are of no model of text.
-    fn of(tensors: &[NamedTensor<'_>]) -> Option<Self> {
-        let table = |family: Family| tensors.iter().find(|tensor| canonical_name(&tensor.name) == family.embeddings());
-        let (family, table) = Family::ALL.into_iter().find_map(|family| Some((family, table(family)?)))?;
-        let &[words, width] = table.shape.as_slice() else { return None };
-        let layer = |tensor: &NamedTensor<'_>| {
-            canonical_name(&tensor.name).split_once("encoder.layer.")?.1.split('.').next()?.parse().ok()
-        };
-        let layers = tensors.iter().filter_map(layer).max().map_or(0, |last: usize| last + 1);
-        Some(Self { family, words, width, layers })
-    }
-
-    /// Whether it is that of a model of the zoo, whose words may be any number.
-    fn fits(self, model: AnyModel) -> bool {
-        let wanted = match model {
-            AnyModel::Bert(spec) => {
-                let config = (spec.config)();
-                (Family::Bert, config.hidden_size, config.num_hidden_layers)
-            }
-            AnyModel::Electra(ElectraSpec { config, .. }) | AnyModel::ElectraSquad(ElectraSquadSpec { config, .. }) => {
-                let config = config();
-                (Family::Electra, config.embedding_size, config.encoder.num_hidden_layers)
-            }
-            AnyModel::Classifier(_) => return false,
-        };
-        (self.family, self.width, self.layers) == wanted
-    }
-}
-
-/// The first model of text in the zoo that has tensors of these sizes; `None` for those of no model of text.
-pub(crate) fn name_of(tensors: &[NamedTensor<'_>]) -> Option<&'static str> {
-    let size = Size::of(tensors)?;
-    all().find(|&model| size.fits(model)).map(AnyModel::name)
-}
-
-/// The words of the vocabulary, of tensors of a model of text.
-pub(crate) fn words_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
-    Size::of(tensors).map(|size| size.words)
-}
-
-/// # Errors
-/// Tensors of another number of layers, of another width or of another family than the model's.
-pub(crate) fn check_size(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
-    let Some(size) = Size::of(tensors) else { return Ok(()) };
-    if size.fits(find_any(name)?) {
-        return Ok(());
-    }
-    let fitting = name_of(tensors).map_or_else(String::new, |name| format!(": {name}"));
-    let Size { family, width, layers, .. } = size;
-    let family = family.name();
-    let article = if family == "ELECTRA" { "an" } else { "a" };
-    let allowed = format!("{origin} holds {article} {family} of {layers} layers, {width} wide{fitting}");
-    Err(TrainError::setting("the model", name, allowed))
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ fn words_of(recipe: &Recipe, origin: &Path) -> Result<Option<usize>, TrainError>
     }
     let tensors = load_weights(origin, WeightOptions::default())?;
     let (name, place) = (&recipe.model.name, origin.display().to_string());
-    let size = weights::size(name, &model::published(name)?, &tensors, &place)?;
+    let size = weights::size(name, &tensors, &place)?;
     let (asked, known) = (pretraining::activation(recipe.model.activation), weights::activation(origin)?);
     match known.filter(|known| *known != asked) {
         None => Ok(Some(size.words)),
@@ -265,5 +265,5 @@ pub(super) fn judge(
 /// # Errors
 /// Weights of another size than those of model `name`.
 pub(super) fn check_weights(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
-    weights::size(name, &model::published(name)?, tensors, origin).map(drop)
+    weights::size(name, tensors, origin).map(drop)
 }

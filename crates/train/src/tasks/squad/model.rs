@@ -132,7 +132,7 @@ pub(super) fn answer_options(recipe: &SquadRecipe, head: SpanHead, may_be_imposs
 /// Weights that were not trained on questions, or of a network of another size; a configuration that cannot be read.
 pub(crate) fn network_of(name: &str, trained: &Trained, path: &Path) -> Result<(ElectraConfig, SpanHead), TrainError> {
     let mut usual = published(name)?;
-    let words = size(name, &usual, &trained.tensors, &trained.origin)?.words;
+    let words = size(name, &trained.tensors, &trained.origin)?.words;
     let beam = trained.recipe.as_ref().map_or(SquadRecipe::default().beam, |recipe| recipe.squad.beam);
     let head = head(&trained.tensors, beam as usize).ok_or_else(|| {
         let allowed = "they have no head that answers questions; `bessemer train` makes one of them (--weights)";

@@ -1,12 +1,14 @@
-//! What tensors tell of the network that they are of, and which of them fine-tuning begins with.
+//! What weights are for, and which of their tensors fine-tuning begins with.
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::tasks::Beginning;
 use crate::tasks::huggingface::activation_in;
 use crate::tasks::pretraining;
+use crate::tasks::text::{self, Size, check_size};
 use crate::trained::recipe_of;
-use bessemer_models::electra::{ELECTRA_SQUADS, ElectraConfig, SpanHead};
+use bessemer_models::AnyModel;
+use bessemer_models::electra::SpanHead;
 use bessemer_nn::Activation;
 use std::path::Path;
 
@@ -20,58 +22,13 @@ const START_HEAD: &str = "start_logits.";
 const IMPOSSIBLE_HEAD: &str = "answer_class.";
 const HEADS: [&str; 4] = [PLAIN_HEAD, START_HEAD, "end_logits.", IMPOSSIBLE_HEAD];
 
-/// What tensors tell of their encoder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Size {
-    pub words: usize,
-    embedding: usize,
-    width: usize,
-    layers: usize,
-}
-
-impl Size {
-    /// `None` for tensors that are of no ELECTRA.
-    pub fn of(tensors: &[NamedTensor<'_>]) -> Option<Self> {
-        let inner = |tensor: &NamedTensor<'_>| tensor.name.strip_prefix(ENCODER).unwrap_or(&tensor.name).to_owned();
-        let shape = |name: &str| tensors.iter().find(|tensor| inner(tensor) == name).map(|tensor| &tensor.shape);
-        let &[words, embedding] = shape("embeddings.word_embeddings.weight")?.as_slice() else { return None };
-        let &[width, _] = shape("encoder.layer.0.attention.self.query.weight")?.as_slice() else { return None };
-        let layer = |tensor: &NamedTensor<'_>| -> Option<usize> {
-            inner(tensor).strip_prefix("encoder.layer.")?.split('.').next()?.parse().ok()
-        };
-        let layers = tensors.iter().filter_map(layer).max()? + 1;
-        Some(Self { words, embedding, width, layers })
-    }
-
-    fn fits(&self, config: &ElectraConfig) -> bool {
-        let encoder = &config.encoder;
-        (self.embedding, self.width, self.layers)
-            == (config.embedding_size, encoder.hidden_size, encoder.num_hidden_layers)
-    }
-}
-
 /// The size of weights, which must be that of model `name`.
 ///
 /// # Errors
 /// Tensors of another network.
-pub(super) fn size(
-    name: &str,
-    config: &ElectraConfig,
-    tensors: &[NamedTensor<'_>],
-    origin: &str,
-) -> Result<Size, TrainError> {
-    let Some(size) = Size::of(tensors) else {
-        return Err(TrainError::setting("the model", name, format!("{origin} holds no ELECTRA")));
-    };
-    if size.fits(config) {
-        return Ok(size);
-    }
-    let Size { embedding, width, layers, .. } = size;
-    let fitting = ELECTRA_SQUADS.iter().find(|spec| size.fits(&(spec.config)()));
-    let fitting = fitting.map_or_else(String::new, |spec| format!(": {}", spec.name));
-    let held =
-        format!("{origin} holds an ELECTRA of {layers} layers, {width} wide, embeddings of {embedding}{fitting}");
-    Err(TrainError::setting("the model", name, held))
+pub(super) fn size(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<Size, TrainError> {
+    let missing = || TrainError::setting("the model", name, format!("{origin} holds no ELECTRA"));
+    check_size(name, tensors, origin)?.ok_or_else(missing)
 }
 
 /// The head that weights have; a joint one with this beam. `None` for weights that were not trained on questions.
@@ -85,8 +42,8 @@ pub(super) fn head(tensors: &[NamedTensor<'_>], beam: usize) -> Option<SpanHead>
 
 /// The model of the zoo that weights with a head for questions are for; `None` for others.
 pub(crate) fn name_of(tensors: &[NamedTensor<'_>]) -> Option<&'static str> {
-    let size = head(tensors, 1).and(Size::of(tensors))?;
-    ELECTRA_SQUADS.iter().find(|spec| size.fits(&(spec.config)())).map(|spec| spec.name)
+    head(tensors, 1)?;
+    text::name_of(tensors, |model| matches!(model, AnyModel::ElectraSquad(_)))
 }
 
 /// The activation that weights were trained with, where their run or folder says it.

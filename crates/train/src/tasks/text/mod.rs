@@ -1,7 +1,9 @@
 //! What all pre-training on text shares: where the text comes from, the task, and its evaluation.
 
+mod size;
 mod source;
 mod task;
 
+pub(crate) use size::{Size, check_size, name_of};
 pub(super) use source::{Part, TextSource, check_words, vocabulary_in};
 pub(super) use task::{Facts, Family, HeldOut, TextTask};
