@@ -480,7 +480,9 @@ impl SimdOp for Sweep<'_> {
                 // SAFETY: the tile lies within the part that the caller vouches for. Reductions come first, because a
                 // store may overwrite an input.
                 unsafe {
-                    steps.iter().for_each(|step| self.step(step, &tile));
+                    for step in steps {
+                        self.step(step, &tile);
+                    }
                     self.accumulate(&tile, cut.lanes, first);
                     for sink in &self.program.sinks {
                         match *sink {
