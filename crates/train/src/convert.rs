@@ -176,14 +176,11 @@ impl TextModel {
         let named: Vec<(&str, &NamedTensor<'static>)> =
             tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
         let names::Split { discriminator, generator } = names::split(&named);
-        let parts = [
-            ("discriminator", Description::electra(config, "ElectraForPreTraining"), discriminator),
-            (
-                "generator",
-                Description::electra(&config.generator(options.generator_fraction), "ElectraForMaskedLM"),
-                generator,
-            ),
-        ];
+        let mut parts = vec![("discriminator", Description::electra(config, "ElectraForPreTraining"), discriminator)];
+        if !options.uniform_generator {
+            let small = config.generator(options.generator_fraction);
+            parts.push(("generator", Description::electra(&small, "ElectraForMaskedLM"), generator));
+        }
         for (name, description, tensors) in parts {
             let renamed = tensors.into_iter().map(|(name, tensor)| NamedTensor { name, ..tensor.clone() });
             write_folder(&output.join(name), &description, &renamed.collect::<Vec<_>>(), vocabulary)?;

@@ -117,3 +117,22 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
             .contains("holds an ELECTRA of 4 layers, 256 wide, embeddings of 128: electra-mini")
     );
 }
+
+#[test]
+fn words_can_be_put_in_without_a_generator() {
+    let folder = TempDir::new().unwrap();
+    let (run, data) = (folder.path().join("run"), text(folder.path()));
+    let data = data.to_str().unwrap();
+    let uniform = ["model.uniform_generator=true", "model.disallow_correct=true"];
+    let error = train(&new_run(&run, data, &uniform)).unwrap_err();
+    assert!(error.to_string().contains("model.word_bias is log_frequencies"), "{error}");
+    let report = train(&new_run(&run, data, &[&uniform[..], &["model.word_bias=zeros"]].concat())).unwrap();
+    let metrics = &report.metrics;
+    assert!((metrics["mlm_loss"] - 24f64.ln()).abs() < 1e-5, "all of 24 words are as likely: {metrics:?}");
+    assert_eq!(metrics["sampled_accuracy"], 0.0);
+    assert!(last(&run).model.iter().all(|tensor| !tensor.name.starts_with("generator")));
+    let exported = folder.path().join("exported");
+    let to = ConvertOptions { to: Names::HuggingFace, ..ConvertOptions::default() };
+    convert_weights(&run, &exported, &to).unwrap();
+    assert!(exported.join("discriminator/config.json").is_file() && !exported.join("generator").exists());
+}

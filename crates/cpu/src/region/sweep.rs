@@ -480,6 +480,7 @@ impl SimdOp for Sweep<'_> {
                 // SAFETY: the tile lies within the part that the caller vouches for. Reductions come first, because a
                 // store may overwrite an input.
                 unsafe {
+                    // No closure: the compiler may leave one outside, compiled for the least of processors.
                     for step in steps {
                         self.step(step, &tile);
                     }

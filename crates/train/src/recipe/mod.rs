@@ -92,6 +92,12 @@ pub struct ModelRecipe {
     /// Weight of the discriminator's loss; the generator's has 1.
     #[serde(default = "fifty")]
     pub discriminator_weight: f64,
+    /// Put in any word of the vocabulary, each as likely as the others, in place of an ELECTRA's generator.
+    #[serde(default)]
+    pub uniform_generator: bool,
+    /// Never put in the right word.
+    #[serde(default)]
+    pub disallow_correct: bool,
 }
 
 /// Form of the Gaussian error linear unit.

@@ -64,6 +64,8 @@ const GROUPS: [Group; 10] = [
         fields: &[
             "model.generator_fraction",
             "model.discriminator_weight",
+            "model.uniform_generator",
+            "model.disallow_correct",
             "text.single_segment_prob",
             "text.distinct",
         ],

@@ -1,7 +1,7 @@
 //! The networks of recipes and of trained weights.
 
 use crate::error::TrainError;
-use crate::recipe::{Init, Recipe};
+use crate::recipe::{Init, Recipe, WordBias};
 use crate::tasks::pretraining::{activation, check_length};
 use crate::tasks::text::Size;
 use crate::trained::Trained;
@@ -57,11 +57,17 @@ impl Networks {
             ..config.encoder
         };
         check_length(&encoder, recipe.text.sequence_length as usize)?;
+        if model.uniform_generator && model.word_bias != WordBias::Zeros {
+            let allowed = "with model.uniform_generator no word has a score: it must be zeros";
+            return Err(TrainError::setting("model.word_bias", "log_frequencies", allowed));
+        }
         let network = ElectraOptions { seed: recipe.train.seed, init: init(recipe) };
         let options = PretrainingOptions {
             network,
             generator_fraction: model.generator_fraction.unwrap_or(options.generator_fraction),
             discriminator_weight: model.discriminator_weight,
+            uniform_generator: model.uniform_generator,
+            disallow_correct: model.disallow_correct,
             ..options
         };
         Ok(Self { config: ElectraConfig { encoder, ..config }, options })
