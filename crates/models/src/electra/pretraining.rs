@@ -55,7 +55,7 @@ pub fn forward_loss(
         let disc = MaskedMean::Electra.of(g, sums.loss, sums.weight)?;
         g.output("mlm_loss", mlm);
         g.output("disc_loss", disc);
-        let [correct, sampled] = [results.words.correct(g)?, results.sampled_correct(g)?];
+        let [correct, sampled] = [results.guessed_correct(g)?, results.sampled_correct(g)?];
         for (name, sum, weight) in [
             ("mlm_accuracy", correct, weight),
             ("sampled_accuracy", sampled, weight),
@@ -87,7 +87,7 @@ pub fn evaluate(config: &ElectraConfig, sequences: Sequences, options: &Pretrain
         let sums = results.verdicts.sums(g)?;
         for (name, sum) in [
             ("mlm_loss_sum", results.words.loss_sum(g)?),
-            ("mlm_correct", results.words.correct(g)?),
+            ("mlm_correct", results.guessed_correct(g)?),
             ("sampled_correct", results.sampled_correct(g)?),
             ("mlm_weight", results.words.weight(g)?),
             ("disc_loss_sum", sums.loss),
@@ -148,12 +148,19 @@ pub fn infer_generator(config: &ElectraConfig, sequences: Sequences, options: &E
 /// What both networks say of a batch.
 struct Results {
     words: WeightedRows,
+    /// Whether the scores of all words are the same.
+    is_uniform: bool,
     /// What the generator put in, `i32[B * P]`.
     samples: Value,
     verdicts: Verdicts,
 }
 
 impl Results {
+    /// The sum of the weights of draws whose right word has the highest score, `f32[]`: 0 where all have the same.
+    fn guessed_correct(&self, g: &mut Graph) -> bessemer_nn::Result<Value> {
+        if self.is_uniform { g.constant(DType::F32, [], 0.0) } else { self.words.correct(g) }
+    }
+
     /// The sum of the weights of draws whose sample is the right word, `f32[]`.
     fn sampled_correct(&self, g: &mut Graph) -> bessemer_nn::Result<Value> {
         let is_right = g.binary(BinaryKind::Eq, self.samples, self.words.labels)?;
@@ -194,6 +201,7 @@ fn results(
     let weights = g.reshape(mask, [sequences.batch * sequences.length])?;
     Ok(Results {
         words: WeightedRows { logits: scores, labels: draws.words, weights: draws.weights },
+        is_uniform: options.uniform_generator,
         samples,
         verdicts: Verdicts { scores: verdicts, labels, weights },
     })
