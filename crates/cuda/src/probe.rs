@@ -1,0 +1,1 @@
+//! What there is of GPUs and of CUDA on a machine.
