@@ -1,6 +1,14 @@
 //! Text of kernels in CUDA C++, without any header, and what they are launched with.
 
+mod adamw;
+mod columns;
+mod lanes;
 mod prelude;
+mod regions;
+mod rows;
+
+pub use adamw::{AdamW, STEP_NUMBERS, Segment};
+pub use regions::{Launch, Launches, Operand, region};
 
 use bessemer_ir::DType;
 use std::fmt;
@@ -89,4 +97,9 @@ impl Kernel {
         );
         Kernel { name: name.to_owned(), parameters, blocks, threads, text }
     }
+}
+
+/// Every line four blanks further in.
+fn indented(text: &str) -> String {
+    text.lines().map(|line| if line.starts_with('#') { format!("{line}\n") } else { format!("    {line}\n") }).collect()
 }

@@ -123,8 +123,7 @@ impl Libraries {
         let Some(first) = of_cuda.next() else { return Ok(()) };
         if let Some(other) = of_cuda.find(|other| other.major() != first.major()) {
             return Err(GpuError::Mixed(format!(
-                "libraries of different CUDA versions: {} is of CUDA {}, {} of CUDA {}; name the folder of one complete \
-                 set with --gpu-libraries, or activate a Python environment that holds one",
+                "libraries of different CUDA versions: {} is of CUDA {}, {} of CUDA {}",
                 first.path.display(),
                 first.major(),
                 other.path.display(),
@@ -133,11 +132,10 @@ impl Libraries {
         }
         match driver_version {
             Some(version) if (version / 1000) < first.major() as i32 => Err(GpuError::Mixed(format!(
-                "the driver runs CUDA {}, {} is of CUDA {}; install a newer driver, or libraries of CUDA {}",
+                "the driver runs CUDA up to {}, {} is of CUDA {}",
                 version_text(version),
                 first.path.display(),
-                first.major(),
-                version / 1000
+                first.major()
             ))),
             _ => Ok(()),
         }

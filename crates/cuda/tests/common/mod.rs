@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mock/shim.h");
+const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/tests/mock/shim.h");
 const LIBRARIES: [(&str, &str); 2] = [("libcuda", "libcuda.so.1"), ("libnvrtc", "libnvrtc.so.13")];
 
 /// Says on the terminal that a test checks nothing here. The line is not captured.
