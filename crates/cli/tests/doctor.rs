@@ -1,4 +1,4 @@
-//! What `bessemer doctor` says of GPUs: of none, of broken and mixed libraries, of one and of two.
+//! What `bessemer doctor` says of GPUs: of none, of broken and mixed libraries, of one and of two; and their self-test.
 
 mod common;
 #[path = "../../cuda/tests/common/mod.rs"]
@@ -13,8 +13,12 @@ use tempfile::TempDir;
 
 /// Runs the doctor where no Python environment is active.
 fn doctor(arguments: &[&str], environment: &[(&str, &str)]) -> Ran {
+    bessemer(&[&["doctor"], arguments].concat(), environment)
+}
+
+fn bessemer(arguments: &[&str], environment: &[(&str, &str)]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
-    command.arg("doctor").args(arguments).envs(environment.iter().copied());
+    command.args(arguments).envs(environment.iter().copied());
     for name in ["VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "PATH"] {
         if !environment.iter().any(|(set, _)| *set == name) {
             command.env_remove(name);
@@ -136,4 +140,56 @@ fn a_driver_that_does_not_start_or_is_too_old() {
 #[test]
 fn a_folder_that_does_not_exist_is_refused() {
     doctor(&["--gpu-libraries", "nowhere"], &[]).fails(2, &["'nowhere'", "--gpu-libraries", "no such folder"]);
+}
+
+/// The self-test over mocks: everything passes, and has the figures that a real device would give.
+#[test]
+fn the_self_test_passes_on_a_mock() {
+    let Some(folder) = mock_or_skip("self-test") else { return };
+    let cubins = folder.join("cubins");
+    let (libraries, cubins) = (folder.to_str().unwrap(), cubins.to_str().unwrap());
+    let small =
+        ["gpu-selftest", "--no-speed", "--copy-bytes", "65536", "--cubins", cubins, "--gpu-libraries", libraries];
+    let path = std::env::var("PATH").unwrap();
+    let report: Value = serde_json::from_str(&bessemer(&small, &[("PATH", &path)]).ok().out).unwrap();
+    assert_eq!(report["device"]["name"], "NVIDIA H200 (mock)");
+    let steps = report["steps"].as_array().unwrap();
+    let names: Vec<&str> = steps.iter().map(|step| step["name"].as_str().unwrap()).collect();
+    assert!(steps.iter().all(|step| step["passed"] == true), "{report}");
+    for name in [
+        "device and compiler",
+        "copies",
+        "numbers: layer_norm",
+        "numbers: column_sums",
+        "numbers: adamw",
+        "cuBLASLt: what it computes",
+    ] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    let copies = &steps[names.iter().position(|name| *name == "copies").unwrap()]["figures"];
+    assert!(copies.as_array().unwrap().iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{copies}");
+}
+
+/// What is missing fails its step with one line; the report is there all the same.
+#[test]
+fn the_self_test_without_a_gpu_or_compiler_says_so() {
+    let folder = TempDir::new().unwrap();
+    let run = |named: &Path, environment: &[(&str, &str)]| {
+        let ran = bessemer(&["gpu-selftest", "--gpu-libraries", named.to_str().unwrap()], environment);
+        let report: Value = serde_json::from_str(&ran.out).unwrap();
+        let problem = report["steps"][0]["problem"].as_str().unwrap_or_default().to_owned();
+        (ran.fails(1, &["1 of 1 steps failed"]), problem)
+    };
+    std::fs::write(folder.path().join("libcuda.so.1"), "broken").unwrap();
+    let (_, problem) = run(folder.path(), &[]);
+    assert!(problem.contains("libcuda.so.1 cannot be opened") && !problem.contains('\n'), "{problem}");
+    let Some(mocks) = mock_or_skip("self-test without a compiler") else { return };
+    std::fs::copy(mocks.join("libcuda.so.1"), folder.path().join("libcuda.so.1")).unwrap();
+    let (_, problem) = run(folder.path(), &[]);
+    assert!(
+        problem.starts_with("libnvrtc.so was not found; looked in folders named by --gpu-libraries ("),
+        "{problem}"
+    );
+    let (_, problem) = run(mocks, &[("MOCK_DRIVER_VERSION", "12080")]);
+    assert!(problem.contains("the driver runs CUDA up to 12.8"), "{problem}");
 }

@@ -4,6 +4,7 @@
 //! Nothing of CUDA is needed to build this crate, and a program that holds it starts on machines without a GPU.
 
 pub mod cubins;
+pub mod cublaslt;
 pub mod driver;
 pub mod error;
 pub mod kgen;

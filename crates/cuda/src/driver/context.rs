@@ -38,6 +38,11 @@ impl Context {
         &self.0.info
     }
 
+    /// Makes this the context of the calling thread, for libraries that use what is current.
+    pub(crate) fn bind(&self) -> Result<(), GpuError> {
+        self.0.bind()
+    }
+
     /// Bytes of memory that are free, and all.
     ///
     /// # Errors

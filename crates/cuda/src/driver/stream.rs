@@ -54,6 +54,11 @@ impl Stream {
         }
     }
 
+    /// The handle, for libraries that give work to this stream.
+    pub(crate) fn raw(&self) -> Handle {
+        self.handle
+    }
+
     /// Waits until all work is done.
     ///
     /// # Errors

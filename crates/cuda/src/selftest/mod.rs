@@ -1,11 +1,14 @@
-//! What is checked and measured on a real device: copies, the numbers of all kernels, capture, and speed.
+//! What is checked and measured on a real device: copies, the numbers and the speed of all kernels, eager and captured,
+//! and what cuBLASLt computes.
 
 pub mod case;
 pub mod cases;
 mod copies;
+mod products;
 pub mod runner;
 
 use crate::cubins::CubinCache;
+use crate::cublaslt::CublasLt;
 use crate::driver::DeviceInfo;
 use crate::error::GpuError;
 use crate::loader::{Libraries, Places};
@@ -108,6 +111,11 @@ pub fn run(plan: &Plan) -> SelfTest {
         for make in makers(Size::Large) {
             kernel(&mut test, &runner, make, Size::Large);
         }
+    }
+    let library = || CublasLt::open(&libraries, &runner.context);
+    test.step("cuBLASLt: what it computes", |figures| products::meanings(&runner, library()?, figures));
+    if plan.speed {
+        test.step("cuBLASLt: speed", |figures| products::speed(&runner, &library()?, 8192, figures));
     }
     test.step("everything is released", |_| Ok(runner.context.synchronize()?));
     test

@@ -1,4 +1,4 @@
-//! A machine with a GPU that is none: mocks of the driver and of NVRTC, compiled when a test asks for them.
+//! A machine with a GPU that is none: mocks of the driver, of NVRTC and of cuBLASLt, compiled when a test asks for them.
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
@@ -11,7 +11,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/tests/mock/shim.h");
-const LIBRARIES: [(&str, &str); 2] = [("libcuda", "libcuda.so.1"), ("libnvrtc", "libnvrtc.so.13")];
+const LIBRARIES: [(&str, &str); 3] =
+    [("libcuda", "libcuda.so.1"), ("libnvrtc", "libnvrtc.so.13"), ("libcublasLt", "libcublasLt.so.13")];
 
 /// Says on the terminal that a test checks nothing here. The line is not captured.
 pub fn skip(test: &str, reason: &str) {
@@ -23,7 +24,7 @@ fn compiler() -> Option<&'static str> {
     ["c++", "g++", "clang++"].into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())
 }
 
-/// Folder with both mocks, or `None` on machines without a C++ compiler.
+/// Folder with the mocks, or `None` on machines without a C++ compiler.
 pub fn mock_folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(|| compiler().map(build)).as_deref()
