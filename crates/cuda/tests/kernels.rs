@@ -12,6 +12,17 @@ use bessemer_ir::ops::region::{Access, Instr, Region, RegionOutput};
 use bessemer_ir::{DType, Op, Shape, TensorType};
 use common::{Knobs, mock_or_skip};
 use std::path::Path;
+use std::sync::OnceLock;
+
+/// All small cases, made once: their references take longer than the kernels.
+fn all_cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    CASES.get_or_init(|| small_cases().unwrap())
+}
+
+fn case(name: &str) -> Case {
+    all_cases().iter().find(|case| case.name == name).unwrap().clone()
+}
 
 fn runner(folder: &Path) -> Runner {
     let places = Places { named: vec![folder.to_owned()], ..Places::default() };
@@ -32,9 +43,9 @@ fn all_kernels_give_the_numbers_of_their_references() {
     let knobs = Knobs::open(folder);
     {
         let runner = runner(folder);
-        for case in small_cases().unwrap() {
+        for case in all_cases() {
             for reverse in [false, true] {
-                let (error, words) = error(&runner, &knobs, &case, reverse);
+                let (error, words) = error(&runner, &knobs, case, reverse);
                 assert!(error <= 1.0, "{}, reverse {reverse}: {}", case.name, words.unwrap());
             }
         }
@@ -49,10 +60,10 @@ fn sums_are_added_in_a_fixed_order() {
     let Some(folder) = mock_or_skip("order of sums") else { return };
     let knobs = Knobs::open(folder);
     let runner = runner(folder);
-    for case in small_cases().unwrap() {
+    for case in all_cases() {
         let run = |reverse: i64| {
             knobs.set("reverse", reverse);
-            let loaded = runner.load(&case).unwrap();
+            let loaded = runner.load(case).unwrap();
             loaded.launch().unwrap();
             loaded.outputs().unwrap()
         };
@@ -64,8 +75,8 @@ fn sums_are_added_in_a_fixed_order() {
 fn captured_kernels_give_the_same() {
     let Some(folder) = mock_or_skip("captured kernels") else { return };
     let runner = runner(folder);
-    for case in small_cases().unwrap() {
-        let loaded = runner.load(&case).unwrap();
+    for case in all_cases() {
+        let loaded = runner.load(case).unwrap();
         let graph = loaded.capture().unwrap();
         assert_eq!(graph.nodes(), case.work.launches.len());
         assert!(case.error(&loaded.outputs().unwrap()).0 > 1.0, "{}: capturing runs nothing", case.name);
@@ -83,7 +94,7 @@ fn a_missing_barrier_is_found() {
     let knobs = Knobs::open(folder);
     let runner = runner(folder);
     let mut removed = 0;
-    for case in small_cases().unwrap() {
+    for case in all_cases() {
         let expected = match case.name.as_str() {
             "layer_norm" => 2,
             "column_sums" => 3,
@@ -110,7 +121,7 @@ fn a_missing_barrier_is_found() {
 fn a_skipped_update_changes_nothing() {
     let Some(folder) = mock_or_skip("skipped updates") else { return };
     let runner = runner(folder);
-    let mut case = small_cases().unwrap().into_iter().find(|case| case.name == "adamw").unwrap();
+    let mut case = case("adamw");
     case.inputs[3].data = vec![1.0];
     for output in &mut case.outputs {
         output.after.data = output.before.clone().unwrap_or_else(|| vec![f64::NAN; output.after.data.len()]);
@@ -126,7 +137,7 @@ fn a_skipped_update_changes_nothing() {
 fn divergent_barriers_are_found() {
     let Some(folder) = mock_or_skip("divergent barriers") else { return };
     let runner = runner(folder);
-    let mut case = small_cases().unwrap().into_iter().find(|case| case.name == "layer_norm").unwrap();
+    let mut case = case("layer_norm");
     let kernel: &mut Kernel = &mut case.work.launches[0].kernel;
     kernel.text = kernel.text.replacen("    __syncthreads();", "    if (threadIdx.x != 3) __syncthreads();", 1);
     let told = runner.load(&case).unwrap().launch().unwrap_err().to_string();
@@ -140,7 +151,7 @@ fn writes_outside_of_memory_are_found() {
     let knobs = Knobs::open(folder);
     {
         let runner = runner(folder);
-        let mut case = small_cases().unwrap().into_iter().find(|case| case.name == "flat").unwrap();
+        let mut case = case("flat");
         let kernel: &mut Kernel = &mut case.work.launches[0].kernel;
         kernel.text = kernel.text.replace("threadIdx.x < 3)", "threadIdx.x < 40)");
         runner.load(&case).unwrap().launch().unwrap();
@@ -151,7 +162,7 @@ fn writes_outside_of_memory_are_found() {
 
 #[test]
 fn accesses_are_as_wide_as_shapes_allow() {
-    for case in small_cases().unwrap() {
+    for case in all_cases() {
         let text = &case.work.launches[0].kernel.text;
         let vectors = match case.name.as_str() {
             "bias_gelu_residual" | "layer_norm" | "softmax_long" | "column_sums" => "load<bf16, 8>",
