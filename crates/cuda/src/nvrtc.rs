@@ -129,8 +129,8 @@ impl Running<'_> {
         self.nvrtc.check("nvrtcGetProgramLogSize", unsafe { (api.nvrtcGetProgramLogSize)(self.handle, &mut size) })?;
         let mut log = vec![0u8; size.max(1)];
         // SAFETY: there is room for as much as the compiler asked for.
-        self.nvrtc
-            .check("nvrtcGetProgramLog", unsafe { (api.nvrtcGetProgramLog)(self.handle, log.as_mut_ptr().cast()) })?;
+        let code = unsafe { (api.nvrtcGetProgramLog)(self.handle, log.as_mut_ptr().cast()) };
+        self.nvrtc.check("nvrtcGetProgramLog", code)?;
         let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
         Ok(String::from_utf8_lossy(&log[..end]).trim().to_owned())
     }
