@@ -2,7 +2,9 @@
 
 use crate::machine::{Limits, Machine, available_memory};
 use bessemer_cpu::{CpuOptions, Isa};
+use bessemer_cuda::probe::{GpuReport, probe};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// The machine, what it can do, and what could be better.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -11,7 +13,10 @@ pub struct Examination {
     pub machine: Machine,
     pub limits: Limits,
     pub available_memory_bytes: Option<u64>,
+    /// The GPUs in one line, or why there is none.
     pub gpu: String,
+    #[serde(default)]
+    pub cuda: GpuReport,
     pub advice: Vec<Advice>,
 }
 
@@ -22,21 +27,23 @@ pub struct Advice {
     pub action: String,
 }
 
-/// What is said of GPUs.
-const GPU: &str = "no GPU backend in this version; everything runs on the CPU";
-
 /// ResNet-50 trains with a few pictures a step in as much.
 const LITTLE_MEMORY: u64 = 4_000_000_000;
 
-/// Looks and measures, which takes about a second.
-pub fn examine(options: CpuOptions) -> Examination {
+/// Looks and measures, which takes about a second. Libraries of CUDA are looked for in `gpu_libraries` first.
+pub fn examine(options: CpuOptions, gpu_libraries: &[PathBuf]) -> Examination {
     let machine = Machine::look(options);
     let available_memory_bytes = available_memory();
-    let advice = advise(&machine, available_memory_bytes);
+    let mut advice = advise(&machine, available_memory_bytes);
+    let cuda = probe(gpu_libraries);
+    advice.extend(
+        cuda.problems.iter().map(|found| Advice { problem: found.problem.clone(), action: found.action.clone() }),
+    );
     Examination {
         version: env!("CARGO_PKG_VERSION").to_string(),
         limits: Limits::measure(options),
-        gpu: GPU.to_string(),
+        gpu: cuda.summary(),
+        cuda,
         machine,
         available_memory_bytes,
         advice,

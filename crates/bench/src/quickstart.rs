@@ -91,7 +91,7 @@ pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Result<Outcome, Qui
     let folder = make_folder(&options.parent)?;
 
     tell("1/4 looking at the machine");
-    let examination = examine(options.compute.cpu);
+    let examination = examine(options.compute.cpu, &[]);
     describe(&examination, &mut tell);
     let machine =
         serde_json::to_string_pretty(&examination).expect("an examination has string keys and finite numbers");

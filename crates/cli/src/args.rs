@@ -14,6 +14,7 @@ use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::Kind;
 use bessemer_train::{ComputeOptions, ProgressMode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
@@ -45,6 +46,8 @@ pub enum Command {
     Score(commands::score::Options),
     Data(commands::data::Options),
     Weights(commands::weights::Options),
+    #[command(hide = true)]
+    GpuSelftest(commands::gpu_selftest::Options),
 }
 
 /// Options of every command.
@@ -162,6 +165,19 @@ fn precision(text: &str) -> Result<Compute, String> {
 
 fn threads(text: &str) -> Result<usize, String> {
     number(text, 1024)
+}
+
+/// Where CUDA's libraries lie.
+#[derive(Debug, Args)]
+pub struct GpuArguments {
+    /// Folder of CUDA's libraries, looked in before the Python environment and the system; may be given several times
+    #[arg(long, value_name = "FOLDER", value_parser = folder, help_heading = "GPU")]
+    pub gpu_libraries: Vec<PathBuf>,
+}
+
+fn folder(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_dir() { Ok(path) } else { Err("there is no such folder".into()) }
 }
 
 /// Settings of a step that is measured or explained.

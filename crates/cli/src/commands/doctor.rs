@@ -1,7 +1,8 @@
-use crate::args::Common;
+use crate::args::{Common, GpuArguments};
 use crate::output::{Table, print, print_json};
 use bessemer_bench::doctor::{Examination, examine};
 use bessemer_bench::show;
+use bessemer_cuda::probe::GpuReport;
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -10,17 +11,19 @@ EXAMPLES:
   bessemer doctor --json
   bessemer doctor --isa avx2 --threads 1        the limits of one core with AVX2";
 
-/// Examine this machine: processor, instruction sets, measured limits, memory, and what to do about problems
+/// Examine this machine: processor, instruction sets, measured limits, memory, GPUs, and what to do about problems
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// Print JSON instead of a table
     #[arg(long, help_heading = "Output")]
     pub json: bool,
+    #[command(flatten)]
+    pub gpu: GpuArguments,
 }
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let examination = examine(common.cpu());
+    let examination = examine(common.cpu(), &options.gpu.gpu_libraries);
     if options.json { print_json(&examination) } else { print(&text(&examination)) }
 }
 
@@ -40,7 +43,9 @@ fn text(examination: &Examination) -> String {
     let free = examination.available_memory_bytes.map_or_else(|| "unknown".to_owned(), show::bytes);
     fact("memory", format!("{}, of which {free} are free", show::bytes(machine.memory_bytes)));
     fact("huge pages", machine.huge_pages.clone().unwrap_or_else(|| "unknown".to_owned()));
-    fact("GPU", examination.gpu.clone());
+    for (name, value) in gpu_facts(examination) {
+        fact(name, value);
+    }
     if examination.advice.is_empty() {
         fact("advice", "none, all is well".to_owned());
     }
@@ -48,4 +53,34 @@ fn text(examination: &Examination) -> String {
         fact("advice", format!("{}: {}", advice.problem, advice.action));
     }
     table.to_string()
+}
+
+/// The GPUs, and what was found of CUDA.
+fn gpu_facts(Examination { gpu, cuda, .. }: &Examination) -> Vec<(&'static str, String)> {
+    let GpuReport { no_gpu, driver, libraries, .. } = cuda;
+    let mut facts: Vec<_> = match no_gpu {
+        Some(_) => vec![("GPU", format!("{gpu}; models run on the CPU"))],
+        None => gpu.split("; ").map(|gpu| ("GPU", gpu.to_owned())).collect(),
+    };
+    if let Some(driver) = driver {
+        facts.push(("GPU driver", format!("runs CUDA up to {}, {}", driver.cuda, driver.path.display())));
+    }
+    for library in libraries {
+        if let Some(path) = &library.path {
+            let version = library.version.as_deref().unwrap_or("not opened");
+            facts.push(("GPU library", format!("{version}, {} ({})", path.display(), library.purpose)));
+        }
+    }
+    if no_gpu.is_none() {
+        let missing = libraries.iter().filter(|library| library.path.is_none());
+        let missing: Vec<String> = missing.map(|library| format!("{} ({})", library.name, library.purpose)).collect();
+        if !missing.is_empty() {
+            facts.push(("not found", missing.join(", ")));
+        }
+        facts.push((
+            "GPU use",
+            "models run on the CPU in this version; `bessemer gpu-selftest` checks the GPU".to_owned(),
+        ));
+    }
+    facts
 }

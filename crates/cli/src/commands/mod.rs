@@ -7,6 +7,7 @@ pub mod data;
 pub mod doctor;
 pub mod eval;
 pub mod explain;
+pub mod gpu_selftest;
 pub mod infer;
 pub mod models;
 pub mod quickstart;
@@ -33,6 +34,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Score(options) => score::run(options, common),
         Command::Data(options) => data::run(options, common),
         Command::Weights(options) => weights::run(options),
+        Command::GpuSelftest(options) => gpu_selftest::run(options),
     }
 }
 

@@ -1,0 +1,385 @@
+//! Matrix products by cuBLASLt, with what it can do in the same pass.
+
+use crate::driver::{Block, Context, Stream};
+use crate::error::GpuError;
+use crate::library::functions;
+use crate::loader::{Libraries, Wanted};
+use bessemer_ir::DType;
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr::from_ref;
+
+type Handle = usize;
+
+/// `cublasLtMatmulHeuristicResult_t`
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Heuristic {
+    algorithm: [u64; 8],
+    workspace: usize,
+    state: i32,
+    waves: f32,
+    reserved: [i32; 4],
+}
+
+functions!(
+    /// libcublasLt.so (cublasLt.h)
+    CublasLtApi {
+        fn cublasLtCreate(*mut Handle) -> i32;
+        fn cublasLtDestroy(Handle) -> i32;
+        fn cublasLtGetStatusString(i32) -> *const c_char;
+        fn cublasLtMatmulDescCreate(*mut Handle, i32, i32) -> i32;
+        fn cublasLtMatmulDescSetAttribute(Handle, i32, *const c_void, usize) -> i32;
+        fn cublasLtMatmulDescDestroy(Handle) -> i32;
+        fn cublasLtMatrixLayoutCreate(*mut Handle, i32, u64, u64, i64) -> i32;
+        fn cublasLtMatrixLayoutDestroy(Handle) -> i32;
+        fn cublasLtMatmulPreferenceCreate(*mut Handle) -> i32;
+        fn cublasLtMatmulPreferenceSetAttribute(Handle, i32, *const c_void, usize) -> i32;
+        fn cublasLtMatmulPreferenceDestroy(Handle) -> i32;
+        fn cublasLtMatmulAlgoGetHeuristic(
+            Handle, Handle, Handle, Handle, Handle, Handle, Handle, i32, *mut Heuristic, *mut i32
+        ) -> i32;
+        fn cublasLtMatmul(
+            Handle, Handle, *const c_void, u64, Handle, u64, Handle, *const c_void, u64, Handle, u64, Handle,
+            *const [u64; 8], u64, usize, Handle
+        ) -> i32;
+    }
+);
+
+/// `CUBLAS_COMPUTE_32F`
+const COMPUTE_F32: i32 = 68;
+/// `CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES`
+const MAX_WORKSPACE: i32 = 1;
+
+/// `cublasLtMatmulDescAttributes_t`
+mod attribute {
+    pub const TRANSPOSE_A: i32 = 3;
+    pub const TRANSPOSE_B: i32 = 4;
+    pub const EPILOGUE: i32 = 7;
+    pub const BIAS: i32 = 8;
+    pub const AUX: i32 = 11;
+    pub const AUX_STRIDE: i32 = 12;
+    pub const BIAS_TYPE: i32 = 26;
+}
+
+/// `cudaDataType_t`
+fn data_type(ty: DType) -> Option<i32> {
+    match ty {
+        DType::F32 => Some(0),
+        DType::F16 => Some(2),
+        DType::Bf16 => Some(14),
+        DType::I32 | DType::U8 | DType::Bool => None,
+    }
+}
+
+/// `y = x w`, all with rows one after the other: `y` is `[m, n]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    pub m: usize,
+    pub n: usize,
+    pub k: usize,
+    /// `x` is `[k, m]` instead of `[m, k]`.
+    pub x_transposed: bool,
+    /// `w` is `[n, k]` instead of `[k, n]`.
+    pub w_transposed: bool,
+    /// Type of `x` and `w`.
+    pub inputs: DType,
+    /// Type of `y`, biases and auxiliary memory.
+    pub output: DType,
+}
+
+/// What is done in the same pass. Biases have `n` elements, `aux` is `[m, n]`.
+#[derive(Clone, Copy)]
+pub enum Epilogue<'a> {
+    Nothing,
+    /// `y + bias`
+    Bias(&'a Block),
+    /// `gelu(y + bias)`; `aux` becomes `y + bias`.
+    GeluAuxBias {
+        bias: &'a Block,
+        aux: &'a Block,
+    },
+    /// `y * gelu'(aux)`; `bias` becomes its sums over rows.
+    GeluGradBiasGrad {
+        bias: &'a Block,
+        aux: &'a Block,
+    },
+    /// `bias` becomes the sums over `k` of `w`.
+    SumOfW {
+        bias: &'a Block,
+    },
+}
+
+impl Epilogue<'_> {
+    /// `cublasLtEpilogue_t`
+    fn code(&self) -> i32 {
+        match self {
+            Epilogue::Nothing => 1,
+            Epilogue::Bias(_) => 4,
+            Epilogue::GeluAuxBias { .. } => 164,
+            Epilogue::GeluGradBiasGrad { .. } => 208,
+            Epilogue::SumOfW { .. } => 256,
+        }
+    }
+
+    fn bias(&self) -> Option<&Block> {
+        match self {
+            Epilogue::Nothing => None,
+            Epilogue::Bias(bias)
+            | Epilogue::GeluAuxBias { bias, .. }
+            | Epilogue::GeluGradBiasGrad { bias, .. }
+            | Epilogue::SumOfW { bias } => Some(bias),
+        }
+    }
+
+    fn aux(&self) -> Option<&Block> {
+        match self {
+            Epilogue::GeluAuxBias { aux, .. } | Epilogue::GeluGradBiasGrad { aux, .. } => Some(aux),
+            Epilogue::Nothing | Epilogue::Bias(_) | Epilogue::SumOfW { .. } => None,
+        }
+    }
+}
+
+/// Memory that a product reads and writes.
+#[derive(Clone, Copy)]
+pub struct Operands<'a> {
+    pub x: &'a Block,
+    pub w: &'a Block,
+    pub y: &'a Block,
+    pub workspace: &'a Block,
+}
+
+/// cuBLASLt, opened for a device.
+pub struct CublasLt {
+    api: CublasLtApi,
+    handle: Handle,
+    context: Context,
+}
+
+impl CublasLt {
+    /// # Errors
+    /// It was not found, cannot be opened, or does not start.
+    pub fn open(libraries: &Libraries, context: &Context) -> Result<CublasLt, GpuError> {
+        let api = CublasLtApi::load(&libraries.require(Wanted::CublasLt)?.path)?;
+        context.bind()?;
+        let mut library = CublasLt { api, handle: 0, context: context.clone() };
+        // SAFETY: the pointer is to a local handle.
+        let code = unsafe { (library.api.cublasLtCreate)(&mut library.handle) };
+        library.check("cublasLtCreate", code)?;
+        Ok(library)
+    }
+
+    /// Prepares a product: describes it, and asks for at most `most` ways to do it, the best one first.
+    ///
+    /// # Errors
+    /// A block is too small, or cuBLASLt has no way.
+    pub fn prepare<'a>(
+        &'a self,
+        product: Product,
+        operands: Operands<'a>,
+        epilogue: Epilogue<'a>,
+        most: usize,
+    ) -> Result<Prepared<'a>, GpuError> {
+        let refused = |problem: String| GpuError::Launch { kernel: "cublasLtMatmul".to_owned(), problem };
+        let types = data_type(product.inputs).zip(data_type(product.output));
+        let (input, output) = types.ok_or_else(|| refused("takes floats only".to_owned()))?;
+        check_sizes(&product, &operands, &epilogue).map_err(refused)?;
+        let Product { m, n, k, x_transposed, w_transposed, .. } = product;
+        // cuBLASLt counts down columns: what it is told is the transpose of everything, w before x.
+        let description = Owned::new(self, "cublasLtMatmulDescCreate", self.api.cublasLtMatmulDescDestroy, |made| {
+            // SAFETY: the pointer is to a local handle.
+            unsafe { (self.api.cublasLtMatmulDescCreate)(made, COMPUTE_F32, 0) }
+        })?;
+        let layout = |ty, rows: usize, cols: usize| {
+            Owned::new(self, "cublasLtMatrixLayoutCreate", self.api.cublasLtMatrixLayoutDestroy, |made| {
+                // SAFETY: the pointer is to a local handle.
+                unsafe { (self.api.cublasLtMatrixLayoutCreate)(made, ty, rows as u64, cols as u64, rows as i64) }
+            })
+        };
+        let a = if w_transposed { layout(input, k, n)? } else { layout(input, n, k)? };
+        let b = if x_transposed { layout(input, m, k)? } else { layout(input, k, m)? };
+        let prepared =
+            Prepared { library: self, operands, layouts: [a, b, layout(output, n, m)?], description, ways: Vec::new() };
+        prepared.describe(&product, &epilogue, output)?;
+        prepared.with_ways(most)
+    }
+
+    fn check(&self, call: &'static str, code: i32) -> Result<(), GpuError> {
+        if code == 0 {
+            return Ok(());
+        }
+        // SAFETY: takes any number, and returns a constant text.
+        let text = unsafe { (self.api.cublasLtGetStatusString)(code) };
+        let meaning = if text.is_null() {
+            "a code that cuBLASLt does not explain".to_owned()
+        } else {
+            // SAFETY: the text ends with a zero.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        Err(GpuError::Call { call, code, meaning })
+    }
+}
+
+impl Drop for CublasLt {
+    fn drop(&mut self) {
+        if self.handle != 0 {
+            // SAFETY: the handle was created once and is used no more.
+            unsafe { (self.api.cublasLtDestroy)(self.handle) };
+        }
+    }
+}
+
+fn check_sizes(product: &Product, operands: &Operands<'_>, epilogue: &Epilogue<'_>) -> Result<(), String> {
+    let Product { m, n, k, inputs, output, .. } = *product;
+    let mut needed = vec![
+        ("x", operands.x, m * k * inputs.size()),
+        ("w", operands.w, k * n * inputs.size()),
+        ("y", operands.y, m * n * output.size()),
+    ];
+    needed.extend(epilogue.bias().map(|bias| ("the bias", bias, n * output.size())));
+    needed.extend(epilogue.aux().map(|aux| ("the auxiliary memory", aux, m * n * output.size())));
+    match needed.into_iter().find(|(_, block, bytes)| block.bytes() < *bytes) {
+        Some((name, block, bytes)) => Err(format!("{name} takes {bytes} bytes, {} are given", block.bytes())),
+        None => Ok(()),
+    }
+}
+
+/// Something of cuBLASLt's that is released in the end.
+struct Owned {
+    handle: Handle,
+    destroy: unsafe extern "C" fn(Handle) -> i32,
+}
+
+impl Owned {
+    fn new(
+        library: &CublasLt,
+        call: &'static str,
+        destroy: unsafe extern "C" fn(Handle) -> i32,
+        create: impl FnOnce(*mut Handle) -> i32,
+    ) -> Result<Owned, GpuError> {
+        let mut handle = 0;
+        library.check(call, create(&mut handle))?;
+        Ok(Owned { handle, destroy })
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: the handle was created once and is used no more.
+        unsafe { (self.destroy)(self.handle) };
+    }
+}
+
+/// A product with the ways to do it.
+pub struct Prepared<'a> {
+    library: &'a CublasLt,
+    operands: Operands<'a>,
+    description: Owned,
+    /// Of `w`, `x` and `y`.
+    layouts: [Owned; 3],
+    ways: Vec<Heuristic>,
+}
+
+impl Prepared<'_> {
+    fn describe(&self, product: &Product, epilogue: &Epilogue<'_>, output: i32) -> Result<(), GpuError> {
+        self.set(attribute::TRANSPOSE_A, i32::from(product.w_transposed))?;
+        self.set(attribute::TRANSPOSE_B, i32::from(product.x_transposed))?;
+        self.set(attribute::EPILOGUE, epilogue.code())?;
+        if let Some(bias) = epilogue.bias() {
+            self.set(attribute::BIAS, bias.address())?;
+            self.set(attribute::BIAS_TYPE, output)?;
+        }
+        if let Some(aux) = epilogue.aux() {
+            self.set(attribute::AUX, aux.address())?;
+            self.set(attribute::AUX_STRIDE, product.n as i64)?;
+        }
+        Ok(())
+    }
+
+    fn set<T: Copy>(&self, attribute: i32, value: T) -> Result<(), GpuError> {
+        let (api, pointer) = (&self.library.api, from_ref(&value).cast());
+        // SAFETY: the pointer is to a local value of the size given, which is that of the attribute.
+        let code = unsafe {
+            (api.cublasLtMatmulDescSetAttribute)(self.description.handle, attribute, pointer, size_of::<T>())
+        };
+        self.library.check("cublasLtMatmulDescSetAttribute", code)
+    }
+
+    fn with_ways(mut self, most: usize) -> Result<Self, GpuError> {
+        let (library, api) = (self.library, &self.library.api);
+        let create = api.cublasLtMatmulPreferenceCreate;
+        let preference =
+            Owned::new(library, "cublasLtMatmulPreferenceCreate", api.cublasLtMatmulPreferenceDestroy, |made| {
+                // SAFETY: the pointer is to a local handle.
+                unsafe { create(made) }
+            })?;
+        let workspace = self.operands.workspace.bytes() as u64;
+        let (pointer, set) = (from_ref(&workspace).cast(), api.cublasLtMatmulPreferenceSetAttribute);
+        // SAFETY: the pointer is to a local number of eight bytes.
+        let code = unsafe { set(preference.handle, MAX_WORKSPACE, pointer, 8) };
+        library.check("cublasLtMatmulPreferenceSetAttribute", code)?;
+        let [a, b, d] = [0, 1, 2].map(|i: usize| self.layouts[i].handle);
+        let (mut found, mut count) = (vec![Heuristic::default(); most], 0);
+        // SAFETY: there is room for `most` results.
+        let code = unsafe {
+            (api.cublasLtMatmulAlgoGetHeuristic)(
+                library.handle,
+                self.description.handle,
+                a,
+                b,
+                d,
+                d,
+                preference.handle,
+                most as i32,
+                found.as_mut_ptr(),
+                &mut count,
+            )
+        };
+        library.check("cublasLtMatmulAlgoGetHeuristic", code)?;
+        found.truncate(usize::try_from(count).unwrap_or(0));
+        found.retain(|way| way.state == 0 && way.workspace <= self.operands.workspace.bytes());
+        self.ways = found;
+        if self.ways.is_empty() {
+            let problem = "there is no way to do this product".to_owned();
+            return Err(GpuError::Launch { kernel: "cublasLtMatmul".to_owned(), problem });
+        }
+        Ok(self)
+    }
+
+    /// How many ways there are.
+    pub fn ways(&self) -> usize {
+        self.ways.len()
+    }
+
+    /// Does the product, some time, in the way of this number.
+    ///
+    /// # Errors
+    /// cuBLASLt refuses.
+    pub fn launch(&self, stream: &Stream, way: usize) -> Result<(), GpuError> {
+        let (library, Operands { x, w, y, workspace }) = (self.library, self.operands);
+        let [a, b, d] = [0, 1, 2].map(|i: usize| self.layouts[i].handle);
+        let (one, zero) = (1f32, 0f32);
+        library.context.bind()?;
+        // SAFETY: blocks were found to be large enough, scales are of the type described, handles are valid.
+        let code = unsafe {
+            (library.api.cublasLtMatmul)(
+                library.handle,
+                self.description.handle,
+                from_ref(&one).cast(),
+                w.address(),
+                a,
+                x.address(),
+                b,
+                from_ref(&zero).cast(),
+                y.address(),
+                d,
+                y.address(),
+                d,
+                &self.ways[way].algorithm,
+                workspace.address(),
+                workspace.bytes(),
+                stream.raw(),
+            )
+        };
+        library.check("cublasLtMatmul", code)
+    }
+}

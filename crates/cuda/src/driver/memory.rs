@@ -1,0 +1,142 @@
+//! Memory of the device and memory of the host that the device can reach.
+
+use super::context::Inner;
+use super::{Address, Context};
+use crate::error::GpuError;
+use std::sync::Arc;
+
+/// One piece of the device's memory.
+pub struct Arena(Arc<Memory>);
+
+pub(super) struct Memory {
+    context: Arc<Inner>,
+    address: Address,
+    bytes: usize,
+}
+
+/// Part of an arena. It keeps the arena.
+#[derive(Clone)]
+pub struct Block {
+    memory: Arc<Memory>,
+    offset: usize,
+    bytes: usize,
+}
+
+/// Checks that `bytes` from `offset` lie within `size`.
+fn check_range(what: &'static str, offset: usize, bytes: usize, size: usize) -> Result<(), GpuError> {
+    let end = offset.saturating_add(bytes);
+    if end <= size { Ok(()) } else { Err(GpuError::OutOfRange { what, offset, end, size }) }
+}
+
+impl Arena {
+    /// What blocks are aligned to where nothing else is said.
+    pub const ALIGNMENT: usize = 256;
+
+    pub(super) fn new(context: &Context, bytes: usize) -> Result<Arena, GpuError> {
+        let context = context.0.clone();
+        context.bind()?;
+        let mut address = 0;
+        // SAFETY: the pointer is to a local address.
+        let code = unsafe { (context.driver.api.cuMemAlloc_v2)(&mut address, bytes) };
+        context.driver.check("cuMemAlloc", code)?;
+        Ok(Arena(Arc::new(Memory { context, address, bytes })))
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// # Errors
+    /// It does not lie within the arena.
+    pub fn block(&self, offset: usize, bytes: usize) -> Result<Block, GpuError> {
+        check_range("the arena", offset, bytes, self.0.bytes)?;
+        Ok(Block { memory: self.0.clone(), offset, bytes })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the address is of an allocation, of which this was the last owner.
+        self.context.release("cuMemFree", || unsafe { (self.context.driver.api.cuMemFree_v2)(self.address) });
+    }
+}
+
+impl Block {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Part of this block.
+    ///
+    /// # Errors
+    /// It does not lie within the block.
+    pub fn part(&self, offset: usize, bytes: usize) -> Result<Block, GpuError> {
+        check_range("the block", offset, bytes, self.bytes)?;
+        Ok(Block { offset: self.offset + offset, bytes, ..self.clone() })
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.memory.address + self.offset as Address
+    }
+
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+}
+
+/// Memory of the host that stays where it is, so that the device copies from and to it by itself.
+///
+/// Copies that a stream makes are done when the stream was synchronised; until then the content is undecided.
+pub struct Pinned(Arc<HostMemory>);
+
+pub(super) struct HostMemory {
+    context: Arc<Inner>,
+    pub address: usize,
+    bytes: usize,
+}
+
+impl Pinned {
+    pub(super) fn new(context: &Context, bytes: usize) -> Result<Pinned, GpuError> {
+        let context = context.0.clone();
+        context.bind()?;
+        let mut address = std::ptr::null_mut();
+        // SAFETY: the pointer is to a local pointer.
+        let code = unsafe { (context.driver.api.cuMemHostAlloc)(&mut address, bytes, 0) };
+        context.driver.check("cuMemHostAlloc", code)?;
+        Ok(Pinned(Arc::new(HostMemory { context, address: address as usize, bytes })))
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// # Errors
+    /// `from` does not fit behind `offset`.
+    pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), GpuError> {
+        check_range("the pinned memory", offset, from.len(), self.0.bytes)?;
+        // SAFETY: the range was checked, and host memory never overlaps a slice that others own.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), (self.0.address + offset) as *mut u8, from.len()) };
+        Ok(())
+    }
+
+    /// # Errors
+    /// There is not so much behind `offset`.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), GpuError> {
+        check_range("the pinned memory", offset, to.len(), self.0.bytes)?;
+        // SAFETY: the range was checked, and host memory never overlaps a slice that others own.
+        unsafe { std::ptr::copy_nonoverlapping((self.0.address + offset) as *const u8, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    pub(super) fn memory(&self) -> &Arc<HostMemory> {
+        &self.0
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // SAFETY: the address is of an allocation, of which this was the last owner.
+        self.context
+            .release("cuMemFreeHost", || unsafe { (self.context.driver.api.cuMemFreeHost)(self.address as *mut _) });
+    }
+}

@@ -1,0 +1,129 @@
+//! Compiled kernels, and what they are called with.
+
+use super::api::function_attribute;
+use super::context::Inner;
+use super::{Block, Context, Handle};
+use crate::error::GpuError;
+use crate::kgen::{Kernel, Parameter};
+use bessemer_ir::DType;
+use std::ffi::CString;
+use std::sync::Arc;
+
+/// Compiled kernels, loaded.
+#[derive(Clone)]
+pub struct Module(Arc<Loaded>);
+
+pub(super) struct Loaded {
+    pub(super) context: Arc<Inner>,
+    handle: Handle,
+}
+
+/// A kernel that can be launched. It keeps its module.
+#[derive(Clone)]
+pub struct Function {
+    pub(super) module: Arc<Loaded>,
+    pub(super) handle: Handle,
+    pub(super) name: String,
+    pub(super) parameters: Vec<Parameter>,
+    pub(super) blocks: [u32; 3],
+    pub(super) threads: [u32; 3],
+}
+
+/// What a parameter gets.
+#[derive(Clone, Copy)]
+pub enum Argument<'a> {
+    Memory(&'a Block),
+    I32(i32),
+    F32(f32),
+}
+
+impl<'a> From<&'a Block> for Argument<'a> {
+    fn from(block: &'a Block) -> Argument<'a> {
+        Argument::Memory(block)
+    }
+}
+
+impl Module {
+    pub(super) fn new(context: &Context, cubin: &[u8]) -> Result<Module, GpuError> {
+        let context = context.0.clone();
+        context.bind()?;
+        let mut handle = 0;
+        // SAFETY: the pointer is to a whole cubin, whose length stands in its header.
+        let code = unsafe { (context.driver.api.cuModuleLoadData)(&mut handle, cubin.as_ptr().cast()) };
+        context.driver.check("cuModuleLoadData", code)?;
+        Ok(Module(Arc::new(Loaded { context, handle })))
+    }
+
+    /// # Errors
+    /// The module has no such kernel.
+    pub fn function(&self, kernel: &Kernel) -> Result<Function, GpuError> {
+        let context = &self.0.context;
+        let name = CString::new(kernel.name.as_str()).map_err(|_| GpuError::Launch {
+            kernel: kernel.name.clone(),
+            problem: "the name holds a zero".to_owned(),
+        })?;
+        context.bind()?;
+        let mut handle = 0;
+        // SAFETY: the pointers are to a local handle and to a text that ends with a zero.
+        let code = unsafe { (context.driver.api.cuModuleGetFunction)(&mut handle, self.0.handle, name.as_ptr()) };
+        context.driver.check("cuModuleGetFunction", code)?;
+        Ok(Function {
+            module: self.0.clone(),
+            handle,
+            name: kernel.name.clone(),
+            parameters: kernel.parameters.clone(),
+            blocks: kernel.blocks,
+            threads: kernel.threads,
+        })
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: the module was loaded once, and no function of it is left.
+        self.context.release("cuModuleUnload", || unsafe { (self.context.driver.api.cuModuleUnload)(self.handle) });
+    }
+}
+
+impl Function {
+    /// Registers of a thread, and bytes of its memory that were spilled or are arrays.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn resources(&self) -> Result<(i32, i32), GpuError> {
+        let context = &self.module.context;
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: the pointer is to a local number, the handle of a loaded kernel.
+            let code = unsafe { (context.driver.api.cuFuncGetAttribute)(&mut value, attribute, self.handle) };
+            context.driver.check("cuFuncGetAttribute", code).map(|()| value)
+        };
+        context.bind()?;
+        Ok((attribute(function_attribute::REGISTERS)?, attribute(function_attribute::LOCAL_BYTES)?))
+    }
+
+    /// Arguments as the driver takes them, each in eight bytes, once they were found to be what the kernel expects.
+    pub(super) fn packed(&self, arguments: &[Argument<'_>]) -> Result<Vec<u64>, GpuError> {
+        let wrong = |problem: String| GpuError::Launch { kernel: self.name.clone(), problem };
+        if arguments.len() != self.parameters.len() {
+            let (given, taken) = (arguments.len(), self.parameters.len());
+            return Err(wrong(format!("takes {taken} arguments, {given} are given")));
+        }
+        let pack = |(parameter, argument): (&Parameter, &Argument<'_>)| match (parameter, *argument) {
+            (Parameter::Memory { name, ty, elements, .. }, Argument::Memory(block)) => {
+                let needed = elements * ty.size();
+                if block.bytes() < needed {
+                    return Err(wrong(format!("`{name}` takes {needed} bytes, {} are given", block.bytes())));
+                }
+                if !block.address().is_multiple_of(16) {
+                    return Err(wrong(format!("`{name}` is not aligned to 16 bytes")));
+                }
+                Ok(block.address())
+            }
+            (Parameter::Value { ty: DType::I32, .. }, Argument::I32(value)) => Ok(u64::from(value as u32)),
+            (Parameter::Value { ty: DType::F32, .. }, Argument::F32(value)) => Ok(u64::from(value.to_bits())),
+            (parameter, _) => Err(wrong(format!("`{}` takes {parameter}", parameter.name()))),
+        };
+        self.parameters.iter().zip(arguments).map(pack).collect()
+    }
+}

@@ -1,0 +1,37 @@
+//! What can go wrong with a GPU, each in one line.
+
+use crate::kgen::KernelError;
+use std::path::PathBuf;
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum GpuError {
+    /// A call of a CUDA library that did not return success.
+    #[error("{call} failed with code {code}: {meaning}")]
+    Call { call: &'static str, code: i32, meaning: String },
+    #[error("{library} was not found; looked in {looked}")]
+    NotFound { library: &'static str, looked: String },
+    #[error("{} cannot be opened: {reason}", path.display())]
+    CannotOpen { path: PathBuf, reason: String },
+    #[error("{} has no function `{function}`; it is too old, or not the library that its name says", path.display())]
+    NoFunction { path: PathBuf, function: &'static str },
+    /// Libraries that do not belong together.
+    #[error("{0}")]
+    Mixed(String),
+    #[error("there is no GPU number {ordinal}; the driver sees {count}")]
+    NoDevice { ordinal: usize, count: usize },
+    #[error("bytes {offset} to {end} lie outside of {what} of {size} bytes")]
+    OutOfRange { what: &'static str, offset: usize, end: usize, size: usize },
+    #[error("copying {from} bytes into {to} bytes")]
+    Length { from: usize, to: usize },
+    #[error("kernel `{kernel}`: {problem}")]
+    Launch { kernel: String, problem: String },
+    #[error("this stream is capturing a graph already")]
+    Capturing,
+    #[error("compiling `{kernel}` for {arch} failed: {log}")]
+    Compile { kernel: String, arch: String, log: String },
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+}

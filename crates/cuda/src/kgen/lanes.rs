@@ -1,0 +1,282 @@
+//! Text that computes a region's program for a few neighbouring columns of one row: the part that all kernels of
+//! regions share.
+
+use super::{KernelError, Parameter, c_type};
+use bessemer_ir::DType;
+use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::reduce::ReduceKind;
+use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// Columns that a thread may compute at once.
+const MOST_LANES: usize = 8;
+
+/// A region without an anchor, with the types of what it loads.
+pub(super) struct Lanes<'a> {
+    pub region: &'a Region,
+    inputs: &'a [DType],
+}
+
+/// How `width` neighbouring elements are addressed in the text: by the variables `row` and `col`, or, where no input
+/// depends on them apart, by `at` alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Width {
+    pub lanes: usize,
+    /// Elements are counted through, without rows.
+    pub flat: bool,
+}
+
+impl<'a> Lanes<'a> {
+    /// # Errors
+    /// The region has an anchor or more elements than 32 bits count.
+    pub fn new(region: &'a Region, inputs: &'a [DType]) -> Result<Lanes<'a>, KernelError> {
+        if region.anchor.is_some() {
+            return Err(KernelError("it has an anchor".to_owned()));
+        }
+        if region.rows * region.cols >= 1 << 31 {
+            return Err(KernelError(format!("[{}, {}] has too many elements", region.rows, region.cols)));
+        }
+        assert_eq!(inputs.len(), region.loads.len(), "a type for each load");
+        Ok(Lanes { region, inputs })
+    }
+
+    /// Types that are moved a vector at a time.
+    fn moved(&self) -> impl Iterator<Item = DType> {
+        let loads = self.region.loads.iter().zip(self.inputs).filter(|(access, _)| access.by_col).map(|(_, ty)| *ty);
+        let stores = self.region.outputs.iter().filter_map(|output| match output {
+            RegionOutput::Store { ty, .. } => Some(ty.dtype),
+            _ => None,
+        });
+        loads.chain(stores)
+    }
+
+    /// As many lanes as make accesses of 16 bytes of the narrowest type, where rows can be cut so.
+    pub fn width(&self) -> Width {
+        let narrowest = self.moved().map(DType::size).min().unwrap_or(4);
+        let lanes = (16 / narrowest).min(MOST_LANES);
+        let rows = self.region.rows;
+        let apart = |access: &Access| !access.is_full(rows) && *access != Access::SCALAR;
+        if self.region.cols.is_multiple_of(lanes) {
+            Width { lanes, flat: !self.region.loads.iter().any(apart) }
+        } else if self.region.loads.iter().any(apart) || self.is_aware_of_columns() {
+            Width { lanes: 1, flat: false }
+        } else {
+            Width { lanes, flat: true }
+        }
+    }
+
+    /// As [`Lanes::width`], for kernels that go row by row.
+    pub fn row_width(&self) -> usize {
+        let Width { lanes, .. } = self.width();
+        if self.region.cols.is_multiple_of(lanes) { lanes } else { 1 }
+    }
+
+    fn is_aware_of_columns(&self) -> bool {
+        self.region.program.iter().any(|instr| matches!(instr, Instr::OneHot(_)))
+    }
+
+    /// `x0, x1, ...` and `y0, y1, ...`, for the outputs that are not sums.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        let loads = self.region.loads.iter().zip(self.inputs).enumerate();
+        let cols = self.region.cols;
+        let mut parameters: Vec<Parameter> = loads
+            .map(|(index, (access, ty))| Parameter::input(format!("x{index}"), *ty, access.elements(cols)))
+            .collect();
+        for (index, output) in self.region.outputs.iter().enumerate() {
+            if let RegionOutput::Store { ty, .. } | RegionOutput::Rows { ty, .. } = output {
+                parameters.push(Parameter::output(format!("y{index}"), ty.dtype, ty.shape.elements()));
+            }
+        }
+        parameters
+    }
+
+    /// Instructions that these registers are computed from, without going through reductions, which are given.
+    pub fn needed(&self, registers: impl IntoIterator<Item = Reg>) -> BTreeSet<Reg> {
+        let mut open: Vec<Reg> = registers.into_iter().collect();
+        let mut needed = BTreeSet::new();
+        while let Some(register) = open.pop() {
+            let instr = &self.region.program[register as usize];
+            if !matches!(instr, Instr::Reduce(..)) && needed.insert(register) {
+                open.extend(instr.operands());
+            }
+        }
+        needed
+    }
+
+    /// Inputs that these instructions load.
+    pub fn loaded(&self, registers: &BTreeSet<Reg>) -> BTreeSet<usize> {
+        let load = |register: &Reg| match self.region.program[*register as usize] {
+            Instr::Load(input) => Some(usize::from(input)),
+            _ => None,
+        };
+        registers.iter().filter_map(load).collect()
+    }
+
+    pub fn varies_by_col(&self, input: usize) -> bool {
+        self.region.loads[input].by_col
+    }
+
+    /// Moves `lanes` elements of an input that varies by column to the array `to`.
+    pub fn load(&self, input: usize, width: Width, to: &str) -> String {
+        let ty = c_type(self.inputs[input]);
+        let address = self.address(self.region.loads[input], width);
+        format!("load<{ty}, {}>(x{input} + {address}, {to});\n", width.lanes)
+    }
+
+    /// The one number of a row, or of all, as `a{input}`.
+    pub fn load_scalar(&self, input: usize) -> String {
+        let access = self.region.loads[input];
+        let address = if access.row_mod == 1 { "0".to_owned() } else { row_of(access) };
+        format!("const float a{input} = to_f32(x{input}[{address}]);\n")
+    }
+
+    fn address(&self, access: Access, width: Width) -> String {
+        if width.flat || access.is_full(self.region.rows) {
+            return if width.flat { "at".to_owned() } else { format!("row * {}u + col", self.region.cols) };
+        }
+        if access.row_mod == 1 {
+            return "col".to_owned();
+        }
+        format!("{} * {}u + col", row_of(access), self.region.cols)
+    }
+
+    /// Loads what `registers` need into arrays `a0, a1, ...`, but for the inputs in `there`.
+    pub fn loads(&self, registers: &BTreeSet<Reg>, width: Width, there: &BTreeSet<usize>) -> String {
+        let mut text = String::new();
+        for input in self.loaded(registers).difference(there) {
+            if self.varies_by_col(*input) {
+                let _ = writeln!(text, "float a{input}[{}];", width.lanes);
+                text += &self.load(*input, width, &format!("a{input}"));
+            } else {
+                text += &self.load_scalar(*input);
+            }
+        }
+        text
+    }
+
+    /// Computes `registers` for lane `k`, as constants `r0, r1, ...`.
+    pub fn compute(&self, registers: &BTreeSet<Reg>, width: Width) -> String {
+        let mut text = String::new();
+        for register in registers {
+            let value = self.value(self.region.program[*register as usize], width);
+            let _ = writeln!(text, "const float r{register} = {value};");
+        }
+        text
+    }
+
+    fn value(&self, instr: Instr, width: Width) -> String {
+        match instr {
+            Instr::Anchor | Instr::Reduce(..) => unreachable!("neither is computed for a lane"),
+            Instr::Load(input) if self.varies_by_col(usize::from(input)) => format!("a{input}[k]"),
+            Instr::Load(input) => format!("a{input}"),
+            Instr::Const(number) => constant(number.0 as f32),
+            Instr::Unary(kind, a) => unary(kind, &format!("r{a}")),
+            Instr::Binary(kind, a, b) => binary(kind, &format!("r{a}"), &format!("r{b}")),
+            Instr::Select(c, a, b) => format!("r{c} != 0.0f ? r{a} : r{b}"),
+            Instr::Cast(to, a) => cast(to, &format!("r{a}")),
+            Instr::OneHot(a) => format!("r{a} == (float)(col + k) ? 1.0f : 0.0f"),
+            Instr::Random { seed, stream, step } => {
+                let position =
+                    if width.flat { "at + k".to_owned() } else { format!("row * {}u + col + k", self.region.cols) };
+                format!("uniform({seed}ull, (u32)x{step}[0], {stream}u, {position})")
+            }
+        }
+    }
+
+    /// Stores of the outputs that have all elements: arrays `b0, b1, ...` are filled for lane `k` by the first text, and
+    /// written by the second one.
+    pub fn stores(&self, width: Width) -> (String, String, String) {
+        let (mut declare, mut fill, mut write) = (String::new(), String::new(), String::new());
+        for (index, output) in self.region.outputs.iter().enumerate() {
+            if let RegionOutput::Store { reg, ty } = output {
+                let address = self.address(Access::full(self.region.rows), width);
+                let _ = writeln!(declare, "float b{index}[{}];", width.lanes);
+                let _ = writeln!(fill, "b{index}[k] = r{reg};");
+                let (c_type, lanes) = (c_type(ty.dtype), width.lanes);
+                let _ = writeln!(write, "store<{c_type}, {lanes}>(y{index} + {address}, b{index});");
+            }
+        }
+        (declare, fill, write)
+    }
+
+    /// Registers that outputs with all elements store.
+    pub fn stored(&self) -> impl Iterator<Item = Reg> {
+        let stored = |output: &RegionOutput| match output {
+            RegionOutput::Store { reg, .. } => Some(*reg),
+            _ => None,
+        };
+        self.region.outputs.iter().filter_map(stored)
+    }
+}
+
+/// `for` over the lanes.
+pub(super) fn for_lanes(width: Width, body: &str) -> String {
+    format!("#pragma unroll\nfor (int k = 0; k < {}; ++k) {{\n{body}}}\n", width.lanes)
+}
+
+pub(super) fn kind_name(kind: ReduceKind) -> &'static str {
+    match kind {
+        ReduceKind::Sum => "sum_of",
+        ReduceKind::Max => "max_of",
+        ReduceKind::Min => "min_of",
+    }
+}
+
+/// Row of an input that belongs to the domain's `row`.
+fn row_of(access: Access) -> String {
+    let divided = if access.row_div == 1 { "row".to_owned() } else { format!("row / {}u", access.row_div) };
+    format!("({divided} % {}u)", access.row_mod)
+}
+
+/// A number that reads as written, in full precision.
+pub(super) fn constant(x: f32) -> String {
+    if x.is_finite() { format!("{x:?}f") } else { format!("__uint_as_float({:#010x}u)", x.to_bits()) }
+}
+
+fn unary(kind: UnaryKind, x: &str) -> String {
+    match kind {
+        UnaryKind::Neg => format!("-{x}"),
+        UnaryKind::Abs => format!("fabsf({x})"),
+        UnaryKind::Exp => format!("expf({x})"),
+        UnaryKind::Log => format!("logf({x})"),
+        UnaryKind::Sqrt => format!("sqrtf({x})"),
+        UnaryKind::Rsqrt => format!("rsqrtf({x})"),
+        UnaryKind::Recip => format!("1.0f / {x}"),
+        UnaryKind::Square => format!("{x} * {x}"),
+        UnaryKind::Relu => format!("{x} < 0.0f ? 0.0f : {x}"),
+        UnaryKind::Sigmoid => format!("1.0f / (1.0f + expf(-{x}))"),
+        UnaryKind::Tanh => format!("tanhf({x})"),
+        UnaryKind::Erf => format!("erff({x})"),
+        UnaryKind::Sin => format!("sinf({x})"),
+        UnaryKind::Cos => format!("cosf({x})"),
+        UnaryKind::Floor => format!("floorf({x})"),
+    }
+}
+
+fn binary(kind: BinaryKind, a: &str, b: &str) -> String {
+    let truth = |sign: &str| format!("{a} {sign} {b} ? 1.0f : 0.0f");
+    match kind {
+        BinaryKind::Add => format!("{a} + {b}"),
+        BinaryKind::Sub => format!("{a} - {b}"),
+        BinaryKind::Mul => format!("{a} * {b}"),
+        BinaryKind::Div => format!("{a} / {b}"),
+        BinaryKind::Max => format!("fmaxf({a}, {b})"),
+        BinaryKind::Min => format!("fminf({a}, {b})"),
+        BinaryKind::Pow => format!("powf({a}, {b})"),
+        BinaryKind::Eq => truth("=="),
+        BinaryKind::Lt => truth("<"),
+        BinaryKind::Le => truth("<="),
+        BinaryKind::Gt => truth(">"),
+        BinaryKind::Ge => truth(">="),
+    }
+}
+
+fn cast(to: DType, x: &str) -> String {
+    match to {
+        DType::F32 => x.to_owned(),
+        DType::Bf16 | DType::F16 => format!("to_f32(from_f32<{}>::of({x}))", c_type(to)),
+        DType::I32 | DType::U8 => format!("truncf({x})"),
+        DType::Bool => format!("{x} != 0.0f ? 1.0f : 0.0f"),
+    }
+}

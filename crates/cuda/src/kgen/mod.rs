@@ -1,0 +1,105 @@
+//! Text of kernels in CUDA C++, without any header, and what they are launched with.
+
+mod adamw;
+mod columns;
+mod lanes;
+mod prelude;
+mod regions;
+mod rows;
+
+pub use adamw::{AdamW, STEP_NUMBERS, Segment};
+pub use regions::{Launch, Launches, Operand, region};
+
+use bessemer_ir::DType;
+use std::fmt;
+use thiserror::Error;
+
+/// What a kernel takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parameter {
+    /// At least so many elements of the device's memory, aligned to 16 bytes.
+    Memory { name: String, ty: DType, elements: usize, written: bool },
+    /// A number: `i32` or `f32`.
+    Value { name: String, ty: DType },
+}
+
+/// A kernel that cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("no kernel for this region: {0}")]
+pub struct KernelError(pub String);
+
+/// The text of a kernel, and how it is launched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    pub name: String,
+    pub parameters: Vec<Parameter>,
+    pub blocks: [u32; 3],
+    pub threads: [u32; 3],
+    /// All of the text, ready to be compiled.
+    pub text: String,
+}
+
+impl Parameter {
+    pub fn input(name: impl Into<String>, ty: DType, elements: usize) -> Parameter {
+        Parameter::Memory { name: name.into(), ty, elements, written: false }
+    }
+
+    pub fn output(name: impl Into<String>, ty: DType, elements: usize) -> Parameter {
+        Parameter::Memory { name: name.into(), ty, elements, written: true }
+    }
+
+    pub fn name(&self) -> &str {
+        match self {
+            Parameter::Memory { name, .. } | Parameter::Value { name, .. } => name,
+        }
+    }
+
+    /// As it stands in the kernel's head.
+    fn declaration(&self) -> String {
+        match self {
+            Parameter::Memory { name, ty, written: false, .. } => format!("const {}* {name}", c_type(*ty)),
+            Parameter::Memory { name, ty, written: true, .. } => format!("{}* {name}", c_type(*ty)),
+            Parameter::Value { name, ty } => format!("{} {name}", c_type(*ty)),
+        }
+    }
+}
+
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Parameter::Memory { ty, elements, .. } => write!(f, "memory of {elements} {ty}"),
+            Parameter::Value { ty, .. } => write!(f, "one {ty}"),
+        }
+    }
+}
+
+/// Name of the type in kernels.
+fn c_type(ty: DType) -> &'static str {
+    match ty {
+        DType::F32 => "float",
+        DType::Bf16 => "bf16",
+        DType::F16 => "f16",
+        DType::I32 => "int",
+        DType::U8 => "u8",
+        DType::Bool => "boolean",
+    }
+}
+
+impl Kernel {
+    /// A kernel with `body` between its braces.
+    pub fn new(name: &str, parameters: Vec<Parameter>, blocks: [u32; 3], threads: [u32; 3], body: &str) -> Kernel {
+        let declared: Vec<String> = parameters.iter().map(Parameter::declaration).collect();
+        let bound: u32 = threads.iter().product();
+        let text = format!(
+            "{}\nextern \"C\" __global__ void __launch_bounds__({bound}) {name}({}) {{\n{body}}}\n",
+            prelude::TEXT,
+            declared.join(", ")
+        );
+        Kernel { name: name.to_owned(), parameters, blocks, threads, text }
+    }
+}
+
+/// Every line four blanks further in.
+fn indented(text: &str) -> String {
+    text.lines().map(|line| if line.starts_with('#') { format!("{line}\n") } else { format!("    {line}\n") }).collect()
+}

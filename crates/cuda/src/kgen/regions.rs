@@ -1,0 +1,111 @@
+//! From regions to kernels.
+
+use super::columns::columns;
+use super::lanes::{Lanes, Width, for_lanes};
+use super::rows::rows;
+use super::{Kernel, KernelError, indented};
+use bessemer_ir::DType;
+use bessemer_ir::ops::region::{Region, RegionOutput};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// What a parameter of a launch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// Input of the region, by number.
+    Input(usize),
+    /// Output of the region, by number.
+    Output(usize),
+    /// Memory that is used between the launches, by number.
+    Scratch(usize),
+}
+
+/// One launch of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    pub kernel: Kernel,
+    pub operands: Vec<Operand>,
+}
+
+/// Launches that compute a region, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launches {
+    pub launches: Vec<Launch>,
+    /// `f32` elements of each scratch memory.
+    pub scratch: Vec<usize>,
+}
+
+/// Kernels for a region whose inputs have these types. `name` is that of the first; others are named after it.
+///
+/// Inputs and outputs may be the same memory where each element is read and written by the same instruction stream: an
+/// output that has all elements over an input that has them too.
+///
+/// # Errors
+/// The region has an anchor, moments, or sums over rows beside reductions along them.
+pub fn region(name: &str, region: &Region, inputs: &[DType]) -> Result<Launches, KernelError> {
+    let lanes = Lanes::new(region, inputs)?;
+    let has_sums = region.outputs.iter().any(|output| matches!(output, RegionOutput::Sum { .. }));
+    if region.outputs.iter().any(|output| matches!(output, RegionOutput::Moments { .. })) {
+        return Err(KernelError("it has moments over rows".to_owned()));
+    }
+    match (region.is_rowwise(), has_sums) {
+        (true, true) => Err(KernelError("it has sums over rows and reductions along them".to_owned())),
+        (true, false) => Ok(single(rows(name, &lanes), &lanes)),
+        (false, true) => Ok(columns(name, &lanes)),
+        (false, false) => Ok(single(pointwise(name, &lanes), &lanes)),
+    }
+}
+
+/// One launch, which takes all inputs and all outputs.
+fn single(kernel: Kernel, lanes: &Lanes<'_>) -> Launches {
+    Launches { launches: vec![Launch { kernel, operands: operands(lanes) }], scratch: Vec::new() }
+}
+
+/// Inputs, then the outputs that are not sums.
+pub(super) fn operands(lanes: &Lanes<'_>) -> Vec<Operand> {
+    let inputs = (0..lanes.region.loads.len()).map(Operand::Input);
+    let is_sum = |output: &RegionOutput| matches!(output, RegionOutput::Sum { .. });
+    let outputs = lanes.region.outputs.iter().enumerate().filter(|(_, output)| !is_sum(output));
+    inputs.chain(outputs.map(|(index, _)| Operand::Output(index))).collect()
+}
+
+const THREADS: usize = 256;
+/// Blocks enough for any device; each thread takes as many vectors as there are for it.
+const MOST_BLOCKS: usize = 8192;
+
+/// Every vector of elements alone.
+fn pointwise(name: &str, lanes: &Lanes<'_>) -> Kernel {
+    let (rows, cols) = (lanes.region.rows, lanes.region.cols);
+    let width = lanes.width();
+    let (vectors, rest) = (rows * cols / width.lanes, rows * cols % width.lanes);
+    let mut body = String::new();
+    let position = if width.flat {
+        format!("const u32 at = v * {}u;\n", width.lanes)
+    } else {
+        let vectors = cols / width.lanes;
+        format!("const u32 row = v / {vectors}u, col = v % {vectors}u * {}u;\n", width.lanes)
+    };
+    let _ = writeln!(
+        body,
+        "for (u32 v = blockIdx.x * {THREADS}u + threadIdx.x; v < {vectors}u; v += gridDim.x * {THREADS}u) {{"
+    );
+    body += &indented(&(position + &elements(lanes, width)));
+    body += "}\n";
+    if rest != 0 {
+        let single = Width { lanes: 1, flat: true };
+        let _ = writeln!(body, "if (blockIdx.x == 0 && threadIdx.x < {rest}) {{");
+        let position = format!("const u32 at = {}u + threadIdx.x;\n", vectors * width.lanes);
+        body += &indented(&(position + &elements(lanes, single)));
+        body += "}\n";
+    }
+    let blocks = vectors.div_ceil(THREADS).clamp(1, MOST_BLOCKS) as u32;
+    Kernel::new(name, lanes.parameters(), [blocks, 1, 1], [THREADS as u32, 1, 1], &indented(&body))
+}
+
+/// Loads, arithmetic and stores of one vector.
+fn elements(lanes: &Lanes<'_>, width: Width) -> String {
+    let needed = lanes.needed(lanes.stored());
+    let (declare, fill, write) = lanes.stores(width);
+    let arithmetic = indented(&(lanes.compute(&needed, width) + &fill));
+    [lanes.loads(&needed, width, &BTreeSet::new()), declare, for_lanes(width, &arithmetic), write].concat()
+}

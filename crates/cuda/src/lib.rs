@@ -1,0 +1,17 @@
+//! NVIDIA GPUs: finding and opening CUDA's libraries at run time, a thin layer over the driver, a generator of kernels
+//! and the compiler that makes them, and a self-test of all that on a real device.
+//!
+//! Nothing of CUDA is needed to build this crate, and a program that holds it starts on machines without a GPU.
+
+pub mod cubins;
+pub mod cublaslt;
+pub mod driver;
+pub mod error;
+pub mod kgen;
+mod library;
+pub mod loader;
+pub mod nvrtc;
+pub mod probe;
+pub mod selftest;
+
+pub use error::GpuError;

@@ -1,0 +1,166 @@
+//! What is checked and measured on a real device: copies, the numbers and the speed of all kernels, eager and captured,
+//! and what cuBLASLt computes.
+
+pub mod case;
+pub mod cases;
+mod copies;
+mod products;
+pub mod runner;
+
+use crate::cubins::CubinCache;
+use crate::cublaslt::CublasLt;
+use crate::driver::DeviceInfo;
+use crate::error::GpuError;
+use crate::loader::{Libraries, Places};
+use crate::probe::{GpuReport, probe};
+use case::Case;
+use cases::{Maker, Size, makers};
+use runner::{Loaded, Runner};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Folders of libraries that come before all others.
+    pub gpu_libraries: Vec<PathBuf>,
+    pub ordinal: usize,
+    /// Folder of compiled kernels.
+    pub cubins: PathBuf,
+    /// Bytes of each copy that is measured.
+    pub copy_bytes: usize,
+    /// Whether kernels are measured on large tensors.
+    pub speed: bool,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SelfTest {
+    pub version: String,
+    pub gpu: GpuReport,
+    pub device: Option<DeviceInfo>,
+    pub steps: Vec<Step>,
+}
+
+/// One thing that was tried.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Step {
+    pub name: String,
+    pub passed: bool,
+    /// What went wrong, in one line.
+    pub problem: Option<String>,
+    pub figures: Vec<Figure>,
+}
+
+/// A number with its unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    pub name: String,
+    pub value: f64,
+    pub unit: String,
+}
+
+impl Figure {
+    fn new(name: impl Into<String>, value: f64, unit: &str) -> Figure {
+        Figure { name: name.into(), value, unit: unit.to_owned() }
+    }
+}
+
+impl SelfTest {
+    pub fn failed(&self) -> usize {
+        self.steps.iter().filter(|step| !step.passed).count()
+    }
+
+    /// Does one step; what goes wrong in it does not stop the others.
+    fn step<T>(
+        &mut self,
+        name: impl Into<String>,
+        work: impl FnOnce(&mut Vec<Figure>) -> Result<T, Failure>,
+    ) -> Option<T> {
+        let mut figures = Vec::new();
+        let result = work(&mut figures);
+        let problem = result.as_ref().err().map(|failure| failure.0.clone());
+        self.steps.push(Step { name: name.into(), passed: problem.is_none(), problem, figures });
+        result.ok()
+    }
+}
+
+/// Why a step failed, in one line.
+struct Failure(String);
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure(error.to_string().lines().collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// Runs everything.
+pub fn run(plan: &Plan) -> SelfTest {
+    let gpu = probe(&plan.gpu_libraries);
+    let mut test = SelfTest { version: env!("CARGO_PKG_VERSION").to_owned(), gpu, device: None, steps: Vec::new() };
+    let libraries = Libraries::find(Places::of_process(&plan.gpu_libraries));
+    let made =
+        test.step("device and compiler", |_| Ok(Runner::new(&libraries, plan.ordinal, CubinCache::new(&plan.cubins))?));
+    let Some(runner) = made else { return test };
+    test.device = Some(runner.context.info().clone());
+    test.step("copies", |figures| Ok(copies::measure(&runner, plan.copy_bytes, figures)?));
+    for make in makers(Size::Small) {
+        kernel(&mut test, &runner, make, Size::Small);
+    }
+    if plan.speed {
+        for make in makers(Size::Large) {
+            kernel(&mut test, &runner, make, Size::Large);
+        }
+    }
+    let library = || CublasLt::open(&libraries, &runner.context);
+    test.step("cuBLASLt: what it computes", |figures| products::meanings(&runner, library()?, figures));
+    if plan.speed {
+        test.step("cuBLASLt: speed", |figures| products::speed(&runner, &library()?, 8192, figures));
+    }
+    test.step("everything is released", |_| Ok(runner.context.synchronize()?));
+    test
+}
+
+/// One kernel: its numbers where it is small, its speed where it is large.
+fn kernel(test: &mut SelfTest, runner: &Runner, make: Maker, size: Size) {
+    let what = if size == Size::Small { "numbers" } else { "speed" };
+    let case = match make(size) {
+        Ok(case) => case,
+        Err(error) => {
+            test.step::<()>(what, |_| Err(error.into()));
+            return;
+        }
+    };
+    test.step(format!("{what}: {}", case.name), |figures| {
+        let loaded = runner.load(&case)?;
+        for used in &loaded.resources {
+            figures.push(Figure::new("registers", used.registers.into(), ""));
+            figures.push(Figure::new("spilled", used.spill_bytes.into(), "bytes"));
+        }
+        if size == Size::Small { numbers(&case, &loaded, figures) } else { Ok(speed(&case, &loaded, figures)?) }
+    });
+}
+
+/// Compares the numbers, launched and replayed.
+fn numbers(case: &Case, loaded: &Loaded<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+    loaded.launch()?;
+    let launched = case.error(&loaded.outputs()?);
+    figures.push(Figure::new("error", launched.0, "of what is allowed"));
+    loaded.reset()?;
+    loaded.replay()?;
+    let replayed = case.error(&loaded.outputs()?);
+    match (launched.1, replayed.1) {
+        (Some(words), _) => Err(Failure(words)),
+        (None, Some(words)) => Err(Failure(format!("replayed from a graph: {words}"))),
+        (None, None) => Ok(()),
+    }
+}
+
+/// Replays of a graph, timed on the device.
+fn speed(case: &Case, loaded: &Loaded<'_>, figures: &mut Vec<Figure>) -> Result<(), GpuError> {
+    const REPLAYS: usize = 50;
+    let seconds = loaded.time(REPLAYS)?.as_secs_f64();
+    figures.push(Figure::new("time", seconds * 1e6, "us"));
+    figures.push(Figure::new("bytes", case.bytes() as f64 / seconds / 1e9, "GB/s"));
+    Ok(())
+}

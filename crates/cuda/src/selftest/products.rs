@@ -1,0 +1,181 @@
+//! What cuBLASLt computes, and how fast: which GELU it means, where it keeps what its gradient needs, what it sums.
+
+use super::case::{decode, encode};
+use super::runner::Runner;
+use super::{Failure, Figure};
+use crate::cublaslt::{CublasLt, Epilogue, Operands, Product};
+use crate::driver::{Arena, Block};
+use crate::error::GpuError;
+use bessemer_ir::ops::pointwise::erf;
+use bessemer_ir::{DType, philox};
+use std::time::Duration;
+
+const M: usize = 32;
+const N: usize = 64;
+const K: usize = 48;
+/// What cuBLASLt may use beside its operands, as NVIDIA recommends for this generation.
+const WORKSPACE: usize = 32 << 20;
+/// Allowed between numbers that were rounded to bf16 and their references, relative to the largest.
+const TOLERANCE: f64 = 1e-2;
+
+/// Small operands in the device's memory, with the numbers that they hold.
+struct Setup<'a> {
+    runner: &'a Runner,
+    library: CublasLt,
+    x: (Block, Vec<f64>),
+    w: (Block, Vec<f64>),
+    bias: (Block, Vec<f64>),
+    aux: (Block, Vec<f64>),
+    y: Block,
+    workspace: Block,
+}
+
+const PRODUCT: Product =
+    Product { m: M, n: N, k: K, x_transposed: false, w_transposed: false, inputs: DType::Bf16, output: DType::Bf16 };
+
+impl<'a> Setup<'a> {
+    fn new(runner: &'a Runner, library: CublasLt) -> Result<Setup<'a>, GpuError> {
+        let sizes = [M * K, K * N, N, M * N, M * N].map(|elements| (elements * 2).next_multiple_of(Arena::ALIGNMENT));
+        let arena = runner.context.arena(sizes.iter().sum::<usize>() + WORKSPACE)?;
+        let filled = |index: usize, elements: usize| {
+            let bytes: Vec<f64> = (0..elements).map(|i| philox::normal(3, 0, index as u32, i as u64).into()).collect();
+            let encoded = encode(DType::Bf16, &bytes);
+            let block = arena.block(sizes[..index].iter().sum(), elements * 2)?;
+            runner.stream.upload(&encoded, &block)?;
+            Ok::<_, GpuError>((block, decode(DType::Bf16, &encoded)))
+        };
+        Ok(Setup {
+            x: filled(0, M * K)?,
+            w: filled(1, K * N)?,
+            bias: filled(2, N)?,
+            aux: filled(3, M * N)?,
+            y: filled(4, M * N)?.0,
+            workspace: arena.block(sizes.iter().sum(), WORKSPACE)?,
+            runner,
+            library,
+        })
+    }
+
+    /// Runs the product and returns `y`.
+    fn run(&self, product: Product, epilogue: Epilogue<'_>) -> Result<Vec<f64>, GpuError> {
+        let operands = Operands { x: &self.x.0, w: &self.w.0, y: &self.y, workspace: &self.workspace };
+        self.library.prepare(product, operands, epilogue, 1)?.launch(&self.runner.stream, 0)?;
+        self.read(&self.y)
+    }
+
+    fn read(&self, block: &Block) -> Result<Vec<f64>, GpuError> {
+        let mut bytes = vec![0; block.bytes()];
+        self.runner.stream.download(block, &mut bytes)?;
+        Ok(decode(DType::Bf16, &bytes))
+    }
+
+    /// `x w` with operands read as the product says.
+    fn reference(&self, product: Product) -> Vec<f64> {
+        let x = |m: usize, k: usize| self.x.1[if product.x_transposed { k * M + m } else { m * K + k }];
+        let w = |k: usize, n: usize| self.w.1[if product.w_transposed { n * K + k } else { k * N + n }];
+        (0..M * N).map(|i| (0..K).map(|k| x(i / N, k) * w(k, i % N)).sum()).collect()
+    }
+
+    fn biased(&self) -> Vec<f64> {
+        self.reference(PRODUCT).iter().enumerate().map(|(i, y)| y + self.bias.1[i % N]).collect()
+    }
+}
+
+/// Largest difference, relative to the largest number of the reference.
+fn difference(got: &[f64], wanted: &[f64]) -> f64 {
+    let scale = wanted.iter().fold(0.0f64, |most, x| most.max(x.abs()));
+    let worst = |worst: f64, (a, b): (&f64, &f64)| if (a - b).abs() <= worst { worst } else { (a - b).abs() };
+    got.iter().zip(wanted).fold(0.0, worst) / scale
+}
+
+fn equal(what: &str, got: &[f64], wanted: &[f64], figures: &mut Vec<Figure>) -> Result<(), Failure> {
+    let difference = difference(got, wanted);
+    figures.push(Figure::new(what, difference, "relative difference"));
+    if difference <= TOLERANCE { Ok(()) } else { Err(Failure(format!("{what} differs by {difference}"))) }
+}
+
+fn gelu_erf(x: f64) -> f64 {
+    0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2))
+}
+
+const ROOT: f64 = 0.797_884_560_802_865_4;
+
+fn gelu_tanh(x: f64) -> f64 {
+    0.5 * x * (1.0 + (ROOT * (x + 0.044715 * x.powi(3))).tanh())
+}
+
+/// Derivative of either form, by a central difference.
+fn slope(f: fn(f64) -> f64, x: f64) -> f64 {
+    (f(x + 1e-5) - f(x - 1e-5)) / 2e-5
+}
+
+/// Checks products in every layout, and what is done in the same pass.
+pub(super) fn meanings(runner: &Runner, library: CublasLt, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+    let setup = Setup::new(runner, library)?;
+    for (x_transposed, w_transposed) in [(false, false), (false, true), (true, false), (true, true)] {
+        let product = Product { x_transposed, w_transposed, ..PRODUCT };
+        let name = format!("product, x transposed {x_transposed}, w transposed {w_transposed}");
+        equal(&name, &setup.run(product, Epilogue::Nothing)?, &setup.reference(product), figures)?;
+    }
+    let (bias, aux) = (&setup.bias.0, &setup.aux.0);
+    equal("bias", &setup.run(PRODUCT, Epilogue::Bias(bias))?, &setup.biased(), figures)?;
+    gradients(&setup, figures)?;
+
+    let gelu = setup.run(PRODUCT, Epilogue::GeluAuxBias { bias, aux })?;
+    let form = |f: fn(f64) -> f64| setup.biased().iter().map(|&y| f(y)).collect::<Vec<_>>();
+    figures.push(Figure::new("GELU against its tanh form", difference(&gelu, &form(gelu_tanh)), "relative difference"));
+    figures.push(Figure::new("GELU against its erf form", difference(&gelu, &form(gelu_erf)), "relative difference"));
+    equal("GELU", &gelu, &form(gelu_tanh), figures)?;
+    equal("what GELU keeps", &setup.read(aux)?, &setup.biased(), figures)
+}
+
+/// The gradient of GELU with the sums of rows, and sums of an operand. They overwrite the bias, which is given back.
+fn gradients(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+    let (bias, aux) = (&setup.bias.0, &setup.aux.0);
+    let column_sums = |numbers: &[f64]| (0..N).map(|n| numbers.iter().skip(n).step_by(N).sum()).collect::<Vec<f64>>();
+    let got = setup.run(PRODUCT, Epilogue::GeluGradBiasGrad { bias, aux })?;
+    let wanted: Vec<f64> =
+        setup.reference(PRODUCT).iter().zip(&setup.aux.1).map(|(y, &x)| y * slope(gelu_tanh, x)).collect();
+    equal("gradient of GELU", &got, &wanted, figures)?;
+    equal("gradient of the bias", &setup.read(bias)?, &column_sums(&wanted), figures)?;
+    setup.run(PRODUCT, Epilogue::SumOfW { bias })?;
+    equal("sums of w", &setup.read(bias)?, &column_sums(&setup.w.1), figures)?;
+    Ok(setup.runner.stream.upload(&encode(DType::Bf16, &setup.bias.1), bias)?)
+}
+
+/// Products of square matrices, in the fastest way of those that cuBLASLt offers.
+pub(super) fn speed(
+    runner: &Runner,
+    library: &CublasLt,
+    side: usize,
+    figures: &mut Vec<Figure>,
+) -> Result<(), Failure> {
+    const WAYS: usize = 16;
+    const TIMES: usize = 5;
+    let bytes = side * side * 2;
+    let arena = runner.context.arena(3 * bytes + WORKSPACE)?;
+    let (x, w, y) = (arena.block(0, bytes)?, arena.block(bytes, bytes)?, arena.block(2 * bytes, bytes)?);
+    let row: Vec<f64> = (0..side * 16).map(|i| philox::normal(4, 0, 0, i as u64).into()).collect();
+    for block in [&x, &w] {
+        for start in (0..side).step_by(16) {
+            let rows = 16.min(side - start);
+            let part = block.part(start * side * 2, rows * side * 2)?;
+            runner.stream.upload(&encode(DType::Bf16, &row[..rows * side]), &part)?;
+        }
+    }
+    let workspace = arena.block(3 * bytes, WORKSPACE)?;
+    let product = Product { m: side, n: side, k: side, ..PRODUCT };
+    let operands = Operands { x: &x, w: &w, y: &y, workspace: &workspace };
+    let prepared = library.prepare(product, operands, Epilogue::Nothing, WAYS)?;
+    let timer = runner.context.timer()?;
+    let mut best = Duration::MAX;
+    for way in 0..prepared.ways() {
+        for _ in 0..TIMES {
+            best = best.min(timer.time(&runner.stream, || prepared.launch(&runner.stream, way))?);
+        }
+    }
+    figures.push(Figure::new("ways", prepared.ways() as f64, ""));
+    let operations = 2.0 * (side as f64).powi(3);
+    figures.push(Figure::new(format!("bf16 product of {side}"), operations / best.as_secs_f64() / 1e12, "TFLOP/s"));
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! A machine with a GPU that is none: mocks of the driver, of NVRTC and of cuBLASLt, compiled when a test asks for them.
+
+#![allow(dead_code, reason = "each file of tests uses a part")]
+
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::{CStr, CString, c_char, c_long};
+use std::hash::{Hash, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/tests/mock/shim.h");
+const LIBRARIES: [(&str, &str); 3] =
+    [("libcuda", "libcuda.so.1"), ("libnvrtc", "libnvrtc.so.13"), ("libcublasLt", "libcublasLt.so.13")];
+
+/// Says on the terminal that a test checks nothing here. The line is not captured.
+pub fn skip(test: &str, reason: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {test}: {reason}");
+}
+
+/// The host's C++ compiler, or `None`.
+fn compiler() -> Option<&'static str> {
+    ["c++", "g++", "clang++"].into_iter().find(|name| Command::new(name).arg("--version").output().is_ok())
+}
+
+/// Folder with the mocks, or `None` on machines without a C++ compiler.
+pub fn mock_folder() -> Option<&'static Path> {
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FOLDER.get_or_init(|| compiler().map(build)).as_deref()
+}
+
+/// The folder, and a line on the terminal where there is none.
+pub fn mock_or_skip(test: &str) -> Option<&'static Path> {
+    let folder = mock_folder();
+    if folder.is_none() {
+        skip(test, "there is no C++ compiler to build the mock of a GPU with");
+    }
+    folder
+}
+
+/// Builds what has changed. Processes that do so at the same time do not disturb each other.
+fn build(compiler: &str) -> PathBuf {
+    let mocks = Path::new(SHIM).parent().unwrap();
+    let sources = LIBRARIES.map(|(source, _)| std::fs::read_to_string(mocks.join(format!("{source}.cpp"))).unwrap());
+    let mut hash = DefaultHasher::new();
+    (&sources, std::fs::read_to_string(SHIM).unwrap(), compiler).hash(&mut hash);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mock-{:016x}", hash.finish()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for (source, library) in LIBRARIES {
+        let (path, beside) = (folder.join(library), folder.join(format!("{library}.{}", std::process::id())));
+        if path.exists() {
+            continue;
+        }
+        let ran = Command::new(compiler)
+            .args(["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-o"])
+            .arg(&beside)
+            .arg(mocks.join(format!("{source}.cpp")))
+            .arg(format!("-DSHIM=\"{SHIM}\""))
+            .arg(format!("-DCOMPILER=\"{compiler}\""))
+            .arg("-ldl")
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{source}: {}", String::from_utf8_lossy(&ran.stderr));
+        std::fs::rename(&beside, &path).unwrap();
+    }
+    folder
+}
+
+/// What the mock of the driver counts and can be told, for the calling thread.
+pub struct Knobs(libloading::Library);
+
+impl Knobs {
+    pub fn open(folder: &Path) -> Knobs {
+        // SAFETY: the library is the mock built above.
+        Knobs(unsafe { libloading::Library::new(folder.join("libcuda.so.1")) }.unwrap())
+    }
+
+    pub fn set(&self, name: &str, value: i64) {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the type is that of the function in libcuda.cpp.
+        let set = unsafe { self.0.get::<unsafe extern "C" fn(*const c_char, c_long)>(b"mock_set\0") }.unwrap();
+        // SAFETY: the name ends with a zero.
+        unsafe { set(name.as_ptr(), value) };
+    }
+
+    pub fn get(&self, name: &str) -> i64 {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the type is that of the function in libcuda.cpp.
+        let get = unsafe { self.0.get::<unsafe extern "C" fn(*const c_char) -> c_long>(b"mock_get\0") }.unwrap();
+        // SAFETY: the name ends with a zero.
+        unsafe { get(name.as_ptr()) }
+    }
+
+    /// Name of the call that was made to fail.
+    pub fn failed(&self) -> String {
+        // SAFETY: the type is that of the function in libcuda.cpp.
+        let failed = unsafe { self.0.get::<unsafe extern "C" fn() -> *const c_char>(b"mock_failed\0") }.unwrap();
+        // SAFETY: the text is a constant.
+        unsafe { CStr::from_ptr(failed()) }.to_str().unwrap().to_owned()
+    }
+
+    /// Things of the driver that were made and not released, by kind.
+    pub fn ledger(&self) -> Vec<(&'static str, i64)> {
+        let kinds = ["memory", "host", "streams", "events", "modules", "graphs", "executables", "contexts"];
+        kinds.into_iter().map(|kind| (kind, self.get(kind))).filter(|(_, count)| *count != 0).collect()
+    }
+}

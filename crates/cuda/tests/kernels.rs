@@ -1,0 +1,200 @@
+//! What the generated kernels compute, against references in `f64`: the same text that a GPU would run, on the host.
+
+mod common;
+
+use bessemer_cuda::cubins::CubinCache;
+use bessemer_cuda::kgen::{Kernel, region};
+use bessemer_cuda::loader::{Libraries, Places};
+use bessemer_cuda::selftest::case::Case;
+use bessemer_cuda::selftest::cases::small_cases;
+use bessemer_cuda::selftest::runner::Runner;
+use bessemer_ir::ops::region::{Access, Instr, Region, RegionOutput};
+use bessemer_ir::{DType, Op, Shape, TensorType};
+use common::{Knobs, mock_or_skip};
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// All small cases, made once: their references take longer than the kernels.
+fn all_cases() -> &'static [Case] {
+    static CASES: OnceLock<Vec<Case>> = OnceLock::new();
+    CASES.get_or_init(|| small_cases().unwrap())
+}
+
+fn case(name: &str) -> Case {
+    all_cases().iter().find(|case| case.name == name).unwrap().clone()
+}
+
+fn runner(folder: &Path) -> Runner {
+    let places = Places { named: vec![folder.to_owned()], ..Places::default() };
+    Runner::new(&Libraries::find(places), 0, CubinCache::new(folder.join("cubins"))).unwrap()
+}
+
+/// The error with threads in this order, in units of what is allowed.
+fn error(runner: &Runner, knobs: &Knobs, case: &Case, reverse: bool) -> (f64, Option<String>) {
+    knobs.set("reverse", reverse.into());
+    let loaded = runner.load(case).unwrap();
+    loaded.launch().unwrap();
+    case.error(&loaded.outputs().unwrap())
+}
+
+#[test]
+fn all_kernels_give_the_numbers_of_their_references() {
+    let Some(folder) = mock_or_skip("numbers of kernels") else { return };
+    let knobs = Knobs::open(folder);
+    {
+        let runner = runner(folder);
+        for case in all_cases() {
+            for reverse in [false, true] {
+                let (error, words) = error(&runner, &knobs, case, reverse);
+                assert!(error <= 1.0, "{}, reverse {reverse}: {}", case.name, words.unwrap());
+            }
+        }
+    }
+    assert_eq!(knobs.get("damaged"), 0, "a kernel wrote outside of its memory");
+    assert_eq!(knobs.ledger(), []);
+}
+
+/// The order of threads changes no bit.
+#[test]
+fn sums_are_added_in_a_fixed_order() {
+    let Some(folder) = mock_or_skip("order of sums") else { return };
+    let knobs = Knobs::open(folder);
+    let runner = runner(folder);
+    for case in all_cases() {
+        let run = |reverse: i64| {
+            knobs.set("reverse", reverse);
+            let loaded = runner.load(case).unwrap();
+            loaded.launch().unwrap();
+            loaded.outputs().unwrap()
+        };
+        assert!(run(0) == run(1), "{}", case.name);
+    }
+}
+
+#[test]
+fn captured_kernels_give_the_same() {
+    let Some(folder) = mock_or_skip("captured kernels") else { return };
+    let runner = runner(folder);
+    for case in all_cases() {
+        let loaded = runner.load(case).unwrap();
+        let graph = loaded.capture().unwrap();
+        assert_eq!(graph.nodes(), case.work.launches.len());
+        assert!(case.error(&loaded.outputs().unwrap()).0 > 1.0, "{}: capturing runs nothing", case.name);
+        graph.launch(&runner.stream).unwrap();
+        let (error, words) = case.error(&loaded.outputs().unwrap());
+        assert!(error <= 1.0, "{}: {words:?}", case.name);
+    }
+}
+
+/// Without any one of its barriers, each kernel is wrong in one order of threads or the other.
+#[test]
+fn a_missing_barrier_is_found() {
+    const BARRIER: &str = "__syncthreads();";
+    let Some(folder) = mock_or_skip("missing barriers") else { return };
+    let knobs = Knobs::open(folder);
+    let runner = runner(folder);
+    let mut removed = 0;
+    for case in all_cases() {
+        let expected = match case.name.as_str() {
+            "layer_norm" => 2,
+            "column_sums" => 3,
+            _ => continue,
+        };
+        let text = case.work.launches[0].kernel.text.clone();
+        let own = text.find("extern \"C\"").unwrap();
+        let barriers: Vec<usize> = text.match_indices(BARRIER).map(|(at, _)| at).collect();
+        let of_kernel = barriers.iter().filter(|&&at| (at > own) == (case.name == "column_sums"));
+        for &at in of_kernel {
+            let mut broken = case.clone();
+            broken.work.launches[0].kernel.text.replace_range(at..at + BARRIER.len(), "");
+            let found = [false, true].iter().any(|&reverse| error(&runner, &knobs, &broken, reverse).0 > 1.0);
+            assert!(found, "{}: nothing is wrong without the barrier at {at}", case.name);
+            removed += 1;
+        }
+        assert_eq!(barriers.iter().filter(|&&at| (at > own) == (case.name == "column_sums")).count(), expected);
+    }
+    assert_eq!(removed, 5);
+}
+
+/// A step that is to be skipped changes nothing, not even the copy in 16 bits.
+#[test]
+fn a_skipped_update_changes_nothing() {
+    let Some(folder) = mock_or_skip("skipped updates") else { return };
+    let runner = runner(folder);
+    let mut case = case("adamw");
+    case.inputs[3].data = vec![1.0];
+    for output in &mut case.outputs {
+        output.after.data = output.before.clone().unwrap_or_else(|| vec![f64::NAN; output.after.data.len()]);
+        output.tolerance = 0.0;
+    }
+    let loaded = runner.load(&case).unwrap();
+    loaded.launch().unwrap();
+    assert_eq!(case.error(&loaded.outputs().unwrap()), (0.0, None));
+}
+
+/// A barrier that only some threads reach is an error of the launch, not a hang.
+#[test]
+fn divergent_barriers_are_found() {
+    let Some(folder) = mock_or_skip("divergent barriers") else { return };
+    let runner = runner(folder);
+    let mut case = case("layer_norm");
+    let kernel: &mut Kernel = &mut case.work.launches[0].kernel;
+    kernel.text = kernel.text.replacen("    __syncthreads();", "    if (threadIdx.x != 3) __syncthreads();", 1);
+    let told = runner.load(&case).unwrap().launch().unwrap_err().to_string();
+    assert!(told.contains("CUDA_ERROR_LAUNCH_FAILED"), "{told}");
+}
+
+/// A kernel that writes one element too many damages what stands behind its memory.
+#[test]
+fn writes_outside_of_memory_are_found() {
+    let Some(folder) = mock_or_skip("writes outside of memory") else { return };
+    let knobs = Knobs::open(folder);
+    {
+        let runner = runner(folder);
+        let mut case = case("flat");
+        let kernel: &mut Kernel = &mut case.work.launches[0].kernel;
+        kernel.text = kernel.text.replace("threadIdx.x < 3)", "threadIdx.x < 40)");
+        runner.load(&case).unwrap().launch().unwrap();
+    }
+    assert_ne!(knobs.get("damaged"), 0);
+    knobs.set("reset", 1);
+}
+
+#[test]
+fn accesses_are_as_wide_as_shapes_allow() {
+    for case in all_cases() {
+        let text = &case.work.launches[0].kernel.text;
+        let vectors = match case.name.as_str() {
+            "bias_gelu_residual" | "layer_norm" | "softmax_long" | "column_sums" => "load<bf16, 8>",
+            "softmax" | "flat" => "load<float, 4>",
+            "row_bias" => "load<f16, 1>",
+            _ => continue,
+        };
+        assert!(text.contains(vectors), "{}: {text}", case.name);
+    }
+}
+
+#[test]
+fn regions_without_a_kernel_are_refused() {
+    let plain = Region {
+        anchor: None,
+        rows: 4,
+        cols: 8,
+        loads: vec![Access::full(4)],
+        program: vec![Instr::Load(0)],
+        outputs: vec![RegionOutput::Moments { reg: 0, shape: Shape::from(vec![8]) }],
+    };
+    let told = |region_: &Region| region("k", region_, &[DType::F32]).unwrap_err().to_string();
+    assert_eq!(told(&plain), "no kernel for this region: it has moments over rows");
+    let sum = RegionOutput::Sum { reg: 0, groups: 1, shape: Shape::from(vec![8]) };
+    let rows = RegionOutput::Rows { reg: 0, ty: TensorType::f32(vec![4]) };
+    assert!(
+        told(&Region { outputs: vec![sum.clone(), rows], ..plain.clone() }).contains("sums over rows and reductions")
+    );
+    let huge =
+        Region { rows: 1 << 28, loads: vec![Access::full(1 << 28)], outputs: vec![sum.clone()], ..plain.clone() };
+    assert!(told(&huge).contains("too many elements"));
+    let anchor =
+        Some(Box::new(Op::Unary(bessemer_ir::ops::pointwise::Unary(bessemer_ir::ops::pointwise::UnaryKind::Neg))));
+    assert!(told(&Region { anchor, outputs: vec![sum], ..plain }).contains("an anchor"));
+}

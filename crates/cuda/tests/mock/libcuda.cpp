@@ -1,0 +1,438 @@
+// Stands in for libcuda.so.1: the device's memory is the host's, kernels are what the mock of NVRTC compiled. All state
+// but the number of devices belongs to the calling thread, so that tests run beside each other.
+//
+// Environment: MOCK_DEVICES (1), MOCK_INIT_CODE (0), MOCK_DRIVER_VERSION (13000).
+
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+enum {
+    SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
+    INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719,
+    CAPTURE_UNSUPPORTED = 900, CAPTURE_INVALIDATED = 901, CAPTURE_UNJOINED = 904,
+};
+
+const size_t TOTAL = 150754820096, GUARD = 64;
+const unsigned char GUARD_BYTE = 0xa5;
+
+struct graph { std::vector<std::function<int()>> work; bool valid = true; };
+struct stream { graph* recording = nullptr; bool origin = false, unjoined = false; };
+struct event { double seconds = 0; bool recorded = false; stream* from = nullptr; graph* of = nullptr; };
+struct module { void* library; };
+struct function {
+    int (*launch)(const unsigned*, const unsigned*, void**, int, int (*)(const void*));
+    int (*take)(void**, uint64_t*);
+};
+struct executable { std::vector<std::function<int()>> work; };
+
+struct {
+    std::map<std::string, long> numbers;
+    const char* failed = "";
+    int current = 0;
+    std::map<uint64_t, size_t> memory;
+    std::map<void*, size_t> host;
+    std::set<stream*> streams;
+    std::set<event*> events;
+    std::set<module*> modules;
+    std::map<module*, std::vector<function*>> functions;
+    std::set<graph*> graphs;
+    std::set<executable*> executables;
+    std::vector<stream*> capturing;
+} typedef everything;
+
+thread_local everything mock;
+
+long setting(const char* name, long otherwise) {
+    const char* text = getenv(name);
+    return text ? atol(text) : otherwise;
+}
+
+double now() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+int injected(const char* call) {
+    long number = ++mock.numbers["calls"];
+    if (number != mock.numbers["fail_at"]) return SUCCESS;
+    mock.failed = call;
+    return (int)mock.numbers["fail_code"];
+}
+
+// Where `bytes` from `address` lie in one live allocation.
+bool lives(uint64_t address, size_t bytes) {
+    auto after = mock.memory.upper_bound(address);
+    if (after == mock.memory.begin()) return false;
+    --after;
+    return address + bytes <= after->first + after->second;
+}
+
+int is_known(const void* pointer) { return lives((uint64_t)pointer, 1); }
+
+size_t used() {
+    size_t sum = 0;
+    for (auto& block : mock.memory) sum += block.second;
+    return sum;
+}
+
+// Runs now, or when the graph that the stream records is launched.
+int give(stream* s, std::function<int()> work) {
+    if (s && !mock.streams.count(s)) return INVALID_HANDLE;
+    if (s && s->recording) {
+        s->recording->work.push_back(work);
+        s->unjoined = !s->origin;
+        return SUCCESS;
+    }
+    return work();
+}
+
+// Calls that a thread may not make while it captures.
+int forbidden_in_capture() {
+    for (stream* s : mock.capturing) s->recording->valid = false;
+    return mock.capturing.empty() ? SUCCESS : CAPTURE_UNSUPPORTED;
+}
+
+const std::map<int, std::pair<const char*, const char*>> MEANINGS = {
+    {1, {"CUDA_ERROR_INVALID_VALUE", "invalid argument"}},
+    {2, {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"}},
+    {100, {"CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"}},
+    {200, {"CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"}},
+    {201, {"CUDA_ERROR_INVALID_CONTEXT", "invalid device context"}},
+    {400, {"CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"}},
+    {500, {"CUDA_ERROR_NOT_FOUND", "named symbol not found"}},
+    {700, {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"}},
+    {719, {"CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"}},
+    {803, {"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination"}},
+    {900, {"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"}},
+    {901, {"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture"}},
+    {904, {"CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "capturing stream has unjoined work"}},
+};
+
+}  // namespace
+
+#define ENTER if (int code = injected(__func__)) return code
+#define IN_CONTEXT ENTER; if (!mock.current) return INVALID_CONTEXT
+
+extern "C" {
+
+// For tests: settings (fail_at, fail_code, reverse) and counts. `reset` starts all books anew, `forget` those of memory.
+void mock_set(const char* name, long value) {
+    if (!strcmp(name, "reset")) mock = everything();
+    else if (!strcmp(name, "forget")) mock.memory.clear();
+    else mock.numbers[name] = value;
+}
+const char* mock_failed() { return mock.failed; }
+long mock_get(const char* name) {
+    std::string n = name;
+    if (n == "memory") return mock.memory.size();
+    if (n == "host") return mock.host.size();
+    if (n == "streams") return mock.streams.size();
+    if (n == "events") return mock.events.size();
+    if (n == "modules") return mock.modules.size();
+    if (n == "graphs") return mock.graphs.size();
+    if (n == "executables") return mock.executables.size();
+    return mock.numbers[n];
+}
+
+int cuInit(unsigned) {
+    ENTER;
+    if (long code = setting("MOCK_INIT_CODE", 0)) return code;
+    return setting("MOCK_DEVICES", 1) ? SUCCESS : NO_DEVICE;
+}
+int cuDriverGetVersion(int* version) { ENTER; *version = setting("MOCK_DRIVER_VERSION", 13000); return SUCCESS; }
+int cuGetErrorName(int code, const char** text) {
+    auto found = MEANINGS.find(code);
+    *text = found == MEANINGS.end() ? nullptr : found->second.first;
+    return *text ? SUCCESS : INVALID_VALUE;
+}
+int cuGetErrorString(int code, const char** text) {
+    auto found = MEANINGS.find(code);
+    *text = found == MEANINGS.end() ? nullptr : found->second.second;
+    return *text ? SUCCESS : INVALID_VALUE;
+}
+int cuDeviceGetCount(int* count) { ENTER; *count = setting("MOCK_DEVICES", 1); return SUCCESS; }
+int cuDeviceGet(int* device, int ordinal) {
+    ENTER;
+    *device = ordinal;
+    return ordinal < setting("MOCK_DEVICES", 1) ? SUCCESS : INVALID_DEVICE;
+}
+int cuDeviceGetName(char* name, int size, int) { ENTER; snprintf(name, size, "NVIDIA H200 (mock)"); return SUCCESS; }
+int cuDeviceTotalMem_v2(size_t* bytes, int) { ENTER; *bytes = TOTAL; return SUCCESS; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    ENTER;
+    const std::map<int, int> values = {
+        {13, 1980000}, {16, 132}, {36, 3201000}, {37, 6144}, {38, 62914560}, {75, 9}, {76, 0}};
+    auto found = values.find(attribute);
+    if (found == values.end()) return INVALID_VALUE;
+    *value = found->second;
+    return SUCCESS;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+    ENTER;
+    ++mock.numbers["contexts"];
+    *context = (void*)(uintptr_t)(device + 1);
+    return SUCCESS;
+}
+int cuDevicePrimaryCtxRelease_v2(int) {
+    ENTER;
+    if (--mock.numbers["contexts"] == 0) mock.current = 0;
+    return SUCCESS;
+}
+int cuCtxSetCurrent(void* context) {
+    ENTER;
+    if (!mock.numbers["contexts"]) return INVALID_CONTEXT;
+    mock.current = (int)(uintptr_t)context;
+    return SUCCESS;
+}
+int cuCtxSynchronize() { IN_CONTEXT; return forbidden_in_capture(); }
+int cuMemGetInfo_v2(size_t* free, size_t* total) { IN_CONTEXT; *total = TOTAL; *free = TOTAL - used(); return SUCCESS; }
+
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+    IN_CONTEXT;
+    if (int code = forbidden_in_capture()) return code;
+    if (bytes == 0) return INVALID_VALUE;
+    if (bytes > TOTAL - used()) return OUT_OF_MEMORY;
+    char* whole = (char*)aligned_alloc(256, (bytes + 256 + GUARD + 255) / 256 * 256);
+    if (!whole) return OUT_OF_MEMORY;
+    memset(whole, GUARD_BYTE, 256);
+    memset(whole + 256, 0xff, bytes);
+    memset(whole + 256 + bytes, GUARD_BYTE, GUARD);
+    *address = (uint64_t)(whole + 256);
+    mock.memory[*address] = bytes;
+    return SUCCESS;
+}
+int cuMemFree_v2(uint64_t address) {
+    IN_CONTEXT;
+    auto found = mock.memory.find(address);
+    if (found == mock.memory.end()) return INVALID_VALUE;
+    const unsigned char* at = (const unsigned char*)address;
+    bool whole = true;
+    for (size_t i = 0; i < GUARD; ++i) whole &= at[found->second + i] == GUARD_BYTE && at[-1 - (long)i] == GUARD_BYTE;
+    mock.numbers["damaged"] += !whole;
+    free((char*)address - 256);
+    mock.memory.erase(found);
+    return SUCCESS;
+}
+int cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
+    IN_CONTEXT;
+    if (int code = forbidden_in_capture()) return code;
+    *pointer = malloc(bytes);
+    memset(*pointer, 0xff, bytes);
+    mock.host[*pointer] = bytes;
+    return SUCCESS;
+}
+int cuMemFreeHost(void* pointer) {
+    IN_CONTEXT;
+    if (!mock.host.erase(pointer)) return INVALID_VALUE;
+    free(pointer);
+    return SUCCESS;
+}
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, stream* s) {
+    IN_CONTEXT;
+    if (s->recording && !mock.host.count((void*)from)) return CAPTURE_UNSUPPORTED;
+    return give(s, [=] { return lives(to, bytes) ? memcpy((void*)to, from, bytes), SUCCESS : INVALID_VALUE; });
+}
+int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, stream* s) {
+    IN_CONTEXT;
+    if (s->recording && !mock.host.count(to)) return CAPTURE_UNSUPPORTED;
+    return give(s, [=] { return lives(from, bytes) ? memcpy(to, (void*)from, bytes), SUCCESS : INVALID_VALUE; });
+}
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, stream* s) {
+    IN_CONTEXT;
+    return give(s, [=] {
+        if (!lives(to, bytes) || !lives(from, bytes)) return INVALID_VALUE;
+        memmove((void*)to, (void*)from, bytes);
+        return SUCCESS;
+    });
+}
+int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, stream* s) {
+    IN_CONTEXT;
+    return give(s, [=] { return lives(to, bytes) ? memset((void*)to, byte, bytes), SUCCESS : INVALID_VALUE; });
+}
+
+int cuStreamCreate(stream** made, unsigned) { IN_CONTEXT; mock.streams.insert(*made = new stream); return SUCCESS; }
+int cuStreamDestroy_v2(stream* s) {
+    IN_CONTEXT;
+    if (!mock.streams.erase(s)) return INVALID_HANDLE;
+    delete s;
+    return SUCCESS;
+}
+int cuStreamSynchronize(stream* s) {
+    IN_CONTEXT;
+    if (!mock.streams.count(s)) return INVALID_HANDLE;
+    return s->recording ? forbidden_in_capture() : SUCCESS;
+}
+int cuStreamBeginCapture_v2(stream* s, int) {
+    IN_CONTEXT;
+    if (!mock.streams.count(s) || s->recording) return INVALID_HANDLE;
+    mock.graphs.insert(s->recording = new graph);
+    s->origin = true;
+    mock.capturing.push_back(s);
+    return SUCCESS;
+}
+int cuStreamEndCapture(stream* s, graph** made) {
+    int code = injected(__func__);
+    if (!s->recording || !s->origin) return INVALID_HANDLE;
+    graph* g = s->recording;
+    for (stream* other : mock.capturing)
+        if (other != s && other->recording == g && other->unjoined && !code) code = CAPTURE_UNJOINED;
+    if (!g->valid && !code) code = CAPTURE_INVALIDATED;
+    std::vector<stream*> left;
+    for (stream* other : mock.capturing) {
+        if (other->recording != g) left.push_back(other);
+        else *other = stream();
+    }
+    mock.capturing = left;
+    if (code) {
+        mock.graphs.erase(g);
+        delete g;
+        g = nullptr;
+    }
+    *made = g;
+    return code;
+}
+int cuGraphGetNodes(graph* g, void**, size_t* count) {
+    ENTER;
+    *count = g->work.size();
+    return mock.graphs.count(g) ? SUCCESS : INVALID_HANDLE;
+}
+int cuGraphInstantiateWithFlags(executable** made, graph* g, unsigned long long) {
+    IN_CONTEXT;
+    if (!mock.graphs.count(g)) return INVALID_HANDLE;
+    mock.executables.insert(*made = new executable{g->work});
+    return SUCCESS;
+}
+int cuGraphLaunch(executable* e, stream* s) {
+    IN_CONTEXT;
+    if (!mock.executables.count(e)) return INVALID_HANDLE;
+    return give(s, [=] {
+        for (auto& work : e->work)
+            if (int code = work()) return code;
+        return (int)SUCCESS;
+    });
+}
+int cuGraphExecDestroy(executable* e) {
+    IN_CONTEXT;
+    if (!mock.executables.erase(e)) return INVALID_HANDLE;
+    delete e;
+    return SUCCESS;
+}
+int cuGraphDestroy(graph* g) {
+    IN_CONTEXT;
+    if (!mock.graphs.erase(g)) return INVALID_HANDLE;
+    delete g;
+    return SUCCESS;
+}
+
+int cuEventCreate(event** made, unsigned) { IN_CONTEXT; mock.events.insert(*made = new event); return SUCCESS; }
+int cuEventDestroy_v2(event* e) {
+    IN_CONTEXT;
+    if (!mock.events.erase(e)) return INVALID_HANDLE;
+    delete e;
+    return SUCCESS;
+}
+int cuEventRecord(event* e, stream* s) {
+    IN_CONTEXT;
+    if (!mock.events.count(e) || !mock.streams.count(s)) return INVALID_HANDLE;
+    e->seconds = now();
+    e->recorded = true;
+    e->from = s;
+    e->of = s->recording;
+    return SUCCESS;
+}
+int cuStreamWaitEvent(stream* s, event* e, unsigned) {
+    IN_CONTEXT;
+    if (!mock.events.count(e) || !mock.streams.count(s)) return INVALID_HANDLE;
+    if (!e->of) return SUCCESS;
+    if (s->recording) {
+        if (s->recording == e->of && mock.streams.count(e->from)) e->from->unjoined = false;
+        return s->recording == e->of ? SUCCESS : INVALID_VALUE;
+    }
+    s->recording = e->of;
+    s->unjoined = true;
+    mock.capturing.push_back(s);
+    return SUCCESS;
+}
+int cuEventSynchronize(event* e) {
+    IN_CONTEXT;
+    return mock.events.count(e) ? forbidden_in_capture() : INVALID_HANDLE;
+}
+int cuEventElapsedTime(float* milliseconds, event* from, event* to) {
+    ENTER;
+    if (!from->recorded || !to->recorded || from->of || to->of) return INVALID_HANDLE;
+    *milliseconds = (float)((to->seconds - from->seconds) * 1e3);
+    return SUCCESS;
+}
+
+int cuModuleLoadData(module** made, const void* image) {
+    IN_CONTEXT;
+    if (memcmp(image, "MOCKCUBI", 8)) return INVALID_IMAGE;
+    uint64_t size;
+    memcpy(&size, (const char*)image + 8, 8);
+    char path[] = "/tmp/mock-module-XXXXXX";
+    int file = mkstemp(path);
+    bool written = write(file, (const char*)image + 16, size) == (ssize_t)size;
+    close(file);
+    void* library = written ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+    unlink(path);
+    if (!library) return INVALID_IMAGE;
+    mock.modules.insert(*made = new module{library});
+    return SUCCESS;
+}
+int cuModuleUnload(module* m) {
+    IN_CONTEXT;
+    if (!mock.modules.erase(m)) return INVALID_HANDLE;
+    for (function* f : mock.functions[m]) delete f;
+    mock.functions.erase(m);
+    dlclose(m->library);
+    delete m;
+    return SUCCESS;
+}
+int cuModuleGetFunction(function** made, module* m, const char* name) {
+    IN_CONTEXT;
+    if (!mock.modules.count(m)) return INVALID_HANDLE;
+    function f;
+    *(void**)&f.launch = dlsym(m->library, (std::string("shim_launch_") + name).c_str());
+    *(void**)&f.take = dlsym(m->library, (std::string("shim_take_") + name).c_str());
+    if (!f.launch || !f.take) return NOT_FOUND;
+    mock.functions[m].push_back(*made = new function(f));
+    return SUCCESS;
+}
+int cuFuncGetAttribute(int* value, int attribute, function*) {
+    IN_CONTEXT;
+    *value = attribute == 4 ? 32 : 0;
+    return SUCCESS;
+}
+int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, stream* s, void** values, void**) {
+    IN_CONTEXT;
+    unsigned long threads = (unsigned long)bx * by * bz;
+    if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > 1024 || shared) return INVALID_VALUE;
+    uint64_t taken[64];
+    int count = f->take(values, taken);
+    std::vector<uint64_t> kept(taken, taken + count);
+    int reverse = (int)mock.numbers["reverse"];
+    ++mock.numbers["launches"];
+    return give(s, [=]() mutable {
+        std::vector<void*> pointers;
+        for (uint64_t& value : kept) pointers.push_back(&value);
+        unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
+        return f->launch(grid, block, pointers.data(), reverse, is_known);
+    });
+}
+
+}

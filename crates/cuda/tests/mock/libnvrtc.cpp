@@ -1,0 +1,87 @@
+// Stands in for libnvrtc: compiles the text of kernels with the host's compiler. The "cubin" is a header and a shared
+// library, which the mock of the driver knows how to load.
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace {
+
+struct program { std::string text, log, cubin; };
+
+enum { SUCCESS = 0, INVALID_INPUT = 3, COMPILATION = 6, INTERNAL = 11 };
+
+std::string read_all(const std::string& path) {
+    std::string all;
+    if (FILE* file = fopen(path.c_str(), "rb")) {
+        char buffer[1 << 16];
+        for (size_t n; (n = fread(buffer, 1, sizeof buffer, file)) > 0;) all.append(buffer, n);
+        fclose(file);
+    }
+    return all;
+}
+
+// A line SHIM_ENTRY(name) for each kernel.
+std::string entries(const std::string& text) {
+    const std::string head = "extern \"C\" __global__ void ", bounds = "__launch_bounds__(";
+    std::string lines;
+    for (size_t at = 0; (at = text.find(head, at)) != std::string::npos;) {
+        at += head.size();
+        if (text.compare(at, bounds.size(), bounds) == 0) at = text.find(") ", at) + 2;
+        lines += "SHIM_ENTRY(" + text.substr(at, text.find('(', at) - at) + ")\n";
+    }
+    return lines;
+}
+
+}  // namespace
+
+extern "C" {
+
+int nvrtcVersion(int* major, int* minor) { *major = 13; *minor = 0; return SUCCESS; }
+
+const char* nvrtcGetErrorString(int code) {
+    return code == COMPILATION ? "NVRTC_ERROR_COMPILATION" : code == SUCCESS ? "NVRTC_SUCCESS" : "NVRTC_ERROR";
+}
+
+int nvrtcCreateProgram(program** made, const char* text, const char*, int headers, const char* const*, const char* const*) {
+    if (headers != 0) return INVALID_INPUT;
+    *made = new program{text, "", ""};
+    return SUCCESS;
+}
+
+int nvrtcCompileProgram(program* p, int count, const char* const* options) {
+    bool named = false;
+    for (int i = 0; i < count; ++i) named |= strncmp(options[i], "--gpu-architecture=sm_", 22) == 0;
+    if (!named) return INVALID_INPUT;
+    char folder[] = "/tmp/mock-nvrtc-XXXXXX";
+    if (!mkdtemp(folder)) return INTERNAL;
+    std::string at = folder;
+    FILE* file = fopen((at + "/kernel.cpp").c_str(), "wb");
+    if (!file) return INTERNAL;
+    std::string whole = p->text + "\n" + entries(p->text);
+    fwrite(whole.data(), 1, whole.size(), file);
+    fclose(file);
+    std::string command = std::string(COMPILER) + " -std=c++17 -O1 -w -fno-strict-aliasing -shared -fPIC -include " SHIM " -o " +
+                          at + "/kernel.so " + at + "/kernel.cpp 2> " + at + "/log";
+    int failed = system(command.c_str());
+    p->log = read_all(at + "/log");
+    std::string library = read_all(at + "/kernel.so");
+    for (const char* name : {"/kernel.cpp", "/kernel.so", "/log"}) unlink((at + name).c_str());
+    rmdir(folder);
+    if (failed || library.empty()) return COMPILATION;
+    uint64_t size = library.size();
+    p->cubin = "MOCKCUBI" + std::string((const char*)&size, 8) + library;
+    return SUCCESS;
+}
+
+int nvrtcGetProgramLogSize(program* p, size_t* size) { *size = p->log.size() + 1; return SUCCESS; }
+int nvrtcGetProgramLog(program* p, char* log) { memcpy(log, p->log.c_str(), p->log.size() + 1); return SUCCESS; }
+int nvrtcGetCUBINSize(program* p, size_t* size) { *size = p->cubin.size(); return SUCCESS; }
+int nvrtcGetCUBIN(program* p, char* cubin) { memcpy(cubin, p->cubin.data(), p->cubin.size()); return SUCCESS; }
+int nvrtcDestroyProgram(program** p) { delete *p; *p = nullptr; return SUCCESS; }
+
+}

@@ -1,0 +1,195 @@
+// Runs the text of a CUDA kernel on the host: every thread of a block is a fiber. A fiber runs until it waits for its
+// warp (shuffles) or for its block (barriers). Warps run one after the other, each as far as it comes, so that what one
+// warp reads of another without a barrier between them is wrong. Shared memory is poisoned before each block.
+
+// Headers that compile fast: those of C++ and those that it wraps take longer than a kernel.
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <ucontext.h>
+
+extern "C" {
+void* malloc(size_t);
+void free(void*);
+float expf(float), logf(float), sqrtf(float), tanhf(float), erff(float), sinf(float), cosf(float), floorf(float);
+float truncf(float), fabsf(float), powf(float, float), fmaxf(float, float), fminf(float, float);
+}
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static __attribute__((section("shim_shared")))
+
+struct uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct uint3 { unsigned x, y, z; };
+
+static uint3 threadIdx, blockIdx, blockDim, gridDim;
+
+static inline float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
+static inline unsigned __float_as_uint(float x) { unsigned bits; memcpy(&bits, &x, 4); return bits; }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+
+namespace shim {
+
+enum state { READY, AT_WARP, AT_BLOCK, DONE };
+const unsigned MOST = 1024;
+const size_t STACK = 64 << 10;
+
+struct fiber {
+    ucontext_t context;
+    char* stack;
+    state at;
+    uint3 thread;
+    uint64_t slot;
+};
+
+static fiber fibers[MOST];
+static ucontext_t scheduler;
+static unsigned current;
+static void** parameters;
+static void (*body)();
+static pthread_mutex_t one_launch = PTHREAD_MUTEX_INITIALIZER;
+
+extern "C" char __start_shim_shared __attribute__((weak, visibility("hidden")));
+extern "C" char __stop_shim_shared __attribute__((weak, visibility("hidden")));
+
+inline void wait(state at) {
+    fibers[current].at = at;
+    swapcontext(&fibers[current].context, &scheduler);
+}
+
+static void run() {
+    body();
+    wait(DONE);
+}
+
+inline void resume(unsigned id) {
+    current = id;
+    threadIdx = fibers[id].thread;
+    swapcontext(&scheduler, &fibers[id].context);
+}
+
+// Runs a warp until all its lanes are done or wait for the block. 0 where lanes wait for different things for ever.
+inline int run_warp(unsigned first, unsigned lanes, bool reverse) {
+    for (;;) {
+        for (unsigned i = 0; i < lanes; ++i) {
+            unsigned id = first + (reverse ? lanes - 1 - i : i);
+            if (fibers[id].at == READY) resume(id);
+        }
+        unsigned at_warp = 0, at_block = 0;
+        for (unsigned i = 0; i < lanes; ++i) {
+            at_warp += fibers[first + i].at == AT_WARP;
+            at_block += fibers[first + i].at == AT_BLOCK;
+        }
+        if (at_warp == 0) return 1;
+        if (at_block != 0) return 0;
+        for (unsigned i = 0; i < lanes; ++i)
+            if (fibers[first + i].at == AT_WARP) fibers[first + i].at = READY;
+    }
+}
+
+inline int run_block(unsigned threads, bool reverse) {
+    if (&__start_shim_shared) memset(&__start_shim_shared, 0xff, &__stop_shim_shared - &__start_shim_shared);
+    for (unsigned id = 0; id < threads; ++id) {
+        fiber& f = fibers[id];
+        if (!f.stack) f.stack = (char*)malloc(STACK);
+        getcontext(&f.context);
+        f.context.uc_stack.ss_sp = f.stack;
+        f.context.uc_stack.ss_size = STACK;
+        f.context.uc_link = 0;
+        makecontext(&f.context, run, 0);
+        f.at = READY;
+        f.thread = {id % blockDim.x, id / blockDim.x % blockDim.y, id / blockDim.x / blockDim.y};
+    }
+    unsigned warps = (threads + 31) / 32;
+    for (;;) {
+        for (unsigned i = 0; i < warps; ++i) {
+            unsigned warp = reverse ? warps - 1 - i : i, first = warp * 32;
+            if (!run_warp(first, threads - first < 32 ? threads - first : 32, reverse)) return 0;
+        }
+        unsigned done = 0;
+        for (unsigned id = 0; id < threads; ++id) done += fibers[id].at == DONE;
+        if (done == threads) return 1;
+        for (unsigned id = 0; id < threads; ++id)
+            if (fibers[id].at == AT_BLOCK) fibers[id].at = READY;
+    }
+}
+
+// The driver's codes: illegal address, launch failure.
+enum { ILLEGAL_ADDRESS = 700, FAILED = 719 };
+
+inline int launch(const unsigned* grid, const unsigned* block, void** values, int reverse) {
+    pthread_mutex_lock(&one_launch);
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {block[0], block[1], block[2]};
+    parameters = values;
+    unsigned blocks = grid[0] * grid[1] * grid[2], threads = block[0] * block[1] * block[2];
+    int good = 1;
+    for (unsigned i = 0; good && i < blocks; ++i) {
+        unsigned number = reverse ? blocks - 1 - i : i;
+        blockIdx = {number % grid[0], number / grid[0] % grid[1], number / grid[0] / grid[1]};
+        good = run_block(threads, reverse);
+    }
+    for (unsigned id = 0; id < MOST; ++id) {
+        free(fibers[id].stack);
+        fibers[id].stack = 0;
+    }
+    pthread_mutex_unlock(&one_launch);
+    return good ? 0 : FAILED;
+}
+
+template <size_t... I> struct numbers {};
+template <size_t N, size_t... I> struct count : count<N - 1, N - 1, I...> {};
+template <size_t... I> struct count<0, I...> { typedef numbers<I...> to; };
+
+template <class T> int known(T* const& pointer, int (*is_known)(const void*)) { return is_known(pointer); }
+inline int known(int, int (*)(const void*)) { return 1; }
+inline int known(float, int (*)(const void*)) { return 1; }
+
+template <auto KERNEL> struct entry;
+template <class... A, void (*KERNEL)(A...)> struct entry<KERNEL> {
+    template <size_t... I> static void call(numbers<I...>) { KERNEL(*(A*)parameters[I]...); }
+    static void call_all() { call(typename count<sizeof...(A)>::to()); }
+
+    template <size_t... I> static int all_known(void** values, int (*is_known)(const void*), numbers<I...>) {
+        return (known(*(A*)values[I], is_known) & ... & 1);
+    }
+
+    static int run(const unsigned* grid, const unsigned* block, void** values, int reverse, int (*is_known)(const void*)) {
+        if (!all_known(values, is_known, typename count<sizeof...(A)>::to())) return ILLEGAL_ADDRESS;
+        body = call_all;
+        return launch(grid, block, values, reverse);
+    }
+
+    template <size_t... I> static void copy(void** values, uint64_t* to, numbers<I...>) {
+        (memcpy(to + I, values[I], sizeof(A)), ...);
+    }
+    // Copies the values of the parameters, each into eight bytes. Returns their number.
+    static int take(void** values, uint64_t* to) {
+        copy(values, to, typename count<sizeof...(A)>::to());
+        return sizeof...(A);
+    }
+};
+
+}  // namespace shim
+
+static inline void __syncthreads() { shim::wait(shim::AT_BLOCK); }
+
+template <class T> static inline T __shfl_xor_sync(unsigned, T x, int distance) {
+    unsigned id = shim::current;
+    memcpy(&shim::fibers[id].slot, &x, sizeof(T));
+    shim::wait(shim::AT_WARP);
+    T y;
+    memcpy(&y, &shim::fibers[id ^ distance].slot, sizeof(T));
+    shim::wait(shim::AT_WARP);
+    return y;
+}
+
+#define SHIM_ENTRY(name)                                                                                         \
+    extern "C" int shim_launch_##name(const unsigned* grid, const unsigned* block, void** values, int reverse,   \
+                                      int (*is_known)(const void*)) {                                            \
+        return shim::entry<name>::run(grid, block, values, reverse, is_known);                                   \
+    }                                                                                                            \
+    extern "C" int shim_take_##name(void** values, uint64_t* to) { return shim::entry<name>::take(values, to); }
