@@ -1,5 +1,6 @@
 //! What `bessemer doctor` says of GPUs: of none, of broken and mixed libraries, of one and of two; and their self-test.
 
+#[allow(dead_code, reason = "what a run gave is used, not the run")]
 mod common;
 #[path = "../../cuda/tests/common/mod.rs"]
 mod mock;
@@ -35,13 +36,17 @@ fn rows(ran: &Ran, name: &str) -> Vec<String> {
     lines.filter_map(|line| line.strip_prefix(&format!("{name} ")).map(str::to_owned)).collect()
 }
 
-/// Both forms of the report, none of which is told by a panic.
+/// The report in words, which is told without a panic.
+fn words(folder: &Path, environment: &[(&str, &str)]) -> Ran {
+    let text = doctor(&["--gpu-libraries", folder.to_str().unwrap()], environment).ok();
+    assert!(!text.err.contains("panicked"), "{}", text.err);
+    text
+}
+
+/// Both forms of the report.
 fn both(folder: &Path, environment: &[(&str, &str)]) -> (Ran, Value) {
-    let named = folder.to_str().unwrap();
-    let text = doctor(&["--gpu-libraries", named], environment).ok();
-    let json = doctor(&["--json", "--gpu-libraries", named], environment).ok();
-    assert!(!text.err.contains("panicked") && !json.err.contains("panicked"), "{}", text.err);
-    (text, serde_json::from_str(&json.out).unwrap())
+    let json = doctor(&["--json", "--gpu-libraries", folder.to_str().unwrap()], environment).ok();
+    (words(folder, environment), serde_json::from_str(&json.out).unwrap())
 }
 
 #[test]
@@ -117,24 +122,23 @@ fn one_gpu_and_two() {
     assert_eq!(json["cuda"]["devices"].as_array().unwrap().len(), 1);
     assert_eq!(json["cuda"]["devices"][0]["capability"], serde_json::json!([9, 0]));
 
-    let (text, json) = both(folder, &[("MOCK_DEVICES", "2")]);
+    let text = words(folder, &[("MOCK_DEVICES", "2")]);
     assert!(text.out.contains("0: NVIDIA H200") && text.out.contains("1: NVIDIA H200"), "{}", text.out);
-    assert_eq!(json["cuda"]["devices"][1]["ordinal"], 1);
 }
 
 #[test]
 fn a_driver_that_does_not_start_or_is_too_old() {
     let Some(folder) = mock_or_skip("doctor with a driver that does not start") else { return };
-    let (text, _) = both(folder, &[("MOCK_DEVICES", "0")]);
+    let text = words(folder, &[("MOCK_DEVICES", "0")]);
     let said = &rows(&text, "GPU")[0];
     let reason = "no GPU: cuInit failed with code 100: CUDA_ERROR_NO_DEVICE, no CUDA-capable device is detected";
     assert!(said.starts_with(reason), "{said}");
-    let (text, _) = both(folder, &[("MOCK_INIT_CODE", "803")]);
+    let text = words(folder, &[("MOCK_INIT_CODE", "803")]);
     assert!(rows(&text, "GPU")[0].contains("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), "{}", text.out);
-    let (text, json) = both(folder, &[("MOCK_DRIVER_VERSION", "12080")]);
+    let text = words(folder, &[("MOCK_DRIVER_VERSION", "12080")]);
     let advice = rows(&text, "advice").join("\n");
     assert!(advice.contains("the driver runs CUDA up to 12.8, ") && advice.contains("is of CUDA 13"), "{advice}");
-    assert_eq!(json["cuda"]["devices"].as_array().unwrap().len(), 1);
+    assert!(rows(&text, "GPU")[0].starts_with("0: NVIDIA H200"), "{}", text.out);
 }
 
 #[test]
