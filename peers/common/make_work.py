@@ -32,7 +32,7 @@ def encoder(layers, hidden, vocabulary, length, act, **more):
 
 SIZES = {
     "resnet50": {"image_size": 224, "classes": 1000, "layers": [3, 4, 6, 3]},
-    "resnet50-small": {"image_size": 64, "classes": 1000, "layers": [3, 4, 6, 3]},
+    "resnet50-small": {"image_size": 64, "classes": 100, "layers": [1, 2, 1, 1]},
     "bert-base": encoder(12, 768, 30_522, 128, "gelu", predictions=20),
     "bert-tiny": encoder(2, 128, 1_000, 32, "gelu_new", predictions=5),
     "electra-base-squad": encoder(12, 768, 30_522, 384, "gelu", embedding_size=768),

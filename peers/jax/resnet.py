@@ -56,8 +56,7 @@ def bottleneck(p, norms, name, x, stride):
 
 def logits(p, norms, layers, x):
     x = jax.nn.relu(norms("bn1", convolve(p, "conv1", x, 2)))
-    low = jnp.asarray(-jnp.inf, x.dtype)
-    x = jax.lax.reduce_window(x, low, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), ((0, 0), (1, 1), (1, 1), (0, 0)))
     for stage, count in enumerate(layers):
         for block in range(count):
             x = bottleneck(p, norms, f"layer{stage + 1}.{block}", x, 2 if stage and block == 0 else 1)
