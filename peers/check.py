@@ -195,7 +195,7 @@ def check(peer, variant, args, model, mode, truth, folder, cache):
                 values = {"losses": answer["losses"]} if mode == "train" else safetensors.load(outputs)
     except RuntimeError as failure:
         status, reason = failure.args
-        print(f"{what} {'cannot' if status == CANNOT else f'FAILED with {status}'}: {reason}", flush=True)
+        print(f"{what} {'cannot' if status == CANNOT else f'FAILED with {status}'}: {reason[:200]}", flush=True)
         return status == CANNOT
     distances = {name: relative_l2(values[name], value) for name, value in truth.items()}
     wrong = [] if not args.time else incomplete(answer, mode)

@@ -16,7 +16,7 @@ from peer.work import family_of
 
 BATCHES = 2
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
-ADAMW = {"optimizer": "adamw", "lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-6, "bias_correction": True, "weight_decay": 0.01,
+ADAMW = {"optimizer": "adamw", "lr": 0.001, "betas": [0.9, 0.999], "eps": 1e-6, "weight_decay": 0.01,
          "decay_exclude": "layer_norm_and_bias", "label_smoothing": 0.0, "clip_norm": 1.0, "dropout": 0.1}
 SGD = {"optimizer": "sgd", "lr": 0.001, "momentum": 0.875, "nesterov": False, "weight_decay": 2**-15,
        "decay_exclude": "batch_norm", "label_smoothing": 0.1, "clip_norm": None, "dropout": 0.0}
@@ -153,8 +153,9 @@ def write(folder, model, mode, batch_size, seed=0, **training):
         shapes, batches = text_shapes(family, sizes), text_batches(family, sizes, batch_size, random)
     safetensors.save(folder / "weights.safetensors", {name: initial(name, shape, random) for name, shape in shapes.items()})
     safetensors.save(folder / "batches.safetensors", batches)
+    usual = SGD if family == "resnet" else dict(ADAMW, bias_correction=family != "bert")
     work = {"protocol": 1, "model": model, "mode": mode, "batch_size": batch_size, "batches": BATCHES, "sizes": sizes,
-            "normalise": {"mean": MEAN, "std": STD}, "training": dict(SGD if family == "resnet" else ADAMW, **training)}
+            "normalise": {"mean": MEAN, "std": STD}, "training": dict(usual, **training)}
     (folder / "work.json").write_text(json.dumps(work, indent=1) + "\n")
 
 

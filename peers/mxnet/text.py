@@ -24,15 +24,20 @@ class Network:
     def __init__(self, work, dropout):
         self.work, self.sizes, self.rate = work, work.sizes, dropout
         self.batch, self.length, self.hidden = work.batch_size, work.sizes.sequence_length, work.sizes.hidden_size
+        self.variables = {}
+
+    def var(self, name):
+        """The same one for the same name: words are embedded and predicted by one table."""
+        return self.variables.setdefault(name, sym.var(name))
 
     def dropout(self, x):
         return sym.Dropout(x, p=self.rate) if self.rate else x
 
     def linear(self, name, x, outputs):
-        return sym.FullyConnected(x, sym.var(f"{name}.weight"), sym.var(f"{name}.bias"), num_hidden=outputs, flatten=False)
+        return sym.FullyConnected(x, self.var(f"{name}.weight"), self.var(f"{name}.bias"), num_hidden=outputs, flatten=False)
 
     def norm(self, name, x):
-        scale, offset = (sym.var(f"{name}.LayerNorm.{kind}") for kind in ("weight", "bias"))
+        scale, offset = (self.var(f"{name}.LayerNorm.{kind}") for kind in ("weight", "bias"))
         return sym.LayerNorm(x, scale, offset, axis=-1, eps=self.sizes.layer_norm_eps)
 
     def gelu(self, x):
@@ -56,20 +61,20 @@ class Network:
         return self.norm(name, self.dropout(self.linear(f"{name}.dense", x, self.hidden)) + previous)
 
     def embed(self, table, ids, rows):
-        weight = sym.var(f"{self.work.family}.embeddings.{table}_embeddings.weight")
+        weight = self.var(f"{self.work.family}.embeddings.{table}_embeddings.weight")
         return sym.Embedding(ids, weight, input_dim=rows, output_dim=self.work.embedding_size())
 
     def states(self):
         """[N, S, H]"""
         trunk, sizes = self.work.family, self.sizes
-        x = self.embed("word", sym.var("input_ids"), sizes.vocab_size)
-        x = x + self.embed("token_type", sym.var("segment_ids"), sizes.type_vocab_size)
-        positions = sym.var(f"{trunk}.embeddings.position_embeddings.weight")
+        x = self.embed("word", self.var("input_ids"), sizes.vocab_size)
+        x = x + self.embed("token_type", self.var("segment_ids"), sizes.type_vocab_size)
+        positions = self.var(f"{trunk}.embeddings.position_embeddings.weight")
         x = sym.broadcast_add(x, sym.expand_dims(sym.slice_axis(positions, axis=0, begin=0, end=self.length), 0))
         x = self.dropout(self.norm(f"{trunk}.embeddings", x))
         if self.work.projects_embeddings():
             x = self.linear(f"{trunk}.embeddings_project", x, self.hidden)
-        bias = sym.reshape((1 - sym.var("input_mask")) * MASKED_SCORE, (self.batch, 1, 1, self.length))
+        bias = sym.reshape((1 - self.var("input_mask")) * MASKED_SCORE, (self.batch, 1, 1, self.length))
         for index in range(sizes.num_hidden_layers):
             layer = f"{trunk}.encoder.layer.{index}"
             attended = self.residual(f"{layer}.attention.output", self.attend(f"{layer}.attention.self", x, bias), x)
@@ -82,12 +87,12 @@ class Network:
         if self.work.family == "electra":
             scores = self.linear("qa_outputs", x, 2)
             return sym.split(scores, num_outputs=2, axis=2, squeeze_axis=True)
-        rows = sym.broadcast_add(sym.var("masked_lm_positions"),
+        rows = sym.broadcast_add(self.var("masked_lm_positions"),
                                  sym.reshape(sym.arange(0, self.batch * self.length, self.length), (self.batch, 1)))
         masked = sym.take(sym.reshape(x, (-1, self.hidden)), rows)
         head = "cls.predictions.transform"
         masked = self.norm(head, self.gelu(self.linear(f"{head}.dense", masked, self.hidden)))
-        table, bias = sym.var("bert.embeddings.word_embeddings.weight"), sym.var("cls.predictions.bias")
+        table, bias = self.var("bert.embeddings.word_embeddings.weight"), self.var("cls.predictions.bias")
         words = sym.FullyConnected(masked, table, bias, num_hidden=self.sizes.vocab_size, flatten=False)
         first = sym.reshape(sym.slice_axis(x, axis=1, begin=0, end=1), (self.batch, self.hidden))
         pooled = sym.tanh(self.linear("bert.pooler.dense", first, self.hidden))
