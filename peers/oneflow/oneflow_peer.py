@@ -66,6 +66,8 @@ def make_optimizer(model, work, is_graph):
     training, groups = work.training, {}
     for name, parameter in model.weights.items():
         groups.setdefault(work.decay(name), []).append(parameter)
+    if is_graph and training.clip_norm and len(groups) > 1:
+        raise protocol.Cannot("nn.Graph clips the gradients of parameters with and without decay by norms of their own")
     clip = {"clip_grad_max_norm": training.clip_norm, "clip_grad_norm_type": 2.0} if is_graph and training.clip_norm else {}
     groups = [dict(clip, params=parameters, weight_decay=decay) for decay, parameters in groups.items()]
     if training.optimizer == "sgd":

@@ -78,7 +78,7 @@ def make_optimizer(model, work):
 
 def leave_uncorrected(optimizer, parameters):
     """Powers of the betas are 0 from the start, as they are after very many steps."""
-    optimizer._create_accumulators(None, parameters)
+    optimizer._create_accumulators(paddle.base.framework.default_main_program().global_block(), parameters)
     for parameter in parameters:
         for kind in (optimizer._beta1_pow_acc_str, optimizer._beta2_pow_acc_str):
             power = optimizer._get_accumulator(kind, parameter)
