@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "common")]
 import make_work
 from peer import safetensors, torch_resnet
-from peer.work import OUTPUTS, Work
+from peer.work import FAMILIES, OUTPUTS, Work, family_of
 
 ALLOWED = {"fp32": 1e-4, "bf16": 0.05}
 SMALL = ["resnet50-small", "bert-tiny", "electra-mini-squad"]
@@ -161,13 +161,6 @@ class Peer:
         return answer
 
 
-def checked_runs(peer, args, described, mode):
-    """Variants to be checked for a model's family and mode."""
-    for variant in described["variants"]:
-        if peer.variant in ("", variant["name"]):
-            yield variant["name"]
-
-
 def request(args, model, mode, variant, purpose, work, cache, outputs):
     return {"protocol": 1, "variant": variant, "model": model, "mode": mode, "batch_size": args.batch_size,
             "precision": args.precision, "threads": args.threads, "warmup": 0 if purpose == "check" else 1, "steps": STEPS,
@@ -224,8 +217,7 @@ def describe_all(texts):
 
 
 def offers(described, model, mode, precision):
-    full = next(name for name in FULL if name.split("-")[0].rstrip("50") == model.split("-")[0].rstrip("50"))
-    return any((work["model"], work["mode"]) == (full, mode) and precision in work["precisions"] + work["emulated"]
+    return any((work["model"], work["mode"]) == (FAMILIES[family_of(model)], mode) and precision in work["precisions"] + work["emulated"]
                for work in described["work"])
 
 
@@ -243,7 +235,7 @@ def main():
                 for peer, described in peers:
                     if not offers(described, model, mode, args.precision):
                         continue
-                    for variant in checked_runs(peer, args, described, mode):
+                    for variant in (v["name"] for v in described["variants"] if peer.variant in ("", v["name"])):
                         cache = Path(scratch) / "cache" / peer.name
                         good.append(check(peer, variant, args, model, mode, truth, folder, cache))
     sys.exit(0 if good and all(good) else 1)

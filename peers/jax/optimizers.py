@@ -1,7 +1,7 @@
 """SGD with momentum, and AdamW, on tensors by name, in float32."""
 
 import jax.numpy as jnp
-from peer.protocol import Cannot
+from peer.work import Cannot
 
 
 def of(work):

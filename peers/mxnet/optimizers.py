@@ -1,7 +1,7 @@
 """SGD with momentum, and AdamW, by MXNet's kernels for many tensors at once."""
 
 import mxnet as mx
-from peer.protocol import Cannot
+from peer.work import Cannot
 
 # Tensors that a kernel takes at once.
 MANY = 32

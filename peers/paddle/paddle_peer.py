@@ -59,20 +59,23 @@ def make_train_step(model, work, request):
 
 
 def make_optimizer(model, work):
-    training, groups = work.training, {}
-    for name, parameter in model.weights.items():
-        groups.setdefault(work.decay(name), []).append(parameter)
-    groups = [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items()]
+    training, parameters = work.training, list(model.weights.values())
     clip = paddle.nn.ClipGradByGlobalNorm(training.clip_norm) if training.clip_norm else None
-    common = {"learning_rate": training.lr, "parameters": groups, "grad_clip": clip}
     if training.optimizer == "sgd":
-        return paddle.optimizer.Momentum(momentum=training.momentum, use_nesterov=training.nesterov, **common)
+        if clip:
+            raise protocol.Cannot("Paddle clips the gradients of parameters with and without decay by norms of their own in SGD")
+        groups = {}
+        for name, parameter in model.weights.items():
+            groups.setdefault(work.decay(name), []).append(parameter)
+        groups = [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items()]
+        return paddle.optimizer.Momentum(training.lr, training.momentum, groups, training.nesterov)
     if training.optimizer != "adamw":
         raise protocol.Cannot(f"optimizer {training.optimizer} is neither sgd nor adamw")
     beta1, beta2 = training.betas
-    optimizer = paddle.optimizer.AdamW(beta1=beta1, beta2=beta2, epsilon=training.eps, **common)
+    optimizer = paddle.optimizer.AdamW(training.lr, beta1, beta2, training.eps, parameters, training.weight_decay,
+                                       apply_decay_param_fun=lambda name: work.decay(name) > 0, grad_clip=clip)
     if not training.bias_correction:
-        leave_uncorrected(optimizer, list(model.weights.values()))
+        leave_uncorrected(optimizer, parameters)
     return optimizer
 
 

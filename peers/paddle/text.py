@@ -14,6 +14,7 @@ TARGETS = {"bert": ["masked_lm_ids", "masked_lm_weights", "next_sentence_labels"
 class Text(Module):
     def __init__(self, work):
         super().__init__(work, work.fused_weights(is_transposed=True), {})
+        self.loss = {"bert": self.loss_of_bert, "electra": self.loss_of_electra}[work.family]
 
     def arrays(self, names):
         feeds = self.work.named_feeds(names)
@@ -80,12 +81,11 @@ class Text(Module):
         words = paddle.matmul(masked, table, transpose_y=True) + self.weights["cls.predictions.bias"]
         return words, self.linear("cls.seq_relationship", paddle.tanh(self.linear("bert.pooler.dense", x[:, 0])))
 
-    def loss(self, *feeds):
-        count = len(INPUTS[self.work.family])
-        first, second = self(*feeds[:count])
-        if self.work.family == "electra":
-            starts, ends = feeds[count:]
-            return (F.cross_entropy(first, starts) + F.cross_entropy(second, ends)) / 2
-        ids, weights, following = feeds[count:]
+    def loss_of_bert(self, words, types, mask, places, ids, weights, following):
+        first, second = self(words, types, mask, places)
         by_word = F.cross_entropy(first, ids.unsqueeze(2), reduction="none").squeeze(2)
         return (by_word * weights).sum() / weights.sum() + F.cross_entropy(second, following)
+
+    def loss_of_electra(self, words, types, mask, starts, ends):
+        first, second = self(words, types, mask)
+        return (F.cross_entropy(first, starts) + F.cross_entropy(second, ends)) / 2

@@ -1,7 +1,7 @@
 """SGD with momentum, and AdamW, by TensorFlow's kernels for one tensor each."""
 
 import tensorflow as tf
-from peer.protocol import Cannot
+from peer.work import Cannot
 
 
 def of(work, weights):

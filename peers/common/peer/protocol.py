@@ -12,16 +12,12 @@ from pathlib import Path
 from typing import Optional
 
 from . import memory, timing
-from .work import FAMILIES, Work, family_of, write_outputs
+from .work import FAMILIES, Cannot, Work, family_of, write_outputs
 
 VERSION = 1
 FAILED, CANNOT, OUT_OF_MEMORY = 1, 3, 4
 SIGNS_OF_FULL_MEMORY = ("out of memory", "can't allocate memory", "oom when allocating", "bad_alloc", "bad allocation",
                         "resource_exhausted", "resourceexhausted", "failed to allocate memory")
-
-
-class Cannot(Exception):
-    """Something that is known to be impossible here."""
 
 
 @dataclass(frozen=True)

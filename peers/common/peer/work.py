@@ -23,11 +23,15 @@ NOT_DECAYED = {"none": (), "bn_substring": ("bn",), "batch_norm": ("bn", "downsa
                "layer_norm_and_bias": ("bias", "gamma", "beta", "LayerNorm")}
 
 
+class Cannot(Exception):
+    """Something that is known to be impossible here."""
+
+
 def family_of(model):
     for family in FAMILIES:
         if model.startswith(family) and (family != "electra" or model.endswith("-squad")):
             return family
-    raise ValueError(f"{model} is none of the models that peers know: {', '.join(FAMILIES.values())} and their like")
+    raise Cannot(f"{model} is none of the models that peers know: {', '.join(FAMILIES.values())} and their like")
 
 
 class Work:
@@ -76,7 +80,7 @@ class Work:
     def is_tanh_gelu(self):
         act = self.sizes.hidden_act
         if act != "gelu" and act not in TANH_GELU:
-            raise ValueError(f"hidden_act {act} is none of gelu, {', '.join(TANH_GELU)}")
+            raise Cannot(f"hidden_act {act} is none of gelu, {', '.join(TANH_GELU)}")
         return act != "gelu"
 
     def head_width(self):
