@@ -1,6 +1,7 @@
 """OneFlow as a peer; `../PROTOCOL.md` says what it is called with."""
 
 import ctypes
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ LIBRARIES = ["cublas/lib/libcublasLt.so.11", "cublas/lib/libcublas.so.11", "cudn
 
 
 def load(_request):
+    os.environ["ONEFLOW_ENABLE_ONEDNN_OPTS"] = "1"
     for folder in map(Path, sys.path):
         for library in LIBRARIES:
             if (folder / "nvidia" / library).exists():

@@ -17,7 +17,7 @@ class Paddle(protocol.Peer):
     variants = [
         {"name": "eager", "fused": False, "default": True, "settings": "dygraph, oneDNN"},
         {"name": "static", "fused": True, "default": True,
-         "settings": "to_static for training; Paddle Inference with oneDNN and all passes for inference"},
+         "settings": "to_static without oneDNN for training; Paddle Inference with oneDNN and all passes for inference"},
     ]
     offers = protocol.offer(["train", "infer"])
 
@@ -30,10 +30,11 @@ class Paddle(protocol.Peer):
         paddle.set_device("cpu")
         paddle.seed(request.seed)
         model = make_model(work)
-        options = {"static": request.variant == "static", "onednn": True}
+        is_static = request.variant == "static"
+        options = {"static": is_static, "onednn": not (is_static and request.trains)}
         if request.trains:
             return make_train_step(model, work, request), options
-        make = make_predictor_step if request.variant == "static" else make_infer_step
+        make = make_predictor_step if is_static else make_infer_step
         return make(model, work, request), options
 
 
