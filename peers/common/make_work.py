@@ -7,6 +7,7 @@ words do not count.
 """
 
 import argparse
+import hashlib
 import json
 from pathlib import Path
 
@@ -31,8 +32,8 @@ def encoder(layers, hidden, vocabulary, length, act, **more):
 
 
 SIZES = {
-    "resnet50": {"image_size": 224, "classes": 1000, "layers": [3, 4, 6, 3]},
-    "resnet50-small": {"image_size": 64, "classes": 100, "layers": [1, 2, 1, 1]},
+    "resnet50": {"image_size": 224, "classes": 1000, "block": "bottleneck", "layers": [3, 4, 6, 3]},
+    "resnet50-small": {"image_size": 64, "classes": 100, "block": "bottleneck", "layers": [1, 2, 1, 1]},
     "bert-base": encoder(12, 768, 30_522, 128, "gelu", predictions=20),
     "bert-tiny": encoder(2, 128, 1_000, 32, "gelu_new", predictions=5),
     "electra-base-squad": encoder(12, 768, 30_522, 384, "gelu", embedding_size=768),
@@ -154,7 +155,8 @@ def write(folder, model, mode, batch_size, seed=0, **training):
     safetensors.save(folder / "weights.safetensors", {name: initial(name, shape, random) for name, shape in shapes.items()})
     safetensors.save(folder / "batches.safetensors", batches)
     usual = SGD if family == "resnet" else dict(ADAMW, bias_correction=family != "bert")
-    work = {"protocol": 1, "model": model, "mode": mode, "batch_size": batch_size, "batches": BATCHES, "sizes": sizes,
+    work = {"protocol": 1, "model": model, "mode": mode, "batch_size": batch_size, "batches": BATCHES,
+            "weights": hashlib.sha256((folder / "weights.safetensors").read_bytes()).hexdigest()[:16], "sizes": sizes,
             "normalise": {"mean": MEAN, "std": STD}, "training": dict(usual, **training)}
     (folder / "work.json").write_text(json.dumps(work, indent=1) + "\n")
 

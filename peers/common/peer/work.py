@@ -44,8 +44,10 @@ class Work:
         self.mode, self.batch_size, self.batches = known["mode"], known["batch_size"], known["batches"]
         self.sizes = SimpleNamespace(**known["sizes"])
         self.training = SimpleNamespace(**known.get("training") or {})
-        self.normalise = known.get("normalise")
+        self.normalise, self.weights_hash = known.get("normalise"), known["weights"]
         self.dropout = getattr(self.training, "dropout", 0.0) if is_dropped and self.mode == "train" else 0.0
+        if getattr(self.sizes, "block", "bottleneck") != "bottleneck":
+            raise Cannot(f"{self.model}: peers know ResNets of bottlenecks, not of {self.sizes.block} blocks")
         self.weights = safetensors.load(folder / "weights.safetensors")
         self.feeds = safetensors.load(folder / "batches.safetensors")
 
@@ -117,9 +119,8 @@ class Work:
 
     def identity(self):
         """Of the weights and sizes, for the names of files that are made of them."""
-        status = (self.folder / "weights.safetensors").stat()
         sizes = "-".join(str(value).replace("/", "_") for value in vars(self.sizes).values() if not isinstance(value, list))
-        return f"{self.model}-{sizes}-{status.st_size}-{status.st_mtime_ns}"
+        return f"{self.model}-b{self.batch_size}-{sizes}-{self.weights_hash}"
 
 
 def is_statistic(name):
