@@ -1,0 +1,16 @@
+"""OpenVINO as a peer; `../PROTOCOL.md` says what it is called with."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from peer import protocol
+
+
+def load(_request):
+    import ov_peer
+    return ov_peer.OpenVino()
+
+
+if __name__ == "__main__":
+    protocol.main(load)

@@ -1,0 +1,20 @@
+"""PyTorch as a peer; `../PROTOCOL.md` says what it is called with."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from peer import protocol
+
+
+def load(request):
+    if request:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache) / "inductor")
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    import torch_peer
+    return torch_peer.PyTorch()
+
+
+if __name__ == "__main__":
+    protocol.main(load)

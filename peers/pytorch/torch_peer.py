@@ -1,0 +1,134 @@
+"""Steps of training and inference in PyTorch, eager and compiled."""
+
+import torch
+import torch._dynamo
+import torch._inductor.config
+from peer import protocol, torch_resnet, torch_text
+from peer.work import INPUTS, OUTPUTS
+from torch.nn import functional as F
+
+NEVER_CORRECTED = 1e9
+
+
+class PyTorch(protocol.Peer):
+    framework = "pytorch"
+    version = torch.__version__.split("+")[0]
+    variants = [
+        {"name": "eager", "fused": False, "default": True,
+         "settings": "channels last, fused optimizer, one product for queries, keys and values, scaled_dot_product_attention"},
+        {"name": "compile", "fused": True, "default": True,
+         "settings": "the same in torch.compile, weights frozen for inference"},
+    ]
+    offers = protocol.offer(["train", "infer"], **protocol.bf16_in_software())
+
+    def step(self, request, work):
+        torch.set_num_threads(request.threads)
+        torch.manual_seed(request.seed)
+        is_compiled = request.variant == "compile"
+        torch._inductor.config.freezing = is_compiled and not request.trains
+        make = {True: make_train_step, False: make_infer_step}[request.trains]
+        step = make(model_and_feeds(work), work, request, torch.compile if is_compiled else lambda run: run)
+        options = {"compile": is_compiled, "threads": torch.get_num_threads()}
+        if work.family == "resnet":
+            options["channels_last"] = True
+        if is_compiled:
+            options.update({name: getattr(torch._inductor.config, name) for name in ("freezing", "max_autotune")})
+        return step, options
+
+
+def model_and_feeds(work):
+    """The model, and of each batch its inputs and what `loss` takes."""
+    if work.family == "resnet":
+        model = torch_resnet.make(work).to(memory_format=torch.channels_last)
+        images = [torch.from_numpy(images).permute(0, 3, 1, 2) for images in work.images()]
+        return model, [((x,), torch.from_numpy(labels).long()) for x, labels in zip(images, work.labels())]
+    feeds = [{name: torch.from_numpy(array) for name, array in feeds.items()} for feeds in work.named_feeds()]
+    feeds = [{name: x if x.is_floating_point() else x.long() for name, x in batch.items()} for batch in feeds]
+    inputs = [tuple(batch[name] for name in INPUTS[work.family]) for batch in feeds]
+    return torch_text.make(work), list(zip(inputs, feeds))
+
+
+def autocast(is_used):
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_used)
+
+
+def make_train_step(model_and_feeds, work, request, compiled):
+    model, feeds = model_and_feeds
+    model.train()
+    parameters, optimizer = list(model.parameters()), make_optimizer(model, work)
+
+    def forward(inputs, targets):
+        with autocast(request.precision == "bf16"):
+            logits = model(*inputs)
+        return loss(work, logits, targets)
+
+    run = compiled(forward)
+
+    def step(batch):
+        optimizer.zero_grad(set_to_none=True)
+        value = run(*feeds[batch])
+        value.backward()
+        if work.training.clip_norm:
+            torch.nn.utils.clip_grad_norm_(parameters, work.training.clip_norm)
+        optimizer.step()
+        return value.item()
+
+    return step
+
+
+def loss(work, logits, targets):
+    if work.family == "resnet":
+        return F.cross_entropy(logits.float(), targets, label_smoothing=work.training.label_smoothing)
+    return torch_text.loss(work.family, logits, targets)
+
+
+def make_optimizer(model, work):
+    training = work.training
+    groups = {}
+    for name, parameter in model.named_parameters():
+        groups.setdefault(work.decay(name), []).append(parameter)
+    groups = [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items()]
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=training.lr, momentum=training.momentum, nesterov=training.nesterov, fused=True)
+    if training.optimizer != "adamw":
+        raise protocol.Cannot(f"optimizer {training.optimizer} is neither sgd nor adamw")
+    optimizer = torch.optim.AdamW(groups, lr=training.lr, betas=tuple(training.betas), eps=training.eps, fused=True)
+    if not training.bias_correction:
+        leave_uncorrected(optimizer)
+    return optimizer
+
+
+def leave_uncorrected(optimizer):
+    """So many steps that the corrections `1 - beta^t` are 1 seem to be done."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {"step": torch.tensor(NEVER_CORRECTED), "exp_avg": torch.zeros_like(parameter),
+                                          "exp_avg_sq": torch.zeros_like(parameter)}
+
+
+def make_infer_step(model_and_feeds, work, request, compiled):
+    model, feeds = model_and_feeds
+    model.eval()
+    is_mixed = request.precision == "bf16" and work.family == "resnet"
+    if request.precision == "bf16":
+        cast_weights(model, work)
+    run = compiled(model)
+
+    @torch.inference_mode()
+    def step(batch):
+        with autocast(is_mixed):
+            outputs = run(*feeds[batch][0])
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        return {name: x.float().numpy() for name, x in zip(OUTPUTS[work.family], outputs)}
+
+    return step
+
+
+def cast_weights(model, work):
+    """To bfloat16: all of a text model, and of a ResNet what autocast would cast in every step, which are not the batch norms."""
+    if work.family != "resnet":
+        model.to(torch.bfloat16)
+        return
+    for module in model.modules():
+        if isinstance(module, (torch.nn.Conv2d, torch.nn.Linear)):
+            module.to(torch.bfloat16)
