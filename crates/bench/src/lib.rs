@@ -6,6 +6,7 @@ pub mod explain;
 pub mod kernels;
 pub mod machine;
 pub mod measure;
+pub mod peers;
 pub mod quickstart;
 pub mod report;
 pub mod samples;

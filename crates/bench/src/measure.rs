@@ -14,6 +14,7 @@ use bessemer_nn::initialise;
 use bessemer_train::events::{BenchResult, BenchRun, PublishedStyle, StepTimes};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -61,8 +62,52 @@ pub enum MeasureError {
 }
 
 impl MeasureError {
+    /// # Errors
+    /// [`MeasureError::Memory`] where less than this is free.
+    pub fn check_memory(needed: u64) -> Result<(), MeasureError> {
+        match available_memory().filter(|available| *available < needed) {
+            Some(available) => Err(MeasureError::Memory { needed, available }),
+            None => Ok(()),
+        }
+    }
+
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, MeasureError::Memory { .. } | MeasureError::Executor(ExecutorError::Memory { .. }))
+    }
+}
+
+/// Steps timed one by one after others that do not count.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timed {
+    pub step_ms: Vec<f64>,
+    /// From the end of the warm-up to the end of the last step.
+    pub window_s: f64,
+    /// Of all steps, where there are any.
+    pub losses: Vec<f64>,
+}
+
+impl Timed {
+    /// Calls `step` with 0, 1 and so on.
+    ///
+    /// # Errors
+    /// The first of a step.
+    pub fn window<E>(
+        warmup: usize,
+        steps: usize,
+        mut step: impl FnMut(usize) -> Result<Option<f64>, E>,
+    ) -> Result<Timed, E> {
+        let mut timed = Timed::default();
+        for index in 0..warmup {
+            timed.losses.extend(step(index)?);
+        }
+        let start = Instant::now();
+        for index in 0..steps {
+            let begin = Instant::now();
+            timed.losses.extend(step(warmup + index)?);
+            timed.step_ms.push(begin.elapsed().as_secs_f64() * 1e3);
+        }
+        timed.window_s = start.elapsed().as_secs_f64();
+        Ok(timed)
     }
 }
 
@@ -110,10 +155,7 @@ impl Prepared {
         let options =
             CompileOptions { fuse: request.fuse, precision, recompute: request.recompute, ..CompileOptions::default() };
         let plan = compile(&work.graph, &request.cpu, &options).map_err(ModelError::from)?;
-        let needed = plan.arena_bytes as u64;
-        if let Some(available) = available_memory().filter(|available| *available < needed) {
-            return Err(MeasureError::Memory { needed, available });
-        }
+        MeasureError::check_memory(plan.arena_bytes as u64)?;
         let mut executor = Executor::new(plan, request.cpu)?;
         for spec in &work.specs {
             if spec.ty.dtype == DType::F32 {
@@ -200,22 +242,14 @@ pub fn measure(
     for repeat in 0..request.repeat {
         let mut prepared = Prepared::new(request)?;
         result.flops_per_sample = Some(prepared.flops_per_sample());
-        let mut losses = Vec::new();
-        for _ in 0..request.warmup {
-            losses.push(prepared.step()?);
-        }
-        let start = Instant::now();
-        for _ in 0..request.steps {
-            let begin = Instant::now();
-            losses.push(prepared.step()?);
-            times.push(begin.elapsed().as_secs_f64() * 1e3);
-        }
+        let timed = Timed::window(request.warmup, request.steps, |_| prepared.step())?;
         let samples = request.batch_size * request.micro_batches() * request.steps;
-        let throughput = samples as f64 / start.elapsed().as_secs_f64();
+        let throughput = samples as f64 / timed.window_s;
         progress(repeat + 1, throughput);
-        result.runs.push(BenchRun { throughput });
-        result.loss_first = losses.first().copied().flatten();
-        result.loss_last = losses.last().copied().flatten();
+        times.extend_from_slice(&timed.step_ms);
+        result.loss_first = timed.losses.first().copied();
+        result.loss_last = timed.losses.last().copied();
+        result.runs.push(BenchRun { throughput, step_ms: timed.step_ms, ..BenchRun::default() });
     }
     let rates: Vec<f64> = result.runs.iter().map(|run| run.throughput).collect();
     let range = rates.iter().copied().fold(0.0, f64::max) - rates.iter().copied().fold(f64::INFINITY, f64::min);
@@ -269,6 +303,8 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         fraction_of_peak: None,
         loss_first: None,
         loss_last: None,
+        import_memory_bytes: None,
+        comparison: None,
     }
 }
 
