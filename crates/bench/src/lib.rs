@@ -1,6 +1,7 @@
 //! Measuring, explaining and reporting.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod doctor;
 pub mod explain;
 pub mod kernels;

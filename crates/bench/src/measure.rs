@@ -2,7 +2,7 @@
 
 use crate::machine::{Limits, Machine, available_memory, peak_resident_bytes, reset_peak_resident};
 use crate::show;
-use crate::stats::{median, published_style, step_times};
+use crate::stats::{median, published_style, spread, step_times};
 use crate::workload::{Mode, StepSettings, Work};
 use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
 use bessemer_ir::passes::recompute::Recompute;
@@ -252,9 +252,8 @@ pub fn measure(
         result.runs.push(BenchRun { throughput, step_ms: timed.step_ms, ..BenchRun::default() });
     }
     let rates: Vec<f64> = result.runs.iter().map(|run| run.throughput).collect();
-    let range = rates.iter().copied().fold(0.0, f64::max) - rates.iter().copied().fold(f64::INFINITY, f64::min);
     result.throughput = median(&rates);
-    result.spread = range / result.throughput;
+    result.spread = spread(&rates);
     result.step_ms = step_times(&times);
     result.published_style = published_style(&times);
     result.peak_memory_bytes = knows_peak.then(peak_resident_bytes).flatten();
@@ -314,8 +313,14 @@ fn options(request: &Request) -> BTreeMap<String, Value> {
         ("recompute", request.recompute.name().into()),
         ("isa", request.cpu.isa.name().into()),
     ];
-    let own = find_any(&request.model).map_or_else(|_| Vec::new(), |model| request.settings.of(model));
-    common.into_iter().chain(own).map(|(name, value)| (name.to_string(), value)).collect()
+    let common = common.into_iter().map(|(name, value)| (name.to_string(), value));
+    common.chain(options_of(&request.model, &request.settings)).collect()
+}
+
+/// Those of the settings that a model has.
+pub(crate) fn options_of(model: &str, settings: &StepSettings) -> Vec<(String, Value)> {
+    let own = find_any(model).map_or_else(|_| Vec::new(), |model| settings.of(model));
+    own.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
 #[cfg(test)]

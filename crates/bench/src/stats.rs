@@ -19,6 +19,15 @@ pub fn median(data: &[f64]) -> f64 {
     quantile(&sorted(data), 0.5)
 }
 
+/// `(max - min) / median`; 0 for no data.
+pub fn spread(data: &[f64]) -> f64 {
+    let sorted = sorted(data);
+    match (sorted.first(), sorted.last()) {
+        (Some(least), Some(most)) => (most - least) / quantile(&sorted, 0.5),
+        _ => 0.0,
+    }
+}
+
 fn sorted(data: &[f64]) -> Vec<f64> {
     let mut sorted = data.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -76,6 +85,7 @@ mod tests {
         assert_eq!((times.min, times.max, times.mean), (1.0, 4.0, 2.5));
         assert!((times.p90 - 3.7).abs() < 1e-12);
         assert_eq!(median(&[]), 0.0);
+        assert_eq!((spread(&[2.0, 1.0, 4.0]), spread(&[])), (1.5, 0.0));
     }
 
     #[test]

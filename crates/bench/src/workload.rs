@@ -10,7 +10,8 @@ use bessemer_models::electra::{
 };
 use bessemer_models::{AnyModel, LossOptions, Model, ModelError, ModelSpec, find_any};
 use bessemer_nn::{
-    Activation, Adam, Clip, ClipForm, DecayExclude, LossScale, Moments, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig,
+    Activation, Adam, Clip, ClipForm, DecayExclude, LossScale, Moments, Optimizer, ParamSpec, Schedule, Sgd,
+    TrainConfig,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -253,7 +254,9 @@ impl Work<'_> {
         let Sequences { batch, length, .. } = self.sequences();
         let Model { graph, specs } = match self.mode {
             Mode::Infer => squad::predict(&config, batch, length, &options)?,
-            Mode::Train => squad::train(&config, batch, length, &options, &self.training(AnyModel::ElectraSquad(spec)))?,
+            Mode::Train => {
+                squad::train(&config, batch, length, &options, &self.training(AnyModel::ElectraSquad(spec)))?
+            }
         };
         let own =
             [("p_mask", Fill::Zero), ("start_positions", Fill::Below(length)), ("end_positions", Fill::Below(length))];

@@ -100,7 +100,8 @@ mod tests {
     #[test]
     fn versions_are_compared_by_number() {
         let versions: PythonVersions = ">=3.9, <3.14".parse().unwrap();
-        for (version, allowed) in [((3, 8), false), ((3, 9), true), ((3, 13), true), ((3, 14), false), ((4, 0), false)] {
+        for (version, allowed) in [((3, 8), false), ((3, 9), true), ((3, 13), true), ((3, 14), false), ((4, 0), false)]
+        {
             assert_eq!(versions.allow(version), allowed, "{version:?}");
         }
         assert!("3.9".parse::<PythonVersions>().is_err() && ">=three".parse::<PythonVersions>().is_err());

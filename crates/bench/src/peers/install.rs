@@ -82,11 +82,9 @@ fn install_python(
 pub(super) fn check_python(description: &Description, python: &Path) -> Result<(), InstallError> {
     let found = version_of(python).ok_or_else(|| PeersError::Python { path: python.to_owned() })?;
     match &description.python {
-        Some(allowed) if !allowed.allow(found) => Err(InstallError::PythonVersion {
-            title: description.title.clone(),
-            found,
-            allowed: allowed.to_string(),
-        }),
+        Some(allowed) if !allowed.allow(found) => {
+            Err(InstallError::PythonVersion { title: description.title.clone(), found, allowed: allowed.to_string() })
+        }
         _ => Ok(()),
     }
 }

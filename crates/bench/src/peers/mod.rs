@@ -188,7 +188,13 @@ impl Peer {
     ///
     /// # Errors
     /// It fails, takes too long, or gives an answer that cannot be.
-    pub fn run(&self, runner: &Runner, request: &Request, log: &Path, limit: Duration) -> Result<(Answer, Ended), Failure> {
+    pub fn run(
+        &self,
+        runner: &Runner,
+        request: &Request,
+        log: &Path,
+        limit: Duration,
+    ) -> Result<(Answer, Ended), Failure> {
         let ended = self.ask(runner, "run", request, log, limit)?;
         let answer: Answer = parsed(&ended.answer)?;
         check_version(answer.protocol)?;
@@ -198,7 +204,14 @@ impl Peer {
         }
     }
 
-    fn ask(&self, runner: &Runner, word: &str, request: &Request, log: &Path, limit: Duration) -> Result<Ended, Failure> {
+    fn ask(
+        &self,
+        runner: &Runner,
+        word: &str,
+        request: &Request,
+        log: &Path,
+        limit: Duration,
+    ) -> Result<Ended, Failure> {
         let path = log.with_extension("json");
         let text = serde_json::to_string_pretty(request).expect("requests have string keys");
         let written = fs::create_dir_all(&self.cache).and_then(|()| fs::write(&path, text));
@@ -215,8 +228,7 @@ impl Peer {
         limit: Duration,
         log: &Path,
     ) -> Result<Ended, Failure> {
-        let mut command =
-            self.command.clone().map_err(|reason| Failure::new(FailureKind::NotInstalled, reason))?;
+        let mut command = self.command.clone().map_err(|reason| Failure::new(FailureKind::NotInstalled, reason))?;
         command.extend_from_slice(arguments);
         runner.call(&Call { command: &command, processors, limit, log })
     }

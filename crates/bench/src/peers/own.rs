@@ -132,14 +132,14 @@ impl Step {
         };
         let known = [Compute::Fp32, Compute::Bf16, Compute::Fp16];
         let precision = known.into_iter().find(|known| known.name() == request.precision);
-        let precision =
-            precision.and_then(Compute::on_cpu).ok_or_else(|| unknown("precision", &request.precision))?;
+        let precision = precision.and_then(Compute::on_cpu).ok_or_else(|| unknown("precision", &request.precision))?;
         let Request { model, mode, batch_size, .. } = request;
         let work = Work { model, mode: *mode, batch_size: *batch_size, precision, settings };
         let workload = work.build().map_err(MeasureError::from)?;
         let cpu = CpuOptions { threads: request.threads, ..CpuOptions::default() };
         let options = CompileOptions { fuse, precision, ..CompileOptions::default() };
-        let plan = compile(&workload.graph, &cpu, &options).map_err(|error| MeasureError::from(ModelError::from(error)))?;
+        let plan =
+            compile(&workload.graph, &cpu, &options).map_err(|error| MeasureError::from(ModelError::from(error)))?;
         MeasureError::check_memory(plan.arena_bytes as u64)?;
         let mut executor = Executor::new(plan, cpu)?;
         load_weights(&mut executor, &workload, request)?;

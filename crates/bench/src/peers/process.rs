@@ -147,7 +147,9 @@ fn failure(status: ExitStatus, log: &[u8]) -> Failure {
         return Failure::new(FailureKind::Memory, "the system ended it");
     }
     match u8::try_from(code) {
-        Ok(MEMORY_STATUS) => Failure::new(FailureKind::Memory, reason.trim_start_matches("out of memory").trim_start_matches(':').trim()),
+        Ok(MEMORY_STATUS) => {
+            Failure::new(FailureKind::Memory, reason.trim_start_matches("out of memory").trim_start_matches(':').trim())
+        }
         Ok(UNSUPPORTED_STATUS) => Failure::new(FailureKind::Unsupported, reason),
         _ if reason.is_empty() => Failure::new(FailureKind::Failed, exit_text(code)),
         _ => Failure::new(FailureKind::Failed, reason),

@@ -288,8 +288,7 @@ mod tests {
                 emulated: vec!["bf16".into()],
             },
         ];
-        let peer =
-            Capabilities { protocol: 1, framework: "x".into(), version: "1".into(), variants: Vec::new(), work };
+        let peer = Capabilities { protocol: 1, framework: "x".into(), version: "1".into(), variants: Vec::new(), work };
         assert_eq!(peer.support("bert-tiny", Mode::Train, "fp32"), Support::Native);
         assert_eq!(peer.support("bert-tiny", Mode::Train, "bf16"), Support::None);
         assert_eq!(peer.support("bert-large", Mode::Infer, "bf16"), Support::Emulated);

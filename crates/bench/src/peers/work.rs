@@ -155,7 +155,8 @@ impl Description {
     /// Settings of the step that does this work.
     pub fn settings(&self) -> StepSettings {
         let usual = StepSettings::default();
-        let size = |name: &str, usual: usize| self.sizes.get(name).and_then(Value::as_u64).map_or(usual, |n| n as usize);
+        let size =
+            |name: &str, usual: usize| self.sizes.get(name).and_then(Value::as_u64).map_or(usual, |n| n as usize);
         StepSettings {
             sequence_length: size("sequence_length", usual.sequence_length),
             predictions: size("predictions", usual.predictions),

@@ -90,7 +90,13 @@ fn all_sizes_cost_something() {
         .iter()
         .map(|spec| (spec.name, spec.summary().expect("published sizes are legal").parameters / 1_000_000))
         .collect();
-    let expected = [("electra-tiny", 5), ("electra-mini", 7), ("electra-small", 14), ("electra-base", 119), ("electra-large", 354)];
+    let expected = [
+        ("electra-tiny", 5),
+        ("electra-mini", 7),
+        ("electra-small", 14),
+        ("electra-base", 119),
+        ("electra-large", 354),
+    ];
     assert_eq!(millions, expected);
 }
 
