@@ -1,10 +1,12 @@
 //! Measures steps: warm-up steps that do not count, a timed window, repeats whose median is the result.
 
 use crate::machine::{Limits, Machine, available_memory, peak_resident_bytes, reset_peak_resident};
+use crate::peers::process::{Call, Runner};
+use crate::peers::protocol::{Failure, FailureKind};
 use crate::show;
 use crate::stats::{median, published_style, spread, step_times};
 use crate::workload::{Mode, StepSettings, Work};
-use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
+use bessemer_cpu::{CpuOptions, Executor, ExecutorError, Isa};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::kernel_name;
@@ -17,23 +19,52 @@ use bessemer_train::tasks;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// A measurement to make.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
     pub model: String,
     pub mode: Mode,
     pub batch_size: usize,
     pub fuse: bool,
     pub precision: Compute,
+    #[serde(with = "by_name")]
     pub recompute: Recompute,
     pub warmup: usize,
     pub steps: usize,
     pub repeat: usize,
     pub seed: u64,
     pub settings: StepSettings,
+    #[serde(with = "Cpu")]
     pub cpu: CpuOptions,
+}
+
+/// How [`CpuOptions`] are written.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "CpuOptions")]
+struct Cpu {
+    #[serde(with = "by_name")]
+    isa: Isa,
+    threads: usize,
+}
+
+/// What has a name is written by it.
+mod by_name {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
 }
 
 impl Request {
@@ -59,6 +90,8 @@ pub enum MeasureError {
     Zero { setting: &'static str },
     #[error("out of memory: the step needs {}, {} are free", show::bytes(*needed), show::bytes(*available))]
     Memory { needed: u64, available: u64 },
+    #[error(transparent)]
+    Process(#[from] Failure),
 }
 
 impl MeasureError {
@@ -72,7 +105,11 @@ impl MeasureError {
     }
 
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, MeasureError::Memory { .. } | MeasureError::Executor(ExecutorError::Memory { .. }))
+        match self {
+            MeasureError::Memory { .. } | MeasureError::Executor(ExecutorError::Memory { .. }) => true,
+            MeasureError::Process(failure) => failure.kind == FailureKind::Memory,
+            _ => false,
+        }
     }
 }
 
@@ -220,8 +257,54 @@ impl Prepared {
     }
 }
 
-/// Measures one configuration, and the limits of the machine once more after it: `limits` become the greater ones.
-/// `progress` is told after each repeat: its number and its throughput.
+/// One repeat.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Repeat {
+    pub timed: Timed,
+    pub flops_per_sample: f64,
+    /// The most memory that the process held meanwhile, if the system tells.
+    pub peak_memory_bytes: Option<u64>,
+}
+
+impl Repeat {
+    /// Measures in this process.
+    ///
+    /// # Errors
+    /// As [`Prepared::new`] and [`Prepared::step`].
+    pub fn here(request: &Request) -> Result<Repeat, MeasureError> {
+        let knows_peak = reset_peak_resident();
+        let mut prepared = Prepared::new(request)?;
+        let timed = Timed::window(request.warmup, request.steps, |_| prepared.step())?;
+        Ok(Repeat {
+            timed,
+            flops_per_sample: prepared.flops_per_sample(),
+            peak_memory_bytes: knows_peak.then(peak_resident_bytes).flatten(),
+        })
+    }
+
+    /// Measures in a fresh process; what it says goes to files at `log`.
+    ///
+    /// # Errors
+    /// The process fails.
+    pub fn in_process(request: &Request, runner: &Runner, log: &Path) -> Result<Repeat, MeasureError> {
+        let path = log.with_extension("json");
+        let text = serde_json::to_string(request).expect("requests have string keys");
+        let io_failure = |error: std::io::Error| Failure::new(FailureKind::Failed, error.to_string());
+        fs::write(&path, text).map_err(io_failure)?;
+        let command = [runner.program.as_os_str(), "peer".as_ref(), "bench".as_ref(), path.as_os_str()];
+        let command = command.map(|word| word.to_string_lossy().into_owned());
+        let call = Call { command: &command, processors: None, limit: LIMIT, log };
+        let ended = runner.call(&call)?;
+        let invalid = |error: serde_json::Error| Failure::new(FailureKind::Invalid, error.to_string());
+        Ok(serde_json::from_str(&ended.answer).map_err(invalid)?)
+    }
+}
+
+/// A measurement of one's own may take as long as it takes.
+const LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Measures one configuration by repeats as `once` makes them, and the limits of the machine once more after them: `limits`
+/// become the greater ones. `progress` is told after each repeat: its number and its throughput.
 ///
 /// # Errors
 /// [`MeasureError`].
@@ -229,6 +312,7 @@ pub fn measure(
     request: &Request,
     machine: &Machine,
     limits: &mut Limits,
+    mut once: impl FnMut(&Request) -> Result<Repeat, MeasureError>,
     mut progress: impl FnMut(usize, f64),
 ) -> Result<BenchResult, MeasureError> {
     for (setting, value) in [("steps", request.steps), ("repeat", request.repeat)] {
@@ -236,17 +320,18 @@ pub fn measure(
             return Err(MeasureError::Zero { setting });
         }
     }
-    let knows_peak = reset_peak_resident();
+    // What is not possible is found out before anything runs.
+    request.work().build()?;
     let mut times = Vec::new();
     let mut result = unmeasured(request, machine);
     for repeat in 0..request.repeat {
-        let mut prepared = Prepared::new(request)?;
-        result.flops_per_sample = Some(prepared.flops_per_sample());
-        let timed = Timed::window(request.warmup, request.steps, |_| prepared.step())?;
+        let Repeat { timed, flops_per_sample, peak_memory_bytes } = once(request)?;
         let samples = request.batch_size * request.micro_batches() * request.steps;
         let throughput = samples as f64 / timed.window_s;
         progress(repeat + 1, throughput);
         times.extend_from_slice(&timed.step_ms);
+        result.flops_per_sample = Some(flops_per_sample);
+        result.peak_memory_bytes = result.peak_memory_bytes.max(peak_memory_bytes);
         result.loss_first = timed.losses.first().copied();
         result.loss_last = timed.losses.last().copied();
         result.runs.push(BenchRun { throughput, step_ms: timed.step_ms, ..BenchRun::default() });
@@ -256,7 +341,6 @@ pub fn measure(
     result.spread = spread(&rates);
     result.step_ms = step_times(&times);
     result.published_style = published_style(&times);
-    result.peak_memory_bytes = knows_peak.then(peak_resident_bytes).flatten();
     *limits = limits.greater(Limits::measure(request.cpu));
     result.fraction_of_peak =
         result.flops_per_sample.map(|flops| flops * result.throughput / (limits.fp32_gflops * 1e9));
@@ -348,7 +432,7 @@ mod tests {
     fn a_step_is_measured() {
         let machine = Machine::look(CpuOptions::default());
         let mut limits = Limits { fp32_gflops: 1e-3, bf16_gflops: None, read_gbytes: 1e6 };
-        let result = measure(&request(2), &machine, &mut limits, |_, _| {}).expect("a small model runs");
+        let result = measure(&request(2), &machine, &mut limits, Repeat::here, |_, _| {}).expect("a small model runs");
         assert!(limits.fp32_gflops > 0.1 && limits.read_gbytes == 1e6, "the greater ones: {limits:?}");
         assert_eq!((result.runs.len(), result.steps), (2, 2));
         assert!(result.throughput > 0.0 && result.step_ms.min > 0.0 && result.spread >= 0.0);
@@ -356,7 +440,7 @@ mod tests {
         assert!((fraction - flops * result.throughput / (limits.fp32_gflops * 1e9)).abs() < 1e-12);
         assert!(result.loss_first.expect("training has a loss") > result.loss_last.expect("training has a loss"));
         assert!(matches!(
-            measure(&request(0), &machine, &mut limits, |_, _| {}),
+            measure(&request(0), &machine, &mut limits, Repeat::here, |_, _| {}),
             Err(MeasureError::Zero { setting: "steps" })
         ));
     }

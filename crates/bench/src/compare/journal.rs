@@ -114,6 +114,11 @@ impl Journal {
         Ok(())
     }
 
+    /// Whether anything of a group has failed.
+    pub fn has_failure(&self, group: &str) -> bool {
+        self.states.iter().any(|((of, _), state)| of == group && state.failed.is_some())
+    }
+
     /// The results of a group; none while it is not whole.
     pub fn results(&self, group: &str) -> Vec<BenchResult> {
         self.results.iter().filter(|result| group_of(result) == Some(group)).cloned().collect()

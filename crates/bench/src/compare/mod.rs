@@ -147,7 +147,7 @@ impl Session<'_> {
             self.estimate.skip(group);
             return Ok(found);
         }
-        if !found.is_empty() || self.options.retry {
+        if !found.is_empty() || (self.options.retry && self.journal.has_failure(&key)) {
             self.journal.forget(&self.options.folder, &key)?;
         }
         let results = self.measure(group, &key)?;

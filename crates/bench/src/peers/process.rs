@@ -44,7 +44,7 @@ pub struct Ended {
     pub others_busy: Option<f64>,
 }
 
-const POLL: Duration = Duration::from_millis(20);
+const POLL: Duration = Duration::from_millis(25);
 /// Share of all memory that must stay free.
 const LEAST_FREE: f64 = 0.02;
 /// Bytes that a program may print.

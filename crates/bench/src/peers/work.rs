@@ -11,8 +11,9 @@ use bessemer_train::NamedTensor;
 use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, write_safetensors};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Batches that take turns.
@@ -40,6 +41,8 @@ pub struct Description {
     pub mode: Mode,
     pub batch_size: usize,
     pub batches: usize,
+    /// Hash of the content of the weights.
+    pub weights: String,
     pub sizes: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalise: Option<Value>,
@@ -81,30 +84,38 @@ impl Order {
     /// # Errors
     /// A model that is not compared; a folder that cannot be written.
     pub fn write(&self, folder: &Path, drawn: &Path) -> Result<(), WorkError> {
+        let (weights, hash) = self.draw(drawn)?;
         let path = folder.join(DESCRIPTION_FILE);
-        let description = serde_json::to_string_pretty(&self.describe()?).expect("keys are names") + "\n";
+        let description = serde_json::to_string_pretty(&self.describe(hash)?).expect("keys are names") + "\n";
         if fs::read_to_string(&path).is_ok_and(|found| found == description) {
             return Ok(());
         }
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |source| WorkError::Io { path, source }
-        };
         fs::create_dir_all(folder).map_err(at(folder))?;
-        fs::create_dir_all(drawn).map_err(at(drawn))?;
         // Training has the feeds of inference, too.
         let workload = Work { mode: Mode::Train, ..self.work() }.build()?;
-        let weights = drawn.join(format!("{}-{}.safetensors", self.model, self.seed));
-        if !weights.is_file() {
-            write_safetensors(&weights, &draw(&workload.specs, self.seed)?)?;
-        }
         link(&weights, &folder.join(WEIGHTS_FILE)).map_err(at(folder))?;
         write_safetensors(&folder.join(BATCHES_FILE), &batches(&workload, self.seed)?)?;
         // Last: a folder with a description is whole.
         fs::write(&path, description).map_err(at(&path))
     }
 
-    fn describe(&self) -> Result<Description, WorkError> {
+    /// The file of the weights, which is written once, and its hash.
+    fn draw(&self, folder: &Path) -> Result<(PathBuf, String), WorkError> {
+        let name = format!("{}-{}", self.model, self.seed);
+        let (weights, hash) = (folder.join(format!("{name}.safetensors")), folder.join(format!("{name}.hash")));
+        if let Ok(known) = fs::read_to_string(&hash) {
+            return Ok((weights, known));
+        }
+        fs::create_dir_all(folder).map_err(at(folder))?;
+        let one_sample = Work { batch_size: 1, mode: Mode::Infer, ..self.work() };
+        write_safetensors(&weights, &draw(&one_sample.build()?.specs, self.seed)?)?;
+        let content = hash_of(&weights).map_err(at(&weights))?;
+        // Last: what has a hash is whole.
+        fs::write(&hash, &content).map_err(at(&hash))?;
+        Ok((weights, content))
+    }
+
+    fn describe(&self, weights: String) -> Result<Description, WorkError> {
         let work = self.work();
         let model = find_any(&self.model)?;
         let (sizes, normalise) = match model {
@@ -136,6 +147,7 @@ impl Order {
             mode: self.mode,
             batch_size: self.batch_size,
             batches: BATCHES,
+            weights,
             sizes: object(sizes),
             normalise,
             training: object(training(&work, model)),
@@ -165,6 +177,25 @@ impl Description {
             accumulation: 1,
             plain_spans: true,
         }
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> WorkError {
+    let path = path.to_owned();
+    move |source| WorkError::Io { path, source }
+}
+
+/// The first 16 digits of a file's SHA-256.
+fn hash_of(path: &Path) -> io::Result<String> {
+    let mut hasher = Sha256::new();
+    let mut file = fs::File::open(path)?;
+    let mut block = vec![0; 1 << 20];
+    loop {
+        let count = file.read(&mut block)?;
+        if count == 0 {
+            return Ok(hasher.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect());
+        }
+        hasher.update(&block[..count]);
     }
 }
 
@@ -216,7 +247,7 @@ fn training(work: &Work<'_>, model: AnyModel) -> Value {
             "optimizer": "adamw", "lr": crate::workload::TEXT_RATE, "betas": [adam.moments.beta1, adam.moments.beta2],
             "eps": adam.moments.eps, "bias_correction": adam.moments.bias_correction,
             "weight_decay": adam.weight_decay, "decay_exclude": exclude(adam.decay_exclude),
-            "dropout": work.settings.dropout,
+            "label_smoothing": 0.0, "dropout": work.settings.dropout,
         }),
         Optimizer::Lamb(_) => unreachable!("no work is trained by LAMB"),
     };
@@ -261,4 +292,87 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
         _ => {}
     }
     fs::hard_link(from, to).or_else(|_| fs::copy(from, to).map(drop))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::TensorFile;
+    use bessemer_models::{ExternalTensor, load_into};
+    use tempfile::TempDir;
+
+    fn order(model: &str, mode: Mode) -> Order {
+        let settings =
+            StepSettings { sequence_length: 16, predictions: 2, plain_spans: true, ..StepSettings::default() };
+        Order { model: model.to_owned(), mode, batch_size: 3, settings, seed: 5 }
+    }
+
+    #[test]
+    fn folders_are_whole_and_the_same_each_time() {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for model in ["bert-tiny", "electra-mini-squad", "resnet18"] {
+            let order = order(model, Mode::Train);
+            order.write(&path("work"), &path("drawn")).unwrap();
+            order.write(&path("again"), &path("other")).unwrap();
+            for file in [DESCRIPTION_FILE, WEIGHTS_FILE, BATCHES_FILE] {
+                assert!(
+                    fs::read(path("work").join(file)).unwrap() == fs::read(path("again").join(file)).unwrap(),
+                    "{file}"
+                );
+            }
+            let description = Description::read(&path("work")).unwrap();
+            assert_eq!(
+                (description.model.as_str(), description.batches, description.weights.len()),
+                (model, BATCHES, 16)
+            );
+            assert_eq!(description.settings().dropout, if model == "resnet18" { 0.0 } else { 0.1 });
+
+            // All that the model has, in the form of files, and nothing else.
+            let specs = order.work().build().unwrap().specs;
+            let mut file = TensorFile::open(&path("work").join(WEIGHTS_FILE)).unwrap();
+            let read: Vec<(String, Vec<usize>, Vec<f32>)> = file
+                .names()
+                .into_iter()
+                .map(|name| (name.clone(), file.info(&name).unwrap().shape, file.read_f32(&name).unwrap()))
+                .collect();
+            let tensors: Vec<ExternalTensor<'_>> =
+                read.iter().map(|(name, shape, data)| ExternalTensor { name, shape, data }).collect();
+            for (spec, data) in load_into(&specs, &tensors).unwrap() {
+                assert!(data == initialise(spec, 5), "{}", spec.name);
+            }
+            let batches = TensorFile::open(&path("work").join(BATCHES_FILE)).unwrap();
+            for name in batches.names() {
+                assert_eq!(batches.info(&name).unwrap().shape[..2], [BATCHES, 3], "{name}");
+            }
+            let names = batches.names().len();
+            assert_eq!(
+                names,
+                [("bert-tiny", 7), ("electra-mini-squad", 5), ("resnet18", 2)].iter().find(|m| m.0 == model).unwrap().1
+            );
+            fs::remove_dir_all(path("again")).unwrap();
+            fs::remove_dir_all(path("other")).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_run() {
+        let bert = order("bert-tiny", Mode::Train).describe(String::new()).unwrap();
+        let number = |map: &Map<String, Value>, name: &str| map[name].as_f64().unwrap();
+        assert_eq!(bert.sizes["hidden_act"], "gelu_new");
+        assert_eq!((number(&bert.sizes, "sequence_length"), number(&bert.sizes, "predictions")), (16.0, 2.0));
+        assert_eq!((number(&bert.training, "eps"), number(&bert.training, "clip_norm")), (1e-6, 1.0));
+        assert_eq!(bert.training["bias_correction"], true);
+        assert!(bert.settings().clip && bert.normalise.is_none());
+        let resnet = order("resnet50", Mode::Train).describe(String::new()).unwrap();
+        assert_eq!((&resnet.sizes["layers"], &resnet.sizes["block"]), (&json!([3, 4, 6, 3]), &json!("bottleneck")));
+        assert!((resnet.normalise.unwrap()["mean"][0].as_f64().unwrap() - 123.675).abs() < 1e-9);
+        assert_eq!((number(&resnet.training, "momentum"), &resnet.training["clip_norm"]), (0.875, &Value::Null));
+        for model in ["electra-small", "resnet20-cifar"] {
+            assert!(
+                matches!(order(model, Mode::Train).describe(String::new()), Err(WorkError::NotCompared { .. })),
+                "{model}"
+            );
+        }
+    }
 }

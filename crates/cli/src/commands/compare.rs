@@ -134,6 +134,12 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 /// What the command line or the file says.
 fn plan(options: &Options, common: &Common) -> anyhow::Result<Plan> {
     if let Some(path) = &options.plan {
+        let StepArguments { sequence_length, predictions, dropout, no_clip, accumulation } = &options.settings;
+        let is_given = sequence_length.is_some() || predictions.is_some() || dropout.is_some() || *no_clip;
+        if is_given || *accumulation > 1 || common.precision().is_some() {
+            let problem = "with --plan, settings of steps and precisions are those of the file";
+            return Err(Usage(problem.to_owned()).into());
+        }
         return Ok(Plan::load(path)?);
     }
     let model = options.model.context("a model is required")?;

@@ -1,6 +1,7 @@
 use crate::failure::Coded;
 use crate::output::print;
 use anyhow::Context;
+use bessemer_bench::measure::Repeat;
 use bessemer_bench::peers::own::{self, OwnError};
 use bessemer_bench::peers::process::guard;
 use bessemer_bench::peers::protocol::{MEMORY_STATUS, Prepared, UNSUPPORTED_STATUS, VERSION};
@@ -25,6 +26,8 @@ pub enum What {
     Prepare { request: PathBuf },
     /// Run the work of a request
     Run { request: PathBuf },
+    /// Measure as `bench` does, once
+    Bench { request: PathBuf },
     /// Run a program that ends when whoever called it is gone
     Guard {
         /// Processors to keep it to
@@ -45,6 +48,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         What::Run { request } => match own::run(&read(request)?) {
             Ok(found) => answer(&found),
             Err(error) => Err(coded(error)),
+        },
+        What::Bench { request } => match Repeat::here(&read(request)?) {
+            Ok(repeat) => answer(&repeat),
+            Err(error) => Err(coded(error.into())),
         },
         What::Guard { processors, command } => match guard(command, *processors)? {
             0 => Ok(()),
