@@ -91,9 +91,9 @@ fn a_peer_is_measured_beside_bessemer() {
         assert_eq!((result["v"].as_u64(), result["kind"].as_str()), (Some(1), Some("bench")));
         assert!(result["published_style"]["mean_fastest_95_but_two_ms"].is_number());
     }
-    // Naps of 2 ms: 2 samples in a little more.
+    // Naps of 2 ms: 2 samples in no less.
     let rate = steady["throughput"].as_f64().unwrap();
-    assert!((300.0..1000.0).contains(&rate), "{rate}");
+    assert!(rate < 1000.0, "{rate}");
     assert_eq!(steady["comparison"]["work"]["verdict"], "same");
     assert_eq!(steady["comparison"]["work"]["first"].as_f64(), Some(0.0));
     let ratio = steady["comparison"]["ratio"]["median"].as_f64().unwrap();
@@ -106,7 +106,7 @@ fn a_peer_is_measured_beside_bessemer() {
     // The same answers but for 0.2 %.
     assert_eq!(off["comparison"]["work"]["verdict"], "different");
     assert!(off["comparison"]["ratio"].is_null());
-    assert!(said.out.contains("not the same") && said.out.contains("2e-3, 1e-4 are allowed"), "{}", said.out);
+    assert!(said.out.contains("not the same") && said.out.contains("2.0e-3, 1e-4 are allowed"), "{}", said.out);
     assert!(said.out.contains("bert-tiny, training, batch 2, fp32: sequences/s"), "{}", said.out);
     assert!(said.err.contains("perturbed+plain: not the same work"), "{}", said.err);
     // In turn: checks, then a run each, twice.
@@ -246,23 +246,14 @@ fn a_plan_is_measured_and_told_beforehand() {
 #[test]
 fn the_window_agrees_with_another_clock() {
     let place = Place::new();
-    let wall_and_window = |steps: usize, out: &str| {
-        let arguments = format!(
-            "{} --mode train --frameworks steady --out {out}",
-            BERT.replace("--steps 3", &format!("--steps {steps}")).replace("--repeat 2", "--repeat 3")
-        );
-        let mut command = place.command(&arguments);
-        common::ran(command.env("FAKE_NAP_S", "0.05")).ok();
-        let results = place.results(out);
-        let runs = row(&results, "steady")["runs"].as_array().unwrap().clone();
-        let window = |run: &Value| 2.0 * steps as f64 / run["throughput"].as_f64().unwrap();
-        let least = |of: &dyn Fn(&Value) -> f64| runs.iter().map(of).fold(f64::INFINITY, f64::min);
-        (least(&|run| run["wall_s"].as_f64().unwrap()), least(&window))
-    };
-    let (short, long) = (wall_and_window(1, "short"), wall_and_window(61, "long"));
-    let (wall, window) = (long.0 - short.0, long.1 - short.1);
-    assert!((wall / window - 1.0).abs() < 0.01, "{wall} s by the stopwatch, {window} s by the window");
-    assert!((window - 3.0).abs() < 0.3, "60 naps of 50 ms: {window}");
+    let steps = BERT.replace("--steps 3", "--steps 60").replace("--repeat 2", "--repeat 1");
+    let mut command = place.command(&format!("{steps} --mode train --frameworks steady --out out"));
+    common::ran(command.env("FAKE_NAP_S", "0.05").env("FAKE_MARKS", place.path("mark"))).ok();
+    let window = 2.0 * 60.0 / row(&place.results("out"), "steady")["throughput"].as_f64().unwrap();
+    let written = |mark: &str| fs::metadata(place.path(mark)).unwrap().modified().unwrap();
+    let outside = written("mark.end").duration_since(written("mark.begin")).unwrap().as_secs_f64();
+    assert!((outside / window - 1.0).abs() < 0.01, "{outside} s by the file system's clock, {window} s by the window");
+    assert!(window > 3.0, "60 naps of 50 ms: {window}");
 }
 
 #[test]
@@ -274,7 +265,7 @@ fn peers_are_listed_and_installed() {
     assert!(line(&said, "steady").contains("not installed: `bessemer peers setup steady` installs it"), "{said}");
     let said = place.run("peers list --python python3").ok().out;
     assert!(line(&said, "steady").contains("1.2.3") && line(&said, "steady").contains("plain*, merged"), "{said}");
-    assert!(line(&said, "steady").contains("resnet50: train fp32, infer fp32"), "{said}");
+    assert!(line(&said, "steady").contains("electra-base-squad: train fp32, infer fp32"), "{said}");
 
     let measured = format!("{BERT} --mode train --frameworks steady --out out --patience 0");
     let compare = |place: &Place| common::ran(place.command("").args(measured.split_whitespace()));

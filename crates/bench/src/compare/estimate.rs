@@ -50,7 +50,7 @@ impl Estimate {
     /// What is to be done.
     pub fn told(&self) -> String {
         let Self { runs, groups, all_s, .. } = self;
-        format!("{runs} runs for {groups} kinds of work, at a guess {}", show::seconds(*all_s))
+        format!("{runs} runs in {groups} groups, at a guess {}", show::seconds(*all_s))
     }
 
     /// One run of a group has been made.

@@ -149,13 +149,14 @@ pub fn method(results: &[BenchResult]) -> String {
     let Some(first) = results.iter().find(|result| result.comparison.is_some()) else { return String::new() };
     let allowed = |precision: Compute| {
         let Allowed { first, later, outputs } = Allowed::of(precision);
-        format!("{first:.0e} and {later:.0e}, outputs {outputs:.0e}")
+        format!("{first:.0e}, {later:.0e} and {outputs:.0e}")
     };
     format!(
         "A fresh process each, in turn, {} threads; {} steps after {} that do not count, {} rounds. Speeds are medians over rounds, \
          spread is (largest - least) / median, ratios are Bessemer's speed over the other's within one round: above 1 Bessemer is \
-         faster. The same work: from the same weights on the same batches, without dropout, the first loss and those after three \
-         updates are within (relative) {} of Bessemer's (relative L2) in fp32; {} in 16 bits. What is not the same work gets no ratio.",
+         faster. The same work: from the same weights on the same batches, without dropout, the first loss, the losses after up \
+         to three updates, and outputs (relative L2) are within {} of Bessemer's in fp32, within {} in 16 bits. What is not \
+         the same work gets no ratio.",
         first.threads,
         first.steps,
         first.warmup,
