@@ -1,11 +1,13 @@
 //! Measuring, explaining and reporting.
 #![forbid(unsafe_code)]
 
+pub mod compare;
 pub mod doctor;
 pub mod explain;
 pub mod kernels;
 pub mod machine;
 pub mod measure;
+pub mod peers;
 pub mod quickstart;
 pub mod report;
 pub mod samples;

@@ -84,6 +84,16 @@ pub fn peak_resident_bytes() -> Option<u64> {
     kilobytes(&field("/proc/self/status", "VmHWM")?)
 }
 
+/// The memory that this process holds, if the system tells.
+pub fn resident_bytes() -> Option<u64> {
+    kilobytes(&field("/proc/self/status", "VmRSS")?)
+}
+
+/// All memory of the machine, if the system tells.
+pub fn total_memory() -> Option<u64> {
+    memory("MemTotal")
+}
+
 fn memory(name: &str) -> Option<u64> {
     kilobytes(&field("/proc/meminfo", name)?)
 }

@@ -1,10 +1,12 @@
 //! Measures steps: warm-up steps that do not count, a timed window, repeats whose median is the result.
 
 use crate::machine::{Limits, Machine, available_memory, peak_resident_bytes, reset_peak_resident};
+use crate::peers::process::{Call, Runner};
+use crate::peers::protocol::{Failure, FailureKind};
 use crate::show;
-use crate::stats::{median, published_style, step_times};
+use crate::stats::{median, published_style, spread, step_times};
 use crate::workload::{Mode, StepSettings, Work};
-use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
+use bessemer_cpu::{CpuOptions, Executor, ExecutorError, Isa};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::kernel_name;
@@ -14,25 +16,55 @@ use bessemer_nn::initialise;
 use bessemer_train::events::{BenchResult, BenchRun, PublishedStyle, StepTimes};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// A measurement to make.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
     pub model: String,
     pub mode: Mode,
     pub batch_size: usize,
     pub fuse: bool,
     pub precision: Compute,
+    #[serde(with = "by_name")]
     pub recompute: Recompute,
     pub warmup: usize,
     pub steps: usize,
     pub repeat: usize,
     pub seed: u64,
     pub settings: StepSettings,
+    #[serde(with = "Cpu")]
     pub cpu: CpuOptions,
+}
+
+/// How [`CpuOptions`] are written.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "CpuOptions")]
+struct Cpu {
+    #[serde(with = "by_name")]
+    isa: Isa,
+    threads: usize,
+}
+
+/// What has a name is written by it.
+mod by_name {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::fmt::Display;
+    use std::str::FromStr;
+
+    pub fn serialize<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
 }
 
 impl Request {
@@ -58,11 +90,61 @@ pub enum MeasureError {
     Zero { setting: &'static str },
     #[error("out of memory: the step needs {}, {} are free", show::bytes(*needed), show::bytes(*available))]
     Memory { needed: u64, available: u64 },
+    #[error(transparent)]
+    Process(#[from] Failure),
 }
 
 impl MeasureError {
+    /// # Errors
+    /// [`MeasureError::Memory`] where less than this is free.
+    pub fn check_memory(needed: u64) -> Result<(), MeasureError> {
+        match available_memory().filter(|available| *available < needed) {
+            Some(available) => Err(MeasureError::Memory { needed, available }),
+            None => Ok(()),
+        }
+    }
+
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, MeasureError::Memory { .. } | MeasureError::Executor(ExecutorError::Memory { .. }))
+        match self {
+            MeasureError::Memory { .. } | MeasureError::Executor(ExecutorError::Memory { .. }) => true,
+            MeasureError::Process(failure) => failure.kind == FailureKind::Memory,
+            _ => false,
+        }
+    }
+}
+
+/// Steps timed one by one after others that do not count.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Timed {
+    pub step_ms: Vec<f64>,
+    /// From the end of the warm-up to the end of the last step.
+    pub window_s: f64,
+    /// Of all steps, where there are any.
+    pub losses: Vec<f64>,
+}
+
+impl Timed {
+    /// Calls `step` with 0, 1 and so on.
+    ///
+    /// # Errors
+    /// The first of a step.
+    pub fn window<E>(
+        warmup: usize,
+        steps: usize,
+        mut step: impl FnMut(usize) -> Result<Option<f64>, E>,
+    ) -> Result<Timed, E> {
+        let mut timed = Timed::default();
+        for index in 0..warmup {
+            timed.losses.extend(step(index)?);
+        }
+        let start = Instant::now();
+        for index in 0..steps {
+            let begin = Instant::now();
+            timed.losses.extend(step(warmup + index)?);
+            timed.step_ms.push(begin.elapsed().as_secs_f64() * 1e3);
+        }
+        timed.window_s = start.elapsed().as_secs_f64();
+        Ok(timed)
     }
 }
 
@@ -110,10 +192,7 @@ impl Prepared {
         let options =
             CompileOptions { fuse: request.fuse, precision, recompute: request.recompute, ..CompileOptions::default() };
         let plan = compile(&work.graph, &request.cpu, &options).map_err(ModelError::from)?;
-        let needed = plan.arena_bytes as u64;
-        if let Some(available) = available_memory().filter(|available| *available < needed) {
-            return Err(MeasureError::Memory { needed, available });
-        }
+        MeasureError::check_memory(plan.arena_bytes as u64)?;
         let mut executor = Executor::new(plan, request.cpu)?;
         for spec in &work.specs {
             if spec.ty.dtype == DType::F32 {
@@ -178,8 +257,54 @@ impl Prepared {
     }
 }
 
-/// Measures one configuration, and the limits of the machine once more after it: `limits` become the greater ones.
-/// `progress` is told after each repeat: its number and its throughput.
+/// One repeat.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Repeat {
+    pub timed: Timed,
+    pub flops_per_sample: f64,
+    /// The most memory that the process held meanwhile, if the system tells.
+    pub peak_memory_bytes: Option<u64>,
+}
+
+impl Repeat {
+    /// Measures in this process.
+    ///
+    /// # Errors
+    /// As [`Prepared::new`] and [`Prepared::step`].
+    pub fn here(request: &Request) -> Result<Repeat, MeasureError> {
+        let knows_peak = reset_peak_resident();
+        let mut prepared = Prepared::new(request)?;
+        let timed = Timed::window(request.warmup, request.steps, |_| prepared.step())?;
+        Ok(Repeat {
+            timed,
+            flops_per_sample: prepared.flops_per_sample(),
+            peak_memory_bytes: knows_peak.then(peak_resident_bytes).flatten(),
+        })
+    }
+
+    /// Measures in a fresh process; what it says goes to files at `log`.
+    ///
+    /// # Errors
+    /// The process fails.
+    pub fn in_process(request: &Request, runner: &Runner, log: &Path) -> Result<Repeat, MeasureError> {
+        let path = log.with_extension("json");
+        let text = serde_json::to_string(request).expect("requests have string keys");
+        let io_failure = |error: std::io::Error| Failure::new(FailureKind::Failed, error.to_string());
+        fs::write(&path, text).map_err(io_failure)?;
+        let command = [runner.program.as_os_str(), "peer".as_ref(), "bench".as_ref(), path.as_os_str()];
+        let command = command.map(|word| word.to_string_lossy().into_owned());
+        let call = Call { command: &command, processors: None, limit: LIMIT, log };
+        let ended = runner.call(&call)?;
+        let invalid = |error: serde_json::Error| Failure::new(FailureKind::Invalid, error.to_string());
+        Ok(serde_json::from_str(&ended.answer).map_err(invalid)?)
+    }
+}
+
+/// A measurement of one's own may take as long as it takes.
+const LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Measures one configuration by repeats as `once` makes them, and the limits of the machine once more after them: `limits`
+/// become the greater ones. `progress` is told after each repeat: its number and its throughput.
 ///
 /// # Errors
 /// [`MeasureError`].
@@ -187,6 +312,7 @@ pub fn measure(
     request: &Request,
     machine: &Machine,
     limits: &mut Limits,
+    mut once: impl FnMut(&Request) -> Result<Repeat, MeasureError>,
     mut progress: impl FnMut(usize, f64),
 ) -> Result<BenchResult, MeasureError> {
     for (setting, value) in [("steps", request.steps), ("repeat", request.repeat)] {
@@ -194,36 +320,27 @@ pub fn measure(
             return Err(MeasureError::Zero { setting });
         }
     }
-    let knows_peak = reset_peak_resident();
+    // What is not possible is found out before anything runs.
+    request.work().build()?;
     let mut times = Vec::new();
     let mut result = unmeasured(request, machine);
     for repeat in 0..request.repeat {
-        let mut prepared = Prepared::new(request)?;
-        result.flops_per_sample = Some(prepared.flops_per_sample());
-        let mut losses = Vec::new();
-        for _ in 0..request.warmup {
-            losses.push(prepared.step()?);
-        }
-        let start = Instant::now();
-        for _ in 0..request.steps {
-            let begin = Instant::now();
-            losses.push(prepared.step()?);
-            times.push(begin.elapsed().as_secs_f64() * 1e3);
-        }
+        let Repeat { timed, flops_per_sample, peak_memory_bytes } = once(request)?;
         let samples = request.batch_size * request.micro_batches() * request.steps;
-        let throughput = samples as f64 / start.elapsed().as_secs_f64();
+        let throughput = samples as f64 / timed.window_s;
         progress(repeat + 1, throughput);
-        result.runs.push(BenchRun { throughput });
-        result.loss_first = losses.first().copied().flatten();
-        result.loss_last = losses.last().copied().flatten();
+        times.extend_from_slice(&timed.step_ms);
+        result.flops_per_sample = Some(flops_per_sample);
+        result.peak_memory_bytes = result.peak_memory_bytes.max(peak_memory_bytes);
+        result.loss_first = timed.losses.first().copied();
+        result.loss_last = timed.losses.last().copied();
+        result.runs.push(BenchRun { throughput, step_ms: timed.step_ms, ..BenchRun::default() });
     }
     let rates: Vec<f64> = result.runs.iter().map(|run| run.throughput).collect();
-    let range = rates.iter().copied().fold(0.0, f64::max) - rates.iter().copied().fold(f64::INFINITY, f64::min);
     result.throughput = median(&rates);
-    result.spread = range / result.throughput;
+    result.spread = spread(&rates);
     result.step_ms = step_times(&times);
     result.published_style = published_style(&times);
-    result.peak_memory_bytes = knows_peak.then(peak_resident_bytes).flatten();
     *limits = limits.greater(Limits::measure(request.cpu));
     result.fraction_of_peak =
         result.flops_per_sample.map(|flops| flops * result.throughput / (limits.fp32_gflops * 1e9));
@@ -269,6 +386,8 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         fraction_of_peak: None,
         loss_first: None,
         loss_last: None,
+        import_memory_bytes: None,
+        comparison: None,
     }
 }
 
@@ -278,8 +397,14 @@ fn options(request: &Request) -> BTreeMap<String, Value> {
         ("recompute", request.recompute.name().into()),
         ("isa", request.cpu.isa.name().into()),
     ];
-    let own = find_any(&request.model).map_or_else(|_| Vec::new(), |model| request.settings.of(model));
-    common.into_iter().chain(own).map(|(name, value)| (name.to_string(), value)).collect()
+    let common = common.into_iter().map(|(name, value)| (name.to_string(), value));
+    common.chain(options_of(&request.model, &request.settings)).collect()
+}
+
+/// Those of the settings that a model has.
+pub(crate) fn options_of(model: &str, settings: &StepSettings) -> Vec<(String, Value)> {
+    let own = find_any(model).map_or_else(|_| Vec::new(), |model| settings.of(model));
+    own.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
 #[cfg(test)]
@@ -307,7 +432,7 @@ mod tests {
     fn a_step_is_measured() {
         let machine = Machine::look(CpuOptions::default());
         let mut limits = Limits { fp32_gflops: 1e-3, bf16_gflops: None, read_gbytes: 1e6 };
-        let result = measure(&request(2), &machine, &mut limits, |_, _| {}).expect("a small model runs");
+        let result = measure(&request(2), &machine, &mut limits, Repeat::here, |_, _| {}).expect("a small model runs");
         assert!(limits.fp32_gflops > 0.1 && limits.read_gbytes == 1e6, "the greater ones: {limits:?}");
         assert_eq!((result.runs.len(), result.steps), (2, 2));
         assert!(result.throughput > 0.0 && result.step_ms.min > 0.0 && result.spread >= 0.0);
@@ -315,7 +440,7 @@ mod tests {
         assert!((fraction - flops * result.throughput / (limits.fp32_gflops * 1e9)).abs() < 1e-12);
         assert!(result.loss_first.expect("training has a loss") > result.loss_last.expect("training has a loss"));
         assert!(matches!(
-            measure(&request(0), &machine, &mut limits, |_, _| {}),
+            measure(&request(0), &machine, &mut limits, Repeat::here, |_, _| {}),
             Err(MeasureError::Zero { setting: "steps" })
         ));
     }

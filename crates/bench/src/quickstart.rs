@@ -1,7 +1,7 @@
 //! The first minutes on a machine: look at it, train a small model to a stated accuracy, measure a large one, report.
 
 use crate::doctor::{Examination, examine};
-use crate::measure::{self, MeasureError, measure};
+use crate::measure::{self, MeasureError, Repeat, measure};
 use crate::report::{self, ReportError};
 use crate::samples::{self, Sample};
 use crate::show;
@@ -156,7 +156,7 @@ fn measure_both(
             settings: StepSettings::default(),
             cpu: options.compute.cpu,
         };
-        let result = match measure(&request, &examination.machine, &mut limits, |_, _| {}) {
+        let result = match measure(&request, &examination.machine, &mut limits, Repeat::here, |_, _| {}) {
             Err(error) if error.is_out_of_memory() => measure::failed(&request, &examination.machine, &error),
             result => result?,
         };

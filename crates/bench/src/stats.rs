@@ -19,6 +19,15 @@ pub fn median(data: &[f64]) -> f64 {
     quantile(&sorted(data), 0.5)
 }
 
+/// `(max - min) / median`; 0 for no data.
+pub fn spread(data: &[f64]) -> f64 {
+    let sorted = sorted(data);
+    match (sorted.first(), sorted.last()) {
+        (Some(least), Some(most)) => (most - least) / quantile(&sorted, 0.5),
+        _ => 0.0,
+    }
+}
+
 fn sorted(data: &[f64]) -> Vec<f64> {
     let mut sorted = data.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -39,18 +48,29 @@ pub fn step_times(milliseconds: &[f64]) -> StepTimes {
     }
 }
 
-/// Two figures that published tables call a 90 % latency and that are no quantiles: the mean of the fastest 90 %, and
-/// the mean plus 1.645 standard errors (of the population).
+/// The figures that published tables call latencies of 90, 95 and 99 %, see [`PublishedStyle`].
 pub fn published_style(milliseconds: &[f64]) -> PublishedStyle {
-    let sorted = sorted(milliseconds);
-    let n = sorted.len() as f64;
-    let fastest = &sorted[..(sorted.len() * 9).div_ceil(10)];
-    let average = mean(&sorted);
-    let variance = mean(&sorted.iter().map(|x| (x - average).powi(2)).collect::<Vec<_>>());
+    let all = sorted(milliseconds);
+    let but_two = &all[..all.len().saturating_sub(2)];
+    let average = mean(&all);
+    let variance = mean(&all.iter().map(|x| (x - average).powi(2)).collect::<Vec<_>>());
+    let error = if all.is_empty() { 0.0 } else { (variance / all.len() as f64).sqrt() };
     PublishedStyle {
-        mean_fastest_90_ms: mean(fastest),
-        ci_90_ms: average + if n > 0.0 { 1.645 * (variance / n).sqrt() } else { 0.0 },
+        mean_fastest_90_ms: mean_fastest(&all, 90),
+        mean_fastest_95_ms: mean_fastest(&all, 95),
+        mean_fastest_99_ms: mean_fastest(&all, 99),
+        mean_fastest_90_but_two_ms: mean_fastest(but_two, 90),
+        mean_fastest_95_but_two_ms: mean_fastest(but_two, 95),
+        mean_fastest_99_but_two_ms: mean_fastest(but_two, 99),
+        ci_90_ms: average + 1.645 * error,
+        ci_95_ms: average + 1.96 * error,
+        ci_99_ms: average + 2.576 * error,
     }
+}
+
+/// Mean of the first `percent` of `sorted`, the last of them counted whole.
+fn mean_fastest(sorted: &[f64], percent: usize) -> f64 {
+    mean(&sorted[..(sorted.len() * percent).div_ceil(100)])
 }
 
 #[cfg(test)]
@@ -65,6 +85,7 @@ mod tests {
         assert_eq!((times.min, times.max, times.mean), (1.0, 4.0, 2.5));
         assert!((times.p90 - 3.7).abs() < 1e-12);
         assert_eq!(median(&[]), 0.0);
+        assert_eq!((spread(&[2.0, 1.0, 4.0]), spread(&[])), (1.5, 0.0));
     }
 
     #[test]
@@ -72,6 +93,16 @@ mod tests {
         let data: Vec<f64> = (1..=10).map(f64::from).collect();
         let style = published_style(&data);
         assert_eq!(style.mean_fastest_90_ms, 5.0);
-        assert!((style.ci_90_ms - (5.5 + 1.645 * (8.25f64 / 10.0).sqrt())).abs() < 1e-12);
+        assert_eq!((style.mean_fastest_95_ms, style.mean_fastest_99_ms), (5.5, 5.5));
+        // Of the eight fastest: 7.2 of them, 7.6 of them and 7.92 of them, each rounded up.
+        assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_99_but_two_ms], [4.5, 4.5]);
+        for (figure, z) in [(style.ci_90_ms, 1.645), (style.ci_95_ms, 1.96), (style.ci_99_ms, 2.576)] {
+            assert!((figure - (5.5 + z * (8.25f64 / 10.0).sqrt())).abs() < 1e-12);
+        }
+        let data: Vec<f64> = (1..=100).map(f64::from).collect();
+        let style = published_style(&data);
+        assert_eq!([style.mean_fastest_90_ms, style.mean_fastest_95_ms, style.mean_fastest_99_ms], [45.5, 48.0, 50.0]);
+        assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_95_but_two_ms], [45.0, 47.5]);
+        assert_eq!(published_style(&[]), PublishedStyle::default());
     }
 }

@@ -10,14 +10,15 @@ use bessemer_models::electra::{
 };
 use bessemer_models::{AnyModel, LossOptions, Model, ModelError, ModelSpec, find_any};
 use bessemer_nn::{
-    Activation, Adam, Clip, ClipForm, ClipOf, DecayExclude, LossScale, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig,
+    Activation, Adam, Clip, ClipForm, ClipOf, DecayExclude, LossScale, Moments, Optimizer, ParamSpec, Schedule, Sgd,
+    TrainConfig,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::str::FromStr;
 
 /// What a step does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     Train,
@@ -46,7 +47,7 @@ impl FromStr for Mode {
 }
 
 /// Settings of a step beside its batch.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepSettings {
     /// Tokens of a sequence, and words of it that are predicted.
     pub sequence_length: usize,
@@ -57,11 +58,13 @@ pub struct StepSettings {
     pub clip: bool,
     /// Micro-batches of a training step.
     pub accumulation: u64,
+    /// Whether answers to questions are found by one layer, and all layers trained at one rate, as other frameworks have it.
+    pub plain_spans: bool,
 }
 
 impl Default for StepSettings {
     fn default() -> Self {
-        Self { sequence_length: 128, predictions: 20, dropout: 0.1, clip: true, accumulation: 1 }
+        Self { sequence_length: 128, predictions: 20, dropout: 0.1, clip: true, accumulation: 1, plain_spans: false }
     }
 }
 
@@ -108,6 +111,13 @@ impl StepSettings {
         }
     }
 }
+
+/// Learning rates so low that no number of steps on one batch diverges.
+pub(crate) const IMAGE_RATE: f64 = 1e-3;
+pub(crate) const TEXT_RATE: f64 = 1e-4;
+pub(crate) const LABEL_SMOOTHING: f64 = 0.1;
+/// Global norm of the gradients of a model of text that are clipped.
+pub(crate) const CLIP_NORM: f64 = 1.0;
 
 /// A step to be built.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -171,8 +181,7 @@ pub fn workload(model: &str, mode: Mode, batch_size: usize, precision: DType) ->
 }
 
 impl Work<'_> {
-    /// The step of a model of the zoo at its default size, at a learning rate so low that no number of steps on one batch
-    /// diverges; in `f16`, with the loss scaled.
+    /// The step of a model of the zoo at its default size; in `f16`, with the loss scaled.
     ///
     /// # Errors
     /// [`ModelError`] for an unknown model or a size that is not possible.
@@ -185,34 +194,26 @@ impl Work<'_> {
         }
     }
 
-    /// Training is by SGD with momentum and label smoothing, as in the reference recipes.
-    fn classifier(&self, spec: &ModelSpec) -> Result<Workload, ModelError> {
+    fn classifier(&self, spec: &'static ModelSpec) -> Result<Workload, ModelError> {
         let options = spec.options();
         let Model { graph, specs } = match self.mode {
             Mode::Infer => Model::infer(spec.architecture, &options, self.batch_size)?,
             Mode::Train => {
-                let sgd = Sgd {
-                    momentum: 0.875,
-                    nesterov: false,
-                    weight_decay: 1.0 / 32768.0,
-                    decay_exclude: DecayExclude::BnSubstring,
-                };
-                let loss = LossOptions { label_smoothing: 0.1, mixup: None };
-                let train = self.train_config(Optimizer::Sgd(sgd));
+                let loss = LossOptions { label_smoothing: LABEL_SMOOTHING, mixup: None };
+                let train = self.training(AnyModel::Classifier(spec));
                 Model::train(spec.architecture, &options, &loss, &train, self.batch_size)?
             }
         };
         Ok(Workload { graph, specs, fill: Fill::Below(options.num_classes), fills: Vec::new() })
     }
 
-    /// Training is by Adam with decoupled decay, as in OneFlow's and Google's recipes.
-    fn bert(&self, spec: &BertSpec) -> Result<Workload, ModelError> {
-        let config = BertConfig { hidden_act: Activation::GeluTanh, ..self.with_dropout((spec.config)()) };
+    fn bert(&self, spec: &'static BertSpec) -> Result<Workload, ModelError> {
+        let config = self.bert_config(spec);
         let sequences = self.sequences();
         let Model { graph, specs } = match self.mode {
             Mode::Infer => bert::infer(&config, sequences, &BertOptions::default())?,
             Mode::Train => {
-                bert::train(&config, sequences, &BertOptions::default(), &self.text_config(Adam::bert(0.01)))?
+                bert::train(&config, sequences, &BertOptions::default(), &self.training(AnyModel::Bert(spec)))?
             }
         };
         let own = [
@@ -223,15 +224,15 @@ impl Work<'_> {
         Ok(Workload { graph, specs, fill: Fill::Below(config.vocab_size), fills: with_tokens(own) })
     }
 
-    /// Training is by Adam, as in Google's recipe; inference is the pass of the discriminator.
-    fn electra(&self, spec: &ElectraSpec) -> Result<Workload, ModelError> {
+    /// Inference is the pass of the discriminator.
+    fn electra(&self, spec: &'static ElectraSpec) -> Result<Workload, ModelError> {
         let config = self.electra_config(spec.config);
         let sequences = self.sequences();
         let Model { graph, specs } = match self.mode {
             Mode::Infer => electra::infer_discriminator(&config, sequences, &ElectraOptions::default())?,
             Mode::Train => {
                 let options = PretrainingOptions::new(spec.generator_fraction);
-                electra::train(&config, sequences, &options, &self.text_config(Adam::bert(0.01)))?
+                electra::train(&config, sequences, &options, &self.training(AnyModel::Electra(spec)))?
             }
         };
         let own = [
@@ -242,19 +243,19 @@ impl Work<'_> {
         Ok(Workload { graph, specs, fill: Fill::Below(config.encoder.vocab_size), fills: with_tokens(own) })
     }
 
-    /// Training is by Adam with rates that fall with the depth, as in ELECTRA's recipe; every question has an answer, which the
-    /// joint head looks for with a beam of 5.
-    fn questions(&self, spec: &ElectraSquadSpec) -> Result<Workload, ModelError> {
+    /// Every question has an answer, which the joint head looks for with a beam of 5, or a plain one.
+    fn questions(&self, spec: &'static ElectraSquadSpec) -> Result<Workload, ModelError> {
         let config = self.electra_config(spec.config);
-        let head = SpanHead::Joint { beam: 5, may_be_impossible: false };
+        let head = match self.settings.plain_spans {
+            true => SpanHead::Plain,
+            false => SpanHead::Joint { beam: 5, may_be_impossible: false },
+        };
         let options = SquadOptions { network: ElectraOptions::default(), head };
         let Sequences { batch, length, .. } = self.sequences();
         let Model { graph, specs } = match self.mode {
             Mode::Infer => squad::predict(&config, batch, length, &options)?,
             Mode::Train => {
-                let train =
-                    TrainConfig { rate_factors: config.layer_rates(0.8), ..self.text_config(Adam::electra(0.01)) };
-                squad::train(&config, batch, length, &options, &train)?
+                squad::train(&config, batch, length, &options, &self.training(AnyModel::ElectraSquad(spec)))?
             }
         };
         let own =
@@ -262,12 +263,45 @@ impl Work<'_> {
         Ok(Workload { graph, specs, fill: Fill::Below(config.encoder.vocab_size), fills: with_tokens(own) })
     }
 
+    /// How a model is trained. Classifiers: by SGD with momentum, as in the reference recipes. Text: by Adam with decoupled decay, for
+    /// BERT and for plain spans with the correction that every framework has; else as in Google's recipes, for questions at rates that
+    /// fall with the depth.
+    pub(crate) fn training(&self, model: AnyModel) -> TrainConfig {
+        let clip =
+            self.settings.clip.then_some(Clip { limit: CLIP_NORM, form: ClipForm::TensorFlow, of: ClipOf::Step });
+        let text = |adam| TrainConfig { clip, ..self.train_config(Optimizer::Adam(adam), TEXT_RATE) };
+        let google = Adam::bert(0.01);
+        let common = Adam { moments: Moments { bias_correction: true, ..google.moments }, ..google };
+        match model {
+            AnyModel::Classifier(_) => self.train_config(
+                Optimizer::Sgd(Sgd {
+                    momentum: 0.875,
+                    nesterov: false,
+                    weight_decay: 1.0 / 32768.0,
+                    decay_exclude: DecayExclude::BatchNorm,
+                }),
+                IMAGE_RATE,
+            ),
+            AnyModel::Bert(_) => text(common),
+            AnyModel::Electra(_) => text(google),
+            AnyModel::ElectraSquad(_) if self.settings.plain_spans => text(common),
+            AnyModel::ElectraSquad(spec) => {
+                TrainConfig { rate_factors: (spec.config)().layer_rates(0.8), ..text(Adam::electra(0.01)) }
+            }
+        }
+    }
+
+    /// With Google's activation.
+    pub(crate) fn bert_config(&self, spec: &BertSpec) -> BertConfig {
+        BertConfig { hidden_act: Activation::GeluTanh, ..self.with_dropout((spec.config)()) }
+    }
+
     fn sequences(&self) -> Sequences {
         let StepSettings { sequence_length: length, predictions, .. } = self.settings;
         Sequences { batch: self.batch_size, length, predictions }
     }
 
-    fn electra_config(&self, published: fn() -> ElectraConfig) -> ElectraConfig {
+    pub(crate) fn electra_config(&self, published: fn() -> ElectraConfig) -> ElectraConfig {
         let config = published();
         ElectraConfig { encoder: self.with_dropout(config.encoder), ..config }
     }
@@ -277,16 +311,11 @@ impl Work<'_> {
         BertConfig { hidden_dropout_prob: dropout, attention_probs_dropout_prob: dropout, ..config }
     }
 
-    fn text_config(&self, adam: Adam) -> TrainConfig {
-        let clip = self.settings.clip.then_some(Clip { limit: 1.0, form: ClipForm::TensorFlow, of: ClipOf::Step });
-        TrainConfig { clip, ..self.train_config(Optimizer::Adam(adam)) }
-    }
-
-    fn train_config(&self, optimizer: Optimizer) -> TrainConfig {
+    fn train_config(&self, optimizer: Optimizer, rate: f64) -> TrainConfig {
         TrainConfig {
             loss_scale: (self.precision == DType::F16).then_some(LossScale { initial: 128.0, growth_steps: Some(100) }),
             accumulation: self.settings.accumulation,
-            ..TrainConfig::new(optimizer, Schedule::constant(0.001))
+            ..TrainConfig::new(optimizer, Schedule::constant(rate))
         }
     }
 }

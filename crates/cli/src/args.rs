@@ -42,6 +42,10 @@ pub enum Command {
     Eval(commands::eval::Options),
     Infer(commands::infer::Options),
     Bench(commands::bench::Options),
+    Compare(commands::compare::Options),
+    Peers(commands::peers::Options),
+    #[command(hide = true)]
+    Peer(commands::peer::Options),
     Report(commands::report::Options),
     Score(commands::score::Options),
     Data(commands::data::Options),
@@ -57,9 +61,10 @@ pub struct Common {
     /// Device to run on: cpu
     #[arg(long, global = true, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     pub device: Device,
-    /// Numbers in which tensors are stored and products computed: fp32, bf16 or fp16 [default: the recipe's, else fp32]
-    #[arg(long, global = true, value_name = "PRECISION", value_parser = precision)]
-    pub precision: Option<Compute>,
+    /// Numbers in which tensors are stored and products computed: fp32, bf16 or fp16, or several for `compare`
+    /// [default: the recipe's, else fp32]
+    #[arg(long, global = true, value_name = "PRECISION", value_delimiter = ',', value_parser = precision)]
+    pub precision: Vec<Compute>,
     /// The device's usual mixed precision: bf16 on CPUs
     #[arg(long, global = true, conflicts_with = "precision")]
     pub amp: bool,
@@ -119,7 +124,12 @@ impl Common {
 
     /// The precision asked for, if any.
     pub fn precision(&self) -> Option<Compute> {
-        self.precision.or(self.amp.then_some(Compute::Bf16))
+        self.precision.first().copied().or(self.amp.then_some(Compute::Bf16))
+    }
+
+    /// All that are asked for, or else the usual one.
+    pub fn precisions(&self) -> Vec<Compute> {
+        if self.precision.is_empty() { vec![self.precision().unwrap_or_default()] } else { self.precision.clone() }
     }
 
     /// Says so where a precision is asked for that the processor does not have.

@@ -1,6 +1,8 @@
 //! From errors to one line and an exit code.
 
+use bessemer_bench::compare::CompareError;
 use bessemer_bench::measure::MeasureError;
+use bessemer_bench::peers::{InstallError, PeersError};
 use bessemer_bench::quickstart::QuickstartError;
 use bessemer_bench::report::ReportError;
 use bessemer_data::DataError;
@@ -13,6 +15,7 @@ use std::fmt;
 /// Exit code for a command line, recipe or data that is wrong.
 pub const USAGE: u8 = 2;
 const FAILED: u8 = 1;
+const INTERRUPTED: u8 = 130;
 
 /// Something that the person who typed the command can put right.
 #[derive(Debug)]
@@ -26,7 +29,22 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// 1, 2 or 130, by the kind of error.
+/// An error with the exit code that whoever called expects.
+#[derive(Debug)]
+pub struct Coded {
+    pub code: u8,
+    pub message: String,
+}
+
+impl fmt::Display for Coded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Coded {}
+
+/// 1, 2 or 130, by the kind of error, or its own.
 pub fn exit_code(error: &anyhow::Error) -> u8 {
     error.chain().find_map(code_of).unwrap_or(FAILED)
 }
@@ -38,7 +56,24 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(QuickstartError::Train(error)) = error.downcast_ref() {
         return Some(error.kind().exit_code());
     }
+    if let Some(Coded { code, .. }) = error.downcast_ref() {
+        return Some(*code);
+    }
+    match error.downcast_ref() {
+        Some(CompareError::Interrupted) => return Some(INTERRUPTED),
+        Some(
+            CompareError::Plan(_) | CompareError::NotCompared { .. } | CompareError::Model(_) | CompareError::Peers(_),
+        ) => {
+            return Some(USAGE);
+        }
+        _ => {}
+    }
     let is_usage = error.is::<Usage>()
+        || error.is::<PeersError>()
+        || matches!(
+            error.downcast_ref(),
+            Some(InstallError::Peers(_) | InstallError::PythonVersion { .. } | InstallError::Own)
+        )
         || error.is::<RecipeError>()
         || error.is::<ModelError>()
         || error.is::<DataError>()

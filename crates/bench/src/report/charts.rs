@@ -95,6 +95,73 @@ impl Chart<'_> {
     }
 }
 
+/// Values as bars below each other, with the least and the largest of what each is the median of.
+pub(super) struct Bars<'a> {
+    /// Of the axis.
+    pub label: &'a str,
+    pub bars: Vec<Bar>,
+}
+
+pub(super) struct Bar {
+    pub name: String,
+    pub value: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+/// Height of a bar with the gap below it, and of what is not bars.
+const BAR_HEIGHT: u32 = 44;
+const AXIS_HEIGHT: u32 = 80;
+/// Width of a letter of the names, roughly.
+const LETTER: u32 = 10;
+
+impl Bars<'_> {
+    /// `None` if there are no bars.
+    pub fn to_svg(&self) -> Result<Option<String>, ReportError> {
+        if self.bars.is_empty() {
+            return Ok(None);
+        }
+        let mut svg = String::new();
+        self.draw(&mut svg).map_err(|error| ReportError::Chart(error.to_string()))?;
+        Ok(Some(themed(&svg, &format!("{} of each framework", self.label))))
+    }
+
+    fn draw(&self, svg: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+        let count = self.bars.len();
+        let root = SVGBackend::with_string(svg, (SIZE.0, AXIS_HEIGHT + BAR_HEIGHT * count as u32)).into_drawing_area();
+        let text = FONT.into_font().color(&INK);
+        let most = self.bars.iter().map(|bar| bar.most.max(bar.value)).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+        let letters = self.bars.iter().map(|bar| bar.name.chars().count()).max().unwrap_or(0);
+        let mut chart = ChartBuilder::on(&root)
+            .margin(8)
+            .margin_right(20)
+            .x_label_area_size(56)
+            .y_label_area_size(LETTER * letters as u32 + 12)
+            .build_cartesian_2d(0.0..1.05 * most, (0..count).into_segmented())?;
+        // The first on top.
+        let name = |place: &SegmentValue<usize>| match place {
+            SegmentValue::CenterOf(index) => {
+                self.bars.get(count - 1 - (*index).min(count - 1)).map_or_else(String::new, |bar| bar.name.clone())
+            }
+            _ => String::new(),
+        };
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc(self.label).x_labels(6).y_labels(count + 1).label_style(text.clone()).axis_desc_style(text);
+        mesh.axis_style(GRID).bold_line_style(GRID).light_line_style(TRANSPARENT).disable_y_mesh();
+        mesh.x_label_formatter(&|v| label(*v)).y_label_formatter(&name).draw()?;
+        for (index, bar) in self.bars.iter().rev().enumerate() {
+            let colour = if bar.name.starts_with(crate::peers::own::NAME) { SERIES[0] } else { FAINT };
+            let corners = [(0.0, SegmentValue::Exact(index)), (bar.value, SegmentValue::Exact(index + 1))];
+            let mut area = Rectangle::new(corners, colour.filled());
+            area.set_margin(9, 9, 0, 0);
+            chart.draw_series([area])?;
+            let ends = [bar.least, bar.most].map(|value| (value, SegmentValue::CenterOf(index)));
+            chart.draw_series([PathElement::new(ends, INK.stroke_width(2))])?;
+        }
+        root.present()
+    }
+}
+
 /// Makes the drawing as wide as its place and its colours those of the page.
 fn themed(svg: &str, description: &str) -> String {
     let hex = |colour: RGBColor| format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2);
@@ -166,6 +233,18 @@ mod tests {
         assert!(chart(vec![]).to_svg().unwrap().is_none());
         assert!(chart(vec![(1.0, 2.0)]).to_svg().unwrap().is_some());
         assert!(chart(vec![(1.0, f64::NAN)]).to_svg().unwrap().is_some());
+    }
+
+    #[test]
+    fn bars_have_names_and_spreads() {
+        let bar = |name: &str, value: f64| Bar { name: name.into(), value, least: 0.9 * value, most: 1.1 * value };
+        let bars = Bars { label: "images/s", bars: vec![bar("bessemer (fused)", 2.0), bar("x (plain)", 1.0)] };
+        let svg = bars.to_svg().unwrap().unwrap();
+        for text in ["bessemer (fused)", "x (plain)", "images/s", "var(--c0)", "var(--faint)"] {
+            assert!(svg.contains(text), "{text} is missing in {svg}");
+        }
+        assert!(svg.find("bessemer (fused)").unwrap() > svg.find("x (plain)").unwrap(), "labels are drawn from below");
+        assert!(Bars { label: "images/s", bars: vec![] }.to_svg().unwrap().is_none());
     }
 
     #[test]

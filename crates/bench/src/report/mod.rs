@@ -1,7 +1,10 @@
 //! Reports of training runs and measurements: one HTML file that needs nothing beside it, or Markdown.
 
 mod charts;
+mod peers;
 mod read;
+mod reference;
+mod streams;
 mod view;
 
 #[cfg(test)]
@@ -9,6 +12,8 @@ mod tests;
 
 pub(crate) use read::MACHINE_FILE;
 pub use read::read;
+pub use reference::Reference;
+pub use streams::Stream;
 
 use crate::doctor::Examination;
 use crate::samples::Sample;
@@ -24,6 +29,10 @@ pub struct Report {
     pub machines: Vec<Examination>,
     pub runs: Vec<Run>,
     pub benches: Vec<BenchResult>,
+    /// Logs of other programs.
+    pub streams: Vec<Stream>,
+    /// Published tables to put beside.
+    pub reference: Option<Reference>,
 }
 
 /// A training run as its log has it.
@@ -52,6 +61,8 @@ pub enum ReportError {
     Events(#[from] EventError),
     #[error("the report cannot be made: {0}")]
     Template(#[from] minijinja::Error),
+    #[error("a publication cannot be read: {0}")]
+    Reference(String),
     #[error("a chart cannot be drawn: {0}")]
     Chart(String),
 }

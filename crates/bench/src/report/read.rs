@@ -1,6 +1,6 @@
 //! Finds what is to be reported.
 
-use super::{Report, ReportError, Run};
+use super::{Report, ReportError, Run, streams};
 use crate::doctor::Examination;
 use crate::samples;
 use bessemer_train::events::{Event, EventBody, read_events};
@@ -11,7 +11,7 @@ const EVENTS_FILE: &str = "events.jsonl";
 /// The result of an examination beside runs and measurements.
 pub(crate) const MACHINE_FILE: &str = "machine.json";
 
-/// Reads run folders, folders that hold runs or measurements, and files of measurements.
+/// Reads run folders, folders that hold runs or measurements, files of measurements, and DLLogger streams.
 ///
 /// # Errors
 /// A path that is none of these; a log that cannot be read, by line.
@@ -31,6 +31,12 @@ pub fn read(paths: &[PathBuf]) -> Result<Report, ReportError> {
 /// Adds what is at a path; whether there was anything.
 fn take(path: &Path, report: &mut Report) -> Result<bool, ReportError> {
     if !path.is_dir() {
+        let text = fs::read(path).map_err(|source| ReportError::Io { path: path.to_owned(), source })?;
+        let text = String::from_utf8_lossy(&text);
+        if streams::is_stream(&text) {
+            report.streams.push(streams::read(path, &text));
+            return Ok(true);
+        }
         take_events(path.to_owned(), read_events(path)?, report);
         return Ok(true);
     }

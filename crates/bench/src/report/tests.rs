@@ -5,7 +5,9 @@ use crate::workload::{Mode, StepSettings};
 use bessemer_cpu::CpuOptions;
 use bessemer_data::{FileFormat, Picture};
 use bessemer_ir::passes::recompute::Recompute;
-use bessemer_train::events::{Event, EventBody, EventWriter, Header, Status};
+use bessemer_train::events::{
+    BenchRun, Comparison, Event, EventBody, EventWriter, Header, Ratio, Status, Verdict, WorkCheck,
+};
 use bessemer_train::recipe::Compute;
 use std::fs;
 use tempfile::TempDir;
@@ -110,7 +112,7 @@ fn the_page_stands_alone() {
         assert!(html.contains(text), "{text} is missing");
     }
     assert_eq!(html.matches("<svg").count(), 5, "four curves of the run and one over batch sizes");
-    for outside in ["http://", "https://", "<script", "<link"] {
+    for outside in ["http://", "https://", "<script src", "<link", "fetch("] {
         assert!(!html.replace("http://www.w3.org/2000/svg", "").contains(outside), "{outside} leads outside");
     }
 }
@@ -148,4 +150,75 @@ fn what_is_no_run_is_an_error() {
     let bad = folder.path().join("bad.jsonl");
     fs::write(&bad, "{\"v\":1,\"kind\":\"bench\"}\n").unwrap();
     assert!(error(bad).contains("bad.jsonl: line 1: not an event"));
+}
+
+fn compared(framework: &str, throughput: f64, work: WorkCheck, ratio: Option<Ratio>) -> BenchResult {
+    let run = |throughput: f64| BenchRun { throughput, others_busy: Some(0.2), ..BenchRun::default() };
+    BenchResult {
+        framework: framework.into(),
+        runs: vec![run(0.9 * throughput), run(throughput), run(1.2 * throughput)],
+        comparison: Some(Comparison {
+            group: "resnet50 train b8 fp32".into(),
+            variant: "eager".into(),
+            fused: false,
+            largest_batch: false,
+            work,
+            ratio,
+        }),
+        ..bench(8, throughput)
+    }
+}
+
+#[test]
+fn frameworks_stand_beside_each_other_and_beside_what_was_published() {
+    let same = WorkCheck { verdict: Verdict::Same, ..WorkCheck::default() };
+    let far = WorkCheck { verdict: Verdict::Different, note: Some("its loss is far".into()), ..WorkCheck::default() };
+    let ratio = Some(Ratio { median: 1.25, min: 1.2, max: 1.5 });
+    let benches = vec![
+        compared("bessemer", 10.0, same.clone(), None),
+        compared("pytorch", 8.0, same.clone(), ratio),
+        compared("jax", 9.0, far, None),
+        compared("absent", 0.0, WorkCheck::default(), None),
+        bench(4, 8.5),
+    ];
+    let report = Report { benches, reference: Some(Reference::DlPerf), ..Report::default() };
+    let html = report.to_html("Frameworks").unwrap().replace("&#x2f;", "/");
+    for text in [
+        "resnet50, training, batch 8, fp32: images/s",
+        "1.25 x (1.20-1.50)",
+        "not the same</td>",
+        "] its loss is far",
+        "] out of memory: the step needs",
+        "not a quiet machine: others used up to 20.0 % of the processors meanwhile",
+        "pytorch (eager)",
+        "class=\"sortable\"",
+        "NGC PyTorch 1.5.0a0",
+        "12411.97",
+    ] {
+        assert!(html.contains(text), "{text} is missing");
+    }
+    assert_eq!(html.matches("aria-label=\"images/s of each framework\"").count(), 1);
+    let markdown = report.to_markdown("Frameworks", Path::new("")).unwrap();
+    for text in [
+        "| framework | fused | batch |",
+        "| pytorch (eager) [",
+        "1.25 x (1.20-1.50) | the same |",
+        "| OneFlow 0.2.0 | 12411.97 |",
+    ] {
+        assert!(markdown.contains(text), "{text} is missing in {markdown}");
+    }
+    let row = markdown.lines().find(|line| line.starts_with("| jax (eager)")).unwrap();
+    assert!(row.contains("not the same") && !row.contains(" x "), "{row}");
+    assert!(!markdown.contains("\n\n|---"), "tables hang together: {markdown}");
+}
+
+#[test]
+fn streams_of_other_programs_are_reported() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("log.json");
+    fs::write(&path, "hello\nDLLL {\"step\": [], \"data\": {\"val.top1\": 76.5}}\n").unwrap();
+    let report = read(std::slice::from_ref(&path)).unwrap();
+    assert_eq!(report.streams[0].summary["val.top1"], 76.5);
+    assert!(report.to_markdown("A log", Path::new("")).unwrap().contains("| val.top1 | 76.500 |"));
+    assert!(report.to_html("A log").unwrap().contains("76.500"));
 }

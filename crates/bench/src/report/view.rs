@@ -1,6 +1,9 @@
 //! A report in the form that templates show: text, charts, pictures.
 
 use super::charts::{Chart, Curve, smoothed, thinned};
+use super::peers::{self, PeersView};
+use super::reference::ReferenceView;
+use super::streams::{self, StreamView};
 use super::{Report, ReportError, Run};
 use crate::doctor::Examination;
 use crate::measure::ERROR_OPTION;
@@ -37,6 +40,9 @@ pub(super) struct View {
     comparison: Option<ComparisonView>,
     runs: Vec<RunView>,
     benches: Vec<BenchView>,
+    peers: Option<PeersView>,
+    streams: Vec<StreamView>,
+    reference: Option<ReferenceView>,
 }
 
 /// Names and what they stand for.
@@ -110,6 +116,9 @@ impl View {
             comparison: comparison(&report.runs)?,
             runs: report.runs.iter().map(|run| run_view(run, pictures)).collect::<Result<_, _>>()?,
             benches: bench_views(&report.benches)?,
+            peers: peers::view(&report.benches)?,
+            streams: report.streams.iter().map(streams::view).collect::<Result<_, _>>()?,
+            reference: report.reference.map(|reference| reference.view(&report.benches)).transpose()?,
         })
     }
 }
@@ -343,7 +352,7 @@ fn sample_view(run: &Run, sample: &Sample, pictures: Pictures<'_>) -> Result<Sam
 
 fn bench_views(results: &[BenchResult]) -> Result<Vec<BenchView>, ReportError> {
     let mut groups: BTreeMap<(&str, &str), Vec<&BenchResult>> = BTreeMap::new();
-    for result in results {
+    for result in results.iter().filter(|result| result.comparison.is_none()) {
         groups.entry((&result.model, &result.mode)).or_default().push(result);
     }
     let view = |((model, mode), results): ((&str, &str), Vec<&BenchResult>)| {

@@ -4,17 +4,19 @@ use crate::failure::Usage;
 use crate::output::{Table, print};
 use anyhow::Context;
 use bessemer_bench::machine::{Limits, Machine};
-use bessemer_bench::measure::{ERROR_OPTION, KernelCall, Prepared, Request, failed, measure};
+use bessemer_bench::measure::{ERROR_OPTION, KernelCall, MeasureError, Prepared, Repeat, Request, failed, measure};
+use bessemer_bench::peers::process::Runner;
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
 use bessemer_models::AnyModel;
+use bessemer_train::StopSignal;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header};
 use bessemer_train::tasks;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -100,6 +102,7 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
     let (settings, unit) = (settings.settings(options.model)?, tasks::terms(options.model.name()).unit);
     common.tell_emulation(precision);
     let mut results = Results::open(options.json.as_deref())?;
+    let process = Process::new()?;
     let (machine, mut limits) = (Machine::look(cpu), Limits::measure(cpu));
     let (gflops, gbytes) = (show::significant(limits.fp32_gflops, 3), show::significant(limits.read_gbytes, 3));
     results.text(&format!(
@@ -128,7 +131,7 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
             let rate = show::significant(throughput, 3);
             common.tell(&format!("batch {batch_size}, repeat {repeat} of {}: {rate} {unit}", options.repeat));
         };
-        match measure(&request, &machine, &mut limits, progress) {
+        match measure(&request, &machine, &mut limits, |request| process.repeat(request), progress) {
             Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,
             result => {
                 results.add(&result?, started)?;
@@ -139,6 +142,32 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
         }
     }
     Ok(())
+}
+
+/// What runs each repeat in a fresh process, and a folder for what it says.
+struct Process {
+    runner: Runner,
+    folder: PathBuf,
+}
+
+impl Process {
+    fn new() -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("this program's own path is not known")?;
+        let folder = std::env::temp_dir().join(format!("bessemer-bench-{}", std::process::id()));
+        fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+        Ok(Self { runner: Runner { program, stop: StopSignal::new() }, folder })
+    }
+
+    fn repeat(&self, request: &Request) -> Result<Repeat, MeasureError> {
+        Repeat::in_process(request, &self.runner, &self.folder.join("repeat"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Nothing in it is needed; a system that keeps it loses nothing.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
 }
 
 /// Where results go: a table or events on standard output, and events in a file.

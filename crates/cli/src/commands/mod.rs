@@ -3,6 +3,7 @@
 mod ask;
 pub mod bench;
 pub mod bench_kernels;
+pub mod compare;
 pub mod data;
 pub mod doctor;
 pub mod eval;
@@ -10,6 +11,8 @@ pub mod explain;
 pub mod gpu_selftest;
 pub mod infer;
 pub mod models;
+pub mod peer;
+pub mod peers;
 pub mod quickstart;
 pub mod report;
 pub mod score;
@@ -18,9 +21,13 @@ pub mod train;
 pub mod weights;
 
 use crate::args::{Cli, Command};
+use crate::failure::Usage;
 
 pub fn run(cli: &Cli) -> anyhow::Result<()> {
     let common = &cli.common;
+    if common.precision.len() > 1 && !matches!(cli.command, Command::Compare(_)) {
+        return Err(Usage("--precision: several are for `compare`".to_owned()).into());
+    }
     match &cli.command {
         Command::Quickstart(options) => quickstart::run(options, common),
         Command::Doctor(options) => doctor::run(options, common),
@@ -30,6 +37,9 @@ pub fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Eval(options) => eval::run(options, common),
         Command::Infer(options) => infer::run(options, common),
         Command::Bench(options) => bench::run(options, common),
+        Command::Compare(options) => compare::run(options, common),
+        Command::Peers(options) => peers::run(options, common),
+        Command::Peer(options) => peer::run(options),
         Command::Report(options) => report::run(options),
         Command::Score(options) => score::run(options, common),
         Command::Data(options) => data::run(options, common),

@@ -1,6 +1,6 @@
 use crate::output::print;
 use anyhow::Context;
-use bessemer_bench::report::read;
+use bessemer_bench::report::{Reference, Report, read};
 use clap::Args;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,20 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer report runs/NAME --html report.html
   bessemer report runs/NAME results.jsonl --markdown report.md
+  bessemer report comparison --reference dlperf --html report.html
   bessemer report runs                                  Markdown on standard output";
 
 /// Make a report of runs and measurements: environment, curves, accuracy, throughput, sample pictures
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Run folders, folders of runs, or files of measurements (bench --json)
+    /// Run folders, folders of runs, or files of measurements (bench --json), or
+    /// DLLogger streams of other programs
     #[arg(required = true, value_name = "DIR")]
     pub inputs: Vec<PathBuf>,
+    /// Put the tables of a publication beside: dlperf
+    #[arg(long, value_name = "NAME", help_heading = "Output")]
+    pub reference: Option<Reference>,
     /// Write one HTML file that needs nothing beside it
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
@@ -29,7 +34,7 @@ pub struct Options {
 const TITLE: &str = "Bessemer report";
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let report = read(&options.inputs)?;
+    let report = Report { reference: options.reference, ..read(&options.inputs)? };
     if let Some(path) = &options.html {
         write(path, &report.to_html(TITLE)?)?;
     }

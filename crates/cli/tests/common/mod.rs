@@ -12,8 +12,12 @@ pub struct Ran {
 /// Runs `bessemer` with arguments separated by blanks, in `folder`.
 pub fn bessemer(folder: &Path, arguments: &str) -> Ran {
     let words: Vec<&str> = arguments.split_whitespace().collect();
-    let Output { status, stdout, stderr } =
-        Command::new(env!("CARGO_BIN_EXE_bessemer")).current_dir(folder).args(words).output().unwrap();
+    ran(Command::new(env!("CARGO_BIN_EXE_bessemer")).current_dir(folder).args(words))
+}
+
+/// Runs a command to its end.
+pub fn ran(command: &mut Command) -> Ran {
+    let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ran { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
 }

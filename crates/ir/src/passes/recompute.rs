@@ -5,6 +5,7 @@ use crate::autodiff::GRADIENT_PATH;
 use crate::graph::{Graph, GraphError, Node, NodeId, Rewriter, Value};
 use crate::ops::Op;
 use std::collections::HashMap;
+use std::fmt;
 use std::str::FromStr;
 
 /// What is computed twice.
@@ -28,6 +29,12 @@ impl Recompute {
             Recompute::Pointwise => "pointwise",
             Recompute::Blocks => "blocks",
         }
+    }
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

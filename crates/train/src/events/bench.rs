@@ -44,6 +44,62 @@ pub struct BenchResult {
     pub loss_first: Option<f64>,
     #[serde(with = "number::option")]
     pub loss_last: Option<f64>,
+    /// Resident memory once everything was loaded, before there was a model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub import_memory_bytes: Option<u64>,
+    /// What it was measured beside; `None` where it was measured alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
+}
+
+/// A result among those of other frameworks that did the same work in turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// The same for all results that were measured in turn.
+    pub group: String,
+    /// The form of the framework, such as `eager`.
+    pub variant: String,
+    /// Whether that form merges operations.
+    pub fused: bool,
+    /// Whether the batch is the largest that was found to fit.
+    pub largest_batch: bool,
+    pub work: WorkCheck,
+    /// Bessemer's speed over this one's; `None` where that would say nothing.
+    pub ratio: Option<Ratio>,
+}
+
+/// Whether a framework did the work that Bessemer did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkCheck {
+    pub verdict: Verdict,
+    /// Training: relative distance of the first loss. Inference: relative L2 distance of the outputs.
+    #[serde(default, with = "number::option")]
+    pub first: Option<f64>,
+    /// Training: the largest relative distance of the losses after one to three steps.
+    #[serde(default, with = "number::option")]
+    pub later: Option<f64>,
+    /// The largest distances that pass, in the same order.
+    pub allowed: [f64; 2],
+    /// What is to be said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Same,
+    Different,
+    #[default]
+    Unchecked,
+}
+
+/// Ratios of speed, each taken within one round.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
 }
 
 /// Times of single steps in milliseconds; percentiles are true quantiles.
@@ -58,15 +114,39 @@ pub struct StepTimes {
     pub max: f64,
 }
 
-/// What published tables call a 90 % latency: the mean of the fastest 90 %, or the mean plus 1.645 standard errors.
+/// What published tables call a latency of 90, 95 or 99 %, and what is no quantile: the mean of so many of the fastest steps
+/// (EfficientDet), the same without the two slowest (ELECTRA), or the mean plus 1.645, 1.96 or 2.576 standard errors
+/// (Mask R-CNN).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PublishedStyle {
     pub mean_fastest_90_ms: f64,
+    pub mean_fastest_95_ms: f64,
+    pub mean_fastest_99_ms: f64,
+    pub mean_fastest_90_but_two_ms: f64,
+    pub mean_fastest_95_but_two_ms: f64,
+    pub mean_fastest_99_but_two_ms: f64,
     pub ci_90_ms: f64,
+    pub ci_95_ms: f64,
+    pub ci_99_ms: f64,
 }
 
 /// One repeat.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BenchRun {
     pub throughput: f64,
+    /// Each timed step in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub step_ms: Vec<f64>,
+    /// Counted from 1; runs of one round follow each other at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<u64>,
+    /// From the start of the process to its end, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wall_s: Option<f64>,
+    /// Share of the processors that others used before, and meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_before: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others_busy: Option<f64>,
 }

@@ -1,0 +1,170 @@
+//! Whether a framework did the work that Bessemer did: losses of a few steps without dropout, or outputs, from the same weights
+//! on the same batches.
+
+use crate::peers::TensorFile;
+use crate::peers::protocol::Answer;
+use crate::workload::Mode;
+use bessemer_train::events::{Verdict, WorkCheck};
+use bessemer_train::recipe::Compute;
+use std::io;
+use std::path::Path;
+
+/// Steps of a check of training: one loss before any update, and one after each of three.
+pub const TRAINING_STEPS: usize = 4;
+
+/// The largest relative distances that pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Allowed {
+    /// Of the first loss.
+    pub first: f64,
+    /// Of the losses after updates.
+    pub later: f64,
+    /// Of outputs, in the L2 norm.
+    pub outputs: f64,
+}
+
+impl Allowed {
+    pub fn of(precision: Compute) -> Allowed {
+        match precision {
+            Compute::Fp32 => Allowed { first: 1e-4, later: 1e-3, outputs: 1e-3 },
+            Compute::Tf32 | Compute::Bf16 | Compute::Fp16 => Allowed { first: 1e-2, later: 3e-2, outputs: 3e-2 },
+        }
+    }
+}
+
+/// What the check compares with.
+#[derive(Clone, Copy, Debug)]
+pub struct Reference<'a> {
+    pub answer: &'a Answer,
+    pub outputs: &'a Path,
+}
+
+/// Compares a run with the reference.
+pub fn compare(mode: Mode, precision: Compute, reference: Reference<'_>, answer: &Answer, outputs: &Path) -> WorkCheck {
+    let allowed = Allowed::of(precision);
+    match mode {
+        Mode::Train => of_losses(allowed, &reference.answer.losses, &answer.losses),
+        Mode::Infer => {
+            let check = WorkCheck { allowed: [allowed.outputs; 2], ..WorkCheck::default() };
+            match outputs_distance(reference.outputs, outputs) {
+                Ok((distance, name)) => {
+                    let note = (distance > allowed.outputs || distance.is_nan()).then(|| {
+                        format!("`{name}` is {distance:.1e} from Bessemer's, {:.0e} are allowed", allowed.outputs)
+                    });
+                    WorkCheck { verdict: verdict(note.is_none()), first: Some(distance), note, ..check }
+                }
+                Err(error) => WorkCheck { verdict: Verdict::Different, note: Some(error.to_string()), ..check },
+            }
+        }
+    }
+}
+
+fn verdict(same: bool) -> Verdict {
+    if same { Verdict::Same } else { Verdict::Different }
+}
+
+fn of_losses(allowed: Allowed, wanted: &[f64], found: &[f64]) -> WorkCheck {
+    let check = WorkCheck { allowed: [allowed.first, allowed.later], ..WorkCheck::default() };
+    if wanted.is_empty() || wanted.len() != found.len() {
+        let note = Some(format!("it told {} losses of {}", found.len(), wanted.len()));
+        return WorkCheck { verdict: Verdict::Different, note, ..check };
+    }
+    let distances: Vec<f64> = wanted
+        .iter()
+        .zip(found)
+        .map(|(wanted, found)| (found - wanted).abs() / wanted.abs().max(f64::MIN_POSITIVE))
+        .collect();
+    let note = distances.iter().enumerate().find_map(|(step, &distance)| {
+        let most = if step == 0 { allowed.first } else { allowed.later };
+        let is_far = distance > most || distance.is_nan();
+        is_far.then(|| {
+            let (found, wanted) = (found[step], wanted[step]);
+            format!("its loss after {step} updates is {found:.6}, Bessemer's {wanted:.6}: {distance:.1e}, {most:.0e} are allowed")
+        })
+    });
+    let later = distances[1..].iter().copied().fold(0.0, |most: f64, x| if x.is_nan() { x } else { most.max(x) });
+    WorkCheck { verdict: verdict(note.is_none()), first: Some(distances[0]), later: Some(later), note, ..check }
+}
+
+/// The largest distance of an output, and its name.
+fn outputs_distance(wanted: &Path, found: &Path) -> io::Result<(f64, String)> {
+    let (mut wanted, mut found) = (TensorFile::open(wanted)?, TensorFile::open(found)?);
+    let mut worst = (0.0, String::new());
+    for name in wanted.names() {
+        let (shape, other) = (wanted.info(&name)?.shape, found.info(&name)?.shape);
+        if shape != other {
+            return Err(io::Error::other(format!("`{name}` is {other:?}, Bessemer's {shape:?}")));
+        }
+        let distance = relative_l2(&found.read_f32(&name)?, &wanted.read_f32(&name)?);
+        if worst.1.is_empty() || distance > worst.0 || distance.is_nan() {
+            worst = (distance, name);
+        }
+    }
+    Ok(worst)
+}
+
+/// `|found - wanted| / |wanted|`
+fn relative_l2(found: &[f32], wanted: &[f32]) -> f64 {
+    let norm = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>().sqrt();
+    let difference = norm(&mut found.iter().zip(wanted).map(|(&a, &b)| f64::from(a) - f64::from(b)));
+    difference / norm(&mut wanted.iter().map(|&x| f64::from(x))).max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_train::NamedTensor;
+    use bessemer_train::checkpoint::write_safetensors;
+    use tempfile::TempDir;
+
+    #[test]
+    fn losses_must_be_near() {
+        let fp32 = Allowed::of(Compute::Fp32);
+        let wanted = [4.0, 3.0, 2.0, 1.0];
+        let check = |found: &[f64]| of_losses(fp32, &wanted, found);
+        assert_eq!(check(&[4.0001, 3.002, 2.0, 1.0]).verdict, Verdict::Same);
+        let first = check(&[4.001, 3.0, 2.0, 1.0]);
+        assert_eq!(first.verdict, Verdict::Different);
+        assert!(first.note.unwrap().contains("after 0 updates is 4.001000"));
+        assert!(check(&[4.0, 3.0, 2.0, 1.01]).note.unwrap().contains("after 3 updates"));
+        assert_eq!(check(&[4.0, f64::NAN, 2.0, 1.0]).verdict, Verdict::Different);
+        assert_eq!(check(&[4.0]).verdict, Verdict::Different);
+        let near = of_losses(Allowed::of(Compute::Bf16), &wanted, &[4.03, 3.08, 2.0, 1.0]);
+        assert_eq!(near.verdict, Verdict::Same, "{near:?}");
+    }
+
+    #[test]
+    fn outputs_must_be_near_and_of_one_form() {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let write = |file: &str, name: &str, shape: [usize; 2], numbers: &[f32]| {
+            write_safetensors(&path(file), &[NamedTensor::from_f32(name, shape, numbers).unwrap()]).unwrap();
+        };
+        write("ours", "logits", [2, 2], &[3.0, 4.0, 0.0, 0.0]);
+        write("near", "logits", [2, 2], &[3.0, 4.0, 0.004, 0.0]);
+        write("far", "logits", [2, 2], &[3.0, 4.0, 0.006, 0.0]);
+        write("nan", "logits", [2, 2], &[3.0, 4.0, f32::NAN, 0.0]);
+        write("flat", "logits", [1, 4], &[3.0, 4.0, 0.0, 0.0]);
+        write("other", "scores", [2, 2], &[3.0, 4.0, 0.0, 0.0]);
+        let answer: Answer =
+            serde_json::from_str(r#"{"protocol":1,"framework":"x","version":"1","step_ms":[],"window_s":1.0}"#)
+                .unwrap();
+        let (outputs, near) = (path("ours"), path("near"));
+        let reference = Reference { answer: &answer, outputs: &outputs };
+        let check = |file: &Path| compare(Mode::Infer, Compute::Fp32, reference, &answer, file);
+        let same = check(&near);
+        assert_eq!(same.verdict, Verdict::Same);
+        assert!((same.first.unwrap() - 0.0008).abs() < 1e-8);
+        for (file, expected) in [
+            ("far", "`logits` is 1.2e-3"),
+            ("nan", "NaN"),
+            ("flat", "is [1, 4], Bessemer's [2, 2]"),
+            ("other", "no tensor `logits`"),
+            ("absent", "absent"),
+        ] {
+            let check = check(&path(file));
+            assert_eq!(check.verdict, Verdict::Different);
+            assert!(check.note.as_ref().unwrap().contains(expected), "{check:?}");
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Measures one group: prepares all entrants, checks that they do the same work, and times them in turn, round after round.
+
+use super::check::{self, Reference, TRAINING_STEPS};
+use super::entrants::Entrant;
+use super::estimate::flops_per_sample;
+use super::journal::{Entry, Run, State};
+use super::largest::search;
+use super::results::{Measured, results};
+use super::{BatchSize, CompareError, Group, LOGS, Session};
+use crate::peers::load::{QUIET, wait_until_quiet};
+use crate::peers::process::Ended;
+use crate::peers::protocol::{Answer, Failure, FailureKind, Purpose, Request, VERSION};
+use crate::peers::work::{BATCHES, Order};
+use crate::show;
+use crate::workload::Mode;
+use bessemer_train::events::{BenchResult, Verdict, WorkCheck};
+use bessemer_train::tasks;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The largest batch of the check that entrants with different batches share.
+const CHECK_BATCH: usize = 2;
+
+/// An entrant and what is known of it.
+struct Racer {
+    entrant: Entrant,
+    label: String,
+    state: State,
+}
+
+impl Racer {
+    fn is_out(&self) -> bool {
+        self.state.failed.is_some()
+    }
+
+    fn batch(&self, group: &Group) -> usize {
+        match group.batch_size {
+            BatchSize::Of(number) => number,
+            BatchSize::Largest => self.state.largest.unwrap_or(1),
+        }
+    }
+}
+
+/// A group that is being measured.
+struct Race<'s, 'a> {
+    session: &'s mut Session<'a>,
+    group: &'s Group,
+    key: &'s str,
+    racers: Vec<Racer>,
+}
+
+impl Session<'_> {
+    /// Measures what is not measured yet.
+    pub(super) fn measure(&mut self, group: &Group, key: &str) -> Result<Vec<BenchResult>, CompareError> {
+        let racer = |entrant: Entrant| {
+            let label = entrant.label();
+            let mut state = self.journal.state(key, &label);
+            state.failed = state.failed.or_else(|| entrant.excluded.clone());
+            Racer { label, state, entrant }
+        };
+        let racers = self.known.entrants(group, self.options).into_iter().map(racer).collect();
+        let mut race = Race { session: self, group, key, racers };
+        race.find_largest()?;
+        race.prepare()?;
+        race.check()?;
+        race.rounds()?;
+        let measured: Vec<Measured> = race
+            .racers
+            .into_iter()
+            .map(|racer| Measured { batch_size: racer.batch(group), entrant: racer.entrant, state: racer.state })
+            .collect();
+        let peak = self.machine.limits.fp32_gflops * 1e9;
+        let rows = results(group, key, &measured, self.machine(), peak, flops_per_sample(group)?);
+        // Weights and batches can be written again, and take much room.
+        let _ = fs::remove_dir_all(self.work_folder());
+        Ok(rows)
+    }
+
+    fn work_folder(&self) -> PathBuf {
+        self.options.folder.join("work")
+    }
+}
+
+impl Race<'_, '_> {
+    fn find_largest(&mut self) -> Result<(), CompareError> {
+        if self.group.batch_size != BatchSize::Largest {
+            return Ok(());
+        }
+        for index in 0..self.racers.len() {
+            if self.racers[index].is_out() || self.racers[index].state.largest.is_some() {
+                continue;
+            }
+            let group = Group { warmup: 0, steps: 1, ..self.group.clone() };
+            let mut problem = None;
+            let found = search(|batch| match self.one(index, &group, batch, Purpose::Time, "fits") {
+                Ok(run) => run.map(drop),
+                Err(error) => {
+                    problem = Some(error);
+                    Err(Failure::new(FailureKind::Interrupted, ""))
+                }
+            });
+            if let Some(error) = problem {
+                return Err(error);
+            }
+            match found {
+                Ok(batch) => {
+                    let line =
+                        format!("{} {}: the largest batch is {batch}", self.group.name(), self.racers[index].label);
+                    (self.session.tell)(&line);
+                    self.note(index, Entry::Largest(batch))?;
+                }
+                Err(failure) => self.drop_out(index, failure)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets all entrants compile and convert what they need, unless all is measured.
+    fn prepare(&mut self) -> Result<(), CompareError> {
+        for index in 0..self.racers.len() {
+            let racer = &self.racers[index];
+            let is_measured = (1..=self.group.repeat as u64).all(|round| racer.state.has_run(round));
+            if racer.is_out() || is_measured || racer.entrant.is_own() {
+                continue;
+            }
+            let batch = racer.batch(self.group);
+            (self.session.tell)(&format!("{} {}: preparing", self.group.name(), racer.label));
+            let request = self.request(index, self.group, batch, Purpose::Time)?;
+            let peer = self.session.known.peer(&self.racers[index].entrant)?;
+            let log = self.log(index, "prepare");
+            match peer.prepare(self.session.runner, &request, &log, self.session.options.limit) {
+                Ok(()) => {}
+                Err(failure) => self.drop_out(index, failure)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares a few steps of each entrant with Bessemer's.
+    fn check(&mut self) -> Result<(), CompareError> {
+        if self.racers.iter().all(|racer| racer.is_out() || racer.state.check.is_some()) {
+            return Ok(());
+        }
+        let batch = match self.group.batch_size {
+            BatchSize::Of(number) => number,
+            BatchSize::Largest => {
+                let batches = self.racers.iter().filter(|racer| !racer.is_out()).map(|racer| racer.batch(self.group));
+                batches.min().unwrap_or(1).min(CHECK_BATCH)
+            }
+        };
+        let group = Group {
+            warmup: 0,
+            steps: if self.group.mode == Mode::Train { TRAINING_STEPS } else { BATCHES },
+            ..self.group.clone()
+        };
+        let reference = self.session.known.reference();
+        let label = reference.label();
+        let place = self.racers.iter().position(|racer| racer.label == label);
+        let is_guest = place.is_none();
+        let own = place.unwrap_or_else(|| {
+            self.racers.push(Racer { entrant: reference, label, state: State::default() });
+            self.racers.len() - 1
+        });
+        let truth = self.one(own, &group, batch, Purpose::Check, "check")?;
+        for index in 0..self.racers.len() {
+            if self.racers[index].is_out() || self.racers[index].state.check.is_some() {
+                continue;
+            }
+            let check = match (&truth, index == own) {
+                (Err(failure), _) => {
+                    WorkCheck { note: Some(format!("Bessemer itself: {failure}")), ..WorkCheck::default() }
+                }
+                (Ok(_), true) => WorkCheck { verdict: Verdict::Same, ..WorkCheck::default() },
+                (Ok((answer, _)), false) => match self.one(index, &group, batch, Purpose::Check, "check")? {
+                    Ok((found, _)) => {
+                        let ours = self.outputs(&self.racers[own].label);
+                        let reference = Reference { answer, outputs: &ours };
+                        let theirs = self.outputs(&self.racers[index].label);
+                        check::compare(self.group.mode, self.group.precision, reference, &found, &theirs)
+                    }
+                    Err(failure) => {
+                        self.drop_out(index, failure)?;
+                        continue;
+                    }
+                },
+            };
+            if index != own || !is_guest {
+                self.tell_check(index, &check);
+                self.note(index, Entry::Checked(check))?;
+            }
+        }
+        if is_guest {
+            self.racers.remove(own);
+        } else if let Err(failure) = truth {
+            self.drop_out(own, failure)?;
+        }
+        Ok(())
+    }
+
+    fn tell_check(&mut self, index: usize, check: &WorkCheck) {
+        let verdict = match check.verdict {
+            Verdict::Same => "the same work",
+            Verdict::Different => "not the same work",
+            Verdict::Unchecked => "not checked",
+        };
+        let note = check.note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
+        (self.session.tell)(&format!("{} {}: {verdict}{note}", self.group.name(), self.racers[index].label));
+    }
+
+    /// Times all entrants in turn.
+    fn rounds(&mut self) -> Result<(), CompareError> {
+        let repeat = self.group.repeat as u64;
+        for round in 1..=repeat {
+            for index in 0..self.racers.len() {
+                if self.racers[index].is_out() || self.racers[index].state.has_run(round) {
+                    continue;
+                }
+                let busy_before = wait_until_quiet(self.session.options.patience, &self.session.runner.stop);
+                let batch = self.racers[index].batch(self.group);
+                let run = self.one(index, self.group, batch, Purpose::Time, &format!("round{round}"))?;
+                self.session.estimate.count(self.group);
+                match run {
+                    Ok((answer, ended)) => {
+                        let rate = answer.throughput(batch);
+                        let Ended { wall_s, others_busy, .. } = ended;
+                        self.tell_run(index, round, rate, others_busy);
+                        let run = Run { round, answer, wall_s, busy_before, others_busy };
+                        self.note(index, Entry::Ran(Box::new(run)))?;
+                    }
+                    Err(failure) => self.drop_out(index, failure)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_run(&mut self, index: usize, round: u64, rate: f64, others_busy: Option<f64>) {
+        let unit = tasks::terms(&self.group.model).unit;
+        let others = others_busy.filter(|busy| *busy > QUIET);
+        let others =
+            others.map_or_else(String::new, |busy| format!(", others used {} of the processors", show::percent(busy)));
+        let (name, label, repeat) = (self.group.name(), &self.racers[index].label, self.group.repeat);
+        let rate = show::significant(rate, 4);
+        let line = format!("{name} {label}, round {round} of {repeat}: {rate} {unit}{others}");
+        self.session.progress(&line);
+    }
+
+    /// One run in a fresh process.
+    fn one(
+        &mut self,
+        index: usize,
+        group: &Group,
+        batch: usize,
+        purpose: Purpose,
+        what: &str,
+    ) -> Result<Result<(Answer, Ended), Failure>, CompareError> {
+        let request = self.request(index, group, batch, purpose)?;
+        let peer = self.session.known.peer(&self.racers[index].entrant)?;
+        let run = peer.run(self.session.runner, &request, &self.log(index, what), self.session.options.limit);
+        match run {
+            Err(failure) if failure.kind == FailureKind::Interrupted => Err(CompareError::Interrupted),
+            run => Ok(run),
+        }
+    }
+
+    fn request(&self, index: usize, group: &Group, batch: usize, purpose: Purpose) -> Result<Request, CompareError> {
+        let Racer { entrant, label, .. } = &self.racers[index];
+        let options = self.session.options;
+        let absolute = |path: PathBuf| std::path::absolute(&path).map_err(CompareError::at(&path));
+        let outputs = (purpose == Purpose::Check && group.mode == Mode::Infer).then(|| self.outputs(label));
+        let order = Order {
+            model: group.model.clone(),
+            mode: group.mode,
+            batch_size: batch,
+            settings: group.settings,
+            seed: options.seed,
+        };
+        let folder = self.session.work_folder();
+        let work = folder.join(format!("{}-{}-b{batch}", group.model, group.mode.name()));
+        order.write(&work, &folder)?;
+        Ok(Request {
+            protocol: VERSION,
+            variant: entrant.variant.clone(),
+            model: group.model.clone(),
+            mode: group.mode,
+            batch_size: batch,
+            precision: group.precision.name().to_owned(),
+            threads: options.cpu.threads,
+            warmup: group.warmup,
+            steps: group.steps,
+            seed: options.seed,
+            purpose,
+            work: absolute(work)?,
+            cache: self.session.known.peer(entrant)?.cache().to_owned(),
+            outputs: outputs.map(absolute).transpose()?,
+        })
+    }
+
+    fn outputs(&self, label: &str) -> PathBuf {
+        self.session.work_folder().join(format!("outputs-{label}.safetensors"))
+    }
+
+    /// Where an entrant's output goes, without an ending.
+    fn log(&self, index: usize, what: &str) -> PathBuf {
+        let name = format!("{} {} {what}", self.group.name(), self.racers[index].label).replace(' ', "-");
+        let path: &Path = &self.session.options.folder.join(LOGS).join(name);
+        std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+    }
+
+    fn note(&mut self, index: usize, entry: Entry) -> Result<(), CompareError> {
+        let racer = &mut self.racers[index];
+        self.session.journal.note(self.key, &racer.label, entry)?;
+        racer.state = self.session.journal.state(self.key, &racer.label);
+        Ok(())
+    }
+
+    /// The entrant takes no further part, but for a stop of the comparison itself.
+    fn drop_out(&mut self, index: usize, failure: Failure) -> Result<(), CompareError> {
+        if failure.kind == FailureKind::Interrupted {
+            return Err(CompareError::Interrupted);
+        }
+        (self.session.tell)(&format!("{} {}: {failure}", self.group.name(), self.racers[index].label));
+        self.note(index, Entry::Failed(failure))
+    }
+}

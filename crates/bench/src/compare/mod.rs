@@ -1,0 +1,203 @@
+//! Comparisons with other frameworks: the same work in turn, a fresh process each, round after round.
+
+mod check;
+mod entrants;
+mod estimate;
+mod group;
+mod journal;
+mod largest;
+mod plan;
+mod results;
+pub mod table;
+
+pub use check::{Allowed, TRAINING_STEPS};
+pub use plan::{BatchSize, Fusion, Group, Part, Plan, Usual, Wanted};
+
+use crate::doctor::{Examination, examine};
+use crate::machine::Machine;
+use crate::peers::process::Runner;
+use crate::peers::work::WorkError;
+use crate::peers::{Peers, PeersError};
+use crate::report::MACHINE_FILE;
+use crate::show;
+use bessemer_cpu::CpuOptions;
+use bessemer_models::ModelError;
+use bessemer_train::events::{BenchResult, EventError};
+use entrants::{Entrant, Known};
+use estimate::Estimate;
+use journal::Journal;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How a comparison is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// For results and everything in between.
+    pub folder: PathBuf,
+    pub cpu: CpuOptions,
+    pub seed: u64,
+    /// Of each process.
+    pub limit: Duration,
+    /// How long to wait for a quiet machine before each run.
+    pub patience: Duration,
+    /// Whether frameworks run in precisions that they have in software alone.
+    pub emulated: bool,
+    /// Whether a framework's name alone stands for its first default variant only.
+    pub one_variant: bool,
+    /// Whether groups with a framework that failed are measured again.
+    pub retry: bool,
+    /// Tell what would be done, and how long it would take.
+    pub dry_run: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    #[error("{0}")]
+    Plan(String),
+    #[error(
+        "{model} is not compared with other frameworks; those are ResNets for ImageNet, BERT, and ELECTRA with questions"
+    )]
+    NotCompared { model: String },
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Peers(#[from] PeersError),
+    #[error(transparent)]
+    Work(#[from] WorkError),
+    #[error(transparent)]
+    Events(#[from] EventError),
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("interrupted; the same command goes on from here")]
+    Interrupted,
+}
+
+impl CompareError {
+    fn at(path: &Path) -> impl FnOnce(io::Error) -> CompareError {
+        let path = path.to_owned();
+        move |source| CompareError::Io { path, source }
+    }
+}
+
+/// A comparison that is being made.
+struct Session<'a> {
+    options: &'a Options,
+    runner: &'a Runner,
+    known: Known<'a>,
+    machine: Examination,
+    journal: Journal,
+    estimate: Estimate,
+    tell: &'a mut dyn FnMut(&str),
+}
+
+/// Measures all groups that are not measured yet and gives the results of all. `tell` hears what is being done, a line at a time.
+///
+/// # Errors
+/// A framework that is not known; a folder that cannot be written; a stop on request. A framework that fails is a result with the
+/// reason.
+pub fn run(
+    groups: &[Group],
+    peers: &Peers,
+    runner: &Runner,
+    options: &Options,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Vec<BenchResult>, CompareError> {
+    for folder in [options.folder.clone(), options.folder.join(LOGS)] {
+        fs::create_dir_all(&folder).map_err(CompareError::at(&folder))?;
+    }
+    let known = Known::ask(groups, peers, runner, &options.folder.join(LOGS), tell)?;
+    let machine = look(options)?;
+    let estimate = Estimate::of(groups, &known, options, machine.limits.fp32_gflops * 1e9)?;
+    tell(&estimate.told());
+    let journal = Journal::open(&options.folder)?;
+    let mut session = Session { options, runner, known, machine, journal, estimate, tell };
+    let mut results = Vec::new();
+    for group in groups {
+        if options.dry_run {
+            let entrants = session.known.entrants(group, options);
+            let labels: Vec<String> = entrants.iter().map(Entrant::label).collect();
+            (session.tell)(&format!("{}: {}", group.name(), labels.join(", ")));
+            continue;
+        }
+        results.extend(session.group(group)?);
+    }
+    Ok(results)
+}
+
+const LOGS: &str = "logs";
+
+/// Looks at the machine, and keeps what was seen beside the results.
+fn look(options: &Options) -> Result<Examination, CompareError> {
+    let machine = examine(options.cpu, &[]);
+    let path = options.folder.join(MACHINE_FILE);
+    let text = serde_json::to_string_pretty(&machine).expect("an examination has string keys and finite numbers");
+    fs::write(&path, text).map_err(CompareError::at(&path))?;
+    Ok(machine)
+}
+
+impl Session<'_> {
+    /// The results of a group, measured now unless they are there.
+    fn group(&mut self, group: &Group) -> Result<Vec<BenchResult>, CompareError> {
+        let key = self.key(group);
+        let found = self.journal.results(&key);
+        if !found.is_empty() && !self.is_to_be_repeated(&found) {
+            (self.tell)(&format!("{}: measured already", group.name()));
+            self.estimate.skip(group);
+            return Ok(found);
+        }
+        if !found.is_empty() || (self.options.retry && self.journal.has_failure(&key)) {
+            self.journal.forget(&self.options.folder, &key)?;
+        }
+        let results = self.measure(group, &key)?;
+        self.journal.finish(&results)?;
+        Ok(results)
+    }
+
+    /// What was not installed then is installed now, or what failed is to be tried once more.
+    fn is_to_be_repeated(&self, found: &[BenchResult]) -> bool {
+        found.iter().filter_map(|result| Some((result, journal::error_of(result)?))).any(|(result, error)| {
+            self.options.retry || (error.starts_with("not installed") && self.known.is_there(&result.framework))
+        })
+    }
+
+    /// All that makes a group what it is.
+    fn key(&self, group: &Group) -> String {
+        let Options { cpu, seed, emulated, one_variant, .. } = self.options;
+        let Group { warmup, steps, repeat, settings, frameworks, fusion, .. } = group;
+        let name = |wanted: &Wanted| match &wanted.variant {
+            Some(variant) => format!("{}+{variant}", wanted.framework),
+            None => wanted.framework.clone(),
+        };
+        let frameworks: Vec<String> = frameworks.iter().map(name).collect();
+        let mut key = format!(
+            "{} w{warmup} s{steps} r{repeat} t{} seed{seed} [{}] s{} p{} d{} c{}",
+            group.name(),
+            cpu.threads,
+            frameworks.join(" "),
+            settings.sequence_length,
+            settings.predictions,
+            settings.dropout,
+            settings.clip,
+        );
+        for (is_set, word) in [(*emulated, " emulated"), (*one_variant, " one-variant")] {
+            key += if is_set { word } else { "" };
+        }
+        if let Some(fusion) = fusion {
+            key += &format!(" {fusion:?}");
+        }
+        key
+    }
+
+    fn machine(&self) -> &Machine {
+        &self.machine.machine
+    }
+
+    /// A line about a run, with what is left.
+    fn progress(&mut self, line: &str) {
+        let left =
+            self.estimate.left().map_or_else(String::new, |left| format!(" (about {} left)", show::seconds(left)));
+        (self.tell)(&format!("{line}{left}"));
+    }
+}

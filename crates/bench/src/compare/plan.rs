@@ -1,0 +1,297 @@
+//! What is to be compared: a file, or the command line, resolved to groups of measurements that are made in turn.
+
+use super::CompareError;
+use crate::peers::protocol::Family;
+use crate::workload::{Mode, StepSettings};
+use bessemer_models::find_any;
+use bessemer_train::recipe::Compute;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+/// A plan file. What it says at its top holds for all parts that do not say otherwise; without parts it is one itself.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    #[serde(flatten)]
+    pub common: Part,
+    #[serde(default, rename = "part")]
+    pub parts: Vec<Part>,
+}
+
+/// Models by modes by batch sizes by precisions, of some frameworks.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+pub struct Part {
+    pub models: Option<Vec<String>>,
+    pub modes: Option<Vec<Mode>>,
+    /// `NAME` for all default variants, `NAME+VARIANT` for one.
+    pub frameworks: Option<Vec<String>>,
+    pub batch_sizes: Option<Vec<BatchSize>>,
+    pub precisions: Option<Vec<Compute>>,
+    /// Variants that merge operations (`on`), and those that do not (`off`), in place of the default ones.
+    pub fusion: Option<Vec<Fusion>>,
+    pub warmup: Option<usize>,
+    pub steps: Option<usize>,
+    pub repeat: Option<usize>,
+    pub sequence_length: Option<usize>,
+    pub predictions: Option<usize>,
+    pub dropout: Option<f64>,
+    pub clip: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fusion {
+    On,
+    Off,
+}
+
+/// A number, or the largest that fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "toml::Value")]
+pub enum BatchSize {
+    Of(usize),
+    Largest,
+}
+
+impl std::str::FromStr for BatchSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            _ if text == "max" => Ok(Self::Largest),
+            Ok(number) if number > 0 => Ok(Self::Of(number)),
+            _ => Err(format!("`{text}` is no batch size; expected a number of at least 1, or max")),
+        }
+    }
+}
+
+impl TryFrom<toml::Value> for BatchSize {
+    type Error = String;
+
+    fn try_from(value: toml::Value) -> Result<Self, String> {
+        match value {
+            toml::Value::String(text) => text.parse(),
+            other => other.to_string().parse(),
+        }
+    }
+}
+
+impl fmt::Display for BatchSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Of(number) => write!(f, "{number}"),
+            Self::Largest => f.write_str("max"),
+        }
+    }
+}
+
+/// The framework's name, and one of its variants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    pub framework: String,
+    pub variant: Option<String>,
+}
+
+/// One model in one mode, at one batch size and precision, of all its frameworks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    pub model: String,
+    pub mode: Mode,
+    pub batch_size: BatchSize,
+    pub precision: Compute,
+    pub frameworks: Vec<Wanted>,
+    pub fusion: Option<Vec<Fusion>>,
+    pub warmup: usize,
+    pub steps: usize,
+    pub repeat: usize,
+    pub settings: StepSettings,
+}
+
+impl Group {
+    /// `resnet50 train b16 fp32`
+    pub fn name(&self) -> String {
+        let Self { model, mode, batch_size, precision, .. } = self;
+        format!("{model} {} b{batch_size} {}", mode.name(), precision.name())
+    }
+}
+
+/// What stands where neither the part nor the plan says anything.
+pub struct Usual {
+    pub warmup: usize,
+    pub steps: usize,
+    pub repeat: usize,
+    pub batch_size: usize,
+}
+
+impl Usual {
+    /// The method of DLPerf: 20 steps that do not count, 100 that do, 7 times.
+    pub const FULL: Usual = Usual { warmup: 20, steps: 100, repeat: 7, batch_size: 8 };
+    /// A first look.
+    pub const QUICK: Usual = Usual { warmup: 1, steps: 4, repeat: 2, batch_size: 1 };
+}
+
+impl Plan {
+    /// # Errors
+    /// A file that cannot be read or has something unknown in it.
+    pub fn load(path: &Path) -> Result<Plan, CompareError> {
+        let text = fs::read_to_string(path).map_err(|source| CompareError::Io { path: path.to_owned(), source })?;
+        let problem = |error: toml::de::Error| error.message().to_owned();
+        toml::from_str(&text).map_err(|error| CompareError::Plan(format!("{}: {}", path.display(), problem(error))))
+    }
+
+    /// All groups, in order.
+    ///
+    /// # Errors
+    /// Nothing to measure; a model that is not known or not compared; a number that is not possible.
+    pub fn groups(&self, usual: &Usual) -> Result<Vec<Group>, CompareError> {
+        let whole = [Part::default()];
+        let parts = if self.parts.is_empty() { &whole[..] } else { &self.parts };
+        let mut groups = Vec::new();
+        for part in parts {
+            groups.extend(part.or(&self.common).groups(usual)?);
+        }
+        Ok(groups)
+    }
+}
+
+impl Part {
+    /// What this says, or else `other`.
+    fn or(&self, other: &Part) -> Part {
+        let (this, other) = (self.clone(), other.clone());
+        Part {
+            models: this.models.or(other.models),
+            modes: this.modes.or(other.modes),
+            frameworks: this.frameworks.or(other.frameworks),
+            batch_sizes: this.batch_sizes.or(other.batch_sizes),
+            precisions: this.precisions.or(other.precisions),
+            fusion: this.fusion.or(other.fusion),
+            warmup: this.warmup.or(other.warmup),
+            steps: this.steps.or(other.steps),
+            repeat: this.repeat.or(other.repeat),
+            sequence_length: this.sequence_length.or(other.sequence_length),
+            predictions: this.predictions.or(other.predictions),
+            dropout: this.dropout.or(other.dropout),
+            clip: this.clip.or(other.clip),
+        }
+    }
+
+    fn groups(&self, usual: &Usual) -> Result<Vec<Group>, CompareError> {
+        let list = |what: &'static str| CompareError::Plan(format!("the plan names no {what}"));
+        let frameworks: Vec<Wanted> =
+            self.frameworks.as_ref().ok_or_else(|| list("frameworks"))?.iter().map(|name| wanted(name)).collect();
+        let models = self.models.as_ref().ok_or_else(|| list("models"))?;
+        let modes = self.modes.clone().unwrap_or_else(|| vec![Mode::Train, Mode::Infer]);
+        let batch_sizes = self.batch_sizes.clone().unwrap_or_else(|| vec![BatchSize::Of(usual.batch_size)]);
+        let precisions = self.precisions.clone().unwrap_or_else(|| vec![Compute::Fp32]);
+        let [steps, repeat] = [("steps", self.steps, usual.steps), ("repeat", self.repeat, usual.repeat)]
+            .map(|(name, given, usual)| (name, given.unwrap_or(usual)));
+        for (name, value) in [steps, repeat] {
+            if value == 0 {
+                return Err(CompareError::Plan(format!("{name} is 0; at least 1 is needed")));
+            }
+        }
+        let mut groups = Vec::new();
+        for model in models {
+            let (name, settings) = self.settings(model)?;
+            for &mode in &modes {
+                for &precision in &precisions {
+                    for &batch_size in &batch_sizes {
+                        groups.push(Group {
+                            model: name.clone(),
+                            mode,
+                            batch_size,
+                            precision,
+                            frameworks: frameworks.clone(),
+                            fusion: self.fusion.clone(),
+                            warmup: self.warmup.unwrap_or(usual.warmup),
+                            steps: steps.1,
+                            repeat: repeat.1,
+                            settings,
+                        });
+                    }
+                }
+            }
+        }
+        Ok(groups)
+    }
+
+    /// The full name of a model, and its settings.
+    fn settings(&self, model: &str) -> Result<(String, StepSettings), CompareError> {
+        let known = find_any(model)?;
+        if Family::of(known.name()).is_none() {
+            return Err(CompareError::NotCompared { model: known.name().to_owned() });
+        }
+        let usual = StepSettings::usual(known, self.sequence_length);
+        let settings = StepSettings {
+            predictions: self.predictions.unwrap_or(usual.predictions),
+            dropout: self.dropout.unwrap_or(usual.dropout),
+            clip: self.clip.unwrap_or(true),
+            accumulation: 1,
+            plain_spans: true,
+            ..usual
+        };
+        Ok((known.name().to_owned(), settings))
+    }
+}
+
+fn wanted(name: &str) -> Wanted {
+    let (framework, variant) = match name.split_once('+') {
+        Some((framework, variant)) => (framework, Some(variant.to_owned())),
+        None => (name, None),
+    };
+    Wanted { framework: framework.to_owned(), variant }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(text: &str) -> Result<Vec<Group>, String> {
+        let plan: Plan = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        plan.groups(&Usual::FULL).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_plan_is_multiplied_out() {
+        let groups = plan(
+            "models = ['resnet50', 'bert']\nframeworks = ['bessemer', 'pytorch+eager']\nbatch_sizes = [1, 'max']\n\
+             modes = ['train']\nprecisions = ['fp32', 'bf16']\nsequence_length = 64",
+        )
+        .unwrap();
+        let names: Vec<String> = groups.iter().map(Group::name).collect();
+        assert_eq!(names.len(), 8);
+        assert_eq!((names[0].as_str(), names[7].as_str()), ("resnet50 train b1 fp32", "bert-base train bmax bf16"));
+        let last = &groups[7];
+        assert_eq!((last.warmup, last.steps, last.repeat, last.settings.sequence_length), (20, 100, 7, 64));
+        assert_eq!(last.frameworks[1], Wanted { framework: "pytorch".into(), variant: Some("eager".into()) });
+    }
+
+    #[test]
+    fn parts_take_the_rest_from_the_top() {
+        let groups = plan(
+            "frameworks = ['bessemer']\nsteps = 4\nmodels = ['resnet50']\n[[part]]\nmodes = ['train']\nbatch_sizes = [16]\n\
+             [[part]]\nmodes = ['infer']\nbatch_sizes = [1]\nsteps = 60\n",
+        )
+        .unwrap();
+        let names: Vec<(String, usize)> = groups.iter().map(|group| (group.name(), group.steps)).collect();
+        assert_eq!(names, [("resnet50 train b16 fp32".into(), 4), ("resnet50 infer b1 fp32".into(), 60)]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        for (text, expected) in [
+            ("frameworks = ['x']", "no models"),
+            ("models = ['resnet50']", "no frameworks"),
+            ("models = ['resnet5']\nframeworks = ['x']", "resnet5"),
+            ("models = ['resnet20-cifar']\nframeworks = ['x']", "not compared"),
+            ("models = ['resnet50']\nframeworks = ['x']\nsteps = 0", "steps is 0"),
+            ("models = ['resnet50']\nframeworks = ['x']\nbatch_sizes = [0]", "no batch size"),
+            ("models = ['resnet50']\nframeworks = ['x']\nspeed = 1", "speed"),
+        ] {
+            let error = plan(text).unwrap_err();
+            assert!(error.contains(expected), "{expected} is missing in: {error}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Results of comparisons as tables of text.
+
+use super::Allowed;
+use super::journal::error_of;
+use crate::peers::load::QUIET;
+use crate::show;
+use bessemer_train::events::{BenchResult, Comparison, Verdict};
+use bessemer_train::recipe::Compute;
+use serde::Serialize;
+
+/// The results of one group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Table {
+    pub title: String,
+    pub rows: Vec<Row>,
+    pub notes: Vec<String>,
+}
+
+/// A framework's row.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Row {
+    pub framework: String,
+    pub version: String,
+    pub fused: bool,
+    pub batch_size: u64,
+    /// Samples a second; empty where there are no figures, as are the columns below.
+    pub throughput: String,
+    pub spread: String,
+    pub step_p50: String,
+    pub step_p99: String,
+    pub of_peak: String,
+    pub memory: String,
+    /// Bessemer's speed over this one's, with the least and the largest of all rounds.
+    pub ratio: String,
+    pub work: &'static str,
+    /// Numbers of notes, from 1.
+    pub notes: Vec<usize>,
+}
+
+/// Titles of the columns.
+pub const HEADER: [&str; 11] =
+    ["framework", "fused", "batch", "speed", "spread", "p50 ms", "p99 ms", "of peak", "memory", "Bessemer is", "work"];
+
+impl Row {
+    /// Under [`HEADER`].
+    pub fn cells(&self) -> [String; 11] {
+        let marks: String = self.notes.iter().map(|note| format!(" [{note}]")).collect();
+        [
+            format!("{}{marks}", self.framework),
+            if self.fused { "yes" } else { "no" }.to_owned(),
+            self.batch_size.to_string(),
+            self.throughput.clone(),
+            self.spread.clone(),
+            self.step_p50.clone(),
+            self.step_p99.clone(),
+            self.of_peak.clone(),
+            self.memory.clone(),
+            self.ratio.clone(),
+            self.work.to_owned(),
+        ]
+    }
+}
+
+/// A table for each group of the results, in their order.
+pub fn tables(results: &[BenchResult]) -> Vec<Table> {
+    let mut groups: Vec<(&str, Vec<(&BenchResult, &Comparison)>)> = Vec::new();
+    for (result, comparison) in results.iter().filter_map(|result| Some((result, result.comparison.as_ref()?))) {
+        match groups.iter_mut().find(|(group, _)| *group == comparison.group) {
+            Some((_, rows)) => rows.push((result, comparison)),
+            None => groups.push((&comparison.group, vec![(result, comparison)])),
+        }
+    }
+    groups.iter().map(|(_, rows)| table(rows)).collect()
+}
+
+/// The name of a form of a framework: `pytorch (eager)`.
+pub fn label(result: &BenchResult) -> String {
+    match result.comparison.as_ref().map(|comparison| comparison.variant.as_str()) {
+        None | Some("") => result.framework.clone(),
+        Some(variant) => format!("{} ({variant})", result.framework),
+    }
+}
+
+fn table(results: &[(&BenchResult, &Comparison)]) -> Table {
+    let (first, comparison) = results[0];
+    let mode = if first.mode == "train" { "training" } else { "inference" };
+    let batch = match comparison.largest_batch {
+        true => "largest batch that fits".to_owned(),
+        false => format!("batch {}", first.batch_size),
+    };
+    let title = format!("{}, {mode}, {batch}, {}: {}", first.model, first.precision, first.unit);
+    let mut notes = Vec::new();
+    let rows = results.iter().map(|(result, comparison)| row(result, comparison, &mut notes)).collect();
+    Table { title, rows, notes }
+}
+
+fn row(result: &BenchResult, comparison: &Comparison, notes: &mut Vec<String>) -> Row {
+    let mut marks = Vec::new();
+    let mut mark = |note: String| {
+        let number = notes.iter().position(|known| *known == note).unwrap_or_else(|| {
+            notes.push(note);
+            notes.len() - 1
+        });
+        marks.push(number + 1);
+    };
+    let mut row = Row {
+        framework: label(result),
+        version: result.framework_version.clone(),
+        fused: comparison.fused,
+        batch_size: result.batch_size,
+        work: match comparison.work.verdict {
+            Verdict::Same => "the same",
+            Verdict::Different => "not the same",
+            Verdict::Unchecked => "not checked",
+        },
+        ..Row::default()
+    };
+    if let Some(error) = error_of(result) {
+        mark(error.to_owned());
+        row.work = "";
+        row.notes = marks;
+        return row;
+    }
+    if let Some(note) = &comparison.work.note {
+        mark(note.clone());
+    }
+    let busiest = result.runs.iter().filter_map(|run| run.others_busy).fold(0.0, f64::max);
+    if busiest > QUIET {
+        mark(format!("not a quiet machine: others used up to {} of the processors meanwhile", show::percent(busiest)));
+    }
+    row.throughput = show::significant(result.throughput, 4);
+    row.spread = show::percent(result.spread);
+    row.step_p50 = show::significant(result.step_ms.p50, 4);
+    row.step_p99 = show::significant(result.step_ms.p99, 4);
+    row.of_peak = result.fraction_of_peak.map_or_else(String::new, show::percent);
+    row.memory = result.peak_memory_bytes.map_or_else(String::new, show::bytes);
+    if let Some(ratio) = comparison.ratio {
+        row.ratio = match result.runs.len() {
+            0 | 1 => format!("{:.2} x", ratio.median),
+            _ => format!("{:.2} x ({:.2}-{:.2})", ratio.median, ratio.min, ratio.max),
+        };
+    }
+    row.notes = marks;
+    row
+}
+
+/// How figures come about, with the distances that the check allows.
+pub fn method(results: &[BenchResult]) -> String {
+    let Some(first) = results.iter().find(|result| result.comparison.is_some()) else { return String::new() };
+    let allowed = |precision: Compute| {
+        let Allowed { first, later, outputs } = Allowed::of(precision);
+        format!("{first:.0e}, {later:.0e} and {outputs:.0e}")
+    };
+    format!(
+        "A fresh process each, in turn, {} threads; {} steps after {} that do not count, {} rounds. Speeds are medians over rounds, \
+         spread is (largest - least) / median, ratios are Bessemer's speed over the other's within one round: above 1 Bessemer is \
+         faster. The same work: from the same weights on the same batches, without dropout, the first loss, the losses after up \
+         to three updates, and outputs (relative L2) are within {} of Bessemer's in fp32, within {} in 16 bits. What is not \
+         the same work gets no ratio.",
+        first.threads,
+        first.steps,
+        first.warmup,
+        first.repeat,
+        allowed(Compute::Fp32),
+        allowed(Compute::Bf16),
+    )
+}

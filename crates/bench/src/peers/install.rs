@@ -1,0 +1,127 @@
+//! Installs a peer in an environment of its own.
+
+use super::description::{Description, Language, PythonVersion, python_version};
+use super::{Folders, PeersError, descriptions};
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    #[error(transparent)]
+    Peers(#[from] PeersError),
+    #[error("{title} cannot be installed on Python {}.{}: it is for {allowed}; --python names another", found.0, found.1)]
+    PythonVersion { title: String, found: PythonVersion, allowed: String },
+    #[error("{command} failed; what it said is above")]
+    Command { command: String },
+    #[error("{command}: {source}")]
+    Start { command: String, source: io::Error },
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("bessemer itself is there already")]
+    Own,
+}
+
+/// Installs a peer, with the Python at a path if it is written in it. What the installers say goes where this program's output
+/// goes. `tell` hears what is about to be done.
+///
+/// # Errors
+/// There is no such peer, it is not for this Python, or an installer fails.
+pub fn install(
+    folders: &Folders,
+    name: &str,
+    python: &Path,
+    mut tell: impl FnMut(&str),
+) -> Result<PathBuf, InstallError> {
+    if name == super::own::NAME {
+        return Err(InstallError::Own);
+    }
+    let all = descriptions(folders)?;
+    let known = || all.iter().map(|(_, peer)| peer.name.as_str()).collect::<Vec<_>>().join(", ");
+    let unknown = || PeersError::Unknown { name: name.to_owned(), known: known() };
+    let (folder, description) = all.iter().find(|(_, peer)| peer.name == name).ok_or_else(unknown)?;
+    let place = folders.installation(name);
+    fs::create_dir_all(&place).map_err(|source| InstallError::Io { path: place.clone(), source })?;
+    match description.language {
+        Language::Python => install_python(folders, folder, description, python, &mut tell)?,
+        Language::Rust => build(folders, folder, description, &mut tell)?,
+    }
+    Ok(place)
+}
+
+fn install_python(
+    folders: &Folders,
+    folder: &Path,
+    description: &Description,
+    python: &Path,
+    tell: &mut impl FnMut(&str),
+) -> Result<(), InstallError> {
+    check_python(description, python)?;
+    let place = folders.installation(&description.name);
+    let environment = place.join("venv");
+    tell(&format!("making an environment in {}", environment.display()));
+    run(python.as_os_str(), &["-m".as_ref(), "venv".as_ref(), environment.as_os_str()])?;
+    if let Some(requirements) = &description.requirements {
+        tell(&format!("installing {}", description.title));
+        let (inside, file) = (folders.python_of(&description.name), folder.join(requirements));
+        let arguments = ["-m", "pip", "install", "--disable-pip-version-check", "-r"].map(OsStr::new);
+        let arguments: Vec<&OsStr> = arguments.into_iter().chain([file.as_os_str()]).collect();
+        if let Err(error) = run(inside.as_os_str(), &arguments) {
+            // Half of an installation would look like one.
+            let _ = fs::remove_dir_all(&environment);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// # Errors
+/// A Python that cannot be run, or is not one that the peer is for.
+pub(super) fn check_python(description: &Description, python: &Path) -> Result<(), InstallError> {
+    let found = version_of(python).ok_or_else(|| PeersError::Python { path: python.to_owned() })?;
+    match &description.python {
+        Some(allowed) if !allowed.allow(found) => {
+            Err(InstallError::PythonVersion { title: description.title.clone(), found, allowed: allowed.to_string() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn version_of(python: &Path) -> Option<PythonVersion> {
+    let said = Command::new(python).args(["-c", "import platform; print(platform.python_version())"]).output().ok()?;
+    python_version(String::from_utf8(said.stdout).ok()?.trim())
+}
+
+fn build(
+    folders: &Folders,
+    folder: &Path,
+    description: &Description,
+    tell: &mut impl FnMut(&str),
+) -> Result<(), InstallError> {
+    tell(&format!("building {}", description.title));
+    let place = folders.installation(&description.name);
+    let arguments = ["install", "--locked", "--force", "--path"].map(OsStr::new);
+    let staged = place.join("cargo");
+    let more = [folder.as_os_str(), "--root".as_ref(), staged.as_os_str()];
+    run("cargo".as_ref(), &arguments.into_iter().chain(more).collect::<Vec<_>>())?;
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| InstallError::Io { path, source }
+    };
+    let built = fs::read_dir(staged.join("bin")).map_err(at(&staged))?.next();
+    let built = built.ok_or_else(|| io::Error::other("no program was built")).and_then(|entry| entry);
+    let (from, to) = (built.map_err(at(&staged))?.path(), folders.binary_of(&description.name));
+    fs::create_dir_all(place.join("bin")).map_err(at(&place))?;
+    fs::rename(from, &to).map_err(at(&to))
+}
+
+fn run(program: &OsStr, arguments: &[&OsStr]) -> Result<(), InstallError> {
+    let command = || format!("{} {}", program.display(), arguments.join(OsStr::new(" ")).display());
+    match Command::new(program).args(arguments).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(InstallError::Command { command: command() }),
+        Err(source) => Err(InstallError::Start { command: command(), source }),
+    }
+}

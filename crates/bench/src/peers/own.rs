@@ -1,0 +1,223 @@
+//! Bessemer as one of the frameworks that are compared.
+
+use super::protocol::{Ability, Answer, Capabilities, Family, Purpose, Request, VERSION, Variant};
+use super::tensors::TensorFile;
+use super::work::{BATCHES_FILE, Description, WEIGHTS_FILE, WorkError};
+use crate::machine::{peak_resident_bytes, resident_bytes};
+use crate::measure::{MeasureError, Timed};
+use crate::workload::{Mode, StepSettings, Work, Workload};
+use bessemer_cpu::peak::has_bf16;
+use bessemer_cpu::{CpuOptions, Executor, Isa};
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::{DType, Role};
+use bessemer_models::{ModelError, all};
+use bessemer_train::NamedTensor;
+use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, write_safetensors};
+use bessemer_train::recipe::Compute;
+use std::collections::BTreeMap;
+use std::io;
+
+/// Its name among frameworks.
+pub const NAME: &str = "bessemer";
+/// Operations merged, and one kernel for each.
+pub const FUSED: &str = "fused";
+const UNFUSED: &str = "unfused";
+
+#[derive(Debug, thiserror::Error)]
+pub enum OwnError {
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
+    #[error(transparent)]
+    Work(#[from] WorkError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error(transparent)]
+    File(#[from] CheckpointError),
+    #[error("there is no {what} `{name}`")]
+    Unsupported { what: &'static str, name: String },
+}
+
+impl From<bessemer_cpu::ExecutorError> for OwnError {
+    fn from(error: bessemer_cpu::ExecutorError) -> Self {
+        Self::Measure(error.into())
+    }
+}
+
+/// The answer to `describe`.
+pub fn describe() -> Capabilities {
+    let variant = |name: &str, fused, settings: &str| Variant {
+        name: name.to_owned(),
+        fused,
+        default: fused,
+        settings: settings.to_owned(),
+    };
+    let emulated = if has_bf16(Isa::detect()) { vec!["fp16"] } else { vec!["bf16", "fp16"] };
+    let ability = |model: &str, mode| Ability {
+        model: model.to_owned(),
+        mode,
+        precisions: [Compute::Fp32, Compute::Bf16, Compute::Fp16].map(|known| known.name().to_owned()).to_vec(),
+        emulated: emulated.iter().map(|&name| name.to_owned()).collect(),
+    };
+    let models = all().map(|model| model.name()).filter(|name| Family::of(name).is_some());
+    Capabilities {
+        protocol: VERSION,
+        framework: NAME.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        variants: vec![
+            variant(FUSED, true, "the whole step compiled to one plan"),
+            variant(UNFUSED, false, "a kernel for each operation"),
+        ],
+        work: models.flat_map(|name| [Mode::Train, Mode::Infer].map(|mode| ability(name, mode))).collect(),
+    }
+}
+
+/// The answer to `run`.
+///
+/// # Errors
+/// A folder that is not whole, a precision or variant that is not known, no memory.
+pub fn run(request: &Request) -> Result<Answer, OwnError> {
+    let import_memory_bytes = resident_bytes();
+    let description = Description::read(&request.work)?;
+    let settings = match request.purpose {
+        Purpose::Time => description.settings(),
+        Purpose::Check => StepSettings { dropout: 0.0, ..description.settings() },
+    };
+    let mut step = Step::prepare(request, settings)?;
+    let mut outputs = Outputs::default();
+    let timed = Timed::window(request.warmup, request.steps, |index| {
+        let loss = step.run(index)?;
+        if request.outputs.is_some() {
+            outputs.take(&step.executor)?;
+        }
+        Ok::<_, OwnError>(loss)
+    })?;
+    if let Some(path) = &request.outputs {
+        write_safetensors(path, &outputs.tensors(request.steps)?)?;
+    }
+    Ok(Answer {
+        protocol: VERSION,
+        framework: NAME.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        options: [
+            ("fuse".to_owned(), (request.variant == FUSED).into()),
+            ("isa".to_owned(), step.executor.options().isa.name().into()),
+        ]
+        .into(),
+        step_ms: timed.step_ms,
+        window_s: timed.window_s,
+        losses: timed.losses,
+        peak_memory_bytes: peak_resident_bytes(),
+        import_memory_bytes,
+    })
+}
+
+/// A compiled step with the weights of a work folder, and its batches.
+struct Step {
+    executor: Executor,
+    mode: Mode,
+    /// Bytes of one batch after the other, by feed.
+    feeds: Vec<(String, Vec<u8>)>,
+    batches: usize,
+}
+
+impl Step {
+    fn prepare(request: &Request, settings: StepSettings) -> Result<Self, OwnError> {
+        let unknown = |what, name: &str| OwnError::Unsupported { what, name: name.to_owned() };
+        let fuse = match request.variant.as_str() {
+            FUSED => true,
+            UNFUSED => false,
+            other => return Err(unknown("variant", other)),
+        };
+        let known = [Compute::Fp32, Compute::Bf16, Compute::Fp16];
+        let precision = known.into_iter().find(|known| known.name() == request.precision);
+        let precision = precision.and_then(Compute::on_cpu).ok_or_else(|| unknown("precision", &request.precision))?;
+        let Request { model, mode, batch_size, .. } = request;
+        let work = Work { model, mode: *mode, batch_size: *batch_size, precision, settings };
+        let workload = work.build().map_err(MeasureError::from)?;
+        let cpu = CpuOptions { threads: request.threads, ..CpuOptions::default() };
+        let options = CompileOptions { fuse, precision, ..CompileOptions::default() };
+        let plan =
+            compile(&workload.graph, &cpu, &options).map_err(|error| MeasureError::from(ModelError::from(error)))?;
+        MeasureError::check_memory(plan.arena_bytes as u64)?;
+        let mut executor = Executor::new(plan, cpu)?;
+        load_weights(&mut executor, &workload, request)?;
+        let (feeds, batches) = read_batches(&workload, request)?;
+        let mut step = Self { executor, mode: request.mode, feeds, batches };
+        step.write_feeds(0)?;
+        step.executor.prepare()?;
+        Ok(step)
+    }
+
+    /// Runs the step that comes `index`-th; the loss when training.
+    fn run(&mut self, index: usize) -> Result<Option<f64>, OwnError> {
+        self.write_feeds(index % self.batches)?;
+        self.executor.run()?;
+        match self.mode {
+            Mode::Train => Ok(Some(f64::from(self.executor.scalar("loss")?))),
+            Mode::Infer => Ok(None),
+        }
+    }
+
+    fn write_feeds(&mut self, batch: usize) -> Result<(), OwnError> {
+        for (name, bytes) in &self.feeds {
+            let size = bytes.len() / self.batches;
+            self.executor.write(name, &bytes[batch * size..][..size])?;
+        }
+        Ok(())
+    }
+}
+
+/// Tensors of the model from the folder, those of the optimizer as they begin; one is held at a time.
+fn load_weights(executor: &mut Executor, workload: &Workload, request: &Request) -> Result<(), OwnError> {
+    let mut file = TensorFile::open(&request.work.join(WEIGHTS_FILE))?;
+    for spec in workload.specs.iter().filter(|spec| spec.ty.dtype == DType::F32) {
+        if !spec.kind.is_model() {
+            executor.write_f32(&spec.name, &bessemer_nn::initialise(spec, request.seed))?;
+            continue;
+        }
+        let (found, wanted) = (file.info(&spec.name)?.shape, spec.external_shape());
+        if found != wanted.dims() {
+            let problem = format!("`{}` is {found:?} in the weights and {wanted} in the model", spec.name);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, problem).into());
+        }
+        executor.write_f32(&spec.name, &spec.from_external(&file.read_f32(&spec.name)?))?;
+    }
+    Ok(())
+}
+
+/// The bytes of all batches by feed, and the number of batches.
+fn read_batches(workload: &Workload, request: &Request) -> Result<(Vec<(String, Vec<u8>)>, usize), OwnError> {
+    let mut file = TensorFile::open(&request.work.join(BATCHES_FILE))?;
+    let (mut feeds, mut batches) = (Vec::new(), 1);
+    for (_, feed) in workload.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
+        batches = file.info(&feed.name)?.shape.first().copied().unwrap_or(1);
+        feeds.push((feed.name.clone(), file.read(&feed.name)?));
+    }
+    Ok((feeds, batches))
+}
+
+/// What came out of each step, by output.
+#[derive(Default)]
+struct Outputs(BTreeMap<String, (Vec<usize>, Vec<u8>)>);
+
+impl Outputs {
+    fn take(&mut self, executor: &Executor) -> Result<(), OwnError> {
+        let graph = &executor.plan().graph;
+        for (name, value) in graph.outputs().iter().map(|output| (&output.0, output.1)) {
+            let shape = graph.shape(value).dims().to_vec();
+            let kept = self.0.entry(name.clone()).or_insert_with(|| (shape, Vec::new()));
+            kept.1.extend(executor.output_f32(name)?.iter().flat_map(|number| number.to_le_bytes()));
+        }
+        Ok(())
+    }
+
+    fn tensors(self, steps: usize) -> Result<Vec<NamedTensor<'static>>, TensorError> {
+        let tensor = |(name, (shape, bytes)): (String, (Vec<usize>, Vec<u8>))| {
+            let shape: Vec<usize> = std::iter::once(steps).chain(shape).collect();
+            NamedTensor::new(name, Dtype::F32, shape, bytes)
+        };
+        self.0.into_iter().map(tensor).collect()
+    }
+}

@@ -1,0 +1,299 @@
+//! What is said between a comparison and its peers, see `peers/PROTOCOL.md`.
+
+use crate::workload::Mode;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Version of the protocol, in every answer.
+pub const VERSION: u32 = 1;
+
+/// Exit status of an adapter that knows that something cannot be done.
+pub const UNSUPPORTED_STATUS: u8 = 3;
+/// Exit status of an adapter that is out of memory.
+pub const MEMORY_STATUS: u8 = 4;
+
+/// The answer to `describe`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Capabilities {
+    pub protocol: u32,
+    pub framework: String,
+    pub version: String,
+    pub variants: Vec<Variant>,
+    pub work: Vec<Ability>,
+}
+
+/// A form of a framework.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variant {
+    pub name: String,
+    /// Whether it merges operations.
+    pub fused: bool,
+    /// Whether the framework's name alone stands for it, too.
+    pub default: bool,
+    #[serde(default)]
+    pub settings: String,
+}
+
+/// A model that a framework has, in one mode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ability {
+    pub model: String,
+    pub mode: Mode,
+    pub precisions: Vec<String>,
+    /// Precisions that it has in software alone.
+    #[serde(default)]
+    pub emulated: Vec<String>,
+}
+
+/// How a framework does some work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    Native,
+    Emulated,
+    None,
+}
+
+impl Capabilities {
+    /// Other sizes of a family that is listed are done as well.
+    pub fn support(&self, model: &str, mode: Mode, precision: &str) -> Support {
+        let of_family = |ability: &&Ability| ability.mode == mode && Family::of(&ability.model) == Family::of(model);
+        let has = |names: &[String]| names.iter().any(|name| name == precision);
+        let abilities = || self.work.iter().filter(of_family);
+        if abilities().any(|ability| has(&ability.emulated)) {
+            Support::Emulated
+        } else if abilities().any(|ability| has(&ability.precisions)) {
+            Support::Native
+        } else {
+            Support::None
+        }
+    }
+}
+
+/// Models that differ in sizes alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    ResNet,
+    Bert,
+    ElectraSquad,
+}
+
+impl Family {
+    /// `None` for models that are not compared.
+    pub fn of(model: &str) -> Option<Family> {
+        if model.starts_with("electra") && model.ends_with("-squad") {
+            Some(Family::ElectraSquad)
+        } else if model.starts_with("bert-") {
+            Some(Family::Bert)
+        } else if model.starts_with("resnet") && !model.ends_with("-cifar") {
+            Some(Family::ResNet)
+        } else {
+            None
+        }
+    }
+}
+
+/// What a run is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Purpose {
+    Time,
+    /// Without dropout and warm-up: losses, or outputs.
+    Check,
+}
+
+/// The file that `prepare` and `run` are given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    pub protocol: u32,
+    pub variant: String,
+    pub model: String,
+    pub mode: Mode,
+    pub batch_size: usize,
+    pub precision: String,
+    pub threads: usize,
+    pub warmup: usize,
+    pub steps: usize,
+    pub seed: u64,
+    pub purpose: Purpose,
+    pub work: PathBuf,
+    pub cache: PathBuf,
+    pub outputs: Option<PathBuf>,
+}
+
+/// The answer to `prepare`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Prepared {
+    pub protocol: u32,
+}
+
+/// The answer to `run`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    pub protocol: u32,
+    pub framework: String,
+    pub version: String,
+    #[serde(default)]
+    pub options: BTreeMap<String, Value>,
+    pub step_ms: Vec<f64>,
+    pub window_s: f64,
+    #[serde(default)]
+    pub losses: Vec<f64>,
+    #[serde(default)]
+    pub peak_memory_bytes: Option<u64>,
+    #[serde(default)]
+    pub import_memory_bytes: Option<u64>,
+}
+
+/// Share of the window that may pass between steps.
+const BETWEEN_STEPS: f64 = 0.02;
+/// Milliseconds that may pass between two steps in any case.
+const LEAST_BETWEEN_MS: f64 = 0.5;
+
+impl Answer {
+    /// Samples of a window's steps over its wall time.
+    pub fn throughput(&self, batch_size: usize) -> f64 {
+        (batch_size * self.step_ms.len()) as f64 / self.window_s
+    }
+
+    /// What is impossible about the answer of a process that ran for `wall_s` seconds.
+    pub fn problem(&self, request: &Request, wall_s: f64) -> Option<String> {
+        let (steps, window_ms) = (request.steps, self.window_s * 1e3);
+        let wanted = request.warmup + steps;
+        let sum: f64 = self.step_ms.iter().sum();
+        let between = (BETWEEN_STEPS * window_ms).max(LEAST_BETWEEN_MS * steps as f64);
+        if self.step_ms.len() != steps {
+            Some(format!("{} steps were timed, {steps} were asked for", self.step_ms.len()))
+        } else if self.step_ms.iter().any(|time| !time.is_finite() || *time <= 0.0) {
+            Some("a step took no time".to_owned())
+        } else if (sum - window_ms).abs() > between {
+            Some(format!("its steps take {sum:.1} ms together, their window {window_ms:.1} ms"))
+        } else if self.window_s > wall_s {
+            Some(format!("its window of {:.3} s is longer than the {wall_s:.3} s that it ran", self.window_s))
+        } else if request.mode == Mode::Train && self.losses.len() != wanted {
+            Some(format!("it told {} losses of {wanted}", self.losses.len()))
+        } else {
+            None
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    pub kind: FailureKind,
+    pub reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    NotInstalled,
+    Unsupported,
+    Memory,
+    TimeLimit,
+    Failed,
+    Invalid,
+    /// The comparison itself was asked to stop.
+    Interrupted,
+}
+
+impl Failure {
+    pub fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
+        Self { kind, reason: reason.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            FailureKind::NotInstalled => "not installed",
+            FailureKind::Unsupported => "not possible",
+            FailureKind::Memory => "out of memory",
+            FailureKind::TimeLimit => "too slow",
+            FailureKind::Failed => "failed",
+            FailureKind::Invalid => "no valid answer",
+            FailureKind::Interrupted => "interrupted",
+        };
+        if self.reason.is_empty() { f.write_str(what) } else { write!(f, "{what}: {}", self.reason) }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Request {
+        Request {
+            protocol: VERSION,
+            variant: "eager".into(),
+            model: "bert-tiny".into(),
+            mode: Mode::Train,
+            batch_size: 4,
+            precision: "fp32".into(),
+            threads: 1,
+            warmup: 1,
+            steps: 2,
+            seed: 0,
+            purpose: Purpose::Time,
+            work: "w".into(),
+            cache: "c".into(),
+            outputs: None,
+        }
+    }
+
+    fn answer() -> Answer {
+        Answer {
+            protocol: VERSION,
+            framework: "x".into(),
+            version: "1".into(),
+            options: BTreeMap::new(),
+            step_ms: vec![100.0, 300.0],
+            window_s: 0.4,
+            losses: vec![3.0, 2.0, 1.0],
+            peak_memory_bytes: None,
+            import_memory_bytes: None,
+        }
+    }
+
+    #[test]
+    fn impossible_answers_are_found_out() {
+        assert_eq!(answer().problem(&request(), 0.5), None);
+        assert_eq!(answer().throughput(4), 20.0);
+        let cases = [
+            (Answer { step_ms: vec![400.0], ..answer() }, "1 steps were timed, 2"),
+            (Answer { step_ms: vec![400.0, 0.0], ..answer() }, "no time"),
+            (Answer { window_s: 0.3, ..answer() }, "400.0 ms together, their window 300.0 ms"),
+            (Answer { losses: vec![1.0], ..answer() }, "1 losses of 3"),
+        ];
+        for (answer, expected) in cases {
+            let problem = answer.problem(&request(), 0.5).unwrap_or_default();
+            assert!(problem.contains(expected), "{problem}");
+        }
+        assert!(answer().problem(&request(), 0.39).unwrap().contains("longer than"));
+    }
+
+    #[test]
+    fn a_family_stands_for_its_sizes() {
+        let work = vec![
+            Ability { model: "bert-base".into(), mode: Mode::Train, precisions: vec!["fp32".into()], emulated: vec![] },
+            Ability {
+                model: "bert-base".into(),
+                mode: Mode::Infer,
+                precisions: vec!["fp32".into(), "bf16".into()],
+                emulated: vec!["bf16".into()],
+            },
+        ];
+        let peer = Capabilities { protocol: 1, framework: "x".into(), version: "1".into(), variants: Vec::new(), work };
+        assert_eq!(peer.support("bert-tiny", Mode::Train, "fp32"), Support::Native);
+        assert_eq!(peer.support("bert-tiny", Mode::Train, "bf16"), Support::None);
+        assert_eq!(peer.support("bert-large", Mode::Infer, "bf16"), Support::Emulated);
+        assert_eq!(peer.support("resnet50", Mode::Train, "fp32"), Support::None);
+        assert_eq!(Family::of("resnet20-cifar"), None);
+        assert_eq!(Family::of("electra-base"), None);
+    }
+}

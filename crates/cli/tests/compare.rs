@@ -1,0 +1,315 @@
+//! Comparisons with peers that are made for it: good ones, and such as fail in every way.
+
+mod common;
+
+use common::{Ran, bessemer};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const BERT: &str =
+    "compare bert-tiny --sequence-length 16 --predictions 2 --batch-size 2 --warmup 1 --steps 3 --repeat 2";
+
+/// A folder with a home for caches, in which the program is called with peers for tests.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        Self { folder: TempDir::new().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
+        command.current_dir(self.folder.path()).args(arguments.split_whitespace());
+        if arguments.starts_with("compare") {
+            command.args(["--python", "python3", "--patience", "0", "--threads", "1"]);
+        }
+        command
+            .env("XDG_CACHE_HOME", self.path("cache"))
+            .env("XDG_DATA_HOME", self.path("data"))
+            .env("BESSEMER_PEERS", Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fakes"))
+            .env("BESSEMER", env!("CARGO_BIN_EXE_bessemer"))
+            .env("FAKE_CALLS", self.path("calls"))
+            .env("FAKE_PROCESSES", self.path("processes"));
+        command
+    }
+
+    fn run(&self, arguments: &str) -> Ran {
+        common::ran(&mut self.command(arguments))
+    }
+
+    /// Events of a comparison, by framework and variant.
+    fn results(&self, out: &str) -> Vec<Value> {
+        let text = fs::read_to_string(self.path(out).join("results.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn calls(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("calls")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+fn row<'a>(results: &'a [Value], framework: &str) -> &'a Value {
+    let mut rows = results.iter().filter(|result| result["framework"] == framework);
+    let row = rows.next().unwrap_or_else(|| panic!("no row of {framework}"));
+    assert!(rows.next().is_none(), "two rows of {framework}");
+    row
+}
+
+fn error(row: &Value) -> &str {
+    row["options"]["error"].as_str().unwrap_or("")
+}
+
+#[test]
+fn a_peer_is_measured_beside_bessemer() {
+    let place = Place::new();
+    let said = place.run(&format!("{BERT} --mode train --frameworks bessemer,steady,perturbed --out out")).ok();
+    let results = place.results("out");
+    let (own, steady, off) = (row(&results, "bessemer"), row(&results, "steady"), row(&results, "perturbed"));
+    assert_eq!(
+        (own["comparison"]["variant"].as_str(), own["comparison"]["fused"].as_bool()),
+        (Some("fused"), Some(true))
+    );
+    for result in [own, steady, off] {
+        assert_eq!(result["runs"].as_array().unwrap().len(), 2);
+        for (index, run) in result["runs"].as_array().unwrap().iter().enumerate() {
+            assert_eq!((run["round"].as_u64(), run["step_ms"].as_array().unwrap().len()), (Some(index as u64 + 1), 3));
+            assert!(run["wall_s"].as_f64().unwrap() > 0.0 && run["others_busy"].is_number(), "{run}");
+        }
+        assert!(result["throughput"].as_f64().unwrap() > 0.0 && result["peak_memory_bytes"].as_u64().unwrap() > 0);
+        assert_eq!((result["v"].as_u64(), result["kind"].as_str()), (Some(1), Some("bench")));
+        assert!(result["published_style"]["mean_fastest_95_but_two_ms"].is_number());
+    }
+    // Naps of 2 ms: 2 samples in no less.
+    let rate = steady["throughput"].as_f64().unwrap();
+    assert!(rate < 1000.0, "{rate}");
+    assert_eq!(steady["comparison"]["work"]["verdict"], "same");
+    assert_eq!(steady["comparison"]["work"]["first"].as_f64(), Some(0.0));
+    let ratio = steady["comparison"]["ratio"]["median"].as_f64().unwrap();
+    let of_round = |round: usize| {
+        let rate = |result: &Value| result["runs"][round]["throughput"].as_f64().unwrap();
+        rate(own) / rate(steady)
+    };
+    assert!((ratio - (of_round(0) + of_round(1)) / 2.0).abs() < 1e-9 * ratio);
+
+    // The same answers but for 0.2 %.
+    assert_eq!(off["comparison"]["work"]["verdict"], "different");
+    assert!(off["comparison"]["ratio"].is_null());
+    assert!(said.out.contains("not the same") && said.out.contains("2.0e-3, 1e-4 are allowed"), "{}", said.out);
+    assert!(said.out.contains("bert-tiny, training, batch 2, fp32: sequences/s"), "{}", said.out);
+    assert!(said.err.contains("perturbed+plain: not the same work"), "{}", said.err);
+    // In turn: checks, then a run each, twice.
+    let timed = place.calls().iter().filter(|call| call.starts_with("time")).count();
+    assert_eq!(timed, 4, "{:?}", place.calls());
+
+    let again = place.run(&format!("{BERT} --mode train --frameworks bessemer,steady,perturbed --out out")).ok();
+    assert!(again.err.contains("measured already"), "{}", again.err);
+    assert_eq!((again.out, place.results("out").len()), (said.out, 3));
+}
+
+#[test]
+fn outputs_of_inference_are_compared() {
+    let place = Place::new();
+    place.run(&format!("{BERT} --mode infer --frameworks steady,perturbed,bessemer+unfused,bessemer --out out")).ok();
+    let results = place.results("out");
+    let verdict = |row: &Value| row["comparison"]["work"]["verdict"].as_str().unwrap().to_owned();
+    assert_eq!(verdict(row(&results, "steady")), "same");
+    assert_eq!(verdict(row(&results, "perturbed")), "different");
+    let off = row(&results, "perturbed")["comparison"]["work"]["first"].as_f64().unwrap();
+    assert!((off - 0.002).abs() < 1e-5, "{off}");
+    let own: Vec<&Value> = results.iter().filter(|result| result["framework"] == "bessemer").collect();
+    assert_eq!((own.len(), own[0]["comparison"]["variant"].as_str()), (2, Some("unfused")));
+    assert!(own[0]["comparison"]["ratio"]["median"].is_number() && own[1]["comparison"]["ratio"].is_null());
+    assert_eq!(verdict(own[0]), "same");
+}
+
+#[test]
+fn what_fails_is_a_row_and_the_rest_goes_on() {
+    let place = Place::new();
+    let frameworks = "bessemer,crashing,hanging,rubbish,hungry,absent,steady,steady+odd";
+    place.run(&format!("{BERT} --mode train --frameworks {frameworks} --limit 5 --out out")).fails(2, &["absent"]);
+    let frameworks = frameworks.replace(",absent", "");
+    let six = BERT.replace("--batch-size 2", "--batch-size 6");
+    let said = place.run(&format!("{six} --mode train --frameworks {frameworks} --limit 5 --out out")).ok();
+    let results = place.results("out");
+    for (framework, expected) in [
+        ("crashing", "failed: ValueError: a tensor went missing"),
+        ("hanging", "too slow: not done after 5.0 s"),
+        ("rubbish", "no valid answer: no result on its standard output"),
+        ("hungry", "out of memory: 6 samples"),
+    ] {
+        assert_eq!(error(row(&results, framework)), expected);
+        assert!(said.out.contains(expected), "{}", said.out);
+    }
+    let steady: Vec<&Value> = results.iter().filter(|result| result["framework"] == "steady").collect();
+    assert!(steady[0]["throughput"].as_f64().unwrap() > 0.0);
+    assert_eq!(error(steady[1]), "not possible: no such variant; there are plain, merged");
+    assert!(row(&results, "bessemer")["throughput"].as_f64().unwrap() > 0.0);
+    for process in fs::read_to_string(place.path("processes")).unwrap().lines() {
+        assert!(!is_alive(process), "{process} outlived the comparison");
+    }
+}
+
+#[test]
+fn the_largest_batch_is_searched_for() {
+    let place = Place::new();
+    let max = BERT.replace("--batch-size 2", "--batch-size 2,max").replace("--steps 3", "--steps 1");
+    place.run(&format!("{max} --mode train --frameworks hungry --out out")).ok();
+    let results = place.results("out");
+    let batches: Vec<u64> = results.iter().map(|result| result["batch_size"].as_u64().unwrap()).collect();
+    assert_eq!(batches, [2, 5]);
+    assert_eq!(results[1]["comparison"]["largest_batch"], true);
+    assert_eq!(results[1]["comparison"]["work"]["verdict"], "same", "Bessemer is asked though it is not measured");
+    let tried: Vec<String> = place.calls().into_iter().filter(|call| call.contains("time")).collect();
+    let tried: Vec<&str> = tried.iter().map(|call| call.split(' ').nth(2).unwrap()).collect();
+    // Batch 2 twice; doubled, then halved; two rounds with the largest.
+    assert_eq!(tried, ["b2", "b2", "b1", "b2", "b4", "b8", "b6", "b5", "b5", "b5"]);
+}
+
+#[test]
+fn a_comparison_that_was_killed_goes_on() {
+    let place = Place::new();
+    let arguments =
+        format!("{} --mode train --frameworks bessemer,steady --out out", BERT.replace("--repeat 2", "--repeat 6"));
+    let count = || place.calls().iter().filter(|call| call.starts_with("time")).count();
+    let mut child = spawn(&place, &arguments, "0.1");
+    wait_for("three rounds", || count() >= 3);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(fs::read_to_string(place.path("out/results.jsonl")).unwrap_or_default().is_empty());
+    let before = count();
+    place.run(&arguments).ok();
+    // What was cut short is measured once more.
+    let after = count();
+    assert!(before <= 4 && (6..=7).contains(&after), "{before} runs, then {after}");
+    let results = place.results("out");
+    assert_eq!(row(&results, "steady")["runs"].as_array().unwrap().len(), 6);
+    assert_eq!(results.len(), 2);
+}
+
+#[test]
+fn nothing_outlives_a_comparison_that_is_killed_or_stopped() {
+    let place = Place::new();
+    for signal in ["KILL", "INT"] {
+        let _ = fs::remove_file(place.path("processes"));
+        let arguments = format!("{BERT} --mode train --frameworks hanging --out {signal}");
+        let mut child = spawn(&place, &arguments, "0.002");
+        let processes = || fs::read_to_string(place.path("processes")).unwrap_or_default();
+        wait_for("a run that hangs", || processes().lines().count() == 2);
+        assert!(processes().lines().all(is_alive));
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap().success());
+        let status = child.wait().unwrap();
+        if signal == "INT" {
+            assert_eq!(status.code(), Some(130));
+        }
+        wait_for("the end of all processes", || !processes().lines().any(is_alive));
+    }
+}
+
+#[test]
+fn a_plan_is_measured_and_told_beforehand() {
+    let place = Place::new();
+    let plan = "models = ['bert-tiny']\nframeworks = ['bessemer', 'steady']\nsequence_length = 16\npredictions = 2\nwarmup = 0\n\
+                steps = 2\nrepeat = 1\nfusion = ['on', 'off']\n[[part]]\nmodes = ['train']\nbatch_sizes = [1, 2]\n\
+                [[part]]\nmodes = ['infer']\nbatch_sizes = [2]\nprecisions = ['bf16']\n";
+    fs::write(place.path("plan.toml"), plan).unwrap();
+    let said = place.run("compare --plan plan.toml --out out --dry-run").ok();
+    assert!(
+        said.err.contains("bert-tiny train b2 fp32: bessemer+fused, bessemer+unfused, steady+plain, steady+merged"),
+        "{}",
+        said.err
+    );
+    assert!(said.err.contains("at a guess"), "{}", said.err);
+    place.run("compare --plan plan.toml --out out").ok();
+    let results = place.results("out");
+    assert_eq!(results.len(), 12);
+    let errors: Vec<&str> = results.iter().map(error).filter(|error| !error.is_empty()).collect();
+    assert_eq!(errors, ["not possible: it has no infer of bert-tiny in bf16"; 2]);
+    let fused = results.iter().filter(|result| result["comparison"]["fused"] == true).count();
+    assert_eq!(fused, 6);
+    fs::write(place.path("plan.toml"), plan.replace("steps", "stairs")).unwrap();
+    place.run("compare --plan plan.toml --out out").fails(2, &["plan.toml", "stairs"]);
+}
+
+#[test]
+fn the_window_agrees_with_another_clock() {
+    let place = Place::new();
+    let steps = BERT.replace("--steps 3", "--steps 60").replace("--repeat 2", "--repeat 1");
+    let mut command = place.command(&format!("{steps} --mode train --frameworks steady --out out"));
+    common::ran(command.env("FAKE_NAP_S", "0.05").env("FAKE_MARKS", place.path("mark"))).ok();
+    let window = 2.0 * 60.0 / row(&place.results("out"), "steady")["throughput"].as_f64().unwrap();
+    let written = |mark: &str| fs::metadata(place.path(mark)).unwrap().modified().unwrap();
+    let outside = written("mark.end").duration_since(written("mark.begin")).unwrap().as_secs_f64();
+    assert!((outside / window - 1.0).abs() < 0.01, "{outside} s by the file system's clock, {window} s by the window");
+    assert!(window > 3.0, "60 naps of 50 ms: {window}");
+}
+
+#[test]
+fn peers_are_listed_and_installed() {
+    let place = Place::new();
+    let said = place.run("peers list").ok().out;
+    let line = |text: &str, name: &str| text.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    assert!(line(&said, "bessemer").contains("fused*, unfused"), "{said}");
+    assert!(line(&said, "steady").contains("not installed: `bessemer peers setup steady` installs it"), "{said}");
+    let said = place.run("peers list --python python3").ok().out;
+    assert!(line(&said, "steady").contains("1.2.3") && line(&said, "steady").contains("plain*, merged"), "{said}");
+    assert!(line(&said, "steady").contains("electra-base-squad: train fp32, infer fp32"), "{said}");
+
+    let measured = format!("{BERT} --mode train --frameworks steady --out out --patience 0");
+    let compare = |place: &Place| common::ran(place.command("").args(measured.split_whitespace()));
+    compare(&place).ok();
+    assert!(error(row(&place.results("out"), "steady")).starts_with("not installed"));
+    place.run("peers setup steady").ok();
+    compare(&place).ok();
+    assert_eq!(error(row(&place.results("out"), "steady")), "", "what is installed meanwhile is measured");
+
+    place.run("peers setup nothing").fails(2, &["nothing", "steady"]);
+    let old = place.path("old");
+    fs::create_dir_all(old.join("ancient")).unwrap();
+    let toml = "name = 'ancient'\ntitle = 'Ancient'\nlanguage = 'python'\npython = '>=2.5,<2.8'\n";
+    fs::write(old.join("ancient/peer.toml"), toml).unwrap();
+    place.run("peers setup ancient --peers old").fails(2, &["Ancient cannot be installed on Python 3.", ">=2.5,<2.8"]);
+}
+
+#[test]
+fn what_cannot_be_compared_is_told() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), &format!("compare {arguments} --frameworks bessemer"));
+    run("resnet20-cifar --mode train").fails(2, &["resnet20-cifar is not compared", "BERT"]);
+    run("resnet50 --mode both").fails(2, &["`both` is no mode"]);
+    run("resnet50 --mode train --batch-size 0").fails(2, &["no batch size", "max"]);
+    run("resnet50 --mode train --python nowhere/python").fails(2, &["nowhere/python"]);
+    run("resnet50 --mode train --accumulation 2").fails(2, &["--accumulation"]);
+    bessemer(folder.path(), "bench train resnet50 --precision fp32,bf16").fails(2, &["several are for `compare`"]);
+}
+
+fn spawn(place: &Place, arguments: &str, nap_s: &str) -> Child {
+    let mut command = place.command(arguments);
+    command.env("FAKE_NAP_S", nap_s).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether a process runs; one that has ended and that nobody asked after does not.
+fn is_alive(process: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
+}
