@@ -21,7 +21,7 @@ pub struct Ticks {
 impl Ticks {
     /// `None` where the system does not tell.
     pub fn now() -> Option<Ticks> {
-        Some(parse(&fs::read_to_string("/proc/stat").ok()?, &fs::read_to_string("/proc/self/stat").ok()?)?)
+        parse(&fs::read_to_string("/proc/stat").ok()?, &fs::read_to_string("/proc/self/stat").ok()?)
     }
 
     /// Share of the processors that others than children used since `before`.

@@ -117,8 +117,7 @@ pub fn run(request: &Request) -> Result<Answer, OwnError> {
 struct Step {
     executor: Executor,
     mode: Mode,
-    /// Bytes of one batch after the other, by feed.
-    feeds: Vec<(String, Vec<u8>)>,
+    feeds: Feeds,
     batches: usize,
 }
 
@@ -187,8 +186,11 @@ fn load_weights(executor: &mut Executor, workload: &Workload, request: &Request)
     Ok(())
 }
 
-/// The bytes of all batches by feed, and the number of batches.
-fn read_batches(workload: &Workload, request: &Request) -> Result<(Vec<(String, Vec<u8>)>, usize), OwnError> {
+/// Bytes of one batch after the other, by feed.
+type Feeds = Vec<(String, Vec<u8>)>;
+
+/// All batches, and their number.
+fn read_batches(workload: &Workload, request: &Request) -> Result<(Feeds, usize), OwnError> {
     let mut file = TensorFile::open(&request.work.join(BATCHES_FILE))?;
     let (mut feeds, mut batches) = (Vec::new(), 1);
     for (_, feed) in workload.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
