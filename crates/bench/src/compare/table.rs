@@ -39,7 +39,7 @@ pub struct Row {
 
 /// Titles of the columns.
 pub const HEADER: [&str; 11] =
-    ["framework", "fused", "batch", "speed", "spread", "p50 ms", "p99 ms", "of peak", "memory", "Bessemer is", "work"];
+    ["framework", "speed", "Bessemer is", "work", "spread", "p50 ms", "p99 ms", "of peak", "memory", "batch", "fused"];
 
 impl Row {
     /// Under [`HEADER`].
@@ -47,16 +47,16 @@ impl Row {
         let marks: String = self.notes.iter().map(|note| format!(" [{note}]")).collect();
         [
             format!("{}{marks}", self.framework),
-            if self.fused { "yes" } else { "no" }.to_owned(),
-            self.batch_size.to_string(),
             self.throughput.clone(),
+            self.ratio.clone(),
+            self.work.to_owned(),
             self.spread.clone(),
             self.step_p50.clone(),
             self.step_p99.clone(),
             self.of_peak.clone(),
             self.memory.clone(),
-            self.ratio.clone(),
-            self.work.to_owned(),
+            self.batch_size.to_string(),
+            if self.fused { "yes" } else { "no" }.to_owned(),
         ]
     }
 }

@@ -141,7 +141,8 @@ impl Bars<'_> {
         // The first on top.
         let name = |place: &SegmentValue<usize>| match place {
             SegmentValue::CenterOf(index) => {
-                self.bars.get(count - 1 - (*index).min(count - 1)).map_or_else(String::new, |bar| bar.name.clone())
+                let place = (count - 1).checked_sub(*index);
+                place.map_or_else(String::new, |place| self.bars[place].name.clone())
             }
             _ => String::new(),
         };
@@ -243,6 +244,7 @@ mod tests {
         for text in ["bessemer (fused)", "x (plain)", "images/s", "var(--c0)", "var(--faint)"] {
             assert!(svg.contains(text), "{text} is missing in {svg}");
         }
+        assert_eq!(svg.matches("bessemer (fused)").count(), 1, "each name once");
         assert!(svg.find("bessemer (fused)").unwrap() > svg.find("x (plain)").unwrap(), "labels are drawn from below");
         assert!(Bars { label: "images/s", bars: vec![] }.to_svg().unwrap().is_none());
     }

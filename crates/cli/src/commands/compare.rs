@@ -102,7 +102,7 @@ pub enum WhichFusion {
 }
 
 /// Columns flush left.
-const TEXT_COLUMNS: usize = 2;
+const TEXT_COLUMNS: usize = 1;
 
 pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let usual = if options.quick { Usual::QUICK } else { Usual::FULL };
