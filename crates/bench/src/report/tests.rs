@@ -200,7 +200,7 @@ fn frameworks_stand_beside_each_other_and_beside_what_was_published() {
     assert_eq!(html.matches("aria-label=\"images/s of each framework\"").count(), 1);
     let markdown = report.to_markdown("Frameworks", Path::new("")).unwrap();
     for text in [
-        "| framework | fused | batch |",
+        "| framework | speed | Bessemer is | work |",
         "| pytorch (eager) [",
         "1.25 x (1.20-1.50) | the same |",
         "| OneFlow 0.2.0 | 12411.97 |",
