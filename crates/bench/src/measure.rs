@@ -5,7 +5,7 @@ use crate::peers::process::{Call, Runner};
 use crate::peers::protocol::{Failure, FailureKind};
 use crate::show;
 use crate::stats::{median, published_style, spread, step_times};
-use crate::workload::{Mode, StepSettings, Work};
+use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_cpu::{CpuOptions, Executor, ExecutorError, Isa};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
@@ -13,7 +13,7 @@ use bessemer_ir::plan::kernel_name;
 use bessemer_ir::{DType, Role};
 use bessemer_models::{ModelError, find_any};
 use bessemer_nn::initialise;
-use bessemer_train::events::{BenchResult, BenchRun, PublishedStyle, StepTimes};
+use bessemer_train::events::{BenchResult, BenchRun};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks;
 use serde::{Deserialize, Serialize};
@@ -148,6 +148,22 @@ impl Timed {
     }
 }
 
+/// A step ready for its weights, if there is memory for it.
+pub(crate) fn compiled(work: &Workload, cpu: CpuOptions, options: &CompileOptions) -> Result<Executor, MeasureError> {
+    let plan = compile(&work.graph, &cpu, options).map_err(ModelError::from)?;
+    MeasureError::check_memory(plan.arena_bytes as u64)?;
+    Ok(Executor::new(plan, cpu)?)
+}
+
+/// Runs a step; the loss when training.
+pub(crate) fn run_step(executor: &mut Executor, mode: Mode) -> Result<Option<f64>, MeasureError> {
+    executor.run()?;
+    match mode {
+        Mode::Train => Ok(Some(f64::from(executor.scalar("loss")?))),
+        Mode::Infer => Ok(None),
+    }
+}
+
 /// A model's compiled step with random weights and random input, ready to run.
 pub struct Prepared {
     executor: Executor,
@@ -191,9 +207,7 @@ impl Prepared {
         let model_flops = bessemer_models::classifier::flops(&work.graph);
         let options =
             CompileOptions { fuse: request.fuse, precision, recompute: request.recompute, ..CompileOptions::default() };
-        let plan = compile(&work.graph, &request.cpu, &options).map_err(ModelError::from)?;
-        MeasureError::check_memory(plan.arena_bytes as u64)?;
-        let mut executor = Executor::new(plan, request.cpu)?;
+        let mut executor = compiled(&work, request.cpu, &options)?;
         for spec in &work.specs {
             if spec.ty.dtype == DType::F32 {
                 executor.write_f32(&spec.name, &initialise(spec, request.seed))?;
@@ -215,11 +229,7 @@ impl Prepared {
         for _ in 1..self.micro_batches {
             self.executor.accumulate()?;
         }
-        self.executor.run()?;
-        match self.mode {
-            Mode::Train => Ok(Some(f64::from(self.executor.scalar("loss")?))),
-            Mode::Infer => Ok(None),
-        }
+        run_step(&mut self.executor, self.mode)
     }
 
     /// Each kernel call of a step's last micro-batch in order, with the median of its times over so many steps.
@@ -322,29 +332,33 @@ pub fn measure(
     }
     // What is not possible is found out before anything runs.
     request.work().build()?;
-    let mut times = Vec::new();
     let mut result = unmeasured(request, machine);
     for repeat in 0..request.repeat {
         let Repeat { timed, flops_per_sample, peak_memory_bytes } = once(request)?;
         let samples = request.batch_size * request.micro_batches() * request.steps;
         let throughput = samples as f64 / timed.window_s;
         progress(repeat + 1, throughput);
-        times.extend_from_slice(&timed.step_ms);
         result.flops_per_sample = Some(flops_per_sample);
         result.peak_memory_bytes = result.peak_memory_bytes.max(peak_memory_bytes);
         result.loss_first = timed.losses.first().copied();
         result.loss_last = timed.losses.last().copied();
         result.runs.push(BenchRun { throughput, step_ms: timed.step_ms, ..BenchRun::default() });
     }
-    let rates: Vec<f64> = result.runs.iter().map(|run| run.throughput).collect();
-    result.throughput = median(&rates);
-    result.spread = spread(&rates);
-    result.step_ms = step_times(&times);
-    result.published_style = published_style(&times);
+    summarise(&mut result);
     *limits = limits.greater(Limits::measure(request.cpu));
     result.fraction_of_peak =
         result.flops_per_sample.map(|flops| flops * result.throughput / (limits.fp32_gflops * 1e9));
     Ok(result)
+}
+
+/// Fills in what follows from the runs of a result: speed, spread and times of steps.
+pub(crate) fn summarise(result: &mut BenchResult) {
+    let rates: Vec<f64> = result.runs.iter().map(|run| run.throughput).collect();
+    let times: Vec<f64> = result.runs.iter().flat_map(|run| run.step_ms.iter().copied()).collect();
+    result.throughput = median(&rates);
+    result.spread = spread(&rates);
+    result.step_ms = step_times(&times);
+    result.published_style = published_style(&times);
 }
 
 /// The row of a configuration that could not be measured: no throughput, and the reason as option `error`.
@@ -375,19 +389,8 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         warmup: request.warmup as u64,
         steps: request.steps as u64,
         repeat: request.repeat as u64,
-        throughput: 0.0,
         unit: tasks::terms(&request.model).unit.to_string(),
-        step_ms: StepTimes::default(),
-        published_style: PublishedStyle::default(),
-        runs: Vec::new(),
-        spread: 0.0,
-        peak_memory_bytes: None,
-        flops_per_sample: None,
-        fraction_of_peak: None,
-        loss_first: None,
-        loss_last: None,
-        import_memory_bytes: None,
-        comparison: None,
+        ..BenchResult::default()
     }
 }
 

@@ -1,12 +1,11 @@
 //! Whether a framework did the work that Bessemer did: losses of a few steps without dropout, or outputs, from the same weights
 //! on the same batches.
 
-use crate::peers::TensorFile;
 use crate::peers::protocol::Answer;
 use crate::workload::Mode;
+use bessemer_train::checkpoint::TensorFile;
 use bessemer_train::events::{Verdict, WorkCheck};
 use bessemer_train::recipe::Compute;
-use std::io;
 use std::path::Path;
 
 /// Steps of a check of training: one loss before any update, and one after each of three.
@@ -53,7 +52,7 @@ pub fn compare(mode: Mode, precision: Compute, reference: Reference<'_>, answer:
                     });
                     WorkCheck { verdict: verdict(note.is_none()), first: Some(distance), note, ..check }
                 }
-                Err(error) => WorkCheck { verdict: Verdict::Different, note: Some(error.to_string()), ..check },
+                Err(problem) => WorkCheck { verdict: Verdict::Different, note: Some(problem), ..check },
             }
         }
     }
@@ -86,16 +85,20 @@ fn of_losses(allowed: Allowed, wanted: &[f64], found: &[f64]) -> WorkCheck {
     WorkCheck { verdict: verdict(note.is_none()), first: Some(distances[0]), later: Some(later), note, ..check }
 }
 
-/// The largest distance of an output, and its name.
-fn outputs_distance(wanted: &Path, found: &Path) -> io::Result<(f64, String)> {
-    let (mut wanted, mut found) = (TensorFile::open(wanted)?, TensorFile::open(found)?);
+/// The largest distance of an output, and its name; or why the files cannot be compared.
+fn outputs_distance(wanted: &Path, found: &Path) -> Result<(f64, String), String> {
+    let open = |path: &Path| TensorFile::open(path).map_err(|error| error.to_string());
+    let numbers = |file: &mut TensorFile, name: &str| file.read_f32(name).map_err(|error| error.to_string());
+    let (mut wanted, mut found) = (open(wanted)?, open(found)?);
     let mut worst = (0.0, String::new());
-    for name in wanted.names() {
-        let (shape, other) = (wanted.info(&name)?.shape, found.info(&name)?.shape);
+    let names: Vec<String> = wanted.names().map(str::to_owned).collect();
+    for name in names {
+        let shape_of = |file: &TensorFile| file.shape(&name).map(<[usize]>::to_vec).map_err(|error| error.to_string());
+        let (shape, other) = (shape_of(&wanted)?, shape_of(&found)?);
         if shape != other {
-            return Err(io::Error::other(format!("`{name}` is {other:?}, Bessemer's {shape:?}")));
+            return Err(format!("`{name}` is {other:?}, Bessemer's {shape:?}"));
         }
-        let distance = relative_l2(&found.read_f32(&name)?, &wanted.read_f32(&name)?);
+        let distance = relative_l2(&numbers(&mut found, &name)?, &numbers(&mut wanted, &name)?);
         if worst.1.is_empty() || distance > worst.0 || distance.is_nan() {
             worst = (distance, name);
         }

@@ -4,10 +4,10 @@ use super::entrants::Entrant;
 use super::journal::{Run, State};
 use super::{BatchSize, Group};
 use crate::machine::Machine;
-use crate::measure::ERROR_OPTION;
+use crate::measure::{ERROR_OPTION, summarise};
 use crate::peers::own;
-use crate::stats::{median, published_style, spread, step_times};
-use bessemer_train::events::{BenchResult, BenchRun, Comparison, PublishedStyle, Ratio, StepTimes, Verdict, WorkCheck};
+use crate::stats::median;
+use bessemer_train::events::{BenchResult, BenchRun, Comparison, Ratio, Verdict, WorkCheck};
 use bessemer_train::tasks;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -79,18 +79,7 @@ fn row(group: &Group, key: &str, measured: &Measured, machine: &Machine) -> Benc
         warmup: group.warmup as u64,
         steps: group.steps as u64,
         repeat: group.repeat as u64,
-        throughput: 0.0,
         unit: tasks::terms(&group.model).unit.to_owned(),
-        step_ms: StepTimes::default(),
-        published_style: PublishedStyle::default(),
-        runs: Vec::new(),
-        spread: 0.0,
-        peak_memory_bytes: None,
-        flops_per_sample: None,
-        fraction_of_peak: None,
-        loss_first: None,
-        loss_last: None,
-        import_memory_bytes: None,
         comparison: Some(Comparison {
             group: key.to_owned(),
             variant: entrant.variant.clone(),
@@ -99,13 +88,12 @@ fn row(group: &Group, key: &str, measured: &Measured, machine: &Machine) -> Benc
             work: state.check.clone().unwrap_or_default(),
             ratio: None,
         }),
+        ..BenchResult::default()
     }
 }
 
 fn fill(result: &mut BenchResult, measured: &Measured, peak_flops: f64, flops_per_sample: f64) {
     let runs = &measured.state.runs;
-    let rates: Vec<f64> = runs.iter().map(|run| measured.rate(run)).collect();
-    let times: Vec<f64> = runs.iter().flat_map(|run| run.answer.step_ms.iter().copied()).collect();
     let middle = |of: &dyn Fn(&Run) -> Option<u64>| {
         let values: Vec<f64> = runs.iter().filter_map(|run| of(run).map(|bytes| bytes as f64)).collect();
         (!values.is_empty()).then(|| median(&values) as u64)
@@ -118,11 +106,8 @@ fn fill(result: &mut BenchResult, measured: &Measured, peak_flops: f64, flops_pe
         busy_before: run.busy_before,
         others_busy: run.others_busy,
     };
-    result.throughput = median(&rates);
-    result.spread = spread(&rates);
-    result.step_ms = step_times(&times);
-    result.published_style = published_style(&times);
     result.runs = runs.iter().map(run).collect();
+    summarise(result);
     result.peak_memory_bytes = middle(&|run| run.answer.peak_memory_bytes);
     result.import_memory_bytes = middle(&|run| run.answer.import_memory_bytes);
     result.flops_per_sample = Some(flops_per_sample);

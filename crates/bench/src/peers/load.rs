@@ -26,9 +26,10 @@ impl Ticks {
 
     /// Share of the processors that others than children used since `before`.
     pub fn busy_since(self, before: Ticks) -> f64 {
+        // The time of waiting for disks may fall: proc(5).
         let own = self.children - before.children;
-        let others = (self.busy - before.busy).saturating_sub(own);
-        others as f64 / (self.all - before.all).max(1) as f64
+        let others = self.busy.saturating_sub(before.busy).saturating_sub(own);
+        others as f64 / self.all.saturating_sub(before.all).max(1) as f64
     }
 }
 

@@ -7,12 +7,10 @@ pub mod load;
 pub mod own;
 pub mod process;
 pub mod protocol;
-mod tensors;
 pub mod work;
 
 pub use folders::{Folders, PEERS_VARIABLE};
 pub use install::{InstallError, install};
-pub use tensors::TensorFile;
 
 use description::{Description, Language};
 use process::{Call, Ended, Runner};

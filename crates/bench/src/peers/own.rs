@@ -1,18 +1,17 @@
 //! Bessemer as one of the frameworks that are compared.
 
 use super::protocol::{Ability, Answer, Capabilities, Family, Purpose, Request, VERSION, Variant};
-use super::tensors::TensorFile;
 use super::work::{BATCHES_FILE, Description, WEIGHTS_FILE, WorkError};
 use crate::machine::{peak_resident_bytes, resident_bytes};
-use crate::measure::{MeasureError, Timed};
+use crate::measure::{MeasureError, Timed, compiled, run_step};
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_cpu::peak::has_bf16;
 use bessemer_cpu::{CpuOptions, Executor, Isa};
-use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::{DType, Role};
-use bessemer_models::{ModelError, all};
+use bessemer_models::all;
 use bessemer_train::NamedTensor;
-use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, write_safetensors};
+use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, TensorFile, write_safetensors};
 use bessemer_train::recipe::Compute;
 use std::collections::BTreeMap;
 use std::io;
@@ -137,10 +136,7 @@ impl Step {
         let workload = work.build().map_err(MeasureError::from)?;
         let cpu = CpuOptions { threads: request.threads, ..CpuOptions::default() };
         let options = CompileOptions { fuse, precision, ..CompileOptions::default() };
-        let plan =
-            compile(&workload.graph, &cpu, &options).map_err(|error| MeasureError::from(ModelError::from(error)))?;
-        MeasureError::check_memory(plan.arena_bytes as u64)?;
-        let mut executor = Executor::new(plan, cpu)?;
+        let mut executor = compiled(&workload, cpu, &options)?;
         load_weights(&mut executor, &workload, request)?;
         let (feeds, batches) = read_batches(&workload, request)?;
         let mut step = Self { executor, mode: request.mode, feeds, batches };
@@ -152,11 +148,7 @@ impl Step {
     /// Runs the step that comes `index`-th; the loss when training.
     fn run(&mut self, index: usize) -> Result<Option<f64>, OwnError> {
         self.write_feeds(index % self.batches)?;
-        self.executor.run()?;
-        match self.mode {
-            Mode::Train => Ok(Some(f64::from(self.executor.scalar("loss")?))),
-            Mode::Infer => Ok(None),
-        }
+        Ok(run_step(&mut self.executor, self.mode)?)
     }
 
     fn write_feeds(&mut self, batch: usize) -> Result<(), OwnError> {
@@ -176,7 +168,7 @@ fn load_weights(executor: &mut Executor, workload: &Workload, request: &Request)
             executor.write_f32(&spec.name, &bessemer_nn::initialise(spec, request.seed))?;
             continue;
         }
-        let (found, wanted) = (file.info(&spec.name)?.shape, spec.external_shape());
+        let (found, wanted) = (file.shape(&spec.name)?, spec.external_shape());
         if found != wanted.dims() {
             let problem = format!("`{}` is {found:?} in the weights and {wanted} in the model", spec.name);
             return Err(io::Error::new(io::ErrorKind::InvalidData, problem).into());
@@ -194,8 +186,8 @@ fn read_batches(workload: &Workload, request: &Request) -> Result<(Feeds, usize)
     let mut file = TensorFile::open(&request.work.join(BATCHES_FILE))?;
     let (mut feeds, mut batches) = (Vec::new(), 1);
     for (_, feed) in workload.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
-        batches = file.info(&feed.name)?.shape.first().copied().unwrap_or(1);
-        feeds.push((feed.name.clone(), file.read(&feed.name)?));
+        batches = file.shape(&feed.name)?.first().copied().unwrap_or(1);
+        feeds.push((feed.name.clone(), file.read(&feed.name)?.data.into_owned()));
     }
     Ok((feeds, batches))
 }

@@ -297,8 +297,8 @@ fn link(from: &Path, to: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::TensorFile;
     use bessemer_models::{ExternalTensor, load_into};
+    use bessemer_train::checkpoint::TensorFile;
     use tempfile::TempDir;
 
     fn order(model: &str, mode: Mode) -> Order {
@@ -331,10 +331,10 @@ mod tests {
             // All that the model has, in the form of files, and nothing else.
             let specs = order.work().build().unwrap().specs;
             let mut file = TensorFile::open(&path("work").join(WEIGHTS_FILE)).unwrap();
-            let read: Vec<(String, Vec<usize>, Vec<f32>)> = file
-                .names()
+            let names: Vec<String> = file.names().map(str::to_owned).collect();
+            let read: Vec<(String, Vec<usize>, Vec<f32>)> = names
                 .into_iter()
-                .map(|name| (name.clone(), file.info(&name).unwrap().shape, file.read_f32(&name).unwrap()))
+                .map(|name| (name.clone(), file.shape(&name).unwrap().to_vec(), file.read_f32(&name).unwrap()))
                 .collect();
             let tensors: Vec<ExternalTensor<'_>> =
                 read.iter().map(|(name, shape, data)| ExternalTensor { name, shape, data }).collect();
@@ -343,9 +343,9 @@ mod tests {
             }
             let batches = TensorFile::open(&path("work").join(BATCHES_FILE)).unwrap();
             for name in batches.names() {
-                assert_eq!(batches.info(&name).unwrap().shape[..2], [BATCHES, 3], "{name}");
+                assert_eq!(batches.shape(name).unwrap()[..2], [BATCHES, 3], "{name}");
             }
-            let names = batches.names().len();
+            let names = batches.names().count();
             assert_eq!(
                 names,
                 [("bert-tiny", 7), ("electra-mini-squad", 5), ("resnet18", 2)].iter().find(|m| m.0 == model).unwrap().1

@@ -19,6 +19,7 @@ mod manifest;
 mod safetensors_file;
 mod store;
 mod tensor;
+mod tensor_file;
 mod weights;
 
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use safetensors::Dtype;
 pub use safetensors_file::{read_safetensors, write_safetensors};
 pub use store::{CheckpointStore, Loaded, Saved, load_checkpoint, load_newest};
 pub use tensor::{NamedTensor, TensorError};
+pub use tensor_file::TensorFile;
 pub use weights::{WeightOptions, load_weights};
 
 /// Everything needed to continue a run as if it had never stopped.

@@ -72,13 +72,23 @@ pub(super) fn read_tensors(
     length: u64,
     path: &Path,
 ) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    let (_, layout) = read_layout(&mut reader, length, path)?;
+    layout.into_iter().map(|(name, info)| read_tensor(&mut reader, name, info, path)).collect()
+}
+
+/// Reads what stands before the data of `length` bytes: where these begin, and the tensors in the order in which they lie.
+pub(super) fn read_layout(
+    reader: &mut impl Read,
+    length: u64,
+    path: &Path,
+) -> Result<(u64, Vec<(String, TensorInfo)>), CheckpointError> {
     let damaged = |reason: String| CheckpointError::damaged(path, reason);
-    let header_length = read_header_length(&mut reader, length).map_err(damaged)?;
+    let header_length = read_header_length(reader, length).map_err(damaged)?;
     let mut header = vec![0; header_length as usize];
     reader.read_exact(&mut header).map_err(|error| damaged(format!("header: {error}")))?;
     let infos = parse_header(&header).map_err(|error| damaged(format!("header is not valid: {error}")))?;
-    let layout = check_layout(infos, length - 8 - header_length, path)?;
-    layout.into_iter().map(|(name, info)| read_tensor(&mut reader, name, info, path)).collect()
+    let start = 8 + header_length;
+    Ok((start, check_layout(infos, length - start, path)?))
 }
 
 fn read_header_length(reader: &mut impl Read, length: u64) -> Result<u64, String> {
@@ -134,7 +144,8 @@ fn check_layout(
     Ok(sorted)
 }
 
-fn read_tensor(
+/// Reads a tensor where its data begin.
+pub(super) fn read_tensor(
     reader: &mut impl Read,
     name: String,
     info: TensorInfo,

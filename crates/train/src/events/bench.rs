@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// A benchmark result, the same for this program and for every peer.
 ///
 /// `throughput` is samples in the timed window over its wall time, the median over repeats.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BenchResult {
     pub framework: String,
     pub framework_version: String,
