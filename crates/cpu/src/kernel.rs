@@ -4,7 +4,7 @@ use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::{self, ConvDesc};
 use crate::gemm::{Ctx, Epilogue, Numbers, Output};
 use crate::isa::Isa;
-use crate::product::{Product, conv_desc};
+use crate::product::{AffineOperands, Product, conv_desc};
 use crate::region::{Partials, RegionIo, RegionKernel};
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::region::Region;
@@ -37,6 +37,7 @@ pub(crate) enum Kernel {
     ConvWeightGrad {
         conv: ConvDesc,
         dtype: DType,
+        prologue: Option<AffineOperands>,
     },
     GroupedWeightGrad(GroupedDesc),
     Other(crate::other::Other),
@@ -46,6 +47,8 @@ pub(crate) struct Anchored {
     product: Product,
     region: RegionKernel,
     target: Target,
+    /// Operands of the node that are the product's.
+    own: usize,
 }
 
 /// Where the product of a region goes.
@@ -77,7 +80,7 @@ impl Kernel {
         let node = graph.node(id);
         let types: Vec<&TensorType> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
         let weights_fixed = node.inputs.get(1).is_some_and(|v| fixed.is_fixed(v.node)) && !fixed.is_fixed(id);
-        match &node.op {
+        match node.op.behind_prologue() {
             Op::Region(region) => lower_region(region, graph, id, weights_fixed),
             Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Matmul(_) => {
                 Product::lower(&node.op, &types, weights_fixed).map(Kernel::Product)
@@ -85,7 +88,10 @@ impl Kernel {
             Op::Conv2dWeightGrad(grad) => {
                 let geometry = grad.geometry(&types[0].shape, &types[1].shape).map_err(Unsupported)?;
                 match (conv_desc(&geometry, &grad.conv), geometry.groups, types[0].dtype) {
-                    (conv, 1, dtype) => Ok(Kernel::ConvWeightGrad { conv, dtype }),
+                    (conv, 1, dtype) => {
+                        let prologue = AffineOperands::of(&node.op, &types[0].shape);
+                        Ok(Kernel::ConvWeightGrad { conv, dtype, prologue })
+                    }
                     (conv, groups, DType::F32) => Ok(Kernel::GroupedWeightGrad(GroupedDesc { conv, groups })),
                     (_, _, dtype) => Err(Unsupported(format!("a grouped convolution of {dtype}"))),
                 }
@@ -162,11 +168,12 @@ impl Kernel {
                 }
                 Kernel::Region(region) => region.run(ctx, &operands.region_io(0, std::ptr::null()), operands.scratch()),
                 Kernel::Anchored(anchored) => anchored.run(ctx, operands),
-                Kernel::ConvWeightGrad { conv, dtype } => {
+                Kernel::ConvWeightGrad { conv, dtype, prologue } => {
                     let x = operands.numbers(0, *dtype, conv.n * conv.h * conv.w * conv.c_in);
                     let dy = operands.numbers(1, *dtype, conv.n * conv.oh * conv.ow * conv.c_out);
                     let len = conv.kh * conv.kw * conv.c_in * conv.c_out;
                     let dw = Output::from_raw(operands.outputs[0].cast(), len);
+                    let x = prologue.map_or(x.into(), |prologue| prologue.apply_to(x, operands));
                     conv::weight_grad(ctx, conv, x, dy, dw, operands.scratch());
                 }
                 Kernel::GroupedWeightGrad(d) => {
@@ -249,7 +256,7 @@ fn lower_region(region: &Region, graph: &Graph, id: NodeId, weights_fixed: bool)
         (None, true) if product.works_in_blocks() => Target::WorkerBlock,
         (None, _) => Target::Whole,
     };
-    Ok(Kernel::Anchored(Anchored { product, region: kernel, target }))
+    Ok(Kernel::Anchored(Anchored { product, region: kernel, target, own }))
 }
 
 impl Anchored {
@@ -293,7 +300,7 @@ impl Anchored {
                 Target::Output(output) | Target::WholeOutput(output) => operands.outputs[output].cast(),
                 Target::WorkerBlock | Target::Whole => target.as_mut_ptr(),
             };
-            let io = operands.region_io(2, start);
+            let io = operands.region_io(self.own, start);
             let output = match self.target {
                 Target::WorkerBlock => Output::per_worker(start, self.block_len()),
                 _ => Output::from_raw(start, self.product.output_len()),

@@ -3,11 +3,11 @@
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::winograd::{self, Direction};
 use crate::conv::{self, ConvDesc};
-use crate::gemm::{self, Ctx, Epilogue, GemmDesc, Output, RowBlocks, Weights};
+use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, Numbers, Output, RowBlocks, Weights};
 use crate::kernel::{Operands, Unsupported};
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::conv::{Conv2d, Geometry};
-use bessemer_ir::{DType, TensorType};
+use bessemer_ir::{DType, Shape, TensorType};
 
 /// A convolution, the gradient of its input, or a matrix product, with its sizes.
 #[derive(Clone, Copy)]
@@ -17,6 +17,32 @@ pub(crate) struct Product {
     dtype: DType,
     /// Whether the second operand is prepared before the first step.
     prepared: bool,
+    prologue: Option<AffineOperands>,
+}
+
+/// A scale and a shift for each channel of the first operand, which are the third and fourth one.
+#[derive(Clone, Copy)]
+pub(crate) struct AffineOperands {
+    channels: usize,
+    relu: bool,
+}
+
+impl AffineOperands {
+    /// Those of an operation on a first operand of this shape.
+    pub fn of(op: &Op, x: &Shape) -> Option<AffineOperands> {
+        match op {
+            Op::Prologue(prologue) => Some(AffineOperands { channels: x.cols(), relu: prologue.relu }),
+            _ => None,
+        }
+    }
+
+    /// # Safety
+    /// The operands are there, in `f32`.
+    pub unsafe fn apply_to<'a>(self, x: Numbers<'a>, operands: &Operands<'a>) -> Input<'a> {
+        // SAFETY: the caller's promise.
+        let (scale, shift) = unsafe { (operands.floats(2, self.channels), operands.floats(3, self.channels)) };
+        Input::affine(x, Affine { scale, shift, relu: self.relu })
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -58,7 +84,7 @@ impl Product {
         let dtype = types[0].dtype;
         let by_winograd =
             |desc: &ConvDesc, direction| dtype == DType::F32 && winograd::applies(desc, direction, weights_fixed);
-        let kind = match op {
+        let kind = match op.behind_prologue() {
             Op::Conv2d(conv) => {
                 let geometry = conv.geometry(a, b).map_err(Unsupported)?;
                 match (conv_desc(&geometry, conv), geometry.groups) {
@@ -90,7 +116,8 @@ impl Product {
             Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => false,
             Kind::Matmul(desc) => gemm::takes_packed_b(desc),
         };
-        Ok(Product { kind, dtype, prepared: weights_fixed && takes_prepared })
+        let prologue = AffineOperands::of(op, a);
+        Ok(Product { kind, dtype, prepared: weights_fixed && takes_prepared, prologue })
     }
 
     /// How it computes, in a few words.
@@ -231,16 +258,20 @@ impl Product {
         // SAFETY: the caller's promise; the operands have the elements the descriptions state.
         unsafe {
             let numbers = || operands.numbers(0, self.dtype, a_len);
+            let input = || match self.prologue {
+                None => numbers().into(),
+                Some(prologue) => prologue.apply_to(numbers(), operands),
+            };
             let weights = || match self.prepared {
                 true => Weights::Packed(operands.prepared()),
                 false => Weights::Plain(operands.numbers(1, self.dtype, b_len)),
             };
             let floats = || (operands.floats(0, a_len), operands.floats(1, b_len));
             match &self.kind {
-                Kind::Conv(d) => conv::forward(ctx, d, numbers(), weights(), output, scratch, epilogue),
+                Kind::Conv(d) => conv::forward(ctx, d, input(), weights(), output, scratch, epilogue),
                 Kind::ConvDataGrad(d) => conv::data_grad(ctx, d, numbers(), weights(), output, scratch, epilogue),
                 Kind::Winograd(d, direction) => {
-                    let (input, weights) = floats();
+                    let weights = operands.floats(1, b_len);
                     let (own, scratch) = scratch.split_at_mut(self.own_weights_len());
                     let transformed = if self.prepared {
                         operands.prepared()
@@ -248,7 +279,7 @@ impl Product {
                         winograd::transform_weights(ctx, d, *direction, weights, own);
                         own
                     };
-                    winograd::run(ctx, d, *direction, input, transformed, output, scratch, epilogue);
+                    winograd::run(ctx, d, *direction, input(), transformed, output, scratch, epilogue);
                 }
                 Kind::GroupedConv(d) => {
                     let (x, w) = floats();

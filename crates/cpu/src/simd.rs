@@ -33,6 +33,8 @@ pub trait Simd: Copy + 'static {
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    /// `a` where it is greater, else `b`.
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`; fused where the instruction set has it.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     /// What a step of a product adds: `a * b + c`, or for [`PAIRS`](Self::PAIRS) `c` plus the products of both.
@@ -164,6 +166,11 @@ macro_rules! same_as {
             unsafe { <$base>::mul(a, b) }
         }
         #[inline(always)]
+        unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::max(a, b) }
+        }
+        #[inline(always)]
         unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
             // SAFETY: the caller's promise of this trait.
             unsafe { <$base>::mul_add(a, b, c) }
@@ -268,6 +275,10 @@ impl Simd for Portable {
         std::array::from_fn(|i| a[i] * b[i])
     }
     #[inline(always)]
+    unsafe fn max(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
     unsafe fn mul_add(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
@@ -340,6 +351,11 @@ mod x86 {
         unsafe fn mul(a: __m512, b: __m512) -> __m512 {
             // SAFETY: the caller's promise of this trait.
             unsafe { _mm512_mul_ps(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn max(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm512_max_ps(a, b) }
         }
         #[inline(always)]
         unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
@@ -491,6 +507,11 @@ mod x86 {
             unsafe { _mm256_mul_ps(a, b) }
         }
         #[inline(always)]
+        unsafe fn max(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { _mm256_max_ps(a, b) }
+        }
+        #[inline(always)]
         unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
             // SAFETY: the caller's promise of this trait.
             unsafe { _mm256_fmadd_ps(a, b, c) }
@@ -594,6 +615,11 @@ mod arm {
         unsafe fn mul(a: float32x4_t, b: float32x4_t) -> float32x4_t {
             // SAFETY: the caller's promise of this trait.
             unsafe { vmulq_f32(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn max(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) }
         }
         #[inline(always)]
         unsafe fn mul_add(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {

@@ -145,11 +145,12 @@ fn conv_norm_relu_of(p: &mut Problem, d: &mut Draw, shape: [usize; 4]) -> Result
     let (cin, mid, cout) = (shape[3], d.int(1, 40), d.int(1, 40));
     let x = p.input(&shape)?;
     let first = p.input(&[3, 3, cin, mid])?;
-    let second = p.input(&[1, 1, mid, cout])?;
+    let kernel = [1, 3][d.int(0, 1)];
+    let second = p.input(&[kernel, kernel, mid, cout])?;
     let y = p.graph.add1(Conv2d::new([1 + d.int(0, 1); 2], [[1; 2]; 2]), &[x, first])?;
     let y = batch_norm(p, y)?;
     let y = p.graph.relu(y)?;
-    let y = p.graph.add1(Conv2d::new([1, 1], [[0; 2]; 2]), &[y, second])?;
+    let y = p.graph.add1(Conv2d::new([1 + d.int(0, 1); 2], [[kernel / 2; 2]; 2]), &[y, second])?;
     batch_norm(p, y)
 }
 

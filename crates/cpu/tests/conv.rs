@@ -6,7 +6,7 @@ use bessemer_cpu::conv::{
     ConvDesc, data_grad, data_grad_row_blocks, data_grad_scratch_len, forward, forward_row_blocks, forward_scratch_len,
     pack_data_grad, pack_forward, packed_data_grad_len, packed_forward_len, weight_grad, weight_grad_scratch_len,
 };
-use bessemer_cpu::gemm::{Ctx, Numbers, Output, Weights};
+use bessemer_cpu::gemm::{Affine, Ctx, Input, Numbers, Output, Weights};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
 use common::convolution::{Operands, Results, Windows};
@@ -164,6 +164,38 @@ fn operands_of_16_bits() {
             assert_eq!(dx, expected.dx, "{isa} data gradient {d:?}");
             let mut dw = nan(case.operands.w.len());
             weight_grad(ctx, &d, x, dy, Output::new(&mut dw), &mut nan(weight_grad_scratch_len(&d, 2)));
+            assert_eq!(dw, expected.dw, "{isa} weight gradient {d:?}");
+        }
+    }
+}
+
+/// Inputs that are scaled while they are read are those that were scaled before, bit for bit; the padding is zeros.
+#[test]
+fn affine_inputs() {
+    let mut random = Random(12);
+    let pool = ThreadPool::new(2);
+    for (kernel, stride, channels, relu) in
+        [(3, 2, 20, true), (1, 1, 33, true), (3, 1, 16, false), (5, 1, 7, true), (1, 2, 64, false)]
+    {
+        let d = conv(2, [9, 11], [channels, 37], [kernel; 2], [stride; 2], [1, 1], [[kernel / 2; 2]; 2]).unwrap();
+        let mut case = Case::new(&mut random, d);
+        let plain = case.operands.x.clone();
+        let (scale, shift) = (random.vector(channels), random.vector(channels));
+        for (i, x) in case.operands.x.iter_mut().enumerate() {
+            *x = *x * scale[i % channels] + shift[i % channels];
+            *x = if relu { x.max(0.0) } else { *x };
+        }
+        let x = Input::affine(&plain, Affine { scale: &scale, shift: &shift, relu });
+        for isa in Isa::available() {
+            let (ctx, expected) = (Ctx { isa, pool: &pool }, case.run(isa, &pool));
+            let nan = |len: usize| vec![f32::NAN; len];
+            let mut y = nan(case.operands.dy.len());
+            let scratch = &mut nan(forward_scratch_len(&d, 2));
+            forward(ctx, &d, x, &case.operands.w, Output::new(&mut y), scratch, None);
+            assert_eq!(y, expected.y, "{isa} forward {d:?}");
+            let mut dw = nan(case.operands.w.len());
+            let scratch = &mut nan(weight_grad_scratch_len(&d, 2));
+            weight_grad(ctx, &d, x, &case.operands.dy, Output::new(&mut dw), scratch);
             assert_eq!(dw, expected.dw, "{isa} weight gradient {d:?}");
         }
     }

@@ -5,7 +5,7 @@ mod common;
 
 use bessemer_cpu::conv::ConvDesc;
 use bessemer_cpu::conv::winograd::{Direction, applies, row_blocks, run, scratch_len, transform_weights, weights_len};
-use bessemer_cpu::gemm::{Ctx, Output};
+use bessemer_cpu::gemm::{Affine, Ctx, Input, Output};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
 use common::{Coverage, Random};
@@ -68,6 +68,10 @@ impl Case {
     }
 
     fn run(&self, isa: Isa, threads: usize) -> Vec<f32> {
+        self.run_on((&self.input).into(), isa, threads)
+    }
+
+    fn run_on(&self, input: Input<'_>, isa: Isa, threads: usize) -> Vec<f32> {
         let pool = ThreadPool::new(threads);
         let (ctx, d, direction) = (Ctx { isa, pool: &pool }, &self.d, self.direction);
         let weights = self.transformed(ctx);
@@ -75,7 +79,7 @@ impl Case {
         let coverage = Coverage::new(pixels, channels, row_blocks(d, direction));
         let mut output = vec![f32::NAN; pixels * channels];
         let scratch = &mut vec![f32::NAN; scratch_len(d, direction, threads)];
-        run(ctx, d, direction, &self.input, &weights, Output::new(&mut output), scratch, Some(&coverage));
+        run(ctx, d, direction, input, &weights, Output::new(&mut output), scratch, Some(&coverage));
         coverage.assert_once();
         output
     }
@@ -142,6 +146,25 @@ fn network_shapes() {
     for d in cases {
         Case::new(&mut random, d.unwrap(), Direction::Forward).check();
         Case::new(&mut random, d.unwrap(), Direction::DataGrad).check();
+    }
+}
+
+/// Inputs that are scaled while they are read are those that were scaled before, bit for bit; the padding is zeros.
+#[test]
+fn affine_inputs() {
+    let mut random = Random(21);
+    let cases = [([16, 16], 16, [[1; 2]; 2]), ([9, 13], 37, [[2, 0], [1, 2]]), ([4, 7], 70, [[1; 2]; 2])];
+    for (hw, channels, pads) in cases {
+        let mut case = Case::new(&mut random, conv(2, hw, [channels, 24], pads).unwrap(), Direction::Forward);
+        let plain = case.input.clone();
+        let (scale, shift) = (random.vector(channels), random.vector(channels));
+        for (i, x) in case.input.iter_mut().enumerate() {
+            *x = (*x * scale[i % channels] + shift[i % channels]).max(0.0);
+        }
+        let input = Input::affine(&plain, Affine { scale: &scale, shift: &shift, relu: true });
+        for isa in Isa::available() {
+            assert!(case.run_on(input, isa, 2) == case.run(isa, 2), "{isa} {:?}", case.d);
+        }
     }
 }
 

@@ -159,6 +159,7 @@ pub fn kernel_name(graph: &Graph, node: NodeId) -> &'static str {
     match &graph.node(node).op {
         Op::Region(Region { anchor: Some(anchor), .. }) => match **anchor {
             Op::Conv2d(_) => "conv2d+region",
+            Op::Prologue(_) => "prologue+conv2d+region",
             Op::Conv2dDataGrad(_) => "conv2d_data_grad+region",
             _ => "matmul+region",
         },

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::gemm::{NumberPtr, Place, Region, Row, RowSource};
+use crate::gemm::{AffinePtr, NumberPtr, Place, Region, Row, RowSource};
 use crate::simd::Simd;
 
 /// Positions of taps along one axis: tap `j` at grid position `p` is at `p * step + base + j * tap` in the image.
@@ -63,16 +63,18 @@ pub(crate) struct Gather {
     pub channels: usize,
     pub y: Axis,
     pub x: Axis,
+    /// What is done to the numbers inside the image.
+    pub affine: Option<AffinePtr>,
 }
 
 // SAFETY: only read, and whoever builds one vouches for its extent.
 unsafe impl Sync for Gather {}
 
 impl Gather {
-    /// Taps that are neighbours in memory form a run: taps of a run, and runs of a line of taps.
+    /// Taps that are neighbours in memory, and are copied as they are, form a run: taps of a run, and runs of a line of taps.
     #[inline(always)]
     fn runs(&self) -> (usize, usize) {
-        let taps = if self.x.tap == 1 { self.x.taps } else { 1 };
+        let taps = if self.x.tap == 1 && self.affine.is_none() { self.x.taps } else { 1 };
         (taps, self.x.taps / taps)
     }
 }
@@ -87,6 +89,23 @@ impl Gather {
         let first = (-x).clamp(0, taps as isize) as usize;
         let last = (self.x.size as isize - x).clamp(0, taps as isize) as usize;
         first * self.channels..last * self.channels
+    }
+}
+
+impl Gather {
+    /// Copies `len` numbers of a run, of which the first is number `start`.
+    ///
+    /// # Safety
+    /// They are there, and there is room for them. Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn take<S: Simd, D: Place>(&self, src: NumberPtr, start: usize, len: usize, dst: D) {
+        // SAFETY: the caller's promise; with an affine map, a run is a pixel.
+        unsafe {
+            match self.affine {
+                None => dst.take::<S>(src, len),
+                Some(affine) => dst.take_affine::<S>(src, len, affine.at(start)),
+            }
+        }
     }
 }
 
@@ -133,7 +152,7 @@ impl RowSource for Gather {
                 let tap = (ky * self.y.tap * self.x.size + kx * self.x.tap) * self.channels;
                 let src = self.src.offset(row.origin + (tap + piece.start - run_start) as isize);
                 if inside {
-                    dst.take::<S>(src, piece.len());
+                    self.take::<S, D>(src, piece.start - run_start, piece.len(), dst);
                 } else {
                     let y = row.y + (ky * self.y.tap) as isize;
                     let x = row.x + (kx * self.x.tap) as isize;
@@ -141,7 +160,8 @@ impl RowSource for Gather {
                     let start = (run_start + valid.start).clamp(piece.start, piece.end);
                     let end = (run_start + valid.end).clamp(start, piece.end);
                     dst.zero::<S>(start - piece.start);
-                    dst.at(start - piece.start).take::<S>(src.add(start - piece.start), end - start);
+                    let inner = dst.at(start - piece.start);
+                    self.take::<S, D>(src.add(start - piece.start), start - run_start, end - start, inner);
                     dst.at(end - piece.start).zero::<S>(piece.end - end);
                 }
             }

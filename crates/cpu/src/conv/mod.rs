@@ -11,10 +11,11 @@ pub mod grouped;
 pub mod winograd;
 
 use crate::gemm::{
-    Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Origin, OuterProduct, Output, RowBlocks, RowProduct,
-    Scratch, Weights, aligned_len, outer_scratch_len, pack_shared, packed_len, packed_start, row_blocks_for,
-    row_scratch_len, steps,
+    Ctx, Destination, Epilogue, Input, Matrix, Numbers, Origin, OuterProduct, Output, RowBlocks, RowProduct, Scratch,
+    Weights, aligned_len, outer_scratch_len, pack_shared, packed_len, packed_start, row_blocks_for, row_scratch_len,
+    steps,
 };
+use bessemer_ir::DType;
 use gather::{Axis, Gather};
 
 pub use data_grad::{data_grad, data_grad_row_blocks, data_grad_scratch_len, pack_data_grad, packed_data_grad_len};
@@ -67,8 +68,18 @@ impl ConvDesc {
     }
 
     /// Rows are output pixels, elements `[KH, KW, Cin]` of the input.
-    fn gather(&self, x: NumberPtr) -> Gather {
-        Gather { src: x, channels: self.c_in, y: self.axis(0), x: self.axis(1) }
+    ///
+    /// # Panics
+    /// When the input is shorter than that.
+    fn gather(&self, x: &Input<'_>) -> Gather {
+        let src = x.numbers.checked(self.input_len(), "input");
+        let affine = x.affine.map(|affine| affine.checked(self.c_in));
+        Gather { src, channels: self.c_in, y: self.axis(0), x: self.axis(1), affine }
+    }
+
+    /// Whether an input is multiplied as pairs with weights, or an output gradient, of this type.
+    fn pairs(ctx: Ctx<'_>, x: &Input<'_>, other: DType) -> bool {
+        x.affine.is_none() && ctx.pairs(x.numbers.dtype(), other)
     }
 
     /// Output positions and their taps in the input; axis 0 is vertical, 1 horizontal.
@@ -123,21 +134,22 @@ pub fn forward_scratch_len(d: &ConvDesc, threads: usize) -> usize {
 pub fn forward<'a>(
     ctx: Ctx<'_>,
     d: &ConvDesc,
-    x: impl Into<Numbers<'a>>,
+    x: impl Into<Input<'a>>,
     w: impl Into<Weights<'a>>,
     y: Output<'_>,
     scratch: &mut [f32],
     epilogue: Option<&dyn Epilogue>,
 ) {
     let x = x.into();
-    let pairs = ctx.pairs(x.dtype(), x.dtype());
-    let source = &d.gather(x.checked(d.input_len(), "input"));
+    let dtype = x.numbers.dtype();
+    let pairs = ConvDesc::pairs(ctx, &x, dtype);
+    let source = &d.gather(&x);
     let c = y.checked(d.output_len(), forward_row_blocks(d).rows * d.c_out, "output");
     let mut scratch = Scratch::new(scratch, forward_scratch_len(d, ctx.pool.threads()));
     let packed = match w.into() {
         Weights::Packed(packed) => packed_start(packed, packed_forward_len(d), "weights"),
         Weights::Plain(w) => {
-            assert!(x.dtype() == w.dtype(), "input and weights are of {} and {}", x.dtype(), w.dtype());
+            assert!(dtype == w.dtype(), "input and weights are of {dtype} and {}", w.dtype());
             let packed = scratch.take(packed_forward_len(d));
             // SAFETY: the weights' extent was checked, and the packed piece belongs to this call.
             unsafe { pack_shared(ctx, &d.weight_matrix(w), pairs, packed, 0..steps(d.weight_rows(), pairs)) };
@@ -166,17 +178,17 @@ pub fn weight_grad_scratch_len(d: &ConvDesc, threads: usize) -> usize {
 pub fn weight_grad<'a>(
     ctx: Ctx<'_>,
     d: &ConvDesc,
-    x: impl Into<Numbers<'a>>,
+    x: impl Into<Input<'a>>,
     dy: impl Into<Numbers<'a>>,
     dw: Output<'_>,
     scratch: &mut [f32],
 ) {
     let scratch = Scratch::new(scratch, weight_grad_scratch_len(d, ctx.pool.threads()));
     let (x, dy) = (x.into(), dy.into());
-    let pairs = ctx.pairs(x.dtype(), dy.dtype());
+    let pairs = ConvDesc::pairs(ctx, &x, dy.dtype());
     let (rows, dy) = (d.output_rows(), dy.checked(d.output_len(), "output gradient"));
     let product = OuterProduct {
-        source: &d.gather(x.checked(d.input_len(), "input")),
+        source: &d.gather(&x),
         b: Matrix { src: dy, ld: d.c_out, transposed: false, k: rows, n: d.c_out },
         pairs,
         m: d.weight_rows(),

@@ -2,6 +2,7 @@
 //!
 //! Work is cut into tasks, and sums are ordered, by shapes alone: results do not depend on the number of threads.
 
+mod affine;
 mod batched;
 mod blocking;
 mod memory;
@@ -21,10 +22,12 @@ use crate::simd::has_pairs;
 use crate::threads::ThreadPool;
 use bessemer_ir::DType;
 
+pub use affine::{Affine, Input};
 pub use blocking::RowBlocks;
 pub use memory::Output;
 pub use numbers::{Numbers, Weights};
 
+pub(crate) use affine::AffinePtr;
 pub(crate) use blocking::{TASKS, column_groups, pieces, row_blocks_for};
 pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
 pub(crate) use numbers::{NumberPtr, packed_start};

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::affine::AffinePtr;
 use super::blocking::{TASKS, column_groups, pieces, row_blocks_for};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::numbers::NumberPtr;
@@ -51,6 +52,11 @@ pub(crate) trait Place: Copy {
     /// # Safety
     /// They are there and there is room for them. Called under `S::vectorize`.
     unsafe fn take<S: Simd>(self, src: NumberPtr, len: usize);
+    /// Copies `len` numbers here, scaled and shifted.
+    ///
+    /// # Safety
+    /// As for [`take`](Self::take); so many channels are there.
+    unsafe fn take_affine<S: Simd>(self, src: NumberPtr, len: usize, affine: AffinePtr);
     /// Writes `len` zeros here.
     ///
     /// # Safety
@@ -69,6 +75,11 @@ impl Place for *mut f32 {
     unsafe fn take<S: Simd>(self, src: NumberPtr, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { src.copy::<S>(self, len) }
+    }
+    #[inline(always)]
+    unsafe fn take_affine<S: Simd>(self, src: NumberPtr, len: usize, affine: AffinePtr) {
+        // SAFETY: the caller's promise.
+        unsafe { affine.copy::<S>(src, self, len) }
     }
     #[inline(always)]
     unsafe fn zero<S: Simd>(self, len: usize) {
@@ -96,6 +107,10 @@ impl Place for *mut u16 {
     unsafe fn take<S: Simd>(self, src: NumberPtr, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { src.copy_16(self, len) }
+    }
+    #[inline(always)]
+    unsafe fn take_affine<S: Simd>(self, _: NumberPtr, _: usize, _: AffinePtr) {
+        unreachable!("operands that are scaled are multiplied as f32")
     }
     #[inline(always)]
     unsafe fn zero<S: Simd>(self, len: usize) {

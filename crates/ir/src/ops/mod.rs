@@ -8,6 +8,7 @@ pub mod layout;
 pub mod matmul;
 pub mod pointwise;
 pub mod pool;
+pub mod prologue;
 pub mod reduce;
 pub mod region;
 pub mod softmax;
@@ -190,6 +191,7 @@ operations! {
     Moments(reduce::Moments),
     Softmax(softmax::Softmax),
     LogSoftmax(softmax::LogSoftmax),
+    Prologue(prologue::Prologue),
     Region(region::Region),
 }
 
@@ -197,6 +199,14 @@ impl Op {
     /// Whether each output element depends on the input elements at the same (broadcast) position alone.
     pub fn is_pointwise(&self) -> bool {
         matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_))
+    }
+
+    /// The operation itself, or that behind a prologue.
+    pub fn behind_prologue(&self) -> &Op {
+        match self {
+            Op::Prologue(prologue) => &prologue.op,
+            op => op,
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! optionally run on the output of a convolution or matmul while it is in cache.
 
 use super::pointwise::{BinaryKind, UnaryKind};
+use super::prologue::Prologue;
 use super::reduce::ReduceKind;
 use super::{Cost, GradArgs, Gradient, Op, OpRule, Scalar};
 use crate::dtype::DType;
@@ -167,6 +168,7 @@ impl Region {
     pub fn anchor_inputs(&self) -> usize {
         match self.anchor.as_deref() {
             None => 0,
+            Some(Op::Prologue(_)) => Prologue::INPUTS,
             Some(_) => 2,
         }
     }

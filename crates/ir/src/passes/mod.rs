@@ -1,10 +1,12 @@
 //! Rewrites of graphs, one file each, and the order in which they run.
 
+mod channels;
 pub mod fixed;
 pub mod fold;
 pub mod fuse;
 pub mod memory;
 pub mod precision;
+pub mod prologue;
 pub mod recompute;
 pub mod schedule;
 pub mod simplify;
@@ -16,7 +18,7 @@ use crate::verify::verify;
 use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
-pub const PASSES: [&str; 6] = ["simplify", "fold", "precision", "recompute", "fuse", "schedule"];
+pub const PASSES: [&str; 7] = ["simplify", "fold", "precision", "recompute", "prologue", "fuse", "schedule"];
 
 /// Which passes run, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +57,7 @@ pub fn run_passes(graph: &Graph, options: &CompileOptions, last: Option<&str>) -
             "recompute" if enabled && options.recompute != Recompute::None => {
                 recompute::recompute(&current, options.recompute)?
             }
+            "prologue" if enabled && options.fuse => prologue::prologue(&current)?,
             "fuse" => fuse::fuse(&current, fuse::FuseOptions { fuse: options.fuse && enabled })?,
             "schedule" if enabled => schedule::schedule(&current)?,
             _ => current,

@@ -4,19 +4,18 @@ use std::ops::Range;
 
 use super::plan::{InputLayout, LINE, Problem, inside};
 use super::points::{self, INPUTS, OUTPUTS, POSITIONS};
-use crate::gemm::ROW_STRIDE;
+use crate::gemm::{AffinePtr, ROW_STRIDE};
 use crate::simd::{Simd, SimdOp};
 
 /// The pixels of a tile.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Pixels {
     /// Lines from the first pixel on, of which those outside the image are all zeros.
     lines: [*const f32; INPUTS],
     /// Distance of pixels.
     pitch: usize,
-    /// The pixels of a line from the first one in the image to the last.
-    first: usize,
-    last: usize,
+    /// The lines in the image, and the pixels of these.
+    inside: [Range<usize>; 2],
 }
 
 /// Transforms all channels of some tiles.
@@ -24,6 +23,8 @@ pub(super) struct TransformInput<'a> {
     pub problem: &'a Problem,
     pub layout: &'a InputLayout,
     pub src: *const f32,
+    /// What is done to the pixels inside the image.
+    pub affine: Option<AffinePtr>,
     pub tiles: Range<usize>,
     /// Where, in the layout, the first of the tiles goes.
     pub to: usize,
@@ -50,7 +51,7 @@ impl SimdOp for TransformInput<'_> {
                 // SAFETY: the promises made for these tiles.
                 unsafe {
                     let dst = self.dst.add((self.to + i) * ROW_STRIDE);
-                    transform_tile::<S>(&pixels, &next, channels.clone(), dst, &offsets);
+                    transform_tile::<S>(&pixels, &next, self.affine, channels.clone(), dst, &offsets);
                 }
             }
         }
@@ -65,11 +66,12 @@ impl TransformInput<'_> {
         let (y, x) = (y as isize - pad[0], x as isize - pad[1]);
         let columns = inside(x, width);
         let mut lines = [self.zeros; INPUTS];
-        for i in inside(y, height) {
+        let rows = inside(y, height);
+        for i in rows.clone() {
             let line = (image * height) as isize + y + i as isize;
             lines[i] = self.src.wrapping_offset((line * width as isize + x) * channels as isize);
         }
-        Pixels { lines, pitch: channels, first: columns.start, last: columns.end }
+        Pixels { lines, pitch: channels, inside: [rows, columns] }
     }
 }
 
@@ -82,6 +84,7 @@ impl TransformInput<'_> {
 unsafe fn transform_tile<S: Simd>(
     pixels: &Pixels,
     next: &Pixels,
+    affine: Option<AffinePtr>,
     channels: Range<usize>,
     dst: *mut f32,
     offsets: &[usize; POSITIONS],
@@ -99,19 +102,25 @@ unsafe fn transform_tile<S: Simd>(
                     }
                 }
             }
-            transform_vector::<S>(Vector { pixels, channel, dst: dst.add(c), offsets });
+            let affine = affine.map(|affine| affine.at(channel));
+            transform_vector::<S>(Vector { pixels, affine, channel, dst: dst.add(c), offsets });
         }
         if rest > 0 {
             let mut buffer = [[[0.0; LINE]; INPUTS]; INPUTS];
-            let mut copy = Pixels { pitch: LINE, ..*pixels };
+            let mut copy = Pixels { pitch: LINE, ..pixels.clone() };
             for (i, line) in buffer.iter_mut().enumerate() {
-                for j in pixels.first..pixels.last {
-                    let src = pixels.lines[i].wrapping_add(j * pixels.pitch + channels.start + whole);
-                    S::copy(src, line[j].as_mut_ptr(), rest);
+                for j in pixels.inside[1].clone() {
+                    let channel = channels.start + whole;
+                    let src = pixels.lines[i].wrapping_add(j * pixels.pitch + channel);
+                    let dst = line[j].as_mut_ptr();
+                    match affine.filter(|_| pixels.inside[0].contains(&i)) {
+                        None => S::copy(src, dst, rest),
+                        Some(affine) => affine.at(channel).copy_f32::<S>(src, dst, rest),
+                    }
                 }
                 copy.lines[i] = line.as_flattened().as_ptr();
             }
-            transform_vector::<S>(Vector { pixels: &copy, channel: 0, dst: dst.add(whole), offsets });
+            transform_vector::<S>(Vector { pixels: &copy, affine: None, channel: 0, dst: dst.add(whole), offsets });
         }
     }
 }
@@ -119,6 +128,8 @@ unsafe fn transform_tile<S: Simd>(
 /// A vector of channels of a tile.
 struct Vector<'a> {
     pixels: &'a Pixels,
+    /// That of these channels.
+    affine: Option<AffinePtr>,
     /// The first of the channels.
     channel: usize,
     dst: *mut f32,
@@ -146,12 +157,16 @@ impl SimdOp for Vector<'_> {
         unsafe {
             let mut columns = [[S::splat(0.0); INPUTS]; INPUTS];
             for j in 0..INPUTS {
-                if j < pixels.first || j >= pixels.last {
+                if !pixels.inside[1].contains(&j) {
                     continue;
                 }
                 let mut column = [S::splat(0.0); INPUTS];
                 for i in 0..INPUTS {
-                    column[i] = S::load(pixels.lines[i].wrapping_add(j * pixels.pitch + self.channel));
+                    let pixel = S::load(pixels.lines[i].wrapping_add(j * pixels.pitch + self.channel));
+                    column[i] = match self.affine {
+                        Some(affine) if pixels.inside[0].contains(&i) => affine.vector::<S>().apply(pixel),
+                        _ => pixel,
+                    };
                 }
                 columns[j] = points::input::<S>(column);
             }

@@ -17,7 +17,7 @@ mod weights;
 use std::ops::Range;
 
 use super::ConvDesc;
-use crate::gemm::{Ctx, Destination, Epilogue, Output, RowBlocks, Scratch, SharedMut, aligned_len};
+use crate::gemm::{AffinePtr, Ctx, Destination, Epilogue, Input, Output, RowBlocks, Scratch, SharedMut, aligned_len};
 use crate::simd::dispatch;
 use input::{TransformInput, zeros_len};
 use output::TransformOutput;
@@ -112,11 +112,11 @@ fn inputs(plan: &Plan, threads: usize) -> usize {
 /// # Panics
 /// When a slice is shorter than `d` needs, or `d` is not a 3x3 convolution with stride and dilation 1.
 #[allow(clippy::too_many_arguments, reason = "operands of a convolution")]
-pub fn run(
+pub fn run<'a>(
     ctx: Ctx<'_>,
     d: &ConvDesc,
     direction: Direction,
-    input: &[f32],
+    input: impl Into<Input<'a>>,
     weights: &[f32],
     output: Output<'_>,
     scratch: &mut [f32],
@@ -126,12 +126,9 @@ pub fn run(
     let plan = Plan::new(Problem::new(d, direction));
     let problem = &plan.problem;
     let needed = weights_len(d, direction);
-    assert!(
-        input.len() >= problem.input_len(),
-        "input has {} elements, {} are needed",
-        input.len(),
-        problem.input_len()
-    );
+    let input = input.into();
+    let affine = input.affine.map(|affine| affine.checked(problem.channels));
+    let input = input.numbers.checked(problem.input_len(), "input").as_f32().expect("an input of f32");
     assert!(weights.len() >= needed, "transformed weights have {} elements, {needed} are needed", weights.len());
     let output = output.checked(problem.output_len(), plan.blocks.rows * problem.cols, "output");
     let threads = ctx.pool.threads();
@@ -145,7 +142,8 @@ pub fn run(
     let convolution = Convolution {
         ctx,
         plan: &plan,
-        input: SharedMut(input.as_ptr().cast_mut()),
+        input: SharedMut(input.cast_mut()),
+        affine,
         weights: SharedMut(weights.as_ptr().cast_mut()),
         output,
         zeros,
@@ -161,6 +159,7 @@ struct Convolution<'a> {
     ctx: Ctx<'a>,
     plan: &'a Plan,
     input: SharedMut,
+    affine: Option<AffinePtr>,
     weights: SharedMut,
     output: Destination,
     zeros: SharedMut,
@@ -228,9 +227,9 @@ impl Convolution<'_> {
     /// As for [`run`](Self::run); `dst` is this task's.
     unsafe fn transform(&self, tiles: Range<usize>, to: usize, dst: SharedMut) {
         let Plan { problem, layout, .. } = self.plan;
-        let (src, zeros, dst) = (self.input.0, self.zeros.0, dst.0);
+        let (src, affine, zeros, dst) = (self.input.0, self.affine, self.zeros.0, dst.0);
         // SAFETY: the caller's promise.
-        unsafe { dispatch(self.ctx.isa, TransformInput { problem, layout, src, tiles, to, dst, zeros }) };
+        unsafe { dispatch(self.ctx.isa, TransformInput { problem, layout, src, affine, tiles, to, dst, zeros }) };
     }
 
     /// Multiplies some tiles and transforms the products, piece by piece of the columns.

@@ -46,8 +46,9 @@ impl fmt::Display for Reason {
 /// The near misses of a graph that the pass has left, in order.
 pub fn near_misses(graph: &Graph) -> Vec<NearMiss> {
     let consumers = graph.consumers();
-    let products =
-        graph.ids().filter(|&id| matches!(graph.node(id).op, Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Matmul(_)));
+    let products = graph.ids().filter(|&id| {
+        matches!(graph.node(id).op.behind_prologue(), Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Matmul(_))
+    });
     products
         .filter_map(|id| {
             let reader = consumers[id.index()].iter().find_map(|&c| Some((c, region_of(graph, c)?)))?;

@@ -537,7 +537,7 @@ impl<'a> Fuser<'a> {
     fn is_anchor(&self, leaf: Value, domain: &Shape) -> bool {
         let ty = self.graph.ty(leaf);
         let fits = ty.dtype == DType::F32 && ty.shape == *domain;
-        let kind = match &self.graph.node(leaf.node).op {
+        let kind = match self.graph.node(leaf.node).op.behind_prologue() {
             Op::Conv2d(_) | Op::Conv2dDataGrad(_) => true,
             // One product, not a batch of them.
             Op::Matmul(_) => self.graph.shape(self.graph.node(leaf.node).inputs[1]).rank() == 2,

@@ -1,0 +1,131 @@
+//! What a product does to its first operand while it reads it: a scale and a shift for each channel, and ReLU. A batch norm of
+//! which the statistics are known is that.
+
+use super::numbers::{NumberPtr, Numbers};
+use crate::simd::Simd;
+
+/// `x * scale + shift`, then perhaps ReLU, by channels.
+#[derive(Clone, Copy)]
+pub struct Affine<'a> {
+    /// One number for each channel.
+    pub scale: &'a [f32],
+    pub shift: &'a [f32],
+    pub relu: bool,
+}
+
+/// The first operand of a product.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    pub(crate) numbers: Numbers<'a>,
+    pub(crate) affine: Option<Affine<'a>>,
+}
+
+impl<'a> Input<'a> {
+    /// Numbers that are scaled and shifted while they are read.
+    pub fn affine(numbers: impl Into<Numbers<'a>>, affine: Affine<'a>) -> Input<'a> {
+        Input { numbers: numbers.into(), affine: Some(affine) }
+    }
+}
+
+impl<'a, T: Into<Numbers<'a>>> From<T> for Input<'a> {
+    fn from(numbers: T) -> Input<'a> {
+        Input { numbers: numbers.into(), affine: None }
+    }
+}
+
+impl Affine<'_> {
+    /// The places of the numbers of `channels` channels.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub(crate) fn checked(&self, channels: usize) -> AffinePtr {
+        let len = self.scale.len().min(self.shift.len());
+        assert!(len >= channels, "scale and shift have {len} elements, {channels} are needed");
+        let floor = if self.relu { 0.0 } else { f32::NEG_INFINITY };
+        AffinePtr { scale: self.scale.as_ptr(), shift: self.shift.as_ptr(), floor }
+    }
+}
+
+/// An [`Affine`] from some channel on.
+#[derive(Clone, Copy)]
+pub(crate) struct AffinePtr {
+    scale: *const f32,
+    shift: *const f32,
+    floor: f32,
+}
+
+// SAFETY: only read, and whoever builds one vouches for its extent.
+unsafe impl Sync for AffinePtr {}
+
+impl AffinePtr {
+    /// From `channel` on.
+    #[inline(always)]
+    pub fn at(self, channel: usize) -> AffinePtr {
+        AffinePtr { scale: self.scale.wrapping_add(channel), shift: self.shift.wrapping_add(channel), ..self }
+    }
+
+    /// A vector of channels.
+    ///
+    /// # Safety
+    /// The channels are there. Called under `S::vectorize`.
+    #[inline(always)]
+    pub unsafe fn vector<S: Simd>(self) -> AffineVector<S> {
+        // SAFETY: the caller's promise.
+        unsafe { AffineVector { scale: S::load(self.scale), shift: S::load(self.shift), floor: S::splat(self.floor) } }
+    }
+
+    /// Copies `len` channels of `src` to `dst`, scaled and shifted.
+    ///
+    /// # Safety
+    /// They are there, and `dst` has room for them. Called under `S::vectorize`.
+    #[inline(always)]
+    pub unsafe fn copy<S: Simd>(self, src: NumberPtr, dst: *mut f32, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match src.as_f32() {
+                Some(src) => self.copy_f32::<S>(src, dst, len),
+                None => {
+                    src.copy::<S>(dst, len);
+                    self.copy_f32::<S>(dst, dst, len);
+                }
+            }
+        }
+    }
+
+    /// As [`copy`](Self::copy); both may be the same.
+    ///
+    /// # Safety
+    /// As for [`copy`](Self::copy).
+    #[inline(always)]
+    pub unsafe fn copy_f32<S: Simd>(self, src: *const f32, dst: *mut f32, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let whole = len / S::LANES * S::LANES;
+            for i in (0..whole).step_by(S::LANES) {
+                S::store(dst.add(i), self.at(i).vector::<S>().apply(S::load(src.add(i))));
+            }
+            for i in whole..len {
+                let y = *src.add(i) * *self.scale.add(i) + *self.shift.add(i);
+                *dst.add(i) = if self.floor > y { self.floor } else { y };
+            }
+        }
+    }
+}
+
+/// An [`Affine`] of as many channels as a vector has lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct AffineVector<S: Simd> {
+    scale: S::V,
+    shift: S::V,
+    floor: S::V,
+}
+
+impl<S: Simd> AffineVector<S> {
+    /// # Safety
+    /// Called under `S::vectorize`.
+    #[inline(always)]
+    pub unsafe fn apply(self, x: S::V) -> S::V {
+        // SAFETY: the caller's promise. Not fused, as pointwise operations are not.
+        unsafe { S::max(self.floor, S::add(S::mul(x, self.scale), self.shift)) }
+    }
+}

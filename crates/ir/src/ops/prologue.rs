@@ -1,0 +1,70 @@
+//! A product that computes its first operand while it reads it.
+
+use super::{Cost, GradArgs, Gradient, Op, OpRule};
+use crate::dtype::DType;
+use crate::graph::{Graph, GraphError};
+use crate::reference::Tensor;
+use crate::shape::TensorType;
+
+/// `op(f(x * scale + shift), second)`, where `f` is ReLU or nothing. Inputs: x, the second operand of `op`, and scale and
+/// shift, `f32[C]` for the `C` columns of x. The padding of a convolution stays zero.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Prologue {
+    /// A [`Conv2d`](super::conv::Conv2d) or [`Conv2dWeightGrad`](super::conv::Conv2dWeightGrad).
+    pub op: Box<Op>,
+    pub relu: bool,
+}
+
+impl Prologue {
+    /// Number of inputs.
+    pub const INPUTS: usize = 4;
+}
+
+impl OpRule for Prologue {
+    fn name(&self) -> &'static str {
+        match *self.op {
+            Op::Conv2d(_) => "prologue+conv2d",
+            _ => "prologue+conv2d_weight_grad",
+        }
+    }
+
+    fn attributes(&self) -> String {
+        let relu = if self.relu { ", relu" } else { "" };
+        format!("{}{relu}", self.op.rule().attributes())
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let [x, second, scale, shift] = inputs else {
+            return Err("takes an input, the other operand, a scale and a shift".to_string());
+        };
+        if !matches!(*self.op, Op::Conv2d(_) | Op::Conv2dWeightGrad(_)) {
+            return Err(format!("{} has no prologue", self.op));
+        }
+        let vector = TensorType::f32([x.shape.cols()]);
+        match [scale, shift].into_iter().find(|ty| ***ty != vector) {
+            Some(other) => Err(format!("scale and shift must be {vector}, not {other}")),
+            None if x.dtype != DType::F32 => Err(format!("the input must be f32, not {}", x.dtype)),
+            None => self.op.rule().infer(&[x, second]),
+        }
+    }
+
+    fn gradient(&self, _graph: &mut Graph, _args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        Ok(Gradient::NotDifferentiable)
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        let steps = if self.relu { 3 } else { 2 };
+        let own = Cost::streaming((steps * inputs[0].shape.elements()) as u64, &inputs[2..], &[]);
+        self.op.rule().cost(&inputs[..2], outputs) + own
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let (x, scale, shift) = (inputs[0], &inputs[2].data, &inputs[3].data);
+        let map = |(i, &x): (usize, &f64)| {
+            let y = x * scale[i % scale.len()] + shift[i % shift.len()];
+            if self.relu { y.max(0.0) } else { y }
+        };
+        let mapped = Tensor::new(x.ty.clone(), x.data.iter().enumerate().map(map).collect());
+        self.op.rule().evaluate(&[&mapped, inputs[1]], outputs)
+    }
+}

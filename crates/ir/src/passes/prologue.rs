@@ -1,0 +1,117 @@
+//! Lets convolutions scale, shift and rectify their input while they read it, where it would have to be written to memory for
+//! them otherwise: `conv(relu(norm(x)), w)` with a batch norm of `x` itself. Its statistics are known only when all of `x` is,
+//! so that the norm cannot run on `x` block by block; with it in the consumer, and in the weight gradient of the consumer,
+//! nothing but `x` is kept for the backward pass.
+
+use super::channels::{Link, link, scale_and_shift};
+use crate::dtype::DType;
+use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
+use crate::ops::Op;
+use crate::ops::pointwise::{Unary, UnaryKind};
+use crate::ops::prologue::Prologue;
+use std::collections::{HashMap, HashSet};
+
+/// Fewest channels for which pixels are copied one by one without loss.
+const LEAST_CHANNELS: usize = 16;
+
+/// # Errors
+/// Only if the graph was malformed.
+pub fn prologue(graph: &Graph) -> Result<Graph, GraphError> {
+    let consumers = graph.consumers();
+    let results: HashSet<Value> = graph.roots().collect();
+    let maps: HashMap<Value, Map> = graph
+        .ids()
+        .map(|node| Value { node, output: 0 })
+        .filter(|value| !results.contains(value) && is_read_by_products(graph, *value, &consumers[value.node.index()]))
+        .filter_map(|value| Some((value, Map::find(graph, value)?)))
+        .collect();
+    let mut vectors: HashMap<Value, [Value; 2]> = HashMap::new();
+    let mut rewriter = Rewriter::new(graph);
+    for id in graph.ids() {
+        let node = graph.node(id);
+        let input = node.inputs.first().copied().filter(|_| takes_prologue(&node.op));
+        let Some((input, map)) = input.and_then(|input| Some((input, maps.get(&input)?))) else {
+            rewriter.copy(id)?;
+            continue;
+        };
+        let [scale, shift] = match vectors.get(&input) {
+            Some(&vectors) => vectors,
+            None => *vectors.entry(input).or_insert(map.vectors(graph, input.node, &mut rewriter)?),
+        };
+        let (x, second) = (rewriter.get(map.x), rewriter.get(node.inputs[1]));
+        let op = Prologue { op: Box::new(node.op.clone()), relu: map.relu };
+        let output = rewriter.target().at_path(graph.path(id), |g| g.add1(op, &[x, second, scale, shift]))?;
+        rewriter.set(Value { node: id, output: 0 }, output);
+    }
+    rewriter.finish()
+}
+
+/// Whether kernels of the operation scale and shift their first operand.
+fn takes_prologue(op: &Op) -> bool {
+    match op {
+        Op::Conv2d(conv) => conv.groups == 1,
+        Op::Conv2dWeightGrad(grad) => grad.conv.groups == 1,
+        _ => false,
+    }
+}
+
+/// Whether products that take a prologue read the value, and otherwise pointwise operations alone.
+fn is_read_by_products(graph: &Graph, value: Value, consumers: &[NodeId]) -> bool {
+    let is_product = |id: &&NodeId| {
+        let node = graph.node(**id);
+        takes_prologue(&node.op) && node.inputs[0] == value && node.inputs[1] != value
+    };
+    consumers.iter().any(|id| is_product(&id))
+        && consumers.iter().all(|id| is_product(&id) || graph.node(*id).op.is_pointwise())
+}
+
+/// How a value is made from another one by channels.
+struct Map {
+    x: Value,
+    /// In the order in which they are applied.
+    links: Vec<Link>,
+    relu: bool,
+}
+
+impl Map {
+    /// The map that makes `value` from what depends on all of what it is applied to.
+    fn find(graph: &Graph, value: Value) -> Option<Map> {
+        let ty = graph.ty(value);
+        if ty.dtype != DType::F32 || ty.shape.cols() < LEAST_CHANNELS {
+            return None;
+        }
+        let node = graph.node(value.node);
+        let relu = node.op == Op::Unary(Unary(UnaryKind::Relu));
+        let mut x = if relu { node.inputs[0] } else { value };
+        let mut links = Vec::new();
+        while let Some((inner, link)) =
+            graph.node(x.node).inputs.iter().find_map(|&inner| Some((inner, link(graph, inner, x.node)?)))
+        {
+            links.push(link);
+            x = inner;
+        }
+        links.reverse();
+        let in_memory = !graph.node(x.node).op.is_pointwise();
+        let needs_all = || graph.ancestors(links.iter().map(|link| link.operand.node))[x.node.index()];
+        (in_memory && needs_all()).then_some(Map { x, links, relu })
+    }
+
+    /// Scale and shift, `f32[C]`, in the new graph.
+    fn vectors(&self, graph: &Graph, node: NodeId, rewriter: &mut Rewriter<'_>) -> Result<[Value; 2], GraphError> {
+        let links: Vec<Link> =
+            self.links.iter().map(|link| Link { operand: rewriter.get(link.operand), ..*link }).collect();
+        let channels = graph.shape(self.x).cols();
+        rewriter.target().at_path(graph.path(node), |g| {
+            let [scale, shift] = scale_and_shift(g, &links)?;
+            let mut vector = |value: Option<Value>, neutral: f64| match value {
+                Some(value) if g.shape(value).rank() == 1 => Ok(value),
+                Some(value) => {
+                    let zeros = g.constant(DType::F32, [channels], 0.0)?;
+                    g.add_(zeros, value)
+                }
+                None => g.constant(DType::F32, [channels], neutral),
+            };
+            Ok([vector(scale, 1.0)?, vector(shift, 0.0)?])
+        })
+    }
+}
