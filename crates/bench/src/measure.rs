@@ -3,13 +3,13 @@
 use crate::machine::{Limits, Machine, available_memory, peak_resident_bytes, reset_peak_resident};
 use crate::peers::process::{Call, Runner};
 use crate::peers::protocol::{Failure, FailureKind};
+use crate::profile::{KernelCall, profile};
 use crate::show;
 use crate::stats::{median, published_style, spread, step_times};
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_cpu::{CpuOptions, Executor, ExecutorError, Isa};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::plan::kernel_name;
 use bessemer_ir::{DType, Role};
 use bessemer_models::{ModelError, find_any};
 use bessemer_nn::initialise;
@@ -174,27 +174,6 @@ pub struct Prepared {
     model_flops: u64,
 }
 
-/// A kernel call of a step and its time.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KernelCall {
-    /// Operation of the plan, e.g. `conv2d+region`.
-    pub kind: &'static str,
-    /// How it is computed, e.g. `implicit matmul + region`.
-    pub kernel: String,
-    /// Path of the model.
-    pub path: String,
-    /// Type of the first output.
-    pub output: String,
-    pub milliseconds: f64,
-    pub flops: u64,
-}
-
-impl KernelCall {
-    pub fn gflops(&self) -> f64 {
-        self.flops as f64 / self.milliseconds.max(1e-9) / 1e6
-    }
-}
-
 impl Prepared {
     /// Compiles the step and fills its inputs: weights as the model initialises them, feeds at random.
     ///
@@ -232,29 +211,12 @@ impl Prepared {
         run_step(&mut self.executor, self.mode)
     }
 
-    /// Each kernel call of a step's last micro-batch in order, with the median of its times over so many steps.
+    /// See [`profile`].
     ///
     /// # Errors
     /// When a kernel fails.
     pub fn profile(&mut self, steps: usize) -> Result<Vec<KernelCall>, MeasureError> {
-        let mut runs = Vec::with_capacity(steps);
-        for _ in 0..steps.max(1) {
-            runs.push(self.executor.run_timed()?);
-        }
-        let (graph, names) = (&self.executor.plan().graph, self.executor.kernel_names());
-        let call = |(index, name): (usize, String)| {
-            let node = runs[0][index].node;
-            let times: Vec<f64> = runs.iter().map(|run| run[index].time.as_secs_f64() * 1e3).collect();
-            KernelCall {
-                kind: kernel_name(graph, node),
-                kernel: name,
-                path: graph.path(node).to_string(),
-                output: graph.node(node).outputs[0].to_string(),
-                milliseconds: median(&times),
-                flops: bessemer_ir::plan::node_cost(graph, node).flops,
-            }
-        };
-        Ok(names.into_iter().enumerate().map(call).collect())
+        Ok(profile(&mut self.executor, steps)?)
     }
 
     pub fn arena_bytes(&self) -> usize {

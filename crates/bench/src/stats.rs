@@ -15,6 +15,13 @@ pub fn mean(data: &[f64]) -> f64 {
     if data.is_empty() { 0.0 } else { data.iter().sum::<f64>() / data.len() as f64 }
 }
 
+/// Standard deviation of a sample: divided by one less than there are; 0 for a single number.
+pub fn sample_deviation(data: &[f64]) -> f64 {
+    let average = mean(data);
+    let squares: f64 = data.iter().map(|value| (value - average).powi(2)).sum();
+    (squares / (data.len().max(2) - 1) as f64).sqrt()
+}
+
 pub fn median(data: &[f64]) -> f64 {
     quantile(&sorted(data), 0.5)
 }
@@ -104,5 +111,13 @@ mod tests {
         assert_eq!([style.mean_fastest_90_ms, style.mean_fastest_95_ms, style.mean_fastest_99_ms], [45.5, 48.0, 50.0]);
         assert_eq!([style.mean_fastest_90_but_two_ms, style.mean_fastest_95_but_two_ms], [45.0, 47.5]);
         assert_eq!(published_style(&[]), PublishedStyle::default());
+    }
+
+    #[test]
+    fn deviations_are_of_samples() {
+        // Five published runs of SQuAD 1.1.
+        let exact = [86.99, 86.81, 86.95, 87.10, 87.26];
+        assert!((mean(&exact) - 87.022).abs() < 1e-9 && (sample_deviation(&exact) - 0.168).abs() < 1e-3);
+        assert_eq!(sample_deviation(&[3.0]), 0.0);
     }
 }

@@ -109,6 +109,7 @@ fn fill(result: &mut BenchResult, measured: &Measured, peak_flops: f64, flops_pe
     result.runs = runs.iter().map(run).collect();
     summarise(result);
     result.peak_memory_bytes = middle(&|run| run.answer.peak_memory_bytes);
+    result.kernels = runs.last().map(|run| run.answer.kernels.clone()).unwrap_or_default();
     result.import_memory_bytes = middle(&|run| run.answer.import_memory_bytes);
     result.flops_per_sample = Some(flops_per_sample);
     result.fraction_of_peak = (peak_flops > 0.0).then(|| flops_per_sample * result.throughput / peak_flops);
@@ -154,6 +155,7 @@ mod tests {
                 losses: Vec::new(),
                 peak_memory_bytes: None,
                 import_memory_bytes: None,
+                kernels: Vec::new(),
             },
             wall_s: 2.0,
             busy_before: None,

@@ -4,6 +4,7 @@ use super::protocol::{Ability, Answer, Capabilities, Family, Purpose, Request, V
 use super::work::{BATCHES_FILE, Description, WEIGHTS_FILE, WorkError};
 use crate::machine::{peak_resident_bytes, resident_bytes};
 use crate::measure::{MeasureError, Timed, compiled, run_step};
+use crate::profile::{by_kind, profile};
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_cpu::peak::has_bf16;
 use bessemer_cpu::{CpuOptions, Executor, Isa};
@@ -95,6 +96,11 @@ pub fn run(request: &Request) -> Result<Answer, OwnError> {
     if let Some(path) = &request.outputs {
         write_safetensors(path, &outputs.tensors(request.steps)?)?;
     }
+    let peak_memory_bytes = peak_resident_bytes();
+    let kernels = match request.purpose {
+        Purpose::Time => by_kind(&profile(&mut step.executor, 1).map_err(MeasureError::from)?),
+        Purpose::Check => Vec::new(),
+    };
     Ok(Answer {
         protocol: VERSION,
         framework: NAME.to_owned(),
@@ -107,8 +113,9 @@ pub fn run(request: &Request) -> Result<Answer, OwnError> {
         step_ms: timed.step_ms,
         window_s: timed.window_s,
         losses: timed.losses,
-        peak_memory_bytes: peak_resident_bytes(),
+        peak_memory_bytes,
         import_memory_bytes,
+        kernels,
     })
 }
 

@@ -1,6 +1,7 @@
 //! What is said between a comparison and its peers, see `peers/PROTOCOL.md`.
 
 use crate::workload::Mode;
+use bessemer_train::events::KernelTime;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -145,6 +146,9 @@ pub struct Answer {
     pub peak_memory_bytes: Option<u64>,
     #[serde(default)]
     pub import_memory_bytes: Option<u64>,
+    /// Where the time of a step goes, the longest first.
+    #[serde(default)]
+    pub kernels: Vec<KernelTime>,
 }
 
 /// Share of the window that may pass between steps.
@@ -257,6 +261,7 @@ mod tests {
             losses: vec![3.0, 2.0, 1.0],
             peak_memory_bytes: None,
             import_memory_bytes: None,
+            kernels: Vec::new(),
         }
     }
 

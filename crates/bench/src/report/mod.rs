@@ -5,6 +5,7 @@ mod peers;
 mod read;
 mod reference;
 mod streams;
+mod tables;
 mod view;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use bessemer_cpu::CpuOptions;
 use bessemer_data::{FileFormat, Picture};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::events::{
-    BenchRun, Comparison, Event, EventBody, EventWriter, Header, Ratio, Status, Verdict, WorkCheck,
+    BenchRun, Comparison, Event, EventBody, EventWriter, Header, KernelTime, Ratio, Status, Verdict, WorkCheck,
 };
 use bessemer_train::recipe::Compute;
 use std::fs;
@@ -221,4 +221,60 @@ fn streams_of_other_programs_are_reported() {
     assert_eq!(report.streams[0].summary["val.top1"], 76.5);
     assert!(report.to_markdown("A log", Path::new("")).unwrap().contains("| val.top1 | 76.500 |"));
     assert!(report.to_html("A log").unwrap().contains("76.500"));
+}
+
+fn finished(folder: &Path, name: &str, seed: u64, top1: f64) {
+    let metrics: std::collections::BTreeMap<String, f64> = [("top1".to_owned(), top1)].into();
+    let recipe = serde_json::json!({
+        "name": "shapes-quick", "model": { "name": "resnet20-cifar" }, "train": { "seed": seed, "batch_size": 64 },
+        "precision": { "compute": "bf16" },
+    });
+    let info = RunInfo { recipe, ..RunInfo::default() };
+    let end = EndInfo {
+        status: Status::Done,
+        error: None,
+        steps: 50,
+        samples: 3200,
+        train_s: 42.0,
+        throughput: 76.2,
+        metrics,
+    };
+    fs::create_dir_all(folder.join(name)).unwrap();
+    log(&folder.join(name).join("events.jsonl"), vec![(None, info.into()), (Some(50), end.into())]);
+}
+
+#[test]
+fn results_stand_in_the_tables_of_publications() {
+    let folder = TempDir::new().unwrap();
+    for (seed, top1) in [(1, 0.75), (2, 0.80), (3, 0.70)] {
+        finished(folder.path(), &format!("seed-{seed}"), seed, top1);
+    }
+    let mut wide = bench(8, 12.0);
+    wide.precision = "bf16".into();
+    let mut two = bench(8, 18.0);
+    two.devices = 2;
+    let mut answers = bench(1, 50.0);
+    answers.mode = "infer".into();
+    answers.step_ms.p99 = 21.5;
+    let mut profiled = bench(4, 8.0);
+    profiled.kernels = [("conv2d", 3.0, 53), ("region", 1.0, 394)]
+        .map(|(kind, milliseconds, calls)| KernelTime { kind: kind.into(), calls, milliseconds, flops: 6_000_000 })
+        .to_vec();
+    let results = [bench(8, 10.0), wide, two, answers, profiled];
+    log(&folder.path().join("bench.jsonl"), results.map(|result| (None, result.into())).to_vec());
+    let report = read(&[folder.path().to_owned()]).unwrap();
+    let markdown = report.to_markdown("A report", folder.path()).unwrap();
+    let expected = [
+        "| resnet50, bessemer | 1 | 8 | 10.00 | 12.00 | 1.20 x | 1.00 x | 1.00 x |",
+        "| resnet50, bessemer | 2 | 8 | 18.00 | – | – | 1.80 x | – |",
+        "| resnet50, bessemer | fp32 | 1 | 50.00 | 0 | 0 | 0 | 21.50 |",
+        "| seed-2 | resnet20-cifar | 64 | bf16 | top-1 80.00 % | 42 s |",
+        "| top-1 | 3 | 75.000 %, 80.000 %, 70.000 % | 75.000 % | 5.000 % |",
+        "| conv2d | 53 | 3.00 | 75.0 % | 2.00 |",
+    ];
+    for text in expected {
+        assert!(markdown.contains(text), "{text} is not in:\n{markdown}");
+    }
+    let html = report.to_html("A report").unwrap();
+    assert!(html.contains("Where a step of bessemer goes") && html.contains("Stability over seeds"));
 }

@@ -4,6 +4,7 @@ use super::charts::{Chart, Curve, smoothed, thinned};
 use super::peers::{self, PeersView};
 use super::reference::ReferenceView;
 use super::streams::{self, StreamView};
+use super::tables::{TableView, tables};
 use super::{Report, ReportError, Run};
 use crate::doctor::Examination;
 use crate::measure::ERROR_OPTION;
@@ -41,6 +42,7 @@ pub(super) struct View {
     runs: Vec<RunView>,
     benches: Vec<BenchView>,
     peers: Option<PeersView>,
+    tables: Vec<TableView>,
     streams: Vec<StreamView>,
     reference: Option<ReferenceView>,
 }
@@ -117,6 +119,7 @@ impl View {
             runs: report.runs.iter().map(|run| run_view(run, pictures)).collect::<Result<_, _>>()?,
             benches: bench_views(&report.benches)?,
             peers: peers::view(&report.benches)?,
+            tables: tables(&report.benches, &report.runs)?,
             streams: report.streams.iter().map(streams::view).collect::<Result<_, _>>()?,
             reference: report.reference.map(|reference| reference.view(&report.benches)).transpose()?,
         })
@@ -167,7 +170,7 @@ fn run_machine(run: &Run) -> Option<Facts> {
     Some(facts)
 }
 
-fn run_name(run: &Run) -> String {
+pub(super) fn run_name(run: &Run) -> String {
     run.path.file_name().map_or_else(|| ".".into(), |name| name.to_string_lossy().into_owned())
 }
 
@@ -227,7 +230,7 @@ fn run_facts(run: &Run) -> Facts {
 }
 
 /// What the task of a run calls things.
-fn terms(run: &Run) -> &'static Terms {
+pub(super) fn terms(run: &Run) -> &'static Terms {
     let recipe = run.info.as_ref().map(|info| &info.recipe);
     tasks::terms(recipe.and_then(|recipe| recipe.pointer("/model/name")?.as_str()).unwrap_or_default())
 }

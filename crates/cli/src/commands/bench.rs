@@ -4,18 +4,18 @@ use crate::failure::Usage;
 use crate::output::{Table, print};
 use anyhow::Context;
 use bessemer_bench::machine::{Limits, Machine};
-use bessemer_bench::measure::{ERROR_OPTION, KernelCall, MeasureError, Prepared, Repeat, Request, failed, measure};
+use bessemer_bench::measure::{ERROR_OPTION, MeasureError, Prepared, Repeat, Request, failed, measure};
 use bessemer_bench::peers::process::Runner;
+use bessemer_bench::profile::{KernelCall, by_kind};
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
 use bessemer_models::AnyModel;
 use bessemer_train::StopSignal;
 use bessemer_train::clock::unix_seconds;
-use bessemer_train::events::{BenchResult, Event, Header};
+use bessemer_train::events::{BenchResult, Event, Header, KernelTime};
 use bessemer_train::tasks;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -134,9 +134,15 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
         match measure(&request, &machine, &mut limits, |request| process.repeat(request), progress) {
             Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,
             result => {
-                results.add(&result?, started)?;
+                let mut result = result?;
+                let calls = match options.profile {
+                    true => Prepared::new(&request)?.profile(PROFILE_STEPS)?,
+                    false => Vec::new(),
+                };
+                result.kernels = by_kind(&calls);
+                results.add(&result, started)?;
                 if options.profile {
-                    results.detail(&profile(&Prepared::new(&request)?.profile(PROFILE_STEPS)?))?;
+                    results.detail(&profile(&calls, &result.kernels))?;
                 }
             }
         }
@@ -252,25 +258,17 @@ fn cells(result: &BenchResult) -> Vec<String> {
 }
 
 /// Time by kind of kernel, and the calls that take longest.
-fn profile(calls: &[KernelCall]) -> String {
+fn profile(calls: &[KernelCall], kinds: &[KernelTime]) -> String {
     let total: f64 = calls.iter().map(|call| call.milliseconds).sum();
     let of_step = |milliseconds: f64| show::percent(milliseconds / total.max(1e-12));
-    let mut kinds: BTreeMap<&str, (usize, f64, u64)> = BTreeMap::new();
-    for call in calls {
-        let kind = kinds.entry(call.kind).or_default();
-        *kind = (kind.0 + 1, kind.1 + call.milliseconds, kind.2 + call.flops);
-    }
-    let mut kinds: Vec<_> = kinds.into_iter().collect();
-    kinds.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
     let mut by_kind = Table::new(1, &["  kernel", "calls", "ms", "of step", "GFLOP/s"]);
-    for (name, (count, milliseconds, flops)) in kinds {
-        let gflops = flops as f64 / milliseconds.max(1e-9) / 1e6;
+    for kind in kinds {
         by_kind.row([
-            format!("  {name}"),
-            count.to_string(),
-            format!("{milliseconds:.3}"),
-            of_step(milliseconds),
-            format!("{gflops:.1}"),
+            format!("  {}", kind.kind),
+            kind.calls.to_string(),
+            format!("{:.3}", kind.milliseconds),
+            of_step(kind.milliseconds),
+            format!("{:.1}", kind.gflops()),
         ]);
     }
     let mut longest: Vec<&KernelCall> = calls.iter().collect();

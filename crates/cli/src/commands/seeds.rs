@@ -2,6 +2,7 @@
 
 use crate::output::Table;
 use anyhow::Context;
+use bessemer_bench::stats::{mean, sample_deviation};
 use bessemer_train::clock::{Civil, unix_seconds};
 use bessemer_train::recipe::Override;
 use bessemer_train::tasks::Terms;
@@ -52,7 +53,7 @@ pub fn table(reports: &[(u64, TrainReport)]) -> String {
         row(seed.to_string(), &|name| column(name)[index]);
     }
     row("mean".to_owned(), &|name| mean(&column(name)));
-    row("deviation".to_owned(), &|name| deviation(&column(name)));
+    row("deviation".to_owned(), &|name| sample_deviation(&column(name)));
     table.to_string()
 }
 
@@ -61,28 +62,4 @@ fn show(terms: &Terms, name: &str, value: f64) -> String {
     let scale = terms.scale(name);
     let unit = if scale.unit() == "%" { " %" } else { "" };
     format!("{:.3}{unit}", scale.shown(value))
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
-/// Of a sample: divided by one less than there are; 0 for a single one.
-fn deviation(values: &[f64]) -> f64 {
-    let mean = mean(values);
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (squares / (values.len().max(2) - 1) as f64).sqrt()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn deviations_are_of_samples() {
-        // Five published runs of SQuAD 1.1.
-        let exact = [86.99, 86.81, 86.95, 87.10, 87.26];
-        assert!((mean(&exact) - 87.022).abs() < 1e-9 && (deviation(&exact) - 0.168).abs() < 1e-3);
-        assert_eq!(deviation(&[3.0]), 0.0);
-    }
 }

@@ -47,9 +47,30 @@ pub struct BenchResult {
     /// Resident memory once everything was loaded, before there was a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub import_memory_bytes: Option<u64>,
+    /// Where the time of a step goes, the longest first; empty where that was not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<KernelTime>,
     /// What it was measured beside; `None` where it was measured alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
+}
+
+/// The time that a step spends in kernels of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KernelTime {
+    /// Operation of the plan, e.g. `conv2d+region`.
+    pub kind: String,
+    pub calls: u64,
+    /// Of all calls of a step together.
+    pub milliseconds: f64,
+    pub flops: u64,
+}
+
+impl KernelTime {
+    /// Billions of arithmetic operations a second.
+    pub fn gflops(&self) -> f64 {
+        self.flops as f64 / self.milliseconds.max(1e-9) / 1e6
+    }
 }
 
 /// A result among those of other frameworks that did the same work in turn.

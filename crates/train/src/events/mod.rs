@@ -7,7 +7,7 @@ mod file;
 #[cfg(test)]
 mod tests;
 
-pub use bench::{BenchResult, BenchRun, Comparison, PublishedStyle, Ratio, StepTimes, Verdict, WorkCheck};
+pub use bench::{BenchResult, BenchRun, Comparison, KernelTime, PublishedStyle, Ratio, StepTimes, Verdict, WorkCheck};
 pub use file::{EventError, EventWriter, Resumed, read_events};
 
 use crate::number;

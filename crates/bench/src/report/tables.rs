@@ -1,0 +1,241 @@
+//! The tables that published results of these models have: training performance with the speed-up of 16 bits and weak scaling,
+//! inference latency, accuracy, stability over seeds; and where the time of a step goes.
+
+use super::Run;
+use super::charts::{Bar, Bars};
+use super::{ReportError, view};
+use crate::compare::table::label;
+use crate::measure::ERROR_OPTION;
+use crate::show;
+use crate::stats::{mean, sample_deviation};
+use bessemer_train::events::{BenchResult, KernelTime, Status};
+use bessemer_train::tasks::Terms;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A table under a title; all columns but the first hold numbers.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct TableView {
+    title: String,
+    header: Vec<String>,
+    rows: Vec<Vec<String>>,
+    note: &'static str,
+    chart: Option<String>,
+}
+
+/// The tables of what `results` and `runs` have, each where there is something in it.
+pub(super) fn tables(results: &[BenchResult], runs: &[Run]) -> Result<Vec<TableView>, ReportError> {
+    let measured: Vec<&BenchResult> =
+        results.iter().filter(|result| !result.options.contains_key(ERROR_OPTION)).collect();
+    let mut tables: Vec<TableView> =
+        [training(&measured), inference(&measured), accuracy(runs), stability(runs)].into_iter().flatten().collect();
+    for result in measured.iter().filter(|result| !result.kernels.is_empty()) {
+        tables.push(breakdown(result)?);
+    }
+    Ok(tables)
+}
+
+fn strings<const N: usize>(texts: [&str; N]) -> Vec<String> {
+    texts.map(str::to_owned).to_vec()
+}
+
+fn devices(result: &BenchResult) -> u64 {
+    result.devices * result.nodes
+}
+
+fn is_16_bits(result: &BenchResult) -> bool {
+    matches!(result.precision.as_str(), "bf16" | "fp16")
+}
+
+/// A number, or a dash where there is none.
+fn or_dash(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
+    value.map_or_else(|| "–".to_owned(), show)
+}
+
+/// Speeds in fp32 and in 16 bits, where something was measured in both or on several devices.
+fn training(results: &[&BenchResult]) -> Option<TableView> {
+    let mut rows: BTreeMap<(String, String, u64, u64), [Option<f64>; 2]> = BTreeMap::new();
+    for result in results.iter().filter(|result| result.mode == "train") {
+        let key = (result.model.clone(), label(result), result.batch_size, devices(result));
+        let speeds = rows.entry(key).or_default();
+        let speed = &mut speeds[usize::from(is_16_bits(result))];
+        // The best, where a framework was measured in several ways.
+        *speed = Some(speed.unwrap_or(0.0).max(result.throughput));
+    }
+    let several = |key: &(String, String, u64, u64)| key.3 > 1;
+    if !rows.iter().any(|(key, speeds)| several(key) || speeds.iter().all(Option::is_some)) {
+        return None;
+    }
+    let one_device = |key: &(String, String, u64, u64), bits: usize| {
+        rows.get(&(key.0.clone(), key.1.clone(), key.2, 1)).and_then(|speeds| speeds[bits])
+    };
+    let row = |(key, speeds): (&(String, String, u64, u64), &[Option<f64>; 2])| {
+        let speed = |bits: usize| or_dash(speeds[bits], |value| show::significant(value, 4));
+        let ratio = |of: Option<f64>, over: Option<f64>| {
+            or_dash(of.zip(over).map(|(of, over)| of / over), |value| format!("{value:.2} x"))
+        };
+        vec![
+            format!("{}, {}", key.0, key.1),
+            key.3.to_string(),
+            key.2.to_string(),
+            speed(0),
+            speed(1),
+            ratio(speeds[1], speeds[0]),
+            ratio(speeds[0], one_device(key, 0)),
+            ratio(speeds[1], one_device(key, 1)),
+        ]
+    };
+    Some(TableView {
+        title: "Training performance".to_owned(),
+        header: strings([
+            "model, framework",
+            "devices",
+            "batch a device",
+            "samples/s fp32",
+            "samples/s 16 bits",
+            "speed-up of 16 bits",
+            "weak scaling fp32",
+            "weak scaling 16 bits",
+        ]),
+        rows: rows.iter().map(row).collect(),
+        note: "Speed-up: 16 bits over fp32 at the same batch. Weak scaling: speed over that of one device at the same batch a device.",
+        chart: None,
+    })
+}
+
+/// True quantiles of the latency of a batch, and its mean.
+fn inference(results: &[&BenchResult]) -> Option<TableView> {
+    let row = |result: &&&BenchResult| {
+        let times = &result.step_ms;
+        let mut cells = vec![format!("{}, {}", result.model, label(result))];
+        cells.extend([result.precision.clone(), result.batch_size.to_string()]);
+        cells.push(show::significant(result.throughput, 4));
+        cells.extend([times.mean, times.p90, times.p95, times.p99].map(|value| show::significant(value, 4)));
+        cells
+    };
+    let rows: Vec<Vec<String>> = results.iter().filter(|result| result.mode == "infer").map(|r| row(&r)).collect();
+    (!rows.is_empty()).then(|| TableView {
+        title: "Inference performance".to_owned(),
+        header: strings([
+            "model, framework",
+            "precision",
+            "batch",
+            "samples/s",
+            "mean ms",
+            "90 % ms",
+            "95 % ms",
+            "99 % ms",
+        ]),
+        rows,
+        note: "Latencies of a whole batch; percentages are true quantiles of the single steps.",
+        chart: None,
+    })
+}
+
+/// What finished runs reached, and how long they took.
+fn accuracy(runs: &[Run]) -> Option<TableView> {
+    let row = |run: &Run| {
+        let end = run.end.as_ref().filter(|end| end.status == Status::Done)?;
+        let field = |path: &str| {
+            let value = run.info.as_ref().and_then(|info| info.recipe.pointer(path));
+            value.map_or_else(|| "–".to_owned(), |value| value.to_string().replace('"', ""))
+        };
+        let terms = view::terms(run);
+        let metrics: Vec<String> = shown_metrics(terms)
+            .filter_map(|(name, label)| Some(format!("{label} {}", terms.show(name, *end.metrics.get(name)?))))
+            .collect();
+        let batch = field("/train/batch_size");
+        let precision = field("/precision/compute");
+        (!metrics.is_empty()).then(|| {
+            vec![
+                view::run_name(run),
+                field("/model/name"),
+                batch,
+                precision,
+                metrics.join(", "),
+                show::seconds(end.train_s),
+            ]
+        })
+    };
+    let rows: Vec<Vec<String>> = runs.iter().filter_map(row).collect();
+    (!rows.is_empty()).then(|| TableView {
+        title: "Accuracy".to_owned(),
+        header: strings(["run", "model", "batch", "precision", "last evaluation", "time in steps"]),
+        rows,
+        note: "",
+        chart: None,
+    })
+}
+
+/// Metrics that curves show, and their labels.
+fn shown_metrics(terms: &'static Terms) -> impl Iterator<Item = (&'static str, &'static str)> {
+    terms.metrics.iter().filter(|metric| metric.axis.is_some()).map(|metric| (metric.name, metric.label))
+}
+
+/// Metrics of finished runs that differ in their seed alone.
+fn stability(runs: &[Run]) -> Option<TableView> {
+    let mut groups: BTreeMap<String, Vec<&Run>> = BTreeMap::new();
+    for run in runs.iter().filter(|run| run.end.as_ref().is_some_and(|end| end.status == Status::Done)) {
+        let Some(mut recipe) = run.info.as_ref().map(|info| info.recipe.clone()) else { continue };
+        if let Some(seed) = recipe.pointer_mut("/train/seed") {
+            *seed = serde_json::Value::Null;
+        }
+        groups.entry(recipe.to_string()).or_default().push(run);
+    }
+    let mut rows = Vec::new();
+    for members in groups.values().filter(|members| members.len() > 1) {
+        let terms = view::terms(members[0]);
+        for (name, label) in shown_metrics(terms) {
+            let ends = members.iter().filter_map(|run| run.end.as_ref());
+            let values: Vec<f64> = ends.filter_map(|end| end.metrics.get(name).copied()).collect();
+            if values.len() < members.len() {
+                continue;
+            }
+            let scale = terms.scale(name);
+            let unit = if scale.unit() == "%" { " %" } else { "" };
+            let shown = |value: f64| format!("{:.3}{unit}", scale.shown(value));
+            let seeds: Vec<String> = values.iter().map(|&value| shown(value)).collect();
+            let cells = [label.to_owned(), values.len().to_string(), seeds.join(", ")];
+            rows.push(cells.into_iter().chain([shown(mean(&values)), shown(sample_deviation(&values))]).collect());
+        }
+    }
+    (!rows.is_empty()).then(|| TableView {
+        title: "Stability over seeds".to_owned(),
+        header: strings(["metric", "runs", "values", "mean", "standard deviation"]),
+        rows,
+        note: "Runs of one recipe that differ in their seed alone; deviation of a sample.",
+        chart: None,
+    })
+}
+
+/// The time of a step by kind of kernel.
+fn breakdown(result: &BenchResult) -> Result<TableView, ReportError> {
+    let total: f64 = result.kernels.iter().map(|kind| kind.milliseconds).sum();
+    let row = |kind: &KernelTime| {
+        vec![
+            kind.kind.clone(),
+            kind.calls.to_string(),
+            show::significant(kind.milliseconds, 3),
+            show::percent(kind.milliseconds / total.max(1e-12)),
+            show::significant(kind.gflops(), 3),
+        ]
+    };
+    let bar = |kind: &KernelTime| Bar {
+        name: kind.kind.clone(),
+        value: kind.milliseconds,
+        least: kind.milliseconds,
+        most: kind.milliseconds,
+    };
+    let mode = if result.mode == "train" { "training" } else { "inference" };
+    let (batch, precision) = (result.batch_size, &result.precision);
+    Ok(TableView {
+        title: format!("Where a step of {} goes: {}, {mode}, batch {batch}, {precision}", label(result), result.model),
+        header: strings(["kernel", "calls", "ms", "of step", "GFLOP/s"]),
+        rows: result.kernels.iter().map(row).collect(),
+        note: "Each call timed by itself, in a step after those that were measured.",
+        chart: Bars { label: "ms", bars: result.kernels.iter().take(MOST_BARS).map(bar).collect() }.to_svg()?,
+    })
+}
+
+/// Kinds of kernels of a chart.
+const MOST_BARS: usize = 8;
