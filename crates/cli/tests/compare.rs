@@ -208,6 +208,7 @@ fn nothing_outlives_a_comparison_that_is_killed_or_stopped() {
         let processes = || fs::read_to_string(place.path("processes")).unwrap_or_default();
         wait_for("a run that hangs", || processes().lines().count() == 2);
         assert!(processes().lines().all(is_alive));
+        place.run(&arguments).fails(1, &["another comparison is being made"]);
         let id = child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap().success());
         let status = child.wait().unwrap();

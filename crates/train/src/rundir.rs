@@ -145,13 +145,24 @@ fn write_recipe(folder: &Path, recipe: &Recipe) -> Result<File, RunDirError> {
     Ok(file)
 }
 
-/// Locks an open file. File systems without locks are used without.
 fn lock(file: &File, folder: &Path) -> Result<(), RunDirError> {
+    match lock_file(file) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(RunDirError::InUse { path: folder.to_owned() }),
+        Err(source) => Err(at(folder)(source)),
+    }
+}
+
+/// Locks an open file until it is closed; whether no other process had. File systems without locks are used without.
+///
+/// # Errors
+/// The system's.
+pub fn lock_file(file: &File) -> io::Result<bool> {
     match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(RunDirError::InUse { path: folder.to_owned() }),
-        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(()),
-        Err(TryLockError::Error(source)) => Err(at(folder)(source)),
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 

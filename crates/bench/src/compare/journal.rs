@@ -6,6 +6,7 @@ use crate::measure::ERROR_OPTION;
 use crate::peers::protocol::{Answer, Failure};
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, EventBody, EventWriter, Header, WorkCheck};
+use bessemer_train::rundir::lock_file;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -15,6 +16,8 @@ use std::time::Instant;
 
 const RESULTS_FILE: &str = "results.jsonl";
 const JOURNAL_FILE: &str = "state/journal.jsonl";
+/// Held by the process that measures.
+const LOCK_FILE: &str = "state/lock";
 
 /// One timed run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -75,13 +78,21 @@ pub(super) struct Journal {
     states: BTreeMap<(String, String), State>,
     results: Vec<BenchResult>,
     started: Instant,
+    _lock: File,
 }
 
 impl Journal {
     /// Of a folder, with what is in it; a line that was cut short is left out.
+    ///
+    /// # Errors
+    /// Another process measures in the folder; files that cannot be read or written.
     pub fn open(folder: &Path) -> Result<Self, CompareError> {
         let (results, path) = (folder.join(RESULTS_FILE), folder.join(JOURNAL_FILE));
         fs::create_dir_all(path.parent().unwrap_or(folder)).map_err(CompareError::at(folder))?;
+        let lock = File::create(folder.join(LOCK_FILE)).map_err(CompareError::at(folder))?;
+        if !lock_file(&lock).map_err(CompareError::at(folder))? {
+            return Err(CompareError::InUse { folder: folder.to_owned() });
+        }
         let resumed = EventWriter::resume(&results, u64::MAX)?;
         let results = resumed.kept.into_iter().filter_map(|event| match event.body {
             EventBody::Bench(result) => Some(*result),
@@ -99,7 +110,7 @@ impl Journal {
             states.entry((group, entrant)).or_default().take(entry);
         }
         let (results, started) = (results.collect(), Instant::now());
-        Ok(Self { events: resumed.writer, file, path, states, results, started })
+        Ok(Self { events: resumed.writer, file, path, states, results, started, _lock: lock })
     }
 
     pub fn state(&self, group: &str, entrant: &str) -> State {

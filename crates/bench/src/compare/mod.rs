@@ -70,6 +70,8 @@ pub enum CompareError {
     Events(#[from] EventError),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    #[error("{}: another comparison is being made in this folder; --out names another one", folder.display())]
+    InUse { folder: PathBuf },
     #[error("interrupted; the same command goes on from here")]
     Interrupted,
 }
@@ -107,11 +109,11 @@ pub fn run(
     for folder in [options.folder.clone(), options.folder.join(LOGS)] {
         fs::create_dir_all(&folder).map_err(CompareError::at(&folder))?;
     }
+    let journal = Journal::open(&options.folder)?;
     let known = Known::ask(groups, peers, runner, &options.folder.join(LOGS), tell)?;
     let machine = look(options)?;
     let estimate = Estimate::of(groups, &known, options, machine.limits.fp32_gflops * 1e9)?;
     tell(&estimate.told());
-    let journal = Journal::open(&options.folder)?;
     let mut session = Session { options, runner, known, machine, journal, estimate, tell };
     let mut results = Vec::new();
     for group in groups {
