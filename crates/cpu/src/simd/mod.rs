@@ -1,0 +1,213 @@
+//! Vectors of `f32` as each instruction set has them, and the one place where code is compiled per instruction set.
+
+use crate::isa::Isa;
+use crate::peak::has_bf16;
+
+/// The methods of [`Simd`] that an instruction set has from another one with the same vectors.
+#[cfg(any(test, target_arch = "x86_64"))]
+macro_rules! same_as {
+    ($base:ty) => {
+        type V = <$base as Simd>::V;
+        const LANES: usize = <$base as Simd>::LANES;
+        const TILE_ROWS: usize = <$base as Simd>::TILE_ROWS;
+        const TILE_VECTORS: usize = <$base as Simd>::TILE_VECTORS;
+
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::splat(x) }
+        }
+        #[inline(always)]
+        unsafe fn load(src: *const f32) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::load(src) }
+        }
+        #[inline(always)]
+        unsafe fn store(dst: *mut f32, v: Self::V) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::store(dst, v) }
+        }
+        #[inline(always)]
+        unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::add(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::sub(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::mul(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::max(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::mul_add(a, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::copy(src, dst, len) }
+        }
+        #[inline(always)]
+        unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::transpose(src, src_stride, dst, dst_stride) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(src: *const f32) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::prefetch(src) }
+        }
+        #[inline(always)]
+        unsafe fn prefetch_write(dst: *mut f32) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::prefetch_write(dst) }
+        }
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm;
+#[cfg(test)]
+mod pairs;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+#[cfg(target_arch = "aarch64")]
+pub use arm::Neon;
+pub use portable::Portable;
+#[cfg(target_arch = "x86_64")]
+pub use x86::{Avx2, Avx512, Avx512Bf16};
+
+/// Vector operations of one instruction set, and the register tile that suits it.
+///
+/// Every function must be called, and inlined, under [`Simd::vectorize`] of the same type.
+///
+/// # Safety
+/// All functions: the machine has the instruction set. Those with pointers: the pointers are valid for the
+/// elements they touch; no alignment is needed.
+#[allow(clippy::missing_safety_doc)]
+pub trait Simd: Copy + 'static {
+    /// A vector register.
+    type V: Copy;
+    /// Elements of a vector.
+    const LANES: usize;
+    /// Whether operands of products are pairs of `bf16` numbers, two steps of the reduction in 32 bits.
+    const PAIRS: bool = false;
+    /// Rows of the matmul register tile.
+    const TILE_ROWS: usize;
+    /// Vectors in a row of the matmul register tile.
+    const TILE_VECTORS: usize;
+
+    /// Runs `f` compiled with the instruction set; `f` and all it calls must be inlined.
+    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R;
+    /// Runs `op` compiled with the instruction set: unlike a closure, `op` is inlined whatever its size.
+    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output;
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(src: *const f32) -> Self::V;
+    unsafe fn store(dst: *mut f32, v: Self::V);
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    /// `a` where it is greater, else `b`.
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`; fused where the instruction set has it.
+    unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// What a step of a product adds: `a * b + c`, or for [`PAIRS`](Self::PAIRS) `c` plus the products of both.
+    #[inline(always)]
+    unsafe fn multiply(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { Self::mul_add(a, b, c) }
+    }
+    /// Copies `len` elements between memory that does not overlap.
+    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize);
+    /// Transposes a square of [`LANES`](Self::LANES) rows: `dst[j][i] = src[i][j]`, with distances of rows.
+    #[inline(always)]
+    unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+        for i in 0..Self::LANES {
+            for j in 0..Self::LANES {
+                // SAFETY: the caller's promise of this trait.
+                unsafe { *dst.add(j * dst_stride + i) = *src.add(i * src_stride + j) };
+            }
+        }
+    }
+    /// Hints that the cache line at `src`, which may be any address, is wanted in the second-level cache.
+    unsafe fn prefetch(src: *const f32);
+    /// Hints that the cache line at `dst`, which may be any address, will be written soon.
+    unsafe fn prefetch_write(dst: *mut f32);
+}
+
+/// A computation written once for all instruction sets.
+pub trait SimdOp {
+    /// What it returns.
+    type Output;
+    /// The computation; implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// Called under `S::vectorize` on a machine that has `S`; otherwise as the implementation says.
+    unsafe fn run<S: Simd>(self) -> Self::Output;
+}
+
+/// Runs `op` compiled for `isa`.
+///
+/// # Safety
+/// The conditions of `op` hold.
+///
+/// # Panics
+/// When this machine lacks `isa`.
+pub unsafe fn dispatch<Op: SimdOp>(isa: Isa, op: Op) -> Op::Output {
+    assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
+    // SAFETY: availability was checked, the rest is promised by the caller.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Avx512::run_op(op),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => Avx2::run_op(op),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => Neon::run_op(op),
+            _ => Portable::run_op(op),
+        }
+    }
+}
+
+/// Runs a product `op` compiled for `isa`: on pairs of `bf16` numbers if `pairs`, which [`has_pairs`] must allow.
+///
+/// # Safety
+/// The conditions of `op` hold.
+///
+/// # Panics
+/// When this machine lacks `isa`, or pairs.
+pub(crate) unsafe fn dispatch_product<Op: SimdOp>(isa: Isa, pairs: bool, op: Op) -> Op::Output {
+    if !pairs {
+        // SAFETY: the caller's promise.
+        return unsafe { dispatch(isa, op) };
+    }
+    assert!(isa.is_available() && has_pairs(isa), "{isa} has no products of bf16 pairs on this machine");
+    // SAFETY: availability was checked, the rest is promised by the caller.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Avx512Bf16::run_op(op),
+            #[cfg(test)]
+            _ => pairs::Emulated::<Portable>::run_op(op),
+            #[cfg(not(test))]
+            _ => unreachable!("has_pairs allows no other instruction set"),
+        }
+    }
+}
+
+/// Whether products of `bf16` pairs are to be had.
+pub(crate) fn has_pairs(isa: Isa) -> bool {
+    has_bf16(isa) || cfg!(test) && isa == Isa::Portable
+}

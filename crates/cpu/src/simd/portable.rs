@@ -1,0 +1,67 @@
+//! Plain Rust.
+
+use super::{Simd, SimdOp};
+
+/// Four lanes that the compiler maps to whatever the target has.
+#[derive(Clone, Copy)]
+pub struct Portable;
+
+impl Simd for Portable {
+    type V = [f32; 4];
+    const LANES: usize = 4;
+    const TILE_ROWS: usize = 4;
+    const TILE_VECTORS: usize = 2;
+
+    #[inline(always)]
+    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    #[inline(always)]
+    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { op.run::<Self>() }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> [f32; 4] {
+        [x; 4]
+    }
+    #[inline(always)]
+    unsafe fn load(src: *const f32) -> [f32; 4] {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { src.cast::<[f32; 4]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(dst: *mut f32, v: [f32; 4]) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { dst.cast::<[f32; 4]>().write_unaligned(v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] + b[i])
+    }
+    #[inline(always)]
+    unsafe fn sub(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] - b[i])
+    }
+    #[inline(always)]
+    unsafe fn mul(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] * b[i])
+    }
+    #[inline(always)]
+    unsafe fn max(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] * b[i] + c[i])
+    }
+    #[inline(always)]
+    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(_src: *const f32) {}
+    #[inline(always)]
+    unsafe fn prefetch_write(_dst: *mut f32) {}
+}

@@ -1,0 +1,259 @@
+//! AVX-512 and AVX2.
+
+use super::{Simd, SimdOp};
+use std::arch::x86_64::*;
+
+/// 16 lanes, 32 registers.
+#[derive(Clone, Copy)]
+pub struct Avx512;
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = 16;
+    const TILE_ROWS: usize = 14;
+    const TILE_VECTORS: usize = 2;
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
+    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { op.run::<Self>() }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(src: *const f32) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_loadu_ps(src) }
+    }
+    #[inline(always)]
+    unsafe fn store(dst: *mut f32, v: __m512) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_storeu_ps(dst, v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+        let whole = len / 16 * 16;
+        // SAFETY: the caller's promise of this trait; masked-out lanes are not touched.
+        unsafe {
+            let mut i = 0;
+            while i + 64 <= whole {
+                let vectors: [__m512; 4] = std::array::from_fn(|v| _mm512_loadu_ps(src.add(i + v * 16)));
+                for (v, x) in vectors.into_iter().enumerate() {
+                    _mm512_storeu_ps(dst.add(i + v * 16), x);
+                }
+                i += 64;
+            }
+            while i < whole {
+                _mm512_storeu_ps(dst.add(i), _mm512_loadu_ps(src.add(i)));
+                i += 16;
+            }
+            if whole < len {
+                let mask = (1u16 << (len - whole)) - 1;
+                _mm512_mask_storeu_ps(dst.add(whole), mask, _mm512_maskz_loadu_ps(mask, src.add(whole)));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let rows: [__m512; 16] = std::array::from_fn(|i| _mm512_loadu_ps(src.add(i * src_stride)));
+            let pairs: [__m512; 16] = std::array::from_fn(|i| {
+                let (even, odd) = (rows[i & !1], rows[i | 1]);
+                if i & 1 == 0 { _mm512_unpacklo_ps(even, odd) } else { _mm512_unpackhi_ps(even, odd) }
+            });
+            // Vector 4 * j + c: in its 128-bit lane q, column 4 * q + c of rows 4 * j to 4 * j + 3.
+            let quads: [__m512d; 16] = std::array::from_fn(|i| {
+                let first = i / 4 * 4 + i % 4 / 2;
+                let (low, high) = (_mm512_castps_pd(pairs[first]), _mm512_castps_pd(pairs[first + 2]));
+                if i & 1 == 0 { _mm512_unpacklo_pd(low, high) } else { _mm512_unpackhi_pd(low, high) }
+            });
+            for c in 0..4 {
+                let lanes: [__m512; 4] = std::array::from_fn(|j| _mm512_castpd_ps(quads[4 * j + c]));
+                let even_low = _mm512_shuffle_f32x4::<0x88>(lanes[0], lanes[1]);
+                let even_high = _mm512_shuffle_f32x4::<0x88>(lanes[2], lanes[3]);
+                let odd_low = _mm512_shuffle_f32x4::<0xdd>(lanes[0], lanes[1]);
+                let odd_high = _mm512_shuffle_f32x4::<0xdd>(lanes[2], lanes[3]);
+                let column = |q: usize| dst.add((4 * q + c) * dst_stride);
+                _mm512_storeu_ps(column(0), _mm512_shuffle_f32x4::<0x88>(even_low, even_high));
+                _mm512_storeu_ps(column(1), _mm512_shuffle_f32x4::<0x88>(odd_low, odd_high));
+                _mm512_storeu_ps(column(2), _mm512_shuffle_f32x4::<0xdd>(even_low, even_high));
+                _mm512_storeu_ps(column(3), _mm512_shuffle_f32x4::<0xdd>(odd_low, odd_high));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(src: *const f32) {
+        // SAFETY: a prefetch does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_write(dst: *mut f32) {
+        // SAFETY: a prefetch does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast()) }
+    }
+}
+
+/// [`Avx512`] with products of `bf16` pairs.
+#[derive(Clone, Copy)]
+pub struct Avx512Bf16;
+
+impl Simd for Avx512Bf16 {
+    const PAIRS: bool = true;
+    same_as!(Avx512);
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
+    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
+    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { op.run::<Self>() }
+    }
+    #[inline(always)]
+    unsafe fn multiply(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait; the bits of a vector are read as pairs.
+        unsafe {
+            let pairs = |v: __m512| std::mem::transmute::<__m512, __m512bh>(v);
+            _mm512_dpbf16_ps(c, pairs(a), pairs(b))
+        }
+    }
+}
+
+/// 8 lanes, 16 registers.
+#[derive(Clone, Copy)]
+pub struct Avx2;
+
+impl Simd for Avx2 {
+    type V = __m256;
+    const LANES: usize = 8;
+    const TILE_ROWS: usize = 6;
+    const TILE_VECTORS: usize = 2;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+        f()
+    }
+    #[inline]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { op.run::<Self>() }
+    }
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(src: *const f32) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_loadu_ps(src) }
+    }
+    #[inline(always)]
+    unsafe fn store(dst: *mut f32, v: __m256) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_storeu_ps(dst, v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+    }
+    #[inline(always)]
+    unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let rows: [__m256; 8] = std::array::from_fn(|i| _mm256_loadu_ps(src.add(i * src_stride)));
+            let pairs: [__m256; 8] = std::array::from_fn(|i| {
+                let (even, odd) = (rows[i & !1], rows[i | 1]);
+                if i & 1 == 0 { _mm256_unpacklo_ps(even, odd) } else { _mm256_unpackhi_ps(even, odd) }
+            });
+            // Vector 4 * j + c: in its 128-bit lane q, column 4 * q + c of rows 4 * j to 4 * j + 3.
+            let quads: [__m256; 8] = std::array::from_fn(|i| {
+                let first = i / 4 * 4 + i % 4 / 2;
+                let (low, high) = (_mm256_castps_pd(pairs[first]), _mm256_castps_pd(pairs[first + 2]));
+                let quad = if i & 1 == 0 { _mm256_unpacklo_pd(low, high) } else { _mm256_unpackhi_pd(low, high) };
+                _mm256_castpd_ps(quad)
+            });
+            for c in 0..4 {
+                let (upper, lower) = (quads[c], quads[4 + c]);
+                _mm256_storeu_ps(dst.add(c * dst_stride), _mm256_permute2f128_ps::<0x20>(upper, lower));
+                _mm256_storeu_ps(dst.add((4 + c) * dst_stride), _mm256_permute2f128_ps::<0x31>(upper, lower));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(src: *const f32) {
+        // SAFETY: a prefetch does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_write(dst: *mut f32) {
+        // SAFETY: a prefetch does not fault.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast()) }
+    }
+}
