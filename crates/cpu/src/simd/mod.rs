@@ -194,16 +194,15 @@ pub(crate) unsafe fn dispatch_product<Op: SimdOp>(isa: Isa, pairs: bool, op: Op)
         return unsafe { dispatch(isa, op) };
     }
     assert!(isa.is_available() && has_pairs(isa), "{isa} has no products of bf16 pairs on this machine");
-    // SAFETY: availability was checked, the rest is promised by the caller.
-    unsafe {
-        match isa {
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => Avx512Bf16::run_op(op),
-            #[cfg(test)]
-            _ => pairs::Emulated::<Portable>::run_op(op),
-            #[cfg(not(test))]
-            _ => unreachable!("has_pairs allows no other instruction set"),
-        }
+    match isa {
+        // SAFETY: availability was checked, the rest is promised by the caller.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { Avx512Bf16::run_op(op) },
+        // SAFETY: the caller's promise.
+        #[cfg(test)]
+        _ => unsafe { pairs::Emulated::<Portable>::run_op(op) },
+        #[cfg(not(test))]
+        _ => unreachable!("has_pairs allows no other instruction set"),
     }
 }
 
