@@ -18,6 +18,12 @@ pub enum InstallError {
     Command { command: String },
     #[error("{command}: {source}")]
     Start { command: String, source: io::Error },
+    #[error("{title} is built by `cargo`, which cannot be run: {source}; https://rustup.rs installs it")]
+    NoCargo { title: String, source: io::Error },
+    #[error(
+        "{title} was not built; what Cargo said is above. Packages that are not on this machine yet come from crates.io"
+    )]
+    Build { title: String },
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("bessemer itself is there already")]
@@ -94,6 +100,8 @@ fn version_of(python: &Path) -> Option<PythonVersion> {
     python_version(String::from_utf8(said.stdout).ok()?.trim())
 }
 
+/// Builds a peer in Rust from the versions of its `Cargo.lock`. Cargo works in a folder of its own, which is kept if it fails, so
+/// that it can go on there.
 fn build(
     folders: &Folders,
     folder: &Path,
@@ -102,10 +110,16 @@ fn build(
 ) -> Result<(), InstallError> {
     tell(&format!("building {}", description.title));
     let place = folders.installation(&description.name);
-    let arguments = ["install", "--locked", "--force", "--path"].map(OsStr::new);
     let staged = place.join("cargo");
-    let more = [folder.as_os_str(), "--root".as_ref(), staged.as_os_str()];
-    run("cargo".as_ref(), &arguments.into_iter().chain(more).collect::<Vec<_>>())?;
+    let mut cargo = Command::new("cargo");
+    cargo.args(["install", "--locked", "--force", "--path"]).arg(folder).arg("--root").arg(&staged);
+    cargo.arg("--target-dir").arg(staged.join("target"));
+    let title = || description.title.clone();
+    match cargo.status() {
+        Ok(status) if status.success() => {}
+        Ok(_) => return Err(InstallError::Build { title: title() }),
+        Err(source) => return Err(InstallError::NoCargo { title: title(), source }),
+    }
     let at = |path: &Path| {
         let path = path.to_owned();
         move |source| InstallError::Io { path, source }
@@ -114,7 +128,8 @@ fn build(
     let built = built.ok_or_else(|| io::Error::other("no program was built")).and_then(|entry| entry);
     let (from, to) = (built.map_err(at(&staged))?.path(), folders.binary_of(&description.name));
     fs::create_dir_all(place.join("bin")).map_err(at(&place))?;
-    fs::rename(from, &to).map_err(at(&to))
+    fs::rename(from, &to).map_err(at(&to))?;
+    fs::remove_dir_all(&staged).map_err(at(&staged))
 }
 
 fn run(program: &OsStr, arguments: &[&OsStr]) -> Result<(), InstallError> {
