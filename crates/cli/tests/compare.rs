@@ -294,7 +294,7 @@ fn a_peer_in_rust_is_built_and_measured() {
     common::ran(setup("").env("PATH", place.folder.path())).fails(2, &["is built by `cargo`", "https://rustup.rs"]);
     common::ran(&mut setup("")).ok();
     let installed = place.path("data/bessemer/peers/built");
-    assert!(installed.join("bin/adapter").is_file() && !installed.join("cargo").exists());
+    assert!(installed.join("bin/adapter").is_file() && !installed.join("target").exists());
 
     place.run(&format!("{BERT} --mode infer --frameworks bessemer,built --out out")).ok();
     let results = place.results("out");
@@ -308,7 +308,11 @@ fn a_peer_in_rust_is_built_and_measured() {
         fs::copy(fake.join(file), place.path("other/built").join(file)).unwrap();
     }
     let refused = common::ran(&mut setup("--peers other"));
-    assert!(refused.code == 1 && refused.err.contains("built was not built; what Cargo said is above"), "{}", refused.err);
+    assert!(
+        refused.code == 1 && refused.err.contains("built was not built; what Cargo said is above"),
+        "{}",
+        refused.err
+    );
     assert!(installed.join("bin/adapter").is_file());
 }
 

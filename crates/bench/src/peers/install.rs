@@ -8,6 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What the binary of a peer in Rust is called.
+const PROGRAM: &str = "adapter";
+
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error(transparent)]
@@ -100,8 +103,7 @@ fn version_of(python: &Path) -> Option<PythonVersion> {
     python_version(String::from_utf8(said.stdout).ok()?.trim())
 }
 
-/// Builds a peer in Rust from the versions of its `Cargo.lock`. Cargo works in a folder of its own, which is kept if it fails, so
-/// that it can go on there.
+/// Builds a peer in Rust from the versions of its `Cargo.lock`. What Cargo compiled is kept if it fails, so that it can go on.
 fn build(
     folders: &Folders,
     folder: &Path,
@@ -109,11 +111,10 @@ fn build(
     tell: &mut impl FnMut(&str),
 ) -> Result<(), InstallError> {
     tell(&format!("building {}", description.title));
-    let place = folders.installation(&description.name);
-    let staged = place.join("cargo");
+    let target = folders.installation(&description.name).join("target");
     let mut cargo = Command::new("cargo");
-    cargo.args(["install", "--locked", "--force", "--path"]).arg(folder).arg("--root").arg(&staged);
-    cargo.arg("--target-dir").arg(staged.join("target"));
+    // In its folder, whose `.cargo/config.toml` tells the processor.
+    cargo.current_dir(folder).args(["build", "--release", "--locked", "--bin", PROGRAM, "--target-dir"]).arg(&target);
     let title = || description.title.clone();
     match cargo.status() {
         Ok(status) if status.success() => {}
@@ -124,12 +125,10 @@ fn build(
         let path = path.to_owned();
         move |source| InstallError::Io { path, source }
     };
-    let built = fs::read_dir(staged.join("bin")).map_err(at(&staged))?.next();
-    let built = built.ok_or_else(|| io::Error::other("no program was built")).and_then(|entry| entry);
-    let (from, to) = (built.map_err(at(&staged))?.path(), folders.binary_of(&description.name));
-    fs::create_dir_all(place.join("bin")).map_err(at(&place))?;
-    fs::rename(from, &to).map_err(at(&to))?;
-    fs::remove_dir_all(&staged).map_err(at(&staged))
+    let (from, to) = (target.join("release").join(PROGRAM), folders.binary_of(&description.name));
+    fs::create_dir_all(to.parent().unwrap_or(&to)).map_err(at(&to))?;
+    fs::rename(&from, &to).map_err(at(&from))?;
+    fs::remove_dir_all(&target).map_err(at(&target))
 }
 
 fn run(program: &OsStr, arguments: &[&OsStr]) -> Result<(), InstallError> {

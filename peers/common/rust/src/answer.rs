@@ -7,6 +7,7 @@ use crate::{Cannot, Done, Family, Framework, Result, Work, memory};
 use serde_json::{Map, Value, json};
 use std::env;
 use std::os::unix::process::CommandExt;
+use std::panic;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -17,6 +18,7 @@ const THREADS_VARIABLE: &str = "RAYON_NUM_THREADS";
 
 /// Does what the arguments ask for, and tells the exit status.
 pub fn main<F: Framework>() -> ExitCode {
+    panic::set_hook(Box::new(|panic| fail(panic.payload_as_str().unwrap_or("it panicked"))));
     let words: Vec<String> = env::args().skip(1).collect();
     match answer_to::<F>(&words) {
         Ok(mut answer) => {
@@ -25,10 +27,15 @@ pub fn main<F: Framework>() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("error: {}", error.to_string().lines().next().unwrap_or_default());
+            fail(&error.to_string());
             if error.is::<Cannot>() { ExitCode::from(CANNOT) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Tells a reason on one line.
+fn fail(reason: &str) {
+    eprintln!("error: {}", reason.lines().next().unwrap_or_default());
 }
 
 type Answer = Map<String, Value>;
