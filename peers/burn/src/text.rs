@@ -32,19 +32,19 @@ struct Batch {
 }
 
 enum Targets {
-    Bert {
-        /// Rows of the states `[N S, H]` that are predicted, and what they are, `[N P]`.
-        rows: Tensor<1, Int>,
-        words: Tensor<1, Int>,
-        weights: Tensor<1>,
-        /// `[N]`
-        following: Tensor<1, Int>,
-    },
-    Electra {
-        /// `[N]`
-        starts: Tensor<1, Int>,
-        ends: Tensor<1, Int>,
-    },
+    Bert(Box<Predicted>),
+    /// First and last tokens of answers, `[N]` each.
+    Electra(Box<[Tensor<1, Int>; 2]>),
+}
+
+/// What BERT predicts in pre-training.
+struct Predicted {
+    /// Rows of the states `[N S, H]`, and their words, `[N P]`.
+    rows: Tensor<1, Int>,
+    words: Tensor<1, Int>,
+    weights: Tensor<1>,
+    /// `[N]`
+    following: Tensor<1, Int>,
 }
 
 impl Work {
@@ -134,11 +134,11 @@ impl Work {
     /// BERT's logits of words `[N P, V]` and of following sentences `[N, 2]`; ELECTRA's scores of starts and ends `[N, S]`.
     fn scores(&self, batch: &Batch) -> [Tensor<2>; 2] {
         let x = self.states(batch);
-        let Targets::Bert { rows, .. } = &batch.targets else {
+        let Targets::Bert(predicted) = &batch.targets else {
             let scores = self.linear("qa_outputs", x);
             return [0, 1].map(|index| scores.clone().narrow(2, index, 1).squeeze_dim(2));
         };
-        let masked = x.clone().flatten::<2>(0, 1).select(0, rows.clone());
+        let masked = x.clone().flatten::<2>(0, 1).select(0, predicted.rows.clone());
         let head = "cls.predictions.transform";
         let masked = self.norm(head, self.gelu(self.linear(&format!("{head}.dense"), masked)));
         let words = self.parameters.matrix("bert.embeddings.word_embeddings.weight");
@@ -158,11 +158,13 @@ impl Model for Work {
         let batch = &self.batches[batch];
         let [first, second] = self.scores(batch);
         match &batch.targets {
-            Targets::Bert { words, weights, following, .. } => {
+            Targets::Bert(predicted) => {
+                let Predicted { words, weights, following, .. } = predicted.as_ref();
                 let by_word = (cross_entropies(first, words) * weights.clone()).sum();
                 by_word / weights.clone().sum() + cross_entropies(second, following).mean()
             }
-            Targets::Electra { starts, ends } => {
+            Targets::Electra(positions) => {
+                let [starts, ends] = positions.as_ref();
                 (cross_entropies(first, starts).mean() + cross_entropies(second, ends).mean()) * 0.5
             }
         }
@@ -203,20 +205,19 @@ fn batches(work: &peer::Work, device: &Device) -> Result<Vec<Batch>> {
 fn targets(work: &peer::Work, length: usize, device: &Device) -> Result<Vec<Targets>> {
     if work.family == Family::Electra {
         let pairs = work.integers("start_positions")?.into_iter().zip(work.integers("end_positions")?);
-        let targets = pairs
-            .map(|(starts, ends)| Targets::Electra { starts: integers(starts, device), ends: integers(ends, device) });
-        return Ok(targets.collect());
+        let positions = pairs.map(|(starts, ends)| [starts, ends].map(|tokens| integers(tokens, device)));
+        return Ok(positions.map(|positions| Targets::Electra(Box::new(positions))).collect());
     }
     let positions = work.integers("masked_lm_positions")?.into_iter();
     let words = work.integers("masked_lm_ids")?.into_iter().zip(work.floats("masked_lm_weights")?);
     let parts = positions.zip(words).zip(work.integers("next_sentence_labels")?);
-    let targets = parts.map(|((positions, (words, weights)), following)| Targets::Bert {
+    let predicted = parts.map(|((positions, (words, weights)), following)| Predicted {
         rows: integers(rows(&positions, length), device),
         words: integers::<2>(words, device).flatten(0, 1),
         weights: floats::<2>(weights, device).flatten(0, 1),
         following: integers(following, device),
     });
-    Ok(targets.collect())
+    Ok(predicted.map(|predicted| Targets::Bert(Box::new(predicted))).collect())
 }
 
 /// Positions `[N, P]` as rows of `[N S, H]`.
