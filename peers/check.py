@@ -1,9 +1,10 @@
 """Checks that every peer computes the same: one set of weights and batches through each, compared with float64.
 
-    python check.py [PEER[+VARIANT][=PYTHON] ...] [--model NAME ...] [--full] [--threads N] [--precision fp32|bf16] [--time]
+    python check.py [PEER[+VARIANT][=PROGRAM] ...] [--model NAME ...] [--full] [--threads N] [--precision fp32|bf16] [--time]
 
-PEER is a folder here; PYTHON the interpreter with its packages, the one that runs this unless given. This one needs those of
-`pytorch/requirements.txt`. Without peers, all that this interpreter can import. Models are small, and the real ones with `--full`.
+PEER is a folder here; PROGRAM the interpreter with its packages, the one that runs this unless given, or of a peer in Rust what Cargo
+made of it, `target/release/adapter` in its folder unless given. This interpreter needs the packages of `pytorch/requirements.txt`. Without
+peers, all that it can import and that are built. Models are small, and the real ones with `--full`.
 
 The truth is torchvision's and Hugging Face's model in float64: losses of four training steps without dropout, and outputs of
 inference. Allowed, as relative L2: 1e-4 in fp32 for outputs and losses, 0.05 in bf16. `--time` runs the timed purpose, too, and
@@ -34,7 +35,7 @@ FULL = ["resnet50", "bert-base", "electra-base-squad"]
 STEPS = 4
 LIMIT_S = 1200
 CANNOT = 3
-PEERS = ["pytorch", "tensorflow", "jax", "paddle", "mxnet", "oneflow", "onnxruntime", "openvino"]
+PEERS = ["pytorch", "tensorflow", "jax", "paddle", "mxnet", "oneflow", "onnxruntime", "openvino", "candle", "burn"]
 
 
 def parse_arguments():
@@ -140,17 +141,23 @@ class Truth:
 
 
 class Peer:
-    """A folder and its interpreter, given as `NAME[+VARIANT][=PYTHON]`."""
+    """A folder and its program, given as `NAME[+VARIANT][=PROGRAM]`."""
 
     def __init__(self, text):
-        text, _, python = text.partition("=")
+        text, _, program = text.partition("=")
         self.name, _, self.variant = text.partition("+")
-        self.python = python or sys.executable
+        adapter = HERE / self.name / "adapter.py"
+        if adapter.is_file():
+            self.command = [program or sys.executable, str(adapter)]
+        else:
+            self.command = [program or str(HERE / self.name / "target/release/adapter")]
 
     def call(self, *words):
         """The answer, or `RuntimeError` with the exit status and the reason."""
-        command = [self.python, str(HERE / self.name / "adapter.py"), *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+        try:
+            done = subprocess.run([*self.command, *map(str, words)], capture_output=True, text=True, timeout=LIMIT_S)
+        except FileNotFoundError as missing:
+            raise RuntimeError(CANNOT, str(missing)) from missing
         answers = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if done.returncode or not answers:
             lines = done.stderr.strip().splitlines() or ["no answer"]

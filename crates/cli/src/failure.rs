@@ -72,7 +72,12 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
         || error.is::<PeersError>()
         || matches!(
             error.downcast_ref(),
-            Some(InstallError::Peers(_) | InstallError::PythonVersion { .. } | InstallError::Own)
+            Some(
+                InstallError::Peers(_)
+                    | InstallError::PythonVersion { .. }
+                    | InstallError::NoCargo { .. }
+                    | InstallError::Own
+            )
         )
         || error.is::<RecipeError>()
         || error.is::<ModelError>()

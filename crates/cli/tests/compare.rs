@@ -285,6 +285,39 @@ fn peers_are_listed_and_installed() {
 }
 
 #[test]
+fn a_peer_in_rust_is_built_and_measured() {
+    let place = Place::new();
+    let setup = |peers: &str| {
+        let mut command = place.command(&format!("peers setup built {peers}"));
+        command.env("CARGO_NET_OFFLINE", "true");
+        command
+    };
+    common::ran(setup("").env("PATH", place.folder.path())).fails(2, &["is built by `cargo`", "https://rustup.rs"]);
+    common::ran(&mut setup("")).ok();
+    let installed = place.path("data/bessemer/peers/built");
+    assert!(installed.join("bin/adapter").is_file() && !installed.join("target").exists());
+
+    place.run(&format!("{BERT} --mode infer --frameworks bessemer,built --out out")).ok();
+    let results = place.results("out");
+    let built = row(&results, "built");
+    assert_eq!((error(built), built["comparison"]["work"]["verdict"].as_str()), ("", Some("same")));
+
+    // A package that Cargo refuses, here without a lock, leaves what was installed before.
+    fs::create_dir_all(place.path("other/built/src")).unwrap();
+    let fake = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fakes/built");
+    for file in ["Cargo.toml", "peer.toml", "src/main.rs"] {
+        fs::copy(fake.join(file), place.path("other/built").join(file)).unwrap();
+    }
+    let refused = common::ran(&mut setup("--peers other"));
+    assert!(
+        refused.code == 1 && refused.err.contains("built was not built; what Cargo said is above"),
+        "{}",
+        refused.err
+    );
+    assert!(installed.join("bin/adapter").is_file());
+}
+
+#[test]
 fn what_cannot_be_compared_is_told() {
     let folder = TempDir::new().unwrap();
     let run = |arguments: &str| bessemer(folder.path(), &format!("compare {arguments} --frameworks bessemer"));

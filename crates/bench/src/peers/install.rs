@@ -8,6 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// What the binary of a peer in Rust is called.
+const PROGRAM: &str = "adapter";
+
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error(transparent)]
@@ -18,6 +21,12 @@ pub enum InstallError {
     Command { command: String },
     #[error("{command}: {source}")]
     Start { command: String, source: io::Error },
+    #[error("{title} is built by `cargo`, which cannot be run: {source}; https://rustup.rs installs it")]
+    NoCargo { title: String, source: io::Error },
+    #[error(
+        "{title} was not built; what Cargo said is above. Packages that are not on this machine yet come from crates.io"
+    )]
+    Build { title: String },
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("bessemer itself is there already")]
@@ -94,6 +103,7 @@ fn version_of(python: &Path) -> Option<PythonVersion> {
     python_version(String::from_utf8(said.stdout).ok()?.trim())
 }
 
+/// Builds a peer in Rust from the versions of its `Cargo.lock`. What Cargo compiled is kept if it fails, so that it can go on.
 fn build(
     folders: &Folders,
     folder: &Path,
@@ -101,20 +111,24 @@ fn build(
     tell: &mut impl FnMut(&str),
 ) -> Result<(), InstallError> {
     tell(&format!("building {}", description.title));
-    let place = folders.installation(&description.name);
-    let arguments = ["install", "--locked", "--force", "--path"].map(OsStr::new);
-    let staged = place.join("cargo");
-    let more = [folder.as_os_str(), "--root".as_ref(), staged.as_os_str()];
-    run("cargo".as_ref(), &arguments.into_iter().chain(more).collect::<Vec<_>>())?;
+    let target = folders.installation(&description.name).join("target");
+    let mut cargo = Command::new("cargo");
+    // In its folder, whose `.cargo/config.toml` tells the processor.
+    cargo.current_dir(folder).args(["build", "--release", "--locked", "--bin", PROGRAM, "--target-dir"]).arg(&target);
+    let title = || description.title.clone();
+    match cargo.status() {
+        Ok(status) if status.success() => {}
+        Ok(_) => return Err(InstallError::Build { title: title() }),
+        Err(source) => return Err(InstallError::NoCargo { title: title(), source }),
+    }
     let at = |path: &Path| {
         let path = path.to_owned();
         move |source| InstallError::Io { path, source }
     };
-    let built = fs::read_dir(staged.join("bin")).map_err(at(&staged))?.next();
-    let built = built.ok_or_else(|| io::Error::other("no program was built")).and_then(|entry| entry);
-    let (from, to) = (built.map_err(at(&staged))?.path(), folders.binary_of(&description.name));
-    fs::create_dir_all(place.join("bin")).map_err(at(&place))?;
-    fs::rename(from, &to).map_err(at(&to))
+    let (from, to) = (target.join("release").join(PROGRAM), folders.binary_of(&description.name));
+    fs::create_dir_all(to.parent().unwrap_or(&to)).map_err(at(&to))?;
+    fs::rename(&from, &to).map_err(at(&from))?;
+    fs::remove_dir_all(&target).map_err(at(&target))
 }
 
 fn run(program: &OsStr, arguments: &[&OsStr]) -> Result<(), InstallError> {
