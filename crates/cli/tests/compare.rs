@@ -276,6 +276,12 @@ fn peers_are_listed_and_installed() {
     compare(&place).ok();
     assert_eq!(error(row(&place.results("out"), "steady")), "", "what is installed meanwhile is measured");
 
+    let unfinished = place.path("data/bessemer/peers/steady/unfinished");
+    assert!(!unfinished.exists());
+    fs::write(&unfinished, "").unwrap();
+    let said = place.run("peers list").ok().out;
+    assert!(line(&said, "steady").contains("its installation was cut short"), "{said}");
+
     place.run("peers setup nothing").fails(2, &["nothing", "steady"]);
     let old = place.path("old");
     fs::create_dir_all(old.join("ancient")).unwrap();

@@ -71,6 +71,11 @@ impl Folders {
         self.installation(name).join("venv/bin/python")
     }
 
+    /// A file that is there while packages are being installed, and afterwards if that was cut short.
+    pub fn unfinished_of(&self, name: &str) -> PathBuf {
+        self.installation(name).join("unfinished")
+    }
+
     /// The program of an installation of a peer in Rust.
     pub fn binary_of(&self, name: &str) -> PathBuf {
         self.installation(name).join("bin/adapter")

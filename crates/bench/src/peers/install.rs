@@ -24,7 +24,7 @@ pub enum InstallError {
     #[error("{title} is built by `cargo`, which cannot be run: {source}; https://rustup.rs installs it")]
     NoCargo { title: String, source: io::Error },
     #[error(
-        "{title} was not built; what Cargo said is above. Packages that are not on this machine yet come from crates.io"
+        "{title} was not built; what Cargo said is above. Packages that are not on this machine yet are downloaded"
     )]
     Build { title: String },
     #[error("{}: {source}", path.display())]
@@ -68,8 +68,13 @@ fn install_python(
     tell: &mut impl FnMut(&str),
 ) -> Result<(), InstallError> {
     check_python(description, python)?;
-    let place = folders.installation(&description.name);
-    let environment = place.join("venv");
+    let environment = folders.installation(&description.name).join("venv");
+    let unfinished = folders.unfinished_of(&description.name);
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| InstallError::Io { path, source }
+    };
+    fs::write(&unfinished, "").map_err(at(&unfinished))?;
     tell(&format!("making an environment in {}", environment.display()));
     run(python.as_os_str(), &["-m".as_ref(), "venv".as_ref(), environment.as_os_str()])?;
     if let Some(requirements) = &description.requirements {
@@ -83,7 +88,7 @@ fn install_python(
             return Err(error);
         }
     }
-    Ok(())
+    fs::remove_file(&unfinished).map_err(at(&unfinished))
 }
 
 /// # Errors

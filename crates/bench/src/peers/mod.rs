@@ -124,14 +124,18 @@ fn command(
     description: &Description,
     python: Option<&Path>,
 ) -> Result<Vec<String>, String> {
-    let missing = || format!("`bessemer peers setup {}` installs it", description.name);
+    let name = &description.name;
+    let missing = || match folders.unfinished_of(name).is_file() {
+        true => format!("its installation was cut short: `bessemer peers setup {name}` does it anew"),
+        false => format!("`bessemer peers setup {name}` installs it"),
+    };
     let text = |path: &Path| path.display().to_string();
     match description.language {
         Language::Python => {
             let installed = folders.python_of(&description.name);
             let python = match python {
                 Some(python) => python,
-                None if installed.is_file() => &installed,
+                None if installed.is_file() && !folders.unfinished_of(name).is_file() => &installed,
                 None => return Err(missing()),
             };
             Ok(vec![text(python), text(&folder.join(ADAPTER_FILE))])
