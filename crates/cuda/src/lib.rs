@@ -5,6 +5,7 @@
 
 pub mod cubins;
 pub mod cublaslt;
+pub mod cudnn;
 pub mod driver;
 pub mod error;
 pub mod kgen;

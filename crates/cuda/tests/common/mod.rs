@@ -58,7 +58,7 @@ fn build(compiler: &str) -> PathBuf {
             .arg(mocks.join(format!("{source}.cpp")))
             .arg(format!("-DSHIM=\"{SHIM}\""))
             .arg(format!("-DCOMPILER=\"{compiler}\""))
-            .arg("-ldl")
+            .args(["-ldl", &format!("-Wl,-soname,{library}")])
             .output()
             .unwrap();
         assert!(ran.status.success(), "{source}: {}", String::from_utf8_lossy(&ran.stderr));

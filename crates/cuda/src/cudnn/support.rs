@@ -1,0 +1,158 @@
+//! Which graphs cuDNN supports on a device that need not be there: what it offers for each, and what becomes a plan.
+
+use super::{Convolution, Cudnn, Fusion, Geometry, Heuristics, Pass};
+use crate::error::GpuError;
+use bessemer_ir::DType;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+
+/// One graph of one shape in one type.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    pub graph: String,
+    pub shape: String,
+    pub ty: String,
+    /// Configurations of engines that the heuristics offer.
+    pub offered: usize,
+    /// Of these, how many were tried, best first.
+    pub tried: usize,
+    /// Of those that were tried, how many became plans.
+    pub planned: usize,
+    /// Of the plans, how many need no compiler at run time.
+    pub precompiled: usize,
+    /// Engine and workspace of the first plan.
+    pub engine: Option<i64>,
+    pub workspace_bytes: Option<usize>,
+    /// Why there is no plan.
+    pub refusal: Option<String>,
+}
+
+/// What was asked, of which cuDNN, for which device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// What this is not: a measurement.
+    pub note: String,
+    pub date: String,
+    pub command: String,
+    pub cudnn_version: usize,
+    pub device: String,
+    /// What cuDNN was told of the device, as it was told.
+    pub sheet: String,
+    pub rows: Vec<Row>,
+}
+
+/// Said in every table.
+pub const DEVICELESS: &str = "Deviceless: cuDNN was asked with a written sheet of the device's properties. That a plan \
+                              is made says that cuDNN means to support the graph, not that it runs, is right, or is fast.";
+
+/// Types that convolutions are asked for.
+pub const TYPES: [DType; 3] = [DType::F16, DType::Bf16, DType::F32];
+
+/// Convolutions of ResNet-50 with `batch` images: each kind of kernel and stride, some at several sizes.
+pub fn resnet50(batch: usize) -> Vec<Convolution> {
+    let image = |side, channels| [batch, side, side, channels];
+    let stem = Geometry { stride: [2; 2], padding: [3; 2], dilation: [1; 2] };
+    vec![
+        Convolution { input: image(224, 4), filters: 64, kernel: [7; 2], geometry: stem, groups: 1 },
+        Convolution::same(image(56, 256), 64, 1, 1),
+        Convolution::same(image(56, 64), 64, 3, 1),
+        Convolution::same(image(56, 64), 256, 1, 1),
+        Convolution::same(image(56, 128), 128, 3, 2),
+        Convolution::same(image(56, 256), 512, 1, 2),
+        Convolution::same(image(14, 256), 256, 3, 1),
+    ]
+}
+
+/// Depthwise convolutions of EfficientNet-B0 and those of a feature pyramid, with `batch` images.
+pub fn detection(batch: usize) -> Vec<Convolution> {
+    vec![
+        Convolution::depthwise([batch, 256, 256, 96], 3, 2),
+        Convolution::depthwise([batch, 64, 64, 240], 5, 1),
+        Convolution::same([batch, 64, 64, 256], 256, 3, 1),
+    ]
+}
+
+/// Every fusion that has a meaning for the convolution: a first one has no gradient of its input.
+pub fn fusions(of: &Convolution) -> Vec<Fusion> {
+    let first = of.input[3] == 4;
+    Fusion::ALL.into_iter().filter(|fusion| !first || fusion.pass() != Pass::DataGradient).collect()
+}
+
+impl Row {
+    /// Asks for one graph and tries its first `most` configurations.
+    pub fn ask(library: &Cudnn, of: &Convolution, fusion: Fusion, ty: DType, most: usize) -> Row {
+        let graph = of.graph(fusion, ty);
+        let mut row = Row {
+            graph: fusion.name().to_owned(),
+            shape: of.to_string(),
+            ty: ty.to_string(),
+            offered: 0,
+            tried: 0,
+            planned: 0,
+            precompiled: 0,
+            engine: None,
+            workspace_bytes: None,
+            refusal: None,
+        };
+        match library.planner(&graph, Heuristics::Best) {
+            Err(error) => row.refusal = Some(in_words(&error)),
+            Ok(planner) => {
+                row.offered = planner.len();
+                row.tried = planner.len().min(most);
+                for number in 0..row.tried {
+                    match planner.plan(number) {
+                        Err(error) => row.refusal = row.refusal.or(Some(in_words(&error))),
+                        Ok(plan) => {
+                            row.planned += 1;
+                            row.precompiled += usize::from(!plan.engine.compiles);
+                            row.engine = row.engine.or(Some(plan.engine.number));
+                            row.workspace_bytes = row.workspace_bytes.or(Some(plan.workspace));
+                        }
+                    }
+                }
+            }
+        }
+        if row.planned > 0 {
+            row.refusal = None;
+        }
+        row
+    }
+}
+
+/// The name of the code alone: what follows differs between versions.
+fn in_words(error: &GpuError) -> String {
+    match error {
+        GpuError::Call { meaning, .. } => {
+            meaning.split(|c: char| c.is_whitespace() || c == ',').next().unwrap_or_default().to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+impl Table {
+    /// As a page of Markdown.
+    pub fn markdown(&self) -> String {
+        let mut page = format!("# What cuDNN {} supports on {}\n\n", dotted(self.cudnn_version), self.device);
+        let _ = writeln!(page, "{} No figure here was measured on a GPU.\n", self.note);
+        let _ = writeln!(page, "Made on {} by\n\n    {}\n", self.date, self.command);
+        page += "Offered: configurations of engines that the heuristics name. Planned: those that became plans, of the \
+                 first ones that were tried; in brackets those that need no compiler at run time. Workspace: of the \
+                 first plan.\n\n";
+        page += "| graph | shape | type | offered | planned / tried | engine | workspace, MB |\n";
+        page += "|---|---|---|--:|--:|--:|--:|\n";
+        for row in &self.rows {
+            let (engine, workspace) = match (row.engine, row.workspace_bytes) {
+                (Some(engine), Some(bytes)) => (engine.to_string(), format!("{:.1}", bytes as f64 / 1e6)),
+                _ => (row.refusal.clone().unwrap_or_else(|| "no engine".to_owned()), String::new()),
+            };
+            let planned = format!("{} / {} ({})", row.planned, row.tried, row.precompiled);
+            let Row { graph, shape, ty, offered, .. } = row;
+            let _ = writeln!(page, "| {graph} | {shape} | {ty} | {offered} | {planned} | {engine} | {workspace} |");
+        }
+        page
+    }
+}
+
+fn dotted(version: usize) -> String {
+    format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100)
+}
