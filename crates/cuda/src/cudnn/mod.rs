@@ -45,8 +45,7 @@ enum Target {
 }
 
 /// What cuDNN asks for by its bare name, in this order.
-const BEFORE: [Wanted; 5] =
-    [Wanted::Driver, Wanted::NvrtcBuiltins, Wanted::Nvrtc, Wanted::CublasLt, Wanted::Cublas];
+const BEFORE: [Wanted; 5] = [Wanted::Driver, Wanted::NvrtcBuiltins, Wanted::Nvrtc, Wanted::CublasLt, Wanted::Cublas];
 
 impl Cudnn {
     /// Opens it for the device of `context`.

@@ -1,4 +1,4 @@
-//! A machine with a GPU that is none: mocks of the driver, of NVRTC and of cuBLASLt, compiled when a test asks for them.
+//! A machine with a GPU that is none: mocks of the driver, of NVRTC, cuBLASLt and cuDNN, compiled when a test asks for them.
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
@@ -11,8 +11,12 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/tests/mock/shim.h");
-const LIBRARIES: [(&str, &str); 3] =
-    [("libcuda", "libcuda.so.1"), ("libnvrtc", "libnvrtc.so.13"), ("libcublasLt", "libcublasLt.so.13")];
+const LIBRARIES: [(&str, &str); 4] = [
+    ("libcuda", "libcuda.so.1"),
+    ("libnvrtc", "libnvrtc.so.13"),
+    ("libcublasLt", "libcublasLt.so.13"),
+    ("libcudnn", "libcudnn.so.9"),
+];
 
 /// Says on the terminal that a test checks nothing here. The line is not captured.
 pub fn skip(test: &str, reason: &str) {
@@ -67,18 +71,24 @@ fn build(compiler: &str) -> PathBuf {
     folder
 }
 
-/// What the mock of the driver counts and can be told, for the calling thread.
+/// What a mock counts and can be told, for the calling thread.
 pub struct Knobs(libloading::Library);
 
 impl Knobs {
+    /// Those of the driver.
     pub fn open(folder: &Path) -> Knobs {
-        // SAFETY: the library is the mock built above.
-        Knobs(unsafe { libloading::Library::new(folder.join("libcuda.so.1")) }.unwrap())
+        Knobs::of(folder, "libcuda.so.1")
+    }
+
+    /// Those of any of the libraries.
+    pub fn of(folder: &Path, library: &str) -> Knobs {
+        // SAFETY: the library is a mock built above.
+        Knobs(unsafe { libloading::Library::new(folder.join(library)) }.unwrap())
     }
 
     pub fn set(&self, name: &str, value: i64) {
         let name = CString::new(name).unwrap();
-        // SAFETY: the type is that of the function in libcuda.cpp.
+        // SAFETY: the type is that of the function in the mock.
         let set = unsafe { self.0.get::<unsafe extern "C" fn(*const c_char, c_long)>(b"mock_set\0") }.unwrap();
         // SAFETY: the name ends with a zero.
         unsafe { set(name.as_ptr(), value) };
@@ -86,7 +96,7 @@ impl Knobs {
 
     pub fn get(&self, name: &str) -> i64 {
         let name = CString::new(name).unwrap();
-        // SAFETY: the type is that of the function in libcuda.cpp.
+        // SAFETY: the type is that of the function in the mock.
         let get = unsafe { self.0.get::<unsafe extern "C" fn(*const c_char) -> c_long>(b"mock_get\0") }.unwrap();
         // SAFETY: the name ends with a zero.
         unsafe { get(name.as_ptr()) }
@@ -94,7 +104,7 @@ impl Knobs {
 
     /// Name of the call that was made to fail.
     pub fn failed(&self) -> String {
-        // SAFETY: the type is that of the function in libcuda.cpp.
+        // SAFETY: the type is that of the function in the mock.
         let failed = unsafe { self.0.get::<unsafe extern "C" fn() -> *const c_char>(b"mock_failed\0") }.unwrap();
         // SAFETY: the text is a constant.
         unsafe { CStr::from_ptr(failed()) }.to_str().unwrap().to_owned()
