@@ -32,7 +32,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Cudnn {
     api: CudnnApi,
     target: Target,
-    /// Libraries that cuDNN asks for by their bare names.
+    /// Libraries that cuDNN asks for by their bare names, as far as they can be opened.
     _before: Vec<Library>,
 }
 
@@ -85,8 +85,7 @@ impl Cudnn {
     }
 
     fn load(libraries: &Libraries, target: Target) -> Result<Cudnn, GpuError> {
-        let before = BEFORE.into_iter().filter_map(|library| libraries.get(library)).map(|found| open(&found.path));
-        let before = before.collect::<Result<Vec<_>, _>>()?;
+        let before = BEFORE.into_iter().filter_map(|library| open(&libraries.get(library)?.path).ok()).collect();
         let api = CudnnApi::load(&libraries.require(Wanted::Cudnn)?.path)?;
         Ok(Cudnn { api, target, _before: before })
     }

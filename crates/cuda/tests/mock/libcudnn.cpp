@@ -170,14 +170,19 @@ struct run {
     void convolve(const part& op, int first) {
         part geometry = op->of(first + 2), tw = op->of(first + 3), tx = op->of(first + 4), ty = op->of(first + 5);
         shape w(tw), x(tx), y(ty);
-        auto along = [&](int name, int axis) { return geometry->get<int64_t>(name, axis); };
+        int64_t dilation[2], stride[2], padding[2];
+        for (int axis = 0; axis < 2; ++axis) {
+            dilation[axis] = geometry->get<int64_t>(102, axis);
+            stride[axis] = geometry->get<int64_t>(103, axis);
+            padding[axis] = geometry->get<int64_t>(105, axis);
+        }
         const part& target = first == 700 ? ty : first == 706 ? tx : tw;
         numbers result(shape(target).elements()), none;
         const numbers &vx = first == 706 ? none : load(tx), &vw = first == 712 ? none : load(tw), &vy = first == 700 ? none : load(ty);
         int64_t groups = x.dims[1] / w.dims[1], of_group = w.dims[0] / groups;
         y.each([&](int64_t n, int64_t k, int64_t p, int64_t q) {
             for (int64_t c = 0; c < w.dims[1]; ++c) for (int64_t r = 0; r < w.dims[2]; ++r) for (int64_t s = 0; s < w.dims[3]; ++s) {
-                int64_t row = p * along(103, 0) + r * along(102, 0) - along(105, 0), col = q * along(103, 1) + s * along(102, 1) - along(105, 1);
+                int64_t row = p * stride[0] + r * dilation[0] - padding[0], col = q * stride[1] + s * dilation[1] - padding[1];
                 if (row < 0 || col < 0 || row >= x.dims[2] || col >= x.dims[3]) continue;
                 int64_t ix = x.at(n, k / of_group * w.dims[1] + c, row, col), iw = w.at(k, c, r, s), iy = y.at(n, k, p, q);
                 if (first == 700) result[iy] += vx[ix] * vw[iw];
