@@ -11,6 +11,7 @@ pub mod error;
 pub mod kgen;
 mod library;
 pub mod loader;
+pub mod nccl;
 pub mod nvrtc;
 pub mod probe;
 pub mod selftest;

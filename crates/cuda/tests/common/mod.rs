@@ -1,4 +1,4 @@
-//! A machine with a GPU that is none: mocks of the driver, of NVRTC, cuBLASLt and cuDNN, compiled when a test asks for them.
+//! A machine with a GPU that is none: mocks of the driver, of NVRTC, cuBLASLt, cuDNN and NCCL, compiled when a test asks for them.
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
@@ -11,11 +11,12 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/tests/mock/shim.h");
-const LIBRARIES: [(&str, &str); 4] = [
+const LIBRARIES: [(&str, &str); 5] = [
     ("libcuda", "libcuda.so.1"),
     ("libnvrtc", "libnvrtc.so.13"),
     ("libcublasLt", "libcublasLt.so.13"),
     ("libcudnn", "libcudnn.so.9"),
+    ("libnccl", "libnccl.so.2"),
 ];
 
 /// Says on the terminal that a test checks nothing here. The line is not captured.
@@ -57,7 +58,7 @@ fn build(compiler: &str) -> PathBuf {
             continue;
         }
         let ran = Command::new(compiler)
-            .args(["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-o"])
+            .args(["-std=c++17", "-O1", "-w", "-pthread", "-shared", "-fPIC", "-o"])
             .arg(&beside)
             .arg(mocks.join(format!("{source}.cpp")))
             .arg(format!("-DSHIM=\"{SHIM}\""))
