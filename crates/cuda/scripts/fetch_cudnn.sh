@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches cuDNN with the libraries that it needs into a folder (1.6 GB), so that it can be asked what it supports where
+# Fetches cuDNN with the libraries that it needs into a folder (1.3 GB), so that it can be asked what it supports where
 # there is no GPU:
 #
 #   crates/cuda/scripts/fetch_cudnn.sh FOLDER

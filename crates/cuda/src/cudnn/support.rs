@@ -135,7 +135,8 @@ impl Table {
         let mut page = format!("# What cuDNN {} supports on {}\n\n", dotted(self.cudnn_version), self.device);
         let _ = writeln!(page, "{} No figure here was measured on a GPU.\n", self.note);
         let _ = writeln!(page, "Made on {} by\n\n    {}\n", self.date, self.command);
-        page += "Offered: configurations of engines that the heuristics name. Planned: those that became plans, of the \
+        page += &self.summary();
+        page += "\n## Every graph\n\nOffered: configurations of engines that the heuristics name. Planned: those that became plans, of the \
                  first ones that were tried; in brackets those that need no compiler at run time. Workspace: of the \
                  first plan.\n\n";
         page += "| graph | shape | type | offered | planned / tried | engine | workspace, MB |\n";
@@ -153,6 +154,93 @@ impl Table {
     }
 }
 
+impl Table {
+    /// For how many shapes each graph has a plan, and one that needs no compiler at run time.
+    fn summary(&self) -> String {
+        let mut text = String::from("## Shapes with a plan, of all that were asked for\n\n");
+        text += "In brackets: with a plan that needs no compiler at run time.\n\n| graph |";
+        let graphs = distinct(self.rows.iter().map(|row| &row.graph));
+        let types = distinct(self.rows.iter().map(|row| &row.ty));
+        for ty in &types {
+            let _ = write!(text, " {ty} |");
+        }
+        text += &format!("\n|---|{}\n", "--:|".repeat(types.len()));
+        for graph in graphs {
+            let _ = write!(text, "| {graph} |");
+            for ty in &types {
+                let rows = || self.rows.iter().filter(|row| row.graph == *graph && row.ty == **ty);
+                let planned = rows().filter(|row| row.planned > 0).count();
+                let precompiled = rows().filter(|row| row.precompiled > 0).count();
+                let _ = write!(text, " {planned} of {} ({precompiled}) |", rows().count());
+            }
+            text += "\n";
+        }
+        text
+    }
+}
+
+/// Each text once, in the order of its first.
+fn distinct<'a>(texts: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut seen = Vec::new();
+    for text in texts {
+        if !seen.contains(&text) {
+            seen.push(text);
+        }
+    }
+    seen
+}
+
 fn dotted(version: usize) -> String {
     format!("{}.{}.{}", version / 10_000, version % 10_000 / 100, version % 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_says_what_is_supported_and_that_nothing_was_measured() {
+        let row = |ty: &str, planned, refusal: Option<&str>| Row {
+            graph: "forward".to_owned(),
+            shape: "1x8x8x16 3x3 to 16".to_owned(),
+            ty: ty.to_owned(),
+            offered: 3,
+            tried: 2,
+            planned,
+            precompiled: planned,
+            engine: (planned > 0).then_some(7),
+            workspace_bytes: (planned > 0).then_some(1_500_000),
+            refusal: refusal.map(str::to_owned),
+        };
+        let table = Table {
+            note: DEVICELESS.to_owned(),
+            date: "today".to_owned(),
+            command: "ask".to_owned(),
+            cudnn_version: 91_900,
+            device: "an H200".to_owned(),
+            sheet: "{}".to_owned(),
+            rows: vec![row("f16", 2, None), row("bf16", 0, Some("CUDNN_STATUS_NOT_SUPPORTED"))],
+        };
+        let page = table.markdown();
+        assert!(page.starts_with("# What cuDNN 9.19.0 supports on an H200\n\nDeviceless: "));
+        for line in [
+            "| graph | f16 | bf16 |",
+            "| forward | 1 of 1 (1) | 0 of 1 (0) |",
+            "| forward | 1x8x8x16 3x3 to 16 | f16 | 3 | 2 / 2 (2) | 7 | 1.5 |",
+            "| forward | 1x8x8x16 3x3 to 16 | bf16 | 3 | 0 / 2 (0) | CUDNN_STATUS_NOT_SUPPORTED |  |",
+        ] {
+            assert!(page.lines().any(|other| other == line), "{line}\n{page}");
+        }
+        assert!(page.contains("No figure here was measured on a GPU.") && page.contains("\n    ask\n"));
+    }
+
+    #[test]
+    fn a_first_convolution_has_no_gradient_of_its_input() {
+        let first = &resnet50(1)[0];
+        assert_eq!(first.output(), [1, 112, 112, 64]);
+        assert!(fusions(first).iter().all(|fusion| fusion.pass() != Pass::DataGradient));
+        assert_eq!(fusions(&resnet50(1)[1]).len(), Fusion::ALL.len());
+        let seconds = detection(2)[0];
+        assert_eq!((seconds.output(), seconds.weights()), ([2, 128, 128, 96], [96, 3, 3, 1]));
+    }
 }

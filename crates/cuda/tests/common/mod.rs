@@ -2,13 +2,14 @@
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{CStr, CString, c_char, c_long};
 use std::hash::{Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/tests/mock/shim.h");
 const LIBRARIES: [(&str, &str); 5] = [
@@ -19,9 +20,30 @@ const LIBRARIES: [(&str, &str); 5] = [
     ("libnccl", "libnccl.so.2"),
 ];
 
-/// Says on the terminal that a test checks nothing here. The line is not captured.
+/// Reasons why tests of this program checked nothing.
+static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Says on the terminal that a test checks nothing here, and, when the program ends, how many did so, and why. These
+/// lines are not captured.
 pub fn skip(test: &str, reason: &str) {
+    unsafe extern "C" {
+        fn atexit(at_the_end: extern "C" fn()) -> i32;
+    }
     let _ = writeln!(std::io::stderr(), "skipped: {test}: {reason}");
+    let mut skipped = SKIPPED.lock().unwrap();
+    if skipped.is_empty() {
+        // SAFETY: the function is there as long as the program runs.
+        unsafe { atexit(tell_skipped) };
+    }
+    skipped.push(reason.to_owned());
+}
+
+extern "C" fn tell_skipped() {
+    let Ok(skipped) = SKIPPED.lock() else { return };
+    let reasons: BTreeSet<&String> = skipped.iter().collect();
+    let count = |reason: &String| skipped.iter().filter(|other| *other == reason).count();
+    let told: Vec<String> = reasons.into_iter().map(|reason| format!("{} because {reason}", count(reason))).collect();
+    let _ = writeln!(std::io::stderr(), "skipped: {} in all: {}", skipped.len(), told.join(", "));
 }
 
 /// The host's C++ compiler, or `None`.
