@@ -2,7 +2,7 @@
 //! region sums over rows too, a block or warp goes down several rows.
 
 use super::columns::{Cut, Sum, finishes, sums};
-use super::lanes::{Lanes, Width, for_lanes, kind_name};
+use super::lanes::{Lanes, MOST_LANES, Width, for_lanes, kind_name};
 use super::regions::{Launch, Launches, Operand, operands};
 use super::{Kernel, KernelError, Parameter, c_type, indented};
 use bessemer_ir::DType;
@@ -18,6 +18,8 @@ const MOST_KEPT: usize = 4;
 /// Blocks that keep a large device busy, and rows that are worth a part, where rows are summed.
 const BLOCKS: usize = 1024;
 const FEWEST_ROWS: usize = 4;
+/// Lanes of a thread that keeps sums of its columns in registers, beside what it reads.
+const SUMMED_LANES: usize = 4;
 
 /// How a row is laid on threads.
 struct Layout {
@@ -33,8 +35,8 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(lanes: &Lanes<'_>) -> Layout {
-        let width = Width { lanes: lanes.row_width(), flat: false };
+    fn of(lanes: &Lanes<'_>, most_lanes: usize) -> Layout {
+        let width = Width { lanes: lanes.row_width().min(most_lanes), flat: false };
         let vectors = lanes.region.cols / width.lanes;
         let threads = vectors.next_multiple_of(32).clamp(32, MOST_THREADS);
         let rows = if threads == 32 { THREADS / 32 } else { 1 };
@@ -101,7 +103,7 @@ fn operand(instr: Instr) -> Reg {
 
 /// Each row alone.
 pub(super) fn rows(name: &str, lanes: &Lanes<'_>) -> Kernel {
-    let (region, layout) = (lanes.region, Layout::of(lanes));
+    let (region, layout) = (lanes.region, Layout::of(lanes, MOST_LANES));
     let row = if layout.rows == 1 {
         "const u32 row = blockIdx.x;\n".to_owned()
     } else {
@@ -119,7 +121,7 @@ pub(super) fn rows(name: &str, lanes: &Lanes<'_>) -> Kernel {
 /// # Errors
 /// Rows are too long: sums of columns do not fit into registers.
 pub(super) fn rows_with_sums(name: &str, lanes: &Lanes<'_>) -> Result<Launches, KernelError> {
-    let (region, layout, sums) = (lanes.region, Layout::of(lanes), sums(lanes));
+    let (region, layout, sums) = (lanes.region, Layout::of(lanes, SUMMED_LANES), sums(lanes));
     if !layout.keeps() {
         let problem = format!("rows of {} are too long to be summed while they are reduced", region.cols);
         return Err(KernelError(problem));
