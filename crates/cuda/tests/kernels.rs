@@ -167,9 +167,8 @@ fn accesses_are_as_wide_as_shapes_allow() {
     for case in all_cases() {
         let text = &case.work.launches[0].kernel.text;
         let vectors = match case.name.as_str() {
-            "bias_gelu_residual" | "layer_norm" | "softmax_long" | "column_sums" | "layer_norm_gradient" => {
-                "load<bf16, 8>"
-            }
+            "bias_gelu_residual" | "layer_norm" | "softmax_long" | "column_sums" => "load<bf16, 8>",
+            "layer_norm_gradient" => "load<bf16, 4>",
             "softmax" | "flat" => "load<float, 4>",
             "moments" => "load<float, 8>",
             "row_bias" => "load<f16, 1>",
