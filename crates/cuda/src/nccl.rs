@@ -184,6 +184,8 @@ impl Communicator {
         reduction: Reduction,
     ) -> Result<(), GpuError> {
         let (code_of_type, elements) = self.elements("ncclAllReduce", from, to, ty)?;
+        stream.keep_block(from);
+        stream.keep_block(to);
         let (call, reduction) = (self.nccl.api.ncclAllReduce, reduction as i32);
         // SAFETY: both blocks have so many elements of the type; the handles are valid.
         let code =
@@ -201,6 +203,7 @@ impl Communicator {
             return Err(GpuError::Launch { kernel: "ncclBroadcast".to_owned(), problem });
         }
         let (code_of_type, elements) = self.elements("ncclBroadcast", block, block, ty)?;
+        stream.keep_block(block);
         let (call, at) = (self.nccl.api.ncclBroadcast, block.address());
         // SAFETY: the block has so many elements of the type; the handles are valid.
         let code = unsafe { call(at, at, elements, code_of_type, root as i32, self.handle, stream.raw()) };

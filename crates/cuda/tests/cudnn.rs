@@ -106,6 +106,27 @@ fn memory_that_does_not_fit_never_reaches_cudnn() {
     assert!(told(&[&large, &large, &large], &small).ends_with("the workspace takes 1000 bytes, 64 are given"));
 }
 
+#[test]
+fn a_graph_keeps_the_memory_of_plans() {
+    let Some(folder) = mock_or_skip("graphs keep memory of plans") else { return };
+    let libraries = libraries(folder);
+    let (knobs, context) = (Knobs::open(folder), context(&libraries).unwrap());
+    let library = Cudnn::open(&libraries, &context).unwrap();
+    let stream = context.stream().unwrap();
+    let graph = Convolution::same(SHAPE, 16, 1, 1).graph(Fusion::Plain(Pass::Forward), DType::F16);
+    let planner = library.planner(&graph, Heuristics::Best).unwrap();
+    let recorded = {
+        let arena = context.arena(16384).unwrap();
+        let blocks: Vec<Block> = (0..4).map(|at| arena.block(at * 4096, 4096).unwrap()).collect();
+        let tensors: Vec<_> = graph.in_memory().zip(&blocks).collect();
+        let bound = planner.plan(0).unwrap().bind(&tensors, &blocks[3]).unwrap();
+        stream.capture(|| bound.launch(&stream)).unwrap()
+    };
+    assert_eq!(knobs.get("memory"), 1);
+    drop(recorded);
+    assert_eq!(knobs.get("memory"), 0);
+}
+
 /// What is opened for a sheet makes plans and cannot run them; both are told.
 #[test]
 fn a_sheet_is_no_device() {

@@ -46,7 +46,7 @@ pub struct Bound<'a> {
     library: &'a Cudnn,
     plan: Descriptor<'a>,
     pack: Descriptor<'a>,
-    _blocks: Vec<Block>,
+    blocks: Vec<Block>,
 }
 
 impl Cudnn {
@@ -147,18 +147,19 @@ impl<'a> Plan<'a> {
         pack.addresses(attribute::PACK_POINTERS, &addresses)?;
         pack.addresses(attribute::PACK_WORKSPACE, &[workspace.address()])?;
         let blocks = blocks.into_iter().map(|(_, block)| block).chain([workspace.clone()]).collect();
-        Ok(Bound { library: self.library, pack: pack.finalize()?, plan: self.plan, _blocks: blocks })
+        Ok(Bound { library: self.library, pack: pack.finalize()?, plan: self.plan, blocks })
     }
 }
 
 impl Bound<'_> {
-    /// Runs the plan, some time.
+    /// Runs the plan, some time. A graph that records this keeps the memory; the plan must be kept for it.
     ///
     /// # Errors
     /// cuDNN refuses.
     pub fn launch(&self, stream: &Stream) -> Result<(), GpuError> {
         let (context, handle) = self.library.device("cudnnBackendExecute")?;
         context.bind()?;
+        self.blocks.iter().for_each(|block| stream.keep_block(block));
         // SAFETY: both handles are valid.
         let code = unsafe { (self.library.api.cudnnSetStream)(*handle, stream.raw()) };
         self.library.check("cudnnSetStream", "", code)?;

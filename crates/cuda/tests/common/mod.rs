@@ -29,7 +29,7 @@ pub fn skip(test: &str, reason: &str) {
     unsafe extern "C" {
         fn atexit(at_the_end: extern "C" fn()) -> i32;
     }
-    let _ = writeln!(std::io::stderr(), "skipped: {test}: {reason}");
+    tell(format!("skipped: {test}: {reason}\n"));
     let mut skipped = SKIPPED.lock().unwrap();
     if skipped.is_empty() {
         // SAFETY: the function is there as long as the program runs.
@@ -42,8 +42,13 @@ extern "C" fn tell_skipped() {
     let Ok(skipped) = SKIPPED.lock() else { return };
     let reasons: BTreeSet<&String> = skipped.iter().collect();
     let count = |reason: &String| skipped.iter().filter(|other| *other == reason).count();
-    let told: Vec<String> = reasons.into_iter().map(|reason| format!("{} because {reason}", count(reason))).collect();
-    let _ = writeln!(std::io::stderr(), "skipped: {} in all: {}", skipped.len(), told.join(", "));
+    let counts: Vec<String> = reasons.into_iter().map(|reason| format!("{} because {reason}", count(reason))).collect();
+    tell(format!("skipped: {} in all: {}\n", skipped.len(), counts.join(", ")));
+}
+
+/// Writes a line as a whole, past what captures the output of tests.
+fn tell(line: String) {
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// The host's C++ compiler, or `None`.
