@@ -28,8 +28,8 @@ fn everything_passes_and_is_released() {
     assert_eq!(failures(&test), []);
     assert!(test.steps.iter().any(|step| step.name == "cuBLASLt: what it computes" && step.figures.len() == 12));
     let figures = |name: &str| &test.steps.iter().find(|step| step.name == name).unwrap().figures;
-    // Two for each fusion in each of three types; four for each fusion that is timed.
-    assert_eq!(figures("cuDNN: what it computes").len(), 72);
+    // Two for each fusion and norm in each of three types; four for each fusion that is timed.
+    assert_eq!(figures("cuDNN: what it computes").len(), 96);
     let mut plans = figures("cuDNN: what it computes").iter().filter(|figure| figure.name.starts_with("plans: "));
     assert!(plans.all(|figure| figure.value > 0.0));
     assert_eq!(figures("cuDNN: speed").len(), 48);

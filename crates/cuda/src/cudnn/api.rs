@@ -44,6 +44,8 @@ pub(super) enum Kind {
     VariantPack = 16,
     Tensor = 17,
     NormGradients = 23,
+    Norm = 29,
+    NormBackward = 30,
     DeviceSheet = 38,
 }
 
@@ -65,6 +67,8 @@ impl Kind {
             Kind::VariantPack => "the addresses of tensors",
             Kind::Tensor => "a tensor",
             Kind::NormGradients => "gradients of a batch norm",
+            Kind::Norm => "a batch norm",
+            Kind::NormBackward => "the gradient of a batch norm",
             Kind::DeviceSheet => "a device sheet",
         }
     }
@@ -85,6 +89,8 @@ pub(super) mod kind_of {
     pub const STATISTICS_MODE: i32 = 16;
     pub const BEHAVIOR_NOTE: i32 = 19;
     pub const CHAR: i32 = 24;
+    pub const NORM_MODE: i32 = 27;
+    pub const NORM_PHASE: i32 = 28;
 }
 
 /// `cudnnBackendAttributeName_t`
@@ -126,6 +132,7 @@ pub(super) mod attribute {
     pub const TENSOR_STRIDES: i32 = 903;
     pub const TENSOR_ID: i32 = 906;
     pub const TENSOR_IS_VIRTUAL: i32 = 907;
+    pub const TENSOR_IS_VALUE: i32 = 908;
     pub const PACK_IDS: i32 = 1000;
     pub const PACK_POINTERS: i32 = 1001;
     pub const PACK_WORKSPACE: i32 = 1003;
@@ -142,6 +149,24 @@ pub(super) mod attribute {
     pub const NORM_GRADIENTS_DY_FACTOR: i32 = 1628;
     pub const NORM_GRADIENTS_X_FACTOR: i32 = 1629;
     pub const NORM_GRADIENTS_OFFSET: i32 = 1630;
+    pub const NORM_MODE: i32 = 2000;
+    pub const NORM_PHASE: i32 = 2001;
+    pub const NORM_X: i32 = 2002;
+    pub const NORM_MEAN: i32 = 2003;
+    pub const NORM_DEVIATION: i32 = 2004;
+    pub const NORM_SCALE: i32 = 2005;
+    pub const NORM_SHIFT: i32 = 2006;
+    pub const NORM_EPSILON: i32 = 2007;
+    pub const NORM_Y: i32 = 2013;
+    pub const NORM_BACKWARD_MODE: i32 = 2100;
+    pub const NORM_BACKWARD_X: i32 = 2101;
+    pub const NORM_BACKWARD_MEAN: i32 = 2102;
+    pub const NORM_BACKWARD_DEVIATION: i32 = 2103;
+    pub const NORM_BACKWARD_DY: i32 = 2104;
+    pub const NORM_BACKWARD_SCALE: i32 = 2105;
+    pub const NORM_BACKWARD_DSCALE: i32 = 2107;
+    pub const NORM_BACKWARD_DSHIFT: i32 = 2108;
+    pub const NORM_BACKWARD_DX: i32 = 2109;
     pub const DEVICE_HANDLE: i32 = 2701;
     pub const DEVICE_JSON: i32 = 2702;
 }
@@ -168,6 +193,10 @@ pub(super) const WEIGHT_GRADIENT: ConvolutionAttributes =
 pub(super) const CROSS_CORRELATION: i32 = 1;
 /// `CUDNN_GENSTATS_SUM_SQSUM`
 pub(super) const SUM_AND_SQUARES: i32 = 0;
+/// `CUDNN_BATCH_NORM`
+pub(super) const BATCH_NORM: i32 = 2;
+/// `CUDNN_NORM_FWD_TRAINING`
+pub(super) const TRAINING: i32 = 1;
 /// `CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION`
 pub(super) const COMPILED_AT_RUN_TIME: i32 = 0;
 /// `cudnnDataType_t`

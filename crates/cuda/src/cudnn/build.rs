@@ -1,7 +1,8 @@
 //! From this program's graphs to cuDNN's.
 
 use super::api::{
-    CROSS_CORRELATION, DATA_GRADIENT, FORWARD, Kind, SUM_AND_SQUARES, WEIGHT_GRADIENT, attribute, kind_of,
+    BATCH_NORM, CROSS_CORRELATION, DATA_GRADIENT, FORWARD, Kind, SUM_AND_SQUARES, TRAINING, WEIGHT_GRADIENT, attribute,
+    kind_of,
 };
 use super::descriptor::Descriptor;
 use super::graph::Role;
@@ -75,6 +76,7 @@ fn describe<'a>(library: &'a Cudnn, id: TensorId, tensor: &GraphTensor) -> Resul
     made.int64s(attribute::TENSOR_ID, &[id.unique_id()])?;
     made.int64s(attribute::TENSOR_ALIGNMENT, &[ALIGNMENT as i64])?;
     made.truth(attribute::TENSOR_IS_VIRTUAL, tensor.role == Role::Inner)?;
+    made.truth(attribute::TENSOR_IS_VALUE, matches!(tensor.role, Role::Value(_)))?;
     made.finalize()
 }
 
@@ -117,6 +119,42 @@ impl<'a> Builder<'a> {
                         (attribute::NORM_GRADIENTS_DY_FACTOR, dy_factor),
                         (attribute::NORM_GRADIENTS_X_FACTOR, x_factor),
                         (attribute::NORM_GRADIENTS_OFFSET, offset),
+                    ],
+                )?;
+                made.finalize()
+            }
+            Node::Norm { x, scale, shift, epsilon, mean, deviation, y } => {
+                let made = Descriptor::new(self.library, Kind::Norm)?;
+                made.code(attribute::NORM_MODE, kind_of::NORM_MODE, BATCH_NORM)?;
+                made.code(attribute::NORM_PHASE, kind_of::NORM_PHASE, TRAINING)?;
+                self.tensors(
+                    &made,
+                    &[
+                        (attribute::NORM_X, x),
+                        (attribute::NORM_MEAN, mean),
+                        (attribute::NORM_DEVIATION, deviation),
+                        (attribute::NORM_SCALE, scale),
+                        (attribute::NORM_SHIFT, shift),
+                        (attribute::NORM_EPSILON, epsilon),
+                        (attribute::NORM_Y, y),
+                    ],
+                )?;
+                made.finalize()
+            }
+            Node::NormBackward { x, dy, mean, deviation, scale, dscale, dshift, dx } => {
+                let made = Descriptor::new(self.library, Kind::NormBackward)?;
+                made.code(attribute::NORM_BACKWARD_MODE, kind_of::NORM_MODE, BATCH_NORM)?;
+                self.tensors(
+                    &made,
+                    &[
+                        (attribute::NORM_BACKWARD_X, x),
+                        (attribute::NORM_BACKWARD_MEAN, mean),
+                        (attribute::NORM_BACKWARD_DEVIATION, deviation),
+                        (attribute::NORM_BACKWARD_DY, dy),
+                        (attribute::NORM_BACKWARD_SCALE, scale),
+                        (attribute::NORM_BACKWARD_DSCALE, dscale),
+                        (attribute::NORM_BACKWARD_DSHIFT, dshift),
+                        (attribute::NORM_BACKWARD_DX, dx),
                     ],
                 )?;
                 made.finalize()

@@ -243,15 +243,7 @@ impl Writer<'_> {
         let x = self.input("x", self.of.input);
         let [mean, deviation, scale, shift] =
             ["mean", "deviation", "scale", "shift"].map(|name| self.channels(name, channels, Role::Input));
-        let mut norm = x;
-        for (function, factor, name) in [
-            (Pointwise::Sub, mean, "centred"),
-            (Pointwise::Mul, deviation, "normal"),
-            (Pointwise::Mul, scale, "scaled"),
-            (Pointwise::Add, shift, "normed"),
-        ] {
-            norm = self.graph.pointwise(function, norm, Some(factor), Target::inner(name));
-        }
+        let norm = self.graph.normed(x, [mean, deviation, scale, shift]);
         let dy = self.graph.pointwise(Pointwise::ReluGradient, dx, Some(norm), Target::output("dy of the norm", ty));
         let [dscale, dshift, dy_factor, x_factor, offset] = ["dscale", "dshift", "dy factor", "x factor", "offset"]
             .map(|name| self.channels(name, channels, Role::Output));

@@ -8,16 +8,18 @@ use bessemer_ir::DType;
 pub struct TensorId(pub usize);
 
 /// What becomes of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
     Input,
     Output,
     /// Never in memory.
     Inner,
+    /// One number, known when the graph is written.
+    Value(f32),
 }
 
 /// `[N, H, W, C]`, rows one after the other; weights are `[K, R, S, C]`, numbers for each channel `[1, 1, 1, C]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GraphTensor {
     pub name: &'static str,
     pub ty: DType,
@@ -103,10 +105,32 @@ pub enum Node {
         x_factor: TensorId,
         offset: TensorId,
     },
+    /// Batch norm `y = (x - mean) * deviation * scale + shift`; mean and reciprocal deviation
+    /// `1 / sqrt(variance + epsilon)` are those of `x` over all positions of each channel.
+    Norm {
+        x: TensorId,
+        scale: TensorId,
+        shift: TensorId,
+        epsilon: TensorId,
+        mean: TensorId,
+        deviation: TensorId,
+        y: TensorId,
+    },
+    /// All gradients of batch norm.
+    NormBackward {
+        x: TensorId,
+        dy: TensorId,
+        mean: TensorId,
+        deviation: TensorId,
+        scale: TensorId,
+        dscale: TensorId,
+        dshift: TensorId,
+        dx: TensorId,
+    },
 }
 
 /// Operations between tensors, each after those that it reads from. All arithmetic is in `f32`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
     pub tensors: Vec<GraphTensor>,
     pub nodes: Vec<Node>,
@@ -124,7 +148,16 @@ impl Graph {
 
     /// Tensors that are in memory.
     pub fn in_memory(&self) -> impl Iterator<Item = TensorId> {
-        (0..self.tensors.len()).map(TensorId).filter(|id| self.get(*id).role != Role::Inner)
+        (0..self.tensors.len()).map(TensorId).filter(|id| matches!(self.get(*id).role, Role::Input | Role::Output))
+    }
+
+    /// Tensors that are numbers, with these.
+    pub fn values(&self) -> impl Iterator<Item = (TensorId, f32)> {
+        let value = |(index, tensor): (usize, &GraphTensor)| match tensor.role {
+            Role::Value(value) => Some((TensorId(index), value)),
+            _ => None,
+        };
+        self.tensors.iter().enumerate().filter_map(value)
     }
 
     /// Tensors of this role, in the order in which they were made.
@@ -137,6 +170,18 @@ impl Graph {
         let y = self.tensor(to.name, to.ty, self.get(a).dims, to.role);
         self.nodes.push(Node::Pointwise { function, a, b, y });
         y
+    }
+
+    /// `(x - mean) * deviation * scale + shift` of those factors for each channel, never in memory.
+    pub fn normed(&mut self, x: TensorId, [mean, deviation, scale, shift]: [TensorId; 4]) -> TensorId {
+        let steps = [
+            (Pointwise::Sub, mean, "centred"),
+            (Pointwise::Mul, deviation, "normal"),
+            (Pointwise::Mul, scale, "scaled"),
+            (Pointwise::Add, shift, "normed"),
+        ];
+        let step = |x, (function, factor, name)| self.pointwise(function, x, Some(factor), Target::inner(name));
+        steps.into_iter().fold(x, step)
     }
 
     /// One pass of the convolution, from and to whichever of its tensors are given.

@@ -8,6 +8,7 @@ mod convolutions;
 mod descriptor;
 mod device_sheet;
 mod graph;
+mod norms;
 mod plan;
 mod reference;
 pub mod support;
@@ -15,6 +16,7 @@ pub mod support;
 pub use convolutions::{Convolution, Fusion};
 pub use device_sheet::DeviceSheet;
 pub use graph::{Geometry, Graph, GraphTensor, Node, Pass, Pointwise, Role, TensorId};
+pub use norms::BatchNorm;
 pub use plan::{Bound, Engine, Heuristics, Plan, Planner};
 
 use crate::driver::Context;

@@ -6,6 +6,7 @@ use super::descriptor::Descriptor;
 use super::{Cudnn, Graph, Target, TensorId};
 use crate::driver::{Block, Stream};
 use crate::error::GpuError;
+use std::ptr::from_ref;
 
 /// `cudnnBackendHeurMode_t`: the better and the one that has something for every plain convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub struct Bound<'a> {
     plan: Descriptor<'a>,
     pack: Descriptor<'a>,
     blocks: Vec<Block>,
+    /// Numbers of the host that the pack points to.
+    _values: Box<[f32]>,
 }
 
 impl Cudnn {
@@ -141,13 +144,16 @@ impl<'a> Plan<'a> {
             return Err(refused(format!("the workspace takes {needed} bytes, {given} are given")));
         }
         let pack = Descriptor::new(self.library, Kind::VariantPack)?;
-        let ids: Vec<i64> = blocks.iter().map(|(id, _)| id.unique_id()).collect();
-        let addresses: Vec<u64> = blocks.iter().map(|(_, block)| block.address()).collect();
+        let values: Box<[f32]> = self.graph.values().map(|(_, value)| value).collect();
+        let of_values =
+            self.graph.values().zip(&values).map(|((id, _), value)| (id.unique_id(), from_ref(value) as u64));
+        let of_blocks = blocks.iter().map(|(id, block)| (id.unique_id(), block.address()));
+        let (ids, addresses): (Vec<i64>, Vec<u64>) = of_blocks.chain(of_values).unzip();
         pack.int64s(attribute::PACK_IDS, &ids)?;
         pack.addresses(attribute::PACK_POINTERS, &addresses)?;
         pack.addresses(attribute::PACK_WORKSPACE, &[workspace.address()])?;
         let blocks = blocks.into_iter().map(|(_, block)| block).chain([workspace.clone()]).collect();
-        Ok(Bound { library: self.library, pack: pack.finalize()?, plan: self.plan, blocks })
+        Ok(Bound { library: self.library, pack: pack.finalize()?, plan: self.plan, blocks, _values: values })
     }
 }
 

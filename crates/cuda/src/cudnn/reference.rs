@@ -39,6 +39,9 @@ impl Graph {
         for (id, input) in self.of_role(Role::Input).zip(inputs) {
             values[id.0].clone_from(input);
         }
+        for (id, value) in self.values() {
+            values[id.0] = vec![value.into()];
+        }
         for node in &self.nodes {
             self.run(*node, &mut values);
         }
@@ -62,23 +65,51 @@ impl Graph {
                 values[squares.0] = self.channel_sums(x, |i| values[x.0][i].powi(2));
             }
             Node::NormGradients { x, dy, mean, deviation, scale, dscale, dshift, dy_factor, x_factor, offset } => {
-                let channels = self.get(x).dims[3];
-                let rows = (self.get(x).elements() / channels) as f64;
-                let of = |id: TensorId, channel: usize| values[id.0][channel];
-                let shifts = self.channel_sums(x, |i| of(dy, i));
-                let normal = |i: usize| (of(x, i) - of(mean, i % channels)) * of(deviation, i % channels);
-                let scales = self.channel_sums(x, |i| of(dy, i) * normal(i));
-                // dx = scale deviation (dy - mean of dy - normal mean of (dy normal))
-                let dys: Vec<f64> = (0..channels).map(|c| of(scale, c) * of(deviation, c)).collect();
-                let xs: Vec<f64> = (0..channels).map(|c| -dys[c] * of(deviation, c) * scales[c] / rows).collect();
-                let offsets = (0..channels).map(|c| -dys[c] * shifts[c] / rows - xs[c] * of(mean, c)).collect();
-                for (id, numbers) in
-                    [(dscale, scales), (dshift, shifts), (dy_factor, dys), (x_factor, xs), (offset, offsets)]
-                {
+                let results = self.norm_gradients([x, dy, mean, deviation, scale], values);
+                for (id, numbers) in [dscale, dshift, dy_factor, x_factor, offset].into_iter().zip(results) {
                     values[id.0] = numbers;
                 }
             }
+            Node::Norm { x, scale, shift, epsilon, mean, deviation, y } => {
+                let channels = self.get(x).dims[3];
+                let rows = (self.get(x).elements() / channels) as f64;
+                let means: Vec<f64> = self.channel_sums(x, |i| values[x.0][i]).iter().map(|sum| sum / rows).collect();
+                let squares = self.channel_sums(x, |i| (values[x.0][i] - means[i % channels]).powi(2));
+                let guard = values[epsilon.0][0];
+                let deviations: Vec<f64> = squares.iter().map(|sum| 1.0 / (sum / rows + guard).sqrt()).collect();
+                let norm = |(i, x): (usize, &f64)| {
+                    let channel = i % channels;
+                    (x - means[channel]) * deviations[channel] * values[scale.0][channel] + values[shift.0][channel]
+                };
+                values[y.0] = values[x.0].iter().enumerate().map(norm).collect();
+                (values[mean.0], values[deviation.0]) = (means, deviations);
+            }
+            Node::NormBackward { x, dy, mean, deviation, scale, dscale, dshift, dx } => {
+                let [scales, shifts, dys, xs, offsets] = self.norm_gradients([x, dy, mean, deviation, scale], values);
+                let both = values[dy.0].iter().zip(&values[x.0]).enumerate();
+                let gradient = |(i, (dy, x)): (usize, (&f64, &f64))| {
+                    let channel = i % dys.len();
+                    dys[channel] * dy + xs[channel] * x + offsets[channel]
+                };
+                values[dx.0] = both.map(gradient).collect();
+                (values[dscale.0], values[dshift.0]) = (scales, shifts);
+            }
         }
+    }
+
+    /// Gradients of scale and shift, and for each channel the factors of `dy`, of `x`, and the offset of `dx`:
+    /// `dx = scale deviation (dy - mean of dy - normal mean of (dy normal))`.
+    fn norm_gradients(&self, [x, dy, mean, deviation, scale]: [TensorId; 5], values: &[Vec<f64>]) -> [Vec<f64>; 5] {
+        let channels = self.get(x).dims[3];
+        let rows = (self.get(x).elements() / channels) as f64;
+        let of = |id: TensorId, channel: usize| values[id.0][channel];
+        let shifts = self.channel_sums(x, |i| of(dy, i));
+        let normal = |i: usize| (of(x, i) - of(mean, i % channels)) * of(deviation, i % channels);
+        let scales = self.channel_sums(x, |i| of(dy, i) * normal(i));
+        let dys: Vec<f64> = (0..channels).map(|c| of(scale, c) * of(deviation, c)).collect();
+        let xs: Vec<f64> = (0..channels).map(|c| -dys[c] * of(deviation, c) * scales[c] / rows).collect();
+        let offsets = (0..channels).map(|c| -dys[c] * shifts[c] / rows - xs[c] * of(mean, c)).collect();
+        [scales, shifts, dys, xs, offsets]
     }
 
     /// Sums of `value` of every position of `x`, for each channel.

@@ -1,6 +1,6 @@
 //! Which graphs cuDNN supports on a device that need not be there: what it offers for each, and what becomes a plan.
 
-use super::{Convolution, Cudnn, Fusion, Geometry, Heuristics, Pass};
+use super::{Convolution, Cudnn, Fusion, Geometry, Graph, Heuristics, Pass};
 use crate::error::GpuError;
 use bessemer_ir::DType;
 use serde::{Deserialize, Serialize};
@@ -79,13 +79,17 @@ pub fn fusions(of: &Convolution) -> Vec<Fusion> {
 }
 
 impl Row {
-    /// Asks for one graph and tries its first `most` configurations.
+    /// Asks for a convolution with what is fused with it, and tries its first `most` configurations.
     pub fn ask(library: &Cudnn, of: &Convolution, fusion: Fusion, ty: DType, most: usize) -> Row {
-        let graph = of.graph(fusion, ty);
+        Row::ask_graph(library, &of.graph(fusion, ty), [fusion.name(), &of.to_string(), &ty.to_string()], most)
+    }
+
+    /// Asks for any graph, which has these words for what it does, its shape and its type.
+    pub fn ask_graph(library: &Cudnn, graph: &Graph, [name, shape, ty]: [&str; 3], most: usize) -> Row {
         let mut row = Row {
-            graph: fusion.name().to_owned(),
-            shape: of.to_string(),
-            ty: ty.to_string(),
+            graph: name.to_owned(),
+            shape: shape.to_owned(),
+            ty: ty.to_owned(),
             offered: 0,
             tried: 0,
             planned: 0,
@@ -94,7 +98,7 @@ impl Row {
             workspace_bytes: None,
             refusal: None,
         };
-        match library.planner(&graph, Heuristics::Best) {
+        match library.planner(graph, Heuristics::Best) {
             Err(error) => row.refusal = Some(in_words(&error)),
             Ok(planner) => {
                 row.offered = planner.len();

@@ -4,7 +4,7 @@ use super::case::{Expected, decode, encode};
 use super::runner::Runner;
 use super::{Failure, Figure};
 use crate::cudnn::support::{detection, fusions, resnet50};
-use crate::cudnn::{Convolution, Cudnn, Fusion, Graph, Heuristics, Role, TensorId};
+use crate::cudnn::{BatchNorm, Convolution, Cudnn, Fusion, Graph, Heuristics, Role, TensorId};
 use crate::driver::{Arena, Block};
 use crate::error::GpuError;
 use bessemer_ir::reference::Tensor;
@@ -87,36 +87,38 @@ pub(super) fn compare(runner: &Runner, library: &Cudnn, figures: &mut Vec<Figure
         for fusion in Fusion::ALL {
             let (mut worst, mut plans) = (0.0f64, 0);
             for of in small() {
-                let (error, count) = compare_one(runner, library, &of, fusion, ty)?;
+                let place = format!("{} of {of} in {ty}", fusion.name());
+                let (error, count) = compare_one(runner, library, &of.graph(fusion, ty), &place, ty)?;
                 worst = worst.max(error);
                 plans += count;
                 if count == 0 && matches!(fusion, Fusion::Plain(_)) {
-                    return Err(Failure(format!("there is no plan for {} of {of} in {ty}", fusion.name())));
+                    return Err(Failure(format!("there is no plan for {place}")));
                 }
             }
-            let name = format!("{}, {ty}", fusion.name());
-            figures.push(Figure::new(format!("plans: {name}"), f64::from(plans), ""));
-            if plans > 0 {
-                figures.push(Figure::new(format!("error: {name}"), worst, "of what is allowed"));
-            }
+            record(&format!("{}, {ty}", fusion.name()), worst, plans, figures);
+        }
+        for norm in BatchNorm::ALL {
+            let place = format!("{}, {ty}", norm.name());
+            let (error, count) = compare_one(runner, library, &norm.graph([4, 6, 7, 32], ty), &place, ty)?;
+            record(&place, error, count, figures);
         }
     }
     Ok(())
 }
 
+fn record(name: &str, error: f64, plans: u32, figures: &mut Vec<Figure>) {
+    figures.push(Figure::new(format!("plans: {name}"), f64::from(plans), ""));
+    if plans > 0 {
+        figures.push(Figure::new(format!("error: {name}"), error, "of what is allowed"));
+    }
+}
+
 /// Largest error of the plans of one graph, in units of what is allowed, and how many there are.
-fn compare_one(
-    runner: &Runner,
-    library: &Cudnn,
-    of: &Convolution,
-    fusion: Fusion,
-    ty: DType,
-) -> Result<(f64, u32), Failure> {
-    let graph = of.graph(fusion, ty);
-    let Ok(planner) = library.planner(&graph, Heuristics::Best) else { return Ok((0.0, 0)) };
+fn compare_one(runner: &Runner, library: &Cudnn, graph: &Graph, place: &str, ty: DType) -> Result<(f64, u32), Failure> {
+    let Ok(planner) = library.planner(graph, Heuristics::Best) else { return Ok((0.0, 0)) };
     let plans = planner.plans(COMPARED);
     let workspace = plans.iter().map(|plan| plan.workspace).max().unwrap_or(0);
-    let memory = Memory::new(runner, &graph, workspace)?;
+    let memory = Memory::new(runner, graph, workspace)?;
     let mut inputs = Vec::new();
     for (stream, id) in graph.of_role(Role::Input).enumerate() {
         let tensor = graph.get(id);
@@ -141,8 +143,9 @@ fn compare_one(
                 Expected { before: None, after, tolerance: tolerance(ty) }.error(&decode(tensor.ty, &bytes));
             if error > 1.0 {
                 let name = tensor.name;
-                let place = format!("{} of {of} in {ty}, engine {engine}", fusion.name());
-                return Err(Failure(format!("{place}: {name} at {at} is wrong by {error:.1} times what is allowed")));
+                return Err(Failure(format!(
+                    "{place}, engine {engine}: {name} at {at} is wrong by {error:.1} times what is allowed"
+                )));
             }
             worst = worst.max(error);
         }

@@ -16,11 +16,11 @@
 namespace {
 
 enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_FINALIZED = 2004, NOT_SUPPORTED = 3000, EXECUTION_FAILED = 5000 };
-enum { HANDLE, DATA_TYPE, BOOLEAN, INT64, FLOAT, POINTER = 6, CONV_MODE, HEUR_MODE, PW_MODE = 14, DESCRIPTOR, STATS_MODE, NOTE = 19, CHAR = 24 };
+enum { HANDLE, DATA_TYPE, BOOLEAN, INT64, FLOAT, POINTER = 6, CONV_MODE, HEUR_MODE, PW_MODE = 14, DESCRIPTOR, STATS_MODE, NOTE = 19, CHAR = 24, NORM_MODE = 27, NORM_PHASE = 28 };
 enum { F32 = 0, F16 = 2, BF16 = 9 };
 enum {
     PW = 0, CONV = 1, ENGINE = 2, CONFIG = 3, HEUR = 4, PLAN = 5, FORWARD = 10, WEIGHTS = 11, DATA = 12, POINTWISE = 13, STATS = 14,
-    GRAPH = 15, PACK = 16, TENSOR = 17, NORM = 23, DEVICE = 38
+    GRAPH = 15, PACK = 16, TENSOR = 17, NORM = 23, BATCH_NORM = 29, BATCH_NORM_BACK = 30, DEVICE = 38
 };
 
 struct data;
@@ -67,7 +67,7 @@ int refuse(int code, const std::string& why) {
 }
 
 const std::map<int, size_t> SIZES = {{HANDLE, 8}, {DATA_TYPE, 4}, {BOOLEAN, 1}, {INT64, 8}, {FLOAT, 4}, {POINTER, 8}, {CONV_MODE, 4},
-    {HEUR_MODE, 4}, {PW_MODE, 4}, {DESCRIPTOR, 8}, {STATS_MODE, 4}, {NOTE, 4}, {CHAR, 1}};
+    {HEUR_MODE, 4}, {PW_MODE, 4}, {DESCRIPTOR, 8}, {STATS_MODE, 4}, {NOTE, 4}, {CHAR, 1}, {NORM_MODE, 4}, {NORM_PHASE, 4}};
 
 // Attributes that a descriptor may have, with their types, and those that it must have.
 struct form { std::map<int, int> may; std::vector<int> must; };
@@ -85,9 +85,13 @@ const std::map<int, form> FORMS = {
     {STATS, {{{770, STATS_MODE}, {771, DATA_TYPE}, {772, DESCRIPTOR}, {773, DESCRIPTOR}, {774, DESCRIPTOR}}, {770, 771, 772, 773, 774}}},
     {GRAPH, {{{800, HANDLE}, {801, DESCRIPTOR}}, {801}}},
     {PACK, {{{1000, INT64}, {1001, POINTER}, {1003, POINTER}}, {1000, 1001, 1003}}},
-    {TENSOR, {{{900, INT64}, {901, DATA_TYPE}, {902, INT64}, {903, INT64}, {906, INT64}, {907, BOOLEAN}}, {900, 901, 902, 903, 906}}},
+    {TENSOR, {{{900, INT64}, {901, DATA_TYPE}, {902, INT64}, {903, INT64}, {906, INT64}, {907, BOOLEAN}, {908, BOOLEAN}}, {900, 901, 902, 903, 906}}},
     {NORM, {{{1620, DATA_TYPE}, {1621, DESCRIPTOR}, {1622, DESCRIPTOR}, {1623, DESCRIPTOR}, {1624, DESCRIPTOR}, {1625, DESCRIPTOR}, {1626, DESCRIPTOR},
         {1627, DESCRIPTOR}, {1628, DESCRIPTOR}, {1629, DESCRIPTOR}, {1630, DESCRIPTOR}}, {1620, 1621, 1622, 1623, 1624, 1625, 1626, 1627, 1628, 1629, 1630}}},
+    {BATCH_NORM, {{{2000, NORM_MODE}, {2001, NORM_PHASE}, {2002, DESCRIPTOR}, {2003, DESCRIPTOR}, {2004, DESCRIPTOR}, {2005, DESCRIPTOR},
+        {2006, DESCRIPTOR}, {2007, DESCRIPTOR}, {2013, DESCRIPTOR}}, {2000, 2001, 2002, 2003, 2004, 2005, 2006, 2007, 2013}}},
+    {BATCH_NORM_BACK, {{{2100, NORM_MODE}, {2101, DESCRIPTOR}, {2102, DESCRIPTOR}, {2103, DESCRIPTOR}, {2104, DESCRIPTOR}, {2105, DESCRIPTOR},
+        {2107, DESCRIPTOR}, {2108, DESCRIPTOR}, {2109, DESCRIPTOR}}, {2100, 2101, 2102, 2103, 2104, 2105, 2107, 2108, 2109}}},
     {DEVICE, {{{2701, HANDLE}, {2702, CHAR}}, {}}},
 };
 const char* SHEET = "{\"deviceName\":\"NVIDIA H200 (mock)\",\"deviceVer\":900}";
@@ -221,6 +225,36 @@ struct run {
         const numbers x = load(op->of(772));
         store(op->of(773), sums(s, [&](int64_t i, int64_t) { return x[i]; }));
         store(op->of(774), sums(s, [&](int64_t i, int64_t) { return x[i] * x[i]; }));
+    }
+
+    // Batch norm of a training step, from its definition.
+    void batch_norm(const part& op) {
+        shape s(op->of(2002));
+        const numbers x = load(op->of(2002)), scale = load(op->of(2005)), shift = load(op->of(2006)), epsilon = load(op->of(2007));
+        double count = (double)s.elements() / s.dims[1];
+        numbers mean = sums(s, [&](int64_t i, int64_t) { return x[i] / count; });
+        numbers inverse = sums(s, [&](int64_t i, int64_t c) { return (x[i] - mean[c]) * (x[i] - mean[c]) / count; });
+        for (double& one : inverse) one = 1 / sqrt(one + epsilon[0]);
+        numbers y(x.size());
+        s.each([&](int64_t n, int64_t c, int64_t h, int64_t w) {
+            int64_t i = s.at(n, c, h, w);
+            y[i] = (x[i] - mean[c]) * inverse[c] * scale[c] + shift[c];
+        });
+        store(op->of(2003), mean), store(op->of(2004), inverse), store(op->of(2013), y);
+    }
+    void batch_norm_back(const part& op) {
+        shape s(op->of(2101));
+        const numbers x = load(op->of(2101)), mean = load(op->of(2102)), inverse = load(op->of(2103)), dy = load(op->of(2104)), scale = load(op->of(2105));
+        double count = (double)s.elements() / s.dims[1];
+        auto normal = [&](int64_t i, int64_t c) { return (x[i] - mean[c]) * inverse[c]; };
+        numbers dshift = sums(s, [&](int64_t i, int64_t) { return dy[i]; });
+        numbers dscale = sums(s, [&](int64_t i, int64_t c) { return dy[i] * normal(i, c); });
+        numbers dx(x.size());
+        s.each([&](int64_t n, int64_t c, int64_t h, int64_t w) {
+            int64_t i = s.at(n, c, h, w);
+            dx[i] = scale[c] * inverse[c] * (dy[i] - dshift[c] / count - normal(i, c) * dscale[c] / count);
+        });
+        store(op->of(2107), dscale), store(op->of(2108), dshift), store(op->of(2109), dx);
     }
 
     void norm(const part& op) {
@@ -370,6 +404,8 @@ int cudnnBackendExecute(handle* h, descriptor* plan, descriptor* pack) {
             case POINTWISE: r.pointwise(op); break;
             case STATS: r.statistics(op); break;
             case NORM: r.norm(op); break;
+            case BATCH_NORM: r.batch_norm(op); break;
+            case BATCH_NORM_BACK: r.batch_norm_back(op); break;
             default: return NOT_SUPPORTED;
         }
     return SUCCESS;
