@@ -5,8 +5,8 @@
 //! LIBRARIES are folders with cuDNN and NVRTC, separated by `:`; a first one may hold a mock of the driver, without which
 //! engines that compile are refused. OUT is a folder. `scripts/cudnn_support.sh` calls this.
 
-use bessemer_cuda::cudnn::support::{DEVICELESS, Row, TYPES, Table, detection, fusions, resnet50};
-use bessemer_cuda::cudnn::{Cudnn, DeviceSheet};
+use bessemer_cuda::cudnn::support::{DEVICELESS, Row, TYPES, Table, detection, fusions, norms, resnet50};
+use bessemer_cuda::cudnn::{BatchNorm, Cudnn, DeviceSheet};
 use bessemer_cuda::loader::{Libraries, Places};
 use std::error::Error;
 use std::path::Path;
@@ -27,23 +27,43 @@ fn main() -> Result<(), Box<dyn Error>> {
     let named = std::env::split_paths(folders).collect();
     let libraries = Libraries::find(Places { named, ..Places::default() });
     let library = Cudnn::without_device(&libraries, &sheet)?;
+    let write = |part: &str, rows| {
+        let table = Table {
+            note: DEVICELESS.to_owned(),
+            date: date.clone(),
+            command: format!("crates/cuda/scripts/cudnn_support.sh FOLDER {name} docs/reports/gpu"),
+            cudnn_version: library.version(),
+            device: device.to_owned(),
+            sheet: sheet.json.clone(),
+            rows,
+        };
+        let file = |ending: &str| Path::new(out).join(format!("cudnn-{part}-{name}.{ending}"));
+        std::fs::write(file("json"), serde_json::to_string_pretty(&table)? + "\n")?;
+        Ok::<(), Box<dyn Error>>(std::fs::write(file("md"), table.markdown())?)
+    };
+    write("norms", norm_rows(&library))?;
+    write("support", convolution_rows(&library))
+}
+
+fn norm_rows(library: &Cudnn) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for [n, h, w, c] in norms(256) {
+        for norm in BatchNorm::ALL {
+            rows.extend(TYPES.map(|ty| {
+                let words = [norm.name(), &format!("{n}x{h}x{w}x{c}"), &ty.to_string()];
+                Row::ask_graph(library, &norm.graph([n, h, w, c], ty), words, TRIED)
+            }));
+        }
+    }
+    rows
+}
+
+fn convolution_rows(library: &Cudnn) -> Vec<Row> {
     let mut rows = Vec::new();
     for of in resnet50(256).iter().chain(&detection(16)) {
         for fusion in fusions(of) {
-            rows.extend(TYPES.map(|ty| Row::ask(&library, of, fusion, ty, TRIED)));
+            rows.extend(TYPES.map(|ty| Row::ask(library, of, fusion, ty, TRIED)));
         }
     }
-    let table = Table {
-        note: DEVICELESS.to_owned(),
-        date: date.clone(),
-        command: format!("crates/cuda/scripts/cudnn_support.sh FOLDER {name} docs/reports/gpu"),
-        cudnn_version: library.version(),
-        device: device.to_owned(),
-        sheet: sheet.json,
-        rows,
-    };
-    let file = |ending: &str| Path::new(out).join(format!("cudnn-support-{name}.{ending}"));
-    std::fs::write(file("json"), serde_json::to_string_pretty(&table)? + "\n")?;
-    std::fs::write(file("md"), table.markdown())?;
-    Ok(())
+    rows
 }

@@ -4,7 +4,7 @@ mod common;
 
 use bessemer_cuda::GpuError;
 use bessemer_cuda::cudnn::support::Row;
-use bessemer_cuda::cudnn::{Convolution, Cudnn, DeviceSheet, Fusion, Heuristics, Pass};
+use bessemer_cuda::cudnn::{BatchNorm, Convolution, Cudnn, DeviceSheet, Fusion, Heuristics, Pass};
 use bessemer_cuda::driver::{Block, Context, Driver};
 use bessemer_cuda::loader::{Libraries, Places, Wanted};
 use bessemer_ir::DType;
@@ -202,6 +202,12 @@ fn the_real_library_supports_what_is_fused() {
         }
         let one = Convolution::same([32, 28, 28, 512], 128, 1, 1);
         assert_eq!(ask(&one, Fusion::ResidualNormDataGradient, DType::F16).precompiled, 1);
+        // All engines of norms compile.
+        for norm in BatchNorm::ALL.into_iter().filter(|_| mock_folder().is_some()) {
+            let graph = norm.graph([32, 28, 28, 128], DType::Bf16);
+            let row = Row::ask_graph(&library, &graph, [norm.name(), "", ""], 1);
+            assert!(row.planned == 1 && row.precompiled == 0, "{row:?}");
+        }
     }
     let broken = DeviceSheet { json: "{}".to_owned() };
     let told = Cudnn::without_device(&libraries, &broken).err().unwrap().to_string();

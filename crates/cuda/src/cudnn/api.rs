@@ -195,6 +195,8 @@ pub(super) const CROSS_CORRELATION: i32 = 1;
 pub(super) const SUM_AND_SQUARES: i32 = 0;
 /// `CUDNN_BATCH_NORM`
 pub(super) const BATCH_NORM: i32 = 2;
+/// `CUDNN_NORM_FWD_INFERENCE`
+pub(super) const INFERENCE: i32 = 0;
 /// `CUDNN_NORM_FWD_TRAINING`
 pub(super) const TRAINING: i32 = 1;
 /// `CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION`

@@ -1,8 +1,8 @@
 //! From this program's graphs to cuDNN's.
 
 use super::api::{
-    BATCH_NORM, CROSS_CORRELATION, DATA_GRADIENT, FORWARD, Kind, SUM_AND_SQUARES, TRAINING, WEIGHT_GRADIENT, attribute,
-    kind_of,
+    BATCH_NORM, CROSS_CORRELATION, DATA_GRADIENT, FORWARD, INFERENCE, Kind, SUM_AND_SQUARES, TRAINING, WEIGHT_GRADIENT,
+    attribute, kind_of,
 };
 use super::descriptor::Descriptor;
 use super::graph::Role;
@@ -126,7 +126,8 @@ impl<'a> Builder<'a> {
             Node::Norm { x, scale, shift, epsilon, mean, deviation, y } => {
                 let made = Descriptor::new(self.library, Kind::Norm)?;
                 made.code(attribute::NORM_MODE, kind_of::NORM_MODE, BATCH_NORM)?;
-                made.code(attribute::NORM_PHASE, kind_of::NORM_PHASE, TRAINING)?;
+                let phase = if epsilon.is_some() { TRAINING } else { INFERENCE };
+                made.code(attribute::NORM_PHASE, kind_of::NORM_PHASE, phase)?;
                 self.tensors(
                     &made,
                     &[
@@ -135,10 +136,12 @@ impl<'a> Builder<'a> {
                         (attribute::NORM_DEVIATION, deviation),
                         (attribute::NORM_SCALE, scale),
                         (attribute::NORM_SHIFT, shift),
-                        (attribute::NORM_EPSILON, epsilon),
                         (attribute::NORM_Y, y),
                     ],
                 )?;
+                if let Some(epsilon) = epsilon {
+                    self.tensors(&made, &[(attribute::NORM_EPSILON, epsilon)])?;
+                }
                 made.finalize()
             }
             Node::NormBackward { x, dy, mean, deviation, scale, dscale, dshift, dx } => {

@@ -105,13 +105,13 @@ pub enum Node {
         x_factor: TensorId,
         offset: TensorId,
     },
-    /// Batch norm `y = (x - mean) * deviation * scale + shift`; mean and reciprocal deviation
-    /// `1 / sqrt(variance + epsilon)` are those of `x` over all positions of each channel.
+    /// Batch norm `y = (x - mean) * deviation * scale + shift`. Where there is an `epsilon`, mean and reciprocal deviation
+    /// `1 / sqrt(variance + epsilon)` become those of `x` over all positions of each channel; otherwise they are given.
     Norm {
         x: TensorId,
         scale: TensorId,
         shift: TensorId,
-        epsilon: TensorId,
+        epsilon: Option<TensorId>,
         mean: TensorId,
         deviation: TensorId,
         y: TensorId,

@@ -63,7 +63,7 @@ fn forward(graph: &mut Graph, x: TensorId, to: Target) -> TensorId {
     let [mean, deviation] = channels(graph, x, ["mean", "deviation"], Role::Output);
     let epsilon = graph.tensor("epsilon", DType::F32, [1; 4], Role::Value(EPSILON));
     let y = graph.tensor(to.name, to.ty, graph.get(x).dims, to.role);
-    graph.nodes.push(Node::Norm { x, scale, shift, epsilon, mean, deviation, y });
+    graph.nodes.push(Node::Norm { x, scale, shift, epsilon: Some(epsilon), mean, deviation, y });
     y
 }
 
@@ -73,8 +73,11 @@ fn backward(graph: &mut Graph, x: TensorId, relu: bool) -> TensorId {
     let [mean, deviation, scale] = channels(graph, x, ["mean", "deviation", "scale"], Role::Input);
     if relu {
         let [shift] = channels(graph, x, ["shift"], Role::Input);
-        let norm = graph.normed(x, [mean, deviation, scale, shift]);
-        dy = graph.pointwise(Pointwise::ReluGradient, dy, Some(norm), Target::inner("dy of the norm"));
+        let norm = graph.tensor("norm", DType::F32, shape, Role::Inner);
+        graph.nodes.push(Node::Norm { x, scale, shift, epsilon: None, mean, deviation, y: norm });
+        // The library takes it in the type of the others only.
+        let of_norm = Target { ty, ..Target::inner("dy of the norm") };
+        dy = graph.pointwise(Pointwise::ReluGradient, dy, Some(norm), of_norm);
     }
     let [dscale, dshift] = channels(graph, x, ["dscale", "dshift"], Role::Output);
     let dx = graph.tensor("dx", ty, shape, Role::Output);

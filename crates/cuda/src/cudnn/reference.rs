@@ -72,17 +72,15 @@ impl Graph {
             }
             Node::Norm { x, scale, shift, epsilon, mean, deviation, y } => {
                 let channels = self.get(x).dims[3];
-                let rows = (self.get(x).elements() / channels) as f64;
-                let means: Vec<f64> = self.channel_sums(x, |i| values[x.0][i]).iter().map(|sum| sum / rows).collect();
-                let squares = self.channel_sums(x, |i| (values[x.0][i] - means[i % channels]).powi(2));
-                let guard = values[epsilon.0][0];
-                let deviations: Vec<f64> = squares.iter().map(|sum| 1.0 / (sum / rows + guard).sqrt()).collect();
+                if let Some(epsilon) = epsilon {
+                    (values[mean.0], values[deviation.0]) = self.moments(x, &values[x.0], values[epsilon.0][0]);
+                }
                 let norm = |(i, x): (usize, &f64)| {
                     let channel = i % channels;
-                    (x - means[channel]) * deviations[channel] * values[scale.0][channel] + values[shift.0][channel]
+                    let of = |id: TensorId| values[id.0][channel];
+                    (x - of(mean)) * of(deviation) * of(scale) + of(shift)
                 };
                 values[y.0] = values[x.0].iter().enumerate().map(norm).collect();
-                (values[mean.0], values[deviation.0]) = (means, deviations);
             }
             Node::NormBackward { x, dy, mean, deviation, scale, dscale, dshift, dx } => {
                 let [scales, shifts, dys, xs, offsets] = self.norm_gradients([x, dy, mean, deviation, scale], values);
@@ -95,6 +93,16 @@ impl Graph {
                 (values[dscale.0], values[dshift.0]) = (scales, shifts);
             }
         }
+    }
+
+    /// Mean and reciprocal deviation `1 / sqrt(variance + epsilon)` of each channel of `x`.
+    fn moments(&self, x: TensorId, values: &[f64], epsilon: f64) -> (Vec<f64>, Vec<f64>) {
+        let channels = self.get(x).dims[3];
+        let rows = (values.len() / channels) as f64;
+        let means: Vec<f64> = self.channel_sums(x, |i| values[i]).iter().map(|sum| sum / rows).collect();
+        let squares = self.channel_sums(x, |i| (values[i] - means[i % channels]).powi(2));
+        let deviations = squares.iter().map(|sum| 1.0 / (sum / rows + epsilon).sqrt()).collect();
+        (means, deviations)
     }
 
     /// Gradients of scale and shift, and for each channel the factors of `dy`, of `x`, and the offset of `dx`:

@@ -72,6 +72,11 @@ pub fn detection(batch: usize) -> Vec<Convolution> {
     ]
 }
 
+/// Batch norms of ResNet-50 with `batch` images: `[N, H, W, C]`.
+pub fn norms(batch: usize) -> [[usize; 4]; 3] {
+    [(112, 64), (28, 128), (7, 2048)].map(|(side, channels)| [batch, side, side, channels])
+}
+
 /// Every fusion that has a meaning for the convolution: a first one has no gradient of its input.
 pub fn fusions(of: &Convolution) -> Vec<Fusion> {
     let first = of.input[3] == 4;

@@ -89,7 +89,7 @@ const std::map<int, form> FORMS = {
     {NORM, {{{1620, DATA_TYPE}, {1621, DESCRIPTOR}, {1622, DESCRIPTOR}, {1623, DESCRIPTOR}, {1624, DESCRIPTOR}, {1625, DESCRIPTOR}, {1626, DESCRIPTOR},
         {1627, DESCRIPTOR}, {1628, DESCRIPTOR}, {1629, DESCRIPTOR}, {1630, DESCRIPTOR}}, {1620, 1621, 1622, 1623, 1624, 1625, 1626, 1627, 1628, 1629, 1630}}},
     {BATCH_NORM, {{{2000, NORM_MODE}, {2001, NORM_PHASE}, {2002, DESCRIPTOR}, {2003, DESCRIPTOR}, {2004, DESCRIPTOR}, {2005, DESCRIPTOR},
-        {2006, DESCRIPTOR}, {2007, DESCRIPTOR}, {2013, DESCRIPTOR}}, {2000, 2001, 2002, 2003, 2004, 2005, 2006, 2007, 2013}}},
+        {2006, DESCRIPTOR}, {2007, DESCRIPTOR}, {2013, DESCRIPTOR}}, {2000, 2001, 2002, 2003, 2004, 2005, 2006, 2013}}},
     {BATCH_NORM_BACK, {{{2100, NORM_MODE}, {2101, DESCRIPTOR}, {2102, DESCRIPTOR}, {2103, DESCRIPTOR}, {2104, DESCRIPTOR}, {2105, DESCRIPTOR},
         {2107, DESCRIPTOR}, {2108, DESCRIPTOR}, {2109, DESCRIPTOR}}, {2100, 2101, 2102, 2103, 2104, 2105, 2107, 2108, 2109}}},
     {DEVICE, {{{2701, HANDLE}, {2702, CHAR}}, {}}},
@@ -227,20 +227,28 @@ struct run {
         store(op->of(774), sums(s, [&](int64_t i, int64_t) { return x[i] * x[i]; }));
     }
 
-    // Batch norm of a training step, from its definition.
+    // Batch norm from its definition: with moments of its own, or with those that are given.
     void batch_norm(const part& op) {
         shape s(op->of(2002));
-        const numbers x = load(op->of(2002)), scale = load(op->of(2005)), shift = load(op->of(2006)), epsilon = load(op->of(2007));
+        const numbers x = load(op->of(2002)), scale = load(op->of(2005)), shift = load(op->of(2006));
         double count = (double)s.elements() / s.dims[1];
-        numbers mean = sums(s, [&](int64_t i, int64_t) { return x[i] / count; });
-        numbers inverse = sums(s, [&](int64_t i, int64_t c) { return (x[i] - mean[c]) * (x[i] - mean[c]) / count; });
-        for (double& one : inverse) one = 1 / sqrt(one + epsilon[0]);
+        bool training = op->get<int>(2001) == 1;
+        numbers mean, inverse;
+        if (training) {
+            mean = sums(s, [&](int64_t i, int64_t) { return x[i] / count; });
+            inverse = sums(s, [&](int64_t i, int64_t c) { return (x[i] - mean[c]) * (x[i] - mean[c]) / count; });
+            double epsilon = load(op->of(2007))[0];
+            for (double& one : inverse) one = 1 / sqrt(one + epsilon);
+            store(op->of(2003), mean), store(op->of(2004), inverse);
+        } else {
+            mean = load(op->of(2003)), inverse = load(op->of(2004));
+        }
         numbers y(x.size());
         s.each([&](int64_t n, int64_t c, int64_t h, int64_t w) {
             int64_t i = s.at(n, c, h, w);
             y[i] = (x[i] - mean[c]) * inverse[c] * scale[c] + shift[c];
         });
-        store(op->of(2003), mean), store(op->of(2004), inverse), store(op->of(2013), y);
+        store(op->of(2013), y);
     }
     void batch_norm_back(const part& op) {
         shape s(op->of(2101));
