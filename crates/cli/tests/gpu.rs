@@ -118,7 +118,9 @@ fn one_gpu_and_two() {
     assert!(rows(&text, "GPU driver")[0].starts_with("runs CUDA up to 13.0, "), "{}", text.out);
     assert!(rows(&text, "GPU library")[0].starts_with("13.0, "), "{}", text.out);
     assert!(rows(&text, "GPU use")[0].starts_with("models run on the CPU in this version"));
-    assert!(rows(&text, "not found")[0].contains("libcudnn.so (convolutions, attention)"), "{}", text.out);
+    assert!(rows(&text, "not found")[0].contains("libcublas.so (matrix products)"), "{}", text.out);
+    let versions: Vec<&Value> = json["cuda"]["libraries"].as_array().unwrap().iter().map(|l| &l["version"]).collect();
+    assert!(versions.contains(&&Value::from("9.19.0")) && versions.contains(&&Value::from("2.28.9")), "{versions:?}");
     assert_eq!(json["cuda"]["devices"].as_array().unwrap().len(), 1);
     assert_eq!(json["cuda"]["devices"][0]["capability"], serde_json::json!([9, 0]));
 
@@ -167,9 +169,12 @@ fn the_self_test_passes_on_a_mock() {
         "numbers: column_sums",
         "numbers: adamw",
         "cuBLASLt: what it computes",
+        "cuDNN: what it computes",
+        "cuDNN: speed",
     ] {
         assert!(names.contains(&name), "{names:?}");
     }
+    assert!(report["cudnn_sheet"].as_str().is_some_and(|sheet| sheet.starts_with('{')), "{report}");
     let copies = &steps[names.iter().position(|name| *name == "copies").unwrap()]["figures"];
     assert!(copies.as_array().unwrap().iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{copies}");
 }

@@ -25,7 +25,7 @@ part nvidia-smi.txt 30 nvidia-smi -q
 part libc.txt 10 ldd --version
 part packages.txt 60 python3 -m pip list --format=freeze
 part doctor.json 120 "$bessemer" doctor --json
-part selftest.json 500 "$bessemer" gpu-selftest --cubins "$folder/cubins"
+part selftest.json 530 "$bessemer" gpu-selftest --cubins "$folder/cubins"
 part baselines-ceilings.json 300 python3 "$peers/gpu_baselines.py" --only copies --only products
 for workload in resnet50 bert-base electra-base maskrcnn-r50; do
   part "baselines-$workload.json" 540 python3 "$peers/gpu_baselines.py" --only "$workload"

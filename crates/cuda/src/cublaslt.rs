@@ -359,6 +359,9 @@ impl Prepared<'_> {
         let [a, b, d] = [0, 1, 2].map(|i: usize| self.layouts[i].handle);
         let (one, zero) = (1f32, 0f32);
         library.context.bind()?;
+        for block in [x, w, y, workspace] {
+            stream.keep_block(block);
+        }
         // SAFETY: blocks were found to be large enough, scales are of the type described, handles are valid.
         let code = unsafe {
             (library.api.cublasLtMatmul)(

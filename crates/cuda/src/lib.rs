@@ -5,11 +5,13 @@
 
 pub mod cubins;
 pub mod cublaslt;
+pub mod cudnn;
 pub mod driver;
 pub mod error;
 pub mod kgen;
 mod library;
 pub mod loader;
+pub mod nccl;
 pub mod nvrtc;
 pub mod probe;
 pub mod selftest;

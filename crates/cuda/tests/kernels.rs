@@ -95,25 +95,27 @@ fn a_missing_barrier_is_found() {
     let runner = runner(folder);
     let mut removed = 0;
     for case in all_cases() {
-        let expected = match case.name.as_str() {
-            "layer_norm" => 2,
-            "column_sums" => 3,
+        // In the function that reductions share, or in the kernel itself.
+        let (shared, expected) = match case.name.as_str() {
+            "layer_norm" | "layer_norm_gradient" => (true, 2),
+            "column_sums" => (false, 3),
+            "moments" => (false, 5),
             _ => continue,
         };
         let text = case.work.launches[0].kernel.text.clone();
         let own = text.find("extern \"C\"").unwrap();
-        let barriers: Vec<usize> = text.match_indices(BARRIER).map(|(at, _)| at).collect();
-        let of_kernel = barriers.iter().filter(|&&at| (at > own) == (case.name == "column_sums"));
-        for &at in of_kernel {
+        let barriers = text.match_indices(BARRIER).map(|(at, _)| at);
+        let barriers: Vec<usize> = barriers.filter(|&at| (at < own) == shared).collect();
+        assert_eq!(barriers.len(), expected, "{}", case.name);
+        for at in barriers {
             let mut broken = case.clone();
             broken.work.launches[0].kernel.text.replace_range(at..at + BARRIER.len(), "");
             let found = [false, true].iter().any(|&reverse| error(&runner, &knobs, &broken, reverse).0 > 1.0);
             assert!(found, "{}: nothing is wrong without the barrier at {at}", case.name);
             removed += 1;
         }
-        assert_eq!(barriers.iter().filter(|&&at| (at > own) == (case.name == "column_sums")).count(), expected);
     }
-    assert_eq!(removed, 5);
+    assert_eq!(removed, 12);
 }
 
 /// A step that is to be skipped changes nothing, not even the copy in 16 bits.
@@ -166,7 +168,9 @@ fn accesses_are_as_wide_as_shapes_allow() {
         let text = &case.work.launches[0].kernel.text;
         let vectors = match case.name.as_str() {
             "bias_gelu_residual" | "layer_norm" | "softmax_long" | "column_sums" => "load<bf16, 8>",
+            "layer_norm_gradient" => "load<bf16, 4>",
             "softmax" | "flat" => "load<float, 4>",
+            "moments" => "load<float, 8>",
             "row_bias" => "load<f16, 1>",
             _ => continue,
         };
@@ -185,12 +189,12 @@ fn regions_without_a_kernel_are_refused() {
         outputs: vec![RegionOutput::Moments { reg: 0, shape: Shape::from(vec![8]) }],
     };
     let told = |region_: &Region| region("k", region_, &[DType::F32]).unwrap_err().to_string();
-    assert_eq!(told(&plain), "no kernel for this region: it has moments over rows");
-    let sum = RegionOutput::Sum { reg: 0, groups: 1, shape: Shape::from(vec![8]) };
     let rows = RegionOutput::Rows { reg: 0, ty: TensorType::f32(vec![4]) };
-    assert!(
-        told(&Region { outputs: vec![sum.clone(), rows], ..plain.clone() }).contains("sums over rows and reductions")
-    );
+    let both = Region { outputs: [plain.outputs.clone(), vec![rows.clone()]].concat(), ..plain.clone() };
+    assert_eq!(told(&both), "no kernel for this region: it has moments over rows and reductions along them");
+    let sum = RegionOutput::Sum { reg: 0, groups: 1, shape: Shape::from(vec![8]) };
+    let long = Region { cols: 20_000, outputs: vec![sum.clone(), rows], ..plain.clone() };
+    assert!(told(&long).contains("rows of 20000 are too long to be summed while they are reduced"));
     let huge =
         Region { rows: 1 << 28, loads: vec![Access::full(1 << 28)], outputs: vec![sum.clone()], ..plain.clone() };
     assert!(told(&huge).contains("too many elements"));

@@ -27,6 +27,13 @@ fn everything_passes_and_is_released() {
     let test = run(&plan(folder, folder.join("cubins")));
     assert_eq!(failures(&test), []);
     assert!(test.steps.iter().any(|step| step.name == "cuBLASLt: what it computes" && step.figures.len() == 12));
+    let figures = |name: &str| &test.steps.iter().find(|step| step.name == name).unwrap().figures;
+    // Two for each fusion and norm in each of three types; four for each fusion that is timed.
+    assert_eq!(figures("cuDNN: what it computes").len(), 96);
+    let mut plans = figures("cuDNN: what it computes").iter().filter(|figure| figure.name.starts_with("plans: "));
+    assert!(plans.all(|figure| figure.value > 0.0));
+    assert_eq!(figures("cuDNN: speed").len(), 48);
+    assert_eq!(test.cudnn_sheet.as_deref(), Some("{\"deviceName\":\"NVIDIA H200 (mock)\",\"deviceVer\":900}"));
     assert_eq!((knobs.ledger(), knobs.get("damaged")), (vec![], 0));
 }
 
@@ -34,7 +41,7 @@ fn everything_passes_and_is_released() {
 fn a_part_that_is_broken_stops_no_other() {
     let Some(mocks) = mock_or_skip("self-test with a broken part") else { return };
     let folder = tempfile::tempdir().unwrap();
-    for name in ["libcuda.so.1", "libnvrtc.so.13"] {
+    for name in ["libcuda.so.1", "libnvrtc.so.13", "libcudnn.so.9"] {
         std::fs::copy(mocks.join(name), folder.path().join(name)).unwrap();
     }
     std::fs::write(folder.path().join("libcublasLt.so.13"), "broken").unwrap();

@@ -47,6 +47,11 @@ impl Stream {
         }
     }
 
+    /// Keeps memory that a library gets for work on this stream, as long as a graph that is being recorded replays it.
+    pub(crate) fn keep_block(&self, block: &Block) {
+        self.keep_for_graph(block.memory());
+    }
+
     fn keep(&self, used: Kept) {
         let mut state = self.state();
         if !state.kept.iter().any(|kept| std::ptr::addr_eq(Arc::as_ptr(kept), Arc::as_ptr(&used))) {

@@ -1,8 +1,8 @@
-//! Kernels for regions that sum over rows: blocks of rows are summed beside each other, then their sums, both in a fixed
-//! order.
+//! Kernels for regions that sum over rows or take moments of them: blocks of rows beside each other, then what came of
+//! the blocks, both in a fixed order.
 
 use super::lanes::{Lanes, Width, for_lanes};
-use super::regions::{Launch, Launches, Operand, operands};
+use super::regions::{Launch, Launches, Operand, numbers, operands};
 use super::{Kernel, Parameter, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::region::{Reg, RegionOutput};
@@ -19,55 +19,97 @@ const FEWEST_ROWS: usize = 8 * DOWN;
 /// Threads of the kernel that adds the blocks' sums.
 const THREADS: usize = 256;
 
-/// A sum over rows: number of the output, register, runs of rows.
-struct Sum {
+/// A sum over rows: number of the tensor, register, runs of rows.
+pub(super) struct Sum {
+    pub output: usize,
+    pub register: Reg,
+    pub groups: usize,
+}
+
+/// Moments of rows: number of the mean's tensor, behind which the variance's follows, and the register.
+struct Moments {
     output: usize,
     register: Reg,
-    groups: usize,
 }
 
 /// How rows are cut: each of `groups` runs of rows into `parts` parts of at most `rows`.
-struct Cut {
-    groups: usize,
-    parts: usize,
-    rows: usize,
+pub(super) struct Cut {
+    pub groups: usize,
+    pub parts: usize,
+    pub rows: usize,
+}
+
+impl Cut {
+    /// Cuts into at most `most` parts of at least `fewest` rows. Sums of several kinds of runs are added from parts of
+    /// the finest ones.
+    pub fn new(rows: usize, sums: &[Sum], most: usize, fewest: usize) -> Cut {
+        let groups = sums.iter().fold(1, |all, sum| least_common_multiple(all, sum.groups));
+        let in_group = rows / groups;
+        let parts = (most / groups).clamp(1, in_group.div_ceil(fewest).max(1));
+        Cut { groups, parts, rows: in_group.div_ceil(parts) }
+    }
+
+    /// Parts of all groups.
+    pub fn all(&self) -> usize {
+        self.groups * self.parts
+    }
+}
+
+/// The region's sums over rows.
+pub(super) fn sums(lanes: &Lanes<'_>) -> Vec<Sum> {
+    let sum = |(kind, output): (&RegionOutput, usize)| match *kind {
+        RegionOutput::Sum { reg, groups, .. } => Some(Sum { output, register: reg, groups }),
+        _ => None,
+    };
+    lanes.region.outputs.iter().zip(numbers(lanes.region)).filter_map(sum).collect()
+}
+
+fn moments(lanes: &Lanes<'_>) -> Vec<Moments> {
+    let moments = |(kind, output): (&RegionOutput, usize)| match *kind {
+        RegionOutput::Moments { reg, .. } => Some(Moments { output, register: reg }),
+        _ => None,
+    };
+    lanes.region.outputs.iter().zip(numbers(lanes.region)).filter_map(moments).collect()
 }
 
 pub(super) fn columns(name: &str, lanes: &Lanes<'_>) -> Launches {
     let region = lanes.region;
-    let sums: Vec<Sum> = region
-        .outputs
-        .iter()
-        .enumerate()
-        .filter_map(|(output, kind)| match *kind {
-            RegionOutput::Sum { reg, groups, .. } => Some(Sum { output, register: reg, groups }),
-            _ => None,
-        })
-        .collect();
+    let (sums, moments) = (sums(lanes), moments(lanes));
     let width = Width { lanes: lanes.row_width(), flat: false };
     let tiles = (region.cols / width.lanes).div_ceil(ACROSS);
-    // Sums of several kinds of runs are added from parts of the finest ones.
-    let groups = sums.iter().fold(1, |all, sum| least_common_multiple(all, sum.groups));
-    let in_group = region.rows / groups;
-    let parts = (BLOCKS / (tiles * groups)).clamp(1, in_group.div_ceil(FEWEST_ROWS).max(1));
-    let cut = Cut { groups, parts, rows: in_group.div_ceil(parts) };
+    let cut = Cut::new(region.rows, &sums, BLOCKS / tiles, FEWEST_ROWS);
 
     let mut parameters = lanes.parameters();
     let mut operands = operands(lanes);
-    let partial = groups * parts * region.cols;
-    for (index, sum) in sums.iter().enumerate() {
-        parameters.push(Parameter::output(format!("partial{}", sum.output), DType::F32, partial));
+    let partial = cut.all() * region.cols;
+    let of_moments = moments.iter().flat_map(|of| [format!("means{}", of.output), format!("squares{}", of.output)]);
+    let names = sums.iter().map(|sum| format!("partial{}", sum.output)).chain(of_moments);
+    for (index, name) in names.enumerate() {
+        parameters.push(Parameter::output(name, DType::F32, partial));
         operands.push(Operand::Scratch(index));
     }
-    let blocks = [tiles as u32, (groups * parts) as u32, 1];
-    let body = blocks_of_rows(lanes, width, &sums, &cut);
+    let blocks = [tiles as u32, cut.all() as u32, 1];
+    let body = blocks_of_rows(lanes, width, &sums, &moments, &cut);
     let kernel = Kernel::new(name, parameters, blocks, [ACROSS as u32, DOWN as u32, 1], &indented(&body));
     let mut launches = vec![Launch { kernel, operands }];
-    for (index, sum) in sums.iter().enumerate() {
-        let kernel = finish(&format!("{name}_sum{}", sum.output), region.cols, sum.groups, groups * parts / sum.groups);
-        launches.push(Launch { kernel, operands: vec![Operand::Scratch(index), Operand::Output(sum.output)] });
+    launches.extend(finishes(name, region.cols, &sums, &cut));
+    for (index, of) in moments.iter().enumerate() {
+        let kernel = finish_moments(&format!("{name}_moments{}", of.output), region.rows, region.cols, &cut);
+        let scratch = sums.len() + 2 * index;
+        let operands = [Operand::Scratch(scratch), Operand::Scratch(scratch + 1)].into_iter();
+        let operands = operands.chain([Operand::Output(of.output), Operand::Output(of.output + 1)]).collect();
+        launches.push(Launch { kernel, operands });
     }
-    Launches { launches, scratch: vec![partial; sums.len()] }
+    Launches { launches, scratch: vec![partial; sums.len() + 2 * moments.len()] }
+}
+
+/// Launches that add what the parts summed, which the first scratch memories hold.
+pub(super) fn finishes(name: &str, cols: usize, sums: &[Sum], cut: &Cut) -> Vec<Launch> {
+    let one = |(index, sum): (usize, &Sum)| {
+        let kernel = finish(&format!("{name}_sum{}", sum.output), cols, sum.groups, cut.all() / sum.groups);
+        Launch { kernel, operands: vec![Operand::Scratch(index), Operand::Output(sum.output)] }
+    };
+    sums.iter().enumerate().map(one).collect()
 }
 
 fn least_common_multiple(a: usize, b: usize) -> usize {
@@ -78,8 +120,8 @@ fn least_common_multiple(a: usize, b: usize) -> usize {
     a / x * b
 }
 
-/// Each thread goes down a few columns; the threads of a column are added through shared memory.
-fn blocks_of_rows(lanes: &Lanes<'_>, width: Width, sums: &[Sum], cut: &Cut) -> String {
+/// Each thread goes down a few columns; the threads of a column are put together through shared memory.
+fn blocks_of_rows(lanes: &Lanes<'_>, width: Width, sums: &[Sum], moments: &[Moments], cut: &Cut) -> String {
     let (region, lanes_wide) = (lanes.region, width.lanes);
     let (rows, cols) = (region.rows / cut.groups, region.cols);
     let mut text = format!("__shared__ float scratch[{DOWN}][{}];\n", ACROSS * lanes_wide);
@@ -91,21 +133,46 @@ fn blocks_of_rows(lanes: &Lanes<'_>, width: Width, sums: &[Sum], cut: &Cut) -> S
     for sum in sums {
         let _ = writeln!(text, "float s{}[{lanes_wide}] = {{}};", sum.output);
     }
-    let needed = lanes.needed(lanes.stored().chain(sums.iter().map(|sum| sum.register)));
-    let add: String = sums.iter().map(|sum| format!("s{}[k] += r{};\n", sum.output, sum.register)).collect();
+    let mut add: String = sums.iter().map(|sum| format!("s{}[k] += r{};\n", sum.output, sum.register)).collect();
+    let mut count = "";
+    if !moments.is_empty() {
+        let _ = writeln!(text, "__shared__ float squares[{DOWN}][{}];\nfloat count = 0.0f;", ACROSS * lanes_wide);
+        count = "count += 1.0f;\nconst float share = 1.0f / count;\n";
+    }
+    for Moments { output, register } in moments {
+        let _ = writeln!(text, "float m{output}[{lanes_wide}] = {{}}, q{output}[{lanes_wide}] = {{}};");
+        add += &format!("add_to_moments(m{output}[k], q{output}[k], share, r{register});\n");
+    }
+    let registers = sums.iter().map(|sum| sum.register).chain(moments.iter().map(|of| of.register));
+    let needed = lanes.needed(lanes.stored().chain(registers));
     let (declare, fill, write) = lanes.stores(width);
     let lane = indented(&(lanes.compute(&needed, width) + &fill + &add));
-    let row = [lanes.loads(&needed, width, &BTreeSet::new()), declare, for_lanes(width, &lane), write].concat();
+    let loads = lanes.loads(&needed, width, &BTreeSet::new());
+    let row = [count, &loads, &declare, &for_lanes(width, &lane), &write].concat();
     let _ = writeln!(text, "if (col < {cols}u)\n    for (u32 row = first + threadIdx.y; row < end; row += {DOWN}u) {{");
     text += &indented(&indented(&row));
     text += "    }\n";
-    for (index, sum) in sums.iter().enumerate() {
-        if index > 0 {
-            text += "__syncthreads();\n";
-        }
-        text += &add_threads(sum, width, cols);
-    }
-    text
+    let of_threads = sums.iter().map(|sum| add_threads(sum, width, cols));
+    let of_threads = of_threads.chain(moments.iter().map(|of| merge_threads(of, width, cols)));
+    text + &of_threads.collect::<Vec<_>>().join("__syncthreads();\n")
+}
+
+/// Puts together the moments that the threads of each column have.
+fn merge_threads(of: &Moments, width: Width, cols: usize) -> String {
+    let output = of.output;
+    let at = format!("[k * {ACROSS} + threadIdx.x]");
+    let put = format!("    scratch[threadIdx.y]{at} = m{output}[k];\n    squares[threadIdx.y]{at} = q{output}[k];\n");
+    let merge = format!(
+        "    float n = 0.0f, mean = 0.0f, total = 0.0f;\n    \
+         for (u32 y = 0; y < {DOWN}u; ++y)\n        \
+         merge_moments(n, mean, total, (float)((rows + {DOWN}u - 1u - y) / {DOWN}u), scratch[y]{at}, squares[y]{at});\n    \
+         means{output}[blockIdx.y * {cols}u + col + k] = mean;\n    \
+         squares{output}[blockIdx.y * {cols}u + col + k] = total;\n"
+    );
+    let merge = for_lanes(width, &merge);
+    let rows = "const u32 rows = end > first ? end - first : 0u;\n";
+    let merge = format!("if (threadIdx.y == 0 && col < {cols}u) {{\n{}}}\n", indented(&(rows.to_owned() + &merge)));
+    format!("{}__syncthreads();\n{merge}", for_lanes(width, &put))
 }
 
 /// Adds what the threads of each column summed.
@@ -134,5 +201,33 @@ fn finish(name: &str, cols: usize, groups: usize, parts: usize) -> Kernel {
     let parameters =
         vec![Parameter::input("partial", DType::F32, elements * parts), Parameter::output("sum", DType::F32, elements)];
     let blocks = [elements.div_ceil(THREADS) as u32, 1, 1];
+    Kernel::new(name, parameters, blocks, [THREADS as u32, 1, 1], &indented(&body))
+}
+
+/// Puts together the moments of all parts: `[parts, cols]` twice to `[cols]` twice.
+fn finish_moments(name: &str, rows: usize, cols: usize, cut: &Cut) -> Kernel {
+    let in_group = rows / cut.groups;
+    let body = format!(
+        "const u32 col = blockIdx.x * {THREADS}u + threadIdx.x;\n\
+         if (col >= {cols}u) return;\n\
+         float n = 0.0f, middle = 0.0f, total = 0.0f;\n\
+         for (u32 part = 0; part < {all}u; ++part) {{\n\
+         \x20   const u32 first = part % {parts}u * {rows}u;\n\
+         \x20   const u32 count = first >= {in_group}u ? 0u : {in_group}u - first < {rows}u ? {in_group}u - first : {rows}u;\n\
+         \x20   merge_moments(n, middle, total, (float)count, means[part * {cols}u + col], squares[part * {cols}u + col]);\n\
+         }}\n\
+         mean[col] = middle;\n\
+         variance[col] = total / n;\n",
+        all = cut.all(),
+        parts = cut.parts,
+        rows = cut.rows,
+    );
+    let parameters = vec![
+        Parameter::input("means", DType::F32, cut.all() * cols),
+        Parameter::input("squares", DType::F32, cut.all() * cols),
+        Parameter::output("mean", DType::F32, cols),
+        Parameter::output("variance", DType::F32, cols),
+    ];
+    let blocks = [cols.div_ceil(THREADS) as u32, 1, 1];
     Kernel::new(name, parameters, blocks, [THREADS as u32, 1, 1], &indented(&body))
 }

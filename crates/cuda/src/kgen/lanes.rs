@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Columns that a thread may compute at once.
-const MOST_LANES: usize = 8;
+pub(super) const MOST_LANES: usize = 8;
 
 /// A region without an anchor, with the types of what it loads.
 pub(super) struct Lanes<'a> {

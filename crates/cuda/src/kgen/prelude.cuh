@@ -117,6 +117,21 @@ template <class KIND, int THREADS> __device__ __forceinline__ float reduce_row(f
     return x;
 }
 
+// Moments of numbers: their count n, their mean, and the sum of the squares of their distances from it (Chan, Golub,
+// LeVeque: "Algorithms for computing the sample variance", 1983). `share` is 1 / count with the new number.
+__device__ __forceinline__ void add_to_moments(float& mean, float& squares, float share, float x) {
+    const float distance = x - mean;
+    mean += distance * share;
+    squares += distance * (x - mean);
+}
+__device__ __forceinline__ void merge_moments(float& n, float& mean, float& squares, float n2, float mean2, float squares2) {
+    if (n2 == 0.0f) return;
+    const float all = n + n2, distance = mean2 - mean, share = n2 / all;
+    mean += distance * share;
+    squares += squares2 + distance * distance * (n * share);
+    n = all;
+}
+
 // Philox4x32-10: number `index` of the stream, in [0, 1).
 __device__ __forceinline__ float uniform(u64 seed, u32 step, u32 stream, u64 index) {
     u32 c[4] = {(u32)(index / 4), (u32)(index / 4 >> 32), step, stream};

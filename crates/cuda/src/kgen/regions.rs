@@ -2,7 +2,7 @@
 
 use super::columns::columns;
 use super::lanes::{Lanes, Width, for_lanes};
-use super::rows::rows;
+use super::rows::{rows, rows_with_sums};
 use super::{Kernel, KernelError, indented};
 use bessemer_ir::DType;
 use bessemer_ir::ops::region::{Region, RegionOutput};
@@ -14,7 +14,7 @@ use std::fmt::Write;
 pub enum Operand {
     /// Input of the region, by number.
     Input(usize),
-    /// Output of the region, by number.
+    /// Tensor that the region gives, by number.
     Output(usize),
     /// Memory that is used between the launches, by number.
     Scratch(usize),
@@ -41,18 +41,17 @@ pub struct Launches {
 /// output that has all elements over an input that has them too.
 ///
 /// # Errors
-/// The region has an anchor, moments, or sums over rows beside reductions along them.
+/// The region has an anchor, moments beside reductions along rows, or sums over very long rows beside such reductions.
 pub fn region(name: &str, region: &Region, inputs: &[DType]) -> Result<Launches, KernelError> {
     let lanes = Lanes::new(region, inputs)?;
     let has_sums = region.outputs.iter().any(|output| matches!(output, RegionOutput::Sum { .. }));
-    if region.outputs.iter().any(|output| matches!(output, RegionOutput::Moments { .. })) {
-        return Err(KernelError("it has moments over rows".to_owned()));
-    }
-    match (region.is_rowwise(), has_sums) {
-        (true, true) => Err(KernelError("it has sums over rows and reductions along them".to_owned())),
-        (true, false) => Ok(single(rows(name, &lanes), &lanes)),
-        (false, true) => Ok(columns(name, &lanes)),
-        (false, false) => Ok(single(pointwise(name, &lanes), &lanes)),
+    let has_moments = region.outputs.iter().any(|output| matches!(output, RegionOutput::Moments { .. }));
+    match (region.is_rowwise(), has_sums, has_moments) {
+        (true, _, true) => Err(KernelError("it has moments over rows and reductions along them".to_owned())),
+        (true, true, false) => rows_with_sums(name, &lanes),
+        (true, false, false) => Ok(single(rows(name, &lanes), &lanes)),
+        (false, false, false) => Ok(single(pointwise(name, &lanes), &lanes)),
+        (false, _, _) => Ok(columns(name, &lanes)),
     }
 }
 
@@ -61,12 +60,21 @@ fn single(kernel: Kernel, lanes: &Lanes<'_>) -> Launches {
     Launches { launches: vec![Launch { kernel, operands: operands(lanes) }], scratch: Vec::new() }
 }
 
-/// Inputs, then the outputs that are not sums.
+/// Inputs, then the outputs that are neither sums nor moments.
 pub(super) fn operands(lanes: &Lanes<'_>) -> Vec<Operand> {
     let inputs = (0..lanes.region.loads.len()).map(Operand::Input);
-    let is_sum = |output: &RegionOutput| matches!(output, RegionOutput::Sum { .. });
-    let outputs = lanes.region.outputs.iter().enumerate().filter(|(_, output)| !is_sum(output));
-    inputs.chain(outputs.map(|(index, _)| Operand::Output(index))).collect()
+    let is_there = |output: &RegionOutput| matches!(output, RegionOutput::Store { .. } | RegionOutput::Rows { .. });
+    let outputs = lanes.region.outputs.iter().zip(numbers(lanes.region)).filter(|(output, _)| is_there(output));
+    inputs.chain(outputs.map(|(_, number)| Operand::Output(number))).collect()
+}
+
+/// Number of the first tensor of each of the region's outputs: moments have two.
+pub(super) fn numbers(region: &Region) -> impl Iterator<Item = usize> {
+    region.outputs.iter().scan(0, |next, output| {
+        let number = *next;
+        *next += output.types().len();
+        Some(number)
+    })
 }
 
 const THREADS: usize = 256;

@@ -1,7 +1,11 @@
-//! Kernels for regions that reduce along rows: a row is held by one block, or by one warp where it is short.
+//! Kernels for regions that reduce along rows: a row is held by one block, or by one warp where it is short. Where the
+//! region sums over rows too, a block or warp goes down several rows.
 
-use super::lanes::{Lanes, Width, for_lanes, kind_name};
-use super::{Kernel, c_type, indented};
+use super::columns::{Cut, Sum, finishes, sums};
+use super::lanes::{Lanes, MOST_LANES, Width, for_lanes, kind_name};
+use super::regions::{Launch, Launches, Operand, operands};
+use super::{Kernel, KernelError, Parameter, c_type, indented};
+use bessemer_ir::DType;
 use bessemer_ir::ops::region::{Instr, Reg, RegionOutput};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -11,6 +15,11 @@ const THREADS: usize = 256;
 const MOST_THREADS: usize = 1024;
 /// Vectors of a thread up to which what several passes read is kept in registers.
 const MOST_KEPT: usize = 4;
+/// Blocks that keep a large device busy, and rows that are worth a part, where rows are summed.
+const BLOCKS: usize = 1024;
+const FEWEST_ROWS: usize = 4;
+/// Lanes of a thread that keeps sums of its columns in registers, beside what it reads.
+const SUMMED_LANES: usize = 4;
 
 /// How a row is laid on threads.
 struct Layout {
@@ -26,8 +35,8 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(lanes: &Lanes<'_>) -> Layout {
-        let width = Width { lanes: lanes.row_width(), flat: false };
+    fn of(lanes: &Lanes<'_>, most_lanes: usize) -> Layout {
+        let width = Width { lanes: lanes.row_width().min(most_lanes), flat: false };
         let vectors = lanes.region.cols / width.lanes;
         let threads = vectors.next_multiple_of(32).clamp(32, MOST_THREADS);
         let rows = if threads == 32 { THREADS / 32 } else { 1 };
@@ -37,6 +46,19 @@ impl Layout {
     /// Whether `each` vectors are kept.
     fn keeps(&self) -> bool {
         self.each <= MOST_KEPT
+    }
+
+    /// Threads of a block.
+    fn block(&self) -> [u32; 3] {
+        [self.threads as u32, self.rows as u32, 1]
+    }
+
+    /// Memory for reductions, which rows of one warp do not need.
+    fn scratch(&self) -> String {
+        match self.rows {
+            1 => format!("__shared__ float scratch[{}];\n", self.threads / 32),
+            _ => "float* const scratch = nullptr;\n".to_owned(),
+        }
     }
 
     /// `body` for each vector of the thread, which begins at column `col`.
@@ -79,8 +101,79 @@ fn operand(instr: Instr) -> Reg {
     }
 }
 
+/// Each row alone.
 pub(super) fn rows(name: &str, lanes: &Lanes<'_>) -> Kernel {
-    let (region, layout) = (lanes.region, Layout::of(lanes));
+    let (region, layout) = (lanes.region, Layout::of(lanes, MOST_LANES));
+    let row = if layout.rows == 1 {
+        "const u32 row = blockIdx.x;\n".to_owned()
+    } else {
+        let row = format!("const u32 row = blockIdx.x * {}u + threadIdx.y;\n", layout.rows);
+        let guard = format!("if (row >= {}u) return;\n", region.rows);
+        if region.rows.is_multiple_of(layout.rows) { row } else { row + &guard }
+    };
+    let body = row + &layout.scratch() + &one_row(lanes, &layout, &[]);
+    let blocks = region.rows.div_ceil(layout.rows) as u32;
+    Kernel::new(name, lanes.parameters(), [blocks, 1, 1], layout.block(), &indented(&body))
+}
+
+/// Runs of rows: what they are summed to, and the kernels that add that.
+///
+/// # Errors
+/// Rows are too long: sums of columns do not fit into registers.
+pub(super) fn rows_with_sums(name: &str, lanes: &Lanes<'_>) -> Result<Launches, KernelError> {
+    let (region, layout, sums) = (lanes.region, Layout::of(lanes, SUMMED_LANES), sums(lanes));
+    if !layout.keeps() {
+        let problem = format!("rows of {} are too long to be summed while they are reduced", region.cols);
+        return Err(KernelError(problem));
+    }
+    let cut = Cut::new(region.rows, &sums, BLOCKS * layout.rows, FEWEST_ROWS);
+    let (mut parameters, mut operands) = (lanes.parameters(), operands(lanes));
+    let partial = cut.all() * region.cols;
+    for (index, sum) in sums.iter().enumerate() {
+        parameters.push(Parameter::output(format!("partial{}", sum.output), DType::F32, partial));
+        operands.push(Operand::Scratch(index));
+    }
+    let body = runs_of_rows(lanes, &layout, &sums, &cut);
+    let blocks = cut.all().div_ceil(layout.rows) as u32;
+    let kernel = Kernel::new(name, parameters, [blocks, 1, 1], layout.block(), &indented(&body));
+    let mut launches = vec![Launch { kernel, operands }];
+    launches.extend(finishes(name, region.cols, &sums, &cut));
+    Ok(Launches { launches, scratch: vec![partial; sums.len()] })
+}
+
+/// Each block, or warp of it, goes down its run of rows, and keeps the sums of its columns.
+fn runs_of_rows(lanes: &Lanes<'_>, layout: &Layout, sums: &[Sum], cut: &Cut) -> String {
+    let (rows, cols) = (lanes.region.rows / cut.groups, lanes.region.cols);
+    let mut text = if layout.rows == 1 {
+        "const u32 part = blockIdx.x;\n".to_owned()
+    } else {
+        let part = format!("const u32 part = blockIdx.x * {}u + threadIdx.y;\n", layout.rows);
+        part + &format!("if (part >= {}u) return;\n", cut.all())
+    };
+    text += &layout.scratch();
+    let _ = writeln!(
+        text,
+        "const u32 group = part / {0}u, first = group * {rows}u + part % {0}u * {1}u;",
+        cut.parts, cut.rows
+    );
+    let _ = writeln!(text, "const u32 last = (group + 1) * {rows}u;");
+    let _ = writeln!(text, "const u32 end = first + {0}u < last ? first + {0}u : last;", cut.rows);
+    for sum in sums {
+        let _ = writeln!(text, "float total{}[{}][{}] = {{}};", sum.output, layout.each, layout.width.lanes);
+    }
+    text += "for (u32 row = first; row < end; ++row) {\n";
+    text += &indented(&one_row(lanes, layout, sums));
+    text += "}\n";
+    let store = |sum: &Sum| {
+        let (output, lanes) = (sum.output, layout.width.lanes);
+        format!("store<float, {lanes}>(partial{output} + part * {cols}u + col, total{output}[e]);\n")
+    };
+    text + &layout.for_vectors(&sums.iter().map(store).collect::<String>())
+}
+
+/// Everything of `row`: passes of reductions, then what is stored and added to `sums`.
+fn one_row(lanes: &Lanes<'_>, layout: &Layout, sums: &[Sum]) -> String {
+    let region = lanes.region;
     let passes = passes(lanes);
     let last: Vec<Reg> = region.outputs.iter().map(RegionOutput::reg).collect();
     let mut needs: Vec<BTreeSet<Reg>> = passes
@@ -88,9 +181,9 @@ pub(super) fn rows(name: &str, lanes: &Lanes<'_>) -> Kernel {
         .map(|pass| lanes.needed(pass.iter().map(|&register| operand(region.program[register as usize]))))
         .collect();
     needs.push(lanes.needed(last));
-    let kept = kept(lanes, &layout, &needs);
+    let kept = kept(lanes, layout, &needs);
 
-    let mut body = head(lanes, &layout, &needs);
+    let mut body = scalars(lanes, &needs);
     for input in &kept {
         let _ = writeln!(body, "float kept{input}[{}][{}];", layout.each, layout.width.lanes);
     }
@@ -99,12 +192,9 @@ pub(super) fn rows(name: &str, lanes: &Lanes<'_>) -> Kernel {
         body += &layout.for_vectors(&kept.iter().map(load).collect::<String>());
     }
     for (pass, needed) in passes.iter().zip(&needs) {
-        body += &reductions(lanes, &layout, pass, needed, &kept);
+        body += &reductions(lanes, layout, pass, needed, &kept);
     }
-    body += &outputs(lanes, &layout, &needs[passes.len()], &kept);
-    let blocks = region.rows.div_ceil(layout.rows) as u32;
-    let threads = [layout.threads as u32, layout.rows as u32, 1];
-    Kernel::new(name, lanes.parameters(), [blocks, 1, 1], threads, &indented(&body))
+    body + &outputs(lanes, layout, &needs[passes.len()], &kept, sums)
 }
 
 /// Inputs that several passes read, where there is room for them.
@@ -114,24 +204,10 @@ fn kept(lanes: &Lanes<'_>, layout: &Layout, needs: &[BTreeSet<Reg>]) -> BTreeSet
     if layout.keeps() { inputs.collect() } else { BTreeSet::new() }
 }
 
-/// The row of the thread, the numbers that are the same in all of the row, and memory for reductions.
-fn head(lanes: &Lanes<'_>, layout: &Layout, needs: &[BTreeSet<Reg>]) -> String {
-    let mut text = String::new();
-    if layout.rows == 1 {
-        text += "const u32 row = blockIdx.x;\n";
-        let _ = writeln!(text, "__shared__ float scratch[{}];", layout.threads / 32);
-    } else {
-        let _ = writeln!(text, "const u32 row = blockIdx.x * {}u + threadIdx.y;", layout.rows);
-        if !lanes.region.rows.is_multiple_of(layout.rows) {
-            let _ = writeln!(text, "if (row >= {}u) return;", lanes.region.rows);
-        }
-        text += "float* const scratch = nullptr;\n";
-    }
+/// The numbers that are the same in all of the row.
+fn scalars(lanes: &Lanes<'_>, needs: &[BTreeSet<Reg>]) -> String {
     let loaded: BTreeSet<usize> = needs.iter().flat_map(|needed| lanes.loaded(needed)).collect();
-    for input in loaded.into_iter().filter(|input| !lanes.varies_by_col(*input)) {
-        text += &lanes.load_scalar(input);
-    }
-    text
+    loaded.into_iter().filter(|input| !lanes.varies_by_col(*input)).map(|input| lanes.load_scalar(input)).collect()
 }
 
 /// What the pass loads of a vector: inputs that are kept are named as the others are.
@@ -168,9 +244,10 @@ fn reductions(
     before + &layout.for_vectors(&vector) + &after
 }
 
-/// The last pass, which stores.
-fn outputs(lanes: &Lanes<'_>, layout: &Layout, needed: &BTreeSet<Reg>, kept: &BTreeSet<usize>) -> String {
+/// The last pass, which stores and sums.
+fn outputs(lanes: &Lanes<'_>, layout: &Layout, needed: &BTreeSet<Reg>, kept: &BTreeSet<usize>, sums: &[Sum]) -> String {
     let (declare, mut fill, mut write) = lanes.stores(layout.width);
+    fill += &sums.iter().map(|sum| format!("total{}[e][k] += r{};\n", sum.output, sum.register)).collect::<String>();
     for (index, output) in lanes.region.outputs.iter().enumerate() {
         if let RegionOutput::Rows { reg, ty } = output {
             let store = format!("y{index}[row] = from_f32<{}>::of(r{reg});\n", c_type(ty.dtype));

@@ -75,7 +75,7 @@ impl Case {
 
 impl Expected {
     /// Largest error in units of what is allowed, and where.
-    fn error(&self, got: &[f64]) -> (f64, usize) {
+    pub(super) fn error(&self, got: &[f64]) -> (f64, usize) {
         let wanted = &self.after.data;
         let finite = wanted.iter().filter(|x| x.is_finite());
         let scale = (finite.map(|x| x * x).sum::<f64>() / wanted.len() as f64).sqrt();

@@ -105,16 +105,19 @@ pub type Maker = fn(Size) -> Result<Case, KernelError>;
 
 /// What makes the cases of this size, so that one at a time is in memory.
 pub fn makers(size: Size) -> Vec<Maker> {
-    let both: [Maker; 5] = [
+    let both: [Maker; 7] = [
         |size| bias_gelu_residual(size, size.pick([60, 64], [16384, 768])),
         |size| layer_norm("layer_norm", size, size.pick([37, 768], [16384, 768])),
         |size| softmax("softmax", size, DType::F32, size.pick([9, 300], [32768, 512])),
         |size| column_sums(size, size.pick([333, 40], [16384, 768])),
+        |size| layer_norm_gradient("layer_norm_gradient", size, size.pick([37, 768], [16384, 768]), 1),
+        |size| moments(size, size.pick([333, 40], [256 * 28 * 28, 256])),
         |size| Ok(adamw(size.pick(3000, 8_000_000))),
     ];
-    let small: [Maker; 7] = [
+    let small: [Maker; 8] = [
         flat,
         row_bias,
+        |size| layer_norm_gradient("layer_norm_gradient_short", size, [150, 72], 3),
         |size| layer_norm("layer_norm_short", size, [50, 64]),
         |size| softmax("softmax_long", size, DType::Bf16, [1, 8800]),
         |size| softmax("softmax_read_again", size, DType::F32, [2, 4099]),
@@ -202,6 +205,50 @@ fn layer_norm(name: &str, size: Size, [rows, cols]: [usize; 2]) -> Result<Case, 
     p.rows(mean);
     p.rows(deviation);
     p.case(name)
+}
+
+/// Gradients of layer norm: of its input along rows, of scale and shift over them, the latter for each of `groups` runs.
+fn layer_norm_gradient(name: &str, size: Size, [rows, cols]: [usize; 2], groups: usize) -> Result<Case, KernelError> {
+    use BinaryKind::{Mul, Sub};
+    let mut p = Program::new(size, rows, cols);
+    let (x, dy, scale) = (p.full(DType::Bf16), p.full(DType::Bf16), p.vector(DType::F32));
+    let of_row = Access { row_div: 1, row_mod: rows, by_col: false };
+    let (mean, deviation) = (p.normal(of_row, DType::F32), p.normal(of_row, DType::F32));
+    let share = p.constant(1.0 / cols as f64);
+    let centred = p.binary(Sub, x, mean);
+    let normal = p.binary(Mul, centred, deviation);
+    let scaled = p.binary(Mul, dy, scale);
+    let along = p.binary(Mul, scaled, normal);
+    let sum = p.push(Instr::Reduce(ReduceKind::Sum, scaled));
+    let sum_along = p.push(Instr::Reduce(ReduceKind::Sum, along));
+    let (first, second) = (p.binary(Mul, sum, share), p.binary(Mul, sum_along, share));
+    let part = p.binary(Mul, normal, second);
+    let rest = p.binary(Sub, scaled, first);
+    let rest = p.binary(Sub, rest, part);
+    let dx = p.binary(Mul, rest, deviation);
+    let dscale = p.binary(Mul, dy, normal);
+    p.store(dx, DType::Bf16);
+    p.sum(dscale, 1);
+    p.rows(first);
+    p.sum(dy, groups);
+    p.case(name)
+}
+
+/// Mean and variance over rows, which batch norm needs, of numbers that lie far from 0, beside those of their squares, a
+/// sum and a store.
+fn moments(size: Size, [rows, cols]: [usize; 2]) -> Result<Case, KernelError> {
+    let mut p = Program::new(size, rows, cols);
+    let (x, far) = (p.full(DType::F32), p.constant(100.0));
+    let x = p.binary(BinaryKind::Add, x, far);
+    let (square, negative) = (p.unary(UnaryKind::Square, x), p.unary(UnaryKind::Neg, x));
+    let moments = |p: &mut Program, reg| {
+        p.region.outputs.push(RegionOutput::Moments { reg, shape: [p.region.cols].to_vec().into() });
+    };
+    p.store(negative, DType::Bf16);
+    moments(&mut p, x);
+    p.sum(x, if rows.is_multiple_of(3) { 3 } else { 4 });
+    moments(&mut p, square);
+    p.case("moments")
 }
 
 fn softmax(name: &str, size: Size, ty: DType, [rows, cols]: [usize; 2]) -> Result<Case, KernelError> {

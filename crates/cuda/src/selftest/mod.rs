@@ -3,12 +3,14 @@
 
 pub mod case;
 pub mod cases;
+mod convolutions;
 mod copies;
 mod products;
 pub mod runner;
 
 use crate::cubins::CubinCache;
 use crate::cublaslt::CublasLt;
+use crate::cudnn::Cudnn;
 use crate::driver::DeviceInfo;
 use crate::error::GpuError;
 use crate::loader::{Libraries, Places};
@@ -39,6 +41,8 @@ pub struct SelfTest {
     pub version: String,
     pub gpu: GpuReport,
     pub device: Option<DeviceInfo>,
+    /// What cuDNN knows of the device, in its own JSON.
+    pub cudnn_sheet: Option<String>,
     pub steps: Vec<Step>,
 }
 
@@ -97,7 +101,8 @@ impl<E: std::error::Error> From<E> for Failure {
 /// Runs everything.
 pub fn run(plan: &Plan) -> SelfTest {
     let gpu = probe(&plan.gpu_libraries);
-    let mut test = SelfTest { version: env!("CARGO_PKG_VERSION").to_owned(), gpu, device: None, steps: Vec::new() };
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let mut test = SelfTest { version, gpu, device: None, cudnn_sheet: None, steps: Vec::new() };
     let libraries = Libraries::find(Places::of_process(&plan.gpu_libraries));
     let made =
         test.step("device and compiler", |_| Ok(Runner::new(&libraries, plan.ordinal, CubinCache::new(&plan.cubins))?));
@@ -117,8 +122,18 @@ pub fn run(plan: &Plan) -> SelfTest {
     if plan.speed {
         test.step("cuBLASLt: speed", |figures| products::speed(&runner, &library()?, 8192, figures));
     }
+    cudnn(&mut test, &libraries, &runner, plan.speed);
     test.step("everything is released", |_| Ok(runner.context.synchronize()?));
     test
+}
+
+/// Convolutions, and what cuDNN knows of the device.
+fn cudnn(test: &mut SelfTest, libraries: &Libraries, runner: &Runner, speed: bool) {
+    let Some(library) = test.step("cuDNN", |_| Ok(Cudnn::open(libraries, &runner.context)?)) else { return };
+    test.cudnn_sheet = test.step("cuDNN: device sheet", |_| Ok(library.device_sheet()?.json));
+    test.step("cuDNN: what it computes", |figures| convolutions::compare(runner, &library, figures));
+    let timed = convolutions::timed(speed);
+    test.step("cuDNN: speed", |figures| convolutions::speed(runner, &library, &timed, figures));
 }
 
 /// One kernel: its numbers where it is small, its speed where it is large.

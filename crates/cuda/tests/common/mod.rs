@@ -1,22 +1,54 @@
-//! A machine with a GPU that is none: mocks of the driver, of NVRTC and of cuBLASLt, compiled when a test asks for them.
+//! A machine with a GPU that is none: mocks of the driver, of NVRTC, cuBLASLt, cuDNN and NCCL, compiled when a test asks for them.
 
 #![allow(dead_code, reason = "each file of tests uses a part")]
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{CStr, CString, c_char, c_long};
 use std::hash::{Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 const SHIM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../cuda/tests/mock/shim.h");
-const LIBRARIES: [(&str, &str); 3] =
-    [("libcuda", "libcuda.so.1"), ("libnvrtc", "libnvrtc.so.13"), ("libcublasLt", "libcublasLt.so.13")];
+const LIBRARIES: [(&str, &str); 5] = [
+    ("libcuda", "libcuda.so.1"),
+    ("libnvrtc", "libnvrtc.so.13"),
+    ("libcublasLt", "libcublasLt.so.13"),
+    ("libcudnn", "libcudnn.so.9"),
+    ("libnccl", "libnccl.so.2"),
+];
 
-/// Says on the terminal that a test checks nothing here. The line is not captured.
+/// Reasons why tests of this program checked nothing.
+static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Says on the terminal that a test checks nothing here, and, when the program ends, how many did so, and why. These
+/// lines are not captured.
 pub fn skip(test: &str, reason: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped: {test}: {reason}");
+    unsafe extern "C" {
+        fn atexit(at_the_end: extern "C" fn()) -> i32;
+    }
+    tell(format!("skipped: {test}: {reason}\n"));
+    let mut skipped = SKIPPED.lock().unwrap();
+    if skipped.is_empty() {
+        // SAFETY: the function is there as long as the program runs.
+        unsafe { atexit(tell_skipped) };
+    }
+    skipped.push(reason.to_owned());
+}
+
+extern "C" fn tell_skipped() {
+    let Ok(skipped) = SKIPPED.lock() else { return };
+    let reasons: BTreeSet<&String> = skipped.iter().collect();
+    let count = |reason: &String| skipped.iter().filter(|other| *other == reason).count();
+    let counts: Vec<String> = reasons.into_iter().map(|reason| format!("{} because {reason}", count(reason))).collect();
+    tell(format!("skipped: {} in all: {}\n", skipped.len(), counts.join(", ")));
+}
+
+/// Writes a line as a whole, past what captures the output of tests.
+fn tell(line: String) {
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// The host's C++ compiler, or `None`.
@@ -53,12 +85,12 @@ fn build(compiler: &str) -> PathBuf {
             continue;
         }
         let ran = Command::new(compiler)
-            .args(["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-o"])
+            .args(["-std=c++17", "-O1", "-w", "-pthread", "-shared", "-fPIC", "-o"])
             .arg(&beside)
             .arg(mocks.join(format!("{source}.cpp")))
             .arg(format!("-DSHIM=\"{SHIM}\""))
             .arg(format!("-DCOMPILER=\"{compiler}\""))
-            .arg("-ldl")
+            .args(["-ldl", &format!("-Wl,-soname,{library}")])
             .output()
             .unwrap();
         assert!(ran.status.success(), "{source}: {}", String::from_utf8_lossy(&ran.stderr));
@@ -67,18 +99,24 @@ fn build(compiler: &str) -> PathBuf {
     folder
 }
 
-/// What the mock of the driver counts and can be told, for the calling thread.
+/// What a mock counts and can be told, for the calling thread.
 pub struct Knobs(libloading::Library);
 
 impl Knobs {
+    /// Those of the driver.
     pub fn open(folder: &Path) -> Knobs {
-        // SAFETY: the library is the mock built above.
-        Knobs(unsafe { libloading::Library::new(folder.join("libcuda.so.1")) }.unwrap())
+        Knobs::of(folder, "libcuda.so.1")
+    }
+
+    /// Those of any of the libraries.
+    pub fn of(folder: &Path, library: &str) -> Knobs {
+        // SAFETY: the library is a mock built above.
+        Knobs(unsafe { libloading::Library::new(folder.join(library)) }.unwrap())
     }
 
     pub fn set(&self, name: &str, value: i64) {
         let name = CString::new(name).unwrap();
-        // SAFETY: the type is that of the function in libcuda.cpp.
+        // SAFETY: the type is that of the function in the mock.
         let set = unsafe { self.0.get::<unsafe extern "C" fn(*const c_char, c_long)>(b"mock_set\0") }.unwrap();
         // SAFETY: the name ends with a zero.
         unsafe { set(name.as_ptr(), value) };
@@ -86,7 +124,7 @@ impl Knobs {
 
     pub fn get(&self, name: &str) -> i64 {
         let name = CString::new(name).unwrap();
-        // SAFETY: the type is that of the function in libcuda.cpp.
+        // SAFETY: the type is that of the function in the mock.
         let get = unsafe { self.0.get::<unsafe extern "C" fn(*const c_char) -> c_long>(b"mock_get\0") }.unwrap();
         // SAFETY: the name ends with a zero.
         unsafe { get(name.as_ptr()) }
@@ -94,7 +132,7 @@ impl Knobs {
 
     /// Name of the call that was made to fail.
     pub fn failed(&self) -> String {
-        // SAFETY: the type is that of the function in libcuda.cpp.
+        // SAFETY: the type is that of the function in the mock.
         let failed = unsafe { self.0.get::<unsafe extern "C" fn() -> *const c_char>(b"mock_failed\0") }.unwrap();
         // SAFETY: the text is a constant.
         unsafe { CStr::from_ptr(failed()) }.to_str().unwrap().to_owned()

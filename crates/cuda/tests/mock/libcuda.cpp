@@ -435,4 +435,30 @@ int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     });
 }
 
+// For NVIDIA's libraries, which look for functions of the driver when they start. They succeed and do nothing, but for
+// handles and sizes that must not be zero.
+#define NOTHING(name) int name() { return SUCCESS; }
+#define A_HANDLE(name) int name(void** made) { *made = (void*)1; return SUCCESS; }
+NOTHING(cuCtxGetCurrent) NOTHING(cuCtxGetLimit) NOTHING(cuCtxPopCurrent) NOTHING(cuCtxPushCurrent)
+NOTHING(cuKernelGetAttribute) NOTHING(cuKernelSetAttribute) NOTHING(cuLaunchCooperativeKernel) NOTHING(cuLaunchKernelEx)
+NOTHING(cuLibraryUnload) NOTHING(cuLinkAddData) NOTHING(cuLinkComplete) NOTHING(cuLinkCreate) NOTHING(cuLinkDestroy)
+NOTHING(cuStreamGetCtx)
+A_HANDLE(cuLibraryGetKernel) A_HANDLE(cuLibraryLoadData) A_HANDLE(cuLibraryLoadFromFile)
+int cuOccupancyMaxPotentialClusterSize(int* blocks) { *blocks = 8; return SUCCESS; }
+int cuOccupancyMaxActiveClusters(int* clusters) { *clusters = 16; return SUCCESS; }
+
+int cuGetExportTable(const void**, const void*) { return NOT_FOUND; }
+// CUDA's runtime inside of those libraries takes every function by its name.
+int cuGetProcAddress_v2(const char* name, void** function, int, uint64_t, int* status) {
+    Dl_info own;
+    dladdr((void*)cuStreamGetCtx, &own);
+    void* library = dlopen(own.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    *function = dlsym(library, (std::string(name) + "_v2").c_str());
+    if (!*function) *function = dlsym(library, name);
+    if (!*function) *function = (void*)cuStreamGetCtx;
+    dlclose(library);
+    if (status) *status = 0;
+    return SUCCESS;
+}
+
 }

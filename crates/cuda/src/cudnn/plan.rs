@@ -1,0 +1,176 @@
+//! From graphs to plans: engines that cuDNN offers, best first, each finalised where it supports the graph.
+
+use super::api::{COMPILED_AT_RUN_TIME, Kind, attribute, kind_of};
+use super::build::{ALIGNMENT, Built, build};
+use super::descriptor::Descriptor;
+use super::{Cudnn, Graph, Target, TensorId};
+use crate::driver::{Block, Stream};
+use crate::error::GpuError;
+use std::ptr::from_ref;
+
+/// `cudnnBackendHeurMode_t`: the better and the one that has something for every plain convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heuristics {
+    Fallback = 2,
+    Best = 3,
+}
+
+/// Ways to run a graph.
+pub struct Planner<'a> {
+    library: &'a Cudnn,
+    graph: &'a Graph,
+    configurations: Vec<Descriptor<'a>>,
+    _built: Built<'a>,
+}
+
+/// What runs a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Engine {
+    /// cuDNN's number for it.
+    pub number: i64,
+    /// Whether it compiles its kernels when a plan is made.
+    pub compiles: bool,
+}
+
+/// A way to run a graph, ready.
+pub struct Plan<'a> {
+    library: &'a Cudnn,
+    graph: &'a Graph,
+    plan: Descriptor<'a>,
+    pub engine: Engine,
+    /// Bytes that it needs beside its tensors.
+    pub workspace: usize,
+}
+
+/// A plan with the memory of its tensors.
+pub struct Bound<'a> {
+    library: &'a Cudnn,
+    plan: Descriptor<'a>,
+    pack: Descriptor<'a>,
+    blocks: Vec<Block>,
+    /// Numbers of the host that the pack points to.
+    _values: Box<[f32]>,
+}
+
+impl Cudnn {
+    /// Asks for ways to run `graph`, best first.
+    ///
+    /// # Errors
+    /// cuDNN cannot run it.
+    pub fn planner<'a>(&'a self, graph: &'a Graph, heuristics: Heuristics) -> Result<Planner<'a>, GpuError> {
+        let built = build(self, graph)?;
+        let asked = Descriptor::new(self, Kind::Heuristics)?;
+        asked.descriptor(attribute::HEURISTICS_GRAPH, &built.graph)?;
+        asked.code(attribute::HEURISTICS_MODE, kind_of::HEURISTICS_MODE, heuristics as i32)?;
+        if let Target::Sheet(sheet) = self.target {
+            asked.descriptors(attribute::HEURISTICS_DEVICE, &[sheet])?;
+        }
+        let asked = asked.finalize()?;
+        let count = asked.count(attribute::HEURISTICS_RESULTS)?;
+        let configurations = asked.get_descriptors(attribute::HEURISTICS_RESULTS, Kind::EngineConfig, count)?;
+        Ok(Planner { library: self, graph, configurations, _built: built })
+    }
+}
+
+impl<'a> Planner<'a> {
+    /// How many configurations of engines cuDNN offers.
+    pub fn len(&self) -> usize {
+        self.configurations.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.configurations.is_empty()
+    }
+
+    /// Makes the plan of the configuration with this number.
+    ///
+    /// # Errors
+    /// It does not support the graph after all.
+    pub fn plan(&self, number: usize) -> Result<Plan<'a>, GpuError> {
+        let (library, configuration) = (self.library, &self.configurations[number]);
+        let plan = Descriptor::new(library, Kind::Plan)?;
+        match library.target {
+            Target::Device { .. } => {
+                let (context, handle) = library.device("cudnnBackendFinalize")?;
+                context.bind()?;
+                plan.library_handle(attribute::PLAN_HANDLE, *handle)?;
+            }
+            Target::Sheet(sheet) => plan.descriptors(attribute::PLAN_DEVICE, &[sheet])?,
+        }
+        plan.descriptor(attribute::PLAN_CONFIG, configuration)?;
+        let plan = plan.finalize()?;
+        let workspace = usize::try_from(plan.get_int64(attribute::PLAN_WORKSPACE)?).unwrap_or(0);
+        Ok(Plan { library, graph: self.graph, plan, engine: engine(configuration)?, workspace })
+    }
+
+    /// The plans that can be made of the first `most` configurations, best first.
+    pub fn plans(&self, most: usize) -> Vec<Plan<'a>> {
+        (0..self.len().min(most)).filter_map(|number| self.plan(number).ok()).collect()
+    }
+}
+
+fn engine(configuration: &Descriptor<'_>) -> Result<Engine, GpuError> {
+    const MOST_NOTES: usize = 16;
+    let engines = configuration.get_descriptors(attribute::CONFIG_ENGINE, Kind::Engine, 1)?;
+    let Some(engine) = engines.first() else { return Ok(Engine { number: -1, compiles: false }) };
+    let notes = engine.get_codes(attribute::ENGINE_BEHAVIOR, kind_of::BEHAVIOR_NOTE, MOST_NOTES)?;
+    let number = engine.get_int64(attribute::ENGINE_NUMBER)?;
+    Ok(Engine { number, compiles: notes.contains(&COMPILED_AT_RUN_TIME) })
+}
+
+impl<'a> Plan<'a> {
+    /// Gives the plan its memory: a block for each tensor of [`Graph::in_memory`], and the workspace.
+    ///
+    /// # Errors
+    /// A block is missing, too small or not aligned, or cuDNN refuses.
+    pub fn bind(self, tensors: &[(TensorId, &Block)], workspace: &Block) -> Result<Bound<'a>, GpuError> {
+        let refused = |problem: String| GpuError::Launch { kernel: "cudnnBackendExecute".to_owned(), problem };
+        let mut blocks = Vec::new();
+        for id in self.graph.in_memory() {
+            let tensor = self.graph.get(id);
+            let given = tensors.iter().find(|(given, _)| *given == id);
+            let (_, block) = given.ok_or_else(|| refused(format!("{} has no memory", tensor.name)))?;
+            if block.bytes() < tensor.bytes() {
+                let problem = format!("{} takes {} bytes, {} are given", tensor.name, tensor.bytes(), block.bytes());
+                return Err(refused(problem));
+            }
+            if !block.address().is_multiple_of(ALIGNMENT as u64) {
+                return Err(refused(format!("{} is not aligned to {ALIGNMENT} bytes", tensor.name)));
+            }
+            blocks.push((id, (*block).clone()));
+        }
+        if workspace.bytes() < self.workspace {
+            let (needed, given) = (self.workspace, workspace.bytes());
+            return Err(refused(format!("the workspace takes {needed} bytes, {given} are given")));
+        }
+        let pack = Descriptor::new(self.library, Kind::VariantPack)?;
+        let values: Box<[f32]> = self.graph.values().map(|(_, value)| value).collect();
+        let of_values =
+            self.graph.values().zip(&values).map(|((id, _), value)| (id.unique_id(), from_ref(value) as u64));
+        let of_blocks = blocks.iter().map(|(id, block)| (id.unique_id(), block.address()));
+        let (ids, addresses): (Vec<i64>, Vec<u64>) = of_blocks.chain(of_values).unzip();
+        pack.int64s(attribute::PACK_IDS, &ids)?;
+        pack.addresses(attribute::PACK_POINTERS, &addresses)?;
+        pack.addresses(attribute::PACK_WORKSPACE, &[workspace.address()])?;
+        let blocks = blocks.into_iter().map(|(_, block)| block).chain([workspace.clone()]).collect();
+        Ok(Bound { library: self.library, pack: pack.finalize()?, plan: self.plan, blocks, _values: values })
+    }
+}
+
+impl Bound<'_> {
+    /// Runs the plan, some time. A graph that records this keeps the memory; the plan must be kept for it.
+    ///
+    /// # Errors
+    /// cuDNN refuses.
+    pub fn launch(&self, stream: &Stream) -> Result<(), GpuError> {
+        let (context, handle) = self.library.device("cudnnBackendExecute")?;
+        context.bind()?;
+        self.blocks.iter().for_each(|block| stream.keep_block(block));
+        // SAFETY: both handles are valid.
+        let code = unsafe { (self.library.api.cudnnSetStream)(*handle, stream.raw()) };
+        self.library.check("cudnnSetStream", "", code)?;
+        // SAFETY: the plan and the pack are finalised; blocks are as large as the plan needs and stay until this is dropped.
+        let code = unsafe { (self.library.api.cudnnBackendExecute)(*handle, self.plan.handle, self.pack.handle) };
+        self.library.check("cudnnBackendExecute", "", code)
+    }
+}

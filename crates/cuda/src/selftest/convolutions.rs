@@ -1,0 +1,247 @@
+//! What cuDNN computes of convolutions and of what is fused with them, and how fast.
+
+use super::case::{Expected, decode, encode};
+use super::runner::Runner;
+use super::{Failure, Figure};
+use crate::cudnn::support::{detection, fusions, resnet50};
+use crate::cudnn::{BatchNorm, Convolution, Cudnn, Fusion, Graph, Heuristics, Role, TensorId};
+use crate::driver::{Arena, Block};
+use crate::error::GpuError;
+use bessemer_ir::reference::Tensor;
+use bessemer_ir::shape::TensorType;
+use bessemer_ir::{DType, philox};
+use std::time::Duration;
+
+/// Plans of a graph whose numbers are compared.
+const COMPARED: usize = 4;
+/// Plans of a graph that are timed, and of those whose engines compile, which takes a second each.
+const TIMED: usize = 5;
+const TIMED_COMPILED: usize = 2;
+/// Images of a batch that is timed.
+const BATCH: usize = 256;
+const DETECTION_BATCH: usize = 32;
+
+/// A kernel of 3 x 3 that moves by one and by two, one of 1 x 1, and a depthwise one: channels as tensor cores take them.
+fn small() -> [Convolution; 4] {
+    [
+        Convolution::same([2, 9, 8, 16], 32, 3, 1),
+        Convolution::same([2, 8, 8, 16], 32, 3, 2),
+        Convolution::same([3, 5, 7, 32], 16, 1, 1),
+        Convolution::depthwise([2, 8, 8, 16], 3, 1),
+    ]
+}
+
+/// Largest error allowed: inputs are exact, results and what stands between fused operations are rounded to the type.
+fn tolerance(ty: DType) -> f64 {
+    match ty {
+        DType::Bf16 => 3e-2,
+        _ => 4e-3,
+    }
+}
+
+/// The tensors of a graph in the device's memory.
+struct Memory {
+    blocks: Vec<(TensorId, Block)>,
+    arena: Arena,
+    /// Where the workspace begins.
+    end: usize,
+}
+
+impl Memory {
+    fn new(runner: &Runner, graph: &Graph, workspace: usize) -> Result<Memory, GpuError> {
+        let sizes = || graph.in_memory().map(|id| graph.get(id).bytes().next_multiple_of(Arena::ALIGNMENT));
+        let end: usize = sizes().sum();
+        let arena = runner.context.arena(end + workspace.max(1))?;
+        let mut offset = 0;
+        let mut blocks = Vec::new();
+        for (id, size) in graph.in_memory().zip(sizes()) {
+            blocks.push((id, arena.block(offset, graph.get(id).bytes())?));
+            offset += size;
+        }
+        Ok(Memory { blocks, arena, end })
+    }
+
+    fn borrowed(&self) -> Vec<(TensorId, &Block)> {
+        self.blocks.iter().map(|(id, block)| (*id, block)).collect()
+    }
+
+    fn workspace(&self) -> Result<Block, GpuError> {
+        self.arena.block(self.end, self.arena.bytes() - self.end)
+    }
+
+    fn of(&self, id: TensorId) -> &Block {
+        &self.blocks.iter().find(|(own, _)| *own == id).expect("a tensor in memory").1
+    }
+}
+
+/// Numbers of an input: factors of channels lie near 1, so that nothing is cut off.
+fn numbers(name: &str, stream: u32, elements: usize) -> Vec<f64> {
+    let spread = if matches!(name, "scale" | "deviation") { (0.25, 1.0) } else { (1.0, 0.0) };
+    (0..elements).map(|i| spread.1 + spread.0 * f64::from(philox::normal(5, 0, stream, i as u64))).collect()
+}
+
+/// Compares every fusion with its reference in `f64`. Fusions that cuDNN does not offer are counted; plain convolutions
+/// must be there.
+pub(super) fn compare(runner: &Runner, library: &Cudnn, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+    for ty in [DType::F16, DType::Bf16, DType::F32] {
+        for fusion in Fusion::ALL {
+            let (mut worst, mut plans) = (0.0f64, 0);
+            for of in small() {
+                let place = format!("{} of {of} in {ty}", fusion.name());
+                let (error, count) = compare_one(runner, library, &of.graph(fusion, ty), &place, ty)?;
+                worst = worst.max(error);
+                plans += count;
+                if count == 0 && matches!(fusion, Fusion::Plain(_)) {
+                    return Err(Failure(format!("there is no plan for {place}")));
+                }
+            }
+            record(&format!("{}, {ty}", fusion.name()), worst, plans, figures);
+        }
+        for norm in BatchNorm::ALL {
+            let place = format!("{}, {ty}", norm.name());
+            let (error, count) = compare_one(runner, library, &norm.graph([4, 6, 7, 32], ty), &place, ty)?;
+            record(&place, error, count, figures);
+        }
+    }
+    Ok(())
+}
+
+fn record(name: &str, error: f64, plans: u32, figures: &mut Vec<Figure>) {
+    figures.push(Figure::new(format!("plans: {name}"), f64::from(plans), ""));
+    if plans > 0 {
+        figures.push(Figure::new(format!("error: {name}"), error, "of what is allowed"));
+    }
+}
+
+/// Largest error of the plans of one graph, in units of what is allowed, and how many there are.
+fn compare_one(runner: &Runner, library: &Cudnn, graph: &Graph, place: &str, ty: DType) -> Result<(f64, u32), Failure> {
+    let Ok(planner) = library.planner(graph, Heuristics::Best) else { return Ok((0.0, 0)) };
+    let plans = planner.plans(COMPARED);
+    let workspace = plans.iter().map(|plan| plan.workspace).max().unwrap_or(0);
+    let memory = Memory::new(runner, graph, workspace)?;
+    let mut inputs = Vec::new();
+    for (stream, id) in graph.of_role(Role::Input).enumerate() {
+        let tensor = graph.get(id);
+        let bytes = encode(tensor.ty, &numbers(tensor.name, stream as u32, tensor.elements()));
+        runner.stream.upload(&bytes, memory.of(id))?;
+        inputs.push(decode(tensor.ty, &bytes));
+    }
+    let wanted = graph.evaluate(&inputs);
+    let (mut worst, mut count) = (0.0f64, 0);
+    for plan in plans {
+        let engine = plan.engine.number;
+        for id in graph.of_role(Role::Output) {
+            runner.stream.fill(memory.of(id), 0xff)?;
+        }
+        plan.bind(&memory.borrowed(), &memory.workspace()?)?.launch(&runner.stream)?;
+        for (id, wanted) in graph.of_role(Role::Output).zip(&wanted) {
+            let tensor = graph.get(id);
+            let mut bytes = vec![0; tensor.bytes()];
+            runner.stream.download(memory.of(id), &mut bytes)?;
+            let after = Tensor::new(TensorType::new(tensor.ty, [tensor.elements()]), wanted.clone());
+            let (error, at) =
+                Expected { before: None, after, tolerance: tolerance(ty) }.error(&decode(tensor.ty, &bytes));
+            if error > 1.0 {
+                let name = tensor.name;
+                return Err(Failure(format!(
+                    "{place}, engine {engine}: {name} at {at} is wrong by {error:.1} times what is allowed"
+                )));
+            }
+            worst = worst.max(error);
+        }
+        count += 1;
+    }
+    Ok((worst, count))
+}
+
+/// Convolutions that are timed: those of ResNet-50 and of detectors, or small ones, which try out the timing.
+pub(super) fn timed(large: bool) -> Vec<Convolution> {
+    if large { [resnet50(BATCH), detection(DETECTION_BATCH)].concat() } else { small()[..1].to_vec() }
+}
+
+/// Times every convolution, fused and not, in fp16.
+pub(super) fn speed(
+    runner: &Runner,
+    library: &Cudnn,
+    timed: &[Convolution],
+    figures: &mut Vec<Figure>,
+) -> Result<(), Failure> {
+    for of in timed {
+        for fusion in fusions(of) {
+            time_one(runner, library, of, fusion, DType::F16, figures)?;
+        }
+    }
+    Ok(())
+}
+
+/// The fastest of the first plans. A graph without plans has no figure.
+fn time_one(
+    runner: &Runner,
+    library: &Cudnn,
+    of: &Convolution,
+    fusion: Fusion,
+    ty: DType,
+    figures: &mut Vec<Figure>,
+) -> Result<(), GpuError> {
+    const TIMES: usize = 5;
+    let graph = of.graph(fusion, ty);
+    let Ok(planner) = library.planner(&graph, Heuristics::Best) else { return Ok(()) };
+    let mut plans = Vec::new();
+    for number in 0..planner.len().min(TIMED) {
+        plans.extend(planner.plan(number).ok());
+        if plans.len() >= TIMED_COMPILED && plans.iter().any(|plan| plan.engine.compiles) {
+            break;
+        }
+    }
+    let Some(workspace) = plans.iter().map(|plan| plan.workspace).max() else { return Ok(()) };
+    let memory = Memory::new(runner, &graph, workspace)?;
+    for id in graph.of_role(Role::Input) {
+        fill(runner, graph.get(id).ty, memory.of(id))?;
+    }
+    let timer = runner.context.timer()?;
+    let (mut best, mut engine) = (Duration::MAX, -1);
+    for plan in plans {
+        let number = plan.engine.number;
+        let bound = plan.bind(&memory.borrowed(), &memory.workspace()?)?;
+        bound.launch(&runner.stream)?;
+        for _ in 0..TIMES {
+            let time = timer.time(&runner.stream, || bound.launch(&runner.stream))?;
+            if time < best {
+                (best, engine) = (time, number);
+            }
+        }
+    }
+    let name = format!("{}, {of}, {ty}", fusion.name());
+    let seconds = best.as_secs_f64();
+    let bytes: usize = graph.in_memory().map(|id| graph.get(id).bytes()).sum();
+    figures.push(Figure::new(format!("time: {name}"), seconds * 1e6, "us"));
+    figures.push(Figure::new(format!("engine: {name}"), engine as f64, ""));
+    figures.push(Figure::new(format!("bytes: {name}"), bytes as f64 / seconds / 1e9, "GB/s"));
+    figures.push(Figure::new(format!("arithmetic: {name}"), of.operations() / seconds / 1e12, "TFLOP/s"));
+    Ok(())
+}
+
+/// Random numbers, repeated: kernels are faster on zeros.
+fn fill(runner: &Runner, ty: DType, block: &Block) -> Result<(), GpuError> {
+    const FIRST: usize = 1 << 18;
+    let mut filled = block.bytes().min(FIRST * ty.size());
+    let first: Vec<f64> = numbers("", 0, filled / ty.size());
+    runner.stream.upload(&encode(ty, &first), &block.part(0, filled)?)?;
+    while filled < block.bytes() {
+        let more = filled.min(block.bytes() - filled);
+        runner.stream.copy(&block.part(0, more)?, &block.part(filled, more)?)?;
+        filled += more;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_lie_where_nothing_is_cut_off() {
+        let near = |name: &str| numbers(name, 0, 1000).iter().sum::<f64>() / 1000.0;
+        assert!((near("scale") - 1.0).abs() < 0.05 && near("x").abs() < 0.1);
+    }
+}

@@ -1,0 +1,215 @@
+//! cuDNN's backend interface: over a mock, and, where the library is there, over the real one without any GPU.
+
+mod common;
+
+use bessemer_cuda::GpuError;
+use bessemer_cuda::cudnn::support::Row;
+use bessemer_cuda::cudnn::{BatchNorm, Convolution, Cudnn, DeviceSheet, Fusion, Heuristics, Pass};
+use bessemer_cuda::driver::{Block, Context, Driver};
+use bessemer_cuda::loader::{Libraries, Places, Wanted};
+use bessemer_ir::DType;
+use common::{Knobs, mock_folder, mock_or_skip, skip};
+use std::path::Path;
+
+const MOCK: &str = "libcudnn.so.9";
+const SHAPE: [usize; 4] = [2, 5, 6, 8];
+
+fn libraries(folder: &Path) -> Libraries {
+    Libraries::find(Places { named: vec![folder.to_owned()], ..Places::default() })
+}
+
+fn context(libraries: &Libraries) -> Result<Context, GpuError> {
+    Context::new(&Driver::open(&libraries.require(Wanted::Driver)?.path)?, 0)
+}
+
+/// From opening the library to running the graph that has every kind of operation but statistics, and one with those.
+fn everything(folder: &Path) -> Result<(), GpuError> {
+    let libraries = libraries(folder);
+    let context = context(&libraries)?;
+    let library = Cudnn::open(&libraries, &context)?;
+    assert!(library.device_sheet()?.json.contains("H200 (mock)"));
+    let stream = context.stream()?;
+    for fusion in [Fusion::ResidualNormDataGradient, Fusion::Statistics, Fusion::Plain(Pass::WeightGradient)] {
+        let graph = Convolution::same(SHAPE, 16, 3, 1).graph(fusion, DType::F16);
+        let planner = library.planner(&graph, Heuristics::Best)?;
+        let plan = planner.plan(planner.len() - 1)?;
+        let arena = context.arena((graph.tensors.len() + 1) * 8192)?;
+        let block = |at: usize| arena.block(at * 8192, 8192);
+        let blocks: Vec<Block> = (0..graph.tensors.len()).map(block).collect::<Result<_, _>>()?;
+        for block in &blocks {
+            stream.fill(block, 0)?;
+        }
+        let tensors: Vec<_> = graph.in_memory().map(|id| (id, &blocks[id.0])).collect();
+        plan.bind(&tensors, &block(graph.tensors.len())?)?.launch(&stream)?;
+    }
+    context.synchronize()
+}
+
+#[test]
+fn nothing_leaks() {
+    let Some(folder) = mock_or_skip("cuDNN's descriptors") else { return };
+    let (knobs, driver) = (Knobs::of(folder, MOCK), Knobs::open(folder));
+    everything(folder).unwrap();
+    assert_eq!((knobs.get("descriptors"), knobs.get("handles")), (0, 0));
+    assert_eq!((driver.ledger(), driver.get("damaged")), (vec![], 0));
+}
+
+/// Each call of cuDNN in turn returns a code that no one knows.
+#[test]
+fn every_call_may_fail_and_nothing_leaks() {
+    let Some(folder) = mock_or_skip("errors of cuDNN") else { return };
+    let knobs = Knobs::of(folder, MOCK);
+    knobs.set("calls", 0);
+    everything(folder).unwrap();
+    let calls = knobs.get("calls");
+    assert!(calls > 300, "{calls}");
+    for failing in 1..=calls {
+        knobs.set("reset", 1);
+        knobs.set("fail_code", 987_654);
+        knobs.set("fail_at", failing);
+        let result = everything(folder);
+        knobs.set("fail_at", 0);
+        let call = knobs.failed();
+        let is_release = call.contains("Destroy");
+        match result {
+            Err(error) => {
+                let told = error.to_string();
+                let wanted = format!("{call} failed with code 987654: a code that cuDNN does not explain");
+                assert!(told.starts_with(&wanted) && !told.contains('\n'), "{call}: {told}");
+            }
+            Ok(()) => assert!(is_release, "{call} (call {failing}) was not noticed"),
+        }
+        let leaked = knobs.get("descriptors") + knobs.get("handles");
+        assert_eq!(leaked, i64::from(is_release), "{call} (call {failing})");
+    }
+    knobs.set("reset", 1);
+}
+
+#[test]
+fn memory_that_does_not_fit_never_reaches_cudnn() {
+    let Some(folder) = mock_or_skip("memory of convolutions") else { return };
+    let libraries = libraries(folder);
+    let context = context(&libraries).unwrap();
+    let library = Cudnn::open(&libraries, &context).unwrap();
+    let graph = Convolution::same(SHAPE, 16, 1, 1).graph(Fusion::Plain(Pass::Forward), DType::Bf16);
+    let planner = library.planner(&graph, Heuristics::Best).unwrap();
+    let arena = context.arena(16384).unwrap();
+    let block = |offset, bytes| arena.block(offset, bytes).unwrap();
+    let (large, small, odd) = (block(0, 4096), block(4096, 64), block(4104, 4096));
+    let told = |blocks: &[&Block], workspace: &Block| {
+        let tensors: Vec<_> = graph.in_memory().zip(blocks.iter().copied()).collect();
+        planner.plan(0).unwrap().bind(&tensors, workspace).err().unwrap().to_string()
+    };
+    assert!(told(&[&large, &large], &large).ends_with("`cudnnBackendExecute`: y has no memory"));
+    assert!(told(&[&large, &small, &large], &large).ends_with("w takes 256 bytes, 64 are given"));
+    assert!(told(&[&odd, &large, &large], &large).ends_with("x is not aligned to 16 bytes"));
+    assert!(told(&[&large, &large, &large], &small).ends_with("the workspace takes 1000 bytes, 64 are given"));
+}
+
+#[test]
+fn a_graph_keeps_the_memory_of_plans() {
+    let Some(folder) = mock_or_skip("graphs keep memory of plans") else { return };
+    let libraries = libraries(folder);
+    let (knobs, context) = (Knobs::open(folder), context(&libraries).unwrap());
+    let library = Cudnn::open(&libraries, &context).unwrap();
+    let stream = context.stream().unwrap();
+    let graph = Convolution::same(SHAPE, 16, 1, 1).graph(Fusion::Plain(Pass::Forward), DType::F16);
+    let planner = library.planner(&graph, Heuristics::Best).unwrap();
+    let recorded = {
+        let arena = context.arena(16384).unwrap();
+        let blocks: Vec<Block> = (0..4).map(|at| arena.block(at * 4096, 4096).unwrap()).collect();
+        let tensors: Vec<_> = graph.in_memory().zip(&blocks).collect();
+        let bound = planner.plan(0).unwrap().bind(&tensors, &blocks[3]).unwrap();
+        stream.capture(|| bound.launch(&stream)).unwrap()
+    };
+    assert_eq!(knobs.get("memory"), 1);
+    drop(recorded);
+    assert_eq!(knobs.get("memory"), 0);
+}
+
+/// What is opened for a sheet makes plans and cannot run them; both are told.
+#[test]
+fn a_sheet_is_no_device() {
+    let Some(folder) = mock_or_skip("cuDNN without a device") else { return };
+    let knobs = Knobs::of(folder, MOCK);
+    {
+        let library = Cudnn::without_device(&libraries(folder), &DeviceSheet::h200()).unwrap();
+        let of = Convolution::same(SHAPE, 16, 3, 2);
+        let row = Row::ask(&library, &of, Fusion::NormStatistics, DType::F16, 1);
+        assert_eq!((row.offered, row.tried, row.planned, row.precompiled), (2, 1, 1, 1));
+        assert_eq!((row.engine, row.workspace_bytes, row.refusal), (Some(7), Some(1000), None));
+        knobs.set("compiles", 1);
+        assert_eq!(Row::ask(&library, &of, Fusion::Statistics, DType::F16, 1).precompiled, 0);
+        let told = library.device_sheet().unwrap_err().to_string();
+        assert!(told.contains("cuDNN was opened for a device sheet, not for a device"), "{told}");
+        let broken = DeviceSheet { json: "no sheet".to_owned() };
+        let told = Cudnn::without_device(&libraries(folder), &broken).err().unwrap().to_string();
+        assert_eq!(
+            told,
+            "cudnnBackendFinalize failed with code 2000: CUDNN_STATUS_BAD_PARAM, for a device sheet (json)"
+        );
+    }
+    assert_eq!(knobs.get("descriptors"), 0);
+    knobs.set("reset", 1);
+}
+
+#[test]
+fn a_missing_library_is_told() {
+    let Some(folder) = mock_or_skip("a missing cuDNN") else { return };
+    let context = context(&libraries(folder)).unwrap();
+    let empty = tempfile::tempdir().unwrap();
+    let told = Cudnn::open(&libraries(empty.path()), &context).err().unwrap().to_string();
+    assert!(told.starts_with("libcudnn.so was not found; looked in "), "{told}");
+    std::fs::write(empty.path().join(MOCK), "broken").unwrap();
+    let told = Cudnn::open(&libraries(empty.path()), &context).err().unwrap().to_string();
+    assert!(told.contains("libcudnn.so.9 cannot be opened"), "{told}");
+}
+
+/// The real library, told of an H200 and of an A100 that are not there: what this program relies on is supported.
+#[test]
+fn the_real_library_supports_what_is_fused() {
+    let mut places = Places::of_process(&[]);
+    let Some(found) = places.find(Wanted::Cudnn) else {
+        return skip("support of cuDNN", "there is no libcudnn.so; crates/cuda/scripts/fetch_cudnn.sh gets it");
+    };
+    // Engines that compile take functions of the driver, which the mock has: it alone comes before the real libraries.
+    if let Some(folder) = mock_folder() {
+        let alone = folder.join("driver");
+        std::fs::create_dir_all(&alone).unwrap();
+        let linked = std::os::unix::fs::symlink(folder.join("libcuda.so.1"), alone.join("libcuda.so.1"));
+        assert!(linked.is_ok() || alone.join("libcuda.so.1").exists());
+        places.named.push(alone);
+    }
+    let libraries = Libraries::find(places);
+    for sheet in [DeviceSheet::h200(), DeviceSheet::a100()] {
+        let library = Cudnn::without_device(&libraries, &sheet).unwrap();
+        assert!(library.version() >= 90_800, "{}: too old to be asked without a device", found.path.display());
+        let ask = |of: &Convolution, fusion, ty| Row::ask(&library, of, fusion, ty, 1);
+        let of = Convolution::same([32, 28, 28, 128], 128, 3, 1);
+        for fusion in [
+            Fusion::Plain(Pass::Forward),
+            Fusion::Plain(Pass::DataGradient),
+            Fusion::Plain(Pass::WeightGradient),
+            Fusion::Statistics,
+            Fusion::NormStatistics,
+            Fusion::NormWeightGradient,
+            Fusion::NormDataGradient,
+        ] {
+            let row = ask(&of, fusion, DType::F16);
+            assert!(row.planned == 1 && row.precompiled == 1, "{row:?}");
+            let plain = matches!(fusion, Fusion::Plain(_));
+            assert_eq!(ask(&of, fusion, DType::Bf16).precompiled, usize::from(plain), "{row:?}");
+        }
+        let one = Convolution::same([32, 28, 28, 512], 128, 1, 1);
+        assert_eq!(ask(&one, Fusion::ResidualNormDataGradient, DType::F16).precompiled, 1);
+        // All engines of norms compile.
+        for norm in BatchNorm::ALL.into_iter().filter(|_| mock_folder().is_some()) {
+            let graph = norm.graph([32, 28, 28, 128], DType::Bf16);
+            let row = Row::ask_graph(&library, &graph, [norm.name(), "", ""], 1);
+            assert!(row.planned == 1 && row.precompiled == 0, "{row:?}");
+        }
+    }
+    let broken = DeviceSheet { json: "{}".to_owned() };
+    let told = Cudnn::without_device(&libraries, &broken).err().unwrap().to_string();
+    assert!(told.starts_with("cudnnBackendFinalize failed with code ") && told.contains("a device sheet"), "{told}");
+}

@@ -1,0 +1,422 @@
+// Stands in for libcudnn's backend interface: keeps what descriptors are given, refuses what is of a wrong type or
+// missing, and runs graphs on the host, one operation after the other. Written from NVIDIA's header and documentation,
+// which a real device must confirm. All state belongs to the calling thread.
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace {
+
+enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_FINALIZED = 2004, NOT_SUPPORTED = 3000, EXECUTION_FAILED = 5000 };
+enum { HANDLE, DATA_TYPE, BOOLEAN, INT64, FLOAT, POINTER = 6, CONV_MODE, HEUR_MODE, PW_MODE = 14, DESCRIPTOR, STATS_MODE, NOTE = 19, CHAR = 24, NORM_MODE = 27, NORM_PHASE = 28 };
+enum { F32 = 0, F16 = 2, BF16 = 9 };
+enum {
+    PW = 0, CONV = 1, ENGINE = 2, CONFIG = 3, HEUR = 4, PLAN = 5, FORWARD = 10, WEIGHTS = 11, DATA = 12, POINTWISE = 13, STATS = 14,
+    GRAPH = 15, PACK = 16, TENSOR = 17, NORM = 23, BATCH_NORM = 29, BATCH_NORM_BACK = 30, DEVICE = 38
+};
+
+struct data;
+typedef std::shared_ptr<data> part;
+struct attribute {
+    int type;
+    std::vector<char> bytes;
+    std::vector<part> parts;
+};
+struct data {
+    int kind;
+    bool finalized = false;
+    std::map<int, attribute> attributes;
+    bool has(int name) const { return attributes.count(name); }
+    template <class T> T get(int name, size_t index = 0) const {
+        T value;
+        memcpy(&value, attributes.at(name).bytes.data() + index * sizeof(T), sizeof(T));
+        return value;
+    }
+    size_t count(int name, size_t size) const { return attributes.at(name).bytes.size() / size; }
+    part of(int name, size_t index = 0) const { return attributes.at(name).parts[index]; }
+};
+struct descriptor { part p; };
+struct handle { void* stream = nullptr; };
+
+struct {
+    std::map<std::string, long> numbers;
+    std::string failed, details;
+    std::set<descriptor*> descriptors;
+    std::set<handle*> handles;
+} typedef everything;
+
+thread_local everything mock;
+
+int injected(const char* call) {
+    if (++mock.numbers["calls"] != mock.numbers["fail_at"]) return SUCCESS;
+    mock.failed = call;
+    return (int)mock.numbers["fail_code"];
+}
+
+int refuse(int code, const std::string& why) {
+    mock.details = why;
+    return code;
+}
+
+const std::map<int, size_t> SIZES = {{HANDLE, 8}, {DATA_TYPE, 4}, {BOOLEAN, 1}, {INT64, 8}, {FLOAT, 4}, {POINTER, 8}, {CONV_MODE, 4},
+    {HEUR_MODE, 4}, {PW_MODE, 4}, {DESCRIPTOR, 8}, {STATS_MODE, 4}, {NOTE, 4}, {CHAR, 1}, {NORM_MODE, 4}, {NORM_PHASE, 4}};
+
+// Attributes that a descriptor may have, with their types, and those that it must have.
+struct form { std::map<int, int> may; std::vector<int> must; };
+const std::map<int, form> FORMS = {
+    {PW, {{{0, PW_MODE}, {1, DATA_TYPE}}, {0, 1}}},
+    {CONV, {{{100, DATA_TYPE}, {101, CONV_MODE}, {102, INT64}, {103, INT64}, {104, INT64}, {105, INT64}, {106, INT64}}, {100, 101, 102, 103, 104, 105, 106}}},
+    {ENGINE, {{}, {}}},
+    {CONFIG, {{}, {}}},
+    {HEUR, {{{200, HEUR_MODE}, {201, DESCRIPTOR}, {204, DESCRIPTOR}}, {200, 201}}},
+    {PLAN, {{{400, HANDLE}, {401, DESCRIPTOR}, {407, DESCRIPTOR}}, {401}}},
+    {FORWARD, {{{700, FLOAT}, {701, FLOAT}, {702, DESCRIPTOR}, {703, DESCRIPTOR}, {704, DESCRIPTOR}, {705, DESCRIPTOR}}, {700, 701, 702, 703, 704, 705}}},
+    {DATA, {{{706, FLOAT}, {707, FLOAT}, {708, DESCRIPTOR}, {709, DESCRIPTOR}, {710, DESCRIPTOR}, {711, DESCRIPTOR}}, {706, 707, 708, 709, 710, 711}}},
+    {WEIGHTS, {{{712, FLOAT}, {713, FLOAT}, {714, DESCRIPTOR}, {715, DESCRIPTOR}, {716, DESCRIPTOR}, {717, DESCRIPTOR}}, {712, 713, 714, 715, 716, 717}}},
+    {POINTWISE, {{{750, DESCRIPTOR}, {751, DESCRIPTOR}, {752, DESCRIPTOR}, {753, DESCRIPTOR}, {756, DESCRIPTOR}, {757, DESCRIPTOR}}, {750}}},
+    {STATS, {{{770, STATS_MODE}, {771, DATA_TYPE}, {772, DESCRIPTOR}, {773, DESCRIPTOR}, {774, DESCRIPTOR}}, {770, 771, 772, 773, 774}}},
+    {GRAPH, {{{800, HANDLE}, {801, DESCRIPTOR}}, {801}}},
+    {PACK, {{{1000, INT64}, {1001, POINTER}, {1003, POINTER}}, {1000, 1001, 1003}}},
+    {TENSOR, {{{900, INT64}, {901, DATA_TYPE}, {902, INT64}, {903, INT64}, {906, INT64}, {907, BOOLEAN}, {908, BOOLEAN}}, {900, 901, 902, 903, 906}}},
+    {NORM, {{{1620, DATA_TYPE}, {1621, DESCRIPTOR}, {1622, DESCRIPTOR}, {1623, DESCRIPTOR}, {1624, DESCRIPTOR}, {1625, DESCRIPTOR}, {1626, DESCRIPTOR},
+        {1627, DESCRIPTOR}, {1628, DESCRIPTOR}, {1629, DESCRIPTOR}, {1630, DESCRIPTOR}}, {1620, 1621, 1622, 1623, 1624, 1625, 1626, 1627, 1628, 1629, 1630}}},
+    {BATCH_NORM, {{{2000, NORM_MODE}, {2001, NORM_PHASE}, {2002, DESCRIPTOR}, {2003, DESCRIPTOR}, {2004, DESCRIPTOR}, {2005, DESCRIPTOR},
+        {2006, DESCRIPTOR}, {2007, DESCRIPTOR}, {2013, DESCRIPTOR}}, {2000, 2001, 2002, 2003, 2004, 2005, 2006, 2013}}},
+    {BATCH_NORM_BACK, {{{2100, NORM_MODE}, {2101, DESCRIPTOR}, {2102, DESCRIPTOR}, {2103, DESCRIPTOR}, {2104, DESCRIPTOR}, {2105, DESCRIPTOR},
+        {2107, DESCRIPTOR}, {2108, DESCRIPTOR}, {2109, DESCRIPTOR}}, {2100, 2101, 2102, 2103, 2104, 2105, 2107, 2108, 2109}}},
+    {DEVICE, {{{2701, HANDLE}, {2702, CHAR}}, {}}},
+};
+const char* SHEET = "{\"deviceName\":\"NVIDIA H200 (mock)\",\"deviceVer\":900}";
+const int64_t WORKSPACE = 1000;
+
+double from_bits(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
+double read(int type, const void* from, size_t at) {
+    if (type == F32) return ((const float*)from)[at];
+    uint16_t h = ((const uint16_t*)from)[at];
+    if (type == BF16) return from_bits((uint32_t)h << 16);
+    int exponent = h >> 10 & 31, fraction = h & 1023;
+    double size = exponent == 31 ? (fraction ? NAN : INFINITY) : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    return h >> 15 ? -size : size;
+}
+void write(int type, void* to, size_t at, double value) {
+    if (type == F32) { ((float*)to)[at] = (float)value; return; }
+    uint16_t& h = ((uint16_t*)to)[at];
+    if (type == BF16) {
+        float x = (float)value;
+        uint32_t bits;
+        memcpy(&bits, &x, 4);
+        h = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+        return;
+    }
+    int exponent = value == 0 ? -14 : (int)floor(log2(fabs(value)));
+    if (exponent < -14) exponent = -14;
+    double steps = nearbyint(ldexp(fabs(value), 10 - exponent));  // 1024 to 2048 where normal
+    uint16_t bits = steps >= 2048 || steps < 1024 ? (uint16_t)(steps + (exponent + 14) * 1024) : (uint16_t)((exponent + 15) * 1024 + steps - 1024);
+    h = (value < 0 ? 0x8000 : 0) | (exponent > 15 ? 0x7c00 : bits);
+}
+
+// A tensor's axes N, C, H, W and its elements in that order.
+struct shape {
+    int64_t dims[4], strides[4];
+    explicit shape(const part& t) {
+        for (int i = 0; i < 4; ++i) dims[i] = t->get<int64_t>(902, i), strides[i] = t->get<int64_t>(903, i);
+    }
+    int64_t elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
+    // Place in a list of all elements; axes of one element have it for all.
+    int64_t at(int64_t n, int64_t c, int64_t h, int64_t w) const {
+        auto own = [&](int axis, int64_t i) { return dims[axis] == 1 ? 0 : i; };
+        return ((own(0, n) * dims[1] + own(1, c)) * dims[2] + own(2, h)) * dims[3] + own(3, w);
+    }
+    template <class F> void each(F f) const {
+        for (int64_t n = 0; n < dims[0]; ++n) for (int64_t c = 0; c < dims[1]; ++c)
+            for (int64_t h = 0; h < dims[2]; ++h) for (int64_t w = 0; w < dims[3]; ++w) f(n, c, h, w);
+    }
+};
+
+typedef std::vector<double> numbers;
+
+struct run {
+    std::map<int64_t, void*> memory;
+    std::map<part, numbers> known;
+
+    bool in_memory(const part& t) { return !(t->has(907) && t->get<char>(907)); }
+    numbers& load(const part& t) {
+        auto found = known.find(t);
+        if (found != known.end()) return found->second;
+        shape s(t);
+        numbers& values = known[t];
+        values.assign(s.elements(), NAN);
+        const void* from = memory.count(t->get<int64_t>(906)) ? memory[t->get<int64_t>(906)] : nullptr;
+        if (in_memory(t) && from)
+            s.each([&](int64_t n, int64_t c, int64_t h, int64_t w) {
+                values[s.at(n, c, h, w)] = read(t->get<int>(901), from, n * s.strides[0] + c * s.strides[1] + h * s.strides[2] + w * s.strides[3]);
+            });
+        return values;
+    }
+    void store(const part& t, const numbers& values) {
+        known[t] = values;
+        void* to = memory.count(t->get<int64_t>(906)) ? memory[t->get<int64_t>(906)] : nullptr;
+        shape s(t);
+        if (in_memory(t) && to)
+            s.each([&](int64_t n, int64_t c, int64_t h, int64_t w) {
+                write(t->get<int>(901), to, n * s.strides[0] + c * s.strides[1] + h * s.strides[2] + w * s.strides[3], values[s.at(n, c, h, w)]);
+            });
+    }
+
+    void convolve(const part& op, int first) {
+        part geometry = op->of(first + 2), tw = op->of(first + 3), tx = op->of(first + 4), ty = op->of(first + 5);
+        shape w(tw), x(tx), y(ty);
+        int64_t dilation[2], stride[2], padding[2];
+        for (int axis = 0; axis < 2; ++axis) {
+            dilation[axis] = geometry->get<int64_t>(102, axis);
+            stride[axis] = geometry->get<int64_t>(103, axis);
+            padding[axis] = geometry->get<int64_t>(105, axis);
+        }
+        const part& target = first == 700 ? ty : first == 706 ? tx : tw;
+        numbers result(shape(target).elements()), none;
+        const numbers &vx = first == 706 ? none : load(tx), &vw = first == 712 ? none : load(tw), &vy = first == 700 ? none : load(ty);
+        int64_t groups = x.dims[1] / w.dims[1], of_group = w.dims[0] / groups;
+        y.each([&](int64_t n, int64_t k, int64_t p, int64_t q) {
+            for (int64_t c = 0; c < w.dims[1]; ++c) for (int64_t r = 0; r < w.dims[2]; ++r) for (int64_t s = 0; s < w.dims[3]; ++s) {
+                int64_t row = p * stride[0] + r * dilation[0] - padding[0], col = q * stride[1] + s * dilation[1] - padding[1];
+                if (row < 0 || col < 0 || row >= x.dims[2] || col >= x.dims[3]) continue;
+                int64_t ix = x.at(n, k / of_group * w.dims[1] + c, row, col), iw = w.at(k, c, r, s), iy = y.at(n, k, p, q);
+                if (first == 700) result[iy] += vx[ix] * vw[iw];
+                if (first == 706) result[ix] += vy[iy] * vw[iw];
+                if (first == 712) result[iw] += vy[iy] * vx[ix];
+            }
+        });
+        store(target, result);
+    }
+
+    void pointwise(const part& op) {
+        int mode = op->of(750)->get<int>(0);
+        bool gradient = mode == 200;
+        part ta = op->of(gradient ? 757 : 751), ty = op->of(gradient ? 756 : 753);
+        part tb = gradient ? op->of(751) : op->has(752) ? op->of(752) : part();
+        shape a(ta), b(tb ? tb : ta), y(ty);
+        const numbers &va = load(ta), &vb = load(tb ? tb : ta);
+        numbers result(y.elements());
+        y.each([&](int64_t n, int64_t c, int64_t h, int64_t w) {
+            double x = va[a.at(n, c, h, w)], z = vb[b.at(n, c, h, w)];
+            result[y.at(n, c, h, w)] = mode == 0 ? x + z : mode == 1 ? x * z : mode == 9 ? x - z : mode == 100 ? (x > 0 ? x : 0)
+                : mode == 106 ? x / (1 + exp(-x)) : mode == 200 ? (z > 0 ? x : 0) : NAN;
+        });
+        store(ty, result);
+    }
+
+    // Sums of f over all positions, for each channel.
+    template <class F> numbers sums(const shape& s, F f) {
+        numbers all(s.dims[1]);
+        s.each([&](int64_t n, int64_t c, int64_t h, int64_t w) { all[c] += f(s.at(n, c, h, w), c); });
+        return all;
+    }
+
+    void statistics(const part& op) {
+        shape s(op->of(772));
+        const numbers x = load(op->of(772));
+        store(op->of(773), sums(s, [&](int64_t i, int64_t) { return x[i]; }));
+        store(op->of(774), sums(s, [&](int64_t i, int64_t) { return x[i] * x[i]; }));
+    }
+
+    // Batch norm from its definition: with moments of its own, or with those that are given.
+    void batch_norm(const part& op) {
+        shape s(op->of(2002));
+        const numbers x = load(op->of(2002)), scale = load(op->of(2005)), shift = load(op->of(2006));
+        double count = (double)s.elements() / s.dims[1];
+        bool training = op->get<int>(2001) == 1;
+        numbers mean, inverse;
+        if (training) {
+            mean = sums(s, [&](int64_t i, int64_t) { return x[i] / count; });
+            inverse = sums(s, [&](int64_t i, int64_t c) { return (x[i] - mean[c]) * (x[i] - mean[c]) / count; });
+            double epsilon = load(op->of(2007))[0];
+            for (double& one : inverse) one = 1 / sqrt(one + epsilon);
+            store(op->of(2003), mean), store(op->of(2004), inverse);
+        } else {
+            mean = load(op->of(2003)), inverse = load(op->of(2004));
+        }
+        numbers y(x.size());
+        s.each([&](int64_t n, int64_t c, int64_t h, int64_t w) {
+            int64_t i = s.at(n, c, h, w);
+            y[i] = (x[i] - mean[c]) * inverse[c] * scale[c] + shift[c];
+        });
+        store(op->of(2013), y);
+    }
+    void batch_norm_back(const part& op) {
+        shape s(op->of(2101));
+        const numbers x = load(op->of(2101)), mean = load(op->of(2102)), inverse = load(op->of(2103)), dy = load(op->of(2104)), scale = load(op->of(2105));
+        double count = (double)s.elements() / s.dims[1];
+        auto normal = [&](int64_t i, int64_t c) { return (x[i] - mean[c]) * inverse[c]; };
+        numbers dshift = sums(s, [&](int64_t i, int64_t) { return dy[i]; });
+        numbers dscale = sums(s, [&](int64_t i, int64_t c) { return dy[i] * normal(i, c); });
+        numbers dx(x.size());
+        s.each([&](int64_t n, int64_t c, int64_t h, int64_t w) {
+            int64_t i = s.at(n, c, h, w);
+            dx[i] = scale[c] * inverse[c] * (dy[i] - dshift[c] / count - normal(i, c) * dscale[c] / count);
+        });
+        store(op->of(2107), dscale), store(op->of(2108), dshift), store(op->of(2109), dx);
+    }
+
+    void norm(const part& op) {
+        shape s(op->of(1624));
+        const numbers mean = load(op->of(1621)), inverse = load(op->of(1622)), scale = load(op->of(1623)), x = load(op->of(1624)), dy = load(op->of(1625));
+        double count = (double)s.elements() / s.dims[1];
+        numbers dbias = sums(s, [&](int64_t i, int64_t) { return dy[i]; });
+        numbers dscale = sums(s, [&](int64_t i, int64_t c) { return dy[i] * (x[i] - mean[c]) * inverse[c]; });
+        numbers a(s.dims[1]), b(s.dims[1]), rest(s.dims[1]);
+        for (size_t c = 0; c < a.size(); ++c) {
+            a[c] = scale[c] * inverse[c];
+            b[c] = -a[c] * inverse[c] * dscale[c] / count;
+            rest[c] = -a[c] * dbias[c] / count - b[c] * mean[c];
+        }
+        store(op->of(1626), dscale), store(op->of(1627), dbias), store(op->of(1628), a), store(op->of(1629), b), store(op->of(1630), rest);
+    }
+};
+
+int finalize(const part& p) {
+    const form& f = FORMS.at(p->kind);
+    for (int name : f.must)
+        if (!p->has(name)) return refuse(BAD_PARAM, "attribute " + std::to_string(name) + " is missing");
+    for (auto& set : p->attributes)
+        for (auto& child : set.second.parts)
+            if (!child->finalized) return refuse(NOT_FINALIZED, "attribute " + std::to_string(set.first) + " is not finalized");
+    if (p->kind == TENSOR)
+        for (int i = 0; i < 4; ++i)
+            if (p->get<int64_t>(902, i) < 1 || p->count(903, 8) != 4) return refuse(BAD_PARAM, "a tensor's size");
+    if (p->kind == CONV && (p->get<int>(101) != 1 || p->get<int>(100) != F32)) return refuse(NOT_SUPPORTED, "the kind of convolution");
+    if (p->kind == DEVICE && p->has(2702) && p->get<char>(2702) != '{') return refuse(BAD_PARAM, "json");
+    if (p->kind == DEVICE && !p->has(2702) && !p->has(2701)) return refuse(BAD_PARAM, "neither handle nor json");
+    if (p->kind == HEUR) {
+        // As the library: what it has no engine for has no result, and that is no error.
+        part result = std::make_shared<data>(data{CONFIG, true});
+        attribute graph{DESCRIPTOR, {}, {p->of(201)}};
+        result->attributes[-1] = graph;
+        p->attributes[202] = attribute{DESCRIPTOR, {}, {result, result}};
+    }
+    if (p->kind == PLAN && !p->has(400) && !p->has(407)) return refuse(BAD_PARAM, "neither handle nor device");
+    p->finalized = true;
+    return SUCCESS;
+}
+
+}  // namespace
+
+#define ENTER if (int code = injected(__func__)) return code
+
+extern "C" {
+
+void mock_set(const char* name, long value) {
+    if (!strcmp(name, "reset")) mock = everything();
+    else mock.numbers[name] = value;
+}
+long mock_get(const char* name) {
+    std::string n = name;
+    return n == "descriptors" ? mock.descriptors.size() : n == "handles" ? mock.handles.size() : mock.numbers[n];
+}
+const char* mock_failed() { return mock.failed.c_str(); }
+
+size_t cudnnGetVersion() { return 91900; }
+size_t cudnnGetCudartVersion() { return 13000; }
+const char* cudnnGetErrorString(int code) {
+    return code == BAD_PARAM ? "CUDNN_STATUS_BAD_PARAM" : code == NOT_FINALIZED ? "CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED"
+        : code == NOT_SUPPORTED ? "CUDNN_STATUS_NOT_SUPPORTED" : code == EXECUTION_FAILED ? "CUDNN_STATUS_EXECUTION_FAILED" : nullptr;
+}
+void cudnnGetLastErrorString(char* text, size_t room) {
+    snprintf(text, room, "%s", mock.details.c_str());
+    mock.details.clear();
+}
+int cudnnCreate(handle** made) { ENTER; mock.handles.insert(*made = new handle); return SUCCESS; }
+int cudnnDestroy(handle* h) { ENTER; mock.handles.erase(h); delete h; return SUCCESS; }
+int cudnnSetStream(handle* h, void* stream) { ENTER; h->stream = stream; return SUCCESS; }
+
+int cudnnBackendCreateDescriptor(int kind, descriptor** made) {
+    ENTER;
+    if (!FORMS.count(kind)) return refuse(NOT_SUPPORTED, "an unknown kind of descriptor");
+    mock.descriptors.insert(*made = new descriptor{std::make_shared<data>(data{kind})});
+    return SUCCESS;
+}
+int cudnnBackendDestroyDescriptor(descriptor* d) {
+    ENTER;
+    if (!mock.descriptors.erase(d)) return BAD_PARAM;
+    delete d;
+    return SUCCESS;
+}
+int cudnnBackendFinalize(descriptor* d) { ENTER; return mock.descriptors.count(d) ? finalize(d->p) : BAD_PARAM; }
+
+int cudnnBackendSetAttribute(descriptor* d, int name, int type, int64_t count, const void* values) {
+    ENTER;
+    if (!mock.descriptors.count(d) || d->p->finalized) return refuse(BAD_PARAM, "finalized");
+    const form& f = FORMS.at(d->p->kind);
+    auto may = f.may.find(name);
+    if (may == f.may.end() || may->second != type || count < 1) return refuse(BAD_PARAM, "attribute " + std::to_string(name));
+    attribute a{type, {}, {}};
+    a.bytes.assign((const char*)values, (const char*)values + count * SIZES.at(type));
+    if (type == DESCRIPTOR)
+        for (int64_t i = 0; i < count; ++i) {
+            descriptor* child = ((descriptor* const*)values)[i];
+            if (!mock.descriptors.count(child)) return refuse(BAD_PARAM, "no descriptor");
+            a.parts.push_back(child->p);
+        }
+    d->p->attributes[name] = a;
+    return SUCCESS;
+}
+
+int cudnnBackendGetAttribute(descriptor* d, int name, int type, int64_t room, int64_t* count, void* to) {
+    ENTER;
+    if (!mock.descriptors.count(d)) return BAD_PARAM;
+    auto give = [&](const void* from, int64_t elements) {
+        *count = elements;
+        if (to) memcpy(to, from, SIZES.at(type) * (room < elements ? room : elements));
+        return SUCCESS;
+    };
+    int kind = d->p->kind;
+    if (kind == DEVICE && name == 2702 && type == CHAR) return give(SHEET, strlen(SHEET) + 1);
+    if (kind == CONFIG && name == 300 && type == DESCRIPTOR) { *count = 1; return SUCCESS; }
+    if (kind == ENGINE && name == 1301 && type == INT64) { int64_t number = 7; return give(&number, 1); }
+    if (kind == ENGINE && name == 1305 && type == NOTE) { int note = 0; return give(&note, mock.numbers["compiles"]); }
+    if (!d->p->finalized) return refuse(NOT_FINALIZED, "");
+    if (kind == PLAN && name == 402 && type == INT64) return give(&WORKSPACE, 1);
+    if (kind == HEUR && name == 202 && type == DESCRIPTOR) {
+        const std::vector<part>& results = d->p->attributes[202].parts;
+        *count = results.size();
+        for (int64_t i = 0; to && i < room && i < *count; ++i) {
+            descriptor* into = ((descriptor**)to)[i];
+            if (!mock.descriptors.count(into)) return BAD_PARAM;
+            into->p = results[i];
+        }
+        return SUCCESS;
+    }
+    return refuse(BAD_PARAM, "attribute " + std::to_string(name));
+}
+
+int cudnnBackendExecute(handle* h, descriptor* plan, descriptor* pack) {
+    ENTER;
+    if (!mock.handles.count(h) || !h->stream || !plan->p->finalized || !pack->p->finalized) return BAD_PARAM;
+    if (!pack->p->get<void*>(1003)) return refuse(BAD_PARAM, "no workspace");
+    memset(pack->p->get<void*>(1003), 0x5a, WORKSPACE);
+    run r;
+    for (size_t i = 0; i < pack->p->count(1000, 8); ++i) r.memory[pack->p->get<int64_t>(1000, i)] = pack->p->get<void*>(1001, i);
+    part graph = plan->p->of(401)->of(-1);
+    for (const part& op : graph->attributes[801].parts)
+        switch (op->kind) {
+            case FORWARD: r.convolve(op, 700); break;
+            case DATA: r.convolve(op, 706); break;
+            case WEIGHTS: r.convolve(op, 712); break;
+            case POINTWISE: r.pointwise(op); break;
+            case STATS: r.statistics(op); break;
+            case NORM: r.norm(op); break;
+            case BATCH_NORM: r.batch_norm(op); break;
+            case BATCH_NORM_BACK: r.batch_norm_back(op); break;
+            default: return NOT_SUPPORTED;
+        }
+    return SUCCESS;
+}
+
+}
