@@ -6,7 +6,6 @@ use crate::show;
 use crate::workload::Work;
 use bessemer_ir::DType;
 use bessemer_models::classifier::flops;
-use std::time::Instant;
 
 /// Share of the machine's peak that a framework reaches, at a guess.
 const GUESSED_SHARE: f64 = 0.4;
@@ -18,62 +17,82 @@ const GUESSED_LARGEST: usize = 32;
 const CHECK_STEPS: usize = 4;
 
 pub(super) struct Estimate {
-    /// Guessed seconds of one run of each group, by name.
-    run_s: Vec<(String, f64)>,
+    parts: Vec<(String, Part)>,
     runs: usize,
-    groups: usize,
-    /// Guessed seconds of all, and of what has been done.
-    all_s: f64,
-    done_s: f64,
-    started: Instant,
+    /// Guessed seconds of what is left.
+    left_s: f64,
+    /// Guessed and measured seconds of the runs that were made.
+    guessed_s: f64,
+    measured_s: f64,
+}
+
+/// Guessed seconds of a group.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    entrants: usize,
+    /// Of one entrant.
+    check_s: f64,
+    run_s: f64,
 }
 
 impl Estimate {
     pub fn of(groups: &[Group], known: &Known<'_>, options: &Options, peak_flops: f64) -> Result<Self, CompareError> {
-        let (mut run_s, mut runs, mut all_s) = (Vec::new(), 0, 0.0);
+        let mut estimate = Self { parts: Vec::new(), runs: 0, left_s: 0.0, guessed_s: 0.0, measured_s: 0.0 };
         for group in groups {
-            let takes_part = known.entrants(group, options).iter().filter(|entrant| entrant.excluded.is_none()).count();
+            let entrants = known.entrants(group, options).iter().filter(|entrant| entrant.excluded.is_none()).count();
             let batch = match group.batch_size {
                 BatchSize::Of(number) => number,
                 BatchSize::Largest => GUESSED_LARGEST,
             };
             let step_s = flops_per_sample(group)? * batch as f64 / (GUESSED_SHARE * peak_flops).max(1.0);
-            let one = GUESSED_START_S + step_s * (group.warmup + group.steps) as f64;
-            let check = 2.0 * GUESSED_START_S + step_s * CHECK_STEPS as f64;
-            runs += takes_part * group.repeat;
-            all_s += takes_part as f64 * (check + one * group.repeat as f64);
-            run_s.push((group.name(), one));
+            let run_s = GUESSED_START_S + step_s * (group.warmup + group.steps) as f64;
+            let check_s = 2.0 * GUESSED_START_S + step_s * CHECK_STEPS as f64;
+            let part = Part { entrants, check_s, run_s };
+            estimate.runs += entrants * group.repeat;
+            estimate.left_s += part.whole(group);
+            estimate.parts.push((group.name(), part));
         }
-        Ok(Self { run_s, runs, groups: groups.len(), all_s, done_s: 0.0, started: Instant::now() })
+        Ok(estimate)
     }
 
     /// What is to be done.
     pub fn told(&self) -> String {
-        let Self { runs, groups, all_s, .. } = self;
-        format!("{runs} runs in {groups} groups, at a guess {}", show::seconds(*all_s))
+        let Self { parts, runs, left_s, .. } = self;
+        format!("{runs} runs in {} groups, at a guess {}", parts.len(), show::seconds(*left_s))
     }
 
-    /// One run of a group has been made.
-    pub fn count(&mut self, group: &Group) {
-        self.done_s += self.of_run(group);
+    /// One entrant of a group has been prepared and checked.
+    pub fn checked(&mut self, group: &Group) {
+        self.left_s -= self.part(group).check_s;
+    }
+
+    /// One run of a group has been made, in so many seconds.
+    pub fn ran(&mut self, group: &Group, seconds: f64) {
+        let guess = self.part(group).run_s;
+        self.left_s -= guess;
+        self.guessed_s += guess;
+        self.measured_s += seconds;
     }
 
     /// A group need not be measured.
     pub fn skip(&mut self, group: &Group) {
-        self.all_s = (self.all_s - self.of_run(group) * group.repeat as f64).max(self.done_s);
+        self.left_s -= self.part(group).whole(group);
     }
 
     /// Seconds that are left, once there is something to tell them by.
     pub fn left(&self) -> Option<f64> {
-        (self.done_s > 0.0).then(|| {
-            let elapsed = self.started.elapsed().as_secs_f64();
-            (self.all_s - self.done_s).max(0.0) * elapsed / self.done_s
-        })
+        (self.guessed_s > 0.0).then(|| self.left_s.max(0.0) * self.measured_s / self.guessed_s)
     }
 
-    fn of_run(&self, group: &Group) -> f64 {
+    fn part(&self, group: &Group) -> Part {
         let name = group.name();
-        self.run_s.iter().find(|(known, _)| *known == name).map_or(0.0, |(_, seconds)| *seconds)
+        self.parts.iter().find(|(known, _)| *known == name).map_or(Part::default(), |(_, part)| *part)
+    }
+}
+
+impl Part {
+    fn whole(self, group: &Group) -> f64 {
+        self.entrants as f64 * (self.check_s + self.run_s * group.repeat as f64)
     }
 }
 

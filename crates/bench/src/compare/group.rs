@@ -185,6 +185,7 @@ impl Race<'_, '_> {
                 },
             };
             if index != own || !is_guest {
+                self.session.estimate.checked(self.group);
                 self.tell_check(index, &check);
                 self.note(index, Entry::Checked(check))?;
             }
@@ -218,9 +219,9 @@ impl Race<'_, '_> {
                 let busy_before = wait_until_quiet(self.session.options.patience, &self.session.runner.stop);
                 let batch = self.racers[index].batch(self.group);
                 let run = self.one(index, self.group, batch, Purpose::Time, &format!("round{round}"))?;
-                self.session.estimate.count(self.group);
                 match run {
                     Ok((answer, ended)) => {
+                        self.session.estimate.ran(self.group, ended.wall_s);
                         let rate = answer.throughput(batch);
                         let Ended { wall_s, others_busy, .. } = ended;
                         self.tell_run(index, round, rate, others_busy);
