@@ -21,10 +21,9 @@ pub struct KernelCall {
     pub flops: u64,
 }
 
-impl KernelCall {
-    pub fn gflops(&self) -> f64 {
-        self.flops as f64 / self.milliseconds.max(1e-9) / 1e6
-    }
+/// Billions of operations a second, of so many in so many milliseconds.
+pub fn gflops(flops: u64, milliseconds: f64) -> f64 {
+    flops as f64 / milliseconds.max(1e-9) / 1e6
 }
 
 /// Each kernel call of a step's last micro-batch in order, with the median of its times over so many steps.
@@ -81,7 +80,8 @@ mod tests {
             flops: 3_000_000,
         };
         let kinds = by_kind(&[call("region", 1.0), call("conv2d", 2.5), call("region", 2.0)]);
-        let summary: Vec<_> = kinds.iter().map(|k| (k.kind.as_str(), k.calls, k.milliseconds, k.gflops())).collect();
+        let rate = |k: &KernelTime| gflops(k.flops, k.milliseconds);
+        let summary: Vec<_> = kinds.iter().map(|k| (k.kind.as_str(), k.calls, k.milliseconds, rate(k))).collect();
         assert_eq!(summary, [("region", 2, 3.0, 2.0), ("conv2d", 1, 2.5, 1.2)]);
     }
 }

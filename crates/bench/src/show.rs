@@ -28,6 +28,11 @@ pub fn significant(value: f64, digits: i32) -> String {
     if rounded == 0.0 { shown } else { format!("{value:.*}", decimals(rounded)) }
 }
 
+/// What a result's mode is in titles.
+pub fn mode(name: &str) -> &'static str {
+    if name == "train" { "training" } else { "inference" }
+}
+
 /// A fraction as `61.2 %`.
 pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", fraction * 100.0)

@@ -64,12 +64,7 @@ fn every_call_may_fail_and_nothing_leaks() {
     let calls = knobs.get("calls");
     assert!(calls > 300, "{calls}");
     for failing in 1..=calls {
-        knobs.set("reset", 1);
-        knobs.set("fail_code", 987_654);
-        knobs.set("fail_at", failing);
-        let result = everything(folder);
-        knobs.set("fail_at", 0);
-        let call = knobs.failed();
+        let (call, result) = knobs.failing(failing, 987_654, || everything(folder));
         let is_release = call.contains("Destroy");
         match result {
             Err(error) => {

@@ -123,12 +123,7 @@ fn every_call_may_fail_and_nothing_leaks() {
     let calls = knobs.get("calls");
     assert!(calls > 100, "{calls}");
     for failing in 1..=calls {
-        knobs.set("reset", 1);
-        knobs.set("fail_code", 123_456);
-        knobs.set("fail_at", failing);
-        let result = everything(folder);
-        knobs.set("fail_at", 0);
-        let call = knobs.failed();
+        let (call, result) = knobs.failing(failing, 123_456, || everything(folder));
         let is_release = ["Destroy", "Free", "Unload", "Release"].iter().any(|word| call.contains(word));
         // The last releases of all are those that no one can be told of.
         let untold = is_release || call == "cuCtxSetCurrent" || call.contains("Synchronize");

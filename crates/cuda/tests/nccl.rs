@@ -128,12 +128,7 @@ fn every_call_may_fail_and_nothing_leaks() {
     let calls = knobs.get("calls");
     assert_eq!(calls, 12);
     for failing in 1..=calls {
-        knobs.set("reset", 1);
-        knobs.set("fail_code", 54_321);
-        knobs.set("fail_at", failing);
-        let result: Result<(), GpuError> = everything();
-        knobs.set("fail_at", 0);
-        let call = knobs.failed();
+        let (call, result): (_, Result<(), GpuError>) = knobs.failing(failing, 54_321, everything);
         match result {
             Err(error) => {
                 let told = error.to_string();

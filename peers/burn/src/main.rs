@@ -7,7 +7,7 @@ mod text;
 
 use burn_tensor::{Device, Tensor};
 use parameters::Parameters;
-use peer::{Array, Done, Family, Framework, Offer, Options, Prepared, Request, Result, Step, Training, Variant, Work};
+use peer::{Array, Done, Family, Framework, Options, Prepared, Request, Result, Step, Training, Variant, Work};
 use std::process::ExitCode;
 
 struct Burn;
@@ -24,10 +24,6 @@ impl Framework for Burn {
 
     fn version() -> &'static str {
         peer::locked_version(include_str!("../Cargo.lock"), "burn-tensor").unwrap_or("unknown")
-    }
-
-    fn offers() -> Vec<Offer> {
-        peer::offers()
     }
 
     fn prepare(request: &Request, mut work: Work) -> Result<Prepared> {

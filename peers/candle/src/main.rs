@@ -8,7 +8,7 @@ mod text;
 use candle_core::{Device, Result as CandleResult, Tensor};
 use optimizers::Updates;
 use parameters::Parameters;
-use peer::{Array, Done, Family, Framework, Offer, Options, Prepared, Request, Result, Variant, Work};
+use peer::{Array, Done, Family, Framework, Options, Prepared, Request, Result, Variant, Work};
 use std::process::ExitCode;
 
 struct Candle;
@@ -25,10 +25,6 @@ impl Framework for Candle {
 
     fn version() -> &'static str {
         peer::locked_version(include_str!("../Cargo.lock"), "candle-core").unwrap_or("unknown")
-    }
-
-    fn offers() -> Vec<Offer> {
-        peer::offers()
     }
 
     fn prepare(request: &Request, mut work: Work) -> Result<Prepared> {

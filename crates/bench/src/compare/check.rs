@@ -88,19 +88,19 @@ fn of_losses(allowed: Allowed, wanted: &[f64], found: &[f64]) -> WorkCheck {
 /// The largest distance of an output, and its name; or why the files cannot be compared.
 fn outputs_distance(wanted: &Path, found: &Path) -> Result<(f64, String), String> {
     let open = |path: &Path| TensorFile::open(path).map_err(|error| error.to_string());
-    let numbers = |file: &mut TensorFile, name: &str| file.read_f32(name).map_err(|error| error.to_string());
-    let (mut wanted, mut found) = (open(wanted)?, open(found)?);
+    let numbers = |file: &TensorFile, name: &str| file.read_f32(name).map_err(|error| error.to_string());
+    let shape =
+        |file: &TensorFile, name: &str| file.shape(name).map(<[usize]>::to_vec).map_err(|error| error.to_string());
+    let (wanted, found) = (open(wanted)?, open(found)?);
     let mut worst = (0.0, String::new());
-    let names: Vec<String> = wanted.names().map(str::to_owned).collect();
-    for name in names {
-        let shape_of = |file: &TensorFile| file.shape(&name).map(<[usize]>::to_vec).map_err(|error| error.to_string());
-        let (shape, other) = (shape_of(&wanted)?, shape_of(&found)?);
-        if shape != other {
-            return Err(format!("`{name}` is {other:?}, Bessemer's {shape:?}"));
+    for name in wanted.names() {
+        let (ours, other) = (shape(&wanted, name)?, shape(&found, name)?);
+        if ours != other {
+            return Err(format!("`{name}` is {other:?}, Bessemer's {ours:?}"));
         }
-        let distance = relative_l2(&numbers(&mut found, &name)?, &numbers(&mut wanted, &name)?);
+        let distance = relative_l2(&numbers(&found, name)?, &numbers(&wanted, name)?);
         if worst.1.is_empty() || distance > worst.0 || distance.is_nan() {
-            worst = (distance, name);
+            worst = (distance, name.to_owned());
         }
     }
     Ok(worst)

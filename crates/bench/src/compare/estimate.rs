@@ -19,8 +19,9 @@ const CHECK_STEPS: usize = 4;
 pub(super) struct Estimate {
     parts: Vec<(String, Part)>,
     runs: usize,
-    /// Guessed seconds of what is left.
-    left_s: f64,
+    /// Guessed seconds of what is left of the present group, and of those that come later.
+    here_s: f64,
+    later_s: f64,
     /// Guessed and measured seconds of the runs that were made.
     guessed_s: f64,
     measured_s: f64,
@@ -37,7 +38,8 @@ struct Part {
 
 impl Estimate {
     pub fn of(groups: &[Group], known: &Known<'_>, options: &Options, peak_flops: f64) -> Result<Self, CompareError> {
-        let mut estimate = Self { parts: Vec::new(), runs: 0, left_s: 0.0, guessed_s: 0.0, measured_s: 0.0 };
+        let mut estimate =
+            Self { parts: Vec::new(), runs: 0, here_s: 0.0, later_s: 0.0, guessed_s: 0.0, measured_s: 0.0 };
         for group in groups {
             let entrants = known.entrants(group, options).iter().filter(|entrant| entrant.excluded.is_none()).count();
             let batch = match group.batch_size {
@@ -49,7 +51,7 @@ impl Estimate {
             let check_s = 2.0 * GUESSED_START_S + step_s * CHECK_STEPS as f64;
             let part = Part { entrants, check_s, run_s };
             estimate.runs += entrants * group.repeat;
-            estimate.left_s += part.whole(group);
+            estimate.later_s += part.whole(group);
             estimate.parts.push((group.name(), part));
         }
         Ok(estimate)
@@ -57,31 +59,32 @@ impl Estimate {
 
     /// What is to be done.
     pub fn told(&self) -> String {
-        let Self { parts, runs, left_s, .. } = self;
-        format!("{runs} runs in {} groups, at a guess {}", parts.len(), show::seconds(*left_s))
+        let Self { parts, runs, later_s, .. } = self;
+        format!("{runs} runs in {} groups, at a guess {}", parts.len(), show::seconds(*later_s))
     }
 
     /// One entrant of a group has been prepared and checked.
     pub fn checked(&mut self, group: &Group) {
-        self.left_s -= self.part(group).check_s;
+        self.here_s -= self.part(group).check_s;
     }
 
     /// One run of a group has been made, in so many seconds.
     pub fn ran(&mut self, group: &Group, seconds: f64) {
         let guess = self.part(group).run_s;
-        self.left_s -= guess;
+        self.here_s -= guess;
         self.guessed_s += guess;
         self.measured_s += seconds;
     }
 
-    /// A group need not be measured.
-    pub fn skip(&mut self, group: &Group) {
-        self.left_s -= self.part(group).whole(group);
+    /// A group is next; whatever the one before did not need is not counted any more.
+    pub fn begin(&mut self, group: &Group) {
+        self.here_s = self.part(group).whole(group);
+        self.later_s -= self.here_s;
     }
 
     /// Seconds that are left, once there is something to tell them by.
     pub fn left(&self) -> Option<f64> {
-        (self.guessed_s > 0.0).then(|| self.left_s.max(0.0) * self.measured_s / self.guessed_s)
+        (self.guessed_s > 0.0).then(|| (self.here_s + self.later_s).max(0.0) * self.measured_s / self.guessed_s)
     }
 
     fn part(&self, group: &Group) -> Part {

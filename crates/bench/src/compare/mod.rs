@@ -142,11 +142,11 @@ fn look(options: &Options) -> Result<Examination, CompareError> {
 impl Session<'_> {
     /// The results of a group, measured now unless they are there.
     fn group(&mut self, group: &Group) -> Result<Vec<BenchResult>, CompareError> {
+        self.estimate.begin(group);
         let key = self.key(group);
         let found = self.journal.results(&key);
         if !found.is_empty() && !self.is_to_be_repeated(&found) {
             (self.tell)(&format!("{}: measured already", group.name()));
-            self.estimate.skip(group);
             return Ok(found);
         }
         if !found.is_empty() || (self.options.retry && self.journal.has_failure(&key)) {

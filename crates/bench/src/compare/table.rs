@@ -83,7 +83,7 @@ pub fn label(result: &BenchResult) -> String {
 
 fn table(results: &[(&BenchResult, &Comparison)]) -> Table {
     let (first, comparison) = results[0];
-    let mode = if first.mode == "train" { "training" } else { "inference" };
+    let mode = show::mode(&first.mode);
     let batch = match comparison.largest_batch {
         true => "largest batch that fits".to_owned(),
         false => format!("batch {}", first.batch_size),

@@ -52,12 +52,17 @@ pub fn install(
     let unknown = || PeersError::Unknown { name: name.to_owned(), known: known() };
     let (folder, description) = all.iter().find(|(_, peer)| peer.name == name).ok_or_else(unknown)?;
     let place = folders.installation(name);
-    fs::create_dir_all(&place).map_err(|source| InstallError::Io { path: place.clone(), source })?;
+    fs::create_dir_all(&place).map_err(at(&place))?;
     match description.language {
         Language::Python => install_python(folders, folder, description, python, &mut tell)?,
         Language::Rust => build(folders, folder, description, &mut tell)?,
     }
     Ok(place)
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> InstallError {
+    let path = path.to_owned();
+    move |source| InstallError::Io { path, source }
 }
 
 fn install_python(
@@ -70,10 +75,6 @@ fn install_python(
     check_python(description, python)?;
     let environment = folders.installation(&description.name).join("venv");
     let unfinished = folders.unfinished_of(&description.name);
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |source| InstallError::Io { path, source }
-    };
     fs::write(&unfinished, "").map_err(at(&unfinished))?;
     tell(&format!("making an environment in {}", environment.display()));
     run(python.as_os_str(), &["-m".as_ref(), "venv".as_ref(), environment.as_os_str()])?;
@@ -126,10 +127,6 @@ fn build(
         Ok(_) => return Err(InstallError::Build { title: title() }),
         Err(source) => return Err(InstallError::NoCargo { title: title(), source }),
     }
-    let at = |path: &Path| {
-        let path = path.to_owned();
-        move |source| InstallError::Io { path, source }
-    };
     let (from, to) = (target.join("release").join(PROGRAM), folders.binary_of(&description.name));
     fs::create_dir_all(to.parent().unwrap_or(&to)).map_err(at(&to))?;
     fs::rename(&from, &to).map_err(at(&from))?;

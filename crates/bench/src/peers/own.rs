@@ -169,7 +169,7 @@ impl Step {
 
 /// Tensors of the model from the folder, those of the optimizer as they begin; one is held at a time.
 fn load_weights(executor: &mut Executor, workload: &Workload, request: &Request) -> Result<(), OwnError> {
-    let mut file = TensorFile::open(&request.work.join(WEIGHTS_FILE))?;
+    let file = TensorFile::open(&request.work.join(WEIGHTS_FILE))?;
     for spec in workload.specs.iter().filter(|spec| spec.ty.dtype == DType::F32) {
         if !spec.kind.is_model() {
             executor.write_f32(&spec.name, &bessemer_nn::initialise(spec, request.seed))?;
@@ -190,7 +190,7 @@ type Feeds = Vec<(String, Vec<u8>)>;
 
 /// All batches, and their number.
 fn read_batches(workload: &Workload, request: &Request) -> Result<(Feeds, usize), OwnError> {
-    let mut file = TensorFile::open(&request.work.join(BATCHES_FILE))?;
+    let file = TensorFile::open(&request.work.join(BATCHES_FILE))?;
     let (mut feeds, mut batches) = (Vec::new(), 1);
     for (_, feed) in workload.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
         batches = file.shape(&feed.name)?.first().copied().unwrap_or(1);

@@ -330,11 +330,10 @@ mod tests {
 
             // All that the model has, in the form of files, and nothing else.
             let specs = order.work().build().unwrap().specs;
-            let mut file = TensorFile::open(&path("work").join(WEIGHTS_FILE)).unwrap();
-            let names: Vec<String> = file.names().map(str::to_owned).collect();
-            let read: Vec<(String, Vec<usize>, Vec<f32>)> = names
-                .into_iter()
-                .map(|name| (name.clone(), file.shape(&name).unwrap().to_vec(), file.read_f32(&name).unwrap()))
+            let file = TensorFile::open(&path("work").join(WEIGHTS_FILE)).unwrap();
+            let read: Vec<(String, Vec<usize>, Vec<f32>)> = file
+                .names()
+                .map(|name| (name.to_owned(), file.shape(name).unwrap().to_vec(), file.read_f32(name).unwrap()))
                 .collect();
             let tensors: Vec<ExternalTensor<'_>> =
                 read.iter().map(|(name, shape, data)| ExternalTensor { name, shape, data }).collect();

@@ -6,6 +6,7 @@ use super::charts::{Bar, Bars};
 use super::{ReportError, view};
 use crate::compare::table::label;
 use crate::measure::ERROR_OPTION;
+use crate::profile::gflops;
 use crate::show;
 use crate::stats::{mean, sample_deviation};
 use bessemer_train::events::{BenchResult, KernelTime, Status};
@@ -217,7 +218,7 @@ fn breakdown(result: &BenchResult) -> Result<TableView, ReportError> {
             kind.calls.to_string(),
             show::significant(kind.milliseconds, 3),
             show::percent(kind.milliseconds / total.max(1e-12)),
-            show::significant(kind.gflops(), 3),
+            show::significant(gflops(kind.flops, kind.milliseconds), 3),
         ]
     };
     let bar = |kind: &KernelTime| Bar {
@@ -226,7 +227,7 @@ fn breakdown(result: &BenchResult) -> Result<TableView, ReportError> {
         least: kind.milliseconds,
         most: kind.milliseconds,
     };
-    let mode = if result.mode == "train" { "training" } else { "inference" };
+    let mode = show::mode(&result.mode);
     let (batch, precision) = (result.batch_size, &result.precision);
     Ok(TableView {
         title: format!("Where a step of {} goes: {}, {mode}, batch {batch}, {precision}", label(result), result.model),

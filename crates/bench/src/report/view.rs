@@ -360,7 +360,7 @@ fn bench_views(results: &[BenchResult]) -> Result<Vec<BenchView>, ReportError> {
     }
     let view = |((model, mode), results): ((&str, &str), Vec<&BenchResult>)| {
         let most = results.iter().map(|result| result.throughput).fold(0.0, f64::max);
-        let mode = if mode == "train" { "training" } else { "inference" };
+        let mode = show::mode(mode);
         Ok(BenchView {
             title: format!("{model}, {mode}"),
             rows: results.iter().map(|result| bench_row(result, most)).collect(),

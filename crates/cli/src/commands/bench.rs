@@ -6,7 +6,7 @@ use anyhow::Context;
 use bessemer_bench::machine::{Limits, Machine};
 use bessemer_bench::measure::{ERROR_OPTION, MeasureError, Prepared, Repeat, Request, failed, measure};
 use bessemer_bench::peers::process::Runner;
-use bessemer_bench::profile::{KernelCall, by_kind};
+use bessemer_bench::profile::{KernelCall, by_kind, gflops};
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
 use bessemer_models::AnyModel;
@@ -268,7 +268,7 @@ fn profile(calls: &[KernelCall], kinds: &[KernelTime]) -> String {
             kind.calls.to_string(),
             format!("{:.3}", kind.milliseconds),
             of_step(kind.milliseconds),
-            format!("{:.1}", kind.gflops()),
+            format!("{:.1}", gflops(kind.flops, kind.milliseconds)),
         ]);
     }
     let mut longest: Vec<&KernelCall> = calls.iter().collect();
@@ -280,7 +280,7 @@ fn profile(calls: &[KernelCall], kinds: &[KernelTime]) -> String {
             call.kernel.clone(),
             format!("{:.3}", call.milliseconds),
             of_step(call.milliseconds),
-            format!("{:.1}", call.gflops()),
+            format!("{:.1}", gflops(call.flops, call.milliseconds)),
         ]);
     }
     format!("{by_kind}\n{by_call}")

@@ -90,9 +90,7 @@ impl Gather {
         let last = (self.x.size as isize - x).clamp(0, taps as isize) as usize;
         first * self.channels..last * self.channels
     }
-}
 
-impl Gather {
     /// Copies `len` numbers of a run, of which the first is number `start`.
     ///
     /// # Safety

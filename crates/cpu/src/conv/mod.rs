@@ -15,7 +15,6 @@ use crate::gemm::{
     Weights, aligned_len, outer_scratch_len, pack_shared, packed_len, packed_start, row_blocks_for, row_scratch_len,
     steps,
 };
-use bessemer_ir::DType;
 use gather::{Axis, Gather};
 
 pub use data_grad::{data_grad, data_grad_row_blocks, data_grad_scratch_len, pack_data_grad, packed_data_grad_len};
@@ -75,11 +74,6 @@ impl ConvDesc {
         let src = x.numbers.checked(self.input_len(), "input");
         let affine = x.affine.map(|affine| affine.checked(self.c_in));
         Gather { src, channels: self.c_in, y: self.axis(0), x: self.axis(1), affine }
-    }
-
-    /// Whether an input is multiplied as pairs with weights, or an output gradient, of this type.
-    fn pairs(ctx: Ctx<'_>, x: &Input<'_>, other: DType) -> bool {
-        x.affine.is_none() && ctx.pairs(x.numbers.dtype(), other)
     }
 
     /// Output positions and their taps in the input; axis 0 is vertical, 1 horizontal.
@@ -142,7 +136,7 @@ pub fn forward<'a>(
 ) {
     let x = x.into();
     let dtype = x.numbers.dtype();
-    let pairs = ConvDesc::pairs(ctx, &x, dtype);
+    let pairs = x.pairs(ctx, dtype);
     let source = &d.gather(&x);
     let c = y.checked(d.output_len(), forward_row_blocks(d).rows * d.c_out, "output");
     let mut scratch = Scratch::new(scratch, forward_scratch_len(d, ctx.pool.threads()));
@@ -185,7 +179,7 @@ pub fn weight_grad<'a>(
 ) {
     let scratch = Scratch::new(scratch, weight_grad_scratch_len(d, ctx.pool.threads()));
     let (x, dy) = (x.into(), dy.into());
-    let pairs = ConvDesc::pairs(ctx, &x, dy.dtype());
+    let pairs = x.pairs(ctx, dy.dtype());
     let (rows, dy) = (d.output_rows(), dy.checked(d.output_len(), "output gradient"));
     let product = OuterProduct {
         source: &d.gather(&x),

@@ -1,8 +1,10 @@
 //! What a product does to its first operand while it reads it: a scale and a shift for each channel, and ReLU. A batch norm of
 //! which the statistics are known is that.
 
+use super::Ctx;
 use super::numbers::{NumberPtr, Numbers};
 use crate::simd::Simd;
+use bessemer_ir::DType;
 
 /// `x * scale + shift`, then perhaps ReLU, by channels.
 #[derive(Clone, Copy)]
@@ -24,6 +26,11 @@ impl<'a> Input<'a> {
     /// Numbers that are scaled and shifted while they are read.
     pub fn affine(numbers: impl Into<Numbers<'a>>, affine: Affine<'a>) -> Input<'a> {
         Input { numbers: numbers.into(), affine: Some(affine) }
+    }
+
+    /// Whether it is multiplied as pairs with another operand of this type.
+    pub(crate) fn pairs(&self, ctx: Ctx<'_>, other: DType) -> bool {
+        self.affine.is_none() && ctx.pairs(self.numbers.dtype(), other)
     }
 }
 

@@ -130,6 +130,16 @@ impl Knobs {
         unsafe { get(name.as_ptr()) }
     }
 
+    /// Runs `work` with its call number `number` answering `code`, and names that call; what the mock counts begins anew.
+    pub fn failing<T>(&self, number: i64, code: i64, work: impl FnOnce() -> T) -> (String, T) {
+        self.set("reset", 1);
+        self.set("fail_code", code);
+        self.set("fail_at", number);
+        let result = work();
+        self.set("fail_at", 0);
+        (self.failed(), result)
+    }
+
     /// Name of the call that was made to fail.
     pub fn failed(&self) -> String {
         // SAFETY: the type is that of the function in the mock.

@@ -50,18 +50,19 @@ impl TensorFile {
 
     /// # Errors
     /// There is no such tensor; a file that cannot be read.
-    pub fn read(&mut self, name: &str) -> Result<NamedTensor<'static>, CheckpointError> {
+    pub fn read(&self, name: &str) -> Result<NamedTensor<'static>, CheckpointError> {
         let info = self.info(name)?.clone();
         let place = SeekFrom::Start(self.start + info.data_offsets.0 as u64);
-        self.file.seek(place).map_err(|source| CheckpointError::reading(&self.path, source))?;
-        read_tensor(&mut self.file, name.to_owned(), info, &self.path)
+        let mut file = &self.file;
+        file.seek(place).map_err(|source| CheckpointError::reading(&self.path, source))?;
+        read_tensor(&mut file, name.to_owned(), info, &self.path)
     }
 
     /// The numbers of a tensor of `f32`.
     ///
     /// # Errors
     /// As [`TensorFile::read`]; a tensor of another type.
-    pub fn read_f32(&mut self, name: &str) -> Result<Vec<f32>, CheckpointError> {
+    pub fn read_f32(&self, name: &str) -> Result<Vec<f32>, CheckpointError> {
         let dtype = self.info(name)?.dtype;
         if dtype != Dtype::F32 {
             let (path, reason) = (self.path.clone(), format!("it is {dtype:?}, not F32"));

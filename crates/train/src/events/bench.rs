@@ -66,13 +66,6 @@ pub struct KernelTime {
     pub flops: u64,
 }
 
-impl KernelTime {
-    /// Billions of arithmetic operations a second.
-    pub fn gflops(&self) -> f64 {
-        self.flops as f64 / self.milliseconds.max(1e-9) / 1e6
-    }
-}
-
 /// A result among those of other frameworks that did the same work in turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {

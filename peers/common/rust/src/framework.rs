@@ -11,7 +11,10 @@ pub trait Framework {
 
     fn version() -> &'static str;
 
-    fn offers() -> Vec<Offer>;
+    /// What it does; everything unless it says otherwise.
+    fn offers() -> Vec<Offer> {
+        offers()
+    }
 
     /// The step of the work.
     ///
