@@ -206,6 +206,41 @@ fn variants() {
 }
 
 #[test]
+fn mimetic_weights_compare_words_and_places() {
+    let (config, sequences) = small();
+    let options = BertOptions { init: BertInit::Mimetic, ..BertOptions::default() };
+    let model = infer(&config, sequences, &options).expect("legal");
+    let matrix = |name: &str| {
+        let spec = model.specs.iter().find(|spec| spec.name == format!("bert.{name}.weight")).expect("a parameter");
+        let width = spec.ty.shape.cols();
+        initialise(spec, 1).chunks(width).map(<[f32]>::to_vec).collect::<Vec<_>>()
+    };
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
+    let (words, places) = (matrix("embeddings.word_embeddings"), matrix("embeddings.position_embeddings"));
+    let types = matrix("embeddings.token_type_embeddings");
+    for table in [&places, &types] {
+        assert!(
+            words.iter().all(|word| table.iter().all(|row| dot(word, row) == 0.0)),
+            "words have columns of their own"
+        );
+    }
+    let near = |distance: usize| dot(&places[3], &places[3 + distance]);
+    assert!(
+        (near(0) - 1.0).abs() < 1e-5 && near(0) > near(1) && near(1) > near(2),
+        "{} {} {}",
+        near(0),
+        near(1),
+        near(2)
+    );
+    for layer in 0..config.num_hidden_layers {
+        let of = |name: &str| matrix(&format!("encoder.layer.{layer}.attention.self.{name}"));
+        assert_eq!(of("query"), of("key"));
+        assert_ne!(of("query"), of("value"));
+        assert!(of("query").iter().enumerate().all(|(row, x)| x[row] > 1.0 && dot(x, x) == x[row] * x[row]));
+    }
+}
+
+#[test]
 fn impossible_sizes() {
     let (config, sequences) = small();
     let options = BertOptions::default();

@@ -35,6 +35,21 @@ pub enum Init {
     /// Normal of variance `2 / fan`, cut at two standard deviations of the uncut distribution: TensorFlow's
     /// `variance_scaling` with scale 2.
     TruncatedNormal(Fan),
+    /// Normal of this standard deviation in the columns of a matrix from the first of these to before the second, 0 in the others.
+    NormalColumns {
+        std: f64,
+        columns: [usize; 2],
+    },
+    /// `amplitude * sin(f * row)` and `amplitude * cos(f * row)` in turn in the columns of a matrix from this one on, 0 in those
+    /// before (Vaswani et al., "Attention is all you need", 2017, section 3.5). The frequencies `f`, radians, go from the first
+    /// of these to the second in equal ratios.
+    Sinusoids {
+        first_column: usize,
+        amplitude: f64,
+        frequencies: [f64; 2],
+    },
+    /// This number on the diagonal of a matrix, 0 elsewhere.
+    Diagonal(f64),
 }
 
 /// Standard deviation of the standard normal distribution cut at -2 and 2.
@@ -61,7 +76,32 @@ pub fn initialise(spec: &ParamSpec, seed: u64) -> Vec<f32> {
             let std = std(fan) / TRUNCATED_STD;
             cut_normals(random).map(|x| (std * x) as f32).take(count).collect()
         }
+        Init::NormalColumns { std, columns } => {
+            let mut numbers = normals(random);
+            let inside = columns[0]..columns[1];
+            by_place(
+                spec,
+                |_, column| if inside.contains(&column) { std * numbers.next().expect("endless") } else { 0.0 },
+            )
+        }
+        Init::Sinusoids { first_column, amplitude, frequencies } => {
+            let waves = (spec.ty.shape.cols() - first_column).div_ceil(2);
+            let ratio = frequencies[1] / frequencies[0];
+            by_place(spec, |row, column| {
+                let Some(index) = column.checked_sub(first_column) else { return 0.0 };
+                let share = (index / 2) as f64 / (waves - 1).max(1) as f64;
+                let phase = row as f64 * frequencies[0] * ratio.powf(share);
+                amplitude * if index % 2 == 0 { phase.sin() } else { phase.cos() }
+            })
+        }
+        Init::Diagonal(value) => by_place(spec, |row, column| if row == column { value } else { 0.0 }),
     }
+}
+
+/// A matrix whose numbers follow from their row and column.
+fn by_place(spec: &ParamSpec, mut number: impl FnMut(usize, usize) -> f64) -> Vec<f32> {
+    let columns = spec.ty.shape.cols();
+    (0..spec.ty.shape.elements()).map(|place| number(place / columns, place % columns) as f32).collect()
 }
 
 /// Fan of a convolution kernel `[KH, KW, CI, CO]` or a matrix `[out, in]`.
@@ -174,6 +214,30 @@ mod tests {
         assert_eq!(data, initialise(&kernel("a", init), 5));
         assert_ne!(data, initialise(&kernel("b", init), 5));
         assert_ne!(data, initialise(&kernel("a", init), 6));
+    }
+
+    #[test]
+    fn matrices_with_parts() {
+        let matrix = |init| {
+            let mut b = Builder::new(Mode::Infer);
+            b.weight("w", [400, 6], init).expect("a new name");
+            initialise(&b.specs()[0], 1)
+        };
+        let data = matrix(Init::NormalColumns { std: 0.5, columns: [2, 5] });
+        let (inside, outside): (Vec<_>, Vec<_>) = (0..2400).partition(|place| (2..5).contains(&(place % 6)));
+        assert!(outside.iter().all(|&place| data[place] == 0.0));
+        let (_, variance) = moments(&inside.iter().map(|&place| data[place]).collect::<Vec<_>>());
+        assert!((variance / 0.25 - 1.0).abs() < 0.1, "variance {variance}");
+
+        let data = matrix(Init::Sinusoids { first_column: 2, amplitude: 2.0, frequencies: [0.5, 0.02] });
+        let row = |row: f64| [0.0, 0.0, (0.5 * row).sin(), (0.5 * row).cos(), (0.02 * row).sin(), (0.02 * row).cos()];
+        for (place, &found) in data.iter().enumerate() {
+            let wanted = 2.0 * row((place / 6) as f64)[place % 6];
+            assert!((f64::from(found) - wanted).abs() < 1e-6, "{place}: {found}, not {wanted}");
+        }
+
+        let data = matrix(Init::Diagonal(3.0));
+        assert!(data.iter().enumerate().all(|(place, &x)| x == if place / 6 == place % 6 { 3.0 } else { 0.0 }));
     }
 
     #[test]

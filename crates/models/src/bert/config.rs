@@ -1,7 +1,8 @@
 //! Sizes and variants of a BERT.
 
+use super::init::BertInit;
 use crate::ModelError;
-use bessemer_nn::{Activation, Init, Linear, MaskedMean};
+use bessemer_nn::{Activation, MaskedMean};
 
 /// Sizes, by the names of Hugging Face's `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,19 +114,6 @@ pub struct Sequences {
     pub predictions: usize,
 }
 
-/// Initial weights. Biases are 0 and scales of norms 1 but where it says otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BertInit {
-    /// Normal of deviation `initializer_range`: Hugging Face.
-    #[default]
-    Normal,
-    /// The same cut at two deviations: Google.
-    Truncated,
-    /// As `Normal`, but layers with an activation (the widening one, the pooler and the transformation before the vocabulary)
-    /// keep PyTorch's default, weights and biases uniform in `±1 / sqrt(inputs)`: NVIDIA's PyTorch recipe.
-    NvidiaTorch,
-}
-
 /// Variants of the model and of its training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BertOptions {
@@ -163,27 +151,5 @@ impl Bert<'_> {
     /// Words with the padding.
     pub fn vocabulary(&self) -> usize {
         self.config.vocab_size.next_multiple_of(self.options.pad_vocab_to)
-    }
-
-    /// Distribution of weight matrices and embeddings.
-    pub fn init(&self) -> Init {
-        let std = self.config.initializer_range;
-        match self.options.init {
-            BertInit::Normal | BertInit::NvidiaTorch => Init::Normal { std },
-            BertInit::Truncated => Init::CutNormal { std },
-        }
-    }
-
-    /// A layer without an activation.
-    pub fn linear(&self, outputs: usize) -> Linear {
-        Linear { outputs, weight: self.init(), bias: Init::Zeros }
-    }
-
-    /// A layer before an activation.
-    pub fn active_linear(&self, inputs: usize, outputs: usize) -> Linear {
-        match self.options.init {
-            BertInit::NvidiaTorch => Linear::uniform(inputs, outputs),
-            _ => self.linear(outputs),
-        }
     }
 }

@@ -62,13 +62,14 @@ pub(crate) struct Embeddings {
 impl Embeddings {
     /// Tables of rows of `width` numbers, in the scope of the builder.
     pub fn new(b: &mut Builder, bert: &Bert<'_>, width: usize) -> Result<Self> {
-        let (config, init) = (bert.config, bert.init());
-        let words = b.scope("word_embeddings", |b| b.weight("weight", [bert.vocabulary(), width], init))?;
+        let (config, init) = (bert.config, bert.tables(width));
+        let words = b.scope("word_embeddings", |b| b.weight("weight", [bert.vocabulary(), width], init.words))?;
         let positions = b.scope("position_embeddings", |b| {
-            let all = b.weight("weight", [config.max_position_embeddings, width], init)?;
+            let all = b.weight("weight", [config.max_position_embeddings, width], init.places)?;
             b.graph.slice(all, &[0, 0], &[bert.sequences.length, width], &[1, 1])
         })?;
-        let types = b.scope("token_type_embeddings", |b| b.weight("weight", [config.type_vocab_size, width], init))?;
+        let types =
+            b.scope("token_type_embeddings", |b| b.weight("weight", [config.type_vocab_size, width], init.types))?;
         let norm = b.scope("LayerNorm", |b| LayerNorm::new(b, width, config.layer_norm_eps))?;
         Ok(Embeddings { words, positions, types, norm })
     }
@@ -148,9 +149,9 @@ impl<'a> Encoder<'a> {
     /// `[B, S, H]` to `[B, S, H]`, the heads side by side.
     fn attend(&mut self, b: &mut Builder, x: Value, bias: Value) -> Result<Value> {
         let config = self.bert.config;
-        let layer = self.bert.linear(config.hidden_size);
-        let mut inputs = vec![b.linear("query", x, layer)?, b.linear("key", x, layer)?, b.linear("value", x, layer)?];
-        inputs.push(bias);
+        let (comparing, layer) = (self.bert.comparing(config.hidden_size), self.bert.linear(config.hidden_size));
+        let (queries, keys) = (b.linear("query", x, comparing)?, b.linear("key", x, comparing)?);
+        let mut inputs = vec![queries, keys, b.linear("value", x, layer)?, bias];
         let RandomStream { seed, stream } = self.streams.next_stream();
         let rate = config.attention_probs_dropout_prob;
         let drops = rate > 0.0 && b.mode() == Mode::Train;

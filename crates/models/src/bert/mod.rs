@@ -5,13 +5,15 @@
 mod config;
 mod encoder;
 mod heads;
+mod init;
 mod names;
 mod steps;
 
 pub(crate) use config::{Bert, setting_error};
-pub use config::{BertConfig, BertInit, BertOptions, Sequences};
+pub use config::{BertConfig, BertOptions, Sequences};
 pub(crate) use encoder::{Embeddings, Encoder, Streams, Tokens, mask_bias};
 pub(crate) use heads::{first_states, states_at, token_numbers, word_scores};
+pub use init::BertInit;
 pub(crate) use names::is_ignored;
 pub use names::{TIED, canonical};
 pub use steps::{evaluate, forward_loss, infer, train};

@@ -171,6 +171,8 @@ pub enum Init {
     Truncated,
     /// As `normal`, but layers with an activation uniform within `1/sqrt(inputs)`, weights and biases.
     NvidiaTorch,
+    /// As `normal`, but embeddings, queries and keys begin by comparing words and places: for small models and little text.
+    Mimetic,
 }
 
 impl Init {
@@ -178,8 +180,8 @@ impl Init {
     pub fn of(task: Kind) -> &'static [Self] {
         match task {
             Kind::Classification => &[Self::Torch, Self::VarianceScaling],
-            Kind::Pretraining => &[Self::Normal, Self::Truncated, Self::NvidiaTorch],
-            Kind::Electra | Kind::Squad => &[Self::Truncated, Self::Normal],
+            Kind::Pretraining => &[Self::Normal, Self::Truncated, Self::NvidiaTorch, Self::Mimetic],
+            Kind::Electra | Kind::Squad => &[Self::Truncated, Self::Normal, Self::Mimetic],
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The networks of recipes and of trained weights.
 
 use crate::error::TrainError;
-use crate::recipe::{Init, Recipe, WordBias};
-use crate::tasks::pretraining::{activation, check_length};
+use crate::recipe::{Recipe, WordBias};
+use crate::tasks::pretraining::{activation, check_length, initial_weights};
 use crate::tasks::text::Size;
 use crate::trained::Trained;
 use bessemer_data::text::Vocabulary;
-use bessemer_models::bert::{BertConfig, BertInit};
+use bessemer_models::bert::BertConfig;
 use bessemer_models::electra::{ElectraConfig, ElectraOptions, ElectraSpec, PretrainingOptions};
 use bessemer_models::{AnyModel, ModelError, find_any};
 use std::path::Path;
@@ -61,7 +61,7 @@ impl Networks {
             let allowed = "with model.uniform_generator no word has a score: it must be zeros";
             return Err(TrainError::setting("model.word_bias", "log_frequencies", allowed));
         }
-        let network = ElectraOptions { seed: recipe.train.seed, init: init(recipe) };
+        let network = ElectraOptions { seed: recipe.train.seed, init: initial_weights(recipe) };
         let options = PretrainingOptions {
             network,
             generator_fraction: model.generator_fraction.unwrap_or(options.generator_fraction),
@@ -96,13 +96,5 @@ impl Networks {
         let Some(path) = vocabulary else { return Ok(self) };
         let mask_token = Vocabulary::open(path)?.specials().mask;
         Ok(Self { options: PretrainingOptions { mask_token, ..self.options }, ..self })
-    }
-}
-
-/// Initial weights as a recipe has them.
-pub(crate) fn init(recipe: &Recipe) -> BertInit {
-    match recipe.model.init {
-        Some(Init::Normal) => BertInit::Normal,
-        _ => BertInit::Truncated,
     }
 }

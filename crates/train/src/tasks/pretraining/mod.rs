@@ -9,7 +9,7 @@ mod sources;
 pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
 
 pub(crate) use infer::{vocabulary_beside, vocabulary_file};
-pub(crate) use model::{activation, check_length, config_of};
+pub(crate) use model::{activation, check_length, config_of, initial_weights};
 
 use super::text::{Facts, Family, HeldOut, Part};
 use super::{Better, Evaluation, Metric, Score, Terms};

@@ -50,6 +50,16 @@ pub(crate) fn activation(recipe: recipe::Activation) -> Activation {
     }
 }
 
+/// Initial weights of a model of text.
+pub(crate) fn initial_weights(recipe: &Recipe) -> BertInit {
+    match recipe.model.init {
+        Some(Init::Truncated) => BertInit::Truncated,
+        Some(Init::NvidiaTorch) => BertInit::NvidiaTorch,
+        Some(Init::Mimetic) => BertInit::Mimetic,
+        Some(Init::Normal | Init::Torch | Init::VarianceScaling) | None => BertInit::Normal,
+    }
+}
+
 /// # Errors
 /// Sequences that are longer than the table of positions.
 pub(crate) fn check_length(config: &BertConfig, length: usize) -> Result<(), TrainError> {
@@ -73,11 +83,7 @@ pub(super) fn training_step(
     precision(recipe)?;
     let options = BertOptions {
         seed: recipe.train.seed,
-        init: match recipe.model.init {
-            Some(Init::Truncated) => BertInit::Truncated,
-            Some(Init::NvidiaTorch) => BertInit::NvidiaTorch,
-            _ => BertInit::Normal,
-        },
+        init: initial_weights(recipe),
         masked_mean: match recipe.text.masked_mean {
             recipe::MaskedMean::Torch => MaskedMean::Torch,
             recipe::MaskedMean::TensorFlow => MaskedMean::TensorFlow,

@@ -3,13 +3,12 @@
 use super::sources::tokenizer;
 use super::weights::{activation, head, size};
 use crate::error::TrainError;
-use crate::recipe::{self, Init, Recipe, SquadRecipe};
+use crate::recipe::{self, Recipe, SquadRecipe};
 use crate::setup::{precision, train_config};
 use crate::tasks::pretraining;
 use crate::trained::{Trained, WhichWeights};
 use bessemer_data::squad::{AnswerOptions, WindowOptions};
 use bessemer_data::text::TextTokenizer;
-use bessemer_models::bert::BertInit;
 use bessemer_models::electra::{ElectraConfig, ElectraOptions, SpanHead, SquadOptions, squad};
 use bessemer_models::{AnyModel, Model, ModelError, find_any};
 use bessemer_nn::TrainConfig;
@@ -75,11 +74,8 @@ pub(super) fn training_step(
     steps_per_epoch: u64,
 ) -> Result<Model, TrainError> {
     precision(recipe)?;
-    let init = match recipe.model.init {
-        Some(Init::Normal) => BertInit::Normal,
-        _ => BertInit::Truncated,
-    };
-    let options = SquadOptions { network: ElectraOptions { seed: recipe.train.seed, init }, head };
+    let network = ElectraOptions { seed: recipe.train.seed, init: pretraining::initial_weights(recipe) };
+    let options = SquadOptions { network, head };
     let train = TrainConfig {
         rate_factors: config.layer_rates(recipe.optimizer.layer_decay),
         ..train_config(recipe, steps_per_epoch)?
