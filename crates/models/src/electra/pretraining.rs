@@ -3,16 +3,15 @@
 use super::config::{ElectraConfig, ElectraOptions, Network, PretrainingOptions};
 use super::discriminator::{self, Verdicts};
 use super::encoder::Trunk;
-use super::generator;
+use super::generator::{self, Draw, Guesses};
 use super::replacement::{Draws, differing};
 use crate::ModelError;
 use crate::bert::Sequences;
 use crate::classifier::Model;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, Graph, Value};
-use bessemer_nn::loss::WeightedRows;
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, MaskedMean, Mode, RandomStream, TrainConfig};
+use bessemer_nn::{Builder, MaskedMean, Mode, TrainConfig};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -55,7 +54,7 @@ pub fn forward_loss(
         let disc = MaskedMean::Electra.of(g, sums.loss, sums.weight)?;
         g.output("mlm_loss", mlm);
         g.output("disc_loss", disc);
-        let [correct, sampled] = [results.guessed_correct(g)?, results.sampled_correct(g)?];
+        let [correct, sampled] = [results.words.correct(g)?, results.sampled_correct(g)?];
         for (name, sum, weight) in [
             ("mlm_accuracy", correct, weight),
             ("sampled_accuracy", sampled, weight),
@@ -87,7 +86,7 @@ pub fn evaluate(config: &ElectraConfig, sequences: Sequences, options: &Pretrain
         let sums = results.verdicts.sums(g)?;
         for (name, sum) in [
             ("mlm_loss_sum", results.words.loss_sum(g)?),
-            ("mlm_correct", results.guessed_correct(g)?),
+            ("mlm_correct", results.words.correct(g)?),
             ("sampled_correct", results.sampled_correct(g)?),
             ("mlm_weight", results.words.weight(g)?),
             ("disc_loss_sum", sums.loss),
@@ -147,20 +146,13 @@ pub fn infer_generator(config: &ElectraConfig, sequences: Sequences, options: &E
 
 /// What both networks say of a batch.
 struct Results {
-    words: WeightedRows,
-    /// Whether the scores of all words are the same.
-    is_uniform: bool,
+    words: Guesses,
     /// What the generator put in, `i32[B * P]`.
     samples: Value,
     verdicts: Verdicts,
 }
 
 impl Results {
-    /// The sum of the weights of draws whose right word has the highest score, `f32[]`: 0 where all have the same.
-    fn guessed_correct(&self, g: &mut Graph) -> bessemer_nn::Result<Value> {
-        if self.is_uniform { g.constant(DType::F32, [], 0.0) } else { self.words.correct(g) }
-    }
-
     /// The sum of the weights of draws whose sample is the right word, `f32[]`.
     fn sampled_correct(&self, g: &mut Graph) -> bessemer_nn::Result<Value> {
         let is_right = g.binary(BinaryKind::Eq, self.samples, self.words.labels)?;
@@ -183,14 +175,21 @@ fn results(
     let words = trunk.tokens.words;
     let draws = b.scope("draws", |b| Draws::feed(b, sequences, &trunk.tokens))?;
     let scores = if options.uniform_generator {
-        let shape = [sequences.batch * sequences.predictions, config.encoder.vocab_size];
-        b.graph.constant(DType::F32, shape, 0.0)?
+        None
     } else {
         let hidden = b.scope("draws", |b| draws.hide(&mut b.graph, words, options.mask_token))?;
-        generator::scores(b, &mut trunk, "generator", &small, hidden, draws.places)?
+        Some(generator::scores(b, &mut trunk, "generator", &small, hidden, draws.places)?)
     };
+    let vocabulary = config.encoder.vocab_size;
+    let guesses = Guesses { scores, vocabulary, labels: draws.words, weights: draws.weights };
     let random = trunk.streams().next_stream();
-    let samples = b.scope("sampling", |b| samples(b, scores, &draws, random, options.disallow_correct))?;
+    let samples = b.scope("sampling", |b| {
+        let number = match b.mode() {
+            Mode::Train => b.micro_step()?,
+            Mode::Infer => b.feed("batch_number", DType::I32, [])?,
+        };
+        guesses.sample(&mut b.graph, &Draw { random, number, disallow_correct: options.disallow_correct })
+    })?;
     let (fake, labels) = b.scope("replacement", |b| {
         let fake = draws.replace(&mut b.graph, words, samples)?;
         Ok::<_, ModelError>((fake, differing(&mut b.graph, fake, words)?))
@@ -199,27 +198,5 @@ fn results(
     let g = &mut b.graph;
     let mask = g.cast(trunk.tokens.mask, DType::F32)?;
     let weights = g.reshape(mask, [sequences.batch * sequences.length])?;
-    Ok(Results {
-        words: WeightedRows { logits: scores, labels: draws.words, weights: draws.weights },
-        is_uniform: options.uniform_generator,
-        samples,
-        verdicts: Verdicts { scores: verdicts, labels, weights },
-    })
-}
-
-/// Words drawn by their scores `f32[B * P, V]`, `i32[B * P]`; in evaluation by the feed `batch_number`.
-fn samples(
-    b: &mut Builder,
-    scores: Value,
-    draws: &Draws,
-    random: RandomStream,
-    disallow_correct: bool,
-) -> bessemer_nn::Result<Value> {
-    let number = match b.mode() {
-        Mode::Train => b.micro_step()?,
-        Mode::Infer => b.feed("batch_number", DType::I32, [])?,
-    };
-    let g = &mut b.graph;
-    let scores = if disallow_correct { generator::without(g, scores, draws.words)? } else { scores };
-    generator::sample(g, scores, random, number)
+    Ok(Results { words: guesses, samples, verdicts: Verdicts { scores: verdicts, labels, weights } })
 }

@@ -54,6 +54,7 @@ fn every_step_runs_on_the_cpu() {
         options(),
         PretrainingOptions { disallow_correct: true, ..options() },
         PretrainingOptions { uniform_generator: true, ..options() },
+        PretrainingOptions { uniform_generator: true, disallow_correct: true, ..options() },
     ];
     for options in variants {
         runs_on_the_cpu("train", &train(&config, SEQUENCES, &options, &sgd()).expect("legal"));
