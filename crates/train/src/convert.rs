@@ -12,7 +12,7 @@ use crate::tasks::squad;
 use crate::tasks::text;
 use crate::trained::{Trained, recipe_of};
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
-use bessemer_models::electra::{self, ElectraConfig, names};
+use bessemer_models::electra::{self, ElectraConfig, Generator, names};
 use bessemer_models::weights::canonical_name;
 use bessemer_models::{AnyModel, Model, ModelSpec, WeightsError, ZOO, find_any};
 use bessemer_nn::ParamSpec;
@@ -177,7 +177,7 @@ impl TextModel {
             tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
         let names::Split { discriminator, generator } = names::split(&named);
         let mut parts = vec![("discriminator", Description::electra(config, "ElectraForPreTraining"), discriminator)];
-        if !options.uniform_generator {
+        if options.generator == Generator::Network {
             let small = config.generator(options.generator_fraction);
             parts.push(("generator", Description::electra(&small, "ElectraForMaskedLM"), generator));
         }

@@ -123,7 +123,7 @@ fn words_can_be_put_in_without_a_generator() {
     let folder = TempDir::new().unwrap();
     let (run, data) = (folder.path().join("run"), text(folder.path()));
     let data = data.to_str().unwrap();
-    let uniform = ["model.uniform_generator=true", "model.disallow_correct=true"];
+    let uniform = ["model.generator=uniform", "model.disallow_correct=true"];
     let error = train(&new_run(&run, data, &uniform)).unwrap_err();
     assert!(error.to_string().contains("model.word_bias is log_frequencies"), "{error}");
     let report = train(&new_run(&run, data, &[&uniform[..], &["model.word_bias=zeros"]].concat())).unwrap();

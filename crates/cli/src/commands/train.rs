@@ -158,6 +158,7 @@ fn default_recipe(model: AnyModel, data: Option<&str>) -> &'static str {
         AnyModel::ElectraSquad(spec) if ["electra-base-squad", "electra-large-squad"].contains(&spec.name) => {
             "electra-squad"
         }
+        AnyModel::ElectraSquad(spec) if spec.name == "electra-tiny-squad" => "electra-squad-tiny",
         AnyModel::ElectraSquad(_) => "electra-squad-small",
     }
 }

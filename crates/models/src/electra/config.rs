@@ -105,6 +105,18 @@ impl ElectraOptions {
     }
 }
 
+/// Where the words come from that the discriminator is to find.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Generator {
+    /// From a network that is trained along.
+    #[default]
+    Network,
+    /// Any word of the vocabulary is as likely as any other. It is found by its rarity.
+    Uniform,
+    /// Words of the batch, at the places drawn: as frequent as right ones, so that only their surroundings tell.
+    Batch,
+}
+
 /// Variants of pre-training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PretrainingOptions {
@@ -117,8 +129,7 @@ pub struct PretrainingOptions {
     pub discriminator_weight: f64,
     /// Whether the generator never gives the right word.
     pub disallow_correct: bool,
-    /// Whether any word is as likely as any other, in place of a generator.
-    pub uniform_generator: bool,
+    pub generator: Generator,
 }
 
 impl PretrainingOptions {
@@ -130,7 +141,7 @@ impl PretrainingOptions {
             mask_token: 103,
             discriminator_weight: 50.0,
             disallow_correct: false,
-            uniform_generator: false,
+            generator: Generator::Network,
         }
     }
 

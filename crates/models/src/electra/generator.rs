@@ -3,7 +3,7 @@
 use super::config::Network;
 use super::encoder::Trunk;
 use crate::bert::{states_at, word_scores};
-use bessemer_ir::ops::index::{ArgMax, OneHot};
+use bessemer_ir::ops::index::{ArgMax, Gather, OneHot};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::source::{Distribution, Random};
 use bessemer_ir::{DType, Graph, Shape, Value};
@@ -34,12 +34,19 @@ pub(super) fn scores(
     b.scope("generator_lm_head", |b| word_scores(b, states, trunk.embeddings.words))
 }
 
+/// Where probabilities of words come from.
+pub(super) enum Source {
+    /// Their logarithms but for a constant, `f32[N, V]`.
+    Scores(Value),
+    /// All of so many words are as likely.
+    Uniform { words: usize },
+    /// The frequencies of the right words among themselves.
+    Batch,
+}
+
 /// Probabilities of the words at drawn places.
 pub(super) struct Guesses {
-    /// Their logarithms but for a constant, `f32[N, V]`; none where all words are as likely.
-    pub scores: Option<Value>,
-    /// `V`
-    pub vocabulary: usize,
+    pub source: Source,
     /// The right words, `i32[N]`.
     pub labels: Value,
     /// `f32[N]`
@@ -67,41 +74,91 @@ impl Guesses {
 
     /// The sum of the weights times the cross entropies of the right words, `f32[]`.
     pub fn loss_sum(&self, g: &mut Graph) -> Result<Value> {
-        if let Some(scores) = self.scores {
-            return self.rows(scores).loss_sum(g);
+        match self.source {
+            Source::Scores(scores) => self.rows(scores).loss_sum(g),
+            Source::Uniform { words } => {
+                let weight = self.weight(g)?;
+                g.scale(weight, (words as f64).ln())
+            }
+            Source::Batch => self.loss_in_batch(g),
         }
-        let weight = self.weight(g)?;
-        g.scale(weight, (self.vocabulary as f64).ln())
     }
 
-    /// The sum of the weights of those places whose right word is the likeliest, `f32[]`: 0 where all are as likely.
+    /// The sum of the weights of those places whose right word is the likeliest, `f32[]`: 0 without scores.
     pub fn correct(&self, g: &mut Graph) -> Result<Value> {
-        match self.scores {
-            Some(scores) => self.rows(scores).correct(g),
-            None => g.constant(DType::F32, [], 0.0),
+        match self.source {
+            Source::Scores(scores) => self.rows(scores).correct(g),
+            Source::Uniform { .. } | Source::Batch => g.constant(DType::F32, [], 0.0),
         }
     }
 
     /// A word for each place by their probabilities, `i32[N]`.
     pub fn sample(&self, g: &mut Graph, draw: &Draw) -> Result<Value> {
-        match self.scores {
-            Some(scores) if draw.disallow_correct => {
+        match self.source {
+            Source::Scores(scores) if draw.disallow_correct => {
                 let scores = without(g, scores, self.labels)?;
                 sample_by(g, scores, draw)
             }
-            Some(scores) => sample_by(g, scores, draw),
-            None => self.sample_evenly(g, draw),
+            Source::Scores(scores) => sample_by(g, scores, draw),
+            Source::Uniform { words } => self.sample_evenly(g, words, draw),
+            Source::Batch => {
+                let scores = self.scores_of_each_other(g, draw.disallow_correct)?;
+                let drawn = sample_by(g, scores, draw)?;
+                g.add1(Gather, &[self.labels, drawn])
+            }
         }
     }
 
-    fn sample_evenly(&self, g: &mut Graph, draw: &Draw) -> Result<Value> {
-        let words = self.vocabulary - usize::from(draw.disallow_correct);
+    /// The sum of the weights times `-ln` of the share that the right word has in all right words, `f32[]`.
+    fn loss_in_batch(&self, g: &mut Graph) -> Result<Value> {
+        let same = self.same(g)?;
+        let columns = g.reshape(self.weights, [1, g.shape(self.weights).elements()])?;
+        let counted = g.mul(same, columns)?;
+        let (times, all) = (g.sum(counted, &[1])?, self.weight(g)?);
+        let share = g.div(times, all)?;
+        // Words without a weight may have no share.
+        let positive = g.offset(share, LEAST)?;
+        let log = g.unary(UnaryKind::Log, positive)?;
+        let weighted = g.mul(log, self.weights)?;
+        let sum = g.sum(weighted, &[0])?;
+        g.neg(sum)
+    }
+
+    /// 1 where two places have the same right word, else 0; `f32[N, N]`.
+    fn same(&self, g: &mut Graph) -> Result<Value> {
+        let count = g.shape(self.labels).elements();
+        let (rows, columns) = (g.reshape(self.labels, [count, 1])?, g.reshape(self.labels, [1, count])?);
+        let is_same = g.binary(BinaryKind::Eq, rows, columns)?;
+        g.cast(is_same, DType::F32)
+    }
+
+    /// For each place the scores of the right words of all places, `f32[N, N]`: the same for all that may be drawn.
+    fn scores_of_each_other(&self, g: &mut Graph, disallow_correct: bool) -> Result<Value> {
+        let count = g.shape(self.weights).elements();
+        let columns = g.reshape(self.weights, [1, count])?;
+        let missing = g.offset(columns, -1.0)?;
+        let mut scores = g.scale(missing, DISALLOWED)?;
+        if disallow_correct {
+            let same = self.same(g)?;
+            let loss = g.scale(same, DISALLOWED)?;
+            scores = g.sub(scores, loss)?;
+        }
+        g.broadcast(scores, &Shape::from([count, count]))
+    }
+
+    /// Whole numbers below `end` for all places, `f32[N]`.
+    fn whole_numbers(&self, g: &mut Graph, end: usize, draw: &Draw) -> Result<Value> {
         let uniform = uniforms(g, g.shape(self.labels).clone(), draw)?;
-        let scaled = g.scale(uniform, words as f64)?;
+        let scaled = g.scale(uniform, end as f64)?;
         let number = g.unary(UnaryKind::Floor, scaled)?;
-        // Rounding may reach the number of words itself.
-        let last = g.constant_like(number, words as f64 - 1.0)?;
-        let mut word = g.binary(BinaryKind::Min, number, last)?;
+        // Rounding may reach the end itself.
+        let last = g.constant_like(number, end as f64 - 1.0)?;
+        g.binary(BinaryKind::Min, number, last)
+    }
+
+    fn sample_evenly(&self, g: &mut Graph, words: usize, draw: &Draw) -> Result<Value> {
+        let words = words - usize::from(draw.disallow_correct);
+        let mut word = self.whole_numbers(g, words, draw)?;
         if draw.disallow_correct {
             // Those from the right word on are the next ones.
             let right = g.cast(self.labels, DType::F32)?;
@@ -146,29 +203,49 @@ mod tests {
     use bessemer_ir::reference::Interpreter;
     use bessemer_nn::Mode;
 
-    const ROWS: usize = 3000;
+    const ROWS: usize = 2000;
     const WORDS: usize = 5;
 
-    /// How often each word was drawn whose scores are these, the right word being 1.
-    fn shares(scores: Option<[f64; WORDS]>, disallow_correct: bool) -> [f64; WORDS] {
+    enum Of {
+        Scores([f64; WORDS]),
+        Uniform,
+        Batch,
+    }
+
+    /// How often each word was drawn; right words are 0, 1, 1, 4 in turn where they matter, else 1.
+    fn shares(of: Of, disallow_correct: bool) -> [f64; WORDS] {
         let mut b = Builder::new(Mode::Infer);
         let number = b.feed("number", DType::I32, []).expect("a new name");
         let labels = b.feed("labels", DType::I32, [ROWS]).expect("a new name");
         let weights = b.feed("weights", DType::F32, [ROWS]).expect("a new name");
-        let scores_fed = scores.map(|_| b.feed("scores", DType::F32, [ROWS, WORDS]).expect("a new name"));
-        let guesses = Guesses { scores: scores_fed, vocabulary: WORDS, labels, weights };
+        let source = match of {
+            Of::Scores(_) => Source::Scores(b.feed("scores", DType::F32, [ROWS, WORDS]).expect("a new name")),
+            Of::Uniform => Source::Uniform { words: WORDS },
+            Of::Batch => Source::Batch,
+        };
+        let guesses = Guesses { source, labels, weights };
         let random = RandomStream { seed: 3, stream: 0 };
         let words = guesses.sample(&mut b.graph, &Draw { random, number, disallow_correct }).expect("a legal graph");
         b.graph.output("words", words);
+        let loss = guesses.loss_sum(&mut b.graph).expect("a legal graph");
+        b.graph.output("loss", loss);
         let (graph, _) = b.finish();
         let mut run = Interpreter::new(&graph);
         run.set("number", &[4.0]);
-        run.set("labels", &[1.0; ROWS]);
-        run.set("weights", &[1.0; ROWS]);
-        if let Some(scores) = scores {
+        run.set("labels", &if let Of::Batch = of { [0.0, 1.0, 1.0, 4.0].repeat(ROWS / 4) } else { vec![1.0; ROWS] });
+        // Words of weight 0 are none of the batch.
+        run.set("weights", &if let Of::Batch = of { [1.0, 1.0, 1.0, 0.0].repeat(ROWS / 4) } else { vec![1.0; ROWS] });
+        if let Of::Scores(scores) = of {
             run.set("scores", &scores.repeat(ROWS));
         }
         run.run();
+        let loss = run.output("loss").data[0] / if let Of::Batch = of { 1500.0 } else { ROWS as f64 };
+        let wanted = match of {
+            Of::Scores(scores) => scores.iter().map(|score| score.exp()).sum::<f64>().ln() - scores[1],
+            Of::Uniform => (WORDS as f64).ln(),
+            Of::Batch => 1.5f64.ln() * 2.0 / 3.0 + 3f64.ln() / 3.0,
+        };
+        assert!((loss - wanted).abs() < 1e-6, "{loss}, not {wanted}");
         let mut shares = [0.0; WORDS];
         for &word in &run.output("words").data {
             shares[word as usize] += 1.0 / ROWS as f64;
@@ -184,9 +261,12 @@ mod tests {
     #[test]
     fn words_come_as_often_as_their_probability() {
         let scores = [0.0, 2f64.ln(), 4f64.ln(), f64::MIN_POSITIVE.ln(), 1f64.ln()];
-        close(shares(Some(scores), false), [0.125, 0.25, 0.5, 0.0, 0.125]);
-        close(shares(Some(scores), true), [1.0 / 6.0, 0.0, 4.0 / 6.0, 0.0, 1.0 / 6.0]);
-        close(shares(None, false), [0.2; WORDS]);
-        close(shares(None, true), [0.25, 0.0, 0.25, 0.25, 0.25]);
+        close(shares(Of::Scores(scores), false), [0.125, 0.25, 0.5, 0.0, 0.125]);
+        close(shares(Of::Scores(scores), true), [1.0 / 6.0, 0.0, 4.0 / 6.0, 0.0, 1.0 / 6.0]);
+        close(shares(Of::Uniform, false), [0.2; WORDS]);
+        close(shares(Of::Uniform, true), [0.25, 0.0, 0.25, 0.25, 0.25]);
+        close(shares(Of::Batch, false), [1.0 / 3.0, 2.0 / 3.0, 0.0, 0.0, 0.0]);
+        // A quarter of the places has another right word than those that are drawn.
+        close(shares(Of::Batch, true), [0.5 + 0.25 / 3.0, 0.25 + 0.5 / 3.0, 0.0, 0.0, 0.0]);
     }
 }

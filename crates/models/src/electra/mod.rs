@@ -13,7 +13,7 @@ mod replacement;
 mod span_head;
 pub mod squad;
 
-pub use config::{ElectraConfig, ElectraOptions, PretrainingOptions};
+pub use config::{ElectraConfig, ElectraOptions, Generator, PretrainingOptions};
 pub use pretraining::{evaluate, forward_loss, infer_discriminator, infer_generator, train};
 pub use squad::{SpanHead, SquadOptions};
 

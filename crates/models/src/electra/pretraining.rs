@@ -1,9 +1,9 @@
 //! The graphs of pre-training: a training step, an evaluation, and the forward pass of either network.
 
-use super::config::{ElectraConfig, ElectraOptions, Network, PretrainingOptions};
+use super::config::{ElectraConfig, ElectraOptions, Generator, Network, PretrainingOptions};
 use super::discriminator::{self, Verdicts};
 use super::encoder::Trunk;
-use super::generator::{self, Draw, Guesses};
+use super::generator::{self, Draw, Guesses, Source};
 use super::replacement::{Draws, differing};
 use crate::ModelError;
 use crate::bert::Sequences;
@@ -174,14 +174,15 @@ fn results(
     let mut trunk = Trunk::new(b, &large)?;
     let words = trunk.tokens.words;
     let draws = b.scope("draws", |b| Draws::feed(b, sequences, &trunk.tokens))?;
-    let scores = if options.uniform_generator {
-        None
-    } else {
-        let hidden = b.scope("draws", |b| draws.hide(&mut b.graph, words, options.mask_token))?;
-        Some(generator::scores(b, &mut trunk, "generator", &small, hidden, draws.places)?)
+    let source = match options.generator {
+        Generator::Network => {
+            let hidden = b.scope("draws", |b| draws.hide(&mut b.graph, words, options.mask_token))?;
+            Source::Scores(generator::scores(b, &mut trunk, "generator", &small, hidden, draws.places)?)
+        }
+        Generator::Uniform => Source::Uniform { words: config.encoder.vocab_size },
+        Generator::Batch => Source::Batch,
     };
-    let vocabulary = config.encoder.vocab_size;
-    let guesses = Guesses { scores, vocabulary, labels: draws.words, weights: draws.weights };
+    let guesses = Guesses { source, labels: draws.words, weights: draws.weights };
     let random = trunk.streams().next_stream();
     let samples = b.scope("sampling", |b| {
         let number = match b.mode() {

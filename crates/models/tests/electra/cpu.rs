@@ -7,7 +7,8 @@ use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::reference::Interpreter;
 use bessemer_models::Model;
 use bessemer_models::electra::{
-    ElectraOptions, PretrainingOptions, SpanHead, evaluate, infer_discriminator, infer_generator, squad, train,
+    ElectraOptions, Generator, PretrainingOptions, SpanHead, evaluate, infer_discriminator, infer_generator, squad,
+    train,
 };
 
 /// The compiled graph with the weights and the batch of a run of the interpreter.
@@ -53,8 +54,9 @@ fn every_step_runs_on_the_cpu() {
     let variants = [
         options(),
         PretrainingOptions { disallow_correct: true, ..options() },
-        PretrainingOptions { uniform_generator: true, ..options() },
-        PretrainingOptions { uniform_generator: true, disallow_correct: true, ..options() },
+        PretrainingOptions { generator: Generator::Uniform, ..options() },
+        PretrainingOptions { generator: Generator::Batch, ..options() },
+        PretrainingOptions { generator: Generator::Uniform, disallow_correct: true, ..options() },
     ];
     for options in variants {
         runs_on_the_cpu("train", &train(&config, SEQUENCES, &options, &sgd()).expect("legal"));

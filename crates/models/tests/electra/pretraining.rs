@@ -7,7 +7,7 @@ use bessemer_models::Model;
 use bessemer_models::bert::BertConfig;
 use bessemer_models::electra::names::{in_discriminator, in_generator};
 use bessemer_models::electra::{
-    ElectraConfig, ElectraOptions, PretrainingOptions, evaluate, infer_discriminator, infer_generator, train,
+    ElectraConfig, ElectraOptions, Generator, PretrainingOptions, evaluate, infer_discriminator, infer_generator, train,
 };
 
 #[test]
@@ -48,8 +48,8 @@ fn verdicts(judge: &Interpreter<'_>, joint: &Model, words: &[f64]) -> Vec<f64> {
 
 #[test]
 fn samples_take_the_places_of_words() {
-    let judge =
-        evaluate(&small(), SEQUENCES, &PretrainingOptions { uniform_generator: true, ..options() }).expect("legal");
+    let judge = evaluate(&small(), SEQUENCES, &PretrainingOptions { generator: Generator::Uniform, ..options() })
+        .expect("legal");
     let mut run = interpreter(&judge);
     run.set("batch_number", &[9.0]);
     run.run();

@@ -1,4 +1,4 @@
-const RECIPES: [(&str, &str); 17] = [
+const RECIPES: [(&str, &str); 18] = [
     ("resnet50-50e", include_str!("../../recipes/resnet50-50e.toml")),
     ("resnet50-90e", include_str!("../../recipes/resnet50-90e.toml")),
     ("resnet50-250e", include_str!("../../recipes/resnet50-250e.toml")),
@@ -16,6 +16,7 @@ const RECIPES: [(&str, &str); 17] = [
     ("electra-squad", include_str!("../../recipes/electra-squad.toml")),
     ("electra-squad-v2", include_str!("../../recipes/electra-squad-v2.toml")),
     ("electra-squad-small", include_str!("../../recipes/electra-squad-small.toml")),
+    ("electra-squad-tiny", include_str!("../../recipes/electra-squad-tiny.toml")),
 ];
 
 /// Names of the recipes that the program carries.

@@ -92,9 +92,9 @@ pub struct ModelRecipe {
     /// Weight of the discriminator's loss; the generator's has 1.
     #[serde(default = "fifty")]
     pub discriminator_weight: f64,
-    /// Put in any word of the vocabulary, each as likely as the others, in place of an ELECTRA's generator.
+    /// Where the words come from that an ELECTRA's discriminator is to find.
     #[serde(default)]
-    pub uniform_generator: bool,
+    pub generator: Generator,
     /// Never put in the right word.
     #[serde(default)]
     pub disallow_correct: bool,
@@ -144,6 +144,19 @@ pub enum StrideIn {
     /// ResNet v1.
     #[serde(rename = "1x1")]
     Conv1x1,
+}
+
+/// Where the words come from that an ELECTRA's discriminator is to find.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Generator {
+    /// A network that is trained along.
+    #[default]
+    Network,
+    /// Any word of the vocabulary, each as likely as the others.
+    Uniform,
+    /// The words that were drawn in the batch, as often as they are there.
+    Batch,
 }
 
 /// Initial bias of the scores of words.

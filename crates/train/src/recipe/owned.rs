@@ -64,7 +64,7 @@ const GROUPS: [Group; 10] = [
         fields: &[
             "model.generator_fraction",
             "model.discriminator_weight",
-            "model.uniform_generator",
+            "model.generator",
             "model.disallow_correct",
             "text.single_segment_prob",
             "text.distinct",

@@ -1,13 +1,13 @@
 //! The networks of recipes and of trained weights.
 
 use crate::error::TrainError;
-use crate::recipe::{Recipe, WordBias};
+use crate::recipe::{Generator, Recipe, WordBias};
 use crate::tasks::pretraining::{activation, check_length, initial_weights};
 use crate::tasks::text::Size;
 use crate::trained::Trained;
 use bessemer_data::text::Vocabulary;
 use bessemer_models::bert::BertConfig;
-use bessemer_models::electra::{ElectraConfig, ElectraOptions, ElectraSpec, PretrainingOptions};
+use bessemer_models::electra::{self, ElectraConfig, ElectraOptions, ElectraSpec, PretrainingOptions};
 use bessemer_models::{AnyModel, ModelError, find_any};
 use std::path::Path;
 
@@ -57,8 +57,8 @@ impl Networks {
             ..config.encoder
         };
         check_length(&encoder, recipe.text.sequence_length as usize)?;
-        if model.uniform_generator && model.word_bias != WordBias::Zeros {
-            let allowed = "with model.uniform_generator no word has a score: it must be zeros";
+        if model.generator != Generator::Network && model.word_bias != WordBias::Zeros {
+            let allowed = "without model.generator = network no word has a score: it must be zeros";
             return Err(TrainError::setting("model.word_bias", "log_frequencies", allowed));
         }
         let network = ElectraOptions { seed: recipe.train.seed, init: initial_weights(recipe) };
@@ -66,7 +66,11 @@ impl Networks {
             network,
             generator_fraction: model.generator_fraction.unwrap_or(options.generator_fraction),
             discriminator_weight: model.discriminator_weight,
-            uniform_generator: model.uniform_generator,
+            generator: match model.generator {
+                Generator::Network => electra::Generator::Network,
+                Generator::Uniform => electra::Generator::Uniform,
+                Generator::Batch => electra::Generator::Batch,
+            },
             disallow_correct: model.disallow_correct,
             ..options
         };
