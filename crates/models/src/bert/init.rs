@@ -14,10 +14,10 @@ pub enum BertInit {
     /// As `Normal`, but layers with an activation (the widening one, the pooler and the transformation before the vocabulary)
     /// keep PyTorch's default, weights and biases uniform in `±1 / sqrt(inputs)`: NVIDIA's PyTorch recipe.
     NvidiaTorch,
-    /// Layers that look as training leaves them, by which small networks learn from little text (after Trockman and Kolter,
-    /// "Mimetic initialization of self-attention layers", 2023). The first half of the columns of the embeddings is the word's, normal; the
-    /// second holds places as sinusoids, and types. Queries and keys are the same multiple of the identity: the first
-    /// heads look for the same word, the last ones for what stands nearby. All else as `Normal`.
+    /// Attention that looks as training leaves it, by which small networks learn from little text (after Trockman and Kolter,
+    /// "Mimetic initialization of self-attention layers", 2023). The first half of the columns of the embeddings is the word's,
+    /// normal; the second holds places as sinusoids, and types. Queries and keys are the same multiple of the identity: the
+    /// first heads look for the same word, the last ones for what stands nearby. All else as `Normal`.
     Mimetic,
 }
 
