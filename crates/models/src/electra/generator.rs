@@ -8,7 +8,7 @@ use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::source::{Distribution, Random};
 use bessemer_ir::{DType, Graph, Shape, Value};
 use bessemer_nn::loss::WeightedRows;
-use bessemer_nn::{Activation, Builder, RandomStream, Result};
+use bessemer_nn::{Activation, Builder, MaskedMean, RandomStream, Result};
 
 /// Keeps logarithms of 0 away.
 const LEAST: f64 = 1e-9;
@@ -94,18 +94,16 @@ impl Guesses {
 
     /// A word for each place by their probabilities, `i32[N]`.
     pub fn sample(&self, g: &mut Graph, draw: &Draw) -> Result<Value> {
+        let scores = match self.source {
+            Source::Scores(scores) => scores,
+            Source::Uniform { words } => return self.sample_evenly(g, words, draw),
+            Source::Batch => self.scores_of_each_other(g)?,
+        };
+        let scores = if draw.disallow_correct { self.without_right(g, scores)? } else { scores };
+        let drawn = sample_by(g, scores, draw)?;
         match self.source {
-            Source::Scores(scores) if draw.disallow_correct => {
-                let scores = without(g, scores, self.labels)?;
-                sample_by(g, scores, draw)
-            }
-            Source::Scores(scores) => sample_by(g, scores, draw),
-            Source::Uniform { words } => self.sample_evenly(g, words, draw),
-            Source::Batch => {
-                let scores = self.scores_of_each_other(g, draw.disallow_correct)?;
-                let drawn = sample_by(g, scores, draw)?;
-                g.add1(Gather, &[self.labels, drawn])
-            }
+            Source::Batch => g.add1(Gather, &[self.labels, drawn]),
+            Source::Scores(_) | Source::Uniform { .. } => Ok(drawn),
         }
     }
 
@@ -115,7 +113,7 @@ impl Guesses {
         let columns = g.reshape(self.weights, [1, g.shape(self.weights).elements()])?;
         let counted = g.mul(same, columns)?;
         let (times, all) = (g.sum(counted, &[1])?, self.weight(g)?);
-        let share = g.div(times, all)?;
+        let share = MaskedMean::Torch.of(g, times, all)?;
         // Words without a weight may have no share.
         let positive = g.offset(share, LEAST)?;
         let log = g.unary(UnaryKind::Log, positive)?;
@@ -133,32 +131,34 @@ impl Guesses {
     }
 
     /// For each place the scores of the right words of all places, `f32[N, N]`: the same for all that may be drawn.
-    fn scores_of_each_other(&self, g: &mut Graph, disallow_correct: bool) -> Result<Value> {
+    fn scores_of_each_other(&self, g: &mut Graph) -> Result<Value> {
         let count = g.shape(self.weights).elements();
         let columns = g.reshape(self.weights, [1, count])?;
         let missing = g.offset(columns, -1.0)?;
-        let mut scores = g.scale(missing, DISALLOWED)?;
-        if disallow_correct {
-            let same = self.same(g)?;
-            let loss = g.scale(same, DISALLOWED)?;
-            scores = g.sub(scores, loss)?;
-        }
+        let scores = g.scale(missing, DISALLOWED)?;
         g.broadcast(scores, &Shape::from([count, count]))
     }
 
-    /// Whole numbers below `end` for all places, `f32[N]`.
-    fn whole_numbers(&self, g: &mut Graph, end: usize, draw: &Draw) -> Result<Value> {
-        let uniform = uniforms(g, g.shape(self.labels).clone(), draw)?;
-        let scaled = g.scale(uniform, end as f64)?;
-        let number = g.unary(UnaryKind::Floor, scaled)?;
-        // Rounding may reach the end itself.
-        let last = g.constant_like(number, end as f64 - 1.0)?;
-        g.binary(BinaryKind::Min, number, last)
+    /// Scores by which the right words are never drawn.
+    fn without_right(&self, g: &mut Graph, scores: Value) -> Result<Value> {
+        let right = match self.source {
+            Source::Batch => self.same(g)?,
+            Source::Scores(_) | Source::Uniform { .. } => {
+                g.add1(OneHot { depth: g.shape(scores).cols() }, &[self.labels])?
+            }
+        };
+        let loss = g.scale(right, DISALLOWED)?;
+        g.sub(scores, loss)
     }
 
     fn sample_evenly(&self, g: &mut Graph, words: usize, draw: &Draw) -> Result<Value> {
         let words = words - usize::from(draw.disallow_correct);
-        let mut word = self.whole_numbers(g, words, draw)?;
+        let uniform = uniforms(g, g.shape(self.labels).clone(), draw)?;
+        let scaled = g.scale(uniform, words as f64)?;
+        let number = g.unary(UnaryKind::Floor, scaled)?;
+        // Rounding may reach the number of words itself.
+        let last = g.constant_like(number, words as f64 - 1.0)?;
+        let mut word = g.binary(BinaryKind::Min, number, last)?;
         if draw.disallow_correct {
             // Those from the right word on are the next ones.
             let right = g.cast(self.labels, DType::F32)?;
@@ -171,7 +171,7 @@ impl Guesses {
     }
 }
 
-/// Numbers in `(0, 1)`.
+/// Numbers in `[0, 1)`.
 fn uniforms(g: &mut Graph, shape: Shape, draw: &Draw) -> Result<Value> {
     let RandomStream { seed, stream } = draw.random;
     g.add1(Random { distribution: Distribution::Uniform, shape, seed, stream }, &[draw.number])
@@ -190,13 +190,6 @@ fn sample_by(g: &mut Graph, scores: Value, draw: &Draw) -> Result<Value> {
     g.add1(ArgMax, &[sum])
 }
 
-/// Scores by which the class `labels i32[N]` of each row is never drawn.
-fn without(g: &mut Graph, scores: Value, labels: Value) -> Result<Value> {
-    let right = g.add1(OneHot { depth: g.shape(scores).cols() }, &[labels])?;
-    let loss = g.scale(right, DISALLOWED)?;
-    g.sub(scores, loss)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,7 +205,7 @@ mod tests {
         Batch,
     }
 
-    /// How often each word was drawn; right words are 0, 1, 1, 4 in turn where they matter, else 1.
+    /// How often each word was drawn. The right word is 1, but for draws of the batch: 0, 1, 1 in turn, and 4 which is not of it.
     fn shares(of: Of, disallow_correct: bool) -> [f64; WORDS] {
         let mut b = Builder::new(Mode::Infer);
         let number = b.feed("number", DType::I32, []).expect("a new name");
@@ -232,19 +225,22 @@ mod tests {
         let (graph, _) = b.finish();
         let mut run = Interpreter::new(&graph);
         run.set("number", &[4.0]);
-        run.set("labels", &if let Of::Batch = of { [0.0, 1.0, 1.0, 4.0].repeat(ROWS / 4) } else { vec![1.0; ROWS] });
-        // Words of weight 0 are none of the batch.
-        run.set("weights", &if let Of::Batch = of { [1.0, 1.0, 1.0, 0.0].repeat(ROWS / 4) } else { vec![1.0; ROWS] });
-        if let Of::Scores(scores) = of {
-            run.set("scores", &scores.repeat(ROWS));
-        }
-        run.run();
-        let loss = run.output("loss").data[0] / if let Of::Batch = of { 1500.0 } else { ROWS as f64 };
+        let (labels, weights) = match of {
+            Of::Scores(_) | Of::Uniform => (vec![1.0; ROWS], vec![1.0; ROWS]),
+            Of::Batch => ([0.0, 1.0, 1.0, 4.0].repeat(ROWS / 4), [1.0, 1.0, 1.0, 0.0].repeat(ROWS / 4)),
+        };
+        run.set("labels", &labels);
+        run.set("weights", &weights);
         let wanted = match of {
-            Of::Scores(scores) => scores.iter().map(|score| score.exp()).sum::<f64>().ln() - scores[1],
+            Of::Scores(scores) => {
+                run.set("scores", &scores.repeat(ROWS));
+                scores.iter().map(|score| score.exp()).sum::<f64>().ln() - scores[1]
+            }
             Of::Uniform => (WORDS as f64).ln(),
             Of::Batch => 1.5f64.ln() * 2.0 / 3.0 + 3f64.ln() / 3.0,
         };
+        run.run();
+        let loss = run.output("loss").data[0] / weights.iter().sum::<f64>();
         assert!((loss - wanted).abs() < 1e-6, "{loss}, not {wanted}");
         let mut shares = [0.0; WORDS];
         for &word in &run.output("words").data {
