@@ -48,10 +48,16 @@ pub(crate) struct TileArgs {
     pub prefetch_pitch: usize,
 }
 
+/// Reduction steps of a round: what else a tile does beside its products is done once a round.
+const ROUND: usize = 8;
+
+/// Rows of C that a round prefetches.
+const ROUND_ROWS: usize = 2;
+
 /// Pieces of memory that a tile call prefetches beside its rows of C.
 #[inline(always)]
 pub(crate) fn prefetch_rounds(depth: usize, rows: usize) -> usize {
-    (depth / 4).saturating_sub(rows)
+    (depth / ROUND).saturating_sub(rows.div_ceil(ROUND_ROWS))
 }
 
 pub(crate) type TileFn = unsafe fn(&TileArgs);
@@ -119,24 +125,25 @@ unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: 
         let mut a = t.a;
         let mut b = t.b;
         let mut prefetch = t.prefetch;
-        for round in 0..t.depth / 4 {
-            if round < ROWS {
-                let c = t.c.add(*t.c_rows.add(round));
-                S::prefetch_write(c);
-                S::prefetch_write(c.add(VECTORS * S::LANES - 1));
+        for round in 0..t.depth / ROUND {
+            if ROUND_ROWS * round < ROWS {
+                for row in ROUND_ROWS * round..ROWS.min(ROUND_ROWS * (round + 1)) {
+                    let c = t.c.add(*t.c_rows.add(row));
+                    S::prefetch_write(c);
+                    S::prefetch_write(c.add(VECTORS * S::LANES - 1));
+                }
             } else {
                 S::prefetch(prefetch);
                 S::prefetch(prefetch.wrapping_add(LINE));
                 prefetch = prefetch.wrapping_add(t.prefetch_pitch);
             }
-            step::<S, ROWS, VECTORS, RS>(&mut acc, a, b);
-            step::<S, ROWS, VECTORS, RS>(&mut acc, a.add(KS), b.add(panel::<S>()));
-            step::<S, ROWS, VECTORS, RS>(&mut acc, a.add(2 * KS), b.add(2 * panel::<S>()));
-            step::<S, ROWS, VECTORS, RS>(&mut acc, a.add(3 * KS), b.add(3 * panel::<S>()));
-            a = a.add(4 * KS);
-            b = b.add(4 * panel::<S>());
+            for i in 0..ROUND {
+                step::<S, ROWS, VECTORS, RS>(&mut acc, a.add(i * KS), b.add(i * panel::<S>()));
+            }
+            a = a.add(ROUND * KS);
+            b = b.add(ROUND * panel::<S>());
         }
-        for _ in 0..t.depth % 4 {
+        for _ in 0..t.depth % ROUND {
             step::<S, ROWS, VECTORS, RS>(&mut acc, a, b);
             a = a.add(KS);
             b = b.add(panel::<S>());
