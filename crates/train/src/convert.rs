@@ -1,6 +1,8 @@
 //! Weight files under the names of other suites.
 
-use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, write_safetensors};
+use crate::checkpoint::{
+    DISCRIMINATOR_FOLDER, GENERATOR_FOLDER, NamedTensor, WeightOptions, load_weights, write_safetensors,
+};
 use crate::error::TrainError;
 use crate::state::{load_strictly, named};
 use crate::tasks::check_weights;
@@ -176,10 +178,11 @@ impl TextModel {
         let named: Vec<(&str, &NamedTensor<'static>)> =
             tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
         let names::Split { discriminator, generator } = names::split(&named);
-        let mut parts = vec![("discriminator", Description::electra(config, "ElectraForPreTraining"), discriminator)];
+        let mut parts =
+            vec![(DISCRIMINATOR_FOLDER, Description::electra(config, "ElectraForPreTraining"), discriminator)];
         if options.generator == Generator::Network {
             let small = config.generator(options.generator_fraction);
-            parts.push(("generator", Description::electra(&small, "ElectraForMaskedLM"), generator));
+            parts.push((GENERATOR_FOLDER, Description::electra(&small, "ElectraForMaskedLM"), generator));
         }
         for (name, description, tensors) in parts {
             let renamed = tensors.into_iter().map(|(name, tensor)| NamedTensor { name, ..tensor.clone() });

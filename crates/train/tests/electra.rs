@@ -2,11 +2,11 @@
 
 mod common;
 
-use bessemer_train::checkpoint::read_safetensors;
+use bessemer_train::checkpoint::{NamedTensor, WeightOptions, load_weights, read_safetensors, write_safetensors};
 use bessemer_train::tasks::electra::{JudgeOptions, judge_words};
 use bessemer_train::{
-    ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, TrainOptions, convert_weights, evaluate,
-    train,
+    ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, Start, TrainOptions, convert_weights,
+    evaluate, train,
 };
 use common::text::{losses, text};
 use common::{assert_same_tensors, last};
@@ -98,6 +98,16 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
         assert!(part.join("vocab.txt").is_file());
     }
 
+    let weights = |path: &Path| {
+        let mut tensors = load_weights(path, WeightOptions::default()).unwrap();
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors
+    };
+    assert_eq!(weights(&exported), weights(&latest), "both folders together are what they were made of");
+    let mut options = new_run(&folder.path().join("again"), data, &[]);
+    options.start = Start::Weights(exported.clone());
+    assert!(train(&options).unwrap().metrics["loss"] < metrics["loss"], "six steps more");
+
     let texts = ["the bird sleeps near .".to_owned()];
     let said = judge_words("electra-mini", &latest, &texts, &JudgeOptions::default()).unwrap();
     assert_eq!(
@@ -107,6 +117,16 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
     assert!(said[0].words.iter().all(|word| (0.0..1.0).contains(&word.replaced)));
     let alone = judge_words("electra-mini", &exported.join("discriminator"), &texts, &JudgeOptions::default()).unwrap();
     assert_eq!(alone, said);
+
+    let other = exported.join("generator/model.safetensors");
+    let mut tensors = read_safetensors(&other).unwrap();
+    let place = tensors.iter().position(|tensor| tensor.name == "electra.embeddings.LayerNorm.weight").unwrap();
+    tensors[place] = NamedTensor::from_f32(tensors[place].name.clone(), [128], &[0.5; 128]).unwrap();
+    fs::remove_file(&other).unwrap();
+    write_safetensors(&other, &tensors).unwrap();
+    let error = load_weights(&exported, WeightOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("`electra.embeddings.LayerNorm.weight`: differs from the discriminator's"), "{error}");
+
     let error = judge_words("electra-mini", &run, &[" ".to_owned()], &JudgeOptions::default()).unwrap_err();
     assert!(error.to_string().contains("it needs words to judge"), "{error}");
     let error = judge_words("electra-small", &exported.join("discriminator"), &texts, &JudgeOptions::default());

@@ -20,20 +20,25 @@ pub fn in_generator(joint: &str) -> Option<String> {
     if let Some(rest) = joint.strip_prefix("generator.") {
         return Some(format!("electra.{rest}"));
     }
-    let is_common = joint.starts_with(EMBEDDINGS) || GENERATOR_HEADS.iter().any(|head| joint.starts_with(head));
-    is_common.then(|| joint.to_string())
+    let is_its_own = GENERATOR_HEADS.iter().any(|head| joint.starts_with(head));
+    (is_common(joint) || is_its_own).then(|| joint.to_string())
 }
 
 /// The name in the joint model of a tensor of a generator's file; `None` for the embeddings, which the discriminator's file has
 /// as well, and for copies.
 pub fn of_generator(name: &str) -> Option<String> {
-    if name.starts_with(EMBEDDINGS) || is_ignored(name) {
+    if is_common(name) || is_ignored(name) {
         return None;
     }
     if let Some(rest) = name.strip_prefix("electra.") {
         return Some(format!("generator.{rest}"));
     }
     GENERATOR_HEADS.iter().any(|head| name.starts_with(head)).then(|| name.to_string())
+}
+
+/// Whether a tensor, in all three, is one that discriminator and generator share.
+pub fn is_common(name: &str) -> bool {
+    name.starts_with(EMBEDDINGS)
 }
 
 /// Tensors of the joint model under the names of two files.

@@ -2,7 +2,8 @@ use super::error::CheckpointError;
 use super::safetensors_file::read_safetensors;
 use super::store::{CheckpointStore, has_part, read_manifest, read_part};
 use super::tensor::NamedTensor;
-use super::{CONFIG_FILE, EMA_FILE, MANIFEST_FILE, MODEL_FILE};
+use super::{CONFIG_FILE, DISCRIMINATOR_FOLDER, EMA_FILE, GENERATOR_FOLDER, MANIFEST_FILE, MODEL_FILE};
+use bessemer_models::electra::names;
 use std::path::{Path, PathBuf};
 
 /// How [`load_weights`] treats what it finds.
@@ -16,32 +17,78 @@ pub struct WeightOptions {
     pub ema: bool,
 }
 
-/// Loads weights from a `.safetensors` file, a checkpoint folder, a run folder (its best checkpoint, else its latest), or a
-/// folder with `config.json` and `model.safetensors`, as Hugging Face has it.
+/// Loads weights from a `.safetensors` file, a checkpoint folder, a run folder (its best checkpoint, else its latest), a folder
+/// with `config.json` and `model.safetensors`, as Hugging Face has it, or one with two of these, `discriminator` and
+/// `generator`, which become one ELECTRA of pre-training.
 ///
 /// # Errors
-/// A path that is none of these, or a file that is not whole.
+/// A path that is none of these, or a file that is not whole; a generator with other embeddings than the discriminator's.
 pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    let published = path.join(MODEL_FILE);
-    let (file, tensors) = if !options.ema && path.join(CONFIG_FILE).is_file() && published.is_file() {
-        let tensors = read_safetensors(&published)?;
-        (published, tensors)
-    } else if path.is_dir() {
+    let [whole, discriminator, generator] =
+        ["", DISCRIMINATOR_FOLDER, GENERATOR_FOLDER].map(|part| published(&path.join(part)).filter(|_| !options.ema));
+    if let Some(file) = whole {
+        return read(file, options);
+    }
+    if let Some(file) = discriminator {
+        let discriminator = read(file, options)?;
+        return match generator {
+            Some(file) => joint(&discriminator, &read(file.clone(), options)?, file),
+            None => Ok(discriminator),
+        };
+    }
+    if path.is_dir() {
         let folder = checkpoint_folder(path)?;
         let manifest = read_manifest(&folder)?;
         let name = if options.ema { EMA_FILE } else { MODEL_FILE };
         if options.ema && !has_part(&manifest, name) {
             return Err(not_found(&folder, "holds no averaged weights; the run did not set train.ema_decay"));
         }
-        (folder.join(name), read_part(&folder, &manifest, name)?)
-    } else if !path.exists() {
+        let tensors = read_part(&folder, &manifest, name)?;
+        return prepare_all(tensors, &folder.join(name), options);
+    }
+    if !path.exists() {
         return Err(not_found(path, "does not exist"));
-    } else if options.ema {
+    }
+    if options.ema {
         return Err(not_found(path, "averaged weights can be chosen only from a checkpoint or run folder"));
-    } else {
-        (path.to_owned(), read_safetensors(path)?)
-    };
-    tensors.into_iter().map(|tensor| prepare(tensor, &file, options)).collect()
+    }
+    read(path.to_owned(), options)
+}
+
+/// The weights of a folder of Hugging Face.
+fn published(folder: &Path) -> Option<PathBuf> {
+    let file = folder.join(MODEL_FILE);
+    (folder.join(CONFIG_FILE).is_file() && file.is_file()).then_some(file)
+}
+
+fn read(file: PathBuf, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    prepare_all(read_safetensors(&file)?, &file, options)
+}
+
+/// The ELECTRA of pre-training of both networks; `file` is the generator's.
+fn joint(
+    discriminator: &[NamedTensor<'static>],
+    generator: &[NamedTensor<'static>],
+    file: PathBuf,
+) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    let of_both = |tensor: &&NamedTensor<'static>| names::is_common(&tensor.name);
+    let differs = |tensor: &&NamedTensor<'static>| discriminator.iter().any(|d| d.name == tensor.name && d != *tensor);
+    if let Some(tensor) = generator.iter().filter(of_both).find(differs) {
+        let reason = "differs from the discriminator's; both must come from one pre-training".to_owned();
+        return Err(CheckpointError::Tensor { path: file, tensor: tensor.name.clone(), reason });
+    }
+    let [discriminator, generator] =
+        [discriminator, generator].map(|tensors| tensors.iter().map(|t| (t.name.as_str(), t)).collect::<Vec<_>>());
+    let tensors = names::join(&discriminator, &generator).into_iter();
+    Ok(tensors.map(|(name, tensor)| NamedTensor { name, ..tensor.clone() }).collect())
+}
+
+fn prepare_all(
+    tensors: Vec<NamedTensor<'static>>,
+    file: &Path,
+    options: WeightOptions,
+) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    tensors.into_iter().map(|tensor| prepare(tensor, file, options)).collect()
 }
 
 fn prepare(
@@ -81,7 +128,7 @@ fn checkpoint_folder(path: &Path) -> Result<PathBuf, CheckpointError> {
         not_found(
             path,
             "expected a checkpoint folder (with manifest.json), a run folder with checkpoints in it, or a folder with \
-             config.json and model.safetensors",
+             config.json and model.safetensors or with two such folders, discriminator and generator",
         )
     })
 }

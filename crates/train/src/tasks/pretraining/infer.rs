@@ -1,6 +1,7 @@
 //! Words for the gaps of a text.
 
 use super::model;
+use crate::checkpoint::DISCRIMINATOR_FOLDER;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::softmax::log_sum_exp;
@@ -100,9 +101,10 @@ pub(crate) fn vocabulary_file(weights: &Path, given: Option<&Path>) -> Result<Pa
     })
 }
 
-/// The vocabulary beside weights: in their folder, or in that of the run they are in.
+/// The vocabulary beside weights: in their folder, in that of the run they are in, or with the discriminator in their folder.
 pub(crate) fn vocabulary_beside(weights: &Path) -> Option<PathBuf> {
-    weights.ancestors().take(3).map(|folder| folder.join(VOCABULARY_FILE)).find(|path| path.is_file())
+    let folders = weights.ancestors().take(3).map(Path::to_owned).chain([weights.join(DISCRIMINATOR_FOLDER)]);
+    folders.map(|folder| folder.join(VOCABULARY_FILE)).find(|path| path.is_file())
 }
 
 /// A text as tokens, with the places to fill.
