@@ -28,16 +28,24 @@ pub struct WeightsError {
     pub misshapen: Vec<(String, Shape, Shape)>,
 }
 
+/// Names, or shapes, of one kind that a message tells; of more it tells the number.
+const TOLD: usize = 6;
+
 fn describe(error: &WeightsError) -> String {
     let mut text = String::new();
+    let more = |count: usize| if count > TOLD { format!(" and {} more", count - TOLD) } else { String::new() };
     let lists = [("missing", &error.missing), ("unknown", &error.unknown), ("there twice", &error.repeated)];
     for (what, names) in lists {
         if !names.is_empty() {
-            let _ = write!(text, "\n  {what}: {}", names.join(", "));
+            let told = &names[..names.len().min(TOLD)];
+            let _ = write!(text, "\n  {what}: {}{}", told.join(", "), more(names.len()));
         }
     }
-    for (name, found, wanted) in &error.misshapen {
+    for (name, found, wanted) in error.misshapen.iter().take(TOLD) {
         let _ = write!(text, "\n  `{name}` is {found} in the file and {wanted} in the model");
+    }
+    if error.misshapen.len() > TOLD {
+        let _ = write!(text, "\n {} of other shapes", more(error.misshapen.len()));
     }
     text
 }
@@ -165,6 +173,13 @@ mod tests {
         assert_eq!(loaded[0].0.name, "layer1.0.conv1.weight");
         assert_eq!(loaded[0].1, [0.0, 2.0, 4.0, 1.0, 3.0, 5.0]);
         assert_eq!(loaded[1].1, [7.0, 8.0]);
+    }
+
+    #[test]
+    fn of_many_problems_some_are_told() {
+        let error = WeightsError { missing: (0..TOLD + 3).map(|i| format!("w{i}")).collect(), ..Default::default() };
+        let text = error.to_string();
+        assert!(text.contains("missing: w0, w1") && text.ends_with(", w5 and 3 more"), "{text}");
     }
 
     #[test]

@@ -108,6 +108,11 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
     options.start = Start::Weights(exported.clone());
     assert!(train(&options).unwrap().metrics["loss"] < metrics["loss"], "six steps more");
 
+    let published = |weights: &Path| evaluate("electra-mini", weights, Path::new(data), &EvaluateOptions::default());
+    assert!(published(&exported).unwrap().counts["disc_weight"] > 0);
+    let error = published(&exported.join("discriminator")).unwrap_err().to_string();
+    assert!(error.contains("both networks are judged together"), "{error}");
+
     let texts = ["the bird sleeps near .".to_owned()];
     let said = judge_words("electra-mini", &latest, &texts, &JudgeOptions::default()).unwrap();
     assert_eq!(

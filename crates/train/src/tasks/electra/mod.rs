@@ -123,7 +123,10 @@ impl Family for Networks {
     }
 }
 
-/// Judges weights of a run on the held-out half of prepared text.
+/// The recipe by which the samples are drawn where weights come without one.
+const PUBLISHED: &str = "electra-base-phase1";
+
+/// Judges both networks on the held-out half of prepared text.
 pub(super) fn judge(
     name: &str,
     weights: &Path,
@@ -132,10 +135,17 @@ pub(super) fn judge(
 ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
     let trained = Trained::load(name, weights, options.weights)?;
     super::check_weights(name, &trained.tensors, &trained.origin)?;
-    let recipe = trained.recipe.clone().ok_or_else(|| {
-        let allowed = "generator and discriminator are judged together, as a run of `bessemer train` holds them";
-        TrainError::setting("the weights", weights.display(), allowed)
-    })?;
+    let recipe = match &trained.recipe {
+        Some(recipe) => recipe.clone(),
+        None if trained.tensors.iter().any(|tensor| tensor.name.starts_with("generator.")) => {
+            Recipe::load(PUBLISHED, &[])?
+        }
+        None => {
+            let allowed = "both networks are judged together: a run, or a folder with two of Hugging Face, discriminator and \
+                           generator";
+            return Err(TrainError::setting("the weights", weights.display(), allowed));
+        }
+    };
     let set = sources::set(Part::Folder(data, Split::Val), &recipe)?;
     let networks = Networks::in_weights(name, &trained)?;
     check_words(set.vocabulary_size(), networks.words())?;
