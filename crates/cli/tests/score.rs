@@ -81,6 +81,12 @@ fn version_2_0_tells_questions_with_and_without_answers_apart() {
         (&scores["exact"], &scores["best_exact"], &scores["best_exact_thresh"]),
         (&json!(75.0), &json!(75.0), &json!(-3.0))
     );
+    for (share, wanted, threshold) in [(0.0, 50.0, "5.5"), (0.5, 50.0, "1.5"), (0.75, 75.0, "-3"), (1.0, 50.0, "-inf")]
+    {
+        let ran = score(&folder, &format!("--na-prob odds.json --na-share {share} --json")).ok();
+        assert_eq!(json_of(&ran)["exact"], json!(wanted), "{share}");
+        assert_eq!(ran.err, format!("threshold {threshold}\n"));
+    }
     let table = score(&folder, "--na-prob odds.json").ok().out;
     assert!(table.starts_with("SQuAD 2.0") && table.contains("with an answer          2"), "{table}");
     assert!(table.contains("best exact match 75.000 at threshold -3\nbest F1 75.000 at threshold -3\n"), "{table}");
@@ -105,6 +111,7 @@ fn what_is_wrong_is_told_in_one_line() {
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     score(&folder, "--na-prob predictions.json").fails(2, &["--na-prob is for SQuAD 2.0", "data.json is of 1.1"]);
     score(&folder, "--na-prob-thresh 0.5").fails(2, &["--na-prob"]);
+    score(&folder, "--na-prob p.json --na-share 33").fails(2, &["--na-share", "33", "a number from 0 to 1"]);
     write("predictions.json", "{\"1\": \"cat\", \"9\": \"x\"}");
     score(&folder, "").fails(
         2,

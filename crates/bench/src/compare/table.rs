@@ -146,7 +146,17 @@ fn row(result: &BenchResult, comparison: &Comparison, notes: &mut Vec<String>) -
 
 /// How figures come about, with the distances that the check allows.
 pub fn method(results: &[BenchResult]) -> String {
-    let Some(first) = results.iter().find(|result| result.comparison.is_some()) else { return String::new() };
+    let compared: Vec<&BenchResult> = results.iter().filter(|result| result.comparison.is_some()).collect();
+    if compared.is_empty() {
+        return String::new();
+    }
+    let between = |count: fn(&BenchResult) -> u64| {
+        let counts = || compared.iter().map(|&result| count(result));
+        match (counts().min().unwrap_or_default(), counts().max().unwrap_or_default()) {
+            (least, most) if least == most => format!("{most}"),
+            (least, most) => format!("{least} to {most}"),
+        }
+    };
     let allowed = |precision: Compute| {
         let Allowed { first, later, outputs } = Allowed::of(precision);
         format!("{first:.0e}, {later:.0e} and {outputs:.0e}")
@@ -157,10 +167,10 @@ pub fn method(results: &[BenchResult]) -> String {
          faster. The same work: from the same weights on the same batches, without dropout, the first loss, the losses after up \
          to three updates, and outputs (relative L2) are within {} of Bessemer's in fp32, within {} in 16 bits. What is not \
          the same work gets no ratio.",
-        first.threads,
-        first.steps,
-        first.warmup,
-        first.repeat,
+        between(|result| result.threads),
+        between(|result| result.steps),
+        between(|result| result.warmup),
+        between(|result| result.repeat),
         allowed(Compute::Fp32),
         allowed(Compute::Bf16),
     )

@@ -174,9 +174,10 @@ fn frameworks_stand_beside_each_other_and_beside_what_was_published() {
     let same = WorkCheck { verdict: Verdict::Same, ..WorkCheck::default() };
     let far = WorkCheck { verdict: Verdict::Different, note: Some("its loss is far".into()), ..WorkCheck::default() };
     let ratio = Some(Ratio { median: 1.25, min: 1.2, max: 1.5 });
+    let longer = BenchResult { steps: 8, ..compared("pytorch", 8.0, same.clone(), ratio) };
     let benches = vec![
         compared("bessemer", 10.0, same.clone(), None),
-        compared("pytorch", 8.0, same.clone(), ratio),
+        longer,
         compared("jax", 9.0, far, None),
         compared("absent", 0.0, WorkCheck::default(), None),
         bench(4, 8.5),
@@ -186,6 +187,7 @@ fn frameworks_stand_beside_each_other_and_beside_what_was_published() {
     for text in [
         "resnet50, training, batch 8, fp32: images/s",
         "1.25 x (1.20-1.50)",
+        "; 1 to 8 steps after 1 that do not count, 1 rounds",
         "not the same</td>",
         "] its loss is far",
         "] out of memory: the step needs",

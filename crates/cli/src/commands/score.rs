@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer score squad --data dev-v1.1.json --predictions predictions.json
-  bessemer score squad --data dev-v2.0.json --predictions predictions.json --na-prob null_odds.json --json";
+  bessemer score squad --data dev-v2.0.json --predictions predictions.json --na-prob null_odds.json --json
+  bessemer score squad --data dev-v2.0.json --predictions predictions.json --na-prob null_odds.json --na-share 0.33";
 
 /// Score files of predictions as the official scripts do, without any model
 #[derive(Debug, Args)]
@@ -50,6 +51,17 @@ pub struct Squad {
         help_heading = "Input"
     )]
     pub na_prob_thresh: f64,
+    /// The share of the questions, from 0 to 1, that count as not answered, those with the greatest numbers: the same for
+    /// models that answer more or less readily
+    #[arg(
+        long,
+        value_name = "SHARE",
+        value_parser = share,
+        requires = "na_prob",
+        conflicts_with = "na_prob_thresh",
+        help_heading = "Input"
+    )]
+    pub na_share: Option<f64>,
     /// Print JSON with all digits instead of a table, under the names of the official scripts
     #[arg(long, help_heading = "Output")]
     pub json: bool,
@@ -75,13 +87,32 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
             let probabilities = options.na_prob.as_deref().map(read_no_answer_probabilities).transpose()?;
             let by_question: Option<Vec<(&str, f64)>> =
                 probabilities.as_ref().map(|entries| entries.iter().map(|(id, p)| (id.as_str(), *p)).collect());
-            let threshold = options.na_prob_thresh;
+            let threshold = match options.na_share {
+                None => options.na_prob_thresh,
+                Some(share) => {
+                    let threshold = threshold_of(share, by_question.iter().flatten().map(|&(_, p)| p).collect());
+                    common.tell(&format!("threshold {threshold}"));
+                    threshold
+                }
+            };
             let no_answer = by_question.as_deref().map(|by_question| NoAnswerProbabilities { by_question, threshold });
             let scores = score_v2(&gold, &predicted, no_answer).map_err(|error| usage(options, &error))?;
             tell_missing(scores.missing, &options.predictions, common);
             if options.json { print_json(&json_v2(&scores)) } else { print(&text_v2(&scores)) }
         }
     }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "it must be a number from 0 to 1".to_owned())
+}
+
+/// The number above which there are so many, or fewer where some are equal.
+fn threshold_of(share: f64, mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(|a, b| b.total_cmp(a));
+    let above = (share * numbers.len() as f64).round() as usize;
+    numbers.get(above).copied().unwrap_or(f64::NEG_INFINITY)
 }
 
 fn gold(question: &Question) -> Gold<'_> {
