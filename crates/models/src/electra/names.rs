@@ -60,9 +60,12 @@ pub fn split<T: Copy>(joint: &[(&str, T)]) -> Split<T> {
 }
 
 /// The joint model of the tensors of two files; its embeddings are those of the discriminator.
-pub fn join<T: Copy>(discriminator: &[(&str, T)], generator: &[(&str, T)]) -> Vec<(String, T)> {
-    let first = discriminator.iter().filter_map(|&(name, t)| Some((in_discriminator(name)?.to_string(), t)));
-    let second = generator.iter().filter_map(|&(name, t)| Some((of_generator(name)?, t)));
+pub fn join<T>(
+    discriminator: impl IntoIterator<Item = (String, T)>,
+    generator: impl IntoIterator<Item = (String, T)>,
+) -> Vec<(String, T)> {
+    let first = discriminator.into_iter().filter(|(name, _)| in_discriminator(name).is_some());
+    let second = generator.into_iter().filter_map(|(name, t)| Some((of_generator(&name)?, t)));
     first.chain(second).collect()
 }
 
@@ -104,9 +107,7 @@ mod tests {
             ("generator_lm_head.weight", 0),
         ]);
         assert_eq!(generator, expected);
-        let [discriminator, generator] = [&discriminator, &generator]
-            .map(|file| file.iter().map(|(name, t)| (name.as_str(), *t)).collect::<Vec<_>>());
-        let mut back = join(&discriminator, &generator);
+        let mut back = join(discriminator, generator);
         back.sort_by_key(|&(_, t)| t);
         assert_eq!(back, named(&joint));
     }

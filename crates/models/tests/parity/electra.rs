@@ -60,11 +60,9 @@ fn files_of_hugging_face() {
     let single = infer_generator(&small, sequences, &network).expect("a legal model");
     case.check_outputs(&single, &generator);
 
-    let listed = |tensors: &'static str| -> Vec<(&str, &Tensor)> {
-        let tensors = if tensors == "generator" { &generator } else { &discriminator };
-        tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect()
-    };
-    let back = file(join(&listed("discriminator"), &listed("generator")));
+    let [first, second] =
+        [&discriminator, &generator].map(|file| file.iter().map(|(name, tensor)| (name.clone(), tensor)));
+    let back = file(join(first, second));
     let judge = evaluate(&config, sequences, &options).expect("a legal model");
     let mut run = case.interpreter(&judge, &back);
     run.run();

@@ -27,12 +27,12 @@ pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTens
     let [whole, discriminator, generator] =
         ["", DISCRIMINATOR_FOLDER, GENERATOR_FOLDER].map(|part| published(&path.join(part)).filter(|_| !options.ema));
     if let Some(file) = whole {
-        return read(file, options);
+        return read(&file, options);
     }
     if let Some(file) = discriminator {
-        let discriminator = read(file, options)?;
+        let discriminator = read(&file, options)?;
         return match generator {
-            Some(file) => joint(&discriminator, &read(file.clone(), options)?, file),
+            Some(file) => joint(discriminator, read(&file, options)?, &file),
             None => Ok(discriminator),
         };
     }
@@ -52,7 +52,7 @@ pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTens
     if options.ema {
         return Err(not_found(path, "averaged weights can be chosen only from a checkpoint or run folder"));
     }
-    read(path.to_owned(), options)
+    read(path, options)
 }
 
 /// The weights of a folder of Hugging Face.
@@ -61,26 +61,26 @@ fn published(folder: &Path) -> Option<PathBuf> {
     (folder.join(CONFIG_FILE).is_file() && file.is_file()).then_some(file)
 }
 
-fn read(file: PathBuf, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    prepare_all(read_safetensors(&file)?, &file, options)
+fn read(file: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
+    prepare_all(read_safetensors(file)?, file, options)
 }
 
 /// The ELECTRA of pre-training of both networks; `file` is the generator's.
 fn joint(
-    discriminator: &[NamedTensor<'static>],
-    generator: &[NamedTensor<'static>],
-    file: PathBuf,
+    discriminator: Vec<NamedTensor<'static>>,
+    generator: Vec<NamedTensor<'static>>,
+    file: &Path,
 ) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    let of_both = |tensor: &&NamedTensor<'static>| names::is_common(&tensor.name);
-    let differs = |tensor: &&NamedTensor<'static>| discriminator.iter().any(|d| d.name == tensor.name && d != *tensor);
-    if let Some(tensor) = generator.iter().filter(of_both).find(differs) {
+    let differs = |tensor: &&NamedTensor<'static>| {
+        names::is_common(&tensor.name) && discriminator.iter().any(|d| d.name == tensor.name && d != *tensor)
+    };
+    if let Some(tensor) = generator.iter().find(differs) {
         let reason = "differs from the discriminator's; both must come from one pre-training".to_owned();
-        return Err(CheckpointError::Tensor { path: file, tensor: tensor.name.clone(), reason });
+        return Err(CheckpointError::Tensor { path: file.to_owned(), tensor: tensor.name.clone(), reason });
     }
-    let [discriminator, generator] =
-        [discriminator, generator].map(|tensors| tensors.iter().map(|t| (t.name.as_str(), t)).collect::<Vec<_>>());
-    let tensors = names::join(&discriminator, &generator).into_iter();
-    Ok(tensors.map(|(name, tensor)| NamedTensor { name, ..tensor.clone() }).collect())
+    let named = |tensors: Vec<NamedTensor<'static>>| tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor));
+    let tensors = names::join(named(discriminator), named(generator)).into_iter();
+    Ok(tensors.map(|(name, tensor)| NamedTensor { name, ..tensor }).collect())
 }
 
 fn prepare_all(
