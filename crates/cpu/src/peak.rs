@@ -1,7 +1,7 @@
 //! The limits of the machine, measured: fused multiply-adds a second and memory bytes a second.
 
 use crate::isa::Isa;
-use crate::simd::{Simd, SimdOp, dispatch};
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct, dispatch, dispatch_product};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub struct Peaks {
     /// FLOP/s of fused multiply-adds in registers, `f32`.
     pub fp32_flops: f64,
-    /// FLOP/s of pairwise `bf16` products added to `f32`, where the processor has them.
+    /// FLOP/s of `bf16` products added to `f32`, by the instructions that kernels use, where the processor has such.
     pub bf16_flops: Option<f64>,
     /// Bytes a second read from memory.
     pub read_bytes: f64,
@@ -37,7 +37,11 @@ pub fn measure(isa: Isa, threads: usize) -> Peaks {
         // SAFETY: the instruction set is checked by `dispatch`; no memory is touched.
         black_box(unsafe { dispatch(isa, FmaChains) });
     });
-    let bf16_flops = has_bf16(isa).then(|| best_rate(threads, 2.0 * fma_flops, &|_, _| bf16_chains()));
+    let bf16_flops = match PanelFormat::of_bf16(isa) {
+        PanelFormat::F32 => None,
+        PanelFormat::Dot2 => Some(best_rate(threads, 2.0 * fma_flops, &|_, _| bf16_chains())),
+        PanelFormat::Tiles => Some(best_rate(threads, TILE_FLOPS, &|_, _| multiply_tiles(isa))),
+    };
     let memory: Vec<Vec<f32>> = (0..threads).map(|t| vec![1.0 + t as f32; MEMORY_LEN]).collect();
     let read_bytes = best_rate(threads, (READ_LEN * 4) as f64, &|thread, trial| {
         let start = trial * READ_LEN % MEMORY_LEN;
@@ -177,7 +181,7 @@ impl SimdOp for Sum<'_> {
     }
 }
 
-/// Whether the instruction set comes with `bf16` dot products here.
+/// Whether vectors of the instruction set have arithmetic of `bf16` here.
 pub fn has_bf16(isa: Isa) -> bool {
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::Avx512 {
@@ -211,6 +215,47 @@ fn bf16_chains_avx512() {
     for chain in chains {
         black_box(_mm512_reduce_add_ps(chain));
     }
+}
+
+/// Steps of the product of tiles that is repeated: its operands stay in the first-level cache.
+const TILE_DEPTH: usize = 128;
+const TILE_REPEATS: usize = 100;
+const TILE_BLOCK: usize = 2 * TILE_STEPS;
+/// Each step is a pair of products and additions.
+const TILE_FLOPS: f64 = (TILE_REPEATS * TILE_BLOCK * TILE_BLOCK * TILE_DEPTH * 4) as f64;
+
+/// Multiplies blocks of tiles.
+fn multiply_tiles(isa: Isa) {
+    struct Repeated<'a>(&'a [f32], &'a mut [f32]);
+    impl SimdOp for Repeated<'_> {
+        type Output = ();
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            for _ in 0..TILE_REPEATS {
+                let product = TileProduct {
+                    row_tiles: 2,
+                    col_tiles: 2,
+                    depth: TILE_DEPTH,
+                    a: self.0.as_ptr(),
+                    // Rows in different cache sets.
+                    a_stride: TILE_DEPTH + 16,
+                    b: self.0.as_ptr(),
+                    c: self.1.as_mut_ptr(),
+                    c_stride: TILE_BLOCK,
+                    accumulate: false,
+                    prefetch: self.0.as_ptr(),
+                    prefetch_pitch: 0,
+                };
+                // SAFETY: dispatched; the operands have the elements.
+                unsafe { S::tile_product(&product) };
+            }
+        }
+    }
+    let operands = vec![0.0; TILE_BLOCK * (TILE_DEPTH + 16)];
+    let mut c = [0.0; TILE_BLOCK * TILE_BLOCK];
+    // SAFETY: the slices have the elements of the operands.
+    unsafe { dispatch_product(isa, PanelFormat::Tiles, Repeated(&operands, &mut c)) };
+    black_box(c);
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use bessemer_cpu::conv::{
 };
 use bessemer_cpu::gemm::{Affine, Ctx, Input, Numbers, Output, Weights};
 use bessemer_cpu::isa::Isa;
+use bessemer_cpu::peak::has_bf16;
 use bessemer_cpu::threads::ThreadPool;
 use common::convolution::{Operands, Results, Windows};
 use common::{Coverage, Random, assert_close};
@@ -140,31 +141,44 @@ fn packed_weights_give_the_same_bits() {
     }
 }
 
-/// Operands of 16 bits are the numbers they stand for.
+/// Operands of 16 bits are the numbers they stand for: bit for bit where they are multiplied as `f32`, within rounding where the
+/// processor multiplies pairs of them; and on any number of threads the same.
 #[test]
 fn operands_of_16_bits() {
     let mut random = Random(11);
-    let pool = ThreadPool::new(2);
+    let pools = [ThreadPool::new(1), ThreadPool::new(2)];
     for (kernel, stride) in [(3, 2), (1, 1), (3, 1)] {
-        let d = conv(2, [9, 11], [20, 37], [kernel; 2], [stride; 2], [1, 1], [[kernel / 2; 2]; 2]).unwrap();
+        let d = conv(2, [9, 11], [20, 38], [kernel; 2], [stride; 2], [1, 1], [[kernel / 2; 2]; 2]).unwrap();
         let mut case = Case::new(&mut random, d);
         let low = |v: &[f32]| v.iter().map(|&x| half::bf16::from_f32(x)).collect::<Vec<_>>();
         let (x, w, dy) = (low(&case.operands.x), low(&case.operands.w), low(&case.operands.dy));
         let high = |v: &[half::bf16]| v.iter().map(|x| x.to_f32()).collect::<Vec<_>>();
         case.operands = Operands { x: high(&x), w: high(&w), dy: high(&dy) };
         for isa in Isa::available() {
-            let (ctx, expected) = (Ctx { isa, pool: &pool }, case.run(isa, &pool));
+            let expected = case.run(isa, &pools[1]);
             let (x, w, dy) = (Numbers::from(x.as_slice()), Numbers::from(w.as_slice()), Numbers::from(dy.as_slice()));
-            let nan = |len: usize| vec![f32::NAN; len];
-            let mut y = nan(case.operands.dy.len());
-            forward(ctx, &d, x, w, Output::new(&mut y), &mut nan(forward_scratch_len(&d, 2)), None);
-            assert_eq!(y, expected.y, "{isa} forward {d:?}");
-            let mut dx = nan(case.operands.x.len());
-            data_grad(ctx, &d, dy, w, Output::new(&mut dx), &mut nan(data_grad_scratch_len(&d, 2)), None);
-            assert_eq!(dx, expected.dx, "{isa} data gradient {d:?}");
-            let mut dw = nan(case.operands.w.len());
-            weight_grad(ctx, &d, x, dy, Output::new(&mut dw), &mut nan(weight_grad_scratch_len(&d, 2)));
-            assert_eq!(dw, expected.dw, "{isa} weight gradient {d:?}");
+            let results = pools.each_ref().map(|pool| {
+                let (ctx, threads) = (Ctx { isa, pool }, pool.threads());
+                let nan = |len: usize| vec![f32::NAN; len];
+                let mut y = nan(case.operands.dy.len());
+                forward(ctx, &d, x, w, Output::new(&mut y), &mut nan(forward_scratch_len(&d, threads)), None);
+                let mut dx = nan(case.operands.x.len());
+                data_grad(ctx, &d, dy, w, Output::new(&mut dx), &mut nan(data_grad_scratch_len(&d, threads)), None);
+                let mut dw = nan(case.operands.w.len());
+                weight_grad(ctx, &d, x, dy, Output::new(&mut dw), &mut nan(weight_grad_scratch_len(&d, threads)));
+                [y, dx, dw]
+            });
+            let expected = [expected.y, expected.dx, expected.dw];
+            for (pass, name) in ["forward", "data gradient", "weight gradient"].into_iter().enumerate() {
+                let what = format!("{isa} {name} {d:?}");
+                assert_eq!(results[0][pass], results[1][pass], "{what} depends on the number of threads");
+                if has_bf16(isa) {
+                    let exact: Vec<f64> = expected[pass].iter().map(|&x| f64::from(x)).collect();
+                    assert_close(&results[0][pass], &exact, kernel * kernel * d.c_out, &what);
+                } else {
+                    assert_eq!(results[0][pass], expected[pass], "{what}");
+                }
+            }
         }
     }
 }

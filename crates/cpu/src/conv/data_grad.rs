@@ -7,11 +7,11 @@ use std::ops::Range;
 use super::ConvDesc;
 use super::gather::{Axis, Gather};
 use crate::gemm::{
-    BlockScratch, Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Output, Place, Region, RowBlock, RowBlocks,
-    RowSource, RowTable, Scratch, SharedMut, Weights, aligned_len, column_groups, free_threads, pack_shared,
-    packed_len, packed_start, row_blocks_for, row_scratch_len, steps,
+    BlockScratch, Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Output, PanelSteps, Place, Region, RowBlock, RowBlocks,
+    RowSource, RowTable, Scratch, SharedMut, Weights, aligned_len, column_groups, free_threads, pack_steps,
+    packed_len, packed_start, row_blocks_for, row_scratch_len,
 };
-use crate::simd::{Simd, SimdOp, dispatch, dispatch_product};
+use crate::simd::{PanelFormat, Simd, SimdOp, dispatch, dispatch_product};
 
 /// Input pixels of a block of a strided convolution where there are many, and where there are few.
 const LARGE_BLOCK: usize = 448;
@@ -30,7 +30,7 @@ pub fn data_grad_row_blocks(d: &ConvDesc) -> RowBlocks {
 
 /// Elements of the weights that [`pack_data_grad`] packs.
 pub fn packed_data_grad_len(d: &ConvDesc) -> usize {
-    packed_len(d.kh * d.kw * d.c_out, d.c_in)
+    phases(d).map(|phase| phase.packed_len(d)).sum()
 }
 
 /// Packs the weights of `d` for [`data_grad`] on `ctx.isa`. Products are fastest where `packed` lies on a cache line.
@@ -38,11 +38,11 @@ pub fn packed_data_grad_len(d: &ConvDesc) -> usize {
 /// # Panics
 /// When a slice is shorter than `d` needs.
 pub fn pack_data_grad(ctx: Ctx<'_>, d: &ConvDesc, w: Numbers<'_>, packed: &mut [f32]) {
-    let pairs = pairs(ctx, d, &w);
+    let format = panel_format(ctx, d, &w);
     let w = w.checked(d.weight_len(), "weights");
     let packed = Output::new(packed).checked_whole(packed_data_grad_len(d), "packed weights");
     // SAFETY: lengths were checked.
-    unsafe { pack_weights(ctx, d, pairs, w, packed) };
+    unsafe { pack_weights(ctx, d, format, w, packed) };
 }
 
 /// Scratch elements of [`data_grad`] with `threads` threads.
@@ -106,6 +106,11 @@ impl Phase {
     fn taps(&self) -> usize {
         self.y.axis.taps * self.x.axis.taps
     }
+
+    /// Elements of its packed weights.
+    fn packed_len(&self, d: &ConvDesc) -> usize {
+        packed_len(self.taps() * d.c_out, d.c_in)
+    }
 }
 
 fn phases(d: &ConvDesc) -> impl Iterator<Item = Phase> + '_ {
@@ -114,7 +119,7 @@ fn phases(d: &ConvDesc) -> impl Iterator<Item = Phase> + '_ {
         let y = PhaseAxis::new(d, 0, index / d.stride[1]);
         let x = PhaseAxis::new(d, 1, index % d.stride[1]);
         let phase = Phase { y, x, packed_offset };
-        packed_offset += packed_len(phase.taps() * d.c_out, d.c_in);
+        packed_offset += phase.packed_len(d);
         phase
     })
 }
@@ -134,7 +139,7 @@ pub fn data_grad<'a>(
     epilogue: Option<&dyn Epilogue>,
 ) {
     let dy = dy.into();
-    let pairs = pairs(ctx, d, &dy);
+    let format = panel_format(ctx, d, &dy);
     let dy = dy.checked(d.output_len(), "output gradient");
     let blocks = data_grad_row_blocks(d);
     let dx = dx.checked(d.input_len(), blocks.rows * d.c_in, "input gradient");
@@ -149,13 +154,13 @@ pub fn data_grad<'a>(
             let w = w.checked(d.weight_len(), "weights");
             let packed = scratch.take(packed_data_grad_len(d));
             // SAFETY: the weights' extent was checked, and the packed piece belongs to this call.
-            unsafe { pack_weights(ctx, d, pairs, w, packed) };
+            unsafe { pack_weights(ctx, d, format, w, packed) };
             packed
         }
     };
     let scratch = BlockScratch::new(scratch, threads);
     let groups = column_groups(blocks.count, d.c_in, free_threads(ctx, epilogue));
-    let gradient = DataGrad { ctx, d, pairs, dy, packed, dx };
+    let gradient = DataGrad { ctx, d, format, dy, packed, dx };
     ctx.pool.run(blocks.count * groups.count, &|task, worker| {
         let rows = blocks.range(task / groups.count, d.input_rows());
         let cols = groups.range(task % groups.count, d.c_in);
@@ -171,32 +176,38 @@ pub fn data_grad<'a>(
 ///
 /// # Safety
 /// The weights are valid, and `packed` has room for all of them.
-unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, pairs: bool, w: NumberPtr, packed: SharedMut) {
-    let tap_steps = steps(d.c_out, pairs);
+unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, format: PanelFormat, w: NumberPtr, packed: SharedMut) {
+    let tap_steps = if format.is_dot2() { d.c_out / 2 } else { d.c_out };
     for phase in phases(d) {
-        let depth = phase.taps() * tap_steps;
+        let panel = format.steps(phase.taps() * d.c_out);
         for tap in 0..phase.taps() {
             let ky = phase.y.kernel_tap(tap / phase.x.axis.taps);
             let kx = phase.x.kernel_tap(tap % phase.x.axis.taps);
+            let start = tap * tap_steps;
+            let len = if tap + 1 == phase.taps() { panel - start } else { tap_steps };
             // SAFETY: the caller's promises; the tap is one of the kernel's.
             unsafe {
                 let src = w.add((ky * d.kw + kx) * d.c_in * d.c_out);
                 let matrix = Matrix { src, ld: d.c_out, transposed: true, k: d.c_out, n: d.c_in };
-                pack_shared(ctx, &matrix, pairs, packed.add(phase.packed_offset), tap * tap_steps..depth);
+                let steps = PanelSteps { start, len, panel };
+                pack_steps(ctx, &matrix, format, packed.add(phase.packed_offset), steps);
             }
         }
     }
 }
 
-/// Whether the gradient is computed on pairs of elements, which must not reach from tap to tap.
-fn pairs(ctx: Ctx<'_>, d: &ConvDesc, operand: &Numbers<'_>) -> bool {
-    ctx.pairs(operand.dtype(), operand.dtype()) && d.c_out.is_multiple_of(2)
+/// The format of the operands: pairs of elements must not reach from tap to tap.
+fn panel_format(ctx: Ctx<'_>, d: &ConvDesc, operand: &Numbers<'_>) -> PanelFormat {
+    match d.c_out.is_multiple_of(2) {
+        true => ctx.panel_format(operand.dtype(), operand.dtype()),
+        false => PanelFormat::F32,
+    }
 }
 
 struct DataGrad<'a> {
     ctx: Ctx<'a>,
     d: &'a ConvDesc,
-    pairs: bool,
+    format: PanelFormat,
     dy: NumberPtr,
     packed: SharedMut,
     dx: Destination,
@@ -274,14 +285,14 @@ impl DataGrad<'_> {
                 source,
                 table,
                 packed: self.packed.add(phase.packed_offset).0,
-                k: steps(source.row_len(), self.pairs),
+                k: self.format.steps(source.row_len()),
                 cols,
                 c,
                 accumulate: false,
                 a_block,
                 upcoming: Region::EMPTY,
             };
-            dispatch_product(self.ctx.isa, self.pairs, block);
+            dispatch_product(self.ctx.isa, self.format, block);
         }
     }
 }

@@ -109,6 +109,14 @@ impl Gather {
 
 impl RowSource for Gather {
     #[inline(always)]
+    fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr> {
+        // One tap, inside the image: a pixel.
+        let is_pixel = self.row_len() == self.channels && self.affine.is_none();
+        let inside = is_pixel && self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);
+        inside.then(|| self.src.offset(row.origin).add(range.start))
+    }
+
+    #[inline(always)]
     fn row_len(&self) -> usize {
         self.y.taps * self.x.taps * self.channels
     }

@@ -13,7 +13,6 @@ pub mod winograd;
 use crate::gemm::{
     Ctx, Destination, Epilogue, Input, Matrix, Numbers, Origin, OuterProduct, Output, RowBlocks, RowProduct, Scratch,
     Weights, aligned_len, outer_scratch_len, pack_shared, packed_len, packed_start, row_blocks_for, row_scratch_len,
-    steps,
 };
 use gather::{Axis, Gather};
 
@@ -110,9 +109,9 @@ pub fn packed_forward_len(d: &ConvDesc) -> usize {
 /// When a slice is shorter than `d` needs.
 pub fn pack_forward(ctx: Ctx<'_>, d: &ConvDesc, w: Numbers<'_>, packed: &mut [f32]) {
     let packed = Output::new(packed).checked_whole(packed_forward_len(d), "packed weights");
-    let pairs = ctx.pairs(w.dtype(), w.dtype());
+    let format = ctx.panel_format(w.dtype(), w.dtype());
     // SAFETY: lengths were checked.
-    unsafe { pack_shared(ctx, &d.weight_matrix(w), pairs, packed, 0..steps(d.weight_rows(), pairs)) };
+    unsafe { pack_shared(ctx, &d.weight_matrix(w), format, packed) };
 }
 
 /// Scratch elements of [`forward`] with `threads` threads.
@@ -136,7 +135,7 @@ pub fn forward<'a>(
 ) {
     let x = x.into();
     let dtype = x.numbers.dtype();
-    let pairs = x.pairs(ctx, dtype);
+    let format = x.panel_format(ctx, dtype);
     let source = &d.gather(&x);
     let c = y.checked(d.output_len(), forward_row_blocks(d).rows * d.c_out, "output");
     let mut scratch = Scratch::new(scratch, forward_scratch_len(d, ctx.pool.threads()));
@@ -146,15 +145,15 @@ pub fn forward<'a>(
             assert!(dtype == w.dtype(), "input and weights are of {dtype} and {}", w.dtype());
             let packed = scratch.take(packed_forward_len(d));
             // SAFETY: the weights' extent was checked, and the packed piece belongs to this call.
-            unsafe { pack_shared(ctx, &d.weight_matrix(w), pairs, packed, 0..steps(d.weight_rows(), pairs)) };
+            unsafe { pack_shared(ctx, &d.weight_matrix(w), format, packed) };
             packed
         }
     };
     if d.output_len() == 0 {
         return;
     }
-    let (m, n, k) = (d.output_rows(), d.c_out, steps(d.weight_rows(), pairs));
-    let product = RowProduct { source, packed: packed.0, pairs, m, n, k, c, ldc: n, accumulate: false };
+    let (m, n, k) = (d.output_rows(), d.c_out, format.steps(d.weight_rows()));
+    let product = RowProduct { source, packed: packed.0, format, m, n, k, c, ldc: n, accumulate: false };
     // SAFETY: extents were checked above, and the weights are packed for this instruction set.
     unsafe { product.run(ctx, scratch, Origin::FIRST, epilogue) };
 }
@@ -179,14 +178,14 @@ pub fn weight_grad<'a>(
 ) {
     let scratch = Scratch::new(scratch, weight_grad_scratch_len(d, ctx.pool.threads()));
     let (x, dy) = (x.into(), dy.into());
-    let pairs = x.pairs(ctx, dy.dtype());
+    let format = x.panel_format(ctx, dy.dtype());
     let (rows, dy) = (d.output_rows(), dy.checked(d.output_len(), "output gradient"));
     let product = OuterProduct {
         source: &d.gather(&x),
         b: Matrix { src: dy, ld: d.c_out, transposed: false, k: rows, n: d.c_out },
-        pairs,
+        format,
         m: d.weight_rows(),
-        depth: steps(rows, pairs),
+        depth: format.steps(rows),
         c: Destination::whole(dw.checked_whole(d.weight_len(), "weight gradient")),
         ldc: d.c_out,
         accumulate: false,

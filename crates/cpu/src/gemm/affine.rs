@@ -3,7 +3,7 @@
 
 use super::Ctx;
 use super::numbers::{NumberPtr, Numbers};
-use crate::simd::Simd;
+use crate::simd::{PanelFormat, Simd};
 use bessemer_ir::DType;
 
 /// `x * scale + shift`, then perhaps ReLU, by channels.
@@ -28,9 +28,12 @@ impl<'a> Input<'a> {
         Input { numbers: numbers.into(), affine: Some(affine) }
     }
 
-    /// Whether it is multiplied as pairs with another operand of this type.
-    pub(crate) fn pairs(&self, ctx: Ctx<'_>, other: DType) -> bool {
-        self.affine.is_none() && ctx.pairs(self.numbers.dtype(), other)
+    /// The format of its products with another operand of this type.
+    pub(crate) fn panel_format(&self, ctx: Ctx<'_>, other: DType) -> PanelFormat {
+        match self.affine {
+            None => ctx.panel_format(self.numbers.dtype(), other),
+            Some(_) => PanelFormat::F32,
+        }
     }
 }
 

@@ -4,11 +4,11 @@ use super::blocking::TASKS;
 use super::memory::{Destination, Scratch, aligned_len};
 use super::numbers::NumberPtr;
 use super::outer::{WorkerScratch, worker_scratch_len};
-use super::pack::{PackTask, packed_len};
+use super::pack::{PackTask, PanelSteps, packed_len};
 use super::rows::{BlockScratch, row_scratch_len};
 use super::sweep::Region;
-use super::{Ctx, Epilogue, GemmDesc, steps};
-use crate::simd::dispatch_product;
+use super::{Ctx, Epilogue, GemmDesc};
+use crate::simd::{PanelFormat, dispatch_product};
 
 /// Most elements of a B that a worker packs for itself.
 const MAX_B: usize = 256 * 1024;
@@ -31,7 +31,7 @@ pub(crate) fn scratch_len(desc: &GemmDesc, threads: usize) -> usize {
 pub(crate) unsafe fn run(
     ctx: Ctx<'_>,
     desc: &GemmDesc,
-    pairs: bool,
+    format: PanelFormat,
     a: NumberPtr,
     b: NumberPtr,
     c: Destination,
@@ -51,7 +51,7 @@ pub(crate) unsafe fn run(
             // SAFETY: the caller's promises; tasks have different matrices C.
             unsafe {
                 let (a, b, c) = operands.item(desc, item);
-                desc.outer_product(&desc.a_rows(a), desc.b_matrix(b), pairs, c).run_serial(
+                desc.outer_product(&desc.a_rows(a), desc.b_matrix(b), format, c).run_serial(
                     ctx,
                     worker,
                     workers.of(worker),
@@ -68,11 +68,11 @@ pub(crate) unsafe fn run(
                 let (a, b, c) = operands.item(desc, item);
                 let packed = packed.add(worker * packed_len(desc.k, desc.n));
                 let matrix = &desc.b_matrix(b);
-                let k = steps(desc.k, pairs);
-                let pack = PackTask { matrix, depth: 0..k, dst: packed, to: 0, panel_steps: k };
-                dispatch_product(ctx.isa, pairs, pack);
+                let steps = PanelSteps::whole(format.steps(desc.k));
+                let pack = PackTask { matrix, depth: 0..steps.len, dst: packed, steps };
+                dispatch_product(ctx.isa, format, pack);
                 let rows = desc.a_rows(a);
-                let product = desc.row_product(&rows, packed.0, pairs, c);
+                let product = desc.row_product(&rows, packed.0, format, c);
                 product.block(ctx, worker, 0..desc.m, 0..desc.n, workers.of(worker), Region::EMPTY);
             }
             finish(worker, item);

@@ -14,11 +14,12 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod tiles;
 
 use std::ops::Range;
 
 use crate::isa::Isa;
-use crate::simd::has_pairs;
+use crate::simd::PanelFormat;
 use crate::threads::ThreadPool;
 use bessemer_ir::DType;
 
@@ -32,7 +33,7 @@ pub(crate) use blocking::{TASKS, column_groups, pieces, row_blocks_for};
 pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
 pub(crate) use numbers::{NumberPtr, packed_start};
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
-pub(crate) use pack::{Matrix, pack_shared, packed_len};
+pub(crate) use pack::{Matrix, PanelSteps, pack_shared, pack_steps, packed_len};
 pub(crate) use rows::{
     BlockScratch, MatrixRows, Origin, Place, Row, RowBlock, RowProduct, RowSource, RowTable, row_scratch_len,
 };
@@ -47,15 +48,10 @@ pub struct Ctx<'a> {
 }
 
 impl Ctx<'_> {
-    /// Whether a product of such operands is computed on pairs of `bf16` numbers.
-    pub(crate) fn pairs(&self, a: DType, b: DType) -> bool {
-        a == DType::Bf16 && b == DType::Bf16 && has_pairs(self.isa)
+    /// The format of packed operands of these types.
+    pub(crate) fn panel_format(&self, a: DType, b: DType) -> PanelFormat {
+        if a == DType::Bf16 && b == DType::Bf16 { PanelFormat::of_bf16(self.isa) } else { PanelFormat::F32 }
     }
-}
-
-/// Steps of a reduction over `k` elements.
-pub(crate) fn steps(k: usize, pairs: bool) -> usize {
-    if pairs { k.div_ceil(2) } else { k }
 }
 
 /// Work on finished blocks of a kernel's output while they are in cache.
@@ -164,23 +160,23 @@ impl GemmDesc {
         &self,
         a: &'a MatrixRows,
         packed: *const f32,
-        pairs: bool,
+        format: PanelFormat,
         c: Destination,
     ) -> RowProduct<'a, MatrixRows> {
-        let k = steps(self.k, pairs);
+        let k = format.steps(self.k);
         let (m, n, ldc) = (self.m, self.n, self.ldc);
-        RowProduct { source: a, packed, pairs, m, n, k, c, ldc, accumulate: self.accumulate }
+        RowProduct { source: a, packed, format, m, n, k, c, ldc, accumulate: self.accumulate }
     }
 
     fn outer_product<'a>(
         &self,
         a: &'a MatrixRows,
         b: Matrix,
-        pairs: bool,
+        format: PanelFormat,
         c: Destination,
     ) -> OuterProduct<'a, MatrixRows> {
-        let depth = steps(self.k, pairs);
-        OuterProduct { source: a, b, pairs, m: self.m, depth, c, ldc: self.ldc, accumulate: self.accumulate }
+        let depth = format.steps(self.k);
+        OuterProduct { source: a, b, format, m: self.m, depth, c, ldc: self.ldc, accumulate: self.accumulate }
     }
 }
 
@@ -232,12 +228,11 @@ pub fn packed_b_len(desc: &GemmDesc) -> usize {
 /// When a slice is shorter than `desc` needs, or `desc` takes no packed B.
 pub fn pack_b(ctx: Ctx<'_>, desc: &GemmDesc, b: Numbers<'_>, packed: &mut [f32]) {
     assert!(takes_packed_b(desc), "a transposed A or a batch takes no packed B");
-    let pairs = ctx.pairs(b.dtype(), b.dtype());
+    let format = ctx.panel_format(b.dtype(), b.dtype());
     let b = b.checked(desc.b_len(), "B");
     let packed = Output::new(packed).checked_whole(packed_b_len(desc), "packed B");
-    let k = steps(desc.k, pairs);
     // SAFETY: lengths were checked above.
-    unsafe { pack_shared(ctx, &desc.b_matrix(b), pairs, packed, 0..k) };
+    unsafe { pack_shared(ctx, &desc.b_matrix(b), format, packed) };
 }
 
 /// Scratch elements [`gemm`] needs with `threads` threads.
@@ -268,8 +263,8 @@ pub fn gemm<'a>(
     let a = a.into();
     let a_type = a.dtype();
     let a = a.checked(desc.a_len(), "A");
-    let (b, pairs) = match b.into() {
-        Weights::Plain(b) => (b.checked(desc.b_len(), "B"), ctx.pairs(a_type, b.dtype())),
+    let (b, format) = match b.into() {
+        Weights::Plain(b) => (b.checked(desc.b_len(), "B"), ctx.panel_format(a_type, b.dtype())),
         Weights::Packed(packed) => {
             assert!(takes_packed_b(desc), "a transposed A or a batch takes no packed B");
             let packed = packed_start(packed, packed_b_len(desc), "B").0;
@@ -277,7 +272,7 @@ pub fn gemm<'a>(
             let scratch = Scratch::new(scratch, aligned_len(0) + row_scratch_len(ctx.pool.threads()));
             if desc.m > 0 && desc.n > 0 {
                 let a = &desc.a_rows(a);
-                let product = desc.row_product(a, packed, ctx.pairs(a_type, a_type), c);
+                let product = desc.row_product(a, packed, ctx.panel_format(a_type, a_type), c);
                 // SAFETY: the extents of A, B and C were checked above.
                 unsafe { product.run(ctx, scratch, Origin::FIRST, epilogue) };
             }
@@ -291,7 +286,7 @@ pub fn gemm<'a>(
     }
     if batched::applies(desc) {
         // SAFETY: the extents of A, B and C were checked above.
-        unsafe { batched::run(ctx, desc, pairs, a, b, c, scratch, epilogue) };
+        unsafe { batched::run(ctx, desc, format, a, b, c, scratch, epilogue) };
         return;
     }
     for item in 0..desc.batch {
@@ -303,11 +298,11 @@ pub fn gemm<'a>(
         // SAFETY: the extents of A, B and C were checked above.
         unsafe {
             if desc.trans_a {
-                desc.outer_product(a, b, pairs, c).run(ctx, scratch, origin, epilogue);
+                desc.outer_product(a, b, format, c).run(ctx, scratch, origin, epilogue);
             } else {
                 let packed = scratch.take(packed_len(desc.k, desc.n));
-                pack_shared(ctx, &b, pairs, packed, 0..steps(desc.k, pairs));
-                desc.row_product(a, packed.0, pairs, c).run(ctx, scratch, origin, epilogue);
+                pack_shared(ctx, &b, format, packed);
+                desc.row_product(a, packed.0, format, c).run(ctx, scratch, origin, epilogue);
             }
         }
     }

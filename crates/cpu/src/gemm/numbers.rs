@@ -109,11 +109,23 @@ impl NumberPtr {
     /// Copies `len` numbers of 16 bits as they are.
     ///
     /// # Safety
-    /// They are there, of such a type, and `dst` has room for them.
+    /// They are there, of such a type, and `dst` has room for them. Called under `S::vectorize`.
     #[inline(always)]
-    pub unsafe fn copy_16(self, dst: *mut u16, len: usize) {
+    pub unsafe fn copy_16<S: Simd>(self, dst: *mut u16, len: usize) {
         // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(self.address.cast(), dst, len) }
+        unsafe { S::copy_16(self.as_16(), dst, len) }
+    }
+
+    /// Where numbers of 16 bits lie.
+    #[inline(always)]
+    pub fn as_16(self) -> *const u16 {
+        self.address.cast()
+    }
+
+    /// Pairs of neighbours of 16 bits as elements of 32 bits.
+    #[inline(always)]
+    pub fn as_words(self) -> NumberPtr {
+        NumberPtr { dtype: DType::F32, ..self }
     }
 
     /// One number of 16 bits.

@@ -2,16 +2,17 @@
 //! before and shared; where it is small, tasks pack B too, and the reduction is split, with partial sums that are added in a
 //! fixed order.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::blocking::{RowBlocks, TASKS, column_groups, pieces};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::pack::{Matrix, pack_shared, packed_len};
-use super::rows::{MAX_COLS, Origin, RESIDENT_B, RowSource};
+use super::rows::{MAX_COLS, Origin, Place, RESIDENT_B, RowSource};
 use super::sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
-use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, column_stride, panel};
+use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, depth_step, panel};
 use super::{Ctx, Epilogue, free_threads};
-use crate::simd::{Simd, SimdOp, dispatch, dispatch_product};
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch, dispatch_product};
 
 /// Most rows, and most columns, of a task's block of C.
 const MAX_BLOCK: usize = 256;
@@ -30,7 +31,9 @@ const PAD: usize = 16;
 
 /// Most elements of a packed block of A: narrow tiles of 4 rows at a step of 8, or wide ones.
 const A_LEN: usize = MAX_BLOCK / 4 * (MAX_DEPTH * COLUMN_STRIDE / 2 + PAD);
-const LINE_LEN: usize = MAX_BLOCK + COLUMN_STRIDE;
+/// Distance of the lines of a tile's steps.
+const LINE_PITCH: usize = MAX_BLOCK + 16;
+const LINE_LEN: usize = TILE_STEPS * LINE_PITCH;
 const B_LEN: usize = MAX_BLOCK * MAX_DEPTH + MAX_BLOCK / 8 * PAD;
 const WORKER_LEN: usize = A_LEN + LINE_LEN + B_LEN;
 
@@ -52,7 +55,7 @@ impl Plan {
         let blocks = rows.count * cols.count;
         let wanted = if is_shared || blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks.max(1)) };
         let splits = wanted.min(depth / MIN_SPLIT).max(1);
-        Plan { rows, cols, splits: pieces(depth, depth.div_ceil(splits).max(1), 1), is_shared }
+        Plan { rows, cols, splits: pieces(depth, depth.div_ceil(splits).next_multiple_of(TILE_STEPS), TILE_STEPS), is_shared }
     }
 
     /// Elements of all of B, packed.
@@ -100,8 +103,7 @@ pub(crate) struct OuterProduct<'a, P> {
     /// Rows `p` of `m` elements.
     pub source: &'a P,
     pub b: Matrix,
-    /// Whether steps of the reduction are pairs of rows.
-    pub pairs: bool,
+    pub format: PanelFormat,
     pub m: usize,
     /// Steps of the reduction.
     pub depth: usize,
@@ -148,7 +150,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                     accumulate: whole && self.accumulate,
                     scratch: workers.of(worker),
                 };
-                dispatch_product(ctx.isa, self.pairs, block);
+                dispatch_product(ctx.isa, self.format, block);
             }
             if whole {
                 finish(worker, block / plan.cols.count, rows, cols);
@@ -190,7 +192,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
         let packed = scratch.take(packed_len(self.depth, n));
         let workers = WorkerScratch::new(scratch, ctx.pool.threads());
         // SAFETY: the caller's promises; the scratch has room for B.
-        unsafe { pack_shared(ctx, &self.b, self.pairs, packed, 0..self.depth) };
+        unsafe { pack_shared(ctx, &self.b, self.format, packed) };
         let groups = column_groups(rows.count, n, free_threads(ctx, epilogue));
         ctx.pool.run(rows.count * groups.count, &|task, worker| {
             let cols = groups.range(task % groups.count, n);
@@ -211,7 +213,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                     scratch: workers.of(worker),
                 };
                 // SAFETY: the caller's promises; tasks have different blocks of C.
-                unsafe { dispatch_product(ctx.isa, self.pairs, block) };
+                unsafe { dispatch_product(ctx.isa, self.format, block) };
             }
             if let Some(epilogue) = epilogue {
                 epilogue.block(worker, origin.block + block, origin.row + rows.start..origin.row + rows.end, cols);
@@ -239,7 +241,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
                 scratch,
             };
             // SAFETY: the caller's promises.
-            unsafe { dispatch_product(ctx.isa, self.pairs, block) };
+            unsafe { dispatch_product(ctx.isa, self.format, block) };
         }
     }
 }
@@ -267,7 +269,7 @@ impl<P: RowSource> SimdOp for OuterBlock<'_, P> {
         for (offset, row) in c_rows.iter_mut().zip(self.rows.clone()) {
             *offset = row * self.ldc;
         }
-        let depths = pieces(self.depth.len(), MAX_DEPTH, 4);
+        let depths = pieces(self.depth.len(), MAX_DEPTH, depth_step::<S>());
         for step in 0..depths.count {
             let range = depths.range(step, self.depth.len());
             // SAFETY: the promises made for this block.
@@ -291,7 +293,11 @@ impl<P: RowSource> OuterBlock<'_, P> {
         unsafe {
             let a = self.scratch;
             let line = a.add(A_LEN);
-            self.pack_a::<S>(depth.clone(), a, a_tile, line);
+            if S::TILES {
+                self.pack_a_rows::<S>(depth.clone(), a, line);
+            } else {
+                self.pack_a::<S>(depth.clone(), a, a_tile, line);
+            }
             let (b, b_panel, b_next) = match self.packed {
                 Some(packed) => {
                     let panel_len = self.product.depth * panel::<S>();
@@ -307,7 +313,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
                 }
             };
             let sweep = Sweep {
-                layout: ALayout::Columns,
+                layout: if S::TILES { ALayout::Rows } else { ALayout::Columns },
                 depth: depth.len(),
                 a,
                 a_tile,
@@ -330,7 +336,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
         if next.is_empty() {
             return Upcoming::new([Region::EMPTY; 2]);
         }
-        let elements = if self.product.pairs { 2 * next.start..self.product.b.k.min(2 * next.end) } else { next };
+        let elements = if self.product.format.is_dot2() { 2 * next.start..self.product.b.k.min(2 * next.end) } else { next };
         let a = self.product.source.region(elements.clone(), self.rows.clone());
         Upcoming::new([a, self.product.b.region(elements, self.cols.clone())])
     }
@@ -356,27 +362,57 @@ impl<P: RowSource> OuterBlock<'_, P> {
 }
 
 impl<P: RowSource> OuterBlock<'_, P> {
-    /// Copies the block's elements of a step of A: of a row, or of two rows as pairs.
+    /// Copies the block's elements of rows `depth` of A to rows of tiles: a tile's steps are taken to line buffers, and transposed.
+    ///
+    /// # Safety
+    /// The lines and the rows have room. Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn pack_a_rows<S: Simd>(&self, depth: Range<usize>, dst: *mut f32, lines: *mut f32) {
+        for (tile, first) in depth.clone().step_by(TILE_STEPS).enumerate() {
+            let dst = dst.wrapping_add(tile * TILE_STEPS);
+            // SAFETY: the caller's promises.
+            unsafe {
+                for step in 0..TILE_STEPS {
+                    self.take_line::<S>(first + step, lines.add(step * LINE_PITCH));
+                }
+                for row in (0..self.rows.len()).step_by(S::LANES) {
+                    for step in (0..TILE_STEPS).step_by(S::LANES) {
+                        let src = lines.add(step * LINE_PITCH + row);
+                        S::transpose(src, LINE_PITCH, dst.add(row * ROW_STRIDE + step), ROW_STRIDE);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Copies the block's elements of a step of A: of a row, or of two rows as pairs. Rows behind the last one are zeros.
     ///
     /// # Safety
     /// The line has room for them. Called under `S::vectorize`.
     #[inline(always)]
     unsafe fn take_line<S: Simd>(&self, step: usize, line: *mut f32) {
-        let source = self.product.source;
+        let (source, rows) = (self.product.source, &self.rows);
         // SAFETY: the caller's promise; the buffers have room for the rows of a block.
         unsafe {
-            if !S::PAIRS {
-                return source.copy::<S, _>(source.locate(step), self.rows.clone(), line);
+            if !S::DOT2 {
+                return source.copy::<S, _>(source.locate(step), rows.clone(), line);
             }
-            let mut rows = [[0u16; MAX_BLOCK]; 2];
-            for (offset, row) in rows.iter_mut().enumerate().filter(|(offset, _)| 2 * step + offset < self.product.b.k)
-            {
-                source.copy::<S, _>(source.locate(2 * step + offset), self.rows.clone(), row.as_mut_ptr());
+            let mut buffers = [const { MaybeUninit::<[u16; MAX_BLOCK]>::uninit() }; 2];
+            let mut taken = [std::ptr::null(); 2];
+            for (half, (buffer, taken)) in buffers.iter_mut().zip(&mut taken).enumerate() {
+                let buffer = buffer.as_mut_ptr().cast::<u16>();
+                *taken = buffer;
+                if 2 * step + half >= self.product.b.k {
+                    buffer.zero::<S>(rows.len());
+                    continue;
+                }
+                let row = source.locate(2 * step + half);
+                match source.in_place(row, rows.clone()) {
+                    Some(memory) => *taken = memory.as_16(),
+                    None => source.copy::<S, _>(row, rows.clone(), buffer),
+                }
             }
-            let [low, high] = &rows;
-            for (i, (&low, &high)) in low.iter().zip(high).take(self.rows.len()).enumerate() {
-                line.cast::<u32>().add(i).write(u32::from(low) | u32::from(high) << 16);
-            }
+            S::interleave_16(taken[0], taken[1], line.cast(), rows.len());
         }
     }
 }

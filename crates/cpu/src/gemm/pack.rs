@@ -6,8 +6,8 @@ use super::memory::SharedMut;
 use super::numbers::NumberPtr;
 use super::sweep::Region;
 use super::tile::{MAX_PANEL, panel};
-use super::{Ctx, steps};
-use crate::simd::{Simd, SimdOp, dispatch_product};
+use super::Ctx;
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 
 /// Steps of the reduction in one packing task.
 const PACK_DEPTH: usize = 64;
@@ -25,9 +25,10 @@ pub(crate) struct Matrix {
 // SAFETY: only read, and whoever builds one vouches for its extent.
 unsafe impl Sync for Matrix {}
 
-/// Elements of a packed `[k, n]` matrix on any instruction set.
+/// Elements of a packed `[k, n]` matrix on any instruction set, in any format.
 pub(crate) fn packed_len(k: usize, n: usize) -> usize {
-    k * n.next_multiple_of(MAX_PANEL)
+    let steps = if k == 0 { 0 } else { k.max(TILE_STEPS) };
+    steps * n.next_multiple_of(MAX_PANEL)
 }
 
 impl Matrix {
@@ -39,8 +40,8 @@ impl Matrix {
     pub unsafe fn pack<S: Simd>(&self, depth: Range<usize>, cols: Range<usize>, dst: *mut f32, panel_stride: usize) {
         // SAFETY: the caller's promises.
         unsafe {
-            if S::PAIRS {
-                self.pack_pairs::<S>(depth, cols, dst.cast(), panel_stride);
+            if S::DOT2 {
+                self.pack_dot2::<S>(depth, cols, dst.cast(), panel_stride);
             } else if self.transposed {
                 self.pack_transposed::<S>(depth, cols, dst, panel_stride);
             } else {
@@ -49,28 +50,67 @@ impl Matrix {
         }
     }
 
-    /// Packs pairs of steps of 16-bit numbers; behind the last step, and the last column, are zeros.
+    /// Packs pairs of elements of 16 bits; steps behind the last element, and columns behind the last one, are zeros.
     #[inline(always)]
-    unsafe fn pack_pairs<S: Simd>(&self, depth: Range<usize>, cols: Range<usize>, dst: *mut u32, panel_stride: usize) {
-        let (step_stride, col_stride) = if self.transposed { (1, self.ld) } else { (self.ld, 1) };
-        for (step, pair) in depth.enumerate() {
-            for (p, col) in cols.clone().step_by(panel::<S>()).enumerate() {
-                let width = panel::<S>().min(cols.end - col);
-                let src = self.src.add(2 * pair * step_stride + col * col_stride);
-                let whole = 2 * pair + 1 < self.k;
-                // SAFETY: the caller's promises.
-                unsafe {
-                    let dst = dst.add(p * panel_stride + step * panel::<S>());
-                    for j in 0..width {
-                        let low = u32::from(src.add(j * col_stride).bits_16());
-                        let high = if whole { src.add(step_stride + j * col_stride).bits_16() } else { 0 };
-                        dst.add(j).write(low | u32::from(high) << 16);
+    unsafe fn pack_dot2<S: Simd>(&self, depth: Range<usize>, cols: Range<usize>, dst: *mut f32, panel_stride: usize) {
+        let whole = (self.k / 2).clamp(depth.start, depth.end);
+        for (p, col) in cols.clone().step_by(panel::<S>()).enumerate() {
+            let width = panel::<S>().min(cols.end - col);
+            // SAFETY: the caller's promises.
+            unsafe {
+                let dst = dst.add(p * panel_stride);
+                if self.transposed && self.ld.is_multiple_of(2) && self.src.as_16().cast::<u32>().is_aligned() {
+                    let words = Matrix { src: self.src.as_words(), ld: self.ld / 2, ..*self };
+                    words.pack_transposed::<S>(depth.start..whole, col..col + width, dst, panel_stride);
+                } else {
+                    for step in depth.start..whole {
+                        self.pack_pairs::<S>(step, col, width, dst.add((step - depth.start) * panel::<S>()));
                     }
-                    for j in width..panel::<S>() {
-                        dst.add(j).write(0);
+                }
+                for step in whole..depth.end {
+                    let dst = dst.add((step - depth.start) * panel::<S>());
+                    for v in (0..panel::<S>()).step_by(S::LANES) {
+                        S::store(dst.add(v), S::splat(0.0));
+                    }
+                    if 2 * step < self.k {
+                        self.pack_last::<S>(2 * step, col, width, dst.cast());
                     }
                 }
             }
+        }
+    }
+
+    /// Packs a pair of elements of some columns of a panel.
+    #[inline(always)]
+    unsafe fn pack_pairs<S: Simd>(&self, step: usize, col: usize, width: usize, dst: *mut f32) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            if width < panel::<S>() {
+                for v in (0..panel::<S>()).step_by(S::LANES) {
+                    S::store(dst.add(v), S::splat(0.0));
+                }
+            }
+            let dst = dst.cast::<u32>();
+            if self.transposed {
+                let pairs = self.src.add(2 * step + col * self.ld);
+                for j in 0..width {
+                    let [even, odd] = [0, 1].map(|k| u32::from(pairs.add(k + j * self.ld).bits_16()));
+                    dst.add(j).write(even | odd << 16);
+                }
+            } else {
+                let row = self.src.add(2 * step * self.ld + col);
+                S::interleave_16(row.as_16(), row.add(self.ld).as_16(), dst, width);
+            }
+        }
+    }
+
+    /// Packs the last element, which has no other one.
+    #[cold]
+    unsafe fn pack_last<S: Simd>(&self, k: usize, col: usize, width: usize, dst: *mut u32) {
+        let (k_stride, col_stride) = if self.transposed { (1, self.ld) } else { (self.ld, 1) };
+        for j in 0..width {
+            // SAFETY: the caller's promises.
+            unsafe { dst.add(j).write(self.src.add(k * k_stride + (col + j) * col_stride).bits_16().into()) };
         }
     }
 
@@ -172,15 +212,29 @@ impl Matrix {
 /// Most lanes of any instruction set.
 const MAX_LANES: usize = 16;
 
+/// A range of the steps of panels.
+#[derive(Clone, Copy)]
+pub(crate) struct PanelSteps {
+    pub start: usize,
+    pub len: usize,
+    /// Steps of a panel.
+    pub panel: usize,
+}
+
+impl PanelSteps {
+    /// All steps of panels of `len`.
+    pub fn whole(len: usize) -> PanelSteps {
+        PanelSteps { start: 0, len, panel: len }
+    }
+}
+
 /// Packs some steps of a matrix.
 pub(crate) struct PackTask<'a> {
     pub matrix: &'a Matrix,
     pub depth: Range<usize>,
     pub dst: SharedMut,
-    /// First step of the panels that is written.
-    pub to: usize,
-    /// Steps of a panel.
-    pub panel_steps: usize,
+    /// The steps of the panels that the matrix fills.
+    pub steps: PanelSteps,
 }
 
 impl SimdOp for PackTask<'_> {
@@ -188,24 +242,37 @@ impl SimdOp for PackTask<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        // SAFETY: the promises of `pack_shared`; tasks write different steps.
+        // SAFETY: the promises of `pack_steps`; tasks write different steps.
         unsafe {
-            let dst = self.dst.0.add(self.to * panel::<S>());
-            self.matrix.pack::<S>(self.depth, 0..self.matrix.n, dst, self.panel_steps * panel::<S>());
+            let dst = self.dst.0.add((self.steps.start + self.depth.start) * panel::<S>());
+            self.matrix.pack::<S>(self.depth, 0..self.matrix.n, dst, self.steps.panel * panel::<S>());
         }
     }
 }
 
-/// Packs a matrix to `dst`: its steps, or pairs of them, to those of `place` from the first on, in panels of `place.end`.
+/// Packs a matrix to `dst`.
 ///
 /// # Safety
-/// The matrix is valid, of `bf16` for pairs, and `dst` is valid and unshared for the panels.
-pub(crate) unsafe fn pack_shared(ctx: Ctx<'_>, matrix: &Matrix, pairs: bool, dst: SharedMut, place: Range<usize>) {
-    let count = steps(matrix.k, pairs);
-    ctx.pool.run(count.div_ceil(PACK_DEPTH), &|task, _| {
-        let depth = task * PACK_DEPTH..count.min((task + 1) * PACK_DEPTH);
-        let to = place.start + depth.start;
+/// The matrix is valid and of the type that `format` needs; `dst` is valid and unshared for the panels.
+pub(crate) unsafe fn pack_shared(ctx: Ctx<'_>, matrix: &Matrix, format: PanelFormat, dst: SharedMut) {
+    // SAFETY: the caller's promises.
+    unsafe { pack_steps(ctx, matrix, format, dst, PanelSteps::whole(format.steps(matrix.k))) };
+}
+
+/// Packs a matrix to `steps` of the panels at `dst`; steps that the matrix does not have are zeros.
+///
+/// # Safety
+/// As for [`pack_shared`].
+pub(crate) unsafe fn pack_steps(
+    ctx: Ctx<'_>,
+    matrix: &Matrix,
+    format: PanelFormat,
+    dst: SharedMut,
+    steps: PanelSteps,
+) {
+    ctx.pool.run(steps.len.div_ceil(PACK_DEPTH), &|task, _| {
+        let depth = task * PACK_DEPTH..steps.len.min((task + 1) * PACK_DEPTH);
         // SAFETY: the caller's promises; tasks write different steps.
-        unsafe { dispatch_product(ctx.isa, pairs, PackTask { matrix, depth, dst, to, panel_steps: place.end }) };
+        unsafe { dispatch_product(ctx.isa, format, PackTask { matrix, depth, dst, steps }) };
     });
 }

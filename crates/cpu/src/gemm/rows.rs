@@ -7,9 +7,9 @@ use super::blocking::{TASKS, column_groups, pieces, row_blocks_for};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::numbers::NumberPtr;
 use super::sweep::{Region, Sweep, Upcoming};
-use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, panel};
+use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, depth_step, panel};
 use super::{Ctx, Epilogue, free_threads};
-use crate::simd::{Simd, SimdOp, dispatch_product};
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 
 /// Most rows of a block of A.
 pub(crate) const MAX_ROWS: usize = 112;
@@ -106,7 +106,7 @@ impl Place for *mut u16 {
     #[inline(always)]
     unsafe fn take<S: Simd>(self, src: NumberPtr, len: usize) {
         // SAFETY: the caller's promise.
-        unsafe { src.copy_16(self, len) }
+        unsafe { src.copy_16::<S>(self, len) }
     }
     #[inline(always)]
     unsafe fn take_affine<S: Simd>(self, _: NumberPtr, _: usize, _: AffinePtr) {
@@ -129,6 +129,9 @@ pub(crate) trait RowSource: Sync {
     /// # Safety
     /// `dst` has room for them. Called under `S::vectorize`.
     unsafe fn copy<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D);
+
+    /// Where elements `range` of a row lie, if they are neighbours in memory and are taken as they are.
+    fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr>;
 
     /// Elements of a row.
     fn row_len(&self) -> usize;
@@ -158,6 +161,11 @@ impl RowSource for MatrixRows {
     unsafe fn copy<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D) {
         // SAFETY: the caller's promise, and the matrix has the row.
         unsafe { dst.take::<S>(self.src.offset(row.origin).add(range.start), range.len()) }
+    }
+
+    #[inline(always)]
+    fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr> {
+        Some(self.src.offset(row.origin).add(range.start))
     }
 
     #[inline(always)]
@@ -228,9 +236,13 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let depths = pieces(self.k, MAX_DEPTH, 4);
+        let depths = pieces(self.k, MAX_DEPTH, depth_step::<S>());
         let chunks = pieces(self.cols.len(), MAX_COLS, panel::<S>());
-        let group = if self.cols.len() <= FEW_COLS { SMALL_GROUP } else { MAX_ROWS };
+        let group = match self.cols.len() <= FEW_COLS {
+            true if S::TILES => 2 * TILE_STEPS,
+            true => SMALL_GROUP,
+            false => MAX_ROWS,
+        };
         let mut upcoming = Upcoming::new([self.upcoming, Region::EMPTY]);
         for chunk in 0..chunks.count {
             let cols = chunks.range(chunk, self.cols.len());
@@ -264,7 +276,7 @@ impl<P: RowSource> RowBlock<'_, P> {
         unsafe {
             for (i, &row) in self.table.rows[rows.clone()].iter().enumerate() {
                 let line = self.a_block.add(i * ROW_STRIDE);
-                if S::PAIRS {
+                if S::DOT2 {
                     let elements = 2 * depth.start..self.source.row_len().min(2 * depth.end);
                     let line = line.cast::<u16>();
                     self.source.copy::<S, _>(row, elements.clone(), line);
@@ -329,8 +341,8 @@ impl Origin {
 pub(crate) struct RowProduct<'a, P> {
     pub source: &'a P,
     pub packed: *const f32,
-    /// Whether steps of the reduction are pairs of elements.
-    pub pairs: bool,
+    /// Of the packed B.
+    pub format: PanelFormat,
     pub m: usize,
     pub n: usize,
     pub k: usize,
@@ -404,7 +416,7 @@ impl<P: RowSource> RowProduct<'_, P> {
                 upcoming,
             };
             // SAFETY: the caller's promises.
-            unsafe { dispatch_product(ctx.isa, self.pairs, block) };
+            unsafe { dispatch_product(ctx.isa, self.format, block) };
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Tiles over a block of `C`, from packed blocks of `A` and `B`.
 
+use super::tiles;
 use super::tile::{ALayout, LINE, MAX_PANEL, ROW_STRIDE, TileArgs, panel, prefetch_rounds, tile_fn};
 use crate::simd::Simd;
 
@@ -57,7 +58,7 @@ impl Upcoming {
 
     /// Start and pitch of the next `rounds` pieces of two cache lines.
     #[inline(always)]
-    fn take(&mut self, rounds: usize) -> (*const f32, usize) {
+    pub(super) fn take(&mut self, rounds: usize) -> (*const f32, usize) {
         let region = &self.regions[0];
         if self.col >= region.cols {
             self.regions = [self.regions[1], Region::EMPTY];
@@ -93,6 +94,10 @@ impl Sweep<'_> {
     /// rows and columns. Called under `S::vectorize`.
     #[inline(always)]
     pub unsafe fn run<S: Simd>(&self, upcoming: &mut Upcoming) {
+        if S::TILES {
+            // SAFETY: the caller's promises.
+            return unsafe { tiles::run::<S>(self, upcoming) };
+        }
         let rows = self.c_rows.len();
         let tiles = tile_count::<S>(rows);
         let b_share = self.depth * panel::<S>() / tiles.max(1);

@@ -1,10 +1,15 @@
-//! Products of `bf16` pairs, in plain arithmetic on the portable instruction set, beside `f32` products of the same numbers.
+//! Products of `bf16` pairs, in vectors and in tiles: emulated on the portable instruction set, beside `f32` products of the same
+//! numbers, and bit for bit what the instructions of this processor compute.
 
 use super::{Ctx, GemmDesc, Numbers, Output, Weights, gemm, pack_b, packed_b_len, scratch_len};
 use crate::conv::{self, ConvDesc};
 use crate::isa::Isa;
+use crate::simd::{PanelFormat, emulated};
 use crate::threads::ThreadPool;
 use half::bf16;
+
+/// Both formats of products of `bf16`.
+const FORMATS: [PanelFormat; 2] = [PanelFormat::Dot2, PanelFormat::Tiles];
 
 /// Numbers that `bf16` holds exactly, in both types.
 fn numbers(len: usize, seed: usize) -> (Vec<bf16>, Vec<f32>) {
@@ -24,10 +29,17 @@ fn assert_close(pairs: &[f32], singles: &[f32], what: &str) {
 
 #[test]
 fn matrix_products() {
+    for format in FORMATS {
+        emulated::set_format(format);
+        matrix_products_in(format);
+    }
+}
+
+fn matrix_products_in(format: PanelFormat) {
     let pool = ThreadPool::new(2);
     let ctx = Ctx { isa: Isa::Portable, pool: &pool };
     for (m, n, k, batch) in
-        [(70, 45, 91, 1), (1, 300, 601, 1), (33, 20, 2, 1), (9, 20, 33, 17), (60, 70, 1100, 2), (400, 901, 45, 1)]
+        [(70, 45, 91, 1), (1, 300, 601, 1), (33, 20, 2, 1), (9, 20, 33, 17), (60, 70, 1100, 2), (400, 901, 45, 1), (17, 33, 31, 9)]
     {
         for layout in 0..4 {
             let desc = GemmDesc::new(m, n, k).transposed(layout & 1 != 0, layout & 2 != 0).batched(batch);
@@ -39,13 +51,13 @@ fn matrix_products() {
             let mut c = vec![f32::NAN; batch * m * n];
             let b = Numbers::from(b.as_slice());
             gemm(ctx, &desc, a.as_slice(), b, Output::new(&mut c), &mut scratch, None);
-            assert_close(&c, &expected, &format!("{desc:?}"));
+            assert_close(&c, &expected, &format!("{format:?} {desc:?}"));
             if super::takes_packed_b(&desc) {
                 let mut packed = vec![f32::NAN; packed_b_len(&desc)];
                 pack_b(ctx, &desc, b, &mut packed);
                 let mut again = vec![f32::NAN; batch * m * n];
                 gemm(ctx, &desc, a.as_slice(), Weights::Packed(&packed), Output::new(&mut again), &mut scratch, None);
-                assert_eq!(c, again, "{desc:?}, packed before");
+                assert_eq!(c, again, "{format:?} {desc:?}, packed before");
             }
         }
     }
@@ -53,6 +65,13 @@ fn matrix_products() {
 
 #[test]
 fn convolutions() {
+    for format in FORMATS {
+        emulated::set_format(format);
+        convolutions_in(format);
+    }
+}
+
+fn convolutions_in(format: PanelFormat) {
     let pool = ThreadPool::new(2);
     let ctx = Ctx { isa: Isa::Portable, pool: &pool };
     for (channels, kernel, stride, pad) in
@@ -84,18 +103,110 @@ fn convolutions() {
         let mut scratch = nan(conv::forward_scratch_len(&d, 2));
         conv::forward(ctx, &d, x, weights, Output::new(&mut y), &mut scratch, None);
         conv::forward(ctx, &d, &wide_x, &wide_weights, Output::new(&mut expected), &mut scratch, None);
-        assert_close(&y, &expected, &format!("forward {d:?}"));
+        assert_close(&y, &expected, &format!("{format:?} forward {d:?}"));
 
         let (mut dx, mut expected) = (nan(wide_x.len()), nan(wide_x.len()));
         let mut scratch = nan(conv::data_grad_scratch_len(&d, 2));
         conv::data_grad(ctx, &d, dy, weights, Output::new(&mut dx), &mut scratch, None);
         conv::data_grad(ctx, &d, &wide_dy, &wide_weights, Output::new(&mut expected), &mut scratch, None);
-        assert_close(&dx, &expected, &format!("data gradient {d:?}"));
+        assert_close(&dx, &expected, &format!("{format:?} data gradient {d:?}"));
 
         let (mut dw, mut expected) = (nan(wide_weights.len()), nan(wide_weights.len()));
         let mut scratch = nan(conv::weight_grad_scratch_len(&d, 2));
         conv::weight_grad(ctx, &d, x, dy, Output::new(&mut dw), &mut scratch);
         conv::weight_grad(ctx, &d, &wide_x, &wide_dy, Output::new(&mut expected), &mut scratch);
-        assert_close(&dw, &expected, &format!("weight gradient {d:?}"));
+        assert_close(&dw, &expected, &format!("{format:?} weight gradient {d:?}"));
     }
+}
+
+/// Pairs of numbers of all magnitudes, subnormal ones and signed zeros among them, but finite.
+#[cfg(target_arch = "x86_64")]
+fn wild_pairs(len: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let mut half = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let bits = (state >> 40) as u16;
+        let exponent = match state >> 61 {
+            0 => 0,
+            1 => 0x3f80 - 0x1400,
+            _ => 0x3f80 - 0x0180 + (bits & 0x0180),
+        };
+        u32::from(bits & 0x807f | exponent)
+    };
+    (0..len).map(|_| f32::from_bits(half() | half() << 16)).collect()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn dot_products_are_as_documented() {
+    use crate::simd::{Avx512Bf16, Simd};
+    if !crate::peak::has_bf16(Isa::Avx512) {
+        println!("skipped: this processor has no dot products of bf16");
+        return;
+    }
+    const COUNT: usize = 16 * 4096;
+    let (a, b, c) = (wild_pairs(COUNT, 1), wild_pairs(COUNT, 2), wild_pairs(COUNT, 3));
+    let mut got = vec![0.0f32; COUNT];
+    for i in (0..COUNT).step_by(16) {
+        // SAFETY: the processor has the instructions, the vectors have the elements.
+        unsafe {
+            Avx512Bf16::vectorize(|| {
+                let load = |v: &[f32]| Avx512Bf16::load(v.as_ptr().add(i));
+                Avx512Bf16::store(got.as_mut_ptr().add(i), Avx512Bf16::multiply(load(&a), load(&b), load(&c)));
+            });
+        }
+    }
+    for i in 0..COUNT {
+        let expected = emulated::dot2(a[i], b[i], c[i]);
+        assert_eq!(got[i].to_bits(), expected.to_bits(), "{i}: {} is not {expected}, from {:x?}", got[i], [a[i], b[i], c[i]].map(f32::to_bits));
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn tiles_are_as_documented() {
+    use crate::simd::{Amx, Simd, SimdOp, TILE_STEPS, TileProduct};
+    struct Product(TileProduct);
+    impl SimdOp for Product {
+        type Output = ();
+        unsafe fn run<S: Simd>(self) {
+            // SAFETY: the promise of whoever made it.
+            unsafe { S::tile_product(&self.0) }
+        }
+    }
+    if PanelFormat::of_bf16(Isa::Avx512) != PanelFormat::Tiles {
+        println!("skipped: this processor has no tiles of bf16");
+        return;
+    }
+    let (a, b, before) = (wild_pairs(32 * 48, 4), wild_pairs(48 * 32, 5), wild_pairs(32 * 40, 6));
+    for (row_tiles, col_tiles) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+        for (depth, accumulate) in [(16, false), (48, false), (48, true)] {
+            let [mut got, mut expected] = [before.clone(), before.clone()];
+            let product = |c: &mut [f32]| {
+                Product(TileProduct {
+                    row_tiles,
+                    col_tiles,
+                    depth,
+                    a: a.as_ptr(),
+                    a_stride: 48,
+                    b: b.as_ptr(),
+                    c: c.as_mut_ptr(),
+                    c_stride: 40,
+                    accumulate,
+                    prefetch: a.as_ptr(),
+                    prefetch_pitch: 0,
+                })
+            };
+            // SAFETY: the processor has tiles; the vectors have the elements.
+            unsafe {
+                Amx::run_op(product(&mut got));
+                emulated::Tiles::run_op(product(&mut expected));
+            }
+            for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
+                let what = format!("{row_tiles} by {col_tiles}, depth {depth}, {accumulate}: element {} of row {}", i % 40, i / 40);
+                assert_eq!(got.to_bits(), expected.to_bits(), "{what} is {got}, not {expected}");
+            }
+        }
+    }
+    assert_eq!(TILE_STEPS, 16);
 }

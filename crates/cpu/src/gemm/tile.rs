@@ -1,6 +1,6 @@
 //! The register tile: all multiplications of matmul and convolution happen here.
 
-use crate::simd::Simd;
+use crate::simd::{Simd, TILE_STEPS};
 
 /// Columns of a panel of B are at most this many, on every instruction set; column splits are multiples of it.
 pub(crate) const MAX_PANEL: usize = 32;
@@ -18,6 +18,12 @@ pub(crate) const COLUMN_STRIDE: usize = 16;
 #[inline(always)]
 pub(crate) const fn column_stride<S: Simd>() -> usize {
     if S::TILE_ROWS > COLUMN_STRIDE / 2 { COLUMN_STRIDE } else { COLUMN_STRIDE / 2 }
+}
+
+/// Lengths of a part of a reduction are multiples of it, but for the last part.
+#[inline(always)]
+pub(crate) const fn depth_step<S: Simd>() -> usize {
+    if S::TILES { TILE_STEPS } else { 4 }
 }
 
 /// Elements of a cache line.

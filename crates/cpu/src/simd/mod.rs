@@ -7,10 +7,13 @@ use crate::peak::has_bf16;
 #[cfg(any(test, target_arch = "x86_64"))]
 macro_rules! same_as {
     ($base:ty) => {
+        same_as!($base, <$base as Simd>::TILE_VECTORS);
+    };
+    ($base:ty, $tile_vectors:expr) => {
         type V = <$base as Simd>::V;
         const LANES: usize = <$base as Simd>::LANES;
         const TILE_ROWS: usize = <$base as Simd>::TILE_ROWS;
-        const TILE_VECTORS: usize = <$base as Simd>::TILE_VECTORS;
+        const TILE_VECTORS: usize = $tile_vectors;
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self::V {
@@ -63,6 +66,16 @@ macro_rules! same_as {
             unsafe { <$base>::transpose(src, src_stride, dst, dst_stride) }
         }
         #[inline(always)]
+        unsafe fn copy_16(src: *const u16, dst: *mut u16, len: usize) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::copy_16(src, dst, len) }
+        }
+        #[inline(always)]
+        unsafe fn interleave_16(even: *const u16, odd: *const u16, dst: *mut u32, len: usize) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::interleave_16(even, odd, dst, len) }
+        }
+        #[inline(always)]
         unsafe fn prefetch(src: *const f32) {
             // SAFETY: the caller's promise of this trait.
             unsafe { <$base>::prefetch(src) }
@@ -75,10 +88,12 @@ macro_rules! same_as {
     };
 }
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 #[cfg(target_arch = "aarch64")]
 mod arm;
 #[cfg(test)]
-mod pairs;
+pub(crate) mod emulated;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -88,6 +103,8 @@ pub use arm::Neon;
 pub use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2, Avx512, Avx512Bf16};
+#[cfg(target_arch = "x86_64")]
+pub use amx::Amx;
 
 /// Vector operations of one instruction set, and the register tile that suits it.
 ///
@@ -103,7 +120,9 @@ pub trait Simd: Copy + 'static {
     /// Elements of a vector.
     const LANES: usize;
     /// Whether operands of products are pairs of `bf16` numbers, two steps of the reduction in 32 bits.
-    const PAIRS: bool = false;
+    const DOT2: bool = false;
+    /// Whether products are computed by [`tile_product`](Self::tile_product); implies [`DOT2`](Self::DOT2).
+    const TILES: bool = false;
     /// Rows of the matmul register tile.
     const TILE_ROWS: usize;
     /// Vectors in a row of the matmul register tile.
@@ -123,14 +142,33 @@ pub trait Simd: Copy + 'static {
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// `a * b + c`; fused where the instruction set has it.
     unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// What a step of a product adds: `a * b + c`, or for [`PAIRS`](Self::PAIRS) `c` plus the products of both.
+    /// What a step of a product adds: `a * b + c`, or for [`DOT2`](Self::DOT2) `c` plus the products of both.
     #[inline(always)]
     unsafe fn multiply(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
         // SAFETY: the caller's promise of this trait.
         unsafe { Self::mul_add(a, b, c) }
     }
+    /// Computes a block of C, where there are [`TILES`](Self::TILES); called under [`run_op`](Self::run_op).
+    #[inline(always)]
+    unsafe fn tile_product(_: &TileProduct) {
+        unreachable!("only instruction sets with tiles multiply them")
+    }
     /// Copies `len` elements between memory that does not overlap.
     unsafe fn copy(src: *const f32, dst: *mut f32, len: usize);
+    /// Copies `len` elements of 16 bits between memory that does not overlap.
+    #[inline(always)]
+    unsafe fn copy_16(src: *const u16, dst: *mut u16, len: usize) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+    }
+    /// Interleaves two rows of `len` elements of 16 bits: `dst[i]` has `even[i]` in its low and `odd[i]` in its high half.
+    #[inline(always)]
+    unsafe fn interleave_16(even: *const u16, odd: *const u16, dst: *mut u32, len: usize) {
+        for i in 0..len {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { *dst.add(i) = u32::from(*even.add(i)) | u32::from(*odd.add(i)) << 16 };
+        }
+    }
     /// Transposes a square of [`LANES`](Self::LANES) rows: `dst[j][i] = src[i][j]`, with distances of rows.
     #[inline(always)]
     unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
@@ -181,32 +219,109 @@ pub unsafe fn dispatch<Op: SimdOp>(isa: Isa, op: Op) -> Op::Output {
     }
 }
 
-/// Runs a product `op` compiled for `isa`: on pairs of `bf16` numbers if `pairs`, which [`has_pairs`] must allow.
+/// Steps of the reduction (pairs of `bf16`) in a tile, rows of a tile, and columns of a tile of C.
+pub(crate) const TILE_STEPS: usize = 16;
+
+/// Operands of [`Simd::tile_product`]: `C (+)= A * B` for one or two tiles of rows and of columns. Strides are in elements of 32 bits.
+pub struct TileProduct {
+    /// 1 or 2, each of [`TILE_STEPS`] rows or columns.
+    pub(crate) row_tiles: usize,
+    pub(crate) col_tiles: usize,
+    /// A multiple of [`TILE_STEPS`], not zero.
+    pub(crate) depth: usize,
+    /// Pairs `[rows, depth]`.
+    pub(crate) a: *const f32,
+    pub(crate) a_stride: usize,
+    /// Pairs `[depth, 32]`: a panel.
+    pub(crate) b: *const f32,
+    pub(crate) c: *mut f32,
+    pub(crate) c_stride: usize,
+    /// Add to C instead of replacing it.
+    pub(crate) accumulate: bool,
+    /// Memory that will be wanted soon: each [`TILE_STEPS`] steps prefetch two pieces of two cache lines.
+    pub(crate) prefetch: *const f32,
+    /// Distance of the pieces.
+    pub(crate) prefetch_pitch: usize,
+}
+
+/// How packed operands of a product lie in memory, and with which instructions they are multiplied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PanelFormat {
+    /// A step of the reduction is an `f32`.
+    F32,
+    /// A step is a pair of `bf16` numbers in 32 bits, multiplied by dot products of vectors.
+    Dot2,
+    /// As `Dot2`, multiplied by tiles; steps are padded with zeros to a multiple of [`TILE_STEPS`].
+    Tiles,
+}
+
+impl PanelFormat {
+    /// The fastest format of products of `bf16` numbers.
+    pub fn of_bf16(isa: Isa) -> PanelFormat {
+        #[cfg(test)]
+        if isa == Isa::Portable {
+            return emulated::format();
+        }
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if amx::is_available() => PanelFormat::Tiles,
+            _ if has_bf16(isa) => PanelFormat::Dot2,
+            _ => PanelFormat::F32,
+        }
+    }
+
+    /// Steps of a reduction over `k` elements.
+    pub fn steps(self, k: usize) -> usize {
+        match self {
+            PanelFormat::F32 => k,
+            PanelFormat::Dot2 => k.div_ceil(2),
+            PanelFormat::Tiles => k.div_ceil(2 * TILE_STEPS) * TILE_STEPS,
+        }
+    }
+
+    /// Whether steps are pairs of elements.
+    pub fn is_dot2(self) -> bool {
+        self != PanelFormat::F32
+    }
+}
+
+/// Runs a product `op` compiled for `isa` on operands of a format that [`PanelFormat::of_bf16`] gave, or `f32`.
 ///
 /// # Safety
 /// The conditions of `op` hold.
 ///
 /// # Panics
-/// When this machine lacks `isa`, or pairs.
-pub(crate) unsafe fn dispatch_product<Op: SimdOp>(isa: Isa, pairs: bool, op: Op) -> Op::Output {
-    if !pairs {
+/// When this machine lacks `isa`, or `isa` the format.
+pub(crate) unsafe fn dispatch_product<Op: SimdOp>(isa: Isa, format: PanelFormat, op: Op) -> Op::Output {
+    if format == PanelFormat::F32 {
         // SAFETY: the caller's promise.
         return unsafe { dispatch(isa, op) };
     }
-    assert!(isa.is_available() && has_pairs(isa), "{isa} has no products of bf16 pairs on this machine");
-    match isa {
-        // SAFETY: availability was checked, the rest is promised by the caller.
+    assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
+    match (isa, format) {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { Avx512Bf16::run_op(op) },
+        (Isa::Avx512, PanelFormat::Tiles) => {
+            assert!(amx::is_available(), "this machine has no tiles of bf16");
+            // SAFETY: availability was checked, the rest is promised by the caller.
+            unsafe { Amx::run_op(op) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512, PanelFormat::Dot2) => {
+            assert!(has_bf16(isa), "this machine has no dot products of bf16");
+            // SAFETY: availability was checked, the rest is promised by the caller.
+            unsafe { Avx512Bf16::run_op(op) }
+        }
         // SAFETY: the caller's promise.
         #[cfg(test)]
-        _ => unsafe { pairs::Emulated::<Portable>::run_op(op) },
-        #[cfg(not(test))]
-        _ => unreachable!("has_pairs allows no other instruction set"),
+        (Isa::Portable, PanelFormat::Dot2) => unsafe { emulated::Dot2::run_op(op) },
+        // SAFETY: the caller's promise.
+        #[cfg(test)]
+        (Isa::Portable, PanelFormat::Tiles) => unsafe { emulated::Tiles::run_op(op) },
+        _ => unreachable!("{isa} does not multiply {format:?}"),
     }
 }
 
-/// Whether products of `bf16` pairs are to be had.
+/// Whether vectors of the instruction set have arithmetic of `bf16`.
 pub(crate) fn has_pairs(isa: Isa) -> bool {
     has_bf16(isa) || cfg!(test) && isa == Isa::Portable
 }

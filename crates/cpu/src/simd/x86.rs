@@ -88,6 +88,48 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn copy_16(src: *const u16, dst: *mut u16, len: usize) {
+        // SAFETY: the caller's promise of this trait; masked-out lanes are not touched.
+        unsafe {
+            let mut i = 0;
+            while i + 128 <= len {
+                let vectors: [__m512i; 4] = std::array::from_fn(|v| _mm512_loadu_si512(src.add(i + v * 32).cast()));
+                for (v, x) in vectors.into_iter().enumerate() {
+                    _mm512_storeu_si512(dst.add(i + v * 32).cast(), x);
+                }
+                i += 128;
+            }
+            while i + 32 <= len {
+                _mm512_storeu_si512(dst.add(i).cast(), _mm512_loadu_si512(src.add(i).cast()));
+                i += 32;
+            }
+            if i < len {
+                let mask = (1u32 << (len - i)) - 1;
+                _mm512_mask_storeu_epi16(dst.add(i).cast(), mask, _mm512_maskz_loadu_epi16(mask, src.add(i).cast()));
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn interleave_16(even: *const u16, odd: *const u16, dst: *mut u32, len: usize) {
+        // SAFETY: the caller's promise of this trait; masked-out lanes are not touched.
+        unsafe {
+            let whole = len / 16 * 16;
+            let interleaved = |even: __m256i, odd: __m256i| {
+                let (even, odd) = (_mm512_cvtepu16_epi32(even), _mm512_cvtepu16_epi32(odd));
+                _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd))
+            };
+            for i in (0..whole).step_by(16) {
+                let rows = interleaved(_mm256_loadu_si256(even.add(i).cast()), _mm256_loadu_si256(odd.add(i).cast()));
+                _mm512_storeu_si512(dst.add(i).cast(), rows);
+            }
+            if whole < len {
+                let mask = (1u16 << (len - whole)) - 1;
+                let row = |src: *const u16| _mm256_maskz_loadu_epi16(mask, src.add(whole).cast());
+                _mm512_mask_storeu_epi32(dst.add(whole).cast(), mask, interleaved(row(even), row(odd)));
+            }
+        }
+    }
+    #[inline(always)]
     unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
         // SAFETY: the caller's promise of this trait.
         unsafe {
@@ -133,7 +175,7 @@ impl Simd for Avx512 {
 pub struct Avx512Bf16;
 
 impl Simd for Avx512Bf16 {
-    const PAIRS: bool = true;
+    const DOT2: bool = true;
     same_as!(Avx512);
 
     #[inline]

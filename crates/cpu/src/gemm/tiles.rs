@@ -1,0 +1,107 @@
+//! Blocks of `C` by tiles of the processor: two by two of them are computed at once.
+
+use super::sweep::{Sweep, Upcoming};
+use super::tile::{LINE, MAX_PANEL, ROW_STRIDE, panel};
+use crate::simd::{Simd, TILE_STEPS, TileProduct};
+
+/// Rows of a product of two tiles.
+const ROWS: usize = 2 * TILE_STEPS;
+
+/// # Safety
+/// As [`Sweep::run`], under `S::run_op`; the block of A has room for whole tiles, and A and B have zeros behind the last step.
+#[inline(always)]
+pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming) {
+    let depth = sweep.depth.next_multiple_of(TILE_STEPS);
+    let rounds = depth / TILE_STEPS;
+    let rows = sweep.c_rows.len();
+    let pitch = regular_pitch(sweep.c_rows);
+    let b_share = depth * panel::<S>() / rows.div_ceil(ROWS).max(1);
+    let mut col = 0;
+    let mut b = sweep.b;
+    while col < sweep.cols {
+        let width = panel::<S>().min(sweep.cols - col);
+        let last = col + panel::<S>() >= sweep.cols;
+        let b_next = if last { sweep.b_next } else { b.wrapping_add(sweep.b_panel) };
+        for (tile, row) in (0..rows).step_by(ROWS).enumerate() {
+            let height = ROWS.min(rows - row);
+            let (prefetch, prefetch_pitch) = match sweep.stream_b {
+                true => (b_next.wrapping_add(tile * b_share), 2 * LINE),
+                false => upcoming.take(2 * rounds),
+            };
+            let (row_tiles, col_tiles) = (height.div_ceil(TILE_STEPS), width.div_ceil(TILE_STEPS));
+            // SAFETY: the caller's promises.
+            unsafe {
+                let product = TileProduct {
+                    row_tiles,
+                    col_tiles,
+                    depth,
+                    a: sweep.a.add(row * ROW_STRIDE),
+                    a_stride: ROW_STRIDE,
+                    b,
+                    c: sweep.c.add(col).wrapping_add(sweep.c_rows[row]),
+                    c_stride: pitch.unwrap_or(0),
+                    accumulate: sweep.accumulate,
+                    // What is at hand costs nothing to ask for.
+                    prefetch: if prefetch.is_null() { b } else { prefetch },
+                    prefetch_pitch,
+                };
+                let is_whole = height == row_tiles * TILE_STEPS && width == col_tiles * TILE_STEPS;
+                if is_whole && pitch.is_some() {
+                    S::tile_product(&product);
+                } else {
+                    multiply_partial::<S>(product, &sweep.c_rows[row..row + height], width, sweep.c.add(col));
+                }
+            }
+        }
+        b = b.wrapping_add(sweep.b_panel);
+        col += panel::<S>();
+    }
+}
+
+/// The distance of the rows, if it is the same between all of them.
+#[inline(always)]
+fn regular_pitch(rows: &[usize]) -> Option<usize> {
+    let [first, second, ..] = *rows else { return Some(0) };
+    let pitch = second.wrapping_sub(first);
+    rows.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) == pitch).then_some(pitch)
+}
+
+/// A product of which only some rows and columns are wanted, or of which rows do not lie at equal distances: by way of a buffer.
+///
+/// # Safety
+/// As [`run`]; the rows of C are at these offsets from `c`.
+#[inline(always)]
+unsafe fn multiply_partial<S: Simd>(product: TileProduct, c_rows: &[usize], width: usize, c: *mut f32) {
+    let mut buffer = std::mem::MaybeUninit::<[f32; ROWS * MAX_PANEL]>::uninit();
+    let buffer = buffer.as_mut_ptr().cast::<f32>();
+    // SAFETY: the buffer holds any product; the rest are the caller's promises.
+    unsafe {
+        if product.accumulate {
+            for (row, &offset) in c_rows.iter().enumerate() {
+                copy::<S>(c.add(offset), buffer.add(row * MAX_PANEL), width);
+            }
+        }
+        S::tile_product(&TileProduct { c: buffer, c_stride: MAX_PANEL, ..product });
+        for (row, &offset) in c_rows.iter().enumerate() {
+            copy::<S>(buffer.add(row * MAX_PANEL), c.add(offset), width);
+        }
+    }
+}
+
+/// Copies a part of a row of a panel.
+///
+/// # Safety
+/// The elements are there. Called under `S::vectorize`.
+#[inline(always)]
+unsafe fn copy<S: Simd>(src: *const f32, dst: *mut f32, len: usize) {
+    let whole = len / S::LANES * S::LANES;
+    // SAFETY: the caller's promises.
+    unsafe {
+        for i in (0..whole).step_by(S::LANES) {
+            S::store(dst.add(i), S::load(src.add(i)));
+        }
+        for i in whole..len {
+            *dst.add(i) = *src.add(i);
+        }
+    }
+}
