@@ -219,6 +219,8 @@ fn bf16_chains_avx512() {
 
 /// Steps of the product of tiles that is repeated: its operands stay in the first-level cache.
 const TILE_DEPTH: usize = 128;
+/// Distance of rows, so that they fall into different cache sets.
+const TILE_PITCH: usize = TILE_DEPTH + 16;
 const TILE_REPEATS: usize = 100;
 const TILE_BLOCK: usize = 2 * TILE_STEPS;
 /// Each step is a pair of products and additions.
@@ -226,7 +228,10 @@ const TILE_FLOPS: f64 = (TILE_REPEATS * TILE_BLOCK * TILE_BLOCK * TILE_DEPTH * 4
 
 /// Multiplies blocks of tiles.
 fn multiply_tiles(isa: Isa) {
-    struct Repeated<'a>(&'a [f32], &'a mut [f32]);
+    /// On cache lines, as packed operands are.
+    #[repr(align(64))]
+    struct Aligned<const LEN: usize>([f32; LEN]);
+    struct Repeated<'a>(&'a Aligned<OPERAND_LEN>, &'a mut Aligned<OUTPUT_LEN>);
     impl SimdOp for Repeated<'_> {
         type Output = ();
         #[inline(always)]
@@ -236,14 +241,13 @@ fn multiply_tiles(isa: Isa) {
                     row_tiles: 2,
                     col_tiles: 2,
                     depth: TILE_DEPTH,
-                    a: self.0.as_ptr(),
-                    // Rows in different cache sets.
-                    a_stride: TILE_DEPTH + 16,
-                    b: self.0.as_ptr(),
-                    c: self.1.as_mut_ptr(),
+                    a: self.0.0.as_ptr(),
+                    a_stride: TILE_PITCH,
+                    b: self.0.0.as_ptr(),
+                    c: self.1.0.as_mut_ptr(),
                     c_stride: TILE_BLOCK,
                     accumulate: false,
-                    prefetch: self.0.as_ptr(),
+                    prefetch: self.0.0.as_ptr(),
                     prefetch_pitch: 0,
                 };
                 // SAFETY: dispatched; the operands have the elements.
@@ -251,11 +255,12 @@ fn multiply_tiles(isa: Isa) {
             }
         }
     }
-    let operands = vec![0.0; TILE_BLOCK * (TILE_DEPTH + 16)];
-    let mut c = [0.0; TILE_BLOCK * TILE_BLOCK];
+    const OPERAND_LEN: usize = TILE_BLOCK * TILE_PITCH;
+    const OUTPUT_LEN: usize = TILE_BLOCK * TILE_BLOCK;
+    let (operands, mut c) = (Aligned([0.0; OPERAND_LEN]), Aligned([0.0; OUTPUT_LEN]));
     // SAFETY: the slices have the elements of the operands.
     unsafe { dispatch_product(isa, PanelFormat::Tiles, Repeated(&operands, &mut c)) };
-    black_box(c);
+    black_box(c.0);
 }
 
 #[cfg(test)]
