@@ -5,7 +5,7 @@ use crate::gemm::Ctx;
 use crate::index;
 use crate::kernel::{Operands, Unsupported};
 use crate::layout::{self, StridedCopy};
-use crate::pool2d::{self, PoolDesc};
+use crate::pool2d::{self, Element, PoolDesc};
 use crate::random::{self, Stream};
 use crate::rowwise;
 use bessemer_ir::ops::Op;
@@ -13,11 +13,18 @@ use bessemer_ir::ops::pool::Geometry;
 use bessemer_ir::ops::reduce::{Reduce, ReduceKind};
 use bessemer_ir::ops::source::{Distribution, Random};
 use bessemer_ir::{DType, Shape, TensorType};
+use half::{bf16, f16};
 
 /// A kernel with its sizes.
 pub(crate) enum Other {
-    MaxPool(PoolDesc),
-    MaxPoolGrad(PoolDesc),
+    MaxPool {
+        desc: PoolDesc,
+        dtype: DType,
+    },
+    MaxPoolGrad {
+        desc: PoolDesc,
+        dtype: DType,
+    },
     AvgPool {
         desc: PoolDesc,
         count_include_pad: bool,
@@ -83,12 +90,31 @@ fn reduction(shape: &Shape, axes: &[usize]) -> Option<[usize; 3]> {
     })
 }
 
+/// # Safety
+/// As for [`crate::kernel::Kernel::run`]; input and output are of the type.
+unsafe fn max_pool<T: Element>(ctx: Ctx<'_>, d: &PoolDesc, operands: &Operands<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { pool2d::max_pool::<T>(ctx, d, operands.input(0, d.x_len()), operands.output(d.y_len())) }
+}
+
+/// # Safety
+/// As for [`max_pool`].
+unsafe fn max_pool_grad_16<T: Element>(ctx: Ctx<'_>, d: &PoolDesc, operands: &Operands<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [x, y, dy] = [(0, d.x_len()), (1, d.y_len()), (2, d.y_len())].map(|(i, len)| operands.input::<T>(i, len));
+        pool2d::max_pool_grad_16(ctx, d, x, y, dy, operands.output(d.x_len()), operands.scratch());
+    }
+}
+
 impl Other {
     pub fn lower(op: &Op, inputs: &[&TensorType], outputs: &[TensorType]) -> Result<Other, Unsupported> {
         let geometry = |g: Result<Geometry, String>| g.map(|g| pool(&g)).map_err(Unsupported);
         let is_copy = matches!(op, Op::Transpose(_) | Op::Slice(_) | Op::Pad(_) | Op::Concat(_) | Op::Broadcast(_));
-        let takes_any =
-            is_copy || matches!(op, Op::Gather(_) | Op::Random(_) | Op::Attention(_) | Op::AttentionGrad(_));
+        let is_max_pool = matches!(op, Op::MaxPool2d(_) | Op::MaxPool2dGrad(_)) && inputs[0].dtype.is_float();
+        let takes_any = is_copy
+            || is_max_pool
+            || matches!(op, Op::Gather(_) | Op::Random(_) | Op::Attention(_) | Op::AttentionGrad(_));
         if let Some(odd) = inputs.iter().find(|t| !matches!(t.dtype, DType::F32 | DType::I32))
             && !takes_any
         {
@@ -98,8 +124,10 @@ impl Other {
         let element = x.dtype.size();
         let one_copy = |copy: StridedCopy| Ok(Other::Copies { copies: vec![copy], zeroed_bytes: 0 });
         match op {
-            Op::MaxPool2d(pool) => Ok(Other::MaxPool(geometry(pool.geometry(&x.shape))?)),
-            Op::MaxPool2dGrad(grad) => Ok(Other::MaxPoolGrad(geometry(grad.pool.geometry(&x.shape))?)),
+            Op::MaxPool2d(pool) => Ok(Other::MaxPool { desc: geometry(pool.geometry(&x.shape))?, dtype: x.dtype }),
+            Op::MaxPool2dGrad(grad) => {
+                Ok(Other::MaxPoolGrad { desc: geometry(grad.pool.geometry(&x.shape))?, dtype: x.dtype })
+            }
             Op::AvgPool2d(pool) => Ok(Other::AvgPool {
                 desc: geometry(pool.geometry(&x.shape))?,
                 count_include_pad: pool.count_include_pad,
@@ -152,8 +180,8 @@ impl Other {
     /// How it computes, in a few words.
     pub fn name(&self) -> &'static str {
         match self {
-            Other::MaxPool(_) => "max pool",
-            Other::MaxPoolGrad(_) => "max pool gradient",
+            Other::MaxPool { .. } => "max pool",
+            Other::MaxPoolGrad { .. } => "max pool gradient",
             Other::AvgPool { .. } => "average pool",
             Other::AvgPoolGrad { .. } => "average pool gradient",
             Other::Reduce { .. } => "reduction",
@@ -170,6 +198,7 @@ impl Other {
     /// `f32` elements of scratch with so many threads.
     pub fn scratch_len(&self, threads: usize) -> usize {
         match self {
+            Other::MaxPoolGrad { desc, dtype } if *dtype != DType::F32 => desc.sums_len(threads),
             Other::Reduce { dims, .. } => rowwise::reduce_scratch_len(*dims),
             Other::Attention(desc) => desc.forward_scratch_len(threads),
             Other::AttentionGrad(desc) => desc.backward_scratch_len(threads),
@@ -187,11 +216,19 @@ impl Other {
         unsafe {
             let floats = |index, len| operands.floats(index, len);
             match self {
-                Other::MaxPool(d) => pool2d::max_pool(ctx, d, floats(0, d.x_len()), operands.output(d.y_len())),
-                Other::MaxPoolGrad(d) => {
-                    let (x, y, dy) = (floats(0, d.x_len()), floats(1, d.y_len()), floats(2, d.y_len()));
-                    pool2d::max_pool_grad(ctx, d, x, y, dy, operands.output(d.x_len()));
-                }
+                Other::MaxPool { desc, dtype } => match dtype {
+                    DType::Bf16 => max_pool::<bf16>(ctx, desc, operands),
+                    DType::F16 => max_pool::<f16>(ctx, desc, operands),
+                    _ => max_pool::<f32>(ctx, desc, operands),
+                },
+                Other::MaxPoolGrad { desc, dtype } => match dtype {
+                    DType::Bf16 => max_pool_grad_16::<bf16>(ctx, desc, operands),
+                    DType::F16 => max_pool_grad_16::<f16>(ctx, desc, operands),
+                    _ => {
+                        let (x, y, dy) = (floats(0, desc.x_len()), floats(1, desc.y_len()), floats(2, desc.y_len()));
+                        pool2d::max_pool_grad(ctx, desc, x, y, dy, operands.output(desc.x_len()));
+                    }
+                },
                 Other::AvgPool { desc: d, count_include_pad } => {
                     pool2d::avg_pool(ctx, d, *count_include_pad, floats(0, d.x_len()), operands.output(d.y_len()));
                 }

@@ -1,9 +1,50 @@
-//! Max and average pooling of `f32[N, H, W, C]` and their gradients, vectorised along the channels.
+//! Max pooling of `[N, H, W, C]` in any type of float, average pooling in `f32`, and their gradients, vectorised along the channels.
 
 use crate::gemm::Ctx;
 use crate::parts::{PIECE, for_pieces};
 use crate::simd::{self, Simd, SimdOp};
+use crate::vector;
+use half::{bf16, f16};
 use std::ops::Range;
+
+/// A type of floating-point numbers in memory.
+pub trait Element: Copy + Send + Sync + 'static {
+    fn widen(self) -> f32;
+    fn round(x: f32) -> Self;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn round(x: f32) -> f32 {
+        x
+    }
+}
+
+impl Element for bf16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        vector::widen_bf16(self.to_bits())
+    }
+    #[inline(always)]
+    fn round(x: f32) -> bf16 {
+        bf16::from_bits(vector::round_bf16(x))
+    }
+}
+
+impl Element for f16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        vector::widen_f16(self.to_bits())
+    }
+    #[inline(always)]
+    fn round(x: f32) -> f16 {
+        f16::from_bits(vector::round_f16(x))
+    }
+}
 
 /// Sizes of a pooling. The output is `[n, oh, ow, c]`; no window lies in the padding alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,15 +112,15 @@ enum Pooling {
 }
 
 /// Rows `first_row..` of the output, `[N * OH, OW, C]`.
-struct Forward<'a> {
+struct Forward<'a, T> {
     desc: &'a PoolDesc,
     pooling: Pooling,
-    x: &'a [f32],
+    x: &'a [T],
     first_row: usize,
-    y: &'a mut [f32],
+    y: &'a mut [T],
 }
 
-impl SimdOp for Forward<'_> {
+impl<T: Element> SimdOp for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -90,29 +131,31 @@ impl SimdOp for Forward<'_> {
             let (image, oh) = (row / d.oh, row % d.oh);
             let (rows, cols) = (d.window_rows(oh), d.window_cols(ow));
             let present = rows.len() * cols.len();
-            pixel.fill(if matches!(self.pooling, Pooling::Max) { f32::NEG_INFINITY } else { 0.0 });
+            pixel.fill(T::round(if matches!(self.pooling, Pooling::Max) { f32::NEG_INFINITY } else { 0.0 }));
             for ih in rows {
                 for iw in cols.clone() {
                     let x = &self.x[((image * d.h + ih) * d.w + iw) * d.c..][..d.c];
                     match self.pooling {
                         Pooling::Max => {
                             for (m, &x) in pixel.iter_mut().zip(x) {
-                                *m = if x > *m || x.is_nan() { x } else { *m };
+                                *m = if x.widen() > m.widen() || x.widen().is_nan() { x } else { *m };
                             }
                         }
-                        Pooling::Average { .. } => pixel.iter_mut().zip(x).for_each(|(sum, &x)| *sum += x),
+                        Pooling::Average { .. } => {
+                            pixel.iter_mut().zip(x).for_each(|(sum, x)| *sum = T::round(sum.widen() + x.widen()));
+                        }
                     }
                 }
             }
             if let Pooling::Average { count_include_pad } = self.pooling {
                 let divisor = d.divisor(present, count_include_pad);
-                pixel.iter_mut().for_each(|sum| *sum /= divisor);
+                pixel.iter_mut().for_each(|sum| *sum = T::round(sum.widen() / divisor));
             }
         }
     }
 }
 
-fn forward(ctx: Ctx<'_>, desc: &PoolDesc, pooling: Pooling, x: &[f32], y: &mut [f32]) {
+fn forward<T: Element>(ctx: Ctx<'_>, desc: &PoolDesc, pooling: Pooling, x: &[T], y: &mut [T]) {
     desc.check(x.len(), y.len());
     let row = desc.ow * desc.c;
     let rows = PoolDesc::rows_of_task(desc.n * desc.oh, row * desc.window[0] * desc.window[1] / 2);
@@ -124,7 +167,7 @@ fn forward(ctx: Ctx<'_>, desc: &PoolDesc, pooling: Pooling, x: &[f32], y: &mut [
 }
 
 /// Maximum of each window; a window with a NaN gives NaN.
-pub fn max_pool(ctx: Ctx<'_>, desc: &PoolDesc, x: &[f32], y: &mut [f32]) {
+pub fn max_pool<T: Element>(ctx: Ctx<'_>, desc: &PoolDesc, x: &[T], y: &mut [T]) {
     forward(ctx, desc, Pooling::Max, x, y);
 }
 
@@ -135,23 +178,26 @@ pub fn avg_pool(ctx: Ctx<'_>, desc: &PoolDesc, count_include_pad: bool, x: &[f32
 
 /// What a gradient is computed from.
 #[derive(Clone, Copy)]
-enum Gradient<'a> {
-    Max { x: &'a [f32], y: &'a [f32] },
+enum Gradient<'a, T> {
+    Max { x: &'a [T], y: &'a [T] },
     Average { count_include_pad: bool },
 }
 
 /// Rows `band` of image `image` of the input's gradient: gathers from every window that touches them, in the order of
 /// the windows.
-struct Backward<'a> {
+struct Backward<'a, T> {
     desc: &'a PoolDesc,
-    gradient: Gradient<'a>,
-    dy: &'a [f32],
+    gradient: Gradient<'a, T>,
+    dy: &'a [T],
     image: usize,
     band: Range<usize>,
+    /// The sums.
     dx: &'a mut [f32],
+    /// Where the sums are rounded to, if they are not in their place.
+    rounded: &'a mut [T],
 }
 
-impl Backward<'_> {
+impl<T: Element> Backward<'_, T> {
     /// Rows of the output whose windows touch the band.
     #[inline(always)]
     fn windows(&self) -> Range<usize> {
@@ -162,19 +208,19 @@ impl Backward<'_> {
     }
 
     #[inline(always)]
-    fn average(&mut self, dy: &[f32], rows: Range<usize>, cols: Range<usize>, divisor: f32) {
+    fn average(&mut self, dy: &[T], rows: Range<usize>, cols: Range<usize>, divisor: f32) {
         let d = self.desc;
         let touched = rows.start.max(self.band.start)..rows.end.min(self.band.end);
         for ih in touched {
             for iw in cols.clone() {
                 let dx = &mut self.dx[((ih - self.band.start) * d.w + iw) * d.c..][..d.c];
-                dx.iter_mut().zip(dy).for_each(|(dx, &dy)| *dx += dy / divisor);
+                dx.iter_mut().zip(dy).for_each(|(dx, dy)| *dx += dy.widen() / divisor);
             }
         }
     }
 
     #[inline(always)]
-    fn max(&mut self, x: &[f32], y: &[f32], dy: &[f32], rows: Range<usize>, cols: Range<usize>) {
+    fn max(&mut self, x: &[T], y: &[T], dy: &[T], rows: Range<usize>, cols: Range<usize>) {
         let mut start = 0;
         while start < self.desc.c {
             start += match self.desc.c - start {
@@ -190,19 +236,19 @@ impl Backward<'_> {
     #[inline(always)]
     fn max_of_channels<const N: usize>(
         &mut self,
-        x: &[f32],
-        y: &[f32],
-        dy: &[f32],
+        x: &[T],
+        y: &[T],
+        dy: &[T],
         rows: &Range<usize>,
         cols: &Range<usize>,
         start: usize,
     ) -> usize {
         let d = self.desc;
-        let y: [f32; N] = *channels(y, start);
-        let mut left: [f32; N] = *channels(dy, start);
+        let y: [f32; N] = channels(y, start);
+        let mut left: [f32; N] = channels(dy, start);
         for ih in rows.clone() {
             for iw in cols.clone() {
-                let x: &[f32; N] = channels(x, ((self.image * d.h + ih) * d.w + iw) * d.c + start);
+                let x: [f32; N] = channels(x, ((self.image * d.h + ih) * d.w + iw) * d.c + start);
                 let hit: [bool; N] = std::array::from_fn(|i| x[i] == y[i] || (x[i].is_nan() && y[i].is_nan()));
                 if self.band.contains(&ih) {
                     let position = ((ih - self.band.start) * d.w + iw) * d.c + start;
@@ -222,11 +268,12 @@ impl Backward<'_> {
 
 /// `N` elements from a position on.
 #[inline(always)]
-fn channels<const N: usize>(x: &[f32], position: usize) -> &[f32; N] {
-    x[position..].first_chunk().expect("the tensor has the channels")
+fn channels<const N: usize, T: Element>(x: &[T], position: usize) -> [f32; N] {
+    let x: &[T; N] = x[position..].first_chunk().expect("the tensor has the channels");
+    std::array::from_fn(|i| x[i].widen())
 }
 
-impl SimdOp for Backward<'_> {
+impl<T: Element> SimdOp for Backward<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -247,41 +294,64 @@ impl SimdOp for Backward<'_> {
                 }
             }
         }
+        for (rounded, &sum) in self.rounded.iter_mut().zip(&*self.dx) {
+            *rounded = T::round(sum);
+        }
     }
 }
 
-fn backward(ctx: Ctx<'_>, desc: &PoolDesc, gradient: Gradient<'_>, dy: &[f32], dx: &mut [f32]) {
+impl PoolDesc {
+    /// Rows of the input that a task of the gradient writes. Windows across the border of two bands are looked at twice.
+    fn band_rows(&self) -> usize {
+        PoolDesc::rows_of_task(self.h, self.w * self.c).max((8 * self.stride[0]).min(self.h)).max(1)
+    }
+
+    /// Elements of scratch that [`max_pool_grad`] needs for a gradient of 16-bit numbers.
+    pub fn sums_len(&self, threads: usize) -> usize {
+        threads * self.band_rows() * self.w * self.c
+    }
+}
+
+/// Calls `f(worker, image, band, gradient)` for bands of rows of images, as tasks.
+fn for_bands<T: Element>(
+    ctx: Ctx<'_>,
+    d: &PoolDesc,
+    dx: &mut [T],
+    f: &(dyn Fn(usize, usize, Range<usize>, &mut [T]) + Sync),
+) {
+    let (row, rows) = (d.w * d.c, d.band_rows());
+    for_images(ctx, dx, d.h * row, d.h.div_ceil(rows), rows * row, &|worker, image, band, dx| {
+        f(worker, image, band * rows..d.h.min((band + 1) * rows), dx);
+    });
+}
+
+fn backward(ctx: Ctx<'_>, desc: &PoolDesc, gradient: Gradient<'_, f32>, dy: &[f32], dx: &mut [f32]) {
     desc.check(dx.len(), dy.len());
-    let row = desc.w * desc.c;
-    // Windows across the border of two bands are looked at twice.
-    let rows = PoolDesc::rows_of_task(desc.h, row).max((8 * desc.stride[0]).min(desc.h));
-    let bands = desc.h.div_ceil(rows.max(1));
-    for_images(ctx, dx, desc.h * row, bands, rows * row, &|image, band, dx| {
-        let band = band * rows..desc.h.min((band + 1) * rows);
-        let part = Backward { desc, gradient, dy, image, band, dx };
+    for_bands(ctx, desc, dx, &|_, image, band, dx| {
+        let part = Backward { desc, gradient, dy, image, band, dx, rounded: &mut [] };
         // SAFETY: the kernel has no conditions.
         unsafe { simd::dispatch(ctx.isa, part) }
     });
 }
 
 /// Cuts each image of `image_len` elements into `bands` pieces of `band_len`, the last one maybe shorter, and calls
-/// `f(image, band, piece)` for each, as tasks.
-fn for_images(
+/// `f(worker, image, band, piece)` for each, as tasks.
+fn for_images<T: Element>(
     ctx: Ctx<'_>,
-    data: &mut [f32],
+    data: &mut [T],
     image_len: usize,
     bands: usize,
     band_len: usize,
-    f: &(dyn Fn(usize, usize, &mut [f32]) + Sync),
+    f: &(dyn Fn(usize, usize, usize, &mut [T]) + Sync),
 ) {
     let images = data.len() / image_len.max(1);
     let base = &crate::parts::Shared(data.as_mut_ptr());
-    ctx.pool.run(images * bands, &|task, _worker| {
+    ctx.pool.run(images * bands, &|task, worker| {
         let (image, band) = (task / bands, task % bands);
         let len = band_len.min(image_len - band * band_len);
         let start = image * image_len + band * band_len;
         // SAFETY: the pieces lie within `data` and are disjoint.
-        f(image, band, unsafe { std::slice::from_raw_parts_mut(base.0.add(start), len) });
+        f(worker, image, band, unsafe { std::slice::from_raw_parts_mut(base.0.add(start), len) });
     });
 }
 
@@ -290,6 +360,30 @@ fn for_images(
 pub fn max_pool_grad(ctx: Ctx<'_>, desc: &PoolDesc, x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
     desc.check(x.len(), y.len());
     backward(ctx, desc, Gradient::Max { x, y }, dy, dx);
+}
+
+/// As [`max_pool_grad`], of 16-bit numbers: sums are made in `sums`, of at least [`PoolDesc::sums_len`] elements, and rounded once.
+pub fn max_pool_grad_16<T: Element>(
+    ctx: Ctx<'_>,
+    desc: &PoolDesc,
+    x: &[T],
+    y: &[T],
+    dy: &[T],
+    dx: &mut [T],
+    sums: &mut [f32],
+) {
+    desc.check(x.len(), y.len());
+    desc.check(dx.len(), dy.len());
+    let band_len = desc.band_rows() * desc.w * desc.c;
+    assert!(sums.len() >= desc.sums_len(ctx.pool.threads()), "the scratch of a gradient is too short");
+    let sums = &crate::parts::Shared(sums.as_mut_ptr());
+    for_bands(ctx, desc, dx, &|worker, image, band, rounded| {
+        // SAFETY: each worker has a piece of its own, and runs one task at a time.
+        let dx = unsafe { std::slice::from_raw_parts_mut(sums.0.add(worker * band_len), rounded.len()) };
+        let part = Backward { desc, gradient: Gradient::Max { x, y }, dy, image, band, dx, rounded };
+        // SAFETY: the kernel has no conditions.
+        unsafe { simd::dispatch(ctx.isa, part) }
+    });
 }
 
 /// Gradient of [`avg_pool`].

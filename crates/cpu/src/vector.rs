@@ -351,21 +351,21 @@ pub fn map_cast(to: DType, a: &[f32], dst: &mut [f32]) {
 
 /// Bits of the nearest `bf16`, ties to even; a NaN stays one.
 #[inline(always)]
-fn round_bf16(x: f32) -> u16 {
+pub(crate) fn round_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1)) >> 16;
     (if x.is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16
 }
 
 #[inline(always)]
-fn widen_bf16(bits: u16) -> f32 {
+pub(crate) fn widen_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
 /// Bits of the nearest `f16`, ties to even; a NaN stays one. Subnormal results are rounded by adding the number whose
 /// last place has their unit.
 #[inline(always)]
-fn round_f16(x: f32) -> u16 {
+pub(crate) fn round_f16(x: f32) -> u16 {
     const INFINITY: u32 = 0x7F80_0000;
     let magnitude = x.to_bits() & 0x7FFF_FFFF;
     let normal = magnitude.wrapping_sub(112 << 23).wrapping_add(0xFFF + (magnitude >> 13 & 1)) >> 13;
@@ -376,7 +376,7 @@ fn round_f16(x: f32) -> u16 {
 }
 
 #[inline(always)]
-fn widen_f16(bits: u16) -> f32 {
+pub(crate) fn widen_f16(bits: u16) -> f32 {
     let bits = u32::from(bits);
     let scaled = (f32::from_bits((bits & 0x7FFF) << 13) * pow2(112)).to_bits();
     let special = if bits & 0x7C00 == 0x7C00 { 0x7F80_0000 } else { 0 };

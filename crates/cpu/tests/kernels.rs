@@ -103,6 +103,36 @@ fn random_pooling(random: &mut Random) -> Pooling {
     }
 }
 
+/// Max pooling of 16-bit numbers gives what it gives in `f32`, and its gradient is rounded once.
+#[test]
+fn pooling_of_16_bits() {
+    fn check<T: pool2d::Element + PartialEq + std::fmt::Debug>(zero: T) {
+        let mut random = Random(21);
+        for _ in 0..30 {
+            let Pooling { desc: d, .. } = random_pooling(&mut random);
+            let [x, dy] = [random.coarse(d.x_len()), random.floats(d.y_len())];
+            let low = |v: &[f32]| v.iter().map(|&x| T::round(x)).collect::<Vec<_>>();
+            let (x, dy) = (low(&x), low(&dy));
+            let wide = |v: &[T]| v.iter().map(|x| x.widen()).collect::<Vec<_>>();
+            for isa in Isa::available() {
+                let pool = ThreadPool::new(2);
+                let ctx = Ctx { isa, pool: &pool };
+                let (mut y, mut expected) = (vec![zero; d.y_len()], vec![f32::NAN; d.y_len()]);
+                pool2d::max_pool(ctx, &d, &x, &mut y);
+                pool2d::max_pool(ctx, &d, &wide(&x), &mut expected);
+                assert_eq!(y, low(&expected), "{isa} {d:?}");
+                let (mut dx, mut sums) = (vec![zero; d.x_len()], vec![f32::NAN; d.sums_len(2)]);
+                pool2d::max_pool_grad_16(ctx, &d, &x, &y, &dy, &mut dx, &mut sums);
+                let mut expected = vec![f32::NAN; d.x_len()];
+                pool2d::max_pool_grad(ctx, &d, &wide(&x), &wide(&y), &wide(&dy), &mut expected);
+                assert_eq!(dx, low(&expected), "{isa} {d:?} gradient");
+            }
+        }
+    }
+    check(half::bf16::ZERO);
+    check(half::f16::ZERO);
+}
+
 #[test]
 fn pooling_and_gradients() {
     let mut random = Random(1);

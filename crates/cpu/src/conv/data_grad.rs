@@ -7,8 +7,8 @@ use std::ops::Range;
 use super::ConvDesc;
 use super::gather::{Axis, Gather};
 use crate::gemm::{
-    BlockScratch, Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Output, PanelSteps, Place, Region, RowBlock, RowBlocks,
-    RowSource, RowTable, Scratch, SharedMut, Weights, aligned_len, column_groups, free_threads, pack_steps,
+    BlockScratch, Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Output, PanelSteps, Place, Region, RowBlock,
+    RowBlocks, RowSource, RowTable, Scratch, SharedMut, Weights, aligned_len, column_groups, free_threads, pack_steps,
     packed_len, packed_start, row_blocks_for, row_scratch_len,
 };
 use crate::simd::{PanelFormat, Simd, SimdOp, dispatch, dispatch_product};

@@ -55,7 +55,12 @@ impl Plan {
         let blocks = rows.count * cols.count;
         let wanted = if is_shared || blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks.max(1)) };
         let splits = wanted.min(depth / MIN_SPLIT).max(1);
-        Plan { rows, cols, splits: pieces(depth, depth.div_ceil(splits).next_multiple_of(TILE_STEPS), TILE_STEPS), is_shared }
+        Plan {
+            rows,
+            cols,
+            splits: pieces(depth, depth.div_ceil(splits).next_multiple_of(TILE_STEPS), TILE_STEPS),
+            is_shared,
+        }
     }
 
     /// Elements of all of B, packed.
@@ -336,7 +341,8 @@ impl<P: RowSource> OuterBlock<'_, P> {
         if next.is_empty() {
             return Upcoming::new([Region::EMPTY; 2]);
         }
-        let elements = if self.product.format.is_dot2() { 2 * next.start..self.product.b.k.min(2 * next.end) } else { next };
+        let elements =
+            if self.product.format.is_dot2() { 2 * next.start..self.product.b.k.min(2 * next.end) } else { next };
         let a = self.product.source.region(elements.clone(), self.rows.clone());
         Upcoming::new([a, self.product.b.region(elements, self.cols.clone())])
     }

@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
+use super::Ctx;
 use super::memory::SharedMut;
 use super::numbers::NumberPtr;
 use super::sweep::Region;
 use super::tile::{MAX_PANEL, panel};
-use super::Ctx;
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 
 /// Steps of the reduction in one packing task.
@@ -263,13 +263,7 @@ pub(crate) unsafe fn pack_shared(ctx: Ctx<'_>, matrix: &Matrix, format: PanelFor
 ///
 /// # Safety
 /// As for [`pack_shared`].
-pub(crate) unsafe fn pack_steps(
-    ctx: Ctx<'_>,
-    matrix: &Matrix,
-    format: PanelFormat,
-    dst: SharedMut,
-    steps: PanelSteps,
-) {
+pub(crate) unsafe fn pack_steps(ctx: Ctx<'_>, matrix: &Matrix, format: PanelFormat, dst: SharedMut, steps: PanelSteps) {
     ctx.pool.run(steps.len.div_ceil(PACK_DEPTH), &|task, _| {
         let depth = task * PACK_DEPTH..steps.len.min((task + 1) * PACK_DEPTH);
         // SAFETY: the caller's promises; tasks write different steps.

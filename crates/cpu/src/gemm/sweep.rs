@@ -1,7 +1,7 @@
 //! Tiles over a block of `C`, from packed blocks of `A` and `B`.
 
-use super::tiles;
 use super::tile::{ALayout, LINE, MAX_PANEL, ROW_STRIDE, TileArgs, panel, prefetch_rounds, tile_fn};
+use super::tiles;
 use crate::simd::Simd;
 
 /// `C[rows, cols] (+)= A[rows, depth] * B[depth, cols]` on packed blocks.

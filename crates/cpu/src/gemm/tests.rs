@@ -38,9 +38,15 @@ fn matrix_products() {
 fn matrix_products_in(format: PanelFormat) {
     let pool = ThreadPool::new(2);
     let ctx = Ctx { isa: Isa::Portable, pool: &pool };
-    for (m, n, k, batch) in
-        [(70, 45, 91, 1), (1, 300, 601, 1), (33, 20, 2, 1), (9, 20, 33, 17), (60, 70, 1100, 2), (400, 901, 45, 1), (17, 33, 31, 9)]
-    {
+    for (m, n, k, batch) in [
+        (70, 45, 91, 1),
+        (1, 300, 601, 1),
+        (33, 20, 2, 1),
+        (9, 20, 33, 17),
+        (60, 70, 1100, 2),
+        (400, 901, 45, 1),
+        (17, 33, 31, 9),
+    ] {
         for layout in 0..4 {
             let desc = GemmDesc::new(m, n, k).transposed(layout & 1 != 0, layout & 2 != 0).batched(batch);
             let (a, wide_a) = numbers(batch * m * k, 1);
@@ -158,7 +164,13 @@ fn dot_products_are_as_documented() {
     }
     for i in 0..COUNT {
         let expected = emulated::dot2(a[i], b[i], c[i]);
-        assert_eq!(got[i].to_bits(), expected.to_bits(), "{i}: {} is not {expected}, from {:x?}", got[i], [a[i], b[i], c[i]].map(f32::to_bits));
+        assert_eq!(
+            got[i].to_bits(),
+            expected.to_bits(),
+            "{i}: {} is not {expected}, from {:x?}",
+            got[i],
+            [a[i], b[i], c[i]].map(f32::to_bits)
+        );
     }
 }
 
@@ -203,7 +215,11 @@ fn tiles_are_as_documented() {
                 emulated::Tiles::run_op(product(&mut expected));
             }
             for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
-                let what = format!("{row_tiles} by {col_tiles}, depth {depth}, {accumulate}: element {} of row {}", i % 40, i / 40);
+                let what = format!(
+                    "{row_tiles} by {col_tiles}, depth {depth}, {accumulate}: element {} of row {}",
+                    i % 40,
+                    i / 40
+                );
                 assert_eq!(got.to_bits(), expected.to_bits(), "{what} is {got}, not {expected}");
             }
         }

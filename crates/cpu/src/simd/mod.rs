@@ -98,13 +98,13 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(target_arch = "x86_64")]
+pub use amx::Amx;
 #[cfg(target_arch = "aarch64")]
 pub use arm::Neon;
 pub use portable::Portable;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{Avx2, Avx512, Avx512Bf16};
-#[cfg(target_arch = "x86_64")]
-pub use amx::Amx;
 
 /// Vector operations of one instruction set, and the register tile that suits it.
 ///

@@ -150,6 +150,9 @@ impl OpRule for MaxPool2dGrad {
         if y.shape != expected || dy.shape != expected {
             return Err(format!("output and output gradient must be {expected}"));
         }
+        if y.dtype != x.dtype || dy.dtype != x.dtype {
+            return Err(format!("output and output gradient must be {}, as the input is", x.dtype));
+        }
         Ok(vec![x.clone()])
     }
 

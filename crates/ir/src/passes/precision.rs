@@ -1,6 +1,7 @@
 //! Puts a step of `f32` numbers into mixed precision: tensors lie in memory, and products read them, in a type of 16 bits.
 //!
 //! - Convolutions of one group, matrix products and attention read 16-bit operands; they accumulate and give `f32`.
+//! - Maximum pooling and its gradient read and give 16-bit numbers.
 //! - What they read, and what those with weights give, is rounded once, where it is computed; only what softmax is made of, and
 //!   results of the step, stay `f32`. Everyone else who reads it reads the rounded numbers. Gradients that several operations
 //!   read are rounded likewise.
@@ -34,7 +35,7 @@ pub fn lower_precision(graph: &Graph, to: DType) -> Result<Graph, GraphError> {
     pass.rewriter.finish()
 }
 
-/// How many of its inputs, the first ones, an operation multiplies: it reads these with 16 bits and gives `f32`.
+/// How many of its inputs, the first ones, an operation reads with 16 bits.
 fn operands(op: &Op) -> usize {
     match op {
         Op::Conv2d(conv) if conv.groups == 1 => 2,
@@ -42,6 +43,7 @@ fn operands(op: &Op) -> usize {
         Op::Conv2dWeightGrad(grad) if grad.conv.groups == 1 => 2,
         Op::Matmul(_) => 2,
         Op::Attention(_) | Op::AttentionGrad(_) => 3,
+        Op::MaxPool2dGrad(_) => 3,
         _ => 0,
     }
 }
@@ -60,7 +62,12 @@ fn from_state(graph: &Graph) -> Vec<bool> {
 
 /// Operations that give elements of their first input, whatever their type.
 fn moves(op: &Op) -> bool {
-    matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Gather(_))
+    matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Gather(_) | Op::MaxPool2d(_))
+}
+
+/// Operations that give the type of their inputs, which are read with 16 bits.
+fn gives_type_of_inputs(op: &Op) -> bool {
+    matches!(op, Op::MaxPool2dGrad(_))
 }
 
 /// Nodes whose value a softmax, or a result of the step, is made of by pointwise operations.
@@ -88,14 +95,15 @@ fn values_to_round(graph: &Graph, from_state: &[bool]) -> HashSet<Value> {
         let node = graph.node(id);
         let own = Value { node: id, output: 0 };
         rounded.extend(node.inputs.iter().take(operands(&node.op)).copied());
-        if moves(&node.op) && rounded.contains(&own) {
-            rounded.insert(node.inputs[0]);
+        let is_pool = matches!(node.op, Op::MaxPool2d(_)) && !makes_results[id.index()];
+        if is_pool || moves(&node.op) && rounded.contains(&own) {
+            rounded.extend([own, node.inputs[0]]);
         }
         let has_weights = || node.inputs.iter().any(|v| from_state[v.node.index()]);
         let is_activation = match node.op {
             Op::Conv2d(_) | Op::Conv2dDataGrad(_) => operands(&node.op) > 0,
             Op::Matmul(_) => has_weights() && !makes_results[id.index()],
-            _ => false,
+            ref op => gives_type_of_inputs(op),
         };
         let is_shared_gradient = matches!(node.op, Op::Select(_) | Op::Binary(Binary(BinaryKind::Add)))
             && graph.path(id).starts_with(GRADIENT_PATH)
@@ -131,7 +139,12 @@ impl Lowering<'_> {
             inputs.extend(others.iter().map(|&v| self.rewriter.get(v)));
             let results = self.rewriter.target().at_path(&path, |g| g.add(node.op.clone(), &inputs))?;
             for (output, result) in results.into_iter().enumerate() {
-                self.rewriter.set(Value { node: id, output: output as u32 }, result);
+                let value = Value { node: id, output: output as u32 };
+                if gives_type_of_inputs(&node.op) {
+                    self.set_low(value, result)?;
+                } else {
+                    self.rewriter.set(value, result);
+                }
             }
         }
         for output in 0..node.outputs.len() as u32 {
@@ -145,9 +158,13 @@ impl Lowering<'_> {
         if !self.rounded.contains(&value) || self.from_state[value.node.index()] {
             return Ok(());
         }
-        let path = self.graph.path(value.node).to_string();
         let low = self.low(value)?;
-        let wide = self.rewriter.target().at_path(&path, |g| g.cast(low, DType::F32))?;
+        self.set_low(value, low)
+    }
+
+    /// Lets all later readers of a value read this 16-bit form of it.
+    fn set_low(&mut self, value: Value, low: Value) -> Result<(), GraphError> {
+        let wide = self.rewriter.target().at_path(self.graph.path(value.node), |g| g.cast(low, DType::F32))?;
         self.copies.insert(wide, low);
         self.rewriter.set(value, wide);
         Ok(())

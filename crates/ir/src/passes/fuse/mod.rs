@@ -7,7 +7,8 @@
 //! 2. Each stored value and each sum over rows is a root. Roots with one domain that read a common tensor become one region
 //!    where no dependency forbids it.
 //! 3. A region that reads the output of a convolution or matmul, and otherwise nothing that depends on it, is run by
-//!    that kernel block by block (the anchor), unless it needs whole rows.
+//!    that kernel block by block (the anchor), unless it needs whole rows. A convolution or matmul that runs no region, and of
+//!    which only a rounded form is read, writes that form.
 
 mod emit;
 mod missed;
@@ -45,6 +46,7 @@ pub fn fuse(graph: &Graph, options: FuseOptions) -> Result<Graph, GraphError> {
     fuser.settle_leaves();
     if options.fuse {
         fuser.attach_anchors();
+        fuser.narrow_products();
     }
     fuser.emit()
 }
@@ -225,7 +227,7 @@ impl<'a> Fuser<'a> {
                 }
             }
             let pays = || self.is_of_rows(id) || self.narrows(id) || self.is_worth_storing(id, &roots);
-            if !self.stored[id.index()] && roots.len() > 1 && self.regions(&roots) > 1 && pays() {
+            if !self.stored[id.index()] && !self.widens(id) && roots.len() > 1 && self.regions(&roots) > 1 && pays() {
                 self.stored[id.index()] = true;
                 chosen.push(id);
             }
@@ -279,6 +281,13 @@ impl<'a> Fuser<'a> {
     fn narrows(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         matches!(node.op, Op::Cast(Cast { to }) if to.size() < self.graph.dtype(node.inputs[0]).size())
+    }
+
+    /// Whether the value is a wider form of a value in memory, which loads give as well.
+    fn widens(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let size = |value: Value| self.graph.dtype(value).size();
+        matches!(node.op, Op::Cast(Cast { to: DType::F32 }) if size(node.inputs[0]) < DType::F32.size())
     }
 
     /// Whether the node costs more than to read its value.
@@ -530,6 +539,41 @@ impl<'a> Fuser<'a> {
                 cluster.inputs.remove(&anchor.node);
                 cluster.inputs.extend(self.graph.node(anchor.node).inputs.iter().map(|v| v.node));
             }
+        }
+    }
+
+    /// Lets convolutions and matmuls that run no region, and are only read in a rounded form, write that form.
+    fn narrow_products(&mut self) {
+        for product in self.graph.ids() {
+            let raw = value(product);
+            let [cast] = self.consumers[product.index()][..] else { continue };
+            let reads_raw = |cluster: &Cluster| cluster.leaves.contains(&raw);
+            if self.cluster_of.contains_key(&product)
+                || self.is_result.contains(&raw)
+                || !self.narrows(cast)
+                || self.stored[cast.index()]
+                || !self.is_anchor(raw, self.graph.shape(raw))
+                || !self.clusters.iter().any(reads_raw)
+            {
+                continue;
+            }
+            self.stored[cast.index()] = true;
+            for cluster in self.clusters.iter_mut().filter(|cluster| reads_raw(cluster)) {
+                cluster.leaves.remove(&raw);
+                cluster.leaves.insert(value(cast));
+                cluster.inputs.remove(&product);
+                cluster.inputs.insert(cast);
+            }
+            self.cluster_of.extend([product, cast].map(|id| (id, self.clusters.len())));
+            self.clusters.push(Cluster {
+                domain: self.graph.shape(raw).clone(),
+                roots: vec![cast],
+                anchor: Some(product),
+                leaves: BTreeSet::new(),
+                opened: HashSet::new(),
+                inputs: self.graph.node(product).inputs.iter().map(|v| v.node).collect(),
+                needs_rows: false,
+            });
         }
     }
 
