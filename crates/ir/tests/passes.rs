@@ -256,6 +256,10 @@ fn sixteen_bits_halve_the_activations() {
             let types: Vec<DType> = node.inputs[..2].iter().map(|&v| lowered.dtype(v)).collect();
             assert_eq!(types, [DType::Bf16; 2], "{}", node.op);
         }
+        let is_image = |ty: &&TensorType| ty.shape.rank() == 4 && ty.shape[1] * ty.shape[2] > 1 && ty.shape[0] == 2;
+        for ty in node.outputs.iter().filter(is_image) {
+            assert_ne!(ty.dtype, DType::F32, "images cross memory in 16 bits, not as those of {}", node.op);
+        }
     }
     for (state, new) in lowered.updates() {
         assert_eq!((lowered.dtype(*state), lowered.dtype(*new)), (DType::F32, DType::F32), "masters and momenta");
