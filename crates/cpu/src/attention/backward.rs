@@ -299,6 +299,7 @@ impl Backward<'_> {
                 layout: ALayout::Columns,
                 depth: queries,
                 a: a.0,
+                a_stride: ROW_STRIDE,
                 a_tile: tile_len::<S>(queries),
                 b: b.0,
                 b_panel: queries * panel::<S>(),

@@ -244,6 +244,7 @@ impl RowsTimesPanels<'_> {
             layout: ALayout::Rows,
             depth: self.depth,
             a: self.a.0,
+            a_stride: ROW_STRIDE,
             a_tile: 0,
             b: self.b.0,
             b_panel: self.b_panel,

@@ -21,7 +21,7 @@ const SMALL_BLOCK: usize = 224;
 pub fn data_grad_row_blocks(d: &ConvDesc) -> RowBlocks {
     let m = d.input_rows();
     if d.stride == [1, 1] {
-        return row_blocks_for(m);
+        return row_blocks_for(m, d.c_in, d.kh * d.kw * d.c_out);
     }
     let pixels = if m >= 32 * LARGE_BLOCK { LARGE_BLOCK } else { SMALL_BLOCK };
     let lines = pixels.div_ceil(d.w.max(1)).next_multiple_of(d.stride[0]);
@@ -159,7 +159,7 @@ pub fn data_grad<'a>(
         }
     };
     let scratch = BlockScratch::new(scratch, threads);
-    let groups = column_groups(blocks.count, d.c_in, free_threads(ctx, epilogue));
+    let groups = column_groups(blocks, d.c_in, format, free_threads(ctx, epilogue));
     let gradient = DataGrad { ctx, d, format, dy, packed, dx };
     ctx.pool.run(blocks.count * groups.count, &|task, worker| {
         let rows = blocks.range(task / groups.count, d.input_rows());

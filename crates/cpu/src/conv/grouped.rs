@@ -73,7 +73,7 @@ impl GroupedDesc {
 
 /// The row blocks that [`forward`] delivers to its epilogue.
 pub fn forward_row_blocks(d: &GroupedDesc) -> RowBlocks {
-    if d.is_depthwise() { depthwise::forward_row_blocks(&d.conv) } else { row_blocks_for(d.output().rows) }
+    if d.is_depthwise() { depthwise::forward_row_blocks(&d.conv) } else { row_blocks_for(d.output().rows, 1, 1) }
 }
 
 /// Scratch elements of [`forward`] with `threads` threads.
@@ -108,7 +108,7 @@ pub fn forward(
 
 /// The row blocks that [`data_grad`] delivers to its epilogue; rows are input pixels.
 pub fn data_grad_row_blocks(d: &GroupedDesc) -> RowBlocks {
-    if d.is_depthwise() { depthwise::data_grad_row_blocks(&d.conv) } else { row_blocks_for(d.input().rows) }
+    if d.is_depthwise() { depthwise::data_grad_row_blocks(&d.conv) } else { row_blocks_for(d.input().rows, 1, 1) }
 }
 
 /// Scratch elements of [`data_grad`] with `threads` threads.

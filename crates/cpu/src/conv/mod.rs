@@ -95,7 +95,7 @@ impl ConvDesc {
 
 /// The row blocks that [`forward`] delivers to its epilogue.
 pub fn forward_row_blocks(d: &ConvDesc) -> RowBlocks {
-    row_blocks_for(d.output_rows())
+    row_blocks_for(d.output_rows(), d.c_out, d.weight_rows())
 }
 
 /// Elements of the weights that [`pack_forward`] packs.

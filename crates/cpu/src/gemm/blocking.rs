@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::tile::MAX_PANEL;
+use crate::simd::PanelFormat;
 
 /// Tasks that keep a machine of many cores busy; below this number outputs are cut finer.
 pub(crate) const TASKS: usize = 16;
@@ -10,6 +11,15 @@ pub(crate) const TASKS: usize = 16;
 /// Rows of a block where there are enough of them, and where there are few.
 const LARGE_BLOCK: usize = 112;
 const SMALL_BLOCK: usize = 56;
+
+/// Most rows of a block of a product with a large B, which is read once a block.
+pub(crate) const LARGEST_BLOCK: usize = 448;
+
+/// Elements of B from which it is large: it does not stay in the second-level cache.
+const LARGE_B: usize = 384 * 1024;
+
+/// Columns of a task of a block of more than [`LARGE_BLOCK`] rows: its part of C stays in the second-level cache.
+const GROUP_COLS: usize = 512;
 
 /// The rows of an output, cut into blocks of equal size; the last one may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,35 +41,47 @@ impl RowBlocks {
     }
 }
 
-/// Row blocks of an output of `m` rows.
-pub(crate) fn row_blocks_for(m: usize) -> RowBlocks {
-    let limit = if m >= 3 * TASKS * LARGE_BLOCK { LARGE_BLOCK } else { SMALL_BLOCK };
+/// Row blocks of a product `[m, k] x [k, n]`.
+pub(crate) fn row_blocks_for(m: usize, n: usize, k: usize) -> RowBlocks {
+    let limit = match m {
+        _ if n * k >= LARGE_B => LARGEST_BLOCK,
+        m if m >= TASKS * LARGE_BLOCK => LARGE_BLOCK,
+        _ => SMALL_BLOCK,
+    };
     let count = m.div_ceil(limit).max(1);
+    // As many tasks for each of two or four threads.
+    let count = if limit == LARGEST_BLOCK && count > 2 { count.next_multiple_of(4) } else { count };
     RowBlocks::new(m, m.div_ceil(count))
 }
 
-/// Columns of each task of a row block, where `blocks` row blocks have `n` columns: all of them unless there would be too few
+/// Columns of each task of a row block, where the `n` columns of `blocks` are cut: not at all unless there would be too few
 /// tasks. `threads` are given where nothing depends on how columns are cut: then there are as many pieces as keep so many
-/// equally busy, since each copies its rows of A.
-pub(crate) fn column_groups(blocks: usize, n: usize, threads: Option<usize>) -> RowBlocks {
+/// equally busy, since each copies its rows of A, and as keep C in the caches.
+pub(crate) fn column_groups(blocks: RowBlocks, n: usize, format: PanelFormat, threads: Option<usize>) -> RowBlocks {
+    let RowBlocks { count: blocks, rows } = blocks;
     let most = n.div_ceil(2 * MAX_PANEL).max(1);
     let groups = match threads {
         None if blocks >= TASKS - 4 => 1,
         None => TASKS.div_ceil(blocks.max(1)).min(most),
         Some(threads) => {
             // Time of the busiest thread, in row blocks, with a share for copying the rows.
+            let copy_share = if format == PanelFormat::Tiles { TILES_COPY_COLS / n.max(1) as f64 } else { COPY_SHARE };
             let time = |groups: usize| {
                 let rounds = (blocks * groups).div_ceil(threads.max(1)) as f64;
-                rounds * (1.0 / groups as f64 + COPY_SHARE)
+                rounds * (1.0 / groups as f64 + copy_share)
             };
-            (1..=most.min(2 * threads)).min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(1)
+            let least = if rows > LARGE_BLOCK { n.div_ceil(GROUP_COLS) } else { 1 };
+            (least..=most.min(2 * threads.max(least))).min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(1)
         }
     };
-    RowBlocks::new(n, n.div_ceil(groups).next_multiple_of(MAX_PANEL))
+    RowBlocks::new(n, n.div_ceil(groups).next_multiple_of(2 * MAX_PANEL))
 }
 
 /// Time of copying the rows of A of a block, relative to that of its products.
 const COPY_SHARE: f64 = 0.01;
+
+/// Columns whose products with tiles take as long as copying the rows of A.
+const TILES_COPY_COLS: f64 = 64.0;
 
 /// Cuts `0..total` into pieces of nearly equal length, at most `limit`, that are multiples of `step` but the last. At least
 /// one piece.

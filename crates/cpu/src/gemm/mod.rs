@@ -207,7 +207,7 @@ pub fn row_blocks(desc: &GemmDesc) -> RowBlocks {
     } else if desc.trans_a {
         outer::row_blocks(desc.m, desc.n, desc.k)
     } else {
-        row_blocks_for(desc.m)
+        row_blocks_for(desc.m, desc.n, desc.k)
     };
     RowBlocks { count: one.count * desc.batch, rows: one.rows }
 }

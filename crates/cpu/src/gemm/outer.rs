@@ -198,7 +198,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
         let workers = WorkerScratch::new(scratch, ctx.pool.threads());
         // SAFETY: the caller's promises; the scratch has room for B.
         unsafe { pack_shared(ctx, &self.b, self.format, packed) };
-        let groups = column_groups(rows.count, n, free_threads(ctx, epilogue));
+        let groups = column_groups(rows, n, self.format, free_threads(ctx, epilogue));
         ctx.pool.run(rows.count * groups.count, &|task, worker| {
             let cols = groups.range(task % groups.count, n);
             let block = task / groups.count;
@@ -321,6 +321,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
                 layout: if S::TILES { ALayout::Rows } else { ALayout::Columns },
                 depth: depth.len(),
                 a,
+                a_stride: ROW_STRIDE,
                 a_tile,
                 b,
                 b_panel,

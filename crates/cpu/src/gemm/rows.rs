@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::affine::AffinePtr;
-use super::blocking::{TASKS, column_groups, pieces, row_blocks_for};
+use super::blocking::{LARGEST_BLOCK, TASKS, column_groups, pieces, row_blocks_for};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::numbers::NumberPtr;
 use super::sweep::{Region, Sweep, Upcoming};
@@ -12,7 +12,11 @@ use super::{Ctx, Epilogue, free_threads};
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 
 /// Most rows of a block of A.
-pub(crate) const MAX_ROWS: usize = 112;
+const MAX_ROWS: usize = LARGEST_BLOCK;
+
+/// Most rows of a block of A that is multiplied by vectors: it stays in the second-level cache together with B. Tiles take all
+/// rows, as they read a panel of B from the first-level cache the faster.
+const VECTOR_GROUP: usize = 112;
 
 /// Columns for which a block of A is used before it is replaced: B of this width and a block of C stay in the
 /// second-level cache.
@@ -130,7 +134,8 @@ pub(crate) trait RowSource: Sync {
     /// `dst` has room for them. Called under `S::vectorize`.
     unsafe fn copy<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D);
 
-    /// Where elements `range` of a row lie, if they are neighbours in memory and are taken as they are.
+    /// Where elements `range` of a row lie, if they are neighbours in memory and are taken as they are. Where that holds for two
+    /// rows, it holds for rows between them.
     fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr>;
 
     /// Elements of a row.
@@ -241,7 +246,8 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
         let group = match self.cols.len() <= FEW_COLS {
             true if S::TILES => 2 * TILE_STEPS,
             true => SMALL_GROUP,
-            false => MAX_ROWS,
+            false if S::TILES => MAX_ROWS,
+            false => VECTOR_GROUP,
         };
         let mut upcoming = Upcoming::new([self.upcoming, Region::EMPTY]);
         for chunk in 0..chunks.count {
@@ -260,7 +266,7 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
 }
 
 impl<P: RowSource> RowBlock<'_, P> {
-    /// Copies some rows of A and multiplies them.
+    /// Multiplies some rows of A, which are copied before unless tiles can be read in place.
     ///
     /// # Safety
     /// The task owns its rows and columns of C and its block of A; B is packed. Called under `S::vectorize`.
@@ -272,9 +278,54 @@ impl<P: RowSource> RowBlock<'_, P> {
         depth: Range<usize>,
         upcoming: &mut Upcoming,
     ) {
+        let in_place = if S::TILES { self.in_place(rows.clone(), depth.clone()) } else { None };
+        let whole = match in_place {
+            Some(_) => rows.len() / TILE_STEPS * TILE_STEPS,
+            None => 0,
+        };
+        let (placed, copied) = (rows.start..rows.start + whole, rows.start + whole..rows.end);
         // SAFETY: the caller's promises.
         unsafe {
-            for (i, &row) in self.table.rows[rows.clone()].iter().enumerate() {
+            if let Some((a, a_stride)) = in_place {
+                self.sweep::<S>(placed, cols.clone(), depth.clone(), a, a_stride, upcoming);
+            }
+            if !copied.is_empty() {
+                self.copy_rows::<S>(copied.clone(), depth.clone());
+                self.sweep::<S>(copied, cols, depth, self.a_block, ROW_STRIDE, upcoming);
+            }
+        }
+    }
+
+    /// Where rows of A lie at equal distances in memory, with nothing but elements of A up to the last step of whole tiles: their
+    /// start and the distance.
+    #[inline(always)]
+    fn in_place(&self, rows: Range<usize>, depth: Range<usize>) -> Option<(*const f32, usize)> {
+        let elements = 2 * depth.start..2 * depth.end;
+        if elements.end > self.source.row_len() || !depth.len().is_multiple_of(TILE_STEPS) {
+            return None;
+        }
+        let table = &self.table.rows[rows];
+        let [first, second] = [table.first()?, table.get(1)?].map(|row| row.origin);
+        let stride = second - first;
+        let is_regular = |(i, row): (usize, &Row)| row.origin == first + i as isize * stride;
+        if stride <= 0 || stride % 2 != 0 || !table.iter().enumerate().all(is_regular) {
+            return None;
+        }
+        let ends = [table.first()?, table.last()?].map(|&row| self.source.in_place(row, elements.clone()));
+        let [Some(start), Some(_)] = ends else { return None };
+        let start = start.as_16().cast::<f32>();
+        start.is_aligned().then_some((start, stride as usize / 2))
+    }
+
+    /// Copies rows of A to the block.
+    ///
+    /// # Safety
+    /// As for [`group`](Self::group).
+    #[inline(always)]
+    unsafe fn copy_rows<S: Simd>(&self, rows: Range<usize>, depth: Range<usize>) {
+        for (i, &row) in self.table.rows[rows].iter().enumerate() {
+            // SAFETY: the caller's promises.
+            unsafe {
                 let line = self.a_block.add(i * ROW_STRIDE);
                 if S::DOT2 {
                     let elements = 2 * depth.start..self.source.row_len().min(2 * depth.end);
@@ -285,11 +336,31 @@ impl<P: RowSource> RowBlock<'_, P> {
                     self.source.copy::<S, _>(row, depth.clone(), line);
                 }
             }
+        }
+    }
+
+    /// Multiplies rows of A at `a` with columns of B.
+    ///
+    /// # Safety
+    /// As for [`group`](Self::group); the rows are there, in whole tiles where tiles are multiplied.
+    #[inline(always)]
+    unsafe fn sweep<S: Simd>(
+        &self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        depth: Range<usize>,
+        a: *const f32,
+        a_stride: usize,
+        upcoming: &mut Upcoming,
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe {
             let b = self.packed.add(cols.start * self.k + depth.start * panel::<S>());
             let sweep = Sweep {
                 layout: ALayout::Rows,
                 depth: depth.len(),
-                a: self.a_block,
+                a,
+                a_stride,
                 a_tile: 0,
                 b,
                 b_panel: self.k * panel::<S>(),
@@ -358,8 +429,8 @@ impl<P: RowSource> RowProduct<'_, P> {
     /// # Safety
     /// The source has `m` rows of `k` steps, B is packed for the instruction set, C is valid and unshared.
     pub unsafe fn run(&self, ctx: Ctx<'_>, scratch: Scratch, origin: Origin, epilogue: Option<&dyn Epilogue>) {
-        let blocks = row_blocks_for(self.m);
-        let groups = column_groups(blocks.count, self.n, free_threads(ctx, epilogue));
+        let blocks = row_blocks_for(self.m, self.n, self.source.row_len());
+        let groups = column_groups(blocks, self.n, self.format, free_threads(ctx, epilogue));
         let scratch = BlockScratch::new(scratch, ctx.pool.threads());
         let run = (blocks.count / (4 * TASKS)).clamp(1, MAX_RUN);
         let runs = blocks.count.div_ceil(run);

@@ -9,6 +9,8 @@ pub(crate) struct Sweep<'a> {
     pub layout: ALayout,
     pub depth: usize,
     pub a: *const f32,
+    /// Distance of the rows of A; for tiles of the processor only, others are made for [`ROW_STRIDE`].
+    pub a_stride: usize,
     /// Distance of the tiles of A; for [`ALayout::Columns`] only.
     pub a_tile: usize,
     pub b: *const f32,

@@ -1,7 +1,7 @@
 //! Blocks of `C` by tiles of the processor: two by two of them are computed at once.
 
 use super::sweep::{Sweep, Upcoming};
-use super::tile::{LINE, MAX_PANEL, ROW_STRIDE, panel};
+use super::tile::{LINE, MAX_PANEL, panel};
 use crate::simd::{Simd, TILE_STEPS, TileProduct};
 
 /// Rows of a product of two tiles.
@@ -35,8 +35,8 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming) {
                     row_tiles,
                     col_tiles,
                     depth,
-                    a: sweep.a.add(row * ROW_STRIDE),
-                    a_stride: ROW_STRIDE,
+                    a: sweep.a.add(row * sweep.a_stride),
+                    a_stride: sweep.a_stride,
                     b,
                     c: sweep.c.add(col).wrapping_add(sweep.c_rows[row]),
                     c_stride: pitch.unwrap_or(0),

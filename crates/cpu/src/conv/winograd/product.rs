@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::plan::{InputLayout, MAX_TILES, Problem};
 use super::points::POSITIONS;
-use crate::gemm::{ALayout, MAX_PANEL, Region, Sweep, Upcoming, panel};
+use crate::gemm::{ALayout, MAX_PANEL, ROW_STRIDE, Region, Sweep, Upcoming, panel};
 use crate::simd::{Simd, SimdOp};
 
 /// Multiplies the transformed input of some tiles with some columns of the transformed weights.
@@ -50,6 +50,7 @@ impl SimdOp for Multiply<'_> {
                         layout: ALayout::Rows,
                         depth: self.layout.chunks.range(chunk, channels).len(),
                         a: self.input.add(self.layout.offset(chunk, position)),
+                        a_stride: ROW_STRIDE,
                         a_tile: 0,
                         b: weights(chunk, position),
                         b_panel: channels * panel::<S>(),
