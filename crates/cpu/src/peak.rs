@@ -1,7 +1,7 @@
 //! The limits of the machine, measured: fused multiply-adds a second and memory bytes a second.
 
 use crate::isa::Isa;
-use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct, dispatch, dispatch_product};
+use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct, dispatch, dispatch_product};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -243,6 +243,7 @@ fn multiply_tiles(isa: Isa) {
                     depth: TILE_DEPTH,
                     a: self.0.0.as_ptr(),
                     a_stride: TILE_PITCH,
+                    a_offsets: NEIGHBOURS.as_ptr(),
                     b: self.0.0.as_ptr(),
                     c: self.1.0.as_mut_ptr(),
                     c_stride: TILE_BLOCK,

@@ -8,7 +8,7 @@ use crate::gemm::{
     ALayout, COLUMN_STRIDE, Ctx, MAX_DEPTH, MAX_PANEL, Matrix, NumberPtr, Numbers, ROW_STRIDE, Region, Scratch,
     SharedMut, Sweep, Upcoming, aligned_len, column_stride, panel, tile_count, tile_start,
 };
-use crate::simd::{Simd, SimdOp, dispatch};
+use crate::simd::{NEIGHBOURS, Simd, SimdOp, dispatch};
 use std::ops::Range;
 
 pub(super) struct Io<'a> {
@@ -300,6 +300,7 @@ impl Backward<'_> {
                 depth: queries,
                 a: a.0,
                 a_stride: ROW_STRIDE,
+                a_offsets: &NEIGHBOURS,
                 a_tile: tile_len::<S>(queries),
                 b: b.0,
                 b_panel: queries * panel::<S>(),

@@ -10,7 +10,7 @@ use crate::gemm::{
     aligned_len, panel, pieces,
 };
 use crate::kernel::{Operands, Unsupported};
-use crate::simd::Simd;
+use crate::simd::{NEIGHBOURS, Simd};
 use bessemer_ir::ops::attention::Attention;
 use bessemer_ir::{DType, TensorType};
 use std::ops::Range;
@@ -245,6 +245,7 @@ impl RowsTimesPanels<'_> {
             depth: self.depth,
             a: self.a.0,
             a_stride: ROW_STRIDE,
+            a_offsets: &NEIGHBOURS,
             a_tile: 0,
             b: self.b.0,
             b_panel: self.b_panel,

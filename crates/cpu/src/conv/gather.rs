@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
-use crate::gemm::{AffinePtr, NumberPtr, Place, Region, Row, RowSource};
-use crate::simd::Simd;
+use crate::gemm::{
+    AffinePtr, MAX_OFFSETS, MAX_POSITIONS, MAX_ROWS, NumberPtr, Place, Region, Row, RowSource, WINDOWS_LEN, Windows,
+};
+use crate::simd::{Simd, TILE_STEPS};
 
 /// Positions of taps along one axis: tap `j` at grid position `p` is at `p * step + base + j * tap` in the image.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +109,102 @@ impl Gather {
     }
 }
 
+/// Channels of a step of tiles.
+const TILE_PIXEL: usize = 2 * TILE_STEPS;
+
+/// Consecutive rows of one image.
+struct ImageRun {
+    rows: usize,
+    /// Lines of the grid that they are on.
+    lines: usize,
+}
+
+impl Gather {
+    /// The rows at the beginning of `rows` that are of one image.
+    #[inline(always)]
+    fn image_run(&self, rows: &[Row]) -> ImageRun {
+        let line = (self.x.size * self.channels) as isize;
+        let image = |row: &Row| row.origin - row.y * line - row.x * self.channels as isize;
+        let first = image(&rows[0]);
+        let count = rows.iter().take_while(|row| image(row) == first).count();
+        ImageRun { rows: count, lines: (rows[count - 1].y - rows[0].y) as usize + 1 }
+    }
+
+    /// Whether rows may be read as windows on images: dense windows of several taps, with pixels of whole tiles.
+    #[inline(always)]
+    fn has_windows(&self) -> bool {
+        let (taps, steps) = (self.y.taps * self.x.taps, self.channels / TILE_PIXEL);
+        let is_dense = [self.y, self.x].iter().all(|axis| axis.step == 1);
+        let fits_tiles = self.channels.is_multiple_of(TILE_PIXEL) && taps * steps <= MAX_OFFSETS;
+        taps > 1 && is_dense && fits_tiles && self.affine.is_none()
+    }
+
+    /// Lines around the lines of a grid that windows reach.
+    #[inline(always)]
+    fn halo(&self) -> usize {
+        (self.y.taps - 1) * self.y.tap
+    }
+
+    /// Pixels of a line with its border.
+    #[inline(always)]
+    fn bordered_line(&self) -> usize {
+        self.x.grid + (self.x.taps - 1) * self.x.tap
+    }
+
+    /// Whether images with their borders fit the room for them; behind the last window are those of whole tiles.
+    #[inline(always)]
+    fn images_fit(&self, rows: &[Row]) -> bool {
+        let (mut start, mut lines) = (0, 0);
+        while start < rows.len() {
+            let run = self.image_run(&rows[start..]);
+            (start, lines) = (start + run.rows, lines + run.lines + self.halo());
+        }
+        let pixels = lines * self.bordered_line();
+        pixels <= MAX_POSITIONS && (pixels + 2 * TILE_PIXEL) * self.channels / 2 <= WINDOWS_LEN
+    }
+
+    /// Bytes from a position to each step of tiles in its window.
+    #[inline(always)]
+    fn window_offsets(&self) -> [usize; MAX_OFFSETS] {
+        let steps = self.channels / TILE_PIXEL;
+        let mut offsets = [0; MAX_OFFSETS];
+        for (i, offset) in offsets[..self.y.taps * self.x.taps * steps].iter_mut().enumerate() {
+            let (tap, step) = (i / steps, i % steps);
+            let line = tap / self.x.taps * self.y.tap;
+            let pixel = line * self.bordered_line() + tap % self.x.taps * self.x.tap;
+            *offset = (pixel * self.channels + step * TILE_PIXEL) * size_of::<u16>();
+        }
+        offsets
+    }
+
+    /// Copies lines of pixels from the first one under the window of `first` on, with zeros outside of the image.
+    ///
+    /// # Safety
+    /// They are of 16 bits, and there is room for them. Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn copy_with_border<S: Simd>(&self, first: &Row, lines: usize, dst: *mut u16) {
+        let size = self.bordered_line();
+        let left = (-self.x.base).clamp(0, size as isize) as usize;
+        let right = (self.x.size as isize - self.x.base).clamp(left as isize, size as isize) as usize;
+        let image_line = (self.x.size * self.channels) as isize;
+        let start = first.origin + (self.x.base + left as isize - first.x) * self.channels as isize;
+        for line in 0..lines {
+            // SAFETY: the caller's promise; what is copied lies inside the image.
+            unsafe {
+                let dst = dst.add(line * size * self.channels);
+                if !(0..self.y.size as isize).contains(&(first.y + line as isize)) {
+                    dst.zero::<S>(size * self.channels);
+                    continue;
+                }
+                dst.zero::<S>(left * self.channels);
+                let src = self.src.offset(start + line as isize * image_line);
+                dst.at(left * self.channels).take::<S>(src, (right - left) * self.channels);
+                dst.at(right * self.channels).zero::<S>((size - right) * self.channels);
+            }
+        }
+    }
+}
+
 impl RowSource for Gather {
     #[inline(always)]
     fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr> {
@@ -114,6 +212,32 @@ impl RowSource for Gather {
         let is_pixel = self.row_len() == self.channels && self.affine.is_none();
         let inside = is_pixel && self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);
         inside.then(|| self.src.offset(row.origin).add(range.start))
+    }
+
+    #[inline(always)]
+    unsafe fn windows<S: Simd>(&self, rows: &[Row], dst: *mut f32) -> Option<Windows> {
+        if !self.has_windows() || rows.is_empty() || !self.images_fit(rows) {
+            return None;
+        }
+        let size = self.bordered_line();
+        let mut positions = [0; MAX_ROWS];
+        let (mut start, mut first_line) = (0, 0);
+        while start < rows.len() {
+            let run = self.image_run(&rows[start..]);
+            let image = &rows[start..start + run.rows];
+            let lines = run.lines + self.halo();
+            // SAFETY: the caller's promise; the images fit.
+            unsafe {
+                let dst = dst.cast::<u16>().add(first_line * size * self.channels);
+                self.copy_with_border::<S>(&image[0], lines, dst);
+            }
+            for (position, row) in positions[start..].iter_mut().zip(image) {
+                let line = first_line + (row.y - image[0].y) as usize;
+                *position = line * size + (row.x - self.x.base) as usize;
+            }
+            (start, first_line) = (start + run.rows, first_line + lines);
+        }
+        Some(Windows { positions, pitch: self.channels / 2, offsets: self.window_offsets() })
     }
 
     #[inline(always)]

@@ -35,10 +35,12 @@ pub(crate) use numbers::{NumberPtr, packed_start};
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
 pub(crate) use pack::{Matrix, PanelSteps, pack_shared, pack_steps, packed_len};
 pub(crate) use rows::{
-    BlockScratch, MatrixRows, Origin, Place, Row, RowBlock, RowProduct, RowSource, RowTable, row_scratch_len,
+    BlockScratch, MAX_OFFSETS, MAX_ROWS, MatrixRows, Origin, Place, Row, RowBlock, RowProduct, RowSource, RowTable,
+    WINDOWS_LEN, Windows, row_scratch_len,
 };
 pub(crate) use sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
 pub(crate) use tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, panel};
+pub(crate) use tiles::MAX_POSITIONS;
 
 /// What kernels run on.
 #[derive(Clone, Copy)]

@@ -12,7 +12,7 @@ use super::rows::{MAX_COLS, Origin, Place, RESIDENT_B, RowSource};
 use super::sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
 use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, depth_step, panel};
 use super::{Ctx, Epilogue, free_threads};
-use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch, dispatch_product};
+use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch, dispatch_product};
 
 /// Most rows, and most columns, of a task's block of C.
 const MAX_BLOCK: usize = 256;
@@ -322,6 +322,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
                 depth: depth.len(),
                 a,
                 a_stride: ROW_STRIDE,
+                a_offsets: &NEIGHBOURS,
                 a_tile,
                 b,
                 b_panel,

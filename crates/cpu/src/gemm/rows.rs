@@ -6,13 +6,14 @@ use super::affine::AffinePtr;
 use super::blocking::{LARGEST_BLOCK, TASKS, column_groups, pieces, row_blocks_for};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::numbers::NumberPtr;
-use super::sweep::{Region, Sweep, Upcoming};
+use super::sweep::{NO_ROW, Region, Sweep, Upcoming};
 use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, depth_step, panel};
+use super::tiles::MAX_POSITIONS;
 use super::{Ctx, Epilogue, free_threads};
-use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
+use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 
 /// Most rows of a block of A.
-const MAX_ROWS: usize = LARGEST_BLOCK;
+pub(crate) const MAX_ROWS: usize = LARGEST_BLOCK;
 
 /// Most rows of a block of A that is multiplied by vectors: it stays in the second-level cache together with B. Tiles take all
 /// rows, as they read a panel of B from the first-level cache the faster.
@@ -22,7 +23,8 @@ const VECTOR_GROUP: usize = 112;
 /// second-level cache.
 pub(super) const MAX_COLS: usize = 1024;
 
-/// Up to this many columns, copying A weighs more than reading B from the second-level cache.
+/// Up to this many columns, copying A weighs more than reading B from the second-level cache, or multiplying what no row of C
+/// wants.
 const FEW_COLS: usize = 128;
 
 /// Rows of a block of A that stays in the first-level cache, where there are few columns.
@@ -138,12 +140,37 @@ pub(crate) trait RowSource: Sync {
     /// rows, it holds for rows between them.
     fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr>;
 
+    /// Copies the images under `rows`, with zeros around them, to `dst`, if windows on them are rows of A, and says how they are.
+    ///
+    /// # Safety
+    /// `dst` is a cache line of [`WINDOWS_LEN`] elements of 32 bits. Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn windows<S: Simd>(&self, _rows: &[Row], _dst: *mut f32) -> Option<Windows> {
+        None
+    }
+
     /// Elements of a row.
     fn row_len(&self) -> usize;
 
     /// About the memory of elements `range` of `rows`, less what rows before have touched. A hint.
     fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region;
 }
+
+/// Rows of A as windows on images with a border, of pairs of elements: at a position, `pitch` elements of 32 bits from the one
+/// before, begins the window of which the row consists, with the same offsets for all positions.
+pub(crate) struct Windows {
+    /// Position of each row, ascending, below [`MAX_POSITIONS`].
+    pub positions: [usize; MAX_ROWS],
+    pub pitch: usize,
+    /// Bytes from a position to each [`TILE_STEPS`] steps of its row.
+    pub offsets: [usize; MAX_OFFSETS],
+}
+
+/// Most offsets of windows.
+pub(crate) const MAX_OFFSETS: usize = 512;
+
+/// Elements of the room for images.
+pub(crate) const WINDOWS_LEN: usize = 192 * 1024;
 
 /// The rows of a matrix.
 pub(crate) struct MatrixRows {
@@ -250,6 +277,14 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
             false => VECTOR_GROUP,
         };
         let mut upcoming = Upcoming::new([self.upcoming, Region::EMPTY]);
+        if S::TILES && self.cols.len() <= FEW_COLS {
+            // SAFETY: the promises made for this block.
+            unsafe {
+                if let Some(windows) = self.source.windows::<S>(&self.table.rows[..self.table.len], self.a_block) {
+                    return self.multiply_windows::<S>(&windows, &mut upcoming);
+                }
+            }
+        }
         for chunk in 0..chunks.count {
             let cols = chunks.range(chunk, self.cols.len());
             let cols = self.cols.start + cols.start..self.cols.start + cols.end;
@@ -293,6 +328,43 @@ impl<P: RowSource> RowBlock<'_, P> {
                 self.copy_rows::<S>(copied.clone(), depth.clone());
                 self.sweep::<S>(copied, cols, depth, self.a_block, ROW_STRIDE, upcoming);
             }
+        }
+    }
+
+    /// Multiplies rows of A that are windows on images.
+    ///
+    /// # Safety
+    /// As for [`group`](Self::group); the images are there, with room for whole tiles behind them.
+    #[inline(always)]
+    unsafe fn multiply_windows<S: Simd>(&self, windows: &Windows, upcoming: &mut Upcoming) {
+        let positions = &windows.positions[..self.table.len];
+        let mut c_rows = [NO_ROW; MAX_POSITIONS];
+        for (&position, &c_row) in positions.iter().zip(self.table.c_rows()) {
+            c_rows[position] = c_row;
+        }
+        let end = positions.last().map_or(0, |last| last + 1);
+        let depths = pieces(self.k, MAX_DEPTH, TILE_STEPS);
+        for block in 0..depths.count {
+            let depth = depths.range(block, self.k);
+            let b = self.packed.wrapping_add(self.cols.start * self.k + depth.start * panel::<S>());
+            let sweep = Sweep {
+                layout: ALayout::Rows,
+                depth: depth.len(),
+                a: self.a_block,
+                a_stride: windows.pitch,
+                a_offsets: &windows.offsets[depth.start / TILE_STEPS..],
+                a_tile: 0,
+                b,
+                b_panel: self.k * panel::<S>(),
+                cols: self.cols.len(),
+                c: self.c.0.wrapping_add(self.cols.start),
+                c_rows: &c_rows[..end],
+                accumulate: self.accumulate || depth.start > 0,
+                stream_b: self.k * self.cols.len() > RESIDENT_B,
+                b_next: b.wrapping_add(depth.len() * panel::<S>()),
+            };
+            // SAFETY: the caller's promises.
+            unsafe { sweep.run::<S>(upcoming) };
         }
     }
 
@@ -361,6 +433,7 @@ impl<P: RowSource> RowBlock<'_, P> {
                 depth: depth.len(),
                 a,
                 a_stride,
+                a_offsets: &NEIGHBOURS,
                 a_tile: 0,
                 b,
                 b_panel: self.k * panel::<S>(),
@@ -381,7 +454,8 @@ pub(crate) fn row_scratch_len(threads: usize) -> usize {
     threads * A_BLOCK + aligned_len(0)
 }
 
-const A_BLOCK: usize = MAX_ROWS * ROW_STRIDE;
+/// A block of rows, or images under windows.
+const A_BLOCK: usize = if MAX_ROWS * ROW_STRIDE > WINDOWS_LEN { MAX_ROWS * ROW_STRIDE } else { WINDOWS_LEN };
 
 /// The blocks of A of all workers.
 pub(crate) struct BlockScratch(SharedMut);

@@ -11,6 +11,8 @@ pub(crate) struct Sweep<'a> {
     pub a: *const f32,
     /// Distance of the rows of A; for tiles of the processor only, others are made for [`ROW_STRIDE`].
     pub a_stride: usize,
+    /// Bytes from `a` to the steps of each tile, likewise.
+    pub a_offsets: &'a [usize],
     /// Distance of the tiles of A; for [`ALayout::Columns`] only.
     pub a_tile: usize,
     pub b: *const f32,
@@ -18,7 +20,7 @@ pub(crate) struct Sweep<'a> {
     pub b_panel: usize,
     pub cols: usize,
     pub c: *mut f32,
-    /// Offsets from `c` of the rows.
+    /// Offsets from `c` of the rows; of processor's tiles, those of [`NO_ROW`] are not wanted.
     pub c_rows: &'a [usize],
     pub accumulate: bool,
     /// Prefetch B, from panel to panel, rather than what is upcoming after the sweep.
@@ -26,6 +28,9 @@ pub(crate) struct Sweep<'a> {
     /// The panel of B that will be wanted after this sweep.
     pub b_next: *const f32,
 }
+
+/// In place of the offset of a row of C that is not wanted.
+pub(crate) const NO_ROW: usize = usize::MAX;
 
 /// A rectangle of memory, as elements.
 #[derive(Clone, Copy)]

@@ -178,6 +178,7 @@ fn dot_products_are_as_documented() {
 #[test]
 fn tiles_are_as_documented() {
     use crate::simd::{Amx, Simd, SimdOp, TILE_STEPS, TileProduct};
+    static OFFSETS: [usize; 3] = [128, 0, 64];
     struct Product(TileProduct);
     impl SimdOp for Product {
         type Output = ();
@@ -201,6 +202,7 @@ fn tiles_are_as_documented() {
                     depth,
                     a: a.as_ptr(),
                     a_stride: 48,
+                    a_offsets: OFFSETS.as_ptr(),
                     b: b.as_ptr(),
                     c: c.as_mut_ptr(),
                     c_stride: 40,

@@ -1,11 +1,14 @@
 //! Blocks of `C` by tiles of the processor: two by two of them are computed at once.
 
-use super::sweep::{Sweep, Upcoming};
+use super::sweep::{NO_ROW, Sweep, Upcoming};
 use super::tile::{LINE, MAX_PANEL, panel};
 use crate::simd::{Simd, TILE_STEPS, TileProduct};
 
 /// Rows of a product of two tiles.
 const ROWS: usize = 2 * TILE_STEPS;
+
+/// Most rows of a sweep, those that are not wanted included.
+pub(crate) const MAX_POSITIONS: usize = 1024;
 
 /// # Safety
 /// As [`Sweep::run`], under `S::run_op`; the block of A has room for whole tiles, and A and B have zeros behind the last step.
@@ -13,17 +16,17 @@ const ROWS: usize = 2 * TILE_STEPS;
 pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming) {
     let depth = sweep.depth.next_multiple_of(TILE_STEPS);
     let rounds = depth / TILE_STEPS;
-    let rows = sweep.c_rows.len();
-    let pitch = regular_pitch(sweep.c_rows);
-    let b_share = depth * panel::<S>() / rows.div_ceil(ROWS).max(1);
+    debug_assert!(sweep.a_offsets.len() >= rounds, "every step has its place in A");
+    let mut blocks = [RowTiles { start: 0, height: 0, pitch: None }; MAX_POSITIONS / TILE_STEPS];
+    let count = cut_rows(sweep.c_rows, &mut blocks);
+    let b_share = depth * panel::<S>() / count.max(1);
     let mut col = 0;
     let mut b = sweep.b;
     while col < sweep.cols {
         let width = panel::<S>().min(sweep.cols - col);
         let last = col + panel::<S>() >= sweep.cols;
         let b_next = if last { sweep.b_next } else { b.wrapping_add(sweep.b_panel) };
-        for (tile, row) in (0..rows).step_by(ROWS).enumerate() {
-            let height = ROWS.min(rows - row);
+        for (tile, &RowTiles { start: row, height, pitch }) in blocks[..count].iter().enumerate() {
             let (prefetch, prefetch_pitch) = match sweep.stream_b {
                 true => (b_next.wrapping_add(tile * b_share), 2 * LINE),
                 false => upcoming.take(2 * rounds),
@@ -37,6 +40,7 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming) {
                     depth,
                     a: sweep.a.add(row * sweep.a_stride),
                     a_stride: sweep.a_stride,
+                    a_offsets: sweep.a_offsets.as_ptr(),
                     b,
                     c: sweep.c.add(col).wrapping_add(sweep.c_rows[row]),
                     c_stride: pitch.unwrap_or(0),
@@ -58,10 +62,34 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming) {
     }
 }
 
-/// The distance of the rows, if it is the same between all of them.
+/// Rows of a product of one or two tiles.
+#[derive(Clone, Copy)]
+struct RowTiles {
+    start: usize,
+    height: usize,
+    /// Distance of the rows of C, if they are written in place.
+    pitch: Option<usize>,
+}
+
+/// Cuts the rows that are wanted into those of products; returns the number of these.
+#[inline(always)]
+fn cut_rows(c_rows: &[usize], blocks: &mut [RowTiles; MAX_POSITIONS / TILE_STEPS]) -> usize {
+    let mut count = 0;
+    let mut start = 0;
+    while let Some(skip) = c_rows[start..].iter().position(|&row| row != NO_ROW) {
+        start += skip;
+        let rows = &c_rows[start..c_rows.len().min(start + ROWS)];
+        let height = rows.iter().rposition(|&row| row != NO_ROW).map_or(0, |last| last + 1);
+        blocks[count] = RowTiles { start, height, pitch: regular_pitch(&rows[..height]) };
+        (start, count) = (start + rows.len(), count + 1);
+    }
+    count
+}
+
+/// The distance of the rows, if it is the same between all of them, and all are wanted.
 #[inline(always)]
 fn regular_pitch(rows: &[usize]) -> Option<usize> {
-    let [first, second, ..] = *rows else { return Some(0) };
+    let [first, second, ..] = *rows else { return Some(0).filter(|_| rows != [NO_ROW]) };
     let pitch = second.wrapping_sub(first);
     rows.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) == pitch).then_some(pitch)
 }
@@ -77,12 +105,12 @@ unsafe fn multiply_partial<S: Simd>(product: TileProduct, c_rows: &[usize], widt
     // SAFETY: the buffer holds any product; the rest are the caller's promises.
     unsafe {
         if product.accumulate {
-            for (row, &offset) in c_rows.iter().enumerate() {
+            for (row, &offset) in c_rows.iter().enumerate().filter(|(_, offset)| **offset != NO_ROW) {
                 copy::<S>(c.add(offset), buffer.add(row * MAX_PANEL), width);
             }
         }
         S::tile_product(&TileProduct { c: buffer, c_stride: MAX_PANEL, ..product });
-        for (row, &offset) in c_rows.iter().enumerate() {
+        for (row, &offset) in c_rows.iter().enumerate().filter(|(_, offset)| **offset != NO_ROW) {
             copy::<S>(buffer.add(row * MAX_PANEL), c.add(offset), width);
         }
     }

@@ -101,19 +101,17 @@ impl Simd for Amx {
 }
 
 /// One of the four products of blocks: `$zero`, `$load` and `$store` treat the tiles of C, `$body` adds the products of one step of
-/// 16 pairs. Each step prefetches two pieces of two cache lines.
+/// 16 pairs, of which `{a}` is the place in A. Each step prefetches two pieces of two cache lines.
 macro_rules! block_product {
     ($name:ident, [$($zero:literal)*], [$($load:literal)*], [$($body:literal)*], [$($store:literal)*]) => {
         /// # Safety
         /// The operands are valid, and the tiles are configured.
         #[inline(always)]
         unsafe fn $name(t: &TileProduct) {
-            let below = |start: *const f32, stride: usize| start.wrapping_byte_add(16 * stride);
-            let (a_stride, c_stride) = (4 * t.a_stride, 4 * t.c_stride);
+            let c_stride = 4 * t.c_stride;
             // SAFETY: the caller's promise; no tile is used outside this block.
             unsafe {
                 asm!(
-                    "# the second tile of rows of C is at {c_below}",
                     "test {accumulate:e}, {accumulate:e}",
                     "jnz 2f",
                     $(concat!("tilezero ", $zero),)*
@@ -121,6 +119,9 @@ macro_rules! block_product {
                     "2:",
                     $(concat!("tileloadd ", $load),)*
                     "3:",
+                    "mov {a}, [{offsets}]",
+                    "add {offsets}, 8",
+                    "add {a}, {a_start}",
                     "prefetcht1 [{next}]",
                     "prefetcht1 [{next} + 64]",
                     "add {next}, {pitch}",
@@ -128,22 +129,22 @@ macro_rules! block_product {
                     "prefetcht1 [{next} + 64]",
                     "add {next}, {pitch}",
                     $($body,)*
-                    "add {a}, 64",
-                    "add {a_below}, 64",
                     "add {b}, {b_step}",
                     "dec {steps}",
                     "jnz 3b",
+                    "mov {a}, {c_below}",
                     $(concat!("tilestored ", $store),)*
                     accumulate = in(reg) u32::from(t.accumulate),
                     steps = inout(reg) t.depth / TILE_STEPS => _,
-                    a = inout(reg) t.a => _,
-                    a_below = inout(reg) below(t.a, a_stride) => _,
-                    a_stride = in(reg) a_stride,
+                    a = out(reg) _,
+                    a_start = in(reg) t.a,
+                    a_stride = in(reg) 4 * t.a_stride,
+                    offsets = inout(reg) t.a_offsets => _,
                     b = inout(reg) t.b => _,
                     b_stride = in(reg) B_STRIDE,
                     b_step = const TILE_STEPS * B_STRIDE,
                     c = in(reg) t.c,
-                    c_below = in(reg) below(t.c, c_stride),
+                    c_below = in(reg) t.c.wrapping_byte_add(TILE_STEPS * c_stride),
                     c_stride = in(reg) c_stride,
                     next = inout(reg) t.prefetch => _,
                     pitch = in(reg) 4 * t.prefetch_pitch,
@@ -165,17 +166,19 @@ block_product!(
     ],
     [
         "tileloadd tmm4, [{a} + {a_stride}]"
+        "lea {a}, [{a} + 8 * {a_stride}]"
         "tileloadd tmm6, [{b} + {b_stride}]"
+        "lea {a}, [{a} + 8 * {a_stride}]"
         "tileloadd tmm7, [{b} + {b_stride} + 64]"
         "tdpbf16ps tmm0, tmm4, tmm6"
-        "tileloadd tmm5, [{a_below} + {a_stride}]"
+        "tileloadd tmm5, [{a} + {a_stride}]"
         "tdpbf16ps tmm1, tmm4, tmm7"
         "tdpbf16ps tmm2, tmm5, tmm6"
         "tdpbf16ps tmm3, tmm5, tmm7"
     ],
     [
         "[{c} + {c_stride}], tmm0" "[{c} + {c_stride} + 64], tmm1"
-        "[{c_below} + {c_stride}], tmm2" "[{c_below} + {c_stride} + 64], tmm3"
+        "[{a} + {c_stride}], tmm2" "[{a} + {c_stride} + 64], tmm3"
     ]
 );
 
@@ -199,12 +202,14 @@ block_product!(
     ["tmm0, [{c} + {c_stride}]" "tmm2, [{c_below} + {c_stride}]"],
     [
         "tileloadd tmm4, [{a} + {a_stride}]"
+        "lea {a}, [{a} + 8 * {a_stride}]"
         "tileloadd tmm6, [{b} + {b_stride}]"
-        "tileloadd tmm5, [{a_below} + {a_stride}]"
+        "lea {a}, [{a} + 8 * {a_stride}]"
         "tdpbf16ps tmm0, tmm4, tmm6"
+        "tileloadd tmm5, [{a} + {a_stride}]"
         "tdpbf16ps tmm2, tmm5, tmm6"
     ],
-    ["[{c} + {c_stride}], tmm0" "[{c_below} + {c_stride}], tmm2"]
+    ["[{c} + {c_stride}], tmm0" "[{a} + {c_stride}], tmm2"]
 );
 
 block_product!(

@@ -222,6 +222,17 @@ pub unsafe fn dispatch<Op: SimdOp>(isa: Isa, op: Op) -> Op::Output {
 /// Steps of the reduction (pairs of `bf16`) in a tile, rows of a tile, and columns of a tile of C.
 pub(crate) const TILE_STEPS: usize = 16;
 
+/// Offsets of steps in A, as [`TileProduct`] takes them, that are neighbours in its rows: of as many as a product has at most.
+pub(crate) static NEIGHBOURS: [usize; 16] = {
+    let mut offsets = [0; 16];
+    let mut step = 0;
+    while step < offsets.len() {
+        offsets[step] = step * TILE_STEPS * size_of::<f32>();
+        step += 1;
+    }
+    offsets
+};
+
 /// Operands of [`Simd::tile_product`]: `C (+)= A * B` for one or two tiles of rows and of columns. Strides are in elements of 32 bits.
 pub struct TileProduct {
     /// 1 or 2, each of [`TILE_STEPS`] rows or columns.
@@ -229,9 +240,11 @@ pub struct TileProduct {
     pub(crate) col_tiles: usize,
     /// A multiple of [`TILE_STEPS`], not zero.
     pub(crate) depth: usize,
-    /// Pairs `[rows, depth]`.
+    /// Pairs `[rows, depth]`, of which the rows lie at equal distances.
     pub(crate) a: *const f32,
     pub(crate) a_stride: usize,
+    /// Bytes from `a` to each [`TILE_STEPS`] steps.
+    pub(crate) a_offsets: *const usize,
     /// Pairs `[depth, 32]`: a panel.
     pub(crate) b: *const f32,
     pub(crate) c: *mut f32,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::plan::{InputLayout, MAX_TILES, Problem};
 use super::points::POSITIONS;
 use crate::gemm::{ALayout, MAX_PANEL, ROW_STRIDE, Region, Sweep, Upcoming, panel};
-use crate::simd::{Simd, SimdOp};
+use crate::simd::{NEIGHBOURS, Simd, SimdOp};
 
 /// Multiplies the transformed input of some tiles with some columns of the transformed weights.
 pub(super) struct Multiply<'a> {
@@ -51,6 +51,7 @@ impl SimdOp for Multiply<'_> {
                         depth: self.layout.chunks.range(chunk, channels).len(),
                         a: self.input.add(self.layout.offset(chunk, position)),
                         a_stride: ROW_STRIDE,
+                        a_offsets: &NEIGHBOURS,
                         a_tile: 0,
                         b: weights(chunk, position),
                         b_panel: channels * panel::<S>(),
