@@ -3,6 +3,7 @@
 
 mod block;
 mod compile;
+mod execute;
 mod program;
 mod reduce;
 mod schedule;

@@ -208,7 +208,10 @@ impl Program {
                 Place::Number(_) => (Form::Number, Advance::Fixed),
                 Place::Buffer(_) => (Form::F32, Advance::Tile),
                 Place::Slot(_) | Place::Accumulator(_) | Place::Fold(_) => (Form::F32, Advance::Fixed),
-                Place::Source(i) if in_place => (Form::of(self.sources[i].dtype), Advance::Memory),
+                Place::Source(i) if in_place => {
+                    let form = Form::of(self.sources[i].dtype);
+                    (form, Advance::of(form))
+                }
                 Place::Source(i) => {
                     place = Place::Buffer(self.sources[i].buffer);
                     (Form::F32, Advance::Tile)
@@ -217,7 +220,10 @@ impl Program {
                     op = Op::PutConverted;
                     (Form::F32, Advance::Fixed)
                 }
-                Place::Output(_) => (self.form_of_store(draft), Advance::Memory),
+                Place::Output(_) => {
+                    let form = self.form_of_store(draft);
+                    (form, Advance::of(form))
+                }
             };
             base = self.base(place);
         }
@@ -233,7 +239,7 @@ impl Program {
                 })
             }
         };
-        Instr { op, form, advance, base: base as u16, extra: extra as u16 }
+        Instr { code: op.code(form), op, advance, base: base as u16, extra: extra as u16 }
     }
 
     fn form_of_store(&self, draft: &Draft) -> Form {

@@ -331,7 +331,10 @@ impl Scheduler<'_> {
         self.uses[x] -= 1;
         self.uses[y] -= 1;
         self.save();
-        let operand = self.places[y];
+        let mut operand = self.places[y];
+        if forward == Op::Pow {
+            self.push(Draft { op: Op::Second, operand: operand.take(), extra: Extra::None });
+        }
         self.push(Draft { op: if exchanged { backward } else { forward }, operand, extra });
         self.release(x);
         self.release(y);

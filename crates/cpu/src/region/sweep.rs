@@ -1,7 +1,8 @@
 //! Execution of a program over a part of the domain.
 
 use super::RegionIo;
-use super::block::{Blocks, LANE_GROUP, LONGEST_BLOCK, block_len};
+use super::block::{LANE_GROUP, LONGEST_BLOCK, block_len};
+use super::execute::Blocks;
 use super::program::{BlockProgram, Label, NumberStep, Pattern, Program, Sink, Source, Step};
 use super::reduce::{self, Lanes};
 use super::schedule::Place;
