@@ -53,13 +53,31 @@ pub(crate) fn fold_values(kind: ReduceKind, x: &[f32], start: usize, lanes: &mut
     }
 }
 
-/// What the lanes of a reduction come to.
+/// What the lanes of a reduction come to: first eight results, then one.
 #[inline(always)]
 pub(crate) fn fold_lanes(kind: ReduceKind, lanes: &[f32; LANES]) -> f32 {
     match kind {
-        ReduceKind::Sum => lanes.iter().copied().map(f64::from).sum::<f64>() as f32,
-        ReduceKind::Max => lanes.iter().copied().fold(f32::NEG_INFINITY, max),
-        ReduceKind::Min => lanes.iter().copied().fold(f32::INFINITY, min),
+        ReduceKind::Sum => {
+            let mut sums = [0.0f64; 8];
+            for lanes in lanes.as_chunks::<8>().0 {
+                sums.iter_mut().zip(lanes).for_each(|(sum, &x)| *sum += f64::from(x));
+            }
+            sums.iter().sum::<f64>() as f32
+        }
+        ReduceKind::Max => {
+            let mut most = [f32::NEG_INFINITY; 8];
+            for lanes in lanes.as_chunks::<8>().0 {
+                most.iter_mut().zip(lanes).for_each(|(most, &x)| *most = max(*most, x));
+            }
+            most.into_iter().fold(f32::NEG_INFINITY, max)
+        }
+        ReduceKind::Min => {
+            let mut least = [f32::INFINITY; 8];
+            for lanes in lanes.as_chunks::<8>().0 {
+                least.iter_mut().zip(lanes).for_each(|(least, &x)| *least = min(*least, x));
+            }
+            least.into_iter().fold(f32::INFINITY, min)
+        }
     }
 }
 

@@ -6,17 +6,22 @@ use bessemer_ir::DType;
 use bessemer_ir::ops::pointwise::UnaryKind;
 
 /// Elements of the longest block of any instruction set.
-pub(super) const LONGEST_BLOCK: usize = 128;
+pub(super) const LONGEST_BLOCK: usize = 256;
 
 /// Lanes of sums are multiples of this. A block is a part or a multiple of it.
 pub(super) const LANE_GROUP: usize = 64;
 
-/// Vectors of the accumulator.
-pub(super) const VECTORS: usize = 8;
+/// Vectors of the longest accumulator.
+pub(super) const MOST_VECTORS: usize = 16;
+
+/// Vectors of the accumulator: half of the registers.
+pub(super) const fn vectors<S: Simd>() -> usize {
+    if S::LANES == 16 { MOST_VECTORS } else { 8 }
+}
 
 /// Elements of a block.
 pub(super) const fn block_len<S: Simd>() -> usize {
-    VECTORS * S::LANES
+    vectors::<S>() * S::LANES
 }
 
 /// What an instruction does with the accumulator and its operand. Comparisons write a mask, one truth value for each element

@@ -1,6 +1,6 @@
 //! Execution of block programs.
 
-use super::block::{Advance, Form, Function, Instr, LANE_GROUP, LONGEST_BLOCK, Op, VECTORS, block_len};
+use super::block::{Advance, Form, Function, Instr, LANE_GROUP, LONGEST_BLOCK, MOST_VECTORS, Op, block_len, vectors};
 use super::program::{Program, Sink};
 use super::reduce::{self, Lanes};
 use super::sweep::Tile;
@@ -15,6 +15,21 @@ const GROUPS: usize = LONGEST_BLOCK / LANE_GROUP;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
+
+/// The body for each vector of the accumulator, written out, so that all of them are in registers.
+macro_rules! vectors {
+    (|$i:ident| $body:expr) => {
+        vectors!($i $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($i:ident $body:expr; $($number:literal)*) => {
+        $({
+            let $i: usize = $number;
+            if const { $number < vectors::<S>() } {
+                $body
+            }
+        })*
+    };
+}
 
 /// A run of blocks that are neighbours both in the tile and in memory.
 #[derive(Clone, Copy)]
@@ -47,7 +62,7 @@ impl SimdOp for Blocks<'_> {
         // SAFETY: operands have the elements of the block at their addresses, as the maker of the table says.
         unsafe {
             let (zero, one) = (S::splat(0.0), S::splat(1.0));
-            let mut acc = [zero; VECTORS];
+            let mut acc = [zero; MOST_VECTORS];
             let mut lane = self.start % lanes.count;
             for done in (0..self.len).step_by(block) {
                 let (start, memory) = (self.start + done, self.memory + done);
@@ -77,10 +92,10 @@ impl SimdOp for Blocks<'_> {
                     macro_rules! each {
                         ($op:expr, |$a:ident| $value:expr) => {
                             plain!($op, {
-                                for i in 0..VECTORS {
+                                vectors!(|i| {
                                     let $a = acc[i];
                                     acc[i] = $value;
-                                }
+                                });
                             })
                         };
                     }
@@ -88,24 +103,24 @@ impl SimdOp for Blocks<'_> {
                     macro_rules! operand {
                         ($op:expr, |$a:ident, $x:ident, $i:ident| $value:expr) => {
                             plain!($op, {
-                                for $i in 0..VECTORS {
+                                vectors!(|$i| {
                                     let ($a, $x) = (acc[$i], S::load(at.cast::<f32>().add($i * S::LANES)));
                                     acc[$i] = $value;
-                                }
+                                });
                             });
                             if code == const { $op.code(Form::Bf16) } {
-                                for $i in 0..VECTORS {
+                                vectors!(|$i| {
                                     let ($a, $x) = (acc[$i], S::load_bf16(at.cast::<u16>().add($i * S::LANES)));
                                     acc[$i] = $value;
-                                }
+                                });
                                 continue;
                             }
                             if code == const { $op.code(Form::Number) } {
                                 let number = S::splat(at.cast::<f32>().read());
-                                for $i in 0..VECTORS {
+                                vectors!(|$i| {
                                     let ($a, $x) = (acc[$i], number);
                                     acc[$i] = $value;
-                                }
+                                });
                                 continue;
                             }
                         };
@@ -137,18 +152,18 @@ impl SimdOp for Blocks<'_> {
                     // On temporary memory, by a function of its own.
                     macro_rules! apart {
                         () => {
-                            for i in 0..VECTORS {
+                            vectors!(|i| {
                                 S::store(self.temporary().add(i * S::LANES), acc[i]);
-                            }
+                            });
                             let len = block.min(self.len - done);
                             S::run_op(Apart { blocks: &self, instr, at, start, memory, len });
                         };
                     }
                     macro_rules! reload {
                         () => {
-                            for i in 0..VECTORS {
+                            vectors!(|i| {
                                 acc[i] = S::load(self.temporary().add(i * S::LANES));
-                            }
+                            });
                         };
                     }
                     macro_rules! fold {
@@ -156,11 +171,11 @@ impl SimdOp for Blocks<'_> {
                             plain!($op, {
                                 if whole {
                                     let first = if block < LANE_GROUP { start % LANE_GROUP } else { 0 };
-                                    for i in 0..VECTORS {
+                                    vectors!(|i| {
                                         let place = at.cast::<f32>().add((first + i * S::LANES) % LANE_GROUP);
                                         let ($lane, $x) = (S::load(place), acc[i]);
                                         S::store(place, $value);
-                                    }
+                                    });
                                 } else {
                                     apart!();
                                 }
@@ -193,14 +208,14 @@ impl SimdOp for Blocks<'_> {
                         a
                     });
                     plain!(Op::TestTrue, {
-                        for i in 0..VECTORS {
+                        vectors!(|i| {
                             mask!(i).write_unaligned(S::test(Test::Ne, acc[i], zero));
-                        }
+                        });
                     });
                     plain!(Op::Truth, {
-                        for i in 0..VECTORS {
+                        vectors!(|i| {
                             acc[i] = S::blend(mask!(i).read_unaligned(), one, zero);
-                        }
+                        });
                     });
                     each!(Op::Neg, |a| S::neg(a));
                     each!(Op::Abs, |a| S::abs(a));
@@ -211,26 +226,30 @@ impl SimdOp for Blocks<'_> {
                     each!(Op::Relu, |a| S::max(zero, a));
                     each!(Op::Round, |a| S::round_bf16(a));
                     plain!(Op::Put, {
-                        for i in 0..VECTORS {
+                        vectors!(|i| {
                             S::store(at.cast::<f32>().add(i * S::LANES), acc[i]);
-                        }
+                        });
                     });
                     plain!(Op::PutRounded, {
-                        for i in (0..VECTORS).step_by(2) {
-                            S::store_bf16(at.cast::<u16>().add(i * S::LANES), acc[i], acc[i + 1]);
-                        }
+                        vectors!(|i| {
+                            if i % 2 == 0 {
+                                S::store_bf16(at.cast::<u16>().add(i * S::LANES), acc[i], acc[i + 1]);
+                            }
+                        });
                     });
                     plain!(Op::PutExact, {
-                        for i in (0..VECTORS).step_by(2) {
-                            S::store_truncated(at.cast::<u16>().add(i * S::LANES), acc[i], acc[i + 1]);
-                        }
+                        vectors!(|i| {
+                            if i % 2 == 0 {
+                                S::store_truncated(at.cast::<u16>().add(i * S::LANES), acc[i], acc[i + 1]);
+                            }
+                        });
                     });
                     plain!(Op::Sum, {
                         if whole && lanes.regular {
-                            for i in 0..VECTORS {
+                            vectors!(|i| {
                                 let sum = at.cast::<f32>().add(lane_of::<S>(&groups, i));
                                 S::store(sum, S::add(S::load(sum), acc[i]));
-                            }
+                            });
                         } else {
                             apart!();
                         }
@@ -238,13 +257,13 @@ impl SimdOp for Blocks<'_> {
                     plain!(Op::Moments, {
                         if whole && lanes.regular && !lanes.first {
                             let [shift, sums, squares] = self.moments(instr);
-                            for i in 0..VECTORS {
+                            vectors!(|i| {
                                 let lane = lane_of::<S>(&groups, i);
                                 let deviation = S::sub(acc[i], S::load(shift.add(lane)));
                                 let (sum, square) = (sums.add(lane), squares.add(lane));
                                 S::store(sum, S::add(S::load(sum), deviation));
                                 S::store(square, S::add(S::load(square), S::mul(deviation, deviation)));
-                            }
+                            });
                         } else {
                             apart!();
                         }

@@ -1,7 +1,7 @@
 //! Execution of a program over a part of the domain.
 
 use super::RegionIo;
-use super::block::{LANE_GROUP, LONGEST_BLOCK, block_len};
+use super::block::{Instr, LANE_GROUP, LONGEST_BLOCK, block_len};
 use super::execute::Blocks;
 use super::program::{BlockProgram, Label, NumberStep, Pattern, Program, Sink, Source, Step};
 use super::reduce::{self, Lanes};
@@ -52,16 +52,11 @@ impl Tile {
         self.rows * self.width
     }
 
-    /// Elements, in runs of so many, that block programs read and write in place, and of them those that are one run. The
-    /// runs are one behind the other in the tile.
-    fn in_place(&self, block: usize) -> (usize, usize) {
-        if self.contiguous {
-            let whole = self.len() / block * block;
-            (whole, whole)
-        } else if self.width.is_multiple_of(block) {
-            (self.len(), self.width)
-        } else {
-            (0, 0)
+    /// Elements from the first on that block programs read and write in place.
+    fn in_place(&self, block: usize) -> usize {
+        match self.contiguous || self.width.is_multiple_of(block) {
+            true => self.len() / block * block,
+            false => 0,
         }
     }
 }
@@ -341,35 +336,32 @@ impl<'a> Sweep<'a> {
         program: &BlockProgram,
         tile: &Tile,
         lanes: Lanes,
-        (in_place, run): (usize, usize),
+        in_place: usize,
         ahead: usize,
     ) {
-        let mut blocks = Blocks {
-            program: self.program,
-            instrs: &program.in_place,
-            bases: self.bases,
-            tile,
-            stride: self.stride,
-            start: 0,
-            memory: tile.offset,
-            len: run,
-            lanes,
-            ahead,
-        };
+        let run = if tile.contiguous { in_place } else { tile.width };
+        let (mut start, mut memory) = (0, tile.offset);
         // SAFETY: the table has the addresses of all that the program uses; sources and outputs have the elements of the
         // tile, and the rest of the scratch those of a tile filled up to whole blocks.
         unsafe {
-            while blocks.start < in_place {
-                S::run_op(blocks);
-                blocks.start += run;
-                blocks.memory += if tile.contiguous { run } else { self.stride };
+            while start < in_place {
+                let blocks = self.blocks(&program.in_place, tile, lanes);
+                S::run_op(Blocks { start, memory, len: run, ahead, ..blocks });
+                start += run;
+                memory += if tile.contiguous { run } else { self.stride };
             }
             if in_place < tile.len() {
-                let len = tile.len() - in_place;
-                let memory = tile.offset + in_place;
-                S::run_op(Blocks { instrs: &program.staged, start: in_place, memory, len, ..blocks });
+                let (memory, len) = (tile.offset + in_place, tile.len() - in_place);
+                S::run_op(Blocks { start: in_place, memory, len, ..self.blocks(&program.staged, tile, lanes) });
             }
         }
+    }
+
+    /// A block program on the whole tile.
+    #[inline(always)]
+    fn blocks<'b>(&'b self, instrs: &'b [Instr], tile: &'b Tile, lanes: Lanes) -> Blocks<'b> {
+        let (program, bases, stride) = (self.program, self.bases, self.stride);
+        Blocks { program, instrs, bases, tile, stride, start: 0, memory: tile.offset, len: tile.len(), lanes, ahead: 0 }
     }
 
     /// Computes a tile. The first one of a range of columns starts what the others go on with.
@@ -379,26 +371,14 @@ impl<'a> Sweep<'a> {
         // SAFETY: the tile lies within the part that the caller vouches for.
         unsafe {
             for (index, source) in self.program.sources.iter().enumerate() {
-                if source.in_place && in_place.0 < tile.len() {
-                    self.read(index, tile, in_place.0);
+                if source.in_place && in_place < tile.len() {
+                    self.read(index, tile, in_place);
                 } else if !source.in_place && (lanes.first || source.pattern != Pattern::Column) {
                     self.read(index, tile, 0);
                 }
             }
             if lanes.first {
-                let columns = Blocks {
-                    program: self.program,
-                    instrs: &self.program.columns,
-                    bases: self.bases,
-                    tile,
-                    stride: self.stride,
-                    start: 0,
-                    memory: tile.offset,
-                    len: tile.len(),
-                    lanes,
-                    ahead: 0,
-                };
-                S::run_op(columns);
+                S::run_op(self.blocks(&self.program.columns, tile, lanes));
             }
             for (index, kind) in self.program.folds.iter().enumerate() {
                 self.fold(index).fill(kind.identity() as f32);
@@ -494,7 +474,9 @@ impl SimdOp for Sweep<'_> {
         let mut start = self.cols.start;
         while start < self.cols.end {
             let cols = start..self.cols.end.min(start + chunk);
-            let cut = match self.program.rowwise {
+            // Rows of some of the columns are not neighbours in memory: long ones are worked on one by one.
+            let row_by_row = cols.len() < self.stride && cols.len() >= LONGEST_BLOCK;
+            let cut = match self.program.rowwise || row_by_row {
                 true => Cut { tile_rows: 1, lanes: cols.len() },
                 false => Cut::new(cols.len(), tile_len),
             };
