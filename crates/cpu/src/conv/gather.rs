@@ -270,6 +270,17 @@ impl RowSource for Gather {
         let (run_taps, runs_per_line) = self.runs();
         let run_len = run_taps * self.channels;
         let inside = self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);
+        if inside && runs_per_line == 1 && range == (0..self.row_len()) {
+            let line = (self.y.tap * self.x.size * self.channels) as isize;
+            for ky in 0..self.y.taps {
+                // SAFETY: the caller's promise; all taps lie inside the image.
+                unsafe {
+                    let src = self.src.offset(row.origin + ky as isize * line);
+                    self.take::<S, D>(src, 0, run_len, dst.at(ky * run_len));
+                }
+            }
+            return;
+        }
         let first = range.start / run_len;
         let (mut ky, mut kx) = (first / runs_per_line, first % runs_per_line);
         let mut run_start = first * run_len;

@@ -271,9 +271,8 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
         let depths = pieces(self.k, MAX_DEPTH, depth_step::<S>());
         let chunks = pieces(self.cols.len(), MAX_COLS, panel::<S>());
         let group = match self.cols.len() <= FEW_COLS {
-            true if S::TILES => 2 * TILE_STEPS,
+            _ if S::TILES => MAX_ROWS,
             true => SMALL_GROUP,
-            false if S::TILES => MAX_ROWS,
             false => VECTOR_GROUP,
         };
         let mut upcoming = Upcoming::new([self.upcoming, Region::EMPTY]);
