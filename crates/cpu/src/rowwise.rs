@@ -6,7 +6,7 @@ use crate::simd::{self, Simd, SimdOp};
 use bessemer_ir::ops::reduce::ReduceKind;
 
 /// Independent partial results of a reduction over neighbours; the same on every instruction set.
-const LANES: usize = 64;
+pub(crate) const LANES: usize = 64;
 
 #[inline(always)]
 fn max(a: f32, b: f32) -> f32 {
@@ -18,10 +18,9 @@ fn min(a: f32, b: f32) -> f32 {
     if b < a || b.is_nan() { b } else { a }
 }
 
-/// Folds a slice lane by lane, then the lanes.
+/// Folds a slice lane by lane.
 #[inline(always)]
-fn fold(x: &[f32], start: f32, f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
-    let mut lanes = [start; LANES];
+fn fold(x: &[f32], lanes: &mut [f32; LANES], f: impl Fn(f32, f32) -> f32) {
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
         for (lane, &x) in lanes.iter_mut().zip(chunk) {
@@ -31,33 +30,63 @@ fn fold(x: &[f32], start: f32, f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
     for (lane, &x) in lanes.iter_mut().zip(rest) {
         *lane = f(*lane, x);
     }
-    lanes
 }
 
-/// Maximum; NaN if there is one.
+/// Folds elements from number `start` on into the lanes of a reduction.
 #[inline(always)]
-fn max_of(x: &[f32]) -> f32 {
-    fold(x, f32::NEG_INFINITY, max).into_iter().fold(f32::NEG_INFINITY, max)
+pub(crate) fn fold_values(kind: ReduceKind, x: &[f32], start: usize, lanes: &mut [f32; LANES]) {
+    let first = start % LANES;
+    let (head, x) = x.split_at(if first == 0 { 0 } else { x.len().min(LANES - first) });
+    match kind {
+        ReduceKind::Sum => {
+            lanes[first..].iter_mut().zip(head).for_each(|(lane, x)| *lane += x);
+            fold(x, lanes, |a, b| a + b);
+        }
+        ReduceKind::Max => {
+            lanes[first..].iter_mut().zip(head).for_each(|(lane, &x)| *lane = max(*lane, x));
+            fold(x, lanes, max);
+        }
+        ReduceKind::Min => {
+            lanes[first..].iter_mut().zip(head).for_each(|(lane, &x)| *lane = min(*lane, x));
+            fold(x, lanes, min);
+        }
+    }
 }
 
+/// What the lanes of a reduction come to: first eight results, then one.
 #[inline(always)]
-fn min_of(x: &[f32]) -> f32 {
-    fold(x, f32::INFINITY, min).into_iter().fold(f32::INFINITY, min)
-}
-
-#[inline(always)]
-fn sum_of(x: &[f32]) -> f64 {
-    fold(x, 0.0, |a, b| a + b).into_iter().map(f64::from).sum()
+pub(crate) fn fold_lanes(kind: ReduceKind, lanes: &[f32; LANES]) -> f32 {
+    match kind {
+        ReduceKind::Sum => {
+            let mut sums = [0.0f64; 8];
+            for lanes in lanes.as_chunks::<8>().0 {
+                sums.iter_mut().zip(lanes).for_each(|(sum, &x)| *sum += f64::from(x));
+            }
+            sums.iter().sum::<f64>() as f32
+        }
+        ReduceKind::Max => {
+            let mut most = [f32::NEG_INFINITY; 8];
+            for lanes in lanes.as_chunks::<8>().0 {
+                most.iter_mut().zip(lanes).for_each(|(most, &x)| *most = max(*most, x));
+            }
+            most.into_iter().fold(f32::NEG_INFINITY, max)
+        }
+        ReduceKind::Min => {
+            let mut least = [f32::INFINITY; 8];
+            for lanes in lanes.as_chunks::<8>().0 {
+                least.iter_mut().zip(lanes).for_each(|(least, &x)| *least = min(*least, x));
+            }
+            least.into_iter().fold(f32::INFINITY, min)
+        }
+    }
 }
 
 /// A slice reduced to one number.
 #[inline(always)]
-pub(crate) fn reduce_slice(kind: ReduceKind, x: &[f32]) -> f32 {
-    match kind {
-        ReduceKind::Sum => sum_of(x) as f32,
-        ReduceKind::Max => max_of(x),
-        ReduceKind::Min => min_of(x),
-    }
+fn reduce_slice(kind: ReduceKind, x: &[f32]) -> f32 {
+    let mut lanes = [kind.identity() as f32; LANES];
+    fold_values(kind, x, 0, &mut lanes);
+    fold_lanes(kind, &lanes)
 }
 
 /// Position of the first maximum, or of the first NaN, of each row.
@@ -73,7 +102,7 @@ impl SimdOp for ArgMaxRows<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for (row, position) in self.x.chunks_exact(self.cols).zip(self.positions) {
-            let top = max_of(row);
+            let top = reduce_slice(ReduceKind::Max, row);
             let is_top = |x: &f32| *x == top || (x.is_nan() && top.is_nan());
             *position = row.iter().position(is_top).unwrap_or(0) as i32;
         }

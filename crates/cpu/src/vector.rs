@@ -242,7 +242,7 @@ pub fn unary(kind: UnaryKind, x: f32) -> f32 {
     with_unary!(kind, call)
 }
 
-/// One function value; the same bits as [`map_binary`].
+/// One function value; the same bits wherever it is computed.
 pub fn binary(kind: BinaryKind, a: f32, b: f32) -> f32 {
     macro_rules! call {
         ($f:expr) => {
@@ -262,91 +262,33 @@ pub fn cast(to: DType, x: f32) -> f32 {
     with_cast!(to, call)
 }
 
-/// An operand of a loop: one value for each position, or one for all.
-pub trait Lanes: Copy {
-    /// The operand cut to `len` positions.
-    fn cut(self, len: usize) -> Self;
-    fn at(self, i: usize) -> f32;
-}
-
-impl Lanes for &[f32] {
-    #[inline(always)]
-    fn cut(self, len: usize) -> Self {
-        &self[..len]
-    }
-    #[inline(always)]
-    fn at(self, i: usize) -> f32 {
-        self[i]
-    }
-}
-
-impl Lanes for f32 {
-    #[inline(always)]
-    fn cut(self, _len: usize) -> Self {
-        self
-    }
-    #[inline(always)]
-    fn at(self, _i: usize) -> f32 {
-        self
-    }
-}
-
+/// `x = kind(x)`, element by element.
 #[inline(always)]
-fn map1(dst: &mut [f32], a: &[f32], f: impl Fn(f32) -> f32) {
-    for (d, &x) in dst.iter_mut().zip(a) {
-        *d = f(x);
-    }
-}
-
-#[inline(always)]
-fn map2(dst: &mut [f32], a: impl Lanes, b: impl Lanes, f: impl Fn(f32, f32) -> f32) {
-    let (a, b) = (a.cut(dst.len()), b.cut(dst.len()));
-    for (i, d) in dst.iter_mut().enumerate() {
-        *d = f(a.at(i), b.at(i));
-    }
-}
-
-/// `dst = kind(a)`
-#[inline(always)]
-pub fn map_unary(kind: UnaryKind, a: &[f32], dst: &mut [f32]) {
+pub fn map_unary(kind: UnaryKind, x: &mut [f32]) {
     macro_rules! visit {
         ($f:expr) => {
-            map1(dst, a, $f)
+            map(x, $f)
         };
     }
     with_unary!(kind, visit)
 }
 
-/// `dst = kind(a, b)`
+/// Rounds all elements to an element type.
 #[inline(always)]
-pub fn map_binary(kind: BinaryKind, a: impl Lanes, b: impl Lanes, dst: &mut [f32]) {
+pub fn map_cast(to: DType, x: &mut [f32]) {
     macro_rules! visit {
         ($f:expr) => {
-            map2(dst, a, b, $f)
-        };
-    }
-    with_binary!(kind, visit)
-}
-
-/// `dst = condition != 0 ? a : b`
-#[inline(always)]
-pub fn map_select(condition: &[f32], a: impl Lanes, b: impl Lanes, dst: &mut [f32]) {
-    let (condition, a, b) = (condition.cut(dst.len()), a.cut(dst.len()), b.cut(dst.len()));
-    for (i, d) in dst.iter_mut().enumerate() {
-        let (yes, no) = (a.at(i), b.at(i));
-        *d = if condition[i] != 0.0 { yes } else { no };
-    }
-}
-
-/// `dst = a`, rounded to an element type.
-#[inline(always)]
-pub fn map_cast(to: DType, a: &[f32], dst: &mut [f32]) {
-    macro_rules! visit {
-        ($f:expr) => {
-            map1(dst, a, $f)
+            map(x, $f)
         };
     }
     with_cast!(to, visit)
+}
+
+#[inline(always)]
+fn map(x: &mut [f32], f: impl Fn(f32) -> f32) {
+    for x in x {
+        *x = f(*x);
+    }
 }
 
 /// Bits of the nearest `bf16`, ties to even; a NaN stays one.

@@ -10,19 +10,12 @@ use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
 use bessemer_ir::ops::{OpRule, Scalar};
 use bessemer_ir::reference::Tensor;
-use bessemer_ir::{DType, Shape, TensorType, philox};
+use bessemer_ir::{DType, Shape, TensorType};
+use support::{Case, Random, same_bits};
 
-/// SplitMix64.
-struct Random(u64);
+mod support;
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
     fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
@@ -30,46 +23,6 @@ impl Random {
     fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
     }
-
-    fn float(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-}
-
-/// Bytes aligned as tensors are.
-struct Memory {
-    words: Vec<u64>,
-}
-
-impl Memory {
-    fn new(bytes: usize) -> Memory {
-        Memory { words: vec![0; bytes.div_ceil(8)] }
-    }
-
-    fn holding(dtype: DType, values: &[f32]) -> Memory {
-        let mut memory = Memory::new(values.len() * dtype.size());
-        // SAFETY: the memory has room for the values.
-        unsafe { vector::narrow(dtype, values, memory.ptr()) };
-        memory
-    }
-
-    fn ptr(&mut self) -> *mut u8 {
-        self.words.as_mut_ptr().cast()
-    }
-
-    fn values(&self, dtype: DType, len: usize) -> Vec<f32> {
-        let mut values = vec![0.0; len];
-        // SAFETY: the memory holds so many elements.
-        unsafe { vector::widen(dtype, self.words.as_ptr().cast(), &mut values) };
-        values
-    }
-}
-
-struct Case {
-    region: Region,
-    types: Vec<TensorType>,
-    loads: Vec<Vec<f32>>,
-    anchor: Vec<f32>,
 }
 
 const DTYPES: [DType; 6] = [DType::F32, DType::Bf16, DType::F16, DType::I32, DType::U8, DType::Bool];
@@ -121,66 +74,6 @@ impl Case {
             outputs.push(RegionOutput::Rows { reg: reg as Reg, ty: TensorType::f32([rows]) });
         }
         Case { region: Region { anchor: None, rows, cols, loads, program, outputs }, types, loads: data, anchor }
-    }
-
-    /// Registers at every position, by the scalar functions.
-    fn evaluate(&self) -> Vec<Vec<f32>> {
-        let region = &self.region;
-        let mut registers: Vec<Vec<f32>> = Vec::new();
-        for instr in &region.program {
-            let at = |r: Reg, i: usize| registers[r as usize][i];
-            let value = |i: usize| match *instr {
-                Instr::Anchor => self.anchor[i],
-                Instr::Load(n) => {
-                    let access = region.loads[n as usize];
-                    self.loads[n as usize][access.index(region.cols, i / region.cols, i % region.cols)]
-                }
-                Instr::Const(c) => c.0 as f32,
-                Instr::Unary(kind, a) => vector::unary(kind, at(a, i)),
-                Instr::Binary(kind, a, b) => vector::binary(kind, at(a, i), at(b, i)),
-                Instr::Select(c, a, b) => at(if at(c, i) != 0.0 { a } else { b }, i),
-                Instr::Cast(to, a) => vector::cast(to, at(a, i)),
-                Instr::OneHot(a) => {
-                    if at(a, i) == (i % region.cols) as f32 {
-                        1.0
-                    } else {
-                        0.0
-                    }
-                }
-                Instr::Random { seed, stream, step } => {
-                    philox::uniform(seed, self.loads[step as usize][0] as u32, stream, i as u64)
-                }
-                Instr::Reduce(..) => unreachable!("the order of a reduction is the kernel's own"),
-            };
-            let column = (0..region.rows * region.cols).map(value).collect();
-            registers.push(column);
-        }
-        registers
-    }
-
-    fn output_types(&self) -> Vec<TensorType> {
-        self.region.outputs.iter().flat_map(RegionOutput::types).collect()
-    }
-
-    fn run(&self, isa: Isa, threads: usize) -> Vec<Vec<f32>> {
-        self.run_with(|kernel, io| {
-            let pool = ThreadPool::new(threads);
-            let mut scratch = vec![f32::NAN; kernel.run_scratch_len(threads)];
-            // SAFETY: the memory of the case has the sizes of the region.
-            unsafe { kernel.run(Ctx { isa, pool: &pool }, io, &mut scratch) };
-        })
-    }
-
-    fn run_with(&self, run: impl FnOnce(&RegionKernel, &RegionIo<'_>)) -> Vec<Vec<f32>> {
-        let kernel = RegionKernel::compile(&self.region, &self.types);
-        let mut loads: Vec<Memory> =
-            self.loads.iter().zip(&self.types).map(|(values, ty)| Memory::holding(ty.dtype, values)).collect();
-        let types = self.output_types();
-        let mut outputs: Vec<Memory> = types.iter().map(|ty| Memory::new(ty.bytes())).collect();
-        let load_pointers: Vec<*const u8> = loads.iter_mut().map(|m| m.ptr().cast_const()).collect();
-        let output_pointers: Vec<*mut u8> = outputs.iter_mut().map(Memory::ptr).collect();
-        run(&kernel, &RegionIo { anchor: self.anchor.as_ptr(), loads: &load_pointers, outputs: &output_pointers });
-        outputs.iter().zip(&types).map(|(memory, ty)| memory.values(ty.dtype, ty.shape.elements())).collect()
     }
 }
 
@@ -252,10 +145,6 @@ fn random_outputs(random: &mut Random, rows: usize, cols: usize, registers: usiz
         }
     });
     outputs.collect()
-}
-
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan()))
 }
 
 /// Every stored element equals, bit for bit, what the scalar functions give at its position.

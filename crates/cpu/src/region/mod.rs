@@ -1,8 +1,13 @@
 //! Regions: pointwise programs over a `[rows, cols]` domain with reductions along rows and sums over rows, run tile by tile in
 //! first-level cache.
 
+mod block;
 mod compile;
+mod execute;
+mod phases;
+mod program;
 mod reduce;
+mod schedule;
 mod sweep;
 
 use crate::gemm::Ctx;
@@ -10,7 +15,7 @@ use crate::isa::Isa;
 use crate::simd;
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::region::Region;
-use compile::{Program, Sink};
+use program::{Program, Sink};
 use std::ops::Range;
 use sweep::Sweep;
 
@@ -137,7 +142,7 @@ impl RegionKernel {
         let partials = if self.slots == 0 { partials.0 } else { unsafe { partials.0.add(offset) } };
         let sweep = Sweep::new(&self.program, io, self.cols, rows, cols, scratch, partials);
         // SAFETY: the caller's promise.
-        unsafe { simd::dispatch(isa, sweep) }
+        unsafe { dispatch(isa, sweep) }
     }
 
     /// Combines the blocks' partial results, in their order, into the outputs of the reductions. Block number `i` holds
@@ -174,7 +179,7 @@ impl RegionKernel {
                 let part = task * BLOCK_ELEMENTS..elements.min((task + 1) * BLOCK_ELEMENTS);
                 let sweep = Sweep::new(&self.program, io, elements, 0..1, part, worker_scratch(worker), partials.0);
                 // SAFETY: the parts are disjoint; the rest is the caller's promise.
-                unsafe { simd::dispatch(ctx.isa, sweep) }
+                unsafe { dispatch(ctx.isa, sweep) }
             });
             return;
         }
@@ -192,6 +197,15 @@ impl RegionKernel {
         // SAFETY: all blocks have run.
         unsafe { self.finish(ctx, io, *partials, block_rows) }
     }
+}
+
+/// Runs a sweep with the instructions for `bf16` numbers where they are to be had.
+///
+/// # Safety
+/// The part may be computed.
+unsafe fn dispatch(isa: Isa, sweep: Sweep<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe { simd::dispatch_product(isa, simd::has_pairs(isa), sweep) }
 }
 
 fn greatest_common_divisor(mut a: usize, mut b: usize) -> usize {

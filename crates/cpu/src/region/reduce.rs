@@ -1,29 +1,82 @@
 //! Sums over rows: accumulation over the tiles of a block, and combination of the blocks.
 
-use super::compile::Sink;
+use super::program::Sink;
 use super::{Partials, RegionIo, RegionKernel};
 use crate::gemm::Ctx;
 
 /// Columns that are combined at a time.
 const CHUNK: usize = 64;
 
-/// Adds a tile to sums. The tile is a sequence of runs of `sums.len()` elements, the last one maybe shorter.
+/// The lanes that the tiles of a range of columns are added up in.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes {
+    /// Lane of an element: its position in the tile modulo this.
+    pub count: usize,
+    /// Whether groups of [`LANE_GROUP`] neighbours are neighbours in the lanes too.
+    pub regular: bool,
+    /// Whether the tile is the first one, whose first row is what deviations are taken from.
+    pub first: bool,
+}
+
+impl Lanes {
+    /// The lane of a position that is less than [`LANE_GROUP`] or one block beyond the last lane.
+    #[inline(always)]
+    pub fn wrap(&self, mut lane: usize) -> usize {
+        while self.regular && lane >= self.count {
+            lane -= self.count;
+        }
+        lane
+    }
+}
+
+/// Runs of `len` elements from position `start` on that have neighbouring lanes: where each begins among the elements, its
+/// first lane, its length.
 #[inline(always)]
-pub(super) fn add_tile(tile: &[f32], sums: &mut [f32]) {
-    for run in tile.chunks(sums.len()) {
-        for (sum, x) in sums.iter_mut().zip(run) {
+fn runs(start: usize, len: usize, lanes: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let lane = (start + done) % lanes;
+        let run = (lanes - lane).min(len - done);
+        done += run;
+        (run > 0).then_some((done - run, lane, run))
+    })
+}
+
+/// Adds the elements of a tile from position `start` on to sums.
+#[inline(always)]
+pub(super) fn add_values(values: &[f32], start: usize, sums: &mut [f32]) {
+    for (begin, lane, run) in runs(start, values.len(), sums.len()) {
+        for (sum, x) in sums[lane..lane + run].iter_mut().zip(&values[begin..begin + run]) {
             *sum += x;
         }
     }
 }
 
-/// Adds deviations of a tile from `shift`, and their squares, to sums; runs as in [`add_tile`].
+/// Sets the numbers that deviations are taken from, one for each lane, to the first row of a tile, of which `values` are the
+/// elements from position `start` on. Those before have been set.
 #[inline(always)]
-pub(super) fn add_deviations(tile: &[f32], shift: &[f32], sums: &mut [f32], squares: &mut [f32]) {
-    let (shift, squares) = (&shift[..sums.len()], &mut squares[..sums.len()]);
-    for run in tile.chunks(sums.len()) {
-        for i in 0..run.len() {
-            let deviation = run[i] - shift[i];
+pub(super) fn shift_values(values: &[f32], start: usize, width: usize, shift: &mut [f32]) {
+    let end = shift.len().min(start + values.len());
+    let mut position = start;
+    while position < end {
+        let len = if position < width { width.min(end) - position } else { width.min(end - position) };
+        if position < width {
+            shift[position..position + len].copy_from_slice(&values[position - start..][..len]);
+        } else {
+            shift.copy_within(position - width..position - width + len, position);
+        }
+        position += len;
+    }
+}
+
+/// Adds deviations of elements of a tile from `shift`, and their squares, to sums.
+#[inline(always)]
+pub(super) fn add_deviations(values: &[f32], start: usize, shift: &[f32], sums: &mut [f32], squares: &mut [f32]) {
+    for (begin, lane, run) in runs(start, values.len(), sums.len()) {
+        let (values, shift) = (&values[begin..begin + run], &shift[lane..lane + run]);
+        let (sums, squares) = (&mut sums[lane..lane + run], &mut squares[lane..lane + run]);
+        for i in 0..run {
+            let deviation = values[i] - shift[i];
             sums[i] += deviation;
             squares[i] += deviation * deviation;
         }

@@ -1,23 +1,22 @@
 //! Execution of a program over a part of the domain.
 
 use super::RegionIo;
-use super::compile::{NumberStep, Operand, Pattern, Program, Sink, Source, Step};
-use super::reduce;
+use super::block::{Instr, LANE_GROUP, LONGEST_BLOCK, block_len};
+use super::execute::Blocks;
+use super::program::{BlockProgram, Label, NumberStep, Pattern, Program, Sink, Source, Step};
+use super::reduce::{self, Lanes};
+use super::schedule::Place;
 use crate::random::fill_uniform;
 use crate::rowwise;
 use crate::simd::{Simd, SimdOp};
 use crate::vector;
-use bessemer_ir::DType;
 use std::ops::Range;
 
 /// Elements of a tile at most; all live buffers together should fit in first-level cache.
 pub(super) const TILE: usize = 1024;
 
-/// Tiles of programs with more buffers than this are half as long.
+/// Tiles of programs with more buffers than this that are read by every tile are half as long.
 const MANY_BUFFERS: usize = 8;
-
-/// Loops run over multiples of so many elements; buffers are padded accordingly.
-const LOOP: usize = 64;
 
 /// A part of the domain to be computed.
 pub(super) struct Sweep<'a> {
@@ -27,29 +26,25 @@ pub(super) struct Sweep<'a> {
     stride: usize,
     rows: Range<usize>,
     cols: Range<usize>,
-    buffers: *mut f32,
-    /// Distance between tile buffers. Not a power of two, so that equal positions do not compete for one cache set.
-    pitch: usize,
-    accumulators: *mut f32,
-    /// Elements of an accumulator.
+    /// Addresses of all that block programs use, by [`Program::base`].
+    bases: *mut *mut u8,
+    /// Elements of the longest tile, and of an accumulator.
     longest: usize,
-    numbers: *mut f32,
     /// Partial results of the block, `[slots, stride]`.
     partials: *mut f32,
-    tile_len: usize,
 }
 
 /// `rows * width` elements that are computed at once, row after row.
 #[derive(Clone, Copy)]
-struct Tile {
-    row: usize,
-    rows: usize,
-    col: usize,
-    width: usize,
+pub(super) struct Tile {
+    pub row: usize,
+    pub rows: usize,
+    pub col: usize,
+    pub width: usize,
     /// Whether its elements are neighbours in a tensor of the shape of the domain.
-    contiguous: bool,
+    pub contiguous: bool,
     /// Position of the first one there.
-    offset: usize,
+    pub offset: usize,
 }
 
 impl Tile {
@@ -57,24 +52,38 @@ impl Tile {
         self.rows * self.width
     }
 
-    /// The length that loops run over.
-    fn padded(&self) -> usize {
-        self.len().next_multiple_of(LOOP)
+    /// Elements from the first on that block programs read and write in place.
+    fn in_place(&self, block: usize) -> usize {
+        match self.contiguous || self.width.is_multiple_of(block) {
+            true => self.len() / block * block,
+            false => 0,
+        }
     }
 }
 
 /// Sizes of the scratch memory of a sweep over a domain of so many columns.
 struct Layout {
-    /// Elements of the longest tile, and of an accumulator.
     longest: usize,
+    /// Distance between tile buffers. Not a power of two, so that equal positions do not compete for one cache set.
     pitch: usize,
-    accumulators: usize,
 }
 
 impl Layout {
     fn new(program: &Program, cols: usize) -> Layout {
-        let longest = if program.rowwise { cols.next_multiple_of(LOOP) } else { TILE };
-        Layout { longest, pitch: longest + LOOP, accumulators: program.sinks.iter().map(Sink::accumulators).sum() }
+        let longest = if program.rowwise { cols.next_multiple_of(LONGEST_BLOCK) } else { TILE };
+        Layout { longest, pitch: longest + LANE_GROUP }
+    }
+
+    /// Elements of scratch of what the places stand for, each in whole cache lines.
+    fn len(&self, place: Place) -> usize {
+        match place {
+            Place::Number(_) => 1,
+            Place::Buffer(_) => self.pitch,
+            Place::Slot(_) => LONGEST_BLOCK,
+            Place::Accumulator(_) => self.longest,
+            Place::Fold(_) => rowwise::LANES,
+            Place::Source(_) | Place::Output(_) => 0,
+        }
     }
 }
 
@@ -87,7 +96,7 @@ struct Cut {
 
 impl Cut {
     fn new(width: usize, tile_len: usize) -> Cut {
-        let rows = LOOP >> width.trailing_zeros().min(LOOP.trailing_zeros());
+        let rows = LANE_GROUP >> width.trailing_zeros().min(LANE_GROUP.trailing_zeros());
         let lanes = rows * width;
         if lanes <= tile_len {
             Cut { tile_rows: tile_len / lanes * rows, lanes }
@@ -96,6 +105,25 @@ impl Cut {
         }
     }
 }
+
+/// The scratch memory as it is shared out.
+struct Arena {
+    next: *mut f32,
+}
+
+impl Arena {
+    fn take(&mut self, len: usize) -> *mut u8 {
+        let start = self.next;
+        self.next = start.wrapping_add(len.next_multiple_of(LINE));
+        start.cast()
+    }
+}
+
+/// Elements of a cache line.
+const LINE: usize = 16;
+
+/// Elements of an address.
+const ADDRESS: usize = size_of::<*mut u8>() / size_of::<f32>();
 
 impl<'a> Sweep<'a> {
     pub fn new(
@@ -107,29 +135,31 @@ impl<'a> Sweep<'a> {
         scratch: &'a mut [f32],
         partials: *mut f32,
     ) -> Sweep<'a> {
-        let Layout { longest, pitch, accumulators } = Layout::new(program, stride);
-        let aligned = scratch.as_ptr().align_offset(64).min(scratch.len());
-        let (buffers, rest) = scratch[aligned..].split_at_mut(program.buffers * pitch);
-        let (accumulators, rest) = rest.split_at_mut(accumulators * longest);
-        let numbers = rest[..program.numbers].as_mut_ptr();
-        let sweep = Sweep {
-            program,
-            io,
-            stride,
-            rows,
-            cols,
-            buffers: buffers.as_mut_ptr(),
-            pitch,
-            accumulators: accumulators.as_mut_ptr(),
-            longest,
-            numbers,
-            partials,
-            tile_len: match program.rowwise {
-                true => longest,
-                false if program.buffers > MANY_BUFFERS => TILE / 2,
-                false => TILE,
-            },
+        let layout = Layout::new(program, stride);
+        assert!(scratch.len() >= Sweep::scratch_len(program, stride), "the scratch of a region is too short");
+        let aligned = scratch.as_ptr().align_offset(64).min(LINE);
+        let mut arena = Arena { next: scratch[aligned..].as_mut_ptr() };
+        let bases: *mut *mut u8 = arena.take(program.bases() * ADDRESS).cast();
+        let set = |base: usize, address: *mut u8| {
+            // SAFETY: the table has a place for every base.
+            unsafe { bases.add(base).write(address) };
         };
+        set(Program::TEMPORARY, arena.take(2 * LONGEST_BLOCK));
+        let numbers = arena.take(program.numbers);
+        for i in 0..program.numbers {
+            set(program.base(Place::Number(i)), numbers.wrapping_add(i * size_of::<f32>()));
+        }
+        for place in program.own_memory() {
+            set(program.base(place), arena.take(layout.len(place)));
+        }
+        for (i, source) in program.sources.iter().enumerate() {
+            let memory = source.load.map_or(io.anchor.cast(), |load| io.loads[load]);
+            set(program.base(Place::Source(i)), memory.cast_mut());
+        }
+        for (i, output) in io.outputs.iter().enumerate() {
+            set(program.base(Place::Output(i)), *output);
+        }
+        let sweep = Sweep { program, io, stride, rows, cols, bases, longest: layout.longest, partials };
         for (slot, step) in program.uniforms.iter().enumerate() {
             // SAFETY: a uniform value is read from the only element of an input, and there is a place for every number.
             unsafe { sweep.set_number(slot, sweep.number_step(step, 0)) };
@@ -139,14 +169,23 @@ impl<'a> Sweep<'a> {
 
     /// Elements of scratch for a domain of so many columns.
     pub fn scratch_len(program: &Program, cols: usize) -> usize {
-        let Layout { longest, pitch, accumulators } = Layout::new(program, cols);
-        program.buffers * pitch + accumulators * longest + program.numbers + 16
+        let layout = Layout::new(program, cols);
+        let own: usize = program.own_memory().map(|place| layout.len(place).next_multiple_of(LINE)).sum();
+        let table = (program.bases() * ADDRESS).next_multiple_of(LINE);
+        LINE + table + 2 * LONGEST_BLOCK + program.numbers.next_multiple_of(LINE) + own
+    }
+
+    /// Address of what a block program uses.
+    #[inline(always)]
+    fn address(&self, place: Place) -> *mut u8 {
+        // SAFETY: the table was filled when the sweep was made.
+        unsafe { self.bases.add(self.program.base(place)).read() }
     }
 
     #[inline(always)]
     fn number(&self, slot: usize) -> f32 {
         // SAFETY: there is a place for every number, and it was written by an earlier step.
-        unsafe { self.numbers.add(slot).read() }
+        unsafe { self.address(Place::Number(slot)).cast::<f32>().read() }
     }
 
     /// # Safety
@@ -154,7 +193,7 @@ impl<'a> Sweep<'a> {
     #[inline(always)]
     unsafe fn set_number(&self, slot: usize, x: f32) {
         // SAFETY: the caller's promise.
-        unsafe { self.numbers.add(slot).write(x) }
+        unsafe { self.address(Place::Number(slot)).cast::<f32>().write(x) }
     }
 
     /// # Safety
@@ -190,107 +229,33 @@ impl<'a> Sweep<'a> {
     }
 
     #[inline(always)]
-    unsafe fn buffer(&self, index: usize, len: usize) -> &'a [f32] {
+    unsafe fn buffer(&self, index: usize, len: usize) -> &'a mut [f32] {
         // SAFETY: the scratch holds all buffers; a step never writes the buffers that it reads.
-        unsafe { std::slice::from_raw_parts(self.buffers.add(index * self.pitch), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.address(Place::Buffer(index)).cast(), len) }
     }
 
     #[inline(always)]
-    unsafe fn buffer_mut(&self, index: usize, len: usize) -> &'a mut [f32] {
-        // SAFETY: as for `buffer`.
-        unsafe { std::slice::from_raw_parts_mut(self.buffers.add(index * self.pitch), len) }
+    unsafe fn accumulator(&self, index: usize, len: usize) -> &'a mut [f32] {
+        // SAFETY: the scratch holds all accumulators.
+        unsafe { std::slice::from_raw_parts_mut(self.address(Place::Accumulator(index)).cast(), len) }
     }
 
     #[inline(always)]
-    fn is_read_in_place(&self, source: &Source, tile: &Tile) -> bool {
-        source.in_place && tile.contiguous && tile.len().is_multiple_of(LOOP)
+    unsafe fn fold(&self, index: usize) -> &'a mut [f32; rowwise::LANES] {
+        // SAFETY: the scratch holds the lanes of all reductions.
+        unsafe { &mut *self.address(Place::Fold(index)).cast() }
     }
 
     #[inline(always)]
-    fn memory(&self, source: &Source) -> *const u8 {
-        source.load.map_or(self.io.anchor.cast(), |load| self.io.loads[load])
-    }
-
-    /// The first `len` elements of a value.
-    #[inline(always)]
-    unsafe fn values(&self, operand: Operand, tile: &Tile, len: usize) -> &'a [f32] {
-        // SAFETY: buffers as for `buffer`; a source read in place has the elements of the tile, `len` of which there
-        // are then at most.
-        unsafe {
-            match operand {
-                Operand::Buffer(index) => self.buffer(index, len),
-                Operand::Source(index) => {
-                    let source = &self.program.sources[index];
-                    if self.is_read_in_place(source, tile) {
-                        let start = self.memory(source).cast::<f32>().add(tile.offset);
-                        std::slice::from_raw_parts(start, len)
-                    } else {
-                        self.buffer(source.buffer, len)
-                    }
-                }
-                Operand::Number(_) => unreachable!("a number is not a tile"),
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn step(&self, step: &Step, tile: &Tile) {
-        let len = tile.padded();
-        let number = |slot: usize| self.number(slot);
-        // SAFETY: operands and destination are distinct buffers of the scratch, or inputs.
-        unsafe {
-            let tile_of = |operand: Operand| self.values(operand, tile, len);
-            match *step {
-                Step::Read { source } => self.read(&self.program.sources[source], tile),
-                Step::Fill { number: slot, dst } => self.buffer_mut(dst, len).fill(number(slot)),
-                Step::Unary { kind, a, dst } => vector::map_unary(kind, tile_of(a), self.buffer_mut(dst, len)),
-                Step::Cast { to, a, dst } => vector::map_cast(to, tile_of(a), self.buffer_mut(dst, len)),
-                Step::Binary { kind, a, b, dst } => {
-                    let dst = self.buffer_mut(dst, len);
-                    match (a, b) {
-                        (Operand::Number(a), _) => vector::map_binary(kind, number(a), tile_of(b), dst),
-                        (_, Operand::Number(b)) => vector::map_binary(kind, tile_of(a), number(b), dst),
-                        _ => vector::map_binary(kind, tile_of(a), tile_of(b), dst),
-                    }
-                }
-                Step::Select { condition: Operand::Number(condition), a, b, dst } => {
-                    let dst = self.buffer_mut(dst, len);
-                    match if number(condition) != 0.0 { a } else { b } {
-                        Operand::Number(slot) => dst.fill(number(slot)),
-                        chosen => dst.copy_from_slice(tile_of(chosen)),
-                    }
-                }
-                Step::Select { condition, a, b, dst } => {
-                    let (condition, dst) = (tile_of(condition), self.buffer_mut(dst, len));
-                    match (a, b) {
-                        (Operand::Number(a), Operand::Number(b)) => {
-                            vector::map_select(condition, number(a), number(b), dst)
-                        }
-                        (Operand::Number(a), _) => vector::map_select(condition, number(a), tile_of(b), dst),
-                        (_, Operand::Number(b)) => vector::map_select(condition, tile_of(a), number(b), dst),
-                        _ => vector::map_select(condition, tile_of(a), tile_of(b), dst),
-                    }
-                }
-                Step::OneHot { a, dst } => self.one_hot(a, dst, tile),
-                Step::Random { seed, stream, load, dst } => self.random(seed, stream, load, dst, tile),
-                Step::Number { ref step, dst } => self.set_number(dst, self.number_step(step, tile.row)),
-                Step::Reduce { kind, a, dst } => {
-                    self.set_number(dst, rowwise::reduce_slice(kind, self.values(a, tile, tile.len())));
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn one_hot(&self, label: Operand, dst: usize, tile: &Tile) {
+    unsafe fn one_hot(&self, label: Label, dst: usize, tile: &Tile) {
         // SAFETY: operand and destination are distinct buffers.
         unsafe {
-            let dst = self.buffer_mut(dst, tile.len());
+            let dst = self.buffer(dst, tile.len());
             dst.fill(0.0);
             for (row, columns) in dst.chunks_exact_mut(tile.width).enumerate() {
                 let label = match label {
-                    Operand::Number(slot) => self.number(slot),
-                    tiled => self.values(tiled, tile, tile.len())[row * tile.width],
+                    Label::Number(slot) => self.number(slot),
+                    Label::Buffer(index) => self.buffer(index, tile.len())[row * tile.width],
                 };
                 let column = label - tile.col as f32;
                 if column >= 0.0 && column < tile.width as f32 && column.fract() == 0.0 {
@@ -305,7 +270,7 @@ impl<'a> Sweep<'a> {
         // SAFETY: the load is one i32; the destination holds a tile.
         unsafe {
             let step = self.io.loads[load].cast::<i32>().read() as u32;
-            let dst = self.buffer_mut(dst, tile.len());
+            let dst = self.buffer(dst, tile.len());
             let (pieces, len) = if tile.contiguous { (1, tile.len()) } else { (tile.rows, tile.width) };
             for piece in 0..pieces {
                 let first = (tile.offset + piece * self.stride) as u64;
@@ -314,17 +279,15 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Brings a source into its buffer.
+    /// Brings the elements from position `start` of the tile on into the buffer of a source.
     #[inline(always)]
-    unsafe fn read(&self, source: &Source, tile: &Tile) {
-        if self.is_read_in_place(source, tile) {
-            return;
-        }
-        let memory = self.memory(source);
+    unsafe fn read(&self, index: usize, tile: &Tile, start: usize) {
+        let source = &self.program.sources[index];
+        let memory = self.address(Place::Source(index)).cast_const();
         let size = source.dtype.size();
         // SAFETY: every index is that of an element of the source.
         unsafe {
-            let dst = self.buffer_mut(source.buffer, tile.len());
+            let dst = self.buffer(source.buffer, tile.len());
             if let Pattern::Rows(access) = source.pattern
                 && !access.by_col
             {
@@ -335,22 +298,26 @@ impl<'a> Sweep<'a> {
                 return;
             }
             let end = if source.pattern == Pattern::Column { tile.width } else { dst.len() };
-            let mut position = 0;
+            let mut position = start;
             while position < end {
-                let (index, len) = self.segment(source.pattern, tile, position / tile.width);
+                let (index, len) = self.segment(source.pattern, tile, position);
                 let piece = &mut dst[position..position + len];
                 vector::widen(source.dtype, memory.add(index * size), piece);
                 position += len;
             }
-            repeat(dst, end);
+            if source.pattern == Pattern::Column {
+                repeat(dst, end);
+            }
         }
     }
 
-    /// Where row `row` of the tile begins in a source, and how many elements from there on are neighbours in the tile too.
+    /// Where an element of the tile, the first of its row unless the tile is contiguous, lies in a source, and how many
+    /// elements from there on are neighbours in the tile too.
     #[inline(always)]
-    fn segment(&self, pattern: Pattern, tile: &Tile, row: usize) -> (usize, usize) {
+    fn segment(&self, pattern: Pattern, tile: &Tile, position: usize) -> (usize, usize) {
+        let row = position / tile.width;
         match pattern {
-            Pattern::Full if tile.contiguous => (tile.offset, tile.len()),
+            Pattern::Full if tile.contiguous => (tile.offset + position, tile.len() - position),
             Pattern::Full => (tile.offset + row * self.stride, tile.width),
             Pattern::Column => (tile.col, tile.width),
             Pattern::Rows(access) => {
@@ -362,65 +329,101 @@ impl<'a> Sweep<'a> {
         }
     }
 
+    /// Runs a block program on a tile, of which so many elements are read and written in place.
     #[inline(always)]
-    unsafe fn store(&self, value: Operand, dtype: DType, memory: *mut u8, tile: &Tile) {
-        let size = dtype.size();
-        // SAFETY: the output has the elements of the domain.
+    unsafe fn run_blocks<S: Simd>(
+        &self,
+        program: &BlockProgram,
+        tile: &Tile,
+        lanes: Lanes,
+        in_place: usize,
+        ahead: usize,
+    ) {
+        let run = if tile.contiguous { in_place } else { tile.width };
+        let (mut start, mut memory) = (0, tile.offset);
+        // SAFETY: the table has the addresses of all that the program uses; sources and outputs have the elements of the
+        // tile, and the rest of the scratch those of a tile filled up to whole blocks.
         unsafe {
-            let values = self.values(value, tile, tile.len());
-            let (pieces, len) = if tile.contiguous { (1, tile.len()) } else { (tile.rows, tile.width) };
-            for piece in 0..pieces {
-                let target = memory.add((tile.offset + piece * self.stride) * size);
-                if target.cast_const() != values.as_ptr().cast() {
-                    vector::narrow(dtype, &values[piece * len..][..len], target);
+            while start < in_place {
+                let blocks = self.blocks(&program.in_place, tile, lanes);
+                S::run_op(Blocks { start, memory, len: run, ahead, ..blocks });
+                start += run;
+                memory += if tile.contiguous { run } else { self.stride };
+            }
+            if in_place < tile.len() {
+                let (memory, len) = (tile.offset + in_place, tile.len() - in_place);
+                S::run_op(Blocks { start: in_place, memory, len, ..self.blocks(&program.staged, tile, lanes) });
+            }
+        }
+    }
+
+    /// A block program on the whole tile.
+    #[inline(always)]
+    fn blocks<'b>(&'b self, instrs: &'b [Instr], tile: &'b Tile, lanes: Lanes) -> Blocks<'b> {
+        let (program, bases, stride) = (self.program, self.bases, self.stride);
+        Blocks { program, instrs, bases, tile, stride, start: 0, memory: tile.offset, len: tile.len(), lanes, ahead: 0 }
+    }
+
+    /// Computes a tile. The first one of a range of columns starts what the others go on with.
+    #[inline(always)]
+    unsafe fn tile_steps<S: Simd>(&self, tile: &Tile, lanes: Lanes, ahead: usize) {
+        let in_place = tile.in_place(block_len::<S>());
+        // SAFETY: the tile lies within the part that the caller vouches for.
+        unsafe {
+            for (index, source) in self.program.sources.iter().enumerate() {
+                if source.in_place && in_place < tile.len() {
+                    self.read(index, tile, in_place);
+                } else if !source.in_place && (lanes.first || source.pattern != Pattern::Column) {
+                    self.read(index, tile, 0);
+                }
+            }
+            if lanes.first {
+                S::run_op(self.blocks(&self.program.columns, tile, lanes));
+            }
+            for (index, kind) in self.program.folds.iter().enumerate() {
+                self.fold(index).fill(kind.identity() as f32);
+            }
+            // No closure: the compiler may leave one outside, compiled for the least of processors.
+            for step in &self.program.steps {
+                match *step {
+                    Step::Run(ref program) => self.run_blocks::<S>(program, tile, lanes, in_place, ahead),
+                    Step::Number { ref step, dst } => self.set_number(dst, self.number_step(step, tile.row)),
+                    Step::Reduce { kind, fold, dst } => {
+                        self.set_number(dst, rowwise::fold_lanes(kind, self.fold(fold)));
+                    }
+                    Step::OneHot { label, dst } => self.one_hot(label, dst, tile),
+                    Step::Random { seed, stream, load, dst } => self.random(seed, stream, load, dst, tile),
+                }
+            }
+            for sink in &self.program.sinks {
+                if let Sink::Rows { number, dtype, output } = *sink {
+                    let target = self.io.outputs[output].add(tile.row * dtype.size());
+                    vector::narrow(dtype, &[self.number(number)], target);
                 }
             }
         }
     }
 
-    #[inline(always)]
-    unsafe fn accumulator(&self, index: usize, len: usize) -> &'a mut [f32] {
-        // SAFETY: the scratch holds all accumulators.
-        unsafe { std::slice::from_raw_parts_mut(self.accumulators.add(index * self.longest), len) }
-    }
-
-    /// Adds a tile to the accumulators of the reductions; the first tile of a range of columns starts them.
-    #[inline(always)]
-    unsafe fn accumulate(&self, tile: &Tile, lanes: usize, first: bool) {
-        let mut next = 0;
+    /// Sets the sums to zero.
+    unsafe fn open(&self, lanes: usize) {
         for sink in &self.program.sinks {
             // SAFETY: accumulators are distinct.
             unsafe {
                 match *sink {
                     Sink::Store { .. } | Sink::Rows { .. } => {}
-                    Sink::Sum { value, .. } => {
-                        let sums = self.accumulator(next, lanes);
-                        if first {
-                            sums.fill(0.0);
-                        }
-                        reduce::add_tile(self.values(value, tile, tile.len()), sums);
-                    }
-                    Sink::Moments { value, .. } => {
-                        let values = self.values(value, tile, tile.len());
-                        let [shift, sums, squares] = [0, 1, 2].map(|i| self.accumulator(next + i, lanes));
-                        if first {
-                            sums.fill(0.0);
-                            squares.fill(0.0);
-                            shift[..tile.width].copy_from_slice(&values[..tile.width]);
-                            repeat(shift, tile.width);
-                        }
-                        reduce::add_deviations(values, shift, sums, squares);
+                    Sink::Sum { accumulator, .. } => self.accumulator(accumulator, lanes).fill(0.0),
+                    Sink::Moments { accumulator, .. } => {
+                        self.accumulator(accumulator + 1, lanes).fill(0.0);
+                        self.accumulator(accumulator + 2, lanes).fill(0.0);
                     }
                 }
             }
-            next += sink.accumulators();
         }
     }
 
     /// Writes the partial results of a range of columns.
     unsafe fn close(&self, cols: &Range<usize>, lanes: usize) {
         let rows = self.rows.len() as f64;
-        let mut next = 0;
         for sink in &self.program.sinks {
             let partial = |slot: usize| {
                 // SAFETY: the partial results of the block have `stride` columns in every slot.
@@ -429,22 +432,20 @@ impl<'a> Sweep<'a> {
                     std::slice::from_raw_parts_mut(start, cols.len())
                 }
             };
-            let accumulator = |index: usize| match index < sink.accumulators() {
-                // SAFETY: accumulators are distinct.
-                true => unsafe { self.accumulator(next + index, lanes) },
-                false => &mut [],
-            };
-            let [first, sums, squares] = [0, 1, 2].map(accumulator);
+            // SAFETY: accumulators are distinct.
+            let accumulator = |index: usize| unsafe { self.accumulator(index, lanes) };
             match *sink {
                 Sink::Store { .. } | Sink::Rows { .. } => {}
-                Sink::Sum { slot, .. } => {
+                Sink::Sum { slot, accumulator: index, .. } => {
+                    let sums = accumulator(index);
                     for (col, out) in partial(slot).iter_mut().enumerate() {
-                        *out = reduce::fold(first, cols.len(), col) as f32;
+                        *out = reduce::fold(sums, cols.len(), col) as f32;
                     }
                 }
-                Sink::Moments { slot, .. } => {
+                Sink::Moments { slot, accumulator: index, .. } => {
                     let [near, rest, deviations] = [0, 1, 2].map(|part| partial(slot + part));
-                    near.copy_from_slice(&first[..cols.len()]);
+                    let [shift, sums, squares] = [0, 1, 2].map(|part| accumulator(index + part));
+                    near.copy_from_slice(&shift[..cols.len()]);
                     for col in 0..cols.len() {
                         let mean = reduce::fold(sums, cols.len(), col) / rows;
                         let square = reduce::fold(squares, cols.len(), col);
@@ -453,7 +454,6 @@ impl<'a> Sweep<'a> {
                     }
                 }
             }
-            next += sink.accumulators();
         }
     }
 }
@@ -463,45 +463,37 @@ impl SimdOp for Sweep<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let chunks = self.cols.len().div_ceil(self.tile_len);
-        let chunk = self.cols.len().div_ceil(chunks).next_multiple_of(LOOP).min(self.cols.len()).min(self.tile_len);
+        let tile_len = match self.program.rowwise {
+            true => self.longest,
+            false if self.program.buffers_of_tiles() > MANY_BUFFERS => TILE / 2,
+            false => TILE,
+        };
+        let chunks = self.cols.len().div_ceil(tile_len);
+        let chunk = self.cols.len().div_ceil(chunks).next_multiple_of(LONGEST_BLOCK);
+        let chunk = chunk.min(self.cols.len()).min(tile_len);
         let mut start = self.cols.start;
         while start < self.cols.end {
             let cols = start..self.cols.end.min(start + chunk);
-            let cut = match self.program.rowwise {
+            // Rows of some of the columns are not neighbours in memory: long ones are worked on one by one.
+            let row_by_row = cols.len() < self.stride && cols.len() >= LONGEST_BLOCK;
+            let cut = match self.program.rowwise || row_by_row {
                 true => Cut { tile_rows: 1, lanes: cols.len() },
-                false => Cut::new(cols.len(), self.tile_len),
+                false => Cut::new(cols.len(), tile_len),
             };
-            let mut row = self.rows.start;
-            while row < self.rows.end {
-                let first = row == self.rows.start;
-                let tile = self.tile(row, cut.tile_rows.min(self.rows.end - row), &cols);
-                let steps = &self.program.steps[if first { 0 } else { self.program.column_steps }..];
-                // SAFETY: the tile lies within the part that the caller vouches for. Reductions come first, because a
-                // store may overwrite an input.
-                unsafe {
-                    // No closure: the compiler may leave one outside, compiled for the least of processors.
-                    for step in steps {
-                        self.step(step, &tile);
-                    }
-                    self.accumulate(&tile, cut.lanes, first);
-                    for sink in &self.program.sinks {
-                        match *sink {
-                            Sink::Store { value, dtype, output } => {
-                                self.store(value, dtype, self.io.outputs[output], &tile);
-                            }
-                            Sink::Rows { number, dtype, output } => {
-                                let target = self.io.outputs[output].add(tile.row * dtype.size());
-                                vector::narrow(dtype, &[self.number(number)], target);
-                            }
-                            Sink::Sum { .. } | Sink::Moments { .. } => {}
-                        }
-                    }
+            let ahead = if self.rows.len() == 1 { chunk } else { cut.tile_rows * self.stride };
+            // SAFETY: the tiles lie within the part that the caller vouches for.
+            unsafe {
+                self.open(cut.lanes);
+                let mut row = self.rows.start;
+                while row < self.rows.end {
+                    let tile = self.tile(row, cut.tile_rows.min(self.rows.end - row), &cols);
+                    let regular = cut.lanes.is_multiple_of(LANE_GROUP) || tile.len() <= cut.lanes;
+                    let lanes = Lanes { count: cut.lanes, regular, first: row == self.rows.start };
+                    self.tile_steps::<S>(&tile, lanes, ahead);
+                    row += tile.rows;
                 }
-                row += tile.rows;
+                self.close(&cols, cut.lanes);
             }
-            // SAFETY: as above.
-            unsafe { self.close(&cols, cut.lanes) };
             start = cols.end;
         }
     }

@@ -1,6 +1,6 @@
 //! NEON.
 
-use super::{Simd, SimdOp};
+use super::{Simd, SimdOp, Test};
 use std::arch::aarch64::*;
 
 /// 4 lanes, 32 registers.
@@ -73,4 +73,44 @@ impl Simd for Neon {
     unsafe fn prefetch(_src: *const f32) {}
     #[inline(always)]
     unsafe fn prefetch_write(_dst: *mut f32) {}
+
+    type Mask = uint32x4_t;
+
+    #[inline(always)]
+    unsafe fn div(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { vdivq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: float32x4_t) -> float32x4_t {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { vsqrtq_f32(a) }
+    }
+    #[inline(always)]
+    unsafe fn neg(a: float32x4_t) -> float32x4_t {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { vnegq_f32(a) }
+    }
+    #[inline(always)]
+    unsafe fn abs(a: float32x4_t) -> float32x4_t {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { vabsq_f32(a) }
+    }
+    #[inline(always)]
+    unsafe fn test(test: Test, a: float32x4_t, b: float32x4_t) -> uint32x4_t {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            match test {
+                Test::Eq => vceqq_f32(a, b),
+                Test::Ne => vmvnq_u32(vceqq_f32(a, b)),
+                Test::Lt => vcltq_f32(a, b),
+                Test::Le => vcleq_f32(a, b),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn blend(mask: uint32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { vbslq_f32(mask, a, b) }
+    }
 }

@@ -72,6 +72,49 @@ macro_rules! same_as {
             // SAFETY: the caller's promise of this trait.
             unsafe { <$base>::prefetch_write(dst) }
         }
+
+        type Mask = <$base as Simd>::Mask;
+
+        #[inline(always)]
+        unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::div(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn sqrt(a: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::sqrt(a) }
+        }
+        #[inline(always)]
+        unsafe fn neg(a: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::neg(a) }
+        }
+        #[inline(always)]
+        unsafe fn abs(a: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::abs(a) }
+        }
+        #[inline(always)]
+        unsafe fn test(test: $crate::simd::Test, a: Self::V, b: Self::V) -> Self::Mask {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::test(test, a, b) }
+        }
+        #[inline(always)]
+        unsafe fn blend(mask: Self::Mask, a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::blend(mask, a, b) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(src: *const u16) -> Self::V {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::load_bf16(src) }
+        }
+        #[inline(always)]
+        unsafe fn store_truncated(dst: *mut u16, low: Self::V, high: Self::V) {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { <$base>::store_truncated(dst, low, high) }
+        }
     };
 }
 
@@ -145,6 +188,90 @@ pub trait Simd: Copy + 'static {
     unsafe fn prefetch(src: *const f32);
     /// Hints that the cache line at `dst`, which may be any address, will be written soon.
     unsafe fn prefetch_write(dst: *mut f32);
+
+    /// A truth value for each lane.
+    type Mask: Copy;
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sqrt(a: Self::V) -> Self::V;
+    unsafe fn neg(a: Self::V) -> Self::V;
+    unsafe fn abs(a: Self::V) -> Self::V;
+    /// Where `a` and `b` compare so.
+    unsafe fn test(test: Test, a: Self::V, b: Self::V) -> Self::Mask;
+    /// `a` where the mask is true, else `b`.
+    unsafe fn blend(mask: Self::Mask, a: Self::V, b: Self::V) -> Self::V;
+    /// The greater number. Of equal ones `a`, of a number and a NaN the number.
+    #[inline(always)]
+    unsafe fn max_number(a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { Self::blend(Self::test(Test::Ne, a, a), b, Self::max(b, a)) }
+    }
+    /// The lesser number. Of equal ones `a`, of a number and a NaN the number.
+    #[inline(always)]
+    unsafe fn min_number(a: Self::V, b: Self::V) -> Self::V {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let least = Self::blend(Self::test(Test::Lt, b, a), b, a);
+            Self::blend(Self::test(Test::Ne, a, a), b, least)
+        }
+    }
+    /// Loads `bf16` numbers.
+    #[inline(always)]
+    unsafe fn load_bf16(src: *const u16) -> Self::V {
+        let mut lanes = [0.0f32; MOST_LANES];
+        // SAFETY: the caller's promise of this trait; the array is as long as any vector.
+        unsafe {
+            for (i, lane) in lanes[..Self::LANES].iter_mut().enumerate() {
+                *lane = f32::from_bits(u32::from(src.add(i).read_unaligned()) << 16);
+            }
+            Self::load(lanes.as_ptr())
+        }
+    }
+    /// The nearest `bf16` numbers, ties to even; a NaN stays one. Subnormal ones may become zero.
+    #[inline(always)]
+    unsafe fn round_bf16(v: Self::V) -> Self::V {
+        let mut lanes = [0.0f32; MOST_LANES];
+        // SAFETY: the caller's promise of this trait; the array is as long as any vector.
+        unsafe {
+            Self::store(lanes.as_mut_ptr(), v);
+            for lane in &mut lanes[..Self::LANES] {
+                let bits = lane.to_bits();
+                let rounded = bits.wrapping_add(0x7FFF + (bits >> 16 & 1));
+                *lane = f32::from_bits((if lane.is_nan() { bits | 0x40_0000 } else { rounded }) & 0xFFFF_0000);
+            }
+            Self::load(lanes.as_ptr())
+        }
+    }
+    /// Stores two vectors one behind the other, rounded as [`round_bf16`](Self::round_bf16) does.
+    #[inline(always)]
+    unsafe fn store_bf16(dst: *mut u16, low: Self::V, high: Self::V) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { Self::store_truncated(dst, Self::round_bf16(low), Self::round_bf16(high)) }
+    }
+    /// Stores two vectors, one behind the other, of numbers that are `bf16` already.
+    #[inline(always)]
+    unsafe fn store_truncated(dst: *mut u16, low: Self::V, high: Self::V) {
+        let mut lanes = [0.0f32; 2 * MOST_LANES];
+        // SAFETY: the caller's promise of this trait; the array is as long as any two vectors.
+        unsafe {
+            Self::store(lanes.as_mut_ptr(), low);
+            Self::store(lanes.as_mut_ptr().add(Self::LANES), high);
+            for (i, lane) in lanes[..2 * Self::LANES].iter().enumerate() {
+                dst.add(i).write_unaligned((lane.to_bits() >> 16) as u16);
+            }
+        }
+    }
+}
+
+/// Lanes of the longest vectors.
+const MOST_LANES: usize = 16;
+
+/// How two numbers are compared. With a NaN only `Ne` is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    Eq,
+    Ne,
+    Lt,
+    Le,
 }
 
 /// A computation written once for all instruction sets.

@@ -1,6 +1,6 @@
 //! Plain Rust.
 
-use super::{Simd, SimdOp};
+use super::{Simd, SimdOp, Test};
 
 /// Four lanes that the compiler maps to whatever the target has.
 #[derive(Clone, Copy)]
@@ -64,4 +64,36 @@ impl Simd for Portable {
     unsafe fn prefetch(_src: *const f32) {}
     #[inline(always)]
     unsafe fn prefetch_write(_dst: *mut f32) {}
+
+    type Mask = [bool; 4];
+
+    #[inline(always)]
+    unsafe fn div(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| a[i] / b[i])
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: [f32; 4]) -> [f32; 4] {
+        a.map(f32::sqrt)
+    }
+    #[inline(always)]
+    unsafe fn neg(a: [f32; 4]) -> [f32; 4] {
+        a.map(|x| -x)
+    }
+    #[inline(always)]
+    unsafe fn abs(a: [f32; 4]) -> [f32; 4] {
+        a.map(f32::abs)
+    }
+    #[inline(always)]
+    unsafe fn test(test: Test, a: [f32; 4], b: [f32; 4]) -> [bool; 4] {
+        std::array::from_fn(|i| match test {
+            Test::Eq => a[i] == b[i],
+            Test::Ne => a[i] != b[i],
+            Test::Lt => a[i] < b[i],
+            Test::Le => a[i] <= b[i],
+        })
+    }
+    #[inline(always)]
+    unsafe fn blend(mask: [bool; 4], a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        std::array::from_fn(|i| if mask[i] { a[i] } else { b[i] })
+    }
 }

@@ -1,6 +1,6 @@
 //! AVX-512 and AVX2.
 
-use super::{Simd, SimdOp};
+use super::{Simd, SimdOp, Test};
 use std::arch::x86_64::*;
 
 /// 16 lanes, 32 registers.
@@ -126,6 +126,79 @@ impl Simd for Avx512 {
         // SAFETY: a prefetch does not fault.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast()) }
     }
+
+    type Mask = __mmask16;
+
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_sqrt_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn neg(a: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_xor_ps(a, _mm512_set1_ps(-0.0)) }
+    }
+    #[inline(always)]
+    unsafe fn abs(a: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_andnot_ps(_mm512_set1_ps(-0.0), a) }
+    }
+    #[inline(always)]
+    unsafe fn test(test: Test, a: __m512, b: __m512) -> __mmask16 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            match test {
+                Test::Eq => _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b),
+                Test::Ne => _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(a, b),
+                Test::Lt => _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b),
+                Test::Le => _mm512_cmp_ps_mask::<_CMP_LE_OQ>(a, b),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn blend(mask: __mmask16, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm512_mask_blend_ps(mask, b, a) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(src: *const u16) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { widen(_mm256_loadu_si256(src.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn round_bf16(v: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let bits = _mm512_castps_si512(v);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
+            let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+            let kept = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x40_0000));
+            _mm512_castsi512_ps(_mm512_and_si512(kept, _mm512_set1_epi32(-0x1_0000)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_truncated(dst: *mut u16, low: __m512, high: __m512) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let upper = |v: __m512| _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_castps_si512(v)));
+            _mm256_storeu_si256(dst.cast(), upper(low));
+            _mm256_storeu_si256(dst.add(16).cast(), upper(high));
+        }
+    }
+}
+
+/// `bf16` numbers as `f32`.
+#[inline(always)]
+unsafe fn widen(numbers: __m256i) -> __m512 {
+    // SAFETY: the callers' promise of `Simd`.
+    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(numbers))) }
 }
 
 /// [`Avx512`] with products of `bf16` pairs.
@@ -153,6 +226,20 @@ impl Simd for Avx512Bf16 {
         unsafe {
             let pairs = |v: __m512| std::mem::transmute::<__m512, __m512bh>(v);
             _mm512_dpbf16_ps(c, pairs(a), pairs(b))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn round_bf16(v: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait; 16 numbers of 16 bits.
+        unsafe { widen(std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(dst: *mut u16, low: __m512, high: __m512) {
+        // SAFETY: the caller's promise of this trait; 32 numbers of 16 bits.
+        unsafe {
+            let numbers = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+            _mm512_storeu_si512(dst.cast(), numbers);
         }
     }
 }
@@ -255,5 +342,75 @@ impl Simd for Avx2 {
     unsafe fn prefetch_write(dst: *mut f32) {
         // SAFETY: a prefetch does not fault.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast()) }
+    }
+
+    type Mask = __m256;
+
+    #[inline(always)]
+    unsafe fn div(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_sqrt_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn neg(a: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_xor_ps(a, _mm256_set1_ps(-0.0)) }
+    }
+    #[inline(always)]
+    unsafe fn abs(a: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), a) }
+    }
+    #[inline(always)]
+    unsafe fn test(test: Test, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            match test {
+                Test::Eq => _mm256_cmp_ps::<_CMP_EQ_OQ>(a, b),
+                Test::Ne => _mm256_cmp_ps::<_CMP_NEQ_UQ>(a, b),
+                Test::Lt => _mm256_cmp_ps::<_CMP_LT_OQ>(a, b),
+                Test::Le => _mm256_cmp_ps::<_CMP_LE_OQ>(a, b),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn blend(mask: __m256, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { _mm256_blendv_ps(b, a, mask) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(src: *const u16) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let numbers = _mm256_cvtepu16_epi32(_mm_loadu_si128(src.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(numbers))
+        }
+    }
+    #[inline(always)]
+    unsafe fn round_bf16(v: __m256) -> __m256 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let bits = _mm256_castps_si256(v);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+            let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(v, v);
+            let kept = _mm256_blendv_ps(_mm256_castsi256_ps(rounded), _mm256_castsi256_ps(quiet), is_nan);
+            _mm256_and_ps(kept, _mm256_castsi256_ps(_mm256_set1_epi32(-0x1_0000)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_truncated(dst: *mut u16, low: __m256, high: __m256) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe {
+            let upper = |v: __m256| _mm256_srli_epi32::<16>(_mm256_castps_si256(v));
+            let packed = _mm256_packus_epi32(upper(low), upper(high));
+            _mm256_storeu_si256(dst.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(packed));
+        }
     }
 }

@@ -1,0 +1,127 @@
+//! A region with the data of its inputs, its memory, and its results.
+
+use bessemer_cpu::gemm::Ctx;
+use bessemer_cpu::isa::Isa;
+use bessemer_cpu::region::{RegionIo, RegionKernel};
+use bessemer_cpu::threads::ThreadPool;
+use bessemer_cpu::vector;
+use bessemer_ir::ops::region::{Instr, Reg, Region, RegionOutput};
+use bessemer_ir::{DType, TensorType, philox};
+
+/// SplitMix64.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    pub fn float(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// Bytes aligned as tensors are.
+pub struct Memory {
+    words: Vec<u64>,
+}
+
+impl Memory {
+    pub fn new(bytes: usize) -> Memory {
+        Memory { words: vec![0; bytes.div_ceil(8)] }
+    }
+
+    pub fn holding(dtype: DType, values: &[f32]) -> Memory {
+        let mut memory = Memory::new(values.len() * dtype.size());
+        // SAFETY: the memory has room for the values.
+        unsafe { vector::narrow(dtype, values, memory.ptr()) };
+        memory
+    }
+
+    pub fn ptr(&mut self) -> *mut u8 {
+        self.words.as_mut_ptr().cast()
+    }
+
+    pub fn values(&self, dtype: DType, len: usize) -> Vec<f32> {
+        let mut values = vec![0.0; len];
+        // SAFETY: the memory holds so many elements.
+        unsafe { vector::widen(dtype, self.words.as_ptr().cast(), &mut values) };
+        values
+    }
+}
+
+pub struct Case {
+    pub region: Region,
+    pub types: Vec<TensorType>,
+    pub loads: Vec<Vec<f32>>,
+    pub anchor: Vec<f32>,
+}
+
+impl Case {
+    /// Registers at every position, by the scalar functions.
+    pub fn evaluate(&self) -> Vec<Vec<f32>> {
+        let region = &self.region;
+        let mut registers: Vec<Vec<f32>> = Vec::new();
+        for instr in &region.program {
+            let at = |r: Reg, i: usize| registers[r as usize][i];
+            let value = |i: usize| match *instr {
+                Instr::Anchor => self.anchor[i],
+                Instr::Load(n) => {
+                    let access = region.loads[n as usize];
+                    self.loads[n as usize][access.index(region.cols, i / region.cols, i % region.cols)]
+                }
+                Instr::Const(c) => c.0 as f32,
+                Instr::Unary(kind, a) => vector::unary(kind, at(a, i)),
+                Instr::Binary(kind, a, b) => vector::binary(kind, at(a, i), at(b, i)),
+                Instr::Select(c, a, b) => at(if at(c, i) != 0.0 { a } else { b }, i),
+                Instr::Cast(to, a) => vector::cast(to, at(a, i)),
+                Instr::OneHot(a) => {
+                    if at(a, i) == (i % region.cols) as f32 {
+                        1.0
+                    } else {
+                        0.0
+                    }
+                }
+                Instr::Random { seed, stream, step } => {
+                    philox::uniform(seed, self.loads[step as usize][0] as u32, stream, i as u64)
+                }
+                Instr::Reduce(..) => unreachable!("the order of a reduction is the kernel's own"),
+            };
+            let column = (0..region.rows * region.cols).map(value).collect();
+            registers.push(column);
+        }
+        registers
+    }
+
+    pub fn output_types(&self) -> Vec<TensorType> {
+        self.region.outputs.iter().flat_map(RegionOutput::types).collect()
+    }
+
+    pub fn run(&self, isa: Isa, threads: usize) -> Vec<Vec<f32>> {
+        self.run_with(|kernel, io| {
+            let pool = ThreadPool::new(threads);
+            let mut scratch = vec![f32::NAN; kernel.run_scratch_len(threads)];
+            // SAFETY: the memory of the case has the sizes of the region.
+            unsafe { kernel.run(Ctx { isa, pool: &pool }, io, &mut scratch) };
+        })
+    }
+
+    pub fn run_with(&self, run: impl FnOnce(&RegionKernel, &RegionIo<'_>)) -> Vec<Vec<f32>> {
+        let kernel = RegionKernel::compile(&self.region, &self.types);
+        let mut loads: Vec<Memory> =
+            self.loads.iter().zip(&self.types).map(|(values, ty)| Memory::holding(ty.dtype, values)).collect();
+        let types = self.output_types();
+        let mut outputs: Vec<Memory> = types.iter().map(|ty| Memory::new(ty.bytes())).collect();
+        let load_pointers: Vec<*const u8> = loads.iter_mut().map(|m| m.ptr().cast_const()).collect();
+        let output_pointers: Vec<*mut u8> = outputs.iter_mut().map(Memory::ptr).collect();
+        run(&kernel, &RegionIo { anchor: self.anchor.as_ptr(), loads: &load_pointers, outputs: &output_pointers });
+        outputs.iter().zip(&types).map(|(memory, ty)| memory.values(ty.dtype, ty.shape.elements())).collect()
+    }
+}
+
+pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan()))
+}
