@@ -1,13 +1,13 @@
 //! The forward pass: scores, softmax, dropout and the weighted sum of the values.
 
 use super::{
-    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, rows,
-    worker_scratch,
+    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, rows, steps,
+    to_operand, worker_scratch,
 };
 use crate::gemm::{
-    Ctx, MAX_DEPTH, MAX_PANEL, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, TASKS, aligned_len, panel,
+    Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, TASKS, aligned_len, packed_len, panel,
 };
-use crate::simd::{Simd, SimdOp, dispatch};
+use crate::simd::{Simd, SimdOp, dispatch_product};
 use crate::vector;
 use std::ops::Range;
 
@@ -21,12 +21,12 @@ pub(super) struct Io<'a> {
 
 /// Elements of the packed keys of a head.
 fn keys_len(desc: &AttentionDesc) -> usize {
-    desc.depth * desc.keys.next_multiple_of(MAX_PANEL)
+    packed_len(desc.depth, desc.keys)
 }
 
 /// Elements of the packed values of a head.
 fn values_len(desc: &AttentionDesc) -> usize {
-    desc.keys * desc.depth.next_multiple_of(MAX_PANEL)
+    packed_len(desc.keys, desc.depth)
 }
 
 /// Scratch elements of a worker.
@@ -56,7 +56,7 @@ pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, io: &Io<'_>, scratc
         unsafe {
             let scratch = worker_scratch(base, worker, len);
             let blocks = first..blocks.count.min(first + run);
-            dispatch(ctx.isa, Forward { desc, io, head: task / tasks, blocks, scratch });
+            dispatch_product(ctx.isa, desc.format(ctx), Forward { desc, io, head: task / tasks, blocks, scratch });
         }
     });
 }
@@ -119,8 +119,10 @@ impl Forward<'_> {
         let values = Matrix { src: self.io.inputs.v.add(start), ld, transposed: false, k: desc.keys, n: desc.depth };
         // SAFETY: the caller's promises; the buffers have room for whole panels.
         unsafe {
-            keys.pack::<S>(0..keys.k, 0..keys.n, buffers.keys.0, keys.k * panel::<S>());
-            values.pack::<S>(0..values.k, 0..values.n, buffers.values.0, values.k * panel::<S>());
+            for (matrix, dst) in [(keys, buffers.keys), (values, buffers.values)] {
+                let steps = steps::<S>(matrix.k);
+                matrix.pack::<S>(0..steps, 0..matrix.n, dst.0, steps * panel::<S>());
+            }
         }
     }
 
@@ -139,9 +141,9 @@ impl Forward<'_> {
                 let keys = chunks.range(chunk, desc.keys);
                 let product = RowsTimesPanels {
                     a: buffers.queries,
-                    depth: desc.depth,
-                    b: buffers.keys.add(keys.start * desc.depth),
-                    b_panel: desc.depth * panel::<S>(),
+                    depth: steps::<S>(desc.depth),
+                    b: buffers.keys.add(keys.start * steps::<S>(desc.depth)),
+                    b_panel: steps::<S>(desc.depth) * panel::<S>(),
                     cols: padded::<S>(keys.len()),
                     c: buffers.scores.add(chunk * SCORES_LEN),
                     c_rows: &SCORE_ROWS[..queries.len()],
@@ -214,11 +216,13 @@ impl Forward<'_> {
             let out = self.io.out.add(start);
             for chunk in 0..chunks.count {
                 let keys = chunks.range(chunk, desc.keys);
+                let probabilities = buffers.scores.add(chunk * SCORES_LEN);
+                to_operand::<S>(probabilities, queries.len(), keys.len());
                 let product = RowsTimesPanels {
-                    a: buffers.scores.add(chunk * SCORES_LEN),
-                    depth: keys.len(),
-                    b: buffers.values.add(keys.start * panel::<S>()),
-                    b_panel: desc.keys * panel::<S>(),
+                    a: probabilities,
+                    depth: steps::<S>(keys.len()),
+                    b: buffers.values.add(steps::<S>(keys.start) * panel::<S>()),
+                    b_panel: steps::<S>(desc.keys) * panel::<S>(),
                     cols: desc.depth,
                     c: out,
                     c_rows: &offsets[..queries.len()],

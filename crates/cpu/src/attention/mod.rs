@@ -6,11 +6,11 @@ mod forward;
 mod rows;
 
 use crate::gemm::{
-    ALayout, Ctx, MAX_DEPTH, MAX_PANEL, NumberPtr, ROW_STRIDE, Region, RowBlocks, Scratch, SharedMut, Sweep, Upcoming,
-    aligned_len, panel, pieces,
+    ALayout, Ctx, MAX_DEPTH, MAX_PANEL, NumberPtr, Place, ROW_STRIDE, Region, RowBlocks, Scratch, SharedMut, Sweep,
+    Upcoming, aligned_len, panel, pieces,
 };
 use crate::kernel::{Operands, Unsupported};
-use crate::simd::{NEIGHBOURS, Simd};
+use crate::simd::{NEIGHBOURS, PanelFormat, Simd};
 use bessemer_ir::ops::attention::Attention;
 use bessemer_ir::{DType, TensorType};
 use std::ops::Range;
@@ -77,6 +77,11 @@ impl AttentionDesc {
             }),
             dtype: inputs[0].dtype,
         })
+    }
+
+    /// The format in which queries, keys and values are multiplied.
+    fn format(&self, ctx: Ctx<'_>) -> PanelFormat {
+        ctx.panel_format(self.dtype, self.dtype)
     }
 
     /// Numbers of all heads together.
@@ -210,21 +215,63 @@ unsafe fn worker_scratch(base: SharedMut, worker: usize, len: usize) -> Scratch 
     unsafe { Scratch::new(std::slice::from_raw_parts_mut(base.add(worker * len).0, len), len) }
 }
 
-/// Copies rows of `len` numbers, `ld` apart, to rows [`ROW_STRIDE`] apart.
+/// Copies rows of `len` numbers, `ld` apart, to rows of the first operand of a product, [`ROW_STRIDE`] apart.
 ///
 /// # Safety
 /// They are there, and `dst` has room for them. Called under `S::vectorize`.
 #[inline(always)]
 unsafe fn copy_rows<S: Simd>(src: NumberPtr, ld: usize, rows: usize, len: usize, dst: SharedMut) {
     for row in 0..rows {
+        let src = src.add(row * ld);
         // SAFETY: the caller's promise.
-        unsafe { src.add(row * ld).copy::<S>(dst.add(row * ROW_STRIDE).0, len) };
+        unsafe {
+            let dst = dst.add(row * ROW_STRIDE).0;
+            if S::DOT2 {
+                let dst = dst.cast::<u16>();
+                src.copy_16::<S>(dst, len);
+                dst.at(len).zero::<S>(2 * steps::<S>(len) - len);
+            } else {
+                src.copy::<S>(dst, len);
+            }
+        }
+    }
+}
+
+/// Steps of a reduction over `k` elements.
+#[inline(always)]
+fn steps<S: Simd>(k: usize) -> usize {
+    PanelFormat::of::<S>().steps(k)
+}
+
+/// Makes rows of `len` numbers, [`ROW_STRIDE`] apart, rows of the first operand of a product, in their place.
+///
+/// # Safety
+/// They are there. Called under `S::vectorize`.
+#[inline(always)]
+unsafe fn to_operand<S: Simd>(rows: SharedMut, count: usize, len: usize) {
+    if !S::DOT2 {
+        return;
+    }
+    for row in 0..count {
+        // SAFETY: the caller's promise; a row has room for whole steps, and what is written lies before what is read next.
+        unsafe {
+            let row = rows.add(row * ROW_STRIDE).0;
+            let padded = (2 * steps::<S>(len)).next_multiple_of(2 * S::LANES);
+            for i in len..padded {
+                *row.add(i) = 0.0;
+            }
+            for i in (0..padded).step_by(2 * S::LANES) {
+                let (low, high) = (S::load(row.add(i)), S::load(row.add(i + S::LANES)));
+                S::store_bf16(row.cast::<u16>().add(i), low, high);
+            }
+        }
     }
 }
 
 /// `C (+)= A B` where rows of A lie [`ROW_STRIDE`] apart.
 struct RowsTimesPanels<'a> {
     a: SharedMut,
+    /// Steps of the reduction.
     depth: usize,
     b: SharedMut,
     /// Distance of the panels of B.

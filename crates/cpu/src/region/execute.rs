@@ -232,15 +232,15 @@ impl SimdOp for Blocks<'_> {
                     });
                     plain!(Op::PutRounded, {
                         vectors!(|i| {
-                            if i % 2 == 0 {
-                                S::store_bf16(at.cast::<u16>().add(i * S::LANES), acc[i], acc[i + 1]);
+                            if i.is_multiple_of(2) {
+                                S::store_bf16(at.cast::<u16>().add(i * S::LANES), acc[i], acc[i | 1]);
                             }
                         });
                     });
                     plain!(Op::PutExact, {
                         vectors!(|i| {
-                            if i % 2 == 0 {
-                                S::store_truncated(at.cast::<u16>().add(i * S::LANES), acc[i], acc[i + 1]);
+                            if i.is_multiple_of(2) {
+                                S::store_truncated(at.cast::<u16>().add(i * S::LANES), acc[i], acc[i | 1]);
                             }
                         });
                     });

@@ -4,6 +4,7 @@
 mod block;
 mod compile;
 mod execute;
+mod phases;
 mod program;
 mod reduce;
 mod schedule;

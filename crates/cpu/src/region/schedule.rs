@@ -402,16 +402,14 @@ impl Scheduler<'_> {
     /// accumulator, the other one, whether the former is the second.
     fn arrange(&mut self, a: usize, b: usize) -> (usize, usize, bool) {
         let lies = |value: usize| self.places[value].is_some();
-        let (x, y) = if lies(b) && (self.is_here(a) || !self.is_here(b)) {
-            (a, b)
-        } else if lies(a) {
-            (b, a)
-        } else if lies(b) {
-            (a, b)
-        } else if a == b || self.is_here(b) || !self.is_here(a) && self.weights[b] > self.weights[a] {
-            (a, b)
-        } else {
-            (b, a)
+        let (x, y) = match (lies(a), lies(b)) {
+            (true, true) if self.is_here(b) && !self.is_here(a) => (b, a),
+            (_, true) => (a, b),
+            (true, false) => (b, a),
+            // The one that is here is kept. Else the one that takes more is computed first.
+            (false, false) if a == b || self.is_here(b) => (a, b),
+            (false, false) if !self.is_here(a) && self.weights[b] > self.weights[a] => (a, b),
+            (false, false) => (b, a),
         };
         if self.places[y].is_none() {
             self.bring(y);

@@ -63,7 +63,7 @@ const B_STRIDE: usize = Avx512::LANES * Avx512::TILE_VECTORS * size_of::<f32>();
 impl Simd for Amx {
     const DOT2: bool = true;
     const TILES: bool = true;
-    same_as!(Avx512);
+    same_as!(Avx512Bf16);
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]

@@ -410,7 +410,18 @@ impl PanelFormat {
         }
     }
 
+    /// The format that an instruction set multiplies.
+    #[inline(always)]
+    pub const fn of<S: Simd>() -> PanelFormat {
+        match (S::TILES, S::DOT2) {
+            (true, _) => PanelFormat::Tiles,
+            (false, true) => PanelFormat::Dot2,
+            (false, false) => PanelFormat::F32,
+        }
+    }
+
     /// Steps of a reduction over `k` elements.
+    #[inline(always)]
     pub fn steps(self, k: usize) -> usize {
         match self {
             PanelFormat::F32 => k,
