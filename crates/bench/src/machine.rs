@@ -1,6 +1,7 @@
 //! What the machine is and what it can do.
 
 use bessemer_cpu::{CpuOptions, Isa, peak};
+use bessemer_ir::DType;
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -51,6 +52,14 @@ impl Limits {
             fp32_gflops: peaks.fp32_flops / 1e9,
             bf16_gflops: peaks.bf16_flops.map(|f| f / 1e9),
             read_gbytes: peaks.read_bytes / 1e9,
+        }
+    }
+
+    /// Arithmetic a second of products of this type: that of `f32` where the processor has no other.
+    pub fn peak_gflops(&self, dtype: DType) -> f64 {
+        match (dtype, self.bf16_gflops) {
+            (DType::Bf16, Some(gflops)) => gflops,
+            _ => self.fp32_gflops,
         }
     }
 
@@ -135,5 +144,7 @@ mod tests {
         let greater = Limits { fp32_gflops: 2.0, bf16_gflops: Some(3.0), read_gbytes: 9.0 };
         assert_eq!((low.greater(high), high.greater(low)), (greater, greater));
         assert_eq!(high.greater(Limits { bf16_gflops: Some(4.0), ..low }).bf16_gflops, Some(4.0));
+        assert_eq!([DType::F32, DType::Bf16, DType::F16].map(|dtype| high.peak_gflops(dtype)), [2.0, 3.0, 2.0]);
+        assert_eq!(low.peak_gflops(DType::Bf16), 1.0);
     }
 }

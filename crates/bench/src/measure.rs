@@ -308,8 +308,8 @@ pub fn measure(
     }
     summarise(&mut result);
     *limits = limits.greater(Limits::measure(request.cpu));
-    result.fraction_of_peak =
-        result.flops_per_sample.map(|flops| flops * result.throughput / (limits.fp32_gflops * 1e9));
+    let peak = limits.peak_gflops(request.work().precision) * 1e9;
+    result.fraction_of_peak = result.flops_per_sample.map(|flops| flops * result.throughput / peak);
     Ok(result)
 }
 

@@ -120,36 +120,58 @@ struct Forward<'a, T> {
     y: &'a mut [T],
 }
 
+impl<T: Element> Forward<'_, T> {
+    /// For `N` channels from `start` on of an output pixel with this window. Returns `N`.
+    #[inline(always)]
+    fn channels<const N: usize>(
+        &self,
+        image: usize,
+        rows: &Range<usize>,
+        cols: &Range<usize>,
+        start: usize,
+        pixel: &mut [T],
+    ) -> usize {
+        let d = self.desc;
+        let is_max = matches!(self.pooling, Pooling::Max);
+        let mut values = [if is_max { f32::NEG_INFINITY } else { 0.0 }; N];
+        for ih in rows.clone() {
+            for iw in cols.clone() {
+                let x: [f32; N] = channels(self.x, ((image * d.h + ih) * d.w + iw) * d.c + start);
+                for (value, x) in values.iter_mut().zip(x) {
+                    let larger = if x > *value || x.is_nan() { x } else { *value };
+                    *value = if is_max { larger } else { *value + x };
+                }
+            }
+        }
+        if let Pooling::Average { count_include_pad } = self.pooling {
+            let divisor = d.divisor(rows.len() * cols.len(), count_include_pad);
+            values.iter_mut().for_each(|sum| *sum /= divisor);
+        }
+        for (y, value) in pixel[start..start + N].iter_mut().zip(values) {
+            *y = T::round(value);
+        }
+        N
+    }
+}
+
 impl<T: Element> SimdOp for Forward<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
+    unsafe fn run<S: Simd>(mut self) {
         let d = self.desc;
-        for (i, pixel) in self.y.chunks_exact_mut(d.c).enumerate() {
+        let y = std::mem::take(&mut self.y);
+        for (i, pixel) in y.chunks_exact_mut(d.c).enumerate() {
             let (row, ow) = (self.first_row + i / d.ow, i % d.ow);
             let (image, oh) = (row / d.oh, row % d.oh);
             let (rows, cols) = (d.window_rows(oh), d.window_cols(ow));
-            let present = rows.len() * cols.len();
-            pixel.fill(T::round(if matches!(self.pooling, Pooling::Max) { f32::NEG_INFINITY } else { 0.0 }));
-            for ih in rows {
-                for iw in cols.clone() {
-                    let x = &self.x[((image * d.h + ih) * d.w + iw) * d.c..][..d.c];
-                    match self.pooling {
-                        Pooling::Max => {
-                            for (m, &x) in pixel.iter_mut().zip(x) {
-                                *m = if x.widen() > m.widen() || x.widen().is_nan() { x } else { *m };
-                            }
-                        }
-                        Pooling::Average { .. } => {
-                            pixel.iter_mut().zip(x).for_each(|(sum, x)| *sum = T::round(sum.widen() + x.widen()));
-                        }
-                    }
-                }
-            }
-            if let Pooling::Average { count_include_pad } = self.pooling {
-                let divisor = d.divisor(present, count_include_pad);
-                pixel.iter_mut().for_each(|sum| *sum = T::round(sum.widen() / divisor));
+            let mut start = 0;
+            while start < d.c {
+                start += match d.c - start {
+                    64.. => self.channels::<64>(image, &rows, &cols, start, pixel),
+                    16.. => self.channels::<16>(image, &rows, &cols, start, pixel),
+                    _ => self.channels::<1>(image, &rows, &cols, start, pixel),
+                };
             }
         }
     }

@@ -13,6 +13,7 @@ use crate::peers::protocol::{Answer, Failure, FailureKind, Purpose, Request, VER
 use crate::peers::work::{BATCHES, Order};
 use crate::show;
 use crate::workload::Mode;
+use bessemer_ir::DType;
 use bessemer_train::events::{BenchResult, Verdict, WorkCheck};
 use bessemer_train::tasks;
 use std::fs;
@@ -69,7 +70,8 @@ impl Session<'_> {
             .into_iter()
             .map(|racer| Measured { batch_size: racer.batch(group), entrant: racer.entrant, state: racer.state })
             .collect();
-        let peak = self.machine.limits.fp32_gflops * 1e9;
+        let precision = group.precision.on_cpu().unwrap_or(DType::F32);
+        let peak = self.machine.limits.peak_gflops(precision) * 1e9;
         let rows = results(group, key, &measured, self.machine(), peak, flops_per_sample(group)?);
         // Weights and batches can be written again, and take much room.
         let _ = fs::remove_dir_all(self.work_folder());

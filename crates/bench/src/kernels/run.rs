@@ -190,11 +190,12 @@ pub fn result(
 
 /// Name and rate of the limit: the peak of the element type, or of `f32` where the processor has no other.
 fn limit(problem: &Problem, limits: &Limits) -> (&'static str, f64) {
-    match (problem.bound, problem.dtype, limits.bf16_gflops) {
-        (Bound::Memory, ..) => ("memory", limits.read_gbytes),
-        (Bound::Arithmetic, DType::Bf16, Some(gflops)) => ("bf16", gflops),
-        (Bound::Arithmetic, ..) => ("fp32", limits.fp32_gflops),
-    }
+    let name = match (problem.bound, problem.dtype, limits.bf16_gflops) {
+        (Bound::Memory, ..) => return ("memory", limits.read_gbytes),
+        (Bound::Arithmetic, DType::Bf16, Some(_)) => "bf16",
+        (Bound::Arithmetic, ..) => "fp32",
+    };
+    (name, limits.peak_gflops(problem.dtype))
 }
 
 impl KernelResult {

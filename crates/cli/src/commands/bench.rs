@@ -13,6 +13,7 @@ use bessemer_models::AnyModel;
 use bessemer_train::StopSignal;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header, KernelTime};
+use bessemer_train::recipe::Compute;
 use bessemer_train::tasks;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -104,9 +105,13 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
     let mut results = Results::open(options.json.as_deref())?;
     let process = Process::new()?;
     let (machine, mut limits) = (Machine::look(cpu), Limits::measure(cpu));
-    let (gflops, gbytes) = (show::significant(limits.fp32_gflops, 3), show::significant(limits.read_gbytes, 3));
+    let limit = match (precision, limits.bf16_gflops) {
+        (Compute::Bf16, Some(gflops)) => format!("{} GFLOP/s bf16", show::significant(gflops, 3)),
+        _ => format!("{} GFLOP/s fp32", show::significant(limits.fp32_gflops, 3)),
+    };
+    let gbytes = show::significant(limits.read_gbytes, 3);
     results.text(&format!(
-        "{}, {} threads, {}; measured limits: {gflops} GFLOP/s fp32, {gbytes} GB/s\n{}",
+        "{}, {} threads, {}; measured limits: {limit}, {gbytes} GB/s\n{}",
         machine.cpu,
         cpu.threads,
         cpu.isa,

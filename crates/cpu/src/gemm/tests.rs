@@ -228,3 +228,44 @@ fn tiles_are_as_documented() {
     }
     assert_eq!(TILE_STEPS, 16);
 }
+
+#[test]
+#[ignore = "prints a table"]
+fn errors_by_depth() {
+    let pool = ThreadPool::new(2);
+    let ctx = Ctx { isa: Isa::Portable, pool: &pool };
+    println!("| length of the reduction | `f32` | `vdpbf16ps` | `tdpbf16ps` |");
+    for k in [64, 576, 2304, 4608] {
+        let (m, n) = (32, 64);
+        let desc = GemmDesc::new(m, n, k);
+        let uniform = |len: usize, seed: u64| -> (Vec<bf16>, Vec<f32>) {
+            let low: Vec<bf16> = (0..len as u64)
+                .map(|i| bf16::from_f32(2.0 * bessemer_ir::philox::uniform(seed, 0, 0, i) - 1.0))
+                .collect();
+            let high = low.iter().map(|x| x.to_f32()).collect();
+            (low, high)
+        };
+        let ((a, wide_a), (b, wide_b)) = (uniform(m * k, 1), uniform(k * n, 2));
+        let exact = |row: usize, col: usize| -> f64 {
+            (0..k).map(|i| f64::from(wide_a[row * k + i]) * f64::from(wide_b[i * n + col])).sum()
+        };
+        let mut scratch = vec![f32::NAN; scratch_len(&desc, 2)];
+        let mut error = |a: Numbers<'_>, b: Numbers<'_>| {
+            let mut c = vec![f32::NAN; m * n];
+            gemm(ctx, &desc, a, b, Output::new(&mut c), &mut scratch, None);
+            let (mut distance, mut norm) = (0.0, 0.0);
+            for (i, &got) in c.iter().enumerate() {
+                let exact = exact(i / n, i % n);
+                distance += (f64::from(got) - exact).powi(2);
+                norm += exact * exact;
+            }
+            f64::sqrt(distance / norm)
+        };
+        let plain = error((&wide_a).into(), (&wide_b).into());
+        let [dot2, tiles] = FORMATS.map(|format| {
+            emulated::set_format(format);
+            error(a.as_slice().into(), b.as_slice().into())
+        });
+        println!("| {k} | {plain:.1e} | {dot2:.1e} | {tiles:.1e} |");
+    }
+}
