@@ -123,7 +123,7 @@ struct Forward<'a, T> {
 impl<T: Element> Forward<'_, T> {
     /// For `N` channels from `start` on of an output pixel with this window. Returns `N`.
     #[inline(always)]
-    fn channels<const N: usize>(
+    fn channels<const N: usize, const IS_MAX: bool>(
         &self,
         image: usize,
         rows: &Range<usize>,
@@ -132,14 +132,13 @@ impl<T: Element> Forward<'_, T> {
         pixel: &mut [T],
     ) -> usize {
         let d = self.desc;
-        let is_max = matches!(self.pooling, Pooling::Max);
-        let mut values = [if is_max { f32::NEG_INFINITY } else { 0.0 }; N];
+        let mut values = [if IS_MAX { f32::NEG_INFINITY } else { 0.0 }; N];
         for ih in rows.clone() {
             for iw in cols.clone() {
                 let x: [f32; N] = channels(self.x, ((image * d.h + ih) * d.w + iw) * d.c + start);
                 for (value, x) in values.iter_mut().zip(x) {
                     let larger = if x > *value || x.is_nan() { x } else { *value };
-                    *value = if is_max { larger } else { *value + x };
+                    *value = if IS_MAX { larger } else { *value + x };
                 }
             }
         }
@@ -167,10 +166,12 @@ impl<T: Element> SimdOp for Forward<'_, T> {
             let (rows, cols) = (d.window_rows(oh), d.window_cols(ow));
             let mut start = 0;
             while start < d.c {
-                start += match d.c - start {
-                    64.. => self.channels::<64>(image, &rows, &cols, start, pixel),
-                    16.. => self.channels::<16>(image, &rows, &cols, start, pixel),
-                    _ => self.channels::<1>(image, &rows, &cols, start, pixel),
+                start += match (d.c - start, self.pooling) {
+                    (64.., Pooling::Max) => self.channels::<64, true>(image, &rows, &cols, start, pixel),
+                    (16.., Pooling::Max) => self.channels::<16, true>(image, &rows, &cols, start, pixel),
+                    (_, Pooling::Max) => self.channels::<1, true>(image, &rows, &cols, start, pixel),
+                    (16.., _) => self.channels::<16, false>(image, &rows, &cols, start, pixel),
+                    _ => self.channels::<1, false>(image, &rows, &cols, start, pixel),
                 };
             }
         }

@@ -27,6 +27,9 @@ pub(super) const MAX_COLS: usize = 1024;
 /// wants.
 const FEW_COLS: usize = 128;
 
+/// Longest part of a reduction of tiles: a panel of B and two tiles of rows of A stay in the first-level cache.
+const TILES_DEPTH: usize = MAX_DEPTH / 2;
+
 /// Rows of a block of A that stays in the first-level cache, where there are few columns.
 const SMALL_GROUP: usize = 28;
 
@@ -268,7 +271,7 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let depths = pieces(self.k, MAX_DEPTH, depth_step::<S>());
+        let depths = pieces(self.k, if S::TILES { TILES_DEPTH } else { MAX_DEPTH }, depth_step::<S>());
         let chunks = pieces(self.cols.len(), MAX_COLS, panel::<S>());
         let group = match self.cols.len() <= FEW_COLS {
             _ if S::TILES => MAX_ROWS,
