@@ -340,17 +340,17 @@ fn for_bands<T: Element>(
     ctx: Ctx<'_>,
     d: &PoolDesc,
     dx: &mut [T],
-    f: &(dyn Fn(usize, usize, Range<usize>, &mut [T]) + Sync),
+    f: impl Fn(usize, usize, Range<usize>, &mut [T]) + Sync,
 ) {
     let (row, rows) = (d.w * d.c, d.band_rows());
-    for_images(ctx, dx, d.h * row, d.h.div_ceil(rows), rows * row, &|worker, image, band, dx| {
+    for_images(ctx, dx, d.h * row, d.h.div_ceil(rows), rows * row, |worker, image, band, dx| {
         f(worker, image, band * rows..d.h.min((band + 1) * rows), dx);
     });
 }
 
 fn backward(ctx: Ctx<'_>, desc: &PoolDesc, gradient: Gradient<'_, f32>, dy: &[f32], dx: &mut [f32]) {
     desc.check(dx.len(), dy.len());
-    for_bands(ctx, desc, dx, &|_, image, band, dx| {
+    for_bands(ctx, desc, dx, |_, image, band, dx| {
         let part = Backward { desc, gradient, dy, image, band, dx, rounded: &mut [] };
         // SAFETY: the kernel has no conditions.
         unsafe { simd::dispatch(ctx.isa, part) }
@@ -365,7 +365,7 @@ fn for_images<T: Element>(
     image_len: usize,
     bands: usize,
     band_len: usize,
-    f: &(dyn Fn(usize, usize, usize, &mut [T]) + Sync),
+    f: impl Fn(usize, usize, usize, &mut [T]) + Sync,
 ) {
     let images = data.len() / image_len.max(1);
     let base = &crate::parts::Shared(data.as_mut_ptr());
@@ -400,7 +400,7 @@ pub fn max_pool_grad_16<T: Element>(
     let band_len = desc.band_rows() * desc.w * desc.c;
     assert!(sums.len() >= desc.sums_len(ctx.pool.threads()), "the scratch of a gradient is too short");
     let sums = &crate::parts::Shared(sums.as_mut_ptr());
-    for_bands(ctx, desc, dx, &|worker, image, band, rounded| {
+    for_bands(ctx, desc, dx, |worker, image, band, rounded| {
         // SAFETY: each worker has a piece of its own, and runs one task at a time.
         let dx = unsafe { std::slice::from_raw_parts_mut(sums.0.add(worker * band_len), rounded.len()) };
         let part = Backward { desc, gradient: Gradient::Max { x, y }, dy, image, band, dx, rounded };

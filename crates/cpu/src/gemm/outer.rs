@@ -10,9 +10,7 @@ use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::pack::{Matrix, pack_shared, packed_len};
 use super::rows::{MAX_COLS, Origin, Place, RESIDENT_B, RowSource};
 use super::sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
-use super::tile::{
-    ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, depth_step, max_depth, panel,
-};
+use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, depth_step, panel};
 use super::{Ctx, Epilogue, free_threads};
 use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch, dispatch_product};
 

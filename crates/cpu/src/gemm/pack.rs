@@ -73,7 +73,7 @@ impl Matrix {
                         S::store(dst.add(v), S::splat(0.0));
                     }
                     if 2 * step < self.k {
-                        self.pack_last::<S>(2 * step, col, width, dst.cast());
+                        self.pack_last(2 * step, col, width, dst.cast());
                     }
                 }
             }
@@ -106,7 +106,7 @@ impl Matrix {
 
     /// Packs the last element, which has no other one.
     #[cold]
-    unsafe fn pack_last<S: Simd>(&self, k: usize, col: usize, width: usize, dst: *mut u32) {
+    unsafe fn pack_last(&self, k: usize, col: usize, width: usize, dst: *mut u32) {
         let (k_stride, col_stride) = if self.transposed { (1, self.ld) } else { (self.ld, 1) };
         for j in 0..width {
             // SAFETY: the caller's promises.
