@@ -80,9 +80,15 @@ fn convolutions() {
 fn convolutions_in(format: PanelFormat) {
     let pool = ThreadPool::new(2);
     let ctx = Ctx { isa: Isa::Portable, pool: &pool };
-    for (channels, kernel, stride, pad) in
-        [([3, 7], 5, 2, 2), ([16, 20], 3, 1, 1), ([9, 12], 1, 2, 0), ([6, 5], 3, 3, 1)]
-    {
+    for (channels, kernel, stride, pad) in [
+        ([3, 7], 5, 2, 2),
+        ([16, 20], 3, 1, 1),
+        ([9, 12], 1, 2, 0),
+        ([6, 5], 3, 3, 1),
+        ([32, 64], 3, 1, 1),
+        ([64, 32], 1, 1, 0),
+        ([64, 32], 3, 1, 0),
+    ] {
         let (h, w) = (11, 9);
         let out = |size: usize| (size + 2 * pad - kernel) / stride + 1;
         let d = ConvDesc {
