@@ -401,7 +401,7 @@ pub fn max_pool_grad_16<T: Element>(
     assert!(sums.len() >= desc.sums_len(ctx.pool.threads()), "the scratch of a gradient is too short");
     let sums = &crate::parts::Shared(sums.as_mut_ptr());
     for_bands(ctx, desc, dx, |worker, image, band, rounded| {
-        // SAFETY: each worker has a piece of its own, and runs one task at a time.
+        // SAFETY: a worker uses only its own part of the memory, and runs one task at a time.
         let dx = unsafe { std::slice::from_raw_parts_mut(sums.0.add(worker * band_len), rounded.len()) };
         let part = Backward { desc, gradient: Gradient::Max { x, y }, dy, image, band, dx, rounded };
         // SAFETY: the kernel has no conditions.

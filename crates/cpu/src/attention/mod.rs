@@ -257,9 +257,7 @@ unsafe fn to_operand<S: Simd>(rows: SharedMut, count: usize, len: usize) {
         unsafe {
             let row = rows.add(row * ROW_STRIDE).0;
             let padded = (2 * steps::<S>(len)).next_multiple_of(2 * S::LANES);
-            for i in len..padded {
-                *row.add(i) = 0.0;
-            }
+            row.add(len).zero::<S>(padded - len);
             for i in (0..padded).step_by(2 * S::LANES) {
                 let (low, high) = (S::load(row.add(i)), S::load(row.add(i + S::LANES)));
                 S::store_bf16(row.cast::<u16>().add(i), low, high);

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::Ctx;
 use super::memory::SharedMut;
 use super::numbers::NumberPtr;
+use super::rows::Place;
 use super::sweep::Region;
 use super::tile::{MAX_PANEL, panel};
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
@@ -69,9 +70,7 @@ impl Matrix {
                 }
                 for step in whole..depth.end {
                     let dst = dst.add((step - depth.start) * panel::<S>());
-                    for v in (0..panel::<S>()).step_by(S::LANES) {
-                        S::store(dst.add(v), S::splat(0.0));
-                    }
+                    dst.zero::<S>(panel::<S>());
                     if 2 * step < self.k {
                         self.pack_last(2 * step, col, width, dst.cast());
                     }
@@ -86,9 +85,7 @@ impl Matrix {
         // SAFETY: the caller's promises.
         unsafe {
             if width < panel::<S>() {
-                for v in (0..panel::<S>()).step_by(S::LANES) {
-                    S::store(dst.add(v), S::splat(0.0));
-                }
+                dst.zero::<S>(panel::<S>());
             }
             let dst = dst.cast::<u32>();
             if self.transposed {
@@ -146,9 +143,7 @@ impl Matrix {
                 }
                 if rest > 0 {
                     let dst = dst.add(whole * panel_stride);
-                    for v in 0..S::TILE_VECTORS {
-                        S::store(dst.add(v * S::LANES), S::splat(0.0));
-                    }
+                    dst.zero::<S>(panel::<S>());
                     src.add(whole * panel::<S>()).copy::<S>(dst, rest);
                 }
             }

@@ -302,6 +302,13 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
     }
 }
 
+/// Where the first operand of a sweep lies, as [`Sweep`] has it.
+struct OperandRows<'a> {
+    start: *const f32,
+    stride: usize,
+    offsets: &'a [usize],
+}
+
 impl<P: RowSource> RowBlock<'_, P> {
     /// Multiplies some rows of A, which are copied before unless tiles can be read in place.
     ///
@@ -323,12 +330,14 @@ impl<P: RowSource> RowBlock<'_, P> {
         let (placed, copied) = (rows.start..rows.start + whole, rows.start + whole..rows.end);
         // SAFETY: the caller's promises.
         unsafe {
-            if let Some((a, a_stride)) = in_place {
-                self.sweep::<S>(placed, cols.clone(), depth.clone(), a, a_stride, upcoming);
+            if let Some((start, stride)) = in_place {
+                let a = OperandRows { start, stride, offsets: &NEIGHBOURS };
+                self.sweep::<S>(a, &self.table.c_rows[placed], cols.clone(), depth.clone(), upcoming);
             }
             if !copied.is_empty() {
                 self.copy_rows::<S>(copied.clone(), depth.clone());
-                self.sweep::<S>(copied, cols, depth, self.a_block, ROW_STRIDE, upcoming);
+                let a = OperandRows { start: self.a_block, stride: ROW_STRIDE, offsets: &NEIGHBOURS };
+                self.sweep::<S>(a, &self.table.c_rows[copied], cols, depth, upcoming);
             }
         }
     }
@@ -348,25 +357,13 @@ impl<P: RowSource> RowBlock<'_, P> {
         let depths = pieces(self.k, MAX_DEPTH, TILE_STEPS);
         for block in 0..depths.count {
             let depth = depths.range(block, self.k);
-            let b = self.packed.wrapping_add(self.cols.start * self.k + depth.start * panel::<S>());
-            let sweep = Sweep {
-                layout: ALayout::Rows,
-                depth: depth.len(),
-                a: self.a_block,
-                a_stride: windows.pitch,
-                a_offsets: &windows.offsets[depth.start / TILE_STEPS..],
-                a_tile: 0,
-                b,
-                b_panel: self.k * panel::<S>(),
-                cols: self.cols.len(),
-                c: self.c.0.wrapping_add(self.cols.start),
-                c_rows: &c_rows[..end],
-                accumulate: self.accumulate || depth.start > 0,
-                stream_b: self.k * self.cols.len() > RESIDENT_B,
-                b_next: b.wrapping_add(depth.len() * panel::<S>()),
+            let a = OperandRows {
+                start: self.a_block,
+                stride: windows.pitch,
+                offsets: &windows.offsets[depth.start / TILE_STEPS..],
             };
             // SAFETY: the caller's promises.
-            unsafe { sweep.run::<S>(upcoming) };
+            unsafe { self.sweep::<S>(a, &c_rows[..end], self.cols.clone(), depth, upcoming) };
         }
     }
 
@@ -413,18 +410,17 @@ impl<P: RowSource> RowBlock<'_, P> {
         }
     }
 
-    /// Multiplies rows of A at `a` with columns of B.
+    /// Multiplies rows of A with columns of B.
     ///
     /// # Safety
     /// As for [`group`](Self::group); the rows are there, in whole tiles where tiles are multiplied.
     #[inline(always)]
     unsafe fn sweep<S: Simd>(
         &self,
-        rows: Range<usize>,
+        a: OperandRows<'_>,
+        c_rows: &[usize],
         cols: Range<usize>,
         depth: Range<usize>,
-        a: *const f32,
-        a_stride: usize,
         upcoming: &mut Upcoming,
     ) {
         // SAFETY: the caller's promises.
@@ -433,15 +429,15 @@ impl<P: RowSource> RowBlock<'_, P> {
             let sweep = Sweep {
                 layout: ALayout::Rows,
                 depth: depth.len(),
-                a,
-                a_stride,
-                a_offsets: &NEIGHBOURS,
+                a: a.start,
+                a_stride: a.stride,
+                a_offsets: a.offsets,
                 a_tile: 0,
                 b,
                 b_panel: self.k * panel::<S>(),
                 cols: cols.len(),
                 c: self.c.0.add(cols.start),
-                c_rows: &self.table.c_rows[rows],
+                c_rows,
                 accumulate: self.accumulate || depth.start > 0,
                 stream_b: self.k * self.cols.len() > RESIDENT_B,
                 b_next: b.wrapping_add(depth.len() * panel::<S>()),

@@ -106,30 +106,12 @@ unsafe fn multiply_partial<S: Simd>(product: TileProduct, c_rows: &[usize], widt
     unsafe {
         if product.accumulate {
             for (row, &offset) in c_rows.iter().enumerate().filter(|(_, offset)| **offset != NO_ROW) {
-                copy::<S>(c.add(offset), buffer.add(row * MAX_PANEL), width);
+                S::copy(c.add(offset), buffer.add(row * MAX_PANEL), width);
             }
         }
         S::tile_product(&TileProduct { c: buffer, c_stride: MAX_PANEL, ..product });
         for (row, &offset) in c_rows.iter().enumerate().filter(|(_, offset)| **offset != NO_ROW) {
-            copy::<S>(buffer.add(row * MAX_PANEL), c.add(offset), width);
-        }
-    }
-}
-
-/// Copies a part of a row of a panel.
-///
-/// # Safety
-/// The elements are there. Called under `S::vectorize`.
-#[inline(always)]
-unsafe fn copy<S: Simd>(src: *const f32, dst: *mut f32, len: usize) {
-    let whole = len / S::LANES * S::LANES;
-    // SAFETY: the caller's promises.
-    unsafe {
-        for i in (0..whole).step_by(S::LANES) {
-            S::store(dst.add(i), S::load(src.add(i)));
-        }
-        for i in whole..len {
-            *dst.add(i) = *src.add(i);
+            S::copy(buffer.add(row * MAX_PANEL), c.add(offset), width);
         }
     }
 }

@@ -149,7 +149,7 @@ impl SimdOp for Blocks<'_> {
                             })
                         };
                     }
-                    // On temporary memory, by a function of its own.
+                    // Through temporary memory, by a separate function.
                     macro_rules! apart {
                         () => {
                             vectors!(|i| {

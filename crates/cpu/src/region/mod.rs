@@ -142,7 +142,7 @@ impl RegionKernel {
         let partials = if self.slots == 0 { partials.0 } else { unsafe { partials.0.add(offset) } };
         let sweep = Sweep::new(&self.program, io, self.cols, rows, cols, scratch, partials);
         // SAFETY: the caller's promise.
-        unsafe { dispatch(isa, sweep) }
+        unsafe { simd::dispatch_bf16(isa, sweep) }
     }
 
     /// Combines the blocks' partial results, in their order, into the outputs of the reductions. Block number `i` holds
@@ -170,7 +170,7 @@ impl RegionKernel {
         let partials = &Partials(partials.as_mut_ptr());
         let base = &Partials(workers.as_mut_ptr());
         let worker_scratch = |worker: usize| {
-            // SAFETY: each worker has a piece of its own, and runs one task at a time.
+            // SAFETY: a worker uses only its own part of the memory, and runs one task at a time.
             unsafe { std::slice::from_raw_parts_mut(base.0.add(worker * worker_len), worker_len) }
         };
         if self.program.flat {
@@ -179,7 +179,7 @@ impl RegionKernel {
                 let part = task * BLOCK_ELEMENTS..elements.min((task + 1) * BLOCK_ELEMENTS);
                 let sweep = Sweep::new(&self.program, io, elements, 0..1, part, worker_scratch(worker), partials.0);
                 // SAFETY: the parts are disjoint; the rest is the caller's promise.
-                unsafe { dispatch(ctx.isa, sweep) }
+                unsafe { simd::dispatch_bf16(ctx.isa, sweep) }
             });
             return;
         }
@@ -197,15 +197,6 @@ impl RegionKernel {
         // SAFETY: all blocks have run.
         unsafe { self.finish(ctx, io, *partials, block_rows) }
     }
-}
-
-/// Runs a sweep with the instructions for `bf16` numbers where they are to be had.
-///
-/// # Safety
-/// The part may be computed.
-unsafe fn dispatch(isa: Isa, sweep: Sweep<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe { simd::dispatch_bf16(isa, sweep) }
 }
 
 fn greatest_common_divisor(mut a: usize, mut b: usize) -> usize {
