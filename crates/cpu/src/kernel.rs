@@ -2,10 +2,10 @@
 
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::{self, ConvDesc};
-use crate::gemm::{Ctx, Epilogue, Numbers, Output};
+use crate::gemm::{Ctx, Epilogue, Numbers, Output, Store};
 use crate::isa::Isa;
 use crate::product::{AffineOperands, Product, conv_desc};
-use crate::region::{Partials, RegionIo, RegionKernel};
+use crate::region::{Partials, RegionIo, RegionKernel, StoreRegion};
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::region::Region;
 use bessemer_ir::passes::fixed::Fixed;
@@ -46,6 +46,8 @@ pub(crate) enum Kernel {
 pub(crate) struct Anchored {
     product: Product,
     region: RegionKernel,
+    /// The region, if products can do its work.
+    store: Option<StoreRegion>,
     target: Target,
     /// Operands of the node that are the product's.
     own: usize,
@@ -256,7 +258,8 @@ fn lower_region(region: &Region, graph: &Graph, id: NodeId, weights_fixed: bool)
         (None, true) if product.works_in_blocks() => Target::WorkerBlock,
         (None, _) => Target::Whole,
     };
-    Ok(Kernel::Anchored(Anchored { product, region: kernel, target, own }))
+    let store = StoreRegion::of(region, &loads);
+    Ok(Kernel::Anchored(Anchored { product, region: kernel, store, target, own }))
 }
 
 impl Anchored {
@@ -316,6 +319,7 @@ impl Anchored {
                 anchored: self,
                 isa: ctx.isa,
                 io: &io,
+                store: self.store.map(|store| store.at(&io)),
                 workers: Shared(workers.as_mut_ptr()),
                 partials: Partials(partials.as_mut_ptr()),
             };
@@ -329,6 +333,7 @@ struct RegionEpilogue<'a> {
     anchored: &'a Anchored,
     isa: Isa,
     io: &'a RegionIo<'a>,
+    store: Option<Store>,
     workers: Shared,
     partials: Partials,
 }
@@ -336,6 +341,10 @@ struct RegionEpilogue<'a> {
 impl Epilogue for RegionEpilogue<'_> {
     fn is_free_of_columns(&self) -> bool {
         !self.anchored.region.has_sums()
+    }
+
+    fn as_store(&self) -> Option<&Store> {
+        self.store.as_ref()
     }
 
     fn block(&self, worker: usize, block: usize, rows: Range<usize>, cols: Range<usize>) {

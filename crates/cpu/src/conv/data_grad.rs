@@ -291,6 +291,7 @@ impl DataGrad<'_> {
                 accumulate: false,
                 a_block,
                 upcoming: Region::EMPTY,
+                store: None,
             };
             dispatch_product(self.ctx.isa, self.format, block);
         }

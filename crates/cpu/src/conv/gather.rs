@@ -27,6 +27,12 @@ impl Axis {
         (position * self.step) as isize + self.base
     }
 
+    /// Position of the first tap at the last grid position.
+    #[inline(always)]
+    fn last(&self) -> isize {
+        self.start(self.grid.saturating_sub(1))
+    }
+
     /// The taps inside the image when the first one is at `start`.
     #[inline(always)]
     pub fn taps_inside(&self, start: isize) -> Range<usize> {
@@ -252,6 +258,23 @@ impl RowSource for Gather {
         let (y, x) = (self.y.start(p), self.x.start(q));
         let line = (image * self.y.size) as isize + y;
         Row { y, x, origin: (line * self.x.size as isize + x) * self.channels as isize }
+    }
+
+    #[inline(always)]
+    fn after(&self, row: Row) -> Row {
+        let Row { origin, y, x } = row;
+        let line = (self.x.size * self.channels) as isize;
+        if x < self.x.last() {
+            let step = self.x.step as isize;
+            return Row { x: x + step, y, origin: origin + step * self.channels as isize };
+        }
+        let origin = origin + (self.x.base - x) * self.channels as isize;
+        if y < self.y.last() {
+            let step = self.y.step as isize;
+            return Row { x: self.x.base, y: y + step, origin: origin + step * line };
+        }
+        let lines = self.y.size as isize + self.y.base - y;
+        Row { x: self.x.base, y: self.y.base, origin: origin + lines * line }
     }
 
     fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region {

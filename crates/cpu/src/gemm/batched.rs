@@ -73,7 +73,7 @@ pub(crate) unsafe fn run(
                 dispatch_product(ctx.isa, format, pack);
                 let rows = desc.a_rows(a);
                 let product = desc.row_product(&rows, packed.0, format, c);
-                product.block(ctx, worker, 0..desc.m, 0..desc.n, workers.of(worker), Region::EMPTY);
+                product.block(ctx, worker, 0..desc.m, 0..desc.n, workers.of(worker), Region::EMPTY, None);
             }
             finish(worker, item);
         });

@@ -10,6 +10,7 @@ mod numbers;
 mod outer;
 mod pack;
 mod rows;
+mod store;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ pub use affine::{Affine, Input};
 pub use blocking::RowBlocks;
 pub use memory::Output;
 pub use numbers::{Numbers, Weights};
+pub use store::{Addend, STORE_COLS, Store};
 
 pub(crate) use affine::AffinePtr;
 pub(crate) use blocking::{TASKS, column_groups, pieces, row_blocks_for};
@@ -69,6 +71,12 @@ pub trait Epilogue: Sync {
     /// Whether its results are the same, bit for bit, however columns are cut.
     fn is_free_of_columns(&self) -> bool {
         false
+    }
+
+    /// What [`block`](Self::block) does, where it is as simple as this: then a product may do it by itself, for all blocks of the
+    /// output, and calls `block` for none. The rows of the output are those of the store.
+    fn as_store(&self) -> Option<&Store> {
+        None
     }
 }
 

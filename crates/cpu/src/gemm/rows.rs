@@ -6,6 +6,7 @@ use super::affine::AffinePtr;
 use super::blocking::{LARGEST_BLOCK, TASKS, column_groups, pieces, row_blocks_for};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::numbers::NumberPtr;
+use super::store::Store;
 use super::sweep::{NO_ROW, Region, Sweep, Upcoming};
 use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, depth_step, panel};
 use super::tiles::MAX_POSITIONS;
@@ -133,6 +134,9 @@ pub(crate) trait RowSource: Sync {
     /// Row number `index`.
     fn locate(&self, index: usize) -> Row;
 
+    /// The row after this one.
+    fn after(&self, row: Row) -> Row;
+
     /// Copies elements `range` of a row to `dst`.
     ///
     /// # Safety
@@ -190,6 +194,11 @@ impl RowSource for MatrixRows {
     #[inline(always)]
     fn locate(&self, index: usize) -> Row {
         Row { origin: (index * self.ld) as isize, y: 0, x: 0 }
+    }
+
+    #[inline(always)]
+    fn after(&self, row: Row) -> Row {
+        Row { origin: row.origin + self.ld as isize, ..row }
     }
 
     #[inline(always)]
@@ -264,6 +273,8 @@ pub(crate) struct RowBlock<'a, P> {
     pub a_block: *mut f32,
     /// Memory that will be wanted next.
     pub upcoming: Region,
+    /// What becomes of finished elements, in place of being left in C.
+    pub store: Option<&'a Store>,
 }
 
 impl<P: RowSource> SimdOp for RowBlock<'_, P> {
@@ -442,7 +453,8 @@ impl<P: RowSource> RowBlock<'_, P> {
                 stream_b: self.k * self.cols.len() > RESIDENT_B,
                 b_next: b.wrapping_add(depth.len() * panel::<S>()),
             };
-            sweep.run::<S>(upcoming);
+            let store = self.store.filter(|_| depth.end == self.k).map(|store| store.from(0, cols.start, 0));
+            sweep.run_then::<S>(upcoming, store.as_ref());
         }
     }
 }
@@ -504,6 +516,8 @@ impl<P: RowSource> RowProduct<'_, P> {
         let blocks = row_blocks_for(self.m, self.n, self.source.row_len());
         let groups = column_groups(blocks, self.n, self.format, free_threads(ctx, epilogue));
         let scratch = BlockScratch::new(scratch, ctx.pool.threads());
+        let store = epilogue.and_then(|epilogue| epilogue.as_store()).map(|store| store.from(origin.row, 0, self.ldc));
+        let store = store.as_ref();
         let run = (blocks.count / (4 * TASKS)).clamp(1, MAX_RUN);
         let runs = blocks.count.div_ceil(run);
         ctx.pool.run(runs * groups.count, &|task, worker| {
@@ -516,8 +530,8 @@ impl<P: RowSource> RowProduct<'_, P> {
                 let upcoming =
                     if next.is_empty() { Region::EMPTY } else { self.source.region(next, 0..self.source.row_len()) };
                 // SAFETY: the caller's promises; tasks have different rows or columns.
-                unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), upcoming) };
-                if let Some(epilogue) = epilogue {
+                unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), upcoming, store) };
+                if let Some(epilogue) = epilogue.filter(|_| store.is_none()) {
                     let rows = origin.row + rows.start..origin.row + rows.end;
                     epilogue.block(worker, origin.block + block, rows, cols.clone());
                 }
@@ -537,14 +551,17 @@ impl<P: RowSource> RowProduct<'_, P> {
         cols: Range<usize>,
         a_block: *mut f32,
         upcoming: Region,
+        store: Option<&Store>,
     ) {
         let c = self.c.block(worker, rows.start * self.ldc);
         let mut table = RowTable::new();
         let mut next = rows.start;
         while next < rows.end {
             table.clear();
+            let mut located = self.source.locate(next);
             for row in next..rows.end.min(next + MAX_ROWS) {
-                table.push(self.source.locate(row), row * self.ldc);
+                table.push(located, row * self.ldc);
+                located = self.source.after(located);
             }
             next += MAX_ROWS;
             let block = RowBlock {
@@ -557,6 +574,7 @@ impl<P: RowSource> RowProduct<'_, P> {
                 accumulate: self.accumulate,
                 a_block,
                 upcoming,
+                store,
             };
             // SAFETY: the caller's promises.
             unsafe { dispatch_product(ctx.isa, self.format, block) };

@@ -1,5 +1,6 @@
 //! Tiles over a block of `C`, from packed blocks of `A` and `B`.
 
+use super::store::{FinishedRows, Source, Store};
 use super::tile::{ALayout, LINE, MAX_PANEL, ROW_STRIDE, TileArgs, panel, prefetch_rounds, tile_fn};
 use super::tiles;
 use crate::simd::Simd;
@@ -101,9 +102,19 @@ impl Sweep<'_> {
     /// rows and columns. Called under `S::vectorize`.
     #[inline(always)]
     pub unsafe fn run<S: Simd>(&self, upcoming: &mut Upcoming) {
+        // SAFETY: the caller's promises.
+        unsafe { self.run_then::<S>(upcoming, None) }
+    }
+
+    /// As [`run`](Self::run). With a `store`, finished elements go where that says; what becomes of those of C is not stated.
+    ///
+    /// # Safety
+    /// As [`run`](Self::run), and for [`Store::write`].
+    #[inline(always)]
+    pub unsafe fn run_then<S: Simd>(&self, upcoming: &mut Upcoming, store: Option<&Store>) {
         if S::TILES {
             // SAFETY: the caller's promises.
-            return unsafe { tiles::run::<S>(self, upcoming) };
+            return unsafe { tiles::run::<S>(self, upcoming, store) };
         }
         let rows = self.c_rows.len();
         let tiles = tile_count::<S>(rows);
@@ -138,7 +149,22 @@ impl Sweep<'_> {
                         prefetch,
                         prefetch_pitch,
                     };
+                    let c_rows = &self.c_rows[start..end];
+                    let Some(store) = store else {
+                        multiply::<S>(self.layout, end - start, width, args);
+                        continue;
+                    };
+                    let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
+                    let buffer = buffer.as_mut_ptr().cast::<f32>();
+                    let (args, source) = match self.accumulate {
+                        true => (args, Source::Matrix(self.c)),
+                        false => {
+                            let args = TileArgs { c: buffer, c_rows: BUFFER_ROWS.as_ptr(), ..args };
+                            (args, Source::Buffer { start: buffer, pitch: MAX_PANEL })
+                        }
+                    };
                     multiply::<S>(self.layout, end - start, width, args);
+                    store.write::<S>(&FinishedRows { source, c_rows, col, width });
                 }
             }
             b = b.wrapping_add(self.b_panel);
@@ -168,16 +194,7 @@ unsafe fn multiply<S: Simd>(layout: ALayout, rows: usize, width: usize, args: Ti
 /// As [`Sweep::run`].
 #[cold]
 unsafe fn multiply_partial(tile: super::tile::TileFn, rows: usize, width: usize, args: TileArgs) {
-    const BUFFER_ROWS: [usize; 14] = {
-        let mut offsets = [0; 14];
-        let mut row = 0;
-        while row < 14 {
-            offsets[row] = row * MAX_PANEL;
-            row += 1;
-        }
-        offsets
-    };
-    let mut buffer = [0.0f32; 14 * MAX_PANEL];
+    let mut buffer = [0.0f32; MAX_TILE_ROWS * MAX_PANEL];
     // SAFETY: the buffer holds any tile; the rest are the caller's promises.
     unsafe {
         tile(&TileArgs { c: buffer.as_mut_ptr(), c_rows: BUFFER_ROWS.as_ptr(), accumulate: false, ..args });
@@ -190,3 +207,21 @@ unsafe fn multiply_partial(tile: super::tile::TileFn, rows: usize, width: usize,
         }
     }
 }
+
+/// Most rows of a register tile.
+const MAX_TILE_ROWS: usize = 14;
+
+/// Room for a register tile.
+#[repr(align(64))]
+struct Buffer(#[allow(dead_code, reason = "it is written through pointers")] [f32; MAX_TILE_ROWS * MAX_PANEL]);
+
+/// Offsets of the rows of a tile in a buffer.
+static BUFFER_ROWS: [usize; MAX_TILE_ROWS] = {
+    let mut offsets = [0; MAX_TILE_ROWS];
+    let mut row = 0;
+    while row < offsets.len() {
+        offsets[row] = row * MAX_PANEL;
+        row += 1;
+    }
+    offsets
+};

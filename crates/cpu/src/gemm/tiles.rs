@@ -1,5 +1,6 @@
 //! Blocks of `C` by tiles of the processor: two by two of them are computed at once.
 
+use super::store::{FinishedRows, Source, Store};
 use super::sweep::{NO_ROW, Sweep, Upcoming};
 use super::tile::{LINE, MAX_PANEL, panel};
 use crate::simd::{Simd, TILE_STEPS, TileProduct};
@@ -11,56 +12,81 @@ const ROWS: usize = 2 * TILE_STEPS;
 pub(crate) const MAX_POSITIONS: usize = 1024;
 
 /// # Safety
-/// As [`Sweep::run`], under `S::run_op`; the block of A has room for whole tiles, and A and B have zeros behind the last step.
+/// As [`Sweep::run_then`], under `S::run_op`; the block of A has room for whole tiles, and A and B have zeros behind the last step.
 #[inline(always)]
-pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming) {
+pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, store: Option<&Store>) {
     let depth = sweep.depth.next_multiple_of(TILE_STEPS);
     let rounds = depth / TILE_STEPS;
     debug_assert!(sweep.a_offsets.len() >= rounds, "every step has its place in A");
     let mut blocks = [RowTiles { start: 0, height: 0, pitch: None }; MAX_POSITIONS / TILE_STEPS];
     let count = cut_rows(sweep.c_rows, &mut blocks);
+    let panels = sweep.cols.div_ceil(panel::<S>());
     let b_share = depth * panel::<S>() / count.max(1);
-    let mut col = 0;
-    let mut b = sweep.b;
-    while col < sweep.cols {
+    let by_rows = store.is_some() && depth * sweep.cols <= NEAR_B;
+    let (mut tile, mut index) = (0, 0);
+    for _ in 0..count * panels {
+        let RowTiles { start: row, height, pitch } = blocks[tile];
+        let col = index * panel::<S>();
         let width = panel::<S>().min(sweep.cols - col);
-        let last = col + panel::<S>() >= sweep.cols;
-        let b_next = if last { sweep.b_next } else { b.wrapping_add(sweep.b_panel) };
-        for (tile, &RowTiles { start: row, height, pitch }) in blocks[..count].iter().enumerate() {
-            let (prefetch, prefetch_pitch) = match sweep.stream_b {
-                true => (b_next.wrapping_add(tile * b_share), 2 * LINE),
-                false => upcoming.take(2 * rounds),
+        let b = sweep.b.wrapping_add(index * sweep.b_panel);
+        let b_next = if index + 1 == panels { sweep.b_next } else { b.wrapping_add(sweep.b_panel) };
+        let (prefetch, prefetch_pitch) = match sweep.stream_b {
+            true => (b_next.wrapping_add(tile * b_share), 2 * LINE),
+            false => upcoming.take(2 * rounds),
+        };
+        let (row_tiles, col_tiles) = (height.div_ceil(TILE_STEPS), width.div_ceil(TILE_STEPS));
+        let is_whole = height == row_tiles * TILE_STEPS && width == col_tiles * TILE_STEPS;
+        let c_rows = &sweep.c_rows[row..row + height];
+        // SAFETY: the caller's promises.
+        unsafe {
+            let product = TileProduct {
+                row_tiles,
+                col_tiles,
+                depth,
+                a: sweep.a.add(row * sweep.a_stride),
+                a_stride: sweep.a_stride,
+                a_offsets: sweep.a_offsets.as_ptr(),
+                b,
+                c: sweep.c.add(col).wrapping_add(c_rows[0]),
+                c_stride: pitch.unwrap_or(0),
+                accumulate: sweep.accumulate,
+                // What is at hand costs nothing to ask for.
+                prefetch: if prefetch.is_null() { b } else { prefetch },
+                prefetch_pitch,
             };
-            let (row_tiles, col_tiles) = (height.div_ceil(TILE_STEPS), width.div_ceil(TILE_STEPS));
-            // SAFETY: the caller's promises.
-            unsafe {
-                let product = TileProduct {
-                    row_tiles,
-                    col_tiles,
-                    depth,
-                    a: sweep.a.add(row * sweep.a_stride),
-                    a_stride: sweep.a_stride,
-                    a_offsets: sweep.a_offsets.as_ptr(),
-                    b,
-                    c: sweep.c.add(col).wrapping_add(sweep.c_rows[row]),
-                    c_stride: pitch.unwrap_or(0),
-                    accumulate: sweep.accumulate,
-                    // What is at hand costs nothing to ask for.
-                    prefetch: if prefetch.is_null() { b } else { prefetch },
-                    prefetch_pitch,
-                };
-                let is_whole = height == row_tiles * TILE_STEPS && width == col_tiles * TILE_STEPS;
-                if is_whole && pitch.is_some() {
-                    S::tile_product(&product);
-                } else {
-                    multiply_partial::<S>(product, &sweep.c_rows[row..row + height], width, sweep.c.add(col));
+            if let Some(store) = store.filter(|_| by_rows)
+                && let Some(next) = blocks[..count].get(tile + 1)
+            {
+                let share = next.height * index / panels..next.height * (index + 1) / panels;
+                store.prefetch::<S>(&sweep.c_rows[next.start..][share], sweep.cols);
+            }
+            let is_at_once = store.is_some() && !sweep.accumulate;
+            if is_whole && pitch.is_some() && !is_at_once {
+                S::tile_product(&product);
+                if let Some(store) = store {
+                    store.write::<S>(&FinishedRows { source: Source::Matrix(sweep.c), c_rows, col, width });
                 }
+            } else {
+                multiply_by_buffer::<S>(product, c_rows, col, width, sweep.c, store);
             }
         }
-        b = b.wrapping_add(sweep.b_panel);
-        col += panel::<S>();
+        if by_rows {
+            index += 1;
+            if index == panels {
+                (tile, index) = (tile + 1, 0);
+            }
+        } else {
+            tile += 1;
+            if tile == count {
+                (tile, index) = (0, index + 1);
+            }
+        }
     }
 }
+
+/// Elements of B up to which it is read again for each few rows that are stored: it stays in the second-level cache, and rows are
+/// written as they lie in memory.
+const NEAR_B: usize = 128 * 1024;
 
 /// Rows of a product of one or two tiles.
 #[derive(Clone, Copy)]
@@ -94,24 +120,43 @@ fn regular_pitch(rows: &[usize]) -> Option<usize> {
     rows.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) == pitch).then_some(pitch)
 }
 
-/// A product of which only some rows and columns are wanted, or of which rows do not lie at equal distances: by way of a buffer.
+/// A product by way of a buffer: of which only some rows and columns are wanted, or rows do not lie at equal distances, or which is
+/// not written to C at all but stored.
 ///
 /// # Safety
 /// As [`run`]; the rows of C are at these offsets from `c`.
 #[inline(always)]
-unsafe fn multiply_partial<S: Simd>(product: TileProduct, c_rows: &[usize], width: usize, c: *mut f32) {
-    let mut buffer = std::mem::MaybeUninit::<[f32; ROWS * MAX_PANEL]>::uninit();
+unsafe fn multiply_by_buffer<S: Simd>(
+    product: TileProduct,
+    c_rows: &[usize],
+    col: usize,
+    width: usize,
+    c: *mut f32,
+    store: Option<&Store>,
+) {
+    let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
     let buffer = buffer.as_mut_ptr().cast::<f32>();
+    let wanted = || c_rows.iter().enumerate().filter(|(_, offset)| **offset != NO_ROW);
     // SAFETY: the buffer holds any product; the rest are the caller's promises.
     unsafe {
+        let c = c.add(col);
         if product.accumulate {
-            for (row, &offset) in c_rows.iter().enumerate().filter(|(_, offset)| **offset != NO_ROW) {
+            for (row, &offset) in wanted() {
                 S::copy(c.add(offset), buffer.add(row * MAX_PANEL), width);
             }
         }
         S::tile_product(&TileProduct { c: buffer, c_stride: MAX_PANEL, ..product });
-        for (row, &offset) in c_rows.iter().enumerate().filter(|(_, offset)| **offset != NO_ROW) {
+        if let Some(store) = store {
+            let source = Source::Buffer { start: buffer, pitch: MAX_PANEL };
+            store.write::<S>(&FinishedRows { source, c_rows, col, width });
+            return;
+        }
+        for (row, &offset) in wanted() {
             S::copy(buffer.add(row * MAX_PANEL), c.add(offset), width);
         }
     }
 }
+
+/// Room for a product of two by two tiles.
+#[repr(align(64))]
+struct Buffer(#[allow(dead_code, reason = "it is written through pointers")] [f32; ROWS * MAX_PANEL]);

@@ -8,6 +8,7 @@ mod phases;
 mod program;
 mod reduce;
 mod schedule;
+mod store;
 mod sweep;
 
 use crate::gemm::Ctx;
@@ -18,6 +19,8 @@ use bessemer_ir::ops::region::Region;
 use program::{Program, Sink};
 use std::ops::Range;
 use sweep::Sweep;
+
+pub(crate) use store::StoreRegion;
 
 /// Elements of a task of [`RegionKernel::run`], about.
 const BLOCK_ELEMENTS: usize = 32 * 1024;

@@ -97,6 +97,7 @@ impl Fuser<'_> {
         let mut emitter = Emitter {
             fuser: self,
             domain,
+            cluster,
             roots,
             opened,
             anchor: *anchor,
@@ -188,6 +189,7 @@ enum Visit {
 struct Emitter<'a, 'g> {
     fuser: &'a Fuser<'g>,
     domain: &'a Shape,
+    cluster: usize,
     roots: &'a [NodeId],
     opened: &'a HashSet<NodeId>,
     anchor: Option<NodeId>,
@@ -232,6 +234,17 @@ impl Emitter<'_, '_> {
         reg
     }
 
+    /// Whether the node rounds the anchor's output for this region alone, which reads it as it is: to hold a product in 16 bits
+    /// saves memory, and this one is in none.
+    fn is_excess_rounding(&self, id: NodeId) -> bool {
+        let fuser = self.fuser;
+        let source = fuser.graph.node(id).inputs[0];
+        fuser.narrows(id)
+            && self.anchor == Some(source.node)
+            && !fuser.stored[id.index()]
+            && !fuser.is_read_outside(source.node, self.cluster)
+    }
+
     /// The register that holds what `reader` reads.
     fn operand(&mut self, v: Value, reader: NodeId) -> Reg {
         let id = v.node;
@@ -267,7 +280,7 @@ impl Emitter<'_, '_> {
             return reg;
         }
         let node = self.fuser.graph.node(id);
-        if let Op::Cast(Cast { to: DType::F32 }) = node.op {
+        if matches!(node.op, Op::Cast(Cast { to: DType::F32 })) || self.is_excess_rounding(id) {
             // Registers hold `f32`.
             return self.operand(node.inputs[0], id);
         }
