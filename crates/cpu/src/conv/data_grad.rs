@@ -288,6 +288,7 @@ impl DataGrad<'_> {
                 k: self.format.steps(source.row_len()),
                 cols,
                 c,
+                ldc: self.d.c_in,
                 accumulate: false,
                 a_block,
                 upcoming: Region::EMPTY,

@@ -12,6 +12,9 @@ pub(crate) const TASKS: usize = 16;
 const LARGE_BLOCK: usize = 112;
 const SMALL_BLOCK: usize = 56;
 
+/// Rows of blocks are multiples of those of two tiles, or of half of them.
+const ROW_STEP: usize = 16;
+
 /// Most rows of a block of a product with a large B, which is read once a block.
 pub(crate) const LARGEST_BLOCK: usize = 448;
 
@@ -49,9 +52,7 @@ pub(crate) fn row_blocks_for(m: usize, n: usize, k: usize) -> RowBlocks {
         _ => SMALL_BLOCK,
     };
     let count = m.div_ceil(limit).max(1);
-    // As many tasks for each of two or four threads.
-    let count = if limit == LARGEST_BLOCK && count > 2 { count.next_multiple_of(4) } else { count };
-    RowBlocks::new(m, m.div_ceil(count))
+    RowBlocks::new(m, m.div_ceil(count).next_multiple_of(ROW_STEP).min(limit))
 }
 
 /// Columns of each task of a row block, where the `n` columns of `blocks` are cut: not at all unless there would be too few

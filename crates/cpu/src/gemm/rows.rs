@@ -7,9 +7,9 @@ use super::blocking::{LARGEST_BLOCK, TASKS, column_groups, pieces, row_blocks_fo
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::numbers::NumberPtr;
 use super::store::Store;
-use super::sweep::{NO_ROW, Region, Sweep, Upcoming};
+use super::sweep::{Ending, NO_ROW, Region, Sweep, Upcoming};
 use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, depth_step, panel};
-use super::tiles::MAX_POSITIONS;
+use super::tiles::{self, MAX_POSITIONS, is_good_pitch, sums_len};
 use super::{Ctx, Epilogue, free_threads};
 use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 
@@ -23,6 +23,9 @@ const VECTOR_GROUP: usize = 112;
 /// Columns for which a block of A is used before it is replaced: B of this width and a block of C stay in the
 /// second-level cache.
 pub(super) const MAX_COLS: usize = 1024;
+
+/// The same for tiles, with a block of sums of 32 bits.
+const TILES_COLS: usize = 512;
 
 /// Up to this many columns, copying A weighs more than reading B from the second-level cache, or multiplying what no row of C
 /// wants.
@@ -268,8 +271,10 @@ pub(crate) struct RowBlock<'a, P> {
     /// Starts at a panel.
     pub cols: Range<usize>,
     pub c: SharedMut,
+    /// Distance of the rows of C.
+    pub ldc: usize,
     pub accumulate: bool,
-    /// Room for a block of A.
+    /// Room for a block of A, and for sums.
     pub a_block: *mut f32,
     /// Memory that will be wanted next.
     pub upcoming: Region,
@@ -282,8 +287,9 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let depths = pieces(self.k, if S::TILES { TILES_DEPTH } else { MAX_DEPTH }, depth_step::<S>());
-        let chunks = pieces(self.cols.len(), MAX_COLS, panel::<S>());
+        let one_part = self.store.is_some() && self.k <= MAX_DEPTH;
+        let depths = pieces(self.k, if S::TILES && !one_part { TILES_DEPTH } else { MAX_DEPTH }, depth_step::<S>());
+        let chunks = pieces(self.cols.len(), if S::TILES { TILES_COLS } else { MAX_COLS }, panel::<S>());
         let group = match self.cols.len() <= FEW_COLS {
             _ if S::TILES => MAX_ROWS,
             true => SMALL_GROUP,
@@ -335,7 +341,7 @@ impl<P: RowSource> RowBlock<'_, P> {
     ) {
         let in_place = if S::TILES { self.in_place(rows.clone(), depth.clone()) } else { None };
         let whole = match in_place {
-            Some(_) => rows.len() / TILE_STEPS * TILE_STEPS,
+            Some(_) => rows.len() / tiles::ROWS * tiles::ROWS,
             None => 0,
         };
         let (placed, copied) = (rows.start..rows.start + whole, rows.start + whole..rows.end);
@@ -343,12 +349,12 @@ impl<P: RowSource> RowBlock<'_, P> {
         unsafe {
             if let Some((start, stride)) = in_place {
                 let a = OperandRows { start, stride, offsets: &NEIGHBOURS };
-                self.sweep::<S>(a, &self.table.c_rows[placed], cols.clone(), depth.clone(), upcoming);
+                self.sweep::<S>(a, &self.table.c_rows, placed, cols.clone(), depth.clone(), upcoming);
             }
             if !copied.is_empty() {
                 self.copy_rows::<S>(copied.clone(), depth.clone());
                 let a = OperandRows { start: self.a_block, stride: ROW_STRIDE, offsets: &NEIGHBOURS };
-                self.sweep::<S>(a, &self.table.c_rows[copied], cols, depth, upcoming);
+                self.sweep::<S>(a, &self.table.c_rows, copied, cols, depth, upcoming);
             }
         }
     }
@@ -374,7 +380,7 @@ impl<P: RowSource> RowBlock<'_, P> {
                 offsets: &windows.offsets[depth.start / TILE_STEPS..],
             };
             // SAFETY: the caller's promises.
-            unsafe { self.sweep::<S>(a, &c_rows[..end], self.cols.clone(), depth, upcoming) };
+            unsafe { self.sweep::<S>(a, &c_rows, 0..end, self.cols.clone(), depth, upcoming) };
         }
     }
 
@@ -390,7 +396,7 @@ impl<P: RowSource> RowBlock<'_, P> {
         let [first, second] = [table.first()?, table.get(1)?].map(|row| row.origin);
         let stride = second - first;
         let is_regular = |(i, row): (usize, &Row)| row.origin == first + i as isize * stride;
-        if stride <= 0 || stride % 2 != 0 || !table.iter().enumerate().all(is_regular) {
+        if stride <= 0 || stride % 2 != 0 || !is_good_pitch(stride as usize / 2) || !table.iter().enumerate().all(is_regular) {
             return None;
         }
         let ends = [table.first()?, table.last()?].map(|&row| self.source.in_place(row, elements.clone()));
@@ -421,7 +427,7 @@ impl<P: RowSource> RowBlock<'_, P> {
         }
     }
 
-    /// Multiplies rows of A with columns of B.
+    /// Multiplies rows of A with columns of B. The rows are those of a list, where they begin at whole tiles.
     ///
     /// # Safety
     /// As for [`group`](Self::group); the rows are there, in whole tiles where tiles are multiplied.
@@ -430,6 +436,7 @@ impl<P: RowSource> RowBlock<'_, P> {
         &self,
         a: OperandRows<'_>,
         c_rows: &[usize],
+        rows: Range<usize>,
         cols: Range<usize>,
         depth: Range<usize>,
         upcoming: &mut Upcoming,
@@ -448,13 +455,17 @@ impl<P: RowSource> RowBlock<'_, P> {
                 b_panel: self.k * panel::<S>(),
                 cols: cols.len(),
                 c: self.c.0.add(cols.start),
-                c_rows,
+                c_rows: &c_rows[rows.clone()],
                 accumulate: self.accumulate || depth.start > 0,
                 stream_b: self.k * self.cols.len() > RESIDENT_B,
                 b_next: b.wrapping_add(depth.len() * panel::<S>()),
             };
-            let store = self.store.filter(|_| depth.end == self.k).map(|store| store.from(0, cols.start, 0));
-            sweep.run_then::<S>(upcoming, store.as_ref());
+            let is_last = depth.end == self.k;
+            let store = self.store.filter(|_| is_last).map(|store| store.from(0, cols.start, 0));
+            let is_whole = depth.len() == self.k;
+            let apart = S::TILES && !is_whole && !self.accumulate && (self.store.is_some() || !is_good_pitch(self.ldc));
+            let sums = apart.then(|| self.a_block.add(SUMS + sums_len(rows.start, cols.len())));
+            sweep.run_then::<S>(upcoming, &Ending { sums, is_last, store: store.as_ref() });
         }
     }
 }
@@ -464,8 +475,14 @@ pub(crate) fn row_scratch_len(threads: usize) -> usize {
     threads * A_BLOCK + aligned_len(0)
 }
 
-/// A block of rows, or images under windows.
-const A_BLOCK: usize = if MAX_ROWS * ROW_STRIDE > WINDOWS_LEN { MAX_ROWS * ROW_STRIDE } else { WINDOWS_LEN };
+/// A block of rows, or images under windows, and sums of tiles.
+const A_BLOCK: usize = SUMS + sums_len(MAX_ROWS, TILES_COLS);
+
+/// Where in a block sums of tiles begin.
+const SUMS: usize = if MAX_ROWS * ROW_STRIDE > WINDOWS_LEN { MAX_ROWS * ROW_STRIDE } else { WINDOWS_LEN };
+
+// Rows that are windows are fewer columns, of more positions.
+const _: () = assert!(sums_len(MAX_POSITIONS, FEW_COLS) <= sums_len(MAX_ROWS, TILES_COLS));
 
 /// The blocks of A of all workers.
 pub(crate) struct BlockScratch(SharedMut);
@@ -571,6 +588,7 @@ impl<P: RowSource> RowProduct<'_, P> {
                 k: self.k,
                 cols: cols.clone(),
                 c,
+                ldc: self.ldc,
                 accumulate: self.accumulate,
                 a_block,
                 upcoming,

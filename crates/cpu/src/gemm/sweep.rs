@@ -30,6 +30,22 @@ pub(crate) struct Sweep<'a> {
     pub b_next: *const f32,
 }
 
+/// Where the sums of a sweep go.
+pub(crate) struct Ending<'a> {
+    /// Of tiles of the processor: where they lie between the sweeps over parts of a reduction, `[tile, panel]` blocks of 32 by 32, in
+    /// place of C. With `accumulate`, they are those of the sweep before.
+    pub sums: Option<*mut f32>,
+    /// Whether this is the last part: then they go from there to C or to where they are stored.
+    pub is_last: bool,
+    /// What becomes of finished elements, in place of being left in C; what lies in C then is not stated.
+    pub store: Option<&'a Store>,
+}
+
+impl Ending<'_> {
+    /// They are left in C.
+    pub const IN_C: Ending<'static> = Ending { sums: None, is_last: true, store: None };
+}
+
 /// In place of the offset of a row of C that is not wanted.
 pub(crate) const NO_ROW: usize = usize::MAX;
 
@@ -103,18 +119,18 @@ impl Sweep<'_> {
     #[inline(always)]
     pub unsafe fn run<S: Simd>(&self, upcoming: &mut Upcoming) {
         // SAFETY: the caller's promises.
-        unsafe { self.run_then::<S>(upcoming, None) }
+        unsafe { self.run_then::<S>(upcoming, &Ending::IN_C) }
     }
 
-    /// As [`run`](Self::run). With a `store`, finished elements go where that says; what becomes of those of C is not stated.
+    /// As [`run`](Self::run), with sums that end as that says.
     ///
     /// # Safety
-    /// As [`run`](Self::run), and for [`Store::write`].
+    /// As [`run`](Self::run), and what the ending names is valid and unshared.
     #[inline(always)]
-    pub unsafe fn run_then<S: Simd>(&self, upcoming: &mut Upcoming, store: Option<&Store>) {
+    pub unsafe fn run_then<S: Simd>(&self, upcoming: &mut Upcoming, ending: &Ending<'_>) {
         if S::TILES {
             // SAFETY: the caller's promises.
-            return unsafe { tiles::run::<S>(self, upcoming, store) };
+            return unsafe { tiles::run::<S>(self, upcoming, ending) };
         }
         let rows = self.c_rows.len();
         let tiles = tile_count::<S>(rows);
@@ -150,7 +166,7 @@ impl Sweep<'_> {
                         prefetch_pitch,
                     };
                     let c_rows = &self.c_rows[start..end];
-                    let Some(store) = store else {
+                    let Some(store) = ending.store else {
                         multiply::<S>(self.layout, end - start, width, args);
                         continue;
                     };

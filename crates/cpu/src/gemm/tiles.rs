@@ -1,12 +1,12 @@
 //! Blocks of `C` by tiles of the processor: two by two of them are computed at once.
 
-use super::store::{FinishedRows, Source, Store};
-use super::sweep::{NO_ROW, Sweep, Upcoming};
+use super::store::{FinishedRows, Source};
+use super::sweep::{Ending, NO_ROW, Sweep, Upcoming};
 use super::tile::{LINE, MAX_PANEL, panel};
 use crate::simd::{Simd, TILE_STEPS, TileProduct};
 
 /// Rows of a product of two tiles.
-const ROWS: usize = 2 * TILE_STEPS;
+pub(super) const ROWS: usize = 2 * TILE_STEPS;
 
 /// Most rows of a sweep, those that are not wanted included.
 pub(crate) const MAX_POSITIONS: usize = 1024;
@@ -14,7 +14,7 @@ pub(crate) const MAX_POSITIONS: usize = 1024;
 /// # Safety
 /// As [`Sweep::run_then`], under `S::run_op`; the block of A has room for whole tiles, and A and B have zeros behind the last step.
 #[inline(always)]
-pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, store: Option<&Store>) {
+pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, ending: &Ending<'_>) {
     let depth = sweep.depth.next_multiple_of(TILE_STEPS);
     let rounds = depth / TILE_STEPS;
     debug_assert!(sweep.a_offsets.len() >= rounds, "every step has its place in A");
@@ -22,7 +22,9 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, st
     let count = cut_rows(sweep.c_rows, &mut blocks);
     let panels = sweep.cols.div_ceil(panel::<S>());
     let b_share = depth * panel::<S>() / count.max(1);
-    let by_rows = store.is_some() && depth * sweep.cols <= NEAR_B;
+    let by_rows = ending.store.is_some() && depth * sweep.cols <= NEAR_B;
+    let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
+    let buffer = buffer.as_mut_ptr().cast::<f32>();
     let (mut tile, mut index) = (0, 0);
     for _ in 0..count * panels {
         let RowTiles { start: row, height, pitch } = blocks[tile];
@@ -37,7 +39,7 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, st
         let (row_tiles, col_tiles) = (height.div_ceil(TILE_STEPS), width.div_ceil(TILE_STEPS));
         let is_whole = height == row_tiles * TILE_STEPS && width == col_tiles * TILE_STEPS;
         let c_rows = &sweep.c_rows[row..row + height];
-        // SAFETY: the caller's promises.
+        // SAFETY: the caller's promises; the buffer holds any product.
         unsafe {
             let product = TileProduct {
                 row_tiles,
@@ -54,20 +56,31 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, st
                 prefetch: if prefetch.is_null() { b } else { prefetch },
                 prefetch_pitch,
             };
-            if let Some(store) = store.filter(|_| by_rows)
+            if let Some(store) = ending.store.filter(|_| by_rows)
                 && let Some(next) = blocks[..count].get(tile + 1)
             {
                 let share = next.height * index / panels..next.height * (index + 1) / panels;
                 store.prefetch::<S>(&sweep.c_rows[next.start..][share], sweep.cols);
             }
-            let is_at_once = store.is_some() && !sweep.accumulate;
-            if is_whole && pitch.is_some() && !is_at_once {
-                S::tile_product(&product);
-                if let Some(store) = store {
-                    store.write::<S>(&FinishedRows { source: Source::Matrix(sweep.c), c_rows, col, width });
+            let rows = FinishedRows { source: Source::Matrix(sweep.c), c_rows, col, width };
+            match ending.sums {
+                Some(sums) => {
+                    let sums = sums.add((tile * panels + index) * BLOCK_LEN);
+                    S::tile_product(&TileProduct { c: sums, c_stride: MAX_PANEL, ..product });
+                    if ending.is_last {
+                        write_rows::<S>(sums, &rows, sweep.c, ending);
+                    }
                 }
-            } else {
-                multiply_by_buffer::<S>(product, c_rows, col, width, sweep.c, store);
+                None if ending.store.is_none() && is_whole && pitch.is_some_and(is_good_pitch) => {
+                    S::tile_product(&product);
+                }
+                None => {
+                    if sweep.accumulate {
+                        read_rows::<S>(buffer, &rows, sweep.c);
+                    }
+                    S::tile_product(&TileProduct { c: buffer, c_stride: MAX_PANEL, ..product });
+                    write_rows::<S>(buffer, &rows, sweep.c, ending);
+                }
             }
         }
         if by_rows {
@@ -87,6 +100,58 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, st
 /// Elements of B up to which it is read again for each few rows that are stored: it stays in the second-level cache, and rows are
 /// written as they lie in memory.
 const NEAR_B: usize = 128 * 1024;
+
+/// Elements of a product of two by two tiles.
+const BLOCK_LEN: usize = ROWS * MAX_PANEL;
+
+/// Elements of the sums of so many rows and columns, for [`Ending::sums`].
+pub(super) const fn sums_len(rows: usize, cols: usize) -> usize {
+    rows.div_ceil(ROWS) * cols.div_ceil(MAX_PANEL) * BLOCK_LEN
+}
+
+/// Whether rows at this distance do not fall into few sets of the first-level cache.
+#[inline(always)]
+pub(super) fn is_good_pitch(pitch: usize) -> bool {
+    !pitch.is_multiple_of(SET_PITCH)
+}
+
+/// Elements from a cache line to the next one of the same set, in first-level caches of 64 sets.
+const SET_PITCH: usize = 64 * LINE;
+
+/// Room for a product of two by two tiles.
+#[repr(align(64))]
+struct Buffer(#[allow(dead_code, reason = "it is written through pointers")] [f32; BLOCK_LEN]);
+
+/// Copies rows of C to a buffer.
+///
+/// # Safety
+/// As [`run`].
+#[inline(always)]
+unsafe fn read_rows<S: Simd>(buffer: *mut f32, rows: &FinishedRows<'_>, c: *const f32) {
+    for (row, offset) in rows.wanted() {
+        // SAFETY: the caller's promises.
+        unsafe { S::copy(c.add(rows.col).wrapping_add(offset), buffer.add(row * MAX_PANEL), rows.width) };
+    }
+}
+
+/// Writes the finished rows of a buffer.
+///
+/// # Safety
+/// As [`run`].
+#[inline(always)]
+unsafe fn write_rows<S: Simd>(buffer: *const f32, rows: &FinishedRows<'_>, c: *mut f32, ending: &Ending<'_>) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        if let Some(store) = ending.store {
+            let source = Source::Buffer { start: buffer, pitch: MAX_PANEL };
+            store.write::<S>(&FinishedRows { source, ..*rows });
+            return;
+        }
+        for (row, offset) in rows.wanted() {
+            S::copy(buffer.add(row * MAX_PANEL), c.add(rows.col).wrapping_add(offset), rows.width);
+        }
+    }
+}
 
 /// Rows of a product of one or two tiles.
 #[derive(Clone, Copy)]
@@ -119,44 +184,3 @@ fn regular_pitch(rows: &[usize]) -> Option<usize> {
     let pitch = second.wrapping_sub(first);
     rows.windows(2).all(|pair| pair[1].wrapping_sub(pair[0]) == pitch).then_some(pitch)
 }
-
-/// A product by way of a buffer: of which only some rows and columns are wanted, or rows do not lie at equal distances, or which is
-/// not written to C at all but stored.
-///
-/// # Safety
-/// As [`run`]; the rows of C are at these offsets from `c`.
-#[inline(always)]
-unsafe fn multiply_by_buffer<S: Simd>(
-    product: TileProduct,
-    c_rows: &[usize],
-    col: usize,
-    width: usize,
-    c: *mut f32,
-    store: Option<&Store>,
-) {
-    let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
-    let buffer = buffer.as_mut_ptr().cast::<f32>();
-    let wanted = || c_rows.iter().enumerate().filter(|(_, offset)| **offset != NO_ROW);
-    // SAFETY: the buffer holds any product; the rest are the caller's promises.
-    unsafe {
-        let c = c.add(col);
-        if product.accumulate {
-            for (row, &offset) in wanted() {
-                S::copy(c.add(offset), buffer.add(row * MAX_PANEL), width);
-            }
-        }
-        S::tile_product(&TileProduct { c: buffer, c_stride: MAX_PANEL, ..product });
-        if let Some(store) = store {
-            let source = Source::Buffer { start: buffer, pitch: MAX_PANEL };
-            store.write::<S>(&FinishedRows { source, c_rows, col, width });
-            return;
-        }
-        for (row, &offset) in wanted() {
-            S::copy(buffer.add(row * MAX_PANEL), c.add(offset), width);
-        }
-    }
-}
-
-/// Room for a product of two by two tiles.
-#[repr(align(64))]
-struct Buffer(#[allow(dead_code, reason = "it is written through pointers")] [f32; ROWS * MAX_PANEL]);
