@@ -7,7 +7,7 @@ use super::blocking::{LARGEST_BLOCK, TASKS, column_groups, pieces, row_blocks_fo
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::numbers::NumberPtr;
 use super::store::Store;
-use super::sweep::{Ending, NO_ROW, Region, Sweep, Upcoming};
+use super::sweep::{Ending, NO_ROW, Region, Sums, Sweep, Upcoming};
 use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, depth_step, panel};
 use super::tiles::{self, MAX_POSITIONS, is_good_pitch, sums_len};
 use super::{Ctx, Epilogue, free_threads};
@@ -349,12 +349,12 @@ impl<P: RowSource> RowBlock<'_, P> {
         unsafe {
             if let Some((start, stride)) = in_place {
                 let a = OperandRows { start, stride, offsets: &NEIGHBOURS };
-                self.sweep::<S>(a, &self.table.c_rows, placed, cols.clone(), depth.clone(), upcoming);
+                self.sweep::<S>(a, self.table.c_rows(), placed, cols.clone(), depth.clone(), upcoming);
             }
             if !copied.is_empty() {
                 self.copy_rows::<S>(copied.clone(), depth.clone());
                 let a = OperandRows { start: self.a_block, stride: ROW_STRIDE, offsets: &NEIGHBOURS };
-                self.sweep::<S>(a, &self.table.c_rows, copied, cols, depth, upcoming);
+                self.sweep::<S>(a, self.table.c_rows(), copied, cols, depth, upcoming);
             }
         }
     }
@@ -380,7 +380,7 @@ impl<P: RowSource> RowBlock<'_, P> {
                 offsets: &windows.offsets[depth.start / TILE_STEPS..],
             };
             // SAFETY: the caller's promises.
-            unsafe { self.sweep::<S>(a, &c_rows, 0..end, self.cols.clone(), depth, upcoming) };
+            unsafe { self.sweep::<S>(a, &c_rows[..end], 0..end, self.cols.clone(), depth, upcoming) };
         }
     }
 
@@ -464,7 +464,10 @@ impl<P: RowSource> RowBlock<'_, P> {
             let store = self.store.filter(|_| is_last).map(|store| store.from(0, cols.start, 0));
             let is_whole = depth.len() == self.k;
             let apart = S::TILES && !is_whole && !self.accumulate && (self.store.is_some() || !is_good_pitch(self.ldc));
-            let sums = apart.then(|| self.a_block.add(SUMS + sums_len(rows.start, cols.len())));
+            let sums = apart.then(|| Sums {
+                start: self.a_block.add(SUMS + sums_len(rows.start, 1)),
+                panel: sums_len(c_rows.len(), 1),
+            });
             sweep.run_then::<S>(upcoming, &Ending { sums, is_last, store: store.as_ref() });
         }
     }

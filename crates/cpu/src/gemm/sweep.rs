@@ -32,13 +32,21 @@ pub(crate) struct Sweep<'a> {
 
 /// Where the sums of a sweep go.
 pub(crate) struct Ending<'a> {
-    /// Of tiles of the processor: where they lie between the sweeps over parts of a reduction, `[tile, panel]` blocks of 32 by 32, in
-    /// place of C. With `accumulate`, they are those of the sweep before.
-    pub sums: Option<*mut f32>,
+    /// Of tiles of the processor: where they lie between the sweeps over parts of a reduction, in place of C. With `accumulate`,
+    /// they are those of the sweep before.
+    pub sums: Option<Sums>,
     /// Whether this is the last part: then they go from there to C or to where they are stored.
     pub is_last: bool,
     /// What becomes of finished elements, in place of being left in C; what lies in C then is not stated.
     pub store: Option<&'a Store>,
+}
+
+/// Sums in blocks of 32 by 32, `[panel, rows / 32]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Sums {
+    pub start: *mut f32,
+    /// Distance of the panels.
+    pub panel: usize,
 }
 
 impl Ending<'_> {

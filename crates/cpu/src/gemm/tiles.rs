@@ -65,7 +65,7 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, en
             let rows = FinishedRows { source: Source::Matrix(sweep.c), c_rows, col, width };
             match ending.sums {
                 Some(sums) => {
-                    let sums = sums.add((tile * panels + index) * BLOCK_LEN);
+                    let sums = sums.start.add(index * sums.panel + tile * BLOCK_LEN);
                     S::tile_product(&TileProduct { c: sums, c_stride: MAX_PANEL, ..product });
                     if ending.is_last {
                         write_rows::<S>(sums, &rows, sweep.c, ending);
@@ -104,7 +104,7 @@ const NEAR_B: usize = 128 * 1024;
 /// Elements of a product of two by two tiles.
 const BLOCK_LEN: usize = ROWS * MAX_PANEL;
 
-/// Elements of the sums of so many rows and columns, for [`Ending::sums`].
+/// Elements of the sums of so many rows and columns.
 pub(super) const fn sums_len(rows: usize, cols: usize) -> usize {
     rows.div_ceil(ROWS) * cols.div_ceil(MAX_PANEL) * BLOCK_LEN
 }
