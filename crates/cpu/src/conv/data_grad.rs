@@ -100,7 +100,7 @@ struct Phase {
 impl Phase {
     /// Rows are the phase's input pixels, elements `[taps, Cout]` of the output gradient.
     fn gather(&self, d: &ConvDesc, dy: NumberPtr) -> Gather {
-        Gather { src: dy, channels: d.c_out, y: self.y.axis, x: self.x.axis, affine: None }
+        Gather { src: dy, channels: d.c_out, y: self.y.axis, x: self.x.axis, affine: None, padded_lines: false }
     }
 
     fn taps(&self) -> usize {

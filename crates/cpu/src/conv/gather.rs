@@ -73,6 +73,9 @@ pub(crate) struct Gather {
     pub x: Axis,
     /// What is done to the numbers inside the image.
     pub affine: Option<AffinePtr>,
+    /// Whether each line of taps is followed by numbers that count for nothing, up to the [`TILE_PIXEL`] of a step of tiles: what lies
+    /// behind it in the image, or zeros.
+    pub padded_lines: bool,
 }
 
 // SAFETY: only read, and whoever builds one vouches for its extent.
@@ -115,8 +118,8 @@ impl Gather {
     }
 }
 
-/// Channels of a step of tiles.
-const TILE_PIXEL: usize = 2 * TILE_STEPS;
+/// Elements of a row of A in a step of tiles.
+pub(super) const TILE_PIXEL: usize = 2 * TILE_STEPS;
 
 /// Consecutive rows of one image.
 struct ImageRun {
@@ -136,13 +139,23 @@ impl Gather {
         ImageRun { rows: count, lines: (rows[count - 1].y - rows[0].y) as usize + 1 }
     }
 
-    /// Whether rows may be read as windows on images: dense windows of several taps, with pixels of whole tiles.
+    /// Whether rows may be read as windows on images: dense windows of several taps, with pixels of whole tiles, or with lines that
+    /// are padded to those.
     #[inline(always)]
     fn has_windows(&self) -> bool {
+        if self.padded_lines {
+            return self.y.taps <= MAX_OFFSETS;
+        }
         let (taps, steps) = (self.y.taps * self.x.taps, self.channels / TILE_PIXEL);
         let is_dense = [self.y, self.x].iter().all(|axis| axis.step == 1);
         let fits_tiles = self.channels.is_multiple_of(TILE_PIXEL) && taps * steps <= MAX_OFFSETS;
         taps > 1 && is_dense && fits_tiles && self.affine.is_none()
+    }
+
+    /// Pixels from one position of windows to the next.
+    #[inline(always)]
+    fn window_step(&self) -> usize {
+        self.x.step
     }
 
     /// Lines around the lines of a grid that windows reach.
@@ -151,10 +164,11 @@ impl Gather {
         (self.y.taps - 1) * self.y.tap
     }
 
-    /// Pixels of a line with its border.
+    /// Pixels of a line with its border: whole positions.
     #[inline(always)]
     fn bordered_line(&self) -> usize {
-        self.x.grid + (self.x.taps - 1) * self.x.tap
+        let step = self.window_step();
+        (self.x.grid.saturating_sub(1) * step + (self.x.taps - 1) * self.x.tap + 1).next_multiple_of(step)
     }
 
     /// Whether images with their borders fit the room for them; behind the last window are those of whole tiles.
@@ -166,14 +180,22 @@ impl Gather {
             (start, lines) = (start + run.rows, lines + run.lines + self.halo());
         }
         let pixels = lines * self.bordered_line();
-        pixels <= MAX_POSITIONS && (pixels + 2 * TILE_PIXEL) * self.channels / 2 <= WINDOWS_LEN
+        let behind = 2 * TILE_PIXEL * self.window_step() * self.channels + TILE_PIXEL;
+        pixels / self.window_step() <= MAX_POSITIONS && (pixels * self.channels + behind) / 2 <= WINDOWS_LEN
     }
 
     /// Bytes from a position to each step of tiles in its window.
     #[inline(always)]
     fn window_offsets(&self) -> [usize; MAX_OFFSETS] {
-        let steps = self.channels / TILE_PIXEL;
         let mut offsets = [0; MAX_OFFSETS];
+        if self.padded_lines {
+            let line = self.y.tap * self.bordered_line() * self.channels * size_of::<u16>();
+            for (tap, offset) in offsets[..self.y.taps].iter_mut().enumerate() {
+                *offset = tap * line;
+            }
+            return offsets;
+        }
+        let steps = self.channels / TILE_PIXEL;
         for (i, offset) in offsets[..self.y.taps * self.x.taps * steps].iter_mut().enumerate() {
             let (tap, step) = (i / steps, i % steps);
             let line = tap / self.x.taps * self.y.tap;
@@ -211,6 +233,27 @@ impl Gather {
     }
 }
 
+impl Gather {
+    /// Copies padded lines, of which `range` are some.
+    ///
+    /// # Safety
+    /// As for [`copy`](RowSource::copy).
+    #[inline(always)]
+    unsafe fn copy_padded<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D) {
+        for (i, ky) in (range.start / TILE_PIXEL..range.end / TILE_PIXEL).enumerate() {
+            let valid = self.inside(row.y + (ky * self.y.tap) as isize, row.x, self.x.taps);
+            let line = (ky * self.y.tap * self.x.size * self.channels) as isize;
+            // SAFETY: the caller's promise; what is copied lies inside the image.
+            unsafe {
+                let dst = dst.at(i * TILE_PIXEL);
+                dst.zero::<S>(TILE_PIXEL);
+                let src = self.src.offset(row.origin + line).add(valid.start);
+                self.take::<S, D>(src, valid.start, valid.len(), dst.at(valid.start));
+            }
+        }
+    }
+}
+
 impl RowSource for Gather {
     #[inline(always)]
     fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr> {
@@ -239,16 +282,23 @@ impl RowSource for Gather {
             }
             for (position, row) in positions[start..].iter_mut().zip(image) {
                 let line = first_line + (row.y - image[0].y) as usize;
-                *position = line * size + (row.x - self.x.base) as usize;
+                *position = (line * size + (row.x - self.x.base) as usize) / self.window_step();
             }
             (start, first_line) = (start + run.rows, first_line + lines);
         }
-        Some(Windows { positions, pitch: self.channels / 2, offsets: self.window_offsets() })
+        // The last window reaches behind the last line.
+        // SAFETY: the caller's promise; the images fit with more than this behind them.
+        unsafe { dst.cast::<u16>().add(first_line * size * self.channels).zero::<S>(TILE_PIXEL) };
+        let pitch = self.window_step() * self.channels / 2;
+        Some(Windows { positions, pitch, offsets: self.window_offsets() })
     }
 
     #[inline(always)]
     fn row_len(&self) -> usize {
-        self.y.taps * self.x.taps * self.channels
+        match self.padded_lines {
+            true => self.y.taps * TILE_PIXEL,
+            false => self.y.taps * self.x.taps * self.channels,
+        }
     }
 
     #[inline(always)]
@@ -283,13 +333,18 @@ impl RowSource for Gather {
             let start = self.src.offset(first.origin).add(range.start);
             return start.region(rows.len(), range.len(), self.channels);
         }
-        let tap_line = (range.end - 1) / (self.x.taps * self.channels) * self.y.tap;
+        let line_len = if self.padded_lines { TILE_PIXEL } else { self.x.taps * self.channels };
+        let tap_line = (range.end - 1) / line_len * self.y.tap;
         let line_offset = (tap_line * self.x.size * self.channels) as isize;
         self.src.offset(first.origin + line_offset).run((last.origin - first.origin) as usize)
     }
 
     #[inline(always)]
     unsafe fn copy<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D) {
+        if self.padded_lines {
+            // SAFETY: the caller's promise.
+            return unsafe { self.copy_padded::<S, D>(row, range, dst) };
+        }
         let (run_taps, runs_per_line) = self.runs();
         let run_len = run_taps * self.channels;
         let inside = self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);

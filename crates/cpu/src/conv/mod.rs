@@ -11,10 +11,11 @@ pub mod grouped;
 pub mod winograd;
 
 use crate::gemm::{
-    Ctx, Destination, Epilogue, Input, Matrix, Numbers, Origin, OuterProduct, Output, RowBlocks, RowProduct, Scratch,
-    Weights, aligned_len, outer_scratch_len, pack_shared, packed_len, packed_start, row_blocks_for, row_scratch_len,
+    Ctx, Destination, Epilogue, Input, Matrix, Numbers, Origin, OuterProduct, Output, PanelSteps, RowBlocks, RowProduct,
+    Scratch, SharedMut, Weights, aligned_len, outer_scratch_len, pack_shared, pack_steps, packed_len, packed_start, row_blocks_for, row_scratch_len,
 };
-use gather::{Axis, Gather};
+use crate::simd::PanelFormat;
+use gather::{Axis, Gather, TILE_PIXEL};
 
 pub use data_grad::{data_grad, data_grad_row_blocks, data_grad_scratch_len, pack_data_grad, packed_data_grad_len};
 
@@ -72,7 +73,39 @@ impl ConvDesc {
     fn gather(&self, x: &Input<'_>) -> Gather {
         let src = x.numbers.checked(self.input_len(), "input");
         let affine = x.affine.map(|affine| affine.checked(self.c_in));
-        Gather { src, channels: self.c_in, y: self.axis(0), x: self.axis(1), affine }
+        Gather { src, channels: self.c_in, y: self.axis(0), x: self.axis(1), affine, padded_lines: false }
+    }
+
+    /// Whether lines of the kernel are padded to steps of tiles, so that rows of the implicit matrix can be read in the image: they
+    /// fill most of a step, and windows begin at whole steps of 32 bits.
+    fn pads_lines(&self, format: PanelFormat) -> bool {
+        let line = self.kw * self.c_in;
+        let fits = (TILE_PIXEL / 2..=TILE_PIXEL).contains(&line) && self.dilation[1] == 1;
+        format == PanelFormat::Tiles && self.kh > 1 && fits && (self.stride[1] * self.c_in).is_multiple_of(2)
+    }
+
+    /// Steps of the reduction of the forward product.
+    fn forward_steps(&self, format: PanelFormat) -> usize {
+        format.steps(if self.pads_lines(format) { self.kh * TILE_PIXEL } else { self.weight_rows() })
+    }
+
+    /// Packs the weights of the forward product.
+    ///
+    /// # Safety
+    /// They are there, and `packed` has room for them.
+    unsafe fn pack_weights(&self, ctx: Ctx<'_>, format: PanelFormat, w: Numbers<'_>, packed: SharedMut) {
+        let matrix = self.weight_matrix(w);
+        if !self.pads_lines(format) {
+            // SAFETY: the caller's promise.
+            return unsafe { pack_shared(ctx, &matrix, format, packed) };
+        }
+        let (line, len) = (self.kw * self.c_in, format.steps(TILE_PIXEL));
+        for ky in 0..self.kh {
+            let matrix = Matrix { src: matrix.src.add(ky * line * self.c_out), k: line, ..matrix };
+            let steps = PanelSteps { start: ky * len, len, panel: self.kh * len };
+            // SAFETY: the caller's promise.
+            unsafe { pack_steps(ctx, &matrix, format, packed, steps) };
+        }
     }
 
     /// Output positions and their taps in the input; axis 0 is vertical, 1 horizontal.
@@ -111,7 +144,7 @@ pub fn pack_forward(ctx: Ctx<'_>, d: &ConvDesc, w: Numbers<'_>, packed: &mut [f3
     let packed = Output::new(packed).checked_whole(packed_forward_len(d), "packed weights");
     let format = ctx.panel_format(w.dtype(), w.dtype());
     // SAFETY: lengths were checked.
-    unsafe { pack_shared(ctx, &d.weight_matrix(w), format, packed) };
+    unsafe { d.pack_weights(ctx, format, w, packed) };
 }
 
 /// Scratch elements of [`forward`] with `threads` threads.
@@ -136,7 +169,7 @@ pub fn forward<'a>(
     let x = x.into();
     let dtype = x.numbers.dtype();
     let format = x.panel_format(ctx, dtype);
-    let source = &d.gather(&x);
+    let source = &Gather { padded_lines: d.pads_lines(format), ..d.gather(&x) };
     let c = y.checked(d.output_len(), forward_row_blocks(d).rows * d.c_out, "output");
     let mut scratch = Scratch::new(scratch, forward_scratch_len(d, ctx.pool.threads()));
     let packed = match w.into() {
@@ -145,14 +178,14 @@ pub fn forward<'a>(
             assert!(dtype == w.dtype(), "input and weights are of {dtype} and {}", w.dtype());
             let packed = scratch.take(packed_forward_len(d));
             // SAFETY: the weights' extent was checked, and the packed piece belongs to this call.
-            unsafe { pack_shared(ctx, &d.weight_matrix(w), format, packed) };
+            unsafe { d.pack_weights(ctx, format, w, packed) };
             packed
         }
     };
     if d.output_len() == 0 {
         return;
     }
-    let (m, n, k) = (d.output_rows(), d.c_out, format.steps(d.weight_rows()));
+    let (m, n, k) = (d.output_rows(), d.c_out, d.forward_steps(format));
     let product = RowProduct { source, packed: packed.0, format, m, n, k, c, ldc: n, accumulate: false };
     // SAFETY: extents were checked above, and the weights are packed for this instruction set.
     unsafe { product.run(ctx, scratch, Origin::FIRST, epilogue) };
