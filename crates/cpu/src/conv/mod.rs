@@ -11,8 +11,9 @@ pub mod grouped;
 pub mod winograd;
 
 use crate::gemm::{
-    Ctx, Destination, Epilogue, Input, Matrix, Numbers, Origin, OuterProduct, Output, PanelSteps, RowBlocks, RowProduct,
-    Scratch, SharedMut, Weights, aligned_len, outer_scratch_len, pack_shared, pack_steps, packed_len, packed_start, row_blocks_for, row_scratch_len,
+    Ctx, Destination, Epilogue, Input, Matrix, Numbers, Origin, OuterProduct, Output, PanelSteps, RowBlocks,
+    RowProduct, Scratch, SharedMut, Weights, aligned_len, outer_scratch_len, pack_shared, pack_steps, packed_len,
+    packed_start, row_blocks_for, row_scratch_len,
 };
 use crate::simd::PanelFormat;
 use gather::{Axis, Gather, TILE_PIXEL};

@@ -12,7 +12,7 @@ pub(crate) const TASKS: usize = 16;
 const LARGE_BLOCK: usize = 112;
 const SMALL_BLOCK: usize = 56;
 
-/// Rows of blocks are multiples of those of two tiles, or of half of them.
+/// Rows of large blocks are multiples of those of a tile.
 const ROW_STEP: usize = 16;
 
 /// Most rows of a block of a product with a large B, which is read once a block.
@@ -52,7 +52,8 @@ pub(crate) fn row_blocks_for(m: usize, n: usize, k: usize) -> RowBlocks {
         _ => SMALL_BLOCK,
     };
     let count = m.div_ceil(limit).max(1);
-    RowBlocks::new(m, m.div_ceil(count).next_multiple_of(ROW_STEP).min(limit))
+    let rows = m.div_ceil(count);
+    RowBlocks::new(m, if limit == LARGEST_BLOCK { rows.next_multiple_of(ROW_STEP) } else { rows })
 }
 
 /// Columns of each task of a row block, where the `n` columns of `blocks` are cut: not at all unless there would be too few

@@ -396,7 +396,11 @@ impl<P: RowSource> RowBlock<'_, P> {
         let [first, second] = [table.first()?, table.get(1)?].map(|row| row.origin);
         let stride = second - first;
         let is_regular = |(i, row): (usize, &Row)| row.origin == first + i as isize * stride;
-        if stride <= 0 || stride % 2 != 0 || !is_good_pitch(stride as usize / 2) || !table.iter().enumerate().all(is_regular) {
+        if stride <= 0
+            || stride % 2 != 0
+            || !is_good_pitch(stride as usize / 2)
+            || !table.iter().enumerate().all(is_regular)
+        {
             return None;
         }
         let ends = [table.first()?, table.last()?].map(|&row| self.source.in_place(row, elements.clone()));

@@ -178,6 +178,7 @@ impl Sweep<'_> {
                         multiply::<S>(self.layout, end - start, width, args);
                         continue;
                     };
+                    store.prefetch::<S>(c_rows, col..col + width);
                     let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
                     let buffer = buffer.as_mut_ptr().cast::<f32>();
                     let (args, source) = match self.accumulate {

@@ -1,12 +1,16 @@
 //! Products of `bf16` pairs, in vectors and in tiles: emulated on the portable instruction set, beside `f32` products of the same
 //! numbers, and bit for bit what the instructions of this processor compute.
 
-use super::{Ctx, GemmDesc, Numbers, Output, Weights, gemm, pack_b, packed_b_len, scratch_len};
+use super::{
+    Addend, Ctx, Epilogue, GemmDesc, Numbers, Output, Store, Weights, gemm, pack_b, packed_b_len, scratch_len,
+};
 use crate::conv::{self, ConvDesc};
 use crate::isa::Isa;
 use crate::simd::{PanelFormat, emulated};
 use crate::threads::ThreadPool;
+use bessemer_ir::DType;
 use half::bf16;
+use std::ops::Range;
 
 /// Both formats of products of `bf16`.
 const FORMATS: [PanelFormat; 2] = [PanelFormat::Dot2, PanelFormat::Tiles];
@@ -69,6 +73,76 @@ fn matrix_products_in(format: PanelFormat) {
     }
 }
 
+/// An epilogue that is left to the product.
+struct Left(Store);
+
+impl Epilogue for Left {
+    fn block(&self, _: usize, _: usize, _: Range<usize>, _: Range<usize>) {
+        panic!("the product stores by itself");
+    }
+
+    fn as_store(&self) -> Option<&Store> {
+        Some(&self.0)
+    }
+}
+
+#[test]
+fn products_store_as_what_follows_them_computes() {
+    for format in [PanelFormat::F32, PanelFormat::Dot2, PanelFormat::Tiles] {
+        emulated::set_format(format);
+        for isa in Isa::available() {
+            for (m, n, k) in [(70, 64, 91), (33, 32, 600), (500, 1024, 545), (17, 96, 1100)] {
+                for form in 0..16 {
+                    stores_in(isa, [m, n, k], form);
+                }
+            }
+        }
+    }
+}
+
+/// The bits of `form` say whether there is a bias, an addend of 16 bits with a bias, ReLU, and an output of 16 bits.
+fn stores_in(isa: Isa, [m, n, k]: [usize; 3], form: usize) {
+    let pool = ThreadPool::new(2);
+    let ctx = Ctx { isa, pool: &pool };
+    let desc = GemmDesc::new(m, n, k);
+    let ([a, b, addend], [bias, addend_bias]) = (
+        [(m * k, 1), (k * n, 2), (m * n, 3)].map(|(len, seed)| numbers(len, seed).0),
+        [4, 5].map(|seed| numbers(n, seed).1),
+    );
+    let mut scratch = vec![f32::NAN; scratch_len(&desc, 2)];
+    let mut c = vec![f32::NAN; m * n];
+    gemm(ctx, &desc, &a[..], Numbers::from(&b[..]), Output::new(&mut c), &mut scratch, None);
+    let has = |bit: usize| form & bit != 0;
+    let finished = c.iter().enumerate().map(|(i, &c)| {
+        let with_bias = if has(1) { c + bias[i % n] } else { c };
+        let sum = if has(2) { with_bias + (addend[i].to_f32() + addend_bias[i % n]) } else { with_bias };
+        if has(4) { sum.max(0.0) } else { sum }
+    });
+    let mut narrow = vec![bf16::NAN; m * n];
+    let mut wide = vec![f32::NAN; m * n];
+    let store = Store {
+        bias: has(1).then_some(bias.as_ptr()),
+        addend: has(2).then_some(Addend {
+            numbers: addend.as_ptr().cast(),
+            dtype: DType::Bf16,
+            bias: Some(addend_bias.as_ptr()),
+        }),
+        relu: has(4),
+        output: if has(8) { narrow.as_mut_ptr().cast() } else { wide.as_mut_ptr().cast() },
+        output_type: if has(8) { DType::Bf16 } else { DType::F32 },
+    };
+    let mut sums = vec![f32::NAN; m * n];
+    gemm(ctx, &desc, &a[..], Numbers::from(&b[..]), Output::new(&mut sums), &mut scratch, Some(&Left(store)));
+    for (i, want) in finished.enumerate() {
+        let (got, want) = if has(8) { (narrow[i].to_f32(), bf16::from_f32(want).to_f32()) } else { (wide[i], want) };
+        assert_eq!(
+            got.to_bits(),
+            want.to_bits(),
+            "{isa} {m} x {n} x {k}, form {form}: element {i} is {got}, not {want}"
+        );
+    }
+}
+
 #[test]
 fn convolutions() {
     for format in FORMATS {
@@ -88,6 +162,10 @@ fn convolutions_in(format: PanelFormat) {
         ([32, 64], 3, 1, 1),
         ([64, 32], 1, 1, 0),
         ([64, 32], 3, 1, 0),
+        ([3, 40], 7, 2, 3),
+        ([3, 130], 7, 2, 3),
+        ([8, 33], 3, 1, 1),
+        ([4, 7], 5, 2, 0),
     ] {
         let (h, w) = (11, 9);
         let out = |size: usize| (size + 2 * pad - kernel) / stride + 1;

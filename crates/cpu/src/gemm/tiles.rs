@@ -60,7 +60,7 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, en
                 && let Some(next) = blocks[..count].get(tile + 1)
             {
                 let share = next.height * index / panels..next.height * (index + 1) / panels;
-                store.prefetch::<S>(&sweep.c_rows[next.start..][share], sweep.cols);
+                store.prefetch::<S>(&sweep.c_rows[next.start..][share], 0..sweep.cols);
             }
             let rows = FinishedRows { source: Source::Matrix(sweep.c), c_rows, col, width };
             match ending.sums {

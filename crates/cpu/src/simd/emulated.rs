@@ -103,7 +103,8 @@ impl Simd for Tiles {
                     let mut sum = if t.accumulate { *c } else { 0.0 };
                     for first in (0..t.depth).step_by(TILE_STEPS) {
                         let a = t.a.byte_add(*t.a_offsets.add(first / TILE_STEPS)).add(row * t.a_stride);
-                        let pairs = (0..TILE_STEPS).map(|k| (*a.add(k), *t.b.add((first + k) * panel + col)));
+                        let pairs =
+                            (0..TILE_STEPS).map(|k| (a.add(k).read_unaligned(), *t.b.add((first + k) * panel + col)));
                         sum = tile_dot(pairs, sum);
                     }
                     *c = sum;
