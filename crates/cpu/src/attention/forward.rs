@@ -4,10 +4,8 @@ use super::{
     AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, rows, steps,
     to_operand, worker_scratch,
 };
-use crate::gemm::{
-    Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, TASKS, aligned_len, packed_len, panel,
-};
-use crate::simd::{Simd, SimdOp, dispatch_product};
+use crate::gemm::{Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, aligned_len, packed_len, panel};
+use crate::simd::{PanelFormat, Simd, SimdOp, dispatch_product};
 use crate::vector;
 use std::ops::Range;
 
@@ -35,18 +33,21 @@ pub(super) fn worker_len(desc: &AttentionDesc) -> usize {
     [SCORES_LEN, scores, keys_len(desc), values_len(desc)].into_iter().map(aligned_len).sum()
 }
 
-/// Blocks of queries of a task: all of a head, unless there are few heads.
-fn run_length(desc: &AttentionDesc) -> usize {
+/// Tasks for each thread, so that none waits long for the others.
+const TASKS_OF_THREAD: usize = 4;
+
+/// Blocks of queries of a task: all of a head, for which keys and values are packed once, unless there are few heads.
+fn run_length(desc: &AttentionDesc, threads: usize) -> usize {
     let blocks = desc.query_blocks().count;
-    let groups = TASKS.div_ceil(desc.all_heads().max(1)).min(blocks);
+    let groups = (TASKS_OF_THREAD * threads).div_ceil(desc.all_heads().max(1)).min(blocks);
     blocks.div_ceil(groups.max(1))
 }
 
 /// # Safety
 /// Inputs and outputs have the sizes of `desc`, and nothing else uses the outputs.
-pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, io: &Io<'_>, scratch: &mut [f32]) {
+pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, format: PanelFormat, io: &Io<'_>, scratch: &mut [f32]) {
     let blocks = desc.query_blocks();
-    let run = run_length(desc);
+    let run = run_length(desc, ctx.pool.threads());
     let tasks = blocks.count.div_ceil(run);
     let len = worker_len(desc);
     let base = Scratch::new(scratch, desc.forward_scratch_len(ctx.pool.threads())).take(ctx.pool.threads() * len);
@@ -56,7 +57,7 @@ pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, io: &Io<'_>, scratc
         unsafe {
             let scratch = worker_scratch(base, worker, len);
             let blocks = first..blocks.count.min(first + run);
-            dispatch_product(ctx.isa, desc.format(ctx), Forward { desc, io, head: task / tasks, blocks, scratch });
+            dispatch_product(ctx.isa, format, Forward { desc, io, head: task / tasks, blocks, scratch });
         }
     });
 }
@@ -101,7 +102,7 @@ impl SimdOp for Forward<'_> {
             for block in self.blocks.clone() {
                 let queries = desc.query_blocks().range(block, desc.queries);
                 self.scores::<S>(&buffers, &chunks, queries.clone());
-                let factors = self.softmax(&buffers, &chunks, queries.clone());
+                let factors = self.softmax::<S>(&buffers, &chunks, queries.clone());
                 self.output::<S>(&buffers, &chunks, queries, &factors);
             }
         }
@@ -154,46 +155,73 @@ impl Forward<'_> {
         }
     }
 
-    /// Turns scores into probabilities but for a factor of each row, and gives these factors.
+    /// Turns scores into probabilities but for a factor of each row, as rows of an operand, and gives these factors.
     ///
     /// # Safety
-    /// The scores of `queries` were computed.
+    /// The scores of `queries` were computed. Called under `S::vectorize`.
     #[inline(always)]
-    unsafe fn softmax(&self, buffers: &Buffers, chunks: &RowBlocks, queries: Range<usize>) -> [f32; QUERY_BLOCK] {
+    unsafe fn softmax<S: Simd>(
+        &self,
+        buffers: &Buffers,
+        chunks: &RowBlocks,
+        queries: Range<usize>,
+    ) -> [f32; QUERY_BLOCK] {
         let desc = self.desc;
-        let mut factors = [0.0; QUERY_BLOCK];
-        for (i, query) in queries.enumerate() {
+        let (mut tops, mut sums) = ([0.0; QUERY_BLOCK], [1.0; QUERY_BLOCK]);
+        for (i, query) in queries.clone().enumerate() {
             let row = self.head * desc.queries + query;
             // SAFETY: the scores are there.
-            let part = |chunk: usize| unsafe {
-                let start = buffers.scores.add(chunk * SCORES_LEN + i * ROW_STRIDE).0;
-                std::slice::from_raw_parts_mut(start, chunks.range(chunk, desc.keys).len())
-            };
+            let start = |chunk: usize| unsafe { buffers.scores.add(chunk * SCORES_LEN + i * ROW_STRIDE) };
+            let keys = |chunk: usize| chunks.range(chunk, desc.keys);
+            // SAFETY: as above.
+            let part = |chunk: usize| unsafe { std::slice::from_raw_parts_mut(start(chunk).0, keys(chunk).len()) };
+            let mut lanes = [f32::NEG_INFINITY; rows::LANES];
             let mut top = f32::NEG_INFINITY;
             for chunk in 0..chunks.count {
-                let bias = self.io.inputs.bias_of(desc, self.head, chunks.range(chunk, desc.keys));
+                let bias = self.io.inputs.bias_of(desc, self.head, keys(chunk));
                 let scores = part(chunk);
-                rows::scale_and_bias(scores, desc.scale, bias);
-                top = top.max(rows::max(scores));
+                if S::DOT2 {
+                    rows::scale_and_bias_fused(scores, desc.scale, bias, &mut lanes);
+                } else {
+                    rows::scale_and_bias(scores, desc.scale, bias);
+                    top = top.max(rows::max(scores));
+                }
             }
+            if S::DOT2 {
+                top = rows::fold_lanes(lanes, rows::greater);
+            }
+            let mut lanes = [0.0; rows::LANES];
             let mut sum = 0.0;
             for chunk in 0..chunks.count {
                 let scores = part(chunk);
-                rows::exponentials(scores, top);
-                sum += rows::sum(scores);
+                if S::DOT2 {
+                    rows::exponentials_fused(scores, top, &mut lanes);
+                } else {
+                    rows::exponentials(scores, top);
+                    sum += rows::sum(scores);
+                }
                 if let Some(dropout) = &desc.dropout {
                     let mut uniforms = [0.0; MAX_DEPTH];
                     let uniforms = &mut uniforms[..scores.len()];
-                    let first = (row * desc.keys + chunks.range(chunk, desc.keys).start) as u64;
+                    let first = (row * desc.keys + keys(chunk).start) as u64;
                     dropout.uniforms(self.io.inputs.counter, first, uniforms);
                     dropout.drop(scores, uniforms);
                 }
+                // SAFETY: a row has room for whole steps.
+                unsafe { to_operand::<S>(start(chunk), keys(chunk).len()) };
             }
-            factors[i] = desc.dropout.map_or(1.0, |dropout| dropout.gain) / sum;
-            // SAFETY: the row belongs to this task.
-            unsafe { *self.io.log_sums.add(row).0 = top + vector::log(sum) };
+            if S::DOT2 {
+                sum = rows::fold_lanes(lanes, |a, b| a + b);
+            }
+            (tops[i], sums[i]) = (top, sum);
         }
-        factors
+        let first = self.head * desc.queries + queries.start;
+        // SAFETY: the rows belong to this task.
+        let log_sums = unsafe { std::slice::from_raw_parts_mut(self.io.log_sums.add(first).0, queries.len()) };
+        for ((log_sum, top), sum) in log_sums.iter_mut().zip(tops).zip(sums) {
+            *log_sum = top + vector::log(sum);
+        }
+        sums.map(|sum| desc.dropout.map_or(1.0, |dropout| dropout.gain) / sum)
     }
 
     /// The sums of the values, weighted by the probabilities.
@@ -217,7 +245,6 @@ impl Forward<'_> {
             for chunk in 0..chunks.count {
                 let keys = chunks.range(chunk, desc.keys);
                 let probabilities = buffers.scores.add(chunk * SCORES_LEN);
-                to_operand::<S>(probabilities, queries.len(), keys.len());
                 let product = RowsTimesPanels {
                     a: probabilities,
                     depth: steps::<S>(keys.len()),

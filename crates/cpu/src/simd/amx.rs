@@ -87,6 +87,16 @@ impl Simd for Amx {
         unsafe { Avx512Bf16::multiply(a, b, c) }
     }
     #[inline(always)]
+    unsafe fn round_bf16(v: __m512) -> __m512 {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { Avx512Bf16::round_bf16(v) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(dst: *mut u16, low: __m512, high: __m512) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { Avx512Bf16::store_bf16(dst, low, high) }
+    }
+    #[inline(always)]
     unsafe fn tile_product(t: &TileProduct) {
         // SAFETY: the caller's promise of this trait; `run_op` has configured the tiles.
         unsafe {
