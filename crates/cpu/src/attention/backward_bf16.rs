@@ -4,10 +4,11 @@
 
 use super::backward::{Io, Part};
 use super::{
-    AttentionDesc, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, rows, steps, to_operand,
+    AttentionDesc, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, prefetch_output,
+    prefetch_row, rows, steps, to_operand,
 };
 use crate::gemm::{
-    MAX_DEPTH, Matrix, NumberPtr, Numbers, ROW_STRIDE, Scratch, SharedMut, aligned_len, packed_len, panel,
+    MAX_DEPTH, Matrix, NumberPtr, Numbers, ROW_STRIDE, Scratch, SharedMut, aligned_len, packed_len, panel, pieces,
 };
 use crate::simd::{Simd, TILE_STEPS};
 use crate::vector;
@@ -119,13 +120,16 @@ impl Buffers {
 /// elements, and nothing else uses it or these columns of the outputs. Called under `S::run_op`.
 #[inline(always)]
 pub(super) unsafe fn run<S: Simd>(desc: &AttentionDesc, io: &Io<'_>, head: usize, scratch: Scratch) {
-    let (blocks, chunks) = (desc.query_blocks(), desc.key_chunks());
+    let (blocks, chunks) = (pieces(desc.queries, QUERY_BLOCK, TILE_STEPS), desc.key_chunks());
     let buffers = Buffers::new(desc, scratch);
     let backward = Backward { desc, io, head, buffers };
     for chunk in 0..chunks.count {
         let keys = chunks.range(chunk, desc.keys);
         // SAFETY: the caller's promises.
         unsafe {
+            for query in blocks.range(0, desc.queries) {
+                backward.prefetch_query::<S>(query);
+            }
             backward.pack_keys::<S>(keys.clone());
             for block in 0..blocks.count {
                 let part = Part { queries: blocks.range(block, desc.queries), keys: keys.clone() };
@@ -150,6 +154,46 @@ struct Backward<'a> {
 const ROW_STRIDE_16: usize = 2 * ROW_STRIDE;
 
 impl Backward<'_> {
+    /// Prefetches what is read of a query, if it is there.
+    ///
+    /// # Safety
+    /// Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn prefetch_query<S: Simd>(&self, query: usize) {
+        let desc = self.desc;
+        if query < desc.queries {
+            let start = desc.start(self.head, desc.queries) + query * desc.width();
+            let [out, dout] = [self.io.out, self.io.dout].map(|rows| Numbers::from(rows).checked(desc.q_len(), "rows"));
+            for tensor in [self.io.inputs.q, out, dout] {
+                // SAFETY: the caller's promise.
+                unsafe { prefetch_row::<S>(tensor.add(start), desc.depth) };
+            }
+        }
+    }
+
+    /// Prefetches the output of the query in row `i` of a part and, where no queries follow, its share of those of the keys.
+    ///
+    /// # Safety
+    /// Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn prefetch_outputs<S: Simd>(&self, part: &Part, i: usize) {
+        let (desc, queries) = (self.desc, part.queries.len());
+        // SAFETY: the caller's promise.
+        unsafe {
+            let start = desc.start(self.head, desc.queries) + (part.queries.start + i) * desc.width();
+            prefetch_output::<S>(self.io.dq, start, desc.depth);
+            if part.queries.end < desc.queries {
+                return;
+            }
+            let share = |i: usize| part.keys.start + i * part.keys.len() / queries;
+            for key in share(i)..share(i + 1) {
+                let start = desc.start(self.head, desc.keys) + key * desc.width();
+                prefetch_output::<S>(self.io.dk, start, desc.depth);
+                prefetch_output::<S>(self.io.dv, start, desc.depth);
+            }
+        }
+    }
+
     /// # Safety
     /// The promises of [`run`].
     #[inline(always)]
@@ -261,6 +305,11 @@ impl Backward<'_> {
         let bias = self.io.inputs.bias_of(desc, self.head, part.keys.clone());
         for (i, query) in part.queries.clone().enumerate() {
             let row = self.head * desc.queries + query;
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.prefetch_query::<S>(part.queries.end + i);
+                self.prefetch_outputs::<S>(part, i);
+            }
             let gradient =
                 rows::RowGradient { scale: desc.scale, log_sum: self.io.log_sums[row], expected: expected[i] };
             // SAFETY: the caller's promise; the buffers are two.

@@ -1,11 +1,13 @@
 //! The forward pass: scores, softmax, dropout and the weighted sum of the values.
 
 use super::{
-    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, rows, steps,
-    to_operand, worker_scratch,
+    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, prefetch_output,
+    prefetch_row, rows, steps, to_operand, worker_scratch,
 };
-use crate::gemm::{Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, aligned_len, packed_len, panel};
-use crate::simd::{PanelFormat, Simd, SimdOp, dispatch_product};
+use crate::gemm::{
+    Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, aligned_len, packed_len, panel, pieces,
+};
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 use crate::vector;
 use std::ops::Range;
 
@@ -15,6 +17,13 @@ pub(super) struct Io<'a> {
     pub out: SharedMut,
     /// `[B, heads, Sq]`
     pub log_sums: SharedMut,
+}
+
+/// Most queries of a block where operands are `bf16`: the scores against some hundred keys stay in the first-level cache.
+const BF16_BLOCK: usize = 32;
+
+fn query_blocks(desc: &AttentionDesc, format: PanelFormat) -> RowBlocks {
+    if format.is_dot2() { pieces(desc.queries, BF16_BLOCK, TILE_STEPS) } else { desc.query_blocks() }
 }
 
 /// Elements of the packed keys of a head.
@@ -37,8 +46,7 @@ pub(super) fn worker_len(desc: &AttentionDesc) -> usize {
 const TASKS_OF_THREAD: usize = 4;
 
 /// Blocks of queries of a task: all of a head, for which keys and values are packed once, unless there are few heads.
-fn run_length(desc: &AttentionDesc, threads: usize) -> usize {
-    let blocks = desc.query_blocks().count;
+fn run_length(desc: &AttentionDesc, blocks: usize, threads: usize) -> usize {
     let groups = (TASKS_OF_THREAD * threads).div_ceil(desc.all_heads().max(1)).min(blocks);
     blocks.div_ceil(groups.max(1))
 }
@@ -46,8 +54,8 @@ fn run_length(desc: &AttentionDesc, threads: usize) -> usize {
 /// # Safety
 /// Inputs and outputs have the sizes of `desc`, and nothing else uses the outputs.
 pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, format: PanelFormat, io: &Io<'_>, scratch: &mut [f32]) {
-    let blocks = desc.query_blocks();
-    let run = run_length(desc, ctx.pool.threads());
+    let blocks = query_blocks(desc, format);
+    let run = run_length(desc, blocks.count, ctx.pool.threads());
     let tasks = blocks.count.div_ceil(run);
     let len = worker_len(desc);
     let base = Scratch::new(scratch, desc.forward_scratch_len(ctx.pool.threads())).take(ctx.pool.threads() * len);
@@ -100,7 +108,7 @@ impl SimdOp for Forward<'_> {
         unsafe {
             self.pack::<S>(&buffers);
             for block in self.blocks.clone() {
-                let queries = desc.query_blocks().range(block, desc.queries);
+                let queries = query_blocks(desc, PanelFormat::of::<S>()).range(block, desc.queries);
                 self.scores::<S>(&buffers, &chunks, queries.clone());
                 let factors = self.softmax::<S>(&buffers, &chunks, queries.clone());
                 self.output::<S>(&buffers, &chunks, queries, &factors);
@@ -155,6 +163,23 @@ impl Forward<'_> {
         }
     }
 
+    /// Prefetches the output of `query` and, if it is there, query `next`.
+    ///
+    /// # Safety
+    /// Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn prefetch<S: Simd>(&self, query: usize, next: usize) {
+        let desc = self.desc;
+        let start = |query: usize| desc.start(self.head, desc.queries) + query * desc.width();
+        // SAFETY: the caller's promise.
+        unsafe {
+            prefetch_output::<S>(self.io.out, start(query), desc.depth);
+            if next < desc.queries {
+                prefetch_row::<S>(self.io.inputs.q.add(start(next)), desc.depth);
+            }
+        }
+    }
+
     /// Turns scores into probabilities but for a factor of each row, as rows of an operand, and gives these factors.
     ///
     /// # Safety
@@ -170,6 +195,8 @@ impl Forward<'_> {
         let (mut tops, mut sums) = ([0.0; QUERY_BLOCK], [1.0; QUERY_BLOCK]);
         for (i, query) in queries.clone().enumerate() {
             let row = self.head * desc.queries + query;
+            // SAFETY: the caller's promise.
+            unsafe { self.prefetch::<S>(query, query + queries.len()) };
             // SAFETY: the scores are there.
             let start = |chunk: usize| unsafe { buffers.scores.add(chunk * SCORES_LEN + i * ROW_STRIDE) };
             let keys = |chunk: usize| chunks.range(chunk, desc.keys);

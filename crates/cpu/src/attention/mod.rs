@@ -240,6 +240,33 @@ unsafe fn copy_rows<S: Simd>(src: NumberPtr, ld: usize, rows: usize, len: usize,
     }
 }
 
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Hints that `len` numbers are wanted soon.
+///
+/// # Safety
+/// Called under `S::vectorize`.
+#[inline(always)]
+unsafe fn prefetch_row<S: Simd>(src: NumberPtr, len: usize) {
+    for first in (0..len).step_by(LINE_BYTES / size_of::<f32>()) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(src.add(first).as_16().cast()) };
+    }
+}
+
+/// Hints that `len` elements from `start` on will be written soon.
+///
+/// # Safety
+/// Called under `S::vectorize`.
+#[inline(always)]
+unsafe fn prefetch_output<S: Simd>(dst: SharedMut, start: usize, len: usize) {
+    for first in (0..len).step_by(LINE_BYTES / size_of::<f32>()) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch_write(dst.0.wrapping_add(start + first)) };
+    }
+}
+
 /// Steps of a reduction over `k` elements.
 #[inline(always)]
 fn steps<S: Simd>(k: usize) -> usize {
