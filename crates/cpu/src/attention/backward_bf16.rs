@@ -78,37 +78,23 @@ struct Buffers {
 
 impl Buffers {
     fn new(desc: &AttentionDesc, mut scratch: Scratch) -> Buffers {
-        let [
-            queries,
-            douts,
-            pairs,
-            query_columns,
-            dout_columns,
-            probabilities,
-            dscores,
-            probability_panels,
-            dscore_panels,
-            keys,
-            values,
-            key_rows,
-            dkeys,
-            dvalues,
-        ] = lens(desc).map(|len| scratch.take(len));
+        let mut buffers = lens(desc).into_iter().map(|len| scratch.take(len));
+        let mut take = || buffers.next().expect("a length for each buffer");
         Buffers {
-            queries,
-            douts,
-            pairs,
-            query_columns,
-            dout_columns,
-            probabilities,
-            dscores,
-            probability_panels,
-            dscore_panels,
-            keys,
-            values,
-            key_rows,
-            dkeys,
-            dvalues,
+            queries: take(),
+            douts: take(),
+            pairs: take(),
+            query_columns: take(),
+            dout_columns: take(),
+            probabilities: take(),
+            dscores: take(),
+            probability_panels: take(),
+            dscore_panels: take(),
+            keys: take(),
+            values: take(),
+            key_rows: take(),
+            dkeys: take(),
+            dvalues: take(),
         }
     }
 }

@@ -128,6 +128,9 @@ impl Forward<'_> {
         let values = Matrix { src: self.io.inputs.v.add(start), ld, transposed: false, k: desc.keys, n: desc.depth };
         // SAFETY: the caller's promises; the buffers have room for whole panels.
         unsafe {
+            for key in 0..desc.keys {
+                prefetch_row::<S>(values.src.add(key * ld), desc.depth);
+            }
             for (matrix, dst) in [(keys, buffers.keys), (values, buffers.values)] {
                 let steps = steps::<S>(matrix.k);
                 matrix.pack::<S>(0..steps, 0..matrix.n, dst.0, steps * panel::<S>());
