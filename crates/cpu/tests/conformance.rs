@@ -570,7 +570,7 @@ fn every_operation_on_every_instruction_set() {
 /// Products with what is around them, stored in 16 bits.
 #[test]
 fn sixteen_bits_on_every_instruction_set() {
-    let cases: [(&str, Build); 7] = [
+    let cases: [(&str, Build); 8] = [
         ("conv2d", conv2d),
         ("conv2d with norm and relu", conv_norm_relu_of_many_rows),
         ("matmul", matmul),
@@ -578,6 +578,7 @@ fn sixteen_bits_on_every_instruction_set() {
         ("linear with bias and relu", linear),
         ("attention", attention),
         ("attention with dropout", attention_dropout),
+        ("attention over many keys", attention_many_keys),
     ];
     for (name, build) in &cases {
         for (seed, (precision, tolerance)) in (0..PROBLEMS).flat_map(|seed| TOLERANCE_16.map(|t| (seed, t))) {

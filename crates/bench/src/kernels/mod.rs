@@ -146,7 +146,7 @@ pub fn problems() -> Result<Vec<Problem>, ModelError> {
     for (sequences, length) in shapes::BERT_BATCHES {
         problems.extend(products::of_step("bert-base", &shapes::bert_base(sequences, length)?)?);
     }
-    problems.extend(attention::of_bert()?);
+    problems.extend(attention::problems()?);
     problems.extend(streams::of_resnet(&large)?);
     problems.extend(streams::of_bert()?);
     Ok(problems)

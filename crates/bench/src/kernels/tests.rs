@@ -55,6 +55,8 @@ fn names_are_unique() {
         "efficientnet-b0/block2.depthwise 3x3 [4,56,56,144]->144 forward fp32",
         "bert-base/attention [16,128] 12 heads of 64 forward fp32",
         "bert-base/attention [2,512] 12 heads of 64 gradient fp32",
+        "bert-base/attention [16,128] 12 heads of 64 dropout 0.1 gradient bf16",
+        "electra-base/attention [1,384] 12 heads of 64 forward bf16",
         "bert-base/encoder.0.scores 192 [128,64]x[64,128] left gradient fp32",
         "bert-base/predictions.vocabulary [320,768]x[768,30522] weight gradient bf16",
         "goal/square [2048,2048]x[2048,2048] forward bf16",
@@ -153,14 +155,21 @@ fn what_has_no_kernel_is_a_row_with_the_reason() {
 
 #[test]
 fn attention_is_measured_in_both_directions() {
-    let results = results(&chosen("bert-base/attention"));
-    let directions: Vec<&str> = results.iter().map(|row| row.name.rsplit(' ').next().unwrap()).collect();
-    assert_eq!(directions, ["forward", "gradient", "forward", "gradient"]);
-    for (row, (sequences, length, products)) in
-        results.iter().zip([(16, 128, 2), (16, 128, 5), (2, 512, 2), (2, 512, 5_u64)])
-    {
+    let results = results(&chosen("/attention"));
+    let names: Vec<&str> = results.iter().map(|row| row.name.as_str()).collect();
+    let both = ["forward", "gradient"];
+    let of_bert = ["[16,128] 12 heads of 64", "[16,128] 12 heads of 64 dropout 0.1", "[2,512] 12 heads of 64"]
+        .into_iter()
+        .flat_map(|shapes| [shapes; 2])
+        .flat_map(|shapes| both.map(|direction| format!("bert-base/attention {shapes} {direction}")));
+    let of_electra = [(); 2].map(|()| "electra-base/attention [1,384] 12 heads of 64 forward".to_string());
+    assert_eq!(names, of_bert.chain(of_electra).collect::<Vec<_>>());
+    for row in &results {
         assert!(row.error.is_none() && row.is_product() && row.fraction_of_peak > Some(0.0), "{row:?}");
-        let ratio = row.flops as f64 / (products * 2 * sequences * length * length * 768) as f64;
+        let sequences = [("[16,128]", 16, 128), ("[2,512]", 2, 512), ("[1,384]", 1, 384)];
+        let &(_, sequences, length) = sequences.iter().find(|(shape, ..)| row.name.contains(shape)).unwrap();
+        let products = if row.name.ends_with("gradient") { 5 } else { 2 };
+        let ratio = row.flops as f64 / f64::from(products * 2 * sequences * length * length * 768);
         assert!((1.0..1.05).contains(&ratio), "what is not in products counts little: {ratio}");
     }
 }

@@ -1,14 +1,15 @@
 //! The backward pass: the probabilities again, and from them the gradients of queries, keys and values.
 
 use super::{
-    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, rows,
-    worker_scratch,
+    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, backward_bf16, copy_rows, padded,
+    rows, worker_scratch,
 };
 use crate::gemm::{
     ALayout, COLUMN_STRIDE, Ctx, MAX_DEPTH, MAX_PANEL, Matrix, NumberPtr, Numbers, ROW_STRIDE, Region, Scratch,
     SharedMut, Sweep, Upcoming, aligned_len, column_stride, panel, tile_count, tile_start,
 };
-use crate::simd::{NEIGHBOURS, Simd, SimdOp, dispatch};
+use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, dispatch_product};
+use bessemer_ir::DType;
 use std::ops::Range;
 
 pub(super) struct Io<'a> {
@@ -46,24 +47,50 @@ fn block_len(desc: &AttentionDesc) -> usize {
 
 /// Scratch elements of a worker.
 pub(super) fn worker_len(desc: &AttentionDesc) -> usize {
-    4 * aligned_len(SCORES_LEN)
+    let len = 4 * aligned_len(SCORES_LEN)
         + 2 * aligned_len(TILES_LEN)
         + 3 * aligned_len(chunk_len(desc))
-        + 2 * aligned_len(block_len(desc))
+        + 2 * aligned_len(block_len(desc));
+    if desc.dtype == DType::Bf16 { len.max(backward_bf16::worker_len(desc)) } else { len }
 }
 
 /// # Safety
 /// Inputs and outputs have the sizes of `desc`, and nothing else uses the outputs.
-pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, io: &Io<'_>, scratch: &mut [f32]) {
+pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, format: PanelFormat, io: &Io<'_>, scratch: &mut [f32]) {
     let len = worker_len(desc);
     let base = Scratch::new(scratch, desc.backward_scratch_len(ctx.pool.threads())).take(ctx.pool.threads() * len);
     ctx.pool.run(desc.all_heads(), &|head, worker| {
         // SAFETY: tasks have different heads, workers different scratch.
         unsafe {
-            let buffers = Buffers::new(desc, worker_scratch(base, worker, len));
-            dispatch(ctx.isa, Backward { desc, io, head, buffers });
+            let scratch = worker_scratch(base, worker, len);
+            dispatch_product(ctx.isa, format, Head { desc, io, head, scratch });
         }
     });
+}
+
+/// All of one head.
+struct Head<'a> {
+    desc: &'a AttentionDesc,
+    io: &'a Io<'a>,
+    head: usize,
+    scratch: Scratch,
+}
+
+impl SimdOp for Head<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Head { desc, io, head, scratch } = self;
+        // SAFETY: the promises of `run`.
+        unsafe {
+            if S::DOT2 {
+                backward_bf16::run::<S>(desc, io, head, scratch);
+            } else {
+                Backward { desc, io, head, buffers: Buffers::new(desc, scratch) }.run::<S>();
+            }
+        }
+    }
 }
 
 /// The scratch of a worker.
@@ -103,7 +130,7 @@ impl Buffers {
     }
 }
 
-/// All of one head.
+/// The products of a head in `f32`.
 struct Backward<'a> {
     desc: &'a AttentionDesc,
     io: &'a Io<'a>,
@@ -112,14 +139,14 @@ struct Backward<'a> {
 }
 
 /// A block of queries against a chunk of keys.
-struct Part {
-    queries: Range<usize>,
-    keys: Range<usize>,
+pub(super) struct Part {
+    pub queries: Range<usize>,
+    pub keys: Range<usize>,
 }
 
-impl SimdOp for Backward<'_> {
-    type Output = ();
-
+impl Backward<'_> {
+    /// # Safety
+    /// The promises of [`run`]. Called under `S::run_op`.
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let (blocks, chunks) = (self.desc.query_blocks(), self.desc.key_chunks());
@@ -139,9 +166,7 @@ impl SimdOp for Backward<'_> {
             }
         }
     }
-}
 
-impl Backward<'_> {
     /// The rows of this head from `first` on, of a `[B, rows, heads * D]` tensor.
     #[inline(always)]
     fn rows_of(&self, tensor: NumberPtr, rows: usize, first: usize) -> NumberPtr {

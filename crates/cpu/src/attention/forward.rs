@@ -1,13 +1,13 @@
 //! The forward pass: scores, softmax, dropout and the weighted sum of the values.
 
 use super::{
-    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, rows, steps,
-    to_operand, worker_scratch,
+    AttentionDesc, Inputs, QUERY_BLOCK, RowsTimesPanels, SCORE_ROWS, SCORES_LEN, copy_rows, padded, prefetch_output,
+    prefetch_row, rows, steps, to_operand, worker_scratch,
 };
 use crate::gemm::{
-    Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, TASKS, aligned_len, packed_len, panel,
+    Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, aligned_len, packed_len, panel, pieces,
 };
-use crate::simd::{Simd, SimdOp, dispatch_product};
+use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 use crate::vector;
 use std::ops::Range;
 
@@ -17,6 +17,13 @@ pub(super) struct Io<'a> {
     pub out: SharedMut,
     /// `[B, heads, Sq]`
     pub log_sums: SharedMut,
+}
+
+/// Most queries of a block where operands are `bf16`: the scores against some hundred keys stay in the first-level cache.
+const BF16_BLOCK: usize = 32;
+
+fn query_blocks(desc: &AttentionDesc, format: PanelFormat) -> RowBlocks {
+    if format.is_dot2() { pieces(desc.queries, BF16_BLOCK, TILE_STEPS) } else { desc.query_blocks() }
 }
 
 /// Elements of the packed keys of a head.
@@ -35,18 +42,20 @@ pub(super) fn worker_len(desc: &AttentionDesc) -> usize {
     [SCORES_LEN, scores, keys_len(desc), values_len(desc)].into_iter().map(aligned_len).sum()
 }
 
-/// Blocks of queries of a task: all of a head, unless there are few heads.
-fn run_length(desc: &AttentionDesc) -> usize {
-    let blocks = desc.query_blocks().count;
-    let groups = TASKS.div_ceil(desc.all_heads().max(1)).min(blocks);
+/// Tasks for each thread, so that none waits long for the others.
+const TASKS_OF_THREAD: usize = 4;
+
+/// Blocks of queries of a task: all of a head, for which keys and values are packed once, unless there are few heads.
+fn run_length(desc: &AttentionDesc, blocks: usize, threads: usize) -> usize {
+    let groups = (TASKS_OF_THREAD * threads).div_ceil(desc.all_heads().max(1)).min(blocks);
     blocks.div_ceil(groups.max(1))
 }
 
 /// # Safety
 /// Inputs and outputs have the sizes of `desc`, and nothing else uses the outputs.
-pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, io: &Io<'_>, scratch: &mut [f32]) {
-    let blocks = desc.query_blocks();
-    let run = run_length(desc);
+pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, format: PanelFormat, io: &Io<'_>, scratch: &mut [f32]) {
+    let blocks = query_blocks(desc, format);
+    let run = run_length(desc, blocks.count, ctx.pool.threads());
     let tasks = blocks.count.div_ceil(run);
     let len = worker_len(desc);
     let base = Scratch::new(scratch, desc.forward_scratch_len(ctx.pool.threads())).take(ctx.pool.threads() * len);
@@ -56,7 +65,7 @@ pub(super) unsafe fn run(ctx: Ctx<'_>, desc: &AttentionDesc, io: &Io<'_>, scratc
         unsafe {
             let scratch = worker_scratch(base, worker, len);
             let blocks = first..blocks.count.min(first + run);
-            dispatch_product(ctx.isa, desc.format(ctx), Forward { desc, io, head: task / tasks, blocks, scratch });
+            dispatch_product(ctx.isa, format, Forward { desc, io, head: task / tasks, blocks, scratch });
         }
     });
 }
@@ -99,9 +108,9 @@ impl SimdOp for Forward<'_> {
         unsafe {
             self.pack::<S>(&buffers);
             for block in self.blocks.clone() {
-                let queries = desc.query_blocks().range(block, desc.queries);
+                let queries = query_blocks(desc, PanelFormat::of::<S>()).range(block, desc.queries);
                 self.scores::<S>(&buffers, &chunks, queries.clone());
-                let factors = self.softmax(&buffers, &chunks, queries.clone());
+                let factors = self.softmax::<S>(&buffers, &chunks, queries.clone());
                 self.output::<S>(&buffers, &chunks, queries, &factors);
             }
         }
@@ -119,6 +128,9 @@ impl Forward<'_> {
         let values = Matrix { src: self.io.inputs.v.add(start), ld, transposed: false, k: desc.keys, n: desc.depth };
         // SAFETY: the caller's promises; the buffers have room for whole panels.
         unsafe {
+            for key in 0..desc.keys {
+                prefetch_row::<S>(values.src.add(key * ld), desc.depth);
+            }
             for (matrix, dst) in [(keys, buffers.keys), (values, buffers.values)] {
                 let steps = steps::<S>(matrix.k);
                 matrix.pack::<S>(0..steps, 0..matrix.n, dst.0, steps * panel::<S>());
@@ -154,46 +166,92 @@ impl Forward<'_> {
         }
     }
 
-    /// Turns scores into probabilities but for a factor of each row, and gives these factors.
+    /// Prefetches the output of `query` and, if it is there, query `next`.
     ///
     /// # Safety
-    /// The scores of `queries` were computed.
+    /// Called under `S::vectorize`.
     #[inline(always)]
-    unsafe fn softmax(&self, buffers: &Buffers, chunks: &RowBlocks, queries: Range<usize>) -> [f32; QUERY_BLOCK] {
+    unsafe fn prefetch<S: Simd>(&self, query: usize, next: usize) {
         let desc = self.desc;
-        let mut factors = [0.0; QUERY_BLOCK];
-        for (i, query) in queries.enumerate() {
+        let start = |query: usize| desc.start(self.head, desc.queries) + query * desc.width();
+        // SAFETY: the caller's promise.
+        unsafe {
+            prefetch_output::<S>(self.io.out, start(query), desc.depth);
+            if next < desc.queries {
+                prefetch_row::<S>(self.io.inputs.q.add(start(next)), desc.depth);
+            }
+        }
+    }
+
+    /// Turns scores into probabilities but for a factor of each row, as rows of an operand, and gives these factors.
+    ///
+    /// # Safety
+    /// The scores of `queries` were computed. Called under `S::vectorize`.
+    #[inline(always)]
+    unsafe fn softmax<S: Simd>(
+        &self,
+        buffers: &Buffers,
+        chunks: &RowBlocks,
+        queries: Range<usize>,
+    ) -> [f32; QUERY_BLOCK] {
+        let desc = self.desc;
+        let (mut tops, mut sums) = ([0.0; QUERY_BLOCK], [1.0; QUERY_BLOCK]);
+        for (i, query) in queries.clone().enumerate() {
             let row = self.head * desc.queries + query;
+            // SAFETY: the caller's promise.
+            unsafe { self.prefetch::<S>(query, query + queries.len()) };
             // SAFETY: the scores are there.
-            let part = |chunk: usize| unsafe {
-                let start = buffers.scores.add(chunk * SCORES_LEN + i * ROW_STRIDE).0;
-                std::slice::from_raw_parts_mut(start, chunks.range(chunk, desc.keys).len())
-            };
+            let start = |chunk: usize| unsafe { buffers.scores.add(chunk * SCORES_LEN + i * ROW_STRIDE) };
+            let keys = |chunk: usize| chunks.range(chunk, desc.keys);
+            // SAFETY: as above.
+            let part = |chunk: usize| unsafe { std::slice::from_raw_parts_mut(start(chunk).0, keys(chunk).len()) };
+            let mut lanes = [f32::NEG_INFINITY; rows::LANES];
             let mut top = f32::NEG_INFINITY;
             for chunk in 0..chunks.count {
-                let bias = self.io.inputs.bias_of(desc, self.head, chunks.range(chunk, desc.keys));
+                let bias = self.io.inputs.bias_of(desc, self.head, keys(chunk));
                 let scores = part(chunk);
-                rows::scale_and_bias(scores, desc.scale, bias);
-                top = top.max(rows::max(scores));
+                if S::DOT2 {
+                    rows::scale_and_bias_fused(scores, desc.scale, bias, &mut lanes);
+                } else {
+                    rows::scale_and_bias(scores, desc.scale, bias);
+                    top = top.max(rows::max(scores));
+                }
             }
+            if S::DOT2 {
+                top = rows::fold_lanes(lanes, rows::greater);
+            }
+            let mut lanes = [0.0; rows::LANES];
             let mut sum = 0.0;
             for chunk in 0..chunks.count {
                 let scores = part(chunk);
-                rows::exponentials(scores, top);
-                sum += rows::sum(scores);
+                if S::DOT2 {
+                    rows::exponentials_fused(scores, top, &mut lanes);
+                } else {
+                    rows::exponentials(scores, top);
+                    sum += rows::sum(scores);
+                }
                 if let Some(dropout) = &desc.dropout {
                     let mut uniforms = [0.0; MAX_DEPTH];
                     let uniforms = &mut uniforms[..scores.len()];
-                    let first = (row * desc.keys + chunks.range(chunk, desc.keys).start) as u64;
+                    let first = (row * desc.keys + keys(chunk).start) as u64;
                     dropout.uniforms(self.io.inputs.counter, first, uniforms);
                     dropout.drop(scores, uniforms);
                 }
+                // SAFETY: a row has room for whole steps.
+                unsafe { to_operand::<S>(start(chunk), keys(chunk).len()) };
             }
-            factors[i] = desc.dropout.map_or(1.0, |dropout| dropout.gain) / sum;
-            // SAFETY: the row belongs to this task.
-            unsafe { *self.io.log_sums.add(row).0 = top + vector::log(sum) };
+            if S::DOT2 {
+                sum = rows::fold_lanes(lanes, |a, b| a + b);
+            }
+            (tops[i], sums[i]) = (top, sum);
         }
-        factors
+        let first = self.head * desc.queries + queries.start;
+        // SAFETY: the rows belong to this task.
+        let log_sums = unsafe { std::slice::from_raw_parts_mut(self.io.log_sums.add(first).0, queries.len()) };
+        for ((log_sum, top), sum) in log_sums.iter_mut().zip(tops).zip(sums) {
+            *log_sum = top + vector::log(sum);
+        }
+        sums.map(|sum| desc.dropout.map_or(1.0, |dropout| dropout.gain) / sum)
     }
 
     /// The sums of the values, weighted by the probabilities.
@@ -217,7 +275,6 @@ impl Forward<'_> {
             for chunk in 0..chunks.count {
                 let keys = chunks.range(chunk, desc.keys);
                 let probabilities = buffers.scores.add(chunk * SCORES_LEN);
-                to_operand::<S>(probabilities, queries.len(), keys.len());
                 let product = RowsTimesPanels {
                     a: probabilities,
                     depth: steps::<S>(keys.len()),

@@ -2,8 +2,11 @@
 //! cache. Keys and values are packed for the products once a task; probabilities are never written to memory.
 
 mod backward;
+mod backward_bf16;
 mod forward;
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use crate::gemm::{
     ALayout, Ctx, MAX_DEPTH, MAX_PANEL, NumberPtr, Place, ROW_STRIDE, Region, RowBlocks, Scratch, SharedMut, Sweep,
@@ -141,7 +144,7 @@ impl AttentionDesc {
                 log_sums: SharedMut(operands.outputs[1].cast()),
                 inputs: &inputs,
             };
-            forward::run(ctx, self, &io, operands.scratch());
+            forward::run(ctx, self, self.format(ctx), &io, operands.scratch());
         }
     }
 
@@ -160,7 +163,7 @@ impl AttentionDesc {
                 dk: SharedMut(operands.outputs[1].cast()),
                 dv: SharedMut(operands.outputs[2].cast()),
             };
-            backward::run(ctx, self, &io, operands.scratch());
+            backward::run(ctx, self, self.format(ctx), &io, operands.scratch());
         }
     }
 
@@ -237,31 +240,56 @@ unsafe fn copy_rows<S: Simd>(src: NumberPtr, ld: usize, rows: usize, len: usize,
     }
 }
 
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Hints that `len` numbers are wanted soon.
+///
+/// # Safety
+/// Called under `S::vectorize`.
+#[inline(always)]
+unsafe fn prefetch_row<S: Simd>(src: NumberPtr, len: usize) {
+    for first in (0..len).step_by(LINE_BYTES / size_of::<f32>()) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch(src.add(first).as_16().cast()) };
+    }
+}
+
+/// Hints that `len` elements from `start` on will be written soon.
+///
+/// # Safety
+/// Called under `S::vectorize`.
+#[inline(always)]
+unsafe fn prefetch_output<S: Simd>(dst: SharedMut, start: usize, len: usize) {
+    for first in (0..len).step_by(LINE_BYTES / size_of::<f32>()) {
+        // SAFETY: the caller's promise.
+        unsafe { S::prefetch_write(dst.0.wrapping_add(start + first)) };
+    }
+}
+
 /// Steps of a reduction over `k` elements.
 #[inline(always)]
 fn steps<S: Simd>(k: usize) -> usize {
     PanelFormat::of::<S>().steps(k)
 }
 
-/// Makes rows of `len` numbers, [`ROW_STRIDE`] apart, rows of the first operand of a product, in their place.
+/// Makes a row of `len` numbers a row of the first operand of a product, in its place.
 ///
 /// # Safety
-/// They are there. Called under `S::vectorize`.
+/// They are there, with room for whole steps. Called under `S::vectorize`.
 #[inline(always)]
-unsafe fn to_operand<S: Simd>(rows: SharedMut, count: usize, len: usize) {
+unsafe fn to_operand<S: Simd>(row: SharedMut, len: usize) {
     if !S::DOT2 {
         return;
     }
-    for row in 0..count {
-        // SAFETY: the caller's promise; a row has room for whole steps, and what is written lies before what is read next.
-        unsafe {
-            let row = rows.add(row * ROW_STRIDE).0;
-            let padded = (2 * steps::<S>(len)).next_multiple_of(2 * S::LANES);
-            row.add(len).zero::<S>(padded - len);
-            for i in (0..padded).step_by(2 * S::LANES) {
-                let (low, high) = (S::load(row.add(i)), S::load(row.add(i + S::LANES)));
-                S::store_bf16(row.cast::<u16>().add(i), low, high);
-            }
+    // SAFETY: the caller's promise; what is written lies before what is read next.
+    unsafe {
+        let row = row.0;
+        let padded = (2 * steps::<S>(len)).next_multiple_of(2 * S::LANES);
+        row.add(len).zero::<S>(padded - len);
+        for i in (0..padded).step_by(2 * S::LANES) {
+            let (low, high) = (S::load(row.add(i)), S::load(row.add(i + S::LANES)));
+            S::store_bf16(row.cast::<u16>().add(i), low, high);
         }
     }
 }

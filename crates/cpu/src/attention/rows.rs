@@ -6,7 +6,7 @@ use crate::random::fill_uniform;
 use crate::vector;
 
 /// Independent partial results of a reduction; the same on every instruction set.
-const LANES: usize = 32;
+pub(super) const LANES: usize = 32;
 
 /// Folds lanes, then their halves. `neutral` does not change what it is folded with.
 #[inline(always)]
@@ -25,6 +25,12 @@ fn fold(x: &[f32], neutral: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
             lanes[i] = f(lanes[i], block[i]);
         }
     }
+    fold_lanes(lanes, f)
+}
+
+/// Folds halves of the lanes.
+#[inline(always)]
+pub(super) fn fold_lanes(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {
@@ -36,8 +42,13 @@ fn fold(x: &[f32], neutral: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
 }
 
 #[inline(always)]
+pub(super) fn greater(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
+
+#[inline(always)]
 pub(super) fn max(x: &[f32]) -> f32 {
-    fold(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+    fold(x, f32::NEG_INFINITY, greater)
 }
 
 #[inline(always)]
@@ -69,6 +80,91 @@ pub(super) fn scale_and_bias(scores: &mut [f32], scale: f32, bias: &[f32]) {
 pub(super) fn exponentials(scores: &mut [f32], top: f32) {
     for s in scores {
         *s = vector::exp_nonpositive(*s - top);
+    }
+}
+
+/// As [`scale_and_bias`], fused; `tops` become the greatest scores of their lanes.
+#[inline(always)]
+pub(super) fn scale_and_bias_fused(scores: &mut [f32], scale: f32, bias: &[f32], tops: &mut [f32; LANES]) {
+    let mut block = |scores: &mut [f32; LANES], bias: &[f32; LANES]| {
+        for i in 0..LANES {
+            scores[i] = scores[i].mul_add(scale, bias[i]);
+            tops[i] = greater(tops[i], scores[i]);
+        }
+    };
+    let (biases, last_bias) = bias.as_chunks::<LANES>();
+    let (blocks, last) = scores.as_chunks_mut::<LANES>();
+    for (scores, bias) in blocks.iter_mut().zip(biases) {
+        block(scores, bias);
+    }
+    if !last.is_empty() {
+        let (mut padded, mut padded_bias) = ([0.0; LANES], [f32::NEG_INFINITY; LANES]);
+        padded[..last.len()].copy_from_slice(last);
+        padded_bias[..last.len()].copy_from_slice(last_bias);
+        block(&mut padded, &padded_bias);
+        last.copy_from_slice(&padded[..last.len()]);
+    }
+}
+
+/// As [`exponentials`], fused, of which the lanes are added to `sums`.
+#[inline(always)]
+pub(super) fn exponentials_fused(scores: &mut [f32], top: f32, sums: &mut [f32; LANES]) {
+    let mut block = |scores: &mut [f32; LANES]| {
+        for i in 0..LANES {
+            scores[i] = vector::exp_fused(scores[i] - top);
+            sums[i] += scores[i];
+        }
+    };
+    let (blocks, last) = scores.as_chunks_mut::<LANES>();
+    for scores in blocks {
+        block(scores);
+    }
+    if !last.is_empty() {
+        let mut padded = [f32::NEG_INFINITY; LANES];
+        padded[..last.len()].copy_from_slice(last);
+        block(&mut padded);
+        last.copy_from_slice(&padded[..last.len()]);
+    }
+}
+
+/// What turns the scores of a query, and the gradients of its probabilities, into probabilities and gradients of the scores.
+#[derive(Clone, Copy)]
+pub(super) struct RowGradient {
+    pub scale: f32,
+    pub log_sum: f32,
+    /// The gradients of the probabilities, weighted by these.
+    pub expected: f32,
+}
+
+impl RowGradient {
+    /// Probabilities of scores, fused, and the gradients of the scores.
+    #[inline(always)]
+    pub(super) fn apply(self, scores: &mut [f32], dscores: &mut [f32], bias: &[f32]) {
+        let RowGradient { scale, log_sum, expected } = self;
+        for ((s, d), &b) in scores.iter_mut().zip(dscores).zip(bias) {
+            let p = vector::exp_fused(s.mul_add(scale, b) - log_sum);
+            *d = p * ((*d - expected) * scale);
+            *s = p;
+        }
+    }
+
+    /// As [`apply`](Self::apply) with dropout; the probabilities become what multiplied the values.
+    #[inline(always)]
+    pub(super) fn apply_with_dropout(
+        self,
+        scores: &mut [f32],
+        dscores: &mut [f32],
+        bias: &[f32],
+        dropout: &Dropout,
+        uniforms: &[f32],
+    ) {
+        let RowGradient { scale, log_sum, expected } = self;
+        for (((s, d), &b), &u) in scores.iter_mut().zip(dscores).zip(bias).zip(uniforms) {
+            let p = vector::exp_fused(s.mul_add(scale, b) - log_sum);
+            let factor = if u >= dropout.rate { dropout.gain } else { 0.0 };
+            *d = p * (d.mul_add(factor, -expected) * scale);
+            *s = p * factor;
+        }
     }
 }
 

@@ -133,28 +133,36 @@ impl Simd for Avx512 {
     unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
         // SAFETY: the caller's promise of this trait.
         unsafe {
-            let rows: [__m512; 16] = std::array::from_fn(|i| _mm512_loadu_ps(src.add(i * src_stride)));
-            let pairs: [__m512; 16] = std::array::from_fn(|i| {
-                let (even, odd) = (rows[i & !1], rows[i | 1]);
-                if i & 1 == 0 { _mm512_unpacklo_ps(even, odd) } else { _mm512_unpackhi_ps(even, odd) }
-            });
+            // Loops, as closures are compiled without the instruction set and call its operations out of line.
+            let zero = _mm512_setzero_ps();
+            let mut rows = [zero; 16];
+            for (i, row) in rows.iter_mut().enumerate() {
+                *row = _mm512_loadu_ps(src.add(i * src_stride));
+            }
+            let mut pairs = [zero; 16];
+            for i in (0..16).step_by(2) {
+                pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+                pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+            }
             // Vector 4 * j + c: in its 128-bit lane q, column 4 * q + c of rows 4 * j to 4 * j + 3.
-            let quads: [__m512d; 16] = std::array::from_fn(|i| {
-                let first = i / 4 * 4 + i % 4 / 2;
-                let (low, high) = (_mm512_castps_pd(pairs[first]), _mm512_castps_pd(pairs[first + 2]));
-                if i & 1 == 0 { _mm512_unpacklo_pd(low, high) } else { _mm512_unpackhi_pd(low, high) }
-            });
+            let mut quads = [zero; 16];
+            for j in (0..16).step_by(4) {
+                for half in 0..2 {
+                    let (low, high) = (_mm512_castps_pd(pairs[j + half]), _mm512_castps_pd(pairs[j + half + 2]));
+                    quads[j + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+                    quads[j + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+                }
+            }
             for c in 0..4 {
-                let lanes: [__m512; 4] = std::array::from_fn(|j| _mm512_castpd_ps(quads[4 * j + c]));
-                let even_low = _mm512_shuffle_f32x4::<0x88>(lanes[0], lanes[1]);
-                let even_high = _mm512_shuffle_f32x4::<0x88>(lanes[2], lanes[3]);
-                let odd_low = _mm512_shuffle_f32x4::<0xdd>(lanes[0], lanes[1]);
-                let odd_high = _mm512_shuffle_f32x4::<0xdd>(lanes[2], lanes[3]);
-                let column = |q: usize| dst.add((4 * q + c) * dst_stride);
-                _mm512_storeu_ps(column(0), _mm512_shuffle_f32x4::<0x88>(even_low, even_high));
-                _mm512_storeu_ps(column(1), _mm512_shuffle_f32x4::<0x88>(odd_low, odd_high));
-                _mm512_storeu_ps(column(2), _mm512_shuffle_f32x4::<0xdd>(even_low, even_high));
-                _mm512_storeu_ps(column(3), _mm512_shuffle_f32x4::<0xdd>(odd_low, odd_high));
+                let even_low = _mm512_shuffle_f32x4::<0x88>(quads[c], quads[4 + c]);
+                let even_high = _mm512_shuffle_f32x4::<0x88>(quads[8 + c], quads[12 + c]);
+                let odd_low = _mm512_shuffle_f32x4::<0xdd>(quads[c], quads[4 + c]);
+                let odd_high = _mm512_shuffle_f32x4::<0xdd>(quads[8 + c], quads[12 + c]);
+                let dst = dst.add(c * dst_stride);
+                _mm512_storeu_ps(dst, _mm512_shuffle_f32x4::<0x88>(even_low, even_high));
+                _mm512_storeu_ps(dst.add(4 * dst_stride), _mm512_shuffle_f32x4::<0x88>(odd_low, odd_high));
+                _mm512_storeu_ps(dst.add(8 * dst_stride), _mm512_shuffle_f32x4::<0xdd>(even_low, even_high));
+                _mm512_storeu_ps(dst.add(12 * dst_stride), _mm512_shuffle_f32x4::<0xdd>(odd_low, odd_high));
             }
         }
     }
