@@ -19,8 +19,11 @@ pub enum Architecture {
 /// A model of the zoo.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelSpec {
+    /// Name in commands and recipes.
     pub name: &'static str,
+    /// One line for lists of models.
     pub description: &'static str,
+    /// The network up to its options.
     pub architecture: Architecture,
     /// Variants other than the default, by the options that choose them.
     pub variants: &'static [&'static str],
@@ -73,9 +76,13 @@ pub const ZOO: &[ModelSpec] = &[
 /// A model of any family.
 #[derive(Clone, Copy, Debug)]
 pub enum AnyModel {
+    /// A ResNet.
     Classifier(&'static ModelSpec),
+    /// A BERT, for pre-training.
     Bert(&'static BertSpec),
+    /// An ELECTRA, for pre-training.
     Electra(&'static ElectraSpec),
+    /// An ELECTRA that answers questions.
     ElectraSquad(&'static ElectraSquadSpec),
 }
 
@@ -117,6 +124,7 @@ pub fn find(name: &str) -> Result<&'static ModelSpec, ModelError> {
 }
 
 impl AnyModel {
+    /// Name in commands and recipes.
     pub fn name(self) -> &'static str {
         match self {
             AnyModel::Classifier(spec) => spec.name,
@@ -126,6 +134,7 @@ impl AnyModel {
         }
     }
 
+    /// One line for lists of models.
     pub fn description(self) -> &'static str {
         match self {
             AnyModel::Classifier(spec) => spec.description,
@@ -135,6 +144,7 @@ impl AnyModel {
         }
     }
 
+    /// Variants other than the default, by the options that choose them.
     pub fn variants(self) -> &'static [&'static str] {
         match self {
             AnyModel::Classifier(spec) => spec.variants,
@@ -178,6 +188,7 @@ impl Architecture {
 }
 
 impl ModelSpec {
+    /// The published form of the network.
     pub fn options(&self) -> ModelOptions {
         self.architecture.options()
     }
