@@ -112,7 +112,7 @@ fn folder(options: &Options) -> RunFolder {
 }
 
 /// The recipe that is asked for, with the options of the command line over it.
-fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
+pub(crate) fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
     let mut overrides = Vec::new();
     overrides.extend(options.model.map(|model| Override::new("model.name", model.name())));
     overrides.extend(options.data.as_ref().map(|data| Override::new("data.source", data.as_str())));
