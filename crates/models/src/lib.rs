@@ -1,5 +1,6 @@
 //! The model zoo: graphs of known networks, their counts and the names of their published weights.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod bert;
 pub mod classifier;

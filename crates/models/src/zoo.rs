@@ -10,10 +10,18 @@ use bessemer_nn::{Fan, Padding, PixelScale};
 /// A network up to its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// For ImageNet; blocks of each of the four stages.
-    ResNet { block: Block, depths: [usize; 4] },
-    /// For CIFAR; blocks of each of the three stages.
-    ResNetCifar { depth: usize },
+    /// For ImageNet.
+    ResNet {
+        /// The kind of all blocks.
+        block: Block,
+        /// Blocks of each of the four stages.
+        depths: [usize; 4],
+    },
+    /// For CIFAR.
+    ResNetCifar {
+        /// Blocks of each of the three stages.
+        depth: usize,
+    },
 }
 
 /// A model of the zoo.

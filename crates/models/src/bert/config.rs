@@ -170,7 +170,7 @@ pub(crate) struct Bert<'a> {
 
 impl Bert<'_> {
     /// Words with the padding.
-    pub fn vocabulary(&self) -> usize {
+    pub(crate) fn vocabulary(&self) -> usize {
         self.config.vocab_size.next_multiple_of(self.options.pad_vocab_to)
     }
 }

@@ -173,12 +173,12 @@ pub(super) struct Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    pub fn new(config: &'a ElectraConfig, sequences: Sequences, options: &'a BertOptions) -> Self {
+    pub(super) fn new(config: &'a ElectraConfig, sequences: Sequences, options: &'a BertOptions) -> Self {
         let bert = Bert { config: &config.encoder, sequences, options };
         Network { embedding: config.embedding_size, bert }
     }
 
-    pub fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         self.bert.config.hidden_size
     }
 }
