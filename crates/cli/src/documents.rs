@@ -136,6 +136,15 @@ fn commands_of_documents_are_accepted() {
 }
 
 #[test]
+fn the_readme_tests_by_the_command_of_continuous_integration() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let [ci, readme] = [".ci/run", "README.md"].map(|name| fs::read_to_string(root.join(name)).expect(name));
+    let tests = ci.lines().find(|line| line.starts_with("cargo test ")).expect("a line that runs the tests");
+    let is_shown = readme.lines().any(|line| line.trim_start().split("  ").next() == Some(tests));
+    assert!(is_shown, "README.md does not show `{tests}`");
+}
+
+#[test]
 fn examples_of_help_are_accepted() {
     let mut commands_with_help = vec![Cli::command()];
     let mut count = 0;
