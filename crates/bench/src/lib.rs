@@ -8,6 +8,7 @@ pub mod kernels;
 pub mod machine;
 pub mod measure;
 pub mod peers;
+pub mod plans;
 pub mod profile;
 pub mod quickstart;
 pub mod report;

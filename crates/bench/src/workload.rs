@@ -297,7 +297,7 @@ impl Work<'_> {
         BertConfig { hidden_act: Activation::GeluTanh, ..self.with_dropout((spec.config)()) }
     }
 
-    fn sequences(&self) -> Sequences {
+    pub(crate) fn sequences(&self) -> Sequences {
         let StepSettings { sequence_length: length, predictions, .. } = self.settings;
         Sequences { batch: self.batch_size, length, predictions }
     }

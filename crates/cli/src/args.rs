@@ -25,7 +25,7 @@ EXAMPLES:
 /// Trains, evaluates, runs and benchmarks reference deep-learning models
 #[derive(Debug, Parser)]
 #[command(name = "bessemer", version, after_help = EXAMPLES, disable_help_subcommand = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     Quickstart(commands::quickstart::Options),
     Doctor(commands::doctor::Options),
     Models(commands::models::Options),
@@ -57,7 +57,7 @@ pub enum Command {
 /// Options of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Common options")]
-pub struct Common {
+pub(crate) struct Common {
     /// Device to run on: cpu
     #[arg(long, global = true, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     pub device: Device,
@@ -90,50 +90,50 @@ pub struct Common {
 
 /// Where kernels run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Device {
+pub(crate) enum Device {
     Cpu,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     Text,
     Json,
 }
 
 impl Common {
-    pub fn cpu(&self) -> CpuOptions {
+    pub(crate) fn cpu(&self) -> CpuOptions {
         let Device::Cpu = self.device;
         let best = CpuOptions::default();
         CpuOptions { isa: self.isa.unwrap_or(best.isa), threads: self.threads.unwrap_or(best.threads) }
     }
 
     /// How forward passes are run, with a line where the precision is emulated.
-    pub fn compute_told(&self) -> ComputeOptions {
+    pub(crate) fn compute_told(&self) -> ComputeOptions {
         self.tell_emulation(self.precision().unwrap_or_default());
         self.compute()
     }
 
-    pub fn compute(&self) -> ComputeOptions {
+    pub(crate) fn compute(&self) -> ComputeOptions {
         ComputeOptions { cpu: self.cpu(), compile: self.compile(true) }
     }
 
-    pub fn compile(&self, fuse: bool) -> CompileOptions {
+    pub(crate) fn compile(&self, fuse: bool) -> CompileOptions {
         let precision = self.precision().and_then(Compute::on_cpu).unwrap_or(DType::F32);
         CompileOptions { fuse, precision, recompute: self.recompute, ..CompileOptions::default() }
     }
 
     /// The precision asked for, if any.
-    pub fn precision(&self) -> Option<Compute> {
+    pub(crate) fn precision(&self) -> Option<Compute> {
         self.precision.first().copied().or(self.amp.then_some(Compute::Bf16))
     }
 
     /// All that are asked for, or else the usual one.
-    pub fn precisions(&self) -> Vec<Compute> {
+    pub(crate) fn precisions(&self) -> Vec<Compute> {
         if self.precision.is_empty() { vec![self.precision().unwrap_or_default()] } else { self.precision.clone() }
     }
 
     /// Says so where a precision is asked for that the processor does not have.
-    pub fn tell_emulation(&self, precision: Compute) {
+    pub(crate) fn tell_emulation(&self, precision: Compute) {
         let native = precision == Compute::Bf16 && has_bf16(self.cpu().isa);
         if precision != Compute::Fp32 && !native {
             let name = precision.name();
@@ -143,16 +143,16 @@ impl Common {
         }
     }
 
-    pub fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         self.seed.unwrap_or(0).into()
     }
 
-    pub fn progress(&self) -> ProgressMode {
+    pub(crate) fn progress(&self) -> ProgressMode {
         ProgressMode::detect(self.quiet, self.log_format == LogFormat::Json)
     }
 
     /// A line about what is being done, unless nothing or only events are wanted.
-    pub fn tell(&self, line: &str) {
+    pub(crate) fn tell(&self, line: &str) {
         if !self.quiet && self.log_format == LogFormat::Text {
             eprintln!("{line}");
         }
@@ -179,7 +179,7 @@ fn threads(text: &str) -> Result<usize, String> {
 
 /// Where CUDA's libraries lie.
 #[derive(Debug, Args)]
-pub struct GpuArguments {
+pub(crate) struct GpuArguments {
     /// Folder of CUDA's libraries, looked in before the Python environment and the system; may be given several times
     #[arg(long, value_name = "FOLDER", value_parser = folder, help_heading = "GPU")]
     pub gpu_libraries: Vec<PathBuf>,
@@ -192,7 +192,7 @@ fn folder(text: &str) -> Result<PathBuf, String> {
 
 /// Settings of a step that is measured or explained.
 #[derive(Debug, Args)]
-pub struct StepArguments {
+pub(crate) struct StepArguments {
     /// Tokens of a sequence, for models of text [default: 128, or 384 for questions]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Step")]
     pub sequence_length: Option<usize>,
@@ -215,7 +215,7 @@ pub struct StepArguments {
 impl StepArguments {
     /// # Errors
     /// Settings that the model does not have.
-    pub fn settings(&self, model: AnyModel) -> Result<StepSettings, Usage> {
+    pub(crate) fn settings(&self, model: AnyModel) -> Result<StepSettings, Usage> {
         let given = [
             ("--sequence-length", self.sequence_length.is_some()),
             ("--predictions", self.predictions.is_some()),
@@ -247,7 +247,7 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 /// A number of at least 1, such as a batch size.
-pub fn at_least_one(text: &str) -> Result<usize, String> {
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     number(text, 1 << 30)
 }
 
@@ -257,7 +257,7 @@ fn number(text: &str, most: usize) -> Result<usize, String> {
 }
 
 /// A model of the zoo by its name, or by the short name of a reference model.
-pub fn model(name: &str) -> Result<AnyModel, String> {
+pub(crate) fn model(name: &str) -> Result<AnyModel, String> {
     let names = || all().map(AnyModel::name);
     find_any(name).map_err(|_| {
         let known = names().collect::<Vec<_>>().join(", ");
@@ -266,7 +266,7 @@ pub fn model(name: &str) -> Result<AnyModel, String> {
 }
 
 /// A hint, or what stands in for it, before more words.
-pub fn sentence(hint: &str) -> String {
+pub(crate) fn sentence(hint: &str) -> String {
     if hint.is_empty() { ";".to_owned() } else { hint.to_owned() }
 }
 

@@ -13,13 +13,13 @@ use bessemer_train::rundir::RunDirError;
 use std::fmt;
 
 /// Exit code for a command line, recipe or data that is wrong.
-pub const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 const FAILED: u8 = 1;
 const INTERRUPTED: u8 = 130;
 
 /// Something that the person who typed the command can put right.
 #[derive(Debug)]
-pub struct Usage(pub String);
+pub(crate) struct Usage(pub String);
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -31,7 +31,7 @@ impl std::error::Error for Usage {}
 
 /// An error with the exit code that whoever called expects.
 #[derive(Debug)]
-pub struct Coded {
+pub(crate) struct Coded {
     pub code: u8,
     pub message: String,
 }
@@ -45,7 +45,7 @@ impl fmt::Display for Coded {
 impl std::error::Error for Coded {}
 
 /// 1, 2 or 130, by the kind of error, or its own.
-pub fn exit_code(error: &anyhow::Error) -> u8 {
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     error.chain().find_map(code_of).unwrap_or(FAILED)
 }
 
@@ -92,7 +92,7 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
 }
 
 /// The error with its causes, each told once.
-pub fn one_line(error: &anyhow::Error) -> String {
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut told = String::new();
     for cause in error.chain() {
         let cause = joined(&cause.to_string());
@@ -106,7 +106,7 @@ pub fn one_line(error: &anyhow::Error) -> String {
 }
 
 /// What the command-line parser says, without its advertisement of usage.
-pub fn command_line(rendered: &str) -> String {
+pub(crate) fn command_line(rendered: &str) -> String {
     let said = rendered.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
     format!("{}; see --help", joined(&said.collect::<Vec<_>>().join("\n")))
 }

@@ -3,6 +3,8 @@
 
 mod args;
 mod commands;
+#[cfg(test)]
+mod documents;
 mod failure;
 mod names;
 mod output;

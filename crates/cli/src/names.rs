@@ -1,7 +1,7 @@
 //! Names that are mistyped.
 
 /// `"; did you mean ...?"` if a known name begins so or is close, else nothing.
-pub fn hint<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn hint<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let distance = |candidate: &str| match candidate.strip_prefix(name) {
         Some(_) if name.len() >= LEAST_PREFIX => 0,
         _ => strsim::damerau_levenshtein(name, candidate),

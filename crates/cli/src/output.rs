@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Write};
 
 /// Prints a text as it is. A reader who has gone (`| head`) ends the program in silence.
-pub fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
@@ -12,18 +12,18 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Prints a value as JSON over several lines.
-pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
 /// Rows of text in columns, the first `left` of them flush left, the others flush right.
-pub struct Table {
+pub(crate) struct Table {
     left: usize,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub fn new(left: usize, header: &[&str]) -> Self {
+    pub(crate) fn new(left: usize, header: &[&str]) -> Self {
         let mut table = Self { left, rows: Vec::new() };
         if !header.is_empty() {
             table.rows.push(header.iter().map(|cell| (*cell).to_owned()).collect());
@@ -31,7 +31,7 @@ impl Table {
         table
     }
 
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
 }

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 /// Zeroed memory on big pages where the system has them.
 #[derive(Debug)]
-pub struct Arena {
+pub(crate) struct Arena {
     base: NonNull<u8>,
     bytes: usize,
 }
@@ -19,7 +19,7 @@ unsafe impl Send for Arena {}
 impl Arena {
     /// # Errors
     /// When the system does not grant the memory.
-    pub fn new(bytes: usize) -> io::Result<Arena> {
+    pub(crate) fn new(bytes: usize) -> io::Result<Arena> {
         let bytes = bytes.max(1).next_multiple_of(BIG_PAGE);
         // SAFETY: a fresh anonymous private mapping.
         let base = unsafe {
@@ -44,7 +44,7 @@ impl Arena {
         Ok(Arena { base, bytes })
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
@@ -52,20 +52,20 @@ impl Arena {
     ///
     /// # Panics
     /// If the run of bytes is not within the arena.
-    pub fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
+    pub(crate) fn at(&self, offset: usize, bytes: usize) -> *mut u8 {
         assert!(offset + bytes <= self.bytes, "offset {offset} + {bytes} is outside the arena of {} bytes", self.bytes);
         // SAFETY: within the mapping, as checked.
         unsafe { self.base.as_ptr().add(offset) }
     }
 
     /// A run of bytes to read.
-    pub fn slice(&self, offset: usize, bytes: usize) -> &[u8] {
+    pub(crate) fn slice(&self, offset: usize, bytes: usize) -> &[u8] {
         // SAFETY: mapped, initialised (zeroed by the system), and not written while the arena is borrowed.
         unsafe { std::slice::from_raw_parts(self.at(offset, bytes), bytes) }
     }
 
     /// A run of bytes to write.
-    pub fn slice_mut(&mut self, offset: usize, bytes: usize) -> &mut [u8] {
+    pub(crate) fn slice_mut(&mut self, offset: usize, bytes: usize) -> &mut [u8] {
         // SAFETY: mapped, and exclusively borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.at(offset, bytes), bytes) }
     }

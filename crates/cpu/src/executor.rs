@@ -36,6 +36,11 @@ impl Target for CpuOptions {
     fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs {
         Kernel::lower(graph, node, fixed).map_or(Needs::default(), |kernel| kernel.needs(self.threads))
     }
+
+    fn implementation(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Option<String> {
+        let name = Kernel::lower(graph, node, fixed).map(|kernel| kernel.name());
+        Some(name.unwrap_or_else(|Unsupported(what)| format!("unsupported: {what}")))
+    }
 }
 
 /// Why a plan cannot be run, or a step failed.

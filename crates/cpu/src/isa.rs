@@ -25,7 +25,8 @@ pub struct IsaError {
 }
 
 impl Isa {
-    const ALL: [Isa; 4] = [Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Portable];
+    /// All instruction sets, fastest first.
+    pub const ALL: [Isa; 4] = [Isa::Avx512, Isa::Avx2, Isa::Neon, Isa::Portable];
 
     /// The fastest instruction set of this machine.
     pub fn detect() -> Isa {

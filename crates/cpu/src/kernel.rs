@@ -78,7 +78,7 @@ unsafe impl Sync for Shared {}
 
 impl Kernel {
     /// The kernel of a node.
-    pub fn lower(graph: &Graph, id: NodeId, fixed: &Fixed) -> Result<Kernel, Unsupported> {
+    pub(crate) fn lower(graph: &Graph, id: NodeId, fixed: &Fixed) -> Result<Kernel, Unsupported> {
         let node = graph.node(id);
         let types: Vec<&TensorType> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
         let weights_fixed = node.inputs.get(1).is_some_and(|v| fixed.is_fixed(v.node)) && !fixed.is_fixed(id);
@@ -103,7 +103,7 @@ impl Kernel {
     }
 
     /// How it computes, in a few words.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         match self {
             Kernel::Product(product) => product.name().to_string(),
             Kernel::Region(_) => "region".to_string(),
@@ -118,7 +118,7 @@ impl Kernel {
     }
 
     /// `f32` elements of scratch with so many threads.
-    pub fn scratch_len(&self, threads: usize) -> usize {
+    pub(crate) fn scratch_len(&self, threads: usize) -> usize {
         match self {
             Kernel::Product(product) => product.scratch_len(threads),
             Kernel::Region(region) => region.run_scratch_len(threads),
@@ -130,7 +130,7 @@ impl Kernel {
     }
 
     /// Memory beside the operands with so many threads.
-    pub fn needs(&self, threads: usize) -> Needs {
+    pub(crate) fn needs(&self, threads: usize) -> Needs {
         let bytes = self.product().and_then(Product::prepared_len).map(|len| 4 * len);
         Needs { scratch: 4 * self.scratch_len(threads), prepared: bytes.map(|bytes| Prepared { input: 1, bytes }) }
     }
@@ -147,7 +147,7 @@ impl Kernel {
     ///
     /// # Safety
     /// As for [`Kernel::run`]; the input is there.
-    pub unsafe fn prepare(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
+    pub(crate) unsafe fn prepare(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
         if let Some(product) = self.product() {
             // SAFETY: the caller's promise.
             unsafe { product.prepare(ctx, operands) }
@@ -160,7 +160,7 @@ impl Kernel {
     ///
     /// # Errors
     /// What is wrong with the data.
-    pub unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), String> {
+    pub(crate) unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), String> {
         // SAFETY: the caller's promise, for all calls below.
         unsafe {
             match self {
@@ -193,21 +193,21 @@ impl Kernel {
 impl<'a> Operands<'a> {
     /// # Safety
     /// Input `index` holds at least `len` elements of that type.
-    pub unsafe fn input<T>(&self, index: usize, len: usize) -> &'a [T] {
+    pub(crate) unsafe fn input<T>(&self, index: usize, len: usize) -> &'a [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(self.inputs[index].cast(), len) }
     }
 
     /// # Safety
     /// Input `index` holds at least `len` numbers.
-    pub unsafe fn floats(&self, index: usize, len: usize) -> &'a [f32] {
+    pub(crate) unsafe fn floats(&self, index: usize, len: usize) -> &'a [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.input(index, len) }
     }
 
     /// # Safety
     /// Input `index` holds at least `len` numbers of that type.
-    pub unsafe fn numbers(&self, index: usize, dtype: DType, len: usize) -> Numbers<'a> {
+    pub(crate) unsafe fn numbers(&self, index: usize, dtype: DType, len: usize) -> Numbers<'a> {
         // SAFETY: the caller's promise.
         unsafe { Numbers::from_raw(self.inputs[index], dtype, len) }
     }
@@ -217,7 +217,7 @@ impl<'a> Operands<'a> {
     /// # Safety
     /// It holds at least `len` elements of that type, and nothing else uses it meanwhile.
     #[allow(clippy::mut_from_ref, reason = "the operands hold addresses; who calls answers for exclusive use")]
-    pub unsafe fn output<T>(&self, len: usize) -> &'a mut [T] {
+    pub(crate) unsafe fn output<T>(&self, len: usize) -> &'a mut [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.outputs[0].cast(), len) }
     }
@@ -225,7 +225,7 @@ impl<'a> Operands<'a> {
     /// # Safety
     /// Nothing else uses the scratch meanwhile.
     #[allow(clippy::mut_from_ref, reason = "the operands hold addresses; who calls answers for exclusive use")]
-    pub unsafe fn scratch(&self) -> &'a mut [f32] {
+    pub(crate) unsafe fn scratch(&self) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.scratch, self.scratch_len) }
     }
@@ -233,7 +233,7 @@ impl<'a> Operands<'a> {
     /// # Safety
     /// Nothing else uses the prepared input meanwhile.
     #[allow(clippy::mut_from_ref, reason = "the operands hold addresses; who calls answers for exclusive use")]
-    pub unsafe fn prepared(&self) -> &'a mut [f32] {
+    pub(crate) unsafe fn prepared(&self) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.prepared, self.prepared_len) }
     }

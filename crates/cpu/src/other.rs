@@ -108,7 +108,7 @@ unsafe fn max_pool_grad_16<T: Element>(ctx: Ctx<'_>, d: &PoolDesc, operands: &Op
 }
 
 impl Other {
-    pub fn lower(op: &Op, inputs: &[&TensorType], outputs: &[TensorType]) -> Result<Other, Unsupported> {
+    pub(crate) fn lower(op: &Op, inputs: &[&TensorType], outputs: &[TensorType]) -> Result<Other, Unsupported> {
         let geometry = |g: Result<Geometry, String>| g.map(|g| pool(&g)).map_err(Unsupported);
         let is_copy = matches!(op, Op::Transpose(_) | Op::Slice(_) | Op::Pad(_) | Op::Concat(_) | Op::Broadcast(_));
         let is_max_pool = matches!(op, Op::MaxPool2d(_) | Op::MaxPool2dGrad(_)) && inputs[0].dtype.is_float();
@@ -178,7 +178,7 @@ impl Other {
     }
 
     /// How it computes, in a few words.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Other::MaxPool { .. } => "max pool",
             Other::MaxPoolGrad { .. } => "max pool gradient",
@@ -196,7 +196,7 @@ impl Other {
     }
 
     /// `f32` elements of scratch with so many threads.
-    pub fn scratch_len(&self, threads: usize) -> usize {
+    pub(crate) fn scratch_len(&self, threads: usize) -> usize {
         match self {
             Other::MaxPoolGrad { desc, dtype } if *dtype != DType::F32 => desc.sums_len(threads),
             Other::Reduce { dims, .. } => rowwise::reduce_scratch_len(*dims),
@@ -211,7 +211,7 @@ impl Other {
     ///
     /// # Errors
     /// An index out of range.
-    pub unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), String> {
+    pub(crate) unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), String> {
         // SAFETY: operands have the types and sizes the kernel was lowered for, which is the caller's promise.
         unsafe {
             let floats = |index, len| operands.floats(index, len);

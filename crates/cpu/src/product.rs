@@ -29,7 +29,7 @@ pub(crate) struct AffineOperands {
 
 impl AffineOperands {
     /// Those of an operation on a first operand of this shape.
-    pub fn of(op: &Op, x: &Shape) -> Option<AffineOperands> {
+    pub(crate) fn of(op: &Op, x: &Shape) -> Option<AffineOperands> {
         match op {
             Op::Prologue(prologue) => Some(AffineOperands { channels: x.cols(), relu: prologue.relu }),
             _ => None,
@@ -38,7 +38,7 @@ impl AffineOperands {
 
     /// # Safety
     /// The operands are there, in `f32`.
-    pub unsafe fn apply_to<'a>(self, x: Numbers<'a>, operands: &Operands<'a>) -> Input<'a> {
+    pub(crate) unsafe fn apply_to<'a>(self, x: Numbers<'a>, operands: &Operands<'a>) -> Input<'a> {
         // SAFETY: the caller's promise.
         let (scale, shift) = unsafe { (operands.floats(2, self.channels), operands.floats(3, self.channels)) };
         Input::affine(x, Affine { scale, shift, relu: self.relu })
@@ -79,7 +79,7 @@ pub(crate) fn conv_desc(geometry: &Geometry, conv: &Conv2d) -> ConvDesc {
 impl Product {
     /// The kernel of an operation with operands of these types. `weights_fixed` says that the second one is the same in
     /// every step.
-    pub fn lower(op: &Op, types: &[&TensorType], weights_fixed: bool) -> Result<Product, Unsupported> {
+    pub(crate) fn lower(op: &Op, types: &[&TensorType], weights_fixed: bool) -> Result<Product, Unsupported> {
         let (a, b) = (&types[0].shape, &types[1].shape);
         let dtype = types[0].dtype;
         let by_winograd =
@@ -121,7 +121,7 @@ impl Product {
     }
 
     /// How it computes, in a few words.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match &self.kind {
             Kind::Conv(_) => "implicit matmul",
             Kind::ConvDataGrad(_) => "data gradient by phases",
@@ -131,7 +131,7 @@ impl Product {
         }
     }
 
-    pub fn scratch_len(&self, threads: usize) -> usize {
+    pub(crate) fn scratch_len(&self, threads: usize) -> usize {
         match &self.kind {
             Kind::Conv(d) => conv::forward_scratch_len(d, threads),
             Kind::ConvDataGrad(d) => conv::data_grad_scratch_len(d, threads),
@@ -142,7 +142,7 @@ impl Product {
         }
     }
 
-    pub fn row_blocks(&self) -> RowBlocks {
+    pub(crate) fn row_blocks(&self) -> RowBlocks {
         match &self.kind {
             Kind::Conv(d) => conv::forward_row_blocks(d),
             Kind::ConvDataGrad(d) => conv::data_grad_row_blocks(d),
@@ -154,7 +154,7 @@ impl Product {
     }
 
     /// Whether its output may be a block for each worker.
-    pub fn works_in_blocks(&self) -> bool {
+    pub(crate) fn works_in_blocks(&self) -> bool {
         match &self.kind {
             Kind::GroupedConv(d) | Kind::GroupedDataGrad(d) => d.works_in_blocks(),
             _ => true,
@@ -177,11 +177,11 @@ impl Product {
         }
     }
 
-    pub fn output_len(&self) -> usize {
+    pub(crate) fn output_len(&self) -> usize {
         self.lens()[2]
     }
 
-    pub fn output_cols(&self) -> usize {
+    pub(crate) fn output_cols(&self) -> usize {
         match &self.kind {
             Kind::Conv(d) | Kind::Winograd(d, Direction::Forward) => d.c_out,
             Kind::ConvDataGrad(d) | Kind::Winograd(d, Direction::DataGrad) => d.c_in,
@@ -192,7 +192,7 @@ impl Product {
     }
 
     /// Elements of a row block of the output.
-    pub fn block_len(&self) -> usize {
+    pub(crate) fn block_len(&self) -> usize {
         (self.row_blocks().rows * self.output_cols()).min(self.output_len())
     }
 
@@ -207,7 +207,7 @@ impl Product {
     }
 
     /// Elements of the prepared second operand; `None` if it is used as it is.
-    pub fn prepared_len(&self) -> Option<usize> {
+    pub(crate) fn prepared_len(&self) -> Option<usize> {
         if !self.prepared {
             return None;
         }
@@ -224,7 +224,7 @@ impl Product {
     ///
     /// # Safety
     /// As for [`crate::kernel::Kernel::prepare`].
-    pub unsafe fn prepare(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
+    pub(crate) unsafe fn prepare(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
         if !self.prepared {
             return;
         }
@@ -246,7 +246,7 @@ impl Product {
 
     /// # Safety
     /// As for [`crate::kernel::Kernel::run`]; `output` is that of the product.
-    pub unsafe fn run(
+    pub(crate) unsafe fn run(
         &self,
         ctx: Ctx<'_>,
         operands: &Operands<'_>,

@@ -192,7 +192,7 @@ fn applies_where_tiles_pay_for_transforms() {
     assert_eq!(both(ConvDesc { kh: 1, oh: 9, ..resnet }), [false; 2], "kernel");
 }
 
-/// The error table of the documentation: `cargo test --release --test winograd -- --ignored --nocapture`.
+/// The error table of the documentation: `cargo test --profile checked --test winograd -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints a table"]
 fn errors_by_channels() {

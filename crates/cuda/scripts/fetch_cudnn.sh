@@ -3,7 +3,7 @@
 # there is no GPU:
 #
 #   crates/cuda/scripts/fetch_cudnn.sh FOLDER
-#   VIRTUAL_ENV=FOLDER cargo test --release -p bessemer-cuda --test cudnn
+#   VIRTUAL_ENV=FOLDER cargo test --profile checked -p bessemer-cuda --test cudnn
 set -euo pipefail
 
 folder=${1:?usage: fetch_cudnn.sh FOLDER}

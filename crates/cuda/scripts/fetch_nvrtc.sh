@@ -2,7 +2,7 @@
 # Fetches NVIDIA's run-time compiler into a folder, so that kernels are compiled for real where there is no GPU:
 #
 #   crates/cuda/scripts/fetch_nvrtc.sh FOLDER
-#   VIRTUAL_ENV=FOLDER cargo test --release -p bessemer-cuda --test resources
+#   VIRTUAL_ENV=FOLDER cargo test --profile checked -p bessemer-cuda --test resources
 set -euo pipefail
 
 folder=${1:?usage: fetch_nvrtc.sh FOLDER}

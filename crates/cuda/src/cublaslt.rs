@@ -52,13 +52,13 @@ const MAX_WORKSPACE: i32 = 1;
 
 /// `cublasLtMatmulDescAttributes_t`
 mod attribute {
-    pub const TRANSPOSE_A: i32 = 3;
-    pub const TRANSPOSE_B: i32 = 4;
-    pub const EPILOGUE: i32 = 7;
-    pub const BIAS: i32 = 8;
-    pub const AUX: i32 = 11;
-    pub const AUX_STRIDE: i32 = 12;
-    pub const BIAS_TYPE: i32 = 26;
+    pub(super) const TRANSPOSE_A: i32 = 3;
+    pub(super) const TRANSPOSE_B: i32 = 4;
+    pub(super) const EPILOGUE: i32 = 7;
+    pub(super) const BIAS: i32 = 8;
+    pub(super) const AUX: i32 = 11;
+    pub(super) const AUX_STRIDE: i32 = 12;
+    pub(super) const BIAS_TYPE: i32 = 26;
 }
 
 /// `cudaDataType_t`

@@ -268,6 +268,12 @@ impl Graph {
         &self.nodes[id.index()]
     }
 
+    /// A node that a test makes malformed.
+    #[cfg(test)]
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.index()]
+    }
+
     pub fn ty(&self, value: Value) -> &TensorType {
         &self.nodes[value.node.index()].outputs[value.output as usize]
     }

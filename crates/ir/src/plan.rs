@@ -6,7 +6,9 @@ use crate::ops::{Cost, Op};
 use crate::passes::fixed::Fixed;
 use crate::shape::TensorType;
 use std::collections::BTreeMap;
-use std::fmt::{self, Write};
+
+mod text;
+pub use text::{print_graph, print_memory, print_plan};
 
 /// Alignment of every tensor in the arena, in bytes.
 pub const ALIGNMENT: usize = 64;
@@ -18,6 +20,9 @@ pub trait Target {
 
     /// Memory that the kernel of this node needs beside its operands.
     fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs;
+
+    /// Name of the implementation that runs this node; `None` on a target without kernels.
+    fn implementation(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Option<String>;
 }
 
 /// Memory of a kernel beside its operands, in bytes.
@@ -47,6 +52,10 @@ impl Target for NullTarget {
 
     fn needs(&self, _graph: &Graph, _node: NodeId, _fixed: &Fixed) -> Needs {
         Needs::default()
+    }
+
+    fn implementation(&self, _graph: &Graph, _node: NodeId, _fixed: &Fixed) -> Option<String> {
+        None
     }
 }
 
@@ -172,79 +181,4 @@ pub fn node_cost(graph: &Graph, node: NodeId) -> Cost {
     let node = graph.node(node);
     let inputs: Vec<&TensorType> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
     node.op.rule().cost(&inputs, &node.outputs)
-}
-
-/// A graph as text, one node a line.
-pub fn print_graph(graph: &Graph) -> String {
-    let mut text = String::new();
-    for id in graph.ids() {
-        writeln!(text, "{}", GraphLine { graph, node: id }).expect("writing to a string");
-    }
-    for (name, value) in graph.outputs() {
-        writeln!(text, "output {name} = {}", Name(*value)).expect("writing to a string");
-    }
-    for &(state, new) in graph.updates() {
-        let when = if graph.is_repeated(state) { " each micro-batch" } else { "" };
-        writeln!(text, "update{when} {} = {}", graph.node(state.node).op, Name(new)).expect("writing to a string");
-    }
-    text
-}
-
-/// A plan as text: one kernel call a line with its place in the arena.
-pub fn print_plan(plan: &Plan) -> String {
-    let mut text = String::new();
-    let prepared = plan.preparation.iter().filter_map(|p| match p {
-        Preparation::Run(step) => Some(("once ", step)),
-        Preparation::Prepare(_) => None,
-    });
-    let part = |step: &Step| match (plan.accumulates(), step.in_body) {
-        (false, _) => "",
-        (true, true) => "body ",
-        (true, false) => "tail ",
-    };
-    for (when, step) in prepared.chain(plan.steps.iter().map(|step| (part(step), step))) {
-        let node = plan.graph.node(step.node);
-        let places: Vec<String> = (0..node.outputs.len() as u32)
-            .map(|output| format!("@{}", plan.offset(Value { node: step.node, output })))
-            .collect();
-        let line = GraphLine { graph: &plan.graph, node: step.node };
-        let prepared = if step.prepared.1 > 0 { format!(" prepared {}", step.prepared.1) } else { String::new() };
-        writeln!(text, "{when}{line} {} scratch {}{prepared}", places.join(" "), step.scratch.1)
-            .expect("writing to a string");
-    }
-    writeln!(text, "arena {} bytes, of which {} persistent", plan.arena_bytes, plan.persistent_bytes)
-        .expect("writing to a string");
-    text
-}
-
-struct Name(Value);
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.output {
-            0 => write!(f, "%{}", self.0.node.0),
-            output => write!(f, "%{}.{output}", self.0.node.0),
-        }
-    }
-}
-
-struct GraphLine<'a> {
-    graph: &'a Graph,
-    node: NodeId,
-}
-
-impl fmt::Display for GraphLine<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let node = self.graph.node(self.node);
-        let types: Vec<String> = node.outputs.iter().map(|t| t.to_string()).collect();
-        write!(f, "%{} = {}", self.node.0, node.op)?;
-        for input in &node.inputs {
-            write!(f, " {}", Name(*input))?;
-        }
-        write!(f, " : {}", types.join(", "))?;
-        match self.graph.path(self.node) {
-            "" => Ok(()),
-            path => write!(f, "  # {path}"),
-        }
-    }
 }

@@ -1,4 +1,5 @@
 /// What a metric refuses to accumulate.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MetricError {
     #[error("top-k accuracy: {name} is {value}, expected {expected}")]

@@ -1,6 +1,7 @@
 //! Evaluation metrics: those of classification, accumulated batch by batch, and those of answers to questions.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod error;
 mod mean;

@@ -8,6 +8,7 @@ pub struct MeanLoss {
 }
 
 impl MeanLoss {
+    /// A mean of no losses.
     pub fn new() -> Self {
         Self::default()
     }

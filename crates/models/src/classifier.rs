@@ -38,12 +38,17 @@ pub enum InitScheme {
 pub struct ModelOptions {
     /// `[H, W]`
     pub image_size: [usize; 2],
+    /// What the feed `images` holds.
     pub input: InputFormat,
+    /// Outputs of the classifier.
     pub num_classes: usize,
     /// Channels of the first convolution.
     pub base_width: usize,
+    /// How windows are placed at the borders.
     pub padding: Padding,
+    /// The convolution of a bottleneck that has the stride.
     pub stride_in: StrideIn,
+    /// Distributions of initial weights.
     pub init: InitScheme,
     /// What the variance of initial weights is divided by.
     pub fan: Fan,
@@ -86,6 +91,7 @@ pub enum MixupWeight {
 /// The loss of a training step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossOptions {
+    /// Share of each target that is spread evenly over all classes, in `[0, 1)`.
     pub label_smoothing: f64,
     /// Adds the feeds `mixup_order`, `i32[N]`, and `mixup_weight`. Sample `i`, image and label, becomes `weight` of itself and
     /// `1 - weight` of sample `mixup_order[i]`.
@@ -95,7 +101,9 @@ pub struct LossOptions {
 /// A graph and the tensors it keeps.
 #[derive(Clone, Debug)]
 pub struct Model {
+    /// The step, before compilation.
     pub graph: Graph,
+    /// Parameters and state of the graph, in the order of their declaration.
     pub specs: Vec<ParamSpec>,
 }
 

@@ -1,5 +1,6 @@
 //! The model zoo: graphs of known networks, their counts and the names of their published weights.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod bert;
 pub mod classifier;
@@ -14,6 +15,7 @@ pub use weights::{ExternalTensor, WeightsError, load_into};
 pub use zoo::{AnyModel, Architecture, ModelSpec, Summary, ZOO, all, find, find_any};
 
 /// What can be wrong with a request for a model.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum ModelError {
     #[error("there is no model `{name}`; there are {known}")]

@@ -9,8 +9,11 @@ use std::fmt::Write as _;
 /// A tensor of a file of weights, in PyTorch's layouts (convolutions `[CO, CI, KH, KW]`, linear layers `[out, in]`).
 #[derive(Clone, Copy, Debug)]
 pub struct ExternalTensor<'a> {
+    /// Name in the file.
     pub name: &'a str,
+    /// Sizes of the axes in the file.
     pub shape: &'a [usize],
+    /// Elements in row-major order.
     pub data: &'a [f32],
 }
 

@@ -10,17 +10,28 @@ use bessemer_nn::{Fan, Padding, PixelScale};
 /// A network up to its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// For ImageNet; blocks of each of the four stages.
-    ResNet { block: Block, depths: [usize; 4] },
-    /// For CIFAR; blocks of each of the three stages.
-    ResNetCifar { depth: usize },
+    /// For ImageNet.
+    ResNet {
+        /// The kind of all blocks.
+        block: Block,
+        /// Blocks of each of the four stages.
+        depths: [usize; 4],
+    },
+    /// For CIFAR.
+    ResNetCifar {
+        /// Blocks of each of the three stages.
+        depth: usize,
+    },
 }
 
 /// A model of the zoo.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelSpec {
+    /// Name in commands and recipes.
     pub name: &'static str,
+    /// One line for lists of models.
     pub description: &'static str,
+    /// The network up to its options.
     pub architecture: Architecture,
     /// Variants other than the default, by the options that choose them.
     pub variants: &'static [&'static str],
@@ -73,9 +84,13 @@ pub const ZOO: &[ModelSpec] = &[
 /// A model of any family.
 #[derive(Clone, Copy, Debug)]
 pub enum AnyModel {
+    /// A ResNet.
     Classifier(&'static ModelSpec),
+    /// A BERT, for pre-training.
     Bert(&'static BertSpec),
+    /// An ELECTRA, for pre-training.
     Electra(&'static ElectraSpec),
+    /// An ELECTRA that answers questions.
     ElectraSquad(&'static ElectraSquadSpec),
 }
 
@@ -117,6 +132,7 @@ pub fn find(name: &str) -> Result<&'static ModelSpec, ModelError> {
 }
 
 impl AnyModel {
+    /// Name in commands and recipes.
     pub fn name(self) -> &'static str {
         match self {
             AnyModel::Classifier(spec) => spec.name,
@@ -126,6 +142,7 @@ impl AnyModel {
         }
     }
 
+    /// One line for lists of models.
     pub fn description(self) -> &'static str {
         match self {
             AnyModel::Classifier(spec) => spec.description,
@@ -135,6 +152,7 @@ impl AnyModel {
         }
     }
 
+    /// Variants other than the default, by the options that choose them.
     pub fn variants(self) -> &'static [&'static str] {
         match self {
             AnyModel::Classifier(spec) => spec.variants,
@@ -178,6 +196,7 @@ impl Architecture {
 }
 
 impl ModelSpec {
+    /// The published form of the network.
     pub fn options(&self) -> ModelOptions {
         self.architecture.options()
     }

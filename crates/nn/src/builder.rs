@@ -20,6 +20,7 @@ pub(crate) const MICRO_STEP: &str = "micro_step";
 /// Adds layers to a graph. The scope gives both the path of the nodes and the names of the parameters.
 #[derive(Debug)]
 pub struct Builder {
+    /// The graph so far; operations without parameters are added to it directly.
     pub graph: Graph,
     mode: Mode,
     scope: Vec<String>,
@@ -27,10 +28,12 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// An empty graph at the root scope.
     pub fn new(mode: Mode) -> Self {
         Builder { graph: Graph::new(), mode, scope: Vec::new(), specs: Vec::new() }
     }
 
+    /// What the graph is for, which decides about dropout and about the statistics of batch norms.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -75,6 +78,7 @@ impl Builder {
         self.tensor(name, TensorType::f32(shape), ParamLayout::ConvHwio, Kind::Weight, Role::Parameter, init)
     }
 
+    /// Bias of a layer, `f32[size]`.
     pub fn bias(&mut self, name: &str, size: usize, init: Init) -> Result<Value> {
         self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Bias, Role::Parameter, init)
     }

@@ -15,19 +15,25 @@ pub enum Fan {
 /// Initial content of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
+    /// 0 in every element.
     Zeros,
+    /// 1 in every element.
     Ones,
+    /// This number in every element.
     Constant(f64),
     /// Uniform in `[-bound, bound]`.
     Uniform {
+        /// The largest magnitude.
         bound: f64,
     },
     /// Normal of this standard deviation.
     Normal {
+        /// Standard deviation.
         std: f64,
     },
     /// Normal of this standard deviation before it is cut at two of them: TensorFlow's `truncated_normal_initializer`.
     CutNormal {
+        /// Standard deviation of the distribution that is cut.
         std: f64,
     },
     /// Normal of variance `2 / fan` (He et al., "Delving deep into rectifiers", 2015, equation 10).
@@ -35,17 +41,21 @@ pub enum Init {
     /// Normal of variance `2 / fan`, cut at two standard deviations of the uncut distribution: TensorFlow's
     /// `variance_scaling` with scale 2.
     TruncatedNormal(Fan),
-    /// Normal of this standard deviation in the columns of a matrix from the first of these to before the second, 0 in the others.
+    /// Normal in some columns of a matrix, 0 in the others.
     NormalColumns {
+        /// Standard deviation.
         std: f64,
+        /// The first of the columns, and the one behind the last.
         columns: [usize; 2],
     },
-    /// `amplitude * sin(f * row)` and `amplitude * cos(f * row)` in turn in the columns of a matrix from this one on, 0 in those
-    /// before (Vaswani et al., "Attention is all you need", 2017, section 3.5). The frequencies `f`, radians, go from the first
-    /// of these to the second in equal ratios.
+    /// `amplitude * sin(f * row)` and `amplitude * cos(f * row)` in turn in the columns of a matrix (Vaswani et al., "Attention
+    /// is all you need", 2017, section 3.5).
     Sinusoids {
+        /// The first of the columns; those before are 0.
         first_column: usize,
+        /// The largest magnitude.
         amplitude: f64,
+        /// The first and the last frequency `f`, in radians; those between are in equal ratios.
         frequencies: [f64; 2],
     },
     /// This number on the diagonal of a matrix, 0 elsewhere.

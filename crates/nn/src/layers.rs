@@ -31,24 +31,33 @@ impl Padding {
 /// A square convolution without bias.
 #[derive(Clone, Copy, Debug)]
 pub struct Conv {
+    /// Output channels.
     pub channels: usize,
+    /// Height and width of the kernel.
     pub kernel: usize,
+    /// Pixels from one window to the next, in both directions.
     pub stride: usize,
+    /// How windows are placed at the borders.
     pub padding: Padding,
+    /// Initial weights.
     pub init: Init,
 }
 
 /// Square max pooling; what is padded never is the maximum.
 #[derive(Clone, Copy, Debug)]
 pub struct MaxPool {
+    /// Height and width of the window.
     pub window: usize,
+    /// Pixels from one window to the next, in both directions.
     pub stride: usize,
+    /// How windows are placed at the borders.
     pub padding: Padding,
 }
 
 /// Batch normalisation (Ioffe, Szegedy: "Batch normalization", 2015).
 #[derive(Clone, Copy, Debug)]
 pub struct BatchNorm {
+    /// Added to the variance before its root is taken.
     pub eps: f64,
     /// Weight of the newest batch in the running statistics.
     pub momentum: f64,
@@ -65,8 +74,11 @@ impl Default for BatchNorm {
 /// A fully connected layer with bias.
 #[derive(Clone, Copy, Debug)]
 pub struct Linear {
+    /// Output features.
     pub outputs: usize,
+    /// Initial weight matrix.
     pub weight: Init,
+    /// Initial bias of each output.
     pub bias: Init,
 }
 
@@ -130,6 +142,7 @@ impl Builder {
         self.graph.update(state, moved)
     }
 
+    /// Maximum of each window of `[N, H, W, C]`.
     pub fn max_pool(&mut self, x: Value, pool: MaxPool) -> Result<Value> {
         let [height, width, _] = self.image_axes(x);
         let pad = pool.padding.amounts([height, width], pool.window, pool.stride);

@@ -1,6 +1,7 @@
 //! What models and training steps are made of: parameters with their names and initial values, layers, losses,
 //! optimizers and learning-rate schedules. Everything here adds nodes to a graph; nothing here runs one.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod builder;
 pub mod init;

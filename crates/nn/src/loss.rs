@@ -12,6 +12,7 @@ use bessemer_ir::{DType, Graph, Value};
 pub struct Targets {
     /// `i32[N]`
     pub labels: Value,
+    /// The second class of each sample, where samples are mixed.
     pub mixup: Option<Mixup>,
 }
 
@@ -25,6 +26,7 @@ pub struct Mixup {
 }
 
 impl Targets {
+    /// One class for each sample, `labels i32[N]`.
     pub fn new(labels: Value) -> Self {
         Targets { labels, mixup: None }
     }

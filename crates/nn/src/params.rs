@@ -17,6 +17,7 @@ pub enum ParamLayout {
 pub enum Kind {
     /// Weight of a convolution or matrix product.
     Weight,
+    /// Bias of a convolution or matrix product.
     Bias,
     /// Scale or offset of a normalisation.
     Norm,
@@ -44,9 +45,13 @@ pub struct ParamSpec {
     pub name: String,
     /// Type in the graph.
     pub ty: TensorType,
+    /// How files hold it.
     pub layout: ParamLayout,
+    /// What it is to the model.
     pub kind: Kind,
+    /// Whether the optimizer trains it (`Parameter`) or the step replaces it in another way (`State`).
     pub role: Role,
+    /// Initial content.
     pub init: Init,
     /// The graph's input.
     pub value: Value,

@@ -6,7 +6,9 @@ use bessemer_ir::{DType, Graph, Shape, Value};
 /// Mean and standard deviation of each colour channel, of pixels in `[0, 1]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PixelScale {
+    /// Of red, green and blue.
     pub mean: [f64; 3],
+    /// Of red, green and blue.
     pub std: [f64; 3],
 }
 

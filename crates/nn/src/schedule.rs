@@ -28,16 +28,20 @@ pub enum Form {
 /// How the rate falls after warm-up.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decay {
+    /// Not at all.
     Constant,
     /// `end_lr + (lr - end_lr) * left^power` of the part `left` of the decay still to come; power 1 is a straight line.
     Polynomial {
+        /// Exponent of the part that is left.
         power: f64,
     },
     /// Half a cosine to `end_lr` (Loshchilov, Hutter: "SGDR", 2017, without restarts).
     Cosine,
     /// Times `factor` at each of these epochs, in rising order.
     Milestones {
+        /// In rising order.
         epochs: Vec<f64>,
+        /// What the rate is multiplied with at each of them.
         factor: f64,
     },
 }
@@ -45,6 +49,7 @@ pub enum Decay {
 /// Length of warm-up in a schedule that counts steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Warmup {
+    /// A number of steps.
     Steps(f64),
     /// Part of the whole run.
     Share(f64),
@@ -55,12 +60,17 @@ pub enum Warmup {
 pub struct Schedule {
     /// Rate at the end of warm-up.
     pub lr: f64,
+    /// Rate at the end of the run, of decays that lead to one.
     pub end_lr: f64,
     /// Length of the run.
     pub epochs: f64,
+    /// Optimizer steps of an epoch.
     pub steps_per_epoch: u64,
+    /// Length of warm-up, part of `epochs`.
     pub warmup_epochs: f64,
+    /// When the rate changes.
     pub form: Form,
+    /// How the rate falls after warm-up.
     pub decay: Decay,
 }
 
@@ -87,6 +97,7 @@ impl Clock {
 }
 
 impl Schedule {
+    /// The same rate in every step, for a run of any length.
     pub fn constant(lr: f64) -> Self {
         Schedule {
             lr,

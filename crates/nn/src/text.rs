@@ -46,7 +46,9 @@ impl Activation {
 /// Which random numbers: a seed, and what tells the random nodes of one step apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomStream {
+    /// Seed of the run.
     pub seed: u64,
+    /// Number of the random node, different for each one of a step.
     pub stream: u32,
 }
 
@@ -69,6 +71,7 @@ impl LayerNorm {
         Ok(LayerNorm { weight, bias, eps })
     }
 
+    /// The normalised tensor, of the shape of `x [..., C]`.
     pub fn apply(&self, g: &mut Graph, x: Value) -> Result<Value> {
         let mean = row_mean(g, x)?;
         let centred = g.sub(x, mean)?;

@@ -12,7 +12,9 @@ use bessemer_ir::ops::pointwise::BinaryKind;
 /// How parameters are trained.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainConfig {
+    /// The rule by which parameters change.
     pub optimizer: Optimizer,
+    /// The learning rate of each step.
     pub schedule: Schedule,
     /// Limit of the global norm of the gradients.
     pub clip: Option<Clip>,

@@ -20,24 +20,24 @@ pub(crate) struct TensorGroup {
 
 impl TensorGroup {
     /// Parameters and running statistics.
-    pub fn model(specs: &[ParamSpec]) -> Self {
+    pub(crate) fn model(specs: &[ParamSpec]) -> Self {
         Self::select(specs, |spec| spec.kind.is_model().then(|| spec.name.clone()))
     }
 
     /// Momenta and the loss scale.
-    pub fn optimizer(specs: &[ParamSpec]) -> Self {
+    pub(crate) fn optimizer(specs: &[ParamSpec]) -> Self {
         let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && spec.name != STEP_INPUT;
         Self::select(specs, |spec| is_kept(spec).then(|| spec.name.clone()))
     }
 
     /// What of the optimizer goes on from one phase of training to the next.
-    pub fn moments(specs: &[ParamSpec]) -> Self {
+    pub(crate) fn moments(specs: &[ParamSpec]) -> Self {
         let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && !is_reset_by_phase(spec);
         Self::select(specs, |spec| is_kept(spec).then(|| spec.name.clone()))
     }
 
     /// Averages, under the names of what they average; `None` if there are none.
-    pub fn averages(specs: &[ParamSpec]) -> Option<Self> {
+    pub(crate) fn averages(specs: &[ParamSpec]) -> Option<Self> {
         let group = Self::select(specs, |spec| {
             spec.name.strip_prefix(AVERAGE_PREFIX).filter(|_| spec.kind == Kind::Average).map(str::to_owned)
         });
@@ -54,7 +54,7 @@ impl TensorGroup {
     }
 
     /// Copies the tensors out of the executor. Counters become `f32`, which holds them exactly: none passes 2^24.
-    pub fn read(&self, executor: &Executor) -> Result<Vec<NamedTensor<'static>>, TrainError> {
+    pub(crate) fn read(&self, executor: &Executor) -> Result<Vec<NamedTensor<'static>>, TrainError> {
         let numbers = |input: &str| -> Result<Cow<'_, [f32]>, TrainError> {
             Ok(match executor.input_type(input)?.dtype {
                 DType::I32 => bytemuck::cast_slice(executor.input(input)?).iter().map(|&n: &i32| n as f32).collect(),
@@ -65,7 +65,12 @@ impl TensorGroup {
     }
 
     /// Writes tensors into the executor: all of them, no others, each of its shape. `origin` names them in errors.
-    pub fn write(&self, executor: &mut Executor, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
+    pub(crate) fn write(
+        &self,
+        executor: &mut Executor,
+        tensors: &[NamedTensor<'_>],
+        origin: &str,
+    ) -> Result<(), TrainError> {
         let loaded = load_strictly(&self.specs, tensors, origin)?;
         for (input, (spec, data)) in self.inputs.iter().zip(loaded) {
             match spec.ty.dtype {
@@ -80,7 +85,7 @@ impl TensorGroup {
     }
 
     /// Copies the tensors of `self` in `from` to the tensors of `group`, of the same names in files, in `to`.
-    pub fn copy(&self, from: &Executor, group: &TensorGroup, to: &mut Executor) -> Result<(), TrainError> {
+    pub(crate) fn copy(&self, from: &Executor, group: &TensorGroup, to: &mut Executor) -> Result<(), TrainError> {
         for (source, target) in self.inputs.iter().zip(&group.inputs) {
             to.write(target, from.input(source)?)?;
         }

@@ -14,7 +14,7 @@ const RGB: i32 = 3;
 
 mod proto {
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Event {
+    pub(super) struct Event {
         #[prost(double, tag = "1")]
         pub wall_time: f64,
         #[prost(int64, tag = "2")]
@@ -24,7 +24,7 @@ mod proto {
     }
 
     #[derive(Clone, PartialEq, prost::Oneof)]
-    pub enum What {
+    pub(super) enum What {
         #[prost(string, tag = "3")]
         FileVersion(String),
         #[prost(message, tag = "5")]
@@ -34,19 +34,19 @@ mod proto {
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct SessionLog {
+    pub(super) struct SessionLog {
         #[prost(int32, tag = "1")]
         pub status: i32,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Summary {
+    pub(super) struct Summary {
         #[prost(message, repeated, tag = "1")]
         pub value: Vec<Value>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Value {
+    pub(super) struct Value {
         #[prost(string, tag = "1")]
         pub tag: String,
         #[prost(oneof = "Content", tags = "2, 4")]
@@ -54,7 +54,7 @@ mod proto {
     }
 
     #[derive(Clone, PartialEq, prost::Oneof)]
-    pub enum Content {
+    pub(super) enum Content {
         #[prost(float, tag = "2")]
         SimpleValue(f32),
         #[prost(message, tag = "4")]
@@ -62,7 +62,7 @@ mod proto {
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Image {
+    pub(super) struct Image {
         #[prost(int32, tag = "1")]
         pub height: i32,
         #[prost(int32, tag = "2")]

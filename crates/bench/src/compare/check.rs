@@ -33,13 +33,19 @@ impl Allowed {
 
 /// What the check compares with.
 #[derive(Clone, Copy, Debug)]
-pub struct Reference<'a> {
+pub(super) struct Reference<'a> {
     pub answer: &'a Answer,
     pub outputs: &'a Path,
 }
 
 /// Compares a run with the reference.
-pub fn compare(mode: Mode, precision: Compute, reference: Reference<'_>, answer: &Answer, outputs: &Path) -> WorkCheck {
+pub(super) fn compare(
+    mode: Mode,
+    precision: Compute,
+    reference: Reference<'_>,
+    answer: &Answer,
+    outputs: &Path,
+) -> WorkCheck {
     let allowed = Allowed::of(precision);
     match mode {
         Mode::Train => of_losses(allowed, &reference.answer.losses, &answer.losses),

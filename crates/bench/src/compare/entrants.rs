@@ -27,21 +27,21 @@ pub(super) struct Entrant {
 
 impl Entrant {
     /// `pytorch+eager`
-    pub fn label(&self) -> String {
+    pub(super) fn label(&self) -> String {
         match self.variant.as_str() {
             "" => self.framework.clone(),
             variant => format!("{}+{variant}", self.framework),
         }
     }
 
-    pub fn is_own(&self) -> bool {
+    pub(super) fn is_own(&self) -> bool {
         self.framework == own::NAME
     }
 }
 
 impl<'a> Known<'a> {
     /// Asks each framework once what it can do; Bessemer in any case.
-    pub fn ask(
+    pub(super) fn ask(
         groups: &[Group],
         peers: &'a Peers,
         runner: &Runner,
@@ -66,17 +66,17 @@ impl<'a> Known<'a> {
         Ok(Self { peers, capabilities })
     }
 
-    pub fn peer(&self, entrant: &Entrant) -> Result<&'a Peer, CompareError> {
+    pub(super) fn peer(&self, entrant: &Entrant) -> Result<&'a Peer, CompareError> {
         Ok(self.peers.get(&entrant.framework)?)
     }
 
     /// Whether a framework can be asked now.
-    pub fn is_there(&self, framework: &str) -> bool {
+    pub(super) fn is_there(&self, framework: &str) -> bool {
         self.capabilities.get(framework).is_some_and(Result::is_ok)
     }
 
     /// All that take part in a group, each once, in the order of the plan.
-    pub fn entrants(&self, group: &Group, options: &Options) -> Vec<Entrant> {
+    pub(super) fn entrants(&self, group: &Group, options: &Options) -> Vec<Entrant> {
         let mut entrants: Vec<Entrant> = Vec::new();
         for wanted in &group.frameworks {
             for entrant in self.variants(wanted, group, options) {
@@ -89,7 +89,7 @@ impl<'a> Known<'a> {
     }
 
     /// Bessemer in its usual form, which the others' work is compared with.
-    pub fn reference(&self) -> Entrant {
+    pub(super) fn reference(&self) -> Entrant {
         let version = match self.capabilities.get(own::NAME) {
             Some(Ok(own)) => own.version.clone(),
             _ => String::new(),

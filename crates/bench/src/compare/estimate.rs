@@ -37,7 +37,12 @@ struct Part {
 }
 
 impl Estimate {
-    pub fn of(groups: &[Group], known: &Known<'_>, options: &Options, peak_flops: f64) -> Result<Self, CompareError> {
+    pub(super) fn of(
+        groups: &[Group],
+        known: &Known<'_>,
+        options: &Options,
+        peak_flops: f64,
+    ) -> Result<Self, CompareError> {
         let mut estimate =
             Self { parts: Vec::new(), runs: 0, here_s: 0.0, later_s: 0.0, guessed_s: 0.0, measured_s: 0.0 };
         for group in groups {
@@ -58,18 +63,18 @@ impl Estimate {
     }
 
     /// What is to be done.
-    pub fn told(&self) -> String {
+    pub(super) fn told(&self) -> String {
         let Self { parts, runs, later_s, .. } = self;
         format!("{runs} runs in {} groups, at a guess {}", parts.len(), show::seconds(*later_s))
     }
 
     /// One entrant of a group has been prepared and checked.
-    pub fn checked(&mut self, group: &Group) {
+    pub(super) fn checked(&mut self, group: &Group) {
         self.here_s -= self.part(group).check_s;
     }
 
     /// One run of a group has been made, in so many seconds.
-    pub fn ran(&mut self, group: &Group, seconds: f64) {
+    pub(super) fn ran(&mut self, group: &Group, seconds: f64) {
         let guess = self.part(group).run_s;
         self.here_s -= guess;
         self.guessed_s += guess;
@@ -77,13 +82,13 @@ impl Estimate {
     }
 
     /// A group is next; whatever the one before did not need is not counted any more.
-    pub fn begin(&mut self, group: &Group) {
+    pub(super) fn begin(&mut self, group: &Group) {
         self.here_s = self.part(group).whole(group);
         self.later_s -= self.here_s;
     }
 
     /// Seconds that are left, once there is something to tell them by.
-    pub fn left(&self) -> Option<f64> {
+    pub(super) fn left(&self) -> Option<f64> {
         (self.guessed_s > 0.0).then(|| (self.here_s + self.later_s).max(0.0) * self.measured_s / self.guessed_s)
     }
 

@@ -59,7 +59,7 @@ impl State {
         }
     }
 
-    pub fn has_run(&self, round: u64) -> bool {
+    pub(super) fn has_run(&self, round: u64) -> bool {
         self.runs.iter().any(|run| run.round == round)
     }
 }
@@ -86,7 +86,7 @@ impl Journal {
     ///
     /// # Errors
     /// Another process measures in the folder; files that cannot be read or written.
-    pub fn open(folder: &Path) -> Result<Self, CompareError> {
+    pub(super) fn open(folder: &Path) -> Result<Self, CompareError> {
         let (results, path) = (folder.join(RESULTS_FILE), folder.join(JOURNAL_FILE));
         fs::create_dir_all(path.parent().unwrap_or(folder)).map_err(CompareError::at(folder))?;
         let lock = File::create(folder.join(LOCK_FILE)).map_err(CompareError::at(folder))?;
@@ -113,11 +113,11 @@ impl Journal {
         Ok(Self { events: resumed.writer, file, path, states, results, started, _lock: lock })
     }
 
-    pub fn state(&self, group: &str, entrant: &str) -> State {
+    pub(super) fn state(&self, group: &str, entrant: &str) -> State {
         self.states.get(&(group.to_owned(), entrant.to_owned())).cloned().unwrap_or_default()
     }
 
-    pub fn note(&mut self, group: &str, entrant: &str, entry: Entry) -> Result<(), CompareError> {
+    pub(super) fn note(&mut self, group: &str, entrant: &str, entry: Entry) -> Result<(), CompareError> {
         let line = Line { group: group.to_owned(), entrant: entrant.to_owned(), entry };
         let written = self.file.write_all(&to_bytes(&line)).and_then(|()| self.file.sync_data());
         written.map_err(CompareError::at(&self.path))?;
@@ -126,17 +126,17 @@ impl Journal {
     }
 
     /// Whether anything of a group has failed.
-    pub fn has_failure(&self, group: &str) -> bool {
+    pub(super) fn has_failure(&self, group: &str) -> bool {
         self.states.iter().any(|((of, _), state)| of == group && state.failed.is_some())
     }
 
     /// The results of a group; none while it is not whole.
-    pub fn results(&self, group: &str) -> Vec<BenchResult> {
+    pub(super) fn results(&self, group: &str) -> Vec<BenchResult> {
         self.results.iter().filter(|result| group_of(result) == Some(group)).cloned().collect()
     }
 
     /// Writes those results of a group that are not there yet.
-    pub fn finish(&mut self, results: &[BenchResult]) -> Result<(), CompareError> {
+    pub(super) fn finish(&mut self, results: &[BenchResult]) -> Result<(), CompareError> {
         for result in results {
             let is_there = self.results.iter().any(|known| is_same_row(known, result));
             if !is_there {
@@ -150,7 +150,7 @@ impl Journal {
     }
 
     /// Takes a group out, so that it is measured again.
-    pub fn forget(&mut self, folder: &Path, group: &str) -> Result<(), CompareError> {
+    pub(super) fn forget(&mut self, folder: &Path, group: &str) -> Result<(), CompareError> {
         self.results.retain(|result| group_of(result) != Some(group));
         self.states.retain(|(of, _), _| of != group);
         let results = folder.join(RESULTS_FILE);

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// The file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Description {
+pub(super) struct Description {
     pub name: String,
     pub title: String,
     pub language: Language,
@@ -22,18 +22,18 @@ pub struct Description {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Language {
+pub(super) enum Language {
     Python,
     Rust,
 }
 
 /// A version of Python: `(3, 12)`.
-pub type PythonVersion = (u32, u32);
+pub(super) type PythonVersion = (u32, u32);
 
 /// Conditions such as `>=3.9,<3.14`, of which all must hold.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct PythonVersions {
+pub(super) struct PythonVersions {
     text: String,
     conditions: Vec<(Relation, PythonVersion)>,
 }
@@ -47,7 +47,7 @@ enum Relation {
 }
 
 impl PythonVersions {
-    pub fn allow(&self, version: PythonVersion) -> bool {
+    pub(super) fn allow(&self, version: PythonVersion) -> bool {
         self.conditions.iter().all(|(relation, bound)| match relation {
             Relation::AtLeast => version >= *bound,
             Relation::Below => version < *bound,
@@ -88,7 +88,7 @@ impl FromStr for PythonVersions {
 }
 
 /// The first two numbers of `3.12` or `3.12.1`.
-pub fn python_version(text: &str) -> Option<PythonVersion> {
+pub(super) fn python_version(text: &str) -> Option<PythonVersion> {
     let mut numbers = text.split('.').map(|part| part.parse().ok());
     Some((numbers.next()??, numbers.next()??))
 }

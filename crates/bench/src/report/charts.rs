@@ -32,14 +32,14 @@ pub(super) struct Curve {
 }
 
 impl Curve {
-    pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+    pub(super) fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self { name: name.into(), points, faint: false }
     }
 }
 
 impl Chart<'_> {
     /// `None` if there are no points.
-    pub fn to_svg(&self) -> Result<Option<String>, ReportError> {
+    pub(super) fn to_svg(&self) -> Result<Option<String>, ReportError> {
         let mut points = self.curves.iter().flat_map(|curve| &curve.points).peekable();
         if points.peek().is_none() {
             return Ok(None);
@@ -117,7 +117,7 @@ const LETTER: u32 = 10;
 
 impl Bars<'_> {
     /// `None` if there are no bars.
-    pub fn to_svg(&self) -> Result<Option<String>, ReportError> {
+    pub(super) fn to_svg(&self) -> Result<Option<String>, ReportError> {
         if self.bars.is_empty() {
             return Ok(None);
         }

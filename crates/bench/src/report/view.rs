@@ -108,7 +108,7 @@ struct BenchRow {
 }
 
 impl View {
-    pub fn new(report: &Report, title: &str, pictures: Pictures<'_>) -> Result<Self, ReportError> {
+    pub(super) fn new(report: &Report, title: &str, pictures: Pictures<'_>) -> Result<Self, ReportError> {
         let now = Civil::from_unix(unix_seconds()).to_string();
         Ok(Self {
             title: title.to_owned(),

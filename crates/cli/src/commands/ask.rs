@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 /// What is asked about which text.
 #[derive(Debug, Args)]
-pub struct Questions {
+pub(crate) struct Questions {
     /// A question about the text; as often as needed [default: read from standard input, one a line]
     #[arg(long, value_name = "TEXT", help_heading = "Questions")]
     pub question: Vec<String>,
@@ -28,7 +28,7 @@ pub struct Questions {
 
 impl Questions {
     /// An option that is given.
-    pub fn given(&self) -> Option<&'static str> {
+    pub(crate) fn given(&self) -> Option<&'static str> {
         let options = [
             ("--question", !self.question.is_empty()),
             ("--context", self.context.is_some()),
@@ -47,7 +47,7 @@ impl Questions {
     }
 }
 
-pub fn run(options: &infer::Options, common: &Common) -> anyhow::Result<()> {
+pub(super) fn run(options: &infer::Options, common: &Common) -> anyhow::Result<()> {
     let text = options.questions.text()?;
     let settings = AskOptions {
         compute: common.compute_told(),

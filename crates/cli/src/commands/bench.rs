@@ -32,7 +32,7 @@ EXAMPLES:
 /// Measure the speed of training or inference, or of each kernel alone
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(subcommand)]
     pub alone: Option<Alone>,
     #[command(flatten)]
@@ -43,13 +43,13 @@ pub struct Options {
 
 /// What is measured outside steps.
 #[derive(Debug, Subcommand)]
-pub enum Alone {
+pub(crate) enum Alone {
     Kernels(bench_kernels::Options),
 }
 
 /// How steps are measured.
 #[derive(Debug, Args)]
-pub struct StepOptions {
+pub(crate) struct StepOptions {
     /// What a step does: train or infer
     #[arg(value_name = "train|infer")]
     pub mode: Mode,
@@ -88,7 +88,7 @@ const PROFILE_STEPS: usize = 5;
 /// Calls that a profile lists one by one.
 const LONGEST_CALLS: usize = 16;
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match (&options.alone, &options.steps) {
         (Some(Alone::Kernels(options)), _) => bench_kernels::run(options, common),
         (None, Some(steps)) => run_steps(steps, &options.settings, common),
@@ -189,7 +189,7 @@ pub(super) struct Results {
 
 impl Results {
     /// With the argument of `--json`.
-    pub fn open(json: Option<&Path>) -> anyhow::Result<Self> {
+    pub(super) fn open(json: Option<&Path>) -> anyhow::Result<Self> {
         let events_only = json.is_some_and(|path| path.as_os_str() == "-");
         let open = |path: &Path| -> anyhow::Result<(PathBuf, File)> {
             let file = File::create(path).with_context(|| format!("{}: cannot be written", path.display()))?;
@@ -198,12 +198,12 @@ impl Results {
         Ok(Self { events_only, file: json.filter(|_| !events_only).map(open).transpose()? })
     }
 
-    pub fn text(&self, text: &str) -> anyhow::Result<()> {
+    pub(super) fn text(&self, text: &str) -> anyhow::Result<()> {
         if self.events_only { Ok(()) } else { print(text) }
     }
 
     /// Beside the table, or on standard error if events alone are wanted.
-    pub fn detail(&self, text: &str) -> anyhow::Result<()> {
+    pub(super) fn detail(&self, text: &str) -> anyhow::Result<()> {
         if self.events_only {
             eprint!("{text}");
             return Ok(());
@@ -218,7 +218,7 @@ impl Results {
     }
 
     /// An event as a line of JSON, where events go.
-    pub fn record(&mut self, event: &impl Serialize) -> anyhow::Result<()> {
+    pub(super) fn record(&mut self, event: &impl Serialize) -> anyhow::Result<()> {
         let line = serde_json::to_string(event)? + "\n";
         if let Some((path, file)) = &mut self.file {
             file.write_all(line.as_bytes()).with_context(|| format!("{}: cannot be written", path.display()))?;

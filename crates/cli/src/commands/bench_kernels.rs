@@ -31,7 +31,7 @@ EXAMPLES:
 /// bandwidth of memory; what is small enough to stay in cache may exceed that. Rates are those of the fastest run.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// Only kernels whose name contains this; `*` stands for any characters, and the precision ends a name
     #[arg(long, value_name = "PATTERN", help_heading = "Measurement")]
     pub filter: Option<Pattern>,
@@ -65,7 +65,7 @@ fn floor(text: &str) -> Result<Floors, String> {
     fraction.ok_or_else(|| "expected a fraction of the peak, above 0 and at most 1".to_owned())
 }
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let started = Instant::now();
     let problems = kernels::problems()?;
     let floors = match &options.floors {

@@ -23,7 +23,7 @@ EXAMPLES:
 /// Measure other frameworks beside this one: the same work in turn, a fresh process each
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// A ResNet for ImageNet, a BERT, or an ELECTRA with questions
     #[arg(value_parser = model, required_unless_present = "plan", conflicts_with = "plan")]
     pub model: Option<AnyModel>,
@@ -95,7 +95,7 @@ pub struct Options {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum WhichFusion {
+pub(crate) enum WhichFusion {
     On,
     Off,
     Both,
@@ -104,7 +104,7 @@ pub enum WhichFusion {
 /// Columns flush left.
 const TEXT_COLUMNS: usize = 1;
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let usual = if options.quick { Usual::QUICK } else { Usual::FULL };
     let groups = plan(options, common)?.groups(&usual)?;
     let program = std::env::current_exe().context("this program's own path is not known")?;

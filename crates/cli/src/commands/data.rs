@@ -24,13 +24,13 @@ EXAMPLES:
 /// Check, preview and make data sets
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(subcommand)]
     pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     Prepare(Prepare),
     Verify(Verify),
     Sample(Sample),
@@ -46,13 +46,13 @@ EXAMPLES:
 /// Convert data to what training reads
 #[derive(Debug, Args)]
 #[command(after_help = PREPARE_EXAMPLES)]
-pub struct Prepare {
+pub(crate) struct Prepare {
     #[command(subcommand)]
     pub kind: PrepareKind,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum PrepareKind {
+pub(crate) enum PrepareKind {
     Text(text::Prepare),
 }
 
@@ -65,7 +65,7 @@ EXAMPLES:
 /// Read all of a data set and list what is damaged
 #[derive(Debug, Args)]
 #[command(after_help = VERIFY_EXAMPLES)]
-pub struct Verify {
+pub(crate) struct Verify {
     /// Layout of the folder
     #[arg(value_enum)]
     pub kind: Kind,
@@ -85,13 +85,13 @@ EXAMPLES:
 /// Show samples of a data set as a model would see them
 #[derive(Debug, Args)]
 #[command(after_help = SAMPLE_EXAMPLES)]
-pub struct Sample {
+pub(crate) struct Sample {
     #[command(subcommand)]
     pub kind: SampleKind,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum SampleKind {
+pub(crate) enum SampleKind {
     ClassFolder(SampleFolder),
     Text(text::Sample),
 }
@@ -104,7 +104,7 @@ EXAMPLES:
 /// Put pictures of train/CLASS/*.jpg and val/CLASS/*.jpg on one sheet with their classes
 #[derive(Debug, Args)]
 #[command(after_help = SAMPLE_FOLDER_EXAMPLES)]
-pub struct SampleFolder {
+pub(crate) struct SampleFolder {
     /// Folder of the data set
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
@@ -132,7 +132,7 @@ EXAMPLES:
 /// Draw pictures of shapes and write them as a real data set
 #[derive(Debug, Args)]
 #[command(after_help = DRAW_EXAMPLES)]
-pub struct Draw {
+pub(crate) struct Draw {
     /// Folder to write, which must be new or empty
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub out: PathBuf,
@@ -155,7 +155,7 @@ pub struct Draw {
 
 /// How a data set is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// train/CLASS/*.jpg and val/CLASS/*.jpg
     ClassFolder,
     /// What `data prepare text` has made
@@ -163,7 +163,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Layout {
+pub(crate) enum Layout {
     /// train/CLASS/*.jpg and val/CLASS/*.jpg
     ClassFolder,
     /// annotations/instances_train2017.json, train2017/ and so on
@@ -173,7 +173,7 @@ pub enum Layout {
 const JPEG_QUALITY: u8 = 92;
 const TELL_EVERY: Duration = Duration::from_secs(5);
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.command {
         Command::Prepare(Prepare { kind: PrepareKind::Text(options) }) => text::run_prepare(options, common),
         Command::Verify(options) => match options.kind {

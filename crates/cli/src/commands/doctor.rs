@@ -14,7 +14,7 @@ EXAMPLES:
 /// Examine this machine: processor, instruction sets, measured limits, memory, GPUs, and what to do about problems
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// Print JSON instead of a table
     #[arg(long, help_heading = "Output")]
     pub json: bool,
@@ -22,7 +22,7 @@ pub struct Options {
     pub gpu: GpuArguments,
 }
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let examination = examine(common.cpu(), &options.gpu.gpu_libraries);
     if options.json { print_json(&examination) } else { print(&text(&examination)) }
 }

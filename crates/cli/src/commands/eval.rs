@@ -19,7 +19,7 @@ EXAMPLES:
 /// Measure the accuracy of weights on the val/ half of a data set, on held-out text, or on questions
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
     pub model: AnyModel,
@@ -46,7 +46,7 @@ pub struct Options {
     pub json: bool,
 }
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let answers = matches!(options.model, AnyModel::ElectraSquad(_));
     let given = [("--vocab", options.vocab.is_some()), ("--out", options.out.is_some())];
     if let Some((option, _)) = given.into_iter().find(|(_, given)| *given && !answers) {

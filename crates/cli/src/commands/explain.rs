@@ -18,7 +18,7 @@ EXAMPLES:
 /// Show what a step costs without running it: kernels, FLOPs, bytes, peak memory, the largest batch that fits
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
     pub model: AnyModel,
@@ -45,7 +45,7 @@ pub struct Options {
 
 /// A stage of the graph; the first is the graph as it was built, with its backward half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub(crate) enum Pass {
     Autodiff,
     Named(&'static str),
 }
@@ -63,7 +63,7 @@ fn pass(name: &str) -> Result<Pass, String> {
     })
 }
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let request = Request {
         model: options.model.name().to_owned(),
         mode: options.mode,

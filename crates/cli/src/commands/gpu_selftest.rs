@@ -12,7 +12,7 @@ EXAMPLES:
 /// Check a GPU and measure it: copies, the numbers and the speed of all kernels; prints JSON
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// Number of the GPU
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "GPU")]
     pub ordinal: usize,
@@ -34,7 +34,7 @@ fn bytes(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("a number from 1 to {}", 1u64 << 36))
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let test = run_plan(&Plan {
         gpu_libraries: options.gpu.gpu_libraries.clone(),
         ordinal: options.ordinal,

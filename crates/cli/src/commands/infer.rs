@@ -21,7 +21,7 @@ EXAMPLES:
 /// Say what pictures show, which words a text lacks, which do not belong in it, or what it answers to questions
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
     pub model: AnyModel,
@@ -49,7 +49,7 @@ pub struct Options {
     pub json: bool,
 }
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let (name, is_asked) = (options.model.name(), matches!(options.model, AnyModel::ElectraSquad(_)));
     if options.inputs.is_empty() != is_asked {
         let wanted = if is_asked { "is asked by --question, about --context or --file" } else { "needs <INPUT>..." };

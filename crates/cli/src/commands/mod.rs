@@ -1,29 +1,29 @@
 //! One file for each command: its options, and what it calls and prints.
 
 mod ask;
-pub mod bench;
-pub mod bench_kernels;
-pub mod compare;
-pub mod data;
-pub mod doctor;
-pub mod eval;
-pub mod explain;
-pub mod gpu_selftest;
-pub mod infer;
-pub mod models;
-pub mod peer;
-pub mod peers;
-pub mod quickstart;
-pub mod report;
-pub mod score;
+pub(crate) mod bench;
+pub(crate) mod bench_kernels;
+pub(crate) mod compare;
+pub(crate) mod data;
+pub(crate) mod doctor;
+pub(crate) mod eval;
+pub(crate) mod explain;
+pub(crate) mod gpu_selftest;
+pub(crate) mod infer;
+pub(crate) mod models;
+pub(crate) mod peer;
+pub(crate) mod peers;
+pub(crate) mod quickstart;
+pub(crate) mod report;
+pub(crate) mod score;
 mod seeds;
-pub mod train;
-pub mod weights;
+pub(crate) mod train;
+pub(crate) mod weights;
 
 use crate::args::{Cli, Command};
 use crate::failure::Usage;
 
-pub fn run(cli: &Cli) -> anyhow::Result<()> {
+pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     let common = &cli.common;
     if common.precision.len() > 1 && !matches!(cli.command, Command::Compare(_)) {
         return Err(Usage("--precision: several are for `compare`".to_owned()).into());

@@ -17,7 +17,7 @@ EXAMPLES:
 /// List the models: parameters, FLOPs of a sample, variants, recipes
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// One model only
     #[arg(value_name = "NAME", value_parser = model)]
     pub name: Option<AnyModel>,
@@ -43,7 +43,7 @@ struct Entry {
     recipes: Vec<&'static str>,
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let chosen = all().filter(|model| options.name.is_none_or(|one| one.name() == model.name()));
     let entries = chosen.map(entry).collect::<anyhow::Result<Vec<_>>>()?;
     match (options.json, options.name, entries.as_slice()) {

@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 /// Do as a peer does: what comparisons call
 #[derive(Debug, Args)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(subcommand)]
     pub what: What,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub(crate) enum What {
     /// Tell what Bessemer can do
     Describe,
     /// Nothing: Bessemer compiles in each process
@@ -38,7 +38,7 @@ pub enum What {
     },
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     match &options.what {
         What::Describe => answer(&own::describe()),
         What::Prepare { request } => {

@@ -20,13 +20,13 @@ EXAMPLES:
 /// Other frameworks to compare with: which are there, what they can do, and how to install them
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(subcommand)]
     pub what: What,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum What {
+pub(crate) enum What {
     List(List),
     Setup(Setup),
 }
@@ -39,7 +39,7 @@ EXAMPLES:
 /// Which frameworks are there, and what they can do
 #[derive(Debug, Args)]
 #[command(after_help = LIST_EXAMPLES)]
-pub struct List {
+pub(crate) struct List {
     /// Folder of adapters in place of those that come with the program [default: $BESSEMER_PEERS]
     #[arg(long, value_name = "DIR", help_heading = "Frameworks")]
     pub peers: Option<PathBuf>,
@@ -59,7 +59,7 @@ EXAMPLES:
 /// Install a framework in an environment of its own
 #[derive(Debug, Args)]
 #[command(after_help = SETUP_EXAMPLES)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// A name that `bessemer peers list` tells
     pub name: String,
     /// Folder of adapters in place of those that come with the program [default: $BESSEMER_PEERS]
@@ -70,7 +70,7 @@ pub struct Setup {
     pub python: PathBuf,
 }
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.what {
         What::List(options) => list(options),
         What::Setup(options) => {

@@ -16,13 +16,13 @@ EXAMPLES:
 /// See it work: look at this machine, train a small model, measure a large one, write a report with pictures
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// Folder in which the folder of results is made
     #[arg(long, value_name = "DIR", default_value = "runs", help_heading = "Output")]
     pub out: PathBuf,
 }
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let request = quickstart::Options {
         parent: options.out.clone(),
         compute: common.compute(),

@@ -15,7 +15,7 @@ EXAMPLES:
 /// Make a report of runs and measurements: environment, curves, accuracy, throughput, sample pictures
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// Run folders, folders of runs, or files of measurements (bench --json), or
     /// DLLogger streams of other programs
     #[arg(required = true, value_name = "DIR")]
@@ -33,7 +33,7 @@ pub struct Options {
 
 const TITLE: &str = "Bessemer report";
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let report = Report { reference: options.reference, ..read(&options.inputs)? };
     if let Some(path) = &options.html {
         write(path, &report.to_html(TITLE)?)?;

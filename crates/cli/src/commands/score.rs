@@ -18,20 +18,20 @@ EXAMPLES:
 /// Score files of predictions as the official scripts do, without any model
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(subcommand)]
     pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     Squad(Squad),
 }
 
 /// Exact match and F1 of answers to the questions of SQuAD 1.1 or 2.0
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Squad {
+pub(crate) struct Squad {
     /// The questions with their right answers, as dev-v1.1.json or dev-v2.0.json
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub data: PathBuf,
@@ -67,7 +67,7 @@ pub struct Squad {
     pub json: bool,
 }
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let Command::Squad(options) = &options.command;
     let set = SquadSet::open(&options.data)?;
     let predictions = read_predictions(&options.predictions)?;

@@ -10,7 +10,7 @@ use bessemer_train::{RunFolder, TrainOptions, TrainReport};
 use std::path::PathBuf;
 
 /// Trains `count` times as the request says, each with the next seed, in folders of their own; seeds and reports.
-pub fn train(
+pub(super) fn train(
     request: &TrainOptions,
     count: usize,
     train: impl Fn(&TrainOptions) -> anyhow::Result<TrainReport>,
@@ -38,7 +38,7 @@ fn parent(request: &TrainOptions) -> PathBuf {
 }
 
 /// The metrics of all runs in the units of people, with their mean and standard deviation.
-pub fn table(reports: &[(u64, TrainReport)]) -> String {
+pub(super) fn table(reports: &[(u64, TrainReport)]) -> String {
     let Some((_, first)) = reports.first() else { return String::new() };
     let names: Vec<&str> = first.metrics.keys().map(String::as_str).collect();
     let column = |name: &str| -> Vec<f64> {

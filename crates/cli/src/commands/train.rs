@@ -20,7 +20,7 @@ EXAMPLES:
 /// Train a model: from random weights, from given ones, or from where a run stopped
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     /// A model of the zoo; may be left out where the recipe names it
     #[arg(value_parser = model)]
     pub model: Option<AnyModel>,
@@ -69,7 +69,7 @@ pub struct Options {
 /// Pictures of the evaluation set that a run keeps with what it takes them for.
 const SAMPLES: usize = 40;
 
-pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let recipe = recipe(options, common)?;
     common.tell_emulation(recipe.precision.compute);
     common.tell(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
@@ -112,7 +112,7 @@ fn folder(options: &Options) -> RunFolder {
 }
 
 /// The recipe that is asked for, with the options of the command line over it.
-fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
+pub(crate) fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
     let mut overrides = Vec::new();
     overrides.extend(options.model.map(|model| Override::new("model.name", model.name())));
     overrides.extend(options.data.as_ref().map(|data| Override::new("data.source", data.as_str())));

@@ -14,20 +14,20 @@ EXAMPLES:
 /// Work with files of weights
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(subcommand)]
     pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     Convert(Convert),
 }
 
 /// Write weights under this program's names, after checking that they fit a model
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Convert {
+pub(crate) struct Convert {
     /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
     #[arg(value_name = "IN")]
     pub input: PathBuf,
@@ -46,7 +46,7 @@ pub struct Convert {
     pub model: Option<AnyModel>,
 }
 
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let Command::Convert(convert) = &options.command;
     let settings = ConvertOptions { from: convert.from, to: convert.to, model: convert.model.map(AnyModel::name) };
     let converted = convert_weights(&convert.input, &convert.output, &settings)?;

@@ -3,20 +3,20 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-pub struct Ran {
+pub(crate) struct Ran {
     pub code: i32,
     pub out: String,
     pub err: String,
 }
 
 /// Runs `bessemer` with arguments separated by blanks, in `folder`.
-pub fn bessemer(folder: &Path, arguments: &str) -> Ran {
+pub(crate) fn bessemer(folder: &Path, arguments: &str) -> Ran {
     let words: Vec<&str> = arguments.split_whitespace().collect();
     ran(Command::new(env!("CARGO_BIN_EXE_bessemer")).current_dir(folder).args(words))
 }
 
 /// Runs a command to its end.
-pub fn ran(command: &mut Command) -> Ran {
+pub(crate) fn ran(command: &mut Command) -> Ran {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ran { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
@@ -25,14 +25,14 @@ pub fn ran(command: &mut Command) -> Ran {
 impl Ran {
     /// The command ended well.
     #[track_caller]
-    pub fn ok(self) -> Self {
+    pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, 0, "{}", self.err);
         self
     }
 
     /// The command ended with `code` and a last line `error: ...` in which all of `parts` occur.
     #[track_caller]
-    pub fn fails(self, code: i32, parts: &[&str]) -> Self {
+    pub(crate) fn fails(self, code: i32, parts: &[&str]) -> Self {
         assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.out, self.err);
         let errors: Vec<&str> = self.err.lines().filter(|line| line.starts_with("error: ")).collect();
         assert_eq!(errors.len(), 1, "{}", self.err);

@@ -60,7 +60,7 @@ struct Dropout {
 }
 
 impl AttentionDesc {
-    pub fn new(attention: &Attention, inputs: &[&TensorType]) -> Result<AttentionDesc, Unsupported> {
+    pub(crate) fn new(attention: &Attention, inputs: &[&TensorType]) -> Result<AttentionDesc, Unsupported> {
         let geometry = attention.geometry(&inputs[0].shape, &inputs[1].shape).map_err(Unsupported)?;
         if geometry.depth > MAX_DEPTH {
             return Err(Unsupported(format!("heads of {} numbers, more than {MAX_DEPTH}", geometry.depth)));
@@ -124,18 +124,18 @@ impl AttentionDesc {
     }
 
     /// Scratch elements of the forward pass.
-    pub fn forward_scratch_len(&self, threads: usize) -> usize {
+    pub(crate) fn forward_scratch_len(&self, threads: usize) -> usize {
         threads * forward::worker_len(self) + aligned_len(0)
     }
 
     /// Scratch elements of the backward pass.
-    pub fn backward_scratch_len(&self, threads: usize) -> usize {
+    pub(crate) fn backward_scratch_len(&self, threads: usize) -> usize {
         threads * backward::worker_len(self) + aligned_len(0)
     }
 
     /// # Safety
     /// As for [`crate::kernel::Kernel::run`].
-    pub unsafe fn run_forward(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
+    pub(crate) unsafe fn run_forward(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
         // SAFETY: the caller's promise; the outputs are written by this call alone.
         unsafe {
             let inputs = self.inputs(operands);
@@ -150,7 +150,7 @@ impl AttentionDesc {
 
     /// # Safety
     /// As for [`crate::kernel::Kernel::run`].
-    pub unsafe fn run_backward(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
+    pub(crate) unsafe fn run_backward(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
         // SAFETY: the caller's promise; the outputs are written by this call alone.
         unsafe {
             let inputs = self.inputs(operands);

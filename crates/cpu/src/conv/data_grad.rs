@@ -62,7 +62,7 @@ pub(super) struct PhaseAxis {
 
 impl PhaseAxis {
     /// Axis 0 is vertical, 1 horizontal.
-    pub fn new(d: &ConvDesc, index: usize, phase: usize) -> PhaseAxis {
+    pub(super) fn new(d: &ConvDesc, index: usize, phase: usize) -> PhaseAxis {
         let (size, output, kernel) = if index == 0 { (d.h, d.oh, d.kh) } else { (d.w, d.ow, d.kw) };
         let (stride, dilation, pad) = (d.stride[index], d.dilation[index], d.pad[index]);
         let kernel_step = stride / gcd(stride, dilation);

@@ -23,7 +23,7 @@ pub(crate) struct Axis {
 impl Axis {
     /// Position of the first tap at a grid position.
     #[inline(always)]
-    pub fn start(&self, position: usize) -> isize {
+    pub(super) fn start(&self, position: usize) -> isize {
         (position * self.step) as isize + self.base
     }
 
@@ -35,7 +35,7 @@ impl Axis {
 
     /// The taps inside the image when the first one is at `start`.
     #[inline(always)]
-    pub fn taps_inside(&self, start: isize) -> Range<usize> {
+    pub(super) fn taps_inside(&self, start: isize) -> Range<usize> {
         let first = start.min(0).unsigned_abs().div_ceil(self.tap).min(self.taps);
         let end = (self.size as isize - start).max(0) as usize;
         first..end.div_ceil(self.tap).clamp(first, self.taps)
@@ -43,13 +43,13 @@ impl Axis {
 
     /// `count` of the taps, from `first` on.
     #[inline(always)]
-    pub fn some_taps(&self, first: usize, count: usize) -> Axis {
+    pub(super) fn some_taps(&self, first: usize, count: usize) -> Axis {
         Axis { base: self.base + (first * self.tap) as isize, taps: count, ..*self }
     }
 
     /// The grid positions whose taps all lie inside the image.
     #[inline(always)]
-    pub fn whole_windows(&self) -> Range<usize> {
+    pub(super) fn whole_windows(&self) -> Range<usize> {
         let first = self.base.min(0).unsigned_abs().div_ceil(self.step).min(self.grid);
         let span = (self.taps.saturating_sub(1) * self.tap) as isize;
         let end = (self.size as isize - span - self.base).max(0) as usize;

@@ -70,7 +70,7 @@ unsafe impl Sync for AffinePtr {}
 impl AffinePtr {
     /// From `channel` on.
     #[inline(always)]
-    pub fn at(self, channel: usize) -> AffinePtr {
+    pub(crate) fn at(self, channel: usize) -> AffinePtr {
         AffinePtr { scale: self.scale.wrapping_add(channel), shift: self.shift.wrapping_add(channel), ..self }
     }
 
@@ -79,7 +79,7 @@ impl AffinePtr {
     /// # Safety
     /// The channels are there. Called under `S::vectorize`.
     #[inline(always)]
-    pub unsafe fn vector<S: Simd>(self) -> AffineVector<S> {
+    pub(crate) unsafe fn vector<S: Simd>(self) -> AffineVector<S> {
         // SAFETY: the caller's promise.
         unsafe { AffineVector { scale: S::load(self.scale), shift: S::load(self.shift), floor: S::splat(self.floor) } }
     }
@@ -89,7 +89,7 @@ impl AffinePtr {
     /// # Safety
     /// They are there, and `dst` has room for them. Called under `S::vectorize`.
     #[inline(always)]
-    pub unsafe fn copy<S: Simd>(self, src: NumberPtr, dst: *mut f32, len: usize) {
+    pub(crate) unsafe fn copy<S: Simd>(self, src: NumberPtr, dst: *mut f32, len: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             match src.as_f32() {
@@ -107,7 +107,7 @@ impl AffinePtr {
     /// # Safety
     /// As for [`copy`](Self::copy).
     #[inline(always)]
-    pub unsafe fn copy_f32<S: Simd>(self, src: *const f32, dst: *mut f32, len: usize) {
+    pub(crate) unsafe fn copy_f32<S: Simd>(self, src: *const f32, dst: *mut f32, len: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             let whole = len / S::LANES * S::LANES;
@@ -134,7 +134,7 @@ impl<S: Simd> AffineVector<S> {
     /// # Safety
     /// Called under `S::vectorize`.
     #[inline(always)]
-    pub unsafe fn apply(self, x: S::V) -> S::V {
+    pub(crate) unsafe fn apply(self, x: S::V) -> S::V {
         // SAFETY: the caller's promise. Not fused, as pointwise operations are not.
         unsafe { S::max(self.floor, S::add(S::mul(x, self.scale), self.shift)) }
     }

@@ -64,13 +64,13 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    pub fn whole(start: SharedMut) -> Destination {
+    pub(crate) fn whole(start: SharedMut) -> Destination {
         Destination { start, pitch: None }
     }
 
     /// The place to which offsets in the whole output are added for a block that begins at offset `first`.
     #[inline(always)]
-    pub fn block(self, worker: usize, first: usize) -> SharedMut {
+    pub(crate) fn block(self, worker: usize, first: usize) -> SharedMut {
         match self.pitch {
             None => self.start,
             Some(pitch) => SharedMut(self.start.0.wrapping_add(worker * pitch).wrapping_sub(first)),
@@ -79,7 +79,7 @@ impl Destination {
 
     /// The destination of matrix `item` of a batch whose matrices are `stride` elements apart.
     #[inline(always)]
-    pub fn item(self, item: usize, stride: usize) -> Destination {
+    pub(crate) fn item(self, item: usize, stride: usize) -> Destination {
         match self.pitch {
             None => Destination::whole(SharedMut(self.start.0.wrapping_add(item * stride))),
             Some(_) => self,
@@ -100,7 +100,7 @@ impl SharedMut {
     /// # Safety
     /// As for pointers.
     #[inline(always)]
-    pub unsafe fn add(self, offset: usize) -> SharedMut {
+    pub(crate) unsafe fn add(self, offset: usize) -> SharedMut {
         // SAFETY: the caller's promise.
         SharedMut(unsafe { self.0.add(offset) })
     }
@@ -121,14 +121,14 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// # Panics
     /// When the slice is shorter than `needed`.
-    pub fn new(slice: &mut [f32], needed: usize) -> Scratch {
+    pub(crate) fn new(slice: &mut [f32], needed: usize) -> Scratch {
         assert!(slice.len() >= needed, "scratch has {} elements, {needed} are needed", slice.len());
         Scratch { ptr: SharedMut(slice.as_mut_ptr()), left: slice.len() }
     }
 
     /// A piece of `len` elements that starts on a cache line and shares none with another piece; it uses up at
     /// most [`aligned_len`] elements.
-    pub fn take(&mut self, len: usize) -> SharedMut {
+    pub(crate) fn take(&mut self, len: usize) -> SharedMut {
         let skip = self.ptr.0.align_offset(LINE * size_of::<f32>());
         let used = skip + len.next_multiple_of(LINE);
         assert!(used <= self.left, "a kernel's scratch length is too small for its use");

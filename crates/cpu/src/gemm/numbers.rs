@@ -74,20 +74,20 @@ pub(crate) struct NumberPtr {
 impl NumberPtr {
     /// The place `count` elements on, which may lie outside the numbers.
     #[inline(always)]
-    pub fn offset(self, count: isize) -> NumberPtr {
+    pub(crate) fn offset(self, count: isize) -> NumberPtr {
         let bytes = count.wrapping_mul(self.dtype.size() as isize);
         NumberPtr { address: self.address.wrapping_offset(bytes), ..self }
     }
 
     /// As [`offset`](Self::offset).
     #[inline(always)]
-    pub fn add(self, count: usize) -> NumberPtr {
+    pub(crate) fn add(self, count: usize) -> NumberPtr {
         self.offset(count as isize)
     }
 
     /// The numbers themselves where they need no conversion.
     #[inline(always)]
-    pub fn as_f32(self) -> Option<*const f32> {
+    pub(crate) fn as_f32(self) -> Option<*const f32> {
         (self.dtype == DType::F32).then_some(self.address.cast())
     }
 
@@ -96,7 +96,7 @@ impl NumberPtr {
     /// # Safety
     /// They are there, and `dst` has room for them. Called under `S::vectorize`.
     #[inline(always)]
-    pub unsafe fn copy<S: Simd>(self, dst: *mut f32, len: usize) {
+    pub(crate) unsafe fn copy<S: Simd>(self, dst: *mut f32, len: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             match self.dtype {
@@ -111,20 +111,20 @@ impl NumberPtr {
     /// # Safety
     /// They are there, of such a type, and `dst` has room for them. Called under `S::vectorize`.
     #[inline(always)]
-    pub unsafe fn copy_16<S: Simd>(self, dst: *mut u16, len: usize) {
+    pub(crate) unsafe fn copy_16<S: Simd>(self, dst: *mut u16, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { S::copy_16(self.as_16(), dst, len) }
     }
 
     /// Where numbers of 16 bits lie.
     #[inline(always)]
-    pub fn as_16(self) -> *const u16 {
+    pub(crate) fn as_16(self) -> *const u16 {
         self.address.cast()
     }
 
     /// Pairs of neighbours of 16 bits as elements of 32 bits.
     #[inline(always)]
-    pub fn as_words(self) -> NumberPtr {
+    pub(crate) fn as_words(self) -> NumberPtr {
         NumberPtr { dtype: DType::F32, ..self }
     }
 
@@ -133,18 +133,18 @@ impl NumberPtr {
     /// # Safety
     /// It is there and has 16 bits.
     #[inline(always)]
-    pub unsafe fn bits_16(self) -> u16 {
+    pub(crate) unsafe fn bits_16(self) -> u16 {
         // SAFETY: the caller's promise.
         unsafe { self.address.cast::<u16>().read() }
     }
 
     /// The memory of `len` numbers in a row, as a hint for prefetching.
-    pub fn run(self, len: usize) -> Region {
+    pub(crate) fn run(self, len: usize) -> Region {
         Region::contiguous(self.address.cast(), (len * self.dtype.size()).div_ceil(size_of::<f32>()))
     }
 
     /// The memory of `rows` runs of `cols` numbers, `pitch` apart, as a hint for prefetching.
-    pub fn region(self, rows: usize, cols: usize, pitch: usize) -> Region {
+    pub(crate) fn region(self, rows: usize, cols: usize, pitch: usize) -> Region {
         let scaled = |elements: usize| (elements * self.dtype.size()).div_ceil(size_of::<f32>());
         Region { start: self.address.cast(), rows, cols: scaled(cols), pitch: scaled(pitch) }
     }

@@ -93,11 +93,11 @@ pub(crate) fn worker_scratch_len(threads: usize) -> usize {
 pub(crate) struct WorkerScratch(SharedMut);
 
 impl WorkerScratch {
-    pub fn new(mut scratch: Scratch, threads: usize) -> WorkerScratch {
+    pub(super) fn new(mut scratch: Scratch, threads: usize) -> WorkerScratch {
         WorkerScratch(scratch.take(threads * WORKER_LEN))
     }
 
-    pub fn of(&self, worker: usize) -> *mut f32 {
+    pub(super) fn of(&self, worker: usize) -> *mut f32 {
         // SAFETY: the pool's workers are numbered below its thread count.
         unsafe { self.0.add(worker * WORKER_LEN).0 }
     }
@@ -120,7 +120,13 @@ pub(crate) struct OuterProduct<'a, P> {
 impl<P: RowSource> OuterProduct<'_, P> {
     /// # Safety
     /// The source and B have `depth` rows, and C is valid and unshared.
-    pub unsafe fn run(&self, ctx: Ctx<'_>, mut scratch: Scratch, origin: Origin, epilogue: Option<&dyn Epilogue>) {
+    pub(crate) unsafe fn run(
+        &self,
+        ctx: Ctx<'_>,
+        mut scratch: Scratch,
+        origin: Origin,
+        epilogue: Option<&dyn Epilogue>,
+    ) {
         let n = self.b.n;
         let plan = Plan::new(self.m, n, self.depth);
         if plan.is_shared {
@@ -230,7 +236,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
     ///
     /// # Safety
     /// As [`run`](Self::run), and `scratch` is a worker's.
-    pub unsafe fn run_serial(&self, ctx: Ctx<'_>, worker: usize, scratch: *mut f32) {
+    pub(crate) unsafe fn run_serial(&self, ctx: Ctx<'_>, worker: usize, scratch: *mut f32) {
         let rows = pieces(self.m, MAX_BLOCK, 1);
         let cols = pieces(self.b.n, MAX_BLOCK, MAX_PANEL);
         for block in 0..rows.count * cols.count {

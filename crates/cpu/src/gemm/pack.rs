@@ -38,7 +38,13 @@ impl Matrix {
     /// # Safety
     /// The matrix has these elements and `dst` has room for them. Called under `S::vectorize`.
     #[inline(always)]
-    pub unsafe fn pack<S: Simd>(&self, depth: Range<usize>, cols: Range<usize>, dst: *mut f32, panel_stride: usize) {
+    pub(crate) unsafe fn pack<S: Simd>(
+        &self,
+        depth: Range<usize>,
+        cols: Range<usize>,
+        dst: *mut f32,
+        panel_stride: usize,
+    ) {
         // SAFETY: the caller's promises.
         unsafe {
             if S::DOT2 {
@@ -112,7 +118,7 @@ impl Matrix {
     }
 
     /// The memory of `depth` of the elements along the reduction, of columns `cols`.
-    pub fn region(&self, depth: Range<usize>, cols: Range<usize>) -> Region {
+    pub(crate) fn region(&self, depth: Range<usize>, cols: Range<usize>) -> Region {
         let (rows, cols) = if self.transposed { (cols, depth) } else { (depth, cols) };
         self.src.add(rows.start * self.ld + cols.start).region(rows.len(), cols.len(), self.ld)
     }
@@ -218,7 +224,7 @@ pub(crate) struct PanelSteps {
 
 impl PanelSteps {
     /// All steps of panels of `len`.
-    pub fn whole(len: usize) -> PanelSteps {
+    pub(crate) fn whole(len: usize) -> PanelSteps {
         PanelSteps { start: 0, len, panel: len }
     }
 }

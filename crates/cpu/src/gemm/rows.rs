@@ -233,31 +233,31 @@ pub(crate) struct RowTable {
 }
 
 impl RowTable {
-    pub fn new() -> RowTable {
+    pub(crate) fn new() -> RowTable {
         RowTable { len: 0, rows: [Row::default(); MAX_ROWS], c_rows: [0; MAX_ROWS] }
     }
 
     #[inline(always)]
-    pub fn push(&mut self, row: Row, c_row: usize) {
+    pub(crate) fn push(&mut self, row: Row, c_row: usize) {
         self.rows[self.len] = row;
         self.c_rows[self.len] = c_row;
         self.len += 1;
     }
 
     /// Offsets of the rows of C.
-    pub fn c_rows(&self) -> &[usize] {
+    pub(crate) fn c_rows(&self) -> &[usize] {
         &self.c_rows[..self.len]
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.len == MAX_ROWS
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.len = 0;
     }
 }
@@ -495,11 +495,11 @@ const _: () = assert!(sums_len(MAX_POSITIONS, FEW_COLS) <= sums_len(MAX_ROWS, TI
 pub(crate) struct BlockScratch(SharedMut);
 
 impl BlockScratch {
-    pub fn new(mut scratch: Scratch, threads: usize) -> BlockScratch {
+    pub(crate) fn new(mut scratch: Scratch, threads: usize) -> BlockScratch {
         BlockScratch(scratch.take(threads * A_BLOCK))
     }
 
-    pub fn of(&self, worker: usize) -> *mut f32 {
+    pub(crate) fn of(&self, worker: usize) -> *mut f32 {
         // SAFETY: the pool's workers are numbered below its thread count.
         unsafe { self.0.add(worker * A_BLOCK).0 }
     }
@@ -513,7 +513,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    pub const FIRST: Origin = Origin { block: 0, row: 0 };
+    pub(crate) const FIRST: Origin = Origin { block: 0, row: 0 };
 }
 
 /// `C (+)= A * B` with B packed.
@@ -536,7 +536,7 @@ unsafe impl<P: RowSource> Sync for RowProduct<'_, P> {}
 impl<P: RowSource> RowProduct<'_, P> {
     /// # Safety
     /// The source has `m` rows of `k` steps, B is packed for the instruction set, C is valid and unshared.
-    pub unsafe fn run(&self, ctx: Ctx<'_>, scratch: Scratch, origin: Origin, epilogue: Option<&dyn Epilogue>) {
+    pub(crate) unsafe fn run(&self, ctx: Ctx<'_>, scratch: Scratch, origin: Origin, epilogue: Option<&dyn Epilogue>) {
         let blocks = row_blocks_for(self.m, self.n, self.source.row_len());
         let groups = column_groups(blocks, self.n, self.format, free_threads(ctx, epilogue));
         let scratch = BlockScratch::new(scratch, ctx.pool.threads());
@@ -567,7 +567,7 @@ impl<P: RowSource> RowProduct<'_, P> {
     ///
     /// # Safety
     /// As [`run`](Self::run), and `a_block` has room for a block of A.
-    pub unsafe fn block(
+    pub(crate) unsafe fn block(
         &self,
         ctx: Ctx<'_>,
         worker: usize,

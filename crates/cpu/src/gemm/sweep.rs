@@ -68,10 +68,10 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    pub const EMPTY: Region = Region { start: std::ptr::null(), rows: 0, cols: 0, pitch: 0 };
+    pub(crate) const EMPTY: Region = Region { start: std::ptr::null(), rows: 0, cols: 0, pitch: 0 };
 
     /// `len` elements in a row.
-    pub fn contiguous(start: *const f32, len: usize) -> Region {
+    pub(crate) fn contiguous(start: *const f32, len: usize) -> Region {
         Region { start, rows: len.div_ceil(2 * LINE), cols: 2 * LINE, pitch: 2 * LINE }
     }
 }
@@ -84,7 +84,7 @@ pub(crate) struct Upcoming {
 }
 
 impl Upcoming {
-    pub fn new(regions: [Region; 2]) -> Upcoming {
+    pub(crate) fn new(regions: [Region; 2]) -> Upcoming {
         Upcoming { regions, row: 0, col: 0 }
     }
 
@@ -125,7 +125,7 @@ impl Sweep<'_> {
     /// The packed blocks hold what the fields say, with whole panels of B, and `c` is valid and unshared for all
     /// rows and columns. Called under `S::vectorize`.
     #[inline(always)]
-    pub unsafe fn run<S: Simd>(&self, upcoming: &mut Upcoming) {
+    pub(crate) unsafe fn run<S: Simd>(&self, upcoming: &mut Upcoming) {
         // SAFETY: the caller's promises.
         unsafe { self.run_then::<S>(upcoming, &Ending::IN_C) }
     }
@@ -135,7 +135,7 @@ impl Sweep<'_> {
     /// # Safety
     /// As [`run`](Self::run), and what the ending names is valid and unshared.
     #[inline(always)]
-    pub unsafe fn run_then<S: Simd>(&self, upcoming: &mut Upcoming, ending: &Ending<'_>) {
+    pub(crate) unsafe fn run_then<S: Simd>(&self, upcoming: &mut Upcoming, ending: &Ending<'_>) {
         if S::TILES {
             // SAFETY: the caller's promises.
             return unsafe { tiles::run::<S>(self, upcoming, ending) };

@@ -118,7 +118,7 @@ pub(super) enum Form {
 
 impl Form {
     /// That of elements that vectors widen.
-    pub fn of(dtype: DType) -> Form {
+    pub(super) fn of(dtype: DType) -> Form {
         if dtype == DType::Bf16 { Form::Bf16 } else { Form::F32 }
     }
 }
@@ -138,7 +138,7 @@ pub(super) enum Advance {
 
 impl Advance {
     /// That of a tensor with elements of this form.
-    pub fn of(form: Form) -> Advance {
+    pub(super) fn of(form: Form) -> Advance {
         if form == Form::Bf16 { Advance::MemoryBf16 } else { Advance::Memory }
     }
 }
@@ -156,7 +156,7 @@ pub(super) struct Instr {
 
 impl Op {
     /// The number of the operation on an operand of this form, of which only those that read one have several.
-    pub const fn code(self, form: Form) -> u8 {
+    pub(super) const fn code(self, form: Form) -> u8 {
         let form = if self.reads_operand() { form } else { Form::F32 };
         3 * self as u8 + form as u8
     }

@@ -210,13 +210,13 @@ impl Compiler<'_> {
     }
 
     /// The needed registers of an extent.
-    pub fn registers(&self, extent: Extent) -> impl Iterator<Item = usize> + use<> {
+    pub(super) fn registers(&self, extent: Extent) -> impl Iterator<Item = usize> + use<> {
         let registers: Vec<usize> =
             (0..self.instrs.len()).filter(|&r| self.needed[r] && self.extents[r] == extent).collect();
         registers.into_iter()
     }
 
-    pub fn new_buffer(&mut self) -> usize {
+    pub(super) fn new_buffer(&mut self) -> usize {
         self.program.buffers += 1;
         self.program.buffers - 1
     }
@@ -230,7 +230,7 @@ impl Compiler<'_> {
     }
 
     /// How the number of an instruction is computed.
-    pub fn number_step(&self, index: usize) -> NumberStep {
+    pub(super) fn number_step(&self, index: usize) -> NumberStep {
         match self.instrs[index] {
             Instr::Const(c) => NumberStep::Const(c.0 as f32),
             Instr::Load(i) => {

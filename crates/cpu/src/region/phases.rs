@@ -37,7 +37,7 @@ impl Compiler<'_> {
         matches!(self.places[r], Some(Place::Number(_) | Place::Buffer(_)))
     }
 
-    pub fn add_phases(&mut self) {
+    pub(super) fn add_phases(&mut self) {
         for r in self.registers(Extent::Full) {
             if matches!(self.instrs[r], Instr::OneHot(_) | Instr::Random { .. }) {
                 self.places[r] = Some(Place::Buffer(self.new_buffer()));

@@ -116,7 +116,7 @@ pub(super) enum Sink {
 
 impl Sink {
     /// Rows of a block's partial results that it occupies, and accumulators that it needs.
-    pub fn slots(&self) -> usize {
+    pub(super) fn slots(&self) -> usize {
         match self {
             Sink::Store { .. } | Sink::Rows { .. } => 0,
             Sink::Sum { .. } => 1,
@@ -153,10 +153,10 @@ pub(super) struct Program {
 
 impl Program {
     /// Place of the temporary memory in the table of addresses.
-    pub const TEMPORARY: usize = 0;
+    pub(super) const TEMPORARY: usize = 0;
 
     /// Place of what is used by block programs in the table of addresses.
-    pub fn base(&self, place: Place) -> usize {
+    pub(super) fn base(&self, place: Place) -> usize {
         let buffers = 1 + self.numbers;
         let slots = buffers + self.buffers;
         let sources = slots + self.slots;
@@ -174,12 +174,12 @@ impl Program {
     }
 
     /// Entries of the table of addresses.
-    pub fn bases(&self) -> usize {
+    pub(super) fn bases(&self) -> usize {
         self.base(Place::Fold(self.folds.len()))
     }
 
     /// What lies in the scratch memory, apart from numbers.
-    pub fn own_memory(&self) -> impl Iterator<Item = Place> {
+    pub(super) fn own_memory(&self) -> impl Iterator<Item = Place> {
         let buffers = (0..self.buffers).map(Place::Buffer);
         let slots = (0..self.slots).map(Place::Slot);
         let accumulators = (0..self.accumulators).map(Place::Accumulator);
@@ -187,12 +187,12 @@ impl Program {
     }
 
     /// Buffers that every tile uses.
-    pub fn buffers_of_tiles(&self) -> usize {
+    pub(super) fn buffers_of_tiles(&self) -> usize {
         self.buffers - self.sources.iter().filter(|source| source.in_place).count()
     }
 
     /// The two forms of a block program.
-    pub fn block_program(&mut self, drafts: &[Draft]) -> BlockProgram {
+    pub(super) fn block_program(&mut self, drafts: &[Draft]) -> BlockProgram {
         let is_ahead = |draft: &&Draft| matches!(draft.op, Op::Prefetch | Op::PrefetchWrite);
         BlockProgram {
             in_place: drafts.iter().map(|draft| self.instr(draft, true)).collect(),

@@ -21,7 +21,7 @@ pub(super) struct Lanes {
 impl Lanes {
     /// The lane of a position that is less than [`LANE_GROUP`] or one block beyond the last lane.
     #[inline(always)]
-    pub fn wrap(&self, mut lane: usize) -> usize {
+    pub(super) fn wrap(&self, mut lane: usize) -> usize {
         while self.regular && lane >= self.count {
             lane -= self.count;
         }

@@ -42,7 +42,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    pub fn new(op: Op, operand: Place) -> Draft {
+    pub(super) fn new(op: Op, operand: Place) -> Draft {
         Draft { op, operand: Some(operand), extra: Extra::None }
     }
 

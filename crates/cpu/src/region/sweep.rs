@@ -126,7 +126,7 @@ const LINE: usize = 16;
 const ADDRESS: usize = size_of::<*mut u8>() / size_of::<f32>();
 
 impl<'a> Sweep<'a> {
-    pub fn new(
+    pub(super) fn new(
         program: &'a Program,
         io: &'a RegionIo<'a>,
         stride: usize,
@@ -168,7 +168,7 @@ impl<'a> Sweep<'a> {
     }
 
     /// Elements of scratch for a domain of so many columns.
-    pub fn scratch_len(program: &Program, cols: usize) -> usize {
+    pub(super) fn scratch_len(program: &Program, cols: usize) -> usize {
         let layout = Layout::new(program, cols);
         let own: usize = program.own_memory().map(|place| layout.len(place).next_multiple_of(LINE)).sum();
         let table = (program.bases() * ADDRESS).next_multiple_of(LINE);

@@ -28,7 +28,7 @@ static WHOLE_TILES: TileConfig = TileConfig {
 };
 
 /// Whether the processor has tiles of `bf16`, and the system lets this process use them. Asks for it at the first call.
-pub fn is_available() -> bool {
+pub(super) fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| has_instructions() && is_permitted())
 }

@@ -53,7 +53,7 @@ pub(crate) fn tile_dot(pairs: impl Iterator<Item = (f32, f32)>, c: f32) -> f32 {
 
 /// [`Portable`] with dot products of `bf16` pairs.
 #[derive(Clone, Copy)]
-pub struct Dot2;
+pub(crate) struct Dot2;
 
 impl Simd for Dot2 {
     const DOT2: bool = true;
@@ -76,7 +76,7 @@ impl Simd for Dot2 {
 
 /// [`Portable`] with tiles, in panels as wide as those of AVX-512.
 #[derive(Clone, Copy)]
-pub struct Tiles;
+pub(crate) struct Tiles;
 
 impl Simd for Tiles {
     const DOT2: bool = true;

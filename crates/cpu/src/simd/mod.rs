@@ -397,7 +397,7 @@ pub(crate) enum PanelFormat {
 
 impl PanelFormat {
     /// The fastest format of products of `bf16` numbers.
-    pub fn of_bf16(isa: Isa) -> PanelFormat {
+    pub(crate) fn of_bf16(isa: Isa) -> PanelFormat {
         #[cfg(test)]
         if isa == Isa::Portable {
             return emulated::format();
@@ -412,7 +412,7 @@ impl PanelFormat {
 
     /// The format that an instruction set multiplies.
     #[inline(always)]
-    pub const fn of<S: Simd>() -> PanelFormat {
+    pub(crate) const fn of<S: Simd>() -> PanelFormat {
         match (S::TILES, S::DOT2) {
             (true, _) => PanelFormat::Tiles,
             (false, true) => PanelFormat::Dot2,
@@ -422,7 +422,7 @@ impl PanelFormat {
 
     /// Steps of a reduction over `k` elements.
     #[inline(always)]
-    pub fn steps(self, k: usize) -> usize {
+    pub(crate) fn steps(self, k: usize) -> usize {
         match self {
             PanelFormat::F32 => k,
             PanelFormat::Dot2 => k.div_ceil(2),
@@ -431,7 +431,7 @@ impl PanelFormat {
     }
 
     /// Whether steps are pairs of elements.
-    pub fn is_dot2(self) -> bool {
+    pub(crate) fn is_dot2(self) -> bool {
         self != PanelFormat::F32
     }
 }

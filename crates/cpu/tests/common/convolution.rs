@@ -6,21 +6,21 @@ use super::Random;
 use bessemer_cpu::conv::ConvDesc;
 
 /// Operands of all three directions.
-pub struct Operands {
+pub(crate) struct Operands {
     pub x: Vec<f32>,
     pub w: Vec<f32>,
     pub dy: Vec<f32>,
 }
 
 /// y, dx and dw.
-pub struct Results<T> {
+pub(crate) struct Results<T> {
     pub y: Vec<T>,
     pub dx: Vec<T>,
     pub dw: Vec<T>,
 }
 
 impl Operands {
-    pub fn random(random: &mut Random, d: &ConvDesc, groups: usize) -> Operands {
+    pub(crate) fn random(random: &mut Random, d: &ConvDesc, groups: usize) -> Operands {
         let x = random.vector(d.n * d.h * d.w * d.c_in);
         let w = random.vector(d.kh * d.kw * d.c_in / groups * d.c_out);
         let dy = random.vector(d.n * d.oh * d.ow * d.c_out);
@@ -28,12 +28,12 @@ impl Operands {
     }
 
     /// Results to be filled.
-    pub fn unfilled(&self) -> Results<f32> {
+    pub(crate) fn unfilled(&self) -> Results<f32> {
         let nan = |like: &[f32]| vec![f32::NAN; like.len()];
         Results { y: nan(&self.dy), dx: nan(&self.x), dw: nan(&self.w) }
     }
 
-    pub fn expected(&self, d: &ConvDesc, groups: usize) -> Results<f64> {
+    pub(crate) fn expected(&self, d: &ConvDesc, groups: usize) -> Results<f64> {
         let (group_in, group_out) = (d.c_in / groups, d.c_out / groups);
         let mut r = Results { y: vec![0.0; self.dy.len()], dx: vec![0.0; self.x.len()], dw: vec![0.0; self.w.len()] };
         let source = |p: usize, tap: usize, axis: usize, size: usize| {
@@ -64,7 +64,7 @@ fn positions(n: usize, h: usize, w: usize) -> impl Iterator<Item = (usize, usize
 
 /// Image, kernel, stride, dilation and paddings `[top, left]` and `[bottom, right]` of a convolution of one output channel.
 #[derive(Clone, Copy)]
-pub struct Windows {
+pub(crate) struct Windows {
     pub hw: [usize; 2],
     pub kernel: [usize; 2],
     pub stride: [usize; 2],
@@ -74,7 +74,7 @@ pub struct Windows {
 
 impl Windows {
     /// The convolution whose output covers the padded image; `None` if the kernel is larger than that.
-    pub fn conv(&self, n: usize, [c_in, c_out]: [usize; 2]) -> Option<ConvDesc> {
+    pub(crate) fn conv(&self, n: usize, [c_in, c_out]: [usize; 2]) -> Option<ConvDesc> {
         let out = |i: usize| {
             let span = (self.kernel[i] - 1) * self.dilation[i] + 1;
             Some((self.hw[i] + self.pads[0][i] + self.pads[1][i]).checked_sub(span)? / self.stride[i] + 1)

@@ -1,6 +1,6 @@
 //! Random numbers and an epilogue that counts, for the kernel tests.
 
-pub mod convolution;
+pub(crate) mod convolution;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bessemer_cpu::gemm::{Epilogue, RowBlocks};
 
 /// SplitMix64.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -19,18 +19,18 @@ impl Random {
     }
 
     /// A number in `low..=high`.
-    pub fn between(&mut self, low: usize, high: usize) -> usize {
+    pub(crate) fn between(&mut self, low: usize, high: usize) -> usize {
         low + (self.bits() % (high - low + 1) as u64) as usize
     }
 
     /// Numbers in -1..1.
-    pub fn vector(&mut self, len: usize) -> Vec<f32> {
+    pub(crate) fn vector(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0).collect()
     }
 }
 
 /// Counts how often each element of an output is delivered, and checks the row blocks.
-pub struct Coverage {
+pub(crate) struct Coverage {
     counts: Vec<AtomicU32>,
     rows: usize,
     columns: usize,
@@ -38,11 +38,11 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    pub fn new(rows: usize, columns: usize, blocks: RowBlocks) -> Coverage {
+    pub(crate) fn new(rows: usize, columns: usize, blocks: RowBlocks) -> Coverage {
         Coverage { counts: (0..rows * columns).map(|_| AtomicU32::new(0)).collect(), rows, columns, blocks }
     }
 
-    pub fn assert_once(&self) {
+    pub(crate) fn assert_once(&self) {
         assert!(self.counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
     }
 }
@@ -64,7 +64,7 @@ impl Epilogue for Coverage {
 }
 
 /// Asserts that `got` is `expected` up to the rounding of sums of `terms` products of numbers below 1.
-pub fn assert_close(got: &[f32], expected: &[f64], terms: usize, what: &str) {
+pub(crate) fn assert_close(got: &[f32], expected: &[f64], terms: usize, what: &str) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let tolerance = 1e-6 * (terms as f64).sqrt().max(1.0) * 4.0;
     for (i, (&x, &y)) in got.iter().zip(expected).enumerate() {

@@ -9,43 +9,43 @@ use bessemer_ir::ops::region::{Instr, Reg, Region, RegionOutput};
 use bessemer_ir::{DType, TensorType, philox};
 
 /// SplitMix64.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ z >> 31
     }
 
-    pub fn float(&mut self) -> f32 {
+    pub(crate) fn float(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 }
 
 /// Bytes aligned as tensors are.
-pub struct Memory {
+pub(crate) struct Memory {
     words: Vec<u64>,
 }
 
 impl Memory {
-    pub fn new(bytes: usize) -> Memory {
+    pub(crate) fn new(bytes: usize) -> Memory {
         Memory { words: vec![0; bytes.div_ceil(8)] }
     }
 
-    pub fn holding(dtype: DType, values: &[f32]) -> Memory {
+    pub(crate) fn holding(dtype: DType, values: &[f32]) -> Memory {
         let mut memory = Memory::new(values.len() * dtype.size());
         // SAFETY: the memory has room for the values.
         unsafe { vector::narrow(dtype, values, memory.ptr()) };
         memory
     }
 
-    pub fn ptr(&mut self) -> *mut u8 {
+    pub(crate) fn ptr(&mut self) -> *mut u8 {
         self.words.as_mut_ptr().cast()
     }
 
-    pub fn values(&self, dtype: DType, len: usize) -> Vec<f32> {
+    pub(crate) fn values(&self, dtype: DType, len: usize) -> Vec<f32> {
         let mut values = vec![0.0; len];
         // SAFETY: the memory holds so many elements.
         unsafe { vector::widen(dtype, self.words.as_ptr().cast(), &mut values) };
@@ -53,7 +53,7 @@ impl Memory {
     }
 }
 
-pub struct Case {
+pub(crate) struct Case {
     pub region: Region,
     pub types: Vec<TensorType>,
     pub loads: Vec<Vec<f32>>,
@@ -62,7 +62,7 @@ pub struct Case {
 
 impl Case {
     /// Registers at every position, by the scalar functions.
-    pub fn evaluate(&self) -> Vec<Vec<f32>> {
+    pub(crate) fn evaluate(&self) -> Vec<Vec<f32>> {
         let region = &self.region;
         let mut registers: Vec<Vec<f32>> = Vec::new();
         for instr in &region.program {
@@ -96,11 +96,11 @@ impl Case {
         registers
     }
 
-    pub fn output_types(&self) -> Vec<TensorType> {
+    pub(crate) fn output_types(&self) -> Vec<TensorType> {
         self.region.outputs.iter().flat_map(RegionOutput::types).collect()
     }
 
-    pub fn run(&self, isa: Isa, threads: usize) -> Vec<Vec<f32>> {
+    pub(crate) fn run(&self, isa: Isa, threads: usize) -> Vec<Vec<f32>> {
         self.run_with(|kernel, io| {
             let pool = ThreadPool::new(threads);
             let mut scratch = vec![f32::NAN; kernel.run_scratch_len(threads)];
@@ -109,7 +109,7 @@ impl Case {
         })
     }
 
-    pub fn run_with(&self, run: impl FnOnce(&RegionKernel, &RegionIo<'_>)) -> Vec<Vec<f32>> {
+    pub(crate) fn run_with(&self, run: impl FnOnce(&RegionKernel, &RegionIo<'_>)) -> Vec<Vec<f32>> {
         let kernel = RegionKernel::compile(&self.region, &self.types);
         let mut loads: Vec<Memory> =
             self.loads.iter().zip(&self.types).map(|(values, ty)| Memory::holding(ty.dtype, values)).collect();
@@ -122,6 +122,6 @@ impl Case {
     }
 }
 
-pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
+pub(crate) fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan()))
 }

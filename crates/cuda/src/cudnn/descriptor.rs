@@ -15,7 +15,7 @@ pub(super) struct Descriptor<'a> {
 }
 
 impl<'a> Descriptor<'a> {
-    pub fn new(library: &'a Cudnn, kind: Kind) -> Result<Descriptor<'a>, GpuError> {
+    pub(super) fn new(library: &'a Cudnn, kind: Kind) -> Result<Descriptor<'a>, GpuError> {
         let mut handle = 0;
         // SAFETY: the pointer is to a local handle.
         let code = unsafe { (library.api.cudnnBackendCreateDescriptor)(kind as i32, from_mut(&mut handle)) };
@@ -31,48 +31,48 @@ impl<'a> Descriptor<'a> {
         self.library.check("cudnnBackendSetAttribute", self.kind.name(), code)
     }
 
-    pub fn int64s(&self, attribute: i32, values: &[i64]) -> Result<(), GpuError> {
+    pub(super) fn int64s(&self, attribute: i32, values: &[i64]) -> Result<(), GpuError> {
         self.set(attribute, kind_of::INT64, values)
     }
 
-    pub fn float(&self, attribute: i32, value: f32) -> Result<(), GpuError> {
+    pub(super) fn float(&self, attribute: i32, value: f32) -> Result<(), GpuError> {
         self.set(attribute, kind_of::FLOAT, &[value])
     }
 
-    pub fn truth(&self, attribute: i32, value: bool) -> Result<(), GpuError> {
+    pub(super) fn truth(&self, attribute: i32, value: bool) -> Result<(), GpuError> {
         self.set(attribute, kind_of::BOOLEAN, &[u8::from(value)])
     }
 
     /// The type that is computed in, or that of a tensor.
-    pub fn data_type(&self, attribute: i32, ty: DType) -> Result<(), GpuError> {
+    pub(super) fn data_type(&self, attribute: i32, ty: DType) -> Result<(), GpuError> {
         self.code(attribute, kind_of::DATA_TYPE, data_type(ty))
     }
 
     /// A number of one of cuDNN's enumerations.
-    pub fn code(&self, attribute: i32, kind_of: i32, value: i32) -> Result<(), GpuError> {
+    pub(super) fn code(&self, attribute: i32, kind_of: i32, value: i32) -> Result<(), GpuError> {
         self.set(attribute, kind_of, &[value])
     }
 
-    pub fn descriptor(&self, attribute: i32, value: &Descriptor<'_>) -> Result<(), GpuError> {
+    pub(super) fn descriptor(&self, attribute: i32, value: &Descriptor<'_>) -> Result<(), GpuError> {
         self.descriptors(attribute, &[value.handle])
     }
 
-    pub fn descriptors(&self, attribute: i32, handles: &[Handle]) -> Result<(), GpuError> {
+    pub(super) fn descriptors(&self, attribute: i32, handles: &[Handle]) -> Result<(), GpuError> {
         self.set(attribute, kind_of::DESCRIPTOR, handles)
     }
 
     /// The library's handle for a device.
-    pub fn library_handle(&self, attribute: i32, handle: Handle) -> Result<(), GpuError> {
+    pub(super) fn library_handle(&self, attribute: i32, handle: Handle) -> Result<(), GpuError> {
         self.set(attribute, kind_of::HANDLE, &[handle])
     }
 
     /// Addresses in the device's memory.
-    pub fn addresses(&self, attribute: i32, addresses: &[u64]) -> Result<(), GpuError> {
+    pub(super) fn addresses(&self, attribute: i32, addresses: &[u64]) -> Result<(), GpuError> {
         self.set(attribute, kind_of::POINTER, addresses)
     }
 
     /// A text with the zero behind it.
-    pub fn text(&self, attribute: i32, text: &str) -> Result<(), GpuError> {
+    pub(super) fn text(&self, attribute: i32, text: &str) -> Result<(), GpuError> {
         let bytes: Vec<u8> = text.bytes().chain([0]).collect();
         self.set(attribute, kind_of::CHAR, &bytes)
     }
@@ -81,7 +81,7 @@ impl<'a> Descriptor<'a> {
     ///
     /// # Errors
     /// Something is missing or not supported.
-    pub fn finalize(self) -> Result<Descriptor<'a>, GpuError> {
+    pub(super) fn finalize(self) -> Result<Descriptor<'a>, GpuError> {
         // SAFETY: the handle is of this descriptor.
         let code = unsafe { (self.library.api.cudnnBackendFinalize)(self.handle) };
         self.library.check("cudnnBackendFinalize", self.kind.name(), code)?;
@@ -98,21 +98,21 @@ impl<'a> Descriptor<'a> {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
-    pub fn get_int64(&self, attribute: i32) -> Result<i64, GpuError> {
+    pub(super) fn get_int64(&self, attribute: i32) -> Result<i64, GpuError> {
         let mut value = [0];
         self.get(attribute, kind_of::INT64, &mut value)?;
         Ok(value[0])
     }
 
     /// Numbers of an enumeration, at most `most`.
-    pub fn get_codes(&self, attribute: i32, kind_of: i32, most: usize) -> Result<Vec<i32>, GpuError> {
+    pub(super) fn get_codes(&self, attribute: i32, kind_of: i32, most: usize) -> Result<Vec<i32>, GpuError> {
         let mut values = vec![0; most];
         let count = self.get(attribute, kind_of, &mut values)?;
         values.truncate(count);
         Ok(values)
     }
 
-    pub fn get_text(&self, attribute: i32) -> Result<String, GpuError> {
+    pub(super) fn get_text(&self, attribute: i32) -> Result<String, GpuError> {
         let mut bytes = vec![0u8; self.get::<u8>(attribute, kind_of::CHAR, &mut [])?];
         self.get(attribute, kind_of::CHAR, &mut bytes)?;
         let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
@@ -120,12 +120,17 @@ impl<'a> Descriptor<'a> {
     }
 
     /// How many descriptors an attribute has.
-    pub fn count(&self, attribute: i32) -> Result<usize, GpuError> {
+    pub(super) fn count(&self, attribute: i32) -> Result<usize, GpuError> {
         self.get::<Handle>(attribute, kind_of::DESCRIPTOR, &mut [])
     }
 
     /// Copies of at most `most` descriptors that an attribute has.
-    pub fn get_descriptors(&self, attribute: i32, kind: Kind, most: usize) -> Result<Vec<Descriptor<'a>>, GpuError> {
+    pub(super) fn get_descriptors(
+        &self,
+        attribute: i32,
+        kind: Kind,
+        most: usize,
+    ) -> Result<Vec<Descriptor<'a>>, GpuError> {
         let made = (0..most).map(|_| Descriptor::new(self.library, kind)).collect::<Result<Vec<_>, _>>();
         let mut made = made?;
         let mut handles: Vec<Handle> = made.iter().map(|descriptor| descriptor.handle).collect();

@@ -59,19 +59,19 @@ functions!(
 
 /// `CUdevice_attribute`
 pub(crate) mod device_attribute {
-    pub const CLOCK_KHZ: i32 = 13;
-    pub const MULTIPROCESSORS: i32 = 16;
-    pub const MEMORY_CLOCK_KHZ: i32 = 36;
-    pub const MEMORY_BUS_BITS: i32 = 37;
-    pub const L2_BYTES: i32 = 38;
-    pub const CAPABILITY_MAJOR: i32 = 75;
-    pub const CAPABILITY_MINOR: i32 = 76;
+    pub(crate) const CLOCK_KHZ: i32 = 13;
+    pub(crate) const MULTIPROCESSORS: i32 = 16;
+    pub(crate) const MEMORY_CLOCK_KHZ: i32 = 36;
+    pub(crate) const MEMORY_BUS_BITS: i32 = 37;
+    pub(crate) const L2_BYTES: i32 = 38;
+    pub(crate) const CAPABILITY_MAJOR: i32 = 75;
+    pub(crate) const CAPABILITY_MINOR: i32 = 76;
 }
 
 /// `CUfunction_attribute`
 pub(crate) mod function_attribute {
-    pub const LOCAL_BYTES: i32 = 3;
-    pub const REGISTERS: i32 = 4;
+    pub(crate) const LOCAL_BYTES: i32 = 3;
+    pub(crate) const REGISTERS: i32 = 4;
 }
 
 /// `CU_STREAM_NON_BLOCKING`

@@ -113,13 +113,13 @@ impl Context {
 
 impl Inner {
     /// Makes this the context of the calling thread.
-    pub fn bind(&self) -> Result<(), GpuError> {
+    pub(super) fn bind(&self) -> Result<(), GpuError> {
         // SAFETY: the handle is of a context that is retained.
         self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.api.cuCtxSetCurrent)(self.handle) })
     }
 
     /// Releases something with `release`, and notes the first error for [`Context::synchronize`].
-    pub fn release(&self, call: &'static str, release: impl FnOnce() -> i32) {
+    pub(super) fn release(&self, call: &'static str, release: impl FnOnce() -> i32) {
         let bound = self.bind();
         let released = self.driver.check(call, release());
         if let Err(error) = bound.and(released) {

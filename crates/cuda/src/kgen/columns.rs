@@ -42,7 +42,7 @@ pub(super) struct Cut {
 impl Cut {
     /// Cuts into at most `most` parts of at least `fewest` rows. Sums of several kinds of runs are added from parts of
     /// the finest ones.
-    pub fn new(rows: usize, sums: &[Sum], most: usize, fewest: usize) -> Cut {
+    pub(super) fn new(rows: usize, sums: &[Sum], most: usize, fewest: usize) -> Cut {
         let groups = sums.iter().fold(1, |all, sum| least_common_multiple(all, sum.groups));
         let in_group = rows / groups;
         let parts = (most / groups).clamp(1, in_group.div_ceil(fewest).max(1));
@@ -50,7 +50,7 @@ impl Cut {
     }
 
     /// Parts of all groups.
-    pub fn all(&self) -> usize {
+    pub(super) fn all(&self) -> usize {
         self.groups * self.parts
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Width {
 impl<'a> Lanes<'a> {
     /// # Errors
     /// The region has an anchor or more elements than 32 bits count.
-    pub fn new(region: &'a Region, inputs: &'a [DType]) -> Result<Lanes<'a>, KernelError> {
+    pub(super) fn new(region: &'a Region, inputs: &'a [DType]) -> Result<Lanes<'a>, KernelError> {
         if region.anchor.is_some() {
             return Err(KernelError("it has an anchor".to_owned()));
         }
@@ -52,7 +52,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// As many lanes as make accesses of 16 bytes of the narrowest type, where rows can be cut so.
-    pub fn width(&self) -> Width {
+    pub(super) fn width(&self) -> Width {
         let narrowest = self.moved().map(DType::size).min().unwrap_or(4);
         let lanes = (16 / narrowest).min(MOST_LANES);
         let rows = self.region.rows;
@@ -67,7 +67,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// As [`Lanes::width`], for kernels that go row by row.
-    pub fn row_width(&self) -> usize {
+    pub(super) fn row_width(&self) -> usize {
         let Width { lanes, .. } = self.width();
         if self.region.cols.is_multiple_of(lanes) { lanes } else { 1 }
     }
@@ -77,7 +77,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// `x0, x1, ...` and `y0, y1, ...`, for the outputs that are not sums.
-    pub fn parameters(&self) -> Vec<Parameter> {
+    pub(super) fn parameters(&self) -> Vec<Parameter> {
         let loads = self.region.loads.iter().zip(self.inputs).enumerate();
         let cols = self.region.cols;
         let mut parameters: Vec<Parameter> = loads
@@ -92,7 +92,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// Instructions that these registers are computed from, without going through reductions, which are given.
-    pub fn needed(&self, registers: impl IntoIterator<Item = Reg>) -> BTreeSet<Reg> {
+    pub(super) fn needed(&self, registers: impl IntoIterator<Item = Reg>) -> BTreeSet<Reg> {
         let mut open: Vec<Reg> = registers.into_iter().collect();
         let mut needed = BTreeSet::new();
         while let Some(register) = open.pop() {
@@ -105,7 +105,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// Inputs that these instructions load.
-    pub fn loaded(&self, registers: &BTreeSet<Reg>) -> BTreeSet<usize> {
+    pub(super) fn loaded(&self, registers: &BTreeSet<Reg>) -> BTreeSet<usize> {
         let load = |register: &Reg| match self.region.program[*register as usize] {
             Instr::Load(input) => Some(usize::from(input)),
             _ => None,
@@ -113,19 +113,19 @@ impl<'a> Lanes<'a> {
         registers.iter().filter_map(load).collect()
     }
 
-    pub fn varies_by_col(&self, input: usize) -> bool {
+    pub(super) fn varies_by_col(&self, input: usize) -> bool {
         self.region.loads[input].by_col
     }
 
     /// Moves `lanes` elements of an input that varies by column to the array `to`.
-    pub fn load(&self, input: usize, width: Width, to: &str) -> String {
+    pub(super) fn load(&self, input: usize, width: Width, to: &str) -> String {
         let ty = c_type(self.inputs[input]);
         let address = self.address(self.region.loads[input], width);
         format!("load<{ty}, {}>(x{input} + {address}, {to});\n", width.lanes)
     }
 
     /// The one number of a row, or of all, as `a{input}`.
-    pub fn load_scalar(&self, input: usize) -> String {
+    pub(super) fn load_scalar(&self, input: usize) -> String {
         let access = self.region.loads[input];
         let address = if access.row_mod == 1 { "0".to_owned() } else { row_of(access) };
         format!("const float a{input} = to_f32(x{input}[{address}]);\n")
@@ -142,7 +142,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// Loads what `registers` need into arrays `a0, a1, ...`, but for the inputs in `there`.
-    pub fn loads(&self, registers: &BTreeSet<Reg>, width: Width, there: &BTreeSet<usize>) -> String {
+    pub(super) fn loads(&self, registers: &BTreeSet<Reg>, width: Width, there: &BTreeSet<usize>) -> String {
         let mut text = String::new();
         for input in self.loaded(registers).difference(there) {
             if self.varies_by_col(*input) {
@@ -156,7 +156,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// Computes `registers` for lane `k`, as constants `r0, r1, ...`.
-    pub fn compute(&self, registers: &BTreeSet<Reg>, width: Width) -> String {
+    pub(super) fn compute(&self, registers: &BTreeSet<Reg>, width: Width) -> String {
         let mut text = String::new();
         for register in registers {
             let value = self.value(self.region.program[*register as usize], width);
@@ -186,7 +186,7 @@ impl<'a> Lanes<'a> {
 
     /// Stores of the outputs that have all elements: arrays `b0, b1, ...` are filled for lane `k` by the first text, and
     /// written by the second one.
-    pub fn stores(&self, width: Width) -> (String, String, String) {
+    pub(super) fn stores(&self, width: Width) -> (String, String, String) {
         let (mut declare, mut fill, mut write) = (String::new(), String::new(), String::new());
         for (index, output) in self.region.outputs.iter().enumerate() {
             if let RegionOutput::Store { reg, ty } = output {
@@ -201,7 +201,7 @@ impl<'a> Lanes<'a> {
     }
 
     /// Registers that outputs with all elements store.
-    pub fn stored(&self) -> impl Iterator<Item = Reg> {
+    pub(super) fn stored(&self) -> impl Iterator<Item = Reg> {
         let stored = |output: &RegionOutput| match output {
             RegionOutput::Store { reg, .. } => Some(*reg),
             _ => None,

@@ -25,7 +25,7 @@ static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Says on the terminal that a test checks nothing here, and, when the program ends, how many did so, and why. These
 /// lines are not captured.
-pub fn skip(test: &str, reason: &str) {
+pub(crate) fn skip(test: &str, reason: &str) {
     unsafe extern "C" {
         fn atexit(at_the_end: extern "C" fn()) -> i32;
     }
@@ -57,13 +57,13 @@ fn compiler() -> Option<&'static str> {
 }
 
 /// Folder with the mocks, or `None` on machines without a C++ compiler.
-pub fn mock_folder() -> Option<&'static Path> {
+pub(crate) fn mock_folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(|| compiler().map(build)).as_deref()
 }
 
 /// The folder, and a line on the terminal where there is none.
-pub fn mock_or_skip(test: &str) -> Option<&'static Path> {
+pub(crate) fn mock_or_skip(test: &str) -> Option<&'static Path> {
     let folder = mock_folder();
     if folder.is_none() {
         skip(test, "there is no C++ compiler to build the mock of a GPU with");
@@ -100,21 +100,21 @@ fn build(compiler: &str) -> PathBuf {
 }
 
 /// What a mock counts and can be told, for the calling thread.
-pub struct Knobs(libloading::Library);
+pub(crate) struct Knobs(libloading::Library);
 
 impl Knobs {
     /// Those of the driver.
-    pub fn open(folder: &Path) -> Knobs {
+    pub(crate) fn open(folder: &Path) -> Knobs {
         Knobs::of(folder, "libcuda.so.1")
     }
 
     /// Those of any of the libraries.
-    pub fn of(folder: &Path, library: &str) -> Knobs {
+    pub(crate) fn of(folder: &Path, library: &str) -> Knobs {
         // SAFETY: the library is a mock built above.
         Knobs(unsafe { libloading::Library::new(folder.join(library)) }.unwrap())
     }
 
-    pub fn set(&self, name: &str, value: i64) {
+    pub(crate) fn set(&self, name: &str, value: i64) {
         let name = CString::new(name).unwrap();
         // SAFETY: the type is that of the function in the mock.
         let set = unsafe { self.0.get::<unsafe extern "C" fn(*const c_char, c_long)>(b"mock_set\0") }.unwrap();
@@ -122,7 +122,7 @@ impl Knobs {
         unsafe { set(name.as_ptr(), value) };
     }
 
-    pub fn get(&self, name: &str) -> i64 {
+    pub(crate) fn get(&self, name: &str) -> i64 {
         let name = CString::new(name).unwrap();
         // SAFETY: the type is that of the function in the mock.
         let get = unsafe { self.0.get::<unsafe extern "C" fn(*const c_char) -> c_long>(b"mock_get\0") }.unwrap();
@@ -131,7 +131,7 @@ impl Knobs {
     }
 
     /// Runs `work` with its call number `number` answering `code`, and names that call; what the mock counts begins anew.
-    pub fn failing<T>(&self, number: i64, code: i64, work: impl FnOnce() -> T) -> (String, T) {
+    pub(crate) fn failing<T>(&self, number: i64, code: i64, work: impl FnOnce() -> T) -> (String, T) {
         self.set("reset", 1);
         self.set("fail_code", code);
         self.set("fail_at", number);
@@ -141,7 +141,7 @@ impl Knobs {
     }
 
     /// Name of the call that was made to fail.
-    pub fn failed(&self) -> String {
+    pub(crate) fn failed(&self) -> String {
         // SAFETY: the type is that of the function in the mock.
         let failed = unsafe { self.0.get::<unsafe extern "C" fn() -> *const c_char>(b"mock_failed\0") }.unwrap();
         // SAFETY: the text is a constant.
@@ -149,7 +149,7 @@ impl Knobs {
     }
 
     /// Things of the driver that were made and not released, by kind.
-    pub fn ledger(&self) -> Vec<(&'static str, i64)> {
+    pub(crate) fn ledger(&self) -> Vec<(&'static str, i64)> {
         let kinds = ["memory", "host", "streams", "events", "modules", "graphs", "executables", "contexts"];
         kinds.into_iter().map(|kind| (kind, self.get(kind))).filter(|(_, count)| *count != 0).collect()
     }

@@ -11,7 +11,7 @@ pub(super) struct Spelling<'a> {
 }
 
 impl<'a> Spelling<'a> {
-    pub fn new(tokenizer: &'a TextTokenizer) -> Self {
+    pub(super) fn new(tokenizer: &'a TextTokenizer) -> Self {
         Self { tokenizer, known: HashMap::new() }
     }
 

@@ -26,7 +26,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    pub fn score(&self) -> f64 {
+    pub(super) fn score(&self) -> f64 {
         f64::from(self.start_logit) + f64::from(self.end_logit)
     }
 }

@@ -101,11 +101,11 @@ impl Rows {
         self.ends.push(self.values.len() as u32);
     }
 
-    pub fn row(&self, index: usize) -> &[u32] {
+    pub(super) fn row(&self, index: usize) -> &[u32] {
         &self.values[self.start(index)..self.ends[index] as usize]
     }
 
-    pub fn start(&self, index: usize) -> usize {
+    pub(super) fn start(&self, index: usize) -> usize {
         if index == 0 { 0 } else { self.ends[index - 1] as usize }
     }
 }

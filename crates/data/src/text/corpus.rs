@@ -24,7 +24,7 @@ pub enum Documents {
 
 /// Text files in their order.
 #[derive(Debug)]
-pub struct Corpus {
+pub(super) struct Corpus {
     files: Vec<TextFile>,
     documents: Documents,
 }
@@ -43,7 +43,7 @@ impl Corpus {
     /// A file is taken for WikiExtractor's if it is named `wiki_...` or begins with `<doc `.
     ///
     /// Errors: an input that does not exist or cannot be read; no file, or none that is not empty.
-    pub fn open(inputs: &[PathBuf], documents: Documents) -> Result<Self, DataError> {
+    pub(super) fn open(inputs: &[PathBuf], documents: Documents) -> Result<Self, DataError> {
         let mut files = Vec::new();
         for input in inputs {
             collect(input, &mut files)?;
@@ -58,17 +58,17 @@ impl Corpus {
     }
 
     /// Bytes of all files.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
     /// Number of files.
-    pub fn files(&self) -> usize {
+    pub(super) fn files(&self) -> usize {
         self.files.len()
     }
 
     /// SHA-256 of what the files hold and of how it is cut into documents.
-    pub fn hash(&self) -> Result<[u8; 32], DataError> {
+    pub(super) fn hash(&self) -> Result<[u8; 32], DataError> {
         let mut hasher = Sha256::new();
         hasher.update([self.documents as u8]);
         for file in &self.files {
@@ -85,7 +85,7 @@ impl Corpus {
     /// blank line before it, its `<doc ...>` line, or the start of its file.
     ///
     /// Errors: those of `each`; a file that cannot be read or is not UTF-8; text outside of `<doc ...>` and `</doc>`.
-    pub fn each_document(
+    pub(super) fn each_document(
         &self,
         index: usize,
         parts: usize,

@@ -15,25 +15,25 @@ pub(crate) mod proto {
     use std::collections::BTreeMap;
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Example {
+    pub(crate) struct Example {
         #[prost(message, optional, tag = "1")]
         pub features: Option<Features>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Features {
+    pub(crate) struct Features {
         #[prost(btree_map = "string, message", tag = "1")]
         pub feature: BTreeMap<String, Feature>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Feature {
+    pub(crate) struct Feature {
         #[prost(oneof = "Kind", tags = "1, 2, 3")]
         pub kind: Option<Kind>,
     }
 
     #[derive(Clone, PartialEq, prost::Oneof)]
-    pub enum Kind {
+    pub(crate) enum Kind {
         #[prost(message, tag = "1")]
         Bytes(BytesList),
         #[prost(message, tag = "2")]
@@ -43,19 +43,19 @@ pub(crate) mod proto {
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct BytesList {
+    pub(crate) struct BytesList {
         #[prost(bytes = "vec", repeated, tag = "1")]
         pub value: Vec<Vec<u8>>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct FloatList {
+    pub(crate) struct FloatList {
         #[prost(float, repeated, tag = "1")]
         pub value: Vec<f32>,
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
-    pub struct Int64List {
+    pub(crate) struct Int64List {
         #[prost(int64, repeated, tag = "1")]
         pub value: Vec<i64>,
     }
@@ -105,14 +105,14 @@ pub(crate) struct Features {
 
 impl Features {
     /// Errors: no `tf.train.Example`.
-    pub fn parse(payload: &[u8], expected: &'static str) -> Result<Self, Flaw> {
+    pub(super) fn parse(payload: &[u8], expected: &'static str) -> Result<Self, Flaw> {
         match Example::decode(payload) {
             Ok(example) => Ok(Self { map: example.features.unwrap_or_default().feature, expected }),
             Err(error) => Err(flaw(format!("not a tf.train.Example: {error}"), expected)),
         }
     }
 
-    pub fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.map.contains_key(name)
     }
 
@@ -122,7 +122,7 @@ impl Features {
     }
 
     /// A list of integers, which has one of these names.
-    pub fn ints(&mut self, names: &[&str]) -> Result<Vec<i64>, Flaw> {
+    pub(super) fn ints(&mut self, names: &[&str]) -> Result<Vec<i64>, Flaw> {
         match self.take(names)? {
             Kind::Int64(list) => Ok(list.value),
             _ => Err(flaw(format!("`{}` is no list of integers", names[0]), "int64_list")),
@@ -130,7 +130,7 @@ impl Features {
     }
 
     /// `length` numbers.
-    pub fn floats(&mut self, names: &[&str], length: usize) -> Result<Vec<f32>, Flaw> {
+    pub(super) fn floats(&mut self, names: &[&str], length: usize) -> Result<Vec<f32>, Flaw> {
         match self.take(names)? {
             Kind::Float(list) if list.value.len() == length => Ok(list.value),
             Kind::Float(list) => Err(wrong_length(names[0], list.value.len(), length)),
@@ -139,7 +139,7 @@ impl Features {
     }
 
     /// `length` integers of 0 to less than `bound`.
-    pub fn bounded(&mut self, names: &[&str], length: usize, bound: usize) -> Result<Vec<u32>, Flaw> {
+    pub(super) fn bounded(&mut self, names: &[&str], length: usize, bound: usize) -> Result<Vec<u32>, Flaw> {
         let values = self.ints(names)?;
         if values.len() != length {
             return Err(wrong_length(names[0], values.len(), length));
@@ -155,7 +155,7 @@ impl Features {
     ///
     /// Errors: a feature that is missing, has another type or length; ids not below `vocabulary_size`, segments other
     /// than two, a mask other than ones before zeros.
-    pub fn sequence(&mut self, length: usize, vocabulary_size: usize) -> Result<Sequence, Flaw> {
+    pub(super) fn sequence(&mut self, length: usize, vocabulary_size: usize) -> Result<Sequence, Flaw> {
         let mask = self.bounded(&INPUT_MASK, length, 2)?;
         let tokens_there = ones(INPUT_MASK[0], mask.iter().map(|&value| f64::from(value)))?;
         let mut tokens = self.bounded(&INPUT_IDS, length, vocabulary_size)?;

@@ -96,13 +96,13 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    pub fn new(format: Format, options: Settings, text: [u8; 32], vocabulary: [u8; 32]) -> Self {
+    pub(super) fn new(format: Format, options: Settings, text: [u8; 32], vocabulary: [u8; 32]) -> Self {
         let (text, vocabulary) = (hex(&text), hex(&vocabulary));
         Self { version: VERSION, format, options, text, vocabulary, splits: BTreeMap::new() }
     }
 
     /// Reads the manifest of a folder, complete or not; `None` if there is none.
-    pub fn find(folder: &Path) -> Result<Option<Self>, DataError> {
+    pub(super) fn find(folder: &Path) -> Result<Option<Self>, DataError> {
         let path = folder.join(MANIFEST_FILE);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -118,7 +118,7 @@ impl Manifest {
     }
 
     /// Reads the manifest of a folder whose preparation was completed.
-    pub fn open(folder: &Path) -> Result<Self, DataError> {
+    pub(super) fn open(folder: &Path) -> Result<Self, DataError> {
         let manifest = Self::find(folder)?;
         let manifest =
             manifest.ok_or_else(|| DataError::layout(folder, format!("no {MANIFEST_FILE} in it"), EXPECTED))?;
@@ -131,18 +131,18 @@ impl Manifest {
         }
     }
 
-    pub fn write(&self, folder: &Path) -> Result<(), DataError> {
+    pub(super) fn write(&self, folder: &Path) -> Result<(), DataError> {
         let text = serde_json::to_string_pretty(self).expect("keys are names") + "\n";
         write_whole(&folder.join(MANIFEST_FILE), text.as_bytes())
     }
 
     /// Whether both come of the same text, vocabulary and settings.
-    pub fn is_same_plan(&self, other: &Self) -> bool {
+    pub(super) fn is_same_plan(&self, other: &Self) -> bool {
         *self == Self { splits: self.splits.clone(), ..other.clone() }
     }
 
     /// The vocabulary beside the manifest.
-    pub fn vocabulary(&self, folder: &Path) -> Result<Vocabulary, DataError> {
+    pub(super) fn vocabulary(&self, folder: &Path) -> Result<Vocabulary, DataError> {
         let path = folder.join(VOCABULARY_FILE);
         let vocabulary = Vocabulary::open(&path)?;
         match hex(&vocabulary.hash()) == self.vocabulary {
@@ -152,7 +152,7 @@ impl Manifest {
     }
 
     /// Files of a split, in order. The folder of the split must be there.
-    pub fn part_files(&self, folder: &Path, split: Split) -> Result<Vec<PathBuf>, DataError> {
+    pub(super) fn part_files(&self, folder: &Path, split: Split) -> Result<Vec<PathBuf>, DataError> {
         let place = folder.join(split.name());
         if !place.is_dir() {
             let expected = "a data set prepared with documents held out, for val";

@@ -21,7 +21,7 @@ impl Masking {
     ///
     /// Returns positions, ascending, with what was there. At least one token is chosen where there is any to choose
     /// from and, with whole words, one short enough.
-    pub fn apply(&self, ids: &mut [u32], vocabulary: &Vocabulary, rng: &mut Philox) -> Vec<(u32, u32)> {
+    pub(super) fn apply(&self, ids: &mut [u32], vocabulary: &Vocabulary, rng: &mut Philox) -> Vec<(u32, u32)> {
         let mut words = self.candidates(ids, vocabulary);
         rng.shuffle(&mut words);
         let wanted = (ids.len() as f64 * self.probability).round_ties_even() as usize;

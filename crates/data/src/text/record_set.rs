@@ -24,7 +24,7 @@ impl<R: Record> RecordSet<R> {
     /// Finds the records of all files. The first one decides the lengths of all.
     ///
     /// Errors: a damaged file; no record at all; a first record of another kind.
-    pub fn open(files: &[PathBuf], vocabulary_size: usize) -> Result<Self, DataError> {
+    pub(super) fn open(files: &[PathBuf], vocabulary_size: usize) -> Result<Self, DataError> {
         let opened: Result<Vec<_>, _> = files.iter().map(|path| RecordFile::open(path)).collect();
         let files = opened?;
         let Some(first) = files.iter().find(|file| !file.is_empty()) else {
@@ -41,25 +41,25 @@ impl<R: Record> RecordSet<R> {
         Ok(Self { files, first_records, records, shape, vocabulary_size, kind: PhantomData })
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.records
     }
 
-    pub fn shape(&self) -> ExampleShape {
+    pub(super) fn shape(&self) -> ExampleShape {
         self.shape
     }
 
-    pub fn vocabulary_size(&self) -> usize {
+    pub(super) fn vocabulary_size(&self) -> usize {
         self.vocabulary_size
     }
 
     /// SHA-256 of lengths and checksums of all records.
-    pub fn hash(&self) -> [u8; 32] {
+    pub(super) fn hash(&self) -> [u8; 32] {
         self.files.iter().fold(Sha256::new(), |hasher, file| hasher.chain_update(file.hash())).finalize().into()
     }
 
     /// Errors: a record that is damaged, or does not hold what it should with these lengths and this vocabulary.
-    pub fn record(&self, index: usize) -> Result<R, DataError> {
+    pub(super) fn record(&self, index: usize) -> Result<R, DataError> {
         let file = self.first_records.partition_point(|&first| first <= index) - 1;
         let record = index - self.first_records[file];
         read(&self.files[file], record, self.shape, self.vocabulary_size)
@@ -69,7 +69,7 @@ impl<R: Record> RecordSet<R> {
     /// told.
     ///
     /// Errors: a file that cannot be read.
-    pub fn word_counts(&self, threads: usize) -> Result<Vec<u64>, DataError> {
+    pub(super) fn word_counts(&self, threads: usize) -> Result<Vec<u64>, DataError> {
         let counts = parallel::try_map(self.files.len(), threads, |index| {
             let mut counts = vec![0_u64; self.vocabulary_size];
             let file = &self.files[index];

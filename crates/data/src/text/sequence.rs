@@ -14,7 +14,12 @@ impl Sequence {
     /// `[CLS] first segment [SEP]` and, where there is a second one, `second segment [SEP]`.
     ///
     /// Errors: tokens that cannot be read.
-    pub fn read(store: &TokenStore, first: &[Span], second: &[Span], specials: Specials) -> Result<Self, DataError> {
+    pub(crate) fn read(
+        store: &TokenStore,
+        first: &[Span],
+        second: &[Span],
+        specials: Specials,
+    ) -> Result<Self, DataError> {
         let mut tokens = vec![specials.cls];
         first.iter().try_for_each(|span| store.tokens(span, &mut tokens))?;
         tokens.push(specials.sep);

@@ -95,7 +95,7 @@ pub(crate) struct ShardWriter {
 
 impl ShardWriter {
     /// For ids below `vocabulary_size` of the vocabulary of that hash.
-    pub fn create(path: &Path, vocabulary_size: usize, vocabulary: [u8; 32]) -> Result<Self, DataError> {
+    pub(super) fn create(path: &Path, vocabulary_size: usize, vocabulary: [u8; 32]) -> Result<Self, DataError> {
         let partial = path.with_extension("partial");
         let file = File::create(&partial).map_err(DataError::io(&partial, "create the file"))?;
         let token_bytes = if vocabulary_size <= 1 << 16 { 2 } else { 4 };
@@ -113,7 +113,7 @@ impl ShardWriter {
     }
 
     /// Adds a document of sentences; those without tokens are left out, and so is a document without sentences.
-    pub fn add(&mut self, sentences: &[Vec<u32>]) -> Result<(), DataError> {
+    pub(super) fn add(&mut self, sentences: &[Vec<u32>]) -> Result<(), DataError> {
         for sentence in sentences.iter().filter(|sentence| !sentence.is_empty()) {
             let bytes = match self.header.token_bytes {
                 2 => sentence.iter().flat_map(|&id| (id as u16).to_le_bytes()).collect::<Vec<_>>(),
@@ -135,7 +135,7 @@ impl ShardWriter {
     }
 
     /// Completes the file.
-    pub fn finish(mut self) -> Result<(), DataError> {
+    pub(super) fn finish(mut self) -> Result<(), DataError> {
         let (sentences, documents) = (to_bytes(&self.sentence_ends), to_bytes(&self.document_ends));
         self.header.sentences = self.sentence_ends.len() as u64;
         self.header.documents = self.document_ends.len() as u64;
@@ -177,7 +177,7 @@ pub(crate) struct Shard {
 impl Shard {
     /// Errors: a file that cannot be read, is no shard of the vocabulary, has another length than its header says, or
     /// whose bounds are damaged.
-    pub fn open(path: &Path, vocabulary: [u8; 32]) -> Result<Self, DataError> {
+    pub(crate) fn open(path: &Path, vocabulary: [u8; 32]) -> Result<Self, DataError> {
         let file = File::open(path).map_err(DataError::io(path, "open the file"))?;
         let bytes = file.metadata().map_err(DataError::io(path, "look at the file"))?.len();
         let mut header = [0; HEADER_BYTES as usize];
@@ -226,22 +226,22 @@ impl Shard {
         read_at(&self.file, buffer, offset).map_err(DataError::io(&self.path, "read the file"))
     }
 
-    pub fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &Header {
         &self.header
     }
 
     /// Where each document ends, in sentences.
-    pub fn document_ends(&self) -> &[u32] {
+    pub(crate) fn document_ends(&self) -> &[u32] {
         &self.document_ends
     }
 
     /// Where each sentence ends, in tokens.
-    pub fn sentence_ends(&self) -> &[u32] {
+    pub(crate) fn sentence_ends(&self) -> &[u32] {
         &self.sentence_ends
     }
 
     /// Appends the ids of a run of tokens.
-    pub fn tokens(&self, run: Range<u32>, out: &mut Vec<u32>) -> Result<(), DataError> {
+    pub(crate) fn tokens(&self, run: Range<u32>, out: &mut Vec<u32>) -> Result<(), DataError> {
         self.decode(&self.token_bytes(run)?, out);
         Ok(())
     }
@@ -263,7 +263,7 @@ impl Shard {
     /// Reads all tokens, in runs of some length, and checks them.
     ///
     /// Errors: tokens that cannot be read, do not fit their checksum, or are not below `vocabulary_size`.
-    pub fn scan(&self, vocabulary_size: usize, each: &mut dyn FnMut(&[u32])) -> Result<(), DataError> {
+    pub(crate) fn scan(&self, vocabulary_size: usize, each: &mut dyn FnMut(&[u32])) -> Result<(), DataError> {
         let tokens = self.header.tokens as u32;
         let (mut checksum, mut ids) = (0, Vec::new());
         for start in (0..tokens).step_by(CHUNK as usize) {

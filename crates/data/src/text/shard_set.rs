@@ -26,7 +26,7 @@ struct Start {
 
 impl<M: Maker> ShardSet<M> {
     /// `cut_seed` decides where sequences begin, `seed` all else.
-    pub fn new(store: TokenStore, vocabulary: Arc<Vocabulary>, maker: M, cut_seed: u64, seed: u64) -> Self {
+    pub(super) fn new(store: TokenStore, vocabulary: Arc<Vocabulary>, maker: M, cut_seed: u64, seed: u64) -> Self {
         let mut starts = Vec::new();
         for document in 0..store.documents() {
             let mut rng = Philox::new(cut_seed, Purpose::Pairs, 0, document.into());
@@ -37,28 +37,28 @@ impl<M: Maker> ShardSet<M> {
         Self { store, vocabulary, maker, seed, starts }
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.starts.len()
     }
 
-    pub fn maker(&self) -> &M {
+    pub(super) fn maker(&self) -> &M {
         &self.maker
     }
 
-    pub fn store(&self) -> &TokenStore {
+    pub(super) fn store(&self) -> &TokenStore {
         &self.store
     }
 
-    pub fn vocabulary(&self) -> &Arc<Vocabulary> {
+    pub(super) fn vocabulary(&self) -> &Arc<Vocabulary> {
         &self.vocabulary
     }
 
-    pub fn seed(&self) -> u64 {
+    pub(super) fn seed(&self) -> u64 {
         self.seed
     }
 
     /// Errors: tokens that cannot be read.
-    pub fn make(&self, epoch: u32, index: usize) -> Result<M::Made, DataError> {
+    pub(super) fn make(&self, epoch: u32, index: usize) -> Result<M::Made, DataError> {
         let Start { document, sentence } = self.starts[index];
         let mut rng = Philox::new(self.seed, Purpose::Instances, epoch, index as u64);
         let plan = self.maker.plan(&self.store, document, sentence as usize, &mut rng);

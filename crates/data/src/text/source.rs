@@ -30,7 +30,7 @@ impl<M: Maker> Source<M> {
     /// and drawn with `seed`; records must have the lengths of `options`.
     ///
     /// Errors: no such split; records of another kind; damaged files; lengths that do not fit; options out of range.
-    pub fn prepared(
+    pub(super) fn prepared(
         folder: &Path,
         manifest: &Manifest,
         split: Split,
@@ -61,7 +61,7 @@ impl<M: Maker> Source<M> {
     /// `options`.
     ///
     /// Errors: no such folder or files; damaged files; a first record of another kind or length.
-    pub fn records(
+    pub(super) fn records(
         folder: &Path,
         vocabulary_size: usize,
         specials: Option<Specials>,
@@ -75,13 +75,13 @@ impl<M: Maker> Source<M> {
     /// Random tokens.
     ///
     /// Errors: a size out of its range.
-    pub fn synthetic(text: SyntheticText) -> Result<Self, DataError> {
+    pub(super) fn synthetic(text: SyntheticText) -> Result<Self, DataError> {
         text.check()?;
         Ok(Self { kind: Kind::Synthetic(text), specials: None })
     }
 
     /// Sequences of an epoch.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match &self.kind {
             Kind::Records(set) => set.len(),
             Kind::Shards(set) => set.len(),
@@ -89,7 +89,7 @@ impl<M: Maker> Source<M> {
         }
     }
 
-    pub fn shape(&self) -> ExampleShape {
+    pub(super) fn shape(&self) -> ExampleShape {
         match &self.kind {
             Kind::Records(set) => set.shape(),
             Kind::Shards(set) => set.maker().shape(),
@@ -98,11 +98,11 @@ impl<M: Maker> Source<M> {
     }
 
     /// Whether sequences are made anew in each epoch.
-    pub fn is_made_anew(&self) -> bool {
+    pub(super) fn is_made_anew(&self) -> bool {
         matches!(self.kind, Kind::Shards(_))
     }
 
-    pub fn vocabulary_size(&self) -> usize {
+    pub(super) fn vocabulary_size(&self) -> usize {
         match &self.kind {
             Kind::Records(set) => set.vocabulary_size(),
             Kind::Shards(set) => set.vocabulary().len(),
@@ -111,12 +111,12 @@ impl<M: Maker> Source<M> {
     }
 
     /// Special tokens; none are known of random tokens.
-    pub fn specials(&self) -> Option<Specials> {
+    pub(super) fn specials(&self) -> Option<Specials> {
         self.specials
     }
 
     /// A name that changes when the sequences change.
-    pub fn identity(&self) -> String {
+    pub(super) fn identity(&self) -> String {
         match &self.kind {
             Kind::Records(set) => format!("text-tfrecord:{}", hex(&set.hash())),
             Kind::Shards(set) => {
@@ -130,7 +130,7 @@ impl<M: Maker> Source<M> {
     /// Sequence `index` of an epoch, whatever was asked for before.
     ///
     /// Errors: data that cannot be read or is damaged.
-    pub fn sequence(&self, epoch: u32, index: usize) -> Result<M::Made, DataError> {
+    pub(super) fn sequence(&self, epoch: u32, index: usize) -> Result<M::Made, DataError> {
         match &self.kind {
             Kind::Records(set) => set.record(index),
             Kind::Shards(set) => set.make(epoch, index),
@@ -141,7 +141,7 @@ impl<M: Maker> Source<M> {
     /// How often each token is to be predicted or, where each is as likely to be, how often it comes.
     ///
     /// Errors: data that cannot be read or is damaged.
-    pub fn word_counts(&self, threads: usize) -> Result<Vec<u64>, DataError> {
+    pub(super) fn word_counts(&self, threads: usize) -> Result<Vec<u64>, DataError> {
         let mut counts = match &self.kind {
             Kind::Records(set) => set.word_counts(threads)?,
             Kind::Shards(set) => set.store().token_counts(set.vocabulary().len(), threads)?,
@@ -156,7 +156,7 @@ impl<M: Maker> Source<M> {
     /// Entropy, in nats, of the distribution of [`Self::word_counts`].
     ///
     /// Errors: data that cannot be read or is damaged.
-    pub fn unigram_entropy(&self, threads: usize) -> Result<f64, DataError> {
+    pub(super) fn unigram_entropy(&self, threads: usize) -> Result<f64, DataError> {
         Ok(entropy(&self.word_counts(threads)?))
     }
 }

@@ -32,25 +32,25 @@ pub(crate) struct Document<'a> {
 
 impl Document<'_> {
     /// Number of sentences, at least one.
-    pub fn sentences(&self) -> usize {
+    pub(crate) fn sentences(&self) -> usize {
         self.ends.len()
     }
 
     /// The tokens of a run of sentences.
-    pub fn span(&self, sentences: Range<usize>) -> Span {
+    pub(crate) fn span(&self, sentences: Range<usize>) -> Span {
         let bound = |sentence: usize| if sentence == 0 { self.start } else { self.ends[sentence - 1] };
         Span { document: self.number, tokens: bound(sentences.start)..bound(sentences.end) }
     }
 
     /// The end of the shortest run of sentences from `start` on that has `tokens` tokens, or else the last sentence's.
-    pub fn reach(&self, start: usize, tokens: u32) -> usize {
+    pub(crate) fn reach(&self, start: usize, tokens: u32) -> usize {
         let enough = |&end: &usize| self.span(start..end).tokens.len() >= tokens as usize;
         (start + 1..self.sentences()).find(enough).unwrap_or(self.sentences())
     }
 }
 
 impl TokenStore {
-    pub fn new(shards: Vec<Shard>) -> Self {
+    pub(crate) fn new(shards: Vec<Shard>) -> Self {
         let mut documents = 0;
         let first_documents = shards.iter().map(|shard| {
             let first = documents;
@@ -61,18 +61,18 @@ impl TokenStore {
         Self { shards, first_documents, documents }
     }
 
-    pub fn open(files: &[impl AsRef<Path>], vocabulary: [u8; 32]) -> Result<Self, DataError> {
+    pub(crate) fn open(files: &[impl AsRef<Path>], vocabulary: [u8; 32]) -> Result<Self, DataError> {
         let shards: Result<_, _> = files.iter().map(|file| Shard::open(file.as_ref(), vocabulary)).collect();
         Ok(Self::new(shards?))
     }
 
     /// Number of documents.
-    pub fn documents(&self) -> u32 {
+    pub(crate) fn documents(&self) -> u32 {
         self.documents
     }
 
     /// Sentences and tokens of all documents.
-    pub fn sentences_and_tokens(&self) -> (u64, u64) {
+    pub(crate) fn sentences_and_tokens(&self) -> (u64, u64) {
         let headers = || self.shards.iter().map(Shard::header);
         (headers().map(|header| header.sentences).sum(), headers().map(|header| header.tokens).sum())
     }
@@ -81,7 +81,7 @@ impl TokenStore {
         self.first_documents.partition_point(|&first| first <= document) - 1
     }
 
-    pub fn document(&self, number: u32) -> Document<'_> {
+    pub(crate) fn document(&self, number: u32) -> Document<'_> {
         let index = self.shard_of(number);
         let (shard, place) = (&self.shards[index], (number - self.first_documents[index]) as usize);
         let bounds = |ends: &[u32], at: usize| if at == 0 { 0 } else { ends[at - 1] };
@@ -91,12 +91,12 @@ impl TokenStore {
     }
 
     /// Appends the ids of a span.
-    pub fn tokens(&self, span: &Span, out: &mut Vec<u32>) -> Result<(), DataError> {
+    pub(crate) fn tokens(&self, span: &Span, out: &mut Vec<u32>) -> Result<(), DataError> {
         self.shards[self.shard_of(span.document)].tokens(span.tokens.clone(), out)
     }
 
     /// SHA-256 of the shards' headers, which hold the checksums of all they contain.
-    pub fn hash(&self) -> [u8; 32] {
+    pub(crate) fn hash(&self) -> [u8; 32] {
         let mut hasher = Sha256::new();
         for header in self.shards.iter().map(Shard::header) {
             for number in [header.tokens, header.sentences, header.documents] {
@@ -111,7 +111,7 @@ impl TokenStore {
     /// How often each id of a vocabulary occurs.
     ///
     /// Errors: damaged tokens.
-    pub fn token_counts(&self, vocabulary_size: usize, threads: usize) -> Result<Vec<u64>, DataError> {
+    pub(crate) fn token_counts(&self, vocabulary_size: usize, threads: usize) -> Result<Vec<u64>, DataError> {
         let counts = parallel::try_map(self.shards.len(), threads, |index| {
             let mut counts = vec![0_u64; vocabulary_size];
             let mut count = |ids: &[u32]| ids.iter().for_each(|&id| counts[id as usize] += 1);

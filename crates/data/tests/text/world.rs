@@ -10,13 +10,13 @@ use bessemer_data::text::{
 use tempfile::TempDir;
 
 const SPECIALS: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
-pub const DOCUMENTS: usize = 60;
+pub(crate) const DOCUMENTS: usize = 60;
 
 /// Where a word stands: document, and number of the token within it.
-pub type Origin = (usize, usize);
+pub(crate) type Origin = (usize, usize);
 
 /// A folder with `text/a.txt`, `text/b.txt` and `vocab.txt`.
-pub struct World {
+pub(crate) struct World {
     pub folder: TempDir,
     pub vocabulary: Vocabulary,
     /// Of each id, `None` for special tokens.
@@ -24,7 +24,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut vocabulary: Vec<String> = SPECIALS.map(str::to_owned).to_vec();
         let mut origins = vec![None; SPECIALS.len()];
@@ -62,12 +62,12 @@ impl World {
         Self { folder, vocabulary: Vocabulary::open(&path).unwrap(), origins }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// A preparation of the text in three parts.
-    pub fn preparation(&self, out: &str, format: Format) -> Preparation {
+    pub(crate) fn preparation(&self, out: &str, format: Format) -> Preparation {
         Preparation {
             inputs: vec![self.path("text")],
             documents: Documents::BlankLines,
@@ -84,16 +84,16 @@ impl World {
     }
 
     /// Prepares the text in the folder `out`.
-    pub fn prepare(&self, out: &str, format: Format) -> Vec<(Split, SplitCounts)> {
+    pub(crate) fn prepare(&self, out: &str, format: Format) -> Vec<(Split, SplitCounts)> {
         run(&self.preparation(out, format))
     }
 
-    pub fn open(&self, out: &str, split: Split) -> PretrainingSet {
+    pub(crate) fn open(&self, out: &str, split: Split) -> PretrainingSet {
         PretrainingSet::open(&self.path(out), split, None, 1).unwrap()
     }
 
     /// Origins of the tokens of both segments, before masking.
-    pub fn origins(&self, instance: &Instance) -> [Vec<Origin>; 2] {
+    pub(crate) fn origins(&self, instance: &Instance) -> [Vec<Origin>; 2] {
         let mut segments = [vec![], vec![]];
         for (id, &segment) in instance.original_tokens().into_iter().zip(&instance.segments) {
             segments[usize::from(segment)].extend(self.origins[id as usize]);
@@ -103,7 +103,7 @@ impl World {
 
     /// What must be true of every instance.
     #[track_caller]
-    pub fn check(&self, instance: &Instance, options: &InstanceOptions) {
+    pub(crate) fn check(&self, instance: &Instance, options: &InstanceOptions) {
         let specials = self.vocabulary.specials();
         let tokens = instance.original_tokens();
         let length = tokens.len();
@@ -136,12 +136,12 @@ impl World {
     }
 }
 
-pub fn run(preparation: &Preparation) -> Vec<(Split, SplitCounts)> {
+pub(crate) fn run(preparation: &Preparation) -> Vec<(Split, SplitCounts)> {
     prepare(preparation, &|_| ()).unwrap()
 }
 
 /// Every instance of an epoch.
-pub fn instances(set: &PretrainingSet, epoch: u32) -> Vec<Instance> {
+pub(crate) fn instances(set: &PretrainingSet, epoch: u32) -> Vec<Instance> {
     (0..set.len()).map(|index| set.instance(epoch, index).unwrap()).collect()
 }
 

@@ -69,6 +69,27 @@ impl Access {
         self.by_col && self.row_div == 1 && self.row_mod == rows
     }
 
+    /// The index of an element in terms of the position, e.g. `[row / 49, col]`; nothing for a full input of a domain of
+    /// `rows` rows.
+    fn describe(self, rows: usize) -> String {
+        if self.is_full(rows) {
+            return String::new();
+        }
+        let mut row = match self.row_div {
+            1 => "row".to_string(),
+            div => format!("row / {div}"),
+        };
+        if self.row_div * self.row_mod < rows {
+            row += &format!(" % {}", self.row_mod);
+        }
+        match (self.row_mod, self.by_col) {
+            (1, false) => "[]".to_string(),
+            (1, true) => "[col]".to_string(),
+            (_, false) => format!("[{row}]"),
+            (_, true) => format!("[{row}, col]"),
+        }
+    }
+
     /// Number of elements of the input.
     pub fn elements(self, cols: usize) -> usize {
         self.row_mod * if self.by_col { cols } else { 1 }
@@ -226,7 +247,15 @@ impl OpRule for Region {
             parts.push(anchor.to_string());
         }
         parts.push(format!("[{}, {}]", self.rows, self.cols));
-        let program: Vec<String> = self.program.iter().map(|i| i.to_string()).collect();
+        let load = |i: u16| self.loads.get(i as usize).map(|access| access.describe(self.rows)).unwrap_or_default();
+        let program: Vec<String> = self
+            .program
+            .iter()
+            .map(|instr| match instr {
+                Instr::Load(i) => format!("{instr}{}", load(*i)),
+                _ => instr.to_string(),
+            })
+            .collect();
         parts.push(program.join("; "));
         let outputs: Vec<String> = self
             .outputs

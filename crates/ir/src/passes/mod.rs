@@ -44,24 +44,35 @@ impl Default for CompileOptions {
 /// # Errors
 /// [`GraphError`] if the graph is malformed.
 pub fn run_passes(graph: &Graph, options: &CompileOptions, last: Option<&str>) -> Result<Graph, GraphError> {
-    let mut current = graph.clone();
-    for pass in PASSES {
+    in_order(graph, last, |pass, graph| {
         // Pointwise operations have no kernel outside regions, so that the pass cannot be left out, only its fusing.
         let enabled = !options.disabled.iter().any(|d| d == pass);
-        current = match pass {
-            "simplify" if enabled => simplify::simplify(&current)?,
-            "fold" if enabled && options.fuse => fold::fold(&current)?,
+        match pass {
+            "simplify" if enabled => simplify::simplify(&graph),
+            "fold" if enabled && options.fuse => fold::fold(&graph),
             "precision" if enabled && options.precision != DType::F32 => {
-                precision::lower_precision(&current, options.precision)?
+                precision::lower_precision(&graph, options.precision)
             }
             "recompute" if enabled && options.recompute != Recompute::None => {
-                recompute::recompute(&current, options.recompute)?
+                recompute::recompute(&graph, options.recompute)
             }
-            "prologue" if enabled && options.fuse => prologue::prologue(&current)?,
-            "fuse" => fuse::fuse(&current, fuse::FuseOptions { fuse: options.fuse && enabled })?,
-            "schedule" if enabled => schedule::schedule(&current)?,
-            _ => current,
-        };
+            "prologue" if enabled && options.fuse => prologue::prologue(&graph),
+            "fuse" => fuse::fuse(&graph, fuse::FuseOptions { fuse: options.fuse && enabled }),
+            "schedule" if enabled => schedule::schedule(&graph),
+            _ => Ok(graph),
+        }
+    })
+}
+
+/// Applies the passes up to and including `last`; in builds with debug assertions each one's graph is verified.
+fn in_order(
+    graph: &Graph,
+    last: Option<&str>,
+    apply: impl Fn(&str, Graph) -> Result<Graph, GraphError>,
+) -> Result<Graph, GraphError> {
+    let mut current = graph.clone();
+    for pass in PASSES {
+        current = apply(pass, current)?;
         if cfg!(debug_assertions) {
             verify(&current, pass)?;
         }
@@ -79,4 +90,30 @@ pub fn run_passes(graph: &Graph, options: &CompileOptions, last: Option<&str>) -
 pub fn compile(graph: &Graph, target: &dyn Target, options: &CompileOptions) -> Result<Plan, GraphError> {
     let graph = run_passes(graph, options, None)?;
     Ok(memory::plan_memory(&graph, target))
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+    use crate::graph::{NodeId, Role};
+    use crate::shape::TensorType;
+
+    #[test]
+    fn a_malformed_graph_is_reported_with_the_pass_that_made_it() {
+        let mut graph = Graph::new();
+        let x = graph.input("x", Role::Feed, TensorType::f32([2])).unwrap();
+        let y = graph.relu(x).unwrap();
+        graph.output("y", y);
+        assert!(in_order(&graph, None, |_, graph| Ok(graph)).is_ok());
+        for broken in PASSES {
+            let result = in_order(&graph, None, |pass, mut graph| {
+                if pass == broken {
+                    graph.node_mut(NodeId(1)).outputs[0] = TensorType::f32([3]);
+                }
+                Ok(graph)
+            });
+            let expected = format!("malformed graph after {broken}: relu at `` has other output types than inferred");
+            assert_eq!(result.unwrap_err().to_string(), expected);
+        }
+    }
 }

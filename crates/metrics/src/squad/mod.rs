@@ -20,6 +20,7 @@ pub use v2::{BestScores, NoAnswerProbabilities, ScoresV2, Shares, score_v2};
 /// A question and its right answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gold<'a> {
+    /// The question's id in the data set, which predictions are keyed by.
     pub id: &'a str,
     /// None where the text does not answer the question (version 2.0).
     pub answers: Vec<&'a str>,

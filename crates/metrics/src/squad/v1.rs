@@ -5,7 +5,9 @@ use crate::MetricError;
 /// Scores by the rules of version 1.1, in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScoresV1 {
+    /// Questions whose prediction equals a right answer once both are normalised.
     pub exact_match: f64,
+    /// Mean over questions of the F1 of words, against the right answer that fits best.
     pub f1: f64,
     /// Questions.
     pub total: usize,

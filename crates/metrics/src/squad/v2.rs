@@ -7,6 +7,7 @@ use crate::MetricError;
 /// Scores by the rules of version 2.0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScoresV2 {
+    /// Of all questions.
     pub all: Shares,
     /// Of questions with an answer, if there are any.
     pub has_answer: Option<Shares>,
@@ -21,7 +22,9 @@ pub struct ScoresV2 {
 /// Scores of a group of questions, in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shares {
+    /// Questions whose prediction equals a right answer once both are normalised.
     pub exact: f64,
+    /// Mean over questions of the F1 of words, against the right answer that fits best.
     pub f1: f64,
     /// Questions.
     pub total: usize,
@@ -30,9 +33,13 @@ pub struct Shares {
 /// The highest scores in percent that any threshold on the probability of no answer gives, and these thresholds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BestScores {
+    /// The highest exact match.
     pub exact: f64,
+    /// The threshold that gives the highest exact match.
     pub exact_threshold: f64,
+    /// The highest F1.
     pub f1: f64,
+    /// The threshold that gives the highest F1.
     pub f1_threshold: f64,
 }
 
@@ -43,6 +50,7 @@ pub struct BestScores {
 pub struct NoAnswerProbabilities<'a> {
     /// By id; equal ones are tried as thresholds in this order.
     pub by_question: &'a [(&'a str, f64)],
+    /// Above this probability the prediction counts as no answer.
     pub threshold: f64,
 }
 

@@ -7,17 +7,29 @@ use bessemer_nn::{Activation, MaskedMean};
 /// Sizes, by the names of Hugging Face's `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BertConfig {
+    /// Tokens of the vocabulary.
     pub vocab_size: usize,
+    /// Width of the hidden states.
     pub hidden_size: usize,
+    /// Layers of the encoder.
     pub num_hidden_layers: usize,
+    /// Heads of each layer; they divide `hidden_size`.
     pub num_attention_heads: usize,
+    /// Width between the two feed-forward matrices of a layer.
     pub intermediate_size: usize,
+    /// Longest sequence, in tokens.
     pub max_position_embeddings: usize,
+    /// Segments of a sequence.
     pub type_vocab_size: usize,
+    /// Dropout of hidden states, in `[0, 1)`; in training alone.
     pub hidden_dropout_prob: f64,
+    /// Dropout of attention probabilities, in `[0, 1)`; in training alone.
     pub attention_probs_dropout_prob: f64,
+    /// Added to the variance in layer norms.
     pub layer_norm_eps: f64,
+    /// Activation of the feed-forward layers.
     pub hidden_act: Activation,
+    /// Standard deviation of initial weights.
     pub initializer_range: f64,
 }
 
@@ -40,26 +52,32 @@ impl BertConfig {
         }
     }
 
+    /// 2 layers, 128 wide.
     pub fn tiny() -> BertConfig {
         BertConfig::of(2, 128)
     }
 
+    /// 4 layers, 256 wide.
     pub fn mini() -> BertConfig {
         BertConfig::of(4, 256)
     }
 
+    /// 4 layers, 512 wide.
     pub fn small() -> BertConfig {
         BertConfig::of(4, 512)
     }
 
+    /// 8 layers, 512 wide.
     pub fn medium() -> BertConfig {
         BertConfig::of(8, 512)
     }
 
+    /// 12 layers, 768 wide.
     pub fn base() -> BertConfig {
         BertConfig::of(12, 768)
     }
 
+    /// 24 layers, 1024 wide.
     pub fn large() -> BertConfig {
         BertConfig::of(24, 1024)
     }
@@ -107,6 +125,7 @@ pub(crate) fn setting_error(setting: &'static str, value: impl ToString, allowed
 /// Sizes of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequences {
+    /// Sequences of a batch.
     pub batch: usize,
     /// Tokens of a sequence.
     pub length: usize,
@@ -119,7 +138,9 @@ pub struct Sequences {
 pub struct BertOptions {
     /// Seed of dropout.
     pub seed: u64,
+    /// Initial weights.
     pub init: BertInit,
+    /// What the loss over masked words is divided by.
     pub masked_mean: MaskedMean,
     /// Whether the layer before the vocabulary has the activation. NVIDIA's TensorFlow 2 recipe has none.
     pub mlm_activation: bool,
@@ -149,7 +170,7 @@ pub(crate) struct Bert<'a> {
 
 impl Bert<'_> {
     /// Words with the padding.
-    pub fn vocabulary(&self) -> usize {
+    pub(crate) fn vocabulary(&self) -> usize {
         self.config.vocab_size.next_multiple_of(self.options.pad_vocab_to)
     }
 }

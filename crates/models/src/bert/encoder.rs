@@ -22,7 +22,7 @@ pub(crate) struct Tokens {
 
 impl Tokens {
     /// Adds the feeds `input_ids`, `segment_ids`, `input_mask`.
-    pub fn feed(b: &mut Builder, sequences: Sequences) -> Result<Tokens> {
+    pub(crate) fn feed(b: &mut Builder, sequences: Sequences) -> Result<Tokens> {
         let shape = [sequences.batch, sequences.length];
         Ok(Tokens {
             words: b.feed("input_ids", DType::I32, shape)?,
@@ -39,11 +39,11 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Streams { seed, next: 0 }
     }
 
-    pub fn next_stream(&mut self) -> RandomStream {
+    pub(crate) fn next_stream(&mut self) -> RandomStream {
         self.next += 1;
         RandomStream { seed: self.seed, stream: self.next - 1 }
     }
@@ -61,7 +61,7 @@ pub(crate) struct Embeddings {
 
 impl Embeddings {
     /// Tables of rows of `width` numbers, in the scope of the builder.
-    pub fn new(b: &mut Builder, bert: &Bert<'_>, width: usize) -> Result<Self> {
+    pub(crate) fn new(b: &mut Builder, bert: &Bert<'_>, width: usize) -> Result<Self> {
         let (config, init) = (bert.config, bert.tables(width));
         let words = b.scope("word_embeddings", |b| b.weight("weight", [bert.vocabulary(), width], init.words))?;
         let positions = b.scope("position_embeddings", |b| {
@@ -75,7 +75,7 @@ impl Embeddings {
     }
 
     /// The sum of the embeddings of words, positions and types, normalised: `i32[B, S]` to `f32[B, S, E]`.
-    pub fn of(&self, b: &mut Builder, words: Value, types: Value) -> Result<Value> {
+    pub(crate) fn of(&self, b: &mut Builder, words: Value, types: Value) -> Result<Value> {
         let words = b.scope("word_embeddings", |b| b.graph.add1(Gather, &[self.words, words]))?;
         let types = b.scope("token_type_embeddings", |b| b.graph.add1(Gather, &[self.types, types]))?;
         let sum = b.graph.add_(words, types)?;
@@ -115,19 +115,19 @@ pub(crate) struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    pub fn new(bert: Bert<'a>, streams: &'a mut Streams) -> Self {
+    pub(crate) fn new(bert: Bert<'a>, streams: &'a mut Streams) -> Self {
         Encoder { bert, streams }
     }
 
     /// All layers: `[B, S, H]` to `[B, S, H]`, with the bias of [`mask_bias`].
-    pub fn layers(&mut self, b: &mut Builder, mut hidden: Value, bias: Value) -> Result<Value> {
+    pub(crate) fn layers(&mut self, b: &mut Builder, mut hidden: Value, bias: Value) -> Result<Value> {
         for layer in 0..self.bert.config.num_hidden_layers {
             hidden = b.scope(&format!("encoder.layer.{layer}"), |b| self.layer(b, hidden, bias))?;
         }
         Ok(hidden)
     }
 
-    pub fn hidden_dropout(&mut self, b: &mut Builder, x: Value) -> Result<Value> {
+    pub(crate) fn hidden_dropout(&mut self, b: &mut Builder, x: Value) -> Result<Value> {
         let random = self.streams.next_stream();
         b.dropout(x, self.bert.config.hidden_dropout_prob, random)
     }

@@ -37,7 +37,7 @@ pub(super) struct Tables {
 
 impl Bert<'_> {
     /// Distribution of weight matrices and embeddings.
-    pub fn init(&self) -> Init {
+    pub(crate) fn init(&self) -> Init {
         let std = self.config.initializer_range;
         match self.options.init {
             BertInit::Normal | BertInit::NvidiaTorch | BertInit::Mimetic => Init::Normal { std },
@@ -66,7 +66,7 @@ impl Bert<'_> {
     }
 
     /// The layers of queries and keys.
-    pub fn comparing(&self, outputs: usize) -> Linear {
+    pub(crate) fn comparing(&self, outputs: usize) -> Linear {
         match self.options.init {
             BertInit::Mimetic => Linear { weight: Init::Diagonal(SIMILARITY), ..self.linear(outputs) },
             _ => self.linear(outputs),
@@ -74,12 +74,12 @@ impl Bert<'_> {
     }
 
     /// A layer without an activation.
-    pub fn linear(&self, outputs: usize) -> Linear {
+    pub(crate) fn linear(&self, outputs: usize) -> Linear {
         Linear { outputs, weight: self.init(), bias: Init::Zeros }
     }
 
     /// A layer before an activation.
-    pub fn active_linear(&self, inputs: usize, outputs: usize) -> Linear {
+    pub(crate) fn active_linear(&self, inputs: usize, outputs: usize) -> Linear {
         match self.options.init {
             BertInit::NvidiaTorch => Linear::uniform(inputs, outputs),
             _ => self.linear(outputs),

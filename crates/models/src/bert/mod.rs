@@ -24,8 +24,11 @@ use crate::zoo::{Summary, summary};
 /// A BERT of the zoo.
 #[derive(Clone, Copy, Debug)]
 pub struct BertSpec {
+    /// Name in commands and recipes.
     pub name: &'static str,
+    /// One line for lists of models.
     pub description: &'static str,
+    /// The published sizes.
     pub config: fn() -> BertConfig,
     /// Variants other than the default, by the options that choose them.
     pub variants: &'static [&'static str],

@@ -36,14 +36,17 @@ impl ElectraConfig {
         ElectraConfig::of(128, 4, 256)
     }
 
+    /// 12 layers, 256 wide, with embeddings of 128.
     pub fn small() -> ElectraConfig {
         ElectraConfig::of(128, 12, 256)
     }
 
+    /// 12 layers, 768 wide.
     pub fn base() -> ElectraConfig {
         ElectraConfig::of(768, 12, 768)
     }
 
+    /// 24 layers, 1024 wide.
     pub fn large() -> ElectraConfig {
         ElectraConfig::of(1024, 24, 1024)
     }
@@ -120,6 +123,7 @@ pub enum Generator {
 /// Variants of pre-training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PretrainingOptions {
+    /// Seed and initial weights of both networks.
     pub network: ElectraOptions,
     /// Width of the generator, as a share of the discriminator's.
     pub generator_fraction: f64,
@@ -129,6 +133,7 @@ pub struct PretrainingOptions {
     pub discriminator_weight: f64,
     /// Whether the generator never gives the right word.
     pub disallow_correct: bool,
+    /// Where replacements come from.
     pub generator: Generator,
 }
 
@@ -168,12 +173,12 @@ pub(super) struct Network<'a> {
 }
 
 impl<'a> Network<'a> {
-    pub fn new(config: &'a ElectraConfig, sequences: Sequences, options: &'a BertOptions) -> Self {
+    pub(super) fn new(config: &'a ElectraConfig, sequences: Sequences, options: &'a BertOptions) -> Self {
         let bert = Bert { config: &config.encoder, sequences, options };
         Network { embedding: config.embedding_size, bert }
     }
 
-    pub fn width(&self) -> usize {
+    pub(super) fn width(&self) -> usize {
         self.bert.config.hidden_size
     }
 }

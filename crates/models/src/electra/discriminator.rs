@@ -51,7 +51,7 @@ pub(super) struct VerdictSums {
 }
 
 impl Verdicts {
-    pub fn sums(&self, g: &mut Graph) -> Result<VerdictSums> {
+    pub(super) fn sums(&self, g: &mut Graph) -> Result<VerdictSums> {
         let rows = WeightedRows { logits: two_classes(g, self.scores)?, labels: self.labels, weights: self.weights };
         let zero = g.constant_like(self.scores, 0.0)?;
         let suspicion = g.binary(BinaryKind::Gt, self.scores, zero)?;

@@ -16,7 +16,7 @@ pub(super) struct Trunk {
 
 impl Trunk {
     /// Adds the feeds `input_ids`, `segment_ids`, `input_mask`, all `i32[B, S]`, and the tables of embeddings.
-    pub fn new(b: &mut Builder, network: &Network<'_>) -> Result<Self> {
+    pub(super) fn new(b: &mut Builder, network: &Network<'_>) -> Result<Self> {
         let bert = &network.bert;
         let tokens = Tokens::feed(b, bert.sequences)?;
         let embeddings = b.scope("electra.embeddings", |b| Embeddings::new(b, bert, network.embedding))?;
@@ -25,7 +25,7 @@ impl Trunk {
     }
 
     /// Hidden states `f32[B, S, H]` of `words i32[B, S]`; the network's parameters are in the scope `name`.
-    pub fn encode(&mut self, b: &mut Builder, name: &str, network: &Network<'_>, words: Value) -> Result<Value> {
+    pub(super) fn encode(&mut self, b: &mut Builder, name: &str, network: &Network<'_>, words: Value) -> Result<Value> {
         let mut encoder = Encoder::new(network.bert, &mut self.streams);
         b.scope(name, |b| {
             let mut x = b.scope("embeddings", |b| {
@@ -39,7 +39,7 @@ impl Trunk {
         })
     }
 
-    pub fn streams(&mut self) -> &mut Streams {
+    pub(super) fn streams(&mut self) -> &mut Streams {
         &mut self.streams
     }
 }

@@ -68,12 +68,12 @@ impl Guesses {
     }
 
     /// The sum of the weights, `f32[]`.
-    pub fn weight(&self, g: &mut Graph) -> Result<Value> {
+    pub(super) fn weight(&self, g: &mut Graph) -> Result<Value> {
         g.sum(self.weights, &[0])
     }
 
     /// The sum of the weights times the cross entropies of the right words, `f32[]`.
-    pub fn loss_sum(&self, g: &mut Graph) -> Result<Value> {
+    pub(super) fn loss_sum(&self, g: &mut Graph) -> Result<Value> {
         match self.source {
             Source::Scores(scores) => self.rows(scores).loss_sum(g),
             Source::Uniform { words } => {
@@ -85,7 +85,7 @@ impl Guesses {
     }
 
     /// The sum of the weights of those places whose right word is the likeliest, `f32[]`: 0 without scores.
-    pub fn correct(&self, g: &mut Graph) -> Result<Value> {
+    pub(super) fn correct(&self, g: &mut Graph) -> Result<Value> {
         match self.source {
             Source::Scores(scores) => self.rows(scores).correct(g),
             Source::Uniform { .. } | Source::Batch => g.constant(DType::F32, [], 0.0),
@@ -93,7 +93,7 @@ impl Guesses {
     }
 
     /// A word for each place by their probabilities, `i32[N]`.
-    pub fn sample(&self, g: &mut Graph, draw: &Draw) -> Result<Value> {
+    pub(super) fn sample(&self, g: &mut Graph, draw: &Draw) -> Result<Value> {
         let scores = match self.source {
             Source::Scores(scores) => scores,
             Source::Uniform { words } => return self.sample_evenly(g, words, draw),

@@ -24,8 +24,11 @@ use crate::zoo::{Summary, summary};
 /// An ELECTRA of the zoo.
 #[derive(Clone, Copy, Debug)]
 pub struct ElectraSpec {
+    /// Name in commands and recipes.
     pub name: &'static str,
+    /// One line for lists of models.
     pub description: &'static str,
+    /// Sizes of the discriminator.
     pub config: fn() -> ElectraConfig,
     /// Width of the generator, as a share of the discriminator's.
     pub generator_fraction: f64,
@@ -77,8 +80,11 @@ pub const ELECTRAS: &[ElectraSpec] = &[
 /// An ELECTRA of the zoo that answers questions.
 #[derive(Clone, Copy, Debug)]
 pub struct ElectraSquadSpec {
+    /// Name in commands and recipes.
     pub name: &'static str,
+    /// One line for lists of models.
     pub description: &'static str,
+    /// Sizes of the encoder.
     pub config: fn() -> ElectraConfig,
     /// Variants other than the default, by the options that choose them.
     pub variants: &'static [&'static str],

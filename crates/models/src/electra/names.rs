@@ -44,6 +44,7 @@ pub fn is_common(name: &str) -> bool {
 /// Tensors of the joint model under the names of two files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Split<T> {
+    /// Under the names of a file of the discriminator alone.
     pub discriminator: Vec<(String, T)>,
     /// With the copies of [`TIED`].
     pub generator: Vec<(String, T)>,

@@ -24,7 +24,7 @@ pub(super) struct Draws {
 
 impl Draws {
     /// Adds the feeds `masked_lm_positions`, `i32[B, P]`, `masked_lm_weights`, `f32[B, P]`, and `masked_lm_replaced`, `i32[B, P]`.
-    pub fn feed(b: &mut Builder, sequences: Sequences, batch: &Tokens) -> Result<Self> {
+    pub(super) fn feed(b: &mut Builder, sequences: Sequences, batch: &Tokens) -> Result<Self> {
         let shape = [sequences.batch, sequences.predictions];
         let places = b.feed("masked_lm_positions", DType::I32, shape)?;
         let weights = b.feed("masked_lm_weights", DType::F32, shape)?;
@@ -47,7 +47,7 @@ impl Draws {
     }
 
     /// `words i32[B, S]` with `mask_token` in place of the hidden ones.
-    pub fn hide(&self, g: &mut Graph, words: Value, mask_token: u32) -> Result<Value> {
+    pub(super) fn hide(&self, g: &mut Graph, words: Value, mask_token: u32) -> Result<Value> {
         let marks = self.scattered(g, words, self.hides)?;
         let is_hidden = is_positive(g, marks)?;
         let mask = g.constant_like(words, f64::from(mask_token))?;
@@ -56,7 +56,7 @@ impl Draws {
 
     /// `words i32[B, S]` with the `samples i32[B * P]` in their places. Where a place was drawn more than once, it gets the mean
     /// of its samples, rounded down.
-    pub fn replace(&self, g: &mut Graph, words: Value, samples: Value) -> Result<Value> {
+    pub(super) fn replace(&self, g: &mut Graph, words: Value, samples: Value) -> Result<Value> {
         let samples = g.cast(samples, DType::F32)?;
         let samples = g.mul(samples, self.weights)?;
         let sums = self.scattered(g, words, samples)?;

@@ -35,14 +35,14 @@ pub(super) struct JointHead<'a> {
 
 impl JointHead<'_> {
     /// Scores of the first token, `f32[B, S]`.
-    pub fn starts(&self, b: &mut Builder) -> Result<Value> {
+    pub(super) fn starts(&self, b: &mut Builder) -> Result<Value> {
         let scores = b.scope("start_logits", |b| b.linear("dense", self.hidden, self.network.bert.linear(1)))?;
         let scores = b.graph.reshape(scores, b.graph.shape(self.excluded).clone())?;
         without(&mut b.graph, scores, self.excluded)
     }
 
     /// Scores of the last token for each of `K` first tokens with these states `f32[B, K, H]`; `f32[B, K, S]`.
-    pub fn ends(&self, b: &mut Builder, starts: Value) -> Result<Value> {
+    pub(super) fn ends(&self, b: &mut Builder, starts: Value) -> Result<Value> {
         let &[batch, length, width] = b.graph.shape(self.hidden).dims() else { unreachable!("states are [B, S, H]") };
         let count = b.graph.shape(starts)[1];
         let bert = &self.network.bert;
@@ -70,7 +70,7 @@ impl JointHead<'_> {
     }
 
     /// Scores of there being no answer, `f32[B]`, by states of the first token of the answer, `f32[B, H]`.
-    pub fn impossible(&self, b: &mut Builder, start: Value) -> Result<Value> {
+    pub(super) fn impossible(&self, b: &mut Builder, start: Value) -> Result<Value> {
         let &[batch, _, width] = b.graph.shape(self.hidden).dims() else { unreachable!("states are [B, S, H]") };
         let first = first_states(&mut b.graph, self.hidden)?;
         let both = b.graph.concat(&[start, first], 1)?;
@@ -85,7 +85,7 @@ impl JointHead<'_> {
     }
 
     /// The states of the tokens at `places i32[B, K]`, `f32[B, K, H]`.
-    pub fn states(&self, g: &mut Graph, places: Value) -> Result<Value> {
+    pub(super) fn states(&self, g: &mut Graph, places: Value) -> Result<Value> {
         let &[batch, _, width] = g.shape(self.hidden).dims() else { unreachable!("states are [B, S, H]") };
         let count = g.shape(places).cols();
         let states = states_at(g, self.hidden, places)?;
@@ -93,7 +93,7 @@ impl JointHead<'_> {
     }
 
     /// The mean of all states by the probabilities that `starts f32[B, S]` give, `f32[B, H]`.
-    pub fn expected_state(&self, g: &mut Graph, starts: Value) -> Result<Value> {
+    pub(super) fn expected_state(&self, g: &mut Graph, starts: Value) -> Result<Value> {
         let &[batch, length, width] = g.shape(self.hidden).dims() else { unreachable!("states are [B, S, H]") };
         let shares = g.softmax(starts)?;
         let shares = g.reshape(shares, [batch, 1, length])?;

@@ -32,7 +32,9 @@ pub enum SpanHead {
 /// Variants of answering questions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SquadOptions {
+    /// Seed and initial weights.
     pub network: ElectraOptions,
+    /// How the answer is found.
     pub head: SpanHead,
 }
 

@@ -7,14 +7,14 @@ use bessemer_models::bert::{BertConfig, Sequences};
 use bessemer_models::electra::{ElectraConfig, ElectraOptions, PretrainingOptions, SpanHead, SquadOptions};
 use bessemer_nn::{Kind, Optimizer, Schedule, Sgd, TrainConfig, initialise};
 
-pub const SEQUENCES: Sequences = Sequences { batch: 2, length: 6, predictions: 4 };
+pub(crate) const SEQUENCES: Sequences = Sequences { batch: 2, length: 6, predictions: 4 };
 
-pub const JOINT: SpanHead = SpanHead::Joint { beam: 3, may_be_impossible: true };
+pub(crate) const JOINT: SpanHead = SpanHead::Joint { beam: 3, may_be_impossible: true };
 
-pub const THIRD: f64 = 1.0 / 3.0;
+pub(crate) const THIRD: f64 = 1.0 / 3.0;
 
 /// Sizes that the reference interpreter computes in no time.
-pub fn small() -> ElectraConfig {
+pub(crate) fn small() -> ElectraConfig {
     let encoder = BertConfig {
         vocab_size: 29,
         hidden_size: 8,
@@ -27,25 +27,25 @@ pub fn small() -> ElectraConfig {
     ElectraConfig { embedding_size: 6, encoder }
 }
 
-pub fn still(config: ElectraConfig) -> ElectraConfig {
+pub(crate) fn still(config: ElectraConfig) -> ElectraConfig {
     let encoder = BertConfig { hidden_dropout_prob: 0.0, attention_probs_dropout_prob: 0.0, ..config.encoder };
     ElectraConfig { encoder, ..config }
 }
 
-pub fn options() -> PretrainingOptions {
+pub(crate) fn options() -> PretrainingOptions {
     PretrainingOptions { mask_token: 4, ..PretrainingOptions::new(0.25) }
 }
 
-pub fn squad_options(head: SpanHead) -> SquadOptions {
+pub(crate) fn squad_options(head: SpanHead) -> SquadOptions {
     SquadOptions { network: ElectraOptions::default(), head }
 }
 
-pub fn sgd() -> TrainConfig {
+pub(crate) fn sgd() -> TrainConfig {
     let rule = Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0, decay_exclude: Default::default() };
     TrainConfig::new(Optimizer::Sgd(rule), Schedule::constant(0.01))
 }
 
-pub fn set_weights(run: &mut Interpreter<'_>, model: &Model) {
+pub(crate) fn set_weights(run: &mut Interpreter<'_>, model: &Model) {
     for spec in &model.specs {
         let scale = if spec.kind == Kind::Weight { 20.0 } else { 1.0 };
         let data: Vec<f64> = initialise(spec, 3).into_iter().map(|x| scale * f64::from(x)).collect();
@@ -54,7 +54,7 @@ pub fn set_weights(run: &mut Interpreter<'_>, model: &Model) {
 }
 
 /// A batch by the names of its feeds: the last token is padding, places are drawn twice, and the last draw only fills up.
-pub fn batch(graph: &Graph) -> Vec<(&'static str, Vec<f64>)> {
+pub(crate) fn batch(graph: &Graph) -> Vec<(&'static str, Vec<f64>)> {
     let tokens = SEQUENCES.batch * SEQUENCES.length;
     let excluded = [0.0, 1.0, 0.0, 0.0, 0.0, 1.0];
     let feeds = vec![
@@ -73,7 +73,7 @@ pub fn batch(graph: &Graph) -> Vec<(&'static str, Vec<f64>)> {
     feeds.into_iter().filter(|(name, _)| graph.find_input(name).is_some()).collect()
 }
 
-pub fn interpreter(model: &Model) -> Interpreter<'_> {
+pub(crate) fn interpreter(model: &Model) -> Interpreter<'_> {
     let mut run = Interpreter::new(&model.graph);
     set_weights(&mut run, model);
     for (name, data) in batch(&model.graph) {
@@ -82,10 +82,10 @@ pub fn interpreter(model: &Model) -> Interpreter<'_> {
     run
 }
 
-pub fn number(run: &Interpreter<'_>, name: &str) -> f64 {
+pub(crate) fn number(run: &Interpreter<'_>, name: &str) -> f64 {
     run.output(name).data[0]
 }
 
-pub fn close(a: f64, b: f64) {
+pub(crate) fn close(a: f64, b: f64) {
     assert!((a - b).abs() < 1e-5, "{a} and {b}");
 }

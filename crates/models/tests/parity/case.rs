@@ -13,28 +13,28 @@ use bessemer_nn::{
 /// The fixtures are rounded to `f32`.
 const TOLERANCE: f64 = 1e-6;
 
-pub struct Case {
+pub(crate) struct Case {
     folder: &'static str,
     pub expected: serde_json::Value,
     pub feeds: Tensors,
 }
 
 impl Case {
-    pub fn open(folder: &'static str) -> Case {
+    pub(crate) fn open(folder: &'static str) -> Case {
         let expected = json(&format!("{folder}/expected.json"));
         Case { folder, expected, feeds: tensors(&format!("{folder}/feeds.safetensors")) }
     }
 
-    pub fn tensors(&self, name: &str) -> Tensors {
+    pub(crate) fn tensors(&self, name: &str) -> Tensors {
         tensors(&format!("{}/{name}.safetensors", self.folder))
     }
 
     /// A number of `expected.json`.
-    pub fn size(&self, name: &str) -> usize {
+    pub(crate) fn size(&self, name: &str) -> usize {
         self.expected["config"][name].as_u64().expect("a size") as usize
     }
 
-    pub fn bert(&self) -> BertConfig {
+    pub(crate) fn bert(&self) -> BertConfig {
         let config = &self.expected["config"];
         BertConfig {
             vocab_size: self.size("vocab_size"),
@@ -55,14 +55,14 @@ impl Case {
         }
     }
 
-    pub fn sequences(&self) -> Sequences {
+    pub(crate) fn sequences(&self) -> Sequences {
         let tokens = &self.feeds["input_ids"].shape;
         let predictions = self.feeds.get("masked_lm_positions").map_or(1, |places| places.shape[1]);
         Sequences { batch: tokens[0], length: tokens[1], predictions }
     }
 
     /// A run with the feeds that the model takes and these weights.
-    pub fn interpreter<'a>(&self, model: &'a Model, weights: &Tensors) -> Interpreter<'a> {
+    pub(crate) fn interpreter<'a>(&self, model: &'a Model, weights: &Tensors) -> Interpreter<'a> {
         let mut run = Interpreter::new(&model.graph);
         set_weights(&mut run, &model.specs, weights);
         for (name, tensor) in self.feeds.iter().filter(|(name, _)| model.graph.find_input(name).is_some()) {
@@ -72,7 +72,7 @@ impl Case {
     }
 
     /// Losses and all gradients of one pass.
-    pub fn check_pass(&self, (mut b, loss): (Builder, Value)) {
+    pub(crate) fn check_pass(&self, (mut b, loss): (Builder, Value)) {
         let params: Vec<ParamSpec> = b.specs().iter().filter(|spec| spec.is_trainable()).cloned().collect();
         let values: Vec<_> = params.iter().map(|spec| spec.value).collect();
         let grads = gradients(&mut b.graph, loss, &values).expect("every parameter reaches the loss");
@@ -113,7 +113,7 @@ impl Case {
     }
 
     /// Losses of ten steps, and the weights after them.
-    pub fn check_steps(&self, train: impl FnOnce(&TrainConfig) -> Model) {
+    pub(crate) fn check_steps(&self, train: impl FnOnce(&TrainConfig) -> Model) {
         let settings = &self.expected["adamw"];
         let (adam, lr) = (self.adam(), settings["lr"].as_f64().expect("a number"));
         let model = train(&TrainConfig::new(Optimizer::Adam(adam), Schedule::constant(lr)));
@@ -135,7 +135,7 @@ impl Case {
     }
 
     /// Results of the model with these weights against `outputs.safetensors`.
-    pub fn check_outputs(&self, model: &Model, weights: &Tensors) {
+    pub(crate) fn check_outputs(&self, model: &Model, weights: &Tensors) {
         let expected = self.tensors("outputs");
         let mut run = self.interpreter(model, weights);
         run.run();

@@ -8,23 +8,23 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Shape and elements.
-pub struct Tensor {
+pub(crate) struct Tensor {
     pub shape: Vec<usize>,
     pub data: Vec<f64>,
 }
 
-pub type Tensors = BTreeMap<String, Tensor>;
+pub(crate) type Tensors = BTreeMap<String, Tensor>;
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-pub fn json(name: &str) -> serde_json::Value {
+pub(crate) fn json(name: &str) -> serde_json::Value {
     let text = std::fs::read_to_string(path(name)).expect("the fixture exists");
     serde_json::from_str(&text).expect("the fixture is JSON")
 }
 
-pub fn tensors(name: &str) -> Tensors {
+pub(crate) fn tensors(name: &str) -> Tensors {
     let bytes = std::fs::read(path(name)).expect("the fixture exists");
     let file = SafeTensors::deserialize(&bytes).expect("the fixture is in the safetensors format");
     let read = |view: &safetensors::tensor::TensorView<'_>| -> Vec<f64> {
@@ -43,7 +43,7 @@ pub fn tensors(name: &str) -> Tensors {
 }
 
 /// Gives the model the weights of a fixture.
-pub fn set_weights(run: &mut Interpreter<'_>, specs: &[ParamSpec], weights: &Tensors) {
+pub(crate) fn set_weights(run: &mut Interpreter<'_>, specs: &[ParamSpec], weights: &Tensors) {
     let data: Vec<Vec<f32>> = weights.values().map(|t| t.data.iter().map(|&x| x as f32).collect()).collect();
     let external: Vec<ExternalTensor<'_>> = weights
         .iter()
@@ -60,7 +60,7 @@ pub fn set_weights(run: &mut Interpreter<'_>, specs: &[ParamSpec], weights: &Ten
 const NOTHING: f64 = 1e-8;
 
 /// Asserts that `||actual - expected|| <= tolerance * ||expected||`.
-pub fn assert_close(what: &str, actual: &[f64], expected: &[f64], tolerance: f64) {
+pub(crate) fn assert_close(what: &str, actual: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(actual.len(), expected.len(), "size of {what}");
     let difference: f64 = actual.iter().zip(expected).map(|(a, e)| (a - e).powi(2)).sum();
     let norm: f64 = expected.iter().map(|e| e.powi(2)).sum();

@@ -20,9 +20,13 @@ pub enum DecayForm {
 /// `w -= lr * (m / (sqrt(v) + eps) + weight_decay * w)` (Kingma, Ba: "Adam", 2015).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adam {
+    /// How `m` and `v` are kept.
     pub moments: Moments,
+    /// Factor of the decay.
     pub weight_decay: f64,
+    /// Where the decay enters.
     pub decay_form: DecayForm,
+    /// Parameters that do not decay.
     pub decay_exclude: DecayExclude,
 }
 

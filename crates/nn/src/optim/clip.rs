@@ -19,8 +19,11 @@ pub fn global_norm(g: &mut Graph, grads: &[Value]) -> Result<Value> {
 /// Limit of the global norm: larger gradients are scaled down to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clip {
+    /// The largest global norm that is left as it is.
     pub limit: f64,
+    /// The factor of larger gradients.
     pub form: ClipForm,
+    /// Whether the gradients of a step or those of each micro-batch are limited.
     pub of: ClipOf,
 }
 

@@ -24,9 +24,13 @@ pub enum Trust {
 /// [`ClipForm::TensorFlow`](super::ClipForm).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lamb {
+    /// How `m` and `v` are kept.
     pub moments: Moments,
+    /// Factor of the decay, which is part of `u`.
     pub weight_decay: f64,
+    /// Parameters that do not decay.
     pub decay_exclude: DecayExclude,
+    /// Parameters whose rate is scaled by the ratio of the norms.
     pub trust: Trust,
 }
 

@@ -27,8 +27,11 @@ use bessemer_ir::{DType, TensorType, Value};
 /// How gradients become changes of parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
+    /// Gradient descent with momentum.
     Sgd(Sgd),
+    /// Adam, or AdamW.
     Adam(Adam),
+    /// LAMB.
     Lamb(Lamb),
 }
 
@@ -60,6 +63,7 @@ pub enum DecayExclude {
 }
 
 impl DecayExclude {
+    /// Whether this parameter is one that does not decay.
     pub fn excludes(self, spec: &ParamSpec) -> bool {
         match self {
             DecayExclude::None => false,

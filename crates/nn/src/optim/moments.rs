@@ -27,7 +27,9 @@ pub struct Moments {
     pub beta1: f64,
     /// In `[0, 1)`.
     pub beta2: f64,
+    /// What keeps the direction finite where `v` is 0.
     pub eps: f64,
+    /// Where `eps` is added.
     pub eps_form: EpsForm,
     /// Whether step `t`, counted from 1, divides `m` by `1 - beta1^t` and `v` by `1 - beta2^t`, which makes up for their
     /// start at zero.

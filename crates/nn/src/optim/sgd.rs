@@ -11,9 +11,13 @@ use bessemer_ir::Value;
 /// loss term `weight_decay / 2 * |w|^2` is the same.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sgd {
+    /// Share of the last change in the next one, in `[0, 1)`.
     pub momentum: f64,
+    /// Whether the change looks one step ahead: Nesterov's form.
     pub nesterov: bool,
+    /// Factor of the decay, which is added to the gradient.
     pub weight_decay: f64,
+    /// Parameters that do not decay.
     pub decay_exclude: DecayExclude,
 }
 

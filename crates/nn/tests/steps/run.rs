@@ -6,7 +6,7 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_ir::{DType, Graph};
 
 /// What runs a step.
-pub trait Run {
+pub(crate) trait Run {
     fn set(&mut self, name: &str, data: &[f64]);
     /// A micro-batch that is not the last of its step.
     fn accumulate(&mut self);
@@ -68,18 +68,18 @@ impl Run for Executor {
     }
 }
 
-pub fn executor(graph: &Graph, options: &CompileOptions, threads: usize) -> impl Run + use<> {
+pub(crate) fn executor(graph: &Graph, options: &CompileOptions, threads: usize) -> impl Run + use<> {
     compiled(graph, options, threads)
 }
 
-pub fn compiled(graph: &Graph, options: &CompileOptions, threads: usize) -> Executor {
+pub(crate) fn compiled(graph: &Graph, options: &CompileOptions, threads: usize) -> Executor {
     let cpu = CpuOptions { isa: Isa::detect(), threads };
     let plan = compile(graph, &cpu, options).expect("it compiles");
     Executor::new(plan, cpu).expect("every operation has a kernel")
 }
 
 /// Asserts that no element is off by more than `tolerance` times the largest one.
-pub fn assert_close(what: &str, actual: &[f64], expected: &[f64], tolerance: f64) {
+pub(crate) fn assert_close(what: &str, actual: &[f64], expected: &[f64], tolerance: f64) {
     let largest = expected.iter().fold(1e-30f64, |m, x| m.max(x.abs()));
     assert_eq!(actual.len(), expected.len(), "{what}");
     for (a, e) in actual.iter().zip(expected) {

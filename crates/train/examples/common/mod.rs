@@ -17,12 +17,12 @@ use std::process::ExitCode;
 /// takes away again, are nothing but rounding.
 const SMALL: f64 = 1e-6;
 
-pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
-pub type Tensors = HashMap<String, NamedTensor<'static>>;
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
+pub(crate) type Tensors = HashMap<String, NamedTensor<'static>>;
 
 /// Runs a comparison with the folder of the command line, written by `script`. It gives the number of values that are too far from
 /// the reference.
-pub fn compare(name: &str, script: &str, run: impl FnOnce(&Path) -> Result<usize>) -> ExitCode {
+pub(crate) fn compare(name: &str, script: &str, run: impl FnOnce(&Path) -> Result<usize>) -> ExitCode {
     let Some(dir) = std::env::args().nth(1) else {
         eprintln!("usage: {name} DIR, a folder written by {script}");
         return ExitCode::from(2);
@@ -40,24 +40,24 @@ pub fn compare(name: &str, script: &str, run: impl FnOnce(&Path) -> Result<usize
     }
 }
 
-pub fn by_name(path: &Path) -> Result<Tensors> {
+pub(crate) fn by_name(path: &Path) -> Result<Tensors> {
     Ok(read_safetensors(path)?.into_iter().map(|t| (t.name.to_string(), t)).collect())
 }
 
 /// What the peer said besides tensors.
-pub fn expected(dir: &Path) -> Result<serde_json::Value> {
+pub(crate) fn expected(dir: &Path) -> Result<serde_json::Value> {
     Ok(serde_json::from_slice(&std::fs::read(dir.join("expected.json"))?)?)
 }
 
 /// Prints a distance; 1 if it is larger than allowed.
-pub fn check(what: &str, value: f64, allowed: f64) -> usize {
+pub(crate) fn check(what: &str, value: f64, allowed: f64) -> usize {
     let failed = value > allowed || value.is_nan();
     println!("{what:<62} {value:9.2e}  allowed {allowed:8.2e}{}", if failed { "  FAILED" } else { "" });
     usize::from(failed)
 }
 
 /// `|actual - expected|` in the L2 norm, as a share of `|expected|` or of `least`, whichever is more.
-pub fn distance(actual: &[f32], expected: &[f32], least: f64) -> f64 {
+pub(crate) fn distance(actual: &[f32], expected: &[f32], least: f64) -> f64 {
     let difference = norm(actual.iter().zip(expected).map(|(&a, &b)| f64::from(a) - f64::from(b)));
     difference / norm_of(expected).max(least).max(f64::MIN_POSITIVE)
 }
@@ -71,7 +71,7 @@ fn norm_of(tensor: &[f32]) -> f64 {
 }
 
 /// An executor of the graph with the exported weights and these feeds.
-pub fn executor<'a>(
+pub(crate) fn executor<'a>(
     dir: &Path,
     graph: &Graph,
     specs: &[ParamSpec],
@@ -94,7 +94,7 @@ pub fn executor<'a>(
 }
 
 /// A step's forward and backward pass.
-pub struct Pass {
+pub(crate) struct Pass {
     pub graph: Graph,
     /// All tensors of the model.
     pub specs: Vec<ParamSpec>,
@@ -104,7 +104,7 @@ pub struct Pass {
 
 impl Pass {
     /// Adds the backward pass, and the outputs `loss` and each parameter's gradient.
-    pub fn of((mut builder, loss): (Builder, Value)) -> Result<Pass> {
+    pub(crate) fn of((mut builder, loss): (Builder, Value)) -> Result<Pass> {
         let params: Vec<ParamSpec> = builder.specs().iter().filter(|spec| spec.is_trainable()).cloned().collect();
         let values: Vec<Value> = params.iter().map(|spec| spec.value).collect();
         let grads = gradients(&mut builder.graph, loss, &values)?;
@@ -117,7 +117,12 @@ impl Pass {
     }
 
     /// Checks all gradients of a run against `gradients.safetensors`; the number of those farther off than allowed by name.
-    pub fn check_gradients(&self, dir: &Path, executor: &Executor, allowed: impl Fn(&str) -> f64) -> Result<usize> {
+    pub(crate) fn check_gradients(
+        &self,
+        dir: &Path,
+        executor: &Executor,
+        allowed: impl Fn(&str) -> f64,
+    ) -> Result<usize> {
         let expected = by_name(&dir.join("gradients.safetensors"))?;
         let expected: Vec<Vec<f32>> = self
             .params

@@ -15,7 +15,10 @@ const STEP: f64 = 1e-3;
 const GRADIENT: f64 = 1e-3;
 
 /// Compares losses and gradients of the step that `build` makes for batches of these sizes; the number of failures.
-pub fn losses_and_gradients(dir: &Path, build: impl FnOnce(Sequences) -> Result<(Builder, Value)>) -> Result<usize> {
+pub(crate) fn losses_and_gradients(
+    dir: &Path,
+    build: impl FnOnce(Sequences) -> Result<(Builder, Value)>,
+) -> Result<usize> {
     let feeds = by_name(&dir.join("feeds.safetensors"))?;
     let pass = Pass::of(build(sequences(&feeds))?)?;
     let named = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor));
@@ -30,7 +33,7 @@ pub fn losses_and_gradients(dir: &Path, build: impl FnOnce(Sequences) -> Result<
 }
 
 /// Compares the losses of AdamW's steps on one batch, by the training step that `build` makes; the number of failures.
-pub fn steps(dir: &Path, build: impl FnOnce(Sequences, &TrainConfig) -> Result<Model>) -> Result<usize> {
+pub(crate) fn steps(dir: &Path, build: impl FnOnce(Sequences, &TrainConfig) -> Result<Model>) -> Result<usize> {
     let feeds = by_name(&dir.join("feeds.safetensors"))?;
     let expected = expected(dir)?;
     let settings = &expected["adamw"];
@@ -56,6 +59,6 @@ fn sequences(feeds: &Tensors) -> Sequences {
 }
 
 /// Without dropout.
-pub fn still(config: BertConfig) -> BertConfig {
+pub(crate) fn still(config: BertConfig) -> BertConfig {
     BertConfig { hidden_dropout_prob: 0.0, attention_probs_dropout_prob: 0.0, ..config }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Description(Value);
 
 impl Description {
     /// `architecture` is the name of a class, such as `BertForPreTraining`.
-    pub fn bert(config: &BertConfig, architecture: &str) -> Self {
+    pub(crate) fn bert(config: &BertConfig, architecture: &str) -> Self {
         let mut description = common(config);
         description["architectures"] = json!([architecture]);
         description["model_type"] = json!("bert");
@@ -24,7 +24,7 @@ impl Description {
     }
 
     /// As [`Description::bert`], such as `ElectraForMaskedLM`.
-    pub fn electra(config: &ElectraConfig, architecture: &str) -> Self {
+    pub(crate) fn electra(config: &ElectraConfig, architecture: &str) -> Self {
         let mut description = common(&config.encoder);
         description["architectures"] = json!([architecture]);
         description["model_type"] = json!("electra");

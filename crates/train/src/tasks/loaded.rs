@@ -32,7 +32,7 @@ pub(super) struct Loaded<S: Samples + ?Sized, F> {
 
 impl<S: Samples + ?Sized, F> Loaded<S, F> {
     /// Batches of a sampler from a position up to an epoch.
-    pub fn training(
+    pub(super) fn training(
         set: Arc<S>,
         sampler: Sampler,
         load: &LoadOptions,
@@ -44,7 +44,7 @@ impl<S: Samples + ?Sized, F> Loaded<S, F> {
     }
 
     /// Each of `samples` samples once, in order; the last batch is filled up with zeros.
-    pub fn evaluation(
+    pub(super) fn evaluation(
         set: Arc<S>,
         samples: usize,
         load: &LoadOptions,

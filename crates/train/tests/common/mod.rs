@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-pub mod text;
+pub(crate) mod text;
 
 use bessemer_train::checkpoint::{Checkpoint, load_checkpoint};
 use bessemer_train::{Recipe, RunFolder, TrainOptions};
@@ -21,32 +21,32 @@ checkpoint = { every_steps = 4 }
 loader = { workers = 1 }
 "#;
 
-pub const TOTAL_STEPS: u64 = 15;
+pub(crate) const TOTAL_STEPS: u64 = 15;
 
-pub fn recipe(overrides: &[&str]) -> Recipe {
+pub(crate) fn recipe(overrides: &[&str]) -> Recipe {
     let overrides: Vec<_> = overrides.iter().map(|text| text.parse().expect("an override")).collect();
     Recipe::from_toml(RECIPE, "tiny", &overrides).expect("a valid recipe")
 }
 
-pub fn new_run(folder: &Path, overrides: &[&str]) -> TrainOptions {
+pub(crate) fn new_run(folder: &Path, overrides: &[&str]) -> TrainOptions {
     let mut options = TrainOptions::new(recipe(overrides), RunFolder::New(folder.to_owned()));
     options.compute.cpu.threads = 1;
     options
 }
 
-pub fn resumed(folder: &Path, overrides: &[&str]) -> TrainOptions {
+pub(crate) fn resumed(folder: &Path, overrides: &[&str]) -> TrainOptions {
     TrainOptions { folder: RunFolder::Resume(folder.to_owned()), ..new_run(folder, overrides) }
 }
 
 /// The checkpoint of the last step.
-pub fn last(folder: &Path) -> Checkpoint<'static> {
+pub(crate) fn last(folder: &Path) -> Checkpoint<'static> {
     let name = std::fs::read_to_string(folder.join("checkpoints/latest")).expect("a checkpoint");
     load_checkpoint(&folder.join("checkpoints").join(name.trim())).expect("a whole checkpoint")
 }
 
 /// Whether all tensors are equal, bit for bit.
 #[track_caller]
-pub fn assert_same_tensors(a: &Checkpoint<'_>, b: &Checkpoint<'_>) {
+pub(crate) fn assert_same_tensors(a: &Checkpoint<'_>, b: &Checkpoint<'_>) {
     for (a, b) in [(&a.model, &b.model), (&a.optimizer, &b.optimizer)] {
         for (a, b) in a.iter().zip(b) {
             assert!(a == b, "{} differs", a.name);

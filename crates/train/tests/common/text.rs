@@ -10,7 +10,7 @@ const WORDS: [&str; 12] =
     ["the", "a", "small", "old", "river", "stone", "bird", "house", "runs", "sleeps", "near", "under"];
 
 /// Prepared text of sixty short documents, with a vocabulary of its words.
-pub fn text(folder: &Path) -> PathBuf {
+pub(crate) fn text(folder: &Path) -> PathBuf {
     let specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."];
     let vocabulary = folder.join("vocab.txt");
     fs::write(&vocabulary, specials.iter().chain(&WORDS).map(|word| format!("{word}\n")).collect::<String>()).unwrap();
@@ -39,7 +39,7 @@ pub fn text(folder: &Path) -> PathBuf {
 }
 
 /// Of each step of a run.
-pub fn losses(run: &Path) -> Vec<f64> {
+pub(crate) fn losses(run: &Path) -> Vec<f64> {
     let events = read_events(&run.join("events.jsonl")).unwrap();
     let loss = |body: EventBody| if let EventBody::Step(info) = body { Some(info.loss) } else { None };
     events.into_iter().filter_map(|event| loss(event.body)).collect()

@@ -30,7 +30,7 @@ EXAMPLES:
 /// command goes on where it ended. The seed is 12345 unless `--seed` is given.
 #[derive(Debug, Args)]
 #[command(after_help = PREPARE_EXAMPLES)]
-pub struct Prepare {
+pub(crate) struct Prepare {
     /// Files, and folders of files
     #[arg(value_name = "IN", required = true)]
     pub inputs: Vec<PathBuf>,
@@ -65,7 +65,7 @@ pub struct Prepare {
 /// How instances are made.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Instances")]
-pub struct Instances {
+pub(crate) struct Instances {
     /// Tokens of a sequence
     #[arg(long, value_name = "N", default_value_t = InstanceOptions::default().sequence_length)]
     pub seq_length: usize,
@@ -85,14 +85,14 @@ pub struct Instances {
 
 /// In what form a data set is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Form {
+pub(crate) enum Form {
     Shards,
     Tfrecord,
 }
 
 /// Which model sequences are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Goal {
+pub(crate) enum Goal {
     Bert,
     Electra,
 }
@@ -106,7 +106,7 @@ EXAMPLES:
 /// Print random instances of a prepared text: hidden tokens are followed by the token to predict
 #[derive(Debug, Args)]
 #[command(after_help = SAMPLE_EXAMPLES)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Folder that `data prepare text` has made
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
@@ -131,7 +131,7 @@ EXAMPLES:
 /// Cut each line of standard input into tokens, and print these with their ids
 #[derive(Debug, Args)]
 #[command(after_help = TOKENIZE_EXAMPLES)]
-pub struct Tokenize {
+pub(crate) struct Tokenize {
     /// WordPiece vocabulary, one token a line
     #[arg(long, value_name = "FILE")]
     pub vocab: PathBuf,
@@ -199,7 +199,7 @@ impl Instances {
     }
 }
 
-pub fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<()> {
+pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<()> {
     let start = Instant::now();
     let preparation = Preparation {
         inputs: options.inputs.clone(),
@@ -220,7 +220,7 @@ pub fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<()> {
     print(&format!("{}{}: {seconds:.1} s\n", counts_table(&counts), options.out.display()))
 }
 
-pub fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
+pub(super) fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
     let tell = teller(common);
     let report = verify(&options.folder, common.cpu().threads, &|progress| tell(&|| progress_line(progress)))?;
     if options.json {
@@ -235,7 +235,7 @@ pub fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
     }
 }
 
-pub fn run_sample(options: &Sample, common: &Common) -> anyhow::Result<()> {
+pub(super) fn run_sample(options: &Sample, common: &Common) -> anyhow::Result<()> {
     let (folder, split, seed) = (&options.folder, options.split, common.seed());
     let default = if Format::of(folder)? == Format::ElectraTfrecord { Goal::Electra } else { Goal::Bert };
     let vocabulary = Vocabulary::open(&folder.join(VOCABULARY_FILE))?;
@@ -266,7 +266,7 @@ fn sample(
     Ok(())
 }
 
-pub fn run_tokenize(options: &Tokenize) -> anyhow::Result<()> {
+pub(super) fn run_tokenize(options: &Tokenize) -> anyhow::Result<()> {
     let tokenizer = TextTokenizer::new(Arc::new(Vocabulary::open(&options.vocab)?));
     for (index, line) in io::stdin().lock().lines().enumerate() {
         let line = line.map_err(|error| match error.kind() {

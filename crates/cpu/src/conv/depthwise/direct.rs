@@ -29,13 +29,13 @@ pub(super) struct Side {
 
 impl Side {
     /// Of a convolution; axis 0 is vertical, 1 horizontal.
-    pub fn forward(d: &ConvDesc, axis: usize) -> Side {
+    pub(super) fn forward(d: &ConvDesc, axis: usize) -> Side {
         let source = d.axis(axis);
         Side { source, size: source.grid, step: 1, first: 0, weights: 0, weight_step: tap_distance(d, axis) as isize }
     }
 
     /// Of the input pixels at positions `phase` modulo the stride, whose gradient gathers from the output's.
-    pub fn data_grad(d: &ConvDesc, axis: usize, phase: usize) -> Side {
+    pub(super) fn data_grad(d: &ConvDesc, axis: usize, phase: usize) -> Side {
         let taps = PhaseAxis::new(d, axis, phase);
         Side {
             source: taps.axis,

@@ -37,7 +37,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    pub fn new(d: &ConvDesc, direction: Direction) -> Problem {
+    pub(super) fn new(d: &ConvDesc, direction: Direction) -> Problem {
         let pad = d.pad.map(|pad| pad as isize);
         let (x, y) = ([d.h, d.w], [d.oh, d.ow]);
         match direction {
@@ -49,36 +49,36 @@ impl Problem {
         }
     }
 
-    pub fn input_len(&self) -> usize {
+    pub(super) fn input_len(&self) -> usize {
         self.images * self.input[0] * self.input[1] * self.channels
     }
 
-    pub fn output_rows(&self) -> usize {
+    pub(super) fn output_rows(&self) -> usize {
         self.images * self.output[0] * self.output[1]
     }
 
-    pub fn output_len(&self) -> usize {
+    pub(super) fn output_len(&self) -> usize {
         self.output_rows() * self.cols
     }
 
     /// Rows and columns of the tiles of an image.
-    pub fn tiles(&self) -> [usize; 2] {
+    pub(super) fn tiles(&self) -> [usize; 2] {
         self.output.map(|size| size.div_ceil(OUTPUTS))
     }
 
     /// Tiles of an image.
-    pub fn image_tiles(&self) -> usize {
+    pub(super) fn image_tiles(&self) -> usize {
         self.tiles()[0] * self.tiles()[1]
     }
 
     /// Tiles of all images.
-    pub fn all_tiles(&self) -> usize {
+    pub(super) fn all_tiles(&self) -> usize {
         self.images * self.image_tiles()
     }
 
     /// Image, first line and first pixel in the output of a tile; tiles are counted in `[N, rows, columns]` order.
     #[inline(always)]
-    pub fn tile(&self, index: usize) -> (usize, usize, usize) {
+    pub(super) fn tile(&self, index: usize) -> (usize, usize, usize) {
         let [rows, columns] = self.tiles();
         let (line, column) = (index / columns, index % columns);
         (line / rows, line % rows * OUTPUTS, column * OUTPUTS)
@@ -86,7 +86,7 @@ impl Problem {
 
     /// Elements from the weights of one position to those of the next. Not a multiple of a large power of two, so
     /// that positions fall into different cache sets.
-    pub fn weights_stride(&self) -> usize {
+    pub(super) fn weights_stride(&self) -> usize {
         odd_lines(packed_len(self.channels, self.cols))
     }
 }
@@ -114,7 +114,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn new(problem: Problem) -> Plan {
+    pub(super) fn new(problem: Problem) -> Plan {
         let (blocks, block_tiles) = row_blocks(&problem);
         let groups = column_groups(blocks.count, problem.cols);
         let passes = pieces(block_tiles, MAX_TILES, 1);
@@ -126,12 +126,12 @@ impl Plan {
 
     /// Whether the transformed input is shared by all tasks, transformed before the first of them. Otherwise each
     /// task transforms the input of its block.
-    pub fn shares_input(&self) -> bool {
+    pub(super) fn shares_input(&self) -> bool {
         self.groups.count > 1
     }
 
     /// Tiles of pass `pass` of a block.
-    pub fn pass(&self, block: usize, pass: usize) -> Range<usize> {
+    pub(super) fn pass(&self, block: usize, pass: usize) -> Range<usize> {
         let start = block * self.block_tiles;
         let end = self.problem.all_tiles().min(start + self.block_tiles);
         let range = self.passes.range(pass, self.block_tiles);
@@ -139,12 +139,12 @@ impl Plan {
     }
 
     /// Elements from the products of one position to those of the next.
-    pub fn products_stride(&self, tiles: usize, cols: usize) -> usize {
+    pub(super) fn products_stride(&self, tiles: usize, cols: usize) -> usize {
         odd_lines(tiles * cols.next_multiple_of(MAX_PANEL))
     }
 
     /// Most elements of the products of a pass.
-    pub fn products_len(&self) -> usize {
+    pub(super) fn products_len(&self) -> usize {
         POSITIONS * self.products_stride(self.passes.rows, self.piece_cols)
     }
 }
@@ -193,12 +193,12 @@ impl InputLayout {
 
     /// Offset of the first tile's element.
     #[inline(always)]
-    pub fn offset(&self, chunk: usize, position: usize) -> usize {
+    pub(super) fn offset(&self, chunk: usize, position: usize) -> usize {
         let rows = chunk * POSITIONS.div_ceil(self.beside) + position / self.beside;
         rows * self.stride + position % self.beside * self.width
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.chunks.count * POSITIONS.div_ceil(self.beside) * self.stride
     }
 }

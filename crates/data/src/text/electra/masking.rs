@@ -23,7 +23,7 @@ impl Masking {
     /// Chooses tokens of a sequence, in random order.
     ///
     /// One at least is chosen where there is any to choose from: the first position and special tokens are never chosen.
-    pub fn draw(&self, tokens: &[u32], specials: Option<Specials>, rng: &mut Philox) -> Vec<Prediction> {
+    pub(crate) fn draw(&self, tokens: &[u32], specials: Option<Specials>, rng: &mut Philox) -> Vec<Prediction> {
         let is_word = |id: u32| specials.is_none_or(|specials| !specials.is_structure(id));
         let words: Vec<usize> = (1..tokens.len()).filter(|&position| is_word(tokens[position])).collect();
         if words.is_empty() {

@@ -48,13 +48,19 @@ impl SegmentLength {
 
     /// The run that begins at a sentence: as few sentences as have the tokens of a random target, or else all that are
     /// left.
-    pub fn run_at(&self, store: &TokenStore, document: u32, sentence: usize, rng: &mut Philox) -> Run {
+    pub(super) fn run_at(&self, store: &TokenStore, document: u32, sentence: usize, rng: &mut Philox) -> Run {
         let target = self.target(rng);
         Run { document, sentences: sentence..store.document(document).reach(sentence, target), target }
     }
 
     /// Cuts a whole document into runs.
-    pub fn cut_document(&self, store: &TokenStore, document: u32, rng: &mut Philox, mut each: impl FnMut(usize, Run)) {
+    pub(super) fn cut_document(
+        &self,
+        store: &TokenStore,
+        document: u32,
+        rng: &mut Philox,
+        mut each: impl FnMut(usize, Run),
+    ) {
         let sentences = store.document(document).sentences();
         let mut start = 0;
         while start < sentences {
@@ -66,7 +72,7 @@ impl SegmentLength {
     }
 
     /// The segments of a run. What is too long loses its end.
-    pub fn segments(&self, store: &TokenStore, run: &Run, rng: &mut Philox) -> Segments {
+    pub(super) fn segments(&self, store: &TokenStore, run: &Run, rng: &mut Philox) -> Segments {
         let half = match rng.chance(self.single_probability) {
             true => u32::MAX,
             false => (run.target - SPECIAL_TOKENS) / 2,

@@ -21,12 +21,12 @@ struct Mixup {
 
 impl Images {
     /// As they are.
-    pub fn plain(label_offset: i32) -> Self {
+    pub(super) fn plain(label_offset: i32) -> Self {
         Self { label_offset, mixup: None }
     }
 
     /// As a recipe trains on them.
-    pub fn training(recipe: &Recipe) -> Self {
+    pub(super) fn training(recipe: &Recipe) -> Self {
         let train = &recipe.train;
         let (seed, alpha, batch_size) = (train.seed, train.mixup_alpha, train.batch_size as usize);
         let mixup = (alpha > 0.0).then_some(Mixup { seed, alpha, batch_size });

@@ -16,7 +16,7 @@ pub(crate) struct Mix {
 
 impl Mix {
     /// The draw of step `step` (from 0) for a batch of `batch` samples.
-    pub fn draw(seed: u64, step: u64, alpha: f64, batch: usize) -> Self {
+    pub(super) fn draw(seed: u64, step: u64, alpha: f64, batch: usize) -> Self {
         let mut words = Words::new(seed, step);
         let (first, second) = (log_gamma_variate(&mut words, alpha), log_gamma_variate(&mut words, alpha));
         let weight = 1.0 / (1.0 + (second - first).exp());

@@ -52,7 +52,7 @@ pub(super) struct Classification {
 }
 
 impl Classification {
-    pub fn open(recipe: &Recipe) -> Result<Self, TrainError> {
+    pub(super) fn open(recipe: &Recipe) -> Result<Self, TrainError> {
         let source = DataSource::of(recipe)?;
         let set = source.training_set(recipe)?;
         let evaluation_set = source.evaluation_set(recipe)?;

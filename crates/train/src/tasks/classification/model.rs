@@ -12,7 +12,7 @@ use bessemer_nn::PixelScale;
 ///
 /// # Errors
 /// A model that the zoo does not have.
-pub fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Architecture, ModelOptions), TrainError> {
+pub(crate) fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Architecture, ModelOptions), TrainError> {
     let spec = find(&recipe.model.name)?;
     let model = &recipe.model;
     let options = ModelOptions {
@@ -41,7 +41,7 @@ pub fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Architecture, 
 ///
 /// # Errors
 /// A model or a size that is not possible; a precision that CPUs do not train in.
-pub fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
+pub(super) fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
     precision(recipe)?;
     let (architecture, options) = model_options(recipe, recipe.data.image_size)?;
     let loss = LossOptions {

@@ -15,7 +15,7 @@ pub(super) struct Accuracy {
 }
 
 impl Accuracy {
-    pub fn new(classes: usize) -> Result<Self, TrainError> {
+    pub(super) fn new(classes: usize) -> Result<Self, TrainError> {
         Ok(Self { classes, top: TopK::new(classes, &[1, 5])?, loss: MeanLoss::new() })
     }
 

@@ -37,7 +37,7 @@ impl Networks {
     ///
     /// # Errors
     /// As [`published`].
-    pub fn published(name: &str) -> Result<Self, TrainError> {
+    pub(crate) fn published(name: &str) -> Result<Self, TrainError> {
         let spec = published(name)?;
         Ok(Self { config: (spec.config)(), options: PretrainingOptions::new(spec.generator_fraction) })
     }
@@ -46,7 +46,7 @@ impl Networks {
     ///
     /// # Errors
     /// A model that is no ELECTRA; sequences that are longer than it can take.
-    pub fn in_recipe(recipe: &Recipe, words: usize) -> Result<Self, TrainError> {
+    pub(crate) fn in_recipe(recipe: &Recipe, words: usize) -> Result<Self, TrainError> {
         let (model, Self { config, options }) = (&recipe.model, Self::published(&recipe.model.name)?);
         let encoder = BertConfig {
             vocab_size: words.next_multiple_of(model.vocab_multiple as usize),
@@ -81,7 +81,7 @@ impl Networks {
     ///
     /// # Errors
     /// As [`Networks::in_recipe`].
-    pub fn in_weights(name: &str, trained: &Trained) -> Result<Self, TrainError> {
+    pub(crate) fn in_weights(name: &str, trained: &Trained) -> Result<Self, TrainError> {
         let published = Self::published(name)?;
         let words = Size::of(&trained.tensors).map_or(published.config.encoder.vocab_size, |size| size.words);
         let mut networks = match &trained.recipe {
@@ -96,7 +96,7 @@ impl Networks {
     ///
     /// # Errors
     /// A vocabulary that cannot be read.
-    pub fn for_vocabulary(self, vocabulary: Option<&Path>) -> Result<Self, TrainError> {
+    pub(crate) fn for_vocabulary(self, vocabulary: Option<&Path>) -> Result<Self, TrainError> {
         let Some(path) = vocabulary else { return Ok(self) };
         let mask_token = Vocabulary::open(path)?.specials().mask;
         Ok(Self { options: PretrainingOptions { mask_token, ..self.options }, ..self })

@@ -13,7 +13,7 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
-    pub fn new(unigram_entropy: f64, discriminator_weight: f64) -> Self {
+    pub(super) fn new(unigram_entropy: f64, discriminator_weight: f64) -> Self {
         let names = [
             "mlm_loss_sum",
             "mlm_correct",

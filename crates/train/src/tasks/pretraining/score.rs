@@ -19,7 +19,7 @@ pub(super) struct Guesses {
 }
 
 impl Guesses {
-    pub fn new(unigram_entropy: f64) -> Self {
+    pub(super) fn new(unigram_entropy: f64) -> Self {
         Self { unigram_entropy, ..Self::default() }
     }
 }

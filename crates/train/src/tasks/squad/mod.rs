@@ -76,7 +76,7 @@ pub(super) struct Squad {
 
 impl Squad {
     /// The task of a recipe; `origin` are the weights that it begins with, or the run that goes on.
-    pub fn open(recipe: &Recipe, origin: Option<&Path>) -> Result<Self, TrainError> {
+    pub(super) fn open(recipe: &Recipe, origin: Option<&Path>) -> Result<Self, TrainError> {
         let (files, squad) = (Files::of(recipe)?, &recipe.squad);
         let words = origin.map_or(Ok(None), |origin| words_of(recipe, origin))?;
         let tokenizer = sources::tokenizer(squad.vocab.as_deref().map(Path::new), origin, "--set squad.vocab=FILE")?;

@@ -157,7 +157,7 @@ impl Answering {
     /// # Errors
     /// Weights that are not there, are damaged, were not trained on questions, or are of a network of another size; no
     /// vocabulary that fits them.
-    pub fn load(
+    pub(super) fn load(
         name: &str,
         weights: &Path,
         which: WhichWeights,

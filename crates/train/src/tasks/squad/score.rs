@@ -59,7 +59,7 @@ pub(super) struct Marks<'a> {
 }
 
 impl<'a> Marks<'a> {
-    pub fn new(questions: &'a Questions, head: SpanHead, options: AnswerOptions) -> Self {
+    pub(super) fn new(questions: &'a Questions, head: SpanHead, options: AnswerOptions) -> Self {
         let answers = Answers::new(&questions.set, &questions.features, &questions.tokenizer, options);
         let (metrics, counts) = Default::default();
         Self { questions, head, answers: Some(answers), windows: 0, metrics, counts }

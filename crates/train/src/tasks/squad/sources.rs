@@ -44,7 +44,7 @@ pub(super) struct Files {
 impl Files {
     /// # Errors
     /// No data; a folder that does not say which file is meant.
-    pub fn of(recipe: &Recipe) -> Result<Self, TrainError> {
+    pub(super) fn of(recipe: &Recipe) -> Result<Self, TrainError> {
         let source = recipe.data.source.as_deref().map(Path::new);
         let given = |file: &Option<String>| file.as_ref().map(|file| named(source, Path::new(file)));
         let (train, dev) = (given(&recipe.squad.train_file), given(&recipe.squad.dev_file));
@@ -136,7 +136,7 @@ impl Questions {
     ///
     /// # Errors
     /// A file that is not SQuAD's; lengths that do not go together.
-    pub fn open(
+    pub(super) fn open(
         path: &Path,
         tokenizer: &Arc<TextTokenizer>,
         options: WindowOptions,
@@ -156,7 +156,7 @@ impl Questions {
     ///
     /// # Errors
     /// Lengths that do not go together.
-    pub fn ask(
+    pub(super) fn ask(
         context: &str,
         questions: &[&str],
         tokenizer: &Arc<TextTokenizer>,
@@ -168,7 +168,7 @@ impl Questions {
     }
 
     /// What a person should know about a file that is trained on.
-    pub fn remarks(&self, path: &Path) -> Vec<String> {
+    pub(super) fn remarks(&self, path: &Path) -> Vec<String> {
         let (path, left_out) = (path.display(), self.features.left_out());
         let misplaced = self.set.misplaced();
         let mut remarks = Vec::new();

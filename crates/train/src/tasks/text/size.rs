@@ -34,7 +34,7 @@ pub(crate) struct Size {
 
 impl Size {
     /// `None` for tensors that are of no network of text.
-    pub fn of(tensors: &[NamedTensor<'_>]) -> Option<Self> {
+    pub(crate) fn of(tensors: &[NamedTensor<'_>]) -> Option<Self> {
         let names: Vec<_> = tensors.iter().map(|tensor| (canonical_name(&tensor.name), &tensor.shape)).collect();
         Family::PREFIXES.into_iter().find_map(|(prefix, family)| {
             let inner = || names.iter().filter_map(|(name, shape)| Some((name.strip_prefix(prefix)?, *shape)));

@@ -29,7 +29,7 @@ const PUBLISHED_VOCABULARY: usize = 30_522;
 
 impl TextSource {
     /// That of a recipe.
-    pub fn of(recipe: &Recipe) -> Result<Self, TrainError> {
+    pub(crate) fn of(recipe: &Recipe) -> Result<Self, TrainError> {
         match recipe.data.source.as_deref() {
             Some("synthetic") => Ok(Self::Synthetic),
             Some(folder) => Ok(Self::Folder(folder.into())),
@@ -41,7 +41,7 @@ impl TextSource {
     }
 
     /// What to train on; `predictions` in each sequence of random words.
-    pub fn training(&self, recipe: &Recipe, predictions: usize) -> Part<'_> {
+    pub(crate) fn training(&self, recipe: &Recipe, predictions: usize) -> Part<'_> {
         match self {
             Self::Synthetic => {
                 let samples = recipe.data.train_samples.unwrap_or(SYNTHETIC_SEQUENCES);
@@ -52,7 +52,7 @@ impl TextSource {
     }
 
     /// What to evaluate on; `None` where no text was held out.
-    pub fn held_out(&self, recipe: &Recipe, predictions: usize) -> Option<Part<'_>> {
+    pub(crate) fn held_out(&self, recipe: &Recipe, predictions: usize) -> Option<Part<'_>> {
         match self {
             Self::Synthetic => {
                 let samples = recipe.data.eval_samples?;
@@ -64,7 +64,7 @@ impl TextSource {
     }
 
     /// The file of the vocabulary; random words have none.
-    pub fn vocabulary_file(&self, recipe: &Recipe) -> Option<PathBuf> {
+    pub(crate) fn vocabulary_file(&self, recipe: &Recipe) -> Option<PathBuf> {
         match self {
             Self::Synthetic => None,
             Self::Folder(folder) => Some(vocabulary_in(folder, recipe)),

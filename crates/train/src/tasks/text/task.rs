@@ -91,7 +91,7 @@ pub(in crate::tasks) struct TextTask<F: Family> {
 }
 
 impl<F: Family> TextTask<F> {
-    pub fn open(recipe: &Recipe) -> Result<Self, TrainError> {
+    pub(crate) fn open(recipe: &Recipe) -> Result<Self, TrainError> {
         let (source, predictions) = (TextSource::of(recipe)?, F::predictions(recipe));
         let open = |part| Ok::<_, TrainError>(Arc::new(F::set(part, recipe)?));
         let set = open(source.training(recipe, predictions))?;
@@ -165,7 +165,7 @@ pub(in crate::tasks) struct HeldOut<F: Family> {
 }
 
 impl<F: Family> HeldOut<F> {
-    pub fn new(networks: F, set: Arc<F::Set>, load: LoadOptions, batch_size: usize) -> Result<Self, TrainError> {
+    pub(crate) fn new(networks: F, set: Arc<F::Set>, load: LoadOptions, batch_size: usize) -> Result<Self, TrainError> {
         let unigram_entropy = F::unigram_entropy(&set)?;
         Ok(Self { networks, set, load, batch_size, unigram_entropy })
     }

@@ -1,0 +1,120 @@
+//! Regions so simple that products do their work as they finish tiles.
+
+use super::RegionIo;
+use crate::gemm::{Addend, STORE_COLS, Store};
+use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
+use bessemer_ir::{DType, TensorType};
+
+/// A region that is a [`Store`]: what of that there is, by numbers of loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoreRegion {
+    bias: Option<u16>,
+    addend: Option<LoadedAddend>,
+    relu: bool,
+    output_type: DType,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LoadedAddend {
+    load: u16,
+    dtype: DType,
+    bias: Option<u16>,
+}
+
+impl StoreRegion {
+    /// The region in this form, if it has it. `input_types` are those of its loads.
+    pub fn of(region: &Region, input_types: &[TensorType]) -> Option<StoreRegion> {
+        let [RegionOutput::Store { reg, ref ty }] = region.outputs[..] else { return None };
+        if !region.cols.is_multiple_of(STORE_COLS) || !matches!(ty.dtype, DType::F32 | DType::Bf16) {
+            return None;
+        }
+        let reader = Reader { region, input_types };
+        let value = match reader.instr(reg) {
+            Instr::Cast(DType::Bf16, a) if ty.dtype == DType::Bf16 => a,
+            _ => reg,
+        };
+        let (sum, relu) = match reader.instr(value) {
+            Instr::Unary(UnaryKind::Relu, a) => (a, true),
+            _ => (value, false),
+        };
+        let (bias, addend) = reader.sum(sum)?;
+        Some(StoreRegion { bias, addend, relu, output_type: ty.dtype })
+    }
+
+    /// The same with the places of its operands.
+    pub fn at(&self, io: &RegionIo<'_>) -> Store {
+        let bias = |load: Option<u16>| load.map(|load| io.loads[usize::from(load)].cast::<f32>());
+        let addend = self.addend.map(|LoadedAddend { load, dtype, bias: own }| Addend {
+            numbers: io.loads[usize::from(load)],
+            dtype,
+            bias: bias(own),
+        });
+        Store { bias: bias(self.bias), addend, relu: self.relu, output: io.outputs[0], output_type: self.output_type }
+    }
+}
+
+/// Recognises parts of a program.
+struct Reader<'a> {
+    region: &'a Region,
+    input_types: &'a [TensorType],
+}
+
+impl Reader<'_> {
+    fn instr(&self, reg: Reg) -> Instr {
+        self.region.program[usize::from(reg)]
+    }
+
+    /// The anchor with or without a bias, and what is added to it.
+    fn sum(&self, reg: Reg) -> Option<(Option<u16>, Option<LoadedAddend>)> {
+        if let Some(bias) = self.anchor(reg) {
+            return Some((bias, None));
+        }
+        self.either_way(reg, |a, b| Some((self.anchor(a)?, Some(self.addend(b)?))))
+    }
+
+    /// The bias of the anchor.
+    fn anchor(&self, reg: Reg) -> Option<Option<u16>> {
+        let is_anchor = |reg| self.instr(reg) == Instr::Anchor;
+        if is_anchor(reg) {
+            return Some(None);
+        }
+        self.either_way(reg, |a, b| is_anchor(a).then_some(Some(self.row(b)?)))
+    }
+
+    fn addend(&self, reg: Reg) -> Option<LoadedAddend> {
+        self.matrix(reg).or_else(|| {
+            self.either_way(reg, |a, b| {
+                let matrix = self.matrix(a)?;
+                Some(LoadedAddend { bias: Some(self.row(b)?), ..matrix })
+            })
+        })
+    }
+
+    /// Tries both orders of the operands of a sum.
+    fn either_way<T>(&self, reg: Reg, read: impl Fn(Reg, Reg) -> Option<T>) -> Option<T> {
+        match self.instr(reg) {
+            Instr::Binary(BinaryKind::Add, a, b) => read(a, b).or_else(|| read(b, a)),
+            _ => None,
+        }
+    }
+
+    /// A load with an element for each position.
+    fn matrix(&self, reg: Reg) -> Option<LoadedAddend> {
+        let (load, access, dtype) = self.load(reg)?;
+        let fits = access.is_full(self.region.rows) && matches!(dtype, DType::F32 | DType::Bf16);
+        fits.then_some(LoadedAddend { load, dtype, bias: None })
+    }
+
+    /// A load with an element for each column.
+    fn row(&self, reg: Reg) -> Option<u16> {
+        let (load, access, dtype) = self.load(reg)?;
+        (access.by_col && access.row_mod == 1 && dtype == DType::F32).then_some(load)
+    }
+
+    fn load(&self, reg: Reg) -> Option<(u16, Access, DType)> {
+        let Instr::Load(load) = self.instr(reg) else { return None };
+        let index = usize::from(load);
+        Some((load, self.region.loads[index], self.input_types[index].dtype))
+    }
+}

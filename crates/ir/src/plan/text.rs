@@ -1,0 +1,162 @@
+//! Graphs and plans as text, the same for the same plan, so that two versions can be compared line by line.
+
+use super::{Plan, Preparation, Step, Target, node_cost};
+use crate::graph::{Graph, NodeId, Value};
+use crate::ops::Op;
+use std::fmt::{Display, Write};
+
+/// A graph as text, one node a line.
+pub fn print_graph(graph: &Graph) -> String {
+    let mut text = String::new();
+    for id in graph.ids() {
+        let node = node_line(graph, id, &Numbered);
+        match graph.path(id) {
+            "" => line(&mut text, node),
+            path => line(&mut text, format_args!("{node}  # {path}")),
+        }
+    }
+    end_of_step(&mut text, graph, &Numbered);
+    text
+}
+
+/// A plan as text: its inputs and constants, then one kernel call a line in the order in which they run, with operands,
+/// types, the implementation on `target` where it has any, and the cost. Sizes and offsets in memory are in
+/// [`print_memory`].
+pub fn print_plan(plan: &Plan, target: &dyn Target) -> String {
+    let graph = &plan.graph;
+    let mut text = String::new();
+    for id in graph.ids() {
+        let node = graph.node(id);
+        match &node.op {
+            Op::Input(input) => line(&mut text, format_args!("{} : {}", node.op, input.ty)),
+            Op::Constant(constant) if constant.uniform().is_none() => {
+                let elements: Vec<String> = constant.data.iter().map(|element| element.0.to_string()).collect();
+                line(&mut text, format_args!("%{} = constant [{}] : {}", id.0, elements.join(", "), node.outputs[0]));
+            }
+            _ => {}
+        }
+    }
+    let call = |step: &Step| {
+        let cost = node_cost(graph, step.node);
+        let implementation = target.implementation(graph, step.node, &plan.fixed).unwrap_or_default();
+        let call = node_line(graph, step.node, &Named);
+        let notes =
+            [graph.path(step.node).to_string(), implementation, format!("{} FLOP, {} bytes", cost.flops, cost.bytes)];
+        let notes: Vec<String> = notes.into_iter().filter(|note| !note.is_empty()).collect();
+        format!("{call}  # {}", notes.join("; "))
+    };
+    for preparation in &plan.preparation {
+        match preparation {
+            Preparation::Run(step) => line(&mut text, format_args!("once {}", call(step))),
+            Preparation::Prepare(number) => {
+                line(&mut text, format_args!("once prepare the weights of %{}", plan.steps[*number].node.0));
+            }
+        }
+    }
+    let accumulates = plan.accumulates();
+    for step in &plan.steps {
+        let phase = match (accumulates, step.in_body) {
+            (false, _) => "",
+            (true, true) => "body ",
+            (true, false) => "tail ",
+        };
+        line(&mut text, format_args!("{phase}{}", call(step)));
+    }
+    end_of_step(&mut text, graph, &Named);
+    let cost = plan.cost();
+    line(&mut text, format_args!("{} calls, {} FLOP, {} bytes", plan.steps.len(), cost.flops, cost.bytes));
+    text
+}
+
+/// The memory of a plan as text, sizes and offsets in bytes: each value with its offset, scratch memory and prepared weights
+/// of each call, copies at the end of the step, and the whole arena.
+pub fn print_memory(plan: &Plan) -> String {
+    let mut text = String::new();
+    for (&value, offset) in &plan.offsets {
+        line(&mut text, format_args!("{} at {offset}, {}", Named.of(&plan.graph, value), plan.graph.ty(value).bytes()));
+    }
+    let once = plan.preparation.iter().filter_map(|preparation| match preparation {
+        Preparation::Run(step) => Some(step),
+        Preparation::Prepare(_) => None,
+    });
+    for step in once.chain(&plan.steps) {
+        for (what, (offset, bytes)) in [("scratch", step.scratch), ("prepared weights", step.prepared)] {
+            if bytes > 0 {
+                line(&mut text, format_args!("{what} of %{} at {offset}, {bytes}", step.node.0));
+            }
+        }
+    }
+    for (name, offset) in &plan.kept_results {
+        line(&mut text, format_args!("result {name} at {offset}"));
+    }
+    for copy in &plan.copies {
+        let when = if copy.in_body { " each micro-batch" } else { "" };
+        line(&mut text, format_args!("copy{when} {} from {} to {}", copy.bytes, copy.from, copy.to));
+    }
+    line(&mut text, format_args!("arena {}, of which {} persistent", plan.arena_bytes, plan.persistent_bytes));
+    text
+}
+
+/// How operands are written.
+trait Operands {
+    fn of(&self, graph: &Graph, value: Value) -> String;
+}
+
+/// By the number of the node that computes them.
+struct Numbered;
+
+/// Inputs by their name, uniform constants by their value, everything else by number.
+struct Named;
+
+impl Operands for Numbered {
+    fn of(&self, _graph: &Graph, value: Value) -> String {
+        match value.output {
+            0 => format!("%{}", value.node.0),
+            output => format!("%{}.{output}", value.node.0),
+        }
+    }
+}
+
+impl Operands for Named {
+    fn of(&self, graph: &Graph, value: Value) -> String {
+        match &graph.node(value.node).op {
+            Op::Input(input) => input.name.clone(),
+            Op::Constant(constant) => match constant.uniform() {
+                Some(element) => format!("{element}:{}", graph.ty(value)),
+                None => Numbered.of(graph, value),
+            },
+            Op::Reshape(reshape) => {
+                format!("{}:{}", self.of(graph, graph.node(value.node).inputs[0]), reshape.shape)
+            }
+            _ => Numbered.of(graph, value),
+        }
+    }
+}
+
+/// `%number = operation operands : types`
+fn node_line(graph: &Graph, id: NodeId, operands: &dyn Operands) -> String {
+    let node = graph.node(id);
+    let types: Vec<String> = node.outputs.iter().map(|ty| ty.to_string()).collect();
+    let mut text = format!("%{} = {}", id.0, node.op);
+    for &input in &node.inputs {
+        text += " ";
+        text += &operands.of(graph, input);
+    }
+    text += " : ";
+    text + &types.join(", ")
+}
+
+/// Results and replacements of state.
+fn end_of_step(text: &mut String, graph: &Graph, operands: &dyn Operands) {
+    for (name, value) in graph.outputs() {
+        line(text, format_args!("output {name} = {}", operands.of(graph, *value)));
+    }
+    for &(state, new) in graph.updates() {
+        let when = if graph.is_repeated(state) { " each micro-batch" } else { "" };
+        line(text, format_args!("update{when} {} = {}", graph.node(state.node).op, operands.of(graph, new)));
+    }
+}
+
+fn line(text: &mut String, content: impl Display) {
+    writeln!(text, "{content}").expect("writing to a string");
+}
