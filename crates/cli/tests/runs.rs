@@ -25,6 +25,15 @@ fn a_run_is_trained_used_resumed_and_reported() {
     let weights =
         |name: &str| fs::read(folder.path().join(name).join("checkpoints/step-000005/model.safetensors")).unwrap();
     assert!(weights("run") == weights("again"), "the resolved recipe gives the same weights");
+    let events = || fs::read(folder.path().join("run/events.jsonl")).unwrap();
+    let before = events();
+    let finished = run("train --resume run").ok();
+    assert!(
+        finished.out == said && finished.err.contains("the run is finished, all of its 5 steps"),
+        "{}",
+        finished.err
+    );
+    assert!(events() == before);
     run("train --resume run --quiet --set optimizer.momentum=0.5").fails(2, &["optimizer.momentum"]);
 
     run("data shapes --out shapes --train 10 --val 10 --size 32 --png").ok();

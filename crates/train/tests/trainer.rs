@@ -8,9 +8,10 @@ use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::events::{EventBody, Status, read_events};
 use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, infer};
 use bessemer_train::{
-    ErrorKind, EvaluateOptions, RunDir, Start, StopSignal, TrainError, TrainOptions, evaluate, train,
+    ErrorKind, EvaluateOptions, RunDir, Start, StopSignal, TrainError, TrainOptions, TrainReport, evaluate, train,
 };
 use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::{sleep, spawn};
@@ -205,15 +206,31 @@ fn a_stop_that_comes_first_leaves_a_run_that_starts_anew() {
     assert_eq!(report.steps, 2);
 }
 
+/// The files of a folder and of those in it, with their content.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths
+        .flat_map(|path| if path.is_dir() { files(&path) } else { [(path.clone(), fs::read(path).unwrap())].into() })
+        .collect()
+}
+
 #[test]
 fn a_finished_run_stays_as_it_is() {
     let folder = TempDir::new().unwrap();
     let run = folder.path().join("run");
-    train(&new_run(&run, &["train.steps=2"])).unwrap();
-    let (before, past) = (last(&run), history(&run));
-    let report = train(&resumed(&run, &["train.steps=2"])).unwrap();
-    assert_eq!(report.steps, 2);
-    assert_eq!((last(&run), history(&run)), (before, past));
+    // The best evaluation is not the last one.
+    let overrides = ["schedule.kind=constant", "schedule.base_lr=0.5", "train.steps=6", "eval.every_steps=1"];
+    let report = train(&new_run(&run, &overrides)).unwrap();
+    assert!(!report.was_finished && report.best.as_ref().unwrap().step < report.steps, "{:?}", report.best);
+    assert_eq!(last(&run).state.metrics, report.metrics);
+    let before = files(&run);
+    let again = train(&resumed(&run, &overrides)).unwrap();
+    assert_eq!(again, TrainReport { was_finished: true, ..report });
+    assert!(files(&run) == before);
+
+    let longer = [&overrides[..], &["train.steps=7"]].concat();
+    let report = train(&resumed(&run, &longer)).unwrap();
+    assert_eq!((report.steps, report.was_finished), (7, false));
 }
 
 #[test]

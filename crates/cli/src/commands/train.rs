@@ -61,7 +61,7 @@ pub struct Options {
     /// Folder of the run, which must be new or empty [default: runs/MODEL-DATE-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "resume", help_heading = "Output")]
     pub out: Option<PathBuf>,
-    /// Continue the run in this folder from its latest checkpoint
+    /// Continue the run in this folder from its latest checkpoint; a finished run is left as it is
     #[arg(long, value_name = "DIR", conflicts_with = "recipe", help_heading = "Output")]
     pub resume: Option<PathBuf>,
 }
@@ -89,7 +89,13 @@ pub fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 
 fn train_once(request: &TrainOptions, common: &Common) -> anyhow::Result<TrainReport> {
     let report = train(request)?;
-    if Kind::of(&request.recipe.model.name) == Some(Kind::Classification) {
+    if report.was_finished {
+        common.tell(&format!(
+            "{}: the run is finished, all of its {} steps are done; nothing was changed",
+            report.run.display(),
+            report.steps
+        ));
+    } else if Kind::of(&request.recipe.model.name) == Some(Kind::Classification) {
         keep_samples(&report, &request.compute, common);
     }
     Ok(report)

@@ -96,19 +96,33 @@ pub struct TrainReport {
     pub best: Option<BestMetric>,
     /// Different samples that were left out because they are bad.
     pub skipped: usize,
+    /// Whether the run was finished before: nothing was done, and the figures are those of its end.
+    pub was_finished: bool,
 }
 
 /// Trains as the recipe says.
 ///
-/// A run that is stopped in whatever way and resumed ends with the same weights, bit for bit, as one that never stopped.
+/// A run that is stopped in whatever way and resumed ends with the same weights, bit for bit, as one that never stopped. A
+/// finished run that is resumed is left as it is.
 ///
 /// # Errors
 /// [`TrainError::Interrupted`] after a stop on request; [`TrainError::NonFinite`] for a loss that is no number, with
 /// nothing saved over earlier checkpoints; anything wrong with recipe, data or folder.
 pub fn train(options: &TrainOptions) -> Result<TrainReport, TrainError> {
-    let mut trainer = Trainer::prepare(options)?;
-    let result = trainer.run();
-    trainer.end(result)
+    match Trainer::prepare(options)? {
+        Prepared::Finished(report) => Ok(report),
+        Prepared::Ready(mut trainer) => {
+            let result = trainer.run();
+            trainer.end(result)
+        }
+    }
+}
+
+/// A run before its first step.
+enum Prepared<'a> {
+    Ready(Box<Trainer<'a>>),
+    /// A run with nothing left to do, and what it came to.
+    Finished(TrainReport),
 }
 
 struct Trainer<'a> {
@@ -152,9 +166,8 @@ impl Trainer<'_> {
     fn run(&mut self) -> Result<(), TrainError> {
         self.log.begin_steps(self.step, self.total_steps);
         self.keep_beginning()?;
-        // A run that was stopped between a step and its evaluation makes up for it.
-        if self.step > 0 && self.evaluation_is_due() {
-            self.evaluate()?;
+        if self.step > 0 {
+            self.evaluate_if_interrupted()?;
         }
         while self.step < self.total_steps {
             self.stop_if_asked()?;
@@ -166,11 +179,17 @@ impl Trainer<'_> {
                 self.save(false)?;
             }
         }
-        if self.evaluated_at != Some(self.step) && self.evaluation.is_some() {
-            self.evaluate()?;
-            self.stop_if_asked()?;
+        // The last evaluation is missing if a stop was asked for on its way.
+        if self.evaluation_is_due() { self.stop_if_asked() } else { Ok(()) }
+    }
+
+    /// Evaluates a resumed run that was interrupted before an evaluation that was due, or between an evaluation and the
+    /// checkpoint of its result.
+    fn evaluate_if_interrupted(&mut self) -> Result<(), TrainError> {
+        if self.evaluation_is_due() {
+            return self.evaluate();
         }
-        if self.saved_at != Some(self.step) { self.save(false) } else { Ok(()) }
+        if self.evaluated_at == Some(self.step) { self.save_if_best() } else { Ok(()) }
     }
 
     /// Saves weights that a new run was given, so that it can be resumed before its first checkpoint.
@@ -316,7 +335,7 @@ impl Trainer<'_> {
 
     fn is_due(&self, every_epochs: Option<u64>, every_steps: Option<u64>) -> bool {
         let every = every_steps.or_else(|| every_epochs.map(|epochs| epochs.saturating_mul(self.steps_per_epoch)));
-        every.is_some_and(|every| self.step.is_multiple_of(every))
+        self.step >= self.total_steps || every.is_some_and(|every| self.step.is_multiple_of(every))
     }
 
     /// Evaluates, and saves if the result is the best so far. Does nothing where a stop is asked for on the way.
@@ -336,6 +355,11 @@ impl Trainer<'_> {
         for sample in &report.skipped {
             self.log.warning(&format!("left out sample {} of the evaluation: {}", sample.index, sample.reason))?;
         }
+        self.save_if_best()
+    }
+
+    /// Saves the state of the last evaluation if its result is the best so far.
+    fn save_if_best(&mut self) -> Result<(), TrainError> {
         let terms = self.task.terms();
         let (metric, step) = (terms.best.0.to_owned(), self.step);
         let value = self.metrics[&metric];
@@ -426,6 +450,7 @@ impl Trainer<'_> {
             metrics: self.metrics,
             best: self.best,
             skipped: self.skipped.len(),
+            was_finished: false,
         })
     }
 }

@@ -1,9 +1,9 @@
 //! Everything that happens before the first step. What can be wrong is found before a folder is made.
 
-use super::{Judge, RunFolder, Start, TrainOptions, Trainer};
+use super::{Judge, Prepared, RunFolder, Start, TrainOptions, TrainReport, Trainer};
 use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
 use crate::error::TrainError;
-use crate::events::{EventBody, RunInfo, read_events};
+use crate::events::{EventBody, RunInfo, Status, read_events};
 use crate::machine::describe_machine;
 use crate::progress::Progress;
 use crate::recipe::Recipe;
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 impl<'a> Trainer<'a> {
-    pub(super) fn prepare(options: &'a TrainOptions) -> Result<Self, TrainError> {
+    pub(super) fn prepare(options: &'a TrainOptions) -> Result<Prepared<'a>, TrainError> {
         let recipe = &options.recipe;
         let task = tasks::open(recipe, origin(options))?;
         let evaluation = task.evaluation()?.map(|evaluation| Judge { evaluation, session: None });
@@ -29,6 +29,9 @@ impl<'a> Trainer<'a> {
             RunFolder::Resume(path) => Some(Past::find(path, recipe, &task.data_identity())?),
             RunFolder::New(_) | RunFolder::NewIn(_) => None,
         };
+        if let Some(report) = past.as_ref().and_then(|past| past.finished(total_steps, task.terms())) {
+            return Ok(Prepared::Finished(report));
+        }
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute)?;
         session.initialise()?;
         let is_new = past.as_ref().is_none_or(|past| past.loaded.is_none());
@@ -45,7 +48,7 @@ impl<'a> Trainer<'a> {
         let batches = task.training_batches(start, end_epoch)?;
         let warnings = past.as_ref().map(Past::warnings);
         let (run, store, log) = open_folder(options, task.terms(), past, state.step)?;
-        let mut trainer = Self {
+        let mut trainer = Box::new(Self {
             options,
             run,
             store,
@@ -67,11 +70,11 @@ impl<'a> Trainer<'a> {
             metrics: state.metrics,
             best: state.best,
             skipped: BTreeSet::new(),
-        };
+        });
         trainer.task.write_files(trainer.run.path())?;
         trainer.log_start(warnings)?;
         remarks.iter().try_for_each(|remark| trainer.log.warning(remark))?;
-        Ok(trainer)
+        Ok(Prepared::Ready(trainer))
     }
 
     /// `warnings` is there if the run goes on.
@@ -98,7 +101,7 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// Totals of the steps before the checkpoint.
+    /// Totals of the steps before the checkpoint, and the last evaluation.
     fn take_over_totals(&mut self) -> Result<(), TrainError> {
         for event in read_events(&self.run.events())? {
             match event.body {
@@ -106,7 +109,10 @@ impl<'a> Trainer<'a> {
                     self.samples += info.samples;
                     self.train_s += info.step_s;
                 }
-                EventBody::Eval(_) => self.evaluated_at = event.header.step,
+                EventBody::Eval(info) => {
+                    self.evaluated_at = event.header.step;
+                    self.metrics = info.metrics;
+                }
                 _ => {}
             }
         }
@@ -169,6 +175,31 @@ impl Past {
             }
         }
         Ok(Self { run, store, loaded })
+    }
+
+    /// What the run came to, if it has taken all of its steps and logged a good end after the last one.
+    fn finished(&self, total_steps: u64, terms: &'static Terms) -> Option<TrainReport> {
+        let state = &self.loaded.as_ref()?.checkpoint.state;
+        // A log that cannot be read is repaired when the run goes on.
+        let mut events = read_events(&self.run.events()).ok()?;
+        let last = events.pop().filter(|last| state.step >= total_steps && last.header.step == Some(state.step))?;
+        let EventBody::End(end) = last.body else { return None };
+        let evaluated = events.into_iter().rev().find_map(|event| match event.body {
+            EventBody::Eval(info) => Some(info.metrics),
+            _ => None,
+        });
+        (end.status == Status::Done).then(|| TrainReport {
+            run: self.run.path().to_owned(),
+            steps: end.steps,
+            samples: end.samples,
+            train_s: end.train_s,
+            throughput: end.throughput,
+            terms,
+            metrics: evaluated.unwrap_or_default(),
+            best: state.best.clone(),
+            skipped: 0,
+            was_finished: true,
+        })
     }
 
     fn warnings(&self) -> Vec<String> {
