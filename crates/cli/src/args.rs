@@ -12,9 +12,9 @@ use bessemer_ir::passes::recompute::Recompute;
 use bessemer_models::{AnyModel, all, find_any};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::Kind;
-use bessemer_train::{ComputeOptions, ProgressMode};
+use bessemer_train::{CheckpointChoice, ChosenCheckpoint, ComputeOptions, ProgressMode, TrainError, find_checkpoint};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 EXAMPLES:
@@ -188,6 +188,58 @@ pub struct GpuArguments {
 fn folder(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_dir() { Ok(path) } else { Err("there is no such folder".into()) }
+}
+
+/// Weights that a command uses.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Input")]
+pub struct WeightArguments {
+    /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
+    #[arg(long, value_name = "FILE|DIR")]
+    pub weights: PathBuf,
+    #[command(flatten)]
+    pub checkpoint: CheckpointArgument,
+}
+
+impl WeightArguments {
+    /// As [`CheckpointArgument::locate`].
+    pub fn locate(&self, common: &Common) -> Result<Located, TrainError> {
+        self.checkpoint.locate(&self.weights, common)
+    }
+}
+
+/// Which checkpoint of a run a command uses.
+#[derive(Debug, Args)]
+pub struct CheckpointArgument {
+    /// Checkpoint of a run: best (by its evaluations), latest, or the number of a step [default: best, or latest if the run
+    /// was not evaluated]
+    #[arg(long, value_name = "best|latest|STEP", help_heading = "Input")]
+    pub checkpoint: Option<CheckpointChoice>,
+}
+
+/// Where weights are, and the checkpoint if they are those of a run.
+pub struct Located {
+    pub path: PathBuf,
+    pub chosen: Option<ChosenCheckpoint>,
+}
+
+impl CheckpointArgument {
+    /// The weights of a path: of a run the checkpoint that is asked for, with a line that says which one it is.
+    ///
+    /// # Errors
+    /// A checkpoint that is not there, or asked for where the path is no run.
+    pub fn locate(&self, path: &Path, common: &Common) -> Result<Located, TrainError> {
+        locate(path, self.checkpoint, common)
+    }
+}
+
+/// As [`CheckpointArgument::locate`].
+pub fn locate(path: &Path, choice: Option<CheckpointChoice>, common: &Common) -> Result<Located, TrainError> {
+    let chosen = find_checkpoint(path, choice)?;
+    if let Some(chosen) = &chosen {
+        common.tell(&format!("weights: {chosen}"));
+    }
+    Ok(Located { path: chosen.as_ref().map_or_else(|| path.to_owned(), |chosen| chosen.path.clone()), chosen })
 }
 
 /// Settings of a step that is measured or explained.

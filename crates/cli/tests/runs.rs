@@ -42,6 +42,20 @@ fn a_run_is_trained_used_resumed_and_reported() {
         serde_json::from_str::<Value>(&eval).unwrap()["total"].clone()
     };
     assert_eq!((total("./shapes"), total("shapes")), (10.into(), 20.into()));
+    let eval = run("eval resnet20-cifar --weights run --data shapes --json --checkpoint 5").ok();
+    assert!(eval.err.contains("weights: run/checkpoints/step-000005: the checkpoint of step 5\n"), "{}", eval.err);
+    let eval: Value = serde_json::from_str(&eval.out).unwrap();
+    assert_eq!((&eval["checkpoint"]["step"], &eval["checkpoint"]["chosen"]), (&5.into(), &"step".into()));
+    let eval = "eval resnet20-cifar --data shapes";
+    assert!(run(&format!("{eval} --weights run")).ok().err.contains("step 5, the best one of the run (top1 "));
+    run(&format!("{eval} --weights run --checkpoint 4")).fails(2, &["no checkpoint of step 4", "those of steps 5"]);
+    run(&format!("{eval} --weights run --checkpoint last")).fails(2, &["best, latest or the number of a step"]);
+    let one = "run/checkpoints/step-000005";
+    run(&format!("{eval} --weights {one} --checkpoint best")).fails(2, &[one, "no run folder"]);
+    run("weights convert run converted.safetensors --checkpoint 6").fails(2, &["no checkpoint of step 6"]);
+    run(&format!("{TRAIN} --steps 1 --out next --checkpoint 5")).fails(2, &["--weights or --init-from"]);
+    let next = run(&format!("{TRAIN} --steps 1 --out next --init-from run").replace("--quiet", "")).ok().err;
+    assert!(next.contains("the checkpoint of step 5, the latest one of the run"), "{next}");
     let infer = run("infer resnet20-cifar --weights run --top 2 --json shapes/val/star/000003.png").ok().out;
     let infer: Value = serde_json::from_str(&infer).unwrap();
     assert_eq!(infer[0]["classes"].as_array().unwrap().len(), 2);

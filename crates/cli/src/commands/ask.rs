@@ -10,7 +10,7 @@ use bessemer_train::tasks::squad::{Answered, AskOptions, Reader};
 use clap::Args;
 use std::fs;
 use std::io::{self, BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What is asked about which text.
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ impl Questions {
     }
 }
 
-pub fn run(options: &infer::Options, common: &Common) -> anyhow::Result<()> {
+pub fn run(options: &infer::Options, weights: &Path, common: &Common) -> anyhow::Result<()> {
     let text = options.questions.text()?;
     let settings = AskOptions {
         compute: common.compute_told(),
@@ -55,7 +55,7 @@ pub fn run(options: &infer::Options, common: &Common) -> anyhow::Result<()> {
         vocab: options.vocab.clone(),
         ..AskOptions::default()
     };
-    let mut reader = Reader::open(options.model.name(), &options.weights, &settings)?;
+    let mut reader = Reader::open(options.model.name(), weights, &settings)?;
     let questions: Vec<&str> = options.questions.question.iter().map(String::as_str).collect();
     if questions.is_empty() {
         return converse(&mut reader, &text, options.json);

@@ -361,10 +361,9 @@ impl Trainer<'_> {
     /// Saves the state of the last evaluation if its result is the best so far.
     fn save_if_best(&mut self) -> Result<(), TrainError> {
         let terms = self.task.terms();
-        let (metric, step) = (terms.best.0.to_owned(), self.step);
-        let value = self.metrics[&metric];
-        if self.best.as_ref().is_none_or(|best| terms.improves(value, best.value)) {
-            self.best = Some(BestMetric { metric, value, step });
+        let result = terms.result(&self.metrics, self.step);
+        if self.best.as_ref().is_none_or(|best| terms.improves(&result, best)) {
+            self.best = Some(result);
             self.save(true)?;
         }
         Ok(())
