@@ -102,6 +102,17 @@ fn an_overflow_in_fp16_halves_the_scale_and_leaves_the_step_out() {
 }
 
 #[test]
+fn a_fixed_loss_scale_that_always_overflows_ends_the_run() {
+    let folder = TempDir::new().unwrap();
+    let run = folder.path().join("run");
+    let error = train(&new_run(&run, &["precision.compute=fp16", "precision.loss_scale=16777216"])).unwrap_err();
+    assert!(matches!(error, TrainError::FixedLossScale { step: 5, skipped: 5, .. }), "{error}");
+    let text = error.to_string();
+    assert!(error.kind() == ErrorKind::Runtime && text.contains("precision.loss_scale_growth_steps"), "{text}");
+    assert_eq!((end_status(&run), history(&run).0.len()), (Status::Failed, 4));
+}
+
+#[test]
 fn steps_of_several_micro_batches_resume_bit_for_bit() {
     let folder = TempDir::new().unwrap();
     let (whole, pieces) = (folder.path().join("whole"), folder.path().join("pieces"));

@@ -150,7 +150,13 @@ struct Trainer<'a> {
     metrics: BTreeMap<String, f64>,
     best: Option<BestMetric>,
     skipped: BTreeSet<usize>,
+    /// Steps in a row, up to the last one, that were left out because the gradient overflowed.
+    overflows: u64,
 }
+
+/// Steps in a row that may overflow at a loss scale that never changes. One that adapts is halved in each, down to 1, where an
+/// overflow is an error at once.
+const FIXED_SCALE_OVERFLOWS: u64 = 5;
 
 struct Judge {
     evaluation: Box<dyn Evaluation>,
@@ -229,13 +235,12 @@ impl Trainer<'_> {
         samples += batch.samples as u64;
         let step_s = started.elapsed().as_secs_f64();
         if output.is_overflow() {
-            let scale = output.loss_scale.unwrap_or_default();
-            self.log.warning(&format!(
-                "step {}: the gradient overflowed at loss scale {scale}; the step was left out",
-                self.step + 1
-            ))?;
+            self.report_overflow(output.loss_scale.unwrap_or_default())?;
         } else if !output.is_finite() {
             return Err(self.describe_non_finite(&output)?);
+        }
+        if output.is_finite() {
+            self.overflows = 0;
         }
         self.step += 1;
         self.position = self.batches.position();
@@ -257,6 +262,20 @@ impl Trainer<'_> {
         };
         self.log.step(self.step, info)?;
         self.finish(batch)
+    }
+
+    /// # Errors
+    /// As many overflows in a row as a loss scale that never changes may have.
+    fn report_overflow(&mut self, scale: f32) -> Result<(), TrainError> {
+        let step = self.step + 1;
+        self.log
+            .warning(&format!("step {step}: the gradient overflowed at loss scale {scale}; the step was left out"))?;
+        self.overflows += 1;
+        let is_fixed = self.recipe().precision.loss_scale_growth_steps.is_none();
+        match is_fixed && self.overflows >= FIXED_SCALE_OVERFLOWS {
+            true => Err(TrainError::FixedLossScale { step, skipped: self.overflows, scale }),
+            false => Ok(()),
+        }
     }
 
     /// The next batch, in the memory of the step; `data_s` grows by the seconds it took.
@@ -288,12 +307,13 @@ impl Trainer<'_> {
     }
 
     fn describe_non_finite(&mut self, output: &StepOutput) -> Result<TrainError, TrainError> {
-        let StepOutput { loss, lr, grad_norm, .. } = *output;
+        let StepOutput { loss, lr, grad_norm, loss_scale, .. } = *output;
         let error = TrainError::NonFinite(Box::new(NonFiniteStep {
             step: self.step + 1,
             loss,
             lr,
             grad_norm: (!grad_norm.is_finite()).then_some(grad_norm),
+            loss_scale,
             found: self.find_non_finite()?,
         }));
         self.log.warning(&error.to_string())?;

@@ -70,6 +70,7 @@ impl<'a> Trainer<'a> {
             metrics: state.metrics,
             best: state.best,
             skipped: BTreeSet::new(),
+            overflows: 0,
         });
         trainer.task.write_files(trainer.run.path())?;
         trainer.log_start(warnings)?;
