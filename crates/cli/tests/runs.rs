@@ -69,6 +69,16 @@ fn a_run_is_trained_used_resumed_and_reported() {
 }
 
 #[test]
+fn a_loss_that_is_not_finite_is_told_once() {
+    let folder = TempDir::new().unwrap();
+    let wild = "--epochs 60 --set schedule.base_lr=1000 --set schedule.kind=constant --set optimizer.weight_decay=1 \
+                --set optimizer.decay_exclude=none --out run";
+    let train = format!("{TRAIN} {wild}").replace("--quiet", "");
+    let ran = bessemer(folder.path(), &train).fails(1, &["at learning rate 1000", "schedule.base_lr"]);
+    assert_eq!(ran.err.matches("at learning rate 1000").count(), 1, "{}", ran.err);
+}
+
+#[test]
 fn measurements_have_every_field() {
     let folder = TempDir::new().unwrap();
     let options = "--warmup 1 --steps 2 --repeat 2 --quiet";

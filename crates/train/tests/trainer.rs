@@ -270,6 +270,8 @@ fn a_loss_that_is_no_number_stops_the_run_at_the_last_checkpoint() {
             && text.contains("schedule.base_lr"),
         "{text}"
     );
+    let events = fs::read_to_string(run.join("events.jsonl")).unwrap();
+    assert_eq!(events.matches("schedule.warmup_epochs or train.clip_norm usually helps").count(), 1);
     assert_eq!(end_status(&run), Status::Failed);
     let kept = last(&run);
     assert!(kept.state.step < failure.step && kept.state.step.is_multiple_of(3), "{}", kept.state.step);

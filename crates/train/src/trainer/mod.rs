@@ -308,16 +308,14 @@ impl Trainer<'_> {
 
     fn describe_non_finite(&mut self, output: &StepOutput) -> Result<TrainError, TrainError> {
         let StepOutput { loss, lr, grad_norm, loss_scale, .. } = *output;
-        let error = TrainError::NonFinite(Box::new(NonFiniteStep {
+        Ok(TrainError::NonFinite(Box::new(NonFiniteStep {
             step: self.step + 1,
             loss,
             lr,
             grad_norm: (!grad_norm.is_finite()).then_some(grad_norm),
             loss_scale,
             found: self.find_non_finite()?,
-        }));
-        self.log.warning(&error.to_string())?;
-        Ok(error)
+        })))
     }
 
     /// Goes through the step that was left out once more, one micro-batch after another, up to the first value that is not
