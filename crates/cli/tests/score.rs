@@ -111,7 +111,10 @@ fn what_is_wrong_is_told_in_one_line() {
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     score(&folder, "--na-prob predictions.json").fails(2, &["--na-prob is for SQuAD 2.0", "data.json is of 1.1"]);
     score(&folder, "--na-prob-thresh 0.5").fails(2, &["--na-prob"]);
-    score(&folder, "--na-prob p.json --na-share 33").fails(2, &["--na-share", "33", "a number from 0 to 1"]);
+    for share in ["33", "-0.5"] {
+        let options = format!("--na-prob p.json --na-share {share}");
+        score(&folder, &options).fails(2, &["--na-share", share, "a number from 0 to 1"]);
+    }
     write("predictions.json", "{\"1\": \"cat\", \"9\": \"x\"}");
     score(&folder, "").fails(
         2,

@@ -57,6 +57,7 @@ pub struct Squad {
         long,
         value_name = "SHARE",
         value_parser = share,
+        allow_negative_numbers = true,
         requires = "na_prob",
         conflicts_with = "na_prob_thresh",
         help_heading = "Input"
