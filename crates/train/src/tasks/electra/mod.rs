@@ -101,8 +101,16 @@ impl Family for Networks {
         set.unigram_entropy(1)
     }
 
-    fn feeder(is_evaluation: bool) -> batches::Feeds {
-        batches::Feeds { is_numbered: is_evaluation }
+    fn feeder() -> batches::Feeds {
+        batches::Feeds::default()
+    }
+
+    fn evaluation_feeder(&self, set: &ElectraSet, batch_size: usize) -> Result<batches::Feeds, DataError> {
+        let log_frequencies = match self.options.generator {
+            electra::Generator::Batch => Some(log_frequencies(&set.word_counts(1)?, self.words())),
+            electra::Generator::Network | electra::Generator::Uniform => None,
+        };
+        Ok(batches::Feeds { evaluation: Some(batches::EvaluationFeeds { batch_size, log_frequencies }) })
     }
 
     fn words(&self) -> usize {
@@ -121,6 +129,16 @@ impl Family for Networks {
     fn score(&self, unigram_entropy: f64) -> Box<dyn Score> {
         Box::new(Verdicts::new(unigram_entropy, self.options.discriminator_weight))
     }
+}
+
+/// Takes the place of the logarithm of 0.
+const NEVER: f32 = -1000.0;
+
+/// Logarithms of the frequencies of `words` words, of which those past the counts never come.
+fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
+    let total = counts.iter().sum::<u64>() as f64;
+    let log = |count: u64| if count == 0 { NEVER } else { (count as f64 / total).ln() as f32 };
+    (0..words).map(|word| log(counts.get(word).copied().unwrap_or(0))).collect()
 }
 
 /// The recipe by which the samples are drawn where weights come without one.

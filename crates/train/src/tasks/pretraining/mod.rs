@@ -93,8 +93,12 @@ impl Family for Bert {
         set.unigram_entropy(1)
     }
 
-    fn feeder(_: bool) -> batches::Feeds {
+    fn feeder() -> batches::Feeds {
         batches::Feeds
+    }
+
+    fn evaluation_feeder(&self, _: &PretrainingSet, _: usize) -> Result<batches::Feeds, DataError> {
+        Ok(batches::Feeds)
     }
 
     fn words(&self) -> usize {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The networks of a family: those of one recipe, or of trained weights.
 pub(in crate::tasks) trait Family: Sized + Clone + 'static {
     type Set: Samples<Content: Default>;
-    type Feeder: Feeder<<Self::Set as Samples>::Content> + 'static;
+    type Feeder: Feeder<<Self::Set as Samples>::Content> + Clone + 'static;
 
     const TERMS: &'static Terms;
     /// The bias of each word's score.
@@ -45,7 +45,14 @@ pub(in crate::tasks) trait Family: Sized + Clone + 'static {
     /// Data that cannot be read.
     fn unigram_entropy(set: &Self::Set) -> Result<f64, DataError>;
 
-    fn feeder(is_evaluation: bool) -> Self::Feeder;
+    /// Of training.
+    fn feeder() -> Self::Feeder;
+
+    /// Of evaluations on a set, in batches of so many sequences.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    fn evaluation_feeder(&self, set: &Self::Set, batch_size: usize) -> Result<Self::Feeder, DataError>;
 
     /// Words of the vocabulary, those included that never come.
     fn words(&self) -> usize;
@@ -124,7 +131,7 @@ impl<F: Family> Task for TextTask<F> {
 
     fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
         let (set, load) = (Arc::clone(&self.set), LoadOptions::of(&self.recipe));
-        Ok(Box::new(Loaded::training(set, self.sampler.clone(), &load, (start, end_epoch), F::feeder(false))?))
+        Ok(Box::new(Loaded::training(set, self.sampler.clone(), &load, (start, end_epoch), F::feeder())?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
@@ -159,6 +166,7 @@ fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
 pub(in crate::tasks) struct HeldOut<F: Family> {
     networks: F,
     set: Arc<F::Set>,
+    feeder: F::Feeder,
     load: LoadOptions,
     batch_size: usize,
     unigram_entropy: f64,
@@ -167,7 +175,8 @@ pub(in crate::tasks) struct HeldOut<F: Family> {
 impl<F: Family> HeldOut<F> {
     pub fn new(networks: F, set: Arc<F::Set>, load: LoadOptions, batch_size: usize) -> Result<Self, TrainError> {
         let unigram_entropy = F::unigram_entropy(&set)?;
-        Ok(Self { networks, set, load, batch_size, unigram_entropy })
+        let feeder = networks.evaluation_feeder(&set, batch_size)?;
+        Ok(Self { networks, set, feeder, load, batch_size, unigram_entropy })
     }
 }
 
@@ -186,7 +195,7 @@ impl<F: Family> Evaluation for HeldOut<F> {
 
     fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
         let (set, samples) = (Arc::clone(&self.set), F::facts(&self.set).len);
-        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, F::feeder(true))?))
+        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, self.feeder.clone())?))
     }
 
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {
