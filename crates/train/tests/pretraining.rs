@@ -107,11 +107,17 @@ fn text_is_trained_on_evaluated_exported_and_filled_in() {
 
     let texts = ["the [MASK] bird sleeps near [MASK] .".to_owned()];
     let filled = fill_masks("bert-tiny", &exported, &texts, &FillOptions::default()).unwrap();
+    let filled: Vec<_> = filled.into_iter().map(Result::unwrap).collect();
     assert_eq!(filled[0].masks.iter().map(|mask| mask.position).collect::<Vec<_>>(), [2, 6]);
     for mask in &filled[0].masks {
         assert!(mask.words.len() == 5 && mask.words.is_sorted_by(|a, b| a.probability >= b.probability));
     }
-    let error = fill_masks("bert-tiny", &run, &["no gap".to_owned()], &FillOptions::default()).unwrap_err();
+    let bad = ["no gap".to_owned(), texts[0].clone(), format!("[MASK] {}", "bird ".repeat(9000))];
+    let mut mixed = fill_masks("bert-tiny", &run, &bad, &FillOptions::default()).unwrap();
+    let too_long = mixed.pop().unwrap().unwrap_err().to_string();
+    assert!(too_long.len() < 250 && too_long.contains("9003 tokens") && too_long.contains("positions"), "{too_long}");
+    assert_eq!(mixed.pop().unwrap().unwrap().text, texts[0]);
+    let error = mixed.pop().unwrap().unwrap_err();
     assert!(error.to_string().contains("needs a [MASK]"), "{error}");
     let error = fill_masks("bert-mini", &exported, &texts, &FillOptions::default()).unwrap_err();
     assert!(error.to_string().contains("holds a BERT of 2 layers, 128 wide: bert-tiny"), "{error}");

@@ -438,7 +438,7 @@ fn a_trained_run_evaluates_and_classifies_as_it_did() {
     let predictions = infer("resnet20-cifar", &run, &pictures, &InferOptions::default()).unwrap();
     let names = fs::read_to_string(run.join(CLASSES_FILE)).unwrap();
     assert_eq!(predictions.len(), pictures.len());
-    for prediction in predictions {
+    for prediction in predictions.into_iter().map(Result::unwrap) {
         assert_eq!(prediction.classes.len(), 5);
         assert!(prediction.classes.iter().all(|score| names.lines().any(|name| name == score.name)));
         assert!(prediction.classes.is_sorted_by(|a, b| a.probability >= b.probability));

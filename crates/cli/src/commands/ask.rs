@@ -3,7 +3,7 @@
 use super::infer;
 use crate::args::Common;
 use crate::failure::Usage;
-use crate::output::{Table, print, print_json};
+use crate::output::{Table, print};
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_train::tasks::squad::{Answered, AskOptions, Reader};
@@ -60,8 +60,7 @@ pub fn run(options: &infer::Options, weights: &Path, common: &Common) -> anyhow:
     if questions.is_empty() {
         return converse(&mut reader, &text, options.json);
     }
-    let answers = reader.ask(&text, &questions)?;
-    if options.json { print_json(&answers) } else { print(&answers.iter().map(shown).collect::<String>()) }
+    infer::show_each(reader.ask(&text, &questions)?, options.json, |answers| answers.iter().map(shown).collect())
 }
 
 /// Answers questions from standard input, one a line, to its end; as JSON an object a line.
@@ -78,6 +77,7 @@ fn converse(reader: &mut Reader, text: &str, json: bool) -> anyhow::Result<()> {
         let line = line.map_err(|error| Usage(format!("standard input: line {number}: {error}")))?;
         if !line.trim().is_empty() {
             for answer in reader.ask(text, &[line.trim()])? {
+                let answer = answer?;
                 print(&if json { serde_json::to_string(&answer)? + "\n" } else { shown(&answer) })?;
             }
         }

@@ -1,14 +1,16 @@
 use super::ask;
 use crate::args::{Common, WeightArguments, at_least_one, model};
-use crate::failure::Usage;
+use crate::failure::{Usage, one_line};
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_models::AnyModel;
+use bessemer_train::tasks::EachInput;
 use bessemer_train::tasks::classification::{InferOptions, Prediction, infer};
 use bessemer_train::tasks::electra::{JudgeOptions, Judged, judge_words};
 use bessemer_train::tasks::pretraining::{FillOptions, Filled, fill_masks};
 use clap::Args;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -74,8 +76,7 @@ fn classify(options: &Options, weights: &Path, common: &Common) -> anyhow::Resul
         ..InferOptions::default()
     };
     let pictures: Vec<PathBuf> = options.inputs.iter().map(PathBuf::from).collect();
-    let predictions = infer(options.model.name(), weights, &pictures, &settings)?;
-    if options.json { print_json(&predictions) } else { print(&text(&predictions)) }
+    show_each(infer(options.model.name(), weights, &pictures, &settings)?, options.json, text)
 }
 
 fn fill(options: &Options, weights: &Path, common: &Common) -> anyhow::Result<()> {
@@ -85,15 +86,34 @@ fn fill(options: &Options, weights: &Path, common: &Common) -> anyhow::Result<()
         vocab: options.vocab.clone(),
         ..FillOptions::default()
     };
-    let filled = fill_masks(options.model.name(), weights, &options.inputs, &settings)?;
-    if options.json { print_json(&filled) } else { print(&words(&filled)) }
+    show_each(fill_masks(options.model.name(), weights, &options.inputs, &settings)?, options.json, words)
 }
 
 fn judge(options: &Options, weights: &Path, common: &Common) -> anyhow::Result<()> {
     let settings =
         JudgeOptions { compute: common.compute_told(), vocab: options.vocab.clone(), ..JudgeOptions::default() };
-    let judged = judge_words(options.model.name(), weights, &options.inputs, &settings)?;
-    if options.json { print_json(&judged) } else { print(&verdicts(&judged)) }
+    show_each(judge_words(options.model.name(), weights, &options.inputs, &settings)?, options.json, verdicts)
+}
+
+/// Prints what came of good inputs, then why nothing came of the others. The last of these errors is returned.
+pub(super) fn show_each<T: Serialize>(
+    results: EachInput<T>,
+    json: bool,
+    text: impl Fn(&[T]) -> String,
+) -> anyhow::Result<()> {
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(result) => good.push(result),
+            Err(error) => bad.push(anyhow::Error::from(error)),
+        }
+    }
+    if !good.is_empty() {
+        if json { print_json(&good)? } else { print(&text(&good))? }
+    }
+    let Some(last) = bad.pop() else { return Ok(()) };
+    bad.iter().for_each(|error| eprintln!("error: {}", one_line(error)));
+    Err(last)
 }
 
 fn verdicts(judged: &[Judged]) -> String {

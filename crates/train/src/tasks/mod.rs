@@ -28,6 +28,9 @@ use bessemer_models::{AnyModel, Model, find_any};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// Of each of several inputs, in their order, what came of it, or why nothing did.
+pub type EachInput<T> = Vec<Result<T, TrainError>>;
+
 /// The tasks there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

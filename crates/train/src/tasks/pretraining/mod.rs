@@ -8,7 +8,7 @@ mod sources;
 
 pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
 
-pub(crate) use infer::{vocabulary_beside, vocabulary_file};
+pub(crate) use infer::{check_text, quoted, vocabulary_beside, vocabulary_file};
 pub(crate) use model::{activation, check_length, config_of, initial_weights};
 
 use super::text::{Facts, Family, HeldOut, Part};
