@@ -51,8 +51,9 @@ fn texts_must_be_utf8_and_hold_documents() {
     let folder = world();
     let with = |text: &[u8]| {
         fs::write(folder.path().join("text.txt"), text).unwrap();
-        let _ = fs::remove_dir_all(folder.path().join("out"));
-        prepare(folder.path(), "--heldout 0")
+        let prepared = prepare(folder.path(), "--heldout 0");
+        assert!(!folder.path().join("out").exists(), "nothing is left");
+        prepared
     };
     with(b"The cat sat.\nThe d\xffg ran.\n").fails(2, &["text.txt: byte 18: not UTF-8"]);
     with(b"").fails(2, &["text.txt: only empty files"]);

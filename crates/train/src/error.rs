@@ -141,6 +141,7 @@ impl TrainError {
             },
             Self::Data(error) => match error {
                 DataError::Panicked { .. } => ErrorKind::Runtime,
+                DataError::Stopped { .. } => ErrorKind::Interrupted,
                 _ => ErrorKind::Usage,
             },
             Self::Checkpoint(error) => match error {

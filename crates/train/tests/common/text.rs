@@ -33,7 +33,7 @@ pub fn text(folder: &Path) -> PathBuf {
         seed: 1,
         threads: 1,
     };
-    let splits = prepare(&preparation, &|_| {}).unwrap();
+    let splits = prepare(&preparation, &|_| {}, &|| false).unwrap();
     assert!(splits.iter().any(|(split, _)| *split == Split::Val));
     out
 }
