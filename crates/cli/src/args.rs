@@ -15,12 +15,16 @@ use bessemer_train::tasks::Kind;
 use bessemer_train::{CheckpointChoice, ChosenCheckpoint, ComputeOptions, ProgressMode, TrainError, find_checkpoint};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer quickstart                                   the first minutes on a machine
   bessemer train resnet20-cifar --data shapes                 train on pictures drawn by the program
   bessemer bench train resnet50 --batch-size 8,16       measure";
+
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Trains, evaluates, runs and benchmarks reference deep-learning models
 #[derive(Debug, Parser)]
@@ -149,6 +153,19 @@ impl Common {
 
     pub fn progress(&self) -> ProgressMode {
         ProgressMode::detect(self.quiet, self.log_format == LogFormat::Json)
+    }
+
+    /// Lines of progress, from any thread, but not too many.
+    pub fn teller(&self) -> impl Fn(&dyn Fn() -> String) + Sync {
+        let told = Mutex::new(Instant::now());
+        move |line| {
+            if let Ok(mut told) = told.try_lock()
+                && told.elapsed() >= TELL_EVERY
+            {
+                *told = Instant::now();
+                self.tell(&line());
+            }
+        }
     }
 
     /// A line about what is being done, unless nothing or only events are wanted.

@@ -58,13 +58,15 @@ pub fn run(options: &infer::Options, weights: &Path, common: &Common) -> anyhow:
     let mut reader = Reader::open(options.model.name(), weights, &settings)?;
     let questions: Vec<&str> = options.questions.question.iter().map(String::as_str).collect();
     if questions.is_empty() {
-        return converse(&mut reader, &text, options.json);
+        return converse(&mut reader, &text, options.json, common);
     }
-    infer::show_each(reader.ask(&text, &questions)?, options.json, |answers| answers.iter().map(shown).collect())
+    let tell = common.teller();
+    let tell = |done: usize, all: usize| tell(&|| windows_line(done, all));
+    infer::show_each(reader.ask(&text, &questions, &tell)?, options.json, |answers| answers.iter().map(shown).collect())
 }
 
 /// Answers questions from standard input, one a line, to its end; as JSON an object a line.
-fn converse(reader: &mut Reader, text: &str, json: bool) -> anyhow::Result<()> {
+fn converse(reader: &mut Reader, text: &str, json: bool, common: &Common) -> anyhow::Result<()> {
     let input = io::stdin().lock();
     let is_person = input.is_terminal() && io::stderr().is_terminal();
     let prompt = || {
@@ -76,7 +78,9 @@ fn converse(reader: &mut Reader, text: &str, json: bool) -> anyhow::Result<()> {
     for (number, line) in (1..).zip(input.lines()) {
         let line = line.map_err(|error| Usage(format!("standard input: line {number}: {error}")))?;
         if !line.trim().is_empty() {
-            for answer in reader.ask(text, &[line.trim()])? {
+            let tell = common.teller();
+            let tell = |done: usize, all: usize| tell(&|| windows_line(done, all));
+            for answer in reader.ask(text, &[line.trim()], &tell)? {
                 let answer = answer?;
                 print(&if json { serde_json::to_string(&answer)? + "\n" } else { shown(&answer) })?;
             }
@@ -84,6 +88,10 @@ fn converse(reader: &mut Reader, text: &str, json: bool) -> anyhow::Result<()> {
         prompt();
     }
     Ok(())
+}
+
+fn windows_line(done: usize, all: usize) -> String {
+    format!("read {done} of {all} windows of the text")
 }
 
 /// What stands for an empty answer.

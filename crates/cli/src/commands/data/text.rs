@@ -1,6 +1,6 @@
 //! Text to pre-train on: prepare, verify, sample, tokenize.
 
-use super::{Verify, teller};
+use super::Verify;
 use crate::args::{Common, at_least_one};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
@@ -216,7 +216,7 @@ pub fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<()> {
         seed: common.seed.map_or(DEFAULT_SEED, u64::from),
         threads: common.cpu().threads,
     };
-    let tell = teller(common);
+    let tell = common.teller();
     let stop = StopSignal::from_system()?;
     let counts = prepare(&preparation, &|progress| tell(&|| progress_line(progress)), &|| stop.is_raised())?;
     let seconds = start.elapsed().as_secs_f64();
@@ -224,7 +224,7 @@ pub fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<()> {
 }
 
 pub fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
-    let tell = teller(common);
+    let tell = common.teller();
     let report = verify(&options.folder, common.cpu().threads, &|progress| tell(&|| progress_line(progress)))?;
     if options.json {
         print_json(&report)?;

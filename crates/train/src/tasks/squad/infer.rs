@@ -71,16 +71,22 @@ impl Reader {
         Ok(Self { answering, trained, session: None, compute, top_k })
     }
 
-    /// Answers to questions about a text. A question without words is an error of its own.
+    /// Answers to questions about a text. A question without words is an error of its own. `tell` is called after each window of
+    /// the text with the number of those that were read and of all.
     ///
     /// # Errors
     /// A text without words.
-    pub fn ask(&mut self, context: &str, questions: &[&str]) -> Result<EachInput<Answered>, TrainError> {
+    pub fn ask(
+        &mut self,
+        context: &str,
+        questions: &[&str],
+        tell: &dyn Fn(usize, usize),
+    ) -> Result<EachInput<Answered>, TrainError> {
         if context.trim().is_empty() {
             return Err(TrainError::setting("the text", "empty", "there must be words that can be an answer"));
         }
         let good: Vec<&str> = questions.iter().copied().filter(|question| !question.trim().is_empty()).collect();
-        let mut answers = if good.is_empty() { Vec::new() } else { self.answers(context, &good)? }.into_iter();
+        let mut answers = if good.is_empty() { Vec::new() } else { self.answers(context, &good, tell)? }.into_iter();
         let result = |question: &&str| match question.trim() {
             "" => Err(TrainError::setting("the question", "empty", "there must be words in it")),
             _ => Ok(answers.next().expect("there is an answer to each good question")),
@@ -89,7 +95,12 @@ impl Reader {
     }
 
     /// Answers to questions, none of which is empty, about a text that is not.
-    fn answers(&mut self, context: &str, questions: &[&str]) -> Result<Vec<Answered>, TrainError> {
+    fn answers(
+        &mut self,
+        context: &str,
+        questions: &[&str],
+        tell: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Answered>, TrainError> {
         let Answering { squad, head, tokenizer, .. } = &self.answering;
         let head = *head;
         let mut asked = Questions::ask(context, questions, tokenizer, window_options(squad, false))?;
@@ -103,6 +114,7 @@ impl Reader {
             asked.features.put(&mut batch, 0, &Some(window));
             session.run(&feeds(batch))?;
             add_outputs(&mut answers, head, &[index], session)?;
+            tell(index as usize + 1, asked.features.len());
         }
         let predictions = answers.finish().questions;
         Ok(questions.iter().zip(predictions).map(|(question, found)| self.answered(question, found)).collect())
