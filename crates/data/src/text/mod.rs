@@ -44,4 +44,4 @@ pub use set::PretrainingSet;
 pub use synthetic::SyntheticText;
 pub use tokenizer::TextTokenizer;
 pub use verify::{TextReport, verify};
-pub use vocabulary::{Specials, Vocabulary};
+pub use vocabulary::{Specials, Vocabulary, VocabularyIdentity};

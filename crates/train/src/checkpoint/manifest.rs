@@ -1,6 +1,7 @@
 use super::error::CheckpointError;
 use super::hashing::sha256_hex;
 use crate::number;
+use bessemer_data::text::VocabularyIdentity;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,6 +24,9 @@ pub struct TrainingState {
     pub recipe: String,
     /// What identifies the data set: path or kind, sizes, checksums.
     pub data: String,
+    /// The vocabulary of a model of text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<VocabularyIdentity>,
     /// The last evaluation.
     #[serde(with = "number::map")]
     pub metrics: BTreeMap<String, f64>,

@@ -56,7 +56,7 @@ impl<'a> Checkpoint<'a> {
     }
 }
 
-const MANIFEST_FILE: &str = "manifest.json";
+pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 /// What Hugging Face has beside weights.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 pub(crate) const MODEL_FILE: &str = "model.safetensors";

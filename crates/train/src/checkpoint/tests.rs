@@ -1,6 +1,7 @@
 use super::disk::{Disk, RealDisk, Sink};
 use super::safetensors_file::{read_tensors, write_tensors};
 use super::*;
+use bessemer_data::text::VocabularyIdentity;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
@@ -22,6 +23,7 @@ fn checkpoint(step: u64) -> Checkpoint<'static> {
         schedule_step: step - 1,
         recipe: "name = \"x\"\n".to_owned(),
         data: "shapes".to_owned(),
+        vocabulary: Some(VocabularyIdentity { entries: 7, sha256: "ab".repeat(32) }),
         metrics: [("top1".to_owned(), 0.1 + 0.2), ("loss".to_owned(), f64::INFINITY)].into(),
         best: Some(BestMetric { metric: "top1".to_owned(), value: 1.0 / 3.0, step: 10, loss: Some(f64::INFINITY) }),
     };
@@ -472,6 +474,7 @@ fn first_format(text: &str) -> String {
     let mut manifest: serde_json::Value = serde_json::from_str(text).unwrap();
     manifest["version"] = 1.into();
     manifest["state"]["best"].as_object_mut().unwrap().remove("loss");
+    manifest["state"].as_object_mut().unwrap().remove("vocabulary");
     let mut manifest: Manifest = serde_json::from_value(manifest).unwrap();
     manifest.sha256 = manifest.own_sha256();
     String::from_utf8(manifest.to_json()).unwrap()
@@ -485,7 +488,8 @@ fn the_first_format_can_be_read() {
     let manifest = path.join(MANIFEST_FILE);
     let text = first_format(&fs::read_to_string(&manifest).unwrap());
     fs::write(&manifest, text).unwrap();
-    assert_eq!(load_checkpoint(&path).unwrap().state.best.unwrap().loss, None);
+    let state = load_checkpoint(&path).unwrap().state;
+    assert_eq!((state.best.unwrap().loss, state.vocabulary), (None, None));
 }
 
 #[test]

@@ -432,6 +432,7 @@ impl Trainer<'_> {
             schedule_step: self.step,
             recipe: self.recipe().to_toml(),
             data: self.task.data_identity(),
+            vocabulary: self.task.vocabulary(),
             metrics: self.metrics.clone(),
             best: self.best.clone(),
         }

@@ -2,7 +2,7 @@
 
 use super::{Judge, Prepared, RunFolder, Start, TrainOptions, TrainReport, Trainer};
 use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
-use crate::error::TrainError;
+use crate::error::{Difference, TrainError};
 use crate::events::{EventBody, RunInfo, Status, read_events};
 use crate::machine::describe_machine;
 use crate::progress::Progress;
@@ -12,7 +12,9 @@ use crate::rundir::RunDir;
 use crate::runlog::RunLog;
 use crate::session::TrainSession;
 use crate::setup::total_steps;
+use crate::tasks::text::Weights;
 use crate::tasks::{self, Beginning, Task, Terms};
+use crate::trained::{recipe_of, vocabulary_of};
 use bessemer_data::Position;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,7 +28,7 @@ impl<'a> Trainer<'a> {
         let steps_per_epoch = (batches_per_epoch / accumulation).max(1);
         let total_steps = total_steps(recipe, steps_per_epoch)?;
         let past = match &options.folder {
-            RunFolder::Resume(path) => Some(Past::find(path, recipe, &task.data_identity())?),
+            RunFolder::Resume(path) => Some(Past::find(path, recipe, &*task)?),
             RunFolder::New(_) | RunFolder::NewIn(_) => None,
         };
         if let Some(report) = past.as_ref().and_then(|past| past.finished(total_steps, task.terms())) {
@@ -142,6 +144,9 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
             let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
             let origin = path.display().to_string();
             tasks::check_weights(model, &tensors, &origin)?;
+            let (recipe, vocabulary) = (recipe_of(path)?, vocabulary_of(path)?);
+            let (recipe, vocabulary) = (recipe.as_ref(), vocabulary.as_ref());
+            check_vocabulary(task, &Weights { tensors: &tensors, origin: &origin, recipe, vocabulary })?;
             let Beginning { tensors, remarks } = task.beginning(tensors, &origin, session)?;
             session.load_weights(&tensors, &origin)?;
             Ok(remarks)
@@ -149,10 +154,20 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
         Start::Phase(path) => {
             let (checkpoint, origin) = (load_newest(path)?, path.display().to_string());
             tasks::check_weights(model, &checkpoint.model, &origin)?;
+            let vocabulary = checkpoint.state.vocabulary.as_ref();
+            let recipe = recipe_of(path)?;
+            let recipe = recipe.as_ref();
+            check_vocabulary(task, &Weights { tensors: &checkpoint.model, origin: &origin, recipe, vocabulary })?;
             session.continue_from(&checkpoint, &origin)?;
             Ok(Vec::new())
         }
     }
+}
+
+/// # Errors
+/// Weights of another vocabulary than that of the data.
+fn check_vocabulary(task: &dyn Task, weights: &Weights<'_>) -> Result<(), TrainError> {
+    task.vocabulary().map_or(Ok(()), |given| weights.check_vocabulary(&given, "that of the data"))
 }
 
 /// A run that is to go on.
@@ -163,14 +178,20 @@ struct Past {
 }
 
 impl Past {
-    fn find(path: &Path, recipe: &Recipe, data: &str) -> Result<Self, TrainError> {
+    fn find(path: &Path, recipe: &Recipe, task: &dyn Task) -> Result<Self, TrainError> {
         let run = RunDir::open(path)?;
         let store = run.checkpoints(recipe.checkpoint.keep as usize)?;
         let loaded = store.load_latest()?;
         if let Some(loaded) = &loaded {
             let state = &loaded.checkpoint.state;
             let saved = Recipe::from_toml(&state.recipe, &loaded.path.display().to_string(), &[])?;
-            let differences = differences((&saved, recipe), (&state.data, data));
+            let mut differences = differences((&saved, recipe), (&state.data, &task.data_identity()));
+            if let (Some(known), Some(given)) = (&state.vocabulary, task.vocabulary())
+                && *known != given
+            {
+                let (checkpoint, given) = (known.to_string(), given.to_string());
+                differences.push(Difference { field: "vocabulary".to_owned(), checkpoint, given });
+            }
             if !differences.is_empty() {
                 return Err(TrainError::Resume { run: path.to_owned(), differences });
             }

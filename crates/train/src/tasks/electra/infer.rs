@@ -3,10 +3,10 @@
 use super::model::Networks;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
-use crate::tasks::pretraining::{check_text, quoted, vocabulary_file};
+use crate::tasks::pretraining::{check_text, quoted, vocabulary_for};
 use crate::tasks::{Array, EachInput, Feeds, check_weights};
 use crate::trained::{Trained, WhichWeights};
-use bessemer_data::text::{TextTokenizer, Vocabulary};
+use bessemer_data::text::TextTokenizer;
 use bessemer_models::bert::Sequences;
 use bessemer_models::electra;
 use bessemer_models::electra::names::in_discriminator;
@@ -53,8 +53,8 @@ pub fn judge_words(
     let mut trained = Trained::load(name, weights, options.weights)?;
     check_weights(name, &trained.tensors, &trained.origin)?;
     let Networks { config, options: pretraining } = Networks::in_weights(name, &trained)?;
+    let vocabulary = Arc::new(vocabulary_for(&trained, weights, options.vocab.as_deref())?);
     trained.tensors.retain(|tensor| in_discriminator(&tensor.name).is_some());
-    let vocabulary = Arc::new(Vocabulary::open(&vocabulary_file(weights, options.vocab.as_deref())?)?);
     let tokenizer = TextTokenizer::new(Arc::clone(&vocabulary));
     let specials = vocabulary.specials();
     let ids_of = |text: &String| {

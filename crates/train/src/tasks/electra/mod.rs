@@ -10,14 +10,14 @@ pub use infer::{JudgeOptions, Judged, WordVerdict, judge_words};
 
 pub(crate) use model::Networks;
 
-use super::text::{Facts, Family, HeldOut, Part, check_words, vocabulary_in};
+use super::text::{Facts, Family, HeldOut, Part, vocabulary_in};
 use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::recipe::Recipe;
 use crate::setup::{precision, train_config};
 use crate::trained::Trained;
-use bessemer_data::text::ElectraSet;
+use bessemer_data::text::{ElectraSet, Vocabulary};
 use bessemer_data::{DataError, Split};
 use bessemer_models::Model;
 use bessemer_models::bert::Sequences;
@@ -166,7 +166,9 @@ pub(super) fn judge(
     };
     let set = sources::set(Part::Folder(data, Split::Val), &recipe)?;
     let networks = Networks::in_weights(name, &trained)?;
-    check_words(set.vocabulary_size(), networks.words())?;
-    let networks = networks.for_vocabulary(Some(&vocabulary_in(data, &recipe)))?;
+    let vocabulary = vocabulary_in(data, &recipe);
+    let (identity, place) = (Vocabulary::open(&vocabulary)?.identity(), vocabulary.display().to_string());
+    trained.weights().check_vocabulary(&identity, &place)?;
+    let networks = networks.for_vocabulary(Some(&vocabulary))?;
     Ok((Box::new(HeldOut::new(networks, Arc::new(set), options.load, options.batch_size)?), trained))
 }

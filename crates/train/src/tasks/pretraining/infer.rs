@@ -6,7 +6,7 @@ use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, EachInput, Feeds};
-use crate::trained::WhichWeights;
+use crate::trained::{Trained, WhichWeights};
 use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, Vocabulary};
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use serde::Serialize;
@@ -70,7 +70,7 @@ pub fn fill_masks(
     }
     let trained = model::load(name, weights, options.weights)?;
     let config = model::config_of(name, &trained, weights)?;
-    let vocabulary = Arc::new(Vocabulary::open(&vocabulary_file(weights, options.vocab.as_deref())?)?);
+    let vocabulary = Arc::new(vocabulary_for(&trained, weights, options.vocab.as_deref())?);
     let tokenizer = TextTokenizer::new(Arc::clone(&vocabulary));
     let gaps: EachInput<Gaps> = texts.iter().map(|text| Gaps::find(text, &tokenizer, &config)).collect();
     let most = |size: fn(&Gaps) -> usize| gaps.iter().flatten().map(size).max();
@@ -100,11 +100,22 @@ pub fn fill_masks(
     Ok(filled)
 }
 
-pub(crate) fn vocabulary_file(weights: &Path, given: Option<&Path>) -> Result<PathBuf, TrainError> {
-    given.map(Path::to_owned).or_else(|| vocabulary_beside(weights)).ok_or_else(|| {
+/// The vocabulary of trained weights of a path: the given file, or the one beside them.
+///
+/// # Errors
+/// No vocabulary, or one that cannot be read or is not that of the weights.
+pub(crate) fn vocabulary_for(
+    trained: &Trained,
+    weights: &Path,
+    given: Option<&Path>,
+) -> Result<Vocabulary, TrainError> {
+    let path = given.map(Path::to_owned).or_else(|| vocabulary_beside(weights)).ok_or_else(|| {
         let allowed = format!("there is no {VOCABULARY_FILE} beside {} (--vocab)", weights.display());
         TrainError::setting("the vocabulary", "not given", allowed)
-    })
+    })?;
+    let vocabulary = Vocabulary::open(&path)?;
+    trained.weights().check_vocabulary(&vocabulary.identity(), &path.display().to_string())?;
+    Ok(vocabulary)
 }
 
 /// The vocabulary beside weights: in their folder, in that of the run they are in, or with the discriminator in their folder.

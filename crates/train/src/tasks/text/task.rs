@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::recipe::{Recipe, WordBias};
 use crate::tasks::loaded::{Feeder, Loaded};
 use crate::tasks::{Batches, Evaluation, LoadOptions, Score, Task, Terms};
-use bessemer_data::text::VOCABULARY_FILE;
+use bessemer_data::text::{VOCABULARY_FILE, Vocabulary, VocabularyIdentity};
 use bessemer_data::{DataError, Position, Sampler, SamplerOptions, Samples};
 use bessemer_models::Model;
 use bessemer_models::bert::Sequences;
@@ -91,7 +91,8 @@ impl Facts {
 pub(in crate::tasks) struct TextTask<F: Family> {
     recipe: Recipe,
     networks: F,
-    vocabulary: Option<PathBuf>,
+    /// With its file; random words have none.
+    vocabulary: Option<(PathBuf, VocabularyIdentity)>,
     set: Arc<F::Set>,
     held_out: Option<Arc<F::Set>>,
     sampler: Sampler,
@@ -105,6 +106,10 @@ impl<F: Family> TextTask<F> {
         let held_out = source.held_out(recipe, predictions).map(open).transpose()?;
         let (facts, vocabulary) = (F::facts(&set), source.vocabulary_file(recipe));
         let networks = F::of(recipe, facts.words, vocabulary.as_deref())?;
+        let vocabulary = match vocabulary {
+            Some(path) => Some((path.clone(), Vocabulary::open(&path)?.identity())),
+            None => None,
+        };
         let order = SamplerOptions::train(recipe.train.batch_size as usize, recipe.train.seed);
         let sampler = Sampler::new(facts.len, order)?;
         Ok(Self { recipe: recipe.clone(), networks, vocabulary, set, held_out, sampler })
@@ -123,6 +128,10 @@ impl<F: Family> Task for TextTask<F> {
 
     fn data_identity(&self) -> String {
         F::facts(&self.set).identity
+    }
+
+    fn vocabulary(&self) -> Option<VocabularyIdentity> {
+        self.vocabulary.as_ref().map(|(_, identity)| identity.clone())
     }
 
     fn batches_per_epoch(&self) -> u64 {
@@ -149,7 +158,7 @@ impl<F: Family> Task for TextTask<F> {
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
-        let Some(vocabulary) = &self.vocabulary else { return Ok(()) };
+        let Some((vocabulary, _)) = &self.vocabulary else { return Ok(()) };
         let path = run.join(VOCABULARY_FILE);
         fs::copy(vocabulary, &path).map(drop).map_err(TrainError::io(&path, "copy the vocabulary"))
     }
