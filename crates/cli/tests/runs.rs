@@ -88,7 +88,8 @@ fn measurements_have_every_field() {
     assert_eq!(lines.len(), 2, "{out}");
     let fields = "v kind time elapsed rank step framework framework_version model mode precision device device_name \
                   devices nodes threads batch_size data options warmup steps repeat throughput unit step_ms \
-                  published_style runs spread peak_memory_bytes flops_per_sample fraction_of_peak loss_first loss_last";
+                  published_style runs spread peak_memory_bytes flops_per_sample fraction_of_peak \
+                  hardware_flops_per_sample hardware_fraction_of_peak loss_first loss_last";
     for line in &lines {
         let names: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
         let mut expected: Vec<&str> = fields.split_whitespace().collect();
@@ -97,6 +98,8 @@ fn measurements_have_every_field() {
         found.sort_unstable();
         assert_eq!(found, expected);
         assert_eq!((line["kind"].as_str(), line["v"].as_u64()), (Some("bench"), Some(1)));
+        let utilisation = |name: &str| line[name].as_f64().unwrap();
+        assert!(utilisation("hardware_fraction_of_peak") <= utilisation("fraction_of_peak"), "{line}");
         assert!(line["throughput"].as_f64().unwrap() > 0.0 && line["loss_last"].as_f64().unwrap() > 0.0, "{line}");
         assert_eq!(line["runs"].as_array().unwrap().len(), 2);
         assert!(line["peak_memory_bytes"].as_u64().is_none_or(|bytes| bytes > 1 << 20), "{line}");
@@ -104,7 +107,14 @@ fn measurements_have_every_field() {
 
     let bench = format!("bench infer resnet20-cifar --batch-size 2 {options} --no-fuse --profile --json results.jsonl");
     let table = bessemer(folder.path(), &bench).ok().out;
-    assert!(table.contains("GFLOP/s fp32") && table.contains("images/s") && table.contains("kernel"), "{table}");
+    assert!(
+        table.contains("GFLOP/s fp32")
+            && table.contains("MFU")
+            && table.contains("HFU")
+            && table.contains("images/s")
+            && table.contains("kernel"),
+        "{table}"
+    );
     let report = bessemer(folder.path(), "report results.jsonl").ok().out;
     assert!(report.contains("resnet20-cifar, inference"), "{report}");
 }
