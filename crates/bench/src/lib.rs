@@ -4,6 +4,7 @@
 pub mod compare;
 pub mod doctor;
 pub mod explain;
+pub mod hardware;
 pub mod kernels;
 pub mod machine;
 pub mod measure;

@@ -1,5 +1,6 @@
 //! Measures steps: warm-up steps that do not count, a timed window, repeats whose median is the result.
 
+use crate::hardware::hardware_flops;
 use crate::machine::{Limits, Machine, available_memory, peak_resident_bytes, reset_peak_resident};
 use crate::peers::process::{Call, Runner};
 use crate::peers::protocol::{Failure, FailureKind};
@@ -229,6 +230,11 @@ impl Prepared {
     pub fn flops_per_sample(&self) -> f64 {
         self.model_flops as f64 / self.batch_size as f64
     }
+
+    /// FLOPs that kernels do for one sample.
+    pub fn hardware_flops_per_sample(&self) -> f64 {
+        hardware_flops(&self.executor) as f64 / self.batch_size as f64
+    }
 }
 
 /// One repeat.
@@ -236,6 +242,7 @@ impl Prepared {
 pub struct Repeat {
     pub timed: Timed,
     pub flops_per_sample: f64,
+    pub hardware_flops_per_sample: f64,
     /// The most memory that the process held meanwhile, if the system tells.
     pub peak_memory_bytes: Option<u64>,
 }
@@ -252,6 +259,7 @@ impl Repeat {
         Ok(Repeat {
             timed,
             flops_per_sample: prepared.flops_per_sample(),
+            hardware_flops_per_sample: prepared.hardware_flops_per_sample(),
             peak_memory_bytes: knows_peak.then(peak_resident_bytes).flatten(),
         })
     }
@@ -298,11 +306,12 @@ pub fn measure(
     request.work().build()?;
     let mut result = unmeasured(request, machine);
     for repeat in 0..request.repeat {
-        let Repeat { timed, flops_per_sample, peak_memory_bytes } = once(request)?;
+        let Repeat { timed, flops_per_sample, hardware_flops_per_sample, peak_memory_bytes } = once(request)?;
         let samples = request.batch_size * request.micro_batches() * request.steps;
         let throughput = samples as f64 / timed.window_s;
         progress(repeat + 1, throughput);
         result.flops_per_sample = Some(flops_per_sample);
+        result.hardware_flops_per_sample = Some(hardware_flops_per_sample);
         result.peak_memory_bytes = result.peak_memory_bytes.max(peak_memory_bytes);
         result.loss_first = timed.losses.first().copied();
         result.loss_last = timed.losses.last().copied();
@@ -312,6 +321,7 @@ pub fn measure(
     *limits = limits.greater(Limits::measure(request.cpu));
     let peak = limits.peak_gflops(request.work().precision) * 1e9;
     result.fraction_of_peak = result.flops_per_sample.map(|flops| flops * result.throughput / peak);
+    result.hardware_fraction_of_peak = result.hardware_flops_per_sample.map(|flops| flops * result.throughput / peak);
     Ok(result)
 }
 

@@ -160,8 +160,12 @@ fn measure_both(
             Err(error) if error.is_out_of_memory() => measure::failed(&request, &examination.machine, &error),
             result => result?,
         };
-        let (rate, of_peak) = (show::significant(result.throughput, 3), result.fraction_of_peak.unwrap_or(0.0));
-        tell(&format!("    {} {rate} images/s, {} of the measured peak", mode.name(), show::percent(of_peak)));
+        let (rate, mfu) = (show::significant(result.throughput, 3), result.fraction_of_peak.unwrap_or(0.0));
+        tell(&format!(
+            "    {} {rate} images/s, model FLOPs at {} of the measured peak",
+            mode.name(),
+            show::percent(mfu)
+        ));
         results.push(result);
     }
     Ok(results)

@@ -12,15 +12,19 @@ use bessemer_ir::passes::recompute::Recompute;
 use bessemer_models::{AnyModel, all, find_any};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::Kind;
-use bessemer_train::{ComputeOptions, ProgressMode};
+use bessemer_train::{CheckpointChoice, ChosenCheckpoint, ComputeOptions, ProgressMode, TrainError, find_checkpoint};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer quickstart                                   the first minutes on a machine
   bessemer train resnet20-cifar --data shapes                 train on pictures drawn by the program
   bessemer bench train resnet50 --batch-size 8,16       measure";
+
+const TELL_EVERY: Duration = Duration::from_secs(5);
 
 /// Trains, evaluates, runs and benchmarks reference deep-learning models
 #[derive(Debug, Parser)]
@@ -151,6 +155,19 @@ impl Common {
         ProgressMode::detect(self.quiet, self.log_format == LogFormat::Json)
     }
 
+    /// Lines of progress, from any thread, but not too many.
+    pub fn teller(&self) -> impl Fn(&dyn Fn() -> String) + Sync {
+        let told = Mutex::new(Instant::now());
+        move |line| {
+            if let Ok(mut told) = told.try_lock()
+                && told.elapsed() >= TELL_EVERY
+            {
+                *told = Instant::now();
+                self.tell(&line());
+            }
+        }
+    }
+
     /// A line about what is being done, unless nothing or only events are wanted.
     pub(crate) fn tell(&self, line: &str) {
         if !self.quiet && self.log_format == LogFormat::Text {
@@ -188,6 +205,58 @@ pub(crate) struct GpuArguments {
 fn folder(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     if path.is_dir() { Ok(path) } else { Err("there is no such folder".into()) }
+}
+
+/// Weights that a command uses.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Input")]
+pub struct WeightArguments {
+    /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
+    #[arg(long, value_name = "FILE|DIR")]
+    pub weights: PathBuf,
+    #[command(flatten)]
+    pub checkpoint: CheckpointArgument,
+}
+
+impl WeightArguments {
+    /// As [`CheckpointArgument::locate`].
+    pub fn locate(&self, common: &Common) -> Result<Located, TrainError> {
+        self.checkpoint.locate(&self.weights, common)
+    }
+}
+
+/// Which checkpoint of a run a command uses.
+#[derive(Debug, Args)]
+pub struct CheckpointArgument {
+    /// Checkpoint of a run: best (by its evaluations), latest, or the number of a step [default: best, or latest if the run
+    /// was not evaluated]
+    #[arg(long, value_name = "best|latest|STEP", help_heading = "Input")]
+    pub checkpoint: Option<CheckpointChoice>,
+}
+
+/// Where weights are, and the checkpoint if they are those of a run.
+pub struct Located {
+    pub path: PathBuf,
+    pub chosen: Option<ChosenCheckpoint>,
+}
+
+impl CheckpointArgument {
+    /// The weights of a path: of a run the checkpoint that is asked for, with a line that says which one it is.
+    ///
+    /// # Errors
+    /// A checkpoint that is not there, or asked for where the path is no run.
+    pub fn locate(&self, path: &Path, common: &Common) -> Result<Located, TrainError> {
+        locate(path, self.checkpoint, common)
+    }
+}
+
+/// As [`CheckpointArgument::locate`].
+pub fn locate(path: &Path, choice: Option<CheckpointChoice>, common: &Common) -> Result<Located, TrainError> {
+    let chosen = find_checkpoint(path, choice)?;
+    if let Some(chosen) = &chosen {
+        common.tell(&format!("weights: {chosen}"));
+    }
+    Ok(Located { path: chosen.as_ref().map_or_else(|| path.to_owned(), |chosen| chosen.path.clone()), chosen })
 }
 
 /// Settings of a step that is measured or explained.

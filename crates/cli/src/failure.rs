@@ -56,6 +56,9 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(QuickstartError::Train(error)) = error.downcast_ref() {
         return Some(error.kind().exit_code());
     }
+    if let Some(DataError::Stopped { .. }) = error.downcast_ref() {
+        return Some(INTERRUPTED);
+    }
     if let Some(Coded { code, .. }) = error.downcast_ref() {
         return Some(*code);
     }

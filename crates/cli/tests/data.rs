@@ -109,6 +109,13 @@ fn weights_that_do_not_fit() {
     let whole = resnet20();
     write_weights(&path, &whole, 0.5);
     assert!(infer().ok().out.contains("000000.jpg\n"));
+    let good = picture.display();
+    fs::write(folder.path().join("broken.jpg"), b"\xff\xd8\xff").unwrap();
+    let several = format!("infer resnet20-cifar --weights w.safetensors {good} broken.jpg {good} missing.png");
+    let ran = bessemer(folder.path(), &several);
+    assert_eq!((ran.code, ran.out.matches("000000.jpg\n").count()), (2, 2), "{}", ran.err);
+    let errors: Vec<&str> = ran.err.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert!(errors.len() == 2 && errors[0].contains("broken.jpg") && errors[1].contains("missing.png"), "{errors:?}");
 
     write_weights(&path, &whole[1..], 0.5);
     infer().fails(2, &["w.safetensors", "missing: conv1.weight"]);

@@ -25,6 +25,15 @@ fn a_run_is_trained_used_resumed_and_reported() {
     let weights =
         |name: &str| fs::read(folder.path().join(name).join("checkpoints/step-000005/model.safetensors")).unwrap();
     assert!(weights("run") == weights("again"), "the resolved recipe gives the same weights");
+    let events = || fs::read(folder.path().join("run/events.jsonl")).unwrap();
+    let before = events();
+    let finished = run("train --resume run").ok();
+    assert!(
+        finished.out == said && finished.err.contains("the run is finished, all of its 5 steps"),
+        "{}",
+        finished.err
+    );
+    assert!(events() == before);
     run("train --resume run --quiet --set optimizer.momentum=0.5").fails(2, &["optimizer.momentum"]);
 
     run("data shapes --out shapes --train 10 --val 10 --size 32 --png").ok();
@@ -33,6 +42,20 @@ fn a_run_is_trained_used_resumed_and_reported() {
         serde_json::from_str::<Value>(&eval).unwrap()["total"].clone()
     };
     assert_eq!((total("./shapes"), total("shapes")), (10.into(), 20.into()));
+    let eval = run("eval resnet20-cifar --weights run --data shapes --json --checkpoint 5").ok();
+    assert!(eval.err.contains("weights: run/checkpoints/step-000005: the checkpoint of step 5\n"), "{}", eval.err);
+    let eval: Value = serde_json::from_str(&eval.out).unwrap();
+    assert_eq!((&eval["checkpoint"]["step"], &eval["checkpoint"]["chosen"]), (&5.into(), &"step".into()));
+    let eval = "eval resnet20-cifar --data shapes";
+    assert!(run(&format!("{eval} --weights run")).ok().err.contains("step 5, the best one of the run (top1 "));
+    run(&format!("{eval} --weights run --checkpoint 4")).fails(2, &["no checkpoint of step 4", "those of steps 5"]);
+    run(&format!("{eval} --weights run --checkpoint last")).fails(2, &["best, latest or the number of a step"]);
+    let one = "run/checkpoints/step-000005";
+    run(&format!("{eval} --weights {one} --checkpoint best")).fails(2, &[one, "no run folder"]);
+    run("weights convert run converted.safetensors --checkpoint 6").fails(2, &["no checkpoint of step 6"]);
+    run(&format!("{TRAIN} --steps 1 --out next --checkpoint 5")).fails(2, &["--weights or --init-from"]);
+    let next = run(&format!("{TRAIN} --steps 1 --out next --init-from run").replace("--quiet", "")).ok().err;
+    assert!(next.contains("the checkpoint of step 5, the latest one of the run"), "{next}");
     let infer = run("infer resnet20-cifar --weights run --top 2 --json shapes/val/star/000003.png").ok().out;
     let infer: Value = serde_json::from_str(&infer).unwrap();
     assert_eq!(infer[0]["classes"].as_array().unwrap().len(), 2);
@@ -46,6 +69,16 @@ fn a_run_is_trained_used_resumed_and_reported() {
 }
 
 #[test]
+fn a_loss_that_is_not_finite_is_told_once() {
+    let folder = TempDir::new().unwrap();
+    let wild = "--epochs 60 --set schedule.base_lr=1000 --set schedule.kind=constant --set optimizer.weight_decay=1 \
+                --set optimizer.decay_exclude=none --out run";
+    let train = format!("{TRAIN} {wild}").replace("--quiet", "");
+    let ran = bessemer(folder.path(), &train).fails(1, &["at learning rate 1000", "schedule.base_lr"]);
+    assert_eq!(ran.err.matches("at learning rate 1000").count(), 1, "{}", ran.err);
+}
+
+#[test]
 fn measurements_have_every_field() {
     let folder = TempDir::new().unwrap();
     let options = "--warmup 1 --steps 2 --repeat 2 --quiet";
@@ -55,7 +88,8 @@ fn measurements_have_every_field() {
     assert_eq!(lines.len(), 2, "{out}");
     let fields = "v kind time elapsed rank step framework framework_version model mode precision device device_name \
                   devices nodes threads batch_size data options warmup steps repeat throughput unit step_ms \
-                  published_style runs spread peak_memory_bytes flops_per_sample fraction_of_peak loss_first loss_last";
+                  published_style runs spread peak_memory_bytes flops_per_sample fraction_of_peak \
+                  hardware_flops_per_sample hardware_fraction_of_peak loss_first loss_last";
     for line in &lines {
         let names: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
         let mut expected: Vec<&str> = fields.split_whitespace().collect();
@@ -64,6 +98,8 @@ fn measurements_have_every_field() {
         found.sort_unstable();
         assert_eq!(found, expected);
         assert_eq!((line["kind"].as_str(), line["v"].as_u64()), (Some("bench"), Some(1)));
+        let utilisation = |name: &str| line[name].as_f64().unwrap();
+        assert!(utilisation("hardware_fraction_of_peak") <= utilisation("fraction_of_peak"), "{line}");
         assert!(line["throughput"].as_f64().unwrap() > 0.0 && line["loss_last"].as_f64().unwrap() > 0.0, "{line}");
         assert_eq!(line["runs"].as_array().unwrap().len(), 2);
         assert!(line["peak_memory_bytes"].as_u64().is_none_or(|bytes| bytes > 1 << 20), "{line}");
@@ -71,7 +107,14 @@ fn measurements_have_every_field() {
 
     let bench = format!("bench infer resnet20-cifar --batch-size 2 {options} --no-fuse --profile --json results.jsonl");
     let table = bessemer(folder.path(), &bench).ok().out;
-    assert!(table.contains("GFLOP/s fp32") && table.contains("images/s") && table.contains("kernel"), "{table}");
+    assert!(
+        table.contains("GFLOP/s fp32")
+            && table.contains("MFU")
+            && table.contains("HFU")
+            && table.contains("images/s")
+            && table.contains("kernel"),
+        "{table}"
+    );
     let report = bessemer(folder.path(), "report results.jsonl").ok().out;
     assert!(report.contains("resnet20-cifar, inference"), "{report}");
 }

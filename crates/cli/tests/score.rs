@@ -72,7 +72,7 @@ fn version_2_0_tells_questions_with_and_without_answers_apart() {
         scores,
         json!({
             "exact": 50.0, "f1": 50.0, "total": 4, "HasAns_exact": 50.0, "HasAns_f1": 50.0, "HasAns_total": 2,
-            "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2, "missing": 0,
+            "NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2, "missing": 0, "unknown": 0,
         })
     );
     fs::write(folder.path().join("odds.json"), json!({"1": -3.0, "2": 2.0, "3": 5.5, "4": 1.5}).to_string()).unwrap();
@@ -105,21 +105,39 @@ fn what_is_missing_counts_as_wrong() {
 }
 
 #[test]
+fn what_is_given_for_unknown_questions_counts_for_nothing() {
+    let folder = world(&[question("1", &["the cat"])], json!({"1": "cat", "9": "x", "8": "y"}));
+    let ran = score(&folder, "--json").ok();
+    let scores = json_of(&ran);
+    assert_eq!((&scores["exact_match"], &scores["total"], &scores["unknown"]), (&json!(100.0), &json!(1), &json!(2)));
+    let warning =
+        "warning: predictions.json: 2 of the entries are for questions that the data do not have, such as `8`";
+    assert!(ran.err.contains(warning), "{}", ran.err);
+
+    let folder = world(&[question("1", &["the cat"]), impossible("2")], json!({"1": "cat", "2": "x"}));
+    let odds = json!({"1": 0.1, "2": 0.9, "8": 0.95, "9": 0.99});
+    fs::write(folder.path().join("odds.json"), odds.to_string()).unwrap();
+    let ran = score(&folder, "--na-prob odds.json --na-share 0.5 --json").ok();
+    let scores = json_of(&ran);
+    assert_eq!((&scores["exact"], &scores["best_exact"]), (&json!(100.0), &json!(100.0)));
+    assert!(
+        ran.err.contains("warning: odds.json: 2 of the entries") && ran.err.contains("threshold 0.1\n"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
 fn what_is_wrong_is_told_in_one_line() {
     let good = || world(&[question("1", &["the cat"])], json!({"1": "cat"}));
     let folder = good();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     score(&folder, "--na-prob predictions.json").fails(2, &["--na-prob is for SQuAD 2.0", "data.json is of 1.1"]);
     score(&folder, "--na-prob-thresh 0.5").fails(2, &["--na-prob"]);
-    score(&folder, "--na-prob p.json --na-share 33").fails(2, &["--na-share", "33", "a number from 0 to 1"]);
-    write("predictions.json", "{\"1\": \"cat\", \"9\": \"x\"}");
-    score(&folder, "").fails(
-        2,
-        &[
-            "1 of the predictions are for questions that the data do not have, such as `9`",
-            "(data.json, predictions.json)",
-        ],
-    );
+    for share in ["33", "-0.5"] {
+        let options = format!("--na-prob p.json --na-share {share}");
+        score(&folder, &options).fails(2, &["--na-share", share, "a number from 0 to 1"]);
+    }
     write("predictions.json", "{\"1\": \"cat\", \"1\": \"x\"}");
     score(&folder, "").fails(2, &["predictions.json: id `1` is there twice"]);
     write("predictions.json", "{\"1\": null}");

@@ -136,3 +136,38 @@ fn lines_are_cut_into_tokens() {
     tokenize(folder.path(), "--vocab vocab.txt", b"good\nb\xffd\n").fails(2, &["standard input: line 2: not UTF-8"]);
     tokenize(folder.path(), "--vocab none.txt", b"").fails(2, &["none.txt: cannot read the vocabulary"]);
 }
+
+/// Ctrl-C removes what has been written.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_preparation_leaves_nothing() {
+    let folder = world();
+    let sentence = "the cat sat on the mat . ".repeat(8) + "\n\n";
+    fs::write(folder.path().join("long.txt"), sentence.repeat(100_000)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
+    command.current_dir(folder.path()).stderr(Stdio::piped()).stdout(Stdio::null());
+    command.args([
+        "data",
+        "prepare",
+        "text",
+        "long.txt",
+        "--vocab",
+        "vocab.txt",
+        "--out",
+        "deep/long",
+        "--threads",
+        "1",
+    ]);
+    let child = command.spawn().unwrap();
+    let out = folder.path().join("deep/long");
+    while !out.join("text.json").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    assert!(said.ends_with("error: deep/long: stopped before the data set was complete\n"), "{said}");
+    assert!(!folder.path().join("deep").exists());
+}

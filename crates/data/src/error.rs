@@ -29,6 +29,10 @@ pub enum DataError {
     #[error("none of the {samples} samples can be read; the last one failed with: {last}")]
     NothingReadable { samples: usize, last: Box<DataError> },
 
+    /// The making of a data set was stopped on request.
+    #[error("{}: stopped before the data set was complete", path.display())]
+    Stopped { path: PathBuf },
+
     /// Loading a sample panicked, which is a defect of this program or of a decoder it uses.
     #[error("sample {index}: loading it panicked: {message}")]
     Panicked { index: usize, message: String },

@@ -1,7 +1,7 @@
 //! Folders to write to.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::DataError;
 
@@ -17,5 +17,45 @@ pub(crate) fn require_empty(root: &Path) -> Result<(), DataError> {
     match entries.next() {
         None => Ok(()),
         Some(_) => Err(DataError::layout(root, "the folder is not empty", "a new or empty folder to write to")),
+    }
+}
+
+/// A folder that is being filled. Unless it is kept, all that is in it is removed at the end, and the folder itself and those
+/// above it if they were not there before.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    folder: PathBuf,
+    /// The folder and those above it that were not there, the innermost first.
+    new: Vec<PathBuf>,
+    is_kept: bool,
+}
+
+impl Unfinished {
+    /// To be called before the folder is created.
+    pub fn begin(folder: &Path) -> Self {
+        let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+        let new = folder.ancestors().take_while(is_missing).map(Path::to_owned).collect();
+        Self { folder: folder.to_owned(), new, is_kept: false }
+    }
+
+    /// Leaves the folder as it is.
+    pub fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        // What cannot be removed stays; the error that led here is the one to tell.
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+        for folder in &self.new {
+            let _ = fs::remove_dir(folder);
+        }
     }
 }

@@ -26,9 +26,6 @@ pub enum MetricError {
     #[error("SQuAD: question `{id}` has no right answer, which version 2.0 alone allows")]
     NoAnswers { id: String },
 
-    #[error("SQuAD: {count} of the {what} are for questions that the data do not have, such as `{first}`")]
-    UnknownQuestions { what: &'static str, count: usize, first: String },
-
     #[error("SQuAD: question `{id}` has a prediction and no probability of no answer")]
     NoProbability { id: String },
 

@@ -8,11 +8,12 @@ use crate::state::{load_strictly, named};
 use crate::tasks::check_weights;
 use crate::tasks::classification::classes_of;
 use crate::tasks::electra::Networks;
-use crate::tasks::huggingface::{Description, write_folder};
+use crate::tasks::huggingface::{Description, VocabularyPart, write_folder};
 use crate::tasks::pretraining::{config_of, vocabulary_beside};
 use crate::tasks::squad;
 use crate::tasks::text;
-use crate::trained::{Trained, recipe_of};
+use crate::trained::{Trained, recipe_of, vocabulary_of};
+use bessemer_data::text::Vocabulary;
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use bessemer_models::electra::{self, ElectraConfig, Generator, names};
 use bessemer_models::weights::canonical_name;
@@ -117,7 +118,7 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         let allowed = format!("{origin} was said to be named as in {from}");
         return Err(TrainError::setting("a tensor's name", &tensor.name, allowed));
     }
-    let trained = Trained { tensors, origin, recipe: recipe_of(input)? };
+    let trained = Trained { tensors, origin, recipe: recipe_of(input)?, vocabulary: vocabulary_of(input)? };
     let fitted = match options.model {
         Some(name) => Fitted::to(name, &trained, input)?,
         None => Fitted::find(&trained, input)?,
@@ -128,7 +129,7 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         .map(|(spec, data)| Ok(NamedTensor { name: options.to.of(&spec.name), ..named(spec, data)? }))
         .collect::<Result<_, TrainError>>()?;
     match (options.to, &fitted.text) {
-        (Names::HuggingFace, Some(text)) => text.write(output, &converted, vocabulary_beside(input).as_deref())?,
+        (Names::HuggingFace, Some(text)) => text.write(output, &converted, &vocabulary_part(input, &trained)?)?,
         (Names::HuggingFace, None) => {
             let allowed = format!("that is for models of text; {} holds {}", trained.origin, fitted.model);
             return Err(TrainError::setting("the naming", options.to, allowed));
@@ -136,6 +137,19 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         _ => write_safetensors(output, &converted)?,
     }
     Ok(Converted { model: fitted.model, tensors: converted.len() })
+}
+
+/// The vocabulary beside weights, if there is one, and its identity.
+///
+/// # Errors
+/// A vocabulary that cannot be read or is not that of the weights.
+fn vocabulary_part(input: &Path, trained: &Trained) -> Result<VocabularyPart, TrainError> {
+    let Some(file) = vocabulary_beside(input) else {
+        return Ok(VocabularyPart { identity: trained.vocabulary.clone(), file: None });
+    };
+    let identity = Vocabulary::open(&file)?.identity();
+    trained.weights().check_vocabulary(&identity, &file.display().to_string())?;
+    Ok(VocabularyPart { identity: Some(identity), file: Some(file) })
 }
 
 /// A model of the zoo that weights are for.
@@ -163,7 +177,7 @@ impl TextModel {
         &self,
         output: &Path,
         tensors: &[NamedTensor<'static>],
-        vocabulary: Option<&Path>,
+        vocabulary: &VocabularyPart,
     ) -> Result<(), TrainError> {
         let Networks { config, options } = match self {
             Self::Bert(config) => {

@@ -48,6 +48,13 @@ pub enum TrainError {
     NonFinite(Box<NonFiniteStep>),
 
     #[error(
+        "{skipped} steps in a row, the last of them step {step}, were left out because the gradient overflows at the fixed loss \
+         scale {scale}, so that nothing is learned; lower precision.loss_scale, let it adapt by \
+         precision.loss_scale_growth_steps=2000, or train in bf16 or fp32 (precision.compute); earlier checkpoints are untouched"
+    )]
+    FixedLossScale { step: u64, skipped: u64, scale: f32 },
+
+    #[error(
         "after step {step} the tensor `{tensor}` is not finite; it was not saved, earlier checkpoints are untouched"
     )]
     NonFiniteState { step: u64, tensor: String },
@@ -73,9 +80,10 @@ impl fmt::Display for Difference {
 /// A training step whose loss or gradient is NaN or infinite.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
-    "step {step}: the loss is {loss:?}{} at learning rate {lr}{}; training stopped and nothing was saved since the last \
+    "step {step}: the loss is {loss:?}{} at learning rate {lr}{}{}; training stopped and nothing was saved since the last \
      checkpoint; a lower schedule.base_lr, a longer schedule.warmup_epochs or train.clip_norm usually helps",
     grad_norm.map_or_else(String::new, |norm| format!(" and the norm of the gradient {norm:?}")),
+    loss_scale.map_or_else(String::new, |scale| format!(" and loss scale {scale}, which cannot be lowered")),
     describe(found.as_ref())
 )]
 pub struct NonFiniteStep {
@@ -85,6 +93,8 @@ pub struct NonFiniteStep {
     pub lr: f32,
     /// Norm of the gradient, if it is what is not finite.
     pub grad_norm: Option<f32>,
+    /// What the loss was multiplied with, where it is scaled.
+    pub loss_scale: Option<f32>,
     /// What is not finite first.
     pub found: Option<FirstNonFinite>,
 }
@@ -131,6 +141,7 @@ impl TrainError {
             },
             Self::Data(error) => match error {
                 DataError::Panicked { .. } => ErrorKind::Runtime,
+                DataError::Stopped { .. } => ErrorKind::Interrupted,
                 _ => ErrorKind::Usage,
             },
             Self::Checkpoint(error) => match error {
@@ -146,6 +157,7 @@ impl TrainError {
             | Self::Tensor(_)
             | Self::Io { .. }
             | Self::NonFinite(_)
+            | Self::FixedLossScale { .. }
             | Self::NonFiniteState { .. } => ErrorKind::Runtime,
         }
     }

@@ -25,7 +25,9 @@ pub mod tensorboard;
 mod trained;
 pub mod trainer;
 
-pub use checkpoint::{Checkpoint, CheckpointStore, NamedTensor, load_weights};
+pub use checkpoint::{
+    Checkpoint, CheckpointChoice, CheckpointStore, ChosenCheckpoint, NamedTensor, find_checkpoint, load_weights,
+};
 pub use convert::{ConvertOptions, Names, convert_weights};
 pub use error::{ErrorKind, TrainError};
 pub use evaluate::{EvalReport, EvaluateOptions, evaluate};

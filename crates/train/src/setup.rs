@@ -2,7 +2,7 @@
 
 use crate::error::TrainError;
 use crate::recipe::{
-    self, Compute, DecayExclude, EpsForm, OptimizerKind, OptimizerRecipe, Per, Recipe, ScheduleKind, Trust, WarmupForm,
+    self, DecayExclude, EpsForm, OptimizerKind, OptimizerRecipe, Per, Recipe, ScheduleKind, Trust, WarmupForm,
 };
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
@@ -52,10 +52,7 @@ pub fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig
         clip: recipe.train.clip_norm.map(|limit| Clip { limit, form, of }),
         report_grad_norm: true,
         ema_decay: recipe.train.ema_decay,
-        loss_scale: (recipe.precision.compute == Compute::Fp16).then_some(LossScale {
-            initial: recipe.precision.loss_scale,
-            growth_steps: recipe.precision.loss_scale_growth_steps,
-        }),
+        loss_scale: recipe.precision.loss_scaling().map(|(initial, growth_steps)| LossScale { initial, growth_steps }),
         accumulation: recipe.train.accumulation,
         ..TrainConfig::new(optimizer, schedule(recipe, steps_per_epoch)?)
     })

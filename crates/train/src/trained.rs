@@ -1,8 +1,10 @@
 //! Trained weights as they are on disk, with the recipe that made them.
 
-use crate::checkpoint::{Manifest, NamedTensor, WeightOptions, load_weights};
+use crate::checkpoint::{MANIFEST_FILE, Manifest, NamedTensor, WeightOptions, find_checkpoint, load_weights};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
+use crate::tasks::huggingface::vocabulary_in_config;
+use bessemer_data::text::VocabularyIdentity;
 use std::fs;
 use std::path::Path;
 
@@ -24,6 +26,8 @@ pub struct Trained {
     pub origin: String,
     /// How the run that made the weights was set up, where they come from one.
     pub recipe: Option<Recipe>,
+    /// The vocabulary that they were trained with, where their run or folder says it.
+    pub vocabulary: Option<VocabularyIdentity>,
 }
 
 impl Trained {
@@ -42,17 +46,31 @@ impl Trained {
                 let allowed = format!("{origin} holds {}", recipe.model.name);
                 Err(TrainError::setting("the model", name, allowed))
             }
-            recipe => Ok(Self { tensors, origin, recipe }),
+            recipe => Ok(Self { tensors, origin, recipe, vocabulary: vocabulary_of(weights)? }),
         }
     }
 }
 
+/// The vocabulary that the weights of a path were trained with, where a checkpoint's manifest or a configuration tells it.
+pub(crate) fn vocabulary_of(weights: &Path) -> Result<Option<VocabularyIdentity>, TrainError> {
+    let chosen = find_checkpoint(weights, None)?;
+    match manifest_in(chosen.as_ref().map_or(weights, |chosen| &chosen.path)) {
+        Some(manifest) => Ok(manifest.state.vocabulary),
+        None => vocabulary_in_config(weights),
+    }
+}
+
+/// The manifest of a checkpoint. One that is damaged is reported by the loading of the weights.
+fn manifest_in(checkpoint: &Path) -> Option<Manifest> {
+    serde_json::from_slice(&fs::read(checkpoint.join(MANIFEST_FILE)).ok()?).ok()
+}
+
 /// The recipe that a checkpoint or run folder holds; `None` for anything else.
 pub(crate) fn recipe_of(weights: &Path) -> Result<Option<Recipe>, TrainError> {
-    if let Ok(bytes) = fs::read(weights.join("manifest.json")) {
-        // One that is damaged is reported by the loading of the weights.
-        let Ok(manifest) = serde_json::from_slice::<Manifest>(&bytes) else { return Ok(None) };
-        return Ok(Some(Recipe::from_toml(&manifest.state.recipe, &weights.display().to_string(), &[])?));
+    if weights.join(MANIFEST_FILE).exists() {
+        let origin = weights.display().to_string();
+        let recipe = manifest_in(weights).map(|manifest| Recipe::from_toml(&manifest.state.recipe, &origin, &[]));
+        return Ok(recipe.transpose()?);
     }
     let recipe = weights.join("recipe.toml");
     if recipe.is_file() { Ok(Some(Recipe::load(&recipe.to_string_lossy(), &[])?)) } else { Ok(None) }

@@ -5,8 +5,8 @@ mod common;
 use bessemer_train::checkpoint::{NamedTensor, WeightOptions, load_weights, read_safetensors, write_safetensors};
 use bessemer_train::tasks::electra::{JudgeOptions, judge_words};
 use bessemer_train::{
-    ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, Start, TrainOptions, convert_weights,
-    evaluate, train,
+    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, Names, Recipe, RunFolder, Start, TrainOptions,
+    convert_weights, evaluate, train,
 };
 use common::text::{losses, text};
 use common::{assert_same_tensors, last};
@@ -60,6 +60,15 @@ fn runs_resume_bit_for_bit() {
     assert_same_tensors(&last(&whole), &last(&lost));
 }
 
+/// Scores of one set in batches of two sizes: the same samples were drawn.
+#[track_caller]
+fn assert_same_scores(a: &EvalReport, b: &EvalReport) {
+    assert_eq!(a.counts, b.counts);
+    for (name, value) in &a.metrics {
+        assert!((value - b.metrics[name]).abs() < 1e-5, "{name}: {value} and {}", b.metrics[name]);
+    }
+}
+
 #[test]
 fn text_is_trained_on_evaluated_exported_and_judged() {
     let folder = TempDir::new().unwrap();
@@ -78,9 +87,8 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
         evaluate("electra-mini", &latest, Path::new(data), &options).unwrap()
     };
     assert_eq!(judged(4).metrics, *metrics, "samples of an evaluation are the same each time");
-    let whole = judged(7);
-    assert!((whole.metrics["mlm_loss"] - metrics["mlm_loss"]).abs() < 1e-5, "the generator's do not matter to it");
-    assert_eq!(whole.counts["disc_weight"], judged(1).counts["disc_weight"]);
+    assert_same_scores(&judged(7), &judged(4));
+    assert_same_scores(&judged(1), &judged(4));
 
     let exported = folder.path().join("exported");
     let to = ConvertOptions { to: Names::HuggingFace, ..ConvertOptions::default() };
@@ -114,14 +122,19 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
     assert!(error.contains("both networks are judged together"), "{error}");
 
     let texts = ["the bird sleeps near .".to_owned()];
-    let said = judge_words("electra-mini", &latest, &texts, &JudgeOptions::default()).unwrap();
+    let judge_all = |weights: &Path, texts: &[String]| -> Vec<_> {
+        let judged = judge_words("electra-mini", weights, texts, &JudgeOptions::default()).unwrap();
+        judged.into_iter().map(|judged| judged.map_err(|error| error.to_string())).collect()
+    };
+    let said: Vec<_> = judge_all(&latest, &texts).into_iter().map(Result::unwrap).collect();
     assert_eq!(
         said[0].words.iter().map(|word| word.word.as_str()).collect::<Vec<_>>(),
         ["the", "bird", "sleeps", "near", "."]
     );
     assert!(said[0].words.iter().all(|word| (0.0..1.0).contains(&word.replaced)));
-    let alone = judge_words("electra-mini", &exported.join("discriminator"), &texts, &JudgeOptions::default()).unwrap();
-    assert_eq!(alone, said);
+    let alone = judge_all(&exported.join("discriminator"), &["".to_owned(), texts[0].clone()]);
+    assert!(alone[0].as_ref().unwrap_err().contains("it needs words to judge"));
+    assert_eq!(alone[1].as_ref().unwrap(), &said[0]);
 
     let other = exported.join("generator/model.safetensors");
     let mut tensors = read_safetensors(&other).unwrap();
@@ -132,8 +145,7 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
     let error = load_weights(&exported, WeightOptions::default()).unwrap_err().to_string();
     assert!(error.contains("`electra.embeddings.LayerNorm.weight`: differs from the discriminator's"), "{error}");
 
-    let error = judge_words("electra-mini", &run, &[" ".to_owned()], &JudgeOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("it needs words to judge"), "{error}");
+    assert!(judge_all(&run, &[" ".to_owned()])[0].as_ref().unwrap_err().contains("it needs words to judge"));
     let error = judge_words("electra-small", &exported.join("discriminator"), &texts, &JudgeOptions::default());
     assert!(
         error
@@ -156,6 +168,21 @@ fn words_can_be_put_in_without_a_generator() {
     assert!((metrics["mlm_loss"] - 24f64.ln()).abs() < 1e-5, "all of 24 words are as likely: {metrics:?}");
     assert_eq!((metrics["mlm_accuracy"], metrics["sampled_accuracy"]), (0.0, 0.0));
     assert!(last(&run).model.iter().all(|tensor| !tensor.name.starts_with("generator")));
+    // Words of the batch are in evaluations those of the whole set.
+    let of_batch = folder.path().join("batch");
+    let frequent = ["model.generator=batch", "model.disallow_correct=true", "model.word_bias=zeros"];
+    let metrics = train(&new_run(&of_batch, data, &frequent)).unwrap().metrics;
+    assert!((metrics["mlm_loss"] - metrics["unigram_entropy"]).abs() < 0.5, "{metrics:?}");
+    assert_eq!((metrics["mlm_accuracy"], metrics["sampled_accuracy"]), (0.0, 0.0));
+    for run in [&run, &of_batch] {
+        let judged = |batch_size: usize| {
+            let options = EvaluateOptions { batch_size, ..EvaluateOptions::default() };
+            evaluate("electra-mini", run, Path::new(data), &options).unwrap()
+        };
+        assert!(judged(5).counts["disc_replaced"] > 0);
+        assert_same_scores(&judged(5), &judged(2));
+    }
+
     let exported = folder.path().join("exported");
     let to = ConvertOptions { to: Names::HuggingFace, ..ConvertOptions::default() };
     convert_weights(&run, &exported, &to).unwrap();

@@ -2,15 +2,16 @@
 
 mod common;
 
+use bessemer_data::text::Vocabulary;
 use bessemer_train::checkpoint::read_safetensors;
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::tasks::pretraining::{FillOptions, fill_masks};
 use bessemer_train::{
-    ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, Start, TrainOptions, convert_weights,
-    evaluate, train,
+    ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, Start, TrainError, TrainOptions,
+    convert_weights, evaluate, train,
 };
-use common::text::{losses, text};
-use common::{assert_same_tensors, last};
+use common::text::{losses, reversed_text, text};
+use common::{assert_same_tensors, last, last_folder};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
@@ -107,14 +108,70 @@ fn text_is_trained_on_evaluated_exported_and_filled_in() {
 
     let texts = ["the [MASK] bird sleeps near [MASK] .".to_owned()];
     let filled = fill_masks("bert-tiny", &exported, &texts, &FillOptions::default()).unwrap();
+    let filled: Vec<_> = filled.into_iter().map(Result::unwrap).collect();
     assert_eq!(filled[0].masks.iter().map(|mask| mask.position).collect::<Vec<_>>(), [2, 6]);
     for mask in &filled[0].masks {
         assert!(mask.words.len() == 5 && mask.words.is_sorted_by(|a, b| a.probability >= b.probability));
     }
-    let error = fill_masks("bert-tiny", &run, &["no gap".to_owned()], &FillOptions::default()).unwrap_err();
+    let bad = ["no gap".to_owned(), texts[0].clone(), format!("[MASK] {}", "bird ".repeat(9000))];
+    let mut mixed = fill_masks("bert-tiny", &run, &bad, &FillOptions::default()).unwrap();
+    let too_long = mixed.pop().unwrap().unwrap_err().to_string();
+    assert!(too_long.len() < 250 && too_long.contains("9003 tokens") && too_long.contains("positions"), "{too_long}");
+    assert_eq!(mixed.pop().unwrap().unwrap().text, texts[0]);
+    let error = mixed.pop().unwrap().unwrap_err();
     assert!(error.to_string().contains("needs a [MASK]"), "{error}");
     let error = fill_masks("bert-mini", &exported, &texts, &FillOptions::default()).unwrap_err();
     assert!(error.to_string().contains("holds a BERT of 2 layers, 128 wide: bert-tiny"), "{error}");
+}
+
+#[test]
+fn another_vocabulary_is_refused() {
+    let (folder, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (run, data, reversed) = (folder.path().join("run"), text(folder.path()), reversed_text(other.path()));
+    let steps = ["train.steps=2"];
+    train(&new_run(&run, data.to_str().unwrap(), &steps)).unwrap();
+    let exported = folder.path().join("exported");
+    let to = ConvertOptions { to: Names::HuggingFace, ..ConvertOptions::default() };
+    convert_weights(&run, &exported, &to).unwrap();
+    let open = |path: &Path| Vocabulary::open(path).unwrap().identity();
+    let (own, foreign) = (open(&run.join("vocab.txt")), open(&reversed.join("vocab.txt")));
+    assert_eq!(last(&run).state.vocabulary, Some(own.clone()));
+    let names_both = |error: TrainError| {
+        let text = error.to_string();
+        assert!(error.kind() == ErrorKind::Usage && text.contains("was trained with another one"), "{text}");
+        assert!(text.contains(&own.to_string()) && text.contains(&foreign.to_string()), "{text}");
+    };
+
+    let texts = ["the [MASK]".to_owned()];
+    let filled = |weights: &Path, vocab: &Path| {
+        let options = FillOptions { vocab: Some(vocab.to_owned()), ..FillOptions::default() };
+        fill_masks("bert-tiny", weights, &texts, &options)
+    };
+    for weights in [&run, &exported] {
+        names_both(filled(weights, &reversed.join("vocab.txt")).unwrap_err());
+        names_both(evaluate("bert-tiny", weights, &reversed, &EvaluateOptions::default()).unwrap_err());
+        evaluate("bert-tiny", weights, &data, &EvaluateOptions::default()).unwrap();
+    }
+    for start in [Start::Weights(run.clone()), Start::Weights(exported.clone()), Start::Phase(run.clone())] {
+        let again = new_run(&other.path().join("again"), reversed.to_str().unwrap(), &steps);
+        names_both(train(&TrainOptions { start, ..again }).unwrap_err());
+        assert!(!other.path().join("again").exists());
+    }
+
+    // Of weights alone nothing but the size is known.
+    let file = last_folder(&run).join("model.safetensors");
+    let alone = other.path().join("alone.safetensors");
+    fs::copy(file, &alone).unwrap();
+    filled(&alone, &run.join("vocab.txt")).unwrap();
+    let long = other.path().join("long.txt");
+    let more: String = (0..200).map(|number| format!("more{number}\n")).collect();
+    fs::write(&long, fs::read_to_string(run.join("vocab.txt")).unwrap() + &more).unwrap();
+    let error = filled(&alone, &long).unwrap_err().to_string();
+    assert!(error.contains("218 entries") && error.ends_with("has embeddings of 24 words"), "{error}");
+    // A run whose vocabulary was replaced is not used with it.
+    fs::copy(reversed.join("vocab.txt"), run.join("vocab.txt")).unwrap();
+    names_both(fill_masks("bert-tiny", &run, &texts, &FillOptions::default()).unwrap_err());
+    names_both(convert_weights(&run, &other.path().join("converted"), &to).unwrap_err());
 }
 
 #[test]

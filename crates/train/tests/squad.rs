@@ -19,6 +19,7 @@ use common::text::losses;
 use common::{assert_same_tensors, last};
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -144,13 +145,18 @@ fn a_handful_of_questions_is_learnt() {
 
     let mut reader =
         Reader::open("electra-mini-squad", &run, &AskOptions { top_k: 2, ..AskOptions::default() }).unwrap();
-    let answers = reader.ask(CONTEXTS[0], &["Where did the cat sit?", "Who ran?"]).unwrap();
+    let told = RefCell::new(Vec::new());
+    let tell = |done: usize, all: usize| told.borrow_mut().push((done, all));
+    let mut answers = reader.ask(CONTEXTS[0], &["Where did the cat sit?", " ", "Who ran?"], &tell).unwrap();
+    assert_eq!(told.into_inner(), [(1, 4), (2, 4), (3, 4), (4, 4)], "two windows for each question");
+    assert!(answers.remove(1).unwrap_err().to_string().contains("the question is empty"));
+    let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
     let texts: Vec<&str> = answers.iter().map(|answered| answered.answer.as_str()).collect();
     assert_eq!(texts, [predicted["q0"], predicted["q1"]]);
     assert!(answers[0].candidates.len() == 2 && answers[0].no_answer_score.is_none());
     assert!(answers[0].probability >= answers[0].candidates[1].probability && answers[0].probability <= 1.0);
     for (context, question) in [("", "Who?"), ("a cat", " ")] {
-        let error = reader.ask(context, &[question]).unwrap_err();
+        let error = reader.ask(context, &[question], &|_, _| ()).and_then(|mut results| results.remove(0)).unwrap_err();
         assert!(error.to_string().contains("is empty") && error.kind() == ErrorKind::Usage, "{error}");
     }
 }
@@ -210,7 +216,7 @@ fn weights_go_into_folders_of_hugging_face() {
         let text = "A bird sang.";
         let answer = |weights: &Path| {
             let mut reader = Reader::open("electra-mini-squad", weights, &AskOptions::default()).unwrap();
-            reader.ask(text, &["Who sang?"]).unwrap()[0].answer.clone()
+            reader.ask(text, &["Who sang?"], &|_, _| ()).unwrap().remove(0).unwrap().answer
         };
         assert_eq!(answer(&run), answer(&exported));
     }

@@ -8,9 +8,10 @@ use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::events::{EventBody, Status, read_events};
 use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, infer};
 use bessemer_train::{
-    ErrorKind, EvaluateOptions, RunDir, Start, StopSignal, TrainError, TrainOptions, evaluate, train,
+    ErrorKind, EvaluateOptions, RunDir, Start, StopSignal, TrainError, TrainOptions, TrainReport, evaluate, train,
 };
 use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::{sleep, spawn};
@@ -98,6 +99,17 @@ fn an_overflow_in_fp16_halves_the_scale_and_leaves_the_step_out() {
     train(&options).unwrap_err();
     train(&resumed(&pieces, &overrides)).unwrap();
     assert_same_tensors(&last(&whole), &last(&pieces));
+}
+
+#[test]
+fn a_fixed_loss_scale_that_always_overflows_ends_the_run() {
+    let folder = TempDir::new().unwrap();
+    let run = folder.path().join("run");
+    let error = train(&new_run(&run, &["precision.compute=fp16", "precision.loss_scale=16777216"])).unwrap_err();
+    assert!(matches!(error, TrainError::FixedLossScale { step: 5, skipped: 5, .. }), "{error}");
+    let text = error.to_string();
+    assert!(error.kind() == ErrorKind::Runtime && text.contains("precision.loss_scale_growth_steps"), "{text}");
+    assert_eq!((end_status(&run), history(&run).0.len()), (Status::Failed, 4));
 }
 
 #[test]
@@ -205,15 +217,31 @@ fn a_stop_that_comes_first_leaves_a_run_that_starts_anew() {
     assert_eq!(report.steps, 2);
 }
 
+/// The files of a folder and of those in it, with their content.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths
+        .flat_map(|path| if path.is_dir() { files(&path) } else { [(path.clone(), fs::read(path).unwrap())].into() })
+        .collect()
+}
+
 #[test]
 fn a_finished_run_stays_as_it_is() {
     let folder = TempDir::new().unwrap();
     let run = folder.path().join("run");
-    train(&new_run(&run, &["train.steps=2"])).unwrap();
-    let (before, past) = (last(&run), history(&run));
-    let report = train(&resumed(&run, &["train.steps=2"])).unwrap();
-    assert_eq!(report.steps, 2);
-    assert_eq!((last(&run), history(&run)), (before, past));
+    // The best evaluation is not the last one.
+    let overrides = ["schedule.kind=constant", "schedule.base_lr=0.5", "train.steps=6", "eval.every_steps=1"];
+    let report = train(&new_run(&run, &overrides)).unwrap();
+    assert!(!report.was_finished && report.best.as_ref().unwrap().step < report.steps, "{:?}", report.best);
+    assert_eq!(last(&run).state.metrics, report.metrics);
+    let before = files(&run);
+    let again = train(&resumed(&run, &overrides)).unwrap();
+    assert_eq!(again, TrainReport { was_finished: true, ..report });
+    assert!(files(&run) == before);
+
+    let longer = [&overrides[..], &["train.steps=7"]].concat();
+    let report = train(&resumed(&run, &longer)).unwrap();
+    assert_eq!((report.steps, report.was_finished), (7, false));
 }
 
 #[test]
@@ -242,6 +270,8 @@ fn a_loss_that_is_no_number_stops_the_run_at_the_last_checkpoint() {
             && text.contains("schedule.base_lr"),
         "{text}"
     );
+    let events = fs::read_to_string(run.join("events.jsonl")).unwrap();
+    assert_eq!(events.matches("schedule.warmup_epochs or train.clip_norm usually helps").count(), 1);
     assert_eq!(end_status(&run), Status::Failed);
     let kept = last(&run);
     assert!(kept.state.step < failure.step && kept.state.step.is_multiple_of(3), "{}", kept.state.step);
@@ -408,7 +438,7 @@ fn a_trained_run_evaluates_and_classifies_as_it_did() {
     let predictions = infer("resnet20-cifar", &run, &pictures, &InferOptions::default()).unwrap();
     let names = fs::read_to_string(run.join(CLASSES_FILE)).unwrap();
     assert_eq!(predictions.len(), pictures.len());
-    for prediction in predictions {
+    for prediction in predictions.into_iter().map(Result::unwrap) {
         assert_eq!(prediction.classes.len(), 5);
         assert!(prediction.classes.iter().all(|score| names.lines().any(|name| name == score.name)));
         assert!(prediction.classes.is_sorted_by(|a, b| a.probability >= b.probability));

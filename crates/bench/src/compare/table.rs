@@ -28,7 +28,7 @@ pub struct Row {
     pub spread: String,
     pub step_p50: String,
     pub step_p99: String,
-    pub of_peak: String,
+    pub mfu: String,
     pub memory: String,
     /// Bessemer's speed over this one's, with the least and the largest of all rounds.
     pub ratio: String,
@@ -39,7 +39,7 @@ pub struct Row {
 
 /// Titles of the columns.
 pub const HEADER: [&str; 11] =
-    ["framework", "speed", "Bessemer is", "work", "spread", "p50 ms", "p99 ms", "of peak", "memory", "batch", "fused"];
+    ["framework", "speed", "Bessemer is", "work", "spread", "p50 ms", "p99 ms", "MFU", "memory", "batch", "fused"];
 
 impl Row {
     /// Under [`HEADER`].
@@ -53,7 +53,7 @@ impl Row {
             self.spread.clone(),
             self.step_p50.clone(),
             self.step_p99.clone(),
-            self.of_peak.clone(),
+            self.mfu.clone(),
             self.memory.clone(),
             self.batch_size.to_string(),
             if self.fused { "yes" } else { "no" }.to_owned(),
@@ -132,7 +132,7 @@ fn row(result: &BenchResult, comparison: &Comparison, notes: &mut Vec<String>) -
     row.spread = show::percent(result.spread);
     row.step_p50 = show::significant(result.step_ms.p50, 4);
     row.step_p99 = show::significant(result.step_ms.p99, 4);
-    row.of_peak = result.fraction_of_peak.map_or_else(String::new, show::percent);
+    row.mfu = result.fraction_of_peak.map_or_else(String::new, show::percent);
     row.memory = result.peak_memory_bytes.map_or_else(String::new, show::bytes);
     if let Some(ratio) = comparison.ratio {
         row.ratio = match result.runs.len() {

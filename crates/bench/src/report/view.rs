@@ -101,7 +101,8 @@ struct BenchRow {
     step_p99: String,
     spread: String,
     memory: String,
-    fraction: String,
+    mfu: String,
+    hfu: String,
     /// Width of the bar, percent.
     bar: f64,
     error: Option<String>,
@@ -386,7 +387,8 @@ fn bench_row(result: &BenchResult, most: f64) -> BenchRow {
         step_p99: milliseconds(result.step_ms.p99),
         spread: show::percent(result.spread),
         memory: result.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), show::bytes),
-        fraction: result.fraction_of_peak.map_or_else(|| "unknown".to_owned(), show::percent),
+        mfu: result.fraction_of_peak.map_or_else(|| "unknown".to_owned(), show::percent),
+        hfu: result.hardware_fraction_of_peak.map_or_else(|| "unknown".to_owned(), show::percent),
         bar: if most > 0.0 { (100.0 * result.throughput / most).round() } else { 0.0 },
         error: result.options.get(ERROR_OPTION).map(|reason| reason.as_str().unwrap_or("failed").to_owned()),
     }

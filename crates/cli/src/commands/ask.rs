@@ -3,14 +3,14 @@
 use super::infer;
 use crate::args::Common;
 use crate::failure::Usage;
-use crate::output::{Table, print, print_json};
+use crate::output::{Table, print};
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_train::tasks::squad::{Answered, AskOptions, Reader};
 use clap::Args;
 use std::fs;
 use std::io::{self, BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What is asked about which text.
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ impl Questions {
     }
 }
 
-pub(super) fn run(options: &infer::Options, common: &Common) -> anyhow::Result<()> {
+pub(super) fn run(options: &infer::Options, weights: &Path, common: &Common) -> anyhow::Result<()> {
     let text = options.questions.text()?;
     let settings = AskOptions {
         compute: common.compute_told(),
@@ -55,17 +55,18 @@ pub(super) fn run(options: &infer::Options, common: &Common) -> anyhow::Result<(
         vocab: options.vocab.clone(),
         ..AskOptions::default()
     };
-    let mut reader = Reader::open(options.model.name(), &options.weights, &settings)?;
+    let mut reader = Reader::open(options.model.name(), weights, &settings)?;
     let questions: Vec<&str> = options.questions.question.iter().map(String::as_str).collect();
     if questions.is_empty() {
-        return converse(&mut reader, &text, options.json);
+        return converse(&mut reader, &text, options.json, common);
     }
-    let answers = reader.ask(&text, &questions)?;
-    if options.json { print_json(&answers) } else { print(&answers.iter().map(shown).collect::<String>()) }
+    let tell = common.teller();
+    let tell = |done: usize, all: usize| tell(&|| windows_line(done, all));
+    infer::show_each(reader.ask(&text, &questions, &tell)?, options.json, |answers| answers.iter().map(shown).collect())
 }
 
 /// Answers questions from standard input, one a line, to its end; as JSON an object a line.
-fn converse(reader: &mut Reader, text: &str, json: bool) -> anyhow::Result<()> {
+fn converse(reader: &mut Reader, text: &str, json: bool, common: &Common) -> anyhow::Result<()> {
     let input = io::stdin().lock();
     let is_person = input.is_terminal() && io::stderr().is_terminal();
     let prompt = || {
@@ -77,13 +78,20 @@ fn converse(reader: &mut Reader, text: &str, json: bool) -> anyhow::Result<()> {
     for (number, line) in (1..).zip(input.lines()) {
         let line = line.map_err(|error| Usage(format!("standard input: line {number}: {error}")))?;
         if !line.trim().is_empty() {
-            for answer in reader.ask(text, &[line.trim()])? {
+            let tell = common.teller();
+            let tell = |done: usize, all: usize| tell(&|| windows_line(done, all));
+            for answer in reader.ask(text, &[line.trim()], &tell)? {
+                let answer = answer?;
                 print(&if json { serde_json::to_string(&answer)? + "\n" } else { shown(&answer) })?;
             }
         }
         prompt();
     }
     Ok(())
+}
+
+fn windows_line(done: usize, all: usize) -> String {
+    format!("read {done} of {all} windows of the text")
 }
 
 /// What stands for an empty answer.

@@ -227,11 +227,11 @@ impl Results {
     }
 }
 
-fn header(unit: &str) -> [String; 10] {
-    ["model", "mode", "batch", "fused", unit, "of peak", "p50 ms", "p99 ms", "spread", "memory"].map(str::to_owned)
+fn header(unit: &str) -> [String; 11] {
+    ["model", "mode", "batch", "fused", unit, "MFU", "HFU", "p50 ms", "p99 ms", "spread", "memory"].map(str::to_owned)
 }
 
-const WIDTHS: [usize; 10] = [15, 6, 6, 6, 11, 8, 10, 10, 8, 9];
+const WIDTHS: [usize; 11] = [15, 6, 6, 6, 11, 8, 8, 10, 10, 8, 9];
 /// Columns flush left.
 const TEXT_COLUMNS: usize = 2;
 
@@ -254,6 +254,7 @@ fn cells(result: &BenchResult) -> Vec<String> {
     cells.extend([
         show::significant(result.throughput, 4),
         result.fraction_of_peak.map_or_else(String::new, show::percent),
+        result.hardware_fraction_of_peak.map_or_else(String::new, show::percent),
         show::significant(result.step_ms.p50, 4),
         show::significant(result.step_ms.p99, 4),
         show::percent(result.spread),

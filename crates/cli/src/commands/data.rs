@@ -11,8 +11,6 @@ use bessemer_data::{
 };
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 EXAMPLES:
@@ -171,8 +169,6 @@ pub(crate) enum Layout {
 }
 
 const JPEG_QUALITY: u8 = 92;
-const TELL_EVERY: Duration = Duration::from_secs(5);
-
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.command {
         Command::Prepare(Prepare { kind: PrepareKind::Text(options) }) => text::run_prepare(options, common),
@@ -187,21 +183,8 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     }
 }
 
-/// Tells lines of progress, from any thread, but not too many.
-fn teller(common: &Common) -> impl Fn(&dyn Fn() -> String) + Sync {
-    let told = Mutex::new(Instant::now());
-    move |line| {
-        if let Ok(mut told) = told.try_lock()
-            && told.elapsed() >= TELL_EVERY
-        {
-            *told = Instant::now();
-            common.tell(&line());
-        }
-    }
-}
-
 fn verify_pictures(options: &Verify, common: &Common) -> anyhow::Result<()> {
-    let tell = teller(common);
+    let tell = common.teller();
     let progress = |done: usize, all: usize| tell(&|| format!("{done} of {all} files"));
     let report = verify(&options.folder, common.cpu().threads, &progress)?;
     if options.json {

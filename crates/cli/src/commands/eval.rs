@@ -1,10 +1,10 @@
-use crate::args::{Common, at_least_one, model};
+use crate::args::{Common, Located, WeightArguments, at_least_one, model};
 use crate::failure::Usage;
 use crate::output::{print, print_json};
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_models::AnyModel;
-use bessemer_train::{EvalReport, EvaluateOptions, evaluate};
+use bessemer_train::{ChosenCheckpoint, EvalReport, EvaluateOptions, evaluate};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer eval resnet50 --weights resnet50.safetensors --data imagenet/
-  bessemer eval resnet20-cifar --weights runs/NAME --data shapes --json
+  bessemer eval resnet20-cifar --weights runs/NAME --checkpoint latest --data shapes --json
   bessemer eval bert-base --weights runs/NAME --data text/
   bessemer eval electra-squad --weights runs/NAME --data dev-v1.1.json --out answers/";
 
@@ -23,9 +23,8 @@ pub(crate) struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
     pub model: AnyModel,
-    /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
-    #[arg(long, value_name = "FILE|DIR", help_heading = "Input")]
-    pub weights: PathBuf,
+    #[command(flatten)]
+    pub weights: WeightArguments,
     /// A folder with train/CLASS/ and val/CLASS/; for weights of a run also `shapes`, drawn as the run drew them; for BERT
     /// a folder of prepared text; for questions a file of SQuAD, or a folder with dev-*.json
     #[arg(long, value_name = "DIR|FILE|shapes", help_heading = "Input")]
@@ -59,13 +58,17 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         out: options.out.clone(),
         ..EvaluateOptions::default()
     };
-    let report = evaluate(options.model.name(), &options.weights, &options.data, &settings)?;
-    if options.json { print_json(&json(options.model.name(), &report)) } else { print(&text(&report)) }
+    let Located { path, chosen } = options.weights.locate(common)?;
+    let report = evaluate(options.model.name(), &path, &options.data, &settings)?;
+    if options.json { print_json(&json(options.model.name(), chosen.as_ref(), &report)) } else { print(&text(&report)) }
 }
 
-fn json(model: &str, report: &EvalReport) -> Map<String, Value> {
+fn json(model: &str, chosen: Option<&ChosenCheckpoint>, report: &EvalReport) -> Map<String, Value> {
     let rate = format!("{}_per_s", report.terms.samples);
-    let head = [("model".to_owned(), json!(model))];
+    let checkpoint = chosen.map(|ChosenCheckpoint { path, step, reason }| {
+        ("checkpoint".to_owned(), json!({"path": path, "step": step, "chosen": reason.name()}))
+    });
+    let head = [("model".to_owned(), json!(model))].into_iter().chain(checkpoint);
     let metrics = report.metrics.iter().map(|(name, value)| (name.clone(), json!(value)));
     let counts = report.counts.iter().map(|(name, count)| (name.clone(), json!(count)));
     let tail = [
@@ -73,7 +76,7 @@ fn json(model: &str, report: &EvalReport) -> Map<String, Value> {
         (rate, json!(report.samples_per_s)),
         ("skipped".to_owned(), json!(report.skipped.len())),
     ];
-    head.into_iter().chain(metrics).chain(counts).chain(tail).collect()
+    head.chain(metrics).chain(counts).chain(tail).collect()
 }
 
 const RATE: &str = "throughput";

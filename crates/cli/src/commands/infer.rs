@@ -1,15 +1,17 @@
 use super::ask;
-use crate::args::{Common, at_least_one, model};
-use crate::failure::Usage;
+use crate::args::{Common, WeightArguments, at_least_one, model};
+use crate::failure::{Usage, one_line};
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_models::AnyModel;
+use bessemer_train::tasks::EachInput;
 use bessemer_train::tasks::classification::{InferOptions, Prediction, infer};
 use bessemer_train::tasks::electra::{JudgeOptions, Judged, judge_words};
 use bessemer_train::tasks::pretraining::{FillOptions, Filled, fill_masks};
 use clap::Args;
-use std::path::PathBuf;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 EXAMPLES:
@@ -31,9 +33,8 @@ pub(crate) struct Options {
     pub inputs: Vec<String>,
     #[command(flatten)]
     pub questions: ask::Questions,
-    /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
-    #[arg(long, value_name = "FILE|DIR", help_heading = "Input")]
-    pub weights: PathBuf,
+    #[command(flatten)]
+    pub weights: WeightArguments,
     /// Names of the classes, one a line [default: those of the run, else numbers]
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub labels: Option<PathBuf>,
@@ -58,15 +59,16 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     if let Some(option) = options.questions.given().filter(|_| !is_asked) {
         bail!(Usage(format!("{option} is for models that answer questions, not for {name}")));
     }
+    let weights = options.weights.locate(common)?.path;
     match options.model {
-        AnyModel::Classifier(_) => classify(options, common),
-        AnyModel::Bert(_) => fill(options, common),
-        AnyModel::Electra(_) => judge(options, common),
-        AnyModel::ElectraSquad(_) => ask::run(options, common),
+        AnyModel::Classifier(_) => classify(options, &weights, common),
+        AnyModel::Bert(_) => fill(options, &weights, common),
+        AnyModel::Electra(_) => judge(options, &weights, common),
+        AnyModel::ElectraSquad(_) => ask::run(options, &weights, common),
     }
 }
 
-fn classify(options: &Options, common: &Common) -> anyhow::Result<()> {
+fn classify(options: &Options, weights: &Path, common: &Common) -> anyhow::Result<()> {
     let settings = InferOptions {
         compute: common.compute_told(),
         top_k: options.top,
@@ -74,26 +76,44 @@ fn classify(options: &Options, common: &Common) -> anyhow::Result<()> {
         ..InferOptions::default()
     };
     let pictures: Vec<PathBuf> = options.inputs.iter().map(PathBuf::from).collect();
-    let predictions = infer(options.model.name(), &options.weights, &pictures, &settings)?;
-    if options.json { print_json(&predictions) } else { print(&text(&predictions)) }
+    show_each(infer(options.model.name(), weights, &pictures, &settings)?, options.json, text)
 }
 
-fn fill(options: &Options, common: &Common) -> anyhow::Result<()> {
+fn fill(options: &Options, weights: &Path, common: &Common) -> anyhow::Result<()> {
     let settings = FillOptions {
         compute: common.compute_told(),
         top_k: options.top,
         vocab: options.vocab.clone(),
         ..FillOptions::default()
     };
-    let filled = fill_masks(options.model.name(), &options.weights, &options.inputs, &settings)?;
-    if options.json { print_json(&filled) } else { print(&words(&filled)) }
+    show_each(fill_masks(options.model.name(), weights, &options.inputs, &settings)?, options.json, words)
 }
 
-fn judge(options: &Options, common: &Common) -> anyhow::Result<()> {
+fn judge(options: &Options, weights: &Path, common: &Common) -> anyhow::Result<()> {
     let settings =
         JudgeOptions { compute: common.compute_told(), vocab: options.vocab.clone(), ..JudgeOptions::default() };
-    let judged = judge_words(options.model.name(), &options.weights, &options.inputs, &settings)?;
-    if options.json { print_json(&judged) } else { print(&verdicts(&judged)) }
+    show_each(judge_words(options.model.name(), weights, &options.inputs, &settings)?, options.json, verdicts)
+}
+
+/// Prints what came of good inputs, then why nothing came of the others. The last of these errors is returned.
+pub(super) fn show_each<T: Serialize>(
+    results: EachInput<T>,
+    json: bool,
+    text: impl Fn(&[T]) -> String,
+) -> anyhow::Result<()> {
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(result) => good.push(result),
+            Err(error) => bad.push(anyhow::Error::from(error)),
+        }
+    }
+    if !good.is_empty() {
+        if json { print_json(&good)? } else { print(&text(&good))? }
+    }
+    let Some(last) = bad.pop() else { return Ok(()) };
+    bad.iter().for_each(|error| eprintln!("error: {}", one_line(error)));
+    Err(last)
 }
 
 fn verdicts(judged: &[Judged]) -> String {

@@ -4,9 +4,12 @@ use crate::output::{Table, print, print_json};
 use anyhow::bail;
 use bessemer_data::squad::{Question, SquadSet, Version, read_no_answer_probabilities, read_predictions};
 use bessemer_metrics::MetricError;
-use bessemer_metrics::squad::{Gold, NoAnswerProbabilities, Predicted, ScoresV1, ScoresV2, Shares, score_v1, score_v2};
+use bessemer_metrics::squad::{
+    Gold, NoAnswerProbabilities, Predicted, ScoresV1, ScoresV2, Shares, score_v1, score_v2, unknown_questions,
+};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
@@ -57,6 +60,7 @@ pub(crate) struct Squad {
         long,
         value_name = "SHARE",
         value_parser = share,
+        allow_negative_numbers = true,
         requires = "na_prob",
         conflicts_with = "na_prob_thresh",
         help_heading = "Input"
@@ -74,6 +78,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let predicted: Predicted<'_> = predictions.iter().map(|(id, text)| (id.as_str(), text.as_str())).collect();
     let gold: Vec<Gold<'_>> = set.questions().iter().map(gold).collect();
     tell_misplaced(&set, &options.data, common);
+    tell_unknown(&gold, predicted.keys().copied(), &options.predictions, common);
     match set.version() {
         Version::V1 => {
             if options.na_prob.is_some() {
@@ -87,10 +92,14 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
             let probabilities = options.na_prob.as_deref().map(read_no_answer_probabilities).transpose()?;
             let by_question: Option<Vec<(&str, f64)>> =
                 probabilities.as_ref().map(|entries| entries.iter().map(|(id, p)| (id.as_str(), *p)).collect());
+            let ids = || by_question.iter().flatten().map(|&(id, _)| id);
+            let unknown = options.na_prob.as_deref().map(|path| tell_unknown(&gold, ids(), path, common));
             let threshold = match options.na_share {
                 None => options.na_prob_thresh,
                 Some(share) => {
-                    let threshold = threshold_of(share, by_question.iter().flatten().map(|&(_, p)| p).collect());
+                    let unknown: HashSet<&str> = unknown.into_iter().flatten().collect();
+                    let known = by_question.iter().flatten().filter(|(id, _)| !unknown.contains(id));
+                    let threshold = threshold_of(share, known.map(|&(_, p)| p).collect());
                     common.tell(&format!("threshold {threshold}"));
                     threshold
                 }
@@ -146,13 +155,31 @@ fn tell_missing(missing: usize, predictions: &Path, common: &Common) {
     }
 }
 
+/// Says how many entries of a file are for questions that the data do not have; these are returned.
+fn tell_unknown<'a>(
+    gold: &[Gold<'_>],
+    ids: impl Iterator<Item = &'a str>,
+    path: &Path,
+    common: &Common,
+) -> Vec<&'a str> {
+    let unknown = unknown_questions(gold, ids);
+    if let Some(first) = unknown.first() {
+        let (path, count) = (path.display(), unknown.len());
+        common.tell(&format!(
+            "warning: {path}: {count} of the entries are for questions that the data do not have, such as `{first}`; they \
+             count for nothing"
+        ));
+    }
+    unknown
+}
+
 fn json_v1(scores: &ScoresV1) -> Value {
-    let ScoresV1 { exact_match, f1, total, missing } = scores;
-    json!({"exact_match": exact_match, "f1": f1, "total": total, "missing": missing})
+    let ScoresV1 { exact_match, f1, total, missing, unknown } = scores;
+    json!({"exact_match": exact_match, "f1": f1, "total": total, "missing": missing, "unknown": unknown})
 }
 
 fn json_v2(scores: &ScoresV2) -> Value {
-    let ScoresV2 { all, has_answer, no_answer, best, missing } = scores;
+    let ScoresV2 { all, has_answer, no_answer, best, missing, unknown } = scores;
     let mut json = json!({"exact": all.exact, "f1": all.f1, "total": all.total});
     for (group, shares) in [("HasAns", has_answer), ("NoAns", no_answer)] {
         if let Some(Shares { exact, f1, total }) = shares {
@@ -168,6 +195,7 @@ fn json_v2(scores: &ScoresV2) -> Value {
         json["best_f1_thresh"] = json!(best.f1_threshold);
     }
     json["missing"] = json!(missing);
+    json["unknown"] = json!(unknown);
     json
 }
 

@@ -1,12 +1,16 @@
 use super::{command_line, seeds};
-use crate::args::{Common, at_least_one, model};
+use crate::args::{Common, at_least_one, locate, model};
 use crate::failure::Usage;
 use crate::output::print;
+use anyhow::bail;
 use bessemer_bench::{samples, show};
 use bessemer_models::{AnyModel, Architecture};
 use bessemer_train::recipe::{Override, RecipeError};
 use bessemer_train::tasks::{Kind, Scale};
-use bessemer_train::{ComputeOptions, Recipe, RunDir, RunFolder, Start, StopSignal, TrainOptions, TrainReport, train};
+use bessemer_train::{
+    CheckpointChoice, ComputeOptions, Recipe, RunDir, RunFolder, Start, StopSignal, TrainError, TrainOptions,
+    TrainReport, find_checkpoint, train,
+};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -52,6 +56,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["resume", "weights"], help_heading = "What to train")]
     pub init_from: Option<PathBuf>,
 
+    /// Checkpoint of the run that --weights or --init-from names: best (by its evaluations), latest, or the number of a step
+    /// [default: for --weights best, or latest if the run was not evaluated; for --init-from latest]
+    #[arg(long, value_name = "best|latest|STEP", conflicts_with = "resume", help_heading = "What to train")]
+    pub checkpoint: Option<CheckpointChoice>,
+
     /// Train so many times, with seeds from that of the recipe on, into seed-0, seed-1 and so on of the folder, and show the mean
     /// and the standard deviation of what comes out
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, conflicts_with = "resume",
@@ -61,7 +70,7 @@ pub(crate) struct Options {
     /// Folder of the run, which must be new or empty [default: runs/MODEL-DATE-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "resume", help_heading = "Output")]
     pub out: Option<PathBuf>,
-    /// Continue the run in this folder from its latest checkpoint
+    /// Continue the run in this folder from its latest checkpoint; a finished run is left as it is
     #[arg(long, value_name = "DIR", conflicts_with = "recipe", help_heading = "Output")]
     pub resume: Option<PathBuf>,
 }
@@ -75,7 +84,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     common.tell(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
     let request = TrainOptions {
         compute: common.compute(),
-        start: start(options),
+        start: start(options, common)?,
         progress: common.progress(),
         stop: StopSignal::from_system()?,
         command: command_line(),
@@ -89,18 +98,32 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 
 fn train_once(request: &TrainOptions, common: &Common) -> anyhow::Result<TrainReport> {
     let report = train(request)?;
-    if Kind::of(&request.recipe.model.name) == Some(Kind::Classification) {
+    if report.was_finished {
+        common.tell(&format!(
+            "{}: the run is finished, all of its {} steps are done; nothing was changed",
+            report.run.display(),
+            report.steps
+        ));
+    } else if Kind::of(&request.recipe.model.name) == Some(Kind::Classification) {
         keep_samples(&report, &request.compute, common);
     }
     Ok(report)
 }
 
-fn start(options: &Options) -> Start {
-    match (&options.weights, &options.init_from) {
-        (Some(weights), _) => Start::Weights(weights.clone()),
-        (None, Some(run)) => Start::Phase(run.clone()),
+fn start(options: &Options, common: &Common) -> anyhow::Result<Start> {
+    let choice = options.checkpoint;
+    Ok(match (&options.weights, &options.init_from) {
+        (Some(weights), _) => Start::Weights(locate(weights, choice, common)?.path),
+        (None, Some(run)) => {
+            let is_run = find_checkpoint(run, None).map_err(TrainError::from)?.is_some();
+            let usual = is_run.then_some(CheckpointChoice::Latest);
+            Start::Phase(locate(run, choice.or(usual), common)?.path)
+        }
+        (None, None) if choice.is_some() => {
+            bail!(Usage("--checkpoint is for the run that --weights or --init-from names".to_owned()))
+        }
         (None, None) => Start::Random,
-    }
+    })
 }
 
 fn folder(options: &Options) -> RunFolder {

@@ -1,4 +1,4 @@
-use crate::args::model;
+use crate::args::{CheckpointArgument, Common, model};
 use crate::output::print;
 use bessemer_models::AnyModel;
 use bessemer_train::{ConvertOptions, Names, convert_weights};
@@ -34,6 +34,8 @@ pub(crate) struct Convert {
     /// The .safetensors file to write, or for huggingface the folder, which must not exist
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
+    #[command(flatten)]
+    pub checkpoint: CheckpointArgument,
     /// Whose names the input has: torchvision, timm, dle (NVIDIA DeepLearningExamples) or huggingface [default: any of
     /// them]
     #[arg(long, value_name = "SUITE", help_heading = "Names")]
@@ -46,9 +48,10 @@ pub(crate) struct Convert {
     pub model: Option<AnyModel>,
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let Command::Convert(convert) = &options.command;
     let settings = ConvertOptions { from: convert.from, to: convert.to, model: convert.model.map(AnyModel::name) };
-    let converted = convert_weights(&convert.input, &convert.output, &settings)?;
+    let input = convert.checkpoint.locate(&convert.input, common)?.path;
+    let converted = convert_weights(&input, &convert.output, &settings)?;
     print(&format!("{}: {}, {} tensors\n", convert.output.display(), converted.model, converted.tensors))
 }

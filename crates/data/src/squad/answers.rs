@@ -1,4 +1,5 @@
 use std::collections::HashSet;
+use std::ops::Range;
 
 use super::align::{Spelling, detokenized, final_text};
 use super::candidates::{self, Span};
@@ -35,6 +36,8 @@ pub struct Answers<'a> {
     vocabulary: &'a Vocabulary,
     spelling: Spelling<'a>,
     options: AnswerOptions,
+    /// The paragraph of the last window, and where its words lie: windows of one paragraph mostly follow each other.
+    words: Option<(usize, Vec<Range<usize>>)>,
     /// By question, `None` until a window of it is added.
     found: Vec<Option<Found>>,
 }
@@ -77,7 +80,8 @@ impl<'a> Answers<'a> {
         options: AnswerOptions,
     ) -> Self {
         let found = set.questions().iter().map(|_| None).collect();
-        Self { set, features, vocabulary: tokenizer.vocabulary(), spelling: Spelling::new(tokenizer), options, found }
+        let (vocabulary, spelling) = (tokenizer.vocabulary(), Spelling::new(tokenizer));
+        Self { set, features, vocabulary, spelling, options, words: None, found }
     }
 
     /// What independent heads say of a window: logits `[S]` of each position being the answer's first and last token.
@@ -134,8 +138,10 @@ impl<'a> Answers<'a> {
 
     /// The first spans with different texts.
     fn texts(&mut self, window: &Window, spans: &[Span]) -> Vec<Scored> {
-        let context = self.set.context(&self.set.questions()[window.question]);
-        let bounds = words(context);
+        let question = &self.set.questions()[window.question];
+        let context = self.set.context(question);
+        let known = self.words.take().filter(|(paragraph, _)| *paragraph == question.paragraph);
+        let (_, bounds) = self.words.insert(known.unwrap_or_else(|| (question.paragraph, words(context))));
         let (mut seen, mut answers) = (HashSet::new(), Vec::new());
         for span in spans {
             if answers.len() == self.options.n_best {

@@ -10,7 +10,7 @@ use crate::text::{Specials, TextTokenizer};
 use crate::{DataError, parallel};
 
 /// Changes whenever the same text gives other features.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// `[CLS]`, `[SEP]` and `[SEP]`.
 pub(super) const ADDED_TOKENS: usize = 3;
 

@@ -2,28 +2,47 @@ use std::ops::{Range, RangeInclusive};
 
 use super::Answer;
 
+/// Characters of the longest word.
+const LONGEST: usize = 1000;
+
 /// Where the words of a text lie in its bytes. They are separated by blanks, tabs, line ends and narrow no-break
-/// spaces alone.
+/// spaces alone, but what has more than [`LONGEST`] characters, such as a text without blanks, is cut: answers are looked for in
+/// the words that they touch, which takes as long as these.
 pub(super) fn words(text: &str) -> Vec<Range<usize>> {
     let mut words = Vec::new();
-    let mut start = None;
+    // The first byte of a word, and its characters so far.
+    let mut open: Option<(usize, usize)> = None;
     for (byte, character) in text.char_indices() {
-        match (is_separator(character), start) {
-            (true, Some(first)) => {
+        open = match (is_separator(character), open) {
+            (true, Some((first, _))) => {
                 words.push(first..byte);
-                start = None;
+                None
             }
-            (false, None) => start = Some(byte),
-            (true, None) | (false, Some(_)) => {}
-        }
+            (false, Some((first, LONGEST))) => {
+                words.push(first..byte);
+                Some((byte, 1))
+            }
+            (false, Some((first, length))) => Some((first, length + 1)),
+            (false, None) => Some((byte, 1)),
+            (true, None) => None,
+        };
     }
-    words.extend(start.map(|first| first..text.len()));
+    words.extend(open.map(|(first, _)| first..text.len()));
     words
 }
 
-/// Words with a blank between them.
+/// Words with a blank between them, unless they are parts of one that was cut.
 pub(super) fn joined(text: &str, words: &[Range<usize>]) -> String {
-    words.iter().map(|word| &text[word.clone()]).collect::<Vec<_>>().join(" ")
+    let mut joined = String::new();
+    let mut end = None;
+    for word in words {
+        if end.is_some_and(|end| end != word.start) {
+            joined.push(' ');
+        }
+        joined += &text[word.clone()];
+        end = Some(word.end);
+    }
+    joined
 }
 
 /// The words of a text that an answer touches, if its own words are among them.
@@ -60,6 +79,16 @@ mod tests {
         assert_eq!(split(" a\tb\r\nc\u{202f}d  e "), ["a", "b", "c", "d", "e"]);
         assert_eq!(split("a\u{a0}b\u{3000}c é,f"), ["a\u{a0}b\u{3000}c", "é,f"]);
         assert!(split("").is_empty() && split(" \n ").is_empty());
+    }
+
+    #[test]
+    fn texts_without_separators_are_cut() {
+        let text = format!("a {}b", "é".repeat(2 * LONGEST));
+        let bounds = words(&text);
+        let lengths: Vec<usize> = bounds.iter().map(|word| text[word.clone()].chars().count()).collect();
+        assert_eq!(lengths, [1, LONGEST, LONGEST, 1]);
+        assert_eq!(joined(&text, &bounds), text);
+        assert_eq!(words(&"x".repeat(LONGEST)).len(), 1);
     }
 
     #[test]

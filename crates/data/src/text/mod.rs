@@ -38,10 +38,10 @@ pub use electra::{ElectraBatch, ElectraInstance, ElectraOptions, ElectraSet, Pre
 pub(crate) use folder::write_whole;
 pub use folder::{Format, Settings, SplitCounts, VOCABULARY_FILE};
 pub use instance::{Instance, InstanceOptions};
-pub use prepare::{Preparation, Progress, Tell, prepare};
+pub use prepare::{Preparation, Progress, Stop, Tell, prepare};
 pub use sentences::sentences;
 pub use set::PretrainingSet;
 pub use synthetic::SyntheticText;
 pub use tokenizer::TextTokenizer;
 pub use verify::{TextReport, verify};
-pub use vocabulary::{Specials, Vocabulary};
+pub use vocabulary::{Specials, Vocabulary, VocabularyIdentity};

@@ -15,7 +15,7 @@ use super::source::{Source, require_documents};
 use super::store::TokenStore;
 use super::write_records::write_records;
 use super::{ElectraOptions, InstanceOptions, TextTokenizer, Vocabulary, sentences};
-use crate::new_folder::{create, require_empty};
+use crate::new_folder::{Unfinished, create, require_empty};
 use crate::{DataError, Split, parallel};
 
 /// Text of a part, where the number of parts is not given.
@@ -58,35 +58,45 @@ pub struct Progress {
 /// Who is told of progress, from any thread.
 pub type Tell<'a> = &'a (dyn Fn(Progress) + Sync);
 
+/// Whether a stop was asked for; called from any thread.
+pub type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
+
 /// Makes a data set; returns what each split holds.
 ///
-/// What it holds does not depend on the number of threads. A preparation that was interrupted goes on with the parts
-/// that are missing; one that was completed is checked and left as it is.
+/// What it holds does not depend on the number of threads. One that fails, or that is stopped as `stop` says, leaves nothing
+/// behind; one that was killed goes on with the parts that are missing, and one that was completed is checked and left as it is.
 ///
-/// Errors: settings out of range; no documents; files that cannot be read or written; a folder with other content.
-pub fn prepare(preparation: &Preparation, tell: Tell) -> Result<Vec<(Split, SplitCounts)>, DataError> {
+/// Errors: settings out of range; no documents; files that cannot be read or written; a folder with other content; a stop.
+pub fn prepare(preparation: &Preparation, tell: Tell, stop: Stop) -> Result<Vec<(Split, SplitCounts)>, DataError> {
     match preparation.format {
-        Format::Shards | Format::Tfrecord => prepare_for::<InstanceOptions>(preparation, tell),
-        Format::ElectraTfrecord => prepare_for::<ElectraOptions>(preparation, tell),
+        Format::Shards | Format::Tfrecord => prepare_for::<InstanceOptions>(preparation, tell, stop),
+        Format::ElectraTfrecord => prepare_for::<ElectraOptions>(preparation, tell, stop),
     }
 }
 
-fn prepare_for<M: Maker>(preparation: &Preparation, tell: Tell) -> Result<Vec<(Split, SplitCounts)>, DataError> {
+fn prepare_for<M: Maker>(
+    preparation: &Preparation,
+    tell: Tell,
+    stop: Stop,
+) -> Result<Vec<(Split, SplitCounts)>, DataError> {
     let maker = M::prepared(preparation.format, &preparation.instances);
     maker.check()?;
     check(preparation)?;
     let vocabulary = Arc::new(Vocabulary::open(&preparation.vocabulary)?);
     let corpus = Corpus::open(&preparation.inputs, preparation.documents)?;
     let manifest = plan(preparation, &corpus, &vocabulary)?;
-    let work = Work { preparation, maker, manifest, vocabulary, corpus, tell };
-    if let Some(done) = work.claim_folder()? {
-        return Ok(done);
+    let work = Work { preparation, maker, manifest, vocabulary, corpus, tell, stop };
+    let found = work.look_at_folder()?;
+    if let Some(found) = found.as_ref().filter(|found| work.is_whole(found)) {
+        return Ok(found.splits.clone().into_iter().collect());
     }
-    work.write_shards()?;
-    if preparation.format != Format::Shards {
-        work.write_records()?;
+    let unfinished = Unfinished::begin(&preparation.out);
+    let result = work.fill();
+    // Damage of what was complete before is no reason to remove the rest.
+    if result.is_ok() || found.is_some_and(|found| !found.splits.is_empty()) {
+        unfinished.keep();
     }
-    work.complete()
+    result
 }
 
 fn check(preparation: &Preparation) -> Result<(), DataError> {
@@ -118,6 +128,7 @@ struct Work<'a, M> {
     vocabulary: Arc<Vocabulary>,
     corpus: Corpus,
     tell: Tell<'a>,
+    stop: Stop<'a>,
 }
 
 impl<M: Maker> Work<'_, M> {
@@ -146,29 +157,45 @@ impl<M: Maker> Work<'_, M> {
         part_names(&self.shard_folder(split), Format::Shards, self.manifest.options.parts)
     }
 
-    /// Begins the folder, or takes up what lies there. What was completed before is returned.
-    fn claim_folder(&self) -> Result<Option<Vec<(Split, SplitCounts)>>, DataError> {
+    /// The manifest of a folder that was begun before with the same plan.
+    ///
+    /// Errors: a folder with other content.
+    fn look_at_folder(&self) -> Result<Option<Manifest>, DataError> {
         let out = self.out();
-        create(out)?;
         match Manifest::find(out)? {
             Some(found) if !found.is_same_plan(&self.manifest) => {
                 let problem = "the folder holds a data set of other text, vocabulary or settings";
-                return Err(DataError::layout(out, problem, "a new or empty folder"));
+                Err(DataError::layout(out, problem, "a new or empty folder"))
             }
-            Some(found) if !found.splits.is_empty() && self.is_whole(&found) => {
-                return Ok(Some(found.splits.into_iter().collect()));
-            }
-            Some(_) => {}
-            None => require_empty(out)?,
+            Some(found) => Ok(Some(found)),
+            None if out.exists() => require_empty(out).map(|()| None),
+            None => Ok(None),
         }
-        self.manifest.write(out)?;
-        write_whole(&out.join(VOCABULARY_FILE), (self.vocabulary.tokens().join("\n") + "\n").as_bytes())?;
-        Ok(None)
     }
 
-    /// Whether what lies in the folder counts as its manifest says.
+    /// Begins the folder, or takes up what lies there, and completes it.
+    fn fill(self) -> Result<Vec<(Split, SplitCounts)>, DataError> {
+        let out = self.out();
+        create(out)?;
+        self.manifest.write(out)?;
+        write_whole(&out.join(VOCABULARY_FILE), (self.vocabulary.tokens().join("\n") + "\n").as_bytes())?;
+        self.write_shards()?;
+        if self.preparation.format != Format::Shards {
+            self.write_records()?;
+        }
+        self.complete()
+    }
+
+    /// Errors: a stop that was asked for.
+    fn go_on(&self) -> Result<(), DataError> {
+        if (self.stop)() { Err(DataError::Stopped { path: self.out().to_owned() }) } else { Ok(()) }
+    }
+
+    /// Whether what lies in a folder was completed, and counts as its manifest says.
     fn is_whole(&self, found: &Manifest) -> bool {
-        found.splits.iter().all(|(&split, counts)| self.count(split, *counts).is_ok_and(|now| now == *counts))
+        let is_complete = !found.splits.is_empty();
+        is_complete
+            && found.splits.iter().all(|(&split, counts)| self.count(split, *counts).is_ok_and(|now| now == *counts))
     }
 
     fn write_shards(&self) -> Result<(), DataError> {
@@ -200,6 +227,7 @@ impl<M: Maker> Work<'_, M> {
         let create = |file: &PathBuf| ShardWriter::create(file, self.vocabulary.len(), self.vocabulary.hash());
         let mut writers = files.iter().map(create).collect::<Result<Vec<_>, _>>()?;
         self.corpus.each_document(index, self.manifest.options.parts, &mut |lines| {
+            self.go_on()?;
             let cut = lines.iter().flat_map(|line| sentences(line));
             let ids: Vec<Vec<u32>> = cut.map(|sentence| tokenizer.ids(sentence)).collect();
             let split = usize::from(is_held_out(lines, self.preparation.heldout));
@@ -215,7 +243,8 @@ impl<M: Maker> Work<'_, M> {
             create(&folder)?;
             let files = part_names(&folder, M::RECORDS, self.manifest.options.parts);
             let (settings, threads) = (&self.manifest.options, self.preparation.threads);
-            write_records(self.maker, &store, &self.vocabulary, settings, &files, threads, self.tell)?;
+            let go_on = || self.go_on();
+            write_records(self.maker, &store, &self.vocabulary, settings, &files, threads, self.tell, &go_on)?;
         }
         Ok(())
     }
@@ -229,6 +258,7 @@ impl<M: Maker> Work<'_, M> {
     /// Counts what was written, reading it back, and says in the manifest that it is whole.
     fn complete(mut self) -> Result<Vec<(Split, SplitCounts)>, DataError> {
         for &split in self.splits() {
+            self.go_on()?;
             let store = self.store(split)?;
             let (sentences, tokens) = store.sentences_and_tokens();
             let documents = store.documents().into();

@@ -1,9 +1,12 @@
 use std::collections::HashMap;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::dataset::hex;
 use crate::{DataError, Place};
 
 /// What a line of a vocabulary is.
@@ -17,6 +20,22 @@ pub struct Vocabulary {
     continues: Vec<bool>,
     specials: Specials,
     hash: [u8; 32],
+}
+
+/// What tells vocabularies apart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VocabularyIdentity {
+    /// Number of tokens.
+    pub entries: u64,
+    /// Lower-case hexadecimal SHA-256 of the tokens with a line feed between them.
+    pub sha256: String,
+}
+
+impl fmt::Display for VocabularyIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} entries, SHA-256 {}", self.entries, self.sha256)
+    }
 }
 
 /// Ids of the tokens that stand for no text.
@@ -121,6 +140,11 @@ impl Vocabulary {
     pub fn hash(&self) -> [u8; 32] {
         self.hash
     }
+
+    /// What tells it apart from others.
+    pub fn identity(&self) -> VocabularyIdentity {
+        VocabularyIdentity { entries: self.tokens.len() as u64, sha256: hex(&self.hash) }
+    }
 }
 
 #[cfg(test)]
@@ -141,6 +165,8 @@ mod tests {
         assert!(vocabulary.continues_word(6) && !vocabulary.continues_word(5));
         assert_eq!(vocabulary.hash(), parse(GOOD.replace('\n', "\r\n")).unwrap().hash());
         assert_ne!(vocabulary.hash(), parse(GOOD.replace("the", "a")).unwrap().hash());
+        let expected = "7 entries, SHA-256 246deada706640bd76279d2ddf363e51bc4cb2cf3282d0b6bfad88fac2be4c7d";
+        assert_eq!(vocabulary.identity().to_string(), expected);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::tfrecord::{RecordFile, frame};
 use crate::{DataError, Philox, Purpose, parallel};
 
 /// Makes sequences of all documents, as often as the dupe factor says, and writes them in random order, round robin, to
-/// TFRecord files. Files that are whole are left as they are.
+/// TFRecord files. Files that are whole are left as they are. Before each record `go_on` is asked.
 pub(crate) fn write_records<M: Maker>(
     maker: M,
     store: &TokenStore,
@@ -22,6 +22,7 @@ pub(crate) fn write_records<M: Maker>(
     files: &[PathBuf],
     threads: usize,
     tell: Tell,
+    go_on: &(dyn Fn() -> Result<(), DataError> + Sync),
 ) -> Result<(), DataError> {
     let plans = all_plans(maker, store, settings, threads);
     let done = AtomicUsize::new(0);
@@ -29,6 +30,7 @@ pub(crate) fn write_records<M: Maker>(
         let share = (number..plans.len()).step_by(files.len());
         if !is_whole(&files[number], share.len()) {
             let payload = |index: usize| {
+                go_on()?;
                 let mut rng = Philox::new(settings.seed, Purpose::Masks, 0, index as u64);
                 Ok(maker.make(store, &plans[index], vocabulary, &mut rng)?.encode(maker.shape()))
             };

@@ -1,6 +1,8 @@
 use bessemer_data::squad::{AnswerOptions, Answers, Beam, Features, Prediction, SquadSet, Version, top_k};
 
-use crate::world::{build, small, words};
+use serde_json::json;
+
+use crate::world::{build, set, small, words};
 
 /// `[CLS] who ? [SEP] the cat ##s ( sat ) , the cat [SEP]`
 const TEXT: &str = "The Cats\n(sat), THE  cat";
@@ -69,6 +71,26 @@ fn texts_are_as_they_were_written() {
         let prediction = world.answer(&[[&[(start, 5.0)], &[(end, 5.0)]]], v1());
         assert_eq!(prediction.text, expected, "{start}..={end}");
         assert_eq!((prediction.id.as_str(), prediction.null_score), ("0", None));
+    }
+}
+
+#[test]
+fn windows_may_come_in_any_order() {
+    let question = |id: &str| json!([{"id": id, "question": "who?", "answers": [{"text": "a", "answer_start": 0}]}]);
+    let long = "a b c d e f g h i j k l m n o p q";
+    let set = set(json!([{"context": "the cat sat a", "qas": question("0")}, {"context": long, "qas": question("1")}]));
+    let features = build(&set, small(false));
+    assert_eq!(features.len(), 4);
+    let tokenizer = words();
+    for order in [[0, 1, 2, 3], [3, 0, 2, 1], [1, 3, 0, 2]] {
+        let mut answers = Answers::new(&set, &features, &tokenizer, v1());
+        for window in order {
+            let mut logits = vec![-9.0; 16];
+            logits[5] = window as f32;
+            answers.add_logits(window, &logits, &logits).unwrap();
+        }
+        let found = answers.finish().questions;
+        assert_eq!([found[0].text.as_str(), found[1].text.as_str()], ["cat", "b"], "{order:?}");
     }
 }
 

@@ -2,9 +2,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::SystemTime;
 
-use bessemer_data::text::{Documents, Format, InstanceOptions, PretrainingSet, prepare, verify};
+use bessemer_data::text::{Documents, Format, InstanceOptions, PretrainingSet, Progress, prepare, verify};
 use bessemer_data::{DataError, Split};
 
 use crate::world::{DOCUMENTS, World, instances, run};
@@ -50,9 +51,10 @@ fn counts_are_told() {
     for (out, format) in [("shards", Format::Shards), ("records", Format::Tfrecord)] {
         let told = Mutex::new(BTreeSet::new());
         let preparation = world.preparation(out, format);
-        let counts = prepare(&preparation, &|progress| {
+        let tell = |progress: Progress| {
             told.lock().unwrap().insert((progress.what, progress.done, progress.all));
-        });
+        };
+        let counts = prepare(&preparation, &tell, &|| false);
         let counts = counts.unwrap();
         assert!(told.into_inner().unwrap().contains(&("shards", 3, 3)));
         assert_eq!(counts.iter().map(|(split, _)| *split).collect::<Vec<_>>(), [Split::Train, Split::Val]);
@@ -163,7 +165,9 @@ fn completed_preparations_are_left_alone() {
 #[test]
 fn folders_of_something_else_are_refused() {
     let world = World::new();
-    let error = |preparation: &bessemer_data::text::Preparation| prepare(preparation, &|_| ()).unwrap_err().to_string();
+    let error = |preparation: &bessemer_data::text::Preparation| {
+        prepare(preparation, &|_| (), &|| false).unwrap_err().to_string()
+    };
     world.prepare("shards", Format::Shards);
     let mut other = world.preparation("shards", Format::Shards);
     other.seed += 1;
@@ -181,7 +185,7 @@ fn settings_out_of_range_are_refused() {
     let check = |change: &dyn Fn(&mut bessemer_data::text::Preparation), expected: &str| {
         let mut preparation = world.preparation("out", Format::Tfrecord);
         change(&mut preparation);
-        let text = prepare(&preparation, &|_| ()).unwrap_err().to_string();
+        let text = prepare(&preparation, &|_| (), &|| false).unwrap_err().to_string();
         assert!(text.contains(expected), "{text}");
         assert!(!world.path("out").exists(), "nothing is begun");
     };
@@ -215,9 +219,9 @@ fn too_few_documents_are_refused() {
         fs::write(&file, text).unwrap();
         let mut preparation = world.preparation("few", Format::Shards);
         (preparation.inputs, preparation.heldout) = (vec![file], heldout);
-        let error: DataError = prepare(&preparation, &|_| ()).unwrap_err();
+        let error: DataError = prepare(&preparation, &|_| (), &|| false).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
-        fs::remove_dir_all(world.path("few")).unwrap();
+        assert!(!world.path("few").exists());
     }
 }
 
@@ -228,8 +232,31 @@ fn text_that_is_not_utf_8_is_placed() {
     let mut bytes = fs::read(&file).unwrap();
     bytes[1234] = 0xff;
     fs::write(&file, bytes).unwrap();
-    let error = prepare(&world.preparation("out", Format::Shards), &|_| ()).unwrap_err().to_string();
+    let error = prepare(&world.preparation("out", Format::Shards), &|_| (), &|| false).unwrap_err().to_string();
     assert!(error.contains("a.txt: byte 1234: not UTF-8"), "{error}");
+    assert!(!world.path("out").exists(), "nothing is left");
+}
+
+#[test]
+fn what_is_stopped_or_fails_leaves_nothing() {
+    let world = World::new();
+    let asked = AtomicUsize::new(0);
+    for format in [Format::Shards, Format::Tfrecord, Format::ElectraTfrecord] {
+        // At the first document, in the middle of the work, and before the last look at it.
+        for times in [0, 7, DOCUMENTS + 1] {
+            asked.store(0, Ordering::Relaxed);
+            let preparation = world.preparation("new/deep/out", format);
+            let stop = || asked.fetch_add(1, Ordering::Relaxed) >= times;
+            let error = prepare(&preparation, &|_| (), &stop).unwrap_err();
+            assert!(matches!(error, DataError::Stopped { .. }), "{error}");
+            assert!(!world.path("new").exists(), "{times}");
+        }
+    }
+    fs::create_dir(world.path("empty")).unwrap();
+    let text = fs::read(world.path("text/a.txt")).unwrap();
+    fs::write(world.path("text/a.txt"), [&text[..], b"\xff"].concat()).unwrap();
+    prepare(&world.preparation("empty", Format::Shards), &|_| (), &|| false).unwrap_err();
+    assert_eq!(fs::read_dir(world.path("empty")).unwrap().count(), 0, "a folder that was there stays");
 }
 
 /// Files as Google's program writes them have no manifest beside them.

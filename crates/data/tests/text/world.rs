@@ -137,7 +137,7 @@ impl World {
 }
 
 pub(crate) fn run(preparation: &Preparation) -> Vec<(Split, SplitCounts)> {
-    prepare(preparation, &|_| ()).unwrap()
+    prepare(preparation, &|_| (), &|| false).unwrap()
 }
 
 /// Every instance of an epoch.

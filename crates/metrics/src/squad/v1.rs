@@ -1,5 +1,5 @@
 use super::text::{f1_of_normalized, normalized};
-use super::{Gold, Predicted, check_ids};
+use super::{Gold, Predicted, unknown_questions};
 use crate::MetricError;
 
 /// Scores by the rules of version 1.1, in percent.
@@ -13,14 +13,16 @@ pub struct ScoresV1 {
     pub total: usize,
     /// Questions without a prediction, which count as wrong.
     pub missing: usize,
+    /// Predictions for questions that the data do not have, which count for nothing.
+    pub unknown: usize,
 }
 
-/// Errors: no question, a question without right answers, a prediction for an unknown question.
+/// Errors: no question, a question without right answers.
 pub fn score_v1(gold: &[Gold<'_>], predictions: &Predicted<'_>) -> Result<ScoresV1, MetricError> {
     if gold.is_empty() {
         return Err(MetricError::NoQuestions);
     }
-    check_ids(gold, "predictions", predictions.keys().copied())?;
+    let unknown = unknown_questions(gold, predictions.keys().copied()).len();
     let (mut exact, mut f1, mut missing) = (0_usize, 0.0, 0);
     for question in gold {
         if question.answers.is_empty() {
@@ -37,7 +39,7 @@ pub fn score_v1(gold: &[Gold<'_>], predictions: &Predicted<'_>) -> Result<Scores
     }
     let total = gold.len();
     let percent = |sum: f64| 100.0 * sum / total as f64;
-    Ok(ScoresV1 { exact_match: percent(exact as f64), f1: percent(f1), total, missing })
+    Ok(ScoresV1 { exact_match: percent(exact as f64), f1: percent(f1), total, missing, unknown })
 }
 
 #[cfg(test)]
@@ -58,10 +60,17 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn predictions_for_unknown_questions_count_for_nothing() {
+        let gold = gold(&[("2", &["x"]), ("4", &["y"])]);
         let predictions = Predicted::from([("2", "x"), ("9", "x"), ("3", "x")]);
-        let error = score_v1(&gold(&[("2", &["x"])]), &predictions).unwrap_err().to_string();
-        assert_eq!(error, "SQuAD: 2 of the predictions are for questions that the data do not have, such as `3`");
+        let scores = score_v1(&gold, &predictions).unwrap();
+        assert_eq!((scores.exact_match, scores.missing, scores.unknown), (50.0, 1, 2));
+        assert_eq!(unknown_questions(&gold, predictions.keys().copied()), ["3", "9"]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let predictions = Predicted::from([("2", "x")]);
         assert_eq!(score_v1(&[], &predictions), Err(MetricError::NoQuestions));
         let none = score_v1(&gold(&[("2", &[])]), &Predicted::new());
         assert_eq!(none, Err(MetricError::NoAnswers { id: "2".into() }));

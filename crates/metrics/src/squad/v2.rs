@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use super::text::{f1_of_normalized, normalized};
-use super::{Gold, Predicted, check_ids};
+use super::{Gold, Predicted, unknown_questions};
 use crate::MetricError;
 
 /// Scores by the rules of version 2.0.
@@ -17,6 +17,8 @@ pub struct ScoresV2 {
     pub best: Option<BestScores>,
     /// Questions without a prediction, which count as wrong.
     pub missing: usize,
+    /// Predictions for questions that the data do not have, which count for nothing.
+    pub unknown: usize,
 }
 
 /// Scores of a group of questions, in percent.
@@ -48,7 +50,7 @@ pub struct BestScores {
 /// Any other number that grows with doubt serves as well.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NoAnswerProbabilities<'a> {
-    /// By id; equal ones are tried as thresholds in this order.
+    /// By id; equal ones are tried as thresholds in this order. Those of unknown questions are passed over.
     pub by_question: &'a [(&'a str, f64)],
     /// Above this probability the prediction counts as no answer.
     pub threshold: f64,
@@ -63,7 +65,7 @@ struct Mark {
     f1: f64,
 }
 
-/// Errors: no question; a prediction or probability for an unknown question; a probability that is missing or NaN.
+/// Errors: no question; a probability that is missing or NaN.
 pub fn score_v2(
     gold: &[Gold<'_>],
     predictions: &Predicted<'_>,
@@ -72,7 +74,6 @@ pub fn score_v2(
     if gold.is_empty() {
         return Err(MetricError::NoQuestions);
     }
-    check_ids(gold, "predictions", predictions.keys().copied())?;
     let mut marks: Vec<Mark> = gold.iter().map(|question| mark(question, predictions.get(question.id))).collect();
     let mut best = None;
     if let Some(no_answer) = no_answer {
@@ -87,6 +88,7 @@ pub fn score_v2(
         no_answer: shares(&|mark| !mark.has_answer),
         best,
         missing: marks.iter().filter(|mark| mark.predicted.is_none()).count(),
+        unknown: unknown_questions(gold, predictions.keys().copied()).len(),
     })
 }
 
@@ -119,7 +121,6 @@ fn check_probabilities(
     marks: &[Mark],
     no_answer: &NoAnswerProbabilities<'_>,
 ) -> Result<(), MetricError> {
-    check_ids(gold, "probabilities of no answer", no_answer.by_question.iter().map(|&(id, _)| id))?;
     if let Some(&(id, _)) = no_answer.by_question.iter().find(|(_, probability)| probability.is_nan()) {
         return Err(MetricError::NanProbability { id: id.to_owned() });
     }
@@ -144,7 +145,7 @@ fn withhold(gold: &[Gold<'_>], marks: &mut [Mark], no_answer: &NoAnswerProbabili
 
 fn best_scores(gold: &[Gold<'_>], marks: &[Mark], by_question: &[(&str, f64)]) -> BestScores {
     let marks: HashMap<&str, &Mark> = gold.iter().map(|question| question.id).zip(marks).collect();
-    let mut rising: Vec<(f64, &Mark)> = by_question.iter().map(|&(id, p)| (p, marks[id])).collect();
+    let mut rising: Vec<(f64, &Mark)> = by_question.iter().filter_map(|&(id, p)| Some((p, *marks.get(id)?))).collect();
     rising.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (exact, exact_threshold) = best_threshold(&rising, gold.len(), |mark| mark.exact);
     let (f1, f1_threshold) = best_threshold(&rising, gold.len(), |mark| mark.f1);
@@ -266,14 +267,25 @@ mod tests {
     }
 
     #[test]
+    fn unknown_questions_count_for_nothing() {
+        let probabilities = [("1", 0.1), ("2", 0.3), ("3", 0.2), ("4", 0.9)];
+        let more = [&probabilities[..], &[("9", 0.15)]].concat();
+        let mut predicted = predictions();
+        let score = |predicted: &Predicted<'_>, by_question: &[(&str, f64)]| {
+            score_v2(&gold(), predicted, Some(NoAnswerProbabilities { by_question, threshold: 0.2 })).unwrap()
+        };
+        let without = score(&predicted, &probabilities);
+        predicted.insert("9", "cat");
+        assert_eq!(score(&predicted, &more), ScoresV2 { unknown: 1, ..without });
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused() {
         let refused = |predictions: &Predicted<'_>, by_question: &[(&str, f64)]| {
             let no_answer = NoAnswerProbabilities { by_question, threshold: 1.0 };
             score_v2(&gold(), predictions, Some(no_answer)).unwrap_err().to_string()
         };
         let one = Predicted::from([("1", "x")]);
-        assert!(refused(&Predicted::from([("9", "x")]), &[]).contains("1 of the predictions"));
-        assert!(refused(&one, &[("8", 0.0)]).contains("1 of the probabilities of no answer are for"));
         assert_eq!(
             refused(&one, &[("2", 0.0)]),
             "SQuAD: question `1` has a prediction and no probability of no answer"

@@ -42,6 +42,8 @@ pub(super) enum Source {
     Uniform { words: usize },
     /// The frequencies of the right words among themselves.
     Batch,
+    /// Logarithms of frequencies but for a constant, `f32[V]`, the same for all places.
+    Frequencies(Value),
 }
 
 /// Probabilities of the words at drawn places.
@@ -56,8 +58,10 @@ pub(super) struct Guesses {
 /// What makes the draws of a batch.
 pub(super) struct Draw {
     pub random: RandomStream,
-    /// Tells batches apart, `i32[]`.
+    /// Tells batches apart, `i32[]`, or where there are several groups the first of them; the next ones have the next numbers.
     pub number: Value,
+    /// Parts of the batch, of equally many places each, that are drawn for by their own numbers.
+    pub groups: usize,
     /// Whether the right word is never drawn.
     pub disallow_correct: bool,
 }
@@ -81,14 +85,18 @@ impl Guesses {
                 g.scale(weight, (words as f64).ln())
             }
             Source::Batch => self.loss_in_batch(g),
+            Source::Frequencies(logs) => {
+                let scores = self.scores_everywhere(g, logs)?;
+                self.rows(scores).loss_sum(g)
+            }
         }
     }
 
-    /// The sum of the weights of those places whose right word is the likeliest, `f32[]`: 0 without scores.
+    /// The sum of the weights of those places whose right word is the likeliest, `f32[]`: 0 without scores of a network.
     pub(super) fn correct(&self, g: &mut Graph) -> Result<Value> {
         match self.source {
             Source::Scores(scores) => self.rows(scores).correct(g),
-            Source::Uniform { .. } | Source::Batch => g.constant(DType::F32, [], 0.0),
+            Source::Uniform { .. } | Source::Batch | Source::Frequencies(_) => g.constant(DType::F32, [], 0.0),
         }
     }
 
@@ -98,13 +106,21 @@ impl Guesses {
             Source::Scores(scores) => scores,
             Source::Uniform { words } => return self.sample_evenly(g, words, draw),
             Source::Batch => self.scores_of_each_other(g)?,
+            Source::Frequencies(logs) => self.scores_everywhere(g, logs)?,
         };
         let scores = if draw.disallow_correct { self.without_right(g, scores)? } else { scores };
         let drawn = sample_by(g, scores, draw)?;
         match self.source {
             Source::Batch => g.add1(Gather, &[self.labels, drawn]),
-            Source::Scores(_) | Source::Uniform { .. } => Ok(drawn),
+            Source::Scores(_) | Source::Uniform { .. } | Source::Frequencies(_) => Ok(drawn),
         }
+    }
+
+    /// The same scores `f32[V]` for each place, `f32[N, V]`.
+    fn scores_everywhere(&self, g: &mut Graph, scores: Value) -> Result<Value> {
+        let (places, words) = (g.shape(self.weights).elements(), g.shape(scores).elements());
+        let row = g.reshape(scores, [1, words])?;
+        g.broadcast(row, &Shape::from([places, words]))
     }
 
     /// The sum of the weights times `-ln` of the share that the right word has in all right words, `f32[]`.
@@ -143,7 +159,7 @@ impl Guesses {
     fn without_right(&self, g: &mut Graph, scores: Value) -> Result<Value> {
         let right = match self.source {
             Source::Batch => self.same(g)?,
-            Source::Scores(_) | Source::Uniform { .. } => {
+            Source::Scores(_) | Source::Uniform { .. } | Source::Frequencies(_) => {
                 g.add1(OneHot { depth: g.shape(scores).cols() }, &[self.labels])?
             }
         };
@@ -153,7 +169,8 @@ impl Guesses {
 
     fn sample_evenly(&self, g: &mut Graph, words: usize, draw: &Draw) -> Result<Value> {
         let words = words - usize::from(draw.disallow_correct);
-        let uniform = uniforms(g, g.shape(self.labels).clone(), draw)?;
+        let places = g.shape(self.labels).elements() / draw.groups;
+        let uniform = draw.by_group(g, |g, number, _| draw.uniforms(g, Shape::from([places]), number))?;
         let scaled = g.scale(uniform, words as f64)?;
         let number = g.unary(UnaryKind::Floor, scaled)?;
         // Rounding may reach the number of words itself.
@@ -171,23 +188,46 @@ impl Guesses {
     }
 }
 
-/// Numbers in `[0, 1)`.
-fn uniforms(g: &mut Graph, shape: Shape, draw: &Draw) -> Result<Value> {
-    let RandomStream { seed, stream } = draw.random;
-    g.add1(Random { distribution: Distribution::Uniform, shape, seed, stream }, &[draw.number])
+impl Draw {
+    /// What `draw` gives for the number and the index of each group, one behind the other along the first axis.
+    fn by_group(
+        &self,
+        g: &mut Graph,
+        mut draw: impl FnMut(&mut Graph, Value, usize) -> Result<Value>,
+    ) -> Result<Value> {
+        let mut drawn = vec![draw(g, self.number, 0)?];
+        for group in 1..self.groups {
+            let number = g.offset(self.number, group as f64)?;
+            drawn.push(draw(g, number, group)?);
+        }
+        if let [all] = drawn[..] { Ok(all) } else { g.concat(&drawn, 0) }
+    }
+
+    /// Numbers in `[0, 1)`, by the number of a group.
+    fn uniforms(&self, g: &mut Graph, shape: Shape, number: Value) -> Result<Value> {
+        let RandomStream { seed, stream } = self.random;
+        g.add1(Random { distribution: Distribution::Uniform, shape, seed, stream }, &[number])
+    }
 }
 
 /// Draws a class of each row from `softmax(scores f32[N, V])`, `i32[N]`: the largest score with noise of Gumbel's distribution
 /// added, `-ln(-ln(u))`.
 fn sample_by(g: &mut Graph, scores: Value, draw: &Draw) -> Result<Value> {
-    let mut noise = uniforms(g, g.shape(scores).clone(), draw)?;
-    for _ in 0..2 {
-        let positive = g.offset(noise, LEAST)?;
-        let log = g.unary(UnaryKind::Log, positive)?;
-        noise = g.neg(log)?;
-    }
-    let sum = g.add_(scores, noise)?;
-    g.add1(ArgMax, &[sum])
+    let (rows, columns) = (g.shape(scores).rows() / draw.groups, g.shape(scores).cols());
+    draw.by_group(g, |g, number, group| {
+        let scores = match draw.groups {
+            1 => scores,
+            _ => g.slice(scores, &[group * rows, 0], &[(group + 1) * rows, columns], &[1, 1])?,
+        };
+        let mut noise = draw.uniforms(g, Shape::from([rows, columns]), number)?;
+        for _ in 0..2 {
+            let positive = g.offset(noise, LEAST)?;
+            let log = g.unary(UnaryKind::Log, positive)?;
+            noise = g.neg(log)?;
+        }
+        let sum = g.add_(scores, noise)?;
+        g.add1(ArgMax, &[sum])
+    })
 }
 
 #[cfg(test)]
@@ -203,10 +243,18 @@ mod tests {
         Scores([f64; WORDS]),
         Uniform,
         Batch,
+        Frequencies([f64; WORDS]),
     }
 
     /// How often each word was drawn. The right word is 1, but for draws of the batch: 0, 1, 1 in turn, and 4 which is not of it.
     fn shares(of: Of, disallow_correct: bool) -> [f64; WORDS] {
+        let one = shares_in_groups(&of, disallow_correct, 1);
+        let groups = shares_in_groups(&of, disallow_correct, 4);
+        assert!(one != groups && one.iter().zip(groups).all(|(a, b)| (a - b).abs() < 0.05), "{one:?} {groups:?}");
+        one
+    }
+
+    fn shares_in_groups(of: &Of, disallow_correct: bool, groups: usize) -> [f64; WORDS] {
         let mut b = Builder::new(Mode::Infer);
         let number = b.feed("number", DType::I32, []).expect("a new name");
         let labels = b.feed("labels", DType::I32, [ROWS]).expect("a new name");
@@ -215,10 +263,12 @@ mod tests {
             Of::Scores(_) => Source::Scores(b.feed("scores", DType::F32, [ROWS, WORDS]).expect("a new name")),
             Of::Uniform => Source::Uniform { words: WORDS },
             Of::Batch => Source::Batch,
+            Of::Frequencies(_) => Source::Frequencies(b.feed("scores", DType::F32, [WORDS]).expect("a new name")),
         };
         let guesses = Guesses { source, labels, weights };
         let random = RandomStream { seed: 3, stream: 0 };
-        let words = guesses.sample(&mut b.graph, &Draw { random, number, disallow_correct }).expect("a legal graph");
+        let words =
+            guesses.sample(&mut b.graph, &Draw { random, number, groups, disallow_correct }).expect("a legal graph");
         b.graph.output("words", words);
         let loss = guesses.loss_sum(&mut b.graph).expect("a legal graph");
         b.graph.output("loss", loss);
@@ -226,14 +276,15 @@ mod tests {
         let mut run = Interpreter::new(&graph);
         run.set("number", &[4.0]);
         let (labels, weights) = match of {
-            Of::Scores(_) | Of::Uniform => (vec![1.0; ROWS], vec![1.0; ROWS]),
+            Of::Scores(_) | Of::Uniform | Of::Frequencies(_) => (vec![1.0; ROWS], vec![1.0; ROWS]),
             Of::Batch => ([0.0, 1.0, 1.0, 4.0].repeat(ROWS / 4), [1.0, 1.0, 1.0, 0.0].repeat(ROWS / 4)),
         };
         run.set("labels", &labels);
         run.set("weights", &weights);
         let wanted = match of {
-            Of::Scores(scores) => {
-                run.set("scores", &scores.repeat(ROWS));
+            Of::Scores(scores) | Of::Frequencies(scores) => {
+                let rows = if matches!(of, Of::Scores(_)) { ROWS } else { 1 };
+                run.set("scores", &scores.repeat(rows));
                 scores.iter().map(|score| score.exp()).sum::<f64>().ln() - scores[1]
             }
             Of::Uniform => (WORDS as f64).ln(),
@@ -259,6 +310,8 @@ mod tests {
         let scores = [0.0, 2f64.ln(), 4f64.ln(), f64::MIN_POSITIVE.ln(), 1f64.ln()];
         close(shares(Of::Scores(scores), false), [0.125, 0.25, 0.5, 0.0, 0.125]);
         close(shares(Of::Scores(scores), true), [1.0 / 6.0, 0.0, 4.0 / 6.0, 0.0, 1.0 / 6.0]);
+        close(shares(Of::Frequencies(scores), false), [0.125, 0.25, 0.5, 0.0, 0.125]);
+        close(shares(Of::Frequencies(scores), true), [1.0 / 6.0, 0.0, 4.0 / 6.0, 0.0, 1.0 / 6.0]);
         close(shares(Of::Uniform, false), [0.2; WORDS]);
         close(shares(Of::Uniform, true), [0.25, 0.0, 0.25, 0.25, 0.25]);
         close(shares(Of::Batch, false), [1.0 / 3.0, 2.0 / 3.0, 0.0, 0.0, 0.0]);

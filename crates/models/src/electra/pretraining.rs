@@ -71,8 +71,10 @@ pub fn forward_loss(
     Ok((b, loss))
 }
 
-/// The forward pass without dropout, with the feeds of [`train`] and `batch_number`, `i32[]`, which the samples are drawn by.
-/// Outputs, all `f32[]` and sums over the batch: `mlm_loss_sum`, `mlm_correct`, `sampled_correct` and `mlm_weight` over draws;
+/// The forward pass without dropout, with the feeds of [`train`] and `first_example`, `i32[]`, the number of the first sequence in
+/// the data set: samples are drawn by the numbers of sequences, so that they do not depend on how these are put into batches.
+/// With words of the batch, [`Generator::Batch`], they come from the frequencies of all words of the data set instead, whose
+/// logarithms are the feed `log_frequencies`, `f32[V]`. Outputs, all `f32[]` and sums over the batch: `mlm_loss_sum`, `mlm_correct`, `sampled_correct` and `mlm_weight` over draws;
 /// `disc_loss_sum`, `disc_correct` and `disc_weight` over words, and the words that were replaced, `disc_replaced`, those taken for
 /// replaced, `disc_suspected`, and those that are both, `disc_found`.
 ///
@@ -174,22 +176,26 @@ fn results(
     let mut trunk = Trunk::new(b, &large)?;
     let words = trunk.tokens.words;
     let draws = b.scope("draws", |b| Draws::feed(b, sequences, &trunk.tokens))?;
+    let vocab_size = config.encoder.vocab_size;
     let source = match options.generator {
         Generator::Network => {
             let hidden = b.scope("draws", |b| draws.hide(&mut b.graph, words, options.mask_token))?;
             Source::Scores(generator::scores(b, &mut trunk, "generator", &small, hidden, draws.places)?)
         }
-        Generator::Uniform => Source::Uniform { words: config.encoder.vocab_size },
-        Generator::Batch => Source::Batch,
+        Generator::Uniform => Source::Uniform { words: vocab_size },
+        Generator::Batch => match b.mode() {
+            Mode::Train => Source::Batch,
+            Mode::Infer => Source::Frequencies(b.feed("log_frequencies", DType::F32, [vocab_size])?),
+        },
     };
     let guesses = Guesses { source, labels: draws.words, weights: draws.weights };
     let random = trunk.streams().next_stream();
     let samples = b.scope("sampling", |b| {
-        let number = match b.mode() {
-            Mode::Train => b.micro_step()?,
-            Mode::Infer => b.feed("batch_number", DType::I32, [])?,
+        let (number, groups) = match b.mode() {
+            Mode::Train => (b.micro_step()?, 1),
+            Mode::Infer => (b.feed("first_example", DType::I32, [])?, sequences.batch),
         };
-        guesses.sample(&mut b.graph, &Draw { random, number, disallow_correct: options.disallow_correct })
+        guesses.sample(&mut b.graph, &Draw { random, number, groups, disallow_correct: options.disallow_correct })
     })?;
     let (fake, labels) = b.scope("replacement", |b| {
         let fake = draws.replace(&mut b.graph, words, samples)?;

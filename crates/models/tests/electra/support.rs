@@ -53,7 +53,7 @@ pub(crate) fn set_weights(run: &mut Interpreter<'_>, model: &Model) {
     }
 }
 
-/// A batch by the names of its feeds: the last token is padding, places are drawn twice, and the last draw only fills up.
+/// A batch by the names of its feeds, or as much of it as the graph takes: the last token is padding, places are drawn twice, and the last draw only fills up.
 pub(crate) fn batch(graph: &Graph) -> Vec<(&'static str, Vec<f64>)> {
     let tokens = SEQUENCES.batch * SEQUENCES.length;
     let excluded = [0.0, 1.0, 0.0, 0.0, 0.0, 1.0];
@@ -64,13 +64,18 @@ pub(crate) fn batch(graph: &Graph) -> Vec<(&'static str, Vec<f64>)> {
         ("masked_lm_positions", vec![2.0, 3.0, 2.0, 0.0, 4.0, 4.0, 4.0, 0.0]),
         ("masked_lm_weights", vec![1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0]),
         ("masked_lm_replaced", vec![0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]),
-        ("batch_number", vec![0.0]),
+        ("first_example", vec![0.0]),
+        ("log_frequencies", (0..29).map(|word| -0.1 * f64::from(word)).collect()),
         ("start_positions", vec![2.0, 6.0]),
         ("end_positions", vec![4.0, 3.0]),
         ("p_mask", [excluded, excluded].concat()),
         ("is_impossible", vec![0.0, 1.0]),
     ];
-    feeds.into_iter().filter(|(name, _)| graph.find_input(name).is_some()).collect()
+    let taken = |(name, mut data): (&'static str, Vec<f64>)| {
+        data.truncate(graph.shape(graph.find_input(name)?).elements());
+        Some((name, data))
+    };
+    feeds.into_iter().filter_map(taken).collect()
 }
 
 pub(crate) fn interpreter(model: &Model) -> Interpreter<'_> {

@@ -32,7 +32,7 @@ pub enum CheckpointError {
     #[error("{}: tensor `{tensor}`: {reason}", path.display())]
     Tensor { path: PathBuf, tensor: String, reason: String },
 
-    #[error("{}: written in checkpoint format {found}; this program reads format {supported}", path.display())]
+    #[error("{}: written in checkpoint format {found}; this program reads formats up to {supported}", path.display())]
     Version { path: PathBuf, found: u32, supported: u32 },
 
     #[error("{}: no whole checkpoint is left: {}", folder.display(), join(damage))]

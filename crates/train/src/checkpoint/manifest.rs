@@ -1,11 +1,13 @@
 use super::error::CheckpointError;
 use super::hashing::sha256_hex;
 use crate::number;
+use bessemer_data::text::VocabularyIdentity;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const VERSION: u32 = 1;
+/// The format that is written. All before it can be read: what came later is optional.
+const VERSION: u32 = 2;
 
 /// Where a run stands. Counts are of things done: `step = 123` after the 123rd update.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,6 +24,9 @@ pub struct TrainingState {
     pub recipe: String,
     /// What identifies the data set: path or kind, sizes, checksums.
     pub data: String,
+    /// The vocabulary of a model of text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<VocabularyIdentity>,
     /// The last evaluation.
     #[serde(with = "number::map")]
     pub metrics: BTreeMap<String, f64>,
@@ -43,6 +48,9 @@ pub struct BestMetric {
     #[serde(with = "number")]
     pub value: f64,
     pub step: u64,
+    /// Of the same evaluation, where it has one: it decides between equal values.
+    #[serde(default, with = "number::option", skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
 }
 
 /// Name, size in bytes and lower-case hexadecimal SHA-256 of a file of the checkpoint.
@@ -93,7 +101,7 @@ impl Manifest {
         }
         let not_valid = |error: serde_json::Error| CheckpointError::damaged(path, format!("not a manifest: {error}"));
         let Versioned { version } = serde_json::from_slice(bytes).map_err(not_valid)?;
-        if version != VERSION {
+        if !(1..=VERSION).contains(&version) {
             return Err(CheckpointError::Version { path: path.to_owned(), found: version, supported: VERSION });
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(not_valid)?;
@@ -103,7 +111,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    fn own_sha256(&self) -> String {
+    pub(super) fn own_sha256(&self) -> String {
         sha256_hex(&Self { sha256: String::new(), ..self.clone() }.to_json())
     }
 }

@@ -12,6 +12,7 @@
 //! A folder named `step-*` is always whole: it is written under another name, synced, then renamed. Names that begin
 //! with a dot are work in progress and are removed by the next [`CheckpointStore::open`].
 
+mod choice;
 mod disk;
 mod error;
 mod hashing;
@@ -25,6 +26,7 @@ mod weights;
 #[cfg(test)]
 mod tests;
 
+pub use choice::{CheckpointChoice, ChoiceReason, ChosenCheckpoint, find_checkpoint};
 pub use error::{CheckpointError, Damage};
 pub use manifest::{BestMetric, FileEntry, Manifest, SamplerPosition, TrainingState};
 pub use safetensors::Dtype;
@@ -54,7 +56,7 @@ impl<'a> Checkpoint<'a> {
     }
 }
 
-const MANIFEST_FILE: &str = "manifest.json";
+pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 /// What Hugging Face has beside weights.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 pub(crate) const MODEL_FILE: &str = "model.safetensors";

@@ -103,6 +103,16 @@ impl CheckpointStore {
         Ok(steps)
     }
 
+    /// The folder of the checkpoint of a step, whether it is there or not.
+    pub(super) fn path_of(&self, step: u64) -> PathBuf {
+        self.folder.join(step_name(step))
+    }
+
+    /// The step of a checkpoint's folder, by its name.
+    pub(super) fn step_in(path: &Path) -> Option<u64> {
+        step_of(path.file_name()?.to_str()?)
+    }
+
     pub(super) fn save_on(
         &self,
         disk: &dyn Disk,
@@ -189,7 +199,7 @@ impl CheckpointStore {
     fn prune(&self, disk: &dyn Disk) -> Result<(), CheckpointError> {
         let kept = [self.latest(), self.best()];
         for step in self.steps()?.iter().rev().skip(self.keep) {
-            let path = self.folder.join(step_name(*step));
+            let path = self.path_of(*step);
             if kept.iter().flatten().any(|other| *other == path) {
                 continue;
             }
@@ -202,12 +212,12 @@ impl CheckpointStore {
 
     /// Folders to try: the latest, then those before it from new to old, then those after it.
     fn candidates(&self) -> Result<Vec<PathBuf>, CheckpointError> {
-        let latest = self.latest().and_then(|path| step_of(path.file_name()?.to_str()?));
+        let latest = self.latest().and_then(|path| Self::step_in(&path));
         let mut steps = self.steps()?;
         // A latest whose folder has vanished is tried too, so that its loss is reported.
         steps.extend(latest.filter(|latest| !steps.contains(latest)));
         steps.sort_by_key(|step| (latest.is_some_and(|latest| *step > latest), Reverse(*step)));
-        Ok(steps.into_iter().map(|step| self.folder.join(step_name(step))).collect())
+        Ok(steps.into_iter().map(|step| self.path_of(step)).collect())
     }
 
     fn remove_leftovers(&self) -> Result<(), CheckpointError> {

@@ -1,6 +1,7 @@
 use super::disk::{Disk, RealDisk, Sink};
 use super::safetensors_file::{read_tensors, write_tensors};
 use super::*;
+use bessemer_data::text::VocabularyIdentity;
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
@@ -22,8 +23,9 @@ fn checkpoint(step: u64) -> Checkpoint<'static> {
         schedule_step: step - 1,
         recipe: "name = \"x\"\n".to_owned(),
         data: "shapes".to_owned(),
+        vocabulary: Some(VocabularyIdentity { entries: 7, sha256: "ab".repeat(32) }),
         metrics: [("top1".to_owned(), 0.1 + 0.2), ("loss".to_owned(), f64::INFINITY)].into(),
-        best: Some(BestMetric { metric: "top1".to_owned(), value: 1.0 / 3.0, step: 10 }),
+        best: Some(BestMetric { metric: "top1".to_owned(), value: 1.0 / 3.0, step: 10, loss: Some(f64::INFINITY) }),
     };
     Checkpoint {
         state,
@@ -294,9 +296,9 @@ fn a_newer_format_is_refused_by_number() {
     let store = CheckpointStore::open(run.path(), 2).unwrap();
     let saved = store.save(&checkpoint(10), false).unwrap();
     let path = saved.path.join(MANIFEST_FILE);
-    let text = fs::read_to_string(&path).unwrap().replace("\"version\": 1", "\"version\": 2");
+    let text = fs::read_to_string(&path).unwrap().replace("\"version\": 2", "\"version\": 3");
     fs::write(&path, text).unwrap();
-    assert!(matches!(load_checkpoint(&saved.path), Err(CheckpointError::Version { found: 2, supported: 1, .. })));
+    assert!(matches!(load_checkpoint(&saved.path), Err(CheckpointError::Version { found: 3, supported: 2, .. })));
 }
 
 proptest! {
@@ -465,4 +467,58 @@ fn weights_are_converted_and_checked_on_request() {
 
     let error = load_weights(&path, WeightOptions { reject_non_finite: true, ..Default::default() }).unwrap_err();
     assert!(error.to_string().ends_with("w.safetensors: tensor `half`: element 1 is not finite"), "{error}");
+}
+
+/// A manifest without what format 2 added, under a checksum of its own.
+fn first_format(text: &str) -> String {
+    let mut manifest: serde_json::Value = serde_json::from_str(text).unwrap();
+    manifest["version"] = 1.into();
+    manifest["state"]["best"].as_object_mut().unwrap().remove("loss");
+    manifest["state"].as_object_mut().unwrap().remove("vocabulary");
+    let mut manifest: Manifest = serde_json::from_value(manifest).unwrap();
+    manifest.sha256 = manifest.own_sha256();
+    String::from_utf8(manifest.to_json()).unwrap()
+}
+
+#[test]
+fn the_first_format_can_be_read() {
+    let run = TempDir::new().unwrap();
+    let store = CheckpointStore::open(run.path(), 2).unwrap();
+    let path = store.save(&checkpoint(10), false).unwrap().path;
+    let manifest = path.join(MANIFEST_FILE);
+    let text = first_format(&fs::read_to_string(&manifest).unwrap());
+    fs::write(&manifest, text).unwrap();
+    let state = load_checkpoint(&path).unwrap().state;
+    assert_eq!((state.best.unwrap().loss, state.vocabulary), (None, None));
+}
+
+#[test]
+fn checkpoints_of_a_run_are_chosen_by_name() {
+    let run = TempDir::new().unwrap();
+    let find = |choice: &str| find_checkpoint(run.path(), Some(choice.parse().unwrap()));
+    let said = |choice: &str| find(choice).unwrap().unwrap().to_string();
+    let refused = |choice: &str| find(choice).unwrap_err().to_string();
+    assert!(refused("latest").ends_with("is no run folder; only of a run can a checkpoint be chosen"));
+    assert_eq!(find_checkpoint(run.path(), None).unwrap(), None);
+
+    let store = CheckpointStore::open(run.path().join("checkpoints"), 3).unwrap();
+    assert!(refused("latest").ends_with("the run has no checkpoint yet"));
+    store.save(&checkpoint(5), false).unwrap();
+    let default = || find_checkpoint(run.path(), None).unwrap().unwrap();
+    assert_eq!((default().step, default().reason), (5, ChoiceReason::NotEvaluated));
+    let no_best = refused("best");
+    assert!(
+        no_best.ends_with("no best checkpoint, as the run was not evaluated; it has those of steps 5"),
+        "{no_best}"
+    );
+
+    store.save(&checkpoint(10), true).unwrap();
+    store.save(&checkpoint(20), false).unwrap();
+    assert!(said("best").ends_with("step-000010: the checkpoint of step 10, the best one of the run (top1 0.3333)"));
+    assert!(said("latest").ends_with("step-000020: the checkpoint of step 20, the latest one of the run"));
+    assert!(said("5").ends_with("step-000005: the checkpoint of step 5"));
+    assert_eq!((default().step, default().reason.name()), (10, "best"));
+    assert!(refused("7").ends_with("no checkpoint of step 7; it has those of steps 5, 10, 20"), "{}", refused("7"));
+    assert!("newest".parse::<CheckpointChoice>().unwrap_err().contains("best, latest or the number of a step"));
+    assert!(find_checkpoint(&default().path, Some(CheckpointChoice::Best)).is_err(), "a checkpoint is no run");
 }

@@ -1,6 +1,7 @@
+use super::choice::find_checkpoint;
 use super::error::CheckpointError;
 use super::safetensors_file::read_safetensors;
-use super::store::{CheckpointStore, has_part, read_manifest, read_part};
+use super::store::{has_part, read_manifest, read_part};
 use super::tensor::NamedTensor;
 use super::{CONFIG_FILE, DISCRIMINATOR_FOLDER, EMA_FILE, GENERATOR_FOLDER, MANIFEST_FILE, MODEL_FILE};
 use bessemer_models::electra::names;
@@ -17,7 +18,7 @@ pub struct WeightOptions {
     pub ema: bool,
 }
 
-/// Loads weights from a `.safetensors` file, a checkpoint folder, a run folder (its best checkpoint, else its latest), a folder
+/// Loads weights from a `.safetensors` file, a checkpoint folder, a run folder (see [`find_checkpoint`]), a folder
 /// with `config.json` and `model.safetensors`, as Hugging Face has it, or one with two of these, `discriminator` and
 /// `generator`, which become one ELECTRA of pre-training.
 ///
@@ -122,9 +123,7 @@ fn checkpoint_folder(path: &Path) -> Result<PathBuf, CheckpointError> {
     if path.join(MANIFEST_FILE).exists() {
         return Ok(path.to_owned());
     }
-    let folder = path.join("checkpoints");
-    let chosen = folder.is_dir().then(|| CheckpointStore::for_reading(folder)).and_then(|s| s.best().or(s.latest()));
-    chosen.ok_or_else(|| {
+    find_checkpoint(path, None)?.map(|chosen| chosen.path).ok_or_else(|| {
         not_found(
             path,
             "expected a checkpoint folder (with manifest.json), a run folder with checkpoints in it, or a folder with \

@@ -38,8 +38,16 @@ pub struct BenchResult {
     pub spread: f64,
     /// `None` where it could not be measured, as are the fields below.
     pub peak_memory_bytes: Option<u64>,
+    /// FLOPs by which the model is defined, of convolutions and matrix products.
     pub flops_per_sample: Option<f64>,
+    /// Model FLOPs utilisation (MFU): these FLOPs a second over the measured peak.
     pub fraction_of_peak: Option<f64>,
+    /// FLOPs that kernels really do, with what they compute again and what Winograd's algorithm saves; unknown for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware_flops_per_sample: Option<f64>,
+    /// Hardware FLOPs utilisation (HFU): these FLOPs a second over the measured peak.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hardware_fraction_of_peak: Option<f64>,
     #[serde(with = "number::option")]
     pub loss_first: Option<f64>,
     #[serde(with = "number::option")]

@@ -404,20 +404,40 @@ fn tenth() -> f64 {
     0.1
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PrecisionRecipe {
     pub compute: Compute,
-    /// First loss scale, used with `fp16`.
-    pub loss_scale: f64,
-    /// Steps without overflow after which the scale doubles; absent for a scale that never changes.
+    /// First loss scale, used with `fp16`; given alone, it never changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
+    /// Steps without overflow after which the scale doubles. Where neither is given for `fp16`, the scale adapts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale_growth_steps: Option<u64>,
 }
 
-impl Default for PrecisionRecipe {
-    fn default() -> Self {
-        Self { compute: Compute::Fp32, loss_scale: 128.0, loss_scale_growth_steps: None }
+impl PrecisionRecipe {
+    /// First scale of a loss scale that adapts, as in PyTorch's `GradScaler`.
+    const FIRST_LOSS_SCALE: f64 = 65_536.0;
+    /// Steps without overflow after which a scale doubles by default, as there.
+    const GROWTH_STEPS: u64 = 2_000;
+
+    /// Makes the loss scale of `fp16` explicit.
+    fn resolve(&mut self) {
+        if self.compute != Compute::Fp16 {
+            return;
+        }
+        if self.loss_scale.is_none() {
+            self.loss_scale_growth_steps.get_or_insert(Self::GROWTH_STEPS);
+        }
+        self.loss_scale.get_or_insert(Self::FIRST_LOSS_SCALE);
+    }
+
+    /// The first loss scale and the steps without overflow after which it doubles, if it adapts; `None` for precisions that
+    /// need none.
+    pub fn loss_scaling(&self) -> Option<(f64, Option<u64>)> {
+        let first = self.loss_scale.unwrap_or(Self::FIRST_LOSS_SCALE);
+        (self.compute == Compute::Fp16).then_some((first, self.loss_scale_growth_steps))
     }
 }
 

@@ -114,6 +114,7 @@ impl Recipe {
         let mut recipe: Self = serde_path_to_error::deserialize(table).map_err(|error| field(explain(&error)))?;
         check::combinations(&recipe).map_err(field)?;
         recipe.model.init.get_or_insert(check::initial_weights(&recipe.model.name)[0]);
+        recipe.precision.resolve();
         Ok(recipe)
     }
 }

@@ -208,3 +208,20 @@ proptest! {
         prop_assert_eq!(Recipe::from_toml(&recipe.to_toml(), "again", &[]).unwrap(), recipe);
     }
 }
+
+#[test]
+fn the_loss_scale_of_fp16_adapts_unless_it_is_given_alone() {
+    let scaling = |overrides: &[&str]| {
+        let recipe = load("cifar", overrides).unwrap();
+        assert_eq!(Recipe::from_toml(&recipe.to_toml(), "cifar", &[]).unwrap(), recipe);
+        recipe.precision.loss_scaling()
+    };
+    let fp16 = "precision.compute=fp16";
+    assert_eq!(scaling(&[]), None);
+    assert_eq!(scaling(&[fp16]), Some((65_536.0, Some(2_000))));
+    assert_eq!(scaling(&[fp16, "precision.loss_scale=128"]), Some((128.0, None)));
+    assert_eq!(scaling(&[fp16, "precision.loss_scale_growth_steps=7"]), Some((65_536.0, Some(7))));
+    let both = [fp16, "precision.loss_scale=128", "precision.loss_scale_growth_steps=7"];
+    assert_eq!(scaling(&both), Some((128.0, Some(7))));
+    assert!(!load("cifar", &[]).unwrap().to_toml().contains("loss_scale"));
+}

@@ -1,14 +1,14 @@
 //! Folders as Hugging Face has them: `config.json`, `model.safetensors` and `vocab.txt`.
 
-use crate::checkpoint::{CONFIG_FILE, MODEL_FILE, NamedTensor, write_safetensors};
+use crate::checkpoint::{CONFIG_FILE, DISCRIMINATOR_FOLDER, MODEL_FILE, NamedTensor, write_safetensors};
 use crate::error::TrainError;
-use bessemer_data::text::VOCABULARY_FILE;
+use bessemer_data::text::{VOCABULARY_FILE, VocabularyIdentity};
 use bessemer_models::bert::BertConfig;
 use bessemer_models::electra::ElectraConfig;
 use bessemer_nn::Activation;
 use serde_json::{Value, json};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A network for a folder: the content of `config.json`.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +33,16 @@ impl Description {
     }
 }
 
+/// The field of `config.json` with the identity of the vocabulary. Other programs pass over it.
+const VOCABULARY: &str = "vocabulary";
+
+/// A vocabulary for a folder.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct VocabularyPart {
+    pub identity: Option<VocabularyIdentity>,
+    pub file: Option<PathBuf>,
+}
+
 /// Writes weights under the names of files, and what they are of, to a new folder.
 ///
 /// # Errors
@@ -41,13 +51,17 @@ pub(crate) fn write_folder(
     folder: &Path,
     Description(config): &Description,
     tensors: &[NamedTensor<'_>],
-    vocabulary: Option<&Path>,
+    vocabulary: &VocabularyPart,
 ) -> Result<(), TrainError> {
     fs::create_dir_all(folder).map_err(TrainError::io(folder, "make the folder"))?;
     let path = folder.join(CONFIG_FILE);
-    let text = serde_json::to_string_pretty(config).expect("keys are names and numbers are finite") + "\n";
+    let mut config = config.clone();
+    if let Some(identity) = &vocabulary.identity {
+        config[VOCABULARY] = json!(identity);
+    }
+    let text = serde_json::to_string_pretty(&config).expect("keys are names and numbers are finite") + "\n";
     fs::write(&path, text).map_err(TrainError::io(&path, "write the configuration"))?;
-    if let Some(vocabulary) = vocabulary {
+    if let Some(vocabulary) = &vocabulary.file {
         let path = folder.join(VOCABULARY_FILE);
         fs::copy(vocabulary, &path).map_err(TrainError::io(&path, "copy the vocabulary"))?;
     }
@@ -80,6 +94,18 @@ fn hidden_act(activation: Activation) -> &'static str {
         Activation::Gelu => "gelu",
         Activation::GeluTanh => "gelu_new",
     }
+}
+
+/// The vocabulary that the configuration of a folder names, or that of its folder `discriminator`.
+///
+/// # Errors
+/// A configuration that cannot be read.
+pub(crate) fn vocabulary_in_config(folder: &Path) -> Result<Option<VocabularyIdentity>, TrainError> {
+    let paths = ["", DISCRIMINATOR_FOLDER].map(|part| folder.join(part).join(CONFIG_FILE));
+    let Some(path) = paths.into_iter().find(|path| path.is_file()) else { return Ok(None) };
+    let text = fs::read_to_string(&path).map_err(TrainError::io(&path, "read the configuration"))?;
+    let config: Value = serde_json::from_str(&text).unwrap_or_default();
+    Ok(serde_json::from_value(config[VOCABULARY].clone()).ok())
 }
 
 /// The activation that a folder's configuration names.

@@ -24,9 +24,13 @@ use crate::recipe::Recipe;
 use crate::session::{EvalSession, TrainSession};
 use crate::trained::Trained;
 use bessemer_data::Position;
+use bessemer_data::text::VocabularyIdentity;
 use bessemer_models::{AnyModel, Model, find_any};
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Of each of several inputs, in their order, what came of it, or why nothing did.
+pub type EachInput<T> = Vec<Result<T, TrainError>>;
 
 /// The tasks there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +70,11 @@ pub trait Task {
 
     /// What identifies the training data.
     fn data_identity(&self) -> String;
+
+    /// The vocabulary of a model of text; random words have none.
+    fn vocabulary(&self) -> Option<VocabularyIdentity> {
+        None
+    }
 
     /// Batches of `train.batch_size` in an epoch, at least one.
     fn batches_per_epoch(&self) -> u64;

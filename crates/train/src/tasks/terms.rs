@@ -1,5 +1,11 @@
 //! What logs, tables and curves of a task call things.
 
+use crate::checkpoint::BestMetric;
+use std::collections::BTreeMap;
+
+/// The metric that decides between equal values of the best one.
+const LOSS: &str = "loss";
+
 /// Whether a metric is to rise or to fall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
@@ -99,12 +105,24 @@ impl Terms {
         best.and_then(|metric| metric.axis).unwrap_or(self.best.0)
     }
 
-    /// Whether `value` of the best metric is an improvement over `before`.
-    pub fn improves(&self, value: f64, before: f64) -> bool {
-        match self.best.1 {
-            Better::Higher => value > before,
-            Better::Lower => value < before,
-        }
+    /// The best metric of an evaluation after `step` updates, with the loss of the task where it has one.
+    ///
+    /// # Panics
+    /// If the metrics are of another task.
+    pub fn result(&self, metrics: &BTreeMap<String, f64>, step: u64) -> BestMetric {
+        let metric = self.best.0.to_owned();
+        BestMetric { value: metrics[&metric], metric, step, loss: metrics.get(LOSS).copied() }
+    }
+
+    /// Whether a result is an improvement over an earlier one. Of equal ones the lower loss decides, where both have one.
+    pub fn improves(&self, result: &BestMetric, before: &BestMetric) -> bool {
+        let is_equal = result.value == before.value;
+        let has_less_loss = || result.loss.zip(before.loss).is_some_and(|(loss, before)| loss < before);
+        let is_better = match self.best.1 {
+            Better::Higher => result.value > before.value,
+            Better::Lower => result.value < before.value,
+        };
+        is_better || (is_equal && has_less_loss())
     }
 
     /// A metric in a table: `76.54 %` or `1.2345`.
@@ -113,5 +131,26 @@ impl Terms {
             Scale::Fraction => format!("{:.2} %", value * 100.0),
             Scale::Plain => format!("{value:.4}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::{classification, squad};
+
+    #[test]
+    fn the_lower_loss_decides_between_equal_results() {
+        let result = |terms: &Terms, metrics: &[(&str, f64)]| {
+            terms.result(&metrics.iter().map(|&(name, value)| (name.to_owned(), value)).collect(), 1)
+        };
+        let terms = &classification::TERMS;
+        let of = |top1: f64, loss: f64| result(terms, &[("top1", top1), ("loss", loss)]);
+        assert!(terms.improves(&of(0.5, 0.1), &of(0.5, 0.2)) && !terms.improves(&of(0.5, 0.2), &of(0.5, 0.1)));
+        assert!(terms.improves(&of(0.6, 0.2), &of(0.5, 0.1)) && !terms.improves(&of(0.4, 0.1), &of(0.5, 0.2)));
+        let unknown = BestMetric { loss: None, ..of(0.5, 0.2) };
+        assert!(!terms.improves(&of(0.5, 0.1), &unknown) && !terms.improves(&of(0.5, 0.1), &of(0.5, 0.1)));
+        let (terms, equal) = (&squad::TERMS, result(&squad::TERMS, &[("f1", 0.5)]));
+        assert!(!terms.improves(&equal, &equal));
     }
 }

@@ -96,19 +96,33 @@ pub struct TrainReport {
     pub best: Option<BestMetric>,
     /// Different samples that were left out because they are bad.
     pub skipped: usize,
+    /// Whether the run was finished before: nothing was done, and the figures are those of its end.
+    pub was_finished: bool,
 }
 
 /// Trains as the recipe says.
 ///
-/// A run that is stopped in whatever way and resumed ends with the same weights, bit for bit, as one that never stopped.
+/// A run that is stopped in whatever way and resumed ends with the same weights, bit for bit, as one that never stopped. A
+/// finished run that is resumed is left as it is.
 ///
 /// # Errors
 /// [`TrainError::Interrupted`] after a stop on request; [`TrainError::NonFinite`] for a loss that is no number, with
 /// nothing saved over earlier checkpoints; anything wrong with recipe, data or folder.
 pub fn train(options: &TrainOptions) -> Result<TrainReport, TrainError> {
-    let mut trainer = Trainer::prepare(options)?;
-    let result = trainer.run();
-    trainer.end(result)
+    match Trainer::prepare(options)? {
+        Prepared::Finished(report) => Ok(report),
+        Prepared::Ready(mut trainer) => {
+            let result = trainer.run();
+            trainer.end(result)
+        }
+    }
+}
+
+/// A run before its first step.
+enum Prepared<'a> {
+    Ready(Box<Trainer<'a>>),
+    /// A run with nothing left to do, and what it came to.
+    Finished(TrainReport),
 }
 
 struct Trainer<'a> {
@@ -136,7 +150,13 @@ struct Trainer<'a> {
     metrics: BTreeMap<String, f64>,
     best: Option<BestMetric>,
     skipped: BTreeSet<usize>,
+    /// Steps in a row, up to the last one, that were left out because the gradient overflowed.
+    overflows: u64,
 }
+
+/// Steps in a row that may overflow at a loss scale that never changes. One that adapts is halved in each, down to 1, where an
+/// overflow is an error at once.
+const FIXED_SCALE_OVERFLOWS: u64 = 5;
 
 struct Judge {
     evaluation: Box<dyn Evaluation>,
@@ -152,9 +172,8 @@ impl Trainer<'_> {
     fn run(&mut self) -> Result<(), TrainError> {
         self.log.begin_steps(self.step, self.total_steps);
         self.keep_beginning()?;
-        // A run that was stopped between a step and its evaluation makes up for it.
-        if self.step > 0 && self.evaluation_is_due() {
-            self.evaluate()?;
+        if self.step > 0 {
+            self.evaluate_if_interrupted()?;
         }
         while self.step < self.total_steps {
             self.stop_if_asked()?;
@@ -166,11 +185,17 @@ impl Trainer<'_> {
                 self.save(false)?;
             }
         }
-        if self.evaluated_at != Some(self.step) && self.evaluation.is_some() {
-            self.evaluate()?;
-            self.stop_if_asked()?;
+        // The last evaluation is missing if a stop was asked for on its way.
+        if self.evaluation_is_due() { self.stop_if_asked() } else { Ok(()) }
+    }
+
+    /// Evaluates a resumed run that was interrupted before an evaluation that was due, or between an evaluation and the
+    /// checkpoint of its result.
+    fn evaluate_if_interrupted(&mut self) -> Result<(), TrainError> {
+        if self.evaluation_is_due() {
+            return self.evaluate();
         }
-        if self.saved_at != Some(self.step) { self.save(false) } else { Ok(()) }
+        if self.evaluated_at == Some(self.step) { self.save_if_best() } else { Ok(()) }
     }
 
     /// Saves weights that a new run was given, so that it can be resumed before its first checkpoint.
@@ -210,13 +235,12 @@ impl Trainer<'_> {
         samples += batch.samples as u64;
         let step_s = started.elapsed().as_secs_f64();
         if output.is_overflow() {
-            let scale = output.loss_scale.unwrap_or_default();
-            self.log.warning(&format!(
-                "step {}: the gradient overflowed at loss scale {scale}; the step was left out",
-                self.step + 1
-            ))?;
+            self.report_overflow(output.loss_scale.unwrap_or_default())?;
         } else if !output.is_finite() {
             return Err(self.describe_non_finite(&output)?);
+        }
+        if output.is_finite() {
+            self.overflows = 0;
         }
         self.step += 1;
         self.position = self.batches.position();
@@ -238,6 +262,20 @@ impl Trainer<'_> {
         };
         self.log.step(self.step, info)?;
         self.finish(batch)
+    }
+
+    /// # Errors
+    /// As many overflows in a row as a loss scale that never changes may have.
+    fn report_overflow(&mut self, scale: f32) -> Result<(), TrainError> {
+        let step = self.step + 1;
+        self.log
+            .warning(&format!("step {step}: the gradient overflowed at loss scale {scale}; the step was left out"))?;
+        self.overflows += 1;
+        let is_fixed = self.recipe().precision.loss_scale_growth_steps.is_none();
+        match is_fixed && self.overflows >= FIXED_SCALE_OVERFLOWS {
+            true => Err(TrainError::FixedLossScale { step, skipped: self.overflows, scale }),
+            false => Ok(()),
+        }
     }
 
     /// The next batch, in the memory of the step; `data_s` grows by the seconds it took.
@@ -269,16 +307,15 @@ impl Trainer<'_> {
     }
 
     fn describe_non_finite(&mut self, output: &StepOutput) -> Result<TrainError, TrainError> {
-        let StepOutput { loss, lr, grad_norm, .. } = *output;
-        let error = TrainError::NonFinite(Box::new(NonFiniteStep {
+        let StepOutput { loss, lr, grad_norm, loss_scale, .. } = *output;
+        Ok(TrainError::NonFinite(Box::new(NonFiniteStep {
             step: self.step + 1,
             loss,
             lr,
             grad_norm: (!grad_norm.is_finite()).then_some(grad_norm),
+            loss_scale,
             found: self.find_non_finite()?,
-        }));
-        self.log.warning(&error.to_string())?;
-        Ok(error)
+        })))
     }
 
     /// Goes through the step that was left out once more, one micro-batch after another, up to the first value that is not
@@ -316,7 +353,7 @@ impl Trainer<'_> {
 
     fn is_due(&self, every_epochs: Option<u64>, every_steps: Option<u64>) -> bool {
         let every = every_steps.or_else(|| every_epochs.map(|epochs| epochs.saturating_mul(self.steps_per_epoch)));
-        every.is_some_and(|every| self.step.is_multiple_of(every))
+        self.step >= self.total_steps || every.is_some_and(|every| self.step.is_multiple_of(every))
     }
 
     /// Evaluates, and saves if the result is the best so far. Does nothing where a stop is asked for on the way.
@@ -336,11 +373,15 @@ impl Trainer<'_> {
         for sample in &report.skipped {
             self.log.warning(&format!("left out sample {} of the evaluation: {}", sample.index, sample.reason))?;
         }
+        self.save_if_best()
+    }
+
+    /// Saves the state of the last evaluation if its result is the best so far.
+    fn save_if_best(&mut self) -> Result<(), TrainError> {
         let terms = self.task.terms();
-        let (metric, step) = (terms.best.0.to_owned(), self.step);
-        let value = self.metrics[&metric];
-        if self.best.as_ref().is_none_or(|best| terms.improves(value, best.value)) {
-            self.best = Some(BestMetric { metric, value, step });
+        let result = terms.result(&self.metrics, self.step);
+        if self.best.as_ref().is_none_or(|best| terms.improves(&result, best)) {
+            self.best = Some(result);
             self.save(true)?;
         }
         Ok(())
@@ -391,6 +432,7 @@ impl Trainer<'_> {
             schedule_step: self.step,
             recipe: self.recipe().to_toml(),
             data: self.task.data_identity(),
+            vocabulary: self.task.vocabulary(),
             metrics: self.metrics.clone(),
             best: self.best.clone(),
         }
@@ -426,6 +468,7 @@ impl Trainer<'_> {
             metrics: self.metrics,
             best: self.best,
             skipped: self.skipped.len(),
+            was_finished: false,
         })
     }
 }

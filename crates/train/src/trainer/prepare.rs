@@ -1,9 +1,9 @@
 //! Everything that happens before the first step. What can be wrong is found before a folder is made.
 
-use super::{Judge, RunFolder, Start, TrainOptions, Trainer};
+use super::{Judge, Prepared, RunFolder, Start, TrainOptions, TrainReport, Trainer};
 use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
-use crate::error::TrainError;
-use crate::events::{EventBody, RunInfo, read_events};
+use crate::error::{Difference, TrainError};
+use crate::events::{EventBody, RunInfo, Status, read_events};
 use crate::machine::describe_machine;
 use crate::progress::Progress;
 use crate::recipe::Recipe;
@@ -12,13 +12,15 @@ use crate::rundir::RunDir;
 use crate::runlog::RunLog;
 use crate::session::TrainSession;
 use crate::setup::total_steps;
+use crate::tasks::text::Weights;
 use crate::tasks::{self, Beginning, Task, Terms};
+use crate::trained::{recipe_of, vocabulary_of};
 use bessemer_data::Position;
 use std::collections::BTreeSet;
 use std::path::Path;
 
 impl<'a> Trainer<'a> {
-    pub(super) fn prepare(options: &'a TrainOptions) -> Result<Self, TrainError> {
+    pub(super) fn prepare(options: &'a TrainOptions) -> Result<Prepared<'a>, TrainError> {
         let recipe = &options.recipe;
         let task = tasks::open(recipe, origin(options))?;
         let evaluation = task.evaluation()?.map(|evaluation| Judge { evaluation, session: None });
@@ -26,9 +28,12 @@ impl<'a> Trainer<'a> {
         let steps_per_epoch = (batches_per_epoch / accumulation).max(1);
         let total_steps = total_steps(recipe, steps_per_epoch)?;
         let past = match &options.folder {
-            RunFolder::Resume(path) => Some(Past::find(path, recipe, &task.data_identity())?),
+            RunFolder::Resume(path) => Some(Past::find(path, recipe, &*task)?),
             RunFolder::New(_) | RunFolder::NewIn(_) => None,
         };
+        if let Some(report) = past.as_ref().and_then(|past| past.finished(total_steps, task.terms())) {
+            return Ok(Prepared::Finished(report));
+        }
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute)?;
         session.initialise()?;
         let is_new = past.as_ref().is_none_or(|past| past.loaded.is_none());
@@ -45,7 +50,7 @@ impl<'a> Trainer<'a> {
         let batches = task.training_batches(start, end_epoch)?;
         let warnings = past.as_ref().map(Past::warnings);
         let (run, store, log) = open_folder(options, task.terms(), past, state.step)?;
-        let mut trainer = Self {
+        let mut trainer = Box::new(Self {
             options,
             run,
             store,
@@ -67,11 +72,12 @@ impl<'a> Trainer<'a> {
             metrics: state.metrics,
             best: state.best,
             skipped: BTreeSet::new(),
-        };
+            overflows: 0,
+        });
         trainer.task.write_files(trainer.run.path())?;
         trainer.log_start(warnings)?;
         remarks.iter().try_for_each(|remark| trainer.log.warning(remark))?;
-        Ok(trainer)
+        Ok(Prepared::Ready(trainer))
     }
 
     /// `warnings` is there if the run goes on.
@@ -98,7 +104,7 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// Totals of the steps before the checkpoint.
+    /// Totals of the steps before the checkpoint, and the last evaluation.
     fn take_over_totals(&mut self) -> Result<(), TrainError> {
         for event in read_events(&self.run.events())? {
             match event.body {
@@ -106,7 +112,10 @@ impl<'a> Trainer<'a> {
                     self.samples += info.samples;
                     self.train_s += info.step_s;
                 }
-                EventBody::Eval(_) => self.evaluated_at = event.header.step,
+                EventBody::Eval(info) => {
+                    self.evaluated_at = event.header.step;
+                    self.metrics = info.metrics;
+                }
                 _ => {}
             }
         }
@@ -135,6 +144,9 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
             let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
             let origin = path.display().to_string();
             tasks::check_weights(model, &tensors, &origin)?;
+            let (recipe, vocabulary) = (recipe_of(path)?, vocabulary_of(path)?);
+            let (recipe, vocabulary) = (recipe.as_ref(), vocabulary.as_ref());
+            check_vocabulary(task, &Weights { tensors: &tensors, origin: &origin, recipe, vocabulary })?;
             let Beginning { tensors, remarks } = task.beginning(tensors, &origin, session)?;
             session.load_weights(&tensors, &origin)?;
             Ok(remarks)
@@ -142,10 +154,20 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
         Start::Phase(path) => {
             let (checkpoint, origin) = (load_newest(path)?, path.display().to_string());
             tasks::check_weights(model, &checkpoint.model, &origin)?;
+            let vocabulary = checkpoint.state.vocabulary.as_ref();
+            let recipe = recipe_of(path)?;
+            let recipe = recipe.as_ref();
+            check_vocabulary(task, &Weights { tensors: &checkpoint.model, origin: &origin, recipe, vocabulary })?;
             session.continue_from(&checkpoint, &origin)?;
             Ok(Vec::new())
         }
     }
+}
+
+/// # Errors
+/// Weights of another vocabulary than that of the data.
+fn check_vocabulary(task: &dyn Task, weights: &Weights<'_>) -> Result<(), TrainError> {
+    task.vocabulary().map_or(Ok(()), |given| weights.check_vocabulary(&given, "that of the data"))
 }
 
 /// A run that is to go on.
@@ -156,19 +178,50 @@ struct Past {
 }
 
 impl Past {
-    fn find(path: &Path, recipe: &Recipe, data: &str) -> Result<Self, TrainError> {
+    fn find(path: &Path, recipe: &Recipe, task: &dyn Task) -> Result<Self, TrainError> {
         let run = RunDir::open(path)?;
         let store = run.checkpoints(recipe.checkpoint.keep as usize)?;
         let loaded = store.load_latest()?;
         if let Some(loaded) = &loaded {
             let state = &loaded.checkpoint.state;
             let saved = Recipe::from_toml(&state.recipe, &loaded.path.display().to_string(), &[])?;
-            let differences = differences((&saved, recipe), (&state.data, data));
+            let mut differences = differences((&saved, recipe), (&state.data, &task.data_identity()));
+            if let (Some(known), Some(given)) = (&state.vocabulary, task.vocabulary())
+                && *known != given
+            {
+                let (checkpoint, given) = (known.to_string(), given.to_string());
+                differences.push(Difference { field: "vocabulary".to_owned(), checkpoint, given });
+            }
             if !differences.is_empty() {
                 return Err(TrainError::Resume { run: path.to_owned(), differences });
             }
         }
         Ok(Self { run, store, loaded })
+    }
+
+    /// What the run came to, if it has taken all of its steps and logged a good end after the last one.
+    fn finished(&self, total_steps: u64, terms: &'static Terms) -> Option<TrainReport> {
+        let state = &self.loaded.as_ref()?.checkpoint.state;
+        // A log that cannot be read is repaired when the run goes on.
+        let mut events = read_events(&self.run.events()).ok()?;
+        let last = events.pop().filter(|last| state.step >= total_steps && last.header.step == Some(state.step))?;
+        let EventBody::End(end) = last.body else { return None };
+        let evaluated = events.into_iter().rev().find_map(|event| match event.body {
+            EventBody::Eval(info) => Some(info.metrics),
+            _ => None,
+        });
+        (end.status == Status::Done).then(|| TrainReport {
+            run: self.run.path().to_owned(),
+            steps: end.steps,
+            samples: end.samples,
+            train_s: end.train_s,
+            throughput: end.throughput,
+            terms,
+            metrics: evaluated.unwrap_or_default(),
+            best: state.best.clone(),
+            skipped: 0,
+            was_finished: true,
+        })
     }
 
     fn warnings(&self) -> Vec<String> {

@@ -7,7 +7,7 @@ pub(crate) mod text;
 
 use bessemer_train::checkpoint::{Checkpoint, load_checkpoint};
 use bessemer_train::{Recipe, RunFolder, TrainOptions};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const RECIPE: &str = r#"
 name = "tiny"
@@ -38,10 +38,15 @@ pub(crate) fn resumed(folder: &Path, overrides: &[&str]) -> TrainOptions {
     TrainOptions { folder: RunFolder::Resume(folder.to_owned()), ..new_run(folder, overrides) }
 }
 
+/// The folder of the checkpoint of the last step.
+pub(crate) fn last_folder(run: &Path) -> PathBuf {
+    let name = std::fs::read_to_string(run.join("checkpoints/latest")).expect("a checkpoint");
+    run.join("checkpoints").join(name.trim())
+}
+
 /// The checkpoint of the last step.
-pub(crate) fn last(folder: &Path) -> Checkpoint<'static> {
-    let name = std::fs::read_to_string(folder.join("checkpoints/latest")).expect("a checkpoint");
-    load_checkpoint(&folder.join("checkpoints").join(name.trim())).expect("a whole checkpoint")
+pub(crate) fn last(run: &Path) -> Checkpoint<'static> {
+    load_checkpoint(&last_folder(run)).expect("a whole checkpoint")
 }
 
 /// Whether all tensors are equal, bit for bit.

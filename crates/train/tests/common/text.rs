@@ -11,9 +11,20 @@ const WORDS: [&str; 12] =
 
 /// Prepared text of sixty short documents, with a vocabulary of its words.
 pub(crate) fn text(folder: &Path) -> PathBuf {
+    text_with(folder, WORDS)
+}
+
+/// The same text with the words of the vocabulary the other way round.
+pub(crate) fn reversed_text(folder: &Path) -> PathBuf {
+    let mut words = WORDS;
+    words.reverse();
+    text_with(folder, words)
+}
+
+fn text_with(folder: &Path, words: [&str; 12]) -> PathBuf {
     let specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "."];
     let vocabulary = folder.join("vocab.txt");
-    fs::write(&vocabulary, specials.iter().chain(&WORDS).map(|word| format!("{word}\n")).collect::<String>()).unwrap();
+    fs::write(&vocabulary, specials.iter().chain(&words).map(|word| format!("{word}\n")).collect::<String>()).unwrap();
     let word = |number: usize| WORDS[number * number * 7 % 31 % WORDS.len()];
     let sentence = |number: usize| (0..5).map(|place| word(number + place)).collect::<Vec<_>>().join(" ") + " .\n";
     let document = |number: usize| (0..6).map(|line| sentence(6 * number + line)).collect::<String>() + "\n";
@@ -33,7 +44,7 @@ pub(crate) fn text(folder: &Path) -> PathBuf {
         seed: 1,
         threads: 1,
     };
-    let splits = prepare(&preparation, &|_| {}).unwrap();
+    let splits = prepare(&preparation, &|_| {}, &|| false).unwrap();
     assert!(splits.iter().any(|(split, _)| *split == Split::Val));
     out
 }

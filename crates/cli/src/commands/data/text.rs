@@ -1,6 +1,6 @@
 //! Text to pre-train on: prepare, verify, sample, tokenize.
 
-use super::{Verify, teller};
+use super::Verify;
 use crate::args::{Common, at_least_one};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
@@ -10,6 +10,7 @@ use bessemer_data::text::{
     PretrainingSet, Progress, SplitCounts, TextTokenizer, VOCABULARY_FILE, Vocabulary, prepare, verify,
 };
 use bessemer_data::{Philox, Purpose, Split};
+use bessemer_train::StopSignal;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use std::io::{self, BufRead};
@@ -26,8 +27,9 @@ EXAMPLES:
 
 /// Cut text into documents, sentences and tokens to pre-train BERT or ELECTRA on
 ///
-/// Text is UTF-8: plain, with blank lines between documents, or what WikiExtractor writes. Interrupted, the same
-/// command goes on where it ended. The seed is 12345 unless `--seed` is given.
+/// Text is UTF-8: plain, with blank lines between documents, or what WikiExtractor writes. A preparation that fails, or is
+/// interrupted (Ctrl-C), leaves nothing behind; after one that was killed the same command goes on where it ended. The seed is
+/// 12345 unless `--seed` is given.
 #[derive(Debug, Args)]
 #[command(after_help = PREPARE_EXAMPLES)]
 pub(crate) struct Prepare {
@@ -214,14 +216,15 @@ pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<
         seed: common.seed.map_or(DEFAULT_SEED, u64::from),
         threads: common.cpu().threads,
     };
-    let tell = teller(common);
-    let counts = prepare(&preparation, &|progress| tell(&|| progress_line(progress)))?;
+    let tell = common.teller();
+    let stop = StopSignal::from_system()?;
+    let counts = prepare(&preparation, &|progress| tell(&|| progress_line(progress)), &|| stop.is_raised())?;
     let seconds = start.elapsed().as_secs_f64();
     print(&format!("{}{}: {seconds:.1} s\n", counts_table(&counts), options.out.display()))
 }
 
 pub(super) fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
-    let tell = teller(common);
+    let tell = common.teller();
     let report = verify(&options.folder, common.cpu().threads, &|progress| tell(&|| progress_line(progress)))?;
     if options.json {
         print_json(&report)?;

@@ -4,7 +4,7 @@ use super::classifier::{Classifier, read_labels};
 use crate::error::TrainError;
 use crate::session::ComputeOptions;
 use crate::tasks::softmax::log_sum_exp;
-use crate::tasks::{Array, Feeds};
+use crate::tasks::{Array, EachInput, Feeds};
 use crate::trained::WhichWeights;
 use bessemer_data::Picture;
 use serde::Serialize;
@@ -51,16 +51,17 @@ pub struct ClassScore {
     pub probability: f64,
 }
 
-/// Classifies picture files with model `name` and `weights`, prepared as in evaluation.
+/// Classifies picture files with model `name` and `weights`, prepared as in evaluation. A picture that cannot be read is an error
+/// of its own.
 ///
 /// # Errors
-/// Weights, labels or a picture that cannot be read or do not fit the model.
+/// Weights or labels that cannot be read or do not fit the model.
 pub fn infer(
     name: &str,
     weights: &Path,
     inputs: &[PathBuf],
     options: &InferOptions,
-) -> Result<Vec<Prediction>, TrainError> {
+) -> Result<EachInput<Prediction>, TrainError> {
     if inputs.is_empty() {
         return Ok(Vec::new());
     }
@@ -71,17 +72,24 @@ pub fn infer(
     let transform = classifier.transform();
     let mut predictions = Vec::with_capacity(inputs.len());
     for paths in inputs.chunks(batch_size) {
-        let mut images = Vec::new();
-        for path in paths {
-            images.extend(transform.apply(&Picture::read(path)?).pixels);
-        }
-        images.resize(images.len() / paths.len() * batch_size, 0);
+        let pixels = paths.iter().map(|path| Ok(transform.apply(&Picture::read(path)?).pixels));
+        let pixels: EachInput<Vec<u8>> = pixels.collect();
+        let Some(size) = pixels.iter().flatten().map(Vec::len).next() else {
+            predictions.extend(pixels.into_iter().filter_map(Result::err).map(Err));
+            continue;
+        };
+        let mut images: Vec<u8> = pixels.iter().flatten().flatten().copied().collect();
+        images.resize(size * batch_size, 0);
         session.run(&Feeds::from([("images", Array::U8(images))]))?;
-        let rows = session.output("logits")?.chunks_exact(classifier.options.num_classes);
-        predictions.extend(paths.iter().zip(rows).map(|(path, logits)| Prediction {
-            path: path.clone(),
-            classes: best_classes(logits, classifier.label_offset, options.top_k, &names),
-        }));
+        let mut rows = session.output("logits")?.chunks_exact(classifier.options.num_classes);
+        let prediction = |(path, pixels): (&PathBuf, Result<Vec<u8>, TrainError>)| {
+            pixels.map(|_| {
+                let logits = rows.next().expect("there is a row for each picture that was read");
+                let classes = best_classes(logits, classifier.label_offset, options.top_k, &names);
+                Prediction { path: path.clone(), classes }
+            })
+        };
+        predictions.extend(paths.iter().zip(pixels).map(prediction));
     }
     Ok(predictions)
 }

@@ -6,9 +6,17 @@ use bessemer_data::text::ElectraBatch;
 
 /// The feeds of pre-training: `input_ids`, `segment_ids`, `input_mask` `i32[B, S]`; `masked_lm_positions`, `masked_lm_replaced`
 /// `i32[B, P]`; `masked_lm_weights` `f32[B, P]`.
+#[derive(Clone, Default)]
 pub(in crate::tasks) struct Feeds {
-    /// Whether `batch_number` `i32[]` is fed as well, which the samples of an evaluation are drawn by.
-    pub is_numbered: bool,
+    pub evaluation: Option<EvaluationFeeds>,
+}
+
+/// What the samples of an evaluation are drawn by: `first_example` `i32[]`, the number of the first sequence of the batch in the
+/// data set, and where words come by their frequencies `log_frequencies` `f32[V]`.
+#[derive(Clone)]
+pub(in crate::tasks) struct EvaluationFeeds {
+    pub batch_size: usize,
+    pub log_frequencies: Option<Vec<f32>>,
 }
 
 impl Feeder<ElectraBatch> for Feeds {
@@ -21,8 +29,11 @@ impl Feeder<ElectraBatch> for Feeds {
             ("masked_lm_replaced", Array::I32(content.masked_lm_replaced)),
             ("masked_lm_weights", Array::F32(content.masked_lm_weights)),
         ]);
-        if self.is_numbered {
-            feeds.push("batch_number", Array::I32(vec![place.index as i32]));
+        if let Some(EvaluationFeeds { batch_size, log_frequencies }) = &self.evaluation {
+            feeds.push("first_example", Array::I32(vec![(place.index * batch_size) as i32]));
+            if let Some(logs) = log_frequencies {
+                feeds.push("log_frequencies", Array::F32(logs.clone()));
+            }
         }
         feeds
     }

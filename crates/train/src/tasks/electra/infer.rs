@@ -3,10 +3,10 @@
 use super::model::Networks;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
-use crate::tasks::pretraining::{check_length, vocabulary_file};
-use crate::tasks::{Array, Feeds, check_weights};
+use crate::tasks::pretraining::{check_text, quoted, vocabulary_for};
+use crate::tasks::{Array, EachInput, Feeds, check_weights};
 use crate::trained::{Trained, WhichWeights};
-use bessemer_data::text::{TextTokenizer, Vocabulary};
+use bessemer_data::text::TextTokenizer;
 use bessemer_models::bert::Sequences;
 use bessemer_models::electra;
 use bessemer_models::electra::names::in_discriminator;
@@ -39,35 +39,49 @@ pub struct WordVerdict {
     pub replaced: f64,
 }
 
-/// What the discriminator of ELECTRA `name` says of the words of some texts.
+/// What the discriminator of ELECTRA `name` says of the words of some texts. A text without words, or too long for the model, is an
+/// error of its own.
 ///
 /// # Errors
-/// Weights or a vocabulary that cannot be read or do not fit; a text without words, or too long for the model.
+/// Weights or a vocabulary that cannot be read or do not fit.
 pub fn judge_words(
     name: &str,
     weights: &Path,
     texts: &[String],
     options: &JudgeOptions,
-) -> Result<Vec<Judged>, TrainError> {
+) -> Result<EachInput<Judged>, TrainError> {
     let mut trained = Trained::load(name, weights, options.weights)?;
     check_weights(name, &trained.tensors, &trained.origin)?;
     let Networks { config, options: pretraining } = Networks::in_weights(name, &trained)?;
+    let vocabulary = Arc::new(vocabulary_for(&trained, weights, options.vocab.as_deref())?);
     trained.tensors.retain(|tensor| in_discriminator(&tensor.name).is_some());
-    let vocabulary = Arc::new(Vocabulary::open(&vocabulary_file(weights, options.vocab.as_deref())?)?);
     let tokenizer = TextTokenizer::new(Arc::clone(&vocabulary));
     let specials = vocabulary.specials();
-    let ids: Vec<Vec<u32>> = texts.iter().map(|text| tokenizer.ids(text)).collect();
-    if let Some(text) = texts.iter().zip(&ids).find_map(|(text, ids)| ids.is_empty().then_some(text)) {
-        return Err(TrainError::setting("the text", format!("`{text}`"), "it needs words to judge"));
-    }
-    let length = ids.iter().map(|ids| ids.len() + 2).max().unwrap_or(2);
-    check_length(&config.encoder, length)?;
+    let ids_of = |text: &String| {
+        let ids = tokenizer.ids(text);
+        if ids.is_empty() {
+            return Err(TrainError::setting("the text", quoted(text), "it needs words to judge"));
+        }
+        check_text(text, ids.len() + 2, &config.encoder)?;
+        Ok(ids)
+    };
+    let ids: EachInput<Vec<u32>> = texts.iter().map(ids_of).collect();
+    let Some(length) = ids.iter().flatten().map(|ids| ids.len() + 2).max() else {
+        return Ok(ids.into_iter().filter_map(Result::err).map(Err).collect());
+    };
     let model =
         electra::infer_discriminator(&config, Sequences { batch: 1, length, predictions: 1 }, &pretraining.network)?;
     let mut session = EvalSession::new(model, 1, &options.compute)?;
     session.load_weights(&trained.tensors, &trained.origin)?;
     let mut judged = Vec::with_capacity(texts.len());
-    for (text, ids) in texts.iter().zip(&ids) {
+    for (text, ids) in texts.iter().zip(ids) {
+        let ids = match ids {
+            Ok(ids) => ids,
+            Err(error) => {
+                judged.push(Err(error));
+                continue;
+            }
+        };
         session.run(&feeds(&[&[specials.cls], ids.as_slice(), &[specials.sep]].concat(), length))?;
         let logits = &session.output("disc_logits")?[1..];
         let verdict = |(&id, &logit): (&u32, &f32)| WordVerdict {
@@ -75,7 +89,7 @@ pub fn judge_words(
             word: vocabulary.token(id).to_owned(),
             replaced: 1.0 / (1.0 + (-f64::from(logit)).exp()),
         };
-        judged.push(Judged { text: text.clone(), words: ids.iter().zip(logits).map(verdict).collect() });
+        judged.push(Ok(Judged { text: text.clone(), words: ids.iter().zip(logits).map(verdict).collect() }));
     }
     Ok(judged)
 }

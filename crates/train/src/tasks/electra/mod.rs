@@ -10,14 +10,14 @@ pub use infer::{JudgeOptions, Judged, WordVerdict, judge_words};
 
 pub(crate) use model::Networks;
 
-use super::text::{Facts, Family, HeldOut, Part, check_words, vocabulary_in};
+use super::text::{Facts, Family, HeldOut, Part, vocabulary_in};
 use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::recipe::Recipe;
 use crate::setup::{precision, train_config};
 use crate::trained::Trained;
-use bessemer_data::text::ElectraSet;
+use bessemer_data::text::{ElectraSet, Vocabulary};
 use bessemer_data::{DataError, Split};
 use bessemer_models::Model;
 use bessemer_models::bert::Sequences;
@@ -101,8 +101,16 @@ impl Family for Networks {
         set.unigram_entropy(1)
     }
 
-    fn feeder(is_evaluation: bool) -> batches::Feeds {
-        batches::Feeds { is_numbered: is_evaluation }
+    fn feeder() -> batches::Feeds {
+        batches::Feeds::default()
+    }
+
+    fn evaluation_feeder(&self, set: &ElectraSet, batch_size: usize) -> Result<batches::Feeds, DataError> {
+        let log_frequencies = match self.options.generator {
+            electra::Generator::Batch => Some(log_frequencies(&set.word_counts(1)?, self.words())),
+            electra::Generator::Network | electra::Generator::Uniform => None,
+        };
+        Ok(batches::Feeds { evaluation: Some(batches::EvaluationFeeds { batch_size, log_frequencies }) })
     }
 
     fn words(&self) -> usize {
@@ -121,6 +129,16 @@ impl Family for Networks {
     fn score(&self, unigram_entropy: f64) -> Box<dyn Score> {
         Box::new(Verdicts::new(unigram_entropy, self.options.discriminator_weight))
     }
+}
+
+/// Takes the place of the logarithm of 0.
+const NEVER: f32 = -1000.0;
+
+/// Logarithms of the frequencies of `words` words, of which those past the counts never come.
+fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
+    let total = counts.iter().sum::<u64>() as f64;
+    let log = |count: u64| if count == 0 { NEVER } else { (count as f64 / total).ln() as f32 };
+    (0..words).map(|word| log(counts.get(word).copied().unwrap_or(0))).collect()
 }
 
 /// The recipe by which the samples are drawn where weights come without one.
@@ -148,7 +166,9 @@ pub(super) fn judge(
     };
     let set = sources::set(Part::Folder(data, Split::Val), &recipe)?;
     let networks = Networks::in_weights(name, &trained)?;
-    check_words(set.vocabulary_size(), networks.words())?;
-    let networks = networks.for_vocabulary(Some(&vocabulary_in(data, &recipe)))?;
+    let vocabulary = vocabulary_in(data, &recipe);
+    let (identity, place) = (Vocabulary::open(&vocabulary)?.identity(), vocabulary.display().to_string());
+    trained.weights().check_vocabulary(&identity, &place)?;
+    let networks = networks.for_vocabulary(Some(&vocabulary))?;
     Ok((Box::new(HeldOut::new(networks, Arc::new(set), options.load, options.batch_size)?), trained))
 }

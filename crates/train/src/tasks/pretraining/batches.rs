@@ -6,6 +6,7 @@ use bessemer_data::text::PretrainingBatch;
 
 /// The feeds of pre-training: `input_ids`, `segment_ids`, `input_mask` `i32[B, S]`; `masked_lm_positions`, `masked_lm_ids`
 /// `i32[B, P]`; `masked_lm_weights` `f32[B, P]`; `next_sentence_labels` `i32[B]`.
+#[derive(Clone)]
 pub(in crate::tasks) struct Feeds;
 
 impl Feeder<PretrainingBatch> for Feeds {

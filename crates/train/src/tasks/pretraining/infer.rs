@@ -5,10 +5,10 @@ use crate::checkpoint::DISCRIMINATOR_FOLDER;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::softmax::log_sum_exp;
-use crate::tasks::{Array, Feeds};
-use crate::trained::WhichWeights;
+use crate::tasks::{Array, EachInput, Feeds};
+use crate::trained::{Trained, WhichWeights};
 use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, Vocabulary};
-use bessemer_models::bert::{self, BertOptions, Sequences};
+use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,57 +54,94 @@ pub struct WordScore {
     pub probability: f64,
 }
 
-/// The likeliest words for each `[MASK]` of some texts, by BERT `name` with `weights`.
+/// The likeliest words for each `[MASK]` of some texts, by BERT `name` with `weights`. A text without `[MASK]`, or too long for the
+/// model, is an error of its own.
 ///
 /// # Errors
-/// Weights or a vocabulary that cannot be read or do not fit; a text without `[MASK]`, or too long for the model.
+/// Weights or a vocabulary that cannot be read or do not fit.
 pub fn fill_masks(
     name: &str,
     weights: &Path,
     texts: &[String],
     options: &FillOptions,
-) -> Result<Vec<Filled>, TrainError> {
+) -> Result<EachInput<Filled>, TrainError> {
     if texts.is_empty() {
         return Ok(Vec::new());
     }
     let trained = model::load(name, weights, options.weights)?;
     let config = model::config_of(name, &trained, weights)?;
-    let vocabulary = Arc::new(Vocabulary::open(&vocabulary_file(weights, options.vocab.as_deref())?)?);
+    let vocabulary = Arc::new(vocabulary_for(&trained, weights, options.vocab.as_deref())?);
     let tokenizer = TextTokenizer::new(Arc::clone(&vocabulary));
-    let gaps = texts.iter().map(|text| Gaps::find(text, &tokenizer)).collect::<Result<Vec<_>, _>>()?;
-
-    let sequences = Sequences {
-        batch: 1,
-        length: gaps.iter().map(|gaps| gaps.ids.len()).max().unwrap_or(0),
-        predictions: gaps.iter().map(|gaps| gaps.positions.len()).max().unwrap_or(0),
+    let gaps: EachInput<Gaps> = texts.iter().map(|text| Gaps::find(text, &tokenizer, &config)).collect();
+    let most = |size: fn(&Gaps) -> usize| gaps.iter().flatten().map(size).max();
+    let (Some(length), Some(predictions)) = (most(|gaps| gaps.ids.len()), most(|gaps| gaps.positions.len())) else {
+        return Ok(gaps.into_iter().filter_map(Result::err).map(Err).collect());
     };
-    model::check_length(&config, sequences.length)?;
+    let sequences = Sequences { batch: 1, length, predictions };
     let mut session = EvalSession::new(bert::infer(&config, sequences, &BertOptions::default())?, 1, &options.compute)?;
     session.load_weights(&trained.tensors, &trained.origin)?;
     let mut filled = Vec::with_capacity(texts.len());
-    for (text, gaps) in texts.iter().zip(&gaps) {
+    for (text, gaps) in texts.iter().zip(gaps) {
+        let gaps = match gaps {
+            Ok(gaps) => gaps,
+            Err(error) => {
+                filled.push(Err(error));
+                continue;
+            }
+        };
         session.run(&gaps.feeds(sequences))?;
         let rows = session.output("mlm_logits")?.chunks_exact(config.vocab_size);
         let word = |(&position, logits): (&i32, &[f32])| MaskedWord {
             position: position as usize,
             words: best_words(&logits[..vocabulary.len().min(logits.len())], options.top_k, &vocabulary),
         };
-        filled.push(Filled { text: text.clone(), masks: gaps.positions.iter().zip(rows).map(word).collect() });
+        filled.push(Ok(Filled { text: text.clone(), masks: gaps.positions.iter().zip(rows).map(word).collect() }));
     }
     Ok(filled)
 }
 
-pub(crate) fn vocabulary_file(weights: &Path, given: Option<&Path>) -> Result<PathBuf, TrainError> {
-    given.map(Path::to_owned).or_else(|| vocabulary_beside(weights)).ok_or_else(|| {
+/// The vocabulary of trained weights of a path: the given file, or the one beside them.
+///
+/// # Errors
+/// No vocabulary, or one that cannot be read or is not that of the weights.
+pub(crate) fn vocabulary_for(
+    trained: &Trained,
+    weights: &Path,
+    given: Option<&Path>,
+) -> Result<Vocabulary, TrainError> {
+    let path = given.map(Path::to_owned).or_else(|| vocabulary_beside(weights)).ok_or_else(|| {
         let allowed = format!("there is no {VOCABULARY_FILE} beside {} (--vocab)", weights.display());
         TrainError::setting("the vocabulary", "not given", allowed)
-    })
+    })?;
+    let vocabulary = Vocabulary::open(&path)?;
+    trained.weights().check_vocabulary(&vocabulary.identity(), &path.display().to_string())?;
+    Ok(vocabulary)
 }
 
 /// The vocabulary beside weights: in their folder, in that of the run they are in, or with the discriminator in their folder.
 pub(crate) fn vocabulary_beside(weights: &Path) -> Option<PathBuf> {
     let folders = weights.ancestors().take(3).map(Path::to_owned).chain([weights.join(DISCRIMINATOR_FOLDER)]);
     folders.map(|folder| folder.join(VOCABULARY_FILE)).find(|path| path.is_file())
+}
+
+/// # Errors
+/// A text of more tokens, special ones included, than the model has positions.
+pub(crate) fn check_text(text: &str, tokens: usize, config: &BertConfig) -> Result<(), TrainError> {
+    let most = config.max_position_embeddings;
+    if tokens <= most {
+        return Ok(());
+    }
+    let allowed = format!("it is {tokens} tokens with [CLS] and [SEP], and the model has {most} positions");
+    Err(TrainError::setting("the text", quoted(text), allowed))
+}
+
+/// The beginning of a text, for messages.
+pub(crate) fn quoted(text: &str) -> String {
+    const SHOWN: usize = 80;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("`{}...`", &text[..end]),
+        None => format!("`{text}`"),
+    }
 }
 
 /// A text as tokens, with the places to fill.
@@ -115,15 +152,16 @@ struct Gaps {
 }
 
 impl Gaps {
-    fn find(text: &str, tokenizer: &TextTokenizer) -> Result<Self, TrainError> {
+    fn find(text: &str, tokenizer: &TextTokenizer, config: &BertConfig) -> Result<Self, TrainError> {
         let specials = tokenizer.vocabulary().specials();
         let tokens = tokenizer.ids(text);
         let ids: Vec<u32> = [specials.cls].into_iter().chain(tokens).chain([specials.sep]).collect();
         let is_gap = |(place, id): (usize, &u32)| (*id == specials.mask).then_some(place as i32);
         let positions: Vec<i32> = ids.iter().enumerate().filter_map(is_gap).collect();
         if positions.is_empty() {
-            return Err(TrainError::setting("the text", format!("`{text}`"), "it needs a [MASK] to fill"));
+            return Err(TrainError::setting("the text", quoted(text), "it needs a [MASK] to fill"));
         }
+        check_text(text, ids.len(), config)?;
         Ok(Self { ids: ids.into_iter().map(|id| id as i32).collect(), positions })
     }
 

@@ -8,7 +8,7 @@ mod sources;
 
 pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
 
-pub(crate) use infer::{vocabulary_beside, vocabulary_file};
+pub(crate) use infer::{check_text, quoted, vocabulary_beside, vocabulary_for};
 pub(crate) use model::{activation, check_length, config_of, initial_weights};
 
 use super::text::{Facts, Family, HeldOut, Part};
@@ -93,8 +93,12 @@ impl Family for Bert {
         set.unigram_entropy(1)
     }
 
-    fn feeder(_: bool) -> batches::Feeds {
+    fn feeder() -> batches::Feeds {
         batches::Feeds
+    }
+
+    fn evaluation_feeder(&self, _: &PretrainingSet, _: usize) -> Result<batches::Feeds, DataError> {
+        Ok(batches::Feeds)
     }
 
     fn words(&self) -> usize {
@@ -123,7 +127,7 @@ pub(super) fn judge(
 ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
     let trained = model::load(name, weights, options.weights)?;
     let config = config_of(name, &trained, weights)?;
-    let set = sources::held_out_in(data, trained.recipe.as_ref(), &config)?;
+    let set = sources::held_out_in(data, &trained)?;
     check_length(&config, set.sequence_length())?;
     Ok((Box::new(HeldOut::new(Bert(config), Arc::new(set), options.load, options.batch_size)?), trained))
 }

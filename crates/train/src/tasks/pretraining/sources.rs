@@ -2,10 +2,10 @@
 
 use crate::error::TrainError;
 use crate::recipe::{Masking, Recipe};
-use crate::tasks::text::{Part, check_words};
+use crate::tasks::text::{Part, vocabulary_in};
+use crate::trained::Trained;
 use bessemer_data::Split;
-use bessemer_data::text::{InstanceOptions, PretrainingSet, Vocabulary};
-use bessemer_models::bert::BertConfig;
+use bessemer_data::text::{InstanceOptions, PretrainingSet, VOCABULARY_FILE, Vocabulary};
 use std::path::Path;
 
 /// The sequences of a part of the text.
@@ -63,16 +63,16 @@ fn options(recipe: &Recipe) -> InstanceOptions {
     }
 }
 
-/// The held-out sequences of a folder: as the run made them whose recipe is given, else as they were prepared.
-pub(super) fn held_out_in(
-    folder: &Path,
-    recipe: Option<&Recipe>,
-    config: &BertConfig,
-) -> Result<PretrainingSet, TrainError> {
-    let set = match recipe {
-        Some(recipe) => open(folder, Split::Val, recipe)?,
-        None => PretrainingSet::open(folder, Split::Val, None, 0)?,
+/// The held-out sequences of a folder for trained weights: as their run made them, else as they were prepared.
+///
+/// # Errors
+/// Data that is not there, or of another vocabulary than the weights.
+pub(super) fn held_out_in(folder: &Path, trained: &Trained) -> Result<PretrainingSet, TrainError> {
+    let (set, vocabulary) = match &trained.recipe {
+        Some(recipe) => (open(folder, Split::Val, recipe)?, vocabulary_in(folder, recipe)),
+        None => (PretrainingSet::open(folder, Split::Val, None, 0)?, folder.join(VOCABULARY_FILE)),
     };
-    check_words(set.vocabulary_size(), config.vocab_size)?;
+    let identity = Vocabulary::open(&vocabulary)?.identity();
+    trained.weights().check_vocabulary(&identity, &vocabulary.display().to_string())?;
     Ok(set)
 }

@@ -6,6 +6,7 @@ use super::score::add_outputs;
 use super::sources::Questions;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
+use crate::tasks::EachInput;
 use crate::trained::{Trained, WhichWeights};
 use bessemer_data::Samples;
 use bessemer_data::squad::{Answers, Candidate, Features, Prediction};
@@ -70,17 +71,36 @@ impl Reader {
         Ok(Self { answering, trained, session: None, compute, top_k })
     }
 
-    /// Answers to questions about a text.
+    /// Answers to questions about a text. A question without words is an error of its own. `tell` is called after each window of
+    /// the text with the number of those that were read and of all.
     ///
     /// # Errors
-    /// A question or a text without words.
-    pub fn ask(&mut self, context: &str, questions: &[&str]) -> Result<Vec<Answered>, TrainError> {
+    /// A text without words.
+    pub fn ask(
+        &mut self,
+        context: &str,
+        questions: &[&str],
+        tell: &dyn Fn(usize, usize),
+    ) -> Result<EachInput<Answered>, TrainError> {
         if context.trim().is_empty() {
             return Err(TrainError::setting("the text", "empty", "there must be words that can be an answer"));
         }
-        if questions.iter().any(|question| question.trim().is_empty()) {
-            return Err(TrainError::setting("the question", "empty", "there must be words in it"));
-        }
+        let good: Vec<&str> = questions.iter().copied().filter(|question| !question.trim().is_empty()).collect();
+        let mut answers = if good.is_empty() { Vec::new() } else { self.answers(context, &good, tell)? }.into_iter();
+        let result = |question: &&str| match question.trim() {
+            "" => Err(TrainError::setting("the question", "empty", "there must be words in it")),
+            _ => Ok(answers.next().expect("there is an answer to each good question")),
+        };
+        Ok(questions.iter().map(result).collect())
+    }
+
+    /// Answers to questions, none of which is empty, about a text that is not.
+    fn answers(
+        &mut self,
+        context: &str,
+        questions: &[&str],
+        tell: &dyn Fn(usize, usize),
+    ) -> Result<Vec<Answered>, TrainError> {
         let Answering { squad, head, tokenizer, .. } = &self.answering;
         let head = *head;
         let mut asked = Questions::ask(context, questions, tokenizer, window_options(squad, false))?;
@@ -94,6 +114,7 @@ impl Reader {
             asked.features.put(&mut batch, 0, &Some(window));
             session.run(&feeds(batch))?;
             add_outputs(&mut answers, head, &[index], session)?;
+            tell(index as usize + 1, asked.features.len());
         }
         let predictions = answers.finish().questions;
         Ok(questions.iter().zip(predictions).map(|(question, found)| self.answered(question, found)).collect())

@@ -23,7 +23,7 @@ use crate::session::TrainSession;
 use crate::trained::Trained;
 use batches::Windows;
 use bessemer_data::squad::Version;
-use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE};
+use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, VocabularyIdentity};
 use bessemer_data::{Position, Sampler, SamplerOptions};
 use bessemer_models::Model;
 use bessemer_models::electra::{ElectraConfig, SpanHead};
@@ -162,6 +162,10 @@ impl Task for Squad {
         let Questions { set, features, .. } = &self.questions;
         let vocabulary = hex(self.tokenizer.vocabulary().hash());
         format!("squad:{}:sha256:{}:vocab={vocabulary}:windows={}", set.version(), hex(set.hash()), features.len())
+    }
+
+    fn vocabulary(&self) -> Option<VocabularyIdentity> {
+        Some(self.tokenizer.vocabulary().identity())
     }
 
     fn batches_per_epoch(&self) -> u64 {

@@ -167,7 +167,9 @@ impl Answering {
         let (config, head) = network_of(name, &trained, weights)?;
         let squad = trained.recipe.as_ref().map(|recipe| recipe.squad.clone()).unwrap_or_default();
         let tokenizer = tokenizer(vocab, Some(weights), "--vocab")?;
-        check_vocabulary(&tokenizer, config.encoder.vocab_size)?;
+        let place =
+            vocab.map_or_else(|| format!("that beside {}", weights.display()), |path| path.display().to_string());
+        trained.weights().check_vocabulary(&tokenizer.vocabulary().identity(), &place)?;
         Ok((Self { config, head, squad, tokenizer }, trained))
     }
 }

@@ -82,16 +82,6 @@ fn synthetic(recipe: &Recipe, samples: u64, stream: u64, predictions: usize) -> 
     }
 }
 
-/// # Errors
-/// A vocabulary of more words than the model knows.
-pub(in crate::tasks) fn check_words(words: usize, known: usize) -> Result<(), TrainError> {
-    if words <= known {
-        return Ok(());
-    }
-    let allowed = format!("the model knows {known}");
-    Err(TrainError::setting("the number of words in the data's vocabulary", words, allowed))
-}
-
 /// The vocabulary of prepared text, or that which a recipe names.
 pub(in crate::tasks) fn vocabulary_in(folder: &Path, recipe: &Recipe) -> PathBuf {
     recipe.text.vocab.as_ref().map_or_else(|| folder.join(VOCABULARY_FILE), PathBuf::from)

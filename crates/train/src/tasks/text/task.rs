@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::recipe::{Recipe, WordBias};
 use crate::tasks::loaded::{Feeder, Loaded};
 use crate::tasks::{Batches, Evaluation, LoadOptions, Score, Task, Terms};
-use bessemer_data::text::VOCABULARY_FILE;
+use bessemer_data::text::{VOCABULARY_FILE, Vocabulary, VocabularyIdentity};
 use bessemer_data::{DataError, Position, Sampler, SamplerOptions, Samples};
 use bessemer_models::Model;
 use bessemer_models::bert::Sequences;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// The networks of a family: those of one recipe, or of trained weights.
 pub(in crate::tasks) trait Family: Sized + Clone + 'static {
     type Set: Samples<Content: Default>;
-    type Feeder: Feeder<<Self::Set as Samples>::Content> + 'static;
+    type Feeder: Feeder<<Self::Set as Samples>::Content> + Clone + 'static;
 
     const TERMS: &'static Terms;
     /// The bias of each word's score.
@@ -45,7 +45,14 @@ pub(in crate::tasks) trait Family: Sized + Clone + 'static {
     /// Data that cannot be read.
     fn unigram_entropy(set: &Self::Set) -> Result<f64, DataError>;
 
-    fn feeder(is_evaluation: bool) -> Self::Feeder;
+    /// Of training.
+    fn feeder() -> Self::Feeder;
+
+    /// Of evaluations on a set, in batches of so many sequences.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    fn evaluation_feeder(&self, set: &Self::Set, batch_size: usize) -> Result<Self::Feeder, DataError>;
 
     /// Words of the vocabulary, those included that never come.
     fn words(&self) -> usize;
@@ -84,7 +91,8 @@ impl Facts {
 pub(in crate::tasks) struct TextTask<F: Family> {
     recipe: Recipe,
     networks: F,
-    vocabulary: Option<PathBuf>,
+    /// With its file; random words have none.
+    vocabulary: Option<(PathBuf, VocabularyIdentity)>,
     set: Arc<F::Set>,
     held_out: Option<Arc<F::Set>>,
     sampler: Sampler,
@@ -98,6 +106,10 @@ impl<F: Family> TextTask<F> {
         let held_out = source.held_out(recipe, predictions).map(open).transpose()?;
         let (facts, vocabulary) = (F::facts(&set), source.vocabulary_file(recipe));
         let networks = F::of(recipe, facts.words, vocabulary.as_deref())?;
+        let vocabulary = match vocabulary {
+            Some(path) => Some((path.clone(), Vocabulary::open(&path)?.identity())),
+            None => None,
+        };
         let order = SamplerOptions::train(recipe.train.batch_size as usize, recipe.train.seed);
         let sampler = Sampler::new(facts.len, order)?;
         Ok(Self { recipe: recipe.clone(), networks, vocabulary, set, held_out, sampler })
@@ -118,13 +130,17 @@ impl<F: Family> Task for TextTask<F> {
         F::facts(&self.set).identity
     }
 
+    fn vocabulary(&self) -> Option<VocabularyIdentity> {
+        self.vocabulary.as_ref().map(|(_, identity)| identity.clone())
+    }
+
     fn batches_per_epoch(&self) -> u64 {
         self.sampler.batches() as u64
     }
 
     fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
         let (set, load) = (Arc::clone(&self.set), LoadOptions::of(&self.recipe));
-        Ok(Box::new(Loaded::training(set, self.sampler.clone(), &load, (start, end_epoch), F::feeder(false))?))
+        Ok(Box::new(Loaded::training(set, self.sampler.clone(), &load, (start, end_epoch), F::feeder())?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
@@ -142,7 +158,7 @@ impl<F: Family> Task for TextTask<F> {
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
-        let Some(vocabulary) = &self.vocabulary else { return Ok(()) };
+        let Some((vocabulary, _)) = &self.vocabulary else { return Ok(()) };
         let path = run.join(VOCABULARY_FILE);
         fs::copy(vocabulary, &path).map(drop).map_err(TrainError::io(&path, "copy the vocabulary"))
     }
@@ -159,6 +175,7 @@ fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
 pub(in crate::tasks) struct HeldOut<F: Family> {
     networks: F,
     set: Arc<F::Set>,
+    feeder: F::Feeder,
     load: LoadOptions,
     batch_size: usize,
     unigram_entropy: f64,
@@ -167,7 +184,8 @@ pub(in crate::tasks) struct HeldOut<F: Family> {
 impl<F: Family> HeldOut<F> {
     pub(crate) fn new(networks: F, set: Arc<F::Set>, load: LoadOptions, batch_size: usize) -> Result<Self, TrainError> {
         let unigram_entropy = F::unigram_entropy(&set)?;
-        Ok(Self { networks, set, load, batch_size, unigram_entropy })
+        let feeder = networks.evaluation_feeder(&set, batch_size)?;
+        Ok(Self { networks, set, feeder, load, batch_size, unigram_entropy })
     }
 }
 
@@ -186,7 +204,7 @@ impl<F: Family> Evaluation for HeldOut<F> {
 
     fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
         let (set, samples) = (Arc::clone(&self.set), F::facts(&self.set).len);
-        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, F::feeder(true))?))
+        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, self.feeder.clone())?))
     }
 
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {

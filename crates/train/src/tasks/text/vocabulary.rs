@@ -1,0 +1,98 @@
+//! Whether a vocabulary is the one that weights were trained with.
+
+use super::Size;
+use crate::checkpoint::NamedTensor;
+use crate::error::TrainError;
+use crate::recipe::Recipe;
+use crate::trained::Trained;
+use bessemer_data::text::VocabularyIdentity;
+
+/// Tables of embeddings are padded to multiples of at most this many words, unless a recipe says more.
+const MOST_PADDING: u64 = 128;
+
+/// Weights, and what is known of their vocabulary.
+pub(crate) struct Weights<'a> {
+    pub tensors: &'a [NamedTensor<'static>],
+    /// Where they come from, for messages.
+    pub origin: &'a str,
+    pub recipe: Option<&'a Recipe>,
+    /// Of the vocabulary that they were trained with; unknown for weights of others, and of runs before format 2.
+    pub vocabulary: Option<&'a VocabularyIdentity>,
+}
+
+impl Trained {
+    pub(crate) fn weights(&self) -> Weights<'_> {
+        let Self { tensors, origin, recipe, vocabulary } = self;
+        Weights { tensors, origin, recipe: recipe.as_ref(), vocabulary: vocabulary.as_ref() }
+    }
+}
+
+impl Weights<'_> {
+    /// Checks a vocabulary; `place` is where it comes from, for messages. Where that of the weights is unknown, their table of
+    /// embeddings must be as large as the vocabulary, but for padding.
+    ///
+    /// # Errors
+    /// Another vocabulary than that of the weights.
+    pub fn check_vocabulary(&self, given: &VocabularyIdentity, place: &str) -> Result<(), TrainError> {
+        let refuse =
+            |allowed: String| Err(TrainError::setting("the vocabulary", format!("{place} ({given})"), allowed));
+        let origin = self.origin;
+        match (self.vocabulary, Size::of(self.tensors)) {
+            (Some(known), _) if known == given => Ok(()),
+            (Some(known), _) => refuse(format!("{origin} was trained with another one ({known})")),
+            (None, Some(size)) => {
+                let multiple = self.recipe.map_or(MOST_PADDING, |recipe| recipe.model.vocab_multiple.max(MOST_PADDING));
+                let possible = given.entries..=given.entries.next_multiple_of(multiple);
+                let words = size.words as u64;
+                if possible.contains(&words) {
+                    Ok(())
+                } else {
+                    refuse(format!("{origin} has embeddings of {words} words"))
+                }
+            }
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensors(words: usize) -> Vec<NamedTensor<'static>> {
+        let tensor = |name: &str, shape: [usize; 2]| {
+            let values = vec![0.0; shape[0] * shape[1]];
+            let tensor = NamedTensor::from_f32(name, shape, &values).unwrap();
+            NamedTensor { data: tensor.data.into_owned().into(), ..tensor }
+        };
+        let query = "bert.encoder.layer.0.attention.self.query.weight";
+        vec![tensor("bert.embeddings.word_embeddings.weight", [words, 2]), tensor(query, [2, 2])]
+    }
+
+    fn identity(entries: u64, sha256: &str) -> VocabularyIdentity {
+        VocabularyIdentity { entries, sha256: sha256.to_owned() }
+    }
+
+    #[test]
+    fn another_vocabulary_is_named() {
+        let (known, tensors) = (identity(30_522, "aa"), tensors(30_528));
+        let weights = Weights { tensors: &tensors, origin: "run", recipe: None, vocabulary: Some(&known) };
+        weights.check_vocabulary(&known, "v.txt").unwrap();
+        let error = weights.check_vocabulary(&identity(30_522, "bb"), "v.txt").unwrap_err().to_string();
+        let expected = "the vocabulary is v.txt (30522 entries, SHA-256 bb); run was trained with another one (30522 entries, \
+                        SHA-256 aa)";
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn sizes_are_compared_where_nothing_else_is_known() {
+        let tensors = tensors(30_528);
+        let weights = Weights { tensors: &tensors, origin: "run", recipe: None, vocabulary: None };
+        let check = |entries: u64| weights.check_vocabulary(&identity(entries, "aa"), "v.txt");
+        assert!([30_522, 30_528, 30_465].into_iter().all(|entries| check(entries).is_ok()));
+        assert!([30_529, 30_464, 5_000].into_iter().all(|entries| check(entries).is_err()));
+        assert!(check(5_000).unwrap_err().to_string().ends_with("; run has embeddings of 30528 words"));
+        let other = Weights { tensors: &[], origin: "run", recipe: None, vocabulary: None };
+        other.check_vocabulary(&identity(7, "aa"), "v.txt").unwrap();
+    }
+}
