@@ -156,7 +156,7 @@ impl Common {
     }
 
     /// Lines of progress, from any thread, but not too many.
-    pub fn teller(&self) -> impl Fn(&dyn Fn() -> String) + Sync {
+    pub(crate) fn teller(&self) -> impl Fn(&dyn Fn() -> String) + Sync {
         let told = Mutex::new(Instant::now());
         move |line| {
             if let Ok(mut told) = told.try_lock()
@@ -210,7 +210,7 @@ fn folder(text: &str) -> Result<PathBuf, String> {
 /// Weights that a command uses.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Input")]
-pub struct WeightArguments {
+pub(crate) struct WeightArguments {
     /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
     #[arg(long, value_name = "FILE|DIR")]
     pub weights: PathBuf,
@@ -220,14 +220,14 @@ pub struct WeightArguments {
 
 impl WeightArguments {
     /// As [`CheckpointArgument::locate`].
-    pub fn locate(&self, common: &Common) -> Result<Located, TrainError> {
+    pub(crate) fn locate(&self, common: &Common) -> Result<Located, TrainError> {
         self.checkpoint.locate(&self.weights, common)
     }
 }
 
 /// Which checkpoint of a run a command uses.
 #[derive(Debug, Args)]
-pub struct CheckpointArgument {
+pub(crate) struct CheckpointArgument {
     /// Checkpoint of a run: best (by its evaluations), latest, or the number of a step [default: best, or latest if the run
     /// was not evaluated]
     #[arg(long, value_name = "best|latest|STEP", help_heading = "Input")]
@@ -235,7 +235,7 @@ pub struct CheckpointArgument {
 }
 
 /// Where weights are, and the checkpoint if they are those of a run.
-pub struct Located {
+pub(crate) struct Located {
     pub path: PathBuf,
     pub chosen: Option<ChosenCheckpoint>,
 }
@@ -245,13 +245,13 @@ impl CheckpointArgument {
     ///
     /// # Errors
     /// A checkpoint that is not there, or asked for where the path is no run.
-    pub fn locate(&self, path: &Path, common: &Common) -> Result<Located, TrainError> {
+    pub(crate) fn locate(&self, path: &Path, common: &Common) -> Result<Located, TrainError> {
         locate(path, self.checkpoint, common)
     }
 }
 
 /// As [`CheckpointArgument::locate`].
-pub fn locate(path: &Path, choice: Option<CheckpointChoice>, common: &Common) -> Result<Located, TrainError> {
+pub(crate) fn locate(path: &Path, choice: Option<CheckpointChoice>, common: &Common) -> Result<Located, TrainError> {
     let chosen = find_checkpoint(path, choice)?;
     if let Some(chosen) = &chosen {
         common.tell(&format!("weights: {chosen}"));

@@ -71,7 +71,8 @@ pub fn exp_fused(x: f32) -> f32 {
     let y = if y < LEAST { LEAST } else { y };
     let shifted = y + ROUND;
     let f = y - (shifted - ROUND);
-    let coefficients: [f32; 6] = [1.326_473_9e-3, 9.671_517e-3, 5.550_733_6e-2, 2.402_224_2e-1, 6.931_47e-1, 1.0];
+    let coefficients: [f32; 6] =
+        [1.326_473_9e-3, 9.671_517e-3, 5.550_733_6e-2, 2.402_224_2e-1, std::f32::consts::LN_2, 1.0];
     let power = coefficients[1..].iter().fold(coefficients[0], |power, &c| power.mul_add(f, c));
     // The lowest bits of `shifted` are the rounded exponent; that of the least power, which is 1, becomes 0.
     f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23))

@@ -32,14 +32,14 @@ pub(crate) struct Unfinished {
 
 impl Unfinished {
     /// To be called before the folder is created.
-    pub fn begin(folder: &Path) -> Self {
+    pub(crate) fn begin(folder: &Path) -> Self {
         let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let new = folder.ancestors().take_while(is_missing).map(Path::to_owned).collect();
         Self { folder: folder.to_owned(), new, is_kept: false }
     }
 
     /// Leaves the folder as it is.
-    pub fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         self.is_kept = true;
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct FinishedRows<'a> {
 impl FinishedRows<'_> {
     /// The rows that are wanted, by number, with their offsets.
     #[inline(always)]
-    pub fn wanted(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub(super) fn wanted(&self) -> impl Iterator<Item = (usize, usize)> {
         self.c_rows.iter().copied().enumerate().filter(|&(_, offset)| offset != NO_ROW)
     }
 }

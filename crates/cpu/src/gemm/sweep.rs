@@ -51,7 +51,7 @@ pub(crate) struct Sums {
 
 impl Ending<'_> {
     /// They are left in C.
-    pub const IN_C: Ending<'static> = Ending { sums: None, is_last: true, store: None };
+    pub(crate) const IN_C: Ending<'static> = Ending { sums: None, is_last: true, store: None };
 }
 
 /// In place of the offset of a row of C that is not wanted.

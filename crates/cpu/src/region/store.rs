@@ -24,7 +24,7 @@ struct LoadedAddend {
 
 impl StoreRegion {
     /// The region in this form, if it has it. `input_types` are those of its loads.
-    pub fn of(region: &Region, input_types: &[TensorType]) -> Option<StoreRegion> {
+    pub(crate) fn of(region: &Region, input_types: &[TensorType]) -> Option<StoreRegion> {
         let [RegionOutput::Store { reg, ref ty }] = region.outputs[..] else { return None };
         if !region.cols.is_multiple_of(STORE_COLS) || !matches!(ty.dtype, DType::F32 | DType::Bf16) {
             return None;
@@ -43,7 +43,7 @@ impl StoreRegion {
     }
 
     /// The same with the places of its operands.
-    pub fn at(&self, io: &RegionIo<'_>) -> Store {
+    pub(crate) fn at(&self, io: &RegionIo<'_>) -> Store {
         let bias = |load: Option<u16>| load.map(|load| io.loads[usize::from(load)].cast::<f32>());
         let addend = self.addend.map(|LoadedAddend { load, dtype, bias: own }| Addend {
             numbers: io.loads[usize::from(load)],

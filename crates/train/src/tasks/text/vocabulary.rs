@@ -33,7 +33,7 @@ impl Weights<'_> {
     ///
     /// # Errors
     /// Another vocabulary than that of the weights.
-    pub fn check_vocabulary(&self, given: &VocabularyIdentity, place: &str) -> Result<(), TrainError> {
+    pub(crate) fn check_vocabulary(&self, given: &VocabularyIdentity, place: &str) -> Result<(), TrainError> {
         let refuse =
             |allowed: String| Err(TrainError::setting("the vocabulary", format!("{place} ({given})"), allowed));
         let origin = self.origin;
