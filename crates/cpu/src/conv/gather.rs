@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use crate::gemm::{
-    AffinePtr, MAX_OFFSETS, MAX_POSITIONS, MAX_ROWS, NumberPtr, Place, Region, Row, RowSource, WINDOWS_LEN, Windows,
+    AffinePtr, FEW_COLS, MAX_OFFSETS, MAX_POSITIONS, MAX_ROWS, NumberPtr, Place, Region, Row, RowSource, WINDOWS_LEN,
+    Windows,
 };
 use crate::simd::{Simd, TILE_STEPS};
 
@@ -139,7 +140,7 @@ impl Gather {
         ImageRun { rows: count, lines: (rows[count - 1].y - rows[0].y) as usize + 1 }
     }
 
-    /// Whether rows may be read as windows on images: dense windows of several taps, with pixels of whole tiles, or with lines that
+    /// Whether rows may be read as windows on images: of several taps, with pixels of whole tiles, or with lines that
     /// are padded to those.
     #[inline(always)]
     fn has_windows(&self) -> bool {
@@ -147,9 +148,15 @@ impl Gather {
             return self.y.taps <= MAX_OFFSETS;
         }
         let (taps, steps) = (self.y.taps * self.x.taps, self.channels / TILE_PIXEL);
-        let is_dense = [self.y, self.x].iter().all(|axis| axis.step == 1);
         let fits_tiles = self.channels.is_multiple_of(TILE_PIXEL) && taps * steps <= MAX_OFFSETS;
-        taps > 1 && is_dense && fits_tiles && self.affine.is_none()
+        taps > 1 && fits_tiles && self.affine.is_none()
+    }
+
+    /// Whether little is multiplied for nothing between the lines of windows, so that it weighs less than copying rows for more
+    /// than [`FEW_COLS`] columns.
+    #[inline(always)]
+    fn has_few_gaps(&self) -> bool {
+        self.y.step == 1 && self.x.step == 1 && 6 * self.bordered_line() <= 7 * self.x.grid
     }
 
     /// Pixels from one position of windows to the next.
@@ -264,8 +271,8 @@ impl RowSource for Gather {
     }
 
     #[inline(always)]
-    unsafe fn windows<S: Simd>(&self, rows: &[Row], dst: *mut f32) -> Option<Windows> {
-        if !self.has_windows() || rows.is_empty() || !self.images_fit(rows) {
+    unsafe fn windows<S: Simd>(&self, rows: &[Row], cols: usize, dst: *mut f32) -> Option<Windows> {
+        if !self.has_windows() || cols > FEW_COLS && !self.has_few_gaps() || rows.is_empty() || !self.images_fit(rows) {
             return None;
         }
         let size = self.bordered_line();

@@ -37,8 +37,8 @@ pub(crate) use numbers::{NumberPtr, packed_start};
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
 pub(crate) use pack::{Matrix, PanelSteps, pack_shared, pack_steps, packed_len};
 pub(crate) use rows::{
-    BlockScratch, MAX_OFFSETS, MAX_ROWS, MatrixRows, Origin, Place, Row, RowBlock, RowProduct, RowSource, RowTable,
-    WINDOWS_LEN, Windows, row_scratch_len,
+    BlockScratch, FEW_COLS, MAX_OFFSETS, MAX_ROWS, MatrixRows, Origin, Place, Row, RowBlock, RowProduct, RowSource,
+    RowTable, WINDOWS_LEN, Windows, row_scratch_len,
 };
 pub(crate) use sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
 pub(crate) use tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, panel};

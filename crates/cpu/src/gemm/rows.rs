@@ -29,7 +29,10 @@ const TILES_COLS: usize = 512;
 
 /// Up to this many columns, copying A weighs more than reading B from the second-level cache, or multiplying what no row of C
 /// wants.
-const FEW_COLS: usize = 128;
+pub(crate) const FEW_COLS: usize = 128;
+
+/// Most columns of windows.
+const MAX_WINDOW_COLS: usize = 256;
 
 /// Longest part of a reduction of tiles: a panel of B and two tiles of rows of A stay in the first-level cache.
 const TILES_DEPTH: usize = MAX_DEPTH / 2;
@@ -150,12 +153,13 @@ pub(crate) trait RowSource: Sync {
     /// rows, it holds for rows between them.
     fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr>;
 
-    /// Copies the images under `rows`, with zeros around them, to `dst`, if windows on them are rows of A, and says how they are.
+    /// Copies the images under `rows`, with zeros around them, to `dst`, if windows on them are rows of A that are better read there
+    /// than copied for a product of so many columns; says how they are.
     ///
     /// # Safety
     /// `dst` is a cache line of [`WINDOWS_LEN`] elements of 32 bits. Called under `S::vectorize`.
     #[inline(always)]
-    unsafe fn windows<S: Simd>(&self, _rows: &[Row], _dst: *mut f32) -> Option<Windows> {
+    unsafe fn windows<S: Simd>(&self, _rows: &[Row], _cols: usize, _dst: *mut f32) -> Option<Windows> {
         None
     }
 
@@ -296,10 +300,12 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
             false => VECTOR_GROUP,
         };
         let mut upcoming = Upcoming::new([self.upcoming, Region::EMPTY]);
-        if S::TILES && self.cols.len() <= FEW_COLS {
+        if S::TILES && self.cols.len() <= MAX_WINDOW_COLS {
             // SAFETY: the promises made for this block.
             unsafe {
-                if let Some(windows) = self.source.windows::<S>(&self.table.rows[..self.table.len], self.a_block) {
+                if let Some(windows) =
+                    self.source.windows::<S>(&self.table.rows[..self.table.len], self.cols.len(), self.a_block)
+                {
                     return self.multiply_windows::<S>(&windows, &mut upcoming);
                 }
             }
@@ -483,13 +489,16 @@ pub(crate) fn row_scratch_len(threads: usize) -> usize {
 }
 
 /// A block of rows, or images under windows, and sums of tiles.
-const A_BLOCK: usize = SUMS + sums_len(MAX_ROWS, TILES_COLS);
+const A_BLOCK: usize = SUMS + SUMS_LEN;
 
 /// Where in a block sums of tiles begin.
 const SUMS: usize = if MAX_ROWS * ROW_STRIDE > WINDOWS_LEN { MAX_ROWS * ROW_STRIDE } else { WINDOWS_LEN };
 
-// Rows that are windows are fewer columns, of more positions.
-const _: () = assert!(sums_len(MAX_POSITIONS, FEW_COLS) <= sums_len(MAX_ROWS, TILES_COLS));
+/// Elements of sums of tiles: of a block of rows, or of all positions of windows.
+const SUMS_LEN: usize = {
+    let (rows, positions) = (sums_len(MAX_ROWS, TILES_COLS), sums_len(MAX_POSITIONS, MAX_WINDOW_COLS));
+    if rows > positions { rows } else { positions }
+};
 
 /// The blocks of A of all workers.
 pub(crate) struct BlockScratch(SharedMut);
