@@ -44,7 +44,7 @@ fn commands(markdown: &str) -> Vec<Shown> {
     shown
 }
 
-/// The commands of a line of shell, each as its words; quotes are removed, a remark left out.
+/// The commands of a line of shell, each as its words; quotes are removed, redirections at the end and a remark left out.
 fn pipeline(line: &str) -> Vec<Vec<String>> {
     let mut commands = vec![Vec::new()];
     let mut word: Option<String> = None;
@@ -58,7 +58,7 @@ fn pipeline(line: &str) -> Vec<Vec<String>> {
                 word.get_or_insert_default();
             }
             (None, ' ') if last == ' ' => break,
-            (None, '#') if last == ' ' => break,
+            (None, '#' | '<' | '>') if last == ' ' => break,
             (None, ' ' | '|') => {
                 commands.last_mut().expect("one at least").extend(word.take());
                 if character == '|' {
