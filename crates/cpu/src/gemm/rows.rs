@@ -549,7 +549,10 @@ impl<P: RowSource> RowProduct<'_, P> {
         let blocks = row_blocks_for(self.m, self.n, self.source.row_len());
         let groups = column_groups(blocks, self.n, self.format, free_threads(ctx, epilogue));
         let scratch = BlockScratch::new(scratch, ctx.pool.threads());
-        let store = epilogue.and_then(|epilogue| epilogue.as_store()).map(|store| store.from(origin.row, 0, self.ldc));
+        // A short reduction of vectors is over too soon to hide what is stored behind it.
+        let stores = self.format == PanelFormat::Tiles || self.k > MAX_DEPTH;
+        let store = epilogue.filter(|_| stores).and_then(|epilogue| epilogue.as_store());
+        let store = store.map(|store| store.from(origin.row, 0, self.ldc));
         let store = store.as_ref();
         let run = (blocks.count / (4 * TASKS)).clamp(1, MAX_RUN);
         let runs = blocks.count.div_ceil(run);
