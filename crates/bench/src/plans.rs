@@ -10,7 +10,7 @@ use bessemer_models::bert::{self, BertOptions};
 use bessemer_models::electra::{self, PretrainingOptions};
 use bessemer_models::{AnyModel, ModelError, all};
 
-/// Samples of a step: two, so that an axis of samples is told from one of size 1.
+/// Samples of a step: two, so that the batch axis differs from axes of size 1.
 const BATCH_SIZE: usize = 2;
 
 /// Models that are compiled with every option of [`Variant`] as well: the smallest of each family.

@@ -169,6 +169,7 @@ pub(crate) enum Layout {
 }
 
 const JPEG_QUALITY: u8 = 92;
+
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.command {
         Command::Prepare(Prepare { kind: PrepareKind::Text(options) }) => text::run_prepare(options, common),

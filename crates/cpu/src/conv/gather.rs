@@ -75,7 +75,7 @@ pub(crate) struct Gather {
     /// What is done to the numbers inside the image.
     pub affine: Option<AffinePtr>,
     /// Whether each line of taps is followed by numbers that count for nothing, up to the [`TILE_PIXEL`] of a step of tiles: what lies
-    /// behind it in the image, or zeros.
+    /// behind it in the image, or zeros. They are multiplied by zeros, so that one that is not finite shows in the rows before it.
     pub padded_lines: bool,
 }
 
@@ -159,12 +159,6 @@ impl Gather {
         self.y.step == 1 && self.x.step == 1 && 6 * self.bordered_line() <= 7 * self.x.grid
     }
 
-    /// Pixels from one position of windows to the next.
-    #[inline(always)]
-    fn window_step(&self) -> usize {
-        self.x.step
-    }
-
     /// Lines around the lines of a grid that windows reach.
     #[inline(always)]
     fn halo(&self) -> usize {
@@ -174,7 +168,7 @@ impl Gather {
     /// Pixels of a line with its border: whole positions.
     #[inline(always)]
     fn bordered_line(&self) -> usize {
-        let step = self.window_step();
+        let step = self.x.step;
         (self.x.grid.saturating_sub(1) * step + (self.x.taps - 1) * self.x.tap + 1).next_multiple_of(step)
     }
 
@@ -187,8 +181,8 @@ impl Gather {
             (start, lines) = (start + run.rows, lines + run.lines + self.halo());
         }
         let pixels = lines * self.bordered_line();
-        let behind = 2 * TILE_PIXEL * self.window_step() * self.channels + TILE_PIXEL;
-        pixels / self.window_step() <= MAX_POSITIONS && (pixels * self.channels + behind) / 2 <= WINDOWS_LEN
+        let behind = 2 * TILE_PIXEL * self.x.step * self.channels + TILE_PIXEL;
+        pixels / self.x.step <= MAX_POSITIONS && (pixels * self.channels + behind) / 2 <= WINDOWS_LEN
     }
 
     /// Bytes from a position to each step of tiles in its window.
@@ -289,14 +283,14 @@ impl RowSource for Gather {
             }
             for (position, row) in positions[start..].iter_mut().zip(image) {
                 let line = first_line + (row.y - image[0].y) as usize;
-                *position = (line * size + (row.x - self.x.base) as usize) / self.window_step();
+                *position = (line * size + (row.x - self.x.base) as usize) / self.x.step;
             }
             (start, first_line) = (start + run.rows, first_line + lines);
         }
         // The last window reaches behind the last line.
         // SAFETY: the caller's promise; the images fit with more than this behind them.
         unsafe { dst.cast::<u16>().add(first_line * size * self.channels).zero::<S>(TILE_PIXEL) };
-        let pitch = self.window_step() * self.channels / 2;
+        let pitch = self.x.step * self.channels / 2;
         Some(Windows { positions, pitch, offsets: self.window_offsets() })
     }
 

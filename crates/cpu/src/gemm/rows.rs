@@ -471,7 +471,7 @@ impl<P: RowSource> RowBlock<'_, P> {
                 b_next: b.wrapping_add(depth.len() * panel::<S>()),
             };
             let is_last = depth.end == self.k;
-            let store = self.store.filter(|_| is_last).map(|store| store.from(0, cols.start, 0));
+            let store = self.store.filter(|_| is_last).map(|store| store.from(cols.start, cols.start));
             let is_whole = depth.len() == self.k;
             let apart = S::TILES && !is_whole && !self.accumulate && (self.store.is_some() || !is_good_pitch(self.ldc));
             let sums = apart.then(|| Sums {
@@ -552,7 +552,7 @@ impl<P: RowSource> RowProduct<'_, P> {
         // A short reduction of vectors is over too soon to hide what is stored behind it.
         let stores = self.format == PanelFormat::Tiles || self.k > MAX_DEPTH;
         let store = epilogue.filter(|_| stores).and_then(|epilogue| epilogue.as_store());
-        let store = store.map(|store| store.from(origin.row, 0, self.ldc));
+        let store = store.map(|store| store.from(origin.row * self.ldc, 0));
         let store = store.as_ref();
         let run = (blocks.count / (4 * TASKS)).clamp(1, MAX_RUN);
         let runs = blocks.count.div_ceil(run);

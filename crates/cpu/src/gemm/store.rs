@@ -40,9 +40,8 @@ unsafe impl Send for Store {}
 unsafe impl Sync for Store {}
 
 /// Some rows of a tile of C. Offsets in C are positions in the other matrices.
+#[derive(Clone, Copy)]
 pub(super) struct FinishedRows<'a> {
-    /// The first row, and the distance of the rows where they lie in a buffer; else they lie at their offsets in C.
-    pub source: Source,
     /// Offset of each row; those of [`NO_ROW`] are not wanted.
     pub c_rows: &'a [usize],
     /// The columns: the first, and how many.
@@ -61,10 +60,8 @@ impl FinishedRows<'_> {
 /// Where finished rows lie.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
-    Buffer {
-        start: *const f32,
-        pitch: usize,
-    },
+    /// In a buffer: the first row, and the distance of the rows.
+    Buffer { start: *const f32, pitch: usize },
     /// In C: the place to which offsets are added.
     Matrix(*const f32),
 }
@@ -86,9 +83,8 @@ const fn form(dtype: DType) -> u8 {
 }
 
 impl Store {
-    /// The same for the rows and columns from these on, of matrices of `n` columns.
-    pub(super) fn from(&self, row: usize, col: usize, n: usize) -> Store {
-        let position = row * n + col;
+    /// The same for offsets in C that count from `position`, which is in column `col`.
+    pub(super) fn from(&self, position: usize, col: usize) -> Store {
         let bias = |bias: Option<*const f32>| bias.map(|bias| bias.wrapping_add(col));
         let addend = self.addend.map(|addend| Addend {
             numbers: addend.numbers.wrapping_add(position * addend.dtype.size()),
@@ -126,17 +122,17 @@ impl Store {
     /// # Safety
     /// The matrices are valid for the rows and columns, which nobody else uses meanwhile. Called under `S::vectorize`.
     #[inline(always)]
-    pub(super) unsafe fn write<S: Simd>(&self, rows: &FinishedRows<'_>) {
+    pub(super) unsafe fn write<S: Simd>(&self, source: Source, rows: FinishedRows<'_>) {
         let addend = self.addend.map_or(NONE, |addend| form(addend.dtype));
         // SAFETY: the caller's promises.
         unsafe {
             match (addend, form(self.output_type)) {
-                (NONE, BF16) => self.write_as::<S, NONE, BF16>(rows),
-                (NONE, _) => self.write_as::<S, NONE, F32>(rows),
-                (BF16, BF16) => self.write_as::<S, BF16, BF16>(rows),
-                (BF16, _) => self.write_as::<S, BF16, F32>(rows),
-                (_, BF16) => self.write_as::<S, F32, BF16>(rows),
-                (..) => self.write_as::<S, F32, F32>(rows),
+                (NONE, BF16) => self.write_as::<S, NONE, BF16>(source, rows),
+                (NONE, _) => self.write_as::<S, NONE, F32>(source, rows),
+                (BF16, BF16) => self.write_as::<S, BF16, BF16>(source, rows),
+                (BF16, _) => self.write_as::<S, BF16, F32>(source, rows),
+                (_, BF16) => self.write_as::<S, F32, BF16>(source, rows),
+                (..) => self.write_as::<S, F32, F32>(source, rows),
             }
         }
     }
@@ -144,7 +140,7 @@ impl Store {
     /// # Safety
     /// As for [`write`](Self::write), with an addend and an output of these forms.
     #[inline(always)]
-    unsafe fn write_as<S: Simd, const ADDEND: u8, const OUTPUT: u8>(&self, rows: &FinishedRows<'_>) {
+    unsafe fn write_as<S: Simd, const ADDEND: u8, const OUTPUT: u8>(&self, source: Source, rows: FinishedRows<'_>) {
         let floor = if self.relu { 0.0 } else { f32::NEG_INFINITY };
         for col in (rows.col..rows.col + rows.width).step_by(2 * S::LANES) {
             // SAFETY: the caller's promises; columns are a multiple of two vectors.
@@ -154,7 +150,7 @@ impl Store {
                 let addend_bias = vectors::<S>(self.addend.and_then(|addend| addend.bias), col);
                 for (i, offset) in rows.wanted() {
                     let at = offset.wrapping_add(col);
-                    let c = match rows.source {
+                    let c = match source {
                         Source::Buffer { start, pitch } => start.add(i * pitch + col - rows.col),
                         Source::Matrix(start) => start.wrapping_add(at),
                     };

@@ -189,7 +189,7 @@ impl Sweep<'_> {
                         }
                     };
                     multiply::<S>(self.layout, end - start, width, args);
-                    store.write::<S>(&FinishedRows { source, c_rows, col, width });
+                    store.write::<S>(source, FinishedRows { c_rows, col, width });
                 }
             }
             b = b.wrapping_add(self.b_panel);

@@ -62,13 +62,13 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, en
                 let share = next.height * index / panels..next.height * (index + 1) / panels;
                 store.prefetch::<S>(&sweep.c_rows[next.start..][share], 0..sweep.cols);
             }
-            let rows = FinishedRows { source: Source::Matrix(sweep.c), c_rows, col, width };
+            let rows = FinishedRows { c_rows, col, width };
             match ending.sums {
                 Some(sums) => {
                     let sums = sums.start.add(index * sums.panel + tile * BLOCK_LEN);
                     S::tile_product(&TileProduct { c: sums, c_stride: MAX_PANEL, ..product });
                     if ending.is_last {
-                        write_rows::<S>(sums, &rows, sweep.c, ending);
+                        write_rows::<S>(sums, rows, sweep.c, ending);
                     }
                 }
                 None if ending.store.is_none() && is_whole && pitch.is_some_and(is_good_pitch) => {
@@ -76,10 +76,10 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, en
                 }
                 None => {
                     if sweep.accumulate {
-                        read_rows::<S>(buffer, &rows, sweep.c);
+                        read_rows::<S>(buffer, rows, sweep.c);
                     }
                     S::tile_product(&TileProduct { c: buffer, c_stride: MAX_PANEL, ..product });
-                    write_rows::<S>(buffer, &rows, sweep.c, ending);
+                    write_rows::<S>(buffer, rows, sweep.c, ending);
                 }
             }
         }
@@ -127,7 +127,7 @@ struct Buffer(#[allow(dead_code, reason = "it is written through pointers")] [f3
 /// # Safety
 /// As [`run`].
 #[inline(always)]
-unsafe fn read_rows<S: Simd>(buffer: *mut f32, rows: &FinishedRows<'_>, c: *const f32) {
+unsafe fn read_rows<S: Simd>(buffer: *mut f32, rows: FinishedRows<'_>, c: *const f32) {
     for (row, offset) in rows.wanted() {
         // SAFETY: the caller's promises.
         unsafe { S::copy(c.add(rows.col).wrapping_add(offset), buffer.add(row * MAX_PANEL), rows.width) };
@@ -139,12 +139,12 @@ unsafe fn read_rows<S: Simd>(buffer: *mut f32, rows: &FinishedRows<'_>, c: *cons
 /// # Safety
 /// As [`run`].
 #[inline(always)]
-unsafe fn write_rows<S: Simd>(buffer: *const f32, rows: &FinishedRows<'_>, c: *mut f32, ending: &Ending<'_>) {
+unsafe fn write_rows<S: Simd>(buffer: *const f32, rows: FinishedRows<'_>, c: *mut f32, ending: &Ending<'_>) {
     // SAFETY: the caller's promises.
     unsafe {
         if let Some(store) = ending.store {
             let source = Source::Buffer { start: buffer, pitch: MAX_PANEL };
-            store.write::<S>(&FinishedRows { source, ..*rows });
+            store.write::<S>(source, rows);
             return;
         }
         for (row, offset) in rows.wanted() {
