@@ -4,7 +4,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// Work of one [`ThreadPool::run`] call: `f(task, worker)`.
@@ -139,7 +139,8 @@ pub struct ThreadPool {
 }
 
 impl ThreadPool {
-    /// A pool of `threads` threads, the caller of [`run`](Self::run) included.
+    /// A pool of `threads` threads, the caller of [`run`](Self::run) included. Returns once all of them have started: a
+    /// thread allocates memory while it starts.
     ///
     /// # Panics
     /// When `threads` is 0 or above 65535, or when the system refuses a thread.
@@ -157,14 +158,19 @@ impl ThreadPool {
             wake: Condvar::new(),
             panic: Mutex::new(None),
         });
+        let started = Arc::new(Barrier::new(threads));
         let spawn = |worker: usize| {
-            let shared = Arc::clone(&shared);
+            let (shared, started) = (Arc::clone(&shared), Arc::clone(&started));
             std::thread::Builder::new()
                 .name(format!("kernel-{worker}"))
-                .spawn(move || shared.worker_loop(worker))
+                .spawn(move || {
+                    started.wait();
+                    shared.worker_loop(worker);
+                })
                 .unwrap_or_else(|error| panic!("cannot start kernel thread {worker}: {error}"))
         };
         let workers = (1..threads).map(spawn).collect();
+        started.wait();
         ThreadPool { shared, workers }
     }
 
