@@ -2,10 +2,10 @@
 
 use crate::ModelError;
 use crate::bert::{BERTS, BertSpec};
-use crate::classifier::{InitScheme, InputFormat, Model, ModelOptions, flops};
+use crate::classifier::{InputFormat, Model, ModelOptions, flops};
 use crate::electra::{ELECTRA_SQUADS, ELECTRAS, ElectraSpec, ElectraSquadSpec};
-use crate::resnet::{Block, StrideIn};
-use bessemer_nn::{Fan, Padding, PixelScale};
+use crate::resnet::{Backbone, Block};
+use bessemer_nn::PixelScale;
 
 /// A network up to its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,12 +185,7 @@ impl Architecture {
             image_size: [side; 2],
             input: InputFormat::Bytes(PixelScale::IMAGENET),
             num_classes,
-            base_width,
-            padding: Padding::Symmetric,
-            stride_in: StrideIn::Conv2,
-            init: InitScheme::Torch,
-            fan: Fan::In,
-            zero_init_last_gamma: false,
+            backbone: Backbone::new(base_width),
         }
     }
 }

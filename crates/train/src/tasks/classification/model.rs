@@ -4,7 +4,7 @@ use crate::error::TrainError;
 use crate::recipe::{Init, Padding, Recipe, StrideIn};
 use crate::setup::{precision, train_config};
 use bessemer_models::classifier::InitScheme;
-use bessemer_models::resnet;
+use bessemer_models::resnet::{self, Backbone};
 use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
 
@@ -15,10 +15,8 @@ use bessemer_nn::PixelScale;
 pub(crate) fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Architecture, ModelOptions), TrainError> {
     let spec = find(&recipe.model.name)?;
     let model = &recipe.model;
-    let options = ModelOptions {
-        image_size: [image_size as usize; 2],
-        input: InputFormat::Bytes(PixelScale { mean: recipe.data.mean, std: recipe.data.std }),
-        num_classes: model.num_classes as usize,
+    let published = spec.options();
+    let backbone = Backbone {
         padding: match model.padding {
             Padding::Symmetric => bessemer_nn::Padding::Symmetric,
             Padding::Same => bessemer_nn::Padding::Same,
@@ -32,7 +30,13 @@ pub(crate) fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Archite
             _ => InitScheme::Torch,
         },
         zero_init_last_gamma: model.zero_init_last_gamma,
-        ..spec.options()
+        ..published.backbone
+    };
+    let options = ModelOptions {
+        image_size: [image_size as usize; 2],
+        input: InputFormat::Bytes(PixelScale { mean: recipe.data.mean, std: recipe.data.std }),
+        num_classes: model.num_classes as usize,
+        backbone,
     };
     Ok((spec.architecture, options))
 }
