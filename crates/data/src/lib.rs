@@ -14,6 +14,7 @@ mod class_folder;
 mod dataset;
 mod decode;
 mod error;
+mod feeds;
 mod font;
 mod listing;
 mod loader;
@@ -38,8 +39,9 @@ pub use class_folder::ClassFolder;
 pub use dataset::{Dataset, Normalization, Scratch, Split};
 pub use decode::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decode_file, decode_rgb};
 pub use error::{DataError, DecodeError, Place};
+pub use feeds::{Array, Feeds, Field, Row};
 pub use loader::{
-    Batch, Draw, LabelledPicture, Loader, LoaderOptions, LoaderStats, OnBadSample, Pictures, Samples, SkippedSample,
+    Batch, Draw, LabelledPicture, Loader, LoaderOptions, LoaderStats, OnBadSample, Samples, SkippedSample,
 };
 pub use picture::{FileFormat, Picture};
 pub use preview::contact_sheet;

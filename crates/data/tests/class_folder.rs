@@ -132,7 +132,7 @@ fn damaged_files_stop_or_are_skipped() {
     let error = run(OnBadSample::Stop).next_batch().unwrap().unwrap_err().to_string();
     assert!(error.starts_with(&format!("{}: truncated PNG: the file ends at byte 8", damaged.display())), "{error}");
     let mut loader = run(OnBadSample::Skip);
-    assert_eq!(loader.next_batch().unwrap().unwrap().content.labels, [1, 1]);
+    assert_eq!(loader.next_batch().unwrap().unwrap().feeds.i32("labels"), [1, 1]);
     let skipped: Vec<_> = loader.skipped().collect();
     assert_eq!((skipped.len(), skipped[0].index, skipped[0].replaced_by), (1, 0, 1));
     assert!(skipped[0].reason.contains("v.png: truncated PNG"));

@@ -4,7 +4,7 @@ use crate::recipe::RecipeError;
 use crate::rundir::RunDirError;
 use bessemer_cpu::ExecutorError;
 use bessemer_cpu::executor::NonFinite;
-use bessemer_data::DataError;
+use bessemer_data::{DataError, Position};
 use bessemer_metrics::MetricError;
 use bessemer_models::{ModelError, WeightsError};
 use std::fmt;
@@ -58,6 +58,9 @@ pub enum TrainError {
         "after step {step} the tensor `{tensor}` is not finite; it was not saved, earlier checkpoints are untouched"
     )]
     NonFiniteState { step: u64, tensor: String },
+
+    #[error("the data ended after {updates} steps, at epoch {}, batch {}: the run needs more", position.epoch, position.batch)]
+    DataEnded { position: Position, updates: u64 },
 
     #[error("interrupted after step {step}; {}", saved(checkpoint.as_deref()))]
     Interrupted { step: u64, checkpoint: Option<PathBuf> },
@@ -158,7 +161,8 @@ impl TrainError {
             | Self::Io { .. }
             | Self::NonFinite(_)
             | Self::FixedLossScale { .. }
-            | Self::NonFiniteState { .. } => ErrorKind::Runtime,
+            | Self::NonFiniteState { .. }
+            | Self::DataEnded { .. } => ErrorKind::Runtime,
         }
     }
 

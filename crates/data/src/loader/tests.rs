@@ -55,13 +55,13 @@ fn train(dataset: Numbers, batch_size: usize, options: LoaderOptions) -> Loader<
     Loader::new(Arc::new(dataset), sampler, options).unwrap()
 }
 
-fn epochs(loader: &mut Loader<Numbers>, count: usize) -> Vec<Batch<Pictures>> {
+fn epochs(loader: &mut Loader<Numbers>, count: usize) -> Vec<Batch> {
     let mut batches = Vec::new();
     for _ in 0..count {
         while let Some(batch) = loader.next_batch() {
             let batch = batch.unwrap();
             batches.push(batch.clone());
-            loader.recycle(batch.content);
+            loader.recycle(batch.feeds);
         }
     }
     batches
@@ -77,16 +77,15 @@ fn batches_do_not_depend_on_the_number_of_workers() {
     assert_eq!(one.len(), 18);
     assert_eq!(one, run(4, 3));
     assert_eq!(one, run(3, 8));
-    assert_ne!(one[0].content.labels, one[6].content.labels, "epochs are shuffled differently");
-    let first = |label: i32| one.iter().filter(move |b| b.content.labels.contains(&label)).collect::<Vec<_>>();
-    let sample =
-        |batch: &Batch<Pictures>, label| batch.content.images.chunks(18).nth(place(batch, label)).unwrap().to_vec();
-    let label = one[0].content.labels[0];
+    assert_ne!(one[0].feeds.i32("labels"), one[6].feeds.i32("labels"), "epochs are shuffled differently");
+    let first = |label: i32| one.iter().filter(move |b| b.feeds.i32("labels").contains(&label)).collect::<Vec<_>>();
+    let sample = |batch: &Batch, label| batch.feeds.u8("images").chunks(18).nth(place(batch, label)).unwrap().to_vec();
+    let label = one[0].feeds.i32("labels")[0];
     assert_ne!(sample(first(label)[0], label), sample(first(label)[1], label), "epochs are augmented differently");
 }
 
-fn place(batch: &Batch<Pictures>, label: i32) -> usize {
-    batch.content.labels.iter().position(|&l| l == label).unwrap()
+fn place(batch: &Batch, label: i32) -> usize {
+    batch.feeds.i32("labels").iter().position(|&l| l == label).unwrap()
 }
 
 #[test]
@@ -123,10 +122,10 @@ fn last_batch_is_padded_with_zeros() {
     let sampler = Sampler::new(10, SamplerOptions::eval(4)).unwrap();
     let mut loader = Loader::new(Arc::new(dataset), sampler, LoaderOptions::new(2, 0, 2)).unwrap();
     let batches = epochs(&mut loader, 2);
-    assert_eq!(batches.iter().map(|b| b.real).collect::<Vec<_>>(), [4, 4, 2, 4, 4, 2]);
+    assert_eq!(batches.iter().map(|b| b.samples).collect::<Vec<_>>(), [4, 4, 2, 4, 4, 2]);
     for last in [&batches[2], &batches[5]] {
-        assert_eq!(last.content.labels, [8, 9, 0, 0]);
-        assert!(last.content.images[2 * 18..].iter().all(|&byte| byte == 0));
+        assert_eq!(last.feeds.i32("labels"), [8, 9, 0, 0]);
+        assert!(last.feeds.u8("images")[2 * 18..].iter().all(|&byte| byte == 0));
     }
     assert_eq!((loader.stats().batches, loader.stats().samples), (6, 20));
 }
@@ -155,7 +154,7 @@ fn bad_samples_are_skipped_and_listed() {
         (batches, loader.skipped().cloned().collect::<Vec<_>>(), loader.stats().skipped)
     };
     let (batches, skipped, count) = run(1);
-    assert_eq!(batches[0].content.labels, [0, 1, 2, 5, 5, 5, 6, 0]);
+    assert_eq!(batches[0].feeds.i32("labels"), [0, 1, 2, 5, 5, 5, 6, 0]);
     let pairs: Vec<_> = skipped.iter().map(|s| (s.index, s.replaced_by)).collect();
     assert_eq!(pairs, [(3, 5), (4, 5), (7, 0)]);
     assert_eq!(count, 8, "3, 4, again 4, and 7 in each epoch");

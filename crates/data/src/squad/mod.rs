@@ -19,7 +19,6 @@ mod window;
 mod words;
 
 pub use answers::{AnswerOptions, Answers};
-pub use batch::SquadBatch;
 pub use cache::Origin;
 pub use candidates::{Beam, top_k};
 pub use features::{Features, WindowOptions};

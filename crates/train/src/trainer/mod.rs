@@ -13,7 +13,7 @@ use crate::runlog::RunLog;
 use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
 use crate::setup::precision;
 use crate::signals::StopSignal;
-use crate::tasks::{Batch, Batches, Evaluation, Task, Terms};
+use crate::tasks::{Batch, Batches, Evaluation, Task, Terms, next_of};
 use bessemer_data::Position;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -289,7 +289,7 @@ impl Trainer<'_> {
 
     fn finish(&mut self, batch: Batch) -> Result<(), TrainError> {
         self.report_skipped(&batch)?;
-        self.batches.recycle(batch);
+        self.batches.recycle(batch.feeds);
         Ok(())
     }
 
@@ -334,7 +334,7 @@ impl Trainer<'_> {
             if self.options.stop.is_raised() {
                 break;
             }
-            batches.recycle(batch);
+            batches.recycle(batch.feeds);
         }
         Ok(None)
     }
@@ -470,15 +470,6 @@ impl Trainer<'_> {
             skipped: self.skipped.len(),
             was_finished: false,
         })
-    }
-}
-
-fn next_of(batches: &mut dyn Batches, updates: u64) -> Result<Batch, TrainError> {
-    loop {
-        // Between two epochs there is `None` once.
-        if let Some(batch) = batches.next(updates) {
-            return batch;
-        }
     }
 }
 

@@ -10,6 +10,7 @@ pub use infer::{JudgeOptions, Judged, WordVerdict, judge_words};
 
 pub(crate) use model::Networks;
 
+use self::batches::EvaluationFeeds;
 use super::text::{Facts, Family, HeldOut, Part, vocabulary_in};
 use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
@@ -66,7 +67,7 @@ pub static TERMS: Terms = Terms {
 
 impl Family for Networks {
     type Set = ElectraSet;
-    type Feeder = batches::Feeds;
+    type Feeder = Option<EvaluationFeeds>;
 
     const TERMS: &'static Terms = &TERMS;
     const WORD_BIAS: &'static str = "generator_lm_head.bias";
@@ -101,16 +102,16 @@ impl Family for Networks {
         set.unigram_entropy(1)
     }
 
-    fn feeder() -> batches::Feeds {
-        batches::Feeds::default()
+    fn feeder() -> Self::Feeder {
+        None
     }
 
-    fn evaluation_feeder(&self, set: &ElectraSet, batch_size: usize) -> Result<batches::Feeds, DataError> {
+    fn evaluation_feeder(&self, set: &ElectraSet, batch_size: usize) -> Result<Self::Feeder, DataError> {
         let log_frequencies = match self.options.generator {
             electra::Generator::Batch => Some(log_frequencies(&set.word_counts(1)?, self.words())),
             electra::Generator::Network | electra::Generator::Uniform => None,
         };
-        Ok(batches::Feeds { evaluation: Some(batches::EvaluationFeeds { batch_size, log_frequencies }) })
+        Ok(Some(EvaluationFeeds { batch_size, log_frequencies }))
     }
 
     fn words(&self) -> usize {

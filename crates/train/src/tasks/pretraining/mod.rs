@@ -1,6 +1,5 @@
 //! Pre-training of BERT: masked words and following sentences.
 
-mod batches;
 mod infer;
 mod model;
 mod score;
@@ -11,6 +10,7 @@ pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
 pub(crate) use infer::{check_text, quoted, vocabulary_beside, vocabulary_for};
 pub(crate) use model::{activation, check_length, config_of, initial_weights};
 
+use super::loaded::AsLoaded;
 use super::text::{Facts, Family, HeldOut, Part};
 use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
@@ -58,7 +58,7 @@ pub(super) struct Bert(BertConfig);
 
 impl Family for Bert {
     type Set = PretrainingSet;
-    type Feeder = batches::Feeds;
+    type Feeder = AsLoaded;
 
     const TERMS: &'static Terms = &TERMS;
     const WORD_BIAS: &'static str = "cls.predictions.bias";
@@ -93,12 +93,12 @@ impl Family for Bert {
         set.unigram_entropy(1)
     }
 
-    fn feeder() -> batches::Feeds {
-        batches::Feeds
+    fn feeder() -> AsLoaded {
+        AsLoaded
     }
 
-    fn evaluation_feeder(&self, _: &PretrainingSet, _: usize) -> Result<batches::Feeds, DataError> {
-        Ok(batches::Feeds)
+    fn evaluation_feeder(&self, _: &PretrainingSet, _: usize) -> Result<AsLoaded, DataError> {
+        Ok(AsLoaded)
     }
 
     fn words(&self) -> usize {

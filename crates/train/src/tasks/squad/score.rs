@@ -1,6 +1,5 @@
 //! From a model's outputs to answers and their scores.
 
-use super::batches::WINDOWS;
 use super::sources::Questions;
 use crate::error::TrainError;
 use crate::session::EvalSession;
@@ -103,7 +102,7 @@ impl<'a> Marks<'a> {
 
 impl Score for Marks<'_> {
     fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
-        let windows = &batch.feeds.i32(WINDOWS)[..batch.samples];
+        let windows = &batch.feeds.i32("windows")[..batch.samples];
         self.windows += windows.len() as u64;
         let answers = self.answers.as_mut().expect("batches come before the end");
         add_outputs(answers, self.head, windows, session)
