@@ -174,15 +174,15 @@ fn tell_unknown<'a>(
 }
 
 fn json_v1(scores: &ScoresV1) -> Value {
-    let ScoresV1 { exact_match, f1, total, missing, unknown } = scores;
-    json!({"exact_match": exact_match, "f1": f1, "total": total, "missing": missing, "unknown": unknown})
+    let ScoresV1 { all: Shares { exact, f1, total, .. }, missing, unknown } = scores;
+    json!({"exact_match": exact, "f1": f1, "total": total, "missing": missing, "unknown": unknown})
 }
 
 fn json_v2(scores: &ScoresV2) -> Value {
     let ScoresV2 { all, has_answer, no_answer, best, missing, unknown } = scores;
     let mut json = json!({"exact": all.exact, "f1": all.f1, "total": all.total});
     for (group, shares) in [("HasAns", has_answer), ("NoAns", no_answer)] {
-        if let Some(Shares { exact, f1, total }) = shares {
+        if let Some(Shares { exact, f1, total, .. }) = shares {
             json[format!("{group}_exact")] = json!(exact);
             json[format!("{group}_f1")] = json!(f1);
             json[format!("{group}_total")] = json!(total);
@@ -201,8 +201,7 @@ fn json_v2(scores: &ScoresV2) -> Value {
 
 fn text_v1(scores: &ScoresV1) -> String {
     let mut table = Table::new(1, &["SQuAD 1.1", "questions", "exact match", "F1"]);
-    let ScoresV1 { exact_match, f1, total, .. } = *scores;
-    table.row(cells("all", &Shares { exact: exact_match, f1, total }));
+    table.row(cells("all", &scores.all));
     table.to_string()
 }
 
