@@ -1,6 +1,7 @@
 //! Training: recipes, run folders, logs and checkpoints.
 #![forbid(unsafe_code)]
 
+pub mod chart;
 pub mod checkpoint;
 pub mod clock;
 pub mod convert;

@@ -1,5 +1,6 @@
 //! Batches from a data set, prepared by worker threads ahead of their use.
 
+mod images;
 mod queue;
 mod samples;
 #[cfg(test)]
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 use crate::{DataError, Feeds, Position, Sampler};
 use queue::Queue;
 
-pub use samples::{Draw, LabelledPicture, Samples};
+pub use images::{ImageSamples, LoadedImage};
+pub use samples::{Draw, Samples};
 
 /// Samples of one run of a step. The last batch of an epoch may hold fewer samples than others; the rest is zeros.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,8 +35,11 @@ pub struct Batch {
 /// A bad sample and the one that took its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedSample {
+    /// Its number in the data set.
     pub index: usize,
+    /// The number of the other one.
     pub replaced_by: usize,
+    /// Why it cannot be loaded.
     pub reason: String,
 }
 

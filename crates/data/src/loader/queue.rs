@@ -187,8 +187,8 @@ impl<S: Samples + ?Sized> Queue<S> {
             match self.load_guarded(candidate, draw, sample) {
                 Ok(()) => {
                     let replaced = |(index, error): (usize, DataError)| SkippedSample {
-                        index,
-                        replaced_by: candidate,
+                        index: self.samples.index_in_set(index),
+                        replaced_by: self.samples.index_in_set(candidate),
                         reason: error.to_string(),
                     };
                     return Ok(bad.into_iter().map(replaced).collect());
@@ -203,8 +203,10 @@ impl<S: Samples + ?Sized> Queue<S> {
 
     fn load_guarded(&self, index: usize, draw: Draw, sample: &mut S::Sample) -> Result<(), DataError> {
         let load = AssertUnwindSafe(|| self.samples.load_sample(index, draw, sample));
-        catch_unwind(load)
-            .unwrap_or_else(|payload| Err(DataError::Panicked { index, message: panic_message(&*payload) }))
+        catch_unwind(load).unwrap_or_else(|payload| {
+            let index = self.samples.index_in_set(index);
+            Err(DataError::Panicked { index, message: panic_message(&*payload) })
+        })
     }
 
     fn store(&self, job: &Job, result: Result<Vec<SkippedSample>, DataError>, sample: &S::Sample) {

@@ -1,5 +1,5 @@
 use crate::feeds::{Field, Row};
-use crate::{DataError, Dataset, Feeds, Philox, Purpose, Scratch};
+use crate::{DataError, Feeds};
 
 /// What a [`Loader`](super::Loader) loads: samples by index, and the arrays of a batch of them.
 pub trait Samples: Send + Sync + 'static {
@@ -11,6 +11,11 @@ pub trait Samples: Send + Sync + 'static {
 
     /// The arrays of a batch, under the names of a step's feeds.
     fn fields(&self) -> Vec<Field>;
+
+    /// The number in the data set of sample `index`, where these are a part of one.
+    fn index_in_set(&self, index: usize) -> usize {
+        index
+    }
 
     /// Loads sample `index`; what is random about it is drawn for `draw` alone.
     ///
@@ -39,36 +44,4 @@ pub struct Draw {
     pub epoch: u32,
     /// The sample that the order of the epoch has here; another one may have to take its place.
     pub index: usize,
-}
-
-/// A picture as a worker has it.
-pub struct LabelledPicture {
-    /// `[H, W, 3]`.
-    pixels: Vec<u8>,
-    label: u32,
-    scratch: Scratch,
-}
-
-impl<D: Dataset + ?Sized + 'static> Samples for D {
-    type Sample = LabelledPicture;
-
-    fn empty_sample(&self) -> LabelledPicture {
-        LabelledPicture { pixels: vec![0; self.sample_bytes()], label: 0, scratch: Scratch::default() }
-    }
-
-    /// `images u8[N, H, W, 3]` and `labels i32[N]`.
-    fn fields(&self) -> Vec<Field> {
-        vec![Field::u8("images", self.sample_bytes()), Field::i32("labels", 1)]
-    }
-
-    fn load_sample(&self, index: usize, draw: Draw, sample: &mut LabelledPicture) -> Result<(), DataError> {
-        let mut rng = Philox::new(draw.seed, Purpose::Augment, draw.epoch, draw.index as u64);
-        sample.label = self.load(index, &mut rng, &mut sample.scratch, &mut sample.pixels)?;
-        Ok(())
-    }
-
-    fn write(&self, sample: &LabelledPicture, row: &mut Row<'_>) {
-        row.u8("images").copy_from_slice(&sample.pixels);
-        row.i32("labels")[0] = sample.label as i32;
-    }
 }

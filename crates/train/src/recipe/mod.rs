@@ -22,6 +22,7 @@ pub use text::{MaskedMean, Masking, TextRecipe};
 
 use crate::tasks::Kind;
 use bessemer_ir::DType;
+use bessemer_nn::PixelScale;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -241,8 +242,8 @@ impl Default for DataRecipe {
             flip: 0.5,
             eval_resize: 256,
             eval_image_size: 224,
-            mean: [0.485, 0.456, 0.406],
-            std: [0.229, 0.224, 0.225],
+            mean: PixelScale::IMAGENET.mean,
+            std: PixelScale::IMAGENET.std,
             label_offset: 0,
         }
     }
