@@ -131,6 +131,14 @@ impl Product {
         }
     }
 
+    /// FLOPs of an algorithm that needs others than the definition of the operation.
+    pub(crate) fn own_flops(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Winograd(d, direction) => Some(winograd::flops(d, *direction)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn scratch_len(&self, threads: usize) -> usize {
         match &self.kind {
             Kind::Conv(d) => conv::forward_scratch_len(d, threads),

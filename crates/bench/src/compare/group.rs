@@ -288,7 +288,7 @@ impl Race<'_, '_> {
             mode: group.mode,
             batch_size: batch,
             precision: group.precision.name().to_owned(),
-            threads: options.cpu.threads,
+            threads: options.device.threads,
             warmup: group.warmup,
             steps: group.steps,
             seed: options.seed,

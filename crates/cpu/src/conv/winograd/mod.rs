@@ -68,6 +68,12 @@ pub fn applies(d: &ConvDesc, direction: Direction, prepared: bool) -> bool {
     problem.channels.min(problem.cols) >= FEWEST_CHANNELS && 5 * direct >= 6 * transformed
 }
 
+/// FLOPs of the products of all tiles, those at the border whole, without the additions of the transforms.
+pub(crate) fn flops(d: &ConvDesc, direction: Direction) -> u64 {
+    let problem = Problem::new(d, direction);
+    (2 * problem.all_tiles() * POSITIONS * problem.channels * problem.cols) as u64
+}
+
 /// Elements of the transformed weights.
 pub fn weights_len(d: &ConvDesc, direction: Direction) -> usize {
     POSITIONS * Problem::new(d, direction).weights_stride()
