@@ -218,10 +218,6 @@ impl Executor {
         &self.state
     }
 
-    fn store(&self) -> &CpuState {
-        on_cpu(&self.state).expect("an executor is made over a store of processors")
-    }
-
     /// Type of an input: a feed, or state by the plan's name.
     ///
     /// # Errors
@@ -333,14 +329,22 @@ impl Executor {
         Ok(())
     }
 
-    /// Runs calls with the state locked and prepared, then what ends them.
+    /// Does work with the state locked.
     fn locked<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
         let state = Arc::clone(&self.state);
         let _access = on_cpu(&state)?.lock();
-        let result = work(self);
-        let store = self.store();
-        self.replaced.iter().for_each(|&number| store.changed(number));
-        result
+        work(self)
+    }
+
+    /// Runs calls of the program with the state locked and prepared, and notes what they replace.
+    fn running<T>(&mut self, work: impl FnOnce(&Program) -> Result<T, RunError>) -> Result<T, RunError> {
+        self.locked(|this| {
+            this.prepare_locked()?;
+            let result = work(&this.program);
+            let store = on_cpu(&this.state)?;
+            this.replaced.iter().for_each(|&number| store.changed(number));
+            result
+        })
     }
 
     /// Runs one step, or the last micro-batch of one.
@@ -348,10 +352,7 @@ impl Executor {
     /// # Errors
     /// [`RunError::Kernel`] when a kernel met data it cannot take (an index out of range).
     pub fn run(&mut self) -> Result<(), RunError> {
-        self.locked(|this| {
-            this.prepare_locked()?;
-            this.program.run(Phase::Update)
-        })?;
+        self.running(|program| program.run(Phase::Update))?;
         let slot = (self.steps % KEPT_RESULTS) as usize;
         let mut results = std::mem::take(&mut self.results[slot]);
         for (name, value) in &mut results.scalars {
@@ -369,10 +370,7 @@ impl Executor {
     /// As [`Executor::run`]; [`RunError::NoAccumulation`] when steps take one micro-batch.
     pub fn accumulate(&mut self) -> Result<(), RunError> {
         self.program.check_phase(Phase::Accumulate)?;
-        self.locked(|this| {
-            this.prepare_locked()?;
-            this.program.run(Phase::Accumulate)
-        })
+        self.running(|program| program.run(Phase::Accumulate))
     }
 
     /// Does what the steps rely on, if state was written since it was last done. [`Executor::run`] sees to it; to be called
@@ -391,13 +389,10 @@ impl Executor {
     /// As [`Executor::run`].
     pub fn find_non_finite(&mut self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
         self.program.check_phase(phase)?;
-        self.locked(|this| {
-            if let Some(found) = this.program.find_in_inputs() {
-                return Ok(Some(found));
-            }
-            this.prepare_locked()?;
-            this.program.find_in_calls(phase)
-        })
+        match self.locked(|this| Ok(this.program.find_in_inputs()))? {
+            Some(found) => Ok(Some(found)),
+            None => self.running(|program| program.find_in_calls(phase)),
+        }
     }
 }
 
@@ -457,10 +452,7 @@ impl run::Executor for Executor {
     }
 
     fn profile(&mut self) -> Result<Vec<KernelTime>, RunError> {
-        self.locked(|this| {
-            this.prepare_locked()?;
-            this.program.profile()
-        })
+        self.running(Program::profile)
     }
 
     fn find_non_finite(&mut self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
