@@ -21,12 +21,12 @@ pub struct KernelCall {
     pub flops: u64,
 }
 
-/// Billions of operations a second, of so many in so many milliseconds.
+/// Billions of operations per second.
 pub fn gflops(flops: u64, milliseconds: f64) -> f64 {
     flops as f64 / milliseconds.max(1e-9) / 1e6
 }
 
-/// Each kernel call of a step's last micro-batch in order, with the median of its times over so many steps.
+/// Each kernel call of a step's last micro-batch in order, with the median of its times over `steps` steps.
 ///
 /// # Errors
 /// When a kernel fails.

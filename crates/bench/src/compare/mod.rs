@@ -113,7 +113,7 @@ pub fn run(
     let known = Known::ask(groups, peers, runner, &options.folder.join(LOGS), tell)?;
     let machine = look(options)?;
     let estimate = Estimate::of(groups, &known, options, machine.limits.fp32_gflops * 1e9)?;
-    tell(&estimate.told());
+    tell(&estimate.text());
     let mut session = Session { options, runner, known, machine, journal, estimate, tell };
     let mut results = Vec::new();
     for group in groups {
@@ -196,7 +196,7 @@ impl Session<'_> {
         &self.machine.machine
     }
 
-    /// A line about a run, with what is left.
+    /// A line about a run, with the estimated remaining time.
     fn progress(&mut self, line: &str) {
         let left =
             self.estimate.left().map_or_else(String::new, |left| format!(" (about {} left)", show::seconds(left)));
