@@ -2,7 +2,7 @@
 
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::{self, ConvDesc};
-use crate::gemm::{Ctx, Epilogue, Numbers, Output, Store};
+use crate::gemm::{Ctx, Epilogue, Output, Store, TypedSlice};
 use crate::isa::Isa;
 use crate::product::{AffineOperands, Product, conv_desc};
 use crate::region::{Partials, RegionIo, RegionKernel, StoreRegion};
@@ -225,9 +225,9 @@ impl<'a> Operands<'a> {
 
     /// # Safety
     /// Input `index` holds at least `len` numbers of that type.
-    pub(crate) unsafe fn numbers(&self, index: usize, dtype: DType, len: usize) -> Numbers<'a> {
+    pub(crate) unsafe fn numbers(&self, index: usize, dtype: DType, len: usize) -> TypedSlice<'a> {
         // SAFETY: the caller's promise.
-        unsafe { Numbers::from_raw(self.inputs[index], dtype, len) }
+        unsafe { TypedSlice::from_raw(self.inputs[index], dtype, len) }
     }
 
     /// The first output.

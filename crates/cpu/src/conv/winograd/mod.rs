@@ -38,7 +38,7 @@ pub enum Direction {
 /// Tiles of a task of the transform of a shared input.
 const INPUT_TASK: usize = 4;
 
-/// Time of the transform of a kernel of one pair of channels, in multiply-adds: writing 36 numbers to memory and
+/// Time of the transform of a kernel of one pair of channels, in multiply-adds: writing 36 elements to memory and
 /// reading them, as measured with weights beyond the caches.
 const WEIGHTS_COST: usize = 800;
 
