@@ -9,6 +9,8 @@ pub mod ops;
 pub mod passes;
 pub mod plan;
 pub mod reference;
+pub mod rules;
+pub mod run;
 pub mod shape;
 pub mod verify;
 

@@ -186,7 +186,7 @@ fn default_recipe(model: AnyModel, data: Option<&str>) -> &'static str {
     }
 }
 
-/// The run is whole without them, so that their failure is told and no more.
+/// The run is complete without them: a failure is only reported.
 fn keep_samples(report: &TrainReport, compute: &ComputeOptions, common: &Common) {
     let kept = RunDir::open(&report.run).map_err(Into::into).and_then(|run| samples::write(&run, SAMPLES, compute));
     if let Err(error) = kept {
