@@ -10,7 +10,7 @@ use crate::tasks::{Feeds, Task};
 use bessemer_cpu::executor::NonFinite;
 use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_models::Model;
+use bessemer_models::{Model, WeightNames};
 use bessemer_nn::{Kind, ParamSpec, initialise};
 use std::collections::BTreeMap;
 
@@ -51,6 +51,8 @@ impl StepOutput {
 pub struct TrainSession {
     executor: Executor,
     specs: Vec<ParamSpec>,
+    /// How files of weights name the parameters.
+    names: &'static WeightNames,
     model: TensorGroup,
     optimizer: TensorGroup,
     averages: Option<TensorGroup>,
@@ -75,19 +77,20 @@ impl TrainSession {
         steps_per_epoch: u64,
         compute: &ComputeOptions,
     ) -> Result<Self, TrainError> {
-        let Model { graph, specs } = task.training_step(steps_per_epoch)?;
+        let Model { graph, specs, names } = task.training_step(steps_per_epoch)?;
         let options = CompileOptions { precision: precision(recipe)?, ..compute.compile.clone() };
         let plan = compile(&graph, &compute.cpu, &options)?;
         let unsteady: Vec<String> =
             specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| spec.name.clone()).collect();
         Ok(Self {
             executor: Executor::new(plan, compute.cpu)?,
-            model: TensorGroup::model(&specs),
-            optimizer: TensorGroup::optimizer(&specs),
-            averages: TensorGroup::averages(&specs),
+            model: TensorGroup::model(&specs, names),
+            optimizer: TensorGroup::optimizer(&specs, names),
+            averages: TensorGroup::averages(&specs, names),
             marked: vec![Vec::new(); unsteady.len()],
             unsteady,
             specs,
+            names,
             seed: recipe.train.seed,
             batch_size: recipe.train.batch_size as usize,
             scales_loss: recipe.precision.compute == Compute::Fp16,
@@ -169,7 +172,7 @@ impl TrainSession {
         self.model.write(&mut self.executor, &checkpoint.model, origin)?;
         let moments: Vec<NamedTensor<'_>> =
             checkpoint.optimizer.iter().filter(|tensor| !tensor.shape.is_empty()).cloned().collect();
-        TensorGroup::moments(&self.specs).write(&mut self.executor, &moments, origin)?;
+        TensorGroup::moments(&self.specs, self.names).write(&mut self.executor, &moments, origin)?;
         match (&self.averages, &checkpoint.ema) {
             (Some(averages), Some(tensors)) => averages.write(&mut self.executor, tensors, origin),
             _ => Ok(()),
@@ -290,9 +293,9 @@ impl EvalSession {
     /// # Errors
     /// A plan that cannot run on this machine.
     pub fn new(model: Model, batch_size: usize, compute: &ComputeOptions) -> Result<Self, TrainError> {
-        let Model { graph, specs } = model;
+        let Model { graph, specs, names } = model;
         let plan = compile(&graph, &compute.cpu, &compute.compile)?;
-        Ok(Self { executor: Executor::new(plan, compute.cpu)?, model: TensorGroup::model(&specs), batch_size })
+        Ok(Self { executor: Executor::new(plan, compute.cpu)?, model: TensorGroup::model(&specs, names), batch_size })
     }
 
     /// As [`TrainSession::load_weights`].

@@ -1,11 +1,11 @@
 //! Words for the gaps of a text.
 
 use super::model;
-use crate::checkpoint::DISCRIMINATOR_FOLDER;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
 use crate::tasks::softmax::log_sum_exp;
-use crate::tasks::{Array, EachInput, Feeds};
+use crate::tasks::{Array, EachInput, Feeds, registry};
 use crate::trained::{Trained, WhichWeights};
 use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, Vocabulary};
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
@@ -27,6 +27,39 @@ pub struct FillOptions {
 impl Default for FillOptions {
     fn default() -> Self {
         Self { compute: ComputeOptions::default(), top_k: 5, vocab: None, weights: WhichWeights::default() }
+    }
+}
+
+/// Fills the gaps of texts.
+pub(super) struct MaskPredictor {
+    model: &'static str,
+    weights: PathBuf,
+    options: FillOptions,
+}
+
+impl MaskPredictor {
+    pub(super) fn new(model: &'static str, weights: &Path, options: &PredictOptions) -> Self {
+        let PredictOptions { compute, top_k, vocab, weights: which, .. } = options.clone();
+        Self { model, weights: weights.to_owned(), options: FillOptions { compute, top_k, vocab, weights: which } }
+    }
+}
+
+impl Predictor for MaskPredictor {
+    fn predict(
+        &mut self,
+        inputs: &[String],
+        _: &dyn Fn(usize, usize),
+    ) -> Result<EachInput<infer::Prediction>, TrainError> {
+        let filled = fill_masks(self.model, &self.weights, inputs, &self.options)?;
+        Ok(infer::predictions(filled, |filled: &Filled| {
+            let has_several = filled.masks.len() > 1;
+            let tables = (1..).zip(&filled.masks).map(|(number, mask)| {
+                let title = has_several.then(|| (format!("[MASK] {number}"), None));
+                let words = mask.words.iter().map(|score| (score.word.clone(), Some(score.probability)));
+                Part::Table(title.into_iter().chain(words).collect())
+            });
+            [Part::Line(filled.text.clone())].into_iter().chain(tables).collect()
+        }))
     }
 }
 
@@ -118,9 +151,11 @@ pub(crate) fn vocabulary_for(
     Ok(vocabulary)
 }
 
-/// The vocabulary beside weights: in their folder, in that of the run they are in, or with the discriminator in their folder.
+/// The vocabulary beside weights: in their folder, in that of the run they are in, or with the first of two
+/// networks in their folder.
 pub(crate) fn vocabulary_beside(weights: &Path) -> Option<PathBuf> {
-    let folders = weights.ancestors().take(3).map(Path::to_owned).chain([weights.join(DISCRIMINATOR_FOLDER)]);
+    let parts = registry::joint_weights().map(|joint| weights.join(joint.folders[0]));
+    let folders = weights.ancestors().take(3).map(Path::to_owned).chain(parts);
     folders.map(|folder| folder.join(VOCABULARY_FILE)).find(|path| path.is_file())
 }
 

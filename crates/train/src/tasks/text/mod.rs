@@ -1,11 +1,16 @@
-//! What all pre-training on text shares: where the text comes from, the task, and its evaluation.
+//! What families of models of text share: fields of recipes, where the text comes from, the task of pre-training and its
+//! evaluation, sizes of encoders, and steps to measure.
 
+mod recipe;
 mod size;
 mod source;
 mod task;
 mod vocabulary;
+mod workload;
 
-pub(crate) use size::{Size, check_size, name_of};
+pub(crate) use recipe::{EncoderFields, TextFields, VocabularyFields, WordBias, published_init};
+pub(crate) use size::{EncoderShape, Encoders};
 pub(super) use source::{Part, TextSource, vocabulary_in};
-pub(super) use task::{Facts, Family, HeldOut, TextTask};
+pub(super) use task::{Facts, HeldOut, TextNetworks, TextTask};
 pub(crate) use vocabulary::Weights;
+pub(super) use workload::{RATE, encoder_sizes, step_settings, usual_step, with_dropout, with_tokens};

@@ -1,17 +1,16 @@
 //! Whether a vocabulary is the one that weights were trained with.
 
-use super::Size;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
+use crate::tasks::family::{EmbeddingTable, Family};
 use crate::trained::Trained;
 use bessemer_data::text::VocabularyIdentity;
 
-/// Tables of embeddings are padded to multiples of at most this many words, unless a recipe says more.
-const MOST_PADDING: u64 = 128;
-
 /// Weights, and what is known of their vocabulary.
 pub(crate) struct Weights<'a> {
+    /// Of the model that they are for.
+    pub family: &'static dyn Family,
     pub tensors: &'a [NamedTensor<'static>],
     /// Where they come from, for messages.
     pub origin: &'a str,
@@ -22,8 +21,8 @@ pub(crate) struct Weights<'a> {
 
 impl Trained {
     pub(crate) fn weights(&self) -> Weights<'_> {
-        let Self { tensors, origin, recipe, vocabulary } = self;
-        Weights { tensors, origin, recipe: recipe.as_ref(), vocabulary: vocabulary.as_ref() }
+        let Self { family, tensors, origin, recipe, vocabulary } = self;
+        Weights { family: *family, tensors, origin, recipe: recipe.as_ref(), vocabulary: vocabulary.as_ref() }
     }
 }
 
@@ -37,17 +36,15 @@ impl Weights<'_> {
         let refuse =
             |allowed: String| Err(TrainError::setting("the vocabulary", format!("{place} ({given})"), allowed));
         let origin = self.origin;
-        match (self.vocabulary, Size::of(self.tensors)) {
+        match (self.vocabulary, self.family.embeddings(self.tensors, self.recipe)) {
             (Some(known), _) if known == given => Ok(()),
             (Some(known), _) => refuse(format!("{origin} was trained with another one ({known})")),
-            (None, Some(size)) => {
-                let multiple = self.recipe.map_or(MOST_PADDING, |recipe| recipe.model.vocab_multiple.max(MOST_PADDING));
+            (None, Some(EmbeddingTable { tokens, multiple })) => {
                 let possible = given.entries..=given.entries.next_multiple_of(multiple);
-                let words = size.words as u64;
-                if possible.contains(&words) {
+                if possible.contains(&tokens) {
                     Ok(())
                 } else {
-                    refuse(format!("{origin} has embeddings of {words} words"))
+                    refuse(format!("{origin} has embeddings of {tokens} words"))
                 }
             }
             (None, None) => Ok(()),
@@ -58,6 +55,7 @@ impl Weights<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tasks::registry;
 
     fn tensors(words: usize) -> Vec<NamedTensor<'static>> {
         let tensor = |name: &str, shape: [usize; 2]| {
@@ -69,6 +67,10 @@ mod tests {
         vec![tensor("bert.embeddings.word_embeddings.weight", [words, 2]), tensor(query, [2, 2])]
     }
 
+    fn family() -> &'static dyn Family {
+        registry::find("bert-tiny").unwrap().family()
+    }
+
     fn identity(entries: u64, sha256: &str) -> VocabularyIdentity {
         VocabularyIdentity { entries, sha256: sha256.to_owned() }
     }
@@ -76,7 +78,8 @@ mod tests {
     #[test]
     fn another_vocabulary_is_named() {
         let (known, tensors) = (identity(30_522, "aa"), tensors(30_528));
-        let weights = Weights { tensors: &tensors, origin: "run", recipe: None, vocabulary: Some(&known) };
+        let weights =
+            Weights { family: family(), tensors: &tensors, origin: "run", recipe: None, vocabulary: Some(&known) };
         weights.check_vocabulary(&known, "v.txt").unwrap();
         let error = weights.check_vocabulary(&identity(30_522, "bb"), "v.txt").unwrap_err().to_string();
         let expected = "the vocabulary is v.txt (30522 entries, SHA-256 bb); run was trained with another one (30522 entries, \
@@ -87,12 +90,12 @@ mod tests {
     #[test]
     fn sizes_are_compared_where_nothing_else_is_known() {
         let tensors = tensors(30_528);
-        let weights = Weights { tensors: &tensors, origin: "run", recipe: None, vocabulary: None };
+        let weights = Weights { family: family(), tensors: &tensors, origin: "run", recipe: None, vocabulary: None };
         let check = |entries: u64| weights.check_vocabulary(&identity(entries, "aa"), "v.txt");
         assert!([30_522, 30_528, 30_465].into_iter().all(|entries| check(entries).is_ok()));
         assert!([30_529, 30_464, 5_000].into_iter().all(|entries| check(entries).is_err()));
         assert!(check(5_000).unwrap_err().to_string().ends_with("; run has embeddings of 30528 words"));
-        let other = Weights { tensors: &[], origin: "run", recipe: None, vocabulary: None };
+        let other = Weights { family: family(), tensors: &[], origin: "run", recipe: None, vocabulary: None };
         other.check_vocabulary(&identity(7, "aa"), "v.txt").unwrap();
     }
 }
