@@ -6,12 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-fn files(folder: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+fn entries(folder: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(folder);
     let entries = fs::read_dir(folder).expect("a folder");
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
-    files.sort();
-    files
+    let mut entries: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    entries.sort();
+    entries
 }
 
 /// All fields by dotted path.
@@ -27,8 +27,9 @@ fn fields(table: &Table) -> BTreeMap<String, Value> {
 
 #[test]
 fn saved_recipes_open_and_say_the_same() {
-    let files = files("tests/fixtures/recipes");
-    assert_eq!(files.len(), 30);
+    let of_runs = entries("runs").into_iter().map(|run| run.join("recipe.toml"));
+    let files: Vec<PathBuf> = entries("recipes").into_iter().chain(of_runs).collect();
+    assert_eq!(files.len(), 22);
     for file in files {
         let text = fs::read_to_string(&file).expect("a recipe");
         let saved: Table = text.parse().expect("a table");
@@ -39,10 +40,9 @@ fn saved_recipes_open_and_say_the_same() {
 
 #[test]
 fn recipes_of_the_program_resolve_as_before() {
-    for file in files("tests/fixtures/recipes") {
-        let stem = file.file_stem().expect("a name").to_string_lossy().into_owned();
-        let Some(name) = stem.strip_prefix("builtin-") else { continue };
+    for file in entries("recipes") {
+        let name = file.file_stem().expect("a name").to_string_lossy().into_owned();
         let before = Recipe::load(&file.to_string_lossy(), &[]).expect("a recipe");
-        assert_eq!(Recipe::load(name, &[]).expect("a recipe of the program"), before, "{name}");
+        assert_eq!(Recipe::load(&name, &[]).expect("a recipe of the program"), before, "{name}");
     }
 }

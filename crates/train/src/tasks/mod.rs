@@ -3,6 +3,8 @@
 
 pub mod classification;
 pub mod electra;
+#[cfg(test)]
+mod example;
 pub mod family;
 mod feeds;
 pub mod huggingface;

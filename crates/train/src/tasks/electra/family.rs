@@ -11,7 +11,7 @@ use crate::tasks::family::{
     BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Recognised, SampleInfo,
 };
 use crate::tasks::infer::{PredictOptions, Predictor};
-use crate::tasks::pretraining::vocabulary_beside;
+use crate::tasks::text::vocabulary_beside;
 use crate::tasks::text::{EncoderShape, Encoders, TextTask, step_settings, usual_step};
 use crate::tasks::{Evaluation, Task, Terms};
 use crate::trained::Trained;

@@ -5,7 +5,7 @@ use super::model::Networks;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
-use crate::tasks::pretraining::{check_text, quoted, vocabulary_for};
+use crate::tasks::text::{check_text, quoted, vocabulary_for};
 use crate::tasks::{Array, EachInput, Feeds};
 use crate::trained::{Trained, WhichWeights};
 use bessemer_data::text::TextTokenizer;

@@ -1,8 +1,9 @@
 //! BERT as a family.
 
 use super::infer::MaskPredictor;
+use super::model::config_of;
 use super::recipe::BertRecipe;
-use super::{Bert, TERMS, config_of, workload};
+use super::{Bert, TERMS, workload};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;

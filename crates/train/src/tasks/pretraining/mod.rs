@@ -12,10 +12,7 @@ mod workload;
 pub use family::{Berts, FAMILY};
 pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
 
-pub(crate) use infer::{check_text, quoted, vocabulary_beside, vocabulary_for};
-pub(crate) use model::{check_length, config_of};
-
-use super::text::{Facts, HeldOut, Part, TextFields, TextNetworks, VocabularyFields};
+use super::text::{Facts, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, check_length};
 use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -25,6 +22,7 @@ use bessemer_data::DataError;
 use bessemer_data::text::PretrainingSet;
 use bessemer_models::Model;
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
+use model::config_of;
 use recipe::BertRecipe;
 use score::Guesses;
 use std::path::Path;

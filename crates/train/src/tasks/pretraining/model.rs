@@ -6,6 +6,7 @@ use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::setup::{precision, train_config};
 use crate::tasks::huggingface::activation_in;
+use crate::tasks::text::check_length;
 use crate::trained::{Trained, WhichWeights};
 use bessemer_models::Model;
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
@@ -22,16 +23,6 @@ pub(super) fn config(recipe: &Recipe, words: usize) -> Result<BertConfig, TrainE
     let config = BertConfig { vocab_size, ..encoder.apply(published) };
     check_length(&config, text.sequence_length as usize)?;
     Ok(config)
-}
-
-/// # Errors
-/// Sequences that are longer than the table of positions.
-pub(crate) fn check_length(config: &BertConfig, length: usize) -> Result<(), TrainError> {
-    let most = config.max_position_embeddings;
-    if length <= most {
-        return Ok(());
-    }
-    Err(TrainError::setting("the length of sequences", length, format!("the model has {most} positions")))
 }
 
 /// The graph of a whole training step as the recipe asks for it.

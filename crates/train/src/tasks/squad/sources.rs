@@ -3,7 +3,7 @@
 use super::recipe::QuestionRecipe;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
-use crate::tasks::pretraining::vocabulary_beside;
+use crate::tasks::text::vocabulary_beside;
 use bessemer_data::squad::{Features, SquadSet, WindowOptions};
 use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, Vocabulary};
 use std::fs;

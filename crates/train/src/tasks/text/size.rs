@@ -123,6 +123,16 @@ impl Encoders {
     }
 }
 
+/// # Errors
+/// Sequences that are longer than the table of positions.
+pub(crate) fn check_length(config: &BertConfig, length: usize) -> Result<(), TrainError> {
+    let most = config.max_position_embeddings;
+    if length <= most {
+        return Ok(());
+    }
+    Err(TrainError::setting("the length of sequences", length, format!("the model has {most} positions")))
+}
+
 impl SampleInfo {
     /// A sample of a model of text.
     pub(crate) fn of_tokens(encoder: &BertConfig) -> Self {

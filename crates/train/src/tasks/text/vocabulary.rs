@@ -4,8 +4,10 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::family::{EmbeddingTable, Family};
+use crate::tasks::registry;
 use crate::trained::Trained;
-use bessemer_data::text::VocabularyIdentity;
+use bessemer_data::text::{VOCABULARY_FILE, Vocabulary, VocabularyIdentity};
+use std::path::{Path, PathBuf};
 
 /// Weights, and what is known of their vocabulary.
 pub(crate) struct Weights<'a> {
@@ -52,10 +54,35 @@ impl Weights<'_> {
     }
 }
 
+/// The vocabulary of trained weights of a path: the given file, or the one beside them.
+///
+/// # Errors
+/// No vocabulary, or one that cannot be read or is not that of the weights.
+pub(crate) fn vocabulary_for(
+    trained: &Trained,
+    weights: &Path,
+    given: Option<&Path>,
+) -> Result<Vocabulary, TrainError> {
+    let path = given.map(Path::to_owned).or_else(|| vocabulary_beside(weights)).ok_or_else(|| {
+        let allowed = format!("there is no {VOCABULARY_FILE} beside {} (--vocab)", weights.display());
+        TrainError::setting("the vocabulary", "not given", allowed)
+    })?;
+    let vocabulary = Vocabulary::open(&path)?;
+    trained.weights().check_vocabulary(&vocabulary.identity(), &path.display().to_string())?;
+    Ok(vocabulary)
+}
+
+/// The vocabulary beside weights: in their folder, in that of the run they are in, or with the first of two
+/// networks in their folder.
+pub(crate) fn vocabulary_beside(weights: &Path) -> Option<PathBuf> {
+    let parts = registry::joint_weights().map(|joint| weights.join(joint.folders[0]));
+    let folders = weights.ancestors().take(3).map(Path::to_owned).chain(parts);
+    folders.map(|folder| folder.join(VOCABULARY_FILE)).find(|path| path.is_file())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tasks::registry;
 
     fn tensors(words: usize) -> Vec<NamedTensor<'static>> {
         let tensor = |name: &str, shape: [usize; 2]| {
