@@ -7,9 +7,11 @@ use bessemer_ir::Value;
 use bessemer_ir::ops::conv::{Conv2d, same_padding};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pool::MaxPool2d;
+use serde::{Deserialize, Serialize};
 
 /// How a window is placed at the borders of an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Padding {
     /// `(k - 1) / 2` on both sides: PyTorch's usual choice for odd kernels.
     #[default]
