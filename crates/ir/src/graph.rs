@@ -1,7 +1,7 @@
 //! The graph: one step with static shapes, as an append-only list of nodes.
 
 use crate::dtype::DType;
-use crate::ops::{Op, source};
+use crate::ops::{Op, OpError, source};
 use crate::shape::{Shape, TensorType};
 use std::collections::{HashMap, HashSet};
 
@@ -52,8 +52,8 @@ pub struct Node {
 /// What can be wrong with a graph.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum GraphError {
-    #[error("{op} at `{path}`: {problem} (inputs: {inputs})")]
-    Shape { op: String, path: String, problem: String, inputs: String },
+    #[error("{op} at `{path}`: {problem} (inputs: {})", list(.inputs))]
+    Op { op: String, path: String, problem: OpError, inputs: Vec<TensorType> },
     #[error("two inputs of the graph are named `{0}`")]
     DuplicateName(String),
     #[error("`{name}` is {state} but is to be replaced by {new}")]
@@ -70,6 +70,11 @@ pub enum GraphError {
     Unreached(Vec<String>),
     #[error("malformed graph after {pass}: {problem}")]
     Malformed { pass: String, problem: String },
+}
+
+/// Types one after the other, as in messages.
+fn list(types: &[TensorType]) -> String {
+    types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A step: nodes in an order in which every node comes after those it reads.
@@ -99,15 +104,15 @@ impl Graph {
     /// Appends a node at the current path and returns its outputs.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] when the operation does not accept the inputs.
+    /// [`GraphError::Op`] when the operation does not accept the inputs.
     pub fn add(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Vec<Value>, GraphError> {
         let op = op.into();
         let types: Vec<&TensorType> = inputs.iter().map(|&v| self.ty(v)).collect();
-        let outputs = op.rule().infer(&types).map_err(|problem| GraphError::Shape {
+        let outputs = op.rule().infer(&types).map_err(|problem| GraphError::Op {
             op: op.to_string(),
             path: self.paths[self.current_path as usize].clone(),
             problem,
-            inputs: types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", "),
+            inputs: types.iter().copied().cloned().collect(),
         })?;
         let node = NodeId(self.nodes.len() as u32);
         let count = outputs.len() as u32;

@@ -1,21 +1,21 @@
 //! Operations that move elements and change none.
 
-use super::{Cost, GradArgs, Gradient, OpRule};
+use super::{Cost, GradArgs, Gradient, OpError, OpRule};
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
 use crate::shape::{Shape, TensorType};
 
-fn one<'a>(inputs: &[&'a TensorType]) -> Result<&'a TensorType, String> {
+fn one<'a>(inputs: &[&'a TensorType]) -> Result<&'a TensorType, OpError> {
     match inputs {
         [x] => Ok(x),
-        _ => Err("takes one tensor".to_string()),
+        _ => Err(OpError::operands("one tensor")),
     }
 }
 
-fn check_rank(what: &str, list: &[usize], rank: usize) -> Result<(), String> {
+fn check_rank(what: &str, list: &[usize], rank: usize) -> Result<(), OpError> {
     match list.len() == rank {
         true => Ok(()),
-        false => Err(format!("{what} has {} entries, the input has {rank} axes", list.len())),
+        false => Err(OpError::Attribute(format!("{what} has {} entries, the input has {rank} axes", list.len()))),
     }
 }
 
@@ -48,11 +48,11 @@ impl OpRule for Reshape {
         self.shape.to_string()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let x = one(inputs)?;
         let (from, to) = (x.shape.elements(), self.shape.elements());
         if from != to {
-            return Err(format!("the input has {from} elements, {} has {to}", self.shape));
+            return Err(OpError::Sizes(format!("the input has {from} elements, {} has {to}", self.shape)));
         }
         Ok(vec![TensorType::new(x.dtype, self.shape.clone())])
     }
@@ -87,10 +87,10 @@ impl OpRule for Broadcast {
         self.shape.to_string()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let x = one(inputs)?;
         if !x.shape.broadcasts_to(&self.shape) {
-            return Err(format!("{} does not broadcast to {}", x.shape, self.shape));
+            return Err(OpError::BroadcastTo { from: x.shape.clone(), to: self.shape.clone() });
         }
         Ok(vec![TensorType::new(x.dtype, self.shape.clone())])
     }
@@ -137,12 +137,13 @@ impl OpRule for Transpose {
         format!("{:?}", self.perm)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let x = one(inputs)?;
         let mut sorted = self.perm.clone();
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..x.shape.rank()) {
-            return Err(format!("{:?} is not an order of {} axes", self.perm, x.shape.rank()));
+            let problem = format!("{:?} is not an order of {} axes", self.perm, x.shape.rank());
+            return Err(OpError::Attribute(problem));
         }
         let dims: Vec<usize> = self.perm.iter().map(|&axis| x.shape[axis]).collect();
         Ok(vec![TensorType::new(x.dtype, dims)])
@@ -183,7 +184,7 @@ impl OpRule for Slice {
         format!("{:?}..{:?} by {:?}", self.start, self.stop, self.step)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let x = one(inputs)?;
         for (what, list) in [("start", &self.start), ("stop", &self.stop), ("step", &self.step)] {
             check_rank(what, list, x.shape.rank())?;
@@ -192,7 +193,8 @@ impl OpRule for Slice {
             let (start, stop, step) = (self.start[axis], self.stop[axis], self.step[axis]);
             if start >= stop || stop > x.shape[axis] || step == 0 {
                 let size = x.shape[axis];
-                return Err(format!("{start}..{stop} by {step} is no slice of axis {axis}, which has size {size}"));
+                let problem = format!("{start}..{stop} by {step} is no slice of axis {axis}, which has size {size}");
+                return Err(OpError::Attribute(problem));
             }
             Ok((stop - start).div_ceil(step))
         };
@@ -246,7 +248,7 @@ impl OpRule for Pad {
         format!("low={:?}, high={:?}{interior}", self.low, self.high)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let x = one(inputs)?;
         for (what, list) in [("low", &self.low), ("high", &self.high), ("interior", &self.interior)] {
             check_rank(what, list, x.shape.rank())?;
@@ -297,20 +299,20 @@ impl OpRule for Concat {
         format!("axis={}", self.axis)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [first, ..] = inputs else { return Err("takes at least one tensor".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [first, ..] = inputs else { return Err(OpError::operands("at least one tensor")) };
         if self.axis >= first.shape.rank() {
-            return Err(format!("there is no axis {}: the first input has {} axes", self.axis, first.shape.rank()));
+            return Err(OpError::NoSuchAxis { axis: self.axis, rank: first.shape.rank() });
         }
         let mut joined = first.shape.dims().to_vec();
         joined[self.axis] = 0;
         for (number, x) in inputs.iter().enumerate() {
             let equal = |axis: usize| axis == self.axis || x.shape[axis] == first.shape[axis];
             if x.dtype != first.dtype || x.shape.rank() != joined.len() || !(0..joined.len()).all(equal) {
-                return Err(format!(
+                return Err(OpError::Sizes(format!(
                     "input {number} differs from the first in more than the size of axis {}",
                     self.axis
-                ));
+                )));
             }
             joined[self.axis] += x.shape[self.axis];
         }

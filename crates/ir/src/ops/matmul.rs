@@ -1,6 +1,6 @@
 //! Matrix multiplication.
 
-use super::{Cost, GradArgs, Gradient, OpRule, float_inputs, product_like};
+use super::{Cost, GradArgs, Gradient, OpError, OpRule, float_inputs, product_like};
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
 use crate::shape::{Shape, TensorType};
@@ -30,25 +30,25 @@ impl Matmul {
     ///
     /// # Errors
     /// Which dimension does not fit.
-    pub fn geometry(&self, a: &Shape, b: &Shape) -> Result<Geometry, String> {
+    pub fn geometry(&self, a: &Shape, b: &Shape) -> Result<Geometry, OpError> {
         if a.rank() < 2 || b.rank() < 2 {
-            return Err("both operands must have at least two axes".to_string());
+            return Err(OpError::Sizes("both operands must have at least two axes".to_string()));
         }
         let (m, k) = matrix(a, self.trans_a);
         let (b_k, n) = matrix(b, self.trans_b);
         if k != b_k {
-            return Err(format!("the inner sizes differ: {k} and {b_k}"));
+            return Err(OpError::Sizes(format!("the inner sizes differ: {k} and {b_k}")));
         }
         let (a_batch, b_batch) = (&a[..a.rank() - 2], &b[..b.rank() - 2]);
         let batch: usize = a_batch.iter().product();
         if is_shared(a, b) {
             return match self.trans_a {
-                true => Err("a of a higher rank than b must not be transposed".to_string()),
+                true => Err(OpError::Attribute("a of a higher rank than b must not be transposed".to_string())),
                 false => Ok(Geometry { batch: 1, m: batch * m, k, n }),
             };
         }
         if a_batch != b_batch {
-            return Err(format!("the leading axes differ: {a_batch:?} and {b_batch:?}"));
+            return Err(OpError::Sizes(format!("the leading axes differ: {a_batch:?} and {b_batch:?}")));
         }
         Ok(Geometry { batch, m, k, n })
     }
@@ -101,7 +101,7 @@ impl OpRule for Matmul {
         .to_string()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [a, b] = float_inputs(inputs, "two operands")?;
         let n = self.geometry(&a.shape, &b.shape)?.n;
         let (m, _) = matrix(&a.shape, self.trans_a);

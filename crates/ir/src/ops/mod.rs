@@ -3,6 +3,7 @@
 
 pub mod attention;
 pub mod conv;
+mod error;
 pub mod index;
 pub mod layout;
 pub mod matmul;
@@ -13,6 +14,8 @@ pub mod reduce;
 pub mod region;
 pub mod softmax;
 pub mod source;
+
+pub use error::OpError;
 
 use crate::graph::{Graph, GraphError, NodeId, Value};
 use crate::reference::Tensor;
@@ -71,11 +74,11 @@ impl std::iter::Sum for Cost {
 pub(crate) fn float_inputs<'a, const N: usize>(
     inputs: &[&'a TensorType],
     names: &str,
-) -> Result<[&'a TensorType; N], String> {
+) -> Result<[&'a TensorType; N], OpError> {
     let given = <[&TensorType; N]>::try_from(inputs).ok();
     given
         .filter(|types| types.iter().all(|t| t.dtype.is_float() && t.dtype == types[0].dtype))
-        .ok_or_else(|| format!("takes {names}, of one float element type"))
+        .ok_or_else(|| OpError::operands(format!("{names}, of one float element type")))
 }
 
 /// The product `op(a, b)` of operands brought to the element type of `like`, in that type.
@@ -122,8 +125,11 @@ pub trait OpRule {
         String::new()
     }
 
-    /// Types of the outputs, or what is wrong with the inputs (the graph adds the operation, its path and the types seen).
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String>;
+    /// Types of the outputs.
+    ///
+    /// # Errors
+    /// What is wrong with the inputs; the graph adds the operation, its path and the types given.
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError>;
 
     /// Adds the nodes that compute the gradient with respect to the inputs.
     fn gradient(&self, graph: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError>;

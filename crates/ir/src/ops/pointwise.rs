@@ -1,6 +1,6 @@
 //! Operations on each element alone, with NumPy broadcasting between operands.
 
-use super::{Cost, GradArgs, Gradient, OpRule};
+use super::{Cost, GradArgs, Gradient, OpError, OpRule};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
@@ -203,6 +203,11 @@ impl BinaryKind {
     }
 }
 
+/// The shape that two operands are expanded to.
+fn common_shape(a: &Shape, b: &Shape) -> Result<Shape, OpError> {
+    Shape::broadcast(a, b).ok_or_else(|| OpError::Broadcast(a.clone(), b.clone()))
+}
+
 /// A function of one float tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unary(pub UnaryKind);
@@ -212,10 +217,10 @@ impl OpRule for Unary {
         self.0.name()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         match inputs {
             [x] if x.dtype.is_float() => Ok(vec![(*x).clone()]),
-            _ => Err("takes one float tensor".to_string()),
+            _ => Err(OpError::operands("one float tensor")),
         }
     }
 
@@ -307,12 +312,12 @@ impl OpRule for Binary {
         self.0.name()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [a, b] = inputs else { return Err("takes two tensors".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [a, b] = inputs else { return Err(OpError::operands("two tensors")) };
         if a.dtype != b.dtype || a.dtype == DType::Bool {
-            return Err("takes two number tensors of one element type".to_string());
+            return Err(OpError::operands("two number tensors of one element type"));
         }
-        let shape = Shape::broadcast(&a.shape, &b.shape).ok_or("the shapes do not broadcast")?;
+        let shape = common_shape(&a.shape, &b.shape)?;
         let dtype = if self.0.is_comparison() { DType::Bool } else { a.dtype };
         Ok(vec![TensorType::new(dtype, shape)])
     }
@@ -401,14 +406,12 @@ impl OpRule for Select {
         "select"
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [condition, a, b] = inputs else { return Err("takes a condition and two tensors".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [condition, a, b] = inputs else { return Err(OpError::operands("a condition and two tensors")) };
         if condition.dtype != DType::Bool || a.dtype != b.dtype {
-            return Err("takes a bool condition and two tensors of one element type".to_string());
+            return Err(OpError::operands("a bool condition and two tensors of one element type"));
         }
-        let shape = Shape::broadcast(&a.shape, &b.shape)
-            .and_then(|s| Shape::broadcast(&s, &condition.shape))
-            .ok_or("the shapes do not broadcast")?;
+        let shape = common_shape(&common_shape(&a.shape, &b.shape)?, &condition.shape)?;
         Ok(vec![TensorType::new(a.dtype, shape)])
     }
 
@@ -456,10 +459,10 @@ impl OpRule for Cast {
         self.to.to_string()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         match inputs {
             [x] => Ok(vec![TensorType::new(self.to, x.shape.clone())]),
-            _ => Err("takes one tensor".to_string()),
+            _ => Err(OpError::operands("one tensor")),
         }
     }
 

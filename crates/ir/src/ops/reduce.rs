@@ -1,7 +1,7 @@
 //! Reductions over axes.
 
 use super::pointwise::BinaryKind;
-use super::{Cost, GradArgs, Gradient, OpRule, float_inputs};
+use super::{Cost, GradArgs, Gradient, OpError, OpRule, float_inputs};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::{Tensor, broadcast_index};
@@ -66,21 +66,19 @@ fn removed(shape: &Shape, axes: &[usize]) -> Shape {
     (0..shape.rank()).filter(|axis| !axes.contains(axis)).map(|axis| shape[axis]).collect::<Vec<_>>().into()
 }
 
-fn check_axes(shape: &Shape, axes: &[usize]) -> Result<(), String> {
+fn check_axes(shape: &Shape, axes: &[usize]) -> Result<(), OpError> {
     if !axes.is_sorted_by(|a, b| a < b) {
-        return Err(format!("the axes {axes:?} must be ascending"));
+        return Err(OpError::Attribute(format!("the axes {axes:?} must be ascending")));
     }
     match axes.last() {
-        Some(&axis) if axis >= shape.rank() => {
-            Err(format!("there is no axis {axis}: the input has {} axes", shape.rank()))
-        }
+        Some(&axis) if axis >= shape.rank() => Err(OpError::NoSuchAxis { axis, rank: shape.rank() }),
         _ => Ok(()),
     }
 }
 
-fn check_not_empty(shape: &Shape, axes: &[usize]) -> Result<(), String> {
+fn check_not_empty(shape: &Shape, axes: &[usize]) -> Result<(), OpError> {
     match axes.iter().find(|&&axis| shape[axis] == 0) {
-        Some(axis) => Err(format!("axis {axis} has no elements")),
+        Some(&axis) => Err(OpError::EmptyAxis { axis, shape: shape.clone() }),
         None => Ok(()),
     }
 }
@@ -109,10 +107,10 @@ impl OpRule for Reduce {
         format!("axes={:?}{}", self.axes, if self.keep_dims { ", keep_dims" } else { "" })
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [x] = inputs else { return Err("takes one tensor".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [x] = inputs else { return Err(OpError::operands("one tensor")) };
         if x.dtype == DType::Bool {
-            return Err("takes a tensor of numbers".to_string());
+            return Err(OpError::operands("a tensor of numbers"));
         }
         check_axes(&x.shape, &self.axes)?;
         if self.kind != ReduceKind::Sum {
@@ -181,7 +179,7 @@ impl OpRule for Moments {
         format!("axes={:?}", self.axes)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [x] = float_inputs(inputs, "one tensor")?;
         check_axes(&x.shape, &self.axes)?;
         check_not_empty(&x.shape, &self.axes)?;

@@ -2,7 +2,7 @@
 
 use super::pointwise::UnaryKind;
 use super::reduce::ReduceKind;
-use super::{Cost, GradArgs, Gradient, OpRule, float_inputs};
+use super::{Cost, GradArgs, Gradient, OpError, OpRule, float_inputs};
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
 use crate::shape::TensorType;
@@ -15,10 +15,10 @@ pub struct Softmax;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LogSoftmax;
 
-fn infer(inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+fn infer(inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
     let [x] = float_inputs(inputs, "one tensor")?;
     if x.shape.rank() == 0 || x.shape.cols() == 0 {
-        return Err("takes a tensor with an innermost axis that is not empty".to_string());
+        return Err(OpError::operands("a tensor with an innermost axis that is not empty"));
     }
     Ok(vec![x.clone()])
 }
@@ -50,7 +50,7 @@ impl OpRule for Softmax {
         "softmax"
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         infer(inputs)
     }
 
@@ -77,7 +77,7 @@ impl OpRule for LogSoftmax {
         "log_softmax"
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         infer(inputs)
     }
 

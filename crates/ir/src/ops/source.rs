@@ -1,6 +1,6 @@
 //! Values that come from no other value: inputs, constants, random numbers.
 
-use super::{Cost, GradArgs, Gradient, OpRule, Scalar};
+use super::{Cost, GradArgs, Gradient, OpError, OpRule, Scalar};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Role};
 use crate::philox;
@@ -28,7 +28,7 @@ impl OpRule for Input {
         self.name.clone()
     }
 
-    fn infer(&self, _inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, _inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         Ok(vec![self.ty.clone()])
     }
 
@@ -85,9 +85,9 @@ impl OpRule for Constant {
         }
     }
 
-    fn infer(&self, _inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, _inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         if self.data.len() != 1 && self.data.len() != self.shape.elements() {
-            return Err(format!("{} numbers do not fill {}", self.data.len(), self.shape));
+            return Err(OpError::Attribute(format!("{} numbers do not fill {}", self.data.len(), self.shape)));
         }
         Ok(vec![TensorType::new(self.dtype, self.shape.clone())])
     }
@@ -136,12 +136,12 @@ impl OpRule for Random {
         format!("seed={}, stream={}", self.seed, self.stream)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         match inputs {
             [step] if step.dtype == DType::I32 && step.shape.rank() == 0 => {
                 Ok(vec![TensorType::f32(self.shape.clone())])
             }
-            _ => Err("takes the step counter, i32[]".to_string()),
+            _ => Err(OpError::operands("the step counter, i32[]")),
         }
     }
 
