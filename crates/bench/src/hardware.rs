@@ -3,7 +3,7 @@
 use bessemer_cpu::Executor;
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::conv::Geometry;
-use bessemer_ir::{Graph, NodeId, TensorType};
+use bessemer_ir::{Graph, NodeId};
 
 /// How the names of kernels begin that compute convolutions by Winograd's F(4x4, 3x3).
 const WINOGRAD: &str = "Winograd 4x4";
@@ -21,31 +21,19 @@ pub fn hardware_flops(executor: &Executor) -> u64 {
 }
 
 fn call_flops(graph: &Graph, node: NodeId, by_winograd: bool) -> u64 {
-    let node = graph.node(node);
-    let types: Vec<&TensorType> = node.inputs.iter().map(|&value| graph.ty(value)).collect();
-    let op = match &node.op {
-        Op::Region(region) => match region.anchor.as_deref() {
-            Some(anchor) => anchor,
-            None => return 0,
-        },
-        op => op,
-    };
-    let geometry = |op: &Op| match op {
-        Op::Conv2d(conv) => conv.geometry(&types[0].shape, &types[1].shape).ok(),
-        Op::Conv2dDataGrad(grad) => grad.geometry(&types[0].shape, &types[1].shape).ok(),
+    let types = graph.input_types(node);
+    let op = &graph.node(node).op;
+    let contraction = op.as_region().and_then(|region| region.anchor.as_deref()).unwrap_or(op);
+    let tiled = match contraction.behind_prologue() {
+        Op::Conv2d(conv) if by_winograd => Some((conv.geometry(&types[0].shape, &types[1].shape), true)),
+        Op::Conv2dDataGrad(grad) if by_winograd => Some((grad.geometry(&types[0].shape, &types[1].shape), false)),
         _ => None,
     };
-    match op.behind_prologue() {
-        op @ (Op::Conv2d(_) | Op::Conv2dDataGrad(_)) if by_winograd => {
-            let is_forward = matches!(op, Op::Conv2d(_));
-            winograd_flops(&geometry(op).expect("the node was accepted with these shapes"), is_forward)
+    match tiled {
+        Some((geometry, is_forward)) => {
+            winograd_flops(&geometry.expect("the node was accepted with these shapes"), is_forward)
         }
-        op @ (Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_) | Op::Matmul(_)) => {
-            op.rule().cost(&types[..2], &[]).flops
-        }
-        Op::Attention(attention) => attention.product_flops(&types),
-        Op::AttentionGrad(grad) => grad.product_flops(&types),
-        _ => 0,
+        None => op.rule().contraction_flops(&types),
     }
 }
 
@@ -66,7 +54,7 @@ mod tests {
     use bessemer_ir::ops::conv::Conv2d;
     use bessemer_ir::passes::recompute::Recompute;
     use bessemer_ir::passes::{CompileOptions, compile};
-    use bessemer_ir::{DType, Role};
+    use bessemer_ir::{DType, Role, TensorType};
     use bessemer_train::recipe::Compute;
 
     /// One convolution with 3x3 windows at stride 1 of 64 channels each, on images of 14 by 14.

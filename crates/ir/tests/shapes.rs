@@ -1,5 +1,6 @@
 //! The shape rule of every operation: the types it gives, the inputs it refuses and what it says of them, and its cost.
 
+use bessemer_ir::graph::RefusedOp;
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, same_padding, symmetric};
 use bessemer_ir::ops::index::{ArgMax, Gather, OneHot, ScatterAdd};
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose};
@@ -9,7 +10,7 @@ use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad}
 use bessemer_ir::ops::reduce::{Moments, Reduce, ReduceKind};
 use bessemer_ir::ops::softmax::{LogSoftmax, Softmax};
 use bessemer_ir::ops::source::{Constant, Distribution, Random};
-use bessemer_ir::ops::{Op, Scalar};
+use bessemer_ir::ops::{Op, OpError, Scalar};
 use bessemer_ir::{Cost, DType, Graph, GraphError, Role, TensorType, Value};
 
 fn f32s<const N: usize>(dims: [usize; N]) -> TensorType {
@@ -57,6 +58,22 @@ fn refuses(op: impl Into<Op>, inputs: &[TensorType], problem: &str) {
 fn cost(op: impl Into<Op>, inputs: &[TensorType]) -> Cost {
     let op = op.into();
     op.rule().cost(&inputs.iter().collect::<Vec<_>>(), &add(&op, inputs).unwrap())
+}
+
+/// What is wrong can be told from the error without reading its text.
+#[test]
+fn refusals_are_typed() {
+    let inputs = [f32s([2]), f32s([3])];
+    let Err(GraphError::Op(refused)) = add(&Op::from(Binary(BinaryKind::Add)), &inputs) else {
+        panic!("shapes that do not broadcast are accepted");
+    };
+    let expected = RefusedOp {
+        op: "add".to_string(),
+        path: "layer1.0".to_string(),
+        problem: OpError::Broadcast([2].into(), [3].into()),
+        inputs: inputs.to_vec(),
+    };
+    assert_eq!(*refused, expected);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! section 3.2). Neither keeps the probabilities: they are computed again in the backward pass (Dao et al.,
 //! "FlashAttention", 2022, section 3.1).
 
-use super::{Cost, GradArgs, Gradient, OpError, OpRule, Scalar};
+use super::{Cost, GradArgs, Gradient, LowResult, MixedPrecision, OpError, OpRule, Scalar};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
 use crate::philox;
@@ -255,6 +255,14 @@ impl OpRule for Attention {
         });
         vec![out, log_sums]
     }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.product_flops(inputs)
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        MixedPrecision::reading(3, LowResult::Unchanged)
+    }
 }
 
 /// Gradient of [`Attention`]. Inputs: q, k, v, bias, out and lse as there, dout `f32[B, Sq, heads * D]`, with dropout the
@@ -330,5 +338,13 @@ impl OpRule for AttentionGrad {
             }
         });
         vec![dq, dk, dv]
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.product_flops(inputs)
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        MixedPrecision::reading(3, LowResult::Unchanged)
     }
 }

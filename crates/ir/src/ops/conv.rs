@@ -1,7 +1,9 @@
 //! Two-dimensional convolution and its two gradients. Activations are `[N, H, W, C]`, weights `[KH, KW, C / groups, O]`.
 //! Operands of 16 bits are multiplied exactly and accumulated in `f32`, which is the type of every result.
 
-use super::{Cost, GradArgs, Gradient, OpError, OpRule, float_inputs, product_like};
+use super::{
+    Cost, GradArgs, Gradient, LowResult, MixedPrecision, OpError, OpRule, Producer, float_inputs, product_like,
+};
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
 use crate::shape::{Shape, TensorType};
@@ -212,6 +214,11 @@ impl Conv2d {
         Conv2dWeightGrad { conv: *self, kernel: [w[0], w[1]] }
     }
 
+    /// Kernels of several groups read and give `f32` alone.
+    fn mixed_precision_giving(&self, result: LowResult) -> MixedPrecision {
+        if self.groups == 1 { MixedPrecision::reading(2, result) } else { MixedPrecision::NONE }
+    }
+
     fn describe(&self) -> String {
         let mut text = format!("stride={:?}, pad={:?}", self.stride, self.pad);
         if self.dilation != [1, 1] {
@@ -266,6 +273,34 @@ impl OpRule for Conv2d {
         let geometry = verified(self.geometry(&x.ty.shape, &w.ty.shape));
         geometry.for_each_product(|xi, wi, yi| y.data[yi] += x.data[xi] * w.data[wi]);
         vec![y]
+    }
+
+    fn producer(&self, _inputs: &[&TensorType]) -> Producer {
+        Producer::Yes
+    }
+
+    fn takes_prologue(&self) -> bool {
+        self.groups == 1
+    }
+
+    fn scales_with_weight_columns(&self, _inputs: &[&TensorType]) -> bool {
+        true
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.cost(inputs, &[]).flops
+    }
+
+    fn is_recomputed_in_blocks(&self) -> bool {
+        true
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        self.mixed_precision_giving(LowResult::Rounded)
+    }
+
+    fn fused_kernel_name(&self) -> &'static str {
+        "conv2d+region"
     }
 }
 
@@ -327,6 +362,22 @@ impl OpRule for Conv2dDataGrad {
         geometry.for_each_product(|xi, wi, yi| dx.data[xi] += dy.data[yi] * w.data[wi]);
         vec![dx]
     }
+
+    fn producer(&self, _inputs: &[&TensorType]) -> Producer {
+        Producer::Yes
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.cost(inputs, &[]).flops
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        self.conv.mixed_precision_giving(LowResult::Rounded)
+    }
+
+    fn fused_kernel_name(&self) -> &'static str {
+        "conv2d_data_grad+region"
+    }
 }
 
 /// Gradient of a convolution with respect to its weights. Inputs: x `[N, H, W, C]`, dy `[N, OH, OW, O]`; output
@@ -386,5 +437,17 @@ impl OpRule for Conv2dWeightGrad {
         let geometry = verified(self.geometry(&x.ty.shape, &dy.ty.shape));
         geometry.for_each_product(|xi, wi, yi| dw.data[wi] += x.data[xi] * dy.data[yi]);
         vec![dw]
+    }
+
+    fn takes_prologue(&self) -> bool {
+        self.conv.groups == 1
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.cost(inputs, &[]).flops
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        self.conv.mixed_precision_giving(LowResult::Unchanged)
     }
 }

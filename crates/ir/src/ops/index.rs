@@ -1,6 +1,6 @@
 //! Operations that read or give positions.
 
-use super::{Cost, GradArgs, Gradient, OpError, OpRule};
+use super::{Cost, FusedOp, GradArgs, Gradient, MixedPrecision, OpError, OpRule, RecomputeCost};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
@@ -52,6 +52,10 @@ impl OpRule for Gather {
         let width: usize = table.ty.shape[1..].iter().product();
         let data = indices.data.iter().flat_map(|&i| &table.data[row(i, rows) * width..][..width]);
         vec![Tensor::new(outputs[0].clone(), data.copied().collect())]
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        MixedPrecision::MOVES
     }
 }
 
@@ -139,6 +143,14 @@ impl OpRule for OneHot {
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         let at = |i: usize| inputs[0].data[i / self.depth] == (i % self.depth) as f64;
         vec![Tensor::from_fn(outputs[0].clone(), |i| f64::from(u8::from(at(i))))]
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        Some(FusedOp::OneHot)
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        RecomputeCost::Arithmetic
     }
 }
 

@@ -1,7 +1,7 @@
 //! Operations that move elements and change none.
 
-use super::{Cost, GradArgs, Gradient, OpError, OpRule};
-use crate::graph::{Graph, GraphError};
+use super::{Cost, GradArgs, Gradient, MixedPrecision, Op, OpError, OpRule, Storage};
+use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
 use crate::shape::{Shape, TensorType};
 
@@ -70,6 +70,30 @@ impl OpRule for Reshape {
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         vec![Tensor::new(outputs[0].clone(), inputs[0].data.clone())]
     }
+
+    fn storage(&self) -> Storage {
+        Storage::View
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        MixedPrecision::MOVES
+    }
+
+    fn folds_constants(&self) -> bool {
+        true
+    }
+
+    /// `x` if it has the shape already; what `x` is another shape of, in this one.
+    fn simplify(&self, g: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        if *g.shape(inputs[0]) == self.shape {
+            return Ok(Some(inputs[0]));
+        }
+        let inner = g.node(inputs[0].node);
+        match (&inner.op, inner.inputs.first().copied()) {
+            (Op::Reshape(_), Some(innermost)) => g.reshape(innermost, self.shape.clone()).map(Some),
+            _ => Ok(None),
+        }
+    }
 }
 
 /// NumPy broadcasting to a shape.
@@ -108,6 +132,10 @@ impl OpRule for Broadcast {
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         let x = inputs[0];
         vec![Tensor::from_fn(outputs[0].clone(), |i| x.data[x.broadcast_index(&self.shape, i)])]
+    }
+
+    fn folds_constants(&self) -> bool {
+        true
     }
 }
 
@@ -164,6 +192,10 @@ impl OpRule for Transpose {
         let permuted: Vec<usize> = self.perm.iter().map(|&axis| strides[axis]).collect();
         let shape = &outputs[0].shape;
         vec![Tensor::from_fn(outputs[0].clone(), |i| x.data[position(shape, i, &permuted)])]
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        MixedPrecision::MOVES
     }
 }
 

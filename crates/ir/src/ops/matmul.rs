@@ -1,6 +1,8 @@
 //! Matrix multiplication.
 
-use super::{Cost, GradArgs, Gradient, OpError, OpRule, float_inputs, product_like};
+use super::{
+    Cost, GradArgs, Gradient, LowResult, MixedPrecision, OpError, OpRule, Producer, float_inputs, product_like,
+};
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
 use crate::shape::{Shape, TensorType};
@@ -141,5 +143,25 @@ impl OpRule for Matmul {
             let (batch, i, j) = (index / (m * n), index / n % m, index % n);
             (0..k).map(|l| a_at(batch, i, l) * b_at(batch, l, j)).sum()
         })]
+    }
+
+    fn producer(&self, inputs: &[&TensorType]) -> Producer {
+        if inputs[1].shape.rank() == 2 { Producer::Yes } else { Producer::Batched }
+    }
+
+    fn scales_with_weight_columns(&self, inputs: &[&TensorType]) -> bool {
+        !self.trans_b && inputs[1].shape.rank() == 2
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.cost(inputs, &[]).flops
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        MixedPrecision::reading(2, LowResult::RoundedWithWeights)
+    }
+
+    fn fused_kernel_name(&self) -> &'static str {
+        "matmul+region"
     }
 }

@@ -1,6 +1,6 @@
 //! Operations on each element alone, with NumPy broadcasting between operands.
 
-use super::{Cost, GradArgs, Gradient, OpError, OpRule};
+use super::{Cost, FusedOp, GradArgs, Gradient, Op, OpError, OpRule, RecomputeCost};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
@@ -301,6 +301,24 @@ impl OpRule for Unary {
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         vec![Tensor::from_fn(outputs[0].clone(), |i| self.0.apply(inputs[0].data[i]))]
     }
+
+    fn is_pointwise(&self) -> bool {
+        true
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        Some(FusedOp::Unary(self.0))
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        if self.0.is_expensive() { RecomputeCost::Function } else { RecomputeCost::Arithmetic }
+    }
+
+    fn simplify(&self, g: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        let inner = g.node(inputs[0].node);
+        let is_undone = self.0 == UnaryKind::Neg && inner.op == Op::Unary(Unary(UnaryKind::Neg));
+        Ok(is_undone.then(|| inner.inputs[0]))
+    }
 }
 
 /// A function of two tensors of one element type that broadcast to one shape. Comparisons give `bool`.
@@ -388,6 +406,37 @@ impl OpRule for Binary {
             self.0.apply(a.data[a.broadcast_index(&shape, i)], b.data[b.broadcast_index(&shape, i)])
         })]
     }
+
+    fn is_pointwise(&self) -> bool {
+        true
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        Some(FusedOp::Binary(self.0))
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        match self.0 {
+            BinaryKind::Div | BinaryKind::Pow => RecomputeCost::Division,
+            _ => RecomputeCost::Arithmetic,
+        }
+    }
+
+    /// `x + 0`, `x - 0`, `x * 1`, `x / 1`, where the other operand does not widen the shape.
+    fn simplify(&self, g: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        let (a, b) = (inputs[0], inputs[1]);
+        let keeps = |x: Value, other: Value| g.shape(other).broadcasts_to(g.shape(x));
+        let neutral = match self.0 {
+            BinaryKind::Add | BinaryKind::Sub => 0.0,
+            BinaryKind::Mul | BinaryKind::Div => 1.0,
+            _ => return Ok(None),
+        };
+        if g.uniform(b) == Some(neutral) && keeps(a, b) {
+            return Ok(Some(a));
+        }
+        let exchanged = self.0.is_commutative() && g.uniform(a) == Some(neutral) && keeps(b, a);
+        Ok(exchanged.then_some(b))
+    }
 }
 
 /// `dy` where `a` compares so to `b`, zero elsewhere.
@@ -442,6 +491,18 @@ impl OpRule for Select {
             if at(inputs[0], i) != 0.0 { at(inputs[1], i) } else { at(inputs[2], i) }
         })]
     }
+
+    fn is_pointwise(&self) -> bool {
+        true
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        Some(FusedOp::Select)
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        RecomputeCost::Arithmetic
+    }
 }
 
 /// Conversion to another element type; to integers by truncation, to `bool` by comparison with zero.
@@ -485,6 +546,29 @@ impl OpRule for Cast {
             _ => x,
         };
         vec![Tensor::from_fn(outputs[0].clone(), |i| convert(inputs[0].data[i]))]
+    }
+
+    fn is_pointwise(&self) -> bool {
+        true
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        Some(FusedOp::Cast(self.to))
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        RecomputeCost::Arithmetic
+    }
+
+    /// `x` for a conversion of `x` to its own type, directly or by way of `f32`, which holds all floats.
+    fn simplify(&self, g: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        let (x, to) = (inputs[0], self.to);
+        if g.dtype(x) == to {
+            return Ok(Some(x));
+        }
+        let inner = g.node(x.node);
+        let is_undone = inner.op.cast_target() == Some(DType::F32) && to.is_float() && g.dtype(inner.inputs[0]) == to;
+        Ok(is_undone.then(|| inner.inputs[0]))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Two-dimensional pooling of `[N, H, W, C]` and its gradients.
 
 use super::conv::{Window, indices, sizes4};
-use super::{Cost, GradArgs, Gradient, OpError, OpRule, float_inputs};
+use super::{Cost, GradArgs, Gradient, LowOperands, LowResult, MixedPrecision, OpError, OpRule, float_inputs};
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
 use crate::shape::{Shape, TensorType};
@@ -127,6 +127,10 @@ impl OpRule for MaxPool2d {
         });
         vec![y]
     }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        MixedPrecision { operands: LowOperands::AsTheyAre, result: LowResult::MovedAndRounded }
+    }
 }
 
 /// Gradient of [`MaxPool2d`]: the first maximum of each window, row by row, takes the window's gradient. Inputs: x
@@ -175,6 +179,10 @@ impl OpRule for MaxPool2dGrad {
             }
         });
         vec![dx]
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        MixedPrecision::reading(3, LowResult::OfOperands)
     }
 }
 

@@ -1,6 +1,6 @@
 //! A product that computes its first operand while it reads it.
 
-use super::{Cost, GradArgs, Gradient, Op, OpError, OpRule};
+use super::{Cost, GradArgs, Gradient, Op, OpError, OpRule, Producer};
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
 use crate::shape::TensorType;
@@ -68,5 +68,17 @@ impl OpRule for Prologue {
         };
         let mapped = Tensor::new(x.ty.clone(), x.data.iter().enumerate().map(map).collect());
         self.op.rule().evaluate(&[&mapped, inputs[1]], outputs)
+    }
+
+    fn producer(&self, inputs: &[&TensorType]) -> Producer {
+        self.op.rule().producer(&inputs[..2])
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.op.rule().contraction_flops(&inputs[..2])
+    }
+
+    fn fused_kernel_name(&self) -> &'static str {
+        "prologue+conv2d+region"
     }
 }

@@ -380,6 +380,22 @@ impl OpRule for Region {
         }
         results
     }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.anchor.as_ref().map_or(0, |anchor| anchor.rule().contraction_flops(&inputs[..self.anchor_inputs()]))
+    }
+
+    fn may_overwrite(&self, output: usize, input: usize) -> bool {
+        let is_store = (0..self.outputs.len()).any(|index| {
+            matches!(self.outputs[index], RegionOutput::Store { .. }) && self.node_output(index) == output
+        });
+        let load = input.checked_sub(self.anchor_inputs());
+        is_store && load.is_some_and(|load| self.loads[load].is_full(self.rows))
+    }
+
+    fn kernel_name(&self) -> &'static str {
+        self.anchor.as_ref().map_or(self.name(), |anchor| anchor.rule().fused_kernel_name())
+    }
 }
 
 impl Region {

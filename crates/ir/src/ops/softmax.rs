@@ -2,7 +2,7 @@
 
 use super::pointwise::UnaryKind;
 use super::reduce::ReduceKind;
-use super::{Cost, GradArgs, Gradient, OpError, OpRule, float_inputs};
+use super::{Cost, GradArgs, Gradient, LowOperands, LowResult, MixedPrecision, OpError, OpRule, float_inputs};
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
 use crate::shape::TensorType;
@@ -70,6 +70,10 @@ impl OpRule for Softmax {
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         by_row(inputs[0], &outputs[0], |x, max, sum| (x - max).exp() / sum)
     }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        MixedPrecision { operands: LowOperands::StayF32, result: LowResult::Unchanged }
+    }
 }
 
 impl OpRule for LogSoftmax {
@@ -95,5 +99,9 @@ impl OpRule for LogSoftmax {
 
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         by_row(inputs[0], &outputs[0], |x, max, sum| x - max - sum.ln())
+    }
+
+    fn mixed_precision(&self) -> MixedPrecision {
+        MixedPrecision { operands: LowOperands::StayF32, result: LowResult::Unchanged }
     }
 }

@@ -1,6 +1,6 @@
 //! Values that come from no other value: inputs, constants, random numbers.
 
-use super::{Cost, GradArgs, Gradient, OpError, OpRule, Scalar};
+use super::{Cost, FusedOp, GradArgs, Gradient, OpError, OpRule, RecomputeCost, Scalar, Storage};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Role};
 use crate::philox;
@@ -42,6 +42,14 @@ impl OpRule for Input {
 
     fn evaluate(&self, _inputs: &[&Tensor], _outputs: &[TensorType]) -> Vec<Tensor> {
         unreachable!("the interpreter holds the inputs")
+    }
+
+    fn storage(&self) -> Storage {
+        Storage::Resident
+    }
+
+    fn is_source(&self) -> bool {
+        true
     }
 }
 
@@ -103,6 +111,14 @@ impl OpRule for Constant {
     fn evaluate(&self, _inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         vec![Tensor::from_fn(outputs[0].clone(), |i| self.at(i))]
     }
+
+    fn storage(&self) -> Storage {
+        Storage::Resident
+    }
+
+    fn is_source(&self) -> bool {
+        true
+    }
 }
 
 /// Distribution of [`Random`].
@@ -160,5 +176,20 @@ impl OpRule for Random {
             Distribution::Normal => philox::normal,
         };
         vec![Tensor::from_fn(outputs[0].clone(), |i| f64::from(sample(self.seed, step, self.stream, i as u64)))]
+    }
+
+    fn is_source(&self) -> bool {
+        true
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        match self.distribution {
+            Distribution::Uniform => Some(FusedOp::Random { seed: self.seed, stream: self.stream }),
+            Distribution::Normal => None,
+        }
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        RecomputeCost::Pass
     }
 }
