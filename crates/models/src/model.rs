@@ -43,16 +43,5 @@ impl Summary {
 /// Arithmetic of convolutions and matrix products, those of attention included, a multiply-add counted as two: the number
 /// that papers give as FLOPs.
 pub fn flops(graph: &Graph) -> u64 {
-    let of_node = |node: &Node| {
-        let inputs: Vec<_> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
-        match &node.op {
-            Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_) | Op::Matmul(_) => {
-                node.op.rule().cost(&inputs, &node.outputs).flops
-            }
-            Op::Attention(attention) => attention.product_flops(&inputs),
-            Op::AttentionGrad(grad) => grad.product_flops(&inputs),
-            _ => 0,
-        }
-    };
-    graph.nodes().iter().map(of_node).sum()
+    graph.ids().map(|id| graph.node(id).op.rule().contraction_flops(&graph.input_types(id))).sum()
 }
