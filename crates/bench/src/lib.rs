@@ -12,7 +12,8 @@ pub mod plans;
 pub mod profile;
 pub mod quickstart;
 pub mod report;
-pub mod samples;
 pub mod show;
 pub mod stats;
-pub mod workload;
+
+pub use bessemer_train::tasks::samples;
+pub use bessemer_train::workload;

@@ -11,12 +11,12 @@ use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::run::{Executor, RunError, StateBinding, StateLayout, write_f32};
 use bessemer_ir::{DType, Role};
-use bessemer_models::{ModelError, find_any};
+use bessemer_models::ModelError;
 use bessemer_nn::initialise;
 use bessemer_train::DeviceOptions;
 use bessemer_train::events::{BenchResult, BenchRun};
 use bessemer_train::recipe::Compute;
-use bessemer_train::tasks;
+use bessemer_train::tasks::{registry, terms};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -182,7 +182,7 @@ impl Prepared {
         let work = request.work();
         let precision = work.precision;
         let work = work.build()?;
-        let model_flops = bessemer_models::classifier::flops(&work.graph);
+        let model_flops = bessemer_models::flops(&work.graph);
         let options =
             CompileOptions { fuse: request.fuse, precision, recompute: request.recompute, ..CompileOptions::default() };
         let mut executor = compiled(&work, &request.device, &options)?;
@@ -363,7 +363,7 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         warmup: request.warmup as u64,
         steps: request.steps as u64,
         repeat: request.repeat as u64,
-        unit: tasks::terms(&request.model).unit.to_string(),
+        unit: terms(&request.model).unit.to_string(),
         ..BenchResult::default()
     }
 }
@@ -380,7 +380,7 @@ fn options(request: &Request) -> BTreeMap<String, Value> {
 
 /// Those of the settings that a model has.
 pub(crate) fn options_of(model: &str, settings: &StepSettings) -> Vec<(String, Value)> {
-    let own = find_any(model).map_or_else(|_| Vec::new(), |model| settings.of(model));
+    let own = registry::find(model).map_or_else(|_| Vec::new(), |model| model.family().step_settings(settings));
     own.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 

@@ -5,15 +5,11 @@ use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{Target, print_memory, print_plan};
 use bessemer_ir::{DType, Graph};
-use bessemer_models::bert::{self, BertOptions};
-use bessemer_models::electra::{self, PretrainingOptions};
-use bessemer_models::{AnyModel, ModelError, all};
+use bessemer_models::ModelError;
+use bessemer_train::tasks::registry::{ZooModel, all};
 
 /// Samples of a step: two, so that the batch axis differs from axes of size 1.
 const BATCH_SIZE: usize = 2;
-
-/// Models that are compiled with every option of [`Variant`] as well: the smallest of each family.
-const WITH_VARIANTS: [&str; 5] = ["resnet18", "resnet20-cifar", "bert-tiny", "electra-tiny", "electra-tiny-squad"];
 
 /// The step that a plan runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +35,7 @@ enum Variant {
 /// One plan: a model, a step and a precision.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanRequest {
-    model: AnyModel,
+    model: ZooModel,
     step: StepKind,
     precision: DType,
 }
@@ -53,12 +49,12 @@ pub struct PlanText {
 }
 
 /// All plans: every model in training, inference and, where that is another graph, evaluation, in `fp32`, `bf16` and `fp16`;
-/// the smallest model of each family also op by op, with recomputation and with gradient accumulation, in `fp32`.
+/// the smallest models of each family also op by op, with recomputation and with gradient accumulation, in `fp32`.
 pub fn plan_requests() -> Vec<PlanRequest> {
     let mut requests = Vec::new();
     for model in all() {
         let mut steps = vec![StepKind::Train(Variant::Default), StepKind::Infer(Variant::Default)];
-        if matches!(model, AnyModel::Bert(_) | AnyModel::Electra(_)) {
+        if model.family().evaluation_step().is_some() {
             steps.push(StepKind::Evaluate);
         }
         for step in steps {
@@ -66,7 +62,7 @@ pub fn plan_requests() -> Vec<PlanRequest> {
                 requests.push(PlanRequest { model, step, precision });
             }
         }
-        if WITH_VARIANTS.contains(&model.name()) {
+        if model.family().representatives().contains(&model.name()) {
             let steps = [
                 StepKind::Train(Variant::Accumulation),
                 StepKind::Train(Variant::Recompute(Recompute::Pointwise)),
@@ -128,19 +124,12 @@ impl PlanRequest {
             mode,
             batch_size: BATCH_SIZE,
             precision: self.precision,
-            settings: StepSettings { accumulation, ..StepSettings::usual(self.model, None) },
+            settings: StepSettings { accumulation, ..self.model.family().usual_step(None) },
         };
-        let model = match (self.step, self.model) {
-            (StepKind::Evaluate, AnyModel::Bert(spec)) => {
-                bert::evaluate(&work.bert_config(spec), work.sequences(), &BertOptions::default())?
-            }
-            (StepKind::Evaluate, AnyModel::Electra(spec)) => {
-                let options = PretrainingOptions::new(spec.generator_fraction);
-                electra::evaluate(&work.electra_config(spec.config), work.sequences(), &options)?
-            }
-            _ => return Ok(work.build()?.graph),
-        };
-        Ok(model.graph)
+        match (self.step, self.model.family().evaluation_step()) {
+            (StepKind::Evaluate, Some(evaluation)) => Ok(evaluation(&work)?.graph),
+            _ => Ok(work.build()?.graph),
+        }
     }
 }
 
@@ -161,6 +150,7 @@ mod tests {
     use super::*;
     use bessemer_ir::run::Device;
     use bessemer_train::DeviceOptions;
+    use bessemer_train::tasks::registry::FAMILIES;
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
@@ -177,10 +167,11 @@ mod tests {
         let requests = plan_requests();
         let names: BTreeSet<String> = requests.iter().map(PlanRequest::name).collect();
         assert_eq!(names.len(), requests.len());
-        for model in all().map(AnyModel::name) {
+        for model in all().map(|model| model.name()) {
             assert!(names.contains(&format!("{model}.train.bf16")) && names.contains(&format!("{model}.infer.fp32")));
         }
-        assert!(WITH_VARIANTS.iter().all(|model| names.contains(&format!("{model}.train.fp32.recompute-blocks"))));
+        let representatives = FAMILIES.iter().flat_map(|family| family.representatives());
+        representatives.for_each(|model| assert!(names.contains(&format!("{model}.train.fp32.recompute-blocks"))));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::doctor::{Examination, examine};
 use crate::measure::{self, MeasureError, Repeat, measure};
 use crate::report::{self, ReportError};
-use crate::samples::{self, Sample};
+use crate::samples::Sample;
 use crate::show;
 use crate::workload::{Mode, StepSettings};
 use bessemer_ir::passes::recompute::Recompute;
@@ -11,6 +11,7 @@ use bessemer_train::clock::{compact, unix_seconds};
 use bessemer_train::events::{BenchResult, Event, EventError, EventWriter, Header};
 use bessemer_train::recipe::Compute;
 use bessemer_train::recipe::{Override, RecipeError};
+use bessemer_train::tasks::registry;
 use bessemer_train::{
     ComputeOptions, ProgressMode, Recipe, RunDir, RunFolder, StopSignal, TrainError, TrainOptions, TrainReport, train,
 };
@@ -99,6 +100,7 @@ pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Result<Outcome, Qui
 
     let recipe = Recipe::load(RECIPE, &[Override::new("train.seed", options.seed as i64)])?;
     tell(&format!("2/4 training {} on shapes that are drawn for it", recipe.model.name));
+    let family = registry::find(&recipe.model.name).map_err(TrainError::from)?.family();
     let training = train(&TrainOptions {
         compute: options.compute.clone(),
         progress: options.progress,
@@ -109,7 +111,7 @@ pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Result<Outcome, Qui
     let accuracy = training.metrics.get("top1").copied().unwrap_or(0.0);
     tell(&format!("    {} of the pictures it has not seen are recognised", show::percent(accuracy)));
     let run = RunDir::open(&training.run).map_err(TrainError::from)?;
-    let samples = samples::write(&run, SAMPLES, &options.compute)?;
+    let samples = family.keep_samples(&run, SAMPLES, &options.compute)?;
 
     tell(&format!("3/4 measuring {BENCH_MODEL}"));
     let benches = measure_both(options, &examination, &mut tell)?;

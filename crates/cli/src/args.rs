@@ -7,10 +7,10 @@ use bessemer_bench::workload::StepSettings;
 use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::passes::recompute::Recompute;
-use bessemer_models::{AnyModel, all, find_any};
 use bessemer_train::device::UnknownDevice;
 use bessemer_train::recipe::Compute;
-use bessemer_train::tasks::Kind;
+use bessemer_train::tasks::family::InputKind;
+use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
     CheckpointChoice, ChosenCheckpoint, ComputeOptions, DeviceKind, DeviceOptions, InstructionSet, ProgressMode,
     TrainError, find_checkpoint,
@@ -282,22 +282,22 @@ pub(crate) struct StepArguments {
 impl StepArguments {
     /// # Errors
     /// Settings that the model does not have.
-    pub(crate) fn settings(&self, model: AnyModel) -> Result<StepSettings, Usage> {
+    pub(crate) fn settings(&self, model: ZooModel) -> Result<StepSettings, Usage> {
         let given = [
             ("--sequence-length", self.sequence_length.is_some()),
             ("--predictions", self.predictions.is_some()),
             ("--dropout", self.dropout.is_some()),
             ("--no-clip", self.no_clip),
         ];
-        let (kind, name) = (Kind::of(model.name()), model.name());
-        let is_text = kind != Some(Kind::Classification);
+        let (input, name) = (model.family().input(), model.name());
+        let is_text = input != InputKind::Images;
         if let Some((option, _)) = given.into_iter().find(|(_, given)| *given && !is_text) {
             return Err(Usage(format!("{option} is for models of text; {name} takes images")));
         }
-        if self.predictions.is_some() && kind == Some(Kind::Squad) {
+        if self.predictions.is_some() && input == InputKind::Questions {
             return Err(Usage(format!("--predictions is for models that are pre-trained; {name} answers questions")));
         }
-        let usual = StepSettings::usual(model, self.sequence_length);
+        let usual = model.family().usual_step(self.sequence_length);
         Ok(StepSettings {
             predictions: self.predictions.unwrap_or(usual.predictions),
             dropout: self.dropout.unwrap_or(usual.dropout),
@@ -324,9 +324,9 @@ fn number(text: &str, most: usize) -> Result<usize, String> {
 }
 
 /// A model of the zoo by its name, or by the short name of a reference model.
-pub(crate) fn model(name: &str) -> Result<AnyModel, String> {
-    let names = || all().map(AnyModel::name);
-    find_any(name).map_err(|_| {
+pub(crate) fn model(name: &str) -> Result<ZooModel, String> {
+    let names = || registry::all().map(|model| model.name());
+    registry::find(name).map_err(|_| {
         let known = names().collect::<Vec<_>>().join(", ");
         format!("no such model{} there are {known}", sentence(&names::hint(name, names())))
     })

@@ -120,19 +120,10 @@ impl Kernel {
     /// FLOPs of convolutions and matrix products, those of attention included, that it does for its node, a multiply-add
     /// counted as two. Of Winograd's algorithm the products of its tiles count, without the additions of its transforms.
     pub(crate) fn flops(&self, graph: &Graph, id: NodeId) -> u64 {
-        let node = graph.node(id);
-        let types: Vec<&TensorType> = node.inputs.iter().map(|&value| graph.ty(value)).collect();
-        let product = |op: &Op| op.behind_prologue().rule().cost(&types[..2], &[]).flops;
-        match (self, &node.op) {
-            (Kernel::Product(kernel), op) => kernel.own_flops().unwrap_or_else(|| product(op)),
-            (Kernel::Anchored(kernel), Op::Region(Region { anchor: Some(op), .. })) => {
-                kernel.product.own_flops().unwrap_or_else(|| product(op))
-            }
-            (Kernel::ConvWeightGrad { .. } | Kernel::GroupedWeightGrad(_), op) => product(op),
-            (Kernel::Other(_), Op::Attention(attention)) => attention.product_flops(&types),
-            (Kernel::Other(_), Op::AttentionGrad(grad)) => grad.product_flops(&types),
-            (Kernel::Region(_) | Kernel::Anchored(_) | Kernel::Other(_), _) => 0,
-        }
+        let op = &graph.node(id).op;
+        let contraction = op.as_region().map_or(Some(op), |region| region.anchor.as_deref());
+        let by_definition = || contraction.map_or(0, |op| op.rule().contraction_flops(&graph.input_types(id)));
+        self.product().and_then(Product::own_flops).unwrap_or_else(by_definition)
     }
 
     /// `f32` elements of scratch with so many threads.

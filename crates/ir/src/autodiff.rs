@@ -2,8 +2,7 @@
 
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
-use crate::ops::source::Input;
-use crate::ops::{GradArgs, Gradient, Op};
+use crate::ops::{GradArgs, Gradient};
 use std::collections::HashMap;
 
 /// Prefix of the path of gradient nodes; what follows is the path of the node differentiated.
@@ -84,9 +83,10 @@ fn depends_on(graph: &Graph, sources: &[Value]) -> Vec<bool> {
 }
 
 fn describe(graph: &Graph, value: Value) -> String {
-    match &graph.node(value.node).op {
-        Op::Input(Input { name, .. }) => name.clone(),
-        op => format!("{op} at `{}`", graph.path(value.node)),
+    let op = &graph.node(value.node).op;
+    match op.as_input() {
+        Some(input) => input.name.clone(),
+        None => format!("{op} at `{}`", graph.path(value.node)),
     }
 }
 

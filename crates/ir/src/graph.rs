@@ -1,7 +1,7 @@
 //! The graph: one step with static shapes, as an append-only list of nodes.
 
 use crate::dtype::DType;
-use crate::ops::{Op, source};
+use crate::ops::{Op, OpError, source};
 use crate::shape::{Shape, TensorType};
 use std::collections::{HashMap, HashSet};
 
@@ -52,8 +52,8 @@ pub struct Node {
 /// What can be wrong with a graph.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum GraphError {
-    #[error("{op} at `{path}`: {problem} (inputs: {inputs})")]
-    Shape { op: String, path: String, problem: String, inputs: String },
+    #[error(transparent)]
+    Op(Box<RefusedOp>),
     #[error("two inputs of the graph are named `{0}`")]
     DuplicateName(String),
     #[error("`{name}` is {state} but is to be replaced by {new}")]
@@ -70,6 +70,24 @@ pub enum GraphError {
     Unreached(Vec<String>),
     #[error("malformed graph after {pass}: {problem}")]
     Malformed { pass: String, problem: String },
+}
+
+/// An operation that does not accept its inputs.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{op} at `{path}`: {problem} (inputs: {})", list(.inputs))]
+pub struct RefusedOp {
+    /// The operation with its attributes, as printed.
+    pub op: String,
+    /// Where it stands in the model.
+    pub path: String,
+    pub problem: OpError,
+    /// Types of its inputs.
+    pub inputs: Vec<TensorType>,
+}
+
+/// Types one after the other, as in messages.
+fn list(types: &[TensorType]) -> String {
+    types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A step: nodes in an order in which every node comes after those it reads.
@@ -99,15 +117,17 @@ impl Graph {
     /// Appends a node at the current path and returns its outputs.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] when the operation does not accept the inputs.
+    /// [`GraphError::Op`] when the operation does not accept the inputs.
     pub fn add(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Vec<Value>, GraphError> {
         let op = op.into();
         let types: Vec<&TensorType> = inputs.iter().map(|&v| self.ty(v)).collect();
-        let outputs = op.rule().infer(&types).map_err(|problem| GraphError::Shape {
-            op: op.to_string(),
-            path: self.paths[self.current_path as usize].clone(),
-            problem,
-            inputs: types.iter().map(|t| t.to_string()).collect::<Vec<_>>().join(", "),
+        let outputs = op.rule().infer(&types).map_err(|problem| {
+            GraphError::Op(Box::new(RefusedOp {
+                op: op.to_string(),
+                path: self.paths[self.current_path as usize].clone(),
+                problem,
+                inputs: types.iter().copied().cloned().collect(),
+            }))
         })?;
         let node = NodeId(self.nodes.len() as u32);
         let count = outputs.len() as u32;
@@ -141,10 +161,8 @@ impl Graph {
 
     /// Inputs in the order of their declaration.
     pub fn inputs(&self) -> impl Iterator<Item = (Value, &source::Input)> {
-        self.inputs.iter().map(|&node| match &self.node(node).op {
-            Op::Input(input) => (Value { node, output: 0 }, input),
-            other => unreachable!("{other} is listed as an input"),
-        })
+        let input = |node| self.node(node).op.as_input().expect("the node is listed as an input");
+        self.inputs.iter().map(move |&node| (Value { node, output: 0 }, input(node)))
     }
 
     /// States that the step replaces `state` by `new` when everything that reads the old content has run.
@@ -152,7 +170,7 @@ impl Graph {
     /// # Errors
     /// When `state` is no state, has another type than `new`, or is replaced already.
     pub fn update(&mut self, state: Value, new: Value) -> Result<(), GraphError> {
-        let Op::Input(input) = &self.node(state.node).op else {
+        let Some(input) = self.node(state.node).op.as_input() else {
             return Err(GraphError::NotState(self.node(state.node).op.to_string()));
         };
         if !input.role.is_persistent() {
@@ -286,6 +304,16 @@ impl Graph {
         self.ty(value).dtype
     }
 
+    /// The number that every element of a constant equals.
+    pub fn uniform(&self, value: Value) -> Option<f64> {
+        self.node(value.node).op.as_constant()?.uniform()
+    }
+
+    /// Types of the inputs of a node, in their order.
+    pub fn input_types(&self, id: NodeId) -> Vec<&TensorType> {
+        self.node(id).inputs.iter().map(|&value| self.ty(value)).collect()
+    }
+
     /// Path of the model at which the node was added, e.g. `layer1.0.conv2`.
     pub fn path(&self, id: NodeId) -> &str {
         &self.paths[self.node(id).path as usize]
@@ -388,7 +416,7 @@ impl<'a> Rewriter<'a> {
     /// Copies a node as it is, its inputs being mapped.
     pub fn copy(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.source.node(id);
-        let outputs = if let Op::Input(input) = &node.op {
+        let outputs = if let Some(input) = node.op.as_input() {
             let path = self.source.path(id);
             vec![self.target.at_path(path, |g| g.input(&input.name, input.role, input.ty.clone()))?]
         } else {

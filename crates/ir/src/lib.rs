@@ -17,5 +17,5 @@ pub mod verify;
 pub use bessemer_philox as philox;
 pub use dtype::DType;
 pub use graph::{Graph, GraphError, NodeId, Role, Value};
-pub use ops::{Cost, Op};
+pub use ops::{Cost, Op, OpError};
 pub use shape::{Shape, TensorType};

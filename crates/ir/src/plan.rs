@@ -1,8 +1,7 @@
 //! The result of compiling: kernel calls in order, with the location of every operand and their cost.
 
 use crate::graph::{Graph, NodeId, Role, Value};
-use crate::ops::region::Region;
-use crate::ops::{Cost, Op};
+use crate::ops::Cost;
 use crate::passes::fixed::Fixed;
 use crate::rules::Rules;
 use crate::shape::TensorType;
@@ -207,20 +206,10 @@ impl Plan {
 
 /// Name of the kernel that runs a node: for regions with an anchor, the anchor's.
 pub fn kernel_name(graph: &Graph, node: NodeId) -> &'static str {
-    match &graph.node(node).op {
-        Op::Region(Region { anchor: Some(anchor), .. }) => match **anchor {
-            Op::Conv2d(_) => "conv2d+region",
-            Op::Prologue(_) => "prologue+conv2d+region",
-            Op::Conv2dDataGrad(_) => "conv2d_data_grad+region",
-            _ => "matmul+region",
-        },
-        op => op.rule().name(),
-    }
+    graph.node(node).op.rule().kernel_name()
 }
 
 /// Arithmetic and bytes of one node.
 pub fn node_cost(graph: &Graph, node: NodeId) -> Cost {
-    let node = graph.node(node);
-    let inputs: Vec<&TensorType> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
-    node.op.rule().cost(&inputs, &node.outputs)
+    graph.node(node).op.rule().cost(&graph.input_types(node), &graph.node(node).outputs)
 }

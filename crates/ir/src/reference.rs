@@ -2,7 +2,6 @@
 
 use crate::dtype::DType;
 use crate::graph::{Graph, Value};
-use crate::ops::Op;
 use crate::shape::TensorType;
 use std::collections::HashMap;
 
@@ -129,7 +128,7 @@ impl<'a> Interpreter<'a> {
         }
         for id in self.graph.ids().filter(|id| chosen[id.index()]) {
             let node = self.graph.node(id);
-            let outputs = if let Op::Input(_) = node.op {
+            let outputs = if node.op.as_input().is_some() {
                 vec![self.inputs[&Value { node: id, output: 0 }].clone()]
             } else {
                 let inputs: Vec<&Tensor> = node.inputs.iter().map(|v| &values[v]).collect();

@@ -1,7 +1,6 @@
 //! What passes and planner may do for a target: decisions that depend on kernels, caches and libraries, as data.
 
 use crate::dtype::DType;
-use crate::ops::Op;
 use crate::shape::TensorType;
 
 /// The rules of a target. A graph compiled by the rules of one target is an ordinary graph: every executor can run it.
@@ -46,20 +45,6 @@ impl Rules {
         let columns = ty.shape.cols();
         let rows = ty.shape.elements() / columns.max(1);
         rows * columns.next_multiple_of(self.pitch_of_16_bits) * 2
-    }
-
-    /// How many of its inputs, the first ones, an operation reads with 16 bits.
-    pub fn operands_in_16_bits(&self, op: &Op) -> usize {
-        let is_read = |groups: usize| groups == 1 || self.grouped_convolutions_in_16_bits;
-        match op {
-            Op::Conv2d(conv) if is_read(conv.groups) => 2,
-            Op::Conv2dDataGrad(grad) if is_read(grad.conv.groups) => 2,
-            Op::Conv2dWeightGrad(grad) if is_read(grad.conv.groups) => 2,
-            Op::Matmul(_) => 2,
-            Op::Attention(_) | Op::AttentionGrad(_) => 3,
-            Op::MaxPool2dGrad(_) => 3,
-            _ => 0,
-        }
     }
 }
 

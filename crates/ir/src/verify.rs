@@ -1,7 +1,6 @@
 //! Checks that a graph is well formed; run after every pass in builds with debug assertions, such as those of tests.
 
 use crate::graph::{Graph, GraphError, Value};
-use crate::shape::TensorType;
 
 /// Checks the order of nodes, the types that each operation infers from its inputs, outputs and updates.
 ///
@@ -23,7 +22,7 @@ pub fn verify(graph: &Graph, pass: &str) -> Result<(), GraphError> {
                 )));
             }
         }
-        let types: Vec<&TensorType> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
+        let types = graph.input_types(id);
         let inferred = node
             .op
             .rule()
@@ -54,6 +53,7 @@ pub fn verify(graph: &Graph, pass: &str) -> Result<(), GraphError> {
 mod tests {
     use super::*;
     use crate::graph::{Node, NodeId, Role};
+    use crate::shape::TensorType;
 
     /// `y = relu(x + w)` for `f32[2, 3]`, and `w` replaced by `y`; nodes 0 to 3.
     fn graph() -> Graph {

@@ -1,5 +1,6 @@
 //! The shape rule of every operation: the types it gives, the inputs it refuses and what it says of them, and its cost.
 
+use bessemer_ir::graph::RefusedOp;
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, same_padding, symmetric};
 use bessemer_ir::ops::index::{ArgMax, Gather, OneHot, ScatterAdd};
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose};
@@ -9,7 +10,7 @@ use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad}
 use bessemer_ir::ops::reduce::{Moments, Reduce, ReduceKind};
 use bessemer_ir::ops::softmax::{LogSoftmax, Softmax};
 use bessemer_ir::ops::source::{Constant, Distribution, Random};
-use bessemer_ir::ops::{Op, Scalar};
+use bessemer_ir::ops::{Op, OpError, Scalar};
 use bessemer_ir::{Cost, DType, Graph, GraphError, Role, TensorType, Value};
 
 fn f32s<const N: usize>(dims: [usize; N]) -> TensorType {
@@ -59,20 +60,36 @@ fn cost(op: impl Into<Op>, inputs: &[TensorType]) -> Cost {
     op.rule().cost(&inputs.iter().collect::<Vec<_>>(), &add(&op, inputs).unwrap())
 }
 
+/// What is wrong can be told from the error without reading its text.
+#[test]
+fn refusals_are_typed() {
+    let inputs = [f32s([2]), f32s([3])];
+    let Err(GraphError::Op(refused)) = add(&Op::from(Binary(BinaryKind::Add)), &inputs) else {
+        panic!("shapes that do not broadcast are accepted");
+    };
+    let expected = RefusedOp {
+        op: "add".to_string(),
+        path: "layer1.0".to_string(),
+        problem: OpError::Broadcast([2].into(), [3].into()),
+        inputs: inputs.to_vec(),
+    };
+    assert_eq!(*refused, expected);
+}
+
 #[test]
 fn pointwise() {
     gives(Unary(UnaryKind::Relu), &[bf16s([2, 3])], &[bf16s([2, 3])]);
     refuses(Unary(UnaryKind::Relu), &[i32s([2])], "takes one float tensor");
     gives(Binary(BinaryKind::Add), &[f32s([2, 1]), f32s([3])], &[f32s([2, 3])]);
     gives(Binary(BinaryKind::Lt), &[i32s([2]), i32s([])], &[bools([2])]);
-    refuses(Binary(BinaryKind::Add), &[f32s([2]), f32s([3])], "the shapes do not broadcast");
+    refuses(Binary(BinaryKind::Add), &[f32s([2]), f32s([3])], "[2] and [3] do not broadcast to one shape");
     let one_type = "takes two number tensors of one element type";
     refuses(Binary(BinaryKind::Add), &[f32s([2]), bf16s([2])], one_type);
     refuses(Binary(BinaryKind::Add), &[bools([2]), bools([2])], one_type);
     refuses(Binary(BinaryKind::Add), &[f32s([2])], "takes two tensors");
     gives(Select, &[bools([2, 1]), f32s([3]), f32s([])], &[f32s([2, 3])]);
     refuses(Select, &[f32s([2]), f32s([2]), f32s([2])], "takes a bool condition and two tensors of one element type");
-    refuses(Select, &[bools([2]), f32s([2]), f32s([3])], "the shapes do not broadcast");
+    refuses(Select, &[bools([2]), f32s([2]), f32s([3])], "[2] and [3] do not broadcast to one shape");
     gives(Cast { to: DType::I32 }, &[f32s([2])], &[i32s([2])]);
     refuses(Cast { to: DType::I32 }, &[], "takes one tensor");
 }
@@ -197,12 +214,12 @@ fn reductions() {
     refuses(sum(&[1, 0], false), std::slice::from_ref(&x), "the axes [1, 0] must be ascending");
     refuses(sum(&[1, 1], false), std::slice::from_ref(&x), "the axes [1, 1] must be ascending");
     refuses(sum(&[0], false), &[bools([2])], "takes a tensor of numbers");
-    refuses(op(ReduceKind::Max, &[0], false), &[f32s([0, 2])], "axis 0 has no elements");
+    refuses(op(ReduceKind::Max, &[0], false), &[f32s([0, 2])], "axis 0 of [0, 2] has no elements");
     let moments = |axes: &[usize]| Moments { axes: axes.to_vec() };
     gives(moments(&[0, 1]), std::slice::from_ref(&x), &[f32s([4]), f32s([4])]);
     refuses(moments(&[3]), &[x], "there is no axis 3: the input has 3 axes");
     refuses(moments(&[0]), &[i32s([2])], "takes one tensor, of one float element type");
-    refuses(moments(&[1]), &[f32s([2, 0])], "axis 1 has no elements");
+    refuses(moments(&[1]), &[f32s([2, 0])], "axis 1 of [2, 0] has no elements");
 }
 
 #[test]
@@ -224,7 +241,7 @@ fn pooling() {
     refuses(
         MaxPool2dGrad { pool: max },
         &[x.clone(), y.clone(), f32s([8, 55, 56, 64])],
-        "output and output gradient must be [8, 56, 56, 64]",
+        "the output gradient must be f32[8, 56, 56, 64], not f32[8, 55, 56, 64]",
     );
     let tall = MaxPool2d { window: [200, 1], ..max };
     refuses(tall, std::slice::from_ref(&x), "the window extends over 200 along the height, the padded input has 114");
@@ -237,7 +254,7 @@ fn pooling() {
     gives(avg, &[f32s([8, 7, 8, 2])], &[f32s([8, 1, 2, 2])]);
     gives(AvgPool2dGrad { pool: avg, input: [7, 8] }, &[f32s([8, 1, 2, 2])], &[f32s([8, 7, 8, 2])]);
     let other = AvgPool2dGrad { pool: avg, input: [8, 8] };
-    refuses(other, &[f32s([8, 1, 2, 2])], "the output gradient must be [8, 2, 2, 2]");
+    refuses(other, &[f32s([8, 1, 2, 2])], "the output gradient must be [8, 2, 2, 2], not [8, 1, 2, 2]");
     refuses(avg, &[i32s([8, 7, 8, 2])], "takes one tensor, of one float element type");
 }
 
@@ -275,7 +292,7 @@ fn layout() {
     refuses(Concat { axis: 1 }, &[f32s([2, 3]), f32s([3, 3])], differs);
     refuses(Concat { axis: 1 }, &[f32s([2, 3]), bf16s([2, 3])], differs);
     refuses(Concat { axis: 1 }, &[f32s([2, 3]), f32s([2, 3, 1])], differs);
-    refuses(Concat { axis: 2 }, &x, "there is no axis 2: the first input has 2 axes");
+    refuses(Concat { axis: 2 }, &x, "there is no axis 2: the input has 2 axes");
     refuses(Concat { axis: 0 }, &[], "takes at least one tensor");
 }
 

@@ -1,18 +1,21 @@
 //! Image classifiers: options, and the graphs of a step around any network of the zoo.
 
+mod names;
+mod zoo;
+
+pub use names::NAMES;
+pub use zoo::{Architecture, ModelSpec, ZOO, find};
+
+use crate::model::Model;
 use crate::resnet::Backbone;
-use crate::zoo::Architecture;
 use crate::{ModelError, resnet, resnet_cifar};
-use bessemer_ir::graph::Node;
-use bessemer_ir::ops::Op;
 use bessemer_ir::ops::index::Gather;
-use bessemer_ir::{DType, Graph, Value};
+use bessemer_ir::{DType, Value};
 use bessemer_nn::loss::cross_entropy;
 use bessemer_nn::preprocess::{mix, normalise};
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{
-    Builder, Init, Linear, LinearOptions, Mixup, Mode, ParamSpec, PixelScale, Result, Targets, TrainConfig,
-};
+use bessemer_nn::{Builder, Init, Linear, LinearOptions, Mixup, Mode, PixelScale, Result, Targets, TrainConfig};
+use serde::{Deserialize, Serialize};
 
 /// What the feed `images` holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,12 +27,14 @@ pub enum InputFormat {
 }
 
 /// Whose initial distributions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum InitScheme {
     /// Convolutions normal of variance `2 / fan`; classifier uniform in `±1 / sqrt(inputs)`, with its bias.
     #[default]
     Torch,
     /// Convolutions and classifier truncated normal of variance `2 / fan`; no bias at first.
+    #[serde(rename = "variance_scaling")]
     TensorFlow,
 }
 
@@ -78,15 +83,6 @@ pub struct LossOptions {
     pub mixup: Option<MixupWeight>,
 }
 
-/// A graph and the tensors it keeps.
-#[derive(Clone, Debug)]
-pub struct Model {
-    /// The step, before compilation.
-    pub graph: Graph,
-    /// Parameters and state of the graph, in the order of their declaration.
-    pub specs: Vec<ParamSpec>,
-}
-
 impl Model {
     /// Forward pass of a batch. Feed: `images`. Output: `logits`, `f32[N, num_classes]`.
     ///
@@ -103,7 +99,7 @@ impl Model {
         let images = normalised(&mut b, images, options)?;
         logits(&mut b, images, architecture, options)?;
         let (graph, specs) = b.finish();
-        Ok(Model { graph, specs })
+        Ok(Model { graph, specs, names: &NAMES })
     }
 
     /// A whole training step. Feeds: `images`, `labels` (`i32[N]`) and those of mixup. Outputs: `logits`, `loss`, `lr` and,
@@ -121,7 +117,7 @@ impl Model {
         let (mut b, loss) = forward_loss(architecture, options, loss, batch)?;
         build_train_step(&mut b, loss, train)?;
         let (graph, specs) = b.finish();
-        Ok(Model { graph, specs })
+        Ok(Model { graph, specs, names: &NAMES })
     }
 }
 
@@ -223,21 +219,4 @@ fn logits(b: &mut Builder, images: Value, architecture: Architecture, options: &
     let logits = Linear::new(b, name, inputs, options.classifier(inputs))?.apply(b, features)?;
     b.graph.output("logits", logits);
     Ok(logits)
-}
-
-/// Arithmetic of convolutions and matrix products, those of attention included, a multiply-add counted as two: the number
-/// that papers give as FLOPs.
-pub fn flops(graph: &Graph) -> u64 {
-    let of_node = |node: &Node| {
-        let inputs: Vec<_> = node.inputs.iter().map(|&v| graph.ty(v)).collect();
-        match &node.op {
-            Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_) | Op::Matmul(_) => {
-                node.op.rule().cost(&inputs, &node.outputs).flops
-            }
-            Op::Attention(attention) => attention.product_flops(&inputs),
-            Op::AttentionGrad(grad) => grad.product_flops(&inputs),
-            _ => 0,
-        }
-    };
-    graph.nodes().iter().map(of_node).sum()
 }

@@ -5,14 +5,16 @@
 pub mod bert;
 pub mod classifier;
 pub mod electra;
+mod model;
 pub mod resnet;
 pub mod resnet_cifar;
 pub mod weights;
-pub mod zoo;
 
-pub use classifier::{InitScheme, InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
-pub use weights::{ExternalTensor, WeightsError, load_into};
-pub use zoo::{AnyModel, Architecture, ModelSpec, Summary, ZOO, all, find, find_any};
+pub use classifier::{
+    Architecture, InitScheme, InputFormat, LossOptions, MixupWeight, ModelOptions, ModelSpec, ZOO, find,
+};
+pub use model::{Model, Summary, flops};
+pub use weights::{ExternalTensor, FileName, WeightNames, WeightsError, load_into};
 
 /// What can be wrong with a request for a model.
 #[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]

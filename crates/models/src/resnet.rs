@@ -7,6 +7,7 @@
 use crate::classifier::InitScheme;
 use bessemer_ir::Value;
 use bessemer_nn::{BatchNorm, BatchNormOptions, Builder, Conv, ConvOptions, Fan, Init, MaxPool, Padding, Result};
+use serde::{Deserialize, Serialize};
 
 /// Residual block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +29,14 @@ impl Block {
 }
 
 /// The convolution of a bottleneck that has the stride.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StrideIn {
     /// The first 1x1: v1.
+    #[serde(rename = "1x1")]
     Conv1,
     /// The 3x3: v1.5.
     #[default]
+    #[serde(rename = "3x3")]
     Conv2,
 }
 

@@ -1,6 +1,5 @@
 //! Published weights: names and strict loading.
 
-use crate::{bert, electra};
 use bessemer_ir::Shape;
 use bessemer_nn::ParamSpec;
 use std::collections::HashMap;
@@ -31,6 +30,13 @@ pub struct WeightsError {
     pub misshapen: Vec<(String, Shape, Shape)>,
 }
 
+impl WeightsError {
+    /// How many tensors do not fit.
+    pub fn problems(&self) -> usize {
+        self.missing.len() + self.unknown.len() + self.repeated.len() + self.misshapen.len()
+    }
+}
+
 /// Names, or shapes, of one kind that a message tells; of more it tells the number.
 const TOLD: usize = 6;
 
@@ -53,34 +59,55 @@ fn describe(error: &WeightsError) -> String {
     text
 }
 
-/// The name used here for a tensor named by torchvision, timm (the same), NVIDIA's PyTorch recipes (`layers.0` for
-/// `layer1`), or any of them behind `module.`; for tensors of BERT, see [`bert::canonical`].
-pub fn canonical_name(name: &str) -> String {
-    canonical(name).0
+/// How a family of models names the tensors of its files.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightNames {
+    /// Reads the name of a tensor in a file of any suite that the family knows.
+    pub read: fn(&str) -> FileName,
+    /// Whether a file may hold a tensor of this canonical name although no model wants it, such as copies and counts.
+    pub is_ignored: fn(&str) -> bool,
+    /// The name that NVIDIA DeepLearningExamples (PyTorch) gives to a canonical name.
+    pub deep_learning_examples: fn(&str) -> String,
 }
 
-/// The canonical name, and whether a matrix is stored as `[in, out]`.
-fn canonical(name: &str) -> (String, bool) {
-    let name = name.strip_prefix("module.").unwrap_or(name);
-    bert::canonical(name).unwrap_or_else(|| (renumbered(name), false))
-}
+impl WeightNames {
+    /// Names that are the same in every file.
+    pub const PLAIN: WeightNames = WeightNames {
+        read: |name| FileName::plain(without_module(name)),
+        is_ignored: |_| false,
+        deep_learning_examples: str::to_owned,
+    };
 
-fn renumbered(name: &str) -> String {
-    let renumbered = name.strip_prefix("layers.").and_then(|rest| {
-        let (index, rest) = rest.split_once('.')?;
-        Some(format!("layer{}.{rest}", index.parse::<usize>().ok()?.checked_add(1)?))
-    });
-    renumbered.unwrap_or_else(|| name.to_string())
-}
-
-/// Whether a file may hold the tensor without any model wanting it: PyTorch's count of batches, and what files of BERT and of
-/// ELECTRA hold.
-fn is_ignored(name: &str) -> bool {
-    if name == "num_batches_tracked" || name.ends_with(".num_batches_tracked") {
-        return true;
+    /// Whether a file may hold a tensor under this name although no model wants it.
+    pub fn ignores(&self, name: &str) -> bool {
+        (self.is_ignored)(&self.canonical(name))
     }
-    let name = canonical_name(name);
-    bert::is_ignored(&name) || electra::names::is_ignored(&name)
+
+    /// The canonical name of a tensor in a file.
+    pub fn canonical(&self, name: &str) -> String {
+        (self.read)(name).canonical
+    }
+}
+
+/// What the name of a tensor in a file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileName {
+    /// The name used here.
+    pub canonical: String,
+    /// Whether the file stores the matrix as `[in, out]`.
+    pub is_transposed: bool,
+}
+
+impl FileName {
+    /// The name of a tensor that is stored as here.
+    pub fn plain(canonical: impl Into<String>) -> Self {
+        Self { canonical: canonical.into(), is_transposed: false }
+    }
+}
+
+/// A name without the `module.` that PyTorch's data-parallel training puts before it.
+pub fn without_module(name: &str) -> &str {
+    name.strip_prefix("module.").unwrap_or(name)
 }
 
 /// The transpose of a matrix of `rows` rows.
@@ -98,6 +125,7 @@ fn transposed(data: &[f32], rows: usize) -> Vec<f32> {
 /// If the data of a tensor does not fill its shape.
 pub fn load_into<'a>(
     specs: &'a [ParamSpec],
+    names: &WeightNames,
     tensors: &[ExternalTensor<'_>],
 ) -> Result<Vec<(&'a ParamSpec, Vec<f32>)>, WeightsError> {
     let wanted: Vec<&ParamSpec> = specs.iter().filter(|spec| spec.kind.is_model()).collect();
@@ -105,9 +133,12 @@ pub fn load_into<'a>(
     let mut loaded: Vec<Option<Vec<f32>>> = vec![None; wanted.len()];
     let mut seen = vec![false; wanted.len()];
     let mut error = WeightsError::default();
-    for tensor in tensors.iter().filter(|tensor| !is_ignored(tensor.name)) {
-        let (name, is_transposed) = canonical(tensor.name);
-        let Some(&position) = positions.get(name.as_str()) else {
+    for tensor in tensors {
+        let FileName { canonical, is_transposed } = (names.read)(tensor.name);
+        if (names.is_ignored)(&canonical) {
+            continue;
+        }
+        let Some(&position) = positions.get(canonical.as_str()) else {
             error.unknown.push(tensor.name.to_string());
             continue;
         };
@@ -137,6 +168,7 @@ pub fn load_into<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classifier::NAMES;
     use bessemer_nn::{Builder, Init, Mode};
 
     fn specs() -> Vec<ParamSpec> {
@@ -153,19 +185,11 @@ mod tests {
     }
 
     #[test]
-    fn names_of_other_suites() {
-        for name in ["layer1.0.conv1.weight", "layers.0.0.conv1.weight", "module.layers.0.0.conv1.weight"] {
-            assert_eq!(canonical_name(name), "layer1.0.conv1.weight");
-        }
-        assert_eq!(canonical_name("module.fc.bias"), "fc.bias");
-        assert_eq!(canonical_name("layers.norm.weight"), "layers.norm.weight");
-    }
-
-    #[test]
     fn tensors_come_in_the_order_of_the_graph() {
         let specs = specs();
         let loaded = load_into(
             &specs,
+            &NAMES,
             &[
                 tensor("module.fc.bias", &[2], &[7.0, 8.0]),
                 tensor("bn1.num_batches_tracked", &[], &[3.0]),
@@ -190,6 +214,7 @@ mod tests {
         let specs = specs();
         let error = load_into(
             &specs,
+            &NAMES,
             &[tensor("layer1.0.conv1.weight", &[2, 3, 1, 1], &CONV), tensor("head.bias", &[2], &[7.0, 8.0])],
         )
         .expect_err("nothing fits");
@@ -208,7 +233,7 @@ mod tests {
         let bias = tensor("fc.bias", &[2], &[7.0, 8.0]);
         let conv = tensor("layer1.0.conv1.weight", &[3, 2, 1, 1], &CONV);
         let twice = ExternalTensor { name: "module.fc.bias", ..bias };
-        let error = load_into(&specs, &[bias, conv, twice]).expect_err("one tensor is there twice");
+        let error = load_into(&specs, &NAMES, &[bias, conv, twice]).expect_err("one tensor is there twice");
         assert_eq!(error, WeightsError { repeated: vec!["fc.bias".to_string()], ..WeightsError::default() });
     }
 }

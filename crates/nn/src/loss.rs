@@ -6,6 +6,7 @@ use bessemer_ir::ops::index::OneHot;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::{DType, Graph, Value};
+use serde::{Deserialize, Serialize};
 
 /// The classes that samples should be given.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +74,8 @@ pub struct WeightedRows {
 }
 
 /// What sums over weighted rows are divided by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum MaskedMean {
     /// The sum of the weights, or next to nothing where it is 0: PyTorch's mean over what is not ignored.
     #[default]
@@ -81,6 +83,7 @@ pub enum MaskedMean {
     /// The sum of the weights and 1e-5: Google's.
     TensorFlow,
     /// The sum of the weights and 1e-6: ELECTRA's.
+    #[serde(skip)]
     Electra,
 }
 

@@ -5,10 +5,12 @@ use crate::builder::{Builder, Mode};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::source::{Distribution, Random};
 use bessemer_ir::{DType, Graph, Value};
+use serde::{Deserialize, Serialize};
 
 /// The smooth gate `x * P(X <= x)` of a standard normal X, and its approximation (Hendrycks, Gimpel: "Gaussian error linear
 /// units", 2016).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Activation {
     /// `x / 2 * (1 + erf(x / sqrt(2)))`; Hugging Face's `gelu`.
     #[default]

@@ -12,14 +12,14 @@ mod common;
 #[path = "common/text.rs"]
 mod text;
 
-use bessemer_models::bert::{BertConfig, BertOptions, forward_loss, train};
+use bessemer_models::bert::{BertConfig, BertOptions, NAMES, forward_loss, train};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     common::compare("bert_parity", "export_bert_parity.py", |dir| {
         let still = text::still(BertConfig::base());
         let options = BertOptions::default();
-        let pass = text::losses_and_gradients(dir, |sequences| Ok(forward_loss(&still, sequences, &options)?))?;
+        let pass = text::losses_and_gradients(dir, &NAMES, |sequences| Ok(forward_loss(&still, sequences, &options)?))?;
         Ok(pass + text::steps(dir, |sequences, config| Ok(train(&still, sequences, &options, config)?))?)
     })
 }

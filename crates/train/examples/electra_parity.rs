@@ -13,6 +13,7 @@ mod common;
 #[path = "common/text.rs"]
 mod text;
 
+use bessemer_models::electra::names::NAMES;
 use bessemer_models::electra::{ElectraConfig, PretrainingOptions, forward_loss, train};
 use std::process::ExitCode;
 
@@ -21,7 +22,7 @@ fn main() -> ExitCode {
         let base = ElectraConfig::base();
         let still = ElectraConfig { encoder: text::still(base.encoder), ..base };
         let options = PretrainingOptions::new(1.0 / 3.0);
-        let pass = text::losses_and_gradients(dir, |sequences| Ok(forward_loss(&still, sequences, &options)?))?;
+        let pass = text::losses_and_gradients(dir, &NAMES, |sequences| Ok(forward_loss(&still, sequences, &options)?))?;
         Ok(pass + text::steps(dir, |sequences, config| Ok(train(&still, sequences, &options, config)?))?)
     })
 }

@@ -12,7 +12,7 @@ mod common;
 
 use bessemer_cpu::Executor;
 use bessemer_ir::Graph;
-use bessemer_models::classifier::forward_loss;
+use bessemer_models::classifier::{NAMES, forward_loss};
 use bessemer_models::{Architecture, LossOptions, Model, ModelOptions, find};
 use bessemer_nn::{DecayExclude, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
 use common::{Pass, Result, Tensors, by_name, check, distance, executor, expected};
@@ -74,7 +74,7 @@ impl Parity {
 
     /// An executor with the exported weights and batch.
     fn executor(&self, graph: &Graph, specs: &[ParamSpec], feeds: &[&'static str]) -> Result<Executor> {
-        executor(&self.dir, graph, specs, feeds.iter().map(|&name| (name, &self.tensors[name])))
+        executor(&self.dir, graph, specs, &NAMES, feeds.iter().map(|&name| (name, &self.tensors[name])))
     }
 
     fn inference(&mut self) -> Result<()> {

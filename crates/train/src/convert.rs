@@ -1,24 +1,16 @@
 //! Weight files under the names of other suites.
 
-use crate::checkpoint::{
-    DISCRIMINATOR_FOLDER, GENERATOR_FOLDER, NamedTensor, WeightOptions, load_weights, write_safetensors,
-};
+use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, write_safetensors};
 use crate::error::TrainError;
 use crate::state::{load_strictly, named};
-use crate::tasks::check_weights;
-use crate::tasks::classification::classes_of;
-use crate::tasks::electra::Networks;
-use crate::tasks::huggingface::{Description, VocabularyPart, write_folder};
-use crate::tasks::pretraining::{config_of, vocabulary_beside};
-use crate::tasks::squad;
-use crate::tasks::text;
+use crate::tasks::family::Fitted;
+use crate::tasks::huggingface::VocabularyPart;
+use crate::tasks::registry;
+use crate::tasks::text::vocabulary_beside;
 use crate::trained::{Trained, recipe_of, vocabulary_of};
 use bessemer_data::text::Vocabulary;
-use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
-use bessemer_models::electra::{self, ElectraConfig, Generator, names};
-use bessemer_models::weights::canonical_name;
-use bessemer_models::{AnyModel, Model, ModelSpec, WeightsError, ZOO, find_any};
-use bessemer_nn::ParamSpec;
+use bessemer_models::weights::without_module;
+use bessemer_models::{Model, WeightNames};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -62,22 +54,18 @@ impl fmt::Display for Names {
 }
 
 impl Names {
-    /// This program's name `canonical` in this naming.
-    fn of(self, canonical: &str) -> String {
-        let renumbered = canonical.strip_prefix("layer").and_then(|rest| {
-            let (number, rest) = rest.split_once('.')?;
-            Some(format!("layers.{}.{rest}", number.parse::<usize>().ok()?.checked_sub(1)?))
-        });
+    /// The canonical name of a tensor in this naming.
+    fn of(self, names: &WeightNames, canonical: &str) -> String {
         match self {
             Self::Torchvision | Self::HuggingFace => canonical.to_owned(),
-            Self::DeepLearningExamples => renumbered.unwrap_or_else(|| canonical.to_owned()),
+            Self::DeepLearningExamples => (names.deep_learning_examples)(canonical),
         }
     }
 
     /// Whether a file in this naming may call a tensor so.
-    fn allows(self, name: &str) -> bool {
-        let name = name.strip_prefix("module.").unwrap_or(name);
-        name == self.of(&canonical_name(name))
+    fn allows(self, names: &WeightNames, name: &str) -> bool {
+        let name = without_module(name);
+        name == self.of(names, &names.canonical(name))
     }
 }
 
@@ -112,31 +100,33 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
     }
     let tensors = load_weights(input, WeightOptions { to_f32: true, ..WeightOptions::default() })?;
     let origin = input.display().to_string();
+    let recipe = recipe_of(input)?;
+    let model = match options.model.or(recipe.as_ref().map(|recipe| recipe.model.name.as_str())) {
+        Some(name) => registry::find(name)?,
+        None => registry::recognise(&tensors, &origin)?,
+    };
+    let trained = Trained { family: model.family(), tensors, origin, recipe, vocabulary: vocabulary_of(input)? };
+    let Fitted { model: Model { specs, names, .. }, folder } = model.family().fitted(model.name(), &trained, input)?;
     if let Some(from) = options.from
-        && let Some(tensor) = tensors.iter().find(|tensor| !from.allows(&tensor.name))
+        && let Some(tensor) = trained.tensors.iter().find(|tensor| !from.allows(names, &tensor.name))
     {
-        let allowed = format!("{origin} was said to be named as in {from}");
+        let allowed = format!("{} was said to be named as in {from}", trained.origin);
         return Err(TrainError::setting("a tensor's name", &tensor.name, allowed));
     }
-    let trained = Trained { tensors, origin, recipe: recipe_of(input)?, vocabulary: vocabulary_of(input)? };
-    let fitted = match options.model {
-        Some(name) => Fitted::to(name, &trained, input)?,
-        None => Fitted::find(&trained, input)?,
-    };
-    let loaded = load_strictly(&fitted.specs, &trained.tensors, &trained.origin)?;
+    let loaded = load_strictly(&specs, names, &trained.tensors, &trained.origin)?;
     let converted: Vec<NamedTensor<'static>> = loaded
         .iter()
-        .map(|(spec, data)| Ok(NamedTensor { name: options.to.of(&spec.name), ..named(spec, data)? }))
+        .map(|(spec, data)| Ok(NamedTensor { name: options.to.of(names, &spec.name), ..named(spec, data)? }))
         .collect::<Result<_, TrainError>>()?;
-    match (options.to, &fitted.text) {
-        (Names::HuggingFace, Some(text)) => text.write(output, &converted, &vocabulary_part(input, &trained)?)?,
+    match (options.to, &folder) {
+        (Names::HuggingFace, Some(write)) => write(output, &converted, &vocabulary_part(input, &trained)?)?,
         (Names::HuggingFace, None) => {
-            let allowed = format!("that is for models of text; {} holds {}", trained.origin, fitted.model);
+            let allowed = format!("that is for models of text; {} holds {}", trained.origin, model.name());
             return Err(TrainError::setting("the naming", options.to, allowed));
         }
         _ => write_safetensors(output, &converted)?,
     }
-    Ok(Converted { model: fitted.model, tensors: converted.len() })
+    Ok(Converted { model: model.name(), tensors: converted.len() })
 }
 
 /// The vocabulary beside weights, if there is one, and its identity.
@@ -150,133 +140,6 @@ fn vocabulary_part(input: &Path, trained: &Trained) -> Result<VocabularyPart, Tr
     let identity = Vocabulary::open(&file)?.identity();
     trained.weights().check_vocabulary(&identity, &file.display().to_string())?;
     Ok(VocabularyPart { identity: Some(identity), file: Some(file) })
-}
-
-/// A model of the zoo that weights are for.
-struct Fitted {
-    model: &'static str,
-    specs: Vec<ParamSpec>,
-    /// A network that Hugging Face has as well.
-    text: Option<TextModel>,
-}
-
-enum TextModel {
-    Bert(BertConfig),
-    /// Discriminator and generator.
-    Electra(Networks),
-    /// An encoder with a head for questions.
-    Questions(ElectraConfig),
-}
-
-/// Tokens of the windows of a model whose tensors alone are wanted: as many as the largest beam.
-const CONVERTED_WINDOW: usize = 64;
-
-impl TextModel {
-    /// Writes a folder as Hugging Face has it; for ELECTRA a folder with two, `discriminator` and `generator`.
-    fn write(
-        &self,
-        output: &Path,
-        tensors: &[NamedTensor<'static>],
-        vocabulary: &VocabularyPart,
-    ) -> Result<(), TrainError> {
-        let Networks { config, options } = match self {
-            Self::Bert(config) => {
-                return write_folder(output, &Description::bert(config, "BertForPreTraining"), tensors, vocabulary);
-            }
-            Self::Questions(config) => {
-                let description = Description::electra(config, "ElectraForQuestionAnswering");
-                return write_folder(output, &description, tensors, vocabulary);
-            }
-            Self::Electra(networks) => networks,
-        };
-        let named: Vec<(&str, &NamedTensor<'static>)> =
-            tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
-        let names::Split { discriminator, generator } = names::split(&named);
-        let mut parts =
-            vec![(DISCRIMINATOR_FOLDER, Description::electra(config, "ElectraForPreTraining"), discriminator)];
-        if options.generator == Generator::Network {
-            let small = config.generator(options.generator_fraction);
-            parts.push((GENERATOR_FOLDER, Description::electra(&small, "ElectraForMaskedLM"), generator));
-        }
-        for (name, description, tensors) in parts {
-            let renamed = tensors.into_iter().map(|(name, tensor)| NamedTensor { name, ..tensor.clone() });
-            write_folder(&output.join(name), &description, &renamed.collect::<Vec<_>>(), vocabulary)?;
-        }
-        Ok(())
-    }
-}
-
-impl Fitted {
-    fn to(name: &str, trained: &Trained, path: &Path) -> Result<Self, TrainError> {
-        match find_any(name)? {
-            AnyModel::Classifier(spec) => {
-                Ok(Self { model: spec.name, specs: specs_for(spec, &trained.tensors)?, text: None })
-            }
-            AnyModel::Bert(spec) => {
-                check_weights(name, &trained.tensors, &trained.origin)?;
-                let config = config_of(name, trained, path)?;
-                let sequences = Sequences { batch: 1, length: 1, predictions: 1 };
-                let Model { specs, .. } = bert::infer(&config, sequences, &BertOptions::default())?;
-                Ok(Self { model: spec.name, specs, text: Some(TextModel::Bert(config)) })
-            }
-            AnyModel::Electra(spec) => {
-                check_weights(name, &trained.tensors, &trained.origin)?;
-                let networks =
-                    Networks::in_weights(name, trained)?.for_vocabulary(vocabulary_beside(path).as_deref())?;
-                let sequences = Sequences { batch: 1, length: 1, predictions: 1 };
-                let Model { specs, .. } = electra::evaluate(&networks.config, sequences, &networks.options)?;
-                Ok(Self { model: spec.name, specs, text: Some(TextModel::Electra(networks)) })
-            }
-            AnyModel::ElectraSquad(spec) => {
-                let (config, head) = squad::network_of(name, trained, path)?;
-                let options = electra::SquadOptions { network: electra::ElectraOptions::default(), head };
-                let Model { specs, .. } = electra::squad::predict(&config, 1, CONVERTED_WINDOW, &options)?;
-                Ok(Self { model: spec.name, specs, text: Some(TextModel::Questions(config)) })
-            }
-        }
-    }
-
-    fn find(trained: &Trained, path: &Path) -> Result<Self, TrainError> {
-        let made = trained.recipe.as_ref().map(|recipe| recipe.model.name.as_str());
-        if let Some(name) =
-            made.or_else(|| squad::name_of(&trained.tensors)).or_else(|| text::name_of(&trained.tensors, |_| true))
-        {
-            return Self::to(name, trained, path);
-        }
-        let (model, specs) = fitting_model(&trained.tensors, &trained.origin)?;
-        Ok(Self { model, specs, text: None })
-    }
-}
-
-fn specs_for(model: &ModelSpec, tensors: &[NamedTensor<'_>]) -> Result<Vec<ParamSpec>, TrainError> {
-    let mut options = model.options();
-    if let Some(classes) = classes_of(tensors) {
-        options.num_classes = classes;
-    }
-    Ok(Model::infer(model.architecture, &options, 1)?.specs)
-}
-
-/// The classifier of the zoo that has exactly these tensors; if there is none, the error of the closest.
-fn fitting_model(tensors: &[NamedTensor<'_>], origin: &str) -> Result<(&'static str, Vec<ParamSpec>), TrainError> {
-    let mut closest: Option<(usize, TrainError)> = None;
-    for model in ZOO {
-        let specs = specs_for(model, tensors)?;
-        let misfit = match load_strictly(&specs, tensors, origin) {
-            Ok(_) => return Ok((model.name, specs)),
-            Err(TrainError::Weights { source, .. }) => source,
-            Err(error) => return Err(error),
-        };
-        let problems = problems(&misfit);
-        if closest.as_ref().is_none_or(|(fewest, _)| problems < *fewest) {
-            let origin = format!("{origin}: fits no model of the zoo; of {}, the closest", model.name);
-            closest = Some((problems, TrainError::Weights { origin, source: misfit }));
-        }
-    }
-    Err(closest.expect("the zoo has models").1)
-}
-
-fn problems(error: &WeightsError) -> usize {
-    error.missing.len() + error.unknown.len() + error.repeated.len() + error.misshapen.len()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::signals::StopSignal;
-use crate::tasks::{Evaluation, LoadOptions, Terms, judge};
+use crate::tasks::{Evaluation, LoadOptions, Terms, registry};
 use crate::trained::WhichWeights;
 use bessemer_data::SkippedSample;
 use std::collections::BTreeMap;
@@ -60,7 +60,8 @@ impl Default for EvaluateOptions {
 /// # Errors
 /// Weights or data that are not there, damaged, or do not fit each other.
 pub fn evaluate(name: &str, weights: &Path, data: &Path, options: &EvaluateOptions) -> Result<EvalReport, TrainError> {
-    let (evaluation, trained) = judge(name, weights, data, options)?;
+    let model = registry::find(name)?;
+    let (evaluation, trained) = model.family().evaluation(model.name(), weights, data, options)?;
     let mut session = EvalSession::new(evaluation.model()?, evaluation.batch_size(), &options.compute)?;
     session.load_weights(&trained.tensors, &trained.origin)?;
     let report = run(&mut session, &*evaluation, options.out.as_deref(), &StopSignal::new())?;

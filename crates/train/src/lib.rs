@@ -26,6 +26,7 @@ pub mod tasks;
 pub mod tensorboard;
 mod trained;
 pub mod trainer;
+pub mod workload;
 
 pub use checkpoint::{
     Checkpoint, CheckpointChoice, CheckpointStore, ChosenCheckpoint, NamedTensor, find_checkpoint, load_weights,

@@ -5,23 +5,6 @@ use crate::recipe::{Recipe, ScheduleKind};
 use std::collections::BTreeMap;
 use toml::Value;
 
-/// Fields that change nothing of what a run computes, and whole sections of them.
-const FREE: [&str; 13] = [
-    "name",
-    "description",
-    "data.source",
-    "data.eval_samples",
-    "text.vocab",
-    "squad.vocab",
-    "squad.train_file",
-    "squad.dev_file",
-    "squad.cache",
-    "squad.null_threshold",
-    "eval.",
-    "checkpoint.",
-    "loader.",
-];
-
 /// Length of the run; free where the learning rate does not depend on it.
 const LENGTH: [&str; 2] = ["train.epochs", "train.steps"];
 
@@ -31,8 +14,10 @@ const DATA_IDENTITY: &str = "data identity";
 pub(crate) fn differences(recipes: (&Recipe, &Recipe), data: (&str, &str)) -> Vec<Difference> {
     let (saved, given) = (fields(recipes.0), fields(recipes.1));
     let length_is_free = matches!(recipes.1.schedule.kind, ScheduleKind::Constant | ScheduleKind::Step);
+    let free = [recipes.0.free_fields(), recipes.1.free_fields()];
     let is_free = |field: &str| {
-        FREE.iter().any(|free| field == *free || (free.ends_with('.') && field.starts_with(free)))
+        ["name", "description"].contains(&field)
+            || free.iter().any(|free| free.contains(field))
             || (length_is_free && LENGTH.contains(&field))
     };
     let names: BTreeMap<&String, ()> = saved.keys().chain(given.keys()).map(|name| (name, ())).collect();

@@ -14,7 +14,7 @@ use bessemer_ir::plan::StateTensor;
 use bessemer_ir::run::{
     Device, Executor, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, read_i32, write_f32, write_i32,
 };
-use bessemer_models::Model;
+use bessemer_models::{Model, WeightNames};
 use bessemer_nn::{Kind, ParamSpec, initialise};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub struct TrainSession {
     device: Arc<dyn Device>,
     executor: Box<dyn Executor>,
     specs: Vec<ParamSpec>,
+    /// How files of weights name the parameters.
+    names: &'static WeightNames,
     model: TensorGroup,
     optimizer: TensorGroup,
     averages: Option<TensorGroup>,
@@ -81,7 +83,7 @@ impl TrainSession {
         steps_per_epoch: u64,
         compute: &ComputeOptions,
     ) -> Result<Self, TrainError> {
-        let Model { graph, specs } = task.training_step(steps_per_epoch)?;
+        let Model { graph, specs, names } = task.training_step(steps_per_epoch)?;
         let options = CompileOptions { precision: precision(recipe)?, ..compute.compile.clone() };
         let device = compute.device.open();
         let state = new_state(&*device, &specs)?;
@@ -91,12 +93,13 @@ impl TrainSession {
         Ok(Self {
             device,
             executor,
-            model: TensorGroup::model(&specs),
-            optimizer: TensorGroup::optimizer(&specs),
-            averages: TensorGroup::averages(&specs),
+            model: TensorGroup::model(&specs, names),
+            optimizer: TensorGroup::optimizer(&specs, names),
+            averages: TensorGroup::averages(&specs, names),
             marked: vec![Vec::new(); unsteady.len()],
             unsteady,
             specs,
+            names,
             seed: recipe.train.seed,
             batch_size: recipe.train.batch_size as usize,
             scales_loss: recipe.precision.compute == Compute::Fp16,
@@ -183,7 +186,7 @@ impl TrainSession {
         self.model.write(self.state(), &checkpoint.model, origin)?;
         let moments: Vec<NamedTensor<'_>> =
             checkpoint.optimizer.iter().filter(|tensor| !tensor.shape.is_empty()).cloned().collect();
-        TensorGroup::moments(&self.specs).write(self.state(), &moments, origin)?;
+        TensorGroup::moments(&self.specs, self.names).write(self.state(), &moments, origin)?;
         match (&self.averages, &checkpoint.ema) {
             (Some(averages), Some(tensors)) => averages.write(self.state(), tensors, origin),
             _ => Ok(()),
@@ -322,12 +325,12 @@ impl EvalSession {
     /// # Errors
     /// A plan that cannot run on this machine.
     pub fn new(model: Model, batch_size: usize, compute: &ComputeOptions) -> Result<Self, TrainError> {
-        let Model { graph, specs } = model;
+        let Model { graph, specs, names } = model;
         let device = compute.device.open();
         let state = new_state(&*device, &specs)?;
         let executor = load(&*device, &graph, &compute.compile, &state, &StateBinding::default())?;
         let own_state_bytes = state.layout().bytes();
-        Ok(Self { executor, model: TensorGroup::model(&specs), batch_size, own_state_bytes })
+        Ok(Self { executor, model: TensorGroup::model(&specs, names), batch_size, own_state_bytes })
     }
 
     /// Compiles the forward pass of a model that is being trained. It reads the weights of the training session where they
@@ -342,7 +345,7 @@ impl EvalSession {
         batch_size: usize,
         options: &CompileOptions,
     ) -> Result<Self, TrainError> {
-        let Model { graph, specs } = model;
+        let Model { graph, specs, names } = model;
         let state = train.executor.state();
         let average = |name: &str| {
             let average = format!("{AVERAGE_PREFIX}{name}");
@@ -350,7 +353,7 @@ impl EvalSession {
         };
         let binding = StateBinding { rename: if averages { Some(&average) } else { None } };
         let executor = load(&*train.device, &graph, options, state, &binding)?;
-        Ok(Self { executor, model: TensorGroup::model(&specs), batch_size, own_state_bytes: 0 })
+        Ok(Self { executor, model: TensorGroup::model(&specs, names), batch_size, own_state_bytes: 0 })
     }
 
     /// As [`TrainSession::load_weights`].

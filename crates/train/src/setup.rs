@@ -2,13 +2,11 @@
 
 use crate::error::TrainError;
 use crate::recipe::{
-    self, DecayExclude, EpsForm, OptimizerKind, OptimizerRecipe, Per, Recipe, ScheduleKind, Trust, WarmupForm,
+    self, AdamFields, OptimizerRecipe, OptimizerRule, Per, Recipe, ScheduleKind, SgdFields, WarmupForm,
 };
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
-use bessemer_nn::{
-    Adam, Clip, ClipForm, ClipOf, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig,
-};
+use bessemer_nn::{Adam, Clip, ClipForm, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig};
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;
@@ -44,12 +42,8 @@ pub fn precision(recipe: &Recipe) -> Result<DType, TrainError> {
 pub fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
     let optimizer = optimizer(&recipe.optimizer);
     let form = if matches!(optimizer, Optimizer::Lamb(_)) { ClipForm::TensorFlow } else { ClipForm::PyTorch };
-    let of = match recipe.train.clip_of {
-        recipe::ClipOf::Step => ClipOf::Step,
-        recipe::ClipOf::MicroBatch => ClipOf::MicroBatch,
-    };
     Ok(TrainConfig {
-        clip: recipe.train.clip_norm.map(|limit| Clip { limit, form, of }),
+        clip: recipe.train.clip_norm.map(|limit| Clip { limit, form, of: recipe.train.clip_of }),
         report_grad_norm: true,
         ema_decay: recipe.train.ema_decay,
         loss_scale: recipe.precision.loss_scaling().map(|(initial, growth_steps)| LossScale { initial, growth_steps }),
@@ -58,38 +52,27 @@ pub fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig
     })
 }
 
-fn optimizer(recipe: &OptimizerRecipe) -> Optimizer {
-    let weight_decay = recipe.weight_decay;
-    let decay_exclude = match recipe.decay_exclude {
-        DecayExclude::None => bessemer_nn::DecayExclude::None,
-        DecayExclude::BnSubstring => bessemer_nn::DecayExclude::BnSubstring,
-        DecayExclude::Bn => bessemer_nn::DecayExclude::BatchNorm,
-        DecayExclude::BnAndBias => bessemer_nn::DecayExclude::BatchNormAndBias,
-        DecayExclude::LayerNormAndBias => bessemer_nn::DecayExclude::LayerNormAndBias,
+/// The optimizer of a recipe.
+pub(crate) fn optimizer(recipe: &OptimizerRecipe) -> Optimizer {
+    let &OptimizerRecipe { weight_decay, decay_exclude, .. } = recipe;
+    let adam = |fields: &AdamFields, decay_form| {
+        Optimizer::Adam(Adam { moments: moments(fields), weight_decay, decay_form, decay_exclude })
     };
-    let &OptimizerRecipe { betas: [beta1, beta2], eps, bias_correction, .. } = recipe;
-    let eps_form = match recipe.eps_form {
-        EpsForm::PastRoot => bessemer_nn::EpsForm::PastRoot,
-        EpsForm::InRoot => bessemer_nn::EpsForm::InRoot,
-        EpsForm::BeforeCorrection => bessemer_nn::EpsForm::BeforeCorrection,
-    };
-    let moments = Moments { beta1, beta2, eps, eps_form, bias_correction };
-    let adam = |decay_form| Optimizer::Adam(Adam { moments, weight_decay, decay_form, decay_exclude });
-    match recipe.kind {
-        OptimizerKind::Sgd => {
-            let &OptimizerRecipe { momentum, nesterov, .. } = recipe;
-            Optimizer::Sgd(Sgd { momentum, nesterov, weight_decay, decay_exclude })
+    match &recipe.rule {
+        OptimizerRule::Sgd(SgdFields { momentum, nesterov }) => {
+            Optimizer::Sgd(Sgd { momentum: *momentum, nesterov: *nesterov, weight_decay, decay_exclude })
         }
-        OptimizerKind::Adam => adam(DecayForm::Coupled),
-        OptimizerKind::Adamw => adam(DecayForm::Decoupled),
-        OptimizerKind::Lamb => {
-            let trust = match recipe.trust {
-                Trust::Decayed => bessemer_nn::optim::Trust::Decayed,
-                Trust::All => bessemer_nn::optim::Trust::All,
-            };
-            Optimizer::Lamb(Lamb { moments, weight_decay, decay_exclude, trust })
+        OptimizerRule::Adam(fields) => adam(fields, DecayForm::Coupled),
+        OptimizerRule::Adamw(fields) => adam(fields, DecayForm::Decoupled),
+        OptimizerRule::Lamb(fields, lamb) => {
+            Optimizer::Lamb(Lamb { moments: moments(fields), weight_decay, decay_exclude, trust: lamb.trust })
         }
     }
+}
+
+fn moments(fields: &AdamFields) -> Moments {
+    let &AdamFields { betas: [beta1, beta2], eps, eps_form, bias_correction } = fields;
+    Moments { beta1, beta2, eps, eps_form, bias_correction }
 }
 
 fn schedule(recipe: &Recipe, steps_per_epoch: u64) -> Result<Schedule, TrainError> {

@@ -3,7 +3,7 @@
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use bessemer_ir::run::{StateStore, read_f32, read_i32, write_f32, write_i32};
-use bessemer_models::{ExternalTensor, load_into};
+use bessemer_models::{ExternalTensor, WeightNames, load_into};
 use bessemer_nn::optim::is_reset_by_phase;
 use bessemer_nn::{Kind, ParamSpec};
 use std::borrow::Cow;
@@ -15,41 +15,47 @@ pub(crate) struct TensorGroup {
     specs: Vec<ParamSpec>,
     /// The same tensors in the state.
     inputs: Vec<String>,
+    /// How files name them.
+    names: &'static WeightNames,
 }
 
 impl TensorGroup {
     /// Parameters and running statistics.
-    pub(crate) fn model(specs: &[ParamSpec]) -> Self {
-        Self::select(specs, |spec| spec.kind.is_model().then(|| spec.name.clone()))
+    pub(crate) fn model(specs: &[ParamSpec], names: &'static WeightNames) -> Self {
+        Self::select(specs, names, |spec| spec.kind.is_model().then(|| spec.name.clone()))
     }
 
     /// Momenta and the loss scale.
-    pub(crate) fn optimizer(specs: &[ParamSpec]) -> Self {
+    pub(crate) fn optimizer(specs: &[ParamSpec], names: &'static WeightNames) -> Self {
         let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && spec.name != STEP_INPUT;
-        Self::select(specs, |spec| is_kept(spec).then(|| spec.name.clone()))
+        Self::select(specs, names, |spec| is_kept(spec).then(|| spec.name.clone()))
     }
 
     /// What of the optimizer goes on from one phase of training to the next.
-    pub(crate) fn moments(specs: &[ParamSpec]) -> Self {
+    pub(crate) fn moments(specs: &[ParamSpec], names: &'static WeightNames) -> Self {
         let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && !is_reset_by_phase(spec);
-        Self::select(specs, |spec| is_kept(spec).then(|| spec.name.clone()))
+        Self::select(specs, names, |spec| is_kept(spec).then(|| spec.name.clone()))
     }
 
     /// Averages, under the names of what they average; `None` if there are none.
-    pub(crate) fn averages(specs: &[ParamSpec]) -> Option<Self> {
-        let group = Self::select(specs, |spec| {
+    pub(crate) fn averages(specs: &[ParamSpec], names: &'static WeightNames) -> Option<Self> {
+        let group = Self::select(specs, names, |spec| {
             spec.name.strip_prefix(AVERAGE_PREFIX).filter(|_| spec.kind == Kind::Average).map(str::to_owned)
         });
         (!group.specs.is_empty()).then_some(group)
     }
 
-    fn select(specs: &[ParamSpec], name_in_files: impl Fn(&ParamSpec) -> Option<String>) -> Self {
+    fn select(
+        specs: &[ParamSpec],
+        names: &'static WeightNames,
+        name_in_files: impl Fn(&ParamSpec) -> Option<String>,
+    ) -> Self {
         let chosen = specs.iter().filter_map(|spec| Some((spec, name_in_files(spec)?)));
         let (specs, inputs) = chosen
             // What it is to the model is settled; strict loading takes tensors of the model alone.
             .map(|(spec, name)| (ParamSpec { name, kind: Kind::Weight, ..spec.clone() }, spec.name.clone()))
             .unzip();
-        Self { specs, inputs }
+        Self { specs, inputs, names }
     }
 
     /// Copies the tensors out of the state. Counters become `f32`, which holds them exactly: none passes 2^24.
@@ -70,7 +76,7 @@ impl TensorGroup {
         tensors: &[NamedTensor<'_>],
         origin: &str,
     ) -> Result<(), TrainError> {
-        let loaded = load_strictly(&self.specs, tensors, origin)?;
+        let loaded = load_strictly(&self.specs, self.names, tensors, origin)?;
         for (input, (spec, data)) in self.inputs.iter().zip(loaded) {
             match is_counter(spec) {
                 true => write_i32(state, input, &data.iter().map(|&x| x as i32).collect::<Vec<_>>())?,
@@ -94,14 +100,16 @@ pub(crate) const AVERAGE_PREFIX: &str = "ema.";
 /// [`load_into`] for tensors of any floating-point type.
 pub(crate) fn load_strictly<'a>(
     specs: &'a [ParamSpec],
+    names: &WeightNames,
     tensors: &[NamedTensor<'_>],
     origin: &str,
 ) -> Result<Vec<(&'a ParamSpec, Vec<f32>)>, TrainError> {
-    let wanted = tensors.iter().filter(|tensor| !tensor.name.ends_with("num_batches_tracked"));
+    // What is ignored may be of a type that is no float.
+    let wanted = tensors.iter().filter(|tensor| !names.ignores(&tensor.name));
     let data = wanted.map(|tensor| Ok((tensor, tensor.to_f32()?))).collect::<Result<Vec<_>, TrainError>>()?;
     let external: Vec<ExternalTensor<'_>> =
         data.iter().map(|(tensor, data)| ExternalTensor { name: &tensor.name, shape: &tensor.shape, data }).collect();
-    load_into(specs, &external).map_err(|source| TrainError::Weights { origin: origin.to_owned(), source })
+    load_into(specs, names, &external).map_err(|source| TrainError::Weights { origin: origin.to_owned(), source })
 }
 
 /// A tensor under its name and in the order of files.
@@ -132,7 +140,8 @@ mod tests {
             let state = device.new_state(StateLayout::of_graph(&graph, plan.alignment)).unwrap();
             device.load(plan, &state, &StateBinding::default()).unwrap()
         };
-        let (mut first, mut second, group) = (executor(), executor(), TensorGroup::optimizer(&specs));
+        let (mut first, mut second, group) =
+            (executor(), executor(), TensorGroup::optimizer(&specs, &WeightNames::PLAIN));
         for _ in 0..3 {
             first.run().unwrap();
         }

@@ -3,7 +3,9 @@
 use crate::checkpoint::{MANIFEST_FILE, Manifest, NamedTensor, WeightOptions, find_checkpoint, load_weights};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
+use crate::tasks::family::Family;
 use crate::tasks::huggingface::vocabulary_in_config;
+use crate::tasks::registry;
 use bessemer_data::text::VocabularyIdentity;
 use std::fs;
 use std::path::Path;
@@ -21,6 +23,8 @@ pub enum WhichWeights {
 /// Weights and where they come from.
 #[derive(Clone, Debug)]
 pub struct Trained {
+    /// Of the model that they are for.
+    pub family: &'static dyn Family,
     pub tensors: Vec<NamedTensor<'static>>,
     /// Where the weights come from, for messages.
     pub origin: String,
@@ -36,6 +40,7 @@ impl Trained {
     /// # Errors
     /// A file that does not exist; a folder of another model; averages where there are none.
     pub fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Self, TrainError> {
+        let family = registry::find(name)?.family();
         let recipe = recipe_of(weights)?;
         let averaged = recipe.as_ref().is_some_and(|recipe| recipe.train.ema_decay.is_some());
         let ema = which == WhichWeights::Averaged || (which == WhichWeights::AsEvaluated && averaged);
@@ -46,7 +51,7 @@ impl Trained {
                 let allowed = format!("{origin} holds {}", recipe.model.name);
                 Err(TrainError::setting("the model", name, allowed))
             }
-            recipe => Ok(Self { tensors, origin, recipe, vocabulary: vocabulary_of(weights)? }),
+            recipe => Ok(Self { family, tensors, origin, recipe, vocabulary: vocabulary_of(weights)? }),
         }
     }
 }

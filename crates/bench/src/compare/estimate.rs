@@ -5,7 +5,7 @@ use super::{BatchSize, CompareError, Group, Options};
 use crate::show;
 use crate::workload::Work;
 use bessemer_ir::DType;
-use bessemer_models::classifier::flops;
+use bessemer_models::flops;
 
 /// Share of the machine's peak that a framework reaches, at a guess.
 const GUESSED_SHARE: f64 = 0.4;

@@ -23,6 +23,7 @@ use crate::show;
 use bessemer_models::ModelError;
 use bessemer_train::DeviceOptions;
 use bessemer_train::events::{BenchResult, EventError};
+use bessemer_train::tasks::registry;
 use entrants::{Entrant, Known};
 use estimate::Estimate;
 use journal::Journal;
@@ -56,9 +57,7 @@ pub struct Options {
 pub enum CompareError {
     #[error("{0}")]
     Plan(String),
-    #[error(
-        "{model} is not compared with other frameworks; those are ResNets for ImageNet, BERT, and ELECTRA with questions"
-    )]
+    #[error("{model} is not compared with other frameworks; those are {}", registry::compared())]
     NotCompared { model: String },
     #[error(transparent)]
     Model(#[from] ModelError),

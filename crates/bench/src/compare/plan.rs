@@ -1,10 +1,10 @@
 //! What is to be compared: a file, or the command line, resolved to groups of measurements that are made in turn.
 
 use super::CompareError;
-use crate::peers::protocol::Family;
+use crate::peers::protocol::group_of;
 use crate::workload::{Mode, StepSettings};
-use bessemer_models::find_any;
 use bessemer_train::recipe::Compute;
+use bessemer_train::tasks::registry;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
@@ -219,11 +219,11 @@ impl Part {
 
     /// The full name of a model, and its settings.
     fn settings(&self, model: &str) -> Result<(String, StepSettings), CompareError> {
-        let known = find_any(model)?;
-        if Family::of(known.name()).is_none() {
+        let known = registry::find(model)?;
+        if group_of(known.name()).is_none() {
             return Err(CompareError::NotCompared { model: known.name().to_owned() });
         }
-        let usual = StepSettings::usual(known, self.sequence_length);
+        let usual = known.family().usual_step(self.sequence_length);
         let settings = StepSettings {
             predictions: self.predictions.unwrap_or(usual.predictions),
             dropout: self.dropout.unwrap_or(usual.dropout),

@@ -69,7 +69,7 @@ fn names_are_unique() {
 fn the_products_of_a_step_are_all_there() {
     let batches =
         [16, 1].map(|batch| workload("resnet50", Mode::Train, batch, DType::F32).expect("a model of the zoo"));
-    let expected: u64 = batches.iter().map(|work| bessemer_models::classifier::flops(&work.graph)).sum();
+    let expected: u64 = batches.iter().map(|work| bessemer_models::flops(&work.graph)).sum();
     assert_eq!(flops(&all(), "resnet50").values().sum::<u64>(), expected);
 }
 

@@ -1,6 +1,6 @@
 //! Bessemer as one of the frameworks that are compared.
 
-use super::protocol::{Ability, Answer, Capabilities, Family, Purpose, Request, VERSION, Variant};
+use super::protocol::{Ability, Answer, Capabilities, Purpose, Request, VERSION, Variant, group_of};
 use super::work::{BATCHES_FILE, Description, WEIGHTS_FILE, WorkError};
 use crate::machine::{peak_resident_bytes, resident_bytes};
 use crate::measure::{MeasureError, Timed, compiled, run_step};
@@ -9,9 +9,9 @@ use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::run::{Executor, RunError, StateStore, write_f32};
 use bessemer_ir::{DType, Role};
-use bessemer_models::all;
 use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, TensorFile, write_safetensors};
 use bessemer_train::recipe::Compute;
+use bessemer_train::tasks::registry::all;
 use bessemer_train::{DeviceOptions, NamedTensor};
 use std::collections::BTreeMap;
 use std::io;
@@ -60,7 +60,7 @@ pub fn describe() -> Capabilities {
         precisions: [Compute::Fp32, Compute::Bf16, Compute::Fp16].map(|known| known.name().to_owned()).to_vec(),
         emulated: emulated.iter().map(|&name| name.to_owned()).collect(),
     };
-    let models = all().map(|model| model.name()).filter(|name| Family::of(name).is_some());
+    let models = all().map(|model| model.name()).filter(|name| group_of(name).is_some());
     Capabilities {
         protocol: VERSION,
         framework: NAME.to_owned(),

@@ -2,6 +2,7 @@
 
 use crate::workload::Mode;
 use bessemer_train::events::KernelTime;
+use bessemer_train::tasks::registry;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -58,11 +59,12 @@ pub enum Support {
 }
 
 impl Capabilities {
-    /// Other sizes of a family that is listed are done as well.
+    /// Other sizes of a group that is listed are done as well.
     pub fn support(&self, model: &str, mode: Mode, precision: &str) -> Support {
-        let of_family = |ability: &&Ability| ability.mode == mode && Family::of(&ability.model) == Family::of(model);
+        let group = group_of(model);
+        let of_group = |ability: &&Ability| ability.mode == mode && group_of(&ability.model) == group;
         let has = |names: &[String]| names.iter().any(|name| name == precision);
-        let abilities = || self.work.iter().filter(of_family);
+        let abilities = || self.work.iter().filter(of_group);
         if abilities().any(|ability| has(&ability.emulated)) {
             Support::Emulated
         } else if abilities().any(|ability| has(&ability.precisions)) {
@@ -73,27 +75,10 @@ impl Capabilities {
     }
 }
 
-/// Models that differ in sizes alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    ResNet,
-    Bert,
-    ElectraSquad,
-}
-
-impl Family {
-    /// `None` for models that are not compared.
-    pub fn of(model: &str) -> Option<Family> {
-        if model.starts_with("electra") && model.ends_with("-squad") {
-            Some(Family::ElectraSquad)
-        } else if model.starts_with("bert-") {
-            Some(Family::Bert)
-        } else if model.starts_with("resnet") && !model.ends_with("-cifar") {
-            Some(Family::ResNet)
-        } else {
-            None
-        }
-    }
+/// The group that a model is of: models that differ in sizes alone. `None` for models that are not compared.
+pub fn group_of(model: &str) -> Option<&'static str> {
+    let model = registry::find(model).ok()?;
+    model.family().comparison_group(model.name())
 }
 
 /// What a run is for.
@@ -298,7 +283,7 @@ mod tests {
         assert_eq!(peer.support("bert-tiny", Mode::Train, "bf16"), Support::None);
         assert_eq!(peer.support("bert-large", Mode::Infer, "bf16"), Support::Emulated);
         assert_eq!(peer.support("resnet50", Mode::Train, "fp32"), Support::None);
-        assert_eq!(Family::of("resnet20-cifar"), None);
-        assert_eq!(Family::of("electra-base"), None);
+        assert_eq!(group_of("resnet20-cifar"), None);
+        assert_eq!(group_of("electra-base"), None);
     }
 }

@@ -1,14 +1,13 @@
 //! The work that all frameworks do: the folder with weights, batches and settings, see `peers/PROTOCOL.md`.
 
 use super::protocol::VERSION;
-use crate::workload::{CLIP_NORM, LABEL_SMOOTHING, Mode, StepSettings, Work, Workload};
+use crate::workload::{CLIP_NORM, ComparedWork, Mode, StepSettings, Work, Workload};
 use bessemer_ir::{DType, Role, Shape};
-use bessemer_models::bert::BertConfig;
-use bessemer_models::resnet::Block;
-use bessemer_models::{AnyModel, Architecture, InputFormat, ModelError, find_any};
-use bessemer_nn::{Activation, DecayExclude, Optimizer, ParamSpec, initialise};
+use bessemer_models::ModelError;
+use bessemer_nn::{DecayExclude, Optimizer, ParamSpec, initialise};
 use bessemer_train::NamedTensor;
 use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, write_safetensors};
+use bessemer_train::tasks::registry;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -61,9 +60,7 @@ pub enum WorkError {
     Io { path: PathBuf, source: io::Error },
     #[error("{}: {problem}", path.display())]
     Damaged { path: PathBuf, problem: String },
-    #[error(
-        "{model} is not compared with other frameworks; those are ResNets for ImageNet, BERT, and ELECTRA with questions"
-    )]
+    #[error("{model} is not compared with other frameworks; those are {}", registry::compared())]
     NotCompared { model: String },
 }
 
@@ -117,29 +114,9 @@ impl Order {
 
     fn describe(&self, weights: String) -> Result<Description, WorkError> {
         let work = self.work();
-        let model = find_any(&self.model)?;
-        let (sizes, normalise) = match model {
-            AnyModel::Classifier(spec) => {
-                let Architecture::ResNet { block, depths } = spec.architecture else {
-                    return Err(WorkError::NotCompared { model: self.model.clone() });
-                };
-                let options = spec.options();
-                let InputFormat::Bytes(scale) = options.input else { unreachable!("the zoo's models take bytes") };
-                let bytes = |numbers: [f64; 3]| numbers.map(|number| number * 255.0);
-                let block = if block == Block::Bottleneck { "bottleneck" } else { "basic" };
-                let sizes = json!({
-                    "image_size": options.image_size[0], "classes": options.num_classes, "layers": depths, "block": block,
-                });
-                (sizes, Some(json!({ "mean": bytes(scale.mean), "std": bytes(scale.std) })))
-            }
-            AnyModel::Bert(spec) => (sizes_of_text(&work.bert_config(spec), &self.settings, true), None),
-            AnyModel::ElectraSquad(spec) => {
-                let config = work.electra_config(spec.config);
-                let mut sizes = sizes_of_text(&config.encoder, &self.settings, false);
-                sizes["embedding_size"] = json!(config.embedding_size);
-                (sizes, None)
-            }
-            AnyModel::Electra(_) => return Err(WorkError::NotCompared { model: self.model.clone() }),
+        let known = registry::find(&self.model)?;
+        let Some(compared) = known.family().compared_work(&Work { model: known.name(), ..work })? else {
+            return Err(WorkError::NotCompared { model: self.model.clone() });
         };
         Ok(Description {
             protocol: VERSION,
@@ -148,9 +125,9 @@ impl Order {
             batch_size: self.batch_size,
             batches: BATCHES,
             weights,
-            sizes: object(sizes),
-            normalise,
-            training: object(training(&work, model)),
+            training: object(training(&compared)),
+            sizes: object(compared.sizes),
+            normalise: compared.normalise,
         })
     }
 }
@@ -206,32 +183,9 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-fn sizes_of_text(config: &BertConfig, settings: &StepSettings, predicts_words: bool) -> Value {
-    let activation = match config.hidden_act {
-        Activation::Gelu => "gelu",
-        Activation::GeluTanh => "gelu_new",
-    };
-    let mut sizes = json!({
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "num_attention_heads": config.num_attention_heads,
-        "intermediate_size": config.intermediate_size,
-        "max_position_embeddings": config.max_position_embeddings,
-        "type_vocab_size": config.type_vocab_size,
-        "layer_norm_eps": config.layer_norm_eps,
-        "hidden_act": activation,
-        "sequence_length": settings.sequence_length,
-    });
-    if predicts_words {
-        sizes["predictions"] = json!(settings.predictions);
-    }
-    sizes
-}
-
 /// How the model is trained, by the names of the protocol.
-fn training(work: &Work<'_>, model: AnyModel) -> Value {
-    let config = work.training(model);
+fn training(work: &ComparedWork) -> Value {
+    let (config, lr) = (&work.training, work.training.schedule.lr);
     let exclude = |exclude| match exclude {
         DecayExclude::BatchNorm => "batch_norm",
         DecayExclude::LayerNormAndBias => "layer_norm_and_bias",
@@ -239,15 +193,15 @@ fn training(work: &Work<'_>, model: AnyModel) -> Value {
     };
     let mut training = match &config.optimizer {
         Optimizer::Sgd(sgd) => json!({
-            "optimizer": "sgd", "lr": crate::workload::IMAGE_RATE, "momentum": sgd.momentum, "nesterov": sgd.nesterov,
+            "optimizer": "sgd", "lr": lr, "momentum": sgd.momentum, "nesterov": sgd.nesterov,
             "weight_decay": sgd.weight_decay, "decay_exclude": exclude(sgd.decay_exclude),
-            "label_smoothing": LABEL_SMOOTHING, "dropout": 0.0,
+            "label_smoothing": work.label_smoothing, "dropout": work.dropout,
         }),
         Optimizer::Adam(adam) => json!({
-            "optimizer": "adamw", "lr": crate::workload::TEXT_RATE, "betas": [adam.moments.beta1, adam.moments.beta2],
+            "optimizer": "adamw", "lr": lr, "betas": [adam.moments.beta1, adam.moments.beta2],
             "eps": adam.moments.eps, "bias_correction": adam.moments.bias_correction,
             "weight_decay": adam.weight_decay, "decay_exclude": exclude(adam.decay_exclude),
-            "label_smoothing": 0.0, "dropout": work.settings.dropout,
+            "label_smoothing": work.label_smoothing, "dropout": work.dropout,
         }),
         Optimizer::Lamb(_) => unreachable!("no work is trained by LAMB"),
     };
@@ -337,7 +291,8 @@ mod tests {
                 .collect();
             let tensors: Vec<ExternalTensor<'_>> =
                 read.iter().map(|(name, shape, data)| ExternalTensor { name, shape, data }).collect();
-            for (spec, data) in load_into(&specs, &tensors).unwrap() {
+            let names = registry::find(model).unwrap().family().names();
+            for (spec, data) in load_into(&specs, names, &tensors).unwrap() {
                 assert!(data == initialise(spec, 5), "{}", spec.name);
             }
             let batches = TensorFile::open(&path("work").join(BATCHES_FILE)).unwrap();

@@ -9,12 +9,12 @@ use bessemer_bench::peers::process::Runner;
 use bessemer_bench::profile::{KernelCall, by_kind, gflops};
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
-use bessemer_models::AnyModel;
 use bessemer_train::StopSignal;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header, KernelTime};
 use bessemer_train::recipe::Compute;
-use bessemer_train::tasks;
+use bessemer_train::tasks::registry::ZooModel;
+use bessemer_train::tasks::terms;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -55,7 +55,7 @@ pub(crate) struct StepOptions {
     pub mode: Mode,
     /// A model of the zoo
     #[arg(value_parser = model)]
-    pub model: AnyModel,
+    pub model: ZooModel,
     /// Samples in a step, or in a micro-batch of it; several sizes are measured one after the other
     #[arg(long, value_name = "N,...", default_value = "8", value_delimiter = ',', allow_negative_numbers = true,
           value_parser = at_least_one, help_heading = "Measurement")]
@@ -101,7 +101,7 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
     let device = common.device();
     let opened = device.open();
     let precision = common.precision().unwrap_or_default();
-    let (settings, unit) = (settings.settings(options.model)?, tasks::terms(options.model.name()).unit);
+    let (settings, unit) = (settings.settings(options.model)?, terms(options.model.name()).unit);
     common.tell_emulation(precision);
     let mut results = Results::open(options.json.as_deref())?;
     let process = Process::new()?;

@@ -6,9 +6,10 @@ use bessemer_bench::compare::{self, BatchSize, Fusion, Part, Plan, Usual, table}
 use bessemer_bench::peers::process::Runner;
 use bessemer_bench::peers::{Folders, Peers};
 use bessemer_bench::workload::Mode;
-use bessemer_models::AnyModel;
 use bessemer_train::StopSignal;
 use bessemer_train::events::BenchResult;
+use bessemer_train::tasks::family::InputKind;
+use bessemer_train::tasks::registry::ZooModel;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +27,7 @@ EXAMPLES:
 pub(crate) struct Options {
     /// A ResNet for ImageNet, a BERT, or an ELECTRA with questions
     #[arg(value_parser = model, required_unless_present = "plan", conflicts_with = "plan")]
-    pub model: Option<AnyModel>,
+    pub model: Option<ZooModel>,
     /// What a step does: train or infer
     #[arg(long, value_name = "train|infer", required_unless_present = "plan", conflicts_with = "plan")]
     pub mode: Option<Mode>,
@@ -147,7 +148,7 @@ fn plan(options: &Options, common: &Common) -> anyhow::Result<Plan> {
         return Err(Usage("--accumulation: other frameworks are compared with one batch a step".to_owned()).into());
     }
     let settings = options.settings.settings(model)?;
-    let is_text = settings.of(model).iter().any(|(name, _)| *name == "sequence_length");
+    let is_text = model.family().input() != InputKind::Images;
     let list = |values: &[BatchSize]| (!values.is_empty()).then(|| values.to_vec());
     let part = Part {
         models: Some(vec![model.name().to_owned()]),

@@ -3,7 +3,8 @@ use crate::failure::Usage;
 use crate::output::{print, print_json};
 use anyhow::bail;
 use bessemer_bench::show;
-use bessemer_models::AnyModel;
+use bessemer_train::tasks::family::InputKind;
+use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{ChosenCheckpoint, EvalReport, EvaluateOptions, evaluate};
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -22,7 +23,7 @@ EXAMPLES:
 pub(crate) struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
-    pub model: AnyModel,
+    pub model: ZooModel,
     #[command(flatten)]
     pub weights: WeightArguments,
     /// A folder with train/CLASS/ and val/CLASS/; for weights of a run also `shapes`, drawn as the run drew them; for BERT
@@ -46,7 +47,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let answers = matches!(options.model, AnyModel::ElectraSquad(_));
+    let answers = options.model.family().input() == InputKind::Questions;
     let given = [("--vocab", options.vocab.is_some()), ("--out", options.out.is_some())];
     if let Some((option, _)) = given.into_iter().find(|(_, given)| *given && !answers) {
         bail!(Usage(format!("{option} is for models that answer questions, not for {}", options.model.name())));

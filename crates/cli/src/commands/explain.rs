@@ -5,8 +5,8 @@ use bessemer_bench::explain::{Explanation, Request, explain, graph_after, pass_n
 use bessemer_bench::machine::available_memory;
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
-use bessemer_models::AnyModel;
-use bessemer_train::tasks;
+use bessemer_train::tasks::registry::ZooModel;
+use bessemer_train::tasks::terms;
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -21,7 +21,7 @@ EXAMPLES:
 pub(crate) struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
-    pub model: AnyModel,
+    pub model: ZooModel,
     /// What the step does: train or infer
     #[arg(long, default_value = "train", help_heading = "Step")]
     pub mode: Mode,
@@ -105,11 +105,11 @@ fn text(explanation: &Explanation) -> String {
         memory.row([resident.name.clone(), format!("{:.1}", resident.bytes as f64 / 1e6)]);
     }
     let Explanation { model, mode, batch_size, accumulation, .. } = explanation;
-    let samples = tasks::terms(model).samples;
+    let samples = terms(model).samples;
     let times = if *accumulation > 1 { format!("{accumulation} times ") } else { String::new() };
     let fused = if explanation.fused { "fused" } else { "op by op" };
     let largest = match explanation.largest_batch {
-        Some(batch) => format!("{batch} {}", tasks::terms(&explanation.model).samples),
+        Some(batch) => format!("{batch} {}", terms(&explanation.model).samples),
         None => "none, not even a single one".to_owned(),
     };
     format!(

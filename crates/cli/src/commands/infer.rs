@@ -4,14 +4,12 @@ use crate::failure::{Usage, one_line};
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
 use bessemer_bench::show;
-use bessemer_models::AnyModel;
 use bessemer_train::tasks::EachInput;
-use bessemer_train::tasks::classification::{InferOptions, Prediction, infer};
-use bessemer_train::tasks::electra::{JudgeOptions, Judged, judge_words};
-use bessemer_train::tasks::pretraining::{FillOptions, Filled, fill_masks};
+use bessemer_train::tasks::family::InputKind;
+use bessemer_train::tasks::infer::{Part, PredictOptions, Prediction};
+use bessemer_train::tasks::registry::ZooModel;
 use clap::Args;
-use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
@@ -26,7 +24,7 @@ EXAMPLES:
 pub(crate) struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
-    pub model: AnyModel,
+    pub model: ZooModel,
     /// JPEG or PNG files; for BERT, texts with [MASK] in them; for ELECTRA, texts; none for
     /// models that answer questions
     #[arg(value_name = "INPUT")]
@@ -51,7 +49,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let (name, is_asked) = (options.model.name(), matches!(options.model, AnyModel::ElectraSquad(_)));
+    let (name, is_asked) = (options.model.name(), options.model.family().input() == InputKind::Questions);
     if options.inputs.is_empty() != is_asked {
         let wanted = if is_asked { "is asked by --question, about --context or --file" } else { "needs <INPUT>..." };
         bail!(Usage(format!("{name} {wanted}; see --help")));
@@ -59,48 +57,28 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     if let Some(option) = options.questions.given().filter(|_| !is_asked) {
         bail!(Usage(format!("{option} is for models that answer questions, not for {name}")));
     }
+    let context = if is_asked { Some(options.questions.text()?) } else { None };
     let weights = options.weights.locate(common)?.path;
-    match options.model {
-        AnyModel::Classifier(_) => classify(options, &weights, common),
-        AnyModel::Bert(_) => fill(options, &weights, common),
-        AnyModel::Electra(_) => judge(options, &weights, common),
-        AnyModel::ElectraSquad(_) => ask::run(options, &weights, common),
-    }
-}
-
-fn classify(options: &Options, weights: &Path, common: &Common) -> anyhow::Result<()> {
-    let settings = InferOptions {
+    let settings = PredictOptions {
         compute: common.compute_told(),
         top_k: options.top,
         labels: options.labels.clone(),
-        ..InferOptions::default()
-    };
-    let pictures: Vec<PathBuf> = options.inputs.iter().map(PathBuf::from).collect();
-    show_each(infer(options.model.name(), weights, &pictures, &settings)?, options.json, text)
-}
-
-fn fill(options: &Options, weights: &Path, common: &Common) -> anyhow::Result<()> {
-    let settings = FillOptions {
-        compute: common.compute_told(),
-        top_k: options.top,
         vocab: options.vocab.clone(),
-        ..FillOptions::default()
+        context,
+        ..PredictOptions::default()
     };
-    show_each(fill_masks(options.model.name(), weights, &options.inputs, &settings)?, options.json, words)
-}
-
-fn judge(options: &Options, weights: &Path, common: &Common) -> anyhow::Result<()> {
-    let settings =
-        JudgeOptions { compute: common.compute_told(), vocab: options.vocab.clone(), ..JudgeOptions::default() };
-    show_each(judge_words(options.model.name(), weights, &options.inputs, &settings)?, options.json, verdicts)
+    let mut predictor = options.model.family().predictor(name, &weights, &settings)?;
+    let inputs = if is_asked { &options.questions.question } else { &options.inputs };
+    if inputs.is_empty() {
+        return ask::converse(&mut *predictor, options.json, common);
+    }
+    let tell = common.teller();
+    let tell = |done: usize, all: usize| tell(&|| ask::progress_line(done, all));
+    show_each(predictor.predict(inputs, &tell)?, options.json)
 }
 
 /// Prints what came of good inputs, then why nothing came of the others. The last of these errors is returned.
-pub(super) fn show_each<T: Serialize>(
-    results: EachInput<T>,
-    json: bool,
-    text: impl Fn(&[T]) -> String,
-) -> anyhow::Result<()> {
+fn show_each(results: EachInput<Prediction>, json: bool) -> anyhow::Result<()> {
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for result in results {
         match result {
@@ -108,54 +86,27 @@ pub(super) fn show_each<T: Serialize>(
             Err(error) => bad.push(anyhow::Error::from(error)),
         }
     }
-    if !good.is_empty() {
-        if json { print_json(&good)? } else { print(&text(&good))? }
+    match json {
+        _ if good.is_empty() => {}
+        true => print_json(&good.iter().map(|prediction| &prediction.json).collect::<Vec<_>>())?,
+        false => print(&good.iter().map(text).collect::<String>())?,
     }
     let Some(last) = bad.pop() else { return Ok(()) };
     bad.iter().for_each(|error| eprintln!("error: {}", one_line(error)));
     Err(last)
 }
 
-fn verdicts(judged: &[Judged]) -> String {
-    let mut text = String::new();
-    for Judged { text: asked, words } in judged {
-        text += &format!("{asked}\n");
-        let mut table = Table::new(1, &[]);
-        for verdict in words {
-            table.row([format!("  {}", verdict.word), show::percent(verdict.replaced)]);
-        }
-        text += &table.to_string();
-    }
-    text
-}
-
-fn words(filled: &[Filled]) -> String {
-    let mut text = String::new();
-    for Filled { text: asked, masks } in filled {
-        text += &format!("{asked}\n");
-        for (number, mask) in (1..).zip(masks) {
+/// A prediction for people.
+pub(super) fn text(prediction: &Prediction) -> String {
+    let part = |part: &Part| match part {
+        Part::Line(line) => format!("{line}\n"),
+        Part::Table(rows) => {
             let mut table = Table::new(1, &[]);
-            if masks.len() > 1 {
-                table.row([format!("  [MASK] {number}"), String::new()]);
+            for (name, probability) in rows {
+                table.row([format!("  {name}"), probability.map_or_else(String::new, show::percent)]);
             }
-            for score in &mask.words {
-                table.row([format!("  {}", score.word), show::percent(score.probability)]);
-            }
-            text += &table.to_string();
+            table.to_string()
         }
-    }
-    text
-}
-
-fn text(predictions: &[Prediction]) -> String {
-    let mut text = String::new();
-    for prediction in predictions {
-        text += &format!("{}\n", prediction.path.display());
-        let mut table = Table::new(1, &[]);
-        for score in &prediction.classes {
-            table.row([format!("  {}", score.name), show::percent(score.probability)]);
-        }
-        text += &table.to_string();
-    }
-    text
+    };
+    prediction.parts.iter().map(part).collect()
 }

@@ -1,10 +1,11 @@
 use crate::args::model;
 use crate::output::{Table, print, print_json};
 use bessemer_bench::show;
-use bessemer_models::bert::BertConfig;
-use bessemer_models::{AnyModel, Summary, all};
+use bessemer_models::Summary;
 use bessemer_train::Recipe;
 use bessemer_train::recipe::builtin_names;
+use bessemer_train::tasks::family::SampleInfo;
+use bessemer_train::tasks::registry::{ZooModel, all};
 use clap::Args;
 use serde::Serialize;
 
@@ -20,7 +21,7 @@ EXAMPLES:
 pub(crate) struct Options {
     /// One model only
     #[arg(value_name = "NAME", value_parser = model)]
-    pub name: Option<AnyModel>,
+    pub name: Option<ZooModel>,
     /// Print JSON instead of a table
     #[arg(long, help_heading = "Output")]
     pub json: bool,
@@ -54,20 +55,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-fn entry(model: AnyModel) -> anyhow::Result<Entry> {
-    let Summary { parameters, tensors, flops_per_sample } = model.summary()?;
-    let name = model.name();
+fn entry(model: ZooModel) -> anyhow::Result<Entry> {
+    let (family, name) = (model.family(), model.name());
+    let Summary { parameters, tensors, flops_per_sample } = family.summary(name)?;
+    let SampleInfo { shape: input, text: takes, classes } = family.sample(name)?;
     let trains = |recipe: &str| Recipe::load(recipe, &[]).is_ok_and(|recipe| recipe.model.name == name);
-    let (input, classes, takes) = match model {
-        AnyModel::Classifier(spec) => {
-            let options = spec.options();
-            let [height, width] = options.image_size;
-            (vec![height, width, 3], options.num_classes, format!("{height}x{width} pixels"))
-        }
-        AnyModel::Bert(spec) => tokens(&(spec.config)()),
-        AnyModel::Electra(spec) => tokens(&(spec.config)().encoder),
-        AnyModel::ElectraSquad(spec) => tokens(&(spec.config)().encoder),
-    };
     Ok(Entry {
         name,
         description: model.description(),
@@ -80,12 +72,6 @@ fn entry(model: AnyModel) -> anyhow::Result<Entry> {
         variants: model.variants(),
         recipes: builtin_names().filter(|name| trains(name)).collect(),
     })
-}
-
-/// What a model of text takes, how many words it knows, and the former in words.
-fn tokens(config: &BertConfig) -> (Vec<usize>, usize, String) {
-    let most = config.max_position_embeddings;
-    (vec![most], config.vocab_size, format!("{most} tokens"))
 }
 
 fn all_models(entries: &[Entry]) -> String {

@@ -3,10 +3,10 @@ use crate::args::{Common, at_least_one, locate, model};
 use crate::failure::Usage;
 use crate::output::print;
 use anyhow::bail;
-use bessemer_bench::{samples, show};
-use bessemer_models::{AnyModel, Architecture};
-use bessemer_train::recipe::{Override, RecipeError};
-use bessemer_train::tasks::{Kind, Scale};
+use bessemer_bench::show;
+use bessemer_train::recipe::Override;
+use bessemer_train::tasks::Scale;
+use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
     CheckpointChoice, ComputeOptions, Recipe, RunDir, RunFolder, Start, StopSignal, TrainError, TrainOptions,
     TrainReport, find_checkpoint, train,
@@ -27,7 +27,7 @@ EXAMPLES:
 pub(crate) struct Options {
     /// A model of the zoo; may be left out where the recipe names it
     #[arg(value_parser = model)]
-    pub model: Option<AnyModel>,
+    pub model: Option<ZooModel>,
 
     /// A folder with train/CLASS/ and val/CLASS/, of prepared text, or with train-*.json and dev-*.json of SQuAD; `shapes` (drawn by the program) or `synthetic` (noise,
     /// for speed)
@@ -104,8 +104,8 @@ fn train_once(request: &TrainOptions, common: &Common) -> anyhow::Result<TrainRe
             report.run.display(),
             report.steps
         ));
-    } else if Kind::of(&request.recipe.model.name) == Some(Kind::Classification) {
-        keep_samples(&report, &request.compute, common);
+    } else {
+        keep_samples(&report, &request.recipe, &request.compute, common);
     }
     Ok(report)
 }
@@ -148,49 +148,26 @@ pub(crate) fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recip
         Some(run) => return Ok(RunDir::open(run)?.recipe()?.with_overrides(&overrides)?),
         None => base_recipe(options)?,
     };
-    let recipe = Recipe::load(&base, &overrides)?;
-    model(&recipe.model.name).map_err(|problem| RecipeError::Field {
-        origin: base,
-        path: "model.name".to_owned(),
-        problem: format!("`{}`: {problem}", recipe.model.name),
-    })?;
-    Ok(recipe)
+    Ok(Recipe::load(&base, &overrides)?)
 }
 
 /// Name or file of the recipe to begin with.
 fn base_recipe(options: &Options) -> Result<String, Usage> {
     match (&options.recipe, options.model) {
         (Some(recipe), _) => Ok(recipe.clone()),
-        (None, Some(model)) => Ok(default_recipe(model, options.data.as_deref()).to_owned()),
+        (None, Some(model)) => Ok(model.family().default_recipe(model.name(), options.data.as_deref()).to_owned()),
         (None, None) => Err(Usage("no model: give MODEL, --recipe NAME|FILE or --resume DIR".to_owned())),
     }
 }
 
-fn default_recipe(model: AnyModel, data: Option<&str>) -> &'static str {
-    match model {
-        AnyModel::Classifier(spec) => match spec.architecture {
-            Architecture::ResNetCifar { .. } if data == Some("shapes") => "shapes-quick",
-            Architecture::ResNetCifar { .. } => "cifar",
-            Architecture::ResNet { .. } => "resnet50-90e",
-        },
-        AnyModel::Bert(_) if data == Some("synthetic") => "bert-dlperf",
-        AnyModel::Bert(spec) if spec.name == "bert-base" => "bert-base-phase1",
-        AnyModel::Bert(_) => "bert-small-text",
-        AnyModel::Electra(spec) if spec.name == "electra-base" => "electra-base-phase1",
-        AnyModel::Electra(_) => "electra-small-text",
-        AnyModel::ElectraSquad(spec) if ["electra-base-squad", "electra-large-squad"].contains(&spec.name) => {
-            "electra-squad"
-        }
-        AnyModel::ElectraSquad(spec) if spec.name == "electra-tiny-squad" => "electra-squad-tiny",
-        AnyModel::ElectraSquad(_) => "electra-squad-small",
-    }
-}
-
 /// The run is complete without them: a failure is only reported.
-fn keep_samples(report: &TrainReport, compute: &ComputeOptions, common: &Common) {
-    let kept = RunDir::open(&report.run).map_err(Into::into).and_then(|run| samples::write(&run, SAMPLES, compute));
-    if let Err(error) = kept {
-        common.tell(&format!("warning: no sample pictures: {error}"));
+fn keep_samples(report: &TrainReport, recipe: &Recipe, compute: &ComputeOptions, common: &Common) {
+    let keep = || -> Result<_, TrainError> {
+        let run = RunDir::open(&report.run)?;
+        registry::find(&recipe.model.name)?.family().keep_samples(&run, SAMPLES, compute)
+    };
+    if let Err(error) = keep() {
+        common.tell(&format!("warning: no samples of predictions: {error}"));
     }
 }
 

@@ -1,6 +1,6 @@
 use crate::args::{CheckpointArgument, Common, model};
 use crate::output::print;
-use bessemer_models::AnyModel;
+use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{ConvertOptions, Names, convert_weights};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -45,12 +45,13 @@ pub(crate) struct Convert {
     pub to: Names,
     /// The model of the weights [default: the one that they fit]
     #[arg(long, value_parser = model, help_heading = "Names")]
-    pub model: Option<AnyModel>,
+    pub model: Option<ZooModel>,
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let Command::Convert(convert) = &options.command;
-    let settings = ConvertOptions { from: convert.from, to: convert.to, model: convert.model.map(AnyModel::name) };
+    let settings =
+        ConvertOptions { from: convert.from, to: convert.to, model: convert.model.as_ref().map(ZooModel::name) };
     let input = convert.checkpoint.locate(&convert.input, common)?.path;
     let converted = convert_weights(&input, &convert.output, &settings)?;
     print(&format!("{}: {}, {} tensors\n", convert.output.display(), converted.model, converted.tensors))

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::{DataError, Feeds, Position, Sampler};
 use queue::Queue;
+use serde::{Deserialize, Serialize};
 
 pub use images::{ImageSamples, LoadedImage};
 pub use samples::{Draw, Samples};
@@ -44,7 +45,8 @@ pub struct SkippedSample {
 }
 
 /// What to do with a sample that cannot be loaded.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnBadSample {
     /// Report it in place of its batch and end the loader.
     #[default]

@@ -2,11 +2,12 @@
 //! section 3.2). Neither keeps the probabilities: they are computed again in the backward pass (Dao et al.,
 //! "FlashAttention", 2022, section 3.1).
 
-use super::{Cost, GradArgs, Gradient, OpRule, Scalar};
+use super::{Cost, GradArgs, Gradient, LowResult, MixedPrecision, OpError, OpRule, Scalar};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
 use crate::philox;
 use crate::reference::Tensor;
+use crate::rules::Rules;
 use crate::shape::{Shape, TensorType};
 
 /// For each batch item and head, `out = dropout(softmax(scale * q k^T + bias)) v`. Inputs: q `[B, Sq, heads * D]`, k and v
@@ -78,18 +79,18 @@ impl Attention {
     ///
     /// # Errors
     /// Which dimension does not fit.
-    pub fn geometry(&self, q: &Shape, k: &Shape) -> Result<Geometry, String> {
+    pub fn geometry(&self, q: &Shape, k: &Shape) -> Result<Geometry, OpError> {
         let (&[batch, queries, width], &[k_batch, keys, k_width]) = (&q[..], &k[..]) else {
-            return Err("queries and keys must be [B, S, heads * D]".to_string());
+            return Err(OpError::Sizes("queries and keys must be [B, S, heads * D]".to_string()));
         };
         if batch != k_batch || width != k_width {
-            return Err(format!("queries {q} and keys {k} differ in batch or width"));
+            return Err(OpError::Sizes(format!("queries {q} and keys {k} differ in batch or width")));
         }
         if self.heads == 0 || !width.is_multiple_of(self.heads) || width == 0 {
-            return Err(format!("a width of {width} is not that of {} heads", self.heads));
+            return Err(OpError::Sizes(format!("a width of {width} is not that of {} heads", self.heads)));
         }
         if queries == 0 || keys == 0 {
-            return Err("there must be at least one query and one key".to_string());
+            return Err(OpError::Sizes("there must be at least one query and one key".to_string()));
         }
         Ok(Geometry { batch, heads: self.heads, queries, keys, depth: width / self.heads })
     }
@@ -100,30 +101,31 @@ impl Attention {
     }
 
     /// Checks q, k, v, bias and the counter, of which the `extra` inputs between bias and counter are left out.
-    fn check(&self, inputs: &[&TensorType], extra: usize, names: &str) -> Result<Geometry, String> {
+    fn check(&self, inputs: &[&TensorType], extra: usize, names: &str) -> Result<Geometry, OpError> {
         let counters = usize::from(self.dropout.is_some());
         if inputs.len() != COMMON + extra + counters {
             let counter = if counters == 1 { " and the counter" } else { "" };
-            return Err(format!("takes {names}{counter}"));
+            return Err(OpError::operands(format!("{names}{counter}")));
         }
         let [q, k, v, bias] = [inputs[0], inputs[1], inputs[2], inputs[3]];
         if !q.dtype.is_float() || k.dtype != q.dtype || v.dtype != q.dtype {
-            return Err("queries, keys and values must be of one float element type".to_string());
+            return Err(OpError::operands("queries, keys and values of one float element type"));
         }
         let geometry = self.geometry(&q.shape, &k.shape)?;
         if v.shape != k.shape {
-            return Err(format!("values {v} and keys {k} must have one shape"));
+            return Err(OpError::Sizes(format!("values {v} and keys {k} must have one shape")));
         }
         let wanted = TensorType::f32([geometry.batch, geometry.keys]);
         if *bias != wanted {
-            return Err(format!("the bias must be {wanted}"));
+            return Err(OpError::Type { operand: "bias", expected: wanted, actual: bias.clone() });
         }
         if let Some(dropout) = &self.dropout {
             if !(0.0..1.0).contains(&dropout.rate.0) {
-                return Err(format!("a dropout rate of {} is not in 0..1", dropout.rate.0));
+                return Err(OpError::Attribute(format!("a dropout rate of {} is not in 0..1", dropout.rate.0)));
             }
-            if *inputs[inputs.len() - 1] != TensorType::new(DType::I32, []) {
-                return Err("the counter must be i32[]".to_string());
+            let (counter, expected) = (inputs[inputs.len() - 1], TensorType::new(DType::I32, []));
+            if *counter != expected {
+                return Err(OpError::Type { operand: "counter", expected, actual: counter.clone() });
             }
         }
         Ok(geometry)
@@ -201,7 +203,7 @@ impl ReferenceRow {
     }
 }
 
-fn verified(geometry: Result<Geometry, String>) -> Geometry {
+fn verified(geometry: Result<Geometry, OpError>) -> Geometry {
     geometry.expect("the node was accepted with these shapes")
 }
 
@@ -214,7 +216,7 @@ impl OpRule for Attention {
         self.describe()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let geometry = self.check(inputs, 0, "queries, keys, values, bias")?;
         Ok(vec![TensorType::f32(geometry.q_shape()), TensorType::f32(geometry.row_shape())])
     }
@@ -254,6 +256,14 @@ impl OpRule for Attention {
         });
         vec![out, log_sums]
     }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.product_flops(inputs)
+    }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision::reading(3, LowResult::Unchanged)
+    }
 }
 
 /// Gradient of [`Attention`]. Inputs: q, k, v, bias, out and lse as there, dout `f32[B, Sq, heads * D]`, with dropout the
@@ -279,12 +289,16 @@ impl OpRule for AttentionGrad {
         self.attention.describe()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let names = "queries, keys, values, bias, output, log-sums, output gradient";
         let geometry = self.attention.check(inputs, 3, names)?;
         let (out, rows) = (TensorType::f32(geometry.q_shape()), TensorType::f32(geometry.row_shape()));
-        if *inputs[4] != out || *inputs[5] != rows || *inputs[6] != out {
-            return Err(format!("output and output gradient must be {out}, log-sums {rows}"));
+        let computed =
+            [("output", inputs[4], &out), ("log-sums", inputs[5], &rows), ("output gradient", inputs[6], &out)];
+        for (operand, actual, expected) in computed {
+            if actual != expected {
+                return Err(OpError::Type { operand, expected: expected.clone(), actual: actual.clone() });
+            }
         }
         let keys = TensorType::f32(geometry.k_shape());
         Ok(vec![out, keys.clone(), keys])
@@ -325,5 +339,13 @@ impl OpRule for AttentionGrad {
             }
         });
         vec![dq, dk, dv]
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.product_flops(inputs)
+    }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision::reading(3, LowResult::Unchanged)
     }
 }

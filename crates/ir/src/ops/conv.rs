@@ -1,9 +1,12 @@
 //! Two-dimensional convolution and its two gradients. Activations are `[N, H, W, C]`, weights `[KH, KW, C / groups, O]`.
 //! Operands of 16 bits are multiplied exactly and accumulated in `f32`, which is the type of every result.
 
-use super::{Cost, GradArgs, Gradient, OpRule, float_inputs, product_like};
+use super::{
+    Cost, GradArgs, Gradient, LowResult, MixedPrecision, OpError, OpRule, Producer, float_inputs, product_like,
+};
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
+use crate::rules::Rules;
 use crate::shape::{Shape, TensorType};
 
 /// A window that slides along one spatial axis.
@@ -33,17 +36,18 @@ impl Window {
         stride: usize,
         dilation: usize,
         pad: [usize; 2],
-    ) -> Result<Window, String> {
+    ) -> Result<Window, OpError> {
         if kernel == 0 || stride == 0 || dilation == 0 {
-            return Err(format!("window, stride and dilation along the {axis} must be at least 1"));
+            return Err(OpError::Attribute(format!("window, stride and dilation along the {axis} must be at least 1")));
         }
         if input == 0 {
-            return Err(format!("the input has no elements along the {axis}"));
+            return Err(OpError::Sizes(format!("the input has no elements along the {axis}")));
         }
         let extent = (kernel - 1) * dilation + 1;
         let padded = input + pad[0] + pad[1];
         if extent > padded {
-            return Err(format!("the window extends over {extent} along the {axis}, the padded input has {padded}"));
+            let problem = format!("the window extends over {extent} along the {axis}, the padded input has {padded}");
+            return Err(OpError::Sizes(problem));
         }
         let output = (padded - extent) / stride + 1;
         Ok(Window { input, output, kernel, stride, dilation, low: pad[0] })
@@ -138,18 +142,20 @@ pub fn symmetric(pad: usize) -> [[usize; 2]; 2] {
     [[pad; 2]; 2]
 }
 
-/// The four sizes of a tensor whose axes are named in `axes`.
-pub(super) fn sizes4(shape: &Shape, what: &str, axes: &str) -> Result<[usize; 4], String> {
-    shape.dims().try_into().map_err(|_| format!("the {what} must be {axes}, not {shape}"))
+/// The four sizes of an operand whose axes are named in `axes`.
+pub(super) fn sizes4(shape: &Shape, operand: &'static str, axes: &'static str) -> Result<[usize; 4], OpError> {
+    shape.dims().try_into().map_err(|_| OpError::Axes { operand, axes, shape: shape.clone() })
 }
 
 /// Checks the shape of an output gradient.
-fn check_output(dy: &Shape, expected: &Shape) -> Result<(), String> {
+fn check_output(dy: &Shape, expected: &Shape) -> Result<(), OpError> {
     const AXES: [&str; 4] = ["batch", "height", "width", "channels"];
     match (0..4).find(|&axis| dy[axis] != expected[axis]) {
         Some(axis) => {
             let (name, given, expected) = (AXES[axis], dy[axis], expected[axis]);
-            Err(format!("the output gradient has size {given} along the {name}, the convolution gives {expected}"))
+            Err(OpError::Sizes(format!(
+                "the output gradient has size {given} along the {name}, the convolution gives {expected}"
+            )))
         }
         None => Ok(()),
     }
@@ -177,18 +183,19 @@ impl Conv2d {
     ///
     /// # Errors
     /// Which dimension does not fit.
-    pub fn geometry(&self, x: &Shape, w: &Shape) -> Result<Geometry, String> {
+    pub fn geometry(&self, x: &Shape, w: &Shape) -> Result<Geometry, OpError> {
         let [batch, h, width, channels] = sizes4(x, "input", "[N, H, W, C]")?;
         let [kh, kw, group_channels, out_channels] = sizes4(w, "weights", "[KH, KW, C / groups, O]")?;
         if self.groups == 0 || !channels.is_multiple_of(self.groups) || !out_channels.is_multiple_of(self.groups) {
             let groups = self.groups;
-            return Err(format!(
+            return Err(OpError::Sizes(format!(
                 "{channels} input and {out_channels} output channels do not split into {groups} groups"
-            ));
+            )));
         }
         if channels / self.groups != group_channels {
             let own = channels / self.groups;
-            return Err(format!("the input has {own} channels a group, the weights are for {group_channels}"));
+            let problem = format!("the input has {own} channels a group, the weights are for {group_channels}");
+            return Err(OpError::Sizes(problem));
         }
         Ok(Geometry {
             batch,
@@ -208,6 +215,14 @@ impl Conv2d {
         Conv2dWeightGrad { conv: *self, kernel: [w[0], w[1]] }
     }
 
+    fn mixed_precision_giving(&self, rules: &Rules, result: LowResult) -> MixedPrecision {
+        if self.groups == 1 || rules.grouped_convolutions_in_16_bits {
+            MixedPrecision::reading(2, result)
+        } else {
+            MixedPrecision::NONE
+        }
+    }
+
     fn describe(&self) -> String {
         let mut text = format!("stride={:?}, pad={:?}", self.stride, self.pad);
         if self.dilation != [1, 1] {
@@ -221,11 +236,11 @@ impl Conv2d {
 }
 
 /// Cost of a convolution or one of its gradients, of `geometry`.
-fn cost(geometry: Result<Geometry, String>, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+fn cost(geometry: Result<Geometry, OpError>, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
     Cost::streaming(2 * verified(geometry).macs(), inputs, outputs)
 }
 
-fn verified(geometry: Result<Geometry, String>) -> Geometry {
+fn verified(geometry: Result<Geometry, OpError>) -> Geometry {
     geometry.expect("the node was accepted with these shapes")
 }
 
@@ -238,7 +253,7 @@ impl OpRule for Conv2d {
         self.describe()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [x, w] = float_inputs(inputs, "an input and weights")?;
         Ok(vec![TensorType::f32(self.geometry(&x.shape, &w.shape)?.y_shape())])
     }
@@ -263,6 +278,34 @@ impl OpRule for Conv2d {
         geometry.for_each_product(|xi, wi, yi| y.data[yi] += x.data[xi] * w.data[wi]);
         vec![y]
     }
+
+    fn producer(&self, _inputs: &[&TensorType]) -> Producer {
+        Producer::Yes
+    }
+
+    fn takes_prologue(&self) -> bool {
+        self.groups == 1
+    }
+
+    fn scales_with_weight_columns(&self, _inputs: &[&TensorType]) -> bool {
+        true
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.cost(inputs, &[]).flops
+    }
+
+    fn is_recomputed_in_blocks(&self) -> bool {
+        true
+    }
+
+    fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
+        self.mixed_precision_giving(rules, LowResult::Rounded)
+    }
+
+    fn fused_kernel_name(&self) -> &'static str {
+        "conv2d+region"
+    }
 }
 
 /// Gradient of a convolution with respect to its input; by itself a transposed convolution. Inputs: dy
@@ -279,7 +322,7 @@ impl Conv2dDataGrad {
     ///
     /// # Errors
     /// Which dimension does not fit.
-    pub fn geometry(&self, dy: &Shape, w: &Shape) -> Result<Geometry, String> {
+    pub fn geometry(&self, dy: &Shape, w: &Shape) -> Result<Geometry, OpError> {
         let [batch, ..] = sizes4(dy, "output gradient", "[N, OH, OW, O]")?;
         let [_, _, group_channels, _] = sizes4(w, "weights", "[KH, KW, C / groups, O]")?;
         let x = [batch, self.input[0], self.input[1], group_channels * self.conv.groups].into();
@@ -298,7 +341,7 @@ impl OpRule for Conv2dDataGrad {
         format!("{}, input={:?}", self.conv.describe(), self.input)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [dy, w] = float_inputs(inputs, "an output gradient and weights")?;
         Ok(vec![TensorType::f32(self.geometry(&dy.shape, &w.shape)?.x_shape())])
     }
@@ -323,6 +366,22 @@ impl OpRule for Conv2dDataGrad {
         geometry.for_each_product(|xi, wi, yi| dx.data[xi] += dy.data[yi] * w.data[wi]);
         vec![dx]
     }
+
+    fn producer(&self, _inputs: &[&TensorType]) -> Producer {
+        Producer::Yes
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.cost(inputs, &[]).flops
+    }
+
+    fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
+        self.conv.mixed_precision_giving(rules, LowResult::Rounded)
+    }
+
+    fn fused_kernel_name(&self) -> &'static str {
+        "conv2d_data_grad+region"
+    }
 }
 
 /// Gradient of a convolution with respect to its weights. Inputs: x `[N, H, W, C]`, dy `[N, OH, OW, O]`; output
@@ -339,7 +398,7 @@ impl Conv2dWeightGrad {
     ///
     /// # Errors
     /// Which dimension does not fit.
-    pub fn geometry(&self, x: &Shape, dy: &Shape) -> Result<Geometry, String> {
+    pub fn geometry(&self, x: &Shape, dy: &Shape) -> Result<Geometry, OpError> {
         let [_, _, _, channels] = sizes4(x, "input", "[N, H, W, C]")?;
         let [_, _, _, out_channels] = sizes4(dy, "output gradient", "[N, OH, OW, O]")?;
         let w = [self.kernel[0], self.kernel[1], channels / self.conv.groups.max(1), out_channels].into();
@@ -358,7 +417,7 @@ impl OpRule for Conv2dWeightGrad {
         format!("{}, kernel={:?}", self.conv.describe(), self.kernel)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [x, dy] = float_inputs(inputs, "an input and an output gradient")?;
         Ok(vec![TensorType::f32(self.geometry(&x.shape, &dy.shape)?.w_shape())])
     }
@@ -382,5 +441,17 @@ impl OpRule for Conv2dWeightGrad {
         let geometry = verified(self.geometry(&x.ty.shape, &dy.ty.shape));
         geometry.for_each_product(|xi, wi, yi| dw.data[wi] += x.data[xi] * dy.data[yi]);
         vec![dw]
+    }
+
+    fn takes_prologue(&self) -> bool {
+        self.conv.groups == 1
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.cost(inputs, &[]).flops
+    }
+
+    fn mixed_precision(&self, rules: &Rules) -> MixedPrecision {
+        self.conv.mixed_precision_giving(rules, LowResult::Unchanged)
     }
 }

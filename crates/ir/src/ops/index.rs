@@ -1,9 +1,10 @@
 //! Operations that read or give positions.
 
-use super::{Cost, GradArgs, Gradient, OpRule};
+use super::{Cost, FusedOp, GradArgs, Gradient, MixedPrecision, OpError, OpRule, RecomputeCost};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
+use crate::rules::Rules;
 use crate::shape::TensorType;
 
 /// An index as a row number.
@@ -25,10 +26,10 @@ impl OpRule for Gather {
         "gather"
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [table, indices] = inputs else { return Err("takes a table and indices".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [table, indices] = inputs else { return Err(OpError::operands("a table and indices")) };
         if table.shape.rank() == 0 || indices.dtype != DType::I32 {
-            return Err("takes a table of at least one axis and i32 indices".to_string());
+            return Err(OpError::operands("a table of at least one axis and i32 indices"));
         }
         let dims = [indices.shape.dims(), &table.shape[1..]].concat();
         Ok(vec![TensorType::new(table.dtype, dims)])
@@ -53,6 +54,10 @@ impl OpRule for Gather {
         let data = indices.data.iter().flat_map(|&i| &table.data[row(i, rows) * width..][..width]);
         vec![Tensor::new(outputs[0].clone(), data.copied().collect())]
     }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision::MOVES
+    }
 }
 
 /// Adds rows to a table of zeros. Inputs: updates `[...I, ...]`, indices `i32[...I]` in `0..rows`; output `[rows, ...]`. An
@@ -71,13 +76,13 @@ impl OpRule for ScatterAdd {
         format!("rows={}", self.rows)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [updates, indices] = inputs else { return Err("takes updates and indices".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [updates, indices] = inputs else { return Err(OpError::operands("updates and indices")) };
         if updates.dtype == DType::Bool || indices.dtype != DType::I32 {
-            return Err("takes updates that are numbers, and i32 indices".to_string());
+            return Err(OpError::operands("updates that are numbers, and i32 indices"));
         }
         let Some(row) = updates.shape.strip_prefix(indices.shape.dims()) else {
-            return Err("the leading axes of the updates must be those of the indices".to_string());
+            return Err(OpError::Sizes("the leading axes of the updates must be those of the indices".to_string()));
         };
         Ok(vec![TensorType::new(updates.dtype, [&[self.rows], row].concat())])
     }
@@ -121,10 +126,10 @@ impl OpRule for OneHot {
         format!("depth={}", self.depth)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         match inputs {
             [x] if x.dtype == DType::I32 => Ok(vec![TensorType::f32([x.shape.dims(), &[self.depth]].concat())]),
-            _ => Err("takes one i32 tensor".to_string()),
+            _ => Err(OpError::operands("one i32 tensor")),
         }
     }
 
@@ -140,6 +145,14 @@ impl OpRule for OneHot {
         let at = |i: usize| inputs[0].data[i / self.depth] == (i % self.depth) as f64;
         vec![Tensor::from_fn(outputs[0].clone(), |i| f64::from(u8::from(at(i))))]
     }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        Some(FusedOp::OneHot)
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        RecomputeCost::Arithmetic
+    }
 }
 
 /// Position of the first maximum along the innermost axis, which is removed: `[..., C]` to `i32[...]`. A NaN counts as
@@ -152,11 +165,11 @@ impl OpRule for ArgMax {
         "arg_max"
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [x] = inputs else { return Err("takes one tensor".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [x] = inputs else { return Err(OpError::operands("one tensor")) };
         match x.shape.split_last() {
             Some((&cols, outer)) if cols > 0 && x.dtype != DType::Bool => Ok(vec![TensorType::new(DType::I32, outer)]),
-            _ => Err("takes a tensor of numbers with an innermost axis that is not empty".to_string()),
+            _ => Err(OpError::operands("a tensor of numbers with an innermost axis that is not empty")),
         }
     }
 

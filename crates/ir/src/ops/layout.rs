@@ -1,21 +1,22 @@
 //! Operations that move elements and change none.
 
-use super::{Cost, GradArgs, Gradient, OpRule};
-use crate::graph::{Graph, GraphError};
+use super::{Cost, GradArgs, Gradient, MixedPrecision, Op, OpError, OpRule, Storage};
+use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
+use crate::rules::Rules;
 use crate::shape::{Shape, TensorType};
 
-fn one<'a>(inputs: &[&'a TensorType]) -> Result<&'a TensorType, String> {
+fn one<'a>(inputs: &[&'a TensorType]) -> Result<&'a TensorType, OpError> {
     match inputs {
         [x] => Ok(x),
-        _ => Err("takes one tensor".to_string()),
+        _ => Err(OpError::operands("one tensor")),
     }
 }
 
-fn check_rank(what: &str, list: &[usize], rank: usize) -> Result<(), String> {
+fn check_rank(what: &str, list: &[usize], rank: usize) -> Result<(), OpError> {
     match list.len() == rank {
         true => Ok(()),
-        false => Err(format!("{what} has {} entries, the input has {rank} axes", list.len())),
+        false => Err(OpError::Attribute(format!("{what} has {} entries, the input has {rank} axes", list.len()))),
     }
 }
 
@@ -48,11 +49,11 @@ impl OpRule for Reshape {
         self.shape.to_string()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let x = one(inputs)?;
         let (from, to) = (x.shape.elements(), self.shape.elements());
         if from != to {
-            return Err(format!("the input has {from} elements, {} has {to}", self.shape));
+            return Err(OpError::Sizes(format!("the input has {from} elements, {} has {to}", self.shape)));
         }
         Ok(vec![TensorType::new(x.dtype, self.shape.clone())])
     }
@@ -69,6 +70,30 @@ impl OpRule for Reshape {
 
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         vec![Tensor::new(outputs[0].clone(), inputs[0].data.clone())]
+    }
+
+    fn storage(&self) -> Storage {
+        Storage::View
+    }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision::MOVES
+    }
+
+    fn folds_constants(&self) -> bool {
+        true
+    }
+
+    /// `x` if it has the shape already; what `x` is another shape of, in this one.
+    fn simplify(&self, g: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        if *g.shape(inputs[0]) == self.shape {
+            return Ok(Some(inputs[0]));
+        }
+        let inner = g.node(inputs[0].node);
+        match (&inner.op, inner.inputs.first().copied()) {
+            (Op::Reshape(_), Some(innermost)) => g.reshape(innermost, self.shape.clone()).map(Some),
+            _ => Ok(None),
+        }
     }
 }
 
@@ -87,10 +112,10 @@ impl OpRule for Broadcast {
         self.shape.to_string()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let x = one(inputs)?;
         if !x.shape.broadcasts_to(&self.shape) {
-            return Err(format!("{} does not broadcast to {}", x.shape, self.shape));
+            return Err(OpError::BroadcastTo { from: x.shape.clone(), to: self.shape.clone() });
         }
         Ok(vec![TensorType::new(x.dtype, self.shape.clone())])
     }
@@ -108,6 +133,10 @@ impl OpRule for Broadcast {
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         let x = inputs[0];
         vec![Tensor::from_fn(outputs[0].clone(), |i| x.data[x.broadcast_index(&self.shape, i)])]
+    }
+
+    fn folds_constants(&self) -> bool {
+        true
     }
 }
 
@@ -137,12 +166,13 @@ impl OpRule for Transpose {
         format!("{:?}", self.perm)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let x = one(inputs)?;
         let mut sorted = self.perm.clone();
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..x.shape.rank()) {
-            return Err(format!("{:?} is not an order of {} axes", self.perm, x.shape.rank()));
+            let problem = format!("{:?} is not an order of {} axes", self.perm, x.shape.rank());
+            return Err(OpError::Attribute(problem));
         }
         let dims: Vec<usize> = self.perm.iter().map(|&axis| x.shape[axis]).collect();
         Ok(vec![TensorType::new(x.dtype, dims)])
@@ -164,6 +194,10 @@ impl OpRule for Transpose {
         let shape = &outputs[0].shape;
         vec![Tensor::from_fn(outputs[0].clone(), |i| x.data[position(shape, i, &permuted)])]
     }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision::MOVES
+    }
 }
 
 /// Elements `start, start + step, ...` below `stop` along each axis; at least one of each.
@@ -183,7 +217,7 @@ impl OpRule for Slice {
         format!("{:?}..{:?} by {:?}", self.start, self.stop, self.step)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let x = one(inputs)?;
         for (what, list) in [("start", &self.start), ("stop", &self.stop), ("step", &self.step)] {
             check_rank(what, list, x.shape.rank())?;
@@ -192,7 +226,8 @@ impl OpRule for Slice {
             let (start, stop, step) = (self.start[axis], self.stop[axis], self.step[axis]);
             if start >= stop || stop > x.shape[axis] || step == 0 {
                 let size = x.shape[axis];
-                return Err(format!("{start}..{stop} by {step} is no slice of axis {axis}, which has size {size}"));
+                let problem = format!("{start}..{stop} by {step} is no slice of axis {axis}, which has size {size}");
+                return Err(OpError::Attribute(problem));
             }
             Ok((stop - start).div_ceil(step))
         };
@@ -246,7 +281,7 @@ impl OpRule for Pad {
         format!("low={:?}, high={:?}{interior}", self.low, self.high)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let x = one(inputs)?;
         for (what, list) in [("low", &self.low), ("high", &self.high), ("interior", &self.interior)] {
             check_rank(what, list, x.shape.rank())?;
@@ -297,20 +332,20 @@ impl OpRule for Concat {
         format!("axis={}", self.axis)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [first, ..] = inputs else { return Err("takes at least one tensor".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [first, ..] = inputs else { return Err(OpError::operands("at least one tensor")) };
         if self.axis >= first.shape.rank() {
-            return Err(format!("there is no axis {}: the first input has {} axes", self.axis, first.shape.rank()));
+            return Err(OpError::NoSuchAxis { axis: self.axis, rank: first.shape.rank() });
         }
         let mut joined = first.shape.dims().to_vec();
         joined[self.axis] = 0;
         for (number, x) in inputs.iter().enumerate() {
             let equal = |axis: usize| axis == self.axis || x.shape[axis] == first.shape[axis];
             if x.dtype != first.dtype || x.shape.rank() != joined.len() || !(0..joined.len()).all(equal) {
-                return Err(format!(
+                return Err(OpError::Sizes(format!(
                     "input {number} differs from the first in more than the size of axis {}",
                     self.axis
-                ));
+                )));
             }
             joined[self.axis] += x.shape[self.axis];
         }

@@ -1,8 +1,11 @@
 //! Matrix multiplication.
 
-use super::{Cost, GradArgs, Gradient, OpRule, float_inputs, product_like};
+use super::{
+    Cost, GradArgs, Gradient, LowResult, MixedPrecision, OpError, OpRule, Producer, float_inputs, product_like,
+};
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
+use crate::rules::Rules;
 use crate::shape::{Shape, TensorType};
 
 /// `batch` independent products of an `m` by `k` with a `k` by `n` matrix.
@@ -30,25 +33,25 @@ impl Matmul {
     ///
     /// # Errors
     /// Which dimension does not fit.
-    pub fn geometry(&self, a: &Shape, b: &Shape) -> Result<Geometry, String> {
+    pub fn geometry(&self, a: &Shape, b: &Shape) -> Result<Geometry, OpError> {
         if a.rank() < 2 || b.rank() < 2 {
-            return Err("both operands must have at least two axes".to_string());
+            return Err(OpError::Sizes("both operands must have at least two axes".to_string()));
         }
         let (m, k) = matrix(a, self.trans_a);
         let (b_k, n) = matrix(b, self.trans_b);
         if k != b_k {
-            return Err(format!("the inner sizes differ: {k} and {b_k}"));
+            return Err(OpError::Sizes(format!("the inner sizes differ: {k} and {b_k}")));
         }
         let (a_batch, b_batch) = (&a[..a.rank() - 2], &b[..b.rank() - 2]);
         let batch: usize = a_batch.iter().product();
         if is_shared(a, b) {
             return match self.trans_a {
-                true => Err("a of a higher rank than b must not be transposed".to_string()),
+                true => Err(OpError::Attribute("a of a higher rank than b must not be transposed".to_string())),
                 false => Ok(Geometry { batch: 1, m: batch * m, k, n }),
             };
         }
         if a_batch != b_batch {
-            return Err(format!("the leading axes differ: {a_batch:?} and {b_batch:?}"));
+            return Err(OpError::Sizes(format!("the leading axes differ: {a_batch:?} and {b_batch:?}")));
         }
         Ok(Geometry { batch, m, k, n })
     }
@@ -101,7 +104,7 @@ impl OpRule for Matmul {
         .to_string()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [a, b] = float_inputs(inputs, "two operands")?;
         let n = self.geometry(&a.shape, &b.shape)?.n;
         let (m, _) = matrix(&a.shape, self.trans_a);
@@ -141,5 +144,25 @@ impl OpRule for Matmul {
             let (batch, i, j) = (index / (m * n), index / n % m, index % n);
             (0..k).map(|l| a_at(batch, i, l) * b_at(batch, l, j)).sum()
         })]
+    }
+
+    fn producer(&self, inputs: &[&TensorType]) -> Producer {
+        if inputs[1].shape.rank() == 2 { Producer::Yes } else { Producer::Batched }
+    }
+
+    fn scales_with_weight_columns(&self, inputs: &[&TensorType]) -> bool {
+        !self.trans_b && inputs[1].shape.rank() == 2
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.cost(inputs, &[]).flops
+    }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision::reading(2, LowResult::RoundedWithWeights)
+    }
+
+    fn fused_kernel_name(&self) -> &'static str {
+        "matmul+region"
     }
 }

@@ -3,6 +3,8 @@
 
 pub mod attention;
 pub mod conv;
+mod error;
+mod facts;
 pub mod index;
 pub mod layout;
 pub mod matmul;
@@ -14,8 +16,13 @@ pub mod region;
 pub mod softmax;
 pub mod source;
 
+pub use error::OpError;
+pub use facts::{FusedOp, LowOperands, LowResult, MixedPrecision, Producer, RecomputeCost, RowSum, Storage};
+
+use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Value};
 use crate::reference::Tensor;
+use crate::rules::Rules;
 use crate::shape::TensorType;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -71,11 +78,11 @@ impl std::iter::Sum for Cost {
 pub(crate) fn float_inputs<'a, const N: usize>(
     inputs: &[&'a TensorType],
     names: &str,
-) -> Result<[&'a TensorType; N], String> {
+) -> Result<[&'a TensorType; N], OpError> {
     let given = <[&TensorType; N]>::try_from(inputs).ok();
     given
         .filter(|types| types.iter().all(|t| t.dtype.is_float() && t.dtype == types[0].dtype))
-        .ok_or_else(|| format!("takes {names}, of one float element type"))
+        .ok_or_else(|| OpError::operands(format!("{names}, of one float element type")))
 }
 
 /// The product `op(a, b)` of operands brought to the element type of `like`, in that type.
@@ -122,8 +129,11 @@ pub trait OpRule {
         String::new()
     }
 
-    /// Types of the outputs, or what is wrong with the inputs (the graph adds the operation, its path and the types seen).
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String>;
+    /// Types of the outputs.
+    ///
+    /// # Errors
+    /// What is wrong with the inputs; the graph adds the operation, its path and the types given.
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError>;
 
     /// Adds the nodes that compute the gradient with respect to the inputs.
     fn gradient(&self, graph: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError>;
@@ -132,6 +142,96 @@ pub trait OpRule {
 
     /// The reference kernel, in `f64`.
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor>;
+
+    /// How the results come to be in memory.
+    fn storage(&self) -> Storage {
+        Storage::Computed
+    }
+
+    /// Whether it gives values that are made of no tensor: inputs, constants, random numbers.
+    fn is_source(&self) -> bool {
+        false
+    }
+
+    /// Whether each output element depends on the input elements at the same (broadcast) position alone.
+    fn is_pointwise(&self) -> bool {
+        false
+    }
+
+    /// How fused kernels compute it, if they can, for inputs of these types.
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        None
+    }
+
+    /// The reduction over rows that it is, if fused kernels can do it for inputs of these types.
+    fn row_sum(&self, _inputs: &[&TensorType]) -> Option<RowSum> {
+        None
+    }
+
+    /// Whether a fused kernel can run on its output block by block, for inputs of these types.
+    fn producer(&self, _inputs: &[&TensorType]) -> Producer {
+        Producer::No
+    }
+
+    /// Whether its kernels can scale, shift and rectify the first operand by columns while they read it.
+    fn takes_prologue(&self) -> bool {
+        false
+    }
+
+    /// Whether to scale a column of the second operand is to scale that column of the output, for inputs of these types.
+    fn scales_with_weight_columns(&self, _inputs: &[&TensorType]) -> bool {
+        false
+    }
+
+    /// Arithmetic of the convolutions and matrix products in it alone, a multiply-add counted as two.
+    fn contraction_flops(&self, _inputs: &[&TensorType]) -> u64 {
+        0
+    }
+
+    /// What it takes to compute its value a second time.
+    fn recompute_cost(&self) -> RecomputeCost {
+        RecomputeCost::Kernel
+    }
+
+    /// Whether it may be computed a second time in the backward pass, instead of being kept, where whole blocks of the model
+    /// are.
+    fn is_recomputed_in_blocks(&self) -> bool {
+        self.is_pointwise()
+    }
+
+    /// What mixed precision does with operands and results.
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision::NONE
+    }
+
+    /// Whether its kernel reads input number `input` nowhere but at the element that it then writes to output number
+    /// `output`, so that both may share memory if their elements have one size.
+    fn may_overwrite(&self, _output: usize, _input: usize) -> bool {
+        false
+    }
+
+    /// Whether it is computed at compile time if all its inputs are small constants.
+    fn folds_constants(&self) -> bool {
+        self.is_pointwise()
+    }
+
+    /// A value equal to its result on these inputs that is cheaper, or opens the way to other rewrites, if there is one.
+    ///
+    /// # Errors
+    /// Only if the graph was malformed.
+    fn simplify(&self, _graph: &mut Graph, _inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        Ok(None)
+    }
+
+    /// Name of the kernel that runs it, as in profiles.
+    fn kernel_name(&self) -> &'static str {
+        self.name()
+    }
+
+    /// Name of the kernel that runs it together with a fused program.
+    fn fused_kernel_name(&self) -> &'static str {
+        self.name()
+    }
 }
 
 macro_rules! operations {
@@ -198,7 +298,39 @@ operations! {
 impl Op {
     /// Whether each output element depends on the input elements at the same (broadcast) position alone.
     pub fn is_pointwise(&self) -> bool {
-        matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_))
+        self.rule().is_pointwise()
+    }
+
+    /// The input of the step that it is.
+    pub fn as_input(&self) -> Option<&source::Input> {
+        match self {
+            Op::Input(input) => Some(input),
+            _ => None,
+        }
+    }
+
+    /// The constant that it is.
+    pub fn as_constant(&self) -> Option<&source::Constant> {
+        match self {
+            Op::Constant(constant) => Some(constant),
+            _ => None,
+        }
+    }
+
+    /// The fused program that it is.
+    pub fn as_region(&self) -> Option<&region::Region> {
+        match self {
+            Op::Region(region) => Some(region),
+            _ => None,
+        }
+    }
+
+    /// The type that it converts to.
+    pub fn cast_target(&self) -> Option<DType> {
+        match self {
+            Op::Cast(cast) => Some(cast.to),
+            _ => None,
+        }
     }
 
     /// The operation itself, or that behind a prologue.

@@ -1,6 +1,6 @@
 //! Operations on each element alone, with NumPy broadcasting between operands.
 
-use super::{Cost, GradArgs, Gradient, OpRule};
+use super::{Cost, FusedOp, GradArgs, Gradient, Op, OpError, OpRule, RecomputeCost};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
@@ -203,6 +203,11 @@ impl BinaryKind {
     }
 }
 
+/// The shape that two operands are expanded to.
+fn common_shape(a: &Shape, b: &Shape) -> Result<Shape, OpError> {
+    Shape::broadcast(a, b).ok_or_else(|| OpError::Broadcast(a.clone(), b.clone()))
+}
+
 /// A function of one float tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unary(pub UnaryKind);
@@ -212,10 +217,10 @@ impl OpRule for Unary {
         self.0.name()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         match inputs {
             [x] if x.dtype.is_float() => Ok(vec![(*x).clone()]),
-            _ => Err("takes one float tensor".to_string()),
+            _ => Err(OpError::operands("one float tensor")),
         }
     }
 
@@ -296,6 +301,24 @@ impl OpRule for Unary {
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         vec![Tensor::from_fn(outputs[0].clone(), |i| self.0.apply(inputs[0].data[i]))]
     }
+
+    fn is_pointwise(&self) -> bool {
+        true
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        Some(FusedOp::Unary(self.0))
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        if self.0.is_expensive() { RecomputeCost::Function } else { RecomputeCost::Arithmetic }
+    }
+
+    fn simplify(&self, g: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        let inner = g.node(inputs[0].node);
+        let is_undone = self.0 == UnaryKind::Neg && inner.op == Op::Unary(Unary(UnaryKind::Neg));
+        Ok(is_undone.then(|| inner.inputs[0]))
+    }
 }
 
 /// A function of two tensors of one element type that broadcast to one shape. Comparisons give `bool`.
@@ -307,12 +330,12 @@ impl OpRule for Binary {
         self.0.name()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [a, b] = inputs else { return Err("takes two tensors".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [a, b] = inputs else { return Err(OpError::operands("two tensors")) };
         if a.dtype != b.dtype || a.dtype == DType::Bool {
-            return Err("takes two number tensors of one element type".to_string());
+            return Err(OpError::operands("two number tensors of one element type"));
         }
-        let shape = Shape::broadcast(&a.shape, &b.shape).ok_or("the shapes do not broadcast")?;
+        let shape = common_shape(&a.shape, &b.shape)?;
         let dtype = if self.0.is_comparison() { DType::Bool } else { a.dtype };
         Ok(vec![TensorType::new(dtype, shape)])
     }
@@ -383,6 +406,37 @@ impl OpRule for Binary {
             self.0.apply(a.data[a.broadcast_index(&shape, i)], b.data[b.broadcast_index(&shape, i)])
         })]
     }
+
+    fn is_pointwise(&self) -> bool {
+        true
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        Some(FusedOp::Binary(self.0))
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        match self.0 {
+            BinaryKind::Div | BinaryKind::Pow => RecomputeCost::Division,
+            _ => RecomputeCost::Arithmetic,
+        }
+    }
+
+    /// `x + 0`, `x - 0`, `x * 1`, `x / 1`, where the other operand does not widen the shape.
+    fn simplify(&self, g: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        let (a, b) = (inputs[0], inputs[1]);
+        let keeps = |x: Value, other: Value| g.shape(other).broadcasts_to(g.shape(x));
+        let neutral = match self.0 {
+            BinaryKind::Add | BinaryKind::Sub => 0.0,
+            BinaryKind::Mul | BinaryKind::Div => 1.0,
+            _ => return Ok(None),
+        };
+        if g.uniform(b) == Some(neutral) && keeps(a, b) {
+            return Ok(Some(a));
+        }
+        let exchanged = self.0.is_commutative() && g.uniform(a) == Some(neutral) && keeps(b, a);
+        Ok(exchanged.then_some(b))
+    }
 }
 
 /// `dy` where `a` compares so to `b`, zero elsewhere.
@@ -401,14 +455,12 @@ impl OpRule for Select {
         "select"
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [condition, a, b] = inputs else { return Err("takes a condition and two tensors".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [condition, a, b] = inputs else { return Err(OpError::operands("a condition and two tensors")) };
         if condition.dtype != DType::Bool || a.dtype != b.dtype {
-            return Err("takes a bool condition and two tensors of one element type".to_string());
+            return Err(OpError::operands("a bool condition and two tensors of one element type"));
         }
-        let shape = Shape::broadcast(&a.shape, &b.shape)
-            .and_then(|s| Shape::broadcast(&s, &condition.shape))
-            .ok_or("the shapes do not broadcast")?;
+        let shape = common_shape(&common_shape(&a.shape, &b.shape)?, &condition.shape)?;
         Ok(vec![TensorType::new(a.dtype, shape)])
     }
 
@@ -439,6 +491,18 @@ impl OpRule for Select {
             if at(inputs[0], i) != 0.0 { at(inputs[1], i) } else { at(inputs[2], i) }
         })]
     }
+
+    fn is_pointwise(&self) -> bool {
+        true
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        Some(FusedOp::Select)
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        RecomputeCost::Arithmetic
+    }
 }
 
 /// Conversion to another element type; to integers by truncation, to `bool` by comparison with zero.
@@ -456,10 +520,10 @@ impl OpRule for Cast {
         self.to.to_string()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         match inputs {
             [x] => Ok(vec![TensorType::new(self.to, x.shape.clone())]),
-            _ => Err("takes one tensor".to_string()),
+            _ => Err(OpError::operands("one tensor")),
         }
     }
 
@@ -482,6 +546,29 @@ impl OpRule for Cast {
             _ => x,
         };
         vec![Tensor::from_fn(outputs[0].clone(), |i| convert(inputs[0].data[i]))]
+    }
+
+    fn is_pointwise(&self) -> bool {
+        true
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        Some(FusedOp::Cast(self.to))
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        RecomputeCost::Arithmetic
+    }
+
+    /// `x` for a conversion of `x` to its own type, directly or by way of `f32`, which holds all floats.
+    fn simplify(&self, g: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        let (x, to) = (inputs[0], self.to);
+        if g.dtype(x) == to {
+            return Ok(Some(x));
+        }
+        let inner = g.node(x.node);
+        let is_undone = inner.op.cast_target() == Some(DType::F32) && to.is_float() && g.dtype(inner.inputs[0]) == to;
+        Ok(is_undone.then(|| inner.inputs[0]))
     }
 }
 

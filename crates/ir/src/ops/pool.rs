@@ -1,9 +1,10 @@
 //! Two-dimensional pooling of `[N, H, W, C]` and its gradients.
 
 use super::conv::{Window, indices, sizes4};
-use super::{Cost, GradArgs, Gradient, OpRule, float_inputs};
+use super::{Cost, GradArgs, Gradient, LowOperands, LowResult, MixedPrecision, OpError, OpRule, float_inputs};
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
+use crate::rules::Rules;
 use crate::shape::{Shape, TensorType};
 
 /// Sizes of a pooling, the same for the pooling and its gradient.
@@ -17,12 +18,13 @@ pub struct Geometry {
 
 impl Geometry {
     /// Pads must be smaller than the window, so that no window lies in the padding alone.
-    fn new(x: &Shape, window: [usize; 2], stride: [usize; 2], pad: [[usize; 2]; 2]) -> Result<Geometry, String> {
+    fn new(x: &Shape, window: [usize; 2], stride: [usize; 2], pad: [[usize; 2]; 2]) -> Result<Geometry, OpError> {
         let [batch, h, w, channels] = sizes4(x, "input", "[N, H, W, C]")?;
         let height = Window::new("height", h, window[0], stride[0], 1, pad[0])?;
         let width = Window::new("width", w, window[1], stride[1], 1, pad[1])?;
         if (0..2).any(|axis| pad[axis].iter().any(|&p| p >= window[axis])) {
-            return Err(format!("the padding {pad:?} must be smaller than the window {window:?}"));
+            let problem = format!("the padding {pad:?} must be smaller than the window {window:?}");
+            return Err(OpError::Attribute(problem));
         }
         Ok(Geometry { batch, height, width, channels })
     }
@@ -65,7 +67,7 @@ impl Geometry {
     }
 }
 
-fn verified(geometry: Result<Geometry, String>) -> Geometry {
+fn verified(geometry: Result<Geometry, OpError>) -> Geometry {
     geometry.expect("the node was accepted with these shapes")
 }
 
@@ -88,7 +90,7 @@ impl MaxPool2d {
     ///
     /// # Errors
     /// Which dimension does not fit.
-    pub fn geometry(&self, x: &Shape) -> Result<Geometry, String> {
+    pub fn geometry(&self, x: &Shape) -> Result<Geometry, OpError> {
         Geometry::new(x, self.window, self.stride, self.pad)
     }
 }
@@ -102,7 +104,7 @@ impl OpRule for MaxPool2d {
         describe(self.window, self.stride, self.pad)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [x] = float_inputs(inputs, "one tensor")?;
         Ok(vec![TensorType::new(x.dtype, self.geometry(&x.shape)?.y_shape())])
     }
@@ -126,6 +128,10 @@ impl OpRule for MaxPool2d {
         });
         vec![y]
     }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision { operands: LowOperands::AsTheyAre, result: LowResult::MovedAndRounded }
+    }
 }
 
 /// Gradient of [`MaxPool2d`]: the first maximum of each window, row by row, takes the window's gradient. Inputs: x
@@ -144,14 +150,13 @@ impl OpRule for MaxPool2dGrad {
         self.pool.attributes()
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [x, y, dy] = float_inputs(inputs, "input, output and output gradient")?;
-        let expected = self.pool.geometry(&x.shape)?.y_shape();
-        if y.shape != expected || dy.shape != expected {
-            return Err(format!("output and output gradient must be {expected}"));
-        }
-        if y.dtype != x.dtype || dy.dtype != x.dtype {
-            return Err(format!("output and output gradient must be {}, as the input is", x.dtype));
+        let expected = TensorType::new(x.dtype, self.pool.geometry(&x.shape)?.y_shape());
+        for (operand, actual) in [("output", y), ("output gradient", dy)] {
+            if *actual != expected {
+                return Err(OpError::Type { operand, expected, actual: actual.clone() });
+            }
         }
         Ok(vec![x.clone()])
     }
@@ -176,6 +181,10 @@ impl OpRule for MaxPool2dGrad {
         });
         vec![dx]
     }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision::reading(3, LowResult::OfOperands)
+    }
 }
 
 /// Mean of each window. Input `[N, H, W, C]`, output `[N, OH, OW, C]`. The padding is zeros.
@@ -194,7 +203,7 @@ impl AvgPool2d {
     ///
     /// # Errors
     /// Which dimension does not fit.
-    pub fn geometry(&self, x: &Shape) -> Result<Geometry, String> {
+    pub fn geometry(&self, x: &Shape) -> Result<Geometry, OpError> {
         Geometry::new(x, self.window, self.stride, self.pad)
     }
 
@@ -214,7 +223,7 @@ impl OpRule for AvgPool2d {
         describe(self.window, self.stride, self.pad) + suffix
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [x] = float_inputs(inputs, "one tensor")?;
         Ok(vec![TensorType::new(x.dtype, self.geometry(&x.shape)?.y_shape())])
     }
@@ -254,11 +263,14 @@ impl AvgPool2dGrad {
     ///
     /// # Errors
     /// Which dimension does not fit.
-    pub fn geometry(&self, dy: &Shape) -> Result<Geometry, String> {
+    pub fn geometry(&self, dy: &Shape) -> Result<Geometry, OpError> {
         let [batch, _, _, channels] = sizes4(dy, "output gradient", "[N, OH, OW, C]")?;
         let geometry = self.pool.geometry(&[batch, self.input[0], self.input[1], channels].into())?;
         let expected = geometry.y_shape();
-        if *dy != expected { Err(format!("the output gradient must be {expected}")) } else { Ok(geometry) }
+        if *dy != expected {
+            return Err(OpError::Sizes(format!("the output gradient must be {expected}, not {dy}")));
+        }
+        Ok(geometry)
     }
 }
 
@@ -271,7 +283,7 @@ impl OpRule for AvgPool2dGrad {
         format!("{}, input={:?}", self.pool.attributes(), self.input)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [dy] = float_inputs(inputs, "one output gradient")?;
         Ok(vec![TensorType::new(dy.dtype, self.geometry(&dy.shape)?.x_shape())])
     }

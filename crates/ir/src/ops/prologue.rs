@@ -1,7 +1,6 @@
 //! A product that computes its first operand while it reads it.
 
-use super::{Cost, GradArgs, Gradient, Op, OpRule};
-use crate::dtype::DType;
+use super::{Cost, GradArgs, Gradient, Op, OpError, OpRule, Producer};
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
 use crate::shape::TensorType;
@@ -33,19 +32,22 @@ impl OpRule for Prologue {
         format!("{}{relu}", self.op.rule().attributes())
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [x, second, scale, shift] = inputs else {
-            return Err("takes an input, the other operand, a scale and a shift".to_string());
+            return Err(OpError::operands("an input, the other operand, a scale and a shift"));
         };
         if !matches!(*self.op, Op::Conv2d(_) | Op::Conv2dWeightGrad(_)) {
-            return Err(format!("{} has no prologue", self.op));
+            return Err(OpError::Attribute(format!("{} has no prologue", self.op)));
         }
         let vector = TensorType::f32([x.shape.cols()]);
-        match [scale, shift].into_iter().find(|ty| ***ty != vector) {
-            Some(other) => Err(format!("scale and shift must be {vector}, not {other}")),
-            None if x.dtype != DType::F32 => Err(format!("the input must be f32, not {}", x.dtype)),
-            None => self.op.rule().infer(&[x, second]),
+        let input = TensorType::f32(x.shape.clone());
+        for (operand, actual, expected) in [("scale", scale, &vector), ("shift", shift, &vector), ("input", x, &input)]
+        {
+            if *actual != expected {
+                return Err(OpError::Type { operand, expected: expected.clone(), actual: (*actual).clone() });
+            }
         }
+        self.op.rule().infer(&[x, second])
     }
 
     fn gradient(&self, _graph: &mut Graph, _args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
@@ -66,5 +68,17 @@ impl OpRule for Prologue {
         };
         let mapped = Tensor::new(x.ty.clone(), x.data.iter().enumerate().map(map).collect());
         self.op.rule().evaluate(&[&mapped, inputs[1]], outputs)
+    }
+
+    fn producer(&self, inputs: &[&TensorType]) -> Producer {
+        self.op.rule().producer(&inputs[..2])
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.op.rule().contraction_flops(&inputs[..2])
+    }
+
+    fn fused_kernel_name(&self) -> &'static str {
+        "prologue+conv2d+region"
     }
 }

@@ -1,7 +1,7 @@
 //! Reductions over axes.
 
-use super::pointwise::BinaryKind;
-use super::{Cost, GradArgs, Gradient, OpRule, float_inputs};
+use super::pointwise::{Binary, BinaryKind, Unary, UnaryKind};
+use super::{Cost, FusedOp, GradArgs, Gradient, Op, OpError, OpRule, RecomputeCost, RowSum, float_inputs};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::{Tensor, broadcast_index};
@@ -66,21 +66,19 @@ fn removed(shape: &Shape, axes: &[usize]) -> Shape {
     (0..shape.rank()).filter(|axis| !axes.contains(axis)).map(|axis| shape[axis]).collect::<Vec<_>>().into()
 }
 
-fn check_axes(shape: &Shape, axes: &[usize]) -> Result<(), String> {
+fn check_axes(shape: &Shape, axes: &[usize]) -> Result<(), OpError> {
     if !axes.is_sorted_by(|a, b| a < b) {
-        return Err(format!("the axes {axes:?} must be ascending"));
+        return Err(OpError::Attribute(format!("the axes {axes:?} must be ascending")));
     }
     match axes.last() {
-        Some(&axis) if axis >= shape.rank() => {
-            Err(format!("there is no axis {axis}: the input has {} axes", shape.rank()))
-        }
+        Some(&axis) if axis >= shape.rank() => Err(OpError::NoSuchAxis { axis, rank: shape.rank() }),
         _ => Ok(()),
     }
 }
 
-fn check_not_empty(shape: &Shape, axes: &[usize]) -> Result<(), String> {
+fn check_not_empty(shape: &Shape, axes: &[usize]) -> Result<(), OpError> {
     match axes.iter().find(|&&axis| shape[axis] == 0) {
-        Some(axis) => Err(format!("axis {axis} has no elements")),
+        Some(&axis) => Err(OpError::EmptyAxis { axis, shape: shape.clone() }),
         None => Ok(()),
     }
 }
@@ -96,6 +94,43 @@ fn fold(x: &Tensor, axes: &[usize], kind: ReduceKind, f: impl Fn(usize, f64) -> 
     result
 }
 
+/// Whether the axes are the innermost one alone, of several.
+pub(crate) fn is_along_rows(shape: &Shape, axes: &[usize]) -> bool {
+    shape.rank() >= 2 && axes == [shape.rank() - 1]
+}
+
+/// Runs of consecutive rows that a reduction of an `f32` tensor sums one by one: over all row axes but leading ones, and not
+/// over columns.
+fn row_groups(x: &TensorType, axes: &[usize]) -> Option<usize> {
+    let rank = x.shape.rank();
+    if x.dtype != DType::F32 || rank < 2 || axes.is_empty() {
+        return None;
+    }
+    let is_trailing = axes.iter().copied().eq(rank - 1 - axes.len().min(rank - 1)..rank - 1);
+    is_trailing.then(|| x.shape[..rank - 1 - axes.len()].iter().product())
+}
+
+/// Whether `value`, broadcast to `rank` axes, has size 1 along all of `axes`.
+fn is_fixed_along(g: &Graph, value: Value, rank: usize, axes: &[usize]) -> bool {
+    let shape = g.shape(value);
+    let missing = rank - shape.rank();
+    axes.iter().all(|&axis| axis < missing || shape[axis - missing] == 1)
+}
+
+impl Reduce {
+    /// `value`, which broadcasts to `rank` axes, with the axes removed that the reduction removes.
+    fn without_axes(&self, g: &mut Graph, value: Value, rank: usize) -> Result<Value, GraphError> {
+        if self.keep_dims {
+            return Ok(value);
+        }
+        let shape = g.shape(value).clone();
+        let missing = rank - shape.rank();
+        let kept: Vec<usize> =
+            (missing..rank).filter(|axis| !self.axes.contains(axis)).map(|axis| shape[axis - missing]).collect();
+        g.reshape(value, kept)
+    }
+}
+
 impl OpRule for Reduce {
     fn name(&self) -> &'static str {
         match self.kind {
@@ -109,10 +144,10 @@ impl OpRule for Reduce {
         format!("axes={:?}{}", self.axes, if self.keep_dims { ", keep_dims" } else { "" })
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [x] = inputs else { return Err("takes one tensor".to_string()) };
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [x] = inputs else { return Err(OpError::operands("one tensor")) };
         if x.dtype == DType::Bool {
-            return Err("takes a tensor of numbers".to_string());
+            return Err(OpError::operands("a tensor of numbers"));
         }
         check_axes(&x.shape, &self.axes)?;
         if self.kind != ReduceKind::Sum {
@@ -145,6 +180,53 @@ impl OpRule for Reduce {
 
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         vec![Tensor::new(outputs[0].clone(), fold(inputs[0], &self.axes, self.kind, |_, x| x))]
+    }
+
+    fn fused(&self, inputs: &[&TensorType]) -> Option<FusedOp> {
+        let x = inputs[0];
+        let is_of_rows = self.keep_dims && x.dtype == DType::F32 && is_along_rows(&x.shape, &self.axes);
+        is_of_rows.then_some(FusedOp::RowReduce(self.kind))
+    }
+
+    fn row_sum(&self, inputs: &[&TensorType]) -> Option<RowSum> {
+        let groups = row_groups(inputs[0], &self.axes).filter(|_| self.kind == ReduceKind::Sum)?;
+        Some(RowSum::Sum { groups })
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        RecomputeCost::Pass
+    }
+
+    fn folds_constants(&self) -> bool {
+        true
+    }
+
+    /// `sum(-x) = -sum(x)` and `sum(x * v) = sum(x) * v` where `v` does not vary along the axes summed.
+    fn simplify(&self, g: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        let x = inputs[0];
+        if self.kind != ReduceKind::Sum || g.dtype(x) != DType::F32 {
+            return Ok(None);
+        }
+        let node = g.node(x.node).clone();
+        match node.op {
+            Op::Unary(Unary(UnaryKind::Neg)) => {
+                let sum = g.add1(self.clone(), &[node.inputs[0]])?;
+                g.neg(sum).map(Some)
+            }
+            Op::Binary(Binary(kind @ (BinaryKind::Mul | BinaryKind::Div))) => {
+                let (a, b) = (node.inputs[0], node.inputs[1]);
+                let order: &[(Value, Value)] = if kind == BinaryKind::Mul { &[(a, b), (b, a)] } else { &[(a, b)] };
+                for &(varying, fixed) in order {
+                    if g.shape(varying) == g.shape(x) && is_fixed_along(g, fixed, g.shape(x).rank(), &self.axes) {
+                        let sum = g.add1(self.clone(), &[varying])?;
+                        let factor = self.without_axes(g, fixed, g.shape(x).rank())?;
+                        return g.binary(kind, sum, factor).map(Some);
+                    }
+                }
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
     }
 }
 
@@ -181,7 +263,7 @@ impl OpRule for Moments {
         format!("axes={:?}", self.axes)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let [x] = float_inputs(inputs, "one tensor")?;
         check_axes(&x.shape, &self.axes)?;
         check_not_empty(&x.shape, &self.axes)?;
@@ -219,5 +301,9 @@ impl OpRule for Moments {
         let squares = fold(x, &self.axes, ReduceKind::Sum, |position, x| (x - mean[position]).powi(2));
         let variance = squares.iter().map(|s| s / count).collect();
         vec![Tensor::new(outputs[0].clone(), mean), Tensor::new(outputs[1].clone(), variance)]
+    }
+
+    fn row_sum(&self, inputs: &[&TensorType]) -> Option<RowSum> {
+        row_groups(inputs[0], &self.axes).filter(|&groups| groups == 1).map(|_| RowSum::Moments)
     }
 }

@@ -4,7 +4,7 @@
 use super::pointwise::{BinaryKind, UnaryKind};
 use super::prologue::Prologue;
 use super::reduce::ReduceKind;
-use super::{Cost, GradArgs, Gradient, Op, OpRule, Scalar};
+use super::{Cost, GradArgs, Gradient, Op, OpError, OpRule, Scalar};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
 use crate::philox;
@@ -272,38 +272,42 @@ impl OpRule for Region {
         parts.join(" | ")
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let own = self.anchor_inputs();
         if inputs.len() != own + self.loads.len() {
-            return Err(format!("takes {} inputs", own + self.loads.len()));
+            return Err(OpError::operands(format!("{} inputs", own + self.loads.len())));
         }
         if let Some(anchor) = &self.anchor {
             let types = anchor.rule().infer(&inputs[..own])?;
             if types[0].shape.elements() != self.rows * self.cols {
-                return Err(format!("the anchor gives {}, the domain is [{}, {}]", types[0], self.rows, self.cols));
+                return Err(OpError::Sizes(format!(
+                    "the anchor gives {}, the domain is [{}, {}]",
+                    types[0], self.rows, self.cols
+                )));
             }
         }
         for (access, input) in self.loads.iter().zip(&inputs[own..]) {
             if access.elements(self.cols) != input.shape.elements() {
-                return Err(format!("{input} is not read by {access:?}"));
+                return Err(OpError::Sizes(format!("{input} is not read by {access:?}")));
             }
         }
         for (index, instr) in self.program.iter().enumerate() {
+            let wrong = |problem: &str| Err(OpError::Program { instr: index, problem: problem.to_string() });
             if instr.operands().any(|r| r as usize >= index) {
-                return Err(format!("instruction {index} reads a later one"));
+                return wrong("reads a later one");
             }
             if matches!(instr, Instr::Load(i) | Instr::Random { step: i, .. } if *i as usize >= self.loads.len()) {
-                return Err(format!("instruction {index} loads an input that is not there"));
+                return wrong("loads an input that is not there");
             }
         }
         for output in &self.outputs {
             if matches!(output, RegionOutput::Rows { ty, .. } if ty.shape.elements() != self.rows) {
-                return Err(format!(
+                return Err(OpError::Sizes(format!(
                     "an element for each row of [{}, {}] is no {}",
                     self.rows,
                     self.cols,
                     output.types()[0]
-                ));
+                )));
             }
         }
         Ok(self.outputs.iter().flat_map(RegionOutput::types).collect())
@@ -375,6 +379,22 @@ impl OpRule for Region {
             }
         }
         results
+    }
+
+    fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
+        self.anchor.as_ref().map_or(0, |anchor| anchor.rule().contraction_flops(&inputs[..self.anchor_inputs()]))
+    }
+
+    fn may_overwrite(&self, output: usize, input: usize) -> bool {
+        let is_store = (0..self.outputs.len()).any(|index| {
+            matches!(self.outputs[index], RegionOutput::Store { .. }) && self.node_output(index) == output
+        });
+        let load = input.checked_sub(self.anchor_inputs());
+        is_store && load.is_some_and(|load| self.loads[load].is_full(self.rows))
+    }
+
+    fn kernel_name(&self) -> &'static str {
+        self.anchor.as_ref().map_or(self.name(), |anchor| anchor.rule().fused_kernel_name())
     }
 }
 

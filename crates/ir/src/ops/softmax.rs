@@ -2,9 +2,10 @@
 
 use super::pointwise::UnaryKind;
 use super::reduce::ReduceKind;
-use super::{Cost, GradArgs, Gradient, OpRule, float_inputs};
+use super::{Cost, GradArgs, Gradient, LowOperands, LowResult, MixedPrecision, OpError, OpRule, float_inputs};
 use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
+use crate::rules::Rules;
 use crate::shape::TensorType;
 
 /// `exp(x) / sum(exp(x))` over the innermost axis.
@@ -15,10 +16,10 @@ pub struct Softmax;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LogSoftmax;
 
-fn infer(inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+fn infer(inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
     let [x] = float_inputs(inputs, "one tensor")?;
     if x.shape.rank() == 0 || x.shape.cols() == 0 {
-        return Err("takes a tensor with an innermost axis that is not empty".to_string());
+        return Err(OpError::operands("a tensor with an innermost axis that is not empty"));
     }
     Ok(vec![x.clone()])
 }
@@ -50,7 +51,7 @@ impl OpRule for Softmax {
         "softmax"
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         infer(inputs)
     }
 
@@ -70,6 +71,10 @@ impl OpRule for Softmax {
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         by_row(inputs[0], &outputs[0], |x, max, sum| (x - max).exp() / sum)
     }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision { operands: LowOperands::StayF32, result: LowResult::Unchanged }
+    }
 }
 
 impl OpRule for LogSoftmax {
@@ -77,7 +82,7 @@ impl OpRule for LogSoftmax {
         "log_softmax"
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         infer(inputs)
     }
 
@@ -95,5 +100,9 @@ impl OpRule for LogSoftmax {
 
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         by_row(inputs[0], &outputs[0], |x, max, sum| x - max - sum.ln())
+    }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision { operands: LowOperands::StayF32, result: LowResult::Unchanged }
     }
 }

@@ -1,6 +1,6 @@
 //! Values that come from no other value: inputs, constants, random numbers.
 
-use super::{Cost, GradArgs, Gradient, OpRule, Scalar};
+use super::{Cost, FusedOp, GradArgs, Gradient, OpError, OpRule, RecomputeCost, Scalar, Storage};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Role};
 use crate::philox;
@@ -28,7 +28,7 @@ impl OpRule for Input {
         self.name.clone()
     }
 
-    fn infer(&self, _inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, _inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         Ok(vec![self.ty.clone()])
     }
 
@@ -42,6 +42,14 @@ impl OpRule for Input {
 
     fn evaluate(&self, _inputs: &[&Tensor], _outputs: &[TensorType]) -> Vec<Tensor> {
         unreachable!("the interpreter holds the inputs")
+    }
+
+    fn storage(&self) -> Storage {
+        Storage::Resident
+    }
+
+    fn is_source(&self) -> bool {
+        true
     }
 }
 
@@ -85,9 +93,9 @@ impl OpRule for Constant {
         }
     }
 
-    fn infer(&self, _inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, _inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         if self.data.len() != 1 && self.data.len() != self.shape.elements() {
-            return Err(format!("{} numbers do not fill {}", self.data.len(), self.shape));
+            return Err(OpError::Attribute(format!("{} numbers do not fill {}", self.data.len(), self.shape)));
         }
         Ok(vec![TensorType::new(self.dtype, self.shape.clone())])
     }
@@ -102,6 +110,14 @@ impl OpRule for Constant {
 
     fn evaluate(&self, _inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         vec![Tensor::from_fn(outputs[0].clone(), |i| self.at(i))]
+    }
+
+    fn storage(&self) -> Storage {
+        Storage::Resident
+    }
+
+    fn is_source(&self) -> bool {
+        true
     }
 }
 
@@ -136,12 +152,12 @@ impl OpRule for Random {
         format!("seed={}, stream={}", self.seed, self.stream)
     }
 
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         match inputs {
             [step] if step.dtype == DType::I32 && step.shape.rank() == 0 => {
                 Ok(vec![TensorType::f32(self.shape.clone())])
             }
-            _ => Err("takes the step counter, i32[]".to_string()),
+            _ => Err(OpError::operands("the step counter, i32[]")),
         }
     }
 
@@ -160,5 +176,20 @@ impl OpRule for Random {
             Distribution::Normal => philox::normal,
         };
         vec![Tensor::from_fn(outputs[0].clone(), |i| f64::from(sample(self.seed, step, self.stream, i as u64)))]
+    }
+
+    fn is_source(&self) -> bool {
+        true
+    }
+
+    fn fused(&self, _inputs: &[&TensorType]) -> Option<FusedOp> {
+        match self.distribution {
+            Distribution::Uniform => Some(FusedOp::Random { seed: self.seed, stream: self.stream }),
+            Distribution::Normal => None,
+        }
+    }
+
+    fn recompute_cost(&self) -> RecomputeCost {
+        RecomputeCost::Pass
     }
 }

@@ -1,7 +1,7 @@
 //! What is the same in every step.
 
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::Op;
+use crate::ops::Storage;
 use std::collections::HashSet;
 
 /// The values that are computed from constants and from state that the step does not replace: weights of a model that is
@@ -15,9 +15,9 @@ impl Fixed {
         let mut fixed = vec![false; graph.len()];
         for id in graph.ids() {
             let node = graph.node(id);
-            fixed[id.index()] = match &node.op {
-                Op::Input(input) => input.role.is_persistent() && !replaced.contains(&Value { node: id, output: 0 }),
-                _ => node.inputs.iter().all(|v| fixed[v.node.index()]),
+            fixed[id.index()] = match node.op.as_input() {
+                Some(input) => input.role.is_persistent() && !replaced.contains(&Value { node: id, output: 0 }),
+                None => node.inputs.iter().all(|v| fixed[v.node.index()]),
             };
         }
         Fixed(fixed)
@@ -29,6 +29,6 @@ impl Fixed {
 
     /// Whether a kernel computes the node once before the first step, and not in every one.
     pub fn is_prepared(&self, graph: &Graph, node: NodeId) -> bool {
-        self.is_fixed(node) && !matches!(graph.node(node).op, Op::Input(_) | Op::Constant(_))
+        self.is_fixed(node) && graph.node(node).op.rule().storage() != Storage::Resident
     }
 }

@@ -5,7 +5,6 @@
 use super::channels::{Link, link, scale_and_shift};
 use super::fixed::Fixed;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
-use crate::ops::Op;
 use crate::ops::pointwise::BinaryKind;
 use std::collections::{HashMap, HashSet};
 
@@ -47,12 +46,8 @@ fn find_chains(graph: &Graph) -> HashMap<NodeId, Chain> {
     let mut chains = HashMap::new();
     for id in graph.ids() {
         let node = graph.node(id);
-        let has_columns_of_weights = match &node.op {
-            Op::Conv2d(_) => true,
-            Op::Matmul(matmul) => !matmul.trans_b && graph.shape(node.inputs[1]).rank() == 2,
-            _ => false,
-        };
-        if !has_columns_of_weights || !fixed.is_fixed(node.inputs[1].node) || fixed.is_fixed(id) {
+        let has_weight_columns = node.op.rule().scales_with_weight_columns(&graph.input_types(id));
+        if !has_weight_columns || !fixed.is_fixed(node.inputs[1].node) || fixed.is_fixed(id) {
             continue;
         }
         let mut chain = Chain { product: id, links: Vec::new(), inner: Vec::new() };

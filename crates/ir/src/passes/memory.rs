@@ -2,8 +2,8 @@
 
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::Op;
 use crate::ops::region::{Region, RegionOutput};
+use crate::ops::{Op, Storage};
 use crate::passes::fixed::Fixed;
 use crate::plan::{Location, Needs, Plan, Preparation, StateCopy, StateTensor, Step, Target};
 use crate::rules::Rules;
@@ -82,11 +82,11 @@ struct Planner<'a> {
 }
 
 fn is_view(op: &Op) -> bool {
-    matches!(op, Op::Reshape(_))
+    op.rule().storage() == Storage::View
 }
 
 fn runs_kernel(op: &Op) -> bool {
-    !is_view(op) && !matches!(op, Op::Input(_) | Op::Constant(_))
+    op.rule().storage() == Storage::Computed
 }
 
 impl<'a> Planner<'a> {
@@ -187,12 +187,12 @@ impl<'a> Planner<'a> {
         if self.body[value.node.index()] && !self.graph.is_repeated(state) {
             return None;
         }
-        let Op::Region(region) = &self.graph.node(value.node).op else { return None };
+        let region = self.graph.node(value.node).op.as_region()?;
         let reads = self.last_use.get(&state).copied();
         let free = match reads {
             None => true,
             Some(last) if last < value.node.index() => true,
-            Some(last) => last == value.node.index() && self.reads_in_place(region, value, state),
+            Some(last) => last == value.node.index() && self.reads_in_place(value, state),
         };
         (free && !self.is_raw_target(region, value)).then(|| self.buffer_of[&state])
     }
@@ -200,7 +200,7 @@ impl<'a> Planner<'a> {
     /// The buffer of an input of a region that dies here and that the output can overwrite element by element.
     fn input_in_place(&self, value: Value) -> Option<usize> {
         let node = self.graph.node(value.node);
-        let Op::Region(region) = &node.op else { return None };
+        let region = node.op.as_region()?;
         if self.is_raw_target(region, value) || self.kept.contains(&value) {
             return None;
         }
@@ -212,24 +212,17 @@ impl<'a> Planner<'a> {
                 self.buffers[buffer].last == value.node.index() && self.buffers[buffer].lifetime == Lifetime::Transient;
             let same_size = self.graph.ty(input).bytes() == self.graph.ty(value).bytes()
                 && self.buffers[buffer].bytes == self.graph.ty(value).bytes();
-            (dies && same_size && !taken(buffer) && self.reads_in_place(region, value, input)).then_some(buffer)
+            (dies && same_size && !taken(buffer) && self.reads_in_place(value, input)).then_some(buffer)
         })
     }
 
-    /// Whether the region reads `input` nowhere but at the element it stores, in elements of the same size.
-    fn reads_in_place(&self, region: &Region, value: Value, input: Value) -> bool {
-        let inputs = &self.graph.node(value.node).inputs;
-        let own = region.anchor_inputs();
+    /// Whether the node reads `input` nowhere but at the element of `value` that it then writes, in elements of the same size.
+    fn reads_in_place(&self, value: Value, input: Value) -> bool {
+        let node = self.graph.node(value.node);
         let buffer = self.buffer_of[&input];
-        let is_store = region.outputs.iter().enumerate().any(|(index, output)| {
-            matches!(output, RegionOutput::Store { .. }) && region.node_output(index) == value.output as usize
-        });
-        let only_full = inputs
-            .iter()
-            .enumerate()
-            .filter(|(_, v)| self.buffer_of[v] == buffer)
-            .all(|(index, _)| index >= own && region.loads[index - own].is_full(region.rows));
-        is_store && only_full && self.graph.dtype(input).size() == self.graph.dtype(value).size()
+        let mut of_buffer = node.inputs.iter().enumerate().filter(|(_, v)| self.buffer_of[v] == buffer);
+        self.graph.dtype(input).size() == self.graph.dtype(value).size()
+            && of_buffer.all(|(index, _)| node.op.rule().may_overwrite(value.output as usize, index))
     }
 
     /// Whether the anchor's kernel writes its output, block by block, into this output before the program runs.

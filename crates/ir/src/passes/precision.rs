@@ -13,8 +13,8 @@
 use crate::autodiff::GRADIENT_PATH;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
-use crate::ops::Op;
-use crate::ops::pointwise::{Binary, BinaryKind, Cast};
+use crate::ops::pointwise::{Binary, BinaryKind};
+use crate::ops::{LowOperands, LowResult, MixedPrecision, Op};
 use crate::rules::Rules;
 use std::collections::{HashMap, HashSet};
 
@@ -37,38 +37,34 @@ pub fn lower_precision(graph: &Graph, rules: &Rules, to: DType) -> Result<Graph,
     pass.rewriter.finish()
 }
 
+/// How many of its inputs, the first ones, an operation reads with 16 bits.
+fn low_operands(op: &Op, rules: &Rules) -> usize {
+    op.rule().mixed_precision(rules).operands.count()
+}
+
 /// Nodes that depend on parameters and state alone.
 fn from_state(graph: &Graph) -> Vec<bool> {
     let mut from_state = vec![false; graph.len()];
     for id in graph.ids() {
-        from_state[id.index()] = match &graph.node(id).op {
-            Op::Input(input) => input.role.is_persistent(),
-            _ => graph.node(id).inputs.iter().all(|v| from_state[v.node.index()]),
+        from_state[id.index()] = match graph.node(id).op.as_input() {
+            Some(input) => input.role.is_persistent(),
+            None => graph.node(id).inputs.iter().all(|v| from_state[v.node.index()]),
         };
     }
     from_state
 }
 
-/// Operations that give elements of their first input, whatever their type.
-fn moves(op: &Op) -> bool {
-    matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Gather(_) | Op::MaxPool2d(_))
-}
-
-/// Operations that give the type of their inputs, which are read with 16 bits.
-fn gives_type_of_inputs(op: &Op) -> bool {
-    matches!(op, Op::MaxPool2dGrad(_))
-}
-
 /// Nodes whose value a softmax, or a result of the step, is made of by pointwise operations.
-fn makes_results(graph: &Graph) -> Vec<bool> {
+fn makes_results(graph: &Graph, rules: &Rules) -> Vec<bool> {
     let mut makes = vec![false; graph.len()];
     for (_, value) in graph.outputs() {
         makes[value.node.index()] = true;
     }
     for id in graph.ids().rev() {
         let node = graph.node(id);
-        let passes_on = makes[id.index()] && (node.op.is_pointwise() || moves(&node.op));
-        if passes_on || matches!(node.op, Op::Softmax(_) | Op::LogSoftmax(_)) {
+        let MixedPrecision { operands, result } = node.op.rule().mixed_precision(rules);
+        let passes_on = makes[id.index()] && (node.op.is_pointwise() || result.is_moved());
+        if passes_on || operands == LowOperands::StayF32 {
             node.inputs.iter().for_each(|v| makes[v.node.index()] = true);
         }
     }
@@ -78,27 +74,30 @@ fn makes_results(graph: &Graph) -> Vec<bool> {
 /// `f32` values that are stored rounded.
 fn values_to_round(graph: &Graph, rules: &Rules, from_state: &[bool]) -> HashSet<Value> {
     let consumers = graph.consumers();
-    let makes_results = makes_results(graph);
+    let makes_results = makes_results(graph, rules);
     let mut rounded = HashSet::new();
     for id in graph.ids().rev() {
         let node = graph.node(id);
         let own = Value { node: id, output: 0 };
-        rounded.extend(node.inputs.iter().take(rules.operands_in_16_bits(&node.op)).copied());
-        let is_pool = matches!(node.op, Op::MaxPool2d(_)) && !makes_results[id.index()];
-        if is_pool || moves(&node.op) && rounded.contains(&own) {
-            rounded.extend([own, node.inputs[0]]);
-        }
+        let MixedPrecision { operands, result } = node.op.rule().mixed_precision(rules);
+        rounded.extend(node.inputs.iter().take(operands.count()).copied());
         let has_weights = || node.inputs.iter().any(|v| from_state[v.node.index()]);
-        let is_activation = match node.op {
-            Op::Conv2d(_) | Op::Conv2dDataGrad(_) => rules.operands_in_16_bits(&node.op) > 0,
-            Op::Matmul(_) => has_weights() && !makes_results[id.index()],
-            ref op => gives_type_of_inputs(op),
+        let makes_results = makes_results[id.index()];
+        let is_rounded = match result {
+            LowResult::Unchanged => false,
+            LowResult::Rounded | LowResult::OfOperands => true,
+            LowResult::RoundedWithWeights => has_weights() && !makes_results,
+            LowResult::Moved => rounded.contains(&own),
+            LowResult::MovedAndRounded => !makes_results || rounded.contains(&own),
         };
+        if is_rounded && result.is_moved() {
+            rounded.insert(node.inputs[0]);
+        }
         let is_shared_gradient = matches!(node.op, Op::Select(_) | Op::Binary(Binary(BinaryKind::Add)))
             && graph.path(id).starts_with(GRADIENT_PATH)
             && graph.shape(own).rank() >= 3
             && consumers[id.index()].len() > 1;
-        if is_activation || is_shared_gradient {
+        if is_rounded || is_shared_gradient {
             rounded.insert(own);
         }
     }
@@ -120,7 +119,7 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     fn visit(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.graph.node(id);
-        let (multiplied, others) = node.inputs.split_at(self.rules.operands_in_16_bits(&node.op));
+        let (multiplied, others) = node.inputs.split_at(low_operands(&node.op, self.rules));
         if multiplied.is_empty() || multiplied.iter().any(|&v| self.graph.dtype(v) != DType::F32) {
             self.rewriter.copy(id)?;
         } else {
@@ -130,7 +129,7 @@ impl Lowering<'_> {
             let results = self.rewriter.target().at_path(&path, |g| g.add(node.op.clone(), &inputs))?;
             for (output, result) in results.into_iter().enumerate() {
                 let value = Value { node: id, output: output as u32 };
-                if gives_type_of_inputs(&node.op) {
+                if node.op.rule().mixed_precision(self.rules).result == LowResult::OfOperands {
                     self.set_low(value, result)?;
                 } else {
                     self.rewriter.set(value, result);
@@ -169,14 +168,17 @@ impl Lowering<'_> {
         let to = self.to;
         let target = self.rewriter.target();
         let node = target.node(wide.node);
-        let low = match node.op {
-            Op::Cast(Cast { to: DType::F32 }) if target.dtype(node.inputs[0]) == to => node.inputs[0],
-            ref op if moves(op) && self.copies.contains_key(&node.inputs[0]) => {
-                let (op, mut inputs) = (op.clone(), node.inputs.clone());
-                inputs[0] = self.copies[&inputs[0]];
-                target.at_path(self.graph.path(value.node), |g| g.add1(op, &inputs))?
-            }
-            _ => target.at_path(self.graph.path(value.node), |g| g.cast(wide, to))?,
+        let widens = node.op.cast_target() == Some(DType::F32) && target.dtype(node.inputs[0]) == to;
+        let moves =
+            node.op.rule().mixed_precision(self.rules).result.is_moved() && self.copies.contains_key(&node.inputs[0]);
+        let low = if widens {
+            node.inputs[0]
+        } else if moves {
+            let (op, mut inputs) = (node.op.clone(), node.inputs.clone());
+            inputs[0] = self.copies[&inputs[0]];
+            target.at_path(self.graph.path(value.node), |g| g.add1(op, &inputs))?
+        } else {
+            target.at_path(self.graph.path(value.node), |g| g.cast(wide, to))?
         };
         self.copies.insert(wide, low);
         Ok(low)

@@ -27,7 +27,7 @@ pub fn prologue(graph: &Graph, rules: &PrologueRules) -> Result<Graph, GraphErro
     let mut rewriter = Rewriter::new(graph);
     for id in graph.ids() {
         let node = graph.node(id);
-        let input = node.inputs.first().copied().filter(|_| takes_prologue(&node.op));
+        let input = node.inputs.first().copied().filter(|_| node.op.rule().takes_prologue());
         let Some((input, map)) = input.and_then(|input| Some((input, maps.get(&input)?))) else {
             rewriter.copy(id)?;
             continue;
@@ -44,20 +44,11 @@ pub fn prologue(graph: &Graph, rules: &PrologueRules) -> Result<Graph, GraphErro
     rewriter.finish()
 }
 
-/// Whether kernels of the operation scale and shift their first operand.
-fn takes_prologue(op: &Op) -> bool {
-    match op {
-        Op::Conv2d(conv) => conv.groups == 1,
-        Op::Conv2dWeightGrad(grad) => grad.conv.groups == 1,
-        _ => false,
-    }
-}
-
 /// Whether products that take a prologue read the value, and otherwise pointwise operations alone.
 fn is_read_by_products(graph: &Graph, value: Value, consumers: &[NodeId]) -> bool {
     let is_product = |id: &&NodeId| {
         let node = graph.node(**id);
-        takes_prologue(&node.op) && node.inputs[0] == value && node.inputs[1] != value
+        node.op.rule().takes_prologue() && node.inputs[0] == value && node.inputs[1] != value
     };
     consumers.iter().any(|id| is_product(&id))
         && consumers.iter().all(|id| is_product(&id) || graph.node(*id).op.is_pointwise())

@@ -3,7 +3,6 @@
 
 use crate::autodiff::GRADIENT_PATH;
 use crate::graph::{Graph, GraphError, Node, NodeId, Rewriter, Value};
-use crate::ops::Op;
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
@@ -87,7 +86,7 @@ fn is_backward(graph: &Graph, id: NodeId) -> bool {
 
 /// Size of the first output of a forward node that is computed.
 fn activation_bytes(graph: &Graph, id: NodeId) -> Option<usize> {
-    let is_computed = !matches!(graph.node(id).op, Op::Input(_) | Op::Constant(_) | Op::Random(_));
+    let is_computed = !graph.node(id).op.rule().is_source();
     (is_computed && !is_backward(graph, id)).then(|| graph.node(id).outputs[0].bytes())
 }
 
@@ -138,11 +137,11 @@ impl Pass<'_> {
         let id = value.node;
         let Node { op, inputs, .. } = self.graph.node(id);
         // What a product is stored as.
-        let is_rounded_product = matches!(op, Op::Cast(_)) && !self.graph.node(inputs[0].node).op.is_pointwise();
+        let is_rounded_product = op.cast_target().is_some() && !self.graph.node(inputs[0].node).op.is_pointwise();
         let repeatable = match self.level {
             Recompute::None => false,
             Recompute::Pointwise => op.is_pointwise() && !is_rounded_product,
-            Recompute::Blocks => op.is_pointwise() || matches!(op, Op::Conv2d(_)),
+            Recompute::Blocks => op.rule().is_recomputed_in_blocks(),
         };
         let is_small = activation_bytes(self.graph, id).is_none_or(|bytes| bytes <= self.large);
         is_small || !repeatable || self.joins[id.index()]

@@ -1,7 +1,6 @@
 //! Orders nodes: what frees memory runs as soon as it can, everything else in the order it was written.
 
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
-use crate::ops::Op;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
@@ -69,7 +68,7 @@ impl Pressure<'_> {
             .sum();
         let freed: i64 = distinct_inputs(self.graph, id)
             .iter()
-            .filter(|v| self.remaining.get(v) == Some(&1) && !matches!(self.graph.node(v.node).op, Op::Input(_)))
+            .filter(|v| self.remaining.get(v) == Some(&1) && self.graph.node(v.node).op.as_input().is_none())
             .map(|&v| self.graph.ty(v).bytes() as i64)
             .sum();
         made - freed

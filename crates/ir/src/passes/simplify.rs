@@ -1,10 +1,6 @@
 //! Constant folding, common subexpressions, dead code, algebraic identities.
 
-use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
-use crate::ops::layout::Reshape;
-use crate::ops::pointwise::{Binary, BinaryKind, Cast, Unary, UnaryKind};
-use crate::ops::reduce::{Reduce, ReduceKind};
 use crate::ops::source::Constant;
 use crate::ops::{Op, Scalar};
 use crate::reference::Tensor;
@@ -54,7 +50,7 @@ impl Simplifier<'_> {
     fn visit(&mut self, source: &Graph, id: NodeId) -> Result<(), GraphError> {
         let node = source.node(id);
         let own = Value { node: id, output: 0 };
-        if matches!(node.op, Op::Input(_)) {
+        if node.op.as_input().is_some() {
             return self.rewriter.copy(id);
         }
         let inputs: Vec<Value> = node.inputs.iter().map(|&v| self.rewriter.get(v)).collect();
@@ -91,41 +87,19 @@ fn rewrite(g: &mut Graph, op: &Op, inputs: &[Value]) -> Result<Option<Value>, Gr
     if let Some(folded) = fold(g, op, inputs)? {
         return Ok(Some(folded));
     }
-    match op {
-        Op::Binary(Binary(kind)) => identity(g, *kind, inputs[0], inputs[1]),
-        Op::Unary(Unary(UnaryKind::Neg)) => Ok(match g.node(inputs[0].node).op {
-            Op::Unary(Unary(UnaryKind::Neg)) => Some(g.node(inputs[0].node).inputs[0]),
-            _ => None,
-        }),
-        Op::Cast(Cast { to }) => Ok(cast_back(g, *to, inputs[0])),
-        Op::Reshape(Reshape { shape }) => {
-            let inner = inputs[0];
-            if g.shape(inner) == shape {
-                return Ok(Some(inner));
-            }
-            match &g.node(inner.node).op {
-                Op::Reshape(_) => {
-                    let innermost = g.node(inner.node).inputs[0];
-                    g.reshape(innermost, shape.clone()).map(Some)
-                }
-                _ => Ok(None),
-            }
-        }
-        Op::Reduce(reduce) if reduce.kind == ReduceKind::Sum => pull_out_of_sum(g, reduce, inputs[0]),
-        _ => Ok(None),
-    }
+    op.rule().simplify(g, inputs)
 }
 
 /// The result of an operation on constants alone, as a constant.
 fn fold(g: &mut Graph, op: &Op, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
-    if inputs.is_empty() || !(op.is_pointwise() || matches!(op, Op::Reshape(_) | Op::Broadcast(_) | Op::Reduce(_))) {
+    if inputs.is_empty() || !op.rule().folds_constants() {
         return Ok(None);
     }
     let mut tensors = Vec::new();
     for &input in inputs {
-        match &g.node(input.node).op {
-            Op::Constant(c) if g.shape(input).elements() <= FOLD_LIMIT => {
-                tensors.push(Tensor::from_fn(g.ty(input).clone(), |i| c.at(i)));
+        match g.node(input.node).op.as_constant() {
+            Some(constant) if g.shape(input).elements() <= FOLD_LIMIT => {
+                tensors.push(Tensor::from_fn(g.ty(input).clone(), |i| constant.at(i)));
             }
             _ => return Ok(None),
         }
@@ -143,88 +117,4 @@ fn fold(g: &mut Graph, op: &Op, inputs: &[Value]) -> Result<Option<Value>, Graph
     }
     let constant = Constant { dtype: result.ty.dtype, shape: result.ty.shape, data };
     g.add1(constant, &[]).map(Some)
-}
-
-/// `x` for a conversion of `x` to its own type, directly or by way of `f32`, which holds all floats.
-fn cast_back(g: &Graph, to: DType, x: Value) -> Option<Value> {
-    if g.dtype(x) == to {
-        return Some(x);
-    }
-    match g.node(x.node).op {
-        Op::Cast(Cast { to: DType::F32 }) => {
-            let original = g.node(x.node).inputs[0];
-            (to.is_float() && g.dtype(original) == to).then_some(original)
-        }
-        _ => None,
-    }
-}
-
-fn uniform(g: &Graph, value: Value) -> Option<f64> {
-    match &g.node(value.node).op {
-        Op::Constant(c) => c.uniform(),
-        _ => None,
-    }
-}
-
-/// `x + 0`, `x - 0`, `x * 1`, `x / 1`, where the other operand does not widen the shape.
-fn identity(g: &Graph, kind: BinaryKind, a: Value, b: Value) -> Result<Option<Value>, GraphError> {
-    let keeps = |x: Value, other: Value| g.shape(other).broadcasts_to(g.shape(x));
-    let neutral = match kind {
-        BinaryKind::Add | BinaryKind::Sub => 0.0,
-        BinaryKind::Mul | BinaryKind::Div => 1.0,
-        _ => return Ok(None),
-    };
-    if uniform(g, b) == Some(neutral) && keeps(a, b) {
-        return Ok(Some(a));
-    }
-    if kind.is_commutative() && uniform(g, a) == Some(neutral) && keeps(b, a) {
-        return Ok(Some(b));
-    }
-    Ok(None)
-}
-
-/// `sum(-x) = -sum(x)` and `sum(x * v) = sum(x) * v` where `v` does not vary along the axes summed.
-fn pull_out_of_sum(g: &mut Graph, reduce: &Reduce, x: Value) -> Result<Option<Value>, GraphError> {
-    if g.dtype(x) != DType::F32 {
-        return Ok(None);
-    }
-    let node = g.node(x.node).clone();
-    match node.op {
-        Op::Unary(Unary(UnaryKind::Neg)) => {
-            let sum = g.add1(reduce.clone(), &[node.inputs[0]])?;
-            g.neg(sum).map(Some)
-        }
-        Op::Binary(Binary(kind @ (BinaryKind::Mul | BinaryKind::Div))) => {
-            let (a, b) = (node.inputs[0], node.inputs[1]);
-            let order: &[(Value, Value)] = if kind == BinaryKind::Mul { &[(a, b), (b, a)] } else { &[(a, b)] };
-            for &(varying, fixed) in order {
-                if g.shape(varying) == g.shape(x) && is_fixed_along(g, fixed, g.shape(x).rank(), &reduce.axes) {
-                    let sum = g.add1(reduce.clone(), &[varying])?;
-                    let factor = without_axes(g, fixed, g.shape(x).rank(), reduce)?;
-                    return g.binary(kind, sum, factor).map(Some);
-                }
-            }
-            Ok(None)
-        }
-        _ => Ok(None),
-    }
-}
-
-/// Whether `value`, broadcast to `rank` axes, has size 1 along all of `axes`.
-fn is_fixed_along(g: &Graph, value: Value, rank: usize, axes: &[usize]) -> bool {
-    let shape = g.shape(value);
-    let missing = rank - shape.rank();
-    axes.iter().all(|&axis| axis < missing || shape[axis - missing] == 1)
-}
-
-/// `value` with the axes removed that the reduction removes.
-fn without_axes(g: &mut Graph, value: Value, rank: usize, reduce: &Reduce) -> Result<Value, GraphError> {
-    if reduce.keep_dims {
-        return Ok(value);
-    }
-    let shape = g.shape(value).clone();
-    let missing = rank - shape.rank();
-    let kept: Vec<usize> =
-        (missing..rank).filter(|axis| !reduce.axes.contains(axis)).map(|axis| shape[axis - missing]).collect();
-    g.reshape(value, kept)
 }

@@ -27,13 +27,12 @@ pub fn print_plan(plan: &Plan, target: &dyn Target) -> String {
     let mut text = String::new();
     for id in graph.ids() {
         let node = graph.node(id);
-        match &node.op {
-            Op::Input(input) => line(&mut text, format_args!("{} : {}", node.op, input.ty)),
-            Op::Constant(constant) if constant.uniform().is_none() => {
-                let elements: Vec<String> = constant.data.iter().map(|element| element.0.to_string()).collect();
-                line(&mut text, format_args!("%{} = constant [{}] : {}", id.0, elements.join(", "), node.outputs[0]));
-            }
-            _ => {}
+        if let Some(input) = node.op.as_input() {
+            line(&mut text, format_args!("{} : {}", node.op, input.ty));
+        }
+        if let Some(constant) = node.op.as_constant().filter(|constant| constant.uniform().is_none()) {
+            let elements: Vec<String> = constant.data.iter().map(|element| element.0.to_string()).collect();
+            line(&mut text, format_args!("%{} = constant [{}] : {}", id.0, elements.join(", "), node.outputs[0]));
         }
     }
     let call = |step: &Step| {

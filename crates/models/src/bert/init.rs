@@ -2,9 +2,11 @@
 
 use super::config::Bert;
 use bessemer_nn::{Init, LinearOptions};
+use serde::{Deserialize, Serialize};
 
 /// Initial weights. Biases are 0 and scales of norms 1 but where it says otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum BertInit {
     /// Normal of deviation `initializer_range`: Hugging Face.
     #[default]

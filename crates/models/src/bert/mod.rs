@@ -14,12 +14,12 @@ pub use config::{BertConfig, BertOptions, Sequences};
 pub(crate) use encoder::{Embeddings, Encoder, Streams, Tokens, mask_bias};
 pub(crate) use heads::{first_states, states_at, token_numbers, word_scores};
 pub use init::BertInit;
-pub(crate) use names::is_ignored;
-pub use names::{TIED, canonical};
+pub(crate) use names::is_of_optimizer;
+pub use names::{NAMES, TIED};
 pub use steps::{evaluate, forward_loss, infer, train};
 
 use crate::ModelError;
-use crate::zoo::{Summary, summary};
+use crate::model::Summary;
 
 /// A BERT of the zoo.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +50,17 @@ pub const BERTS: &[BertSpec] = &[
     spec("bert-large", "BERT-large: 24 layers, 1024 wide, for pre-training", BertConfig::large),
 ];
 
+/// The BERT named `name`.
+///
+/// # Errors
+/// [`ModelError::Unknown`], which lists all.
+pub fn find(name: &str) -> Result<&'static BertSpec, ModelError> {
+    BERTS.iter().find(|spec| spec.name == name).ok_or_else(|| ModelError::Unknown {
+        name: name.to_string(),
+        known: BERTS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
 impl BertSpec {
     /// What it costs for a sequence of 128 tokens with 20 predictions.
     ///
@@ -57,6 +68,6 @@ impl BertSpec {
     /// None for the published sizes.
     pub fn summary(&self) -> Result<Summary, ModelError> {
         let sequences = Sequences { batch: 1, length: 128, predictions: 20 };
-        Ok(summary(&infer(&(self.config)(), sequences, &BertOptions::default())?))
+        Ok(Summary::of(&infer(&(self.config)(), sequences, &BertOptions::default())?))
     }
 }

@@ -1,30 +1,30 @@
 //! Names of published checkpoints.
 
+use crate::weights::{FileName, WeightNames, without_module};
+
 /// Tensors that files of Hugging Face have beside those of the model, and the ones they are copies of.
 pub const TIED: [(&str, &str); 2] = [
     ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
 ];
 
-/// The name used here for a tensor of Google's TensorFlow checkpoints (`bert/...`, `cls/...`) or of NVIDIA's PyTorch recipe
-/// (`dense_act`), and whether its matrix is stored as `[in, out]`; `None` for other tensors than BERT's.
-pub fn canonical(name: &str) -> Option<(String, bool)> {
-    if name.starts_with("bert.") || name.starts_with("cls.") {
-        let name = name.replace("dense_act", "dense");
-        return Some((
-            name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"),
-            false,
-        ));
-    }
+/// The names of Hugging Face's `BertForPreTraining`, which are those used here, of Google's TensorFlow checkpoints (`bert/...`,
+/// `cls/...`) and of NVIDIA's PyTorch recipe (`dense_act`).
+pub static NAMES: WeightNames = WeightNames { read, is_ignored, deep_learning_examples: str::to_owned };
+
+fn read(name: &str) -> FileName {
+    let name = without_module(name);
     if !name.starts_with("bert/") && !name.starts_with("cls/") {
-        return None;
+        let name = name.replace("dense_act", "dense");
+        let name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias");
+        return FileName::plain(name);
     }
     let parts: Vec<String> = name.split('/').map(part).collect();
-    let mut renamed = parts.join(".");
-    if renamed.ends_with("_embeddings") {
-        renamed += ".weight";
+    let mut canonical = parts.join(".");
+    if canonical.ends_with("_embeddings") {
+        canonical += ".weight";
     }
-    Some((renamed, name.ends_with("/kernel")))
+    FileName { canonical, is_transposed: name.ends_with("/kernel") }
 }
 
 /// One part of a path of Google's.
@@ -36,14 +36,17 @@ fn part(part: &str) -> String {
     }
 }
 
-/// Whether a file may hold the tensor without the model wanting it: copies, constants, and what optimizers keep.
-pub(crate) fn is_ignored(canonical: &str) -> bool {
-    let optimizer = ["adam_m", "adam_v"].iter().any(|suffix| canonical.ends_with(suffix));
+/// Copies, constants, and what optimizers keep.
+fn is_ignored(canonical: &str) -> bool {
     TIED.iter().any(|(copy, _)| *copy == canonical)
         || canonical == "bert.embeddings.position_ids"
         || canonical == "bert.embeddings.token_type_ids"
-        || canonical == "global_step"
-        || optimizer
+        || is_of_optimizer(canonical)
+}
+
+/// Whether a tensor is what Google's optimizers keep beside the weights.
+pub(crate) fn is_of_optimizer(canonical: &str) -> bool {
+    canonical == "global_step" || ["adam_m", "adam_v"].iter().any(|suffix| canonical.ends_with(suffix))
 }
 
 #[cfg(test)]
@@ -73,8 +76,7 @@ mod tests {
             ),
             ("cls.predictions.transform.LayerNorm.gamma", "cls.predictions.transform.LayerNorm.weight", false),
         ] {
-            assert_eq!(canonical(name), Some((expected.to_string(), transposed)));
+            assert_eq!(read(name), FileName { canonical: expected.to_string(), is_transposed: transposed });
         }
-        assert_eq!(canonical("layer1.0.conv1.weight"), None);
     }
 }

@@ -3,8 +3,9 @@
 use super::config::{Bert, BertConfig, BertOptions, Sequences};
 use super::encoder::encode;
 use super::heads::{self, Logits};
+use super::names::NAMES;
 use crate::ModelError;
-use crate::classifier::Model;
+use crate::model::Model;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::loss::WeightedRows;
 use bessemer_nn::train_step::build_train_step;
@@ -22,7 +23,7 @@ pub fn train(config: &BertConfig, sequences: Sequences, options: &BertOptions, t
     let (mut b, loss) = forward_loss(config, sequences, options)?;
     build_train_step(&mut b, loss, train)?;
     let (graph, specs) = b.finish();
-    Ok(Model { graph, specs })
+    Ok(Model { graph, specs, names: &NAMES })
 }
 
 /// The part of a training step before the backward pass, and its loss.
@@ -71,7 +72,7 @@ pub fn evaluate(config: &BertConfig, sequences: Sequences, options: &BertOptions
         Ok::<_, ModelError>(())
     })?;
     let (graph, specs) = b.finish();
-    Ok(Model { graph, specs })
+    Ok(Model { graph, specs, names: &NAMES })
 }
 
 /// The forward pass without dropout. Feeds: those of [`train`] up to `masked_lm_positions`. Outputs: `mlm_logits`,
@@ -88,7 +89,7 @@ pub fn infer(config: &BertConfig, sequences: Sequences, options: &BertOptions) -
     b.graph.output("mlm_logits", words);
     b.graph.output("nsp_logits", logits.following);
     let (graph, specs) = b.finish();
-    Ok(Model { graph, specs })
+    Ok(Model { graph, specs, names: &NAMES })
 }
 
 fn logits(b: &mut Builder, bert: &Bert<'_>) -> Result<Logits> {

@@ -3,6 +3,7 @@
 use crate::ModelError;
 use crate::bert::{Bert, BertConfig, BertInit, BertOptions, Sequences, setting_error};
 use bessemer_nn::RateFactors;
+use serde::{Deserialize, Serialize};
 
 /// Sizes, by the names of Hugging Face's `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,7 +110,8 @@ impl ElectraOptions {
 }
 
 /// Where the words come from that the discriminator is to find.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Generator {
     /// From a network that is trained along.
     #[default]

@@ -19,7 +19,7 @@ pub use squad::{SpanHead, SquadOptions};
 
 use crate::ModelError;
 use crate::bert::Sequences;
-use crate::zoo::{Summary, summary};
+use crate::model::Summary;
 
 /// An ELECTRA of the zoo.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +103,28 @@ pub const ELECTRA_SQUADS: &[ElectraSquadSpec] = &[
     answering("electra-large-squad", "ELECTRA-large, for questions about a text", ElectraConfig::large),
 ];
 
+/// The ELECTRA for pre-training named `name`.
+///
+/// # Errors
+/// [`ModelError::Unknown`], which lists all.
+pub fn find(name: &str) -> Result<&'static ElectraSpec, ModelError> {
+    ELECTRAS.iter().find(|spec| spec.name == name).ok_or_else(|| ModelError::Unknown {
+        name: name.to_string(),
+        known: ELECTRAS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// The ELECTRA named `name` that answers questions.
+///
+/// # Errors
+/// [`ModelError::Unknown`], which lists all.
+pub fn find_squad(name: &str) -> Result<&'static ElectraSquadSpec, ModelError> {
+    ELECTRA_SQUADS.iter().find(|spec| spec.name == name).ok_or_else(|| ModelError::Unknown {
+        name: name.to_string(),
+        known: ELECTRA_SQUADS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
+    })
+}
+
 impl ElectraSquadSpec {
     /// What a prediction costs for a sequence of 384 tokens, with the joint head and a beam of 5.
     ///
@@ -111,7 +133,7 @@ impl ElectraSquadSpec {
     pub fn summary(&self) -> Result<Summary, ModelError> {
         let head = SpanHead::Joint { beam: 5, may_be_impossible: false };
         let options = SquadOptions { network: ElectraOptions::default(), head };
-        Ok(summary(&squad::predict(&(self.config)(), 1, 384, &options)?))
+        Ok(Summary::of(&squad::predict(&(self.config)(), 1, 384, &options)?))
     }
 }
 
@@ -123,6 +145,6 @@ impl ElectraSpec {
     pub fn summary(&self) -> Result<Summary, ModelError> {
         let sequences = Sequences { batch: 1, length: 128, predictions: 19 };
         let model = evaluate(&(self.config)(), sequences, &PretrainingOptions::new(self.generator_fraction))?;
-        Ok(summary(&model))
+        Ok(Summary::of(&model))
     }
 }

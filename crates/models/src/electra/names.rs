@@ -3,8 +3,15 @@
 //! The joint model of pre-training has those of `ElectraForPreTraining` for the discriminator and the shared embeddings, and for
 //! the generator those of `ElectraForMaskedLM`, but `generator.` in place of `electra.`: the names of Google's checkpoints.
 
+use crate::bert::is_of_optimizer;
+use crate::weights::WeightNames;
+
 /// Tensors that files of Hugging Face have beside those of the model, and the ones they are copies of.
 pub const TIED: [(&str, &str); 1] = [("generator_lm_head.weight", WORDS)];
+
+/// The names of Hugging Face, which are those used here.
+pub static NAMES: WeightNames =
+    WeightNames { read: WeightNames::PLAIN.read, is_ignored, deep_learning_examples: str::to_owned };
 
 const WORDS: &str = "electra.embeddings.word_embeddings.weight";
 const EMBEDDINGS: &str = "electra.embeddings.";
@@ -70,11 +77,12 @@ pub fn join<T>(
     first.chain(second).collect()
 }
 
-/// Whether a file may hold the tensor without the model wanting it: copies and constants.
-pub(crate) fn is_ignored(name: &str) -> bool {
+/// Copies, constants, and what optimizers keep.
+fn is_ignored(name: &str) -> bool {
     TIED.iter().any(|(copy, _)| *copy == name)
         || name == "electra.embeddings.position_ids"
         || name == "electra.embeddings.token_type_ids"
+        || is_of_optimizer(name)
 }
 
 #[cfg(test)]

@@ -4,10 +4,11 @@ use super::config::{ElectraConfig, ElectraOptions, Generator, Network, Pretraini
 use super::discriminator::{self, Verdicts};
 use super::encoder::Trunk;
 use super::generator::{self, Draw, Guesses, Source};
+use super::names::NAMES;
 use super::replacement::{Draws, differing};
 use crate::ModelError;
 use crate::bert::Sequences;
-use crate::classifier::Model;
+use crate::model::Model;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::train_step::build_train_step;
@@ -32,7 +33,7 @@ pub fn train(
     let (mut b, loss) = forward_loss(config, sequences, options)?;
     build_train_step(&mut b, loss, train)?;
     let (graph, specs) = b.finish();
-    Ok(Model { graph, specs })
+    Ok(Model { graph, specs, names: &NAMES })
 }
 
 /// The part of a training step before the backward pass, and its loss.
@@ -103,7 +104,7 @@ pub fn evaluate(config: &ElectraConfig, sequences: Sequences, options: &Pretrain
         Ok::<_, ModelError>(())
     })?;
     let (graph, specs) = b.finish();
-    Ok(Model { graph, specs })
+    Ok(Model { graph, specs, names: &NAMES })
 }
 
 /// The forward pass of a discriminator, Hugging Face's `ElectraForPreTraining`. Feeds: `input_ids`, `segment_ids`, `input_mask`,
@@ -122,7 +123,7 @@ pub fn infer_discriminator(config: &ElectraConfig, sequences: Sequences, options
     let scores = b.graph.reshape(scores, [sequences.batch, sequences.length])?;
     b.graph.output("disc_logits", scores);
     let (graph, specs) = b.finish();
-    Ok(Model { graph, specs })
+    Ok(Model { graph, specs, names: &NAMES })
 }
 
 /// The forward pass of a generator of this size, Hugging Face's `ElectraForMaskedLM`. Feeds: those of [`infer_discriminator`] and
@@ -143,7 +144,7 @@ pub fn infer_generator(config: &ElectraConfig, sequences: Sequences, options: &E
     let scores = b.graph.reshape(scores, [batch, predictions, config.encoder.vocab_size])?;
     b.graph.output("mlm_logits", scores);
     let (graph, specs) = b.finish();
-    Ok(Model { graph, specs })
+    Ok(Model { graph, specs, names: &NAMES })
 }
 
 /// What both networks say of a batch.

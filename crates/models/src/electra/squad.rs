@@ -3,10 +3,11 @@
 use super::config::{ElectraConfig, ElectraOptions, Network};
 use super::discriminator::two_classes;
 use super::encoder::Trunk;
+use super::names::NAMES;
 use super::span_head::{JointHead, largest, plain};
 use crate::ModelError;
 use crate::bert::{Sequences, setting_error};
-use crate::classifier::Model;
+use crate::model::Model;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::loss::{WeightedRows, masked_cross_entropy};
@@ -55,7 +56,7 @@ pub fn train(
     let (mut b, loss) = forward_loss(config, batch, length, options)?;
     build_train_step(&mut b, loss, train)?;
     let (graph, specs) = b.finish();
-    Ok(Model { graph, specs })
+    Ok(Model { graph, specs, names: &NAMES })
 }
 
 /// The part of a training step before the backward pass, and its loss: `(CE_start + CE_end) / 2`, and half the binary cross entropy
@@ -165,7 +166,7 @@ pub fn predict(config: &ElectraConfig, batch: usize, length: usize, options: &Sq
         }
     }
     let (graph, specs) = b.finish();
-    Ok(Model { graph, specs })
+    Ok(Model { graph, specs, names: &NAMES })
 }
 
 /// Adds the outputs of the joint head's prediction.

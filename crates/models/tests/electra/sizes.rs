@@ -2,12 +2,12 @@
 
 use crate::support::{JOINT, SEQUENCES, THIRD, options, small, squad_options};
 use bessemer_models::bert::{BertConfig, BertInit, Sequences};
-use bessemer_models::classifier::flops;
 use bessemer_models::electra::names::{in_discriminator, in_generator, split};
 use bessemer_models::electra::{
     ELECTRAS, ElectraConfig, ElectraOptions, PretrainingOptions, SpanHead, SquadOptions, evaluate, infer_discriminator,
     infer_generator, squad,
 };
+use bessemer_models::flops;
 use bessemer_models::{Model, ModelError};
 use bessemer_nn::{Kind, initialise};
 

@@ -4,8 +4,8 @@ use crate::fixtures::{Tensors, assert_close, json, set_weights, tensors};
 use bessemer_ir::Value;
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::reference::Interpreter;
-use bessemer_models::Model;
 use bessemer_models::bert::{BertConfig, Sequences};
+use bessemer_models::{Model, WeightNames};
 use bessemer_nn::{
     Activation, Adam, Builder, DecayExclude, DecayForm, EpsForm, Moments, Optimizer, ParamSpec, Schedule, TrainConfig,
 };
@@ -64,7 +64,7 @@ impl Case {
     /// A run with the feeds that the model takes and these weights.
     pub(crate) fn interpreter<'a>(&self, model: &'a Model, weights: &Tensors) -> Interpreter<'a> {
         let mut run = Interpreter::new(&model.graph);
-        set_weights(&mut run, &model.specs, weights);
+        set_weights(&mut run, model, weights);
         for (name, tensor) in self.feeds.iter().filter(|(name, _)| model.graph.find_input(name).is_some()) {
             run.set(name, &tensor.data);
         }
@@ -81,7 +81,7 @@ impl Case {
             b.graph.output(&param.name, grad);
         }
         let (graph, specs) = b.finish();
-        let model = Model { graph, specs };
+        let model = Model { graph, specs, names: &WeightNames::PLAIN };
         let mut run = self.interpreter(&model, &self.tensors("weights"));
         run.run();
         for (name, value) in self.expected["losses"].as_object().expect("losses by name") {

@@ -1,8 +1,7 @@
 //! Reads the fixtures.
 
 use bessemer_ir::reference::Interpreter;
-use bessemer_models::{ExternalTensor, load_into};
-use bessemer_nn::ParamSpec;
+use bessemer_models::{ExternalTensor, Model, load_into};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -43,14 +42,14 @@ pub(crate) fn tensors(name: &str) -> Tensors {
 }
 
 /// Gives the model the weights of a fixture.
-pub(crate) fn set_weights(run: &mut Interpreter<'_>, specs: &[ParamSpec], weights: &Tensors) {
+pub(crate) fn set_weights(run: &mut Interpreter<'_>, model: &Model, weights: &Tensors) {
     let data: Vec<Vec<f32>> = weights.values().map(|t| t.data.iter().map(|&x| x as f32).collect()).collect();
     let external: Vec<ExternalTensor<'_>> = weights
         .iter()
         .zip(&data)
         .map(|((name, tensor), data)| ExternalTensor { name, shape: &tensor.shape, data })
         .collect();
-    for (spec, data) in load_into(specs, &external).expect("the weights fit") {
+    for (spec, data) in load_into(&model.specs, model.names, &external).expect("the weights fit") {
         let data: Vec<f64> = data.into_iter().map(f64::from).collect();
         run.set(&spec.name, &data);
     }

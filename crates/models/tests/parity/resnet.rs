@@ -3,7 +3,7 @@
 use crate::fixtures::{Tensors, assert_close, json, set_weights, tensors};
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::reference::Interpreter;
-use bessemer_models::classifier::forward_loss;
+use bessemer_models::classifier::{NAMES, forward_loss};
 use bessemer_models::resnet::{Backbone, Block};
 use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
 use bessemer_nn::{DecayExclude, Optimizer, Padding, ParamSpec, Schedule, Sgd, TrainConfig};
@@ -61,12 +61,12 @@ fn forward_backward(case: &Case, options: &ModelOptions, mixup: Option<MixupWeig
         b.graph.output(&format!("gradient.{}", param.name), grad);
     }
     let (graph, specs) = b.finish();
-    Model { graph, specs }
+    Model { graph, specs, names: &NAMES }
 }
 
 fn interpreter<'a>(model: &'a Model, weights: &Tensors, images: &[f64], labels: Option<&[f64]>) -> Interpreter<'a> {
     let mut run = Interpreter::new(&model.graph);
-    set_weights(&mut run, &model.specs, weights);
+    set_weights(&mut run, model, weights);
     run.set("images", images);
     if let Some(labels) = labels {
         run.set("labels", labels);

@@ -18,9 +18,11 @@ use crate::builder::Builder;
 use bessemer_ir::ops::conv::same_padding;
 use bessemer_ir::ops::pool::MaxPool2d;
 use bessemer_ir::{Graph, Value};
+use serde::{Deserialize, Serialize};
 
 /// How a window is placed at the borders of an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Padding {
     /// `(k - 1) / 2` on both sides: PyTorch's usual choice for odd kernels.
     #[default]

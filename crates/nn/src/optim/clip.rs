@@ -3,6 +3,7 @@
 use crate::Result;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::{DType, Graph, Value};
+use serde::{Deserialize, Serialize};
 
 /// Euclidean norm of all gradients taken together, `f32[]`.
 pub fn global_norm(g: &mut Graph, grads: &[Value]) -> Result<Value> {
@@ -28,7 +29,8 @@ pub struct Clip {
 }
 
 /// Whose gradients are limited, in steps of several micro-batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ClipOf {
     /// Their mean.
     #[default]

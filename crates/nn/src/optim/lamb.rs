@@ -6,9 +6,11 @@ use crate::builder::Builder;
 use crate::params::ParamSpec;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{Graph, Value};
+use serde::{Deserialize, Serialize};
 
 /// Which tensors have a learning rate of their own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Trust {
     /// Those that are decayed: NVIDIA's PyTorch form, and `skip_adaptive` of its ELECTRA.
     #[default]

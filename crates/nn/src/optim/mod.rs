@@ -23,6 +23,7 @@ use crate::builder::Builder;
 use crate::params::{Kind, ParamLayout, ParamSpec};
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, TensorType, Value};
+use serde::{Deserialize, Serialize};
 
 /// How gradients become changes of parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,7 +48,8 @@ impl Optimizer {
 }
 
 /// Parameters without weight decay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DecayExclude {
     /// None: all are decayed.
     None,
@@ -55,8 +57,10 @@ pub enum DecayExclude {
     BnSubstring,
     /// Scale and offset of every batch norm.
     #[default]
+    #[serde(rename = "bn")]
     BatchNorm,
     /// Scale and offset of every batch norm, and every bias.
+    #[serde(rename = "bn_and_bias")]
     BatchNormAndBias,
     /// Those with `bias`, `gamma`, `beta` or `LayerNorm` in their name, as in the recipes of BERT.
     LayerNormAndBias,

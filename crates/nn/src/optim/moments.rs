@@ -5,9 +5,11 @@ use crate::builder::Builder;
 use crate::params::{Kind, ParamSpec};
 use bessemer_ir::ops::pointwise::UnaryKind;
 use bessemer_ir::{DType, Graph, Value};
+use serde::{Deserialize, Serialize};
 
 /// Where `eps` is added.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EpsForm {
     /// To the root: `m / (sqrt(v) + eps)` of moments that are corrected, where they are: the paper's and PyTorch's form.
     #[default]

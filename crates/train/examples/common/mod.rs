@@ -4,7 +4,7 @@ use bessemer_cpu::{CpuOptions, Executor};
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::{Graph, Value};
-use bessemer_models::{ExternalTensor, load_into};
+use bessemer_models::{ExternalTensor, WeightNames, load_into};
 use bessemer_nn::{Builder, ParamSpec};
 use bessemer_train::NamedTensor;
 use bessemer_train::checkpoint::read_safetensors;
@@ -75,6 +75,7 @@ pub(crate) fn executor<'a>(
     dir: &Path,
     graph: &Graph,
     specs: &[ParamSpec],
+    names: &WeightNames,
     feeds: impl IntoIterator<Item = (&'a str, &'a NamedTensor<'static>)>,
 ) -> Result<Executor> {
     let cpu = CpuOptions::default();
@@ -84,7 +85,7 @@ pub(crate) fn executor<'a>(
     weights.retain(|tensor| !tensor.name.ends_with(".num_batches_tracked"));
     let data: Vec<Vec<f32>> = weights.iter().map(NamedTensor::to_f32).collect::<std::result::Result<_, _>>()?;
     let external = weights.iter().zip(&data).map(|(t, data)| ExternalTensor { name: &t.name, shape: &t.shape, data });
-    for (spec, values) in load_into(specs, &external.collect::<Vec<_>>())? {
+    for (spec, values) in load_into(specs, names, &external.collect::<Vec<_>>())? {
         executor.write_f32(&spec.name, &values)?;
     }
     for (name, tensor) in feeds {

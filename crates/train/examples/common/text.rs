@@ -2,8 +2,8 @@
 
 use crate::common::{Pass, Result, Tensors, by_name, check, executor, expected};
 use bessemer_ir::Value;
-use bessemer_models::Model;
 use bessemer_models::bert::{BertConfig, Sequences};
+use bessemer_models::{Model, WeightNames};
 use bessemer_nn::{Adam, Builder, Moments, Optimizer, Schedule, TrainConfig};
 use std::path::Path;
 
@@ -17,12 +17,13 @@ const GRADIENT: f64 = 1e-3;
 /// Compares losses and gradients of the step that `build` makes for batches of these sizes; the number of failures.
 pub(crate) fn losses_and_gradients(
     dir: &Path,
+    names: &WeightNames,
     build: impl FnOnce(Sequences) -> Result<(Builder, Value)>,
 ) -> Result<usize> {
     let feeds = by_name(&dir.join("feeds.safetensors"))?;
     let pass = Pass::of(build(sequences(&feeds))?)?;
     let named = feeds.iter().map(|(name, tensor)| (name.as_str(), tensor));
-    let mut executor = executor(dir, &pass.graph, &pass.specs, named)?;
+    let mut executor = executor(dir, &pass.graph, &pass.specs, names, named)?;
     executor.run()?;
     let mut failures = 0;
     for (name, loss) in expected(dir)?["losses"].as_object().ok_or("expected.json lacks losses")? {
@@ -41,9 +42,9 @@ pub(crate) fn steps(dir: &Path, build: impl FnOnce(Sequences, &TrainConfig) -> R
     let bert = Adam::bert(number("weight_decay")?);
     let moments = Moments { eps: number("eps")?, bias_correction: true, ..bert.moments };
     let train = TrainConfig::new(Optimizer::Adam(Adam { moments, ..bert }), Schedule::constant(number("lr")?));
-    let Model { graph, specs } = build(sequences(&feeds), &train)?;
+    let Model { graph, specs, names } = build(sequences(&feeds), &train)?;
     let known = feeds.iter().filter(|(name, _)| graph.find_input(name).is_some());
-    let mut executor = executor(dir, &graph, &specs, known.map(|(name, tensor)| (name.as_str(), tensor)))?;
+    let mut executor = executor(dir, &graph, &specs, names, known.map(|(name, tensor)| (name.as_str(), tensor)))?;
     let mut failures = 0;
     for (step, loss) in settings["losses"].as_array().ok_or("expected.json lacks adamw.losses")?.iter().enumerate() {
         executor.run()?;

@@ -60,9 +60,6 @@ pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 /// What Hugging Face has beside weights.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 pub(crate) const MODEL_FILE: &str = "model.safetensors";
-/// Folders of Hugging Face that an ELECTRA in pre-training makes two of.
-pub(crate) const DISCRIMINATOR_FOLDER: &str = "discriminator";
-pub(crate) const GENERATOR_FOLDER: &str = "generator";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const EMA_FILE: &str = "ema.safetensors";
 

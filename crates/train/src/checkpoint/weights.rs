@@ -3,8 +3,8 @@ use super::error::CheckpointError;
 use super::safetensors_file::read_safetensors;
 use super::store::{has_part, read_manifest, read_part};
 use super::tensor::NamedTensor;
-use super::{CONFIG_FILE, DISCRIMINATOR_FOLDER, EMA_FILE, GENERATOR_FOLDER, MANIFEST_FILE, MODEL_FILE};
-use bessemer_models::electra::names;
+use super::{CONFIG_FILE, EMA_FILE, MANIFEST_FILE, MODEL_FILE};
+use crate::tasks::registry;
 use std::path::{Path, PathBuf};
 
 /// How [`load_weights`] treats what it finds.
@@ -19,22 +19,23 @@ pub struct WeightOptions {
 }
 
 /// Loads weights from a `.safetensors` file, a checkpoint folder, a run folder (see [`find_checkpoint`]), a folder
-/// with `config.json` and `model.safetensors`, as Hugging Face has it, or one with two of these, `discriminator` and
-/// `generator`, which become one ELECTRA of pre-training.
+/// with `config.json` and `model.safetensors`, as Hugging Face has it, or one with two of these, which are one model
+/// here.
 ///
 /// # Errors
-/// A path that is none of these, or a file that is not whole; a generator with other embeddings than the discriminator's.
+/// A path that is none of these, or a file that is not whole; two networks that do not belong together.
 pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    let [whole, discriminator, generator] =
-        ["", DISCRIMINATOR_FOLDER, GENERATOR_FOLDER].map(|part| published(&path.join(part)).filter(|_| !options.ema));
-    if let Some(file) = whole {
+    let in_folder = |part: &str| published(&path.join(part)).filter(|_| !options.ema);
+    if let Some(file) = in_folder("") {
         return read(&file, options);
     }
-    if let Some(file) = discriminator {
-        let discriminator = read(&file, options)?;
-        return match generator {
-            Some(file) => joint(discriminator, read(&file, options)?, &file),
-            None => Ok(discriminator),
+    for joint in registry::joint_weights() {
+        let [first, second] = joint.folders.map(in_folder);
+        let Some(first) = first else { continue };
+        let first = read(&first, options)?;
+        return match second {
+            Some(file) => (joint.join)(first, read(&file, options)?, &file),
+            None => Ok(first),
         };
     }
     if path.is_dir() {
@@ -64,24 +65,6 @@ fn published(folder: &Path) -> Option<PathBuf> {
 
 fn read(file: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
     prepare_all(read_safetensors(file)?, file, options)
-}
-
-/// The ELECTRA of pre-training of both networks; `file` is the generator's.
-fn joint(
-    discriminator: Vec<NamedTensor<'static>>,
-    generator: Vec<NamedTensor<'static>>,
-    file: &Path,
-) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    let differs = |tensor: &&NamedTensor<'static>| {
-        names::is_common(&tensor.name) && discriminator.iter().any(|d| d.name == tensor.name && d != *tensor)
-    };
-    if let Some(tensor) = generator.iter().find(differs) {
-        let reason = "differs from the discriminator's; both must come from one pre-training".to_owned();
-        return Err(CheckpointError::Tensor { path: file.to_owned(), tensor: tensor.name.clone(), reason });
-    }
-    let named = |tensors: Vec<NamedTensor<'static>>| tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor));
-    let tensors = names::join(named(discriminator), named(generator)).into_iter();
-    Ok(tensors.map(|(name, tensor)| NamedTensor { name, ..tensor }).collect())
 }
 
 fn prepare_all(

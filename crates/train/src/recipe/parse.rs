@@ -1,8 +1,17 @@
-use super::{Recipe, builtin, check, owned};
+//! From TOML and the command line to recipes, and back.
+
+use super::section::{Elsewhere, Reader, Writer};
+use super::{OptimizerRecipe, Recipe, builtin, check};
+use crate::tasks::registry;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::str::FromStr;
 use toml::{Table, Value};
 
+/// `(path, problem)` of a field.
+pub type Problem = (String, String);
+
+/// Why there is no recipe.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     #[error("no recipe `{name}`{hint}: it is neither a file nor one of {known}")]
@@ -97,11 +106,32 @@ impl Recipe {
         toml::to_string(&self.to_table()).expect("every field of a recipe has a TOML form")
     }
 
-    /// The whole recipe, without fields that are not its own.
+    /// The whole recipe.
     pub fn to_table(&self) -> Table {
-        let mut table = Table::try_from(self).expect("every field of a recipe has a TOML form");
-        owned::strip(&mut table);
-        table
+        self.written().table
+    }
+
+    /// Paths of the fields that change nothing of what a run computes.
+    pub(crate) fn free_fields(&self) -> BTreeSet<String> {
+        self.written().free
+    }
+
+    fn written(&self) -> Writer {
+        let mut writer = Writer::default();
+        writer.table.insert(NAME.to_owned(), self.name.clone().into());
+        writer.table.insert(DESCRIPTION.to_owned(), self.description.clone().into());
+        writer.put("model", &self.model);
+        writer.put("data", &self.data);
+        writer.put("train", &self.train);
+        self.optimizer.write(&mut writer);
+        writer.put("schedule", &self.schedule);
+        writer.put("precision", &self.precision);
+        writer.put("eval", &self.eval);
+        writer.put("checkpoint", &self.checkpoint);
+        writer.put("loader", &self.loader);
+        self.own.write(&mut writer);
+        writer.table = in_order(writer.table);
+        writer
     }
 
     fn from_table(mut table: Table, origin: &str, overrides: &[Override]) -> Result<Self, RecipeError> {
@@ -109,20 +139,71 @@ impl Recipe {
             apply(&mut table, item)?;
         }
         let field = |(path, problem)| RecipeError::Field { origin: origin.to_owned(), path, problem };
-        owned::check(&table).map_err(field)?;
-        check::ranges(&table).map_err(field)?;
-        let mut recipe: Self = serde_path_to_error::deserialize(table).map_err(|error| field(explain(&error)))?;
-        check::combinations(&recipe).map_err(field)?;
-        recipe.model.init.get_or_insert(check::initial_weights(&recipe.model.name)[0]);
+        Self::read(table).map_err(field)
+    }
+
+    fn read(mut table: Table) -> Result<Self, Problem> {
+        let mut text = |name: &str| match table.remove(name) {
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err((name.to_owned(), format!("invalid type: {}, expected a string", other.type_str()))),
+            None => Ok(None),
+        };
+        let name = text(NAME)?.ok_or_else(|| (NAME.to_owned(), "missing field `name`".to_owned()))?;
+        let description = text(DESCRIPTION)?.unwrap_or_default();
+        let mut reader = Reader::new(table);
+        let model: super::ModelRecipe = reader.take("model")?;
+        let family = registry::find(&model.name).map_err(|error| {
+            let hint = suggestion(&model.name, registry::all().map(|model| model.name()));
+            ("model.name".to_owned(), format!("{error}{hint}"))
+        })?;
+        let family = family.family();
+        let mut recipe = Self {
+            name,
+            description,
+            model,
+            data: reader.take("data")?,
+            own: (family.recipe().read)(&mut reader)?,
+            train: reader.take("train")?,
+            optimizer: OptimizerRecipe::read(&mut reader)?,
+            schedule: reader.take("schedule")?,
+            precision: reader.take("precision")?,
+            eval: reader.take("eval")?,
+            checkpoint: reader.take("checkpoint")?,
+            loader: reader.take("loader")?,
+        };
+        reader.finish(elsewhere)?;
+        check::combinations(&recipe)?;
+        recipe.own.check(&recipe)?;
+        recipe.schedule.resolve_form();
         recipe.precision.resolve();
         Ok(recipe)
     }
 }
 
-/// The value at a dotted path.
-pub(super) fn lookup<'a>(table: &'a Table, path: &str) -> Option<&'a Value> {
-    let (section, field) = path.split_once('.')?;
-    table.get(section)?.as_table()?.get(field)
+/// Sections before those that a family alone has.
+const HEAD: [&str; 4] = [NAME, DESCRIPTION, "model", "data"];
+/// Sections behind them.
+const TAIL: [&str; 7] = ["train", "optimizer", "schedule", "precision", "eval", "checkpoint", "loader"];
+
+fn in_order(mut table: Table) -> Table {
+    let names: Vec<String> = table.keys().cloned().collect();
+    let own = names.iter().map(String::as_str).filter(|name| !HEAD.contains(name) && !TAIL.contains(name));
+    let order: Vec<&str> = HEAD.into_iter().chain(own).chain(TAIL).collect();
+    order.into_iter().filter_map(|name| Some((name.to_owned(), table.remove(name)?))).collect()
+}
+
+const NAME: &str = "name";
+const DESCRIPTION: &str = "description";
+
+/// Fields that other families, or other optimizers, have.
+fn elsewhere() -> Elsewhere {
+    let families = registry::FAMILIES.iter().flat_map(|family| {
+        let owner = format!("recipes for {}", family.noun());
+        (family.recipe().fields)().into_iter().map(move |(section, fields)| (section, fields, owner.clone()))
+    });
+    let optimizers =
+        OptimizerRecipe::fields_by_rule().map(|(section, fields, owner)| (section, fields, owner.to_owned()));
+    families.chain(optimizers).collect()
 }
 
 fn apply(table: &mut Table, item: &Override) -> Result<(), RecipeError> {
@@ -153,7 +234,7 @@ fn set(table: &mut Table, path: &str, value: Option<Value>) -> Result<(), Recipe
 }
 
 /// Path and problem of a deserialisation error, with the closest name where a name is not known.
-fn explain(error: &serde_path_to_error::Error<toml::de::Error>) -> (String, String) {
+pub(super) fn explain(error: &serde_path_to_error::Error<toml::de::Error>) -> (String, String) {
     let message = error.inner().message();
     // Serde's wording: unknown field `a`, expected one of `b`, `c`.
     let mut quoted = message.split('`').skip(1).step_by(2);
@@ -165,7 +246,7 @@ fn explain(error: &serde_path_to_error::Error<toml::de::Error>) -> (String, Stri
 }
 
 /// `" (did you mean ...?)"` if a known name is close.
-fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+pub(super) fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     known
         .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
         .min()

@@ -1,47 +1,36 @@
 //! Learning rates over a run.
 
+use super::section::{Range, section};
+use super::{COUNT, EPOCHS};
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ScheduleRecipe {
-    pub kind: ScheduleKind,
-    /// Learning rate after warm-up, for `lr_per` samples a step if that is given, else as it is.
-    pub base_lr: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lr_per: Option<u64>,
-    /// How often the learning rate changes.
-    #[serde(default)]
-    pub per: Per,
-    /// Length of warm-up; at most one of the three can be given.
-    #[serde(default)]
-    pub warmup_epochs: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub warmup_steps: Option<u64>,
-    /// As a part of the whole run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub warmup_fraction: Option<f64>,
-    /// The TF1 form: warm-up starts from 0 and its steps count as decay, so that the learning rate drops a little where
-    /// warm-up ends.
-    #[serde(default)]
-    pub warmup_in_decay: bool,
-    /// Where `cosine`, `linear` and `polynomial` end.
-    #[serde(default)]
-    pub end_lr: f64,
-    /// `polynomial` takes the part of the run that is left to this power.
-    #[serde(default = "unit")]
-    pub power: f64,
-    #[serde(default)]
-    pub warmup_form: WarmupForm,
-    /// Epochs at which `step` multiplies the learning rate by `gamma`.
-    #[serde(default)]
-    pub milestones: Vec<u64>,
-    #[serde(default = "super::tenth")]
-    pub gamma: f64,
-}
-
-fn unit() -> f64 {
-    1.0
+section! {
+    /// The learning rate over a run.
+    pub struct ScheduleRecipe {
+        pub kind: ScheduleKind;
+        /// Learning rate after warm-up, for `lr_per` samples a step if that is given, else as it is.
+        pub base_lr: f64 => Range::above(0.0, 1000.0);
+        pub lr_per: Option<u64> => Range::closed(1.0, 1e6);
+        /// How often the learning rate changes.
+        pub per: Per = Per::Step;
+        /// Length of warm-up; at most one of the three can be given.
+        pub warmup_epochs: f64 = 0.0 => Range::closed(0.0, EPOCHS);
+        pub warmup_steps: Option<u64> => Range::closed(0.0, COUNT);
+        /// As a part of the whole run.
+        pub warmup_fraction: Option<f64> => Range::closed(0.0, 1.0);
+        /// The TF1 form: warm-up starts from 0 and its steps count as decay, so that the learning rate drops a little where
+        /// warm-up ends.
+        pub warmup_in_decay: bool = false;
+        /// Where `cosine`, `linear` and `polynomial` end.
+        pub end_lr: f64 = 0.0 => Range::closed(0.0, 1000.0);
+        /// `polynomial` takes the part of the run that is left to this power; no other kind has it.
+        pub power: Option<f64> => Range::above(0.0, 100.0);
+        /// How `polynomial` warms up; no other kind has it.
+        pub warmup_form: Option<WarmupForm>;
+        /// Epochs at which `step` multiplies the learning rate by `gamma`.
+        pub milestones: Vec<u64> = Vec::new() => Range::closed(1.0, EPOCHS);
+        pub gamma: f64 = 0.1 => Range::above(0.0, 1.0);
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +83,14 @@ pub struct Schedule {
 }
 
 impl ScheduleRecipe {
+    /// Makes the form of `polynomial` explicit.
+    pub(super) fn resolve_form(&mut self) {
+        if self.kind == ScheduleKind::Polynomial {
+            self.power.get_or_insert(1.0);
+            self.warmup_form.get_or_insert_default();
+        }
+    }
+
     /// The schedule for `global_batch` samples a step on all devices together: `base_lr * global_batch / lr_per`; for a run of
     /// `epochs` of `steps_per_epoch`.
     pub fn resolve(&self, global_batch: u64, steps_per_epoch: u64, epochs: f64) -> Schedule {
@@ -109,8 +106,8 @@ impl ScheduleRecipe {
                 (None, None) => self.warmup_epochs,
             },
             warmup_in_decay: self.warmup_in_decay,
-            warmup_form: self.warmup_form,
-            power: self.power,
+            warmup_form: self.warmup_form.unwrap_or_default(),
+            power: self.power.unwrap_or(1.0),
             milestones: self.milestones.clone(),
             gamma: self.gamma,
         }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::setup::of_resolved;
 use proptest::prelude::*;
+use toml::Value;
 
 fn load(name: &str, overrides: &[&str]) -> Result<Recipe, String> {
     let overrides: Result<Vec<Override>, _> = overrides.iter().map(|text| text.parse()).collect();
@@ -25,12 +26,17 @@ fn published_facts() {
     let recipe = load("resnet50-90e", &[]).unwrap();
     assert_eq!(recipe.optimizer.weight_decay, 1.0 / 32768.0);
     assert_eq!(recipe.schedule.resolve(2048, 625, 90.0).peak_lr, 2.048);
-    assert_eq!(recipe.data, DataRecipe::default());
-    assert_eq!(load("resnet50-250e", &[]).unwrap().train.mixup_alpha, 0.2);
+    let own = recipe.to_table();
+    assert_eq!((own["data"]["image_size"].as_integer(), own["data"]["flip"].as_float()), (Some(224), Some(0.5)));
+    let mixup = load("resnet50-250e", &[]).unwrap().to_table()["train"]["mixup_alpha"].as_float();
+    assert_eq!(mixup, Some(0.2));
 
     let tf1 = load("resnet50-90e-tf1", &[]).unwrap();
-    assert_eq!((tf1.model.num_classes, tf1.data.label_offset), (1001, 1));
-    assert_eq!(tf1.data.mean.map(|mean| (mean * 25_500.0).round()), [12_368.0, 11_628.0, 10_353.0]);
+    let own = tf1.to_table();
+    assert_eq!(own["model"]["num_classes"].as_integer(), Some(1001));
+    assert_eq!(own["data"]["label_offset"].as_integer(), Some(1));
+    let mean: Vec<f64> = own["data"]["mean"].as_array().unwrap().iter().filter_map(Value::as_float).collect();
+    assert_eq!(mean.iter().map(|mean| (mean * 25_500.0).round()).collect::<Vec<_>>(), [12_368.0, 11_628.0, 10_353.0]);
     assert_eq!(tf1.precision.loss_scale_growth_steps, None);
 }
 
@@ -50,8 +56,10 @@ fn overrides_are_typed() {
     )
     .unwrap();
     assert_eq!((recipe.train.batch_size, recipe.schedule.base_lr), (32, 1.0));
-    assert_eq!((recipe.schedule.kind, recipe.data.crop_scale), (ScheduleKind::Linear, [0.25, 1.0]));
-    assert_eq!((recipe.optimizer.nesterov, recipe.data.source.as_deref()), (true, Some("/data/2012")));
+    let crop = recipe.to_table()["data"]["crop_scale"].to_string();
+    assert_eq!((recipe.schedule.kind, crop.as_str()), (ScheduleKind::Linear, "[0.25, 1.0]"));
+    let rule = OptimizerRule::Sgd(SgdFields { momentum: 0.875, nesterov: true });
+    assert_eq!((&recipe.optimizer.rule, recipe.data.source.as_deref()), (&rule, Some("/data/2012")));
     assert_eq!(recipe.name, "mine");
 }
 
@@ -61,7 +69,8 @@ fn steps_replace_epochs_and_empty_means_default() {
         load("resnet50-90e", &["train.steps=500", "checkpoint.every_steps=100", "optimizer.momentum="]).unwrap();
     assert_eq!((recipe.train.epochs, recipe.train.steps), (None, Some(500)));
     assert_eq!((recipe.checkpoint.every_epochs, recipe.checkpoint.every_steps), (None, Some(100)));
-    assert_eq!(recipe.optimizer.momentum, 0.9);
+    let rule = OptimizerRule::Sgd(SgdFields { momentum: 0.9, nesterov: false });
+    assert_eq!(recipe.optimizer.rule, rule);
     let recipe = recipe.with_overrides(&[Override::new("train.epochs", 3)]).unwrap();
     assert_eq!((recipe.train.epochs, recipe.train.steps), (Some(3), None));
 }
@@ -98,42 +107,43 @@ fn fields_of_others_are_refused_and_not_written() {
         (
             "resnet50-90e",
             "text.sequence_length=128",
-            "text: belongs to models that are pre-trained on text, not to resnet50",
+            "text: unknown field `text` (it is of recipes for models that are",
         ),
         (
             "resnet50-90e",
             "model.hidden_dropout=0.1",
-            "model.hidden_dropout: belongs to models of text, not to resnet50",
+            "model.hidden_dropout: unknown field `hidden_dropout` (it is of recipes for models that answer questions, ",
         ),
         (
             "resnet50-90e",
             "model.name=bert-base",
-            "model.num_classes: belongs to models that classify images, not to bert-base",
+            "model.num_classes: unknown field `num_classes` (it is of recipes for models that classify images)",
         ),
-        ("resnet50-90e", "optimizer.betas=[0.9, 0.99]", "optimizer.betas: belongs to optimizer.kind = \"adam\""),
-        ("electra-squad", "text.distinct=true", "text: belongs to models that are pre-trained on text"),
-        (
-            "electra-base-phase1",
-            "text.max_predictions=9",
-            "text.max_predictions: belongs to models that are pre-trained as BERT",
-        ),
-        ("bert-base-phase1", "model.generator_fraction=1", "belongs to models that are pre-trained as ELECTRA"),
-        ("bert-base-phase1", "optimizer.layer_decay=0.8", "belongs to models that answer questions, not to bert-base"),
-        ("electra-squad", "squad.doc_stride=400", "squad.doc_stride: 400 is more than the 317 tokens of context"),
-        ("bert-base-phase1", "train.mixup_alpha=0.2", "train.mixup_alpha: belongs to models that classify images"),
-        ("bert-base-phase1", "optimizer.momentum=0.9", "optimizer.momentum: belongs to optimizer.kind = \"sgd\""),
-        ("bert-small-text", "optimizer.trust=all", "optimizer.trust: belongs to optimizer.kind = \"lamb\""),
-        ("resnet50-90e", "schedule.power=2", "schedule.power: belongs to schedule.kind = \"polynomial\""),
-        ("bert-base-phase1", "schedule.warmup_steps=9", "only one of warmup_epochs, warmup_steps and warmup_fraction"),
-        ("bert-base-phase1", "text.max_predictions=126", "text.max_predictions: 126 is more than the 125 words"),
-        ("resnet50-90e", "model.num_classes=", "model: missing field `num_classes`"),
+        ("resnet50-90e", "optimizer.betas=[0.9, 0.99]", "(it is of optimizer.kind = \"adam\", \"adamw\" and \"lamb\")"),
+        ("electra-squad", "text.distinct=true", "text: unknown field `text` (it is of recipes for"),
+        ("electra-base-phase1", "text.max_predictions=9", "(it is of recipes for models that are pre-trained as BERT)"),
         (
             "bert-base-phase1",
-            "model.init=torch",
-            "model.init: \"torch\" is not for bert-base: there are \"normal\", \"truncated\", \"nvidia_torch\"",
+            "model.generator_fraction=1",
+            "(it is of recipes for models that are pre-trained as ELECTRA)",
         ),
-        ("resnet50-90e", "model.init=truncated", "there are \"torch\", \"variance_scaling\""),
+        ("bert-base-phase1", "optimizer.layer_decay=0.8", "(it is of recipes for models that answer questions)"),
+        ("electra-squad", "squad.doc_stride=400", "squad.doc_stride: 400 is more than the 317 tokens of context"),
+        ("electra-squad", "model.init=nvidia_torch", "there are \"truncated\", \"normal\", \"mimetic\""),
+        ("bert-base-phase1", "train.mixup_alpha=0.2", "(it is of recipes for models that classify images)"),
+        ("bert-base-phase1", "optimizer.momentum=0.9", "(it is of optimizer.kind = \"sgd\")"),
+        ("bert-small-text", "optimizer.trust=all", "(it is of optimizer.kind = \"lamb\")"),
+        ("resnet50-90e", "schedule.power=2", "schedule.power: belongs to schedule.kind = \"polynomial\""),
+        ("bert-base-phase1", "schedule.warmup_steps=9", "only one of warmup_epochs, warmup_steps and warmup_fraction"),
+        ("bert-base-phase1", "text.max_predictions=126", "text.max_predictions: 126 is more than the 125 tokens"),
+        ("resnet50-90e", "model.num_classes=", "model: missing field `num_classes`"),
+        ("resnet50-90e", "model.name=resnet5", "model.name: there is no model `resnet5`; there are resnet18, "),
+        ("resnet50-90e", "model.name=resnet5", "(did you mean `resnet50`?)"),
+        ("bert-base-phase1", "model.init=torch", "unknown variant `torch`, expected one of `normal`, `truncated`"),
+        ("resnet50-90e", "model.init=truncated", "expected `torch` or `variance_scaling`"),
         ("bert-base-phase1", "text.masked_mean=google", "unknown variant `google`, expected `torch` or `tensorflow`"),
+        ("resnet50-90e", "train=3", "train: invalid type: integer, expected a section"),
+        ("resnet50-90e", "description=3", "description: invalid type: integer, expected a string"),
     ];
     for (name, item, expected) in cases {
         let text = load(name, &[item]).unwrap_err();

@@ -1,10 +1,10 @@
 //! Folders as Hugging Face has them: `config.json`, `model.safetensors` and `vocab.txt`.
 
-use crate::checkpoint::{CONFIG_FILE, DISCRIMINATOR_FOLDER, MODEL_FILE, NamedTensor, write_safetensors};
+use crate::checkpoint::{CONFIG_FILE, MODEL_FILE, NamedTensor, write_safetensors};
 use crate::error::TrainError;
+use crate::tasks::registry;
 use bessemer_data::text::{VOCABULARY_FILE, VocabularyIdentity};
 use bessemer_models::bert::BertConfig;
-use bessemer_models::electra::ElectraConfig;
 use bessemer_nn::Activation;
 use serde_json::{Value, json};
 use std::fs;
@@ -15,21 +15,18 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Description(Value);
 
 impl Description {
-    /// `architecture` is the name of a class, such as `BertForPreTraining`.
-    pub(crate) fn bert(config: &BertConfig, architecture: &str) -> Self {
-        let mut description = common(config);
-        description["architectures"] = json!([architecture]);
-        description["model_type"] = json!("bert");
+    /// A network around an encoder. `class` is its name there, such as `BertForPreTraining`, `model_type` that of its kind.
+    pub(crate) fn new(encoder: &BertConfig, model_type: &str, class: &str) -> Self {
+        let mut description = common(encoder);
+        description["architectures"] = json!([class]);
+        description["model_type"] = json!(model_type);
         Self(description)
     }
 
-    /// As [`Description::bert`], such as `ElectraForMaskedLM`.
-    pub(crate) fn electra(config: &ElectraConfig, architecture: &str) -> Self {
-        let mut description = common(&config.encoder);
-        description["architectures"] = json!([architecture]);
-        description["model_type"] = json!("electra");
-        description["embedding_size"] = json!(config.embedding_size);
-        Self(description)
+    /// The same with one more field.
+    pub(crate) fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.0[field] = value.into();
+        self
     }
 }
 
@@ -38,7 +35,7 @@ const VOCABULARY: &str = "vocabulary";
 
 /// A vocabulary for a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct VocabularyPart {
+pub struct VocabularyPart {
     pub identity: Option<VocabularyIdentity>,
     pub file: Option<PathBuf>,
 }
@@ -68,7 +65,7 @@ pub(crate) fn write_folder(
     Ok(write_safetensors(&folder.join(MODEL_FILE), tensors)?)
 }
 
-/// What configurations of both families have.
+/// What all configurations have.
 fn common(config: &BertConfig) -> Value {
     json!({
         "vocab_size": config.vocab_size,
@@ -96,13 +93,15 @@ fn hidden_act(activation: Activation) -> &'static str {
     }
 }
 
-/// The vocabulary that the configuration of a folder names, or that of its folder `discriminator`.
+/// The vocabulary that the configuration of a folder names, or that of the first of two networks in it.
 ///
 /// # Errors
 /// A configuration that cannot be read.
 pub(crate) fn vocabulary_in_config(folder: &Path) -> Result<Option<VocabularyIdentity>, TrainError> {
-    let paths = ["", DISCRIMINATOR_FOLDER].map(|part| folder.join(part).join(CONFIG_FILE));
-    let Some(path) = paths.into_iter().find(|path| path.is_file()) else { return Ok(None) };
+    let parts = std::iter::once("").chain(registry::joint_weights().map(|joint| joint.folders[0]));
+    let Some(path) = parts.map(|part| folder.join(part).join(CONFIG_FILE)).find(|path| path.is_file()) else {
+        return Ok(None);
+    };
     let text = fs::read_to_string(&path).map_err(TrainError::io(&path, "read the configuration"))?;
     let config: Value = serde_json::from_str(&text).unwrap_or_default();
     Ok(serde_json::from_value(config[VOCABULARY].clone()).ok())

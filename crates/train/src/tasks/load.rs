@@ -1,5 +1,5 @@
-use crate::recipe::{OnBadSample, Recipe};
-use bessemer_data::{LoaderOptions, Position};
+use crate::recipe::Recipe;
+use bessemer_data::{LoaderOptions, OnBadSample, Position};
 
 /// How batches are made; nothing here changes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,12 +7,12 @@ pub struct LoadOptions {
     /// Threads that prepare samples; 0 for half the processors.
     pub workers: usize,
     pub prefetch: usize,
-    pub on_bad_sample: bessemer_data::OnBadSample,
+    pub on_bad_sample: OnBadSample,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        Self { workers: 0, prefetch: 2, on_bad_sample: bessemer_data::OnBadSample::Stop }
+        Self { workers: 0, prefetch: 2, on_bad_sample: OnBadSample::Stop }
     }
 }
 
@@ -22,10 +22,7 @@ impl LoadOptions {
         Self {
             workers: loader.workers as usize,
             prefetch: loader.prefetch as usize,
-            on_bad_sample: match loader.on_bad_sample {
-                OnBadSample::Stop => bessemer_data::OnBadSample::Stop,
-                OnBadSample::Skip => bessemer_data::OnBadSample::Skip,
-            },
+            on_bad_sample: loader.on_bad_sample,
         }
     }
 

@@ -1,13 +1,19 @@
-//! What can be trained. Trainer, sessions, checkpoints and logs know a task as a [`Task`], and its batches as [`Feeds`]
-//! of a compiled step; a new one is a folder here and an arm of [`open`].
+//! Families of models and what they train. Commands know a family as a [`Family`](family::Family) of the [`registry`]; trainer,
+//! sessions, checkpoints and logs know what it trains as a [`Task`], and its batches as [`Feeds`] of a compiled step.
 
 pub mod classification;
 pub mod electra;
+#[cfg(test)]
+mod example;
+pub mod family;
 mod feeds;
-pub(crate) mod huggingface;
+pub mod huggingface;
+pub mod infer;
 mod load;
 mod loaded;
 pub mod pretraining;
+pub mod registry;
+pub mod samples;
 mod softmax;
 pub mod squad;
 mod terms;
@@ -17,47 +23,20 @@ pub use bessemer_data::{Array, Batch, Feeds};
 pub use feeds::Batches;
 pub(crate) use feeds::next_of;
 pub use load::LoadOptions;
+pub use registry::terms;
 pub use terms::{Better, Metric, Scale, Terms};
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
-use crate::evaluate::EvaluateOptions;
-use crate::recipe::Recipe;
 use crate::session::{EvalSession, TrainSession};
-use crate::trained::Trained;
 use bessemer_data::Position;
 use bessemer_data::text::VocabularyIdentity;
-use bessemer_models::{AnyModel, Model, find_any};
+use bessemer_models::Model;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Of each of several inputs, in their order, what came of it, or why nothing did.
 pub type EachInput<T> = Vec<Result<T, TrainError>>;
-
-/// The tasks there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Of images.
-    Classification,
-    /// Masked words and following sentences in text: BERT.
-    Pretraining,
-    /// Replaced words in text: ELECTRA.
-    Electra,
-    /// Answers to questions in a text.
-    Squad,
-}
-
-impl Kind {
-    /// What model `name` does; `None` for one that the zoo does not have.
-    pub fn of(name: &str) -> Option<Self> {
-        match find_any(name).ok()? {
-            AnyModel::Classifier(_) => Some(Self::Classification),
-            AnyModel::Bert(_) => Some(Self::Pretraining),
-            AnyModel::Electra(_) => Some(Self::Electra),
-            AnyModel::ElectraSquad(_) => Some(Self::Squad),
-        }
-    }
-}
 
 /// What a run trains: its graph, its data, and how it is judged.
 pub trait Task {
@@ -180,58 +159,4 @@ pub trait Score {
 
     /// What was counted for them.
     fn counts(&self) -> BTreeMap<String, u64>;
-}
-
-/// The task of a recipe, with its data sets open; `origin` are the weights that it begins with, or the run that goes on, where
-/// there are such.
-///
-/// # Errors
-/// A model that the zoo does not have; data that is not there or does not suit the recipe.
-pub fn open(recipe: &Recipe, origin: Option<&Path>) -> Result<Box<dyn Task>, TrainError> {
-    Ok(match find_any(&recipe.model.name)? {
-        AnyModel::Classifier(_) => Box::new(classification::Classification::open(recipe)?),
-        AnyModel::Bert(_) => Box::new(text::TextTask::<pretraining::Bert>::open(recipe)?),
-        AnyModel::Electra(_) => Box::new(text::TextTask::<electra::Networks>::open(recipe)?),
-        AnyModel::ElectraSquad(_) => Box::new(squad::Squad::open(recipe, origin)?),
-    })
-}
-
-/// How trained weights of model `name` are judged on `data`, and the weights.
-///
-/// # Errors
-/// Weights or data that are not there, damaged, or do not fit each other.
-pub(crate) fn judge(
-    name: &str,
-    weights: &Path,
-    data: &Path,
-    options: &EvaluateOptions,
-) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
-    match find_any(name)? {
-        AnyModel::Classifier(_) => classification::judge(name, weights, data, options),
-        AnyModel::Bert(_) => pretraining::judge(name, weights, data, options),
-        AnyModel::Electra(_) => electra::judge(name, weights, data, options),
-        AnyModel::ElectraSquad(_) => squad::judge(name, weights, data, options),
-    }
-}
-
-/// Says in a few words what loading would say tensor by tensor.
-///
-/// # Errors
-/// Weights of another size than those of model `name`.
-pub(crate) fn check_weights(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
-    match find_any(name)? {
-        AnyModel::Classifier(_) => Ok(()),
-        AnyModel::Bert(_) | AnyModel::Electra(_) => text::check_size(name, tensors, origin).map(drop),
-        AnyModel::ElectraSquad(_) => squad::check_weights(name, tensors, origin),
-    }
-}
-
-/// What logs and tables of model `name` call things.
-pub fn terms(name: &str) -> &'static Terms {
-    match Kind::of(name) {
-        Some(Kind::Pretraining) => &pretraining::TERMS,
-        Some(Kind::Electra) => &electra::TERMS,
-        Some(Kind::Squad) => &squad::TERMS,
-        Some(Kind::Classification) | None => &classification::TERMS,
-    }
 }

@@ -13,7 +13,7 @@ use crate::runlog::RunLog;
 use crate::session::TrainSession;
 use crate::setup::total_steps;
 use crate::tasks::text::Weights;
-use crate::tasks::{self, Beginning, Task, Terms};
+use crate::tasks::{Beginning, Task, Terms, registry};
 use crate::trained::{recipe_of, vocabulary_of};
 use bessemer_data::Position;
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use std::path::Path;
 impl<'a> Trainer<'a> {
     pub(super) fn prepare(options: &'a TrainOptions) -> Result<Prepared<'a>, TrainError> {
         let recipe = &options.recipe;
-        let task = tasks::open(recipe, origin(options))?;
+        let task = registry::find(&recipe.model.name)?.family().open(recipe, origin(options))?;
         let evaluation = task.evaluation()?.map(|evaluation| Judge { evaluation, session: None });
         let (batches_per_epoch, accumulation) = (task.batches_per_epoch(), recipe.train.accumulation);
         let steps_per_epoch = (batches_per_epoch / accumulation).max(1);
@@ -134,7 +134,8 @@ fn origin(options: &TrainOptions) -> Option<&Path> {
 
 /// Fills a new session; what there is to say about the weights is returned.
 fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) -> Result<Vec<String>, TrainError> {
-    let model = &options.recipe.model.name;
+    let model = registry::find(&options.recipe.model.name)?;
+    let family = model.family();
     match &options.start {
         Start::Random => {
             task.initial_values()?.iter().try_for_each(|(name, values)| session.set(name, values))?;
@@ -143,21 +144,24 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
         Start::Weights(path) => {
             let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
             let origin = path.display().to_string();
-            tasks::check_weights(model, &tensors, &origin)?;
+            registry::check_weights(model, &tensors, &origin)?;
             let (recipe, vocabulary) = (recipe_of(path)?, vocabulary_of(path)?);
             let (recipe, vocabulary) = (recipe.as_ref(), vocabulary.as_ref());
-            check_vocabulary(task, &Weights { tensors: &tensors, origin: &origin, recipe, vocabulary })?;
+            check_vocabulary(task, &Weights { family, tensors: &tensors, origin: &origin, recipe, vocabulary })?;
             let Beginning { tensors, remarks } = task.beginning(tensors, &origin, session)?;
             session.load_weights(&tensors, &origin)?;
             Ok(remarks)
         }
         Start::Phase(path) => {
             let (checkpoint, origin) = (load_newest(path)?, path.display().to_string());
-            tasks::check_weights(model, &checkpoint.model, &origin)?;
+            registry::check_weights(model, &checkpoint.model, &origin)?;
             let vocabulary = checkpoint.state.vocabulary.as_ref();
             let recipe = recipe_of(path)?;
             let recipe = recipe.as_ref();
-            check_vocabulary(task, &Weights { tensors: &checkpoint.model, origin: &origin, recipe, vocabulary })?;
+            check_vocabulary(
+                task,
+                &Weights { family, tensors: &checkpoint.model, origin: &origin, recipe, vocabulary },
+            )?;
             session.continue_from(&checkpoint, &origin)?;
             Ok(Vec::new())
         }

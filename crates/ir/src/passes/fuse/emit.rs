@@ -1,13 +1,10 @@
 //! Writes the graph in which regions stand for what they compute.
 
-use super::{Cluster, Fuser, row_sum_groups, splat, value};
+use super::{Cluster, Fuser, value};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
-use crate::ops::pointwise::{Binary, Cast, Unary};
-use crate::ops::reduce::Reduce;
 use crate::ops::region::{Access, Instr, Reg, Region, RegionOutput};
-use crate::ops::source::Random;
-use crate::ops::{Op, Scalar};
+use crate::ops::{FusedOp, RowSum, Scalar};
 use crate::shape::Shape;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -60,8 +57,7 @@ impl Fuser<'_> {
             .collect();
         let mut by_place: Vec<usize> = (0..units.len()).collect();
         // Inputs come first, so that they keep their order.
-        let is_input =
-            |u: usize| matches!(units[u].0, Unit::Node(id) if matches!(self.graph.node(id).op, Op::Input(_)));
+        let is_input = |u: usize| matches!(units[u].0, Unit::Node(id) if self.graph.node(id).op.as_input().is_some());
         by_place.sort_by_key(|&u| (!is_input(u), units[u].1, u));
         let mut state = vec![Visit::Unseen; units.len()];
         let mut order = Vec::with_capacity(units.len());
@@ -120,13 +116,16 @@ impl Fuser<'_> {
             }
             let reg = emitter.operand(node.inputs[0], root);
             let shape = node.outputs[0].shape.clone();
-            if let Op::Moments(_) = node.op {
-                outputs.push(RegionOutput::Moments { reg, shape });
-                results.extend([value(root), Value { node: root, output: 1 }]);
-            } else {
-                let groups = row_sum_groups(self.graph, root).expect("a root that is no pointwise node sums rows");
-                outputs.push(RegionOutput::Sum { reg, groups, shape });
-                results.push(value(root));
+            match self.row_sums[root.index()].expect("a root that regions do not compute element by element sums rows")
+            {
+                RowSum::Moments => {
+                    outputs.push(RegionOutput::Moments { reg, shape });
+                    results.extend([value(root), Value { node: root, output: 1 }]);
+                }
+                RowSum::Sum { groups } => {
+                    outputs.push(RegionOutput::Sum { reg, groups, shape });
+                    results.push(value(root));
+                }
             }
         }
         let mut inputs = Vec::new();
@@ -248,7 +247,7 @@ impl Emitter<'_, '_> {
     /// The register that holds what `reader` reads.
     fn operand(&mut self, v: Value, reader: NodeId) -> Reg {
         let id = v.node;
-        if let Some(number) = splat(self.fuser.graph, v) {
+        if let Some(number) = self.fuser.graph.uniform(v) {
             if let Some(&reg) = self.constants.get(&number.to_bits()) {
                 return reg;
             }
@@ -280,26 +279,26 @@ impl Emitter<'_, '_> {
             return reg;
         }
         let node = self.fuser.graph.node(id);
-        if matches!(node.op, Op::Cast(Cast { to: DType::F32 })) || self.is_excess_rounding(id) {
+        if node.op.cast_target() == Some(DType::F32) || self.is_excess_rounding(id) {
             // Registers hold `f32`.
             return self.operand(node.inputs[0], id);
         }
-        let regs: Vec<Reg> = match node.op {
-            Op::OneHot(_) => vec![self.label(node.inputs[0])],
-            Op::Random(_) => Vec::new(),
+        let fused = self.fuser.fused[id.index()].expect("regions compute the node");
+        let regs: Vec<Reg> = match fused {
+            FusedOp::OneHot => vec![self.label(node.inputs[0])],
+            FusedOp::Random { .. } => Vec::new(),
             _ => node.inputs.iter().map(|&input| self.operand(input, id)).collect(),
         };
-        let instr = match node.op {
-            Op::Unary(Unary(kind)) => Instr::Unary(kind, regs[0]),
-            Op::Binary(Binary(kind)) => Instr::Binary(kind, regs[0], regs[1]),
-            Op::Select(_) => Instr::Select(regs[0], regs[1], regs[2]),
-            Op::Cast(Cast { to }) => Instr::Cast(to, regs[0]),
-            Op::Reduce(Reduce { kind, .. }) => Instr::Reduce(kind, regs[0]),
-            Op::OneHot(_) => Instr::OneHot(regs[0]),
-            Op::Random(Random { seed, stream, .. }) => {
+        let instr = match fused {
+            FusedOp::Unary(kind) => Instr::Unary(kind, regs[0]),
+            FusedOp::Binary(kind) => Instr::Binary(kind, regs[0], regs[1]),
+            FusedOp::Select => Instr::Select(regs[0], regs[1], regs[2]),
+            FusedOp::Cast(to) => Instr::Cast(to, regs[0]),
+            FusedOp::RowReduce(kind) => Instr::Reduce(kind, regs[0]),
+            FusedOp::OneHot => Instr::OneHot(regs[0]),
+            FusedOp::Random { seed, stream } => {
                 Instr::Random { seed, stream, step: self.load(node.inputs[0], Access::SCALAR) }
             }
-            ref other => unreachable!("regions do not compute {other}"),
         };
         let reg = self.push(instr);
         self.registers.insert(value(id), reg);

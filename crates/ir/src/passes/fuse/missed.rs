@@ -1,7 +1,7 @@
 //! Near misses: products whose output a region reads from memory, although it could have been given it in cache.
 
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::Op;
+use crate::ops::Producer;
 use crate::ops::region::Region;
 use std::fmt;
 
@@ -46,10 +46,10 @@ impl fmt::Display for Reason {
 /// The near misses of a graph that the pass has left, in order.
 pub fn near_misses(graph: &Graph) -> Vec<NearMiss> {
     let consumers = graph.consumers();
-    let products = graph.ids().filter(|&id| {
-        matches!(graph.node(id).op.behind_prologue(), Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Matmul(_))
-    });
-    products
+    let can_produce = |id: &NodeId| graph.node(*id).op.rule().producer(&graph.input_types(*id)) != Producer::No;
+    graph
+        .ids()
+        .filter(can_produce)
         .filter_map(|id| {
             let reader = consumers[id.index()].iter().find_map(|&c| Some((c, region_of(graph, c)?)))?;
             Some(NearMiss {
@@ -63,10 +63,7 @@ pub fn near_misses(graph: &Graph) -> Vec<NearMiss> {
 }
 
 fn region_of(graph: &Graph, id: NodeId) -> Option<&Region> {
-    match &graph.node(id).op {
-        Op::Region(region) => Some(region),
-        _ => None,
-    }
+    graph.node(id).op.as_region()
 }
 
 fn reason(graph: &Graph, product: NodeId, (id, region): (NodeId, &Region)) -> Reason {

@@ -18,14 +18,11 @@ pub use missed::{NearMiss, Reason, near_misses};
 
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Value};
-use crate::ops::Op;
-use crate::ops::pointwise::{Binary, BinaryKind, Cast, Unary};
-use crate::ops::reduce::{Moments, Reduce, ReduceKind};
-use crate::ops::source::{Distribution, Random};
+use crate::ops::{FusedOp, Producer, RecomputeCost, RowSum};
 use crate::passes::recompute::is_recomputed;
 use crate::rules::Rules;
 use crate::shape::Shape;
-use prepare::{is_along_rows, prepare, row_form};
+use prepare::{prepare, row_form};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Switches of the pass.
@@ -52,33 +49,23 @@ pub fn fuse(graph: &Graph, rules: &Rules, options: FuseOptions) -> Result<Graph,
     fuser.emit()
 }
 
-/// Whether a reduction along rows can be part of a region: its rows must not be longer than so many elements.
-fn is_row_reduction(graph: &Graph, longest_row: usize, id: NodeId) -> bool {
-    let node = graph.node(id);
-    let Op::Reduce(Reduce { axes, keep_dims: true, .. }) = &node.op else { return false };
-    let x = graph.ty(node.inputs[0]);
-    is_along_rows(&x.shape, axes) && x.dtype == DType::F32 && (2..=longest_row).contains(&x.shape.cols())
-}
-
-/// Whether regions compute the node's value from values at the same row.
-fn is_inner(graph: &Graph, longest_row: usize, id: NodeId) -> bool {
-    match &graph.node(id).op {
-        op if op.is_pointwise() => true,
-        Op::OneHot(_) => true,
-        Op::Random(Random { distribution, .. }) => *distribution == Distribution::Uniform,
-        Op::Reduce(_) => is_row_reduction(graph, longest_row, id),
-        _ => false,
-    }
+/// How a region computes a node, if one can: reductions of rows that are longer than so many elements, or of one column, are
+/// kernels of their own.
+fn fused(graph: &Graph, longest_row: usize, id: NodeId) -> Option<FusedOp> {
+    let fused = graph.node(id).op.rule().fused(&graph.input_types(id))?;
+    let fits = || (2..=longest_row).contains(&graph.shape(graph.node(id).inputs[0]).cols());
+    (!matches!(fused, FusedOp::RowReduce(_)) || fits()).then_some(fused)
 }
 
 /// For each node that regions compute, the domain of the region that does: the rows that a value of one number a row is made
 /// from, else its own shape.
-fn domains(graph: &Graph, longest_row: usize) -> Vec<Option<Shape>> {
+fn domains(graph: &Graph, fused: &[Option<FusedOp>]) -> Vec<Option<Shape>> {
     let mut domains: Vec<Option<Shape>> = vec![None; graph.len()];
-    for id in graph.ids().filter(|&id| is_inner(graph, longest_row, id)) {
+    for id in graph.ids() {
+        let Some(fused) = fused[id.index()] else { continue };
         let node = graph.node(id);
         let shape = &node.outputs[0].shape;
-        domains[id.index()] = Some(if is_row_reduction(graph, longest_row, id) {
+        domains[id.index()] = Some(if let FusedOp::RowReduce(_) = fused {
             graph.shape(node.inputs[0]).clone()
         } else {
             let wide = node.inputs.iter().filter_map(|input| domains[input.node.index()].as_ref());
@@ -87,26 +74,6 @@ fn domains(graph: &Graph, longest_row: usize) -> Vec<Option<Shape>> {
         });
     }
     domains
-}
-
-/// Groups of rows that a reduction sums, if a region can do it: all row axes but leading ones, none of the columns.
-fn row_sum_groups(graph: &Graph, id: NodeId) -> Option<usize> {
-    let node = graph.node(id);
-    let (axes, kind_fits) = match &node.op {
-        Op::Reduce(Reduce { kind, axes, .. }) => (axes, *kind == ReduceKind::Sum),
-        Op::Moments(Moments { axes }) => (axes, true),
-        _ => return None,
-    };
-    let input = graph.ty(*node.inputs.first()?);
-    let rank = input.shape.rank();
-    if !kind_fits || input.dtype != DType::F32 || rank < 2 || axes.is_empty() {
-        return None;
-    }
-    let mut sorted = axes.clone();
-    sorted.sort_unstable();
-    let trailing = sorted.iter().copied().eq(rank - 1 - sorted.len()..rank - 1);
-    let groups = input.shape[..rank - 1 - sorted.len().min(rank - 1)].iter().product();
-    (trailing && (groups == 1 || matches!(node.op, Op::Reduce(_)))).then_some(groups)
 }
 
 /// Roots that are computed together.
@@ -129,6 +96,10 @@ struct Fuser<'a> {
     fuse: bool,
     consumers: Vec<Vec<NodeId>>,
     is_result: HashSet<Value>,
+    /// How regions compute each node, if they do.
+    fused: Vec<Option<FusedOp>>,
+    /// The reduction over rows that regions do for each node, if they do.
+    row_sums: Vec<Option<RowSum>>,
     /// Of each node that regions compute.
     domains: Vec<Option<Shape>>,
     /// Nodes that regions compute and write to memory.
@@ -144,12 +115,16 @@ fn value(node: NodeId) -> Value {
 
 impl<'a> Fuser<'a> {
     fn new(graph: &'a Graph, longest_row: usize, fuse: bool) -> Self {
+        let fused: Vec<Option<FusedOp>> = graph.ids().map(|id| fused(graph, longest_row, id)).collect();
+        let row_sum = |id| graph.node(id).op.rule().row_sum(&graph.input_types(id));
         Fuser {
             graph,
             fuse,
             consumers: graph.consumers(),
             is_result: graph.roots().collect(),
-            domains: domains(graph, longest_row),
+            domains: domains(graph, &fused),
+            fused,
+            row_sums: graph.ids().map(row_sum).collect(),
             stored: vec![false; graph.len()],
             clusters: Vec::new(),
             cluster_of: HashMap::new(),
@@ -168,7 +143,7 @@ impl<'a> Fuser<'a> {
 
     /// Whether the node is computed by a region of its own or with others.
     fn is_root(&self, id: NodeId) -> bool {
-        self.stored[id.index()] || row_sum_groups(self.graph, id).is_some()
+        self.stored[id.index()] || self.row_sums[id.index()].is_some()
     }
 
     /// Domain of the region that computes a root.
@@ -179,11 +154,16 @@ impl<'a> Fuser<'a> {
 
     /// Whether `consumer` computes, in a region over the domain of `producer`, from the value of `producer`.
     fn can_inline(&self, producer: NodeId, consumer: NodeId) -> bool {
-        let sums_rows = || row_sum_groups(self.graph, consumer).is_some() && !self.is_of_rows(producer);
+        let sums_rows = || self.row_sums[consumer.index()].is_some() && !self.is_of_rows(producer);
         self.is_inner(producer)
             && (self.is_inner(consumer) || sums_rows())
-            && !matches!(self.graph.node(consumer).op, Op::Random(_))
+            && !self.is_random(consumer)
             && self.domain(consumer) == self.domain(producer)
+    }
+
+    /// Whether the node's values are random numbers, which depend on the step alone.
+    fn is_random(&self, id: NodeId) -> bool {
+        matches!(self.fused[id.index()], Some(FusedOp::Random { .. }))
     }
 
     fn must_store(&self, id: NodeId) -> bool {
@@ -278,22 +258,25 @@ impl<'a> Fuser<'a> {
     /// Whether the value is a rounded form that takes less memory than what it is made of.
     fn narrows(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
-        matches!(node.op, Op::Cast(Cast { to }) if to.size() < self.graph.dtype(node.inputs[0]).size())
+        node.op.cast_target().is_some_and(|to| to.size() < self.graph.dtype(node.inputs[0]).size())
     }
 
     /// Whether the value is a wider form of a value in memory, which loads give as well.
     fn widens(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
-        let size = |value: Value| self.graph.dtype(value).size();
-        matches!(node.op, Op::Cast(Cast { to: DType::F32 }) if size(node.inputs[0]) < DType::F32.size())
+        node.op.cast_target() == Some(DType::F32) && self.graph.dtype(node.inputs[0]).size() < DType::F32.size()
+    }
+
+    fn recompute_cost(&self, id: NodeId) -> RecomputeCost {
+        self.graph.node(id).op.rule().recompute_cost()
     }
 
     /// Whether the node costs more than to read its value.
     fn is_expensive(&self, id: NodeId) -> bool {
-        match self.graph.node(id).op {
-            Op::Unary(Unary(kind)) => kind.is_expensive() && !self.is_of_rows(id),
-            Op::Reduce(_) | Op::Random(_) => true,
-            _ => false,
+        match self.recompute_cost(id) {
+            RecomputeCost::Arithmetic | RecomputeCost::Division => false,
+            RecomputeCost::Function => !self.is_of_rows(id),
+            RecomputeCost::Pass | RecomputeCost::Kernel => true,
         }
     }
 
@@ -310,8 +293,7 @@ impl<'a> Fuser<'a> {
 
     /// Whether there is more in it than simple arithmetic.
     fn is_made_at_expense(&self, expression: &Expression) -> bool {
-        let divides = |n| matches!(self.graph.node(n).op, Op::Binary(Binary(BinaryKind::Pow | BinaryKind::Div)));
-        expression.inner.iter().any(|&n| self.is_expensive(n) || divides(n))
+        expression.inner.iter().any(|&n| self.is_expensive(n) || self.recompute_cost(n) == RecomputeCost::Division)
     }
 
     /// Whether recomputing the value costs the regions of `roots` more than reading it back. What they read in any case costs
@@ -397,7 +379,7 @@ impl<'a> Fuser<'a> {
         };
         if self.can_inline(id, reader) && computed() {
             stack.push(id);
-        } else if !is_splat(self.graph, input) || matches!(self.graph.node(reader).op, Op::Random(_)) {
+        } else if self.graph.uniform(input).is_none() || self.is_random(reader) {
             expression.leaves.insert(input);
         }
     }
@@ -579,13 +561,8 @@ impl<'a> Fuser<'a> {
     fn is_anchor(&self, leaf: Value, domain: &Shape) -> bool {
         let ty = self.graph.ty(leaf);
         let fits = ty.dtype == DType::F32 && ty.shape == *domain;
-        let kind = match self.graph.node(leaf.node).op.behind_prologue() {
-            Op::Conv2d(_) | Op::Conv2dDataGrad(_) => true,
-            // One product, not a batch of them.
-            Op::Matmul(_) => self.graph.shape(self.graph.node(leaf.node).inputs[1]).rank() == 2,
-            _ => false,
-        };
-        fits && kind
+        let producer = || self.graph.node(leaf.node).op.rule().producer(&self.graph.input_types(leaf.node));
+        fits && producer() == Producer::Yes
     }
 }
 
@@ -602,15 +579,4 @@ enum Inner {
 struct Expression {
     inner: BTreeSet<NodeId>,
     leaves: BTreeSet<Value>,
-}
-
-fn is_splat(graph: &Graph, value: Value) -> bool {
-    splat(graph, value).is_some()
-}
-
-fn splat(graph: &Graph, value: Value) -> Option<f64> {
-    match &graph.node(value.node).op {
-        Op::Constant(c) => c.uniform(),
-        _ => None,
-    }
 }

@@ -7,11 +7,11 @@
 //! - Reductions are split that no kernel does at once.
 
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
-use crate::ops::Op;
 use crate::ops::layout::Reshape;
 use crate::ops::pointwise::UnaryKind;
-use crate::ops::reduce::{Moments, Reduce, ReduceKind};
+use crate::ops::reduce::{Moments, Reduce, ReduceKind, is_along_rows};
 use crate::ops::region::Access;
+use crate::ops::{Op, Storage};
 use crate::shape::Shape;
 
 /// # Errors
@@ -40,11 +40,6 @@ pub(super) fn row_form(shape: &Shape) -> Shape {
         *last = 1;
     }
     dims.into()
-}
-
-/// Whether the axes are the innermost one alone, of several.
-pub(super) fn is_along_rows(shape: &Shape, axes: &[usize]) -> bool {
-    shape.rank() >= 2 && axes == [shape.rank() - 1]
 }
 
 struct Preparer<'a> {
@@ -101,7 +96,7 @@ impl Preparer<'_> {
     /// What a value of the new graph is another shape of.
     fn viewed(&mut self, x: Value) -> Value {
         let node = self.rewriter.target().node(x.node);
-        if matches!(node.op, Op::Reshape(_)) { node.inputs[0] } else { x }
+        if node.op.rule().storage() == Storage::View { node.inputs[0] } else { x }
     }
 
     /// The value, with its row axis of size 1, that a value of the new graph is without it.
@@ -149,10 +144,7 @@ impl Preparer<'_> {
         let mut rows = Vec::with_capacity(operands.len());
         for (&operand, kept) in operands.iter().zip(&kept) {
             let g = self.rewriter.target();
-            let number = match &g.node(operand.node).op {
-                Op::Constant(constant) => constant.uniform(),
-                _ => None,
-            };
+            let number = g.uniform(operand);
             rows.push(match (kept, number) {
                 (Some(kept), _) => *kept,
                 (None, Some(number)) => g.constant(g.dtype(operand), [], number)?,

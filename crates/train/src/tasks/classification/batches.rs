@@ -1,6 +1,8 @@
 //! Images as feeds.
 
 use super::mixup::Mix;
+use super::recipe::ClassifierRecipe;
+use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::loaded::{Feeder, Place};
 use crate::tasks::{Array, Feeds};
@@ -25,11 +27,14 @@ impl Images {
     }
 
     /// As a recipe trains on them.
-    pub(super) fn training(recipe: &Recipe) -> Self {
-        let train = &recipe.train;
-        let (seed, alpha, batch_size) = (train.seed, train.mixup_alpha, train.batch_size as usize);
+    ///
+    /// # Errors
+    /// A recipe of another family.
+    pub(super) fn training(recipe: &Recipe) -> Result<Self, TrainError> {
+        let (train, ClassifierRecipe { images, labels, .. }) = (&recipe.train, recipe.own()?);
+        let (seed, alpha, batch_size) = (train.seed, labels.mixup_alpha, train.batch_size as usize);
         let mixup = (alpha > 0.0).then_some(Mixup { seed, alpha, batch_size });
-        Self { label_offset: recipe.data.label_offset as i32, mixup }
+        Ok(Self { label_offset: images.label_offset as i32, mixup })
     }
 }
 

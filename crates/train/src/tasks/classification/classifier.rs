@@ -1,6 +1,7 @@
 //! Trained classifiers as they are on disk, with what is needed to use them.
 
 use super::model_options;
+use super::recipe::ClassifierRecipe;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
@@ -46,8 +47,9 @@ impl Classifier {
     }
 
     fn of_run(recipe: &Recipe, classes: Option<Vec<String>>, trained: Trained) -> Result<Self, TrainError> {
-        let (architecture, options) = model_options(recipe, recipe.data.eval_image_size)?;
-        let (resize, label_offset) = (recipe.data.eval_resize as u32, recipe.data.label_offset as usize);
+        let ClassifierRecipe { images, .. } = recipe.own()?;
+        let (architecture, options) = model_options(recipe, images.eval_image_size)?;
+        let (resize, label_offset) = (images.eval_resize as u32, images.label_offset as usize);
         Ok(Self { name: recipe.model.name.clone(), architecture, options, resize, label_offset, classes, trained })
     }
 

@@ -3,6 +3,7 @@
 use super::classifier::{Classifier, read_labels};
 use crate::error::TrainError;
 use crate::session::ComputeOptions;
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, EachInput, Feeds};
 use crate::trained::WhichWeights;
@@ -32,6 +33,36 @@ impl Default for InferOptions {
             batch_size: 8,
             weights: WhichWeights::default(),
         }
+    }
+}
+
+/// Classifies files of images.
+pub(super) struct ClassPredictor {
+    model: &'static str,
+    weights: PathBuf,
+    options: InferOptions,
+}
+
+impl ClassPredictor {
+    pub(super) fn new(model: &'static str, weights: &Path, options: &PredictOptions) -> Self {
+        let PredictOptions { compute, top_k, labels, weights: which, .. } = options.clone();
+        let options = InferOptions { compute, top_k, labels, weights: which, ..InferOptions::default() };
+        Self { model, weights: weights.to_owned(), options }
+    }
+}
+
+impl Predictor for ClassPredictor {
+    fn predict(
+        &mut self,
+        inputs: &[String],
+        _: &dyn Fn(usize, usize),
+    ) -> Result<EachInput<infer::Prediction>, TrainError> {
+        let files: Vec<PathBuf> = inputs.iter().map(PathBuf::from).collect();
+        let classified = infer(self.model, &self.weights, &files, &self.options)?;
+        Ok(infer::predictions(classified, |prediction: &Prediction| {
+            let classes = prediction.classes.iter().map(|score| (score.name.clone(), Some(score.probability)));
+            vec![Part::Line(prediction.path.display().to_string()), Part::Table(classes.collect())]
+        }))
     }
 }
 

@@ -2,17 +2,21 @@
 
 mod batches;
 mod classifier;
+mod family;
 mod infer;
 mod mixup;
 mod model;
+mod recipe;
+mod samples;
 mod score;
 mod sources;
+mod workload;
 
 pub use classifier::{CLASSES_FILE, Classifier, read_labels};
+pub use family::{Classifiers, FAMILY};
 pub use infer::{ClassScore, InferOptions, Prediction, infer};
 pub use sources::DataSource;
 
-pub(crate) use classifier::classes_of;
 pub(crate) use model::model_options;
 
 use super::loaded::Loaded;
@@ -24,6 +28,7 @@ use crate::trained::Trained;
 use batches::Images;
 use bessemer_data::{CifarBin, ClassFolder, Dataset, ImageSamples, LabelledImages, Position, Split, Transform};
 use bessemer_models::{Architecture, Model, ModelOptions};
+use recipe::ClassifierRecipe;
 use score::Accuracy;
 use sources::{CIFAR_IMAGES, training_sampler};
 use std::fs;
@@ -81,15 +86,16 @@ impl Task for Classification {
     fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
         let set = Arc::new(ImageSamples::new(Arc::clone(&self.set), ())?);
         let (sampler, load) = (training_sampler(&*self.set, &self.recipe)?, LoadOptions::of(&self.recipe));
-        Ok(Box::new(Loaded::training(set, sampler, &load, (start, end_epoch), Images::training(&self.recipe))?))
+        Ok(Box::new(Loaded::training(set, sampler, &load, (start, end_epoch), Images::training(&self.recipe)?)?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
         let recipe = &self.recipe;
         let Some(set) = self.evaluation_set.clone() else { return Ok(None) };
-        let (architecture, options) = model_options(recipe, recipe.data.eval_image_size)?;
+        let ClassifierRecipe { images, .. } = recipe.own()?;
+        let (architecture, options) = model_options(recipe, images.eval_image_size)?;
         let batch_size = recipe.eval.batch_size.unwrap_or(recipe.train.batch_size) as usize;
-        let (label_offset, load) = (recipe.data.label_offset as i32, LoadOptions::of(recipe));
+        let (label_offset, load) = (images.label_offset as i32, LoadOptions::of(recipe));
         Ok(Some(Box::new(Judge { architecture, options, batch_size, set, label_offset, load })))
     }
 
@@ -100,8 +106,9 @@ impl Task for Classification {
     }
 
     fn warnings(&self) -> Vec<String> {
-        let outputs = self.recipe.model.num_classes;
-        let classes = self.set.num_classes() as u64 + self.recipe.data.label_offset;
+        let Ok(ClassifierRecipe { model, images, .. }) = self.recipe.own() else { return Vec::new() };
+        let outputs = model.num_classes;
+        let classes = self.set.num_classes() as u64 + images.label_offset;
         let told = || format!("the model has {outputs} outputs for {classes} classes of data");
         (classes < outputs).then(told).into_iter().collect()
     }

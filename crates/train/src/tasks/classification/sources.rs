@@ -1,5 +1,6 @@
 //! Data sets by the names that commands and recipes give them.
 
+use super::recipe::ClassifierRecipe;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use bessemer_data::shapes::{ShapeClass, Shapes};
@@ -58,32 +59,34 @@ impl DataSource {
     /// Data that is not there or not laid out as it should be; sizes out of range; more classes than the model has.
     pub fn training_set(&self, recipe: &Recipe) -> Result<Arc<LabelledImages>, TrainError> {
         let (data, seed) = (&recipe.data, recipe.train.seed);
-        let size = data.image_size as u32;
+        let own: &ClassifierRecipe = recipe.own()?;
+        let images = &own.images;
+        let size = images.image_size as u32;
         let samples = |default: u64| data.train_samples.unwrap_or(default) as usize;
         let set: Arc<LabelledImages> = match self {
-            Self::Synthetic => Arc::new(Synthetic::new(seed, samples(SYNTHETIC_SAMPLES), size, own_classes(recipe))?),
+            Self::Synthetic => Arc::new(Synthetic::new(seed, samples(SYNTHETIC_SAMPLES), size, own_classes(own))?),
             Self::Shapes => {
                 let shapes = Shapes::new(seed, Split::Train, samples(SHAPES_TRAIN_SAMPLES), size)?;
-                Arc::new(shapes.with_classes(shape_classes(recipe))?)
+                Arc::new(shapes.with_classes(shape_classes(own))?)
             }
             Self::Folder(root) => {
                 let crop = RandomResizedCrop {
                     size,
-                    scale: data.crop_scale.into(),
-                    ratio: data.crop_ratio.into(),
-                    flip: data.flip,
+                    scale: images.crop_scale.into(),
+                    ratio: images.crop_ratio.into(),
+                    flip: images.flip,
                 };
                 Arc::new(ClassFolder::open(root, Split::Train, Transform::Train(crop))?)
             }
         };
-        let (has, wanted) = (own_classes(recipe), set.num_classes());
+        let (has, wanted) = (own_classes(own), set.num_classes());
         if wanted > has {
-            let offset = data.label_offset;
+            let offset = images.label_offset;
             let allowed =
                 format!("{self} has {wanted} classes, data.label_offset is {offset}: at least {} are needed", {
                     wanted as u64 + offset
                 });
-            return Err(TrainError::setting("model.num_classes", recipe.model.num_classes, allowed));
+            return Err(TrainError::setting("model.num_classes", own.model.num_classes, allowed));
         }
         Ok(set)
     }
@@ -94,19 +97,21 @@ impl DataSource {
     /// As [`DataSource::training_set`].
     pub fn evaluation_set(&self, recipe: &Recipe) -> Result<Option<Arc<LabelledImages>>, TrainError> {
         let (data, seed) = (&recipe.data, recipe.train.seed);
-        let size = data.eval_image_size as u32;
+        let own: &ClassifierRecipe = recipe.own()?;
+        let images = &own.images;
+        let size = images.eval_image_size as u32;
         Ok(Some(match self {
             Self::Synthetic => {
                 let Some(samples) = data.eval_samples else { return Ok(None) };
-                Arc::new(Synthetic::new(seed, samples as usize, size, own_classes(recipe))?)
+                Arc::new(Synthetic::new(seed, samples as usize, size, own_classes(own))?)
             }
             Self::Shapes => {
                 let samples = data.eval_samples.unwrap_or(SHAPES_EVAL_SAMPLES) as usize;
-                Arc::new(Shapes::new(seed, Split::Val, samples, size)?.with_classes(shape_classes(recipe))?)
+                Arc::new(Shapes::new(seed, Split::Val, samples, size)?.with_classes(shape_classes(own))?)
             }
             Self::Folder(root) if root.join(CIFAR_IMAGES).exists() => Arc::new(CifarBin::open(root)?),
             Self::Folder(root) => {
-                let crop = ResizeCentreCrop { resize: data.eval_resize as u32, size };
+                let crop = ResizeCentreCrop { resize: images.eval_resize as u32, size };
                 Arc::new(ClassFolder::open(root, Split::Val, Transform::Eval(crop))?)
             }
         }))
@@ -124,13 +129,13 @@ impl fmt::Display for DataSource {
 }
 
 /// Classes of the model that data can have.
-fn own_classes(recipe: &Recipe) -> usize {
-    (recipe.model.num_classes.saturating_sub(recipe.data.label_offset)) as usize
+fn own_classes(own: &ClassifierRecipe) -> usize {
+    own.model.num_classes.saturating_sub(own.images.label_offset) as usize
 }
 
 /// Shapes that are drawn: all, or as many as the model has classes.
-fn shape_classes(recipe: &Recipe) -> usize {
-    own_classes(recipe).min(ShapeClass::ALL.len())
+fn shape_classes(own: &ClassifierRecipe) -> usize {
+    own_classes(own).min(ShapeClass::ALL.len())
 }
 
 /// The order of a training set.
@@ -139,7 +144,8 @@ fn shape_classes(recipe: &Recipe) -> usize {
 /// A batch that is larger than the set; a last batch that would not be full although the recipe wants to keep it.
 pub(super) fn training_sampler(set: &LabelledImages, recipe: &Recipe) -> Result<Sampler, TrainError> {
     let batch_size = recipe.train.batch_size as usize;
-    if !recipe.train.drop_last && !set.len().is_multiple_of(batch_size) {
+    let own: &ClassifierRecipe = recipe.own()?;
+    if !own.labels.drop_last && !set.len().is_multiple_of(batch_size) {
         let allowed = format!("the {} samples of the data set are no multiple of train.batch_size", set.len());
         return Err(TrainError::setting("train.drop_last", false, allowed));
     }

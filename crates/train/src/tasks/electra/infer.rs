@@ -1,10 +1,12 @@
 //! Which words of a text do not belong there.
 
+use super::family::ENCODERS;
 use super::model::Networks;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
-use crate::tasks::pretraining::{check_text, quoted, vocabulary_for};
-use crate::tasks::{Array, EachInput, Feeds, check_weights};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
+use crate::tasks::text::{check_text, quoted, vocabulary_for};
+use crate::tasks::{Array, EachInput, Feeds};
 use crate::trained::{Trained, WhichWeights};
 use bessemer_data::text::TextTokenizer;
 use bessemer_models::bert::Sequences;
@@ -21,6 +23,34 @@ pub struct JudgeOptions {
     /// The vocabulary; otherwise that of the folder of the weights.
     pub vocab: Option<PathBuf>,
     pub weights: WhichWeights,
+}
+
+/// Judges the words of texts.
+pub(super) struct WordJudge {
+    model: &'static str,
+    weights: PathBuf,
+    options: JudgeOptions,
+}
+
+impl WordJudge {
+    pub(super) fn new(model: &'static str, weights: &Path, options: &PredictOptions) -> Self {
+        let PredictOptions { compute, vocab, weights: which, .. } = options.clone();
+        Self { model, weights: weights.to_owned(), options: JudgeOptions { compute, vocab, weights: which } }
+    }
+}
+
+impl Predictor for WordJudge {
+    fn predict(
+        &mut self,
+        inputs: &[String],
+        _: &dyn Fn(usize, usize),
+    ) -> Result<EachInput<infer::Prediction>, TrainError> {
+        let judged = judge_words(self.model, &self.weights, inputs, &self.options)?;
+        Ok(infer::predictions(judged, |judged: &Judged| {
+            let words = judged.words.iter().map(|verdict| (verdict.word.clone(), Some(verdict.replaced)));
+            vec![Part::Line(judged.text.clone()), Part::Table(words.collect())]
+        }))
+    }
 }
 
 /// A text and what the discriminator takes its words for.
@@ -51,7 +81,7 @@ pub fn judge_words(
     options: &JudgeOptions,
 ) -> Result<EachInput<Judged>, TrainError> {
     let mut trained = Trained::load(name, weights, options.weights)?;
-    check_weights(name, &trained.tensors, &trained.origin)?;
+    ENCODERS.check(name, &trained.tensors, &trained.origin)?;
     let Networks { config, options: pretraining } = Networks::in_weights(name, &trained)?;
     let vocabulary = Arc::new(vocabulary_for(&trained, weights, options.vocab.as_deref())?);
     trained.tensors.retain(|tensor| in_discriminator(&tensor.name).is_some());

@@ -1,17 +1,24 @@
 //! Pre-training of ELECTRA: words that a generator has replaced are told from those of the text.
 
 mod batches;
+mod family;
 mod infer;
 mod model;
+mod names;
+mod recipe;
 mod score;
 mod sources;
+mod workload;
 
+pub use family::{Electras, FAMILY};
 pub use infer::{JudgeOptions, Judged, WordVerdict, judge_words};
 
 pub(crate) use model::Networks;
+pub(crate) use names::description;
+pub(crate) use recipe::ElectraRecipe;
 
 use self::batches::EvaluationFeeds;
-use super::text::{Facts, Family, HeldOut, Part, vocabulary_in};
+use super::text::{Facts, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, vocabulary_in};
 use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -65,15 +72,20 @@ pub static TERMS: Terms = Terms {
     best: ("loss", Better::Lower),
 };
 
-impl Family for Networks {
+impl TextNetworks for Networks {
     type Set = ElectraSet;
     type Feeder = Option<EvaluationFeeds>;
 
     const TERMS: &'static Terms = &TERMS;
     const WORD_BIAS: &'static str = "generator_lm_head.bias";
 
-    fn predictions(recipe: &Recipe) -> usize {
-        sources::options(recipe).predictions()
+    fn fields(recipe: &Recipe) -> Result<(&TextFields, &VocabularyFields), TrainError> {
+        let ElectraRecipe { text, vocabulary, .. } = recipe.own()?;
+        Ok((text, vocabulary))
+    }
+
+    fn predictions(recipe: &Recipe) -> Result<usize, TrainError> {
+        Ok(sources::options(recipe.own()?).predictions())
     }
 
     fn set(part: Part<'_>, recipe: &Recipe) -> Result<ElectraSet, TrainError> {
@@ -153,7 +165,7 @@ pub(super) fn judge(
     options: &EvaluateOptions,
 ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
     let trained = Trained::load(name, weights, options.weights)?;
-    super::check_weights(name, &trained.tensors, &trained.origin)?;
+    family::ENCODERS.check(name, &trained.tensors, &trained.origin)?;
     let recipe = match &trained.recipe {
         Some(recipe) => recipe.clone(),
         None if trained.tensors.iter().any(|tensor| tensor.name.starts_with("generator.")) => {
@@ -167,7 +179,7 @@ pub(super) fn judge(
     };
     let set = sources::set(Part::Folder(data, Split::Val), &recipe)?;
     let networks = Networks::in_weights(name, &trained)?;
-    let vocabulary = vocabulary_in(data, &recipe);
+    let vocabulary = vocabulary_in(data, &recipe.own::<ElectraRecipe>()?.text);
     let (identity, place) = (Vocabulary::open(&vocabulary)?.identity(), vocabulary.display().to_string());
     trained.weights().check_vocabulary(&identity, &place)?;
     let networks = networks.for_vocabulary(Some(&vocabulary))?;

@@ -1,13 +1,14 @@
 //! Words for the gaps of a text.
 
 use super::model;
-use crate::checkpoint::DISCRIMINATOR_FOLDER;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
 use crate::tasks::softmax::log_sum_exp;
+use crate::tasks::text::{check_text, quoted, vocabulary_for};
 use crate::tasks::{Array, EachInput, Feeds};
 use crate::trained::{Trained, WhichWeights};
-use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, Vocabulary};
+use bessemer_data::text::{TextTokenizer, Vocabulary};
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,39 @@ pub struct FillOptions {
 impl Default for FillOptions {
     fn default() -> Self {
         Self { compute: ComputeOptions::default(), top_k: 5, vocab: None, weights: WhichWeights::default() }
+    }
+}
+
+/// Fills the gaps of texts.
+pub(super) struct MaskPredictor {
+    model: &'static str,
+    weights: PathBuf,
+    options: FillOptions,
+}
+
+impl MaskPredictor {
+    pub(super) fn new(model: &'static str, weights: &Path, options: &PredictOptions) -> Self {
+        let PredictOptions { compute, top_k, vocab, weights: which, .. } = options.clone();
+        Self { model, weights: weights.to_owned(), options: FillOptions { compute, top_k, vocab, weights: which } }
+    }
+}
+
+impl Predictor for MaskPredictor {
+    fn predict(
+        &mut self,
+        inputs: &[String],
+        _: &dyn Fn(usize, usize),
+    ) -> Result<EachInput<infer::Prediction>, TrainError> {
+        let filled = fill_masks(self.model, &self.weights, inputs, &self.options)?;
+        Ok(infer::predictions(filled, |filled: &Filled| {
+            let has_several = filled.masks.len() > 1;
+            let tables = (1..).zip(&filled.masks).map(|(number, mask)| {
+                let title = has_several.then(|| (format!("[MASK] {number}"), None));
+                let words = mask.words.iter().map(|score| (score.word.clone(), Some(score.probability)));
+                Part::Table(title.into_iter().chain(words).collect())
+            });
+            [Part::Line(filled.text.clone())].into_iter().chain(tables).collect()
+        }))
     }
 }
 
@@ -98,50 +132,6 @@ pub fn fill_masks(
         filled.push(Ok(Filled { text: text.clone(), masks: gaps.positions.iter().zip(rows).map(word).collect() }));
     }
     Ok(filled)
-}
-
-/// The vocabulary of trained weights of a path: the given file, or the one beside them.
-///
-/// # Errors
-/// No vocabulary, or one that cannot be read or is not that of the weights.
-pub(crate) fn vocabulary_for(
-    trained: &Trained,
-    weights: &Path,
-    given: Option<&Path>,
-) -> Result<Vocabulary, TrainError> {
-    let path = given.map(Path::to_owned).or_else(|| vocabulary_beside(weights)).ok_or_else(|| {
-        let allowed = format!("there is no {VOCABULARY_FILE} beside {} (--vocab)", weights.display());
-        TrainError::setting("the vocabulary", "not given", allowed)
-    })?;
-    let vocabulary = Vocabulary::open(&path)?;
-    trained.weights().check_vocabulary(&vocabulary.identity(), &path.display().to_string())?;
-    Ok(vocabulary)
-}
-
-/// The vocabulary beside weights: in their folder, in that of the run they are in, or with the discriminator in their folder.
-pub(crate) fn vocabulary_beside(weights: &Path) -> Option<PathBuf> {
-    let folders = weights.ancestors().take(3).map(Path::to_owned).chain([weights.join(DISCRIMINATOR_FOLDER)]);
-    folders.map(|folder| folder.join(VOCABULARY_FILE)).find(|path| path.is_file())
-}
-
-/// # Errors
-/// A text of more tokens, special ones included, than the model has positions.
-pub(crate) fn check_text(text: &str, tokens: usize, config: &BertConfig) -> Result<(), TrainError> {
-    let most = config.max_position_embeddings;
-    if tokens <= most {
-        return Ok(());
-    }
-    let allowed = format!("it is {tokens} tokens with [CLS] and [SEP], and the model has {most} positions");
-    Err(TrainError::setting("the text", quoted(text), allowed))
-}
-
-/// The beginning of a text, for messages.
-pub(crate) fn quoted(text: &str) -> String {
-    const SHOWN: usize = 80;
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("`{}...`", &text[..end]),
-        None => format!("`{text}`"),
-    }
 }
 
 /// A text as tokens, with the places to fill.

@@ -1,17 +1,18 @@
 //! Pre-training of BERT: masked words and following sentences.
 
+mod family;
 mod infer;
 mod model;
+mod recipe;
 mod score;
 mod sources;
+mod workload;
 
+pub use family::{Berts, FAMILY};
 pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
 
-pub(crate) use infer::{check_text, quoted, vocabulary_beside, vocabulary_for};
-pub(crate) use model::{activation, check_length, config_of, initial_weights};
-
 use super::loaded::AsLoaded;
-use super::text::{Facts, Family, HeldOut, Part};
+use super::text::{Facts, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, check_length};
 use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -21,6 +22,8 @@ use bessemer_data::DataError;
 use bessemer_data::text::PretrainingSet;
 use bessemer_models::Model;
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
+use model::config_of;
+use recipe::BertRecipe;
 use score::Guesses;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,15 +59,21 @@ pub static TERMS: Terms = Terms {
 #[derive(Clone, Copy)]
 pub(super) struct Bert(BertConfig);
 
-impl Family for Bert {
+impl TextNetworks for Bert {
     type Set = PretrainingSet;
     type Feeder = AsLoaded;
 
     const TERMS: &'static Terms = &TERMS;
     const WORD_BIAS: &'static str = "cls.predictions.bias";
 
-    fn predictions(recipe: &Recipe) -> usize {
-        recipe.text.max_predictions as usize
+    fn fields(recipe: &Recipe) -> Result<(&TextFields, &VocabularyFields), TrainError> {
+        let BertRecipe { text, vocabulary, .. } = recipe.own()?;
+        Ok((text, vocabulary))
+    }
+
+    fn predictions(recipe: &Recipe) -> Result<usize, TrainError> {
+        let BertRecipe { masking, .. } = recipe.own()?;
+        Ok(masking.max_predictions as usize)
     }
 
     fn set(part: Part<'_>, recipe: &Recipe) -> Result<PretrainingSet, TrainError> {

@@ -1,73 +1,28 @@
 //! The networks of recipes and of trained weights.
 
+use super::family::ENCODERS;
+use super::recipe::BertRecipe;
 use crate::error::TrainError;
-use crate::recipe::{self, Init, Recipe};
+use crate::recipe::Recipe;
 use crate::setup::{precision, train_config};
 use crate::tasks::huggingface::activation_in;
-use crate::tasks::text::{Size, check_size};
+use crate::tasks::text::check_length;
 use crate::trained::{Trained, WhichWeights};
-use bessemer_models::bert::{self, BertConfig, BertInit, BertOptions, Sequences};
-use bessemer_models::{AnyModel, Model, ModelError, find_any};
-use bessemer_nn::{Activation, MaskedMean};
+use bessemer_models::Model;
+use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use std::path::Path;
-
-/// The published form of BERT `name`.
-///
-/// # Errors
-/// A model that does not exist or is no BERT.
-fn published(name: &str) -> Result<BertConfig, TrainError> {
-    match find_any(name)? {
-        AnyModel::Bert(spec) => Ok((spec.config)()),
-        _ => {
-            let (setting, value) = ("the model", name.to_owned());
-            Err(ModelError::Setting { setting, value, allowed: "it must be a BERT" }.into())
-        }
-    }
-}
 
 /// The network of a recipe for a vocabulary of so many words.
 ///
 /// # Errors
 /// A model that is no BERT; sequences that are longer than it can take.
 pub(super) fn config(recipe: &Recipe, words: usize) -> Result<BertConfig, TrainError> {
-    let model = &recipe.model;
-    let config = BertConfig {
-        vocab_size: words.next_multiple_of(model.vocab_multiple as usize),
-        initializer_range: model.init_std,
-        hidden_dropout_prob: model.hidden_dropout,
-        attention_probs_dropout_prob: model.attention_dropout,
-        hidden_act: activation(model.activation),
-        ..published(&model.name)?
-    };
-    check_length(&config, recipe.text.sequence_length as usize)?;
+    let BertRecipe { encoder, vocabulary, text, .. } = recipe.own()?;
+    let published = (bert::find(&recipe.model.name)?.config)();
+    let vocab_size = words.next_multiple_of(vocabulary.vocab_multiple as usize);
+    let config = BertConfig { vocab_size, ..encoder.apply(published) };
+    check_length(&config, text.sequence_length as usize)?;
     Ok(config)
-}
-
-pub(crate) fn activation(recipe: recipe::Activation) -> Activation {
-    match recipe {
-        recipe::Activation::Gelu => Activation::Gelu,
-        recipe::Activation::GeluTanh => Activation::GeluTanh,
-    }
-}
-
-/// Initial weights of a model of text.
-pub(crate) fn initial_weights(recipe: &Recipe) -> BertInit {
-    match recipe.model.init {
-        Some(Init::Truncated) => BertInit::Truncated,
-        Some(Init::NvidiaTorch) => BertInit::NvidiaTorch,
-        Some(Init::Mimetic) => BertInit::Mimetic,
-        Some(Init::Normal | Init::Torch | Init::VarianceScaling) | None => BertInit::Normal,
-    }
-}
-
-/// # Errors
-/// Sequences that are longer than the table of positions.
-pub(crate) fn check_length(config: &BertConfig, length: usize) -> Result<(), TrainError> {
-    let most = config.max_position_embeddings;
-    if length <= most {
-        return Ok(());
-    }
-    Err(TrainError::setting("the length of sequences", length, format!("the model has {most} positions")))
 }
 
 /// The graph of a whole training step as the recipe asks for it.
@@ -81,13 +36,11 @@ pub(super) fn training_step(
     steps_per_epoch: u64,
 ) -> Result<Model, TrainError> {
     precision(recipe)?;
+    let BertRecipe { model, masking, .. } = recipe.own()?;
     let options = BertOptions {
         seed: recipe.train.seed,
-        init: initial_weights(recipe),
-        masked_mean: match recipe.text.masked_mean {
-            recipe::MaskedMean::Torch => MaskedMean::Torch,
-            recipe::MaskedMean::TensorFlow => MaskedMean::TensorFlow,
-        },
+        init: model.init,
+        masked_mean: masking.masked_mean,
         ..BertOptions::default()
     };
     Ok(bert::train(config, sequences, &options, &train_config(recipe, steps_per_epoch)?)?)
@@ -99,7 +52,7 @@ pub(super) fn training_step(
 /// Weights that are not there, are damaged, or are of a network of another size.
 pub(super) fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Trained, TrainError> {
     let trained = Trained::load(name, weights, which)?;
-    check_size(name, &trained.tensors, &trained.origin)?;
+    ENCODERS.check(name, &trained.tensors, &trained.origin)?;
     Ok(trained)
 }
 
@@ -109,8 +62,8 @@ pub(super) fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Tr
 /// # Errors
 /// A configuration that cannot be read.
 pub(crate) fn config_of(name: &str, trained: &Trained, path: &Path) -> Result<BertConfig, TrainError> {
-    let usual = published(name)?;
-    let words = Size::of(&trained.tensors).map_or(usual.vocab_size, |size| size.words);
+    let usual = (bert::find(name)?.config)();
+    let words = ENCODERS.size(&trained.tensors).map_or(usual.vocab_size, |size| size.tokens);
     let config = match &trained.recipe {
         Some(recipe) => config(recipe, words)?,
         None => BertConfig { hidden_act: activation_in(path)?.unwrap_or(usual.hidden_act), ..usual },

@@ -1,7 +1,8 @@
 //! Sequences of BERT by what recipes say of them.
 
+use super::recipe::{BertRecipe, Masking};
 use crate::error::TrainError;
-use crate::recipe::{Masking, Recipe};
+use crate::recipe::Recipe;
 use crate::tasks::text::{Part, vocabulary_in};
 use crate::trained::Trained;
 use bessemer_data::Split;
@@ -17,13 +18,14 @@ pub(super) fn set(part: Part<'_>, recipe: &Recipe) -> Result<PretrainingSet, Tra
 }
 
 fn open(folder: &Path, split: Split, recipe: &Recipe) -> Result<PretrainingSet, TrainError> {
-    let set = match &recipe.text.vocab {
+    let BertRecipe { text, masking: own, .. } = recipe.own()?;
+    let set = match &text.vocab {
         Some(vocab) => {
             PretrainingSet::open_records(&folder.join(split.name()), Vocabulary::open(vocab.as_ref())?.len())?
         }
-        None => PretrainingSet::open(folder, split, Some(options(recipe)), recipe.train.seed)?,
+        None => PretrainingSet::open(folder, split, Some(options(recipe)?), recipe.train.seed)?,
     };
-    let (made, asked) = (masking(&set), recipe.text.masking.unwrap_or(masking(&set)));
+    let (made, asked) = (masking(&set), own.masking.unwrap_or(masking(&set)));
     if made != asked {
         let (value, held) = match made {
             Masking::Dynamic => ("static", "tokens, whose words are masked anew in each epoch"),
@@ -37,8 +39,8 @@ fn open(folder: &Path, split: Split, recipe: &Recipe) -> Result<PretrainingSet, 
 
 /// Records of another origin have lengths of their own.
 fn require_lengths(set: &PretrainingSet, folder: &Path, recipe: &Recipe) -> Result<(), TrainError> {
-    let text = &recipe.text;
-    let asked = (text.sequence_length as usize, text.max_predictions as usize);
+    let BertRecipe { text, masking, .. } = recipe.own()?;
+    let asked = (text.sequence_length as usize, masking.max_predictions as usize);
     let made = (set.sequence_length(), set.predictions());
     if asked == made {
         return Ok(());
@@ -52,15 +54,15 @@ fn masking(set: &PretrainingSet) -> Masking {
     if set.is_made_anew() { Masking::Dynamic } else { Masking::Static }
 }
 
-fn options(recipe: &Recipe) -> InstanceOptions {
-    let text = &recipe.text;
-    InstanceOptions {
+fn options(recipe: &Recipe) -> Result<InstanceOptions, TrainError> {
+    let BertRecipe { text, masking, .. } = recipe.own()?;
+    Ok(InstanceOptions {
         sequence_length: text.sequence_length as usize,
-        max_predictions: text.max_predictions as usize,
+        max_predictions: masking.max_predictions as usize,
         masked_lm_probability: text.masked_lm_prob,
         short_sequence_probability: text.short_seq_prob,
-        whole_words: text.whole_word,
-    }
+        whole_words: masking.whole_word,
+    })
 }
 
 /// The held-out sequences of a folder for trained weights: as their run made them, else as they were prepared.
@@ -69,7 +71,7 @@ fn options(recipe: &Recipe) -> InstanceOptions {
 /// Data that is not there, or of another vocabulary than the weights.
 pub(super) fn held_out_in(folder: &Path, trained: &Trained) -> Result<PretrainingSet, TrainError> {
     let (set, vocabulary) = match &trained.recipe {
-        Some(recipe) => (open(folder, Split::Val, recipe)?, vocabulary_in(folder, recipe)),
+        Some(recipe) => (open(folder, Split::Val, recipe)?, vocabulary_in(folder, &recipe.own::<BertRecipe>()?.text)),
         None => (PretrainingSet::open(folder, Split::Val, None, 0)?, folder.join(VOCABULARY_FILE)),
     };
     let identity = Vocabulary::open(&vocabulary)?.identity();

@@ -6,6 +6,7 @@ use super::sources::Questions;
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::EachInput;
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
 use crate::trained::{Trained, WhichWeights};
 use bessemer_data::Samples;
 use bessemer_data::squad::{Answers, Candidate, Features, Prediction};
@@ -44,6 +45,43 @@ pub struct Answered {
     pub no_answer_score: Option<f64>,
     /// The likeliest first; an empty one stands for no answer.
     pub candidates: Vec<Candidate>,
+}
+
+/// Answers questions about one text.
+pub(super) struct QuestionPredictor {
+    reader: Reader,
+    context: String,
+}
+
+impl QuestionPredictor {
+    pub(super) fn open(model: &str, weights: &Path, options: &PredictOptions) -> Result<Self, TrainError> {
+        let PredictOptions { compute, top_k, vocab, context, weights: which, .. } = options.clone();
+        let context = context.ok_or_else(|| TrainError::setting("the text", "not given", "questions are about one"))?;
+        let reader = Reader::open(model, weights, &AskOptions { compute, top_k, vocab, weights: which })?;
+        Ok(Self { reader, context })
+    }
+}
+
+impl Predictor for QuestionPredictor {
+    fn predict(
+        &mut self,
+        inputs: &[String],
+        tell: &dyn Fn(usize, usize),
+    ) -> Result<EachInput<infer::Prediction>, TrainError> {
+        let questions: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        Ok(infer::predictions(self.reader.ask(&self.context, &questions, tell)?, parts))
+    }
+}
+
+fn parts(answered: &Answered) -> Vec<Part> {
+    let name = |text: &str| if text.is_empty() { "(no answer)".to_owned() } else { text.to_owned() };
+    let score = answered.no_answer_score.map_or_else(String::new, |score| format!("  (score of no answer {score:.2})"));
+    let candidates = answered.candidates.iter().map(|candidate| (name(&candidate.text), Some(candidate.probability)));
+    vec![
+        Part::Line(answered.question.clone()),
+        Part::Line(name(&answered.answer) + &score),
+        Part::Table(candidates.collect()),
+    ]
 }
 
 /// A model that reads texts and answers questions about them.

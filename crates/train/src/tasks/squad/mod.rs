@@ -1,23 +1,23 @@
 //! Answers to questions, taken from a text: ELECTRA fine-tuned on SQuAD.
 
+mod family;
 mod infer;
 mod model;
+mod recipe;
 mod score;
 mod sources;
 mod weights;
+mod workload;
 
+pub use family::{Answerers, FAMILY};
 pub use infer::{Answered, AskOptions, Reader};
 
-pub(crate) use model::network_of;
-pub(crate) use weights::name_of;
-
 use super::loaded::{AsLoaded, Loaded};
-use super::pretraining;
 use super::{Batches, Beginning, Better, Evaluation, LoadOptions, Metric, Score, Task, Terms};
 use crate::checkpoint::{NamedTensor, WeightOptions, load_weights};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
-use crate::recipe::{Recipe, SquadRecipe};
+use crate::recipe::Recipe;
 use crate::session::TrainSession;
 use crate::trained::Trained;
 use bessemer_data::squad::Version;
@@ -27,6 +27,7 @@ use bessemer_models::Model;
 use bessemer_models::electra::{ElectraConfig, SpanHead};
 use bessemer_nn::Activation;
 use model::Answering;
+use recipe::{QuestionRecipe, SquadFields};
 use score::Marks;
 use sources::{Files, Questions};
 use std::fs;
@@ -75,7 +76,7 @@ pub(super) struct Squad {
 impl Squad {
     /// The task of a recipe; `origin` are the weights that it begins with, or the run that goes on.
     pub(super) fn open(recipe: &Recipe, origin: Option<&Path>) -> Result<Self, TrainError> {
-        let (files, squad) = (Files::of(recipe)?, &recipe.squad);
+        let (files, QuestionRecipe { squad, .. }) = (Files::of(recipe)?, recipe.own()?);
         let words = origin.map_or(Ok(None), |origin| words_of(recipe, origin))?;
         let tokenizer = sources::tokenizer(squad.vocab.as_deref().map(Path::new), origin, "--set squad.vocab=FILE")?;
         let config = model::config(recipe, words.unwrap_or(tokenizer.vocabulary().len()))?;
@@ -109,10 +110,10 @@ fn words_of(recipe: &Recipe, origin: &Path) -> Result<Option<usize>, TrainError>
     }
     let tensors = load_weights(origin, WeightOptions::default())?;
     let (name, place) = (&recipe.model.name, origin.display().to_string());
-    let size = weights::size(name, &tensors, &place)?;
-    let (asked, known) = (pretraining::activation(recipe.model.activation), weights::activation(origin)?);
+    let size = family::ENCODERS.require_size(name, &tensors, &place)?;
+    let (asked, known) = (recipe.own::<QuestionRecipe>()?.encoder.activation, weights::activation(origin)?);
     match known.filter(|known| *known != asked) {
-        None => Ok(Some(size.words)),
+        None => Ok(Some(size.tokens)),
         Some(known) => {
             let name = |activation: Activation| match activation {
                 Activation::Gelu => "gelu",
@@ -129,7 +130,7 @@ fn words_of(recipe: &Recipe, origin: &Path) -> Result<Option<usize>, TrainError>
 fn held_out(
     dev: &Path,
     tokenizer: &Arc<TextTokenizer>,
-    squad: &SquadRecipe,
+    squad: &SquadFields,
     (version, train): (Version, &Path),
 ) -> Result<Questions, TrainError> {
     let questions = Questions::open(dev, tokenizer, model::window_options(squad, false), squad.cache)?;
@@ -181,7 +182,7 @@ impl Task for Squad {
         Ok(Some(Box::new(HeldOut {
             config: self.config,
             head: self.head,
-            squad: self.recipe.squad.clone(),
+            squad: self.recipe.own::<QuestionRecipe>()?.squad.clone(),
             questions,
             load: LoadOptions::of(&self.recipe),
             batch_size,
@@ -212,7 +213,7 @@ impl Task for Squad {
 struct HeldOut {
     config: ElectraConfig,
     head: SpanHead,
-    squad: SquadRecipe,
+    squad: SquadFields,
     questions: Arc<Questions>,
     load: LoadOptions,
     batch_size: usize,
@@ -262,10 +263,4 @@ pub(super) fn judge(
     }
     let (load, batch_size) = (options.load, options.batch_size);
     Ok((Box::new(HeldOut { config, head, squad, questions: Arc::new(questions), load, batch_size }), trained))
-}
-
-/// # Errors
-/// Weights of another size than those of model `name`.
-pub(super) fn check_weights(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
-    weights::size(name, tensors, origin).map(drop)
 }

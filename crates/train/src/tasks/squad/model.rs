@@ -1,16 +1,18 @@
 //! The networks of recipes and of trained weights.
 
+use super::family::ENCODERS;
+use super::recipe::{Head, QuestionRecipe, SquadFields};
 use super::sources::tokenizer;
-use super::weights::{activation, head, size};
+use super::weights::{activation, head};
 use crate::error::TrainError;
-use crate::recipe::{self, Recipe, SquadRecipe};
+use crate::recipe::{Recipe, defaults};
 use crate::setup::{precision, train_config};
-use crate::tasks::pretraining;
 use crate::trained::{Trained, WhichWeights};
 use bessemer_data::squad::{AnswerOptions, WindowOptions};
 use bessemer_data::text::TextTokenizer;
-use bessemer_models::electra::{ElectraConfig, ElectraOptions, SpanHead, SquadOptions, squad};
-use bessemer_models::{AnyModel, Model, ModelError, find_any};
+use bessemer_models::Model;
+use bessemer_models::bert::BertConfig;
+use bessemer_models::electra::{self, ElectraConfig, ElectraOptions, SpanHead, SquadOptions, squad};
 use bessemer_nn::TrainConfig;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,15 +20,9 @@ use std::sync::Arc;
 /// The published form of model `name`.
 ///
 /// # Errors
-/// A model that does not exist or does not answer questions.
-pub(super) fn published(name: &str) -> Result<ElectraConfig, TrainError> {
-    match find_any(name)? {
-        AnyModel::ElectraSquad(spec) => Ok((spec.config)()),
-        AnyModel::Classifier(_) | AnyModel::Bert(_) | AnyModel::Electra(_) => {
-            let (setting, value) = ("the model", name.to_owned());
-            Err(ModelError::Setting { setting, value, allowed: "it must be one that answers questions" }.into())
-        }
-    }
+/// A model of another family.
+fn published(name: &str) -> Result<ElectraConfig, TrainError> {
+    Ok((electra::find_squad(name)?.config)())
 }
 
 /// The network of a recipe for a vocabulary of so many words.
@@ -34,14 +30,11 @@ pub(super) fn published(name: &str) -> Result<ElectraConfig, TrainError> {
 /// # Errors
 /// A model that does not answer questions; windows that are longer than it can take.
 pub(super) fn config(recipe: &Recipe, words: usize) -> Result<ElectraConfig, TrainError> {
-    let (model, usual) = (&recipe.model, published(&recipe.model.name)?);
-    let mut config = usual;
-    config.encoder.vocab_size = words;
-    config.encoder.initializer_range = model.init_std;
-    config.encoder.hidden_dropout_prob = model.hidden_dropout;
-    config.encoder.attention_probs_dropout_prob = model.attention_dropout;
-    config.encoder.hidden_act = pretraining::activation(model.activation);
-    check_length(&config, recipe.squad.sequence_length as usize)?;
+    let QuestionRecipe { encoder, squad, .. } = recipe.own()?;
+    let published = published(&recipe.model.name)?;
+    let encoder = BertConfig { vocab_size: words, ..encoder.apply(published.encoder) };
+    let config = ElectraConfig { encoder, ..published };
+    check_length(&config, squad.sequence_length as usize)?;
     Ok(config)
 }
 
@@ -56,10 +49,10 @@ fn check_length(config: &ElectraConfig, length: usize) -> Result<(), TrainError>
 }
 
 /// The head of a recipe for questions that may have no answer, or that all have one.
-pub(super) fn head_of(recipe: &SquadRecipe, may_be_impossible: bool) -> SpanHead {
+pub(super) fn head_of(recipe: &SquadFields, may_be_impossible: bool) -> SpanHead {
     match recipe.head {
-        recipe::SpanHead::Plain => SpanHead::Plain,
-        recipe::SpanHead::Joint => SpanHead::Joint { beam: recipe.beam as usize, may_be_impossible },
+        Head::Plain => SpanHead::Plain,
+        Head::Joint => SpanHead::Joint { beam: recipe.beam as usize, may_be_impossible },
     }
 }
 
@@ -74,13 +67,14 @@ pub(super) fn training_step(
     steps_per_epoch: u64,
 ) -> Result<Model, TrainError> {
     precision(recipe)?;
-    let network = ElectraOptions { seed: recipe.train.seed, init: pretraining::initial_weights(recipe) };
+    let QuestionRecipe { model, squad: own, layer_rates, .. } = recipe.own()?;
+    let network = ElectraOptions { seed: recipe.train.seed, init: model.init };
     let options = SquadOptions { network, head };
     let train = TrainConfig {
-        rate_factors: config.layer_rates(recipe.optimizer.layer_decay),
+        rate_factors: config.layer_rates(layer_rates.layer_decay),
         ..train_config(recipe, steps_per_epoch)?
     };
-    let (batch, length) = (recipe.train.batch_size as usize, recipe.squad.sequence_length as usize);
+    let (batch, length) = (recipe.train.batch_size as usize, own.sequence_length as usize);
     Ok(squad::train(config, batch, length, &options, &train)?)
 }
 
@@ -99,7 +93,7 @@ pub(super) fn prediction(
 }
 
 /// How windows are cut.
-pub(super) fn window_options(recipe: &SquadRecipe, labels: bool) -> WindowOptions {
+pub(super) fn window_options(recipe: &SquadFields, labels: bool) -> WindowOptions {
     WindowOptions {
         max_seq_length: recipe.sequence_length as usize,
         doc_stride: recipe.doc_stride as usize,
@@ -113,7 +107,7 @@ pub(super) fn window_options(recipe: &SquadRecipe, labels: bool) -> WindowOption
 const JOINT_THRESHOLD: f64 = -5.6;
 
 /// How answers are chosen, by a head and where there may be none or not.
-pub(super) fn answer_options(recipe: &SquadRecipe, head: SpanHead, may_be_impossible: bool) -> AnswerOptions {
+pub(super) fn answer_options(recipe: &SquadFields, head: SpanHead, may_be_impossible: bool) -> AnswerOptions {
     let usual = if head == SpanHead::Plain { 0.0 } else { JOINT_THRESHOLD };
     AnswerOptions {
         n_best: recipe.n_best as usize,
@@ -122,14 +116,19 @@ pub(super) fn answer_options(recipe: &SquadRecipe, head: SpanHead, may_be_imposs
     }
 }
 
+/// How windows and answers were set up in training, or the usual way.
+fn squad_fields(recipe: Option<&Recipe>) -> Result<SquadFields, TrainError> {
+    recipe.map_or_else(|| Ok(defaults()), |recipe| Ok(recipe.own::<QuestionRecipe>()?.squad.clone()))
+}
+
 /// The network that weights of model `name` in `path` are for, and its head.
 ///
 /// # Errors
 /// Weights that were not trained on questions, or of a network of another size; a configuration that cannot be read.
-pub(crate) fn network_of(name: &str, trained: &Trained, path: &Path) -> Result<(ElectraConfig, SpanHead), TrainError> {
+pub(super) fn network_of(name: &str, trained: &Trained, path: &Path) -> Result<(ElectraConfig, SpanHead), TrainError> {
     let mut usual = published(name)?;
-    let words = size(name, &trained.tensors, &trained.origin)?.words;
-    let beam = trained.recipe.as_ref().map_or(SquadRecipe::default().beam, |recipe| recipe.squad.beam);
+    let words = ENCODERS.require_size(name, &trained.tensors, &trained.origin)?.tokens;
+    let beam = squad_fields(trained.recipe.as_ref())?.beam;
     let head = head(&trained.tensors, beam as usize).ok_or_else(|| {
         let allowed = "they have no head that answers questions; `bessemer train` makes one of them (--weights)";
         TrainError::setting("the weights", &trained.origin, allowed)
@@ -147,7 +146,7 @@ pub(super) struct Answering {
     pub config: ElectraConfig,
     pub head: SpanHead,
     /// How windows and answers were set up in training, or the usual way.
-    pub squad: SquadRecipe,
+    pub squad: SquadFields,
     pub tokenizer: Arc<TextTokenizer>,
 }
 
@@ -165,7 +164,7 @@ impl Answering {
     ) -> Result<(Self, Trained), TrainError> {
         let trained = Trained::load(name, weights, which)?;
         let (config, head) = network_of(name, &trained, weights)?;
-        let squad = trained.recipe.as_ref().map(|recipe| recipe.squad.clone()).unwrap_or_default();
+        let squad = squad_fields(trained.recipe.as_ref())?;
         let tokenizer = tokenizer(vocab, Some(weights), "--vocab")?;
         let place =
             vocab.map_or_else(|| format!("that beside {}", weights.display()), |path| path.display().to_string());

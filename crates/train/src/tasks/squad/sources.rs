@@ -1,8 +1,9 @@
 //! Files of questions and vocabularies by the names that commands and recipes give them.
 
+use super::recipe::QuestionRecipe;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
-use crate::tasks::pretraining::vocabulary_beside;
+use crate::tasks::text::vocabulary_beside;
 use bessemer_data::squad::{Features, SquadSet, WindowOptions};
 use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, Vocabulary};
 use std::fs;
@@ -45,9 +46,10 @@ impl Files {
     /// # Errors
     /// No data; a folder that does not say which file is meant.
     pub(super) fn of(recipe: &Recipe) -> Result<Self, TrainError> {
+        let QuestionRecipe { squad, .. } = recipe.own()?;
         let source = recipe.data.source.as_deref().map(Path::new);
         let given = |file: &Option<String>| file.as_ref().map(|file| named(source, Path::new(file)));
-        let (train, dev) = (given(&recipe.squad.train_file), given(&recipe.squad.dev_file));
+        let (train, dev) = (given(&squad.train_file), given(&squad.dev_file));
         let Some(source) = source else {
             let allowed = "expected a folder with train-*.json and dev-*.json of SQuAD (--data), or squad.train_file";
             let train = train.ok_or_else(|| TrainError::setting("data.source", "not given", allowed))?;

@@ -1,13 +1,13 @@
 //! What weights are for, and which of their tensors fine-tuning begins with.
 
+use super::recipe::QuestionRecipe;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
+use crate::recipe::Recipe;
 use crate::tasks::Beginning;
+use crate::tasks::electra::ElectraRecipe;
 use crate::tasks::huggingface::activation_in;
-use crate::tasks::pretraining;
-use crate::tasks::text::{self, Size, check_size};
 use crate::trained::recipe_of;
-use bessemer_models::AnyModel;
 use bessemer_models::electra::SpanHead;
 use bessemer_nn::Activation;
 use std::path::Path;
@@ -20,16 +20,7 @@ const PRE_TRAINING: [&str; 4] =
 const PLAIN_HEAD: &str = "qa_outputs.";
 const START_HEAD: &str = "start_logits.";
 const IMPOSSIBLE_HEAD: &str = "answer_class.";
-const HEADS: [&str; 4] = [PLAIN_HEAD, START_HEAD, "end_logits.", IMPOSSIBLE_HEAD];
-
-/// The size of weights, which must be that of model `name`.
-///
-/// # Errors
-/// Tensors of another network.
-pub(super) fn size(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<Size, TrainError> {
-    let missing = || TrainError::setting("the model", name, format!("{origin} holds no ELECTRA"));
-    check_size(name, tensors, origin)?.ok_or_else(missing)
-}
+pub(super) const HEADS: [&str; 4] = [PLAIN_HEAD, START_HEAD, "end_logits.", IMPOSSIBLE_HEAD];
 
 /// The head that weights have; a joint one with this beam. `None` for weights that were not trained on questions.
 pub(super) fn head(tensors: &[NamedTensor<'_>], beam: usize) -> Option<SpanHead> {
@@ -40,20 +31,22 @@ pub(super) fn head(tensors: &[NamedTensor<'_>], beam: usize) -> Option<SpanHead>
     has(PLAIN_HEAD).then_some(SpanHead::Plain)
 }
 
-/// The model of the zoo that weights with a head for questions are for; `None` for others.
-pub(crate) fn name_of(tensors: &[NamedTensor<'_>]) -> Option<&'static str> {
-    head(tensors, 1)?;
-    text::name_of(tensors, |model| matches!(model, AnyModel::ElectraSquad(_)))
-}
-
 /// The activation that weights were trained with, where their run or folder says it.
 ///
 /// # Errors
 /// A recipe or a configuration that cannot be read.
 pub(super) fn activation(weights: &Path) -> Result<Option<Activation>, TrainError> {
     match recipe_of(weights)? {
-        Some(recipe) => Ok(Some(pretraining::activation(recipe.model.activation))),
+        Some(recipe) => Ok(Some(activation_of(&recipe)?)),
         None => activation_in(weights),
+    }
+}
+
+/// The activation of a recipe, of pre-training or of questions.
+fn activation_of(recipe: &Recipe) -> Result<Activation, TrainError> {
+    match recipe.own::<ElectraRecipe>() {
+        Ok(own) => Ok(own.encoder.activation),
+        Err(_) => Ok(recipe.own::<QuestionRecipe>()?.encoder.activation),
     }
 }
 

@@ -1,104 +1,142 @@
-//! What tensors tell of the network that they are of.
+//! What tensors tell of the encoder that they are of.
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
+use crate::tasks::family::{EmbeddingTable, ModelInfo, Recognised, SampleInfo};
+use crate::tasks::registry;
+use bessemer_models::WeightNames;
 use bessemer_models::bert::BertConfig;
-use bessemer_models::weights::canonical_name;
-use bessemer_models::{AnyModel, all, find_any};
-use std::mem::discriminant;
 
-/// Networks of text by the beginning of their tensors' names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
-    Bert,
-    Electra,
+/// Tables of embeddings are padded to multiples of at most this many tokens, unless a recipe says more.
+const MOST_PADDING: u64 = 128;
+
+/// The encoders of a family of models of text.
+pub(crate) struct Encoders {
+    /// What stands before the names of an encoder's tensors; files of the encoder alone have nothing there.
+    pub prefix: &'static str,
+    /// With an article, for messages.
+    pub noun: &'static str,
+    pub names: &'static WeightNames,
+    /// How names of the other tensors of a model begin.
+    pub heads: &'static [&'static str],
+    /// All models with their shapes.
+    pub models: fn() -> Vec<(ModelInfo, EncoderShape)>,
 }
 
-impl Family {
-    /// What stands before the names of an encoder; `BertModel` and `ElectraModel` of Hugging Face have nothing there.
-    const PREFIXES: [(&'static str, Option<Self>); 3] =
-        [("bert.", Some(Self::Bert)), ("electra.", Some(Self::Electra)), ("", None)];
-}
-
-/// The size of a network of text.
+/// Sizes of an encoder but for its vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size {
-    /// `None` where names do not tell.
-    family: Option<Family>,
-    pub words: usize,
+pub(crate) struct EncoderShape {
     /// Width of the embeddings.
     embedding: usize,
     width: usize,
     layers: usize,
 }
 
-impl Size {
-    /// `None` for tensors that are of no network of text.
-    pub(crate) fn of(tensors: &[NamedTensor<'_>]) -> Option<Self> {
-        let names: Vec<_> = tensors.iter().map(|tensor| (canonical_name(&tensor.name), &tensor.shape)).collect();
-        Family::PREFIXES.into_iter().find_map(|(prefix, family)| {
+impl EncoderShape {
+    pub(crate) fn of(embedding: usize, encoder: &BertConfig) -> Self {
+        Self { embedding, width: encoder.hidden_size, layers: encoder.num_hidden_layers }
+    }
+}
+
+/// The size of an encoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EncoderSize {
+    pub tokens: usize,
+    shape: EncoderShape,
+    /// Whether nothing tells whose encoder it is.
+    is_bare: bool,
+}
+
+impl Encoders {
+    /// All models.
+    pub(crate) fn list(&self) -> Vec<ModelInfo> {
+        (self.models)().into_iter().map(|(info, _)| info).collect()
+    }
+
+    /// `None` for tensors of which none is an encoder's of this family.
+    pub(crate) fn size(&self, tensors: &[NamedTensor<'_>]) -> Option<EncoderSize> {
+        let names: Vec<_> = tensors.iter().map(|tensor| (self.names.canonical(&tensor.name), &tensor.shape)).collect();
+        [self.prefix, ""].into_iter().find_map(|prefix| {
             let inner = || names.iter().filter_map(|(name, shape)| Some((name.strip_prefix(prefix)?, *shape)));
             let shape = |wanted: &str| inner().find(|(name, _)| *name == wanted).map(|(_, shape)| shape.as_slice());
-            let &[words, embedding] = shape("embeddings.word_embeddings.weight")? else { return None };
+            let &[tokens, embedding] = shape("embeddings.word_embeddings.weight")? else { return None };
             let &[width, _] = shape("encoder.layer.0.attention.self.query.weight")? else { return None };
             let layer = |name: &str| name.strip_prefix("encoder.layer.")?.split('.').next()?.parse::<usize>().ok();
             let layers = inner().filter_map(|(name, _)| layer(name)).max()? + 1;
-            Some(Self { family, words, embedding, width, layers })
+            Some(EncoderSize { tokens, shape: EncoderShape { embedding, width, layers }, is_bare: prefix.is_empty() })
         })
     }
 
-    /// Whether it is that of a model of the zoo, whose words may be any number.
-    fn fits(self, model: AnyModel) -> bool {
-        let (family, embedding, encoder): (Family, usize, BertConfig) = match model {
-            AnyModel::Classifier(_) => return false,
-            AnyModel::Bert(spec) => {
-                let config = (spec.config)();
-                (Family::Bert, config.hidden_size, config)
-            }
-            AnyModel::Electra(spec) => {
-                let config = (spec.config)();
-                (Family::Electra, config.embedding_size, config.encoder)
-            }
-            AnyModel::ElectraSquad(spec) => {
-                let config = (spec.config)();
-                (Family::Electra, config.embedding_size, config.encoder)
-            }
+    /// As [`Family::recognise`](crate::tasks::family::Family::recognise).
+    pub(crate) fn recognise(&self, tensors: &[NamedTensor<'_>]) -> Option<Recognised> {
+        let EncoderSize { shape, is_bare, .. } = self.size(tensors)?;
+        let parts: Vec<&str> = match is_bare {
+            true => self.heads.iter().copied().chain(["embeddings.", "encoder."]).collect(),
+            false => self.heads.iter().copied().chain([self.prefix]).collect(),
         };
-        self.family.is_none_or(|own| own == family)
-            && (self.embedding, self.width, self.layers) == (embedding, encoder.hidden_size, encoder.num_hidden_layers)
+        let is_known = |tensor: &&NamedTensor<'_>| {
+            let name = self.names.canonical(&tensor.name);
+            parts.iter().any(|part| name.starts_with(part))
+        };
+        let models =
+            (self.models)().into_iter().filter(|(_, known)| *known == shape).map(|(info, _)| info.name).collect();
+        Some(Recognised { what: self.describe(shape, is_bare), models, known: tensors.iter().filter(is_known).count() })
+    }
+
+    /// # Errors
+    /// Tensors of another size than those of a model.
+    pub(crate) fn check(&self, model: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
+        registry::check_weights(registry::find(model)?, tensors, origin)
+    }
+
+    /// The size of weights, which must be that of a model.
+    ///
+    /// # Errors
+    /// Tensors of another size, or of none of the family's encoders.
+    pub(crate) fn require_size(
+        &self,
+        model: &str,
+        tensors: &[NamedTensor<'_>],
+        origin: &str,
+    ) -> Result<EncoderSize, TrainError> {
+        self.check(model, tensors, origin)?;
+        let missing = || TrainError::setting("the model", model, format!("{origin} holds no {}", self.kind()));
+        self.size(tensors).ok_or_else(missing)
+    }
+
+    /// The table of embeddings among tensors, of a recipe that fills it up to a multiple if it says one.
+    pub(crate) fn embeddings(&self, tensors: &[NamedTensor<'_>], multiple: Option<u64>) -> Option<EmbeddingTable> {
+        let multiple = multiple.unwrap_or(MOST_PADDING).max(MOST_PADDING);
+        Some(EmbeddingTable { tokens: self.size(tensors)?.tokens as u64, multiple })
+    }
+
+    fn kind(&self) -> &'static str {
+        self.noun.split_once(' ').map_or(self.noun, |(_, noun)| noun)
     }
 
     /// In words: `an ELECTRA of 4 layers, 256 wide, embeddings of 128`.
-    fn describe(self) -> String {
-        let Self { family, embedding, width, layers, .. } = self;
-        let family = match family {
-            Some(Family::Bert) => "a BERT",
-            Some(Family::Electra) => "an ELECTRA",
-            None => "an encoder",
-        };
+    fn describe(&self, shape: EncoderShape, is_bare: bool) -> String {
+        let EncoderShape { embedding, width, layers } = shape;
+        let noun = if is_bare { "an encoder" } else { self.noun };
         let narrow = if embedding == width { String::new() } else { format!(", embeddings of {embedding}") };
-        format!("{family} of {layers} layers, {width} wide{narrow}")
+        format!("{noun} of {layers} layers, {width} wide{narrow}")
     }
 }
 
-/// The first model of the zoo that `is_meant` and has tensors of these sizes.
-pub(crate) fn name_of(tensors: &[NamedTensor<'_>], is_meant: impl Fn(AnyModel) -> bool) -> Option<&'static str> {
-    let size = Size::of(tensors)?;
-    all().find(|&model| is_meant(model) && size.fits(model)).map(AnyModel::name)
-}
-
-/// The size of weights, which must be that of model `name`; `None` for tensors that are of no network of text.
-///
 /// # Errors
-/// Tensors of another number of layers, of another width or of another family than the model's.
-pub(crate) fn check_size(name: &str, tensors: &[NamedTensor<'_>], origin: &str) -> Result<Option<Size>, TrainError> {
-    let (Some(size), model) = (Size::of(tensors), find_any(name)?) else { return Ok(None) };
-    if size.fits(model) {
-        return Ok(Some(size));
+/// Sequences that are longer than the table of positions.
+pub(crate) fn check_length(config: &BertConfig, length: usize) -> Result<(), TrainError> {
+    let most = config.max_position_embeddings;
+    if length <= most {
+        return Ok(());
     }
-    let is_alike = |other: AnyModel| discriminant(&other) == discriminant(&model);
-    let any = name_of(tensors, is_alike).or_else(|| name_of(tensors, |_| true));
-    let fitting = any.map_or_else(String::new, |name| format!(": {name}"));
-    let allowed = format!("{origin} holds {}{fitting}", size.describe());
-    Err(TrainError::setting("the model", name, allowed))
+    Err(TrainError::setting("the length of sequences", length, format!("the model has {most} positions")))
+}
+
+impl SampleInfo {
+    /// A sample of a model of text.
+    pub(crate) fn of_tokens(encoder: &BertConfig) -> Self {
+        let most = encoder.max_position_embeddings;
+        Self { shape: vec![most], text: format!("{most} tokens"), classes: encoder.vocab_size }
+    }
 }

@@ -1,5 +1,6 @@
 //! Text by the names that commands and recipes give it.
 
+use super::TextFields;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use bessemer_data::Split;
@@ -41,22 +42,22 @@ impl TextSource {
     }
 
     /// What to train on; `predictions` in each sequence of random words.
-    pub(crate) fn training(&self, recipe: &Recipe, predictions: usize) -> Part<'_> {
+    pub(crate) fn training(&self, recipe: &Recipe, text: &TextFields, predictions: usize) -> Part<'_> {
         match self {
             Self::Synthetic => {
                 let samples = recipe.data.train_samples.unwrap_or(SYNTHETIC_SEQUENCES);
-                Part::Synthetic(synthetic(recipe, samples, 0, predictions))
+                Part::Synthetic(synthetic(recipe, text, samples, 0, predictions))
             }
             Self::Folder(folder) => Part::Folder(folder, Split::Train),
         }
     }
 
     /// What to evaluate on; `None` where no text was held out.
-    pub(crate) fn held_out(&self, recipe: &Recipe, predictions: usize) -> Option<Part<'_>> {
+    pub(crate) fn held_out(&self, recipe: &Recipe, text: &TextFields, predictions: usize) -> Option<Part<'_>> {
         match self {
             Self::Synthetic => {
                 let samples = recipe.data.eval_samples?;
-                Some(Part::Synthetic(synthetic(recipe, samples, 1, predictions)))
+                Some(Part::Synthetic(synthetic(recipe, text, samples, 1, predictions)))
             }
             Self::Folder(folder) if !folder.join(Split::Val.name()).exists() => None,
             Self::Folder(folder) => Some(Part::Folder(folder, Split::Val)),
@@ -64,18 +65,18 @@ impl TextSource {
     }
 
     /// The file of the vocabulary; random words have none.
-    pub(crate) fn vocabulary_file(&self, recipe: &Recipe) -> Option<PathBuf> {
+    pub(crate) fn vocabulary_file(&self, text: &TextFields) -> Option<PathBuf> {
         match self {
             Self::Synthetic => None,
-            Self::Folder(folder) => Some(vocabulary_in(folder, recipe)),
+            Self::Folder(folder) => Some(vocabulary_in(folder, text)),
         }
     }
 }
 
-fn synthetic(recipe: &Recipe, samples: u64, stream: u64, predictions: usize) -> SyntheticText {
+fn synthetic(recipe: &Recipe, text: &TextFields, samples: u64, stream: u64, predictions: usize) -> SyntheticText {
     SyntheticText {
         len: samples as usize,
-        sequence_length: recipe.text.sequence_length as usize,
+        sequence_length: text.sequence_length as usize,
         predictions,
         vocabulary_size: PUBLISHED_VOCABULARY,
         seed: recipe.train.seed.wrapping_add(stream),
@@ -83,6 +84,6 @@ fn synthetic(recipe: &Recipe, samples: u64, stream: u64, predictions: usize) -> 
 }
 
 /// The vocabulary of prepared text, or that which a recipe names.
-pub(in crate::tasks) fn vocabulary_in(folder: &Path, recipe: &Recipe) -> PathBuf {
-    recipe.text.vocab.as_ref().map_or_else(|| folder.join(VOCABULARY_FILE), PathBuf::from)
+pub(in crate::tasks) fn vocabulary_in(folder: &Path, text: &TextFields) -> PathBuf {
+    text.vocab.as_ref().map_or_else(|| folder.join(VOCABULARY_FILE), PathBuf::from)
 }

@@ -1,8 +1,8 @@
 //! The task of a family of models that is pre-trained on text.
 
-use super::{Part, TextSource};
+use super::{Part, TextFields, TextSource, VocabularyFields, WordBias};
 use crate::error::TrainError;
-use crate::recipe::{Recipe, WordBias};
+use crate::recipe::Recipe;
 use crate::tasks::loaded::{Feeder, Loaded};
 use crate::tasks::{Batches, Evaluation, LoadOptions, Score, Task, Terms};
 use bessemer_data::text::{VOCABULARY_FILE, Vocabulary, VocabularyIdentity};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The networks of a family: those of one recipe, or of trained weights.
-pub(in crate::tasks) trait Family: Sized + Clone + 'static {
+pub(in crate::tasks) trait TextNetworks: Sized + Clone + 'static {
     type Set: Samples;
     type Feeder: Feeder + Clone + 'static;
 
@@ -22,8 +22,17 @@ pub(in crate::tasks) trait Family: Sized + Clone + 'static {
     /// The bias of each word's score.
     const WORD_BIAS: &'static str;
 
-    /// Most words of a sequence that are predicted.
-    fn predictions(recipe: &Recipe) -> usize;
+    /// What the recipe says of sequences and of the vocabulary.
+    ///
+    /// # Errors
+    /// A recipe of another family.
+    fn fields(recipe: &Recipe) -> Result<(&TextFields, &VocabularyFields), TrainError>;
+
+    /// Most tokens of a sequence that are predicted.
+    ///
+    /// # Errors
+    /// A recipe of another family.
+    fn predictions(recipe: &Recipe) -> Result<usize, TrainError>;
 
     /// # Errors
     /// Data that is not there or does not suit the recipe.
@@ -88,7 +97,7 @@ impl Facts {
 }
 
 /// The text and the networks of a recipe.
-pub(in crate::tasks) struct TextTask<F: Family> {
+pub(in crate::tasks) struct TextTask<F: TextNetworks> {
     recipe: Recipe,
     networks: F,
     /// With its file; random words have none.
@@ -98,13 +107,14 @@ pub(in crate::tasks) struct TextTask<F: Family> {
     sampler: Sampler,
 }
 
-impl<F: Family> TextTask<F> {
+impl<F: TextNetworks> TextTask<F> {
     pub(crate) fn open(recipe: &Recipe) -> Result<Self, TrainError> {
-        let (source, predictions) = (TextSource::of(recipe)?, F::predictions(recipe));
+        let (source, predictions) = (TextSource::of(recipe)?, F::predictions(recipe)?);
+        let (text, _) = F::fields(recipe)?;
         let open = |part| Ok::<_, TrainError>(Arc::new(F::set(part, recipe)?));
-        let set = open(source.training(recipe, predictions))?;
-        let held_out = source.held_out(recipe, predictions).map(open).transpose()?;
-        let (facts, vocabulary) = (F::facts(&set), source.vocabulary_file(recipe));
+        let set = open(source.training(recipe, text, predictions))?;
+        let held_out = source.held_out(recipe, text, predictions).map(open).transpose()?;
+        let (facts, vocabulary) = (F::facts(&set), source.vocabulary_file(text));
         let networks = F::of(recipe, facts.words, vocabulary.as_deref())?;
         let vocabulary = match vocabulary {
             Some(path) => Some((path.clone(), Vocabulary::open(&path)?.identity())),
@@ -116,7 +126,7 @@ impl<F: Family> TextTask<F> {
     }
 }
 
-impl<F: Family> Task for TextTask<F> {
+impl<F: TextNetworks> Task for TextTask<F> {
     fn terms(&self) -> &'static Terms {
         F::TERMS
     }
@@ -150,7 +160,7 @@ impl<F: Family> Task for TextTask<F> {
     }
 
     fn initial_values(&self) -> Result<Vec<(&'static str, Vec<f32>)>, TrainError> {
-        if self.recipe.model.word_bias == WordBias::Zeros {
+        if F::fields(&self.recipe)?.1.word_bias == WordBias::Zeros {
             return Ok(Vec::new());
         }
         let counts = F::word_counts(&self.set)?;
@@ -172,7 +182,7 @@ fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
 }
 
 /// Text that was not trained on, and the networks for it.
-pub(in crate::tasks) struct HeldOut<F: Family> {
+pub(in crate::tasks) struct HeldOut<F: TextNetworks> {
     networks: F,
     set: Arc<F::Set>,
     feeder: F::Feeder,
@@ -181,7 +191,7 @@ pub(in crate::tasks) struct HeldOut<F: Family> {
     unigram_entropy: f64,
 }
 
-impl<F: Family> HeldOut<F> {
+impl<F: TextNetworks> HeldOut<F> {
     pub(crate) fn new(networks: F, set: Arc<F::Set>, load: LoadOptions, batch_size: usize) -> Result<Self, TrainError> {
         let unigram_entropy = F::unigram_entropy(&set)?;
         let feeder = networks.evaluation_feeder(&set, batch_size)?;
@@ -189,7 +199,7 @@ impl<F: Family> HeldOut<F> {
     }
 }
 
-impl<F: Family> Evaluation for HeldOut<F> {
+impl<F: TextNetworks> Evaluation for HeldOut<F> {
     fn terms(&self) -> &'static Terms {
         F::TERMS
     }

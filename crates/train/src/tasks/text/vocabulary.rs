@@ -1,17 +1,18 @@
 //! Whether a vocabulary is the one that weights were trained with.
 
-use super::Size;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
+use crate::tasks::family::{EmbeddingTable, Family};
+use crate::tasks::registry;
 use crate::trained::Trained;
-use bessemer_data::text::VocabularyIdentity;
-
-/// Tables of embeddings are padded to multiples of at most this many words, unless a recipe says more.
-const MOST_PADDING: u64 = 128;
+use bessemer_data::text::{VOCABULARY_FILE, Vocabulary, VocabularyIdentity};
+use std::path::{Path, PathBuf};
 
 /// Weights, and what is known of their vocabulary.
 pub(crate) struct Weights<'a> {
+    /// Of the model that they are for.
+    pub family: &'static dyn Family,
     pub tensors: &'a [NamedTensor<'static>],
     /// Where they come from, for messages.
     pub origin: &'a str,
@@ -22,8 +23,8 @@ pub(crate) struct Weights<'a> {
 
 impl Trained {
     pub(crate) fn weights(&self) -> Weights<'_> {
-        let Self { tensors, origin, recipe, vocabulary } = self;
-        Weights { tensors, origin, recipe: recipe.as_ref(), vocabulary: vocabulary.as_ref() }
+        let Self { family, tensors, origin, recipe, vocabulary } = self;
+        Weights { family: *family, tensors, origin, recipe: recipe.as_ref(), vocabulary: vocabulary.as_ref() }
     }
 }
 
@@ -37,22 +38,46 @@ impl Weights<'_> {
         let refuse =
             |allowed: String| Err(TrainError::setting("the vocabulary", format!("{place} ({given})"), allowed));
         let origin = self.origin;
-        match (self.vocabulary, Size::of(self.tensors)) {
+        match (self.vocabulary, self.family.embeddings(self.tensors, self.recipe)) {
             (Some(known), _) if known == given => Ok(()),
             (Some(known), _) => refuse(format!("{origin} was trained with another one ({known})")),
-            (None, Some(size)) => {
-                let multiple = self.recipe.map_or(MOST_PADDING, |recipe| recipe.model.vocab_multiple.max(MOST_PADDING));
+            (None, Some(EmbeddingTable { tokens, multiple })) => {
                 let possible = given.entries..=given.entries.next_multiple_of(multiple);
-                let words = size.words as u64;
-                if possible.contains(&words) {
+                if possible.contains(&tokens) {
                     Ok(())
                 } else {
-                    refuse(format!("{origin} has embeddings of {words} words"))
+                    refuse(format!("{origin} has embeddings of {tokens} words"))
                 }
             }
             (None, None) => Ok(()),
         }
     }
+}
+
+/// The vocabulary of trained weights of a path: the given file, or the one beside them.
+///
+/// # Errors
+/// No vocabulary, or one that cannot be read or is not that of the weights.
+pub(crate) fn vocabulary_for(
+    trained: &Trained,
+    weights: &Path,
+    given: Option<&Path>,
+) -> Result<Vocabulary, TrainError> {
+    let path = given.map(Path::to_owned).or_else(|| vocabulary_beside(weights)).ok_or_else(|| {
+        let allowed = format!("there is no {VOCABULARY_FILE} beside {} (--vocab)", weights.display());
+        TrainError::setting("the vocabulary", "not given", allowed)
+    })?;
+    let vocabulary = Vocabulary::open(&path)?;
+    trained.weights().check_vocabulary(&vocabulary.identity(), &path.display().to_string())?;
+    Ok(vocabulary)
+}
+
+/// The vocabulary beside weights: in their folder, in that of the run they are in, or with the first of two
+/// networks in their folder.
+pub(crate) fn vocabulary_beside(weights: &Path) -> Option<PathBuf> {
+    let parts = registry::joint_weights().map(|joint| weights.join(joint.folders[0]));
+    let folders = weights.ancestors().take(3).map(Path::to_owned).chain(parts);
+    folders.map(|folder| folder.join(VOCABULARY_FILE)).find(|path| path.is_file())
 }
 
 #[cfg(test)]
@@ -69,6 +94,10 @@ mod tests {
         vec![tensor("bert.embeddings.word_embeddings.weight", [words, 2]), tensor(query, [2, 2])]
     }
 
+    fn family() -> &'static dyn Family {
+        registry::find("bert-tiny").unwrap().family()
+    }
+
     fn identity(entries: u64, sha256: &str) -> VocabularyIdentity {
         VocabularyIdentity { entries, sha256: sha256.to_owned() }
     }
@@ -76,7 +105,8 @@ mod tests {
     #[test]
     fn another_vocabulary_is_named() {
         let (known, tensors) = (identity(30_522, "aa"), tensors(30_528));
-        let weights = Weights { tensors: &tensors, origin: "run", recipe: None, vocabulary: Some(&known) };
+        let weights =
+            Weights { family: family(), tensors: &tensors, origin: "run", recipe: None, vocabulary: Some(&known) };
         weights.check_vocabulary(&known, "v.txt").unwrap();
         let error = weights.check_vocabulary(&identity(30_522, "bb"), "v.txt").unwrap_err().to_string();
         let expected = "the vocabulary is v.txt (30522 entries, SHA-256 bb); run was trained with another one (30522 entries, \
@@ -87,12 +117,12 @@ mod tests {
     #[test]
     fn sizes_are_compared_where_nothing_else_is_known() {
         let tensors = tensors(30_528);
-        let weights = Weights { tensors: &tensors, origin: "run", recipe: None, vocabulary: None };
+        let weights = Weights { family: family(), tensors: &tensors, origin: "run", recipe: None, vocabulary: None };
         let check = |entries: u64| weights.check_vocabulary(&identity(entries, "aa"), "v.txt");
         assert!([30_522, 30_528, 30_465].into_iter().all(|entries| check(entries).is_ok()));
         assert!([30_529, 30_464, 5_000].into_iter().all(|entries| check(entries).is_err()));
         assert!(check(5_000).unwrap_err().to_string().ends_with("; run has embeddings of 30528 words"));
-        let other = Weights { tensors: &[], origin: "run", recipe: None, vocabulary: None };
+        let other = Weights { family: family(), tensors: &[], origin: "run", recipe: None, vocabulary: None };
         other.check_vocabulary(&identity(7, "aa"), "v.txt").unwrap();
     }
 }

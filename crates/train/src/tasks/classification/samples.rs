@@ -1,39 +1,23 @@
-//! A few evaluation pictures of a run with what the model takes them for, kept as `predictions/samples.json` and
-//! PNG files beside it.
+//! Sample pictures of a run.
 
+use super::classifier::Classifier;
+use super::sources::DataSource;
+use crate::error::TrainError;
+use crate::rundir::RunDir;
+use crate::session::ComputeOptions;
+use crate::tasks::samples::{SAMPLES_FILE, Sample};
+use crate::tasks::{Array, Feeds};
+use crate::trained::WhichWeights;
 use bessemer_data::{FileFormat, Label, LabelledImages, Picture, Purpose, Scratch};
-use bessemer_train::tasks::classification::{Classifier, DataSource};
-use bessemer_train::tasks::{Array, Feeds};
-use bessemer_train::{ComputeOptions, RunDir, TrainError, WhichWeights};
-use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
-
-/// A picture, what it shows and what the model says.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
-    /// File name within the folder of `samples.json`.
-    pub picture: String,
-    pub label: String,
-    pub predicted: String,
-    pub probability: f64,
-}
-
-/// The list of samples in the folder of predictions.
-pub const SAMPLES_FILE: &str = "samples.json";
-
-impl Sample {
-    pub fn is_right(&self) -> bool {
-        self.label == self.predicted
-    }
-}
 
 /// Classifies `count` pictures spread over the run's evaluation set, with its best weights, and writes them.
 /// Nothing is written where a run has no evaluation set.
 ///
 /// # Errors
 /// A run that is not complete, data that has gone, a folder that cannot be written.
-pub fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec<Sample>, TrainError> {
+pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec<Sample>, TrainError> {
     let recipe = run.recipe()?;
     let Some(set) = DataSource::of(&recipe)?.evaluation_set(&recipe)? else { return Ok(Vec::new()) };
     let classifier = Classifier::load(&recipe.model.name, run.path(), WhichWeights::AsEvaluated)?;
@@ -58,12 +42,6 @@ pub fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec
     let text = serde_json::to_string_pretty(&samples).expect("samples have string keys and finite numbers");
     fs::write(&path, text).map_err(|source| io_error(&path, source))?;
     Ok(samples)
-}
-
-/// The samples of a run, if it has any, in the order in which they were written.
-pub fn read(predictions: &Path) -> Vec<Sample> {
-    let text = fs::read_to_string(predictions.join(SAMPLES_FILE)).unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// Pictures `[count, H, W, 3]` at even distances in the set, which has pictures of one size, and their labels.
@@ -104,10 +82,5 @@ mod tests {
         assert_eq!(class, 1);
         let total: f64 = [9.0_f64, 1.0, 2.0].map(f64::exp).iter().sum();
         assert!((probability - 2.0_f64.exp() / total).abs() < 1e-12);
-    }
-
-    #[test]
-    fn no_samples_is_no_error() {
-        assert_eq!(read(Path::new("no/such/folder")), []);
     }
 }

@@ -1,0 +1,135 @@
+//! What passes ask of operations, apart from shapes, gradients and costs: the answers are methods of
+//! [`OpRule`](super::OpRule), stated in the file of each operation.
+
+use super::pointwise::{BinaryKind, UnaryKind};
+use super::reduce::ReduceKind;
+use crate::dtype::DType;
+
+/// How the results of an operation come to be in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// A kernel writes them.
+    Computed,
+    /// The executor holds them before the step begins: inputs and constants.
+    Resident,
+    /// They are the memory of the first input, read in another shape.
+    View,
+}
+
+/// How fused kernels compute an operation at a position `(row, col)` of their domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FusedOp {
+    Unary(UnaryKind),
+    Binary(BinaryKind),
+    Select,
+    Cast(DType),
+    /// All columns of the row reduced.
+    RowReduce(ReduceKind),
+    /// 1 in the column that the first input names for the row, else 0.
+    OneHot,
+    /// Uniform random numbers; the first input is the step counter.
+    Random {
+        seed: u64,
+        stream: u32,
+    },
+}
+
+/// A reduction over rows that fused kernels can do on the values that they compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowSum {
+    /// Sums over the rows of each of `groups` runs of consecutive rows.
+    Sum { groups: usize },
+    /// Mean and variance over all rows: two outputs.
+    Moments,
+}
+
+/// Whether a fused kernel can run on the blocks of an operation's output as they are finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Producer {
+    /// Its kernels finish blocks of rows one by one.
+    Yes,
+    /// It multiplies several matrices one by one.
+    Batched,
+    /// It is of another kind.
+    No,
+}
+
+/// What it takes to compute a value of one element again from operands in cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecomputeCost {
+    /// An instruction or none.
+    Arithmetic,
+    /// A division, or a power.
+    Division,
+    /// A polynomial or a division, for each element.
+    Function,
+    /// A pass over a row, or rounds of a random generator.
+    Pass,
+    /// A kernel of its own.
+    Kernel,
+}
+
+/// What mixed precision does with operands and results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MixedPrecision {
+    pub operands: LowOperands,
+    pub result: LowResult,
+}
+
+/// Operands in mixed precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LowOperands {
+    /// The first `count` inputs are read with 16 bits.
+    Read { count: usize },
+    /// They are read as they are found.
+    AsTheyAre,
+    /// They, and what they are made of by pointwise operations, stay `f32`.
+    StayF32,
+}
+
+impl LowOperands {
+    /// Number of inputs, the first ones, that are read with 16 bits.
+    pub fn count(self) -> usize {
+        match self {
+            LowOperands::Read { count } => count,
+            LowOperands::AsTheyAre | LowOperands::StayF32 => 0,
+        }
+    }
+}
+
+/// Results in mixed precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LowResult {
+    /// Stays as it is.
+    Unchanged,
+    /// Rounded where it is computed.
+    Rounded,
+    /// Rounded if an operand is made of parameters, unless results of the step are made of it.
+    RoundedWithWeights,
+    /// Of the type of the operands, which are read with 16 bits.
+    OfOperands,
+    /// Elements of the first input: rounded if that is.
+    Moved,
+    /// Elements of the first input, which is rounded for it unless results of the step are made of it.
+    MovedAndRounded,
+}
+
+impl LowResult {
+    /// Whether the elements of the result are those of the first input.
+    pub fn is_moved(self) -> bool {
+        matches!(self, LowResult::Moved | LowResult::MovedAndRounded)
+    }
+}
+
+impl MixedPrecision {
+    /// Operands and results stay as they are.
+    pub const NONE: MixedPrecision = MixedPrecision { operands: LowOperands::AsTheyAre, result: LowResult::Unchanged };
+
+    /// The first `count` inputs are read with 16 bits.
+    pub const fn reading(count: usize, result: LowResult) -> MixedPrecision {
+        MixedPrecision { operands: LowOperands::Read { count }, result }
+    }
+
+    /// Elements of the first input in its type.
+    pub const MOVES: MixedPrecision = MixedPrecision { operands: LowOperands::AsTheyAre, result: LowResult::Moved };
+}

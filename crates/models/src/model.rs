@@ -1,0 +1,47 @@
+//! A model as all families give it: a graph, the tensors it keeps, and how files name them.
+
+use crate::weights::WeightNames;
+use bessemer_ir::Graph;
+use bessemer_ir::graph::Node;
+use bessemer_ir::ops::Op;
+use bessemer_nn::ParamSpec;
+
+/// A graph and the tensors it keeps.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// The step, before compilation.
+    pub graph: Graph,
+    /// Parameters and state of the graph, in the order of their declaration.
+    pub specs: Vec<ParamSpec>,
+    /// How files of weights name the parameters.
+    pub names: &'static WeightNames,
+}
+
+/// What a model costs at its default size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Numbers trained.
+    pub parameters: u64,
+    /// Tensors trained.
+    pub tensors: usize,
+    /// FLOPs of convolutions and matrix products in the forward pass of one sample.
+    pub flops_per_sample: u64,
+}
+
+impl Summary {
+    /// The cost of the forward pass of one sample.
+    pub fn of(model: &Model) -> Self {
+        let trained = || model.specs.iter().filter(|spec| spec.is_trainable());
+        Self {
+            parameters: trained().map(|spec| spec.ty.shape.elements() as u64).sum(),
+            tensors: trained().count(),
+            flops_per_sample: flops(&model.graph),
+        }
+    }
+}
+
+/// Arithmetic of convolutions and matrix products, those of attention included, a multiply-add counted as two: the number
+/// that papers give as FLOPs.
+pub fn flops(graph: &Graph) -> u64 {
+    graph.ids().map(|id| graph.node(id).op.rule().contraction_flops(&graph.input_types(id))).sum()
+}

@@ -1,0 +1,300 @@
+//! Sections of recipes: fields that are declared once, with their default and their range.
+
+use super::parse::{Problem, explain, suggestion};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
+use std::fmt;
+use toml::{Table, Value};
+
+/// A field of a section.
+#[derive(Debug)]
+pub struct Field {
+    /// Its name in files.
+    pub name: &'static str,
+    /// The value where none is given; without one the field must be given, or may be absent if it is an `Option`.
+    pub default: Option<fn() -> Value>,
+    /// What its number, or each number of its array, may be.
+    pub range: Option<Range>,
+    /// Whether it has no influence on what a run computes, so that a resumed run may change it.
+    pub is_free: bool,
+}
+
+/// Fields that are read and written together; several of them may make up one section of a file.
+pub trait Section: Serialize + DeserializeOwned {
+    /// In the order in which they are written.
+    const FIELDS: &'static [Field];
+}
+
+/// Declares a [`Section`]: `pub NAME: TYPE = DEFAULT => RANGE, free;`, where everything behind the type may be left out.
+macro_rules! section {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident {
+        $($(#[$doc:meta])* pub $field:ident: $ty:ty $(= $default:expr)? $(=> $range:expr)? $(, $free:ident)?;)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        $vis struct $name {
+            $($(#[$doc])* pub $field: $ty,)*
+        }
+
+        impl $crate::recipe::Section for $name {
+            const FIELDS: &'static [$crate::recipe::Field] = &[$($crate::recipe::Field {
+                name: stringify!($field),
+                default: section!(@default $ty $(, $default)?),
+                range: section!(@range $($range)?),
+                is_free: section!(@free $($free)?),
+            },)*];
+        }
+    };
+    (@default $ty:ty) => { None };
+    (@default $ty:ty, $default:expr) => { Some(|| $crate::recipe::to_value::<$ty>(&$default)) };
+    (@range) => { None };
+    (@range $range:expr) => { Some($range) };
+    (@free) => { false };
+    (@free free) => { true };
+}
+pub(crate) use section;
+
+/// The TOML form of a default.
+///
+/// # Panics
+/// For a type that has none.
+pub fn to_value<T: Serialize>(value: &T) -> Value {
+    Value::try_from(value).expect("a default has a TOML form")
+}
+
+/// What a number may be.
+#[derive(Debug)]
+pub struct Range {
+    low: f64,
+    high: f64,
+    low_excluded: bool,
+    high_excluded: bool,
+}
+
+impl Range {
+    /// `low <= x <= high`
+    pub const fn closed(low: f64, high: f64) -> Self {
+        Self { low, high, low_excluded: false, high_excluded: false }
+    }
+
+    /// `low < x <= high`
+    pub const fn above(low: f64, high: f64) -> Self {
+        Self { low_excluded: true, ..Self::closed(low, high) }
+    }
+
+    /// `low <= x < high`
+    pub const fn below(low: f64, high: f64) -> Self {
+        Self { high_excluded: true, ..Self::closed(low, high) }
+    }
+
+    /// `low < x < high`
+    pub const fn between(low: f64, high: f64) -> Self {
+        Self { low_excluded: true, high_excluded: true, ..Self::closed(low, high) }
+    }
+
+    fn contains(&self, value: f64) -> bool {
+        let above = if self.low_excluded { value > self.low } else { value >= self.low };
+        let below = if self.high_excluded { value < self.high } else { value <= self.high };
+        above && below
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let above = if self.low_excluded { "above " } else { "" };
+        let below = if self.high_excluded { "below " } else { "" };
+        write!(f, "{above}{} to {below}{}", self.low, self.high)
+    }
+}
+
+/// All numbers of a value.
+pub(super) fn numbers(value: &Value) -> Vec<f64> {
+    match value {
+        Value::Integer(integer) => vec![*integer as f64],
+        Value::Float(float) => vec![*float],
+        Value::Array(items) => items.iter().flat_map(numbers).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// A recipe that is being read: each section takes its fields out, and what nobody takes is unknown.
+#[derive(Debug)]
+pub struct Reader {
+    left: Table,
+    taken: Vec<(&'static str, &'static [Field])>,
+}
+
+/// Fields of other recipes, for messages: the section, its fields, and whose they are.
+pub(super) type Elsewhere = Vec<(&'static str, &'static [Field], String)>;
+
+impl Reader {
+    /// Of a table whose values are sections.
+    pub(super) fn new(table: Table) -> Self {
+        Self { left: table, taken: Vec::new() }
+    }
+
+    /// Takes the fields of `T` out of a section.
+    ///
+    /// # Errors
+    /// A field that is missing, of another type or out of its range.
+    pub fn take<T: Section>(&mut self, section: &'static str) -> Result<T, Problem> {
+        self.taken.push((section, T::FIELDS));
+        let mut nothing = Table::new();
+        let given = match self.left.get_mut(section) {
+            None => &mut nothing,
+            Some(Value::Table(given)) => given,
+            Some(other) => {
+                let problem = format!("invalid type: {}, expected a section", other.type_str());
+                return Err((section.to_owned(), problem));
+            }
+        };
+        let mut own = Table::new();
+        for field in T::FIELDS {
+            let value = given.remove(field.name);
+            if let (Some(range), Some(value)) = (&field.range, &value)
+                && numbers(value).into_iter().any(|number| !range.contains(number))
+            {
+                let path = format!("{section}.{}", field.name);
+                return Err((path, format!("{value} is not allowed; the range is {range}")));
+            }
+            if let Some(value) = value.or_else(|| Some(field.default?())) {
+                own.insert(field.name.to_owned(), value);
+            }
+        }
+        let unknown = if given.is_empty() { self.left.clone() } else { given.clone() };
+        serde_path_to_error::deserialize(own).map_err(|error| {
+            let (path, problem) = explain(&error);
+            let path = if path == "." { section.to_owned() } else { format!("{section}.{path}") };
+            (path, problem + &misspelt(error.inner().message(), section, &unknown))
+        })
+    }
+
+    /// Refuses fields that nobody has taken; `elsewhere` says who would.
+    pub(super) fn finish(self, elsewhere: impl FnOnce() -> Elsewhere) -> Result<(), Problem> {
+        let leftover = self.left.iter().find_map(|(section, value)| match value {
+            Value::Table(fields) if self.taken.iter().any(|(known, _)| known == section) => {
+                fields.keys().next().map(|field| (section, Some(field)))
+            }
+            _ => Some((section, None)),
+        });
+        let Some((section, field)) = leftover else { return Ok(()) };
+        let (path, unknown) = match field {
+            Some(field) => (format!("{section}.{field}"), field),
+            None => (section.clone(), section),
+        };
+        let mut known: Vec<&str> = match field {
+            Some(_) => self.taken.iter().filter(|(name, _)| name == section).flat_map(|(_, f)| names(f)).collect(),
+            None => ["name", "description"].into_iter().chain(self.taken.iter().map(|(name, _)| *name)).collect(),
+        };
+        known.dedup();
+        let is_meant = |(name, fields, _): &(&str, &'static [Field], String)| {
+            name == section && field.is_none_or(|field| names(fields).any(|name| name == field))
+        };
+        let owners: BTreeSet<String> = elsewhere().into_iter().filter(is_meant).map(|(_, _, owner)| owner).collect();
+        let hint = match owners.is_empty() {
+            true => suggestion(unknown, known.iter().copied()),
+            false => format!(" (it is of {})", owners.into_iter().collect::<Vec<_>>().join(", ")),
+        };
+        let expected = known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        Err((path, format!("unknown field `{unknown}`{hint}, expected one of {expected}")))
+    }
+}
+
+fn names(fields: &'static [Field]) -> impl Iterator<Item = &'static str> {
+    fields.iter().map(|field| field.name)
+}
+
+/// A hint at the name that may have been meant by what is missing.
+fn misspelt(message: &str, section: &str, unknown: &Table) -> String {
+    let Some(missing) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) else {
+        return String::new();
+    };
+    let close = |name: &&String| {
+        [missing, section].iter().any(|wanted| !suggestion(name, [*wanted].into_iter()).is_empty())
+            && name.as_str() != section
+    };
+    unknown.keys().find(close).map_or_else(String::new, |name| format!("; `{name}` is not known"))
+}
+
+/// A recipe that is being written.
+#[derive(Debug, Default)]
+pub struct Writer {
+    pub(super) table: Table,
+    /// Paths of fields that change nothing of what a run computes.
+    pub(super) free: BTreeSet<String>,
+}
+
+impl Writer {
+    /// Adds fields to a section.
+    pub fn put<T: Section>(&mut self, section: &'static str, fields: &T) {
+        let Value::Table(fields) = to_value(fields) else { unreachable!("sections are tables") };
+        let free = T::FIELDS.iter().filter(|field| field.is_free).map(|field| format!("{section}.{}", field.name));
+        self.free.extend(free);
+        let entry = self.table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+        entry.as_table_mut().expect("sections are tables").extend(fields);
+    }
+}
+
+/// The fields of a section as they are where nothing is given.
+///
+/// # Panics
+/// For a section with a field that must be given.
+pub fn defaults<T: Section>() -> T {
+    let empty = Reader::new(Table::new()).take("defaults");
+    empty.unwrap_or_else(|(field, problem)| panic!("{field}: {problem}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    section! {
+        struct Fields {
+            pub count: u64 = 3 => Range::closed(1.0, 9.0);
+            pub name: String;
+            pub share: Option<f64> => Range::between(0.0, 1.0), free;
+        }
+    }
+
+    fn read(text: &str) -> Result<Fields, Problem> {
+        let mut reader = Reader::new(text.parse().unwrap());
+        let fields = reader.take("own")?;
+        reader.finish(|| vec![("own", Fields::FIELDS, "others".to_owned())])?;
+        Ok(fields)
+    }
+
+    fn error(text: &str) -> String {
+        let (path, problem) = read(text).unwrap_err();
+        format!("{path}: {problem}")
+    }
+
+    #[test]
+    fn what_is_left_out_takes_the_default() {
+        let fields = read("[own]\nname = 'a'").unwrap();
+        assert_eq!(fields, Fields { count: 3, name: "a".to_owned(), share: None });
+        let mut writer = Writer::default();
+        writer.put("own", &fields);
+        assert_eq!(writer.table.to_string(), "[own]\ncount = 3\nname = \"a\"\n");
+        assert_eq!(writer.free.into_iter().collect::<Vec<_>>(), ["own.share"]);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        assert_eq!(error("[own]\ncount = 10\nname = 'a'"), "own.count: 10 is not allowed; the range is 1 to 9");
+        assert_eq!(
+            error("[own]\nname = 'a'\nshare = 1.0"),
+            "own.share: 1.0 is not allowed; the range is above 0 to below 1"
+        );
+        assert_eq!(error("[own]\nname = 1"), "own.name: invalid type: integer `1`, expected a string");
+        assert_eq!(error("[own]\nnaem = 'a'"), "own: missing field `name`; `naem` is not known");
+        assert_eq!(error("[onw]\nname = 'a'"), "own: missing field `name`; `onw` is not known");
+        assert_eq!(error("own = 3"), "own: invalid type: integer, expected a section");
+        let unknown =
+            "own.conut: unknown field `conut` (did you mean `count`?), expected one of `count`, `name`, `share`";
+        assert_eq!(error("[own]\nname = 'a'\nconut = 1"), unknown);
+        assert!(
+            error("[own]\nname = 'a'\n[zzzzzzzz]").starts_with("zzzzzzzz: unknown field `zzzzzzzz`, expected one of")
+        );
+    }
+}

@@ -1,0 +1,171 @@
+//! Image classifiers as a family.
+
+use super::classifier::classes_of;
+use super::infer::ClassPredictor;
+use super::recipe::ClassifierRecipe;
+use super::{Classification, TERMS, samples, workload};
+use crate::checkpoint::NamedTensor;
+use crate::error::TrainError;
+use crate::evaluate::EvaluateOptions;
+use crate::recipe::{Recipe, RecipePart};
+use crate::rundir::RunDir;
+use crate::session::ComputeOptions;
+use crate::state::load_strictly;
+use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
+use crate::tasks::infer::{PredictOptions, Predictor};
+use crate::tasks::samples::Sample;
+use crate::tasks::{Evaluation, Task, Terms};
+use crate::trained::Trained;
+use crate::workload::{ComparedWork, Work, Workload};
+use bessemer_models::classifier::NAMES;
+use bessemer_models::{Architecture, Model, ModelError, ModelSpec, Summary, WeightNames, WeightsError, ZOO, find};
+use std::path::Path;
+
+/// Classifiers of images: ResNets.
+pub struct Classifiers;
+
+/// The family.
+pub static FAMILY: Classifiers = Classifiers;
+
+const RECIPES: [(&str, &str); 7] = [
+    ("resnet50-50e", include_str!("recipes/resnet50-50e.toml")),
+    ("resnet50-90e", include_str!("recipes/resnet50-90e.toml")),
+    ("resnet50-250e", include_str!("recipes/resnet50-250e.toml")),
+    ("resnet50-90e-tf1", include_str!("recipes/resnet50-90e-tf1.toml")),
+    ("imagenette-small", include_str!("recipes/imagenette-small.toml")),
+    ("shapes-quick", include_str!("recipes/shapes-quick.toml")),
+    ("cifar", include_str!("recipes/cifar.toml")),
+];
+
+impl Family for Classifiers {
+    fn noun(&self) -> &'static str {
+        "models that classify images"
+    }
+
+    fn models(&self) -> Vec<ModelInfo> {
+        let info =
+            |spec: &ModelSpec| ModelInfo { name: spec.name, description: spec.description, variants: spec.variants };
+        ZOO.iter().map(info).collect()
+    }
+
+    fn representatives(&self) -> &'static [&'static str] {
+        &["resnet18", "resnet20-cifar"]
+    }
+
+    fn summary(&self, model: &str) -> Result<Summary, ModelError> {
+        find(model)?.summary()
+    }
+
+    fn sample(&self, model: &str) -> Result<SampleInfo, ModelError> {
+        let options = find(model)?.options();
+        let [height, width] = options.image_size;
+        let text = format!("{height}x{width} pixels");
+        Ok(SampleInfo { shape: vec![height, width, 3], text, classes: options.num_classes })
+    }
+
+    fn input(&self) -> InputKind {
+        InputKind::Images
+    }
+
+    fn names(&self) -> &'static WeightNames {
+        &NAMES
+    }
+
+    fn terms(&self) -> &'static Terms {
+        &TERMS
+    }
+
+    fn recipes(&self) -> &'static [(&'static str, &'static str)] {
+        &RECIPES
+    }
+
+    fn default_recipe(&self, model: &str, data: Option<&str>) -> &'static str {
+        match find(model).map(|spec| spec.architecture) {
+            Ok(Architecture::ResNetCifar { .. }) if data == Some("shapes") => "shapes-quick",
+            Ok(Architecture::ResNetCifar { .. }) => "cifar",
+            Ok(Architecture::ResNet { .. }) | Err(_) => "resnet50-90e",
+        }
+    }
+
+    fn recipe(&self) -> RecipePart {
+        RecipePart::of::<ClassifierRecipe>()
+    }
+
+    fn open(&self, recipe: &Recipe, _: Option<&Path>) -> Result<Box<dyn Task>, TrainError> {
+        Ok(Box::new(Classification::open(recipe)?))
+    }
+
+    fn evaluation(
+        &self,
+        model: &str,
+        weights: &Path,
+        data: &Path,
+        options: &EvaluateOptions,
+    ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
+        super::judge(model, weights, data, options)
+    }
+
+    fn predictor(
+        &self,
+        model: &'static str,
+        weights: &Path,
+        options: &PredictOptions,
+    ) -> Result<Box<dyn Predictor>, TrainError> {
+        Ok(Box::new(ClassPredictor::new(model, weights, options)))
+    }
+
+    fn keep_samples(&self, run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec<Sample>, TrainError> {
+        samples::write(run, count, compute)
+    }
+
+    fn recognise(&self, tensors: &[NamedTensor<'_>]) -> Option<Recognised> {
+        classes_of(tensors)?;
+        let spec = ZOO.iter().find(|spec| misfit(spec, tensors).is_ok_and(|misfit| misfit.is_none()))?;
+        Some(Recognised { what: spec.description.to_owned(), models: vec![spec.name], known: tensors.len() })
+    }
+
+    fn closest(&self, tensors: &[NamedTensor<'_>]) -> Option<(&'static str, WeightsError)> {
+        let misfits = ZOO.iter().filter_map(|spec| Some((spec.name, misfit(spec, tensors).ok()??)));
+        misfits.min_by_key(|(_, misfit)| misfit.problems())
+    }
+
+    fn fitted(&self, model: &str, trained: &Trained, _: &Path) -> Result<Fitted, TrainError> {
+        Ok(Fitted { model: model_for(find(model)?, &trained.tensors)?, folder: None })
+    }
+
+    fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {
+        workload::build(work)
+    }
+
+    fn compared(&self) -> Option<&'static str> {
+        Some("ResNets for ImageNet")
+    }
+
+    fn comparison_group(&self, model: &str) -> Option<&'static str> {
+        let is_compared = matches!(find(model).ok()?.architecture, Architecture::ResNet { .. });
+        is_compared.then_some("resnet")
+    }
+
+    fn compared_work(&self, work: &Work<'_>) -> Result<Option<ComparedWork>, ModelError> {
+        workload::compared(work)
+    }
+}
+
+/// The published form of a model, with as many classes as its weights have.
+fn model_for(spec: &ModelSpec, tensors: &[NamedTensor<'_>]) -> Result<Model, TrainError> {
+    let mut options = spec.options();
+    if let Some(classes) = classes_of(tensors) {
+        options.num_classes = classes;
+    }
+    Ok(Model::infer(spec.architecture, &options, 1)?)
+}
+
+/// How tensors do not fit a model; `None` where they do.
+fn misfit(spec: &ModelSpec, tensors: &[NamedTensor<'_>]) -> Result<Option<WeightsError>, TrainError> {
+    let Model { specs, names, .. } = model_for(spec, tensors)?;
+    match load_strictly(&specs, names, tensors, "") {
+        Ok(_) => Ok(None),
+        Err(TrainError::Weights { source, .. }) => Ok(Some(source)),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,76 @@
+//! What recipes of image classifiers say beside those of all models.
+
+use crate::recipe::{Problem, Range, Recipe, family_recipe, require, section};
+use bessemer_models::InitScheme;
+use bessemer_models::resnet::StrideIn;
+use bessemer_nn::{Padding, PixelScale};
+
+/// Pixels of a side.
+const PIXELS: f64 = 8192.0;
+
+section! {
+    /// In `[model]`.
+    pub(crate) struct ModelFields {
+        pub num_classes: u64 => Range::closed(1.0, 1e6);
+        /// Padding of strided convolutions and pooling.
+        pub padding: Padding = Padding::Symmetric;
+        /// The convolution of a bottleneck block that carries the block's stride.
+        pub stride_in: StrideIn = StrideIn::Conv2;
+        /// Start the last batch-norm gamma of each residual block at 0 instead of 1.
+        pub zero_init_last_gamma: bool = false;
+        pub init: InitScheme = InitScheme::Torch;
+    }
+}
+
+section! {
+    /// In `[data]`.
+    pub(crate) struct ImageFields {
+        /// Height and width in training, pixels.
+        pub image_size: u64 = 224 => Range::closed(8.0, PIXELS);
+        /// Range of the random crop's area, as a fraction of the image's.
+        pub crop_scale: [f64; 2] = [0.08, 1.0] => Range::above(0.0, 1.0);
+        /// Range of the random crop's width over its height.
+        pub crop_ratio: [f64; 2] = [3.0 / 4.0, 4.0 / 3.0] => Range::closed(0.01, 100.0);
+        /// Probability of a horizontal flip.
+        pub flip: f64 = 0.5 => Range::closed(0.0, 1.0);
+        /// Short side before the centre crop of evaluation, pixels.
+        pub eval_resize: u64 = 256 => Range::closed(8.0, PIXELS);
+        /// Height and width in evaluation, pixels.
+        pub eval_image_size: u64 = 224 => Range::closed(8.0, PIXELS);
+        /// Per channel, of values in `[0, 1]`.
+        pub mean: [f64; 3] = PixelScale::IMAGENET.mean => Range::closed(0.0, 1.0);
+        pub std: [f64; 3] = PixelScale::IMAGENET.std => Range::above(0.0, 1.0);
+        /// Added to every label; 1 for models whose class 0 is the background.
+        pub label_offset: u64 = 0 => Range::closed(0.0, 1.0);
+    }
+}
+
+section! {
+    /// In `[train]`.
+    pub(crate) struct LabelFields {
+        pub label_smoothing: f64 = 0.0 => Range::below(0.0, 1.0);
+        /// Parameter of mixup's Beta(alpha, alpha); 0 for no mixup.
+        pub mixup_alpha: f64 = 0.0 => Range::closed(0.0, 100.0);
+        /// Leave out the last batch of an epoch if it is not full.
+        pub drop_last: bool = true;
+    }
+}
+
+family_recipe! {
+    /// The own part of a recipe.
+    pub(crate) struct ClassifierRecipe {
+        "model" => pub model: ModelFields,
+        "data" => pub images: ImageFields,
+        "train" => pub labels: LabelFields,
+    }
+    check check;
+}
+
+fn check(own: &ClassifierRecipe, _: &Recipe) -> Result<(), Problem> {
+    let images = &own.images;
+    for (path, [low, high]) in [("data.crop_scale", images.crop_scale), ("data.crop_ratio", images.crop_ratio)] {
+        require(low <= high, path, || format!("[{low}, {high}] must be in ascending order"))?;
+    }
+    let (resize, size) = (images.eval_resize, images.eval_image_size);
+    require(resize >= size, "data.eval_resize", || format!("{resize} is smaller than data.eval_image_size = {size}"))
+}

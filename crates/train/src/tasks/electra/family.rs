@@ -1,0 +1,169 @@
+//! ELECTRA in pre-training as a family.
+
+use super::infer::WordJudge;
+use super::recipe::ElectraRecipe;
+use super::{Networks, TERMS, names, workload};
+use crate::checkpoint::NamedTensor;
+use crate::error::TrainError;
+use crate::evaluate::EvaluateOptions;
+use crate::recipe::{Recipe, RecipePart};
+use crate::tasks::family::{
+    BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Recognised, SampleInfo,
+};
+use crate::tasks::infer::{PredictOptions, Predictor};
+use crate::tasks::text::vocabulary_beside;
+use crate::tasks::text::{EncoderShape, Encoders, TextTask, step_settings, usual_step};
+use crate::tasks::{Evaluation, Task, Terms};
+use crate::trained::Trained;
+use crate::workload::{NamedSetting, StepSettings, Work, Workload};
+use bessemer_data::text;
+use bessemer_models::bert::Sequences;
+use bessemer_models::electra::names::NAMES;
+use bessemer_models::electra::{self, ELECTRAS, ElectraSpec};
+use bessemer_models::{ModelError, Summary, WeightNames};
+use std::path::Path;
+
+/// ELECTRAs, for pre-training.
+pub struct Electras;
+
+/// The family.
+pub static FAMILY: Electras = Electras;
+
+/// Its encoders.
+pub(super) static ENCODERS: Encoders = Encoders {
+    prefix: "electra.",
+    noun: "an ELECTRA",
+    names: &NAMES,
+    heads: &["generator.", "generator_predictions.", "generator_lm_head.", "discriminator_predictions."],
+    models: encoders,
+};
+
+const RECIPES: [(&str, &str); 3] = [
+    ("electra-base-phase1", include_str!("recipes/electra-base-phase1.toml")),
+    ("electra-base-phase2", include_str!("recipes/electra-base-phase2.toml")),
+    ("electra-small-text", include_str!("recipes/electra-small-text.toml")),
+];
+
+fn encoders() -> Vec<(ModelInfo, EncoderShape)> {
+    let encoder = |spec: &ElectraSpec| {
+        let config = (spec.config)();
+        let info = ModelInfo { name: spec.name, description: spec.description, variants: spec.variants };
+        (info, EncoderShape::of(config.embedding_size, &config.encoder))
+    };
+    ELECTRAS.iter().map(encoder).collect()
+}
+
+impl Family for Electras {
+    fn noun(&self) -> &'static str {
+        "models that are pre-trained as ELECTRA"
+    }
+
+    fn models(&self) -> Vec<ModelInfo> {
+        ENCODERS.list()
+    }
+
+    fn short_names(&self) -> &'static [(&'static str, &'static str)] {
+        &[("electra", "electra-base")]
+    }
+
+    fn representatives(&self) -> &'static [&'static str] {
+        &["electra-tiny"]
+    }
+
+    fn summary(&self, model: &str) -> Result<Summary, ModelError> {
+        electra::find(model)?.summary()
+    }
+
+    fn sample(&self, model: &str) -> Result<SampleInfo, ModelError> {
+        Ok(SampleInfo::of_tokens(&(electra::find(model)?.config)().encoder))
+    }
+
+    fn input(&self) -> InputKind {
+        InputKind::Texts
+    }
+
+    fn names(&self) -> &'static WeightNames {
+        &NAMES
+    }
+
+    fn terms(&self) -> &'static Terms {
+        &TERMS
+    }
+
+    fn recipes(&self) -> &'static [(&'static str, &'static str)] {
+        &RECIPES
+    }
+
+    fn default_recipe(&self, model: &str, _: Option<&str>) -> &'static str {
+        if model == "electra-base" { "electra-base-phase1" } else { "electra-small-text" }
+    }
+
+    fn recipe(&self) -> RecipePart {
+        RecipePart::of::<ElectraRecipe>()
+    }
+
+    fn open(&self, recipe: &Recipe, _: Option<&Path>) -> Result<Box<dyn Task>, TrainError> {
+        Ok(Box::new(TextTask::<Networks>::open(recipe)?))
+    }
+
+    fn evaluation(
+        &self,
+        model: &str,
+        weights: &Path,
+        data: &Path,
+        options: &EvaluateOptions,
+    ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
+        super::judge(model, weights, data, options)
+    }
+
+    fn predictor(
+        &self,
+        model: &'static str,
+        weights: &Path,
+        options: &PredictOptions,
+    ) -> Result<Box<dyn Predictor>, TrainError> {
+        Ok(Box::new(WordJudge::new(model, weights, options)))
+    }
+
+    fn recognise(&self, tensors: &[NamedTensor<'_>]) -> Option<Recognised> {
+        ENCODERS.recognise(tensors)
+    }
+
+    fn embeddings(&self, tensors: &[NamedTensor<'_>], recipe: Option<&Recipe>) -> Option<EmbeddingTable> {
+        let own = recipe.and_then(|recipe| recipe.own::<ElectraRecipe>().ok());
+        ENCODERS.embeddings(tensors, own.map(|own| own.vocabulary.vocab_multiple))
+    }
+
+    fn fitted(&self, model: &str, trained: &Trained, path: &Path) -> Result<Fitted, TrainError> {
+        ENCODERS.check(model, &trained.tensors, &trained.origin)?;
+        let networks = Networks::in_weights(model, trained)?.for_vocabulary(vocabulary_beside(path).as_deref())?;
+        let sequences = Sequences { batch: 1, length: 1, predictions: 1 };
+        let model = electra::evaluate(&networks.config, sequences, &networks.options)?;
+        let folder = Box::new(move |folder: &Path, tensors: &[NamedTensor<'static>], vocabulary: &_| {
+            names::write_folders(&networks, folder, tensors, vocabulary)
+        });
+        Ok(Fitted { model, folder: Some(folder) })
+    }
+
+    fn joint_weights(&self) -> Option<&'static JointWeights> {
+        Some(&names::JOINT)
+    }
+
+    fn usual_step(&self, sequence_length: Option<usize>) -> StepSettings {
+        let sequence_length = sequence_length.unwrap_or(StepSettings::default().sequence_length);
+        let options = text::ElectraOptions { sequence_length, ..text::ElectraOptions::default() };
+        usual_step(sequence_length, options.predictions())
+    }
+
+    fn step_settings(&self, settings: &StepSettings) -> Vec<NamedSetting> {
+        step_settings(settings).into_iter().chain([("predictions", settings.predictions.into())]).collect()
+    }
+
+    fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {
+        workload::build(work)
+    }
+
+    fn evaluation_step(&self) -> Option<BuildStep> {
+        Some(workload::evaluation)
+    }
+}

@@ -1,0 +1,185 @@
+//! A family that is nothing but this folder and its line in the registry: what `docs/adding-a-model.md` tells, done.
+
+mod graph;
+mod points;
+mod task;
+mod tests;
+
+use crate::checkpoint::NamedTensor;
+use crate::error::TrainError;
+use crate::evaluate::EvaluateOptions;
+use crate::recipe::{Range, Recipe, RecipePart, family_recipe, section};
+use crate::session::EvalSession;
+use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
+use crate::tasks::infer::{Part, PredictOptions, Prediction, Predictor};
+use crate::tasks::{Array, Better, EachInput, Evaluation, Feeds, Metric, Task, Terms};
+use crate::trained::Trained;
+use crate::workload::{Fill, Mode, Work, Workload};
+use bessemer_models::{ModelError, Summary, WeightNames};
+use bessemer_nn::{Optimizer, Sgd};
+use serde::Serialize;
+use std::path::Path;
+use task::{HeldOut, Quadrants};
+
+section! {
+    /// In `[model]`.
+    struct ModelFields {
+        /// Units of the hidden layer.
+        pub hidden: u64 = 16 => Range::closed(1.0, 4096.0);
+    }
+}
+
+section! {
+    /// In `[points]`.
+    struct PointFields {
+        /// Least distance of a point from the axes.
+        pub margin: f64 = 0.0 => Range::below(0.0, 1.0);
+    }
+}
+
+family_recipe! {
+    /// The own part of a recipe.
+    struct PerceptronRecipe {
+        "model" => pub model: ModelFields,
+        "points" => pub points: PointFields,
+    }
+}
+
+static TERMS: Terms = Terms {
+    samples: "points",
+    unit: "points/s",
+    parts: &[],
+    metrics: &[Metric::share("accuracy", "accuracy", "points in the right class (%)", ["correct", "total"])],
+    best: ("accuracy", Better::Higher),
+};
+
+/// Perceptrons.
+pub(super) struct Perceptrons;
+
+/// The family.
+pub(super) static FAMILY: Perceptrons = Perceptrons;
+
+const MODEL: ModelInfo =
+    ModelInfo { name: "perceptron-16", description: "One hidden layer of 16 units", variants: &["hidden"] };
+const HIDDEN: usize = 16;
+
+impl Family for Perceptrons {
+    fn noun(&self) -> &'static str {
+        "perceptrons"
+    }
+
+    fn models(&self) -> Vec<ModelInfo> {
+        vec![MODEL]
+    }
+
+    fn representatives(&self) -> &'static [&'static str] {
+        &[MODEL.name]
+    }
+
+    fn summary(&self, _: &str) -> Result<Summary, ModelError> {
+        Ok(Summary::of(&graph::infer(HIDDEN, 1)?))
+    }
+
+    fn sample(&self, _: &str) -> Result<SampleInfo, ModelError> {
+        Ok(SampleInfo { shape: vec![2], text: "2 coordinates".to_owned(), classes: graph::CLASSES })
+    }
+
+    fn input(&self) -> InputKind {
+        InputKind::Texts
+    }
+
+    fn names(&self) -> &'static WeightNames {
+        &graph::NAMES
+    }
+
+    fn terms(&self) -> &'static Terms {
+        &TERMS
+    }
+
+    fn recipes(&self) -> &'static [(&'static str, &'static str)] {
+        &[("quadrants", include_str!("recipes/quadrants.toml"))]
+    }
+
+    fn default_recipe(&self, _: &str, _: Option<&str>) -> &'static str {
+        "quadrants"
+    }
+
+    fn recipe(&self) -> RecipePart {
+        RecipePart::of::<PerceptronRecipe>()
+    }
+
+    fn open(&self, recipe: &Recipe, _: Option<&Path>) -> Result<Box<dyn Task>, TrainError> {
+        Ok(Box::new(Quadrants { recipe: recipe.clone(), own: recipe.own::<PerceptronRecipe>()?.clone() }))
+    }
+
+    fn evaluation(
+        &self,
+        model: &str,
+        weights: &Path,
+        _: &Path,
+        options: &EvaluateOptions,
+    ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
+        let trained = Trained::load(model, weights, options.weights)?;
+        let recipe =
+            trained.recipe.clone().ok_or_else(|| TrainError::setting("the weights", model, "of a run alone"))?;
+        let own = recipe.own::<PerceptronRecipe>()?.clone();
+        Ok((Box::new(HeldOut(Quadrants { recipe, own })), trained))
+    }
+
+    fn predictor(
+        &self,
+        model: &'static str,
+        weights: &Path,
+        options: &PredictOptions,
+    ) -> Result<Box<dyn Predictor>, TrainError> {
+        let trained = Trained::load(model, weights, options.weights)?;
+        let mut session = EvalSession::new(graph::infer(HIDDEN, 1)?, 1, &options.compute)?;
+        session.load_weights(&trained.tensors, &trained.origin)?;
+        Ok(Box::new(PointClassifier(session)))
+    }
+
+    fn recognise(&self, tensors: &[NamedTensor<'_>]) -> Option<Recognised> {
+        let own = |name: &str| tensors.iter().find(|tensor| graph::NAMES.canonical(&tensor.name) == name);
+        let hidden = *own("hidden.weight")?.shape.first()?;
+        let models = if hidden == HIDDEN { vec![MODEL.name] } else { Vec::new() };
+        Some(Recognised { what: format!("a perceptron of {hidden} hidden units"), models, known: tensors.len() })
+    }
+
+    fn fitted(&self, _: &str, _: &Trained, _: &Path) -> Result<Fitted, TrainError> {
+        Ok(Fitted { model: graph::infer(HIDDEN, 1)?, folder: None })
+    }
+
+    fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {
+        let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0, decay_exclude: Default::default() };
+        let model = match work.mode {
+            Mode::Infer => graph::infer(HIDDEN, work.batch_size)?,
+            Mode::Train => graph::train(HIDDEN, work.batch_size, &work.train_config(Optimizer::Sgd(sgd), 1e-3))?,
+        };
+        Ok(Workload::new(model, Fill::Below(graph::CLASSES), Vec::new()))
+    }
+}
+
+/// Classifies points such as `0.5 -0.5`.
+struct PointClassifier(EvalSession);
+
+#[derive(Serialize)]
+struct Classified {
+    point: [f32; 2],
+    class: i32,
+}
+
+impl Predictor for PointClassifier {
+    fn predict(&mut self, inputs: &[String], _: &dyn Fn(usize, usize)) -> Result<EachInput<Prediction>, TrainError> {
+        let classify = |text: &String| {
+            let sides: Vec<f32> = text.split(' ').filter_map(|side| side.parse().ok()).collect();
+            let point: [f32; 2] =
+                sides.try_into().map_err(|_| TrainError::setting("the point", text, "expected two numbers"))?;
+            self.0.run(&Feeds::from([(graph::POINTS, Array::F32(point.to_vec()))]))?;
+            let logits = self.0.output("logits")?;
+            let class = i32::from(logits[1] > logits[0]);
+            let shown = vec![Part::Line(format!("{text}: {class}"))];
+            Ok(Prediction::new(&Classified { point, class }, shown))
+        };
+        Ok(inputs.iter().map(classify).collect())
+    }
+}

@@ -1,0 +1,248 @@
+//! What a family of models is to the commands: models, recipes, a task, weights, predictions, and steps to measure.
+
+use super::infer::{PredictOptions, Predictor};
+use super::samples::Sample;
+use super::{Evaluation, Task, Terms};
+use crate::checkpoint::{CheckpointError, NamedTensor};
+use crate::error::TrainError;
+use crate::evaluate::EvaluateOptions;
+use crate::recipe::{Recipe, RecipePart};
+use crate::rundir::RunDir;
+use crate::session::ComputeOptions;
+use crate::tasks::huggingface::VocabularyPart;
+use crate::trained::Trained;
+use crate::workload::{ComparedWork, NamedSetting, StepSettings, Work, Workload};
+use bessemer_models::{Model, ModelError, Summary, WeightNames, WeightsError};
+use std::fmt;
+use std::path::Path;
+
+/// A model for lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelInfo {
+    /// Name in commands and recipes.
+    pub name: &'static str,
+    /// One line for lists of models.
+    pub description: &'static str,
+    /// Variants other than the default, by the options that choose them.
+    pub variants: &'static [&'static str],
+}
+
+/// A sample of a model, and what comes out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleInfo {
+    /// Shape of the input.
+    pub shape: Vec<usize>,
+    /// The same in words: `224x224 pixels`.
+    pub text: String,
+    /// Outputs: classes of an image, tokens of the vocabulary.
+    pub classes: usize,
+}
+
+/// What a person gives to a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputKind {
+    /// Files of images.
+    Images,
+    Texts,
+    /// Questions about one text.
+    Questions,
+}
+
+/// What tensors tell of the model that they are of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recognised {
+    /// In words: `an ELECTRA of 4 layers, 256 wide`.
+    pub what: String,
+    /// Models of the family that have tensors of these sizes.
+    pub models: Vec<&'static str>,
+    /// Tensors whose names the family knows.
+    pub known: usize,
+}
+
+/// The table of embeddings of a model of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmbeddingTable {
+    pub tokens: u64,
+    /// Its rows may be filled up to a multiple of this.
+    pub multiple: u64,
+}
+
+/// The tensors of a file.
+pub type Tensors = Vec<NamedTensor<'static>>;
+
+/// What builds the graph of a step.
+pub type BuildStep = fn(&Work<'_>) -> Result<Model, ModelError>;
+
+/// Weights that are published as two networks, in two folders of a folder, and are one model here.
+#[derive(Debug)]
+pub struct JointWeights {
+    /// The first one says what both share, such as the vocabulary, and may come alone.
+    pub folders: [&'static str; 2],
+    /// The tensors of the model from those of both networks; the path is the second one's file.
+    pub join: fn(Tensors, Tensors, &Path) -> Result<Tensors, CheckpointError>,
+}
+
+/// Writes weights under their canonical names to a folder as Hugging Face has it.
+pub type FolderWriter = Box<dyn Fn(&Path, &[NamedTensor<'static>], &VocabularyPart) -> Result<(), TrainError>>;
+
+/// The network that weights are for.
+pub struct Fitted {
+    pub model: Model,
+    /// `None` for a family that Hugging Face does not have.
+    pub folder: Option<FolderWriter>,
+}
+
+impl fmt::Debug for dyn Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Family").field(&self.noun()).finish()
+    }
+}
+
+/// A family of models. Everything that commands ask of a model goes through this trait; to add a family is to write a folder that
+/// implements it, and a line in [`super::registry`].
+pub trait Family: Sync {
+    /// In words, for messages: `image classification`.
+    fn noun(&self) -> &'static str;
+
+    /// All models, in the order of lists.
+    fn models(&self) -> Vec<ModelInfo>;
+
+    /// Short names of models, and what they stand for.
+    fn short_names(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// The smallest model of each kind of network, for checks that are too long for all.
+    fn representatives(&self) -> &'static [&'static str];
+
+    /// What a model of the family costs.
+    ///
+    /// # Errors
+    /// A model of another family; none for its own.
+    fn summary(&self, model: &str) -> Result<Summary, ModelError>;
+
+    /// What a sample of a model is.
+    ///
+    /// # Errors
+    /// As [`Family::summary`].
+    fn sample(&self, model: &str) -> Result<SampleInfo, ModelError>;
+
+    /// What a person gives to a model.
+    fn input(&self) -> InputKind;
+
+    /// How files of weights name tensors.
+    fn names(&self) -> &'static WeightNames;
+
+    /// What logs and tables call things.
+    fn terms(&self) -> &'static Terms;
+
+    /// Name and TOML text of the recipes that the program carries.
+    fn recipes(&self) -> &'static [(&'static str, &'static str)];
+
+    /// The recipe that suits a model, on some data if they are named.
+    fn default_recipe(&self, model: &str, data: Option<&str>) -> &'static str;
+
+    /// The fields of recipes that are the family's own.
+    fn recipe(&self) -> RecipePart;
+
+    /// The task of a recipe, with its data sets open; `origin` are the weights that it begins with, or the run that goes on.
+    ///
+    /// # Errors
+    /// Data that is not there or does not suit the recipe.
+    fn open(&self, recipe: &Recipe, origin: Option<&Path>) -> Result<Box<dyn Task>, TrainError>;
+
+    /// How trained weights of a model are evaluated on `data`, and the weights.
+    ///
+    /// # Errors
+    /// Weights or data that are not there, damaged, or do not fit each other.
+    fn evaluation(
+        &self,
+        model: &str,
+        weights: &Path,
+        data: &Path,
+        options: &EvaluateOptions,
+    ) -> Result<(Box<dyn Evaluation>, Trained), TrainError>;
+
+    /// What predicts with trained weights of a model.
+    ///
+    /// # Errors
+    /// Options that lack something; weights that are not there.
+    fn predictor(
+        &self,
+        model: &'static str,
+        weights: &Path,
+        options: &PredictOptions,
+    ) -> Result<Box<dyn Predictor>, TrainError>;
+
+    /// Predicts samples spread over the evaluation set of a finished run and keeps them as pictures in its folder; does nothing
+    /// for a family without pictures.
+    ///
+    /// # Errors
+    /// A run that is not complete, data that has gone, a folder that cannot be written.
+    fn keep_samples(&self, _run: &RunDir, _count: usize, _compute: &ComputeOptions) -> Result<Vec<Sample>, TrainError> {
+        Ok(Vec::new())
+    }
+
+    /// What tensors are of; `None` if not of this family.
+    fn recognise(&self, tensors: &[NamedTensor<'_>]) -> Option<Recognised>;
+
+    /// The model that tensors of none fit best, and how they do not; `None` where [`Family::recognise`] says enough.
+    fn closest(&self, _tensors: &[NamedTensor<'_>]) -> Option<(&'static str, WeightsError)> {
+        None
+    }
+
+    /// The table of embeddings among tensors that come from `recipe`, if it is known.
+    fn embeddings(&self, _tensors: &[NamedTensor<'_>], _recipe: Option<&Recipe>) -> Option<EmbeddingTable> {
+        None
+    }
+
+    /// The network that weights in `path` are for, to convert them.
+    ///
+    /// # Errors
+    /// Weights that do not fit the model.
+    fn fitted(&self, model: &str, trained: &Trained, path: &Path) -> Result<Fitted, TrainError>;
+
+    /// How models that are published as two networks are read; `None` where each is one.
+    fn joint_weights(&self) -> Option<&'static JointWeights> {
+        None
+    }
+
+    /// Settings of a step that is measured, for sequences of this length if one is given.
+    fn usual_step(&self, _sequence_length: Option<usize>) -> StepSettings {
+        StepSettings::default()
+    }
+
+    /// Those settings that the family's steps have, by name.
+    fn step_settings(&self, settings: &StepSettings) -> Vec<NamedSetting> {
+        vec![("accumulation", settings.accumulation.into())]
+    }
+
+    /// A step to measure.
+    ///
+    /// # Errors
+    /// A size that is not possible.
+    fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError>;
+
+    /// The step of an evaluation, where that is another graph than inference.
+    fn evaluation_step(&self) -> Option<BuildStep> {
+        None
+    }
+
+    /// Which models are compared with other frameworks, in words; `None` if none is.
+    fn compared(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The group of models that other frameworks have if they have one of it; `None` for a model that is not compared.
+    fn comparison_group(&self, _model: &str) -> Option<&'static str> {
+        None
+    }
+
+    /// What other frameworks must know of a step; `None` for a model that is not compared.
+    ///
+    /// # Errors
+    /// As [`Family::summary`].
+    fn compared_work(&self, _work: &Work<'_>) -> Result<Option<ComparedWork>, ModelError> {
+        Ok(None)
+    }
+}

@@ -1,0 +1,81 @@
+//! Predictions for what a person gives to a model, in a form that every family has.
+
+use super::EachInput;
+use crate::error::TrainError;
+use crate::session::ComputeOptions;
+use crate::trained::WhichWeights;
+use serde::Serialize;
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// Settings of predictions.
+#[derive(Clone, Debug)]
+pub struct PredictOptions {
+    pub compute: ComputeOptions,
+    /// Results for an input, or for each place in it, the likeliest first.
+    pub top_k: usize,
+    /// A file with the name of a class in each line. Otherwise names are those of the run, or numbers.
+    pub labels: Option<PathBuf>,
+    /// The vocabulary of a model of text; otherwise that of the folder of the weights.
+    pub vocab: Option<PathBuf>,
+    /// The text that questions are about.
+    pub context: Option<String>,
+    pub weights: WhichWeights,
+}
+
+impl Default for PredictOptions {
+    fn default() -> Self {
+        Self {
+            compute: ComputeOptions::default(),
+            top_k: 5,
+            labels: None,
+            vocab: None,
+            context: None,
+            weights: WhichWeights::default(),
+        }
+    }
+}
+
+/// A model with trained weights.
+pub trait Predictor {
+    /// What the model says of each input. `tell` is called on the way with what is done and what there is to do of a long input.
+    ///
+    /// # Errors
+    /// Weights that cannot be read or do not fit; an input that is wrong is an error of its own.
+    fn predict(&mut self, inputs: &[String], tell: &dyn Fn(usize, usize)) -> Result<EachInput<Prediction>, TrainError>;
+}
+
+/// What a model says of an input.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prediction {
+    /// For people.
+    pub parts: Vec<Part>,
+    /// For programs.
+    pub json: Value,
+}
+
+/// A part of a prediction.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    Line(String),
+    /// Names with probabilities, or with nothing for a title between them.
+    Table(Vec<(String, Option<f64>)>),
+}
+
+impl Prediction {
+    /// A result with its parts.
+    ///
+    /// # Panics
+    /// For a result that has no JSON form.
+    pub fn new(result: &impl Serialize, parts: Vec<Part>) -> Self {
+        Self { parts, json: serde_json::to_value(result).expect("results have string keys") }
+    }
+}
+
+/// Each result as a prediction.
+pub(super) fn predictions<T: Serialize>(
+    results: EachInput<T>,
+    parts: impl Fn(&T) -> Vec<Part>,
+) -> EachInput<Prediction> {
+    results.into_iter().map(|result| result.map(|result| Prediction::new(&result, parts(&result)))).collect()
+}

@@ -1,0 +1,40 @@
+//! Evaluation pictures of a run with what the model takes them for, kept as `predictions/samples.json` and PNG files beside it.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+
+/// A picture, what it shows and what the model says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// File name within the folder of `samples.json`.
+    pub picture: String,
+    pub label: String,
+    pub predicted: String,
+    pub probability: f64,
+}
+
+/// The list of samples in the folder of predictions.
+pub const SAMPLES_FILE: &str = "samples.json";
+
+impl Sample {
+    pub fn is_right(&self) -> bool {
+        self.label == self.predicted
+    }
+}
+
+/// The samples of a run, if it has any, in the order in which they were written.
+pub fn read(predictions: &Path) -> Vec<Sample> {
+    let text = fs::read_to_string(predictions.join(SAMPLES_FILE)).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_samples_is_no_error() {
+        assert_eq!(read(Path::new("no/such/folder")), []);
+    }
+}

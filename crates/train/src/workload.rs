@@ -1,0 +1,172 @@
+//! Steps for measuring and explaining: a model of the zoo, a mode and a batch size, fed at random.
+
+use crate::tasks::registry;
+use bessemer_ir::ops::source::Input;
+use bessemer_ir::{DType, Graph, philox};
+use bessemer_models::{Model, ModelError};
+use bessemer_nn::{Clip, ClipForm, ClipOf, LossScale, Optimizer, ParamSpec, Schedule, TrainConfig};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::str::FromStr;
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    Train,
+    Infer,
+}
+
+impl Mode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Train => "train",
+            Mode::Infer => "infer",
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mode, String> {
+        match text {
+            "train" => Ok(Mode::Train),
+            "infer" => Ok(Mode::Infer),
+            other => Err(format!("`{other}` is no mode; there are train and infer")),
+        }
+    }
+}
+
+/// Settings of a step beside its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepSettings {
+    /// Tokens of a sequence, and tokens of it that are predicted.
+    pub sequence_length: usize,
+    pub predictions: usize,
+    /// Dropout of everything that has one, in training.
+    pub dropout: f64,
+    /// Whether gradients of a model of text are clipped to a global norm of 1.
+    pub clip: bool,
+    /// Micro-batches of a training step.
+    pub accumulation: u64,
+    /// Whether answers to questions are found by one layer, and all layers trained at one rate, as other frameworks have it.
+    pub plain_spans: bool,
+}
+
+impl Default for StepSettings {
+    fn default() -> Self {
+        Self { sequence_length: 128, predictions: 20, dropout: 0.1, clip: true, accumulation: 1, plain_spans: false }
+    }
+}
+
+/// A setting by name, for events and tables.
+pub type NamedSetting = (&'static str, Value);
+
+/// Global norm of the gradients of a model of text that are clipped.
+pub const CLIP_NORM: f64 = 1.0;
+
+/// A step to be built.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work<'a> {
+    pub model: &'a str,
+    pub mode: Mode,
+    /// Samples of a micro-batch.
+    pub batch_size: usize,
+    pub precision: DType,
+    pub settings: StepSettings,
+}
+
+/// What a feed is filled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// At random: whole numbers below this, or numbers of 0 to 1.
+    Below(usize),
+    Zero,
+    One,
+}
+
+/// A model's step before compilation.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    pub graph: Graph,
+    pub specs: Vec<ParamSpec>,
+    /// For all feeds of whole numbers that are not named in `fills`.
+    fill: Fill,
+    fills: Vec<(&'static str, Fill)>,
+}
+
+impl Workload {
+    /// A step whose feeds are filled with `fill`, but for those that are named in `fills`.
+    pub fn new(model: Model, fill: Fill, fills: Vec<(&'static str, Fill)>) -> Self {
+        let Model { graph, specs, .. } = model;
+        Self { graph, specs, fill, fills }
+    }
+
+    /// Random content of a feed, the same for the same seed.
+    pub fn content(&self, feed: &Input, seed: u64) -> Vec<u8> {
+        let count = feed.ty.shape.elements();
+        let sample = |i: usize| philox::uniform(seed, 0, 0, i as u64);
+        let fill = self.fills.iter().find(|(name, _)| *name == feed.name).map_or(self.fill, |known| known.1);
+        let whole = |i: usize| match fill {
+            Fill::Below(bound) => (sample(i) * bound as f32) as i32,
+            Fill::Zero => 0,
+            Fill::One => 1,
+        };
+        let real = |i: usize| match fill {
+            Fill::Below(_) => sample(i),
+            Fill::Zero => 0.0,
+            Fill::One => 1.0,
+        };
+        match feed.ty.dtype {
+            DType::U8 => (0..count).map(|i| (sample(i) * 256.0) as u8).collect(),
+            DType::I32 => (0..count).flat_map(|i| whole(i).to_ne_bytes()).collect(),
+            _ => (0..count).flat_map(|i| real(i).to_ne_bytes()).collect(),
+        }
+    }
+}
+
+/// A step with the usual settings.
+///
+/// # Errors
+/// As [`Work::build`].
+pub fn workload(model: &str, mode: Mode, batch_size: usize, precision: DType) -> Result<Workload, ModelError> {
+    Work { model, mode, batch_size, precision, settings: StepSettings::default() }.build()
+}
+
+impl Work<'_> {
+    /// The step of a model of the zoo at its default size; in `f16`, with the loss scaled.
+    ///
+    /// # Errors
+    /// [`ModelError`] for an unknown model or a size that is not possible.
+    pub fn build(&self) -> Result<Workload, ModelError> {
+        let model = registry::find(self.model)?;
+        model.family().workload(&Work { model: model.name(), ..*self })
+    }
+
+    /// How the step trains by an optimizer at a constant learning rate.
+    pub(crate) fn train_config(&self, optimizer: Optimizer, rate: f64) -> TrainConfig {
+        TrainConfig {
+            loss_scale: (self.precision == DType::F16).then_some(LossScale { initial: 128.0, growth_steps: Some(100) }),
+            accumulation: self.settings.accumulation,
+            ..TrainConfig::new(optimizer, Schedule::constant(rate))
+        }
+    }
+
+    /// How gradients are clipped, where they are.
+    pub(crate) fn clip(&self) -> Option<Clip> {
+        self.settings.clip.then_some(Clip { limit: CLIP_NORM, form: ClipForm::TensorFlow, of: ClipOf::Step })
+    }
+}
+
+/// What other frameworks must know of a step to do the same work, by the names of `peers/PROTOCOL.md`.
+#[derive(Clone, Debug)]
+pub struct ComparedWork {
+    /// Sizes of the model and its input, an object.
+    pub sizes: Value,
+    /// Constants by which pixels are normalised.
+    pub normalise: Option<Value>,
+    pub training: TrainConfig,
+    pub label_smoothing: f64,
+    pub dropout: f64,
+}
