@@ -3,7 +3,7 @@
 use crate::arena::Arena;
 use crate::gemm::Ctx;
 use crate::isa::Isa;
-use crate::kernel::{Kernel, Operands, Unsupported};
+use crate::kernel::{self, Kernel, KernelError, KernelNode, Operands};
 use crate::threads::ThreadPool;
 use bessemer_ir::ops::Op;
 use bessemer_ir::passes::fixed::Fixed;
@@ -34,32 +34,36 @@ impl Target for CpuOptions {
     }
 
     fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs {
-        Kernel::lower(graph, node, fixed).map_or(Needs::default(), |kernel| kernel.needs(self.threads))
+        kernel::lower(graph, node, fixed).map_or(Needs::default(), |kernel| kernel::needs(&*kernel, self.threads))
     }
 
     fn implementation(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Option<String> {
-        let name = Kernel::lower(graph, node, fixed).map(|kernel| kernel.name());
-        Some(name.unwrap_or_else(|Unsupported(what)| format!("unsupported: {what}")))
+        let name = kernel::lower(graph, node, fixed).map(|kernel| kernel.name());
+        Some(name.unwrap_or_else(|reason| format!("unsupported: {reason}")))
     }
 }
 
 /// Why a plan cannot be run, or a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
-    #[error("the CPU backend does not support: {}", .0.join("; "))]
-    Unsupported(Vec<String>),
+    #[error("the CPU backend does not support: {}", list(.0))]
+    Unsupported(Vec<KernelError>),
     #[error("no memory for the plan's arena of {bytes} bytes: {source}")]
     Memory { bytes: usize, source: std::io::Error },
     #[error("the plan has no {what} named `{name}`; it has: {known}")]
     NoSuchName { what: &'static str, name: String, known: String },
     #[error("`{name}` is {ty}, which is {expected} bytes; {actual} bytes were given")]
     WrongSize { name: String, ty: TensorType, expected: usize, actual: usize },
-    #[error("{op} at `{path}`: {problem}")]
-    Kernel { op: String, path: String, problem: String },
+    #[error(transparent)]
+    Kernel(Box<KernelError>),
     #[error("the plan's steps take one micro-batch each: there is nothing to accumulate in")]
     NoAccumulation,
     #[error("non-finite value: {0}")]
     NonFinite(NonFinite),
+}
+
+fn list(errors: &[KernelError]) -> String {
+    errors.iter().map(KernelError::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// The first node of a step that gave a value that is no number.
@@ -86,7 +90,7 @@ impl std::fmt::Display for NonFinite {
 /// A kernel with the places of its operands.
 struct Call {
     node: NodeId,
-    kernel: Kernel,
+    kernel: Box<dyn Kernel>,
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
     scratch: *mut f32,
@@ -104,7 +108,7 @@ enum Preparing {
 }
 
 impl Call {
-    fn new(plan: &Plan, step: &Step, kernel: Kernel, arena: &Arena) -> Call {
+    fn new(plan: &Plan, step: &Step, kernel: Box<dyn Kernel>, arena: &Arena) -> Call {
         let node = plan.graph.node(step.node);
         let place = |v: Value| arena.at(plan.offset(v), plan.graph.ty(v).bytes());
         let outputs = 0..node.outputs.len() as u32;
@@ -169,11 +173,10 @@ impl Executor {
         let mut arena =
             Arena::new(plan.arena_bytes).map_err(|source| ExecutorError::Memory { bytes: plan.arena_bytes, source })?;
         let mut unsupported = Vec::new();
-        let mut lower = |step: &Step| match Kernel::lower(&plan.graph, step.node, &plan.fixed) {
+        let mut lower = |step: &Step| match kernel::lower(&plan.graph, step.node, &plan.fixed) {
             Ok(kernel) => Some(Call::new(&plan, step, kernel, &arena)),
-            Err(Unsupported(why)) => {
-                let op = &plan.graph.node(step.node).op;
-                unsupported.push(format!("{op} at `{}` ({why})", plan.graph.path(step.node)));
+            Err(reason) => {
+                unsupported.push(KernelError::unsupported(&plan.graph, step.node, reason));
                 None
             }
         };
@@ -461,10 +464,9 @@ impl Executor {
     fn run_call(&self, call: &Call) -> Result<(), ExecutorError> {
         // SAFETY: the planner gave each value alive its own bytes, of the sizes that the kernel was lowered for, and
         // the callers borrow `self` exclusively.
-        unsafe { call.kernel.run(self.ctx(), &call.operands()) }.map_err(|problem| ExecutorError::Kernel {
-            op: self.plan.graph.node(call.node).op.to_string(),
-            path: self.plan.graph.path(call.node).to_string(),
-            problem,
+        unsafe { call.kernel.run(self.ctx(), &call.operands()) }.map_err(|problem| {
+            let node = KernelNode::of(&self.plan.graph, call.node);
+            ExecutorError::Kernel(Box::new(KernelError::Index { node, problem }))
         })
     }
 

@@ -9,11 +9,9 @@ pub mod index;
 pub mod isa;
 mod kernel;
 pub mod layout;
-mod other;
 mod parts;
 pub mod peak;
 pub mod pool2d;
-mod product;
 pub mod random;
 pub mod region;
 pub mod rowwise;
@@ -23,3 +21,4 @@ pub mod vector;
 
 pub use executor::{CpuOptions, Executor, ExecutorError};
 pub use isa::Isa;
+pub use kernel::{KernelError, KernelNode, Unsupported};

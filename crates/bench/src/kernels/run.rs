@@ -45,7 +45,9 @@ pub fn measure(problem: &Problem, options: &Options) -> Result<Measured, String>
         return Err(format!("{} of memory are needed", show::bytes(needed)));
     }
     let mut executor = Executor::new(plan, options.cpu).map_err(|error| match error {
-        ExecutorError::Unsupported(list) => format!("no kernel for {}", list.join("; ")),
+        ExecutorError::Unsupported(list) => {
+            format!("no kernel for {}", list.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        }
         other => other.to_string(),
     })?;
     fill(&mut executor, problem, options.seed).map_err(|error| error.to_string())?;
