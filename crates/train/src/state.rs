@@ -140,7 +140,8 @@ mod tests {
             let state = device.new_state(StateLayout::of_graph(&graph, plan.alignment)).unwrap();
             device.load(plan, &state, &StateBinding::default()).unwrap()
         };
-        let (mut first, mut second, group) = (executor(), executor(), TensorGroup::optimizer(&specs, &WeightNames::PLAIN));
+        let (mut first, mut second, group) =
+            (executor(), executor(), TensorGroup::optimizer(&specs, &WeightNames::PLAIN));
         for _ in 0..3 {
             first.run().unwrap();
         }

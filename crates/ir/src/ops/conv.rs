@@ -216,7 +216,11 @@ impl Conv2d {
     }
 
     fn mixed_precision_giving(&self, rules: &Rules, result: LowResult) -> MixedPrecision {
-        if self.groups == 1 || rules.grouped_convolutions_in_16_bits { MixedPrecision::reading(2, result) } else { MixedPrecision::NONE }
+        if self.groups == 1 || rules.grouped_convolutions_in_16_bits {
+            MixedPrecision::reading(2, result)
+        } else {
+            MixedPrecision::NONE
+        }
     }
 
     fn describe(&self) -> String {

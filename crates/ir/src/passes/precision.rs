@@ -169,7 +169,8 @@ impl Lowering<'_> {
         let target = self.rewriter.target();
         let node = target.node(wide.node);
         let widens = node.op.cast_target() == Some(DType::F32) && target.dtype(node.inputs[0]) == to;
-        let moves = node.op.rule().mixed_precision(self.rules).result.is_moved() && self.copies.contains_key(&node.inputs[0]);
+        let moves =
+            node.op.rule().mixed_precision(self.rules).result.is_moved() && self.copies.contains_key(&node.inputs[0]);
         let low = if widens {
             node.inputs[0]
         } else if moves {
