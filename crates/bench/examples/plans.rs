@@ -13,7 +13,8 @@
 #![forbid(unsafe_code)]
 
 use bessemer_bench::plans::{PlanRequest, plan_requests};
-use bessemer_cpu::{CpuOptions, Isa};
+use bessemer_ir::plan::Target;
+use bessemer_train::{DeviceOptions, InstructionSet};
 use clap::Parser;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,15 +31,15 @@ struct Options {
     model: String,
     /// Instruction set to plan for: avx512, avx2, neon or portable
     #[arg(long, value_name = "NAME", default_value = "avx512", value_parser = isa)]
-    isa: Isa,
+    isa: InstructionSet,
     /// Threads to plan for; scratch memory grows with them
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = threads)]
     threads: usize,
 }
 
-fn isa(name: &str) -> Result<Isa, String> {
-    let known = Isa::ALL.map(Isa::name).join(", ");
-    Isa::ALL.into_iter().find(|isa| isa.name() == name).ok_or_else(|| format!("allowed: {known}"))
+fn isa(name: &str) -> Result<InstructionSet, String> {
+    let known = || InstructionSet::all().map(InstructionSet::name).collect::<Vec<_>>().join(", ");
+    InstructionSet::all().find(|isa| isa.name() == name).ok_or_else(|| format!("allowed: {}", known()))
 }
 
 fn threads(text: &str) -> Result<usize, String> {
@@ -73,11 +74,12 @@ fn run(options: &Options) -> Result<usize, String> {
     if fs::read_dir(folder).map_err(told)?.next().is_some() {
         return Err(format!("{} is not empty", folder.display()));
     }
-    let target = CpuOptions { isa: options.isa, threads: options.threads };
+    let device =
+        DeviceOptions { instruction_set: options.isa, threads: options.threads, ..DeviceOptions::default() }.open();
     let next = AtomicUsize::new(0);
     let work = || -> Result<(), String> {
         while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
-            write(request, &target, folder)?;
+            write(request, device.target(), folder)?;
         }
         Ok(())
     };
@@ -89,7 +91,7 @@ fn run(options: &Options) -> Result<usize, String> {
     Ok(requests.len())
 }
 
-fn write(request: &PlanRequest, target: &CpuOptions, folder: &Path) -> Result<(), String> {
+fn write(request: &PlanRequest, target: &dyn Target, folder: &Path) -> Result<(), String> {
     let name = request.name();
     let plan = request.compile(target).map_err(|error| format!("{name}: {error}"))?;
     for (extension, text) in [("calls", plan.calls), ("memory", plan.memory)] {

@@ -1,8 +1,8 @@
 //! Looks at the machine and says what stands in the way of speed.
 
 use crate::machine::{Limits, Machine, available_memory};
-use bessemer_cpu::{CpuOptions, Isa};
 use bessemer_cuda::probe::{GpuReport, probe};
+use bessemer_train::{DeviceOptions, InstructionSet};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -31,8 +31,9 @@ pub struct Advice {
 const LITTLE_MEMORY: u64 = 4_000_000_000;
 
 /// Looks and measures, which takes about a second. Libraries of CUDA are looked for in `gpu_libraries` first.
-pub fn examine(options: CpuOptions, gpu_libraries: &[PathBuf]) -> Examination {
-    let machine = Machine::look(options);
+pub fn examine(options: &DeviceOptions, gpu_libraries: &[PathBuf]) -> Examination {
+    let device = options.open();
+    let machine = Machine::look(&*device);
     let available_memory_bytes = available_memory();
     let mut advice = advise(&machine, available_memory_bytes);
     let cuda = probe(gpu_libraries);
@@ -41,7 +42,7 @@ pub fn examine(options: CpuOptions, gpu_libraries: &[PathBuf]) -> Examination {
     );
     Examination {
         version: env!("CARGO_PKG_VERSION").to_string(),
-        limits: Limits::measure(options),
+        limits: Limits::measure(&*device),
         gpu: cuda.summary(),
         cuda,
         machine,
@@ -56,7 +57,7 @@ fn advise(machine: &Machine, available_memory_bytes: Option<u64>) -> Vec<Advice>
     let mut add = |problem: String, action: &str| advice.push(Advice { problem, action: action.to_string() });
     let isa = machine.instruction_set.as_str();
     let best = machine.instruction_sets.first().map_or(isa, String::as_str);
-    if best == Isa::Portable.name() {
+    if best.parse().is_ok_and(InstructionSet::is_portable) {
         add(
             "the processor offers none of AVX-512, AVX2 with FMA, and NEON; kernels run several times slower"
                 .to_string(),

@@ -1,11 +1,11 @@
 //! What a compiled step costs, found without running it.
 
 use crate::workload::{Mode, StepSettings, Work, Workload};
-use bessemer_cpu::CpuOptions;
 use bessemer_ir::passes::fuse::{NearMiss, Reason, near_misses};
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
 use bessemer_ir::plan::{Plan, kernel_name, node_cost, print_graph};
 use bessemer_models::ModelError;
+use bessemer_train::DeviceOptions;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct Request {
     pub batch_size: usize,
     pub settings: StepSettings,
     pub compile: CompileOptions,
-    pub cpu: CpuOptions,
+    pub device: DeviceOptions,
     /// Bytes that a plan may use; the largest batch is the largest that fits.
     pub memory_bytes: u64,
 }
@@ -102,8 +102,8 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
         bytes: kernels.values().map(|kernel| kernel.bytes).sum(),
         kernels,
         near_misses: if request.compile.fuse { grouped(&near_misses(&plan.graph)) } else { Vec::new() },
-        peak_bytes: plan.arena_bytes,
-        persistent_bytes: plan.persistent_bytes,
+        peak_bytes: plan.memory_bytes(),
+        persistent_bytes: plan.state_bytes() + plan.persistent_bytes,
         peak: plan.peak.iter().take(12).map(|(name, bytes)| Resident { name: name.clone(), bytes: *bytes }).collect(),
         memory_bytes: request.memory_bytes,
         largest_batch: largest_batch(request)?,
@@ -129,10 +129,10 @@ fn grouped(misses: &[NearMiss]) -> Vec<NearMisses> {
 /// # Errors
 /// [`ModelError`] for an unknown model or a batch of zero.
 pub fn graph_after(request: &Request, pass: Option<&str>) -> Result<String, ModelError> {
-    let work = work(request, request.batch_size)?;
+    let (work, device) = (work(request, request.batch_size)?, request.device.open());
     match pass {
         None => Ok(print_graph(&work.graph)),
-        Some(pass) => Ok(print_graph(&run_passes(&work.graph, &request.compile, Some(pass))?)),
+        Some(pass) => Ok(print_graph(&run_passes(&work.graph, device.target().rules(), &request.compile, Some(pass))?)),
     }
 }
 
@@ -147,13 +147,13 @@ fn work(request: &Request, batch_size: usize) -> Result<Workload, ModelError> {
 }
 
 fn plan(request: &Request, batch: usize) -> Result<Plan, ModelError> {
-    Ok(compile(&work(request, batch)?.graph, &request.cpu, &request.compile)?)
+    Ok(compile(&work(request, batch)?.graph, request.device.open().target(), &request.compile)?)
 }
 
 /// The memory of a plan grows almost linearly with the batch: the line through two plans gives a guess. While its real plan
 /// does not fit, the line through the first plan and that one gives the next; what lies between is halved.
 fn largest_batch(request: &Request) -> Result<Option<usize>, ModelError> {
-    let bytes = |batch: usize| plan(request, batch).map(|p| p.arena_bytes as u64);
+    let bytes = |batch: usize| plan(request, batch).map(|p| p.memory_bytes() as u64);
     let limit = request.memory_bytes;
     let one = bytes(1)?;
     if one > limit {

@@ -4,7 +4,6 @@
 pub mod compare;
 pub mod doctor;
 pub mod explain;
-pub mod hardware;
 pub mod kernels;
 pub mod machine;
 pub mod measure;

@@ -1,7 +1,7 @@
 //! What the machine is and what it can do.
 
-use bessemer_cpu::{CpuOptions, Isa, peak};
 use bessemer_ir::DType;
+use bessemer_ir::run::{Device, DeviceLimits};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -30,28 +30,29 @@ pub struct Limits {
 }
 
 impl Machine {
-    pub fn look(options: CpuOptions) -> Machine {
+    pub fn look(device: &dyn Device) -> Machine {
+        let properties = device.properties();
         Machine {
             cpu: field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_string()),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: memory("MemTotal").unwrap_or(0),
             os: os_name(),
-            instruction_sets: Isa::available().into_iter().map(|isa| isa.name().to_string()).collect(),
-            instruction_set: options.isa.name().to_string(),
-            threads: options.threads,
+            instruction_sets: properties.instruction_sets.iter().map(|&name| name.to_owned()).collect(),
+            instruction_set: properties.instruction_set.to_owned(),
+            threads: properties.threads,
             huge_pages: huge_pages(),
         }
     }
 }
 
 impl Limits {
-    /// Measures for about a second with the options' threads.
-    pub fn measure(options: CpuOptions) -> Limits {
-        let peaks = peak::measure(options.isa, options.threads);
+    /// Measures a device for about a second.
+    pub fn measure(device: &dyn Device) -> Limits {
+        let DeviceLimits { fp32_flops, bf16_flops, read_bytes } = device.measure_limits();
         Limits {
-            fp32_gflops: peaks.fp32_flops / 1e9,
-            bf16_gflops: peaks.bf16_flops.map(|f| f / 1e9),
-            read_gbytes: peaks.read_bytes / 1e9,
+            fp32_gflops: fp32_flops / 1e9,
+            bf16_gflops: bf16_flops.map(|flops| flops / 1e9),
+            read_gbytes: read_bytes / 1e9,
         }
     }
 

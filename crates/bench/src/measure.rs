@@ -1,6 +1,5 @@
 //! Measures steps: warm-up steps that do not count, a timed window, repeats whose median is the result.
 
-use crate::hardware::hardware_flops;
 use crate::machine::{Limits, Machine, available_memory, peak_resident_bytes, reset_peak_resident};
 use crate::peers::process::{Call, Runner};
 use crate::peers::protocol::{Failure, FailureKind};
@@ -8,12 +7,13 @@ use crate::profile::{KernelCall, profile};
 use crate::show;
 use crate::stats::{median, published_style, spread, step_times};
 use crate::workload::{Mode, StepSettings, Work, Workload};
-use bessemer_cpu::{CpuOptions, Executor, ExecutorError, Isa};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::run::{Executor, RunError, StateBinding, StateLayout, write_f32};
 use bessemer_ir::{DType, Role};
 use bessemer_models::ModelError;
 use bessemer_nn::initialise;
+use bessemer_train::DeviceOptions;
 use bessemer_train::events::{BenchResult, BenchRun};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::{registry, terms};
@@ -39,17 +39,7 @@ pub struct Request {
     pub repeat: usize,
     pub seed: u64,
     pub settings: StepSettings,
-    #[serde(with = "Cpu")]
-    pub cpu: CpuOptions,
-}
-
-/// How [`CpuOptions`] are written.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "CpuOptions")]
-struct Cpu {
-    #[serde(with = "by_name")]
-    isa: Isa,
-    threads: usize,
+    pub device: DeviceOptions,
 }
 
 /// What has a name is written by it.
@@ -88,7 +78,7 @@ pub enum MeasureError {
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
-    Executor(#[from] ExecutorError),
+    Run(#[from] RunError),
     #[error("{setting} is 0; at least 1 is needed")]
     Zero { setting: &'static str },
     #[error("out of memory: the step needs {}, {} are free", show::bytes(*needed), show::bytes(*available))]
@@ -109,7 +99,7 @@ impl MeasureError {
 
     pub fn is_out_of_memory(&self) -> bool {
         match self {
-            MeasureError::Memory { .. } | MeasureError::Executor(ExecutorError::Memory { .. }) => true,
+            MeasureError::Memory { .. } | MeasureError::Run(RunError::Memory { .. }) => true,
             MeasureError::Process(failure) => failure.kind == FailureKind::Memory,
             _ => false,
         }
@@ -152,24 +142,30 @@ impl Timed {
 }
 
 /// A step ready for its weights, if there is memory for it.
-pub(crate) fn compiled(work: &Workload, cpu: CpuOptions, options: &CompileOptions) -> Result<Executor, MeasureError> {
-    let plan = compile(&work.graph, &cpu, options).map_err(ModelError::from)?;
-    MeasureError::check_memory(plan.arena_bytes as u64)?;
-    Ok(Executor::new(plan, cpu)?)
+pub(crate) fn compiled(
+    work: &Workload,
+    device: &DeviceOptions,
+    options: &CompileOptions,
+) -> Result<Box<dyn Executor>, MeasureError> {
+    let device = device.open();
+    let plan = compile(&work.graph, device.target(), options).map_err(ModelError::from)?;
+    MeasureError::check_memory(plan.memory_bytes() as u64)?;
+    let state = device.new_state(StateLayout::of_graph(&plan.graph, plan.alignment))?;
+    Ok(device.load(plan, &state, &StateBinding::default())?)
 }
 
 /// Runs a step; the loss when training.
-pub(crate) fn run_step(executor: &mut Executor, mode: Mode) -> Result<Option<f64>, MeasureError> {
-    executor.run()?;
+pub(crate) fn run_step(executor: &mut dyn Executor, mode: Mode) -> Result<Option<f64>, MeasureError> {
+    let results = executor.run()?;
     match mode {
-        Mode::Train => Ok(Some(f64::from(executor.scalar("loss")?))),
+        Mode::Train => Ok(Some(f64::from(results.scalar("loss")?))),
         Mode::Infer => Ok(None),
     }
 }
 
 /// A model's compiled step with random weights and random input, ready to run.
 pub struct Prepared {
-    executor: Executor,
+    executor: Box<dyn Executor>,
     mode: Mode,
     batch_size: usize,
     micro_batches: usize,
@@ -189,14 +185,14 @@ impl Prepared {
         let model_flops = bessemer_models::flops(&work.graph);
         let options =
             CompileOptions { fuse: request.fuse, precision, recompute: request.recompute, ..CompileOptions::default() };
-        let mut executor = compiled(&work, request.cpu, &options)?;
+        let mut executor = compiled(&work, &request.device, &options)?;
         for spec in &work.specs {
             if spec.ty.dtype == DType::F32 {
-                executor.write_f32(&spec.name, &initialise(spec, request.seed))?;
+                write_f32(&**executor.state(), &spec.name, &initialise(spec, request.seed))?;
             }
         }
         for (_, input) in work.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
-            executor.write(&input.name, &work.content(input, request.seed))?;
+            executor.feed(&[(&input.name, &work.content(input, request.seed))])?;
         }
         executor.prepare()?;
         let (mode, batch_size, micro_batches) = (request.mode, request.batch_size, request.micro_batches());
@@ -211,7 +207,7 @@ impl Prepared {
         for _ in 1..self.micro_batches {
             self.executor.accumulate()?;
         }
-        run_step(&mut self.executor, self.mode)
+        run_step(&mut *self.executor, self.mode)
     }
 
     /// See [`profile`].
@@ -219,11 +215,12 @@ impl Prepared {
     /// # Errors
     /// When a kernel fails.
     pub fn profile(&mut self, steps: usize) -> Result<Vec<KernelCall>, MeasureError> {
-        Ok(profile(&mut self.executor, steps)?)
+        Ok(profile(&mut *self.executor, steps)?)
     }
 
-    pub fn arena_bytes(&self) -> usize {
-        self.executor.arena_bytes()
+    /// Memory of the step: arena and state.
+    pub fn memory_bytes(&self) -> usize {
+        self.executor.arena_bytes() + self.executor.state().layout().bytes()
     }
 
     /// FLOPs of the model for one sample.
@@ -233,7 +230,10 @@ impl Prepared {
 
     /// FLOPs that kernels do for one sample.
     pub fn hardware_flops_per_sample(&self) -> f64 {
-        hardware_flops(&self.executor) as f64 / self.batch_size as f64
+        {
+            let flops: u64 = self.executor.kernels().iter().map(|kernel| kernel.flops).sum();
+            flops as f64 / self.batch_size as f64
+        }
     }
 }
 
@@ -318,7 +318,7 @@ pub fn measure(
         result.runs.push(BenchRun { throughput, step_ms: timed.step_ms, ..BenchRun::default() });
     }
     summarise(&mut result);
-    *limits = limits.greater(Limits::measure(request.cpu));
+    *limits = limits.greater(Limits::measure(&*request.device.open()));
     let peak = limits.peak_gflops(request.work().precision) * 1e9;
     result.fraction_of_peak = result.flops_per_sample.map(|flops| flops * result.throughput / peak);
     result.hardware_fraction_of_peak = result.hardware_flops_per_sample.map(|flops| flops * result.throughput / peak);
@@ -352,11 +352,11 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         model: request.model.clone(),
         mode: request.mode.name().to_string(),
         precision: request.precision.name().to_string(),
-        device: "cpu".to_string(),
+        device: request.device.kind.name().to_string(),
         device_name: machine.cpu.clone(),
         devices: 1,
         nodes: 1,
-        threads: request.cpu.threads as u64,
+        threads: request.device.threads as u64,
         batch_size: request.batch_size as u64,
         data: "synthetic".to_string(),
         options: options(request),
@@ -372,7 +372,7 @@ fn options(request: &Request) -> BTreeMap<String, Value> {
     let common = [
         ("fuse", request.fuse.into()),
         ("recompute", request.recompute.name().into()),
-        ("isa", request.cpu.isa.name().into()),
+        ("isa", request.device.instruction_set.name().into()),
     ];
     let common = common.into_iter().map(|(name, value)| (name.to_string(), value));
     common.chain(options_of(&request.model, &request.settings)).collect()
@@ -401,13 +401,13 @@ mod tests {
             repeat: 2,
             seed: 1,
             settings: StepSettings::default(),
-            cpu: CpuOptions::default(),
+            device: DeviceOptions::default(),
         }
     }
 
     #[test]
     fn a_step_is_measured() {
-        let machine = Machine::look(CpuOptions::default());
+        let machine = Machine::look(&*DeviceOptions::default().open());
         let mut limits = Limits { fp32_gflops: 1e-3, bf16_gflops: None, read_gbytes: 1e6 };
         let result = measure(&request(2), &machine, &mut limits, Repeat::here, |_, _| {}).expect("a small model runs");
         assert!(limits.fp32_gflops > 0.1 && limits.read_gbytes == 1e6, "the greater ones: {limits:?}");
@@ -423,11 +423,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_computed_again_counts_again() {
+        let flops = |mode: Mode, recompute: Recompute| {
+            let request = Request { mode, recompute, precision: Compute::Bf16, repeat: 1, ..request(1) };
+            let prepared = Prepared::new(&request).expect("a small model");
+            (prepared.flops_per_sample(), prepared.hardware_flops_per_sample())
+        };
+        let (model, hardware) = flops(Mode::Infer, Recompute::None);
+        assert_eq!(model, hardware, "products of 16 bits are computed directly");
+        let (model, hardware) = flops(Mode::Train, Recompute::None);
+        assert_eq!(model, hardware);
+        let (model, hardware) = flops(Mode::Train, Recompute::Blocks);
+        assert!(hardware > 1.1 * model, "{hardware} and {model}");
+    }
+
+    #[test]
     fn what_does_not_fit_is_a_row() {
         let huge = Request { batch_size: 1 << 24, ..request(1) };
         let error = Prepared::new(&huge).err().expect("nobody has so much memory");
         assert!(error.is_out_of_memory(), "{error}");
-        let row = failed(&huge, &Machine::look(huge.cpu), &error);
+        let row = failed(&huge, &Machine::look(&*huge.device.open()), &error);
         assert_eq!((row.throughput, row.batch_size), (0.0, 1 << 24));
         assert!(row.options[ERROR_OPTION].as_str().expect("text").contains("out of memory"));
     }

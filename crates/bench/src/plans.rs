@@ -1,10 +1,9 @@
 //! Compiled plans of the whole zoo as text: two versions of the compiler make the same plans if `diff` finds no difference.
 
 use crate::workload::{Mode, StepSettings, Work};
-use bessemer_cpu::CpuOptions;
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::plan::{print_memory, print_plan};
+use bessemer_ir::plan::{Target, print_memory, print_plan};
 use bessemer_ir::{DType, Graph};
 use bessemer_models::ModelError;
 use bessemer_train::tasks::registry::{ZooModel, all};
@@ -102,7 +101,7 @@ impl PlanRequest {
     ///
     /// # Errors
     /// [`ModelError`] if the model does not compile.
-    pub fn compile(&self, target: &CpuOptions) -> Result<PlanText, ModelError> {
+    pub fn compile(&self, target: &dyn Target) -> Result<PlanText, ModelError> {
         let variant = match self.step {
             StepKind::Train(variant) | StepKind::Infer(variant) => variant,
             StepKind::Evaluate => Variant::Default,
@@ -149,11 +148,15 @@ impl Variant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bessemer_cpu::Isa;
+    use bessemer_ir::run::Device;
+    use bessemer_train::DeviceOptions;
     use bessemer_train::tasks::registry::FAMILIES;
     use std::collections::BTreeSet;
+    use std::sync::Arc;
 
-    const TARGET: CpuOptions = CpuOptions { isa: Isa::Avx512, threads: 2 };
+    fn device(threads: usize) -> Arc<dyn Device> {
+        DeviceOptions { threads, ..DeviceOptions::default() }.open()
+    }
 
     fn request(name: &str) -> PlanRequest {
         plan_requests().into_iter().find(|request| request.name() == name).expect("a plan of this name")
@@ -174,7 +177,7 @@ mod tests {
     #[test]
     fn two_compilations_give_the_same_text() {
         for name in ["resnet20-cifar.train.fp16", "bert-tiny.train.bf16", "electra-tiny.eval.fp32"] {
-            let [first, second] = [(); 2].map(|()| request(name).compile(&TARGET).unwrap());
+            let [first, second] = [(); 2].map(|()| request(name).compile(device(2).target()).unwrap());
             assert!(first.calls == second.calls && first.memory == second.memory, "two plans of {name} differ");
         }
     }
@@ -193,13 +196,14 @@ mod tests {
             "bert-tiny.infer.fp32",
             "bert-tiny.eval.fp32",
         ];
-        let texts: BTreeSet<String> = names.iter().map(|name| request(name).compile(&TARGET).unwrap().calls).collect();
+        let texts: BTreeSet<String> =
+            names.iter().map(|name| request(name).compile(device(2).target()).unwrap().calls).collect();
         assert_eq!(texts.len(), names.len(), "every plan is another one");
     }
 
     #[test]
     fn threads_change_memory_alone() {
-        let plans = [1, 8].map(|threads| request("resnet18.train.fp32").compile(&CpuOptions { threads, ..TARGET }));
+        let plans = [1, 8].map(|threads| request("resnet18.train.fp32").compile(device(threads).target()));
         let [one, eight] = plans.map(Result::unwrap);
         assert_eq!(one.calls, eight.calls);
         assert_ne!(one.memory, eight.memory);

@@ -1,8 +1,8 @@
 //! Where the time of a step goes.
 
 use crate::stats::median;
-use bessemer_cpu::{Executor, ExecutorError};
 use bessemer_ir::plan::{kernel_name, node_cost};
+use bessemer_ir::run::{Executor, KernelInfo, RunError};
 use bessemer_train::events::KernelTime;
 use std::collections::BTreeMap;
 
@@ -21,23 +21,22 @@ pub struct KernelCall {
     pub flops: u64,
 }
 
-/// Billions of operations a second, of so many in so many milliseconds.
+/// Billions of operations per second.
 pub fn gflops(flops: u64, milliseconds: f64) -> f64 {
     flops as f64 / milliseconds.max(1e-9) / 1e6
 }
 
-/// Each kernel call of a step's last micro-batch in order, with the median of its times over so many steps.
+/// Each kernel call of a step's last micro-batch in order, with the median of its times over `steps` steps.
 ///
 /// # Errors
 /// When a kernel fails.
-pub fn profile(executor: &mut Executor, steps: usize) -> Result<Vec<KernelCall>, ExecutorError> {
+pub fn profile(executor: &mut dyn Executor, steps: usize) -> Result<Vec<KernelCall>, RunError> {
     let mut runs = Vec::with_capacity(steps);
     for _ in 0..steps.max(1) {
-        runs.push(executor.run_timed()?);
+        runs.push(executor.profile()?);
     }
-    let (graph, names) = (&executor.plan().graph, executor.kernel_names());
-    let call = |(index, name): (usize, String)| {
-        let node = runs[0][index].node;
+    let (graph, kernels) = (&executor.plan().graph, executor.kernels());
+    let call = |(index, KernelInfo { node, name, .. }): (usize, KernelInfo)| {
         let times: Vec<f64> = runs.iter().map(|run| run[index].time.as_secs_f64() * 1e3).collect();
         KernelCall {
             kind: kernel_name(graph, node),
@@ -48,7 +47,7 @@ pub fn profile(executor: &mut Executor, steps: usize) -> Result<Vec<KernelCall>,
             flops: node_cost(graph, node).flops,
         }
     };
-    Ok(names.into_iter().enumerate().map(call).collect())
+    Ok(kernels.into_iter().enumerate().map(call).collect())
 }
 
 /// The calls by kind, those that take longest first.

@@ -92,7 +92,7 @@ pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Result<Outcome, Qui
     let folder = make_folder(&options.parent)?;
 
     tell("1/4 looking at the machine");
-    let examination = examine(options.compute.cpu, &[]);
+    let examination = examine(&options.compute.device, &[]);
     describe(&examination, &mut tell);
     let machine =
         serde_json::to_string_pretty(&examination).expect("an examination has string keys and finite numbers");
@@ -156,7 +156,7 @@ fn measure_both(
             repeat: 1,
             seed: options.seed,
             settings: StepSettings::default(),
-            cpu: options.compute.cpu,
+            device: options.compute.device,
         };
         let result = match measure(&request, &examination.machine, &mut limits, Repeat::here, |_, _| {}) {
             Err(error) if error.is_out_of_memory() => measure::failed(&request, &examination.machine, &error),

@@ -16,7 +16,7 @@ pub fn scaled(value: f64) -> String {
     format!("{} {}", significant(value, 3), PREFIXES[prefix])
 }
 
-/// A number with so many significant digits, without an exponent.
+/// A number with `digits` significant digits, without an exponent.
 pub fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");

@@ -4,15 +4,17 @@ use crate::commands;
 use crate::failure::Usage;
 use crate::names;
 use bessemer_bench::workload::StepSettings;
-use bessemer_cpu::peak::has_bf16;
-use bessemer_cpu::{CpuOptions, Isa};
 use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::passes::recompute::Recompute;
+use bessemer_train::device::UnknownDevice;
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::family::InputKind;
 use bessemer_train::tasks::registry::{self, ZooModel};
-use bessemer_train::{CheckpointChoice, ChosenCheckpoint, ComputeOptions, ProgressMode, TrainError, find_checkpoint};
+use bessemer_train::{
+    CheckpointChoice, ChosenCheckpoint, ComputeOptions, DeviceKind, DeviceOptions, InstructionSet, ProgressMode,
+    TrainError, find_checkpoint,
+};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -64,7 +66,7 @@ pub(crate) enum Command {
 pub(crate) struct Common {
     /// Device to run on: cpu
     #[arg(long, global = true, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
-    pub device: Device,
+    pub device: DeviceKind,
     /// Numbers in which tensors are stored and products computed: fp32, bf16 or fp16, or several for `compare`
     /// [default: the recipe's, else fp32]
     #[arg(long, global = true, value_name = "PRECISION", value_delimiter = ',', value_parser = precision)]
@@ -80,7 +82,7 @@ pub(crate) struct Common {
     pub threads: Option<usize>,
     /// Instruction set of the kernels [default: the best of this machine]
     #[arg(long, global = true, value_name = "NAME")]
-    pub isa: Option<Isa>,
+    pub isa: Option<InstructionSet>,
     /// Seed of everything random [default: the recipe's, else 0]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32))]
     pub seed: Option<u32>,
@@ -92,12 +94,6 @@ pub(crate) struct Common {
     pub log_format: LogFormat,
 }
 
-/// Where kernels run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
-    Cpu,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     Text,
@@ -105,10 +101,13 @@ pub(crate) enum LogFormat {
 }
 
 impl Common {
-    pub(crate) fn cpu(&self) -> CpuOptions {
-        let Device::Cpu = self.device;
-        let best = CpuOptions::default();
-        CpuOptions { isa: self.isa.unwrap_or(best.isa), threads: self.threads.unwrap_or(best.threads) }
+    pub(crate) fn device(&self) -> DeviceOptions {
+        let best = DeviceOptions::default();
+        DeviceOptions {
+            kind: self.device,
+            instruction_set: self.isa.unwrap_or(best.instruction_set),
+            threads: self.threads.unwrap_or(best.threads),
+        }
     }
 
     /// How forward passes are run, with a line where the precision is emulated.
@@ -118,7 +117,7 @@ impl Common {
     }
 
     pub(crate) fn compute(&self) -> ComputeOptions {
-        ComputeOptions { cpu: self.cpu(), compile: self.compile(true) }
+        ComputeOptions { device: self.device(), compile: self.compile(true) }
     }
 
     pub(crate) fn compile(&self, fuse: bool) -> CompileOptions {
@@ -138,7 +137,7 @@ impl Common {
 
     /// Says so where a precision is asked for that the processor does not have.
     pub(crate) fn tell_emulation(&self, precision: Compute) {
-        let native = precision == Compute::Bf16 && has_bf16(self.cpu().isa);
+        let native = precision == Compute::Bf16 && self.device().open().properties().has_bf16;
         if precision != Compute::Fp32 && !native {
             let name = precision.name();
             self.tell(&format!(
@@ -176,12 +175,11 @@ impl Common {
     }
 }
 
-fn device(text: &str) -> Result<Device, String> {
-    match text.split(':').next() {
-        Some("cpu") if text == "cpu" => Ok(Device::Cpu),
-        Some("cuda") => Err("there is no GPU backend in this version; allowed: cpu".into()),
-        _ => Err("unknown device; allowed: cpu".into()),
-    }
+fn device(name: &str) -> Result<DeviceKind, String> {
+    name.parse().map_err(|unknown: UnknownDevice| match name.split(':').next() {
+        Some("cuda") => format!("there is no GPU backend in this version: {unknown}"),
+        _ => unknown.to_string(),
+    })
 }
 
 fn precision(text: &str) -> Result<Compute, String> {

@@ -105,10 +105,10 @@ fn problem(words: &[String]) -> Option<String> {
 /// Fails with all commands of a document that the program refuses.
 #[track_caller]
 fn check(name: &str, shown: &[Shown]) {
-    let told = |shown: &Shown| {
+    let problem = |shown: &Shown| {
         problem(&shown.words).map(|problem| format!("{name}:{}: `{}`: {problem}", shown.line, shown.words.join(" ")))
     };
-    let problems: Vec<String> = shown.iter().filter_map(told).collect();
+    let problems: Vec<String> = shown.iter().filter_map(problem).collect();
     assert!(problems.is_empty(), "commands that the program refuses:\n{}", problems.join("\n"));
 }
 
@@ -196,7 +196,7 @@ cargo run --release -p other --example plans -- DIR
 }
 
 #[test]
-fn refused_commands_are_told_with_their_place() {
+fn refused_commands_are_reported_with_their_place() {
     let refusal = |markdown: &str| {
         let failure = std::panic::catch_unwind(|| check("page.md", &commands(markdown))).unwrap_err();
         failure.downcast_ref::<String>().expect("a message").clone()

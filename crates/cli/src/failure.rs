@@ -94,18 +94,18 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     is_usage.then_some(USAGE)
 }
 
-/// The error with its causes, each told once.
+/// The error with its causes, each stated once.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
-    let mut told = String::new();
+    let mut text = String::new();
     for cause in error.chain() {
         let cause = joined(&cause.to_string());
-        if told.is_empty() {
-            told = cause;
-        } else if !told.contains(&cause) {
-            told = format!("{told}: {cause}");
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
         }
     }
-    told
+    text
 }
 
 /// What the command-line parser says, without its advertisement of usage.
@@ -140,7 +140,7 @@ mod tests {
     use anyhow::Context;
 
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_stated_once() {
         let inner = std::io::Error::other("disk on fire");
         let error = anyhow::Error::new(inner).context("a: disk on fire").context("cannot save");
         assert_eq!(one_line(&error), "cannot save: a: disk on fire");

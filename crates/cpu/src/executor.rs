@@ -1,87 +1,21 @@
-//! Runs plans: every tensor at its planned place in one arena, nothing allocated while a step runs.
+//! Runs plans: every tensor at its planned place in one arena or in the state, nothing allocated while a step runs.
 
 use crate::arena::Arena;
+use crate::device::{CpuOptions, KIND};
 use crate::gemm::Ctx;
-use crate::isa::Isa;
 use crate::kernel::{Kernel, Operands, Unsupported};
+use crate::state::CpuState;
 use crate::threads::ThreadPool;
 use bessemer_ir::ops::Op;
-use bessemer_ir::passes::fixed::Fixed;
-use bessemer_ir::plan::{Needs, Plan, Preparation, StateCopy, Step, Target, kernel_name};
-use bessemer_ir::{DType, Graph, NodeId, Role, TensorType, Value};
-use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
-
-/// How plans are run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CpuOptions {
-    pub isa: Isa,
-    /// Worker threads, the caller's included; at least 1.
-    pub threads: usize,
-}
-
-impl Default for CpuOptions {
-    /// The best instruction set and all processors.
-    fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        CpuOptions { isa: Isa::detect(), threads }
-    }
-}
-
-impl Target for CpuOptions {
-    fn name(&self) -> &str {
-        "cpu"
-    }
-
-    fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs {
-        Kernel::lower(graph, node, fixed).map_or(Needs::default(), |kernel| kernel.needs(self.threads))
-    }
-
-    fn implementation(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Option<String> {
-        let name = Kernel::lower(graph, node, fixed).map(|kernel| kernel.name());
-        Some(name.unwrap_or_else(|Unsupported(what)| format!("unsupported: {what}")))
-    }
-}
-
-/// Why a plan cannot be run, or a step failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ExecutorError {
-    #[error("the CPU backend does not support: {}", .0.join("; "))]
-    Unsupported(Vec<String>),
-    #[error("no memory for the plan's arena of {bytes} bytes: {source}")]
-    Memory { bytes: usize, source: std::io::Error },
-    #[error("the plan has no {what} named `{name}`; it has: {known}")]
-    NoSuchName { what: &'static str, name: String, known: String },
-    #[error("`{name}` is {ty}, which is {expected} bytes; {actual} bytes were given")]
-    WrongSize { name: String, ty: TensorType, expected: usize, actual: usize },
-    #[error("{op} at `{path}`: {problem}")]
-    Kernel { op: String, path: String, problem: String },
-    #[error("the plan's steps take one micro-batch each: there is nothing to accumulate in")]
-    NoAccumulation,
-    #[error("non-finite value: {0}")]
-    NonFinite(NonFinite),
-}
-
-/// The first node of a step that gave a value that is no number.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NonFinite {
-    pub op: String,
-    pub path: String,
-    /// Least and greatest finite element of each input.
-    pub input_ranges: Vec<(f32, f32)>,
-    /// Whether the value was there before the step: a weight or an input.
-    pub is_input: bool,
-}
-
-impl std::fmt::Display for NonFinite {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.is_input {
-            return write!(f, "{} holds NaN or infinity before the step", self.op);
-        }
-        let ranges: Vec<String> = self.input_ranges.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
-        write!(f, "first in {} at `{}`, whose inputs lie in {}", self.op, self.path, ranges.join(", "))
-    }
-}
+use bessemer_ir::plan::{Location, Plan, Preparation, StateCopy, Step, kernel_name};
+use bessemer_ir::run::{
+    self, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, StepResults,
+    Ticket,
+};
+use bessemer_ir::{DType, NodeId, Role, TensorType, Value};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// A kernel with the places of its operands.
 struct Call {
@@ -104,11 +38,11 @@ enum Preparing {
 }
 
 impl Call {
-    fn new(plan: &Plan, step: &Step, kernel: Kernel, arena: &Arena) -> Call {
+    fn new(plan: &Plan, step: &Step, kernel: Kernel, memory: &Memory) -> Call {
         let node = plan.graph.node(step.node);
-        let place = |v: Value| arena.at(plan.offset(v), plan.graph.ty(v).bytes());
+        let place = |v: Value| memory.at(plan.location(v), plan.graph.ty(v).bytes());
         let outputs = 0..node.outputs.len() as u32;
-        let piece = |(offset, bytes): (usize, usize)| arena.at(offset, bytes).cast();
+        let piece = |(offset, bytes): (usize, usize)| memory.arena.at(offset, bytes).cast();
         Call {
             node: step.node,
             kernel,
@@ -133,44 +67,98 @@ impl Call {
     }
 }
 
-/// Time of one kernel call.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KernelTime {
-    pub kernel: &'static str,
-    pub node: NodeId,
-    pub time: Duration,
+/// Where a plan's tensors lie.
+struct Memory {
+    arena: Arena,
+    /// Addresses of the plan's state.
+    state: Vec<*mut u8>,
 }
 
-/// A plan made ready to run.
-pub struct Executor {
+impl Memory {
+    /// # Panics
+    /// If the run of bytes is not within the arena.
+    fn at(&self, location: Location, bytes: usize) -> *mut u8 {
+        match location {
+            Location::Arena(offset) => self.arena.at(offset, bytes),
+            Location::State(number) => self.state[number],
+        }
+    }
+
+    /// # Safety
+    /// A tensor of the plan, of that size; its state is locked and nobody writes it meanwhile.
+    unsafe fn slice(&self, location: Location, bytes: usize) -> &[u8] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.at(location, bytes), bytes) }
+    }
+}
+
+/// A plan with its kernels and its memory. To run it, the state must be locked.
+struct Program {
     plan: Plan,
     options: CpuOptions,
     pool: ThreadPool,
-    arena: Arena,
+    memory: Memory,
     calls: Vec<Call>,
     preparing: Vec<Preparing>,
-    /// Whether what is fixed was prepared since it was last written.
-    is_prepared: bool,
-    /// Inputs that are written before each step; nothing is prepared of them.
-    feeds: HashSet<String>,
-    inputs: HashMap<String, (usize, TensorType)>,
-    outputs: HashMap<String, (usize, TensorType)>,
 }
 
-// SAFETY: the pointers of the calls lead into the arena that moves with them.
+/// Steps whose results are kept.
+const KEPT_RESULTS: u64 = 4;
+
+/// A plan made ready to run.
+pub struct Executor {
+    program: Program,
+    state: Arc<dyn StateStore>,
+    /// Numbers in the store of the plan's state.
+    state_numbers: Vec<usize>,
+    /// Those of them that steps replace, and those that they do not, of which something may be prepared.
+    replaced: Vec<usize>,
+    invariant: Vec<usize>,
+    /// How often the invariant state had been replaced when what is prepared of it was prepared.
+    prepared_at: Option<u64>,
+    feeds: HashMap<String, (Location, TensorType)>,
+    outputs: HashMap<String, (Location, TensorType)>,
+    /// Results of the last steps, by their number modulo [`KEPT_RESULTS`].
+    results: Vec<StepResults>,
+    steps: u64,
+}
+
+// SAFETY: the pointers of the calls lead into the arena and the state, which move with them.
 unsafe impl Send for Executor {}
 
+/// The store as one of processors.
+fn on_cpu(state: &Arc<dyn StateStore>) -> Result<&CpuState, RunError> {
+    state.as_any().downcast_ref().ok_or(RunError::ForeignState { device: KIND })
+}
+
 impl Executor {
-    /// Allocates the arena, zeroed, and fills constants.
+    /// Makes a plan ready to run over state of its own, all zero.
     ///
     /// # Errors
     /// When operations have no kernel, listing them all; when there is no memory.
-    pub fn new(plan: Plan, options: CpuOptions) -> Result<Executor, ExecutorError> {
-        let mut arena =
-            Arena::new(plan.arena_bytes).map_err(|source| ExecutorError::Memory { bytes: plan.arena_bytes, source })?;
+    pub fn new(plan: Plan, options: CpuOptions) -> Result<Executor, RunError> {
+        let state = CpuState::new(StateLayout::new(plan.state.iter().cloned(), plan.alignment))?;
+        Self::over(plan, options, Arc::new(state), &StateBinding::default())
+    }
+
+    /// Makes a plan ready to run over a store: allocates the arena, zeroed, and fills constants.
+    ///
+    /// # Errors
+    /// As [`Executor::new`]; state that the store does not have.
+    pub fn over(
+        plan: Plan,
+        options: CpuOptions,
+        state: Arc<dyn StateStore>,
+        binding: &StateBinding<'_>,
+    ) -> Result<Executor, RunError> {
+        let store = on_cpu(&state)?;
+        let state_numbers = binding.resolve(&plan.state, store.layout())?;
+        let bytes = plan.arena_bytes;
+        let arena = Arena::new(bytes).map_err(|source| RunError::Memory { what: "the plan's arena", bytes, source })?;
+        let mut memory = Memory { arena, state: state_numbers.iter().map(|&number| store.address(number)).collect() };
         let mut unsupported = Vec::new();
         let mut lower = |step: &Step| match Kernel::lower(&plan.graph, step.node, &plan.fixed) {
-            Ok(kernel) => Some(Call::new(&plan, step, kernel, &arena)),
+            Ok(kernel) => Some(Call::new(&plan, step, kernel, &memory)),
             Err(Unsupported(why)) => {
                 let op = &plan.graph.node(step.node).op;
                 unsupported.push(format!("{op} at `{}` ({why})", plan.graph.path(step.node)));
@@ -184,94 +172,114 @@ impl Executor {
         });
         let preparing: Vec<Preparing> = preparing.collect();
         if !unsupported.is_empty() {
-            return Err(ExecutorError::Unsupported(unsupported));
+            return Err(RunError::Unsupported { device: KIND, operations: unsupported });
         }
-        fill_constants(&plan, &mut arena);
-        let place = |v: Value| (plan.offset(v), plan.graph.ty(v).clone());
-        let inputs = plan.graph.inputs().map(|(v, input)| (input.name.clone(), place(v))).collect();
-        let feeds = plan.graph.inputs().filter(|(_, input)| input.role == Role::Feed);
-        let feeds = feeds.map(|(_, input)| input.name.clone()).collect();
-        let result =
-            |(name, v): &(String, Value)| (name.clone(), (plan.result_offset(name), plan.graph.ty(*v).clone()));
-        let outputs = plan.graph.outputs().iter().map(result).collect();
+        fill_constants(&plan, &mut memory.arena);
+        let graph = &plan.graph;
+        let feeds = graph.inputs().filter(|(_, input)| input.role == Role::Feed);
+        let feeds = feeds.map(|(v, input)| (input.name.clone(), (plan.location(v), input.ty.clone()))).collect();
+        let result = |(name, v): &(String, Value)| (name.clone(), (plan.result_location(name), graph.ty(*v).clone()));
+        let outputs = graph.outputs().iter().map(result).collect();
+        let is_scalar = |ty: &TensorType| ty.dtype == DType::F32 && ty.shape.elements() == 1;
+        let scalars = graph.outputs().iter().filter(|(_, v)| is_scalar(graph.ty(*v)));
+        let scalars = scalars.map(|(name, _)| (name.clone(), 0.0)).collect();
+        let results = vec![StepResults { scalars }; KEPT_RESULTS as usize];
+        let is_replaced =
+            |number: usize| graph.updates().iter().any(|&(state, _)| plan.location(state) == Location::State(number));
+        let (replaced, invariant): (Vec<_>, Vec<_>) = (0..plan.state.len()).partition(|&number| is_replaced(number));
+        let in_store = |numbers: Vec<usize>| numbers.into_iter().map(|number| state_numbers[number]).collect();
+        let (replaced, invariant) = (in_store(replaced), in_store(invariant));
         let pool = ThreadPool::new(options.threads.max(1));
-        Ok(Executor { plan, options, pool, arena, calls, preparing, is_prepared: false, feeds, inputs, outputs })
-    }
-
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    pub fn options(&self) -> CpuOptions {
-        self.options
-    }
-
-    /// How each kernel call of a step computes, in a few words, in order.
-    pub fn kernel_names(&self) -> Vec<String> {
-        self.calls.iter().map(|call| call.kernel.name()).collect()
-    }
-
-    /// Bytes of the arena.
-    pub fn arena_bytes(&self) -> usize {
-        self.arena.bytes()
-    }
-
-    fn find<'a>(
-        map: &'a HashMap<String, (usize, TensorType)>,
-        what: &'static str,
-        name: &str,
-    ) -> Result<&'a (usize, TensorType), ExecutorError> {
-        map.get(name).ok_or_else(|| {
-            let mut known: Vec<&str> = map.keys().map(String::as_str).collect();
-            known.sort_unstable();
-            known.truncate(12);
-            ExecutorError::NoSuchName { what, name: name.to_string(), known: known.join(", ") }
+        let program = Program { plan, options, pool, memory, calls, preparing };
+        Ok(Executor {
+            program,
+            state,
+            state_numbers,
+            replaced,
+            invariant,
+            prepared_at: None,
+            feeds,
+            outputs,
+            results,
+            steps: 0,
         })
     }
 
-    /// Type of an input: a feed, parameter or state.
+    pub fn plan(&self) -> &Plan {
+        &self.program.plan
+    }
+
+    pub fn options(&self) -> CpuOptions {
+        self.program.options
+    }
+
+    /// The state over which the plan runs.
+    pub fn state(&self) -> &Arc<dyn StateStore> {
+        &self.state
+    }
+
+    /// Type of an input: a feed, or state by the plan's name.
     ///
     /// # Errors
     /// When there is none of that name.
-    pub fn input_type(&self, name: &str) -> Result<&TensorType, ExecutorError> {
-        Self::find(&self.inputs, "input", name).map(|(_, ty)| ty)
+    pub fn input_type(&self, name: &str) -> Result<&TensorType, RunError> {
+        if let Some((_, ty)) = self.feeds.get(name) {
+            return Ok(ty);
+        }
+        Ok(&self.plan().state[self.state_number(name)?].ty)
     }
 
-    /// Whether the plan has an input of that name.
-    pub fn has_input(&self, name: &str) -> bool {
-        self.inputs.contains_key(name)
+    /// Number of a tensor of the plan's state.
+    fn state_number(&self, name: &str) -> Result<usize, RunError> {
+        let state = &self.plan().state;
+        state.iter().position(|tensor| tensor.name == name).ok_or_else(|| {
+            let known = state.iter().map(|tensor| tensor.name.as_str()).chain(self.feeds.keys().map(String::as_str));
+            RunError::no_such_name("input", name, known)
+        })
     }
 
     /// Content of an input, row-major.
     ///
     /// # Errors
     /// When there is none of that name.
-    pub fn input(&self, name: &str) -> Result<&[u8], ExecutorError> {
-        let (offset, ty) = Self::find(&self.inputs, "input", name)?;
-        Ok(self.arena.slice(*offset, ty.bytes()))
+    pub fn input(&self, name: &str) -> Result<Vec<u8>, RunError> {
+        if let Some((location, ty)) = self.feeds.get(name) {
+            // SAFETY: a feed lies in the arena, which is borrowed.
+            return Ok(unsafe { self.program.memory.slice(*location, ty.bytes()) }.to_vec());
+        }
+        let number = self.state_number(name)?;
+        let mut content = vec![0; self.plan().state[number].ty.bytes()];
+        self.state.read(self.name_in_store(number), &mut content)?;
+        Ok(content)
     }
 
-    /// Memory of an input, to be filled in place.
+    fn name_in_store(&self, number: usize) -> &str {
+        &self.state.layout().tensors()[self.state_numbers[number]].name
+    }
+
+    /// Content of an `f32` input.
     ///
     /// # Errors
     /// When there is none of that name.
-    pub fn input_mut(&mut self, name: &str) -> Result<&mut [u8], ExecutorError> {
-        let (offset, ty) = Self::find(&self.inputs, "input", name)?;
-        self.is_prepared &= self.feeds.contains(name);
-        Ok(self.arena.slice_mut(*offset, ty.bytes()))
+    pub fn input_f32(&self, name: &str) -> Result<Vec<f32>, RunError> {
+        Ok(self.input(name)?.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
     }
 
-    /// Copies bytes into an input.
+    /// Copies bytes into an input: a feed, or state by the plan's name.
     ///
     /// # Errors
     /// When there is none of that name, or it has another size.
-    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), ExecutorError> {
-        let (_, ty) = Self::find(&self.inputs, "input", name)?;
+    pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<(), RunError> {
+        let Some((location, ty)) = self.feeds.get(name) else {
+            let number = self.state_number(name)?;
+            return self.state.write(self.name_in_store(number), bytes);
+        };
         if ty.bytes() != bytes.len() {
             let (expected, actual, ty) = (ty.bytes(), bytes.len(), ty.clone());
-            return Err(ExecutorError::WrongSize { name: name.to_string(), ty, expected, actual });
+            return Err(RunError::WrongSize { name: name.to_owned(), ty, expected, actual });
         }
-        self.input_mut(name)?.copy_from_slice(bytes);
+        let Location::Arena(offset) = *location else { unreachable!("feeds lie in the arena") };
+        self.program.memory.arena.slice_mut(offset, bytes.len()).copy_from_slice(bytes);
         Ok(())
     }
 
@@ -279,32 +287,26 @@ impl Executor {
     ///
     /// # Errors
     /// When there is none of that name, or it has another size.
-    pub fn write_f32(&mut self, name: &str, data: &[f32]) -> Result<(), ExecutorError> {
+    pub fn write_f32(&mut self, name: &str, data: &[f32]) -> Result<(), RunError> {
         self.write(name, bytemuck::cast_slice(data))
-    }
-
-    /// Content of an `f32` input.
-    ///
-    /// # Errors
-    /// When there is none of that name.
-    pub fn input_f32(&self, name: &str) -> Result<&[f32], ExecutorError> {
-        Ok(bytemuck::cast_slice(self.input(name)?))
     }
 
     /// Content of an output of the last step.
     ///
     /// # Errors
     /// When there is none of that name.
-    pub fn output(&self, name: &str) -> Result<&[u8], ExecutorError> {
-        let (offset, ty) = Self::find(&self.outputs, "output", name)?;
-        Ok(self.arena.slice(*offset, ty.bytes()))
+    pub fn output(&self, name: &str) -> Result<&[u8], RunError> {
+        let known = || self.outputs.keys().map(String::as_str);
+        let (location, ty) = self.outputs.get(name).ok_or_else(|| RunError::no_such_name("output", name, known()))?;
+        let Location::Arena(offset) = *location else { unreachable!("results that are state are kept in the arena") };
+        Ok(self.program.memory.arena.slice(offset, ty.bytes()))
     }
 
     /// Content of an `f32` output of the last step.
     ///
     /// # Errors
     /// When there is none of that name.
-    pub fn output_f32(&self, name: &str) -> Result<&[f32], ExecutorError> {
+    pub fn output_f32(&self, name: &str) -> Result<&[f32], RunError> {
         Ok(bytemuck::cast_slice(self.output(name)?))
     }
 
@@ -312,20 +314,52 @@ impl Executor {
     ///
     /// # Errors
     /// When there is none of that name.
-    pub fn scalar(&self, name: &str) -> Result<f32, ExecutorError> {
+    pub fn scalar(&self, name: &str) -> Result<f32, RunError> {
         Ok(self.output_f32(name)?[0])
+    }
+
+    /// Prepares what steps rely on, if the state of which it is made was replaced since. The state is locked.
+    fn prepare_locked(&mut self) -> Result<(), RunError> {
+        let store = on_cpu(&self.state)?;
+        let version = self.invariant.iter().map(|&number| store.version(number)).sum();
+        if self.prepared_at != Some(version) {
+            self.program.prepare()?;
+            self.prepared_at = Some(version);
+        }
+        Ok(())
+    }
+
+    /// Does work with the state locked.
+    fn locked<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
+        let state = Arc::clone(&self.state);
+        let _access = on_cpu(&state)?.lock();
+        work(self)
+    }
+
+    /// Runs calls of the program with the state locked and prepared, and notes what they replace.
+    fn running<T>(&mut self, work: impl FnOnce(&Program) -> Result<T, RunError>) -> Result<T, RunError> {
+        self.locked(|this| {
+            this.prepare_locked()?;
+            let result = work(&this.program);
+            let store = on_cpu(&this.state)?;
+            this.replaced.iter().for_each(|&number| store.changed(number));
+            result
+        })
     }
 
     /// Runs one step, or the last micro-batch of one.
     ///
     /// # Errors
-    /// [`ExecutorError::Kernel`] when a kernel met data it cannot take (an index out of range).
-    pub fn run(&mut self) -> Result<(), ExecutorError> {
-        self.prepare()?;
-        for index in 0..self.calls.len() {
-            self.call(index)?;
+    /// [`RunError::Kernel`] when a kernel met data it cannot take (an index out of range).
+    pub fn run(&mut self) -> Result<(), RunError> {
+        self.running(|program| program.run(Phase::Update))?;
+        let slot = (self.steps % KEPT_RESULTS) as usize;
+        let mut results = std::mem::take(&mut self.results[slot]);
+        for (name, value) in &mut results.scalars {
+            *value = self.scalar(name)?;
         }
-        self.replace_state(|_| true);
+        self.results[slot] = results;
+        self.steps += 1;
         Ok(())
     }
 
@@ -333,98 +367,10 @@ impl Executor {
     /// outputs hold nothing of use until [`Executor::run`].
     ///
     /// # Errors
-    /// As [`Executor::run`]; [`ExecutorError::NoAccumulation`] when steps take one micro-batch.
-    pub fn accumulate(&mut self) -> Result<(), ExecutorError> {
-        if !self.plan.accumulates() {
-            return Err(ExecutorError::NoAccumulation);
-        }
-        self.prepare()?;
-        for (call, _) in self.calls.iter().zip(&self.plan.steps).filter(|(_, step)| step.in_body) {
-            self.run_call(call)?;
-        }
-        self.replace_state(|copy| copy.in_body);
-        Ok(())
-    }
-
-    /// Runs one step and returns the time of each kernel call.
-    ///
-    /// # Errors
-    /// As [`Executor::run`].
-    pub fn run_timed(&mut self) -> Result<Vec<KernelTime>, ExecutorError> {
-        self.prepare()?;
-        let mut times = Vec::with_capacity(self.calls.len());
-        for index in 0..self.calls.len() {
-            let start = Instant::now();
-            self.call(index)?;
-            let node = self.calls[index].node;
-            times.push(KernelTime { kernel: kernel_name(&self.plan.graph, node), node, time: start.elapsed() });
-        }
-        self.replace_state(|_| true);
-        Ok(times)
-    }
-
-    /// Does what [`Executor::run`] does, up to the first value that is not finite, and describes it; `None` if all are. State may
-    /// be partly replaced afterwards.
-    ///
-    /// # Errors
-    /// As [`Executor::run`].
-    pub fn find_non_finite(&mut self) -> Result<Option<NonFinite>, ExecutorError> {
-        let found = self.find_in_calls(|_| true)?;
-        self.replace_state(|_| found.is_none());
-        Ok(found)
-    }
-
-    /// As [`Executor::find_non_finite`], for what [`Executor::accumulate`] does: a micro-batch that is not the last of its step.
-    ///
-    /// # Errors
-    /// As [`Executor::accumulate`].
-    pub fn find_non_finite_accumulating(&mut self) -> Result<Option<NonFinite>, ExecutorError> {
-        if !self.plan.accumulates() {
-            return Err(ExecutorError::NoAccumulation);
-        }
-        let found = self.find_in_calls(|step| step.in_body)?;
-        self.replace_state(|copy| copy.in_body && found.is_none());
-        Ok(found)
-    }
-
-    fn find_in_calls(&mut self, is_due: impl Fn(&Step) -> bool) -> Result<Option<NonFinite>, ExecutorError> {
-        let graph = &self.plan.graph;
-        // The sums of a step whose loss was not finite say no more than that.
-        for (value, input) in graph.inputs().filter(|&(value, _)| !graph.is_repeated(value)) {
-            if input.ty.dtype.is_float() && !self.range(value).1 {
-                let (op, path) = (input.name.clone(), graph.path(value.node).to_string());
-                return Ok(Some(NonFinite { op, path, input_ranges: Vec::new(), is_input: true }));
-            }
-        }
-        self.prepare()?;
-        for index in (0..self.calls.len()).filter(|&index| is_due(&self.plan.steps[index])) {
-            let id = self.calls[index].node;
-            let graph = &self.plan.graph;
-            let inputs = graph.node(id).inputs.iter().filter(|&&v| graph.dtype(v).is_float());
-            let input_ranges = inputs.map(|&v| self.range(v).0).collect();
-            self.run_call(&self.calls[index])?;
-            let graph = &self.plan.graph;
-            let node = graph.node(id);
-            let outputs = (0..node.outputs.len() as u32).map(|output| Value { node: id, output });
-            for value in outputs.filter(|&v| graph.dtype(v).is_float()) {
-                if !self.range(value).1 {
-                    let (op, path) = (kernel_name(graph, id).to_string(), graph.path(id).to_string());
-                    return Ok(Some(NonFinite { op, path, input_ranges, is_input: false }));
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// Least and greatest finite element of a tensor of floats, and whether all are finite.
-    fn range(&self, value: Value) -> ((f32, f32), bool) {
-        let ty = self.plan.graph.ty(value);
-        let bytes = self.arena.slice(self.plan.offset(value), ty.bytes());
-        match ty.dtype {
-            DType::Bf16 => range(bytemuck::cast_slice(bytes).iter().map(|&x| half::bf16::from_bits(x).to_f32())),
-            DType::F16 => range(bytemuck::cast_slice(bytes).iter().map(|&x| half::f16::from_bits(x).to_f32())),
-            _ => range(bytemuck::cast_slice::<u8, f32>(bytes).iter().copied()),
-        }
+    /// As [`Executor::run`]; [`RunError::NoAccumulation`] when steps take one micro-batch.
+    pub fn accumulate(&mut self) -> Result<(), RunError> {
+        self.program.check_phase(Phase::Accumulate)?;
+        self.running(|program| program.run(Phase::Accumulate))
     }
 
     /// Does what the steps rely on, if state was written since it was last done. [`Executor::run`] sees to it; to be called
@@ -432,10 +378,100 @@ impl Executor {
     ///
     /// # Errors
     /// As [`Executor::run`].
-    pub fn prepare(&mut self) -> Result<(), ExecutorError> {
-        if self.is_prepared {
-            return Ok(());
+    pub fn prepare(&mut self) -> Result<(), RunError> {
+        self.locked(Self::prepare_locked)
+    }
+
+    /// Does what [`Executor::run`] or [`Executor::accumulate`] does, up to the first value that is not finite, and describes it;
+    /// `None` if all are. State may be partly replaced afterwards.
+    ///
+    /// # Errors
+    /// As [`Executor::run`].
+    pub fn find_non_finite(&mut self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
+        self.program.check_phase(phase)?;
+        match self.locked(|this| Ok(this.program.find_in_inputs()))? {
+            Some(found) => Ok(Some(found)),
+            None => self.running(|program| program.find_in_calls(phase)),
         }
+    }
+}
+
+impl run::Executor for Executor {
+    fn plan(&self) -> &Plan {
+        self.plan()
+    }
+
+    fn state(&self) -> &Arc<dyn StateStore> {
+        &self.state
+    }
+
+    fn arena_bytes(&self) -> usize {
+        self.program.memory.arena.bytes()
+    }
+
+    fn kernels(&self) -> Vec<KernelInfo> {
+        let graph = &self.plan().graph;
+        let info = |call: &Call| KernelInfo {
+            node: call.node,
+            name: call.kernel.name(),
+            flops: call.kernel.flops(graph, call.node),
+        };
+        self.program.calls.iter().map(info).collect()
+    }
+
+    fn feed(&mut self, feeds: &[(&str, &[u8])]) -> Result<(), RunError> {
+        feeds.iter().try_for_each(|(name, bytes)| match self.feeds.contains_key(*name) {
+            true => self.write(name, bytes),
+            false => Err(RunError::no_such_name("feed", name, self.feeds.keys().map(String::as_str))),
+        })
+    }
+
+    fn prepare(&mut self) -> Result<(), RunError> {
+        self.prepare()
+    }
+
+    fn accumulate(&mut self) -> Result<(), RunError> {
+        self.accumulate()
+    }
+
+    fn submit(&mut self) -> Result<Ticket, RunError> {
+        self.run()?;
+        Ok(Ticket(self.steps - 1))
+    }
+
+    fn collect(&mut self, Ticket(step): Ticket) -> Result<&StepResults, RunError> {
+        let oldest = self.steps.saturating_sub(KEPT_RESULTS);
+        match (oldest..self.steps).contains(&step) {
+            true => Ok(&self.results[(step % KEPT_RESULTS) as usize]),
+            false => Err(RunError::NoSuchStep { ticket: step, oldest }),
+        }
+    }
+
+    fn output(&self, name: &str) -> Result<&[u8], RunError> {
+        self.output(name)
+    }
+
+    fn profile(&mut self) -> Result<Vec<KernelTime>, RunError> {
+        self.running(Program::profile)
+    }
+
+    fn find_non_finite(&mut self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
+        self.find_non_finite(phase)
+    }
+}
+
+/// All but [`Program::check_phase`] need the state locked.
+impl Program {
+    /// # Errors
+    /// [`RunError::NoAccumulation`].
+    fn check_phase(&self, phase: Phase) -> Result<(), RunError> {
+        match phase == Phase::Update || self.plan.accumulates() {
+            true => Ok(()),
+            false => Err(RunError::NoAccumulation),
+        }
+    }
+
+    fn prepare(&self) -> Result<(), RunError> {
         for preparing in &self.preparing {
             match preparing {
                 Preparing::Run(call) => self.run_call(call)?,
@@ -446,33 +482,92 @@ impl Executor {
                 }
             }
         }
-        self.is_prepared = true;
         Ok(())
+    }
+
+    fn run(&self, phase: Phase) -> Result<(), RunError> {
+        let is_due = |in_body: bool| in_body || phase == Phase::Update;
+        for (call, _) in self.calls.iter().zip(&self.plan.steps).filter(|(_, step)| is_due(step.in_body)) {
+            self.run_call(call)?;
+        }
+        self.replace_state(|copy| is_due(copy.in_body));
+        Ok(())
+    }
+
+    fn profile(&self) -> Result<Vec<KernelTime>, RunError> {
+        let mut times = Vec::with_capacity(self.calls.len());
+        for call in &self.calls {
+            let start = Instant::now();
+            self.run_call(call)?;
+            times.push(KernelTime { node: call.node, time: start.elapsed() });
+        }
+        self.replace_state(|_| true);
+        Ok(times)
+    }
+
+    /// The first input of the step that is not finite.
+    fn find_in_inputs(&self) -> Option<NonFinite> {
+        let graph = &self.plan.graph;
+        // The sums of a step whose loss was not finite say no more than that.
+        let mut inputs = graph.inputs().filter(|&(value, _)| !graph.is_repeated(value));
+        let found = inputs.find(|(value, input)| input.ty.dtype.is_float() && !self.range(*value).1);
+        found.map(|(value, input)| NonFinite {
+            op: input.name.clone(),
+            path: graph.path(value.node).to_string(),
+            input_ranges: Vec::new(),
+            is_input: true,
+        })
+    }
+
+    fn find_in_calls(&self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
+        let graph = &self.plan.graph;
+        let is_due = |in_body: bool| in_body || phase == Phase::Update;
+        for (call, _) in self.calls.iter().zip(&self.plan.steps).filter(|(_, step)| is_due(step.in_body)) {
+            let node = graph.node(call.node);
+            let inputs = node.inputs.iter().filter(|&&v| graph.dtype(v).is_float());
+            let input_ranges = inputs.map(|&v| self.range(v).0).collect();
+            self.run_call(call)?;
+            let mut outputs = (0..node.outputs.len() as u32).map(|output| Value { node: call.node, output });
+            if outputs.any(|v| graph.dtype(v).is_float() && !self.range(v).1) {
+                let (op, path) = (kernel_name(graph, call.node).to_string(), graph.path(call.node).to_string());
+                return Ok(Some(NonFinite { op, path, input_ranges, is_input: false }));
+            }
+        }
+        self.replace_state(|copy| is_due(copy.in_body));
+        Ok(None)
+    }
+
+    /// Least and greatest finite element of a tensor of floats, and whether all are finite.
+    fn range(&self, value: Value) -> ((f32, f32), bool) {
+        let ty = self.plan.graph.ty(value);
+        // SAFETY: a tensor of the plan; the state is locked and no kernel runs.
+        let bytes = unsafe { self.memory.slice(self.plan.location(value), ty.bytes()) };
+        match ty.dtype {
+            DType::Bf16 => range(bytemuck::cast_slice(bytes).iter().map(|&x| half::bf16::from_bits(x).to_f32())),
+            DType::F16 => range(bytemuck::cast_slice(bytes).iter().map(|&x| half::f16::from_bits(x).to_f32())),
+            _ => range(bytemuck::cast_slice::<u8, f32>(bytes).iter().copied()),
+        }
     }
 
     fn ctx(&self) -> Ctx<'_> {
         Ctx { isa: self.options.isa, pool: &self.pool }
     }
 
-    fn call(&mut self, index: usize) -> Result<(), ExecutorError> {
-        self.run_call(&self.calls[index])
-    }
-
-    fn run_call(&self, call: &Call) -> Result<(), ExecutorError> {
+    fn run_call(&self, call: &Call) -> Result<(), RunError> {
         // SAFETY: the planner gave each value alive its own bytes, of the sizes that the kernel was lowered for, and
-        // the callers borrow `self` exclusively.
-        unsafe { call.kernel.run(self.ctx(), &call.operands()) }.map_err(|problem| ExecutorError::Kernel {
+        // the executor that runs is borrowed exclusively, with its state locked.
+        unsafe { call.kernel.run(self.ctx(), &call.operands()) }.map_err(|problem| RunError::Kernel {
             op: self.plan.graph.node(call.node).op.to_string(),
             path: self.plan.graph.path(call.node).to_string(),
             problem,
         })
     }
 
-    fn replace_state(&mut self, is_due: impl Fn(&StateCopy) -> bool) {
+    fn replace_state(&self, is_due: impl Fn(&StateCopy) -> bool) {
         for copy in self.plan.copies.iter().filter(|copy| is_due(copy)) {
-            let from = self.arena.at(copy.from, copy.bytes);
-            let to = self.arena.at(copy.to, copy.bytes);
-            // SAFETY: two buffers of that size that the planner keeps apart.
+            let from = self.memory.at(copy.from, copy.bytes);
+            let to = self.memory.at(copy.to, copy.bytes);
+            // SAFETY: two buffers of that size that the planner keeps apart; as for `run_call`.
             unsafe { std::ptr::copy_nonoverlapping(from, to, copy.bytes) };
         }
     }
@@ -497,7 +592,8 @@ fn fill_constants(plan: &Plan, arena: &mut Arena) {
         let Op::Constant(constant) = &plan.graph.node(id).op else { continue };
         let value = Value { node: id, output: 0 };
         let ty = plan.graph.ty(value);
-        let bytes = arena.slice_mut(plan.offset(value), ty.bytes());
+        let Location::Arena(offset) = plan.location(value) else { unreachable!("constants lie in the arena") };
+        let bytes = arena.slice_mut(offset, ty.bytes());
         for (index, element) in bytes.chunks_exact_mut(ty.dtype.size()).enumerate() {
             let x = constant.at(index);
             match ty.dtype {

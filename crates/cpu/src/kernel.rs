@@ -2,7 +2,7 @@
 
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::{self, ConvDesc};
-use crate::gemm::{Ctx, Epilogue, Numbers, Output, Store};
+use crate::gemm::{Ctx, Epilogue, Output, Store, TypedSlice};
 use crate::isa::Isa;
 use crate::product::{AffineOperands, Product, conv_desc};
 use crate::region::{Partials, RegionIo, RegionKernel, StoreRegion};
@@ -117,6 +117,24 @@ impl Kernel {
         }
     }
 
+    /// FLOPs of convolutions and matrix products, those of attention included, that it does for its node, a multiply-add
+    /// counted as two. Of Winograd's algorithm the products of its tiles count, without the additions of its transforms.
+    pub(crate) fn flops(&self, graph: &Graph, id: NodeId) -> u64 {
+        let node = graph.node(id);
+        let types: Vec<&TensorType> = node.inputs.iter().map(|&value| graph.ty(value)).collect();
+        let product = |op: &Op| op.behind_prologue().rule().cost(&types[..2], &[]).flops;
+        match (self, &node.op) {
+            (Kernel::Product(kernel), op) => kernel.own_flops().unwrap_or_else(|| product(op)),
+            (Kernel::Anchored(kernel), Op::Region(Region { anchor: Some(op), .. })) => {
+                kernel.product.own_flops().unwrap_or_else(|| product(op))
+            }
+            (Kernel::ConvWeightGrad { .. } | Kernel::GroupedWeightGrad(_), op) => product(op),
+            (Kernel::Other(_), Op::Attention(attention)) => attention.product_flops(&types),
+            (Kernel::Other(_), Op::AttentionGrad(grad)) => grad.product_flops(&types),
+            (Kernel::Region(_) | Kernel::Anchored(_) | Kernel::Other(_), _) => 0,
+        }
+    }
+
     /// `f32` elements of scratch with so many threads.
     pub(crate) fn scratch_len(&self, threads: usize) -> usize {
         match self {
@@ -207,9 +225,9 @@ impl<'a> Operands<'a> {
 
     /// # Safety
     /// Input `index` holds at least `len` numbers of that type.
-    pub(crate) unsafe fn numbers(&self, index: usize, dtype: DType, len: usize) -> Numbers<'a> {
+    pub(crate) unsafe fn numbers(&self, index: usize, dtype: DType, len: usize) -> TypedSlice<'a> {
         // SAFETY: the caller's promise.
-        unsafe { Numbers::from_raw(self.inputs[index], dtype, len) }
+        unsafe { TypedSlice::from_raw(self.inputs[index], dtype, len) }
     }
 
     /// The first output.

@@ -3,7 +3,8 @@
 mod arena;
 mod attention;
 pub mod conv;
-pub mod executor;
+mod device;
+mod executor;
 pub mod gemm;
 pub mod index;
 pub mod isa;
@@ -18,8 +19,11 @@ pub mod random;
 pub mod region;
 pub mod rowwise;
 pub mod simd;
+mod state;
 pub mod threads;
 pub mod vector;
 
-pub use executor::{CpuOptions, Executor, ExecutorError};
+pub use device::{CpuDevice, CpuOptions};
+pub use executor::Executor;
 pub use isa::Isa;
+pub use state::CpuState;

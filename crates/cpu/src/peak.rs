@@ -2,19 +2,9 @@
 
 use crate::isa::Isa;
 use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, TileProduct, dispatch, dispatch_product};
+use bessemer_ir::run::DeviceLimits;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-
-/// Limits of the machine with a number of threads.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Peaks {
-    /// FLOP/s of fused multiply-adds in registers, `f32`.
-    pub fp32_flops: f64,
-    /// FLOP/s of `bf16` products added to `f32`, by the instructions that kernels use, where the processor has such.
-    pub bf16_flops: Option<f64>,
-    /// Bytes a second read from memory.
-    pub read_bytes: f64,
-}
 
 /// Time for the trials of one limit. On a machine that others use as well, only moments in which nobody interrupts tell
 /// the limit, so that there are many short trials.
@@ -29,8 +19,8 @@ const CHAINS: usize = 12;
 const MEMORY_LEN: usize = 16 << 20;
 const READ_LEN: usize = 1 << 20;
 
-/// Measures for about a second.
-pub fn measure(isa: Isa, threads: usize) -> Peaks {
+/// Measures for about a second with so many threads.
+pub fn measure(isa: Isa, threads: usize) -> DeviceLimits {
     let threads = threads.max(1);
     let fma_flops = (FMA_ROUNDS * CHAINS * lanes(isa) * 2) as f64;
     let fp32_flops = best_rate(threads, fma_flops, &|_, _| {
@@ -48,7 +38,7 @@ pub fn measure(isa: Isa, threads: usize) -> Peaks {
         // SAFETY: the vector outlives the call.
         black_box(unsafe { dispatch(isa, Sum(&memory[thread][start..start + READ_LEN])) });
     });
-    Peaks { fp32_flops, bf16_flops, read_bytes }
+    DeviceLimits { fp32_flops, bf16_flops, read_bytes }
 }
 
 /// When a trial began and ended, in seconds.

@@ -3,7 +3,7 @@
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::winograd::{self, Direction};
 use crate::conv::{self, ConvDesc};
-use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, Numbers, Output, RowBlocks, Weights};
+use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, Output, RowBlocks, TypedSlice, Weights};
 use crate::kernel::{Operands, Unsupported};
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::conv::{Conv2d, Geometry};
@@ -38,7 +38,7 @@ impl AffineOperands {
 
     /// # Safety
     /// The operands are there, in `f32`.
-    pub(crate) unsafe fn apply_to<'a>(self, x: Numbers<'a>, operands: &Operands<'a>) -> Input<'a> {
+    pub(crate) unsafe fn apply_to<'a>(self, x: TypedSlice<'a>, operands: &Operands<'a>) -> Input<'a> {
         // SAFETY: the caller's promise.
         let (scale, shift) = unsafe { (operands.floats(2, self.channels), operands.floats(3, self.channels)) };
         Input::affine(x, Affine { scale, shift, relu: self.relu })
@@ -128,6 +128,14 @@ impl Product {
             Kind::Winograd(..) => "Winograd 4x4",
             Kind::GroupedConv(d) | Kind::GroupedDataGrad(d) => d.name(),
             Kind::Matmul(d) => gemm::kernel_name(d),
+        }
+    }
+
+    /// FLOPs of an algorithm that needs others than the definition of the operation.
+    pub(crate) fn own_flops(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Winograd(d, direction) => Some(winograd::flops(d, *direction)),
+            _ => None,
         }
     }
 

@@ -248,7 +248,7 @@ mod tests {
         let pool = ThreadPool::new(2);
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(20));
-            let both = std::sync::Barrier::new(2);
+            let both = Barrier::new(2);
             pool.run(2, &|_, _| {
                 both.wait();
             });

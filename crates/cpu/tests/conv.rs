@@ -6,7 +6,7 @@ use bessemer_cpu::conv::{
     ConvDesc, data_grad, data_grad_row_blocks, data_grad_scratch_len, forward, forward_row_blocks, forward_scratch_len,
     pack_data_grad, pack_forward, packed_data_grad_len, packed_forward_len, weight_grad, weight_grad_scratch_len,
 };
-use bessemer_cpu::gemm::{Affine, Ctx, Input, Numbers, Output, Weights};
+use bessemer_cpu::gemm::{Affine, Ctx, Input, Output, TypedSlice, Weights};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::peak::has_bf16;
 use bessemer_cpu::threads::ThreadPool;
@@ -162,7 +162,8 @@ fn operands_of_16_bits() {
         case.operands = Operands { x: high(&x), w: high(&w), dy: high(&dy) };
         for isa in Isa::available() {
             let expected = case.run(isa, &pools[1]);
-            let (x, w, dy) = (Numbers::from(x.as_slice()), Numbers::from(w.as_slice()), Numbers::from(dy.as_slice()));
+            let (x, w, dy) =
+                (TypedSlice::from(x.as_slice()), TypedSlice::from(w.as_slice()), TypedSlice::from(dy.as_slice()));
             let results = pools.each_ref().map(|pool| {
                 let (ctx, threads) = (Ctx { isa, pool }, pool.threads());
                 let nan = |len: usize| vec![f32::NAN; len];

@@ -3,7 +3,7 @@
 mod common;
 
 use bessemer_cpu::gemm::{
-    Ctx, GemmDesc, Numbers, Output, Weights, gemm, pack_b, packed_b_len, row_blocks, scratch_len,
+    Ctx, GemmDesc, Output, TypedSlice, Weights, gemm, pack_b, packed_b_len, row_blocks, scratch_len,
 };
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
@@ -169,7 +169,7 @@ fn operands_of_16_bits_give_the_same_bits_as_their_values() {
                     ctx,
                     &case.desc,
                     a.as_slice(),
-                    Numbers::from(b.as_slice()),
+                    TypedSlice::from(b.as_slice()),
                     Output::new(&mut c),
                     &mut scratch,
                     None,

@@ -6,7 +6,7 @@
 //! engines that compile are refused. OUT is a folder. `scripts/cudnn_support.sh` calls this.
 
 use bessemer_cuda::cudnn::support::{DEVICELESS, Row, TYPES, Table, detection, fusions, norms, resnet50};
-use bessemer_cuda::cudnn::{BatchNorm, Cudnn, DeviceSheet};
+use bessemer_cuda::cudnn::{BatchNorm, Cudnn, DeviceDescription};
 use bessemer_cuda::loader::{Libraries, Places};
 use std::error::Error;
 use std::path::Path;
@@ -19,14 +19,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [name, folders, out, date] = arguments.as_slice() else {
         return Err("usage: cudnn_support h200|a100 LIBRARIES OUT DATE".into());
     };
-    let (device, sheet) = match name.as_str() {
-        "h200" => ("an H200", DeviceSheet::h200()),
-        "a100" => ("an A100", DeviceSheet::a100()),
+    let (device, description) = match name.as_str() {
+        "h200" => ("an H200", DeviceDescription::h200()),
+        "a100" => ("an A100", DeviceDescription::a100()),
         other => return Err(format!("'{other}' is neither h200 nor a100").into()),
     };
     let named = std::env::split_paths(folders).collect();
     let libraries = Libraries::find(Places { named, ..Places::default() });
-    let library = Cudnn::without_device(&libraries, &sheet)?;
+    let library = Cudnn::without_device(&libraries, &description)?;
     let write = |part: &str, rows| {
         let table = Table {
             note: DEVICELESS.to_owned(),
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             command: format!("crates/cuda/scripts/cudnn_support.sh FOLDER {name} docs/reports/gpu"),
             cudnn_version: library.version(),
             device: device.to_owned(),
-            sheet: sheet.json.clone(),
+            description: description.json.clone(),
             rows,
         };
         let file = |ending: &str| Path::new(out).join(format!("cudnn-{part}-{name}.{ending}"));

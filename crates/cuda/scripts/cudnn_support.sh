@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes what cuDNN supports on a device that is not there as JSON and as a page, from a sheet of its properties:
+# Writes what cuDNN supports on a device that is not there as JSON and as a page, from a description of its properties:
 #
 #   crates/cuda/scripts/cudnn_support.sh FOLDER h200|a100 OUT
 #

@@ -184,7 +184,7 @@ impl CublasLt {
         let (input, output) = types.ok_or_else(|| refused("takes floats only".to_owned()))?;
         check_sizes(&product, &operands, &epilogue).map_err(refused)?;
         let Product { m, n, k, x_transposed, w_transposed, .. } = product;
-        // cuBLASLt counts down columns: what it is told is the transpose of everything, w before x.
+        // cuBLASLt is column-major: it is given the transpose of everything, w before x.
         let description = Owned::new(self, "cublasLtMatmulDescCreate", self.api.cublasLtMatmulDescDestroy, |made| {
             // SAFETY: the pointer is to a local handle.
             unsafe { (self.api.cublasLtMatmulDescCreate)(made, COMPUTE_F32, 0) }

@@ -126,11 +126,11 @@ impl Nccl {
             (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };
         // SAFETY: takes any number, and returns a constant text.
-        let told = text(unsafe { (self.api.ncclGetErrorString)(code) });
+        let message = text(unsafe { (self.api.ncclGetErrorString)(code) });
         // SAFETY: the handle is valid or null, and the text stays until the thread's next call.
         let details = text(unsafe { (self.api.ncclGetLastError)(handle) }).unwrap_or_default();
         let details = details.split_whitespace().collect::<Vec<_>>().join(" ");
-        let mut meaning = told.unwrap_or_else(|| "a code that NCCL does not explain".to_owned());
+        let mut meaning = message.unwrap_or_else(|| "a code that NCCL does not explain".to_owned());
         if !details.is_empty() {
             meaning += &format!(" ({details})");
         }
@@ -187,7 +187,7 @@ impl Communicator {
         stream.keep_block(from);
         stream.keep_block(to);
         let (call, reduction) = (self.nccl.api.ncclAllReduce, reduction as i32);
-        // SAFETY: both blocks have so many elements of the type; the handles are valid.
+        // SAFETY: both blocks have that number of elements of the type; the handles are valid.
         let code =
             unsafe { call(from.address(), to.address(), elements, code_of_type, reduction, self.handle, stream.raw()) };
         self.nccl.check("ncclAllReduce", self.handle, code)
@@ -205,7 +205,7 @@ impl Communicator {
         let (code_of_type, elements) = self.elements("ncclBroadcast", block, block, ty)?;
         stream.keep_block(block);
         let (call, at) = (self.nccl.api.ncclBroadcast, block.address());
-        // SAFETY: the block has so many elements of the type; the handles are valid.
+        // SAFETY: the block has that number of elements of the type; the handles are valid.
         let code = unsafe { call(at, at, elements, code_of_type, root as i32, self.handle, stream.raw()) };
         self.nccl.check("ncclBroadcast", self.handle, code)
     }

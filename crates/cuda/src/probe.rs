@@ -1,4 +1,4 @@
-//! What there is of GPUs and of CUDA on a machine. Nothing of it is an error: what is missing or broken is told.
+//! Finds the GPUs and the CUDA libraries of a machine. It never fails: what is missing or broken is part of the report.
 
 use crate::driver::{DeviceInfo, Driver};
 use crate::error::GpuError;

@@ -4,7 +4,7 @@ mod common;
 
 use bessemer_cuda::GpuError;
 use bessemer_cuda::cudnn::support::Row;
-use bessemer_cuda::cudnn::{BatchNorm, Convolution, Cudnn, DeviceSheet, Fusion, Heuristics, Pass};
+use bessemer_cuda::cudnn::{BatchNorm, Convolution, Cudnn, DeviceDescription, Fusion, Heuristics, Pass};
 use bessemer_cuda::driver::{Block, Context, Driver};
 use bessemer_cuda::loader::{Libraries, Places, Wanted};
 use bessemer_ir::DType;
@@ -27,7 +27,7 @@ fn everything(folder: &Path) -> Result<(), GpuError> {
     let libraries = libraries(folder);
     let context = context(&libraries)?;
     let library = Cudnn::open(&libraries, &context)?;
-    assert!(library.device_sheet()?.json.contains("H200 (mock)"));
+    assert!(library.device_description()?.json.contains("H200 (mock)"));
     let stream = context.stream()?;
     for fusion in [Fusion::ResidualNormDataGradient, Fusion::Statistics, Fusion::Plain(Pass::WeightGradient)] {
         let graph = Convolution::same(SHAPE, 16, 3, 1).graph(fusion, DType::F16);
@@ -68,9 +68,9 @@ fn every_call_may_fail_and_nothing_leaks() {
         let is_release = call.contains("Destroy");
         match result {
             Err(error) => {
-                let told = error.to_string();
+                let message = error.to_string();
                 let wanted = format!("{call} failed with code 987654: a code that cuDNN does not explain");
-                assert!(told.starts_with(&wanted) && !told.contains('\n'), "{call}: {told}");
+                assert!(message.starts_with(&wanted) && !message.contains('\n'), "{call}: {message}");
             }
             Ok(()) => assert!(is_release, "{call} (call {failing}) was not noticed"),
         }
@@ -91,14 +91,14 @@ fn memory_that_does_not_fit_never_reaches_cudnn() {
     let arena = context.arena(16384).unwrap();
     let block = |offset, bytes| arena.block(offset, bytes).unwrap();
     let (large, small, odd) = (block(0, 4096), block(4096, 64), block(4104, 4096));
-    let told = |blocks: &[&Block], workspace: &Block| {
+    let message = |blocks: &[&Block], workspace: &Block| {
         let tensors: Vec<_> = graph.in_memory().zip(blocks.iter().copied()).collect();
         planner.plan(0).unwrap().bind(&tensors, workspace).err().unwrap().to_string()
     };
-    assert!(told(&[&large, &large], &large).ends_with("`cudnnBackendExecute`: y has no memory"));
-    assert!(told(&[&large, &small, &large], &large).ends_with("w takes 256 bytes, 64 are given"));
-    assert!(told(&[&odd, &large, &large], &large).ends_with("x is not aligned to 16 bytes"));
-    assert!(told(&[&large, &large, &large], &small).ends_with("the workspace takes 1000 bytes, 64 are given"));
+    assert!(message(&[&large, &large], &large).ends_with("`cudnnBackendExecute`: y has no memory"));
+    assert!(message(&[&large, &small, &large], &large).ends_with("w takes 256 bytes, 64 are given"));
+    assert!(message(&[&odd, &large, &large], &large).ends_with("x is not aligned to 16 bytes"));
+    assert!(message(&[&large, &large, &large], &small).ends_with("the workspace takes 1000 bytes, 64 are given"));
 }
 
 #[test]
@@ -122,26 +122,26 @@ fn a_graph_keeps_the_memory_of_plans() {
     assert_eq!(knobs.get("memory"), 0);
 }
 
-/// What is opened for a sheet makes plans and cannot run them; both are told.
+/// What is opened for a description makes plans and cannot run them; errors say both.
 #[test]
-fn a_sheet_is_no_device() {
+fn a_description_is_no_device() {
     let Some(folder) = mock_or_skip("cuDNN without a device") else { return };
     let knobs = Knobs::of(folder, MOCK);
     {
-        let library = Cudnn::without_device(&libraries(folder), &DeviceSheet::h200()).unwrap();
+        let library = Cudnn::without_device(&libraries(folder), &DeviceDescription::h200()).unwrap();
         let of = Convolution::same(SHAPE, 16, 3, 2);
         let row = Row::ask(&library, &of, Fusion::NormStatistics, DType::F16, 1);
         assert_eq!((row.offered, row.tried, row.planned, row.precompiled), (2, 1, 1, 1));
         assert_eq!((row.engine, row.workspace_bytes, row.refusal), (Some(7), Some(1000), None));
         knobs.set("compiles", 1);
         assert_eq!(Row::ask(&library, &of, Fusion::Statistics, DType::F16, 1).precompiled, 0);
-        let told = library.device_sheet().unwrap_err().to_string();
-        assert!(told.contains("cuDNN was opened for a device sheet, not for a device"), "{told}");
-        let broken = DeviceSheet { json: "no sheet".to_owned() };
-        let told = Cudnn::without_device(&libraries(folder), &broken).err().unwrap().to_string();
+        let message = library.device_description().unwrap_err().to_string();
+        assert!(message.contains("cuDNN was opened for a device description, not for a device"), "{message}");
+        let broken = DeviceDescription { json: "no description".to_owned() };
+        let message = Cudnn::without_device(&libraries(folder), &broken).err().unwrap().to_string();
         assert_eq!(
-            told,
-            "cudnnBackendFinalize failed with code 2000: CUDNN_STATUS_BAD_PARAM, for a device sheet (json)"
+            message,
+            "cudnnBackendFinalize failed with code 2000: CUDNN_STATUS_BAD_PARAM, for a device description (json)"
         );
     }
     assert_eq!(knobs.get("descriptors"), 0);
@@ -149,18 +149,18 @@ fn a_sheet_is_no_device() {
 }
 
 #[test]
-fn a_missing_library_is_told() {
+fn a_missing_library_is_reported() {
     let Some(folder) = mock_or_skip("a missing cuDNN") else { return };
     let context = context(&libraries(folder)).unwrap();
     let empty = tempfile::tempdir().unwrap();
-    let told = Cudnn::open(&libraries(empty.path()), &context).err().unwrap().to_string();
-    assert!(told.starts_with("libcudnn.so was not found; looked in "), "{told}");
+    let message = Cudnn::open(&libraries(empty.path()), &context).err().unwrap().to_string();
+    assert!(message.starts_with("libcudnn.so was not found; looked in "), "{message}");
     std::fs::write(empty.path().join(MOCK), "broken").unwrap();
-    let told = Cudnn::open(&libraries(empty.path()), &context).err().unwrap().to_string();
-    assert!(told.contains("libcudnn.so.9 cannot be opened"), "{told}");
+    let message = Cudnn::open(&libraries(empty.path()), &context).err().unwrap().to_string();
+    assert!(message.contains("libcudnn.so.9 cannot be opened"), "{message}");
 }
 
-/// The real library, told of an H200 and of an A100 that are not there: what this program relies on is supported.
+/// The real library, given descriptions of an H200 and an A100, supports what this program relies on.
 #[test]
 fn the_real_library_supports_what_is_fused() {
     let mut places = Places::of_process(&[]);
@@ -176,8 +176,8 @@ fn the_real_library_supports_what_is_fused() {
         places.named.push(alone);
     }
     let libraries = Libraries::find(places);
-    for sheet in [DeviceSheet::h200(), DeviceSheet::a100()] {
-        let library = Cudnn::without_device(&libraries, &sheet).unwrap();
+    for description in [DeviceDescription::h200(), DeviceDescription::a100()] {
+        let library = Cudnn::without_device(&libraries, &description).unwrap();
         assert!(library.version() >= 90_800, "{}: too old to be asked without a device", found.path.display());
         let ask = |of: &Convolution, fusion, ty| Row::ask(&library, of, fusion, ty, 1);
         let of = Convolution::same([32, 28, 28, 128], 128, 3, 1);
@@ -204,7 +204,10 @@ fn the_real_library_supports_what_is_fused() {
             assert!(row.planned == 1 && row.precompiled == 0, "{row:?}");
         }
     }
-    let broken = DeviceSheet { json: "{}".to_owned() };
-    let told = Cudnn::without_device(&libraries, &broken).err().unwrap().to_string();
-    assert!(told.starts_with("cudnnBackendFinalize failed with code ") && told.contains("a device sheet"), "{told}");
+    let broken = DeviceDescription { json: "{}".to_owned() };
+    let message = Cudnn::without_device(&libraries, &broken).err().unwrap().to_string();
+    assert!(
+        message.starts_with("cudnnBackendFinalize failed with code ") && message.contains("a device description"),
+        "{message}"
+    );
 }

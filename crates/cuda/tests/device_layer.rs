@@ -125,14 +125,17 @@ fn every_call_may_fail_and_nothing_leaks() {
     for failing in 1..=calls {
         let (call, result) = knobs.failing(failing, 123_456, || everything(folder));
         let is_release = ["Destroy", "Free", "Unload", "Release"].iter().any(|word| call.contains(word));
-        // The last releases of all are those that no one can be told of.
-        let untold = is_release || call == "cuCtxSetCurrent" || call.contains("Synchronize");
+        // The last releases of all have nobody to report an error to.
+        let unreported = is_release || call == "cuCtxSetCurrent" || call.contains("Synchronize");
         match result {
             Err(error) => {
-                let (told, named) = (error.to_string(), call.trim_end_matches("_v2").trim_end_matches("WithFlags"));
-                assert!(told.starts_with(&format!("{named} failed with code 123456: a code that")), "{call}: {told}");
+                let (message, named) = (error.to_string(), call.trim_end_matches("_v2").trim_end_matches("WithFlags"));
+                assert!(
+                    message.starts_with(&format!("{named} failed with code 123456: a code that")),
+                    "{call}: {message}"
+                );
             }
-            Ok(_) => assert!(untold, "{call} (call {failing}) was not noticed"),
+            Ok(_) => assert!(unreported, "{call} (call {failing}) was not noticed"),
         }
         let leaked = knobs.ledger();
         assert!(leaked.len() <= usize::from(is_release), "{call} (call {failing}): {leaked:?}");
@@ -141,7 +144,7 @@ fn every_call_may_fail_and_nothing_leaks() {
 }
 
 #[test]
-fn errors_in_releasing_are_told_by_synchronize() {
+fn errors_in_releasing_are_reported_by_synchronize() {
     let Some(folder) = mock_or_skip("errors in releasing") else { return };
     let knobs = Knobs::open(folder);
     let context = context(folder).unwrap();
@@ -149,8 +152,8 @@ fn errors_in_releasing_are_told_by_synchronize() {
     knobs.set("fail_code", 1);
     knobs.set("fail_at", knobs.get("calls") + 2);
     drop(arena);
-    let told = context.synchronize().unwrap_err().to_string();
-    assert_eq!(told, "cuMemFree failed with code 1: CUDA_ERROR_INVALID_VALUE, invalid argument");
+    let message = context.synchronize().unwrap_err().to_string();
+    assert_eq!(message, "cuMemFree failed with code 1: CUDA_ERROR_INVALID_VALUE, invalid argument");
     context.synchronize().unwrap();
     knobs.set("reset", 1);
 }
@@ -214,8 +217,8 @@ fn wrong_arguments_never_reach_the_driver() {
     let block = |offset, bytes| arena.block(offset, bytes).unwrap();
     let (x, y, small, odd) = (block(0, 4096), block(4096, 4096), block(0, 3996), block(8, 4096));
     let refused = |arguments: &[Argument<'_>], parts: &[&str]| {
-        let told = stream.launch(&function, arguments).unwrap_err().to_string();
-        assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+        let message = stream.launch(&function, arguments).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     };
     let (factor, offset) = (Argument::F32(1.0), Argument::I32(1));
     refused(&[(&x).into(), (&y).into(), factor], &["`scale`", "takes 4 arguments, 3 are given"]);
@@ -247,8 +250,8 @@ fn pointers_outside_of_the_arena_are_found() {
     let graph = stream.capture(|| stream.launch(&function, &arguments)).unwrap();
     graph.launch(&stream).unwrap();
     knobs.set("forget", 1);
-    let told = graph.launch(&stream).unwrap_err().to_string();
-    assert!(told.contains("cuGraphLaunch") && told.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{told}");
+    let message = graph.launch(&stream).unwrap_err().to_string();
+    assert!(message.contains("cuGraphLaunch") && message.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{message}");
     knobs.set("reset", 1);
 }
 
@@ -256,19 +259,19 @@ fn pointers_outside_of_the_arena_are_found() {
 fn what_cannot_be_had_is_named() {
     let Some(folder) = mock_or_skip("what cannot be had") else { return };
     let driver = Driver::open(&folder.join("libcuda.so.1")).unwrap();
-    let told = Context::new(&driver, 3).err().unwrap().to_string();
-    assert_eq!(told, "there is no GPU number 3; the driver sees 1");
+    let message = Context::new(&driver, 3).err().unwrap().to_string();
+    assert_eq!(message, "there is no GPU number 3; the driver sees 1");
     let context = Context::new(&driver, 0).unwrap();
-    let told = context.arena(1 << 40).err().unwrap().to_string();
-    assert_eq!(told, "cuMemAlloc failed with code 2: CUDA_ERROR_OUT_OF_MEMORY, out of memory");
+    let message = context.arena(1 << 40).err().unwrap().to_string();
+    assert_eq!(message, "cuMemAlloc failed with code 2: CUDA_ERROR_OUT_OF_MEMORY, out of memory");
     assert!(context.module(b"no cubin at all").err().unwrap().to_string().contains("CUDA_ERROR_INVALID_IMAGE"));
     let broken = Kernel::new("broken", Vec::new(), [1; 3], [32, 1, 1], "    this is no program;\n");
-    let told = load(&context, folder, &broken).err().unwrap().to_string();
-    assert!(told.starts_with("compiling `broken` for sm_90a failed:") && told.contains("error"), "{told}");
+    let message = load(&context, folder, &broken).err().unwrap().to_string();
+    assert!(message.starts_with("compiling `broken` for sm_90a failed:") && message.contains("error"), "{message}");
     let other = Kernel { name: "absent".to_owned(), ..scale() };
     let cubin = Nvrtc::open(&libraries(folder)).unwrap().compile("scale", &scale().text, "sm_90a").unwrap().cubin;
-    let told = context.module(&cubin).unwrap().function(&other).err().unwrap().to_string();
-    assert!(told.contains("cuModuleGetFunction") && told.contains("named symbol not found"), "{told}");
+    let message = context.module(&cubin).unwrap().function(&other).err().unwrap().to_string();
+    assert!(message.contains("cuModuleGetFunction") && message.contains("named symbol not found"), "{message}");
 }
 
 #[test]
@@ -290,10 +293,10 @@ fn libraries_that_are_none_are_refused_without_harm() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("libcuda.so.1");
     std::fs::write(&path, "no library").unwrap();
-    let told = Driver::open(&path).err().unwrap().to_string();
-    assert!(told.contains("libcuda.so.1 cannot be opened: ") && !told.contains('\n'), "{told}");
+    let message = Driver::open(&path).err().unwrap().to_string();
+    assert!(message.contains("libcuda.so.1 cannot be opened: ") && !message.contains('\n'), "{message}");
     let Some(mock) = mock_or_skip("a library of another name") else { return };
     std::fs::copy(mock.join("libnvrtc.so.13"), &path).unwrap();
-    let told = Driver::open(&path).err().unwrap().to_string();
-    assert!(told.contains("has no function `cuInit`"), "{told}");
+    let message = Driver::open(&path).err().unwrap().to_string();
+    assert!(message.contains("has no function `cuInit`"), "{message}");
 }

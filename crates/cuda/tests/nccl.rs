@@ -131,9 +131,9 @@ fn every_call_may_fail_and_nothing_leaks() {
         let (call, result): (_, Result<(), GpuError>) = knobs.failing(failing, 54_321, everything);
         match result {
             Err(error) => {
-                let told = error.to_string();
+                let message = error.to_string();
                 let wanted = format!("{call} failed with code 54321: a code that NCCL does not explain");
-                assert_eq!(told, wanted);
+                assert_eq!(message, wanted);
             }
             // The state that is asked for before the release, and the release itself.
             Ok(()) => assert!(failing >= calls - 1, "{call} (call {failing}) was not noticed"),
@@ -148,21 +148,21 @@ fn every_call_may_fail_and_nothing_leaks() {
 }
 
 #[test]
-fn what_does_not_fit_is_told() {
+fn what_does_not_fit_is_reported() {
     let Some(folder) = mock_or_skip("ranks that do not fit") else { return };
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(|error| error.into_inner());
-    let told = in_ranks(folder, 2, |rank| {
+    let message = in_ranks(folder, 2, |rank| {
         let elements = 4 * (1 + rank.communicator.rank());
         let block = rank.arena.block(0, elements * 4)?;
         rank.communicator.all_reduce(&rank.stream, &block, &block, DType::F32, Reduction::Sum)
     });
-    for result in told {
-        let told = result.unwrap_err().to_string();
-        assert!(told.starts_with("ncclAllReduce failed with code 5: invalid usage"), "{told}");
+    for result in message {
+        let message = result.unwrap_err().to_string();
+        assert!(message.starts_with("ncclAllReduce failed with code 5: invalid usage"), "{message}");
     }
     let id = UniqueId([1; 128]);
-    let told = join(folder, id, 2, 2).err().unwrap().to_string();
-    assert_eq!(told, "kernel `ncclCommInitRank`: there is no rank 2 of 2");
+    let message = join(folder, id, 2, 2).err().unwrap().to_string();
+    assert_eq!(message, "kernel `ncclCommInitRank`: there is no rank 2 of 2");
     let rank = join(folder, id, 0, 1).unwrap();
     let block = |bytes| rank.arena.block(0, bytes).unwrap();
     let reduce = |from, to, ty| {
@@ -172,11 +172,11 @@ fn what_does_not_fit_is_told() {
     assert!(reduce(8, 12, DType::F32).contains("copying 8 bytes into 12"));
     assert_eq!(reduce(8, 8, DType::Bool), "kernel `ncclAllReduce`: takes no bool");
     assert_eq!(reduce(7, 7, DType::F32), "kernel `ncclAllReduce`: 7 bytes are no whole number of f32");
-    let told = rank.communicator.broadcast(&rank.stream, &block(4), DType::F32, 1).unwrap_err().to_string();
-    assert_eq!(told, "kernel `ncclBroadcast`: there is no rank 1 of 1");
+    let message = rank.communicator.broadcast(&rank.stream, &block(4), DType::F32, 1).unwrap_err().to_string();
+    assert_eq!(message, "kernel `ncclBroadcast`: there is no rank 1 of 1");
 }
 
-/// What goes wrong later is told by a check, and such a communicator is not waited for.
+/// A later failure is reported by a check, and such a communicator is not waited for.
 #[test]
 fn errors_of_other_ranks_are_told_and_end_the_communicator() {
     let Some(folder) = mock_or_skip("errors of other ranks") else { return };
@@ -186,9 +186,9 @@ fn errors_of_other_ranks_are_told_and_end_the_communicator() {
     knobs.set("state", 7);
     rank.communicator.check().unwrap();
     knobs.set("state", 6);
-    let told = rank.communicator.check().unwrap_err().to_string();
+    let message = rank.communicator.check().unwrap_err().to_string();
     let wanted = "ncclCommGetAsyncError failed with code 6: remote process exited or there was a network error";
-    assert_eq!(told, wanted);
+    assert_eq!(message, wanted);
     drop(rank);
     assert_eq!(knobs.get("aborted"), 1);
     knobs.set("reset", 1);

@@ -33,7 +33,7 @@ fn everything_passes_and_is_released() {
     let mut plans = figures("cuDNN: what it computes").iter().filter(|figure| figure.name.starts_with("plans: "));
     assert!(plans.all(|figure| figure.value > 0.0));
     assert_eq!(figures("cuDNN: speed").len(), 48);
-    assert_eq!(test.cudnn_sheet.as_deref(), Some("{\"deviceName\":\"NVIDIA H200 (mock)\",\"deviceVer\":900}"));
+    assert_eq!(test.cudnn_description.as_deref(), Some("{\"deviceName\":\"NVIDIA H200 (mock)\",\"deviceVer\":900}"));
     assert_eq!((knobs.ledger(), knobs.get("damaged")), (vec![], 0));
 }
 

@@ -10,6 +10,8 @@ pub mod passes;
 pub mod philox;
 pub mod plan;
 pub mod reference;
+pub mod rules;
+pub mod run;
 pub mod shape;
 pub mod verify;
 

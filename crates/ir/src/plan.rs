@@ -1,22 +1,23 @@
-//! The result of compiling: kernel calls in order, with fixed places in one arena and their cost.
+//! The result of compiling: kernel calls in order, with the location of every operand and their cost.
 
-use crate::graph::{Graph, NodeId, Value};
+use crate::graph::{Graph, NodeId, Role, Value};
 use crate::ops::region::Region;
 use crate::ops::{Cost, Op};
 use crate::passes::fixed::Fixed;
+use crate::rules::Rules;
 use crate::shape::TensorType;
 use std::collections::BTreeMap;
 
 mod text;
 pub use text::{print_graph, print_memory, print_plan};
 
-/// Alignment of every tensor in the arena, in bytes.
-pub const ALIGNMENT: usize = 64;
-
 /// What the planner must know of the device that will run the plan.
 pub trait Target {
     /// Name of the target, e.g. `cpu`.
     fn name(&self) -> &str;
+
+    /// What passes may do to a graph that this target runs.
+    fn rules(&self) -> &Rules;
 
     /// Memory that the kernel of this node needs beside its operands.
     fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs;
@@ -50,6 +51,10 @@ impl Target for NullTarget {
         "null"
     }
 
+    fn rules(&self) -> &Rules {
+        &Rules::DEFAULT
+    }
+
     fn needs(&self, _graph: &Graph, _node: NodeId, _fixed: &Fixed) -> Needs {
         Needs::default()
     }
@@ -80,12 +85,28 @@ pub enum Preparation {
     Prepare(usize),
 }
 
-/// A copy at the end of the step: of state that is a result, and of replacements of state that could not be written in
+/// Where a value lies while a plan runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// At this byte offset of the plan's arena.
+    Arena(usize),
+    /// In the state tensor of this number of [`Plan::state`].
+    State(usize),
+}
+
+/// A state tensor that a plan reads or replaces: a parameter, optimizer state, an average or a running statistic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateTensor {
+    pub name: String,
+    pub ty: TensorType,
+}
+
+/// A copy at the end of the step: of results that lie in the state, and of replacements of state that could not be written in
 /// place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateCopy {
-    pub from: usize,
-    pub to: usize,
+    pub from: Location,
+    pub to: Location,
     pub bytes: usize,
     /// Whether it is done after every micro-batch.
     pub in_body: bool,
@@ -100,12 +121,18 @@ pub struct Plan {
     pub preparation: Vec<Preparation>,
     pub steps: Vec<Step>,
     pub copies: Vec<StateCopy>,
-    /// Byte offset of each value in the arena; views share that of what they view.
-    pub(crate) offsets: BTreeMap<Value, usize>,
-    /// Byte offset of the results that are state the step replaces, as it was before, by name.
+    /// The state that the step reads or replaces, in the order of the graph's inputs. It lies outside the arena, in a
+    /// [`StateStore`](crate::run::StateStore) that several plans may share.
+    pub state: Vec<StateTensor>,
+    /// Location of each value; views share that of what they view.
+    pub(crate) locations: BTreeMap<Value, Location>,
+    /// Byte offset in the arena of the copies of results that lie in the state, by name; of state that the step replaces,
+    /// as it was before.
     pub(crate) kept_results: BTreeMap<String, usize>,
-    /// Bytes at the start of the arena that live from step to step: parameters, state, feeds, constants and what was
-    /// prepared of them.
+    /// Alignment of every tensor, in bytes.
+    pub alignment: usize,
+    /// Bytes at the start of the arena that live from step to step: feeds, constants and what was prepared of them and of
+    /// state.
     pub persistent_bytes: usize,
     /// All bytes of the arena.
     pub arena_bytes: usize,
@@ -114,21 +141,36 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Byte offset of a value in the arena.
+    /// Location of a value.
     ///
     /// # Panics
     /// If the value belongs to another graph.
-    pub fn offset(&self, value: Value) -> usize {
-        self.offsets[&value]
+    pub fn location(&self, value: Value) -> Location {
+        self.locations[&value]
     }
 
-    /// Byte offset of a result of the step.
+    /// Location of a result of the step.
     ///
     /// # Panics
     /// If the graph has no such output.
-    pub fn result_offset(&self, name: &str) -> usize {
-        let kept = self.kept_results.get(name).copied();
-        kept.unwrap_or_else(|| self.offset(self.graph.find_output(name).expect("an output of the graph")))
+    pub fn result_location(&self, name: &str) -> Location {
+        let kept = self.kept_results.get(name).map(|&offset| Location::Arena(offset));
+        kept.unwrap_or_else(|| self.location(self.graph.find_output(name).expect("an output of the graph")))
+    }
+
+    /// Bytes of the state that the step reads or replaces, laid out with the plan's alignment.
+    pub fn state_bytes(&self) -> usize {
+        self.state.iter().map(|tensor| tensor.ty.bytes().next_multiple_of(self.alignment)).sum()
+    }
+
+    /// Bytes of arena and state together: all memory that the plan needs where it shares its state with no other.
+    pub fn memory_bytes(&self) -> usize {
+        self.arena_bytes + self.state_bytes()
+    }
+
+    /// Whether the step has a feed of that name.
+    pub fn has_feed(&self, name: &str) -> bool {
+        self.graph.inputs().any(|(_, input)| input.role == Role::Feed && input.name == name)
     }
 
     /// Whether a step may take several micro-batches.
@@ -149,7 +191,7 @@ impl Plan {
 
     /// Bytes of parameters, without optimizer state.
     pub fn parameter_bytes(&self) -> usize {
-        let parameters = self.graph.inputs().filter(|(_, i)| i.role == crate::graph::Role::Parameter);
+        let parameters = self.graph.inputs().filter(|(_, i)| i.role == Role::Parameter);
         parameters.map(|(_, i)| i.ty.bytes()).sum()
     }
 

@@ -9,8 +9,10 @@ use bessemer_ir::ops::pool::MaxPool2d;
 use bessemer_ir::passes::fuse::{Reason, near_misses};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
-use bessemer_ir::plan::{NullTarget, Plan, Preparation, Step, print_graph, print_memory, print_plan};
+use bessemer_ir::plan::{Location, NullTarget, Plan, Preparation, Step, print_graph, print_memory, print_plan};
 use bessemer_ir::reference::Interpreter;
+use bessemer_ir::rules::Rules;
+use bessemer_ir::run::StateLayout;
 use bessemer_ir::{DType, Graph, GraphError, NodeId, Op, Role, TensorType, Value, philox};
 
 struct Net {
@@ -181,7 +183,7 @@ fn passes_keep_the_meaning_of(graph: &Graph) {
     ];
     for options in &variants {
         for last in PASSES {
-            let rewritten = run_passes(graph, options, Some(last)).unwrap();
+            let rewritten = run_passes(graph, &Rules::DEFAULT, options, Some(last)).unwrap();
             assert_same(&format!("{options:?} after {last}"), graph, &rewritten, 2);
         }
     }
@@ -218,7 +220,7 @@ fn inference() -> Result<Graph, GraphError> {
 #[test]
 fn norms_of_fixed_statistics_fold_into_weights() {
     let graph = inference().unwrap();
-    let folded = run_passes(&graph, &CompileOptions::default(), Some("fold")).unwrap();
+    let folded = run_passes(&graph, &Rules::DEFAULT, &CompileOptions::default(), Some("fold")).unwrap();
     assert_same("fold", &graph, &folded, 1);
     let conv = folded.nodes().iter().find(|n| matches!(n.op, Op::Conv2d(_))).expect("the convolution stays");
     assert!(matches!(folded.node(conv.inputs[1].node).op, Op::Binary(_)), "{}", print_graph(&folded));
@@ -246,7 +248,7 @@ fn what_is_fixed_is_computed_before_the_first_step() {
 fn sixteen_bits_halve_the_activations() {
     let graph = residual_step().unwrap();
     let options = CompileOptions { precision: DType::Bf16, ..CompileOptions::default() };
-    let lowered = run_passes(&graph, &options, None).unwrap();
+    let lowered = run_passes(&graph, &Rules::DEFAULT, &options, None).unwrap();
     for node in lowered.nodes() {
         let op = match &node.op {
             Op::Region(region) => region.anchor.as_deref(),
@@ -281,7 +283,7 @@ fn recomputing_takes_less_memory() {
 
 #[test]
 fn batch_norm_becomes_few_regions() {
-    let graph = run_passes(&residual_step().unwrap(), &CompileOptions::default(), None).unwrap();
+    let graph = run_passes(&residual_step().unwrap(), &Rules::DEFAULT, &CompileOptions::default(), None).unwrap();
     assert!(!graph.nodes().iter().any(|n| n.op.is_pointwise() || matches!(n.op, Op::Moments(_))));
     let anchored = graph.nodes().iter().filter(|n| matches!(&n.op, Op::Region(r) if r.anchor.is_some())).count();
     // Six forward convolutions with their moments, five data gradients with the sums of the norm before them.
@@ -314,7 +316,7 @@ fn a_depthwise_convolution_takes_what_follows_it_along() {
     let y = g.add1(Conv2d { groups: 8, ..Conv2d::new([1, 1], [[1; 2]; 2]) }, &[x, w]).unwrap();
     let y = g.relu(y).unwrap();
     g.output("y", y);
-    let graph = run_passes(&g, &CompileOptions::default(), None).unwrap();
+    let graph = run_passes(&g, &Rules::DEFAULT, &CompileOptions::default(), None).unwrap();
     let anchored = graph.nodes().iter().filter(|n| matches!(&n.op, Op::Region(r) if r.anchor.is_some())).count();
     assert_eq!(anchored, 1, "{}", print_graph(&graph));
 }
@@ -336,14 +338,18 @@ fn viewed(graph: &Graph, mut value: Value) -> Value {
     value
 }
 
-/// Runs over the plan with a shadow of the arena that knows which value each word holds; where a step may take several
+/// Runs over the plan with a shadow of arena and state that knows which value each word holds; where a step may take several
 /// micro-batches, over one of three.
 fn check_no_overwrites(plan: &Plan) {
     let graph = &plan.graph;
-    let mut owner: Vec<Option<Value>> = vec![None; plan.arena_bytes / 4 + 16];
+    let mut owner: Vec<Option<Value>> = vec![None; plan.memory_bytes() / 4 + 16];
+    let state = StateLayout::new(plan.state.iter().cloned(), plan.alignment);
     let range = |v: Value| {
-        let start = plan.offset(v) / 4;
-        start..start + graph.ty(v).bytes().div_ceil(4)
+        let start = match plan.location(v) {
+            Location::Arena(offset) => offset,
+            Location::State(number) => plan.arena_bytes + state.offset(number),
+        };
+        start / 4..start / 4 + graph.ty(v).bytes().div_ceil(4)
     };
     for id in graph.ids().filter(|&id| matches!(graph.node(id).op, Op::Constant(_) | Op::Input(_))) {
         let value = Value { node: id, output: 0 };
@@ -437,7 +443,7 @@ fn products_that_nearly_got_a_region_are_named() {
     let product = g.scoped("fc", |g| g.add1(Matmul { trans_a: false, trans_b: false }, &[x, w])).unwrap();
     let softmax = g.scoped("attend", |g| g.softmax(product)).unwrap();
     g.output("softmax", softmax);
-    let fused = run_passes(&g, &CompileOptions::default(), None).unwrap();
+    let fused = run_passes(&g, &Rules::DEFAULT, &CompileOptions::default(), None).unwrap();
     let [miss] = near_misses(&fused).try_into().unwrap();
     assert_eq!((miss.path.as_str(), miss.region.as_str(), miss.reason), ("fc", "attend", Reason::NeedsWholeRows));
 }

@@ -1,6 +1,6 @@
 use crate::MetricError;
 
-/// Top-k accuracy for several k at once.
+/// Top-k accuracy for several k.
 ///
 /// The rank of a label is the number of classes that come before it when classes are ordered by falling logit; a sample
 /// counts for k when its label's rank is below k. Equal logits are ordered by class index, the lower index first. Where

@@ -19,7 +19,8 @@ fn plan(model: &Model) -> String {
     let text = print_plan(&plan, &NullTarget);
     let is_listed = |line: &str| !line.starts_with("parameter(") && !line.starts_with("state(");
     let mut lines: Vec<&str> = text.lines().filter(|line| is_listed(line)).collect();
-    let arena = format!("arena {} bytes, of which {} persistent", plan.arena_bytes, plan.persistent_bytes);
+    let (state, arena, persistent) = (plan.state_bytes(), plan.arena_bytes, plan.persistent_bytes);
+    let arena = format!("state {state} bytes, arena {arena} bytes, of which {persistent} persistent");
     lines.push(&arena);
     lines.join("\n")
 }

@@ -2,9 +2,8 @@ use crate::checkpoint::{CheckpointError, TensorError};
 use crate::events::EventError;
 use crate::recipe::RecipeError;
 use crate::rundir::RunDirError;
-use bessemer_cpu::ExecutorError;
-use bessemer_cpu::executor::NonFinite;
 use bessemer_data::DataError;
+use bessemer_ir::run::{NonFinite, RunError};
 use bessemer_metrics::MetricError;
 use bessemer_models::{ModelError, WeightsError};
 use std::fmt;
@@ -22,7 +21,7 @@ pub enum TrainError {
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
-    Executor(#[from] ExecutorError),
+    Run(#[from] RunError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
@@ -151,7 +150,7 @@ impl TrainError {
                 _ => ErrorKind::Usage,
             },
             Self::Interrupted { .. } => ErrorKind::Interrupted,
-            Self::Executor(_)
+            Self::Run(_)
             | Self::Event(_)
             | Self::Metric(_)
             | Self::Tensor(_)

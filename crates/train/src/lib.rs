@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod clock;
 pub mod convert;
 pub mod curves;
+pub mod device;
 pub mod dllogger;
 pub mod error;
 pub mod evaluate;
@@ -30,6 +31,7 @@ pub use checkpoint::{
     Checkpoint, CheckpointChoice, CheckpointStore, ChosenCheckpoint, NamedTensor, find_checkpoint, load_weights,
 };
 pub use convert::{ConvertOptions, Names, convert_weights};
+pub use device::{DeviceKind, DeviceOptions, InstructionSet};
 pub use error::{ErrorKind, TrainError};
 pub use evaluate::{EvalReport, EvaluateOptions, evaluate};
 pub use events::{Event, EventBody};

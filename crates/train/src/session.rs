@@ -1,23 +1,28 @@
 //! A compiled step with its state: what trainers, evaluations and benchmarks run.
 
 use crate::checkpoint::{Checkpoint, NamedTensor, TrainingState};
+use crate::device::DeviceOptions;
 use crate::error::TrainError;
 use crate::events::PlanInfo;
 use crate::recipe::{Compute, Recipe};
 use crate::setup::precision;
-use crate::state::{STEP_INPUT, TensorGroup, is_counter};
+use crate::state::{AVERAGE_PREFIX, STEP_INPUT, TensorGroup, is_counter};
 use crate::tasks::{Feeds, Task};
-use bessemer_cpu::executor::NonFinite;
-use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
+use bessemer_ir::Graph;
 use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::plan::StateTensor;
+use bessemer_ir::run::{
+    Device, Executor, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, read_i32, write_f32, write_i32,
+};
 use bessemer_models::{Model, WeightNames};
 use bessemer_nn::{Kind, ParamSpec, initialise};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// Where and how steps run. Nothing here but the instruction set changes a result.
+/// Where and how steps run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ComputeOptions {
-    pub cpu: CpuOptions,
+    pub device: DeviceOptions,
     pub compile: CompileOptions,
 }
 
@@ -49,7 +54,8 @@ impl StepOutput {
 
 /// A training step of a recipe, with parameters, optimizer and averages.
 pub struct TrainSession {
-    executor: Executor,
+    device: Arc<dyn Device>,
+    executor: Box<dyn Executor>,
     specs: Vec<ParamSpec>,
     /// How files of weights name the parameters.
     names: &'static WeightNames,
@@ -79,11 +85,14 @@ impl TrainSession {
     ) -> Result<Self, TrainError> {
         let Model { graph, specs, names } = task.training_step(steps_per_epoch)?;
         let options = CompileOptions { precision: precision(recipe)?, ..compute.compile.clone() };
-        let plan = compile(&graph, &compute.cpu, &options)?;
+        let device = compute.device.open();
+        let state = new_state(&*device, &specs)?;
+        let executor = load(&*device, &graph, &options, &state, &StateBinding::default())?;
         let unsteady: Vec<String> =
             specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| spec.name.clone()).collect();
         Ok(Self {
-            executor: Executor::new(plan, compute.cpu)?,
+            device,
+            executor,
             model: TensorGroup::model(&specs, names),
             optimizer: TensorGroup::optimizer(&specs, names),
             averages: TensorGroup::averages(&specs, names),
@@ -105,8 +114,8 @@ impl TrainSession {
     pub fn initialise(&mut self) -> Result<(), TrainError> {
         for spec in &self.specs {
             match is_counter(spec) {
-                true => self.executor.write(&spec.name, &0_i32.to_ne_bytes())?,
-                false => self.executor.write_f32(&spec.name, &initialise(spec, self.seed))?,
+                true => write_i32(self.state(), &spec.name, &[0])?,
+                false => write_f32(self.state(), &spec.name, &initialise(spec, self.seed))?,
             }
         }
         Ok(())
@@ -117,7 +126,12 @@ impl TrainSession {
     /// # Errors
     /// A name that the model does not have; another number of elements.
     pub fn set(&mut self, name: &str, values: &[f32]) -> Result<(), TrainError> {
-        Ok(self.executor.write_f32(name, values)?)
+        Ok(write_f32(self.state(), name, values)?)
+    }
+
+    /// The state over which the step runs, which evaluations share.
+    pub fn state(&self) -> &dyn StateStore {
+        &**self.executor.state()
     }
 
     /// Replaces parameters and running statistics, by the names and shapes of torchvision. `origin` names them in errors.
@@ -125,7 +139,7 @@ impl TrainSession {
     /// # Errors
     /// Any tensor missing, unknown or of another shape; all are listed.
     pub fn load_weights(&mut self, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
-        self.model.write(&mut self.executor, tensors, origin)
+        self.model.write(self.state(), tensors, origin)
     }
 
     /// Parameters and running statistics.
@@ -133,7 +147,7 @@ impl TrainSession {
     /// # Errors
     /// None, for a session as it was compiled; the same holds for the other readers.
     pub fn weights(&self) -> Result<Vec<NamedTensor<'static>>, TrainError> {
-        self.model.read(&self.executor)
+        self.model.read(self.state())
     }
 
     /// The whole state, with `state` for what is not in tensors.
@@ -144,8 +158,8 @@ impl TrainSession {
         Ok(Checkpoint {
             state: TrainingState { schedule_step: self.step_count()?, ..state },
             model: self.weights()?,
-            optimizer: self.optimizer.read(&self.executor)?,
-            ema: self.averages.as_ref().map(|group| group.read(&self.executor)).transpose()?,
+            optimizer: self.optimizer.read(self.state())?,
+            ema: self.averages.as_ref().map(|group| group.read(self.state())).transpose()?,
         })
     }
 
@@ -154,10 +168,10 @@ impl TrainSession {
     /// # Errors
     /// A checkpoint of another model or another optimizer.
     pub fn restore(&mut self, checkpoint: &Checkpoint<'_>, origin: &str) -> Result<(), TrainError> {
-        self.model.write(&mut self.executor, &checkpoint.model, origin)?;
-        self.optimizer.write(&mut self.executor, &checkpoint.optimizer, origin)?;
+        self.model.write(self.state(), &checkpoint.model, origin)?;
+        self.optimizer.write(self.state(), &checkpoint.optimizer, origin)?;
         if let Some(averages) = &self.averages {
-            averages.write(&mut self.executor, checkpoint.ema.as_deref().unwrap_or_default(), origin)?;
+            averages.write(self.state(), checkpoint.ema.as_deref().unwrap_or_default(), origin)?;
         }
         self.set_step(checkpoint.state.schedule_step)
     }
@@ -169,12 +183,12 @@ impl TrainSession {
     /// As [`TrainSession::restore`].
     pub fn continue_from(&mut self, checkpoint: &Checkpoint<'_>, origin: &str) -> Result<(), TrainError> {
         self.initialise()?;
-        self.model.write(&mut self.executor, &checkpoint.model, origin)?;
+        self.model.write(self.state(), &checkpoint.model, origin)?;
         let moments: Vec<NamedTensor<'_>> =
             checkpoint.optimizer.iter().filter(|tensor| !tensor.shape.is_empty()).cloned().collect();
-        TensorGroup::moments(&self.specs, self.names).write(&mut self.executor, &moments, origin)?;
+        TensorGroup::moments(&self.specs, self.names).write(self.state(), &moments, origin)?;
         match (&self.averages, &checkpoint.ema) {
-            (Some(averages), Some(tensors)) => averages.write(&mut self.executor, tensors, origin),
+            (Some(averages), Some(tensors)) => averages.write(self.state(), tensors, origin),
             _ => Ok(()),
         }
     }
@@ -184,12 +198,11 @@ impl TrainSession {
     /// # Errors
     /// As [`TrainSession::weights`].
     pub fn step_count(&self) -> Result<u64, TrainError> {
-        let bytes = self.executor.input(STEP_INPUT)?;
-        Ok(bytemuck::pod_read_unaligned::<i32>(bytes).unsigned_abs().into())
+        Ok(read_i32(self.state(), STEP_INPUT)?[0].unsigned_abs().into())
     }
 
     fn set_step(&mut self, step: u64) -> Result<(), TrainError> {
-        Ok(self.executor.write(STEP_INPUT, &(step as i32).to_ne_bytes())?)
+        Ok(write_i32(self.state(), STEP_INPUT, &[step as i32])?)
     }
 
     /// Runs a micro-batch that is not the last of its step, on what was fed.
@@ -205,9 +218,10 @@ impl TrainSession {
     /// # Errors
     /// As [`TrainSession::weights`].
     pub fn mark(&mut self) -> Result<(), TrainError> {
+        let state = &**self.executor.state();
         for (name, content) in self.unsteady.iter().zip(&mut self.marked) {
-            content.clear();
-            content.extend_from_slice(self.executor.input(name)?);
+            content.resize(state.layout().ty(name)?.bytes(), 0);
+            state.read(name, content)?;
         }
         Ok(())
     }
@@ -217,8 +231,8 @@ impl TrainSession {
     /// # Errors
     /// As [`TrainSession::weights`].
     pub fn rewind(&mut self) -> Result<(), TrainError> {
-        let marked = self.unsteady.iter().zip(&self.marked);
-        Ok(marked.into_iter().try_for_each(|(name, content)| self.executor.write(name, content))?)
+        let mut marked = self.unsteady.iter().zip(&self.marked);
+        Ok(marked.try_for_each(|(name, content)| self.state().write(name, content))?)
     }
 
     /// Copies those of the feeds that the step has into its memory.
@@ -226,7 +240,7 @@ impl TrainSession {
     /// # Errors
     /// A batch of another size.
     pub fn feed(&mut self, feeds: &Feeds) -> Result<(), TrainError> {
-        write_feeds(&mut self.executor, feeds)
+        feed(&mut *self.executor, feeds)
     }
 
     /// Runs one step, or the last micro-batch of one, on what was fed.
@@ -234,11 +248,11 @@ impl TrainSession {
     /// # Errors
     /// A label outside the classes.
     pub fn run(&mut self) -> Result<StepOutput, TrainError> {
-        self.executor.run()?;
-        let scalar = |name: &str| self.executor.scalar(name);
+        let results = self.executor.run()?;
+        let scalar = |name: &str| results.scalar(name);
         let loss_scale = if self.scales_loss { Some(scalar("loss_scale")?) } else { None };
         let part = |name: &&str| Ok(((*name).to_owned(), scalar(name)?.into()));
-        let parts = self.parts.iter().map(part).collect::<Result<_, ExecutorError>>()?;
+        let parts = self.parts.iter().map(part).collect::<Result<_, RunError>>()?;
         Ok(StepOutput { loss: scalar("loss")?, lr: scalar("lr")?, grad_norm: scalar("grad_norm")?, loss_scale, parts })
     }
 
@@ -249,24 +263,22 @@ impl TrainSession {
     /// # Errors
     /// As [`TrainSession::run`].
     pub fn find_non_finite(&mut self, is_last: bool) -> Result<Option<NonFinite>, TrainError> {
-        Ok(if is_last { self.executor.find_non_finite()? } else { self.executor.find_non_finite_accumulating()? })
+        let phase = if is_last { Phase::Update } else { Phase::Accumulate };
+        Ok(self.executor.find_non_finite(phase)?)
+    }
+
+    /// Whether the averages, rather than the last weights, are what the training came to: it keeps them and has taken a step.
+    pub fn evaluates_averages(&self) -> bool {
+        self.averages.is_some() && self.step_count().is_ok_and(|step| step > 0)
     }
 
     pub fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    pub fn executor(&self) -> &Executor {
-        &self.executor
-    }
-
-    pub fn executor_mut(&mut self) -> &mut Executor {
-        &mut self.executor
-    }
-
     /// Cost of a step.
     pub fn plan_info(&self) -> PlanInfo {
-        plan_info(&self.executor, "train", self.batch_size)
+        plan_info(&*self.executor, "train", self.batch_size, self.state().layout().bytes())
     }
 }
 
@@ -280,11 +292,31 @@ fn is_unsteady(spec: &ParamSpec) -> bool {
     }
 }
 
+/// Memory for the state of a model and of its training, laid out once for all plans that use it.
+fn new_state(device: &dyn Device, specs: &[ParamSpec]) -> Result<Arc<dyn StateStore>, RunError> {
+    let tensors = specs.iter().map(|spec| StateTensor { name: spec.name.clone(), ty: spec.ty.clone() });
+    device.new_state(StateLayout::new(tensors, device.target().rules().alignment))
+}
+
+/// Compiles a graph and makes it ready to run over state.
+fn load(
+    device: &dyn Device,
+    graph: &Graph,
+    options: &CompileOptions,
+    state: &Arc<dyn StateStore>,
+    binding: &StateBinding<'_>,
+) -> Result<Box<dyn Executor>, TrainError> {
+    let plan = compile(graph, device.target(), options)?;
+    Ok(device.load(plan, state, binding)?)
+}
+
 /// The forward pass of a model.
 pub struct EvalSession {
-    executor: Executor,
+    executor: Box<dyn Executor>,
     model: TensorGroup,
     batch_size: usize,
+    /// Bytes of state that nobody else uses.
+    own_state_bytes: usize,
 }
 
 impl EvalSession {
@@ -294,8 +326,34 @@ impl EvalSession {
     /// A plan that cannot run on this machine.
     pub fn new(model: Model, batch_size: usize, compute: &ComputeOptions) -> Result<Self, TrainError> {
         let Model { graph, specs, names } = model;
-        let plan = compile(&graph, &compute.cpu, &compute.compile)?;
-        Ok(Self { executor: Executor::new(plan, compute.cpu)?, model: TensorGroup::model(&specs, names), batch_size })
+        let device = compute.device.open();
+        let state = new_state(&*device, &specs)?;
+        let executor = load(&*device, &graph, &compute.compile, &state, &StateBinding::default())?;
+        let own_state_bytes = state.layout().bytes();
+        Ok(Self { executor, model: TensorGroup::model(&specs, names), batch_size, own_state_bytes })
+    }
+
+    /// Compiles the forward pass of a model that is being trained. It reads the weights of the training session where they
+    /// are: the averages if `averages`, else the last ones.
+    ///
+    /// # Errors
+    /// As [`EvalSession::new`]; a session of another model.
+    pub fn of_training(
+        train: &TrainSession,
+        averages: bool,
+        model: Model,
+        batch_size: usize,
+        options: &CompileOptions,
+    ) -> Result<Self, TrainError> {
+        let Model { graph, specs, names } = model;
+        let state = train.executor.state();
+        let average = |name: &str| {
+            let average = format!("{AVERAGE_PREFIX}{name}");
+            if state.layout().number(&average).is_ok() { average } else { name.to_owned() }
+        };
+        let binding = StateBinding { rename: if averages { Some(&average) } else { None } };
+        let executor = load(&*train.device, &graph, options, state, &binding)?;
+        Ok(Self { executor, model: TensorGroup::model(&specs, names), batch_size, own_state_bytes: 0 })
     }
 
     /// As [`TrainSession::load_weights`].
@@ -303,17 +361,7 @@ impl EvalSession {
     /// # Errors
     /// Any tensor missing, unknown or of another shape; all are listed.
     pub fn load_weights(&mut self, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
-        self.model.write(&mut self.executor, tensors, origin)
-    }
-
-    /// Takes the weights of a training session of the same model: the averages if it keeps them and has taken a step,
-    /// else the last ones.
-    ///
-    /// # Errors
-    /// A session of another model.
-    pub fn copy_weights(&mut self, train: &TrainSession) -> Result<(), TrainError> {
-        let averages = train.averages.as_ref().filter(|_| train.step_count().is_ok_and(|step| step > 0));
-        averages.unwrap_or(&train.model).copy(&train.executor, &self.model, &mut self.executor)
+        self.model.write(&**self.executor.state(), tensors, origin)
     }
 
     /// Runs the forward pass on those of the feeds that it has.
@@ -321,8 +369,9 @@ impl EvalSession {
     /// # Errors
     /// A batch of another size.
     pub fn run(&mut self, feeds: &Feeds) -> Result<(), TrainError> {
-        write_feeds(&mut self.executor, feeds)?;
-        Ok(self.executor.run()?)
+        feed(&mut *self.executor, feeds)?;
+        self.executor.run()?;
+        Ok(())
     }
 
     /// A result of the last run.
@@ -338,37 +387,30 @@ impl EvalSession {
     /// # Errors
     /// An output that the model does not have.
     pub fn output_indices(&self, name: &str) -> Result<&[u32], TrainError> {
-        Ok(bytemuck::cast_slice(self.executor.output(name)?))
+        Ok(bytemuck::cast_slice(self.executor.output_i32(name)?))
     }
 
     pub fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    pub fn executor(&self) -> &Executor {
-        &self.executor
-    }
-
-    pub fn executor_mut(&mut self) -> &mut Executor {
-        &mut self.executor
-    }
-
     /// Cost of a step.
     pub fn plan_info(&self) -> PlanInfo {
-        plan_info(&self.executor, "eval", self.batch_size)
+        plan_info(&*self.executor, "eval", self.batch_size, self.own_state_bytes)
     }
 }
 
-fn write_feeds(executor: &mut Executor, feeds: &Feeds) -> Result<(), TrainError> {
+/// Copies those of the feeds that the plan has.
+fn feed(executor: &mut dyn Executor, feeds: &Feeds) -> Result<(), TrainError> {
     for (name, array) in feeds.iter() {
-        if executor.has_input(name) {
-            executor.write(name, array.bytes())?;
+        if executor.has_feed(name) {
+            executor.feed(&[(name, array.bytes())])?;
         }
     }
     Ok(())
 }
 
-fn plan_info(executor: &Executor, mode: &str, batch_size: usize) -> PlanInfo {
+fn plan_info(executor: &dyn Executor, mode: &str, batch_size: usize, state_bytes: usize) -> PlanInfo {
     let plan = executor.plan();
     let cost = plan.cost();
     PlanInfo {
@@ -377,6 +419,6 @@ fn plan_info(executor: &Executor, mode: &str, batch_size: usize) -> PlanInfo {
         kernels: plan.steps.len() as u64,
         flops: cost.flops,
         bytes: cost.bytes,
-        peak_bytes: plan.arena_bytes as u64,
+        peak_bytes: (plan.arena_bytes + state_bytes) as u64,
     }
 }

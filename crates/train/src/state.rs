@@ -1,20 +1,19 @@
-//! The tensors of an executor that belong together in one file, in the order and the names of files.
+//! The tensors of a state that belong together in one file, in the order and the names of files.
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
-use bessemer_cpu::Executor;
-use bessemer_ir::DType;
+use bessemer_ir::run::{StateStore, read_f32, read_i32, write_f32, write_i32};
 use bessemer_models::{ExternalTensor, WeightNames, load_into};
 use bessemer_nn::optim::is_reset_by_phase;
 use bessemer_nn::{Kind, ParamSpec};
 use std::borrow::Cow;
 
-/// Inputs of a compiled step and what files call them.
+/// State tensors of a compiled step and what files call them.
 #[derive(Debug)]
 pub(crate) struct TensorGroup {
     /// Under the names of files.
     specs: Vec<ParamSpec>,
-    /// The same tensors as inputs of the step.
+    /// The same tensors in the state.
     inputs: Vec<String>,
     /// How files name them.
     names: &'static WeightNames,
@@ -59,41 +58,30 @@ impl TensorGroup {
         Self { specs, inputs, names }
     }
 
-    /// Copies the tensors out of the executor. Counters become `f32`, which holds them exactly: none passes 2^24.
-    pub(crate) fn read(&self, executor: &Executor) -> Result<Vec<NamedTensor<'static>>, TrainError> {
-        let numbers = |input: &str| -> Result<Cow<'_, [f32]>, TrainError> {
-            Ok(match executor.input_type(input)?.dtype {
-                DType::I32 => bytemuck::cast_slice(executor.input(input)?).iter().map(|&n: &i32| n as f32).collect(),
-                _ => Cow::Borrowed(executor.input_f32(input)?),
+    /// Copies the tensors out of the state. Counters become `f32`, which holds them exactly: none passes 2^24.
+    pub(crate) fn read(&self, state: &dyn StateStore) -> Result<Vec<NamedTensor<'static>>, TrainError> {
+        let elements = |spec: &ParamSpec, input: &str| -> Result<Vec<f32>, TrainError> {
+            Ok(match is_counter(spec) {
+                true => read_i32(state, input)?.into_iter().map(|n| n as f32).collect(),
+                false => read_f32(state, input)?,
             })
         };
-        self.specs.iter().zip(&self.inputs).map(|(spec, input)| named(spec, &numbers(input)?)).collect()
+        self.specs.iter().zip(&self.inputs).map(|(spec, input)| named(spec, &elements(spec, input)?)).collect()
     }
 
-    /// Writes tensors into the executor: all of them, no others, each of its shape. `origin` names them in errors.
+    /// Writes tensors into the state: all of them, no others, each of its shape. `origin` names them in errors.
     pub(crate) fn write(
         &self,
-        executor: &mut Executor,
+        state: &dyn StateStore,
         tensors: &[NamedTensor<'_>],
         origin: &str,
     ) -> Result<(), TrainError> {
         let loaded = load_strictly(&self.specs, self.names, tensors, origin)?;
         for (input, (spec, data)) in self.inputs.iter().zip(loaded) {
-            match spec.ty.dtype {
-                DType::I32 => {
-                    let data: Vec<i32> = data.iter().map(|&x| x as i32).collect();
-                    executor.write(input, bytemuck::cast_slice(&data))?;
-                }
-                _ => executor.write_f32(input, &data)?,
+            match is_counter(spec) {
+                true => write_i32(state, input, &data.iter().map(|&x| x as i32).collect::<Vec<_>>())?,
+                false => write_f32(state, input, &data)?,
             }
-        }
-        Ok(())
-    }
-
-    /// Copies the tensors of `self` in `from` to the tensors of `group`, of the same names in files, in `to`.
-    pub(crate) fn copy(&self, from: &Executor, group: &TensorGroup, to: &mut Executor) -> Result<(), TrainError> {
-        for (source, target) in self.inputs.iter().zip(&group.inputs) {
-            to.write(target, from.input(source)?)?;
         }
         Ok(())
     }
@@ -104,10 +92,10 @@ pub(crate) const STEP_INPUT: &str = "step";
 
 /// Whether a tensor of a step is a count.
 pub(crate) fn is_counter(spec: &ParamSpec) -> bool {
-    spec.ty.dtype == DType::I32
+    spec.ty.dtype == bessemer_ir::DType::I32
 }
 
-const AVERAGE_PREFIX: &str = "ema.";
+pub(crate) const AVERAGE_PREFIX: &str = "ema.";
 
 /// [`load_into`] for tensors of any floating-point type.
 pub(crate) fn load_strictly<'a>(
@@ -134,8 +122,9 @@ pub(crate) fn named(spec: &ParamSpec, data: &[f32]) -> Result<NamedTensor<'stati
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bessemer_cpu::CpuOptions;
+    use crate::device::DeviceOptions;
     use bessemer_ir::passes::{CompileOptions, compile};
+    use bessemer_ir::run::{StateBinding, StateLayout};
     use bessemer_nn::{Builder, Mode};
 
     #[test]
@@ -145,15 +134,20 @@ mod tests {
         let next = b.graph.offset(counter, 1.0).unwrap();
         b.graph.update(counter, next).unwrap();
         let (graph, specs) = b.finish();
-        let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
-        let executor = || Executor::new(compile(&graph, &cpu, &CompileOptions::default()).unwrap(), cpu).unwrap();
-        let (mut first, mut second, group) =
-            (executor(), executor(), TensorGroup::optimizer(&specs, &WeightNames::PLAIN));
-        (0..3).for_each(|_| first.run().unwrap());
-        let tensors = group.read(&first).unwrap();
+        let device = DeviceOptions { threads: 1, ..DeviceOptions::default() }.open();
+        let executor = || {
+            let plan = compile(&graph, device.target(), &CompileOptions::default()).unwrap();
+            let state = device.new_state(StateLayout::of_graph(&graph, plan.alignment)).unwrap();
+            device.load(plan, &state, &StateBinding::default()).unwrap()
+        };
+        let (mut first, mut second, group) = (executor(), executor(), TensorGroup::optimizer(&specs, &WeightNames::PLAIN));
+        for _ in 0..3 {
+            first.run().unwrap();
+        }
+        let tensors = group.read(&**first.state()).unwrap();
         assert_eq!((tensors[0].name.as_str(), tensors[0].to_f32().unwrap()), ("micro_step", vec![3.0]));
-        group.write(&mut second, &tensors, "a file").unwrap();
+        group.write(&**second.state(), &tensors, "a file").unwrap();
         second.run().unwrap();
-        assert_eq!(second.input("micro_step").unwrap(), 4i32.to_ne_bytes());
+        assert_eq!(read_i32(&**second.state(), "micro_step").unwrap(), [4]);
     }
 }

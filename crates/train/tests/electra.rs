@@ -31,7 +31,7 @@ fn new_run(folder: &Path, data: &str, overrides: &[&str]) -> TrainOptions {
     let overrides = overrides.iter().chain([&source.as_str()]).map(|text| text.parse().unwrap()).collect::<Vec<_>>();
     let recipe = Recipe::from_toml(RECIPE, "tiny-electra", &overrides).unwrap();
     let mut options = TrainOptions::new(recipe, RunFolder::New(folder.to_owned()));
-    options.compute.cpu.threads = 1;
+    options.compute.device.threads = 1;
     options
 }
 

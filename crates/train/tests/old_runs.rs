@@ -49,7 +49,7 @@ fn a_run_of_an_earlier_version_goes_on_from_its_checkpoint() {
     let run = folder.path().join("run");
     copy(&fixtures().join("resnet20-cifar"), &run);
     let mut options = TrainOptions::new(open(&run), RunFolder::Resume(run.clone()));
-    options.compute.cpu.threads = 1;
+    options.compute.device.threads = 1;
     let report = train(&options).unwrap();
     assert_eq!(report.steps, 4);
     let events = fs::read_to_string(run.join("events.jsonl")).unwrap();

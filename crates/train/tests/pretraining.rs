@@ -36,7 +36,7 @@ fn recipe(data: &str, overrides: &[&str]) -> Recipe {
 
 fn new_run(folder: &Path, data: &str, overrides: &[&str]) -> TrainOptions {
     let mut options = TrainOptions::new(recipe(data, overrides), RunFolder::New(folder.to_owned()));
-    options.compute.cpu.threads = 1;
+    options.compute.device.threads = 1;
     options
 }
 

@@ -97,7 +97,7 @@ fn new_run(run: &Path, data: &Path, overrides: &[&str]) -> TrainOptions {
     let overrides: Vec<_> = overrides.map(|text| text.parse().unwrap()).collect();
     let recipe = Recipe::from_toml(RECIPE, "tiny-squad", &overrides).unwrap();
     let mut options = TrainOptions::new(recipe, RunFolder::New(run.to_owned()));
-    options.compute.cpu.threads = 1;
+    options.compute.device.threads = 1;
     options
 }
 

@@ -196,7 +196,7 @@ fn threads_and_workers_change_nothing() {
     let (one, other) = (folder.path().join("one"), folder.path().join("other"));
     train(&new_run(&one, &["train.steps=6"])).unwrap();
     let mut options = new_run(&other, &["train.steps=6", "loader.workers=4", "loader.prefetch=3"]);
-    options.compute.cpu.threads = 2;
+    options.compute.device.threads = 2;
     train(&options).unwrap();
     assert_same_tensors(&last(&one), &last(&other));
     assert_eq!(history(&one), history(&other));

@@ -71,7 +71,7 @@ fn verdict(same: bool) -> Verdict {
 fn of_losses(allowed: Allowed, wanted: &[f64], found: &[f64]) -> WorkCheck {
     let check = WorkCheck { allowed: [allowed.first, allowed.later], ..WorkCheck::default() };
     if wanted.is_empty() || wanted.len() != found.len() {
-        let note = Some(format!("it told {} losses of {}", found.len(), wanted.len()));
+        let note = Some(format!("it reported {} of {} losses", found.len(), wanted.len()));
         return WorkCheck { verdict: Verdict::Different, note, ..check };
     }
     let distances: Vec<f64> = wanted

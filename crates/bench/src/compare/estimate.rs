@@ -19,7 +19,7 @@ const CHECK_STEPS: usize = 4;
 pub(super) struct Estimate {
     parts: Vec<(String, Part)>,
     runs: usize,
-    /// Guessed seconds of what is left of the present group, and of those that come later.
+    /// Estimated seconds of the runs still to make in the current group, and of the later groups.
     here_s: f64,
     later_s: f64,
     /// Guessed and measured seconds of the runs that were made.
@@ -63,7 +63,7 @@ impl Estimate {
     }
 
     /// What is to be done.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let Self { parts, runs, later_s, .. } = self;
         format!("{runs} runs in {} groups, at a guess {}", parts.len(), show::seconds(*later_s))
     }
@@ -73,7 +73,7 @@ impl Estimate {
         self.here_s -= self.part(group).check_s;
     }
 
-    /// One run of a group has been made, in so many seconds.
+    /// Notes that one run of a group took `seconds`.
     pub(super) fn ran(&mut self, group: &Group, seconds: f64) {
         let guess = self.part(group).run_s;
         self.here_s -= guess;

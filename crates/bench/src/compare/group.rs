@@ -23,13 +23,13 @@ use std::path::{Path, PathBuf};
 const CHECK_BATCH: usize = 2;
 
 /// An entrant and what is known of it.
-struct Racer {
+struct Candidate {
     entrant: Entrant,
     label: String,
     state: State,
 }
 
-impl Racer {
+impl Candidate {
     fn is_out(&self) -> bool {
         self.state.failed.is_some()
     }
@@ -43,32 +43,36 @@ impl Racer {
 }
 
 /// A group that is being measured.
-struct Race<'s, 'a> {
+struct Comparison<'s, 'a> {
     session: &'s mut Session<'a>,
     group: &'s Group,
     key: &'s str,
-    racers: Vec<Racer>,
+    candidates: Vec<Candidate>,
 }
 
 impl Session<'_> {
     /// Measures what is not measured yet.
     pub(super) fn measure(&mut self, group: &Group, key: &str) -> Result<Vec<BenchResult>, CompareError> {
-        let racer = |entrant: Entrant| {
+        let candidate = |entrant: Entrant| {
             let label = entrant.label();
             let mut state = self.journal.state(key, &label);
             state.failed = state.failed.or_else(|| entrant.excluded.clone());
-            Racer { label, state, entrant }
+            Candidate { label, state, entrant }
         };
-        let racers = self.known.entrants(group, self.options).into_iter().map(racer).collect();
-        let mut race = Race { session: self, group, key, racers };
-        race.find_largest()?;
-        race.prepare()?;
-        race.check()?;
-        race.rounds()?;
-        let measured: Vec<Measured> = race
-            .racers
+        let candidates = self.known.entrants(group, self.options).into_iter().map(candidate).collect();
+        let mut comparison = Comparison { session: self, group, key, candidates };
+        comparison.find_largest()?;
+        comparison.prepare()?;
+        comparison.check()?;
+        comparison.rounds()?;
+        let measured: Vec<Measured> = comparison
+            .candidates
             .into_iter()
-            .map(|racer| Measured { batch_size: racer.batch(group), entrant: racer.entrant, state: racer.state })
+            .map(|candidate| Measured {
+                batch_size: candidate.batch(group),
+                entrant: candidate.entrant,
+                state: candidate.state,
+            })
             .collect();
         let precision = group.precision.on_cpu().unwrap_or(DType::F32);
         let peak = self.machine.limits.peak_gflops(precision) * 1e9;
@@ -83,13 +87,13 @@ impl Session<'_> {
     }
 }
 
-impl Race<'_, '_> {
+impl Comparison<'_, '_> {
     fn find_largest(&mut self) -> Result<(), CompareError> {
         if self.group.batch_size != BatchSize::Largest {
             return Ok(());
         }
-        for index in 0..self.racers.len() {
-            if self.racers[index].is_out() || self.racers[index].state.largest.is_some() {
+        for index in 0..self.candidates.len() {
+            if self.candidates[index].is_out() || self.candidates[index].state.largest.is_some() {
                 continue;
             }
             let group = Group { warmup: 0, steps: 1, ..self.group.clone() };
@@ -107,7 +111,7 @@ impl Race<'_, '_> {
             match found {
                 Ok(batch) => {
                     let line =
-                        format!("{} {}: the largest batch is {batch}", self.group.name(), self.racers[index].label);
+                        format!("{} {}: the largest batch is {batch}", self.group.name(), self.candidates[index].label);
                     (self.session.tell)(&line);
                     self.note(index, Entry::Largest(batch))?;
                 }
@@ -119,16 +123,16 @@ impl Race<'_, '_> {
 
     /// Lets all entrants compile and convert what they need, unless all is measured.
     fn prepare(&mut self) -> Result<(), CompareError> {
-        for index in 0..self.racers.len() {
-            let racer = &self.racers[index];
-            let is_measured = (1..=self.group.repeat as u64).all(|round| racer.state.has_run(round));
-            if racer.is_out() || is_measured || racer.entrant.is_own() {
+        for index in 0..self.candidates.len() {
+            let candidate = &self.candidates[index];
+            let is_measured = (1..=self.group.repeat as u64).all(|round| candidate.state.has_run(round));
+            if candidate.is_out() || is_measured || candidate.entrant.is_own() {
                 continue;
             }
-            let batch = racer.batch(self.group);
-            (self.session.tell)(&format!("{} {}: preparing", self.group.name(), racer.label));
+            let batch = candidate.batch(self.group);
+            (self.session.tell)(&format!("{} {}: preparing", self.group.name(), candidate.label));
             let request = self.request(index, self.group, batch, Purpose::Time)?;
-            let peer = self.session.known.peer(&self.racers[index].entrant)?;
+            let peer = self.session.known.peer(&self.candidates[index].entrant)?;
             let log = self.log(index, "prepare");
             match peer.prepare(self.session.runner, &request, &log, self.session.options.limit) {
                 Ok(()) => {}
@@ -140,13 +144,17 @@ impl Race<'_, '_> {
 
     /// Compares a few steps of each entrant with Bessemer's.
     fn check(&mut self) -> Result<(), CompareError> {
-        if self.racers.iter().all(|racer| racer.is_out() || racer.state.check.is_some()) {
+        if self.candidates.iter().all(|candidate| candidate.is_out() || candidate.state.check.is_some()) {
             return Ok(());
         }
         let batch = match self.group.batch_size {
             BatchSize::Of(number) => number,
             BatchSize::Largest => {
-                let batches = self.racers.iter().filter(|racer| !racer.is_out()).map(|racer| racer.batch(self.group));
+                let batches = self
+                    .candidates
+                    .iter()
+                    .filter(|candidate| !candidate.is_out())
+                    .map(|candidate| candidate.batch(self.group));
                 batches.min().unwrap_or(1).min(CHECK_BATCH)
             }
         };
@@ -157,15 +165,15 @@ impl Race<'_, '_> {
         };
         let reference = self.session.known.reference();
         let label = reference.label();
-        let place = self.racers.iter().position(|racer| racer.label == label);
+        let place = self.candidates.iter().position(|candidate| candidate.label == label);
         let is_guest = place.is_none();
         let own = place.unwrap_or_else(|| {
-            self.racers.push(Racer { entrant: reference, label, state: State::default() });
-            self.racers.len() - 1
+            self.candidates.push(Candidate { entrant: reference, label, state: State::default() });
+            self.candidates.len() - 1
         });
         let truth = self.one(own, &group, batch, Purpose::Check, "check")?;
-        for index in 0..self.racers.len() {
-            if self.racers[index].is_out() || self.racers[index].state.check.is_some() {
+        for index in 0..self.candidates.len() {
+            if self.candidates[index].is_out() || self.candidates[index].state.check.is_some() {
                 continue;
             }
             let check = match (&truth, index == own) {
@@ -175,9 +183,9 @@ impl Race<'_, '_> {
                 (Ok(_), true) => WorkCheck { verdict: Verdict::Same, ..WorkCheck::default() },
                 (Ok((answer, _)), false) => match self.one(index, &group, batch, Purpose::Check, "check")? {
                     Ok((found, _)) => {
-                        let ours = self.outputs(&self.racers[own].label);
+                        let ours = self.outputs(&self.candidates[own].label);
                         let reference = Reference { answer, outputs: &ours };
-                        let theirs = self.outputs(&self.racers[index].label);
+                        let theirs = self.outputs(&self.candidates[index].label);
                         check::compare(self.group.mode, self.group.precision, reference, &found, &theirs)
                     }
                     Err(failure) => {
@@ -193,7 +201,7 @@ impl Race<'_, '_> {
             }
         }
         if is_guest {
-            self.racers.remove(own);
+            self.candidates.remove(own);
         } else if let Err(failure) = truth {
             self.drop_out(own, failure)?;
         }
@@ -207,19 +215,19 @@ impl Race<'_, '_> {
             Verdict::Unchecked => "not checked",
         };
         let note = check.note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
-        (self.session.tell)(&format!("{} {}: {verdict}{note}", self.group.name(), self.racers[index].label));
+        (self.session.tell)(&format!("{} {}: {verdict}{note}", self.group.name(), self.candidates[index].label));
     }
 
     /// Times all entrants in turn.
     fn rounds(&mut self) -> Result<(), CompareError> {
         let repeat = self.group.repeat as u64;
         for round in 1..=repeat {
-            for index in 0..self.racers.len() {
-                if self.racers[index].is_out() || self.racers[index].state.has_run(round) {
+            for index in 0..self.candidates.len() {
+                if self.candidates[index].is_out() || self.candidates[index].state.has_run(round) {
                     continue;
                 }
                 let busy_before = wait_until_quiet(self.session.options.patience, &self.session.runner.stop);
-                let batch = self.racers[index].batch(self.group);
+                let batch = self.candidates[index].batch(self.group);
                 let run = self.one(index, self.group, batch, Purpose::Time, &format!("round{round}"))?;
                 match run {
                     Ok((answer, ended)) => {
@@ -242,7 +250,7 @@ impl Race<'_, '_> {
         let others = others_busy.filter(|busy| *busy > QUIET);
         let others =
             others.map_or_else(String::new, |busy| format!(", others used {} of the processors", show::percent(busy)));
-        let (name, label, repeat) = (self.group.name(), &self.racers[index].label, self.group.repeat);
+        let (name, label, repeat) = (self.group.name(), &self.candidates[index].label, self.group.repeat);
         let rate = show::significant(rate, 4);
         let line = format!("{name} {label}, round {round} of {repeat}: {rate} {unit}{others}");
         self.session.progress(&line);
@@ -258,7 +266,7 @@ impl Race<'_, '_> {
         what: &str,
     ) -> Result<Result<(Answer, Ended), Failure>, CompareError> {
         let request = self.request(index, group, batch, purpose)?;
-        let peer = self.session.known.peer(&self.racers[index].entrant)?;
+        let peer = self.session.known.peer(&self.candidates[index].entrant)?;
         let run = peer.run(self.session.runner, &request, &self.log(index, what), self.session.options.limit);
         match run {
             Err(failure) if failure.kind == FailureKind::Interrupted => Err(CompareError::Interrupted),
@@ -267,7 +275,7 @@ impl Race<'_, '_> {
     }
 
     fn request(&self, index: usize, group: &Group, batch: usize, purpose: Purpose) -> Result<Request, CompareError> {
-        let Racer { entrant, label, .. } = &self.racers[index];
+        let Candidate { entrant, label, .. } = &self.candidates[index];
         let options = self.session.options;
         let absolute = |path: PathBuf| std::path::absolute(&path).map_err(CompareError::at(&path));
         let outputs = (purpose == Purpose::Check && group.mode == Mode::Infer).then(|| self.outputs(label));
@@ -288,7 +296,7 @@ impl Race<'_, '_> {
             mode: group.mode,
             batch_size: batch,
             precision: group.precision.name().to_owned(),
-            threads: options.cpu.threads,
+            threads: options.device.threads,
             warmup: group.warmup,
             steps: group.steps,
             seed: options.seed,
@@ -305,15 +313,15 @@ impl Race<'_, '_> {
 
     /// Where an entrant's output goes, without an ending.
     fn log(&self, index: usize, what: &str) -> PathBuf {
-        let name = format!("{} {} {what}", self.group.name(), self.racers[index].label).replace(' ', "-");
+        let name = format!("{} {} {what}", self.group.name(), self.candidates[index].label).replace(' ', "-");
         let path: &Path = &self.session.options.folder.join(LOGS).join(name);
         std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
     }
 
     fn note(&mut self, index: usize, entry: Entry) -> Result<(), CompareError> {
-        let racer = &mut self.racers[index];
-        self.session.journal.note(self.key, &racer.label, entry)?;
-        racer.state = self.session.journal.state(self.key, &racer.label);
+        let candidate = &mut self.candidates[index];
+        self.session.journal.note(self.key, &candidate.label, entry)?;
+        candidate.state = self.session.journal.state(self.key, &candidate.label);
         Ok(())
     }
 
@@ -322,7 +330,7 @@ impl Race<'_, '_> {
         if failure.kind == FailureKind::Interrupted {
             return Err(CompareError::Interrupted);
         }
-        (self.session.tell)(&format!("{} {}: {failure}", self.group.name(), self.racers[index].label));
+        (self.session.tell)(&format!("{} {}: {failure}", self.group.name(), self.candidates[index].label));
         self.note(index, Entry::Failed(failure))
     }
 }

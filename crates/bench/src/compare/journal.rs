@@ -201,7 +201,7 @@ fn to_bytes(line: &Line) -> Vec<u8> {
     bytes
 }
 
-/// Replaces the file at once; open for more lines.
+/// Replaces the file by a rename; the new one is open for more lines.
 fn rewrite(path: &Path, lines: &[Line]) -> io::Result<File> {
     let beside = path.with_extension("new");
     let bytes: Vec<u8> = lines.iter().flat_map(to_bytes).collect();

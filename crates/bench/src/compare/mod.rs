@@ -20,8 +20,8 @@ use crate::peers::work::WorkError;
 use crate::peers::{Peers, PeersError};
 use crate::report::MACHINE_FILE;
 use crate::show;
-use bessemer_cpu::CpuOptions;
 use bessemer_models::ModelError;
+use bessemer_train::DeviceOptions;
 use bessemer_train::events::{BenchResult, EventError};
 use bessemer_train::tasks::registry;
 use entrants::{Entrant, Known};
@@ -37,7 +37,7 @@ use std::time::Duration;
 pub struct Options {
     /// For results and everything in between.
     pub folder: PathBuf,
-    pub cpu: CpuOptions,
+    pub device: DeviceOptions,
     pub seed: u64,
     /// Of each process.
     pub limit: Duration,
@@ -112,7 +112,7 @@ pub fn run(
     let known = Known::ask(groups, peers, runner, &options.folder.join(LOGS), tell)?;
     let machine = look(options)?;
     let estimate = Estimate::of(groups, &known, options, machine.limits.fp32_gflops * 1e9)?;
-    tell(&estimate.told());
+    tell(&estimate.text());
     let mut session = Session { options, runner, known, machine, journal, estimate, tell };
     let mut results = Vec::new();
     for group in groups {
@@ -131,7 +131,7 @@ const LOGS: &str = "logs";
 
 /// Looks at the machine, and keeps what was seen beside the results.
 fn look(options: &Options) -> Result<Examination, CompareError> {
-    let machine = examine(options.cpu, &[]);
+    let machine = examine(&options.device, &[]);
     let path = options.folder.join(MACHINE_FILE);
     let text = serde_json::to_string_pretty(&machine).expect("an examination has string keys and finite numbers");
     fs::write(&path, text).map_err(CompareError::at(&path))?;
@@ -165,7 +165,7 @@ impl Session<'_> {
 
     /// All that makes a group what it is.
     fn key(&self, group: &Group) -> String {
-        let Options { cpu, seed, emulated, one_variant, .. } = self.options;
+        let Options { device, seed, emulated, one_variant, .. } = self.options;
         let Group { warmup, steps, repeat, settings, frameworks, fusion, .. } = group;
         let name = |wanted: &Wanted| match &wanted.variant {
             Some(variant) => format!("{}+{variant}", wanted.framework),
@@ -175,7 +175,7 @@ impl Session<'_> {
         let mut key = format!(
             "{} w{warmup} s{steps} r{repeat} t{} seed{seed} [{}] s{} p{} d{} c{}",
             group.name(),
-            cpu.threads,
+            device.threads,
             frameworks.join(" "),
             settings.sequence_length,
             settings.predictions,
@@ -195,7 +195,7 @@ impl Session<'_> {
         &self.machine.machine
     }
 
-    /// A line about a run, with what is left.
+    /// A line about a run, with the estimated remaining time.
     fn progress(&mut self, line: &str) {
         let left =
             self.estimate.left().map_or_else(String::new, |left| format!(" (about {} left)", show::seconds(left)));

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn what_is_wrong_is_reported() {
         for (text, expected) in [
             ("frameworks = ['x']", "no models"),
             ("models = ['resnet50']", "no frameworks"),

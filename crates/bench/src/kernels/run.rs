@@ -4,9 +4,10 @@ use super::{Bound, Problem};
 use crate::machine::{Limits, Machine, available_memory};
 use crate::show;
 use crate::stats::step_times;
-use bessemer_cpu::{CpuOptions, Executor, ExecutorError};
 use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::run::{Executor, KernelInfo, RunError, StateBinding, StateLayout};
 use bessemer_ir::{DType, Role, philox};
+use bessemer_train::DeviceOptions;
 use bessemer_train::events::StepTimes;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 /// How problems are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    pub cpu: CpuOptions,
+    pub device: DeviceOptions,
     /// Time in which a kernel is run again and again.
     pub time: Duration,
     pub seed: u64,
@@ -39,16 +40,19 @@ pub struct Measured {
 /// # Errors
 /// In words, why it cannot be run: an operation or element type without a kernel, no memory.
 pub fn measure(problem: &Problem, options: &Options) -> Result<Measured, String> {
-    let plan = compile(&problem.graph, &options.cpu, &CompileOptions::default()).map_err(|error| error.to_string())?;
-    let needed = plan.arena_bytes as u64;
+    let device = options.device.open();
+    let plan =
+        compile(&problem.graph, device.target(), &CompileOptions::default()).map_err(|error| error.to_string())?;
+    let needed = plan.memory_bytes() as u64;
     if available_memory().is_some_and(|available| available < needed) {
         return Err(format!("{} of memory are needed", show::bytes(needed)));
     }
-    let mut executor = Executor::new(plan, options.cpu).map_err(|error| match error {
-        ExecutorError::Unsupported(list) => format!("no kernel for {}", list.join("; ")),
+    let state = device.new_state(StateLayout::of_graph(&plan.graph, plan.alignment)).map_err(|e| e.to_string())?;
+    let mut executor = device.load(plan, &state, &StateBinding::default()).map_err(|error| match error {
+        RunError::Unsupported { operations, .. } => format!("no kernel for {}", operations.join("; ")),
         other => other.to_string(),
     })?;
-    fill(&mut executor, problem, options.seed).map_err(|error| error.to_string())?;
+    fill(&mut *executor, problem, options.seed).map_err(|error| error.to_string())?;
     let mut run = || -> Result<f64, String> {
         let start = Instant::now();
         executor.run().map_err(|error| error.to_string())?;
@@ -62,7 +66,7 @@ pub fn measure(problem: &Problem, options: &Options) -> Result<Measured, String>
     while times.len() < MIN_RUNS || (times.len() < MAX_RUNS && start.elapsed() < options.time) {
         times.push(run()?);
     }
-    Ok(Measured { kernel: counted(&executor.kernel_names()), runs: times.len(), ms: step_times(&times) })
+    Ok(Measured { kernel: counted(&executor.kernels()), runs: times.len(), ms: step_times(&times) })
 }
 
 /// Length of the random numbers with which inputs are filled over and over: a prime number, so that no two rows of a
@@ -70,15 +74,17 @@ pub fn measure(problem: &Problem, options: &Options) -> Result<Measured, String>
 const RANDOM_PERIOD: usize = 8191;
 
 /// Fills every input but optimizer state, which is zero at first, with numbers of -0.5 to 0.5.
-fn fill(executor: &mut Executor, problem: &Problem, seed: u64) -> Result<(), ExecutorError> {
+fn fill(executor: &mut dyn Executor, problem: &Problem, seed: u64) -> Result<(), RunError> {
     let inputs = problem.graph.inputs().map(|(_, input)| input);
     for (stream, input) in inputs.filter(|input| input.role != Role::State).enumerate() {
         let sample = |i: usize| philox::uniform(seed, 0, stream as u32, i as u64) - 0.5;
         let block: Vec<u8> = (0..RANDOM_PERIOD.min(input.ty.shape.elements()))
             .flat_map(|i| bytes_of(input.ty.dtype, sample(i)))
             .collect();
-        for part in executor.input_mut(&input.name)?.chunks_mut(block.len().max(1)) {
-            part.copy_from_slice(&block[..part.len()]);
+        let content: Vec<u8> = block.iter().copied().cycle().take(input.ty.bytes()).collect();
+        match input.role {
+            Role::Feed => executor.feed(&[(&input.name, &content)])?,
+            _ => executor.state().write(&input.name, &content)?,
         }
     }
     Ok(())
@@ -94,9 +100,9 @@ fn bytes_of(dtype: DType, x: f32) -> Vec<u8> {
 }
 
 /// Names in the order in which they first occur, each once with the number of times: `reduction x2, region`.
-fn counted(names: &[String]) -> String {
+fn counted(kernels: &[KernelInfo]) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
-    for name in names {
+    for KernelInfo { name, .. } in kernels {
         match counts.iter_mut().find(|(known, _)| known == name) {
             Some((_, count)) => *count += 1,
             None => counts.push((name, 1)),
@@ -151,7 +157,7 @@ pub fn result(
     outcome: &Result<Measured, String>,
     machine: &Machine,
     limits: &Limits,
-    cpu: CpuOptions,
+    device: &DeviceOptions,
 ) -> KernelResult {
     let cost = problem.cost();
     let (limit, limit_rate) = limit(problem, limits);
@@ -162,12 +168,12 @@ pub fn result(
     KernelResult {
         framework: "bessemer",
         framework_version: env!("CARGO_PKG_VERSION"),
-        device: "cpu",
+        device: device.kind.name(),
         device_name: machine.cpu.clone(),
         devices: 1,
         nodes: 1,
-        threads: cpu.threads as u64,
-        isa: cpu.isa.name(),
+        threads: device.threads as u64,
+        isa: device.instruction_set.name(),
         model: problem.model,
         name: problem.name.clone(),
         family: problem.family.clone(),

@@ -90,7 +90,7 @@ const EFFICIENTNET_B0: [Stage; 7] = [
 
 const STEM_CHANNELS: usize = 32;
 const HEAD_CHANNELS: usize = 1280;
-/// A block's input has so many times the channels of its squeezed vector (section 5 of the paper: a ratio of 0.25).
+/// Channels of a block's input divided by those of its squeezed vector (section 5 of the paper: a ratio of 0.25).
 const SQUEEZE: usize = 4;
 
 /// Products of EfficientNet-B0 for pictures of 224 by 224.

@@ -1,8 +1,8 @@
 use super::*;
 use crate::machine::{Limits, Machine};
 use crate::workload::{Mode, workload};
-use bessemer_cpu::CpuOptions;
 use bessemer_ir::ops::conv::Conv2d;
+use bessemer_train::DeviceOptions;
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ fn chosen(pattern: &str) -> Vec<Problem> {
 }
 
 fn results(problems: &[Problem]) -> Vec<KernelResult> {
-    let cpu = CpuOptions::default();
-    let options = Options { cpu, time: Duration::from_millis(2), seed: 1 };
-    let machine = Machine::look(cpu);
-    problems.iter().map(|problem| result(problem, &measure(problem, &options), &machine, &LIMITS, cpu)).collect()
+    let device = DeviceOptions::default();
+    let options = Options { device, time: Duration::from_millis(2), seed: 1 };
+    let machine = Machine::look(&*device.open());
+    problems.iter().map(|problem| result(problem, &measure(problem, &options), &machine, &LIMITS, &device)).collect()
 }
 
 /// FLOPs of the products of a model in one step, the calls of each problem counted, by direction.
@@ -113,8 +113,9 @@ fn two_kernels_are_measured() {
 fn bf16_is_held_against_its_own_peak_where_there_is_one() {
     let limits = Limits { bf16_gflops: Some(5.0), ..LIMITS };
     let problems = chosen("goal/square");
-    let cpu = CpuOptions::default();
-    let row = |problem| result(problem, &Err("not tried".to_string()), &Machine::look(cpu), &limits, cpu);
+    let device = DeviceOptions::default();
+    let row =
+        |problem| result(problem, &Err("not tried".to_string()), &Machine::look(&*device.open()), &limits, &device);
     let [fp32, bf16] = [row(&problems[0]), row(&problems[1])];
     assert_eq!((fp32.limit, fp32.limit_rate, fp32.emulated), ("fp32", 1e6, false));
     assert_eq!((bf16.limit, bf16.limit_rate, bf16.emulated), ("bf16", 5.0, false));

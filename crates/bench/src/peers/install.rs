@@ -1,4 +1,4 @@
-//! Installs a peer in an environment of its own.
+//! Installs a peer into its own virtual environment.
 
 use super::description::{Description, Language, PythonVersion, python_version};
 use super::{Folders, PeersError, descriptions};

@@ -30,7 +30,7 @@ pub struct Peer {
     pub note: String,
     /// Of what is asked, its beginning; or why it cannot be asked.
     command: Result<Vec<String>, String>,
-    /// A folder of its own that lasts.
+    /// A folder that is kept between runs.
     cache: PathBuf,
 }
 
@@ -126,7 +126,7 @@ fn command(
 ) -> Result<Vec<String>, String> {
     let name = &description.name;
     let missing = || match folders.unfinished_of(name).is_file() {
-        true => format!("its installation was cut short: `bessemer peers setup {name}` does it anew"),
+        true => format!("its installation was cut short: `bessemer peers setup {name}` installs it again"),
         false => format!("`bessemer peers setup {name}` installs it"),
     };
     let text = |path: &Path| path.display().to_string();

@@ -6,14 +6,13 @@ use crate::machine::{peak_resident_bytes, resident_bytes};
 use crate::measure::{MeasureError, Timed, compiled, run_step};
 use crate::profile::{by_kind, profile};
 use crate::workload::{Mode, StepSettings, Work, Workload};
-use bessemer_cpu::peak::has_bf16;
-use bessemer_cpu::{CpuOptions, Executor, Isa};
 use bessemer_ir::passes::CompileOptions;
+use bessemer_ir::run::{Executor, RunError, StateStore, write_f32};
 use bessemer_ir::{DType, Role};
-use bessemer_train::NamedTensor;
 use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, TensorFile, write_safetensors};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::registry::all;
+use bessemer_train::{DeviceOptions, NamedTensor};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -39,8 +38,8 @@ pub enum OwnError {
     Unsupported { what: &'static str, name: String },
 }
 
-impl From<bessemer_cpu::ExecutorError> for OwnError {
-    fn from(error: bessemer_cpu::ExecutorError) -> Self {
+impl From<RunError> for OwnError {
+    fn from(error: RunError) -> Self {
         Self::Measure(error.into())
     }
 }
@@ -53,7 +52,8 @@ pub fn describe() -> Capabilities {
         default: fused,
         settings: settings.to_owned(),
     };
-    let emulated = if has_bf16(Isa::detect()) { vec!["fp16"] } else { vec!["bf16", "fp16"] };
+    let emulated =
+        if DeviceOptions::default().open().properties().has_bf16 { vec!["fp16"] } else { vec!["bf16", "fp16"] };
     let ability = |model: &str, mode| Ability {
         model: model.to_owned(),
         mode,
@@ -89,7 +89,7 @@ pub fn run(request: &Request) -> Result<Answer, OwnError> {
     let timed = Timed::window(request.warmup, request.steps, |index| {
         let loss = step.run(index)?;
         if request.outputs.is_some() {
-            outputs.take(&step.executor)?;
+            outputs.take(&*step.executor)?;
         }
         Ok::<_, OwnError>(loss)
     })?;
@@ -98,7 +98,7 @@ pub fn run(request: &Request) -> Result<Answer, OwnError> {
     }
     let peak_memory_bytes = peak_resident_bytes();
     let kernels = match request.purpose {
-        Purpose::Time => by_kind(&profile(&mut step.executor, 1).map_err(MeasureError::from)?),
+        Purpose::Time => by_kind(&profile(&mut *step.executor, 1).map_err(MeasureError::from)?),
         Purpose::Check => Vec::new(),
     };
     Ok(Answer {
@@ -107,7 +107,7 @@ pub fn run(request: &Request) -> Result<Answer, OwnError> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         options: [
             ("fuse".to_owned(), (request.variant == FUSED).into()),
-            ("isa".to_owned(), step.executor.options().isa.name().into()),
+            ("isa".to_owned(), step.device.instruction_set.name().into()),
         ]
         .into(),
         step_ms: timed.step_ms,
@@ -121,7 +121,8 @@ pub fn run(request: &Request) -> Result<Answer, OwnError> {
 
 /// A compiled step with the weights of a work folder, and its batches.
 struct Step {
-    executor: Executor,
+    device: DeviceOptions,
+    executor: Box<dyn Executor>,
     mode: Mode,
     feeds: Feeds,
     batches: usize,
@@ -141,12 +142,12 @@ impl Step {
         let Request { model, mode, batch_size, .. } = request;
         let work = Work { model, mode: *mode, batch_size: *batch_size, precision, settings };
         let workload = work.build().map_err(MeasureError::from)?;
-        let cpu = CpuOptions { threads: request.threads, ..CpuOptions::default() };
+        let device = DeviceOptions { threads: request.threads, ..DeviceOptions::default() };
         let options = CompileOptions { fuse, precision, ..CompileOptions::default() };
-        let mut executor = compiled(&workload, cpu, &options)?;
-        load_weights(&mut executor, &workload, request)?;
+        let executor = compiled(&workload, &device, &options)?;
+        load_weights(&**executor.state(), &workload, request)?;
         let (feeds, batches) = read_batches(&workload, request)?;
-        let mut step = Self { executor, mode: request.mode, feeds, batches };
+        let mut step = Self { device, executor, mode: request.mode, feeds, batches };
         step.write_feeds(0)?;
         step.executor.prepare()?;
         Ok(step)
@@ -155,24 +156,24 @@ impl Step {
     /// Runs the step that comes `index`-th; the loss when training.
     fn run(&mut self, index: usize) -> Result<Option<f64>, OwnError> {
         self.write_feeds(index % self.batches)?;
-        Ok(run_step(&mut self.executor, self.mode)?)
+        Ok(run_step(&mut *self.executor, self.mode)?)
     }
 
     fn write_feeds(&mut self, batch: usize) -> Result<(), OwnError> {
         for (name, bytes) in &self.feeds {
             let size = bytes.len() / self.batches;
-            self.executor.write(name, &bytes[batch * size..][..size])?;
+            self.executor.feed(&[(name, &bytes[batch * size..][..size])])?;
         }
         Ok(())
     }
 }
 
 /// Tensors of the model from the folder, those of the optimizer as they begin; one is held at a time.
-fn load_weights(executor: &mut Executor, workload: &Workload, request: &Request) -> Result<(), OwnError> {
+fn load_weights(state: &dyn StateStore, workload: &Workload, request: &Request) -> Result<(), OwnError> {
     let file = TensorFile::open(&request.work.join(WEIGHTS_FILE))?;
     for spec in workload.specs.iter().filter(|spec| spec.ty.dtype == DType::F32) {
         if !spec.kind.is_model() {
-            executor.write_f32(&spec.name, &bessemer_nn::initialise(spec, request.seed))?;
+            write_f32(state, &spec.name, &bessemer_nn::initialise(spec, request.seed))?;
             continue;
         }
         let (found, wanted) = (file.shape(&spec.name)?, spec.external_shape());
@@ -180,7 +181,7 @@ fn load_weights(executor: &mut Executor, workload: &Workload, request: &Request)
             let problem = format!("`{}` is {found:?} in the weights and {wanted} in the model", spec.name);
             return Err(io::Error::new(io::ErrorKind::InvalidData, problem).into());
         }
-        executor.write_f32(&spec.name, &spec.from_external(&file.read_f32(&spec.name)?))?;
+        write_f32(state, &spec.name, &spec.from_external(&file.read_f32(&spec.name)?))?;
     }
     Ok(())
 }
@@ -204,7 +205,7 @@ fn read_batches(workload: &Workload, request: &Request) -> Result<(Feeds, usize)
 struct Outputs(BTreeMap<String, (Vec<usize>, Vec<u8>)>);
 
 impl Outputs {
-    fn take(&mut self, executor: &Executor) -> Result<(), OwnError> {
+    fn take(&mut self, executor: &dyn Executor) -> Result<(), OwnError> {
         let graph = &executor.plan().graph;
         for (name, value) in graph.outputs().iter().map(|output| (&output.0, output.1)) {
             let shape = graph.shape(value).dims().to_vec();

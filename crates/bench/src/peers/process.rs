@@ -51,7 +51,7 @@ const LEAST_FREE: f64 = 0.02;
 const MOST_OUTPUT: u64 = 64 << 20;
 /// What shells add to the number of the signal that ended a program.
 const SIGNALLED: i32 = 128;
-/// Variables by which libraries are told their number of threads.
+/// Environment variables from which libraries read their number of threads.
 const THREAD_VARIABLES: [&str; 5] =
     ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "NUMEXPR_NUM_THREADS"];
 
@@ -126,7 +126,7 @@ fn with_extension(path: &Path, extension: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Ends what is left of a process and of those that it started.
+/// Kills a process and those that it started, if they still run.
 fn end(child: &mut Child) {
     if let Ok(group) = i32::try_from(child.id()) {
         // There may be nothing left to end.
@@ -139,8 +139,8 @@ fn end(child: &mut Child) {
 fn failure(status: ExitStatus, log: &[u8]) -> Failure {
     let log = String::from_utf8_lossy(log);
     let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
-    let told = lines().find(|line| line.starts_with("error:")).or_else(|| lines().next_back());
-    let reason = told.map_or("", |line| line.strip_prefix("error:").unwrap_or(line).trim());
+    let line = lines().find(|line| line.starts_with("error:")).or_else(|| lines().next_back());
+    let reason = line.map_or("", |line| line.strip_prefix("error:").unwrap_or(line).trim());
     let code = status.code().unwrap_or_else(|| SIGNALLED + status.signal().unwrap_or(0));
     let killed = code == SIGNALLED + Signal::SIGKILL as i32;
     if killed {
@@ -186,7 +186,7 @@ pub fn guard(command: &[String], processors: Option<usize>) -> io::Result<u8> {
     Ok(u8::try_from(code).unwrap_or(1))
 }
 
-/// Keeps this process and those that it starts to the first so many of its processors.
+/// Restricts this process and those that it starts to its first `processors` processors.
 #[cfg(target_os = "linux")]
 fn keep_to(processors: usize) -> io::Result<()> {
     use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -162,7 +162,7 @@ impl Answer {
         } else if self.window_s > wall_s {
             Some(format!("its window of {:.3} s is longer than the {wall_s:.3} s that it ran", self.window_s))
         } else if request.mode == Mode::Train && self.losses.len() != wanted {
-            Some(format!("it told {} losses of {wanted}", self.losses.len()))
+            Some(format!("it reported {} of {wanted} losses", self.losses.len()))
         } else {
             None
         }

@@ -2,9 +2,9 @@ use super::*;
 use crate::machine::Machine;
 use crate::measure::{self, MeasureError};
 use crate::workload::{Mode, StepSettings};
-use bessemer_cpu::CpuOptions;
 use bessemer_data::{FileFormat, Picture};
 use bessemer_ir::passes::recompute::Recompute;
+use bessemer_train::DeviceOptions;
 use bessemer_train::events::{
     BenchRun, Comparison, Event, EventBody, EventWriter, Header, KernelTime, Ratio, Status, Verdict, WorkCheck,
 };
@@ -58,9 +58,9 @@ fn bench(batch_size: usize, throughput: f64) -> BenchResult {
         repeat: 1,
         seed: 0,
         settings: StepSettings::default(),
-        cpu: CpuOptions::default(),
+        device: DeviceOptions::default(),
     };
-    let machine = Machine::look(request.cpu);
+    let machine = Machine::look(&*request.device.open());
     let error = MeasureError::Memory { needed: 2_000_000_000, available: 1_000_000_000 };
     let mut result = measure::failed(&request, &machine, &error);
     if throughput > 0.0 {

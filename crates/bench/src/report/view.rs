@@ -25,7 +25,7 @@ use std::path::Path;
 pub(super) enum Pictures<'a> {
     /// In the page itself.
     Inline,
-    /// In their files, told relative to this folder.
+    /// Paths of their files, relative to this folder.
     Linked(&'a Path),
 }
 

@@ -98,13 +98,14 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 
 fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -> anyhow::Result<()> {
     let started = Instant::now();
-    let cpu = common.cpu();
+    let device = common.device();
+    let opened = device.open();
     let precision = common.precision().unwrap_or_default();
     let (settings, unit) = (settings.settings(options.model)?, terms(options.model.name()).unit);
     common.tell_emulation(precision);
     let mut results = Results::open(options.json.as_deref())?;
     let process = Process::new()?;
-    let (machine, mut limits) = (Machine::look(cpu), Limits::measure(cpu));
+    let (machine, mut limits) = (Machine::look(&*opened), Limits::measure(&*opened));
     let limit = match (precision, limits.bf16_gflops) {
         (Compute::Bf16, Some(gflops)) => format!("{} GFLOP/s bf16", show::significant(gflops, 3)),
         _ => format!("{} GFLOP/s fp32", show::significant(limits.fp32_gflops, 3)),
@@ -113,8 +114,8 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
     results.text(&format!(
         "{}, {} threads, {}; measured limits: {limit}, {gbytes} GB/s\n{}",
         machine.cpu,
-        cpu.threads,
-        cpu.isa,
+        device.threads,
+        device.instruction_set,
         row(&header(unit))
     ))?;
     for &batch_size in &options.batch_size {
@@ -130,7 +131,7 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
             repeat: options.repeat,
             seed: common.seed(),
             settings,
-            cpu,
+            device,
         };
         let progress = |repeat: usize, throughput: f64| {
             let rate = show::significant(throughput, 3);

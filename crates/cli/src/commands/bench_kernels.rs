@@ -74,10 +74,11 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     };
     let chosen = choose(&problems, options.filter.as_ref(), common.precision())?;
     let mut output = Results::open(options.json.as_deref())?;
-    let cpu = common.cpu();
-    let machine = Machine::look(cpu);
-    let before = Limits::measure(cpu);
-    let how = kernels::Options { cpu, time: options.time, seed: common.seed() };
+    let device = common.device();
+    let opened = device.open();
+    let machine = Machine::look(&*opened);
+    let before = Limits::measure(&*opened);
+    let how = kernels::Options { device, time: options.time, seed: common.seed() };
     let mut outcomes = Vec::with_capacity(chosen.len());
     for (index, problem) in chosen.iter().enumerate() {
         let outcome = kernels::measure(problem, &how);
@@ -88,11 +89,11 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         common.tell(&format!("{}/{} {}: {said}", index + 1, chosen.len(), problem.full_name()));
         outcomes.push(outcome);
     }
-    let limits = before.greater(Limits::measure(cpu));
+    let limits = before.greater(Limits::measure(&*opened));
     let results: Vec<KernelResult> = chosen
         .iter()
         .zip(&outcomes)
-        .map(|(problem, outcome)| kernels::result(problem, outcome, &machine, &limits, cpu))
+        .map(|(problem, outcome)| kernels::result(problem, outcome, &machine, &limits, &device))
         .collect();
     for result in &results {
         output.record(&Line::new(result, started))?;

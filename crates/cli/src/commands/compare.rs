@@ -115,7 +115,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let [limit, patience] = if options.quick { [120, 2] } else { [3600, 60] };
     let settings = compare::Options {
         folder: options.out.clone(),
-        cpu: common.cpu(),
+        device: common.device(),
         seed: common.seed(),
         limit: Duration::from_secs(options.limit.map_or(limit, |limit| limit as u64)),
         patience: Duration::from_secs(options.patience.unwrap_or(patience)),

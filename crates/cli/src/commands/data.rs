@@ -187,7 +187,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 fn verify_pictures(options: &Verify, common: &Common) -> anyhow::Result<()> {
     let tell = common.teller();
     let progress = |done: usize, all: usize| tell(&|| format!("{done} of {all} files"));
-    let report = verify(&options.folder, common.cpu().threads, &progress)?;
+    let report = verify(&options.folder, common.device().threads, &progress)?;
     if options.json {
         print_json(&report)?
     } else {

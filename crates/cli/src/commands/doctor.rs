@@ -23,7 +23,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let examination = examine(common.cpu(), &options.gpu.gpu_libraries);
+    let examination = examine(&common.device(), &options.gpu.gpu_libraries);
     if options.json { print_json(&examination) } else { print(&text(&examination)) }
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// Compile op by op
     #[arg(long, help_heading = "Step")]
     pub no_fuse: bool,
-    /// Print the graph after this pass instead: autodiff, simplify, fold, precision, recompute,
+    /// Print the graph after this pass instead: autodiff, simplify, fold, precision, recompute, prologue,
     /// fuse or schedule
     #[arg(long, value_name = "PASS", value_parser = pass, help_heading = "Output")]
     pub after: Option<Pass>,
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         batch_size: options.batch_size,
         settings: options.step.settings(options.model)?,
         compile: common.compile(!options.no_fuse),
-        cpu: common.cpu(),
+        device: common.device(),
         memory_bytes: available_memory().unwrap_or(u64::MAX),
     };
     match options.after {

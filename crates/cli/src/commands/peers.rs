@@ -56,7 +56,7 @@ EXAMPLES:
   bessemer peers setup pytorch
   bessemer peers setup onnxruntime --python python3.12";
 
-/// Install a framework in an environment of its own
+/// Install a framework into its own virtual environment
 #[derive(Debug, Args)]
 #[command(after_help = SETUP_EXAMPLES)]
 pub(crate) struct Setup {

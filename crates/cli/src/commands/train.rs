@@ -160,7 +160,7 @@ fn base_recipe(options: &Options) -> Result<String, Usage> {
     }
 }
 
-/// The run is whole without them, so that their failure is told and no more.
+/// The run is complete without them: a failure is only reported.
 fn keep_samples(report: &TrainReport, recipe: &Recipe, compute: &ComputeOptions, common: &Common) {
     let keep = || -> Result<_, TrainError> {
         let run = RunDir::open(&report.run)?;

@@ -5,8 +5,8 @@ use super::{
     rows, worker_scratch,
 };
 use crate::gemm::{
-    ALayout, COLUMN_STRIDE, Ctx, MAX_DEPTH, MAX_PANEL, Matrix, NumberPtr, Numbers, ROW_STRIDE, Region, Scratch,
-    SharedMut, Sweep, Upcoming, aligned_len, column_stride, panel, tile_count, tile_start,
+    ALayout, COLUMN_STRIDE, Ctx, MAX_DEPTH, MAX_PANEL, Matrix, MemoryBlock, Prefetch, ROW_STRIDE, Scratch, SharedMut,
+    TileLoop, TypedPtr, TypedSlice, aligned_len, column_stride, panel, tile_count, tile_start,
 };
 use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, dispatch_product};
 use bessemer_ir::DType;
@@ -169,12 +169,12 @@ impl Backward<'_> {
 
     /// The rows of this head from `first` on, of a `[B, rows, heads * D]` tensor.
     #[inline(always)]
-    fn rows_of(&self, tensor: NumberPtr, rows: usize, first: usize) -> NumberPtr {
+    fn rows_of(&self, tensor: TypedPtr, rows: usize, first: usize) -> TypedPtr {
         tensor.add(self.desc.start(self.head, rows) + first * self.desc.width())
     }
 
-    fn dout(&self) -> NumberPtr {
-        Numbers::from(self.io.dout).checked(self.desc.q_len(), "output gradient")
+    fn dout(&self) -> TypedPtr {
+        TypedSlice::from(self.io.dout).checked(self.desc.q_len(), "output gradient")
     }
 
     /// # Safety
@@ -198,7 +198,7 @@ impl Backward<'_> {
     /// # Safety
     /// They are there and there is room for whole panels. Called under `S::vectorize`.
     #[inline(always)]
-    unsafe fn pack_rows<S: Simd>(&self, src: NumberPtr, count: usize, dst: SharedMut) {
+    unsafe fn pack_rows<S: Simd>(&self, src: TypedPtr, count: usize, dst: SharedMut) {
         let desc = self.desc;
         let matrix = Matrix { src, ld: desc.width(), transposed: false, k: count, n: desc.depth };
         // SAFETY: the caller's promise.
@@ -320,7 +320,7 @@ impl Backward<'_> {
             (buffers.probability_tiles, buffers.dout_panels, self.io.dv),
             (buffers.dscore_tiles, buffers.query_panels, self.io.dk),
         ] {
-            let sweep = Sweep {
+            let tile_loop = TileLoop {
                 layout: ALayout::Columns,
                 depth: queries,
                 a: a.0,
@@ -337,7 +337,7 @@ impl Backward<'_> {
                 b_next: b.0,
             };
             // SAFETY: the caller's promises; these columns of the outputs belong to this head.
-            unsafe { sweep.run::<S>(&mut Upcoming::new([Region::EMPTY; 2])) };
+            unsafe { tile_loop.run::<S>(&mut Prefetch::new([MemoryBlock::EMPTY; 2])) };
         }
         let of_queries = desc.start(self.head, desc.queries) + part.queries.start * desc.width();
         let product = RowsTimesPanels {

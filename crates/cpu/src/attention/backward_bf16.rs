@@ -8,7 +8,7 @@ use super::{
     prefetch_row, rows, steps, to_operand,
 };
 use crate::gemm::{
-    MAX_DEPTH, Matrix, NumberPtr, Numbers, ROW_STRIDE, Scratch, SharedMut, aligned_len, packed_len, panel, pieces,
+    MAX_DEPTH, Matrix, ROW_STRIDE, Scratch, SharedMut, TypedPtr, TypedSlice, aligned_len, packed_len, panel, pieces,
 };
 use crate::simd::{Simd, TILE_STEPS};
 use crate::vector;
@@ -102,7 +102,7 @@ impl Buffers {
 /// Computes all of a head.
 ///
 /// # Safety
-/// Inputs and outputs have the sizes of `desc`, queries, keys and values are `bf16` numbers, `scratch` has [`worker_len`]
+/// Inputs and outputs have the sizes of `desc`, queries, keys and values are `bf16` elements, `scratch` has [`worker_len`]
 /// elements, and nothing else uses it or these columns of the outputs. Called under `S::run_op`.
 #[inline(always)]
 pub(super) unsafe fn run<S: Simd>(desc: &AttentionDesc, io: &Io<'_>, head: usize, scratch: Scratch) {
@@ -136,7 +136,7 @@ struct Backward<'a> {
     buffers: Buffers,
 }
 
-/// The distance of rows, [`ROW_STRIDE`] apart, in numbers of 16 bits.
+/// The distance of rows, [`ROW_STRIDE`] apart, in 16-bit elements.
 const ROW_STRIDE_16: usize = 2 * ROW_STRIDE;
 
 impl Backward<'_> {
@@ -149,7 +149,8 @@ impl Backward<'_> {
         let desc = self.desc;
         if query < desc.queries {
             let start = desc.start(self.head, desc.queries) + query * desc.width();
-            let [out, dout] = [self.io.out, self.io.dout].map(|rows| Numbers::from(rows).checked(desc.q_len(), "rows"));
+            let [out, dout] =
+                [self.io.out, self.io.dout].map(|rows| TypedSlice::from(rows).checked(desc.q_len(), "rows"));
             for tensor in [self.io.inputs.q, out, dout] {
                 // SAFETY: the caller's promise.
                 unsafe { prefetch_row::<S>(tensor.add(start), desc.depth) };
@@ -227,7 +228,7 @@ impl Backward<'_> {
         expected
     }
 
-    /// Transposes `count` rows of the numbers of a head to rows of pairs of `[D, Sq]`.
+    /// Transposes `count` rows of the elements of a head to rows of pairs of `[D, Sq]`.
     ///
     /// # Safety
     /// They are there, and there is room for whole tiles. Called under `S::vectorize`.
@@ -413,13 +414,13 @@ unsafe fn pack<S: Simd>(matrix: &Matrix, dst: SharedMut) {
     unsafe { matrix.pack::<S>(0..steps, 0..matrix.n, dst.0, steps * panel::<S>()) };
 }
 
-/// Rows of an operand, [`ROW_STRIDE`] apart, as numbers.
+/// Rows of an operand, [`ROW_STRIDE`] apart, as elements.
 ///
 /// # Safety
 /// They are there.
 #[inline(always)]
-unsafe fn rows_16(rows: SharedMut, count: usize) -> NumberPtr {
+unsafe fn rows_16(rows: SharedMut, count: usize) -> TypedPtr {
     let len = count * ROW_STRIDE_16;
     // SAFETY: the caller's promise.
-    unsafe { Numbers::from_raw(rows.0.cast_const().cast(), DType::Bf16, len) }.checked(len, "rows of scores")
+    unsafe { TypedSlice::from_raw(rows.0.cast_const().cast(), DType::Bf16, len) }.checked(len, "rows of scores")
 }

@@ -9,8 +9,8 @@ mod rows;
 mod tests;
 
 use crate::gemm::{
-    ALayout, Ctx, MAX_DEPTH, MAX_PANEL, NumberPtr, Place, ROW_STRIDE, Region, RowBlocks, Scratch, SharedMut, Sweep,
-    Upcoming, aligned_len, panel, pieces,
+    ALayout, Ctx, MAX_DEPTH, MAX_PANEL, MemoryBlock, Place, Prefetch, ROW_STRIDE, RowBlocks, Scratch, SharedMut,
+    TileLoop, TypedPtr, aligned_len, panel, pieces,
 };
 use crate::kernel::{Operands, Unsupported};
 use crate::simd::{NEIGHBOURS, PanelFormat, Simd};
@@ -42,7 +42,7 @@ pub(crate) struct AttentionDesc {
     heads: usize,
     queries: usize,
     keys: usize,
-    /// Numbers of a head.
+    /// Elements of a head.
     depth: usize,
     scale: f32,
     dropout: Option<Dropout>,
@@ -87,7 +87,7 @@ impl AttentionDesc {
         ctx.panel_format(self.dtype, self.dtype)
     }
 
-    /// Numbers of all heads together.
+    /// Elements of all heads together.
     fn width(&self) -> usize {
         self.heads * self.depth
     }
@@ -189,15 +189,15 @@ impl AttentionDesc {
 
 /// What both passes read.
 struct Inputs<'a> {
-    q: NumberPtr,
-    k: NumberPtr,
-    v: NumberPtr,
+    q: TypedPtr,
+    k: TypedPtr,
+    v: TypedPtr,
     /// `[B, Sk]`
     bias: &'a [f32],
     counter: u32,
 }
 
-// SAFETY: the numbers are only read.
+// SAFETY: the elements are only read.
 unsafe impl Sync for Inputs<'_> {}
 
 impl Inputs<'_> {
@@ -218,12 +218,12 @@ unsafe fn worker_scratch(base: SharedMut, worker: usize, len: usize) -> Scratch 
     unsafe { Scratch::new(std::slice::from_raw_parts_mut(base.add(worker * len).0, len), len) }
 }
 
-/// Copies rows of `len` numbers, `ld` apart, to rows of the first operand of a product, [`ROW_STRIDE`] apart.
+/// Copies rows of `len` elements, `ld` apart, to rows of the first operand of a product, [`ROW_STRIDE`] apart.
 ///
 /// # Safety
 /// They are there, and `dst` has room for them. Called under `S::vectorize`.
 #[inline(always)]
-unsafe fn copy_rows<S: Simd>(src: NumberPtr, ld: usize, rows: usize, len: usize, dst: SharedMut) {
+unsafe fn copy_rows<S: Simd>(src: TypedPtr, ld: usize, rows: usize, len: usize, dst: SharedMut) {
     for row in 0..rows {
         let src = src.add(row * ld);
         // SAFETY: the caller's promise.
@@ -243,12 +243,12 @@ unsafe fn copy_rows<S: Simd>(src: NumberPtr, ld: usize, rows: usize, len: usize,
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 
-/// Hints that `len` numbers are wanted soon.
+/// Hints that `len` elements are wanted soon.
 ///
 /// # Safety
 /// Called under `S::vectorize`.
 #[inline(always)]
-unsafe fn prefetch_row<S: Simd>(src: NumberPtr, len: usize) {
+unsafe fn prefetch_row<S: Simd>(src: TypedPtr, len: usize) {
     for first in (0..len).step_by(LINE_BYTES / size_of::<f32>()) {
         // SAFETY: the caller's promise.
         unsafe { S::prefetch(src.add(first).as_16().cast()) };
@@ -273,7 +273,7 @@ fn steps<S: Simd>(k: usize) -> usize {
     PanelFormat::of::<S>().steps(k)
 }
 
-/// Makes a row of `len` numbers a row of the first operand of a product, in its place.
+/// Makes a row of `len` elements a row of the first operand of a product, in its place.
 ///
 /// # Safety
 /// They are there, with room for whole steps. Called under `S::vectorize`.
@@ -310,10 +310,10 @@ struct RowsTimesPanels<'a> {
 
 impl RowsTimesPanels<'_> {
     /// # Safety
-    /// As for [`Sweep::run`].
+    /// As for [`TileLoop::run`].
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let sweep = Sweep {
+        let tile_loop = TileLoop {
             layout: ALayout::Rows,
             depth: self.depth,
             a: self.a.0,
@@ -330,7 +330,7 @@ impl RowsTimesPanels<'_> {
             b_next: self.b.0,
         };
         // SAFETY: the caller's promise.
-        unsafe { sweep.run::<S>(&mut Upcoming::new([Region::EMPTY; 2])) }
+        unsafe { tile_loop.run::<S>(&mut Prefetch::new([MemoryBlock::EMPTY; 2])) }
     }
 }
 

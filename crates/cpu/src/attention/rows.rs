@@ -56,7 +56,7 @@ pub(super) fn sum(x: &[f32]) -> f32 {
     fold(x, 0.0, |a, b| a + b)
 }
 
-/// The sum of products of at most [`MAX_DEPTH`] numbers.
+/// The sum of products of at most [`MAX_DEPTH`] elements.
 #[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut products = [0.0; MAX_DEPTH];
@@ -185,7 +185,7 @@ pub(super) fn score_gradients(p: &[f32], dscores: &mut [f32], expected: f32, sca
 }
 
 impl Dropout {
-    /// The uniform numbers of the probabilities from position `first` on.
+    /// The uniform random numbers of the probabilities from position `first` on.
     #[inline(always)]
     pub(super) fn uniforms(&self, counter: u32, first: u64, uniforms: &mut [f32]) {
         fill_uniform(self.seed, counter, self.stream, first, uniforms);

@@ -2,7 +2,7 @@
 //! kernels, and bit for bit what the instructions of this processor compute.
 
 use super::{AttentionDesc, Dropout, Inputs, backward, forward};
-use crate::gemm::{Ctx, Numbers, SharedMut};
+use crate::gemm::{Ctx, SharedMut, TypedSlice};
 use crate::isa::Isa;
 use crate::peak::has_bf16;
 use crate::simd::PanelFormat;
@@ -26,7 +26,7 @@ const SIZES: [[usize; 5]; 6] = [
     [1, 1, 65, 530, 128],
 ];
 
-/// Numbers that `bf16` holds exactly.
+/// Elements that `bf16` holds exactly.
 fn halves(len: usize, stream: u32) -> Vec<bf16> {
     (0..len).map(|i| bf16::from_f32(philox::normal(5, 0, stream, i as u64))).collect()
 }
@@ -95,8 +95,8 @@ fn results(isa: Isa, format: PanelFormat, desc: &AttentionDesc, threads: usize) 
     let [q, k, v, dout] = std::array::from_fn(|i| halves(if i % 3 == 0 { q_len } else { k_len }, STREAMS[i]));
     let wide = [&q, &k, &v].map(|tensor| widened(tensor));
     let numbers = |i: usize, tensor: &'static str| match desc.dtype {
-        DType::Bf16 => Numbers::from([&q, &k, &v][i].as_slice()).checked(wide[i].len(), tensor),
-        _ => Numbers::from(&wide[i]).checked(wide[i].len(), tensor),
+        DType::Bf16 => TypedSlice::from([&q, &k, &v][i].as_slice()).checked(wide[i].len(), tensor),
+        _ => TypedSlice::from(&wide[i]).checked(wide[i].len(), tensor),
     };
     let bias = bias(desc);
     let inputs = Inputs {
@@ -143,7 +143,7 @@ fn errors(expected: &[Vec<f64>; 5], actual: &Results) -> [f64; 5] {
 }
 
 /// Probabilities and gradients of scores are rounded to 8 bits: the distance to the reference is that of their rounding errors.
-/// The same numbers multiplied as `f32` keep the tolerance of `f32`.
+/// The same elements multiplied as `f32` keep the tolerance of `f32`.
 #[test]
 fn both_passes_are_near_the_reference() {
     for (size, has_dropout) in SIZES.into_iter().flat_map(|size| [(size, false), (size, true)]) {

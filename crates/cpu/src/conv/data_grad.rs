@@ -7,9 +7,9 @@ use std::ops::Range;
 use super::ConvDesc;
 use super::gather::{Axis, Gather};
 use crate::gemm::{
-    BlockScratch, Ctx, Destination, Epilogue, Matrix, NumberPtr, Numbers, Output, PanelSteps, Place, Region, RowBlock,
-    RowBlocks, RowSource, RowTable, Scratch, SharedMut, Weights, aligned_len, column_groups, free_threads, pack_steps,
-    packed_len, packed_start, row_blocks_for, row_scratch_len,
+    BlockScratch, Ctx, Destination, Epilogue, Matrix, MemoryBlock, Output, PanelSteps, Place, RowBlock, RowBlocks,
+    RowSource, RowTable, Scratch, SharedMut, TypedPtr, TypedSlice, Weights, aligned_len, column_groups, free_threads,
+    pack_steps, packed_len, packed_start, row_blocks_for, row_scratch_len,
 };
 use crate::simd::{PanelFormat, Simd, SimdOp, dispatch, dispatch_product};
 
@@ -37,7 +37,7 @@ pub fn packed_data_grad_len(d: &ConvDesc) -> usize {
 ///
 /// # Panics
 /// When a slice is shorter than `d` needs.
-pub fn pack_data_grad(ctx: Ctx<'_>, d: &ConvDesc, w: Numbers<'_>, packed: &mut [f32]) {
+pub fn pack_data_grad(ctx: Ctx<'_>, d: &ConvDesc, w: TypedSlice<'_>, packed: &mut [f32]) {
     let format = panel_format(ctx, d, &w);
     let w = w.checked(d.weight_len(), "weights");
     let packed = Output::new(packed).checked_whole(packed_data_grad_len(d), "packed weights");
@@ -99,7 +99,7 @@ struct Phase {
 
 impl Phase {
     /// Rows are the phase's input pixels, elements `[taps, Cout]` of the output gradient.
-    fn gather(&self, d: &ConvDesc, dy: NumberPtr) -> Gather {
+    fn gather(&self, d: &ConvDesc, dy: TypedPtr) -> Gather {
         Gather { src: dy, channels: d.c_out, y: self.y.axis, x: self.x.axis, affine: None, padded_lines: false }
     }
 
@@ -132,7 +132,7 @@ fn phases(d: &ConvDesc) -> impl Iterator<Item = Phase> + '_ {
 pub fn data_grad<'a>(
     ctx: Ctx<'_>,
     d: &ConvDesc,
-    dy: impl Into<Numbers<'a>>,
+    dy: impl Into<TypedSlice<'a>>,
     w: impl Into<Weights<'a>>,
     dx: Output<'_>,
     scratch: &mut [f32],
@@ -176,7 +176,7 @@ pub fn data_grad<'a>(
 ///
 /// # Safety
 /// The weights are valid, and `packed` has room for all of them.
-unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, format: PanelFormat, w: NumberPtr, packed: SharedMut) {
+unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, format: PanelFormat, w: TypedPtr, packed: SharedMut) {
     let tap_steps = if format.is_dot2() { d.c_out / 2 } else { d.c_out };
     for phase in phases(d) {
         let panel = format.steps(phase.taps() * d.c_out);
@@ -197,7 +197,7 @@ unsafe fn pack_weights(ctx: Ctx<'_>, d: &ConvDesc, format: PanelFormat, w: Numbe
 }
 
 /// The format of the operands: pairs of elements must not reach from tap to tap.
-fn panel_format(ctx: Ctx<'_>, d: &ConvDesc, operand: &Numbers<'_>) -> PanelFormat {
+fn panel_format(ctx: Ctx<'_>, d: &ConvDesc, operand: &TypedSlice<'_>) -> PanelFormat {
     match d.c_out.is_multiple_of(2) {
         true => ctx.panel_format(operand.dtype(), operand.dtype()),
         false => PanelFormat::F32,
@@ -208,7 +208,7 @@ struct DataGrad<'a> {
     ctx: Ctx<'a>,
     d: &'a ConvDesc,
     format: PanelFormat,
-    dy: NumberPtr,
+    dy: TypedPtr,
     packed: SharedMut,
     dx: Destination,
 }
@@ -291,7 +291,7 @@ impl DataGrad<'_> {
                 ldc: self.d.c_in,
                 accumulate: false,
                 a_block,
-                upcoming: Region::EMPTY,
+                prefetch: MemoryBlock::EMPTY,
                 store: None,
             };
             dispatch_product(self.ctx.isa, self.format, block);

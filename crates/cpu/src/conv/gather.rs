@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::gemm::{
-    AffinePtr, FEW_COLS, MAX_OFFSETS, MAX_POSITIONS, MAX_ROWS, NumberPtr, Place, Region, Row, RowSource, WINDOWS_LEN,
-    Windows,
+    AffinePtr, FEW_COLS, MAX_OFFSETS, MAX_POSITIONS, MAX_ROWS, MemoryBlock, Place, Row, RowSource, TypedPtr,
+    WINDOWS_LEN, Windows,
 };
 use crate::simd::{Simd, TILE_STEPS};
 
@@ -68,13 +68,13 @@ impl Axis {
 /// `[y.taps, x.taps, channels]`, zero outside the image.
 #[derive(Clone, Copy)]
 pub(crate) struct Gather {
-    pub src: NumberPtr,
+    pub src: TypedPtr,
     pub channels: usize,
     pub y: Axis,
     pub x: Axis,
-    /// What is done to the numbers inside the image.
+    /// What is done to the elements inside the image.
     pub affine: Option<AffinePtr>,
-    /// Whether each line of taps is followed by numbers that count for nothing, up to the [`TILE_PIXEL`] of a step of tiles: what lies
+    /// Whether each line of taps is followed by elements that count for nothing, up to the [`TILE_PIXEL`] of a step of tiles: what lies
     /// behind it in the image, or zeros. They are multiplied by zeros, so that one that is not finite shows in the rows before it.
     pub padded_lines: bool,
 }
@@ -103,12 +103,12 @@ impl Gather {
         first * self.channels..last * self.channels
     }
 
-    /// Copies `len` numbers of a run, of which the first is number `start`.
+    /// Copies `len` elements of a run, of which the first is number `start`.
     ///
     /// # Safety
     /// They are there, and there is room for them. Called under `S::vectorize`.
     #[inline(always)]
-    unsafe fn take<S: Simd, D: Place>(&self, src: NumberPtr, start: usize, len: usize, dst: D) {
+    unsafe fn take<S: Simd, D: Place>(&self, src: TypedPtr, start: usize, len: usize, dst: D) {
         // SAFETY: the caller's promise; with an affine map, a run is a pixel.
         unsafe {
             match self.affine {
@@ -257,7 +257,7 @@ impl Gather {
 
 impl RowSource for Gather {
     #[inline(always)]
-    fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr> {
+    fn in_place(&self, row: Row, range: Range<usize>) -> Option<TypedPtr> {
         // One tap, inside the image: a pixel.
         let is_pixel = self.row_len() == self.channels && self.affine.is_none();
         let inside = is_pixel && self.y.holds_all_taps(row.y) && self.x.holds_all_taps(row.x);
@@ -328,7 +328,7 @@ impl RowSource for Gather {
         Row { x: self.x.base, y: self.y.base, origin: origin + lines * line }
     }
 
-    fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region {
+    fn region(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
         let (first, last) = (self.locate(rows.start), self.locate(rows.end - 1));
         if self.row_len() == self.channels && self.x.step == 1 {
             let start = self.src.offset(first.origin).add(range.start);

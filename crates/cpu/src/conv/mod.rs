@@ -11,8 +11,8 @@ pub mod grouped;
 pub mod winograd;
 
 use crate::gemm::{
-    Ctx, Destination, Epilogue, Input, Matrix, Numbers, Origin, OuterProduct, Output, PanelSteps, RowBlocks,
-    RowProduct, Scratch, SharedMut, Weights, aligned_len, outer_scratch_len, pack_shared, pack_steps, packed_len,
+    Ctx, Destination, Epilogue, Input, Matrix, Origin, OuterProduct, Output, PanelSteps, RowBlocks, RowProduct,
+    Scratch, SharedMut, TypedSlice, Weights, aligned_len, outer_scratch_len, pack_shared, pack_steps, packed_len,
     packed_start, row_blocks_for, row_scratch_len,
 };
 use crate::simd::PanelFormat;
@@ -94,7 +94,7 @@ impl ConvDesc {
     ///
     /// # Safety
     /// They are there, and `packed` has room for them.
-    unsafe fn pack_weights(&self, ctx: Ctx<'_>, format: PanelFormat, w: Numbers<'_>, packed: SharedMut) {
+    unsafe fn pack_weights(&self, ctx: Ctx<'_>, format: PanelFormat, w: TypedSlice<'_>, packed: SharedMut) {
         let matrix = self.weight_matrix(w);
         if !self.pads_lines(format) {
             // SAFETY: the caller's promise.
@@ -121,7 +121,7 @@ impl ConvDesc {
         }
     }
 
-    fn weight_matrix(&self, w: Numbers<'_>) -> Matrix {
+    fn weight_matrix(&self, w: TypedSlice<'_>) -> Matrix {
         let src = w.checked(self.weight_len(), "weights");
         Matrix { src, ld: self.c_out, transposed: false, k: self.weight_rows(), n: self.c_out }
     }
@@ -141,7 +141,7 @@ pub fn packed_forward_len(d: &ConvDesc) -> usize {
 ///
 /// # Panics
 /// When a slice is shorter than `d` needs.
-pub fn pack_forward(ctx: Ctx<'_>, d: &ConvDesc, w: Numbers<'_>, packed: &mut [f32]) {
+pub fn pack_forward(ctx: Ctx<'_>, d: &ConvDesc, w: TypedSlice<'_>, packed: &mut [f32]) {
     let packed = Output::new(packed).checked_whole(packed_forward_len(d), "packed weights");
     let format = ctx.panel_format(w.dtype(), w.dtype());
     // SAFETY: lengths were checked.
@@ -206,7 +206,7 @@ pub fn weight_grad<'a>(
     ctx: Ctx<'_>,
     d: &ConvDesc,
     x: impl Into<Input<'a>>,
-    dy: impl Into<Numbers<'a>>,
+    dy: impl Into<TypedSlice<'a>>,
     dw: Output<'_>,
     scratch: &mut [f32],
 ) {

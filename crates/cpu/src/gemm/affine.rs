@@ -2,7 +2,7 @@
 //! which the statistics are known is that.
 
 use super::Ctx;
-use super::numbers::{NumberPtr, Numbers};
+use super::typed_slice::{TypedPtr, TypedSlice};
 use crate::simd::{PanelFormat, Simd};
 use bessemer_ir::DType;
 
@@ -18,13 +18,13 @@ pub struct Affine<'a> {
 /// The first operand of a product.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
-    pub(crate) numbers: Numbers<'a>,
+    pub(crate) numbers: TypedSlice<'a>,
     pub(crate) affine: Option<Affine<'a>>,
 }
 
 impl<'a> Input<'a> {
-    /// Numbers that are scaled and shifted while they are read.
-    pub fn affine(numbers: impl Into<Numbers<'a>>, affine: Affine<'a>) -> Input<'a> {
+    /// Elements that are scaled and shifted while they are read.
+    pub fn affine(numbers: impl Into<TypedSlice<'a>>, affine: Affine<'a>) -> Input<'a> {
         Input { numbers: numbers.into(), affine: Some(affine) }
     }
 
@@ -37,14 +37,14 @@ impl<'a> Input<'a> {
     }
 }
 
-impl<'a, T: Into<Numbers<'a>>> From<T> for Input<'a> {
+impl<'a, T: Into<TypedSlice<'a>>> From<T> for Input<'a> {
     fn from(numbers: T) -> Input<'a> {
         Input { numbers: numbers.into(), affine: None }
     }
 }
 
 impl Affine<'_> {
-    /// The places of the numbers of `channels` channels.
+    /// The places of the elements of `channels` channels.
     ///
     /// # Panics
     /// If there are fewer.
@@ -89,7 +89,7 @@ impl AffinePtr {
     /// # Safety
     /// They are there, and `dst` has room for them. Called under `S::vectorize`.
     #[inline(always)]
-    pub(crate) unsafe fn copy<S: Simd>(self, src: NumberPtr, dst: *mut f32, len: usize) {
+    pub(crate) unsafe fn copy<S: Simd>(self, src: TypedPtr, dst: *mut f32, len: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             match src.as_f32() {

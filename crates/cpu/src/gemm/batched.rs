@@ -2,11 +2,11 @@
 
 use super::blocking::TASKS;
 use super::memory::{Destination, Scratch, aligned_len};
-use super::numbers::NumberPtr;
 use super::outer::{WorkerScratch, worker_scratch_len};
 use super::pack::{PackTask, PanelSteps, packed_len};
 use super::rows::{BlockScratch, row_scratch_len};
-use super::sweep::Region;
+use super::tile_loop::MemoryBlock;
+use super::typed_slice::TypedPtr;
 use super::{Ctx, Epilogue, GemmDesc};
 use crate::simd::{PanelFormat, dispatch_product};
 
@@ -32,8 +32,8 @@ pub(crate) unsafe fn run(
     ctx: Ctx<'_>,
     desc: &GemmDesc,
     format: PanelFormat,
-    a: NumberPtr,
-    b: NumberPtr,
+    a: TypedPtr,
+    b: TypedPtr,
     c: Destination,
     mut scratch: Scratch,
     epilogue: Option<&dyn Epilogue>,
@@ -73,7 +73,7 @@ pub(crate) unsafe fn run(
                 dispatch_product(ctx.isa, format, pack);
                 let rows = desc.a_rows(a);
                 let product = desc.row_product(&rows, packed.0, format, c);
-                product.block(ctx, worker, 0..desc.m, 0..desc.n, workers.of(worker), Region::EMPTY, None);
+                product.block(ctx, worker, 0..desc.m, 0..desc.n, workers.of(worker), MemoryBlock::EMPTY, None);
             }
             finish(worker, item);
         });
@@ -81,8 +81,8 @@ pub(crate) unsafe fn run(
 }
 
 struct Operands {
-    a: NumberPtr,
-    b: NumberPtr,
+    a: TypedPtr,
+    b: TypedPtr,
     c: Destination,
 }
 
@@ -90,7 +90,7 @@ struct Operands {
 unsafe impl Sync for Operands {}
 
 impl Operands {
-    fn item(&self, desc: &GemmDesc, item: usize) -> (NumberPtr, NumberPtr, Destination) {
+    fn item(&self, desc: &GemmDesc, item: usize) -> (TypedPtr, TypedPtr, Destination) {
         let c = self.c.item(item, desc.stride_c);
         (self.a.add(item * desc.stride_a), self.b.add(item * desc.stride_b), c)
     }

@@ -6,16 +6,16 @@ mod affine;
 mod batched;
 mod blocking;
 mod memory;
-mod numbers;
 mod outer;
 mod pack;
 mod rows;
 mod store;
-mod sweep;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod tile_loop;
 mod tiles;
+mod typed_slice;
 
 use std::ops::Range;
 
@@ -27,22 +27,22 @@ use bessemer_ir::DType;
 pub use affine::{Affine, Input};
 pub use blocking::RowBlocks;
 pub use memory::Output;
-pub use numbers::{Numbers, Weights};
 pub use store::{Addend, STORE_COLS, Store};
+pub use typed_slice::{TypedSlice, Weights};
 
 pub(crate) use affine::AffinePtr;
 pub(crate) use blocking::{TASKS, column_groups, pieces, row_blocks_for};
 pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
-pub(crate) use numbers::{NumberPtr, packed_start};
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
 pub(crate) use pack::{Matrix, PanelSteps, pack_shared, pack_steps, packed_len};
 pub(crate) use rows::{
     BlockScratch, FEW_COLS, MAX_OFFSETS, MAX_ROWS, MatrixRows, Origin, Place, Row, RowBlock, RowProduct, RowSource,
     RowTable, WINDOWS_LEN, Windows, row_scratch_len,
 };
-pub(crate) use sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
 pub(crate) use tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, panel};
+pub(crate) use tile_loop::{MemoryBlock, Prefetch, TileLoop, tile_count, tile_start};
 pub(crate) use tiles::MAX_POSITIONS;
+pub(crate) use typed_slice::{TypedPtr, packed_start};
 
 /// What kernels run on.
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ impl Ctx<'_> {
 ///
 /// Called from worker threads, with every (row, column) pair of the output in exactly one call. `rows` are output
 /// rows (pixels in `[N, H, W]` order, or matrix rows, matrix after matrix of a batch), `cols` output channels or
-/// matrix columns. `block` numbers the row block and is below [`RowBlocks::count`]; a row block comes in one or
+/// matrix columns. `block` is the index of the row block, below [`RowBlocks::count`]; a row block comes in one or
 /// more calls, each with all its rows, cut at multiples of 16 columns.
 pub trait Epilogue: Sync {
     /// Handles one finished block on worker number `worker` of the pool.
@@ -158,11 +158,11 @@ impl GemmDesc {
         extent(self.batch, self.stride_c, self.m, self.n, self.ldc)
     }
 
-    fn a_rows(&self, a: NumberPtr) -> MatrixRows {
+    fn a_rows(&self, a: TypedPtr) -> MatrixRows {
         MatrixRows { src: a, ld: self.lda, len: if self.trans_a { self.m } else { self.k } }
     }
 
-    fn b_matrix(&self, b: NumberPtr) -> Matrix {
+    fn b_matrix(&self, b: TypedPtr) -> Matrix {
         Matrix { src: b, ld: self.ldb, transposed: self.trans_b, k: self.k, n: self.n }
     }
 
@@ -236,7 +236,7 @@ pub fn packed_b_len(desc: &GemmDesc) -> usize {
 ///
 /// # Panics
 /// When a slice is shorter than `desc` needs, or `desc` takes no packed B.
-pub fn pack_b(ctx: Ctx<'_>, desc: &GemmDesc, b: Numbers<'_>, packed: &mut [f32]) {
+pub fn pack_b(ctx: Ctx<'_>, desc: &GemmDesc, b: TypedSlice<'_>, packed: &mut [f32]) {
     assert!(takes_packed_b(desc), "a transposed A or a batch takes no packed B");
     let format = ctx.panel_format(b.dtype(), b.dtype());
     let b = b.checked(desc.b_len(), "B");
@@ -264,7 +264,7 @@ pub fn scratch_len(desc: &GemmDesc, threads: usize) -> usize {
 pub fn gemm<'a>(
     ctx: Ctx<'_>,
     desc: &GemmDesc,
-    a: impl Into<Numbers<'a>>,
+    a: impl Into<TypedSlice<'a>>,
     b: impl Into<Weights<'a>>,
     c: Output<'_>,
     scratch: &mut [f32],

@@ -9,8 +9,8 @@ use super::blocking::{RowBlocks, TASKS, column_groups, pieces};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::pack::{Matrix, pack_shared, packed_len};
 use super::rows::{MAX_COLS, Origin, Place, RESIDENT_B, RowSource};
-use super::sweep::{Region, Sweep, Upcoming, tile_count, tile_start};
 use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, depth_step, panel};
+use super::tile_loop::{MemoryBlock, Prefetch, TileLoop, tile_count, tile_start};
 use super::{Ctx, Epilogue, free_threads};
 use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch, dispatch_product};
 
@@ -323,7 +323,7 @@ impl<P: RowSource> OuterBlock<'_, P> {
                     (b.cast_const(), b_panel, b.cast_const())
                 }
             };
-            let sweep = Sweep {
+            let tile_loop = TileLoop {
                 layout: if S::TILES { ALayout::Rows } else { ALayout::Columns },
                 depth: depth.len(),
                 a,
@@ -339,20 +339,20 @@ impl<P: RowSource> OuterBlock<'_, P> {
                 stream_b: self.packed.is_some() && self.product.depth * self.cols.len() > RESIDENT_B,
                 b_next,
             };
-            sweep.run::<S>(&mut self.upcoming(depth));
+            tile_loop.run::<S>(&mut self.prefetch(depth));
         }
     }
 
     /// What the step after that of `depth` reads.
-    fn upcoming(&self, depth: Range<usize>) -> Upcoming {
+    fn prefetch(&self, depth: Range<usize>) -> Prefetch {
         let next = depth.end..self.depth.end.min(depth.end + depth.len());
         if next.is_empty() {
-            return Upcoming::new([Region::EMPTY; 2]);
+            return Prefetch::new([MemoryBlock::EMPTY; 2]);
         }
         let elements =
             if self.product.format.is_dot2() { 2 * next.start..self.product.b.k.min(2 * next.end) } else { next };
         let a = self.product.source.region(elements.clone(), self.rows.clone());
-        Upcoming::new([a, self.product.b.region(elements, self.cols.clone())])
+        Prefetch::new([a, self.product.b.region(elements, self.cols.clone())])
     }
 
     /// Copies the block's elements of rows `depth` of A to tiles, by way of a line buffer.

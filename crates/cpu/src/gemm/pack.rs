@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::Ctx;
 use super::memory::SharedMut;
-use super::numbers::NumberPtr;
 use super::rows::Place;
-use super::sweep::Region;
 use super::tile::{MAX_PANEL, panel};
+use super::tile_loop::MemoryBlock;
+use super::typed_slice::TypedPtr;
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 
 /// Steps of the reduction in one packing task.
@@ -16,7 +16,7 @@ const PACK_DEPTH: usize = 64;
 /// A row-major `[k, n]` matrix, or the `[n, k]` transpose of one.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix {
-    pub src: NumberPtr,
+    pub src: TypedPtr,
     pub ld: usize,
     pub transposed: bool,
     pub k: usize,
@@ -118,7 +118,7 @@ impl Matrix {
     }
 
     /// The memory of `depth` of the elements along the reduction, of columns `cols`.
-    pub(crate) fn region(&self, depth: Range<usize>, cols: Range<usize>) -> Region {
+    pub(crate) fn region(&self, depth: Range<usize>, cols: Range<usize>) -> MemoryBlock {
         let (rows, cols) = if self.transposed { (cols, depth) } else { (depth, cols) };
         self.src.add(rows.start * self.ld + cols.start).region(rows.len(), cols.len(), self.ld)
     }
@@ -184,7 +184,7 @@ impl Matrix {
     /// Transposes `steps` steps of `columns` stored rows, at most [`Simd::LANES`] of both, to columns of a panel, of which
     /// those that are missing become zero.
     #[inline(always)]
-    unsafe fn pack_square<S: Simd>(&self, src: NumberPtr, columns: usize, steps: usize, dst: *mut f32) {
+    unsafe fn pack_square<S: Simd>(&self, src: TypedPtr, columns: usize, steps: usize, dst: *mut f32) {
         let whole = columns == S::LANES && steps == S::LANES;
         if let Some(src) = src.as_f32().filter(|_| whole) {
             // SAFETY: the caller's promises.

@@ -5,11 +5,11 @@ use std::ops::Range;
 use super::affine::AffinePtr;
 use super::blocking::{LARGEST_BLOCK, TASKS, column_groups, pieces, row_blocks_for};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
-use super::numbers::NumberPtr;
 use super::store::Store;
-use super::sweep::{Ending, NO_ROW, Region, Sums, Sweep, Upcoming};
 use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, depth_step, panel};
+use super::tile_loop::{Ending, MemoryBlock, NO_ROW, Prefetch, Sums, TileLoop};
 use super::tiles::{self, MAX_POSITIONS, is_good_pitch, sums_len};
+use super::typed_slice::TypedPtr;
 use super::{Ctx, Epilogue, free_threads};
 use crate::simd::{NEIGHBOURS, PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 
@@ -63,16 +63,16 @@ pub(crate) trait Place: Copy {
     /// # Safety
     /// As for pointers.
     unsafe fn at(self, count: usize) -> Self;
-    /// Copies `len` numbers here.
+    /// Copies `len` elements here.
     ///
     /// # Safety
     /// They are there and there is room for them. Called under `S::vectorize`.
-    unsafe fn take<S: Simd>(self, src: NumberPtr, len: usize);
-    /// Copies `len` numbers here, scaled and shifted.
+    unsafe fn take<S: Simd>(self, src: TypedPtr, len: usize);
+    /// Copies `len` elements here, scaled and shifted.
     ///
     /// # Safety
     /// As for [`take`](Self::take); so many channels are there.
-    unsafe fn take_affine<S: Simd>(self, src: NumberPtr, len: usize, affine: AffinePtr);
+    unsafe fn take_affine<S: Simd>(self, src: TypedPtr, len: usize, affine: AffinePtr);
     /// Writes `len` zeros here.
     ///
     /// # Safety
@@ -88,12 +88,12 @@ impl Place for *mut f32 {
         unsafe { self.add(count) }
     }
     #[inline(always)]
-    unsafe fn take<S: Simd>(self, src: NumberPtr, len: usize) {
+    unsafe fn take<S: Simd>(self, src: TypedPtr, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { src.copy::<S>(self, len) }
     }
     #[inline(always)]
-    unsafe fn take_affine<S: Simd>(self, src: NumberPtr, len: usize, affine: AffinePtr) {
+    unsafe fn take_affine<S: Simd>(self, src: TypedPtr, len: usize, affine: AffinePtr) {
         // SAFETY: the caller's promise.
         unsafe { affine.copy::<S>(src, self, len) }
     }
@@ -112,7 +112,7 @@ impl Place for *mut f32 {
     }
 }
 
-/// Numbers of 16 bits as they are.
+/// 16-bit elements as they are.
 impl Place for *mut u16 {
     #[inline(always)]
     unsafe fn at(self, count: usize) -> Self {
@@ -120,12 +120,12 @@ impl Place for *mut u16 {
         unsafe { self.add(count) }
     }
     #[inline(always)]
-    unsafe fn take<S: Simd>(self, src: NumberPtr, len: usize) {
+    unsafe fn take<S: Simd>(self, src: TypedPtr, len: usize) {
         // SAFETY: the caller's promise.
         unsafe { src.copy_16::<S>(self, len) }
     }
     #[inline(always)]
-    unsafe fn take_affine<S: Simd>(self, _: NumberPtr, _: usize, _: AffinePtr) {
+    unsafe fn take_affine<S: Simd>(self, _: TypedPtr, _: usize, _: AffinePtr) {
         unreachable!("operands that are scaled are multiplied as f32")
     }
     #[inline(always)]
@@ -151,7 +151,7 @@ pub(crate) trait RowSource: Sync {
 
     /// Where elements `range` of a row lie, if they are neighbours in memory and are taken as they are. Where that holds for two
     /// rows, it holds for rows between them.
-    fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr>;
+    fn in_place(&self, row: Row, range: Range<usize>) -> Option<TypedPtr>;
 
     /// Copies the images under `rows`, with zeros around them, to `dst`, if windows on them are rows of A that are better read there
     /// than copied for a product of so many columns; says how they are.
@@ -167,7 +167,7 @@ pub(crate) trait RowSource: Sync {
     fn row_len(&self) -> usize;
 
     /// About the memory of elements `range` of `rows`, less what rows before have touched. A hint.
-    fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region;
+    fn region(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock;
 }
 
 /// Rows of A as windows on images with a border, of pairs of elements: at a position, `pitch` elements of 32 bits from the one
@@ -188,7 +188,7 @@ pub(crate) const WINDOWS_LEN: usize = 192 * 1024;
 
 /// The rows of a matrix.
 pub(crate) struct MatrixRows {
-    pub src: NumberPtr,
+    pub src: TypedPtr,
     pub ld: usize,
     /// Elements of a row.
     pub len: usize,
@@ -215,7 +215,7 @@ impl RowSource for MatrixRows {
     }
 
     #[inline(always)]
-    fn in_place(&self, row: Row, range: Range<usize>) -> Option<NumberPtr> {
+    fn in_place(&self, row: Row, range: Range<usize>) -> Option<TypedPtr> {
         Some(self.src.offset(row.origin).add(range.start))
     }
 
@@ -224,7 +224,7 @@ impl RowSource for MatrixRows {
         self.len
     }
 
-    fn region(&self, rows: Range<usize>, range: Range<usize>) -> Region {
+    fn region(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
         self.src.add(rows.start * self.ld + range.start).region(rows.len(), range.len(), self.ld)
     }
 }
@@ -281,7 +281,7 @@ pub(crate) struct RowBlock<'a, P> {
     /// Room for a block of A, and for sums.
     pub a_block: *mut f32,
     /// Memory that will be wanted next.
-    pub upcoming: Region,
+    pub prefetch: MemoryBlock,
     /// What becomes of finished elements, in place of being left in C.
     pub store: Option<&'a Store>,
 }
@@ -299,14 +299,14 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
             true => SMALL_GROUP,
             false => VECTOR_GROUP,
         };
-        let mut upcoming = Upcoming::new([self.upcoming, Region::EMPTY]);
+        let mut prefetch = Prefetch::new([self.prefetch, MemoryBlock::EMPTY]);
         if S::TILES && self.cols.len() <= MAX_WINDOW_COLS {
             // SAFETY: the promises made for this block.
             unsafe {
                 if let Some(windows) =
                     self.source.windows::<S>(&self.table.rows[..self.table.len], self.cols.len(), self.a_block)
                 {
-                    return self.multiply_windows::<S>(&windows, &mut upcoming);
+                    return self.multiply_windows::<S>(&windows, &mut prefetch);
                 }
             }
         }
@@ -318,14 +318,14 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
                 for start in (0..self.table.len).step_by(group) {
                     let rows = start..self.table.len.min(start + group);
                     // SAFETY: the promises made for this block.
-                    unsafe { self.group::<S>(rows, cols.clone(), depth.clone(), &mut upcoming) };
+                    unsafe { self.group::<S>(rows, cols.clone(), depth.clone(), &mut prefetch) };
                 }
             }
         }
     }
 }
 
-/// Where the first operand of a sweep lies, as [`Sweep`] has it.
+/// Where the first operand of a sweep lies, as [`TileLoop`] has it.
 struct OperandRows<'a> {
     start: *const f32,
     stride: usize,
@@ -343,7 +343,7 @@ impl<P: RowSource> RowBlock<'_, P> {
         rows: Range<usize>,
         cols: Range<usize>,
         depth: Range<usize>,
-        upcoming: &mut Upcoming,
+        prefetch: &mut Prefetch,
     ) {
         let in_place = if S::TILES { self.in_place(rows.clone(), depth.clone()) } else { None };
         let whole = match in_place {
@@ -355,12 +355,12 @@ impl<P: RowSource> RowBlock<'_, P> {
         unsafe {
             if let Some((start, stride)) = in_place {
                 let a = OperandRows { start, stride, offsets: &NEIGHBOURS };
-                self.sweep::<S>(a, self.table.c_rows(), placed, cols.clone(), depth.clone(), upcoming);
+                self.tile_loop::<S>(a, self.table.c_rows(), placed, cols.clone(), depth.clone(), prefetch);
             }
             if !copied.is_empty() {
                 self.copy_rows::<S>(copied.clone(), depth.clone());
                 let a = OperandRows { start: self.a_block, stride: ROW_STRIDE, offsets: &NEIGHBOURS };
-                self.sweep::<S>(a, self.table.c_rows(), copied, cols, depth, upcoming);
+                self.tile_loop::<S>(a, self.table.c_rows(), copied, cols, depth, prefetch);
             }
         }
     }
@@ -370,7 +370,7 @@ impl<P: RowSource> RowBlock<'_, P> {
     /// # Safety
     /// As for [`group`](Self::group); the images are there, with room for whole tiles behind them.
     #[inline(always)]
-    unsafe fn multiply_windows<S: Simd>(&self, windows: &Windows, upcoming: &mut Upcoming) {
+    unsafe fn multiply_windows<S: Simd>(&self, windows: &Windows, prefetch: &mut Prefetch) {
         let positions = &windows.positions[..self.table.len];
         let mut c_rows = [NO_ROW; MAX_POSITIONS];
         for (&position, &c_row) in positions.iter().zip(self.table.c_rows()) {
@@ -386,7 +386,7 @@ impl<P: RowSource> RowBlock<'_, P> {
                 offsets: &windows.offsets[depth.start / TILE_STEPS..],
             };
             // SAFETY: the caller's promises.
-            unsafe { self.sweep::<S>(a, &c_rows[..end], 0..end, self.cols.clone(), depth, upcoming) };
+            unsafe { self.tile_loop::<S>(a, &c_rows[..end], 0..end, self.cols.clone(), depth, prefetch) };
         }
     }
 
@@ -442,19 +442,19 @@ impl<P: RowSource> RowBlock<'_, P> {
     /// # Safety
     /// As for [`group`](Self::group); the rows are there, in whole tiles where tiles are multiplied.
     #[inline(always)]
-    unsafe fn sweep<S: Simd>(
+    unsafe fn tile_loop<S: Simd>(
         &self,
         a: OperandRows<'_>,
         c_rows: &[usize],
         rows: Range<usize>,
         cols: Range<usize>,
         depth: Range<usize>,
-        upcoming: &mut Upcoming,
+        prefetch: &mut Prefetch,
     ) {
         // SAFETY: the caller's promises.
         unsafe {
             let b = self.packed.add(cols.start * self.k + depth.start * panel::<S>());
-            let sweep = Sweep {
+            let tile_loop = TileLoop {
                 layout: ALayout::Rows,
                 depth: depth.len(),
                 a: a.start,
@@ -478,7 +478,7 @@ impl<P: RowSource> RowBlock<'_, P> {
                 start: self.a_block.add(SUMS + sums_len(rows.start, 1)),
                 panel: sums_len(c_rows.len(), 1),
             });
-            sweep.run_then::<S>(upcoming, &Ending { sums, is_last, store: store.as_ref() });
+            tile_loop.run_then::<S>(prefetch, &Ending { sums, is_last, store: store.as_ref() });
         }
     }
 }
@@ -514,7 +514,7 @@ impl BlockScratch {
     }
 }
 
-/// Block and row numbers, as an epilogue gets them, of the first row of a product.
+/// Indices of block and row, as an epilogue gets them, of the first row of a product.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub block: usize,
@@ -563,10 +563,13 @@ impl<P: RowSource> RowProduct<'_, P> {
             for block in first..last {
                 let rows = blocks.range(block, self.m);
                 let next = if block + 1 < last { blocks.range(block + 1, self.m) } else { 0..0 };
-                let upcoming =
-                    if next.is_empty() { Region::EMPTY } else { self.source.region(next, 0..self.source.row_len()) };
+                let prefetch = if next.is_empty() {
+                    MemoryBlock::EMPTY
+                } else {
+                    self.source.region(next, 0..self.source.row_len())
+                };
                 // SAFETY: the caller's promises; tasks have different rows or columns.
-                unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), upcoming, store) };
+                unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), prefetch, store) };
                 if let Some(epilogue) = epilogue.filter(|_| store.is_none()) {
                     let rows = origin.row + rows.start..origin.row + rows.end;
                     epilogue.block(worker, origin.block + block, rows, cols.clone());
@@ -586,7 +589,7 @@ impl<P: RowSource> RowProduct<'_, P> {
         rows: Range<usize>,
         cols: Range<usize>,
         a_block: *mut f32,
-        upcoming: Region,
+        prefetch: MemoryBlock,
         store: Option<&Store>,
     ) {
         let c = self.c.block(worker, rows.start * self.ldc);
@@ -610,7 +613,7 @@ impl<P: RowSource> RowProduct<'_, P> {
                 ldc: self.ldc,
                 accumulate: self.accumulate,
                 a_block,
-                upcoming,
+                prefetch,
                 store,
             };
             // SAFETY: the caller's promises.

@@ -1,8 +1,8 @@
 //! What becomes of finished elements of C where that is simple: a bias, another tensor, ReLU, a rounding. It is done as soon as a
 //! tile is finished, while it lies in the first-level cache.
 
-use super::sweep::NO_ROW;
 use super::tile::{LINE, MAX_PANEL};
+use super::tile_loop::NO_ROW;
 use crate::simd::Simd;
 use bessemer_ir::DType;
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! Products of `bf16` pairs, in vectors and in tiles: emulated on the portable instruction set, beside `f32` products of the same
-//! numbers, and bit for bit what the instructions of this processor compute.
+//! elements, and bit for bit what the instructions of this processor compute.
 
 use super::{
-    Addend, Ctx, Epilogue, GemmDesc, Numbers, Output, Store, Weights, gemm, pack_b, packed_b_len, scratch_len,
+    Addend, Ctx, Epilogue, GemmDesc, Output, Store, TypedSlice, Weights, gemm, pack_b, packed_b_len, scratch_len,
 };
 use crate::conv::{self, ConvDesc};
 use crate::isa::Isa;
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Both formats of products of `bf16`.
 const FORMATS: [PanelFormat; 2] = [PanelFormat::Dot2, PanelFormat::Tiles];
 
-/// Numbers that `bf16` holds exactly, in both types.
+/// Elements that `bf16` holds exactly, in both types.
 fn numbers(len: usize, seed: usize) -> (Vec<bf16>, Vec<f32>) {
     let low: Vec<bf16> =
         (0..len).map(|i| bf16::from_f32(((i * 7919 + seed * 104_729) % 251) as f32 / 125.0 - 1.0)).collect();
@@ -59,7 +59,7 @@ fn matrix_products_in(format: PanelFormat) {
             let mut expected = vec![f32::NAN; batch * m * n];
             gemm(ctx, &desc, &wide_a, &wide_b, Output::new(&mut expected), &mut scratch, None);
             let mut c = vec![f32::NAN; batch * m * n];
-            let b = Numbers::from(b.as_slice());
+            let b = TypedSlice::from(b.as_slice());
             gemm(ctx, &desc, a.as_slice(), b, Output::new(&mut c), &mut scratch, None);
             assert_close(&c, &expected, &format!("{format:?} {desc:?}"));
             if super::takes_packed_b(&desc) {
@@ -115,7 +115,7 @@ fn stores_in(isa: Isa, [m, n, k]: [usize; 3], form: usize) {
     );
     let mut scratch = vec![f32::NAN; scratch_len(&desc, 2)];
     let mut c = vec![f32::NAN; m * n];
-    gemm(ctx, &desc, &a[..], Numbers::from(&b[..]), Output::new(&mut c), &mut scratch, None);
+    gemm(ctx, &desc, &a[..], TypedSlice::from(&b[..]), Output::new(&mut c), &mut scratch, None);
     let has = |bit: usize| form & bit != 0;
     let finished = c.iter().enumerate().map(|(i, &c)| {
         let with_bias = if has(1) { c + bias[i % n] } else { c };
@@ -136,7 +136,7 @@ fn stores_in(isa: Isa, [m, n, k]: [usize; 3], form: usize) {
         output_type: if has(8) { DType::Bf16 } else { DType::F32 },
     };
     let mut sums = vec![f32::NAN; m * n];
-    gemm(ctx, &desc, &a[..], Numbers::from(&b[..]), Output::new(&mut sums), &mut scratch, Some(&Left(store)));
+    gemm(ctx, &desc, &a[..], TypedSlice::from(&b[..]), Output::new(&mut sums), &mut scratch, Some(&Left(store)));
     for (i, want) in finished.enumerate() {
         let (got, want) = if has(8) { (narrow[i].to_f32(), bf16::from_f32(want).to_f32()) } else { (wide[i], want) };
         assert_eq!(
@@ -192,7 +192,7 @@ fn convolutions_in(format: PanelFormat) {
         let (x, wide_x) = numbers(d.n * h * w * d.c_in, 3);
         let (weights, wide_weights) = numbers(kernel * kernel * d.c_in * d.c_out, 4);
         let (dy, wide_dy) = numbers(d.n * d.oh * d.ow * d.c_out, 5);
-        let (x, weights, dy) = (Numbers::from(&x[..]), Numbers::from(&weights[..]), Numbers::from(&dy[..]));
+        let (x, weights, dy) = (TypedSlice::from(&x[..]), TypedSlice::from(&weights[..]), TypedSlice::from(&dy[..]));
         let nan = |len: usize| vec![f32::NAN; len];
 
         let (mut y, mut expected) = (nan(wide_dy.len()), nan(wide_dy.len()));
@@ -215,7 +215,7 @@ fn convolutions_in(format: PanelFormat) {
     }
 }
 
-/// Pairs of numbers of all magnitudes, subnormal ones and signed zeros among them, but finite.
+/// Pairs of elements of all magnitudes, subnormal ones and signed zeros among them, but finite.
 #[cfg(target_arch = "x86_64")]
 fn wild_pairs(len: usize, seed: u64) -> Vec<f32> {
     let mut state = seed;
@@ -340,7 +340,7 @@ fn errors_by_depth() {
             (0..k).map(|i| f64::from(wide_a[row * k + i]) * f64::from(wide_b[i * n + col])).sum()
         };
         let mut scratch = vec![f32::NAN; scratch_len(&desc, 2)];
-        let mut error = |a: Numbers<'_>, b: Numbers<'_>| {
+        let mut error = |a: TypedSlice<'_>, b: TypedSlice<'_>| {
             let mut c = vec![f32::NAN; m * n];
             gemm(ctx, &desc, a, b, Output::new(&mut c), &mut scratch, None);
             let (mut distance, mut norm) = (0.0, 0.0);

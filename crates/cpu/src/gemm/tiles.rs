@@ -1,8 +1,8 @@
 //! Blocks of `C` by tiles of the processor: two by two of them are computed at once.
 
 use super::store::{FinishedRows, Source};
-use super::sweep::{Ending, NO_ROW, Sweep, Upcoming};
 use super::tile::{LINE, MAX_PANEL, panel};
+use super::tile_loop::{Ending, NO_ROW, Prefetch, TileLoop};
 use crate::simd::{Simd, TILE_STEPS, TileProduct};
 
 /// Rows of a product of two tiles.
@@ -12,46 +12,46 @@ pub(super) const ROWS: usize = 2 * TILE_STEPS;
 pub(crate) const MAX_POSITIONS: usize = 1024;
 
 /// # Safety
-/// As [`Sweep::run_then`], under `S::run_op`; the block of A has room for whole tiles, and A and B have zeros behind the last step.
+/// As [`TileLoop::run_then`], under `S::run_op`; the block of A has room for whole tiles, and A and B have zeros behind the last step.
 #[inline(always)]
-pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, ending: &Ending<'_>) {
-    let depth = sweep.depth.next_multiple_of(TILE_STEPS);
+pub(super) unsafe fn run<S: Simd>(tile_loop: &TileLoop<'_>, prefetch: &mut Prefetch, ending: &Ending<'_>) {
+    let depth = tile_loop.depth.next_multiple_of(TILE_STEPS);
     let rounds = depth / TILE_STEPS;
-    debug_assert!(sweep.a_offsets.len() >= rounds, "every step has its place in A");
+    debug_assert!(tile_loop.a_offsets.len() >= rounds, "every step has its place in A");
     let mut blocks = [RowTiles { start: 0, height: 0, pitch: None }; MAX_POSITIONS / TILE_STEPS];
-    let count = cut_rows(sweep.c_rows, &mut blocks);
-    let panels = sweep.cols.div_ceil(panel::<S>());
+    let count = cut_rows(tile_loop.c_rows, &mut blocks);
+    let panels = tile_loop.cols.div_ceil(panel::<S>());
     let b_share = depth * panel::<S>() / count.max(1);
-    let by_rows = ending.store.is_some() && depth * sweep.cols <= NEAR_B;
+    let by_rows = ending.store.is_some() && depth * tile_loop.cols <= NEAR_B;
     let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
     let buffer = buffer.as_mut_ptr().cast::<f32>();
     let (mut tile, mut index) = (0, 0);
     for _ in 0..count * panels {
         let RowTiles { start: row, height, pitch } = blocks[tile];
         let col = index * panel::<S>();
-        let width = panel::<S>().min(sweep.cols - col);
-        let b = sweep.b.wrapping_add(index * sweep.b_panel);
-        let b_next = if index + 1 == panels { sweep.b_next } else { b.wrapping_add(sweep.b_panel) };
-        let (prefetch, prefetch_pitch) = match sweep.stream_b {
+        let width = panel::<S>().min(tile_loop.cols - col);
+        let b = tile_loop.b.wrapping_add(index * tile_loop.b_panel);
+        let b_next = if index + 1 == panels { tile_loop.b_next } else { b.wrapping_add(tile_loop.b_panel) };
+        let (prefetch, prefetch_pitch) = match tile_loop.stream_b {
             true => (b_next.wrapping_add(tile * b_share), 2 * LINE),
-            false => upcoming.take(2 * rounds),
+            false => prefetch.take(2 * rounds),
         };
         let (row_tiles, col_tiles) = (height.div_ceil(TILE_STEPS), width.div_ceil(TILE_STEPS));
         let is_whole = height == row_tiles * TILE_STEPS && width == col_tiles * TILE_STEPS;
-        let c_rows = &sweep.c_rows[row..row + height];
+        let c_rows = &tile_loop.c_rows[row..row + height];
         // SAFETY: the caller's promises; the buffer holds any product.
         unsafe {
             let product = TileProduct {
                 row_tiles,
                 col_tiles,
                 depth,
-                a: sweep.a.add(row * sweep.a_stride),
-                a_stride: sweep.a_stride,
-                a_offsets: sweep.a_offsets.as_ptr(),
+                a: tile_loop.a.add(row * tile_loop.a_stride),
+                a_stride: tile_loop.a_stride,
+                a_offsets: tile_loop.a_offsets.as_ptr(),
                 b,
-                c: sweep.c.add(col).wrapping_add(c_rows[0]),
+                c: tile_loop.c.add(col).wrapping_add(c_rows[0]),
                 c_stride: pitch.unwrap_or(0),
-                accumulate: sweep.accumulate,
+                accumulate: tile_loop.accumulate,
                 // What is at hand costs nothing to ask for.
                 prefetch: if prefetch.is_null() { b } else { prefetch },
                 prefetch_pitch,
@@ -60,7 +60,7 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, en
                 && let Some(next) = blocks[..count].get(tile + 1)
             {
                 let share = next.height * index / panels..next.height * (index + 1) / panels;
-                store.prefetch::<S>(&sweep.c_rows[next.start..][share], 0..sweep.cols);
+                store.prefetch::<S>(&tile_loop.c_rows[next.start..][share], 0..tile_loop.cols);
             }
             let rows = FinishedRows { c_rows, col, width };
             match ending.sums {
@@ -68,18 +68,18 @@ pub(super) unsafe fn run<S: Simd>(sweep: &Sweep<'_>, upcoming: &mut Upcoming, en
                     let sums = sums.start.add(index * sums.panel + tile * BLOCK_LEN);
                     S::tile_product(&TileProduct { c: sums, c_stride: MAX_PANEL, ..product });
                     if ending.is_last {
-                        write_rows::<S>(sums, rows, sweep.c, ending);
+                        write_rows::<S>(sums, rows, tile_loop.c, ending);
                     }
                 }
                 None if ending.store.is_none() && is_whole && pitch.is_some_and(is_good_pitch) => {
                     S::tile_product(&product);
                 }
                 None => {
-                    if sweep.accumulate {
-                        read_rows::<S>(buffer, rows, sweep.c);
+                    if tile_loop.accumulate {
+                        read_rows::<S>(buffer, rows, tile_loop.c);
                     }
                     S::tile_product(&TileProduct { c: buffer, c_stride: MAX_PANEL, ..product });
-                    write_rows::<S>(buffer, rows, sweep.c, ending);
+                    write_rows::<S>(buffer, rows, tile_loop.c, ending);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! The arithmetic of `bf16` instructions in plain code, as their documentation states it, for testing what surrounds them on any
 //! machine.
 //!
-//! Operands that are subnormal count as zero and results that are subnormal become zero. Products of two `bf16` numbers are exact in
+//! Operands that are subnormal count as zero and results that are subnormal become zero. Products of two `bf16` elements are exact in
 //! `f32`; every addition rounds to nearest even.
 
 use super::{PanelFormat, Portable, Simd, SimdOp, TILE_STEPS, TileProduct};

@@ -162,7 +162,7 @@ pub trait Simd: Copy + 'static {
     type V: Copy;
     /// Elements of a vector.
     const LANES: usize;
-    /// Whether operands of products are pairs of `bf16` numbers, two steps of the reduction in 32 bits.
+    /// Whether operands of products are pairs of `bf16` elements, two steps of the reduction in 32 bits.
     const DOT2: bool = false;
     /// Whether products are computed by [`tile_product`](Self::tile_product); implies [`DOT2`](Self::DOT2).
     const TILES: bool = false;
@@ -252,7 +252,7 @@ pub trait Simd: Copy + 'static {
             Self::blend(Self::test(Test::Ne, a, a), b, least)
         }
     }
-    /// Loads `bf16` numbers.
+    /// Loads `bf16` elements.
     #[inline(always)]
     unsafe fn load_bf16(src: *const u16) -> Self::V {
         let mut lanes = [0.0f32; MOST_LANES];
@@ -264,7 +264,7 @@ pub trait Simd: Copy + 'static {
             Self::load(lanes.as_ptr())
         }
     }
-    /// The nearest `bf16` numbers, ties to even; a NaN stays one. Subnormal ones may become zero.
+    /// The nearest `bf16` elements, ties to even; a NaN stays one. Subnormal ones may become zero.
     #[inline(always)]
     unsafe fn round_bf16(v: Self::V) -> Self::V {
         let mut lanes = [0.0f32; MOST_LANES];
@@ -285,7 +285,7 @@ pub trait Simd: Copy + 'static {
         // SAFETY: the caller's promise of this trait.
         unsafe { Self::store_truncated(dst, Self::round_bf16(low), Self::round_bf16(high)) }
     }
-    /// Stores two vectors, one behind the other, of numbers that are `bf16` already.
+    /// Stores two vectors, one behind the other, of elements that are `bf16` already.
     #[inline(always)]
     unsafe fn store_truncated(dst: *mut u16, low: Self::V, high: Self::V) {
         let mut lanes = [0.0f32; 2 * MOST_LANES];
@@ -303,7 +303,7 @@ pub trait Simd: Copy + 'static {
 /// Lanes of the longest vectors.
 const MOST_LANES: usize = 16;
 
-/// How two numbers are compared. With a NaN only `Ne` is true.
+/// How two elements are compared. With a NaN only `Ne` is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
     Eq,
@@ -389,14 +389,14 @@ pub struct TileProduct {
 pub(crate) enum PanelFormat {
     /// A step of the reduction is an `f32`.
     F32,
-    /// A step is a pair of `bf16` numbers in 32 bits, multiplied by dot products of vectors.
+    /// A step is a pair of `bf16` elements in 32 bits, multiplied by dot products of vectors.
     Dot2,
     /// As `Dot2`, multiplied by tiles; steps are padded with zeros to a multiple of [`TILE_STEPS`].
     Tiles,
 }
 
 impl PanelFormat {
-    /// The fastest format of products of `bf16` numbers.
+    /// The fastest format of products of `bf16` elements.
     pub(crate) fn of_bf16(isa: Isa) -> PanelFormat {
         #[cfg(test)]
         if isa == Isa::Portable {

@@ -244,7 +244,7 @@ impl Simd for Avx512 {
     }
 }
 
-/// `bf16` numbers as `f32`.
+/// `bf16` elements as `f32`.
 #[inline(always)]
 unsafe fn widen(numbers: __m256i) -> __m512 {
     // SAFETY: the callers' promise of `Simd`.
@@ -281,12 +281,12 @@ impl Simd for Avx512Bf16 {
 
     #[inline(always)]
     unsafe fn round_bf16(v: __m512) -> __m512 {
-        // SAFETY: the caller's promise of this trait; 16 numbers of 16 bits.
+        // SAFETY: the caller's promise of this trait; 16 16-bit elements.
         unsafe { widen(std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v))) }
     }
     #[inline(always)]
     unsafe fn store_bf16(dst: *mut u16, low: __m512, high: __m512) {
-        // SAFETY: the caller's promise of this trait; 32 numbers of 16 bits.
+        // SAFETY: the caller's promise of this trait; 32 16-bit elements.
         unsafe {
             let numbers = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
             _mm512_storeu_si512(dst.cast(), numbers);

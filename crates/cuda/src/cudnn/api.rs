@@ -46,7 +46,7 @@ pub(super) enum Kind {
     NormGradients = 23,
     Norm = 29,
     NormBackward = 30,
-    DeviceSheet = 38,
+    DeviceDescription = 38,
 }
 
 impl Kind {
@@ -69,7 +69,7 @@ impl Kind {
             Kind::NormGradients => "gradients of a batch norm",
             Kind::Norm => "a batch norm",
             Kind::NormBackward => "the gradient of a batch norm",
-            Kind::DeviceSheet => "a device sheet",
+            Kind::DeviceDescription => "a device description",
         }
     }
 }

@@ -1,12 +1,12 @@
 //! cuDNN's backend interface: graphs of operations, asked for the engines that run them, made into plans, and run.
 //!
-//! A graph is planned for a device, or, without any, for a [`DeviceSheet`] that says what a device is like.
+//! A graph is planned for a device, or, without any, for a [`DeviceDescription`] that says what a device is like.
 
 mod api;
 mod build;
 mod convolutions;
 mod descriptor;
-mod device_sheet;
+mod device_description;
 mod graph;
 mod norms;
 mod plan;
@@ -14,7 +14,7 @@ mod reference;
 pub mod support;
 
 pub use convolutions::{Convolution, Fusion};
-pub use device_sheet::DeviceSheet;
+pub use device_description::DeviceDescription;
 pub use graph::{Geometry, Graph, GraphTensor, Node, Pass, Pointwise, Role, TensorId};
 pub use norms::BatchNorm;
 pub use plan::{Bound, Engine, Heuristics, Plan, Planner};
@@ -30,7 +30,7 @@ use std::ffi::{CStr, c_char};
 use std::ptr::from_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// cuDNN, opened for a device or for a device's sheet.
+/// cuDNN, opened for a device or for a device's description.
 pub struct Cudnn {
     api: CudnnApi,
     target: Target,
@@ -42,8 +42,8 @@ pub struct Cudnn {
 enum Target {
     /// The stream belongs to the handle, so only one thread at a time may use it.
     Device { context: Context, handle: Mutex<Handle> },
-    /// Descriptor of a device sheet, 0 until it is made.
-    Sheet(Handle),
+    /// Descriptor of a device description, 0 until it is made.
+    Described(Handle),
 }
 
 /// What cuDNN asks for by its bare name, in this order.
@@ -71,18 +71,18 @@ impl Cudnn {
     /// Opens it for a device that need not be there. Its plans say what is supported; they cannot be run.
     ///
     /// # Errors
-    /// It was not found, cannot be opened, or refuses the sheet.
-    pub fn without_device(libraries: &Libraries, sheet: &DeviceSheet) -> Result<Cudnn, GpuError> {
-        let mut library = Cudnn::load(libraries, Target::Sheet(0))?;
+    /// It was not found, cannot be opened, or refuses the description.
+    pub fn without_device(libraries: &Libraries, description: &DeviceDescription) -> Result<Cudnn, GpuError> {
+        let mut library = Cudnn::load(libraries, Target::Described(0))?;
         let handle = {
-            let made = Descriptor::new(&library, Kind::DeviceSheet)?;
-            made.text(attribute::DEVICE_JSON, &sheet.json)?;
+            let made = Descriptor::new(&library, Kind::DeviceDescription)?;
+            made.text(attribute::DEVICE_JSON, &description.json)?;
             let made = made.finalize()?;
             let handle = made.handle;
             std::mem::forget(made);
             handle
         };
-        library.target = Target::Sheet(handle);
+        library.target = Target::Described(handle);
         Ok(library)
     }
 
@@ -101,21 +101,21 @@ impl Cudnn {
     /// What cuDNN knows of the device that it was opened for.
     ///
     /// # Errors
-    /// It was opened for a sheet, or it refuses.
-    pub fn device_sheet(&self) -> Result<DeviceSheet, GpuError> {
+    /// It was opened for a description, or it refuses.
+    pub fn device_description(&self) -> Result<DeviceDescription, GpuError> {
         let (context, handle) = self.device("cudnnBackendFinalize")?;
         context.bind()?;
-        let sheet = Descriptor::new(self, Kind::DeviceSheet)?;
-        sheet.library_handle(attribute::DEVICE_HANDLE, *handle)?;
-        Ok(DeviceSheet { json: sheet.finalize()?.get_text(attribute::DEVICE_JSON)? })
+        let description = Descriptor::new(self, Kind::DeviceDescription)?;
+        description.library_handle(attribute::DEVICE_HANDLE, *handle)?;
+        Ok(DeviceDescription { json: description.finalize()?.get_text(attribute::DEVICE_JSON)? })
     }
 
     /// The device's context and the handle, for as long as it is used.
     fn device(&self, call: &'static str) -> Result<(&Context, MutexGuard<'_, Handle>), GpuError> {
         match &self.target {
             Target::Device { context, handle } => Ok((context, locked(handle))),
-            Target::Sheet(_) => {
-                let problem = "cuDNN was opened for a device sheet, not for a device".to_owned();
+            Target::Described(_) => {
+                let problem = "cuDNN was opened for a device description, not for a device".to_owned();
                 Err(GpuError::Launch { kernel: call.to_owned(), problem })
             }
         }
@@ -172,9 +172,9 @@ impl Drop for Cudnn {
                     unsafe { (self.api.cudnnDestroy)(handle) };
                 }
             }
-            Target::Sheet(0) => (),
+            Target::Described(0) => (),
             // SAFETY: the descriptor was created once and is used no more.
-            Target::Sheet(handle) => unsafe {
+            Target::Described(handle) => unsafe {
                 (self.api.cudnnBackendDestroyDescriptor)(*handle);
             },
         }

@@ -62,8 +62,8 @@ impl Cudnn {
         let asked = Descriptor::new(self, Kind::Heuristics)?;
         asked.descriptor(attribute::HEURISTICS_GRAPH, &built.graph)?;
         asked.code(attribute::HEURISTICS_MODE, kind_of::HEURISTICS_MODE, heuristics as i32)?;
-        if let Target::Sheet(sheet) = self.target {
-            asked.descriptors(attribute::HEURISTICS_DEVICE, &[sheet])?;
+        if let Target::Described(description) = self.target {
+            asked.descriptors(attribute::HEURISTICS_DEVICE, &[description])?;
         }
         let asked = asked.finalize()?;
         let count = asked.count(attribute::HEURISTICS_RESULTS)?;
@@ -95,7 +95,7 @@ impl<'a> Planner<'a> {
                 context.bind()?;
                 plan.library_handle(attribute::PLAN_HANDLE, *handle)?;
             }
-            Target::Sheet(sheet) => plan.descriptors(attribute::PLAN_DEVICE, &[sheet])?,
+            Target::Described(description) => plan.descriptors(attribute::PLAN_DEVICE, &[description])?,
         }
         plan.descriptor(attribute::PLAN_CONFIG, configuration)?;
         let plan = plan.finalize()?;

@@ -36,13 +36,13 @@ pub struct Table {
     pub command: String,
     pub cudnn_version: usize,
     pub device: String,
-    /// What cuDNN was told of the device, as it was told.
-    pub sheet: String,
+    /// The description of the device that cuDNN was given, as JSON.
+    pub description: String,
     pub rows: Vec<Row>,
 }
 
 /// Said in every table.
-pub const DEVICELESS: &str = "Deviceless: cuDNN was asked with a written sheet of the device's properties. That a plan \
+pub const DEVICELESS: &str = "Deviceless: cuDNN was asked with a written description of the device. That a plan \
                               is made says that cuDNN means to support the graph, not that it runs, is right, or is fast.";
 
 /// Types that convolutions are asked for.
@@ -227,7 +227,7 @@ mod tests {
             command: "ask".to_owned(),
             cudnn_version: 91_900,
             device: "an H200".to_owned(),
-            sheet: "{}".to_owned(),
+            description: "{}".to_owned(),
             rows: vec![row("f16", 2, None), row("bf16", 0, Some("CUDNN_STATUS_NOT_SUPPORTED"))],
         };
         let page = table.markdown();

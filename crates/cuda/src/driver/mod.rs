@@ -143,9 +143,9 @@ impl Driver {
         let text = |function: unsafe extern "C" fn(i32, *mut *const c_char) -> i32| {
             let mut text = std::ptr::null();
             // SAFETY: the pointer is to a local pointer.
-            let told = unsafe { function(code, &mut text) } == 0 && !text.is_null();
+            let is_known = unsafe { function(code, &mut text) } == 0 && !text.is_null();
             // SAFETY: on success the text is a constant of the driver's.
-            told.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+            is_known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };
         match (text(self.api.cuGetErrorName), text(self.api.cuGetErrorString)) {
             (Some(name), Some(meaning)) => format!("{name}, {meaning}"),

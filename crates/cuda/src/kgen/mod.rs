@@ -17,7 +17,7 @@ use thiserror::Error;
 /// What a kernel takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parameter {
-    /// At least so many elements of the device's memory, aligned to 16 bytes.
+    /// At least this many elements of the device's memory, aligned to 16 bytes.
     Memory { name: String, ty: DType, elements: usize, written: bool },
     /// A number: `i32` or `f32`.
     Value { name: String, ty: DType },

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Folders where drivers and toolkits are installed, beside those that the dynamic linker is told of.
+/// Folders where drivers and toolkits are installed, beside those that the dynamic linker is configured with.
 const SYSTEM: [&str; 12] = [
     "/usr/local/cuda/lib64",
     "/usr/local/cuda/targets/x86_64-linux/lib",
@@ -93,8 +93,8 @@ impl fmt::Display for Places {
             [] => "no folder".to_owned(),
             paths => paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
         };
-        let told = Place::ALL.map(|place| format!("{} ({})", place.name(), folders(self.of(place))));
-        f.write_str(&told.join("; "))
+        let places = Place::ALL.map(|place| format!("{} ({})", place.name(), folders(self.of(place))));
+        f.write_str(&places.join("; "))
     }
 }
 

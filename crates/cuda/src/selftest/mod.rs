@@ -42,7 +42,7 @@ pub struct SelfTest {
     pub gpu: GpuReport,
     pub device: Option<DeviceInfo>,
     /// What cuDNN knows of the device, in its own JSON.
-    pub cudnn_sheet: Option<String>,
+    pub cudnn_description: Option<String>,
     pub steps: Vec<Step>,
 }
 
@@ -102,7 +102,7 @@ impl<E: std::error::Error> From<E> for Failure {
 pub fn run(plan: &Plan) -> SelfTest {
     let gpu = probe(&plan.gpu_libraries);
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let mut test = SelfTest { version, gpu, device: None, cudnn_sheet: None, steps: Vec::new() };
+    let mut test = SelfTest { version, gpu, device: None, cudnn_description: None, steps: Vec::new() };
     let libraries = Libraries::find(Places::of_process(&plan.gpu_libraries));
     let made =
         test.step("device and compiler", |_| Ok(Runner::new(&libraries, plan.ordinal, CubinCache::new(&plan.cubins))?));
@@ -130,7 +130,7 @@ pub fn run(plan: &Plan) -> SelfTest {
 /// Convolutions, and what cuDNN knows of the device.
 fn cudnn(test: &mut SelfTest, libraries: &Libraries, runner: &Runner, speed: bool) {
     let Some(library) = test.step("cuDNN", |_| Ok(Cudnn::open(libraries, &runner.context)?)) else { return };
-    test.cudnn_sheet = test.step("cuDNN: device sheet", |_| Ok(library.device_sheet()?.json));
+    test.cudnn_description = test.step("cuDNN: device description", |_| Ok(library.device_description()?.json));
     test.step("cuDNN: what it computes", |figures| convolutions::compare(runner, &library, figures));
     let timed = convolutions::timed(speed);
     test.step("cuDNN: speed", |figures| convolutions::speed(runner, &library, &timed, figures));

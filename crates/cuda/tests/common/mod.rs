@@ -99,7 +99,7 @@ fn build(compiler: &str) -> PathBuf {
     folder
 }
 
-/// What a mock counts and can be told, for the calling thread.
+/// The counts and settings of a mock, for the calling thread.
 pub(crate) struct Knobs(libloading::Library);
 
 impl Knobs {
@@ -130,7 +130,7 @@ impl Knobs {
         unsafe { get(name.as_ptr()) }
     }
 
-    /// Runs `work` with its call number `number` answering `code`, and names that call; what the mock counts begins anew.
+    /// Runs `work` with its call number `number` answering `code`, and names that call; the counts of the mock start from zero.
     pub(crate) fn failing<T>(&self, number: i64, code: i64, work: impl FnOnce() -> T) -> (String, T) {
         self.set("reset", 1);
         self.set("fail_code", code);

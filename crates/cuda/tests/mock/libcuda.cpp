@@ -129,7 +129,7 @@ const std::map<int, std::pair<const char*, const char*>> MEANINGS = {
 
 extern "C" {
 
-// For tests: settings (fail_at, fail_code, reverse) and counts. `reset` starts all books anew, `forget` those of memory.
+// For tests: settings (fail_at, fail_code, reverse) and counts. `reset` clears all counts, `forget` those of memory.
 void mock_set(const char* name, long value) {
     if (!strcmp(name, "reset")) mock = everything();
     else if (!strcmp(name, "forget")) mock.memory.clear();

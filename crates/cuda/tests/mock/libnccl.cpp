@@ -1,5 +1,5 @@
 // Stands in for libnccl: ranks are threads of one process that meet in memory. What a call asks for is done when all
-// ranks have asked, or at the end of its group. What can be made to fail is told by each thread for itself.
+// ranks have asked, or at the end of its group. Each thread sets for itself which calls fail.
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -152,10 +152,10 @@ const char* ncclGetErrorString(int code) {
         : code == 6 ? "remote process exited or there was a network error" : nullptr;
 }
 const char* ncclGetLastError(void*) {
-    thread_local std::string told;
-    told = mock.details;
+    thread_local std::string details;
+    details = mock.details;
     mock.details.clear();
-    return told.c_str();
+    return details.c_str();
 }
 int ncclGetUniqueId(id* made) {
     ENTER;

@@ -1,11 +1,12 @@
-//! Gives every value a place in one arena: views, in-place writes, lifetimes, offsets.
+//! Gives every value a location, in the state or in one arena: views, in-place writes, lifetimes, offsets.
 
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Op;
 use crate::ops::region::{Region, RegionOutput};
 use crate::passes::fixed::Fixed;
-use crate::plan::{ALIGNMENT, Needs, Plan, Preparation, StateCopy, Step, Target};
+use crate::plan::{Location, Needs, Plan, Preparation, StateCopy, StateTensor, Step, Target};
+use crate::rules::Rules;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// A run of bytes that one or more values share.
@@ -14,9 +15,30 @@ struct Buffer {
     /// Steps (node indices) at which it is first written and last read.
     first: usize,
     last: usize,
-    persistent: bool,
+    lifetime: Lifetime,
     name: String,
+    /// In the arena; of state without meaning.
     offset: usize,
+}
+
+/// How long the content of a buffer lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lifetime {
+    /// Between its first and its last use in a step.
+    Transient,
+    /// From step to step, in the arena.
+    Persistent,
+    /// Longer than the plan: the state tensor of this number.
+    State(usize),
+}
+
+impl Buffer {
+    fn location(&self) -> Location {
+        match self.lifetime {
+            Lifetime::State(number) => Location::State(number),
+            Lifetime::Transient | Lifetime::Persistent => Location::Arena(self.offset),
+        }
+    }
 }
 
 /// Plans the memory of a graph whose order is final.
@@ -40,6 +62,8 @@ struct Extra {
 
 struct Planner<'a> {
     graph: &'a Graph,
+    rules: &'a Rules,
+    state: Vec<StateTensor>,
     fixed: Fixed,
     /// What each node's kernel needs.
     needs: Vec<Needs>,
@@ -53,7 +77,7 @@ struct Planner<'a> {
     replaces: HashMap<Value, Value>,
     /// Nodes that run for every micro-batch.
     body: Vec<bool>,
-    /// Outputs that are state which the step replaces: name, state and the buffer that keeps its content.
+    /// Outputs that lie in the state: name, value and the buffer that keeps its content.
     kept_results: Vec<(String, Value, usize)>,
 }
 
@@ -66,7 +90,7 @@ fn runs_kernel(op: &Op) -> bool {
 }
 
 impl<'a> Planner<'a> {
-    fn new(graph: &'a Graph, target: &dyn Target) -> Self {
+    fn new(graph: &'a Graph, target: &'a dyn Target) -> Self {
         let fixed = Fixed::of(graph);
         let needs: Vec<Needs> = graph
             .ids()
@@ -104,6 +128,8 @@ impl<'a> Planner<'a> {
         let replaces = graph.updates().iter().map(|&(state, new)| (new, state)).collect();
         Planner {
             graph,
+            rules: target.rules(),
+            state: Vec::new(),
             fixed,
             needs,
             kept,
@@ -116,9 +142,22 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn new_buffer(&mut self, bytes: usize, first: usize, last: usize, persistent: bool, name: String) -> usize {
-        self.buffers.push(Buffer { bytes, first, last, persistent, name, offset: 0 });
+    fn new_buffer(&mut self, bytes: usize, first: usize, last: usize, lifetime: Lifetime, name: String) -> usize {
+        self.buffers.push(Buffer { bytes, first, last, lifetime, name, offset: 0 });
         self.buffers.len() - 1
+    }
+
+    /// How long the content lives of an output of a node that has a buffer of its own.
+    fn lifetime(&mut self, value: Value) -> Lifetime {
+        match &self.graph.node(value.node).op {
+            Op::Input(input) if input.role.is_persistent() => {
+                self.state.push(StateTensor { name: input.name.clone(), ty: input.ty.clone() });
+                Lifetime::State(self.state.len() - 1)
+            }
+            Op::Input(_) | Op::Constant(_) => Lifetime::Persistent,
+            _ if self.kept.contains(&value) => Lifetime::Persistent,
+            _ => Lifetime::Transient,
+        }
     }
 
     /// Gives the outputs of a node their buffers.
@@ -131,10 +170,9 @@ impl<'a> Planner<'a> {
             } else if let Some(shared) = self.state_in_place(value).or_else(|| self.input_in_place(value)) {
                 shared
             } else {
-                let persistent = matches!(node.op, Op::Input(_) | Op::Constant(_)) || self.kept.contains(&value);
-                let name =
-                    format!("{} {} {}", self.graph.path(id), node.op.rule().name(), node.outputs[output as usize]);
-                self.new_buffer(node.outputs[output as usize].bytes(), id.index(), id.index(), persistent, name)
+                let (lifetime, ty) = (self.lifetime(value), &node.outputs[output as usize]);
+                let name = format!("{} {} {ty}", self.graph.path(id), node.op.rule().name());
+                self.new_buffer(self.rules.bytes(ty), id.index(), id.index(), lifetime, name)
             };
             let last = self.last_use.get(&value).copied().unwrap_or(id.index());
             self.buffers[buffer].last = self.buffers[buffer].last.max(last);
@@ -170,7 +208,8 @@ impl<'a> Planner<'a> {
             |buffer: usize| (0..value.output).any(|o| self.buffer_of[&Value { node: value.node, output: o }] == buffer);
         node.inputs[region.anchor_inputs()..].iter().find_map(|&input| {
             let buffer = *self.buffer_of.get(&input)?;
-            let dies = self.buffers[buffer].last == value.node.index() && !self.buffers[buffer].persistent;
+            let dies =
+                self.buffers[buffer].last == value.node.index() && self.buffers[buffer].lifetime == Lifetime::Transient;
             let same_size = self.graph.ty(input).bytes() == self.graph.ty(value).bytes()
                 && self.buffers[buffer].bytes == self.graph.ty(value).bytes();
             (dies && same_size && !taken(buffer) && self.reads_in_place(region, value, input)).then_some(buffer)
@@ -206,23 +245,23 @@ impl<'a> Planner<'a> {
             let name =
                 |what: &str| format!("{} {what} of {}", self.graph.path(id), self.graph.node(id).op.rule().name());
             let (scratch_name, prepared_name) = (name("scratch"), name("prepared input"));
-            let scratch = (scratch > 0).then(|| self.new_buffer(scratch, at, at, false, scratch_name));
-            let prepared = prepared.map(|p| self.new_buffer(p.bytes, at, at, true, prepared_name));
+            let scratch = (scratch > 0).then(|| self.new_buffer(scratch, at, at, Lifetime::Transient, scratch_name));
+            let prepared = prepared.map(|p| self.new_buffer(p.bytes, at, at, Lifetime::Persistent, prepared_name));
             extras.push(Extra { node: id, scratch, prepared });
         }
         extras
     }
 
-    /// Gives results that are state, which is replaced when the step ends, a place of their own.
+    /// Gives results that lie in the state, which changes when the step ends or when another plan runs, a place of their own.
     fn keep_results(&mut self) {
         for (name, value) in self.graph.outputs() {
             let mut source = *value;
             while is_view(&self.graph.node(source.node).op) {
                 source = self.graph.node(source.node).inputs[0];
             }
-            if self.graph.updates().iter().any(|&(state, _)| state == source) {
-                let bytes = self.graph.ty(*value).bytes();
-                let buffer = self.new_buffer(bytes, usize::MAX, usize::MAX, true, format!("result {name}"));
+            if matches!(self.buffers[self.buffer_of[&source]].lifetime, Lifetime::State(_)) {
+                let (bytes, title) = (self.graph.ty(*value).bytes(), format!("result {name}"));
+                let buffer = self.new_buffer(bytes, usize::MAX, usize::MAX, Lifetime::Persistent, title);
                 self.kept_results.push((name.clone(), source, buffer));
             }
         }
@@ -231,13 +270,14 @@ impl<'a> Planner<'a> {
     /// Persistent buffers first, in order; then transient ones, largest first, each at the lowest offset that is free
     /// throughout its life.
     fn assign_offsets(&mut self) {
-        let align = |x: usize| x.next_multiple_of(ALIGNMENT);
+        let align = |x: usize| x.next_multiple_of(self.rules.alignment);
         let mut end = 0;
-        for buffer in self.buffers.iter_mut().filter(|b| b.persistent) {
+        for buffer in self.buffers.iter_mut().filter(|b| b.lifetime == Lifetime::Persistent) {
             buffer.offset = end;
             end = align(end + buffer.bytes);
         }
-        let mut order: Vec<usize> = (0..self.buffers.len()).filter(|&b| !self.buffers[b].persistent).collect();
+        let mut order: Vec<usize> =
+            (0..self.buffers.len()).filter(|&b| self.buffers[b].lifetime == Lifetime::Transient).collect();
         order.sort_by_key(|&b| (std::cmp::Reverse(self.buffers[b].bytes), self.buffers[b].first, b));
         let mut placed: Vec<usize> = Vec::new();
         for &index in &order {
@@ -262,9 +302,12 @@ impl<'a> Planner<'a> {
     }
 
     fn into_plan(self, extras: &[Extra]) -> Plan {
-        let end = |b: &Buffer| (b.offset + b.bytes).next_multiple_of(ALIGNMENT);
-        let persistent_bytes = self.buffers.iter().filter(|b| b.persistent).map(end).max().unwrap_or(0);
-        let arena_bytes = self.buffers.iter().map(end).max().unwrap_or(0);
+        let alignment = self.rules.alignment;
+        let end = |b: &Buffer| (b.offset + b.bytes).next_multiple_of(alignment);
+        let ends =
+            |of: &[Lifetime]| self.buffers.iter().filter(|b| of.contains(&b.lifetime)).map(end).max().unwrap_or(0);
+        let persistent_bytes = ends(&[Lifetime::Persistent]);
+        let arena_bytes = ends(&[Lifetime::Persistent, Lifetime::Transient]);
         let at = |buffer: Option<usize>| buffer.map(|b| (self.buffers[b].offset, self.buffers[b].bytes));
         let step = |e: &Extra| Step {
             node: e.node,
@@ -275,18 +318,18 @@ impl<'a> Planner<'a> {
         let is_prepared = |e: &&Extra| self.fixed.is_prepared(self.graph, e.node);
         let steps: Vec<Step> = extras.iter().filter(|e| !is_prepared(e)).map(step).collect();
         let preparation = self.preparation(extras.iter().filter(is_prepared).map(step), &steps);
-        let offsets: BTreeMap<Value, usize> =
-            self.buffer_of.iter().map(|(&value, &buffer)| (value, self.buffers[buffer].offset)).collect();
+        let locations: BTreeMap<Value, Location> =
+            self.buffer_of.iter().map(|(&value, &buffer)| (value, self.buffers[buffer].location())).collect();
         let kept = self.kept_results.iter().map(|(_, state, buffer)| StateCopy {
-            from: offsets[state],
-            to: self.buffers[*buffer].offset,
+            from: locations[state],
+            to: self.buffers[*buffer].location(),
             bytes: self.buffers[*buffer].bytes,
             in_body: false,
         });
-        let moved = self.graph.updates().iter().filter(|(state, new)| offsets[state] != offsets[new]);
+        let moved = self.graph.updates().iter().filter(|(state, new)| locations[state] != locations[new]);
         let replaced = moved.map(|&(state, new)| StateCopy {
-            from: offsets[&new],
-            to: offsets[&state],
+            from: locations[&new],
+            to: locations[&state],
             bytes: self.graph.ty(state).bytes(),
             in_body: self.graph.is_repeated(state),
         });
@@ -294,8 +337,22 @@ impl<'a> Planner<'a> {
         let kept_results =
             self.kept_results.iter().map(|(name, _, buffer)| (name.clone(), self.buffers[*buffer].offset)).collect();
         let peak = self.peak();
-        let (graph, fixed) = (self.graph.clone(), self.fixed);
-        Plan { graph, fixed, preparation, steps, copies, offsets, kept_results, persistent_bytes, arena_bytes, peak }
+        let graph = self.graph.clone();
+        let Self { fixed, state, .. } = self;
+        Plan {
+            graph,
+            fixed,
+            preparation,
+            steps,
+            copies,
+            state,
+            locations,
+            kept_results,
+            alignment,
+            persistent_bytes,
+            arena_bytes,
+            peak,
+        }
     }
 
     /// The calls of fixed nodes in order, each followed by the kernels of steps that prepare what it gave.
@@ -327,7 +384,7 @@ impl<'a> Planner<'a> {
     /// The transient buffers that live at the fullest moment.
     fn peak(&self) -> Vec<(String, usize)> {
         let mut change: BTreeMap<usize, i64> = BTreeMap::new();
-        for buffer in self.buffers.iter().filter(|b| !b.persistent) {
+        for buffer in self.buffers.iter().filter(|b| b.lifetime == Lifetime::Transient) {
             *change.entry(buffer.first).or_default() += buffer.bytes as i64;
             *change.entry(buffer.last.saturating_add(1)).or_default() -= buffer.bytes as i64;
         }
@@ -341,7 +398,7 @@ impl<'a> Planner<'a> {
         let mut list: Vec<(String, usize)> = self
             .buffers
             .iter()
-            .filter(|b| !b.persistent && b.first <= best.1 && best.1 <= b.last)
+            .filter(|b| b.lifetime == Lifetime::Transient && b.first <= best.1 && best.1 <= b.last)
             .map(|b| (b.name.trim().to_string(), b.bytes))
             .collect();
         list.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));

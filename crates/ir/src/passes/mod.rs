@@ -14,6 +14,7 @@ pub mod simplify;
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
 use crate::plan::{Plan, Target};
+use crate::rules::Rules;
 use crate::verify::verify;
 use recompute::Recompute;
 
@@ -39,11 +40,16 @@ impl Default for CompileOptions {
     }
 }
 
-/// The graph after the passes up to and including `last`, or after all of them.
+/// The graph after the passes up to and including `last`, or after all of them, by the rules of a target.
 ///
 /// # Errors
 /// [`GraphError`] if the graph is malformed.
-pub fn run_passes(graph: &Graph, options: &CompileOptions, last: Option<&str>) -> Result<Graph, GraphError> {
+pub fn run_passes(
+    graph: &Graph,
+    rules: &Rules,
+    options: &CompileOptions,
+    last: Option<&str>,
+) -> Result<Graph, GraphError> {
     in_order(graph, last, |pass, graph| {
         // Pointwise operations have no kernel outside regions, so that the pass cannot be left out, only its fusing.
         let enabled = !options.disabled.iter().any(|d| d == pass);
@@ -51,13 +57,16 @@ pub fn run_passes(graph: &Graph, options: &CompileOptions, last: Option<&str>) -
             "simplify" if enabled => simplify::simplify(&graph),
             "fold" if enabled && options.fuse => fold::fold(&graph),
             "precision" if enabled && options.precision != DType::F32 => {
-                precision::lower_precision(&graph, options.precision)
+                precision::lower_precision(&graph, rules, options.precision)
             }
             "recompute" if enabled && options.recompute != Recompute::None => {
                 recompute::recompute(&graph, options.recompute)
             }
-            "prologue" if enabled && options.fuse => prologue::prologue(&graph),
-            "fuse" => fuse::fuse(&graph, fuse::FuseOptions { fuse: options.fuse && enabled }),
+            "prologue" if enabled && options.fuse => match &rules.prologue {
+                Some(rules) => prologue::prologue(&graph, rules),
+                None => Ok(graph),
+            },
+            "fuse" => fuse::fuse(&graph, rules, fuse::FuseOptions { fuse: options.fuse && enabled }),
             "schedule" if enabled => schedule::schedule(&graph),
             _ => Ok(graph),
         }
@@ -88,7 +97,7 @@ fn in_order(
 /// # Errors
 /// [`GraphError`] if the graph is malformed.
 pub fn compile(graph: &Graph, target: &dyn Target, options: &CompileOptions) -> Result<Plan, GraphError> {
-    let graph = run_passes(graph, options, None)?;
+    let graph = run_passes(graph, target.rules(), options, None)?;
     Ok(memory::plan_memory(&graph, target))
 }
 

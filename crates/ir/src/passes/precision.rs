@@ -1,6 +1,6 @@
 //! Puts a step of `f32` numbers into mixed precision: tensors lie in memory, and products read them, in a type of 16 bits.
 //!
-//! - Convolutions of one group, matrix products and attention read 16-bit operands; they accumulate and give `f32`.
+//! - Convolutions, those of several groups if the target's rules say so, matrix products and attention read 16-bit operands; they accumulate and give `f32`.
 //! - Maximum pooling and its gradient read and give 16-bit numbers.
 //! - What they read, and what those with weights give, is rounded once, where it is computed; only what softmax is made of, and
 //!   results of the step, stay `f32`. Everyone else who reads it reads the rounded numbers. Gradients that several operations
@@ -15,17 +15,19 @@ use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
 use crate::ops::Op;
 use crate::ops::pointwise::{Binary, BinaryKind, Cast};
+use crate::rules::Rules;
 use std::collections::{HashMap, HashSet};
 
 /// # Errors
 /// Only if the graph was malformed.
-pub fn lower_precision(graph: &Graph, to: DType) -> Result<Graph, GraphError> {
+pub fn lower_precision(graph: &Graph, rules: &Rules, to: DType) -> Result<Graph, GraphError> {
     let from_state = from_state(graph);
     let mut pass = Lowering {
         graph,
+        rules,
         to,
         rewriter: Rewriter::new(graph),
-        rounded: values_to_round(graph, &from_state),
+        rounded: values_to_round(graph, rules, &from_state),
         from_state,
         copies: HashMap::new(),
     };
@@ -33,19 +35,6 @@ pub fn lower_precision(graph: &Graph, to: DType) -> Result<Graph, GraphError> {
         pass.visit(id)?;
     }
     pass.rewriter.finish()
-}
-
-/// How many of its inputs, the first ones, an operation reads with 16 bits.
-fn operands(op: &Op) -> usize {
-    match op {
-        Op::Conv2d(conv) if conv.groups == 1 => 2,
-        Op::Conv2dDataGrad(grad) if grad.conv.groups == 1 => 2,
-        Op::Conv2dWeightGrad(grad) if grad.conv.groups == 1 => 2,
-        Op::Matmul(_) => 2,
-        Op::Attention(_) | Op::AttentionGrad(_) => 3,
-        Op::MaxPool2dGrad(_) => 3,
-        _ => 0,
-    }
 }
 
 /// Nodes that depend on parameters and state alone.
@@ -87,21 +76,21 @@ fn makes_results(graph: &Graph) -> Vec<bool> {
 }
 
 /// `f32` values that are stored rounded.
-fn values_to_round(graph: &Graph, from_state: &[bool]) -> HashSet<Value> {
+fn values_to_round(graph: &Graph, rules: &Rules, from_state: &[bool]) -> HashSet<Value> {
     let consumers = graph.consumers();
     let makes_results = makes_results(graph);
     let mut rounded = HashSet::new();
     for id in graph.ids().rev() {
         let node = graph.node(id);
         let own = Value { node: id, output: 0 };
-        rounded.extend(node.inputs.iter().take(operands(&node.op)).copied());
+        rounded.extend(node.inputs.iter().take(rules.operands_in_16_bits(&node.op)).copied());
         let is_pool = matches!(node.op, Op::MaxPool2d(_)) && !makes_results[id.index()];
         if is_pool || moves(&node.op) && rounded.contains(&own) {
             rounded.extend([own, node.inputs[0]]);
         }
         let has_weights = || node.inputs.iter().any(|v| from_state[v.node.index()]);
         let is_activation = match node.op {
-            Op::Conv2d(_) | Op::Conv2dDataGrad(_) => operands(&node.op) > 0,
+            Op::Conv2d(_) | Op::Conv2dDataGrad(_) => rules.operands_in_16_bits(&node.op) > 0,
             Op::Matmul(_) => has_weights() && !makes_results[id.index()],
             ref op => gives_type_of_inputs(op),
         };
@@ -119,6 +108,7 @@ fn values_to_round(graph: &Graph, from_state: &[bool]) -> HashSet<Value> {
 
 struct Lowering<'a> {
     graph: &'a Graph,
+    rules: &'a Rules,
     to: DType,
     rewriter: Rewriter<'a>,
     from_state: Vec<bool>,
@@ -130,7 +120,7 @@ struct Lowering<'a> {
 impl Lowering<'_> {
     fn visit(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.graph.node(id);
-        let (multiplied, others) = node.inputs.split_at(operands(&node.op));
+        let (multiplied, others) = node.inputs.split_at(self.rules.operands_in_16_bits(&node.op));
         if multiplied.is_empty() || multiplied.iter().any(|&v| self.graph.dtype(v) != DType::F32) {
             self.rewriter.copy(id)?;
         } else {

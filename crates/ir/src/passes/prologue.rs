@@ -9,21 +9,19 @@ use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
 use crate::ops::Op;
 use crate::ops::pointwise::{Unary, UnaryKind};
 use crate::ops::prologue::Prologue;
+use crate::rules::PrologueRules;
 use std::collections::{HashMap, HashSet};
-
-/// Fewest channels for which pixels are copied one by one without loss.
-const LEAST_CHANNELS: usize = 16;
 
 /// # Errors
 /// Only if the graph was malformed.
-pub fn prologue(graph: &Graph) -> Result<Graph, GraphError> {
+pub fn prologue(graph: &Graph, rules: &PrologueRules) -> Result<Graph, GraphError> {
     let consumers = graph.consumers();
     let results: HashSet<Value> = graph.roots().collect();
     let maps: HashMap<Value, Map> = graph
         .ids()
         .map(|node| Value { node, output: 0 })
         .filter(|value| !results.contains(value) && is_read_by_products(graph, *value, &consumers[value.node.index()]))
-        .filter_map(|value| Some((value, Map::find(graph, value)?)))
+        .filter_map(|value| Some((value, Map::find(graph, rules, value)?)))
         .collect();
     let mut vectors: HashMap<Value, [Value; 2]> = HashMap::new();
     let mut rewriter = Rewriter::new(graph);
@@ -75,9 +73,9 @@ struct Map {
 
 impl Map {
     /// The map that makes `value` from what depends on all of what it is applied to.
-    fn find(graph: &Graph, value: Value) -> Option<Map> {
+    fn find(graph: &Graph, rules: &PrologueRules, value: Value) -> Option<Map> {
         let ty = graph.ty(value);
-        if ty.dtype != DType::F32 || ty.shape.cols() < LEAST_CHANNELS {
+        if ty.dtype != rules.dtype || ty.shape.cols() < rules.least_channels {
             return None;
         }
         let node = graph.node(value.node);

@@ -1,6 +1,6 @@
 //! Graphs and plans as text, the same for the same plan, so that two versions can be compared line by line.
 
-use super::{Plan, Preparation, Step, Target, node_cost};
+use super::{Location, Plan, Preparation, Step, Target, node_cost};
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Op;
 use std::fmt::{Display, Write};
@@ -72,8 +72,13 @@ pub fn print_plan(plan: &Plan, target: &dyn Target) -> String {
 /// of each call, copies at the end of the step, and the whole arena.
 pub fn print_memory(plan: &Plan) -> String {
     let mut text = String::new();
-    for (&value, offset) in &plan.offsets {
-        line(&mut text, format_args!("{} at {offset}, {}", Named.of(&plan.graph, value), plan.graph.ty(value).bytes()));
+    let at = |location: Location| match location {
+        Location::Arena(offset) => offset.to_string(),
+        Location::State(number) => format!("state {}", plan.state[number].name),
+    };
+    for (&value, &location) in &plan.locations {
+        let (name, bytes) = (Named.of(&plan.graph, value), plan.graph.ty(value).bytes());
+        line(&mut text, format_args!("{name} at {}, {bytes}", at(location)));
     }
     let once = plan.preparation.iter().filter_map(|preparation| match preparation {
         Preparation::Run(step) => Some(step),
@@ -91,9 +96,13 @@ pub fn print_memory(plan: &Plan) -> String {
     }
     for copy in &plan.copies {
         let when = if copy.in_body { " each micro-batch" } else { "" };
-        line(&mut text, format_args!("copy{when} {} from {} to {}", copy.bytes, copy.from, copy.to));
+        line(&mut text, format_args!("copy{when} {} from {} to {}", copy.bytes, at(copy.from), at(copy.to)));
     }
-    line(&mut text, format_args!("arena {}, of which {} persistent", plan.arena_bytes, plan.persistent_bytes));
+    let Plan { arena_bytes, persistent_bytes, .. } = plan;
+    line(
+        &mut text,
+        format_args!("state {}, arena {arena_bytes}, of which {persistent_bytes} persistent", plan.state_bytes()),
+    );
     text
 }
 

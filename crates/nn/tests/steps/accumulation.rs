@@ -4,6 +4,7 @@ use crate::run::{Run, assert_close, compiled, executor};
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{NullTarget, print_plan};
 use bessemer_ir::reference::Interpreter;
+use bessemer_ir::run::Phase;
 use bessemer_ir::{DType, Graph, Op, philox};
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
@@ -260,9 +261,9 @@ fn the_search_for_a_bad_number_looks_at_what_is_fed() {
     feed(&mut executor, 0, 0, SAMPLES / 2);
     executor.run().expect("it runs");
     assert!(executor.scalar("loss").expect("an output").is_nan());
-    assert_eq!(executor.find_non_finite().expect("it runs"), None, "the last micro-batch was a good one");
+    assert_eq!(executor.find_non_finite(Phase::Update).expect("it runs"), None, "the last micro-batch was a good one");
     executor.write_f32("images", &[f32::NAN; SAMPLES / 2 * SIZE * SIZE * CHANNELS]).expect("a feed");
-    let found = executor.find_non_finite().expect("it runs").expect("a bad number");
+    let found = executor.find_non_finite(Phase::Update).expect("it runs").expect("a bad number");
     assert_eq!(found.op, "images");
 }
 
@@ -275,19 +276,19 @@ fn a_bad_micro_batch_is_found_by_going_through_its_step_again() {
     for index in 0..2 {
         feed(&mut executor, 0, index * 4, 4);
         feed(&mut plain, 0, index * 4, 4);
-        assert_eq!(executor.find_non_finite_accumulating().expect("it runs"), None);
+        assert_eq!(executor.find_non_finite(Phase::Accumulate).expect("it runs"), None);
         plain.accumulate().expect("it runs");
     }
     feed(&mut executor, 0, 8, 4);
     feed(&mut plain, 0, 8, 4);
-    assert_eq!(executor.find_non_finite().expect("it runs"), None);
+    assert_eq!(executor.find_non_finite(Phase::Update).expect("it runs"), None);
     plain.run().expect("it runs");
     for spec in &specs {
         let state = |executor: &bessemer_cpu::Executor| executor.input(&spec.name).expect("state").to_vec();
         assert_eq!(state(&executor), state(&plain), "a search that finds nothing is a step: {}", spec.name);
     }
     executor.write_f32("images", &[f32::NAN; SAMPLES / 3 * SIZE * SIZE * CHANNELS]).expect("a feed");
-    let found = executor.find_non_finite_accumulating().expect("it runs").expect("a bad number");
+    let found = executor.find_non_finite(Phase::Accumulate).expect("it runs").expect("a bad number");
     assert_eq!(found.op, "images");
 }
 

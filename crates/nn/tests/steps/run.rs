@@ -61,8 +61,8 @@ impl Run for Executor {
 
     fn state(&self, name: &str) -> Vec<f64> {
         if self.input_type(name).expect("a state").dtype == DType::I32 {
-            let numbers: &[i32] = bytemuck::cast_slice(self.input(name).expect("a state"));
-            return numbers.iter().map(|&x| x.into()).collect();
+            let content = self.input(name).expect("a state");
+            return content.chunks_exact(4).map(|four| bytemuck::pod_read_unaligned::<i32>(four).into()).collect();
         }
         self.input_f32(name).expect("a state").iter().map(|&x| x.into()).collect()
     }

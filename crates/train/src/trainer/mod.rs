@@ -15,6 +15,7 @@ use crate::setup::precision;
 use crate::signals::StopSignal;
 use crate::tasks::{Batch, Batches, Evaluation, Task, Terms};
 use bessemer_data::Position;
+use bessemer_ir::passes::CompileOptions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -160,8 +161,8 @@ const FIXED_SCALE_OVERFLOWS: u64 = 5;
 
 struct Judge {
     evaluation: Box<dyn Evaluation>,
-    /// Compiled when first needed.
-    session: Option<EvalSession>,
+    /// Whether it reads the averages, and the forward pass; compiled when first needed.
+    session: Option<(bool, EvalSession)>,
 }
 
 impl Trainer<'_> {
@@ -389,17 +390,20 @@ impl Trainer<'_> {
 
     fn run_evaluation(&mut self) -> Result<Option<EvalReport>, TrainError> {
         let Some(Judge { evaluation, session }) = &mut self.evaluation else { return Ok(None) };
+        let averages = self.session.evaluates_averages();
         let session = match session {
-            Some(session) => session,
-            empty => {
-                let mut compute = self.options.compute.clone();
-                compute.compile.precision = precision(&self.options.recipe)?;
-                let session = EvalSession::new(evaluation.model()?, evaluation.batch_size(), &compute)?;
+            Some((of_averages, session)) if *of_averages == averages => session,
+            other => {
+                let options = CompileOptions {
+                    precision: precision(&self.options.recipe)?,
+                    ..self.options.compute.compile.clone()
+                };
+                let (model, batch_size) = (evaluation.model()?, evaluation.batch_size());
+                let session = EvalSession::of_training(&self.session, averages, model, batch_size, &options)?;
                 self.log.plan(session.plan_info())?;
-                empty.insert(session)
+                &mut other.insert((averages, session)).1
             }
         };
-        session.copy_weights(&self.session)?;
         run_evaluation(session, &**evaluation, Some(&self.run.predictions()), &self.options.stop)
     }
 

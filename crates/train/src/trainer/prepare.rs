@@ -82,16 +82,16 @@ impl<'a> Trainer<'a> {
 
     /// `warnings` is there if the run goes on.
     fn log_start(&mut self, warnings: Option<Vec<String>>) -> Result<(), TrainError> {
-        let compute = &self.options.compute.cpu;
+        let device = &self.options.compute.device;
         self.log.run_started(RunInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: self.options.commit.clone(),
             command: self.options.command.clone(),
             recipe: serde_json::to_value(self.options.recipe.to_table())
                 .expect("a recipe has string keys and finite numbers"),
-            machine: describe_machine(compute.isa.name()),
-            device: "cpu".to_owned(),
-            threads: compute.threads as u64,
+            machine: describe_machine(device.instruction_set.name()),
+            device: device.kind.name().to_owned(),
+            threads: device.threads as u64,
             data: self.task.data_identity(),
             resumed_from: None,
         })?;

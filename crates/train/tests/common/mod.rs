@@ -30,7 +30,7 @@ pub(crate) fn recipe(overrides: &[&str]) -> Recipe {
 
 pub(crate) fn new_run(folder: &Path, overrides: &[&str]) -> TrainOptions {
     let mut options = TrainOptions::new(recipe(overrides), RunFolder::New(folder.to_owned()));
-    options.compute.cpu.threads = 1;
+    options.compute.device.threads = 1;
     options
 }
 

@@ -214,7 +214,7 @@ pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<
         parts: options.shards,
         heldout: options.heldout,
         seed: common.seed.map_or(DEFAULT_SEED, u64::from),
-        threads: common.cpu().threads,
+        threads: common.device().threads,
     };
     let tell = common.teller();
     let stop = StopSignal::from_system()?;
@@ -225,7 +225,7 @@ pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<
 
 pub(super) fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
     let tell = common.teller();
-    let report = verify(&options.folder, common.cpu().threads, &|progress| tell(&|| progress_line(progress)))?;
+    let report = verify(&options.folder, common.device().threads, &|progress| tell(&|| progress_line(progress)))?;
     if options.json {
         print_json(&report)?;
     } else {

@@ -38,7 +38,7 @@ pub enum Direction {
 /// Tiles of a task of the transform of a shared input.
 const INPUT_TASK: usize = 4;
 
-/// Time of the transform of a kernel of one pair of channels, in multiply-adds: writing 36 numbers to memory and
+/// Time of the transform of a kernel of one pair of channels, in multiply-adds: writing 36 elements to memory and
 /// reading them, as measured with weights beyond the caches.
 const WEIGHTS_COST: usize = 800;
 
@@ -66,6 +66,12 @@ pub fn applies(d: &ConvDesc, direction: Direction, prepared: bool) -> bool {
     let weights = if prepared { PREPARED_COST } else { WEIGHTS_COST };
     let transformed = POSITIONS * problem.all_tiles() + weights;
     problem.channels.min(problem.cols) >= FEWEST_CHANNELS && 5 * direct >= 6 * transformed
+}
+
+/// FLOPs of the products of all tiles, those at the border whole, without the additions of the transforms.
+pub(crate) fn flops(d: &ConvDesc, direction: Direction) -> u64 {
+    let problem = Problem::new(d, direction);
+    (2 * problem.all_tiles() * POSITIONS * problem.channels * problem.cols) as u64
 }
 
 /// Elements of the transformed weights.

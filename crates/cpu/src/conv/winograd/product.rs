@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::plan::{InputLayout, MAX_TILES, Problem};
 use super::points::POSITIONS;
-use crate::gemm::{ALayout, MAX_PANEL, ROW_STRIDE, Region, Sweep, Upcoming, panel};
+use crate::gemm::{ALayout, MAX_PANEL, MemoryBlock, Prefetch, ROW_STRIDE, TileLoop, panel};
 use crate::simd::{NEIGHBOURS, Simd, SimdOp};
 
 /// Multiplies the transformed input of some tiles with some columns of the transformed weights.
@@ -40,13 +40,13 @@ impl SimdOp for Multiply<'_> {
             let start = position * self.problem.weights_stride() + self.cols.start * channels;
             self.weights.wrapping_add(start + chunk * self.layout.chunks.rows * panel::<S>())
         };
-        let mut upcoming = Upcoming::new([Region::EMPTY; 2]);
+        let mut prefetch = Prefetch::new([MemoryBlock::EMPTY; 2]);
         for position in 0..POSITIONS {
             for chunk in 0..self.layout.chunks.count {
                 let last = chunk + 1 == self.layout.chunks.count;
                 // SAFETY: the promises made for these tiles and columns; whole panels of products fit their rows.
                 unsafe {
-                    let sweep = Sweep {
+                    let tile_loop = TileLoop {
                         layout: ALayout::Rows,
                         depth: self.layout.chunks.range(chunk, channels).len(),
                         a: self.input.add(self.layout.offset(chunk, position)),
@@ -62,7 +62,7 @@ impl SimdOp for Multiply<'_> {
                         stream_b: true,
                         b_next: if last { weights(0, position + 1) } else { weights(chunk + 1, position) },
                     };
-                    sweep.run::<S>(&mut upcoming);
+                    tile_loop.run::<S>(&mut prefetch);
                 }
             }
         }

@@ -23,6 +23,7 @@ use crate::ops::pointwise::{Binary, BinaryKind, Cast, Unary};
 use crate::ops::reduce::{Moments, Reduce, ReduceKind};
 use crate::ops::source::{Distribution, Random};
 use crate::passes::recompute::is_recomputed;
+use crate::rules::Rules;
 use crate::shape::Shape;
 use prepare::{is_along_rows, prepare, row_form};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -38,9 +39,9 @@ pub struct FuseOptions {
 ///
 /// # Errors
 /// Only if the graph was malformed.
-pub fn fuse(graph: &Graph, options: FuseOptions) -> Result<Graph, GraphError> {
+pub fn fuse(graph: &Graph, rules: &Rules, options: FuseOptions) -> Result<Graph, GraphError> {
     let prepared = prepare(graph)?;
-    let mut fuser = Fuser::new(&prepared, options.fuse);
+    let mut fuser = Fuser::new(&prepared, rules.longest_row, options.fuse);
     fuser.choose_stored();
     fuser.grow();
     fuser.settle_leaves();
@@ -51,36 +52,33 @@ pub fn fuse(graph: &Graph, options: FuseOptions) -> Result<Graph, GraphError> {
     fuser.emit()
 }
 
-/// Longest row that a region reduces: it is held in cache with what is computed from it.
-const LONGEST_ROW: usize = 1 << 16;
-
-/// Whether a reduction along rows can be part of a region.
-fn is_row_reduction(graph: &Graph, id: NodeId) -> bool {
+/// Whether a reduction along rows can be part of a region: its rows must not be longer than so many elements.
+fn is_row_reduction(graph: &Graph, longest_row: usize, id: NodeId) -> bool {
     let node = graph.node(id);
     let Op::Reduce(Reduce { axes, keep_dims: true, .. }) = &node.op else { return false };
     let x = graph.ty(node.inputs[0]);
-    is_along_rows(&x.shape, axes) && x.dtype == DType::F32 && (2..=LONGEST_ROW).contains(&x.shape.cols())
+    is_along_rows(&x.shape, axes) && x.dtype == DType::F32 && (2..=longest_row).contains(&x.shape.cols())
 }
 
 /// Whether regions compute the node's value from values at the same row.
-fn is_inner(graph: &Graph, id: NodeId) -> bool {
+fn is_inner(graph: &Graph, longest_row: usize, id: NodeId) -> bool {
     match &graph.node(id).op {
         op if op.is_pointwise() => true,
         Op::OneHot(_) => true,
         Op::Random(Random { distribution, .. }) => *distribution == Distribution::Uniform,
-        Op::Reduce(_) => is_row_reduction(graph, id),
+        Op::Reduce(_) => is_row_reduction(graph, longest_row, id),
         _ => false,
     }
 }
 
 /// For each node that regions compute, the domain of the region that does: the rows that a value of one number a row is made
 /// from, else its own shape.
-fn domains(graph: &Graph) -> Vec<Option<Shape>> {
+fn domains(graph: &Graph, longest_row: usize) -> Vec<Option<Shape>> {
     let mut domains: Vec<Option<Shape>> = vec![None; graph.len()];
-    for id in graph.ids().filter(|&id| is_inner(graph, id)) {
+    for id in graph.ids().filter(|&id| is_inner(graph, longest_row, id)) {
         let node = graph.node(id);
         let shape = &node.outputs[0].shape;
-        domains[id.index()] = Some(if is_row_reduction(graph, id) {
+        domains[id.index()] = Some(if is_row_reduction(graph, longest_row, id) {
             graph.shape(node.inputs[0]).clone()
         } else {
             let wide = node.inputs.iter().filter_map(|input| domains[input.node.index()].as_ref());
@@ -145,13 +143,13 @@ fn value(node: NodeId) -> Value {
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a Graph, fuse: bool) -> Self {
+    fn new(graph: &'a Graph, longest_row: usize, fuse: bool) -> Self {
         Fuser {
             graph,
             fuse,
             consumers: graph.consumers(),
             is_result: graph.roots().collect(),
-            domains: domains(graph),
+            domains: domains(graph, longest_row),
             stored: vec![false; graph.len()],
             clusters: Vec::new(),
             cluster_of: HashMap::new(),

@@ -6,7 +6,7 @@ use super::tiles;
 use crate::simd::Simd;
 
 /// `C[rows, cols] (+)= A[rows, depth] * B[depth, cols]` on packed blocks.
-pub(crate) struct Sweep<'a> {
+pub(crate) struct TileLoop<'a> {
     pub layout: ALayout,
     pub depth: usize,
     pub a: *const f32,
@@ -59,7 +59,7 @@ pub(crate) const NO_ROW: usize = usize::MAX;
 
 /// A rectangle of memory, as elements.
 #[derive(Clone, Copy)]
-pub(crate) struct Region {
+pub(crate) struct MemoryBlock {
     pub start: *const f32,
     pub rows: usize,
     pub cols: usize,
@@ -67,25 +67,25 @@ pub(crate) struct Region {
     pub pitch: usize,
 }
 
-impl Region {
-    pub(crate) const EMPTY: Region = Region { start: std::ptr::null(), rows: 0, cols: 0, pitch: 0 };
+impl MemoryBlock {
+    pub(crate) const EMPTY: MemoryBlock = MemoryBlock { start: std::ptr::null(), rows: 0, cols: 0, pitch: 0 };
 
     /// `len` elements in a row.
-    pub(crate) fn contiguous(start: *const f32, len: usize) -> Region {
-        Region { start, rows: len.div_ceil(2 * LINE), cols: 2 * LINE, pitch: 2 * LINE }
+    pub(crate) fn contiguous(start: *const f32, len: usize) -> MemoryBlock {
+        MemoryBlock { start, rows: len.div_ceil(2 * LINE), cols: 2 * LINE, pitch: 2 * LINE }
     }
 }
 
 /// Memory that will be wanted soon, which tile calls prefetch while they compute.
-pub(crate) struct Upcoming {
-    regions: [Region; 2],
+pub(crate) struct Prefetch {
+    regions: [MemoryBlock; 2],
     row: usize,
     col: usize,
 }
 
-impl Upcoming {
-    pub(crate) fn new(regions: [Region; 2]) -> Upcoming {
-        Upcoming { regions, row: 0, col: 0 }
+impl Prefetch {
+    pub(crate) fn new(regions: [MemoryBlock; 2]) -> Prefetch {
+        Prefetch { regions, row: 0, col: 0 }
     }
 
     /// Start and pitch of the next `rounds` pieces of two cache lines.
@@ -93,7 +93,7 @@ impl Upcoming {
     pub(super) fn take(&mut self, rounds: usize) -> (*const f32, usize) {
         let region = &self.regions[0];
         if self.col >= region.cols {
-            self.regions = [self.regions[1], Region::EMPTY];
+            self.regions = [self.regions[1], MemoryBlock::EMPTY];
             (self.row, self.col) = (0, 0);
             return (std::ptr::null(), 0);
         }
@@ -120,14 +120,14 @@ pub(crate) fn tile_count<S: Simd>(rows: usize) -> usize {
     rows.div_ceil(S::TILE_ROWS)
 }
 
-impl Sweep<'_> {
+impl TileLoop<'_> {
     /// # Safety
     /// The packed blocks hold what the fields say, with whole panels of B, and `c` is valid and unshared for all
     /// rows and columns. Called under `S::vectorize`.
     #[inline(always)]
-    pub(crate) unsafe fn run<S: Simd>(&self, upcoming: &mut Upcoming) {
+    pub(crate) unsafe fn run<S: Simd>(&self, prefetch: &mut Prefetch) {
         // SAFETY: the caller's promises.
-        unsafe { self.run_then::<S>(upcoming, &Ending::IN_C) }
+        unsafe { self.run_then::<S>(prefetch, &Ending::IN_C) }
     }
 
     /// As [`run`](Self::run), with sums that end as that says.
@@ -135,10 +135,10 @@ impl Sweep<'_> {
     /// # Safety
     /// As [`run`](Self::run), and what the ending names is valid and unshared.
     #[inline(always)]
-    pub(crate) unsafe fn run_then<S: Simd>(&self, upcoming: &mut Upcoming, ending: &Ending<'_>) {
+    pub(crate) unsafe fn run_then<S: Simd>(&self, prefetch: &mut Prefetch, ending: &Ending<'_>) {
         if S::TILES {
             // SAFETY: the caller's promises.
-            return unsafe { tiles::run::<S>(self, upcoming, ending) };
+            return unsafe { tiles::run::<S>(self, prefetch, ending) };
         }
         let rows = self.c_rows.len();
         let tiles = tile_count::<S>(rows);
@@ -159,7 +159,7 @@ impl Sweep<'_> {
                 let (prefetch, prefetch_pitch) = if self.stream_b {
                     (b_next.wrapping_add(tile * b_share), 2 * LINE)
                 } else {
-                    upcoming.take(prefetch_rounds(self.depth, end - start))
+                    prefetch.take(prefetch_rounds(self.depth, end - start))
                 };
                 // SAFETY: the caller's promises.
                 unsafe {
@@ -201,7 +201,7 @@ impl Sweep<'_> {
 /// One tile; where its columns are not whole vectors, by way of a buffer.
 ///
 /// # Safety
-/// As [`Sweep::run`].
+/// As [`TileLoop::run`].
 #[inline(always)]
 unsafe fn multiply<S: Simd>(layout: ALayout, rows: usize, width: usize, args: TileArgs) {
     let tile = tile_fn::<S>(layout, rows, width);
@@ -216,7 +216,7 @@ unsafe fn multiply<S: Simd>(layout: ALayout, rows: usize, width: usize, args: Ti
 }
 
 /// # Safety
-/// As [`Sweep::run`].
+/// As [`TileLoop::run`].
 #[cold]
 unsafe fn multiply_partial(tile: super::tile::TileFn, rows: usize, width: usize, args: TileArgs) {
     let mut buffer = [0.0f32; MAX_TILE_ROWS * MAX_PANEL];

@@ -2,12 +2,12 @@
 
 /// A device in cuDNN's own JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceSheet {
+pub struct DeviceDescription {
     pub json: String,
 }
 
 /// What differs between devices that are written down here.
-struct Facts {
+struct Properties {
     name: &'static str,
     /// Compute capability in hundreds.
     capability: u32,
@@ -21,10 +21,10 @@ struct Facts {
     l2_bytes: u32,
 }
 
-impl DeviceSheet {
+impl DeviceDescription {
     /// Of an H200 with 141 GB, written from NVIDIA's data, not read from a device.
-    pub fn h200() -> DeviceSheet {
-        DeviceSheet::of(&Facts {
+    pub fn h200() -> DeviceDescription {
+        DeviceDescription::of(&Properties {
             name: "NVIDIA H200",
             capability: 900,
             multiprocessors: 132,
@@ -38,8 +38,8 @@ impl DeviceSheet {
     }
 
     /// Of an A100 SXM with 80 GB, written from NVIDIA's data, not read from a device.
-    pub fn a100() -> DeviceSheet {
-        DeviceSheet::of(&Facts {
+    pub fn a100() -> DeviceDescription {
+        DeviceDescription::of(&Properties {
             name: "NVIDIA A100-SXM4-80GB",
             capability: 800,
             multiprocessors: 108,
@@ -52,9 +52,9 @@ impl DeviceSheet {
         })
     }
 
-    fn of(facts: &Facts) -> DeviceSheet {
-        let Facts { name, capability, multiprocessors, shared_bytes, memory_bytes, .. } = facts;
-        let Facts { pci_id, clock_khz, memory_clock_khz, l2_bytes, .. } = facts;
+    fn of(properties: &Properties) -> DeviceDescription {
+        let Properties { name, capability, multiprocessors, shared_bytes, memory_bytes, .. } = properties;
+        let Properties { pci_id, clock_khz, memory_clock_khz, l2_bytes, .. } = properties;
         let json = format!(
             "{{\"deviceName\":\"{name}\",\"cudaDeviceId\":0,\"deviceVer\":{capability},\
              \"multiProcessorCount\":{multiprocessors},\"driverVer\":13000,\
@@ -65,6 +65,6 @@ impl DeviceSheet {
              \"pciDeviceId\":{pci_id},\"isTccDriver\":0,\"supportCoopLaunch\":1,\"smClockRateKHz\":{clock_khz},\
              \"memClockRateKHz\":{memory_clock_khz},\"l2CacheSize\":{l2_bytes}}}"
         );
-        DeviceSheet { json }
+        DeviceDescription { json }
     }
 }

@@ -1,97 +1,97 @@
-//! Operands of kernels: floating-point numbers in memory, of 32 or 16 bits, which kernels read as `f32`.
+//! Operands of kernels: floating-point elements in memory, of 32 or 16 bits, which kernels read as `f32`.
 
 use super::memory::SharedMut;
-use super::sweep::Region;
+use super::tile_loop::MemoryBlock;
 use crate::simd::Simd;
 use crate::vector;
 use bessemer_ir::DType;
 use std::marker::PhantomData;
 
-/// Numbers that a kernel reads.
+/// Elements that a kernel reads.
 #[derive(Clone, Copy)]
-pub struct Numbers<'a> {
-    start: NumberPtr,
+pub struct TypedSlice<'a> {
+    start: TypedPtr,
     len: usize,
     memory: PhantomData<&'a [u8]>,
 }
 
-impl<'a> Numbers<'a> {
+impl<'a> TypedSlice<'a> {
     /// # Safety
     /// `start` is valid for reads of `len` elements of type `dtype` during `'a`, and aligned to it.
     ///
     /// # Panics
     /// If the type is no float.
-    pub unsafe fn from_raw(start: *const u8, dtype: DType, len: usize) -> Numbers<'a> {
+    pub unsafe fn from_raw(start: *const u8, dtype: DType, len: usize) -> TypedSlice<'a> {
         assert!(dtype.is_float(), "kernels multiply floats, not {dtype}");
-        Numbers { start: NumberPtr { address: start, dtype }, len, memory: PhantomData }
+        TypedSlice { start: TypedPtr { address: start, dtype }, len, memory: PhantomData }
     }
 
     pub(crate) fn dtype(&self) -> DType {
         self.start.dtype
     }
 
-    /// The first of at least `needed` numbers.
-    pub(crate) fn checked(&self, needed: usize, name: &str) -> NumberPtr {
+    /// The first of at least `needed` elements.
+    pub(crate) fn checked(&self, needed: usize, name: &str) -> TypedPtr {
         assert!(self.len >= needed, "{name} has {} elements, {needed} are needed", self.len);
         self.start
     }
 }
 
-impl<'a> From<&'a [f32]> for Numbers<'a> {
-    fn from(slice: &'a [f32]) -> Numbers<'a> {
-        let start = NumberPtr { address: slice.as_ptr().cast(), dtype: DType::F32 };
-        Numbers { start, len: slice.len(), memory: PhantomData }
+impl<'a> From<&'a [f32]> for TypedSlice<'a> {
+    fn from(slice: &'a [f32]) -> TypedSlice<'a> {
+        let start = TypedPtr { address: slice.as_ptr().cast(), dtype: DType::F32 };
+        TypedSlice { start, len: slice.len(), memory: PhantomData }
     }
 }
 
-impl<'a> From<&'a Vec<f32>> for Numbers<'a> {
-    fn from(vector: &'a Vec<f32>) -> Numbers<'a> {
+impl<'a> From<&'a Vec<f32>> for TypedSlice<'a> {
+    fn from(vector: &'a Vec<f32>) -> TypedSlice<'a> {
         vector.as_slice().into()
     }
 }
 
-impl<'a> From<&'a [half::bf16]> for Numbers<'a> {
-    fn from(slice: &'a [half::bf16]) -> Numbers<'a> {
-        let start = NumberPtr { address: slice.as_ptr().cast(), dtype: DType::Bf16 };
-        Numbers { start, len: slice.len(), memory: PhantomData }
+impl<'a> From<&'a [half::bf16]> for TypedSlice<'a> {
+    fn from(slice: &'a [half::bf16]) -> TypedSlice<'a> {
+        let start = TypedPtr { address: slice.as_ptr().cast(), dtype: DType::Bf16 };
+        TypedSlice { start, len: slice.len(), memory: PhantomData }
     }
 }
 
-impl<'a> From<&'a [half::f16]> for Numbers<'a> {
-    fn from(slice: &'a [half::f16]) -> Numbers<'a> {
-        let start = NumberPtr { address: slice.as_ptr().cast(), dtype: DType::F16 };
-        Numbers { start, len: slice.len(), memory: PhantomData }
+impl<'a> From<&'a [half::f16]> for TypedSlice<'a> {
+    fn from(slice: &'a [half::f16]) -> TypedSlice<'a> {
+        let start = TypedPtr { address: slice.as_ptr().cast(), dtype: DType::F16 };
+        TypedSlice { start, len: slice.len(), memory: PhantomData }
     }
 }
 
-/// A place among numbers.
+/// A place among elements.
 #[derive(Clone, Copy)]
-pub(crate) struct NumberPtr {
+pub(crate) struct TypedPtr {
     address: *const u8,
     dtype: DType,
 }
 
-impl NumberPtr {
-    /// The place `count` elements on, which may lie outside the numbers.
+impl TypedPtr {
+    /// The place `count` elements on, which may lie outside the elements.
     #[inline(always)]
-    pub(crate) fn offset(self, count: isize) -> NumberPtr {
+    pub(crate) fn offset(self, count: isize) -> TypedPtr {
         let bytes = count.wrapping_mul(self.dtype.size() as isize);
-        NumberPtr { address: self.address.wrapping_offset(bytes), ..self }
+        TypedPtr { address: self.address.wrapping_offset(bytes), ..self }
     }
 
     /// As [`offset`](Self::offset).
     #[inline(always)]
-    pub(crate) fn add(self, count: usize) -> NumberPtr {
+    pub(crate) fn add(self, count: usize) -> TypedPtr {
         self.offset(count as isize)
     }
 
-    /// The numbers themselves where they need no conversion.
+    /// The elements themselves where they need no conversion.
     #[inline(always)]
     pub(crate) fn as_f32(self) -> Option<*const f32> {
         (self.dtype == DType::F32).then_some(self.address.cast())
     }
 
-    /// Copies `len` numbers to `dst`.
+    /// Copies `len` elements to `dst`.
     ///
     /// # Safety
     /// They are there, and `dst` has room for them. Called under `S::vectorize`.
@@ -106,7 +106,7 @@ impl NumberPtr {
         }
     }
 
-    /// Copies `len` numbers of 16 bits as they are.
+    /// Copies `len` 16-bit elements as they are.
     ///
     /// # Safety
     /// They are there, of such a type, and `dst` has room for them. Called under `S::vectorize`.
@@ -116,7 +116,7 @@ impl NumberPtr {
         unsafe { S::copy_16(self.as_16(), dst, len) }
     }
 
-    /// Where numbers of 16 bits lie.
+    /// Where 16-bit elements lie.
     #[inline(always)]
     pub(crate) fn as_16(self) -> *const u16 {
         self.address.cast()
@@ -124,8 +124,8 @@ impl NumberPtr {
 
     /// Pairs of neighbours of 16 bits as elements of 32 bits.
     #[inline(always)]
-    pub(crate) fn as_words(self) -> NumberPtr {
-        NumberPtr { dtype: DType::F32, ..self }
+    pub(crate) fn as_words(self) -> TypedPtr {
+        TypedPtr { dtype: DType::F32, ..self }
     }
 
     /// One number of 16 bits.
@@ -138,15 +138,15 @@ impl NumberPtr {
         unsafe { self.address.cast::<u16>().read() }
     }
 
-    /// The memory of `len` numbers in a row, as a hint for prefetching.
-    pub(crate) fn run(self, len: usize) -> Region {
-        Region::contiguous(self.address.cast(), (len * self.dtype.size()).div_ceil(size_of::<f32>()))
+    /// The memory of `len` elements in a row, as a hint for prefetching.
+    pub(crate) fn run(self, len: usize) -> MemoryBlock {
+        MemoryBlock::contiguous(self.address.cast(), (len * self.dtype.size()).div_ceil(size_of::<f32>()))
     }
 
-    /// The memory of `rows` runs of `cols` numbers, `pitch` apart, as a hint for prefetching.
-    pub(crate) fn region(self, rows: usize, cols: usize, pitch: usize) -> Region {
+    /// The memory of `rows` runs of `cols` elements, `pitch` apart, as a hint for prefetching.
+    pub(crate) fn region(self, rows: usize, cols: usize, pitch: usize) -> MemoryBlock {
         let scaled = |elements: usize| (elements * self.dtype.size()).div_ceil(size_of::<f32>());
-        Region { start: self.address.cast(), rows, cols: scaled(cols), pitch: scaled(pitch) }
+        MemoryBlock { start: self.address.cast(), rows, cols: scaled(cols), pitch: scaled(pitch) }
     }
 }
 
@@ -154,12 +154,12 @@ impl NumberPtr {
 #[derive(Clone, Copy)]
 pub enum Weights<'a> {
     /// As it lies in tensors.
-    Plain(Numbers<'a>),
+    Plain(TypedSlice<'a>),
     /// Packed before, for this shape and instruction set.
     Packed(&'a [f32]),
 }
 
-impl<'a, T: Into<Numbers<'a>>> From<T> for Weights<'a> {
+impl<'a, T: Into<TypedSlice<'a>>> From<T> for Weights<'a> {
     fn from(numbers: T) -> Weights<'a> {
         Weights::Plain(numbers.into())
     }

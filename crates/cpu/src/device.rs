@@ -1,0 +1,108 @@
+//! The processor as a device: how plans for it are compiled and loaded, and what it can do.
+
+use crate::executor::Executor;
+use crate::isa::Isa;
+use crate::kernel::{Kernel, Unsupported};
+use crate::peak;
+use crate::state::CpuState;
+use bessemer_ir::passes::fixed::Fixed;
+use bessemer_ir::plan::{Needs, Plan, Target};
+use bessemer_ir::rules::{PrologueRules, Rules};
+use bessemer_ir::run::{self, DeviceLimits, DeviceProperties, RunError, StateBinding, StateLayout, StateStore};
+use bessemer_ir::{DType, Graph, NodeId};
+use std::sync::Arc;
+
+/// The name of the kind of device.
+pub(crate) const KIND: &str = "cpu";
+
+/// Decisions of the compiler that suit caches and vector units.
+const RULES: Rules = Rules {
+    alignment: 64,
+    // Held in cache with what is computed from it.
+    longest_row: 1 << 16,
+    // With fewer, pixels cannot be copied one by one without loss.
+    prologue: Some(PrologueRules { dtype: DType::F32, least_channels: 16 }),
+    ..Rules::DEFAULT
+};
+
+/// How plans are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuOptions {
+    pub isa: Isa,
+    /// Worker threads, the caller's included; at least 1.
+    pub threads: usize,
+}
+
+impl Default for CpuOptions {
+    /// The best instruction set and all processors.
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        CpuOptions { isa: Isa::detect(), threads }
+    }
+}
+
+impl Target for CpuOptions {
+    fn name(&self) -> &str {
+        KIND
+    }
+
+    fn rules(&self) -> &Rules {
+        &RULES
+    }
+
+    fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs {
+        Kernel::lower(graph, node, fixed).map_or(Needs::default(), |kernel| kernel.needs(self.threads))
+    }
+
+    fn implementation(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Option<String> {
+        let name = Kernel::lower(graph, node, fixed).map(|kernel| kernel.name());
+        Some(name.unwrap_or_else(|Unsupported(what)| format!("unsupported: {what}")))
+    }
+}
+
+/// The processors of this machine.
+#[derive(Clone, Debug)]
+pub struct CpuDevice {
+    options: CpuOptions,
+    properties: DeviceProperties,
+}
+
+impl CpuDevice {
+    pub fn new(options: CpuOptions) -> Self {
+        let properties = DeviceProperties {
+            kind: KIND,
+            instruction_sets: Isa::available().into_iter().map(Isa::name).collect(),
+            instruction_set: options.isa.name(),
+            threads: options.threads,
+            has_bf16: peak::has_bf16(options.isa),
+        };
+        Self { options, properties }
+    }
+}
+
+impl run::Device for CpuDevice {
+    fn target(&self) -> &dyn Target {
+        &self.options
+    }
+
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn measure_limits(&self) -> DeviceLimits {
+        peak::measure(self.options.isa, self.options.threads)
+    }
+
+    fn new_state(&self, layout: StateLayout) -> Result<Arc<dyn StateStore>, RunError> {
+        Ok(Arc::new(CpuState::new(layout)?))
+    }
+
+    fn load(
+        &self,
+        plan: Plan,
+        state: &Arc<dyn StateStore>,
+        binding: &StateBinding<'_>,
+    ) -> Result<Box<dyn run::Executor>, RunError> {
+        Ok(Box::new(Executor::over(plan, self.options, Arc::clone(state), binding)?))
+    }
+}

@@ -1,0 +1,163 @@
+//! The executor behind its trait: several plans over one state, results of steps, and what kernels say of themselves.
+
+use bessemer_cpu::{CpuDevice, CpuOptions, Executor};
+use bessemer_ir::ops::conv::Conv2d;
+use bessemer_ir::ops::matmul::Matmul;
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::run::{self, Device, RunError, StateBinding, StateLayout, StateStore, Ticket, read_f32, write_f32};
+use bessemer_ir::{DType, Graph, GraphError, Role, TensorType};
+use std::any::Any;
+use std::sync::Arc;
+
+fn device() -> CpuDevice {
+    CpuDevice::new(CpuOptions { threads: 2, ..CpuOptions::default() })
+}
+
+/// `w + 1`, with the sum of the old `w` as the output `sum`.
+fn training() -> Result<Graph, GraphError> {
+    let mut g = Graph::new();
+    let w = g.input("w", Role::Parameter, TensorType::f32([40, 24]))?;
+    let moved = g.offset(w, 1.0)?;
+    g.update(w, moved)?;
+    let sum = g.sum(w, &[0, 1])?;
+    g.output("sum", sum);
+    Ok(g)
+}
+
+/// `x w` with rows of ones.
+fn forward(rows: usize) -> Result<Graph, GraphError> {
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([rows, 40]))?;
+    let w = g.input("w", Role::Parameter, TensorType::f32([40, 24]))?;
+    let y = g.add1(Matmul { trans_a: false, trans_b: false }, &[x, w])?;
+    g.output("y", y);
+    Ok(g)
+}
+
+fn load(
+    graph: &Graph,
+    state: &Arc<dyn StateStore>,
+    binding: &StateBinding<'_>,
+) -> Result<Box<dyn run::Executor>, RunError> {
+    let device = device();
+    device.load(compile(graph, device.target(), &CompileOptions::default()).expect("a legal graph"), state, binding)
+}
+
+fn product(executor: &mut dyn run::Executor, rows: usize) -> f32 {
+    executor.feed(&[("x", bytemuck::cast_slice(&vec![1.0f32; rows * 40]))]).expect("a feed");
+    executor.run().expect("it runs");
+    let y = executor.output_f32("y").expect("an output");
+    assert!(y.iter().all(|element| *element == y[0]));
+    y[0]
+}
+
+#[test]
+fn plans_of_several_sizes_follow_the_state_they_share() {
+    let training = training().unwrap();
+    let tensor = |name: &str| bessemer_ir::plan::StateTensor { name: name.to_owned(), ty: TensorType::f32([40, 24]) };
+    let state = device().new_state(StateLayout::new([tensor("w"), tensor("ema.w")], 64)).unwrap();
+    let mut train = load(&training, &state, &StateBinding::default()).unwrap();
+    let (one, many) = (forward(1).unwrap(), forward(64).unwrap());
+    let mut one = load(&one, &state, &StateBinding::default()).unwrap();
+    let many_plan = load(&many, &state, &StateBinding::default());
+    let average = |name: &str| format!("ema.{name}");
+    let mut averages = load(&many, &state, &StateBinding { rename: Some(&average) }).unwrap();
+    let mut many = many_plan.unwrap();
+    write_f32(&*state, "ema.w", &[0.5; 40 * 24]).unwrap();
+    // What is packed of the weights is packed again after each step of the other plan.
+    for step in 0..3 {
+        let expected = 40.0 * step as f32;
+        assert_eq!((product(&mut *one, 1), product(&mut *many, 64)), (expected, expected));
+        assert_eq!(product(&mut *averages, 64), 20.0);
+        let results = train.run().unwrap();
+        assert_eq!(results.scalar("sum").unwrap(), 24.0 * expected);
+    }
+    write_f32(&*state, "w", &[2.0; 40 * 24]).unwrap();
+    assert_eq!((product(&mut *one, 1), product(&mut *many, 64)), (80.0, 80.0));
+    assert_eq!(read_f32(&*state, "w").unwrap(), vec![2.0; 40 * 24]);
+}
+
+#[test]
+fn results_of_some_steps_are_kept() {
+    let graph = training().unwrap();
+    let state = device().new_state(StateLayout::of_graph(&graph, 64)).unwrap();
+    let mut executor = load(&graph, &state, &StateBinding::default()).unwrap();
+    let tickets: Vec<Ticket> = (0..6).map(|_| executor.submit().unwrap()).collect();
+    for (step, &ticket) in tickets.iter().enumerate().skip(2) {
+        assert_eq!(executor.collect(ticket).unwrap().scalar("sum").unwrap(), (40 * 24 * step) as f32);
+    }
+    let error = executor.collect(tickets[1]).unwrap_err().to_string();
+    assert_eq!(error, "the results of step 1 are gone; those of step 2 and later are kept");
+    assert!(executor.collect(Ticket(6)).is_err(), "nobody submitted it");
+    let error = executor.collect(tickets[5]).unwrap().scalar("loss").unwrap_err().to_string();
+    assert_eq!(error, "there is no output of one element named `loss`; there are: sum");
+}
+
+/// State of another device.
+struct Elsewhere(StateLayout);
+
+impl StateStore for Elsewhere {
+    fn layout(&self) -> &StateLayout {
+        &self.0
+    }
+
+    fn read(&self, _: &str, _: &mut [u8]) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn write(&self, _: &str, _: &[u8]) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+#[test]
+fn state_that_does_not_fit_is_refused() {
+    let graph = training().unwrap();
+    let refused = |layout: StateLayout| {
+        let state = device().new_state(layout).unwrap();
+        load(&graph, &state, &StateBinding::default()).err().expect("it does not fit").to_string()
+    };
+    assert_eq!(refused(StateLayout::default()), "there is no state tensor named `w`; there are: ");
+    let narrow = bessemer_ir::plan::StateTensor { name: "w".to_owned(), ty: TensorType::f32([40, 23]) };
+    let expected = "the plan needs `w` as f32[40, 24]; in the state it is f32[40, 23]";
+    assert_eq!(refused(StateLayout::new([narrow], 64)), expected);
+    let elsewhere: Arc<dyn StateStore> = Arc::new(Elsewhere(StateLayout::of_graph(&graph, 64)));
+    let error = load(&graph, &elsewhere, &StateBinding::default()).err().expect("of another device").to_string();
+    assert_eq!(error, "the state lies on another device than cpu");
+}
+
+#[test]
+fn feeds_and_outputs_are_checked() {
+    let graph = forward(2).unwrap();
+    let state = device().new_state(StateLayout::of_graph(&graph, 64)).unwrap();
+    let mut executor = load(&graph, &state, &StateBinding::default()).unwrap();
+    let error = executor.feed(&[("x", &[0; 4])]).unwrap_err().to_string();
+    assert_eq!(error, "`x` is f32[2, 40], which is 320 bytes; 4 bytes were given");
+    assert!(executor.feed(&[("w", &[0; 40 * 24 * 4])]).is_err(), "state is no feed");
+    assert!(executor.output_i32("y").unwrap_err().to_string().contains("cannot be read as i32"));
+    assert!(executor.output("z").is_err());
+}
+
+#[test]
+fn kernels_tell_the_arithmetic_they_do() {
+    let flops = |precision: DType| {
+        let mut g = Graph::new();
+        let mut input = |name: &str, role, shape: [usize; 4]| g.input(name, role, TensorType::f32(shape)).unwrap();
+        let x = input("x", Role::Feed, [2, 14, 14, 64]);
+        let w = input("w", Role::Parameter, [3, 3, 64, 64]);
+        let y = g.add1(Conv2d::new([1, 1], [[1, 1], [1, 1]]), &[x, w]).unwrap();
+        g.output("y", y);
+        let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
+        let options = CompileOptions { precision, ..CompileOptions::default() };
+        let executor = Executor::new(compile(&g, &cpu, &options).unwrap(), cpu).unwrap();
+        let kernels = run::Executor::kernels(&executor);
+        let is_winograd = kernels.iter().any(|kernel| kernel.name.starts_with("Winograd"));
+        (is_winograd, kernels.iter().map(|kernel| kernel.flops).sum::<u64>())
+    };
+    assert_eq!(flops(DType::F32), (true, 2 * (2 * 4 * 4) * 36 * 64 * 64));
+    assert_eq!(flops(DType::Bf16), (false, 2 * (2 * 14 * 14) * 9 * 64 * 64));
+}

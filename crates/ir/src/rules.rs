@@ -1,0 +1,79 @@
+//! What passes and planner may do for a target: decisions that depend on kernels, caches and libraries, as data.
+
+use crate::dtype::DType;
+use crate::ops::Op;
+use crate::shape::TensorType;
+
+/// The rules of a target. A graph compiled by the rules of one target is an ordinary graph: every executor can run it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Alignment of every tensor, in bytes; a power of two.
+    pub alignment: usize,
+    /// Rows of 16-bit tensors of two and more axes lie a multiple of so many elements apart.
+    pub pitch_of_16_bits: usize,
+    /// Longest row, in elements, along which one kernel may compute a sum or a maximum and then read the row again.
+    pub longest_row: usize,
+    /// Whether convolutions of several groups read 16-bit operands.
+    pub grouped_convolutions_in_16_bits: bool,
+    /// Which convolutions scale, shift and rectify their input while they read it; `None` if none does.
+    pub prologue: Option<PrologueRules>,
+}
+
+/// Inputs that convolutions may scale, shift and rectify while they read them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrologueRules {
+    /// Element type of the input.
+    pub dtype: DType,
+    /// Fewest channels of the input.
+    pub least_channels: usize,
+}
+
+impl Rules {
+    /// Those of processors with caches and vector units, and of plans that nobody runs.
+    pub const DEFAULT: Rules = Rules {
+        alignment: 64,
+        pitch_of_16_bits: 1,
+        longest_row: 1 << 16,
+        grouped_convolutions_in_16_bits: false,
+        prologue: Some(PrologueRules { dtype: DType::F32, least_channels: 16 }),
+    };
+
+    /// Bytes of a tensor with its rows as far apart as the target wants them.
+    pub fn bytes(&self, ty: &TensorType) -> usize {
+        if ty.dtype.size() != 2 || ty.shape.rank() < 2 {
+            return ty.bytes();
+        }
+        let columns = ty.shape.cols();
+        let rows = ty.shape.elements() / columns.max(1);
+        rows * columns.next_multiple_of(self.pitch_of_16_bits) * 2
+    }
+
+    /// How many of its inputs, the first ones, an operation reads with 16 bits.
+    pub fn operands_in_16_bits(&self, op: &Op) -> usize {
+        let is_read = |groups: usize| groups == 1 || self.grouped_convolutions_in_16_bits;
+        match op {
+            Op::Conv2d(conv) if is_read(conv.groups) => 2,
+            Op::Conv2dDataGrad(grad) if is_read(grad.conv.groups) => 2,
+            Op::Conv2dWeightGrad(grad) if is_read(grad.conv.groups) => 2,
+            Op::Matmul(_) => 2,
+            Op::Attention(_) | Op::AttentionGrad(_) => 3,
+            Op::MaxPool2dGrad(_) => 3,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_16_bits_are_padded() {
+        let rules = Rules { pitch_of_16_bits: 8, ..Rules::DEFAULT };
+        let ty = |dtype, shape: [usize; 2]| TensorType::new(dtype, shape);
+        assert_eq!(rules.bytes(&ty(DType::Bf16, [3, 30_522])), 3 * 30_528 * 2);
+        assert_eq!(rules.bytes(&ty(DType::F32, [3, 30_522])), 3 * 30_522 * 4);
+        assert_eq!(rules.bytes(&TensorType::new(DType::F16, [30_522])), 30_522 * 2);
+        assert_eq!(Rules::DEFAULT.bytes(&ty(DType::Bf16, [3, 5])), 30);
+    }
+}

@@ -1,0 +1,61 @@
+//! Why a plan cannot be run, or a step failed.
+
+use crate::dtype::DType;
+use crate::shape::TensorType;
+use std::fmt;
+
+/// Why a plan cannot be run, or a step failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("the {device} backend does not support: {}", .operations.join("; "))]
+    Unsupported { device: &'static str, operations: Vec<String> },
+    #[error("no memory for {what} of {bytes} bytes: {source}")]
+    Memory { what: &'static str, bytes: usize, source: std::io::Error },
+    #[error("there is no {what} named `{name}`; there are: {known}")]
+    NoSuchName { what: &'static str, name: String, known: String },
+    #[error("`{name}` is {ty}, which is {expected} bytes; {actual} bytes were given")]
+    WrongSize { name: String, ty: TensorType, expected: usize, actual: usize },
+    #[error("`{name}` is {ty}; its elements cannot be read as {expected}")]
+    WrongType { name: String, ty: TensorType, expected: DType },
+    #[error("the plan needs `{name}` as {wanted}; in the state it is {found}")]
+    StateType { name: String, wanted: TensorType, found: TensorType },
+    #[error("the state lies on another device than {device}")]
+    ForeignState { device: &'static str },
+    #[error("{op} at `{path}`: {problem}")]
+    Kernel { op: String, path: String, problem: String },
+    #[error("the plan's steps take one micro-batch each: there is nothing to accumulate in")]
+    NoAccumulation,
+    #[error("the results of step {ticket} are gone; those of step {oldest} and later are kept")]
+    NoSuchStep { ticket: u64, oldest: u64 },
+}
+
+impl RunError {
+    /// [`RunError::NoSuchName`] that lists some of what there is.
+    pub fn no_such_name<'a>(what: &'static str, name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut known: Vec<&str> = known.into_iter().collect();
+        known.sort_unstable();
+        known.truncate(12);
+        Self::NoSuchName { what, name: name.to_owned(), known: known.join(", ") }
+    }
+}
+
+/// The first node of a step that gave a value that is not finite.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NonFinite {
+    pub op: String,
+    pub path: String,
+    /// Least and greatest finite element of each input.
+    pub input_ranges: Vec<(f32, f32)>,
+    /// Whether the value was there before the step: a weight or an input.
+    pub is_input: bool,
+}
+
+impl fmt::Display for NonFinite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_input {
+            return write!(f, "{} holds NaN or infinity before the step", self.op);
+        }
+        let ranges: Vec<String> = self.input_ranges.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
+        write!(f, "first in {} at `{}`, whose inputs lie in {}", self.op, self.path, ranges.join(", "))
+    }
+}

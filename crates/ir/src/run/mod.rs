@@ -1,0 +1,227 @@
+//! How compiled plans run: devices, their executors, and the state that several plans share. Everything above the backends
+//! knows these traits alone.
+
+mod error;
+mod state;
+
+pub use error::{NonFinite, RunError};
+pub use state::{StateBinding, StateLayout, StateStore, read_f32, read_i32, write_f32, write_i32};
+
+use crate::dtype::DType;
+use crate::graph::NodeId;
+use crate::plan::{Plan, Target};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A device that plans are compiled for and run on.
+pub trait Device: Send + Sync {
+    /// For which plans are compiled.
+    fn target(&self) -> &dyn Target;
+
+    /// What the device is.
+    fn properties(&self) -> &DeviceProperties;
+
+    /// Measures what the device can do, which takes about a second.
+    fn measure_limits(&self) -> DeviceLimits;
+
+    /// Memory for state, all zero.
+    ///
+    /// # Errors
+    /// [`RunError::Memory`].
+    fn new_state(&self, layout: StateLayout) -> Result<Arc<dyn StateStore>, RunError>;
+
+    /// Makes a plan ready to run over a store of this device. `binding` says which tensors of the store the plan's state is.
+    ///
+    /// # Errors
+    /// Operations without a kernel; state that the store does not have; no memory.
+    fn load(
+        &self,
+        plan: Plan,
+        state: &Arc<dyn StateStore>,
+        binding: &StateBinding<'_>,
+    ) -> Result<Box<dyn Executor>, RunError>;
+}
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceProperties {
+    /// The kind of device, such as `cpu`.
+    pub kind: &'static str,
+    /// Instruction sets of a processor that can be used, fastest first; empty for other devices.
+    pub instruction_sets: Vec<&'static str>,
+    /// The one in use.
+    pub instruction_set: &'static str,
+    /// Threads of the host that compute.
+    pub threads: usize,
+    /// Whether products of `bf16` operands have arithmetic of their own.
+    pub has_bf16: bool,
+}
+
+/// Measured limits of a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceLimits {
+    /// FLOP/s of products of `f32`.
+    pub fp32_flops: f64,
+    /// FLOP/s of products of `bf16` added to `f32`, where the device has such arithmetic.
+    pub bf16_flops: Option<f64>,
+    /// Bytes read from memory a second.
+    pub read_bytes: f64,
+}
+
+/// A step that was submitted and not yet collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+/// What a step gave: its outputs of one `f32` element.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StepResults {
+    /// By name, in the order of the plan's outputs.
+    pub scalars: Vec<(String, f32)>,
+}
+
+impl StepResults {
+    /// # Errors
+    /// [`RunError::NoSuchName`].
+    pub fn scalar(&self, name: &str) -> Result<f32, RunError> {
+        let found = self.scalars.iter().find(|(known, _)| known == name);
+        let known = || self.scalars.iter().map(|(known, _)| known.as_str());
+        found.map(|(_, value)| *value).ok_or_else(|| RunError::no_such_name("output of one element", name, known()))
+    }
+}
+
+/// Which part of a step runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// A micro-batch that is not the last of its step: its gradients are added to the sums of the step.
+    Accumulate,
+    /// The last micro-batch of a step, and the update.
+    Update,
+}
+
+/// Time of one kernel call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelTime {
+    pub node: NodeId,
+    pub time: Duration,
+}
+
+/// How a kernel call computes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelInfo {
+    pub node: NodeId,
+    /// Such as `implicit matmul + region`.
+    pub name: String,
+    /// FLOPs of convolutions and matrix products, those of attention included, that the kernel really does, a multiply-add
+    /// counted as two. Algorithms with fewer multiplications count those of their products, without those of transforms.
+    pub flops: u64,
+}
+
+/// A plan made ready to run on a device. It allocates nothing while steps run.
+///
+/// A step is: for each micro-batch [`Executor::feed`], then [`Executor::accumulate`], or for the last one
+/// [`Executor::submit`]; and at some later time [`Executor::collect`]. Steps run in the order of submission.
+pub trait Executor: Send {
+    fn plan(&self) -> &Plan;
+
+    /// The state over which the plan runs.
+    fn state(&self) -> &Arc<dyn StateStore>;
+
+    /// Bytes of the device's memory that it holds beside the state.
+    fn arena_bytes(&self) -> usize;
+
+    /// How each kernel call of a step computes, in order.
+    fn kernels(&self) -> Vec<KernelInfo>;
+
+    /// Copies the content of feeds, row-major, for the next micro-batch. Feeds left out keep their content.
+    ///
+    /// # Errors
+    /// A feed that the plan does not have, or of another size.
+    fn feed(&mut self, feeds: &[(&str, &[u8])]) -> Result<(), RunError>;
+
+    /// Computes what steps rely on and that no step changes, if state was written since it was last done. Running sees to
+    /// it; to be called where its time is not to be part of the first step's.
+    ///
+    /// # Errors
+    /// As [`Executor::submit`].
+    fn prepare(&mut self) -> Result<(), RunError>;
+
+    /// Runs a micro-batch that is not the last of its step.
+    ///
+    /// # Errors
+    /// As [`Executor::submit`]; [`RunError::NoAccumulation`] when steps take one micro-batch.
+    fn accumulate(&mut self) -> Result<(), RunError>;
+
+    /// Starts the last micro-batch of a step.
+    ///
+    /// # Errors
+    /// [`RunError::Kernel`] when a kernel met data that it cannot take, such as an index out of range.
+    fn submit(&mut self) -> Result<Ticket, RunError>;
+
+    /// Waits for a step and gives its results.
+    ///
+    /// # Errors
+    /// As [`Executor::submit`], for devices that run in the background; [`RunError::NoSuchStep`] for a step whose results
+    /// are gone.
+    fn collect(&mut self, ticket: Ticket) -> Result<&StepResults, RunError>;
+
+    /// Content of an output of the step that was collected last, row-major.
+    ///
+    /// # Errors
+    /// An output that the plan does not have.
+    fn output(&self, name: &str) -> Result<&[u8], RunError>;
+
+    /// Runs one step, the last micro-batch of one, kernel by kernel, and returns the time of each call.
+    ///
+    /// # Errors
+    /// As [`Executor::submit`].
+    fn profile(&mut self) -> Result<Vec<KernelTime>, RunError>;
+
+    /// Runs a part of a step up to the first value that is not finite, and describes it; `None` if all are. State may be
+    /// partly replaced afterwards.
+    ///
+    /// # Errors
+    /// As [`Executor::submit`] and [`Executor::accumulate`].
+    fn find_non_finite(&mut self, phase: Phase) -> Result<Option<NonFinite>, RunError>;
+}
+
+impl dyn Executor + '_ {
+    /// Runs one step, the last micro-batch of one, and waits for its results.
+    ///
+    /// # Errors
+    /// As [`Executor::submit`].
+    pub fn run(&mut self) -> Result<&StepResults, RunError> {
+        let ticket = self.submit()?;
+        self.collect(ticket)
+    }
+
+    /// Whether the plan has a feed of that name.
+    pub fn has_feed(&self, name: &str) -> bool {
+        self.plan().has_feed(name)
+    }
+
+    /// Content of an `f32` output of the step that was collected last.
+    ///
+    /// # Errors
+    /// An output that the plan does not have, or of another type.
+    pub fn output_f32(&self, name: &str) -> Result<&[f32], RunError> {
+        Ok(bytemuck::cast_slice(self.typed_output(name, DType::F32)?))
+    }
+
+    /// Content of an `i32` output of the step that was collected last.
+    ///
+    /// # Errors
+    /// An output that the plan does not have, or of another type.
+    pub fn output_i32(&self, name: &str) -> Result<&[i32], RunError> {
+        Ok(bytemuck::cast_slice(self.typed_output(name, DType::I32)?))
+    }
+
+    fn typed_output(&self, name: &str, expected: DType) -> Result<&[u8], RunError> {
+        let bytes = self.output(name)?;
+        let graph = &self.plan().graph;
+        let ty = graph.find_output(name).map(|value| graph.ty(value).clone());
+        match ty {
+            Some(ty) if ty.dtype != expected => Err(RunError::WrongType { name: name.to_owned(), ty, expected }),
+            _ => Ok(bytes),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! State outside plans: parameters, optimizer state, averages and running statistics, laid out once and shared by all plans
+//! that read or replace them.
+
+use super::RunError;
+use crate::graph::Graph;
+use crate::plan::StateTensor;
+use crate::shape::TensorType;
+use bytemuck::Pod;
+use std::any::Any;
+use std::collections::HashMap;
+
+/// Where each tensor lies in one run of bytes.
+#[derive(Clone, Debug, Default)]
+pub struct StateLayout {
+    tensors: Vec<StateTensor>,
+    offsets: Vec<usize>,
+    numbers: HashMap<String, usize>,
+    bytes: usize,
+}
+
+impl StateLayout {
+    /// Lays tensors out one behind the other, each at a multiple of `alignment` bytes. Of a name that is there twice the first
+    /// counts.
+    pub fn new(tensors: impl IntoIterator<Item = StateTensor>, alignment: usize) -> Self {
+        let mut layout = Self::default();
+        for tensor in tensors {
+            if layout.numbers.contains_key(&tensor.name) {
+                continue;
+            }
+            layout.numbers.insert(tensor.name.clone(), layout.tensors.len());
+            layout.offsets.push(layout.bytes);
+            layout.bytes += tensor.ty.bytes().next_multiple_of(alignment);
+            layout.tensors.push(tensor);
+        }
+        layout
+    }
+
+    /// The state that a graph reads or replaces.
+    pub fn of_graph(graph: &Graph, alignment: usize) -> Self {
+        let state = graph.inputs().filter(|(_, input)| input.role.is_persistent());
+        let tensors = state.map(|(_, input)| StateTensor { name: input.name.clone(), ty: input.ty.clone() });
+        Self::new(tensors, alignment)
+    }
+
+    pub fn tensors(&self) -> &[StateTensor] {
+        &self.tensors
+    }
+
+    /// Number of a tensor in [`StateLayout::tensors`].
+    ///
+    /// # Errors
+    /// [`RunError::NoSuchName`].
+    pub fn number(&self, name: &str) -> Result<usize, RunError> {
+        let known = || self.tensors.iter().map(|tensor| tensor.name.as_str());
+        self.numbers.get(name).copied().ok_or_else(|| RunError::no_such_name("state tensor", name, known()))
+    }
+
+    /// Type of a tensor.
+    ///
+    /// # Errors
+    /// [`RunError::NoSuchName`].
+    pub fn ty(&self, name: &str) -> Result<&TensorType, RunError> {
+        Ok(&self.tensors[self.number(name)?].ty)
+    }
+
+    /// Byte offset of the tensor of a number.
+    ///
+    /// # Panics
+    /// If there is none of that number.
+    pub fn offset(&self, number: usize) -> usize {
+        self.offsets[number]
+    }
+
+    /// Bytes of all tensors with what lies between them.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Which tensors of a store the state of a plan is: by default those of the same names.
+#[derive(Clone, Copy, Default)]
+pub struct StateBinding<'a> {
+    /// The name in the store of what the plan calls by this name.
+    pub rename: Option<&'a dyn Fn(&str) -> String>,
+}
+
+impl StateBinding<'_> {
+    /// The number in the layout of each state tensor of a plan.
+    ///
+    /// # Errors
+    /// State that the layout lacks or has with another type.
+    pub fn resolve(&self, plan: &[StateTensor], layout: &StateLayout) -> Result<Vec<usize>, RunError> {
+        let number = |wanted: &StateTensor| {
+            let renamed = self.rename.map(|rename| rename(&wanted.name));
+            let number = layout.number(renamed.as_deref().unwrap_or(&wanted.name))?;
+            let found = &layout.tensors[number];
+            if found.ty != wanted.ty {
+                let (name, wanted, found) = (found.name.clone(), wanted.ty.clone(), found.ty.clone());
+                return Err(RunError::StateType { name, wanted, found });
+            }
+            Ok(number)
+        };
+        plan.iter().map(number).collect()
+    }
+}
+
+/// State in the memory of a device. Executors of the same device read and replace it; nothing else holds a copy.
+pub trait StateStore: Send + Sync {
+    fn layout(&self) -> &StateLayout;
+
+    /// Copies a tensor, row-major, into `into`; waits for steps that replace it.
+    ///
+    /// # Errors
+    /// No tensor of that name, or one of another size.
+    fn read(&self, name: &str, into: &mut [u8]) -> Result<(), RunError>;
+
+    /// Replaces a tensor; waits for steps that read it.
+    ///
+    /// # Errors
+    /// No tensor of that name, or one of another size.
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunError>;
+
+    /// The device's own type of store, for its executors.
+    fn as_any(&self) -> &dyn Any;
+}
+
+fn read_elements<T: Pod>(state: &dyn StateStore, name: &str) -> Result<Vec<T>, RunError> {
+    let mut elements = vec![T::zeroed(); state.layout().ty(name)?.shape.elements()];
+    state.read(name, bytemuck::cast_slice_mut(&mut elements))?;
+    Ok(elements)
+}
+
+/// The elements of an `f32` tensor.
+///
+/// # Errors
+/// As [`StateStore::read`].
+pub fn read_f32(state: &dyn StateStore, name: &str) -> Result<Vec<f32>, RunError> {
+    read_elements(state, name)
+}
+
+/// The elements of an `i32` tensor.
+///
+/// # Errors
+/// As [`StateStore::read`].
+pub fn read_i32(state: &dyn StateStore, name: &str) -> Result<Vec<i32>, RunError> {
+    read_elements(state, name)
+}
+
+/// Replaces the elements of an `f32` tensor.
+///
+/// # Errors
+/// As [`StateStore::write`].
+pub fn write_f32(state: &dyn StateStore, name: &str, elements: &[f32]) -> Result<(), RunError> {
+    state.write(name, bytemuck::cast_slice(elements))
+}
+
+/// Replaces the elements of an `i32` tensor.
+///
+/// # Errors
+/// As [`StateStore::write`].
+pub fn write_i32(state: &dyn StateStore, name: &str, elements: &[i32]) -> Result<(), RunError> {
+    state.write(name, bytemuck::cast_slice(elements))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(name: &str, elements: usize) -> StateTensor {
+        StateTensor { name: name.to_owned(), ty: TensorType::f32([elements]) }
+    }
+
+    #[test]
+    fn tensors_lie_apart_and_are_found_by_name() {
+        let layout = StateLayout::new([tensor("a", 3), tensor("b", 20), tensor("a", 3)], 64);
+        assert_eq!((layout.offset(0), layout.offset(1), layout.bytes()), (0, 64, 192));
+        assert_eq!(layout.number("b").unwrap(), 1);
+        let error = layout.number("c").unwrap_err().to_string();
+        assert_eq!(error, "there is no state tensor named `c`; there are: a, b");
+    }
+
+    #[test]
+    fn plans_are_bound_by_name_and_type() {
+        let layout = StateLayout::new([tensor("w", 3), tensor("ema.w", 3)], 64);
+        let averages = |name: &str| format!("ema.{name}");
+        let bound = StateBinding { rename: Some(&averages) };
+        assert_eq!(bound.resolve(&[tensor("w", 3)], &layout).unwrap(), [1]);
+        assert_eq!(StateBinding::default().resolve(&[tensor("w", 3)], &layout).unwrap(), [0]);
+        let error = bound.resolve(&[tensor("w", 4)], &layout).unwrap_err().to_string();
+        assert_eq!(error, "the plan needs `ema.w` as f32[4]; in the state it is f32[3]");
+    }
+}
