@@ -105,7 +105,7 @@ fn what_is_missing_is_told() {
     run("train electra-squad --data data --weights nowhere").fails(2, &["nowhere"]);
     run("train electra-squad --data text.txt --set squad.vocab=vocab.txt").fails(2, &["text.txt: not JSON"]);
     run("train resnet50 --data shapes --set squad.beam=3")
-        .fails(2, &["squad: belongs to models that answer questions"]);
+        .fails(2, &["squad: unknown field `squad` (it is of recipes for models that answer questions)"]);
     run("infer electra-squad --weights x").fails(2, &["--context TEXT or --file FILE"]);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::executor::Executor;
 use crate::isa::Isa;
-use crate::kernel::{Kernel, Unsupported};
+use crate::kernel;
 use crate::peak;
 use crate::state::CpuState;
 use bessemer_ir::passes::fixed::Fixed;
@@ -51,12 +51,12 @@ impl Target for CpuOptions {
     }
 
     fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs {
-        Kernel::lower(graph, node, fixed).map_or(Needs::default(), |kernel| kernel.needs(self.threads))
+        kernel::lower(graph, node, fixed).map_or(Needs::default(), |kernel| kernel::needs(&*kernel, self.threads))
     }
 
     fn implementation(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Option<String> {
-        let name = Kernel::lower(graph, node, fixed).map(|kernel| kernel.name());
-        Some(name.unwrap_or_else(|Unsupported(what)| format!("unsupported: {what}")))
+        let name = kernel::lower(graph, node, fixed).map(|kernel| kernel.name());
+        Some(name.unwrap_or_else(|reason| format!("unsupported: {reason}")))
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::arena::Arena;
 use crate::device::{CpuOptions, KIND};
 use crate::gemm::Ctx;
-use crate::kernel::{Kernel, Operands, Unsupported};
+use crate::kernel::{self, Kernel, KernelError, KernelNode, Operands};
 use crate::state::CpuState;
 use crate::threads::ThreadPool;
 use bessemer_ir::ops::Op;
@@ -14,13 +14,14 @@ use bessemer_ir::run::{
 };
 use bessemer_ir::{DType, NodeId, Role, TensorType, Value};
 use std::collections::HashMap;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// A kernel with the places of its operands.
 struct Call {
     node: NodeId,
-    kernel: Kernel,
+    kernel: Box<dyn Kernel>,
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
     scratch: *mut f32,
@@ -38,7 +39,7 @@ enum Preparing {
 }
 
 impl Call {
-    fn new(plan: &Plan, step: &Step, kernel: Kernel, memory: &Memory) -> Call {
+    fn new(plan: &Plan, step: &Step, kernel: Box<dyn Kernel>, memory: &Memory) -> Call {
         let node = plan.graph.node(step.node);
         let place = |v: Value| memory.at(plan.location(v), plan.graph.ty(v).bytes());
         let outputs = 0..node.outputs.len() as u32;
@@ -156,12 +157,11 @@ impl Executor {
         let bytes = plan.arena_bytes;
         let arena = Arena::new(bytes).map_err(|source| RunError::Memory { what: "the plan's arena", bytes, source })?;
         let mut memory = Memory { arena, state: state_numbers.iter().map(|&number| store.address(number)).collect() };
-        let mut unsupported = Vec::new();
-        let mut lower = |step: &Step| match Kernel::lower(&plan.graph, step.node, &plan.fixed) {
+        let mut unsupported: Vec<Box<dyn Error + Send + Sync>> = Vec::new();
+        let mut lower = |step: &Step| match kernel::lower(&plan.graph, step.node, &plan.fixed) {
             Ok(kernel) => Some(Call::new(&plan, step, kernel, &memory)),
-            Err(Unsupported(why)) => {
-                let op = &plan.graph.node(step.node).op;
-                unsupported.push(format!("{op} at `{}` ({why})", plan.graph.path(step.node)));
+            Err(reason) => {
+                unsupported.push(KernelError::unsupported(&plan.graph, step.node, reason).into());
                 None
             }
         };
@@ -414,7 +414,7 @@ impl run::Executor for Executor {
         let info = |call: &Call| KernelInfo {
             node: call.node,
             name: call.kernel.name(),
-            flops: call.kernel.flops(graph, call.node),
+            flops: kernel::flops(&*call.kernel, graph, call.node),
         };
         self.program.calls.iter().map(info).collect()
     }
@@ -556,10 +556,9 @@ impl Program {
     fn run_call(&self, call: &Call) -> Result<(), RunError> {
         // SAFETY: the planner gave each value alive its own bytes, of the sizes that the kernel was lowered for, and
         // the executor that runs is borrowed exclusively, with its state locked.
-        unsafe { call.kernel.run(self.ctx(), &call.operands()) }.map_err(|problem| RunError::Kernel {
-            op: self.plan.graph.node(call.node).op.to_string(),
-            path: self.plan.graph.path(call.node).to_string(),
-            problem,
+        unsafe { call.kernel.run(self.ctx(), &call.operands()) }.map_err(|problem| {
+            let node = KernelNode::of(&self.plan.graph, call.node);
+            RunError::Kernel(Box::new(KernelError::Index { node, problem }))
         })
     }
 

@@ -299,6 +299,73 @@ pub fn map_cast(to: DType, x: &mut [f32]) {
     with_cast!(to, visit)
 }
 
+/// Calls `$visit!` with the function of integers of a [`BinaryKind`]; truth values are `f32`.
+macro_rules! with_integers {
+    ($kind:expr, $visit:ident) => {
+        match $kind {
+            BinaryKind::Add => $visit!(|a: i32, b: i32| a.wrapping_add(b) as u32),
+            BinaryKind::Sub => $visit!(|a: i32, b: i32| a.wrapping_sub(b) as u32),
+            BinaryKind::Mul => $visit!(|a: i32, b: i32| a.wrapping_mul(b) as u32),
+            BinaryKind::Max => $visit!(|a: i32, b: i32| a.max(b) as u32),
+            BinaryKind::Min => $visit!(|a: i32, b: i32| a.min(b) as u32),
+            BinaryKind::Eq => $visit!(|a: i32, b: i32| truth(a == b).to_bits()),
+            BinaryKind::Lt => $visit!(|a: i32, b: i32| truth(a < b).to_bits()),
+            BinaryKind::Le => $visit!(|a: i32, b: i32| truth(a <= b).to_bits()),
+            BinaryKind::Gt => $visit!(|a: i32, b: i32| truth(a > b).to_bits()),
+            BinaryKind::Ge => $visit!(|a: i32, b: i32| truth(a >= b).to_bits()),
+            BinaryKind::Div | BinaryKind::Pow => unreachable!("integers have no {}", $kind.name()),
+        }
+    };
+}
+
+/// A function of two integers, which are given as the numbers of their bits, and so is the result unless it is a truth value.
+pub fn integers(kind: BinaryKind, a: f32, b: f32) -> f32 {
+    macro_rules! call {
+        ($f:expr) => {
+            f32::from_bits($f(a.to_bits() as i32, b.to_bits() as i32))
+        };
+    }
+    with_integers!(kind, call)
+}
+
+/// `x = kind(x, y)`, or `kind(y, x)` if `exchanged`, element by element; the same bits as [`integers`].
+#[inline(always)]
+pub fn map_integers(kind: BinaryKind, x: &mut [f32], y: &[f32], exchanged: bool) {
+    macro_rules! visit {
+        ($f:expr) => {
+            for (x, y) in x.iter_mut().zip(y) {
+                let (a, b) = (x.to_bits() as i32, y.to_bits() as i32);
+                *x = f32::from_bits(if exchanged { $f(b, a) } else { $f(a, b) });
+            }
+        };
+    }
+    with_integers!(kind, visit)
+}
+
+/// The bits of `x` as an `i32`, by truncation and saturation; zero of a NaN.
+#[inline(always)]
+pub fn to_integer(x: f32) -> f32 {
+    f32::from_bits(x as i32 as u32)
+}
+
+/// The nearest number to the `i32` of these bits.
+#[inline(always)]
+pub fn from_integer(x: f32) -> f32 {
+    x.to_bits() as i32 as f32
+}
+
+/// [`to_integer`], element by element.
+#[inline(always)]
+pub fn map_to_integer(x: &mut [f32]) {
+    map(x, to_integer);
+}
+
+/// [`from_integer`], element by element.
+#[inline(always)]
+pub fn map_from_integer(x: &mut [f32]) {
+    map(x, from_integer);
+}
+
 #[inline(always)]
 fn map(x: &mut [f32], f: impl Fn(f32) -> f32) {
     for x in x {

@@ -1,7 +1,7 @@
 //! Pooling, row-wise, layout, index and random kernels against the reference, on every instruction set of the machine.
 
 use bessemer_cpu::gemm::Ctx;
-use bessemer_cpu::index::{self, IndexOutOfRange};
+use bessemer_cpu::index::{self, IndexOutOfRange, ScatterDesc};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::layout::{self, StridedCopy};
 use bessemer_cpu::pool2d::{self, PoolDesc};
@@ -381,9 +381,48 @@ fn rows_by_index() {
             index::gather(ctx, bytes(&table), 4 * width, &chosen, bytes_mut(out)).unwrap();
         });
         assert_close(&got, &reference(Gather, &[&tensor(&[rows, width], &table), &chosen_ref]), 0.0, "gather");
-        let got = on_all(rows * width, |ctx, out| index::scatter_add(ctx, &updates, width, &chosen, out).unwrap());
+        let got = on_all(rows * width, |ctx, out| scatter(ctx, width, &updates, &chosen, out).unwrap());
         let want = reference(ScatterAdd { rows }, &[&tensor(&[count, width], &updates), &chosen_ref]);
         assert_close(&got, &want, 1e-5, "scatter_add");
+    }
+}
+
+/// A scatter-add of rows of `width` elements, with scratch that holds NaN before.
+fn scatter(
+    ctx: Ctx<'_>,
+    width: usize,
+    updates: &[f32],
+    indices: &[i32],
+    out: &mut [f32],
+) -> Result<(), IndexOutOfRange> {
+    let desc = ScatterDesc { rows: out.len() / width, width, indices: indices.len() };
+    let mut scratch = vec![f32::NAN; desc.scratch_len()];
+    index::scatter_add(ctx, &desc, updates, indices, out, &mut scratch)
+}
+
+/// Updates of one row are added in the order of their indices, so that the sums have the bits of a plain loop.
+#[test]
+fn scatter_add_of_repeated_indices_has_the_bits_of_a_plain_loop() {
+    let mut random = Random(8);
+    for (rows, width, count, distinct) in [
+        (1, 1, 50, 1),
+        (3, 700, 200, 2),
+        (5000, 16, 3000, 40),
+        (5000, 16, 3000, 5000),
+        (40_000, 3, 500, 7),
+        (9, 4, 0, 1),
+    ] {
+        let updates = random.floats(count * width);
+        // Few rows, far apart, each of them many times.
+        let indices: Vec<i32> = (0..count).map(|_| (random.below(distinct) * (rows / distinct)) as i32).collect();
+        let mut expected = vec![0.0f32; rows * width];
+        for (i, &index) in indices.iter().enumerate() {
+            let row = &mut expected[index as usize * width..][..width];
+            row.iter_mut().zip(&updates[i * width..]).for_each(|(x, u)| *x += u);
+        }
+        let got = on_all(rows * width, |ctx, out| scatter(ctx, width, &updates, &indices, out).unwrap());
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert!(bits(&got) == bits(&expected), "{count} indices, {distinct} of {rows} rows of {width}");
     }
 }
 
@@ -404,7 +443,7 @@ fn indices_outside_are_errors() {
     let mut out = vec![0.0; 6];
     let error = index::gather(ctx, bytes(&[0.0; 8]), 8, &[0, 3, 4], bytes_mut(&mut out)).unwrap_err();
     assert_eq!(error, IndexOutOfRange { position: 2, index: 4, limit: 4 });
-    let error = index::scatter_add(ctx, &[1.0; 4], 2, &[-1, 0], &mut out).unwrap_err();
+    let error = scatter(ctx, 2, &[1.0; 4], &[-1, 0], &mut out).unwrap_err();
     assert_eq!(error, IndexOutOfRange { position: 0, index: -1, limit: 3 });
     assert_eq!(error.to_string(), "index -1 at position 0 is not in 0..3");
 }

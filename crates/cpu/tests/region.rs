@@ -7,7 +7,7 @@ use bessemer_cpu::threads::ThreadPool;
 use bessemer_cpu::vector;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
+use bessemer_ir::ops::region::{Access, Instr, Reg, RegType, Region, RegionOutput};
 use bessemer_ir::ops::{OpRule, Scalar};
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::{DType, Shape, TensorType};
@@ -26,6 +26,8 @@ impl Random {
 }
 
 const DTYPES: [DType; 6] = [DType::F32, DType::Bf16, DType::F16, DType::I32, DType::U8, DType::Bool];
+/// Those that registers of floats are stored as.
+const FLOATS: [DType; 5] = [DType::F32, DType::Bf16, DType::F16, DType::U8, DType::Bool];
 
 impl Case {
     /// `smooth`: programs that amplify rounding errors little, for comparison with `f64`.
@@ -68,8 +70,9 @@ impl Case {
         data.push(vec![7.0]);
         let anchor = (0..rows * cols).map(|_| random.float() * 2.0).collect();
         let rowwise = smooth && random.below(2) == 0;
-        let program = random_program(&mut random, &loads, smooth, rowwise.then_some(cols));
-        let mut outputs = random_outputs(&mut random, rows, cols, program.len(), smooth);
+        let dtypes: Vec<DType> = types.iter().map(|ty: &TensorType| ty.dtype).collect();
+        let (program, registers) = random_program(&mut random, &loads, &dtypes, smooth, rowwise.then_some(cols));
+        let mut outputs = random_outputs(&mut random, rows, cols, &registers, smooth);
         if let Some(reg) = program.iter().position(|i| matches!(i, Instr::Reduce(..))) {
             outputs.push(RegionOutput::Rows { reg: reg as Reg, ty: TensorType::f32([rows]) });
         }
@@ -91,7 +94,13 @@ fn random_access(random: &mut Random, rows: usize) -> Access {
 }
 
 /// `cols`: of programs with reductions along rows, the last load being the step of random numbers.
-fn random_program(random: &mut Random, accesses: &[Access], smooth: bool, cols: Option<usize>) -> Vec<Instr> {
+fn random_program(
+    random: &mut Random,
+    accesses: &[Access],
+    types: &[DType],
+    smooth: bool,
+    cols: Option<usize>,
+) -> (Vec<Instr>, Vec<RegType>) {
     let smooth_unary =
         [UnaryKind::Neg, UnaryKind::Abs, UnaryKind::Relu, UnaryKind::Sigmoid, UnaryKind::Tanh, UnaryKind::Erf];
     let smooth_binary = [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Max, BinaryKind::Min];
@@ -99,7 +108,12 @@ fn random_program(random: &mut Random, accesses: &[Access], smooth: bool, cols: 
     let mut program: Vec<Instr> = (0..loads).map(|i| Instr::Load(i as u16)).collect();
     program.extend([Instr::Anchor, Instr::Const(Scalar(0.5)), Instr::Const(Scalar(0.0))]);
     program.push(Instr::Random { seed: random.next(), stream: 3, step: (loads - 1) as u16 });
-    program.extend((0..loads).filter(|&i| !accesses[i].by_col).map(|i| Instr::OneHot(i as Reg)));
+    program
+        .extend((0..loads).filter(|&i| !accesses[i].by_col && types[i] == DType::I32).map(|i| Instr::OneHot(i as Reg)));
+    let mut registers = Vec::new();
+    for instr in &program {
+        registers.push(instr.result_type(&registers, types).expect("a legal instruction"));
+    }
     for _ in 0..1 + random.below(14) {
         let n = program.len();
         let mut reg = || random.below(n) as Reg;
@@ -110,36 +124,53 @@ fn random_program(random: &mut Random, accesses: &[Access], smooth: bool, cols: 
             let kind = random.pick(&ReduceKind::ALL);
             let share = if kind == ReduceKind::Sum { 1.0 / cols as f64 } else { 1.0 };
             let factor = program.len() as Reg;
-            program.push(Instr::Const(Scalar(share)));
-            program.push(Instr::Binary(BinaryKind::Mul, a, factor));
-            program.push(Instr::Reduce(kind, factor + 1));
+            if registers[a as usize] == RegType::F32 {
+                program.push(Instr::Const(Scalar(share)));
+                program.push(Instr::Binary(BinaryKind::Mul, a, factor));
+                program.push(Instr::Reduce(kind, factor + 1));
+                registers.extend([RegType::F32; 3]);
+            }
             continue;
         }
-        program.push(match random.below(8) {
+        let instr = match random.below(9) {
             0..=2 if smooth => Instr::Unary(random.pick(&smooth_unary), a),
+            3 if smooth => Instr::Cast(DType::F32, a),
             _ if smooth => Instr::Binary(random.pick(&smooth_binary), a, b),
             0..=2 => Instr::Unary(random.pick(&UnaryKind::ALL), a),
             3 => Instr::Select(c, a, b),
             4 => Instr::Cast(random.pick(&DTYPES), a),
+            5 => Instr::Int(random.pick(&[3, -7, (1 << 24) + 1, i32::MAX])),
             _ => Instr::Binary(random.pick(&BinaryKind::ALL), a, b),
-        });
+        };
+        if let Ok(ty) = instr.result_type(&registers, types) {
+            program.push(instr);
+            registers.push(ty);
+        }
     }
-    program
+    (program, registers)
 }
 
-fn random_outputs(random: &mut Random, rows: usize, cols: usize, registers: usize, smooth: bool) -> Vec<RegionOutput> {
+fn random_outputs(
+    random: &mut Random,
+    rows: usize,
+    cols: usize,
+    registers: &[RegType],
+    smooth: bool,
+) -> Vec<RegionOutput> {
     let divisors: Vec<usize> = (1..=rows).filter(|d| rows.is_multiple_of(*d)).collect();
     let shape = Shape::from([cols]);
     let outputs = (0..1 + random.below(3)).map(|i| {
-        let reg = if i == 0 { registers - 1 } else { random.below(registers) } as Reg;
+        let reg = if i == 0 { registers.len() - 1 } else { random.below(registers.len()) } as Reg;
+        let is_float = registers[reg as usize] == RegType::F32;
         match random.below(if smooth { 4 } else { 2 }) {
+            _ if !is_float => RegionOutput::Store { reg, ty: TensorType::new(DType::I32, [rows, cols]) },
             2 => {
                 let groups = random.pick(&divisors);
                 RegionOutput::Sum { reg, groups, shape: [groups, cols].into() }
             }
             3 => RegionOutput::Moments { reg, shape: shape.clone() },
             _ => {
-                let dtype = if smooth { DType::F32 } else { random.pick(&DTYPES) };
+                let dtype = if smooth { DType::F32 } else { random.pick(&FLOATS) };
                 RegionOutput::Store { reg, ty: TensorType::new(dtype, [rows, cols]) }
             }
         }
@@ -157,7 +188,11 @@ fn stores_equal_scalar_evaluation() {
             let results = case.run(isa, 1 + seed as usize % 2);
             for (output, result) in case.region.outputs.iter().zip(&results) {
                 let RegionOutput::Store { reg, ty } = output else { continue };
-                let expected: Vec<f32> = registers[*reg as usize].iter().map(|&x| vector::cast(ty.dtype, x)).collect();
+                let stored = |&x: &f64| match ty.dtype {
+                    DType::I32 => x as f32,
+                    _ => vector::cast(ty.dtype, x as f32),
+                };
+                let expected: Vec<f32> = registers[*reg as usize].iter().map(stored).collect();
                 assert!(same_bits(result, &expected), "seed {seed}, {isa}: {}", case.region.attributes());
             }
         }

@@ -195,7 +195,8 @@ fn values_may_be_used_several_times() {
     let registers = case.evaluate();
     for isa in Isa::available() {
         for (result, expected) in case.run(isa, 1).iter().zip(&registers[2..]) {
-            assert!(same_bits(result, expected), "{isa}");
+            let expected: Vec<f32> = expected.iter().map(|&x| x as f32).collect();
+            assert!(same_bits(result, &expected), "{isa}");
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use crate::weights::WeightNames;
 use bessemer_ir::Graph;
-use bessemer_ir::graph::Node;
-use bessemer_ir::ops::Op;
 use bessemer_nn::ParamSpec;
 
 /// A graph and the tensors it keeps.

@@ -49,7 +49,9 @@ pub fn measure(problem: &Problem, options: &Options) -> Result<Measured, String>
     }
     let state = device.new_state(StateLayout::of_graph(&plan.graph, plan.alignment)).map_err(|e| e.to_string())?;
     let mut executor = device.load(plan, &state, &StateBinding::default()).map_err(|error| match error {
-        RunError::Unsupported { operations, .. } => format!("no kernel for {}", operations.join("; ")),
+        RunError::Unsupported { operations, .. } => {
+            format!("no kernel for {}", operations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+        }
         other => other.to_string(),
     })?;
     fill(&mut *executor, problem, options.seed).map_err(|error| error.to_string())?;

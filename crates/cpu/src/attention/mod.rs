@@ -61,9 +61,9 @@ struct Dropout {
 
 impl AttentionDesc {
     pub(crate) fn new(attention: &Attention, inputs: &[&TensorType]) -> Result<AttentionDesc, Unsupported> {
-        let geometry = attention.geometry(&inputs[0].shape, &inputs[1].shape).map_err(Unsupported)?;
+        let geometry = attention.geometry(&inputs[0].shape, &inputs[1].shape)?;
         if geometry.depth > MAX_DEPTH {
-            return Err(Unsupported(format!("heads of {} numbers, more than {MAX_DEPTH}", geometry.depth)));
+            return Err(Unsupported::HeadDepth { depth: geometry.depth, most: MAX_DEPTH });
         }
         Ok(AttentionDesc {
             batch: geometry.batch,

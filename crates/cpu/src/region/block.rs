@@ -3,7 +3,7 @@
 
 use crate::simd::Simd;
 use bessemer_ir::DType;
-use bessemer_ir::ops::pointwise::UnaryKind;
+use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 
 /// Elements of the longest block of any instruction set.
 pub(super) const LONGEST_BLOCK: usize = 256;
@@ -77,6 +77,11 @@ pub(super) enum Op {
     Pow,
     /// That to the power of the accumulator.
     PowOf,
+    /// Function number `extra` of the program of the accumulator and of what [`Second`](Op::Second) put into temporary memory,
+    /// both integers.
+    Integer,
+    /// The same of that and of the accumulator.
+    IntegerOf,
     /// Function number `extra` of the program.
     Function,
     /// Stores the accumulator as `f32`.
@@ -105,6 +110,12 @@ pub(super) enum Op {
 pub(super) enum Function {
     Unary(UnaryKind),
     Cast(DType),
+    /// A float to the integer nearest to it towards zero.
+    ToInteger,
+    /// An integer to the nearest float.
+    FromInteger,
+    /// Of two integers.
+    Integer(BinaryKind),
 }
 
 /// How an operand lies in memory.

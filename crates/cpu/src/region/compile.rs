@@ -1,12 +1,12 @@
 //! From the instructions of a region to steps over tiles: what is one number for the whole domain, what depends on the
 //! column alone, what must be computed everywhere, and in which block program.
 
-use super::block::Op;
+use super::block::{Function, Op};
 use super::program::{NumberStep, Pattern, Program, Sink, Source};
 use super::schedule::{Draft, Place, Scheduled, Task, schedule};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
+use bessemer_ir::ops::region::{Access, Instr, Reg, RegType, Region, RegionOutput};
 use bessemer_ir::{DType, TensorType};
 use std::collections::HashMap;
 
@@ -48,6 +48,8 @@ pub(super) struct Compiler<'a> {
     pub same: Vec<usize>,
     /// Whether it is a `bf16` number.
     pub exact: Vec<bool>,
+    /// What each register holds. Those of integers hold the bits of the `i32`.
+    pub types: Vec<RegType>,
     pub extents: Vec<Extent>,
     pub needed: Vec<bool>,
     /// Where values lie that no block program of this step computes, per register.
@@ -67,12 +69,15 @@ pub(super) struct Compiler<'a> {
 pub(super) fn compile(region: &Region, input_types: &[TensorType]) -> Program {
     assert_eq!(region.loads.len(), input_types.len(), "a region is compiled with the types of all its loads");
     let n = region.program.len();
+    let types = input_types.iter().map(|ty| ty.dtype).collect::<Vec<_>>();
+    let types = region.register_types(&types).expect("a verified region");
     let mut compiler = Compiler {
         region,
         input_types,
         instrs: Vec::with_capacity(n),
         same: Vec::with_capacity(n),
         exact: Vec::with_capacity(n),
+        types,
         extents: Vec::with_capacity(n),
         needed: vec![false; n],
         places: vec![None; n],
@@ -116,7 +121,8 @@ impl Compiler<'_> {
             let instr = renamed(*instr, |r| self.same[usize::from(r)] as Reg);
             let exact = self.is_exact(&instr);
             let same = match instr {
-                Instr::Cast(DType::F32, a) => usize::from(a),
+                Instr::Cast(DType::F32, a) if self.types[usize::from(a)] == RegType::F32 => usize::from(a),
+                Instr::Cast(DType::I32, a) if self.types[usize::from(a)] == RegType::I32 => usize::from(a),
                 Instr::Cast(DType::Bf16, a) if self.exact[usize::from(a)] => usize::from(a),
                 _ => *known.entry(instr).or_insert(index),
             };
@@ -141,7 +147,7 @@ impl Compiler<'_> {
             Instr::Cast(to, a) => matches!(to, DType::Bf16 | DType::U8 | DType::Bool) || to == DType::F32 && exact(a),
             Instr::Reduce(kind, a) => kind != ReduceKind::Sum && exact(a),
             Instr::OneHot(_) => true,
-            Instr::Anchor | Instr::Unary(..) | Instr::Random { .. } => false,
+            Instr::Anchor | Instr::Int(_) | Instr::Unary(..) | Instr::Random { .. } => false,
         }
     }
 
@@ -150,7 +156,7 @@ impl Compiler<'_> {
         for instr in &self.instrs {
             let operands = || instr.operands().map(|r| self.extents[r as usize]).fold(Extent::Uniform, Extent::join);
             let extent = match *instr {
-                Instr::Const(_) => Extent::Uniform,
+                Instr::Const(_) | Instr::Int(_) => Extent::Uniform,
                 Instr::Anchor | Instr::OneHot(_) | Instr::Random { .. } => Extent::Full,
                 Instr::Load(i) => self.extent_of_load(region.loads[i as usize]),
                 Instr::Reduce(..) => Extent::Row,
@@ -233,15 +239,19 @@ impl Compiler<'_> {
     pub(super) fn number_step(&self, index: usize) -> NumberStep {
         match self.instrs[index] {
             Instr::Const(c) => NumberStep::Const(c.0 as f32),
+            Instr::Int(i) => NumberStep::Const(f32::from_bits(i as u32)),
             Instr::Load(i) => {
                 let (load, access) = (i as usize, self.region.loads[i as usize]);
                 let access = if self.extents[index] == Extent::Uniform { Access::SCALAR } else { access };
-                NumberStep::Read { load, dtype: self.input_types[load].dtype, access }
+                NumberStep::Read { load, dtype: in_registers(self.input_types[load].dtype), access }
             }
-            Instr::Unary(kind, a) => NumberStep::Unary(kind, self.number(a)),
-            Instr::Binary(kind, a, b) => NumberStep::Binary(kind, self.number(a), self.number(b)),
+            Instr::Unary(kind, a) => NumberStep::Function(Function::Unary(kind), self.number(a)),
+            Instr::Binary(kind, a, b) => match self.types[usize::from(a)] {
+                RegType::F32 => NumberStep::Binary(kind, self.number(a), self.number(b)),
+                RegType::I32 => NumberStep::Integer(kind, self.number(a), self.number(b)),
+            },
             Instr::Select(c, a, b) => NumberStep::Select(self.number(c), self.number(a), self.number(b)),
-            Instr::Cast(to, a) => NumberStep::Cast(to, self.number(a)),
+            Instr::Cast(to, a) => NumberStep::Function(cast_function(to, self.types[usize::from(a)]), self.number(a)),
             Instr::Anchor | Instr::Reduce(..) | Instr::OneHot(_) | Instr::Random { .. } => {
                 unreachable!("these are made of tiles")
             }
@@ -272,7 +282,7 @@ impl Compiler<'_> {
                 Instr::Load(i) => {
                     let load = i as usize;
                     let pattern = pattern(self.region, self.region.loads[load]).expect("a uniform load is no source");
-                    (Some(load), self.input_types[load].dtype, pattern)
+                    (Some(load), in_registers(self.input_types[load].dtype), pattern)
                 }
                 _ => continue,
             };
@@ -289,9 +299,10 @@ impl Compiler<'_> {
         for (index, described) in self.region.outputs.iter().enumerate() {
             let output = self.region.node_output(index);
             let sink = match described {
-                RegionOutput::Store { ty, .. } => Sink::Store { dtype: ty.dtype, output },
+                RegionOutput::Store { ty, .. } => Sink::Store { dtype: in_registers(ty.dtype), output },
                 RegionOutput::Rows { ty, .. } => {
-                    Sink::Rows { number: self.number(self.results[index] as Reg), dtype: ty.dtype, output }
+                    let number = self.number(self.results[index] as Reg);
+                    Sink::Rows { number, dtype: in_registers(ty.dtype), output }
                 }
                 RegionOutput::Sum { groups, .. } => Sink::Sum { groups: *groups, output, slot, accumulator },
                 RegionOutput::Moments { .. } => Sink::Moments { output, slot, accumulator },
@@ -324,6 +335,7 @@ impl Compiler<'_> {
         }
         let task = Task {
             instrs: &self.instrs,
+            types: &self.types,
             places: &self.places,
             copied: &vec![None; n],
             values,
@@ -343,13 +355,30 @@ impl Compiler<'_> {
 /// The instruction with other registers.
 fn renamed(instr: Instr, name: impl Fn(Reg) -> Reg) -> Instr {
     match instr {
-        Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Random { .. } => instr,
+        Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Random { .. } => instr,
         Instr::Unary(kind, a) => Instr::Unary(kind, name(a)),
         Instr::Binary(kind, a, b) => Instr::Binary(kind, name(a), name(b)),
         Instr::Select(c, a, b) => Instr::Select(name(c), name(a), name(b)),
         Instr::Cast(to, a) => Instr::Cast(to, name(a)),
         Instr::Reduce(kind, a) => Instr::Reduce(kind, name(a)),
         Instr::OneHot(a) => Instr::OneHot(name(a)),
+    }
+}
+
+/// The type as which elements are brought into registers and written from them: integers keep their bits.
+fn in_registers(dtype: DType) -> DType {
+    match RegType::of(dtype) {
+        RegType::F32 => dtype,
+        RegType::I32 => DType::F32,
+    }
+}
+
+/// What converts the value of a register of type `from`.
+pub(super) fn cast_function(to: DType, from: RegType) -> Function {
+    match (to, from) {
+        (DType::I32, RegType::F32) => Function::ToInteger,
+        (_, RegType::I32) => Function::FromInteger,
+        (_, RegType::F32) => Function::Cast(to),
     }
 }
 

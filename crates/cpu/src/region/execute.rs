@@ -351,11 +351,17 @@ impl SimdOp for Apart<'_> {
                         x.add(i).write(if instr.op == Op::Pow { vector::pow(a, b) } else { vector::pow(b, a) });
                     }
                 }
-                Op::Function => {
+                Op::Function | Op::Integer | Op::IntegerOf => {
                     let block = std::slice::from_raw_parts_mut(x, block_len::<S>());
                     match program.functions[instr.extra as usize] {
                         Function::Unary(kind) => vector::map_unary(kind, block),
                         Function::Cast(to) => vector::map_cast(to, block),
+                        Function::ToInteger => vector::map_to_integer(block),
+                        Function::FromInteger => vector::map_from_integer(block),
+                        Function::Integer(kind) => {
+                            let second = std::slice::from_raw_parts(y, block_len::<S>());
+                            vector::map_integers(kind, block, second, instr.op == Op::IntegerOf);
+                        }
                     }
                 }
                 Op::PutConverted => {

@@ -110,6 +110,7 @@ impl Compiler<'_> {
             let late = self.results.iter().enumerate().filter(|(i, _)| phase == last && self.late[*i]);
             let task = Task {
                 instrs: &self.instrs,
+                types: &self.types,
                 places: &places,
                 copied: &copied,
                 values: needed().filter(is_here).collect(),

@@ -3,7 +3,7 @@
 use super::block::{Advance, Form, Function, Instr, Op};
 use super::schedule::{Draft, Extra, Place};
 use bessemer_ir::DType;
-use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::ops::region::Access;
 
@@ -74,15 +74,21 @@ pub(super) enum Label {
     Buffer(usize),
 }
 
-/// How one number is computed, from earlier ones.
+/// How one number is computed, from earlier ones. An integer is held as the `f32` of its bits.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NumberStep {
     Const(f32),
-    Read { load: usize, dtype: DType, access: Access },
-    Unary(UnaryKind, usize),
+    Read {
+        load: usize,
+        dtype: DType,
+        access: Access,
+    },
+    /// Of one number; not one of two integers.
+    Function(Function, usize),
     Binary(BinaryKind, usize, usize),
+    /// Of integers.
+    Integer(BinaryKind, usize, usize),
     Select(usize, usize, usize),
-    Cast(DType, usize),
 }
 
 /// What becomes of a value. `output` numbers the node's outputs, `slot` the rows of a block's partial results,

@@ -2,9 +2,10 @@
 //! What is read again later, or not by the next instruction, is kept in a slot.
 
 use super::block::{Function, Op};
+use super::compile::cast_function;
 use bessemer_ir::DType;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
-use bessemer_ir::ops::region::{Instr, Reg};
+use bessemer_ir::ops::region::{Instr, Reg, RegType};
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +55,8 @@ impl Draft {
 /// What is to be computed by one block program.
 pub(super) struct Task<'a> {
     pub instrs: &'a [Instr],
+    /// What each register holds.
+    pub types: &'a [RegType],
     /// Where each value lies already, by register.
     pub places: &'a [Option<Place>],
     /// Sources that are read once only, by register: those that a store may overwrite before their last use.
@@ -175,10 +178,10 @@ fn unary_draft(kind: UnaryKind) -> Draft {
     }
 }
 
-fn cast_draft(to: DType) -> Draft {
-    match to {
-        DType::Bf16 => Draft::alone(Op::Round),
-        _ => Draft { op: Op::Function, operand: None, extra: Extra::Function(Function::Cast(to)) },
+fn cast_draft(to: DType, from: RegType) -> Draft {
+    match cast_function(to, from) {
+        Function::Cast(DType::Bf16) => Draft::alone(Op::Round),
+        function => Draft { op: Op::Function, operand: None, extra: Extra::Function(function) },
     }
 }
 
@@ -293,7 +296,10 @@ impl Scheduler<'_> {
                 self.push(Draft::new(Op::Load, self.task.copied[value].expect("a source that is copied")));
             }
             Instr::Unary(kind, a) => self.compute_alone(a, unary_draft(kind)),
-            Instr::Cast(to, a) => self.compute_alone(a, cast_draft(to)),
+            Instr::Cast(to, a) => self.compute_alone(a, cast_draft(to, self.task.types[usize::from(a)])),
+            Instr::Binary(kind, a, b) if self.task.types[usize::from(a)] == RegType::I32 => {
+                self.compute_pair(a, b, (Op::Integer, Op::IntegerOf), Extra::Function(Function::Integer(kind)));
+            }
             Instr::Binary(kind, a, b) => match test_of(kind) {
                 Some(_) => {
                     let mask = self.compare(value);
@@ -308,7 +314,7 @@ impl Scheduler<'_> {
                 None => self.compute_pair(a, b, binary_ops(kind), Extra::None),
             },
             Instr::Select(c, a, b) => self.select(usize::from(c), a, b),
-            Instr::Const(_) | Instr::Reduce(..) | Instr::OneHot(_) | Instr::Random { .. } => {
+            Instr::Const(_) | Instr::Int(_) | Instr::Reduce(..) | Instr::OneHot(_) | Instr::Random { .. } => {
                 unreachable!("these lie somewhere before the block program runs")
             }
         }
@@ -332,7 +338,7 @@ impl Scheduler<'_> {
         self.uses[y] -= 1;
         self.save();
         let mut operand = self.places[y];
-        if forward == Op::Pow {
+        if matches!(forward, Op::Pow | Op::Integer) {
             self.push(Draft { op: Op::Second, operand: operand.take(), extra: Extra::None });
         }
         self.push(Draft { op: if exchanged { backward } else { forward }, operand, extra });
@@ -380,7 +386,10 @@ impl Scheduler<'_> {
             || self.places[condition].is_some()
             || self.uses[condition] > 0
             || !self.task.actions[condition].is_empty();
-        let is_test = matches!(self.task.instrs[condition], Instr::Binary(kind, ..) if test_of(kind).is_some());
+        let is_test = match self.task.instrs[condition] {
+            Instr::Binary(kind, a, _) => test_of(kind).is_some() && self.task.types[usize::from(a)] == RegType::F32,
+            _ => false,
+        };
         let mask = if is_test && !is_value {
             let mask = self.compare(condition);
             self.done[condition] = true;

@@ -1,7 +1,7 @@
 //! Execution of a program over a part of the domain.
 
 use super::RegionIo;
-use super::block::{Instr, LANE_GROUP, LONGEST_BLOCK, block_len};
+use super::block::{Function, Instr, LANE_GROUP, LONGEST_BLOCK, block_len};
 use super::execute::Blocks;
 use super::program::{BlockProgram, Label, NumberStep, Pattern, Program, Sink, Source, Step};
 use super::reduce::{self, Lanes};
@@ -209,10 +209,10 @@ impl<'a> Sweep<'a> {
                 unsafe { vector::widen(dtype, self.io.loads[load].add(index * dtype.size()), &mut value) };
                 value[0]
             }
-            NumberStep::Unary(kind, a) => vector::unary(kind, self.number(a)),
+            NumberStep::Function(function, a) => number_of(function, self.number(a)),
             NumberStep::Binary(kind, a, b) => vector::binary(kind, self.number(a), self.number(b)),
+            NumberStep::Integer(kind, a, b) => vector::integers(kind, self.number(a), self.number(b)),
             NumberStep::Select(c, a, b) => self.number(if self.number(c) != 0.0 { a } else { b }),
-            NumberStep::Cast(to, a) => vector::cast(to, self.number(a)),
         }
     }
 
@@ -257,9 +257,9 @@ impl<'a> Sweep<'a> {
                     Label::Number(slot) => self.number(slot),
                     Label::Buffer(index) => self.buffer(index, tile.len())[row * tile.width],
                 };
-                let column = label - tile.col as f32;
-                if column >= 0.0 && column < tile.width as f32 && column.fract() == 0.0 {
-                    columns[column as usize] = 1.0;
+                let column = i64::from(label.to_bits() as i32) - tile.col as i64;
+                if let Some(one) = usize::try_from(column).ok().and_then(|column| columns.get_mut(column)) {
+                    *one = 1.0;
                 }
             }
         }
@@ -496,6 +496,17 @@ impl SimdOp for Sweep<'_> {
             }
             start = cols.end;
         }
+    }
+}
+
+/// A function of one number.
+fn number_of(function: Function, x: f32) -> f32 {
+    match function {
+        Function::Unary(kind) => vector::unary(kind, x),
+        Function::Cast(to) => vector::cast(to, x),
+        Function::ToInteger => vector::to_integer(x),
+        Function::FromInteger => vector::from_integer(x),
+        Function::Integer(kind) => unreachable!("{} is of two numbers", kind.name()),
     }
 }
 

@@ -5,7 +5,7 @@ use bessemer_cpu::isa::Isa;
 use bessemer_cpu::region::{RegionIo, RegionKernel};
 use bessemer_cpu::threads::ThreadPool;
 use bessemer_cpu::vector;
-use bessemer_ir::ops::region::{Instr, Reg, Region, RegionOutput};
+use bessemer_ir::ops::region::{Instr, Reg, RegType, Region, RegionOutput};
 use bessemer_ir::{DType, TensorType, philox};
 
 /// SplitMix64.
@@ -61,34 +61,50 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Registers at every position, by the scalar functions.
-    pub(crate) fn evaluate(&self) -> Vec<Vec<f32>> {
+    /// Registers at every position, by the scalar functions; `f64` holds both `f32` and `i32`.
+    pub(crate) fn evaluate(&self) -> Vec<Vec<f64>> {
         let region = &self.region;
-        let mut registers: Vec<Vec<f32>> = Vec::new();
+        let dtypes: Vec<DType> = self.types.iter().map(|ty| ty.dtype).collect();
+        let types = region.register_types(&dtypes).expect("a legal program");
+        let mut registers: Vec<Vec<f64>> = Vec::new();
         for instr in &region.program {
-            let at = |r: Reg, i: usize| registers[r as usize][i];
-            let value = |i: usize| match *instr {
-                Instr::Anchor => self.anchor[i],
-                Instr::Load(n) => {
-                    let access = region.loads[n as usize];
-                    self.loads[n as usize][access.index(region.cols, i / region.cols, i % region.cols)]
-                }
-                Instr::Const(c) => c.0 as f32,
-                Instr::Unary(kind, a) => vector::unary(kind, at(a, i)),
-                Instr::Binary(kind, a, b) => vector::binary(kind, at(a, i), at(b, i)),
-                Instr::Select(c, a, b) => at(if at(c, i) != 0.0 { a } else { b }, i),
-                Instr::Cast(to, a) => vector::cast(to, at(a, i)),
-                Instr::OneHot(a) => {
-                    if at(a, i) == (i % region.cols) as f32 {
-                        1.0
-                    } else {
-                        0.0
+            let float = |r: Reg, i: usize| registers[r as usize][i] as f32;
+            let integer = |r: Reg, i: usize| registers[r as usize][i] as i32;
+            let is_integer = |r: Reg| types[r as usize] == RegType::I32;
+            let value = |i: usize| {
+                f64::from(match *instr {
+                    Instr::Int(x) => return f64::from(x),
+                    Instr::Load(n) if dtypes[n as usize] == DType::I32 => {
+                        let access = region.loads[n as usize];
+                        let x = self.loads[n as usize][access.index(region.cols, i / region.cols, i % region.cols)];
+                        return f64::from(x as i32);
                     }
-                }
-                Instr::Random { seed, stream, step } => {
-                    philox::uniform(seed, self.loads[step as usize][0] as u32, stream, i as u64)
-                }
-                Instr::Reduce(..) => unreachable!("the order of a reduction is the kernel's own"),
+                    Instr::Binary(kind, a, b) if is_integer(a) => {
+                        return f64::from(kind.apply_i32(integer(a, i), integer(b, i)));
+                    }
+                    Instr::Cast(DType::I32, a) if !is_integer(a) => return f64::from(float(a, i) as i32),
+                    Instr::Cast(DType::I32, a) => return f64::from(integer(a, i)),
+                    Instr::Cast(DType::F32, a) if is_integer(a) => integer(a, i) as f32,
+                    Instr::Select(c, a, b) => return registers[if float(c, i) != 0.0 { a } else { b } as usize][i],
+
+                    Instr::Anchor => self.anchor[i],
+                    Instr::Load(n) => {
+                        let access = region.loads[n as usize];
+                        self.loads[n as usize][access.index(region.cols, i / region.cols, i % region.cols)]
+                    }
+                    Instr::Const(c) => c.0 as f32,
+                    Instr::Unary(kind, a) => vector::unary(kind, float(a, i)),
+                    Instr::Binary(kind, a, b) => vector::binary(kind, float(a, i), float(b, i)),
+                    Instr::Cast(to, a) => vector::cast(to, float(a, i)),
+                    Instr::OneHot(a) => {
+                        let is_here = i64::from(integer(a, i)) == (i % region.cols) as i64;
+                        f32::from(u8::from(is_here))
+                    }
+                    Instr::Random { seed, stream, step } => {
+                        philox::uniform(seed, self.loads[step as usize][0] as u32, stream, i as u64)
+                    }
+                    Instr::Reduce(..) => unreachable!("the order of a reduction is the kernel's own"),
+                })
             };
             let column = (0..region.rows * region.cols).map(value).collect();
             registers.push(column);

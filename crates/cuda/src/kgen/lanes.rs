@@ -5,7 +5,7 @@ use super::{KernelError, Parameter, c_type};
 use bessemer_ir::DType;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
+use bessemer_ir::ops::region::{Access, Instr, Reg, RegType, Region, RegionOutput};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -16,6 +16,7 @@ pub(super) const MOST_LANES: usize = 8;
 pub(super) struct Lanes<'a> {
     pub region: &'a Region,
     inputs: &'a [DType],
+    registers: Vec<RegType>,
 }
 
 /// How `width` neighbouring elements are addressed in the text: by the variables `row` and `col`, or, where no input
@@ -29,7 +30,7 @@ pub(super) struct Width {
 
 impl<'a> Lanes<'a> {
     /// # Errors
-    /// The region has an anchor or more elements than 32 bits count.
+    /// The region has an anchor, or more elements than 32 bits count, or its program does not fit its inputs.
     pub(super) fn new(region: &'a Region, inputs: &'a [DType]) -> Result<Lanes<'a>, KernelError> {
         if region.anchor.is_some() {
             return Err(KernelError("it has an anchor".to_owned()));
@@ -38,7 +39,8 @@ impl<'a> Lanes<'a> {
             return Err(KernelError(format!("[{}, {}] has too many elements", region.rows, region.cols)));
         }
         assert_eq!(inputs.len(), region.loads.len(), "a type for each load");
-        Ok(Lanes { region, inputs })
+        let registers = region.register_types(inputs).map_err(|problem| KernelError(problem.to_string()))?;
+        Ok(Lanes { region, inputs, registers })
     }
 
     /// Types that are moved a vector at a time.
@@ -117,18 +119,23 @@ impl<'a> Lanes<'a> {
         self.region.loads[input].by_col
     }
 
-    /// Moves `lanes` elements of an input that varies by column to the array `to`.
+    /// Moves `lanes` elements of an input that varies by column to the array `to`, which holds the bits of integers.
     pub(super) fn load(&self, input: usize, width: Width, to: &str) -> String {
-        let ty = c_type(self.inputs[input]);
         let address = self.address(self.region.loads[input], width);
-        format!("load<{ty}, {}>(x{input} + {address}, {to});\n", width.lanes)
+        match self.inputs[input] {
+            DType::I32 => format!("load<float, {}>((const float*)x{input} + {address}, {to});\n", width.lanes),
+            ty => format!("load<{}, {}>(x{input} + {address}, {to});\n", c_type(ty), width.lanes),
+        }
     }
 
     /// The one number of a row, or of all, as `a{input}`.
     pub(super) fn load_scalar(&self, input: usize) -> String {
         let access = self.region.loads[input];
         let address = if access.row_mod == 1 { "0".to_owned() } else { row_of(access) };
-        format!("const float a{input} = to_f32(x{input}[{address}]);\n")
+        match self.inputs[input] {
+            DType::I32 => format!("const float a{input} = __uint_as_float((u32)x{input}[{address}]);\n"),
+            _ => format!("const float a{input} = to_f32(x{input}[{address}]);\n"),
+        }
     }
 
     fn address(&self, access: Access, width: Width) -> String {
@@ -160,22 +167,44 @@ impl<'a> Lanes<'a> {
         let mut text = String::new();
         for register in registers {
             let value = self.value(self.region.program[*register as usize], width);
-            let _ = writeln!(text, "const float r{register} = {value};");
+            let _ = writeln!(text, "const {} r{register} = {value};", self.c_type_of(*register));
         }
         text
+    }
+
+    fn register(&self, register: Reg) -> RegType {
+        self.registers[usize::from(register)]
+    }
+
+    fn c_type_of(&self, register: Reg) -> &'static str {
+        match self.register(register) {
+            RegType::F32 => "float",
+            RegType::I32 => "int",
+        }
     }
 
     fn value(&self, instr: Instr, width: Width) -> String {
         match instr {
             Instr::Anchor | Instr::Reduce(..) => unreachable!("neither is computed for a lane"),
-            Instr::Load(input) if self.varies_by_col(usize::from(input)) => format!("a{input}[k]"),
-            Instr::Load(input) => format!("a{input}"),
+            Instr::Load(input) => {
+                let lane = if self.varies_by_col(usize::from(input)) { "[k]" } else { "" };
+                match self.inputs[usize::from(input)] {
+                    DType::I32 => format!("(int)__float_as_uint(a{input}{lane})"),
+                    _ => format!("a{input}{lane}"),
+                }
+            }
             Instr::Const(number) => constant(number.0 as f32),
+            Instr::Int(number) => format!("(int){:#x}u", number as u32),
             Instr::Unary(kind, a) => unary(kind, &format!("r{a}")),
+            Instr::Binary(kind, a, b) if self.register(a) == RegType::I32 => {
+                integers(kind, &format!("r{a}"), &format!("r{b}"))
+            }
             Instr::Binary(kind, a, b) => binary(kind, &format!("r{a}"), &format!("r{b}")),
             Instr::Select(c, a, b) => format!("r{c} != 0.0f ? r{a} : r{b}"),
+            Instr::Cast(DType::F32, a) if self.register(a) == RegType::I32 => format!("(float)r{a}"),
+            Instr::Cast(DType::I32, a) if self.register(a) == RegType::I32 => format!("r{a}"),
             Instr::Cast(to, a) => cast(to, &format!("r{a}")),
-            Instr::OneHot(a) => format!("r{a} == (float)(col + k) ? 1.0f : 0.0f"),
+            Instr::OneHot(a) => format!("r{a} == (int)(col + k) ? 1.0f : 0.0f"),
             Instr::Random { seed, stream, step } => {
                 let position =
                     if width.flat { "at + k".to_owned() } else { format!("row * {}u + col + k", self.region.cols) };
@@ -192,9 +221,15 @@ impl<'a> Lanes<'a> {
             if let RegionOutput::Store { reg, ty } = output {
                 let address = self.address(Access::full(self.region.rows), width);
                 let _ = writeln!(declare, "float b{index}[{}];", width.lanes);
-                let _ = writeln!(fill, "b{index}[k] = r{reg};");
-                let (c_type, lanes) = (c_type(ty.dtype), width.lanes);
-                let _ = writeln!(write, "store<{c_type}, {lanes}>(y{index} + {address}, b{index});");
+                let lanes = width.lanes;
+                if ty.dtype == DType::I32 {
+                    let _ = writeln!(fill, "b{index}[k] = __uint_as_float((u32)r{reg});");
+                    let _ = writeln!(write, "store<float, {lanes}>((float*)y{index} + {address}, b{index});");
+                } else {
+                    let _ = writeln!(fill, "b{index}[k] = r{reg};");
+                    let c_type = c_type(ty.dtype);
+                    let _ = writeln!(write, "store<{c_type}, {lanes}>(y{index} + {address}, b{index});");
+                }
             }
         }
         (declare, fill, write)
@@ -272,11 +307,26 @@ fn binary(kind: BinaryKind, a: &str, b: &str) -> String {
     }
 }
 
+/// Of two `int`, modulo 2^32.
+fn integers(kind: BinaryKind, a: &str, b: &str) -> String {
+    let wrapping = |sign: &str| format!("(int)((u32){a} {sign} (u32){b})");
+    match kind {
+        BinaryKind::Add => wrapping("+"),
+        BinaryKind::Sub => wrapping("-"),
+        BinaryKind::Mul => wrapping("*"),
+        BinaryKind::Max => format!("{a} > {b} ? {a} : {b}"),
+        BinaryKind::Min => format!("{a} < {b} ? {a} : {b}"),
+        BinaryKind::Eq | BinaryKind::Lt | BinaryKind::Le | BinaryKind::Gt | BinaryKind::Ge => binary(kind, a, b),
+        BinaryKind::Div | BinaryKind::Pow => unreachable!("integers have no {}", kind.name()),
+    }
+}
+
 fn cast(to: DType, x: &str) -> String {
     match to {
         DType::F32 => x.to_owned(),
         DType::Bf16 | DType::F16 => format!("to_f32(from_f32<{}>::of({x}))", c_type(to)),
-        DType::I32 | DType::U8 => format!("truncf({x})"),
+        DType::I32 => format!("(int){x}"),
+        DType::U8 => format!("truncf({x})"),
         DType::Bool => format!("{x} != 0.0f ? 1.0f : 0.0f"),
     }
 }

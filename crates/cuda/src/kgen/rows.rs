@@ -250,7 +250,10 @@ fn outputs(lanes: &Lanes<'_>, layout: &Layout, needed: &BTreeSet<Reg>, kept: &BT
     fill += &sums.iter().map(|sum| format!("total{}[e][k] += r{};\n", sum.output, sum.register)).collect::<String>();
     for (index, output) in lanes.region.outputs.iter().enumerate() {
         if let RegionOutput::Rows { reg, ty } = output {
-            let store = format!("y{index}[row] = from_f32<{}>::of(r{reg});\n", c_type(ty.dtype));
+            let store = match ty.dtype {
+                DType::I32 => format!("y{index}[row] = r{reg};\n"),
+                other => format!("y{index}[row] = from_f32<{}>::of(r{reg});\n", c_type(other)),
+            };
             fill += &format!("if (col + k == 0) {store}");
         }
     }

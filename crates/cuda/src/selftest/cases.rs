@@ -298,8 +298,16 @@ fn every_function(size: Size) -> Result<Case, KernelError> {
     let one_hot = p.push(Instr::OneHot(class));
     let random = p.push(Instr::Random { seed: 0x1_0000_0007, stream: 9, step: 4 });
     let truncated = p.push(Instr::Cast(DType::I32, x));
-    let truth = p.push(Instr::Cast(DType::Bool, truncated));
+    let as_float = p.push(Instr::Cast(DType::F32, truncated));
+    let truth = p.push(Instr::Cast(DType::Bool, as_float));
     let counted = p.binary(BinaryKind::Add, step, truncated);
+    // Neighbours that are one number in `f32`.
+    let large = p.input(all, DType::I32, |i| f64::from((1 << 24) + (i % 5) as i32));
+    let middle = p.push(Instr::Int((1 << 24) + 2));
+    for kind in BinaryKind::ALL.into_iter().filter(|kind| kind.is_of_integers()) {
+        let y = p.binary(kind, large, middle);
+        p.store(y, if kind.is_comparison() { DType::Bool } else { DType::I32 });
+    }
     for (register, ty) in [(select, DType::F32), (one_hot, DType::U8), (random, DType::F32), (truth, DType::Bool)] {
         p.store(register, ty);
     }

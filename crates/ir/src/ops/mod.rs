@@ -243,6 +243,16 @@ macro_rules! operations {
         }
 
         impl Op {
+            /// Names of all operations, as variants of the enum.
+            pub const VARIANTS: &'static [&'static str] = &[$(stringify!($variant)),+];
+
+            /// Name of the operation, as a variant of the enum.
+            pub fn variant(&self) -> &'static str {
+                match self {
+                    $(Op::$variant(_) => stringify!($variant)),+
+                }
+            }
+
             /// The rules of this operation.
             pub fn rule(&self) -> &dyn OpRule {
                 match self {

@@ -201,6 +201,39 @@ impl BinaryKind {
             BinaryKind::Ge => truth(a >= b),
         }
     }
+
+    /// Whether integers have it: quotients and powers are of floats alone.
+    pub fn is_of_integers(self) -> bool {
+        !matches!(self, BinaryKind::Div | BinaryKind::Pow)
+    }
+
+    /// The same of integers, modulo 2^32; truth values are 1 and 0.
+    ///
+    /// # Panics
+    /// If integers do not have it.
+    pub fn apply_i32(self, a: i32, b: i32) -> i32 {
+        match self {
+            BinaryKind::Add => a.wrapping_add(b),
+            BinaryKind::Sub => a.wrapping_sub(b),
+            BinaryKind::Mul => a.wrapping_mul(b),
+            BinaryKind::Max => a.max(b),
+            BinaryKind::Min => a.min(b),
+            BinaryKind::Eq => i32::from(a == b),
+            BinaryKind::Lt => i32::from(a < b),
+            BinaryKind::Le => i32::from(a <= b),
+            BinaryKind::Gt => i32::from(a > b),
+            BinaryKind::Ge => i32::from(a >= b),
+            BinaryKind::Div | BinaryKind::Pow => panic!("integers have no {}", self.name()),
+        }
+    }
+
+    /// The same of two elements of a type, in the reference kernels.
+    pub(crate) fn apply_to(self, dtype: DType, a: f64, b: f64) -> f64 {
+        match dtype {
+            DType::I32 => f64::from(self.apply_i32(a as i32, b as i32)),
+            _ => self.apply(a, b),
+        }
+    }
 }
 
 /// The shape that two operands are expanded to.
@@ -321,7 +354,8 @@ impl OpRule for Unary {
     }
 }
 
-/// A function of two tensors of one element type that broadcast to one shape. Comparisons give `bool`.
+/// A function of two tensors of one element type that broadcast to one shape. Comparisons give `bool`. Integers have no quotients
+/// and powers; sums, differences and products of `i32` are modulo 2^32, and there are none of `u8`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Binary(pub BinaryKind);
 
@@ -334,6 +368,12 @@ impl OpRule for Binary {
         let [a, b] = inputs else { return Err(OpError::operands("two tensors")) };
         if a.dtype != b.dtype || a.dtype == DType::Bool {
             return Err(OpError::operands("two number tensors of one element type"));
+        }
+        if a.dtype == DType::I32 && !self.0.is_of_integers() {
+            return Err(OpError::operands("two float tensors"));
+        }
+        if a.dtype == DType::U8 && !self.0.is_comparison() {
+            return Err(OpError::operands("two tensors of floats or of i32"));
         }
         let shape = common_shape(&a.shape, &b.shape)?;
         let dtype = if self.0.is_comparison() { DType::Bool } else { a.dtype };
@@ -403,7 +443,7 @@ impl OpRule for Binary {
         let (a, b) = (inputs[0], inputs[1]);
         let shape = outputs[0].shape.clone();
         vec![Tensor::from_fn(outputs[0].clone(), |i| {
-            self.0.apply(a.data[a.broadcast_index(&shape, i)], b.data[b.broadcast_index(&shape, i)])
+            self.0.apply_to(a.ty.dtype, a.data[a.broadcast_index(&shape, i)], b.data[b.broadcast_index(&shape, i)])
         })]
     }
 
@@ -505,10 +545,23 @@ impl OpRule for Select {
     }
 }
 
-/// Conversion to another element type; to integers by truncation, to `bool` by comparison with zero.
+/// Conversion to another element type; to integers by truncation and saturation, to `bool` by comparison with zero. From `i32` to a
+/// 16-bit float it goes by way of `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cast {
     pub to: DType,
+}
+
+impl Cast {
+    /// The element that the reference kernels make of `x`.
+    pub(crate) fn apply(self, x: f64) -> f64 {
+        match self.to {
+            DType::I32 => f64::from(x as i32),
+            DType::U8 => f64::from(x as u8),
+            DType::Bool => f64::from(u8::from(x != 0.0)),
+            DType::F32 | DType::Bf16 | DType::F16 => x,
+        }
+    }
 }
 
 impl OpRule for Cast {
@@ -540,12 +593,7 @@ impl OpRule for Cast {
     }
 
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
-        let convert = |x: f64| match self.to {
-            DType::I32 | DType::U8 => x.trunc(),
-            DType::Bool => f64::from(u8::from(x != 0.0)),
-            _ => x,
-        };
-        vec![Tensor::from_fn(outputs[0].clone(), |i| convert(inputs[0].data[i]))]
+        vec![Tensor::from_fn(outputs[0].clone(), |i| self.apply(inputs[0].data[i]))]
     }
 
     fn is_pointwise(&self) -> bool {

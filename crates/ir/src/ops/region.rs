@@ -1,7 +1,7 @@
 //! Fused regions: a pointwise program over a `[rows, cols]` domain, with reductions along rows and sums over rows,
 //! optionally run on the output of a convolution or matmul while it is in cache.
 
-use super::pointwise::{BinaryKind, UnaryKind};
+use super::pointwise::{BinaryKind, Cast, UnaryKind};
 use super::prologue::Prologue;
 use super::reduce::ReduceKind;
 use super::{Cost, GradArgs, Gradient, Op, OpError, OpRule, Scalar};
@@ -99,23 +99,50 @@ impl Access {
 /// Number of the instruction whose result is meant.
 pub type Reg = u16;
 
-/// One instruction of the program. All arithmetic is in `f32`; truth values are 1 and 0.
+/// What a register holds at each position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegType {
+    /// A number of any float type or `u8`, as an `f32`; a truth value as 1 or 0.
+    F32,
+    I32,
+}
+
+impl RegType {
+    /// That of elements of a type.
+    pub fn of(dtype: DType) -> RegType {
+        match dtype {
+            DType::I32 => RegType::I32,
+            DType::F32 | DType::Bf16 | DType::F16 | DType::U8 | DType::Bool => RegType::F32,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            RegType::F32 => "f32",
+            RegType::I32 => "i32",
+        }
+    }
+}
+
+/// One instruction of the program. Arithmetic is that of the operands' registers: in `f32`, or of `i32` modulo 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instr {
     /// The anchor's output.
     Anchor,
-    /// Input number (behind those of the anchor), converted to `f32`.
+    /// Input number (behind those of the anchor), as [`RegType`] says.
     Load(u16),
     Const(Scalar),
+    /// An `i32` constant.
+    Int(i32),
     Unary(UnaryKind, Reg),
     Binary(BinaryKind, Reg, Reg),
-    /// `condition != 0 ? a : b`
+    /// `condition != 0 ? a : b`, of an `f32` condition.
     Select(Reg, Reg, Reg),
-    /// Rounded as a conversion to this type rounds.
+    /// Rounded as a conversion to this type rounds; of `i32` to `f32` alone.
     Cast(DType, Reg),
     /// All columns of the row reduced; the same in every column.
     Reduce(ReduceKind, Reg),
-    /// 1 in the column of this number, 0 elsewhere.
+    /// 1 in the column of this `i32`, 0 elsewhere.
     OneHot(Reg),
     /// Uniform random numbers in `[0, 1)`, a function of the position; input number `step` is the `i32[]` that
     /// [`Random`](super::source::Random) takes.
@@ -130,12 +157,57 @@ impl Instr {
     /// Registers read.
     pub fn operands(&self) -> impl Iterator<Item = Reg> {
         let (list, n) = match *self {
-            Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Random { .. } => ([0; 3], 0),
+            Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Random { .. } => ([0; 3], 0),
             Instr::Unary(_, a) | Instr::Cast(_, a) | Instr::Reduce(_, a) | Instr::OneHot(a) => ([a, 0, 0], 1),
             Instr::Binary(_, a, b) => ([a, b, 0], 2),
             Instr::Select(c, a, b) => ([c, a, b], 3),
         };
         list.into_iter().take(n)
+    }
+
+    /// What its register holds, if `registers` are those before it and `loads` the element types of the inputs.
+    ///
+    /// # Errors
+    /// Which operand it does not take.
+    pub fn result_type(&self, registers: &[RegType], loads: &[DType]) -> Result<RegType, String> {
+        let register = |r: Reg| registers.get(r as usize).copied().ok_or_else(|| "reads a later one".to_string());
+        let input = |i: u16| match loads.get(i as usize) {
+            Some(&dtype) => Ok(dtype),
+            None => Err("loads an input that is not there".to_string()),
+        };
+        let expect = |r: Reg, ty: RegType| match register(r)? {
+            actual if actual == ty => Ok(ty),
+            actual => Err(format!("takes {}, register {r} holds {}", ty.name(), actual.name())),
+        };
+        match *self {
+            Instr::Anchor | Instr::Const(_) => Ok(RegType::F32),
+            Instr::Int(_) => Ok(RegType::I32),
+            Instr::Load(i) => input(i).map(RegType::of),
+            Instr::Random { step, .. } => match input(step)? {
+                DType::I32 => Ok(RegType::F32),
+                other => Err(format!("takes the step counter as i32, not {other}")),
+            },
+            Instr::Unary(_, a) | Instr::Reduce(_, a) => expect(a, RegType::F32),
+            Instr::OneHot(a) => expect(a, RegType::I32).map(|_| RegType::F32),
+            Instr::Binary(kind, a, b) => {
+                let ty = if kind.is_of_integers() { register(a)? } else { expect(a, RegType::F32)? };
+                expect(b, ty)?;
+                Ok(if kind.is_comparison() { RegType::F32 } else { ty })
+            }
+            Instr::Select(c, a, b) => {
+                expect(c, RegType::F32)?;
+                expect(b, register(a)?)
+            }
+            Instr::Cast(to, a) => {
+                let takes_any = matches!(to, DType::F32 | DType::I32);
+                if takes_any {
+                    register(a)?
+                } else {
+                    expect(a, RegType::F32)?
+                };
+                Ok(RegType::of(to))
+            }
+        }
     }
 }
 
@@ -208,8 +280,22 @@ impl Region {
 
     /// Arithmetic instructions of the program.
     pub fn arithmetic(&self) -> usize {
-        let moves = |i: &Instr| matches!(i, Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Cast(..));
+        let moves =
+            |i: &Instr| matches!(i, Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Cast(..));
         self.program.iter().filter(|i| !moves(i)).count()
+    }
+
+    /// What each register holds, for inputs of the program of these element types.
+    ///
+    /// # Errors
+    /// The first instruction whose operands do not fit it.
+    pub fn register_types(&self, loads: &[DType]) -> Result<Vec<RegType>, OpError> {
+        let mut types = Vec::with_capacity(self.program.len());
+        for (index, instr) in self.program.iter().enumerate() {
+            let ty = instr.result_type(&types, loads);
+            types.push(ty.map_err(|problem| OpError::Program { instr: index, problem })?);
+        }
+        Ok(types)
     }
 
     /// Whether a row must be computed as a whole.
@@ -225,6 +311,7 @@ impl fmt::Display for Instr {
             Instr::Anchor => write!(f, "anchor"),
             Instr::Load(i) => write!(f, "in{i}"),
             Instr::Const(c) => write!(f, "{}", c.0),
+            Instr::Int(i) => write!(f, "i32 {i}"),
             Instr::Unary(k, a) => write!(f, "{} r{a}", k.name()),
             Instr::Binary(k, a, b) => write!(f, "{} r{a} r{b}", k.name()),
             Instr::Select(c, a, b) => write!(f, "select r{c} r{a} r{b}"),
@@ -291,22 +378,22 @@ impl OpRule for Region {
                 return Err(OpError::Sizes(format!("{input} is not read by {access:?}")));
             }
         }
-        for (index, instr) in self.program.iter().enumerate() {
-            let wrong = |problem: &str| Err(OpError::Program { instr: index, problem: problem.to_string() });
-            if instr.operands().any(|r| r as usize >= index) {
-                return wrong("reads a later one");
-            }
-            if matches!(instr, Instr::Load(i) | Instr::Random { step: i, .. } if *i as usize >= self.loads.len()) {
-                return wrong("loads an input that is not there");
-            }
-        }
+        let loads: Vec<DType> = inputs[own..].iter().map(|ty| ty.dtype).collect();
+        let registers = self.register_types(&loads)?;
         for output in &self.outputs {
+            let instr = usize::from(output.reg());
+            let Some(&register) = registers.get(instr) else {
+                return Err(OpError::Program { instr, problem: "is not there, and gives an output".to_string() });
+            };
+            let ty = &output.types()[0];
+            if register != RegType::of(ty.dtype) {
+                let problem = format!("gives {}, of which no {ty} is made", register.name());
+                return Err(OpError::Program { instr, problem });
+            }
             if matches!(output, RegionOutput::Rows { ty, .. } if ty.shape.elements() != self.rows) {
                 return Err(OpError::Sizes(format!(
                     "an element for each row of [{}, {}] is no {}",
-                    self.rows,
-                    self.cols,
-                    output.types()[0]
+                    self.rows, self.cols, ty
                 )));
             }
         }
@@ -331,6 +418,8 @@ impl OpRule for Region {
             let ty = op.rule().infer(&types).expect("the verified anchor accepts its inputs");
             op.rule().evaluate(&inputs[..own], &ty).remove(0)
         });
+        let loads: Vec<DType> = inputs[own..].iter().map(|t| t.ty.dtype).collect();
+        let types = self.register_types(&loads).expect("the node was accepted with these types");
         let mut registers: Vec<Vec<f64>> = Vec::with_capacity(self.program.len());
         for instr in &self.program {
             let at = |r: Reg, i: usize| registers[r as usize][i];
@@ -344,12 +433,14 @@ impl OpRule for Region {
                     inputs[own + n as usize].data[index]
                 }
                 Instr::Const(c) => c.0,
+                Instr::Int(i) => f64::from(i),
                 Instr::Unary(kind, a) => kind.apply(at(a, i)),
+                Instr::Binary(kind, a, b) if types[a as usize] == RegType::I32 => {
+                    kind.apply_to(DType::I32, at(a, i), at(b, i))
+                }
                 Instr::Binary(kind, a, b) => kind.apply(at(a, i), at(b, i)),
                 Instr::Select(c, a, b) => at(if at(c, i) != 0.0 { a } else { b }, i),
-                Instr::Cast(DType::I32 | DType::U8, a) => at(a, i).trunc(),
-                Instr::Cast(DType::Bool, a) => f64::from(u8::from(at(a, i) != 0.0)),
-                Instr::Cast(_, a) => at(a, i),
+                Instr::Cast(to, a) => Cast { to }.apply(at(a, i)),
                 Instr::Reduce(kind, a) => reduce(kind, a, i / self.cols),
                 Instr::OneHot(a) => f64::from(u8::from(at(a, i) == (i % self.cols) as f64)),
                 Instr::Random { seed, stream, step } => {
@@ -360,8 +451,8 @@ impl OpRule for Region {
             let column = (0..self.rows * self.cols).map(value).collect();
             registers.push(column);
         }
-        let mut types = outputs.iter().cloned();
-        let mut next = |data: Vec<f64>| Tensor::new(types.next().expect("as many types as outputs"), data);
+        let mut output_types = outputs.iter().cloned();
+        let mut next = |data: Vec<f64>| Tensor::new(output_types.next().expect("as many types as outputs"), data);
         let mut results = Vec::new();
         for output in &self.outputs {
             let values = &registers[output.reg() as usize];

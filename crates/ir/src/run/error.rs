@@ -2,13 +2,15 @@
 
 use crate::dtype::DType;
 use crate::shape::TensorType;
+use std::error::Error;
 use std::fmt;
 
 /// Why a plan cannot be run, or a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    #[error("the {device} backend does not support: {}", .operations.join("; "))]
-    Unsupported { device: &'static str, operations: Vec<String> },
+    /// Each error says why the backend has no kernel for an operation, and which one it is.
+    #[error("the {device} backend does not support: {}", list(.operations))]
+    Unsupported { device: &'static str, operations: Vec<Box<dyn Error + Send + Sync>> },
     #[error("no memory for {what} of {bytes} bytes: {source}")]
     Memory { what: &'static str, bytes: usize, source: std::io::Error },
     #[error("there is no {what} named `{name}`; there are: {known}")]
@@ -21,8 +23,9 @@ pub enum RunError {
     StateType { name: String, wanted: TensorType, found: TensorType },
     #[error("the state lies on another device than {device}")]
     ForeignState { device: &'static str },
-    #[error("{op} at `{path}`: {problem}")]
-    Kernel { op: String, path: String, problem: String },
+    /// The backend's error: the operation, its path in the model, and what is wrong with the data.
+    #[error(transparent)]
+    Kernel(Box<dyn Error + Send + Sync>),
     #[error("the plan's steps take one micro-batch each: there is nothing to accumulate in")]
     NoAccumulation,
     #[error("the results of step {ticket} are gone; those of step {oldest} and later are kept")]
@@ -37,6 +40,10 @@ impl RunError {
         known.truncate(12);
         Self::NoSuchName { what, name: name.to_owned(), known: known.join(", ") }
     }
+}
+
+fn list(errors: &[Box<dyn Error + Send + Sync>]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// The first node of a step that gave a value that is not finite.

@@ -151,18 +151,17 @@ impl Recipe {
         let name = text(NAME)?.ok_or_else(|| (NAME.to_owned(), "missing field `name`".to_owned()))?;
         let description = text(DESCRIPTION)?.unwrap_or_default();
         let mut reader = Reader::new(table);
-        let model: super::ModelRecipe = reader.take("model")?;
-        let family = registry::find(&model.name).map_err(|error| {
-            let hint = suggestion(&model.name, registry::all().map(|model| model.name()));
+        let super::ModelRecipe { name: model } = reader.take("model")?;
+        let model = registry::find(&model).map_err(|error| {
+            let hint = suggestion(&model, registry::all().map(|known| known.name()));
             ("model.name".to_owned(), format!("{error}{hint}"))
         })?;
-        let family = family.family();
         let mut recipe = Self {
             name,
             description,
-            model,
+            model: super::ModelRecipe { name: model.name().to_owned() },
             data: reader.take("data")?,
-            own: (family.recipe().read)(&mut reader)?,
+            own: (model.family().recipe().read)(&mut reader)?,
             train: reader.take("train")?,
             optimizer: OptimizerRecipe::read(&mut reader)?,
             schedule: reader.take("schedule")?,

@@ -3,10 +3,10 @@
 use super::{Cluster, Fuser, value};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
-use crate::ops::region::{Access, Instr, Reg, Region, RegionOutput};
+use crate::ops::region::{Access, Instr, Reg, RegType, Region, RegionOutput};
 use crate::ops::{FusedOp, RowSum, Scalar};
 use crate::shape::Shape;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 impl Fuser<'_> {
     pub(super) fn emit(self) -> Result<Graph, GraphError> {
@@ -100,7 +100,7 @@ impl Fuser<'_> {
             program: Vec::new(),
             registers: HashMap::new(),
             labels: HashMap::new(),
-            constants: BTreeMap::new(),
+            constants: HashMap::new(),
             loads: Vec::new(),
         };
         let mut outputs = Vec::new();
@@ -196,7 +196,7 @@ struct Emitter<'a, 'g> {
     registers: HashMap<Value, Reg>,
     /// Registers of labels, which are read along the rows.
     labels: HashMap<Value, Reg>,
-    constants: BTreeMap<u64, Reg>,
+    constants: HashMap<Instr, Reg>,
     loads: Vec<(Value, Access)>,
 }
 
@@ -248,12 +248,18 @@ impl Emitter<'_, '_> {
     fn operand(&mut self, v: Value, reader: NodeId) -> Reg {
         let id = v.node;
         if let Some(number) = self.fuser.graph.uniform(v) {
-            if let Some(&reg) = self.constants.get(&number.to_bits()) {
-                return reg;
-            }
-            let reg = self.push(Instr::Const(Scalar(number)));
-            self.constants.insert(number.to_bits(), reg);
-            return reg;
+            let instr = match RegType::of(self.fuser.graph.dtype(v)) {
+                RegType::F32 => Instr::Const(Scalar(number)),
+                RegType::I32 => Instr::Int(number as i32),
+            };
+            return match self.constants.get(&instr) {
+                Some(&reg) => reg,
+                None => {
+                    let reg = self.push(instr);
+                    self.constants.insert(instr, reg);
+                    reg
+                }
+            };
         }
         let inside = self.fuser.can_inline(id, reader)
             && (!self.fuser.stored[id.index()] || self.roots.contains(&id) || self.opened.contains(&id));
@@ -279,7 +285,8 @@ impl Emitter<'_, '_> {
             return reg;
         }
         let node = self.fuser.graph.node(id);
-        if node.op.cast_target() == Some(DType::F32) || self.is_excess_rounding(id) {
+        let of_integers = || self.fuser.graph.dtype(node.inputs[0]) == DType::I32;
+        if node.op.cast_target() == Some(DType::F32) && !of_integers() || self.is_excess_rounding(id) {
             // Registers hold `f32`.
             return self.operand(node.inputs[0], id);
         }
@@ -293,6 +300,9 @@ impl Emitter<'_, '_> {
             FusedOp::Unary(kind) => Instr::Unary(kind, regs[0]),
             FusedOp::Binary(kind) => Instr::Binary(kind, regs[0], regs[1]),
             FusedOp::Select => Instr::Select(regs[0], regs[1], regs[2]),
+            FusedOp::Cast(to) if of_integers() && !matches!(to, DType::F32 | DType::I32) => {
+                Instr::Cast(to, self.push(Instr::Cast(DType::F32, regs[0])))
+            }
             FusedOp::Cast(to) => Instr::Cast(to, regs[0]),
             FusedOp::RowReduce(kind) => Instr::Reduce(kind, regs[0]),
             FusedOp::OneHot => Instr::OneHot(regs[0]),

@@ -19,6 +19,7 @@ use crate::trained::Trained;
 use crate::workload::{ComparedWork, Work, Workload};
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, Model, ModelError, ModelSpec, Summary, WeightNames, WeightsError, ZOO, find};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Classifiers of images: ResNets.
@@ -120,7 +121,7 @@ impl Family for Classifiers {
 
     fn recognise(&self, tensors: &[NamedTensor<'_>]) -> Option<Recognised> {
         classes_of(tensors)?;
-        let spec = ZOO.iter().find(|spec| misfit(spec, tensors).is_ok_and(|misfit| misfit.is_none()))?;
+        let spec = ZOO.iter().find(|spec| model_for(spec, tensors).is_ok_and(|model| has_shapes(&model, tensors)))?;
         Some(Recognised { what: spec.description.to_owned(), models: vec![spec.name], known: tensors.len() })
     }
 
@@ -158,6 +159,15 @@ fn model_for(spec: &ModelSpec, tensors: &[NamedTensor<'_>]) -> Result<Model, Tra
         options.num_classes = classes;
     }
     Ok(Model::infer(spec.architecture, &options, 1)?)
+}
+
+/// Whether tensors have the names and shapes of a model's.
+fn has_shapes(model: &Model, tensors: &[NamedTensor<'_>]) -> bool {
+    let wanted = model.specs.iter().filter(|spec| spec.kind.is_model());
+    let wanted: BTreeMap<String, Vec<usize>> =
+        wanted.map(|spec| (spec.name.clone(), spec.external_shape().dims().to_vec())).collect();
+    let given = tensors.iter().filter(|tensor| !NAMES.ignores(&tensor.name));
+    wanted == given.map(|tensor| (NAMES.canonical(&tensor.name), tensor.shape.clone())).collect()
 }
 
 /// How tensors do not fit a model; `None` where they do.

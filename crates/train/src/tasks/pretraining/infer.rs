@@ -7,7 +7,7 @@ use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::text::{check_text, quoted, vocabulary_for};
 use crate::tasks::{Array, EachInput, Feeds};
-use crate::trained::{Trained, WhichWeights};
+use crate::trained::WhichWeights;
 use bessemer_data::text::{TextTokenizer, Vocabulary};
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use serde::Serialize;

@@ -1,12 +1,14 @@
 //! Products: kernels whose output a region can work on block by block.
 
+use super::{Kernel, Operands, Unsupported};
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::winograd::{self, Direction};
 use crate::conv::{self, ConvDesc};
 use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, Output, RowBlocks, TypedSlice, Weights};
-use crate::kernel::{Operands, Unsupported};
+use crate::index::IndexOutOfRange;
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::conv::{Conv2d, Geometry};
+use bessemer_ir::ops::prologue::Prologue;
 use bessemer_ir::{DType, Shape, TensorType};
 
 /// A convolution, the gradient of its input, or a matrix product, with its sizes.
@@ -28,12 +30,9 @@ pub(crate) struct AffineOperands {
 }
 
 impl AffineOperands {
-    /// Those of an operation on a first operand of this shape.
-    pub(crate) fn of(op: &Op, x: &Shape) -> Option<AffineOperands> {
-        match op {
-            Op::Prologue(prologue) => Some(AffineOperands { channels: x.cols(), relu: prologue.relu }),
-            _ => None,
-        }
+    /// Those of a prologue to a first operand of this shape.
+    pub(super) fn of(prologue: &Prologue, x: &Shape) -> AffineOperands {
+        AffineOperands { channels: x.cols(), relu: prologue.relu }
     }
 
     /// # Safety
@@ -86,7 +85,7 @@ impl Product {
             |desc: &ConvDesc, direction| dtype == DType::F32 && winograd::applies(desc, direction, weights_fixed);
         let kind = match op.behind_prologue() {
             Op::Conv2d(conv) => {
-                let geometry = conv.geometry(a, b).map_err(Unsupported)?;
+                let geometry = conv.geometry(a, b)?;
                 match (conv_desc(&geometry, conv), geometry.groups) {
                     (desc, 1) if by_winograd(&desc, Direction::Forward) => Kind::Winograd(desc, Direction::Forward),
                     (desc, 1) => Kind::Conv(desc),
@@ -94,7 +93,7 @@ impl Product {
                 }
             }
             Op::Conv2dDataGrad(grad) => {
-                let geometry = grad.geometry(a, b).map_err(Unsupported)?;
+                let geometry = grad.geometry(a, b)?;
                 match (conv_desc(&geometry, &grad.conv), geometry.groups) {
                     (desc, 1) if by_winograd(&desc, Direction::DataGrad) => Kind::Winograd(desc, Direction::DataGrad),
                     (desc, 1) => Kind::ConvDataGrad(desc),
@@ -102,51 +101,35 @@ impl Product {
                 }
             }
             Op::Matmul(matmul) => {
-                let g = matmul.geometry(a, b).map_err(Unsupported)?;
+                let g = matmul.geometry(a, b)?;
                 let desc = GemmDesc::new(g.m, g.n, g.k).transposed(matmul.trans_a, matmul.trans_b);
                 Kind::Matmul(if g.batch == 1 { desc } else { desc.batched(g.batch) })
             }
-            other => return Err(Unsupported(format!("{other} as an anchor"))),
+            other => return Err(Unsupported::Producer(other.rule().name())),
         };
         let takes_prepared = match &kind {
             Kind::Conv(_) | Kind::ConvDataGrad(_) | Kind::Winograd(..) => true,
             Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) if dtype != DType::F32 => {
-                return Err(Unsupported(format!("a grouped convolution of {dtype}")));
+                return Err(Unsupported::Grouped(dtype));
             }
             Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => false,
             Kind::Matmul(desc) => gemm::takes_packed_b(desc),
         };
-        let prologue = AffineOperands::of(op, a);
+        let prologue = match op {
+            Op::Prologue(prologue) => Some(AffineOperands::of(prologue, a)),
+            _ => None,
+        };
         Ok(Product { kind, dtype, prepared: weights_fixed && takes_prepared, prologue })
     }
 
     /// How it computes, in a few words.
-    pub(crate) fn name(&self) -> &'static str {
+    pub(super) fn kind_name(&self) -> &'static str {
         match &self.kind {
             Kind::Conv(_) => "implicit matmul",
             Kind::ConvDataGrad(_) => "data gradient by phases",
             Kind::Winograd(..) => "Winograd 4x4",
             Kind::GroupedConv(d) | Kind::GroupedDataGrad(d) => d.name(),
             Kind::Matmul(d) => gemm::kernel_name(d),
-        }
-    }
-
-    /// FLOPs of an algorithm that needs others than the definition of the operation.
-    pub(crate) fn own_flops(&self) -> Option<u64> {
-        match &self.kind {
-            Kind::Winograd(d, direction) => Some(winograd::flops(d, *direction)),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn scratch_len(&self, threads: usize) -> usize {
-        match &self.kind {
-            Kind::Conv(d) => conv::forward_scratch_len(d, threads),
-            Kind::ConvDataGrad(d) => conv::data_grad_scratch_len(d, threads),
-            Kind::Winograd(d, direction) => self.own_weights_len() + winograd::scratch_len(d, *direction, threads),
-            Kind::GroupedConv(d) => grouped::forward_scratch_len(d, threads),
-            Kind::GroupedDataGrad(d) => grouped::data_grad_scratch_len(d, threads),
-            Kind::Matmul(d) => gemm::scratch_len(d, threads),
         }
     }
 
@@ -214,47 +197,9 @@ impl Product {
         }
     }
 
-    /// Elements of the prepared second operand; `None` if it is used as it is.
-    pub(crate) fn prepared_len(&self) -> Option<usize> {
-        if !self.prepared {
-            return None;
-        }
-        match &self.kind {
-            Kind::Conv(d) => Some(conv::packed_forward_len(d)),
-            Kind::ConvDataGrad(d) => Some(conv::packed_data_grad_len(d)),
-            Kind::Winograd(d, direction) => Some(winograd::weights_len(d, *direction)),
-            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => None,
-            Kind::Matmul(d) => Some(gemm::packed_b_len(d)),
-        }
-    }
-
-    /// Prepares the second operand, if that is to be done.
-    ///
     /// # Safety
-    /// As for [`crate::kernel::Kernel::prepare`].
-    pub(crate) unsafe fn prepare(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
-        if !self.prepared {
-            return;
-        }
-        let len = self.lens()[1];
-        // SAFETY: the caller's promise.
-        let (weights, packed) = unsafe { (operands.numbers(1, self.dtype, len), operands.prepared()) };
-        match &self.kind {
-            Kind::Conv(d) => conv::pack_forward(ctx, d, weights, packed),
-            Kind::ConvDataGrad(d) => conv::pack_data_grad(ctx, d, weights, packed),
-            Kind::Winograd(d, direction) => {
-                // SAFETY: the caller's promise.
-                let weights = unsafe { operands.floats(1, len) };
-                winograd::transform_weights(ctx, d, *direction, weights, packed);
-            }
-            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => {}
-            Kind::Matmul(d) => gemm::pack_b(ctx, d, weights, packed),
-        }
-    }
-
-    /// # Safety
-    /// As for [`crate::kernel::Kernel::run`]; `output` is that of the product.
-    pub(crate) unsafe fn run(
+    /// As for [`Kernel::run`]; `output` is that of the product.
+    pub(super) unsafe fn run_into(
         &self,
         ctx: Ctx<'_>,
         operands: &Operands<'_>,
@@ -300,5 +245,71 @@ impl Product {
                 Kind::Matmul(d) => gemm::gemm(ctx, d, numbers(), weights(), output, scratch, epilogue),
             }
         }
+    }
+}
+
+impl Kernel for Product {
+    fn name(&self) -> String {
+        self.kind_name().to_string()
+    }
+
+    fn own_flops(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Winograd(d, direction) => Some(winograd::flops(d, *direction)),
+            _ => None,
+        }
+    }
+
+    fn scratch_len(&self, threads: usize) -> usize {
+        match &self.kind {
+            Kind::Conv(d) => conv::forward_scratch_len(d, threads),
+            Kind::ConvDataGrad(d) => conv::data_grad_scratch_len(d, threads),
+            Kind::Winograd(d, direction) => self.own_weights_len() + winograd::scratch_len(d, *direction, threads),
+            Kind::GroupedConv(d) => grouped::forward_scratch_len(d, threads),
+            Kind::GroupedDataGrad(d) => grouped::data_grad_scratch_len(d, threads),
+            Kind::Matmul(d) => gemm::scratch_len(d, threads),
+        }
+    }
+
+    fn prepared_len(&self) -> Option<usize> {
+        if !self.prepared {
+            return None;
+        }
+        match &self.kind {
+            Kind::Conv(d) => Some(conv::packed_forward_len(d)),
+            Kind::ConvDataGrad(d) => Some(conv::packed_data_grad_len(d)),
+            Kind::Winograd(d, direction) => Some(winograd::weights_len(d, *direction)),
+            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => None,
+            Kind::Matmul(d) => Some(gemm::packed_b_len(d)),
+        }
+    }
+
+    unsafe fn prepare(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
+        if !self.prepared {
+            return;
+        }
+        let len = self.lens()[1];
+        // SAFETY: the caller's promise.
+        let (weights, packed) = unsafe { (operands.numbers(1, self.dtype, len), operands.prepared()) };
+        match &self.kind {
+            Kind::Conv(d) => conv::pack_forward(ctx, d, weights, packed),
+            Kind::ConvDataGrad(d) => conv::pack_data_grad(ctx, d, weights, packed),
+            Kind::Winograd(d, direction) => {
+                // SAFETY: the caller's promise.
+                let weights = unsafe { operands.floats(1, len) };
+                winograd::transform_weights(ctx, d, *direction, weights, packed);
+            }
+            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => {}
+            Kind::Matmul(d) => gemm::pack_b(ctx, d, weights, packed),
+        }
+    }
+
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let output = Output::from_raw(operands.outputs[0].cast(), self.output_len());
+            self.run_into(ctx, operands, output, operands.scratch(), None);
+        }
+        Ok(())
     }
 }

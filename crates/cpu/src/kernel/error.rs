@@ -1,0 +1,64 @@
+//! Why the CPU has no kernel for a node, and what kernels find wrong with their data.
+
+use crate::index::IndexOutOfRange;
+use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
+
+/// Why there is no kernel for an operation on operands of some types.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsupported {
+    #[error("what it gives is in memory without a kernel")]
+    InMemory,
+    #[error("only fused kernels compute it")]
+    OutsideFusion,
+    #[error("the operands must be {expected}, one is {actual}")]
+    Operands { expected: DType, actual: DType },
+    #[error("there is no grouped convolution of {0}")]
+    Grouped(DType),
+    #[error("there is no reduction over the axes {axes:?} of {rank}")]
+    Axes { axes: Vec<usize>, rank: usize },
+    #[error("heads have {depth} elements, more than {most}")]
+    HeadDepth { depth: usize, most: usize },
+    #[error("{0} does not run fused kernels")]
+    Producer(&'static str),
+    #[error(transparent)]
+    Shapes(#[from] OpError),
+}
+
+/// What is wrong with a kernel call, and which one it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KernelError {
+    #[error("{} ({reason}; inputs: {})", .node, list(.inputs))]
+    Unsupported { node: KernelNode, inputs: Vec<TensorType>, reason: Unsupported },
+    #[error("{node}: {problem}")]
+    Index { node: KernelNode, problem: IndexOutOfRange },
+}
+
+/// The operation of a node, as printed, and its path in the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelNode {
+    pub op: String,
+    pub path: String,
+}
+
+impl KernelNode {
+    pub(crate) fn of(graph: &Graph, node: NodeId) -> KernelNode {
+        KernelNode { op: graph.node(node).op.to_string(), path: graph.path(node).to_string() }
+    }
+}
+
+impl std::fmt::Display for KernelNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} at `{}`", self.op, self.path)
+    }
+}
+
+impl KernelError {
+    pub(crate) fn unsupported(graph: &Graph, node: NodeId, reason: Unsupported) -> KernelError {
+        let inputs = graph.input_types(node).into_iter().cloned().collect();
+        KernelError::Unsupported { node: KernelNode::of(graph, node), inputs, reason }
+    }
+}
+
+fn list(types: &[TensorType]) -> String {
+    types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
+}

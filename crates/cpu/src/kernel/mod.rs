@@ -1,0 +1,125 @@
+//! Chooses the kernel of a node and calls it with the node's operands: a file for each family.
+
+mod attention;
+mod copies;
+mod error;
+mod fused;
+mod operands;
+mod pooling;
+mod product;
+mod random;
+mod reduction;
+mod rows;
+mod weight_grad;
+
+pub use error::{KernelError, KernelNode, Unsupported};
+pub(crate) use operands::Operands;
+
+use crate::gemm::Ctx;
+use crate::index::IndexOutOfRange;
+use bessemer_ir::ops::Op;
+use bessemer_ir::passes::fixed::Fixed;
+use bessemer_ir::plan::{Needs, Prepared};
+use bessemer_ir::{DType, Graph, NodeId, TensorType};
+use product::{AffineOperands, Product};
+
+/// A kernel with its sizes.
+pub(crate) trait Kernel: Send {
+    /// How it computes, in a few words.
+    fn name(&self) -> String;
+
+    /// `f32` elements of scratch with so many threads.
+    fn scratch_len(&self, _threads: usize) -> usize {
+        0
+    }
+
+    /// FLOPs of an algorithm that needs others than the definition of the operation.
+    fn own_flops(&self) -> Option<u64> {
+        None
+    }
+
+    /// Elements of the form in which it reads its second input; `None` if it reads it as it is.
+    fn prepared_len(&self) -> Option<usize> {
+        None
+    }
+
+    /// Fills the memory of the prepared input.
+    ///
+    /// # Safety
+    /// As for [`Kernel::run`]; the input is there.
+    unsafe fn prepare(&self, _ctx: Ctx<'_>, _operands: &Operands<'_>) {}
+
+    /// # Safety
+    /// Operands are valid, of the types the kernel was lowered for, and outputs and scratch overlap nothing but what the
+    /// planner lets a region overwrite in place.
+    ///
+    /// # Errors
+    /// What is wrong with the data.
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange>;
+}
+
+/// Memory of a kernel beside the operands with so many threads.
+pub(crate) fn needs(kernel: &dyn Kernel, threads: usize) -> Needs {
+    let prepared = kernel.prepared_len().map(|len| Prepared { input: 1, bytes: 4 * len });
+    Needs { scratch: 4 * kernel.scratch_len(threads), prepared }
+}
+
+/// FLOPs of convolutions and matrix products, those of attention included, that a kernel does for its node, a multiply-add
+/// counted as two. Of Winograd's algorithm the products of its tiles count, without the additions of its transforms.
+pub(crate) fn flops(kernel: &dyn Kernel, graph: &Graph, id: NodeId) -> u64 {
+    let op = &graph.node(id).op;
+    let contraction = op.as_region().map_or(Some(op), |region| region.anchor.as_deref());
+    let by_definition = || contraction.map_or(0, |op| op.rule().contraction_flops(&graph.input_types(id)));
+    kernel.own_flops().unwrap_or_else(by_definition)
+}
+
+/// The kernel of a node.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn lower(graph: &Graph, id: NodeId, fixed: &Fixed) -> Result<Box<dyn Kernel>, Unsupported> {
+    let node = graph.node(id);
+    let types = graph.input_types(id);
+    let weights_fixed = node.inputs.get(1).is_some_and(|v| fixed.is_fixed(v.node)) && !fixed.is_fixed(id);
+    match &node.op {
+        Op::Input(_) | Op::Constant(_) | Op::Reshape(_) => Err(Unsupported::InMemory),
+        Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::OneHot(_) => Err(Unsupported::OutsideFusion),
+        Op::Softmax(_) | Op::LogSoftmax(_) => Err(Unsupported::OutsideFusion),
+        Op::Moments(moments) => Err(Unsupported::Axes { axes: moments.axes.clone(), rank: types[0].shape.rank() }),
+        Op::Region(region) => fused::lower(region, graph, id, weights_fixed),
+        Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Matmul(_) => {
+            Ok(Box::new(Product::lower(&node.op, &types, weights_fixed)?))
+        }
+        Op::Conv2dWeightGrad(grad) => weight_grad::lower(grad, None, &types),
+        Op::Prologue(prologue) => match &*prologue.op {
+            Op::Conv2dWeightGrad(grad) => {
+                weight_grad::lower(grad, Some(AffineOperands::of(prologue, &types[0].shape)), &types)
+            }
+            _ => Ok(Box::new(Product::lower(&node.op, &types, weights_fixed)?)),
+        },
+        Op::MaxPool2d(pool) => pooling::max(pool, &types),
+        Op::MaxPool2dGrad(grad) => pooling::max_grad(grad, &types),
+        Op::AvgPool2d(pool) => pooling::average(pool, &types),
+        Op::AvgPool2dGrad(grad) => pooling::average_grad(grad, &types),
+        Op::Reduce(reduce) => reduction::reduce(reduce, &types),
+        Op::ArgMax(_) => reduction::arg_max(&types),
+        Op::Transpose(transpose) => Ok(copies::transpose(transpose, &types)),
+        Op::Slice(slice) => Ok(copies::slice(slice, &types)),
+        Op::Broadcast(broadcast) => Ok(copies::broadcast(broadcast, &types)),
+        Op::Pad(pad) => Ok(copies::pad(pad, &types, &node.outputs[0])),
+        Op::Concat(concat) => Ok(copies::concat(concat, &types, &node.outputs[0])),
+        Op::Gather(_) => Ok(rows::gather(&types)),
+        Op::ScatterAdd(scatter) => rows::scatter_add(scatter, &types),
+        Op::Random(random) => random::lower(random),
+        Op::Attention(attention) => attention::forward(attention, &types),
+        Op::AttentionGrad(grad) => attention::backward(grad, &types),
+    }
+}
+
+/// Checks that all of `types` are `f32`.
+fn only_f32(types: &[&TensorType]) -> Result<(), Unsupported> {
+    match types.iter().find(|ty| ty.dtype != DType::F32) {
+        Some(odd) => Err(Unsupported::Operands { expected: DType::F32, actual: odd.dtype }),
+        None => Ok(()),
+    }
+}

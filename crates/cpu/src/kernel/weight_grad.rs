@@ -1,0 +1,82 @@
+//! Gradients of convolutions with respect to their weights.
+
+use super::product::{AffineOperands, conv_desc};
+use super::{Kernel, Operands, Unsupported};
+use crate::conv::grouped::{self, GroupedDesc};
+use crate::conv::{self, ConvDesc};
+use crate::gemm::{Ctx, Output};
+use crate::index::IndexOutOfRange;
+use bessemer_ir::ops::conv::Conv2dWeightGrad;
+use bessemer_ir::{DType, TensorType};
+
+/// The kernel for an input and an output gradient of these types.
+///
+/// # Errors
+/// When operands of several groups are not `f32`.
+pub(super) fn lower(
+    grad: &Conv2dWeightGrad,
+    prologue: Option<AffineOperands>,
+    types: &[&TensorType],
+) -> Result<Box<dyn Kernel>, Unsupported> {
+    let geometry = grad.geometry(&types[0].shape, &types[1].shape)?;
+    let conv = conv_desc(&geometry, &grad.conv);
+    match (geometry.groups, types[0].dtype) {
+        (1, dtype) => Ok(Box::new(Whole { conv, dtype, prologue })),
+        (groups, DType::F32) => Ok(Box::new(Grouped(GroupedDesc { conv, groups }))),
+        (_, dtype) => Err(Unsupported::Grouped(dtype)),
+    }
+}
+
+/// Of a convolution of one group.
+struct Whole {
+    conv: ConvDesc,
+    dtype: DType,
+    prologue: Option<AffineOperands>,
+}
+
+impl Kernel for Whole {
+    fn name(&self) -> String {
+        "outer product of windows".to_string()
+    }
+
+    fn scratch_len(&self, threads: usize) -> usize {
+        conv::weight_grad_scratch_len(&self.conv, threads)
+    }
+
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+        let Whole { conv, dtype, prologue } = self;
+        // SAFETY: the caller's promise; the operands have the elements the description states.
+        unsafe {
+            let x = operands.numbers(0, *dtype, conv.n * conv.h * conv.w * conv.c_in);
+            let dy = operands.numbers(1, *dtype, conv.n * conv.oh * conv.ow * conv.c_out);
+            let len = conv.kh * conv.kw * conv.c_in * conv.c_out;
+            let dw = Output::from_raw(operands.outputs[0].cast(), len);
+            let x = prologue.map_or(x.into(), |prologue| prologue.apply_to(x, operands));
+            conv::weight_grad(ctx, conv, x, dy, dw, operands.scratch());
+        }
+        Ok(())
+    }
+}
+
+struct Grouped(GroupedDesc);
+
+impl Kernel for Grouped {
+    fn name(&self) -> String {
+        self.0.name().to_string()
+    }
+
+    fn scratch_len(&self, threads: usize) -> usize {
+        grouped::weight_grad_scratch_len(&self.0, threads)
+    }
+
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+        let d = &self.0;
+        // SAFETY: the caller's promise; the operands have the elements the description states.
+        unsafe {
+            let (x, dy) = (operands.floats(0, d.input_len()), operands.floats(1, d.output_len()));
+            let dw = Output::from_raw(operands.outputs[0].cast(), d.weight_len());
+            grouped::weight_grad(ctx, d, x, dy, dw, operands.scratch());
+        }
+        Ok(())
+    }
+}

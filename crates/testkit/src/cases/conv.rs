@@ -1,0 +1,131 @@
+//! Convolutions, and norms behind and before them.
+
+use crate::problem::{Draw, Problem};
+use bessemer_ir::ops::conv::{Conv2d, same_padding};
+use bessemer_ir::{GraphError, Value};
+
+pub(super) fn conv2d(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (kh, kw, stride, dilation) = (d.int(1, 5), d.int(1, 4), d.int(1, 3), d.int(1, 2));
+    let (h, w) = (d.int(8, 17), d.int(8, 15));
+    let (cin, cout) = (d.int(1, 37), d.int(1, 70));
+    let x = p.input(&[d.int(1, 3), h, w, cin])?;
+    let weights = p.input(&[kh, kw, cin, cout])?;
+    let pad = if d.flip() {
+        [same_padding(h, kh, stride, dilation), same_padding(w, kw, stride, dilation)]
+    } else {
+        [[d.int(0, kh), d.int(0, kh)], [d.int(0, kw), d.int(0, kw)]]
+    };
+    let conv = Conv2d { stride: [stride; 2], dilation: [dilation; 2], pad, groups: 1 };
+    p.graph.add1(conv, &[x, weights])
+}
+
+fn batch_norm(p: &mut Problem, x: Value) -> Result<Value, GraphError> {
+    let channels = p.graph.shape(x).cols();
+    let (gamma, beta) = (p.input(&[channels])?, p.input(&[channels])?);
+    let g = &mut p.graph;
+    let axes: Vec<usize> = (0..g.shape(x).rank() - 1).collect();
+    let (mean, var) = g.moments(x, &axes)?;
+    let var = g.offset(var, 1e-3)?;
+    let rstd = g.rsqrt(var)?;
+    let scale = g.mul(gamma, rstd)?;
+    let centred = g.sub(x, mean)?;
+    let scaled = g.mul(centred, scale)?;
+    g.add_(scaled, beta)
+}
+
+pub(super) fn conv_norm_relu(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let shape = [d.int(1, 3), d.int(5, 13), d.int(5, 13), d.int(1, 20)];
+    conv_norm_relu_of(p, d, shape)
+}
+
+/// With so many rows that norms do not amplify roundings.
+pub(super) fn conv_norm_relu_of_many_rows(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let shape = [d.int(4, 6), d.int(14, 18), d.int(14, 18), d.int(8, 20)];
+    conv_norm_relu_of(p, d, shape)
+}
+
+fn conv_norm_relu_of(p: &mut Problem, d: &mut Draw, shape: [usize; 4]) -> Result<Value, GraphError> {
+    let (cin, mid, cout) = (shape[3], d.int(1, 40), d.int(1, 40));
+    let x = p.input(&shape)?;
+    let first = p.input(&[3, 3, cin, mid])?;
+    let kernel = [1, 3][d.int(0, 1)];
+    let second = p.input(&[kernel, kernel, mid, cout])?;
+    let y = p.graph.add1(Conv2d::new([1 + d.int(0, 1); 2], [[1; 2]; 2]), &[x, first])?;
+    let y = batch_norm(p, y)?;
+    let y = p.graph.relu(y)?;
+    let y = p.graph.add1(Conv2d::new([1 + d.int(0, 1); 2], [[kernel / 2; 2]; 2]), &[y, second])?;
+    batch_norm(p, y)
+}
+
+/// Kernel, stride, dilation and padding for an image of `[h, w]`.
+fn window(d: &mut Draw, h: usize, w: usize) -> ([usize; 2], Conv2d) {
+    let [kh, kw] = [[3, 3], [5, 5], [d.int(1, 6), d.int(1, 4)]][d.int(0, 2)];
+    let (stride, dilation) = (d.int(1, 3), if d.int(0, 3) == 0 { 2 } else { 1 });
+    let pad = if d.flip() {
+        [same_padding(h, kh, stride, dilation), same_padding(w, kw, stride, dilation)]
+    } else {
+        [[d.int(0, kh), d.int(0, kh)], [d.int(0, kw), d.int(0, kw)]]
+    };
+    ([kh, kw], Conv2d { stride: [stride; 2], dilation: [dilation; 2], pad, groups: 1 })
+}
+
+pub(super) fn depthwise(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (h, w, channels) = (d.int(11, 17), d.int(11, 31), d.int(1, 90));
+    let ([kh, kw], conv) = window(d, h, w);
+    let x = p.input(&[d.int(1, 3), h, w, channels])?;
+    let weights = p.input(&[kh, kw, 1, channels])?;
+    p.graph.add1(Conv2d { groups: channels, ..conv }, &[x, weights])
+}
+
+pub(super) fn depthwise_norm_relu(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (cin, mid, cout) = (d.int(1, 20), d.int(1, 70), d.int(1, 40));
+    let (h, w) = (d.int(9, 13), d.int(9, 13));
+    let x = p.input(&[d.int(1, 3), h, w, cin])?;
+    let expand = p.input(&[1, 1, cin, mid])?;
+    let y = p.graph.add1(Conv2d::new([1, 1], [[0; 2]; 2]), &[x, expand])?;
+    let y = batch_norm(p, y)?;
+    let y = p.graph.relu(y)?;
+    let ([kh, kw], conv) = window(d, h, w);
+    let weights = p.input(&[kh, kw, 1, mid])?;
+    let y = p.graph.add1(Conv2d { groups: mid, ..conv }, &[y, weights])?;
+    let y = batch_norm(p, y)?;
+    let y = p.graph.relu(y)?;
+    let project = p.input(&[1, 1, mid, cout])?;
+    p.graph.add1(Conv2d::new([1, 1], [[0; 2]; 2]), &[y, project])
+}
+
+pub(super) fn grouped(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (h, w, groups) = (d.int(11, 14), d.int(11, 14), d.int(2, 6));
+    let (cin, cout) = (d.int(1, 9), d.int(1, 20));
+    let ([kh, kw], conv) = window(d, h, w);
+    let x = p.input(&[d.int(1, 2), h, w, groups * cin])?;
+    let weights = p.input(&[kh, kw, cin, groups * cout])?;
+    let y = p.graph.add1(Conv2d { groups, ..conv }, &[x, weights])?;
+    p.graph.relu(y)
+}
+
+/// Large enough for Winograd's algorithm in both directions, with sums before and behind.
+pub(super) fn conv_by_winograd(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (cin, mid) = (d.int(16, 36), d.int(16, 36));
+    let x = p.input(&[d.int(2, 4), d.int(12, 19), d.int(12, 19), cin])?;
+    let (first, second) = (p.input(&[3, 3, cin, mid])?, p.input(&[3, 3, mid, d.int(16, 20)])?);
+    let conv = Conv2d::new([1, 1], [[d.int(0, 2), 1], [1, d.int(0, 2)]]);
+    let y = p.graph.add1(conv, &[x, first])?;
+    let y = batch_norm(p, y)?;
+    let y = p.graph.relu(y)?;
+    p.graph.add1(conv, &[y, second])
+}
+
+pub(super) fn norm_shortcut(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let shape = [d.int(1, 4), d.int(2, 9), d.int(2, 9), d.int(1, 70)];
+    let (x, shortcut) = (p.input(&shape)?, p.input(&shape)?);
+    let y = batch_norm(p, x)?;
+    let sum = p.graph.add_(y, shortcut)?;
+    p.graph.relu(sum)
+}
+
+pub(super) fn global_average(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let x = p.input(&[d.int(1, 5), d.int(1, 9), d.int(1, 9), d.int(1, 70)])?;
+    let y = p.graph.relu(x)?;
+    p.graph.mean(y, &[1, 2])
+}

@@ -1,0 +1,65 @@
+//! Pooling, and operations that move elements.
+
+use crate::problem::{Draw, Input, Problem};
+use bessemer_ir::ops::conv::Conv2d;
+use bessemer_ir::ops::index::{Gather, ScatterAdd};
+use bessemer_ir::ops::pool::{AvgPool2d, MaxPool2d};
+use bessemer_ir::{DType, GraphError, Value};
+
+/// Input, window, stride and padding of a pooling.
+type Pooled = (Value, [usize; 2], [usize; 2], [[usize; 2]; 2]);
+
+pub(super) fn slice_pad(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let shape = [d.int(1, 3), d.int(4, 9), d.int(4, 9), d.int(1, 20)];
+    let x = p.input(&shape)?;
+    let y = p.graph.slice(x, &[0, 1, 0, 0], &shape, &[1, 2, 2, 1])?;
+    p.graph.pad(y, &[0, 0, d.int(0, 2), d.int(0, 9)], &[0, 1, 0, d.int(0, 9)])
+}
+
+pub(super) fn transpose_concat(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (a, b, c, e) = (d.int(1, 5), d.int(1, 17), d.int(1, 19), d.int(1, 9));
+    let (x, y) = (p.input(&[a, b, c])?, p.input(&[a, c, e])?);
+    let turned = p.graph.transpose(x, &[0, 2, 1])?;
+    p.graph.concat(&[turned, y], 2)
+}
+
+pub(super) fn gather(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let table = p.input(&[d.int(8, 40), d.int(1, 70)])?;
+    let rows = p.indices("rows", &[d.int(1, 30)])?;
+    p.graph.add1(Gather, &[table, rows])
+}
+
+fn pooled(p: &mut Problem, d: &mut Draw) -> Result<Pooled, GraphError> {
+    let window = [d.int(1, 4), d.int(1, 4)];
+    let stride = [d.int(1, 3), d.int(1, 3)];
+    let pad = window.map(|w| [d.int(0, w - 1), d.int(0, w - 1)]);
+    let x = p.input(&[d.int(1, 3), d.int(4, 13), d.int(4, 13), d.int(1, 40)])?;
+    Ok((x, window, stride, pad))
+}
+
+pub(super) fn max_pool(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (x, window, stride, pad) = pooled(p, d)?;
+    p.graph.add1(MaxPool2d { window, stride, pad }, &[x])
+}
+
+pub(super) fn avg_pool(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (x, window, stride, pad) = pooled(p, d)?;
+    p.graph.add1(AvgPool2d { window, stride, pad, count_include_pad: d.flip() }, &[x])
+}
+
+/// A table of more rows than one task has, of which some are added to many times.
+pub(super) fn scatter_add(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (rows, width, count) = (d.int(300, 3000), d.int(1, 70), d.int(1, 90));
+    let updates = p.input(&[count, width])?;
+    let indices = p.feed("indices", DType::I32, &[count], Input::Integers { first: 270, count: 30 })?;
+    p.graph.add1(ScatterAdd { rows }, &[updates, indices])
+}
+
+/// A convolution of several groups whose operands are of 16 bits.
+pub(super) fn grouped_16(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let dtype = [DType::Bf16, DType::F16][d.int(0, 1)];
+    let groups = d.int(2, 4);
+    let x = p.feed("x", dtype, &[1, 6, 7, groups], Input::Normal)?;
+    let w = p.feed("w", dtype, &[3, 3, 1, 2 * groups], Input::Normal)?;
+    p.graph.add1(Conv2d { groups, ..Conv2d::new([1, 1], [[1, 1], [1, 1]]) }, &[x, w])
+}

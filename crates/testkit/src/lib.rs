@@ -1,0 +1,12 @@
+//! Conformance of executors: cases as data, and a runner that compares what an executor makes of them with the reference
+//! interpreter. It knows no executor: each one's tests bring a [`Backend`] and the list of what it does not support.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod cases;
+mod problem;
+mod runner;
+
+pub use cases::{CASES, Case, Compare, Run};
+pub use problem::{Draw, Input, Problem, Tensors, bytes_of, values_of};
+pub use runner::{Backend, Failure, Limit, Outcome, Refusal, Report, check, reached};
