@@ -1,5 +1,7 @@
 //! What several tests need.
 
+mod shared;
+
 use std::fs;
 use std::sync::Arc;
 
