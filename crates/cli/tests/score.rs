@@ -388,7 +388,8 @@ fn real_detections_have_the_scores_of_pycocotools() {
         let scores = json_of(&bessemer(&samples, &arguments).ok());
         let classes = scores["classes"].as_array().unwrap();
         let of_class = |id: &str| {
-            let class = classes.iter().find(|class| class["id"].as_u64().is_some_and(|number| number.to_string() == id));
+            let class =
+                classes.iter().find(|class| class["id"].as_u64().is_some_and(|number| number.to_string() == id));
             class.unwrap()["AP"].as_f64().unwrap()
         };
         let stats = expected["stats"].as_object().unwrap().iter();
