@@ -1,4 +1,4 @@
-//! JSON files into types, with errors that say what is wrong and where.
+//! Reading of JSON files into types, with errors that say what is wrong and where.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::DataError;
 ///
 /// What is not JSON, with its line and column; what has another form, with its path such as `data[3].title`.
 pub(crate) fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8], expected: &str) -> Result<T, DataError> {
-    // Paths are kept in mind only when there is an error to tell: it takes about as long as the reading.
+    // Tracking paths slows reading down, so they are tracked only when a message needs one.
     if let Ok(value) = serde_json::from_slice(bytes) {
         return Ok(value);
     }
@@ -31,13 +31,13 @@ pub(crate) fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8], expected: &s
     Ok(value)
 }
 
-/// What is not JSON; numbers that are not finite, which some programs write, by their names.
+/// The message of a syntax error. It names the NaN or infinity that some programs write as a number.
 fn syntax(bytes: &[u8], error: &serde_json::Error) -> String {
     let line = bytes.split(|&byte| byte == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
     let start = error.column().saturating_sub(1);
     let names = ["NaN", "Infinity", "-Infinity"];
     let found = names.into_iter().find(|name| {
-        // The column is that of the first letter, or of the second one after a minus.
+        // The parser stops at the first letter, which may follow a minus sign.
         let at = |start: usize| line.get(start..).is_some_and(|rest| rest.starts_with(name.as_bytes()));
         at(start) || (start > 0 && name.starts_with('-') && at(start - 1))
     });

@@ -1,4 +1,4 @@
-//! Fields whose values JSON's own types do not tell exactly enough.
+//! Field types with checks that serde's derived ones lack.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,19 +7,19 @@ use serde::de::{Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// A list of a fixed number of values.
-pub(super) struct Fixed<T, const N: usize>(pub [T; N]);
+pub(super) struct FixedList<T, const N: usize>(pub [T; N]);
 
 /// A box `[x, y, width, height]`, or an empty list.
-pub(super) struct PossibleBox(pub Option<[f64; 4]>);
+pub(super) struct OptionalBox(pub Option<[f64; 4]>);
 
-impl<'de, T: Deserialize<'de> + Default + Copy, const N: usize> Deserialize<'de> for Fixed<T, N> {
+impl<'de, T: Deserialize<'de> + Default + Copy, const N: usize> Deserialize<'de> for FixedList<T, N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let values = deserializer.deserialize_seq(List::<T, N> { or_none: false, values: PhantomData })?;
         Ok(Self(values.expect("only a list that may be empty has no values")))
     }
 }
 
-impl<'de> Deserialize<'de> for PossibleBox {
+impl<'de> Deserialize<'de> for OptionalBox {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(List::<f64, 4> { or_none: true, values: PhantomData }).map(Self)
     }

@@ -2,11 +2,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ahash::AHashMap;
-use bessemer_metrics::coco::{BoundingBox, Mask, Truth};
+use bessemer_metrics::coco::{BoundingBox, GroundTruth, Mask};
 use bessemer_metrics::mask::Rle;
 use serde::Deserialize;
 
-use super::fields::{PossibleBox, flag};
+use super::fields::{OptionalBox, flag};
 use super::{CHUNK, Segmentation};
 use crate::parallel::try_map;
 use crate::{DataError, json};
@@ -28,22 +28,22 @@ pub struct Instances {
 /// An image of the set.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ImageRecord {
-    /// Id that annotations and results name it by.
+    /// Id by which annotations and results refer to the image.
     pub id: i64,
-    /// Pixels in a row.
+    /// Width in pixels.
     pub width: u32,
-    /// Rows of pixels.
+    /// Height in pixels.
     pub height: u32,
-    /// Name within the folder of images.
+    /// File name within the folder of images.
     pub file_name: Option<String>,
 }
 
 /// A category of objects.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Category {
-    /// Id that annotations and results name it by.
+    /// Id by which annotations and results refer to the category.
     pub id: i64,
-    /// What people call it.
+    /// Name, such as `person`.
     pub name: String,
 }
 
@@ -58,11 +58,11 @@ pub struct Annotation {
     pub category: usize,
     /// `[x, y, width, height]` in pixels.
     pub bbox: [f64; 4],
-    /// Square pixels of the object, as annotated.
+    /// Annotated area in square pixels.
     pub area: f64,
-    /// Whether it is a crowd of objects that nobody told apart.
+    /// Whether the annotation covers a crowd of objects instead of one.
     pub is_crowd: bool,
-    /// The shape, where it is given.
+    /// The mask, if there is one.
     pub segmentation: Option<Segmentation>,
 }
 
@@ -78,7 +78,7 @@ struct RawAnnotation {
     id: i64,
     image_id: i64,
     category_id: i64,
-    bbox: PossibleBox,
+    bbox: OptionalBox,
     area: f64,
     #[serde(default, deserialize_with = "flag")]
     iscrowd: bool,
@@ -88,13 +88,13 @@ struct RawAnnotation {
 impl Instances {
     /// Reads a file of annotations.
     ///
-    /// Boxes without area and boxes beyond the image are kept as they are. The shapes of objects are not looked at.
+    /// Boxes are kept as they are, even if they are empty or exceed the image. Masks are not checked.
     ///
     /// # Errors
     ///
     /// With the place within the file: a file that cannot be read or is not JSON; a field that is missing, of another
-    /// type or not finite; an id that is there twice; an image without pixels; an annotation of an image or category that
-    /// the file does not have.
+    /// type or not finite; an id that is there twice; an image of width or height 0; an annotation of an image or category that
+    /// the file lacks.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let bytes = fs::read(path).map_err(DataError::io(path, "read the file"))?;
         let RawInstances { mut images, mut categories, annotations } = json::parse(path, &bytes, LAYOUT)?;
@@ -138,7 +138,7 @@ impl Instances {
         Ok(Self { path: path.to_owned(), images, categories, annotations, image_numbers, category_numbers })
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -153,7 +153,7 @@ impl Instances {
         &self.categories
     }
 
-    /// Objects in the order of the file.
+    /// Annotations in the order of the file.
     pub fn annotations(&self) -> &[Annotation] {
         &self.annotations
     }
@@ -168,11 +168,11 @@ impl Instances {
         self.category_numbers.get(&id).copied()
     }
 
-    /// The mask of an object, by its index.
+    /// The mask of the annotation with that index.
     ///
     /// # Errors
     ///
-    /// If the object has no shape, or one that is no mask of the image's size.
+    /// If there is no mask, or it is invalid or not of the image's size.
     pub fn mask(&self, annotation: usize) -> Result<Rle, DataError> {
         let Annotation { id, image, segmentation, .. } = &self.annotations[annotation];
         let ImageRecord { height, width, .. } = self.images[*image];
@@ -186,17 +186,17 @@ impl Instances {
         })
     }
 
-    /// The objects with their boxes, for the metric.
-    pub fn boxes(&self) -> Vec<Truth<BoundingBox>> {
+    /// The annotations as boxes, for the metric.
+    pub fn boxes(&self) -> Vec<GroundTruth<BoundingBox>> {
         self.annotations.iter().map(|annotation| truth(annotation, annotation.bbox.into())).collect()
     }
 
-    /// The objects with their masks, for the metric, made on up to `threads` threads.
+    /// The annotations as masks, for the metric, decoded on up to `threads` threads.
     ///
     /// # Errors
     ///
-    /// As [`Instances::mask`], for the first object that has one.
-    pub fn masks(&self, threads: usize) -> Result<Vec<Truth<Mask>>, DataError> {
+    /// The first error of [`Instances::mask`].
+    pub fn masks(&self, threads: usize) -> Result<Vec<GroundTruth<Mask>>, DataError> {
         let chunks = try_map(self.annotations.len().div_ceil(CHUNK), threads, |chunk| {
             let first = chunk * CHUNK;
             let annotations = self.annotations.iter().enumerate().skip(first).take(CHUNK);
@@ -207,16 +207,16 @@ impl Instances {
     }
 }
 
-fn truth<R>(annotation: &Annotation, region: R) -> Truth<R> {
+fn truth<R>(annotation: &Annotation, region: R) -> GroundTruth<R> {
     let Annotation { id, image, category, area, is_crowd, .. } = *annotation;
-    Truth { image, category, id, region, area, is_crowd }
+    GroundTruth { image, category, id, region, area, is_crowd }
 }
 
 fn numbers(ids: impl Iterator<Item = i64>) -> AHashMap<i64, usize> {
     ids.enumerate().map(|(number, id)| (id, number)).collect()
 }
 
-/// Where an id is for the first and the second time, if one is there twice.
+/// The first and the second index of an id that occurs twice.
 fn repeated(ids: &[i64]) -> Option<[usize; 2]> {
     let mut seen = AHashMap::with_capacity(ids.len());
     ids.iter().enumerate().find_map(|(second, id)| seen.insert(id, second).map(|first| [first, second]))

@@ -1,8 +1,8 @@
-//! COCO's files: annotated objects of images (`instances_*.json`) and detections (results JSON).
+//! Readers of COCO's files: annotated objects (`instances_*.json`) and detections (results JSON).
 //!
-//! Images and categories are numbered by ascending id. What the metric of
-//! [`bessemer_metrics::coco`] takes is made by [`Instances::boxes`], [`Instances::masks`], [`Results::boxes`] and
-//! [`Results::masks`]. Masks are made only when they are asked for, so that broken ones do not matter to boxes.
+//! Images and categories are indexed by ascending id. [`Instances::boxes`], [`Instances::masks`], [`Results::boxes`] and
+//! [`Results::masks`] give the input of [`bessemer_metrics::coco::evaluate`]. Masks are decoded only when they are asked
+//! for, so an invalid mask does not matter to the use of boxes.
 
 mod fields;
 mod instances;
@@ -13,5 +13,5 @@ pub use instances::{Annotation, Category, ImageRecord, Instances};
 pub use results::{DetectionRecord, Results};
 pub use segmentation::Segmentation;
 
-/// Objects that a thread takes at once to make their masks.
+/// Number of objects that a thread processes at once.
 const CHUNK: usize = 256;

@@ -5,7 +5,7 @@ use bessemer_metrics::coco::{BoundingBox, Detection, Mask};
 use bessemer_metrics::mask::Rle;
 use serde::Deserialize;
 
-use super::fields::PossibleBox;
+use super::fields::OptionalBox;
 use super::{CHUNK, ImageRecord, Instances, Segmentation};
 use crate::parallel::try_map;
 use crate::{DataError, json};
@@ -31,11 +31,11 @@ pub struct DetectionRecord {
     pub image: usize,
     /// Index of the category among [`Instances::categories`].
     pub category: usize,
-    /// Greater is surer.
+    /// Confidence.
     pub score: f64,
-    /// `[x, y, width, height]` in pixels, where it is given.
+    /// `[x, y, width, height]` in pixels, if there is one.
     pub bbox: Option<[f64; 4]>,
-    /// The shape, where it is given.
+    /// The mask, if there is one.
     pub segmentation: Option<Segmentation>,
 }
 
@@ -44,23 +44,23 @@ struct RawDetection {
     image_id: i64,
     category_id: i64,
     score: f64,
-    bbox: Option<PossibleBox>,
+    bbox: Option<OptionalBox>,
     segmentation: Option<Segmentation>,
 }
 
 impl Results {
-    /// Reads the detections in the images of a set. Those of categories that the set does not have are left out.
+    /// Reads a results file. Detections of categories that `instances` lacks are skipped and counted.
     ///
     /// # Errors
     ///
     /// With the place within the file: a file that cannot be read or is not JSON; a field that is missing, of another
-    /// type or not finite; an image that the set does not have; a detection without a box if the first one has a box, or
-    /// without a shape if it has none.
+    /// type or not finite; an image that `instances` lacks; a detection without a box if the first one has a box, or
+    /// without a mask if it has none.
     pub fn open(path: &Path, instances: &Instances) -> Result<Self, DataError> {
         let bytes = fs::read(path).map_err(DataError::io(path, "read the file"))?;
         let raw: Vec<RawDetection> = json::parse(path, &bytes, LAYOUT)?;
         let error = |problem: String| DataError::layout(path, problem, LAYOUT);
-        let has_box = |raw: &RawDetection| matches!(raw.bbox, Some(PossibleBox(Some(_))));
+        let has_box = |raw: &RawDetection| matches!(raw.bbox, Some(OptionalBox(Some(_))));
         let has_boxes = raw.first().is_some_and(has_box);
         let mut detections = Vec::with_capacity(raw.len());
         let (mut unknown, mut first_unknown) = (0, None);
@@ -85,7 +85,7 @@ impl Results {
                 image,
                 category,
                 score: raw.score,
-                bbox: raw.bbox.and_then(|PossibleBox(values)| values),
+                bbox: raw.bbox.and_then(|OptionalBox(values)| values),
                 segmentation: raw.segmentation,
             });
         }
@@ -97,19 +97,20 @@ impl Results {
         &self.detections
     }
 
-    /// How many detections are of categories that the set does not have, and the id of the first such category.
+    /// The number of detections that were skipped for their category, and the id of the first such category.
     pub fn unknown_categories(&self) -> Option<(usize, i64)> {
         self.first_unknown.map(|id| (self.unknown, id))
     }
 
-    /// The detections with their boxes, for the metric. Boxes that are not given are drawn around the shapes.
+    /// The detections as boxes, for the metric. If the first detection of the file has no box, missing boxes are the
+    /// bounding boxes of the masks.
     ///
     /// As in pycocotools, the area of a detection is that of its box if the first detection of the file has a box, and
     /// that of its mask otherwise.
     ///
     /// # Errors
     ///
-    /// If a shape is needed that is no mask of the image's size.
+    /// If a mask is needed and invalid, or not of the image's size.
     pub fn boxes(&self, instances: &Instances, threads: usize) -> Result<Vec<Detection<BoundingBox>>, DataError> {
         self.regions(threads, |record| match record.bbox {
             Some(values) if self.has_boxes => {
@@ -123,13 +124,13 @@ impl Results {
         })
     }
 
-    /// The detections with their masks, for the metric. A detection without a shape has that of its box.
+    /// The detections as masks, for the metric. The mask of a detection without one is its box.
     ///
     /// Areas are those of [`Results::boxes`].
     ///
     /// # Errors
     ///
-    /// If a shape is no mask of the image's size.
+    /// If a mask is invalid or not of the image's size.
     pub fn masks(&self, instances: &Instances, threads: usize) -> Result<Vec<Detection<Mask>>, DataError> {
         self.regions(threads, |record| {
             let mask = self.mask(instances, record)?;
@@ -141,7 +142,7 @@ impl Results {
         })
     }
 
-    /// The mask of a detection: of its shape, or else of its box.
+    /// The mask of a detection, or else of its box.
     fn mask(&self, instances: &Instances, record: &DetectionRecord) -> Result<Rle, DataError> {
         let ImageRecord { height, width, .. } = instances.images()[record.image];
         let problem = match (&record.segmentation, record.bbox) {

@@ -5,31 +5,31 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::fields::Fixed;
+use super::fields::FixedList;
 
-/// The shape of an object as a file has it.
+/// The mask of an object in the form in which a file has it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Segmentation {
     /// One or several polygons `[x0, y0, x1, y1, ...]` in pixels.
     Polygons(Vec<Vec<f64>>),
-    /// Lengths of runs, column by column.
+    /// Run lengths in column-major order.
     Runs {
         /// Height and width of the mask.
         size: [u32; 2],
-        /// Lengths, the first one outside the object.
+        /// Run lengths, beginning with background.
         counts: Vec<u32>,
     },
-    /// Lengths of runs in their compressed form.
+    /// Compressed run lengths.
     Compressed {
         /// Height and width of the mask.
         size: [u32; 2],
-        /// The text.
+        /// Compressed run lengths.
         counts: String,
     },
 }
 
 impl Segmentation {
-    /// The mask in an image of that size, or what is wrong with it.
+    /// Decodes the mask for an image of that size. The error completes a message that ends with the field's name.
     pub(super) fn mask(&self, height: u32, width: u32) -> Result<Rle, String> {
         let is_of = |size: &[u32; 2]| {
             let [rows, columns] = size;
@@ -82,7 +82,7 @@ impl<'de> Deserialize<'de> for Segmentation {
                 let (mut size, mut counts) = (None, None);
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
-                        "size" => size = Some(map.next_value::<Fixed<u32, 2>>()?.0),
+                        "size" => size = Some(map.next_value::<FixedList<u32, 2>>()?.0),
                         "counts" => counts = Some(map.next_value::<Counts>()?),
                         _ => {
                             map.next_value::<IgnoredAny>()?;

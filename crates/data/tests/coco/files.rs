@@ -94,8 +94,8 @@ fn annotations_are_read_by_ascending_ids() {
 }
 
 #[test]
-fn numbers_of_files_are_read_exactly() {
-    // Just above the middle between two numbers.
+fn numbers_are_rounded_correctly() {
+    // Just above the midpoint of two doubles.
     let text = data().to_string().replace("4.5", "1.000000000000000333066907387546963");
     let world = World::new();
     let area = Instances::open(&world.write("data.json", &text)).unwrap().annotations()[0].area;
@@ -135,7 +135,7 @@ fn areas_are_those_of_boxes_if_the_first_detection_has_one() {
 }
 
 #[test]
-fn what_is_wrong_with_annotations_is_told() {
+fn invalid_annotations_are_refused() {
     let world = World::new();
     let open = |text: &str| Instances::open(&world.write("data.json", text));
     says(open("{\"images\": ["), &["not JSON: EOF while parsing a list at line 1 column 12"]);
@@ -184,7 +184,7 @@ fn what_is_wrong_with_annotations_is_told() {
 }
 
 #[test]
-fn what_is_wrong_with_shapes_is_told_when_they_are_used() {
+fn invalid_masks_are_refused_when_they_are_used() {
     let world = World::new();
     for (annotation, value, part) in [
         (
@@ -211,7 +211,7 @@ fn what_is_wrong_with_shapes_is_told_when_they_are_used() {
 }
 
 #[test]
-fn what_is_wrong_with_results_is_told() {
+fn invalid_results_are_refused() {
     let world = World::new();
     says(world.results(&json!({"image_id": 9})), &["invalid type: map, expected a sequence"]);
     for (pointer, value, parts) in [

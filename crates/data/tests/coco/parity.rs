@@ -9,6 +9,7 @@ use bessemer_metrics::coco::{CocoScores, SCORE_NAMES, Scores, evaluate};
 use bessemer_metrics::mask::{Merge, Rle};
 use serde::Deserialize;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::shared::shared;
 
@@ -146,6 +147,24 @@ fn masks_of_real_objects_are_those_of_pycocotools() {
         assert_eq!(mask.bounding_box(), bbox, "annotation {id}");
     }
     assert_eq!(text.lines().count(), 205);
+}
+
+/// Hashes by `peers/coco/check.py masks`.
+#[test]
+fn all_masks_of_real_photos_are_those_of_pycocotools() {
+    for (name, masks, hash) in [
+        ("train", 939, "598ada7bd1e0f97d0496582c39f05d4ab56e870806a99077f752fc3f8e67a2f5"),
+        ("val", 514, "24b33f598525a7bc445ca8d58e6cdbeae6da3a691e396a380c893b6b05f55277"),
+    ] {
+        let Some(path) = shared(&format!("coco/annotations/instances_{name}2017.json")) else { return };
+        let found = Instances::open(&path).unwrap().masks(2).unwrap();
+        let mut digest = Sha256::new();
+        for truth in &found {
+            digest.update(truth.region.rle().compressed() + "\n");
+        }
+        let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!((found.len(), digest.as_str()), (masks, hash), "{name}");
+    }
 }
 
 #[test]

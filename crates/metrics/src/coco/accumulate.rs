@@ -1,15 +1,16 @@
 use super::matching::Outcome;
 use super::scores::Scores;
-use super::{AREAS, THRESHOLDS, Truth, is_outside};
+use super::{AREAS, GroundTruth, THRESHOLDS, is_outside};
 
-/// Levels of recall at which precision is read.
+/// Number of recall levels at which precision is read.
 const LEVELS: usize = 101;
-/// The thresholds 0.50 and 0.75.
+/// Index of the threshold 0.50.
 const AT_50: usize = 0;
+/// Index of the threshold 0.75.
 const AT_75: usize = 5;
 
-/// The scores of a category from its objects and the outcomes of its detections by falling score.
-pub(super) fn accumulate<'a, R>(truths: &[&Truth<R>], outcomes: impl Iterator<Item = &'a Outcome>) -> Scores {
+/// The scores of a category from its ground truths and the outcomes of its detections by falling score.
+pub(super) fn accumulate<'a, R>(truths: &[&GroundTruth<R>], outcomes: impl Iterator<Item = &'a Outcome>) -> Scores {
     let mut objects = [0; AREAS];
     for truth in truths.iter().filter(|truth| !truth.is_crowd) {
         for (count, is_outside) in objects.iter_mut().zip(is_outside(truth.area)) {
@@ -21,19 +22,20 @@ pub(super) fn accumulate<'a, R>(truths: &[&Truth<R>], outcomes: impl Iterator<It
     for outcome in outcomes {
         for (area, curves) in curves.iter_mut().enumerate() {
             let counts = !outcome.is_ignored[area];
-            let (right, wrong) = (outcome.is_matched[area] & counts, !outcome.is_matched[area] & counts);
+            let true_positives = outcome.is_matched[area] & counts;
+            let false_positives = !outcome.is_matched[area] & counts;
             for (index, curve) in curves.iter_mut().enumerate() {
-                curve.wrong += u32::from(wrong >> index & 1);
-                if right >> index & 1 == 1 {
-                    curve.add_right();
+                curve.false_positives += u32::from(false_positives >> index & 1);
+                if true_positives >> index & 1 == 1 {
+                    curve.add_true_positive();
                 }
             }
         }
         for (most, found) in [1, 10].into_iter().zip(&mut found) {
             if outcome.rank < most {
-                let right = outcome.is_matched[0] & !outcome.is_ignored[0];
+                let true_positives = outcome.is_matched[0] & !outcome.is_ignored[0];
                 for (index, found) in found.iter_mut().enumerate() {
-                    *found += u32::from(right >> index & 1);
+                    *found += u32::from(true_positives >> index & 1);
                 }
             }
         }
@@ -60,37 +62,39 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Precision over recall at one threshold, in the making.
+/// The precision-recall curve of one threshold and range of areas, built detection by detection.
 #[derive(Default)]
 struct Curve {
-    /// Detections so far without an object.
-    wrong: u32,
-    /// Precision after each detection with an object.
+    /// Number of false positives so far.
+    false_positives: u32,
+    /// Precision after each true positive.
     precisions: Vec<f64>,
 }
 
 impl Curve {
-    fn add_right(&mut self) {
-        let right = f64::from(self.precisions.len() as u32 + 1);
-        self.precisions.push(right / (f64::from(self.wrong) + right + f64::EPSILON));
+    fn add_true_positive(&mut self) {
+        let count = f64::from(self.precisions.len() as u32 + 1);
+        self.precisions.push(count / (f64::from(self.false_positives) + count + f64::EPSILON));
     }
 
-    /// The mean over levels of recall of the best precision at that recall or more, 0 where it is not reached.
+    /// The mean over the levels of recall of the highest precision at that recall or above; 0 at levels that are not
+    /// reached.
     ///
-    /// Recall and precision rise only with a detection that has an object, so that no other one is looked at.
+    /// Recall, and the highest precision from a detection on, change only at true positives, so no other detection is
+    /// looked at.
     fn average_precision(&self, objects: u32) -> f64 {
-        let mut best = self.precisions.clone();
-        for index in (1..best.len()).rev() {
-            best[index - 1] = best[index - 1].max(best[index]);
+        let mut highest = self.precisions.clone();
+        for index in (1..highest.len()).rev() {
+            highest[index - 1] = highest[index - 1].max(highest[index]);
         }
         let mut first = 0;
         let mut sum = 0.0;
         for level in 0..LEVELS {
             let level = if level == LEVELS - 1 { 1.0 } else { level as f64 * 0.01 };
-            while first < best.len() && f64::from(first as u32 + 1) / f64::from(objects) < level {
+            while first < highest.len() && f64::from(first as u32 + 1) / f64::from(objects) < level {
                 first += 1;
             }
-            let Some(precision) = best.get(first) else { break };
+            let Some(precision) = highest.get(first) else { break };
             sum += precision;
         }
         sum / LEVELS as f64

@@ -2,7 +2,7 @@
 #[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CocoError {
-    #[error("COCO: there is no annotated object")]
+    #[error("COCO: there are no annotations")]
     NoObjects,
 
     #[error("COCO: {what} {index} has {name} {value}, expected less than {count}")]

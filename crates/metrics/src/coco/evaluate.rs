@@ -2,61 +2,58 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::accumulate::accumulate;
-use super::matching::{Outcome, match_pair};
+use super::matching::{Outcome, match_group};
 use super::parallel::for_each;
 use super::scores::{CategoryScores, CocoScores, Scores};
 use super::{CocoError, MAX_DETECTIONS, Region};
 
-/// Pieces of work for each thread, so that all end at about the same time.
-const PIECES: usize = 16;
+/// Chunks of work per thread, so that all threads end at about the same time.
+const CHUNKS: usize = 16;
 
 /// An annotated object.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Truth<R> {
-    /// Number of the image, in ascending order of the images' ids.
+pub struct GroundTruth<R> {
+    /// Index of the image, in ascending order of image ids.
     pub image: usize,
-    /// Number of the category.
+    /// Index of the category.
     pub category: usize,
-    /// Id of the annotation. A detection that matches an object with the id 0 counts as one that matches none, as in
-    /// pycocotools.
+    /// Id of the annotation. As in pycocotools, a detection matched to an annotation with id 0 is a false positive.
     pub id: i64,
-    /// Where the object is.
+    /// Box or mask.
     pub region: R,
-    /// Area as annotated, in square pixels, by which the object is small, medium or large.
+    /// Annotated area in square pixels, which decides whether the object is small, medium or large.
     pub area: f64,
-    /// Whether the region is a crowd of objects that nobody told apart.
+    /// Whether the annotation covers a crowd of objects instead of one.
     pub is_crowd: bool,
 }
 
 /// A detected object.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Detection<R> {
-    /// Number of the image, as for [`Truth::image`].
+    /// Index of the image, as [`GroundTruth::image`].
     pub image: usize,
-    /// Number of the category.
+    /// Index of the category.
     pub category: usize,
-    /// Where the object is.
+    /// Box or mask.
     pub region: R,
-    /// Area in square pixels, by which a detection without an object is small, medium or large.
+    /// Area in square pixels. An unmatched detection outside an area range is ignored there.
     pub area: f64,
-    /// Greater is surer. Of equal scores, lower image numbers come first, and within an image the order of the list
-    /// counts.
+    /// Confidence, by which detections are ranked. Equal scores are ranked by image, then by position in the list.
     pub score: f64,
 }
 
-/// Scores detections against annotated objects.
+/// Scores detections against ground truths.
 ///
-/// `images` and `categories` are the numbers of either; images without objects count too. The result does not depend on
-/// `threads`.
+/// `images` and `categories` are the numbers of images and categories. The result does not depend on `threads`.
 ///
 /// # Errors
 ///
-/// If there is no object, an image or category is outside its range, an annotated area or a score is not finite, or the
-/// area of a detection is NaN.
+/// If there is no ground truth, an index is out of range, an annotated area or a score is not finite, or the area of a
+/// detection is NaN.
 pub fn evaluate<R: Region>(
     images: usize,
     categories: usize,
-    truths: &[Truth<R>],
+    truths: &[GroundTruth<R>],
     detections: &[Detection<R>],
     threads: usize,
 ) -> Result<CocoScores, CocoError> {
@@ -64,13 +61,13 @@ pub fn evaluate<R: Region>(
         return Err(CocoError::NoObjects);
     }
     for (index, truth) in truths.iter().enumerate() {
-        let what = Numbered { what: "object", index };
+        let what = Item { what: "ground truth", index };
         what.below("image", truth.image, images)?;
         what.below("category", truth.category, categories)?;
         what.finite("area", truth.area)?;
     }
     for (index, detection) in detections.iter().enumerate() {
-        let what = Numbered { what: "detection", index };
+        let what = Item { what: "detection", index };
         what.below("image", detection.image, images)?;
         what.below("category", detection.category, categories)?;
         what.finite("score", detection.score)?;
@@ -79,19 +76,19 @@ pub fn evaluate<R: Region>(
         }
     }
 
-    let mut work: Vec<Category> = (0..categories).map(|_| Category::default()).collect();
+    let mut work: Vec<CategoryGroups> = (0..categories).map(|_| CategoryGroups::default()).collect();
     for (index, truth) in truths.iter().enumerate() {
         work[truth.category].truths.push(index);
     }
     for (index, detection) in detections.iter().enumerate() {
         work[detection.category].detections.push(index);
     }
-    for_each(work.iter_mut().collect(), threads, |category| category.pair(truths, detections));
+    for_each(work.iter_mut().collect(), threads, |category| category.group(truths, detections));
 
-    let pairs: usize = work.iter().map(|category| category.pairs.len()).sum();
-    let size = pairs.div_ceil(threads.max(1) * PIECES).max(1);
-    let pieces = work.iter_mut().flat_map(|category| category.pieces(size)).collect();
-    for_each(pieces, threads, |piece: Piece<'_>| piece.run(truths, detections));
+    let groups: usize = work.iter().map(|category| category.groups.len()).sum();
+    let size = groups.div_ceil(threads.max(1) * CHUNKS).max(1);
+    let chunks = work.iter_mut().flat_map(|category| category.chunks(size)).collect();
+    for_each(chunks, threads, |chunk: Chunk<'_>| chunk.run(truths, detections));
 
     let left_out = work.iter().map(|category| category.left_out).sum();
     let mut scores: Vec<Option<CategoryScores>> = vec![None; categories];
@@ -107,13 +104,13 @@ fn by_falling_score(a: f64, b: f64) -> Ordering {
     b.partial_cmp(&a).unwrap_or(Ordering::Equal)
 }
 
-/// What an error is about.
-struct Numbered {
+/// What an error message refers to.
+struct Item {
     what: &'static str,
     index: usize,
 }
 
-impl Numbered {
+impl Item {
     fn below(&self, name: &'static str, value: usize, count: usize) -> Result<(), CocoError> {
         let Self { what, index } = *self;
         if value < count { Ok(()) } else { Err(CocoError::Index { what, index, name, value, count }) }
@@ -125,30 +122,30 @@ impl Numbered {
     }
 }
 
-/// Objects and detections of one category.
+/// Ground truths and detections of one category, grouped by image.
 #[derive(Default)]
-struct Category {
-    /// Indices of objects by image.
+struct CategoryGroups {
+    /// Indices of ground truths, by image.
     truths: Vec<usize>,
-    /// Indices of the detections that count, by image and then by falling score.
+    /// Indices of the detections that are evaluated, by image and then by falling score.
     detections: Vec<usize>,
-    /// For each of `detections`, what became of it.
+    /// The outcome of each of `detections`.
     outcomes: Vec<Outcome>,
-    /// The images that have an object or a detection, in order.
-    pairs: Vec<Pair>,
-    /// Detections that do not count.
+    /// Images with a ground truth or a detection, in ascending order.
+    groups: Vec<Group>,
+    /// Number of detections beyond the limit per image.
     left_out: usize,
 }
 
-/// Objects and detections of one category in one image, as ranges of the category's lists.
-struct Pair {
+/// Ground truths and detections of one image and category, as ranges of the category's lists.
+struct Group {
     truths: Range<usize>,
     detections: Range<usize>,
 }
 
-impl Category {
-    /// Puts objects and detections in order and leaves out detections beyond the best of an image.
-    fn pair<R>(&mut self, truths: &[Truth<R>], detections: &[Detection<R>]) {
+impl CategoryGroups {
+    /// Sorts ground truths and detections into groups, and drops detections beyond the limit per image.
+    fn group<R>(&mut self, truths: &[GroundTruth<R>], detections: &[Detection<R>]) {
         self.truths.sort_by_key(|&index| truths[index].image);
         self.detections.sort_by(|&a, &b| {
             let (a, b) = (&detections[a], &detections[b]);
@@ -169,28 +166,28 @@ impl Category {
             let start = self.detections.len();
             self.detections.extend(&rest[..kept]);
             self.left_out += found - kept;
-            self.pairs.push(Pair { truths: first..first + count, detections: start..start + kept });
+            self.groups.push(Group { truths: first..first + count, detections: start..start + kept });
             first += count;
             rest = &rest[found..];
         }
         self.outcomes = vec![Outcome::default(); self.detections.len()];
     }
 
-    /// The matching in pieces of `size` images.
-    fn pieces(&mut self, size: usize) -> impl Iterator<Item = Piece<'_>> {
-        let Self { truths, detections, outcomes, pairs, .. } = self;
+    /// The matching of the category in chunks of `size` groups.
+    fn chunks(&mut self, size: usize) -> impl Iterator<Item = Chunk<'_>> {
+        let Self { truths, detections, outcomes, groups, .. } = self;
         let (truths, detections) = (truths.as_slice(), detections.as_slice());
         let mut rest = outcomes.as_mut_slice();
-        pairs.chunks(size).map(move |pairs| {
-            let count = pairs.iter().map(|pair| pair.detections.len()).sum();
+        groups.chunks(size).map(move |groups| {
+            let count = groups.iter().map(|group| group.detections.len()).sum();
             let (outcomes, after) = std::mem::take(&mut rest).split_at_mut(count);
             rest = after;
-            Piece { truths, detections, pairs, outcomes }
+            Chunk { truths, detections, groups, outcomes }
         })
     }
 
-    fn scores<R>(&self, truths: &[Truth<R>], detections: &[Detection<R>]) -> CategoryScores {
-        let objects: Vec<&Truth<R>> = self.truths.iter().map(|&index| &truths[index]).collect();
+    fn scores<R>(&self, truths: &[GroundTruth<R>], detections: &[Detection<R>]) -> CategoryScores {
+        let objects: Vec<&GroundTruth<R>> = self.truths.iter().map(|&index| &truths[index]).collect();
         let mut order: Vec<(f64, &Outcome)> = self
             .detections
             .iter()
@@ -206,24 +203,24 @@ impl Category {
     }
 }
 
-/// Some images of a category, and where what becomes of their detections is written.
-struct Piece<'a> {
+/// Some groups of a category, and the outcomes of their detections to be filled in.
+struct Chunk<'a> {
     truths: &'a [usize],
     detections: &'a [usize],
-    pairs: &'a [Pair],
+    groups: &'a [Group],
     outcomes: &'a mut [Outcome],
 }
 
-impl Piece<'_> {
-    fn run<R: Region>(self, truths: &[Truth<R>], detections: &[Detection<R>]) {
+impl Chunk<'_> {
+    fn run<R: Region>(self, truths: &[GroundTruth<R>], detections: &[Detection<R>]) {
         let mut outcomes = self.outcomes;
-        for pair in self.pairs {
-            let objects: Vec<&Truth<R>> =
-                self.truths[pair.truths.clone()].iter().map(|&index| &truths[index]).collect();
+        for group in self.groups {
+            let objects: Vec<&GroundTruth<R>> =
+                self.truths[group.truths.clone()].iter().map(|&index| &truths[index]).collect();
             let found: Vec<&Detection<R>> =
-                self.detections[pair.detections.clone()].iter().map(|&index| &detections[index]).collect();
+                self.detections[group.detections.clone()].iter().map(|&index| &detections[index]).collect();
             let (now, rest) = outcomes.split_at_mut(found.len());
-            match_pair(&objects, &found, now);
+            match_group(&objects, &found, now);
             outcomes = rest;
         }
     }
@@ -234,9 +231,9 @@ mod tests {
     use super::*;
     use crate::coco::BoundingBox;
 
-    fn truth(image: usize, id: i64, region: [f64; 4]) -> Truth<BoundingBox> {
+    fn truth(image: usize, id: i64, region: [f64; 4]) -> GroundTruth<BoundingBox> {
         let region = BoundingBox::from(region);
-        Truth { image, category: 0, id, region, area: region.area(), is_crowd: false }
+        GroundTruth { image, category: 0, id, region, area: region.area(), is_crowd: false }
     }
 
     fn detection(image: usize, score: f64, region: [f64; 4]) -> Detection<BoundingBox> {
@@ -244,7 +241,7 @@ mod tests {
         Detection { image, category: 0, region, area: region.area(), score }
     }
 
-    fn scores(truths: &[Truth<BoundingBox>], detections: &[Detection<BoundingBox>]) -> Scores {
+    fn scores(truths: &[GroundTruth<BoundingBox>], detections: &[Detection<BoundingBox>]) -> Scores {
         let scores = evaluate(3, 2, truths, detections, 2).unwrap();
         assert_eq!(scores.categories[1].scores.ap, None, "nothing is of the second category");
         scores.all
@@ -259,7 +256,7 @@ mod tests {
     const MEDIUM: [f64; 4] = [50.0, 50.0, 40.0, 40.0];
 
     #[test]
-    fn whatever_is_found_counts_in_its_range_of_areas() {
+    fn objects_count_in_the_range_of_their_area() {
         let found = scores(&[truth(0, 1, SMALL), truth(1, 2, MEDIUM)], &[detection(0, 0.5, SMALL)]);
         // Precision is 1 up to a recall of one half: 51 of the 101 levels.
         for (score, expected) in [
@@ -287,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn overlap_is_judged_at_ten_thresholds() {
+    fn scores_average_ten_iou_thresholds() {
         // Boxes of 10 by 10 that share 10 by 8: 80 / 120 reaches 0.50, 0.55, 0.60 and 0.65.
         let found = scores(&[truth(0, 1, [0.0, 0.0, 10.0, 10.0])], &[detection(0, 0.5, [0.0, 2.0, 10.0, 10.0])]);
         assert_near(found.ap, 0.4);
@@ -310,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_found_once_by_the_surest_detection() {
+    fn an_object_is_matched_once_by_the_highest_score() {
         let truths = [truth(0, 1, SMALL), truth(0, 2, MEDIUM)];
         let twice = [detection(0, 0.9, SMALL), detection(0, 0.8, SMALL), detection(0, 0.7, MEDIUM)];
         let expected = (51.0 + 50.0 * 2.0 / 3.0) / 101.0;
@@ -319,8 +316,8 @@ mod tests {
     }
 
     #[test]
-    fn crowds_are_ignored_with_all_that_is_found_in_them() {
-        let crowd = Truth { is_crowd: true, ..truth(0, 2, [0.0, 100.0, 100.0, 100.0]) };
+    fn crowds_and_detections_in_them_are_ignored() {
+        let crowd = GroundTruth { is_crowd: true, ..truth(0, 2, [0.0, 100.0, 100.0, 100.0]) };
         let mut detections = vec![detection(0, 0.1, SMALL)];
         for offset in [0.0, 30.0, 60.0] {
             detections.push(detection(0, 0.9, [offset, 120.0, 20.0, 20.0]));
@@ -333,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn detections_outside_the_range_of_areas_do_not_count_against_it() {
+    fn unmatched_detections_outside_an_area_range_are_ignored() {
         let truths = [truth(0, 1, SMALL)];
         let found = scores(&truths, &[detection(0, 0.9, MEDIUM), detection(0, 0.5, SMALL)]);
         assert_near(found.ap, 0.5);
@@ -341,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn a_detection_of_the_annotation_0_counts_as_wrong() {
+    fn a_match_of_annotation_id_0_is_a_false_positive() {
         let found = scores(&[truth(0, 0, SMALL), truth(1, 1, SMALL)], &[detection(0, 0.9, SMALL)]);
         assert_near(found.ap, 0.0);
     }
 
     #[test]
-    fn a_hundred_detections_of_an_image_count() {
+    fn one_hundred_detections_per_image_are_evaluated() {
         let truths = [truth(0, 1, SMALL)];
         let mut detections = vec![detection(0, 0.9, MEDIUM); 99];
         detections.push(detection(0, 0.5, SMALL));
@@ -359,19 +356,19 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_scored_is_refused() {
+    fn invalid_input_is_refused() {
         let (truths, detections) = ([truth(0, 1, SMALL)], [detection(0, 0.9, SMALL)]);
-        let message = |truths: &[Truth<BoundingBox>], detections: &[Detection<BoundingBox>]| {
+        let message = |truths: &[GroundTruth<BoundingBox>], detections: &[Detection<BoundingBox>]| {
             evaluate(3, 2, truths, detections, 1).unwrap_err().to_string()
         };
-        assert_eq!(message(&[], &detections), "COCO: there is no annotated object");
-        let far = Truth { image: 3, ..truths[0] };
-        assert_eq!(message(&[far], &detections), "COCO: object 0 has image 3, expected less than 3");
+        assert_eq!(message(&[], &detections), "COCO: there are no annotations");
+        let far = GroundTruth { image: 3, ..truths[0] };
+        assert_eq!(message(&[far], &detections), "COCO: ground truth 0 has image 3, expected less than 3");
         let far = Detection { category: 2, ..detections[0] };
         assert_eq!(message(&truths, &[detections[0], far]), "COCO: detection 1 has category 2, expected less than 2");
         let none = Detection { score: f64::NAN, ..detections[0] };
         assert_eq!(message(&truths, &[none]), "COCO: detection 0 has the score NaN, expected a finite number");
-        let none = Truth { area: f64::INFINITY, ..truths[0] };
-        assert_eq!(message(&[none], &[]), "COCO: object 0 has the area inf, expected a finite number");
+        let none = GroundTruth { area: f64::INFINITY, ..truths[0] };
+        assert_eq!(message(&[none], &[]), "COCO: ground truth 0 has the area inf, expected a finite number");
     }
 }

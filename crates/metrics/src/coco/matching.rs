@@ -1,21 +1,25 @@
-use super::{AREAS, Detection, Region, THRESHOLDS, Truth, is_outside, thresholds};
+use super::{AREAS, Detection, GroundTruth, Region, THRESHOLDS, is_outside, thresholds};
 
-/// What became of a detection: for each range of areas, a bit for each threshold.
+/// The outcome of a detection: for each area range, a bit per IoU threshold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// Whether the detection matches an object.
+    /// Whether the detection is matched.
     pub is_matched: [u16; AREAS],
-    /// Whether the detection counts for nothing.
+    /// Whether the detection is ignored: neither a true nor a false positive.
     pub is_ignored: [u16; AREAS],
-    /// Detections of the image and category before this one.
+    /// Number of detections of the image and category with a higher rank.
     pub rank: u8,
 }
 
-/// Bits for all thresholds.
+/// The bits of all thresholds.
 const ALL: u16 = (1 << THRESHOLDS) - 1;
 
-/// Matches the detections of one category in one image, by falling score, with the objects there.
-pub(super) fn match_pair<R: Region>(truths: &[&Truth<R>], detections: &[&Detection<R>], outcomes: &mut [Outcome]) {
+/// Matches detections of one image and category, given by falling score, to the ground truths there.
+pub(super) fn match_group<R: Region>(
+    truths: &[&GroundTruth<R>],
+    detections: &[&Detection<R>],
+    outcomes: &mut [Outcome],
+) {
     for (rank, outcome) in outcomes.iter_mut().enumerate() {
         *outcome = Outcome { rank: rank as u8, ..Outcome::default() };
     }
@@ -38,32 +42,32 @@ pub(super) fn match_pair<R: Region>(truths: &[&Truth<R>], detections: &[&Detecti
     }
 }
 
-/// An object that a detection overlaps enough for the lowest threshold.
+/// A ground truth whose IoU with a detection reaches the lowest threshold.
 struct Candidate {
     truth: usize,
     iou: f64,
 }
 
-fn candidates<R: Region>(detection: &Detection<R>, truths: &[&Truth<R>]) -> Vec<Candidate> {
+fn candidates<R: Region>(detection: &Detection<R>, truths: &[&GroundTruth<R>]) -> Vec<Candidate> {
     let lowest = thresholds()[0];
     let overlaps = truths.iter().map(|truth| detection.region.iou(&truth.region, truth.is_crowd)).enumerate();
     overlaps.filter(|&(_, iou)| !is_less(iou, lowest)).map(|(truth, iou)| Candidate { truth, iou }).collect()
 }
 
-/// Boxes too large for numbers overlap by NaN, which is less than nothing.
+/// The IoU of boxes whose areas overflow is NaN, which pycocotools does not take for less than any threshold.
 fn is_less(iou: f64, limit: f64) -> bool {
     iou < limit
 }
 
 fn match_in_range<R>(
     area: usize,
-    truths: &[&Truth<R>],
+    truths: &[&GroundTruth<R>],
     is_ignored: &[bool],
     candidates: &[Vec<Candidate>],
     outcomes: &mut [Outcome],
 ) {
     let thresholds = thresholds();
-    // For each object, bits of the thresholds at which it has a detection.
+    // For each ground truth, the bits of the thresholds at which it is matched.
     let mut is_taken = vec![0_u16; truths.len()];
     for (candidates, outcome) in candidates.iter().zip(outcomes) {
         if candidates.is_empty() {
@@ -71,7 +75,7 @@ fn match_in_range<R>(
         }
         for (index, &threshold) in thresholds.iter().enumerate() {
             let bit = 1 << index;
-            // The best object that counts, or else the best of those that are ignored; of equal ones the last.
+            // The highest IoU among ground truths that are not ignored, or else among ignored ones; the last of equal ones.
             let best = |ignored: bool| {
                 let mut best = (threshold, None);
                 for &Candidate { truth, iou } in candidates.iter().filter(|one| is_ignored[one.truth] == ignored) {

@@ -1,19 +1,19 @@
 use std::sync::Mutex;
 use std::thread;
 
-/// Does each piece of work once, on up to `threads` threads that take the pieces in order.
-pub(super) fn for_each<T: Send>(pieces: Vec<T>, threads: usize, work: impl Fn(T) + Sync) {
-    let threads = threads.clamp(1, pieces.len().max(1));
+/// Calls `work` once for each item, on up to `threads` threads that take the items in order.
+pub(super) fn for_each<T: Send>(items: Vec<T>, threads: usize, work: impl Fn(T) + Sync) {
+    let threads = threads.clamp(1, items.len().max(1));
     if threads == 1 {
-        return pieces.into_iter().for_each(work);
+        return items.into_iter().for_each(work);
     }
-    let pieces = Mutex::new(pieces.into_iter());
-    let take = || pieces.lock().expect("no thread panics while it holds the lock").next();
+    let items = Mutex::new(items.into_iter());
+    let take = || items.lock().expect("no thread panics while it holds the lock").next();
     thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(piece) = take() {
-                    work(piece);
+                while let Some(item) = take() {
+                    work(item);
                 }
             });
         }

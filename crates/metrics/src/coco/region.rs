@@ -1,9 +1,9 @@
 use crate::mask::Rle;
 
-/// Where an object is in its image.
+/// The region of an object in its image.
 pub trait Region: Sync {
-    /// Intersection over union with the region of an annotated object. Of a crowd, any part may be matched, so that the
-    /// intersection is divided by the area of `self` alone.
+    /// Intersection over union with a ground truth. For a crowd the divisor is the area of `self` alone, because a
+    /// detection may cover any part of a crowd.
     fn iou(&self, truth: &Self, is_crowd: bool) -> f64;
 }
 
@@ -14,9 +14,9 @@ pub struct BoundingBox {
     pub x: f64,
     /// Top edge.
     pub y: f64,
-    /// Extent to the right.
+    /// Width.
     pub width: f64,
-    /// Extent downwards.
+    /// Height.
     pub height: f64,
 }
 
@@ -46,7 +46,7 @@ impl Region for BoundingBox {
     }
 }
 
-/// A mask with what comparisons ask of it again and again.
+/// A mask with its bounding box, which rules out most pairs of masks cheaply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mask {
     rle: Rle,
@@ -61,14 +61,14 @@ impl From<Rle> for Mask {
 }
 
 impl Mask {
-    /// The runs.
+    /// The run-length encoded mask.
     pub fn rle(&self) -> &Rle {
         &self.rle
     }
 }
 
 impl Region for Mask {
-    /// Masks of different sizes have nothing in common.
+    /// 0 for masks of different sizes.
     fn iou(&self, truth: &Self, is_crowd: bool) -> f64 {
         if self.bounding_box.iou(&truth.bounding_box, false) <= 0.0 {
             return 0.0;

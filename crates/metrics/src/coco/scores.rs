@@ -14,7 +14,7 @@ pub const SCORE_NAMES: [&str; 12] = [
     "AR_large",
 ];
 
-/// The twelve scores of COCO, from 0 to 1. `None` where there is no object to find.
+/// The twelve scores of COCO, from 0 to 1. `None` where there is no ground truth.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scores {
     /// Average precision over the thresholds from 0.50 to 0.95.
@@ -29,11 +29,11 @@ pub struct Scores {
     pub ap_medium: Option<f64>,
     /// Average precision of objects of at least 96² square pixels.
     pub ap_large: Option<f64>,
-    /// Average recall with the best detection of each image and category.
+    /// Average recall with the best detection per image and category.
     pub ar_1: Option<f64>,
-    /// Average recall with the ten best detections of each image and category.
+    /// Average recall with the ten best detections per image and category.
     pub ar_10: Option<f64>,
-    /// Average recall with the hundred best detections of each image and category.
+    /// Average recall with the hundred best detections per image and category.
     pub ar_100: Option<f64>,
     /// Average recall of objects of at most 32² square pixels.
     pub ar_small: Option<f64>,
@@ -69,7 +69,7 @@ impl Scores {
         Self { ap, ap50, ap75, ap_small, ap_medium, ap_large, ar_1, ar_10, ar_100, ar_small, ar_medium, ar_large }
     }
 
-    /// The mean of each score over those who have it.
+    /// The mean of each score over those that have it.
     pub(super) fn mean<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let (mut sums, mut counts) = ([0.0; 12], [0_u32; 12]);
         for scores in all {
@@ -91,20 +91,20 @@ impl Scores {
 pub struct CategoryScores {
     /// The scores.
     pub scores: Scores,
-    /// Annotated objects that are not crowds.
+    /// Number of ground truths without crowds.
     pub objects: usize,
-    /// Detections, with those beyond the best of an image.
+    /// Number of detections, evaluated or not.
     pub detections: usize,
 }
 
 /// The scores of a set of images.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CocoScores {
-    /// The mean over categories that have objects.
+    /// The mean over the categories that have ground truths.
     pub all: Scores,
-    /// By category, in the order of their numbers.
+    /// The scores of each category, by index.
     pub categories: Vec<CategoryScores>,
-    /// Detections that do not count because an image has [`MAX_DETECTIONS`](super::MAX_DETECTIONS) better ones of the
-    /// category.
+    /// Number of detections that are not evaluated because [`MAX_DETECTIONS`](super::MAX_DETECTIONS) of their image and
+    /// category have higher scores.
     pub left_out: usize,
 }

@@ -1,6 +1,6 @@
-//! Run-length encoded masks, as COCO stores the shapes of objects.
+//! Run-length encoded masks, the form in which COCO stores object masks.
 //!
-//! All results are those of pycocotools, so that scores computed from them agree with published ones.
+//! Every result equals that of pycocotools, so that scores computed from masks agree with published ones.
 
 mod error;
 mod polygon;

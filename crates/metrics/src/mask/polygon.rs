@@ -1,7 +1,7 @@
-//! Polygons to masks, by the rule of pycocotools' `rleFrPoly`.
+//! Rasterisation of polygons by the rule of pycocotools' `rleFrPoly`.
 //!
-//! The outline is drawn on a grid that is five times as fine. Where it passes the centre of a column of pixels, the mask
-//! changes between object and background; these positions, sorted, are the runs.
+//! The outline is drawn on a grid five times finer than the pixels. Where it crosses the centre of a pixel column, the
+//! mask switches between background and object; the sorted positions of these crossings give the runs.
 
 use super::rle::pixels;
 use super::{MaskError, Rle};
@@ -13,7 +13,7 @@ pub const MAX_COORDINATE: f64 = 1e6;
 const SCALE: i32 = 5;
 
 impl Rle {
-    /// The mask of a closed polygon, `[x0, y0, x1, y1, ...]` in pixels, whose points may be outside the mask.
+    /// Rasterises a closed polygon `[x0, y0, x1, y1, ...]` in pixels. Points may be outside the mask.
     ///
     /// # Errors
     ///
@@ -42,12 +42,12 @@ impl Rle {
     }
 }
 
-/// Half up for positive numbers, as C's conversion of `value + 0.5` to an integer.
+/// Rounds by truncating `value + 0.5` toward zero, as C's conversion to an integer does.
 fn rounded(value: f64) -> i32 {
     (value + 0.5) as i32
 }
 
-/// Visits the points of an edge, one for each step along its longer axis, with both ends.
+/// Visits the grid points of an edge, ends included: one for each step along its longer axis.
 fn edge(start: [i32; 2], end: [i32; 2], mut visit: impl FnMut([i32; 2])) {
     let lengths = [0, 1].map(|axis| (end[axis] - start[axis]).abs());
     let long = usize::from(lengths[0] < lengths[1]);
@@ -55,7 +55,7 @@ fn edge(start: [i32; 2], end: [i32; 2], mut visit: impl FnMut([i32; 2])) {
     let length = lengths[long];
     let is_reversed = start[long] > end[long];
     let (low, high) = if is_reversed { (end, start) } else { (start, end) };
-    // A point without extent has no slope, and a single step in which it does not count.
+    // The slope of an edge of length 0 is multiplied by 0 alone.
     let slope = f64::from(high[short] - low[short]) / f64::from(length.max(1));
     for step in 0..=length {
         let step = if is_reversed { length - step } else { step };
@@ -66,11 +66,11 @@ fn edge(start: [i32; 2], end: [i32; 2], mut visit: impl FnMut([i32; 2])) {
     }
 }
 
-/// Collects where an outline passes the centres of columns.
+/// Collects where an outline crosses the centres of pixel columns.
 struct Crossings {
     height: u32,
     width: u32,
-    /// Positions in the mask, column by column, before which it changes.
+    /// Column-major positions at which the mask switches.
     positions: Vec<u32>,
     last: Option<[i32; 2]>,
 }
@@ -91,7 +91,7 @@ impl Crossings {
     }
 }
 
-/// Runs between sorted positions; two changes at one position are none.
+/// Run lengths between sorted positions; two switches at one position cancel.
 fn runs(positions: &[u32]) -> Vec<u32> {
     let mut counts: Vec<u32> = Vec::with_capacity(positions.len());
     let (mut last, mut joins) = (0, false);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_polygon_is_refused() {
+    fn invalid_polygons_are_refused() {
         let read = |polygon: &[f64]| Rle::from_polygon(4, 4, polygon).unwrap_err();
         assert_eq!(read(&[1.0, 1.0, 2.0, 2.0]), MaskError::Points { numbers: 4 });
         assert_eq!(read(&[1.0, 1.0, 2.0, 2.0, 3.0]), MaskError::Points { numbers: 5 });

@@ -3,10 +3,10 @@ use super::MaskError;
 /// Positions must fit in 31 bits, as in pycocotools.
 pub(super) const MAX_PIXELS: u32 = i32::MAX as u32;
 
-/// A binary mask `[height, width]` as the lengths of its runs, column by column.
+/// A binary mask `[height, width]`, stored as run lengths in column-major order.
 ///
-/// The first run is of pixels outside the object and may be empty; then the two kinds alternate. The runs cover the mask
-/// exactly.
+/// Runs of background and object alternate, beginning with background; a run may be empty. The lengths sum to the number
+/// of pixels.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rle {
     height: u32,
@@ -24,11 +24,11 @@ pub enum Merge {
 }
 
 impl Rle {
-    /// A mask from the lengths of its runs.
+    /// Creates a mask from its run lengths.
     ///
     /// # Errors
     ///
-    /// If a side is 0, the mask has more than 2^31 - 1 pixels, or the runs do not cover it exactly.
+    /// If a side is 0, the mask has more than 2^31 - 1 pixels, or the run lengths do not sum to its number of pixels.
     pub fn new(height: u32, width: u32, counts: Vec<u32>) -> Result<Self, MaskError> {
         let pixels = pixels(height, width)?;
         let covered: u64 = counts.iter().copied().map(u64::from).sum();
@@ -38,7 +38,7 @@ impl Rle {
         Ok(Self { height, width, counts })
     }
 
-    /// Encodes a bitmap `[height, width]` in row order, in which every value but 0 is of the object.
+    /// Encodes a row-major bitmap `[height, width]` in which the object's pixels are not 0.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Rle {
         Ok(Self { height, width, counts })
     }
 
-    /// The bitmap `[height, width]` in row order, 1 for pixels of the object and 0 for others.
+    /// Decodes the mask to a row-major bitmap `[height, width]` of 1 (object) and 0 (background).
     pub fn decode(&self) -> Vec<u8> {
         let (height, width) = (self.height as usize, self.width as usize);
         let mut bitmap = vec![0; height * width];
@@ -109,7 +109,7 @@ impl Rle {
         }
     }
 
-    /// Number of pixels of the object.
+    /// Number of object pixels.
     pub fn area(&self) -> u32 {
         self.counts.iter().skip(1).step_by(2).sum()
     }
@@ -155,8 +155,8 @@ impl Rle {
         Ok(common)
     }
 
-    /// Intersection over union with the mask of an annotated object. Of a crowd, any part may be matched, so that the
-    /// intersection is divided by the area of `self` alone. 0 if the masks do not meet.
+    /// Intersection over union with a ground truth; 0 if the masks do not intersect. For a crowd the divisor is the area
+    /// of `self` alone, because a detection may cover any part of a crowd.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl Rle {
         self.width
     }
 
-    /// Lengths of the runs.
+    /// Run lengths.
     pub fn counts(&self) -> &[u32] {
         &self.counts
     }
@@ -207,7 +207,7 @@ pub(super) fn pixels(height: u32, width: u32) -> Result<u32, MaskError> {
     pixels.ok_or(MaskError::Size { height, width })
 }
 
-/// A walk along runs. An empty run takes a step of its own, so that merged masks have the runs of pycocotools.
+/// A cursor over runs. An empty run takes a step of its own, as in pycocotools, whose merged masks keep such runs.
 struct Runs<'a> {
     /// Pixels to the end of the current run.
     left: u32,
@@ -227,7 +227,7 @@ impl<'a> Runs<'a> {
         self.left == 0 && self.rest.len() == 0
     }
 
-    /// Goes on by at most `left` pixels.
+    /// Advances by `step` pixels, at most `left`.
     fn advance(&mut self, step: u32) {
         self.left -= step;
         if self.left == 0

@@ -1,7 +1,7 @@
-//! The compressed form of runs: six bits a character, from `0` to `o`.
+//! The compressed form of run lengths: text with six bits per character, from `0` to `o`.
 //!
-//! Each number has its lowest five bits in the first character and a sixth bit that says whether more follow; it is
-//! signed. From the fourth run on it is the difference to the run two before.
+//! As in LEB128, five bits of a signed number, lowest first, and a sixth bit that is set if more follow. From the fourth
+//! run on, the number is the difference to the run length two before.
 
 use super::rle::MAX_PIXELS;
 use super::{MaskError, Rle};
@@ -9,15 +9,15 @@ use super::{MaskError, Rle};
 const FIRST: u8 = b'0';
 const MORE: u8 = 0x20;
 const SIGN: u8 = 0x10;
-/// Bits beyond which no number of a valid mask reaches.
+/// Shift beyond the bits of any valid run length.
 const MAX_SHIFT: u32 = 35;
 
 impl Rle {
-    /// A mask from the compressed form of its runs.
+    /// Creates a mask from compressed run lengths.
     ///
     /// # Errors
     ///
-    /// If the text has other characters, ends within a number or has a run of negative length, and as [`Rle::new`].
+    /// If the text has an unknown character, ends within a number or has a negative run length, and as [`Rle::new`].
     pub fn from_compressed(height: u32, width: u32, text: &str) -> Result<Self, MaskError> {
         let mut counts: Vec<u32> = Vec::with_capacity(text.len() / 2 + 1);
         let (mut value, mut shift, mut is_within) = (0, 0, false);
@@ -45,7 +45,7 @@ impl Rle {
         Self::new(height, width, counts)
     }
 
-    /// The compressed form of the runs, as in the files of COCO.
+    /// Compressed run lengths, as in COCO's files.
     pub fn compressed(&self) -> String {
         let counts = self.counts();
         let mut text = String::with_capacity(counts.len() * 2);

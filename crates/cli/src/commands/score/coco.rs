@@ -13,7 +13,7 @@ EXAMPLES:
   bessemer score coco --data instances_val2017.json --predictions results.json --kind segm --classes
   bessemer score coco --data instances_val2017.json --predictions results.json --json";
 
-/// What each of the scores is of: thresholds of intersection over union, areas, detections of each image and category.
+/// IoU thresholds, area range and number of detections per image and category of each score.
 const MEANINGS: [[&str; 3]; 12] = [
     ["0.50:0.95", "all", "100"],
     ["0.50", "all", "100"],
@@ -39,13 +39,13 @@ pub(crate) struct Options {
     /// The detections: [{"image_id", "category_id", "score", "bbox" or "segmentation"}]
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub predictions: PathBuf,
-    /// What must overlap: boxes or masks
+    /// Whether boxes or masks are compared
     #[arg(long, value_enum, default_value_t = Kind::Bbox, help_heading = "Input")]
     pub kind: Kind,
     /// Show the scores of each category too
     #[arg(long, help_heading = "Output")]
     pub classes: bool,
-    /// Print JSON with all digits instead of a table; a score is -1 where there is no object
+    /// Print JSON with all digits instead of a table; a score without objects is -1
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
@@ -68,7 +68,7 @@ impl Kind {
 pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let instances = Instances::open(&options.data)?;
     let results = Results::open(&options.predictions, &instances)?;
-    tell_surprises(&instances, &results, options, common);
+    warn_about(&instances, &results, options, common);
     let threads = common.device().threads;
     let sizes = (instances.images().len(), instances.categories().len());
     let scores = match options.kind {
@@ -84,8 +84,8 @@ pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let scores = scores.map_err(|error| usage(options, &error))?;
     if scores.left_out > 0 {
         common.tell(&format!(
-            "warning: {}: {} of the detections do not count, because {MAX_DETECTIONS} of their category have higher scores \
-             in their image",
+            "warning: {}: {} of the detections are not evaluated, because {MAX_DETECTIONS} of their image and category have \
+             higher scores",
             options.predictions.display(),
             scores.left_out
         ));
@@ -97,28 +97,27 @@ pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     }
 }
 
-/// What the metric refuses is in one of the files.
+/// An error of the metric, with the files it comes from.
 fn usage(options: &Options, error: &CocoError) -> Usage {
     Usage(format!("{error} ({}, {})", options.data.display(), options.predictions.display()))
 }
 
-fn tell_surprises(instances: &Instances, results: &Results, options: &Options, common: &Common) {
+fn warn_about(instances: &Instances, results: &Results, options: &Options, common: &Common) {
     if instances.annotations().iter().any(|annotation| annotation.id == 0) {
         common.tell(&format!(
-            "warning: {}: an annotation has the id 0, and a detection of it counts as wrong, as in pycocotools; ids from 1 \
-             avoid this",
+            "warning: {}: an annotation has the id 0; a detection matched to it is a false positive, as in pycocotools",
             options.data.display()
         ));
     }
     if let Some((count, id)) = results.unknown_categories() {
         common.tell(&format!(
-            "warning: {}: {count} of the detections are of categories that the data do not have, such as {id}; they count \
-             for nothing",
+            "warning: {}: {count} of the detections are of categories that the data do not have, such as {id}; they are \
+             ignored",
             options.predictions.display()
         ));
     }
     if results.detections().is_empty() {
-        common.tell(&format!("warning: {}: there is no detection in it that counts", options.predictions.display()));
+        common.tell(&format!("warning: {}: there is no detection to evaluate", options.predictions.display()));
     }
 }
 
