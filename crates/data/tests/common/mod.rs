@@ -1,7 +1,5 @@
 //! What several tests need.
 
-mod shared;
-
 use std::fs;
 use std::sync::Arc;
 
