@@ -12,6 +12,7 @@ pub mod error;
 pub mod evaluate;
 pub mod events;
 pub mod machine;
+pub mod names;
 mod number;
 pub mod progress;
 pub mod recipe;
