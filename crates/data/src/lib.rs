@@ -4,19 +4,21 @@
 //! [`Sampler`] decides their order in each epoch; a [`Loader`] prepares batches of any [`Samples`] on worker threads. Pixels are normalised inside the compiled
 //! step. Every random number is drawn from a counter-based generator
 //! named by seed, epoch and sample, so nothing depends on the number of workers or on where a run was resumed. Text for
-//! pre-training is in [`text`], and questions about texts are in [`squad`].
+//! pre-training is in [`text`], questions about texts are in [`squad`], and annotated objects of images are in [`coco`].
 
 #![forbid(unsafe_code)]
 
 mod augment;
 mod cifar;
 mod class_folder;
+pub mod coco;
 mod dataset;
 mod decode;
 pub mod detection;
 mod error;
 mod feeds;
 mod font;
+mod json;
 mod listing;
 mod loader;
 mod new_folder;
