@@ -7,7 +7,7 @@ use crate::samples::Sample;
 use crate::show;
 use crate::workload::{Mode, StepSettings};
 use bessemer_ir::passes::recompute::Recompute;
-use bessemer_train::clock::{Civil, unix_seconds};
+use bessemer_train::clock::{compact, unix_seconds};
 use bessemer_train::events::{BenchResult, Event, EventError, EventWriter, Header};
 use bessemer_train::recipe::Compute;
 use bessemer_train::recipe::{Override, RecipeError};
@@ -189,7 +189,7 @@ fn make_folder(parent: &Path) -> Result<PathBuf, QuickstartError> {
         move |source| QuickstartError::Io { path, source }
     };
     fs::create_dir_all(parent).map_err(at(parent))?;
-    let name = format!("quickstart-{}", Civil::from_unix(unix_seconds()).compact());
+    let name = format!("quickstart-{}", compact(unix_seconds()));
     let names = std::iter::once(name.clone()).chain((2_u32..).map(|number| format!("{name}-{number}")));
     for path in names.map(|name| parent.join(name)) {
         match fs::create_dir(&path) {

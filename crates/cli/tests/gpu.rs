@@ -174,7 +174,7 @@ fn the_self_test_passes_on_a_mock() {
     ] {
         assert!(names.contains(&name), "{names:?}");
     }
-    assert!(report["cudnn_sheet"].as_str().is_some_and(|sheet| sheet.starts_with('{')), "{report}");
+    assert!(report["cudnn_description"].as_str().is_some_and(|description| description.starts_with('{')), "{report}");
     let copies = &steps[names.iter().position(|name| *name == "copies").unwrap()]["figures"];
     assert!(copies.as_array().unwrap().iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{copies}");
 }

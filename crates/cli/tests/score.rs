@@ -185,3 +185,218 @@ fn real_predictions_have_the_official_scores() {
     }
     assert_eq!(compared, 2 * 2 + 2 * 9);
 }
+
+/// Two images, of which the first has a cat and a crowd, and a detection of the cat.
+fn coco_world() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let data = json!({
+        "images": [{"id": 4, "width": 60, "height": 40}, {"id": 9, "width": 60, "height": 40}],
+        "categories": [{"id": 2, "name": "dog"}, {"id": 1, "name": "cat"}],
+        "annotations": [
+            {"id": 1, "image_id": 4, "category_id": 1, "bbox": [10, 10, 20, 20], "area": 400, "iscrowd": 0,
+             "segmentation": [[10, 10, 30, 10, 30, 30, 10, 30]]},
+            {"id": 2, "image_id": 4, "category_id": 1, "bbox": [0, 0, 5, 40], "area": 200, "iscrowd": 1,
+             "segmentation": {"size": [40, 60], "counts": [0, 200, 2200]}},
+        ],
+    });
+    let found = json!([{"image_id": 4, "category_id": 1, "score": 0.9, "bbox": [10, 10, 20, 18]}]);
+    fs::write(folder.path().join("data.json"), data.to_string()).unwrap();
+    fs::write(folder.path().join("found.json"), found.to_string()).unwrap();
+    folder
+}
+
+fn score_coco(folder: &TempDir, more: &str) -> Ran {
+    bessemer(folder.path(), &format!("score coco --data data.json --predictions found.json {more}"))
+}
+
+/// Replaces a text in a file of the folder.
+fn replace(folder: &TempDir, name: &str, old: &str, new: &str) {
+    let path = folder.path().join(name);
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(old), "{old} is not in {text}");
+    fs::write(path, text.replace(old, new)).unwrap();
+}
+
+#[test]
+fn detections_have_the_twelve_scores_of_coco() {
+    let folder = coco_world();
+    for kind in ["bbox", "segm"] {
+        // The overlap is 0.9: nine of the ten thresholds are reached.
+        let ran = score_coco(&folder, &format!("--kind {kind} --json --classes")).ok();
+        let scores = json_of(&ran);
+        let near = |name: &str, expected: f64| {
+            let found = scores[name].as_f64().unwrap();
+            assert!((found - expected).abs() < 1e-12, "{kind}: {name} is {found}");
+        };
+        for (name, expected) in [("AP", 0.9), ("AP50", 1.0), ("AP_small", 0.9), ("AP_large", -1.0), ("AR_max1", 0.9)] {
+            near(name, expected);
+        }
+        let counts = ["kind", "images", "objects", "detections"].map(|name| scores[name].clone());
+        assert_eq!(counts, [json!(kind), json!(2), json!(1), json!(1)]);
+        assert_eq!(scores.as_object().unwrap().len(), 4 + 12 + 1);
+        let [cat, dog] = scores["classes"].as_array().unwrap().as_slice() else { panic!("{scores}") };
+        assert_eq!(
+            (&cat["id"], &cat["name"], &cat["objects"], &cat["AP"]),
+            (&json!(1), &json!("cat"), &json!(1), &scores["AP"])
+        );
+        assert_eq!((&dog["name"], &dog["detections"], &dog["AP"]), (&json!("dog"), &json!(0), &json!(-1.0)));
+        assert_eq!(ran.err, "");
+    }
+    let table = score_coco(&folder, "--classes").ok().out;
+    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines.len(), 13 + 1 + 3, "{table}");
+    assert_eq!(lines[0], ["COCO", "bbox", "IoU", "area", "detections", "score"]);
+    assert_eq!(lines[1], ["AP", "0.50:0.95", "all", "100", "0.900"]);
+    assert_eq!(lines[12], ["AR_large", "0.50:0.95", "large", "100", "-"]);
+    assert_eq!(lines[15], ["cat", "1", "1", "0.900", "1.000", "1.000", "0.900", "-", "-", "0.900"]);
+    assert_eq!(score_coco(&folder, "").ok().out.lines().count(), 13);
+}
+
+#[test]
+fn surprising_files_of_coco_give_warnings() {
+    let folder = coco_world();
+    replace(&folder, "found.json", "\"category_id\":1", "\"category_id\":7");
+    let err = score_coco(&folder, "").ok().err;
+    let warning =
+        "warning: found.json: 1 of the detections are of categories that the data do not have, such as 7; they";
+    assert!(err.contains(warning) && err.contains("warning: found.json: there is no detection to evaluate"), "{err}");
+    assert_eq!(score_coco(&folder, "--quiet").ok().err, "");
+    fs::write(folder.path().join("found.json"), "[]").unwrap();
+    let ran = score_coco(&folder, "--json").ok();
+    assert_eq!((&json_of(&ran)["AP"], &json_of(&ran)["AP_large"]), (&json!(0.0), &json!(-1.0)));
+    assert_eq!(ran.err, "warning: found.json: there is no detection to evaluate\n");
+
+    let folder = coco_world();
+    replace(&folder, "data.json", "\"id\":1,\"image_id\"", "\"id\":0,\"image_id\"");
+    let ran = score_coco(&folder, "--json").ok();
+    assert!(ran.err.starts_with("warning: data.json: an annotation has the id 0"), "{}", ran.err);
+    assert_eq!(json_of(&ran)["AP"], json!(0.0));
+    let found = fs::read_to_string(folder.path().join("found.json")).unwrap();
+    let one = found.trim_matches(['[', ']']);
+    fs::write(folder.path().join("found.json"), format!("[{}]", vec![one; 103].join(","))).unwrap();
+    let err = score_coco(&folder, "").ok().err;
+    assert!(
+        err.contains("warning: found.json: 3 of the detections are not evaluated, because 100 of their image"),
+        "{err}"
+    );
+}
+
+#[test]
+fn invalid_files_of_coco_give_one_error() {
+    for (name, old, new, kind, parts) in [
+        (
+            "data.json",
+            "\"images\"",
+            "images",
+            "bbox",
+            ["data.json: not JSON: key must be a string at line 1 column 2", ""],
+        ),
+        ("data.json", "\"area\":400", "\"area\":NaN", "bbox", ["data.json: not JSON: NaN at line 1 column", ""]),
+        (
+            "data.json",
+            "\"area\":400,",
+            "",
+            "bbox",
+            ["data.json: annotations[0]: missing field `area`", "expected COCO's"],
+        ),
+        (
+            "data.json",
+            "\"id\":2,\"image_id\"",
+            "\"id\":1,\"image_id\"",
+            "bbox",
+            ["annotations[1].id is 1, as annotations[0]", ""],
+        ),
+        (
+            "data.json",
+            "\"category_id\":1",
+            "\"category_id\":3",
+            "bbox",
+            ["annotations[0].category_id is 3, which categories", ""],
+        ),
+        (
+            "data.json",
+            "[[10,10,30,10,30,30,10,30]]",
+            "[[10,10,30,10]]",
+            "segm",
+            ["annotations[0].segmentation[0]: a polygon of 4", "id 1"],
+        ),
+        (
+            "data.json",
+            "[40,60]",
+            "[60,40]",
+            "segm",
+            ["annotations[1].segmentation.size is [60, 40]", "height 40 and width 60"],
+        ),
+        (
+            "data.json",
+            "2200",
+            "2199",
+            "segm",
+            ["annotations[1].segmentation: runs that cover 2399 pixels", "expected 2400"],
+        ),
+        ("found.json", "[{", "{", "bbox", ["found.json: not JSON: trailing characters", ""]),
+        (
+            "found.json",
+            "\"image_id\":4",
+            "\"image_id\":5",
+            "bbox",
+            ["found.json: [0].image_id is 5, which is no image of data.json", ""],
+        ),
+        (
+            "found.json",
+            "\"score\":0.9",
+            "\"score\":1e999",
+            "bbox",
+            ["found.json: not JSON: number out of range at line 1", ""],
+        ),
+        ("found.json", "\"bbox\"", "\"box\"", "bbox", ["found.json: [0] has neither bbox nor segmentation", ""]),
+    ] {
+        let folder = coco_world();
+        replace(&folder, name, old, new);
+        score_coco(&folder, &format!("--kind {kind}")).fails(2, &parts);
+    }
+    let folder = coco_world();
+    let empty = json!({"images": [{"id": 4, "width": 60, "height": 40}], "categories": [], "annotations": []});
+    fs::write(folder.path().join("data.json"), empty.to_string()).unwrap();
+    score_coco(&folder, "").fails(2, &["COCO: there are no annotations (data.json, found.json)"]);
+    fs::remove_file(folder.path().join("found.json")).unwrap();
+    score_coco(&folder, "").fails(2, &["found.json: cannot read the file"]);
+    score_coco(&folder, "--kind box").fails(2, &["'box'", "bbox, segm"]);
+}
+
+/// Published and derived detections of real photos, with the scores that pycocotools gives them.
+#[test]
+fn real_detections_have_the_scores_of_pycocotools() {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    if !samples.exists() {
+        eprintln!("skipped: there is no ../shared/data beside the checkout");
+        return;
+    }
+    let expected: Value =
+        serde_json::from_str(&fs::read_to_string(samples.join("coco_eval/expected.json")).unwrap()).unwrap();
+    let mut compared = 0;
+    for (name, expected) in expected.as_object().unwrap() {
+        let truth = expected["ground_truth"].as_str().unwrap();
+        let kind = expected["iou_type"].as_str().unwrap();
+        let arguments = format!(
+            "score coco --data coco_eval/{truth} --predictions coco_eval/{name} --kind {kind} --classes --json"
+        );
+        let scores = json_of(&bessemer(&samples, &arguments).ok());
+        let classes = scores["classes"].as_array().unwrap();
+        let of_class = |id: &str| {
+            let class =
+                classes.iter().find(|class| class["id"].as_u64().is_some_and(|number| number.to_string() == id));
+            class.unwrap()["AP"].as_f64().unwrap()
+        };
+        let stats = expected["stats"].as_object().unwrap().iter();
+        let stats = stats.map(|(stat, value)| (stat.clone(), scores[stat].as_f64().unwrap(), value));
+        let per_class = expected["per_category_AP"].as_object().unwrap().iter();
+        let per_class = per_class.map(|(id, value)| (format!("AP of class {id}"), of_class(id), value));
+        for (stat, found, expected) in stats.chain(per_class) {
+            let expected = expected.as_f64().unwrap();
+            assert!((found - expected).abs() < 1e-9, "{name}: {stat} is {found}, expected {expected}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 4 * (12 + 80));
+}

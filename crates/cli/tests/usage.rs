@@ -27,6 +27,7 @@ fn every_command_has_help_with_examples() {
         "report",
         "score",
         "score squad",
+        "score coco",
         "data",
         "data prepare",
         "data prepare text",

@@ -1,6 +1,7 @@
 //! The CPU backend: kernels, dispatch by instruction set, threads, and the executor that runs plans with them.
 
 mod arena;
+mod arithmetic;
 mod attention;
 pub mod conv;
 mod device;

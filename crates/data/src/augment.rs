@@ -1,14 +1,10 @@
 //! From a decoded picture to a sample of fixed size.
 
-use fast_image_resize::{CropBox, Resizer};
+use fast_image_resize::CropBox;
 
-use crate::resize::{Region, resize_region, resize_window};
-use crate::{DataError, Philox, Picture};
-
-/// Mean of ImageNet's pixels, red, green, blue, on a scale of 0 to 1.
-pub const IMAGENET_MEAN: [f32; 3] = [0.485, 0.456, 0.406];
-/// Standard deviation of ImageNet's pixels, red, green, blue, on a scale of 0 to 1.
-pub const IMAGENET_STD: [f32; 3] = [0.229, 0.224, 0.225];
+use crate::placement::{ResizeBuffers, Shown};
+use crate::resize::Region;
+use crate::{DataError, Philox, Picture, Placement};
 
 const CROP_ATTEMPTS: usize = 10;
 
@@ -92,12 +88,14 @@ impl ResizeCentreCrop {
     pub fn apply(&self, picture: &Picture) -> Picture {
         let size = self.size as usize;
         let mut sample = Picture::filled(size, size, [0; 3]);
-        self.apply_to(&picture.pixels, picture.size(), &mut Resizer::new(), &mut sample.pixels);
+        let mut buffers = ResizeBuffers::default();
+        self.place(picture.size()).draw(&picture.pixels, picture.size(), &mut buffers, &mut sample.pixels);
         sample
     }
 
-    fn apply_to(&self, pixels: &[u8], [height, width]: [u32; 2], resizer: &mut Resizer, out: &mut [u8]) {
-        resize_window(resizer, pixels, [height, width], self.window(width, height), out, [self.size; 2]);
+    fn place(&self, [height, width]: [u32; 2]) -> Placement {
+        let shown = Shown::Window(self.window(width, height));
+        Placement { shown, size: [self.size; 2], flipped: false, canvas: [self.size; 2] }
     }
 
     /// Size `[height, width]` of a picture after resizing; the long side is rounded down.
@@ -144,24 +142,15 @@ impl Transform {
         }
     }
 
-    /// Makes the sample `out` `[size, size, 3]` from `pixels` `[height, width, 3]`.
-    pub(crate) fn apply(
-        &self,
-        pixels: &[u8],
-        [height, width]: [u32; 2],
-        rng: &mut Philox,
-        resizer: &mut Resizer,
-        out: &mut [u8],
-    ) {
+    /// Draws how a picture of `[height, width]` is placed.
+    pub(crate) fn place(&self, [height, width]: [u32; 2], rng: &mut Philox) -> Placement {
         match self {
             Self::Train(crop) => {
-                let region = crop.draw_region(width, height, rng);
-                resize_region(resizer, pixels, [height, width], region, out, [crop.size; 2]);
-                if rng.chance(crop.flip) {
-                    flip_rows(out, crop.size as usize);
-                }
+                let shown = Shown::Region(crop.draw_region(width, height, rng));
+                let flipped = rng.chance(crop.flip);
+                Placement { shown, size: [crop.size; 2], flipped, canvas: [crop.size; 2] }
             }
-            Self::Eval(crop) => crop.apply_to(pixels, [height, width], resizer, out),
+            Self::Eval(crop) => crop.place([height, width]),
         }
     }
 }
@@ -177,10 +166,7 @@ fn check_train(crop: &RandomResizedCrop) -> Result<(), DataError> {
     if !(low > 0.0 && low <= high && high.is_finite()) {
         return Err(DataError::option("crop ratio", format!("{low}..{high}"), "two rising numbers above 0"));
     }
-    if !(0.0..=1.0).contains(&crop.flip) {
-        return Err(DataError::option("flip probability", crop.flip, "0 to 1"));
-    }
-    Ok(())
+    check_probability("flip probability", crop.flip)
 }
 
 fn check_eval(crop: &ResizeCentreCrop) -> Result<(), DataError> {
@@ -202,10 +188,11 @@ pub(crate) fn check_size(size: u32) -> Result<(), DataError> {
     Err(DataError::option("image size", size, format!("1 to {MAX_SAMPLE_SIDE}")))
 }
 
-fn flip_rows(pixels: &mut [u8], width: usize) {
-    for row in pixels.chunks_exact_mut(width * 3) {
-        row.as_chunks_mut::<3>().0.reverse();
+pub(crate) fn check_probability(name: &'static str, probability: f64) -> Result<(), DataError> {
+    if (0.0..=1.0).contains(&probability) {
+        return Ok(());
     }
+    Err(DataError::option(name, probability, "0 to 1"))
 }
 
 #[cfg(test)]
@@ -214,7 +201,7 @@ mod tests {
     use crate::Purpose;
 
     fn rng() -> Philox {
-        Philox::new(3, Purpose::Augment, 0, 0)
+        Purpose::Augment.stream(3, 0, 0)
     }
 
     #[test]
@@ -259,13 +246,6 @@ mod tests {
         assert_eq!(crop.resized(500, 375), [256, 341]);
         assert_eq!(crop.resized(375, 500), [341, 256]);
         assert_eq!(crop.resized(1, 32_768), [32_768 * 256, 256]);
-    }
-
-    #[test]
-    fn flip_reverses_pixels_of_each_row() {
-        let mut pixels = vec![1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
-        flip_rows(&mut pixels, 2);
-        assert_eq!(pixels, [4, 5, 6, 1, 2, 3, 10, 11, 12, 7, 8, 9]);
     }
 
     #[test]

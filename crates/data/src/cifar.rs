@@ -5,7 +5,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::dataset::hex;
-use crate::{DataError, Dataset, Normalization, Philox, Scratch};
+use crate::{DataError, Dataset, Label, Normalization, Philox, Scratch};
 
 const IMAGES: &str = "images_u8_nhwc.bin";
 const LABELS: &str = "labels_u8.bin";
@@ -44,9 +44,16 @@ impl CifarBin {
         }
         Ok(Self { root, description, images, labels })
     }
+
+    /// How pixels are to be normalised.
+    pub fn normalization(&self) -> Normalization {
+        Normalization { mean: self.description.mean, std: self.description.std }
+    }
 }
 
 impl Dataset for CifarBin {
+    type Target = Label;
+
     fn len(&self) -> usize {
         self.labels.len()
     }
@@ -55,15 +62,15 @@ impl Dataset for CifarBin {
         &self.description.classes
     }
 
-    fn image_size(&self) -> [usize; 2] {
+    fn image_size(&self, _: usize) -> [usize; 2] {
         let [_, height, width, _] = self.description.images;
         [height, width]
     }
 
-    fn load(&self, index: usize, _: &mut Philox, _: &mut Scratch, out: &mut [u8]) -> Result<u32, DataError> {
-        let bytes = self.sample_bytes();
+    fn load(&self, index: usize, _: &mut Philox, _: &mut Scratch, out: &mut [u8]) -> Result<Label, DataError> {
+        let bytes = out.len();
         out.copy_from_slice(&self.images[index * bytes..(index + 1) * bytes]);
-        Ok(self.labels[index].into())
+        Ok(Label(self.labels[index].into()))
     }
 
     fn source(&self, index: usize) -> String {
@@ -74,10 +81,6 @@ impl Dataset for CifarBin {
     fn identity(&self) -> String {
         let hash = Sha256::new().chain_update(&self.images).chain_update(&self.labels).finalize();
         format!("cifar-bin:sha256:{}", hex(&hash))
-    }
-
-    fn normalization(&self) -> Normalization {
-        Normalization { mean: self.description.mean, std: self.description.std }
     }
 }
 
@@ -125,12 +128,12 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         write(root.path(), &(0..12).collect::<Vec<u8>>(), &[1, 0], JSON);
         let set = CifarBin::open(root.path()).unwrap();
-        assert_eq!((set.len(), set.num_classes(), set.image_size()), (2, 2, [1, 2]));
+        assert_eq!((set.len(), set.num_classes(), set.image_size(0)), (2, 2, [1, 2]));
         assert_eq!(set.normalization().std, [0.1, 0.2, 0.3]);
         let mut out = [0; 6];
-        let mut rng = Philox::new(0, Purpose::Augment, 0, 0);
+        let mut rng = Purpose::Augment.stream(0, 0, 0);
         let label = set.load(1, &mut rng, &mut Scratch::default(), &mut out).unwrap();
-        assert_eq!((label, out), (0, [6, 7, 8, 9, 10, 11]));
+        assert_eq!((label, out), (Label(0), [6, 7, 8, 9, 10, 11]));
     }
 
     #[test]

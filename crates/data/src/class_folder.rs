@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use crate::decode::decode_file;
 use crate::listing::Listing;
-use crate::{DataError, Dataset, Philox, Scratch, Split, Transform};
+use crate::{DataError, Dataset, Label, Philox, Scratch, Split, Transform};
 
 /// One split of an ImageNet-like folder: `train/CLASS/*.{jpg,jpeg,png}` and `val/CLASS/*.{jpg,jpeg,png}`.
 ///
@@ -42,6 +42,8 @@ impl ClassFolder {
 }
 
 impl Dataset for ClassFolder {
+    type Target = Label;
+
     fn len(&self) -> usize {
         self.listing.len()
     }
@@ -50,14 +52,15 @@ impl Dataset for ClassFolder {
         self.listing.classes()
     }
 
-    fn image_size(&self) -> [usize; 2] {
+    fn image_size(&self, _: usize) -> [usize; 2] {
         [self.transform.size() as usize; 2]
     }
 
-    fn load(&self, index: usize, rng: &mut Philox, scratch: &mut Scratch, out: &mut [u8]) -> Result<u32, DataError> {
+    fn load(&self, index: usize, rng: &mut Philox, scratch: &mut Scratch, out: &mut [u8]) -> Result<Label, DataError> {
         let info = decode_file(&self.path(index), &mut scratch.file, &mut scratch.pixels)?;
-        self.transform.apply(&scratch.pixels, [info.height, info.width], rng, &mut scratch.resizer, out);
-        Ok(self.label(index))
+        let size = [info.height, info.width];
+        self.transform.place(size, rng).draw(&scratch.pixels, size, &mut scratch.resize, out);
+        Ok(Label(self.label(index)))
     }
 
     fn source(&self, index: usize) -> String {

@@ -1,15 +1,17 @@
 use std::str::FromStr;
 
-use fast_image_resize::Resizer;
 use serde::{Deserialize, Serialize};
 
-use crate::augment::{IMAGENET_MEAN, IMAGENET_STD};
-use crate::{DataError, Philox};
+use crate::placement::ResizeBuffers;
+use crate::{DataError, Label, Philox, Target};
 
-/// Labelled pictures of one size.
+/// Images with what is known of them.
 ///
 /// Samples are addressed by index. Loading one depends on nothing but the index and the random numbers handed in.
 pub trait Dataset: Send + Sync {
+    /// What is known of an image.
+    type Target: Target;
+
     /// Number of samples.
     fn len(&self) -> usize;
 
@@ -26,29 +28,30 @@ pub trait Dataset: Send + Sync {
         self.class_names().len()
     }
 
-    /// Height and width of every sample.
-    fn image_size(&self) -> [usize; 2];
+    /// Height and width of sample `index`.
+    fn image_size(&self, index: usize) -> [usize; 2];
 
-    /// Writes sample `index` to `out` `[height, width, 3]` and returns its label.
-    fn load(&self, index: usize, rng: &mut Philox, scratch: &mut Scratch, out: &mut [u8]) -> Result<u32, DataError>;
+    /// Writes sample `index` to `out` `[height, width, 3]` and returns what is known of it.
+    ///
+    /// # Errors
+    /// A sample that cannot be read or is damaged.
+    fn load(
+        &self,
+        index: usize,
+        rng: &mut Philox,
+        scratch: &mut Scratch,
+        out: &mut [u8],
+    ) -> Result<Self::Target, DataError>;
 
     /// Where the sample comes from, for messages: a path, or the name of the generator with the index.
     fn source(&self, index: usize) -> String;
 
     /// A name that changes when the samples change: for files a hash of their names and sizes.
     fn identity(&self) -> String;
-
-    /// How pixels are to be normalised.
-    fn normalization(&self) -> Normalization {
-        Normalization::default()
-    }
-
-    /// Bytes of a sample.
-    fn sample_bytes(&self) -> usize {
-        let [height, width] = self.image_size();
-        height * width * 3
-    }
 }
+
+/// Images of one label each.
+pub type LabelledImages = dyn Dataset<Target = Label>;
 
 /// Mean and standard deviation of each channel (red, green, blue) on a scale of 0 to 1: `(x / 255 - mean) / std`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,19 +60,13 @@ pub struct Normalization {
     pub std: [f32; 3],
 }
 
-impl Default for Normalization {
-    /// That of ImageNet.
-    fn default() -> Self {
-        Self { mean: IMAGENET_MEAN, std: IMAGENET_STD }
-    }
-}
-
 /// Buffers that a worker keeps from one sample to the next.
 #[derive(Default)]
 pub struct Scratch {
     pub(crate) file: Vec<u8>,
     pub(crate) pixels: Vec<u8>,
-    pub(crate) resizer: Resizer,
+    /// For drawing the decoded image.
+    pub resize: ResizeBuffers,
 }
 
 /// Which half of a data set.

@@ -1,25 +1,30 @@
 //! Data sets: reading, decoding, augmenting, drawing, tokenizing and batching.
 //!
-//! Images: a [`Dataset`] gives labelled u8 pictures `[H, W, 3]` of one size; a [`Sampler`] decides their order in each
-//! epoch; a [`Loader`] prepares batches of any [`Samples`] on worker threads. Pixels are normalised inside the compiled
-//! step, with the constants of [`Dataset::normalization`]. Every random number is drawn from a counter-based generator
+//! Images: a [`Dataset`] gives u8 images `[H, W, 3]` with a [`Target`], a label or the [`detection::Objects`] in them; a
+//! [`Sampler`] decides their order in each epoch; a [`Loader`] prepares batches of any [`Samples`] on worker threads. Pixels are normalised inside the compiled
+//! step. Every random number is drawn from a counter-based generator
 //! named by seed, epoch and sample, so nothing depends on the number of workers or on where a run was resumed. Text for
-//! pre-training is in [`text`], and questions about texts are in [`squad`].
+//! pre-training is in [`text`], questions about texts are in [`squad`], and annotated objects of images are in [`coco`].
 
 #![forbid(unsafe_code)]
 
 mod augment;
 mod cifar;
 mod class_folder;
+pub mod coco;
 mod dataset;
 mod decode;
+pub mod detection;
 mod error;
+mod feeds;
 mod font;
+mod json;
 mod listing;
 mod loader;
 mod new_folder;
 mod parallel;
 mod picture;
+mod placement;
 mod positioned;
 mod preview;
 mod resize;
@@ -28,23 +33,27 @@ mod sampler;
 pub mod shapes;
 pub mod squad;
 mod synthetic;
+mod target;
 pub mod text;
 pub mod tfrecord;
 mod verify;
 
-pub use augment::{IMAGENET_MEAN, IMAGENET_STD, RandomResizedCrop, ResizeCentreCrop, Transform};
+pub use augment::{RandomResizedCrop, ResizeCentreCrop, Transform};
 pub use cifar::CifarBin;
 pub use class_folder::ClassFolder;
-pub use dataset::{Dataset, Normalization, Scratch, Split};
+pub use dataset::{Dataset, LabelledImages, Normalization, Scratch, Split};
 pub use decode::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decode_file, decode_rgb};
 pub use error::{DataError, DecodeError, Place};
+pub use feeds::{Array, Feeds, Field, Row};
 pub use loader::{
-    Batch, Draw, LabelledPicture, Loader, LoaderOptions, LoaderStats, OnBadSample, Pictures, Samples, SkippedSample,
+    Batch, Draw, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, Samples, SkippedSample,
 };
 pub use picture::{FileFormat, Picture};
+pub use placement::{Placement, ResizeBuffers};
 pub use preview::contact_sheet;
 pub use resize::Region;
 pub use rng::{Philox, Purpose};
 pub use sampler::{Position, Sampler, SamplerOptions};
 pub use synthetic::Synthetic;
+pub use target::{Label, Target};
 pub use verify::{DamagedFile, SplitReport, VerifyReport, verify};

@@ -1,5 +1,5 @@
 use crate::font::{self, draw_text};
-use crate::{DataError, Dataset, Philox, Picture, Purpose, Scratch};
+use crate::{DataError, Label, LabelledImages, Picture, Purpose, Scratch};
 
 const GAP: usize = 4;
 const BACKGROUND: [u8; 3] = [32, 32, 32];
@@ -7,25 +7,28 @@ const TEXT: [u8; 3] = [240, 240, 240];
 
 /// A sheet of `count` samples as training sees them in epoch 0, picked at random from equal parts of the data set, each
 /// with the name of its class under it. `columns` of 0 asks for a sheet that is about square.
-pub fn contact_sheet(dataset: &dyn Dataset, count: usize, columns: usize, seed: u64) -> Result<Picture, DataError> {
+pub fn contact_sheet(dataset: &LabelledImages, count: usize, columns: usize, seed: u64) -> Result<Picture, DataError> {
     let available = dataset.len();
     if !(1..=available).contains(&count) {
         return Err(DataError::option("number of samples", count, format!("1 to {available}")));
     }
     let columns = if columns == 0 { count.isqrt() + usize::from(count.isqrt().pow(2) < count) } else { columns };
     let columns = columns.min(count);
-    let [height, width] = dataset.image_size();
+    let picks: Vec<usize> = (0..count).map(|place| pick(place, count, available, seed)).collect();
+    let largest = |axis: usize| picks.iter().map(|&index| dataset.image_size(index)[axis]).max().unwrap_or(0);
+    let [height, width] = [largest(0), largest(1)];
     let (cell_width, cell_height) = (width + GAP, height + font::HEIGHT + 2 * GAP);
     let rows = count.div_ceil(columns);
     let mut sheet = Picture::filled(columns * cell_width + GAP, rows * cell_height + GAP, BACKGROUND);
     let mut scratch = Scratch::default();
-    let mut sample = vec![0; dataset.sample_bytes()];
-    for place in 0..count {
-        let index = pick(place, count, available, seed);
-        let mut rng = Philox::new(seed, Purpose::Augment, 0, index as u64);
-        let label = dataset.load(index, &mut rng, &mut scratch, &mut sample)?;
+    let mut sample = Vec::new();
+    for (place, &index) in picks.iter().enumerate() {
+        let [rows, columns_of_sample] = dataset.image_size(index);
+        sample.resize(rows * columns_of_sample * 3, 0);
+        let mut rng = Purpose::Augment.stream(seed, 0, index as u64);
+        let Label(label) = dataset.load(index, &mut rng, &mut scratch, &mut sample)?;
         let (left, top) = (GAP + place % columns * cell_width, GAP + place / columns * cell_height);
-        sheet.paste(&sample, width, left, top);
+        sheet.paste(&sample, columns_of_sample, left, top);
         draw_text(&mut sheet, &dataset.class_names()[label as usize], left, top + height + GAP / 2, width, TEXT);
     }
     Ok(sheet)
@@ -34,7 +37,7 @@ pub fn contact_sheet(dataset: &dyn Dataset, count: usize, columns: usize, seed: 
 fn pick(place: usize, count: usize, available: usize, seed: u64) -> usize {
     let (start, end) = (place * available / count, (place + 1) * available / count);
     let part = u32::try_from(end - start).unwrap_or(u32::MAX);
-    start + Philox::new(seed, Purpose::Shuffle, 0, place as u64).below(part) as usize
+    start + Purpose::Shuffle.stream(seed, 0, place as u64).below(part) as usize
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use crate::{DataError, Philox, Purpose};
+use crate::{DataError, Purpose};
 
 /// Settings of a [`Sampler`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Sampler {
     pub fn order(&self, epoch: u32) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.samples).collect();
         if self.options.shuffle {
-            Philox::new(self.options.seed, Purpose::Shuffle, epoch, 0).shuffle(&mut order);
+            Purpose::Shuffle.stream(self.options.seed, epoch, 0).shuffle(&mut order);
         }
         order
     }

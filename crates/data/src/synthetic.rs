@@ -1,5 +1,5 @@
 use crate::augment::check_size;
-use crate::{DataError, Dataset, Philox, Purpose, Scratch};
+use crate::{DataError, Dataset, Label, Philox, Purpose, Scratch};
 
 const DISTINCT_SAMPLES: usize = 64;
 
@@ -25,7 +25,7 @@ impl Synthetic {
         if len == 0 {
             return Err(DataError::option("samples", len, "at least 1"));
         }
-        let mut rng = Philox::new(seed, Purpose::Synthetic, 0, 0);
+        let mut rng = Purpose::Synthetic.stream(seed, 0, 0);
         let size = size as usize;
         let distinct = len.min(DISTINCT_SAMPLES);
         let mut images = vec![0; distinct * size * size * 3];
@@ -37,6 +37,8 @@ impl Synthetic {
 }
 
 impl Dataset for Synthetic {
+    type Target = Label;
+
     fn len(&self) -> usize {
         self.len
     }
@@ -45,15 +47,15 @@ impl Dataset for Synthetic {
         &self.classes
     }
 
-    fn image_size(&self) -> [usize; 2] {
+    fn image_size(&self, _: usize) -> [usize; 2] {
         [self.size, self.size]
     }
 
-    fn load(&self, index: usize, _: &mut Philox, _: &mut Scratch, out: &mut [u8]) -> Result<u32, DataError> {
+    fn load(&self, index: usize, _: &mut Philox, _: &mut Scratch, out: &mut [u8]) -> Result<Label, DataError> {
         let distinct = index % self.labels.len();
-        let bytes = self.sample_bytes();
+        let bytes = out.len();
         out.copy_from_slice(&self.images[distinct * bytes..(distinct + 1) * bytes]);
-        Ok(self.labels[distinct])
+        Ok(Label(self.labels[distinct]))
     }
 
     fn source(&self, index: usize) -> String {
@@ -70,9 +72,9 @@ impl Dataset for Synthetic {
 mod tests {
     use super::*;
 
-    fn load(set: &Synthetic, index: usize) -> (u32, Vec<u8>) {
-        let mut out = vec![0; set.sample_bytes()];
-        let mut rng = Philox::new(0, Purpose::Augment, 0, 0);
+    fn load(set: &Synthetic, index: usize) -> (Label, Vec<u8>) {
+        let mut out = vec![0; 8 * 8 * 3];
+        let mut rng = Purpose::Augment.stream(0, 0, 0);
         (set.load(index, &mut rng, &mut Scratch::default(), &mut out).unwrap(), out)
     }
 
@@ -83,7 +85,7 @@ mod tests {
         assert_eq!(load(&a, 5), load(&Synthetic::new(1, 100, 8, 10).unwrap(), 5));
         assert_ne!(load(&a, 5), load(&b, 5));
         assert_ne!(load(&a, 5), load(&a, 6));
-        assert!((0..100).all(|index| load(&a, index).0 < 10));
+        assert!((0..100).all(|index| load(&a, index).0.0 < 10));
         assert!(a.identity().starts_with("synthetic:seed=1"));
         assert!(Synthetic::new(1, 0, 8, 10).is_err());
         assert!(Synthetic::new(1, 1, 8, 0).is_err());

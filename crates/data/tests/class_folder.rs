@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bessemer_data::{
-    ClassFolder, ColourMode, Dataset, FileFormat, ImageFormat, Loader, LoaderOptions, OnBadSample, Picture,
-    RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions, Split, Transform, verify,
+    ClassFolder, ColourMode, Dataset, FileFormat, ImageFormat, ImageSamples, Loader, LoaderOptions, OnBadSample,
+    Picture, RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions, Split, Transform, verify,
 };
 use tempfile::TempDir;
 
@@ -105,7 +105,12 @@ fn loads_the_same_with_any_number_of_workers() {
         let transform = Transform::Train(RandomResizedCrop::imagenet(8));
         let dataset = ClassFolder::open(root.path(), Split::Train, transform).unwrap();
         let sampler = Sampler::new(dataset.len(), SamplerOptions::train(2, 3)).unwrap();
-        let mut loader = Loader::new(Arc::new(dataset), sampler, LoaderOptions::new(workers, 4, 8)).unwrap();
+        let mut loader = Loader::new(
+            Arc::new(ImageSamples::new(Arc::new(dataset), ()).unwrap()),
+            sampler,
+            LoaderOptions::new(workers, 4, 8),
+        )
+        .unwrap();
         let mut batches = Vec::new();
         for _ in 0..8 {
             while let Some(batch) = loader.next_batch() {
@@ -127,12 +132,12 @@ fn damaged_files_stop_or_are_skipped() {
         let dataset = open(root.path(), Split::Val).unwrap();
         let sampler = Sampler::new(2, SamplerOptions::eval(2)).unwrap();
         let options = LoaderOptions { on_bad_sample, ..LoaderOptions::new(2, 0, 1) };
-        Loader::new(Arc::new(dataset), sampler, options).unwrap()
+        Loader::new(Arc::new(ImageSamples::new(Arc::new(dataset), ()).unwrap()), sampler, options).unwrap()
     };
     let error = run(OnBadSample::Stop).next_batch().unwrap().unwrap_err().to_string();
     assert!(error.starts_with(&format!("{}: truncated PNG: the file ends at byte 8", damaged.display())), "{error}");
     let mut loader = run(OnBadSample::Skip);
-    assert_eq!(loader.next_batch().unwrap().unwrap().content.labels, [1, 1]);
+    assert_eq!(loader.next_batch().unwrap().unwrap().feeds.i32("labels"), [1, 1]);
     let skipped: Vec<_> = loader.skipped().collect();
     assert_eq!((skipped.len(), skipped[0].index, skipped[0].replaced_by), (1, 0, 1));
     assert!(skipped[0].reason.contains("v.png: truncated PNG"));

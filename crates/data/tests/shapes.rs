@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bessemer_data::shapes::{CocoFolder, Shapes, ShapesFolder, draw_scene};
 use bessemer_data::{
-    ClassFolder, Dataset, FileFormat, Philox, Picture, Purpose, ResizeCentreCrop, Scratch, Split, Transform,
+    ClassFolder, Dataset, FileFormat, Label, Picture, Purpose, ResizeCentreCrop, Scratch, Split, Transform,
 };
 use serde_json::Value;
 
@@ -18,12 +18,12 @@ fn a_class_folder_holds_what_is_drawn() {
     let read = ClassFolder::open(root.path(), Split::Train, transform).unwrap();
     let drawn = Shapes::new(4, Split::Train, 20, 32).unwrap();
     assert_eq!(read.len(), 20);
-    let mut rng = Philox::new(0, Purpose::Augment, 0, 0);
+    let mut rng = Purpose::Augment.stream(0, 0, 0);
     let mut scratch = Scratch::default();
     for index in 0..20 {
         let number: usize = read.path(index).file_stem().unwrap().to_str().unwrap().parse().unwrap();
         let (mut from_file, mut from_seed) = (vec![0; 32 * 32 * 3], vec![0; 32 * 32 * 3]);
-        let label = read.load(index, &mut rng, &mut scratch, &mut from_file).unwrap();
+        let Label(label) = read.load(index, &mut rng, &mut scratch, &mut from_file).unwrap();
         drawn.draw(number, &mut from_seed);
         assert_eq!(from_file, from_seed);
         assert_eq!(read.class_names()[label as usize], drawn.class(number).name());

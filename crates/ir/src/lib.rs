@@ -7,7 +7,6 @@ pub mod dtype;
 pub mod graph;
 pub mod ops;
 pub mod passes;
-pub mod philox;
 pub mod plan;
 pub mod reference;
 pub mod rules;
@@ -15,6 +14,7 @@ pub mod run;
 pub mod shape;
 pub mod verify;
 
+pub use bessemer_philox as philox;
 pub use dtype::DType;
 pub use graph::{Graph, GraphError, NodeId, Role, Value};
 pub use ops::{Cost, Op, OpError};

@@ -1,9 +1,12 @@
-//! Evaluation metrics: those of classification, accumulated batch by batch, and those of answers to questions.
+//! Evaluation metrics: those of classification, accumulated batch by batch, those of answers to questions, and those of
+//! detected objects.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod coco;
 mod error;
+pub mod mask;
 mod mean;
 pub mod squad;
 mod top_k;

@@ -1,30 +1,27 @@
 //! ResNets for CIFAR-10: He, Zhang, Ren, Sun: "Deep residual learning for image recognition", 2015, section 4.2, with
 //! shortcuts without weights (option A).
 
-use crate::classifier::ModelOptions;
-use crate::resnet::basic_branch;
+use crate::resnet::{Backbone, basic_branch, part, stem};
 use bessemer_ir::Value;
-use bessemer_nn::{BatchNorm, Builder, Result};
+use bessemer_nn::{Builder, Result};
 
 /// Everything below the classifier: `[N, H, W, 3]` to `[N, C]`. Three stages of `depth` basic blocks each.
-pub(crate) fn features(b: &mut Builder, images: Value, depth: usize, options: &ModelOptions) -> Result<Value> {
-    let width = options.base_width;
-    let x = b.conv2d("conv1", images, options.conv(width, 3, 1))?;
-    let x = b.batch_norm("bn1", x, BatchNorm::default())?;
-    let mut x = b.graph.relu(x)?;
+pub(crate) fn features(b: &mut Builder, images: Value, depth: usize, backbone: &Backbone) -> Result<Value> {
+    let width = backbone.base_width;
+    let mut x = part(b, backbone, 0, |b| stem(b, images, backbone.conv(width, 3, 1), backbone.norm))?;
     for stage in 0..3 {
         let name = format!("layer{}", stage + 1);
-        x = b.scope(&name, |b| layer(b, x, depth, width << stage, options))?;
+        x = part(b, backbone, stage + 1, |b| b.scope(&name, |b| layer(b, x, depth, width << stage, backbone)))?;
     }
     b.scope("avgpool", |b| b.global_avg_pool(x))
 }
 
 /// Blocks of one width; the first halves the image if the width grows.
-fn layer(b: &mut Builder, mut x: Value, depth: usize, width: usize, options: &ModelOptions) -> Result<Value> {
+fn layer(b: &mut Builder, mut x: Value, depth: usize, width: usize, backbone: &Backbone) -> Result<Value> {
     for index in 0..depth {
         let stride = if b.graph.shape(x).cols() == width { 1 } else { 2 };
         x = b.scope(&index.to_string(), |b| {
-            let branch = basic_branch(b, x, width, stride, options)?;
+            let branch = basic_branch(b, x, width, stride, backbone)?;
             let shortcut = if stride == 1 { x } else { subsample(b, x, width)? };
             let sum = b.graph.add_(branch, shortcut)?;
             b.graph.relu(sum)

@@ -1,8 +1,11 @@
 //! Counts of the published models.
 
-use bessemer_models::resnet::StrideIn;
+use bessemer_ir::DType;
+use bessemer_models::resnet::{Backbone, Block, StrideIn, features};
 use bessemer_models::{LossOptions, Model, ModelError, ModelOptions, ZOO, find};
-use bessemer_nn::{Clip, ClipForm, ClipOf, DecayExclude, Kind, Optimizer, Padding, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{
+    Builder, Clip, ClipForm, ClipOf, DecayExclude, Kind, Mode, Optimizer, Padding, Schedule, Sgd, TrainConfig,
+};
 
 fn config(ema_decay: Option<f64>) -> TrainConfig {
     let decay_exclude = DecayExclude::BnSubstring;
@@ -13,6 +16,12 @@ fn config(ema_decay: Option<f64>) -> TrainConfig {
         ema_decay,
         ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1))
     }
+}
+
+fn with_backbone(options: &ModelOptions, change: impl FnOnce(&mut Backbone)) -> ModelOptions {
+    let mut options = options.clone();
+    change(&mut options.backbone);
+    options
 }
 
 #[test]
@@ -62,7 +71,7 @@ fn classes_change_the_classifier_alone() {
 fn v1_has_its_stride_in_the_first_convolution() {
     let spec = find("resnet50").expect("a model");
     let shape_at = |stride_in: StrideIn, path: &str| {
-        let options = ModelOptions { stride_in, ..spec.options() };
+        let options = with_backbone(&spec.options(), |backbone| backbone.stride_in = stride_in);
         let model = Model::infer(spec.architecture, &options, 1).expect("legal");
         let node = model
             .graph
@@ -76,10 +85,62 @@ fn v1_has_its_stride_in_the_first_convolution() {
 }
 
 #[test]
+fn stages_are_named_feature_maps() {
+    for (block, expansion) in [(Block::Basic, 1), (Block::Bottleneck, 4)] {
+        let mut b = Builder::new(Mode::Infer);
+        let images = b.feed("images", DType::F32, [2, 96, 64, 3]).expect("a new name");
+        let features = features(&mut b, images, block, [1, 2, 1, 1], &Backbone::new(8)).expect("legal");
+        let maps = [features.c2, features.c3, features.c4, features.c5];
+        for (stage, map) in maps.into_iter().enumerate() {
+            let stride = 4 << stage;
+            assert_eq!(b.graph.shape(map).dims(), [2, 96 / stride, 64 / stride, (8 << stage) * expansion]);
+            let last = if stage == 1 { 1 } else { 0 };
+            assert_eq!(b.graph.path(map.node), format!("layer{}.{last}", stage + 1));
+        }
+    }
+}
+
+#[test]
+fn frozen_parts_are_not_trained_and_keep_their_names() {
+    let spec = find("resnet50").expect("a model");
+    let model = |change: &dyn Fn(&mut Backbone)| {
+        let options = with_backbone(&spec.options(), change);
+        let loss = LossOptions::default();
+        Model::train(spec.architecture, &options, &loss, &config(Some(0.99)), 2).expect("legal")
+    };
+    let names = |model: &Model| {
+        let of_model = model.specs.iter().filter(|spec| spec.kind.is_model());
+        of_model.map(|spec| (spec.name.clone(), spec.kind)).collect::<Vec<_>>()
+    };
+    let trained = |model: &Model| {
+        let trained = model.specs.iter().filter(|spec| spec.is_trainable());
+        trained.map(|spec| spec.name.clone()).collect::<Vec<_>>()
+    };
+    let live = model(&|_| ());
+    // Stem and C2 frozen, and all norms: what detectors start from.
+    let frozen = model(&|backbone| {
+        backbone.freeze_at = 2;
+        backbone.norm.frozen = true;
+    });
+    assert_eq!(names(&frozen), names(&live));
+    let is_trained = |name: &String| {
+        let is_frozen = ["conv1", "bn1", "layer1."].iter().any(|part| name.starts_with(part));
+        !is_frozen && !name.contains("bn") && !name.contains("downsample.1")
+    };
+    let expected: Vec<_> = trained(&live).into_iter().filter(is_trained).collect();
+    assert_eq!(trained(&frozen), expected);
+    let averaged = frozen.specs.iter().filter(|spec| spec.kind == Kind::Average).count();
+    assert_eq!(averaged, expected.len(), "averages follow what is trained alone");
+    // A network whose parts are all frozen still trains its classifier.
+    assert_eq!(trained(&model(&|backbone| backbone.freeze_at = 5)), ["fc.weight", "fc.bias"]);
+}
+
+#[test]
 fn training_steps_of_the_whole_zoo() {
     for spec in ZOO {
         for padding in [Padding::Symmetric, Padding::Same] {
-            let options = ModelOptions { padding, image_size: [64, 48], ..spec.options() };
+            let options = with_backbone(&spec.options(), |backbone| backbone.padding = padding);
+            let options = ModelOptions { image_size: [64, 48], ..options };
             let model = Model::train(spec.architecture, &options, &LossOptions::default(), &config(None), 2);
             let model = model.unwrap_or_else(|error| panic!("{}: {error}", spec.name));
             let trained = model.specs.iter().filter(|s| s.is_trainable()).count();
@@ -119,7 +180,8 @@ fn wrong_requests() {
     let spec = find("resnet20-cifar").expect("a model");
     for options in [
         ModelOptions { num_classes: 0, ..spec.options() },
-        ModelOptions { base_width: 7, ..spec.options() },
+        with_backbone(&spec.options(), |backbone| backbone.base_width = 7),
+        with_backbone(&spec.options(), |backbone| backbone.freeze_at = 5),
         ModelOptions { image_size: [0, 32], ..spec.options() },
     ] {
         let error = Model::infer(spec.architecture, &options, 1).expect_err("an illegal option");

@@ -24,13 +24,14 @@ pub struct Builder {
     pub graph: Graph,
     mode: Mode,
     scope: Vec<String>,
+    frozen: bool,
     specs: Vec<ParamSpec>,
 }
 
 impl Builder {
     /// An empty graph at the root scope.
     pub fn new(mode: Mode) -> Self {
-        Builder { graph: Graph::new(), mode, scope: Vec::new(), specs: Vec::new() }
+        Builder { graph: Graph::new(), mode, scope: Vec::new(), frozen: false, specs: Vec::new() }
     }
 
     /// What the graph is for, which decides about dropout and about the statistics of batch norms.
@@ -63,6 +64,20 @@ impl Builder {
         result
     }
 
+    /// Runs `body`, in which parameters are declared as state: no gradient is computed for them, the optimizer and averages
+    /// leave them alone, and batch norms keep their running statistics. Names and kinds stay the same.
+    pub fn frozen<T>(&mut self, body: impl FnOnce(&mut Builder) -> T) -> T {
+        let outer = std::mem::replace(&mut self.frozen, true);
+        let result = body(self);
+        self.frozen = outer;
+        result
+    }
+
+    /// Whether parameters are declared as state here.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
+    }
+
     /// An input that the caller writes before each step.
     pub fn feed(&mut self, name: &str, dtype: DType, shape: impl Into<Shape>) -> Result<Value> {
         self.graph.input(name, Role::Feed, TensorType::new(dtype, shape))
@@ -70,22 +85,22 @@ impl Builder {
 
     /// Weight of a matrix product, `f32[out, in]`.
     pub fn weight(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Value> {
-        self.tensor(name, TensorType::f32(shape), ParamLayout::Plain, Kind::Weight, Role::Parameter, init)
+        self.tensor(name, TensorType::f32(shape), ParamLayout::Plain, Kind::Weight, self.trained(), init)
     }
 
     /// Weight of a convolution, `f32[KH, KW, CI, CO]`.
     pub fn kernel(&mut self, name: &str, shape: [usize; 4], init: Init) -> Result<Value> {
-        self.tensor(name, TensorType::f32(shape), ParamLayout::ConvHwio, Kind::Weight, Role::Parameter, init)
+        self.tensor(name, TensorType::f32(shape), ParamLayout::ConvHwio, Kind::Weight, self.trained(), init)
     }
 
     /// Bias of a layer, `f32[size]`.
     pub fn bias(&mut self, name: &str, size: usize, init: Init) -> Result<Value> {
-        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Bias, Role::Parameter, init)
+        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Bias, self.trained(), init)
     }
 
     /// Scale or offset of a normalisation.
     pub fn norm(&mut self, name: &str, size: usize, init: Init) -> Result<Value> {
-        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Norm, Role::Parameter, init)
+        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Norm, self.trained(), init)
     }
 
     /// Running statistic of a normalisation.
@@ -115,6 +130,11 @@ impl Builder {
                 self.optimizer_state(MICRO_STEP, ty, ParamLayout::Plain, Kind::Optimizer)
             }
         }
+    }
+
+    /// The role of a parameter that is declared here.
+    fn trained(&self) -> Role {
+        if self.frozen { Role::State } else { Role::Parameter }
     }
 
     fn tensor(

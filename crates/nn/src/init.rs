@@ -130,10 +130,9 @@ fn fan_of(spec: &ParamSpec, fan: Fan) -> f64 {
 /// Endless numbers in `(0, 1)` that belong to one name.
 fn uniforms(seed: u64, name: &str) -> impl Iterator<Item = f64> {
     let stream = fnv1a(name.as_bytes());
-    let halves = |x: u64| [x as u32, (x >> 32) as u32];
     (0u64..).flat_map(move |index| {
-        let ([a, b], [c, d]) = (halves(index), halves(stream));
-        philox::block([a, b, c, d], halves(seed)).map(|word| (f64::from(word) + 0.5) / 4_294_967_296.0)
+        let ([a, b], [c, d]) = (philox::halves(index), philox::halves(stream));
+        philox::block([a, b, c, d], philox::halves(seed)).map(|word| (f64::from(word) + 0.5) / 4_294_967_296.0)
     })
 }
 

@@ -16,7 +16,10 @@ pub mod train_step;
 
 pub use builder::{Builder, Mode};
 pub use init::{Fan, Init, initialise};
-pub use layers::{BatchNorm, Conv, Linear, MaxPool, Padding};
+pub use layers::{
+    BatchNorm, BatchNormOptions, Conv, ConvOptions, ConvTranspose, ConvTransposeOptions, LayerNorm, Linear,
+    LinearOptions, MaxPool, Padding,
+};
 pub use loss::{MaskedMean, Mixup, Targets};
 pub use optim::{
     Adam, Clip, ClipForm, ClipOf, DecayExclude, DecayForm, EpsForm, Lamb, LossScale, Moments, Optimizer, Sgd, Trust,
@@ -24,7 +27,7 @@ pub use optim::{
 pub use params::{Kind, ParamLayout, ParamSpec};
 pub use preprocess::PixelScale;
 pub use schedule::{Decay, Form, Schedule, Warmup};
-pub use text::{Activation, LayerNorm, RandomStream};
+pub use text::{Activation, RandomStream};
 pub use train_step::{RateFactors, TrainConfig};
 
 /// Result of adding nodes to a graph.

@@ -1,10 +1,8 @@
-//! Layers of models that read text, as methods of the builder. Their norms work on the innermost axis.
+//! Activations and dropout of models that read text.
 
 use crate::Result;
 use crate::builder::{Builder, Mode};
-use crate::init::Init;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
-use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::ops::source::{Distribution, Random};
 use bessemer_ir::{DType, Graph, Value};
 use serde::{Deserialize, Serialize};
@@ -54,49 +52,7 @@ pub struct RandomStream {
     pub stream: u32,
 }
 
-/// Normalisation over the innermost axis of `[..., C]`: `(x - mean) * rsqrt(var + eps) * weight + bias`, with the biased
-/// variance (Ba, Kiros, Hinton: "Layer normalization", 2016). One may be applied in several places.
-#[derive(Clone, Copy, Debug)]
-pub struct LayerNorm {
-    /// `f32[C]`
-    weight: Value,
-    /// `f32[C]`
-    bias: Value,
-    eps: f64,
-}
-
-impl LayerNorm {
-    /// With `weight` and `bias` in the scope of the builder.
-    pub fn new(b: &mut Builder, channels: usize, eps: f64) -> Result<Self> {
-        let weight = b.norm("weight", channels, Init::Ones)?;
-        let bias = b.norm("bias", channels, Init::Zeros)?;
-        Ok(LayerNorm { weight, bias, eps })
-    }
-
-    /// The normalised tensor, of the shape of `x [..., C]`.
-    pub fn apply(&self, g: &mut Graph, x: Value) -> Result<Value> {
-        let mean = row_mean(g, x)?;
-        let centred = g.sub(x, mean)?;
-        let squares = g.square(centred)?;
-        let variance = row_mean(g, squares)?;
-        let stable = g.offset(variance, self.eps)?;
-        let factor = g.rsqrt(stable)?;
-        let normalised = g.mul(centred, factor)?;
-        let scaled = g.mul(normalised, self.weight)?;
-        g.add_(scaled, self.bias)
-    }
-}
-
 impl Builder {
-    /// [`LayerNorm`] of `[..., C]` with `name.weight` and `name.bias`.
-    pub fn layer_norm(&mut self, name: &str, x: Value, eps: f64) -> Result<Value> {
-        let channels = self.graph.shape(x).cols();
-        self.scope(name, |b| {
-            let norm = LayerNorm::new(b, channels, eps)?;
-            norm.apply(&mut b.graph, x)
-        })
-    }
-
     /// In training, zeros for a share `rate` of the elements, chosen anew for each micro-batch, and the others divided by
     /// `1 - rate` (Srivastava et al.: "Dropout", 2014).
     pub fn dropout(&mut self, x: Value, rate: f64, random: RandomStream) -> Result<Value> {
@@ -114,13 +70,6 @@ impl Builder {
         let zero = g.constant_like(x, 0.0)?;
         g.select(is_kept, kept, zero)
     }
-}
-
-/// Mean over the innermost axis, which is kept with size 1.
-fn row_mean(g: &mut Graph, x: Value) -> Result<Value> {
-    let (axis, cols) = (g.shape(x).rank() - 1, g.shape(x).cols());
-    let sum = g.reduce(ReduceKind::Sum, x, &[axis], true)?;
-    g.scale(sum, 1.0 / cols as f64)
 }
 
 #[cfg(test)]
@@ -149,14 +98,6 @@ mod tests {
     fn assert_close(actual: &[f64], expected: &[f64]) {
         let close = actual.len() == expected.len() && actual.iter().zip(expected).all(|(a, e)| (a - e).abs() < 1e-6);
         assert!(close, "{actual:?}, not {expected:?}");
-    }
-
-    #[test]
-    fn rows_are_normalised() {
-        // Mean 3 and variance 1, with 3 added below the root; then a row of variance 9.
-        let y = run(Mode::Train, &[2.0, 4.0, 1.0, 7.0], |b, x| b.layer_norm("norm", x, 3.0));
-        let third = 3.0 / 12f64.sqrt();
-        assert_close(&y, &[-0.5, 1.0, 0.5 - 2.0 * third, -0.5 + 3.0 * third]);
     }
 
     #[test]

@@ -1,20 +1,31 @@
 //! `curves.svg`: loss, learning rate and the evaluation metric over steps, drawn beside the training thread.
 
-use plotters::coord::Shift;
+use crate::chart::{DrawingError, Line, LineChart, Style, from_zero, padded, smoothed, thinned};
 use plotters::prelude::*;
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const SIZE: (u32, u32) = (900, 1000);
-const FONT: &str = "sans-serif";
-const INK: RGBColor = RGBColor(40, 40, 40);
 const GRID: RGBColor = RGBColor(226, 226, 226);
 const RAW: RGBColor = RGBColor(174, 199, 232);
 const LINE: RGBColor = RGBColor(31, 90, 170);
+const INK: RGBColor = RGBColor(40, 40, 40);
+
+const STYLE: Style = Style {
+    font_size: 14,
+    margins: [12, 24],
+    label_areas: [42, 78],
+    labels: [8, 6],
+    ink: INK,
+    axis: INK,
+    grid: GRID,
+    card: WHITE,
+    legend_border: RGBAColor(GRID.0, GRID.1, GRID.2, 1.0),
+    legend_at_top: true,
+};
 
 /// Points of a curve, at most a few thousand: neighbours are averaged as it grows.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +52,7 @@ impl Series {
         let (sum_x, sum_y, count) = std::mem::take(&mut self.pending);
         self.points.push((sum_x / f64::from(count), sum_y / f64::from(count)));
         if self.points.len() >= Self::MOST_POINTS {
-            self.points = self.points.chunks(2).map(mean).collect();
+            self.points = thinned(&self.points, 2);
             self.stride = self.stride.max(1) * 2;
         }
     }
@@ -49,32 +60,6 @@ impl Series {
     pub fn points(&self) -> &[(f64, f64)] {
         &self.points
     }
-
-    /// Exponential moving averages over about a fiftieth of the points, taken from both ends so that they do not lag.
-    fn smoothed(&self) -> Vec<(f64, f64)> {
-        let forward = averaged(self.points.iter());
-        let backward = averaged(self.points.iter().rev());
-        let pairs = forward.into_iter().zip(backward.into_iter().rev());
-        self.points.iter().zip(pairs).map(|(&(x, _), (before, after))| (x, 0.5 * (before + after))).collect()
-    }
-}
-
-/// Exponential moving average without bias at the start.
-fn averaged<'a>(points: impl ExactSizeIterator<Item = &'a (f64, f64)>) -> Vec<f64> {
-    let decay = 1.0 - 1.0 / (1.0 + points.len() as f64 / 50.0);
-    let (mut average, mut weight) = (0.0, 0.0);
-    let smooth = |&(_, y): &(f64, f64)| {
-        average = decay * average + (1.0 - decay) * y;
-        weight = decay * weight + (1.0 - decay);
-        average / weight
-    };
-    points.map(smooth).collect()
-}
-
-fn mean(points: &[(f64, f64)]) -> (f64, f64) {
-    let count = points.len() as f64;
-    let sum = points.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
-    (sum.0 / count, sum.1 / count)
 }
 
 /// The curves of a run; `x` is the step.
@@ -102,98 +87,26 @@ impl History {
         let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
         root.fill(&WHITE)?;
         let panels = root.split_evenly((3, 1));
-        let steps = 0.0..self.last_step();
+        let chart = |y_label, begins_at_zero: bool, marks, lines: Vec<Line<'_>>, panel| {
+            let range = padded(lines.iter().flat_map(|line| line.points).map(|(_, y)| *y));
+            let ys = if begins_at_zero { from_zero(range) } else { range };
+            let xs = 0.0..self.last_step();
+            LineChart { x_label: "step", y_label, xs, ys, lines, marks }.draw(panel, &STYLE)
+        };
+        let line = |name, points, colour, width| Line { name, points, colour, width };
 
-        let smoothed = self.loss.smoothed();
-        let loss = Panel { label: "training loss", steps: steps.clone(), values: padded(self.loss.points()) };
-        loss.draw(&panels[0], &[(self.loss.points(), RAW, 1, "as measured"), (&smoothed, LINE, 2, "smoothed")], false)?;
-
-        let values = from_zero(self.lr.points());
-        let lr = Panel { label: "learning rate", steps: steps.clone(), values };
-        lr.draw(&panels[1], &[(self.lr.points(), LINE, 2, "")], false)?;
-
+        let smoothed = smoothed(self.loss.points());
+        let raw = line("as measured", self.loss.points(), RAW, 1);
+        chart("training loss", false, false, vec![raw, line("smoothed", &smoothed, LINE, 2)], &panels[0])?;
+        chart("learning rate", true, false, vec![line("", self.lr.points(), LINE, 2)], &panels[1])?;
         let label = if self.metric_label.is_empty() { "evaluation" } else { &self.metric_label };
-        let metric = Panel { label, steps, values: padded(self.metric.points()) };
-        metric.draw(&panels[2], &[(self.metric.points(), LINE, 2, "")], true)?;
+        chart(label, false, true, vec![line("", self.metric.points(), LINE, 2)], &panels[2])?;
         root.present()
     }
 
     fn last_step(&self) -> f64 {
         let last = |series: &Series| series.points().last().map_or(1.0, |(x, _)| *x);
         last(&self.loss).max(last(&self.lr)).max(last(&self.metric))
-    }
-}
-
-type DrawingError = DrawingAreaErrorKind<std::io::Error>;
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// Points, colour, width in pixels, name in the legend.
-type Curve<'a> = (&'a [(f64, f64)], RGBColor, u32, &'a str);
-
-struct Panel<'a> {
-    label: &'a str,
-    steps: Range<f64>,
-    values: Range<f64>,
-}
-
-impl Panel<'_> {
-    fn draw(self, area: &Area<'_>, curves: &[Curve<'_>], mark_points: bool) -> Result<(), DrawingError> {
-        let text = (FONT, 14).into_font().color(&INK);
-        let mut chart = ChartBuilder::on(area)
-            .margin(12)
-            .margin_right(24)
-            .x_label_area_size(42)
-            .y_label_area_size(78)
-            .build_cartesian_2d(self.steps, self.values)?;
-        let mut mesh = chart.configure_mesh();
-        mesh.x_desc("step").y_desc(self.label).x_labels(8).y_labels(6);
-        mesh.label_style(text.clone()).axis_desc_style(text.clone()).axis_style(INK).light_line_style(WHITE);
-        mesh.bold_line_style(GRID).x_label_formatter(&|v| short(*v)).y_label_formatter(&|v| short(*v)).draw()?;
-
-        let mut named = false;
-        for &(points, colour, width, name) in curves {
-            let line = chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(width)))?;
-            if !name.is_empty() {
-                named = true;
-                line.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
-            }
-            if mark_points {
-                chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
-            }
-        }
-        if named {
-            let labels = &mut chart.configure_series_labels();
-            let labels = labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE);
-            labels.border_style(GRID).label_font(text).draw()?;
-        }
-        Ok(())
-    }
-}
-
-/// From the smallest to the largest value with a margin of 5 %.
-fn padded(points: &[(f64, f64)]) -> Range<f64> {
-    let low = points.iter().map(|(_, y)| *y).fold(f64::INFINITY, f64::min);
-    let high = points.iter().map(|(_, y)| *y).fold(f64::NEG_INFINITY, f64::max);
-    if low > high {
-        return 0.0..1.0;
-    }
-    let margin = if high > low { 0.05 * (high - low) } else { 0.05 * high.abs() + 1e-6 };
-    low - margin..high + margin
-}
-
-fn from_zero(points: &[(f64, f64)]) -> Range<f64> {
-    let range = padded(points);
-    range.start.min(0.0)..range.end
-}
-
-/// A label of few characters: `0.05`, `12k`, `3.5e-5`.
-fn short(value: f64) -> String {
-    let round = |value: f64| format!("{}", (value * 1e4).round() / 1e4);
-    match value.abs() {
-        size if size < 1e-12 => "0".to_owned(),
-        size if size < 1e-3 => format!("{value:.1e}"),
-        size if size >= 1e6 => format!("{}M", round(value / 1e6)),
-        size if size >= 1e4 => format!("{}k", round(value / 1e3)),
-        _ => round(value),
     }
 }
 
@@ -305,15 +218,7 @@ mod tests {
         assert!(series.points().iter().all(|(_, y)| *y == 0.5));
         assert!(series.points().is_sorted_by(|a, b| a.0 < b.0));
         series.push(1e6, f64::NAN);
-        assert!(series.smoothed().iter().all(|(_, y)| (*y - 0.5).abs() < 1e-9));
-    }
-
-    #[test]
-    fn smoothing_follows_a_slope_and_removes_noise() {
-        let mut series = Series::default();
-        (0..1000).for_each(|step| series.push(f64::from(step), f64::from(step) + f64::from(step % 2 * 10)));
-        let middle = &series.smoothed()[200..800];
-        assert!(middle.iter().all(|(x, y)| (y - x - 5.0).abs() < 1.0));
+        assert!(smoothed(series.points()).iter().all(|(_, y)| (*y - 0.5).abs() < 1e-9));
     }
 
     #[test]
@@ -333,21 +238,6 @@ mod tests {
         flat.loss.push(0.0, 0.0);
         flat.metric.push(0.0, f64::INFINITY);
         assert!(flat.to_svg().is_ok());
-    }
-
-    #[test]
-    fn labels_are_short() {
-        let cases = [
-            (0.0, "0"),
-            (0.05, "0.05"),
-            (4.999_999_999_9, "5"),
-            (-3.5e-5, "-3.5e-5"),
-            (12_000.0, "12k"),
-            (1.5e6, "1.5M"),
-        ];
-        for (value, expected) in cases {
-            assert_eq!(short(value), expected);
-        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Per iteration `[epoch, iteration]`, per epoch `[epoch]`, for the run `[]`. Rates over an epoch or a run are samples
 //! over time, not means of rates. Times of day are UTC.
 
-use crate::clock::Civil;
+use crate::clock::date_time;
 use crate::events::{EndInfo, EvalInfo, Event, EventBody, Header, RunInfo, StepInfo};
 use crate::tasks::{Scale, Terms};
 use serde_json::{Map, Value, json};
@@ -145,7 +145,7 @@ impl<W: Write> DllWriter<W> {
     fn line(&mut self, header: &Header, kind: &str, fields: &[(&str, Value)]) -> io::Result<()> {
         let mut object = Map::new();
         object.insert("timestamp".to_owned(), json!(format!("{:.6}", header.time)));
-        object.insert("datetime".to_owned(), json!(Civil::from_unix(header.time).to_string()));
+        object.insert("datetime".to_owned(), json!(date_time(header.time)));
         object.insert("elapsedtime".to_owned(), json!(format!("{:.6}", header.elapsed)));
         object.insert("type".to_owned(), json!(kind));
         object.extend(fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));

@@ -2,7 +2,7 @@ use crate::checkpoint::{CheckpointError, TensorError};
 use crate::events::EventError;
 use crate::recipe::RecipeError;
 use crate::rundir::RunDirError;
-use bessemer_data::DataError;
+use bessemer_data::{DataError, Position};
 use bessemer_ir::run::{NonFinite, RunError};
 use bessemer_metrics::MetricError;
 use bessemer_models::{ModelError, WeightsError};
@@ -57,6 +57,9 @@ pub enum TrainError {
         "after step {step} the tensor `{tensor}` is not finite; it was not saved, earlier checkpoints are untouched"
     )]
     NonFiniteState { step: u64, tensor: String },
+
+    #[error("the data ended after {updates} steps, at epoch {}, batch {}: the run needs more", position.epoch, position.batch)]
+    DataEnded { position: Position, updates: u64 },
 
     #[error("interrupted after step {step}; {}", saved(checkpoint.as_deref()))]
     Interrupted { step: u64, checkpoint: Option<PathBuf> },
@@ -157,7 +160,8 @@ impl TrainError {
             | Self::Io { .. }
             | Self::NonFinite(_)
             | Self::FixedLossScale { .. }
-            | Self::NonFiniteState { .. } => ErrorKind::Runtime,
+            | Self::NonFiniteState { .. }
+            | Self::DataEnded { .. } => ErrorKind::Runtime,
         }
     }
 

@@ -89,7 +89,7 @@ pub fn run(
         compute += run_started.elapsed();
         score.add(&batch, session)?;
         samples += batch.samples as u64;
-        batches.recycle(batch);
+        batches.recycle(batch.feeds);
         if stop.is_raised() {
             return Ok(None);
         }

@@ -1,6 +1,7 @@
 //! Training: recipes, run folders, logs and checkpoints.
 #![forbid(unsafe_code)]
 
+pub mod chart;
 pub mod checkpoint;
 pub mod clock;
 pub mod convert;
@@ -11,6 +12,7 @@ pub mod error;
 pub mod evaluate;
 pub mod events;
 pub mod machine;
+pub mod names;
 mod number;
 pub mod progress;
 pub mod recipe;

@@ -1,7 +1,7 @@
 //! The folder of a run.
 
 use crate::checkpoint::{CheckpointError, CheckpointStore};
-use crate::clock::{Civil, unix_seconds};
+use crate::clock::{compact, unix_seconds};
 use crate::recipe::{Recipe, RecipeError};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -54,7 +54,7 @@ impl RunDir {
     /// # Errors
     /// As [`RunDir::create`].
     pub fn create_named(parent: &Path, recipe: &Recipe) -> Result<Self, RunDirError> {
-        let name = format!("{}-{}", recipe.model.name, Civil::from_unix(unix_seconds()).compact());
+        let name = format!("{}-{}", recipe.model.name, compact(unix_seconds()));
         fs::create_dir_all(parent).map_err(at(parent))?;
         for number in 1_u32.. {
             let name = if number == 1 { name.clone() } else { format!("{name}-{number}") };

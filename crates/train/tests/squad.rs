@@ -141,7 +141,7 @@ fn a_handful_of_questions_is_learnt() {
     let predicted = read_predictions(&out.join(Predictions::FILE)).unwrap();
     let predicted: Predicted<'_> = predicted.iter().map(|(id, text)| (id.as_str(), text.as_str())).collect();
     let official = score_v1(&gold(&set), &predicted).unwrap();
-    assert_eq!((official.exact_match / 100.0, official.f1 / 100.0), (again.metrics["exact"], again.metrics["f1"]));
+    assert_eq!((official.all.exact / 100.0, official.all.f1 / 100.0), (again.metrics["exact"], again.metrics["f1"]));
 
     let mut reader =
         Reader::open("electra-mini-squad", &run, &AskOptions { top_k: 2, ..AskOptions::default() }).unwrap();

@@ -258,7 +258,7 @@ mod tests {
             (Answer { step_ms: vec![400.0], ..answer() }, "1 steps were timed, 2"),
             (Answer { step_ms: vec![400.0, 0.0], ..answer() }, "no time"),
             (Answer { window_s: 0.3, ..answer() }, "400.0 ms together, their window 300.0 ms"),
-            (Answer { losses: vec![1.0], ..answer() }, "1 losses of 3"),
+            (Answer { losses: vec![1.0], ..answer() }, "1 of 3 losses"),
         ];
         for (answer, expected) in cases {
             let problem = answer.problem(&request(), 0.5).unwrap_or_default();

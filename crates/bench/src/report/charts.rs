@@ -1,6 +1,7 @@
 //! Line charts as SVG whose colours follow the page's.
 
 use super::ReportError;
+use bessemer_train::chart::{self, DrawingError, Line, LineChart, Style, padded, short};
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (520, 320);
@@ -12,6 +13,19 @@ const CARD: RGBColor = RGBColor(1, 2, 5);
 const SERIES: [RGBColor; 6] =
     [RGBColor(1, 3, 1), RGBColor(1, 3, 2), RGBColor(1, 3, 3), RGBColor(1, 3, 4), RGBColor(1, 3, 5), RGBColor(1, 3, 6)];
 const FAINT: RGBColor = RGBColor(1, 4, 1);
+
+const STYLE: Style = Style {
+    font_size: FONT.1,
+    margins: [8, 20],
+    label_areas: [56, 86],
+    labels: [6, 6],
+    ink: INK,
+    axis: GRID,
+    grid: GRID,
+    card: CARD,
+    legend_border: TRANSPARENT,
+    legend_at_top: false,
+};
 
 /// A chart of curves over one axis.
 pub(super) struct Chart<'a> {
@@ -49,49 +63,19 @@ impl Chart<'_> {
         Ok(Some(themed(&svg, &format!("{} over {}", self.y_label, self.x_label))))
     }
 
-    fn draw(&self, svg: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+    fn draw(&self, svg: &mut String) -> Result<(), DrawingError> {
         let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
-        let text = FONT.into_font().color(&INK);
-        let (xs, ys) = (self.range(|point| point.0, false), self.range(|point| point.1, self.from_zero));
-        let mut chart = ChartBuilder::on(&root)
-            .margin(8)
-            .margin_right(20)
-            .x_label_area_size(56)
-            .y_label_area_size(86)
-            .build_cartesian_2d(xs, ys)?;
-        let mut mesh = chart.configure_mesh();
-        mesh.x_desc(self.x_label).y_desc(self.y_label).x_labels(6).y_labels(6).label_style(text.clone());
-        mesh.axis_desc_style(text.clone()).axis_style(GRID).bold_line_style(GRID).light_line_style(TRANSPARENT);
-        mesh.x_label_formatter(&|v| label(*v)).y_label_formatter(&|v| label(*v)).draw()?;
+        let points = || self.curves.iter().flat_map(|curve| &curve.points);
+        let (xs, ys) = (padded(points().map(|point| point.0)), padded(points().map(|point| point.1)));
+        let ys = if self.from_zero { 0.0..ys.end } else { ys };
         let mut colours = SERIES.into_iter().cycle();
-        for curve in &self.curves {
-            let colour = if curve.faint { FAINT } else { colours.next().unwrap_or(INK) };
-            let style = colour.stroke_width(if curve.faint { 1 } else { 2 });
-            let line = chart.draw_series(LineSeries::new(curve.points.iter().copied(), style))?;
-            if !curve.name.is_empty() {
-                line.label(&curve.name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
-            }
-            if self.marks {
-                chart.draw_series(curve.points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
-            }
-        }
-        if self.curves.iter().any(|curve| !curve.name.is_empty()) {
-            let labels = &mut chart.configure_series_labels();
-            labels.position(SeriesLabelPosition::LowerLeft).background_style(CARD).label_font(text).draw()?;
-        }
+        let lines = self.curves.iter().map(|curve| {
+            let (colour, width) = if curve.faint { (FAINT, 1) } else { (colours.next().unwrap_or(INK), 2) };
+            Line { name: &curve.name, points: &curve.points, colour, width }
+        });
+        let (x_label, y_label, lines) = (self.x_label, self.y_label, lines.collect());
+        LineChart { x_label, y_label, xs, ys, lines, marks: self.marks }.draw(&root, &STYLE)?;
         root.present()
-    }
-
-    /// Smallest to largest with a margin.
-    fn range(&self, of: impl Fn(&(f64, f64)) -> f64, from_zero: bool) -> std::ops::Range<f64> {
-        let values = || self.curves.iter().flat_map(|curve| &curve.points).map(&of).filter(|value| value.is_finite());
-        let low = if from_zero { 0.0 } else { values().fold(f64::INFINITY, f64::min) };
-        let high = values().fold(f64::NEG_INFINITY, f64::max);
-        if low > high {
-            return 0.0..1.0;
-        }
-        let margin = if high > low { 0.04 * (high - low) } else { 0.05 * high.abs() + 1e-6 };
-        (if from_zero { 0.0 } else { low - margin })..high + margin
     }
 }
 
@@ -126,7 +110,7 @@ impl Bars<'_> {
         Ok(Some(themed(&svg, &format!("{} of each framework", self.label))))
     }
 
-    fn draw(&self, svg: &mut String) -> Result<(), DrawingAreaErrorKind<std::io::Error>> {
+    fn draw(&self, svg: &mut String) -> Result<(), DrawingError> {
         let count = self.bars.len();
         let root = SVGBackend::with_string(svg, (SIZE.0, AXIS_HEIGHT + BAR_HEIGHT * count as u32)).into_drawing_area();
         let text = FONT.into_font().color(&INK);
@@ -149,7 +133,7 @@ impl Bars<'_> {
         let mut mesh = chart.configure_mesh();
         mesh.x_desc(self.label).x_labels(6).y_labels(count + 1).label_style(text.clone()).axis_desc_style(text);
         mesh.axis_style(GRID).bold_line_style(GRID).light_line_style(TRANSPARENT).disable_y_mesh();
-        mesh.x_label_formatter(&|v| label(*v)).y_label_formatter(&name).draw()?;
+        mesh.x_label_formatter(&|v| short(*v)).y_label_formatter(&name).draw()?;
         for (index, bar) in self.bars.iter().rev().enumerate() {
             let colour = if bar.name.starts_with(crate::peers::own::NAME) { SERIES[0] } else { FAINT };
             let corners = [(0.0, SegmentValue::Exact(index)), (bar.value, SegmentValue::Exact(index + 1))];
@@ -176,38 +160,10 @@ fn themed(svg: &str, description: &str) -> String {
     })
 }
 
-fn label(value: f64) -> String {
-    let round = |value: f64| format!("{}", (value * 1e4).round() / 1e4);
-    match value.abs() {
-        size if size < 1e-12 => "0".to_owned(),
-        size if size < 1e-3 => format!("{value:.1e}"),
-        size if size >= 1e6 => format!("{}M", round(value / 1e6)),
-        size if size >= 1e4 => format!("{}k", round(value / 1e3)),
-        _ => round(value),
-    }
-}
-
 /// At most `most` points, each the mean of neighbours.
 pub(super) fn thinned(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
-    let points: Vec<_> = points.iter().copied().filter(|(_, y)| y.is_finite()).collect();
-    let mean = |group: &[(f64, f64)]| {
-        let count = group.len() as f64;
-        let sum = group.iter().fold((0.0, 0.0), |sum, point| (sum.0 + point.0, sum.1 + point.1));
-        (sum.0 / count, sum.1 / count)
-    };
-    points.chunks(points.len().div_ceil(most).max(1)).map(mean).collect()
-}
-
-/// Moving average over about a fortieth of the points, without bias at the start.
-pub(super) fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
-    let keep = 1.0 - 1.0 / (1.0 + points.len() as f64 / 40.0);
-    let (mut average, mut weight) = (0.0, 0.0);
-    let smooth = |&(x, y): &(f64, f64)| {
-        average = keep * average + (1.0 - keep) * y;
-        weight = keep * weight + (1.0 - keep);
-        (x, average / weight)
-    };
-    points.iter().map(smooth).collect()
+    let finite = points.iter().filter(|(_, y)| y.is_finite()).count();
+    chart::thinned(points, finite.div_ceil(most))
 }
 
 #[cfg(test)]
@@ -255,6 +211,5 @@ mod tests {
         let thin = thinned(&points, 100);
         assert!(thin.len() == 100 && thin.iter().all(|(_, y)| *y == 0.5));
         assert_eq!(thinned(&points[..3], 100), points[..3]);
-        assert!((smoothed(&points).last().unwrap().1 - 0.5).abs() < 0.05);
     }
 }

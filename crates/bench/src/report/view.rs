@@ -1,6 +1,6 @@
 //! A report in the form that templates show: text, charts, pictures.
 
-use super::charts::{Chart, Curve, smoothed, thinned};
+use super::charts::{Chart, Curve, thinned};
 use super::peers::{self, PeersView};
 use super::reference::ReferenceView;
 use super::streams::{self, StreamView};
@@ -12,7 +12,8 @@ use crate::samples::Sample;
 use crate::show;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use bessemer_train::clock::{Civil, unix_seconds};
+use bessemer_train::chart::smoothed;
+use bessemer_train::clock::{date_time, unix_seconds};
 use bessemer_train::events::{BenchResult, EvalInfo, Status};
 use bessemer_train::tasks::{self, Scale, Terms};
 use serde::Serialize;
@@ -110,7 +111,7 @@ struct BenchRow {
 
 impl View {
     pub(super) fn new(report: &Report, title: &str, pictures: Pictures<'_>) -> Result<Self, ReportError> {
-        let now = Civil::from_unix(unix_seconds()).to_string();
+        let now = date_time(unix_seconds());
         Ok(Self {
             title: title.to_owned(),
             date: now.split('.').next().unwrap_or_default().to_owned() + " UTC",

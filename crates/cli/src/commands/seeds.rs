@@ -3,7 +3,7 @@
 use crate::output::Table;
 use anyhow::Context;
 use bessemer_bench::stats::{mean, sample_deviation};
-use bessemer_train::clock::{Civil, unix_seconds};
+use bessemer_train::clock::{compact, unix_seconds};
 use bessemer_train::recipe::Override;
 use bessemer_train::tasks::Terms;
 use bessemer_train::{RunFolder, TrainOptions, TrainReport};
@@ -31,7 +31,7 @@ fn parent(request: &TrainOptions) -> PathBuf {
     match &request.folder {
         RunFolder::New(folder) | RunFolder::Resume(folder) => folder.clone(),
         RunFolder::NewIn(folder) => {
-            let time = Civil::from_unix(unix_seconds()).compact();
+            let time = compact(unix_seconds());
             folder.join(format!("{}-{time}", request.recipe.model.name))
         }
     }

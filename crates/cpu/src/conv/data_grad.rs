@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::ConvDesc;
 use super::gather::{Axis, Gather};
+use crate::arithmetic::greatest_common_divisor;
 use crate::gemm::{
     BlockScratch, Ctx, Destination, Epilogue, Matrix, MemoryBlock, Output, PanelSteps, Place, RowBlock, RowBlocks,
     RowSource, RowTable, Scratch, SharedMut, TypedPtr, TypedSlice, Weights, aligned_len, column_groups, free_threads,
@@ -65,7 +66,7 @@ impl PhaseAxis {
     pub(super) fn new(d: &ConvDesc, index: usize, phase: usize) -> PhaseAxis {
         let (size, output, kernel) = if index == 0 { (d.h, d.oh, d.kh) } else { (d.w, d.ow, d.kw) };
         let (stride, dilation, pad) = (d.stride[index], d.dilation[index], d.pad[index]);
-        let kernel_step = stride / gcd(stride, dilation);
+        let kernel_step = stride / greatest_common_divisor(stride, dilation);
         let first = (0..kernel.min(kernel_step)).find(|tap| tap * dilation % stride == (phase + pad) % stride);
         let taps = first.map_or(0, |first| (kernel - first).div_ceil(kernel_step));
         let last = first.map_or(0, |first| first + (taps - 1) * kernel_step);
@@ -84,10 +85,6 @@ impl PhaseAxis {
     fn kernel_tap(&self, tap: usize) -> usize {
         self.last - tap * self.kernel_step
     }
-}
-
-fn gcd(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// One phase and the place of its weights among the packed ones.

@@ -11,6 +11,7 @@ mod schedule;
 mod store;
 mod sweep;
 
+use crate::arithmetic::greatest_common_divisor;
 use crate::gemm::Ctx;
 use crate::isa::Isa;
 use crate::simd;
@@ -200,11 +201,4 @@ impl RegionKernel {
         // SAFETY: all blocks have run.
         unsafe { self.finish(ctx, io, *partials, block_rows) }
     }
-}
-
-fn greatest_common_divisor(mut a: usize, mut b: usize) -> usize {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

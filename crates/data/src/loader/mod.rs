@@ -1,5 +1,6 @@
 //! Batches from a data set, prepared by worker threads ahead of their use.
 
+mod images;
 mod queue;
 mod samples;
 #[cfg(test)]
@@ -11,18 +12,20 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::{DataError, Position, Sampler};
+use crate::{DataError, Feeds, Position, Sampler};
 use queue::Queue;
 use serde::{Deserialize, Serialize};
 
-pub use samples::{Draw, LabelledPicture, Pictures, Samples};
+pub use images::{ImageSamples, LoadedImage};
+pub use samples::{Draw, Samples};
 
-/// Samples of one step. The last batch of an epoch may hold fewer real samples than others; the rest is zeros.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Batch<C> {
-    pub content: C,
-    /// How many samples at the front are real.
-    pub real: usize,
+/// Samples of one run of a step. The last batch of an epoch may hold fewer samples than others; the rest is zeros.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Batch {
+    /// Arrays of the step, and others for the host, such as the labels of an evaluation.
+    pub feeds: Feeds,
+    /// Number of valid samples, which are at the front.
+    pub samples: usize,
     pub epoch: u32,
     /// Number of the batch within the epoch.
     pub index: usize,
@@ -33,8 +36,11 @@ pub struct Batch<C> {
 /// A bad sample and the one that took its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedSample {
+    /// Its number in the data set.
     pub index: usize,
+    /// The number of the other one.
     pub replaced_by: usize,
+    /// Why it cannot be loaded.
     pub reason: String,
 }
 
@@ -135,7 +141,7 @@ impl<S: Samples + ?Sized> Loader<S> {
     }
 
     /// The next batch of the epoch; `None` once at the end of each epoch, and for ever after the last epoch or an error.
-    pub fn next_batch(&mut self) -> Option<Result<Batch<S::Content>, DataError>> {
+    pub fn next_batch(&mut self) -> Option<Result<Batch, DataError>> {
         if self.failed || self.position.epoch >= self.queue.end_epoch() {
             return None;
         }
@@ -153,9 +159,9 @@ impl<S: Samples + ?Sized> Loader<S> {
         Some(result)
     }
 
-    /// Gives the memory of a batch back for reuse.
-    pub fn recycle(&self, content: S::Content) {
-        self.queue.recycle(content);
+    /// Gives the memory of a batch back for reuse. Arrays that were added to the loader's are dropped.
+    pub fn recycle(&self, feeds: Feeds) {
+        self.queue.recycle(feeds);
     }
 
     /// The place of the next batch. At the end of an epoch, until [`Loader::next_batch`] has returned `None`, that is
@@ -179,10 +185,10 @@ impl<S: Samples + ?Sized> Loader<S> {
         self.skipped.values()
     }
 
-    fn count(&mut self, batch: &Batch<S::Content>) {
+    fn count(&mut self, batch: &Batch) {
         self.position.batch += 1;
         self.stats.batches += 1;
-        self.stats.samples += batch.real as u64;
+        self.stats.samples += batch.samples as u64;
         self.stats.skipped += batch.skipped.len() as u64;
         for sample in &batch.skipped {
             self.skipped.entry(sample.index).or_insert_with(|| sample.clone());

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::{Batch, Draw, LoaderOptions, OnBadSample, Samples, SkippedSample};
-use crate::{DataError, Position, Sampler};
+use crate::feeds::Field;
+use crate::{DataError, Feeds, Position, Sampler};
 
 /// The batches between workers and caller, in order. Workers take samples one by one, so that all of them work on the
 /// batch that is needed first.
@@ -13,14 +14,16 @@ pub(super) struct Queue<S: Samples + ?Sized> {
     samples: Arc<S>,
     sampler: Sampler,
     options: LoaderOptions,
-    state: Mutex<State<S::Content>>,
+    /// The arrays of every batch.
+    fields: Vec<Field>,
+    state: Mutex<State>,
     batch_done: Condvar,
     room_made: Condvar,
 }
 
-struct State<C> {
+struct State {
     /// Batches opened and not yet taken, the next one to take at the front.
-    open: VecDeque<Arc<OpenBatch<C>>>,
+    open: VecDeque<Arc<OpenBatch>>,
     /// Samples of the last open batch already handed to workers.
     assigned: usize,
     /// The batch to open next.
@@ -28,27 +31,27 @@ struct State<C> {
     /// Order of the samples in the epoch of the last open batch.
     order: Vec<u32>,
     order_epoch: Option<u32>,
-    free: Vec<C>,
+    free: Vec<Feeds>,
     stopped: bool,
 }
 
-struct OpenBatch<C> {
+struct OpenBatch {
     position: Position,
-    real: usize,
+    samples: usize,
     unfinished: AtomicUsize,
-    filling: Mutex<Filling<C>>,
+    filling: Mutex<Filling>,
 }
 
-struct Filling<C> {
+struct Filling {
     /// There until the batch is taken.
-    content: Option<C>,
+    feeds: Option<Feeds>,
     skipped: Vec<(usize, SkippedSample)>,
     /// The error of the foremost bad sample, with its place.
     error: Option<(usize, DataError)>,
 }
 
-struct Job<C> {
-    batch: Arc<OpenBatch<C>>,
+struct Job {
+    batch: Arc<OpenBatch>,
     place: usize,
     index: usize,
 }
@@ -65,7 +68,8 @@ impl<S: Samples + ?Sized> Queue<S> {
             stopped: false,
         };
         let (batch_done, room_made) = (Condvar::new(), Condvar::new());
-        Self { samples, sampler, options, state: Mutex::new(state), batch_done, room_made }
+        let fields = samples.fields();
+        Self { samples, sampler, options, fields, state: Mutex::new(state), batch_done, room_made }
     }
 
     pub(super) fn batches(&self) -> usize {
@@ -81,18 +85,18 @@ impl<S: Samples + ?Sized> Queue<S> {
         self.room_made.notify_all();
     }
 
-    pub(super) fn recycle(&self, content: S::Content) {
-        let fits = self.samples.fits(&content, self.sampler.options().batch_size);
+    pub(super) fn recycle(&self, feeds: Feeds) {
+        let Some(feeds) = feeds.reuse(&self.fields, self.sampler.options().batch_size) else { return };
         let mut state = lock(&self.state);
-        if fits && state.free.len() <= self.options.prefetch {
-            state.free.push(content);
+        if state.free.len() <= self.options.prefetch {
+            state.free.push(feeds);
         }
     }
 
     /// Waits for the front batch and removes it.
-    pub(super) fn take(&self) -> Result<Batch<S::Content>, DataError> {
+    pub(super) fn take(&self) -> Result<Batch, DataError> {
         let unfinished =
-            |state: &mut State<_>| state.open.front().is_none_or(|batch| batch.unfinished.load(Ordering::Acquire) > 0);
+            |state: &mut State| state.open.front().is_none_or(|batch| batch.unfinished.load(Ordering::Acquire) > 0);
         let state = self.batch_done.wait_while(lock(&self.state), unfinished);
         let mut state = state.expect("no worker panics while it holds the lock");
         let batch = state.open.pop_front().expect("waited for a batch");
@@ -101,17 +105,17 @@ impl<S: Samples + ?Sized> Queue<S> {
         self.finish(&batch)
     }
 
-    fn finish(&self, batch: &OpenBatch<S::Content>) -> Result<Batch<S::Content>, DataError> {
+    fn finish(&self, batch: &OpenBatch) -> Result<Batch, DataError> {
         let filling = &mut *lock(&batch.filling);
         if let Some((_, error)) = filling.error.take() {
             return Err(error);
         }
-        let mut content = filling.content.take().expect("a batch is taken once");
-        self.samples.pad(&mut content, batch.real);
+        let mut feeds = filling.feeds.take().expect("a batch is taken once");
+        feeds.zero_from(&self.fields, batch.samples);
         filling.skipped.sort_by_key(|&(place, _)| place);
         let skipped = filling.skipped.drain(..).map(|(_, sample)| sample).collect();
         let Position { epoch, batch: index } = batch.position;
-        Ok(Batch { content, real: batch.real, epoch, index, skipped })
+        Ok(Batch { feeds, samples: batch.samples, epoch, index, skipped })
     }
 
     /// Loads samples until there are no more or the queue is stopped.
@@ -127,13 +131,13 @@ impl<S: Samples + ?Sized> Queue<S> {
         }
     }
 
-    fn next_job(&self) -> Option<Job<S::Content>> {
+    fn next_job(&self) -> Option<Job> {
         let mut state = lock(&self.state);
         loop {
             if state.stopped {
                 return None;
             }
-            if let Some(batch) = state.open.back().filter(|batch| state.assigned < batch.real).cloned() {
+            if let Some(batch) = state.open.back().filter(|batch| state.assigned < batch.samples).cloned() {
                 return Some(self.assign(&mut state, batch));
             }
             if state.next.batch == self.batches() {
@@ -150,24 +154,24 @@ impl<S: Samples + ?Sized> Queue<S> {
         }
     }
 
-    fn assign(&self, state: &mut State<S::Content>, batch: Arc<OpenBatch<S::Content>>) -> Job<S::Content> {
+    fn assign(&self, state: &mut State, batch: Arc<OpenBatch>) -> Job {
         let place = state.assigned;
         state.assigned += 1;
         let index = state.order[batch.position.batch * self.sampler.options().batch_size + place];
         Job { batch, place, index: index as usize }
     }
 
-    fn open_batch(&self, state: &mut State<S::Content>) {
+    fn open_batch(&self, state: &mut State) {
         let position = state.next;
         if state.order_epoch != Some(position.epoch) {
             state.order = self.sampler.order(position.epoch);
             state.order_epoch = Some(position.epoch);
         }
         let batch_size = self.sampler.options().batch_size;
-        let real = batch_size.min(state.order.len() - position.batch * batch_size);
-        let content = state.free.pop().unwrap_or_else(|| self.samples.room(batch_size));
-        let filling = Mutex::new(Filling { content: Some(content), skipped: Vec::new(), error: None });
-        state.open.push_back(Arc::new(OpenBatch { position, real, unfinished: AtomicUsize::new(real), filling }));
+        let samples = batch_size.min(state.order.len() - position.batch * batch_size);
+        let feeds = state.free.pop().unwrap_or_else(|| Feeds::alloc(&self.fields, batch_size));
+        let filling = Mutex::new(Filling { feeds: Some(feeds), skipped: Vec::new(), error: None });
+        state.open.push_back(Arc::new(OpenBatch { position, samples, unfinished: AtomicUsize::new(samples), filling }));
         state.assigned = 0;
         state.next.batch += 1;
         self.room_made.notify_all();
@@ -183,8 +187,8 @@ impl<S: Samples + ?Sized> Queue<S> {
             match self.load_guarded(candidate, draw, sample) {
                 Ok(()) => {
                     let replaced = |(index, error): (usize, DataError)| SkippedSample {
-                        index,
-                        replaced_by: candidate,
+                        index: self.samples.index_in_set(index),
+                        replaced_by: self.samples.index_in_set(candidate),
                         reason: error.to_string(),
                     };
                     return Ok(bad.into_iter().map(replaced).collect());
@@ -199,16 +203,18 @@ impl<S: Samples + ?Sized> Queue<S> {
 
     fn load_guarded(&self, index: usize, draw: Draw, sample: &mut S::Sample) -> Result<(), DataError> {
         let load = AssertUnwindSafe(|| self.samples.load_sample(index, draw, sample));
-        catch_unwind(load)
-            .unwrap_or_else(|payload| Err(DataError::Panicked { index, message: panic_message(&*payload) }))
+        catch_unwind(load).unwrap_or_else(|payload| {
+            let index = self.samples.index_in_set(index);
+            Err(DataError::Panicked { index, message: panic_message(&*payload) })
+        })
     }
 
-    fn store(&self, job: &Job<S::Content>, result: Result<Vec<SkippedSample>, DataError>, sample: &S::Sample) {
+    fn store(&self, job: &Job, result: Result<Vec<SkippedSample>, DataError>, sample: &S::Sample) {
         let (place, filling) = (job.place, &mut *lock(&job.batch.filling));
         match result {
             Ok(skipped) => {
-                let content = filling.content.as_mut().expect("a batch is taken when it is finished");
-                self.samples.put(content, place, sample);
+                let feeds = filling.feeds.as_mut().expect("a batch is taken when it is finished");
+                self.samples.write(sample, &mut feeds.row(&self.fields, place));
                 filling.skipped.extend(skipped.into_iter().map(|skipped| (place, skipped)));
             }
             Err(error) => {

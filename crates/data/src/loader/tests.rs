@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Dataset, Philox, SamplerOptions, Scratch};
+use crate::{Dataset, Label, Philox, SamplerOptions, Scratch};
 
 /// Samples of one byte-like value: the index, mixed with a random number; some indices are bad.
 struct Numbers {
@@ -16,6 +16,8 @@ impl Numbers {
 }
 
 impl Dataset for Numbers {
+    type Target = Label;
+
     fn len(&self) -> usize {
         self.len
     }
@@ -24,11 +26,11 @@ impl Dataset for Numbers {
         &self.classes
     }
 
-    fn image_size(&self) -> [usize; 2] {
+    fn image_size(&self, _: usize) -> [usize; 2] {
         [2, 3]
     }
 
-    fn load(&self, index: usize, rng: &mut Philox, _: &mut Scratch, out: &mut [u8]) -> Result<u32, DataError> {
+    fn load(&self, index: usize, rng: &mut Philox, _: &mut Scratch, out: &mut [u8]) -> Result<Label, DataError> {
         if self.bad.contains(&index) {
             assert!(!self.panics, "sample {index} is broken");
             return Err(DataError::option("sample", index, "a good one"));
@@ -38,7 +40,7 @@ impl Dataset for Numbers {
         }
         rng.fill(out);
         out[0] = index as u8;
-        Ok(index as u32)
+        Ok(Label(index as u32))
     }
 
     fn source(&self, index: usize) -> String {
@@ -50,18 +52,22 @@ impl Dataset for Numbers {
     }
 }
 
-fn train(dataset: Numbers, batch_size: usize, options: LoaderOptions) -> Loader<Numbers> {
-    let sampler = Sampler::new(dataset.len, SamplerOptions::train(batch_size, 5)).unwrap();
-    Loader::new(Arc::new(dataset), sampler, options).unwrap()
+fn samples(set: Numbers) -> Arc<ImageSamples<Numbers>> {
+    Arc::new(ImageSamples::new(Arc::new(set), ()).unwrap())
 }
 
-fn epochs(loader: &mut Loader<Numbers>, count: usize) -> Vec<Batch<Pictures>> {
+fn train(dataset: Numbers, batch_size: usize, options: LoaderOptions) -> Loader<ImageSamples<Numbers>> {
+    let sampler = Sampler::new(dataset.len, SamplerOptions::train(batch_size, 5)).unwrap();
+    Loader::new(samples(dataset), sampler, options).unwrap()
+}
+
+fn epochs(loader: &mut Loader<ImageSamples<Numbers>>, count: usize) -> Vec<Batch> {
     let mut batches = Vec::new();
     for _ in 0..count {
         while let Some(batch) = loader.next_batch() {
             let batch = batch.unwrap();
             batches.push(batch.clone());
-            loader.recycle(batch.content);
+            loader.recycle(batch.feeds);
         }
     }
     batches
@@ -77,16 +83,15 @@ fn batches_do_not_depend_on_the_number_of_workers() {
     assert_eq!(one.len(), 18);
     assert_eq!(one, run(4, 3));
     assert_eq!(one, run(3, 8));
-    assert_ne!(one[0].content.labels, one[6].content.labels, "epochs are shuffled differently");
-    let first = |label: i32| one.iter().filter(move |b| b.content.labels.contains(&label)).collect::<Vec<_>>();
-    let sample =
-        |batch: &Batch<Pictures>, label| batch.content.images.chunks(18).nth(place(batch, label)).unwrap().to_vec();
-    let label = one[0].content.labels[0];
+    assert_ne!(one[0].feeds.i32("labels"), one[6].feeds.i32("labels"), "epochs are shuffled differently");
+    let first = |label: i32| one.iter().filter(move |b| b.feeds.i32("labels").contains(&label)).collect::<Vec<_>>();
+    let sample = |batch: &Batch, label| batch.feeds.u8("images").chunks(18).nth(place(batch, label)).unwrap().to_vec();
+    let label = one[0].feeds.i32("labels")[0];
     assert_ne!(sample(first(label)[0], label), sample(first(label)[1], label), "epochs are augmented differently");
 }
 
-fn place(batch: &Batch<Pictures>, label: i32) -> usize {
-    batch.content.labels.iter().position(|&l| l == label).unwrap()
+fn place(batch: &Batch, label: i32) -> usize {
+    batch.feeds.i32("labels").iter().position(|&l| l == label).unwrap()
 }
 
 #[test]
@@ -121,12 +126,12 @@ fn the_end_of_an_epoch_is_a_position() {
 fn last_batch_is_padded_with_zeros() {
     let dataset = Numbers::new(10, &[]);
     let sampler = Sampler::new(10, SamplerOptions::eval(4)).unwrap();
-    let mut loader = Loader::new(Arc::new(dataset), sampler, LoaderOptions::new(2, 0, 2)).unwrap();
+    let mut loader = Loader::new(samples(dataset), sampler, LoaderOptions::new(2, 0, 2)).unwrap();
     let batches = epochs(&mut loader, 2);
-    assert_eq!(batches.iter().map(|b| b.real).collect::<Vec<_>>(), [4, 4, 2, 4, 4, 2]);
+    assert_eq!(batches.iter().map(|b| b.samples).collect::<Vec<_>>(), [4, 4, 2, 4, 4, 2]);
     for last in [&batches[2], &batches[5]] {
-        assert_eq!(last.content.labels, [8, 9, 0, 0]);
-        assert!(last.content.images[2 * 18..].iter().all(|&byte| byte == 0));
+        assert_eq!(last.feeds.i32("labels"), [8, 9, 0, 0]);
+        assert!(last.feeds.u8("images")[2 * 18..].iter().all(|&byte| byte == 0));
     }
     assert_eq!((loader.stats().batches, loader.stats().samples), (6, 20));
 }
@@ -150,12 +155,12 @@ fn bad_samples_are_skipped_and_listed() {
         let dataset = Numbers::new(8, &[3, 4, 7]);
         let sampler = Sampler::new(8, SamplerOptions::eval(8)).unwrap();
         let options = LoaderOptions { on_bad_sample: OnBadSample::Skip, ..LoaderOptions::new(workers, 0, 2) };
-        let mut loader = Loader::new(Arc::new(dataset), sampler, options).unwrap();
+        let mut loader = Loader::new(samples(dataset), sampler, options).unwrap();
         let batches = epochs(&mut loader, 2);
         (batches, loader.skipped().cloned().collect::<Vec<_>>(), loader.stats().skipped)
     };
     let (batches, skipped, count) = run(1);
-    assert_eq!(batches[0].content.labels, [0, 1, 2, 5, 5, 5, 6, 0]);
+    assert_eq!(batches[0].feeds.i32("labels"), [0, 1, 2, 5, 5, 5, 6, 0]);
     let pairs: Vec<_> = skipped.iter().map(|s| (s.index, s.replaced_by)).collect();
     assert_eq!(pairs, [(3, 5), (4, 5), (7, 0)]);
     assert_eq!(count, 8, "3, 4, again 4, and 7 in each epoch");
@@ -196,7 +201,7 @@ fn dropping_joins_workers_that_wait_or_work() {
 fn settings_are_checked() {
     let start = |options| {
         let sampler = Sampler::new(8, SamplerOptions::train(4, 0)).unwrap();
-        Loader::new(Arc::new(Numbers::new(8, &[])), sampler, options).map(|_| ())
+        Loader::new(samples(Numbers::new(8, &[])), sampler, options).map(|_| ())
     };
     let good = LoaderOptions::new(1, 0, 1);
     assert!(start(good).is_ok());

@@ -6,14 +6,16 @@ mod outline;
 mod paint;
 mod raster;
 mod scene;
+mod scene_set;
 mod write;
 
 pub use outline::ShapeClass;
 pub use raster::Mask;
 pub use scene::{Scene, SceneObject};
+pub use scene_set::Scenes;
 pub use write::{CocoFolder, ShapesFolder};
 
-use crate::{DataError, Dataset, Philox, Purpose, Scratch, Split};
+use crate::{DataError, Dataset, Label, Philox, Purpose, Scratch, Split};
 
 const SMALLEST_SIDE: u32 = 16;
 const LARGEST_SIDE: u32 = 4096;
@@ -60,12 +62,14 @@ impl Shapes {
 
     /// Draws picture `index` into `out` `[size, size, 3]`.
     pub fn draw(&self, index: usize, out: &mut [u8]) {
-        let mut rng = Philox::new(self.seed, Purpose::Shapes, self.split as u32, index as u64);
+        let mut rng = Purpose::Shapes.stream(self.seed, self.split as u32, index as u64);
         scene::draw_single(self.class(index), self.size as usize, &mut rng, out);
     }
 }
 
 impl Dataset for Shapes {
+    type Target = Label;
+
     fn len(&self) -> usize {
         self.len
     }
@@ -74,13 +78,13 @@ impl Dataset for Shapes {
         &self.classes
     }
 
-    fn image_size(&self) -> [usize; 2] {
+    fn image_size(&self, _: usize) -> [usize; 2] {
         [self.size as usize; 2]
     }
 
-    fn load(&self, index: usize, _: &mut Philox, _: &mut Scratch, out: &mut [u8]) -> Result<u32, DataError> {
+    fn load(&self, index: usize, _: &mut Philox, _: &mut Scratch, out: &mut [u8]) -> Result<Label, DataError> {
         self.draw(index, out);
-        Ok(self.class(index).label())
+        Ok(Label(self.class(index).label()))
     }
 
     fn source(&self, index: usize) -> String {
@@ -98,7 +102,7 @@ impl Dataset for Shapes {
 pub fn draw_scene(seed: u64, split: Split, index: usize, width: u32, height: u32) -> Result<Scene, DataError> {
     check_side(width)?;
     check_side(height)?;
-    let mut rng = Philox::new(seed, Purpose::Shapes, SCENES + split as u32, index as u64);
+    let mut rng = Purpose::Shapes.stream(seed, SCENES + split as u32, index as u64);
     Ok(scene::draw_scene(width as usize, height as usize, &mut rng))
 }
 

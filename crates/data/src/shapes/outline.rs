@@ -182,7 +182,7 @@ mod tests {
     fn outlines_fill_the_unit_circle_and_stay_inside() {
         for class in ShapeClass::ALL {
             for index in 0..20 {
-                let polygon = outline(class, &mut Philox::new(1, Purpose::Shapes, 0, index));
+                let polygon = outline(class, &mut Purpose::Shapes.stream(1, 0, index));
                 let radius = polygon.iter().map(|[x, y]| x.hypot(*y)).fold(0.0, f64::max);
                 assert!((0.9..1.000_001).contains(&radius), "{class:?} reaches {radius}");
                 assert!(area(&polygon) > 0.6, "{class:?} has area {}", area(&polygon));

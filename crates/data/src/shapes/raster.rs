@@ -1,4 +1,5 @@
 use super::outline::{Point, bounding_box};
+use crate::detection::ObjectMask;
 
 const LINES_PER_ROW: usize = 4;
 
@@ -19,6 +20,13 @@ impl Mask {
         let inside =
             (self.left..self.left + self.width).contains(&x) && (self.top..self.top + self.height).contains(&y);
         inside && self.coverage[(y - self.top) * self.width + x - self.left] >= 0.5
+    }
+}
+
+impl From<&Mask> for ObjectMask {
+    fn from(mask: &Mask) -> Self {
+        let pixels = mask.coverage.iter().map(|&coverage| coverage >= 0.5).collect();
+        Self { left: mask.left, top: mask.top, width: mask.width, pixels }
     }
 }
 
@@ -83,7 +91,7 @@ fn add_span(row: &mut [f32], from: f64, to: f64) {
 mod tests {
     use super::super::outline::{ShapeClass, area, outline, place};
     use super::*;
-    use crate::{Philox, Purpose};
+    use crate::Purpose;
 
     fn rectangle(left: f64, top: f64, right: f64, bottom: f64) -> Vec<Point> {
         vec![[left, top], [right, top], [right, bottom], [left, bottom]]
@@ -109,7 +117,7 @@ mod tests {
     #[test]
     fn covers_the_area_of_every_outline() {
         for class in ShapeClass::ALL {
-            let mut rng = Philox::new(1, Purpose::Shapes, 0, class.label().into());
+            let mut rng = Purpose::Shapes.stream(1, 0, class.label().into());
             let polygon = place(&outline(class, &mut rng), [32.3, 31.6], 25.0, 0.7, 0.9);
             let covered: f64 = rasterize(&polygon, 64, 64).coverage.iter().map(|&c| f64::from(c)).sum();
             let expected = area(&polygon);
@@ -119,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_ring_is_open_in_the_middle() {
-        let mut rng = Philox::new(1, Purpose::Shapes, 0, 0);
+        let mut rng = Purpose::Shapes.stream(1, 0, 0);
         let mask = rasterize(&place(&outline(ShapeClass::Ring, &mut rng), [16.0, 16.0], 14.0, 1.0, 1.0), 32, 32);
         assert!(!mask.contains(16, 16));
         assert!(mask.contains(16, 4));

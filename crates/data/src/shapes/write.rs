@@ -51,7 +51,7 @@ impl ShapesFolder {
         for class in ShapeClass::ALL {
             create(&folder.join(class.name()))?;
         }
-        let [height, width] = shapes.image_size();
+        let [height, width] = shapes.image_size(0);
         let mut picture = Picture::filled(width, height, [0; 3]);
         for index in 0..count {
             shapes.draw(index, &mut picture.pixels);

@@ -6,9 +6,8 @@ use std::path::Path;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::json;
 use super::{Answer, Misplaced, Paragraph, Question, SquadSet, Version};
-use crate::DataError;
+use crate::{DataError, json};
 
 const LAYOUT: &str = "SQuAD's data[].paragraphs[] {context, qas[] {id, question, answers[] {text, answer_start}}}, and \
                       is_impossible with each question in version 2.0";

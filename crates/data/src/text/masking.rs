@@ -91,7 +91,7 @@ mod tests {
 
     fn apply(masking: Masking, ids: &[u32], seed: u64) -> (Vec<u32>, Vec<(u32, u32)>) {
         let mut hidden = ids.to_vec();
-        let chosen = masking.apply(&mut hidden, &vocabulary(), &mut Philox::new(seed, Purpose::Masks, 0, 0));
+        let chosen = masking.apply(&mut hidden, &vocabulary(), &mut Purpose::Masks.stream(seed, 0, 0));
         (hidden, chosen)
     }
 

@@ -32,9 +32,8 @@ mod verify;
 mod vocabulary;
 mod write_records;
 
-pub use batch::PretrainingBatch;
 pub use corpus::Documents;
-pub use electra::{ElectraBatch, ElectraInstance, ElectraOptions, ElectraSet, Prediction};
+pub use electra::{ElectraInstance, ElectraOptions, ElectraSet, Prediction};
 pub(crate) use folder::write_whole;
 pub use folder::{Format, Settings, SplitCounts, VOCABULARY_FILE};
 pub use instance::{Instance, InstanceOptions};

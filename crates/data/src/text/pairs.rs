@@ -123,7 +123,7 @@ mod tests {
     }
 
     fn rng(seed: u64) -> Philox {
-        Philox::new(seed, Purpose::Pairs, 0, 0)
+        Purpose::Pairs.stream(seed, 0, 0)
     }
 
     /// The next pair begins after the second segment or, where that is of another document, after the first.

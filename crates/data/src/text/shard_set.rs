@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::Vocabulary;
 use super::maker::Maker;
 use super::store::TokenStore;
-use crate::{DataError, Philox, Purpose};
+use crate::{DataError, Purpose};
 
 /// Sequences made from token shards when they are asked for.
 ///
@@ -29,7 +29,7 @@ impl<M: Maker> ShardSet<M> {
     pub(super) fn new(store: TokenStore, vocabulary: Arc<Vocabulary>, maker: M, cut_seed: u64, seed: u64) -> Self {
         let mut starts = Vec::new();
         for document in 0..store.documents() {
-            let mut rng = Philox::new(cut_seed, Purpose::Pairs, 0, document.into());
+            let mut rng = Purpose::Pairs.stream(cut_seed, 0, document.into());
             maker.cut(&store, document, &mut rng, |sentence, _| {
                 starts.push(Start { document, sentence: sentence as u32 })
             });
@@ -60,7 +60,7 @@ impl<M: Maker> ShardSet<M> {
     /// Errors: tokens that cannot be read.
     pub(super) fn make(&self, epoch: u32, index: usize) -> Result<M::Made, DataError> {
         let Start { document, sentence } = self.starts[index];
-        let mut rng = Philox::new(self.seed, Purpose::Instances, epoch, index as u64);
+        let mut rng = Purpose::Instances.stream(self.seed, epoch, index as u64);
         let plan = self.maker.plan(&self.store, document, sentence as usize, &mut rng);
         self.maker.make(&self.store, &plan, &self.vocabulary, &mut rng)
     }

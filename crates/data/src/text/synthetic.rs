@@ -40,7 +40,7 @@ impl SyntheticText {
 
     /// Two segments of one length, and the rest of their random numbers.
     fn draw(&self, index: usize) -> (Sequence, Philox) {
-        let mut rng = Philox::new(self.seed, Purpose::Synthetic, 0, index as u64);
+        let mut rng = Purpose::Synthetic.stream(self.seed, 0, index as u64);
         let tokens = (0..self.sequence_length).map(|_| rng.below(self.vocabulary_size as u32)).collect();
         let segment = |position| u8::from(position >= self.sequence_length / 2);
         (Sequence { tokens, segments: (0..self.sequence_length).map(segment).collect() }, rng)

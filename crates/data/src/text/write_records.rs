@@ -10,7 +10,7 @@ use super::prepare::{Progress, Tell};
 use super::shard::complete;
 use super::store::TokenStore;
 use crate::tfrecord::{RecordFile, frame};
-use crate::{DataError, Philox, Purpose, parallel};
+use crate::{DataError, Purpose, parallel};
 
 /// Makes sequences of all documents, as often as the dupe factor says, and writes them in random order, round robin, to
 /// TFRecord files. Files that are whole are left as they are. Before each record `go_on` is asked.
@@ -31,7 +31,7 @@ pub(crate) fn write_records<M: Maker>(
         if !is_whole(&files[number], share.len()) {
             let payload = |index: usize| {
                 go_on()?;
-                let mut rng = Philox::new(settings.seed, Purpose::Masks, 0, index as u64);
+                let mut rng = Purpose::Masks.stream(settings.seed, 0, index as u64);
                 Ok(maker.make(store, &plans[index], vocabulary, &mut rng)?.encode(maker.shape()))
             };
             write_file(&files[number], share.map(payload))?;
@@ -47,14 +47,14 @@ fn all_plans<M: Maker>(maker: M, store: &TokenStore, settings: &Settings, thread
     let cut = |dupe: usize| {
         let mut plans = Vec::new();
         for document in 0..store.documents() {
-            let mut rng = Philox::new(settings.seed, Purpose::Pairs, dupe as u32, document.into());
+            let mut rng = Purpose::Pairs.stream(settings.seed, dupe as u32, document.into());
             maker.cut(store, document, &mut rng, |_, plan| plans.push(plan));
         }
         plans
     };
     let dupes = parallel::map_with(settings.dupe_factor as usize, threads, || (), |(), dupe| cut(dupe));
     let mut plans: Vec<M::Plan> = dupes.into_iter().flatten().collect();
-    Philox::new(settings.seed, Purpose::Shuffle, 0, 0).shuffle(&mut plans);
+    Purpose::Shuffle.stream(settings.seed, 0, 0).shuffle(&mut plans);
     plans
 }
 

@@ -187,18 +187,24 @@ fn batches_are_padded_windows() {
     for place in 0..2 {
         let window = features.window(place);
         let (row, length) = (place * 16, window.input_ids.len());
-        let ids: Vec<u32> = first.content.input_ids[row..row + length].iter().map(|&id| id as u32).collect();
+        let ids: Vec<u32> = first.feeds.i32("input_ids")[row..row + length].iter().map(|&id| id as u32).collect();
         assert_eq!(ids, window.input_ids);
-        assert!(first.content.input_ids[row + length..row + 16].iter().all(|&id| id == 0));
+        assert!(first.feeds.i32("input_ids")[row + length..row + 16].iter().all(|&id| id == 0));
         let ones = |values: &[i32]| values.iter().filter(|&&value| value == 1).count();
-        assert_eq!(ones(&first.content.input_mask[row..row + 16]), length);
-        assert_eq!(ones(&first.content.segment_ids[row..row + 16]), window.context.len() + 1);
-        let open: Vec<usize> = (0..16).filter(|&at| first.content.p_mask[row + at] == 0.0).collect();
+        assert_eq!(ones(&first.feeds.i32("input_mask")[row..row + 16]), length);
+        assert_eq!(ones(&first.feeds.i32("segment_ids")[row..row + 16]), window.context.len() + 1);
+        let open: Vec<usize> = (0..16).filter(|&at| first.feeds.f32("p_mask")[row + at] == 0.0).collect();
         assert_eq!(open, [0].into_iter().chain(window.context.clone()).collect::<Vec<_>>());
     }
-    assert_eq!((first.content.start_positions, first.content.end_positions), (vec![5, 9], vec![6, 9]));
-    assert_eq!((first.content.is_impossible, first.content.windows, first.real), (vec![0.0; 2], vec![0, 1], 2));
+    assert_eq!((first.feeds.i32("start_positions"), first.feeds.i32("end_positions")), (&[5, 9][..], &[6, 9][..]));
+    assert_eq!(
+        (first.feeds.f32("is_impossible"), first.feeds.i32("windows"), first.samples),
+        (&[0.0; 2][..], &[0, 1][..], 2)
+    );
     let last = loader.next_batch().unwrap().unwrap();
-    assert_eq!((last.real, last.content.windows, last.content.start_positions), (1, vec![2, 0], vec![6, 0]));
-    assert!(last.content.input_ids[16..].iter().all(|&id| id == 0));
+    assert_eq!(
+        (last.samples, last.feeds.i32("windows"), last.feeds.i32("start_positions")),
+        (1, &[2, 0][..], &[6, 0][..])
+    );
+    assert!(last.feeds.i32("input_ids")[16..].iter().all(|&id| id == 0));
 }

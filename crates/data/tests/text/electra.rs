@@ -3,10 +3,10 @@ use std::fs;
 use std::sync::Arc;
 
 use bessemer_data::text::{
-    ElectraBatch, ElectraInstance, ElectraOptions, ElectraSet, Format, InstanceOptions, Prediction, PretrainingSet,
-    SyntheticText, verify,
+    ElectraInstance, ElectraOptions, ElectraSet, Format, InstanceOptions, Prediction, PretrainingSet, SyntheticText,
+    verify,
 };
-use bessemer_data::{Batch, Loader, LoaderOptions, Position, Sampler, SamplerOptions, Split};
+use bessemer_data::{Batch, Feeds, Loader, LoaderOptions, Position, Sampler, SamplerOptions, Split};
 use proptest::prelude::*;
 
 use crate::world::{World, run};
@@ -123,7 +123,7 @@ fn no_sentence_is_lost() {
 }
 
 /// Batches of two epochs of eight sequences each, from a position.
-fn batches(set: &Arc<ElectraSet>, workers: usize, start: Position) -> Vec<Batch<ElectraBatch>> {
+fn batches(set: &Arc<ElectraSet>, workers: usize, start: Position) -> Vec<Batch> {
     let sampler = Sampler::new(set.len(), SamplerOptions::train(8, 5)).unwrap();
     let options = LoaderOptions { start, ..LoaderOptions::new(workers, 0, 2) };
     let mut loader = Loader::new(Arc::clone(set), sampler, options).unwrap();
@@ -132,7 +132,7 @@ fn batches(set: &Arc<ElectraSet>, workers: usize, start: Position) -> Vec<Batch<
         if let Some(batch) = loader.next_batch() {
             let batch = batch.unwrap();
             batches.push(batch.clone());
-            loader.recycle(batch.content);
+            loader.recycle(batch.feeds);
         }
     }
     batches
@@ -150,19 +150,20 @@ fn batches_are_padded_instances_whatever_the_workers() {
         assert_eq!(batches(&set, 2, Position { epoch: 1, batch: 1 }), all[an_epoch + 1..]);
         for batch in &all {
             let everything = instances(&set, batch.epoch);
-            (0..8).for_each(|row| check_row(&batch.content, row, &everything));
+            (0..8).for_each(|row| check_row(&batch.feeds, row, &everything));
         }
     }
 }
 
 /// A row is one of the instances, padded with zeros.
 #[track_caller]
-fn check_row(batch: &ElectraBatch, row: usize, everything: &[ElectraInstance]) {
+fn check_row(batch: &Feeds, row: usize, everything: &[ElectraInstance]) {
     let (row, words) = (row * 64..(row + 1) * 64, row * 9..(row + 1) * 9);
-    let tokens = [&batch.input_ids, &batch.segment_ids, &batch.input_mask].map(|array| array[row.clone()].to_vec());
-    let weights: Vec<i32> = batch.masked_lm_weights[words.clone()].iter().map(|&weight| weight as i32).collect();
+    let tokens = [batch.i32("input_ids"), batch.i32("segment_ids"), batch.i32("input_mask")]
+        .map(|array| array[row.clone()].to_vec());
+    let weights: Vec<i32> = batch.f32("masked_lm_weights")[words.clone()].iter().map(|&weight| weight as i32).collect();
     let [positions, replaced] =
-        [&batch.masked_lm_positions, &batch.masked_lm_replaced].map(|array| array[words.clone()].to_vec());
+        [batch.i32("masked_lm_positions"), batch.i32("masked_lm_replaced")].map(|array| array[words.clone()].to_vec());
     let found = (tokens, [positions, replaced, weights]);
     assert!(everything.iter().any(|instance| row_of(instance) == found), "{found:?}");
 }
@@ -193,16 +194,19 @@ fn the_last_batch_of_an_evaluation_is_padded() {
     let everything = instances(&set, 0);
     let mut seen = 0;
     while let Some(batch) = loader.next_batch() {
-        let Batch { content, real, .. } = batch.unwrap();
-        for (row, instance) in everything[seen..][..real].iter().enumerate() {
-            check_row(&content, row, std::slice::from_ref(instance));
+        let Batch { feeds, samples, .. } = batch.unwrap();
+        for (row, instance) in everything[seen..][..samples].iter().enumerate() {
+            check_row(&feeds, row, std::slice::from_ref(instance));
         }
-        seen += real;
+        seen += samples;
         assert!(
-            content.input_ids[real * 64..].iter().chain(&content.masked_lm_replaced[real * 9..]).all(|&id| id == 0)
+            feeds.i32("input_ids")[samples * 64..]
+                .iter()
+                .chain(&feeds.i32("masked_lm_replaced")[samples * 9..])
+                .all(|&id| id == 0)
         );
-        assert!(content.masked_lm_weights[real * 9..].iter().all(|&weight| weight == 0.0));
-        loader.recycle(content);
+        assert!(feeds.f32("masked_lm_weights")[samples * 9..].iter().all(|&weight| weight == 0.0));
+        loader.recycle(feeds);
     }
     assert!(seen == set.len() && seen % 7 != 0, "{seen}: the last batch is not full");
 }

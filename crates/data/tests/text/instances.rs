@@ -1,8 +1,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bessemer_data::text::{Format, Instance, InstanceOptions, PretrainingBatch, PretrainingSet};
-use bessemer_data::{Batch, Loader, LoaderOptions, Position, Sampler, SamplerOptions, Split};
+use bessemer_data::text::{Format, Instance, InstanceOptions, PretrainingSet};
+use bessemer_data::{Batch, Feeds, Loader, LoaderOptions, Position, Sampler, SamplerOptions, Split};
 use proptest::prelude::*;
 
 use crate::world::{World, instances};
@@ -87,7 +87,7 @@ fn whole_words_are_masked_together() {
 }
 
 /// Batches of three epochs of eight sequences each, from a position.
-fn batches(set: &Arc<PretrainingSet>, seed: u64, workers: usize, start: Position) -> Vec<Batch<PretrainingBatch>> {
+fn batches(set: &Arc<PretrainingSet>, seed: u64, workers: usize, start: Position) -> Vec<Batch> {
     let sampler = Sampler::new(set.len(), SamplerOptions::train(8, seed)).unwrap();
     let options = LoaderOptions { start, ..LoaderOptions::new(workers, 0, 3) };
     let mut loader = Loader::new(Arc::clone(set), sampler, options).unwrap();
@@ -96,7 +96,7 @@ fn batches(set: &Arc<PretrainingSet>, seed: u64, workers: usize, start: Position
         if let Some(batch) = loader.next_batch() {
             let batch = batch.unwrap();
             batches.push(batch.clone());
-            loader.recycle(batch.content);
+            loader.recycle(batch.feeds);
         }
     }
     batches
@@ -115,20 +115,23 @@ fn batches_are_padded_instances_and_can_be_made_again() {
     assert_ne!(batches(&set, 6, 1, Position::default())[0], all[0]);
     assert_ne!(all[0], all[2 * an_epoch + 1]);
 
-    let first = &all[0].content;
-    assert_eq!((all[0].real, all[0].epoch, all[0].index), (8, 0, 0));
-    assert_eq!((first.input_ids.len(), first.masked_lm_ids.len(), first.next_sentence_labels.len()), (512, 80, 8));
+    let first = &all[0].feeds;
+    assert_eq!((all[0].samples, all[0].epoch, all[0].index), (8, 0, 0));
+    assert_eq!(
+        (first.i32("input_ids").len(), first.i32("masked_lm_ids").len(), first.i32("next_sentence_labels").len()),
+        (512, 80, 8)
+    );
     for batch in &all {
         let everything = instances(&set, batch.epoch);
-        (0..8).for_each(|row| check_row(&batch.content, row, &everything));
+        (0..8).for_each(|row| check_row(&batch.feeds, row, &everything));
     }
 }
 
 /// A row is one of the instances, padded with zeros.
 #[track_caller]
-fn check_row(batch: &PretrainingBatch, row: usize, everything: &[Instance]) {
-    let ids = &batch.input_ids[row * 64..][..64];
-    let length = batch.input_mask[row * 64..][..64].iter().sum::<i32>() as usize;
+fn check_row(batch: &Feeds, row: usize, everything: &[Instance]) {
+    let ids = &batch.i32("input_ids")[row * 64..][..64];
+    let length = batch.i32("input_mask")[row * 64..][..64].iter().sum::<i32>() as usize;
     let instance = everything.iter().find(|instance| {
         instance.tokens.len() == length && instance.tokens.iter().zip(ids).all(|(&a, &b)| a as i32 == b)
     });
@@ -136,11 +139,15 @@ fn check_row(batch: &PretrainingBatch, row: usize, everything: &[Instance]) {
     assert!(ids[length..].iter().all(|&id| id == 0));
     let mut segments: Vec<i32> = instance.segments.iter().map(|&segment| segment.into()).collect();
     segments.resize(64, 0);
-    assert_eq!(batch.segment_ids[row * 64..][..64], segments);
-    assert_eq!(batch.next_sentence_labels[row], i32::from(instance.random_next));
+    assert_eq!(batch.i32("segment_ids")[row * 64..][..64], segments);
+    assert_eq!(batch.i32("next_sentence_labels")[row], i32::from(instance.random_next));
     for (at, place) in (row * 10..(row + 1) * 10).enumerate() {
         let expected = instance.masked.get(at).map_or((0, 0, 0.0), |&(at, id)| (at as i32, id as i32, 1.0));
-        let found = (batch.masked_lm_positions[place], batch.masked_lm_ids[place], batch.masked_lm_weights[place]);
+        let found = (
+            batch.i32("masked_lm_positions")[place],
+            batch.i32("masked_lm_ids")[place],
+            batch.f32("masked_lm_weights")[place],
+        );
         assert_eq!(found, expected);
     }
 }
@@ -155,14 +162,14 @@ fn evaluation_has_every_instance_once_and_in_order() {
     let everything = instances(&set, 0);
     let mut seen = 0;
     while let Some(batch) = loader.next_batch() {
-        let Batch { content, real, .. } = batch.unwrap();
-        for (row, instance) in everything[seen..][..real].iter().enumerate() {
-            check_row(&content, row, std::slice::from_ref(instance));
+        let Batch { feeds, samples, .. } = batch.unwrap();
+        for (row, instance) in everything[seen..][..samples].iter().enumerate() {
+            check_row(&feeds, row, std::slice::from_ref(instance));
         }
-        seen += real;
-        assert!(content.input_mask[real * 64..].iter().all(|&mask| mask == 0));
-        assert!(content.masked_lm_weights[real * 10..].iter().all(|&weight| weight == 0.0));
-        loader.recycle(content);
+        seen += samples;
+        assert!(feeds.i32("input_mask")[samples * 64..].iter().all(|&mask| mask == 0));
+        assert!(feeds.f32("masked_lm_weights")[samples * 10..].iter().all(|&weight| weight == 0.0));
+        loader.recycle(feeds);
     }
     assert!(seen == set.len() && seen % 8 != 0, "{seen}: the last batch is not full");
 }

@@ -66,16 +66,21 @@ impl Pressure<'_> {
                 if replaces_state { 0 } else { ty.bytes() as i64 }
             })
             .sum();
-        let mut inputs = node.inputs.clone();
-        inputs.sort_unstable();
-        inputs.dedup();
-        let freed: i64 = inputs
+        let freed: i64 = distinct_inputs(self.graph, id)
             .iter()
             .filter(|v| self.remaining.get(v) == Some(&1) && self.graph.node(v.node).op.as_input().is_none())
             .map(|&v| self.graph.ty(v).bytes() as i64)
             .sum();
         made - freed
     }
+}
+
+/// The inputs of a node, each once.
+fn distinct_inputs(graph: &Graph, id: NodeId) -> Vec<Value> {
+    let mut inputs = graph.node(id).inputs.clone();
+    inputs.sort_unstable();
+    inputs.dedup();
+    inputs
 }
 
 /// An order of the live nodes in which each comes before those listed for it.
@@ -89,10 +94,7 @@ fn order(graph: &Graph, live: &[bool], readers: Vec<Vec<NodeId>>) -> Vec<NodeId>
     let mut pressure =
         Pressure { graph, remaining: HashMap::new(), kept: graph.updates().iter().map(|&(_, new)| new).collect() };
     for id in graph.ids().filter(|id| live[id.index()]) {
-        let mut inputs = graph.node(id).inputs.clone();
-        inputs.sort_unstable();
-        inputs.dedup();
-        for input in inputs {
+        for input in distinct_inputs(graph, id) {
             *pressure.remaining.entry(input).or_default() += 1;
         }
     }
@@ -109,10 +111,7 @@ fn order(graph: &Graph, live: &[bool], readers: Vec<Vec<NodeId>>) -> Vec<NodeId>
             },
         };
         order.push(id);
-        let mut inputs = graph.node(id).inputs.clone();
-        inputs.sort_unstable();
-        inputs.dedup();
-        for input in inputs {
+        for input in distinct_inputs(graph, id) {
             *pressure.remaining.get_mut(&input).expect("counted above") -= 1;
         }
         for &reader in readers[id.index()].iter().filter(|r| live[r.index()]) {

@@ -1,16 +1,12 @@
 use super::text::{f1_of_normalized, normalized};
-use super::{Gold, Predicted, unknown_questions};
+use super::{Gold, Predicted, Shares, unknown_questions};
 use crate::MetricError;
 
-/// Scores by the rules of version 1.1, in percent.
+/// Scores by the rules of version 1.1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScoresV1 {
-    /// Questions whose prediction equals a right answer once both are normalised.
-    pub exact_match: f64,
-    /// Mean over questions of the F1 of words, against the right answer that fits best.
-    pub f1: f64,
-    /// Questions.
-    pub total: usize,
+    /// Of all questions.
+    pub all: Shares,
     /// Questions without a prediction, which count as wrong.
     pub missing: usize,
     /// Predictions for questions that the data do not have, which count for nothing.
@@ -37,9 +33,7 @@ pub fn score_v1(gold: &[Gold<'_>], predictions: &Predicted<'_>) -> Result<Scores
         exact += usize::from(answers.contains(&prediction));
         f1 += answers.iter().map(|answer| f1_of_normalized(&prediction, answer)).fold(0.0, f64::max);
     }
-    let total = gold.len();
-    let percent = |sum: f64| 100.0 * sum / total as f64;
-    Ok(ScoresV1 { exact_match: percent(exact as f64), f1: percent(f1), total, missing, unknown })
+    Ok(ScoresV1 { all: Shares::new(exact, f1, gold.len()), missing, unknown })
 }
 
 #[cfg(test)]
@@ -55,8 +49,8 @@ mod tests {
         let gold = gold(&[("1", &["old people", "Norman people"]), ("2", &["1066"]), ("3", &["a"]), ("4", &["x"])]);
         let predictions = Predicted::from([("1", "people"), ("2", "1066."), ("3", "")]);
         let scores = score_v1(&gold, &predictions).unwrap();
-        assert_eq!((scores.exact_match, scores.total, scores.missing), (50.0, 4, 1));
-        assert!((scores.f1 - 100.0 * (2.0 / 3.0 + 1.0) / 4.0).abs() < 1e-12, "an answer without words has no F1");
+        assert_eq!((scores.all.exact, scores.all.total, scores.missing), (50.0, 4, 1));
+        assert!((scores.all.f1 - 100.0 * (2.0 / 3.0 + 1.0) / 4.0).abs() < 1e-12, "an answer without words has no F1");
     }
 
     #[test]
@@ -64,7 +58,7 @@ mod tests {
         let gold = gold(&[("2", &["x"]), ("4", &["y"])]);
         let predictions = Predicted::from([("2", "x"), ("9", "x"), ("3", "x")]);
         let scores = score_v1(&gold, &predictions).unwrap();
-        assert_eq!((scores.exact_match, scores.missing, scores.unknown), (50.0, 1, 2));
+        assert_eq!((scores.all.exact, scores.missing, scores.unknown), (50.0, 1, 2));
         assert_eq!(unknown_questions(&gold, predictions.keys().copied()), ["3", "9"]);
     }
 

@@ -28,8 +28,18 @@ pub struct Shares {
     pub exact: f64,
     /// Mean over questions of the F1 of words, against the right answer that fits best.
     pub f1: f64,
+    /// Questions whose prediction is exactly right.
+    pub num_exact: usize,
     /// Questions.
     pub total: usize,
+}
+
+impl Shares {
+    /// Of sums over `total` questions.
+    pub(super) fn new(num_exact: usize, f1: f64, total: usize) -> Self {
+        let percent = |sum: f64| 100.0 * sum / total as f64;
+        Self { exact: percent(num_exact as f64), f1: percent(f1), num_exact, total }
+    }
 }
 
 /// The highest scores in percent that any threshold on the probability of no answer gives, and these thresholds.
@@ -61,7 +71,7 @@ struct Mark {
     has_answer: bool,
     /// Whether there is a prediction, and whether it is an answer.
     predicted: Option<bool>,
-    exact: f64,
+    is_exact: bool,
     f1: f64,
 }
 
@@ -95,7 +105,7 @@ pub fn score_v2(
 fn mark(question: &Gold<'_>, prediction: Option<&&str>) -> Mark {
     let has_answer = !question.answers.is_empty();
     let Some(prediction) = prediction else {
-        return Mark { has_answer, predicted: None, exact: 0.0, f1: 0.0 };
+        return Mark { has_answer, predicted: None, is_exact: false, f1: 0.0 };
     };
     let words = normalized(prediction);
     let mut answers: Vec<String> = question.answers.iter().map(|answer| normalized(answer)).collect();
@@ -103,9 +113,9 @@ fn mark(question: &Gold<'_>, prediction: Option<&&str>) -> Mark {
     if answers.is_empty() {
         answers.push(String::new());
     }
-    let exact = f64::from(u8::from(answers.contains(&words)));
+    let is_exact = answers.contains(&words);
     let f1 = answers.iter().map(|answer| f1_or_both_empty(&words, answer)).fold(0.0, f64::max);
-    Mark { has_answer, predicted: Some(!prediction.is_empty()), exact, f1 }
+    Mark { has_answer, predicted: Some(!prediction.is_empty()), is_exact, f1 }
 }
 
 /// Where either has no words, 1 if neither has.
@@ -137,8 +147,8 @@ fn withhold(gold: &[Gold<'_>], marks: &mut [Mark], no_answer: &NoAnswerProbabili
     let known: HashMap<&str, f64> = no_answer.by_question.iter().copied().collect();
     for (question, mark) in gold.iter().zip(marks) {
         if mark.predicted.is_some() && known[question.id] > no_answer.threshold {
-            let right = f64::from(u8::from(!mark.has_answer));
-            (mark.exact, mark.f1) = (right, right);
+            mark.is_exact = !mark.has_answer;
+            mark.f1 = f64::from(u8::from(mark.is_exact));
         }
     }
 }
@@ -147,7 +157,7 @@ fn best_scores(gold: &[Gold<'_>], marks: &[Mark], by_question: &[(&str, f64)]) -
     let marks: HashMap<&str, &Mark> = gold.iter().map(|question| question.id).zip(marks).collect();
     let mut rising: Vec<(f64, &Mark)> = by_question.iter().filter_map(|&(id, p)| Some((p, *marks.get(id)?))).collect();
     rising.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (exact, exact_threshold) = best_threshold(&rising, gold.len(), |mark| mark.exact);
+    let (exact, exact_threshold) = best_threshold(&rising, gold.len(), |mark| f64::from(u8::from(mark.is_exact)));
     let (f1, f1_threshold) = best_threshold(&rising, gold.len(), |mark| mark.f1);
     BestScores { exact, exact_threshold, f1, f1_threshold }
 }
@@ -171,14 +181,13 @@ fn best_threshold(rising: &[(f64, &Mark)], total: usize, score: impl Fn(&Mark) -
 }
 
 fn shares_of<'a>(marks: impl Iterator<Item = &'a Mark>) -> Option<Shares> {
-    let (mut exact, mut f1, mut total) = (0.0, 0.0, 0_usize);
+    let (mut num_exact, mut f1, mut total) = (0, 0.0, 0);
     for mark in marks {
-        exact += mark.exact;
+        num_exact += usize::from(mark.is_exact);
         f1 += mark.f1;
         total += 1;
     }
-    let percent = |sum: f64| 100.0 * sum / total as f64;
-    (total > 0).then(|| Shares { exact: percent(exact), f1: percent(f1), total })
+    (total > 0).then(|| Shares::new(num_exact, f1, total))
 }
 
 #[cfg(test)]
@@ -204,7 +213,7 @@ mod tests {
         let has_answer = scores.has_answer.unwrap();
         assert!((has_answer.f1 - 50.0 * (1.0 + f1_of_fox)).abs() < 1e-12);
         assert_eq!((has_answer.exact, has_answer.total), (50.0, 2));
-        assert_eq!(scores.no_answer, Some(Shares { exact: 50.0, f1: 50.0, total: 2 }));
+        assert_eq!(scores.no_answer, Some(Shares { exact: 50.0, f1: 50.0, num_exact: 1, total: 2 }));
         assert_eq!((scores.best, scores.missing), (None, 0));
     }
 

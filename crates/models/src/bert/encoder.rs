@@ -5,7 +5,7 @@ use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::attention::{Attention, AttentionDropout};
 use bessemer_ir::ops::index::Gather;
 use bessemer_ir::{DType, Value};
-use bessemer_nn::{Builder, LayerNorm, Mode, RandomStream, Result};
+use bessemer_nn::{Builder, LayerNorm, Linear, Mode, RandomStream, Result};
 
 /// What is added to the scores of masked tokens.
 const MASKED: f64 = -10_000.0;
@@ -70,7 +70,7 @@ impl Embeddings {
         })?;
         let types =
             b.scope("token_type_embeddings", |b| b.weight("weight", [config.type_vocab_size, width], init.types))?;
-        let norm = b.scope("LayerNorm", |b| LayerNorm::new(b, width, config.layer_norm_eps))?;
+        let norm = LayerNorm::new(b, "LayerNorm", width, config.layer_norm_eps)?;
         Ok(Embeddings { words, positions, types, norm })
     }
 
@@ -80,7 +80,7 @@ impl Embeddings {
         let types = b.scope("token_type_embeddings", |b| b.graph.add1(Gather, &[self.types, types]))?;
         let sum = b.graph.add_(words, types)?;
         let sum = b.graph.add_(sum, self.positions)?;
-        b.scope("LayerNorm", |b| self.norm.apply(&mut b.graph, sum))
+        self.norm.apply(b, sum)
     }
 }
 
@@ -140,7 +140,7 @@ impl<'a> Encoder<'a> {
         })?;
         let wide = b.scope("intermediate", |b| {
             let layer = self.bert.active_linear(config.hidden_size, config.intermediate_size);
-            let wide = b.linear("dense", attended, layer)?;
+            let wide = Linear::new(b, "dense", config.hidden_size, layer)?.apply(b, attended)?;
             config.hidden_act.apply(&mut b.graph, wide)
         })?;
         b.scope("output", |b| self.add_and_norm(b, wide, attended))
@@ -150,8 +150,11 @@ impl<'a> Encoder<'a> {
     fn attend(&mut self, b: &mut Builder, x: Value, bias: Value) -> Result<Value> {
         let config = self.bert.config;
         let (comparing, layer) = (self.bert.comparing(config.hidden_size), self.bert.linear(config.hidden_size));
-        let (queries, keys) = (b.linear("query", x, comparing)?, b.linear("key", x, comparing)?);
-        let mut inputs = vec![queries, keys, b.linear("value", x, layer)?, bias];
+        let mut inputs = Vec::new();
+        for (name, options) in [("query", comparing), ("key", comparing), ("value", layer)] {
+            inputs.push(Linear::new(b, name, config.hidden_size, options)?.apply(b, x)?);
+        }
+        inputs.push(bias);
         let RandomStream { seed, stream } = self.streams.next_stream();
         let rate = config.attention_probs_dropout_prob;
         let drops = rate > 0.0 && b.mode() == Mode::Train;
@@ -169,10 +172,11 @@ impl<'a> Encoder<'a> {
     /// `LayerNorm(residual + dropout(dense(x)))`
     fn add_and_norm(&mut self, b: &mut Builder, x: Value, residual: Value) -> Result<Value> {
         let config = self.bert.config;
-        let dense = b.linear("dense", x, self.bert.linear(config.hidden_size))?;
+        let inputs = b.graph.shape(x).cols();
+        let dense = Linear::new(b, "dense", inputs, self.bert.linear(config.hidden_size))?.apply(b, x)?;
         let dense = self.hidden_dropout(b, dense)?;
         let sum = b.graph.add_(dense, residual)?;
-        b.layer_norm("LayerNorm", sum, config.layer_norm_eps)
+        LayerNorm::new(b, "LayerNorm", config.hidden_size, config.layer_norm_eps)?.apply(b, sum)
     }
 }
 

@@ -8,7 +8,7 @@ use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::UnaryKind;
 use bessemer_ir::ops::source::Constant;
 use bessemer_ir::{DType, Graph, Value};
-use bessemer_nn::{Builder, Init, Result};
+use bessemer_nn::{Builder, Init, LayerNorm, Linear, Result};
 
 /// Results of the heads.
 pub(super) struct Logits {
@@ -28,7 +28,8 @@ pub(super) fn build(b: &mut Builder, bert: &Bert<'_>, encoded: &Encoded) -> Resu
             let masked = states_at(&mut b.graph, encoded.hidden, positions)?;
             words(b, bert, masked, encoded.words)
         })?;
-        Ok(Logits { words, following: b.linear("seq_relationship", first, bert.linear(2))? })
+        let following = Linear::new(b, "seq_relationship", bert.config.hidden_size, bert.linear(2))?.apply(b, first)?;
+        Ok(Logits { words, following })
     })
 }
 
@@ -36,7 +37,7 @@ pub(super) fn build(b: &mut Builder, bert: &Bert<'_>, encoded: &Encoded) -> Resu
 fn pooled(b: &mut Builder, bert: &Bert<'_>, hidden: Value) -> Result<Value> {
     let width = bert.config.hidden_size;
     let first = first_states(&mut b.graph, hidden)?;
-    let dense = b.linear("dense", first, bert.active_linear(width, width))?;
+    let dense = Linear::new(b, "dense", width, bert.active_linear(width, width))?.apply(b, first)?;
     b.graph.unary(UnaryKind::Tanh, dense)
 }
 
@@ -78,11 +79,11 @@ pub(crate) fn word_scores(b: &mut Builder, states: Value, words: Value) -> Resul
 fn words(b: &mut Builder, bert: &Bert<'_>, masked: Value, words: Value) -> Result<Value> {
     let (config, width) = (bert.config, bert.config.hidden_size);
     let transformed = b.scope("transform", |b| {
-        let mut x = b.linear("dense", masked, bert.active_linear(width, width))?;
+        let mut x = Linear::new(b, "dense", width, bert.active_linear(width, width))?.apply(b, masked)?;
         if bert.options.mlm_activation {
             x = config.hidden_act.apply(&mut b.graph, x)?;
         }
-        b.layer_norm("LayerNorm", x, config.layer_norm_eps)
+        LayerNorm::new(b, "LayerNorm", width, config.layer_norm_eps)?.apply(b, x)
     })?;
     word_scores(b, transformed, words)
 }

@@ -1,7 +1,7 @@
 //! Initial weights of BERT's embeddings and layers.
 
 use super::config::Bert;
-use bessemer_nn::{Init, Linear};
+use bessemer_nn::{Init, LinearOptions};
 use serde::{Deserialize, Serialize};
 
 /// Initial weights. Biases are 0 and scales of norms 1 but where it says otherwise.
@@ -68,22 +68,22 @@ impl Bert<'_> {
     }
 
     /// The layers of queries and keys.
-    pub(crate) fn comparing(&self, outputs: usize) -> Linear {
+    pub(crate) fn comparing(&self, outputs: usize) -> LinearOptions {
         match self.options.init {
-            BertInit::Mimetic => Linear { weight: Init::Diagonal(SIMILARITY), ..self.linear(outputs) },
+            BertInit::Mimetic => LinearOptions { weight: Init::Diagonal(SIMILARITY), ..self.linear(outputs) },
             _ => self.linear(outputs),
         }
     }
 
     /// A layer without an activation.
-    pub(crate) fn linear(&self, outputs: usize) -> Linear {
-        Linear { outputs, weight: self.init(), bias: Init::Zeros }
+    pub(crate) fn linear(&self, outputs: usize) -> LinearOptions {
+        LinearOptions { outputs, weight: self.init(), bias: Init::Zeros }
     }
 
     /// A layer before an activation.
-    pub(crate) fn active_linear(&self, inputs: usize, outputs: usize) -> Linear {
+    pub(crate) fn active_linear(&self, inputs: usize, outputs: usize) -> LinearOptions {
         match self.options.init {
-            BertInit::NvidiaTorch => Linear::uniform(inputs, outputs),
+            BertInit::NvidiaTorch => LinearOptions::uniform(inputs, outputs),
             _ => self.linear(outputs),
         }
     }

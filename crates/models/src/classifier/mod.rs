@@ -7,14 +7,14 @@ pub use names::NAMES;
 pub use zoo::{Architecture, ModelSpec, ZOO, find};
 
 use crate::model::Model;
-use crate::resnet::StrideIn;
+use crate::resnet::Backbone;
 use crate::{ModelError, resnet, resnet_cifar};
 use bessemer_ir::ops::index::Gather;
 use bessemer_ir::{DType, Value};
 use bessemer_nn::loss::cross_entropy;
 use bessemer_nn::preprocess::{mix, normalise};
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, Conv, Fan, Init, Linear, Mixup, Mode, Padding, PixelScale, Result, Targets, TrainConfig};
+use bessemer_nn::{Builder, Init, Linear, LinearOptions, Mixup, Mode, PixelScale, Result, Targets, TrainConfig};
 use serde::{Deserialize, Serialize};
 
 /// What the feed `images` holds.
@@ -47,39 +47,19 @@ pub struct ModelOptions {
     pub input: InputFormat,
     /// Outputs of the classifier.
     pub num_classes: usize,
-    /// Channels of the first convolution.
-    pub base_width: usize,
-    /// How windows are placed at the borders.
-    pub padding: Padding,
-    /// The convolution of a bottleneck that has the stride.
-    pub stride_in: StrideIn,
-    /// Distributions of initial weights.
-    pub init: InitScheme,
-    /// What the variance of initial weights is divided by.
-    pub fan: Fan,
-    /// Whether the last scale of each residual branch starts at 0.
-    pub zero_init_last_gamma: bool,
+    /// The network below the classifier.
+    pub backbone: Backbone,
 }
 
 impl ModelOptions {
-    pub(crate) fn conv(&self, channels: usize, kernel: usize, stride: usize) -> Conv {
-        let init = match self.init {
-            InitScheme::Torch => Init::KaimingNormal(self.fan),
-            InitScheme::TensorFlow => Init::TruncatedNormal(self.fan),
-        };
-        Conv { channels, kernel, stride, padding: self.padding, init }
-    }
-
-    pub(crate) fn last_gamma(&self) -> Init {
-        if self.zero_init_last_gamma { Init::Zeros } else { Init::Ones }
-    }
-
-    fn classifier(&self, inputs: usize) -> Linear {
-        match self.init {
-            InitScheme::Torch => Linear::uniform(inputs, self.num_classes),
-            InitScheme::TensorFlow => {
-                Linear { outputs: self.num_classes, weight: Init::TruncatedNormal(self.fan), bias: Init::Zeros }
-            }
+    fn classifier(&self, inputs: usize) -> LinearOptions {
+        match self.backbone.init {
+            InitScheme::Torch => LinearOptions::uniform(inputs, self.num_classes),
+            InitScheme::TensorFlow => LinearOptions {
+                outputs: self.num_classes,
+                weight: Init::TruncatedNormal(self.backbone.fan),
+                bias: Init::Zeros,
+            },
         }
     }
 }
@@ -169,7 +149,7 @@ fn check(architecture: Architecture, options: &ModelOptions, batch: usize) -> st
     for (setting, value) in [
         ("batch_size", batch),
         ("num_classes", options.num_classes),
-        ("base_width", options.base_width),
+        ("base_width", options.backbone.base_width),
         ("image height", height),
         ("image width", width),
     ] {
@@ -177,9 +157,17 @@ fn check(architecture: Architecture, options: &ModelOptions, batch: usize) -> st
             return Err(ModelError::Setting { setting, value: value.to_string(), allowed: "it must be at least 1" });
         }
     }
-    if matches!(architecture, Architecture::ResNetCifar { .. }) && !options.base_width.is_multiple_of(2) {
-        let value = options.base_width.to_string();
+    if matches!(architecture, Architecture::ResNetCifar { .. }) && !options.backbone.base_width.is_multiple_of(2) {
+        let value = options.backbone.base_width.to_string();
         return Err(ModelError::Setting { setting: "base_width", value, allowed: "it must be even here" });
+    }
+    let (parts, allowed) = match architecture {
+        Architecture::ResNet { .. } => (5, "it must be at most 5, the stem and four stages"),
+        Architecture::ResNetCifar { .. } => (4, "it must be at most 4, the stem and three stages"),
+    };
+    if options.backbone.freeze_at > parts {
+        let value = options.backbone.freeze_at.to_string();
+        return Err(ModelError::Setting { setting: "freeze_at", value, allowed });
     }
     Ok(())
 }
@@ -221,11 +209,14 @@ fn normalised(b: &mut Builder, images: Value, options: &ModelOptions) -> Result<
 /// The network; its result is the output `logits`.
 fn logits(b: &mut Builder, images: Value, architecture: Architecture, options: &ModelOptions) -> Result<Value> {
     let (features, name) = match architecture {
-        Architecture::ResNet { block, depths } => (resnet::features(b, images, block, depths, options)?, "fc"),
-        Architecture::ResNetCifar { depth } => (resnet_cifar::features(b, images, depth, options)?, "linear"),
+        Architecture::ResNet { block, depths } => {
+            let features = resnet::features(b, images, block, depths, &options.backbone)?;
+            (b.scope("avgpool", |b| b.global_avg_pool(features.c5))?, "fc")
+        }
+        Architecture::ResNetCifar { depth } => (resnet_cifar::features(b, images, depth, &options.backbone)?, "linear"),
     };
     let inputs = b.graph.shape(features).cols();
-    let logits = b.linear(name, features, options.classifier(inputs))?;
+    let logits = Linear::new(b, name, inputs, options.classifier(inputs))?.apply(b, features)?;
     b.graph.output("logits", logits);
     Ok(logits)
 }

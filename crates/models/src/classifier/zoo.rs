@@ -1,10 +1,10 @@
 //! The classifiers there are.
 
-use super::{InitScheme, InputFormat, ModelOptions};
+use super::{InputFormat, ModelOptions};
 use crate::ModelError;
 use crate::model::{Model, Summary};
-use crate::resnet::{Block, StrideIn};
-use bessemer_nn::{Fan, Padding, PixelScale};
+use crate::resnet::{Backbone, Block};
+use bessemer_nn::PixelScale;
 
 /// A network up to its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,12 +91,7 @@ impl Architecture {
             image_size: [side; 2],
             input: InputFormat::Bytes(PixelScale::IMAGENET),
             num_classes,
-            base_width,
-            padding: Padding::Symmetric,
-            stride_in: StrideIn::Conv2,
-            init: InitScheme::Torch,
-            fan: Fan::In,
-            zero_init_last_gamma: false,
+            backbone: Backbone::new(base_width),
         }
     }
 }

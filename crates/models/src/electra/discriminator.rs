@@ -5,16 +5,17 @@ use super::encoder::Trunk;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::loss::WeightedRows;
-use bessemer_nn::{Builder, Result};
+use bessemer_nn::{Builder, Linear, Result};
 
 /// Scores `f32[B * S]` of `words i32[B, S]`, above 0 for those that it takes for replaced.
 pub(super) fn scores(b: &mut Builder, trunk: &mut Trunk, network: &Network<'_>, words: Value) -> Result<Value> {
     let (width, count) = (network.width(), b.graph.shape(words).elements());
     let hidden = trunk.encode(b, "electra", network, words)?;
     b.scope("discriminator_predictions", |b| {
-        let x = b.linear("dense", hidden, network.bert.active_linear(width, width))?;
+        let dense = Linear::new(b, "dense", width, network.bert.active_linear(width, width))?;
+        let x = dense.apply(b, hidden)?;
         let x = network.bert.config.hidden_act.apply(&mut b.graph, x)?;
-        let x = b.linear("dense_prediction", x, network.bert.linear(1))?;
+        let x = Linear::new(b, "dense_prediction", width, network.bert.linear(1))?.apply(b, x)?;
         b.graph.reshape(x, [count])
     })
 }

@@ -3,7 +3,7 @@
 use super::config::Network;
 use crate::bert::{Embeddings, Encoder, Streams, Tokens, mask_bias};
 use bessemer_ir::Value;
-use bessemer_nn::{Builder, Result};
+use bessemer_nn::{Builder, Linear, Result};
 
 /// What all encoders of a graph have in common.
 pub(super) struct Trunk {
@@ -33,7 +33,8 @@ impl Trunk {
                 encoder.hidden_dropout(b, sum)
             })?;
             if network.embedding != network.width() {
-                x = b.linear("embeddings_project", x, network.bert.linear(network.width()))?;
+                let options = network.bert.linear(network.width());
+                x = Linear::new(b, "embeddings_project", network.embedding, options)?.apply(b, x)?;
             }
             encoder.layers(b, x, self.bias)
         })

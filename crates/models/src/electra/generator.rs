@@ -8,7 +8,7 @@ use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::source::{Distribution, Random};
 use bessemer_ir::{DType, Graph, Shape, Value};
 use bessemer_nn::loss::WeightedRows;
-use bessemer_nn::{Activation, Builder, MaskedMean, RandomStream, Result};
+use bessemer_nn::{Activation, Builder, LayerNorm, Linear, MaskedMean, RandomStream, Result};
 
 /// Keeps logarithms of 0 away.
 const LEAST: f64 = 1e-9;
@@ -27,9 +27,10 @@ pub(super) fn scores(
     let hidden = trunk.encode(b, name, network, words)?;
     let states = b.scope("generator_predictions", |b| {
         let chosen = states_at(&mut b.graph, hidden, places)?;
-        let x = b.linear("dense", chosen, network.bert.active_linear(network.width(), network.embedding))?;
+        let dense = network.bert.active_linear(network.width(), network.embedding);
+        let x = Linear::new(b, "dense", network.width(), dense)?.apply(b, chosen)?;
         let x = Activation::Gelu.apply(&mut b.graph, x)?;
-        b.layer_norm("LayerNorm", x, network.bert.config.layer_norm_eps)
+        LayerNorm::new(b, "LayerNorm", network.embedding, network.bert.config.layer_norm_eps)?.apply(b, x)
     })?;
     b.scope("generator_lm_head", |b| word_scores(b, states, trunk.embeddings.words))
 }

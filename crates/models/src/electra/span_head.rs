@@ -7,14 +7,14 @@ use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::{Graph, Value};
-use bessemer_nn::{Builder, Init, LayerNorm, Result};
+use bessemer_nn::{Builder, Init, LayerNorm, Linear, Result};
 
 /// What tokens that cannot be in an answer lose.
 const EXCLUDED: f64 = 1e30;
 
 /// Scores of the first and of the last token, `f32[B, S]` each, by one layer.
 pub(super) fn plain(b: &mut Builder, network: &Network<'_>, hidden: Value) -> Result<[Value; 2]> {
-    let scores = b.linear("qa_outputs", hidden, network.bert.linear(2))?;
+    let scores = Linear::new(b, "qa_outputs", network.width(), network.bert.linear(2))?.apply(b, hidden)?;
     let g = &mut b.graph;
     let &[batch, length, _] = g.shape(scores).dims() else { unreachable!("states are [B, S, H]") };
     let mut column = |index: usize| {
@@ -36,7 +36,9 @@ pub(super) struct JointHead<'a> {
 impl JointHead<'_> {
     /// Scores of the first token, `f32[B, S]`.
     pub(super) fn starts(&self, b: &mut Builder) -> Result<Value> {
-        let scores = b.scope("start_logits", |b| b.linear("dense", self.hidden, self.network.bert.linear(1)))?;
+        let scores = b.scope("start_logits", |b| {
+            Linear::new(b, "dense", self.network.width(), self.network.bert.linear(1))?.apply(b, self.hidden)
+        })?;
         let scores = b.graph.reshape(scores, b.graph.shape(self.excluded).clone())?;
         without(&mut b.graph, scores, self.excluded)
     }
@@ -59,9 +61,8 @@ impl JointHead<'_> {
                 g.add_(of_token, of_start)
             })?;
             let bent = b.graph.unary(UnaryKind::Tanh, both)?;
-            let norm = b.scope("LayerNorm", |b| LayerNorm::new(b, width, bert.config.layer_norm_eps))?;
-            let normalised = b.scope("LayerNorm", |b| norm.apply(&mut b.graph, bent))?;
-            b.linear("dense_1", normalised, bert.linear(1))
+            let normalised = LayerNorm::new(b, "LayerNorm", width, bert.config.layer_norm_eps)?.apply(b, bent)?;
+            Linear::new(b, "dense_1", width, bert.linear(1))?.apply(b, normalised)
         })?;
         let g = &mut b.graph;
         let scores = g.reshape(scores, [batch, count, length])?;
@@ -76,7 +77,7 @@ impl JointHead<'_> {
         let both = b.graph.concat(&[start, first], 1)?;
         let bert = &self.network.bert;
         b.scope("answer_class", |b| {
-            let x = b.linear("dense_0", both, bert.linear(width))?;
+            let x = Linear::new(b, "dense_0", 2 * width, bert.linear(width))?.apply(b, both)?;
             let x = b.graph.unary(UnaryKind::Tanh, x)?;
             let weight = b.scope("dense_1", |b| b.weight("weight", [1, width], bert.init()))?;
             let scores = b.graph.add1(Matmul { trans_a: false, trans_b: true }, &[x, weight])?;

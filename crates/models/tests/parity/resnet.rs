@@ -4,7 +4,7 @@ use crate::fixtures::{Tensors, assert_close, json, set_weights, tensors};
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::reference::Interpreter;
 use bessemer_models::classifier::{NAMES, forward_loss};
-use bessemer_models::resnet::Block;
+use bessemer_models::resnet::{Backbone, Block};
 use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
 use bessemer_nn::{DecayExclude, Optimizer, Padding, ParamSpec, Schedule, Sgd, TrainConfig};
 
@@ -30,8 +30,8 @@ impl Case {
     }
 
     fn options(&self, image_size: [usize; 2], padding: Padding) -> ModelOptions {
-        let options = self.architecture().options();
-        ModelOptions { image_size, input: InputFormat::Normalised, num_classes: 10, base_width: 8, padding, ..options }
+        let backbone = Backbone { padding, ..Backbone::new(8) };
+        ModelOptions { image_size, input: InputFormat::Normalised, num_classes: 10, backbone }
     }
 
     fn file(&self, name: &str) -> String {

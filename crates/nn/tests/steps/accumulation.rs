@@ -5,11 +5,12 @@ use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{NullTarget, print_plan};
 use bessemer_ir::reference::Interpreter;
 use bessemer_ir::run::Phase;
-use bessemer_ir::{DType, Graph, Op, philox};
+use bessemer_ir::{DType, Graph, Op, Value, philox};
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
-    Adam, BatchNorm, Builder, Clip, ClipForm, ClipOf, Conv, DecayExclude, Fan, Init, Lamb, Linear, LossScale, Mode,
-    Optimizer, Padding, ParamSpec, Schedule, Sgd, Targets, TrainConfig, initialise, loss,
+    Adam, BatchNorm, BatchNormOptions, Builder, Clip, ClipForm, ClipOf, Conv, ConvOptions, DecayExclude, Fan, Init,
+    Lamb, Linear, LinearOptions, LossScale, Mode, Optimizer, ParamSpec, Schedule, Sgd, Targets, TrainConfig,
+    initialise, loss,
 };
 
 const SAMPLES: usize = 12;
@@ -34,22 +35,28 @@ fn network(batch: usize, norm: Norm, config: &TrainConfig) -> (Graph, Vec<ParamS
     let x = b.feed("images", DType::F32, [batch, SIZE, SIZE, CHANNELS]).expect("a new name");
     let labels = b.feed("labels", DType::I32, [batch]).expect("a new name");
     let init = Init::KaimingNormal(Fan::Out);
-    let conv = Conv { channels: 8, kernel: 3, stride: 2, padding: Padding::Symmetric, init };
-    let mut y = b.conv2d("conv", x, conv).expect("it fits");
+    let conv = ConvOptions { stride: 2, ..ConvOptions::new(8, 3, init) };
+    let mut y = Conv::new(&mut b, "conv", CHANNELS, conv).and_then(|conv| conv.apply(&mut b, x)).expect("it fits");
     if norm == Norm::Batch {
-        y = b.batch_norm("norm", y, BatchNorm::default()).expect("it fits");
+        let norm = BatchNorm::new(&mut b, "norm", 8, BatchNormOptions::default()).expect("a new name");
+        y = norm.apply(&mut b, y).expect("it fits");
     }
     let y = b.graph.relu(y).expect("a float");
     let y = b.graph.mean(y, &[1, 2]).expect("two axes");
-    let hidden = b.linear("hidden", y, Linear::uniform(8, 16)).expect("it fits");
+    let hidden = linear(&mut b, "hidden", y, LinearOptions::uniform(8, 16));
     let hidden = b.graph.relu(hidden).expect("a float");
-    let logits = b.linear("fc", hidden, Linear::uniform(16, CLASSES)).expect("it fits");
+    let logits = linear(&mut b, "fc", hidden, LinearOptions::uniform(16, CLASSES));
     let mean = b.graph.mean(logits, &[0, 1]).expect("two axes");
     b.graph.output("logits", logits);
     b.graph.output("mean_logit", mean);
     let loss = loss::cross_entropy(&mut b.graph, logits, &Targets::new(labels), 0.0).expect("it fits");
     build_train_step(&mut b, loss, config).expect("a legal graph");
     b.finish()
+}
+
+fn linear(b: &mut Builder, name: &str, x: Value, options: LinearOptions) -> Value {
+    let inputs = b.graph.shape(x).cols();
+    Linear::new(b, name, inputs, options).and_then(|layer| layer.apply(b, x)).expect("it fits")
 }
 
 fn sgd() -> Optimizer {
@@ -213,7 +220,7 @@ fn statistics_are_those_of_each_micro_batch() {
     let first = run.state("norm.running_mean");
     run.accumulate();
     let second = run.state("norm.running_mean");
-    let momentum = BatchNorm::default().momentum;
+    let momentum = BatchNormOptions::default().momentum;
     for (first, second) in first.iter().zip(&second) {
         assert!((second - first * (2.0 - momentum)).abs() < 1e-9, "{first}, then {second}");
     }

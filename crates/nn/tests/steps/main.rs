@@ -1,5 +1,6 @@
-//! Whole training steps: optimizers and schedules against other implementations, and steps of several micro-batches.
+//! Whole training steps: layers, optimizers and schedules against other implementations, and steps of several micro-batches.
 
 mod accumulation;
+mod layers;
 mod optimizers;
 mod run;

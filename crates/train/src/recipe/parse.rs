@@ -2,6 +2,8 @@
 
 use super::section::{Elsewhere, Reader, Writer};
 use super::{OptimizerRecipe, Recipe, builtin, check};
+use crate::names::closest;
+use crate::tasks::family::Family;
 use crate::tasks::registry;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,6 +16,8 @@ pub type Problem = (String, String);
 /// Why there is no recipe.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
+    #[error("recipe {origin} is for {own}; {model} is one of the {chosen}")]
+    Family { origin: String, own: &'static str, model: String, chosen: &'static str },
     #[error("no recipe `{name}`{hint}: it is neither a file nor one of {known}")]
     Unknown { name: String, hint: String, known: String },
     #[error("recipe {path}: {source}")]
@@ -63,6 +67,16 @@ pub(super) const ALTERNATIVES: [(&str, &str); 3] = [
     ("eval.every_epochs", "eval.every_steps"),
     ("checkpoint.every_epochs", "checkpoint.every_steps"),
 ];
+
+/// The model that a recipe names.
+fn model_of(table: &Table) -> Option<&str> {
+    table.get("model")?.get("name")?.as_str()
+}
+
+/// The family of that model, if the zoo has it.
+fn family_of(table: &Table) -> Option<&'static dyn Family> {
+    Some(registry::find(model_of(table)?).ok()?.family())
+}
 
 impl Recipe {
     /// A recipe file, or a built-in recipe by name, with `overrides` applied in order.
@@ -135,8 +149,20 @@ impl Recipe {
     }
 
     fn from_table(mut table: Table, origin: &str, overrides: &[Override]) -> Result<Self, RecipeError> {
+        let own = family_of(&table);
         for item in overrides {
             apply(&mut table, item)?;
+        }
+        if let (Some(own), Some(chosen)) = (own, family_of(&table))
+            && own.noun() != chosen.noun()
+        {
+            let (origin, own, chosen) = (origin.to_owned(), own.noun(), chosen.noun());
+            return Err(RecipeError::Family {
+                origin,
+                own,
+                model: model_of(&table).unwrap_or_default().to_owned(),
+                chosen,
+            });
         }
         let field = |(path, problem)| RecipeError::Field { origin: origin.to_owned(), path, problem };
         Self::read(table).map_err(field)
@@ -246,9 +272,5 @@ pub(super) fn explain(error: &serde_path_to_error::Error<toml::de::Error>) -> (S
 
 /// `" (did you mean ...?)"` if a known name is close.
 pub(super) fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    known
-        .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
-        .min()
-        .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 3)
-        .map_or_else(String::new, |(_, closest)| format!(" (did you mean `{closest}`?)"))
+    closest(name, known).map_or_else(String::new, |closest| format!(" (did you mean `{closest}`?)"))
 }

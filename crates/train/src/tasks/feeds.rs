@@ -1,78 +1,8 @@
-//! Batches under the names of a step's feeds.
+//! Batches in the order of a run.
 
 use crate::error::TrainError;
-use bessemer_data::{Position, SkippedSample};
+use bessemer_data::{Batch, Feeds, Position, SkippedSample};
 use std::time::Duration;
-
-/// The content of a feed.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Array {
-    U8(Vec<u8>),
-    I32(Vec<i32>),
-    F32(Vec<f32>),
-}
-
-impl Array {
-    /// As it lies in memory.
-    pub fn bytes(&self) -> &[u8] {
-        match self {
-            Self::U8(data) => data,
-            Self::I32(data) => bytemuck::cast_slice(data),
-            Self::F32(data) => bytemuck::cast_slice(data),
-        }
-    }
-}
-
-/// Arrays by the names of feeds.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Feeds(Vec<(&'static str, Array)>);
-
-impl Feeds {
-    pub fn push(&mut self, name: &'static str, array: Array) {
-        self.0.push((name, array));
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Array)> {
-        self.0.iter().map(|(name, array)| (*name, array))
-    }
-
-    /// The numbers of an `i32` feed; none where there is no such feed.
-    pub fn i32(&self, name: &str) -> &[i32] {
-        match self.iter().find(|(known, _)| *known == name) {
-            Some((_, Array::I32(data))) => data,
-            _ => &[],
-        }
-    }
-}
-
-impl<const N: usize> From<[(&'static str, Array); N]> for Feeds {
-    fn from(feeds: [(&'static str, Array); N]) -> Self {
-        Self(feeds.into())
-    }
-}
-
-impl IntoIterator for Feeds {
-    type Item = (&'static str, Array);
-    type IntoIter = std::vec::IntoIter<Self::Item>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
-}
-
-/// Samples of one run of a step.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Batch {
-    /// Those of the step; others are for the host, such as the labels of an evaluation.
-    pub feeds: Feeds,
-    /// How many samples at the front are real.
-    pub samples: usize,
-    pub epoch: u32,
-    /// Number of the batch within the epoch.
-    pub index: usize,
-    /// Bad samples that were left out of this batch.
-    pub skipped: Vec<SkippedSample>,
-}
 
 /// Batches in an order that the seed decides.
 pub trait Batches {
@@ -80,8 +10,8 @@ pub trait Batches {
     /// many updates the weights have had, for what is drawn anew in each.
     fn next(&mut self, updates: u64) -> Option<Result<Batch, TrainError>>;
 
-    /// Gives the buffers of a batch back for reuse.
-    fn recycle(&mut self, batch: Batch);
+    /// Gives the arrays of a batch back for reuse.
+    fn recycle(&mut self, feeds: Feeds);
 
     /// The place of the next batch. Batches that are begun there go on in the same way.
     fn position(&self) -> Position;
@@ -91,4 +21,53 @@ pub trait Batches {
 
     /// Every bad sample left out so far, by index.
     fn skipped(&self) -> Vec<SkippedSample>;
+}
+
+/// The next batch, of the next epoch where one has ended.
+///
+/// # Errors
+/// [`TrainError::DataEnded`] where there is none any more; what loading the batch gave.
+pub(crate) fn next_of(batches: &mut dyn Batches, updates: u64) -> Result<Batch, TrainError> {
+    // Between two epochs there is `None` once.
+    let next = batches.next(updates).or_else(|| batches.next(updates));
+    next.unwrap_or_else(|| Err(TrainError::DataEnded { position: batches.position(), updates }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Batches with the ends of epochs between them, and nothing for ever after.
+    struct Listed(VecDeque<Option<usize>>);
+
+    impl Batches for Listed {
+        fn next(&mut self, _: u64) -> Option<Result<Batch, TrainError>> {
+            let samples = self.0.pop_front()??;
+            Some(Ok(Batch { samples, ..Batch::default() }))
+        }
+
+        fn recycle(&mut self, _: Feeds) {}
+
+        fn position(&self) -> Position {
+            Position { epoch: 2, batch: 0 }
+        }
+
+        fn waited(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn skipped(&self) -> Vec<SkippedSample> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_epoch_is_passed_over_and_the_end_of_the_data_is_an_error() {
+        let mut batches = Listed([Some(1), None, Some(2), None].into());
+        assert_eq!(next_of(&mut batches, 0).expect("a batch").samples, 1);
+        assert_eq!(next_of(&mut batches, 1).expect("a batch of the next epoch").samples, 2);
+        let error = next_of(&mut batches, 2).expect_err("no epoch follows");
+        assert_eq!(error.to_string(), "the data ended after 2 steps, at epoch 2, batch 0: the run needs more");
+    }
 }

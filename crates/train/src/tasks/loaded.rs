@@ -1,18 +1,23 @@
 //! Batches of a data set's loader.
 
-use super::{Array, Batch, Batches, Feeds, LoadOptions};
+use super::{Batch, Batches, Feeds, LoadOptions};
 use crate::error::TrainError;
 use bessemer_data::{DataError, Loader, Position, Sampler, SamplerOptions, Samples, SkippedSample};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The content of a batch as feeds, and back.
-pub(super) trait Feeder<Content> {
-    /// The feeds of what the loader gave for a place in the run.
-    fn feeds(&self, content: Content, place: Place) -> Feeds;
+/// Adds to the arrays of a loader what a step needs besides.
+pub(super) trait Feeder {
+    /// Changes or adds arrays of what the loader gave for a place in the run.
+    fn complete(&self, feeds: &mut Feeds, place: Place);
+}
 
-    /// Takes a feed's array back into the content whose buffers the loader uses again.
-    fn take_back(&self, content: &mut Content, name: &str, array: Array);
+/// The loader's arrays are all that a step needs.
+#[derive(Clone, Copy)]
+pub(super) struct AsLoaded;
+
+impl Feeder for AsLoaded {
+    fn complete(&self, _: &mut Feeds, _: Place) {}
 }
 
 /// The place of a batch.
@@ -24,7 +29,7 @@ pub(super) struct Place {
     pub index: usize,
 }
 
-/// A loader whose batches a [`Feeder`] names.
+/// A loader whose batches a [`Feeder`] completes.
 pub(super) struct Loaded<S: Samples + ?Sized, F> {
     loader: Loader<S>,
     feeder: F,
@@ -56,31 +61,17 @@ impl<S: Samples + ?Sized, F> Loaded<S, F> {
     }
 }
 
-impl<S: Samples + ?Sized, F: Feeder<S::Content>> Batches for Loaded<S, F>
-where
-    S::Content: Default,
-{
+impl<S: Samples + ?Sized, F: Feeder> Batches for Loaded<S, F> {
     fn next(&mut self, updates: u64) -> Option<Result<Batch, TrainError>> {
-        let batch = match self.loader.next_batch()? {
-            Ok(batch) => batch,
-            Err(error) => return Some(Err(error.into())),
-        };
-        let bessemer_data::Batch { content, real, epoch, index, skipped } = batch;
-        Some(Ok(Batch {
-            feeds: self.feeder.feeds(content, Place { updates, index }),
-            samples: real,
-            epoch,
-            index,
-            skipped,
+        let batch = self.loader.next_batch()?.map_err(TrainError::from);
+        Some(batch.map(|mut batch| {
+            self.feeder.complete(&mut batch.feeds, Place { updates, index: batch.index });
+            batch
         }))
     }
 
-    fn recycle(&mut self, batch: Batch) {
-        let mut content = S::Content::default();
-        for (name, array) in batch.feeds {
-            self.feeder.take_back(&mut content, name, array);
-        }
-        self.loader.recycle(content);
+    fn recycle(&mut self, feeds: Feeds) {
+        self.loader.recycle(feeds);
     }
 
     fn position(&self) -> Position {

@@ -19,7 +19,9 @@ pub mod squad;
 mod terms;
 pub(crate) mod text;
 
-pub use feeds::{Array, Batch, Batches, Feeds};
+pub use bessemer_data::{Array, Batch, Feeds};
+pub use feeds::Batches;
+pub(crate) use feeds::next_of;
 pub use load::LoadOptions;
 pub use registry::terms;
 pub use terms::{Better, Metric, Scale, Terms};

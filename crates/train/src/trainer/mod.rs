@@ -13,7 +13,7 @@ use crate::runlog::RunLog;
 use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
 use crate::setup::precision;
 use crate::signals::StopSignal;
-use crate::tasks::{Batch, Batches, Evaluation, Task, Terms};
+use crate::tasks::{Batch, Batches, Evaluation, Task, Terms, next_of};
 use bessemer_data::Position;
 use bessemer_ir::passes::CompileOptions;
 use std::collections::{BTreeMap, BTreeSet};
@@ -290,7 +290,7 @@ impl Trainer<'_> {
 
     fn finish(&mut self, batch: Batch) -> Result<(), TrainError> {
         self.report_skipped(&batch)?;
-        self.batches.recycle(batch);
+        self.batches.recycle(batch.feeds);
         Ok(())
     }
 
@@ -335,7 +335,7 @@ impl Trainer<'_> {
             if self.options.stop.is_raised() {
                 break;
             }
-            batches.recycle(batch);
+            batches.recycle(batch.feeds);
         }
         Ok(None)
     }
@@ -474,15 +474,6 @@ impl Trainer<'_> {
             skipped: self.skipped.len(),
             was_finished: false,
         })
-    }
-}
-
-fn next_of(batches: &mut dyn Batches, updates: u64) -> Result<Batch, TrainError> {
-    loop {
-        // Between two epochs there is `None` once.
-        if let Some(batch) = batches.next(updates) {
-            return batch;
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use bessemer_data::text::{
     Documents, ElectraInstance, ElectraOptions, ElectraSet, Format, Instance, InstanceOptions, Preparation,
     PretrainingSet, Progress, SplitCounts, TextTokenizer, VOCABULARY_FILE, Vocabulary, prepare, verify,
 };
-use bessemer_data::{Philox, Purpose, Split};
+use bessemer_data::{Purpose, Split};
 use bessemer_train::StopSignal;
 use clap::{Args, ValueEnum};
 use serde_json::json;
@@ -261,7 +261,7 @@ fn sample(
     len: usize,
     text: impl Fn(usize) -> anyhow::Result<String>,
 ) -> anyhow::Result<()> {
-    let mut rng = Philox::new(seed, Purpose::Shuffle, 0, 0);
+    let mut rng = Purpose::Shuffle.stream(seed, 0, 0);
     for _ in 0..options.number.min(len) {
         let index = rng.below(len as u32) as usize;
         print(&format!("instance {index} of {len} in {}: {}", options.split.name(), text(index)?))?;

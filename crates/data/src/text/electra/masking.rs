@@ -59,7 +59,7 @@ mod tests {
     const MASKING: Masking = Masking { probability: 0.15, most: 19, distinct: false };
 
     fn draw(masking: Masking, tokens: &[u32], seed: u64) -> Vec<Prediction> {
-        masking.draw(tokens, Some(SPECIALS), &mut Philox::new(seed, Purpose::Predictions, 0, 0))
+        masking.draw(tokens, Some(SPECIALS), &mut Purpose::Predictions.stream(seed, 0, 0))
     }
 
     /// `[CLS]`, words and `[SEP]`.
@@ -101,9 +101,8 @@ mod tests {
     /// Nothing is known of the first token here but its place.
     #[test]
     fn the_first_position_is_never_chosen() {
-        let all = (0..2000).flat_map(|seed| {
-            MASKING.draw(&[7, 8], None, &mut Philox::new(seed, Purpose::Predictions, 0, 0)).into_iter()
-        });
+        let all = (0..2000)
+            .flat_map(|seed| MASKING.draw(&[7, 8], None, &mut Purpose::Predictions.stream(seed, 0, 0)).into_iter());
         assert!(all.into_iter().all(|prediction| prediction.position == 1));
     }
 

@@ -8,7 +8,6 @@ mod options;
 mod segments;
 mod set;
 
-pub use batch::ElectraBatch;
 pub use instance::{ElectraInstance, Prediction};
 pub use options::ElectraOptions;
 pub use set::ElectraSet;

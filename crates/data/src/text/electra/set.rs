@@ -6,7 +6,7 @@ use crate::text::maker::Maker;
 use crate::text::sequence::Sequence;
 use crate::text::source::Source;
 use crate::text::{SyntheticText, Vocabulary};
-use crate::{DataError, Philox, Purpose, Split};
+use crate::{DataError, Purpose, Split};
 
 use super::masking::Masking;
 use super::{ElectraInstance, ElectraOptions};
@@ -108,7 +108,7 @@ impl ElectraSet {
     /// Errors: data that cannot be read or is damaged.
     pub fn instance(&self, epoch: u32, index: usize) -> Result<ElectraInstance, DataError> {
         let Sequence { tokens, segments } = self.source.sequence(epoch, index)?;
-        let mut rng = Philox::new(self.seed, Purpose::Predictions, epoch, index as u64);
+        let mut rng = Purpose::Predictions.stream(self.seed, epoch, index as u64);
         let predictions = self.masking.draw(&tokens, self.source.specials(), &mut rng);
         Ok(ElectraInstance { tokens, segments, predictions })
     }

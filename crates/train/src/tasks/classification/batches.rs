@@ -6,9 +6,8 @@ use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::loaded::{Feeder, Place};
 use crate::tasks::{Array, Feeds};
-use bessemer_data::Pictures;
 
-/// The feeds `images u8[N, H, W, 3]` and `labels i32[N]`, and those of mixup where there is one.
+/// Adds to the loader's `images u8[N, H, W, 3]` and `labels i32[N]` the feeds of mixup where there is one.
 pub(super) struct Images {
     /// Added to every label.
     label_offset: i32,
@@ -39,24 +38,13 @@ impl Images {
     }
 }
 
-impl Feeder<Pictures> for Images {
-    fn feeds(&self, content: Pictures, place: Place) -> Feeds {
-        let Pictures { images, mut labels } = content;
-        labels.iter_mut().for_each(|label| *label += self.label_offset);
-        let mut feeds = Feeds::from([("images", Array::U8(images)), ("labels", Array::I32(labels))]);
+impl Feeder for Images {
+    fn complete(&self, feeds: &mut Feeds, place: Place) {
+        feeds.i32_mut("labels").iter_mut().for_each(|label| *label += self.label_offset);
         if let Some(Mixup { seed, alpha, batch_size }) = &self.mixup {
             let Mix { weight, order } = Mix::draw(*seed, place.updates, *alpha, *batch_size);
             feeds.push("mixup_order", Array::I32(order));
             feeds.push("mixup_weight", Array::F32(vec![weight]));
-        }
-        feeds
-    }
-
-    fn take_back(&self, content: &mut Pictures, name: &str, array: Array) {
-        match (name, array) {
-            ("images", Array::U8(images)) => content.images = images,
-            ("labels", Array::I32(labels)) => content.labels = labels,
-            _ => {}
         }
     }
 }

@@ -22,7 +22,7 @@ impl Mix {
         let weight = 1.0 / (1.0 + (second - first).exp());
         let mut order: Vec<i32> = (0..batch as i32).collect();
         for last in (1..batch).rev() {
-            order.swap(last, words.below(last as u32 + 1) as usize);
+            order.swap(last, philox::below(last as u32 + 1, || words.pair()[0]) as usize);
         }
         Self { weight: weight as f32, order }
     }
@@ -54,7 +54,7 @@ struct Words {
 
 impl Words {
     fn new(seed: u64, step: u64) -> Self {
-        Self { key: [seed as u32, (seed >> 32) as u32], step: step as u32, index: 0 }
+        Self { key: philox::halves(seed), step: step as u32, index: 0 }
     }
 
     fn pair(&mut self) -> [u32; 2] {
@@ -74,17 +74,6 @@ impl Words {
     fn normal(&mut self) -> f64 {
         let radius = (-2.0 * self.unit().ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
-    }
-
-    /// Uniform in `0..bound`, by rejection.
-    fn below(&mut self, bound: u32) -> u32 {
-        let rejected_below = bound.wrapping_neg() % bound;
-        loop {
-            let product = u64::from(self.pair()[0]) * u64::from(bound);
-            if product as u32 >= rejected_below {
-                return (product >> 32) as u32;
-            }
-        }
     }
 }
 

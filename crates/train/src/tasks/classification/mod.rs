@@ -26,7 +26,7 @@ use crate::evaluate::EvaluateOptions;
 use crate::recipe::Recipe;
 use crate::trained::Trained;
 use batches::Images;
-use bessemer_data::{CifarBin, ClassFolder, Dataset, Position, Split, Transform};
+use bessemer_data::{CifarBin, ClassFolder, Dataset, ImageSamples, LabelledImages, Position, Split, Transform};
 use bessemer_models::{Architecture, Model, ModelOptions};
 use recipe::ClassifierRecipe;
 use score::Accuracy;
@@ -51,8 +51,8 @@ pub static TERMS: Terms = Terms {
 /// The data and the model of a recipe.
 pub(super) struct Classification {
     recipe: Recipe,
-    set: Arc<dyn Dataset>,
-    evaluation_set: Option<Arc<dyn Dataset>>,
+    set: Arc<LabelledImages>,
+    evaluation_set: Option<Arc<LabelledImages>>,
     batches: u64,
 }
 
@@ -84,8 +84,8 @@ impl Task for Classification {
     }
 
     fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
-        let set = Arc::clone(&self.set);
-        let (sampler, load) = (training_sampler(&*set, &self.recipe)?, LoadOptions::of(&self.recipe));
+        let set = Arc::new(ImageSamples::new(Arc::clone(&self.set), ())?);
+        let (sampler, load) = (training_sampler(&*self.set, &self.recipe)?, LoadOptions::of(&self.recipe));
         Ok(Box::new(Loaded::training(set, sampler, &load, (start, end_epoch), Images::training(&self.recipe)?)?))
     }
 
@@ -119,7 +119,7 @@ struct Judge {
     architecture: Architecture,
     options: ModelOptions,
     batch_size: usize,
-    set: Arc<dyn Dataset>,
+    set: Arc<LabelledImages>,
     label_offset: i32,
     load: LoadOptions,
 }
@@ -138,7 +138,7 @@ impl Evaluation for Judge {
     }
 
     fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
-        let set = Arc::clone(&self.set);
+        let set = Arc::new(ImageSamples::new(Arc::clone(&self.set), ())?);
         let samples = set.len();
         Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, Images::plain(self.label_offset))?))
     }
@@ -174,12 +174,12 @@ pub(super) fn judge(
 }
 
 /// The evaluation set in a folder. One in a single file also says how its pixels are normalised.
-fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<dyn Dataset>, TrainError> {
-    let set: Arc<dyn Dataset> = if root.join(CIFAR_IMAGES).exists() {
+fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<LabelledImages>, TrainError> {
+    let set: Arc<LabelledImages> = if root.join(CIFAR_IMAGES).exists() {
         let set = CifarBin::open(root)?;
         let constants = set.normalization();
         classifier.normalise_by(constants.mean, constants.std);
-        classifier.options.image_size = set.image_size();
+        classifier.options.image_size = set.image_size(0);
         Arc::new(set)
     } else {
         Arc::new(ClassFolder::open(root, Split::Val, Transform::Eval(classifier.transform()))?)
@@ -192,7 +192,7 @@ fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<dyn Datas
     Ok(set)
 }
 
-fn drawn_set(classifier: &Classifier, source: &DataSource) -> Result<Arc<dyn Dataset>, TrainError> {
+fn drawn_set(classifier: &Classifier, source: &DataSource) -> Result<Arc<LabelledImages>, TrainError> {
     let recipe = classifier.trained.recipe.as_ref().ok_or_else(|| {
         TrainError::setting("the data", source, "that needs weights of a run, which says how its pictures are drawn")
     })?;

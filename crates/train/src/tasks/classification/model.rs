@@ -4,6 +4,7 @@ use super::recipe::ClassifierRecipe;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::setup::{precision, train_config};
+use bessemer_models::resnet::Backbone;
 use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
 
@@ -14,15 +15,19 @@ use bessemer_nn::PixelScale;
 pub(crate) fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Architecture, ModelOptions), TrainError> {
     let spec = find(&recipe.model.name)?;
     let ClassifierRecipe { model, images, .. } = recipe.own()?;
-    let options = ModelOptions {
-        image_size: [image_size as usize; 2],
-        input: InputFormat::Bytes(PixelScale { mean: images.mean, std: images.std }),
-        num_classes: model.num_classes as usize,
+    let published = spec.options();
+    let backbone = Backbone {
         padding: model.padding,
         stride_in: model.stride_in,
         init: model.init,
         zero_init_last_gamma: model.zero_init_last_gamma,
-        ..spec.options()
+        ..published.backbone
+    };
+    let options = ModelOptions {
+        image_size: [image_size as usize; 2],
+        input: InputFormat::Bytes(PixelScale { mean: images.mean, std: images.std }),
+        num_classes: model.num_classes as usize,
+        backbone,
     };
     Ok((spec.architecture, options))
 }

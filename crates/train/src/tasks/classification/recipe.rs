@@ -3,7 +3,7 @@
 use crate::recipe::{Problem, Range, Recipe, family_recipe, require, section};
 use bessemer_models::InitScheme;
 use bessemer_models::resnet::StrideIn;
-use bessemer_nn::Padding;
+use bessemer_nn::{Padding, PixelScale};
 
 /// Pixels of a side.
 const PIXELS: f64 = 8192.0;
@@ -38,8 +38,8 @@ section! {
         /// Height and width in evaluation, pixels.
         pub eval_image_size: u64 = 224 => Range::closed(8.0, PIXELS);
         /// Per channel, of values in `[0, 1]`.
-        pub mean: [f64; 3] = [0.485, 0.456, 0.406] => Range::closed(0.0, 1.0);
-        pub std: [f64; 3] = [0.229, 0.224, 0.225] => Range::above(0.0, 1.0);
+        pub mean: [f64; 3] = PixelScale::IMAGENET.mean => Range::closed(0.0, 1.0);
+        pub std: [f64; 3] = PixelScale::IMAGENET.std => Range::above(0.0, 1.0);
         /// Added to every label; 1 for models whose class 0 is the background.
         pub label_offset: u64 = 0 => Range::closed(0.0, 1.0);
     }

@@ -8,7 +8,7 @@ use crate::session::ComputeOptions;
 use crate::tasks::samples::{SAMPLES_FILE, Sample};
 use crate::tasks::{Array, Feeds};
 use crate::trained::WhichWeights;
-use bessemer_data::{Dataset, FileFormat, Philox, Picture, Purpose, Scratch};
+use bessemer_data::{FileFormat, Label, LabelledImages, Picture, Purpose, Scratch};
 use std::fs;
 use std::path::Path;
 
@@ -28,10 +28,10 @@ pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Res
     let (outputs, logits) = (classifier.options.num_classes, session.output("logits")?);
     let folder = run.predictions();
     fs::create_dir_all(&folder).map_err(|source| io_error(&folder, source))?;
-    let [height, width] = set.image_size();
+    let [height, width] = set.image_size(0);
     let name = |class: usize| set.class_names().get(class).cloned().unwrap_or_else(|| class.to_string());
     let mut samples = Vec::with_capacity(count);
-    for (i, pixels) in images.chunks_exact(set.sample_bytes()).enumerate() {
+    for (i, pixels) in images.chunks_exact(height * width * 3).enumerate() {
         let picture = format!("sample-{i:03}.png");
         let drawn = Picture { width, height, pixels: pixels.to_vec() };
         drawn.write(&folder.join(&picture), FileFormat::Png)?;
@@ -44,15 +44,17 @@ pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Res
     Ok(samples)
 }
 
-/// Pictures `[count, H, W, 3]` at even distances in the set, and their labels.
-fn load(set: &dyn Dataset, count: usize) -> Result<(Vec<u8>, Vec<usize>), TrainError> {
-    let mut images = vec![0; count * set.sample_bytes()];
+/// Pictures `[count, H, W, 3]` at even distances in the set, which has pictures of one size, and their labels.
+fn load(set: &LabelledImages, count: usize) -> Result<(Vec<u8>, Vec<usize>), TrainError> {
+    let [height, width] = set.image_size(0);
+    let mut images = vec![0; count * height * width * 3];
     let mut labels = Vec::with_capacity(count);
     let mut scratch = Scratch::default();
-    for (i, out) in images.chunks_exact_mut(set.sample_bytes()).enumerate() {
+    for (i, out) in images.chunks_exact_mut(height * width * 3).enumerate() {
         let index = i * set.len() / count;
-        let mut rng = Philox::new(0, Purpose::Augment, 0, index as u64);
-        labels.push(set.load(index, &mut rng, &mut scratch, out)? as usize);
+        let mut rng = Purpose::Augment.stream(0, 0, index as u64);
+        let Label(label) = set.load(index, &mut rng, &mut scratch, out)?;
+        labels.push(label as usize);
     }
     Ok((images, labels))
 }

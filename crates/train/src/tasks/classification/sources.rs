@@ -5,8 +5,8 @@ use crate::error::TrainError;
 use crate::recipe::Recipe;
 use bessemer_data::shapes::{ShapeClass, Shapes};
 use bessemer_data::{
-    CifarBin, ClassFolder, Dataset, RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions, Split, Synthetic,
-    Transform,
+    CifarBin, ClassFolder, LabelledImages, RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions, Split,
+    Synthetic, Transform,
 };
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -57,13 +57,13 @@ impl DataSource {
     ///
     /// # Errors
     /// Data that is not there or not laid out as it should be; sizes out of range; more classes than the model has.
-    pub fn training_set(&self, recipe: &Recipe) -> Result<Arc<dyn Dataset>, TrainError> {
+    pub fn training_set(&self, recipe: &Recipe) -> Result<Arc<LabelledImages>, TrainError> {
         let (data, seed) = (&recipe.data, recipe.train.seed);
         let own: &ClassifierRecipe = recipe.own()?;
         let images = &own.images;
         let size = images.image_size as u32;
         let samples = |default: u64| data.train_samples.unwrap_or(default) as usize;
-        let set: Arc<dyn Dataset> = match self {
+        let set: Arc<LabelledImages> = match self {
             Self::Synthetic => Arc::new(Synthetic::new(seed, samples(SYNTHETIC_SAMPLES), size, own_classes(own))?),
             Self::Shapes => {
                 let shapes = Shapes::new(seed, Split::Train, samples(SHAPES_TRAIN_SAMPLES), size)?;
@@ -95,7 +95,7 @@ impl DataSource {
     ///
     /// # Errors
     /// As [`DataSource::training_set`].
-    pub fn evaluation_set(&self, recipe: &Recipe) -> Result<Option<Arc<dyn Dataset>>, TrainError> {
+    pub fn evaluation_set(&self, recipe: &Recipe) -> Result<Option<Arc<LabelledImages>>, TrainError> {
         let (data, seed) = (&recipe.data, recipe.train.seed);
         let own: &ClassifierRecipe = recipe.own()?;
         let images = &own.images;
@@ -142,7 +142,7 @@ fn shape_classes(own: &ClassifierRecipe) -> usize {
 ///
 /// # Errors
 /// A batch that is larger than the set; a last batch that would not be full although the recipe wants to keep it.
-pub(super) fn training_sampler(set: &dyn Dataset, recipe: &Recipe) -> Result<Sampler, TrainError> {
+pub(super) fn training_sampler(set: &LabelledImages, recipe: &Recipe) -> Result<Sampler, TrainError> {
     let batch_size = recipe.train.batch_size as usize;
     let own: &ClassifierRecipe = recipe.own()?;
     if !own.labels.drop_last && !set.len().is_multiple_of(batch_size) {

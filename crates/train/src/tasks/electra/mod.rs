@@ -17,6 +17,7 @@ pub(crate) use model::Networks;
 pub(crate) use names::description;
 pub(crate) use recipe::ElectraRecipe;
 
+use self::batches::EvaluationFeeds;
 use super::text::{Facts, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, vocabulary_in};
 use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
@@ -73,7 +74,7 @@ pub static TERMS: Terms = Terms {
 
 impl TextNetworks for Networks {
     type Set = ElectraSet;
-    type Feeder = batches::Feeds;
+    type Feeder = Option<EvaluationFeeds>;
 
     const TERMS: &'static Terms = &TERMS;
     const WORD_BIAS: &'static str = "generator_lm_head.bias";
@@ -113,16 +114,16 @@ impl TextNetworks for Networks {
         set.unigram_entropy(1)
     }
 
-    fn feeder() -> batches::Feeds {
-        batches::Feeds::default()
+    fn feeder() -> Self::Feeder {
+        None
     }
 
-    fn evaluation_feeder(&self, set: &ElectraSet, batch_size: usize) -> Result<batches::Feeds, DataError> {
+    fn evaluation_feeder(&self, set: &ElectraSet, batch_size: usize) -> Result<Self::Feeder, DataError> {
         let log_frequencies = match self.options.generator {
             electra::Generator::Batch => Some(log_frequencies(&set.word_counts(1)?, self.words())),
             electra::Generator::Network | electra::Generator::Uniform => None,
         };
-        Ok(batches::Feeds { evaluation: Some(batches::EvaluationFeeds { batch_size, log_frequencies }) })
+        Ok(Some(EvaluationFeeds { batch_size, log_frequencies }))
     }
 
     fn words(&self) -> usize {

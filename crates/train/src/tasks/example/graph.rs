@@ -4,7 +4,7 @@ use bessemer_ir::{DType, Value};
 use bessemer_models::{Model, ModelError, WeightNames};
 use bessemer_nn::loss::cross_entropy;
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, Linear, Mode, Targets, TrainConfig};
+use bessemer_nn::{Builder, Linear, LinearOptions, Mode, Targets, TrainConfig};
 
 pub(super) const CLASSES: usize = 2;
 pub(super) const POINTS: &str = "points";
@@ -37,9 +37,9 @@ pub(super) fn train(hidden: usize, batch: usize, config: &TrainConfig) -> Result
 
 fn logits(b: &mut Builder, hidden: usize, batch: usize) -> bessemer_nn::Result<Value> {
     let points = b.feed(POINTS, DType::F32, [batch, 2])?;
-    let x = b.linear("hidden", points, Linear::uniform(2, hidden))?;
+    let x = Linear::new(b, "hidden", 2, LinearOptions::uniform(2, hidden))?.apply(b, points)?;
     let x = b.graph.relu(x)?;
-    let logits = b.linear("output", x, Linear::uniform(hidden, CLASSES))?;
+    let logits = Linear::new(b, "output", hidden, LinearOptions::uniform(hidden, CLASSES))?.apply(b, x)?;
     b.graph.output("logits", logits);
     Ok(logits)
 }

@@ -3,7 +3,7 @@
 use super::graph::{LABELS, POINTS};
 use crate::error::TrainError;
 use crate::tasks::{Array, Batch, Batches, Feeds};
-use bessemer_data::{Philox, Position, Purpose, SkippedSample};
+use bessemer_data::{Position, Purpose, SkippedSample};
 use std::time::Duration;
 
 /// Batches of an epoch.
@@ -28,7 +28,7 @@ impl Points {
         let mut points = Vec::new();
         let mut labels = Vec::new();
         for sample in 0..self.batch_size {
-            let mut rng = Philox::new(self.seed, Purpose::Augment, epoch, (index * self.batch_size + sample) as u64);
+            let mut rng = Purpose::Augment.stream(self.seed, epoch, (index * self.batch_size + sample) as u64);
             let mut side = || rng.uniform(self.margin, 1.0) as f32 * if rng.chance(0.5) { 1.0 } else { -1.0 };
             let point = [side(), side()];
             points.extend(point);
@@ -53,7 +53,7 @@ impl Batches for Points {
         Some(Ok(batch))
     }
 
-    fn recycle(&mut self, _: Batch) {}
+    fn recycle(&mut self, _: Feeds) {}
 
     fn position(&self) -> Position {
         self.position

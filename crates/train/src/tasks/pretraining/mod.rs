@@ -1,6 +1,5 @@
 //! Pre-training of BERT: masked words and following sentences.
 
-mod batches;
 mod family;
 mod infer;
 mod model;
@@ -12,6 +11,7 @@ mod workload;
 pub use family::{Berts, FAMILY};
 pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
 
+use super::loaded::AsLoaded;
 use super::text::{Facts, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, check_length};
 use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
@@ -61,7 +61,7 @@ pub(super) struct Bert(BertConfig);
 
 impl TextNetworks for Bert {
     type Set = PretrainingSet;
-    type Feeder = batches::Feeds;
+    type Feeder = AsLoaded;
 
     const TERMS: &'static Terms = &TERMS;
     const WORD_BIAS: &'static str = "cls.predictions.bias";
@@ -102,12 +102,12 @@ impl TextNetworks for Bert {
         set.unigram_entropy(1)
     }
 
-    fn feeder() -> batches::Feeds {
-        batches::Feeds
+    fn feeder() -> AsLoaded {
+        AsLoaded
     }
 
-    fn evaluation_feeder(&self, _: &PretrainingSet, _: usize) -> Result<batches::Feeds, DataError> {
-        Ok(batches::Feeds)
+    fn evaluation_feeder(&self, _: &PretrainingSet, _: usize) -> Result<AsLoaded, DataError> {
+        Ok(AsLoaded)
     }
 
     fn words(&self) -> usize {

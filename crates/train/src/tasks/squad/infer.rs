@@ -1,6 +1,5 @@
 //! Answers to questions of a person about a text.
 
-use super::batches::feeds;
 use super::model::{Answering, answer_options, prediction, window_options};
 use super::score::add_outputs;
 use super::sources::Questions;
@@ -147,10 +146,8 @@ impl Reader {
         let session = self.session_for(Arc::make_mut(&mut asked.features))?;
         let mut answers = Answers::new(&asked.set, &asked.features, &asked.tokenizer, options);
         for window in asked.features.windows() {
-            let mut batch = asked.features.room(1);
             let index = window.index as i32;
-            asked.features.put(&mut batch, 0, &Some(window));
-            session.run(&feeds(batch))?;
+            session.run(&asked.features.batch_of(&[Some(window)]))?;
             add_outputs(&mut answers, head, &[index], session)?;
             tell(index as usize + 1, asked.features.len());
         }

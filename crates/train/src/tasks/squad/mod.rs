@@ -1,6 +1,5 @@
 //! Answers to questions, taken from a text: ELECTRA fine-tuned on SQuAD.
 
-mod batches;
 mod family;
 mod infer;
 mod model;
@@ -13,7 +12,7 @@ mod workload;
 pub use family::{Answerers, FAMILY};
 pub use infer::{Answered, AskOptions, Reader};
 
-use super::loaded::Loaded;
+use super::loaded::{AsLoaded, Loaded};
 use super::{Batches, Beginning, Better, Evaluation, LoadOptions, Metric, Score, Task, Terms};
 use crate::checkpoint::{NamedTensor, WeightOptions, load_weights};
 use crate::error::TrainError;
@@ -21,7 +20,6 @@ use crate::evaluate::EvaluateOptions;
 use crate::recipe::Recipe;
 use crate::session::TrainSession;
 use crate::trained::Trained;
-use batches::Windows;
 use bessemer_data::squad::Version;
 use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, VocabularyIdentity};
 use bessemer_data::{Position, Sampler, SamplerOptions};
@@ -175,7 +173,7 @@ impl Task for Squad {
 
     fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
         let (features, load) = (Arc::clone(&self.questions.features), LoadOptions::of(&self.recipe));
-        Ok(Box::new(Loaded::training(features, self.sampler.clone(), &load, (start, end_epoch), Windows)?))
+        Ok(Box::new(Loaded::training(features, self.sampler.clone(), &load, (start, end_epoch), AsLoaded)?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
@@ -237,7 +235,7 @@ impl Evaluation for HeldOut {
     fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
         let features = Arc::clone(&self.questions.features);
         let windows = features.len();
-        Ok(Box::new(Loaded::evaluation(features, windows, &self.load, self.batch_size, Windows)?))
+        Ok(Box::new(Loaded::evaluation(features, windows, &self.load, self.batch_size, AsLoaded)?))
     }
 
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {

@@ -1,12 +1,11 @@
 //! From a model's outputs to answers and their scores.
 
-use super::batches::WINDOWS;
 use super::sources::Questions;
 use crate::error::TrainError;
 use crate::session::EvalSession;
 use crate::tasks::{Batch, Score};
 use bessemer_data::squad::{AnswerOptions, Answers, Beam, Predictions, Version};
-use bessemer_metrics::squad::{Gold, Predicted, ScoresV1, ScoresV2, Shares, score_v1, score_v2};
+use bessemer_metrics::squad::{Gold, Predicted, ScoresV2, Shares, score_v1, score_v2};
 use bessemer_models::electra::SpanHead;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -75,8 +74,7 @@ impl<'a> Marks<'a> {
         let predicted: Predicted<'_> = predictions.texts().collect();
         match set.version() {
             Version::V1 => {
-                let ScoresV1 { exact_match: exact, f1, total, .. } = score_v1(&gold, &predicted)?;
-                self.put(["exact", "f1"], &Shares { exact, f1, total });
+                self.put(["exact", "f1"], &score_v1(&gold, &predicted)?.all);
             }
             Version::V2 => {
                 let ScoresV2 { all, has_answer, no_answer, .. } = score_v2(&gold, &predicted, None)?;
@@ -95,15 +93,14 @@ impl<'a> Marks<'a> {
         self.metrics.insert(exact.to_owned(), shares.exact / 100.0);
         self.metrics.insert(f1.to_owned(), shares.f1 / 100.0);
         let group = exact.trim_end_matches("exact");
-        let right = (shares.exact / 100.0 * shares.total as f64).round() as u64;
-        self.counts.insert(format!("{group}right"), right);
+        self.counts.insert(format!("{group}right"), shares.num_exact as u64);
         self.counts.insert(format!("{group}total"), shares.total as u64);
     }
 }
 
 impl Score for Marks<'_> {
     fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
-        let windows = &batch.feeds.i32(WINDOWS)[..batch.samples];
+        let windows = &batch.feeds.i32("windows")[..batch.samples];
         self.windows += windows.len() as u64;
         let answers = self.answers.as_mut().expect("batches come before the end");
         add_outputs(answers, self.head, windows, session)

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// The networks of a family: those of one recipe, or of trained weights.
 pub(in crate::tasks) trait TextNetworks: Sized + Clone + 'static {
-    type Set: Samples<Content: Default>;
-    type Feeder: Feeder<<Self::Set as Samples>::Content> + Clone + 'static;
+    type Set: Samples;
+    type Feeder: Feeder + Clone + 'static;
 
     const TERMS: &'static Terms;
     /// The bias of each word's score.

@@ -20,7 +20,7 @@ fn many(sentences: usize) -> TokenStore {
 }
 
 fn rng(seed: u64) -> Philox {
-    Philox::new(seed, Purpose::Pairs, 0, 0)
+    Purpose::Pairs.stream(seed, 0, 0)
 }
 
 fn runs(length: SegmentLength, store: &TokenStore, seed: u64) -> Vec<Run> {

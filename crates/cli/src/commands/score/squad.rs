@@ -7,7 +7,7 @@ use bessemer_metrics::MetricError;
 use bessemer_metrics::squad::{
     Gold, NoAnswerProbabilities, Predicted, ScoresV1, ScoresV2, Shares, score_v1, score_v2, unknown_questions,
 };
-use clap::{Args, Subcommand};
+use clap::Args;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -18,23 +18,10 @@ EXAMPLES:
   bessemer score squad --data dev-v2.0.json --predictions predictions.json --na-prob null_odds.json --json
   bessemer score squad --data dev-v2.0.json --predictions predictions.json --na-prob null_odds.json --na-share 0.33";
 
-/// Score files of predictions as the official scripts do, without any model
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct Options {
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    Squad(Squad),
-}
-
 /// Exact match and F1 of answers to the questions of SQuAD 1.1 or 2.0
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Squad {
+pub(crate) struct Options {
     /// The questions with their right answers, as dev-v1.1.json or dev-v2.0.json
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub data: PathBuf,
@@ -71,8 +58,7 @@ pub(crate) struct Squad {
     pub json: bool,
 }
 
-pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let Command::Squad(options) = &options.command;
+pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let set = SquadSet::open(&options.data)?;
     let predictions = read_predictions(&options.predictions)?;
     let predicted: Predicted<'_> = predictions.iter().map(|(id, text)| (id.as_str(), text.as_str())).collect();
@@ -129,7 +115,7 @@ fn gold(question: &Question) -> Gold<'_> {
 }
 
 /// What the metric refuses is in one of the files.
-fn usage(options: &Squad, error: &MetricError) -> Usage {
+fn usage(options: &Options, error: &MetricError) -> Usage {
     let files = [Some(&options.data), Some(&options.predictions), options.na_prob.as_ref()];
     let names: Vec<String> = files.into_iter().flatten().map(|path| path.display().to_string()).collect();
     Usage(format!("{error} ({})", names.join(", ")))
@@ -174,15 +160,15 @@ fn tell_unknown<'a>(
 }
 
 fn json_v1(scores: &ScoresV1) -> Value {
-    let ScoresV1 { exact_match, f1, total, missing, unknown } = scores;
-    json!({"exact_match": exact_match, "f1": f1, "total": total, "missing": missing, "unknown": unknown})
+    let ScoresV1 { all: Shares { exact, f1, total, .. }, missing, unknown } = scores;
+    json!({"exact_match": exact, "f1": f1, "total": total, "missing": missing, "unknown": unknown})
 }
 
 fn json_v2(scores: &ScoresV2) -> Value {
     let ScoresV2 { all, has_answer, no_answer, best, missing, unknown } = scores;
     let mut json = json!({"exact": all.exact, "f1": all.f1, "total": all.total});
     for (group, shares) in [("HasAns", has_answer), ("NoAns", no_answer)] {
-        if let Some(Shares { exact, f1, total }) = shares {
+        if let Some(Shares { exact, f1, total, .. }) = shares {
             json[format!("{group}_exact")] = json!(exact);
             json[format!("{group}_f1")] = json!(f1);
             json[format!("{group}_total")] = json!(total);
@@ -201,8 +187,7 @@ fn json_v2(scores: &ScoresV2) -> Value {
 
 fn text_v1(scores: &ScoresV1) -> String {
     let mut table = Table::new(1, &["SQuAD 1.1", "questions", "exact match", "F1"]);
-    let ScoresV1 { exact_match, f1, total, .. } = *scores;
-    table.row(cells("all", &Shares { exact: exact_match, f1, total }));
+    table.row(cells("all", &scores.all));
     table.to_string()
 }
 

@@ -8,6 +8,7 @@ use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::DataError;
+use crate::json::parse;
 
 const PREDICTIONS: &str = "an object with the answer of each question, {\"id\": \"text\"}";
 const PROBABILITIES: &str = "an object with a number for each question, {\"id\": 0.5}";
@@ -34,23 +35,6 @@ fn read_entries<T: DeserializeOwned>(path: &Path, expected: &str) -> Result<Vec<
         None => Ok(entries),
         Some((id, _)) => Err(DataError::layout(path, format!("id `{id}` is there twice"), expected)),
     }
-}
-
-/// Errors: what is not JSON with its line and column, what has another form with its path, such as `data[3].title`.
-pub(super) fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8], expected: &str) -> Result<T, DataError> {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let place = error.path().to_string();
-        let error = error.into_inner();
-        let problem = match (error.is_data(), place.as_str()) {
-            (false, _) => format!("not JSON: {error}"),
-            (true, ".") => error.to_string(),
-            (true, place) => format!("{place}: {error}"),
-        };
-        DataError::layout(path, problem, expected)
-    })?;
-    json.end().map_err(|error| DataError::layout(path, format!("not JSON: {error}"), expected))?;
-    Ok(value)
 }
 
 /// An object as pairs, so that nothing that is there twice is lost.

@@ -1,0 +1,176 @@
+use crate::args::Common;
+use crate::failure::Usage;
+use crate::output::{Table, print, print_json};
+use bessemer_data::coco::{Instances, Results};
+use bessemer_metrics::coco::{CocoError, CocoScores, MAX_DETECTIONS, SCORE_NAMES, Scores, evaluate};
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer score coco --data instances_val2017.json --predictions results.json
+  bessemer score coco --data instances_val2017.json --predictions results.json --kind segm --classes
+  bessemer score coco --data instances_val2017.json --predictions results.json --json";
+
+/// IoU thresholds, area range and number of detections per image and category of each score.
+const MEANINGS: [[&str; 3]; 12] = [
+    ["0.50:0.95", "all", "100"],
+    ["0.50", "all", "100"],
+    ["0.75", "all", "100"],
+    ["0.50:0.95", "small", "100"],
+    ["0.50:0.95", "medium", "100"],
+    ["0.50:0.95", "large", "100"],
+    ["0.50:0.95", "all", "1"],
+    ["0.50:0.95", "all", "10"],
+    ["0.50:0.95", "all", "100"],
+    ["0.50:0.95", "small", "100"],
+    ["0.50:0.95", "medium", "100"],
+    ["0.50:0.95", "large", "100"],
+];
+
+/// Average precision and recall of detected objects, as pycocotools computes them
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Options {
+    /// The annotated objects, as instances_val2017.json
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub data: PathBuf,
+    /// The detections: [{"image_id", "category_id", "score", "bbox" or "segmentation"}]
+    #[arg(long, value_name = "FILE", help_heading = "Input")]
+    pub predictions: PathBuf,
+    /// Whether boxes or masks are compared
+    #[arg(long, value_enum, default_value_t = Kind::Bbox, help_heading = "Input")]
+    pub kind: Kind,
+    /// Show the scores of each category too
+    #[arg(long, help_heading = "Output")]
+    pub classes: bool,
+    /// Print JSON with all digits instead of a table; a score without objects is -1
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    Bbox,
+    Segm,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bbox => "bbox",
+            Self::Segm => "segm",
+        }
+    }
+}
+
+pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    let instances = Instances::open(&options.data)?;
+    let results = Results::open(&options.predictions, &instances)?;
+    warn_about(&instances, &results, options, common);
+    let threads = common.device().threads;
+    let sizes = (instances.images().len(), instances.categories().len());
+    let scores = match options.kind {
+        Kind::Bbox => {
+            let detections = results.boxes(&instances, threads)?;
+            evaluate(sizes.0, sizes.1, &instances.boxes(), &detections, threads)
+        }
+        Kind::Segm => {
+            let (truths, detections) = (instances.masks(threads)?, results.masks(&instances, threads)?);
+            evaluate(sizes.0, sizes.1, &truths, &detections, threads)
+        }
+    };
+    let scores = scores.map_err(|error| usage(options, &error))?;
+    if scores.left_out > 0 {
+        common.tell(&format!(
+            "warning: {}: {} of the detections are not evaluated, because {MAX_DETECTIONS} of their image and category have \
+             higher scores",
+            options.predictions.display(),
+            scores.left_out
+        ));
+    }
+    if options.json {
+        print_json(&as_json(&instances, &results, &scores, options))
+    } else {
+        print(&as_text(&instances, &scores, options))
+    }
+}
+
+/// An error of the metric, with the files it comes from.
+fn usage(options: &Options, error: &CocoError) -> Usage {
+    Usage(format!("{error} ({}, {})", options.data.display(), options.predictions.display()))
+}
+
+fn warn_about(instances: &Instances, results: &Results, options: &Options, common: &Common) {
+    if instances.annotations().iter().any(|annotation| annotation.id == 0) {
+        common.tell(&format!(
+            "warning: {}: an annotation has the id 0; a detection matched to it is a false positive, as in pycocotools",
+            options.data.display()
+        ));
+    }
+    if let Some((count, id)) = results.unknown_categories() {
+        common.tell(&format!(
+            "warning: {}: {count} of the detections are of categories that the data do not have, such as {id}; they are \
+             ignored",
+            options.predictions.display()
+        ));
+    }
+    if results.detections().is_empty() {
+        common.tell(&format!("warning: {}: there is no detection to evaluate", options.predictions.display()));
+    }
+}
+
+fn named(scores: &Scores) -> Map<String, Value> {
+    let values = scores.values().map(|value| json!(value.unwrap_or(-1.0)));
+    SCORE_NAMES.into_iter().map(str::to_owned).zip(values).collect()
+}
+
+fn as_json(instances: &Instances, results: &Results, scores: &CocoScores, options: &Options) -> Value {
+    let mut json = Map::new();
+    json.insert("kind".to_owned(), json!(options.kind.name()));
+    json.insert("images".to_owned(), json!(instances.images().len()));
+    json.insert("objects".to_owned(), json!(scores.categories.iter().map(|category| category.objects).sum::<usize>()));
+    json.insert("detections".to_owned(), json!(results.detections().len()));
+    json.extend(named(&scores.all));
+    if options.classes {
+        let classes = instances.categories().iter().zip(&scores.categories).map(|(category, scores)| {
+            let mut json = Map::new();
+            json.insert("id".to_owned(), json!(category.id));
+            json.insert("name".to_owned(), json!(category.name));
+            json.insert("objects".to_owned(), json!(scores.objects));
+            json.insert("detections".to_owned(), json!(scores.detections));
+            json.extend(named(&scores.scores));
+            Value::Object(json)
+        });
+        json.insert("classes".to_owned(), classes.collect());
+    }
+    Value::Object(json)
+}
+
+fn as_text(instances: &Instances, scores: &CocoScores, options: &Options) -> String {
+    let title = format!("COCO {}", options.kind.name());
+    let mut table = Table::new(1, &[&title, "IoU", "area", "detections", "score"]);
+    let values = scores.all.values();
+    for ((name, meaning), value) in SCORE_NAMES.into_iter().zip(MEANINGS).zip(values) {
+        let [thresholds, area, detections] = meaning.map(str::to_owned);
+        table.row([name.to_owned(), thresholds, area, detections, cell(value)]);
+    }
+    let mut text = table.to_string();
+    if options.classes {
+        let shown = [0, 1, 2, 3, 4, 5, 8];
+        let header = ["class", "objects", "detections"].into_iter().chain(shown.map(|index| SCORE_NAMES[index]));
+        let mut table = Table::new(1, &header.collect::<Vec<_>>());
+        for (category, scores) in instances.categories().iter().zip(&scores.categories) {
+            let values = scores.scores.values();
+            let counts = [category.name.clone(), scores.objects.to_string(), scores.detections.to_string()];
+            table.row(counts.into_iter().chain(shown.map(|index| cell(values[index]))));
+        }
+        text += &format!("\n{table}");
+    }
+    text
+}
+
+fn cell(score: Option<f64>) -> String {
+    score.map_or_else(|| "-".to_owned(), |score| format!("{score:.3}"))
+}

@@ -1,0 +1,126 @@
+//! Objects of an image: boxes, classes and masks, and the arrays that a batch holds them in.
+
+use super::ObjectMask;
+use crate::feeds::{Field, Row, fill};
+use crate::{Placement, Target};
+
+/// An object. Coordinates are pixels from the upper left corner.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Object {
+    /// `[x1, y1, x2, y2]`
+    pub bbox: [f64; 4],
+    /// Number of the class.
+    pub class: u32,
+    /// Its pixels, where masks are asked for.
+    pub mask: Option<ObjectMask>,
+}
+
+impl Object {
+    /// Area of the box.
+    pub fn area(&self) -> f64 {
+        let [x1, y1, x2, y2] = self.bbox;
+        (x2 - x1) * (y2 - y1)
+    }
+}
+
+/// The objects of an image as its data set knows them, or of a sample after [`Objects::place`].
+#[derive(Debug, Clone)]
+pub struct Objects {
+    /// Number of the image in its data set.
+    pub image: u32,
+    /// The objects, in the order of the data set.
+    pub objects: Vec<Object>,
+    /// How the sample was made.
+    placed: Option<Placement>,
+}
+
+impl Default for Objects {
+    fn default() -> Self {
+        Self::new(0, Vec::new())
+    }
+}
+
+impl Objects {
+    /// Those of an image before any transform.
+    pub fn new(image: u32, objects: Vec<Object>) -> Self {
+        Self { image, objects, placed: None }
+    }
+
+    /// The objects in the sample that a placement makes of the image: boxes and masks follow the pixels, boxes are cut off where
+    /// the sample shows no more of the image, and objects of which nothing is left are left out.
+    pub fn place(mut self, placement: &Placement) -> Self {
+        self.objects = self
+            .objects
+            .into_iter()
+            .filter_map(|Object { bbox, class, mask }| {
+                let bbox = placement.bbox(bbox)?;
+                Some(Object { bbox, class, mask: mask.map(|mask| mask.place(placement)) })
+            })
+            .collect();
+        self.placed = Some(*placement);
+        self
+    }
+
+    /// The largest `capacity` objects in their order, of equal ones the first; all where there are no more.
+    fn largest(&self, capacity: usize) -> Vec<&Object> {
+        let mut order: Vec<usize> = (0..self.objects.len()).collect();
+        order.sort_by(|&a, &b| self.objects[b].area().total_cmp(&self.objects[a].area()));
+        order.truncate(capacity);
+        order.sort_unstable();
+        order.into_iter().map(|index| &self.objects[index]).collect()
+    }
+}
+
+/// Sizes of the arrays of a batch of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectLayout {
+    /// Most objects of a sample, `G`. Of more the largest are kept.
+    pub max_objects: usize,
+    /// Height and width `S` of the crops of masks, where they are asked for.
+    pub mask_size: Option<usize>,
+}
+
+impl Target for Objects {
+    type Layout = ObjectLayout;
+
+    /// `image_ids i32[N]`; `image_sizes f32[N, 2]`, height and width of the part of the canvas that shows the image; `scales
+    /// f32[N, 2]`, pixels of the sample for each pixel of the image, down and across; `boxes f32[N, G, 4]` as `[x1, y1, x2, y2]`
+    /// in pixels of the canvas; `classes i32[N, G]`; `counts i32[N]`, how many objects there are; `dropped i32[N]`, how many
+    /// there were beyond `G`; and with masks `masks u8[N, G, S, S]`, 0 to 255, each the part of the mask in its box. Rows behind
+    /// the count are zeros.
+    fn fields(layout: &ObjectLayout) -> Vec<Field> {
+        let most = layout.max_objects;
+        let mut fields = vec![
+            Field::i32("image_ids", 1),
+            Field::f32("image_sizes", 2),
+            Field::f32("scales", 2),
+            Field::f32("boxes", 4 * most),
+            Field::i32("classes", most),
+            Field::i32("counts", 1),
+            Field::i32("dropped", 1),
+        ];
+        fields.extend(layout.mask_size.map(|size| Field::u8("masks", most * size * size)));
+        fields
+    }
+
+    fn write(&self, layout: &ObjectLayout, row: &mut Row<'_>) {
+        let placement = self.placed.as_ref().expect("a data set places the objects of a sample");
+        let kept = self.largest(layout.max_objects);
+        row.i32("image_ids")[0] = self.image as i32;
+        row.f32("image_sizes").copy_from_slice(&placement.size().map(|side| side as f32));
+        row.f32("scales").copy_from_slice(&placement.scale().map(|scale| scale as f32));
+        fill(row.f32("boxes"), kept.iter().flat_map(|object| object.bbox.map(|x| x as f32)), 0.0);
+        fill(row.i32("classes"), kept.iter().map(|object| object.class as i32), 0);
+        row.i32("counts")[0] = kept.len() as i32;
+        row.i32("dropped")[0] = (self.objects.len() - kept.len()) as i32;
+        let Some(size) = layout.mask_size else { return };
+        let masks = row.u8("masks");
+        masks[kept.len() * size * size..].fill(0);
+        for (object, out) in kept.iter().zip(masks.chunks_exact_mut(size * size)) {
+            match &object.mask {
+                Some(mask) => mask.crop(object.bbox, placement.canvas(), out, size),
+                None => out.fill(0),
+            }
+        }
+    }
+}

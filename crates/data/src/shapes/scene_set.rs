@@ -1,0 +1,77 @@
+//! Drawn scenes as a data set of images with objects.
+
+use super::{ShapeClass, check_side, draw_scene};
+use crate::detection::{Framing, Object, ObjectMask, Objects};
+use crate::{DataError, Dataset, Philox, Scratch, Split};
+
+/// Scenes of one to eight shapes with their boxes and masks.
+#[derive(Debug, Clone)]
+pub struct Scenes {
+    seed: u64,
+    split: Split,
+    len: usize,
+    /// Height and width before framing.
+    size: [u32; 2],
+    framing: Framing,
+    classes: Vec<String>,
+}
+
+impl Scenes {
+    /// `len` scenes of `[height, width]` that are then framed; the same seed, split, index and size give the same scene.
+    ///
+    /// # Errors
+    /// A size or a setting of the framing outside its range; no scenes.
+    pub fn new(seed: u64, split: Split, len: usize, size: [u32; 2], framing: Framing) -> Result<Self, DataError> {
+        size.iter().try_for_each(|&side| check_side(side))?;
+        framing.check()?;
+        if len == 0 {
+            return Err(DataError::option("samples", len, "at least 1"));
+        }
+        let classes = ShapeClass::ALL.iter().map(|class| class.name().to_owned()).collect();
+        Ok(Self { seed, split, len, size, framing, classes })
+    }
+}
+
+impl Dataset for Scenes {
+    type Target = Objects;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn class_names(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn image_size(&self, _: usize) -> [usize; 2] {
+        self.framing.canvas(self.size).map(|side| side as usize)
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        rng: &mut Philox,
+        scratch: &mut Scratch,
+        out: &mut [u8],
+    ) -> Result<Objects, DataError> {
+        let [height, width] = self.size;
+        let scene = draw_scene(self.seed, self.split, index, width, height)?;
+        let objects = scene.objects.iter().map(|object| {
+            let [left, top, width, height] = object.bbox;
+            let bbox = [left, top, left + width, top + height];
+            Object { bbox, class: object.class.label(), mask: Some(ObjectMask::from(&object.mask)) }
+        });
+        let placement = self.framing.place(self.size, rng);
+        placement.draw(&scene.picture.pixels, self.size, &mut scratch.resize, out);
+        Ok(Objects::new(index as u32, objects.collect()).place(&placement))
+    }
+
+    fn source(&self, index: usize) -> String {
+        format!("scenes {} picture {index}", self.split.name())
+    }
+
+    fn identity(&self) -> String {
+        let Self { seed, split, len, size: [height, width], .. } = self;
+        format!("scenes:{}:seed={seed}:len={len}:size={height}x{width}", split.name())
+    }
+}
