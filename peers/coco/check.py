@@ -158,32 +158,32 @@ def odd_polygon(rng, image):
 
 
 def speed(arguments):
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        for kind, detections in zip(KINDS, arguments.detections):
-            if not detections:
-                continue
-            data, results = generate.large_set(arguments.images, arguments.objects, detections, kind == "segm")
-            paths = write(folder, data, results)
-            megabytes = sum(path.stat().st_size for path in paths) / 1e6
-            print(f"{kind}: {len(data['images'])} images, {len(data['annotations'])} objects, {len(results)} detections, "
-                  f"{megabytes:.0f} MB of JSON", flush=True)
-            del data, results
-            command = [sys.executable, __file__, "one"]
-            names = ["pycocotools", "faster-coco-eval"]
-            repeats = []
-            for _ in range(arguments.repeat):
-                start = time.perf_counter()
-                ours = bessemer(arguments.program, *paths, kind, "--json")
-                repeats.append(time.perf_counter() - start)
-            best = min(repeats)
-            print(f"  {'bessemer':18} {best:8.2f} s for the whole command, the best of {arguments.repeat}", flush=True)
-            for name in names:
-                done = subprocess.run([*command, name, *map(str, paths), kind], capture_output=True, text=True, check=True)
-                scores, load, evaluate = json.loads(done.stdout)
-                worst = max(abs(scores[one] - ours[one]) for one in NAMES)
-                print(f"  {name:18} {load:8.2f} s to load, {evaluate:.2f} s to evaluate: {(load + evaluate) / best:.1f} times "
-                      f"as long, {evaluate / best:.1f} times without loading; scores differ by {worst:.1g}", flush=True)
+    for kind, detections in zip(KINDS, arguments.detections):
+        if kind not in arguments.kinds:
+            continue
+        folder = pathlib.Path(arguments.folder) / kind
+        paths = folder / "data.json", folder / "results.json"
+        if not all(path.exists() for path in paths):
+            folder.mkdir(parents=True, exist_ok=True)
+            write(folder, *generate.large_set(arguments.images, arguments.objects, detections, kind == "segm"))
+        if arguments.prepare:
+            continue
+        size = sum(path.stat().st_size for path in paths) / 1e6
+        seconds = []
+        for _ in range(arguments.repeat):
+            start = time.perf_counter()
+            ours = bessemer(arguments.program, *paths, kind, "--json")
+            seconds.append(time.perf_counter() - start)
+        best = min(seconds)
+        print(f"{kind}: {ours['images']} images, {ours['objects']} objects, {ours['detections']} detections, {size:.0f} MB of JSON")
+        print(f"  bessemer: {best:.2f} s for the whole command (the fastest of {arguments.repeat})", flush=True)
+        for name in arguments.tools:
+            command = [sys.executable, __file__, "one", name, *map(str, paths), kind]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            scores, load, evaluate = json.loads(done.stdout)
+            worst = max(abs(scores[score] - ours[score]) for score in NAMES)
+            print(f"  {name}: {load:.2f} s to load, {evaluate:.2f} s to evaluate; {(load + evaluate) / best:.1f} times as long, "
+                  f"{evaluate / best:.1f} times without loading; scores differ by {worst:.1g}", flush=True)
 
 
 def one(arguments):
@@ -208,6 +208,10 @@ def main():
     made.set_defaults(run=fixtures)
     timed = commands.add_parser("speed", help="a large set, timed")
     timed.add_argument("program")
+    timed.add_argument("--folder", required=True, help="where the sets are written, or read if they are there")
+    timed.add_argument("--prepare", action="store_true", help="write the sets and time nothing")
+    timed.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    timed.add_argument("--tools", nargs="+", default=["pycocotools", "faster-coco-eval"])
     timed.add_argument("--images", type=int, default=5000)
     timed.add_argument("--objects", type=int, default=36000)
     timed.add_argument("--detections", type=int, nargs=2, default=[100, 20], help="in each image, for bbox and segm")

@@ -2,7 +2,7 @@
 
 use crate::Placement;
 
-/// The pixels of an object, in the smallest rectangle that was asked for around it.
+/// The pixels of an object, in a rectangle around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectMask {
     /// Column of the image at which the rectangle begins.
@@ -51,9 +51,9 @@ impl ObjectMask {
     }
 
     /// The part of the mask in the box `[x1, y1, x2, y2]`, resized to `size x size` values of 0 to 255, as TensorFlow's
-    /// `crop_and_resize` does on a canvas of `[height, width]`: the first and the last of the samples are the corners of the box
-    /// on the grid of pixels, whose corners are the centres of the outermost pixels; samples between pixels are bilinear,
-    /// samples outside the canvas 0.
+    /// `crop_and_resize` does with a mask of the canvas, `[height, width]`. Coordinates are shares of the canvas times its last
+    /// pixel; the first and the last sample are on the sides of the box. Samples between pixels are bilinear, samples outside
+    /// the canvas 0.
     pub fn crop(&self, [x1, y1, x2, y2]: [f64; 4], canvas: [u32; 2], out: &mut [u8], size: usize) {
         let at = |low: f64, high: f64, extent: u32, index: usize| {
             let (last, extent) = (f64::from(extent) - 1.0, f64::from(extent));
