@@ -117,7 +117,7 @@ fn fields_of_others_are_refused_and_not_written() {
         (
             "resnet50-90e",
             "model.name=bert-base",
-            "model.num_classes: unknown field `num_classes` (it is of recipes for models that classify images)",
+            "recipe resnet50-90e is for models that classify images; bert-base is one of the models that are pre-trained as BERT",
         ),
         ("resnet50-90e", "optimizer.betas=[0.9, 0.99]", "(it is of optimizer.kind = \"adam\", \"adamw\" and \"lamb\")"),
         ("electra-squad", "text.distinct=true", "text: unknown field `text` (it is of recipes for"),
