@@ -1,9 +1,10 @@
 //! Optimizers: the fields of a rule, and those that all rules have.
 
 use super::parse::Problem;
-use super::section::{Field, Range, Reader, Section, Writer, section};
+use super::section::{Field, Known, Range, Reader, Section, Writer, section};
 use bessemer_nn::{DecayExclude, EpsForm, Trust};
 use serde::{Deserialize, Serialize};
+use toml::Value;
 
 /// How gradients become changes of parameters; families may add fields.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,6 +121,19 @@ impl OptimizerRecipe {
         }
         let &Self { weight_decay, decay_exclude, .. } = self;
         writer.put(SECTION, &DecayFields { weight_decay, decay_exclude });
+    }
+
+    /// The fields of a rule, and of all rules where it is not one.
+    pub(super) fn fields(kind: Option<&Value>) -> Known {
+        let kind = kind.map_or(Ok(OptimizerKind::Sgd), |kind| OptimizerKind::deserialize(kind.clone()));
+        let own: &[&'static [Field]] = match kind {
+            Ok(OptimizerKind::Sgd) => &[SgdFields::FIELDS],
+            Ok(OptimizerKind::Adam | OptimizerKind::Adamw) => &[AdamFields::FIELDS],
+            Ok(OptimizerKind::Lamb) => &[AdamFields::FIELDS, LambFields::FIELDS],
+            Err(_) => &[SgdFields::FIELDS, AdamFields::FIELDS, LambFields::FIELDS],
+        };
+        let all = [KindField::FIELDS, DecayFields::FIELDS];
+        all.into_iter().chain(own.iter().copied()).map(|fields| (SECTION, fields)).collect()
     }
 
     /// The fields of each rule, for messages.

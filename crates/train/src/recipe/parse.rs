@@ -1,6 +1,6 @@
 //! From TOML and the command line to recipes, and back.
 
-use super::section::{Elsewhere, Reader, Writer};
+use super::section::{Elsewhere, Known, Reader, Section, Writer, refuse_unknown};
 use super::{OptimizerRecipe, Recipe, builtin, check};
 use crate::names::closest;
 use crate::tasks::family::Family;
@@ -148,6 +148,20 @@ impl Recipe {
         writer
     }
 
+    /// The fields that all recipes have, but for those of the optimizer.
+    fn fields() -> Known {
+        vec![
+            ("model", super::ModelRecipe::FIELDS),
+            ("data", super::DataRecipe::FIELDS),
+            ("train", super::TrainRecipe::FIELDS),
+            ("schedule", super::ScheduleRecipe::FIELDS),
+            ("precision", super::PrecisionRecipe::FIELDS),
+            ("eval", super::EvalRecipe::FIELDS),
+            ("checkpoint", super::CheckpointRecipe::FIELDS),
+            ("loader", super::LoaderRecipe::FIELDS),
+        ]
+    }
+
     fn from_table(mut table: Table, origin: &str, overrides: &[Override]) -> Result<Self, RecipeError> {
         let own = family_of(&table);
         for item in overrides {
@@ -176,18 +190,26 @@ impl Recipe {
         };
         let name = text(NAME)?.ok_or_else(|| (NAME.to_owned(), "missing field `name`".to_owned()))?;
         let description = text(DESCRIPTION)?.unwrap_or_default();
-        let mut reader = Reader::new(table);
-        let super::ModelRecipe { name: model } = reader.take("model")?;
-        let model = registry::find(&model).map_err(|error| {
-            let hint = suggestion(&model, registry::all().map(|known| known.name()));
+        let given = table.get("model").and_then(|model| model.get("name")).and_then(Value::as_str);
+        let Some(given) = given else {
+            Reader::new(table).take::<super::ModelRecipe>("model")?;
+            unreachable!("a model's name is text");
+        };
+        let model = registry::find(given).map_err(|error| {
+            let hint = suggestion(given, registry::all().map(|known| known.name()));
             ("model.name".to_owned(), format!("{error}{hint}"))
         })?;
+        let part = model.family().recipe();
+        let rule = OptimizerRecipe::fields(table.get("optimizer").and_then(|optimizer| optimizer.get("kind")));
+        let known = Self::fields().into_iter().chain(rule).chain((part.fields)()).collect();
+        refuse_unknown(&table, &known, elsewhere)?;
+        let mut reader = Reader::new(table);
         let mut recipe = Self {
             name,
             description,
             model: super::ModelRecipe { name: model.name().to_owned() },
             data: reader.take("data")?,
-            own: (model.family().recipe().read)(&mut reader)?,
+            own: (part.read)(&mut reader)?,
             train: reader.take("train")?,
             optimizer: OptimizerRecipe::read(&mut reader)?,
             schedule: reader.take("schedule")?,
@@ -196,7 +218,6 @@ impl Recipe {
             checkpoint: reader.take("checkpoint")?,
             loader: reader.take("loader")?,
         };
-        reader.finish(elsewhere)?;
         check::combinations(&recipe)?;
         recipe.own.check(&recipe)?;
         recipe.schedule.resolve_form();

@@ -118,30 +118,69 @@ pub(super) fn numbers(value: &Value) -> Vec<f64> {
     }
 }
 
-/// A recipe that is being read: each section takes its fields out, and what nobody takes is unknown.
-#[derive(Debug)]
-pub struct Reader {
-    left: Table,
-    taken: Vec<(&'static str, &'static [Field])>,
-}
+/// Sections with fields that they may have; a section may be there several times.
+pub(super) type Known = Vec<(&'static str, &'static [Field])>;
 
 /// Fields of other recipes, for messages: the section, its fields, and whose they are.
 pub(super) type Elsewhere = Vec<(&'static str, &'static [Field], String)>;
 
+/// Refuses sections and fields that are not known; `elsewhere` says whose they may be.
+pub(super) fn refuse_unknown(
+    table: &Table,
+    known: &Known,
+    elsewhere: impl FnOnce() -> Elsewhere,
+) -> Result<(), Problem> {
+    let names_in = |section: &str| -> Vec<&'static str> {
+        known.iter().filter(|(name, _)| *name == section).flat_map(|(_, fields)| names(fields)).collect()
+    };
+    let unknown = table.iter().find_map(|(section, value)| match (names_in(section), value) {
+        (fields, _) if fields.is_empty() => Some((section, None)),
+        (fields, Value::Table(given)) => {
+            given.keys().find(|field| !fields.contains(&field.as_str())).map(|field| (section, Some(field)))
+        }
+        _ => None,
+    });
+    let Some((section, field)) = unknown else { return Ok(()) };
+    let (path, unknown, mut allowed) = match field {
+        Some(field) => (format!("{section}.{field}"), field, names_in(section)),
+        None => (section.clone(), section, known.iter().map(|(name, _)| *name).collect()),
+    };
+    allowed.dedup();
+    let is_meant = |(name, fields, _): &(&str, &'static [Field], String)| {
+        name == section && field.is_none_or(|field| names(fields).any(|name| name == field))
+    };
+    let owners: BTreeSet<String> = elsewhere().into_iter().filter(is_meant).map(|(_, _, owner)| owner).collect();
+    let hint = match owners.is_empty() {
+        true => suggestion(unknown, allowed.iter().copied()),
+        false => format!(" (it is of {})", owners.into_iter().collect::<Vec<_>>().join(", ")),
+    };
+    let expected = allowed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    Err((path, format!("unknown field `{unknown}`{hint}, expected one of {expected}")))
+}
+
+fn names(fields: &'static [Field]) -> impl Iterator<Item = &'static str> {
+    fields.iter().map(|field| field.name)
+}
+
+/// A recipe that is being read.
+#[derive(Debug)]
+pub struct Reader {
+    table: Table,
+}
+
 impl Reader {
     /// Of a table whose values are sections.
     pub(super) fn new(table: Table) -> Self {
-        Self { left: table, taken: Vec::new() }
+        Self { table }
     }
 
-    /// Takes the fields of `T` out of a section.
+    /// Reads the fields of `T` in a section.
     ///
     /// # Errors
     /// A field that is missing, of another type or out of its range.
     pub fn take<T: Section>(&mut self, section: &'static str) -> Result<T, Problem> {
-        self.taken.push((section, T::FIELDS));
         let mut nothing = Table::new();
-        let given = match self.left.get_mut(section) {
+        let given = match self.table.get_mut(section) {
             None => &mut nothing,
             Some(Value::Table(given)) => given,
             Some(other) => {
@@ -162,59 +201,12 @@ impl Reader {
                 own.insert(field.name.to_owned(), value);
             }
         }
-        let unknown = if given.is_empty() { self.left.clone() } else { given.clone() };
         serde_path_to_error::deserialize(own).map_err(|error| {
             let (path, problem) = explain(&error);
             let path = if path == "." { section.to_owned() } else { format!("{section}.{path}") };
-            (path, problem + &misspelt(error.inner().message(), section, &unknown))
+            (path, problem)
         })
     }
-
-    /// Refuses fields that nobody has taken; `elsewhere` says who would.
-    pub(super) fn finish(self, elsewhere: impl FnOnce() -> Elsewhere) -> Result<(), Problem> {
-        let leftover = self.left.iter().find_map(|(section, value)| match value {
-            Value::Table(fields) if self.taken.iter().any(|(known, _)| known == section) => {
-                fields.keys().next().map(|field| (section, Some(field)))
-            }
-            _ => Some((section, None)),
-        });
-        let Some((section, field)) = leftover else { return Ok(()) };
-        let (path, unknown) = match field {
-            Some(field) => (format!("{section}.{field}"), field),
-            None => (section.clone(), section),
-        };
-        let mut known: Vec<&str> = match field {
-            Some(_) => self.taken.iter().filter(|(name, _)| name == section).flat_map(|(_, f)| names(f)).collect(),
-            None => ["name", "description"].into_iter().chain(self.taken.iter().map(|(name, _)| *name)).collect(),
-        };
-        known.dedup();
-        let is_meant = |(name, fields, _): &(&str, &'static [Field], String)| {
-            name == section && field.is_none_or(|field| names(fields).any(|name| name == field))
-        };
-        let owners: BTreeSet<String> = elsewhere().into_iter().filter(is_meant).map(|(_, _, owner)| owner).collect();
-        let hint = match owners.is_empty() {
-            true => suggestion(unknown, known.iter().copied()),
-            false => format!(" (it is of {})", owners.into_iter().collect::<Vec<_>>().join(", ")),
-        };
-        let expected = known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        Err((path, format!("unknown field `{unknown}`{hint}, expected one of {expected}")))
-    }
-}
-
-fn names(fields: &'static [Field]) -> impl Iterator<Item = &'static str> {
-    fields.iter().map(|field| field.name)
-}
-
-/// A hint at the name that may have been meant by what is missing.
-fn misspelt(message: &str, section: &str, unknown: &Table) -> String {
-    let Some(missing) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) else {
-        return String::new();
-    };
-    let close = |name: &&String| {
-        [missing, section].iter().any(|wanted| !suggestion(name, [*wanted].into_iter()).is_empty())
-            && name.as_str() != section
-    };
-    unknown.keys().find(close).map_or_else(String::new, |name| format!("; `{name}` is not known"))
 }
 
 /// A recipe that is being written.
@@ -258,10 +250,11 @@ mod tests {
     }
 
     fn read(text: &str) -> Result<Fields, Problem> {
-        let mut reader = Reader::new(text.parse().unwrap());
-        let fields = reader.take("own")?;
-        reader.finish(|| vec![("own", Fields::FIELDS, "others".to_owned())])?;
-        Ok(fields)
+        let table: Table = text.parse().unwrap();
+        refuse_unknown(&table, &vec![("own", Fields::FIELDS)], || {
+            vec![("theirs", Fields::FIELDS, "others".to_owned())]
+        })?;
+        Reader::new(table).take("own")
     }
 
     fn error(text: &str) -> String {
@@ -287,8 +280,14 @@ mod tests {
             "own.share: 1.0 is not allowed; the range is above 0 to below 1"
         );
         assert_eq!(error("[own]\nname = 1"), "own.name: invalid type: integer `1`, expected a string");
-        assert_eq!(error("[own]\nnaem = 'a'"), "own: missing field `name`; `naem` is not known");
-        assert_eq!(error("[onw]\nname = 'a'"), "own: missing field `name`; `onw` is not known");
+        assert_eq!(error("[own]\ncount = 1"), "own: missing field `name`");
+        assert!(
+            error("[own]\nnaem = 'a'").starts_with("own.naem: unknown field `naem` (did you mean `name`?), expected")
+        );
+        assert_eq!(error("[onw]\nname = 'a'"), "onw: unknown field `onw` (did you mean `own`?), expected one of `own`");
+        assert!(
+            error("[theirs]\nname = 'a'").starts_with("theirs: unknown field `theirs` (it is of others), expected")
+        );
         assert_eq!(error("own = 3"), "own: invalid type: integer, expected a section");
         let unknown =
             "own.conut: unknown field `conut` (did you mean `count`?), expected one of `count`, `name`, `share`";
