@@ -334,7 +334,7 @@ fn invalid_files_of_coco_give_one_error() {
             "segm",
             ["annotations[1].segmentation: runs that cover 2399 pixels", "expected 2400"],
         ),
-        ("found.json", "[{", "{", "bbox", ["found.json: not JSON: trailing characters", ""]),
+        ("found.json", "}]", "}", "bbox", ["found.json: not JSON: EOF while parsing a list at line 1", ""]),
         (
             "found.json",
             "\"image_id\":4",
