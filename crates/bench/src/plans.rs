@@ -113,7 +113,7 @@ impl PlanRequest {
             Variant::OpByOp => CompileOptions { fuse: false, ..defaults },
         };
         let plan = compile(&self.graph(variant)?, target, &options)?;
-        Ok(PlanText { calls: print_plan(&plan, target), memory: print_memory(&plan) })
+        Ok(PlanText { calls: print_plan(&plan), memory: print_memory(&plan) })
     }
 
     fn graph(&self, variant: Variant) -> Result<Graph, ModelError> {

@@ -2,11 +2,11 @@
 
 use crate::executor::Executor;
 use crate::isa::Isa;
-use crate::kernel;
+use crate::kernel::{self, KernelError, Lowered};
 use crate::peak;
 use crate::state::CpuState;
 use bessemer_ir::passes::fixed::Fixed;
-use bessemer_ir::plan::{Needs, Plan, Target};
+use bessemer_ir::plan::{LoweredKernel, Plan, Refusal, Target};
 use bessemer_ir::rules::{PrologueRules, Rules};
 use bessemer_ir::run::{self, DeviceLimits, DeviceProperties, RunError, StateBinding, StateLayout, StateStore};
 use bessemer_ir::{DType, Graph, NodeId};
@@ -50,13 +50,10 @@ impl Target for CpuOptions {
         &RULES
     }
 
-    fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs {
-        kernel::lower(graph, node, fixed).map_or(Needs::default(), |kernel| kernel::needs(&*kernel, self.threads))
-    }
-
-    fn implementation(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Option<String> {
-        let name = kernel::lower(graph, node, fixed).map(|kernel| kernel.name());
-        Some(name.unwrap_or_else(|reason| format!("unsupported: {reason}")))
+    fn lower(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal> {
+        let kernel = kernel::lower(graph, node, fixed);
+        let kernel = kernel.map_err(|reason| KernelError::unsupported(graph, node, reason))?;
+        Ok(Some(Arc::new(Lowered { kernel, threads: self.threads.max(1) })))
     }
 }
 

@@ -3,25 +3,25 @@
 use crate::arena::Arena;
 use crate::device::{CpuOptions, KIND};
 use crate::gemm::Ctx;
-use crate::kernel::{self, Kernel, KernelError, KernelNode, Operands};
+use crate::kernel::{self, KernelError, KernelNode, Lowered, Operands};
 use crate::state::CpuState;
 use crate::threads::ThreadPool;
 use bessemer_ir::ops::Op;
-use bessemer_ir::plan::{Location, Plan, Preparation, StateCopy, Step, kernel_name};
+use bessemer_ir::plan::{Location, LoweredKernel, Plan, Preparation, StateCopy, Step, kernel_name};
 use bessemer_ir::run::{
     self, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, StepResults,
     Ticket,
 };
 use bessemer_ir::{DType, NodeId, Role, TensorType, Value};
+use std::any::Any;
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// A kernel with the places of its operands.
 struct Call {
     node: NodeId,
-    kernel: Box<dyn Kernel>,
+    kernel: Arc<Lowered>,
     inputs: Vec<*const u8>,
     outputs: Vec<*mut u8>,
     scratch: *mut f32,
@@ -39,7 +39,7 @@ enum Preparing {
 }
 
 impl Call {
-    fn new(plan: &Plan, step: &Step, kernel: Box<dyn Kernel>, memory: &Memory) -> Call {
+    fn new(plan: &Plan, step: &Step, kernel: Arc<Lowered>, memory: &Memory) -> Call {
         let node = plan.graph.node(step.node);
         let place = |v: Value| memory.at(plan.location(v), plan.graph.ty(v).bytes());
         let outputs = 0..node.outputs.len() as u32;
@@ -127,6 +127,13 @@ pub struct Executor {
 // SAFETY: the pointers of the calls lead into the arena and the state, which move with them.
 unsafe impl Send for Executor {}
 
+/// The kernel that a plan has for a call. Its scratch is for a number of threads.
+fn kernel_of(plan: &Plan, step: &Step, threads: usize) -> Result<Arc<Lowered>, RunError> {
+    let kernel = plan.kernels.of(step.node).map(|kernel| Arc::clone(kernel) as Arc<dyn Any + Send + Sync>);
+    let lowered = kernel.and_then(|kernel| kernel.downcast::<Lowered>().ok());
+    lowered.filter(|lowered| lowered.threads == threads).ok_or(RunError::ForeignPlan { device: KIND })
+}
+
 /// The store as one of processors.
 fn on_cpu(state: &Arc<dyn StateStore>) -> Result<&CpuState, RunError> {
     state.as_any().downcast_ref().ok_or(RunError::ForeignState { device: KIND })
@@ -136,7 +143,7 @@ impl Executor {
     /// Makes a plan ready to run over state of its own, all zero.
     ///
     /// # Errors
-    /// When operations have no kernel, listing them all; when there is no memory.
+    /// When the plan was compiled for another target or number of threads; when there is no memory.
     pub fn new(plan: Plan, options: CpuOptions) -> Result<Executor, RunError> {
         let state = CpuState::new(StateLayout::new(plan.state.iter().cloned(), plan.alignment))?;
         Self::over(plan, options, Arc::new(state), &StateBinding::default())
@@ -157,23 +164,14 @@ impl Executor {
         let bytes = plan.arena_bytes;
         let arena = Arena::new(bytes).map_err(|source| RunError::Memory { what: "the plan's arena", bytes, source })?;
         let mut memory = Memory { arena, state: state_numbers.iter().map(|&number| store.address(number)).collect() };
-        let mut unsupported: Vec<Box<dyn Error + Send + Sync>> = Vec::new();
-        let mut lower = |step: &Step| match kernel::lower(&plan.graph, step.node, &plan.fixed) {
-            Ok(kernel) => Some(Call::new(&plan, step, kernel, &memory)),
-            Err(reason) => {
-                unsupported.push(KernelError::unsupported(&plan.graph, step.node, reason).into());
-                None
-            }
-        };
-        let calls: Vec<Call> = plan.steps.iter().filter_map(&mut lower).collect();
-        let preparing = plan.preparation.iter().filter_map(|preparation| match preparation {
-            Preparation::Run(step) => lower(step).map(|call| Preparing::Run(Box::new(call))),
-            Preparation::Prepare(number) => Some(Preparing::Prepare(*number)),
+        let threads = options.threads.max(1);
+        let call = |step: &Step| Ok(Call::new(&plan, step, kernel_of(&plan, step, threads)?, &memory));
+        let calls = plan.steps.iter().map(call).collect::<Result<Vec<_>, RunError>>()?;
+        let preparing = plan.preparation.iter().map(|preparation| match preparation {
+            Preparation::Run(step) => Ok(Preparing::Run(Box::new(call(step)?))),
+            Preparation::Prepare(number) => Ok(Preparing::Prepare(*number)),
         });
-        let preparing: Vec<Preparing> = preparing.collect();
-        if !unsupported.is_empty() {
-            return Err(RunError::Unsupported { device: KIND, operations: unsupported });
-        }
+        let preparing = preparing.collect::<Result<Vec<_>, RunError>>()?;
         fill_constants(&plan, &mut memory.arena);
         let graph = &plan.graph;
         let feeds = graph.inputs().filter(|(_, input)| input.role == Role::Feed);
@@ -189,7 +187,7 @@ impl Executor {
         let (replaced, invariant): (Vec<_>, Vec<_>) = (0..plan.state.len()).partition(|&number| is_replaced(number));
         let in_store = |numbers: Vec<usize>| numbers.into_iter().map(|number| state_numbers[number]).collect();
         let (replaced, invariant) = (in_store(replaced), in_store(invariant));
-        let pool = ThreadPool::new(options.threads.max(1));
+        let pool = ThreadPool::new(threads);
         let program = Program { plan, options, pool, memory, calls, preparing };
         Ok(Executor {
             program,
@@ -413,8 +411,8 @@ impl run::Executor for Executor {
         let graph = &self.plan().graph;
         let info = |call: &Call| KernelInfo {
             node: call.node,
-            name: call.kernel.name(),
-            flops: kernel::flops(&*call.kernel, graph, call.node),
+            name: LoweredKernel::name(&*call.kernel),
+            flops: kernel::flops(&*call.kernel.kernel, graph, call.node),
         };
         self.program.calls.iter().map(info).collect()
     }
@@ -478,7 +476,7 @@ impl Program {
                 Preparing::Prepare(number) => {
                     let call = &self.calls[*number];
                     // SAFETY: as in `run_call`.
-                    unsafe { call.kernel.prepare(self.ctx(), &call.operands()) }
+                    unsafe { call.kernel.kernel.prepare(self.ctx(), &call.operands()) }
                 }
             }
         }
@@ -556,7 +554,7 @@ impl Program {
     fn run_call(&self, call: &Call) -> Result<(), RunError> {
         // SAFETY: the planner gave each value alive its own bytes, of the sizes that the kernel was lowered for, and
         // the executor that runs is borrowed exclusively, with its state locked.
-        unsafe { call.kernel.run(self.ctx(), &call.operands()) }.map_err(|problem| {
+        unsafe { call.kernel.kernel.run(self.ctx(), &call.operands()) }.map_err(|problem| {
             let node = KernelNode::of(&self.plan.graph, call.node);
             RunError::Kernel(Box::new(KernelError::Index { node, problem }))
         })

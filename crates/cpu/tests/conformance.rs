@@ -4,10 +4,10 @@ use bessemer_cpu::{CpuOptions, Executor, Isa, KernelError, Unsupported};
 use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::index::Gather;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::plan::Target;
+use bessemer_ir::plan::{NullTarget, Target};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::run::RunError;
-use bessemer_ir::{DType, Graph, Op, Role, TensorType};
+use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType};
 use bessemer_testkit::{Backend, CASES, Limit, Refusal, Tensors, check};
 
 /// The CPU with one instruction set.
@@ -29,12 +29,12 @@ impl Backend for Cpu {
         workers: usize,
         inputs: &Tensors,
     ) -> Result<Tensors, Refusal> {
-        let refusal = |error: RunError| match error {
-            RunError::Unsupported { .. } => Refusal::Unsupported(error.to_string()),
-            other => Refusal::Failed(other.to_string()),
-        };
+        let refusal = |error: RunError| Refusal::Failed(error.to_string());
         let cpu = CpuOptions { threads: workers, ..self.0 };
-        let plan = compile(graph, &cpu, options).map_err(|error| Refusal::Failed(error.to_string()))?;
+        let plan = compile(graph, &cpu, options).map_err(|error| match error {
+            GraphError::Unsupported(operations) => Refusal::Unsupported(operations.list()),
+            other => Refusal::Failed(other.to_string()),
+        })?;
         let mut executor = Executor::new(plan, cpu).map_err(refusal)?;
         for (name, bytes) in inputs {
             executor.write(name, bytes).map_err(refusal)?;
@@ -95,14 +95,27 @@ fn what_has_no_kernel_is_listed() {
     let conv = Conv2d { groups: 2, ..Conv2d::new([1, 1], [[1, 1], [1, 1]]) };
     let y = g.scoped("stem", |g| g.add1(Op::from(conv), &[x, w])).unwrap();
     g.output("y", y);
-    let plan = compile(&g, &cpu(), &CompileOptions::default()).unwrap();
-    let error = Executor::new(plan, cpu()).err().expect("grouped convolutions have no f16 kernel");
+    let error = compile(&g, &cpu(), &CompileOptions::default()).expect_err("grouped convolutions have no f16 kernel");
     let message = error.to_string();
-    let RunError::Unsupported { operations, .. } = error else { panic!("{message}") };
-    let errors: Vec<&KernelError> = operations.iter().filter_map(|error| error.downcast_ref()).collect();
+    let GraphError::Unsupported(unsupported) = error else { panic!("{message}") };
+    let errors: Vec<&KernelError> = unsupported.operations.iter().filter_map(|error| error.downcast_ref()).collect();
     let [KernelError::Unsupported { node, inputs, reason }] = &errors[..] else { panic!("{message}") };
     assert_eq!((node.path.as_str(), reason), ("stem", &Unsupported::Grouped(DType::F16)));
     assert_eq!(*inputs, [half([1, 4, 4, 6]), half([3, 3, 3, 6])]);
     let inputs = "inputs: f16[1, 4, 4, 6], f16[3, 3, 3, 6]";
     assert!(message.ends_with(&format!("at `stem` (there is no grouped convolution of f16; {inputs})")), "{message}");
+}
+
+/// Scratch memory is laid out for a number of threads.
+#[test]
+fn a_plan_runs_with_the_threads_that_it_was_compiled_for() {
+    let mut g = Graph::new();
+    let x = g.input("x", Role::Feed, TensorType::f32([4])).unwrap();
+    let y = g.relu(x).unwrap();
+    g.output("y", y);
+    for target in [&cpu() as &dyn Target, &NullTarget] {
+        let plan = compile(&g, target, &CompileOptions::default()).unwrap();
+        let error = Executor::new(plan, CpuOptions { threads: 2, ..cpu() }).err().expect("another target");
+        assert!(matches!(error, RunError::ForeignPlan { device: "cpu" }), "{error}");
+    }
 }

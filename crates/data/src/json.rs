@@ -35,7 +35,7 @@ pub(crate) fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8], expected: &s
 fn syntax(bytes: &[u8], error: &serde_json::Error) -> String {
     let line = bytes.split(|&byte| byte == b'\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
     let start = error.column().saturating_sub(1);
-    let names = ["NaN", "Infinity", "-Infinity"];
+    let names = ["NaN", "-Infinity", "Infinity"];
     let found = names.into_iter().find(|name| {
         // The parser stops at the first letter, which may follow a minus sign.
         let at = |start: usize| line.get(start..).is_some_and(|rest| rest.starts_with(name.as_bytes()));

@@ -2,6 +2,7 @@
 
 use crate::dtype::DType;
 use crate::ops::{Op, OpError, source};
+use crate::plan::UnsupportedOps;
 use crate::shape::{Shape, TensorType};
 use std::collections::{HashMap, HashSet};
 
@@ -68,6 +69,8 @@ pub enum GraphError {
     NotDifferentiable { op: String, path: String, wanted: String },
     #[error("the loss does not depend on these trainable parameters: {}", .0.join(", "))]
     Unreached(Vec<String>),
+    #[error(transparent)]
+    Unsupported(UnsupportedOps),
     #[error("malformed graph after {pass}: {problem}")]
     Malformed { pass: String, problem: String },
 }

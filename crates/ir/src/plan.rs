@@ -6,8 +6,11 @@ use crate::passes::fixed::Fixed;
 use crate::rules::Rules;
 use crate::shape::TensorType;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+mod kernels;
 mod text;
+pub use kernels::{Kernels, LoweredKernel, Refusal, UnsupportedOps};
 pub use text::{print_graph, print_memory, print_plan};
 
 /// What the planner must know of the device that will run the plan.
@@ -18,11 +21,11 @@ pub trait Target {
     /// What passes may do to a graph that this target runs.
     fn rules(&self) -> &Rules;
 
-    /// Memory that the kernel of this node needs beside its operands.
-    fn needs(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Needs;
-
-    /// Name of the implementation that runs this node; `None` on a target without kernels.
-    fn implementation(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Option<String>;
+    /// Chooses the kernel that runs a node; `None` on a target without kernels.
+    ///
+    /// # Errors
+    /// Why there is none for this operation, or for these operands.
+    fn lower(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal>;
 }
 
 /// Memory of a kernel beside its operands, in bytes.
@@ -54,12 +57,8 @@ impl Target for NullTarget {
         &Rules::DEFAULT
     }
 
-    fn needs(&self, _graph: &Graph, _node: NodeId, _fixed: &Fixed) -> Needs {
-        Needs::default()
-    }
-
-    fn implementation(&self, _graph: &Graph, _node: NodeId, _fixed: &Fixed) -> Option<String> {
-        None
+    fn lower(&self, _graph: &Graph, _node: NodeId, _fixed: &Fixed) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal> {
+        Ok(None)
     }
 }
 
@@ -117,6 +116,8 @@ pub struct StateCopy {
 pub struct Plan {
     pub graph: Graph,
     pub fixed: Fixed,
+    /// What runs each call.
+    pub kernels: Kernels,
     pub preparation: Vec<Preparation>,
     pub steps: Vec<Step>,
     pub copies: Vec<StateCopy>,

@@ -16,7 +16,7 @@ const SEQUENCES: Sequences = Sequences { batch: 2, length: 128, predictions: 20 
 /// The plan of a model without the list of its weights and state, and the size of its arena.
 fn plan(model: &Model) -> String {
     let plan = compile(&model.graph, &NullTarget, &CompileOptions::default()).expect("it compiles");
-    let text = print_plan(&plan, &NullTarget);
+    let text = print_plan(&plan);
     let is_listed = |line: &str| !line.starts_with("parameter(") && !line.starts_with("state(");
     let mut lines: Vec<&str> = text.lines().filter(|line| is_listed(line)).collect();
     let (state, arena, persistent) = (plan.state_bytes(), plan.arena_bytes, plan.persistent_bytes);

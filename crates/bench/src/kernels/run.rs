@@ -6,7 +6,7 @@ use crate::show;
 use crate::stats::step_times;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::run::{Executor, KernelInfo, RunError, StateBinding, StateLayout};
-use bessemer_ir::{DType, Role, philox};
+use bessemer_ir::{DType, GraphError, Role, philox};
 use bessemer_train::DeviceOptions;
 use bessemer_train::events::StepTimes;
 use serde::Serialize;
@@ -41,19 +41,16 @@ pub struct Measured {
 /// In words, why it cannot be run: an operation or element type without a kernel, no memory.
 pub fn measure(problem: &Problem, options: &Options) -> Result<Measured, String> {
     let device = options.device.open();
-    let plan =
-        compile(&problem.graph, device.target(), &CompileOptions::default()).map_err(|error| error.to_string())?;
+    let plan = compile(&problem.graph, device.target(), &CompileOptions::default()).map_err(|error| match error {
+        GraphError::Unsupported(operations) => format!("no kernel for {}", operations.list()),
+        other => other.to_string(),
+    })?;
     let needed = plan.memory_bytes() as u64;
     if available_memory().is_some_and(|available| available < needed) {
         return Err(format!("{} of memory are needed", show::bytes(needed)));
     }
     let state = device.new_state(StateLayout::of_graph(&plan.graph, plan.alignment)).map_err(|e| e.to_string())?;
-    let mut executor = device.load(plan, &state, &StateBinding::default()).map_err(|error| match error {
-        RunError::Unsupported { operations, .. } => {
-            format!("no kernel for {}", operations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
-        }
-        other => other.to_string(),
-    })?;
+    let mut executor = device.load(plan, &state, &StateBinding::default()).map_err(|error| error.to_string())?;
     fill(&mut *executor, problem, options.seed).map_err(|error| error.to_string())?;
     let mut run = || -> Result<f64, String> {
         let start = Instant::now();

@@ -19,12 +19,12 @@ use crate::gemm::Ctx;
 use crate::index::IndexOutOfRange;
 use bessemer_ir::ops::Op;
 use bessemer_ir::passes::fixed::Fixed;
-use bessemer_ir::plan::{Needs, Prepared};
+use bessemer_ir::plan::{LoweredKernel, Needs, Prepared};
 use bessemer_ir::{DType, Graph, NodeId, TensorType};
 use product::{AffineOperands, Product};
 
 /// A kernel with its sizes.
-pub(crate) trait Kernel: Send {
+pub(crate) trait Kernel: Send + Sync {
     /// How it computes, in a few words.
     fn name(&self) -> String;
 
@@ -58,10 +58,21 @@ pub(crate) trait Kernel: Send {
     unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange>;
 }
 
-/// Memory of a kernel beside the operands with so many threads.
-pub(crate) fn needs(kernel: &dyn Kernel, threads: usize) -> Needs {
-    let prepared = kernel.prepared_len().map(|len| Prepared { input: 1, bytes: 4 * len });
-    Needs { scratch: 4 * kernel.scratch_len(threads), prepared }
+/// A kernel of a plan, to be run with so many threads.
+pub(crate) struct Lowered {
+    pub kernel: Box<dyn Kernel>,
+    pub threads: usize,
+}
+
+impl LoweredKernel for Lowered {
+    fn name(&self) -> String {
+        self.kernel.name()
+    }
+
+    fn needs(&self) -> Needs {
+        let prepared = self.kernel.prepared_len().map(|len| Prepared { input: 1, bytes: 4 * len });
+        Needs { scratch: 4 * self.kernel.scratch_len(self.threads), prepared }
+    }
 }
 
 /// FLOPs of convolutions and matrix products, those of attention included, that a kernel does for its node, a multiply-add

@@ -5,7 +5,7 @@ use crate::graph::{Graph, NodeId, Value};
 use crate::ops::region::{Region, RegionOutput};
 use crate::ops::{Op, Storage};
 use crate::passes::fixed::Fixed;
-use crate::plan::{Location, Needs, Plan, Preparation, StateCopy, StateTensor, Step, Target};
+use crate::plan::{Kernels, Location, Needs, Plan, Preparation, StateCopy, StateTensor, Step};
 use crate::rules::Rules;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -42,15 +42,15 @@ impl Buffer {
 }
 
 /// Plans the memory of a graph whose order is final.
-pub fn plan_memory(graph: &Graph, target: &dyn Target) -> Plan {
-    let mut planner = Planner::new(graph, target);
+pub(crate) fn plan_memory(graph: &Graph, rules: &Rules, fixed: Fixed, kernels: Kernels) -> Plan {
+    let mut planner = Planner::new(graph, rules, fixed, &kernels);
     for id in graph.ids() {
         planner.place(id);
     }
     let extras = planner.add_needs();
     planner.keep_results();
     planner.assign_offsets();
-    planner.into_plan(&extras)
+    planner.into_plan(&extras, kernels)
 }
 
 /// Buffers of a kernel call beside its operands.
@@ -90,12 +90,9 @@ fn runs_kernel(op: &Op) -> bool {
 }
 
 impl<'a> Planner<'a> {
-    fn new(graph: &'a Graph, target: &'a dyn Target) -> Self {
-        let fixed = Fixed::of(graph);
-        let needs: Vec<Needs> = graph
-            .ids()
-            .map(|id| if runs_kernel(&graph.node(id).op) { target.needs(graph, id, &fixed) } else { Needs::default() })
-            .collect();
+    fn new(graph: &'a Graph, rules: &'a Rules, fixed: Fixed, kernels: &Kernels) -> Self {
+        let needs_of = |id| kernels.of(id).map(|kernel| kernel.needs()).unwrap_or_default();
+        let needs: Vec<Needs> = graph.ids().map(needs_of).collect();
         let mut last_use: HashMap<Value, usize> = HashMap::new();
         let mut kept = HashSet::new();
         let mut note = |value: Value, at: usize, keep: bool| {
@@ -128,7 +125,7 @@ impl<'a> Planner<'a> {
         let replaces = graph.updates().iter().map(|&(state, new)| (new, state)).collect();
         Planner {
             graph,
-            rules: target.rules(),
+            rules,
             state: Vec::new(),
             fixed,
             needs,
@@ -294,7 +291,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn into_plan(self, extras: &[Extra]) -> Plan {
+    fn into_plan(self, extras: &[Extra], kernels: Kernels) -> Plan {
         let alignment = self.rules.alignment;
         let end = |b: &Buffer| (b.offset + b.bytes).next_multiple_of(alignment);
         let ends =
@@ -335,6 +332,7 @@ impl<'a> Planner<'a> {
         Plan {
             graph,
             fixed,
+            kernels,
             preparation,
             steps,
             copies,

@@ -13,9 +13,10 @@ pub mod simplify;
 
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
-use crate::plan::{Plan, Target};
+use crate::plan::{Kernels, Plan, Target};
 use crate::rules::Rules;
 use crate::verify::verify;
+use fixed::Fixed;
 use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
@@ -95,10 +96,12 @@ fn in_order(
 /// Compiles a graph to a plan for a target.
 ///
 /// # Errors
-/// [`GraphError`] if the graph is malformed.
+/// [`GraphError`] if the graph is malformed, or the target has no kernels for some of its operations.
 pub fn compile(graph: &Graph, target: &dyn Target, options: &CompileOptions) -> Result<Plan, GraphError> {
     let graph = run_passes(graph, target.rules(), options, None)?;
-    Ok(memory::plan_memory(&graph, target))
+    let fixed = Fixed::of(&graph);
+    let kernels = Kernels::choose(&graph, target, &fixed).map_err(GraphError::Unsupported)?;
+    Ok(memory::plan_memory(&graph, target.rules(), fixed, kernels))
 }
 
 #[cfg(all(test, debug_assertions))]

@@ -1,6 +1,6 @@
 //! Graphs and plans as text, the same for the same plan, so that two versions can be compared line by line.
 
-use super::{Location, Plan, Preparation, Step, Target, node_cost};
+use super::{Location, Plan, Preparation, Step, node_cost};
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Op;
 use std::fmt::{Display, Write};
@@ -20,9 +20,9 @@ pub fn print_graph(graph: &Graph) -> String {
 }
 
 /// A plan as text: its inputs and constants, then one kernel call a line in the order in which they run, with operands,
-/// types, the implementation on `target` where it has any, and the cost. Sizes and offsets in memory are in
+/// types, how its kernel computes where the target has kernels, and the cost. Sizes and offsets in memory are in
 /// [`print_memory`].
-pub fn print_plan(plan: &Plan, target: &dyn Target) -> String {
+pub fn print_plan(plan: &Plan) -> String {
     let graph = &plan.graph;
     let mut text = String::new();
     for id in graph.ids() {
@@ -37,10 +37,9 @@ pub fn print_plan(plan: &Plan, target: &dyn Target) -> String {
     }
     let call = |step: &Step| {
         let cost = node_cost(graph, step.node);
-        let implementation = target.implementation(graph, step.node, &plan.fixed).unwrap_or_default();
+        let kernel = plan.kernels.of(step.node).map(|kernel| kernel.name()).unwrap_or_default();
         let call = node_line(graph, step.node, &Named);
-        let notes =
-            [graph.path(step.node).to_string(), implementation, format!("{} FLOP, {} bytes", cost.flops, cost.bytes)];
+        let notes = [graph.path(step.node).to_string(), kernel, format!("{} FLOP, {} bytes", cost.flops, cost.bytes)];
         let notes: Vec<String> = notes.into_iter().filter(|note| !note.is_empty()).collect();
         format!("{call}  # {}", notes.join("; "))
     };

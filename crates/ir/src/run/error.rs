@@ -8,9 +8,8 @@ use std::fmt;
 /// Why a plan cannot be run, or a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Each error says why the backend has no kernel for an operation, and which one it is.
-    #[error("the {device} backend does not support: {}", list(.operations))]
-    Unsupported { device: &'static str, operations: Vec<Box<dyn Error + Send + Sync>> },
+    #[error("the plan was compiled for another target, or another number of threads, than this {device}'s")]
+    ForeignPlan { device: &'static str },
     #[error("no memory for {what} of {bytes} bytes: {source}")]
     Memory { what: &'static str, bytes: usize, source: std::io::Error },
     #[error("there is no {what} named `{name}`; there are: {known}")]
@@ -40,10 +39,6 @@ impl RunError {
         known.truncate(12);
         Self::NoSuchName { what, name: name.to_owned(), known: known.join(", ") }
     }
-}
-
-fn list(errors: &[Box<dyn Error + Send + Sync>]) -> String {
-    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// The first node of a step that gave a value that is not finite.

@@ -33,7 +33,7 @@ pub trait Device: Send + Sync {
     /// Makes a plan ready to run over a store of this device. `binding` says which tensors of the store the plan's state is.
     ///
     /// # Errors
-    /// Operations without a kernel; state that the store does not have; no memory.
+    /// A plan that was compiled for another target; state that the store does not have; no memory.
     fn load(
         &self,
         plan: Plan,

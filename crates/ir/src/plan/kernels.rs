@@ -1,0 +1,90 @@
+//! The kernels that a target chooses for the calls of a plan, once, when the plan is compiled.
+
+use super::{Needs, Target};
+use crate::graph::{Graph, NodeId};
+use crate::ops::Storage;
+use crate::passes::fixed::Fixed;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+/// A kernel with its sizes, as the executor of its target will run it.
+pub trait LoweredKernel: Any + Send + Sync {
+    /// How it computes, in a few words.
+    fn name(&self) -> String;
+
+    /// Memory that it needs beside its operands.
+    fn needs(&self) -> Needs;
+}
+
+impl fmt::Debug for dyn LoweredKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+/// Why a target has no kernel for a node: an error of the target's own type.
+pub type Refusal = Box<dyn Error + Send + Sync>;
+
+/// The operations of a graph that a target has no kernels for.
+#[derive(Clone, Debug)]
+pub struct UnsupportedOps {
+    /// Name of the target.
+    pub target: String,
+    /// One error of the target for each operation.
+    pub operations: Vec<Arc<dyn Error + Send + Sync>>,
+}
+
+impl UnsupportedOps {
+    /// The operations, each with the reason.
+    pub fn list(&self) -> String {
+        self.operations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl fmt::Display for UnsupportedOps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the {} backend does not support: {}", self.target, self.list())
+    }
+}
+
+impl Error for UnsupportedOps {}
+
+impl PartialEq for UnsupportedOps {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for UnsupportedOps {}
+
+/// The kernel of each node that one runs; none on a target without kernels.
+#[derive(Clone, Debug, Default)]
+pub struct Kernels(BTreeMap<NodeId, Arc<dyn LoweredKernel>>);
+
+impl Kernels {
+    /// Those of a graph whose order is final.
+    ///
+    /// # Errors
+    /// All operations without a kernel.
+    pub(crate) fn choose(graph: &Graph, target: &dyn Target, fixed: &Fixed) -> Result<Kernels, UnsupportedOps> {
+        let (mut kernels, mut operations) = (BTreeMap::new(), Vec::new());
+        for id in graph.ids().filter(|&id| graph.node(id).op.rule().storage() == Storage::Computed) {
+            match target.lower(graph, id, fixed) {
+                Ok(kernel) => kernels.extend(kernel.map(|kernel| (id, kernel))),
+                Err(refusal) => operations.push(refusal.into()),
+            }
+        }
+        match operations.is_empty() {
+            true => Ok(Kernels(kernels)),
+            false => Err(UnsupportedOps { target: target.name().to_string(), operations }),
+        }
+    }
+
+    /// The kernel that runs a node.
+    pub fn of(&self, node: NodeId) -> Option<&Arc<dyn LoweredKernel>> {
+        self.0.get(&node)
+    }
+}
