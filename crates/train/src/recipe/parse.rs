@@ -238,8 +238,8 @@ fn in_order(mut table: Table) -> Table {
     order.into_iter().filter_map(|name| Some((name.to_owned(), table.remove(name)?))).collect()
 }
 
-const NAME: &str = "name";
-const DESCRIPTION: &str = "description";
+pub(super) const NAME: &str = "name";
+pub(super) const DESCRIPTION: &str = "description";
 
 /// Fields that other families, or other optimizers, have.
 fn elsewhere() -> Elsewhere {

@@ -1,6 +1,6 @@
 //! Sections of recipes: fields that are declared once, with their default and their range.
 
-use super::parse::{Problem, explain, suggestion};
+use super::parse::{DESCRIPTION, NAME, Problem, explain, suggestion};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -141,11 +141,10 @@ pub(super) fn refuse_unknown(
         _ => None,
     });
     let Some((section, field)) = unknown else { return Ok(()) };
-    let (path, unknown, mut allowed) = match field {
+    let (path, unknown, allowed) = match field {
         Some(field) => (format!("{section}.{field}"), field, names_in(section)),
-        None => (section.clone(), section, known.iter().map(|(name, _)| *name).collect()),
+        None => (section.clone(), section, sections(known)),
     };
-    allowed.dedup();
     let is_meant = |(name, fields, _): &(&str, &'static [Field], String)| {
         name == section && field.is_none_or(|field| names(fields).any(|name| name == field))
     };
@@ -156,6 +155,17 @@ pub(super) fn refuse_unknown(
     };
     let expected = allowed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     Err((path, format!("unknown field `{unknown}`{hint}, expected one of {expected}")))
+}
+
+/// What may stand at the top of a recipe.
+fn sections(known: &Known) -> Vec<&'static str> {
+    let mut sections = vec![NAME, DESCRIPTION];
+    for (section, _) in known {
+        if !sections.contains(section) {
+            sections.push(section);
+        }
+    }
+    sections
 }
 
 fn names(fields: &'static [Field]) -> impl Iterator<Item = &'static str> {
@@ -284,7 +294,10 @@ mod tests {
         assert!(
             error("[own]\nnaem = 'a'").starts_with("own.naem: unknown field `naem` (did you mean `name`?), expected")
         );
-        assert_eq!(error("[onw]\nname = 'a'"), "onw: unknown field `onw` (did you mean `own`?), expected one of `own`");
+        assert_eq!(
+            error("[onw]\nname = 'a'"),
+            "onw: unknown field `onw` (did you mean `own`?), expected one of `name`, `description`, `own`"
+        );
         assert!(
             error("[theirs]\nname = 'a'").starts_with("theirs: unknown field `theirs` (it is of others), expected")
         );
