@@ -11,7 +11,7 @@ use bessemer_data::Picture;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Settings of [`infer`].
+/// Settings of [`infer()`].
 #[derive(Clone, Debug)]
 pub struct InferOptions {
     pub compute: ComputeOptions,
