@@ -62,7 +62,7 @@ mod by_name {
 
 impl Request {
     fn work(&self) -> Work<'_> {
-        let precision = self.precision.on_cpu().unwrap_or(DType::F32);
+        let precision = self.precision.on(self.device.kind).unwrap_or(DType::F32);
         let Self { model, mode, batch_size, settings, .. } = self;
         Work { model, mode: *mode, batch_size: *batch_size, precision, settings: *settings }
     }

@@ -121,7 +121,7 @@ impl Common {
     }
 
     pub(crate) fn compile(&self, fuse: bool) -> CompileOptions {
-        let precision = self.precision().and_then(Compute::on_cpu).unwrap_or(DType::F32);
+        let precision = self.precision().and_then(|precision| precision.on(self.device)).unwrap_or(DType::F32);
         CompileOptions { fuse, precision, recompute: self.recompute, ..CompileOptions::default() }
     }
 

@@ -83,8 +83,9 @@ impl TrainSession {
         steps_per_epoch: u64,
         compute: &ComputeOptions,
     ) -> Result<Self, TrainError> {
+        let precision = precision(recipe, compute.device.kind)?;
+        let options = CompileOptions { precision, ..compute.compile.clone() };
         let Model { graph, specs, names } = task.training_step(steps_per_epoch)?;
-        let options = CompileOptions { precision: precision(recipe)?, ..compute.compile.clone() };
         let device = compute.device.open();
         let state = new_state(&*device, &specs)?;
         let executor = load(&*device, &graph, &options, &state, &StateBinding::default())?;

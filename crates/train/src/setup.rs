@@ -1,8 +1,9 @@
 //! From a recipe to the options of optimizers and schedules.
 
+use crate::device::DeviceKind;
 use crate::error::TrainError;
 use crate::recipe::{
-    self, AdamFields, OptimizerRecipe, OptimizerRule, Per, Recipe, ScheduleKind, SgdFields, WarmupForm,
+    self, AdamFields, Compute, OptimizerRecipe, OptimizerRule, Per, Recipe, ScheduleKind, SgdFields, WarmupForm,
 };
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
@@ -27,11 +28,13 @@ pub fn total_steps(recipe: &Recipe, steps_per_epoch: u64) -> Result<u64, TrainEr
 /// The type in which the recipe's tensors are stored.
 ///
 /// # Errors
-/// A precision that CPUs do not have.
-pub fn precision(recipe: &Recipe) -> Result<DType, TrainError> {
+/// A precision that the kind of device does not have.
+pub fn precision(recipe: &Recipe, device: DeviceKind) -> Result<DType, TrainError> {
     let compute = recipe.precision.compute;
-    compute.on_cpu().ok_or_else(|| {
-        TrainError::setting("precision.compute", compute.name(), "on CPUs it must be fp32, bf16 or fp16")
+    compute.on(device).ok_or_else(|| {
+        let known = Compute::ALL.into_iter().filter(|known| known.on(device).is_some());
+        let allowed = known.map(Compute::name).collect::<Vec<_>>().join(", ");
+        TrainError::setting("precision.compute", compute.name(), format!("allowed on {device}: {allowed}"))
     })
 }
 
@@ -224,7 +227,7 @@ mod tests {
     #[test]
     fn cpus_have_no_tf32() {
         let recipe = Recipe::load("cifar", &["precision.compute=tf32".parse().unwrap()]).unwrap();
-        let error = precision(&recipe).unwrap_err().to_string();
-        assert_eq!(error, "precision.compute is tf32; on CPUs it must be fp32, bf16 or fp16");
+        let error = precision(&recipe, DeviceKind::Cpu).unwrap_err().to_string();
+        assert_eq!(error, "precision.compute is tf32; allowed on cpu: fp32, bf16, fp16");
     }
 }

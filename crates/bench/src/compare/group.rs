@@ -74,7 +74,7 @@ impl Session<'_> {
                 state: candidate.state,
             })
             .collect();
-        let precision = group.precision.on_cpu().unwrap_or(DType::F32);
+        let precision = group.precision.on(self.options.device.kind).unwrap_or(DType::F32);
         let peak = self.machine.limits.peak_gflops(precision) * 1e9;
         let rows = results(group, key, &measured, self.machine(), peak, flops_per_sample(group)?);
         // Weights and batches can be written again, and take much room.

@@ -136,13 +136,15 @@ impl Step {
             UNFUSED => false,
             other => return Err(unknown("variant", other)),
         };
+        let device = DeviceOptions { threads: request.threads, ..DeviceOptions::default() };
         let known = [Compute::Fp32, Compute::Bf16, Compute::Fp16];
         let precision = known.into_iter().find(|known| known.name() == request.precision);
-        let precision = precision.and_then(Compute::on_cpu).ok_or_else(|| unknown("precision", &request.precision))?;
+        let precision = precision
+            .and_then(|precision| precision.on(device.kind))
+            .ok_or_else(|| unknown("precision", &request.precision))?;
         let Request { model, mode, batch_size, .. } = request;
         let work = Work { model, mode: *mode, batch_size: *batch_size, precision, settings };
         let workload = work.build().map_err(MeasureError::from)?;
-        let device = DeviceOptions { threads: request.threads, ..DeviceOptions::default() };
         let options = CompileOptions { fuse, precision, ..CompileOptions::default() };
         let executor = compiled(&workload, &device, &options)?;
         load_weights(&**executor.state(), &workload, request)?;

@@ -25,6 +25,7 @@ pub use schedule::{Per, Schedule, ScheduleKind, ScheduleRecipe, WarmupForm};
 pub(crate) use section::section;
 pub use section::{Field, Range, Reader, Section, Writer, defaults, to_value};
 
+use crate::device::DeviceKind;
 use crate::error::TrainError;
 use crate::tasks::registry;
 use bessemer_data::OnBadSample;
@@ -164,6 +165,9 @@ pub enum Compute {
 }
 
 impl Compute {
+    /// All precisions that recipes can ask for.
+    pub const ALL: [Self; 4] = [Self::Fp32, Self::Tf32, Self::Bf16, Self::Fp16];
+
     /// As in recipes.
     pub fn name(self) -> &'static str {
         match self {
@@ -174,13 +178,13 @@ impl Compute {
         }
     }
 
-    /// The type of stored tensors; `None` for what CPUs do not have.
-    pub fn on_cpu(self) -> Option<DType> {
-        match self {
-            Compute::Fp32 => Some(DType::F32),
-            Compute::Tf32 => None,
-            Compute::Bf16 => Some(DType::Bf16),
-            Compute::Fp16 => Some(DType::F16),
+    /// The type of stored tensors; `None` for what a kind of device does not have.
+    pub fn on(self, device: DeviceKind) -> Option<DType> {
+        match (self, device) {
+            (Compute::Fp32, DeviceKind::Cpu) => Some(DType::F32),
+            (Compute::Tf32, DeviceKind::Cpu) => None,
+            (Compute::Bf16, DeviceKind::Cpu) => Some(DType::Bf16),
+            (Compute::Fp16, DeviceKind::Cpu) => Some(DType::F16),
         }
     }
 }

@@ -395,7 +395,7 @@ impl Trainer<'_> {
             Some((of_averages, session)) if *of_averages == averages => session,
             other => {
                 let options = CompileOptions {
-                    precision: precision(&self.options.recipe)?,
+                    precision: precision(&self.options.recipe, self.options.compute.device.kind)?,
                     ..self.options.compute.compile.clone()
                 };
                 let (model, batch_size) = (evaluation.model()?, evaluation.batch_size());

@@ -3,7 +3,7 @@
 use super::recipe::ClassifierRecipe;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
-use crate::setup::{precision, train_config};
+use crate::setup::train_config;
 use bessemer_models::resnet::Backbone;
 use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
@@ -37,7 +37,6 @@ pub(crate) fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Archite
 /// # Errors
 /// A model or a size that is not possible; a precision that CPUs do not train in.
 pub(super) fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
-    precision(recipe)?;
     let ClassifierRecipe { images, labels, .. } = recipe.own()?;
     let (architecture, options) = model_options(recipe, images.image_size)?;
     let loss = LossOptions {
@@ -60,8 +59,5 @@ mod tests {
             let (_, options) = model_options(&recipe, own.images.image_size).unwrap();
             assert_eq!(options.num_classes as u64, own.model.num_classes);
         }
-        let recipe = Recipe::load("cifar", &["precision.compute=tf32".parse().unwrap()]).unwrap();
-        let error = training_model(&recipe, 10).unwrap_err().to_string();
-        assert_eq!(error, "precision.compute is tf32; on CPUs it must be fp32, bf16 or fp16");
     }
 }

@@ -23,7 +23,7 @@ use super::{Better, Evaluation, Metric, Score, Terms};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::recipe::Recipe;
-use crate::setup::{precision, train_config};
+use crate::setup::train_config;
 use crate::trained::Trained;
 use bessemer_data::text::{ElectraSet, Vocabulary};
 use bessemer_data::{DataError, Split};
@@ -131,7 +131,6 @@ impl TextNetworks for Networks {
     }
 
     fn training_step(&self, recipe: &Recipe, sequences: Sequences, steps_per_epoch: u64) -> Result<Model, TrainError> {
-        precision(recipe)?;
         Ok(electra::train(&self.config, sequences, &self.options, &train_config(recipe, steps_per_epoch)?)?)
     }
 

@@ -4,7 +4,7 @@ use super::family::ENCODERS;
 use super::recipe::BertRecipe;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
-use crate::setup::{precision, train_config};
+use crate::setup::train_config;
 use crate::tasks::huggingface::activation_in;
 use crate::tasks::text::check_length;
 use crate::trained::{Trained, WhichWeights};
@@ -35,7 +35,6 @@ pub(super) fn training_step(
     sequences: Sequences,
     steps_per_epoch: u64,
 ) -> Result<Model, TrainError> {
-    precision(recipe)?;
     let BertRecipe { model, masking, .. } = recipe.own()?;
     let options = BertOptions {
         seed: recipe.train.seed,

@@ -6,7 +6,7 @@ use super::sources::tokenizer;
 use super::weights::{activation, head};
 use crate::error::TrainError;
 use crate::recipe::{Recipe, defaults};
-use crate::setup::{precision, train_config};
+use crate::setup::train_config;
 use crate::trained::{Trained, WhichWeights};
 use bessemer_data::squad::{AnswerOptions, WindowOptions};
 use bessemer_data::text::TextTokenizer;
@@ -66,7 +66,6 @@ pub(super) fn training_step(
     head: SpanHead,
     steps_per_epoch: u64,
 ) -> Result<Model, TrainError> {
-    precision(recipe)?;
     let QuestionRecipe { model, squad: own, layer_rates, .. } = recipe.own()?;
     let network = ElectraOptions { seed: recipe.train.seed, init: model.init };
     let options = SquadOptions { network, head };
