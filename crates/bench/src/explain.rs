@@ -53,6 +53,10 @@ pub struct Explanation {
     pub model: String,
     pub mode: Mode,
     pub batch_size: usize,
+    /// The kind of device.
+    pub device: &'static str,
+    /// The rules by which the graph was compiled for it, by name.
+    pub rules: BTreeMap<&'static str, String>,
     pub fused: bool,
     pub parameters: u64,
     pub parameter_bytes: usize,
@@ -94,6 +98,8 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
         model: request.model.clone(),
         mode: request.mode,
         batch_size: request.batch_size,
+        device: request.device.kind.name(),
+        rules: request.device.open().target().rules().entries().into_iter().collect(),
         fused: request.compile.fuse,
         parameters: plan.parameter_bytes() as u64 / 4,
         parameter_bytes: plan.parameter_bytes(),

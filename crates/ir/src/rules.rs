@@ -37,6 +37,19 @@ impl Rules {
         prologue: Some(PrologueRules { dtype: DType::F32, least_channels: 16 }),
     };
 
+    /// Each rule in words, for people: its name and its value.
+    pub fn entries(&self) -> Vec<(&'static str, String)> {
+        let prologue = |rules: &PrologueRules| format!("{}, {} channels or more", rules.dtype, rules.least_channels);
+        let grouped = if self.grouped_convolutions_in_16_bits { "read 16 bits" } else { "read f32" };
+        vec![
+            ("alignment", format!("{} bytes", self.alignment)),
+            ("pitch of 16-bit rows", format!("a multiple of {} elements", self.pitch_of_16_bits)),
+            ("longest row of a fused reduction", format!("{} elements", self.longest_row)),
+            ("grouped convolutions", grouped.to_owned()),
+            ("prologues of convolutions", self.prologue.as_ref().map_or_else(|| "none".to_owned(), prologue)),
+        ]
+    }
+
     /// Bytes of a tensor with its rows as far apart as the target wants them.
     pub fn bytes(&self, ty: &TensorType) -> usize {
         if ty.dtype.size() != 2 || ty.shape.rank() < 2 {

@@ -104,7 +104,9 @@ fn text(explanation: &Explanation) -> String {
     for resident in &explanation.peak {
         memory.row([resident.name.clone(), format!("{:.1}", resident.bytes as f64 / 1e6)]);
     }
-    let Explanation { model, mode, batch_size, accumulation, .. } = explanation;
+    let Explanation { model, mode, batch_size, accumulation, device, .. } = explanation;
+    let rules: Vec<String> = explanation.rules.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+    let rules = rules.join("; ");
     let samples = terms(model).samples;
     let times = if *accumulation > 1 { format!("{accumulation} times ") } else { String::new() };
     let fused = if explanation.fused { "fused" } else { "op by op" };
@@ -115,7 +117,7 @@ fn text(explanation: &Explanation) -> String {
     format!(
         "{model}, {} of {times}{batch_size} {samples}, {fused}: {} parameters\n\n{kernels}\n{missed}\
          memory  {} (parameters and state {})\n\n{memory}\n\
-         largest batch in the {} that are free  {largest}\n",
+         largest batch in the {} that are free  {largest}\n\ncompiled for {device}: {rules}\n",
         mode.name(),
         explanation.parameters,
         show::bytes(explanation.peak_bytes as u64),
