@@ -324,6 +324,7 @@ mod tests {
         }
         let found = evaluate(3, 2, &[crowd, truth(0, 1, SMALL)], &detections, 1).unwrap();
         assert_near(found.all.ap, 1.0);
+        assert_near(found.all.ar_100, 1.0);
         assert_eq!((found.categories[0].objects, found.categories[0].detections), (1, 4));
         let alone = scores(&[crowd], &detections);
         assert_eq!((alone.ap, alone.ar_100), (None, None));
