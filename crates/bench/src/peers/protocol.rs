@@ -138,8 +138,8 @@ pub struct Answer {
 
 /// Share of the window that may pass between steps.
 const BETWEEN_STEPS: f64 = 0.02;
-/// Milliseconds that may pass between two steps in any case.
-const LEAST_BETWEEN_MS: f64 = 0.5;
+/// Milliseconds of a window that may pass between steps in any case: the system may run another process meanwhile.
+const INTERRUPTION_MS: f64 = 20.0;
 
 impl Answer {
     /// Samples of a window's steps over its wall time.
@@ -152,7 +152,7 @@ impl Answer {
         let (steps, window_ms) = (request.steps, self.window_s * 1e3);
         let wanted = request.warmup + steps;
         let sum: f64 = self.step_ms.iter().sum();
-        let between = (BETWEEN_STEPS * window_ms).max(LEAST_BETWEEN_MS * steps as f64);
+        let between = (BETWEEN_STEPS * window_ms).max(INTERRUPTION_MS);
         if self.step_ms.len() != steps {
             Some(format!("{} steps were timed, {steps} were asked for", self.step_ms.len()))
         } else if self.step_ms.iter().any(|time| !time.is_finite() || *time <= 0.0) {
