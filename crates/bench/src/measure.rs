@@ -9,7 +9,7 @@ use crate::stats::{median, published_style, spread, step_times};
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::run::{Executor, RunError, StateBinding, StateLayout, write_f32};
+use bessemer_ir::run::{Executor, RunError, write_f32};
 use bessemer_ir::{DType, Role};
 use bessemer_models::ModelError;
 use bessemer_nn::initialise;
@@ -150,8 +150,7 @@ pub(crate) fn compiled(
     let device = device.open();
     let plan = compile(&work.graph, device.target(), options).map_err(ModelError::from)?;
     MeasureError::check_memory(plan.memory_bytes() as u64)?;
-    let state = device.new_state(StateLayout::of_graph(&plan.graph, plan.alignment))?;
-    Ok(device.load(plan, &state, &StateBinding::default())?)
+    Ok(device.load_alone(plan)?)
 }
 
 /// Runs a step; the loss when training.
@@ -218,11 +217,6 @@ impl Prepared {
         Ok(profile(&mut *self.executor, steps)?)
     }
 
-    /// Memory of the step: arena and state.
-    pub fn memory_bytes(&self) -> usize {
-        self.executor.arena_bytes() + self.executor.state().layout().bytes()
-    }
-
     /// FLOPs of the model for one sample.
     pub fn flops_per_sample(&self) -> f64 {
         self.model_flops as f64 / self.batch_size as f64
@@ -230,10 +224,8 @@ impl Prepared {
 
     /// FLOPs that kernels do for one sample.
     pub fn hardware_flops_per_sample(&self) -> f64 {
-        {
-            let flops: u64 = self.executor.kernels().iter().map(|kernel| kernel.flops).sum();
-            flops as f64 / self.batch_size as f64
-        }
+        let flops: u64 = self.executor.kernels().iter().map(|kernel| kernel.flops).sum();
+        flops as f64 / self.batch_size as f64
     }
 }
 

@@ -44,10 +44,6 @@ impl Arena {
         Ok(Arena { base, bytes })
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Address of a byte offset.
     ///
     /// # Panics

@@ -7,23 +7,13 @@ use crate::peak;
 use crate::state::CpuState;
 use bessemer_ir::passes::fixed::Fixed;
 use bessemer_ir::plan::{LoweredKernel, Plan, Refusal, Target};
-use bessemer_ir::rules::{PrologueRules, Rules};
+use bessemer_ir::rules::Rules;
 use bessemer_ir::run::{self, DeviceLimits, DeviceProperties, RunError, StateBinding, StateLayout, StateStore};
-use bessemer_ir::{DType, Graph, NodeId};
+use bessemer_ir::{Graph, NodeId};
 use std::sync::Arc;
 
 /// The name of the kind of device.
 pub(crate) const KIND: &str = "cpu";
-
-/// Decisions of the compiler that suit caches and vector units.
-const RULES: Rules = Rules {
-    alignment: 64,
-    // Held in cache with what is computed from it.
-    longest_row: 1 << 16,
-    // With fewer, pixels cannot be copied one by one without loss.
-    prologue: Some(PrologueRules { dtype: DType::F32, least_channels: 16 }),
-    ..Rules::DEFAULT
-};
 
 /// How plans are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +37,7 @@ impl Target for CpuOptions {
     }
 
     fn rules(&self) -> &Rules {
-        &RULES
+        &Rules::DEFAULT
     }
 
     fn lower(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal> {

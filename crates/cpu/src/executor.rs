@@ -140,12 +140,12 @@ fn on_cpu(state: &Arc<dyn StateStore>) -> Result<&CpuState, RunError> {
 }
 
 impl Executor {
-    /// Makes a plan ready to run over state of its own, all zero.
+    /// Makes a plan ready to run over a new state, all zero, that no other plan shares.
     ///
     /// # Errors
     /// When the plan was compiled for another target or number of threads; when there is no memory.
     pub fn new(plan: Plan, options: CpuOptions) -> Result<Executor, RunError> {
-        let state = CpuState::new(StateLayout::new(plan.state.iter().cloned(), plan.alignment))?;
+        let state = CpuState::new(StateLayout::of_plan(&plan))?;
         Self::over(plan, options, Arc::new(state), &StateBinding::default())
     }
 
@@ -403,10 +403,6 @@ impl run::Executor for Executor {
         &self.state
     }
 
-    fn arena_bytes(&self) -> usize {
-        self.program.memory.arena.bytes()
-    }
-
     fn kernels(&self) -> Vec<KernelInfo> {
         let graph = &self.plan().graph;
         let info = |call: &Call| KernelInfo {
@@ -415,6 +411,10 @@ impl run::Executor for Executor {
             flops: kernel::flops(&*call.kernel.kernel, graph, call.node),
         };
         self.program.calls.iter().map(info).collect()
+    }
+
+    fn has_feed(&self, name: &str) -> bool {
+        self.feeds.contains_key(name)
     }
 
     fn feed(&mut self, feeds: &[(&str, &[u8])]) -> Result<(), RunError> {

@@ -4,6 +4,7 @@ use bessemer_cpu::{CpuDevice, CpuOptions, Executor};
 use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::plan::{Plan, StateTensor};
 use bessemer_ir::run::{self, Device, RunError, StateBinding, StateLayout, StateStore, Ticket, read_f32, write_f32};
 use bessemer_ir::{DType, Graph, GraphError, Role, TensorType};
 use std::any::Any;
@@ -34,13 +35,20 @@ fn forward(rows: usize) -> Result<Graph, GraphError> {
     Ok(g)
 }
 
+fn compiled(graph: &Graph) -> Plan {
+    compile(graph, device().target(), &CompileOptions::default()).expect("a legal graph")
+}
+
+fn layout(graph: &Graph) -> StateLayout {
+    StateLayout::of_plan(&compiled(graph))
+}
+
 fn load(
     graph: &Graph,
     state: &Arc<dyn StateStore>,
     binding: &StateBinding<'_>,
 ) -> Result<Box<dyn run::Executor>, RunError> {
-    let device = device();
-    device.load(compile(graph, device.target(), &CompileOptions::default()).expect("a legal graph"), state, binding)
+    device().load(compiled(graph), state, binding)
 }
 
 fn product(executor: &mut dyn run::Executor, rows: usize) -> f32 {
@@ -54,7 +62,7 @@ fn product(executor: &mut dyn run::Executor, rows: usize) -> f32 {
 #[test]
 fn plans_of_several_sizes_follow_the_state_they_share() {
     let training = training().unwrap();
-    let tensor = |name: &str| bessemer_ir::plan::StateTensor { name: name.to_owned(), ty: TensorType::f32([40, 24]) };
+    let tensor = |name: &str| StateTensor { name: name.to_owned(), ty: TensorType::f32([40, 24]) };
     let state = device().new_state(StateLayout::new([tensor("w"), tensor("ema.w")], 64)).unwrap();
     let mut train = load(&training, &state, &StateBinding::default()).unwrap();
     let (one, many) = (forward(1).unwrap(), forward(64).unwrap());
@@ -80,7 +88,7 @@ fn plans_of_several_sizes_follow_the_state_they_share() {
 #[test]
 fn results_of_some_steps_are_kept() {
     let graph = training().unwrap();
-    let state = device().new_state(StateLayout::of_graph(&graph, 64)).unwrap();
+    let state = device().new_state(layout(&graph)).unwrap();
     let mut executor = load(&graph, &state, &StateBinding::default()).unwrap();
     let tickets: Vec<Ticket> = (0..6).map(|_| executor.submit().unwrap()).collect();
     for (step, &ticket) in tickets.iter().enumerate().skip(2) {
@@ -122,10 +130,10 @@ fn state_that_does_not_fit_is_refused() {
         load(&graph, &state, &StateBinding::default()).err().expect("it does not fit").to_string()
     };
     assert_eq!(refused(StateLayout::default()), "there is no state tensor named `w`; there are: ");
-    let narrow = bessemer_ir::plan::StateTensor { name: "w".to_owned(), ty: TensorType::f32([40, 23]) };
+    let narrow = StateTensor { name: "w".to_owned(), ty: TensorType::f32([40, 23]) };
     let expected = "the plan needs `w` as f32[40, 24]; in the state it is f32[40, 23]";
     assert_eq!(refused(StateLayout::new([narrow], 64)), expected);
-    let elsewhere: Arc<dyn StateStore> = Arc::new(Elsewhere(StateLayout::of_graph(&graph, 64)));
+    let elsewhere: Arc<dyn StateStore> = Arc::new(Elsewhere(layout(&graph)));
     let error = load(&graph, &elsewhere, &StateBinding::default()).err().expect("of another device").to_string();
     assert_eq!(error, "the state lies on another device than cpu");
 }
@@ -133,7 +141,7 @@ fn state_that_does_not_fit_is_refused() {
 #[test]
 fn feeds_and_outputs_are_checked() {
     let graph = forward(2).unwrap();
-    let state = device().new_state(StateLayout::of_graph(&graph, 64)).unwrap();
+    let state = device().new_state(layout(&graph)).unwrap();
     let mut executor = load(&graph, &state, &StateBinding::default()).unwrap();
     let error = executor.feed(&[("x", &[0; 4])]).unwrap_err().to_string();
     assert_eq!(error, "`x` is f32[2, 40], which is 320 bytes; 4 bytes were given");

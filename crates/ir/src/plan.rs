@@ -168,11 +168,6 @@ impl Plan {
         self.arena_bytes + self.state_bytes()
     }
 
-    /// Whether the step has a feed of that name.
-    pub fn has_feed(&self, name: &str) -> bool {
-        self.graph.inputs().any(|(_, input)| input.role == Role::Feed && input.name == name)
-    }
-
     /// Whether a step may take several micro-batches.
     pub fn accumulates(&self) -> bool {
         self.steps.iter().any(|step| step.in_body)

@@ -32,8 +32,10 @@ impl Rules {
     pub const DEFAULT: Rules = Rules {
         alignment: 64,
         pitch_of_16_bits: 1,
+        // Held in cache with what is computed from it.
         longest_row: 1 << 16,
         grouped_convolutions_in_16_bits: false,
+        // With fewer channels, pixels cannot be copied one by one without loss.
         prologue: Some(PrologueRules { dtype: DType::F32, least_channels: 16 }),
     };
 

@@ -302,7 +302,7 @@ impl Setting<'_> {
             Compare::NormBehindRelu(share) => 1.5 * share.sqrt(),
         };
         let distance = (distance / f64::max(norm, 1e-12)).sqrt();
-        // A NaN is no number up to what is allowed.
+        // A distance that is NaN fails this comparison, too.
         if distance <= allowed { Ok(()) } else { Err(Failure::Norm { place: (self.place)(), distance, allowed }) }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
+use bessemer_ir::DType;
 use bessemer_ir::run::{StateStore, read_f32, read_i32, write_f32, write_i32};
 use bessemer_models::{ExternalTensor, WeightNames, load_into};
 use bessemer_nn::optim::is_reset_by_phase;
@@ -92,7 +93,7 @@ pub(crate) const STEP_INPUT: &str = "step";
 
 /// Whether a tensor of a step is a count.
 pub(crate) fn is_counter(spec: &ParamSpec) -> bool {
-    spec.ty.dtype == bessemer_ir::DType::I32
+    spec.ty.dtype == DType::I32
 }
 
 pub(crate) const AVERAGE_PREFIX: &str = "ema.";
@@ -124,7 +125,6 @@ mod tests {
     use super::*;
     use crate::device::DeviceOptions;
     use bessemer_ir::passes::{CompileOptions, compile};
-    use bessemer_ir::run::{StateBinding, StateLayout};
     use bessemer_nn::{Builder, Mode};
 
     #[test]
@@ -137,8 +137,7 @@ mod tests {
         let device = DeviceOptions { threads: 1, ..DeviceOptions::default() }.open();
         let executor = || {
             let plan = compile(&graph, device.target(), &CompileOptions::default()).unwrap();
-            let state = device.new_state(StateLayout::of_graph(&graph, plan.alignment)).unwrap();
-            device.load(plan, &state, &StateBinding::default()).unwrap()
+            device.load_alone(plan).unwrap()
         };
         let (mut first, mut second, group) =
             (executor(), executor(), TensorGroup::optimizer(&specs, &WeightNames::PLAIN));

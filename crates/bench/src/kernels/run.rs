@@ -5,7 +5,7 @@ use crate::machine::{Limits, Machine, available_memory};
 use crate::show;
 use crate::stats::step_times;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::run::{Executor, KernelInfo, RunError, StateBinding, StateLayout};
+use bessemer_ir::run::{Executor, KernelInfo, RunError};
 use bessemer_ir::{DType, GraphError, Role, philox};
 use bessemer_train::DeviceOptions;
 use bessemer_train::events::StepTimes;
@@ -49,8 +49,7 @@ pub fn measure(problem: &Problem, options: &Options) -> Result<Measured, String>
     if available_memory().is_some_and(|available| available < needed) {
         return Err(format!("{} of memory are needed", show::bytes(needed)));
     }
-    let state = device.new_state(StateLayout::of_graph(&plan.graph, plan.alignment)).map_err(|e| e.to_string())?;
-    let mut executor = device.load(plan, &state, &StateBinding::default()).map_err(|error| error.to_string())?;
+    let mut executor = device.load_alone(plan).map_err(|error| error.to_string())?;
     fill(&mut *executor, problem, options.seed).map_err(|error| error.to_string())?;
     let mut run = || -> Result<f64, String> {
         let start = Instant::now();
@@ -80,7 +79,8 @@ fn fill(executor: &mut dyn Executor, problem: &Problem, seed: u64) -> Result<(),
         let block: Vec<u8> = (0..RANDOM_PERIOD.min(input.ty.shape.elements()))
             .flat_map(|i| bytes_of(input.ty.dtype, sample(i)))
             .collect();
-        let content: Vec<u8> = block.iter().copied().cycle().take(input.ty.bytes()).collect();
+        let mut content = block.repeat(input.ty.bytes().div_ceil(block.len().max(1)));
+        content.truncate(input.ty.bytes());
         match input.role {
             Role::Feed => executor.feed(&[(&input.name, &content)])?,
             _ => executor.state().write(&input.name, &content)?,

@@ -137,8 +137,7 @@ impl Step {
             other => return Err(unknown("variant", other)),
         };
         let device = DeviceOptions { threads: request.threads, ..DeviceOptions::default() };
-        let known = [Compute::Fp32, Compute::Bf16, Compute::Fp16];
-        let precision = known.into_iter().find(|known| known.name() == request.precision);
+        let precision = Compute::ALL.into_iter().find(|known| known.name() == request.precision);
         let precision = precision
             .and_then(|precision| precision.on(device.kind))
             .ok_or_else(|| unknown("precision", &request.precision))?;

@@ -6,7 +6,7 @@ use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
 /// Why there is no kernel for an operation on operands of some types.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
-    #[error("what it gives is in memory without a kernel")]
+    #[error("its result is in memory without a kernel")]
     InMemory,
     #[error("only fused kernels compute it")]
     OutsideFusion,

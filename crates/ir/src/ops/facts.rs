@@ -65,7 +65,7 @@ pub enum RecomputeCost {
     Function,
     /// A pass over a row, or rounds of a random generator.
     Pass,
-    /// A kernel of its own.
+    /// A call of a separate kernel.
     Kernel,
 }
 
@@ -104,7 +104,7 @@ pub enum LowResult {
     Unchanged,
     /// Rounded where it is computed.
     Rounded,
-    /// Rounded if an operand is made of parameters, unless results of the step are made of it.
+    /// Rounded if an operand depends on parameters, unless an output of the step depends on the result.
     RoundedWithWeights,
     /// Of the type of the operands, which are read with 16 bits.
     OfOperands,

@@ -144,7 +144,7 @@ impl<'a> Planner<'a> {
         self.buffers.len() - 1
     }
 
-    /// How long the content lives of an output of a node that has a buffer of its own.
+    /// The lifetime of a node's output, for outputs that share no buffer.
     fn lifetime(&mut self, value: Value) -> Lifetime {
         match &self.graph.node(value.node).op {
             Op::Input(input) if input.role.is_persistent() => {

@@ -126,11 +126,11 @@ pub trait Executor: Send {
     /// The state over which the plan runs.
     fn state(&self) -> &Arc<dyn StateStore>;
 
-    /// Bytes of the device's memory that it holds beside the state.
-    fn arena_bytes(&self) -> usize;
-
     /// How each kernel call of a step computes, in order.
     fn kernels(&self) -> Vec<KernelInfo>;
+
+    /// Whether the plan has a feed of that name.
+    fn has_feed(&self, name: &str) -> bool;
 
     /// Copies the content of feeds, row-major, for the next micro-batch. Feeds left out keep their content.
     ///
@@ -184,6 +184,17 @@ pub trait Executor: Send {
     fn find_non_finite(&mut self, phase: Phase) -> Result<Option<NonFinite>, RunError>;
 }
 
+impl dyn Device + '_ {
+    /// Makes a plan ready to run over a new state, all zero, that no other plan shares.
+    ///
+    /// # Errors
+    /// As [`Device::new_state`] and [`Device::load`].
+    pub fn load_alone(&self, plan: Plan) -> Result<Box<dyn Executor>, RunError> {
+        let state = self.new_state(StateLayout::of_plan(&plan))?;
+        self.load(plan, &state, &StateBinding::default())
+    }
+}
+
 impl dyn Executor + '_ {
     /// Runs one step, the last micro-batch of one, and waits for its results.
     ///
@@ -192,11 +203,6 @@ impl dyn Executor + '_ {
     pub fn run(&mut self) -> Result<&StepResults, RunError> {
         let ticket = self.submit()?;
         self.collect(ticket)
-    }
-
-    /// Whether the plan has a feed of that name.
-    pub fn has_feed(&self, name: &str) -> bool {
-        self.plan().has_feed(name)
     }
 
     /// Content of an `f32` output of the step that was collected last.

@@ -2,8 +2,7 @@
 //! that read or replace them.
 
 use super::RunError;
-use crate::graph::Graph;
-use crate::plan::StateTensor;
+use crate::plan::{Plan, StateTensor};
 use crate::shape::TensorType;
 use bytemuck::Pod;
 use std::any::Any;
@@ -35,11 +34,9 @@ impl StateLayout {
         layout
     }
 
-    /// The state that a graph reads or replaces.
-    pub fn of_graph(graph: &Graph, alignment: usize) -> Self {
-        let state = graph.inputs().filter(|(_, input)| input.role.is_persistent());
-        let tensors = state.map(|(_, input)| StateTensor { name: input.name.clone(), ty: input.ty.clone() });
-        Self::new(tensors, alignment)
+    /// The state that a plan reads or replaces, and no more.
+    pub fn of_plan(plan: &Plan) -> Self {
+        Self::new(plan.state.iter().cloned(), plan.alignment)
     }
 
     pub fn tensors(&self) -> &[StateTensor] {

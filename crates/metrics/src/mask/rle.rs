@@ -207,7 +207,7 @@ pub(super) fn pixels(height: u32, width: u32) -> Result<u32, MaskError> {
     pixels.ok_or(MaskError::Size { height, width })
 }
 
-/// A cursor over runs. An empty run takes a step of its own, as in pycocotools, whose merged masks keep such runs.
+/// A cursor over runs. An empty run is visited as well, as in pycocotools, whose merged masks keep such runs.
 struct Runs<'a> {
     /// Pixels to the end of the current run.
     left: u32,

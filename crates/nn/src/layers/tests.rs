@@ -199,7 +199,7 @@ fn layers_that_do_not_fit_say_where() {
     assert_eq!(again, Err(GraphError::DoubleUpdate("norm.running_mean".to_string())));
 }
 
-/// A head of separable convolutions for three feature maps: weights are shared, each map has a norm of its own.
+/// A head of separable convolutions for three feature maps: weights are shared, each map has a separate norm.
 fn shared_head(b: &mut Builder) -> Value {
     let levels = [[6, 5], [3, 3], [2, 1]];
     let maps = levels

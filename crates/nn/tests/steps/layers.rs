@@ -12,7 +12,7 @@ use bessemer_nn::{
 
 const KAIMING: Init = Init::KaimingNormal(Fan::In);
 
-/// A frozen stem, a separable convolution that is applied to maps of two sizes, each with a norm of its own, and a transposed
+/// A frozen stem, a separable convolution that is applied to maps of two sizes, each with a separate norm, and a transposed
 /// convolution behind the larger map.
 fn network() -> Result<(Graph, Vec<ParamSpec>)> {
     let mut b = Builder::new(Mode::Train);

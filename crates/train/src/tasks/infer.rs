@@ -38,10 +38,10 @@ impl Default for PredictOptions {
 
 /// A model with trained weights.
 pub trait Predictor {
-    /// What the model says of each input. `tell` is called on the way with what is done and what there is to do of a long input.
+    /// Predicts each input. While a long input runs, `tell` is called with the parts done and the parts in all.
     ///
     /// # Errors
-    /// Weights that cannot be read or do not fit; an input that is wrong is an error of its own.
+    /// Weights that cannot be read or do not fit; the error of a wrong input is in its place in the result.
     fn predict(&mut self, inputs: &[String], tell: &dyn Fn(usize, usize)) -> Result<EachInput<Prediction>, TrainError>;
 }
 

@@ -44,7 +44,7 @@ section! {
 section! {
     /// How sequences are made of text, in `[text]`.
     pub(crate) struct TextFields {
-        /// A WordPiece vocabulary, for data that has none of its own.
+        /// A WordPiece vocabulary, for data without a vocabulary.
         pub vocab: Option<String>, free;
         /// Tokens of a sequence.
         pub sequence_length: u64 = 128 => Range::closed(8.0, 65_536.0);
