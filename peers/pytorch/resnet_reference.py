@@ -13,7 +13,7 @@ WEIGHT_DECAY = 5e-5
 
 
 def no_decay(name):
-    """Batch norms are told by "bn" in the name, so that `downsample.1` and the classifier's bias are decayed."""
+    """Batch norms are recognised by "bn" in the name, so that `downsample.1` and the classifier's bias are decayed."""
     return "bn" in name
 
 

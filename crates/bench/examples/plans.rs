@@ -69,9 +69,9 @@ fn run(options: &Options) -> Result<usize, String> {
         return Err(format!("--model {}: no model of the zoo has this in its name", options.model));
     }
     let folder = &options.folder;
-    let told = |error: std::io::Error| format!("{}: {error}", folder.display());
-    fs::create_dir_all(folder).map_err(told)?;
-    if fs::read_dir(folder).map_err(told)?.next().is_some() {
+    let reported = |error: std::io::Error| format!("{}: {error}", folder.display());
+    fs::create_dir_all(folder).map_err(reported)?;
+    if fs::read_dir(folder).map_err(reported)?.next().is_some() {
         return Err(format!("{} is not empty", folder.display()));
     }
     let device =

@@ -37,7 +37,7 @@ pub struct Resident {
     pub bytes: usize,
 }
 
-/// Products that run apart from the region that reads them, for one reason.
+/// Products that run apart from the fusion that reads them, for one reason.
 #[derive(Clone, Debug, Serialize)]
 pub struct NearMisses {
     pub op: &'static str,
@@ -86,10 +86,10 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
     let plan = plan(request, request.batch_size)?;
     let accumulation = if plan.accumulates() { request.settings.accumulation } else { 1 };
     let mut kernels: BTreeMap<&'static str, KernelUse> = BTreeMap::new();
-    for step in &plan.steps {
-        let cost = node_cost(&plan.graph, step.node);
-        let entry = kernels.entry(kernel_name(&plan.graph, step.node)).or_default();
-        let calls = if step.in_body { accumulation } else { 1 };
+    for call in &plan.calls {
+        let cost = node_cost(&plan.graph, call.node);
+        let entry = kernels.entry(kernel_name(&plan.graph, call.node)).or_default();
+        let calls = if call.per_micro_batch { accumulation } else { 1 };
         entry.calls += calls as usize;
         entry.flops += cost.flops * calls;
         entry.bytes += cost.bytes * calls;
@@ -123,7 +123,7 @@ fn grouped(misses: &[NearMiss]) -> Vec<NearMisses> {
             op: miss.op,
             reason: miss.reason.to_string(),
             calls: 0,
-            example: format!("{}, read at {}", miss.path, miss.region),
+            example: format!("{}, read at {}", miss.path, miss.fusion),
         });
         group.calls += 1;
     }

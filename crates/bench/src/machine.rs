@@ -78,7 +78,7 @@ impl Limits {
     }
 }
 
-/// Bytes of memory that can be had without swapping, if the system tells.
+/// Bytes of memory that can be had without swapping, if the system reports it.
 pub fn available_memory() -> Option<u64> {
     memory("MemAvailable")
 }
@@ -89,17 +89,17 @@ pub fn reset_peak_resident() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
-/// The most memory this process has held since [`reset_peak_resident`], if the system tells.
+/// The most memory this process has held since [`reset_peak_resident`], if the system reports it.
 pub fn peak_resident_bytes() -> Option<u64> {
     kilobytes(&field("/proc/self/status", "VmHWM")?)
 }
 
-/// The memory that this process holds, if the system tells.
+/// The memory that this process holds, if the system reports it.
 pub fn resident_bytes() -> Option<u64> {
     kilobytes(&field("/proc/self/status", "VmRSS")?)
 }
 
-/// All memory of the machine, if the system tells.
+/// All memory of the machine, if the system reports it.
 pub fn total_memory() -> Option<u64> {
     memory("MemTotal")
 }

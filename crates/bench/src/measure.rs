@@ -16,7 +16,7 @@ use bessemer_nn::initialise;
 use bessemer_train::DeviceOptions;
 use bessemer_train::events::{BenchResult, BenchRun};
 use bessemer_train::recipe::Compute;
-use bessemer_train::tasks::{registry, terms};
+use bessemer_train::tasks::{metric_schema, registry};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -193,7 +193,7 @@ impl Prepared {
         for (_, input) in work.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
             executor.feed(&[(&input.name, &work.content(input, request.seed))])?;
         }
-        executor.prepare()?;
+        executor.compute_invariants()?;
         let (mode, batch_size, micro_batches) = (request.mode, request.batch_size, request.micro_batches());
         Ok(Prepared { executor, mode, batch_size, micro_batches, model_flops })
     }
@@ -235,7 +235,7 @@ pub struct Repeat {
     pub timed: Timed,
     pub flops_per_sample: f64,
     pub hardware_flops_per_sample: f64,
-    /// The most memory that the process held meanwhile, if the system tells.
+    /// The most memory that the process held meanwhile, if the system reports it.
     pub peak_memory_bytes: Option<u64>,
 }
 
@@ -278,7 +278,7 @@ impl Repeat {
 const LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Measures one configuration by repeats as `once` makes them, and the limits of the machine once more after them: `limits`
-/// become the greater ones. `progress` is told after each repeat: its number and its throughput.
+/// become the greater ones. `progress` is called after each repeat with its number and its throughput.
 ///
 /// # Errors
 /// [`MeasureError`].
@@ -334,7 +334,7 @@ pub fn failed(request: &Request, machine: &Machine, error: &MeasureError) -> Ben
     result
 }
 
-/// Name of the option by which [`failed`] tells the reason.
+/// Name of the option in which [`failed`] puts the reason.
 pub const ERROR_OPTION: &str = "error";
 
 fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
@@ -355,7 +355,7 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         warmup: request.warmup as u64,
         steps: request.steps as u64,
         repeat: request.repeat as u64,
-        unit: terms(&request.model).unit.to_string(),
+        unit: metric_schema(&request.model).unit.to_string(),
         ..BenchResult::default()
     }
 }

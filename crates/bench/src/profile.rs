@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 /// A kernel call of a step and its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelCall {
-    /// Operation of the plan, e.g. `conv2d+region`.
+    /// Operation of the plan, e.g. `conv2d+fusion`.
     pub kind: &'static str,
-    /// How it is computed, e.g. `implicit matmul + region`.
+    /// How it is computed, e.g. `implicit matmul + fusion`.
     pub kernel: String,
     /// Path of the model.
     pub path: String,
@@ -78,9 +78,9 @@ mod tests {
             milliseconds,
             flops: 3_000_000,
         };
-        let kinds = by_kind(&[call("region", 1.0), call("conv2d", 2.5), call("region", 2.0)]);
+        let kinds = by_kind(&[call("fusion", 1.0), call("conv2d", 2.5), call("fusion", 2.0)]);
         let rate = |k: &KernelTime| gflops(k.flops, k.milliseconds);
         let summary: Vec<_> = kinds.iter().map(|k| (k.kind.as_str(), k.calls, k.milliseconds, rate(k))).collect();
-        assert_eq!(summary, [("region", 2, 3.0, 2.0), ("conv2d", 1, 2.5, 1.2)]);
+        assert_eq!(summary, [("fusion", 2, 3.0, 2.0), ("conv2d", 1, 2.5, 1.2)]);
     }
 }

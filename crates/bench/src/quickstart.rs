@@ -82,24 +82,24 @@ impl From<EventError> for QuickstartError {
     }
 }
 
-/// Does all of it. `tell` hears what is about to be done and what was found, a line at a time.
+/// Does all of it. `notify` receives what is about to be done and what was found, a line at a time.
 ///
 /// # Errors
 /// A folder that cannot be written; a stop on request; any failure of training or measuring. An accuracy below
 /// [`TARGET_ACCURACY`] is no error here.
-pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Result<Outcome, QuickstartError> {
+pub fn run(options: &Options, mut notify: impl FnMut(&str)) -> Result<Outcome, QuickstartError> {
     let started = Instant::now();
     let folder = make_folder(&options.parent)?;
 
-    tell("1/4 looking at the machine");
+    notify("1/4 looking at the machine");
     let examination = examine(&options.compute.device, &[]);
-    describe(&examination, &mut tell);
+    describe(&examination, &mut notify);
     let machine =
         serde_json::to_string_pretty(&examination).expect("an examination has string keys and finite numbers");
     write(&folder.join(report::MACHINE_FILE), &machine)?;
 
     let recipe = Recipe::load(RECIPE, &[Override::new("train.seed", options.seed as i64)])?;
-    tell(&format!("2/4 training {} on shapes that are drawn for it", recipe.model.name));
+    notify(&format!("2/4 training {} on shapes that are drawn for it", recipe.model.name));
     let family = registry::find(&recipe.model.name).map_err(TrainError::from)?.family();
     let training = train(&TrainOptions {
         compute: options.compute.clone(),
@@ -109,34 +109,34 @@ pub fn run(options: &Options, mut tell: impl FnMut(&str)) -> Result<Outcome, Qui
         ..TrainOptions::new(recipe, RunFolder::New(folder.join("training")))
     })?;
     let accuracy = training.metrics.get("top1").copied().unwrap_or(0.0);
-    tell(&format!("    {} of the pictures it has not seen are recognised", show::percent(accuracy)));
+    notify(&format!("    {} of the pictures it has not seen are recognised", show::percent(accuracy)));
     let run = RunDir::open(&training.run).map_err(TrainError::from)?;
     let samples = family.keep_samples(&run, SAMPLES, &options.compute)?;
 
-    tell(&format!("3/4 measuring {BENCH_MODEL}"));
-    let benches = measure_both(options, &examination, &mut tell)?;
+    notify(&format!("3/4 measuring {BENCH_MODEL}"));
+    let benches = measure_both(options, &examination, &mut notify)?;
     write_benches(&folder.join("bench.jsonl"), &benches, started)?;
 
-    tell("4/4 writing the report");
+    notify("4/4 writing the report");
     let report = folder.join("report.html");
     write(&report, &report::read(&[folder])?.to_html("Bessemer quick start")?)?;
     Ok(Outcome { report, training, accuracy, samples, benches, seconds: started.elapsed().as_secs_f64() })
 }
 
-fn describe(examination: &Examination, tell: &mut impl FnMut(&str)) {
+fn describe(examination: &Examination, notify: &mut impl FnMut(&str)) {
     let Examination { machine, limits, .. } = examination;
     let (gflops, gbytes) = (show::significant(limits.fp32_gflops, 3), show::significant(limits.read_gbytes, 3));
     let (cpu, threads, isa) = (&machine.cpu, machine.threads, &machine.instruction_set);
-    tell(&format!("    {cpu}, {threads} threads, {isa}: {gflops} GFLOP/s in fp32, {gbytes} GB/s from memory"));
+    notify(&format!("    {cpu}, {threads} threads, {isa}: {gflops} GFLOP/s in fp32, {gbytes} GB/s from memory"));
     for advice in &examination.advice {
-        tell(&format!("    {}: {}", advice.problem, advice.action));
+        notify(&format!("    {}: {}", advice.problem, advice.action));
     }
 }
 
 fn measure_both(
     options: &Options,
     examination: &Examination,
-    tell: &mut impl FnMut(&str),
+    notify: &mut impl FnMut(&str),
 ) -> Result<Vec<BenchResult>, QuickstartError> {
     let mut results = Vec::new();
     let mut limits = examination.limits;
@@ -163,7 +163,7 @@ fn measure_both(
             result => result?,
         };
         let (rate, mfu) = (show::significant(result.throughput, 3), result.fraction_of_peak.unwrap_or(0.0));
-        tell(&format!(
+        notify(&format!(
             "    {} {rate} images/s, model FLOPs at {} of the measured peak",
             mode.name(),
             show::percent(mfu)

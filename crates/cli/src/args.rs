@@ -26,7 +26,7 @@ EXAMPLES:
   bessemer train resnet20-cifar --data shapes                 train on pictures drawn by the program
   bessemer bench train resnet50 --batch-size 8,16       measure";
 
-const TELL_EVERY: Duration = Duration::from_secs(5);
+const NOTIFY_EVERY: Duration = Duration::from_secs(5);
 
 /// Trains, evaluates, runs and benchmarks reference deep-learning models
 #[derive(Debug, Parser)]
@@ -140,7 +140,7 @@ impl Common {
         let native = precision == Compute::Bf16 && self.device().open().properties().has_bf16;
         if precision != Compute::Fp32 && !native {
             let name = precision.name();
-            self.tell(&format!(
+            self.notify(&format!(
                 "{name} is emulated on this processor: tensors are stored in 16 bits, products are computed in fp32"
             ));
         }
@@ -155,20 +155,20 @@ impl Common {
     }
 
     /// Lines of progress, from any thread, but not too many.
-    pub(crate) fn teller(&self) -> impl Fn(&dyn Fn() -> String) + Sync {
-        let told = Mutex::new(Instant::now());
+    pub(crate) fn notifier(&self) -> impl Fn(&dyn Fn() -> String) + Sync {
+        let reported = Mutex::new(Instant::now());
         move |line| {
-            if let Ok(mut told) = told.try_lock()
-                && told.elapsed() >= TELL_EVERY
+            if let Ok(mut reported) = reported.try_lock()
+                && reported.elapsed() >= NOTIFY_EVERY
             {
-                *told = Instant::now();
-                self.tell(&line());
+                *reported = Instant::now();
+                self.notify(&line());
             }
         }
     }
 
     /// A line about what is being done, unless nothing or only events are wanted.
-    pub(crate) fn tell(&self, line: &str) {
+    pub(crate) fn notify(&self, line: &str) {
         if !self.quiet && self.log_format == LogFormat::Text {
             eprintln!("{line}");
         }
@@ -252,7 +252,7 @@ impl CheckpointArgument {
 pub(crate) fn locate(path: &Path, choice: Option<CheckpointChoice>, common: &Common) -> Result<Located, TrainError> {
     let chosen = find_checkpoint(path, choice)?;
     if let Some(chosen) = &chosen {
-        common.tell(&format!("weights: {chosen}"));
+        common.notify(&format!("weights: {chosen}"));
     }
     Ok(Located { path: chosen.as_ref().map_or_else(|| path.to_owned(), |chosen| chosen.path.clone()), chosen })
 }

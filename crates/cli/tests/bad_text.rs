@@ -1,4 +1,4 @@
-//! Text, records and weights of BERT that do not fit are told in one line, with exit code 2.
+//! Text, records and weights of BERT that do not fit are reported in one line, with exit code 2.
 
 mod common;
 
@@ -38,8 +38,8 @@ fn vocabularies_are_checked_by_line() {
         prepare(folder.path(), "")
     };
     for name in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] {
-        let told = format!("vocab.txt: none of the 13 lines is {name}");
-        with(VOCABULARY.replace(name, "other")).fails(2, &[&told, "one token a line"]);
+        let reported = format!("vocab.txt: none of the 13 lines is {name}");
+        with(VOCABULARY.replace(name, "other")).fails(2, &[&reported, "one token a line"]);
     }
     with(format!("{VOCABULARY}cat\n")).fails(2, &["vocab.txt: line 14: `cat` is on line 7 already"]);
     with(String::new()).fails(2, &["vocab.txt: the vocabulary is empty"]);
@@ -75,16 +75,16 @@ fn records_that_do_not_fit_stop_the_run() {
     fs::write(folder.path().join("few.txt"), few).unwrap();
     let run =
         |arguments: &str| train(folder.path(), &format!("bert-tiny --epochs 1 --set text.masking=static {arguments}"));
-    let told = [RECORDS, "at byte", "`input_ids` has", "expected 0 to 7"];
-    run("--out few --set text.vocab=few.txt").fails(2, &told);
+    let reported = [RECORDS, "at byte", "`input_ids` has", "expected 0 to 7"];
+    run("--out few --set text.vocab=few.txt").fails(2, &reported);
 
     let mut flipped = good.clone();
     let length = u64::from_le_bytes(good[..8].try_into().unwrap()) as usize;
     let second = length + 16;
     flipped[second + 40] ^= 4;
     fs::write(&path, flipped).unwrap();
-    let told = format!("{RECORDS}: record 2 at byte {second}: the payload does not fit its checksum");
-    run("--out damaged").fails(2, &[&told]);
+    let reported = format!("{RECORDS}: record 2 at byte {second}: the payload does not fit its checksum");
+    run("--out damaged").fails(2, &[&reported]);
     let skipping = run("--out skipping --set loader.on_bad_sample=skip").ok().out;
     assert!(skipping.contains("1 bad samples"), "{skipping}");
 
@@ -110,9 +110,9 @@ fn weights_of_another_size_are_refused() {
     prepare(folder.path(), "--heldout 0.5").ok();
     let run = |arguments: &str| train(folder.path(), &format!("--steps 1 {arguments}"));
     run("bert-tiny --out run").ok();
-    let told = ["bert-mini", "run", "holds a BERT of 2 layers, 128 wide: bert-tiny"];
-    run("bert-mini --out other --weights run").fails(2, &told);
-    run("bert-mini --out other --init-from run").fails(2, &told);
+    let reported = ["bert-mini", "run", "holds a BERT of 2 layers, 128 wide: bert-tiny"];
+    run("bert-mini --out other --weights run").fails(2, &reported);
+    run("bert-mini --out other --init-from run").fails(2, &reported);
     bessemer(folder.path(), "eval bert-mini --weights run --data out")
         .fails(2, &["bert-mini", "step-000001 holds bert-tiny"]);
     let words = ["run", "word_embeddings.weight` is [16, 128] in the file and [13, 128] in the model"];

@@ -32,7 +32,11 @@ fn steps_are_measured_and_explained() {
     };
     let flops = |micro_batches: u64| cost(&format!("--accumulation {micro_batches}"))["flops"].as_u64().unwrap();
     let (two, three) = (flops(2), flops(3));
-    assert_eq!(flops(9) - three, 6 * (three - two), "the body is counted for each micro-batch, the tail once");
+    assert_eq!(
+        flops(9) - three,
+        6 * (three - two),
+        "the accumulation phase is counted for each micro-batch, the update phase once"
+    );
     assert!((three - two) as f64 > 0.8 * flops(1) as f64 && two > 2 * (three - two));
     let text = run("explain bert-tiny --batch-size 2 --accumulation 3").ok().out;
     assert!(text.contains("3 times 2 sequences"), "{text}");

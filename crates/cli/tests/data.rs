@@ -1,4 +1,4 @@
-//! Bad data and bad weights are told by file, and good ones go through.
+//! Bad data and bad weights are reported by file, and good ones go through.
 
 mod common;
 

@@ -36,7 +36,7 @@ fn rows(ran: &Ran, name: &str) -> Vec<String> {
     lines.filter_map(|line| line.strip_prefix(&format!("{name} ")).map(str::to_owned)).collect()
 }
 
-/// The report in words, which is told without a panic.
+/// The report as text, printed without a panic.
 fn words(folder: &Path, environment: &[(&str, &str)]) -> Ran {
     let text = doctor(&["--gpu-libraries", folder.to_str().unwrap()], environment).ok();
     assert!(!text.err.contains("panicked"), "{}", text.err);

@@ -1,4 +1,4 @@
-//! Predictions are scored as the official scripts do; what is wrong with a file is told in one line.
+//! Predictions are scored as the official scripts do; what is wrong with a file is reported in one line.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Text is prepared, checked, shown and cut into tokens; what is wrong is told in one line.
+//! Text is prepared, checked, shown and cut into tokens; what is wrong is reported in one line.
 
 mod common;
 

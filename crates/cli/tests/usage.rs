@@ -1,4 +1,4 @@
-//! What is wrong with a command line is told in one line, with exit code 2.
+//! What is wrong with a command line is reported in one line, with exit code 2.
 
 mod common;
 

@@ -5,7 +5,7 @@ use crate::isa::Isa;
 use crate::kernel::{self, KernelError, Lowered};
 use crate::peak;
 use crate::state::CpuState;
-use bessemer_ir::passes::fixed::Fixed;
+use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::plan::{LoweredKernel, Plan, Refusal, Target};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::run::{self, DeviceLimits, DeviceProperties, RunError, StateBinding, StateLayout, StateStore};
@@ -40,8 +40,13 @@ impl Target for CpuOptions {
         &Rules::DEFAULT
     }
 
-    fn lower(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal> {
-        let kernel = kernel::lower(graph, node, fixed);
+    fn lower(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        invariant: &Invariant,
+    ) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal> {
+        let kernel = kernel::lower(graph, node, invariant);
         let kernel = kernel.map_err(|reason| KernelError::unsupported(graph, node, reason))?;
         Ok(Some(Arc::new(Lowered { kernel, threads: self.threads.max(1) })))
     }

@@ -7,7 +7,7 @@ use crate::kernel::{self, KernelError, KernelNode, Lowered, Operands};
 use crate::state::CpuState;
 use crate::threads::ThreadPool;
 use bessemer_ir::ops::Op;
-use bessemer_ir::plan::{Location, LoweredKernel, Plan, Preparation, StateCopy, Step, kernel_name};
+use bessemer_ir::plan::{KernelCall, Location, LoweredKernel, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
     self, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, StepResults,
     Ticket,
@@ -26,33 +26,33 @@ struct Call {
     outputs: Vec<*mut u8>,
     scratch: *mut f32,
     scratch_len: usize,
-    /// Memory for an input that the kernel prepares.
-    prepared: *mut f32,
-    prepared_len: usize,
+    /// Memory for the packed form of an input.
+    packed: *mut f32,
+    packed_len: usize,
 }
 
 /// What is done before the first step.
-enum Preparing {
+enum LoadedOnceCall {
     Run(Box<Call>),
-    /// The call of a step of this number.
-    Prepare(usize),
+    /// The packing of an input of the call of this number.
+    Prepack(usize),
 }
 
 impl Call {
-    fn new(plan: &Plan, step: &Step, kernel: Arc<Lowered>, memory: &Memory) -> Call {
-        let node = plan.graph.node(step.node);
+    fn new(plan: &Plan, call: &KernelCall, kernel: Arc<Lowered>, memory: &Memory) -> Call {
+        let node = plan.graph.node(call.node);
         let place = |v: Value| memory.at(plan.location(v), plan.graph.ty(v).bytes());
         let outputs = 0..node.outputs.len() as u32;
         let piece = |(offset, bytes): (usize, usize)| memory.arena.at(offset, bytes).cast();
         Call {
-            node: step.node,
+            node: call.node,
             kernel,
             inputs: node.inputs.iter().map(|&v| place(v).cast_const()).collect(),
-            outputs: outputs.map(|output| place(Value { node: step.node, output })).collect(),
-            scratch: piece(step.scratch),
-            scratch_len: step.scratch.1 / 4,
-            prepared: piece(step.prepared),
-            prepared_len: step.prepared.1 / 4,
+            outputs: outputs.map(|output| place(Value { node: call.node, output })).collect(),
+            scratch: piece(call.scratch),
+            scratch_len: call.scratch.1 / 4,
+            packed: piece(call.packed),
+            packed_len: call.packed.1 / 4,
         }
     }
 
@@ -62,8 +62,8 @@ impl Call {
             outputs: &self.outputs,
             scratch: self.scratch,
             scratch_len: self.scratch_len,
-            prepared: self.prepared,
-            prepared_len: self.prepared_len,
+            packed: self.packed,
+            packed_len: self.packed_len,
         }
     }
 }
@@ -100,7 +100,7 @@ struct Program {
     pool: ThreadPool,
     memory: Memory,
     calls: Vec<Call>,
-    preparing: Vec<Preparing>,
+    once_calls: Vec<LoadedOnceCall>,
 }
 
 /// Steps whose results are kept.
@@ -112,11 +112,11 @@ pub struct Executor {
     state: Arc<dyn StateStore>,
     /// Numbers in the store of the plan's state.
     state_numbers: Vec<usize>,
-    /// Those of them that steps replace, and those that they do not, of which something may be prepared.
+    /// Those of them that steps replace, and those that they do not, of which something may be packed.
     replaced: Vec<usize>,
     invariant: Vec<usize>,
-    /// How often the invariant state had been replaced when what is prepared of it was prepared.
-    prepared_at: Option<u64>,
+    /// How often the invariant state had been replaced when what is packed of it was packed.
+    invariants_of: Option<u64>,
     feeds: HashMap<String, (Location, TensorType)>,
     outputs: HashMap<String, (Location, TensorType)>,
     /// Results of the last steps, by their number modulo [`KEPT_RESULTS`].
@@ -128,8 +128,8 @@ pub struct Executor {
 unsafe impl Send for Executor {}
 
 /// The kernel that a plan has for a call. Its scratch is for a number of threads.
-fn kernel_of(plan: &Plan, step: &Step, threads: usize) -> Result<Arc<Lowered>, RunError> {
-    let kernel = plan.kernels.of(step.node).map(|kernel| Arc::clone(kernel) as Arc<dyn Any + Send + Sync>);
+fn kernel_of(plan: &Plan, call: &KernelCall, threads: usize) -> Result<Arc<Lowered>, RunError> {
+    let kernel = plan.kernels.of(call.node).map(|kernel| Arc::clone(kernel) as Arc<dyn Any + Send + Sync>);
     let lowered = kernel.and_then(|kernel| kernel.downcast::<Lowered>().ok());
     lowered.filter(|lowered| lowered.threads == threads).ok_or(RunError::ForeignPlan { device: KIND })
 }
@@ -165,13 +165,13 @@ impl Executor {
         let arena = Arena::new(bytes).map_err(|source| RunError::Memory { what: "the plan's arena", bytes, source })?;
         let mut memory = Memory { arena, state: state_numbers.iter().map(|&number| store.address(number)).collect() };
         let threads = options.threads.max(1);
-        let call = |step: &Step| Ok(Call::new(&plan, step, kernel_of(&plan, step, threads)?, &memory));
-        let calls = plan.steps.iter().map(call).collect::<Result<Vec<_>, RunError>>()?;
-        let preparing = plan.preparation.iter().map(|preparation| match preparation {
-            Preparation::Run(step) => Ok(Preparing::Run(Box::new(call(step)?))),
-            Preparation::Prepare(number) => Ok(Preparing::Prepare(*number)),
+        let load = |call: &KernelCall| Ok(Call::new(&plan, call, kernel_of(&plan, call, threads)?, &memory));
+        let calls = plan.calls.iter().map(load).collect::<Result<Vec<_>, RunError>>()?;
+        let once = plan.once_calls.iter().map(|once| match once {
+            OnceCall::Run(call) => Ok(LoadedOnceCall::Run(Box::new(load(call)?))),
+            OnceCall::Prepack(number) => Ok(LoadedOnceCall::Prepack(*number)),
         });
-        let preparing = preparing.collect::<Result<Vec<_>, RunError>>()?;
+        let once_calls = once.collect::<Result<Vec<_>, RunError>>()?;
         fill_constants(&plan, &mut memory.arena);
         let graph = &plan.graph;
         let feeds = graph.inputs().filter(|(_, input)| input.role == Role::Feed);
@@ -188,14 +188,14 @@ impl Executor {
         let in_store = |numbers: Vec<usize>| numbers.into_iter().map(|number| state_numbers[number]).collect();
         let (replaced, invariant) = (in_store(replaced), in_store(invariant));
         let pool = ThreadPool::new(threads);
-        let program = Program { plan, options, pool, memory, calls, preparing };
+        let program = Program { plan, options, pool, memory, calls, once_calls };
         Ok(Executor {
             program,
             state,
             state_numbers,
             replaced,
             invariant,
-            prepared_at: None,
+            invariants_of: None,
             feeds,
             outputs,
             results,
@@ -317,12 +317,12 @@ impl Executor {
     }
 
     /// Prepares what steps rely on, if the state of which it is made was replaced since. The state is locked.
-    fn prepare_locked(&mut self) -> Result<(), RunError> {
+    fn compute_invariants_locked(&mut self) -> Result<(), RunError> {
         let store = on_cpu(&self.state)?;
         let version = self.invariant.iter().map(|&number| store.version(number)).sum();
-        if self.prepared_at != Some(version) {
-            self.program.prepare()?;
-            self.prepared_at = Some(version);
+        if self.invariants_of != Some(version) {
+            self.program.compute_invariants()?;
+            self.invariants_of = Some(version);
         }
         Ok(())
     }
@@ -334,10 +334,10 @@ impl Executor {
         work(self)
     }
 
-    /// Runs calls of the program with the state locked and prepared, and notes what they replace.
+    /// Runs calls of the program with the state locked and packed, and notes what they replace.
     fn running<T>(&mut self, work: impl FnOnce(&Program) -> Result<T, RunError>) -> Result<T, RunError> {
         self.locked(|this| {
-            this.prepare_locked()?;
+            this.compute_invariants_locked()?;
             let result = work(&this.program);
             let store = on_cpu(&this.state)?;
             this.replaced.iter().for_each(|&number| store.changed(number));
@@ -376,8 +376,8 @@ impl Executor {
     ///
     /// # Errors
     /// As [`Executor::run`].
-    pub fn prepare(&mut self) -> Result<(), RunError> {
-        self.locked(Self::prepare_locked)
+    pub fn compute_invariants(&mut self) -> Result<(), RunError> {
+        self.locked(Self::compute_invariants_locked)
     }
 
     /// Does what [`Executor::run`] or [`Executor::accumulate`] does, up to the first value that is not finite, and describes it;
@@ -424,8 +424,8 @@ impl run::Executor for Executor {
         })
     }
 
-    fn prepare(&mut self) -> Result<(), RunError> {
-        self.prepare()
+    fn compute_invariants(&mut self) -> Result<(), RunError> {
+        self.compute_invariants()
     }
 
     fn accumulate(&mut self) -> Result<(), RunError> {
@@ -469,14 +469,14 @@ impl Program {
         }
     }
 
-    fn prepare(&self) -> Result<(), RunError> {
-        for preparing in &self.preparing {
-            match preparing {
-                Preparing::Run(call) => self.run_call(call)?,
-                Preparing::Prepare(number) => {
+    fn compute_invariants(&self) -> Result<(), RunError> {
+        for once in &self.once_calls {
+            match once {
+                LoadedOnceCall::Run(call) => self.run_call(call)?,
+                LoadedOnceCall::Prepack(number) => {
                     let call = &self.calls[*number];
                     // SAFETY: as in `run_call`.
-                    unsafe { call.kernel.kernel.prepare(self.ctx(), &call.operands()) }
+                    unsafe { call.kernel.kernel.prepack(self.ctx(), &call.operands()) }
                 }
             }
         }
@@ -484,11 +484,11 @@ impl Program {
     }
 
     fn run(&self, phase: Phase) -> Result<(), RunError> {
-        let is_due = |in_body: bool| in_body || phase == Phase::Update;
-        for (call, _) in self.calls.iter().zip(&self.plan.steps).filter(|(_, step)| is_due(step.in_body)) {
+        let is_due = |per_micro_batch: bool| per_micro_batch || phase == Phase::Update;
+        for (call, _) in self.calls.iter().zip(&self.plan.calls).filter(|(_, call)| is_due(call.per_micro_batch)) {
             self.run_call(call)?;
         }
-        self.replace_state(|copy| is_due(copy.in_body));
+        self.replace_state(|copy| is_due(copy.per_micro_batch));
         Ok(())
     }
 
@@ -507,7 +507,7 @@ impl Program {
     fn find_in_inputs(&self) -> Option<NonFinite> {
         let graph = &self.plan.graph;
         // The sums of a step whose loss was not finite say no more than that.
-        let mut inputs = graph.inputs().filter(|&(value, _)| !graph.is_repeated(value));
+        let mut inputs = graph.inputs().filter(|&(value, _)| !graph.is_per_micro_batch(value));
         let found = inputs.find(|(value, input)| input.ty.dtype.is_float() && !self.range(*value).1);
         found.map(|(value, input)| NonFinite {
             op: input.name.clone(),
@@ -519,8 +519,8 @@ impl Program {
 
     fn find_in_calls(&self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
         let graph = &self.plan.graph;
-        let is_due = |in_body: bool| in_body || phase == Phase::Update;
-        for (call, _) in self.calls.iter().zip(&self.plan.steps).filter(|(_, step)| is_due(step.in_body)) {
+        let is_due = |per_micro_batch: bool| per_micro_batch || phase == Phase::Update;
+        for (call, _) in self.calls.iter().zip(&self.plan.calls).filter(|(_, call)| is_due(call.per_micro_batch)) {
             let node = graph.node(call.node);
             let inputs = node.inputs.iter().filter(|&&v| graph.dtype(v).is_float());
             let input_ranges = inputs.map(|&v| self.range(v).0).collect();
@@ -531,7 +531,7 @@ impl Program {
                 return Ok(Some(NonFinite { op, path, input_ranges, is_input: false }));
             }
         }
-        self.replace_state(|copy| is_due(copy.in_body));
+        self.replace_state(|copy| is_due(copy.per_micro_batch));
         Ok(None)
     }
 

@@ -1,7 +1,7 @@
 //! Rows chosen by index.
 
 use crate::gemm::Ctx;
-use crate::parts::{PIECE, Shared, for_pieces};
+use crate::parts::{CHUNK, Shared, for_chunks};
 
 /// An index outside its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,8 +36,8 @@ pub fn gather(
         return Ok(());
     }
     check(indices, table.len() / row_bytes)?;
-    let rows = (4 * PIECE / row_bytes).max(1);
-    for_pieces(ctx, out, rows * row_bytes, &|task, out| {
+    let rows = (4 * CHUNK / row_bytes).max(1);
+    for_chunks(ctx, out, rows * row_bytes, &|task, out| {
         for (row, &index) in out.chunks_exact_mut(row_bytes).zip(&indices[task * rows..]) {
             row.copy_from_slice(&table[index as usize * row_bytes..][..row_bytes]);
         }
@@ -64,7 +64,7 @@ const MOST_BANDS: usize = 64;
 impl ScatterDesc {
     /// Rows of a band: the rows of one task.
     fn band_rows(&self) -> usize {
-        (PIECE / self.width.clamp(1, SCATTER_COLS)).max(self.rows.div_ceil(MOST_BANDS))
+        (CHUNK / self.width.clamp(1, SCATTER_COLS)).max(self.rows.div_ceil(MOST_BANDS))
     }
 
     fn bands(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Copies between tensors of different layouts: one engine for transposes, slices, padding, concatenation and broadcasts.
 
 use crate::gemm::Ctx;
-use crate::parts::{PIECE, Shared};
+use crate::parts::{CHUNK, Shared};
 use crate::simd::{self, Simd, SimdOp};
 use crate::vector;
 use bessemer_ir::DType;
@@ -127,8 +127,8 @@ impl StridedCopy {
 
     unsafe fn run_typed<T: Copy + Send>(&self, ctx: Ctx<'_>, src: *const u8, dst: *mut u8) {
         let outer: usize = self.outer.iter().map(|axis| axis.size).product();
-        let width = self.cols.size.clamp(1, PIECE);
-        let height = (PIECE / width).next_multiple_of(SQUARE).clamp(1, self.rows.size.max(1));
+        let width = self.cols.size.clamp(1, CHUNK);
+        let height = (CHUNK / width).next_multiple_of(SQUARE).clamp(1, self.rows.size.max(1));
         let (down, across) = (self.rows.size.div_ceil(height), self.cols.size.div_ceil(width));
         let (src, dst) = (&Shared(src.cast_mut().cast::<T>()), &Shared(dst.cast::<T>()));
         ctx.pool.run(outer * down * across, &|task, _worker| {
@@ -201,7 +201,7 @@ unsafe fn copy_elements<T: Copy>(rows: Axis, cols: Axis, src: *const T, dst: *mu
 
 /// Zeros.
 pub fn zero(ctx: Ctx<'_>, bytes: &mut [u8]) {
-    crate::parts::for_pieces(ctx, bytes, 4 * PIECE, &|_, piece| piece.fill(0));
+    crate::parts::for_chunks(ctx, bytes, 4 * CHUNK, &|_, piece| piece.fill(0));
 }
 
 /// Elements of one type to another, through `f32`.
@@ -234,12 +234,12 @@ impl SimdOp for Convert {
 /// comparison with zero. Equal types are copied.
 ///
 /// # Safety
-/// Both sides hold so many elements, aligned, and do not overlap.
+/// Both sides hold `len` elements, aligned, and do not overlap.
 pub unsafe fn convert(ctx: Ctx<'_>, len: usize, from: DType, src: *const u8, to: DType, dst: *mut u8) {
     let (src, dst) = (&Shared(src.cast_mut()), &Shared(dst));
-    ctx.pool.run(len.div_ceil(PIECE), &|task, _worker| {
-        let start = task * PIECE;
-        let len = PIECE.min(len - start);
+    ctx.pool.run(len.div_ceil(CHUNK), &|task, _worker| {
+        let start = task * CHUNK;
+        let len = CHUNK.min(len - start);
         // SAFETY: the caller's promise; the pieces are disjoint.
         unsafe {
             let (src, dst) = (src.0.add(start * from.size()), dst.0.add(start * to.size()));

@@ -3,7 +3,7 @@
 use crate::gemm::Ctx;
 
 /// Elements of a piece, about, where nothing else decides.
-pub(crate) const PIECE: usize = 16 * 1024;
+pub(crate) const CHUNK: usize = 16 * 1024;
 
 /// An address that tasks share.
 pub(crate) struct Shared<T>(pub *mut T);
@@ -13,7 +13,7 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 
 /// Cuts `data` into pieces of `len` elements, the last one maybe shorter, and calls `f(piece number, piece)` for each,
 /// as tasks.
-pub(crate) fn for_pieces<T: Send>(ctx: Ctx<'_>, data: &mut [T], len: usize, f: &(dyn Fn(usize, &mut [T]) + Sync)) {
+pub(crate) fn for_chunks<T: Send>(ctx: Ctx<'_>, data: &mut [T], len: usize, f: &(dyn Fn(usize, &mut [T]) + Sync)) {
     let total = data.len();
     let len = len.max(1);
     let base = &Shared(data.as_mut_ptr());
@@ -27,5 +27,5 @@ pub(crate) fn for_pieces<T: Send>(ctx: Ctx<'_>, data: &mut [T], len: usize, f: &
 
 /// Length of pieces of whole rows.
 pub(crate) fn rows_piece(cols: usize) -> usize {
-    (PIECE / cols.max(1)).max(1) * cols
+    (CHUNK / cols.max(1)).max(1) * cols
 }

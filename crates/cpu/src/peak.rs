@@ -6,7 +6,7 @@ use bessemer_ir::run::DeviceLimits;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Time for the trials of one limit. On a machine that others use as well, only moments in which nobody interrupts tell
+/// Time for the trials of one limit. On a machine that others use as well, only uninterrupted moments show the limit
 /// the limit, so that there are many short trials.
 const TRIAL_TIME: Duration = Duration::from_millis(400);
 /// Trials of a thread at least, however long they take.
@@ -19,7 +19,7 @@ const CHAINS: usize = 12;
 const MEMORY_LEN: usize = 16 << 20;
 const READ_LEN: usize = 1 << 20;
 
-/// Measures for about a second with so many threads.
+/// Measures for about a second with the given number of threads.
 pub fn measure(isa: Isa, threads: usize) -> DeviceLimits {
     let threads = threads.max(1);
     let fma_flops = (FMA_ROUNDS * CHAINS * lanes(isa) * 2) as f64;

@@ -1,7 +1,7 @@
 //! Max pooling of `[N, H, W, C]` in any type of float, average pooling in `f32`, and their gradients, vectorised along the channels.
 
 use crate::gemm::Ctx;
-use crate::parts::{PIECE, for_pieces};
+use crate::parts::{CHUNK, for_chunks};
 use crate::simd::{self, Simd, SimdOp};
 use crate::vector;
 use half::{bf16, f16};
@@ -96,7 +96,7 @@ impl PoolDesc {
 
     /// Elements of a task's part of `rows` rows of `row` elements each.
     fn rows_of_task(rows: usize, row: usize) -> usize {
-        (PIECE / row.max(1)).clamp(1, rows.max(1))
+        (CHUNK / row.max(1)).clamp(1, rows.max(1))
     }
 
     fn check(&self, x: usize, y: usize) {
@@ -182,7 +182,7 @@ fn forward<T: Element>(ctx: Ctx<'_>, desc: &PoolDesc, pooling: Pooling, x: &[T],
     desc.check(x.len(), y.len());
     let row = desc.ow * desc.c;
     let rows = PoolDesc::rows_of_task(desc.n * desc.oh, row * desc.window[0] * desc.window[1] / 2);
-    for_pieces(ctx, y, rows * row, &|task, y| {
+    for_chunks(ctx, y, rows * row, &|task, y| {
         let part = Forward { desc, pooling, x, first_row: task * rows, y };
         // SAFETY: the kernel has no conditions.
         unsafe { simd::dispatch(ctx.isa, part) }

@@ -1,13 +1,13 @@
 //! Random numbers: the streams of [`bessemer_ir::philox`], bit for bit, several blocks of four at a time.
 
 use crate::gemm::Ctx;
-use crate::parts::{PIECE, for_pieces};
+use crate::parts::{CHUNK, for_chunks};
 use bessemer_ir::philox::{self, MULTIPLIERS, ROUNDS, WEYL};
 
 /// Blocks computed at a time.
 const BLOCKS: usize = 8;
 
-/// Numbers of so many blocks.
+/// Random numbers of the given number of blocks.
 const NUMBERS: usize = 4 * BLOCKS;
 
 /// Which stream: the seed, the step, and the number of the node.
@@ -71,9 +71,9 @@ pub(crate) fn fill_uniform(seed: u64, step: u32, stream: u32, first: u64, out: &
 /// Fills `out` with the standard normal stream.
 pub fn normal(ctx: Ctx<'_>, stream: Stream, out: &mut [f32]) {
     let Stream { seed, step, stream } = stream;
-    for_pieces(ctx, out, PIECE, &|task, out| {
+    for_chunks(ctx, out, CHUNK, &|task, out| {
         for (i, x) in out.iter_mut().enumerate() {
-            *x = philox::normal(seed, step, stream, (task * PIECE + i) as u64);
+            *x = philox::normal(seed, step, stream, (task * CHUNK + i) as u64);
         }
     });
 }

@@ -1,7 +1,7 @@
 //! Reductions, and the position of the maximum along the innermost axis of `f32[rows, cols]`.
 
 use crate::gemm::Ctx;
-use crate::parts::{PIECE, for_pieces, rows_piece};
+use crate::parts::{CHUNK, for_chunks, rows_piece};
 use crate::simd::{self, Simd, SimdOp};
 use bessemer_ir::ops::reduce::ReduceKind;
 
@@ -113,7 +113,7 @@ impl SimdOp for ArgMaxRows<'_> {
 pub fn arg_max(ctx: Ctx<'_>, x: &[f32], cols: usize, positions: &mut [i32]) {
     assert!(x.len() == positions.len() * cols, "an arg_max got tensors of other sizes");
     let rows = rows_piece(cols) / cols.max(1);
-    for_pieces(ctx, positions, rows, &|task, positions| {
+    for_chunks(ctx, positions, rows, &|task, positions| {
         let x = &x[task * rows * cols..][..positions.len() * cols];
         // SAFETY: the kernel has no conditions.
         unsafe { simd::dispatch(ctx.isa, ArgMaxRows { x, cols, positions }) }
@@ -121,14 +121,14 @@ pub fn arg_max(ctx: Ctx<'_>, x: &[f32], cols: usize, positions: &mut [i32]) {
 }
 
 /// One number for each piece of `len` elements.
-struct ReducePieces<'a> {
+struct ReduceChunks<'a> {
     kind: ReduceKind,
     x: &'a [f32],
     len: usize,
     out: &'a mut [f32],
 }
 
-impl SimdOp for ReducePieces<'_> {
+impl SimdOp for ReduceChunks<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -177,7 +177,7 @@ impl SimdOp for ReduceColumns<'_> {
 
 /// Elements of scratch that [`reduce`] needs.
 pub fn reduce_scratch_len([outer, middle, inner]: [usize; 3]) -> usize {
-    if inner == 1 && middle > PIECE { outer * middle.div_ceil(PIECE) } else { 0 }
+    if inner == 1 && middle > CHUNK { outer * middle.div_ceil(CHUNK) } else { 0 }
 }
 
 /// Reduces `x[outer, middle, inner]` over the middle axis to `out[outer, inner]`. NaN propagates.
@@ -191,29 +191,29 @@ pub fn reduce(ctx: Ctx<'_>, kind: ReduceKind, dims: [usize; 3], x: &[f32], out: 
         out.fill(kind.identity() as f32);
     } else if inner > 1 {
         reduce_columns(ctx, kind, dims, x, out);
-    } else if middle > PIECE {
-        let pieces = middle.div_ceil(PIECE);
+    } else if middle > CHUNK {
+        let pieces = middle.div_ceil(CHUNK);
         let partials = &mut scratch[..outer * pieces];
-        for_pieces(ctx, partials, 1, &|task, out| {
+        for_chunks(ctx, partials, 1, &|task, out| {
             let (row, piece) = (task / pieces, task % pieces);
-            let x = &x[row * middle..][piece * PIECE..middle.min((piece + 1) * PIECE)];
+            let x = &x[row * middle..][piece * CHUNK..middle.min((piece + 1) * CHUNK)];
             // SAFETY: the kernel has no conditions.
-            unsafe { simd::dispatch(ctx.isa, ReducePieces { kind, x, len: PIECE, out }) }
+            unsafe { simd::dispatch(ctx.isa, ReduceChunks { kind, x, len: CHUNK, out }) }
         });
         // SAFETY: as above.
-        unsafe { simd::dispatch(ctx.isa, ReducePieces { kind, x: partials, len: pieces, out }) }
+        unsafe { simd::dispatch(ctx.isa, ReduceChunks { kind, x: partials, len: pieces, out }) }
     } else {
         let rows = rows_piece(middle) / middle;
-        for_pieces(ctx, out, rows, &|task, out| {
+        for_chunks(ctx, out, rows, &|task, out| {
             let x = &x[task * rows * middle..][..out.len() * middle];
             // SAFETY: the kernel has no conditions.
-            unsafe { simd::dispatch(ctx.isa, ReducePieces { kind, x, len: middle, out }) }
+            unsafe { simd::dispatch(ctx.isa, ReduceChunks { kind, x, len: middle, out }) }
         });
     }
 }
 
 fn reduce_columns(ctx: Ctx<'_>, kind: ReduceKind, [outer, middle, inner]: [usize; 3], x: &[f32], out: &mut [f32]) {
-    let width = (PIECE / middle).next_multiple_of(LANES).min(inner);
+    let width = (CHUNK / middle).next_multiple_of(LANES).min(inner);
     let pieces = inner.div_ceil(width);
     let base = &crate::parts::Shared(out.as_mut_ptr());
     ctx.pool.run(outer * pieces, &|task, _worker| {

@@ -49,7 +49,7 @@ impl CpuState {
         self.versions[number].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of a tensor of so many bytes.
+    /// The number of a tensor of the given number of bytes.
     fn sized(&self, name: &str, bytes: usize) -> Result<usize, RunError> {
         let number = self.layout.number(name)?;
         let ty = &self.layout.tensors()[number].ty;

@@ -33,10 +33,10 @@ fn step() -> Result<Graph, GraphError> {
     let mut g = Graph::new();
     let x = g.input("x", Role::Feed, TensorType::f32([2, 12, 12, 20]))?;
     let w = g.input("w", Role::Parameter, TensorType::f32([3, 3, 20, 24]))?;
-    let y = g.add1(Conv2d::new([2, 2], [[1, 1], [1, 1]]), &[x, w])?;
+    let y = g.push1(Conv2d::new([2, 2], [[1, 1], [1, 1]]), &[x, w])?;
     let (mean, var) = g.moments(y, &[0, 1, 2])?;
     let y = g.sub(y, mean)?;
-    let var = g.offset(var, 1e-5)?;
+    let var = g.add_scalar(var, 1e-5)?;
     let rstd = g.rsqrt(var)?;
     let y = g.mul(y, rstd)?;
     let y = g.relu(y)?;
@@ -46,7 +46,7 @@ fn step() -> Result<Graph, GraphError> {
     let loss = g.sum(square, &[0, 1])?;
     let grad = gradients(&mut g, loss, &[w])?[0];
     let sum = g.input("sum", Role::State, TensorType::f32([3, 3, 20, 24]))?;
-    let total = g.add_(sum, grad)?;
+    let total = g.add(sum, grad)?;
     g.update_each_micro_batch(sum, total)?;
     let moved = g.sub(w, total)?;
     g.update(w, moved)?;

@@ -49,7 +49,7 @@ impl Backend for Cpu {
 const LIMITS: &[Limit] = &[Limit { what: "convolutions of several groups in 16 bits", covers: is_grouped_in_16_bits }];
 
 fn is_grouped_in_16_bits(op: &Op, inputs: &[&TensorType]) -> bool {
-    let producer = op.as_region().and_then(|region| region.anchor.as_deref()).unwrap_or(op);
+    let producer = op.as_fusion().and_then(|fusion| fusion.producer.as_deref()).unwrap_or(op);
     let groups = match producer {
         Op::Conv2d(conv) => conv.groups,
         Op::Conv2dDataGrad(grad) => grad.conv.groups,
@@ -78,7 +78,7 @@ fn an_index_out_of_range_names_the_operation_and_the_index() {
     let mut g = Graph::new();
     let table = g.input("table", Role::Feed, TensorType::f32([4, 2])).unwrap();
     let rows = g.input("rows", Role::Feed, TensorType::new(DType::I32, [2])).unwrap();
-    let y = g.scoped("embedding", |g| g.add1(Gather, &[table, rows])).unwrap();
+    let y = g.scoped("embedding", |g| g.push1(Gather, &[table, rows])).unwrap();
     g.output("y", y);
     let mut executor = Executor::new(compile(&g, &cpu(), &CompileOptions::default()).unwrap(), cpu()).unwrap();
     executor.write("rows", &[1i32, 4].map(i32::to_ne_bytes).concat()).unwrap();
@@ -93,7 +93,7 @@ fn what_has_no_kernel_is_listed() {
     let x = g.input("x", Role::Feed, half([1, 4, 4, 6])).unwrap();
     let w = g.input("w", Role::Feed, half([3, 3, 3, 6])).unwrap();
     let conv = Conv2d { groups: 2, ..Conv2d::new([1, 1], [[1, 1], [1, 1]]) };
-    let y = g.scoped("stem", |g| g.add1(Op::from(conv), &[x, w])).unwrap();
+    let y = g.scoped("stem", |g| g.push1(Op::from(conv), &[x, w])).unwrap();
     g.output("y", y);
     let error = compile(&g, &cpu(), &CompileOptions::default()).expect_err("grouped convolutions have no f16 kernel");
     let message = error.to_string();

@@ -18,7 +18,7 @@ fn device() -> CpuDevice {
 fn training() -> Result<Graph, GraphError> {
     let mut g = Graph::new();
     let w = g.input("w", Role::Parameter, TensorType::f32([40, 24]))?;
-    let moved = g.offset(w, 1.0)?;
+    let moved = g.add_scalar(w, 1.0)?;
     g.update(w, moved)?;
     let sum = g.sum(w, &[0, 1])?;
     g.output("sum", sum);
@@ -30,7 +30,7 @@ fn forward(rows: usize) -> Result<Graph, GraphError> {
     let mut g = Graph::new();
     let x = g.input("x", Role::Feed, TensorType::f32([rows, 40]))?;
     let w = g.input("w", Role::Parameter, TensorType::f32([40, 24]))?;
-    let y = g.add1(Matmul { trans_a: false, trans_b: false }, &[x, w])?;
+    let y = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w])?;
     g.output("y", y);
     Ok(g)
 }
@@ -157,7 +157,7 @@ fn kernels_tell_the_arithmetic_they_do() {
         let mut input = |name: &str, role, shape: [usize; 4]| g.input(name, role, TensorType::f32(shape)).unwrap();
         let x = input("x", Role::Feed, [2, 14, 14, 64]);
         let w = input("w", Role::Parameter, [3, 3, 64, 64]);
-        let y = g.add1(Conv2d::new([1, 1], [[1, 1], [1, 1]]), &[x, w]).unwrap();
+        let y = g.push1(Conv2d::new([1, 1], [[1, 1], [1, 1]]), &[x, w]).unwrap();
         g.output("y", y);
         let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
         let options = CompileOptions { precision, ..CompileOptions::default() };

@@ -3,7 +3,7 @@
 use crate::driver::{DeviceInfo, Driver};
 use crate::error::GpuError;
 use crate::library::functions;
-use crate::loader::{Found, Libraries, Place, Places, Wanted, version_text};
+use crate::loader::{Found, Libraries, LibraryPath, Places, Wanted, version_text};
 use crate::nvrtc::Nvrtc;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub struct LibraryReport {
     pub name: String,
     pub purpose: String,
     pub path: Option<PathBuf>,
-    pub place: Option<Place>,
+    pub place: Option<LibraryPath>,
     pub version: Option<String>,
     pub problem: Option<String>,
 }
@@ -68,7 +68,7 @@ pub struct Problem {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookedIn {
-    pub place: Place,
+    pub place: LibraryPath,
     pub folders: Vec<PathBuf>,
 }
 
@@ -90,7 +90,7 @@ impl GpuReport {
 /// not belong together.
 pub fn probe(named: &[PathBuf]) -> GpuReport {
     let libraries = Libraries::find(Places::of_process(named));
-    let looked_in = Place::ALL.map(|place| LookedIn { place, folders: libraries.places.of(place).to_vec() });
+    let looked_in = LibraryPath::ALL.map(|place| LookedIn { place, folders: libraries.places.of(place).to_vec() });
     let mut report = GpuReport { looked_in: looked_in.into(), ..GpuReport::default() };
     let driver = look_at_driver(&libraries, &mut report);
     let mixed = libraries.check_versions(driver).err();
@@ -185,7 +185,7 @@ fn version(found: &Found, libraries: &Libraries) -> Result<String, GpuError> {
     }
 }
 
-/// cuDNN's file name does not tell the CUDA that it was made for; it does so itself.
+/// cuDNN's file name does not contain the version of CUDA that it was made for; it does so itself.
 fn cudnn_version(path: &Path, libraries: &Libraries) -> Result<String, GpuError> {
     let api = CudnnVersion::load(path)?;
     // SAFETY: takes nothing.

@@ -3,12 +3,12 @@
 mod common;
 
 use bessemer_cuda::cubins::CubinCache;
-use bessemer_cuda::kgen::{Kernel, region};
+use bessemer_cuda::kgen::{Kernel, fusion};
 use bessemer_cuda::loader::{Libraries, Places};
 use bessemer_cuda::selftest::case::Case;
 use bessemer_cuda::selftest::cases::small_cases;
 use bessemer_cuda::selftest::runner::Runner;
-use bessemer_ir::ops::region::{Access, Instr, Region, RegionOutput};
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr};
 use bessemer_ir::{DType, Op, Shape, TensorType};
 use common::{Knobs, mock_or_skip};
 use std::path::Path;
@@ -142,8 +142,8 @@ fn divergent_barriers_are_found() {
     let mut case = case("layer_norm");
     let kernel: &mut Kernel = &mut case.work.launches[0].kernel;
     kernel.text = kernel.text.replacen("    __syncthreads();", "    if (threadIdx.x != 3) __syncthreads();", 1);
-    let told = runner.load(&case).unwrap().launch().unwrap_err().to_string();
-    assert!(told.contains("CUDA_ERROR_LAUNCH_FAILED"), "{told}");
+    let reported = runner.load(&case).unwrap().launch().unwrap_err().to_string();
+    assert!(reported.contains("CUDA_ERROR_LAUNCH_FAILED"), "{reported}");
 }
 
 /// A kernel that writes one element too many damages what stands behind its memory.
@@ -179,26 +179,26 @@ fn accesses_are_as_wide_as_shapes_allow() {
 }
 
 #[test]
-fn regions_without_a_kernel_are_refused() {
-    let plain = Region {
-        anchor: None,
+fn fusions_without_a_kernel_are_refused() {
+    let plain = Fusion {
+        producer: None,
         rows: 4,
         cols: 8,
-        loads: vec![Access::full(4)],
+        loads: vec![IndexMap::full(4)],
         program: vec![Instr::Load(0)],
-        outputs: vec![RegionOutput::Moments { reg: 0, shape: Shape::from(vec![8]) }],
+        outputs: vec![FusionOutput::MeanVar { reg: 0, shape: Shape::from(vec![8]) }],
     };
-    let told = |region_: &Region| region("k", region_, &[DType::F32]).unwrap_err().to_string();
-    let rows = RegionOutput::Rows { reg: 0, ty: TensorType::f32(vec![4]) };
-    let both = Region { outputs: [plain.outputs.clone(), vec![rows.clone()]].concat(), ..plain.clone() };
-    assert_eq!(told(&both), "no kernel for this region: it has moments over rows and reductions along them");
-    let sum = RegionOutput::Sum { reg: 0, groups: 1, shape: Shape::from(vec![8]) };
-    let long = Region { cols: 20_000, outputs: vec![sum.clone(), rows], ..plain.clone() };
-    assert!(told(&long).contains("rows of 20000 are too long to be summed while they are reduced"));
+    let reported = |fusion_: &Fusion| fusion("k", fusion_, &[DType::F32]).unwrap_err().to_string();
+    let rows = FusionOutput::Rows { reg: 0, ty: TensorType::f32(vec![4]) };
+    let both = Fusion { outputs: [plain.outputs.clone(), vec![rows.clone()]].concat(), ..plain.clone() };
+    assert_eq!(reported(&both), "no kernel for this fusion: it has moments over rows and reductions along them");
+    let sum = FusionOutput::Sum { reg: 0, groups: 1, shape: Shape::from(vec![8]) };
+    let long = Fusion { cols: 20_000, outputs: vec![sum.clone(), rows], ..plain.clone() };
+    assert!(reported(&long).contains("rows of 20000 are too long to be summed while they are reduced"));
     let huge =
-        Region { rows: 1 << 28, loads: vec![Access::full(1 << 28)], outputs: vec![sum.clone()], ..plain.clone() };
-    assert!(told(&huge).contains("too many elements"));
-    let anchor =
+        Fusion { rows: 1 << 28, loads: vec![IndexMap::full(1 << 28)], outputs: vec![sum.clone()], ..plain.clone() };
+    assert!(reported(&huge).contains("too many elements"));
+    let producer =
         Some(Box::new(Op::Unary(bessemer_ir::ops::pointwise::Unary(bessemer_ir::ops::pointwise::UnaryKind::Neg))));
-    assert!(told(&Region { anchor, outputs: vec![sum], ..plain }).contains("an anchor"));
+    assert!(reported(&Fusion { producer, outputs: vec![sum], ..plain }).contains("a producer"));
 }

@@ -57,8 +57,8 @@ fn errors_in_the_text_are_told_with_their_lines() {
         return common::skip("errors of the compiler", "there is no libnvrtc.so");
     };
     let nvrtc = Nvrtc::open(&libraries).unwrap();
-    let told = nvrtc.compile("broken", "__global__ void f() { nonsense; }", "sm_80").unwrap_err().to_string();
-    assert!(told.contains("broken.cu(1): error: identifier \"nonsense\" is undefined"), "{told}");
-    let told = nvrtc.compile("fine", "__global__ void f() {}", "sm_1").unwrap_err().to_string();
-    assert!(told.contains("invalid value for --gpu-architecture"), "{told}");
+    let reported = nvrtc.compile("broken", "__global__ void f() { nonsense; }", "sm_80").unwrap_err().to_string();
+    assert!(reported.contains("broken.cu(1): error: identifier \"nonsense\" is undefined"), "{reported}");
+    let reported = nvrtc.compile("fine", "__global__ void f() {}", "sm_1").unwrap_err().to_string();
+    assert!(reported.contains("invalid value for --gpu-architecture"), "{reported}");
 }

@@ -63,21 +63,21 @@ fn products_that_do_not_fit_their_memory_are_refused() {
     let (large, small) = (arena.block(0, 4096).unwrap(), arena.block(4096, 1000).unwrap());
     let (inputs, output) = (DType::Bf16, DType::Bf16);
     let product = Product { m: 32, n: 32, k: 32, x_transposed: false, w_transposed: false, inputs, output };
-    let told = |product, x, epilogue| {
+    let reported = |product, x, epilogue| {
         let operands = Operands { x, w: &large, y: &large, workspace: &small };
         library
             .prepare(product, operands, epilogue, 4)
             .map(|prepared| prepared.ways())
             .map_err(|error| error.to_string())
     };
-    assert_eq!(told(product, &large, Epilogue::Nothing), Ok(1));
-    let refused = told(product, &small, Epilogue::Nothing).unwrap_err();
+    assert_eq!(reported(product, &large, Epilogue::Nothing), Ok(1));
+    let refused = reported(product, &small, Epilogue::Nothing).unwrap_err();
     assert_eq!(refused, "kernel `cublasLtMatmul`: x takes 2048 bytes, 1000 are given");
     let aux = Epilogue::GeluAuxBias { bias: &small, aux: &small };
-    assert!(told(product, &large, aux).unwrap_err().contains("the auxiliary memory takes 2048 bytes"));
+    assert!(reported(product, &large, aux).unwrap_err().contains("the auxiliary memory takes 2048 bytes"));
     let integers = Product { inputs: DType::I32, ..product };
-    assert!(told(integers, &large, Epilogue::Nothing).unwrap_err().contains("takes floats only"));
-    let other = told(Product { inputs: DType::F16, ..product }, &large, Epilogue::Nothing).unwrap_err();
-    let told = "cublasLtMatmulAlgoGetHeuristic failed with code 7: an unsupported value or parameter was passed";
-    assert_eq!(other, told);
+    assert!(reported(integers, &large, Epilogue::Nothing).unwrap_err().contains("takes floats only"));
+    let other = reported(Product { inputs: DType::F16, ..product }, &large, Epilogue::Nothing).unwrap_err();
+    let reported = "cublasLtMatmulAlgoGetHeuristic failed with code 7: an unsupported value or parameter was passed";
+    assert_eq!(other, reported);
 }

@@ -4,7 +4,7 @@ use fast_image_resize::CropBox;
 
 use crate::placement::{ResizeBuffers, Shown};
 use crate::resize::Region;
-use crate::{DataError, Philox, Picture, Placement};
+use crate::{DataError, Image, Philox, Placement};
 
 const CROP_ATTEMPTS: usize = 10;
 
@@ -85,9 +85,9 @@ impl ResizeCentreCrop {
     }
 
     /// The sample made of a picture, as for evaluation.
-    pub fn apply(&self, picture: &Picture) -> Picture {
+    pub fn apply(&self, picture: &Image) -> Image {
         let size = self.size as usize;
-        let mut sample = Picture::filled(size, size, [0; 3]);
+        let mut sample = Image::filled(size, size, [0; 3]);
         let mut buffers = ResizeBuffers::default();
         self.place(picture.size()).draw(&picture.pixels, picture.size(), &mut buffers, &mut sample.pixels);
         sample

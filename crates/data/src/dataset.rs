@@ -3,14 +3,14 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::placement::ResizeBuffers;
-use crate::{DataError, Label, Philox, Target};
+use crate::{DataError, Label, Philox, SampleTarget};
 
 /// Images with what is known of them.
 ///
 /// Samples are addressed by index. Loading one depends on nothing but the index and the random numbers handed in.
 pub trait Dataset: Send + Sync {
     /// What is known of an image.
-    type Target: Target;
+    type Target: SampleTarget;
 
     /// Number of samples.
     fn len(&self) -> usize;

@@ -15,7 +15,7 @@ pub enum DataError {
 
     /// A place in a file is not what the file's format asks for.
     #[error("{}: {place}: {problem}; expected {expected}", path.display())]
-    Content { path: PathBuf, place: Place, problem: String, expected: String },
+    Content { path: PathBuf, place: FilePosition, problem: String, expected: String },
 
     /// An image file is damaged or of an unsupported kind.
     #[error("{}: {source}", path.display())]
@@ -40,7 +40,7 @@ pub enum DataError {
 
 /// Where in a file something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum FilePosition {
     /// Counted from 1.
     Line(usize),
     /// Offset from the start of the file.
@@ -49,7 +49,7 @@ pub enum Place {
     Record { number: usize, byte: u64 },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(f, "line {line}"),
@@ -68,7 +68,12 @@ impl DataError {
         Self::Layout { path: path.to_owned(), problem: problem.into(), expected: expected.into() }
     }
 
-    pub(crate) fn content(path: &Path, place: Place, problem: impl Into<String>, expected: impl Into<String>) -> Self {
+    pub(crate) fn content(
+        path: &Path,
+        place: FilePosition,
+        problem: impl Into<String>,
+        expected: impl Into<String>,
+    ) -> Self {
         Self::Content { path: path.to_owned(), place, problem: problem.into(), expected: expected.into() }
     }
 

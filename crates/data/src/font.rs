@@ -1,6 +1,6 @@
 //! Letters of 5 by 7 pixels for the labels of preview sheets. Small letters are drawn as capitals.
 
-use crate::Picture;
+use crate::Image;
 
 /// Height of a letter.
 pub(crate) const HEIGHT: usize = 7;
@@ -8,7 +8,7 @@ const WIDTH: usize = 5;
 const ADVANCE: usize = WIDTH + 1;
 
 /// Writes `text` with its upper left corner at column `left` and row `top`, cut off where it would exceed `room` pixels.
-pub(crate) fn draw_text(picture: &mut Picture, text: &str, left: usize, top: usize, room: usize, colour: [u8; 3]) {
+pub(crate) fn draw_text(picture: &mut Image, text: &str, left: usize, top: usize, room: usize, colour: [u8; 3]) {
     for (place, letter) in text.chars().take((room + 1) / ADVANCE).enumerate() {
         for (row, bits) in glyph(letter).into_iter().enumerate() {
             for column in (0..WIDTH).filter(|column| bits >> (WIDTH - 1 - column) & 1 == 1) {

@@ -1,6 +1,6 @@
 //! Data sets: reading, decoding, augmenting, drawing, tokenizing and batching.
 //!
-//! Images: a [`Dataset`] gives u8 images `[H, W, 3]` with a [`Target`], a label or the [`detection::Objects`] in them; a
+//! Images: a [`Dataset`] gives u8 images `[H, W, 3]` with a [`SampleTarget`], a label or the [`detection::Objects`] in them; a
 //! [`Sampler`] decides their order in each epoch; a [`Loader`] prepares batches of any [`Samples`] on worker threads. Pixels are normalised inside the compiled
 //! step. Every random number is drawn from a counter-based generator
 //! named by seed, epoch and sample, so nothing depends on the number of workers or on where a run was resumed. Text for
@@ -18,12 +18,12 @@ pub mod detection;
 mod error;
 mod feeds;
 mod font;
+mod image;
 mod json;
 mod listing;
 mod loader;
 mod new_folder;
 mod parallel;
-mod picture;
 mod placement;
 mod positioned;
 mod preview;
@@ -43,17 +43,18 @@ pub use cifar::CifarBin;
 pub use class_folder::ClassFolder;
 pub use dataset::{Dataset, LabelledImages, Normalization, Scratch, Split};
 pub use decode::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decode_file, decode_rgb};
-pub use error::{DataError, DecodeError, Place};
+pub use error::{DataError, DecodeError, FilePosition};
 pub use feeds::{Array, Feeds, Field, Row};
+pub use image::{FileFormat, Image};
 pub use loader::{
-    Batch, Draw, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, Samples, SkippedSample,
+    Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, SampleKey, Samples,
+    SkippedSample,
 };
-pub use picture::{FileFormat, Picture};
 pub use placement::{Placement, ResizeBuffers};
 pub use preview::contact_sheet;
 pub use resize::Region;
 pub use rng::{Philox, Purpose};
 pub use sampler::{Position, Sampler, SamplerOptions};
 pub use synthetic::Synthetic;
-pub use target::{Label, Target};
+pub use target::{Label, SampleTarget};
 pub use verify::{DamagedFile, SplitReport, VerifyReport, verify};

@@ -49,7 +49,7 @@ impl Drop for Unfinished {
         if self.is_kept {
             return;
         }
-        // What cannot be removed stays; the error that led here is the one to tell.
+        // What cannot be removed stays; the error that led here is the one to report.
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let path = entry.path();
             let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };

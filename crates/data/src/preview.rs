@@ -1,5 +1,5 @@
 use crate::font::{self, draw_text};
-use crate::{DataError, Label, LabelledImages, Picture, Purpose, Scratch};
+use crate::{DataError, Image, Label, LabelledImages, Purpose, Scratch};
 
 const GAP: usize = 4;
 const BACKGROUND: [u8; 3] = [32, 32, 32];
@@ -7,7 +7,7 @@ const TEXT: [u8; 3] = [240, 240, 240];
 
 /// A sheet of `count` samples as training sees them in epoch 0, picked at random from equal parts of the data set, each
 /// with the name of its class under it. `columns` of 0 asks for a sheet that is about square.
-pub fn contact_sheet(dataset: &LabelledImages, count: usize, columns: usize, seed: u64) -> Result<Picture, DataError> {
+pub fn contact_sheet(dataset: &LabelledImages, count: usize, columns: usize, seed: u64) -> Result<Image, DataError> {
     let available = dataset.len();
     if !(1..=available).contains(&count) {
         return Err(DataError::option("number of samples", count, format!("1 to {available}")));
@@ -19,7 +19,7 @@ pub fn contact_sheet(dataset: &LabelledImages, count: usize, columns: usize, see
     let [height, width] = [largest(0), largest(1)];
     let (cell_width, cell_height) = (width + GAP, height + font::HEIGHT + 2 * GAP);
     let rows = count.div_ceil(columns);
-    let mut sheet = Picture::filled(columns * cell_width + GAP, rows * cell_height + GAP, BACKGROUND);
+    let mut sheet = Image::filled(columns * cell_width + GAP, rows * cell_height + GAP, BACKGROUND);
     let mut scratch = Scratch::default();
     let mut sample = Vec::new();
     for (place, &index) in picks.iter().enumerate() {

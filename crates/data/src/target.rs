@@ -3,7 +3,7 @@
 use crate::feeds::{Field, Row};
 
 /// What is known of an image besides its pixels, and how a batch holds it.
-pub trait Target: Default + Send + 'static {
+pub trait SampleTarget: Default + Send + 'static {
     /// What the sizes of a batch's arrays depend on.
     type Layout: Clone + Send + Sync + 'static;
 
@@ -18,7 +18,7 @@ pub trait Target: Default + Send + 'static {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Label(pub u32);
 
-impl Target for Label {
+impl SampleTarget for Label {
     type Layout = ();
 
     /// `labels i32[N]`

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::positioned::read_at;
-use crate::{DataError, Place};
+use crate::{DataError, FilePosition};
 
 const HEADER_BYTES: u64 = 12;
 const FOOTER_BYTES: u64 = 4;
@@ -72,8 +72,8 @@ impl RecordFile {
     }
 
     /// Where record `index`, counted from 0, lies.
-    pub fn place(&self, index: usize) -> Place {
-        Place::Record { number: index + 1, byte: self.offsets[index] }
+    pub fn place(&self, index: usize) -> FilePosition {
+        FilePosition::Record { number: index + 1, byte: self.offsets[index] }
     }
 
     /// SHA-256 over length and stored checksum of every record: it changes when the content does.
@@ -111,7 +111,7 @@ impl Scan<'_> {
     }
 
     fn error(&self, problem: String, expected: &str) -> DataError {
-        let place = Place::Record { number: self.offsets.len(), byte: self.offset() };
+        let place = FilePosition::Record { number: self.offsets.len(), byte: self.offset() };
         DataError::content(self.path, place, problem, expected)
     }
 

@@ -51,7 +51,7 @@ impl VerifyReport {
 
 /// Decodes every file of an ImageNet-like folder on `workers` threads.
 ///
-/// `progress` is told files done and files in all after each file, from any of the threads. Damaged files are reported,
+/// `progress` is called with the files done and the files in all after each file, from any of the threads. Damaged files are reported,
 /// not returned as errors; a folder that is not laid out as one is an error.
 pub fn verify(
     root: &Path,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bessemer_data::{
-    ClassFolder, ColourMode, Dataset, FileFormat, ImageFormat, ImageSamples, Loader, LoaderOptions, OnBadSample,
-    Picture, RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions, Split, Transform, verify,
+    ClassFolder, ColourMode, Dataset, FileFormat, Image, ImageFormat, ImageSamples, Loader, LoaderOptions, OnBadSample,
+    RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions, Split, Transform, verify,
 };
 use tempfile::TempDir;
 
@@ -17,7 +17,7 @@ fn write(root: &Path, name: &str, shade: u8) {
     let path = root.join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let format = if name.to_ascii_lowercase().ends_with("png") { FileFormat::Png } else { FileFormat::Jpeg(95) };
-    let mut picture = Picture::filled(20, 16, [shade, 255 - shade, shade / 2]);
+    let mut picture = Image::filled(20, 16, [shade, 255 - shade, shade / 2]);
     picture.pixels[..60].fill(255);
     picture.write(&path, format).unwrap();
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use bessemer_data::{DecodeError, Picture, Purpose, decode_rgb};
+use bessemer_data::{DecodeError, Image, Purpose, decode_rgb};
 
 const FILES: [&str; 8] = [
     "rgb_420.jpg",
@@ -117,8 +117,8 @@ fn the_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("broken.jpg");
     fs::write(&path, b"hello").unwrap();
-    let message = Picture::read(&path).unwrap_err().to_string();
+    let message = Image::read(&path).unwrap_err().to_string();
     assert!(message.contains("broken.jpg: not an image: the file starts with 68 65 6C 6C 6F;"), "{message}");
-    let missing = Picture::read(&folder.path().join("missing.jpg")).unwrap_err().to_string();
+    let missing = Image::read(&folder.path().join("missing.jpg")).unwrap_err().to_string();
     assert!(missing.contains("missing.jpg: cannot read the file: "), "{missing}");
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use bessemer_data::detection::{Framing, Object, ObjectLayout, ObjectMask, Objects};
 use bessemer_data::shapes::Scenes;
 use bessemer_data::{
-    Batch, DataError, Dataset, Draw, ImageSamples, Loader, LoaderOptions, Philox, Picture, Placement, Purpose,
-    ResizeBuffers, Sampler, SamplerOptions, Samples, Scratch, Split, Target,
+    Batch, DataError, Dataset, Image, ImageSamples, Loader, LoaderOptions, Philox, Placement, Purpose, ResizeBuffers,
+    SampleKey, SampleTarget, Sampler, SamplerOptions, Samples, Scratch, Split,
 };
 use serde_json::Value;
 
@@ -112,7 +112,7 @@ impl Dataset for Coco {
         out: &mut [u8],
     ) -> Result<Objects, DataError> {
         let (path, size, objects) = &self.images[index];
-        let picture = Picture::read(path)?;
+        let picture = Image::read(path)?;
         assert_eq!([picture.height as u32, picture.width as u32], *size);
         let placement = self.framing.place(*size, rng);
         placement.draw(&picture.pixels, *size, &mut scratch.resize, out);
@@ -333,7 +333,7 @@ fn the_largest_objects_are_kept_in_their_order() {
     let set = Fixed(Objects::new(7, objects.to_vec()).place(&placement));
     let samples = ImageSamples::new(Arc::new(set), layout).unwrap();
     let mut sample = samples.empty_sample();
-    samples.load_sample(0, Draw { seed: 0, epoch: 0, index: 0 }, &mut sample).unwrap();
+    samples.load_sample(0, SampleKey { seed: 0, epoch: 0, index: 0 }, &mut sample).unwrap();
     let feeds = samples.batch_of(&[sample]);
     assert_eq!(feeds.i32("classes"), [1, 2, 3, 4]);
     assert_eq!((feeds.i32("counts"), feeds.i32("dropped"), feeds.i32("image_ids")), (&[4][..], &[1][..], &[7][..]));

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bessemer_data::{ColourMode, ImageFormat, Picture, Region, ResizeCentreCrop, decode_rgb};
+use bessemer_data::{ColourMode, Image, ImageFormat, Region, ResizeCentreCrop, decode_rgb};
 use serde::Deserialize;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-fn largest_difference(a: &Picture, b: &Picture) -> u8 {
+fn largest_difference(a: &Image, b: &Image) -> u8 {
     assert_eq!((a.width, a.height), (b.width, b.height));
     a.pixels.iter().zip(&b.pixels).map(|(a, b)| a.abs_diff(*b)).max().unwrap()
 }
@@ -43,8 +43,8 @@ fn decodes_as_pillow() {
         let path = fixture("decode").join(file);
         let info = decode_rgb(&fs::read(&path).unwrap(), &mut pixels).unwrap();
         assert_eq!((info.format, info.mode), (format, mode), "{file}");
-        let decoded = Picture { width: info.width as usize, height: info.height as usize, pixels };
-        let expected = Picture::read(&path.with_extension("expected.png")).unwrap();
+        let decoded = Image { width: info.width as usize, height: info.height as usize, pixels };
+        let expected = Image::read(&path.with_extension("expected.png")).unwrap();
         let difference = largest_difference(&decoded, &expected);
         assert!(difference <= tolerance, "{file}: off by {difference}, allowed is {tolerance}");
     }
@@ -65,7 +65,7 @@ struct Case {
 
 #[test]
 fn resizes_as_pillow() {
-    let source = Picture::read(&fixture("resize/source.png")).unwrap();
+    let source = Image::read(&fixture("resize/source.png")).unwrap();
     let turned = turned_left(&source);
     let cases: Vec<Case> = serde_json::from_slice(&fs::read(fixture("resize/cases.json")).unwrap()).unwrap();
     assert!(cases.len() > 10);
@@ -80,14 +80,14 @@ fn resizes_as_pillow() {
             "centre" => ResizeCentreCrop { resize: case.short, size: case.size[0] }.apply(picture),
             other => panic!("unknown case {other}"),
         };
-        let expected = Picture::read(&fixture("resize").join(&case.file)).unwrap();
+        let expected = Image::read(&fixture("resize").join(&case.file)).unwrap();
         let difference = largest_difference(&resized, &expected);
         assert!(difference <= 1, "{}: off by {difference}", case.file);
     }
 }
 
-fn turned_left(picture: &Picture) -> Picture {
-    let mut turned = Picture::filled(picture.height, picture.width, [0; 3]);
+fn turned_left(picture: &Image) -> Image {
+    let mut turned = Image::filled(picture.height, picture.width, [0; 3]);
     for y in 0..turned.height {
         for x in 0..turned.width {
             let source = (x * picture.width + picture.width - 1 - y) * 3;

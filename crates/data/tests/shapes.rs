@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bessemer_data::shapes::{CocoFolder, Shapes, ShapesFolder, draw_scene};
 use bessemer_data::{
-    ClassFolder, Dataset, FileFormat, Label, Picture, Purpose, ResizeCentreCrop, Scratch, Split, Transform,
+    ClassFolder, Dataset, FileFormat, Image, Label, Purpose, ResizeCentreCrop, Scratch, Split, Transform,
 };
 use serde_json::Value;
 
@@ -53,7 +53,7 @@ fn a_coco_folder_holds_what_is_drawn() {
     }
     for (image, scene) in train["images"].as_array().unwrap().iter().zip(&scenes) {
         let path = root.path().join("train2017").join(image["file_name"].as_str().unwrap());
-        assert_eq!(Picture::read(&path).unwrap(), scene.picture);
+        assert_eq!(Image::read(&path).unwrap(), scene.picture);
     }
     let val = instances(root.path(), "val2017");
     assert_eq!(val["images"].as_array().unwrap().len(), 3);

@@ -52,7 +52,7 @@ pub fn gradients(graph: &mut Graph, loss: Value, wrt: &[Value]) -> Result<Vec<Va
                     let (Some(grad), true) = (grad, wanted) else { continue };
                     debug_assert_eq!(graph.ty(grad), graph.ty(*input), "gradient of {} has another type", node.op);
                     let sum = match grads.get(input) {
-                        Some(&earlier) => graph.at_path(&path, |g| g.add_(earlier, grad))?,
+                        Some(&earlier) => graph.at_path(&path, |g| g.add(earlier, grad))?,
                         None => grad,
                     };
                     grads.insert(*input, sum);

@@ -4,7 +4,7 @@ use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
 use crate::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose};
 use crate::ops::pointwise::{Binary, BinaryKind, Cast, Select, Unary, UnaryKind};
-use crate::ops::reduce::{Moments, Reduce, ReduceKind};
+use crate::ops::reduce::{MeanVar, Reduce, ReduceKind};
 use crate::ops::source::Constant;
 use crate::ops::{Scalar, softmax};
 use crate::shape::Shape;
@@ -14,7 +14,7 @@ type Result<T> = std::result::Result<T, GraphError>;
 impl Graph {
     /// A tensor of which every element is `value`.
     pub fn constant(&mut self, dtype: DType, shape: impl Into<Shape>, value: f64) -> Result<Value> {
-        self.add1(Constant::splat(dtype, shape, value), &[])
+        self.push1(Constant::splat(dtype, shape, value), &[])
     }
 
     /// A scalar of the element type of `x`.
@@ -25,15 +25,15 @@ impl Graph {
     /// A constant vector, `f32[n]`.
     pub fn constant_vector(&mut self, data: &[f64]) -> Result<Value> {
         let data = data.iter().map(|&x| Scalar(x)).collect::<Vec<_>>();
-        self.add1(Constant { dtype: DType::F32, shape: [data.len()].into(), data }, &[])
+        self.push1(Constant { dtype: DType::F32, shape: [data.len()].into(), data }, &[])
     }
 
     pub fn unary(&mut self, kind: UnaryKind, x: Value) -> Result<Value> {
-        self.add1(Unary(kind), &[x])
+        self.push1(Unary(kind), &[x])
     }
 
     pub fn binary(&mut self, kind: BinaryKind, a: Value, b: Value) -> Result<Value> {
-        self.add1(Binary(kind), &[a, b])
+        self.push1(Binary(kind), &[a, b])
     }
 
     pub fn neg(&mut self, x: Value) -> Result<Value> {
@@ -52,7 +52,7 @@ impl Graph {
         self.unary(UnaryKind::Rsqrt, x)
     }
 
-    pub fn add_(&mut self, a: Value, b: Value) -> Result<Value> {
+    pub fn add(&mut self, a: Value, b: Value) -> Result<Value> {
         self.binary(BinaryKind::Add, a, b)
     }
 
@@ -69,61 +69,61 @@ impl Graph {
     }
 
     /// `factor * x`
-    pub fn scale(&mut self, x: Value, factor: f64) -> Result<Value> {
+    pub fn mul_scalar(&mut self, x: Value, factor: f64) -> Result<Value> {
         let factor = self.constant_like(x, factor)?;
         self.mul(x, factor)
     }
 
     /// `x + offset`
-    pub fn offset(&mut self, x: Value, offset: f64) -> Result<Value> {
+    pub fn add_scalar(&mut self, x: Value, offset: f64) -> Result<Value> {
         let offset = self.constant_like(x, offset)?;
-        self.add_(x, offset)
+        self.add(x, offset)
     }
 
     /// `condition ? a : b`
     pub fn select(&mut self, condition: Value, a: Value, b: Value) -> Result<Value> {
-        self.add1(Select, &[condition, a, b])
+        self.push1(Select, &[condition, a, b])
     }
 
     /// `x` as it is if it has that type already.
     pub fn cast(&mut self, x: Value, to: DType) -> Result<Value> {
-        if self.dtype(x) == to { Ok(x) } else { self.add1(Cast { to }, &[x]) }
+        if self.dtype(x) == to { Ok(x) } else { self.push1(Cast { to }, &[x]) }
     }
 
     /// `x` as it is if it has that shape already.
     pub fn reshape(&mut self, x: Value, shape: impl Into<Shape>) -> Result<Value> {
         let shape = shape.into();
-        if *self.shape(x) == shape { Ok(x) } else { self.add1(Reshape { shape }, &[x]) }
+        if *self.shape(x) == shape { Ok(x) } else { self.push1(Reshape { shape }, &[x]) }
     }
 
     /// NumPy broadcasting to `shape`; `x` as it is if it has that shape already.
     pub fn broadcast(&mut self, x: Value, shape: &Shape) -> Result<Value> {
-        if self.shape(x) == shape { Ok(x) } else { self.add1(Broadcast { shape: shape.clone() }, &[x]) }
+        if self.shape(x) == shape { Ok(x) } else { self.push1(Broadcast { shape: shape.clone() }, &[x]) }
     }
 
     /// Axis `i` of the result is axis `perm[i]` of `x`.
     pub fn transpose(&mut self, x: Value, perm: &[usize]) -> Result<Value> {
-        self.add1(Transpose { perm: perm.to_vec() }, &[x])
+        self.push1(Transpose { perm: perm.to_vec() }, &[x])
     }
 
     /// Elements `start, start + step, ...` below `stop`, along each axis.
     pub fn slice(&mut self, x: Value, start: &[usize], stop: &[usize], step: &[usize]) -> Result<Value> {
-        self.add1(Slice { start: start.to_vec(), stop: stop.to_vec(), step: step.to_vec() }, &[x])
+        self.push1(Slice { start: start.to_vec(), stop: stop.to_vec(), step: step.to_vec() }, &[x])
     }
 
     /// Zeros before and after each axis.
     pub fn pad(&mut self, x: Value, low: &[usize], high: &[usize]) -> Result<Value> {
         let interior = vec![0; low.len()];
-        self.add1(Pad { low: low.to_vec(), high: high.to_vec(), interior }, &[x])
+        self.push1(Pad { low: low.to_vec(), high: high.to_vec(), interior }, &[x])
     }
 
     pub fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value> {
-        self.add1(Concat { axis }, parts)
+        self.push1(Concat { axis }, parts)
     }
 
     /// Reduces `axes` to size 1 each, or removes them.
     pub fn reduce(&mut self, kind: ReduceKind, x: Value, axes: &[usize], keep_dims: bool) -> Result<Value> {
-        self.add1(Reduce { kind, axes: axes.to_vec(), keep_dims }, &[x])
+        self.push1(Reduce { kind, axes: axes.to_vec(), keep_dims }, &[x])
     }
 
     /// Sum over `axes`, which are removed.
@@ -135,23 +135,23 @@ impl Graph {
     pub fn mean(&mut self, x: Value, axes: &[usize]) -> Result<Value> {
         let count: usize = axes.iter().map(|&axis| self.shape(x)[axis]).product();
         let sum = self.sum(x, axes)?;
-        self.scale(sum, 1.0 / count as f64)
+        self.mul_scalar(sum, 1.0 / count as f64)
     }
 
     /// Mean and biased variance over `axes`, which are removed.
     pub fn moments(&mut self, x: Value, axes: &[usize]) -> Result<(Value, Value)> {
-        let outputs = self.add(Moments { axes: axes.to_vec() }, &[x])?;
+        let outputs = self.push(MeanVar { axes: axes.to_vec() }, &[x])?;
         Ok((outputs[0], outputs[1]))
     }
 
     /// Over the innermost axis.
     pub fn softmax(&mut self, x: Value) -> Result<Value> {
-        self.add1(softmax::Softmax, &[x])
+        self.push1(softmax::Softmax, &[x])
     }
 
     /// Over the innermost axis.
     pub fn log_softmax(&mut self, x: Value) -> Result<Value> {
-        self.add1(softmax::LogSoftmax, &[x])
+        self.push1(softmax::LogSoftmax, &[x])
     }
 
     /// Undoes broadcasting: sums `x` over the axes along which `shape` was expanded.

@@ -96,8 +96,8 @@ fn list(types: &[TensorType]) -> String {
 /// A step: nodes in an order in which every node comes after those it reads.
 ///
 /// A step may take several micro-batches. Updates then are of two kinds: those done after every micro-batch, and those done
-/// once, after the last one. What the former are computed from is the *body*, which runs for each micro-batch; the rest of
-/// the step, the *tail*, runs after the last body.
+/// once, after the last one. What the former are computed from is the *accumulation
+/// phase*, which runs for each micro-batch; the rest of the step, the *update phase*, runs once after it.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: Vec<Node>,
@@ -108,7 +108,7 @@ pub struct Graph {
     names: HashMap<String, NodeId>,
     updates: Vec<(Value, Value)>,
     /// State that is replaced after every micro-batch.
-    repeated: HashSet<Value>,
+    per_micro_batch: HashSet<Value>,
     outputs: Vec<(String, Value)>,
 }
 
@@ -121,7 +121,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`GraphError::Op`] when the operation does not accept the inputs.
-    pub fn add(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Vec<Value>, GraphError> {
+    pub fn push(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Vec<Value>, GraphError> {
         let op = op.into();
         let types: Vec<&TensorType> = inputs.iter().map(|&v| self.ty(v)).collect();
         let outputs = op.rule().infer(&types).map_err(|problem| {
@@ -139,8 +139,8 @@ impl Graph {
     }
 
     /// [`Graph::add`] for an operation with one output.
-    pub fn add1(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, GraphError> {
-        self.add(op, inputs).map(|outputs| outputs[0])
+    pub fn push1(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, GraphError> {
+        self.push(op, inputs).map(|outputs| outputs[0])
     }
 
     /// Declares an input of the step, named as in checkpoints.
@@ -151,7 +151,7 @@ impl Graph {
         if self.names.contains_key(name) {
             return Err(GraphError::DuplicateName(name.to_string()));
         }
-        let value = self.add1(source::Input { name: name.to_string(), role, ty }, &[])?;
+        let value = self.push1(source::Input { name: name.to_string(), role, ty }, &[])?;
         self.inputs.push(value.node);
         self.names.insert(name.to_string(), value.node);
         Ok(value)
@@ -196,13 +196,13 @@ impl Graph {
     /// As [`Graph::update`].
     pub fn update_each_micro_batch(&mut self, state: Value, new: Value) -> Result<(), GraphError> {
         self.update(state, new)?;
-        self.repeated.insert(state);
+        self.per_micro_batch.insert(state);
         Ok(())
     }
 
     /// Makes all updates there are happen after every micro-batch.
-    pub fn repeat_updates(&mut self) {
-        self.repeated.extend(self.updates.iter().map(|&(state, _)| state));
+    pub fn update_all_each_micro_batch(&mut self) {
+        self.per_micro_batch.extend(self.updates.iter().map(|&(state, _)| state));
     }
 
     /// Pairs of state and the value that replaces it.
@@ -211,14 +211,14 @@ impl Graph {
     }
 
     /// Whether `state` is replaced after every micro-batch.
-    pub fn is_repeated(&self, state: Value) -> bool {
-        self.repeated.contains(&state)
+    pub fn is_per_micro_batch(&self, state: Value) -> bool {
+        self.per_micro_batch.contains(&state)
     }
 
-    /// For each node whether it belongs to the body: a replacement after every micro-batch is computed from it.
-    pub fn body(&self) -> Vec<bool> {
-        let repeated = self.updates.iter().filter(|&&(state, _)| self.is_repeated(state));
-        self.ancestors(repeated.map(|&(_, new)| new.node))
+    /// For each node whether it belongs to the accumulation phase: a replacement after every micro-batch is computed from it.
+    pub fn accumulation_phase(&self) -> Vec<bool> {
+        let per_micro_batch = self.updates.iter().filter(|&&(state, _)| self.is_per_micro_batch(state));
+        self.ancestors(per_micro_batch.map(|&(_, new)| new.node))
     }
 
     /// For each node whether it is one of `nodes` or one of them is computed from it.
@@ -241,7 +241,7 @@ impl Graph {
     pub fn guard_updates(&mut self, condition: Value) -> Result<(), GraphError> {
         for index in 0..self.updates.len() {
             let (state, new) = self.updates[index];
-            if !self.is_repeated(state) {
+            if !self.is_per_micro_batch(state) {
                 self.updates[index].1 = self.select(condition, new, state)?;
             }
         }
@@ -260,7 +260,7 @@ impl Graph {
     /// Lets the result at `index` of [`Graph::outputs`] be another value.
     ///
     /// # Panics
-    /// If there are not so many results.
+    /// If there are not that many results.
     pub fn replace_output(&mut self, index: usize, value: Value) {
         self.outputs[index].1 = value;
     }
@@ -424,7 +424,7 @@ impl<'a> Rewriter<'a> {
             vec![self.target.at_path(path, |g| g.input(&input.name, input.role, input.ty.clone()))?]
         } else {
             let inputs: Vec<Value> = node.inputs.iter().map(|&v| self.get(v)).collect();
-            self.target.at_path(self.source.path(id), |g| g.add(node.op.clone(), &inputs))?
+            self.target.at_path(self.source.path(id), |g| g.push(node.op.clone(), &inputs))?
         };
         for (output, new) in outputs.into_iter().enumerate() {
             self.set(Value { node: id, output: output as u32 }, new);
@@ -439,9 +439,9 @@ impl<'a> Rewriter<'a> {
             self.target.output(name, value);
         }
         for &(state, new) in self.source.updates() {
-            let repeated = self.source.is_repeated(state);
+            let per_micro_batch = self.source.is_per_micro_batch(state);
             let (state, new) = (self.get(state), self.get(new));
-            if repeated {
+            if per_micro_batch {
                 self.target.update_each_micro_batch(state, new)?;
             } else {
                 self.target.update(state, new)?;

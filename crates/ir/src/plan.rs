@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, NodeId, Role, Value};
 use crate::ops::Cost;
-use crate::passes::fixed::Fixed;
+use crate::passes::invariant::Invariant;
 use crate::rules::Rules;
 use crate::shape::TensorType;
 use std::collections::BTreeMap;
@@ -25,7 +25,12 @@ pub trait Target {
     ///
     /// # Errors
     /// Why there is none for this operation, or for these operands.
-    fn lower(&self, graph: &Graph, node: NodeId, fixed: &Fixed) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal>;
+    fn lower(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        invariant: &Invariant,
+    ) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal>;
 }
 
 /// Memory of a kernel beside its operands, in bytes.
@@ -33,13 +38,13 @@ pub trait Target {
 pub struct Needs {
     /// Used while the kernel runs.
     pub scratch: usize,
-    /// Holds one of the inputs, a fixed one, in a form that the kernel makes once before the first step.
-    pub prepared: Option<Prepared>,
+    /// Holds one of the inputs, an invariant one, in a form that the kernel makes once before the first step.
+    pub packed: Option<Packed>,
 }
 
-/// An input that a kernel prepares, and the size of the prepared form.
+/// An input that a kernel prepacks, and the size of the packed form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prepared {
+pub struct Packed {
     pub input: usize,
     pub bytes: usize,
 }
@@ -57,30 +62,35 @@ impl Target for NullTarget {
         &Rules::DEFAULT
     }
 
-    fn lower(&self, _graph: &Graph, _node: NodeId, _fixed: &Fixed) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal> {
+    fn lower(
+        &self,
+        _graph: &Graph,
+        _node: NodeId,
+        _invariant: &Invariant,
+    ) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal> {
         Ok(None)
     }
 }
 
 /// One kernel call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct KernelCall {
     pub node: NodeId,
     /// Offset and size in bytes of the kernel's scratch memory in the arena.
     pub scratch: (usize, usize),
-    /// Offset and size in bytes of the memory for a prepared input.
-    pub prepared: (usize, usize),
-    /// Whether the call belongs to the body, which runs for every micro-batch.
-    pub in_body: bool,
+    /// Offset and size in bytes of the memory for a packed input.
+    pub packed: (usize, usize),
+    /// Whether the call belongs to the accumulation phase, which runs for every micro-batch.
+    pub per_micro_batch: bool,
 }
 
 /// Work that is done once, before the first step and again when state was written from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preparation {
+pub enum OnceCall {
     /// A kernel call whose results every step reads.
-    Run(Step),
-    /// The kernel of the step of this number prepares its fixed input.
-    Prepare(usize),
+    Run(KernelCall),
+    /// The kernel of the call of this number prepacks its invariant input.
+    Prepack(usize),
 }
 
 /// Where a value lies while a plan runs.
@@ -107,19 +117,19 @@ pub struct StateCopy {
     pub to: Location,
     pub bytes: usize,
     /// Whether it is done after every micro-batch.
-    pub in_body: bool,
+    pub per_micro_batch: bool,
 }
 
-/// A compiled step. Calls and copies of the body, taken alone in their order, are what a micro-batch runs that is not the last
-/// of its step.
+/// A compiled step. The calls and copies of the accumulation phase, in their order, are what runs for a micro-batch that is not
+/// the last of its step.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub graph: Graph,
-    pub fixed: Fixed,
+    pub invariant: Invariant,
     /// What runs each call.
     pub kernels: Kernels,
-    pub preparation: Vec<Preparation>,
-    pub steps: Vec<Step>,
+    pub once_calls: Vec<OnceCall>,
+    pub calls: Vec<KernelCall>,
     pub copies: Vec<StateCopy>,
     /// The state that the step reads or replaces, in the order of the graph's inputs. It lies outside the arena, in a
     /// [`StateStore`](crate::run::StateStore) that several plans may share.
@@ -131,7 +141,7 @@ pub struct Plan {
     pub(crate) kept_results: BTreeMap<String, usize>,
     /// Alignment of every tensor, in bytes.
     pub alignment: usize,
-    /// Bytes at the start of the arena that live from step to step: feeds, constants and what was prepared of them and of
+    /// Bytes at the start of the arena that live from step to step: feeds, constants and what was packed of them and of
     /// state.
     pub persistent_bytes: usize,
     /// All bytes of the arena.
@@ -170,18 +180,18 @@ impl Plan {
 
     /// Whether a step may take several micro-batches.
     pub fn accumulates(&self) -> bool {
-        self.steps.iter().any(|step| step.in_body)
+        self.calls.iter().any(|call| call.per_micro_batch)
     }
 
-    /// Arithmetic and bytes of body and tail, each run once: all of a step that takes one micro-batch. One of `n` costs
+    /// Arithmetic and bytes of both phases, each run once: all of a step that takes one micro-batch. One of `n` costs
     /// `n - 1` times [`Plan::body_cost`] more.
     pub fn cost(&self) -> Cost {
-        self.steps.iter().map(|step| node_cost(&self.graph, step.node)).sum()
+        self.calls.iter().map(|call| node_cost(&self.graph, call.node)).sum()
     }
 
     /// Arithmetic and bytes that each further micro-batch of a step adds.
     pub fn body_cost(&self) -> Cost {
-        self.steps.iter().filter(|step| step.in_body).map(|step| node_cost(&self.graph, step.node)).sum()
+        self.calls.iter().filter(|call| call.per_micro_batch).map(|call| node_cost(&self.graph, call.node)).sum()
     }
 
     /// Bytes of parameters, without optimizer state.
@@ -193,14 +203,14 @@ impl Plan {
     /// Kernel calls by name of their operation.
     pub fn kernel_counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
-        for step in &self.steps {
-            *counts.entry(kernel_name(&self.graph, step.node)).or_insert(0) += 1;
+        for call in &self.calls {
+            *counts.entry(kernel_name(&self.graph, call.node)).or_insert(0) += 1;
         }
         counts
     }
 }
 
-/// Name of the kernel that runs a node: for regions with an anchor, the anchor's.
+/// Name of the kernel that runs a node: for fusions with a producer, the producer's.
 pub fn kernel_name(graph: &Graph, node: NodeId) -> &'static str {
     graph.node(node).op.rule().kernel_name()
 }

@@ -100,11 +100,11 @@ impl<'a> Interpreter<'a> {
         &self.outputs[name]
     }
 
-    /// Runs a micro-batch that is not the last of its step: computes the body of the graph, then replaces the state that is
+    /// Runs a micro-batch that is not the last of its step: computes the accumulation phase, then replaces the state that is
     /// replaced after every micro-batch.
     pub fn accumulate(&mut self) {
-        let values = self.compute(&self.graph.body());
-        self.replace_state(&values, |graph, state| graph.is_repeated(state));
+        let values = self.compute(&self.graph.accumulation_phase());
+        self.replace_state(&values, |graph, state| graph.is_per_micro_batch(state));
     }
 
     /// Runs one step, or the last micro-batch of one: computes every node, then replaces the state.

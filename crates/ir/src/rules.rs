@@ -8,7 +8,7 @@ use crate::shape::TensorType;
 pub struct Rules {
     /// Alignment of every tensor, in bytes; a power of two.
     pub alignment: usize,
-    /// Rows of 16-bit tensors of two and more axes lie a multiple of so many elements apart.
+    /// Rows of 16-bit tensors of two and more axes start at multiples of this many elements.
     pub pitch_of_16_bits: usize,
     /// Longest row, in elements, along which one kernel may compute a sum or a maximum and then read the row again.
     pub longest_row: usize,

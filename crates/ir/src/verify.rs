@@ -60,7 +60,7 @@ mod tests {
         let mut g = Graph::new();
         let x = g.input("x", Role::Feed, TensorType::f32([2, 3])).unwrap();
         let w = g.input("w", Role::State, TensorType::f32([2, 3])).unwrap();
-        let sum = g.scoped("layer", |g| g.add_(x, w)).unwrap();
+        let sum = g.scoped("layer", |g| g.add(x, w)).unwrap();
         let y = g.relu(sum).unwrap();
         g.output("y", y);
         g.update(w, y).unwrap();

@@ -8,7 +8,7 @@ use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{Binary, BinaryKind, Cast, Select, Unary, UnaryKind};
 use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad};
-use bessemer_ir::ops::reduce::{Moments, Reduce, ReduceKind};
+use bessemer_ir::ops::reduce::{MeanVar, Reduce, ReduceKind};
 use bessemer_ir::ops::softmax::{LogSoftmax, Softmax};
 use bessemer_ir::ops::source::Constant;
 use bessemer_ir::ops::{Op, Scalar};
@@ -89,11 +89,11 @@ fn loss_graph(inputs: &[Tensor], build: &dyn Fn(&mut Graph, &[Value]) -> Built) 
     for (number, output) in outputs.into_iter().enumerate() {
         let shape = g.shape(output).clone();
         let data = positive(shape.clone(), 500 + number as u32).data.into_iter().map(Scalar).collect();
-        let weights = g.add1(Constant { dtype: DType::F32, shape: shape.clone(), data }, &[]).unwrap();
+        let weights = g.push1(Constant { dtype: DType::F32, shape: shape.clone(), data }, &[]).unwrap();
         let output = g.cast(output, DType::F32).unwrap();
         let weighted = g.mul(output, weights).unwrap();
         let sum = g.sum(weighted, &(0..shape.rank()).collect::<Vec<_>>()).unwrap();
-        loss = g.add_(loss, sum).unwrap();
+        loss = g.add(loss, sum).unwrap();
     }
     g.output("loss", loss);
     (g, values, loss)
@@ -152,7 +152,7 @@ fn check_build(what: &str, inputs: &[Tensor], build: &dyn Fn(&mut Graph, &[Value
 
 fn check(op: impl Into<Op>, inputs: &[Tensor]) {
     let op = op.into();
-    check_build(&op.to_string(), inputs, &|g, values| g.add(op.clone(), values));
+    check_build(&op.to_string(), inputs, &|g, values| g.push(op.clone(), values));
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn binary_gradients() {
 fn a_value_used_twice_sums_its_gradients() {
     check_build("x * x + x", &[nonzero([3], 1)], &|g, v| {
         let square = g.mul(v[0], v[0])?;
-        Ok(vec![g.add_(square, v[0])?])
+        Ok(vec![g.add(square, v[0])?])
     });
 }
 
@@ -253,11 +253,11 @@ fn reduce_gradients() {
         }
     }
     for axes in [vec![0], vec![0, 1], vec![0, 1, 2], vec![2], vec![]] {
-        let op = Op::from(Moments { axes });
+        let op = Op::from(MeanVar { axes });
         check(op.clone(), &[random([2, 3, 4], 1)]);
         for output in 0..2 {
             check_build(&format!("output {output} of {op}"), &[random([2, 3, 4], 2)], &|g, v| {
-                Ok(vec![g.add(op.clone(), v)?[output]])
+                Ok(vec![g.push(op.clone(), v)?[output]])
             });
         }
     }
@@ -274,8 +274,8 @@ fn reduce_values() {
     expect(reduce(ReduceKind::Min, &[0, 1]), &[-1.0]);
     assert_gives(reduce(ReduceKind::Max, &[0]), &[f32s([3], &[1.0, f64::NAN, 2.0])], &[&[f64::NAN]]);
     assert_gives(reduce(ReduceKind::Min, &[0]), &[f32s([2], &[f64::NAN, 2.0])], &[&[f64::NAN]]);
-    assert_gives(Moments { axes: vec![0] }, std::slice::from_ref(&x), &[&[0.0, 5.0, 2.5], &[1.0, 0.0, 0.25]]);
-    assert_gives(Moments { axes: vec![1] }, &[x], &[&[3.0, 2.0], &[8.0 / 3.0, 6.0]]);
+    assert_gives(MeanVar { axes: vec![0] }, std::slice::from_ref(&x), &[&[0.0, 5.0, 2.5], &[1.0, 0.0, 0.25]]);
+    assert_gives(MeanVar { axes: vec![1] }, &[x], &[&[3.0, 2.0], &[8.0 / 3.0, 6.0]]);
 }
 
 #[test]
@@ -337,9 +337,9 @@ fn attend(g: &mut Graph, inputs: &[Value], attention: Attention) -> Built {
     let keys = g.shape(inputs[1]).clone();
     let bias = (0..keys[0] * keys[1]).map(|i| Scalar(if i % 5 == 1 { -10000.0 } else { 0.3 * (i % 3) as f64 }));
     let bias = Constant { dtype: DType::F32, shape: [keys[0], keys[1]].into(), data: bias.collect() };
-    let bias = g.add1(bias, &[])?;
+    let bias = g.push1(bias, &[])?;
     let (common, counter) = inputs.split_at(3);
-    Ok(vec![g.add(attention, &[common, &[bias], counter].concat())?[0]])
+    Ok(vec![g.push(attention, &[common, &[bias], counter].concat())?[0]])
 }
 
 #[test]
@@ -499,7 +499,7 @@ fn the_first_maximum_takes_the_gradient() {
 #[test]
 fn operations_without_a_gradient_say_so() {
     let loss_through = |op: Op, inputs: &[Tensor]| {
-        let (mut g, values, loss) = loss_graph(inputs, &|g, v| g.scoped("head", |g| g.add(op.clone(), v)));
+        let (mut g, values, loss) = loss_graph(inputs, &|g, v| g.scoped("head", |g| g.push(op.clone(), v)));
         gradients(&mut g, loss, &values).unwrap_err().to_string()
     };
     let floor = loss_through(Unary(UnaryKind::Floor).into(), &[nonzero([2], 1)]);

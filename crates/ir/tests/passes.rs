@@ -9,7 +9,7 @@ use bessemer_ir::ops::pool::MaxPool2d;
 use bessemer_ir::passes::fuse::{Reason, near_misses};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
-use bessemer_ir::plan::{Location, NullTarget, Plan, Preparation, Step, print_graph, print_memory, print_plan};
+use bessemer_ir::plan::{KernelCall, Location, NullTarget, OnceCall, Plan, print_graph, print_memory, print_plan};
 use bessemer_ir::reference::Interpreter;
 use bessemer_ir::rules::Rules;
 use bessemer_ir::run::StateLayout;
@@ -42,18 +42,18 @@ impl Net {
         let running = self.graph.input(&format!("{name}.mean"), Role::State, TensorType::f32([cout]))?;
         let pad = [[kernel / 2; 2]; 2];
         let g = &mut self.graph;
-        let y = g.add1(Conv2d::new([stride, stride], pad), &[x, w])?;
+        let y = g.push1(Conv2d::new([stride, stride], pad), &[x, w])?;
         let (mean, var) = g.moments(y, &[0, 1, 2])?;
-        let old = g.scale(running, 0.9)?;
-        let new = g.scale(mean, 0.1)?;
-        let next = g.add_(old, new)?;
+        let old = g.mul_scalar(running, 0.9)?;
+        let new = g.mul_scalar(mean, 0.1)?;
+        let next = g.add(old, new)?;
         g.update(running, next)?;
-        let var = g.offset(var, 1e-5)?;
+        let var = g.add_scalar(var, 1e-5)?;
         let rstd = g.rsqrt(var)?;
         let scale = g.mul(gamma, rstd)?;
         let centred = g.sub(y, mean)?;
         let scaled = g.mul(centred, scale)?;
-        g.add_(scaled, beta)
+        g.add(scaled, beta)
     }
 }
 
@@ -74,36 +74,36 @@ fn residual_step_of(batches: Batches) -> Result<Graph, GraphError> {
     let images = net.graph.input("images", Role::Feed, TensorType::new(DType::U8, [2, 8, 8, 3]))?;
     let target = net.graph.input("target", Role::Feed, TensorType::f32([2, 6]))?;
     let x = net.graph.cast(images, DType::F32)?;
-    let x = net.graph.scale(x, 1.0 / 255.0)?;
+    let x = net.graph.mul_scalar(x, 1.0 / 255.0)?;
     let x = net.conv_norm("stem", x, 4, 3, 1)?;
     let x = net.graph.relu(x)?;
-    let x = net.graph.add1(MaxPool2d { window: [3, 3], stride: [2, 2], pad: [[1, 1], [1, 1]] }, &[x])?;
+    let x = net.graph.push1(MaxPool2d { window: [3, 3], stride: [2, 2], pad: [[1, 1], [1, 1]] }, &[x])?;
     let mut x = x;
     for block in ["a", "b"] {
         let y = net.conv_norm(&format!("{block}.1"), x, 16, 1, 1)?;
         let y = net.graph.relu(y)?;
         let y = net.conv_norm(&format!("{block}.2"), y, 6, 3, 1)?;
         let shortcut = if block == "a" { net.conv_norm("a.shortcut", x, 6, 1, 1)? } else { x };
-        let sum = net.graph.add_(y, shortcut)?;
+        let sum = net.graph.add(y, shortcut)?;
         x = net.graph.relu(sum)?;
     }
     let pooled = net.graph.mean(x, &[1, 2])?;
     let log = net.graph.log_softmax(pooled)?;
     let product = net.graph.mul(log, target)?;
     let total = net.graph.sum(product, &[0, 1])?;
-    let loss = net.graph.scale(total, -0.5)?;
+    let loss = net.graph.mul_scalar(total, -0.5)?;
     let mut grads = gradients(&mut net.graph, loss, &net.parameters)?;
     let g = &mut net.graph;
     g.output("loss", loss);
     if batches == Batches::Several {
-        g.repeat_updates();
+        g.update_all_each_micro_batch();
         let fresh = g.input("fresh", Role::State, TensorType::f32([]))?;
         let zero = g.constant(DType::F32, [], 0.0)?;
         let is_fresh = g.binary(BinaryKind::Eq, fresh, zero)?;
         for (index, grad) in grads.iter_mut().enumerate() {
             let sum = g.input(&format!("sum.{index}"), Role::State, g.ty(*grad).clone())?;
             let before = g.select(is_fresh, zero, sum)?;
-            *grad = g.add_(before, *grad)?;
+            *grad = g.add(before, *grad)?;
             g.update_each_micro_batch(sum, *grad)?;
         }
         let one = g.constant(DType::F32, [], 1.0)?;
@@ -112,9 +112,9 @@ fn residual_step_of(batches: Batches) -> Result<Graph, GraphError> {
     }
     for (index, (&parameter, &grad)) in net.parameters.iter().zip(&grads).enumerate() {
         let velocity = g.input(&format!("velocity.{index}"), Role::State, g.ty(parameter).clone())?;
-        let old = g.scale(velocity, 0.9)?;
-        let new = g.add_(old, grad)?;
-        let step = g.scale(new, 0.1)?;
+        let old = g.mul_scalar(velocity, 0.9)?;
+        let new = g.add(old, grad)?;
+        let step = g.mul_scalar(new, 0.1)?;
         let moved = g.sub(parameter, step)?;
         g.update(velocity, new)?;
         g.update(parameter, moved)?;
@@ -200,19 +200,19 @@ fn inference() -> Result<Graph, GraphError> {
     for name in vectors {
         values.push(g.input(name, Role::Parameter, TensorType::f32([4]))?);
     }
-    let y = g.add1(Conv2d::new([1, 1], [[1; 2]; 2]), &[x, w])?;
+    let y = g.push1(Conv2d::new([1, 1], [[1; 2]; 2]), &[x, w])?;
     let positive = g.square(values[2])?;
-    let stable = g.offset(positive, 0.1)?;
+    let stable = g.add_scalar(positive, 0.1)?;
     let rstd = g.rsqrt(stable)?;
     let scale = g.mul(values[1], rstd)?;
     let centred = g.sub(y, values[0])?;
     let scaled = g.mul(centred, scale)?;
-    let y = g.add_(scaled, values[3])?;
+    let y = g.add(scaled, values[3])?;
     let y = g.relu(y)?;
     let pooled = g.mean(y, &[1, 2])?;
     let head = g.input("head", Role::Parameter, TensorType::f32([4, 6]))?;
-    let z = g.add1(Matmul { trans_a: false, trans_b: false }, &[pooled, head])?;
-    let z = g.scale(z, 0.25)?;
+    let z = g.push1(Matmul { trans_a: false, trans_b: false }, &[pooled, head])?;
+    let z = g.mul_scalar(z, 0.25)?;
     g.output("z", z);
     Ok(g)
 }
@@ -235,13 +235,14 @@ fn norms_of_fixed_statistics_fold_into_weights() {
 fn what_is_fixed_is_computed_before_the_first_step() {
     let graph = inference().unwrap();
     let plan = compile(&graph, &NullTarget, &CompileOptions::default()).unwrap();
-    let once = plan.preparation.iter().filter(|p| matches!(p, Preparation::Run(_))).count();
+    let once = plan.once_calls.iter().filter(|p| matches!(p, OnceCall::Run(_))).count();
     assert!(once >= 2, "the scaled weights and shifts: {}", print_plan(&plan));
-    assert!(plan.steps.len() <= 4, "{}", print_plan(&plan));
+    assert!(plan.calls.len() <= 4, "{}", print_plan(&plan));
     // A step that replaces its parameters has nothing to prepare of them.
     let plan = compile(&residual_step().unwrap(), &NullTarget, &CompileOptions::default()).unwrap();
-    let parameters = |step: &Step| plan.graph.node(step.node).inputs.iter().any(|v| plan.fixed.is_fixed(v.node));
-    assert!(plan.preparation.iter().all(|p| !matches!(p, Preparation::Run(step) if !parameters(step))));
+    let parameters =
+        |call: &KernelCall| plan.graph.node(call.node).inputs.iter().any(|v| plan.invariant.is_invariant(v.node));
+    assert!(plan.once_calls.iter().all(|p| !matches!(p, OnceCall::Run(step) if !parameters(step))));
 }
 
 #[test]
@@ -251,7 +252,7 @@ fn sixteen_bits_halve_the_activations() {
     let lowered = run_passes(&graph, &Rules::DEFAULT, &options, None).unwrap();
     for node in lowered.nodes() {
         let op = match &node.op {
-            Op::Region(region) => region.anchor.as_deref(),
+            Op::Fusion(fusion) => fusion.producer.as_deref(),
             op => Some(op),
         };
         if matches!(op, Some(Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Conv2dWeightGrad(_))) {
@@ -282,12 +283,13 @@ fn recomputing_takes_less_memory() {
 }
 
 #[test]
-fn batch_norm_becomes_few_regions() {
+fn batch_norm_becomes_few_fusions() {
     let graph = run_passes(&residual_step().unwrap(), &Rules::DEFAULT, &CompileOptions::default(), None).unwrap();
-    assert!(!graph.nodes().iter().any(|n| n.op.is_pointwise() || matches!(n.op, Op::Moments(_))));
-    let anchored = graph.nodes().iter().filter(|n| matches!(&n.op, Op::Region(r) if r.anchor.is_some())).count();
+    assert!(!graph.nodes().iter().any(|n| n.op.is_pointwise() || matches!(n.op, Op::MeanVar(_))));
+    let fused_products =
+        graph.nodes().iter().filter(|n| matches!(&n.op, Op::Fusion(r) if r.producer.is_some())).count();
     // Six forward convolutions with their moments, five data gradients with the sums of the norm before them.
-    assert!(anchored >= 10, "{anchored} anchored regions\n{}", print_graph(&graph));
+    assert!(fused_products >= 10, "{fused_products} fused_products fusions\n{}", print_graph(&graph));
 }
 
 /// The norms between two convolutions of a block, and no others, are computed by those who read them.
@@ -298,7 +300,7 @@ fn norms_of_own_statistics_run_in_prologues() {
     let plan = |options| compile(&graph, &NullTarget, options).unwrap();
     let (with, without) = (plan(&CompileOptions::default()), plan(&without));
     let counts = with.kernel_counts();
-    assert_eq!(counts.get("prologue+conv2d+region"), Some(&2), "{counts:?}");
+    assert_eq!(counts.get("prologue+conv2d+fusion"), Some(&2), "{counts:?}");
     assert_eq!(counts.get("prologue+conv2d_weight_grad"), Some(&2), "{counts:?}");
     let images = |plan: &Plan| {
         let stored = plan.graph.nodes().iter().flat_map(|node| &node.outputs);
@@ -313,12 +315,13 @@ fn a_depthwise_convolution_takes_what_follows_it_along() {
     let mut g = Graph::new();
     let x = g.input("x", Role::Feed, TensorType::f32([2, 6, 6, 8])).unwrap();
     let w = g.input("w", Role::Parameter, TensorType::f32([3, 3, 1, 8])).unwrap();
-    let y = g.add1(Conv2d { groups: 8, ..Conv2d::new([1, 1], [[1; 2]; 2]) }, &[x, w]).unwrap();
+    let y = g.push1(Conv2d { groups: 8, ..Conv2d::new([1, 1], [[1; 2]; 2]) }, &[x, w]).unwrap();
     let y = g.relu(y).unwrap();
     g.output("y", y);
     let graph = run_passes(&g, &Rules::DEFAULT, &CompileOptions::default(), None).unwrap();
-    let anchored = graph.nodes().iter().filter(|n| matches!(&n.op, Op::Region(r) if r.anchor.is_some())).count();
-    assert_eq!(anchored, 1, "{}", print_graph(&graph));
+    let fused_products =
+        graph.nodes().iter().filter(|n| matches!(&n.op, Op::Fusion(r) if r.producer.is_some())).count();
+    assert_eq!(fused_products, 1, "{}", print_graph(&graph));
 }
 
 #[test]
@@ -359,25 +362,25 @@ fn check_no_overwrites(plan: &Plan) {
     let micro_batches = if plan.accumulates() { 3 } else { 1 };
     for micro_batch in 1..=micro_batches {
         let is_last = micro_batch == micro_batches;
-        for step in plan.steps.iter().filter(|step| step.in_body || is_last) {
-            let node = graph.node(step.node);
+        for call in plan.calls.iter().filter(|call| call.per_micro_batch || is_last) {
+            let node = graph.node(call.node);
             for &input in &node.inputs {
                 assert!(holds(&owner, input), "{} reads a value that was overwritten", node.op);
             }
-            let scratch = step.scratch.0 / 4..(step.scratch.0 + step.scratch.1).div_ceil(4);
+            let scratch = call.scratch.0 / 4..(call.scratch.0 + call.scratch.1).div_ceil(4);
             for i in scratch {
                 owner[i] = None;
             }
             for output in 0..node.outputs.len() as u32 {
-                let value = Value { node: step.node, output };
+                let value = Value { node: call.node, output };
                 range(value).for_each(|i| owner[i] = Some(value));
             }
         }
         for &(state, new) in graph.updates() {
-            let expected = if is_last || graph.is_repeated(state) { new } else { state };
+            let expected = if is_last || graph.is_per_micro_batch(state) { new } else { state };
             assert!(holds(&owner, expected), "the content of {} is gone", graph.node(state.node).op);
         }
-        for &(state, _) in graph.updates().iter().filter(|&&(state, _)| graph.is_repeated(state)) {
+        for &(state, _) in graph.updates().iter().filter(|&&(state, _)| graph.is_per_micro_batch(state)) {
             range(state).for_each(|i| owner[i] = Some(state));
         }
     }
@@ -403,7 +406,7 @@ fn what_a_micro_batch_reads_outlives_the_ones_before() {
         let disabled = disabled.into_iter().map(String::from).collect();
         let options = CompileOptions { fuse, disabled, ..Default::default() };
         let plan = compile(&graph, &NullTarget, &options).unwrap();
-        assert!(plan.accumulates() && plan.steps.iter().any(|step| !step.in_body), "{}", print_plan(&plan));
+        assert!(plan.accumulates() && plan.calls.iter().any(|call| !call.per_micro_batch), "{}", print_plan(&plan));
         check_no_overwrites(&plan);
     }
     assert!(!compile(&residual_step().unwrap(), &NullTarget, &CompileOptions::default()).unwrap().accumulates());
@@ -430,16 +433,16 @@ fn the_way_through_an_operation_without_gradient_is_named() {
 }
 
 #[test]
-fn products_that_nearly_got_a_region_are_named() {
+fn products_that_nearly_got_a_fusion_are_named() {
     let mut g = Graph::new();
     let (x, w) = (
         g.input("x", Role::Feed, TensorType::f32([4, 3])).unwrap(),
         g.input("w", Role::Parameter, TensorType::f32([3, 5])).unwrap(),
     );
-    let product = g.scoped("fc", |g| g.add1(Matmul { trans_a: false, trans_b: false }, &[x, w])).unwrap();
+    let product = g.scoped("fc", |g| g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w])).unwrap();
     let softmax = g.scoped("attend", |g| g.softmax(product)).unwrap();
     g.output("softmax", softmax);
     let fused = run_passes(&g, &Rules::DEFAULT, &CompileOptions::default(), None).unwrap();
     let [miss] = near_misses(&fused).try_into().unwrap();
-    assert_eq!((miss.path.as_str(), miss.region.as_str(), miss.reason), ("fc", "attend", Reason::NeedsWholeRows));
+    assert_eq!((miss.path.as_str(), miss.fusion.as_str(), miss.reason), ("fc", "attend", Reason::NeedsWholeRows));
 }

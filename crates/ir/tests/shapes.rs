@@ -7,7 +7,7 @@ use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{Binary, BinaryKind, Cast, Select, Unary, UnaryKind};
 use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad};
-use bessemer_ir::ops::reduce::{Moments, Reduce, ReduceKind};
+use bessemer_ir::ops::reduce::{MeanVar, Reduce, ReduceKind};
 use bessemer_ir::ops::softmax::{LogSoftmax, Softmax};
 use bessemer_ir::ops::source::{Constant, Distribution, Random};
 use bessemer_ir::ops::{Op, OpError, Scalar};
@@ -33,7 +33,7 @@ fn add(op: &Op, inputs: &[TensorType]) -> Result<Vec<TensorType>, GraphError> {
     let mut g = Graph::new();
     let declare = |(i, ty): (usize, &TensorType)| g.input(&format!("x{i}"), Role::Feed, ty.clone()).unwrap();
     let values: Vec<Value> = inputs.iter().enumerate().map(declare).collect();
-    let outputs = g.scoped("layer1.0", |g| g.add(op.clone(), &values))?;
+    let outputs = g.scoped("layer1.0", |g| g.push(op.clone(), &values))?;
     Ok(outputs.into_iter().map(|v| g.ty(v).clone()).collect())
 }
 
@@ -60,7 +60,7 @@ fn cost(op: impl Into<Op>, inputs: &[TensorType]) -> Cost {
     op.rule().cost(&inputs.iter().collect::<Vec<_>>(), &add(&op, inputs).unwrap())
 }
 
-/// What is wrong can be told from the error without reading its text.
+/// The kind of error can be read from its type without reading its text.
 #[test]
 fn refusals_are_typed() {
     let inputs = [f32s([2]), f32s([3])];
@@ -215,7 +215,7 @@ fn reductions() {
     refuses(sum(&[1, 1], false), std::slice::from_ref(&x), "the axes [1, 1] must be ascending");
     refuses(sum(&[0], false), &[bools([2])], "takes a tensor of numbers");
     refuses(op(ReduceKind::Max, &[0], false), &[f32s([0, 2])], "axis 0 of [0, 2] has no elements");
-    let moments = |axes: &[usize]| Moments { axes: axes.to_vec() };
+    let moments = |axes: &[usize]| MeanVar { axes: axes.to_vec() };
     gives(moments(&[0, 1]), std::slice::from_ref(&x), &[f32s([4]), f32s([4])]);
     refuses(moments(&[3]), &[x], "there is no axis 3: the input has 3 axes");
     refuses(moments(&[0]), &[i32s([2])], "takes one tensor, of one float element type");

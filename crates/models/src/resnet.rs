@@ -186,7 +186,7 @@ fn residual(
             BatchNorm::new(b, "1", channels, backbone.norm)?.apply(b, projected)
         })?
     };
-    let sum = b.graph.add_(branch, shortcut)?;
+    let sum = b.graph.add(branch, shortcut)?;
     b.graph.relu(sum)
 }
 

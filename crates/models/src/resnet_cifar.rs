@@ -23,7 +23,7 @@ fn layer(b: &mut Builder, mut x: Value, depth: usize, width: usize, backbone: &B
         x = b.scope(&index.to_string(), |b| {
             let branch = basic_branch(b, x, width, stride, backbone)?;
             let shortcut = if stride == 1 { x } else { subsample(b, x, width)? };
-            let sum = b.graph.add_(branch, shortcut)?;
+            let sum = b.graph.add(branch, shortcut)?;
             b.graph.relu(sum)
         })?;
     }

@@ -37,23 +37,24 @@ impl WeightsError {
     }
 }
 
-/// Names, or shapes, of one kind that a message tells; of more it tells the number.
-const TOLD: usize = 6;
+/// Names, or shapes, of one kind that a message lists; of more it gives the number.
+const MOST_LISTED: usize = 6;
 
 fn describe(error: &WeightsError) -> String {
     let mut text = String::new();
-    let more = |count: usize| if count > TOLD { format!(" and {} more", count - TOLD) } else { String::new() };
+    let more =
+        |count: usize| if count > MOST_LISTED { format!(" and {} more", count - MOST_LISTED) } else { String::new() };
     let lists = [("missing", &error.missing), ("unknown", &error.unknown), ("there twice", &error.repeated)];
     for (what, names) in lists {
         if !names.is_empty() {
-            let told = &names[..names.len().min(TOLD)];
-            let _ = write!(text, "\n  {what}: {}{}", told.join(", "), more(names.len()));
+            let reported = &names[..names.len().min(MOST_LISTED)];
+            let _ = write!(text, "\n  {what}: {}{}", reported.join(", "), more(names.len()));
         }
     }
-    for (name, found, wanted) in error.misshapen.iter().take(TOLD) {
+    for (name, found, wanted) in error.misshapen.iter().take(MOST_LISTED) {
         let _ = write!(text, "\n  `{name}` is {found} in the file and {wanted} in the model");
     }
-    if error.misshapen.len() > TOLD {
+    if error.misshapen.len() > MOST_LISTED {
         let _ = write!(text, "\n {} of other shapes", more(error.misshapen.len()));
     }
     text
@@ -204,7 +205,8 @@ mod tests {
 
     #[test]
     fn of_many_problems_some_are_told() {
-        let error = WeightsError { missing: (0..TOLD + 3).map(|i| format!("w{i}")).collect(), ..Default::default() };
+        let error =
+            WeightsError { missing: (0..MOST_LISTED + 3).map(|i| format!("w{i}")).collect(), ..Default::default() };
         let text = error.to_string();
         assert!(text.contains("missing: w0, w1") && text.ends_with(", w5 and 3 more"), "{text}");
     }

@@ -5,7 +5,7 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_models::bert::{BERTS, BertConfig, BertInit, BertOptions, Sequences, TIED, evaluate, infer, train};
 use bessemer_models::flops;
 use bessemer_models::{ExternalTensor, Model, ModelError, load_into};
-use bessemer_nn::{Activation, Kind, Optimizer, Schedule, Sgd, TrainConfig, initialise};
+use bessemer_nn::{Activation, Optimizer, ParamKind, Schedule, Sgd, TrainConfig, initialise};
 
 const PHASE_1: Sequences = Sequences { batch: 1, length: 128, predictions: 20 };
 const PHASE_2: Sequences = Sequences { batch: 1, length: 512, predictions: 80 };
@@ -82,7 +82,7 @@ fn the_zoo_has_all_sizes() {
 /// Writes a batch in which every number counts, and initial weights of some size.
 fn fill(run: &mut Interpreter<'_>, model: &Model, sequences: Sequences, config: &BertConfig) {
     for spec in &model.specs {
-        let scale = if spec.kind == Kind::Weight { 20.0 } else { 1.0 };
+        let scale = if spec.kind == ParamKind::Weight { 20.0 } else { 1.0 };
         let data: Vec<f64> = initialise(spec, 3).into_iter().map(|x| scale * f64::from(x)).collect();
         run.set(&spec.name, &data);
     }
@@ -110,27 +110,27 @@ fn steps_agree_with_each_other() {
     assert!(step.graph.find_input("micro_step").is_none(), "nothing random is in the step");
     let mut trained = Interpreter::new(&step.graph);
     fill(&mut trained, &step, sequences, &config);
-    let judge = evaluate(&config, sequences, &options).expect("legal");
-    let mut judged = Interpreter::new(&judge.graph);
-    fill(&mut judged, &judge, sequences, &config);
+    let evaluation = evaluate(&config, sequences, &options).expect("legal");
+    let mut evaluated = Interpreter::new(&evaluation.graph);
+    fill(&mut evaluated, &evaluation, sequences, &config);
     let forward = infer(&config, sequences, &options).expect("legal");
     let mut inferred = Interpreter::new(&forward.graph);
     fill(&mut inferred, &forward, sequences, &config);
-    for run in [&mut trained, &mut judged, &mut inferred] {
+    for run in [&mut trained, &mut evaluated, &mut inferred] {
         run.run();
     }
 
     let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} and {b}");
-    assert_eq!(number(&judged, "mlm_weight"), 4.0);
-    close(number(&trained, "mlm_loss"), number(&judged, "mlm_loss_sum") / 4.0);
-    close(number(&trained, "nsp_loss"), number(&judged, "nsp_loss_sum") / 2.0);
+    assert_eq!(number(&evaluated, "mlm_weight"), 4.0);
+    close(number(&trained, "mlm_loss"), number(&evaluated, "mlm_loss_sum") / 4.0);
+    close(number(&trained, "nsp_loss"), number(&evaluated, "nsp_loss_sum") / 2.0);
     close(number(&trained, "loss"), number(&trained, "mlm_loss") + number(&trained, "nsp_loss"));
-    close(number(&trained, "mlm_accuracy"), number(&judged, "mlm_correct") / 4.0);
-    close(number(&trained, "nsp_accuracy"), number(&judged, "nsp_correct") / 2.0);
+    close(number(&trained, "mlm_accuracy"), number(&evaluated, "mlm_correct") / 4.0);
+    close(number(&trained, "nsp_accuracy"), number(&evaluated, "nsp_correct") / 2.0);
 
     let logits = inferred.output("nsp_logits").data.chunks(2);
     let losses = logits.zip([0, 1]).map(|(row, label)| (row[0].exp() + row[1].exp()).ln() - row[label]);
-    close(losses.sum(), number(&judged, "nsp_loss_sum"));
+    close(losses.sum(), number(&evaluated, "nsp_loss_sum"));
     assert_eq!(inferred.output("mlm_logits").ty.shape.dims(), [2, 3, 29]);
 
     let loss = number(&trained, "loss");

@@ -4,7 +4,7 @@ use bessemer_ir::DType;
 use bessemer_models::resnet::{Backbone, Block, StrideIn, features};
 use bessemer_models::{LossOptions, Model, ModelError, ModelOptions, ZOO, find};
 use bessemer_nn::{
-    Builder, Clip, ClipForm, ClipOf, DecayExclude, Kind, Mode, Optimizer, Padding, Schedule, Sgd, TrainConfig,
+    Builder, Clip, ClipForm, ClipOf, DecayExclude, Mode, Optimizer, Padding, ParamKind, Schedule, Sgd, TrainConfig,
 };
 
 fn config(ema_decay: Option<f64>) -> TrainConfig {
@@ -129,7 +129,7 @@ fn frozen_parts_are_not_trained_and_keep_their_names() {
     };
     let expected: Vec<_> = trained(&live).into_iter().filter(is_trained).collect();
     assert_eq!(trained(&frozen), expected);
-    let averaged = frozen.specs.iter().filter(|spec| spec.kind == Kind::Average).count();
+    let averaged = frozen.specs.iter().filter(|spec| spec.kind == ParamKind::Average).count();
     assert_eq!(averaged, expected.len(), "averages follow what is trained alone");
     // A network whose parts are all frozen still trains its classifier.
     assert_eq!(trained(&model(&|backbone| backbone.freeze_at = 5)), ["fc.weight", "fc.bias"]);
@@ -168,8 +168,8 @@ fn averages_cover_the_model() {
     let spec = find("resnet20-cifar").expect("a model");
     let model = Model::train(spec.architecture, &spec.options(), &LossOptions::default(), &config(Some(0.999)), 2)
         .expect("legal");
-    let of_kind = |f: &dyn Fn(Kind) -> bool| model.specs.iter().filter(|s| f(s.kind)).count();
-    assert_eq!(of_kind(&|kind| kind == Kind::Average), of_kind(&Kind::is_model));
+    let of_kind = |f: &dyn Fn(ParamKind) -> bool| model.specs.iter().filter(|s| f(s.kind)).count();
+    assert_eq!(of_kind(&|kind| kind == ParamKind::Average), of_kind(&ParamKind::is_model));
 }
 
 #[test]

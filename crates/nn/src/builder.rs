@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::init::Init;
-use crate::params::{Kind, ParamLayout, ParamSpec};
+use crate::params::{ParamKind, ParamLayout, ParamSpec};
 use bessemer_ir::{DType, Graph, Role, Shape, TensorType, Value};
 
 /// What the graph is for.
@@ -85,38 +85,44 @@ impl Builder {
 
     /// Weight of a matrix product, `f32[out, in]`.
     pub fn weight(&mut self, name: &str, shape: impl Into<Shape>, init: Init) -> Result<Value> {
-        self.tensor(name, TensorType::f32(shape), ParamLayout::Plain, Kind::Weight, self.trained(), init)
+        self.tensor(name, TensorType::f32(shape), ParamLayout::Plain, ParamKind::Weight, self.trained(), init)
     }
 
     /// Weight of a convolution, `f32[KH, KW, CI, CO]`.
     pub fn kernel(&mut self, name: &str, shape: [usize; 4], init: Init) -> Result<Value> {
-        self.tensor(name, TensorType::f32(shape), ParamLayout::ConvHwio, Kind::Weight, self.trained(), init)
+        self.tensor(name, TensorType::f32(shape), ParamLayout::ConvHwio, ParamKind::Weight, self.trained(), init)
     }
 
     /// Bias of a layer, `f32[size]`.
     pub fn bias(&mut self, name: &str, size: usize, init: Init) -> Result<Value> {
-        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Bias, self.trained(), init)
+        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, ParamKind::Bias, self.trained(), init)
     }
 
     /// Scale or offset of a normalisation.
     pub fn norm(&mut self, name: &str, size: usize, init: Init) -> Result<Value> {
-        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Norm, self.trained(), init)
+        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, ParamKind::Norm, self.trained(), init)
     }
 
     /// Running statistic of a normalisation.
     pub fn statistic(&mut self, name: &str, size: usize, init: Init) -> Result<Value> {
-        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, Kind::Statistic, Role::State, init)
+        self.tensor(name, TensorType::f32([size]), ParamLayout::Plain, ParamKind::Statistic, Role::State, init)
     }
 
     /// A tensor of the optimizer, zero at first, whose name the scope does not prefix. `layout` is that of the parameter it
     /// belongs to.
-    pub fn optimizer_state(&mut self, name: &str, ty: TensorType, layout: ParamLayout, kind: Kind) -> Result<Value> {
+    pub fn optimizer_state(
+        &mut self,
+        name: &str,
+        ty: TensorType,
+        layout: ParamLayout,
+        kind: ParamKind,
+    ) -> Result<Value> {
         self.named(name.to_string(), ty, layout, kind, Role::State, Init::Zeros)
     }
 
     /// One number of the optimizer, `f32[]`, whose name the scope does not prefix.
     pub fn scalar_state(&mut self, name: &str, init: Init) -> Result<Value> {
-        self.named(name.to_string(), TensorType::f32([]), ParamLayout::Plain, Kind::Optimizer, Role::State, init)
+        self.named(name.to_string(), TensorType::f32([]), ParamLayout::Plain, ParamKind::Optimizer, Role::State, init)
     }
 
     /// The number of micro-batches run so far, `i32[]`, in the state `micro_step`: what random numbers of a step are keyed by.
@@ -127,7 +133,7 @@ impl Builder {
             Some(counter) => Ok(counter),
             None => {
                 let ty = TensorType::new(DType::I32, []);
-                self.optimizer_state(MICRO_STEP, ty, ParamLayout::Plain, Kind::Optimizer)
+                self.optimizer_state(MICRO_STEP, ty, ParamLayout::Plain, ParamKind::Optimizer)
             }
         }
     }
@@ -142,7 +148,7 @@ impl Builder {
         name: &str,
         ty: TensorType,
         layout: ParamLayout,
-        kind: Kind,
+        kind: ParamKind,
         role: Role,
         init: Init,
     ) -> Result<Value> {
@@ -155,7 +161,7 @@ impl Builder {
         name: String,
         ty: TensorType,
         layout: ParamLayout,
-        kind: Kind,
+        kind: ParamKind,
         role: Role,
         init: Init,
     ) -> Result<Value> {
@@ -176,7 +182,7 @@ mod tests {
         let x = b.feed("x", DType::F32, [2]).expect("a new name");
         let y = b.scope("layer1", |b| {
             let bias = b.scope("0", |b| b.bias("bias", 2, Init::Ones)).expect("a new name");
-            b.graph.add_(x, bias).expect("shapes agree")
+            b.graph.add(x, bias).expect("shapes agree")
         });
         let z = b.graph.relu(y).expect("a float");
         assert_eq!(b.specs()[0].name, "layer1.0.bias");

@@ -22,9 +22,9 @@ pub use layers::{
 };
 pub use loss::{MaskedMean, Mixup, Targets};
 pub use optim::{
-    Adam, Clip, ClipForm, ClipOf, DecayExclude, DecayForm, EpsForm, Lamb, LossScale, Moments, Optimizer, Sgd, Trust,
+    Adam, AdamMoments, Clip, ClipForm, ClipOf, DecayExclude, DecayForm, EpsForm, Lamb, LossScale, Optimizer, Sgd, Trust,
 };
-pub use params::{Kind, ParamLayout, ParamSpec};
+pub use params::{ParamKind, ParamLayout, ParamSpec};
 pub use preprocess::PixelScale;
 pub use schedule::{Decay, Form, Schedule, Warmup};
 pub use text::{Activation, RandomStream};

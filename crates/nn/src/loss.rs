@@ -35,16 +35,16 @@ impl Targets {
     /// Distribution over `classes` for each sample, `f32[N, classes]`: one-hot labels, mixed, of which `smoothing` is
     /// spread evenly over all classes.
     pub fn distribution(&self, g: &mut Graph, classes: usize, smoothing: f64) -> Result<Value> {
-        let mut target = g.add1(OneHot { depth: classes }, &[self.labels])?;
+        let mut target = g.push1(OneHot { depth: classes }, &[self.labels])?;
         if let Some(mixup) = self.mixup {
-            let second = g.add1(OneHot { depth: classes }, &[mixup.labels])?;
+            let second = g.push1(OneHot { depth: classes }, &[mixup.labels])?;
             target = mix(g, target, second, mixup.weight)?;
         }
         if smoothing == 0.0 {
             return Ok(target);
         }
-        let kept = g.scale(target, 1.0 - smoothing)?;
-        g.offset(kept, smoothing / classes as f64)
+        let kept = g.mul_scalar(target, 1.0 - smoothing)?;
+        g.add_scalar(kept, smoothing / classes as f64)
     }
 }
 
@@ -59,7 +59,7 @@ pub fn cross_entropy(g: &mut Graph, logits: Value, targets: &Targets, smoothing:
     let log_p = g.log_softmax(logits)?;
     let products = g.mul(target, log_p)?;
     let sum = g.sum(products, &[0, 1])?;
-    g.scale(sum, -1.0 / batch as f64)
+    g.mul_scalar(sum, -1.0 / batch as f64)
 }
 
 /// Rows of logits with a label and a weight each.
@@ -98,8 +98,8 @@ impl MaskedMean {
                 let least = g.constant_like(weight, f64::from(f32::MIN_POSITIVE))?;
                 g.binary(BinaryKind::Max, weight, least)?
             }
-            MaskedMean::TensorFlow => g.offset(weight, 1e-5)?,
-            MaskedMean::Electra => g.offset(weight, 1e-6)?,
+            MaskedMean::TensorFlow => g.add_scalar(weight, 1e-5)?,
+            MaskedMean::Electra => g.add_scalar(weight, 1e-6)?,
         };
         g.div(sum, divisor)
     }
@@ -120,7 +120,7 @@ impl WeightedRows {
     /// As [`WeightedRows::weight`].
     pub fn loss_sum(&self, g: &mut Graph) -> Result<Value> {
         let logits = g.cast(self.logits, DType::F32)?;
-        let target = g.add1(OneHot { depth: g.shape(logits).cols() }, &[self.labels])?;
+        let target = g.push1(OneHot { depth: g.shape(logits).cols() }, &[self.labels])?;
         let log_p = g.log_softmax(logits)?;
         let products = g.mul(target, log_p)?;
         let by_row = g.sum(products, &[1])?;
@@ -135,7 +135,7 @@ impl WeightedRows {
     /// As [`WeightedRows::weight`].
     pub fn correct(&self, g: &mut Graph) -> Result<Value> {
         let logits = g.cast(self.logits, DType::F32)?;
-        let target = g.add1(OneHot { depth: g.shape(logits).cols() }, &[self.labels])?;
+        let target = g.push1(OneHot { depth: g.shape(logits).cols() }, &[self.labels])?;
         let products = g.mul(target, logits)?;
         let chosen = g.sum(products, &[1])?;
         let largest = g.reduce(ReduceKind::Max, logits, &[1], false)?;

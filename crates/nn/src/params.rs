@@ -14,7 +14,7 @@ pub enum ParamLayout {
 
 /// What a tensor is to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ParamKind {
     /// Weight of a convolution or matrix product.
     Weight,
     /// Bias of a convolution or matrix product.
@@ -31,10 +31,10 @@ pub enum Kind {
     Average,
 }
 
-impl Kind {
+impl ParamKind {
     /// Whether the tensor belongs to the model itself, and so to a file of weights.
     pub fn is_model(self) -> bool {
-        matches!(self, Kind::Weight | Kind::Bias | Kind::Norm | Kind::Statistic)
+        matches!(self, ParamKind::Weight | ParamKind::Bias | ParamKind::Norm | ParamKind::Statistic)
     }
 }
 
@@ -48,7 +48,7 @@ pub struct ParamSpec {
     /// How files hold it.
     pub layout: ParamLayout,
     /// What it is to the model.
-    pub kind: Kind,
+    pub kind: ParamKind,
     /// Whether the optimizer trains it (`Parameter`) or the step replaces it in another way (`State`).
     pub role: Role,
     /// Initial content.

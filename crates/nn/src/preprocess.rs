@@ -25,7 +25,7 @@ pub fn normalise(g: &mut Graph, images: Value, scale: &PixelScale) -> Result<Val
     let factor = g.constant_vector(&factor)?;
     let offset = g.constant_vector(&offset)?;
     let scaled = g.mul(x, factor)?;
-    g.add_(scaled, offset)
+    g.add(scaled, offset)
 }
 
 /// `weight * x + (1 - weight) * y` for each sample, where `x` and `y` are `f32[N, ...]` and `weight` is `f32[]` or `f32[N]`
@@ -34,7 +34,7 @@ pub fn mix(g: &mut Graph, x: Value, y: Value, weight: Value) -> Result<Value> {
     let weight = per_sample(g, weight, g.shape(x).rank())?;
     let difference = g.sub(x, y)?;
     let part = g.mul(difference, weight)?;
-    g.add_(y, part)
+    g.add(y, part)
 }
 
 /// A number, or one number for each sample, as a tensor that broadcasts along the first of `rank` axes.

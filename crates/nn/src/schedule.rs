@@ -199,16 +199,16 @@ impl Schedule {
     pub fn add_to(&self, g: &mut Graph, step: Value) -> Result<Value> {
         let clock = self.clock();
         let now = tick_of(g, step, clock.tick)?;
-        let now = if clock.first == 0.0 { now } else { g.offset(now, clock.first)? };
+        let now = if clock.first == 0.0 { now } else { g.add_scalar(now, clock.first)? };
         let decayed = self.decayed(g, &clock, now)?;
         if clock.warmup <= 0.0 {
             return Ok(decayed);
         }
-        let ahead = g.offset(now, clock.ahead)?;
-        let share = g.scale(ahead, 1.0 / clock.warmup)?;
+        let ahead = g.add_scalar(now, clock.ahead)?;
+        let share = g.mul_scalar(ahead, 1.0 / clock.warmup)?;
         let one = g.constant_like(now, 1.0)?;
         let share = g.binary(BinaryKind::Min, share, one)?;
-        let warming = g.scale(share, self.lr)?;
+        let warming = g.mul_scalar(share, self.lr)?;
         let warmup = g.constant_like(now, clock.warmup)?;
         let is_warmup = g.binary(BinaryKind::Lt, now, warmup)?;
         g.select(is_warmup, warming, decayed)
@@ -230,7 +230,7 @@ impl Schedule {
             // (1 + cos(pi t)) / 2 written as sin^2(pi (1 - t) / 2), which loses no digits near the end.
             Decay::Cosine => {
                 let left = share_left(g, clock, now)?;
-                let angle = g.scale(left, FRAC_PI_2)?;
+                let angle = g.mul_scalar(left, FRAC_PI_2)?;
                 let sine = g.unary(UnaryKind::Sin, angle)?;
                 let weight = g.square(sine)?;
                 self.between(g, weight)
@@ -250,8 +250,8 @@ impl Schedule {
 
     /// `end_lr + (lr - end_lr) * weight`
     fn between(&self, g: &mut Graph, weight: Value) -> Result<Value> {
-        let part = g.scale(weight, self.lr - self.end_lr)?;
-        g.offset(part, self.end_lr)
+        let part = g.mul_scalar(weight, self.lr - self.end_lr)?;
+        g.add_scalar(part, self.end_lr)
     }
 }
 
@@ -267,8 +267,8 @@ fn tick_of(g: &mut Graph, step: Value, tick: f64) -> Result<Value> {
     if tick == 1.0 {
         return Ok(step);
     }
-    let middle = g.offset(step, 0.5)?;
-    let ticks = g.scale(middle, 1.0 / tick)?;
+    let middle = g.add_scalar(step, 0.5)?;
+    let ticks = g.mul_scalar(middle, 1.0 / tick)?;
     g.unary(UnaryKind::Floor, ticks)
 }
 
@@ -276,7 +276,7 @@ fn tick_of(g: &mut Graph, step: Value, tick: f64) -> Result<Value> {
 fn share_left(g: &mut Graph, clock: &Clock, now: Value) -> Result<Value> {
     let end = g.constant_like(now, clock.decay_end)?;
     let ticks = g.sub(end, now)?;
-    let share = g.scale(ticks, 1.0 / clock.decay_length())?;
+    let share = g.mul_scalar(ticks, 1.0 / clock.decay_length())?;
     let zero = g.constant_like(now, 0.0)?;
     let one = g.constant_like(now, 1.0)?;
     let share = g.binary(BinaryKind::Max, share, zero)?;

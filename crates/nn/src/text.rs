@@ -25,25 +25,25 @@ impl Activation {
     pub fn apply(self, g: &mut Graph, x: Value) -> Result<Value> {
         let bend = match self {
             Activation::Gelu => {
-                let scaled = g.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;
+                let scaled = g.mul_scalar(x, std::f64::consts::FRAC_1_SQRT_2)?;
                 g.unary(UnaryKind::Erf, scaled)?
             }
             Activation::GeluTanh => {
                 let square = g.square(x)?;
                 let cube = g.mul(square, x)?;
-                let small = g.scale(cube, 0.044715)?;
-                let sum = g.add_(x, small)?;
-                let scaled = g.scale(sum, (2.0 / std::f64::consts::PI).sqrt())?;
+                let small = g.mul_scalar(cube, 0.044715)?;
+                let sum = g.add(x, small)?;
+                let scaled = g.mul_scalar(sum, (2.0 / std::f64::consts::PI).sqrt())?;
                 g.unary(UnaryKind::Tanh, scaled)?
             }
         };
-        let gate = g.offset(bend, 1.0)?;
-        let half = g.scale(x, 0.5)?;
+        let gate = g.add_scalar(bend, 1.0)?;
+        let half = g.mul_scalar(x, 0.5)?;
         g.mul(half, gate)
     }
 }
 
-/// Which random numbers: a seed, and what tells the random nodes of one step apart.
+/// Which random numbers: a seed, and what distinguishes the random nodes of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RandomStream {
     /// Seed of the run.
@@ -53,7 +53,7 @@ pub struct RandomStream {
 }
 
 impl Builder {
-    /// In training, zeros for a share `rate` of the elements, chosen anew for each micro-batch, and the others divided by
+    /// In training, zeros for a share `rate` of the elements, chosen again for each micro-batch, and the others divided by
     /// `1 - rate` (Srivastava et al.: "Dropout", 2014).
     pub fn dropout(&mut self, x: Value, rate: f64, random: RandomStream) -> Result<Value> {
         if rate == 0.0 || self.mode() == Mode::Infer {
@@ -63,10 +63,10 @@ impl Builder {
         let g = &mut self.graph;
         let (distribution, shape) = (Distribution::Uniform, g.shape(x).clone());
         let random = Random { distribution, shape, seed: random.seed, stream: random.stream };
-        let uniform = g.add1(random, &[counter])?;
+        let uniform = g.push1(random, &[counter])?;
         let limit = g.constant(DType::F32, [], f64::from(rate as f32))?;
         let is_kept = g.binary(BinaryKind::Ge, uniform, limit)?;
-        let kept = g.scale(x, 1.0 / (1.0 - rate))?;
+        let kept = g.mul_scalar(x, 1.0 / (1.0 - rate))?;
         let zero = g.constant_like(x, 0.0)?;
         g.select(is_kept, kept, zero)
     }

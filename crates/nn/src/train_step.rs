@@ -68,7 +68,7 @@ impl TrainConfig {
 /// micro-batches; statistics of batch norms it keeps from those of its micro-batches whose loss was finite.
 ///
 /// # Errors
-/// If the loss is no number, an operation on the way has no gradient, or a parameter does not reach the loss.
+/// If the loss is NaN or infinite, an operation on the way has no gradient, or a parameter does not reach the loss.
 pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> Result<()> {
     let params: Vec<ParamSpec> = b.specs().iter().filter(|spec| spec.is_trainable()).cloned().collect();
     let scale = config.loss_scale.map(|scaling| scaling.current(b)).transpose()?;
@@ -89,7 +89,7 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
         b.graph.output("loss", loss);
         b.graph.output("lr", lr);
         let mut finite = is_finite(b, loss)?;
-        // The norm is what sets the optimizer apart from the body of an accumulating step.
+        // The norm is what sets the optimizer apart from the accumulation phase.
         if config.report_grad_norm || config.clip.is_some() || scale.is_some() || accumulates {
             let norm = global_norm(&mut b.graph, &grads)?;
             b.graph.output("grad_norm", norm);
@@ -102,7 +102,7 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
         for (param, &grad) in params.iter().zip(&grads) {
             let factor = config.rate_factors.of(&param.name);
             b.scope(&param.name, |b| {
-                let lr = if factor == 1.0 { lr } else { b.graph.scale(lr, factor)? };
+                let lr = if factor == 1.0 { lr } else { b.graph.mul_scalar(lr, factor)? };
                 config.optimizer.update(b, param, grad, lr, step)
             })?;
         }
@@ -124,7 +124,7 @@ fn advance_micro_step(b: &mut Builder, accumulates: bool) -> Result<()> {
     let g = &mut b.graph;
     let Some(counter) = g.find_input(MICRO_STEP) else { return Ok(()) };
     let (zero, end) = (g.constant_like(counter, 0.0)?, g.constant_like(counter, END)?);
-    let next = g.offset(counter, 1.0)?;
+    let next = g.add_scalar(counter, 1.0)?;
     let is_end = g.binary(BinaryKind::Ge, next, end)?;
     let next = g.select(is_end, zero, next)?;
     if accumulates { g.update_each_micro_batch(counter, next) } else { g.update(counter, next) }
@@ -202,7 +202,7 @@ mod tests {
         // Its square root has the gradient 1 / 0 at zero.
         let root = b.graph.unary(bessemer_ir::ops::pointwise::UnaryKind::Sqrt, bias).expect("a float");
         let sum = b.graph.sum(root, &[0]).expect("one axis");
-        let loss = b.graph.add_(loss, sum).expect("two numbers");
+        let loss = b.graph.add(loss, sum).expect("two numbers");
         build_train_step(&mut b, loss, &config()).expect("a legal graph");
         let mut run = Interpreter::new(&b.graph);
         run.set("bias", &[0.0, 4.0]);
@@ -240,7 +240,7 @@ mod tests {
         let mut b = Builder::new(Mode::Train);
         let biases = ["deep.bias", "shallow.bias"].map(|name| b.bias(name, 1, Init::Zeros).expect("a new name"));
         let squares = biases.map(|bias| b.graph.square(bias).expect("a float"));
-        let sum = b.graph.add_(squares[0], squares[1]).expect("two numbers");
+        let sum = b.graph.add(squares[0], squares[1]).expect("two numbers");
         let loss = b.graph.sum(sum, &[0]).expect("one axis");
         let sgd = Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.5, decay_exclude: DecayExclude::None };
         let rate_factors = RateFactors::by_prefix(vec![("deep.".to_string(), 0.25), ("deep.bias".to_string(), 9.0)]);

@@ -22,7 +22,7 @@ pub trait Backend {
     /// By which graphs are compiled for it.
     fn rules(&self) -> &Rules;
 
-    /// Compiles a graph and runs one step of it with so many workers, if that is a choice there is. Inputs are all inputs of the
+    /// Compiles a graph and runs one step of it with the given number of workers, if the executor has that choice. Inputs are all inputs of the
     /// graph by name; the outputs of the graph are returned.
     ///
     /// # Errors

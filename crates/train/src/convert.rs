@@ -2,12 +2,12 @@
 
 use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, write_safetensors};
 use crate::error::TrainError;
+use crate::loaded_weights::{LoadedWeights, recipe_of, vocabulary_of};
 use crate::state::{load_strictly, named};
 use crate::tasks::family::Fitted;
 use crate::tasks::huggingface::VocabularyPart;
 use crate::tasks::registry;
 use crate::tasks::text::vocabulary_beside;
-use crate::trained::{Trained, recipe_of, vocabulary_of};
 use bessemer_data::text::Vocabulary;
 use bessemer_models::weights::without_module;
 use bessemer_models::{Model, WeightNames};
@@ -105,7 +105,7 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         Some(name) => registry::find(name)?,
         None => registry::recognise(&tensors, &origin)?,
     };
-    let trained = Trained { family: model.family(), tensors, origin, recipe, vocabulary: vocabulary_of(input)? };
+    let trained = LoadedWeights { family: model.family(), tensors, origin, recipe, vocabulary: vocabulary_of(input)? };
     let Fitted { model: Model { specs, names, .. }, folder } = model.family().fitted(model.name(), &trained, input)?;
     if let Some(from) = options.from
         && let Some(tensor) = trained.tensors.iter().find(|tensor| !from.allows(names, &tensor.name))
@@ -133,7 +133,7 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
 ///
 /// # Errors
 /// A vocabulary that cannot be read or is not that of the weights.
-fn vocabulary_part(input: &Path, trained: &Trained) -> Result<VocabularyPart, TrainError> {
+fn vocabulary_part(input: &Path, trained: &LoadedWeights) -> Result<VocabularyPart, TrainError> {
     let Some(file) = vocabulary_beside(input) else {
         return Ok(VocabularyPart { identity: trained.vocabulary.clone(), file: None });
     };

@@ -6,7 +6,7 @@
 
 use crate::clock::date_time;
 use crate::events::{EndInfo, EvalInfo, Event, EventBody, Header, RunInfo, StepInfo};
-use crate::tasks::{Scale, Terms};
+use crate::tasks::{MetricSchema, Scale};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,7 +29,7 @@ const VAL_RATES: [(&str, Option<&str>, &str); 2] = [("val.compute_ips", None, ":
 #[derive(Debug)]
 pub struct DllWriter<W> {
     sink: W,
-    terms: &'static Terms,
+    metric_schema: &'static MetricSchema,
     epoch: Option<u64>,
     epoch_totals: Totals,
     run_totals: Totals,
@@ -42,16 +42,16 @@ impl DllWriter<File> {
     ///
     /// # Errors
     /// A file that cannot be created.
-    pub fn create(path: &Path, terms: &'static Terms) -> io::Result<Self> {
-        File::create(path).map(|file| Self::new(file, terms))
+    pub fn create(path: &Path, metric_schema: &'static MetricSchema) -> io::Result<Self> {
+        File::create(path).map(|file| Self::new(file, metric_schema))
     }
 }
 
 impl<W: Write> DllWriter<W> {
-    pub fn new(sink: W, terms: &'static Terms) -> Self {
+    pub fn new(sink: W, metric_schema: &'static MetricSchema) -> Self {
         Self {
             sink,
-            terms,
+            metric_schema,
             epoch: None,
             epoch_totals: Totals::default(),
             run_totals: Totals::default(),
@@ -69,7 +69,7 @@ impl<W: Write> DllWriter<W> {
             EventBody::Run(info) => self.run(&event.header, info),
             EventBody::Step(info) => self.step(&event.header, info),
             EventBody::Eval(info) => {
-                self.last_eval = eval_metrics(info, self.terms);
+                self.last_eval = eval_metrics(info, self.metric_schema);
                 self.eval_is_new = true;
                 Ok(())
             }
@@ -90,17 +90,17 @@ impl<W: Write> DllWriter<W> {
     }
 
     fn metadata(&mut self, header: &Header) -> io::Result<()> {
-        let terms = self.terms;
+        let metric_schema = self.metric_schema;
         let rate = |(metric, unit, format): (&str, Option<&'static str>, &'static str)| {
-            (metric.to_owned(), unit.unwrap_or(terms.unit), format)
+            (metric.to_owned(), unit.unwrap_or(metric_schema.unit), format)
         };
         let scale = |scale: Scale| (scale.unit(), if scale == Scale::Fraction { ":.2f" } else { ":.5f" });
         let described = |set: &str, name: &str| {
-            let (unit, format) = scale(terms.scale(name));
+            let (unit, format) = scale(metric_schema.scale(name));
             (format!("{set}.{name}"), unit, format)
         };
-        let parts = terms.parts.iter().map(|name| described("train", name));
-        let metrics = terms.metrics.iter().map(|metric| described("val", metric.name));
+        let parts = metric_schema.parts.iter().map(|name| described("train", name));
+        let metrics = metric_schema.metrics.iter().map(|metric| described("val", metric.name));
         let train = TRAIN_METADATA.into_iter().map(rate).chain(parts);
         for (metric, unit, format) in train.chain(metrics).chain(VAL_RATES.into_iter().map(rate)) {
             let metadata = json!({"unit": unit, "format": format});
@@ -118,12 +118,12 @@ impl<W: Write> DllWriter<W> {
         totals.add(info);
         self.epoch_totals.add(info);
         self.run_totals.add(info);
-        self.log(header, json!([info.epoch, info.batch]), totals.metrics(self.terms))
+        self.log(header, json!([info.epoch, info.batch]), totals.metrics(self.metric_schema))
     }
 
     fn end_epoch(&mut self, header: &Header) -> io::Result<()> {
         let Some(epoch) = self.epoch.take() else { return Ok(()) };
-        let mut metrics = std::mem::take(&mut self.epoch_totals).metrics(self.terms);
+        let mut metrics = std::mem::take(&mut self.epoch_totals).metrics(self.metric_schema);
         if std::mem::take(&mut self.eval_is_new) {
             metrics.extend(self.last_eval.clone());
         }
@@ -132,7 +132,7 @@ impl<W: Write> DllWriter<W> {
 
     fn end(&mut self, header: &Header, info: &EndInfo) -> io::Result<()> {
         self.end_epoch(header)?;
-        let mut metrics = self.run_totals.metrics(self.terms);
+        let mut metrics = self.run_totals.metrics(self.metric_schema);
         metrics.extend(self.last_eval.clone());
         metrics.insert("status".to_owned(), json!(info.status));
         self.log(header, json!([]), metrics)
@@ -183,7 +183,7 @@ impl Totals {
         }
     }
 
-    fn metrics(&self, terms: &Terms) -> Map<String, Value> {
+    fn metrics(&self, metric_schema: &MetricSchema) -> Map<String, Value> {
         let (samples, steps) = (self.samples as f64, self.steps as f64);
         let mut metrics = Map::new();
         if self.steps == 0 {
@@ -200,14 +200,15 @@ impl Totals {
             put("train.grad_scale", scale);
         }
         for (name, sum) in &self.parts {
-            put(&format!("train.{name}"), terms.scale(name).shown(sum / samples));
+            put(&format!("train.{name}"), metric_schema.scale(name).shown(sum / samples));
         }
         metrics
     }
 }
 
-fn eval_metrics(info: &EvalInfo, terms: &Terms) -> Map<String, Value> {
-    let shown = |(name, value): (&String, &f64)| (format!("val.{name}"), number(terms.scale(name).shown(*value)));
+fn eval_metrics(info: &EvalInfo, metric_schema: &MetricSchema) -> Map<String, Value> {
+    let shown =
+        |(name, value): (&String, &f64)| (format!("val.{name}"), number(metric_schema.scale(name).shown(*value)));
     let named = info.metrics.iter().map(shown);
     let samples = info.samples as f64;
     let rates = [("val.compute_ips", samples / info.compute_s), ("val.total_ips", samples / info.eval_s)];

@@ -1,10 +1,10 @@
 //! Judging weights on a data set.
 
 use crate::error::TrainError;
+use crate::loaded_weights::WhichWeights;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::signals::StopSignal;
-use crate::tasks::{Evaluation, LoadOptions, Terms, registry};
-use crate::trained::WhichWeights;
+use crate::tasks::{Evaluation, LoadOptions, MetricSchema, registry};
 use bessemer_data::SkippedSample;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvalReport {
     /// What the metrics are called.
-    pub terms: &'static Terms,
+    pub metric_schema: &'static MetricSchema,
     /// By name; fractions in `[0, 1]`.
     pub metrics: BTreeMap<String, f64>,
     /// What was counted for them.
@@ -97,7 +97,7 @@ pub fn run(
     score.finish(out)?;
     let seconds = started.elapsed().as_secs_f64();
     Ok(Some(EvalReport {
-        terms: evaluation.terms(),
+        metric_schema: evaluation.metric_schema(),
         metrics: score.metrics(),
         counts: score.counts(),
         samples,

@@ -3,7 +3,7 @@
 use crate::events::Machine;
 use std::fs;
 
-/// Describes this machine; what the system does not tell is left empty.
+/// Describes this machine; what the system does not report is left empty.
 pub fn describe_machine(isa: &str) -> Machine {
     Machine {
         hostname: first_line("/proc/sys/kernel/hostname")

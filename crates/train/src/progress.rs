@@ -1,7 +1,7 @@
 //! Progress for people, on standard error: a bar on a terminal, plain lines elsewhere.
 
 use crate::events::{EvalInfo, StepInfo};
-use crate::tasks::Terms;
+use crate::tasks::MetricSchema;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -35,7 +35,7 @@ pub struct Progress {
     display: Display,
     total_steps: u64,
     /// Of the run that is shown.
-    terms: Option<&'static Terms>,
+    metric_schema: Option<&'static MetricSchema>,
     rate: Rate,
 }
 
@@ -65,13 +65,13 @@ impl Progress {
     }
 
     fn with(display: Display) -> Self {
-        Self { display, total_steps: 0, terms: None, rate: Rate::default() }
+        Self { display, total_steps: 0, metric_schema: None, rate: Rate::default() }
     }
 
     /// A run of `total_steps` begins, or continues, at `step`.
-    pub fn begin(&mut self, step: u64, total_steps: u64, terms: &'static Terms) {
+    pub fn begin(&mut self, step: u64, total_steps: u64, metric_schema: &'static MetricSchema) {
         self.total_steps = total_steps;
-        self.terms = Some(terms);
+        self.metric_schema = Some(metric_schema);
         self.rate = Rate::default();
         if let Display::Bar(bar) = &self.display {
             bar.set_length(total_steps);
@@ -100,8 +100,9 @@ impl Progress {
     }
 
     pub fn eval(&mut self, step: u64, info: &EvalInfo) {
-        let show =
-            |name: &str, value: f64| self.terms.map_or_else(|| value.to_string(), |terms| terms.show(name, value));
+        let show = |name: &str, value: f64| {
+            self.metric_schema.map_or_else(|| value.to_string(), |metric_schema| metric_schema.show(name, value))
+        };
         let metrics: Vec<String> =
             info.metrics.iter().map(|(name, value)| format!("{name} {}", show(name, *value))).collect();
         self.line(&format!("evaluation at step {step}: {}", metrics.join("  ")));
@@ -137,7 +138,7 @@ impl Progress {
     fn summary(&self, step: u64, info: &StepInfo) -> String {
         let left = self.rate.seconds_per_step() * self.total_steps.saturating_sub(step) as f64;
         let (epoch, loss, rate) = (info.epoch + 1, info.loss, self.rate.samples_per_second());
-        let unit = self.terms.map_or("samples/s", |terms| terms.unit);
+        let unit = self.metric_schema.map_or("samples/s", |metric_schema| metric_schema.unit);
         format!("epoch {epoch}  loss {loss:.4}  {rate:.1} {unit}  {} left", Span(left))
     }
 }

@@ -9,7 +9,7 @@ use crate::events::{
 };
 use crate::progress::Progress;
 use crate::rundir::RunDir;
-use crate::tasks::Terms;
+use crate::tasks::MetricSchema;
 use crate::tensorboard::TensorBoardWriter;
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ const CURVES_EVERY: Duration = Duration::from_secs(10);
 /// warning says so and that one ends.
 #[derive(Debug)]
 pub struct RunLog {
-    terms: &'static Terms,
+    metric_schema: &'static MetricSchema,
     events: EventWriter,
     dllogger: Option<DllWriter<File>>,
     tensorboard: Option<TensorBoardWriter<File>>,
@@ -41,8 +41,8 @@ impl RunLog {
     ///
     /// # Errors
     /// An event log that exists or cannot be created.
-    pub fn create(run: &RunDir, terms: &'static Terms, progress: Progress) -> Result<Self, EventError> {
-        Self::start(run, terms, EventWriter::create(&run.events())?, &[], None, progress)
+    pub fn create(run: &RunDir, metric_schema: &'static MetricSchema, progress: Progress) -> Result<Self, EventError> {
+        Self::start(run, metric_schema, EventWriter::create(&run.events())?, &[], None, progress)
     }
 
     /// Continues the logs of a run from a checkpoint at `step`. What they say of later steps is dropped, and a line
@@ -50,9 +50,14 @@ impl RunLog {
     ///
     /// # Errors
     /// An event log that cannot be read or replaced.
-    pub fn resume(run: &RunDir, terms: &'static Terms, step: u64, progress: Progress) -> Result<Self, EventError> {
+    pub fn resume(
+        run: &RunDir,
+        metric_schema: &'static MetricSchema,
+        step: u64,
+        progress: Progress,
+    ) -> Result<Self, EventError> {
         let resumed = EventWriter::resume(&run.events(), step)?;
-        let mut log = Self::start(run, terms, resumed.writer, &resumed.kept, Some(step), progress)?;
+        let mut log = Self::start(run, metric_schema, resumed.writer, &resumed.kept, Some(step), progress)?;
         if !resumed.damaged.is_empty() {
             let lines: Vec<String> = resumed.damaged.iter().map(usize::to_string).collect();
             log.warning(&format!("{}: dropped unreadable lines: {}", run.events().display(), lines.join(", ")))?;
@@ -62,25 +67,25 @@ impl RunLog {
 
     fn start(
         run: &RunDir,
-        terms: &'static Terms,
+        metric_schema: &'static MetricSchema,
         events: EventWriter,
         past: &[Event],
         resumed_from: Option<u64>,
         progress: Progress,
     ) -> Result<Self, EventError> {
         let mut log = Self {
-            terms,
+            metric_schema,
             events,
             dllogger: None,
             tensorboard: None,
-            curves: Some(CurvesWriter::new(run.curves(), CURVES_EVERY, terms.best_axis())),
+            curves: Some(CurvesWriter::new(run.curves(), CURVES_EVERY, metric_schema.best_axis())),
             progress,
             started: Instant::now(),
             elapsed_before: past.iter().map(|event| event.header.elapsed).fold(0.0, f64::max),
             step: resumed_from,
             resumed_from,
         };
-        let dllogger = DllWriter::create(&run.dllogger(), terms).and_then(|mut writer| {
+        let dllogger = DllWriter::create(&run.dllogger(), metric_schema).and_then(|mut writer| {
             past.iter().try_for_each(|event| writer.write(event))?;
             Ok(writer)
         });
@@ -98,7 +103,7 @@ impl RunLog {
 
     /// Sets up the progress display: `total_steps` in all, `step` of them done.
     pub fn begin_steps(&mut self, step: u64, total_steps: u64) {
-        self.progress.begin(step, total_steps, self.terms);
+        self.progress.begin(step, total_steps, self.metric_schema);
     }
 
     /// # Errors
@@ -111,7 +116,7 @@ impl RunLog {
         self.log(None, info)
     }
 
-    /// `step` updates are done; `info` tells of the last one.
+    /// `step` updates are done; `info` describes the last one.
     pub fn step(&mut self, step: u64, info: StepInfo) -> Result<(), EventError> {
         self.progress.step(step, &info);
         self.log(Some(step), info)
@@ -178,9 +183,9 @@ impl RunLog {
         match &event.body {
             EventBody::Step(info) => curves.step(step, info.loss, info.lr),
             EventBody::Eval(info) => {
-                let metric = self.terms.best.0;
+                let metric = self.metric_schema.best.0;
                 if let Some(value) = info.metrics.get(metric) {
-                    curves.metric(step, self.terms.scale(metric).shown(*value));
+                    curves.metric(step, self.metric_schema.scale(metric).shown(*value));
                     curves.draw();
                 }
             }

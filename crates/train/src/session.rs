@@ -15,7 +15,7 @@ use bessemer_ir::run::{
     Device, Executor, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, read_i32, write_f32, write_i32,
 };
 use bessemer_models::{Model, WeightNames};
-use bessemer_nn::{Kind, ParamSpec, initialise};
+use bessemer_nn::{ParamKind, ParamSpec, initialise};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -63,9 +63,9 @@ pub struct TrainSession {
     optimizer: TensorGroup,
     averages: Option<TensorGroup>,
     /// What changes within a step, and even in one that is left out.
-    unsteady: Vec<String>,
-    /// The content of [`TrainSession::unsteady`] at the last mark.
-    marked: Vec<Vec<u8>>,
+    volatile: Vec<String>,
+    /// The content of [`TrainSession::volatile`] at the last snapshot.
+    snapshot: Vec<Vec<u8>>,
     seed: u64,
     batch_size: usize,
     scales_loss: bool,
@@ -89,7 +89,7 @@ impl TrainSession {
         let device = compute.device.open();
         let state = new_state(&*device, &specs)?;
         let executor = load(&*device, &graph, &options, &state, &StateBinding::default())?;
-        let unsteady: Vec<String> =
+        let volatile: Vec<String> =
             specs.iter().filter(|spec| is_unsteady(spec)).map(|spec| spec.name.clone()).collect();
         Ok(Self {
             device,
@@ -97,14 +97,14 @@ impl TrainSession {
             model: TensorGroup::model(&specs, names),
             optimizer: TensorGroup::optimizer(&specs, names),
             averages: TensorGroup::averages(&specs, names),
-            marked: vec![Vec::new(); unsteady.len()],
-            unsteady,
+            snapshot: vec![Vec::new(); volatile.len()],
+            volatile,
             specs,
             names,
             seed: recipe.train.seed,
             batch_size: recipe.train.batch_size as usize,
             scales_loss: recipe.precision.compute == Compute::Fp16,
-            parts: task.terms().parts,
+            parts: task.metric_schema().parts,
         })
     }
 
@@ -178,7 +178,7 @@ impl TrainSession {
     }
 
     /// Begins a run that takes weights, moments and averages from another one, as the second phase of a pre-training does. The
-    /// schedule and the scale of the loss start anew. `origin` names the other one in errors.
+    /// schedule and the scale of the loss start over. `origin` names the other one in errors.
     ///
     /// # Errors
     /// As [`TrainSession::restore`].
@@ -218,9 +218,9 @@ impl TrainSession {
     ///
     /// # Errors
     /// As [`TrainSession::weights`].
-    pub fn mark(&mut self) -> Result<(), TrainError> {
+    pub fn take_snapshot(&mut self) -> Result<(), TrainError> {
         let state = &**self.executor.state();
-        for (name, content) in self.unsteady.iter().zip(&mut self.marked) {
+        for (name, content) in self.volatile.iter().zip(&mut self.snapshot) {
             content.resize(state.layout().ty(name)?.bytes(), 0);
             state.read(name, content)?;
         }
@@ -231,9 +231,9 @@ impl TrainSession {
     ///
     /// # Errors
     /// As [`TrainSession::weights`].
-    pub fn rewind(&mut self) -> Result<(), TrainError> {
-        let mut marked = self.unsteady.iter().zip(&self.marked);
-        Ok(marked.try_for_each(|(name, content)| self.state().write(name, content))?)
+    pub fn restore_snapshot(&mut self) -> Result<(), TrainError> {
+        let mut snapshot = self.volatile.iter().zip(&self.snapshot);
+        Ok(snapshot.try_for_each(|(name, content)| self.state().write(name, content))?)
     }
 
     /// Copies those of the feeds that the step has into its memory.
@@ -258,7 +258,7 @@ impl TrainSession {
     }
 
     /// Does what [`TrainSession::run`] does, or, for a micro-batch that is not the last of its step, what
-    /// [`TrainSession::accumulate`] does, up to the first node whose value is not finite. If there is one, the state is spoilt
+    /// [`TrainSession::accumulate`] does, up to the first node whose value is not finite. If there is one, the state is left inconsistent
     /// afterwards.
     ///
     /// # Errors
@@ -284,12 +284,12 @@ impl TrainSession {
 }
 
 /// Running statistics and counts follow micro-batches, and the scale of the loss the steps that are left out. The sums of a
-/// step are begun anew in each, and all else is replaced at the end of a step, if at all.
+/// step are started over in each, and all else is replaced at the end of a step, if at all.
 fn is_unsteady(spec: &ParamSpec) -> bool {
     match spec.kind {
-        Kind::Statistic => true,
-        Kind::Optimizer | Kind::Accumulator => spec.ty.shape.rank() == 0,
-        Kind::Weight | Kind::Bias | Kind::Norm | Kind::Average => false,
+        ParamKind::Statistic => true,
+        ParamKind::Optimizer | ParamKind::Accumulator => spec.ty.shape.rank() == 0,
+        ParamKind::Weight | ParamKind::Bias | ParamKind::Norm | ParamKind::Average => false,
     }
 }
 
@@ -417,7 +417,7 @@ fn plan_info(executor: &dyn Executor, mode: &str, batch_size: usize, state_bytes
     PlanInfo {
         mode: mode.to_owned(),
         batch_size: batch_size as u64,
-        kernels: plan.steps.len() as u64,
+        kernels: plan.calls.len() as u64,
         flops: cost.flops,
         bytes: cost.bytes,
         peak_bytes: (plan.arena_bytes + state_bytes) as u64,

@@ -7,7 +7,9 @@ use crate::recipe::{
 };
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
-use bessemer_nn::{Adam, Clip, ClipForm, DecayForm, Lamb, LossScale, Moments, Optimizer, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{
+    Adam, AdamMoments, Clip, ClipForm, DecayForm, Lamb, LossScale, Optimizer, Schedule, Sgd, TrainConfig,
+};
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;
@@ -73,9 +75,9 @@ pub(crate) fn optimizer(recipe: &OptimizerRecipe) -> Optimizer {
     }
 }
 
-fn moments(fields: &AdamFields) -> Moments {
+fn moments(fields: &AdamFields) -> AdamMoments {
     let &AdamFields { betas: [beta1, beta2], eps, eps_form, bias_correction } = fields;
-    Moments { beta1, beta2, eps, eps_form, bias_correction }
+    AdamMoments { beta1, beta2, eps, eps_form, bias_correction }
 }
 
 fn schedule(recipe: &Recipe, steps_per_epoch: u64) -> Result<Schedule, TrainError> {
@@ -84,7 +86,7 @@ fn schedule(recipe: &Recipe, steps_per_epoch: u64) -> Result<Schedule, TrainErro
     Ok(of_resolved(&resolved, steps_per_epoch, epochs))
 }
 
-/// The learning rates of a run of so many epochs.
+/// The learning rates of a run of the given number of epochs.
 ///
 /// Position, warm-up `W` and length `E` are counted in epochs (`per = "epoch"`: the rate is constant within an epoch)
 /// or in steps. With `p` the position:

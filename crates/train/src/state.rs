@@ -6,7 +6,7 @@ use bessemer_ir::DType;
 use bessemer_ir::run::{StateStore, read_f32, read_i32, write_f32, write_i32};
 use bessemer_models::{ExternalTensor, WeightNames, load_into};
 use bessemer_nn::optim::is_reset_by_phase;
-use bessemer_nn::{Kind, ParamSpec};
+use bessemer_nn::{ParamKind, ParamSpec};
 use std::borrow::Cow;
 
 /// State tensors of a compiled step and what files call them.
@@ -28,20 +28,20 @@ impl TensorGroup {
 
     /// Momenta and the loss scale.
     pub(crate) fn optimizer(specs: &[ParamSpec], names: &'static WeightNames) -> Self {
-        let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && spec.name != STEP_INPUT;
+        let is_kept = |spec: &ParamSpec| spec.kind == ParamKind::Optimizer && spec.name != STEP_INPUT;
         Self::select(specs, names, |spec| is_kept(spec).then(|| spec.name.clone()))
     }
 
     /// What of the optimizer goes on from one phase of training to the next.
     pub(crate) fn moments(specs: &[ParamSpec], names: &'static WeightNames) -> Self {
-        let is_kept = |spec: &ParamSpec| spec.kind == Kind::Optimizer && !is_reset_by_phase(spec);
+        let is_kept = |spec: &ParamSpec| spec.kind == ParamKind::Optimizer && !is_reset_by_phase(spec);
         Self::select(specs, names, |spec| is_kept(spec).then(|| spec.name.clone()))
     }
 
     /// Averages, under the names of what they average; `None` if there are none.
     pub(crate) fn averages(specs: &[ParamSpec], names: &'static WeightNames) -> Option<Self> {
         let group = Self::select(specs, names, |spec| {
-            spec.name.strip_prefix(AVERAGE_PREFIX).filter(|_| spec.kind == Kind::Average).map(str::to_owned)
+            spec.name.strip_prefix(AVERAGE_PREFIX).filter(|_| spec.kind == ParamKind::Average).map(str::to_owned)
         });
         (!group.specs.is_empty()).then_some(group)
     }
@@ -54,7 +54,7 @@ impl TensorGroup {
         let chosen = specs.iter().filter_map(|spec| Some((spec, name_in_files(spec)?)));
         let (specs, inputs) = chosen
             // What it is to the model is settled; strict loading takes tensors of the model alone.
-            .map(|(spec, name)| (ParamSpec { name, kind: Kind::Weight, ..spec.clone() }, spec.name.clone()))
+            .map(|(spec, name)| (ParamSpec { name, kind: ParamKind::Weight, ..spec.clone() }, spec.name.clone()))
             .unzip();
         Self { specs, inputs, names }
     }
@@ -131,7 +131,7 @@ mod tests {
     fn counters_pass_through_files() {
         let mut b = Builder::new(Mode::Train);
         let counter = b.micro_step().unwrap();
-        let next = b.graph.offset(counter, 1.0).unwrap();
+        let next = b.graph.add_scalar(counter, 1.0).unwrap();
         b.graph.update(counter, next).unwrap();
         let (graph, specs) = b.finish();
         let device = DeviceOptions { threads: 1, ..DeviceOptions::default() }.open();

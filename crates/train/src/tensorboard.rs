@@ -115,7 +115,7 @@ impl<W: Write> TensorBoardWriter<W> {
         Ok(writer)
     }
 
-    /// Tells readers that `step` begins anew: what older files hold from there on no longer counts.
+    /// Informs readers that `step` starts over: events of older files from there on are superseded.
     ///
     /// # Errors
     /// A failure of the sink.

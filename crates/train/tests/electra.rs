@@ -3,9 +3,9 @@
 mod common;
 
 use bessemer_train::checkpoint::{NamedTensor, WeightOptions, load_weights, read_safetensors, write_safetensors};
-use bessemer_train::tasks::electra::{JudgeOptions, judge_words};
+use bessemer_train::tasks::electra::{ClassifyOptions, classify_tokens};
 use bessemer_train::{
-    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, Names, Recipe, RunFolder, Start, TrainOptions,
+    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, Initialisation, Names, Recipe, RunFolder, TrainOptions,
     convert_weights, evaluate, train,
 };
 use common::text::{losses, text};
@@ -49,7 +49,7 @@ fn runs_resume_bit_for_bit() {
     assert_same_tensors(&last(&whole), &last(&pieces));
     assert_eq!(losses(&whole), losses(&pieces));
 
-    // One that dies before its first checkpoint begins anew, at the same weights.
+    // One that dies before its first checkpoint starts over, at the same weights.
     let lost = folder.path().join("lost");
     let mut options = new_run(&lost, data, &[]);
     options.run_steps = Some(1);
@@ -82,13 +82,13 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
     assert!((metrics["loss"] - metrics["mlm_loss"] - 50.0 * metrics["disc_loss"]).abs() < 1e-9, "{metrics:?}");
 
     let latest = run.join("checkpoints/step-000006");
-    let judged = |batch_size: usize| {
+    let evaluated = |batch_size: usize| {
         let options = EvaluateOptions { batch_size, ..EvaluateOptions::default() };
         evaluate("electra-mini", &latest, Path::new(data), &options).unwrap()
     };
-    assert_eq!(judged(4).metrics, *metrics, "samples of an evaluation are the same each time");
-    assert_same_scores(&judged(7), &judged(4));
-    assert_same_scores(&judged(1), &judged(4));
+    assert_eq!(evaluated(4).metrics, *metrics, "samples of an evaluation are the same each time");
+    assert_same_scores(&evaluated(7), &evaluated(4));
+    assert_same_scores(&evaluated(1), &evaluated(4));
 
     let exported = folder.path().join("exported");
     let to = ConvertOptions { to: Names::HuggingFace, ..ConvertOptions::default() };
@@ -113,27 +113,27 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
     };
     assert_eq!(weights(&exported), weights(&latest), "both folders together are what they were made of");
     let mut options = new_run(&folder.path().join("again"), data, &[]);
-    options.start = Start::Weights(exported.clone());
+    options.start = Initialisation::Weights(exported.clone());
     assert!(train(&options).unwrap().metrics["loss"] < metrics["loss"], "six steps more");
 
     let published = |weights: &Path| evaluate("electra-mini", weights, Path::new(data), &EvaluateOptions::default());
     assert!(published(&exported).unwrap().counts["disc_weight"] > 0);
     let error = published(&exported.join("discriminator")).unwrap_err().to_string();
-    assert!(error.contains("both networks are judged together"), "{error}");
+    assert!(error.contains("both networks are evaluated together"), "{error}");
 
     let texts = ["the bird sleeps near .".to_owned()];
-    let judge_all = |weights: &Path, texts: &[String]| -> Vec<_> {
-        let judged = judge_words("electra-mini", weights, texts, &JudgeOptions::default()).unwrap();
-        judged.into_iter().map(|judged| judged.map_err(|error| error.to_string())).collect()
+    let classify_all = |weights: &Path, texts: &[String]| -> Vec<_> {
+        let evaluated = classify_tokens("electra-mini", weights, texts, &ClassifyOptions::default()).unwrap();
+        evaluated.into_iter().map(|evaluated| evaluated.map_err(|error| error.to_string())).collect()
     };
-    let said: Vec<_> = judge_all(&latest, &texts).into_iter().map(Result::unwrap).collect();
+    let said: Vec<_> = classify_all(&latest, &texts).into_iter().map(Result::unwrap).collect();
     assert_eq!(
-        said[0].words.iter().map(|word| word.word.as_str()).collect::<Vec<_>>(),
+        said[0].tokens.iter().map(|word| word.token.as_str()).collect::<Vec<_>>(),
         ["the", "bird", "sleeps", "near", "."]
     );
-    assert!(said[0].words.iter().all(|word| (0.0..1.0).contains(&word.replaced)));
-    let alone = judge_all(&exported.join("discriminator"), &["".to_owned(), texts[0].clone()]);
-    assert!(alone[0].as_ref().unwrap_err().contains("it needs words to judge"));
+    assert!(said[0].tokens.iter().all(|word| (0.0..1.0).contains(&word.replaced)));
+    let alone = classify_all(&exported.join("discriminator"), &["".to_owned(), texts[0].clone()]);
+    assert!(alone[0].as_ref().unwrap_err().contains("it needs at least one token"));
     assert_eq!(alone[1].as_ref().unwrap(), &said[0]);
 
     let other = exported.join("generator/model.safetensors");
@@ -145,8 +145,8 @@ fn text_is_trained_on_evaluated_exported_and_judged() {
     let error = load_weights(&exported, WeightOptions::default()).unwrap_err().to_string();
     assert!(error.contains("`electra.embeddings.LayerNorm.weight`: differs from the discriminator's"), "{error}");
 
-    assert!(judge_all(&run, &[" ".to_owned()])[0].as_ref().unwrap_err().contains("it needs words to judge"));
-    let error = judge_words("electra-small", &exported.join("discriminator"), &texts, &JudgeOptions::default());
+    assert!(classify_all(&run, &[" ".to_owned()])[0].as_ref().unwrap_err().contains("it needs at least one token"));
+    let error = classify_tokens("electra-small", &exported.join("discriminator"), &texts, &ClassifyOptions::default());
     assert!(
         error
             .unwrap_err()
@@ -175,12 +175,12 @@ fn words_can_be_put_in_without_a_generator() {
     assert!((metrics["mlm_loss"] - metrics["unigram_entropy"]).abs() < 0.5, "{metrics:?}");
     assert_eq!((metrics["mlm_accuracy"], metrics["sampled_accuracy"]), (0.0, 0.0));
     for run in [&run, &of_batch] {
-        let judged = |batch_size: usize| {
+        let evaluated = |batch_size: usize| {
             let options = EvaluateOptions { batch_size, ..EvaluateOptions::default() };
             evaluate("electra-mini", run, Path::new(data), &options).unwrap()
         };
-        assert!(judged(5).counts["disc_replaced"] > 0);
-        assert_same_scores(&judged(5), &judged(2));
+        assert!(evaluated(5).counts["disc_replaced"] > 0);
+        assert_same_scores(&evaluated(5), &evaluated(2));
     }
 
     let exported = folder.path().join("exported");

@@ -7,7 +7,7 @@ use bessemer_train::checkpoint::read_safetensors;
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::tasks::pretraining::{FillOptions, fill_masks};
 use bessemer_train::{
-    ConvertOptions, ErrorKind, EvaluateOptions, Names, Recipe, RunFolder, Start, TrainError, TrainOptions,
+    ConvertOptions, ErrorKind, EvaluateOptions, Initialisation, Names, Recipe, RunFolder, TrainError, TrainOptions,
     convert_weights, evaluate, train,
 };
 use common::text::{losses, reversed_text, text};
@@ -56,7 +56,8 @@ fn runs_resume_bit_for_bit_and_phases_hand_over() {
 
     let (next, longer) =
         (folder.path().join("next"), ["text.sequence_length=32", "text.max_predictions=5", "train.steps=2"]);
-    train(&TrainOptions { start: Start::Phase(whole.clone()), ..new_run(&next, "synthetic", &longer) }).unwrap();
+    train(&TrainOptions { start: Initialisation::Phase(whole.clone()), ..new_run(&next, "synthetic", &longer) })
+        .unwrap();
     assert_eq!((last(&next).state.step, last(&next).state.schedule_step), (2, 2));
     let fresh = folder.path().join("fresh");
     train(&new_run(&fresh, "synthetic", &longer)).unwrap();
@@ -86,11 +87,11 @@ fn text_is_trained_on_evaluated_exported_and_filled_in() {
 
     // A batch size that divides nothing: what fills the last batch up is not counted.
     let latest = run.join("checkpoints/step-000006");
-    let judged = |batch_size: usize, weights: &Path| {
+    let evaluated = |batch_size: usize, weights: &Path| {
         evaluate("bert-tiny", weights, Path::new(data), &EvaluateOptions { batch_size, ..EvaluateOptions::default() })
             .unwrap()
     };
-    let (one, many) = (judged(1, &latest), judged(7, &latest));
+    let (one, many) = (evaluated(1, &latest), evaluated(7, &latest));
     assert_eq!(one.counts, many.counts);
     assert!(one.samples > 7 && one.samples % 7 != 0, "{}", one.samples);
     for (name, value) in &one.metrics {
@@ -102,7 +103,7 @@ fn text_is_trained_on_evaluated_exported_and_filled_in() {
     assert_eq!(convert_weights(&latest, &exported, &to).unwrap().model, "bert-tiny");
     let config: serde_json::Value = serde_json::from_slice(&fs::read(exported.join("config.json")).unwrap()).unwrap();
     assert_eq!((config["vocab_size"].as_u64(), config["num_hidden_layers"].as_u64()), (Some(24), Some(2)));
-    assert_eq!(judged(7, &exported).metrics, many.metrics);
+    assert_eq!(evaluated(7, &exported).metrics, many.metrics);
     let tensors = read_safetensors(&exported.join("model.safetensors")).unwrap();
     assert!(tensors.iter().any(|tensor| tensor.name == "bert.encoder.layer.1.attention.self.query.weight"));
 
@@ -111,7 +112,7 @@ fn text_is_trained_on_evaluated_exported_and_filled_in() {
     let filled: Vec<_> = filled.into_iter().map(Result::unwrap).collect();
     assert_eq!(filled[0].masks.iter().map(|mask| mask.position).collect::<Vec<_>>(), [2, 6]);
     for mask in &filled[0].masks {
-        assert!(mask.words.len() == 5 && mask.words.is_sorted_by(|a, b| a.probability >= b.probability));
+        assert!(mask.tokens.len() == 5 && mask.tokens.is_sorted_by(|a, b| a.probability >= b.probability));
     }
     let bad = ["no gap".to_owned(), texts[0].clone(), format!("[MASK] {}", "bird ".repeat(9000))];
     let mut mixed = fill_masks("bert-tiny", &run, &bad, &FillOptions::default()).unwrap();
@@ -152,7 +153,11 @@ fn another_vocabulary_is_refused() {
         names_both(evaluate("bert-tiny", weights, &reversed, &EvaluateOptions::default()).unwrap_err());
         evaluate("bert-tiny", weights, &data, &EvaluateOptions::default()).unwrap();
     }
-    for start in [Start::Weights(run.clone()), Start::Weights(exported.clone()), Start::Phase(run.clone())] {
+    for start in [
+        Initialisation::Weights(run.clone()),
+        Initialisation::Weights(exported.clone()),
+        Initialisation::Phase(run.clone()),
+    ] {
         let again = new_run(&other.path().join("again"), reversed.to_str().unwrap(), &steps);
         names_both(train(&TrainOptions { start, ..again }).unwrap_err());
         assert!(!other.path().join("again").exists());
@@ -184,7 +189,7 @@ fn data_and_recipes_must_suit_each_other() {
         error.to_string()
     };
     let text = refused(data.to_str().unwrap(), &["text.masking=static"]);
-    assert!(text.contains("text.masking is static") && text.contains("anew in each epoch"), "{text}");
+    assert!(text.contains("text.masking is static") && text.contains("again in each epoch"), "{text}");
     assert!(refused("nowhere", &[]).contains("nowhere"));
     assert!(refused("shapes", &[]).contains("shapes"));
 }

@@ -32,7 +32,8 @@ fn saved_recipes_open_and_say_the_same() {
     assert_eq!(files.len(), 22);
     for file in files {
         let text = fs::read_to_string(&file).expect("a recipe");
-        let saved: Table = text.parse().expect("a table");
+        // The one value that has another name since; both are read.
+        let saved: Table = text.replace("\"past_root\"", "\"outside_sqrt\"").parse().expect("a table");
         let opened = Recipe::load(&file.to_string_lossy(), &[]).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(fields(&opened.to_table()), fields(&saved), "{}", file.display());
     }

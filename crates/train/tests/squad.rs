@@ -12,8 +12,8 @@ use bessemer_train::checkpoint::{read_safetensors, write_safetensors};
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::tasks::squad::{AskOptions, Reader};
 use bessemer_train::{
-    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, NamedTensor, Names, Recipe, RunFolder, Start, TrainOptions,
-    convert_weights, evaluate, train,
+    ConvertOptions, ErrorKind, EvalReport, EvaluateOptions, Initialisation, NamedTensor, Names, Recipe, RunFolder,
+    TrainOptions, convert_weights, evaluate, train,
 };
 use common::text::losses;
 use common::{assert_same_tensors, last};
@@ -101,7 +101,7 @@ fn new_run(run: &Path, data: &Path, overrides: &[&str]) -> TrainOptions {
     options
 }
 
-fn judged(weights: &Path, data: &Path, batch_size: usize, out: Option<&Path>) -> EvalReport {
+fn evaluated(weights: &Path, data: &Path, batch_size: usize, out: Option<&Path>) -> EvalReport {
     let options = EvaluateOptions { batch_size, out: out.map(Path::to_owned), ..EvaluateOptions::default() };
     evaluate("electra-mini-squad", weights, data, &options).unwrap()
 }
@@ -129,7 +129,7 @@ fn a_handful_of_questions_is_learnt() {
     // A batch size that divides nothing, and the vocabulary of the run.
     fs::remove_file(data.join("vocab.txt")).unwrap();
     let out = folder.path().join("answers");
-    let again = judged(&run, data, 3, Some(&out));
+    let again = evaluated(&run, data, 3, Some(&out));
     assert_eq!(again.metrics, report.metrics);
     assert!(again.samples > 6 && !again.samples.is_multiple_of(3), "several windows: {}", again.samples);
     assert_eq!((again.counts["total"], again.counts["windows"]), (6, again.samples));
@@ -145,10 +145,10 @@ fn a_handful_of_questions_is_learnt() {
 
     let mut reader =
         Reader::open("electra-mini-squad", &run, &AskOptions { top_k: 2, ..AskOptions::default() }).unwrap();
-    let told = RefCell::new(Vec::new());
-    let tell = |done: usize, all: usize| told.borrow_mut().push((done, all));
-    let mut answers = reader.ask(CONTEXTS[0], &["Where did the cat sit?", " ", "Who ran?"], &tell).unwrap();
-    assert_eq!(told.into_inner(), [(1, 4), (2, 4), (3, 4), (4, 4)], "two windows for each question");
+    let reported = RefCell::new(Vec::new());
+    let notify = |done: usize, all: usize| reported.borrow_mut().push((done, all));
+    let mut answers = reader.ask(CONTEXTS[0], &["Where did the cat sit?", " ", "Who ran?"], &notify).unwrap();
+    assert_eq!(reported.into_inner(), [(1, 4), (2, 4), (3, 4), (4, 4)], "two windows for each question");
     assert!(answers.remove(1).unwrap_err().to_string().contains("the question is empty"));
     let answers: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
     let texts: Vec<&str> = answers.iter().map(|answered| answered.answer.as_str()).collect();
@@ -184,7 +184,7 @@ fn questions_without_an_answer_are_judged_apart() {
     assert_eq!(official.no_answer.unwrap().exact / 100.0, report.metrics["no_ans_exact"]);
 
     // Such weights also answer where every question has an answer, but not the other way round.
-    assert_eq!(judged(&run, first.path(), 4, None).metrics.len(), 2);
+    assert_eq!(evaluated(&run, first.path(), 4, None).metrics.len(), 2);
     let answering = first.path().join("run");
     train(&new_run(&answering, first.path(), &["train.steps=1"])).unwrap();
     let options = EvaluateOptions::default();
@@ -194,7 +194,7 @@ fn questions_without_an_answer_are_judged_apart() {
     let plain = first.path().join("plain");
     let overrides = ["train.steps=2", "squad.head=plain", "model.activation=gelu_tanh"];
     let report = train(&new_run(&plain, second.path(), &overrides)).unwrap();
-    assert_eq!(judged(&plain, second.path(), 3, None).metrics, report.metrics);
+    assert_eq!(evaluated(&plain, second.path(), 3, None).metrics, report.metrics);
 }
 
 #[test]
@@ -269,15 +269,15 @@ fn pretrained_encoders_begin_runs() {
         let run = folder.path().join(name);
         let overrides = [&["squad.vocab="], overrides].concat();
         let options = new_run(&run, folder.path(), &overrides);
-        train(&TrainOptions { start: Start::Weights(start.to_owned()), ..options }).map(|_| run)
+        train(&TrainOptions { start: Initialisation::Weights(start.to_owned()), ..options }).map(|_| run)
     };
     let run = begun("run", &weights, &["train.steps=2", "schedule.base_lr=1e-9"]).unwrap();
-    let told = read_events(&run.join("events.jsonl")).unwrap();
-    let told = told.iter().find_map(|event| match &event.body {
+    let reported = read_events(&run.join("events.jsonl")).unwrap();
+    let reported = reported.iter().find_map(|event| match &event.body {
         EventBody::Warning(warning) => Some(serde_json::to_string(warning).unwrap()),
         _ => None,
     });
-    assert!(told.unwrap().contains("has no start_logits, end_logits: these heads are drawn at random"));
+    assert!(reported.unwrap().contains("has no start_logits, end_logits: these heads are drawn at random"));
     assert!(
         run.join("vocab.txt").is_file() && run.join("checkpoints/step-000000").is_dir(),
         "it can be resumed at once"

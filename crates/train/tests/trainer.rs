@@ -8,7 +8,8 @@ use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::events::{EventBody, Status, read_events};
 use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, infer};
 use bessemer_train::{
-    ErrorKind, EvaluateOptions, RunDir, Start, StopSignal, TrainError, TrainOptions, TrainReport, evaluate, train,
+    ErrorKind, EvaluateOptions, Initialisation, RunDir, StopSignal, TrainError, TrainOptions, TrainReport, evaluate,
+    train,
 };
 use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed};
 use std::collections::BTreeMap;
@@ -134,22 +135,22 @@ fn a_phase_goes_on_with_weights_and_moments_under_its_own_schedule() {
     let folder = TempDir::new().unwrap();
     let first = folder.path().join("first");
     train(&new_run(&first, &["train.steps=4", "train.mixup_alpha=0"])).unwrap();
-    let begun = |name: &str, start: Start| {
+    let begun = |name: &str, start: Initialisation| {
         let run = folder.path().join(name);
         let options =
             TrainOptions { start, ..new_run(&run, &["train.steps=3", "train.mixup_alpha=0", "train.seed=9"]) };
         train(&options).unwrap();
         (history(&run).0, last(&run))
     };
-    let (phase, end) = begun("phase", Start::Phase(first.clone()));
-    let (weights, _) = begun("weights", Start::Weights(first.join("checkpoints/step-000004")));
-    let (fresh, _) = begun("fresh", Start::Random);
+    let (phase, end) = begun("phase", Initialisation::Phase(first.clone()));
+    let (weights, _) = begun("weights", Initialisation::Weights(first.join("checkpoints/step-000004")));
+    let (fresh, _) = begun("fresh", Initialisation::Random);
     assert_eq!(phase[0], weights[0], "the same weights");
     assert_ne!(phase[0], fresh[0]);
     assert_ne!(phase[1], weights[1], "moments go on as well");
     assert_eq!((end.state.step, end.state.schedule_step), (3, 3));
     let error = train(&TrainOptions {
-        start: Start::Phase(folder.path().join("nowhere")),
+        start: Initialisation::Phase(folder.path().join("nowhere")),
         ..new_run(&folder.path().join("x"), &[])
     });
     assert!(error.unwrap_err().to_string().contains("nowhere"));

@@ -46,7 +46,7 @@ impl<'a> Known<'a> {
         peers: &'a Peers,
         runner: &Runner,
         logs: &Path,
-        tell: &mut dyn FnMut(&str),
+        notify: &mut dyn FnMut(&str),
     ) -> Result<Self, CompareError> {
         let mut capabilities = BTreeMap::new();
         let wanted = groups.iter().flat_map(|group| &group.frameworks).map(|wanted| wanted.framework.as_str());
@@ -58,7 +58,7 @@ impl<'a> Known<'a> {
             let answer = peer.describe(runner, logs);
             match &answer {
                 Err(failure) if failure.kind == FailureKind::Interrupted => return Err(CompareError::Interrupted),
-                Err(failure) => tell(&format!("{name}: {failure}")),
+                Err(failure) => notify(&format!("{name}: {failure}")),
                 Ok(_) => {}
             }
             capabilities.insert(name.to_owned(), answer);

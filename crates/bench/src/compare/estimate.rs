@@ -87,7 +87,7 @@ impl Estimate {
         self.later_s -= self.here_s;
     }
 
-    /// Seconds that are left, once there is something to tell them by.
+    /// Seconds that are left, once they can be estimated.
     pub(super) fn left(&self) -> Option<f64> {
         (self.guessed_s > 0.0).then(|| (self.here_s + self.later_s).max(0.0) * self.measured_s / self.guessed_s)
     }

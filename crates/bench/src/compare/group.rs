@@ -112,7 +112,7 @@ impl Comparison<'_, '_> {
                 Ok(batch) => {
                     let line =
                         format!("{} {}: the largest batch is {batch}", self.group.name(), self.candidates[index].label);
-                    (self.session.tell)(&line);
+                    (self.session.notify)(&line);
                     self.note(index, Entry::Largest(batch))?;
                 }
                 Err(failure) => self.drop_out(index, failure)?,
@@ -130,7 +130,7 @@ impl Comparison<'_, '_> {
                 continue;
             }
             let batch = candidate.batch(self.group);
-            (self.session.tell)(&format!("{} {}: preparing", self.group.name(), candidate.label));
+            (self.session.notify)(&format!("{} {}: preparing", self.group.name(), candidate.label));
             let request = self.request(index, self.group, batch, Purpose::Time)?;
             let peer = self.session.known.peer(&self.candidates[index].entrant)?;
             let log = self.log(index, "prepare");
@@ -215,7 +215,7 @@ impl Comparison<'_, '_> {
             Verdict::Unchecked => "not checked",
         };
         let note = check.note.as_ref().map_or_else(String::new, |note| format!(": {note}"));
-        (self.session.tell)(&format!("{} {}: {verdict}{note}", self.group.name(), self.candidates[index].label));
+        (self.session.notify)(&format!("{} {}: {verdict}{note}", self.group.name(), self.candidates[index].label));
     }
 
     /// Times all entrants in turn.
@@ -246,7 +246,7 @@ impl Comparison<'_, '_> {
     }
 
     fn tell_run(&mut self, index: usize, round: u64, rate: f64, others_busy: Option<f64>) {
-        let unit = tasks::terms(&self.group.model).unit;
+        let unit = tasks::metric_schema(&self.group.model).unit;
         let others = others_busy.filter(|busy| *busy > QUIET);
         let others =
             others.map_or_else(String::new, |busy| format!(", others used {} of the processors", show::percent(busy)));
@@ -330,7 +330,7 @@ impl Comparison<'_, '_> {
         if failure.kind == FailureKind::Interrupted {
             return Err(CompareError::Interrupted);
         }
-        (self.session.tell)(&format!("{} {}: {failure}", self.group.name(), self.candidates[index].label));
+        (self.session.notify)(&format!("{} {}: {failure}", self.group.name(), self.candidates[index].label));
         self.note(index, Entry::Failed(failure))
     }
 }

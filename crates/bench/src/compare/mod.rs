@@ -49,7 +49,7 @@ pub struct Options {
     pub one_variant: bool,
     /// Whether groups with a framework that failed are measured again.
     pub retry: bool,
-    /// Tell what would be done, and how long it would take.
+    /// Print what would be done, and an estimate of the time.
     pub dry_run: bool,
 }
 
@@ -90,10 +90,10 @@ struct Session<'a> {
     machine: Examination,
     journal: Journal,
     estimate: Estimate,
-    tell: &'a mut dyn FnMut(&str),
+    notify: &'a mut dyn FnMut(&str),
 }
 
-/// Measures all groups that are not measured yet and gives the results of all. `tell` hears what is being done, a line at a time.
+/// Measures all groups that are not measured yet and gives the results of all. `notify` receives what is being done, a line at a time.
 ///
 /// # Errors
 /// A framework that is not known; a folder that cannot be written; a stop on request. A framework that fails is a result with the
@@ -103,23 +103,23 @@ pub fn run(
     peers: &Peers,
     runner: &Runner,
     options: &Options,
-    tell: &mut dyn FnMut(&str),
+    notify: &mut dyn FnMut(&str),
 ) -> Result<Vec<BenchResult>, CompareError> {
     for folder in [options.folder.clone(), options.folder.join(LOGS)] {
         fs::create_dir_all(&folder).map_err(CompareError::at(&folder))?;
     }
     let journal = Journal::open(&options.folder)?;
-    let known = Known::ask(groups, peers, runner, &options.folder.join(LOGS), tell)?;
+    let known = Known::ask(groups, peers, runner, &options.folder.join(LOGS), notify)?;
     let machine = look(options)?;
     let estimate = Estimate::of(groups, &known, options, machine.limits.fp32_gflops * 1e9)?;
-    tell(&estimate.text());
-    let mut session = Session { options, runner, known, machine, journal, estimate, tell };
+    notify(&estimate.text());
+    let mut session = Session { options, runner, known, machine, journal, estimate, notify };
     let mut results = Vec::new();
     for group in groups {
         if options.dry_run {
             let entrants = session.known.entrants(group, options);
             let labels: Vec<String> = entrants.iter().map(Entrant::label).collect();
-            (session.tell)(&format!("{}: {}", group.name(), labels.join(", ")));
+            (session.notify)(&format!("{}: {}", group.name(), labels.join(", ")));
             continue;
         }
         results.extend(session.group(group)?);
@@ -145,7 +145,7 @@ impl Session<'_> {
         let key = self.key(group);
         let found = self.journal.results(&key);
         if !found.is_empty() && !self.is_to_be_repeated(&found) {
-            (self.tell)(&format!("{}: measured already", group.name()));
+            (self.notify)(&format!("{}: measured already", group.name()));
             return Ok(found);
         }
         if !found.is_empty() || (self.options.retry && self.journal.has_failure(&key)) {
@@ -199,6 +199,6 @@ impl Session<'_> {
     fn progress(&mut self, line: &str) {
         let left =
             self.estimate.left().map_or_else(String::new, |left| format!(" (about {} left)", show::seconds(left)));
-        (self.tell)(&format!("{line}{left}"));
+        (self.notify)(&format!("{line}{left}"));
     }
 }

@@ -79,7 +79,7 @@ fn row(group: &Group, key: &str, measured: &Measured, machine: &Machine) -> Benc
         warmup: group.warmup as u64,
         steps: group.steps as u64,
         repeat: group.repeat as u64,
-        unit: tasks::terms(&group.model).unit.to_owned(),
+        unit: tasks::metric_schema(&group.model).unit.to_owned(),
         comparison: Some(Comparison {
             group: key.to_owned(),
             variant: entrant.variant.clone(),

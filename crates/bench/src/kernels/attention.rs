@@ -73,7 +73,7 @@ fn graph(op: Op, inputs: &[TensorType]) -> Result<Graph, GraphError> {
     for (index, ty) in inputs.iter().enumerate() {
         values.push(graph.input(&format!("x{index}"), Role::Feed, ty.clone())?);
     }
-    for (index, y) in graph.add(op, &values)?.into_iter().enumerate() {
+    for (index, y) in graph.push(op, &values)?.into_iter().enumerate() {
         graph.output(&format!("y{index}"), y);
     }
     Ok(graph)

@@ -69,7 +69,7 @@ impl Problem {
             let ty = TensorType::new(dtype, ty.shape.clone());
             values.push(graph.input(&format!("x{index}"), Role::Feed, ty)?);
         }
-        let y = graph.at_path(identity.layer, |g| g.add1(op.clone(), &values))?;
+        let y = graph.at_path(identity.layer, |g| g.push1(op.clone(), &values))?;
         graph.output("y", y);
         Ok(identity.problem(dtype, calls, graph))
     }
@@ -97,7 +97,7 @@ impl Problem {
     }
 }
 
-/// What tells one problem from another, its element type aside.
+/// What distinguishes one problem from another, except for its element type.
 #[derive(Clone, Copy)]
 struct Identity<'a> {
     model: &'static str,
@@ -168,13 +168,13 @@ fn square() -> Result<Vec<Problem>, GraphError> {
 }
 
 /// The words of which names are made, shapes aside: models, layers, families, precisions.
-pub fn terms(problems: &[Problem]) -> BTreeSet<String> {
-    let mut terms = BTreeSet::new();
+pub fn metric_schema(problems: &[Problem]) -> BTreeSet<String> {
+    let mut metric_schema = BTreeSet::new();
     for problem in problems {
         let layer = problem.name.split(['/', ' ']).nth(1).unwrap_or_default();
-        terms.extend([problem.model, layer, &problem.family, problem.precision()].map(str::to_string));
+        metric_schema.extend([problem.model, layer, &problem.family, problem.precision()].map(str::to_string));
     }
-    terms
+    metric_schema
 }
 
 /// A shape as `[16,56,56,64]`.

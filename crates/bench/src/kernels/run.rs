@@ -98,7 +98,7 @@ fn bytes_of(dtype: DType, x: f32) -> Vec<u8> {
     }
 }
 
-/// Names in the order in which they first occur, each once with the number of times: `reduction x2, region`.
+/// Names in the order in which they first occur, each once with the number of times: `reduction x2, fusion`.
 fn counted(kernels: &[KernelInfo]) -> String {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for KernelInfo { name, .. } in kernels {

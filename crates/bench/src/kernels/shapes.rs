@@ -42,10 +42,10 @@ impl Step {
     fn term(&mut self, path: &str, op: impl Into<Op>, a: Value, b: Value) -> Result<(), GraphError> {
         let loss = self.loss;
         self.loss = self.graph.at_path(path, |g| {
-            let y = g.add1(op, &[a, b])?;
+            let y = g.push1(op, &[a, b])?;
             let axes: Vec<usize> = (0..g.shape(y).rank()).collect();
             let sum = g.sum(y, &axes)?;
-            g.add_(loss, sum)
+            g.add(loss, sum)
         })?;
         Ok(())
     }

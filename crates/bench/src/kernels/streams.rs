@@ -56,7 +56,7 @@ fn normalised(c: &mut Chain, shape: &[usize]) -> Result<Value, GraphError> {
     let (mean, scale, shift) = (c.vector("mean", cols)?, c.vector("scale", cols)?, c.vector("shift", cols)?);
     let centred = c.graph.sub(x, mean)?;
     let scaled = c.graph.mul(centred, scale)?;
-    c.graph.add_(scaled, shift)
+    c.graph.add(scaled, shift)
 }
 
 fn normalise_relu(c: &mut Chain, shape: &[usize]) -> Result<(), GraphError> {
@@ -68,14 +68,14 @@ fn normalise_relu(c: &mut Chain, shape: &[usize]) -> Result<(), GraphError> {
 fn normalise_residual_relu(c: &mut Chain, shape: &[usize]) -> Result<(), GraphError> {
     let y = normalised(c, shape)?;
     let residual = c.operand("residual", shape)?;
-    let y = c.graph.add_(y, residual)?;
+    let y = c.graph.add(y, residual)?;
     let y = c.graph.relu(y)?;
     c.result(y)
 }
 
 fn add_relu(c: &mut Chain, shape: &[usize]) -> Result<(), GraphError> {
     let (a, b) = (c.operand("a", shape)?, c.operand("b", shape)?);
-    let sum = c.graph.add_(a, b)?;
+    let sum = c.graph.add(a, b)?;
     let y = c.graph.relu(sum)?;
     c.result(y)
 }
@@ -84,10 +84,10 @@ fn add_relu(c: &mut Chain, shape: &[usize]) -> Result<(), GraphError> {
 fn gelu(c: &mut Chain, shape: &[usize]) -> Result<(), GraphError> {
     let x = c.operand("x", shape)?;
     let g = &mut c.graph;
-    let scaled = g.scale(x, std::f64::consts::FRAC_1_SQRT_2)?;
+    let scaled = g.mul_scalar(x, std::f64::consts::FRAC_1_SQRT_2)?;
     let erf = g.unary(UnaryKind::Erf, scaled)?;
-    let gate = g.offset(erf, 1.0)?;
-    let half = g.scale(x, 0.5)?;
+    let gate = g.add_scalar(erf, 1.0)?;
+    let half = g.mul_scalar(x, 0.5)?;
     let y = g.mul(half, gate)?;
     c.result(y)
 }
@@ -102,11 +102,11 @@ fn layer_norm(c: &mut Chain, shape: &[usize]) -> Result<(), GraphError> {
     let centred = g.sub(x, mean)?;
     let squares = g.square(centred)?;
     let variance = row_mean(g, squares)?;
-    let stable = g.offset(variance, 1e-12)?;
+    let stable = g.add_scalar(variance, 1e-12)?;
     let factor = g.rsqrt(stable)?;
     let y = g.mul(centred, factor)?;
     let y = g.mul(y, scale)?;
-    let y = g.add_(y, shift)?;
+    let y = g.add(y, shift)?;
     c.result(y)
 }
 
@@ -114,7 +114,7 @@ fn layer_norm(c: &mut Chain, shape: &[usize]) -> Result<(), GraphError> {
 fn row_mean(g: &mut Graph, x: Value) -> Result<Value, GraphError> {
     let (axis, cols) = (g.shape(x).rank() - 1, g.shape(x).cols());
     let sum = g.reduce(ReduceKind::Sum, x, &[axis], true)?;
-    g.scale(sum, 1.0 / cols as f64)
+    g.mul_scalar(sum, 1.0 / cols as f64)
 }
 
 /// The chain in each precision.
@@ -164,7 +164,7 @@ pub(super) fn of_resnet(work: &Workload) -> Result<Vec<Problem>, GraphError> {
     const MODEL: &str = "resnet50";
     let graph = &work.graph;
     let mut problems = Vec::new();
-    let norms: Vec<NodeId> = graph.ids().filter(|&id| matches!(graph.node(id).op, Op::Moments(_))).collect();
+    let norms: Vec<NodeId> = graph.ids().filter(|&id| matches!(graph.node(id).op, Op::MeanVar(_))).collect();
     let counted = |wanted: &dyn Fn(&str) -> bool| {
         let mut counts: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
         for &id in norms.iter().filter(|&&id| wanted(graph.path(id))) {

@@ -20,7 +20,7 @@ pub enum InstallError {
     #[error("{command} failed; what it said is above")]
     Command { command: String },
     #[error("{command}: {source}")]
-    Start { command: String, source: io::Error },
+    Initialisation { command: String, source: io::Error },
     #[error("{title} is built by `cargo`, which cannot be run: {source}; https://rustup.rs installs it")]
     NoCargo { title: String, source: io::Error },
     #[error(
@@ -34,7 +34,7 @@ pub enum InstallError {
 }
 
 /// Installs a peer, with the Python at a path if it is written in it. What the installers say goes where this program's output
-/// goes. `tell` hears what is about to be done.
+/// goes. `notify` receives what is about to be done.
 ///
 /// # Errors
 /// There is no such peer, it is not for this Python, or an installer fails.
@@ -42,7 +42,7 @@ pub fn install(
     folders: &Folders,
     name: &str,
     python: &Path,
-    mut tell: impl FnMut(&str),
+    mut notify: impl FnMut(&str),
 ) -> Result<PathBuf, InstallError> {
     if name == super::own::NAME {
         return Err(InstallError::Own);
@@ -54,8 +54,8 @@ pub fn install(
     let place = folders.installation(name);
     fs::create_dir_all(&place).map_err(at(&place))?;
     match description.language {
-        Language::Python => install_python(folders, folder, description, python, &mut tell)?,
-        Language::Rust => build(folders, folder, description, &mut tell)?,
+        Language::Python => install_python(folders, folder, description, python, &mut notify)?,
+        Language::Rust => build(folders, folder, description, &mut notify)?,
     }
     Ok(place)
 }
@@ -70,16 +70,16 @@ fn install_python(
     folder: &Path,
     description: &Description,
     python: &Path,
-    tell: &mut impl FnMut(&str),
+    notify: &mut impl FnMut(&str),
 ) -> Result<(), InstallError> {
     check_python(description, python)?;
     let environment = folders.installation(&description.name).join("venv");
     let unfinished = folders.unfinished_of(&description.name);
     fs::write(&unfinished, "").map_err(at(&unfinished))?;
-    tell(&format!("making an environment in {}", environment.display()));
+    notify(&format!("making an environment in {}", environment.display()));
     run(python.as_os_str(), &["-m".as_ref(), "venv".as_ref(), environment.as_os_str()])?;
     if let Some(requirements) = &description.requirements {
-        tell(&format!("installing {}", description.title));
+        notify(&format!("installing {}", description.title));
         let (inside, file) = (folders.python_of(&description.name), folder.join(requirements));
         let arguments = ["-m", "pip", "install", "--disable-pip-version-check", "-r"].map(OsStr::new);
         let arguments: Vec<&OsStr> = arguments.into_iter().chain([file.as_os_str()]).collect();
@@ -114,12 +114,12 @@ fn build(
     folders: &Folders,
     folder: &Path,
     description: &Description,
-    tell: &mut impl FnMut(&str),
+    notify: &mut impl FnMut(&str),
 ) -> Result<(), InstallError> {
-    tell(&format!("building {}", description.title));
+    notify(&format!("building {}", description.title));
     let target = folders.installation(&description.name).join("target");
     let mut cargo = Command::new("cargo");
-    // In its folder, whose `.cargo/config.toml` tells the processor.
+    // In its folder, whose `.cargo/config.toml` names the processor.
     cargo.current_dir(folder).args(["build", "--release", "--locked", "--bin", PROGRAM, "--target-dir"]).arg(&target);
     let title = || description.title.clone();
     match cargo.status() {
@@ -138,6 +138,6 @@ fn run(program: &OsStr, arguments: &[&OsStr]) -> Result<(), InstallError> {
     match Command::new(program).args(arguments).status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(InstallError::Command { command: command() }),
-        Err(source) => Err(InstallError::Start { command: command(), source }),
+        Err(source) => Err(InstallError::Initialisation { command: command(), source }),
     }
 }

@@ -19,7 +19,7 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// `None` where the system does not tell.
+    /// `None` where the system does not report it.
     pub fn now() -> Option<Ticks> {
         parse(&fs::read_to_string("/proc/stat").ok()?, &fs::read_to_string("/proc/self/stat").ok()?)
     }

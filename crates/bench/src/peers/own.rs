@@ -150,7 +150,7 @@ impl Step {
         let (feeds, batches) = read_batches(&workload, request)?;
         let mut step = Self { device, executor, mode: request.mode, feeds, batches };
         step.write_feeds(0)?;
-        step.executor.prepare()?;
+        step.executor.compute_invariants()?;
         Ok(step)
     }
 

@@ -40,7 +40,7 @@ pub struct Ended {
     /// The last line of its output that begins with `{`.
     pub answer: String,
     pub wall_s: f64,
-    /// Share of the processors that others used meanwhile, if the system tells.
+    /// Share of the processors that others used meanwhile, if the system reports it.
     pub others_busy: Option<f64>,
 }
 

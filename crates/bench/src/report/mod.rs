@@ -24,7 +24,7 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment};
 use std::path::{Path, PathBuf};
 
-/// What a report tells of.
+/// What a report covers.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub machines: Vec<Examination>,

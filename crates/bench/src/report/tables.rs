@@ -10,7 +10,7 @@ use crate::profile::gflops;
 use crate::show;
 use crate::stats::{mean, sample_deviation};
 use bessemer_train::events::{BenchResult, KernelTime, Status};
-use bessemer_train::tasks::Terms;
+use bessemer_train::tasks::MetricSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -141,9 +141,9 @@ fn accuracy(runs: &[Run]) -> Option<TableView> {
             let value = run.info.as_ref().and_then(|info| info.recipe.pointer(path));
             value.map_or_else(|| "–".to_owned(), |value| value.to_string().replace('"', ""))
         };
-        let terms = view::terms(run);
-        let metrics: Vec<String> = shown_metrics(terms)
-            .filter_map(|(name, label)| Some(format!("{label} {}", terms.show(name, *end.metrics.get(name)?))))
+        let metric_schema = view::metric_schema(run);
+        let metrics: Vec<String> = shown_metrics(metric_schema)
+            .filter_map(|(name, label)| Some(format!("{label} {}", metric_schema.show(name, *end.metrics.get(name)?))))
             .collect();
         let batch = field("/train/batch_size");
         let precision = field("/precision/compute");
@@ -169,8 +169,8 @@ fn accuracy(runs: &[Run]) -> Option<TableView> {
 }
 
 /// Metrics that curves show, and their labels.
-fn shown_metrics(terms: &'static Terms) -> impl Iterator<Item = (&'static str, &'static str)> {
-    terms.metrics.iter().filter(|metric| metric.axis.is_some()).map(|metric| (metric.name, metric.label))
+fn shown_metrics(metric_schema: &'static MetricSchema) -> impl Iterator<Item = (&'static str, &'static str)> {
+    metric_schema.metrics.iter().filter(|metric| metric.axis.is_some()).map(|metric| (metric.name, metric.label))
 }
 
 /// Metrics of finished runs that differ in their seed alone.
@@ -185,14 +185,14 @@ fn stability(runs: &[Run]) -> Option<TableView> {
     }
     let mut rows = Vec::new();
     for members in groups.values().filter(|members| members.len() > 1) {
-        let terms = view::terms(members[0]);
-        for (name, label) in shown_metrics(terms) {
+        let metric_schema = view::metric_schema(members[0]);
+        for (name, label) in shown_metrics(metric_schema) {
             let ends = members.iter().filter_map(|run| run.end.as_ref());
             let values: Vec<f64> = ends.filter_map(|end| end.metrics.get(name).copied()).collect();
             if values.len() < members.len() {
                 continue;
             }
-            let scale = terms.scale(name);
+            let scale = metric_schema.scale(name);
             let unit = if scale.unit() == "%" { " %" } else { "" };
             let shown = |value: f64| format!("{:.3}{unit}", scale.shown(value));
             let seeds: Vec<String> = values.iter().map(|&value| shown(value)).collect();

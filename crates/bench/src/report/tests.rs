@@ -2,7 +2,7 @@ use super::*;
 use crate::machine::Machine;
 use crate::measure::{self, MeasureError};
 use crate::workload::{Mode, StepSettings};
-use bessemer_data::{FileFormat, Picture};
+use bessemer_data::{FileFormat, Image};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::DeviceOptions;
 use bessemer_train::events::{
@@ -39,7 +39,7 @@ fn write_run(folder: &Path) {
     fs::create_dir_all(folder.join("predictions")).unwrap();
     log(&folder.join("events.jsonl"), events);
     let picture = folder.join("predictions/sample-000.png");
-    Picture::filled(4, 4, [255, 0, 0]).write(&picture, FileFormat::Png).unwrap();
+    Image::filled(4, 4, [255, 0, 0]).write(&picture, FileFormat::Png).unwrap();
     let sample =
         Sample { picture: "sample-000.png".into(), label: "heart".into(), predicted: "star".into(), probability: 0.5 };
     fs::write(folder.join("predictions/samples.json"), serde_json::to_string(&[sample]).unwrap()).unwrap();
@@ -259,7 +259,7 @@ fn results_stand_in_the_tables_of_publications() {
     answers.mode = "infer".into();
     answers.step_ms.p99 = 21.5;
     let mut profiled = bench(4, 8.0);
-    profiled.kernels = [("conv2d", 3.0, 53), ("region", 1.0, 394)]
+    profiled.kernels = [("conv2d", 3.0, 53), ("fusion", 1.0, 394)]
         .map(|(kind, milliseconds, calls)| KernelTime { kind: kind.into(), calls, milliseconds, flops: 6_000_000 })
         .to_vec();
     let results = [bench(8, 10.0), wide, two, answers, profiled];

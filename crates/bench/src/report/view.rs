@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use bessemer_train::chart::smoothed;
 use bessemer_train::clock::{date_time, unix_seconds};
 use bessemer_train::events::{BenchResult, EvalInfo, Status};
-use bessemer_train::tasks::{self, Scale, Terms};
+use bessemer_train::tasks::{self, MetricSchema, Scale};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -194,7 +194,7 @@ fn run_view(run: &Run, pictures: Pictures<'_>) -> Result<RunView, ReportError> {
         ok,
         facts: run_facts(run),
         charts: run_charts(run)?,
-        evals: run.evals.iter().map(|(step, eval)| eval_row(*step, eval, &metrics, terms(run))).collect(),
+        evals: run.evals.iter().map(|(step, eval)| eval_row(*step, eval, &metrics, metric_schema(run))).collect(),
         metrics,
         samples: run.samples.iter().map(|s| sample_view(run, s, pictures)).collect::<Result<_, _>>()?,
         samples_right: run.samples.iter().filter(|sample| sample.is_right()).count(),
@@ -219,11 +219,12 @@ fn run_facts(run: &Run) -> Facts {
         facts.push(("step", format!("{} kernel calls, {flops}FLOP, {memory}", plan.kernels)));
     }
     if let Some(end) = &run.end {
-        let terms = terms(run);
-        facts.push(("steps", format!("{} ({} {})", end.steps, end.samples, terms.samples)));
+        let metric_schema = metric_schema(run);
+        facts.push(("steps", format!("{} ({} {})", end.steps, end.samples, metric_schema.samples)));
         facts.push(("time in steps", show::seconds(end.train_s)));
-        facts.push(("throughput", format!("{} {}", show::significant(end.throughput, 3), terms.unit)));
-        let fractions = terms.metrics.iter().filter(|metric| metric.scale == Scale::Fraction && metric.axis.is_some());
+        facts.push(("throughput", format!("{} {}", show::significant(end.throughput, 3), metric_schema.unit)));
+        let fractions =
+            metric_schema.metrics.iter().filter(|metric| metric.scale == Scale::Fraction && metric.axis.is_some());
         facts
             .extend(fractions.filter_map(|metric| Some((metric.label, show::percent(*end.metrics.get(metric.name)?)))));
     }
@@ -232,14 +233,14 @@ fn run_facts(run: &Run) -> Facts {
 }
 
 /// What the task of a run calls things.
-pub(super) fn terms(run: &Run) -> &'static Terms {
+pub(super) fn metric_schema(run: &Run) -> &'static MetricSchema {
     let recipe = run.info.as_ref().map(|info| &info.recipe);
-    tasks::terms(recipe.and_then(|recipe| recipe.pointer("/model/name")?.as_str()).unwrap_or_default())
+    tasks::metric_schema(recipe.and_then(|recipe| recipe.pointer("/model/name")?.as_str()).unwrap_or_default())
 }
 
 /// A metric over the steps of its evaluations, as its chart shows it.
 fn metric_points(run: &Run, name: &str) -> Vec<(f64, f64)> {
-    let scale = terms(run).scale(name);
+    let scale = metric_schema(run).scale(name);
     let point = |(step, eval): &(u64, EvalInfo)| Some((*step as f64, scale.shown(*eval.metrics.get(name)?)));
     run.evals.iter().filter_map(point).collect()
 }
@@ -255,7 +256,7 @@ fn comparison(runs: &[Run]) -> Result<Option<ComparisonView>, ReportError> {
     };
     let losses =
         |run: &Run| -> Vec<(f64, f64)> { run.steps.iter().map(|(step, info)| (*step as f64, info.loss)).collect() };
-    let terms = terms(compared[0]);
+    let metric_schema = metric_schema(compared[0]);
     let charts = [
         Chart {
             x_label: "step",
@@ -273,8 +274,8 @@ fn comparison(runs: &[Run]) -> Result<Option<ComparisonView>, ReportError> {
         },
         Chart {
             x_label: "step",
-            y_label: terms.best_axis(),
-            curves: curves(&|run| metric_points(run, terms.best.0)),
+            y_label: metric_schema.best_axis(),
+            curves: curves(&|run| metric_points(run, metric_schema.best.0)),
             from_zero: false,
             marks: true,
         },
@@ -299,9 +300,9 @@ fn run_charts(run: &Run) -> Result<Vec<String>, ReportError> {
     };
     let loss = of_steps(&|info| info.loss);
     let raw = Curve { faint: true, ..Curve::new("as measured", loss.clone()) };
-    let terms = terms(run);
-    let metrics = terms.metrics.iter().filter_map(|metric| {
-        let beside = metric.beside.and_then(|name| terms.metrics.iter().find(|other| other.name == name));
+    let metric_schema = metric_schema(run);
+    let metrics = metric_schema.metrics.iter().filter_map(|metric| {
+        let beside = metric.beside.and_then(|name| metric_schema.metrics.iter().find(|other| other.name == name));
         let curves = match beside {
             None => vec![Curve::new("", metric_points(run, metric.name))],
             Some(other) => {
@@ -328,8 +329,9 @@ fn run_charts(run: &Run) -> Result<Vec<String>, ReportError> {
     charts.iter().filter_map(|chart| chart.to_svg().transpose()).collect()
 }
 
-fn eval_row(step: u64, eval: &EvalInfo, metrics: &[String], terms: &Terms) -> Vec<String> {
-    let shown = |name: &String| eval.metrics.get(name).map_or_else(String::new, |value| terms.show(name, *value));
+fn eval_row(step: u64, eval: &EvalInfo, metrics: &[String], metric_schema: &MetricSchema) -> Vec<String> {
+    let shown =
+        |name: &String| eval.metrics.get(name).map_or_else(String::new, |value| metric_schema.show(name, *value));
     let mut row = vec![step.to_string(), (eval.epoch + 1).to_string()];
     row.extend(metrics.iter().map(shown));
     row.push(eval.samples.to_string());

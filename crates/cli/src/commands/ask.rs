@@ -59,9 +59,9 @@ pub(super) fn converse(predictor: &mut dyn Predictor, json: bool, common: &Commo
     for (number, line) in (1..).zip(input.lines()) {
         let line = line.map_err(|error| Usage(format!("standard input: line {number}: {error}")))?;
         if !line.trim().is_empty() {
-            let tell = common.teller();
-            let tell = |done: usize, all: usize| tell(&|| progress_line(done, all));
-            for answer in predictor.predict(&[line.trim().to_owned()], &tell)? {
+            let notify = common.notifier();
+            let notify = |done: usize, all: usize| notify(&|| progress_line(done, all));
+            for answer in predictor.predict(&[line.trim().to_owned()], &notify)? {
                 let answer = answer?;
                 print(&if json { format!("{}\n", answer.json) } else { infer::text(&answer) })?;
             }

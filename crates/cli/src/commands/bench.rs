@@ -13,8 +13,8 @@ use bessemer_train::StopSignal;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header, KernelTime};
 use bessemer_train::recipe::Compute;
+use bessemer_train::tasks::metric_schema;
 use bessemer_train::tasks::registry::ZooModel;
-use bessemer_train::tasks::terms;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -101,7 +101,7 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
     let device = common.device();
     let opened = device.open();
     let precision = common.precision().unwrap_or_default();
-    let (settings, unit) = (settings.settings(options.model)?, terms(options.model.name()).unit);
+    let (settings, unit) = (settings.settings(options.model)?, metric_schema(options.model.name()).unit);
     common.tell_emulation(precision);
     let mut results = Results::open(options.json.as_deref())?;
     let process = Process::new()?;
@@ -135,7 +135,7 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
         };
         let progress = |repeat: usize, throughput: f64| {
             let rate = show::significant(throughput, 3);
-            common.tell(&format!("batch {batch_size}, repeat {repeat} of {}: {rate} {unit}", options.repeat));
+            common.notify(&format!("batch {batch_size}, repeat {repeat} of {}: {rate} {unit}", options.repeat));
         };
         match measure(&request, &machine, &mut limits, |request| process.repeat(request), progress) {
             Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,

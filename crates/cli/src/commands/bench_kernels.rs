@@ -86,7 +86,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
             Ok(measured) => format!("{} ms", show::significant(measured.ms.min, 3)),
             Err(reason) => reason.clone(),
         };
-        common.tell(&format!("{}/{} {}: {said}", index + 1, chosen.len(), problem.full_name()));
+        common.notify(&format!("{}/{} {}: {said}", index + 1, chosen.len(), problem.full_name()));
         outcomes.push(outcome);
     }
     let limits = before.greater(Limits::measure(&*opened));
@@ -102,7 +102,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     output.text(&table(&results))?;
     output.detail(&summary(&results))?;
     match floors {
-        Some(floors) => judge(&floors, &results, &output),
+        Some(floors) => check_floors(&floors, &results, &output),
         None => Ok(()),
     }
 }
@@ -128,8 +128,8 @@ fn choose<'a>(
     if !chosen.is_empty() {
         return Ok(chosen);
     }
-    let terms = kernels::terms(problems);
-    let hint = sentence(&names::hint(filter.text(), terms.iter().map(String::as_str)));
+    let metric_schema = kernels::metric_schema(problems);
+    let hint = sentence(&names::hint(filter.text(), metric_schema.iter().map(String::as_str)));
     let models: BTreeSet<&str> = problems.iter().map(|problem| problem.model).collect();
     let models = models.into_iter().collect::<Vec<_>>().join(", ");
     let example = problems[0].full_name();
@@ -212,7 +212,7 @@ fn summary(results: &[KernelResult]) -> String {
 }
 
 /// Lists the kernels below their floors.
-fn judge(floors: &Floors, results: &[KernelResult], output: &Results) -> anyhow::Result<()> {
+fn check_floors(floors: &Floors, results: &[KernelResult], output: &Results) -> anyhow::Result<()> {
     let missed = floors.missed(results);
     if missed.is_empty() {
         return Ok(());

@@ -124,7 +124,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         retry: options.retry,
         dry_run: options.dry_run,
     };
-    let results = compare::run(&groups, &peers, &runner, &settings, &mut |line| common.tell(line))?;
+    let results = compare::run(&groups, &peers, &runner, &settings, &mut |line| common.notify(line))?;
     if options.dry_run {
         return Ok(());
     }

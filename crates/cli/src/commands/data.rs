@@ -66,7 +66,7 @@ EXAMPLES:
 pub(crate) struct Verify {
     /// Layout of the folder
     #[arg(value_enum)]
-    pub kind: Kind,
+    pub kind: DataKind,
     /// Folder of the data set
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
@@ -153,7 +153,7 @@ pub(crate) struct Draw {
 
 /// How a data set is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum DataKind {
     /// train/CLASS/*.jpg and val/CLASS/*.jpg
     ClassFolder,
     /// What `data prepare text` has made
@@ -174,8 +174,8 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.command {
         Command::Prepare(Prepare { kind: PrepareKind::Text(options) }) => text::run_prepare(options, common),
         Command::Verify(options) => match options.kind {
-            Kind::ClassFolder => verify_pictures(options, common),
-            Kind::Text => text::run_verify(options, common),
+            DataKind::ClassFolder => verify_pictures(options, common),
+            DataKind::Text => text::run_verify(options, common),
         },
         Command::Sample(Sample { kind: SampleKind::ClassFolder(options) }) => sample_pictures(options, common),
         Command::Sample(Sample { kind: SampleKind::Text(options) }) => text::run_sample(options, common),
@@ -185,8 +185,8 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 }
 
 fn verify_pictures(options: &Verify, common: &Common) -> anyhow::Result<()> {
-    let tell = common.teller();
-    let progress = |done: usize, all: usize| tell(&|| format!("{done} of {all} files"));
+    let notify = common.notifier();
+    let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} files"));
     let report = verify(&options.folder, common.device().threads, &progress)?;
     if options.json {
         print_json(&report)?

@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 }
 
 fn json(model: &str, chosen: Option<&ChosenCheckpoint>, report: &EvalReport) -> Map<String, Value> {
-    let rate = format!("{}_per_s", report.terms.samples);
+    let rate = format!("{}_per_s", report.metric_schema.samples);
     let checkpoint = chosen.map(|ChosenCheckpoint { path, step, reason }| {
         ("checkpoint".to_owned(), json!({"path": path, "step": step, "chosen": reason.name()}))
     });
@@ -83,15 +83,15 @@ fn json(model: &str, chosen: Option<&ChosenCheckpoint>, report: &EvalReport) -> 
 const RATE: &str = "throughput";
 
 fn text(report: &EvalReport) -> String {
-    let labels = report.terms.metrics.iter().map(|metric| metric.label.len());
+    let labels = report.metric_schema.metrics.iter().map(|metric| metric.label.len());
     let width = labels.chain([RATE.len()]).max().unwrap_or(0);
     let mut text = String::new();
-    for metric in report.terms.metrics {
+    for metric in report.metric_schema.metrics {
         let Some(value) = report.metrics.get(metric.name) else { continue };
-        text += &format!("{:<width$}  {}", metric.label, report.terms.show(metric.name, *value));
+        text += &format!("{:<width$}  {}", metric.label, report.metric_schema.show(metric.name, *value));
         let counted = metric.ratio.map(|names| names.map(|name| report.counts.get(name).copied().unwrap_or(0)));
         text += &counted.map_or_else(String::new, |[part, whole]| format!(" ({part} of {whole})"));
         text.push('\n');
     }
-    text + &format!("{RATE:<width$}  {} {}\n", show::significant(report.samples_per_s, 3), report.terms.unit)
+    text + &format!("{RATE:<width$}  {} {}\n", show::significant(report.samples_per_s, 3), report.metric_schema.unit)
 }

@@ -5,8 +5,8 @@ use bessemer_bench::explain::{Explanation, Request, explain, graph_after, pass_n
 use bessemer_bench::machine::available_memory;
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
+use bessemer_train::tasks::metric_schema;
 use bessemer_train::tasks::registry::ZooModel;
-use bessemer_train::tasks::terms;
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -107,11 +107,11 @@ fn text(explanation: &Explanation) -> String {
     let Explanation { model, mode, batch_size, accumulation, device, .. } = explanation;
     let rules: Vec<String> = explanation.rules.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     let rules = rules.join("; ");
-    let samples = terms(model).samples;
+    let samples = metric_schema(model).samples;
     let times = if *accumulation > 1 { format!("{accumulation} times ") } else { String::new() };
     let fused = if explanation.fused { "fused" } else { "op by op" };
     let largest = match explanation.largest_batch {
-        Some(batch) => format!("{batch} {}", terms(&explanation.model).samples),
+        Some(batch) => format!("{batch} {}", metric_schema(&explanation.model).samples),
         None => "none, not even a single one".to_owned(),
     };
     format!(

@@ -72,9 +72,9 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     if inputs.is_empty() {
         return ask::converse(&mut *predictor, options.json, common);
     }
-    let tell = common.teller();
-    let tell = |done: usize, all: usize| tell(&|| ask::progress_line(done, all));
-    show_each(predictor.predict(inputs, &tell)?, options.json)
+    let notify = common.notifier();
+    let notify = |done: usize, all: usize| notify(&|| ask::progress_line(done, all));
+    show_each(predictor.predict(inputs, &notify)?, options.json)
 }
 
 /// Prints what came of good inputs, then why nothing came of the others. The last of these errors is returned.

@@ -20,7 +20,7 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
-    /// Tell what Bessemer can do
+    /// Print what Bessemer can do
     Describe,
     /// Nothing: Bessemer compiles in each process
     Prepare { request: PathBuf },

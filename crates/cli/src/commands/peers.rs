@@ -60,7 +60,7 @@ EXAMPLES:
 #[derive(Debug, Args)]
 #[command(after_help = SETUP_EXAMPLES)]
 pub(crate) struct Setup {
-    /// A name that `bessemer peers list` tells
+    /// A name that `bessemer peers list` shows
     pub name: String,
     /// Folder of adapters in place of those that come with the program [default: $BESSEMER_PEERS]
     #[arg(long, value_name = "DIR", help_heading = "Frameworks")]
@@ -75,7 +75,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         What::List(options) => list(options),
         What::Setup(options) => {
             let folders = Folders::of_user(options.peers.clone());
-            let place = install(&folders, &options.name, &options.python, |line| common.tell(line))?;
+            let place = install(&folders, &options.name, &options.python, |line| common.notify(line))?;
             print(&format!("installed {}\n", place.display()))
         }
     }

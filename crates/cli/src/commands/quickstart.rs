@@ -31,7 +31,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         stop: StopSignal::from_system()?,
         command: command_line(),
     };
-    let outcome = quickstart::run(&request, |line| common.tell(line))?;
+    let outcome = quickstart::run(&request, |line| common.notify(line))?;
     let right = outcome.samples.iter().filter(|sample| sample.is_right()).count();
     print(&format!(
         "accuracy  {} of pictures not trained on ({right} of {} in the report)\ntime      {}\nreport    {}\n",

@@ -5,7 +5,7 @@ use anyhow::Context;
 use bessemer_bench::stats::{mean, sample_deviation};
 use bessemer_train::clock::{compact, unix_seconds};
 use bessemer_train::recipe::Override;
-use bessemer_train::tasks::Terms;
+use bessemer_train::tasks::MetricSchema;
 use bessemer_train::{RunFolder, TrainOptions, TrainReport};
 use std::path::PathBuf;
 
@@ -46,7 +46,7 @@ pub(super) fn table(reports: &[(u64, TrainReport)]) -> String {
     };
     let mut table = Table::new(1, &[&["seed"], names.as_slice()].concat());
     let mut row = |head: String, value: &dyn Fn(&str) -> f64| {
-        let cells = names.iter().map(|name| show(first.terms, name, value(name)));
+        let cells = names.iter().map(|name| show(first.metric_schema, name, value(name)));
         table.row([head].into_iter().chain(cells));
     };
     for (index, (seed, _)) in reports.iter().enumerate() {
@@ -58,8 +58,8 @@ pub(super) fn table(reports: &[(u64, TrainReport)]) -> String {
 }
 
 /// Three digits behind the point of percentages, as differences between seeds are small.
-fn show(terms: &Terms, name: &str, value: f64) -> String {
-    let scale = terms.scale(name);
+fn show(metric_schema: &MetricSchema, name: &str, value: f64) -> String {
+    let scale = metric_schema.scale(name);
     let unit = if scale.unit() == "%" { " %" } else { "" };
     format!("{:.3}{unit}", scale.shown(value))
 }

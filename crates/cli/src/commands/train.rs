@@ -8,7 +8,7 @@ use bessemer_train::recipe::Override;
 use bessemer_train::tasks::Scale;
 use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
-    CheckpointChoice, ComputeOptions, Recipe, RunDir, RunFolder, Start, StopSignal, TrainError, TrainOptions,
+    CheckpointChoice, ComputeOptions, Initialisation, Recipe, RunDir, RunFolder, StopSignal, TrainError, TrainOptions,
     TrainReport, find_checkpoint, train,
 };
 use clap::Args;
@@ -61,7 +61,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "best|latest|STEP", conflicts_with = "resume", help_heading = "What to train")]
     pub checkpoint: Option<CheckpointChoice>,
 
-    /// Train so many times, with seeds from that of the recipe on, into seed-0, seed-1 and so on of the folder, and show the mean
+    /// Train this many times, with seeds from that of the recipe on, into seed-0, seed-1 and so on of the folder, and show the mean
     /// and the standard deviation of what comes out
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, conflicts_with = "resume",
           help_heading = "What to train")]
@@ -81,7 +81,7 @@ const SAMPLES: usize = 40;
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let recipe = recipe(options, common)?;
     common.tell_emulation(recipe.precision.compute);
-    common.tell(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
+    common.notify(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
     let request = TrainOptions {
         compute: common.compute(),
         start: start(options, common)?,
@@ -99,7 +99,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 fn train_once(request: &TrainOptions, common: &Common) -> anyhow::Result<TrainReport> {
     let report = train(request)?;
     if report.was_finished {
-        common.tell(&format!(
+        common.notify(&format!(
             "{}: the run is finished, all of its {} steps are done; nothing was changed",
             report.run.display(),
             report.steps
@@ -110,19 +110,19 @@ fn train_once(request: &TrainOptions, common: &Common) -> anyhow::Result<TrainRe
     Ok(report)
 }
 
-fn start(options: &Options, common: &Common) -> anyhow::Result<Start> {
+fn start(options: &Options, common: &Common) -> anyhow::Result<Initialisation> {
     let choice = options.checkpoint;
     Ok(match (&options.weights, &options.init_from) {
-        (Some(weights), _) => Start::Weights(locate(weights, choice, common)?.path),
+        (Some(weights), _) => Initialisation::Weights(locate(weights, choice, common)?.path),
         (None, Some(run)) => {
             let is_run = find_checkpoint(run, None).map_err(TrainError::from)?.is_some();
             let usual = is_run.then_some(CheckpointChoice::Latest);
-            Start::Phase(locate(run, choice.or(usual), common)?.path)
+            Initialisation::Phase(locate(run, choice.or(usual), common)?.path)
         }
         (None, None) if choice.is_some() => {
             bail!(Usage("--checkpoint is for the run that --weights or --init-from names".to_owned()))
         }
-        (None, None) => Start::Random,
+        (None, None) => Initialisation::Random,
     })
 }
 
@@ -167,15 +167,15 @@ fn keep_samples(report: &TrainReport, recipe: &Recipe, compute: &ComputeOptions,
         registry::find(&recipe.model.name)?.family().keep_samples(&run, SAMPLES, compute)
     };
     if let Err(error) = keep() {
-        common.tell(&format!("warning: no samples of predictions: {error}"));
+        common.notify(&format!("warning: no samples of predictions: {error}"));
     }
 }
 
 fn summary(report: &TrainReport) -> String {
     let mut text = format!("run         {}\nsteps       {}\n", report.run.display(), report.steps);
-    text += &format!("throughput  {} {}\n", show::significant(report.throughput, 3), report.terms.unit);
+    text += &format!("throughput  {} {}\n", show::significant(report.throughput, 3), report.metric_schema.unit);
     for (name, value) in &report.metrics {
-        let value = match report.terms.scale(name) {
+        let value = match report.metric_schema.scale(name) {
             Scale::Fraction => show::percent(*value),
             Scale::Plain => format!("{value:.4}"),
         };

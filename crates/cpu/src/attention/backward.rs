@@ -355,7 +355,7 @@ impl Backward<'_> {
     }
 }
 
-/// Distance of the tiles of a block of so many queries.
+/// Distance of the tiles of a block of the given number of queries.
 #[inline(always)]
 fn tile_len<S: Simd>(queries: usize) -> usize {
     queries * column_stride::<S>() + PAD

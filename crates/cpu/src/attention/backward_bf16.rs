@@ -8,7 +8,8 @@ use super::{
     prefetch_row, rows, steps, to_operand,
 };
 use crate::gemm::{
-    MAX_DEPTH, Matrix, ROW_STRIDE, Scratch, SharedMut, TypedPtr, TypedSlice, aligned_len, packed_len, panel, pieces,
+    MAX_DEPTH, Matrix, ROW_STRIDE, Scratch, SharedMut, TypedPtr, TypedSlice, aligned_len, even_chunks, packed_len,
+    panel,
 };
 use crate::simd::{Simd, TILE_STEPS};
 use crate::vector;
@@ -106,7 +107,7 @@ impl Buffers {
 /// elements, and nothing else uses it or these columns of the outputs. Called under `S::run_op`.
 #[inline(always)]
 pub(super) unsafe fn run<S: Simd>(desc: &AttentionDesc, io: &Io<'_>, head: usize, scratch: Scratch) {
-    let (blocks, chunks) = (pieces(desc.queries, QUERY_BLOCK, TILE_STEPS), desc.key_chunks());
+    let (blocks, chunks) = (even_chunks(desc.queries, QUERY_BLOCK, TILE_STEPS), desc.key_chunks());
     let buffers = Buffers::new(desc, scratch);
     let backward = Backward { desc, io, head, buffers };
     for chunk in 0..chunks.count {
@@ -393,8 +394,8 @@ impl Backward<'_> {
                         }
                         let mut square = [0.0f32; TILE_STEPS * TILE_STEPS];
                         S::transpose(src, ROW_STRIDE, square.as_mut_ptr(), TILE_STEPS);
-                        for (row, numbers) in square.chunks_exact(TILE_STEPS).enumerate().take(rows.min(S::LANES)) {
-                            S::copy(numbers.as_ptr(), dst.add(row * desc.width()), cols.min(S::LANES));
+                        for (row, elements) in square.chunks_exact(TILE_STEPS).enumerate().take(rows.min(S::LANES)) {
+                            S::copy(elements.as_ptr(), dst.add(row * desc.width()), cols.min(S::LANES));
                         }
                     }
                 }

@@ -5,7 +5,7 @@ use super::{
     prefetch_row, rows, steps, to_operand, worker_scratch,
 };
 use crate::gemm::{
-    Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, aligned_len, packed_len, panel, pieces,
+    Ctx, MAX_DEPTH, Matrix, ROW_STRIDE, RowBlocks, Scratch, SharedMut, aligned_len, even_chunks, packed_len, panel,
 };
 use crate::simd::{PanelFormat, Simd, SimdOp, TILE_STEPS, dispatch_product};
 use crate::vector;
@@ -23,7 +23,7 @@ pub(super) struct Io<'a> {
 const BF16_BLOCK: usize = 32;
 
 fn query_blocks(desc: &AttentionDesc, format: PanelFormat) -> RowBlocks {
-    if format.is_dot2() { pieces(desc.queries, BF16_BLOCK, TILE_STEPS) } else { desc.query_blocks() }
+    if format.is_dot2() { even_chunks(desc.queries, BF16_BLOCK, TILE_STEPS) } else { desc.query_blocks() }
 }
 
 /// Elements of the packed keys of a head.

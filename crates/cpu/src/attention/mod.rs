@@ -9,8 +9,8 @@ mod rows;
 mod tests;
 
 use crate::gemm::{
-    ALayout, Ctx, MAX_DEPTH, MAX_PANEL, MemoryBlock, Place, Prefetch, ROW_STRIDE, RowBlocks, Scratch, SharedMut,
-    TileLoop, TypedPtr, aligned_len, panel, pieces,
+    ALayout, Ctx, MAX_DEPTH, MAX_PANEL, MemoryBlock, Prefetch, ROW_STRIDE, RowAddress, RowBlocks, Scratch, SharedMut,
+    TileLoop, TypedPtr, aligned_len, even_chunks, panel,
 };
 use crate::kernel::{Operands, Unsupported};
 use crate::simd::{NEIGHBOURS, PanelFormat, Simd};
@@ -103,12 +103,12 @@ impl AttentionDesc {
     }
 
     fn query_blocks(&self) -> RowBlocks {
-        pieces(self.queries, QUERY_BLOCK, 1)
+        even_chunks(self.queries, QUERY_BLOCK, 1)
     }
 
     /// Keys that are worked on together: a reduction over them fits the register tile.
     fn key_chunks(&self) -> RowBlocks {
-        pieces(self.keys, MAX_DEPTH, MAX_PANEL)
+        even_chunks(self.keys, MAX_DEPTH, MAX_PANEL)
     }
 
     fn q_len(&self) -> usize {
@@ -177,9 +177,9 @@ impl AttentionDesc {
                 None => 0,
             };
             Inputs {
-                q: operands.numbers(0, self.dtype, self.q_len()).checked(self.q_len(), "queries"),
-                k: operands.numbers(1, self.dtype, self.k_len()).checked(self.k_len(), "keys"),
-                v: operands.numbers(2, self.dtype, self.k_len()).checked(self.k_len(), "values"),
+                q: operands.elements(0, self.dtype, self.q_len()).checked(self.q_len(), "queries"),
+                k: operands.elements(1, self.dtype, self.k_len()).checked(self.k_len(), "keys"),
+                v: operands.elements(2, self.dtype, self.k_len()).checked(self.k_len(), "values"),
                 bias: operands.floats(3, self.batch * self.keys),
                 counter,
             }
@@ -334,7 +334,7 @@ impl RowsTimesPanels<'_> {
     }
 }
 
-/// Columns of the scores against so many keys: whole panels, the last of which is padded with zeros.
+/// Columns of the scores against the given number of keys: whole panels, the last of which is padded with zeros.
 #[inline(always)]
 fn padded<S: Simd>(keys: usize) -> usize {
     keys.next_multiple_of(panel::<S>())

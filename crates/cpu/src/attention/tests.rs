@@ -31,8 +31,8 @@ fn halves(len: usize, stream: u32) -> Vec<bf16> {
     (0..len).map(|i| bf16::from_f32(philox::normal(5, 0, stream, i as u64))).collect()
 }
 
-fn widened(numbers: &[bf16]) -> Vec<f32> {
-    numbers.iter().map(|x| x.to_f32()).collect()
+fn widened(elements: &[bf16]) -> Vec<f32> {
+    elements.iter().map(|x| x.to_f32()).collect()
 }
 
 /// Every fourth key is masked.
@@ -70,16 +70,16 @@ fn reference(desc: &AttentionDesc) -> [Vec<f64>; 5] {
     let [q, k, v, dout, bias_input, counter] = std::array::from_fn(&mut input);
     let counter = if desc.dropout.is_some() { vec![counter] } else { Vec::new() };
     let common = [q, k, v, bias_input];
-    let forward = graph.add(attention, &[&common[..], &counter].concat()).unwrap();
+    let forward = graph.push(attention, &[&common[..], &counter].concat()).unwrap();
     let inputs = [&common[..], &forward, &[dout], &counter].concat();
-    let backward = graph.add(AttentionGrad { attention }, &inputs).unwrap();
+    let backward = graph.push(AttentionGrad { attention }, &inputs).unwrap();
     for (name, value) in NAMES.iter().zip([forward, backward].concat()) {
         graph.output(name, value);
     }
     let mut interpreter = Interpreter::new(&graph);
     for (i, stream) in STREAMS.into_iter().enumerate() {
-        let numbers = halves(types[i].shape.elements(), stream);
-        interpreter.set(&format!("x{i}"), &numbers.iter().map(|x| x.to_f64()).collect::<Vec<_>>());
+        let elements = halves(types[i].shape.elements(), stream);
+        interpreter.set(&format!("x{i}"), &elements.iter().map(|x| x.to_f64()).collect::<Vec<_>>());
     }
     interpreter.set("x4", &bias(desc).into_iter().map(f64::from).collect::<Vec<_>>());
     interpreter.set("x5", &[f64::from(COUNTER)]);
@@ -94,15 +94,15 @@ fn results(isa: Isa, format: PanelFormat, desc: &AttentionDesc, threads: usize) 
     let (q_len, k_len) = (desc.q_len(), desc.k_len());
     let [q, k, v, dout] = std::array::from_fn(|i| halves(if i % 3 == 0 { q_len } else { k_len }, STREAMS[i]));
     let wide = [&q, &k, &v].map(|tensor| widened(tensor));
-    let numbers = |i: usize, tensor: &'static str| match desc.dtype {
+    let elements = |i: usize, tensor: &'static str| match desc.dtype {
         DType::Bf16 => TypedSlice::from([&q, &k, &v][i].as_slice()).checked(wide[i].len(), tensor),
         _ => TypedSlice::from(&wide[i]).checked(wide[i].len(), tensor),
     };
     let bias = bias(desc);
     let inputs = Inputs {
-        q: numbers(0, "queries"),
-        k: numbers(1, "keys"),
-        v: numbers(2, "values"),
+        q: elements(0, "queries"),
+        k: elements(1, "keys"),
+        v: elements(2, "values"),
         bias: &bias,
         counter: COUNTER,
     };

@@ -8,7 +8,7 @@ use super::ConvDesc;
 use super::gather::{Axis, Gather};
 use crate::arithmetic::greatest_common_divisor;
 use crate::gemm::{
-    BlockScratch, Ctx, Destination, Epilogue, Matrix, MemoryBlock, Output, PanelSteps, Place, RowBlock, RowBlocks,
+    BlockScratch, Ctx, Destination, Epilogue, Matrix, MemoryBlock, Output, PanelSteps, RowAddress, RowBlock, RowBlocks,
     RowSource, RowTable, Scratch, SharedMut, TypedPtr, TypedSlice, Weights, aligned_len, column_groups, free_threads,
     pack_steps, packed_len, packed_start, row_blocks_for, row_scratch_len,
 };

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::gemm::{
-    AffinePtr, FEW_COLS, MAX_OFFSETS, MAX_POSITIONS, MAX_ROWS, MemoryBlock, Place, Row, RowSource, TypedPtr,
+    AffinePtr, FEW_COLS, MAX_OFFSETS, MAX_POSITIONS, MAX_ROWS, MemoryBlock, Row, RowAddress, RowSource, TypedPtr,
     WINDOWS_LEN, Windows,
 };
 use crate::simd::{Simd, TILE_STEPS};
@@ -108,7 +108,7 @@ impl Gather {
     /// # Safety
     /// They are there, and there is room for them. Called under `S::vectorize`.
     #[inline(always)]
-    unsafe fn take<S: Simd, D: Place>(&self, src: TypedPtr, start: usize, len: usize, dst: D) {
+    unsafe fn take<S: Simd, D: RowAddress>(&self, src: TypedPtr, start: usize, len: usize, dst: D) {
         // SAFETY: the caller's promise; with an affine map, a run is a pixel.
         unsafe {
             match self.affine {
@@ -240,7 +240,7 @@ impl Gather {
     /// # Safety
     /// As for [`copy`](RowSource::copy).
     #[inline(always)]
-    unsafe fn copy_padded<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D) {
+    unsafe fn copy_padded<S: Simd, D: RowAddress>(&self, row: Row, range: Range<usize>, dst: D) {
         for (i, ky) in (range.start / TILE_PIXEL..range.end / TILE_PIXEL).enumerate() {
             let valid = self.inside(row.y + (ky * self.y.tap) as isize, row.x, self.x.taps);
             let line = (ky * self.y.tap * self.x.size * self.channels) as isize;
@@ -328,11 +328,11 @@ impl RowSource for Gather {
         Row { x: self.x.base, y: self.y.base, origin: origin + lines * line }
     }
 
-    fn region(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
+    fn fusion(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
         let (first, last) = (self.locate(rows.start), self.locate(rows.end - 1));
         if self.row_len() == self.channels && self.x.step == 1 {
             let start = self.src.offset(first.origin).add(range.start);
-            return start.region(rows.len(), range.len(), self.channels);
+            return start.fusion(rows.len(), range.len(), self.channels);
         }
         let line_len = if self.padded_lines { TILE_PIXEL } else { self.x.taps * self.channels };
         let tap_line = (range.end - 1) / line_len * self.y.tap;
@@ -341,7 +341,7 @@ impl RowSource for Gather {
     }
 
     #[inline(always)]
-    unsafe fn copy<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D) {
+    unsafe fn copy<S: Simd, D: RowAddress>(&self, row: Row, range: Range<usize>, dst: D) {
         if self.padded_lines {
             // SAFETY: the caller's promise.
             return unsafe { self.copy_padded::<S, D>(row, range, dst) };

@@ -6,7 +6,7 @@
 
 use super::{ConvDesc, depthwise};
 use crate::gemm::{Ctx, Epilogue, Output, RowBlocks, Scratch, SharedMut, aligned_len, row_blocks_for};
-use crate::parts::PIECE;
+use crate::parts::CHUNK;
 
 /// A convolution in groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl GroupedDesc {
         self.conv.weight_len() / self.groups
     }
 
-    /// How it is computed, in a few words.
+    /// A short description of the algorithm.
     pub(crate) fn name(&self) -> &'static str {
         if self.is_depthwise() { "depthwise" } else { "group by group" }
     }
@@ -187,7 +187,7 @@ impl Shape {
 
     /// Calls `f(position in the tensor, position in a dense copy of the group)` for the rows of a group, in tasks.
     fn for_rows(&self, ctx: Ctx<'_>, group: usize, f: &(dyn Fn(usize, usize) + Sync)) {
-        let rows = (PIECE / self.width.max(1)).max(1);
+        let rows = (CHUNK / self.width.max(1)).max(1);
         ctx.pool.run(self.rows.div_ceil(rows), &|task, _worker| {
             for row in task * rows..self.rows.min((task + 1) * rows) {
                 f((row * self.groups + group) * self.width, row * self.width);

@@ -72,7 +72,7 @@ impl ConvDesc {
     /// # Panics
     /// When the input is shorter than that.
     fn gather(&self, x: &Input<'_>) -> Gather {
-        let src = x.numbers.checked(self.input_len(), "input");
+        let src = x.elements.checked(self.input_len(), "input");
         let affine = x.affine.map(|affine| affine.checked(self.c_in));
         Gather { src, channels: self.c_in, y: self.axis(0), x: self.axis(1), affine, padded_lines: false }
     }
@@ -168,7 +168,7 @@ pub fn forward<'a>(
     epilogue: Option<&dyn Epilogue>,
 ) {
     let x = x.into();
-    let dtype = x.numbers.dtype();
+    let dtype = x.elements.dtype();
     let format = x.panel_format(ctx, dtype);
     let source = &Gather { padded_lines: d.pads_lines(format), ..d.gather(&x) };
     let c = y.checked(d.output_len(), forward_row_blocks(d).rows * d.c_out, "output");

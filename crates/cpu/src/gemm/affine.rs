@@ -18,28 +18,28 @@ pub struct Affine<'a> {
 /// The first operand of a product.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
-    pub(crate) numbers: TypedSlice<'a>,
+    pub(crate) elements: TypedSlice<'a>,
     pub(crate) affine: Option<Affine<'a>>,
 }
 
 impl<'a> Input<'a> {
     /// Elements that are scaled and shifted while they are read.
-    pub fn affine(numbers: impl Into<TypedSlice<'a>>, affine: Affine<'a>) -> Input<'a> {
-        Input { numbers: numbers.into(), affine: Some(affine) }
+    pub fn affine(elements: impl Into<TypedSlice<'a>>, affine: Affine<'a>) -> Input<'a> {
+        Input { elements: elements.into(), affine: Some(affine) }
     }
 
     /// The format of its products with another operand of this type.
     pub(crate) fn panel_format(&self, ctx: Ctx<'_>, other: DType) -> PanelFormat {
         match self.affine {
-            None => ctx.panel_format(self.numbers.dtype(), other),
+            None => ctx.panel_format(self.elements.dtype(), other),
             Some(_) => PanelFormat::F32,
         }
     }
 }
 
 impl<'a, T: Into<TypedSlice<'a>>> From<T> for Input<'a> {
-    fn from(numbers: T) -> Input<'a> {
-        Input { numbers: numbers.into(), affine: None }
+    fn from(elements: T) -> Input<'a> {
+        Input { elements: elements.into(), affine: None }
     }
 }
 

@@ -87,7 +87,7 @@ const TILES_COPY_COLS: f64 = 64.0;
 
 /// Cuts `0..total` into pieces of nearly equal length, at most `limit`, that are multiples of `step` but the last. At least
 /// one piece.
-pub(crate) fn pieces(total: usize, limit: usize, step: usize) -> RowBlocks {
+pub(crate) fn even_chunks(total: usize, limit: usize, step: usize) -> RowBlocks {
     let count = total.div_ceil(limit).max(1);
     let length = total.div_ceil(count).next_multiple_of(step).min(limit);
     RowBlocks { count: total.div_ceil(length.max(1)).max(1), rows: length }

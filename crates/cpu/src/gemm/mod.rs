@@ -31,13 +31,13 @@ pub use store::{Addend, STORE_COLS, Store};
 pub use typed_slice::{TypedSlice, Weights};
 
 pub(crate) use affine::AffinePtr;
-pub(crate) use blocking::{TASKS, column_groups, pieces, row_blocks_for};
+pub(crate) use blocking::{TASKS, column_groups, even_chunks, row_blocks_for};
 pub(crate) use memory::{Destination, Scratch, SharedMut, aligned_len};
 pub(crate) use outer::{OuterProduct, outer_scratch_len};
 pub(crate) use pack::{Matrix, PanelSteps, pack_shared, pack_steps, packed_len};
 pub(crate) use rows::{
-    BlockScratch, FEW_COLS, MAX_OFFSETS, MAX_ROWS, MatrixRows, Origin, Place, Row, RowBlock, RowProduct, RowSource,
-    RowTable, WINDOWS_LEN, Windows, row_scratch_len,
+    BlockScratch, FEW_COLS, MAX_OFFSETS, MAX_ROWS, MatrixRows, Origin, Row, RowAddress, RowBlock, RowProduct,
+    RowSource, RowTable, WINDOWS_LEN, Windows, row_scratch_len,
 };
 pub(crate) use tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, panel};
 pub(crate) use tile_loop::{MemoryBlock, Prefetch, TileLoop, tile_count, tile_start};
@@ -199,7 +199,7 @@ fn extent(batch: usize, batch_stride: usize, rows: usize, cols: usize, ld: usize
     (batch - 1) * batch_stride + (rows - 1) * ld + cols
 }
 
-/// How [`gemm`] computes a product, in a few words.
+/// A short description of the algorithm of [`gemm`].
 pub(crate) fn kernel_name(desc: &GemmDesc) -> &'static str {
     if batched::applies(desc) {
         "batch of small matmuls"

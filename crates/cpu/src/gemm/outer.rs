@@ -5,10 +5,10 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::blocking::{RowBlocks, TASKS, column_groups, pieces};
+use super::blocking::{RowBlocks, TASKS, column_groups, even_chunks};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::pack::{Matrix, pack_shared, packed_len};
-use super::rows::{MAX_COLS, Origin, Place, RESIDENT_B, RowSource};
+use super::rows::{MAX_COLS, Origin, RESIDENT_B, RowAddress, RowSource};
 use super::tile::{ALayout, COLUMN_STRIDE, MAX_DEPTH, MAX_PANEL, ROW_STRIDE, column_stride, depth_step, panel};
 use super::tile_loop::{MemoryBlock, Prefetch, TileLoop, tile_count, tile_start};
 use super::{Ctx, Epilogue, free_threads};
@@ -50,15 +50,15 @@ struct Plan {
 impl Plan {
     fn new(m: usize, n: usize, depth: usize) -> Plan {
         let is_shared = m * n > SMALL_OUTPUT;
-        let rows = pieces(m, if is_shared { SHARED_ROWS } else { MAX_BLOCK }, 1);
-        let cols = pieces(n, MAX_BLOCK, MAX_PANEL);
+        let rows = even_chunks(m, if is_shared { SHARED_ROWS } else { MAX_BLOCK }, 1);
+        let cols = even_chunks(n, MAX_BLOCK, MAX_PANEL);
         let blocks = rows.count * cols.count;
         let wanted = if is_shared || blocks >= TASKS - 4 { 1 } else { TASKS.div_ceil(blocks.max(1)) };
         let splits = wanted.min(depth / MIN_SPLIT).max(1);
         Plan {
             rows,
             cols,
-            splits: pieces(depth, depth.div_ceil(splits).next_multiple_of(TILE_STEPS), TILE_STEPS),
+            splits: even_chunks(depth, depth.div_ceil(splits).next_multiple_of(TILE_STEPS), TILE_STEPS),
             is_shared,
         }
     }
@@ -209,7 +209,7 @@ impl<P: RowSource> OuterProduct<'_, P> {
             let cols = groups.range(task % groups.count, n);
             let block = task / groups.count;
             let rows = rows.range(block, self.m);
-            let chunks = pieces(cols.len(), MAX_COLS, MAX_PANEL);
+            let chunks = even_chunks(cols.len(), MAX_COLS, MAX_PANEL);
             for chunk in 0..chunks.count {
                 let chunk = chunks.range(chunk, cols.len());
                 let block = OuterBlock {
@@ -237,8 +237,8 @@ impl<P: RowSource> OuterProduct<'_, P> {
     /// # Safety
     /// As [`run`](Self::run), and `scratch` is a worker's.
     pub(crate) unsafe fn run_serial(&self, ctx: Ctx<'_>, worker: usize, scratch: *mut f32) {
-        let rows = pieces(self.m, MAX_BLOCK, 1);
-        let cols = pieces(self.b.n, MAX_BLOCK, MAX_PANEL);
+        let rows = even_chunks(self.m, MAX_BLOCK, 1);
+        let cols = even_chunks(self.b.n, MAX_BLOCK, MAX_PANEL);
         for block in 0..rows.count * cols.count {
             let block = OuterBlock {
                 product: self,
@@ -280,7 +280,7 @@ impl<P: RowSource> SimdOp for OuterBlock<'_, P> {
         for (offset, row) in c_rows.iter_mut().zip(self.rows.clone()) {
             *offset = row * self.ldc;
         }
-        let depths = pieces(self.depth.len(), MAX_DEPTH, depth_step::<S>());
+        let depths = even_chunks(self.depth.len(), MAX_DEPTH, depth_step::<S>());
         for step in 0..depths.count {
             let range = depths.range(step, self.depth.len());
             // SAFETY: the promises made for this block.
@@ -351,8 +351,8 @@ impl<P: RowSource> OuterBlock<'_, P> {
         }
         let elements =
             if self.product.format.is_dot2() { 2 * next.start..self.product.b.k.min(2 * next.end) } else { next };
-        let a = self.product.source.region(elements.clone(), self.rows.clone());
-        Prefetch::new([a, self.product.b.region(elements, self.cols.clone())])
+        let a = self.product.source.fusion(elements.clone(), self.rows.clone());
+        Prefetch::new([a, self.product.b.fusion(elements, self.cols.clone())])
     }
 
     /// Copies the block's elements of rows `depth` of A to tiles, by way of a line buffer.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Ctx;
 use super::memory::SharedMut;
-use super::rows::Place;
+use super::rows::RowAddress;
 use super::tile::{MAX_PANEL, panel};
 use super::tile_loop::MemoryBlock;
 use super::typed_slice::TypedPtr;
@@ -118,9 +118,9 @@ impl Matrix {
     }
 
     /// The memory of `depth` of the elements along the reduction, of columns `cols`.
-    pub(crate) fn region(&self, depth: Range<usize>, cols: Range<usize>) -> MemoryBlock {
+    pub(crate) fn fusion(&self, depth: Range<usize>, cols: Range<usize>) -> MemoryBlock {
         let (rows, cols) = if self.transposed { (cols, depth) } else { (depth, cols) };
-        self.src.add(rows.start * self.ld + cols.start).region(rows.len(), cols.len(), self.ld)
+        self.src.add(rows.start * self.ld + cols.start).fusion(rows.len(), cols.len(), self.ld)
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::affine::AffinePtr;
-use super::blocking::{LARGEST_BLOCK, TASKS, column_groups, pieces, row_blocks_for};
+use super::blocking::{LARGEST_BLOCK, TASKS, column_groups, even_chunks, row_blocks_for};
 use super::memory::{Destination, Scratch, SharedMut, aligned_len};
 use super::store::Store;
 use super::tile::{ALayout, MAX_DEPTH, ROW_STRIDE, depth_step, panel};
@@ -57,7 +57,7 @@ pub(crate) struct Row {
 }
 
 /// Where elements of a row are copied to.
-pub(crate) trait Place: Copy {
+pub(crate) trait RowAddress: Copy {
     /// The place `count` elements on.
     ///
     /// # Safety
@@ -71,7 +71,7 @@ pub(crate) trait Place: Copy {
     /// Copies `len` elements here, scaled and shifted.
     ///
     /// # Safety
-    /// As for [`take`](Self::take); so many channels are there.
+    /// As for [`take`](Self::take); that many channels are there.
     unsafe fn take_affine<S: Simd>(self, src: TypedPtr, len: usize, affine: AffinePtr);
     /// Writes `len` zeros here.
     ///
@@ -81,7 +81,7 @@ pub(crate) trait Place: Copy {
 }
 
 /// As `f32`.
-impl Place for *mut f32 {
+impl RowAddress for *mut f32 {
     #[inline(always)]
     unsafe fn at(self, count: usize) -> Self {
         // SAFETY: the caller's promise.
@@ -113,7 +113,7 @@ impl Place for *mut f32 {
 }
 
 /// 16-bit elements as they are.
-impl Place for *mut u16 {
+impl RowAddress for *mut u16 {
     #[inline(always)]
     unsafe fn at(self, count: usize) -> Self {
         // SAFETY: the caller's promise.
@@ -147,14 +147,14 @@ pub(crate) trait RowSource: Sync {
     ///
     /// # Safety
     /// `dst` has room for them. Called under `S::vectorize`.
-    unsafe fn copy<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D);
+    unsafe fn copy<S: Simd, D: RowAddress>(&self, row: Row, range: Range<usize>, dst: D);
 
     /// Where elements `range` of a row lie, if they are neighbours in memory and are taken as they are. Where that holds for two
     /// rows, it holds for rows between them.
     fn in_place(&self, row: Row, range: Range<usize>) -> Option<TypedPtr>;
 
     /// Copies the images under `rows`, with zeros around them, to `dst`, if windows on them are rows of A that are better read there
-    /// than copied for a product of so many columns; says how they are.
+    /// than copied for a product of the given number of columns; says how they are.
     ///
     /// # Safety
     /// `dst` is a cache line of [`WINDOWS_LEN`] elements of 32 bits. Called under `S::vectorize`.
@@ -167,7 +167,7 @@ pub(crate) trait RowSource: Sync {
     fn row_len(&self) -> usize;
 
     /// About the memory of elements `range` of `rows`, less what rows before have touched. A hint.
-    fn region(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock;
+    fn fusion(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock;
 }
 
 /// Rows of A as windows on images with a border, of pairs of elements: at a position, `pitch` elements of 32 bits from the one
@@ -209,7 +209,7 @@ impl RowSource for MatrixRows {
     }
 
     #[inline(always)]
-    unsafe fn copy<S: Simd, D: Place>(&self, row: Row, range: Range<usize>, dst: D) {
+    unsafe fn copy<S: Simd, D: RowAddress>(&self, row: Row, range: Range<usize>, dst: D) {
         // SAFETY: the caller's promise, and the matrix has the row.
         unsafe { dst.take::<S>(self.src.offset(row.origin).add(range.start), range.len()) }
     }
@@ -224,8 +224,8 @@ impl RowSource for MatrixRows {
         self.len
     }
 
-    fn region(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
-        self.src.add(rows.start * self.ld + range.start).region(rows.len(), range.len(), self.ld)
+    fn fusion(&self, rows: Range<usize>, range: Range<usize>) -> MemoryBlock {
+        self.src.add(rows.start * self.ld + range.start).fusion(rows.len(), range.len(), self.ld)
     }
 }
 
@@ -292,8 +292,9 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let one_part = self.store.is_some() && self.k <= MAX_DEPTH;
-        let depths = pieces(self.k, if S::TILES && !one_part { TILES_DEPTH } else { MAX_DEPTH }, depth_step::<S>());
-        let chunks = pieces(self.cols.len(), if S::TILES { TILES_COLS } else { MAX_COLS }, panel::<S>());
+        let depths =
+            even_chunks(self.k, if S::TILES && !one_part { TILES_DEPTH } else { MAX_DEPTH }, depth_step::<S>());
+        let chunks = even_chunks(self.cols.len(), if S::TILES { TILES_COLS } else { MAX_COLS }, panel::<S>());
         let group = match self.cols.len() <= FEW_COLS {
             _ if S::TILES => MAX_ROWS,
             true => SMALL_GROUP,
@@ -325,7 +326,7 @@ impl<P: RowSource> SimdOp for RowBlock<'_, P> {
     }
 }
 
-/// Where the first operand of a sweep lies, as [`TileLoop`] has it.
+/// Where the first operand of a tile loop lies, as [`TileLoop`] has it.
 struct OperandRows<'a> {
     start: *const f32,
     stride: usize,
@@ -377,7 +378,7 @@ impl<P: RowSource> RowBlock<'_, P> {
             c_rows[position] = c_row;
         }
         let end = positions.last().map_or(0, |last| last + 1);
-        let depths = pieces(self.k, MAX_DEPTH, TILE_STEPS);
+        let depths = even_chunks(self.k, MAX_DEPTH, TILE_STEPS);
         for block in 0..depths.count {
             let depth = depths.range(block, self.k);
             let a = OperandRows {
@@ -566,7 +567,7 @@ impl<P: RowSource> RowProduct<'_, P> {
                 let prefetch = if next.is_empty() {
                     MemoryBlock::EMPTY
                 } else {
-                    self.source.region(next, 0..self.source.row_len())
+                    self.source.fusion(next, 0..self.source.row_len())
                 };
                 // SAFETY: the caller's promises; tasks have different rows or columns.
                 unsafe { self.block(ctx, worker, rows.clone(), cols.clone(), scratch.of(worker), prefetch, store) };

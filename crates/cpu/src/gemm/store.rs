@@ -25,7 +25,7 @@ pub struct Store {
 #[derive(Clone, Copy, Debug)]
 pub struct Addend {
     /// `[m, n]` of `f32` or `bf16`.
-    pub numbers: *const u8,
+    pub elements: *const u8,
     pub dtype: DType,
     /// `[n]`
     pub bias: Option<*const f32>,
@@ -87,7 +87,7 @@ impl Store {
     pub(super) fn from(&self, position: usize, col: usize) -> Store {
         let bias = |bias: Option<*const f32>| bias.map(|bias| bias.wrapping_add(col));
         let addend = self.addend.map(|addend| Addend {
-            numbers: addend.numbers.wrapping_add(position * addend.dtype.size()),
+            elements: addend.elements.wrapping_add(position * addend.dtype.size()),
             bias: bias(addend.bias),
             ..addend
         });
@@ -109,10 +109,10 @@ impl Store {
                 unsafe { S::prefetch_write(output.wrapping_add(line).cast()) };
             }
             let Some(addend) = self.addend else { continue };
-            let numbers = addend.numbers.wrapping_add(at * addend.dtype.size());
+            let elements = addend.elements.wrapping_add(at * addend.dtype.size());
             for line in (0..cols.len() * addend.dtype.size()).step_by(LINE_BYTES) {
                 // SAFETY: prefetches take any address.
-                unsafe { S::prefetch(numbers.wrapping_add(line).cast()) };
+                unsafe { S::prefetch(elements.wrapping_add(line).cast()) };
             }
         }
     }
@@ -159,13 +159,13 @@ impl Store {
                         *value = S::add(*value, bias);
                     }
                     if ADDEND != NONE {
-                        let numbers = self.addend.map_or(std::ptr::null(), |addend| addend.numbers);
+                        let elements = self.addend.map_or(std::ptr::null(), |addend| addend.elements);
                         for (half, value) in values.iter_mut().enumerate() {
                             let at = at + half * S::LANES;
                             let x = if ADDEND == BF16 {
-                                S::load_bf16(numbers.cast::<u16>().add(at))
+                                S::load_bf16(elements.cast::<u16>().add(at))
                             } else {
-                                S::load(numbers.cast::<f32>().add(at))
+                                S::load(elements.cast::<f32>().add(at))
                             };
                             *value = S::add(*value, S::add(x, addend_bias[half]));
                         }

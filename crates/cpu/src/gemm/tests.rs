@@ -16,7 +16,7 @@ use std::ops::Range;
 const FORMATS: [PanelFormat; 2] = [PanelFormat::Dot2, PanelFormat::Tiles];
 
 /// Elements that `bf16` holds exactly, in both types.
-fn numbers(len: usize, seed: usize) -> (Vec<bf16>, Vec<f32>) {
+fn elements(len: usize, seed: usize) -> (Vec<bf16>, Vec<f32>) {
     let low: Vec<bf16> =
         (0..len).map(|i| bf16::from_f32(((i * 7919 + seed * 104_729) % 251) as f32 / 125.0 - 1.0)).collect();
     let high = low.iter().map(|x| x.to_f32()).collect();
@@ -53,8 +53,8 @@ fn matrix_products_in(format: PanelFormat) {
     ] {
         for layout in 0..4 {
             let desc = GemmDesc::new(m, n, k).transposed(layout & 1 != 0, layout & 2 != 0).batched(batch);
-            let (a, wide_a) = numbers(batch * m * k, 1);
-            let (b, wide_b) = numbers(batch * k * n, 2);
+            let (a, wide_a) = elements(batch * m * k, 1);
+            let (b, wide_b) = elements(batch * k * n, 2);
             let mut scratch = vec![f32::NAN; scratch_len(&desc, 2)];
             let mut expected = vec![f32::NAN; batch * m * n];
             gemm(ctx, &desc, &wide_a, &wide_b, Output::new(&mut expected), &mut scratch, None);
@@ -110,8 +110,8 @@ fn stores_in(isa: Isa, [m, n, k]: [usize; 3], form: usize) {
     let ctx = Ctx { isa, pool: &pool };
     let desc = GemmDesc::new(m, n, k);
     let ([a, b, addend], [bias, addend_bias]) = (
-        [(m * k, 1), (k * n, 2), (m * n, 3)].map(|(len, seed)| numbers(len, seed).0),
-        [4, 5].map(|seed| numbers(n, seed).1),
+        [(m * k, 1), (k * n, 2), (m * n, 3)].map(|(len, seed)| elements(len, seed).0),
+        [4, 5].map(|seed| elements(n, seed).1),
     );
     let mut scratch = vec![f32::NAN; scratch_len(&desc, 2)];
     let mut c = vec![f32::NAN; m * n];
@@ -127,7 +127,7 @@ fn stores_in(isa: Isa, [m, n, k]: [usize; 3], form: usize) {
     let store = Store {
         bias: has(1).then_some(bias.as_ptr()),
         addend: has(2).then_some(Addend {
-            numbers: addend.as_ptr().cast(),
+            elements: addend.as_ptr().cast(),
             dtype: DType::Bf16,
             bias: Some(addend_bias.as_ptr()),
         }),
@@ -189,9 +189,9 @@ fn convolutions_in(format: PanelFormat) {
             dilation: [1; 2],
             pad: [pad; 2],
         };
-        let (x, wide_x) = numbers(d.n * h * w * d.c_in, 3);
-        let (weights, wide_weights) = numbers(kernel * kernel * d.c_in * d.c_out, 4);
-        let (dy, wide_dy) = numbers(d.n * d.oh * d.ow * d.c_out, 5);
+        let (x, wide_x) = elements(d.n * h * w * d.c_in, 3);
+        let (weights, wide_weights) = elements(kernel * kernel * d.c_in * d.c_out, 4);
+        let (dy, wide_dy) = elements(d.n * d.oh * d.ow * d.c_out, 5);
         let (x, weights, dy) = (TypedSlice::from(&x[..]), TypedSlice::from(&weights[..]), TypedSlice::from(&dy[..]));
         let nan = |len: usize| vec![f32::NAN; len];
 

@@ -24,16 +24,16 @@ pub(crate) struct TileLoop<'a> {
     /// Offsets from `c` of the rows; of processor's tiles, those of [`NO_ROW`] are not wanted.
     pub c_rows: &'a [usize],
     pub accumulate: bool,
-    /// Prefetch B, from panel to panel, rather than what is upcoming after the sweep.
+    /// Prefetch B, from panel to panel, rather than what is upcoming after the tile loop.
     pub stream_b: bool,
-    /// The panel of B that will be wanted after this sweep.
+    /// The panel of B that will be wanted after this tile loop.
     pub b_next: *const f32,
 }
 
-/// Where the sums of a sweep go.
+/// Where the sums of a tile loop go.
 pub(crate) struct Ending<'a> {
     /// Of tiles of the processor: where they lie between the sweeps over parts of a reduction, in place of C. With `accumulate`,
-    /// they are those of the sweep before.
+    /// they are those of the tile loop before.
     pub sums: Option<Sums>,
     /// Whether this is the last part: then they go from there to C or to where they are stored.
     pub is_last: bool,
@@ -78,29 +78,29 @@ impl MemoryBlock {
 
 /// Memory that will be wanted soon, which tile calls prefetch while they compute.
 pub(crate) struct Prefetch {
-    regions: [MemoryBlock; 2],
+    fusions: [MemoryBlock; 2],
     row: usize,
     col: usize,
 }
 
 impl Prefetch {
-    pub(crate) fn new(regions: [MemoryBlock; 2]) -> Prefetch {
-        Prefetch { regions, row: 0, col: 0 }
+    pub(crate) fn new(fusions: [MemoryBlock; 2]) -> Prefetch {
+        Prefetch { fusions, row: 0, col: 0 }
     }
 
     /// Start and pitch of the next `rounds` pieces of two cache lines.
     #[inline(always)]
     pub(super) fn take(&mut self, rounds: usize) -> (*const f32, usize) {
-        let region = &self.regions[0];
-        if self.col >= region.cols {
-            self.regions = [self.regions[1], MemoryBlock::EMPTY];
+        let fusion = &self.fusions[0];
+        if self.col >= fusion.cols {
+            self.fusions = [self.fusions[1], MemoryBlock::EMPTY];
             (self.row, self.col) = (0, 0);
             return (std::ptr::null(), 0);
         }
-        let start = region.start.wrapping_add(self.row * region.pitch + self.col);
-        let pitch = region.pitch;
+        let start = fusion.start.wrapping_add(self.row * fusion.pitch + self.col);
+        let pitch = fusion.pitch;
         self.row += rounds;
-        if self.row >= region.rows {
+        if self.row >= fusion.rows {
             self.row = 0;
             self.col += 2 * LINE;
         }

@@ -8,7 +8,7 @@ use crate::simd::{Simd, TILE_STEPS, TileProduct};
 /// Rows of a product of two tiles.
 pub(super) const ROWS: usize = 2 * TILE_STEPS;
 
-/// Most rows of a sweep, those that are not wanted included.
+/// Most rows of a tile loop, those that are not wanted included.
 pub(crate) const MAX_POSITIONS: usize = 1024;
 
 /// # Safety
@@ -104,7 +104,7 @@ const NEAR_B: usize = 128 * 1024;
 /// Elements of a product of two by two tiles.
 const BLOCK_LEN: usize = ROWS * MAX_PANEL;
 
-/// Elements of the sums of so many rows and columns.
+/// Elements of the sums of the given number of rows and columns.
 pub(super) const fn sums_len(rows: usize, cols: usize) -> usize {
     rows.div_ceil(ROWS) * cols.div_ceil(MAX_PANEL) * BLOCK_LEN
 }

@@ -144,7 +144,7 @@ impl TypedPtr {
     }
 
     /// The memory of `rows` runs of `cols` elements, `pitch` apart, as a hint for prefetching.
-    pub(crate) fn region(self, rows: usize, cols: usize, pitch: usize) -> MemoryBlock {
+    pub(crate) fn fusion(self, rows: usize, cols: usize, pitch: usize) -> MemoryBlock {
         let scaled = |elements: usize| (elements * self.dtype.size()).div_ceil(size_of::<f32>());
         MemoryBlock { start: self.address.cast(), rows, cols: scaled(cols), pitch: scaled(pitch) }
     }
@@ -160,8 +160,8 @@ pub enum Weights<'a> {
 }
 
 impl<'a, T: Into<TypedSlice<'a>>> From<T> for Weights<'a> {
-    fn from(numbers: T) -> Weights<'a> {
-        Weights::Plain(numbers.into())
+    fn from(elements: T) -> Weights<'a> {
+        Weights::Plain(elements.into())
     }
 }
 

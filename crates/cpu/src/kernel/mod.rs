@@ -1,12 +1,12 @@
 //! Chooses the kernel of a node and calls it with the node's operands: a file for each family.
 
 mod attention;
+mod contraction;
 mod copies;
 mod error;
 mod fused;
 mod operands;
 mod pooling;
-mod product;
 mod random;
 mod reduction;
 mod rows;
@@ -18,17 +18,17 @@ pub(crate) use operands::Operands;
 use crate::gemm::Ctx;
 use crate::index::IndexOutOfRange;
 use bessemer_ir::ops::Op;
-use bessemer_ir::passes::fixed::Fixed;
-use bessemer_ir::plan::{LoweredKernel, Needs, Prepared};
+use bessemer_ir::passes::invariant::Invariant;
+use bessemer_ir::plan::{LoweredKernel, Needs, Packed};
 use bessemer_ir::{DType, Graph, NodeId, TensorType};
-use product::{AffineOperands, Product};
+use contraction::{AffineOperands, Contraction};
 
 /// A kernel with its sizes.
 pub(crate) trait Kernel: Send + Sync {
-    /// How it computes, in a few words.
+    /// A short description of the algorithm.
     fn name(&self) -> String;
 
-    /// `f32` elements of scratch with so many threads.
+    /// `f32` elements of scratch with the given number of threads.
     fn scratch_len(&self, _threads: usize) -> usize {
         0
     }
@@ -39,26 +39,26 @@ pub(crate) trait Kernel: Send + Sync {
     }
 
     /// Elements of the form in which it reads its second input; `None` if it reads it as it is.
-    fn prepared_len(&self) -> Option<usize> {
+    fn packed_len(&self) -> Option<usize> {
         None
     }
 
-    /// Fills the memory of the prepared input.
+    /// Fills the memory of the packed input.
     ///
     /// # Safety
     /// As for [`Kernel::run`]; the input is there.
-    unsafe fn prepare(&self, _ctx: Ctx<'_>, _operands: &Operands<'_>) {}
+    unsafe fn prepack(&self, _ctx: Ctx<'_>, _operands: &Operands<'_>) {}
 
     /// # Safety
     /// Operands are valid, of the types the kernel was lowered for, and outputs and scratch overlap nothing but what the
-    /// planner lets a region overwrite in place.
+    /// planner lets a fusion overwrite in place.
     ///
     /// # Errors
     /// What is wrong with the data.
     unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange>;
 }
 
-/// A kernel of a plan, to be run with so many threads.
+/// A kernel of a plan, to be run with the given number of threads.
 pub(crate) struct Lowered {
     pub kernel: Box<dyn Kernel>,
     pub threads: usize,
@@ -70,8 +70,8 @@ impl LoweredKernel for Lowered {
     }
 
     fn needs(&self) -> Needs {
-        let prepared = self.kernel.prepared_len().map(|len| Prepared { input: 1, bytes: 4 * len });
-        Needs { scratch: 4 * self.kernel.scratch_len(self.threads), prepared }
+        let packed = self.kernel.packed_len().map(|len| Packed { input: 1, bytes: 4 * len });
+        Needs { scratch: 4 * self.kernel.scratch_len(self.threads), packed }
     }
 }
 
@@ -79,7 +79,7 @@ impl LoweredKernel for Lowered {
 /// counted as two. Of Winograd's algorithm the products of its tiles count, without the additions of its transforms.
 pub(crate) fn flops(kernel: &dyn Kernel, graph: &Graph, id: NodeId) -> u64 {
     let op = &graph.node(id).op;
-    let contraction = op.as_region().map_or(Some(op), |region| region.anchor.as_deref());
+    let contraction = op.as_fusion().map_or(Some(op), |fusion| fusion.producer.as_deref());
     let by_definition = || contraction.map_or(0, |op| op.rule().contraction_flops(&graph.input_types(id)));
     kernel.own_flops().unwrap_or_else(by_definition)
 }
@@ -88,25 +88,26 @@ pub(crate) fn flops(kernel: &dyn Kernel, graph: &Graph, id: NodeId) -> u64 {
 ///
 /// # Errors
 /// Why there is none.
-pub(crate) fn lower(graph: &Graph, id: NodeId, fixed: &Fixed) -> Result<Box<dyn Kernel>, Unsupported> {
+pub(crate) fn lower(graph: &Graph, id: NodeId, invariant: &Invariant) -> Result<Box<dyn Kernel>, Unsupported> {
     let node = graph.node(id);
     let types = graph.input_types(id);
-    let weights_fixed = node.inputs.get(1).is_some_and(|v| fixed.is_fixed(v.node)) && !fixed.is_fixed(id);
+    let weights_invariant =
+        node.inputs.get(1).is_some_and(|v| invariant.is_invariant(v.node)) && !invariant.is_invariant(id);
     match &node.op {
         Op::Input(_) | Op::Constant(_) | Op::Reshape(_) => Err(Unsupported::InMemory),
         Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::OneHot(_) => Err(Unsupported::OutsideFusion),
         Op::Softmax(_) | Op::LogSoftmax(_) => Err(Unsupported::OutsideFusion),
-        Op::Moments(moments) => Err(Unsupported::Axes { axes: moments.axes.clone(), rank: types[0].shape.rank() }),
-        Op::Region(region) => fused::lower(region, graph, id, weights_fixed),
+        Op::MeanVar(moments) => Err(Unsupported::Axes { axes: moments.axes.clone(), rank: types[0].shape.rank() }),
+        Op::Fusion(fusion) => fused::lower(fusion, graph, id, weights_invariant),
         Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Matmul(_) => {
-            Ok(Box::new(Product::lower(&node.op, &types, weights_fixed)?))
+            Ok(Box::new(Contraction::lower(&node.op, &types, weights_invariant)?))
         }
         Op::Conv2dWeightGrad(grad) => weight_grad::lower(grad, None, &types),
-        Op::Prologue(prologue) => match &*prologue.op {
+        Op::ConvWithPrologue(prologue) => match &*prologue.op {
             Op::Conv2dWeightGrad(grad) => {
                 weight_grad::lower(grad, Some(AffineOperands::of(prologue, &types[0].shape)), &types)
             }
-            _ => Ok(Box::new(Product::lower(&node.op, &types, weights_fixed)?)),
+            _ => Ok(Box::new(Contraction::lower(&node.op, &types, weights_invariant)?)),
         },
         Op::MaxPool2d(pool) => pooling::max(pool, &types),
         Op::MaxPool2dGrad(grad) => pooling::max_grad(grad, &types),

@@ -1,7 +1,7 @@
 //! Where the operands of a kernel call lie.
 
+use crate::fusion::FusionIo;
 use crate::gemm::TypedSlice;
-use crate::region::RegionIo;
 use bessemer_ir::DType;
 
 /// Places of a node's operands while it runs.
@@ -10,9 +10,9 @@ pub(crate) struct Operands<'a> {
     pub outputs: &'a [*mut u8],
     pub scratch: *mut f32,
     pub scratch_len: usize,
-    /// The prepared input.
-    pub prepared: *mut f32,
-    pub prepared_len: usize,
+    /// The packed input.
+    pub packed: *mut f32,
+    pub packed_len: usize,
 }
 
 impl<'a> Operands<'a> {
@@ -24,15 +24,15 @@ impl<'a> Operands<'a> {
     }
 
     /// # Safety
-    /// Input `index` holds at least `len` numbers.
+    /// Input `index` holds at least `len` elements.
     pub(crate) unsafe fn floats(&self, index: usize, len: usize) -> &'a [f32] {
         // SAFETY: the caller's promise.
         unsafe { self.input(index, len) }
     }
 
     /// # Safety
-    /// Input `index` holds at least `len` numbers of that type.
-    pub(crate) unsafe fn numbers(&self, index: usize, dtype: DType, len: usize) -> TypedSlice<'a> {
+    /// Input `index` holds at least `len` elements of that type.
+    pub(crate) unsafe fn elements(&self, index: usize, dtype: DType, len: usize) -> TypedSlice<'a> {
         // SAFETY: the caller's promise.
         unsafe { TypedSlice::from_raw(self.inputs[index], dtype, len) }
     }
@@ -56,15 +56,15 @@ impl<'a> Operands<'a> {
     }
 
     /// # Safety
-    /// Nothing else uses the prepared input meanwhile.
+    /// Nothing else uses the packed input meanwhile.
     #[allow(clippy::mut_from_ref, reason = "the operands hold addresses; who calls answers for exclusive use")]
-    pub(crate) unsafe fn prepared(&self) -> &'a mut [f32] {
+    pub(crate) unsafe fn packed(&self) -> &'a mut [f32] {
         // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.prepared, self.prepared_len) }
+        unsafe { std::slice::from_raw_parts_mut(self.packed, self.packed_len) }
     }
 
     /// What a fused program reads and writes, behind the inputs of its producer.
-    pub(crate) fn region_io(&self, anchor_inputs: usize, anchor: *const f32) -> RegionIo<'a> {
-        RegionIo { anchor, loads: &self.inputs[anchor_inputs..], outputs: self.outputs }
+    pub(crate) fn fusion_io(&self, producer_inputs: usize, producer: *const f32) -> FusionIo<'a> {
+        FusionIo { producer, loads: &self.inputs[producer_inputs..], outputs: self.outputs }
     }
 }

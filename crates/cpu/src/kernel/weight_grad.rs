@@ -1,6 +1,6 @@
 //! Gradients of convolutions with respect to their weights.
 
-use super::product::{AffineOperands, conv_desc};
+use super::contraction::{AffineOperands, conv_desc};
 use super::{Kernel, Operands, Unsupported};
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::{self, ConvDesc};
@@ -47,8 +47,8 @@ impl Kernel for Whole {
         let Whole { conv, dtype, prologue } = self;
         // SAFETY: the caller's promise; the operands have the elements the description states.
         unsafe {
-            let x = operands.numbers(0, *dtype, conv.n * conv.h * conv.w * conv.c_in);
-            let dy = operands.numbers(1, *dtype, conv.n * conv.oh * conv.ow * conv.c_out);
+            let x = operands.elements(0, *dtype, conv.n * conv.h * conv.w * conv.c_in);
+            let dy = operands.elements(1, *dtype, conv.n * conv.oh * conv.ow * conv.c_out);
             let len = conv.kh * conv.kw * conv.c_in * conv.c_out;
             let dw = Output::from_raw(operands.outputs[0].cast(), len);
             let x = prologue.map_or(x.into(), |prologue| prologue.apply_to(x, operands));

@@ -1,11 +1,11 @@
-//! A region with the data of its inputs, its memory, and its results.
+//! A fusion with the data of its inputs, its memory, and its results.
 
+use bessemer_cpu::fusion::{FusionIo, FusionKernel};
 use bessemer_cpu::gemm::Ctx;
 use bessemer_cpu::isa::Isa;
-use bessemer_cpu::region::{RegionIo, RegionKernel};
 use bessemer_cpu::threads::ThreadPool;
 use bessemer_cpu::vector;
-use bessemer_ir::ops::region::{Instr, Reg, RegType, Region, RegionOutput};
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, Instr, Reg, RegType};
 use bessemer_ir::{DType, TensorType, philox};
 
 /// SplitMix64.
@@ -47,27 +47,27 @@ impl Memory {
 
     pub(crate) fn values(&self, dtype: DType, len: usize) -> Vec<f32> {
         let mut values = vec![0.0; len];
-        // SAFETY: the memory holds so many elements.
+        // SAFETY: the memory holds that many elements.
         unsafe { vector::widen(dtype, self.words.as_ptr().cast(), &mut values) };
         values
     }
 }
 
 pub(crate) struct Case {
-    pub region: Region,
+    pub fusion: Fusion,
     pub types: Vec<TensorType>,
     pub loads: Vec<Vec<f32>>,
-    pub anchor: Vec<f32>,
+    pub producer: Vec<f32>,
 }
 
 impl Case {
     /// Registers at every position, by the scalar functions; `f64` holds both `f32` and `i32`.
     pub(crate) fn evaluate(&self) -> Vec<Vec<f64>> {
-        let region = &self.region;
+        let fusion = &self.fusion;
         let dtypes: Vec<DType> = self.types.iter().map(|ty| ty.dtype).collect();
-        let types = region.register_types(&dtypes).expect("a legal program");
+        let types = fusion.register_types(&dtypes).expect("a legal program");
         let mut registers: Vec<Vec<f64>> = Vec::new();
-        for instr in &region.program {
+        for instr in &fusion.program {
             let float = |r: Reg, i: usize| registers[r as usize][i] as f32;
             let integer = |r: Reg, i: usize| registers[r as usize][i] as i32;
             let is_integer = |r: Reg| types[r as usize] == RegType::I32;
@@ -75,8 +75,8 @@ impl Case {
                 f64::from(match *instr {
                     Instr::Int(x) => return f64::from(x),
                     Instr::Load(n) if dtypes[n as usize] == DType::I32 => {
-                        let access = region.loads[n as usize];
-                        let x = self.loads[n as usize][access.index(region.cols, i / region.cols, i % region.cols)];
+                        let index_map = fusion.loads[n as usize];
+                        let x = self.loads[n as usize][index_map.index(fusion.cols, i / fusion.cols, i % fusion.cols)];
                         return f64::from(x as i32);
                     }
                     Instr::Binary(kind, a, b) if is_integer(a) => {
@@ -87,17 +87,17 @@ impl Case {
                     Instr::Cast(DType::F32, a) if is_integer(a) => integer(a, i) as f32,
                     Instr::Select(c, a, b) => return registers[if float(c, i) != 0.0 { a } else { b } as usize][i],
 
-                    Instr::Anchor => self.anchor[i],
+                    Instr::Producer => self.producer[i],
                     Instr::Load(n) => {
-                        let access = region.loads[n as usize];
-                        self.loads[n as usize][access.index(region.cols, i / region.cols, i % region.cols)]
+                        let index_map = fusion.loads[n as usize];
+                        self.loads[n as usize][index_map.index(fusion.cols, i / fusion.cols, i % fusion.cols)]
                     }
                     Instr::Const(c) => c.0 as f32,
                     Instr::Unary(kind, a) => vector::unary(kind, float(a, i)),
                     Instr::Binary(kind, a, b) => vector::binary(kind, float(a, i), float(b, i)),
                     Instr::Cast(to, a) => vector::cast(to, float(a, i)),
                     Instr::OneHot(a) => {
-                        let is_here = i64::from(integer(a, i)) == (i % region.cols) as i64;
+                        let is_here = i64::from(integer(a, i)) == (i % fusion.cols) as i64;
                         f32::from(u8::from(is_here))
                     }
                     Instr::Random { seed, stream, step } => {
@@ -106,34 +106,34 @@ impl Case {
                     Instr::Reduce(..) => unreachable!("the order of a reduction is the kernel's own"),
                 })
             };
-            let column = (0..region.rows * region.cols).map(value).collect();
+            let column = (0..fusion.rows * fusion.cols).map(value).collect();
             registers.push(column);
         }
         registers
     }
 
     pub(crate) fn output_types(&self) -> Vec<TensorType> {
-        self.region.outputs.iter().flat_map(RegionOutput::types).collect()
+        self.fusion.outputs.iter().flat_map(FusionOutput::types).collect()
     }
 
     pub(crate) fn run(&self, isa: Isa, threads: usize) -> Vec<Vec<f32>> {
         self.run_with(|kernel, io| {
             let pool = ThreadPool::new(threads);
             let mut scratch = vec![f32::NAN; kernel.run_scratch_len(threads)];
-            // SAFETY: the memory of the case has the sizes of the region.
+            // SAFETY: the memory of the case has the sizes of the fusion.
             unsafe { kernel.run(Ctx { isa, pool: &pool }, io, &mut scratch) };
         })
     }
 
-    pub(crate) fn run_with(&self, run: impl FnOnce(&RegionKernel, &RegionIo<'_>)) -> Vec<Vec<f32>> {
-        let kernel = RegionKernel::compile(&self.region, &self.types);
+    pub(crate) fn run_with(&self, run: impl FnOnce(&FusionKernel, &FusionIo<'_>)) -> Vec<Vec<f32>> {
+        let kernel = FusionKernel::compile(&self.fusion, &self.types);
         let mut loads: Vec<Memory> =
             self.loads.iter().zip(&self.types).map(|(values, ty)| Memory::holding(ty.dtype, values)).collect();
         let types = self.output_types();
         let mut outputs: Vec<Memory> = types.iter().map(|ty| Memory::new(ty.bytes())).collect();
         let load_pointers: Vec<*const u8> = loads.iter_mut().map(|m| m.ptr().cast_const()).collect();
         let output_pointers: Vec<*mut u8> = outputs.iter_mut().map(Memory::ptr).collect();
-        run(&kernel, &RegionIo { anchor: self.anchor.as_ptr(), loads: &load_pointers, outputs: &output_pointers });
+        run(&kernel, &FusionIo { producer: self.producer.as_ptr(), loads: &load_pointers, outputs: &output_pointers });
         outputs.iter().zip(&types).map(|(memory, ty)| memory.values(ty.dtype, ty.shape.elements())).collect()
     }
 }

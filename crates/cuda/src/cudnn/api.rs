@@ -28,7 +28,7 @@ functions!(
 /// What a descriptor describes: the numbers are those of `cudnnBackendDescriptorType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub(super) enum Kind {
+pub(super) enum DescriptorKind {
     Pointwise = 0,
     Convolution = 1,
     Engine = 2,
@@ -49,27 +49,27 @@ pub(super) enum Kind {
     DeviceDescription = 38,
 }
 
-impl Kind {
+impl DescriptorKind {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Kind::Pointwise => "a pointwise function",
-            Kind::Convolution => "a convolution's geometry",
-            Kind::Engine => "an engine",
-            Kind::EngineConfig => "an engine's configuration",
-            Kind::Heuristics => "the heuristics",
-            Kind::Plan => "a plan",
-            Kind::ConvolutionForward => "a convolution",
-            Kind::ConvolutionWeightGradient => "the gradient of a convolution's weights",
-            Kind::ConvolutionDataGradient => "the gradient of a convolution's input",
-            Kind::PointwiseOperation => "a pointwise operation",
-            Kind::Statistics => "statistics of channels",
-            Kind::OperationGraph => "the graph",
-            Kind::VariantPack => "the addresses of tensors",
-            Kind::Tensor => "a tensor",
-            Kind::NormGradients => "gradients of a batch norm",
-            Kind::Norm => "a batch norm",
-            Kind::NormBackward => "the gradient of a batch norm",
-            Kind::DeviceDescription => "a device description",
+            DescriptorKind::Pointwise => "a pointwise function",
+            DescriptorKind::Convolution => "a convolution's geometry",
+            DescriptorKind::Engine => "an engine",
+            DescriptorKind::EngineConfig => "an engine's configuration",
+            DescriptorKind::Heuristics => "the heuristics",
+            DescriptorKind::Plan => "a plan",
+            DescriptorKind::ConvolutionForward => "a convolution",
+            DescriptorKind::ConvolutionWeightGradient => "the gradient of a convolution's weights",
+            DescriptorKind::ConvolutionDataGradient => "the gradient of a convolution's input",
+            DescriptorKind::PointwiseOperation => "a pointwise operation",
+            DescriptorKind::Statistics => "statistics of channels",
+            DescriptorKind::OperationGraph => "the graph",
+            DescriptorKind::VariantPack => "the addresses of tensors",
+            DescriptorKind::Tensor => "a tensor",
+            DescriptorKind::NormGradients => "gradients of a batch norm",
+            DescriptorKind::Norm => "a batch norm",
+            DescriptorKind::NormBackward => "the gradient of a batch norm",
+            DescriptorKind::DeviceDescription => "a device description",
         }
     }
 }

@@ -1,12 +1,12 @@
 //! From this program's graphs to cuDNN's.
 
 use super::api::{
-    BATCH_NORM, CROSS_CORRELATION, DATA_GRADIENT, FORWARD, INFERENCE, Kind, SUM_AND_SQUARES, TRAINING, WEIGHT_GRADIENT,
-    attribute, kind_of,
+    BATCH_NORM, CROSS_CORRELATION, DATA_GRADIENT, DescriptorKind, FORWARD, INFERENCE, SUM_AND_SQUARES, TRAINING,
+    WEIGHT_GRADIENT, attribute, kind_of,
 };
 use super::descriptor::Descriptor;
 use super::graph::Role;
-use super::{Cudnn, Geometry, Graph, GraphTensor, Node, Pass, Pointwise, Target, TensorId};
+use super::{Cudnn, Geometry, Graph, GraphTensor, Node, Pass, Pointwise, TensorId, TensorTarget};
 use crate::error::GpuError;
 use bessemer_ir::DType;
 
@@ -54,8 +54,8 @@ pub(super) fn build<'a>(library: &'a Cudnn, graph: &Graph) -> Result<Built<'a>, 
     let tensors = graph.tensors.iter().enumerate().map(|(index, tensor)| describe(library, TensorId(index), tensor));
     let mut builder = Builder { library, tensors: tensors.collect::<Result<_, _>>()?, parts: Vec::new() };
     let operations = graph.nodes.iter().map(|node| builder.operation(*node)).collect::<Result<Vec<_>, _>>()?;
-    let whole = Descriptor::new(library, Kind::OperationGraph)?;
-    if let Target::Device { .. } = library.target {
+    let whole = Descriptor::new(library, DescriptorKind::OperationGraph)?;
+    if let TensorTarget::Device { .. } = library.target {
         let (_, handle) = library.device("cudnnBackendFinalize")?;
         whole.library_handle(attribute::GRAPH_HANDLE, *handle)?;
     }
@@ -69,7 +69,7 @@ pub(super) fn build<'a>(library: &'a Cudnn, graph: &Graph) -> Result<Built<'a>, 
 /// cuDNN names the axes N, C, H, W; their strides say that channels lie next to each other.
 fn describe<'a>(library: &'a Cudnn, id: TensorId, tensor: &GraphTensor) -> Result<Descriptor<'a>, GpuError> {
     let [n, h, w, c] = tensor.dims.map(|dim| dim as i64);
-    let made = Descriptor::new(library, Kind::Tensor)?;
+    let made = Descriptor::new(library, DescriptorKind::Tensor)?;
     made.data_type(attribute::TENSOR_TYPE, tensor.ty)?;
     made.int64s(attribute::TENSOR_DIMENSIONS, &[n, c, h, w])?;
     made.int64s(attribute::TENSOR_STRIDES, &[h * w * c, 1, w * c, c])?;
@@ -90,7 +90,7 @@ impl<'a> Builder<'a> {
             Node::Convolution { pass, x, w, y, geometry } => self.convolution(pass, [x, w, y], geometry),
             Node::Pointwise { function, a, b, y } => self.pointwise(function, a, b, y),
             Node::Statistics { x, sum, squares } => {
-                let made = Descriptor::new(self.library, Kind::Statistics)?;
+                let made = Descriptor::new(self.library, DescriptorKind::Statistics)?;
                 made.code(attribute::STATISTICS_MODE, kind_of::STATISTICS_MODE, SUM_AND_SQUARES)?;
                 made.data_type(attribute::STATISTICS_PRECISION, DType::F32)?;
                 self.tensors(
@@ -104,7 +104,7 @@ impl<'a> Builder<'a> {
                 made.finalize()
             }
             Node::NormGradients { x, dy, mean, deviation, scale, dscale, dshift, dy_factor, x_factor, offset } => {
-                let made = Descriptor::new(self.library, Kind::NormGradients)?;
+                let made = Descriptor::new(self.library, DescriptorKind::NormGradients)?;
                 made.data_type(attribute::NORM_GRADIENTS_PRECISION, DType::F32)?;
                 self.tensors(
                     &made,
@@ -124,7 +124,7 @@ impl<'a> Builder<'a> {
                 made.finalize()
             }
             Node::Norm { x, scale, shift, epsilon, mean, deviation, y } => {
-                let made = Descriptor::new(self.library, Kind::Norm)?;
+                let made = Descriptor::new(self.library, DescriptorKind::Norm)?;
                 made.code(attribute::NORM_MODE, kind_of::NORM_MODE, BATCH_NORM)?;
                 let phase = if epsilon.is_some() { TRAINING } else { INFERENCE };
                 made.code(attribute::NORM_PHASE, kind_of::NORM_PHASE, phase)?;
@@ -145,7 +145,7 @@ impl<'a> Builder<'a> {
                 made.finalize()
             }
             Node::NormBackward { x, dy, mean, deviation, scale, dscale, dshift, dx } => {
-                let made = Descriptor::new(self.library, Kind::NormBackward)?;
+                let made = Descriptor::new(self.library, DescriptorKind::NormBackward)?;
                 made.code(attribute::NORM_BACKWARD_MODE, kind_of::NORM_MODE, BATCH_NORM)?;
                 self.tensors(
                     &made,
@@ -172,7 +172,7 @@ impl<'a> Builder<'a> {
         geometry: Geometry,
     ) -> Result<Descriptor<'a>, GpuError> {
         let pair = |numbers: [usize; 2]| numbers.map(|number| number as i64);
-        let shape = Descriptor::new(self.library, Kind::Convolution)?;
+        let shape = Descriptor::new(self.library, DescriptorKind::Convolution)?;
         shape.data_type(attribute::CONVOLUTION_PRECISION, DType::F32)?;
         shape.code(attribute::CONVOLUTION_MODE, kind_of::CONVOLUTION_MODE, CROSS_CORRELATION)?;
         shape.int64s(attribute::CONVOLUTION_SPATIAL_DIMS, &[2])?;
@@ -182,9 +182,9 @@ impl<'a> Builder<'a> {
         shape.int64s(attribute::CONVOLUTION_PADDING_AFTER, &pair(geometry.padding))?;
         let shape = shape.finalize()?;
         let (kind, names) = match pass {
-            Pass::Forward => (Kind::ConvolutionForward, FORWARD),
-            Pass::DataGradient => (Kind::ConvolutionDataGradient, DATA_GRADIENT),
-            Pass::WeightGradient => (Kind::ConvolutionWeightGradient, WEIGHT_GRADIENT),
+            Pass::Forward => (DescriptorKind::ConvolutionForward, FORWARD),
+            Pass::DataGradient => (DescriptorKind::ConvolutionDataGradient, DATA_GRADIENT),
+            Pass::WeightGradient => (DescriptorKind::ConvolutionWeightGradient, WEIGHT_GRADIENT),
         };
         let made = Descriptor::new(self.library, kind)?;
         made.descriptor(names.geometry, &shape)?;
@@ -202,11 +202,11 @@ impl<'a> Builder<'a> {
         b: Option<TensorId>,
         y: TensorId,
     ) -> Result<Descriptor<'a>, GpuError> {
-        let kind = Descriptor::new(self.library, Kind::Pointwise)?;
+        let kind = Descriptor::new(self.library, DescriptorKind::Pointwise)?;
         kind.code(attribute::POINTWISE_MODE, kind_of::POINTWISE_MODE, function.mode())?;
         kind.data_type(attribute::POINTWISE_PRECISION, DType::F32)?;
         let kind = kind.finalize()?;
-        let made = Descriptor::new(self.library, Kind::PointwiseOperation)?;
+        let made = Descriptor::new(self.library, DescriptorKind::PointwiseOperation)?;
         made.descriptor(attribute::POINTWISE_FUNCTION, &kind)?;
         let (first, second, result) = match function {
             Pointwise::ReluGradient => (attribute::POINTWISE_DY, attribute::POINTWISE_X, attribute::POINTWISE_DX),

@@ -1,6 +1,6 @@
 //! Convolutions and what is fused with them in the training of a network of convolutions and batch norms.
 
-use super::graph::{Role, Target};
+use super::graph::{Role, TensorTarget};
 use super::{Geometry, Graph, Node, Pass, Pointwise, TensorId};
 use bessemer_ir::DType;
 use std::fmt;
@@ -156,7 +156,7 @@ impl Convolution {
             Fusion::ReluDataGradient => writer.relu_data_gradient(),
             Fusion::ResidualDataGradient => {
                 let dx = writer.data_gradient();
-                writer.add_residual(dx, self.input, Target::output("dx", ty));
+                writer.add_residual(dx, self.input, TensorTarget::output("dx", ty));
             }
             Fusion::NormDataGradient => writer.norm_data_gradient(false),
             Fusion::ResidualNormDataGradient => writer.norm_data_gradient(true),
@@ -185,9 +185,9 @@ impl Writer<'_> {
     fn normed(&mut self, x: TensorId) -> TensorId {
         let channels = self.of.input[3];
         let [scale, shift] = ["scale", "shift"].map(|name| self.input(name, [1, 1, 1, channels]));
-        let scaled = self.graph.pointwise(Pointwise::Mul, x, Some(scale), Target::inner("scaled"));
-        let shifted = self.graph.pointwise(Pointwise::Add, scaled, Some(shift), Target::inner("shifted"));
-        self.graph.pointwise(Pointwise::Relu, shifted, None, Target::inner("normed"))
+        let scaled = self.graph.pointwise(Pointwise::Mul, x, Some(scale), TensorTarget::inner("scaled"));
+        let shifted = self.graph.pointwise(Pointwise::Add, scaled, Some(shift), TensorTarget::inner("shifted"));
+        self.graph.pointwise(Pointwise::Relu, shifted, None, TensorTarget::inner("normed"))
     }
 
     fn forward_to_memory(&mut self, norm: bool, statistics: bool) {
@@ -223,7 +223,7 @@ impl Writer<'_> {
         dx
     }
 
-    fn add_residual(&mut self, to: TensorId, dims: [usize; 4], target: Target) -> TensorId {
+    fn add_residual(&mut self, to: TensorId, dims: [usize; 4], target: TensorTarget) -> TensorId {
         let residual = self.input("residual", dims);
         self.graph.pointwise(Pointwise::Add, to, Some(residual), target)
     }
@@ -231,20 +231,21 @@ impl Writer<'_> {
     fn relu_data_gradient(&mut self) {
         let dx = self.data_gradient();
         let x = self.input("x", self.of.input);
-        self.graph.pointwise(Pointwise::ReluGradient, dx, Some(x), Target::output("dx", self.ty));
+        self.graph.pointwise(Pointwise::ReluGradient, dx, Some(x), TensorTarget::output("dx", self.ty));
     }
 
     fn norm_data_gradient(&mut self, residual: bool) {
         let (ty, channels) = (self.ty, self.of.input[3]);
         let mut dx = self.data_gradient();
         if residual {
-            dx = self.add_residual(dx, self.of.input, Target::inner("summed"));
+            dx = self.add_residual(dx, self.of.input, TensorTarget::inner("summed"));
         }
         let x = self.input("x", self.of.input);
         let [mean, deviation, scale, shift] =
             ["mean", "deviation", "scale", "shift"].map(|name| self.channels(name, channels, Role::Input));
         let norm = self.graph.normed(x, [mean, deviation, scale, shift]);
-        let dy = self.graph.pointwise(Pointwise::ReluGradient, dx, Some(norm), Target::output("dy of the norm", ty));
+        let dy =
+            self.graph.pointwise(Pointwise::ReluGradient, dx, Some(norm), TensorTarget::output("dy of the norm", ty));
         let [dscale, dshift, dy_factor, x_factor, offset] = ["dscale", "dshift", "dy factor", "x factor", "offset"]
             .map(|name| self.channels(name, channels, Role::Output));
         self.graph.nodes.push(Node::NormGradients {
@@ -273,16 +274,16 @@ impl Writer<'_> {
         let y = self.forward();
         let scale = self.channels("scale", self.of.filters, Role::Input);
         let shift = self.channels("shift", self.of.filters, Role::Input);
-        let scaled = self.graph.pointwise(Pointwise::Mul, y, Some(scale), Target::inner("scaled"));
-        let shifted = self.graph.pointwise(Pointwise::Add, scaled, Some(shift), Target::inner("shifted"));
-        let summed = self.add_residual(shifted, self.of.output(), Target::inner("summed"));
-        self.graph.pointwise(Pointwise::Relu, summed, None, Target::output("y", self.ty));
+        let scaled = self.graph.pointwise(Pointwise::Mul, y, Some(scale), TensorTarget::inner("scaled"));
+        let shifted = self.graph.pointwise(Pointwise::Add, scaled, Some(shift), TensorTarget::inner("shifted"));
+        let summed = self.add_residual(shifted, self.of.output(), TensorTarget::inner("summed"));
+        self.graph.pointwise(Pointwise::Relu, summed, None, TensorTarget::output("y", self.ty));
     }
 
     fn shifted_swish(&mut self) {
         let y = self.forward();
         let shift = self.channels("shift", self.of.filters, Role::Input);
-        let shifted = self.graph.pointwise(Pointwise::Add, y, Some(shift), Target::inner("shifted"));
-        self.graph.pointwise(Pointwise::Swish, shifted, None, Target::output("y", self.ty));
+        let shifted = self.graph.pointwise(Pointwise::Add, y, Some(shift), TensorTarget::inner("shifted"));
+        self.graph.pointwise(Pointwise::Swish, shifted, None, TensorTarget::output("y", self.ty));
     }
 }

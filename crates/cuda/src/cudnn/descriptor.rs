@@ -1,7 +1,7 @@
 //! Descriptors: made, filled attribute by attribute, finalised, and destroyed in the end.
 
 use super::Cudnn;
-use super::api::{Handle, Kind, data_type, kind_of};
+use super::api::{DescriptorKind, Handle, data_type, kind_of};
 use crate::error::GpuError;
 use bessemer_ir::DType;
 use std::ffi::c_void;
@@ -11,11 +11,11 @@ use std::ptr::from_mut;
 pub(super) struct Descriptor<'a> {
     pub library: &'a Cudnn,
     pub handle: Handle,
-    kind: Kind,
+    kind: DescriptorKind,
 }
 
 impl<'a> Descriptor<'a> {
-    pub(super) fn new(library: &'a Cudnn, kind: Kind) -> Result<Descriptor<'a>, GpuError> {
+    pub(super) fn new(library: &'a Cudnn, kind: DescriptorKind) -> Result<Descriptor<'a>, GpuError> {
         let mut handle = 0;
         // SAFETY: the pointer is to a local handle.
         let code = unsafe { (library.api.cudnnBackendCreateDescriptor)(kind as i32, from_mut(&mut handle)) };
@@ -128,7 +128,7 @@ impl<'a> Descriptor<'a> {
     pub(super) fn get_descriptors(
         &self,
         attribute: i32,
-        kind: Kind,
+        kind: DescriptorKind,
         most: usize,
     ) -> Result<Vec<Descriptor<'a>>, GpuError> {
         let made = (0..most).map(|_| Descriptor::new(self.library, kind)).collect::<Result<Vec<_>, _>>();

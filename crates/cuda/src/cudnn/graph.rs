@@ -166,7 +166,7 @@ impl Graph {
     }
 
     /// `function(a, b)`, or `function(a)`, which is like `a`.
-    pub fn pointwise(&mut self, function: Pointwise, a: TensorId, b: Option<TensorId>, to: Target) -> TensorId {
+    pub fn pointwise(&mut self, function: Pointwise, a: TensorId, b: Option<TensorId>, to: TensorTarget) -> TensorId {
         let y = self.tensor(to.name, to.ty, self.get(a).dims, to.role);
         self.nodes.push(Node::Pointwise { function, a, b, y });
         y
@@ -180,7 +180,7 @@ impl Graph {
             (Pointwise::Mul, scale, "scaled"),
             (Pointwise::Add, shift, "normed"),
         ];
-        let step = |x, (function, factor, name)| self.pointwise(function, x, Some(factor), Target::inner(name));
+        let step = |x, (function, factor, name)| self.pointwise(function, x, Some(factor), TensorTarget::inner(name));
         steps.into_iter().fold(x, step)
     }
 
@@ -192,20 +192,20 @@ impl Graph {
 
 /// A tensor that an operation makes.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct TensorTarget {
     pub name: &'static str,
     pub ty: DType,
     pub role: Role,
 }
 
-impl Target {
+impl TensorTarget {
     /// In memory, of this type.
-    pub fn output(name: &'static str, ty: DType) -> Target {
-        Target { name, ty, role: Role::Output }
+    pub fn output(name: &'static str, ty: DType) -> TensorTarget {
+        TensorTarget { name, ty, role: Role::Output }
     }
 
     /// Never in memory.
-    pub fn inner(name: &'static str) -> Target {
-        Target { name, ty: DType::F32, role: Role::Inner }
+    pub fn inner(name: &'static str) -> TensorTarget {
+        TensorTarget { name, ty: DType::F32, role: Role::Inner }
     }
 }

@@ -23,7 +23,7 @@ use crate::driver::Context;
 use crate::error::GpuError;
 use crate::library::open;
 use crate::loader::{Libraries, Wanted};
-use api::{CudnnApi, Handle, Kind, attribute};
+use api::{CudnnApi, DescriptorKind, Handle, attribute};
 use descriptor::Descriptor;
 use libloading::os::unix::Library;
 use std::ffi::{CStr, c_char};
@@ -33,13 +33,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// cuDNN, opened for a device or for a device's description.
 pub struct Cudnn {
     api: CudnnApi,
-    target: Target,
+    target: TensorTarget,
     /// Libraries that cuDNN asks for by their bare names, as far as they can be opened.
     _before: Vec<Library>,
 }
 
 /// What plans are made for.
-enum Target {
+enum TensorTarget {
     /// The stream belongs to the handle, so only one thread at a time may use it.
     Device { context: Context, handle: Mutex<Handle> },
     /// Descriptor of a device description, 0 until it is made.
@@ -55,14 +55,14 @@ impl Cudnn {
     /// # Errors
     /// It was not found, cannot be opened, or does not start.
     pub fn open(libraries: &Libraries, context: &Context) -> Result<Cudnn, GpuError> {
-        let target = Target::Device { context: context.clone(), handle: Mutex::new(0) };
+        let target = TensorTarget::Device { context: context.clone(), handle: Mutex::new(0) };
         let library = Cudnn::load(libraries, target)?;
         context.bind()?;
         let mut handle = 0;
         // SAFETY: the pointer is to a local handle.
         let code = unsafe { (library.api.cudnnCreate)(from_mut(&mut handle)) };
         library.check("cudnnCreate", "", code)?;
-        if let Target::Device { handle: place, .. } = &library.target {
+        if let TensorTarget::Device { handle: place, .. } = &library.target {
             *locked(place) = handle;
         }
         Ok(library)
@@ -73,20 +73,20 @@ impl Cudnn {
     /// # Errors
     /// It was not found, cannot be opened, or refuses the description.
     pub fn without_device(libraries: &Libraries, description: &DeviceDescription) -> Result<Cudnn, GpuError> {
-        let mut library = Cudnn::load(libraries, Target::Described(0))?;
+        let mut library = Cudnn::load(libraries, TensorTarget::Described(0))?;
         let handle = {
-            let made = Descriptor::new(&library, Kind::DeviceDescription)?;
+            let made = Descriptor::new(&library, DescriptorKind::DeviceDescription)?;
             made.text(attribute::DEVICE_JSON, &description.json)?;
             let made = made.finalize()?;
             let handle = made.handle;
             std::mem::forget(made);
             handle
         };
-        library.target = Target::Described(handle);
+        library.target = TensorTarget::Described(handle);
         Ok(library)
     }
 
-    fn load(libraries: &Libraries, target: Target) -> Result<Cudnn, GpuError> {
+    fn load(libraries: &Libraries, target: TensorTarget) -> Result<Cudnn, GpuError> {
         let before = BEFORE.into_iter().filter_map(|library| open(&libraries.get(library)?.path).ok()).collect();
         let api = CudnnApi::load(&libraries.require(Wanted::Cudnn)?.path)?;
         Ok(Cudnn { api, target, _before: before })
@@ -105,7 +105,7 @@ impl Cudnn {
     pub fn device_description(&self) -> Result<DeviceDescription, GpuError> {
         let (context, handle) = self.device("cudnnBackendFinalize")?;
         context.bind()?;
-        let description = Descriptor::new(self, Kind::DeviceDescription)?;
+        let description = Descriptor::new(self, DescriptorKind::DeviceDescription)?;
         description.library_handle(attribute::DEVICE_HANDLE, *handle)?;
         Ok(DeviceDescription { json: description.finalize()?.get_text(attribute::DEVICE_JSON)? })
     }
@@ -113,8 +113,8 @@ impl Cudnn {
     /// The device's context and the handle, for as long as it is used.
     fn device(&self, call: &'static str) -> Result<(&Context, MutexGuard<'_, Handle>), GpuError> {
         match &self.target {
-            Target::Device { context, handle } => Ok((context, locked(handle))),
-            Target::Described(_) => {
+            TensorTarget::Device { context, handle } => Ok((context, locked(handle))),
+            TensorTarget::Described(_) => {
                 let problem = "cuDNN was opened for a device description, not for a device".to_owned();
                 Err(GpuError::Launch { kernel: call.to_owned(), problem })
             }
@@ -164,7 +164,7 @@ fn locked(handle: &Mutex<Handle>) -> MutexGuard<'_, Handle> {
 impl Drop for Cudnn {
     fn drop(&mut self) {
         match &self.target {
-            Target::Device { context, handle } => {
+            TensorTarget::Device { context, handle } => {
                 let handle = *locked(handle);
                 let _ = context.bind();
                 if handle != 0 {
@@ -172,9 +172,9 @@ impl Drop for Cudnn {
                     unsafe { (self.api.cudnnDestroy)(handle) };
                 }
             }
-            Target::Described(0) => (),
+            TensorTarget::Described(0) => (),
             // SAFETY: the descriptor was created once and is used no more.
-            Target::Described(handle) => unsafe {
+            TensorTarget::Described(handle) => unsafe {
                 (self.api.cudnnBackendDestroyDescriptor)(*handle);
             },
         }

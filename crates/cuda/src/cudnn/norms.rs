@@ -1,6 +1,6 @@
 //! Batch norm by itself, with what is done in the same pass: where nothing of it is fused with convolutions.
 
-use super::graph::{Role, Target};
+use super::graph::{Role, TensorTarget};
 use super::{Graph, Node, Pointwise, TensorId};
 use bessemer_ir::DType;
 
@@ -38,12 +38,12 @@ impl BatchNorm {
         let mut graph = Graph::default();
         let x = graph.tensor("x", ty, shape, Role::Input);
         match self {
-            BatchNorm::Forward => forward(&mut graph, x, Target::output("y", ty)),
+            BatchNorm::Forward => forward(&mut graph, x, TensorTarget::output("y", ty)),
             BatchNorm::ResidualRelu => {
-                let y = forward(&mut graph, x, Target::inner("norm"));
+                let y = forward(&mut graph, x, TensorTarget::inner("norm"));
                 let residual = graph.tensor("residual", ty, shape, Role::Input);
-                let summed = graph.pointwise(Pointwise::Add, y, Some(residual), Target::inner("summed"));
-                graph.pointwise(Pointwise::Relu, summed, None, Target::output("y", ty))
+                let summed = graph.pointwise(Pointwise::Add, y, Some(residual), TensorTarget::inner("summed"));
+                graph.pointwise(Pointwise::Relu, summed, None, TensorTarget::output("y", ty))
             }
             BatchNorm::Gradient => backward(&mut graph, x, false),
             BatchNorm::ReluGradient => backward(&mut graph, x, true),
@@ -58,7 +58,7 @@ fn channels<const N: usize>(graph: &mut Graph, x: TensorId, names: [&'static str
     names.map(|name| graph.tensor(name, DType::F32, [1, 1, 1, channels], role))
 }
 
-fn forward(graph: &mut Graph, x: TensorId, to: Target) -> TensorId {
+fn forward(graph: &mut Graph, x: TensorId, to: TensorTarget) -> TensorId {
     let [scale, shift] = channels(graph, x, ["scale", "shift"], Role::Input);
     let [mean, deviation] = channels(graph, x, ["mean", "deviation"], Role::Output);
     let epsilon = graph.tensor("epsilon", DType::F32, [1; 4], Role::Value(EPSILON));
@@ -76,7 +76,7 @@ fn backward(graph: &mut Graph, x: TensorId, relu: bool) -> TensorId {
         let norm = graph.tensor("norm", DType::F32, shape, Role::Inner);
         graph.nodes.push(Node::Norm { x, scale, shift, epsilon: None, mean, deviation, y: norm });
         // The library takes it in the type of the others only.
-        let of_norm = Target { ty, ..Target::inner("dy of the norm") };
+        let of_norm = TensorTarget { ty, ..TensorTarget::inner("dy of the norm") };
         dy = graph.pointwise(Pointwise::ReluGradient, dy, Some(norm), of_norm);
     }
     let [dscale, dshift] = channels(graph, x, ["dscale", "dshift"], Role::Output);

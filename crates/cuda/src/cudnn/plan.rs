@@ -1,9 +1,9 @@
 //! From graphs to plans: engines that cuDNN offers, best first, each finalised where it supports the graph.
 
-use super::api::{COMPILED_AT_RUN_TIME, Kind, attribute, kind_of};
+use super::api::{COMPILED_AT_RUN_TIME, DescriptorKind, attribute, kind_of};
 use super::build::{ALIGNMENT, Built, build};
 use super::descriptor::Descriptor;
-use super::{Cudnn, Graph, Target, TensorId};
+use super::{Cudnn, Graph, TensorId, TensorTarget};
 use crate::driver::{Block, Stream};
 use crate::error::GpuError;
 use std::ptr::from_ref;
@@ -59,15 +59,16 @@ impl Cudnn {
     /// cuDNN cannot run it.
     pub fn planner<'a>(&'a self, graph: &'a Graph, heuristics: Heuristics) -> Result<Planner<'a>, GpuError> {
         let built = build(self, graph)?;
-        let asked = Descriptor::new(self, Kind::Heuristics)?;
+        let asked = Descriptor::new(self, DescriptorKind::Heuristics)?;
         asked.descriptor(attribute::HEURISTICS_GRAPH, &built.graph)?;
         asked.code(attribute::HEURISTICS_MODE, kind_of::HEURISTICS_MODE, heuristics as i32)?;
-        if let Target::Described(description) = self.target {
+        if let TensorTarget::Described(description) = self.target {
             asked.descriptors(attribute::HEURISTICS_DEVICE, &[description])?;
         }
         let asked = asked.finalize()?;
         let count = asked.count(attribute::HEURISTICS_RESULTS)?;
-        let configurations = asked.get_descriptors(attribute::HEURISTICS_RESULTS, Kind::EngineConfig, count)?;
+        let configurations =
+            asked.get_descriptors(attribute::HEURISTICS_RESULTS, DescriptorKind::EngineConfig, count)?;
         Ok(Planner { library: self, graph, configurations, _built: built })
     }
 }
@@ -88,14 +89,14 @@ impl<'a> Planner<'a> {
     /// It does not support the graph after all.
     pub fn plan(&self, number: usize) -> Result<Plan<'a>, GpuError> {
         let (library, configuration) = (self.library, &self.configurations[number]);
-        let plan = Descriptor::new(library, Kind::Plan)?;
+        let plan = Descriptor::new(library, DescriptorKind::Plan)?;
         match library.target {
-            Target::Device { .. } => {
+            TensorTarget::Device { .. } => {
                 let (context, handle) = library.device("cudnnBackendFinalize")?;
                 context.bind()?;
                 plan.library_handle(attribute::PLAN_HANDLE, *handle)?;
             }
-            Target::Described(description) => plan.descriptors(attribute::PLAN_DEVICE, &[description])?,
+            TensorTarget::Described(description) => plan.descriptors(attribute::PLAN_DEVICE, &[description])?,
         }
         plan.descriptor(attribute::PLAN_CONFIG, configuration)?;
         let plan = plan.finalize()?;
@@ -111,7 +112,7 @@ impl<'a> Planner<'a> {
 
 fn engine(configuration: &Descriptor<'_>) -> Result<Engine, GpuError> {
     const MOST_NOTES: usize = 16;
-    let engines = configuration.get_descriptors(attribute::CONFIG_ENGINE, Kind::Engine, 1)?;
+    let engines = configuration.get_descriptors(attribute::CONFIG_ENGINE, DescriptorKind::Engine, 1)?;
     let Some(engine) = engines.first() else { return Ok(Engine { number: -1, compiles: false }) };
     let notes = engine.get_codes(attribute::ENGINE_BEHAVIOR, kind_of::BEHAVIOR_NOTE, MOST_NOTES)?;
     let number = engine.get_int64(attribute::ENGINE_NUMBER)?;
@@ -143,7 +144,7 @@ impl<'a> Plan<'a> {
             let (needed, given) = (self.workspace, workspace.bytes());
             return Err(refused(format!("the workspace takes {needed} bytes, {given} are given")));
         }
-        let pack = Descriptor::new(self.library, Kind::VariantPack)?;
+        let pack = Descriptor::new(self.library, DescriptorKind::VariantPack)?;
         let values: Box<[f32]> = self.graph.values().map(|(_, value)| value).collect();
         let of_values =
             self.graph.values().zip(&values).map(|((id, _), value)| (id.unique_id(), from_ref(value) as u64));

@@ -1,6 +1,6 @@
 //! A thin layer over CUDA's driver: everything is checked, everything is released, nothing is hidden.
 //!
-//! Errors while something is released cannot be returned; [`Context::synchronize`] tells the first of them.
+//! Errors while something is released cannot be returned; [`Context::synchronize`] returns the first of them.
 
 mod api;
 mod context;

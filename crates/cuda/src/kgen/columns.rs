@@ -1,11 +1,11 @@
-//! Kernels for regions that sum over rows or take moments of them: blocks of rows beside each other, then what came of
+//! Kernels for fusions that sum over rows or take moments of them: blocks of rows beside each other, then what came of
 //! the blocks, both in a fixed order.
 
+use super::fusions::{Launch, Launches, Operand, numbers, operands};
 use super::lanes::{Lanes, Width, for_lanes};
-use super::regions::{Launch, Launches, Operand, numbers, operands};
 use super::{Kernel, Parameter, indented};
 use bessemer_ir::DType;
-use bessemer_ir::ops::region::{Reg, RegionOutput};
+use bessemer_ir::ops::fusion::{FusionOutput, Reg};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -26,8 +26,8 @@ pub(super) struct Sum {
     pub groups: usize,
 }
 
-/// Moments of rows: number of the mean's tensor, behind which the variance's follows, and the register.
-struct Moments {
+/// MeanVar of rows: number of the mean's tensor, behind which the variance's follows, and the register.
+struct MeanVar {
     output: usize,
     register: Reg,
 }
@@ -55,33 +55,33 @@ impl Cut {
     }
 }
 
-/// The region's sums over rows.
+/// The fusion's sums over rows.
 pub(super) fn sums(lanes: &Lanes<'_>) -> Vec<Sum> {
-    let sum = |(kind, output): (&RegionOutput, usize)| match *kind {
-        RegionOutput::Sum { reg, groups, .. } => Some(Sum { output, register: reg, groups }),
+    let sum = |(kind, output): (&FusionOutput, usize)| match *kind {
+        FusionOutput::Sum { reg, groups, .. } => Some(Sum { output, register: reg, groups }),
         _ => None,
     };
-    lanes.region.outputs.iter().zip(numbers(lanes.region)).filter_map(sum).collect()
+    lanes.fusion.outputs.iter().zip(numbers(lanes.fusion)).filter_map(sum).collect()
 }
 
-fn moments(lanes: &Lanes<'_>) -> Vec<Moments> {
-    let moments = |(kind, output): (&RegionOutput, usize)| match *kind {
-        RegionOutput::Moments { reg, .. } => Some(Moments { output, register: reg }),
+fn moments(lanes: &Lanes<'_>) -> Vec<MeanVar> {
+    let moments = |(kind, output): (&FusionOutput, usize)| match *kind {
+        FusionOutput::MeanVar { reg, .. } => Some(MeanVar { output, register: reg }),
         _ => None,
     };
-    lanes.region.outputs.iter().zip(numbers(lanes.region)).filter_map(moments).collect()
+    lanes.fusion.outputs.iter().zip(numbers(lanes.fusion)).filter_map(moments).collect()
 }
 
 pub(super) fn columns(name: &str, lanes: &Lanes<'_>) -> Launches {
-    let region = lanes.region;
+    let fusion = lanes.fusion;
     let (sums, moments) = (sums(lanes), moments(lanes));
     let width = Width { lanes: lanes.row_width(), flat: false };
-    let tiles = (region.cols / width.lanes).div_ceil(ACROSS);
-    let cut = Cut::new(region.rows, &sums, BLOCKS / tiles, FEWEST_ROWS);
+    let tiles = (fusion.cols / width.lanes).div_ceil(ACROSS);
+    let cut = Cut::new(fusion.rows, &sums, BLOCKS / tiles, FEWEST_ROWS);
 
     let mut parameters = lanes.parameters();
     let mut operands = operands(lanes);
-    let partial = cut.all() * region.cols;
+    let partial = cut.all() * fusion.cols;
     let of_moments = moments.iter().flat_map(|of| [format!("means{}", of.output), format!("squares{}", of.output)]);
     let names = sums.iter().map(|sum| format!("partial{}", sum.output)).chain(of_moments);
     for (index, name) in names.enumerate() {
@@ -92,9 +92,9 @@ pub(super) fn columns(name: &str, lanes: &Lanes<'_>) -> Launches {
     let body = blocks_of_rows(lanes, width, &sums, &moments, &cut);
     let kernel = Kernel::new(name, parameters, blocks, [ACROSS as u32, DOWN as u32, 1], &indented(&body));
     let mut launches = vec![Launch { kernel, operands }];
-    launches.extend(finishes(name, region.cols, &sums, &cut));
+    launches.extend(finishes(name, fusion.cols, &sums, &cut));
     for (index, of) in moments.iter().enumerate() {
-        let kernel = finish_moments(&format!("{name}_moments{}", of.output), region.rows, region.cols, &cut);
+        let kernel = finish_moments(&format!("{name}_moments{}", of.output), fusion.rows, fusion.cols, &cut);
         let scratch = sums.len() + 2 * index;
         let operands = [Operand::Scratch(scratch), Operand::Scratch(scratch + 1)].into_iter();
         let operands = operands.chain([Operand::Output(of.output), Operand::Output(of.output + 1)]).collect();
@@ -121,9 +121,9 @@ fn least_common_multiple(a: usize, b: usize) -> usize {
 }
 
 /// Each thread goes down a few columns; the threads of a column are put together through shared memory.
-fn blocks_of_rows(lanes: &Lanes<'_>, width: Width, sums: &[Sum], moments: &[Moments], cut: &Cut) -> String {
-    let (region, lanes_wide) = (lanes.region, width.lanes);
-    let (rows, cols) = (region.rows / cut.groups, region.cols);
+fn blocks_of_rows(lanes: &Lanes<'_>, width: Width, sums: &[Sum], moments: &[MeanVar], cut: &Cut) -> String {
+    let (fusion, lanes_wide) = (lanes.fusion, width.lanes);
+    let (rows, cols) = (fusion.rows / cut.groups, fusion.cols);
     let mut text = format!("__shared__ float scratch[{DOWN}][{}];\n", ACROSS * lanes_wide);
     let _ = writeln!(text, "const u32 col = (blockIdx.x * {ACROSS}u + threadIdx.x) * {lanes_wide}u;");
     let _ = writeln!(text, "const u32 group = blockIdx.y / {0}u, part = blockIdx.y % {0}u;", cut.parts);
@@ -139,7 +139,7 @@ fn blocks_of_rows(lanes: &Lanes<'_>, width: Width, sums: &[Sum], moments: &[Mome
         let _ = writeln!(text, "__shared__ float squares[{DOWN}][{}];\nfloat count = 0.0f;", ACROSS * lanes_wide);
         count = "count += 1.0f;\nconst float share = 1.0f / count;\n";
     }
-    for Moments { output, register } in moments {
+    for MeanVar { output, register } in moments {
         let _ = writeln!(text, "float m{output}[{lanes_wide}] = {{}}, q{output}[{lanes_wide}] = {{}};");
         add += &format!("add_to_moments(m{output}[k], q{output}[k], share, r{register});\n");
     }
@@ -158,7 +158,7 @@ fn blocks_of_rows(lanes: &Lanes<'_>, width: Width, sums: &[Sum], moments: &[Mome
 }
 
 /// Puts together the moments that the threads of each column have.
-fn merge_threads(of: &Moments, width: Width, cols: usize) -> String {
+fn merge_threads(of: &MeanVar, width: Width, cols: usize) -> String {
     let output = of.output;
     let at = format!("[k * {ACROSS} + threadIdx.x]");
     let put = format!("    scratch[threadIdx.y]{at} = m{output}[k];\n    squares[threadIdx.y]{at} = q{output}[k];\n");

@@ -1,20 +1,20 @@
-//! Text that computes a region's program for a few neighbouring columns of one row: the part that all kernels of
-//! regions share.
+//! Text that computes a fusion's program for a few neighbouring columns of one row: the part that all kernels of
+//! fusions share.
 
 use super::{KernelError, Parameter, c_type};
 use bessemer_ir::DType;
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg, RegType};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::{Access, Instr, Reg, RegType, Region, RegionOutput};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// Columns that a thread may compute at once.
 pub(super) const MOST_LANES: usize = 8;
 
-/// A region without an anchor, with the types of what it loads.
+/// A fusion without a producer, with the types of what it loads.
 pub(super) struct Lanes<'a> {
-    pub region: &'a Region,
+    pub fusion: &'a Fusion,
     inputs: &'a [DType],
     registers: Vec<RegType>,
 }
@@ -30,24 +30,25 @@ pub(super) struct Width {
 
 impl<'a> Lanes<'a> {
     /// # Errors
-    /// The region has an anchor, or more elements than 32 bits count, or its program does not fit its inputs.
-    pub(super) fn new(region: &'a Region, inputs: &'a [DType]) -> Result<Lanes<'a>, KernelError> {
-        if region.anchor.is_some() {
-            return Err(KernelError("it has an anchor".to_owned()));
+    /// The fusion has a producer, or more elements than 32 bits count, or its program does not fit its inputs.
+    pub(super) fn new(fusion: &'a Fusion, inputs: &'a [DType]) -> Result<Lanes<'a>, KernelError> {
+        if fusion.producer.is_some() {
+            return Err(KernelError("it has a producer".to_owned()));
         }
-        if region.rows * region.cols >= 1 << 31 {
-            return Err(KernelError(format!("[{}, {}] has too many elements", region.rows, region.cols)));
+        if fusion.rows * fusion.cols >= 1 << 31 {
+            return Err(KernelError(format!("[{}, {}] has too many elements", fusion.rows, fusion.cols)));
         }
-        assert_eq!(inputs.len(), region.loads.len(), "a type for each load");
-        let registers = region.register_types(inputs).map_err(|problem| KernelError(problem.to_string()))?;
-        Ok(Lanes { region, inputs, registers })
+        assert_eq!(inputs.len(), fusion.loads.len(), "a type for each load");
+        let registers = fusion.register_types(inputs).map_err(|problem| KernelError(problem.to_string()))?;
+        Ok(Lanes { fusion, inputs, registers })
     }
 
     /// Types that are moved a vector at a time.
     fn moved(&self) -> impl Iterator<Item = DType> {
-        let loads = self.region.loads.iter().zip(self.inputs).filter(|(access, _)| access.by_col).map(|(_, ty)| *ty);
-        let stores = self.region.outputs.iter().filter_map(|output| match output {
-            RegionOutput::Store { ty, .. } => Some(ty.dtype),
+        let loads =
+            self.fusion.loads.iter().zip(self.inputs).filter(|(index_map, _)| index_map.by_col).map(|(_, ty)| *ty);
+        let stores = self.fusion.outputs.iter().filter_map(|output| match output {
+            FusionOutput::Store { ty, .. } => Some(ty.dtype),
             _ => None,
         });
         loads.chain(stores)
@@ -57,11 +58,11 @@ impl<'a> Lanes<'a> {
     pub(super) fn width(&self) -> Width {
         let narrowest = self.moved().map(DType::size).min().unwrap_or(4);
         let lanes = (16 / narrowest).min(MOST_LANES);
-        let rows = self.region.rows;
-        let apart = |access: &Access| !access.is_full(rows) && *access != Access::SCALAR;
-        if self.region.cols.is_multiple_of(lanes) {
-            Width { lanes, flat: !self.region.loads.iter().any(apart) }
-        } else if self.region.loads.iter().any(apart) || self.is_aware_of_columns() {
+        let rows = self.fusion.rows;
+        let apart = |index_map: &IndexMap| !index_map.is_full(rows) && *index_map != IndexMap::SCALAR;
+        if self.fusion.cols.is_multiple_of(lanes) {
+            Width { lanes, flat: !self.fusion.loads.iter().any(apart) }
+        } else if self.fusion.loads.iter().any(apart) || self.is_aware_of_columns() {
             Width { lanes: 1, flat: false }
         } else {
             Width { lanes, flat: true }
@@ -71,22 +72,22 @@ impl<'a> Lanes<'a> {
     /// As [`Lanes::width`], for kernels that go row by row.
     pub(super) fn row_width(&self) -> usize {
         let Width { lanes, .. } = self.width();
-        if self.region.cols.is_multiple_of(lanes) { lanes } else { 1 }
+        if self.fusion.cols.is_multiple_of(lanes) { lanes } else { 1 }
     }
 
     fn is_aware_of_columns(&self) -> bool {
-        self.region.program.iter().any(|instr| matches!(instr, Instr::OneHot(_)))
+        self.fusion.program.iter().any(|instr| matches!(instr, Instr::OneHot(_)))
     }
 
     /// `x0, x1, ...` and `y0, y1, ...`, for the outputs that are not sums.
     pub(super) fn parameters(&self) -> Vec<Parameter> {
-        let loads = self.region.loads.iter().zip(self.inputs).enumerate();
-        let cols = self.region.cols;
+        let loads = self.fusion.loads.iter().zip(self.inputs).enumerate();
+        let cols = self.fusion.cols;
         let mut parameters: Vec<Parameter> = loads
-            .map(|(index, (access, ty))| Parameter::input(format!("x{index}"), *ty, access.elements(cols)))
+            .map(|(index, (index_map, ty))| Parameter::input(format!("x{index}"), *ty, index_map.elements(cols)))
             .collect();
-        for (index, output) in self.region.outputs.iter().enumerate() {
-            if let RegionOutput::Store { ty, .. } | RegionOutput::Rows { ty, .. } = output {
+        for (index, output) in self.fusion.outputs.iter().enumerate() {
+            if let FusionOutput::Store { ty, .. } | FusionOutput::Rows { ty, .. } = output {
                 parameters.push(Parameter::output(format!("y{index}"), ty.dtype, ty.shape.elements()));
             }
         }
@@ -98,7 +99,7 @@ impl<'a> Lanes<'a> {
         let mut open: Vec<Reg> = registers.into_iter().collect();
         let mut needed = BTreeSet::new();
         while let Some(register) = open.pop() {
-            let instr = &self.region.program[register as usize];
+            let instr = &self.fusion.program[register as usize];
             if !matches!(instr, Instr::Reduce(..)) && needed.insert(register) {
                 open.extend(instr.operands());
             }
@@ -108,7 +109,7 @@ impl<'a> Lanes<'a> {
 
     /// Inputs that these instructions load.
     pub(super) fn loaded(&self, registers: &BTreeSet<Reg>) -> BTreeSet<usize> {
-        let load = |register: &Reg| match self.region.program[*register as usize] {
+        let load = |register: &Reg| match self.fusion.program[*register as usize] {
             Instr::Load(input) => Some(usize::from(input)),
             _ => None,
         };
@@ -116,12 +117,12 @@ impl<'a> Lanes<'a> {
     }
 
     pub(super) fn varies_by_col(&self, input: usize) -> bool {
-        self.region.loads[input].by_col
+        self.fusion.loads[input].by_col
     }
 
     /// Moves `lanes` elements of an input that varies by column to the array `to`, which holds the bits of integers.
     pub(super) fn load(&self, input: usize, width: Width, to: &str) -> String {
-        let address = self.address(self.region.loads[input], width);
+        let address = self.address(self.fusion.loads[input], width);
         match self.inputs[input] {
             DType::I32 => format!("load<float, {}>((const float*)x{input} + {address}, {to});\n", width.lanes),
             ty => format!("load<{}, {}>(x{input} + {address}, {to});\n", c_type(ty), width.lanes),
@@ -130,22 +131,22 @@ impl<'a> Lanes<'a> {
 
     /// The one number of a row, or of all, as `a{input}`.
     pub(super) fn load_scalar(&self, input: usize) -> String {
-        let access = self.region.loads[input];
-        let address = if access.row_mod == 1 { "0".to_owned() } else { row_of(access) };
+        let index_map = self.fusion.loads[input];
+        let address = if index_map.row_mod == 1 { "0".to_owned() } else { row_of(index_map) };
         match self.inputs[input] {
             DType::I32 => format!("const float a{input} = __uint_as_float((u32)x{input}[{address}]);\n"),
             _ => format!("const float a{input} = to_f32(x{input}[{address}]);\n"),
         }
     }
 
-    fn address(&self, access: Access, width: Width) -> String {
-        if width.flat || access.is_full(self.region.rows) {
-            return if width.flat { "at".to_owned() } else { format!("row * {}u + col", self.region.cols) };
+    fn address(&self, index_map: IndexMap, width: Width) -> String {
+        if width.flat || index_map.is_full(self.fusion.rows) {
+            return if width.flat { "at".to_owned() } else { format!("row * {}u + col", self.fusion.cols) };
         }
-        if access.row_mod == 1 {
+        if index_map.row_mod == 1 {
             return "col".to_owned();
         }
-        format!("{} * {}u + col", row_of(access), self.region.cols)
+        format!("{} * {}u + col", row_of(index_map), self.fusion.cols)
     }
 
     /// Loads what `registers` need into arrays `a0, a1, ...`, but for the inputs in `there`.
@@ -166,7 +167,7 @@ impl<'a> Lanes<'a> {
     pub(super) fn compute(&self, registers: &BTreeSet<Reg>, width: Width) -> String {
         let mut text = String::new();
         for register in registers {
-            let value = self.value(self.region.program[*register as usize], width);
+            let value = self.value(self.fusion.program[*register as usize], width);
             let _ = writeln!(text, "const {} r{register} = {value};", self.c_type_of(*register));
         }
         text
@@ -185,7 +186,7 @@ impl<'a> Lanes<'a> {
 
     fn value(&self, instr: Instr, width: Width) -> String {
         match instr {
-            Instr::Anchor | Instr::Reduce(..) => unreachable!("neither is computed for a lane"),
+            Instr::Producer | Instr::Reduce(..) => unreachable!("neither is computed for a lane"),
             Instr::Load(input) => {
                 let lane = if self.varies_by_col(usize::from(input)) { "[k]" } else { "" };
                 match self.inputs[usize::from(input)] {
@@ -207,7 +208,7 @@ impl<'a> Lanes<'a> {
             Instr::OneHot(a) => format!("r{a} == (int)(col + k) ? 1.0f : 0.0f"),
             Instr::Random { seed, stream, step } => {
                 let position =
-                    if width.flat { "at + k".to_owned() } else { format!("row * {}u + col + k", self.region.cols) };
+                    if width.flat { "at + k".to_owned() } else { format!("row * {}u + col + k", self.fusion.cols) };
                 format!("uniform({seed}ull, (u32)x{step}[0], {stream}u, {position})")
             }
         }
@@ -217,9 +218,9 @@ impl<'a> Lanes<'a> {
     /// written by the second one.
     pub(super) fn stores(&self, width: Width) -> (String, String, String) {
         let (mut declare, mut fill, mut write) = (String::new(), String::new(), String::new());
-        for (index, output) in self.region.outputs.iter().enumerate() {
-            if let RegionOutput::Store { reg, ty } = output {
-                let address = self.address(Access::full(self.region.rows), width);
+        for (index, output) in self.fusion.outputs.iter().enumerate() {
+            if let FusionOutput::Store { reg, ty } = output {
+                let address = self.address(IndexMap::full(self.fusion.rows), width);
                 let _ = writeln!(declare, "float b{index}[{}];", width.lanes);
                 let lanes = width.lanes;
                 if ty.dtype == DType::I32 {
@@ -237,11 +238,11 @@ impl<'a> Lanes<'a> {
 
     /// Registers that outputs with all elements store.
     pub(super) fn stored(&self) -> impl Iterator<Item = Reg> {
-        let stored = |output: &RegionOutput| match output {
-            RegionOutput::Store { reg, .. } => Some(*reg),
+        let stored = |output: &FusionOutput| match output {
+            FusionOutput::Store { reg, .. } => Some(*reg),
             _ => None,
         };
-        self.region.outputs.iter().filter_map(stored)
+        self.fusion.outputs.iter().filter_map(stored)
     }
 }
 
@@ -259,9 +260,9 @@ pub(super) fn kind_name(kind: ReduceKind) -> &'static str {
 }
 
 /// Row of an input that belongs to the domain's `row`.
-fn row_of(access: Access) -> String {
-    let divided = if access.row_div == 1 { "row".to_owned() } else { format!("row / {}u", access.row_div) };
-    format!("({divided} % {}u)", access.row_mod)
+fn row_of(index_map: IndexMap) -> String {
+    let divided = if index_map.row_div == 1 { "row".to_owned() } else { format!("row / {}u", index_map.row_div) };
+    format!("({divided} % {}u)", index_map.row_mod)
 }
 
 /// A number that reads as written, in full precision.

@@ -2,13 +2,13 @@
 
 mod adamw;
 mod columns;
+mod fusions;
 mod lanes;
 mod prelude;
-mod regions;
 mod rows;
 
 pub use adamw::{AdamW, STEP_NUMBERS, Segment};
-pub use regions::{Launch, Launches, Operand, region};
+pub use fusions::{Launch, Launches, Operand, fusion};
 
 use bessemer_ir::DType;
 use std::fmt;
@@ -25,7 +25,7 @@ pub enum Parameter {
 
 /// A kernel that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("no kernel for this region: {0}")]
+#[error("no kernel for this fusion: {0}")]
 pub struct KernelError(pub String);
 
 /// The text of a kernel, and how it is launched.

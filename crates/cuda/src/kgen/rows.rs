@@ -1,12 +1,12 @@
-//! Kernels for regions that reduce along rows: a row is held by one block, or by one warp where it is short. Where the
-//! region sums over rows too, a block or warp goes down several rows.
+//! Kernels for fusions that reduce along rows: a row is held by one block, or by one warp where it is short. Where the
+//! fusion sums over rows too, a block or warp goes down several rows.
 
 use super::columns::{Cut, Sum, finishes, sums};
+use super::fusions::{Launch, Launches, Operand, operands};
 use super::lanes::{Lanes, MOST_LANES, Width, for_lanes, kind_name};
-use super::regions::{Launch, Launches, Operand, operands};
 use super::{Kernel, KernelError, Parameter, c_type, indented};
 use bessemer_ir::DType;
-use bessemer_ir::ops::region::{Instr, Reg, RegionOutput};
+use bessemer_ir::ops::fusion::{FusionOutput, Instr, Reg};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -37,7 +37,7 @@ struct Layout {
 impl Layout {
     fn of(lanes: &Lanes<'_>, most_lanes: usize) -> Layout {
         let width = Width { lanes: lanes.row_width().min(most_lanes), flat: false };
-        let vectors = lanes.region.cols / width.lanes;
+        let vectors = lanes.fusion.cols / width.lanes;
         let threads = vectors.next_multiple_of(32).clamp(32, MOST_THREADS);
         let rows = if threads == 32 { THREADS / 32 } else { 1 };
         Layout { width, vectors, threads, each: vectors.div_ceil(threads), rows }
@@ -78,7 +78,7 @@ impl Layout {
 
 /// Reductions that can be done in one pass: those that depend on as many others before them.
 fn passes(lanes: &Lanes<'_>) -> Vec<Vec<Reg>> {
-    let program = &lanes.region.program;
+    let program = &lanes.fusion.program;
     let mut depth = vec![0usize; program.len()];
     let mut passes: Vec<Vec<Reg>> = Vec::new();
     for (index, instr) in program.iter().enumerate() {
@@ -103,16 +103,16 @@ fn operand(instr: Instr) -> Reg {
 
 /// Each row alone.
 pub(super) fn rows(name: &str, lanes: &Lanes<'_>) -> Kernel {
-    let (region, layout) = (lanes.region, Layout::of(lanes, MOST_LANES));
+    let (fusion, layout) = (lanes.fusion, Layout::of(lanes, MOST_LANES));
     let row = if layout.rows == 1 {
         "const u32 row = blockIdx.x;\n".to_owned()
     } else {
         let row = format!("const u32 row = blockIdx.x * {}u + threadIdx.y;\n", layout.rows);
-        let guard = format!("if (row >= {}u) return;\n", region.rows);
-        if region.rows.is_multiple_of(layout.rows) { row } else { row + &guard }
+        let guard = format!("if (row >= {}u) return;\n", fusion.rows);
+        if fusion.rows.is_multiple_of(layout.rows) { row } else { row + &guard }
     };
     let body = row + &layout.scratch() + &one_row(lanes, &layout, &[]);
-    let blocks = region.rows.div_ceil(layout.rows) as u32;
+    let blocks = fusion.rows.div_ceil(layout.rows) as u32;
     Kernel::new(name, lanes.parameters(), [blocks, 1, 1], layout.block(), &indented(&body))
 }
 
@@ -121,14 +121,14 @@ pub(super) fn rows(name: &str, lanes: &Lanes<'_>) -> Kernel {
 /// # Errors
 /// Rows are too long: sums of columns do not fit into registers.
 pub(super) fn rows_with_sums(name: &str, lanes: &Lanes<'_>) -> Result<Launches, KernelError> {
-    let (region, layout, sums) = (lanes.region, Layout::of(lanes, SUMMED_LANES), sums(lanes));
+    let (fusion, layout, sums) = (lanes.fusion, Layout::of(lanes, SUMMED_LANES), sums(lanes));
     if !layout.keeps() {
-        let problem = format!("rows of {} are too long to be summed while they are reduced", region.cols);
+        let problem = format!("rows of {} are too long to be summed while they are reduced", fusion.cols);
         return Err(KernelError(problem));
     }
-    let cut = Cut::new(region.rows, &sums, BLOCKS * layout.rows, FEWEST_ROWS);
+    let cut = Cut::new(fusion.rows, &sums, BLOCKS * layout.rows, FEWEST_ROWS);
     let (mut parameters, mut operands) = (lanes.parameters(), operands(lanes));
-    let partial = cut.all() * region.cols;
+    let partial = cut.all() * fusion.cols;
     for (index, sum) in sums.iter().enumerate() {
         parameters.push(Parameter::output(format!("partial{}", sum.output), DType::F32, partial));
         operands.push(Operand::Scratch(index));
@@ -137,13 +137,13 @@ pub(super) fn rows_with_sums(name: &str, lanes: &Lanes<'_>) -> Result<Launches, 
     let blocks = cut.all().div_ceil(layout.rows) as u32;
     let kernel = Kernel::new(name, parameters, [blocks, 1, 1], layout.block(), &indented(&body));
     let mut launches = vec![Launch { kernel, operands }];
-    launches.extend(finishes(name, region.cols, &sums, &cut));
+    launches.extend(finishes(name, fusion.cols, &sums, &cut));
     Ok(Launches { launches, scratch: vec![partial; sums.len()] })
 }
 
 /// Each block, or warp of it, goes down its run of rows, and keeps the sums of its columns.
 fn runs_of_rows(lanes: &Lanes<'_>, layout: &Layout, sums: &[Sum], cut: &Cut) -> String {
-    let (rows, cols) = (lanes.region.rows / cut.groups, lanes.region.cols);
+    let (rows, cols) = (lanes.fusion.rows / cut.groups, lanes.fusion.cols);
     let mut text = if layout.rows == 1 {
         "const u32 part = blockIdx.x;\n".to_owned()
     } else {
@@ -173,12 +173,12 @@ fn runs_of_rows(lanes: &Lanes<'_>, layout: &Layout, sums: &[Sum], cut: &Cut) -> 
 
 /// Everything of `row`: passes of reductions, then what is stored and added to `sums`.
 fn one_row(lanes: &Lanes<'_>, layout: &Layout, sums: &[Sum]) -> String {
-    let region = lanes.region;
+    let fusion = lanes.fusion;
     let passes = passes(lanes);
-    let last: Vec<Reg> = region.outputs.iter().map(RegionOutput::reg).collect();
+    let last: Vec<Reg> = fusion.outputs.iter().map(FusionOutput::reg).collect();
     let mut needs: Vec<BTreeSet<Reg>> = passes
         .iter()
-        .map(|pass| lanes.needed(pass.iter().map(|&register| operand(region.program[register as usize]))))
+        .map(|pass| lanes.needed(pass.iter().map(|&register| operand(fusion.program[register as usize]))))
         .collect();
     needs.push(lanes.needed(last));
     let kept = kept(lanes, layout, &needs);
@@ -200,7 +200,7 @@ fn one_row(lanes: &Lanes<'_>, layout: &Layout, sums: &[Sum]) -> String {
 /// Inputs that several passes read, where there is room for them.
 fn kept(lanes: &Lanes<'_>, layout: &Layout, needs: &[BTreeSet<Reg>]) -> BTreeSet<usize> {
     let readers = |input: &usize| needs.iter().filter(|needed| lanes.loaded(needed).contains(input)).count();
-    let inputs = (0..lanes.region.loads.len()).filter(|input| lanes.varies_by_col(*input) && readers(input) > 1);
+    let inputs = (0..lanes.fusion.loads.len()).filter(|input| lanes.varies_by_col(*input) && readers(input) > 1);
     if layout.keeps() { inputs.collect() } else { BTreeSet::new() }
 }
 
@@ -232,7 +232,7 @@ fn reductions(
 ) -> String {
     let (mut before, mut each, mut after) = (String::new(), String::new(), String::new());
     for &register in pass {
-        let Instr::Reduce(kind, operand) = lanes.region.program[register as usize] else { continue };
+        let Instr::Reduce(kind, operand) = lanes.fusion.program[register as usize] else { continue };
         let kind = kind_name(kind);
         let _ = writeln!(before, "float s{register} = {kind}::identity();");
         let _ = writeln!(each, "s{register} = {kind}::combine(s{register}, r{operand});");
@@ -248,8 +248,8 @@ fn reductions(
 fn outputs(lanes: &Lanes<'_>, layout: &Layout, needed: &BTreeSet<Reg>, kept: &BTreeSet<usize>, sums: &[Sum]) -> String {
     let (declare, mut fill, mut write) = lanes.stores(layout.width);
     fill += &sums.iter().map(|sum| format!("total{}[e][k] += r{};\n", sum.output, sum.register)).collect::<String>();
-    for (index, output) in lanes.region.outputs.iter().enumerate() {
-        if let RegionOutput::Rows { reg, ty } = output {
+    for (index, output) in lanes.fusion.outputs.iter().enumerate() {
+        if let FusionOutput::Rows { reg, ty } = output {
             let store = match ty.dtype {
                 DType::I32 => format!("y{index}[row] = r{reg};\n"),
                 other => format!("y{index}[row] = from_f32<{}>::of(r{reg});\n", c_type(other)),

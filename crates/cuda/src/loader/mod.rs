@@ -2,7 +2,7 @@
 
 mod places;
 
-pub use places::{Place, Places};
+pub use places::{LibraryPath, Places};
 
 use crate::error::GpuError;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ pub struct Found {
     pub path: PathBuf,
     /// Version in the file name.
     pub version: Vec<u32>,
-    pub place: Place,
+    pub place: LibraryPath,
 }
 
 impl Found {

@@ -24,20 +24,20 @@ const SYSTEM: [&str; 12] = [
 /// Where a library was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum LibraryPath {
     Named,
     Python,
     System,
 }
 
-impl Place {
-    pub const ALL: [Place; 3] = [Place::Named, Place::Python, Place::System];
+impl LibraryPath {
+    pub const ALL: [LibraryPath; 3] = [LibraryPath::Named, LibraryPath::Python, LibraryPath::System];
 
     pub fn name(self) -> &'static str {
         match self {
-            Place::Named => "folders named by --gpu-libraries",
-            Place::Python => "the Python environment",
-            Place::System => "the system",
+            LibraryPath::Named => "folders named by --gpu-libraries",
+            LibraryPath::Python => "the Python environment",
+            LibraryPath::System => "the system",
         }
     }
 }
@@ -68,17 +68,17 @@ impl Places {
         }
     }
 
-    pub fn of(&self, place: Place) -> &[PathBuf] {
+    pub fn of(&self, place: LibraryPath) -> &[PathBuf] {
         match place {
-            Place::Named => &self.named,
-            Place::Python => &self.python,
-            Place::System => &self.system,
+            LibraryPath::Named => &self.named,
+            LibraryPath::Python => &self.python,
+            LibraryPath::System => &self.system,
         }
     }
 
     /// The newest version in the first place that has the library.
     pub fn find(&self, library: Wanted) -> Option<Found> {
-        Place::ALL.into_iter().find_map(|place| {
+        LibraryPath::ALL.into_iter().find_map(|place| {
             let in_folder = |folder: &PathBuf| newest(library, folder, place);
             let found: Vec<Found> = self.of(place).iter().filter_map(in_folder).collect();
             let newest = found.iter().map(|found| found.version.clone()).max();
@@ -93,12 +93,12 @@ impl fmt::Display for Places {
             [] => "no folder".to_owned(),
             paths => paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
         };
-        let places = Place::ALL.map(|place| format!("{} ({})", place.name(), folders(self.of(place))));
+        let places = LibraryPath::ALL.map(|place| format!("{} ({})", place.name(), folders(self.of(place))));
         f.write_str(&places.join("; "))
     }
 }
 
-fn newest(library: Wanted, folder: &Path, place: Place) -> Option<Found> {
+fn newest(library: Wanted, folder: &Path, place: LibraryPath) -> Option<Found> {
     let version_of = |path: PathBuf| {
         let version = library.version_in(path.file_name()?.to_str()?)?;
         Some(Found { library, path, version, place })
@@ -175,11 +175,11 @@ mod tests {
         let named = put(root.path(), "named/libnvrtc.so.11");
         let mut places = Places { named: vec![named], python: vec![python], system: vec![system] };
         let found = |places: &Places| places.find(Wanted::Nvrtc).unwrap();
-        assert_eq!((found(&places).version, found(&places).place), (vec![11], Place::Named));
+        assert_eq!((found(&places).version, found(&places).place), (vec![11], LibraryPath::Named));
         places.named.clear();
-        assert_eq!((found(&places).version, found(&places).place), (vec![12], Place::Python));
+        assert_eq!((found(&places).version, found(&places).place), (vec![12], LibraryPath::Python));
         places.python.clear();
-        assert_eq!((found(&places).version, found(&places).place), (vec![13], Place::System));
+        assert_eq!((found(&places).version, found(&places).place), (vec![13], LibraryPath::System));
         assert_eq!(places.find(Wanted::Cudnn), None);
     }
 

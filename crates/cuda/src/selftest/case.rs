@@ -1,9 +1,9 @@
 //! A kernel with its inputs and the results that it must give.
 
-use crate::kgen::{KernelError, Launch, Launches, region};
+use crate::kgen::{KernelError, Launch, Launches, fusion};
 use bessemer_ir::DType;
 use bessemer_ir::ops::OpRule;
-use bessemer_ir::ops::region::Region;
+use bessemer_ir::ops::fusion::Fusion;
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::shape::TensorType;
 use half::{bf16, f16};
@@ -26,14 +26,14 @@ pub struct Case {
 }
 
 impl Case {
-    /// A region, with the results of its reference in `f64` if it is to be checked.
+    /// A fusion, with the results of its reference in `f64` if it is to be checked.
     ///
     /// # Errors
     /// There is no kernel for it.
-    pub fn region(name: &str, fused: &Region, inputs: Vec<Tensor>, checked: bool) -> Result<Case, KernelError> {
+    pub fn fusion(name: &str, fused: &Fusion, inputs: Vec<Tensor>, checked: bool) -> Result<Case, KernelError> {
         let inputs: Vec<Tensor> = inputs.into_iter().map(rounded).collect();
         let types: Vec<DType> = inputs.iter().map(|input| input.ty.dtype).collect();
-        let work = region(name, fused, &types)?;
+        let work = fusion(name, fused, &types)?;
         let outputs: Vec<TensorType> = fused.outputs.iter().flat_map(|output| output.types()).collect();
         let after = if checked {
             fused.evaluate(&inputs.iter().collect::<Vec<_>>(), &outputs)

@@ -3,9 +3,9 @@
 use super::case::{Case, Expected, tolerance};
 use crate::kgen::{AdamW, KernelError, Launch, Operand, STEP_NUMBERS, Segment};
 use bessemer_ir::ops::Scalar;
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::shape::TensorType;
 use bessemer_ir::{DType, philox};
@@ -26,48 +26,48 @@ impl Size {
     }
 }
 
-/// A region while it is written, with its inputs.
+/// A fusion while it is written, with its inputs.
 struct Program {
     size: Size,
-    region: Region,
+    fusion: Fusion,
     inputs: Vec<Tensor>,
 }
 
 impl Program {
     fn new(size: Size, rows: usize, cols: usize) -> Program {
         let (loads, program, outputs) = Default::default();
-        Program { size, region: Region { anchor: None, rows, cols, loads, program, outputs }, inputs: Vec::new() }
+        Program { size, fusion: Fusion { producer: None, rows, cols, loads, program, outputs }, inputs: Vec::new() }
     }
 
     fn push(&mut self, instr: Instr) -> Reg {
-        self.region.program.push(instr);
-        (self.region.program.len() - 1) as Reg
+        self.fusion.program.push(instr);
+        (self.fusion.program.len() - 1) as Reg
     }
 
-    fn input(&mut self, access: Access, ty: DType, f: impl FnMut(usize) -> f64) -> Reg {
-        let elements = access.elements(self.region.cols);
+    fn input(&mut self, index_map: IndexMap, ty: DType, f: impl FnMut(usize) -> f64) -> Reg {
+        let elements = index_map.elements(self.fusion.cols);
         self.inputs.push(Tensor::from_fn(TensorType::new(ty, [elements]), f));
-        self.region.loads.push(access);
+        self.fusion.loads.push(index_map);
         self.push(Instr::Load((self.inputs.len() - 1) as u16))
     }
 
     /// Standard normal numbers, others for every input; large ones repeat.
-    fn normal(&mut self, access: Access, ty: DType) -> Reg {
+    fn normal(&mut self, index_map: IndexMap, ty: DType) -> Reg {
         const PERIOD: usize = 100_003;
         let stream = self.inputs.len() as u32;
-        let elements = access.elements(self.region.cols);
+        let elements = index_map.elements(self.fusion.cols);
         let first: Vec<f64> =
             (0..elements.min(PERIOD)).map(|i| philox::normal(1, 0, stream, i as u64).into()).collect();
-        self.input(access, ty, |i| first[i % PERIOD])
+        self.input(index_map, ty, |i| first[i % PERIOD])
     }
 
     fn full(&mut self, ty: DType) -> Reg {
-        self.normal(Access::full(self.region.rows), ty)
+        self.normal(IndexMap::full(self.fusion.rows), ty)
     }
 
     /// A number for each column.
     fn vector(&mut self, ty: DType) -> Reg {
-        self.normal(Access { row_div: 1, row_mod: 1, by_col: true }, ty)
+        self.normal(IndexMap { row_div: 1, row_mod: 1, by_col: true }, ty)
     }
 
     fn constant(&mut self, x: f64) -> Reg {
@@ -83,20 +83,20 @@ impl Program {
     }
 
     fn store(&mut self, reg: Reg, dtype: DType) {
-        let ty = TensorType::new(dtype, [self.region.rows, self.region.cols]);
-        self.region.outputs.push(RegionOutput::Store { reg, ty });
+        let ty = TensorType::new(dtype, [self.fusion.rows, self.fusion.cols]);
+        self.fusion.outputs.push(FusionOutput::Store { reg, ty });
     }
 
     fn rows(&mut self, reg: Reg) {
-        self.region.outputs.push(RegionOutput::Rows { reg, ty: TensorType::f32([self.region.rows]) });
+        self.fusion.outputs.push(FusionOutput::Rows { reg, ty: TensorType::f32([self.fusion.rows]) });
     }
 
     fn sum(&mut self, reg: Reg, groups: usize) {
-        self.region.outputs.push(RegionOutput::Sum { reg, groups, shape: [groups, self.region.cols].to_vec().into() });
+        self.fusion.outputs.push(FusionOutput::Sum { reg, groups, shape: [groups, self.fusion.cols].to_vec().into() });
     }
 
     fn case(self, name: &str) -> Result<Case, KernelError> {
-        Case::region(name, &self.region, self.inputs, self.size == Size::Small)
+        Case::fusion(name, &self.fusion, self.inputs, self.size == Size::Small)
     }
 }
 
@@ -165,7 +165,7 @@ fn bias_gelu_residual(size: Size, [rows, cols]: [usize; 2]) -> Result<Case, Kern
 /// Elements that are no whole number of vectors, and one number for all.
 fn flat(size: Size) -> Result<Case, KernelError> {
     let mut p = Program::new(size, 7, 33);
-    let (x, scale) = (p.full(DType::F32), p.normal(Access::SCALAR, DType::F32));
+    let (x, scale) = (p.full(DType::F32), p.normal(IndexMap::SCALAR, DType::F32));
     let product = p.binary(BinaryKind::Mul, x, scale);
     let y = p.unary(UnaryKind::Relu, product);
     p.store(y, DType::F32);
@@ -176,8 +176,8 @@ fn flat(size: Size) -> Result<Case, KernelError> {
 fn row_bias(size: Size) -> Result<Case, KernelError> {
     let mut p = Program::new(size, 12, 7);
     let x = p.full(DType::F16);
-    let per_row = p.normal(Access { row_div: 1, row_mod: 12, by_col: false }, DType::F32);
-    let per_run = p.normal(Access { row_div: 3, row_mod: 2, by_col: true }, DType::F16);
+    let per_row = p.normal(IndexMap { row_div: 1, row_mod: 12, by_col: false }, DType::F32);
+    let per_run = p.normal(IndexMap { row_div: 3, row_mod: 2, by_col: true }, DType::F16);
     let sum = p.binary(BinaryKind::Add, x, per_row);
     let y = p.binary(BinaryKind::Mul, sum, per_run);
     p.store(y, DType::F16);
@@ -212,7 +212,7 @@ fn layer_norm_gradient(name: &str, size: Size, [rows, cols]: [usize; 2], groups:
     use BinaryKind::{Mul, Sub};
     let mut p = Program::new(size, rows, cols);
     let (x, dy, scale) = (p.full(DType::Bf16), p.full(DType::Bf16), p.vector(DType::F32));
-    let of_row = Access { row_div: 1, row_mod: rows, by_col: false };
+    let of_row = IndexMap { row_div: 1, row_mod: rows, by_col: false };
     let (mean, deviation) = (p.normal(of_row, DType::F32), p.normal(of_row, DType::F32));
     let share = p.constant(1.0 / cols as f64);
     let centred = p.binary(Sub, x, mean);
@@ -242,7 +242,7 @@ fn moments(size: Size, [rows, cols]: [usize; 2]) -> Result<Case, KernelError> {
     let x = p.binary(BinaryKind::Add, x, far);
     let (square, negative) = (p.unary(UnaryKind::Square, x), p.unary(UnaryKind::Neg, x));
     let moments = |p: &mut Program, reg| {
-        p.region.outputs.push(RegionOutput::Moments { reg, shape: [p.region.cols].to_vec().into() });
+        p.fusion.outputs.push(FusionOutput::MeanVar { reg, shape: [p.fusion.cols].to_vec().into() });
     };
     p.store(negative, DType::Bf16);
     moments(&mut p, x);
@@ -277,12 +277,12 @@ fn column_sums(size: Size, [rows, cols]: [usize; 2]) -> Result<Case, KernelError
 /// Every function of the intermediate representation, each stored.
 fn every_function(size: Size) -> Result<Case, KernelError> {
     let mut p = Program::new(size, 4, 24);
-    let all = Access::full(4);
+    let all = IndexMap::full(4);
     let x = p.full(DType::F32);
     let positive = p.input(all, DType::F32, |i| 0.25 + i as f64 / 16.0);
-    let class = p.input(Access { row_div: 1, row_mod: 4, by_col: false }, DType::I32, |i| (5 * i) as f64);
+    let class = p.input(IndexMap { row_div: 1, row_mod: 4, by_col: false }, DType::I32, |i| (5 * i) as f64);
     let bytes = p.input(all, DType::U8, |i| i as f64);
-    let step = p.input(Access::SCALAR, DType::I32, |_| 3.0);
+    let step = p.input(IndexMap::SCALAR, DType::I32, |_| 3.0);
     for kind in UnaryKind::ALL {
         let needs_positive = matches!(kind, UnaryKind::Log | UnaryKind::Sqrt | UnaryKind::Rsqrt | UnaryKind::Recip);
         let y = p.unary(kind, if needs_positive { positive } else { x });
@@ -336,7 +336,7 @@ fn conversions(size: Size) -> Result<Case, KernelError> {
         f32::NEG_INFINITY,
     ];
     let mut p = Program::new(size, 2, 16);
-    let x = p.input(Access::full(2), DType::F32, |i| f64::from(EDGES[i % 16]) * if i < 16 { 1.0 } else { -1.0 });
+    let x = p.input(IndexMap::full(2), DType::F32, |i| f64::from(EDGES[i % 16]) * if i < 16 { 1.0 } else { -1.0 });
     let in_f16 = p.push(Instr::Cast(DType::F16, x));
     for (register, ty) in [(x, DType::Bf16), (x, DType::F16), (in_f16, DType::F32)] {
         p.store(register, ty);

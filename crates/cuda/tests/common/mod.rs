@@ -29,7 +29,7 @@ pub(crate) fn skip(test: &str, reason: &str) {
     unsafe extern "C" {
         fn atexit(at_the_end: extern "C" fn()) -> i32;
     }
-    tell(format!("skipped: {test}: {reason}\n"));
+    notify(format!("skipped: {test}: {reason}\n"));
     let mut skipped = SKIPPED.lock().unwrap();
     if skipped.is_empty() {
         // SAFETY: the function is there as long as the program runs.
@@ -43,11 +43,11 @@ extern "C" fn tell_skipped() {
     let reasons: BTreeSet<&String> = skipped.iter().collect();
     let count = |reason: &String| skipped.iter().filter(|other| *other == reason).count();
     let counts: Vec<String> = reasons.into_iter().map(|reason| format!("{} because {reason}", count(reason))).collect();
-    tell(format!("skipped: {} in all: {}\n", skipped.len(), counts.join(", ")));
+    notify(format!("skipped: {} in all: {}\n", skipped.len(), counts.join(", ")));
 }
 
 /// Writes a line as a whole, past what captures the output of tests.
-fn tell(line: String) {
+fn notify(line: String) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 

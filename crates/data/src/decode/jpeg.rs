@@ -55,7 +55,7 @@ fn damaged(bytes: &[u8], error: DecodeErrors) -> DecodeError {
     DecodeError::Damaged { format: "JPEG", offset, reason, expected: "a baseline or progressive Huffman-coded JPEG" }
 }
 
-/// Decodes again through a reader that tells how far it was read.
+/// Decodes again through a reader that records how far it was read.
 fn offset_of_damage(bytes: &[u8]) -> u64 {
     let position = Cell::new(0);
     let mut decoder = decoder(Tracked { cursor: Cursor::new(bytes), position: &position });

@@ -2,7 +2,7 @@
 
 use super::ObjectMask;
 use crate::feeds::{Field, Row, fill};
-use crate::{Placement, Target};
+use crate::{Placement, SampleTarget};
 
 /// An object. Coordinates are pixels from the upper left corner.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,7 +80,7 @@ pub struct ObjectLayout {
     pub mask_size: Option<usize>,
 }
 
-impl Target for Objects {
+impl SampleTarget for Objects {
     type Layout = ObjectLayout;
 
     /// `image_ids i32[N]`; `image_sizes f32[N, 2]`, height and width of the part of the canvas that shows the image; `scales

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::{Draw, Samples};
+use super::{SampleKey, Samples};
 use crate::feeds::{Field, Row};
-use crate::target::Target;
+use crate::target::SampleTarget;
 use crate::{DataError, Dataset, Purpose, Scratch};
 
 /// The samples of a data set that have one size: all of them, or one of the parts into which [`ImageSamples::by_size`] splits a
 /// data set.
 pub struct ImageSamples<D: Dataset + ?Sized> {
     set: Arc<D>,
-    layout: <D::Target as Target>::Layout,
+    layout: <D::Target as SampleTarget>::Layout,
     /// Height and width.
     size: [usize; 2],
     /// Numbers of the samples in the data set; `None` for all.
@@ -23,7 +23,7 @@ impl<D: Dataset + ?Sized> ImageSamples<D> {
     ///
     /// # Errors
     /// An empty data set; samples of different sizes.
-    pub fn new(set: Arc<D>, layout: <D::Target as Target>::Layout) -> Result<Self, DataError> {
+    pub fn new(set: Arc<D>, layout: <D::Target as SampleTarget>::Layout) -> Result<Self, DataError> {
         if set.is_empty() {
             return Err(DataError::option("number of samples", 0, "at least 1"));
         }
@@ -39,7 +39,7 @@ impl<D: Dataset + ?Sized> ImageSamples<D> {
     }
 
     /// The samples of each size, sizes in the order in which they first come.
-    pub fn by_size(set: &Arc<D>, layout: &<D::Target as Target>::Layout) -> Vec<Self> {
+    pub fn by_size(set: &Arc<D>, layout: &<D::Target as SampleTarget>::Layout) -> Vec<Self> {
         let mut parts: Vec<Self> = Vec::new();
         for index in 0..set.len() {
             let size = set.image_size(index);
@@ -98,7 +98,7 @@ impl<D: Dataset + ?Sized + 'static> Samples for ImageSamples<D> {
         self.part.as_ref().map_or(index, |part| part[index] as usize)
     }
 
-    fn load_sample(&self, index: usize, draw: Draw, sample: &mut Self::Sample) -> Result<(), DataError> {
+    fn load_sample(&self, index: usize, draw: SampleKey, sample: &mut Self::Sample) -> Result<(), DataError> {
         let drawn_for = self.index_in_set(draw.index) as u64;
         let mut rng = Purpose::Augment.stream(draw.seed, draw.epoch, drawn_for);
         let LoadedImage { pixels, target, scratch } = sample;

@@ -17,7 +17,7 @@ use queue::Queue;
 use serde::{Deserialize, Serialize};
 
 pub use images::{ImageSamples, LoadedImage};
-pub use samples::{Draw, Samples};
+pub use samples::{SampleKey, Samples};
 
 /// Samples of one run of a step. The last batch of an epoch may hold fewer samples than others; the rest is zeros.
 #[derive(Debug, Clone, Default, PartialEq)]

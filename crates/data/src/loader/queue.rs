@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use super::{Batch, Draw, LoaderOptions, OnBadSample, Samples, SkippedSample};
+use super::{Batch, LoaderOptions, OnBadSample, SampleKey, Samples, SkippedSample};
 use crate::feeds::Field;
 use crate::{DataError, Feeds, Position, Sampler};
 
@@ -181,7 +181,7 @@ impl<S: Samples + ?Sized> Queue<S> {
     /// that were.
     fn load(&self, epoch: u32, index: usize, sample: &mut S::Sample) -> Result<Vec<SkippedSample>, DataError> {
         let samples = self.sampler.samples();
-        let draw = Draw { seed: self.options.seed, epoch, index };
+        let draw = SampleKey { seed: self.options.seed, epoch, index };
         let mut bad: Vec<(usize, DataError)> = Vec::new();
         for candidate in (index..samples).chain(0..index) {
             match self.load_guarded(candidate, draw, sample) {
@@ -201,7 +201,7 @@ impl<S: Samples + ?Sized> Queue<S> {
         Err(DataError::NothingReadable { samples, last: Box::new(last) })
     }
 
-    fn load_guarded(&self, index: usize, draw: Draw, sample: &mut S::Sample) -> Result<(), DataError> {
+    fn load_guarded(&self, index: usize, draw: SampleKey, sample: &mut S::Sample) -> Result<(), DataError> {
         let load = AssertUnwindSafe(|| self.samples.load_sample(index, draw, sample));
         catch_unwind(load).unwrap_or_else(|payload| {
             let index = self.samples.index_in_set(index);

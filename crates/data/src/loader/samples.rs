@@ -21,7 +21,7 @@ pub trait Samples: Send + Sync + 'static {
     ///
     /// # Errors
     /// A sample that cannot be read or is damaged.
-    fn load_sample(&self, index: usize, draw: Draw, sample: &mut Self::Sample) -> Result<(), DataError>;
+    fn load_sample(&self, index: usize, draw: SampleKey, sample: &mut Self::Sample) -> Result<(), DataError>;
 
     /// Writes every element of a loaded sample's row, whatever was there.
     fn write(&self, sample: &Self::Sample, row: &mut Row<'_>);
@@ -39,7 +39,7 @@ pub trait Samples: Send + Sync + 'static {
 
 /// What random numbers of a sample depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Draw {
+pub struct SampleKey {
     pub seed: u64,
     pub epoch: u32,
     /// The sample that the order of the epoch has here; another one may have to take its place.

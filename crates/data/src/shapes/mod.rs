@@ -1,6 +1,6 @@
 //! Pictures of shapes drawn from a seed: something real to learn with nothing to download.
 //!
-//! Colour, texture, size, place and turn are random and tell nothing of the class; only the outline does.
+//! Colour, texture, size, place and turn are random and independent of the class; only the outline depends on it.
 
 mod outline;
 mod paint;

@@ -3,7 +3,7 @@ use std::f64::consts::TAU;
 use super::outline::{Point, Polygon, ShapeClass, area, bounding_box, outline, place};
 use super::paint::{Canvas, Texture};
 use super::raster::{Mask, rasterize};
-use crate::{Philox, Picture};
+use crate::{Image, Philox};
 
 const PLACING_ATTEMPTS: usize = 40;
 const MOST_STROKES: u32 = 7;
@@ -14,7 +14,7 @@ pub(super) const MOST_SHAPES: u32 = 8;
 /// A drawn picture and what is in it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scene {
-    pub picture: Picture,
+    pub picture: Image,
     pub objects: Vec<SceneObject>,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn draw_scene(width: usize, height: usize, rng: &mut Philox) -> Scene
         draw_object(&mut canvas, class, spot, &background, rng)
     };
     let objects = spots.iter().map(draw).collect();
-    let mut picture = Picture::filled(width, height, [0; 3]);
+    let mut picture = Image::filled(width, height, [0; 3]);
     canvas.finish(NOISE, rng, &mut picture.pixels);
     Scene { picture, objects }
 }
@@ -76,7 +76,7 @@ fn draw_object(
     SceneObject { class, bbox: bounding_box(&polygon), area: area(&polygon), polygon, mask }
 }
 
-/// Thin strokes under the shapes, so that an edge alone tells nothing.
+/// Thin strokes under the shapes, so that an edge alone says nothing about the class.
 fn draw_strokes(canvas: &mut Canvas, rng: &mut Philox) {
     for _ in 0..rng.below(MOST_STROKES) {
         let mask = rasterize(&stroke(canvas.width, canvas.height, rng), canvas.width, canvas.height);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{SceneObject, ShapeClass, Shapes, draw_scene};
 use crate::new_folder::{create, require_empty};
-use crate::{DataError, Dataset, FileFormat, Picture, Split};
+use crate::{DataError, Dataset, FileFormat, Image, Split};
 
 /// A folder of single shapes to write: `train/CLASS/NUMBER.EXT` and `val/CLASS/NUMBER.EXT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl ShapesFolder {
             create(&folder.join(class.name()))?;
         }
         let [height, width] = shapes.image_size(0);
-        let mut picture = Picture::filled(width, height, [0; 3]);
+        let mut picture = Image::filled(width, height, [0; 3]);
         for index in 0..count {
             shapes.draw(index, &mut picture.pixels);
             let name = format!("{}/{index:06}.{}", shapes.class(index).name(), self.format.extension());

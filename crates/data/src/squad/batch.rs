@@ -2,7 +2,7 @@
 
 use super::{Features, Window};
 use crate::feeds::{Field, Row, fill};
-use crate::{DataError, Draw, Samples};
+use crate::{DataError, SampleKey, Samples};
 
 /// Windows of all questions. Nothing about them is random.
 impl Samples for Features {
@@ -30,7 +30,7 @@ impl Samples for Features {
         ]
     }
 
-    fn load_sample(&self, index: usize, _: Draw, sample: &mut Option<Window>) -> Result<(), DataError> {
+    fn load_sample(&self, index: usize, _: SampleKey, sample: &mut Option<Window>) -> Result<(), DataError> {
         *sample = Some(self.window(index));
         Ok(())
     }

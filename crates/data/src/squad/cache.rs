@@ -16,7 +16,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::features::{Content, Rows, Spot};
+use super::features::{Content, Rows, WindowSpan};
 use crate::DataError;
 use crate::text::write_whole;
 
@@ -35,7 +35,7 @@ pub enum Origin {
     /// There was no file.
     Built(PathBuf),
     Read(PathBuf),
-    /// The file was of no use, which is told.
+    /// The file could not be used; the user is informed.
     Rebuilt(PathBuf, String),
 }
 
@@ -132,7 +132,7 @@ fn fits(content: &Content) -> bool {
     let Content { contexts, words, queries, paragraphs, spots, left_out } = content;
     let rises =
         |rows: &Rows| rows.ends.is_sorted() && rows.ends.last().map_or(0, |&end| end as usize) == rows.values.len();
-    let lies_within = |spot: &Spot| {
+    let lies_within = |spot: &WindowSpan| {
         let paragraph = paragraphs.get(spot.question as usize);
         let tokens = paragraph.map(|&paragraph| contexts.row(paragraph as usize).len() as u64);
         tokens.is_some_and(|tokens| u64::from(spot.start) + u64::from(spot.tokens) <= tokens)
@@ -146,14 +146,14 @@ fn fits(content: &Content) -> bool {
         && spots.iter().all(lies_within)
 }
 
-fn spot_numbers(spot: &Spot) -> [u32; SPOT_NUMBERS] {
-    let Spot { question, start, tokens, answer: [first, last], is_impossible } = *spot;
+fn spot_numbers(spot: &WindowSpan) -> [u32; SPOT_NUMBERS] {
+    let WindowSpan { question, start, tokens, answer: [first, last], is_impossible } = *spot;
     [question, start, tokens, first, last, is_impossible.into()]
 }
 
-fn spot(numbers: &[u32]) -> Spot {
+fn spot(numbers: &[u32]) -> WindowSpan {
     let answer = [numbers[3], numbers[4]];
-    Spot { question: numbers[0], start: numbers[1], tokens: numbers[2], answer, is_impossible: numbers[5] != 0 }
+    WindowSpan { question: numbers[0], start: numbers[1], tokens: numbers[2], answer, is_impossible: numbers[5] != 0 }
 }
 
 #[cfg(test)]
@@ -163,13 +163,13 @@ mod tests {
     const KEY: [u8; 32] = [7; 32];
 
     fn content() -> Content {
-        let spot = Spot { question: 0, start: 1, tokens: 2, answer: [3, 4], is_impossible: true };
+        let spot = WindowSpan { question: 0, start: 1, tokens: 2, answer: [3, 4], is_impossible: true };
         Content {
             contexts: Rows { values: vec![5, 6, 7], ends: vec![3] },
             words: vec![0, 0, 1],
             queries: Rows { values: vec![9], ends: vec![1, 1] },
             paragraphs: vec![0, 0],
-            spots: vec![spot, Spot { is_impossible: false, ..spot }],
+            spots: vec![spot, WindowSpan { is_impossible: false, ..spot }],
             left_out: vec![1],
         }
     }
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn parts_must_fit_each_other() {
-        let spoilt: [fn(&mut Content); 7] = [
+        let corruptions: [fn(&mut Content); 7] = [
             |content| content.contexts.ends[0] = 2,
             |content| content.queries.ends = vec![1, 0],
             |content| content.words.truncate(2),
@@ -192,9 +192,9 @@ mod tests {
             |content| content.left_out[0] = 2,
             |content| content.spots[1].start = 2,
         ];
-        for (number, spoil) in spoilt.into_iter().enumerate() {
+        for (number, corrupt) in corruptions.into_iter().enumerate() {
             let mut content = content();
-            spoil(&mut content);
+            corrupt(&mut content);
             let read = decode(&encode(&KEY, &content), &KEY);
             assert_eq!(read, Err("its parts do not fit each other"), "{number}");
         }

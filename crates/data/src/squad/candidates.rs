@@ -1,7 +1,7 @@
 use super::Window;
 use crate::DataError;
 
-/// What a joint head says of a window: the `K` likeliest starts, and for each of them the `E` likeliest ends.
+/// What a joint head says of a window: the `K` likeliest starts, and for each start the `E` likeliest ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Beam<'a> {
     /// `[K]`: positions, the likeliest first.

@@ -4,7 +4,7 @@ use sha2::{Digest, Sha256};
 
 use super::SquadSet;
 use super::cache::{self, Origin};
-use super::tokens::{ParagraphTokens, Place, tokenize};
+use super::tokens::{AnswerSpan, ParagraphTokens, tokenize};
 use super::window::Window;
 use crate::text::{Specials, TextTokenizer};
 use crate::{DataError, parallel};
@@ -23,7 +23,7 @@ pub struct WindowOptions {
     pub doc_stride: usize,
     /// What is kept of a question.
     pub max_query_length: usize,
-    /// Whether windows tell where the answer is, as in training. Questions with an answer that cannot be found in the
+    /// Whether windows contain the position of the answer, as in training. Questions with an answer that cannot be found in the
     /// paragraph have no windows then.
     pub labels: bool,
 }
@@ -71,14 +71,14 @@ pub(super) struct Content {
     pub queries: Rows,
     /// The paragraph of each question.
     pub paragraphs: Vec<u32>,
-    pub spots: Vec<Spot>,
+    pub spots: Vec<WindowSpan>,
     /// Questions without windows.
     pub left_out: Vec<u32>,
 }
 
 /// Where a window lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Spot {
+pub(super) struct WindowSpan {
     pub question: u32,
     /// First token of the paragraph in it, and how many there are.
     pub start: u32,
@@ -131,7 +131,7 @@ impl Features {
                 content.queries.push(&tokens.questions[index].ids);
                 content.paragraphs.push(number as u32);
                 match &tokens.questions[index].answer {
-                    Place::Lost => content.left_out.push(question as u32),
+                    AnswerSpan::Lost => content.left_out.push(question as u32),
                     place => {
                         let impossible = set.questions()[question].is_impossible;
                         content.spots.extend(spots(question, tokens, index, place, impossible, &options));
@@ -208,7 +208,7 @@ impl Features {
 
     /// Tokens of the longest window; 0 if there are none.
     pub fn longest(&self) -> usize {
-        let length = |spot: &Spot| self.content.queries.row(spot.question as usize).len() + spot.tokens as usize;
+        let length = |spot: &WindowSpan| self.content.queries.row(spot.question as usize).len() + spot.tokens as usize;
         self.content.spots.iter().map(|spot| length(spot) + ADDED_TOKENS).max().unwrap_or(0)
     }
 
@@ -218,7 +218,7 @@ impl Features {
     /// If one of them is longer, or several are needed for one question.
     pub fn pad_to(&mut self, length: usize) {
         assert!(self.longest() <= length, "windows of {} tokens do not fit into {length}", self.longest());
-        let is_alone = |pair: &[Spot]| pair[0].question != pair[1].question;
+        let is_alone = |pair: &[WindowSpan]| pair[0].question != pair[1].question;
         let one_each = self.content.spots.windows(2).all(is_alone);
         assert!(one_each || length == self.options.max_seq_length, "windows that overlap keep their length");
         self.options.max_seq_length = length;
@@ -235,10 +235,10 @@ fn spots(
     question: usize,
     tokens: &ParagraphTokens,
     index: usize,
-    place: &Place,
+    place: &AnswerSpan,
     is_impossible: bool,
     options: &WindowOptions,
-) -> Vec<Spot> {
+) -> Vec<WindowSpan> {
     let query = tokens.questions[index].ids.len();
     let (capacity, all) = (options.max_seq_length - ADDED_TOKENS - query, tokens.ids.len());
     let starts = (0..)
@@ -247,13 +247,13 @@ fn spots(
     let spot = |start: usize| {
         let end = all.min(start + capacity);
         let label = match place {
-            Place::Tokens(answer) if start <= *answer.start() && *answer.end() < end => {
+            AnswerSpan::Tokens(answer) if start <= *answer.start() && *answer.end() < end => {
                 let position = |token: usize| (token - start + query + 2) as u32;
                 Some([position(*answer.start()), position(*answer.end())])
             }
-            Place::Tokens(_) | Place::Nowhere | Place::Lost => None,
+            AnswerSpan::Tokens(_) | AnswerSpan::Nowhere | AnswerSpan::Lost => None,
         };
-        Spot {
+        WindowSpan {
             question: question as u32,
             start: start as u32,
             tokens: (end - start) as u32,

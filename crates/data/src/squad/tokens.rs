@@ -17,12 +17,12 @@ pub(super) struct ParagraphTokens {
 
 pub(super) struct QuestionTokens {
     pub ids: Vec<u32>,
-    pub answer: Place,
+    pub answer: AnswerSpan,
 }
 
 /// Where a question's answer lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum AnswerSpan {
     /// In these tokens of the paragraph.
     Tokens(RangeInclusive<usize>),
     /// There is none, or none is wanted.
@@ -67,8 +67,8 @@ pub(super) fn tokenize(
                 let last = first_of[touched.end() + 1].checked_sub(1)?;
                 narrowed(&ids, first_of[*touched.start()]..=last, &tokenizer.ids(&answer.text))
             })
-            .map_or(Place::Lost, Place::Tokens),
-        Some(_) | None => Place::Nowhere,
+            .map_or(AnswerSpan::Lost, AnswerSpan::Tokens),
+        Some(_) | None => AnswerSpan::Nowhere,
     };
     let questions = set.questions()[paragraph.questions.clone()].iter().map(|question| {
         let mut ids = tokenizer.ids(&question.text);

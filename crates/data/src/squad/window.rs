@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use super::Features;
-use super::features::Spot;
+use super::features::WindowSpan;
 
 /// A question and as much of its paragraph as fits beside it: `[CLS] question [SEP] context [SEP]`, without padding.
 ///
@@ -34,7 +34,7 @@ pub struct Window {
 impl Window {
     pub(super) fn new(features: &Features, index: usize) -> Self {
         let content = &features.content;
-        let Spot { question, start, tokens, answer, is_impossible } = content.spots[index];
+        let WindowSpan { question, start, tokens, answer, is_impossible } = content.spots[index];
         let (question, start) = (question as usize, start as usize);
         let paragraph = content.paragraphs[question] as usize;
         let query = content.queries.row(question);

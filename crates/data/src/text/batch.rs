@@ -2,7 +2,7 @@
 
 use super::{Instance, PretrainingSet};
 use crate::feeds::{Field, Row, fill};
-use crate::{DataError, Draw, Samples};
+use crate::{DataError, SampleKey, Samples};
 
 /// Sequences of an epoch; where the set makes them on the fly, each epoch has its own. The loader's seed has no part in it.
 impl Samples for PretrainingSet {
@@ -29,7 +29,7 @@ impl Samples for PretrainingSet {
         ]
     }
 
-    fn load_sample(&self, index: usize, draw: Draw, sample: &mut Option<Instance>) -> Result<(), DataError> {
+    fn load_sample(&self, index: usize, draw: SampleKey, sample: &mut Option<Instance>) -> Result<(), DataError> {
         *sample = Some(self.instance(draw.epoch, index)?);
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::{DataError, Place};
+use crate::{DataError, FilePosition};
 
 const LAYOUT: &str = "text files: plain, with blank lines between documents, or written by WikiExtractor";
 const WIKI_LAYOUT: &str = "documents between lines <doc ...> and </doc>";
@@ -209,7 +209,8 @@ impl TextFile {
         let mut place = if part.start == 0 { Article::Outside } else { Article::OfAnotherPart };
         let mut document = Vec::new();
         while let Some((offset, line)) = lines.next()? {
-            let error = |problem: &str| Err(DataError::content(&self.path, Place::Byte(offset), problem, WIKI_LAYOUT));
+            let error =
+                |problem: &str| Err(DataError::content(&self.path, FilePosition::Byte(offset), problem, WIKI_LAYOUT));
             let opens = line.starts_with("<doc ");
             match place {
                 Article::Inside if opens => return error("<doc ...> within a document"),
@@ -232,7 +233,7 @@ impl TextFile {
         match place {
             Article::Title | Article::Inside => {
                 let problem = "the file ends within a document";
-                Err(DataError::content(&self.path, Place::Byte(self.bytes), problem, WIKI_LAYOUT))
+                Err(DataError::content(&self.path, FilePosition::Byte(self.bytes), problem, WIKI_LAYOUT))
             }
             Article::Outside | Article::OfAnotherPart => Ok(()),
         }
@@ -296,7 +297,7 @@ impl<'a> Lines<'a> {
             return Ok(None);
         }
         let text = std::str::from_utf8(&self.line).map_err(|error| {
-            let place = Place::Byte(start + error.valid_up_to() as u64);
+            let place = FilePosition::Byte(start + error.valid_up_to() as u64);
             DataError::content(self.path, place, "not UTF-8", "UTF-8 text")
         })?;
         let text = if start == 0 { text.trim_start_matches('\u{feff}') } else { text };

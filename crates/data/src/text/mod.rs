@@ -37,7 +37,7 @@ pub use electra::{ElectraInstance, ElectraOptions, ElectraSet, Prediction};
 pub(crate) use folder::write_whole;
 pub use folder::{Format, Settings, SplitCounts, VOCABULARY_FILE};
 pub use instance::{Instance, InstanceOptions};
-pub use prepare::{Preparation, Progress, Stop, Tell, prepare};
+pub use prepare::{Notify, Preparation, Progress, Stop, prepare};
 pub use sentences::sentences;
 pub use set::PretrainingSet;
 pub use synthetic::SyntheticText;

@@ -20,7 +20,7 @@ use crate::{DataError, Split, parallel};
 
 /// Text of a part, where the number of parts is not given.
 const PART_BYTES: u64 = 64 << 20;
-/// At least so many parts are made, if there are as many files, so that several threads have work.
+/// At least this many parts are made, if there are as many files, so that several threads have work.
 const LEAST_PARTS: u64 = 8;
 const MOST_PARTS: usize = 99_999;
 
@@ -55,8 +55,8 @@ pub struct Progress {
     pub all: usize,
 }
 
-/// Who is told of progress, from any thread.
-pub type Tell<'a> = &'a (dyn Fn(Progress) + Sync);
+/// Called with the progress, from any thread.
+pub type Notify<'a> = &'a (dyn Fn(Progress) + Sync);
 
 /// Whether a stop was asked for; called from any thread.
 pub type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
@@ -67,16 +67,16 @@ pub type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
 /// behind; one that was killed goes on with the parts that are missing, and one that was completed is checked and left as it is.
 ///
 /// Errors: settings out of range; no documents; files that cannot be read or written; a folder with other content; a stop.
-pub fn prepare(preparation: &Preparation, tell: Tell, stop: Stop) -> Result<Vec<(Split, SplitCounts)>, DataError> {
+pub fn prepare(preparation: &Preparation, notify: Notify, stop: Stop) -> Result<Vec<(Split, SplitCounts)>, DataError> {
     match preparation.format {
-        Format::Shards | Format::Tfrecord => prepare_for::<InstanceOptions>(preparation, tell, stop),
-        Format::ElectraTfrecord => prepare_for::<ElectraOptions>(preparation, tell, stop),
+        Format::Shards | Format::Tfrecord => prepare_for::<InstanceOptions>(preparation, notify, stop),
+        Format::ElectraTfrecord => prepare_for::<ElectraOptions>(preparation, notify, stop),
     }
 }
 
 fn prepare_for<M: Maker>(
     preparation: &Preparation,
-    tell: Tell,
+    notify: Notify,
     stop: Stop,
 ) -> Result<Vec<(Split, SplitCounts)>, DataError> {
     let maker = M::prepared(preparation.format, &preparation.instances);
@@ -85,7 +85,7 @@ fn prepare_for<M: Maker>(
     let vocabulary = Arc::new(Vocabulary::open(&preparation.vocabulary)?);
     let corpus = Corpus::open(&preparation.inputs, preparation.documents)?;
     let manifest = plan(preparation, &corpus, &vocabulary)?;
-    let work = Work { preparation, maker, manifest, vocabulary, corpus, tell, stop };
+    let work = Work { preparation, maker, manifest, vocabulary, corpus, notify, stop };
     let found = work.look_at_folder()?;
     if let Some(found) = found.as_ref().filter(|found| work.is_whole(found)) {
         return Ok(found.splits.clone().into_iter().collect());
@@ -127,7 +127,7 @@ struct Work<'a, M> {
     manifest: Manifest,
     vocabulary: Arc<Vocabulary>,
     corpus: Corpus,
-    tell: Tell<'a>,
+    notify: Notify<'a>,
     stop: Stop<'a>,
 }
 
@@ -211,7 +211,7 @@ impl<M: Maker> Work<'_, M> {
             if !files.iter().all(|file| self.is_whole_shard(file)) {
                 self.write_part(index, &files, &tokenizer)?;
             }
-            (self.tell)(Progress { what: "shards", done: done.fetch_add(1, Ordering::Relaxed) + 1, all: parts });
+            (self.notify)(Progress { what: "shards", done: done.fetch_add(1, Ordering::Relaxed) + 1, all: parts });
             Ok(())
         })?;
         Ok(())
@@ -244,7 +244,7 @@ impl<M: Maker> Work<'_, M> {
             let files = part_names(&folder, M::RECORDS, self.manifest.options.parts);
             let (settings, threads) = (&self.manifest.options, self.preparation.threads);
             let go_on = || self.go_on();
-            write_records(self.maker, &store, &self.vocabulary, settings, &files, threads, self.tell, &go_on)?;
+            write_records(self.maker, &store, &self.vocabulary, settings, &files, threads, self.notify, &go_on)?;
         }
         Ok(())
     }

@@ -66,7 +66,7 @@ impl<R: Record> RecordSet<R> {
     }
 
     /// How often each id of the vocabulary is to be predicted, or may be. Damaged records are left out: whoever asks for one is
-    /// told.
+    /// reported.
     ///
     /// Errors: a file that cannot be read.
     pub(super) fn word_counts(&self, threads: usize) -> Result<Vec<u64>, DataError> {

@@ -67,7 +67,7 @@ impl PretrainingSet {
         self.source.shape().predictions
     }
 
-    /// Whether sequences and their masks are made anew in each epoch.
+    /// Whether sequences and their masks are made again in each epoch.
     pub fn is_made_anew(&self) -> bool {
         self.source.is_made_anew()
     }

@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::positioned::read_at;
-use crate::{DataError, Place};
+use crate::{DataError, FilePosition};
 
 const MAGIC: &[u8; 8] = b"BSMRTOKS";
 const VERSION: u32 = 1;
@@ -219,7 +219,7 @@ impl Shard {
 
     fn damaged(&self, offset: u64, what: &str) -> DataError {
         let problem = format!("the {what} that begin here do not fit their checksum");
-        DataError::content(&self.path, Place::Byte(offset), problem, "an undamaged token shard")
+        DataError::content(&self.path, FilePosition::Byte(offset), problem, "an undamaged token shard")
     }
 
     fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), DataError> {
@@ -275,7 +275,7 @@ impl Shard {
                 let place = HEADER_BYTES + (u64::from(start) + wrong as u64) * u64::from(self.header.token_bytes);
                 let problem = format!("token id {}", ids[wrong]);
                 let expected = format!("less than {vocabulary_size}, the size of the vocabulary");
-                return Err(DataError::content(&self.path, Place::Byte(place), problem, expected));
+                return Err(DataError::content(&self.path, FilePosition::Byte(place), problem, expected));
             }
             each(&ids);
         }

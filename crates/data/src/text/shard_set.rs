@@ -7,7 +7,7 @@ use crate::{DataError, Purpose};
 
 /// Sequences made from token shards when they are asked for.
 ///
-/// Where they begin is fixed: where whole documents are cut. All else is drawn anew in each epoch: lengths, where the
+/// Where they begin is fixed: where whole documents are cut. All else is drawn again in each epoch: lengths, where the
 /// first segment ends, what comes second, and masks.
 pub(crate) struct ShardSet<M> {
     store: TokenStore,

@@ -97,7 +97,7 @@ impl<M: Maker> Source<M> {
         }
     }
 
-    /// Whether sequences are made anew in each epoch.
+    /// Whether sequences are made again in each epoch.
     pub(super) fn is_made_anew(&self) -> bool {
         matches!(self.kind, Kind::Shards(_))
     }

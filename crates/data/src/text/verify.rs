@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::folder::{Format, Manifest, SplitCounts};
 use super::maker::Maker;
-use super::prepare::{Progress, Tell};
+use super::prepare::{Notify, Progress};
 use super::record_set;
 use super::shard::Shard;
 use super::source::Source;
@@ -33,11 +33,11 @@ impl TextReport {
 /// Reads every part of a prepared data set, checks checksums, lengths and ids, and counts.
 ///
 /// Errors: a folder without a completed data set or without its vocabulary. All else is reported.
-pub fn verify(folder: &Path, threads: usize, tell: Tell) -> Result<TextReport, DataError> {
+pub fn verify(folder: &Path, threads: usize, notify: Notify) -> Result<TextReport, DataError> {
     let manifest = Manifest::open(folder)?;
     match manifest.format {
-        Format::Shards | Format::Tfrecord => verify_for::<InstanceOptions>(folder, manifest, threads, tell),
-        Format::ElectraTfrecord => verify_for::<ElectraOptions>(folder, manifest, threads, tell),
+        Format::Shards | Format::Tfrecord => verify_for::<InstanceOptions>(folder, manifest, threads, notify),
+        Format::ElectraTfrecord => verify_for::<ElectraOptions>(folder, manifest, threads, notify),
     }
 }
 
@@ -45,7 +45,7 @@ fn verify_for<M: Maker>(
     folder: &Path,
     manifest: Manifest,
     threads: usize,
-    tell: Tell,
+    notify: Notify,
 ) -> Result<TextReport, DataError> {
     let vocabulary = manifest.vocabulary(folder)?;
     let mut problems = Vec::new();
@@ -61,7 +61,7 @@ fn verify_for<M: Maker>(
                     |(), index| {
                         let found = check_file::<M>(&files[index], &manifest, &vocabulary);
                         let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-                        tell(Progress { what: split.name(), done, all: files.len() });
+                        notify(Progress { what: split.name(), done, all: files.len() });
                         found
                     },
                 );

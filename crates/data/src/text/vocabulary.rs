@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::dataset::hex;
-use crate::{DataError, Place};
+use crate::{DataError, FilePosition};
 
 /// What a line of a vocabulary is.
 const LAYOUT: &str = "one token a line, each once, with [PAD], [UNK], [CLS], [SEP] and [MASK] among them";
@@ -22,7 +22,7 @@ pub struct Vocabulary {
     hash: [u8; 32],
 }
 
-/// What tells vocabularies apart.
+/// What distinguishes vocabularies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VocabularyIdentity {
@@ -70,11 +70,11 @@ impl Vocabulary {
     fn parse(bytes: &[u8], path: &Path) -> Result<Self, DataError> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let line = 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
-            DataError::content(path, Place::Line(line), "the line is not UTF-8", LAYOUT)
+            DataError::content(path, FilePosition::Line(line), "the line is not UTF-8", LAYOUT)
         })?;
         let mut ids = HashMap::new();
         for (index, token) in text.lines().enumerate() {
-            let error = |problem: String| DataError::content(path, Place::Line(index + 1), problem, LAYOUT);
+            let error = |problem: String| DataError::content(path, FilePosition::Line(index + 1), problem, LAYOUT);
             if token.is_empty() {
                 return Err(error("the line is empty".to_owned()));
             }
@@ -141,7 +141,7 @@ impl Vocabulary {
         self.hash
     }
 
-    /// What tells it apart from others.
+    /// What distinguishes it from others.
     pub fn identity(&self) -> VocabularyIdentity {
         VocabularyIdentity { entries: self.tokens.len() as u64, sha256: hex(&self.hash) }
     }

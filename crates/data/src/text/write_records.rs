@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::Vocabulary;
 use super::folder::Settings;
 use super::maker::{Maker, Record};
-use super::prepare::{Progress, Tell};
+use super::prepare::{Notify, Progress};
 use super::shard::complete;
 use super::store::TokenStore;
 use crate::tfrecord::{RecordFile, frame};
@@ -21,7 +21,7 @@ pub(crate) fn write_records<M: Maker>(
     settings: &Settings,
     files: &[PathBuf],
     threads: usize,
-    tell: Tell,
+    notify: Notify,
     go_on: &(dyn Fn() -> Result<(), DataError> + Sync),
 ) -> Result<(), DataError> {
     let plans = all_plans(maker, store, settings, threads);
@@ -36,7 +36,7 @@ pub(crate) fn write_records<M: Maker>(
             };
             write_file(&files[number], share.map(payload))?;
         }
-        tell(Progress { what: "TFRecord files", done: done.fetch_add(1, Ordering::Relaxed) + 1, all: files.len() });
+        notify(Progress { what: "TFRecord files", done: done.fetch_add(1, Ordering::Relaxed) + 1, all: files.len() });
         Ok(())
     })?;
     Ok(())

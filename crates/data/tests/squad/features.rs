@@ -77,8 +77,8 @@ fn without_labels_windows_tell_what_the_file_says() {
         {"id": "y", "question": "c", "answers": [], "is_impossible": true},
     ]}]));
     let features = build(&set, small(false));
-    let told: Vec<_> = features.windows().map(|w| (w.start_position, w.end_position, w.is_impossible)).collect();
-    assert_eq!(told, [(0, 0, false), (0, 0, true)]);
+    let reported: Vec<_> = features.windows().map(|w| (w.start_position, w.end_position, w.is_impossible)).collect();
+    assert_eq!(reported, [(0, 0, false), (0, 0, true)]);
     assert!(features.left_out().is_empty());
 }
 

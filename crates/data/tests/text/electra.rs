@@ -88,7 +88,7 @@ fn predictions_are_those_of_the_recipe() {
     assert_eq!([5, 128, 512].map(predictions), [1, 19, 79]);
 }
 
-/// Records are fixed but for their masks; shards are made anew.
+/// Records are fixed but for their masks; shards are made again.
 #[test]
 fn epochs_differ_and_can_be_made_again() {
     let world = World::new();

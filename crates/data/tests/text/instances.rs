@@ -51,7 +51,7 @@ fn epochs_cover_the_text_and_differ() {
     let same = first.iter().zip(&second).filter(|(a, b)| a == b).count();
     assert!(same * 50 < first.len(), "{same} of {}", first.len());
     let relabelled = first.iter().zip(&second).filter(|(a, b)| a.random_next != b.random_next).count();
-    assert!(relabelled * 5 > first.len(), "labels are drawn anew: {relabelled} of {}", first.len());
+    assert!(relabelled * 5 > first.len(), "labels are drawn again: {relabelled} of {}", first.len());
 }
 
 /// Records hold each document as often as the dupe factor says.

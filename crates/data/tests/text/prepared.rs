@@ -49,14 +49,14 @@ fn counts_are_told() {
     let world = World::new();
     let tokens = world.origins.iter().flatten().count() as u64;
     for (out, format) in [("shards", Format::Shards), ("records", Format::Tfrecord)] {
-        let told = Mutex::new(BTreeSet::new());
+        let reported = Mutex::new(BTreeSet::new());
         let preparation = world.preparation(out, format);
-        let tell = |progress: Progress| {
-            told.lock().unwrap().insert((progress.what, progress.done, progress.all));
+        let notify = |progress: Progress| {
+            reported.lock().unwrap().insert((progress.what, progress.done, progress.all));
         };
-        let counts = prepare(&preparation, &tell, &|| false);
+        let counts = prepare(&preparation, &notify, &|| false);
         let counts = counts.unwrap();
-        assert!(told.into_inner().unwrap().contains(&("shards", 3, 3)));
+        assert!(reported.into_inner().unwrap().contains(&("shards", 3, 3)));
         assert_eq!(counts.iter().map(|(split, _)| *split).collect::<Vec<_>>(), [Split::Train, Split::Val]);
         assert_eq!(counts.iter().map(|(_, found)| found.documents).sum::<u64>(), DOCUMENTS as u64);
         assert_eq!(counts.iter().map(|(_, found)| found.tokens).sum::<u64>(), tokens);

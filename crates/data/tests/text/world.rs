@@ -1,4 +1,4 @@
-//! A corpus in which each word occurs once, so that tokens tell where they come from.
+//! A corpus in which each word occurs once, so that each token has one possible origin.
 
 use std::fs;
 use std::path::PathBuf;

@@ -27,7 +27,7 @@ pub struct Attention {
 pub struct AttentionDropout {
     pub rate: Scalar,
     pub seed: u64,
-    /// Tells the random nodes of one step apart.
+    /// Distinguishes the random nodes of one step.
     pub stream: u32,
 }
 
@@ -229,7 +229,7 @@ impl OpRule for Attention {
         let Some(dout) = args.grads[0] else { return Ok(Gradient::Inputs(grads)) };
         let (common, counter) = args.inputs.split_at(COMMON);
         let inputs = [common, args.outputs, &[dout], counter].concat();
-        let outputs = g.add(AttentionGrad { attention: *self }, &inputs)?;
+        let outputs = g.push(AttentionGrad { attention: *self }, &inputs)?;
         for (index, grad) in outputs.into_iter().enumerate().filter(|&(index, _)| args.wanted[index]) {
             let dtype = g.dtype(args.inputs[index]);
             grads[index] = Some(g.cast(grad, dtype)?);

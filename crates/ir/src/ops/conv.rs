@@ -304,7 +304,7 @@ impl OpRule for Conv2d {
     }
 
     fn fused_kernel_name(&self) -> &'static str {
-        "conv2d+region"
+        "conv2d+fusion"
     }
 }
 
@@ -380,7 +380,7 @@ impl OpRule for Conv2dDataGrad {
     }
 
     fn fused_kernel_name(&self) -> &'static str {
-        "conv2d_data_grad+region"
+        "conv2d_data_grad+fusion"
     }
 }
 

@@ -40,7 +40,7 @@ pub enum RowSum {
     /// Sums over the rows of each of `groups` runs of consecutive rows.
     Sum { groups: usize },
     /// Mean and variance over all rows: two outputs.
-    Moments,
+    MeanVar,
 }
 
 /// Whether a fused kernel can run on the blocks of an operation's output as they are finished.

@@ -38,7 +38,7 @@ impl OpRule for Gather {
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
         let rows = g.shape(args.inputs[0])[0];
-        let dtable = args.wanted[0].then(|| g.add1(ScatterAdd { rows }, &[dy, args.inputs[1]])).transpose()?;
+        let dtable = args.wanted[0].then(|| g.push1(ScatterAdd { rows }, &[dy, args.inputs[1]])).transpose()?;
         Ok(Gradient::Inputs(vec![dtable, None]))
     }
 
@@ -89,7 +89,7 @@ impl OpRule for ScatterAdd {
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
-        let dupdates = args.wanted[0].then(|| g.add1(Gather, &[dy, args.inputs[1]])).transpose()?;
+        let dupdates = args.wanted[0].then(|| g.push1(Gather, &[dy, args.inputs[1]])).transpose()?;
         Ok(Gradient::Inputs(vec![dupdates, None]))
     }
 

@@ -180,7 +180,7 @@ impl OpRule for Transpose {
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None])) };
-        Ok(Gradient::Inputs(vec![Some(g.add1(self.inverse(), &[dy])?)]))
+        Ok(Gradient::Inputs(vec![Some(g.push1(self.inverse(), &[dy])?)]))
     }
 
     fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
@@ -241,7 +241,7 @@ impl OpRule for Slice {
         let after = |axis: usize| from[axis] - self.start[axis] - (to[axis] - 1) * self.step[axis] - 1;
         let high = (0..from.rank()).map(after).collect();
         let interior = self.step.iter().map(|step| step - 1).collect();
-        let dx = g.add1(Pad { low: self.start.clone(), high, interior }, &[dy])?;
+        let dx = g.push1(Pad { low: self.start.clone(), high, interior }, &[dy])?;
         Ok(Gradient::Inputs(vec![Some(dx)]))
     }
 

@@ -163,6 +163,6 @@ impl OpRule for Matmul {
     }
 
     fn fused_kernel_name(&self) -> &'static str {
-        "matmul+region"
+        "matmul+fusion"
     }
 }

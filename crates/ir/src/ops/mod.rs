@@ -3,16 +3,16 @@
 
 pub mod attention;
 pub mod conv;
+pub mod conv_with_prologue;
 mod error;
 mod facts;
+pub mod fusion;
 pub mod index;
 pub mod layout;
 pub mod matmul;
 pub mod pointwise;
 pub mod pool;
-pub mod prologue;
 pub mod reduce;
-pub mod region;
 pub mod softmax;
 pub mod source;
 
@@ -95,7 +95,7 @@ pub(crate) fn product_like(
 ) -> Result<Value, GraphError> {
     let dtype = g.dtype(like);
     let (a, b) = (g.cast(a, dtype)?, g.cast(b, dtype)?);
-    let product = g.add1(op, &[a, b])?;
+    let product = g.push1(op, &[a, b])?;
     g.cast(product, dtype)
 }
 
@@ -110,7 +110,7 @@ pub struct GradArgs<'a> {
     pub wanted: &'a [bool],
 }
 
-/// Gradients with respect to each input, or the statement that there is none to be had.
+/// Gradients with respect to each input, or the statement that there is none.
 pub enum Gradient {
     /// One entry an input; `None` where the output does not depend on the input in a differentiable way, or where the
     /// gradient was not wanted.
@@ -298,11 +298,11 @@ operations! {
     AvgPool2d(pool::AvgPool2d),
     AvgPool2dGrad(pool::AvgPool2dGrad),
     Reduce(reduce::Reduce),
-    Moments(reduce::Moments),
+    MeanVar(reduce::MeanVar),
     Softmax(softmax::Softmax),
     LogSoftmax(softmax::LogSoftmax),
-    Prologue(prologue::Prologue),
-    Region(region::Region),
+    ConvWithPrologue(conv_with_prologue::ConvWithPrologue),
+    Fusion(fusion::Fusion),
 }
 
 impl Op {
@@ -328,9 +328,9 @@ impl Op {
     }
 
     /// The fused program that it is.
-    pub fn as_region(&self) -> Option<&region::Region> {
+    pub fn as_fusion(&self) -> Option<&fusion::Fusion> {
         match self {
-            Op::Region(region) => Some(region),
+            Op::Fusion(fusion) => Some(fusion),
             _ => None,
         }
     }
@@ -346,7 +346,7 @@ impl Op {
     /// The operation itself, or that behind a prologue.
     pub fn behind_prologue(&self) -> &Op {
         match self {
-            Op::Prologue(prologue) => &prologue.op,
+            Op::ConvWithPrologue(prologue) => &prologue.op,
             op => op,
         }
     }

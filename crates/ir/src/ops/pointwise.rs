@@ -96,7 +96,7 @@ impl UnaryKind {
     }
 
     /// Whether a kernel computes it by a polynomial or a division and not by one cheap instruction.
-    pub fn is_expensive(self) -> bool {
+    pub fn is_costly_function(self) -> bool {
         !matches!(self, UnaryKind::Neg | UnaryKind::Abs | UnaryKind::Square | UnaryKind::Relu | UnaryKind::Floor)
     }
 }
@@ -270,13 +270,13 @@ impl OpRule for Unary {
             UnaryKind::Exp => g.mul(dy, y)?,
             UnaryKind::Log => g.div(dy, x)?,
             UnaryKind::Sqrt => {
-                let double = g.scale(y, 2.0)?;
+                let double = g.mul_scalar(y, 2.0)?;
                 g.div(dy, double)?
             }
             UnaryKind::Rsqrt => {
                 let square = g.square(y)?;
                 let cube = g.mul(square, y)?;
-                let slope = g.scale(cube, -0.5)?;
+                let slope = g.mul_scalar(cube, -0.5)?;
                 g.mul(dy, slope)?
             }
             UnaryKind::Recip => {
@@ -285,7 +285,7 @@ impl OpRule for Unary {
                 g.mul(dy, slope)?
             }
             UnaryKind::Square => {
-                let slope = g.scale(x, 2.0)?;
+                let slope = g.mul_scalar(x, 2.0)?;
                 g.mul(dy, slope)?
             }
             UnaryKind::Relu => {
@@ -310,7 +310,7 @@ impl OpRule for Unary {
                 let square = g.square(x)?;
                 let exponent = g.neg(square)?;
                 let bell = g.unary(UnaryKind::Exp, exponent)?;
-                let slope = g.scale(bell, std::f64::consts::FRAC_2_SQRT_PI)?;
+                let slope = g.mul_scalar(bell, std::f64::consts::FRAC_2_SQRT_PI)?;
                 g.mul(dy, slope)?
             }
             UnaryKind::Sin => {
@@ -344,7 +344,7 @@ impl OpRule for Unary {
     }
 
     fn recompute_cost(&self) -> RecomputeCost {
-        if self.0.is_expensive() { RecomputeCost::Function } else { RecomputeCost::Arithmetic }
+        if self.0.is_costly_function() { RecomputeCost::Function } else { RecomputeCost::Arithmetic }
     }
 
     fn simplify(&self, g: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {

@@ -111,7 +111,7 @@ impl OpRule for MaxPool2d {
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None])) };
-        let dx = g.add1(MaxPool2dGrad { pool: *self }, &[args.inputs[0], args.outputs[0], dy])?;
+        let dx = g.push1(MaxPool2dGrad { pool: *self }, &[args.inputs[0], args.outputs[0], dy])?;
         Ok(Gradient::Inputs(vec![Some(dx)]))
     }
 
@@ -232,7 +232,7 @@ impl OpRule for AvgPool2d {
         let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None])) };
         let x = g.shape(args.inputs[0]);
         let input = [x[1], x[2]];
-        Ok(Gradient::Inputs(vec![Some(g.add1(AvgPool2dGrad { pool: *self, input }, &[dy])?)]))
+        Ok(Gradient::Inputs(vec![Some(g.push1(AvgPool2dGrad { pool: *self, input }, &[dy])?)]))
     }
 
     fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
@@ -290,7 +290,7 @@ impl OpRule for AvgPool2dGrad {
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(ddx) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None])) };
-        Ok(Gradient::Inputs(vec![Some(g.add1(self.pool, &[ddx])?)]))
+        Ok(Gradient::Inputs(vec![Some(g.push1(self.pool, &[ddx])?)]))
     }
 
     fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {

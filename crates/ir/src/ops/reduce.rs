@@ -210,7 +210,7 @@ impl OpRule for Reduce {
         let node = g.node(x.node).clone();
         match node.op {
             Op::Unary(Unary(UnaryKind::Neg)) => {
-                let sum = g.add1(self.clone(), &[node.inputs[0]])?;
+                let sum = g.push1(self.clone(), &[node.inputs[0]])?;
                 g.neg(sum).map(Some)
             }
             Op::Binary(Binary(kind @ (BinaryKind::Mul | BinaryKind::Div))) => {
@@ -218,7 +218,7 @@ impl OpRule for Reduce {
                 let order: &[(Value, Value)] = if kind == BinaryKind::Mul { &[(a, b), (b, a)] } else { &[(a, b)] };
                 for &(varying, fixed) in order {
                     if g.shape(varying) == g.shape(x) && is_fixed_along(g, fixed, g.shape(x).rank(), &self.axes) {
-                        let sum = g.add1(self.clone(), &[varying])?;
+                        let sum = g.push1(self.clone(), &[varying])?;
                         let factor = self.without_axes(g, fixed, g.shape(x).rank())?;
                         return g.binary(kind, sum, factor).map(Some);
                     }
@@ -232,11 +232,11 @@ impl OpRule for Reduce {
 
 /// Mean and biased variance of a float tensor over ascending `axes`, which are removed: two outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Moments {
+pub struct MeanVar {
     pub axes: Vec<usize>,
 }
 
-impl Moments {
+impl MeanVar {
     /// Number of elements that make one mean.
     pub fn count(&self, x: &Shape) -> usize {
         self.axes.iter().map(|&axis| x[axis]).product()
@@ -248,13 +248,13 @@ impl Moments {
         let kept = kept(g.shape(x), &self.axes);
         let mean = g.reshape(mean, kept.clone())?;
         let centred = g.sub(x, mean)?;
-        let double = g.scale(dvar, 2.0)?;
+        let double = g.mul_scalar(dvar, 2.0)?;
         let double = g.reshape(double, kept)?;
         g.mul(centred, double)
     }
 }
 
-impl OpRule for Moments {
+impl OpRule for MeanVar {
     fn name(&self) -> &'static str {
         "moments"
     }
@@ -275,14 +275,14 @@ impl OpRule for Moments {
         let share = 1.0 / self.count(&shape) as f64;
         let mut dx = None;
         if let Some(dmean) = args.grads[0] {
-            let scaled = g.scale(dmean, share)?;
+            let scaled = g.mul_scalar(dmean, share)?;
             dx = Some(g.reshape(scaled, kept(&shape, &self.axes))?);
         }
         if let Some(dvar) = args.grads[1] {
-            let scaled = g.scale(dvar, share)?;
+            let scaled = g.mul_scalar(dvar, share)?;
             let term = self.of_variance(g, args, scaled)?;
             dx = Some(match dx {
-                Some(other) => g.add_(term, other)?,
+                Some(other) => g.add(term, other)?,
                 None => term,
             });
         }
@@ -304,6 +304,6 @@ impl OpRule for Moments {
     }
 
     fn row_sum(&self, inputs: &[&TensorType]) -> Option<RowSum> {
-        row_groups(inputs[0], &self.axes).filter(|&groups| groups == 1).map(|_| RowSum::Moments)
+        row_groups(inputs[0], &self.axes).filter(|&groups| groups == 1).map(|_| RowSum::MeanVar)
     }
 }

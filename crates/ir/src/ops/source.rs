@@ -136,7 +136,7 @@ pub struct Random {
     pub distribution: Distribution,
     pub shape: Shape,
     pub seed: u64,
-    /// Tells the random nodes of one step apart.
+    /// Distinguishes the random nodes of one step.
     pub stream: u32,
 }
 

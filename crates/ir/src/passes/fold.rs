@@ -1,9 +1,9 @@
-//! Folds what scales and shifts the channels of a convolution or matrix product with fixed weights into the weights:
+//! Folds what scales and shifts the channels of a convolution or matrix product with invariant weights into the weights:
 //! `(conv(x, w) - mean) * scale + shift` becomes `conv(x, w * scale) + (shift - mean * scale)`. With running statistics, a
 //! batch norm disappears this way.
 
 use super::channels::{Link, link, scale_and_shift};
-use super::fixed::Fixed;
+use super::invariant::Invariant;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
 use crate::ops::pointwise::BinaryKind;
 use std::collections::{HashMap, HashSet};
@@ -40,20 +40,21 @@ fn first_output(node: NodeId) -> Value {
 
 /// The chains that scale, by their last node.
 fn find_chains(graph: &Graph) -> HashMap<NodeId, Chain> {
-    let fixed = Fixed::of(graph);
+    let invariant = Invariant::of(graph);
     let consumers = graph.consumers();
     let results: HashSet<Value> = graph.roots().collect();
     let mut chains = HashMap::new();
     for id in graph.ids() {
         let node = graph.node(id);
         let has_weight_columns = node.op.rule().scales_with_weight_columns(&graph.input_types(id));
-        if !has_weight_columns || !fixed.is_fixed(node.inputs[1].node) || fixed.is_fixed(id) {
+        if !has_weight_columns || !invariant.is_invariant(node.inputs[1].node) || invariant.is_invariant(id) {
             continue;
         }
         let mut chain = Chain { product: id, links: Vec::new(), inner: Vec::new() };
         let mut last = id;
         while let ([next], false) = (consumers[last.index()].as_slice(), results.contains(&first_output(last)))
-            && let Some(link) = link(graph, first_output(last), *next).filter(|link| fixed.is_fixed(link.operand.node))
+            && let Some(link) =
+                link(graph, first_output(last), *next).filter(|link| invariant.is_invariant(link.operand.node))
         {
             chain.inner.push(last);
             chain.links.push(link);
@@ -79,9 +80,9 @@ impl Chain {
                 Some(scale) => g.mul(w, scale)?,
                 None => w,
             };
-            let y = g.add1(product.op.clone(), &[x, w])?;
+            let y = g.push1(product.op.clone(), &[x, w])?;
             match shift {
-                Some(shift) => g.add_(y, shift),
+                Some(shift) => g.add(y, shift),
                 None => Ok(y),
             }
         })

@@ -2,10 +2,10 @@
 
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeId, Value};
-use crate::ops::region::{Region, RegionOutput};
+use crate::ops::fusion::{Fusion, FusionOutput};
 use crate::ops::{Op, Storage};
-use crate::passes::fixed::Fixed;
-use crate::plan::{Kernels, Location, Needs, Plan, Preparation, StateCopy, StateTensor, Step};
+use crate::passes::invariant::Invariant;
+use crate::plan::{KernelCall, Kernels, Location, Needs, OnceCall, Plan, StateCopy, StateTensor};
 use crate::rules::Rules;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -42,8 +42,8 @@ impl Buffer {
 }
 
 /// Plans the memory of a graph whose order is final.
-pub(crate) fn plan_memory(graph: &Graph, rules: &Rules, fixed: Fixed, kernels: Kernels) -> Plan {
-    let mut planner = Planner::new(graph, rules, fixed, &kernels);
+pub(crate) fn plan_memory(graph: &Graph, rules: &Rules, invariant: Invariant, kernels: Kernels) -> Plan {
+    let mut planner = Planner::new(graph, rules, invariant, &kernels);
     for id in graph.ids() {
         planner.place(id);
     }
@@ -57,17 +57,17 @@ pub(crate) fn plan_memory(graph: &Graph, rules: &Rules, fixed: Fixed, kernels: K
 struct Extra {
     node: NodeId,
     scratch: Option<usize>,
-    prepared: Option<usize>,
+    packed: Option<usize>,
 }
 
 struct Planner<'a> {
     graph: &'a Graph,
     rules: &'a Rules,
     state: Vec<StateTensor>,
-    fixed: Fixed,
+    invariant: Invariant,
     /// What each node's kernel needs.
     needs: Vec<Needs>,
-    /// Fixed values that steps read as they are.
+    /// Invariant values that steps read as they are.
     kept: HashSet<Value>,
     buffers: Vec<Buffer>,
     buffer_of: HashMap<Value, usize>,
@@ -76,7 +76,7 @@ struct Planner<'a> {
     /// State that each value replaces.
     replaces: HashMap<Value, Value>,
     /// Nodes that run for every micro-batch.
-    body: Vec<bool>,
+    in_accumulation: Vec<bool>,
     /// Outputs that lie in the state: name, value and the buffer that keeps its content.
     kept_results: Vec<(String, Value, usize)>,
 }
@@ -90,7 +90,7 @@ fn runs_kernel(op: &Op) -> bool {
 }
 
 impl<'a> Planner<'a> {
-    fn new(graph: &'a Graph, rules: &'a Rules, fixed: Fixed, kernels: &Kernels) -> Self {
+    fn new(graph: &'a Graph, rules: &'a Rules, invariant: Invariant, kernels: &Kernels) -> Self {
         let needs_of = |id| kernels.of(id).map(|kernel| kernel.needs()).unwrap_or_default();
         let needs: Vec<Needs> = graph.ids().map(needs_of).collect();
         let mut last_use: HashMap<Value, usize> = HashMap::new();
@@ -100,7 +100,7 @@ impl<'a> Planner<'a> {
             loop {
                 let last = last_use.entry(value).or_insert(at);
                 *last = (*last).max(at);
-                if keep && fixed.is_fixed(value.node) {
+                if keep && invariant.is_invariant(value.node) {
                     kept.insert(value);
                 }
                 if !is_view(&graph.node(value.node).op) {
@@ -111,11 +111,11 @@ impl<'a> Planner<'a> {
         };
         for id in graph.ids() {
             for (index, &input) in graph.node(id).inputs.iter().enumerate() {
-                if needs[id.index()].prepared.is_some_and(|p| p.input == index) {
-                    // It is prepared as soon as it is there.
+                if needs[id.index()].packed.is_some_and(|p| p.input == index) {
+                    // It is packed as soon as it is there.
                     note(input, input.node.index(), false);
                 } else {
-                    note(input, id.index(), !fixed.is_fixed(id));
+                    note(input, id.index(), !invariant.is_invariant(id));
                 }
             }
         }
@@ -127,14 +127,14 @@ impl<'a> Planner<'a> {
             graph,
             rules,
             state: Vec::new(),
-            fixed,
+            invariant,
             needs,
             kept,
             buffers: Vec::new(),
             buffer_of: HashMap::new(),
             last_use,
             replaces,
-            body: graph.body(),
+            in_accumulation: graph.accumulation_phase(),
             kept_results: Vec::new(),
         }
     }
@@ -181,29 +181,29 @@ impl<'a> Planner<'a> {
     /// micro-batch nor in the next one, and this node, if it reads it, reads each element just before it writes it.
     fn state_in_place(&self, value: Value) -> Option<usize> {
         let state = *self.replaces.get(&value)?;
-        if self.body[value.node.index()] && !self.graph.is_repeated(state) {
+        if self.in_accumulation[value.node.index()] && !self.graph.is_per_micro_batch(state) {
             return None;
         }
-        let region = self.graph.node(value.node).op.as_region()?;
+        let fusion = self.graph.node(value.node).op.as_fusion()?;
         let reads = self.last_use.get(&state).copied();
         let free = match reads {
             None => true,
             Some(last) if last < value.node.index() => true,
             Some(last) => last == value.node.index() && self.reads_in_place(value, state),
         };
-        (free && !self.is_raw_target(region, value)).then(|| self.buffer_of[&state])
+        (free && !self.is_raw_target(fusion, value)).then(|| self.buffer_of[&state])
     }
 
-    /// The buffer of an input of a region that dies here and that the output can overwrite element by element.
+    /// The buffer of an input of a fusion that dies here and that the output can overwrite element by element.
     fn input_in_place(&self, value: Value) -> Option<usize> {
         let node = self.graph.node(value.node);
-        let region = node.op.as_region()?;
-        if self.is_raw_target(region, value) || self.kept.contains(&value) {
+        let fusion = node.op.as_fusion()?;
+        if self.is_raw_target(fusion, value) || self.kept.contains(&value) {
             return None;
         }
         let taken =
             |buffer: usize| (0..value.output).any(|o| self.buffer_of[&Value { node: value.node, output: o }] == buffer);
-        node.inputs[region.anchor_inputs()..].iter().find_map(|&input| {
+        node.inputs[fusion.producer_inputs()..].iter().find_map(|&input| {
             let buffer = *self.buffer_of.get(&input)?;
             let dies =
                 self.buffers[buffer].last == value.node.index() && self.buffers[buffer].lifetime == Lifetime::Transient;
@@ -222,22 +222,22 @@ impl<'a> Planner<'a> {
             && of_buffer.all(|(index, _)| node.op.rule().may_overwrite(value.output as usize, index))
     }
 
-    /// Whether the anchor's kernel writes its output, block by block, into this output before the program runs.
-    fn is_raw_target(&self, region: &Region, value: Value) -> bool {
-        raw_target(region, self.graph, value.node) == Some(value.output as usize)
+    /// Whether the producer's kernel writes its output, block by block, into this output before the program runs.
+    fn is_raw_target(&self, fusion: &Fusion, value: Value) -> bool {
+        raw_target(fusion, self.graph, value.node) == Some(value.output as usize)
     }
 
     /// Adds the buffers that kernels need beside their operands.
     fn add_needs(&mut self) -> Vec<Extra> {
         let mut extras = Vec::new();
         for id in self.graph.ids().filter(|&id| runs_kernel(&self.graph.node(id).op)) {
-            let (at, Needs { scratch, prepared }) = (id.index(), self.needs[id.index()]);
+            let (at, Needs { scratch, packed }) = (id.index(), self.needs[id.index()]);
             let name =
                 |what: &str| format!("{} {what} of {}", self.graph.path(id), self.graph.node(id).op.rule().name());
-            let (scratch_name, prepared_name) = (name("scratch"), name("prepared input"));
+            let (scratch_name, prepared_name) = (name("scratch"), name("packed input"));
             let scratch = (scratch > 0).then(|| self.new_buffer(scratch, at, at, Lifetime::Transient, scratch_name));
-            let prepared = prepared.map(|p| self.new_buffer(p.bytes, at, at, Lifetime::Persistent, prepared_name));
-            extras.push(Extra { node: id, scratch, prepared });
+            let packed = packed.map(|p| self.new_buffer(p.bytes, at, at, Lifetime::Persistent, prepared_name));
+            extras.push(Extra { node: id, scratch, packed });
         }
         extras
     }
@@ -299,42 +299,42 @@ impl<'a> Planner<'a> {
         let persistent_bytes = ends(&[Lifetime::Persistent]);
         let arena_bytes = ends(&[Lifetime::Persistent, Lifetime::Transient]);
         let at = |buffer: Option<usize>| buffer.map(|b| (self.buffers[b].offset, self.buffers[b].bytes));
-        let step = |e: &Extra| Step {
+        let call = |e: &Extra| KernelCall {
             node: e.node,
             scratch: at(e.scratch).unwrap_or((0, 0)),
-            prepared: at(e.prepared).unwrap_or((0, 0)),
-            in_body: self.body[e.node.index()],
+            packed: at(e.packed).unwrap_or((0, 0)),
+            per_micro_batch: self.in_accumulation[e.node.index()],
         };
-        let is_prepared = |e: &&Extra| self.fixed.is_prepared(self.graph, e.node);
-        let steps: Vec<Step> = extras.iter().filter(|e| !is_prepared(e)).map(step).collect();
-        let preparation = self.preparation(extras.iter().filter(is_prepared).map(step), &steps);
+        let runs_once = |e: &&Extra| self.invariant.runs_once(self.graph, e.node);
+        let calls: Vec<KernelCall> = extras.iter().filter(|e| !runs_once(e)).map(call).collect();
+        let once_calls = self.once_calls(extras.iter().filter(runs_once).map(call), &calls);
         let locations: BTreeMap<Value, Location> =
             self.buffer_of.iter().map(|(&value, &buffer)| (value, self.buffers[buffer].location())).collect();
         let kept = self.kept_results.iter().map(|(_, state, buffer)| StateCopy {
             from: locations[state],
             to: self.buffers[*buffer].location(),
             bytes: self.buffers[*buffer].bytes,
-            in_body: false,
+            per_micro_batch: false,
         });
         let moved = self.graph.updates().iter().filter(|(state, new)| locations[state] != locations[new]);
         let replaced = moved.map(|&(state, new)| StateCopy {
             from: locations[&new],
             to: locations[&state],
             bytes: self.graph.ty(state).bytes(),
-            in_body: self.graph.is_repeated(state),
+            per_micro_batch: self.graph.is_per_micro_batch(state),
         });
         let copies = kept.chain(replaced).collect();
         let kept_results =
             self.kept_results.iter().map(|(name, _, buffer)| (name.clone(), self.buffers[*buffer].offset)).collect();
         let peak = self.peak();
         let graph = self.graph.clone();
-        let Self { fixed, state, .. } = self;
+        let Self { invariant, state, .. } = self;
         Plan {
             graph,
-            fixed,
+            invariant,
             kernels,
-            preparation,
-            steps,
+            once_calls,
+            calls,
             copies,
             state,
             locations,
@@ -346,28 +346,28 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The calls of fixed nodes in order, each followed by the kernels of steps that prepare what it gave.
-    fn preparation(&self, calls: impl Iterator<Item = Step>, steps: &[Step]) -> Vec<Preparation> {
+    /// The calls of invariant nodes in order, each followed by the kernels that prepack its result.
+    fn once_calls(&self, once: impl Iterator<Item = KernelCall>, calls: &[KernelCall]) -> Vec<OnceCall> {
         let mut waiting: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-        for (number, step) in steps.iter().enumerate() {
-            if let Some(prepared) = self.needs[step.node.index()].prepared {
-                let mut source = self.graph.node(step.node).inputs[prepared.input].node;
+        for (number, call) in calls.iter().enumerate() {
+            if let Some(packed) = self.needs[call.node.index()].packed {
+                let mut source = self.graph.node(call.node).inputs[packed.input].node;
                 while is_view(&self.graph.node(source).op) {
                     source = self.graph.node(source).inputs[0].node;
                 }
                 waiting.entry(source).or_default().push(number);
             }
         }
-        let made: Vec<Step> = calls.collect();
-        let is_made = |source: &NodeId| made.iter().any(|step| step.node == *source);
-        let mut list: Vec<Preparation> = waiting
+        let once: Vec<KernelCall> = once.collect();
+        let is_computed = |source: &NodeId| once.iter().any(|call| call.node == *source);
+        let mut list: Vec<OnceCall> = waiting
             .iter()
-            .filter(|(source, _)| !is_made(source))
-            .flat_map(|(_, numbers)| numbers.iter().map(|&n| Preparation::Prepare(n)))
+            .filter(|(source, _)| !is_computed(source))
+            .flat_map(|(_, numbers)| numbers.iter().map(|&n| OnceCall::Prepack(n)))
             .collect();
-        for step in made {
-            list.push(Preparation::Run(step));
-            list.extend(waiting.get(&step.node).into_iter().flatten().map(|&n| Preparation::Prepare(n)));
+        for call in once {
+            list.push(OnceCall::Run(call));
+            list.extend(waiting.get(&call.node).into_iter().flatten().map(|&n| OnceCall::Prepack(n)));
         }
         list
     }
@@ -397,18 +397,18 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The `f32` output of the node into which the anchor's kernel writes: the one that stores it unchanged, else the first
+/// The `f32` output of the node into which the producer's kernel writes: the one that stores it unchanged, else the first
 /// store, which the program then overwrites; none that replaces state, whose old content the program may read.
-pub fn raw_target(region: &Region, graph: &Graph, node: NodeId) -> Option<usize> {
-    region.anchor.as_ref()?;
-    let is_f32 = |o: &RegionOutput| matches!(o, RegionOutput::Store { ty, .. } if ty.dtype == DType::F32);
-    let unchanged = region.stores_anchor().filter(|&index| is_f32(&region.outputs[index]));
+pub fn raw_target(fusion: &Fusion, graph: &Graph, node: NodeId) -> Option<usize> {
+    fusion.producer.as_ref()?;
+    let is_f32 = |o: &FusionOutput| matches!(o, FusionOutput::Store { ty, .. } if ty.dtype == DType::F32);
+    let unchanged = fusion.stores_producer().filter(|&index| is_f32(&fusion.outputs[index]));
     let is_free = |index: &usize| {
-        let value = Value { node, output: region.node_output(*index) as u32 };
-        is_f32(&region.outputs[*index]) && graph.updates().iter().all(|&(_, new)| new != value)
+        let value = Value { node, output: fusion.node_output(*index) as u32 };
+        is_f32(&fusion.outputs[*index]) && graph.updates().iter().all(|&(_, new)| new != value)
     };
-    let store = unchanged.or_else(|| (0..region.outputs.len()).find(is_free))?;
-    let output = region.node_output(store);
+    let store = unchanged.or_else(|| (0..fusion.outputs.len()).find(is_free))?;
+    let output = fusion.node_output(store);
     debug_assert!(output < graph.node(node).outputs.len());
     Some(output)
 }

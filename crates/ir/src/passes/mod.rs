@@ -1,9 +1,9 @@
 //! Rewrites of graphs, one file each, and the order in which they run.
 
 mod channels;
-pub mod fixed;
 pub mod fold;
 pub mod fuse;
+pub mod invariant;
 pub mod memory;
 pub mod precision;
 pub mod prologue;
@@ -16,7 +16,7 @@ use crate::graph::{Graph, GraphError};
 use crate::plan::{Kernels, Plan, Target};
 use crate::rules::Rules;
 use crate::verify::verify;
-use fixed::Fixed;
+use invariant::Invariant;
 use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
@@ -52,7 +52,7 @@ pub fn run_passes(
     last: Option<&str>,
 ) -> Result<Graph, GraphError> {
     in_order(graph, last, |pass, graph| {
-        // Pointwise operations have no kernel outside regions, so that the pass cannot be left out, only its fusing.
+        // Pointwise operations have no kernel outside fusions, so that the pass cannot be left out, only its fusing.
         let enabled = !options.disabled.iter().any(|d| d == pass);
         match pass {
             "simplify" if enabled => simplify::simplify(&graph),
@@ -99,9 +99,9 @@ fn in_order(
 /// [`GraphError`] if the graph is malformed, or the target has no kernels for some of its operations.
 pub fn compile(graph: &Graph, target: &dyn Target, options: &CompileOptions) -> Result<Plan, GraphError> {
     let graph = run_passes(graph, target.rules(), options, None)?;
-    let fixed = Fixed::of(&graph);
-    let kernels = Kernels::choose(&graph, target, &fixed).map_err(GraphError::Unsupported)?;
-    Ok(memory::plan_memory(&graph, target.rules(), fixed, kernels))
+    let invariant = Invariant::of(&graph);
+    let kernels = Kernels::choose(&graph, target, &invariant).map_err(GraphError::Unsupported)?;
+    Ok(memory::plan_memory(&graph, target.rules(), invariant, kernels))
 }
 
 #[cfg(all(test, debug_assertions))]

@@ -126,7 +126,7 @@ impl Lowering<'_> {
             let path = self.graph.path(id).to_string();
             let mut inputs = multiplied.iter().map(|&v| self.low(v)).collect::<Result<Vec<_>, _>>()?;
             inputs.extend(others.iter().map(|&v| self.rewriter.get(v)));
-            let results = self.rewriter.target().at_path(&path, |g| g.add(node.op.clone(), &inputs))?;
+            let results = self.rewriter.target().at_path(&path, |g| g.push(node.op.clone(), &inputs))?;
             for (output, result) in results.into_iter().enumerate() {
                 let value = Value { node: id, output: output as u32 };
                 if node.op.rule().mixed_precision(self.rules).result == LowResult::OfOperands {
@@ -176,7 +176,7 @@ impl Lowering<'_> {
         } else if moves {
             let (op, mut inputs) = (node.op.clone(), node.inputs.clone());
             inputs[0] = self.copies[&inputs[0]];
-            target.at_path(self.graph.path(value.node), |g| g.add1(op, &inputs))?
+            target.at_path(self.graph.path(value.node), |g| g.push1(op, &inputs))?
         } else {
             target.at_path(self.graph.path(value.node), |g| g.cast(wide, to))?
         };

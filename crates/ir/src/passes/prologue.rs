@@ -7,8 +7,8 @@ use super::channels::{Link, link, scale_and_shift};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
 use crate::ops::Op;
+use crate::ops::conv_with_prologue::ConvWithPrologue;
 use crate::ops::pointwise::{Unary, UnaryKind};
-use crate::ops::prologue::Prologue;
 use crate::rules::PrologueRules;
 use std::collections::{HashMap, HashSet};
 
@@ -37,8 +37,8 @@ pub fn prologue(graph: &Graph, rules: &PrologueRules) -> Result<Graph, GraphErro
             None => *vectors.entry(input).or_insert(map.vectors(graph, input.node, &mut rewriter)?),
         };
         let (x, second) = (rewriter.get(map.x), rewriter.get(node.inputs[1]));
-        let op = Prologue { op: Box::new(node.op.clone()), relu: map.relu };
-        let output = rewriter.target().at_path(graph.path(id), |g| g.add1(op, &[x, second, scale, shift]))?;
+        let op = ConvWithPrologue { op: Box::new(node.op.clone()), relu: map.relu };
+        let output = rewriter.target().at_path(graph.path(id), |g| g.push1(op, &[x, second, scale, shift]))?;
         rewriter.set(Value { node: id, output: 0 }, output);
     }
     rewriter.finish()
@@ -96,7 +96,7 @@ impl Map {
                 Some(value) if g.shape(value).rank() == 1 => Ok(value),
                 Some(value) => {
                     let zeros = g.constant(DType::F32, [channels], 0.0)?;
-                    g.add_(zeros, value)
+                    g.add(zeros, value)
                 }
                 None => g.constant(DType::F32, [channels], neutral),
             };

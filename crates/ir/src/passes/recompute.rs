@@ -125,7 +125,7 @@ impl Pass<'_> {
         let node = self.graph.node(id);
         let inputs = node.inputs.iter().map(|&v| self.late(v)).collect::<Result<Vec<_>, _>>()?;
         let path = self.graph.path(id);
-        let outputs = self.rewriter.target().at_path(path, |g| g.add(node.op.clone(), &inputs))?;
+        let outputs = self.rewriter.target().at_path(path, |g| g.push(node.op.clone(), &inputs))?;
         for (output, new) in outputs.into_iter().enumerate() {
             self.rewriter.set(Value { node: id, output: output as u32 }, new);
         }
@@ -161,7 +161,7 @@ impl Pass<'_> {
             "" => RECOMPUTE_PATH.to_string(),
             path => format!("{RECOMPUTE_PATH}.{path}"),
         };
-        let again = self.rewriter.target().at_path(&path, |g| g.add1(node.op.clone(), &inputs))?;
+        let again = self.rewriter.target().at_path(&path, |g| g.push1(node.op.clone(), &inputs))?;
         self.again.insert(value, again);
         Ok(again)
     }

@@ -70,7 +70,7 @@ impl Simplifier<'_> {
                 earlier
             }
             None => {
-                let outputs = self.rewriter.target().at_path(&path, |g| g.add(node.op.clone(), &inputs))?;
+                let outputs = self.rewriter.target().at_path(&path, |g| g.push(node.op.clone(), &inputs))?;
                 self.seen.insert(key, outputs[0].node);
                 outputs[0].node
             }
@@ -116,5 +116,5 @@ fn fold(g: &mut Graph, op: &Op, inputs: &[Value]) -> Result<Option<Value>, Graph
         data.truncate(1);
     }
     let constant = Constant { dtype: result.ty.dtype, shape: result.ty.shape, data };
-    g.add1(constant, &[]).map(Some)
+    g.push1(constant, &[]).map(Some)
 }

@@ -3,7 +3,7 @@
 use super::{Needs, Target};
 use crate::graph::{Graph, NodeId};
 use crate::ops::Storage;
-use crate::passes::fixed::Fixed;
+use crate::passes::invariant::Invariant;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// A kernel with its sizes, as the executor of its target will run it.
 pub trait LoweredKernel: Any + Send + Sync {
-    /// How it computes, in a few words.
+    /// A short description of the algorithm.
     fn name(&self) -> String;
 
     /// Memory that it needs beside its operands.
@@ -69,10 +69,10 @@ impl Kernels {
     ///
     /// # Errors
     /// All operations without a kernel.
-    pub(crate) fn choose(graph: &Graph, target: &dyn Target, fixed: &Fixed) -> Result<Kernels, UnsupportedOps> {
+    pub(crate) fn choose(graph: &Graph, target: &dyn Target, invariant: &Invariant) -> Result<Kernels, UnsupportedOps> {
         let (mut kernels, mut operations) = (BTreeMap::new(), Vec::new());
         for id in graph.ids().filter(|&id| graph.node(id).op.rule().storage() == Storage::Computed) {
-            match target.lower(graph, id, fixed) {
+            match target.lower(graph, id, invariant) {
                 Ok(kernel) => kernels.extend(kernel.map(|kernel| (id, kernel))),
                 Err(refusal) => operations.push(refusal.into()),
             }

@@ -1,6 +1,6 @@
 //! Graphs and plans as text, the same for the same plan, so that two versions can be compared line by line.
 
-use super::{Location, Plan, Preparation, Step, node_cost};
+use super::{KernelCall, Location, OnceCall, Plan, node_cost};
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Op;
 use std::fmt::{Display, Write};
@@ -35,38 +35,38 @@ pub fn print_plan(plan: &Plan) -> String {
             line(&mut text, format_args!("%{} = constant [{}] : {}", id.0, elements.join(", "), node.outputs[0]));
         }
     }
-    let call = |step: &Step| {
-        let cost = node_cost(graph, step.node);
-        let kernel = plan.kernels.of(step.node).map(|kernel| kernel.name()).unwrap_or_default();
-        let call = node_line(graph, step.node, &Named);
-        let notes = [graph.path(step.node).to_string(), kernel, format!("{} FLOP, {} bytes", cost.flops, cost.bytes)];
+    let call_line = |call: &KernelCall| {
+        let cost = node_cost(graph, call.node);
+        let kernel = plan.kernels.of(call.node).map(|kernel| kernel.name()).unwrap_or_default();
+        let operation = node_line(graph, call.node, &Named);
+        let notes = [graph.path(call.node).to_string(), kernel, format!("{} FLOP, {} bytes", cost.flops, cost.bytes)];
         let notes: Vec<String> = notes.into_iter().filter(|note| !note.is_empty()).collect();
-        format!("{call}  # {}", notes.join("; "))
+        format!("{operation}  # {}", notes.join("; "))
     };
-    for preparation in &plan.preparation {
-        match preparation {
-            Preparation::Run(step) => line(&mut text, format_args!("once {}", call(step))),
-            Preparation::Prepare(number) => {
-                line(&mut text, format_args!("once prepare the weights of %{}", plan.steps[*number].node.0));
+    for once in &plan.once_calls {
+        match once {
+            OnceCall::Run(call) => line(&mut text, format_args!("once {}", call_line(call))),
+            OnceCall::Prepack(number) => {
+                line(&mut text, format_args!("once prepack the weights of %{}", plan.calls[*number].node.0));
             }
         }
     }
     let accumulates = plan.accumulates();
-    for step in &plan.steps {
-        let phase = match (accumulates, step.in_body) {
+    for call in &plan.calls {
+        let phase = match (accumulates, call.per_micro_batch) {
             (false, _) => "",
-            (true, true) => "body ",
-            (true, false) => "tail ",
+            (true, true) => "accumulate ",
+            (true, false) => "update ",
         };
-        line(&mut text, format_args!("{phase}{}", call(step)));
+        line(&mut text, format_args!("{phase}{}", call_line(call)));
     }
     end_of_step(&mut text, graph, &Named);
     let cost = plan.cost();
-    line(&mut text, format_args!("{} calls, {} FLOP, {} bytes", plan.steps.len(), cost.flops, cost.bytes));
+    line(&mut text, format_args!("{} calls, {} FLOP, {} bytes", plan.calls.len(), cost.flops, cost.bytes));
     text
 }
 
-/// The memory of a plan as text, sizes and offsets in bytes: each value with its offset, scratch memory and prepared weights
+/// The memory of a plan as text, sizes and offsets in bytes: each value with its offset, scratch memory and packed weights
 /// of each call, copies at the end of the step, and the whole arena.
 pub fn print_memory(plan: &Plan) -> String {
     let mut text = String::new();
@@ -78,14 +78,14 @@ pub fn print_memory(plan: &Plan) -> String {
         let (name, bytes) = (Named.of(&plan.graph, value), plan.graph.ty(value).bytes());
         line(&mut text, format_args!("{name} at {}, {bytes}", at(location)));
     }
-    let once = plan.preparation.iter().filter_map(|preparation| match preparation {
-        Preparation::Run(step) => Some(step),
-        Preparation::Prepare(_) => None,
+    let once = plan.once_calls.iter().filter_map(|once| match once {
+        OnceCall::Run(call) => Some(call),
+        OnceCall::Prepack(_) => None,
     });
-    for step in once.chain(&plan.steps) {
-        for (what, (offset, bytes)) in [("scratch", step.scratch), ("prepared weights", step.prepared)] {
+    for call in once.chain(&plan.calls) {
+        for (what, (offset, bytes)) in [("scratch", call.scratch), ("packed weights", call.packed)] {
             if bytes > 0 {
-                line(&mut text, format_args!("{what} of %{} at {offset}, {bytes}", step.node.0));
+                line(&mut text, format_args!("{what} of %{} at {offset}, {bytes}", call.node.0));
             }
         }
     }
@@ -93,7 +93,7 @@ pub fn print_memory(plan: &Plan) -> String {
         line(&mut text, format_args!("result {name} at {offset}"));
     }
     for copy in &plan.copies {
-        let when = if copy.in_body { " each micro-batch" } else { "" };
+        let when = if copy.per_micro_batch { " each micro-batch" } else { "" };
         line(&mut text, format_args!("copy{when} {} from {} to {}", copy.bytes, at(copy.from), at(copy.to)));
     }
     let Plan { arena_bytes, persistent_bytes, .. } = plan;
@@ -159,7 +159,7 @@ fn end_of_step(text: &mut String, graph: &Graph, operands: &dyn Operands) {
         line(text, format_args!("output {name} = {}", operands.of(graph, *value)));
     }
     for &(state, new) in graph.updates() {
-        let when = if graph.is_repeated(state) { " each micro-batch" } else { "" };
+        let when = if graph.is_per_micro_batch(state) { " each micro-batch" } else { "" };
         line(text, format_args!("update{when} {} = {}", graph.node(state.node).op, operands.of(graph, new)));
     }
 }

@@ -109,7 +109,7 @@ pub struct KernelTime {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelInfo {
     pub node: NodeId,
-    /// Such as `implicit matmul + region`.
+    /// Such as `implicit matmul + fusion`.
     pub name: String,
     /// FLOPs of convolutions and matrix products, those of attention included, that the kernel really does, a multiply-add
     /// counted as two. Algorithms with fewer multiplications count those of their products, without those of transforms.
@@ -143,7 +143,7 @@ pub trait Executor: Send {
     ///
     /// # Errors
     /// As [`Executor::submit`].
-    fn prepare(&mut self) -> Result<(), RunError>;
+    fn compute_invariants(&mut self) -> Result<(), RunError>;
 
     /// Runs a micro-batch that is not the last of its step.
     ///

@@ -34,7 +34,7 @@ pub struct BertConfig {
 }
 
 impl BertConfig {
-    /// Of so many layers and so much width, the rest as Google published it: heads of 64, four times the width between.
+    /// With the given number of layers and width, the rest as Google published it: heads of 64, four times the width between.
     const fn of(layers: usize, hidden: usize) -> BertConfig {
         BertConfig {
             vocab_size: 30_522,
@@ -129,7 +129,7 @@ pub struct Sequences {
     pub batch: usize,
     /// Tokens of a sequence.
     pub length: usize,
-    /// Masked words of a sequence, at most.
+    /// Masked tokens of a sequence, at most.
     pub predictions: usize,
 }
 
@@ -140,11 +140,11 @@ pub struct BertOptions {
     pub seed: u64,
     /// Initial weights.
     pub init: BertInit,
-    /// What the loss over masked words is divided by.
+    /// What the loss over masked tokens is divided by.
     pub masked_mean: MaskedMean,
     /// Whether the layer before the vocabulary has the activation. NVIDIA's TensorFlow 2 recipe has none.
     pub mlm_activation: bool,
-    /// The vocabulary is padded to a multiple of it with words that never come.
+    /// The vocabulary is padded to a multiple of it with tokens that never come.
     pub pad_vocab_to: usize,
 }
 

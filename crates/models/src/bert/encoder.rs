@@ -13,7 +13,7 @@ const MASKED: f64 = -10_000.0;
 /// The tokens of a batch, all `i32[B, S]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Tokens {
-    pub words: Value,
+    pub ids: Value,
     /// Number of the segment.
     pub types: Value,
     /// 1 for tokens, 0 for padding.
@@ -25,7 +25,7 @@ impl Tokens {
     pub(crate) fn feed(b: &mut Builder, sequences: Sequences) -> Result<Tokens> {
         let shape = [sequences.batch, sequences.length];
         Ok(Tokens {
-            words: b.feed("input_ids", DType::I32, shape)?,
+            ids: b.feed("input_ids", DType::I32, shape)?,
             types: b.feed("segment_ids", DType::I32, shape)?,
             mask: b.feed("input_mask", DType::I32, shape)?,
         })
@@ -52,7 +52,7 @@ impl Streams {
 /// Tables and norm of an embedding layer, which may be used in several places.
 pub(crate) struct Embeddings {
     /// `f32[V, E]`
-    pub words: Value,
+    pub table: Value,
     /// `f32[S, E]`
     positions: Value,
     types: Value,
@@ -63,23 +63,23 @@ impl Embeddings {
     /// Tables of rows of `width` numbers, in the scope of the builder.
     pub(crate) fn new(b: &mut Builder, bert: &Bert<'_>, width: usize) -> Result<Self> {
         let (config, init) = (bert.config, bert.tables(width));
-        let words = b.scope("word_embeddings", |b| b.weight("weight", [bert.vocabulary(), width], init.words))?;
+        let table = b.scope("word_embeddings", |b| b.weight("weight", [bert.vocabulary(), width], init.tokens))?;
         let positions = b.scope("position_embeddings", |b| {
-            let all = b.weight("weight", [config.max_position_embeddings, width], init.places)?;
+            let all = b.weight("weight", [config.max_position_embeddings, width], init.positions)?;
             b.graph.slice(all, &[0, 0], &[bert.sequences.length, width], &[1, 1])
         })?;
         let types =
             b.scope("token_type_embeddings", |b| b.weight("weight", [config.type_vocab_size, width], init.types))?;
         let norm = LayerNorm::new(b, "LayerNorm", width, config.layer_norm_eps)?;
-        Ok(Embeddings { words, positions, types, norm })
+        Ok(Embeddings { table, positions, types, norm })
     }
 
-    /// The sum of the embeddings of words, positions and types, normalised: `i32[B, S]` to `f32[B, S, E]`.
-    pub(crate) fn of(&self, b: &mut Builder, words: Value, types: Value) -> Result<Value> {
-        let words = b.scope("word_embeddings", |b| b.graph.add1(Gather, &[self.words, words]))?;
-        let types = b.scope("token_type_embeddings", |b| b.graph.add1(Gather, &[self.types, types]))?;
-        let sum = b.graph.add_(words, types)?;
-        let sum = b.graph.add_(sum, self.positions)?;
+    /// The sum of the embeddings of tokens, positions and types, normalised: `i32[B, S]` to `f32[B, S, E]`.
+    pub(crate) fn of(&self, b: &mut Builder, ids: Value, types: Value) -> Result<Value> {
+        let tokens = b.scope("word_embeddings", |b| b.graph.push1(Gather, &[self.table, ids]))?;
+        let types = b.scope("token_type_embeddings", |b| b.graph.push1(Gather, &[self.types, types]))?;
+        let sum = b.graph.add(tokens, types)?;
+        let sum = b.graph.add(sum, self.positions)?;
         self.norm.apply(b, sum)
     }
 }
@@ -89,7 +89,7 @@ pub(crate) struct Encoded {
     /// `f32[B, S, H]`
     pub hidden: Value,
     /// `f32[V, H]`
-    pub words: Value,
+    pub table: Value,
 }
 
 /// Adds the feeds of [`Tokens`] and a whole BERT without heads.
@@ -98,13 +98,13 @@ pub(super) fn encode(b: &mut Builder, bert: &Bert<'_>) -> Result<Encoded> {
     let mut streams = Streams::new(bert.options.seed);
     let mut encoder = Encoder::new(*bert, &mut streams);
     b.scope("bert", |b| {
-        let (embedded, words) = b.scope("embeddings", |b| {
+        let (embedded, table) = b.scope("embeddings", |b| {
             let embeddings = Embeddings::new(b, bert, bert.config.hidden_size)?;
-            let sum = embeddings.of(b, tokens.words, tokens.types)?;
-            Ok((encoder.hidden_dropout(b, sum)?, embeddings.words))
+            let sum = embeddings.of(b, tokens.ids, tokens.types)?;
+            Ok((encoder.hidden_dropout(b, sum)?, embeddings.table))
         })?;
         let bias = b.scope("mask", |b| mask_bias(b, tokens.mask))?;
-        Ok(Encoded { hidden: encoder.layers(b, embedded, bias)?, words })
+        Ok(Encoded { hidden: encoder.layers(b, embedded, bias)?, table })
     })
 }
 
@@ -166,7 +166,7 @@ impl<'a> Encoder<'a> {
             scale: Scalar(1.0 / ((config.hidden_size / config.num_attention_heads) as f64).sqrt()),
             dropout: drops.then_some(AttentionDropout { rate: Scalar(rate), seed, stream }),
         };
-        Ok(b.graph.add(attention, &inputs)?[0])
+        Ok(b.graph.push(attention, &inputs)?[0])
     }
 
     /// `LayerNorm(residual + dropout(dense(x)))`
@@ -175,7 +175,7 @@ impl<'a> Encoder<'a> {
         let inputs = b.graph.shape(x).cols();
         let dense = Linear::new(b, "dense", inputs, self.bert.linear(config.hidden_size))?.apply(b, x)?;
         let dense = self.hidden_dropout(b, dense)?;
-        let sum = b.graph.add_(dense, residual)?;
+        let sum = b.graph.add(dense, residual)?;
         LayerNorm::new(b, "LayerNorm", config.hidden_size, config.layer_norm_eps)?.apply(b, sum)
     }
 }
@@ -184,6 +184,6 @@ impl<'a> Encoder<'a> {
 pub(crate) fn mask_bias(b: &mut Builder, mask: Value) -> Result<Value> {
     let g = &mut b.graph;
     let mask = g.cast(mask, DType::F32)?;
-    let missing = g.offset(mask, -1.0)?;
-    g.scale(missing, -MASKED)
+    let missing = g.add_scalar(mask, -1.0)?;
+    g.mul_scalar(missing, -MASKED)
 }

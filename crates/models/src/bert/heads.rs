@@ -1,4 +1,4 @@
-//! The heads: masked words and following sentences.
+//! The heads: masked tokens and following sentences.
 
 use super::config::Bert;
 use super::encoder::Encoded;
@@ -13,7 +13,7 @@ use bessemer_nn::{Builder, Init, LayerNorm, Linear, Result};
 /// Results of the heads.
 pub(super) struct Logits {
     /// `f32[B * P, V]`
-    pub words: Value,
+    pub tokens: Value,
     /// `f32[B, 2]`
     pub following: Value,
 }
@@ -24,12 +24,12 @@ pub(super) fn build(b: &mut Builder, bert: &Bert<'_>, encoded: &Encoded) -> Resu
     let positions = b.feed("masked_lm_positions", DType::I32, [sequences.batch, sequences.predictions])?;
     let first = b.scope("bert.pooler", |b| pooled(b, bert, encoded.hidden))?;
     b.scope("cls", |b| {
-        let words = b.scope("predictions", |b| {
+        let tokens = b.scope("predictions", |b| {
             let masked = states_at(&mut b.graph, encoded.hidden, positions)?;
-            words(b, bert, masked, encoded.words)
+            prediction_head(b, bert, masked, encoded.table)
         })?;
         let following = Linear::new(b, "seq_relationship", bert.config.hidden_size, bert.linear(2))?.apply(b, first)?;
-        Ok(Logits { words, following })
+        Ok(Logits { tokens, following })
     })
 }
 
@@ -41,21 +41,21 @@ fn pooled(b: &mut Builder, bert: &Bert<'_>, hidden: Value) -> Result<Value> {
     b.graph.unary(UnaryKind::Tanh, dense)
 }
 
-/// The numbers of tokens in a batch, `i32[B * P]`, for places `i32[B, P]` in sequences of `length` tokens.
-pub(crate) fn token_numbers(g: &mut Graph, places: Value, length: usize) -> Result<Value> {
-    let (batch, count) = (g.shape(places).rows(), g.shape(places).cols());
+/// The numbers of tokens in a batch, `i32[B * P]`, for positions `i32[B, P]` in sequences of `length` tokens.
+pub(crate) fn token_numbers(g: &mut Graph, positions: Value, length: usize) -> Result<Value> {
+    let (batch, count) = (g.shape(positions).rows(), g.shape(positions).cols());
     let first = (0..batch).map(|item| Scalar((item * length) as f64)).collect();
-    let first = g.add1(Constant { dtype: DType::I32, shape: [batch, 1].into(), data: first }, &[])?;
-    let numbers = g.add_(places, first)?;
+    let first = g.push1(Constant { dtype: DType::I32, shape: [batch, 1].into(), data: first }, &[])?;
+    let numbers = g.add(positions, first)?;
     g.reshape(numbers, [batch * count])
 }
 
-/// The states `[B, S, H]` of the tokens at places `i32[B, P]`, `[B * P, H]`.
-pub(crate) fn states_at(g: &mut Graph, hidden: Value, places: Value) -> Result<Value> {
+/// The states `[B, S, H]` of the tokens at positions `i32[B, P]`, `[B * P, H]`.
+pub(crate) fn states_at(g: &mut Graph, hidden: Value, positions: Value) -> Result<Value> {
     let &[batch, length, width] = g.shape(hidden).dims() else { unreachable!("states are [B, S, H]") };
     let rows = g.reshape(hidden, [batch * length, width])?;
-    let numbers = token_numbers(g, places, length)?;
-    g.add1(Gather, &[rows, numbers])
+    let numbers = token_numbers(g, positions, length)?;
+    g.push1(Gather, &[rows, numbers])
 }
 
 /// The states `[B, S, H]` of the first tokens, `[B, H]`.
@@ -65,18 +65,18 @@ pub(crate) fn first_states(g: &mut Graph, hidden: Value) -> Result<Value> {
     g.reshape(first, [batch, width])
 }
 
-/// Scores of all words, `[N, E]` to `[N, V]`: products with their embeddings `[V, E]`, and `bias` in the scope of the builder.
-pub(crate) fn word_scores(b: &mut Builder, states: Value, words: Value) -> Result<Value> {
-    let vocabulary = b.graph.shape(words).rows();
+/// Scores of all tokens, `[N, E]` to `[N, V]`: products with their embeddings `[V, E]`, and `bias` in the scope of the builder.
+pub(crate) fn token_scores(b: &mut Builder, states: Value, table: Value) -> Result<Value> {
+    let vocabulary = b.graph.shape(table).rows();
     let bias = b.bias("bias", vocabulary, Init::Zeros)?;
     b.scope("decoder", |b| {
-        let product = b.graph.add1(Matmul { trans_a: false, trans_b: true }, &[states, words])?;
-        b.graph.add_(product, bias)
+        let product = b.graph.push1(Matmul { trans_a: false, trans_b: true }, &[states, table])?;
+        b.graph.add(product, bias)
     })
 }
 
-/// `[B * P, H]` to `[B * P, V]`, by the transpose of the word embeddings.
-fn words(b: &mut Builder, bert: &Bert<'_>, masked: Value, words: Value) -> Result<Value> {
+/// `[B * P, H]` to `[B * P, V]`, by the transpose of the token embeddings.
+fn prediction_head(b: &mut Builder, bert: &Bert<'_>, masked: Value, table: Value) -> Result<Value> {
     let (config, width) = (bert.config, bert.config.hidden_size);
     let transformed = b.scope("transform", |b| {
         let mut x = Linear::new(b, "dense", width, bert.active_linear(width, width))?.apply(b, masked)?;
@@ -85,5 +85,5 @@ fn words(b: &mut Builder, bert: &Bert<'_>, masked: Value, words: Value) -> Resul
         }
         LayerNorm::new(b, "LayerNorm", width, config.layer_norm_eps)?.apply(b, x)
     })?;
-    word_scores(b, transformed, words)
+    token_scores(b, transformed, table)
 }

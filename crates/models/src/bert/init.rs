@@ -17,23 +17,23 @@ pub enum BertInit {
     /// keep PyTorch's default, weights and biases uniform in `±1 / sqrt(inputs)`: NVIDIA's PyTorch recipe.
     NvidiaTorch,
     /// Attention that looks as training leaves it, by which small networks learn from little text (after Trockman and Kolter,
-    /// "Mimetic initialization of self-attention layers", 2023). The first half of the columns of the embeddings is the word's,
-    /// normal; the second holds places as sinusoids, and types. Queries and keys are the same multiple of the identity: the
-    /// first heads look for the same word, the last ones for what stands nearby. All else as `Normal`.
+    /// "Mimetic initialization of self-attention layers", 2023). The first half of the columns of the embeddings is the token's,
+    /// normal; the second holds positions as sinusoids, and types. Queries and keys are the same multiple of the identity: the
+    /// first heads look for the same token, the last ones for what stands nearby. All else as `Normal`.
     Mimetic,
 }
 
-/// Radians per place of the sinusoids of [`BertInit::Mimetic`]: the sharpest tell neighbours apart, the widest span a sequence.
+/// Radians per place of the sinusoids of [`BertInit::Mimetic`]: the sharpest distinguish neighbours, the widest span a sequence.
 const PLACE_FREQUENCIES: [f64; 2] = [0.5, 0.02];
-/// Length of a type's vector, those of words and places being 1.
+/// Length of a type's vector, those of tokens and positions being 1.
 const TYPE_LENGTH: f64 = 0.39;
-/// Diagonal of the matrices of queries and keys: the same word scores some 10 more than another one.
+/// Diagonal of the matrices of queries and keys: the same token scores some 10 more than another one.
 const SIMILARITY: f64 = 1.14;
 
 /// Initial content of the tables of embeddings.
 pub(super) struct Tables {
-    pub words: Init,
-    pub places: Init,
+    pub tokens: Init,
+    pub positions: Init,
     pub types: Init,
 }
 
@@ -47,18 +47,18 @@ impl Bert<'_> {
         }
     }
 
-    /// Tables of the words, places and types, rows of `width` numbers.
+    /// Tables of the tokens, positions and types, rows of `width` numbers.
     pub(super) fn tables(&self, width: usize) -> Tables {
         let init = self.init();
         if self.options.init != BertInit::Mimetic {
-            return Tables { words: init, places: init, types: init };
+            return Tables { tokens: init, positions: init, types: init };
         }
         let half = width / 2;
         // Rows of length 1, those of types shorter.
         let std = |length: f64, columns: usize| length / (columns as f64).sqrt();
         Tables {
-            words: Init::NormalColumns { std: std(1.0, half), columns: [0, half] },
-            places: Init::Sinusoids {
+            tokens: Init::NormalColumns { std: std(1.0, half), columns: [0, half] },
+            positions: Init::Sinusoids {
                 first_column: half,
                 amplitude: std(1.0, (width - half).div_ceil(2)),
                 frequencies: PLACE_FREQUENCIES,

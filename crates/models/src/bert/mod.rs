@@ -1,5 +1,5 @@
 //! BERT for pre-training (Devlin, Chang, Lee, Toutanova: "BERT: Pre-training of deep bidirectional transformers for language
-//! understanding", 2019): an encoder with the heads that predict masked words and following sentences. Parameters have the
+//! understanding", 2019): an encoder with the heads that predict masked tokens and following sentences. Parameters have the
 //! names of Hugging Face's `BertForPreTraining`.
 
 mod config;
@@ -12,7 +12,7 @@ mod steps;
 pub(crate) use config::{Bert, setting_error};
 pub use config::{BertConfig, BertOptions, Sequences};
 pub(crate) use encoder::{Embeddings, Encoder, Streams, Tokens, mask_bias};
-pub(crate) use heads::{first_states, states_at, token_numbers, word_scores};
+pub(crate) use heads::{first_states, states_at, token_numbers, token_scores};
 pub use init::BertInit;
 pub(crate) use names::is_of_optimizer;
 pub use names::{NAMES, TIED};

@@ -34,25 +34,25 @@ pub fn forward_loss(config: &BertConfig, sequences: Sequences, options: &BertOpt
     config.check(sequences, options)?;
     let bert = Bert { config, sequences, options };
     let mut b = Builder::new(Mode::Train);
-    let (words, following) = scored(&mut b, &bert)?;
+    let (tokens, following) = scored(&mut b, &bert)?;
     let loss = b.scope("loss", |b| {
         let g = &mut b.graph;
-        let [word_sums, sentence_sums] = [Sums::of(g, &words)?, Sums::of(g, &following)?];
-        let mlm = options.masked_mean.of(g, word_sums.loss, word_sums.weight)?;
+        let [token_sums, sentence_sums] = [Sums::of(g, &tokens)?, Sums::of(g, &following)?];
+        let mlm = options.masked_mean.of(g, token_sums.loss, token_sums.weight)?;
         let nsp = MaskedMean::Torch.of(g, sentence_sums.loss, sentence_sums.weight)?;
         g.output("mlm_loss", mlm);
         g.output("nsp_loss", nsp);
-        for (name, sums) in [("mlm_accuracy", word_sums), ("nsp_accuracy", sentence_sums)] {
+        for (name, sums) in [("mlm_accuracy", token_sums), ("nsp_accuracy", sentence_sums)] {
             let accuracy = MaskedMean::Torch.of(g, sums.correct, sums.weight)?;
             g.output(name, accuracy);
         }
-        g.add_(mlm, nsp)
+        g.add(mlm, nsp)
     })?;
     Ok((b, loss))
 }
 
 /// The forward pass without dropout, with the feeds of [`train`]. Outputs, all `f32[]` and sums over the batch: `mlm_loss_sum`,
-/// `mlm_correct` and `mlm_weight` over masked words by their weights, `nsp_loss_sum` and `nsp_correct` over sequences, but for
+/// `mlm_correct` and `mlm_weight` over masked tokens by their weights, `nsp_loss_sum` and `nsp_correct` over sequences, but for
 /// those without a first token.
 ///
 /// # Errors
@@ -60,13 +60,13 @@ pub fn forward_loss(config: &BertConfig, sequences: Sequences, options: &BertOpt
 pub fn evaluate(config: &BertConfig, sequences: Sequences, options: &BertOptions) -> Result<Model> {
     config.check(sequences, options)?;
     let mut b = Builder::new(Mode::Infer);
-    let (words, following) = scored(&mut b, &Bert { config, sequences, options })?;
+    let (tokens, following) = scored(&mut b, &Bert { config, sequences, options })?;
     b.scope("loss", |b| {
         let g = &mut b.graph;
-        let [words, following] = [Sums::of(g, &words)?, Sums::of(g, &following)?];
-        g.output("mlm_loss_sum", words.loss);
-        g.output("mlm_correct", words.correct);
-        g.output("mlm_weight", words.weight);
+        let [tokens, following] = [Sums::of(g, &tokens)?, Sums::of(g, &following)?];
+        g.output("mlm_loss_sum", tokens.loss);
+        g.output("mlm_correct", tokens.correct);
+        g.output("mlm_weight", tokens.weight);
         g.output("nsp_loss_sum", following.loss);
         g.output("nsp_correct", following.correct);
         Ok::<_, ModelError>(())
@@ -85,8 +85,8 @@ pub fn infer(config: &BertConfig, sequences: Sequences, options: &BertOptions) -
     let bert = Bert { config, sequences, options };
     let mut b = Builder::new(Mode::Infer);
     let logits = logits(&mut b, &bert)?;
-    let words = b.graph.reshape(logits.words, [sequences.batch, sequences.predictions, bert.vocabulary()])?;
-    b.graph.output("mlm_logits", words);
+    let token_logits = b.graph.reshape(logits.tokens, [sequences.batch, sequences.predictions, bert.vocabulary()])?;
+    b.graph.output("mlm_logits", token_logits);
     b.graph.output("nsp_logits", logits.following);
     let (graph, specs) = b.finish();
     Ok(Model { graph, specs, names: &NAMES })
@@ -97,7 +97,7 @@ fn logits(b: &mut Builder, bert: &Bert<'_>) -> Result<Logits> {
     Ok(heads::build(b, bert, &encoded)?)
 }
 
-/// Logits of masked words and of following sentences with what they should be.
+/// Logits of masked tokens and of following sentences with what they should be.
 fn scored(b: &mut Builder, bert: &Bert<'_>) -> Result<(WeightedRows, WeightedRows)> {
     let Sequences { batch, predictions, .. } = bert.sequences;
     let logits = logits(b, bert)?;
@@ -105,13 +105,13 @@ fn scored(b: &mut Builder, bert: &Bert<'_>) -> Result<(WeightedRows, WeightedRow
     let weights = b.feed("masked_lm_weights", DType::F32, [batch, predictions])?;
     let sentences = b.feed("next_sentence_labels", DType::I32, [batch])?;
     let g = &mut b.graph;
-    let words = WeightedRows {
-        logits: logits.words,
+    let tokens = WeightedRows {
+        logits: logits.tokens,
         labels: g.reshape(ids, [batch * predictions])?,
         weights: g.reshape(weights, [batch * predictions])?,
     };
     let weights = sequence_weights(g, bert.sequences)?;
-    Ok((words, WeightedRows { logits: logits.following, labels: sentences, weights }))
+    Ok((tokens, WeightedRows { logits: logits.following, labels: sentences, weights }))
 }
 
 /// 1 for sequences with a first token, 0 for those that only fill up a batch, `f32[B]`.

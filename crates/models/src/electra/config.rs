@@ -15,7 +15,7 @@ pub struct ElectraConfig {
 }
 
 impl ElectraConfig {
-    /// Of so many layers and so much width, the rest as Google published it: heads of 64, four times the width between.
+    /// With the given number of layers and width, the rest as Google published it: heads of 64, four times the width between.
     fn of(embedding: usize, layers: usize, hidden: usize) -> ElectraConfig {
         let encoder = BertConfig {
             hidden_size: hidden,
@@ -109,16 +109,16 @@ impl ElectraOptions {
     }
 }
 
-/// Where the words come from that the discriminator is to find.
+/// Where the tokens come from that the discriminator is to find.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Generator {
     /// From a network that is trained along.
     #[default]
     Network,
-    /// Any word of the vocabulary is as likely as any other. It is found by its rarity.
+    /// Any token of the vocabulary is as likely as any other. It is found by its rarity.
     Uniform,
-    /// Words of the batch, at the places drawn: as frequent as right ones, so that only their surroundings tell.
+    /// Words of the batch, at the positions drawn: as frequent as right ones, so that only their context identifies them.
     Batch,
 }
 
@@ -129,11 +129,11 @@ pub struct PretrainingOptions {
     pub network: ElectraOptions,
     /// Width of the generator, as a share of the discriminator's.
     pub generator_fraction: f64,
-    /// What hides a word.
+    /// What hides a token.
     pub mask_token: u32,
     /// Weight of the discriminator's loss; the generator's has 1.
     pub discriminator_weight: f64,
-    /// Whether the generator never gives the right word.
+    /// Whether the generator never gives the right token.
     pub disallow_correct: bool,
     /// Where replacements come from.
     pub generator: Generator,

@@ -1,4 +1,4 @@
-//! The discriminator: which words were replaced.
+//! The discriminator: which tokens were replaced.
 
 use super::config::Network;
 use super::encoder::Trunk;
@@ -7,10 +7,10 @@ use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::loss::WeightedRows;
 use bessemer_nn::{Builder, Linear, Result};
 
-/// Scores `f32[B * S]` of `words i32[B, S]`, above 0 for those that it takes for replaced.
-pub(super) fn scores(b: &mut Builder, trunk: &mut Trunk, network: &Network<'_>, words: Value) -> Result<Value> {
-    let (width, count) = (network.width(), b.graph.shape(words).elements());
-    let hidden = trunk.encode(b, "electra", network, words)?;
+/// Scores `f32[B * S]` of `tokens i32[B, S]`, above 0 for those that it takes for replaced.
+pub(super) fn scores(b: &mut Builder, trunk: &mut Trunk, network: &Network<'_>, ids: Value) -> Result<Value> {
+    let (width, count) = (network.width(), b.graph.shape(ids).elements());
+    let hidden = trunk.encode(b, "electra", network, ids)?;
     b.scope("discriminator_predictions", |b| {
         let dense = Linear::new(b, "dense", width, network.bert.active_linear(width, width))?;
         let x = dense.apply(b, hidden)?;
@@ -28,16 +28,16 @@ pub(super) fn two_classes(g: &mut Graph, scores: Value) -> Result<Value> {
 }
 
 /// Scores with what they should be.
-pub(super) struct Verdicts {
+pub(super) struct ReplacedTokenScores {
     /// `f32[N]`
     pub scores: Value,
-    /// 1 for replaced words, `i32[N]`.
+    /// 1 for replaced tokens, `i32[N]`.
     pub labels: Value,
     /// `f32[N]`
     pub weights: Value,
 }
 
-/// Sums over words, `f32[]` each.
+/// Sums over tokens, `f32[]` each.
 pub(super) struct VerdictSums {
     pub loss: Value,
     pub weight: Value,
@@ -47,11 +47,11 @@ pub(super) struct VerdictSums {
     pub replaced: Value,
     /// Words taken for replaced.
     pub suspected: Value,
-    /// Replaced words taken for replaced.
+    /// Replaced tokens taken for replaced.
     pub found: Value,
 }
 
-impl Verdicts {
+impl ReplacedTokenScores {
     pub(super) fn sums(&self, g: &mut Graph) -> Result<VerdictSums> {
         let rows = WeightedRows { logits: two_classes(g, self.scores)?, labels: self.labels, weights: self.weights };
         let zero = g.constant_like(self.scores, 0.0)?;
@@ -63,8 +63,8 @@ impl Verdicts {
         let (weight, found) = (rows.weight(g)?, g.sum(both, &[0])?);
         let (suspected, replaced) = (g.sum(suspicion, &[0])?, g.sum(replacement, &[0])?);
         // All but those that are in one of the sets alone.
-        let twice = g.scale(found, 2.0)?;
-        let either = g.add_(suspected, replaced)?;
+        let twice = g.mul_scalar(found, 2.0)?;
+        let either = g.add(suspected, replaced)?;
         let wrong = g.sub(either, twice)?;
         let correct = g.sub(weight, wrong)?;
         Ok(VerdictSums { loss: rows.loss_sum(g)?, weight, correct, replaced, suspected, found })

@@ -24,12 +24,12 @@ impl Trunk {
         Ok(Trunk { tokens, embeddings, bias, streams: Streams::new(bert.options.seed) })
     }
 
-    /// Hidden states `f32[B, S, H]` of `words i32[B, S]`; the network's parameters are in the scope `name`.
-    pub(super) fn encode(&mut self, b: &mut Builder, name: &str, network: &Network<'_>, words: Value) -> Result<Value> {
+    /// Hidden states `f32[B, S, H]` of `tokens i32[B, S]`; the network's parameters are in the scope `name`.
+    pub(super) fn encode(&mut self, b: &mut Builder, name: &str, network: &Network<'_>, ids: Value) -> Result<Value> {
         let mut encoder = Encoder::new(network.bert, &mut self.streams);
         b.scope(name, |b| {
             let mut x = b.scope("embeddings", |b| {
-                let sum = self.embeddings.of(b, words, self.tokens.types)?;
+                let sum = self.embeddings.of(b, ids, self.tokens.types)?;
                 encoder.hidden_dropout(b, sum)
             })?;
             if network.embedding != network.width() {

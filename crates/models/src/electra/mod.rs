@@ -1,5 +1,5 @@
 //! ELECTRA (Clark, Luong, Le, Manning: "ELECTRA: Pre-training text encoders as discriminators rather than generators", 2020): BERT's
-//! encoder, trained to tell which words of a text a small generator has put there. Generator and discriminator share the whole
+//! encoder, trained to detect which tokens of a text a small generator replaced. Generator and discriminator share the whole
 //! embedding layer. Parameters have the names of Hugging Face's `ElectraForPreTraining`, `ElectraForMaskedLM` and
 //! `ElectraForQuestionAnswering`; see [`names`] for both networks in one model.
 

@@ -1,9 +1,9 @@
 //! The graphs of pre-training: a training step, an evaluation, and the forward pass of either network.
 
 use super::config::{ElectraConfig, ElectraOptions, Generator, Network, PretrainingOptions};
-use super::discriminator::{self, Verdicts};
+use super::discriminator::{self, ReplacedTokenScores};
 use super::encoder::Trunk;
-use super::generator::{self, Draw, Guesses, Source};
+use super::generator::{self, MaskedTokenScores, Source, TokenSampling};
 use super::names::NAMES;
 use super::replacement::{Draws, differing};
 use crate::ModelError;
@@ -17,9 +17,9 @@ use bessemer_nn::{Builder, MaskedMean, Mode, TrainConfig};
 type Result<T> = std::result::Result<T, ModelError>;
 
 /// A whole training step of generator and discriminator. Feeds: `input_ids`, `segment_ids`, `input_mask`, `i32[B, S]`, the text as
-/// it is; `masked_lm_positions`, `i32[B, P]`, the places drawn, with repetition or without; `masked_lm_weights`, `f32[B, P]`, 1 for
-/// draws and 0 for what fills up; `masked_lm_replaced`, `i32[B, P]`, 1 where the draw hides its word from the generator. Outputs,
-/// all `f32[]`: `loss`, `mlm_loss`, `disc_loss`, `mlm_accuracy`, `sampled_accuracy` (samples that are the right word),
+/// it is; `masked_lm_positions`, `i32[B, P]`, the positions drawn, with repetition or without; `masked_lm_weights`, `f32[B, P]`, 1 for
+/// draws and 0 for what fills up; `masked_lm_replaced`, `i32[B, P]`, 1 where the draw hides its token from the generator. Outputs,
+/// all `f32[]`: `loss`, `mlm_loss`, `disc_loss`, `mlm_accuracy`, `sampled_accuracy` (samples that are the right token),
 /// `disc_accuracy`, `disc_precision`, `disc_recall`, and those of the optimizer.
 ///
 /// # Errors
@@ -50,12 +50,12 @@ pub fn forward_loss(
     let loss = b.scope("loss", |b| {
         let g = &mut b.graph;
         let sums = results.verdicts.sums(g)?;
-        let (mlm, weight) = (results.words.loss_sum(g)?, results.words.weight(g)?);
+        let (mlm, weight) = (results.masked.loss_sum(g)?, results.masked.weight(g)?);
         let mlm = MaskedMean::Electra.of(g, mlm, weight)?;
         let disc = MaskedMean::Electra.of(g, sums.loss, sums.weight)?;
         g.output("mlm_loss", mlm);
         g.output("disc_loss", disc);
-        let [correct, sampled] = [results.words.correct(g)?, results.sampled_correct(g)?];
+        let [correct, sampled] = [results.masked.correct(g)?, results.sampled_correct(g)?];
         for (name, sum, weight) in [
             ("mlm_accuracy", correct, weight),
             ("sampled_accuracy", sampled, weight),
@@ -66,17 +66,17 @@ pub fn forward_loss(
             let share = MaskedMean::Torch.of(g, sum, weight)?;
             g.output(name, share);
         }
-        let disc = g.scale(disc, options.discriminator_weight)?;
-        g.add_(mlm, disc)
+        let disc = g.mul_scalar(disc, options.discriminator_weight)?;
+        g.add(mlm, disc)
     })?;
     Ok((b, loss))
 }
 
 /// The forward pass without dropout, with the feeds of [`train`] and `first_example`, `i32[]`, the number of the first sequence in
 /// the data set: samples are drawn by the numbers of sequences, so that they do not depend on how these are put into batches.
-/// With words of the batch, [`Generator::Batch`], they come from the frequencies of all words of the data set instead, whose
+/// With tokens of the batch, [`Generator::Batch`], they come from the frequencies of all tokens of the data set instead, whose
 /// logarithms are the feed `log_frequencies`, `f32[V]`. Outputs, all `f32[]` and sums over the batch: `mlm_loss_sum`, `mlm_correct`, `sampled_correct` and `mlm_weight` over draws;
-/// `disc_loss_sum`, `disc_correct` and `disc_weight` over words, and the words that were replaced, `disc_replaced`, those taken for
+/// `disc_loss_sum`, `disc_correct` and `disc_weight` over tokens, and the tokens that were replaced, `disc_replaced`, those taken for
 /// replaced, `disc_suspected`, and those that are both, `disc_found`.
 ///
 /// # Errors
@@ -88,10 +88,10 @@ pub fn evaluate(config: &ElectraConfig, sequences: Sequences, options: &Pretrain
         let g = &mut b.graph;
         let sums = results.verdicts.sums(g)?;
         for (name, sum) in [
-            ("mlm_loss_sum", results.words.loss_sum(g)?),
-            ("mlm_correct", results.words.correct(g)?),
+            ("mlm_loss_sum", results.masked.loss_sum(g)?),
+            ("mlm_correct", results.masked.correct(g)?),
             ("sampled_correct", results.sampled_correct(g)?),
-            ("mlm_weight", results.words.weight(g)?),
+            ("mlm_weight", results.masked.weight(g)?),
             ("disc_loss_sum", sums.loss),
             ("disc_correct", sums.correct),
             ("disc_weight", sums.weight),
@@ -108,7 +108,7 @@ pub fn evaluate(config: &ElectraConfig, sequences: Sequences, options: &Pretrain
 }
 
 /// The forward pass of a discriminator, Hugging Face's `ElectraForPreTraining`. Feeds: `input_ids`, `segment_ids`, `input_mask`,
-/// `i32[B, S]`. Output: `disc_logits`, `f32[B, S]`, above 0 for words taken for replaced.
+/// `i32[B, S]`. Output: `disc_logits`, `f32[B, S]`, above 0 for tokens taken for replaced.
 ///
 /// # Errors
 /// As [`train`].
@@ -118,8 +118,8 @@ pub fn infer_discriminator(config: &ElectraConfig, sequences: Sequences, options
     let network = Network::new(config, sequences, &options);
     let mut b = Builder::new(Mode::Infer);
     let mut trunk = Trunk::new(&mut b, &network)?;
-    let words = trunk.tokens.words;
-    let scores = discriminator::scores(&mut b, &mut trunk, &network, words)?;
+    let ids = trunk.tokens.ids;
+    let scores = discriminator::scores(&mut b, &mut trunk, &network, ids)?;
     let scores = b.graph.reshape(scores, [sequences.batch, sequences.length])?;
     b.graph.output("disc_logits", scores);
     let (graph, specs) = b.finish();
@@ -139,8 +139,8 @@ pub fn infer_generator(config: &ElectraConfig, sequences: Sequences, options: &E
     let mut b = Builder::new(Mode::Infer);
     let mut trunk = Trunk::new(&mut b, &network)?;
     let places = b.feed("masked_lm_positions", DType::I32, [batch, predictions])?;
-    let words = trunk.tokens.words;
-    let scores = generator::scores(&mut b, &mut trunk, "electra", &network, words, places)?;
+    let ids = trunk.tokens.ids;
+    let scores = generator::scores(&mut b, &mut trunk, "electra", &network, ids, places)?;
     let scores = b.graph.reshape(scores, [batch, predictions, config.encoder.vocab_size])?;
     b.graph.output("mlm_logits", scores);
     let (graph, specs) = b.finish();
@@ -149,18 +149,18 @@ pub fn infer_generator(config: &ElectraConfig, sequences: Sequences, options: &E
 
 /// What both networks say of a batch.
 struct Results {
-    words: Guesses,
+    masked: MaskedTokenScores,
     /// What the generator put in, `i32[B * P]`.
     samples: Value,
-    verdicts: Verdicts,
+    verdicts: ReplacedTokenScores,
 }
 
 impl Results {
-    /// The sum of the weights of draws whose sample is the right word, `f32[]`.
+    /// The sum of the weights of draws whose sample is the right token, `f32[]`.
     fn sampled_correct(&self, g: &mut Graph) -> bessemer_nn::Result<Value> {
-        let is_right = g.binary(BinaryKind::Eq, self.samples, self.words.labels)?;
+        let is_right = g.binary(BinaryKind::Eq, self.samples, self.masked.labels)?;
         let hits = g.cast(is_right, DType::F32)?;
-        let weighted = g.mul(hits, self.words.weights)?;
+        let weighted = g.mul(hits, self.masked.weights)?;
         g.sum(weighted, &[0])
     }
 }
@@ -175,36 +175,37 @@ fn results(
     let (small, bert) = (config.generator(options.generator_fraction), options.network.of_bert());
     let [large, small] = [config, &small].map(|config| Network::new(config, sequences, &bert));
     let mut trunk = Trunk::new(b, &large)?;
-    let words = trunk.tokens.words;
+    let ids = trunk.tokens.ids;
     let draws = b.scope("draws", |b| Draws::feed(b, sequences, &trunk.tokens))?;
     let vocab_size = config.encoder.vocab_size;
     let source = match options.generator {
         Generator::Network => {
-            let hidden = b.scope("draws", |b| draws.hide(&mut b.graph, words, options.mask_token))?;
+            let hidden = b.scope("draws", |b| draws.hide(&mut b.graph, ids, options.mask_token))?;
             Source::Scores(generator::scores(b, &mut trunk, "generator", &small, hidden, draws.places)?)
         }
-        Generator::Uniform => Source::Uniform { words: vocab_size },
+        Generator::Uniform => Source::Uniform { vocab_size },
         Generator::Batch => match b.mode() {
             Mode::Train => Source::Batch,
             Mode::Infer => Source::Frequencies(b.feed("log_frequencies", DType::F32, [vocab_size])?),
         },
     };
-    let guesses = Guesses { source, labels: draws.words, weights: draws.weights };
+    let guesses = MaskedTokenScores { source, labels: draws.ids, weights: draws.weights };
     let random = trunk.streams().next_stream();
     let samples = b.scope("sampling", |b| {
         let (number, groups) = match b.mode() {
             Mode::Train => (b.micro_step()?, 1),
             Mode::Infer => (b.feed("first_example", DType::I32, [])?, sequences.batch),
         };
-        guesses.sample(&mut b.graph, &Draw { random, number, groups, disallow_correct: options.disallow_correct })
+        guesses
+            .sample(&mut b.graph, &TokenSampling { random, number, groups, disallow_correct: options.disallow_correct })
     })?;
     let (fake, labels) = b.scope("replacement", |b| {
-        let fake = draws.replace(&mut b.graph, words, samples)?;
-        Ok::<_, ModelError>((fake, differing(&mut b.graph, fake, words)?))
+        let fake = draws.replace(&mut b.graph, ids, samples)?;
+        Ok::<_, ModelError>((fake, differing(&mut b.graph, fake, ids)?))
     })?;
     let verdicts = discriminator::scores(b, &mut trunk, &large, fake)?;
     let g = &mut b.graph;
     let mask = g.cast(trunk.tokens.mask, DType::F32)?;
     let weights = g.reshape(mask, [sequences.batch * sequences.length])?;
-    Ok(Results { words: guesses, samples, verdicts: Verdicts { scores: verdicts, labels, weights } })
+    Ok(Results { masked: guesses, samples, verdicts: ReplacedTokenScores { scores: verdicts, labels, weights } })
 }

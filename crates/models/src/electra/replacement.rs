@@ -6,7 +6,7 @@ use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::{Builder, Result};
 
-/// The places that were drawn in a batch. A place may be drawn more than once.
+/// The positions that were drawn in a batch. A place may be drawn more than once.
 pub(super) struct Draws {
     /// `i32[B, P]`
     pub places: Value,
@@ -14,10 +14,10 @@ pub(super) struct Draws {
     tokens: Value,
     /// 1 for draws, 0 for what fills up; `f32[B * P]`.
     pub weights: Value,
-    /// 1 where a draw hides its word, `f32[B * P]`.
+    /// 1 where a draw hides its token, `f32[B * P]`.
     hides: Value,
-    /// The words there, `i32[B * P]`.
-    pub words: Value,
+    /// The tokens there, `i32[B * P]`.
+    pub ids: Value,
     /// How often each token was drawn, `f32[B * S]`.
     counts: Value,
 }
@@ -35,47 +35,47 @@ impl Draws {
         let hides = g.cast(hides, DType::F32)?;
         let hides = g.reshape(hides, [count])?;
         let rows = sequences.batch * sequences.length;
-        let words = g.reshape(batch.words, [rows])?;
+        let ids = g.reshape(batch.ids, [rows])?;
         Ok(Draws {
             places,
             tokens,
             weights,
             hides: g.mul(hides, weights)?,
-            words: g.add1(Gather, &[words, tokens])?,
-            counts: g.add1(ScatterAdd { rows }, &[weights, tokens])?,
+            ids: g.push1(Gather, &[ids, tokens])?,
+            counts: g.push1(ScatterAdd { rows }, &[weights, tokens])?,
         })
     }
 
-    /// `words i32[B, S]` with `mask_token` in place of the hidden ones.
-    pub(super) fn hide(&self, g: &mut Graph, words: Value, mask_token: u32) -> Result<Value> {
-        let marks = self.scattered(g, words, self.hides)?;
+    /// `tokens i32[B, S]` with `mask_token` in place of the hidden ones.
+    pub(super) fn hide(&self, g: &mut Graph, ids: Value, mask_token: u32) -> Result<Value> {
+        let marks = self.scattered(g, ids, self.hides)?;
         let is_hidden = is_positive(g, marks)?;
-        let mask = g.constant_like(words, f64::from(mask_token))?;
-        g.select(is_hidden, mask, words)
+        let mask = g.constant_like(ids, f64::from(mask_token))?;
+        g.select(is_hidden, mask, ids)
     }
 
-    /// `words i32[B, S]` with the `samples i32[B * P]` in their places. Where a place was drawn more than once, it gets the mean
+    /// `tokens i32[B, S]` with the `samples i32[B * P]` in their positions. Where a place was drawn more than once, it gets the mean
     /// of its samples, rounded down.
-    pub(super) fn replace(&self, g: &mut Graph, words: Value, samples: Value) -> Result<Value> {
+    pub(super) fn replace(&self, g: &mut Graph, ids: Value, samples: Value) -> Result<Value> {
         let samples = g.cast(samples, DType::F32)?;
         let samples = g.mul(samples, self.weights)?;
-        let sums = self.scattered(g, words, samples)?;
-        let counts = g.reshape(self.counts, g.shape(words).clone())?;
+        let sums = self.scattered(g, ids, samples)?;
+        let counts = g.reshape(self.counts, g.shape(ids).clone())?;
         let one = g.constant_like(counts, 1.0)?;
         let divisor = g.binary(BinaryKind::Max, counts, one)?;
         // The half keeps whole quotients from being rounded to less.
-        let sums = g.offset(sums, 0.5)?;
+        let sums = g.add_scalar(sums, 0.5)?;
         let mean = g.div(sums, divisor)?;
         let mean = g.unary(UnaryKind::Floor, mean)?;
         let mean = g.cast(mean, DType::I32)?;
         let is_drawn = is_positive(g, counts)?;
-        g.select(is_drawn, mean, words)
+        g.select(is_drawn, mean, ids)
     }
 
     /// The sums of what the draws give to each token, in the shape of `like`.
     fn scattered(&self, g: &mut Graph, like: Value, values: Value) -> Result<Value> {
         let shape = g.shape(like).clone();
-        let sums = g.add1(ScatterAdd { rows: shape.elements() }, &[values, self.tokens])?;
+        let sums = g.push1(ScatterAdd { rows: shape.elements() }, &[values, self.tokens])?;
         g.reshape(sums, shape)
     }
 }
@@ -85,7 +85,7 @@ fn is_positive(g: &mut Graph, x: Value) -> Result<Value> {
     g.binary(BinaryKind::Gt, x, zero)
 }
 
-/// 1 where words differ, 0 where they are the same; `i32[B * S]`.
+/// 1 where tokens differ, 0 where they are the same; `i32[B * S]`.
 pub(super) fn differing(g: &mut Graph, a: Value, b: Value) -> Result<Value> {
     let is_same = g.binary(BinaryKind::Eq, a, b)?;
     let (zero, one) = (g.constant(DType::I32, [], 0.0)?, g.constant(DType::I32, [], 1.0)?);

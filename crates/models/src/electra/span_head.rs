@@ -54,11 +54,11 @@ impl JointHead<'_> {
                 let bias = b.bias("bias", width, Init::Zeros)?;
                 let g = &mut b.graph;
                 let of_token = product_with_columns(g, self.hidden, weight, 0)?;
-                let of_token = g.add_(of_token, bias)?;
+                let of_token = g.add(of_token, bias)?;
                 let of_token = g.reshape(of_token, [batch, 1, length, width])?;
                 let of_start = product_with_columns(g, starts, weight, width)?;
                 let of_start = g.reshape(of_start, [batch, count, 1, width])?;
-                g.add_(of_token, of_start)
+                g.add(of_token, of_start)
             })?;
             let bent = b.graph.unary(UnaryKind::Tanh, both)?;
             let normalised = LayerNorm::new(b, "LayerNorm", width, bert.config.layer_norm_eps)?.apply(b, bent)?;
@@ -80,12 +80,12 @@ impl JointHead<'_> {
             let x = Linear::new(b, "dense_0", 2 * width, bert.linear(width))?.apply(b, both)?;
             let x = b.graph.unary(UnaryKind::Tanh, x)?;
             let weight = b.scope("dense_1", |b| b.weight("weight", [1, width], bert.init()))?;
-            let scores = b.graph.add1(Matmul { trans_a: false, trans_b: true }, &[x, weight])?;
+            let scores = b.graph.push1(Matmul { trans_a: false, trans_b: true }, &[x, weight])?;
             b.graph.reshape(scores, [batch])
         })
     }
 
-    /// The states of the tokens at `places i32[B, K]`, `f32[B, K, H]`.
+    /// The states of the tokens at `positions i32[B, K]`, `f32[B, K, H]`.
     pub(super) fn states(&self, g: &mut Graph, places: Value) -> Result<Value> {
         let &[batch, _, width] = g.shape(self.hidden).dims() else { unreachable!("states are [B, S, H]") };
         let count = g.shape(places).cols();
@@ -98,7 +98,7 @@ impl JointHead<'_> {
         let &[batch, length, width] = g.shape(self.hidden).dims() else { unreachable!("states are [B, S, H]") };
         let shares = g.softmax(starts)?;
         let shares = g.reshape(shares, [batch, 1, length])?;
-        let mean = g.add1(Matmul { trans_a: false, trans_b: false }, &[shares, self.hidden])?;
+        let mean = g.push1(Matmul { trans_a: false, trans_b: false }, &[shares, self.hidden])?;
         g.reshape(mean, [batch, width])
     }
 }
@@ -107,28 +107,28 @@ impl JointHead<'_> {
 fn product_with_columns(g: &mut Graph, x: Value, weight: Value, first: usize) -> Result<Value> {
     let (rows, width) = (g.shape(weight).rows(), g.shape(x).cols());
     let columns = g.slice(weight, &[0, first], &[rows, first + width], &[1, 1])?;
-    g.add1(Matmul { trans_a: false, trans_b: true }, &[x, columns])
+    g.push1(Matmul { trans_a: false, trans_b: true }, &[x, columns])
 }
 
 /// `scores`, and -1e30 where `excluded` is 1.
 fn without(g: &mut Graph, scores: Value, excluded: Value) -> Result<Value> {
     let less = g.neg(excluded)?;
-    let kept = g.offset(less, 1.0)?;
+    let kept = g.add_scalar(less, 1.0)?;
     let kept = g.mul(scores, kept)?;
-    let loss = g.scale(excluded, EXCLUDED)?;
+    let loss = g.mul_scalar(excluded, EXCLUDED)?;
     g.sub(kept, loss)
 }
 
-/// The `count` largest numbers of each row of `x f32[N, S]` in falling order, `f32[N, count]`, and their places, `i32[N, count]`;
+/// The `count` largest numbers of each row of `x f32[N, S]` in falling order, `f32[N, count]`, and their positions, `i32[N, count]`;
 /// of equal ones the first comes first.
 pub(super) fn largest(g: &mut Graph, mut x: Value, count: usize) -> Result<[Value; 2]> {
     let (rows, cols) = (g.shape(x).rows(), g.shape(x).cols());
     let (mut values, mut places) = (Vec::new(), Vec::new());
     for _ in 0..count {
-        let place = g.add1(ArgMax, &[x])?;
+        let place = g.push1(ArgMax, &[x])?;
         values.push(g.reduce(ReduceKind::Max, x, &[1], true)?);
         places.push(g.reshape(place, [rows, 1])?);
-        let mark = g.add1(OneHot { depth: cols }, &[place])?;
+        let mark = g.push1(OneHot { depth: cols }, &[place])?;
         let (zero, least) = (g.constant_like(mark, 0.0)?, g.constant_like(x, f64::from(f32::MIN))?);
         let is_taken = g.binary(BinaryKind::Gt, mark, zero)?;
         x = g.select(is_taken, least, x)?;

@@ -25,7 +25,7 @@ pub enum SpanHead {
     Joint {
         /// First tokens of a prediction, and last ones for each.
         beam: usize,
-        /// Whether there may be no answer (SQuAD 2.0), which a head of its own tells.
+        /// Whether there may be no answer (SQuAD 2.0), which a separate head predicts.
         may_be_impossible: bool,
     },
 }
@@ -102,7 +102,7 @@ struct Scores {
 }
 
 impl Scores {
-    /// Those of the joint head, which is told the first tokens `i32[B]`.
+    /// Those of the joint head, which reads the first tokens `i32[B]`.
     fn by_starts(
         b: &mut Builder,
         head: &JointHead<'_>,
@@ -129,14 +129,14 @@ impl Scores {
         let end = position_loss(g, self.ends, last)?;
         g.output("start_loss", start);
         g.output("end_loss", end);
-        let both = g.add_(start, end)?;
+        let both = g.add(start, end)?;
         let mut sum = both;
         if let Some(scores) = self.impossible {
             let impossible = impossible_loss(b, scores)?;
             b.graph.output("impossible_loss", impossible);
-            sum = b.graph.add_(both, impossible)?;
+            sum = b.graph.add(both, impossible)?;
         }
-        b.graph.scale(sum, 0.5)
+        b.graph.mul_scalar(sum, 0.5)
     }
 }
 
@@ -213,8 +213,8 @@ fn check(config: &ElectraConfig, batch: usize, length: usize, options: &SquadOpt
 
 fn hidden(b: &mut Builder, network: &Network<'_>) -> bessemer_nn::Result<Value> {
     let mut trunk = Trunk::new(b, network)?;
-    let words = trunk.tokens.words;
-    trunk.encode(b, "electra", network, words)
+    let ids = trunk.tokens.ids;
+    trunk.encode(b, "electra", network, ids)
 }
 
 /// Adds the feed `p_mask`.

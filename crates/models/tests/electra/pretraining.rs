@@ -1,4 +1,4 @@
-//! Steps of pre-training: what is hidden, drawn, replaced and judged.
+//! Steps of pre-training: what is hidden, drawn, replaced and evaluated.
 
 use crate::support::{SEQUENCES, batch, close, interpreter, number, options, set_weights, sgd, small, still};
 use bessemer_ir::reference::Interpreter;
@@ -17,11 +17,11 @@ const ONE: Sequences = Sequences { batch: 1, ..SEQUENCES };
 fn steps_agree_with_each_other() {
     let step = train(&still(small()), ONE, &options(), &sgd()).expect("legal");
     let mut trained = interpreter(&step);
-    let judge = evaluate(&small(), ONE, &options()).expect("legal");
-    let mut judged = interpreter(&judge);
+    let evaluation = evaluate(&small(), ONE, &options()).expect("legal");
+    let mut evaluated = interpreter(&evaluation);
     trained.run();
-    judged.run();
-    let sum = |name: &str| number(&judged, name);
+    evaluated.run();
+    let sum = |name: &str| number(&evaluated, name);
     assert_eq!((sum("mlm_weight"), sum("disc_weight")), (3.0, 5.0));
     close(number(&trained, "mlm_loss"), sum("mlm_loss_sum") / 3.000_001);
     close(number(&trained, "disc_loss"), sum("disc_loss_sum") / 5.000_001);
@@ -36,12 +36,12 @@ fn steps_agree_with_each_other() {
 }
 
 /// The graph that the discriminator sees the replaced text through, from outside: scores of the text as it would be.
-fn verdicts(judge: &Interpreter<'_>, joint: &Model, words: &[f64]) -> Vec<f64> {
+fn verdicts(evaluation: &Interpreter<'_>, joint: &Model, words: &[f64]) -> Vec<f64> {
     let single = infer_discriminator(&small(), SEQUENCES, &ElectraOptions::default()).expect("legal");
     let mut run = interpreter(&single);
     for spec in &joint.specs {
         if let Some(name) = in_discriminator(&spec.name) {
-            run.set(name, &judge.input(&spec.name).data);
+            run.set(name, &evaluation.input(&spec.name).data);
         }
     }
     run.set("input_ids", words);
@@ -51,12 +51,12 @@ fn verdicts(judge: &Interpreter<'_>, joint: &Model, words: &[f64]) -> Vec<f64> {
 
 #[test]
 fn samples_take_the_places_of_words() {
-    let judge = evaluate(&small(), SEQUENCES, &PretrainingOptions { generator: Generator::Uniform, ..options() })
+    let evaluation = evaluate(&small(), SEQUENCES, &PretrainingOptions { generator: Generator::Uniform, ..options() })
         .expect("legal");
-    let mut run = interpreter(&judge);
+    let mut run = interpreter(&evaluation);
     run.set("first_example", &[9.0]);
     run.run();
-    let streams: Vec<_> = judge
+    let streams: Vec<_> = evaluation
         .graph
         .nodes()
         .iter()
@@ -66,7 +66,7 @@ fn samples_take_the_places_of_words() {
         })
         .collect();
     let &[(seed, stream), second] = streams.as_slice() else { panic!("a node each draws samples, not {streams:?}") };
-    assert_eq!(second, (seed, stream), "sequences are told apart by their numbers alone");
+    assert_eq!(second, (seed, stream), "sequences are distinguished by their numbers alone");
     let sample = |row: u32| 29.0 * f64::from(philox::uniform(seed, 9 + row / 4, stream, u64::from(row % 4)));
     let samples: Vec<f64> = (0..8).map(|row| sample(row).floor()).collect();
     let mut words = run.input("input_ids").data.clone();
@@ -74,7 +74,7 @@ fn samples_take_the_places_of_words() {
     words[2] = ((samples[0] + samples[2]) / 2.0).floor();
     words[3] = samples[1];
     words[6 + 4] = ((samples[4] + samples[5] + samples[6]) / 3.0).floor();
-    let scores = verdicts(&run, &judge, &words);
+    let scores = verdicts(&run, &evaluation, &words);
     let mut loss = 0.0;
     for (i, score) in scores.iter().enumerate().filter(|(i, _)| i % 6 != 5) {
         let sign = if words[i] == original[i] { 1.0 } else { -1.0 };
@@ -88,13 +88,13 @@ fn samples_take_the_places_of_words() {
 
 #[test]
 fn the_generator_sees_masks_and_the_discriminator_does_not() {
-    let judge = evaluate(&small(), SEQUENCES, &options()).expect("legal");
-    let mut run = interpreter(&judge);
+    let evaluation = evaluate(&small(), SEQUENCES, &options()).expect("legal");
+    let mut run = interpreter(&evaluation);
     run.run();
     let generator = small().generator(0.25);
     let single = infer_generator(&generator, SEQUENCES, &ElectraOptions::default()).expect("legal");
     let mut alone = interpreter(&single);
-    for spec in &judge.specs {
+    for spec in &evaluation.specs {
         if let Some(name) = in_generator(&spec.name) {
             alone.set(&name, &run.input(&spec.name).data);
         }
@@ -119,8 +119,9 @@ fn the_right_word_can_be_disallowed() {
     let replaced = |disallow_correct: bool, vocab_size: usize| {
         let config = small();
         let config = ElectraConfig { encoder: BertConfig { vocab_size, ..config.encoder }, ..config };
-        let judge = evaluate(&config, SEQUENCES, &PretrainingOptions { disallow_correct, ..options() }).expect("legal");
-        let mut run = interpreter(&judge);
+        let evaluation =
+            evaluate(&config, SEQUENCES, &PretrainingOptions { disallow_correct, ..options() }).expect("legal");
+        let mut run = interpreter(&evaluation);
         let words: Vec<f64> = run.input("input_ids").data.iter().map(|word| word % vocab_size as f64).collect();
         run.set("input_ids", &words);
         (0..20)

@@ -9,14 +9,14 @@ use bessemer_models::electra::{
 };
 use bessemer_models::flops;
 use bessemer_models::{Model, ModelError};
-use bessemer_nn::{Kind, initialise};
+use bessemer_nn::{ParamKind, initialise};
 
 fn parameters(model: &Model, wanted: impl Fn(&str) -> bool) -> usize {
     let trained = model.specs.iter().filter(|spec| spec.is_trainable() && wanted(&spec.name));
     trained.map(|spec| spec.ty.shape.elements()).sum()
 }
 
-/// Base with so many words.
+/// Base with the given number of words.
 fn base(vocab_size: usize) -> ElectraConfig {
     let base = ElectraConfig::base();
     ElectraConfig { encoder: BertConfig { vocab_size, ..base.encoder }, ..base }
@@ -139,7 +139,7 @@ fn initial_weights_are_googles() {
     let largest = |init: BertInit| {
         let network = ElectraOptions { init, ..ElectraOptions::default() };
         let model = squad::predict(&small(), 2, 6, &SquadOptions { network, head: JOINT }).expect("legal");
-        let weights = model.specs.iter().filter(|spec| spec.kind == Kind::Weight);
+        let weights = model.specs.iter().filter(|spec| spec.kind == ParamKind::Weight);
         weights.flat_map(|spec| initialise(spec, 1)).fold(0.0f32, |max, x| max.max(x.abs()))
     };
     assert!(largest(BertInit::Truncated) <= 0.04);

@@ -5,7 +5,7 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_models::Model;
 use bessemer_models::bert::{BertConfig, Sequences};
 use bessemer_models::electra::{ElectraConfig, ElectraOptions, PretrainingOptions, SpanHead, SquadOptions};
-use bessemer_nn::{Kind, Optimizer, Schedule, Sgd, TrainConfig, initialise};
+use bessemer_nn::{Optimizer, ParamKind, Schedule, Sgd, TrainConfig, initialise};
 
 pub(crate) const SEQUENCES: Sequences = Sequences { batch: 2, length: 6, predictions: 4 };
 
@@ -47,7 +47,7 @@ pub(crate) fn sgd() -> TrainConfig {
 
 pub(crate) fn set_weights(run: &mut Interpreter<'_>, model: &Model) {
     for spec in &model.specs {
-        let scale = if spec.kind == Kind::Weight { 20.0 } else { 1.0 };
+        let scale = if spec.kind == ParamKind::Weight { 20.0 } else { 1.0 };
         let data: Vec<f64> = initialise(spec, 3).into_iter().map(|x| scale * f64::from(x)).collect();
         run.set(&spec.name, &data);
     }

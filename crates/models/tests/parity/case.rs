@@ -7,7 +7,8 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_models::bert::{BertConfig, Sequences};
 use bessemer_models::{Model, WeightNames};
 use bessemer_nn::{
-    Activation, Adam, Builder, DecayExclude, DecayForm, EpsForm, Moments, Optimizer, ParamSpec, Schedule, TrainConfig,
+    Activation, Adam, AdamMoments, Builder, DecayExclude, DecayForm, EpsForm, Optimizer, ParamSpec, Schedule,
+    TrainConfig,
 };
 
 /// The fixtures are rounded to `f32`.
@@ -99,11 +100,11 @@ impl Case {
     fn adam(&self) -> Adam {
         let number = |name: &str| self.expected["adamw"][name].as_f64().expect("a number");
         Adam {
-            moments: Moments {
+            moments: AdamMoments {
                 beta1: 0.9,
                 beta2: 0.999,
                 eps: number("eps"),
-                eps_form: EpsForm::PastRoot,
+                eps_form: EpsForm::OutsideSqrt,
                 bias_correction: true,
             },
             weight_decay: number("weight_decay"),

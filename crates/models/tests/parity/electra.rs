@@ -63,8 +63,8 @@ fn files_of_hugging_face() {
     let [first, second] =
         [&discriminator, &generator].map(|file| file.iter().map(|(name, tensor)| (name.clone(), tensor)));
     let back = file(join(first, second));
-    let judge = evaluate(&config, sequences, &options).expect("a legal model");
-    let mut run = case.interpreter(&judge, &back);
+    let evaluation = evaluate(&config, sequences, &options).expect("a legal model");
+    let mut run = case.interpreter(&evaluation, &back);
     run.run();
     // The discriminator's loss is that of other samples: evaluations draw by the numbers of sequences.
     let expected = case.expected["losses"]["mlm_loss"].as_f64().expect("a number");

@@ -69,7 +69,7 @@ impl Conv {
         let pad = padding.amounts([height, width], kernel, stride);
         b.scope(&self.name, |b| {
             let op = Conv2d { groups, ..Conv2d::new([stride; 2], pad) };
-            let y = b.graph.add1(op, &[x, self.weight])?;
+            let y = b.graph.push1(op, &[x, self.weight])?;
             with_bias(b, y, self.bias)
         })
     }
@@ -128,7 +128,7 @@ impl ConvTranspose {
         let input = [height, width].map(|size| ((size - 1) * stride + kernel).saturating_sub(2 * padding));
         b.scope(&self.name, |b| {
             let conv = Conv2d::new([stride; 2], [[padding; 2]; 2]);
-            let y = b.graph.add1(Conv2dDataGrad { conv, input }, &[x, self.weight])?;
+            let y = b.graph.push1(Conv2dDataGrad { conv, input }, &[x, self.weight])?;
             with_bias(b, y, self.bias)
         })
     }
@@ -137,7 +137,7 @@ impl ConvTranspose {
 /// `y [..., C] + bias [C]`, if there is one.
 fn with_bias(b: &mut Builder, y: Value, bias: Option<Value>) -> Result<Value> {
     match bias {
-        Some(bias) => b.graph.add_(y, bias),
+        Some(bias) => b.graph.add(y, bias),
         None => Ok(y),
     }
 }

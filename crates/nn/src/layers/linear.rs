@@ -54,8 +54,8 @@ impl Linear {
     /// Features that do not fit the weight.
     pub fn apply(&self, b: &mut Builder, x: Value) -> Result<Value> {
         b.scope(&self.name, |b| {
-            let product = b.graph.add1(Matmul { trans_a: false, trans_b: true }, &[x, self.weight])?;
-            b.graph.add_(product, self.bias)
+            let product = b.graph.push1(Matmul { trans_a: false, trans_b: true }, &[x, self.weight])?;
+            b.graph.add(product, self.bias)
         })
     }
 }

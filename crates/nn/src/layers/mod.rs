@@ -60,7 +60,7 @@ impl Builder {
     pub fn max_pool(&mut self, x: Value, pool: MaxPool) -> Result<Value> {
         let [height, width, _] = image_axes(&self.graph, x);
         let pad = pool.padding.amounts([height, width], pool.window, pool.stride);
-        self.graph.add1(MaxPool2d { window: [pool.window; 2], stride: [pool.stride; 2], pad }, &[x])
+        self.graph.push1(MaxPool2d { window: [pool.window; 2], stride: [pool.stride; 2], pad }, &[x])
     }
 
     /// `[N, H, W, C]` to `[N, C]`, the mean over H and W.

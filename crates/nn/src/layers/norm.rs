@@ -76,12 +76,12 @@ impl BatchNorm {
                 (self.running_mean, self.running_var)
             };
             let g = &mut b.graph;
-            let stable = g.offset(var, self.options.eps)?;
+            let stable = g.add_scalar(var, self.options.eps)?;
             let inverse = g.rsqrt(stable)?;
             let scale = g.mul(self.gamma, inverse)?;
             let centred = g.sub(x, mean)?;
             let scaled = g.mul(centred, scale)?;
-            g.add_(scaled, self.beta)
+            g.add(scaled, self.beta)
         })
     }
 
@@ -90,7 +90,7 @@ impl BatchNorm {
         let rows = g.shape(x).rows();
         let axes: Vec<usize> = (0..g.shape(x).rank() - 1).collect();
         let (mean, var) = g.moments(x, &axes)?;
-        let unbiased = g.scale(var, rows as f64 / (rows.max(2) - 1) as f64)?;
+        let unbiased = g.mul_scalar(var, rows as f64 / (rows.max(2) - 1) as f64)?;
         move_towards(g, self.running_mean, mean, self.options.momentum)?;
         move_towards(g, self.running_var, unbiased, self.options.momentum)?;
         Ok((mean, var))
@@ -99,9 +99,9 @@ impl BatchNorm {
 
 /// Replaces `state` by `(1 - weight) * state + weight * target`.
 fn move_towards(g: &mut Graph, state: Value, target: Value, weight: f64) -> Result<()> {
-    let old = g.scale(state, 1.0 - weight)?;
-    let new = g.scale(target, weight)?;
-    let moved = g.add_(old, new)?;
+    let old = g.mul_scalar(state, 1.0 - weight)?;
+    let new = g.mul_scalar(target, weight)?;
+    let moved = g.add(old, new)?;
     g.update(state, moved)
 }
 
@@ -141,11 +141,11 @@ impl LayerNorm {
             let centred = g.sub(x, mean)?;
             let squares = g.square(centred)?;
             let variance = row_mean(g, squares)?;
-            let stable = g.offset(variance, self.eps)?;
+            let stable = g.add_scalar(variance, self.eps)?;
             let factor = g.rsqrt(stable)?;
             let normalised = g.mul(centred, factor)?;
             let scaled = g.mul(normalised, self.weight)?;
-            g.add_(scaled, self.bias)
+            g.add(scaled, self.bias)
         })
     }
 }
@@ -154,5 +154,5 @@ impl LayerNorm {
 fn row_mean(g: &mut Graph, x: Value) -> Result<Value> {
     let (axis, cols) = (g.shape(x).rank() - 1, g.shape(x).cols());
     let sum = g.reduce(ReduceKind::Sum, x, &[axis], true)?;
-    g.scale(sum, 1.0 / cols as f64)
+    g.mul_scalar(sum, 1.0 / cols as f64)
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::builder::Mode;
 use crate::init::{Fan, Init, initialise};
-use crate::params::{Kind, ParamSpec};
+use crate::params::{ParamKind, ParamSpec};
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::reference::Interpreter;
 use bessemer_ir::{DType, GraphError, philox};
@@ -94,7 +94,10 @@ fn a_frozen_batch_norm_trains_nothing() {
     assert!(!live.is_frozen() && !b.is_frozen());
     let trained = b.specs().iter().filter(|spec| spec.is_trainable()).map(|spec| spec.name.as_str());
     assert_eq!(trained.collect::<Vec<_>>(), ["live.weight", "live.bias"]);
-    assert!(b.specs().iter().all(|spec| matches!(spec.kind, Kind::Norm | Kind::Statistic)), "kinds stay the same");
+    assert!(
+        b.specs().iter().all(|spec| matches!(spec.kind, ParamKind::Norm | ParamKind::Statistic)),
+        "kinds stay the same"
+    );
 }
 
 #[test]
@@ -227,7 +230,7 @@ fn shared_head(b: &mut Builder) -> Value {
         });
         sums.push(y.expect("it fits"));
     }
-    sums.into_iter().reduce(|a, y| b.graph.add_(a, y).expect("scalars")).expect("three levels")
+    sums.into_iter().reduce(|a, y| b.graph.add(a, y).expect("scalars")).expect("three levels")
 }
 
 /// A mask head: a convolution, a transposed one, and a predictor.

@@ -2,11 +2,11 @@
 
 use crate::Result;
 use crate::builder::Builder;
-use crate::params::{Kind, ParamLayout, ParamSpec};
+use crate::params::{ParamKind, ParamLayout, ParamSpec};
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, TensorType, Value};
 
-/// The micro-batches of a step, as the body of the graph sees them.
+/// The micro-batches of a step, as the accumulation phase sees them.
 struct Accumulation {
     /// Share of one in the means, `1 / count`.
     share: f64,
@@ -29,7 +29,7 @@ pub fn accumulate(
 ) -> Result<(Value, Vec<Value>)> {
     let finite = super::is_finite(b, loss)?;
     b.graph.guard_updates(finite)?;
-    b.graph.repeat_updates();
+    b.graph.update_all_each_micro_batch();
     let accumulation = Accumulation { share: 1.0 / count as f64, is_first: count_micro_batches(b, count)? };
     let results = b.graph.outputs().to_vec();
     for (index, (name, value)) in results.iter().enumerate() {
@@ -47,11 +47,11 @@ pub fn accumulate(
 /// Counts micro-batches from 0 to `count - 1`, over and over, in the state `accumulated`; whether this is number 0.
 fn count_micro_batches(b: &mut Builder, count: u64) -> Result<Value> {
     let ty = TensorType::new(DType::I32, []);
-    let number = b.optimizer_state("accumulated", ty, ParamLayout::Plain, Kind::Accumulator)?;
+    let number = b.optimizer_state("accumulated", ty, ParamLayout::Plain, ParamKind::Accumulator)?;
     let g = &mut b.graph;
     let zero = g.constant_like(number, 0.0)?;
     let end = g.constant_like(number, count as f64)?;
-    let next = g.offset(number, 1.0)?;
+    let next = g.add_scalar(number, 1.0)?;
     let is_last = g.binary(BinaryKind::Ge, next, end)?;
     let next = g.select(is_last, zero, next)?;
     g.update_each_micro_batch(number, next)?;
@@ -62,12 +62,12 @@ impl Accumulation {
     /// `x` of this micro-batch added to the mean of the step.
     fn mean(&self, b: &mut Builder, name: &str, x: Value, layout: ParamLayout) -> Result<Value> {
         let ty = b.graph.ty(x).clone();
-        let state = b.optimizer_state(&format!("accumulate.{name}"), ty, layout, Kind::Accumulator)?;
+        let state = b.optimizer_state(&format!("accumulate.{name}"), ty, layout, ParamKind::Accumulator)?;
         let g = &mut b.graph;
         let zero = g.constant_like(x, 0.0)?;
         let before = g.select(self.is_first, zero, state)?;
-        let part = g.scale(x, self.share)?;
-        let mean = g.add_(before, part)?;
+        let part = g.mul_scalar(x, self.share)?;
+        let mean = g.add(before, part)?;
         g.update_each_micro_batch(state, mean)?;
         Ok(mean)
     }

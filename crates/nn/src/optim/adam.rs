@@ -1,6 +1,6 @@
 //! Adam and AdamW.
 
-use super::{DecayExclude, EpsForm, Moments, decayed};
+use super::{AdamMoments, DecayExclude, EpsForm, decayed};
 use crate::Result;
 use crate::builder::Builder;
 use crate::params::ParamSpec;
@@ -21,7 +21,7 @@ pub enum DecayForm {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adam {
     /// How `m` and `v` are kept.
-    pub moments: Moments,
+    pub moments: AdamMoments,
     /// Factor of the decay.
     pub weight_decay: f64,
     /// Where the decay enters.
@@ -34,11 +34,11 @@ impl Adam {
     /// Adam of the first BERT: decoupled decay, no bias correction, `eps` 1e-6.
     pub fn bert(weight_decay: f64) -> Adam {
         Adam {
-            moments: Moments {
+            moments: AdamMoments {
                 beta1: 0.9,
                 beta2: 0.999,
                 eps: 1e-6,
-                eps_form: EpsForm::PastRoot,
+                eps_form: EpsForm::OutsideSqrt,
                 bias_correction: false,
             },
             weight_decay,
@@ -50,7 +50,7 @@ impl Adam {
     /// Adam of ELECTRA's fine-tuning in TensorFlow: as [`Adam::bert`], with bias correction around `eps`.
     pub fn electra(weight_decay: f64) -> Adam {
         let bert = Adam::bert(weight_decay);
-        let moments = Moments { eps_form: EpsForm::BeforeCorrection, bias_correction: true, ..bert.moments };
+        let moments = AdamMoments { eps_form: EpsForm::BeforeCorrection, bias_correction: true, ..bert.moments };
         Adam { moments, ..bert }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::builder::Builder;
-use crate::params::{Kind, ParamSpec};
+use crate::params::{ParamKind, ParamSpec};
 use bessemer_ir::Value;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use std::collections::HashMap;
@@ -22,12 +22,12 @@ pub fn average(b: &mut Builder, decay: f64, step: Value) -> Result<()> {
         .collect();
     for (spec, new) in tensors {
         let name = format!("ema.{}", spec.name);
-        let state = b.optimizer_state(&name, spec.ty.clone(), spec.layout, Kind::Average)?;
+        let state = b.optimizer_state(&name, spec.ty.clone(), spec.layout, ParamKind::Average)?;
         let g = &mut b.graph;
         let old = g.select(first, spec.value, state)?;
-        let kept = g.scale(old, decay)?;
-        let added = g.scale(new, 1.0 - decay)?;
-        let moved = g.add_(kept, added)?;
+        let kept = g.mul_scalar(old, decay)?;
+        let added = g.mul_scalar(new, 1.0 - decay)?;
+        let moved = g.add(kept, added)?;
         g.update(state, moved)?;
     }
     Ok(())

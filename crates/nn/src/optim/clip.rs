@@ -12,7 +12,7 @@ pub fn global_norm(g: &mut Graph, grads: &[Value]) -> Result<Value> {
         let squares = g.square(grad)?;
         let axes: Vec<usize> = (0..g.shape(grad).rank()).collect();
         let sum = g.sum(squares, &axes)?;
-        total = g.add_(total, sum)?;
+        total = g.add(total, sum)?;
     }
     g.unary(UnaryKind::Sqrt, total)
 }
@@ -63,7 +63,7 @@ impl Clip {
         let limit = g.constant_like(norm, self.limit)?;
         match self.form {
             ClipForm::PyTorch => {
-                let stable = g.offset(norm, 1e-6)?;
+                let stable = g.add_scalar(norm, 1e-6)?;
                 let ratio = g.div(limit, stable)?;
                 let one = g.constant_like(norm, 1.0)?;
                 g.binary(BinaryKind::Min, ratio, one)

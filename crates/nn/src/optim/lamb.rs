@@ -1,6 +1,6 @@
 //! LAMB.
 
-use super::{DecayExclude, EpsForm, Moments, decayed, global_norm, is_decayed};
+use super::{AdamMoments, DecayExclude, EpsForm, decayed, global_norm, is_decayed};
 use crate::Result;
 use crate::builder::Builder;
 use crate::params::ParamSpec;
@@ -27,7 +27,7 @@ pub enum Trust {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lamb {
     /// How `m` and `v` are kept.
-    pub moments: Moments,
+    pub moments: AdamMoments,
     /// Factor of the decay, which is part of `u`.
     pub weight_decay: f64,
     /// Parameters that do not decay.
@@ -40,11 +40,11 @@ impl Lamb {
     /// NVIDIA's form for PyTorch.
     pub fn nvidia(weight_decay: f64) -> Lamb {
         Lamb {
-            moments: Moments {
+            moments: AdamMoments {
                 beta1: 0.9,
                 beta2: 0.999,
                 eps: 1e-6,
-                eps_form: EpsForm::PastRoot,
+                eps_form: EpsForm::OutsideSqrt,
                 bias_correction: true,
             },
             weight_decay,
@@ -56,13 +56,13 @@ impl Lamb {
     /// The form for TensorFlow 1: all tensors have a ratio, and moments no bias correction.
     pub fn tensorflow(weight_decay: f64) -> Lamb {
         let nvidia = Lamb::nvidia(weight_decay);
-        Lamb { moments: Moments { bias_correction: false, ..nvidia.moments }, trust: Trust::All, ..nvidia }
+        Lamb { moments: AdamMoments { bias_correction: false, ..nvidia.moments }, trust: Trust::All, ..nvidia }
     }
 
     /// The form of NVIDIA's ELECTRA: as [`Lamb::nvidia`], with shorter memories.
     pub fn electra(weight_decay: f64) -> Lamb {
         let nvidia = Lamb::nvidia(weight_decay);
-        Lamb { moments: Moments { beta1: 0.878, beta2: 0.974, ..nvidia.moments }, ..nvidia }
+        Lamb { moments: AdamMoments { beta1: 0.878, beta2: 0.974, ..nvidia.moments }, ..nvidia }
     }
 
     /// Replaces `param` by its next value.

@@ -36,11 +36,11 @@ impl LossScale {
         let g = &mut b.graph;
         let (zero, one) = (g.constant_like(scale, 0.0)?, g.constant_like(scale, 1.0)?);
         let (limit, wanted) = (g.constant_like(scale, MAX_LOSS_SCALE)?, g.constant_like(scale, growth_steps as f64)?);
-        let counted = g.offset(good_steps, 1.0)?;
+        let counted = g.add_scalar(good_steps, 1.0)?;
         let grows = g.binary(BinaryKind::Ge, counted, wanted)?;
-        let doubled = g.scale(scale, 2.0)?;
+        let doubled = g.mul_scalar(scale, 2.0)?;
         let doubled = g.binary(BinaryKind::Min, doubled, limit)?;
-        let halved = g.scale(scale, 0.5)?;
+        let halved = g.mul_scalar(scale, 0.5)?;
         let halved = g.binary(BinaryKind::Max, halved, one)?;
         let kept = g.select(grows, doubled, scale)?;
         let next = g.select(finite, kept, halved)?;

@@ -15,12 +15,12 @@ pub use average::average;
 pub use clip::{Clip, ClipForm, ClipOf, global_norm};
 pub use lamb::{Lamb, Trust};
 pub use loss_scale::LossScale;
-pub use moments::{EpsForm, Moments};
+pub use moments::{AdamMoments, EpsForm};
 pub use sgd::Sgd;
 
 use crate::Result;
 use crate::builder::Builder;
-use crate::params::{Kind, ParamLayout, ParamSpec};
+use crate::params::{ParamKind, ParamLayout, ParamSpec};
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, TensorType, Value};
 use serde::{Deserialize, Serialize};
@@ -72,8 +72,8 @@ impl DecayExclude {
         match self {
             DecayExclude::None => false,
             DecayExclude::BnSubstring => spec.name.contains("bn"),
-            DecayExclude::BatchNorm => spec.kind == Kind::Norm,
-            DecayExclude::BatchNormAndBias => matches!(spec.kind, Kind::Norm | Kind::Bias),
+            DecayExclude::BatchNorm => spec.kind == ParamKind::Norm,
+            DecayExclude::BatchNormAndBias => matches!(spec.kind, ParamKind::Norm | ParamKind::Bias),
             DecayExclude::LayerNormAndBias => {
                 ["bias", "gamma", "beta", "LayerNorm"].iter().any(|part| spec.name.contains(part))
             }
@@ -86,8 +86,8 @@ fn decayed(b: &mut Builder, x: Value, param: &ParamSpec, weight_decay: f64, excl
     if !is_decayed(param, weight_decay, exclude) {
         return Ok(x);
     }
-    let pull = b.graph.scale(param.value, weight_decay)?;
-    b.graph.add_(x, pull)
+    let pull = b.graph.mul_scalar(param.value, weight_decay)?;
+    b.graph.add(x, pull)
 }
 
 fn is_decayed(param: &ParamSpec, weight_decay: f64, exclude: DecayExclude) -> bool {
@@ -96,26 +96,26 @@ fn is_decayed(param: &ParamSpec, weight_decay: f64, exclude: DecayExclude) -> bo
 
 /// The number of steps done, `i32[]`, in the state `step`; the step adds one.
 pub fn step_counter(b: &mut Builder) -> Result<Value> {
-    let step = b.optimizer_state("step", TensorType::new(DType::I32, []), ParamLayout::Plain, Kind::Optimizer)?;
-    let next = b.graph.offset(step, 1.0)?;
+    let step = b.optimizer_state("step", TensorType::new(DType::I32, []), ParamLayout::Plain, ParamKind::Optimizer)?;
+    let next = b.graph.add_scalar(step, 1.0)?;
     b.graph.update(step, next)?;
     Ok(step)
 }
 
 /// Whether a number is neither NaN nor infinite, `bool[]`.
 pub(crate) fn is_finite(b: &mut Builder, x: Value) -> Result<Value> {
-    let nothing = b.graph.scale(x, 0.0)?;
+    let nothing = b.graph.mul_scalar(x, 0.0)?;
     let zero = b.graph.constant_like(x, 0.0)?;
     b.graph.binary(BinaryKind::Eq, nothing, zero)
 }
 
 /// Whether a run that goes on from another one's state, as the second phase of a pre-training does, starts with this tensor
-/// anew: the counters `step` and `micro_step`, the loss scale, and sums within a step. Weights, moments and averages are kept.
+/// over: the counters `step` and `micro_step`, the loss scale, and sums within a step. Weights, moments and averages are kept.
 pub fn is_reset_by_phase(spec: &ParamSpec) -> bool {
     match spec.kind {
-        Kind::Optimizer => spec.ty.shape.rank() == 0,
-        Kind::Accumulator => true,
-        Kind::Weight | Kind::Bias | Kind::Norm | Kind::Statistic | Kind::Average => false,
+        ParamKind::Optimizer => spec.ty.shape.rank() == 0,
+        ParamKind::Accumulator => true,
+        ParamKind::Weight | ParamKind::Bias | ParamKind::Norm | ParamKind::Statistic | ParamKind::Average => false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::builder::Builder;
-use crate::params::{Kind, ParamSpec};
+use crate::params::{ParamKind, ParamSpec};
 use bessemer_ir::ops::pointwise::UnaryKind;
 use bessemer_ir::{DType, Graph, Value};
 use serde::{Deserialize, Serialize};
@@ -13,18 +13,20 @@ use serde::{Deserialize, Serialize};
 pub enum EpsForm {
     /// To the root: `m / (sqrt(v) + eps)` of moments that are corrected, where they are: the paper's and PyTorch's form.
     #[default]
-    PastRoot,
+    #[serde(alias = "past_root")]
+    OutsideSqrt,
     /// Below the root: `m / sqrt(v + eps)`.
-    InRoot,
+    #[serde(alias = "in_root")]
+    InsideSqrt,
     /// To the root of the moment as it is; the corrections are a factor of the whole: TensorFlow's form, the last of section 2
-    /// in the paper. Without correction it is `PastRoot`.
+    /// in the paper. Without correction it is `OutsideSqrt`.
     BeforeCorrection,
 }
 
 /// Running means of gradients and of their squares: `m = beta1 * m + (1 - beta1) * g`,
 /// `v = beta2 * v + (1 - beta2) * g^2`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moments {
+pub struct AdamMoments {
     /// In `[0, 1)`.
     pub beta1: f64,
     /// In `[0, 1)`.
@@ -38,7 +40,7 @@ pub struct Moments {
     pub bias_correction: bool,
 }
 
-impl Moments {
+impl AdamMoments {
     /// The direction `m / (sqrt(v) + eps)` of this step. Keeps `m` and `v` in the states `exp_avg.NAME` and
     /// `exp_avg_sq.NAME`; `step i32[]` counts the steps done.
     pub(super) fn direction(&self, b: &mut Builder, param: &ParamSpec, grad: Value, step: Value) -> Result<Value> {
@@ -63,12 +65,12 @@ impl Moments {
 
     /// `m / (sqrt(v) + eps)`, or with `eps` in the root.
     fn quotient(&self, g: &mut Graph, mean: Value, variance: Value) -> Result<Value> {
-        let divisor = if self.eps_form == EpsForm::InRoot {
-            let stable = g.offset(variance, self.eps)?;
+        let divisor = if self.eps_form == EpsForm::InsideSqrt {
+            let stable = g.add_scalar(variance, self.eps)?;
             g.unary(UnaryKind::Sqrt, stable)?
         } else {
             let root = g.unary(UnaryKind::Sqrt, variance)?;
-            g.offset(root, self.eps)?
+            g.add_scalar(root, self.eps)?
         };
         g.div(mean, divisor)
     }
@@ -77,11 +79,11 @@ impl Moments {
 /// Replaces the state `PREFIX.NAME` by `beta * state + (1 - beta) * x`, which it returns.
 fn running_mean(b: &mut Builder, prefix: &str, param: &ParamSpec, x: Value, beta: f64) -> Result<Value> {
     let name = format!("{prefix}.{}", param.name);
-    let state = b.optimizer_state(&name, param.ty.clone(), param.layout, Kind::Optimizer)?;
+    let state = b.optimizer_state(&name, param.ty.clone(), param.layout, ParamKind::Optimizer)?;
     let g = &mut b.graph;
-    let kept = g.scale(state, beta)?;
-    let added = g.scale(x, 1.0 - beta)?;
-    let moved = g.add_(kept, added)?;
+    let kept = g.mul_scalar(state, beta)?;
+    let added = g.mul_scalar(x, 1.0 - beta)?;
+    let moved = g.add(kept, added)?;
     g.update(state, moved)?;
     Ok(moved)
 }
@@ -90,10 +92,10 @@ fn running_mean(b: &mut Builder, prefix: &str, param: &ParamSpec, x: Value, beta
 /// where `beta` is near 1.
 fn bias_correction(g: &mut Graph, beta: f64, step: Value) -> Result<Value> {
     let step = g.cast(step, DType::F32)?;
-    let count = g.offset(step, 1.0)?;
-    let exponent = g.scale(count, -0.5 * beta.ln())?;
+    let count = g.add_scalar(step, 1.0)?;
+    let exponent = g.mul_scalar(count, -0.5 * beta.ln())?;
     let tanh = g.unary(UnaryKind::Tanh, exponent)?;
     let half = g.constant_like(tanh, 0.5)?;
     let rest = g.div(half, tanh)?;
-    g.offset(rest, 0.5)
+    g.add_scalar(rest, 0.5)
 }

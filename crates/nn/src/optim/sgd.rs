@@ -3,7 +3,7 @@
 use super::{DecayExclude, decayed};
 use crate::Result;
 use crate::builder::Builder;
-use crate::params::{Kind, ParamSpec};
+use crate::params::{ParamKind, ParamSpec};
 use bessemer_ir::Value;
 
 /// Stochastic gradient descent: `v = momentum * v + (g + weight_decay * w)`, `w -= lr * v`, and with Nesterov's form
@@ -27,13 +27,13 @@ impl Sgd {
         let mut direction = decayed(b, grad, param, self.weight_decay, self.decay_exclude)?;
         if self.momentum != 0.0 {
             let name = format!("momentum.{}", param.name);
-            let state = b.optimizer_state(&name, param.ty.clone(), param.layout, Kind::Optimizer)?;
-            let kept = b.graph.scale(state, self.momentum)?;
-            let velocity = b.graph.add_(kept, direction)?;
+            let state = b.optimizer_state(&name, param.ty.clone(), param.layout, ParamKind::Optimizer)?;
+            let kept = b.graph.mul_scalar(state, self.momentum)?;
+            let velocity = b.graph.add(kept, direction)?;
             b.graph.update(state, velocity)?;
             direction = if self.nesterov {
-                let ahead = b.graph.scale(velocity, self.momentum)?;
-                b.graph.add_(direction, ahead)?
+                let ahead = b.graph.mul_scalar(velocity, self.momentum)?;
+                b.graph.add(direction, ahead)?
             } else {
                 velocity
             };

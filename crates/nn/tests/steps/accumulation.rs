@@ -320,13 +320,13 @@ fn the_optimizer_is_not_part_of_the_body() {
     for config in configs() {
         let (graph, _) = network(SAMPLES / 2, Norm::Without, &of_accumulation(&config, 2));
         let plan = compile(&graph, &NullTarget, &CompileOptions::default()).expect("it compiles");
-        let body: Vec<_> = plan.steps.iter().filter(|step| step.in_body).collect();
-        assert!(body.len() < plan.steps.len(), "{}", print_plan(&plan));
-        for step in body {
-            for input in &plan.graph.node(step.node).inputs {
+        let accumulation: Vec<_> = plan.calls.iter().filter(|call| call.per_micro_batch).collect();
+        assert!(accumulation.len() < plan.calls.len(), "{}", print_plan(&plan));
+        for call in accumulation {
+            for input in &plan.graph.node(call.node).inputs {
                 let Op::Input(input) = &plan.graph.node(input.node).op else { continue };
                 let is_moment = ["momentum.", "exp_avg.", "exp_avg_sq."].iter().any(|p| input.name.starts_with(p));
-                assert!(!is_moment, "the body reads {}:\n{}", input.name, print_plan(&plan));
+                assert!(!is_moment, "the accumulation phase reads {}:\n{}", input.name, print_plan(&plan));
             }
         }
         assert!(plan.copies.iter().all(|copy| copy.bytes <= 16), "sums are kept in place: {:?}", plan.copies);

@@ -43,7 +43,7 @@ fn network() -> Result<(Graph, Vec<ParamSpec>)> {
     let up = b.graph.relu(up)?;
     let squares = [b.graph.square(up)?, b.graph.square(maps[1])?];
     let means = [b.graph.mean(squares[0], &[0, 1, 2, 3])?, b.graph.mean(squares[1], &[0, 1, 2, 3])?];
-    let loss = b.graph.add_(means[0], means[1])?;
+    let loss = b.graph.add(means[0], means[1])?;
     let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.01, decay_exclude: DecayExclude::None };
     let config = TrainConfig { ema_decay: Some(0.9), ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1)) };
     build_train_step(b, loss, &config)?;

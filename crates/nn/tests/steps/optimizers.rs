@@ -7,8 +7,8 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
-    Adam, Builder, Clip, ClipForm, ClipOf, Decay, DecayExclude, DecayForm, EpsForm, Form, Init, Lamb, Mode, Moments,
-    Optimizer, Schedule, TrainConfig, Trust, Warmup,
+    Adam, AdamMoments, Builder, Clip, ClipForm, ClipOf, Decay, DecayExclude, DecayForm, EpsForm, Form, Init, Lamb,
+    Mode, Optimizer, Schedule, TrainConfig, Trust, Warmup,
 };
 
 use serde_json::Value as Json;
@@ -37,15 +37,15 @@ fn named(json: &Json) -> impl Iterator<Item = (&str, Vec<f64>)> {
     json.as_object().expect("tensors by name").iter().map(|(name, data)| (name.as_str(), numbers(data)))
 }
 
-fn moments(case: &Json) -> Moments {
-    Moments {
+fn moments(case: &Json) -> AdamMoments {
+    AdamMoments {
         beta1: number(&case["beta1"]),
         beta2: number(&case["beta2"]),
         eps: number(&case["eps"]),
         eps_form: match case["eps_form"].as_str().expect("a form") {
-            "in-root" => EpsForm::InRoot,
+            "in-root" => EpsForm::InsideSqrt,
             "before-correction" => EpsForm::BeforeCorrection,
-            _ => EpsForm::PastRoot,
+            _ => EpsForm::OutsideSqrt,
         },
         bias_correction: case["bias_correction"] == true,
     }
@@ -81,7 +81,7 @@ fn step_of_given_gradients(fixture: &Json, config: &TrainConfig) -> Graph {
         let g = &mut b.graph;
         let product = g.mul(param, grad).expect("shapes agree");
         let sum = g.sum(product, &(0..shape.len()).collect::<Vec<_>>()).expect("all axes");
-        loss = Some(loss.map_or(sum, |loss| g.add_(loss, sum).expect("two numbers")));
+        loss = Some(loss.map_or(sum, |loss| g.add(loss, sum).expect("two numbers")));
     }
     build_train_step(&mut b, loss.expect("there are parameters"), config).expect("a legal graph");
     b.finish().0

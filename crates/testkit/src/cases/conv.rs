@@ -16,7 +16,7 @@ pub(super) fn conv2d(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError>
         [[d.int(0, kh), d.int(0, kh)], [d.int(0, kw), d.int(0, kw)]]
     };
     let conv = Conv2d { stride: [stride; 2], dilation: [dilation; 2], pad, groups: 1 };
-    p.graph.add1(conv, &[x, weights])
+    p.graph.push1(conv, &[x, weights])
 }
 
 fn batch_norm(p: &mut Problem, x: Value) -> Result<Value, GraphError> {
@@ -25,12 +25,12 @@ fn batch_norm(p: &mut Problem, x: Value) -> Result<Value, GraphError> {
     let g = &mut p.graph;
     let axes: Vec<usize> = (0..g.shape(x).rank() - 1).collect();
     let (mean, var) = g.moments(x, &axes)?;
-    let var = g.offset(var, 1e-3)?;
+    let var = g.add_scalar(var, 1e-3)?;
     let rstd = g.rsqrt(var)?;
     let scale = g.mul(gamma, rstd)?;
     let centred = g.sub(x, mean)?;
     let scaled = g.mul(centred, scale)?;
-    g.add_(scaled, beta)
+    g.add(scaled, beta)
 }
 
 pub(super) fn conv_norm_relu(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
@@ -50,10 +50,10 @@ fn conv_norm_relu_of(p: &mut Problem, d: &mut Draw, shape: [usize; 4]) -> Result
     let first = p.input(&[3, 3, cin, mid])?;
     let kernel = [1, 3][d.int(0, 1)];
     let second = p.input(&[kernel, kernel, mid, cout])?;
-    let y = p.graph.add1(Conv2d::new([1 + d.int(0, 1); 2], [[1; 2]; 2]), &[x, first])?;
+    let y = p.graph.push1(Conv2d::new([1 + d.int(0, 1); 2], [[1; 2]; 2]), &[x, first])?;
     let y = batch_norm(p, y)?;
     let y = p.graph.relu(y)?;
-    let y = p.graph.add1(Conv2d::new([1 + d.int(0, 1); 2], [[kernel / 2; 2]; 2]), &[y, second])?;
+    let y = p.graph.push1(Conv2d::new([1 + d.int(0, 1); 2], [[kernel / 2; 2]; 2]), &[y, second])?;
     batch_norm(p, y)
 }
 
@@ -74,7 +74,7 @@ pub(super) fn depthwise(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphErr
     let ([kh, kw], conv) = window(d, h, w);
     let x = p.input(&[d.int(1, 3), h, w, channels])?;
     let weights = p.input(&[kh, kw, 1, channels])?;
-    p.graph.add1(Conv2d { groups: channels, ..conv }, &[x, weights])
+    p.graph.push1(Conv2d { groups: channels, ..conv }, &[x, weights])
 }
 
 pub(super) fn depthwise_norm_relu(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
@@ -82,16 +82,16 @@ pub(super) fn depthwise_norm_relu(p: &mut Problem, d: &mut Draw) -> Result<Value
     let (h, w) = (d.int(9, 13), d.int(9, 13));
     let x = p.input(&[d.int(1, 3), h, w, cin])?;
     let expand = p.input(&[1, 1, cin, mid])?;
-    let y = p.graph.add1(Conv2d::new([1, 1], [[0; 2]; 2]), &[x, expand])?;
+    let y = p.graph.push1(Conv2d::new([1, 1], [[0; 2]; 2]), &[x, expand])?;
     let y = batch_norm(p, y)?;
     let y = p.graph.relu(y)?;
     let ([kh, kw], conv) = window(d, h, w);
     let weights = p.input(&[kh, kw, 1, mid])?;
-    let y = p.graph.add1(Conv2d { groups: mid, ..conv }, &[y, weights])?;
+    let y = p.graph.push1(Conv2d { groups: mid, ..conv }, &[y, weights])?;
     let y = batch_norm(p, y)?;
     let y = p.graph.relu(y)?;
     let project = p.input(&[1, 1, mid, cout])?;
-    p.graph.add1(Conv2d::new([1, 1], [[0; 2]; 2]), &[y, project])
+    p.graph.push1(Conv2d::new([1, 1], [[0; 2]; 2]), &[y, project])
 }
 
 pub(super) fn grouped(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
@@ -100,7 +100,7 @@ pub(super) fn grouped(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError
     let ([kh, kw], conv) = window(d, h, w);
     let x = p.input(&[d.int(1, 2), h, w, groups * cin])?;
     let weights = p.input(&[kh, kw, cin, groups * cout])?;
-    let y = p.graph.add1(Conv2d { groups, ..conv }, &[x, weights])?;
+    let y = p.graph.push1(Conv2d { groups, ..conv }, &[x, weights])?;
     p.graph.relu(y)
 }
 
@@ -110,17 +110,17 @@ pub(super) fn conv_by_winograd(p: &mut Problem, d: &mut Draw) -> Result<Value, G
     let x = p.input(&[d.int(2, 4), d.int(12, 19), d.int(12, 19), cin])?;
     let (first, second) = (p.input(&[3, 3, cin, mid])?, p.input(&[3, 3, mid, d.int(16, 20)])?);
     let conv = Conv2d::new([1, 1], [[d.int(0, 2), 1], [1, d.int(0, 2)]]);
-    let y = p.graph.add1(conv, &[x, first])?;
+    let y = p.graph.push1(conv, &[x, first])?;
     let y = batch_norm(p, y)?;
     let y = p.graph.relu(y)?;
-    p.graph.add1(conv, &[y, second])
+    p.graph.push1(conv, &[y, second])
 }
 
 pub(super) fn norm_shortcut(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let shape = [d.int(1, 4), d.int(2, 9), d.int(2, 9), d.int(1, 70)];
     let (x, shortcut) = (p.input(&shape)?, p.input(&shape)?);
     let y = batch_norm(p, x)?;
-    let sum = p.graph.add_(y, shortcut)?;
+    let sum = p.graph.add(y, shortcut)?;
     p.graph.relu(sum)
 }
 

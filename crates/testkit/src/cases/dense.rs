@@ -14,7 +14,7 @@ pub(super) fn matmul(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError>
     let op = Matmul { trans_a: d.flip(), trans_b: d.flip() };
     let a = p.input(&if op.trans_a { [k, m] } else { [m, k] })?;
     let b = p.input(&if op.trans_b { [n, k] } else { [k, n] })?;
-    p.graph.add1(op, &[a, b])
+    p.graph.push1(op, &[a, b])
 }
 
 pub(super) fn matmul_batched(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
@@ -22,14 +22,14 @@ pub(super) fn matmul_batched(p: &mut Problem, d: &mut Draw) -> Result<Value, Gra
     let op = Matmul { trans_a: d.flip(), trans_b: d.flip() };
     let a = p.input(&if op.trans_a { [batch, k, m] } else { [batch, m, k] })?;
     let b = p.input(&if op.trans_b { [batch, n, k] } else { [batch, k, n] })?;
-    p.graph.add1(op, &[a, b])
+    p.graph.push1(op, &[a, b])
 }
 
 pub(super) fn linear(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let (m, k, n) = (d.int(1, 60), d.int(1, 200), d.int(1, 90));
     let (x, w, bias) = (p.input(&[m, k])?, p.input(&[n, k])?, p.input(&[n])?);
-    let y = p.graph.add1(Matmul { trans_a: false, trans_b: true }, &[x, w])?;
-    let y = p.graph.add_(y, bias)?;
+    let y = p.graph.push1(Matmul { trans_a: false, trans_b: true }, &[x, w])?;
+    let y = p.graph.add(y, bias)?;
     p.graph.relu(y)
 }
 
@@ -37,12 +37,12 @@ pub(super) fn linear_gelu(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphE
     let (n, seq, inner, cols) = (d.int(1, 3), d.int(1, 40), d.int(1, 50), d.int(1, 80));
     let (x, w, bias) = (p.input(&[n, seq, inner])?, p.input(&[cols, inner])?, p.input(&[cols])?);
     let g = &mut p.graph;
-    let y = g.add1(Matmul { trans_a: false, trans_b: true }, &[x, w])?;
-    let y = g.add_(y, bias)?;
-    let scaled = g.scale(y, std::f64::consts::FRAC_1_SQRT_2)?;
+    let y = g.push1(Matmul { trans_a: false, trans_b: true }, &[x, w])?;
+    let y = g.add(y, bias)?;
+    let scaled = g.mul_scalar(y, std::f64::consts::FRAC_1_SQRT_2)?;
     let erf = g.unary(UnaryKind::Erf, scaled)?;
-    let above = g.offset(erf, 1.0)?;
-    let half = g.scale(y, 0.5)?;
+    let above = g.add_scalar(erf, 1.0)?;
+    let half = g.mul_scalar(y, 0.5)?;
     g.mul(half, above)
 }
 
@@ -55,13 +55,13 @@ fn normalised(p: &mut Problem, x: Value) -> Result<Value, GraphError> {
     let (mean, variance) = g.moments(x, &[axis])?;
     let mut kept = g.shape(x).dims().to_vec();
     kept[axis] = 1;
-    let stable = g.offset(variance, 0.1)?;
+    let stable = g.add_scalar(variance, 0.1)?;
     let inverse = g.rsqrt(stable)?;
     let (mean, inverse) = (g.reshape(mean, kept.clone())?, g.reshape(inverse, kept)?);
     let centred = g.sub(x, mean)?;
     let scaled = g.mul(centred, inverse)?;
     let scaled = g.mul(scaled, gamma)?;
-    g.add_(scaled, beta)
+    g.add(scaled, beta)
 }
 
 pub(super) fn layer_norm(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
@@ -75,16 +75,16 @@ pub(super) fn layer_norm_dropout(p: &mut Problem, d: &mut Draw) -> Result<Value,
     let (bias, shortcut) = (p.input(&[cols])?, p.input(&[rows, cols])?);
     let step = p.indices("step", &[])?;
     let g = &mut p.graph;
-    let y = g.add1(Matmul { trans_a: false, trans_b: false }, &[x, w])?;
-    let y = g.add_(y, bias)?;
+    let y = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w])?;
+    let y = g.add(y, bias)?;
     let uniform = Random { distribution: Distribution::Uniform, shape: [rows, cols].into(), seed: 11, stream: 4 };
-    let uniform = g.add1(uniform, &[step])?;
+    let uniform = g.push1(uniform, &[step])?;
     let rate = g.constant(DType::F32, [], 0.25)?;
     let kept = g.binary(BinaryKind::Ge, uniform, rate)?;
-    let scaled = g.scale(y, 1.0 / 0.75)?;
+    let scaled = g.mul_scalar(y, 1.0 / 0.75)?;
     let zero = g.constant_like(scaled, 0.0)?;
     let dropped = g.select(kept, scaled, zero)?;
-    let sum = g.add_(dropped, shortcut)?;
+    let sum = g.add(dropped, shortcut)?;
     let y = normalised(p, sum)?;
     p.graph.relu(y)
 }
@@ -99,7 +99,7 @@ pub(super) fn cross_entropy(p: &mut Problem, d: &mut Draw) -> Result<Value, Grap
     let x = p.input(&[n, classes])?;
     let labels = p.indices("labels", &[n])?;
     let log = p.graph.log_softmax(x)?;
-    let target = p.graph.add1(OneHot { depth: classes }, &[labels])?;
+    let target = p.graph.push1(OneHot { depth: classes }, &[labels])?;
     p.graph.mul(log, target)
 }
 
@@ -110,7 +110,7 @@ pub(super) fn weighted_cross_entropy(p: &mut Problem, d: &mut Draw) -> Result<Va
     let labels = p.indices("labels", &[n])?;
     let g = &mut p.graph;
     let log = g.log_softmax(x)?;
-    let target = g.add1(OneHot { depth: classes }, &[labels])?;
+    let target = g.push1(OneHot { depth: classes }, &[labels])?;
     let picked = g.mul(log, target)?;
     let picked = g.sum(picked, &[1])?;
     g.mul(picked, weights)
@@ -150,10 +150,10 @@ fn attention_of(
     let masked = d.flip();
     let bias = |i: usize| if i % keys % 3 == 1 && masked { -10000.0 } else { (i % 7) as f64 / 7.0 };
     let data = (0..batch * keys).map(|i| Scalar(bias(i))).collect();
-    let bias = p.graph.add1(Constant { dtype: DType::F32, shape: [batch, keys].into(), data }, &[])?;
+    let bias = p.graph.push1(Constant { dtype: DType::F32, shape: [batch, keys].into(), data }, &[])?;
     let mut inputs = vec![q?, k?, v?, bias];
     if dropout.is_some() {
         inputs.push(p.indices("counter", &[])?);
     }
-    p.graph.add1(Attention { heads, scale: Scalar(1.0 / (depth as f64).sqrt()), dropout }, &inputs)
+    p.graph.push1(Attention { heads, scale: Scalar(1.0 / (depth as f64).sqrt()), dropout }, &inputs)
 }

@@ -26,7 +26,7 @@ pub(super) fn transpose_concat(p: &mut Problem, d: &mut Draw) -> Result<Value, G
 pub(super) fn gather(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let table = p.input(&[d.int(8, 40), d.int(1, 70)])?;
     let rows = p.indices("rows", &[d.int(1, 30)])?;
-    p.graph.add1(Gather, &[table, rows])
+    p.graph.push1(Gather, &[table, rows])
 }
 
 fn pooled(p: &mut Problem, d: &mut Draw) -> Result<Pooled, GraphError> {
@@ -39,12 +39,12 @@ fn pooled(p: &mut Problem, d: &mut Draw) -> Result<Pooled, GraphError> {
 
 pub(super) fn max_pool(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let (x, window, stride, pad) = pooled(p, d)?;
-    p.graph.add1(MaxPool2d { window, stride, pad }, &[x])
+    p.graph.push1(MaxPool2d { window, stride, pad }, &[x])
 }
 
 pub(super) fn avg_pool(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let (x, window, stride, pad) = pooled(p, d)?;
-    p.graph.add1(AvgPool2d { window, stride, pad, count_include_pad: d.flip() }, &[x])
+    p.graph.push1(AvgPool2d { window, stride, pad, count_include_pad: d.flip() }, &[x])
 }
 
 /// A table of more rows than one task has, of which some are added to many times.
@@ -52,7 +52,7 @@ pub(super) fn scatter_add(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphE
     let (rows, width, count) = (d.int(300, 3000), d.int(1, 70), d.int(1, 90));
     let updates = p.input(&[count, width])?;
     let indices = p.feed("indices", DType::I32, &[count], Input::Integers { first: 270, count: 30 })?;
-    p.graph.add1(ScatterAdd { rows }, &[updates, indices])
+    p.graph.push1(ScatterAdd { rows }, &[updates, indices])
 }
 
 /// A convolution of several groups whose operands are of 16 bits.
@@ -61,5 +61,5 @@ pub(super) fn grouped_16(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphEr
     let groups = d.int(2, 4);
     let x = p.feed("x", dtype, &[1, 6, 7, groups], Input::Normal)?;
     let w = p.feed("w", dtype, &[3, 3, 1, 2 * groups], Input::Normal)?;
-    p.graph.add1(Conv2d { groups, ..Conv2d::new([1, 1], [[1, 1], [1, 1]]) }, &[x, w])
+    p.graph.push1(Conv2d { groups, ..Conv2d::new([1, 1], [[1, 1], [1, 1]]) }, &[x, w])
 }

@@ -12,15 +12,15 @@ pub(super) fn unary(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> 
     let g = &mut p.graph;
     // Away from zero, where some of them have a pole or a kink.
     let square = g.square(x)?;
-    let positive = g.offset(square, 0.5)?;
+    let positive = g.add_scalar(square, 0.5)?;
     let mut total = positive;
     for kind in UnaryKind::ALL.into_iter().filter(|&k| k != UnaryKind::Floor && k != UnaryKind::Exp) {
         let y = g.unary(kind, positive)?;
-        total = g.add_(total, y)?;
+        total = g.add(total, y)?;
     }
-    let small = g.scale(x, 0.2)?;
+    let small = g.mul_scalar(x, 0.2)?;
     let exp = g.unary(UnaryKind::Exp, small)?;
-    g.add_(total, exp)
+    g.add(total, exp)
 }
 
 pub(super) fn binary(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
@@ -35,11 +35,11 @@ pub(super) fn binary(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError>
     let (a, b) = (p.input(&full)?, p.input(&some[cut..])?);
     let g = &mut p.graph;
     let square = g.square(b)?;
-    let divisor = g.offset(square, 1.0)?;
+    let divisor = g.add_scalar(square, 1.0)?;
     let mut total = a;
     for kind in [BinaryKind::Mul, BinaryKind::Sub, BinaryKind::Max, BinaryKind::Min, BinaryKind::Div] {
         let y = g.binary(kind, a, divisor)?;
-        total = g.add_(total, y)?;
+        total = g.add(total, y)?;
     }
     let greater = g.binary(BinaryKind::Gt, a, b)?;
     g.select(greater, total, b)
@@ -60,7 +60,7 @@ pub(super) fn pixels(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError>
     let x = g.cast(images, DType::F32)?;
     let mean = g.constant_vector(&[123.0, 116.0, 103.0])?;
     let x = g.sub(x, mean)?;
-    let x = g.scale(x, 1.0 / 58.0)?;
+    let x = g.mul_scalar(x, 1.0 / 58.0)?;
     g.mul(x, gain)
 }
 
@@ -72,7 +72,7 @@ pub(super) fn large_integers(p: &mut Problem, d: &mut Draw) -> Result<Value, Gra
     let b = p.feed("b", DType::I32, &shape[1..], Input::Integers { first: LARGE + 20, count: 40 })?;
     let g = &mut p.graph;
     let middle = g.constant(DType::I32, [], f64::from(LARGE + 21))?;
-    let (sum, difference) = (g.add_(a, middle)?, g.sub(a, b)?);
+    let (sum, difference) = (g.add(a, middle)?, g.sub(a, b)?);
     let product = g.mul(a, b)?;
     let (most, least) = (g.binary(BinaryKind::Max, a, b)?, g.binary(BinaryKind::Min, a, middle)?);
     let mut chosen = least;
@@ -80,11 +80,11 @@ pub(super) fn large_integers(p: &mut Problem, d: &mut Draw) -> Result<Value, Gra
         let holds = g.binary(kind, a, b)?;
         let other = g.binary(kind, middle, b)?;
         let counted = g.cast(other, DType::I32)?;
-        let next = g.add_(chosen, counted)?;
+        let next = g.add(chosen, counted)?;
         chosen = g.select(holds, next, chosen)?;
     }
     let terms = [sum, difference, product, most];
-    terms.into_iter().try_fold(chosen, |total, term| g.add_(total, term))
+    terms.into_iter().try_fold(chosen, |total, term| g.add(total, term))
 }
 
 /// One number for all, which is counted up and compared as counters of steps are, and one for each row.
@@ -96,7 +96,7 @@ pub(super) fn counters(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphErro
     let x = p.feed("x", DType::F32, &[rows, cols], Input::Normal)?;
     let distance = by_row_as_float(p, by_row)?;
     let g = &mut p.graph;
-    let next = g.offset(step, 1.0)?;
+    let next = g.add_scalar(step, 1.0)?;
     let due = g.constant(DType::I32, [], f64::from(LARGE + 2))?;
     let is_due = g.binary(BinaryKind::Ge, next, due)?;
     let later = g.binary(BinaryKind::Lt, by_row, next)?;
@@ -108,7 +108,7 @@ pub(super) fn counters(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphErro
 
 /// How far a number of each row is from 2^24, as `f32`.
 fn by_row_as_float(p: &mut Problem, by_row: Value) -> Result<Value, GraphError> {
-    let distance = p.graph.offset(by_row, -f64::from(1 << 24))?;
+    let distance = p.graph.add_scalar(by_row, -f64::from(1 << 24))?;
     p.graph.cast(distance, DType::F32)
 }
 
@@ -118,7 +118,7 @@ pub(super) fn casts(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> 
     let x = p.feed("x", DType::F32, &shape, Input::Normal)?;
     let n = p.feed("n", DType::I32, &shape, Input::Integers { first: -300, count: 600 })?;
     let g = &mut p.graph;
-    let scaled = g.scale(x, 2.0f64.powi(31))?;
+    let scaled = g.mul_scalar(x, 2.0f64.powi(31))?;
     let whole = g.cast(scaled, DType::I32)?;
     let sum = g.binary(BinaryKind::Max, whole, n)?;
     let byte = g.cast(n, DType::U8)?;
@@ -132,14 +132,14 @@ pub(super) fn casts(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> 
 /// 1 at a place that some rows lie beyond.
 pub(super) fn one_hot(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let labels = p.feed("labels", DType::I32, &[d.int(1, 9), d.int(1, 5)], Input::Integers { first: -2, count: 60 })?;
-    p.graph.add1(OneHot { depth: d.int(1, 50) }, &[labels])
+    p.graph.push1(OneHot { depth: d.int(1, 50) }, &[labels])
 }
 
 /// The first of several maxima.
 pub(super) fn arg_max(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let labels = p.feed("x", DType::I32, &[d.int(1, 9), d.int(1, 90)], Input::Integers { first: -3, count: 7 })?;
     let x = p.graph.cast(labels, DType::F32)?;
-    p.graph.add1(ArgMax, &[x])
+    p.graph.push1(ArgMax, &[x])
 }
 
 pub(super) fn uniform(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
@@ -153,5 +153,5 @@ pub(super) fn normal(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError>
 fn random(p: &mut Problem, d: &mut Draw, distribution: Distribution) -> Result<Value, GraphError> {
     let step = p.feed("step", DType::I32, &[], Input::Integers { first: 0, count: 1 << 30 })?;
     let shape = [d.int(1, 9), d.int(1, 300)].into();
-    p.graph.add1(Random { distribution, shape, seed: 5, stream: d.int(0, 9) as u32 }, &[step])
+    p.graph.push1(Random { distribution, shape, seed: 5, stream: d.int(0, 9) as u32 }, &[step])
 }

@@ -4,7 +4,7 @@ use crate::common::{Pass, Result, Tensors, by_name, check, executor, expected};
 use bessemer_ir::Value;
 use bessemer_models::bert::{BertConfig, Sequences};
 use bessemer_models::{Model, WeightNames};
-use bessemer_nn::{Adam, Builder, Moments, Optimizer, Schedule, TrainConfig};
+use bessemer_nn::{Adam, AdamMoments, Builder, Optimizer, Schedule, TrainConfig};
 use std::path::Path;
 
 /// Largest relative distance of a loss.
@@ -40,7 +40,7 @@ pub(crate) fn steps(dir: &Path, build: impl FnOnce(Sequences, &TrainConfig) -> R
     let settings = &expected["adamw"];
     let number = |name: &str| settings[name].as_f64().ok_or(format!("expected.json lacks adamw.{name}"));
     let bert = Adam::bert(number("weight_decay")?);
-    let moments = Moments { eps: number("eps")?, bias_correction: true, ..bert.moments };
+    let moments = AdamMoments { eps: number("eps")?, bias_correction: true, ..bert.moments };
     let train = TrainConfig::new(Optimizer::Adam(Adam { moments, ..bert }), Schedule::constant(number("lr")?));
     let Model { graph, specs, names } = build(sequences(&feeds), &train)?;
     let known = feeds.iter().filter(|(name, _)| graph.find_input(name).is_some());

@@ -44,7 +44,7 @@ pub struct ChosenCheckpoint {
 /// Why a checkpoint was chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChoiceReason {
-    /// It has the best evaluation of the run, with this result where its manifest tells it.
+    /// It has the best evaluation of the run, with this result where its manifest has it.
     Best(Option<BestMetric>),
     /// It is the newest one.
     Latest,

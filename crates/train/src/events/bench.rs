@@ -66,7 +66,7 @@ pub struct BenchResult {
 /// The time that a step spends in kernels of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KernelTime {
-    /// Operation of the plan, e.g. `conv2d+region`.
+    /// Operation of the plan, e.g. `conv2d+fusion`.
     pub kind: String,
     pub calls: u64,
     /// Of all calls of a step together.
@@ -136,7 +136,7 @@ pub struct StepTimes {
     pub max: f64,
 }
 
-/// What published tables call a latency of 90, 95 or 99 %, and what is no quantile: the mean of so many of the fastest steps
+/// What published tables call a latency of 90, 95 or 99 %, and what is no quantile: the mean of that share of the fastest steps
 /// (EfficientDet), the same without the two slowest (ELECTRA), or the mean plus 1.645, 1.96 or 2.576 standard errors
 /// (Mask R-CNN).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -69,7 +69,7 @@ section! {
         pub betas: [f64; 2] = [0.9, 0.999] => Range::below(0.0, 1.0);
         pub eps: f64 = 1e-6 => Range::above(0.0, 1.0);
         /// Where `eps` stands.
-        pub eps_form: EpsForm = EpsForm::PastRoot;
+        pub eps_form: EpsForm = EpsForm::OutsideSqrt;
         /// Whether the means make up for their start at zero.
         pub bias_correction: bool = true;
     }

@@ -2,15 +2,15 @@
 
 use super::infer::{PredictOptions, Predictor};
 use super::samples::Sample;
-use super::{Evaluation, Task, Terms};
+use super::{Evaluation, MetricSchema, Task};
 use crate::checkpoint::{CheckpointError, NamedTensor};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::tasks::huggingface::VocabularyPart;
-use crate::trained::Trained;
 use crate::workload::{ComparedWork, NamedSetting, StepSettings, Work, Workload};
 use bessemer_models::{Model, ModelError, Summary, WeightNames, WeightsError};
 use std::fmt;
@@ -48,7 +48,7 @@ pub enum InputKind {
     Questions,
 }
 
-/// What tensors tell of the model that they are of.
+/// What the names and shapes of tensors reveal about their model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recognised {
     /// In words: `an ELECTRA of 4 layers, 256 wide`.
@@ -134,7 +134,7 @@ pub trait Family: Sync {
     fn names(&self) -> &'static WeightNames;
 
     /// What logs and tables call things.
-    fn terms(&self) -> &'static Terms;
+    fn metric_schema(&self) -> &'static MetricSchema;
 
     /// Name and TOML text of the recipes that the program carries.
     fn recipes(&self) -> &'static [(&'static str, &'static str)];
@@ -161,7 +161,7 @@ pub trait Family: Sync {
         weights: &Path,
         data: &Path,
         options: &EvaluateOptions,
-    ) -> Result<(Box<dyn Evaluation>, Trained), TrainError>;
+    ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError>;
 
     /// What predicts with trained weights of a model.
     ///
@@ -200,7 +200,7 @@ pub trait Family: Sync {
     ///
     /// # Errors
     /// Weights that do not fit the model.
-    fn fitted(&self, model: &str, trained: &Trained, path: &Path) -> Result<Fitted, TrainError>;
+    fn fitted(&self, model: &str, trained: &LoadedWeights, path: &Path) -> Result<Fitted, TrainError>;
 
     /// How models that are published as two networks are read; `None` where each is one.
     fn joint_weights(&self) -> Option<&'static JointWeights> {

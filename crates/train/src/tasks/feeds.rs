@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Batches in an order that the seed decides.
 pub trait Batches {
     /// The next batch of the epoch; `None` once at the end of each epoch, and for ever after the last. `updates` is how
-    /// many updates the weights have had, for what is drawn anew in each.
+    /// many updates the weights have had, for what is drawn again in each.
     fn next(&mut self, updates: u64) -> Option<Result<Batch, TrainError>>;
 
     /// Gives the arrays of a batch back for reuse.

@@ -2,8 +2,8 @@
 
 use super::EachInput;
 use crate::error::TrainError;
+use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
-use crate::trained::WhichWeights;
 use serde::Serialize;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -38,11 +38,15 @@ impl Default for PredictOptions {
 
 /// A model with trained weights.
 pub trait Predictor {
-    /// Predicts each input. While a long input runs, `tell` is called with the parts done and the parts in all.
+    /// Predicts each input. While a long input runs, `notify` is called with the parts done and the parts in all.
     ///
     /// # Errors
     /// Weights that cannot be read or do not fit; the error of a wrong input is in its place in the result.
-    fn predict(&mut self, inputs: &[String], tell: &dyn Fn(usize, usize)) -> Result<EachInput<Prediction>, TrainError>;
+    fn predict(
+        &mut self,
+        inputs: &[String],
+        notify: &dyn Fn(usize, usize),
+    ) -> Result<EachInput<Prediction>, TrainError>;
 }
 
 /// What a model says of an input.

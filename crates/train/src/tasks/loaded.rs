@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Adds to the arrays of a loader what a step needs besides.
 pub(super) trait Feeder {
     /// Changes or adds arrays of what the loader gave for a place in the run.
-    fn complete(&self, feeds: &mut Feeds, place: Place);
+    fn complete(&self, feeds: &mut Feeds, place: BatchPosition);
 }
 
 /// The loader's arrays are all that a step needs.
@@ -17,12 +17,12 @@ pub(super) trait Feeder {
 pub(super) struct AsLoaded;
 
 impl Feeder for AsLoaded {
-    fn complete(&self, _: &mut Feeds, _: Place) {}
+    fn complete(&self, _: &mut Feeds, _: BatchPosition) {}
 }
 
-/// The place of a batch.
+/// The position of a batch in a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct BatchPosition {
     /// Updates that the weights have had.
     pub updates: u64,
     /// Number of the batch within the epoch.
@@ -65,7 +65,7 @@ impl<S: Samples + ?Sized, F: Feeder> Batches for Loaded<S, F> {
     fn next(&mut self, updates: u64) -> Option<Result<Batch, TrainError>> {
         let batch = self.loader.next_batch()?.map_err(TrainError::from);
         Some(batch.map(|mut batch| {
-            self.feeder.complete(&mut batch.feeds, Place { updates, index: batch.index });
+            self.feeder.complete(&mut batch.feeds, BatchPosition { updates, index: batch.index });
             batch
         }))
     }

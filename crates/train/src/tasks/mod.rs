@@ -11,20 +11,20 @@ pub mod huggingface;
 pub mod infer;
 mod load;
 mod loaded;
+mod metric_schema;
 pub mod pretraining;
 pub mod registry;
 pub mod samples;
 mod softmax;
 pub mod squad;
-mod terms;
 pub(crate) mod text;
 
 pub use bessemer_data::{Array, Batch, Feeds};
 pub use feeds::Batches;
 pub(crate) use feeds::next_of;
 pub use load::LoadOptions;
-pub use registry::terms;
-pub use terms::{Better, Metric, Scale, Terms};
+pub use metric_schema::{Better, Metric, MetricSchema, Scale};
+pub use registry::metric_schema;
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
@@ -38,12 +38,12 @@ use std::path::Path;
 /// Of each of several inputs, in their order, what came of it, or why nothing did.
 pub type EachInput<T> = Vec<Result<T, TrainError>>;
 
-/// What a run trains: its graph, its data, and how it is judged.
+/// What a run trains: its graph, its data, and how it is evaluated.
 pub trait Task {
     /// What logs and tables call things.
-    fn terms(&self) -> &'static Terms;
+    fn metric_schema(&self) -> &'static MetricSchema;
 
-    /// The graph of a whole training step, for the schedule of so many updates an epoch.
+    /// The graph of a whole training step, for the schedule of the given number of updates an epoch.
     ///
     /// # Errors
     /// A model or a size that is not possible.
@@ -66,7 +66,7 @@ pub trait Task {
     /// Data that cannot be read.
     fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError>;
 
-    /// How the recipe wants the model judged; `None` where there is nothing to judge it by.
+    /// The evaluation that the recipe asks for; `None` without validation data.
     ///
     /// # Errors
     /// A model that is not possible.
@@ -85,13 +85,13 @@ pub trait Task {
     ///
     /// # Errors
     /// None, for a session as it was compiled.
-    fn beginning(
+    fn initial_weights(
         &self,
         given: Vec<NamedTensor<'static>>,
         _origin: &str,
         _session: &TrainSession,
-    ) -> Result<Beginning, TrainError> {
-        Ok(Beginning { tensors: given, remarks: Vec::new() })
+    ) -> Result<InitialWeights, TrainError> {
+        Ok(InitialWeights { tensors: given, notes: Vec::new() })
     }
 
     /// Writes what a run keeps beside its recipe, such as the names of classes.
@@ -107,16 +107,16 @@ pub trait Task {
 }
 
 /// The first weights of a run.
-pub struct Beginning {
+pub struct InitialWeights {
     /// All tensors of the model, and no others.
     pub tensors: Vec<NamedTensor<'static>>,
     /// What a person should know about them.
-    pub remarks: Vec<String>,
+    pub notes: Vec<String>,
 }
 
-/// A data set to judge a model by.
+/// A data set on which a model is evaluated.
 pub trait Evaluation {
-    fn terms(&self) -> &'static Terms;
+    fn metric_schema(&self) -> &'static MetricSchema;
 
     /// The forward pass of [`Evaluation::batch_size`] samples.
     ///
@@ -154,7 +154,7 @@ pub trait Score {
         Ok(())
     }
 
-    /// Those of [`Terms::metrics`].
+    /// Those of [`MetricSchema::metrics`].
     fn metrics(&self) -> BTreeMap<String, f64>;
 
     /// What was counted for them.

@@ -1,6 +1,6 @@
 //! The families of models: the one list that knows them all.
 
-use super::Terms;
+use super::MetricSchema;
 use super::family::{Family, JointWeights, ModelInfo};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
@@ -87,8 +87,8 @@ pub fn compared() -> String {
 }
 
 /// What logs and tables of model `name` call things; those of images for a model that the zoo does not have.
-pub fn terms(name: &str) -> &'static Terms {
-    find(name).map_or(FAMILIES[0], |model| model.family()).terms()
+pub fn metric_schema(name: &str) -> &'static MetricSchema {
+    find(name).map_or(FAMILIES[0], |model| model.family()).metric_schema()
 }
 
 /// Says in one line what loading would say tensor by tensor.

@@ -13,7 +13,7 @@ use crate::runlog::RunLog;
 use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
 use crate::setup::precision;
 use crate::signals::StopSignal;
-use crate::tasks::{Batch, Batches, Evaluation, Task, Terms, next_of};
+use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Task, next_of};
 use bessemer_data::Position;
 use bessemer_ir::passes::CompileOptions;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +33,7 @@ pub enum RunFolder {
 
 /// What a new run starts from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Start {
+pub enum Initialisation {
     /// Weights drawn from the seed.
     #[default]
     Random,
@@ -52,12 +52,12 @@ pub struct TrainOptions {
     pub folder: RunFolder,
     pub compute: ComputeOptions,
     /// What a new run starts from.
-    pub start: Start,
+    pub start: Initialisation,
     pub progress: ProgressMode,
     /// When raised, the run saves after the present step and ends as [`TrainError::Interrupted`]. Of a step of several
     /// micro-batches only the present one is completed, and the state before the step is saved.
     pub stop: StopSignal,
-    /// Stop in the same way after so many steps of this process.
+    /// Stop in the same way after this many steps of this process.
     pub run_steps: Option<u64>,
     /// For the log: the command line, and the commit of the program.
     pub command: Vec<String>,
@@ -71,7 +71,7 @@ impl TrainOptions {
             recipe,
             folder,
             compute: ComputeOptions::default(),
-            start: Start::Random,
+            start: Initialisation::Random,
             progress: ProgressMode::Silent,
             stop: StopSignal::new(),
             run_steps: None,
@@ -91,7 +91,7 @@ pub struct TrainReport {
     pub train_s: f64,
     pub throughput: f64,
     /// What the numbers are called.
-    pub terms: &'static Terms,
+    pub metric_schema: &'static MetricSchema,
     /// The last evaluation.
     pub metrics: BTreeMap<String, f64>,
     pub best: Option<BestMetric>,
@@ -107,7 +107,7 @@ pub struct TrainReport {
 /// finished run that is resumed is left as it is.
 ///
 /// # Errors
-/// [`TrainError::Interrupted`] after a stop on request; [`TrainError::NonFinite`] for a loss that is no number, with
+/// [`TrainError::Interrupted`] after a stop on request; [`TrainError::NonFinite`] for a loss that is NaN or infinite, with
 /// nothing saved over earlier checkpoints; anything wrong with recipe, data or folder.
 pub fn train(options: &TrainOptions) -> Result<TrainReport, TrainError> {
     match Trainer::prepare(options)? {
@@ -137,7 +137,7 @@ struct Trainer<'a> {
     /// The first batch after the last whole step.
     position: Position,
     end_epoch: u32,
-    evaluation: Option<Judge>,
+    evaluation: Option<Evaluator>,
     steps_per_epoch: u64,
     total_steps: u64,
     /// Updates done.
@@ -159,7 +159,7 @@ struct Trainer<'a> {
 /// overflow is an error at once.
 const FIXED_SCALE_OVERFLOWS: u64 = 5;
 
-struct Judge {
+struct Evaluator {
     evaluation: Box<dyn Evaluation>,
     /// Whether it reads the averages, and the forward pass; compiled when first needed.
     session: Option<(bool, EvalSession)>,
@@ -172,7 +172,7 @@ impl Trainer<'_> {
 
     fn run(&mut self) -> Result<(), TrainError> {
         self.log.begin_steps(self.step, self.total_steps);
-        self.keep_beginning()?;
+        self.keep_initial_weights()?;
         if self.step > 0 {
             self.evaluate_if_interrupted()?;
         }
@@ -200,9 +200,9 @@ impl Trainer<'_> {
     }
 
     /// Saves weights that a new run was given, so that it can be resumed before its first checkpoint.
-    fn keep_beginning(&mut self) -> Result<(), TrainError> {
+    fn keep_initial_weights(&mut self) -> Result<(), TrainError> {
         let is_resumed = matches!(self.options.folder, RunFolder::Resume(_));
-        if is_resumed || self.options.start == Start::Random { Ok(()) } else { self.save(false) }
+        if is_resumed || self.options.start == Initialisation::Random { Ok(()) } else { self.save(false) }
     }
 
     fn stop_if_asked(&mut self) -> Result<(), TrainError> {
@@ -220,14 +220,14 @@ impl Trainer<'_> {
         let started = Instant::now();
         let accumulation = self.recipe().train.accumulation;
         let (mut samples, mut data_s) = (0, 0.0);
-        self.session.mark()?;
+        self.session.take_snapshot()?;
         for _ in 1..accumulation {
             let batch = self.fed_batch(&mut data_s)?;
             self.session.accumulate()?;
             samples += batch.samples as u64;
             self.finish(batch)?;
             if self.options.stop.is_raised() {
-                self.session.rewind()?;
+                self.session.restore_snapshot()?;
                 return self.stop_if_asked();
             }
         }
@@ -272,8 +272,8 @@ impl Trainer<'_> {
         self.log
             .warning(&format!("step {step}: the gradient overflowed at loss scale {scale}; the step was left out"))?;
         self.overflows += 1;
-        let is_fixed = self.recipe().precision.loss_scale_growth_steps.is_none();
-        match is_fixed && self.overflows >= FIXED_SCALE_OVERFLOWS {
+        let is_invariant = self.recipe().precision.loss_scale_growth_steps.is_none();
+        match is_invariant && self.overflows >= FIXED_SCALE_OVERFLOWS {
             true => Err(TrainError::FixedLossScale { step, skipped: self.overflows, scale }),
             false => Ok(()),
         }
@@ -322,7 +322,7 @@ impl Trainer<'_> {
     /// Goes through the step that was left out once more, one micro-batch after another, up to the first value that is not
     /// finite. A request to stop ends the search.
     fn find_non_finite(&mut self) -> Result<Option<FirstNonFinite>, TrainError> {
-        self.session.rewind()?;
+        self.session.restore_snapshot()?;
         let updates = self.session.step_count()?;
         let mut batches = self.task.training_batches(self.position, self.end_epoch)?;
         let accumulation = self.recipe().train.accumulation;
@@ -379,9 +379,9 @@ impl Trainer<'_> {
 
     /// Saves the state of the last evaluation if its result is the best so far.
     fn save_if_best(&mut self) -> Result<(), TrainError> {
-        let terms = self.task.terms();
-        let result = terms.result(&self.metrics, self.step);
-        if self.best.as_ref().is_none_or(|best| terms.improves(&result, best)) {
+        let metric_schema = self.task.metric_schema();
+        let result = metric_schema.result(&self.metrics, self.step);
+        if self.best.as_ref().is_none_or(|best| metric_schema.improves(&result, best)) {
             self.best = Some(result);
             self.save(true)?;
         }
@@ -389,7 +389,7 @@ impl Trainer<'_> {
     }
 
     fn run_evaluation(&mut self) -> Result<Option<EvalReport>, TrainError> {
-        let Some(Judge { evaluation, session }) = &mut self.evaluation else { return Ok(None) };
+        let Some(Evaluator { evaluation, session }) = &mut self.evaluation else { return Ok(None) };
         let averages = self.session.evaluates_averages();
         let session = match session {
             Some((of_averages, session)) if *of_averages == averages => session,
@@ -468,7 +468,7 @@ impl Trainer<'_> {
             samples: self.samples,
             train_s: self.train_s,
             throughput,
-            terms: self.task.terms(),
+            metric_schema: self.task.metric_schema(),
             metrics: self.metrics,
             best: self.best,
             skipped: self.skipped.len(),

@@ -1,9 +1,10 @@
 //! Everything that happens before the first step. What can be wrong is found before a folder is made.
 
-use super::{Judge, Prepared, RunFolder, Start, TrainOptions, TrainReport, Trainer};
+use super::{Evaluator, Initialisation, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
 use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
 use crate::error::{Difference, TrainError};
 use crate::events::{EventBody, RunInfo, Status, read_events};
+use crate::loaded_weights::{recipe_of, vocabulary_of};
 use crate::machine::describe_machine;
 use crate::progress::Progress;
 use crate::recipe::Recipe;
@@ -13,8 +14,7 @@ use crate::runlog::RunLog;
 use crate::session::TrainSession;
 use crate::setup::total_steps;
 use crate::tasks::text::Weights;
-use crate::tasks::{Beginning, Task, Terms, registry};
-use crate::trained::{recipe_of, vocabulary_of};
+use crate::tasks::{InitialWeights, MetricSchema, Task, registry};
 use bessemer_data::Position;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,7 +23,7 @@ impl<'a> Trainer<'a> {
     pub(super) fn prepare(options: &'a TrainOptions) -> Result<Prepared<'a>, TrainError> {
         let recipe = &options.recipe;
         let task = registry::find(&recipe.model.name)?.family().open(recipe, origin(options))?;
-        let evaluation = task.evaluation()?.map(|evaluation| Judge { evaluation, session: None });
+        let evaluation = task.evaluation()?.map(|evaluation| Evaluator { evaluation, session: None });
         let (batches_per_epoch, accumulation) = (task.batches_per_epoch(), recipe.train.accumulation);
         let steps_per_epoch = (batches_per_epoch / accumulation).max(1);
         let total_steps = total_steps(recipe, steps_per_epoch)?;
@@ -31,13 +31,13 @@ impl<'a> Trainer<'a> {
             RunFolder::Resume(path) => Some(Past::find(path, recipe, &*task)?),
             RunFolder::New(_) | RunFolder::NewIn(_) => None,
         };
-        if let Some(report) = past.as_ref().and_then(|past| past.finished(total_steps, task.terms())) {
+        if let Some(report) = past.as_ref().and_then(|past| past.finished(total_steps, task.metric_schema())) {
             return Ok(Prepared::Finished(report));
         }
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute)?;
         session.initialise()?;
         let is_new = past.as_ref().is_none_or(|past| past.loaded.is_none());
-        let remarks = if is_new { begin(&mut session, &*task, options)? } else { Vec::new() };
+        let notes = if is_new { begin(&mut session, &*task, options)? } else { Vec::new() };
         let state = match past.as_ref().and_then(|past| past.loaded.as_ref()) {
             Some(loaded) => {
                 session.restore(&loaded.checkpoint, &loaded.path.display().to_string())?;
@@ -49,7 +49,7 @@ impl<'a> Trainer<'a> {
         let end_epoch = total_steps.saturating_mul(accumulation).div_ceil(batches_per_epoch) as u32;
         let batches = task.training_batches(start, end_epoch)?;
         let warnings = past.as_ref().map(Past::warnings);
-        let (run, store, log) = open_folder(options, task.terms(), past, state.step)?;
+        let (run, store, log) = open_folder(options, task.metric_schema(), past, state.step)?;
         let mut trainer = Box::new(Self {
             options,
             run,
@@ -76,7 +76,7 @@ impl<'a> Trainer<'a> {
         });
         trainer.task.write_files(trainer.run.path())?;
         trainer.log_start(warnings)?;
-        remarks.iter().try_for_each(|remark| trainer.log.warning(remark))?;
+        notes.iter().try_for_each(|note| trainer.log.warning(note))?;
         Ok(Prepared::Ready(trainer))
     }
 
@@ -127,8 +127,8 @@ impl<'a> Trainer<'a> {
 fn origin(options: &TrainOptions) -> Option<&Path> {
     match (&options.folder, &options.start) {
         (RunFolder::Resume(run), _) => Some(run),
-        (_, Start::Weights(path) | Start::Phase(path)) => Some(path),
-        (_, Start::Random) => None,
+        (_, Initialisation::Weights(path) | Initialisation::Phase(path)) => Some(path),
+        (_, Initialisation::Random) => None,
     }
 }
 
@@ -137,22 +137,22 @@ fn begin(session: &mut TrainSession, task: &dyn Task, options: &TrainOptions) ->
     let model = registry::find(&options.recipe.model.name)?;
     let family = model.family();
     match &options.start {
-        Start::Random => {
+        Initialisation::Random => {
             task.initial_values()?.iter().try_for_each(|(name, values)| session.set(name, values))?;
             Ok(Vec::new())
         }
-        Start::Weights(path) => {
+        Initialisation::Weights(path) => {
             let tensors = load_weights(path, WeightOptions { reject_non_finite: true, ..WeightOptions::default() })?;
             let origin = path.display().to_string();
             registry::check_weights(model, &tensors, &origin)?;
             let (recipe, vocabulary) = (recipe_of(path)?, vocabulary_of(path)?);
             let (recipe, vocabulary) = (recipe.as_ref(), vocabulary.as_ref());
             check_vocabulary(task, &Weights { family, tensors: &tensors, origin: &origin, recipe, vocabulary })?;
-            let Beginning { tensors, remarks } = task.beginning(tensors, &origin, session)?;
+            let InitialWeights { tensors, notes } = task.initial_weights(tensors, &origin, session)?;
             session.load_weights(&tensors, &origin)?;
-            Ok(remarks)
+            Ok(notes)
         }
-        Start::Phase(path) => {
+        Initialisation::Phase(path) => {
             let (checkpoint, origin) = (load_newest(path)?, path.display().to_string());
             registry::check_weights(model, &checkpoint.model, &origin)?;
             let vocabulary = checkpoint.state.vocabulary.as_ref();
@@ -204,7 +204,7 @@ impl Past {
     }
 
     /// What the run came to, if it has taken all of its steps and logged a good end after the last one.
-    fn finished(&self, total_steps: u64, terms: &'static Terms) -> Option<TrainReport> {
+    fn finished(&self, total_steps: u64, metric_schema: &'static MetricSchema) -> Option<TrainReport> {
         let state = &self.loaded.as_ref()?.checkpoint.state;
         // A log that cannot be read is repaired when the run goes on.
         let mut events = read_events(&self.run.events()).ok()?;
@@ -220,7 +220,7 @@ impl Past {
             samples: end.samples,
             train_s: end.train_s,
             throughput: end.throughput,
-            terms,
+            metric_schema,
             metrics: evaluated.unwrap_or_default(),
             best: state.best.clone(),
             skipped: 0,
@@ -230,7 +230,7 @@ impl Past {
 
     fn warnings(&self) -> Vec<String> {
         match &self.loaded {
-            None => vec!["the run has no checkpoint yet; it starts anew".to_owned()],
+            None => vec!["the run has no checkpoint yet; it starts over".to_owned()],
             Some(loaded) => {
                 let damaged = loaded.damaged.iter();
                 damaged.map(|damage| format!("passed over a damaged checkpoint: {damage}")).collect()
@@ -241,14 +241,14 @@ impl Past {
 
 fn open_folder(
     options: &TrainOptions,
-    terms: &'static Terms,
+    metric_schema: &'static MetricSchema,
     past: Option<Past>,
     step: u64,
 ) -> Result<(RunDir, CheckpointStore, RunLog), TrainError> {
     let recipe = &options.recipe;
     let progress = Progress::new(options.progress);
     if let Some(Past { mut run, store, .. }) = past {
-        let log = RunLog::resume(&run, terms, step, progress)?;
+        let log = RunLog::resume(&run, metric_schema, step, progress)?;
         run.set_recipe(recipe)?;
         return Ok((run, store, log));
     }
@@ -257,6 +257,6 @@ fn open_folder(
         RunFolder::New(path) | RunFolder::Resume(path) => RunDir::create(path, recipe)?,
     };
     let store = run.checkpoints(recipe.checkpoint.keep as usize)?;
-    let log = RunLog::create(&run, terms, progress)?;
+    let log = RunLog::create(&run, metric_schema, progress)?;
     Ok((run, store, log))
 }

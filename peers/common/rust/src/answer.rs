@@ -84,7 +84,7 @@ fn check_offer<F: Framework>(request: &Request) -> Result<()> {
     }
 }
 
-/// Starts this program anew with so many threads for the framework, unless that is how it was started.
+/// Starts this program again with the given number of threads for the framework, unless that is how it was started.
 fn keep_to(threads: usize) -> Result<()> {
     let threads = threads.to_string();
     if env::var(THREADS_VARIABLE).is_ok_and(|found| found == threads) {

@@ -216,16 +216,16 @@ pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<
         seed: common.seed.map_or(DEFAULT_SEED, u64::from),
         threads: common.device().threads,
     };
-    let tell = common.teller();
+    let notify = common.notifier();
     let stop = StopSignal::from_system()?;
-    let counts = prepare(&preparation, &|progress| tell(&|| progress_line(progress)), &|| stop.is_raised())?;
+    let counts = prepare(&preparation, &|progress| notify(&|| progress_line(progress)), &|| stop.is_raised())?;
     let seconds = start.elapsed().as_secs_f64();
     print(&format!("{}{}: {seconds:.1} s\n", counts_table(&counts), options.out.display()))
 }
 
 pub(super) fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
-    let tell = common.teller();
-    let report = verify(&options.folder, common.device().threads, &|progress| tell(&|| progress_line(progress)))?;
+    let notify = common.notifier();
+    let report = verify(&options.folder, common.device().threads, &|progress| notify(&|| progress_line(progress)))?;
     if options.json {
         print_json(&report)?;
     } else {

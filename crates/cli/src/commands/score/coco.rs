@@ -40,8 +40,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub predictions: PathBuf,
     /// Whether boxes or masks are compared
-    #[arg(long, value_enum, default_value_t = Kind::Bbox, help_heading = "Input")]
-    pub kind: Kind,
+    #[arg(long, value_enum, default_value_t = MatchKind::Bbox, help_heading = "Input")]
+    pub kind: MatchKind,
     /// Show the scores of each category too
     #[arg(long, help_heading = "Output")]
     pub classes: bool,
@@ -51,12 +51,12 @@ pub(crate) struct Options {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum MatchKind {
     Bbox,
     Segm,
 }
 
-impl Kind {
+impl MatchKind {
     fn name(self) -> &'static str {
         match self {
             Self::Bbox => "bbox",
@@ -72,18 +72,18 @@ pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let threads = common.device().threads;
     let sizes = (instances.images().len(), instances.categories().len());
     let scores = match options.kind {
-        Kind::Bbox => {
+        MatchKind::Bbox => {
             let detections = results.boxes(&instances, threads)?;
             evaluate(sizes.0, sizes.1, &instances.boxes(), &detections, threads)
         }
-        Kind::Segm => {
+        MatchKind::Segm => {
             let (truths, detections) = (instances.masks(threads)?, results.masks(&instances, threads)?);
             evaluate(sizes.0, sizes.1, &truths, &detections, threads)
         }
     };
     let scores = scores.map_err(|error| usage(options, &error))?;
     if scores.left_out > 0 {
-        common.tell(&format!(
+        common.notify(&format!(
             "warning: {}: {} of the detections are not evaluated, because {MAX_DETECTIONS} of their image and category have \
              higher scores",
             options.predictions.display(),
@@ -104,20 +104,20 @@ fn usage(options: &Options, error: &CocoError) -> Usage {
 
 fn warn_about(instances: &Instances, results: &Results, options: &Options, common: &Common) {
     if instances.annotations().iter().any(|annotation| annotation.id == 0) {
-        common.tell(&format!(
+        common.notify(&format!(
             "warning: {}: an annotation has the id 0; a detection matched to it is a false positive, as in pycocotools",
             options.data.display()
         ));
     }
     if let Some((count, id)) = results.unknown_categories() {
-        common.tell(&format!(
+        common.notify(&format!(
             "warning: {}: {count} of the detections are of categories that the data do not have, such as {id}; they are \
              ignored",
             options.predictions.display()
         ));
     }
     if results.detections().is_empty() {
-        common.tell(&format!("warning: {}: there is no detection to evaluate", options.predictions.display()));
+        common.notify(&format!("warning: {}: there is no detection to evaluate", options.predictions.display()));
     }
 }
 

@@ -86,7 +86,7 @@ pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
                     let unknown: HashSet<&str> = unknown.into_iter().flatten().collect();
                     let known = by_question.iter().flatten().filter(|(id, _)| !unknown.contains(id));
                     let threshold = threshold_of(share, known.map(|&(_, p)| p).collect());
-                    common.tell(&format!("threshold {threshold}"));
+                    common.notify(&format!("threshold {threshold}"));
                     threshold
                 }
             };
@@ -123,7 +123,7 @@ fn usage(options: &Options, error: &MetricError) -> Usage {
 
 fn tell_misplaced(set: &SquadSet, data: &Path, common: &Common) {
     if let Some(first) = set.misplaced().first() {
-        common.tell(&format!(
+        common.notify(&format!(
             "warning: {}: {} of the answers are not at their answer_start, such as {}: `{}` at {}",
             data.display(),
             set.misplaced().len(),
@@ -137,7 +137,8 @@ fn tell_misplaced(set: &SquadSet, data: &Path, common: &Common) {
 fn tell_missing(missing: usize, predictions: &Path, common: &Common) {
     if missing > 0 {
         let path = predictions.display();
-        common.tell(&format!("warning: {path}: {missing} of the questions have no prediction, which counts as wrong"));
+        common
+            .notify(&format!("warning: {path}: {missing} of the questions have no prediction, which counts as wrong"));
     }
 }
 
@@ -151,7 +152,7 @@ fn tell_unknown<'a>(
     let unknown = unknown_questions(gold, ids);
     if let Some(first) = unknown.first() {
         let (path, count) = (path.display(), unknown.len());
-        common.tell(&format!(
+        common.notify(&format!(
             "warning: {path}: {count} of the entries are for questions that the data do not have, such as `{first}`; they \
              count for nothing"
         ));

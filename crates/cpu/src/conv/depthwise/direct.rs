@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::conv::ConvDesc;
 use crate::conv::data_grad::PhaseAxis;
 use crate::conv::gather::Axis;
-use crate::gemm::{SharedMut, pieces};
+use crate::gemm::{SharedMut, even_chunks};
 use crate::simd::{Simd, SimdOp};
 
 /// Output positions along one axis, and what they read.
@@ -139,7 +139,7 @@ impl Line<'_> {
                 }
             }
             let rest = whole.end - position;
-            let tiles = pieces(rest, MAX_PIXELS, 1);
+            let tiles = even_chunks(rest, MAX_PIXELS, 1);
             for pixels in (0..tiles.count).map(|tile| tiles.range(tile, rest)).filter(|pixels| !pixels.is_empty()) {
                 self.tile(TileTable::<S>::TILES[pixels.len() - 1], position + pixels.start, 0..x.taps);
             }
@@ -377,7 +377,7 @@ unsafe fn add_column<S: Simd, const PIXELS: usize, const TAPS: usize, const STEP
 /// A vector; if `PART`, its first `len` elements, then zeros.
 ///
 /// # Safety
-/// `src` is valid for so many elements. Called under `S::vectorize`.
+/// `src` is valid for the given number of elements. Called under `S::vectorize`.
 #[inline(always)]
 pub(super) unsafe fn load<S: Simd, const PART: bool>(src: *const f32, len: usize) -> S::V {
     // SAFETY: the caller's promise; a vector has 16 elements at most.

@@ -8,7 +8,7 @@ use super::{channel_groups, check, weight_len};
 use crate::conv::ConvDesc;
 use crate::conv::gather::Axis;
 use crate::gemm::{Ctx, Output, RowBlocks, Scratch, SharedMut, TASKS, aligned_len};
-use crate::parts::for_pieces;
+use crate::parts::for_chunks;
 use crate::simd::{Simd, SimdOp, dispatch};
 
 /// Most channels of a task.
@@ -65,8 +65,8 @@ pub(crate) fn weight_grad(ctx: Ctx<'_>, d: &ConvDesc, x: &[f32], dy: &[f32], dw:
     let (dw, partials) = unsafe {
         (std::slice::from_raw_parts_mut(dw.0, len), std::slice::from_raw_parts(partials.0, plan.splits.count * len))
     };
-    for_pieces(ctx, dw, PIECE, &|piece, dw| {
-        let range = piece * PIECE..piece * PIECE + dw.len();
+    for_chunks(ctx, dw, CHUNK, &|piece, dw| {
+        let range = piece * CHUNK..piece * CHUNK + dw.len();
         dw.fill(0.0);
         for part in partials.chunks_exact(len) {
             dw.iter_mut().zip(&part[range.clone()]).for_each(|(sum, x)| *sum += x);
@@ -75,7 +75,7 @@ pub(crate) fn weight_grad(ctx: Ctx<'_>, d: &ConvDesc, x: &[f32], dy: &[f32], dw:
 }
 
 /// Weights whose parts are added in one task.
-const PIECE: usize = 4 * 1024;
+const CHUNK: usize = 4 * 1024;
 
 /// The part of some lines of the output, for some channels.
 struct PartialSum<'a> {

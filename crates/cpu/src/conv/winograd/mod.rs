@@ -134,7 +134,7 @@ pub fn run<'a>(
     let needed = weights_len(d, direction);
     let input = input.into();
     let affine = input.affine.map(|affine| affine.checked(problem.channels));
-    let input = input.numbers.checked(problem.input_len(), "input").as_f32().expect("an input of f32");
+    let input = input.elements.checked(problem.input_len(), "input").as_f32().expect("an input of f32");
     assert!(weights.len() >= needed, "transformed weights have {} elements, {needed} are needed", weights.len());
     let output = output.checked(problem.output_len(), plan.blocks.rows * problem.cols, "output");
     let threads = ctx.pool.threads();
@@ -251,7 +251,7 @@ impl Convolution<'_> {
         worker: usize,
     ) {
         let Plan { problem, layout, .. } = self.plan;
-        let pieces = RowBlocks::new(cols.len(), self.plan.piece_cols);
+        let pieces = RowBlocks::new(cols.len(), self.plan.chunk_cols);
         for piece in 0..pieces.count {
             let range = pieces.range(piece, cols.len());
             let cols = cols.start + range.start..cols.start + range.end;

@@ -46,7 +46,7 @@ impl TransformOutput<'_> {
     unsafe fn tile<S: Simd>(&self, tile: usize, products: *const f32) {
         let Problem { output: [height, width], cols, .. } = *self.problem;
         let (image, y, x) = self.problem.tile(tile);
-        let place = Place { size: [OUTPUTS.min(height - y), OUTPUTS.min(width - x)], pitch: [width * cols, cols] };
+        let place = TileOrigin { size: [OUTPUTS.min(height - y), OUTPUTS.min(width - x)], pitch: [width * cols, cols] };
         let next = self.pixel(self.problem.tile(tile + 1));
         // SAFETY: the caller's promises; products are whole vectors.
         unsafe {
@@ -72,7 +72,7 @@ impl TransformOutput<'_> {
 }
 
 /// Where the pixels of a tile go.
-struct Place {
+struct TileOrigin {
     /// Lines, and pixels of a line, inside the image.
     size: [usize; 2],
     /// Distances of lines and of pixels.
@@ -85,7 +85,7 @@ struct Vector<'a> {
     /// Distance of positions.
     stride: usize,
     dst: *mut f32,
-    place: &'a Place,
+    place: &'a TileOrigin,
     /// Columns from the first one of the vector on.
     left: usize,
 }
@@ -154,7 +154,7 @@ unsafe fn store<S: Simd>(pixels: &[[S::V; OUTPUTS]; OUTPUTS], dst: *mut f32, pit
 /// # Safety
 /// As for [`store`].
 #[inline(always)]
-unsafe fn store_some<S: Simd>(pixels: &[[S::V; OUTPUTS]; OUTPUTS], dst: *mut f32, place: &Place, len: usize) {
+unsafe fn store_some<S: Simd>(pixels: &[[S::V; OUTPUTS]; OUTPUTS], dst: *mut f32, place: &TileOrigin, len: usize) {
     for (i, line) in pixels.iter().enumerate().take(place.size[0]) {
         for (j, &pixel) in line.iter().enumerate().take(place.size[1]) {
             let mut buffer = [0.0; LINE];

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Direction;
 use super::points::{INPUTS, OUTPUTS, POSITIONS};
 use crate::conv::ConvDesc;
-use crate::gemm::{MAX_DEPTH, MAX_PANEL, ROW_STRIDE, RowBlocks, TASKS, packed_len, pieces};
+use crate::gemm::{MAX_DEPTH, MAX_PANEL, ROW_STRIDE, RowBlocks, TASKS, even_chunks, packed_len};
 
 /// Elements of a cache line.
 pub(super) const LINE: usize = 16;
@@ -109,7 +109,7 @@ pub(super) struct Plan {
     /// Tiles of a pass of a block.
     pub passes: RowBlocks,
     /// Columns that are multiplied at once.
-    pub piece_cols: usize,
+    pub chunk_cols: usize,
     pub layout: InputLayout,
 }
 
@@ -117,11 +117,11 @@ impl Plan {
     pub(super) fn new(problem: Problem) -> Plan {
         let (blocks, block_tiles) = row_blocks(&problem);
         let groups = column_groups(blocks.count, problem.cols);
-        let passes = pieces(block_tiles, MAX_TILES, 1);
+        let passes = even_chunks(block_tiles, MAX_TILES, 1);
         let layout = InputLayout::new(problem.channels, passes.rows);
-        let piece_limit = (PRODUCTS / (POSITIONS * passes.rows)).max(MAX_PANEL) / MAX_PANEL * MAX_PANEL;
-        let piece_cols = pieces(groups.rows, piece_limit, MAX_PANEL).rows;
-        Plan { problem, blocks, block_tiles, groups, passes, piece_cols, layout }
+        let chunk_limit = (PRODUCTS / (POSITIONS * passes.rows)).max(MAX_PANEL) / MAX_PANEL * MAX_PANEL;
+        let chunk_cols = even_chunks(groups.rows, chunk_limit, MAX_PANEL).rows;
+        Plan { problem, blocks, block_tiles, groups, passes, chunk_cols, layout }
     }
 
     /// Whether the transformed input is shared by all tasks, transformed before the first of them. Otherwise each
@@ -145,7 +145,7 @@ impl Plan {
 
     /// Most elements of the products of a pass.
     pub(super) fn products_len(&self) -> usize {
-        POSITIONS * self.products_stride(self.passes.rows, self.piece_cols)
+        POSITIONS * self.products_stride(self.passes.rows, self.chunk_cols)
     }
 }
 
@@ -186,7 +186,7 @@ pub(super) struct InputLayout {
 
 impl InputLayout {
     fn new(channels: usize, tiles: usize) -> InputLayout {
-        let chunks = pieces(channels, MAX_DEPTH, LINE);
+        let chunks = even_chunks(channels, MAX_DEPTH, LINE);
         let width = chunks.rows.next_multiple_of(LINE).max(LINE);
         InputLayout { chunks, beside: MAX_DEPTH / width, width, stride: odd_lines(tiles * ROW_STRIDE) }
     }

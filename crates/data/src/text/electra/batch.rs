@@ -2,7 +2,7 @@
 
 use super::{ElectraInstance, ElectraSet};
 use crate::feeds::{Field, Row, fill};
-use crate::{DataError, Draw, Samples};
+use crate::{DataError, SampleKey, Samples};
 
 /// Sequences of an epoch; each epoch has its own masks. The loader's seed has no part in it.
 impl Samples for ElectraSet {
@@ -29,7 +29,12 @@ impl Samples for ElectraSet {
         ]
     }
 
-    fn load_sample(&self, index: usize, draw: Draw, sample: &mut Option<ElectraInstance>) -> Result<(), DataError> {
+    fn load_sample(
+        &self,
+        index: usize,
+        draw: SampleKey,
+        sample: &mut Option<ElectraInstance>,
+    ) -> Result<(), DataError> {
         *sample = Some(self.instance(draw.epoch, index)?);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Text to pre-train ELECTRA on: segments of one document, masked anew whenever they are read.
+//! Text to pre-train ELECTRA on: segments of one document, masked again whenever they are read.
 
 mod batch;
 mod example;

@@ -11,7 +11,7 @@ use crate::{DataError, Purpose, Split};
 use super::masking::Masking;
 use super::{ElectraInstance, ElectraOptions};
 
-/// Sequences to pre-train ELECTRA on: from TFRecord files, or made on the fly from token shards. Masks are drawn anew in
+/// Sequences to pre-train ELECTRA on: from TFRecord files, or made on the fly from token shards. Masks are drawn again in
 /// each epoch in either case.
 pub struct ElectraSet {
     source: Source<ElectraOptions>,

@@ -1,27 +1,27 @@
-//! Writes the graph in which regions stand for what they compute.
+//! Writes the graph in which fusions stand for what they compute.
 
 use super::{Cluster, Fuser, value};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
-use crate::ops::region::{Access, Instr, Reg, RegType, Region, RegionOutput};
+use crate::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg, RegType};
 use crate::ops::{FusedOp, RowSum, Scalar};
 use crate::shape::Shape;
 use std::collections::{HashMap, HashSet};
 
 impl Fuser<'_> {
     pub(super) fn emit(self) -> Result<Graph, GraphError> {
-        let compiled: Vec<CompiledRegion> = (0..self.clusters.len()).map(|c| self.compile(c)).collect();
+        let compiled: Vec<CompiledFusion> = (0..self.clusters.len()).map(|c| self.compile(c)).collect();
         let mut rewriter = Rewriter::new(self.graph);
         for unit in self.unit_order(&compiled) {
             match unit {
                 Unit::Node(id) => rewriter.copy(id)?,
                 Unit::Cluster(cluster) => {
-                    let region = &compiled[cluster];
-                    let inputs: Vec<Value> = region.inputs.iter().map(|&v| rewriter.get(v)).collect();
+                    let fusion = &compiled[cluster];
+                    let inputs: Vec<Value> = fusion.inputs.iter().map(|&v| rewriter.get(v)).collect();
                     let path =
-                        self.graph.path(self.clusters[cluster].anchor.unwrap_or(self.clusters[cluster].roots[0]));
-                    let outputs = rewriter.target().at_path(path, |g| g.add(region.region.clone(), &inputs))?;
-                    for (&source, &target) in region.results.iter().zip(&outputs) {
+                        self.graph.path(self.clusters[cluster].producer.unwrap_or(self.clusters[cluster].roots[0]));
+                    let outputs = rewriter.target().at_path(path, |g| g.push(fusion.fusion.clone(), &inputs))?;
+                    for (&source, &target) in fusion.results.iter().zip(&outputs) {
                         rewriter.set(source, target);
                     }
                 }
@@ -31,7 +31,7 @@ impl Fuser<'_> {
     }
 
     /// Nodes and clusters in the order of the graph, each preceded by what it reads and was not there yet.
-    fn unit_order(&self, compiled: &[CompiledRegion]) -> Vec<Unit> {
+    fn unit_order(&self, compiled: &[CompiledFusion]) -> Vec<Unit> {
         let live = crate::passes::simplify::live_nodes(self.graph);
         let mut units: Vec<(Unit, NodeId, Vec<NodeId>)> = Vec::new();
         for id in self.graph.ids() {
@@ -40,10 +40,10 @@ impl Fuser<'_> {
                 units.push((Unit::Node(id), id, self.graph.node(id).inputs.iter().map(|v| v.node).collect()));
             }
         }
-        for (index, region) in compiled.iter().enumerate() {
+        for (index, fusion) in compiled.iter().enumerate() {
             let first = *self.clusters[index].roots.iter().min().expect("a cluster has roots");
-            let place = self.clusters[index].anchor.unwrap_or(first);
-            units.push((Unit::Cluster(index), place, region.inputs.iter().map(|v| v.node).collect()));
+            let place = self.clusters[index].producer.unwrap_or(first);
+            units.push((Unit::Cluster(index), place, fusion.inputs.iter().map(|v| v.node).collect()));
         }
         let provider: HashMap<NodeId, usize> = units
             .iter()
@@ -51,7 +51,7 @@ impl Fuser<'_> {
             .flat_map(|(u, (unit, place, _))| match *unit {
                 Unit::Node(_) => vec![(*place, u)],
                 Unit::Cluster(c) => {
-                    self.clusters[c].roots.iter().copied().chain(self.clusters[c].anchor).map(|n| (n, u)).collect()
+                    self.clusters[c].roots.iter().copied().chain(self.clusters[c].producer).map(|n| (n, u)).collect()
                 }
             })
             .collect();
@@ -88,15 +88,15 @@ impl Fuser<'_> {
         order
     }
 
-    fn compile(&self, cluster: usize) -> CompiledRegion {
-        let Cluster { domain, roots, anchor, opened, .. } = &self.clusters[cluster];
+    fn compile(&self, cluster: usize) -> CompiledFusion {
+        let Cluster { domain, roots, producer, recomputed, .. } = &self.clusters[cluster];
         let mut emitter = Emitter {
             fuser: self,
             domain,
             cluster,
             roots,
-            opened,
-            anchor: *anchor,
+            recomputed,
+            producer: *producer,
             program: Vec::new(),
             registers: HashMap::new(),
             labels: HashMap::new(),
@@ -110,63 +110,63 @@ impl Fuser<'_> {
             if self.is_inner(root) {
                 let (reg, ty) = (emitter.node(root), node.outputs[0].clone());
                 let of_rows = self.is_of_rows(root);
-                outputs.push(if of_rows { RegionOutput::Rows { reg, ty } } else { RegionOutput::Store { reg, ty } });
+                outputs.push(if of_rows { FusionOutput::Rows { reg, ty } } else { FusionOutput::Store { reg, ty } });
                 results.push(value(root));
                 continue;
             }
             let reg = emitter.operand(node.inputs[0], root);
             let shape = node.outputs[0].shape.clone();
-            match self.row_sums[root.index()].expect("a root that regions do not compute element by element sums rows")
+            match self.row_sums[root.index()].expect("a root that fusions do not compute element by element sums rows")
             {
-                RowSum::Moments => {
-                    outputs.push(RegionOutput::Moments { reg, shape });
+                RowSum::MeanVar => {
+                    outputs.push(FusionOutput::MeanVar { reg, shape });
                     results.extend([value(root), Value { node: root, output: 1 }]);
                 }
                 RowSum::Sum { groups } => {
-                    outputs.push(RegionOutput::Sum { reg, groups, shape });
+                    outputs.push(FusionOutput::Sum { reg, groups, shape });
                     results.push(value(root));
                 }
             }
         }
         let mut inputs = Vec::new();
-        if let Some(anchor) = *anchor {
-            let node = self.graph.node(anchor);
+        if let Some(producer) = *producer {
+            let node = self.graph.node(producer);
             inputs.extend(&node.inputs);
-            if self.is_read_outside(anchor, cluster) {
-                let reg = emitter.anchor_register();
-                outputs.push(RegionOutput::Store { reg, ty: node.outputs[0].clone() });
-                results.push(value(anchor));
+            if self.is_read_outside(producer, cluster) {
+                let reg = emitter.producer_register();
+                outputs.push(FusionOutput::Store { reg, ty: node.outputs[0].clone() });
+                results.push(value(producer));
             }
         }
         inputs.extend(emitter.loads.iter().map(|&(v, _)| v));
-        let loads = emitter.loads.iter().map(|&(_, access)| access).collect();
-        let region = Region {
-            anchor: anchor.map(|id| Box::new(self.graph.node(id).op.clone())),
+        let loads = emitter.loads.iter().map(|&(_, index_map)| index_map).collect();
+        let fusion = Fusion {
+            producer: producer.map(|id| Box::new(self.graph.node(id).op.clone())),
             rows: domain.rows(),
             cols: domain.cols(),
             loads,
             program: emitter.program,
             outputs,
         };
-        CompiledRegion { region, inputs, results }
+        CompiledFusion { fusion, inputs, results }
     }
 
-    /// Whether anything but the cluster needs the anchor's own output.
-    fn is_read_outside(&self, anchor: NodeId, cluster: usize) -> bool {
+    /// Whether anything but the cluster needs the producer's own output.
+    fn is_read_outside(&self, producer: NodeId, cluster: usize) -> bool {
         let by_cluster = self.clusters.iter().enumerate().any(|(index, other)| {
-            (index != cluster && other.leaves.contains(&value(anchor)))
-                || other.anchor.is_some_and(|n| self.graph.node(n).inputs.contains(&value(anchor)))
+            (index != cluster && other.leaves.contains(&value(producer)))
+                || other.producer.is_some_and(|n| self.graph.node(n).inputs.contains(&value(producer)))
         });
         let by_node =
-            self.consumers[anchor.index()].iter().any(|c| !self.is_inner(*c) && !self.cluster_of.contains_key(c));
-        by_cluster || by_node || self.is_result.contains(&value(anchor))
+            self.consumers[producer.index()].iter().any(|c| !self.is_inner(*c) && !self.cluster_of.contains_key(c));
+        by_cluster || by_node || self.is_result.contains(&value(producer))
     }
 }
 
-struct CompiledRegion {
-    region: Region,
+struct CompiledFusion {
+    fusion: Fusion,
     inputs: Vec<Value>,
-    /// Values of the graph that the region's outputs are, in order.
+    /// Values of the graph that the fusion's outputs are, in order.
     results: Vec<Value>,
 }
 
@@ -184,20 +184,20 @@ enum Visit {
     Done,
 }
 
-/// Writes the program of one region.
+/// Writes the program of one fusion.
 struct Emitter<'a, 'g> {
     fuser: &'a Fuser<'g>,
     domain: &'a Shape,
     cluster: usize,
     roots: &'a [NodeId],
-    opened: &'a HashSet<NodeId>,
-    anchor: Option<NodeId>,
+    recomputed: &'a HashSet<NodeId>,
+    producer: Option<NodeId>,
     program: Vec<Instr>,
     registers: HashMap<Value, Reg>,
     /// Registers of labels, which are read along the rows.
     labels: HashMap<Value, Reg>,
     constants: HashMap<Instr, Reg>,
-    loads: Vec<(Value, Access)>,
+    loads: Vec<(Value, IndexMap)>,
 }
 
 impl Emitter<'_, '_> {
@@ -207,8 +207,8 @@ impl Emitter<'_, '_> {
     }
 
     /// The number of a new load.
-    fn load(&mut self, v: Value, access: Access) -> u16 {
-        self.loads.push((v, access));
+    fn load(&mut self, v: Value, index_map: IndexMap) -> u16 {
+        self.loads.push((v, index_map));
         (self.loads.len() - 1) as u16
     }
 
@@ -217,29 +217,29 @@ impl Emitter<'_, '_> {
         if let Some(&reg) = self.labels.get(&v) {
             return reg;
         }
-        let load = self.load(v, Access { row_div: 1, row_mod: self.domain.rows(), by_col: false });
+        let load = self.load(v, IndexMap { row_div: 1, row_mod: self.domain.rows(), by_col: false });
         let reg = self.push(Instr::Load(load));
         self.labels.insert(v, reg);
         reg
     }
 
-    fn anchor_register(&mut self) -> Reg {
-        let anchor = value(self.anchor.expect("only asked for with an anchor"));
-        if let Some(&reg) = self.registers.get(&anchor) {
+    fn producer_register(&mut self) -> Reg {
+        let producer = value(self.producer.expect("only asked for with a producer"));
+        if let Some(&reg) = self.registers.get(&producer) {
             return reg;
         }
-        let reg = self.push(Instr::Anchor);
-        self.registers.insert(anchor, reg);
+        let reg = self.push(Instr::Producer);
+        self.registers.insert(producer, reg);
         reg
     }
 
-    /// Whether the node rounds the anchor's output for this region alone, which reads it as it is: to hold a product in 16 bits
+    /// Whether the node rounds the producer's output for this fusion alone, which reads it as it is: to hold a product in 16 bits
     /// saves memory, and this one is in none.
     fn is_excess_rounding(&self, id: NodeId) -> bool {
         let fuser = self.fuser;
         let source = fuser.graph.node(id).inputs[0];
         fuser.narrows(id)
-            && self.anchor == Some(source.node)
+            && self.producer == Some(source.node)
             && !fuser.stored[id.index()]
             && !fuser.is_read_outside(source.node, self.cluster)
     }
@@ -262,18 +262,19 @@ impl Emitter<'_, '_> {
             };
         }
         let inside = self.fuser.can_inline(id, reader)
-            && (!self.fuser.stored[id.index()] || self.roots.contains(&id) || self.opened.contains(&id));
+            && (!self.fuser.stored[id.index()] || self.roots.contains(&id) || self.recomputed.contains(&id));
         if inside {
             return self.node(id);
         }
-        if self.anchor == Some(id) {
-            return self.anchor_register();
+        if self.producer == Some(id) {
+            return self.producer_register();
         }
         if let Some(&reg) = self.registers.get(&v) {
             return reg;
         }
-        let access = Access::of(self.fuser.graph.shape(v), self.domain).expect("prepared operands are expressible");
-        let load = self.load(v, access);
+        let index_map = IndexMap::of(self.fuser.graph.shape(v), self.domain)
+            .expect("operands of a canonical graph are expressible");
+        let load = self.load(v, index_map);
         let reg = self.push(Instr::Load(load));
         self.registers.insert(v, reg);
         reg
@@ -290,7 +291,7 @@ impl Emitter<'_, '_> {
             // Registers hold `f32`.
             return self.operand(node.inputs[0], id);
         }
-        let fused = self.fuser.fused[id.index()].expect("regions compute the node");
+        let fused = self.fuser.fused[id.index()].expect("fusions compute the node");
         let regs: Vec<Reg> = match fused {
             FusedOp::OneHot => vec![self.label(node.inputs[0])],
             FusedOp::Random { .. } => Vec::new(),
@@ -307,7 +308,7 @@ impl Emitter<'_, '_> {
             FusedOp::RowReduce(kind) => Instr::Reduce(kind, regs[0]),
             FusedOp::OneHot => Instr::OneHot(regs[0]),
             FusedOp::Random { seed, stream } => {
-                Instr::Random { seed, stream, step: self.load(node.inputs[0], Access::SCALAR) }
+                Instr::Random { seed, stream, step: self.load(node.inputs[0], IndexMap::SCALAR) }
             }
         };
         let reg = self.push(instr);

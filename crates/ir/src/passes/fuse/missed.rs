@@ -1,8 +1,8 @@
-//! Near misses: products whose output a region reads from memory, although it could have been given it in cache.
+//! Near misses: products whose output a fusion reads from memory, although it could have been given it in cache.
 
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Producer;
-use crate::ops::region::Region;
+use crate::ops::fusion::Fusion;
 use std::fmt;
 
 /// A product that runs alone.
@@ -11,21 +11,21 @@ pub struct NearMiss {
     pub path: String,
     /// Name of the product's operation.
     pub op: &'static str,
-    /// Path of the region that reads it, the nearest one.
-    pub region: String,
+    /// Path of the fusion that reads it, the nearest one.
+    pub fusion: String,
     pub reason: Reason,
 }
 
-/// Why a product and a region that reads it run apart.
+/// Why a product and a fusion that reads it run apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// The region reduces along rows.
+    /// The fusion reduces along rows.
     NeedsWholeRows,
-    /// The region runs with another product.
+    /// The fusion runs with another product.
     RunsWithAnother,
-    /// The region has another shape than the product's output.
+    /// The fusion has another shape than the product's output.
     OtherShape,
-    /// The region also reads what is computed from the product's output.
+    /// The fusion also reads what is computed from the product's output.
     ReadsWhatFollows,
     /// Several matrices are multiplied one by one.
     IsBatched,
@@ -34,10 +34,10 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Reason::NeedsWholeRows => "the region needs whole rows",
-            Reason::RunsWithAnother => "the region runs with another product",
-            Reason::OtherShape => "the region has another shape",
-            Reason::ReadsWhatFollows => "the region also reads what is computed from it",
+            Reason::NeedsWholeRows => "the fusion needs whole rows",
+            Reason::RunsWithAnother => "the fusion runs with another product",
+            Reason::OtherShape => "the fusion has another shape",
+            Reason::ReadsWhatFollows => "the fusion also reads what is computed from it",
             Reason::IsBatched => "it is a batch of products",
         })
     }
@@ -51,29 +51,29 @@ pub fn near_misses(graph: &Graph) -> Vec<NearMiss> {
         .ids()
         .filter(can_produce)
         .filter_map(|id| {
-            let reader = consumers[id.index()].iter().find_map(|&c| Some((c, region_of(graph, c)?)))?;
+            let reader = consumers[id.index()].iter().find_map(|&c| Some((c, fusion_of(graph, c)?)))?;
             Some(NearMiss {
                 path: graph.path(id).to_string(),
                 op: graph.node(id).op.rule().name(),
-                region: graph.path(reader.0).to_string(),
+                fusion: graph.path(reader.0).to_string(),
                 reason: reason(graph, id, reader),
             })
         })
         .collect()
 }
 
-fn region_of(graph: &Graph, id: NodeId) -> Option<&Region> {
-    graph.node(id).op.as_region()
+fn fusion_of(graph: &Graph, id: NodeId) -> Option<&Fusion> {
+    graph.node(id).op.as_fusion()
 }
 
-fn reason(graph: &Graph, product: NodeId, (id, region): (NodeId, &Region)) -> Reason {
+fn reason(graph: &Graph, product: NodeId, (id, fusion): (NodeId, &Fusion)) -> Reason {
     let own = Value { node: product, output: 0 };
     let shape = graph.shape(own);
-    if region.is_rowwise() {
+    if fusion.is_rowwise() {
         Reason::NeedsWholeRows
-    } else if region.anchor.is_some() {
+    } else if fusion.producer.is_some() {
         Reason::RunsWithAnother
-    } else if [shape.rows(), shape.cols()] != [region.rows, region.cols] {
+    } else if [shape.rows(), shape.cols()] != [fusion.rows, fusion.cols] {
         Reason::OtherShape
     } else if is_made_of(graph, &graph.node(id).inputs, own) {
         Reason::ReadsWhatFollows

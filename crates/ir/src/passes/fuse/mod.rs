@@ -1,18 +1,18 @@
-//! Grows regions: pointwise chains with reductions along rows and sums over them, and convolutions or matmuls with what
+//! Grows fusions: pointwise chains with reductions along rows and sums over them, and convolutions or matmuls with what
 //! follows them.
 //!
-//! 1. Decide which values are stored, of those that regions compute element by element or row by row. A value that an
-//!    operation outside any region reads must be; others are recomputed wherever they are used, unless several regions would
+//! 1. Decide which values are stored, of those that fusions compute element by element or row by row. A value that an
+//!    operation outside any fusion reads must be; others are recomputed wherever they are used, unless several fusions would
 //!    have to read more for it than the value itself.
-//! 2. Each stored value and each sum over rows is a root. Roots with one domain that read a common tensor become one region
+//! 2. Each stored value and each sum over rows is a root. Roots with one domain that read a common tensor become one fusion
 //!    where no dependency forbids it.
-//! 3. A region that reads the output of a convolution or matmul, and otherwise nothing that depends on it, is run by
-//!    that kernel block by block (the anchor), unless it needs whole rows. A convolution or matmul that runs no region, and of
+//! 3. A fusion that reads the output of a convolution or matmul, and otherwise nothing that depends on it, is run by
+//!    that kernel block by block (the producer), unless it needs whole rows. A convolution or matmul that runs no fusion, and of
 //!    which only a rounded form is read, writes that form.
 
+mod canonicalise;
 mod emit;
 mod missed;
-mod prepare;
 
 pub use missed::{NearMiss, Reason, near_misses};
 
@@ -22,34 +22,34 @@ use crate::ops::{FusedOp, Producer, RecomputeCost, RowSum};
 use crate::passes::recompute::is_recomputed;
 use crate::rules::Rules;
 use crate::shape::Shape;
-use prepare::{prepare, row_form};
+use canonicalise::{canonicalise, row_form};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Switches of the pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FuseOptions {
-    /// `false`: one region an operation, run op by op.
+    /// `false`: one fusion an operation, run op by op.
     pub fuse: bool,
 }
 
-/// Turns every pointwise operation and every sum over rows into part of a region.
+/// Turns every pointwise operation and every sum over rows into part of a fusion.
 ///
 /// # Errors
 /// Only if the graph was malformed.
 pub fn fuse(graph: &Graph, rules: &Rules, options: FuseOptions) -> Result<Graph, GraphError> {
-    let prepared = prepare(graph)?;
-    let mut fuser = Fuser::new(&prepared, rules.longest_row, options.fuse);
+    let canonical = canonicalise(graph)?;
+    let mut fuser = Fuser::new(&canonical, rules.longest_row, options.fuse);
     fuser.choose_stored();
     fuser.grow();
     fuser.settle_leaves();
     if options.fuse {
-        fuser.attach_anchors();
+        fuser.attach_producers();
         fuser.narrow_products();
     }
     fuser.emit()
 }
 
-/// How a region computes a node, if one can: reductions of rows that are longer than so many elements, or of one column, are
+/// How a fusion computes a node, if one can: reductions of rows that are longer than the given number of elements, or of one column, are
 /// kernels of their own.
 fn fused(graph: &Graph, longest_row: usize, id: NodeId) -> Option<FusedOp> {
     let fused = graph.node(id).op.rule().fused(&graph.input_types(id))?;
@@ -57,7 +57,7 @@ fn fused(graph: &Graph, longest_row: usize, id: NodeId) -> Option<FusedOp> {
     (!matches!(fused, FusedOp::RowReduce(_)) || fits()).then_some(fused)
 }
 
-/// For each node that regions compute, the domain of the region that does: the rows that a value of one number a row is made
+/// For each node that fusions compute, the domain of the fusion that does: the rows that a value of one number a row is made
 /// from, else its own shape.
 fn domains(graph: &Graph, fused: &[Option<FusedOp>]) -> Vec<Option<Shape>> {
     let mut domains: Vec<Option<Shape>> = vec![None; graph.len()];
@@ -80,11 +80,11 @@ fn domains(graph: &Graph, fused: &[Option<FusedOp>]) -> Vec<Option<Shape>> {
 struct Cluster {
     domain: Shape,
     roots: Vec<NodeId>,
-    anchor: Option<NodeId>,
-    /// Values read from outside, those of the anchor aside.
+    producer: Option<NodeId>,
+    /// Values read from outside, those of the producer aside.
     leaves: BTreeSet<Value>,
     /// Stored values that the cluster computes again and does not read.
-    opened: HashSet<NodeId>,
+    recomputed: HashSet<NodeId>,
     /// Nodes outside that must have run before.
     inputs: BTreeSet<NodeId>,
     /// Whether it computes rows as a whole.
@@ -96,16 +96,16 @@ struct Fuser<'a> {
     fuse: bool,
     consumers: Vec<Vec<NodeId>>,
     is_result: HashSet<Value>,
-    /// How regions compute each node, if they do.
+    /// How fusions compute each node, if they do.
     fused: Vec<Option<FusedOp>>,
-    /// The reduction over rows that regions do for each node, if they do.
+    /// The reduction over rows that fusions do for each node, if they do.
     row_sums: Vec<Option<RowSum>>,
-    /// Of each node that regions compute.
+    /// Of each node that fusions compute.
     domains: Vec<Option<Shape>>,
-    /// Nodes that regions compute and write to memory.
+    /// Nodes that fusions compute and write to memory.
     stored: Vec<bool>,
     clusters: Vec<Cluster>,
-    /// Cluster of each root and anchor.
+    /// Cluster of each root and producer.
     cluster_of: HashMap<NodeId, usize>,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// Whether regions compute the node's value from values at the same row.
+    /// Whether fusions compute the node's value from values at the same row.
     fn is_inner(&self, id: NodeId) -> bool {
         self.domains[id.index()].is_some()
     }
@@ -141,18 +141,18 @@ impl<'a> Fuser<'a> {
         self.domains[id.index()].as_ref().is_some_and(|domain| domain != self.graph.shape(value(id)))
     }
 
-    /// Whether the node is computed by a region of its own or with others.
+    /// Whether the node is computed by a separate fusion or with others.
     fn is_root(&self, id: NodeId) -> bool {
         self.stored[id.index()] || self.row_sums[id.index()].is_some()
     }
 
-    /// Domain of the region that computes a root.
+    /// Domain of the fusion that computes a root.
     fn domain(&self, root: NodeId) -> &Shape {
         let of_sum = || self.graph.shape(self.graph.node(root).inputs[0]);
         self.domains[root.index()].as_ref().unwrap_or_else(of_sum)
     }
 
-    /// Whether `consumer` computes, in a region over the domain of `producer`, from the value of `producer`.
+    /// Whether `consumer` computes, in a fusion over the domain of `producer`, from the value of `producer`.
     fn can_inline(&self, producer: NodeId, consumer: NodeId) -> bool {
         let sums_rows = || self.row_sums[consumer.index()].is_some() && !self.is_of_rows(producer);
         self.is_inner(producer)
@@ -173,22 +173,22 @@ impl<'a> Fuser<'a> {
     }
 
     fn choose_stored(&mut self) {
-        let mut fixed: BTreeSet<NodeId> = BTreeSet::new();
+        let mut chosen_before: BTreeSet<NodeId> = BTreeSet::new();
         loop {
-            let chosen = self.store_what_pays(&fixed);
+            let chosen = self.store_what_pays(&chosen_before);
             let earlier = self.store_earlier(&chosen);
             if earlier.is_empty() {
                 return;
             }
-            fixed.extend(earlier);
+            chosen_before.extend(earlier);
         }
     }
 
-    /// Decides for each value whether it is stored, those of `fixed` in any case. Returns those that need not be, but pay.
-    fn store_what_pays(&mut self, fixed: &BTreeSet<NodeId>) -> Vec<NodeId> {
+    /// Decides for each value whether it is stored, those of `chosen_before` in any case. Returns those that need not be, but pay.
+    fn store_what_pays(&mut self, chosen_before: &BTreeSet<NodeId>) -> Vec<NodeId> {
         let order: Vec<NodeId> = self.graph.ids().filter(|&id| self.is_inner(id)).collect();
         for &id in &order {
-            self.stored[id.index()] = self.must_store(id) || fixed.contains(&id);
+            self.stored[id.index()] = self.must_store(id) || chosen_before.contains(&id);
         }
         let mut chosen: Vec<NodeId> = Vec::new();
         if !self.fuse {
@@ -204,8 +204,8 @@ impl<'a> Fuser<'a> {
                     roots.extend(behind);
                 }
             }
-            let pays = || self.is_of_rows(id) || self.narrows(id) || self.is_worth_storing(id, &roots);
-            if !self.stored[id.index()] && !self.widens(id) && roots.len() > 1 && self.regions(&roots) > 1 && pays() {
+            let pays = || self.is_of_rows(id) || self.narrows(id) || self.should_store(id, &roots);
+            if !self.stored[id.index()] && !self.widens(id) && roots.len() > 1 && self.fusions(&roots) > 1 && pays() {
                 self.stored[id.index()] = true;
                 chosen.push(id);
             }
@@ -220,7 +220,7 @@ impl<'a> Fuser<'a> {
         let mut made_of: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
         for &id in chosen.iter().filter(|&&id| !self.is_of_rows(id) && !self.narrows(id) && !self.is_row(id)) {
             let expression = self.expression_from_rows(&[id]);
-            if self.is_made_at_expense(&expression) {
+            if self.has_costly_arithmetic(&expression) {
                 made_of.insert(id, expression.inner);
             }
         }
@@ -233,7 +233,7 @@ impl<'a> Fuser<'a> {
             self.stored[candidate.index()] = true;
             let replaced: Vec<NodeId> = made_of
                 .iter()
-                .filter(|&(&id, inner)| inner.contains(&candidate) && !self.is_costly(id))
+                .filter(|&(&id, inner)| inner.contains(&candidate) && !self.recompute_exceeds_load(id))
                 .map(|(&id, _)| id)
                 .collect();
             let bytes = |id: NodeId| self.graph.ty(value(id)).bytes();
@@ -272,7 +272,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// Whether the node costs more than to read its value.
-    fn is_expensive(&self, id: NodeId) -> bool {
+    fn is_costly_function(&self, id: NodeId) -> bool {
         match self.recompute_cost(id) {
             RecomputeCost::Arithmetic | RecomputeCost::Division => false,
             RecomputeCost::Function => !self.is_of_rows(id),
@@ -286,20 +286,23 @@ impl<'a> Fuser<'a> {
     }
 
     /// Whether computing the value costs more than reading it.
-    fn is_costly(&self, id: NodeId) -> bool {
+    fn recompute_exceeds_load(&self, id: NodeId) -> bool {
         let expression = self.expression_from_rows(&[id]);
-        self.is_made_at_expense(&expression) || self.full_leaves(&expression, self.graph.shape(value(id))).len() > 2
+        self.has_costly_arithmetic(&expression) || self.full_leaves(&expression, self.graph.shape(value(id))).len() > 2
     }
 
     /// Whether there is more in it than simple arithmetic.
-    fn is_made_at_expense(&self, expression: &Expression) -> bool {
-        expression.inner.iter().any(|&n| self.is_expensive(n) || self.recompute_cost(n) == RecomputeCost::Division)
+    fn has_costly_arithmetic(&self, expression: &Expression) -> bool {
+        expression
+            .inner
+            .iter()
+            .any(|&n| self.is_costly_function(n) || self.recompute_cost(n) == RecomputeCost::Division)
     }
 
-    /// Whether recomputing the value costs the regions of `roots` more than reading it back. What they read in any case costs
+    /// Whether recomputing the value costs the fusions of `roots` more than reading it back. What they read in any case costs
     /// nothing, and the memory of more than a row is worth more than arithmetic.
-    fn is_worth_storing(&self, id: NodeId, roots: &BTreeSet<NodeId>) -> bool {
-        if !self.is_costly(id) {
+    fn should_store(&self, id: NodeId, roots: &BTreeSet<NodeId>) -> bool {
+        if !self.recompute_exceeds_load(id) {
             return false;
         }
         let shape = self.graph.shape(value(id));
@@ -316,8 +319,8 @@ impl<'a> Fuser<'a> {
         })
     }
 
-    /// Lower bound of the number of regions that can hold `roots`: the longest chain of dependencies among them.
-    fn regions(&self, roots: &BTreeSet<NodeId>) -> usize {
+    /// Lower bound of the number of fusions that can hold `roots`: the longest chain of dependencies among them.
+    fn fusions(&self, roots: &BTreeSet<NodeId>) -> usize {
         let mut depth: Vec<(NodeId, usize)> = Vec::new();
         for &root in roots {
             let below = depth.iter().filter(|&&(earlier, _)| self.depends(root, earlier)).map(|&(_, d)| d).max();
@@ -389,26 +392,26 @@ impl<'a> Fuser<'a> {
         expression.leaves.iter().copied().filter(|&v| self.graph.shape(v).elements() == domain.elements()).collect()
     }
 
-    /// The expression of a cluster, with stored values opened that cost no further tensor to recompute.
+    /// The expression of a cluster, with stored values recomputed that cost no further tensor to recompute.
     fn cluster_expression(&self, roots: &[NodeId], domain: &Shape) -> (Expression, HashSet<NodeId>) {
-        let mut opened: HashSet<NodeId> = HashSet::new();
+        let mut recomputed: HashSet<NodeId> = HashSet::new();
         loop {
-            let inner = |id: NodeId| if opened.contains(&id) { Inner::Computed } else { Inner::IfNotStored };
+            let inner = |id: NodeId| if recomputed.contains(&id) { Inner::Computed } else { Inner::IfNotStored };
             let expression = self.expression(roots, &inner);
             let full = self.full_leaves(&expression, domain);
             let next = full.iter().find(|leaf| {
                 let id = leaf.node;
-                if !self.fuse || !self.is_inner(id) || domain.rank() < 2 || opened.contains(&id) {
+                if !self.fuse || !self.is_inner(id) || domain.rank() < 2 || recomputed.contains(&id) {
                     return false;
                 }
                 let inner = self.expression(&[id], &inner);
-                let cheap = !inner.inner.iter().any(|&n| self.is_expensive(n));
+                let cheap = !inner.inner.iter().any(|&n| self.is_costly_function(n));
                 let leaves = self.full_leaves(&inner, domain);
                 cheap && leaves.iter().all(|l| full.contains(l) && l != *leaf)
             });
             match next {
-                Some(leaf) => opened.insert(leaf.node),
-                None => return (expression, opened),
+                Some(leaf) => recomputed.insert(leaf.node),
+                None => return (expression, recomputed),
             };
         }
     }
@@ -424,7 +427,7 @@ impl<'a> Fuser<'a> {
                 let sharing = full.iter().flat_map(|leaf| readers.get(leaf).into_iter().flatten().copied());
                 sharing
                     .chain(expression.leaves.iter().filter_map(|leaf| self.cluster_of.get(&leaf.node).copied()))
-                    .filter(|&c| self.clusters[c].domain == domain && self.is_of_one_time(c, root))
+                    .filter(|&c| self.clusters[c].domain == domain && self.is_of_same_pass(c, root))
                     .collect()
             } else {
                 BTreeSet::new()
@@ -435,9 +438,9 @@ impl<'a> Fuser<'a> {
                 self.clusters.push(Cluster {
                     domain,
                     roots: Vec::new(),
-                    anchor: None,
+                    producer: None,
                     leaves: BTreeSet::new(),
-                    opened: HashSet::new(),
+                    recomputed: HashSet::new(),
                     inputs: BTreeSet::new(),
                     needs_rows: false,
                 });
@@ -453,7 +456,7 @@ impl<'a> Fuser<'a> {
     }
 
     /// Whether a root is computed a second time just as the cluster is, or just as little.
-    fn is_of_one_time(&self, cluster: usize, root: NodeId) -> bool {
+    fn is_of_same_pass(&self, cluster: usize, root: NodeId) -> bool {
         is_recomputed(self.graph, root) == is_recomputed(self.graph, self.clusters[cluster].roots[0])
     }
 
@@ -490,39 +493,39 @@ impl<'a> Fuser<'a> {
     fn settle_leaves(&mut self) {
         for index in 0..self.clusters.len() {
             let cluster = &self.clusters[index];
-            let (expression, opened) = self.cluster_expression(&cluster.roots, &cluster.domain);
+            let (expression, recomputed) = self.cluster_expression(&cluster.roots, &cluster.domain);
             let inputs = expression.leaves.iter().map(|v| v.node).collect();
             let needs_rows = expression.inner.iter().any(|&n| self.is_of_rows(n));
             let cluster = &mut self.clusters[index];
             cluster.needs_rows = needs_rows;
-            (cluster.leaves, cluster.opened, cluster.inputs) = (expression.leaves, opened, inputs);
+            (cluster.leaves, cluster.recomputed, cluster.inputs) = (expression.leaves, recomputed, inputs);
         }
     }
 
-    fn attach_anchors(&mut self) {
+    fn attach_producers(&mut self) {
         for index in 0..self.clusters.len() {
             let cluster = &self.clusters[index];
             if cluster.needs_rows {
                 continue;
             }
-            let anchor = cluster.leaves.iter().copied().find(|&leaf| {
+            let producer = cluster.leaves.iter().copied().find(|&leaf| {
                 let others = cluster.leaves.iter().map(|v| v.node).filter(|&n| n != leaf.node).collect();
-                self.is_anchor(leaf, &cluster.domain)
+                self.is_producer(leaf, &cluster.domain)
                     && !self.cluster_of.contains_key(&leaf.node)
                     && !self.depends_on_unit(others, |id| id == leaf.node)
             });
-            if let Some(anchor) = anchor {
-                self.cluster_of.insert(anchor.node, index);
+            if let Some(producer) = producer {
+                self.cluster_of.insert(producer.node, index);
                 let cluster = &mut self.clusters[index];
-                cluster.anchor = Some(anchor.node);
-                cluster.leaves.remove(&anchor);
-                cluster.inputs.remove(&anchor.node);
-                cluster.inputs.extend(self.graph.node(anchor.node).inputs.iter().map(|v| v.node));
+                cluster.producer = Some(producer.node);
+                cluster.leaves.remove(&producer);
+                cluster.inputs.remove(&producer.node);
+                cluster.inputs.extend(self.graph.node(producer.node).inputs.iter().map(|v| v.node));
             }
         }
     }
 
-    /// Lets convolutions and matmuls that run no region, and are only read in a rounded form, write that form.
+    /// Lets convolutions and matmuls that run no fusion, and are only read in a rounded form, write that form.
     fn narrow_products(&mut self) {
         for product in self.graph.ids() {
             let raw = value(product);
@@ -532,7 +535,7 @@ impl<'a> Fuser<'a> {
                 || self.is_result.contains(&raw)
                 || !self.narrows(cast)
                 || self.stored[cast.index()]
-                || !self.is_anchor(raw, self.graph.shape(raw))
+                || !self.is_producer(raw, self.graph.shape(raw))
                 || !self.clusters.iter().any(reads_raw)
             {
                 continue;
@@ -548,17 +551,17 @@ impl<'a> Fuser<'a> {
             self.clusters.push(Cluster {
                 domain: self.graph.shape(raw).clone(),
                 roots: vec![cast],
-                anchor: Some(product),
+                producer: Some(product),
                 leaves: BTreeSet::new(),
-                opened: HashSet::new(),
+                recomputed: HashSet::new(),
                 inputs: self.graph.node(product).inputs.iter().map(|v| v.node).collect(),
                 needs_rows: false,
             });
         }
     }
 
-    /// Whether a value is the output of a kernel that can run a region on the blocks it finishes.
-    fn is_anchor(&self, leaf: Value, domain: &Shape) -> bool {
+    /// Whether a value is the output of a kernel that can run a fusion on the blocks it finishes.
+    fn is_producer(&self, leaf: Value, domain: &Shape) -> bool {
         let ty = self.graph.ty(leaf);
         let fits = ty.dtype == DType::F32 && ty.shape == *domain;
         let producer = || self.graph.node(leaf.node).op.rule().producer(&self.graph.input_types(leaf.node));
@@ -566,7 +569,7 @@ impl<'a> Fuser<'a> {
     }
 }
 
-/// Whether a value that a region could compute is computed in it.
+/// Whether a value that a fusion could compute is computed in it.
 #[derive(Clone, Copy)]
 enum Inner {
     Computed,
@@ -574,7 +577,7 @@ enum Inner {
     Read,
 }
 
-/// What a region computes: nodes inside, values read.
+/// What a fusion computes: nodes inside, values read.
 #[derive(Default)]
 struct Expression {
     inner: BTreeSet<NodeId>,

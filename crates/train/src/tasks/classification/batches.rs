@@ -4,7 +4,7 @@ use super::mixup::Mix;
 use super::recipe::ClassifierRecipe;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
-use crate::tasks::loaded::{Feeder, Place};
+use crate::tasks::loaded::{BatchPosition, Feeder};
 use crate::tasks::{Array, Feeds};
 
 /// Adds to the loader's `images u8[N, H, W, 3]` and `labels i32[N]` the feeds of mixup where there is one.
@@ -39,7 +39,7 @@ impl Images {
 }
 
 impl Feeder for Images {
-    fn complete(&self, feeds: &mut Feeds, place: Place) {
+    fn complete(&self, feeds: &mut Feeds, place: BatchPosition) {
         feeds.i32_mut("labels").iter_mut().for_each(|label| *label += self.label_offset);
         if let Some(Mixup { seed, alpha, batch_size }) = &self.mixup {
             let Mix { weight, order } = Mix::draw(*seed, place.updates, *alpha, *batch_size);

@@ -4,9 +4,9 @@ use super::model_options;
 use super::recipe::ClassifierRecipe;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
+use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession};
-use crate::trained::{Trained, WhichWeights};
 use bessemer_data::ResizeCentreCrop;
 use bessemer_models::{Architecture, InputFormat, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
@@ -28,7 +28,7 @@ pub struct Classifier {
     pub label_offset: usize,
     /// Names of the classes, where the weights come from a run.
     pub classes: Option<Vec<String>>,
-    pub trained: Trained,
+    pub trained: LoadedWeights,
 }
 
 impl Classifier {
@@ -39,21 +39,21 @@ impl Classifier {
     /// A model or file that does not exist; a folder of another model; averages where there are none.
     pub fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Self, TrainError> {
         find(name)?;
-        let trained = Trained::load(name, weights, which)?;
+        let trained = LoadedWeights::load(name, weights, which)?;
         match trained.recipe.clone() {
             Some(recipe) => Self::of_run(&recipe, read_classes(weights)?, trained),
             None => Self::published(name, trained),
         }
     }
 
-    fn of_run(recipe: &Recipe, classes: Option<Vec<String>>, trained: Trained) -> Result<Self, TrainError> {
+    fn of_run(recipe: &Recipe, classes: Option<Vec<String>>, trained: LoadedWeights) -> Result<Self, TrainError> {
         let ClassifierRecipe { images, .. } = recipe.own()?;
         let (architecture, options) = model_options(recipe, images.eval_image_size)?;
         let (resize, label_offset) = (images.eval_resize as u32, images.label_offset as usize);
         Ok(Self { name: recipe.model.name.clone(), architecture, options, resize, label_offset, classes, trained })
     }
 
-    fn published(name: &str, trained: Trained) -> Result<Self, TrainError> {
+    fn published(name: &str, trained: LoadedWeights) -> Result<Self, TrainError> {
         let spec = find(name)?;
         let mut options = spec.options();
         if let Some(classes) = classes_of(&trained.tensors) {

@@ -7,6 +7,7 @@ use super::{Classification, TERMS, samples, workload};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
@@ -14,8 +15,7 @@ use crate::state::load_strictly;
 use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
-use crate::tasks::{Evaluation, Task, Terms};
-use crate::trained::Trained;
+use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{ComparedWork, Work, Workload};
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, Model, ModelError, ModelSpec, Summary, WeightNames, WeightsError, ZOO, find};
@@ -72,7 +72,7 @@ impl Family for Classifiers {
         &NAMES
     }
 
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         &TERMS
     }
 
@@ -102,8 +102,8 @@ impl Family for Classifiers {
         weights: &Path,
         data: &Path,
         options: &EvaluateOptions,
-    ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
-        super::judge(model, weights, data, options)
+    ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
+        super::standalone_evaluation(model, weights, data, options)
     }
 
     fn predictor(
@@ -130,7 +130,7 @@ impl Family for Classifiers {
         misfits.min_by_key(|(_, misfit)| misfit.problems())
     }
 
-    fn fitted(&self, model: &str, trained: &Trained, _: &Path) -> Result<Fitted, TrainError> {
+    fn fitted(&self, model: &str, trained: &LoadedWeights, _: &Path) -> Result<Fitted, TrainError> {
         Ok(Fitted { model: model_for(find(model)?, &trained.tensors)?, folder: None })
     }
 

@@ -2,12 +2,12 @@
 
 use super::classifier::{Classifier, read_labels};
 use crate::error::TrainError;
+use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
 use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, EachInput, Feeds};
-use crate::trained::WhichWeights;
-use bessemer_data::Picture;
+use bessemer_data::Image;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -103,7 +103,7 @@ pub fn infer(
     let transform = classifier.transform();
     let mut predictions = Vec::with_capacity(inputs.len());
     for paths in inputs.chunks(batch_size) {
-        let pixels = paths.iter().map(|path| Ok(transform.apply(&Picture::read(path)?).pixels));
+        let pixels = paths.iter().map(|path| Ok(transform.apply(&Image::read(path)?).pixels));
         let pixels: EachInput<Vec<u8>> = pixels.collect();
         let Some(size) = pixels.iter().flatten().map(Vec::len).next() else {
             predictions.extend(pixels.into_iter().filter_map(Result::err).map(Err));

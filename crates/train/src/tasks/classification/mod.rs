@@ -20,11 +20,11 @@ pub use sources::DataSource;
 pub(crate) use model::model_options;
 
 use super::loaded::Loaded;
-use super::{Batches, Better, Evaluation, LoadOptions, Metric, Score, Task, Terms};
+use super::{Batches, Better, Evaluation, LoadOptions, Metric, MetricSchema, Score, Task};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
-use crate::trained::Trained;
 use batches::Images;
 use bessemer_data::{CifarBin, ClassFolder, Dataset, ImageSamples, LabelledImages, Position, Split, Transform};
 use bessemer_models::{Architecture, Model, ModelOptions};
@@ -36,7 +36,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Accuracies are fractions; the loss is the mean cross entropy, without label smoothing.
-pub static TERMS: Terms = Terms {
+pub static TERMS: MetricSchema = MetricSchema {
     samples: "images",
     unit: "images/s",
     parts: &[],
@@ -67,7 +67,7 @@ impl Classification {
 }
 
 impl Task for Classification {
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         &TERMS
     }
 
@@ -96,7 +96,7 @@ impl Task for Classification {
         let (architecture, options) = model_options(recipe, images.eval_image_size)?;
         let batch_size = recipe.eval.batch_size.unwrap_or(recipe.train.batch_size) as usize;
         let (label_offset, load) = (images.label_offset as i32, LoadOptions::of(recipe));
-        Ok(Some(Box::new(Judge { architecture, options, batch_size, set, label_offset, load })))
+        Ok(Some(Box::new(ClassifierEvaluation { architecture, options, batch_size, set, label_offset, load })))
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
@@ -109,13 +109,13 @@ impl Task for Classification {
         let Ok(ClassifierRecipe { model, images, .. }) = self.recipe.own() else { return Vec::new() };
         let outputs = model.num_classes;
         let classes = self.set.num_classes() as u64 + images.label_offset;
-        let told = || format!("the model has {outputs} outputs for {classes} classes of data");
-        (classes < outputs).then(told).into_iter().collect()
+        let reported = || format!("the model has {outputs} outputs for {classes} classes of data");
+        (classes < outputs).then(reported).into_iter().collect()
     }
 }
 
 /// An evaluation set and the network for it.
-struct Judge {
+struct ClassifierEvaluation {
     architecture: Architecture,
     options: ModelOptions,
     batch_size: usize,
@@ -124,8 +124,8 @@ struct Judge {
     load: LoadOptions,
 }
 
-impl Evaluation for Judge {
-    fn terms(&self) -> &'static Terms {
+impl Evaluation for ClassifierEvaluation {
+    fn metric_schema(&self) -> &'static MetricSchema {
         &TERMS
     }
 
@@ -150,19 +150,19 @@ impl Evaluation for Judge {
 
 /// Judges weights on the `val/` of a class folder, or on a folder with `images_u8_nhwc.bin`. For weights of a run `data`
 /// can also be `shapes` or `synthetic`, drawn as the run drew them.
-pub(super) fn judge(
+pub(super) fn standalone_evaluation(
     name: &str,
     weights: &Path,
     data: &Path,
     options: &EvaluateOptions,
-) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
+) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
     let mut classifier = Classifier::load(name, weights, options.weights)?;
     let set = match DataSource::parse(data) {
         DataSource::Folder(root) => open_folder(&mut classifier, &root)?,
         source => drawn_set(&classifier, &source)?,
     };
     let Classifier { architecture, options: model, trained, label_offset, .. } = classifier;
-    let judge = Judge {
+    let evaluation = ClassifierEvaluation {
         architecture,
         options: model,
         batch_size: options.batch_size,
@@ -170,7 +170,7 @@ pub(super) fn judge(
         label_offset: label_offset as i32,
         load: options.load,
     };
-    Ok((Box::new(judge), trained))
+    Ok((Box::new(evaluation), trained))
 }
 
 /// The evaluation set in a folder. One in a single file also says how its pixels are normalised.

@@ -3,12 +3,12 @@
 use super::classifier::Classifier;
 use super::sources::DataSource;
 use crate::error::TrainError;
+use crate::loaded_weights::WhichWeights;
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::tasks::samples::{SAMPLES_FILE, Sample};
 use crate::tasks::{Array, Feeds};
-use crate::trained::WhichWeights;
-use bessemer_data::{FileFormat, Label, LabelledImages, Picture, Purpose, Scratch};
+use bessemer_data::{FileFormat, Image, Label, LabelledImages, Purpose, Scratch};
 use std::fs;
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Res
     let mut samples = Vec::with_capacity(count);
     for (i, pixels) in images.chunks_exact(height * width * 3).enumerate() {
         let picture = format!("sample-{i:03}.png");
-        let drawn = Picture { width, height, pixels: pixels.to_vec() };
+        let drawn = Image { width, height, pixels: pixels.to_vec() };
         drawn.write(&folder.join(&picture), FileFormat::Png)?;
         let (class, probability) = best(&logits[i * outputs..][..outputs], classifier.label_offset);
         samples.push(Sample { picture, label: name(labels[i]), predicted: name(class), probability });

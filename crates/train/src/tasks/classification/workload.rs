@@ -36,7 +36,7 @@ pub(super) fn build(work: &Work<'_>) -> Result<Workload, ModelError> {
     Ok(Workload::new(model, Fill::Below(options.num_classes), Vec::new()))
 }
 
-/// By the optimizer of the recipe, but no batch-norm decays: other frameworks cannot tell those of shortcuts by their names.
+/// By the optimizer of the recipe, but no batch-norm decays: other frameworks cannot distinguish those of shortcuts by their names.
 fn training(work: &Work<'_>, recipe: &Recipe) -> TrainConfig {
     let optimizer = match optimizer(&recipe.optimizer) {
         Optimizer::Sgd(sgd) => Optimizer::Sgd(bessemer_nn::Sgd { decay_exclude: DecayExclude::BatchNorm, ..sgd }),

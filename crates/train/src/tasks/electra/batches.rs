@@ -1,10 +1,10 @@
 //! What an evaluation feeds besides the sequences.
 
-use crate::tasks::loaded::{Feeder, Place};
+use crate::tasks::loaded::{BatchPosition, Feeder};
 use crate::tasks::{Array, Feeds};
 
 /// Adds what the samples of an evaluation are drawn by: `first_example` `i32[]`, the number of the first sequence of the batch
-/// in the data set, and where words come by their frequencies `log_frequencies` `f32[V]`.
+/// in the data set, and where tokens come by their frequencies `log_frequencies` `f32[V]`.
 #[derive(Clone)]
 pub(in crate::tasks) struct EvaluationFeeds {
     pub batch_size: usize,
@@ -12,7 +12,7 @@ pub(in crate::tasks) struct EvaluationFeeds {
 }
 
 impl Feeder for Option<EvaluationFeeds> {
-    fn complete(&self, feeds: &mut Feeds, place: Place) {
+    fn complete(&self, feeds: &mut Feeds, place: BatchPosition) {
         let Some(EvaluationFeeds { batch_size, log_frequencies }) = self else { return };
         feeds.push("first_example", Array::I32(vec![(place.index * batch_size) as i32]));
         if let Some(logs) = log_frequencies {

@@ -1,11 +1,12 @@
 //! ELECTRA in pre-training as a family.
 
-use super::infer::WordJudge;
+use super::infer::TokenClassifier;
 use super::recipe::ElectraRecipe;
 use super::{Networks, TERMS, names, workload};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::family::{
     BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Recognised, SampleInfo,
@@ -13,8 +14,7 @@ use crate::tasks::family::{
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::vocabulary_beside;
 use crate::tasks::text::{EncoderShape, Encoders, TextTask, step_settings, usual_step};
-use crate::tasks::{Evaluation, Task, Terms};
-use crate::trained::Trained;
+use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{NamedSetting, StepSettings, Work, Workload};
 use bessemer_data::text;
 use bessemer_models::bert::Sequences;
@@ -86,7 +86,7 @@ impl Family for Electras {
         &NAMES
     }
 
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         &TERMS
     }
 
@@ -112,8 +112,8 @@ impl Family for Electras {
         weights: &Path,
         data: &Path,
         options: &EvaluateOptions,
-    ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
-        super::judge(model, weights, data, options)
+    ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
+        super::standalone_evaluation(model, weights, data, options)
     }
 
     fn predictor(
@@ -122,7 +122,7 @@ impl Family for Electras {
         weights: &Path,
         options: &PredictOptions,
     ) -> Result<Box<dyn Predictor>, TrainError> {
-        Ok(Box::new(WordJudge::new(model, weights, options)))
+        Ok(Box::new(TokenClassifier::new(model, weights, options)))
     }
 
     fn recognise(&self, tensors: &[NamedTensor<'_>]) -> Option<Recognised> {
@@ -134,7 +134,7 @@ impl Family for Electras {
         ENCODERS.embeddings(tensors, own.map(|own| own.vocabulary.vocab_multiple))
     }
 
-    fn fitted(&self, model: &str, trained: &Trained, path: &Path) -> Result<Fitted, TrainError> {
+    fn fitted(&self, model: &str, trained: &LoadedWeights, path: &Path) -> Result<Fitted, TrainError> {
         ENCODERS.check(model, &trained.tensors, &trained.origin)?;
         let networks = Networks::in_weights(model, trained)?.for_vocabulary(vocabulary_beside(path).as_deref())?;
         let sequences = Sequences { batch: 1, length: 1, predictions: 1 };

@@ -1,13 +1,13 @@
-//! Which words of a text do not belong there.
+//! Which tokens of a text do not belong there.
 
 use super::family::ENCODERS;
 use super::model::Networks;
 use crate::error::TrainError;
+use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
 use crate::tasks::text::{check_text, quoted, vocabulary_for};
 use crate::tasks::{Array, EachInput, Feeds};
-use crate::trained::{Trained, WhichWeights};
 use bessemer_data::text::TextTokenizer;
 use bessemer_models::bert::Sequences;
 use bessemer_models::electra;
@@ -16,71 +16,71 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Settings of [`judge_words`].
+/// Settings of [`classify_tokens`].
 #[derive(Clone, Debug, Default)]
-pub struct JudgeOptions {
+pub struct ClassifyOptions {
     pub compute: ComputeOptions,
     /// The vocabulary; otherwise that of the folder of the weights.
     pub vocab: Option<PathBuf>,
     pub weights: WhichWeights,
 }
 
-/// Judges the words of texts.
-pub(super) struct WordJudge {
+/// Classifies the tokens of texts: replaced or not.
+pub(super) struct TokenClassifier {
     model: &'static str,
     weights: PathBuf,
-    options: JudgeOptions,
+    options: ClassifyOptions,
 }
 
-impl WordJudge {
+impl TokenClassifier {
     pub(super) fn new(model: &'static str, weights: &Path, options: &PredictOptions) -> Self {
         let PredictOptions { compute, vocab, weights: which, .. } = options.clone();
-        Self { model, weights: weights.to_owned(), options: JudgeOptions { compute, vocab, weights: which } }
+        Self { model, weights: weights.to_owned(), options: ClassifyOptions { compute, vocab, weights: which } }
     }
 }
 
-impl Predictor for WordJudge {
+impl Predictor for TokenClassifier {
     fn predict(
         &mut self,
         inputs: &[String],
         _: &dyn Fn(usize, usize),
     ) -> Result<EachInput<infer::Prediction>, TrainError> {
-        let judged = judge_words(self.model, &self.weights, inputs, &self.options)?;
-        Ok(infer::predictions(judged, |judged: &Judged| {
-            let words = judged.words.iter().map(|verdict| (verdict.word.clone(), Some(verdict.replaced)));
-            vec![Part::Line(judged.text.clone()), Part::Table(words.collect())]
+        let classified = classify_tokens(self.model, &self.weights, inputs, &self.options)?;
+        Ok(infer::predictions(classified, |classified: &ClassifiedText| {
+            let tokens = classified.tokens.iter().map(|verdict| (verdict.token.clone(), Some(verdict.replaced)));
+            vec![Part::Line(classified.text.clone()), Part::Table(tokens.collect())]
         }))
     }
 }
 
-/// A text and what the discriminator takes its words for.
+/// A text and what the discriminator takes its tokens for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Judged {
+pub struct ClassifiedText {
     pub text: String,
-    pub words: Vec<WordVerdict>,
+    pub tokens: Vec<TokenVerdict>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct WordVerdict {
+pub struct TokenVerdict {
     pub id: u32,
-    /// As in the vocabulary; `##` begins a piece that goes on from the word before it.
-    pub word: String,
-    /// Probability that the word was put in another one's place.
+    /// As in the vocabulary; `##` begins a piece that goes on from the token before it.
+    pub token: String,
+    /// Probability that the token was put in another one's place.
     pub replaced: f64,
 }
 
-/// What the discriminator of ELECTRA `name` says of the words of some texts. A text without words, or too long for the model, is an
+/// What the discriminator of ELECTRA `name` says of the tokens of some texts. A text without tokens, or too long for the model, is an
 /// error of its own.
 ///
 /// # Errors
 /// Weights or a vocabulary that cannot be read or do not fit.
-pub fn judge_words(
+pub fn classify_tokens(
     name: &str,
     weights: &Path,
     texts: &[String],
-    options: &JudgeOptions,
-) -> Result<EachInput<Judged>, TrainError> {
-    let mut trained = Trained::load(name, weights, options.weights)?;
+    options: &ClassifyOptions,
+) -> Result<EachInput<ClassifiedText>, TrainError> {
+    let mut trained = LoadedWeights::load(name, weights, options.weights)?;
     ENCODERS.check(name, &trained.tensors, &trained.origin)?;
     let Networks { config, options: pretraining } = Networks::in_weights(name, &trained)?;
     let vocabulary = Arc::new(vocabulary_for(&trained, weights, options.vocab.as_deref())?);
@@ -90,7 +90,7 @@ pub fn judge_words(
     let ids_of = |text: &String| {
         let ids = tokenizer.ids(text);
         if ids.is_empty() {
-            return Err(TrainError::setting("the text", quoted(text), "it needs words to judge"));
+            return Err(TrainError::setting("the text", quoted(text), "it needs at least one token"));
         }
         check_text(text, ids.len() + 2, &config.encoder)?;
         Ok(ids)
@@ -103,25 +103,26 @@ pub fn judge_words(
         electra::infer_discriminator(&config, Sequences { batch: 1, length, predictions: 1 }, &pretraining.network)?;
     let mut session = EvalSession::new(model, 1, &options.compute)?;
     session.load_weights(&trained.tensors, &trained.origin)?;
-    let mut judged = Vec::with_capacity(texts.len());
+    let mut classified = Vec::with_capacity(texts.len());
     for (text, ids) in texts.iter().zip(ids) {
         let ids = match ids {
             Ok(ids) => ids,
             Err(error) => {
-                judged.push(Err(error));
+                classified.push(Err(error));
                 continue;
             }
         };
         session.run(&feeds(&[&[specials.cls], ids.as_slice(), &[specials.sep]].concat(), length))?;
         let logits = &session.output("disc_logits")?[1..];
-        let verdict = |(&id, &logit): (&u32, &f32)| WordVerdict {
+        let verdict = |(&id, &logit): (&u32, &f32)| TokenVerdict {
             id,
-            word: vocabulary.token(id).to_owned(),
+            token: vocabulary.token(id).to_owned(),
             replaced: 1.0 / (1.0 + (-f64::from(logit)).exp()),
         };
-        judged.push(Ok(Judged { text: text.clone(), words: ids.iter().zip(logits).map(verdict).collect() }));
+        classified
+            .push(Ok(ClassifiedText { text: text.clone(), tokens: ids.iter().zip(logits).map(verdict).collect() }));
     }
-    Ok(judged)
+    Ok(classified)
 }
 
 /// One sequence of one segment, filled up with zeros.

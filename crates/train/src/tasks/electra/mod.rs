@@ -1,4 +1,4 @@
-//! Pre-training of ELECTRA: words that a generator has replaced are told from those of the text.
+//! Pre-training of ELECTRA: tokens that a generator replaced are detected.
 
 mod batches;
 mod family;
@@ -11,32 +11,32 @@ mod sources;
 mod workload;
 
 pub use family::{Electras, FAMILY};
-pub use infer::{JudgeOptions, Judged, WordVerdict, judge_words};
+pub use infer::{ClassifiedText, ClassifyOptions, TokenVerdict, classify_tokens};
 
 pub(crate) use model::Networks;
 pub(crate) use names::description;
 pub(crate) use recipe::ElectraRecipe;
 
 use self::batches::EvaluationFeeds;
-use super::text::{Facts, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, vocabulary_in};
-use super::{Better, Evaluation, Metric, Score, Terms};
+use super::text::{DatasetInfo, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, vocabulary_in};
+use super::{Better, Evaluation, Metric, MetricSchema, Score};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
 use crate::setup::train_config;
-use crate::trained::Trained;
 use bessemer_data::text::{ElectraSet, Vocabulary};
 use bessemer_data::{DataError, Split};
 use bessemer_models::Model;
 use bessemer_models::bert::Sequences;
 use bessemer_models::electra;
-use score::Verdicts;
+use score::RtdMetrics;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Losses are mean cross entropies in nats: of the generator over predicted words, of the discriminator over all words;
-/// `loss` is their weighted sum. Precision and recall are of replaced words.
-pub static TERMS: Terms = Terms {
+/// Losses are mean cross entropies in nats: of the generator over predicted tokens, of the discriminator over all tokens;
+/// `loss` is their weighted sum. Precision and recall are of replaced tokens.
+pub static TERMS: MetricSchema = MetricSchema {
     samples: "sequences",
     unit: "sequences/s",
     parts: &[
@@ -52,18 +52,18 @@ pub static TERMS: Terms = Terms {
         Metric::plain("loss", "loss of both networks", Some("validation loss of both networks")),
         Metric::plain("mlm_loss", "generator, loss", Some("validation loss of the generator"))
             .drawn_beside("unigram_entropy"),
-        Metric::plain("unigram_entropy", "  of word frequencies", None),
+        Metric::plain("unigram_entropy", "  of token frequencies", None),
         Metric::share(
             "mlm_accuracy",
             "generator",
-            "masked words found in validation (%)",
+            "masked tokens found in validation (%)",
             ["mlm_correct", "mlm_weight"],
         ),
         Metric::plain("disc_loss", "discriminator, loss", Some("validation loss of the discriminator")),
         Metric::share(
             "disc_accuracy",
             "discriminator",
-            "words judged rightly in validation (%)",
+            "tokens classified correctly in validation (%)",
             ["disc_correct", "disc_weight"],
         ),
         Metric::share("disc_precision", "  precision", "precision in validation (%)", ["disc_found", "disc_suspected"]),
@@ -76,7 +76,7 @@ impl TextNetworks for Networks {
     type Set = ElectraSet;
     type Feeder = Option<EvaluationFeeds>;
 
-    const TERMS: &'static Terms = &TERMS;
+    const TERMS: &'static MetricSchema = &TERMS;
     const WORD_BIAS: &'static str = "generator_lm_head.bias";
 
     fn fields(recipe: &Recipe) -> Result<(&TextFields, &VocabularyFields), TrainError> {
@@ -92,16 +92,16 @@ impl TextNetworks for Networks {
         sources::set(part, recipe)
     }
 
-    fn of(recipe: &Recipe, words: usize, vocabulary: Option<&Path>) -> Result<Self, TrainError> {
-        Networks::in_recipe(recipe, words)?.for_vocabulary(vocabulary)
+    fn of(recipe: &Recipe, vocab_size: usize, vocabulary: Option<&Path>) -> Result<Self, TrainError> {
+        Networks::in_recipe(recipe, vocab_size)?.for_vocabulary(vocabulary)
     }
 
-    fn facts(set: &ElectraSet) -> Facts {
-        Facts {
+    fn info(set: &ElectraSet) -> DatasetInfo {
+        DatasetInfo {
             len: set.len(),
             sequence_length: set.sequence_length(),
             predictions: set.predictions(),
-            words: set.vocabulary_size(),
+            vocab_size: set.vocabulary_size(),
             identity: set.identity(),
         }
     }
@@ -120,13 +120,13 @@ impl TextNetworks for Networks {
 
     fn evaluation_feeder(&self, set: &ElectraSet, batch_size: usize) -> Result<Self::Feeder, DataError> {
         let log_frequencies = match self.options.generator {
-            electra::Generator::Batch => Some(log_frequencies(&set.word_counts(1)?, self.words())),
+            electra::Generator::Batch => Some(log_frequencies(&set.word_counts(1)?, self.vocab_size())),
             electra::Generator::Network | electra::Generator::Uniform => None,
         };
         Ok(Some(EvaluationFeeds { batch_size, log_frequencies }))
     }
 
-    fn words(&self) -> usize {
+    fn vocab_size(&self) -> usize {
         self.config.encoder.vocab_size
     }
 
@@ -139,31 +139,31 @@ impl TextNetworks for Networks {
     }
 
     fn score(&self, unigram_entropy: f64) -> Box<dyn Score> {
-        Box::new(Verdicts::new(unigram_entropy, self.options.discriminator_weight))
+        Box::new(RtdMetrics::new(unigram_entropy, self.options.discriminator_weight))
     }
 }
 
 /// Takes the place of the logarithm of 0.
 const NEVER: f32 = -1000.0;
 
-/// Logarithms of the frequencies of `words` words, of which those past the counts never come.
-fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
+/// Logarithms of the frequencies of `vocab_size` tokens, of which those past the counts never come.
+fn log_frequencies(counts: &[u64], vocab_size: usize) -> Vec<f32> {
     let total = counts.iter().sum::<u64>() as f64;
     let log = |count: u64| if count == 0 { NEVER } else { (count as f64 / total).ln() as f32 };
-    (0..words).map(|word| log(counts.get(word).copied().unwrap_or(0))).collect()
+    (0..vocab_size).map(|token| log(counts.get(token).copied().unwrap_or(0))).collect()
 }
 
 /// The recipe by which the samples are drawn where weights come without one.
 const PUBLISHED: &str = "electra-base-phase1";
 
 /// Judges both networks on the held-out half of prepared text.
-pub(super) fn judge(
+pub(super) fn standalone_evaluation(
     name: &str,
     weights: &Path,
     data: &Path,
     options: &EvaluateOptions,
-) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
-    let trained = Trained::load(name, weights, options.weights)?;
+) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
+    let trained = LoadedWeights::load(name, weights, options.weights)?;
     family::ENCODERS.check(name, &trained.tensors, &trained.origin)?;
     let recipe = match &trained.recipe {
         Some(recipe) => recipe.clone(),
@@ -171,7 +171,7 @@ pub(super) fn judge(
             Recipe::load(PUBLISHED, &[])?
         }
         None => {
-            let allowed = "both networks are judged together: a run, or a folder with two of Hugging Face, discriminator and \
+            let allowed = "both networks are evaluated together: a run, or a folder with two of Hugging Face, discriminator and \
                            generator";
             return Err(TrainError::setting("the weights", weights.display(), allowed));
         }

@@ -3,10 +3,10 @@
 use super::family::ENCODERS;
 use super::recipe::ElectraRecipe;
 use crate::error::TrainError;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
 use crate::tasks::text::WordBias;
 use crate::tasks::text::check_length;
-use crate::trained::Trained;
 use bessemer_data::text::Vocabulary;
 use bessemer_models::bert::BertConfig;
 use bessemer_models::electra::{self, ElectraConfig, ElectraOptions, Generator, PretrainingOptions};
@@ -29,18 +29,18 @@ impl Networks {
         Ok(Self { config: (spec.config)(), options: PretrainingOptions::new(spec.generator_fraction) })
     }
 
-    /// Those of a recipe for a vocabulary of so many words.
+    /// Those of a recipe for a vocabulary of the given number of tokens.
     ///
     /// # Errors
     /// A model that is no ELECTRA; sequences that are longer than it can take.
-    pub(crate) fn in_recipe(recipe: &Recipe, words: usize) -> Result<Self, TrainError> {
+    pub(crate) fn in_recipe(recipe: &Recipe, vocab_size: usize) -> Result<Self, TrainError> {
         let ElectraRecipe { model, encoder, vocabulary, text, .. } = recipe.own()?;
         let Self { config, options } = Self::published(&recipe.model.name)?;
-        let vocab_size = words.next_multiple_of(vocabulary.vocab_multiple as usize);
+        let vocab_size = vocab_size.next_multiple_of(vocabulary.vocab_multiple as usize);
         let encoder = BertConfig { vocab_size, ..encoder.apply(config.encoder) };
         check_length(&encoder, text.sequence_length as usize)?;
         if model.generator != Generator::Network && vocabulary.word_bias != WordBias::Zeros {
-            let allowed = "without model.generator = network no word has a score: it must be zeros";
+            let allowed = "without model.generator = network no token has a score: it must be zeros";
             return Err(TrainError::setting("model.word_bias", "log_frequencies", allowed));
         }
         let options = PretrainingOptions {
@@ -54,18 +54,19 @@ impl Networks {
         Ok(Self { config: ElectraConfig { encoder, ..config }, options })
     }
 
-    /// Those that weights of ELECTRA `name` are for, with as many words as they have.
+    /// Those that weights of ELECTRA `name` are for, with as many tokens as they have.
     ///
     /// # Errors
     /// As [`Networks::in_recipe`].
-    pub(crate) fn in_weights(name: &str, trained: &Trained) -> Result<Self, TrainError> {
+    pub(crate) fn in_weights(name: &str, trained: &LoadedWeights) -> Result<Self, TrainError> {
         let published = Self::published(name)?;
-        let words = ENCODERS.size(&trained.tensors).map_or(published.config.encoder.vocab_size, |size| size.tokens);
+        let vocab_size =
+            ENCODERS.size(&trained.tensors).map_or(published.config.encoder.vocab_size, |size| size.tokens);
         let mut networks = match &trained.recipe {
-            Some(recipe) => Self::in_recipe(recipe, words)?,
+            Some(recipe) => Self::in_recipe(recipe, vocab_size)?,
             None => published,
         };
-        networks.config.encoder.vocab_size = words;
+        networks.config.encoder.vocab_size = vocab_size;
         Ok(networks)
     }
 

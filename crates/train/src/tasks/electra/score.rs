@@ -1,4 +1,4 @@
-//! How well words are guessed, and replaced ones told from those that are not.
+//! How well masked tokens are predicted and replaced ones detected.
 
 use crate::error::TrainError;
 use crate::session::EvalSession;
@@ -6,13 +6,13 @@ use crate::tasks::{Batch, Score};
 use std::collections::BTreeMap;
 
 /// Sums over batches, by the names of outputs.
-pub(super) struct Verdicts {
+pub(super) struct RtdMetrics {
     unigram_entropy: f64,
     discriminator_weight: f64,
     sums: [(&'static str, f64); 10],
 }
 
-impl Verdicts {
+impl RtdMetrics {
     pub(super) fn new(unigram_entropy: f64, discriminator_weight: f64) -> Self {
         let names = [
             "mlm_loss_sum",
@@ -39,7 +39,7 @@ impl Verdicts {
     }
 }
 
-impl Score for Verdicts {
+impl Score for RtdMetrics {
     fn add(&mut self, _: &Batch, session: &EvalSession) -> Result<(), TrainError> {
         for (name, sum) in &mut self.sums {
             *sum += f64::from(session.output(name)?[0]);

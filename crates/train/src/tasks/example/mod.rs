@@ -1,4 +1,4 @@
-//! A family that is nothing but this folder and its line in the registry: what `docs/adding-a-model.md` tells, done.
+//! A family that is nothing but this folder and its line in the registry: what `docs/adding-a-model.md` describes, done.
 
 mod graph;
 mod points;
@@ -8,12 +8,12 @@ mod tests;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Range, Recipe, RecipePart, family_recipe, section};
 use crate::session::EvalSession;
 use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
 use crate::tasks::infer::{Part, PredictOptions, Prediction, Predictor};
-use crate::tasks::{Array, Better, EachInput, Evaluation, Feeds, Metric, Task, Terms};
-use crate::trained::Trained;
+use crate::tasks::{Array, Better, EachInput, Evaluation, Feeds, Metric, MetricSchema, Task};
 use crate::workload::{Fill, Mode, Work, Workload};
 use bessemer_models::{ModelError, Summary, WeightNames};
 use bessemer_nn::{Optimizer, Sgd};
@@ -45,7 +45,7 @@ family_recipe! {
     }
 }
 
-static TERMS: Terms = Terms {
+static TERMS: MetricSchema = MetricSchema {
     samples: "points",
     unit: "points/s",
     parts: &[],
@@ -92,7 +92,7 @@ impl Family for Perceptrons {
         &graph::NAMES
     }
 
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         &TERMS
     }
 
@@ -118,8 +118,8 @@ impl Family for Perceptrons {
         weights: &Path,
         _: &Path,
         options: &EvaluateOptions,
-    ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
-        let trained = Trained::load(model, weights, options.weights)?;
+    ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
+        let trained = LoadedWeights::load(model, weights, options.weights)?;
         let recipe =
             trained.recipe.clone().ok_or_else(|| TrainError::setting("the weights", model, "of a run alone"))?;
         let own = recipe.own::<PerceptronRecipe>()?.clone();
@@ -132,7 +132,7 @@ impl Family for Perceptrons {
         weights: &Path,
         options: &PredictOptions,
     ) -> Result<Box<dyn Predictor>, TrainError> {
-        let trained = Trained::load(model, weights, options.weights)?;
+        let trained = LoadedWeights::load(model, weights, options.weights)?;
         let mut session = EvalSession::new(graph::infer(HIDDEN, 1)?, 1, &options.compute)?;
         session.load_weights(&trained.tensors, &trained.origin)?;
         Ok(Box::new(PointClassifier(session)))
@@ -145,7 +145,7 @@ impl Family for Perceptrons {
         Some(Recognised { what: format!("a perceptron of {hidden} hidden units"), models, known: tensors.len() })
     }
 
-    fn fitted(&self, _: &str, _: &Trained, _: &Path) -> Result<Fitted, TrainError> {
+    fn fitted(&self, _: &str, _: &LoadedWeights, _: &Path) -> Result<Fitted, TrainError> {
         Ok(Fitted { model: graph::infer(HIDDEN, 1)?, folder: None })
     }
 

@@ -7,7 +7,7 @@ use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::session::EvalSession;
 use crate::setup::train_config;
-use crate::tasks::{Batch, Batches, Evaluation, Score, Task, Terms};
+use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Score, Task};
 use bessemer_data::Position;
 use bessemer_models::Model;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ impl Quadrants {
 }
 
 impl Task for Quadrants {
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         &TERMS
     }
 
@@ -61,7 +61,7 @@ impl Task for Quadrants {
 pub(super) struct HeldOut(pub Quadrants);
 
 impl Evaluation for HeldOut {
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         &TERMS
     }
 

@@ -7,13 +7,13 @@ use super::{Bert, TERMS, workload};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::family::{BuildStep, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
 use crate::tasks::huggingface::{Description, write_folder};
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::{EncoderShape, Encoders, TextTask, step_settings, usual_step};
-use crate::tasks::{Evaluation, Task, Terms};
-use crate::trained::Trained;
+use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{ComparedWork, NamedSetting, StepSettings, Work, Workload};
 use bessemer_models::bert::{self, BERTS, BertOptions, BertSpec, NAMES, Sequences};
 use bessemer_models::{ModelError, Summary, WeightNames};
@@ -78,7 +78,7 @@ impl Family for Berts {
         &NAMES
     }
 
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         &TERMS
     }
 
@@ -108,8 +108,8 @@ impl Family for Berts {
         weights: &Path,
         data: &Path,
         options: &EvaluateOptions,
-    ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
-        super::judge(model, weights, data, options)
+    ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
+        super::standalone_evaluation(model, weights, data, options)
     }
 
     fn predictor(
@@ -130,7 +130,7 @@ impl Family for Berts {
         ENCODERS.embeddings(tensors, own.map(|own| own.vocabulary.vocab_multiple))
     }
 
-    fn fitted(&self, model: &str, trained: &Trained, path: &Path) -> Result<Fitted, TrainError> {
+    fn fitted(&self, model: &str, trained: &LoadedWeights, path: &Path) -> Result<Fitted, TrainError> {
         ENCODERS.check(model, &trained.tensors, &trained.origin)?;
         let config = config_of(model, trained, path)?;
         let sequences = Sequences { batch: 1, length: 1, predictions: 1 };

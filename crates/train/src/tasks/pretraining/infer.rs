@@ -2,12 +2,12 @@
 
 use super::model;
 use crate::error::TrainError;
+use crate::loaded_weights::WhichWeights;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::text::{check_text, quoted, vocabulary_for};
 use crate::tasks::{Array, EachInput, Feeds};
-use crate::trained::WhichWeights;
 use bessemer_data::text::{TextTokenizer, Vocabulary};
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use serde::Serialize;
@@ -56,8 +56,8 @@ impl Predictor for MaskPredictor {
             let has_several = filled.masks.len() > 1;
             let tables = (1..).zip(&filled.masks).map(|(number, mask)| {
                 let title = has_several.then(|| (format!("[MASK] {number}"), None));
-                let words = mask.words.iter().map(|score| (score.word.clone(), Some(score.probability)));
-                Part::Table(title.into_iter().chain(words).collect())
+                let tokens = mask.tokens.iter().map(|score| (score.token.clone(), Some(score.probability)));
+                Part::Table(title.into_iter().chain(tokens).collect())
             });
             [Part::Line(filled.text.clone())].into_iter().chain(tables).collect()
         }))
@@ -69,26 +69,26 @@ impl Predictor for MaskPredictor {
 pub struct Filled {
     pub text: String,
     /// For each `[MASK]` in order.
-    pub masks: Vec<MaskedWord>,
+    pub masks: Vec<MaskedToken>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct MaskedWord {
-    /// Place among the tokens of the text, counted from 1, as `[CLS]` is before them.
+pub struct MaskedToken {
+    /// Position among the tokens of the text, counted from 1, as `[CLS]` is before them.
     pub position: usize,
     /// Best first.
-    pub words: Vec<WordScore>,
+    pub tokens: Vec<TokenScore>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct WordScore {
+pub struct TokenScore {
     pub id: usize,
-    /// As in the vocabulary; `##` begins a piece that goes on from the word before it.
-    pub word: String,
+    /// As in the vocabulary; `##` begins a piece that goes on from the token before it.
+    pub token: String,
     pub probability: f64,
 }
 
-/// The likeliest words for each `[MASK]` of some texts, by BERT `name` with `weights`. A text without `[MASK]`, or too long for the
+/// The likeliest tokens for each `[MASK]` of some texts, by BERT `name` with `weights`. A text without `[MASK]`, or too long for the
 /// model, is an error of its own.
 ///
 /// # Errors
@@ -125,11 +125,11 @@ pub fn fill_masks(
         };
         session.run(&gaps.feeds(sequences))?;
         let rows = session.output("mlm_logits")?.chunks_exact(config.vocab_size);
-        let word = |(&position, logits): (&i32, &[f32])| MaskedWord {
+        let token = |(&position, logits): (&i32, &[f32])| MaskedToken {
             position: position as usize,
-            words: best_words(&logits[..vocabulary.len().min(logits.len())], options.top_k, &vocabulary),
+            tokens: best_tokens(&logits[..vocabulary.len().min(logits.len())], options.top_k, &vocabulary),
         };
-        filled.push(Ok(Filled { text: text.clone(), masks: gaps.positions.iter().zip(rows).map(word).collect() }));
+        filled.push(Ok(Filled { text: text.clone(), masks: gaps.positions.iter().zip(rows).map(token).collect() }));
     }
     Ok(filled)
 }
@@ -172,13 +172,13 @@ impl Gaps {
 }
 
 /// Words by falling probability; equal ones by number.
-fn best_words(logits: &[f32], top_k: usize, vocabulary: &Vocabulary) -> Vec<WordScore> {
+fn best_tokens(logits: &[f32], top_k: usize, vocabulary: &Vocabulary) -> Vec<TokenScore> {
     let total = log_sum_exp(logits);
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-    let score = |id: usize| WordScore {
+    let score = |id: usize| TokenScore {
         id,
-        word: vocabulary.token(id as u32).to_owned(),
+        token: vocabulary.token(id as u32).to_owned(),
         probability: (f64::from(logits[id]) - total).exp(),
     };
     order.into_iter().take(top_k).map(score).collect()

@@ -1,4 +1,4 @@
-//! Pre-training of BERT: masked words and following sentences.
+//! Pre-training of BERT: masked tokens and following sentences.
 
 mod family;
 mod infer;
@@ -9,39 +9,39 @@ mod sources;
 mod workload;
 
 pub use family::{Berts, FAMILY};
-pub use infer::{FillOptions, Filled, MaskedWord, WordScore, fill_masks};
+pub use infer::{FillOptions, Filled, MaskedToken, TokenScore, fill_masks};
 
 use super::loaded::AsLoaded;
-use super::text::{Facts, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, check_length};
-use super::{Better, Evaluation, Metric, Score, Terms};
+use super::text::{DatasetInfo, HeldOut, Part, TextFields, TextNetworks, VocabularyFields, check_length};
+use super::{Better, Evaluation, Metric, MetricSchema, Score};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
-use crate::trained::Trained;
 use bessemer_data::DataError;
 use bessemer_data::text::PretrainingSet;
 use bessemer_models::Model;
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use model::config_of;
 use recipe::BertRecipe;
-use score::Guesses;
+use score::MlmMetrics;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Losses are mean cross entropies in nats, over predicted words and over pairs of segments; accuracies are fractions. Beside
-/// them stands what a model has as loss that knows how frequent each word is and nothing else.
-pub static TERMS: Terms = Terms {
+/// Losses are mean cross entropies in nats, over predicted tokens and over pairs of segments; accuracies are fractions. Beside
+/// them stands what a model has as loss that knows how frequent each token is and nothing else.
+pub static TERMS: MetricSchema = MetricSchema {
     samples: "sequences",
     unit: "sequences/s",
     parts: &["mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"],
     metrics: &[
-        Metric::plain("mlm_loss", "masked words, loss", Some("validation loss of masked words"))
+        Metric::plain("mlm_loss", "masked tokens, loss", Some("validation loss of masked words"))
             .drawn_beside("unigram_entropy"),
-        Metric::plain("unigram_entropy", "  of word frequencies", None),
+        Metric::plain("unigram_entropy", "  of token frequencies", None),
         Metric::share(
             "mlm_accuracy",
             "masked words",
-            "masked words found in validation (%)",
+            "masked tokens found in validation (%)",
             ["mlm_correct", "mlm_total"],
         ),
         Metric::plain("nsp_loss", "next sentence, loss", None),
@@ -63,7 +63,7 @@ impl TextNetworks for Bert {
     type Set = PretrainingSet;
     type Feeder = AsLoaded;
 
-    const TERMS: &'static Terms = &TERMS;
+    const TERMS: &'static MetricSchema = &TERMS;
     const WORD_BIAS: &'static str = "cls.predictions.bias";
 
     fn fields(recipe: &Recipe) -> Result<(&TextFields, &VocabularyFields), TrainError> {
@@ -80,16 +80,16 @@ impl TextNetworks for Bert {
         sources::set(part, recipe)
     }
 
-    fn of(recipe: &Recipe, words: usize, _: Option<&Path>) -> Result<Self, TrainError> {
-        Ok(Self(model::config(recipe, words)?))
+    fn of(recipe: &Recipe, vocab_size: usize, _: Option<&Path>) -> Result<Self, TrainError> {
+        Ok(Self(model::config(recipe, vocab_size)?))
     }
 
-    fn facts(set: &PretrainingSet) -> Facts {
-        Facts {
+    fn info(set: &PretrainingSet) -> DatasetInfo {
+        DatasetInfo {
             len: set.len(),
             sequence_length: set.sequence_length(),
             predictions: set.predictions(),
-            words: set.vocabulary_size(),
+            vocab_size: set.vocabulary_size(),
             identity: set.identity(),
         }
     }
@@ -110,7 +110,7 @@ impl TextNetworks for Bert {
         Ok(AsLoaded)
     }
 
-    fn words(&self) -> usize {
+    fn vocab_size(&self) -> usize {
         self.0.vocab_size
     }
 
@@ -123,17 +123,17 @@ impl TextNetworks for Bert {
     }
 
     fn score(&self, unigram_entropy: f64) -> Box<dyn Score> {
-        Box::new(Guesses::new(unigram_entropy))
+        Box::new(MlmMetrics::new(unigram_entropy))
     }
 }
 
 /// Judges weights on the held-out half of prepared text.
-pub(super) fn judge(
+pub(super) fn standalone_evaluation(
     name: &str,
     weights: &Path,
     data: &Path,
     options: &EvaluateOptions,
-) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
+) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
     let trained = model::load(name, weights, options.weights)?;
     let config = config_of(name, &trained, weights)?;
     let set = sources::held_out_in(data, &trained)?;

@@ -3,23 +3,23 @@
 use super::family::ENCODERS;
 use super::recipe::BertRecipe;
 use crate::error::TrainError;
+use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::recipe::Recipe;
 use crate::setup::train_config;
 use crate::tasks::huggingface::activation_in;
 use crate::tasks::text::check_length;
-use crate::trained::{Trained, WhichWeights};
 use bessemer_models::Model;
 use bessemer_models::bert::{self, BertConfig, BertOptions, Sequences};
 use std::path::Path;
 
-/// The network of a recipe for a vocabulary of so many words.
+/// The network of a recipe for a vocabulary of the given number of tokens.
 ///
 /// # Errors
 /// A model that is no BERT; sequences that are longer than it can take.
-pub(super) fn config(recipe: &Recipe, words: usize) -> Result<BertConfig, TrainError> {
+pub(super) fn config(recipe: &Recipe, vocab_size: usize) -> Result<BertConfig, TrainError> {
     let BertRecipe { encoder, vocabulary, text, .. } = recipe.own()?;
     let published = (bert::find(&recipe.model.name)?.config)();
-    let vocab_size = words.next_multiple_of(vocabulary.vocab_multiple as usize);
+    let vocab_size = vocab_size.next_multiple_of(vocabulary.vocab_multiple as usize);
     let config = BertConfig { vocab_size, ..encoder.apply(published) };
     check_length(&config, text.sequence_length as usize)?;
     Ok(config)
@@ -49,25 +49,25 @@ pub(super) fn training_step(
 ///
 /// # Errors
 /// Weights that are not there, are damaged, or are of a network of another size.
-pub(super) fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Trained, TrainError> {
-    let trained = Trained::load(name, weights, which)?;
+pub(super) fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<LoadedWeights, TrainError> {
+    let trained = LoadedWeights::load(name, weights, which)?;
     ENCODERS.check(name, &trained.tensors, &trained.origin)?;
     Ok(trained)
 }
 
-/// The network that the weights of BERT `name` in `path` are for: with as many words as they have, and the activation that
+/// The network that the weights of BERT `name` in `path` are for: with as many tokens as they have, and the activation that
 /// their recipe or configuration names.
 ///
 /// # Errors
 /// A configuration that cannot be read.
-pub(crate) fn config_of(name: &str, trained: &Trained, path: &Path) -> Result<BertConfig, TrainError> {
+pub(crate) fn config_of(name: &str, trained: &LoadedWeights, path: &Path) -> Result<BertConfig, TrainError> {
     let usual = (bert::find(name)?.config)();
-    let words = ENCODERS.size(&trained.tensors).map_or(usual.vocab_size, |size| size.tokens);
+    let vocab_size = ENCODERS.size(&trained.tensors).map_or(usual.vocab_size, |size| size.tokens);
     let config = match &trained.recipe {
-        Some(recipe) => config(recipe, words)?,
+        Some(recipe) => config(recipe, vocab_size)?,
         None => BertConfig { hidden_act: activation_in(path)?.unwrap_or(usual.hidden_act), ..usual },
     };
-    Ok(BertConfig { vocab_size: words, ..config })
+    Ok(BertConfig { vocab_size, ..config })
 }
 
 #[cfg(test)]
@@ -89,13 +89,13 @@ mod tests {
             let specs = step(&[&format!("model.init={init}")]).specs;
             specs.iter().find(|spec| spec.name == name).unwrap().init
         };
-        let words = "bert.embeddings.word_embeddings.weight";
+        let tokens = "bert.embeddings.word_embeddings.weight";
         let (normal, cut) = (Drawn::Normal { std: 0.02 }, Drawn::CutNormal { std: 0.02 });
-        assert_eq!([drawn(words, ""), drawn(words, "normal"), drawn(words, "truncated")], [normal, normal, cut]);
+        assert_eq!([drawn(tokens, ""), drawn(tokens, "normal"), drawn(tokens, "truncated")], [normal, normal, cut]);
         let wide = "bert.encoder.layer.0.intermediate.dense.weight";
         let uniform = Drawn::Uniform { bound: 1.0 / 16.0 };
         assert_eq!([drawn(wide, "nvidia_torch"), drawn(wide, "normal")], [uniform, normal]);
-        assert_eq!(drawn(words, "nvidia_torch"), normal);
+        assert_eq!(drawn(tokens, "nvidia_torch"), normal);
     }
 
     #[test]

@@ -20,7 +20,7 @@ section! {
         pub max_predictions: u64 = 20 => Range::closed(1.0, 65_536.0);
         /// Which of the two data must be made for; absent for either.
         pub masking: Option<Masking>;
-        /// Predict all pieces of a word together; of data that is made into sequences on the fly.
+        /// Predict all pieces of a token together; of data that is made into sequences on the fly.
         pub whole_word: bool = false;
         /// What the summed loss of the tokens to predict is divided by.
         pub masked_mean: MaskedMean = MaskedMean::Torch;

@@ -1,4 +1,4 @@
-//! How well masked words and following sentences are guessed.
+//! How well masked tokens and following sentences are guessed.
 
 use crate::error::TrainError;
 use crate::session::EvalSession;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// Sums over batches.
 #[derive(Default)]
-pub(super) struct Guesses {
+pub(super) struct MlmMetrics {
     unigram_entropy: f64,
     mlm_loss: f64,
     mlm_correct: f64,
@@ -18,13 +18,13 @@ pub(super) struct Guesses {
     sequences: u64,
 }
 
-impl Guesses {
+impl MlmMetrics {
     pub(super) fn new(unigram_entropy: f64) -> Self {
         Self { unigram_entropy, ..Self::default() }
     }
 }
 
-impl Score for Guesses {
+impl Score for MlmMetrics {
     fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
         let sums = [
             ("mlm_loss_sum", &mut self.mlm_loss),
@@ -41,10 +41,10 @@ impl Score for Guesses {
     }
 
     fn metrics(&self) -> BTreeMap<String, f64> {
-        let (words, sequences) = (self.mlm_weight.max(1.0), (self.sequences as f64).max(1.0));
+        let (tokens, sequences) = (self.mlm_weight.max(1.0), (self.sequences as f64).max(1.0));
         let metrics = [
-            ("mlm_loss", self.mlm_loss / words),
-            ("mlm_accuracy", self.mlm_correct / words),
+            ("mlm_loss", self.mlm_loss / tokens),
+            ("mlm_accuracy", self.mlm_correct / tokens),
             ("nsp_loss", self.nsp_loss / sequences),
             ("nsp_accuracy", self.nsp_correct / sequences),
             ("unigram_entropy", self.unigram_entropy),

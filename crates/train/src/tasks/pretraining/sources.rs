@@ -2,9 +2,9 @@
 
 use super::recipe::{BertRecipe, Masking};
 use crate::error::TrainError;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
 use crate::tasks::text::{Part, vocabulary_in};
-use crate::trained::Trained;
 use bessemer_data::Split;
 use bessemer_data::text::{InstanceOptions, PretrainingSet, VOCABULARY_FILE, Vocabulary};
 use std::path::Path;
@@ -28,8 +28,8 @@ fn open(folder: &Path, split: Split, recipe: &Recipe) -> Result<PretrainingSet, 
     let (made, asked) = (masking(&set), own.masking.unwrap_or(masking(&set)));
     if made != asked {
         let (value, held) = match made {
-            Masking::Dynamic => ("static", "tokens, whose words are masked anew in each epoch"),
-            Masking::Static => ("dynamic", "records, whose words were masked when they were made"),
+            Masking::Dynamic => ("static", "tokens, whose tokens are masked again in each epoch"),
+            Masking::Static => ("dynamic", "records, whose tokens were masked when they were made"),
         };
         return Err(TrainError::setting("text.masking", value, format!("{} holds {held}", folder.display())));
     }
@@ -69,7 +69,7 @@ fn options(recipe: &Recipe) -> Result<InstanceOptions, TrainError> {
 ///
 /// # Errors
 /// Data that is not there, or of another vocabulary than the weights.
-pub(super) fn held_out_in(folder: &Path, trained: &Trained) -> Result<PretrainingSet, TrainError> {
+pub(super) fn held_out_in(folder: &Path, trained: &LoadedWeights) -> Result<PretrainingSet, TrainError> {
     let (set, vocabulary) = match &trained.recipe {
         Some(recipe) => (open(folder, Split::Val, recipe)?, vocabulary_in(folder, &recipe.own::<BertRecipe>()?.text)),
         None => (PretrainingSet::open(folder, Split::Val, None, 0)?, folder.join(VOCABULARY_FILE)),

@@ -7,14 +7,14 @@ use super::{Squad, TERMS, model, workload};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::electra::description;
 use crate::tasks::family::{EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
 use crate::tasks::huggingface::write_folder;
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::{EncoderShape, Encoders, step_settings, usual_step};
-use crate::tasks::{Evaluation, Task, Terms};
-use crate::trained::Trained;
+use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{ComparedWork, NamedSetting, StepSettings, Work, Workload};
 use bessemer_models::electra::names::NAMES;
 use bessemer_models::electra::{self, ELECTRA_SQUADS, ElectraSquadSpec};
@@ -85,7 +85,7 @@ impl Family for Answerers {
         &NAMES
     }
 
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         &TERMS
     }
 
@@ -115,8 +115,8 @@ impl Family for Answerers {
         weights: &Path,
         data: &Path,
         options: &EvaluateOptions,
-    ) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
-        super::judge(model, weights, data, options)
+    ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
+        super::standalone_evaluation(model, weights, data, options)
     }
 
     fn predictor(
@@ -136,7 +136,7 @@ impl Family for Answerers {
         ENCODERS.embeddings(tensors, None)
     }
 
-    fn fitted(&self, model: &str, trained: &Trained, path: &Path) -> Result<Fitted, TrainError> {
+    fn fitted(&self, model: &str, trained: &LoadedWeights, path: &Path) -> Result<Fitted, TrainError> {
         let (config, head) = model::network_of(model, trained, path)?;
         let description = description(&config, "ElectraForQuestionAnswering");
         let folder = Box::new(move |folder: &Path, tensors: &[NamedTensor<'static>], vocabulary: &_| {

@@ -4,10 +4,10 @@ use super::model::{Answering, answer_options, prediction, window_options};
 use super::score::add_outputs;
 use super::sources::Questions;
 use crate::error::TrainError;
+use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::EachInput;
 use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
-use crate::trained::{Trained, WhichWeights};
 use bessemer_data::Samples;
 use bessemer_data::squad::{Answers, Candidate, Features, Prediction};
 use bessemer_models::electra::SpanHead;
@@ -40,7 +40,7 @@ pub struct Answered {
     pub answer: String,
     /// Among all answers that were considered.
     pub probability: f64,
-    /// What speaks for there being no answer, of weights that tell it.
+    /// The score of "no answer", for weights with a head for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_answer_score: Option<f64>,
     /// The likeliest first; an empty one stands for no answer.
@@ -66,10 +66,10 @@ impl Predictor for QuestionPredictor {
     fn predict(
         &mut self,
         inputs: &[String],
-        tell: &dyn Fn(usize, usize),
+        notify: &dyn Fn(usize, usize),
     ) -> Result<EachInput<infer::Prediction>, TrainError> {
         let questions: Vec<&str> = inputs.iter().map(String::as_str).collect();
-        Ok(infer::predictions(self.reader.ask(&self.context, &questions, tell)?, parts))
+        Ok(infer::predictions(self.reader.ask(&self.context, &questions, notify)?, parts))
     }
 }
 
@@ -87,7 +87,7 @@ fn parts(answered: &Answered) -> Vec<Part> {
 /// A model that reads texts and answers questions about them.
 pub struct Reader {
     answering: Answering,
-    trained: Trained,
+    trained: LoadedWeights,
     /// For windows of this many tokens, as the longest text so far needed them.
     session: Option<(usize, EvalSession)>,
     compute: ComputeOptions,
@@ -108,7 +108,7 @@ impl Reader {
         Ok(Self { answering, trained, session: None, compute, top_k })
     }
 
-    /// Answers to questions about a text. A question without words is an error of its own. `tell` is called after each window of
+    /// Answers to questions about a text. A question without words is an error of its own. `notify` is called after each window of
     /// the text with the number of those that were read and of all.
     ///
     /// # Errors
@@ -117,13 +117,13 @@ impl Reader {
         &mut self,
         context: &str,
         questions: &[&str],
-        tell: &dyn Fn(usize, usize),
+        notify: &dyn Fn(usize, usize),
     ) -> Result<EachInput<Answered>, TrainError> {
         if context.trim().is_empty() {
             return Err(TrainError::setting("the text", "empty", "there must be words that can be an answer"));
         }
         let good: Vec<&str> = questions.iter().copied().filter(|question| !question.trim().is_empty()).collect();
-        let mut answers = if good.is_empty() { Vec::new() } else { self.answers(context, &good, tell)? }.into_iter();
+        let mut answers = if good.is_empty() { Vec::new() } else { self.answers(context, &good, notify)? }.into_iter();
         let result = |question: &&str| match question.trim() {
             "" => Err(TrainError::setting("the question", "empty", "there must be words in it")),
             _ => Ok(answers.next().expect("there is an answer to each good question")),
@@ -136,7 +136,7 @@ impl Reader {
         &mut self,
         context: &str,
         questions: &[&str],
-        tell: &dyn Fn(usize, usize),
+        notify: &dyn Fn(usize, usize),
     ) -> Result<Vec<Answered>, TrainError> {
         let Answering { squad, head, tokenizer, .. } = &self.answering;
         let head = *head;
@@ -149,7 +149,7 @@ impl Reader {
             let index = window.index as i32;
             session.run(&asked.features.batch_of(&[Some(window)]))?;
             add_outputs(&mut answers, head, &[index], session)?;
-            tell(index as usize + 1, asked.features.len());
+            notify(index as usize + 1, asked.features.len());
         }
         let predictions = answers.finish().questions;
         Ok(questions.iter().zip(predictions).map(|(question, found)| self.answered(question, found)).collect())

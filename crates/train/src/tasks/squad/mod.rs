@@ -13,13 +13,13 @@ pub use family::{Answerers, FAMILY};
 pub use infer::{Answered, AskOptions, Reader};
 
 use super::loaded::{AsLoaded, Loaded};
-use super::{Batches, Beginning, Better, Evaluation, LoadOptions, Metric, Score, Task, Terms};
+use super::{Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, Score, Task};
 use crate::checkpoint::{NamedTensor, WeightOptions, load_weights};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
 use crate::session::TrainSession;
-use crate::trained::Trained;
 use bessemer_data::squad::Version;
 use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, VocabularyIdentity};
 use bessemer_data::{Position, Sampler, SamplerOptions};
@@ -28,7 +28,7 @@ use bessemer_models::electra::{ElectraConfig, SpanHead};
 use bessemer_nn::Activation;
 use model::Answering;
 use recipe::{QuestionRecipe, SquadFields};
-use score::Marks;
+use score::SquadMetrics;
 use sources::{Files, Questions};
 use std::fs;
 use std::path::Path;
@@ -41,12 +41,12 @@ const fn exact(name: &'static str, label: &'static str, ratio: [&'static str; 2]
 const EXACT: Metric = exact("exact", "exact match", ["right", "total"]);
 const F1: Metric = Metric { axis: Some("F1 of answers (%)"), ..Metric::fraction("f1", "F1") };
 
-const fn terms(parts: &'static [&'static str], metrics: &'static [Metric]) -> Terms {
-    Terms { samples: "windows", unit: "windows/s", parts, metrics, best: ("f1", Better::Higher) }
+const fn metric_schema(parts: &'static [&'static str], metrics: &'static [Metric]) -> MetricSchema {
+    MetricSchema { samples: "windows", unit: "windows/s", parts, metrics, best: ("f1", Better::Higher) }
 }
 
 /// Parts of the loss are mean cross entropies in nats; exact match and F1 are those of the official scripts, as fractions.
-pub static TERMS: Terms = terms(
+pub static TERMS: MetricSchema = metric_schema(
     &["start_loss", "end_loss", "impossible_loss"],
     &[
         EXACT,
@@ -59,7 +59,7 @@ pub static TERMS: Terms = terms(
 );
 
 /// Where a step does not learn whether there is an answer.
-static WITHOUT_IMPOSSIBLE: Terms = terms(&["start_loss", "end_loss"], TERMS.metrics);
+static WITHOUT_IMPOSSIBLE: MetricSchema = metric_schema(&["start_loss", "end_loss"], TERMS.metrics);
 
 /// The questions and the model of a recipe.
 pub(super) struct Squad {
@@ -70,16 +70,16 @@ pub(super) struct Squad {
     questions: Questions,
     held_out: Option<Arc<Questions>>,
     sampler: Sampler,
-    remarks: Vec<String>,
+    notes: Vec<String>,
 }
 
 impl Squad {
     /// The task of a recipe; `origin` are the weights that it begins with, or the run that goes on.
     pub(super) fn open(recipe: &Recipe, origin: Option<&Path>) -> Result<Self, TrainError> {
         let (files, QuestionRecipe { squad, .. }) = (Files::of(recipe)?, recipe.own()?);
-        let words = origin.map_or(Ok(None), |origin| words_of(recipe, origin))?;
+        let vocab_size = origin.map_or(Ok(None), |origin| vocab_size_of(recipe, origin))?;
         let tokenizer = sources::tokenizer(squad.vocab.as_deref().map(Path::new), origin, "--set squad.vocab=FILE")?;
-        let config = model::config(recipe, words.unwrap_or(tokenizer.vocabulary().len()))?;
+        let config = model::config(recipe, vocab_size.unwrap_or(tokenizer.vocabulary().len()))?;
         model::check_vocabulary(&tokenizer, config.encoder.vocab_size)?;
         let questions = Questions::open(&files.train, &tokenizer, model::window_options(squad, true), squad.cache)?;
         let version = questions.set.version();
@@ -91,7 +91,7 @@ impl Squad {
             config,
             head: model::head_of(squad, version == Version::V2),
             tokenizer,
-            remarks: questions.remarks(&files.train),
+            notes: questions.notes(&files.train),
             questions,
             held_out: held_out.map(Arc::new),
             sampler,
@@ -103,7 +103,7 @@ impl Squad {
 ///
 /// # Errors
 /// Weights that cannot be read, are of another size, or were trained with another activation than the recipe's.
-fn words_of(recipe: &Recipe, origin: &Path) -> Result<Option<usize>, TrainError> {
+fn vocab_size_of(recipe: &Recipe, origin: &Path) -> Result<Option<usize>, TrainError> {
     let is_run = origin.join("recipe.toml").is_file();
     if is_run && !origin.join("checkpoints/latest").is_file() {
         return Ok(None);
@@ -145,7 +145,7 @@ fn held_out(
 }
 
 impl Task for Squad {
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         match self.head {
             SpanHead::Joint { may_be_impossible: true, .. } => &TERMS,
             SpanHead::Joint { may_be_impossible: false, .. } | SpanHead::Plain => &WITHOUT_IMPOSSIBLE,
@@ -189,13 +189,13 @@ impl Task for Squad {
         })))
     }
 
-    fn beginning(
+    fn initial_weights(
         &self,
         given: Vec<NamedTensor<'static>>,
         origin: &str,
         session: &TrainSession,
-    ) -> Result<Beginning, TrainError> {
-        Ok(weights::beginning(given, session.weights()?, origin))
+    ) -> Result<InitialWeights, TrainError> {
+        Ok(weights::initial_weights(given, session.weights()?, origin))
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
@@ -205,7 +205,7 @@ impl Task for Squad {
     }
 
     fn warnings(&self) -> Vec<String> {
-        self.remarks.clone()
+        self.notes.clone()
     }
 }
 
@@ -220,7 +220,7 @@ struct HeldOut {
 }
 
 impl Evaluation for HeldOut {
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         &TERMS
     }
 
@@ -241,17 +241,17 @@ impl Evaluation for HeldOut {
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {
         let may_be_impossible = self.questions.set.version() == Version::V2;
         let options = model::answer_options(&self.squad, self.head, may_be_impossible);
-        Ok(Box::new(Marks::new(&self.questions, self.head, options)))
+        Ok(Box::new(SquadMetrics::new(&self.questions, self.head, options)))
     }
 }
 
 /// Judges weights on a file of questions, or on the only dev-*.json of a folder.
-pub(super) fn judge(
+pub(super) fn standalone_evaluation(
     name: &str,
     weights: &Path,
     data: &Path,
     options: &EvaluateOptions,
-) -> Result<(Box<dyn Evaluation>, Trained), TrainError> {
+) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
     let (answering, trained) = Answering::load(name, weights, options.weights, options.vocab.as_deref())?;
     let path = sources::dev_file(data)?;
     let Answering { config, head, squad, tokenizer } = answering;

@@ -5,9 +5,9 @@ use super::recipe::{Head, QuestionRecipe, SquadFields};
 use super::sources::tokenizer;
 use super::weights::{activation, head};
 use crate::error::TrainError;
+use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::recipe::{Recipe, defaults};
 use crate::setup::train_config;
-use crate::trained::{Trained, WhichWeights};
 use bessemer_data::squad::{AnswerOptions, WindowOptions};
 use bessemer_data::text::TextTokenizer;
 use bessemer_models::Model;
@@ -25,14 +25,14 @@ fn published(name: &str) -> Result<ElectraConfig, TrainError> {
     Ok((electra::find_squad(name)?.config)())
 }
 
-/// The network of a recipe for a vocabulary of so many words.
+/// The network of a recipe for a vocabulary of the given number of tokens.
 ///
 /// # Errors
 /// A model that does not answer questions; windows that are longer than it can take.
-pub(super) fn config(recipe: &Recipe, words: usize) -> Result<ElectraConfig, TrainError> {
+pub(super) fn config(recipe: &Recipe, vocab_size: usize) -> Result<ElectraConfig, TrainError> {
     let QuestionRecipe { encoder, squad, .. } = recipe.own()?;
     let published = published(&recipe.model.name)?;
-    let encoder = BertConfig { vocab_size: words, ..encoder.apply(published.encoder) };
+    let encoder = BertConfig { vocab_size, ..encoder.apply(published.encoder) };
     let config = ElectraConfig { encoder, ..published };
     check_length(&config, squad.sequence_length as usize)?;
     Ok(config)
@@ -124,18 +124,22 @@ fn squad_fields(recipe: Option<&Recipe>) -> Result<SquadFields, TrainError> {
 ///
 /// # Errors
 /// Weights that were not trained on questions, or of a network of another size; a configuration that cannot be read.
-pub(super) fn network_of(name: &str, trained: &Trained, path: &Path) -> Result<(ElectraConfig, SpanHead), TrainError> {
+pub(super) fn network_of(
+    name: &str,
+    trained: &LoadedWeights,
+    path: &Path,
+) -> Result<(ElectraConfig, SpanHead), TrainError> {
     let mut usual = published(name)?;
-    let words = ENCODERS.require_size(name, &trained.tensors, &trained.origin)?.tokens;
+    let vocab_size = ENCODERS.require_size(name, &trained.tensors, &trained.origin)?.tokens;
     let beam = squad_fields(trained.recipe.as_ref())?.beam;
     let head = head(&trained.tensors, beam as usize).ok_or_else(|| {
         let allowed = "they have no head that answers questions; `bessemer train` makes one of them (--weights)";
         TrainError::setting("the weights", &trained.origin, allowed)
     })?;
     if let Some(recipe) = &trained.recipe {
-        return Ok((config(recipe, words)?, head));
+        return Ok((config(recipe, vocab_size)?, head));
     }
-    usual.encoder.vocab_size = words;
+    usual.encoder.vocab_size = vocab_size;
     usual.encoder.hidden_act = activation(path)?.unwrap_or(usual.encoder.hidden_act);
     Ok((usual, head))
 }
@@ -160,8 +164,8 @@ impl Answering {
         weights: &Path,
         which: WhichWeights,
         vocab: Option<&Path>,
-    ) -> Result<(Self, Trained), TrainError> {
-        let trained = Trained::load(name, weights, which)?;
+    ) -> Result<(Self, LoadedWeights), TrainError> {
+        let trained = LoadedWeights::load(name, weights, which)?;
         let (config, head) = network_of(name, &trained, weights)?;
         let squad = squad_fields(trained.recipe.as_ref())?;
         let tokenizer = tokenizer(vocab, Some(weights), "--vocab")?;
@@ -173,11 +177,11 @@ impl Answering {
 }
 
 /// # Errors
-/// More words than the model knows.
+/// More tokens than the model knows.
 pub(super) fn check_vocabulary(tokenizer: &TextTokenizer, known: usize) -> Result<(), TrainError> {
-    let words = tokenizer.vocabulary().len();
-    if words <= known {
+    let vocab_size = tokenizer.vocabulary().len();
+    if vocab_size <= known {
         return Ok(());
     }
-    Err(TrainError::setting("the number of words in the vocabulary", words, format!("the model knows {known}")))
+    Err(TrainError::setting("the number of tokens in the vocabulary", vocab_size, format!("the model knows {known}")))
 }

@@ -47,7 +47,7 @@ pub(super) fn add_outputs(
 }
 
 /// Answers to the questions of a file, and how many of them are right.
-pub(super) struct Marks<'a> {
+pub(super) struct SquadMetrics<'a> {
     questions: &'a Questions,
     head: SpanHead,
     /// `None` when they are counted.
@@ -57,7 +57,7 @@ pub(super) struct Marks<'a> {
     counts: BTreeMap<String, u64>,
 }
 
-impl<'a> Marks<'a> {
+impl<'a> SquadMetrics<'a> {
     pub(super) fn new(questions: &'a Questions, head: SpanHead, options: AnswerOptions) -> Self {
         let answers = Answers::new(&questions.set, &questions.features, &questions.tokenizer, options);
         let (metrics, counts) = Default::default();
@@ -98,7 +98,7 @@ impl<'a> Marks<'a> {
     }
 }
 
-impl Score for Marks<'_> {
+impl Score for SquadMetrics<'_> {
     fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
         let windows = &batch.feeds.i32("windows")[..batch.samples];
         self.windows += windows.len() as u64;

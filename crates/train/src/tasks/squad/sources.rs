@@ -38,7 +38,7 @@ impl Half {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Files {
     pub train: PathBuf,
-    /// `None` where there is nothing to judge by.
+    /// `None` without validation data.
     pub dev: Option<PathBuf>,
 }
 
@@ -170,20 +170,19 @@ impl Questions {
     }
 
     /// What a person should know about a file that is trained on.
-    pub(super) fn remarks(&self, path: &Path) -> Vec<String> {
+    pub(super) fn notes(&self, path: &Path) -> Vec<String> {
         let (path, left_out) = (path.display(), self.features.left_out());
         let misplaced = self.set.misplaced();
-        let mut remarks = Vec::new();
+        let mut notes = Vec::new();
         if let Some(&first) = left_out.first() {
             let (count, id) = (left_out.len(), &self.set.questions()[first as usize].id);
-            remarks
-                .push(format!("{path}: {count} questions whose answer is not in their text are left out, first {id}"));
+            notes.push(format!("{path}: {count} questions whose answer is not in their text are left out, first {id}"));
         }
         if let Some(first) = misplaced.first() {
             let (count, place) = (misplaced.len(), &first.place);
-            remarks.push(format!("{path}: {count} answers are not at their answer_start, first {place}"));
+            notes.push(format!("{path}: {count} answers are not at their answer_start, first {place}"));
         }
-        remarks
+        notes
     }
 }
 

@@ -3,11 +3,11 @@
 use super::recipe::QuestionRecipe;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
+use crate::loaded_weights::recipe_of;
 use crate::recipe::Recipe;
-use crate::tasks::Beginning;
+use crate::tasks::InitialWeights;
 use crate::tasks::electra::ElectraRecipe;
 use crate::tasks::huggingface::activation_in;
-use crate::trained::recipe_of;
 use bessemer_models::electra::SpanHead;
 use bessemer_nn::Activation;
 use std::path::Path;
@@ -51,9 +51,13 @@ fn activation_of(recipe: &Recipe) -> Result<Activation, TrainError> {
 }
 
 /// Weights to fine-tune: the encoder of `given`, with heads for questions if it has those of the model. Other heads of the
-/// model are `drawn` at random, which is told; what pre-training has besides is left out. A tensor of the encoder that is not
+/// model are `drawn` at random, which is reported; what pre-training has besides is left out. A tensor of the encoder that is not
 /// there stays missing.
-pub(super) fn beginning(given: Vec<NamedTensor<'static>>, drawn: Vec<NamedTensor<'static>>, origin: &str) -> Beginning {
+pub(super) fn initial_weights(
+    given: Vec<NamedTensor<'static>>,
+    drawn: Vec<NamedTensor<'static>>,
+    origin: &str,
+) -> InitialWeights {
     let is_bare = !given.iter().any(|tensor| tensor.name.starts_with(ENCODER));
     let is_known = |name: &str| drawn.iter().any(|tensor| tensor.name == name);
     let begins = |name: &str, prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
@@ -71,12 +75,12 @@ pub(super) fn beginning(given: Vec<NamedTensor<'static>>, drawn: Vec<NamedTensor
         drawn.into_iter().filter(|tensor| begins(&tensor.name, &HEADS) && !has(&tensor.name)).collect();
     let mut names: Vec<&str> = new.iter().filter_map(|tensor| tensor.name.split('.').next()).collect();
     names.dedup();
-    let remarks = match names.as_slice() {
+    let notes = match names.as_slice() {
         [] => Vec::new(),
         names => vec![format!("{origin} has no {}: these heads are drawn at random", names.join(", "))],
     };
     tensors.extend(new);
-    Beginning { tensors, remarks }
+    InitialWeights { tensors, notes }
 }
 
 #[cfg(test)]
@@ -96,30 +100,30 @@ mod tests {
         ["electra.embeddings.a", "electra.encoder.b", "start_logits.dense.weight", "end_logits.dense_1.weight"];
 
     fn begun(given: &[&str]) -> (Vec<(String, f32)>, Vec<String>) {
-        let Beginning { tensors, remarks } = beginning(tensors(given, 1.0), tensors(&MODEL, 2.0), "W");
-        (tensors.into_iter().map(|t| (t.name.clone(), t.to_f32().unwrap()[0])).collect(), remarks)
+        let InitialWeights { tensors, notes } = initial_weights(tensors(given, 1.0), tensors(&MODEL, 2.0), "W");
+        (tensors.into_iter().map(|t| (t.name.clone(), t.to_f32().unwrap()[0])).collect(), notes)
     }
 
     #[test]
     fn heads_that_are_not_there_are_drawn() {
         let given = ["electra.embeddings.a", "generator.encoder.b", "electra.encoder.b", "discriminator_predictions.x"];
-        let (found, remarks) = begun(&given);
+        let (found, notes) = begun(&given);
         let expected = [(MODEL[0], 1.0), (MODEL[1], 1.0), (MODEL[2], 2.0), (MODEL[3], 2.0)];
         assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value)));
-        assert_eq!(remarks, ["W has no start_logits, end_logits: these heads are drawn at random"]);
+        assert_eq!(notes, ["W has no start_logits, end_logits: these heads are drawn at random"]);
         assert_eq!(begun(&["embeddings.a", "encoder.b"]).0, found, "an ElectraModel");
         assert_eq!(begun(&[MODEL[0], MODEL[1], "qa_outputs.weight"]).0, found, "another kind of head");
     }
 
     #[test]
     fn heads_that_are_there_are_kept_and_encoders_are_not_drawn() {
-        let (found, remarks) = begun(&[MODEL[0], MODEL[2], MODEL[3], "other"]);
+        let (found, notes) = begun(&[MODEL[0], MODEL[2], MODEL[3], "other"]);
         let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(
             names,
             [MODEL[0], MODEL[2], MODEL[3], "other"],
             "the missing and the unknown are for strict loading"
         );
-        assert!(remarks.is_empty() && found.iter().all(|(_, value)| *value == 1.0));
+        assert!(notes.is_empty() && found.iter().all(|(_, value)| *value == 1.0));
     }
 }

@@ -59,7 +59,7 @@ fn training(work: &Work<'_>, config: &ElectraConfig, recipe: &Recipe) -> TrainCo
     let mut rate_factors = config.layer_rates(own(recipe).layer_rates.layer_decay);
     if work.settings.plain_spans {
         if let OptimizerRule::Adamw(adam) = &mut rule.rule {
-            adam.eps_form = EpsForm::PastRoot;
+            adam.eps_form = EpsForm::OutsideSqrt;
         }
         rate_factors = RateFactors::default();
     }

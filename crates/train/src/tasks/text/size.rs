@@ -1,4 +1,4 @@
-//! What tensors tell of the encoder that they are of.
+//! What the names and shapes of tensors reveal about their encoder.
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
@@ -43,7 +43,7 @@ impl EncoderShape {
 pub(crate) struct EncoderSize {
     pub tokens: usize,
     shape: EncoderShape,
-    /// Whether nothing tells whose encoder it is.
+    /// Whether nothing identifies whose encoder it is.
     is_bare: bool,
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Where sequences come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::tasks) enum TextSource {
-    /// Random words, for speed alone.
+    /// Random tokens, for speed alone.
     Synthetic,
     /// A folder of prepared text.
     Folder(PathBuf),

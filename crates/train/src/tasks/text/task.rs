@@ -4,7 +4,7 @@ use super::{Part, TextFields, TextSource, VocabularyFields, WordBias};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::loaded::{Feeder, Loaded};
-use crate::tasks::{Batches, Evaluation, LoadOptions, Score, Task, Terms};
+use crate::tasks::{Batches, Evaluation, LoadOptions, MetricSchema, Score, Task};
 use bessemer_data::text::{VOCABULARY_FILE, Vocabulary, VocabularyIdentity};
 use bessemer_data::{DataError, Position, Sampler, SamplerOptions, Samples};
 use bessemer_models::Model;
@@ -18,8 +18,8 @@ pub(in crate::tasks) trait TextNetworks: Sized + Clone + 'static {
     type Set: Samples;
     type Feeder: Feeder + Clone + 'static;
 
-    const TERMS: &'static Terms;
-    /// The bias of each word's score.
+    const TERMS: &'static MetricSchema;
+    /// The bias of each token's score.
     const WORD_BIAS: &'static str;
 
     /// What the recipe says of sequences and of the vocabulary.
@@ -38,13 +38,13 @@ pub(in crate::tasks) trait TextNetworks: Sized + Clone + 'static {
     /// Data that is not there or does not suit the recipe.
     fn set(part: Part<'_>, recipe: &Recipe) -> Result<Self::Set, TrainError>;
 
-    /// The networks of a recipe for a vocabulary of so many words, in a file if they are of a text.
+    /// The networks of a recipe for a vocabulary of the given number of tokens, in a file if they are of a text.
     ///
     /// # Errors
     /// A model of another family; sequences that are longer than it can take.
-    fn of(recipe: &Recipe, words: usize, vocabulary: Option<&Path>) -> Result<Self, TrainError>;
+    fn of(recipe: &Recipe, vocab_size: usize, vocabulary: Option<&Path>) -> Result<Self, TrainError>;
 
-    fn facts(set: &Self::Set) -> Facts;
+    fn info(set: &Self::Set) -> DatasetInfo;
 
     /// # Errors
     /// Data that cannot be read.
@@ -57,14 +57,14 @@ pub(in crate::tasks) trait TextNetworks: Sized + Clone + 'static {
     /// Of training.
     fn feeder() -> Self::Feeder;
 
-    /// Of evaluations on a set, in batches of so many sequences.
+    /// Of evaluations on a set, in batches of the given number of sequences.
     ///
     /// # Errors
     /// Data that cannot be read.
     fn evaluation_feeder(&self, set: &Self::Set, batch_size: usize) -> Result<Self::Feeder, DataError>;
 
     /// Words of the vocabulary, those included that never come.
-    fn words(&self) -> usize;
+    fn vocab_size(&self) -> usize;
 
     /// The graph of a whole training step as the recipe asks for it.
     ///
@@ -82,15 +82,15 @@ pub(in crate::tasks) trait TextNetworks: Sized + Clone + 'static {
 }
 
 /// What there is to know of a set of sequences.
-pub(in crate::tasks) struct Facts {
+pub(in crate::tasks) struct DatasetInfo {
     pub len: usize,
     pub sequence_length: usize,
     pub predictions: usize,
-    pub words: usize,
+    pub vocab_size: usize,
     pub identity: String,
 }
 
-impl Facts {
+impl DatasetInfo {
     fn sequences(&self, batch: usize) -> Sequences {
         Sequences { batch, length: self.sequence_length, predictions: self.predictions }
     }
@@ -114,30 +114,30 @@ impl<F: TextNetworks> TextTask<F> {
         let open = |part| Ok::<_, TrainError>(Arc::new(F::set(part, recipe)?));
         let set = open(source.training(recipe, text, predictions))?;
         let held_out = source.held_out(recipe, text, predictions).map(open).transpose()?;
-        let (facts, vocabulary) = (F::facts(&set), source.vocabulary_file(text));
-        let networks = F::of(recipe, facts.words, vocabulary.as_deref())?;
+        let (info, vocabulary) = (F::info(&set), source.vocabulary_file(text));
+        let networks = F::of(recipe, info.vocab_size, vocabulary.as_deref())?;
         let vocabulary = match vocabulary {
             Some(path) => Some((path.clone(), Vocabulary::open(&path)?.identity())),
             None => None,
         };
         let order = SamplerOptions::train(recipe.train.batch_size as usize, recipe.train.seed);
-        let sampler = Sampler::new(facts.len, order)?;
+        let sampler = Sampler::new(info.len, order)?;
         Ok(Self { recipe: recipe.clone(), networks, vocabulary, set, held_out, sampler })
     }
 }
 
 impl<F: TextNetworks> Task for TextTask<F> {
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         F::TERMS
     }
 
     fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
-        let sequences = F::facts(&self.set).sequences(self.recipe.train.batch_size as usize);
+        let sequences = F::info(&self.set).sequences(self.recipe.train.batch_size as usize);
         self.networks.training_step(&self.recipe, sequences, steps_per_epoch)
     }
 
     fn data_identity(&self) -> String {
-        F::facts(&self.set).identity
+        F::info(&self.set).identity
     }
 
     fn vocabulary(&self) -> Option<VocabularyIdentity> {
@@ -164,7 +164,7 @@ impl<F: TextNetworks> Task for TextTask<F> {
             return Ok(Vec::new());
         }
         let counts = F::word_counts(&self.set)?;
-        Ok(vec![(F::WORD_BIAS, log_frequencies(&counts, self.networks.words()))])
+        Ok(vec![(F::WORD_BIAS, log_frequencies(&counts, self.networks.vocab_size()))])
     }
 
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
@@ -174,11 +174,11 @@ impl<F: TextNetworks> Task for TextTask<F> {
     }
 }
 
-/// Logarithms of the frequencies of `words` words, each counted once more than it comes; those past the counts never come.
-fn log_frequencies(counts: &[u64], words: usize) -> Vec<f32> {
-    let total = (counts.iter().sum::<u64>() + words as u64) as f64;
-    let count = |word| counts.get(word).copied().unwrap_or(0) + 1;
-    (0..words).map(|word| (count(word) as f64 / total).ln() as f32).collect()
+/// Logarithms of the frequencies of `vocab_size` tokens, each counted once more than it comes; those past the counts never come.
+fn log_frequencies(counts: &[u64], vocab_size: usize) -> Vec<f32> {
+    let total = (counts.iter().sum::<u64>() + vocab_size as u64) as f64;
+    let count = |token| counts.get(token).copied().unwrap_or(0) + 1;
+    (0..vocab_size).map(|token| (count(token) as f64 / total).ln() as f32).collect()
 }
 
 /// Text that was not trained on, and the networks for it.
@@ -200,12 +200,12 @@ impl<F: TextNetworks> HeldOut<F> {
 }
 
 impl<F: TextNetworks> Evaluation for HeldOut<F> {
-    fn terms(&self) -> &'static Terms {
+    fn metric_schema(&self) -> &'static MetricSchema {
         F::TERMS
     }
 
     fn model(&self) -> Result<Model, TrainError> {
-        self.networks.evaluation(F::facts(&self.set).sequences(self.batch_size))
+        self.networks.evaluation(F::info(&self.set).sequences(self.batch_size))
     }
 
     fn batch_size(&self) -> usize {
@@ -213,7 +213,7 @@ impl<F: TextNetworks> Evaluation for HeldOut<F> {
     }
 
     fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
-        let (set, samples) = (Arc::clone(&self.set), F::facts(&self.set).len);
+        let (set, samples) = (Arc::clone(&self.set), F::info(&self.set).len);
         Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, self.feeder.clone())?))
     }
 

@@ -2,10 +2,10 @@
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
+use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
 use crate::tasks::family::{EmbeddingTable, Family};
 use crate::tasks::registry;
-use crate::trained::Trained;
 use bessemer_data::text::{VOCABULARY_FILE, Vocabulary, VocabularyIdentity};
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub(crate) struct Weights<'a> {
     pub vocabulary: Option<&'a VocabularyIdentity>,
 }
 
-impl Trained {
+impl LoadedWeights {
     pub(crate) fn weights(&self) -> Weights<'_> {
         let Self { family, tensors, origin, recipe, vocabulary } = self;
         Weights { family: *family, tensors, origin, recipe: recipe.as_ref(), vocabulary: vocabulary.as_ref() }
@@ -59,7 +59,7 @@ impl Weights<'_> {
 /// # Errors
 /// No vocabulary, or one that cannot be read or is not that of the weights.
 pub(crate) fn vocabulary_for(
-    trained: &Trained,
+    trained: &LoadedWeights,
     weights: &Path,
     given: Option<&Path>,
 ) -> Result<Vocabulary, TrainError> {
@@ -84,14 +84,14 @@ pub(crate) fn vocabulary_beside(weights: &Path) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn tensors(words: usize) -> Vec<NamedTensor<'static>> {
+    fn tensors(vocab_size: usize) -> Vec<NamedTensor<'static>> {
         let tensor = |name: &str, shape: [usize; 2]| {
             let values = vec![0.0; shape[0] * shape[1]];
             let tensor = NamedTensor::from_f32(name, shape, &values).unwrap();
             NamedTensor { data: tensor.data.into_owned().into(), ..tensor }
         };
         let query = "bert.encoder.layer.0.attention.self.query.weight";
-        vec![tensor("bert.embeddings.word_embeddings.weight", [words, 2]), tensor(query, [2, 2])]
+        vec![tensor("bert.embeddings.word_embeddings.weight", [vocab_size, 2]), tensor(query, [2, 2])]
     }
 
     fn family() -> &'static dyn Family {

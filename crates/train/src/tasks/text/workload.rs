@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Learning rate of steps that are measured: so low that no number of steps on one batch diverges.
 pub(in crate::tasks) const RATE: f64 = 1e-4;
 
-/// Settings for sequences of this length, with so many predictions.
+/// Settings for sequences of this length, with the given number of predictions.
 pub(in crate::tasks) fn usual_step(sequence_length: usize, predictions: usize) -> StepSettings {
     StepSettings { sequence_length, predictions, ..StepSettings::default() }
 }

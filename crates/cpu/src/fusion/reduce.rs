@@ -1,7 +1,7 @@
 //! Sums over rows: accumulation over the tiles of a block, and combination of the blocks.
 
 use super::program::Sink;
-use super::{Partials, RegionIo, RegionKernel};
+use super::{FusionIo, FusionKernel, Partials};
 use crate::gemm::Ctx;
 
 /// Columns that are combined at a time.
@@ -89,11 +89,11 @@ pub(super) fn fold(sums: &[f32], width: usize, col: usize) -> f64 {
     sums[col..].iter().step_by(width).map(|&x| f64::from(x)).sum()
 }
 
-/// See [`RegionKernel::finish`].
+/// See [`FusionKernel::finish`].
 pub(super) unsafe fn finish(
-    kernel: &RegionKernel,
+    kernel: &FusionKernel,
     ctx: Ctx<'_>,
-    io: &RegionIo<'_>,
+    io: &FusionIo<'_>,
     partials: Partials,
     block_rows: usize,
 ) {
@@ -104,7 +104,7 @@ pub(super) unsafe fn finish(
             let first = task % chunks * CHUNK;
             let width = CHUNK.min(kernel.cols - first);
             let blocks = Blocks { kernel, partials, block_rows, first, width };
-            let io: &RegionIo<'_> = io;
+            let io: &FusionIo<'_> = io;
             // SAFETY: the caller's promise; each task writes to columns of its own.
             unsafe {
                 match *sink {
@@ -112,7 +112,7 @@ pub(super) unsafe fn finish(
                     Sink::Sum { groups, output, slot, .. } => {
                         blocks.sum(task / chunks, groups, slot, io.outputs[output].cast())
                     }
-                    Sink::Moments { output, slot, .. } => {
+                    Sink::MeanVar { output, slot, .. } => {
                         blocks.moments(slot, io.outputs[output].cast(), io.outputs[output + 1].cast())
                     }
                 }
@@ -121,14 +121,14 @@ pub(super) unsafe fn finish(
         match *sink {
             Sink::Store { .. } | Sink::Rows { .. } => {}
             Sink::Sum { groups, .. } => ctx.pool.run(groups * chunks, &combine),
-            Sink::Moments { .. } => ctx.pool.run(chunks, &combine),
+            Sink::MeanVar { .. } => ctx.pool.run(chunks, &combine),
         }
     }
 }
 
 /// A range of columns of all blocks.
 struct Blocks<'a> {
-    kernel: &'a RegionKernel,
+    kernel: &'a FusionKernel,
     partials: &'a Partials,
     block_rows: usize,
     first: usize,

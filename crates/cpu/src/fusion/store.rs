@@ -1,14 +1,14 @@
-//! Regions so simple that products do their work as they finish tiles.
+//! Fusions so simple that products do their work as they finish tiles.
 
-use super::RegionIo;
+use super::FusionIo;
 use crate::gemm::{Addend, STORE_COLS, Store};
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
-use bessemer_ir::ops::region::{Access, Instr, Reg, Region, RegionOutput};
 use bessemer_ir::{DType, TensorType};
 
-/// A region that is a [`Store`]: what of that there is, by numbers of loads.
+/// A fusion that is a [`Store`]: what of that there is, by numbers of loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StoreRegion {
+pub(crate) struct StoreFusion {
     bias: Option<u16>,
     addend: Option<LoadedAddend>,
     relu: bool,
@@ -22,14 +22,14 @@ struct LoadedAddend {
     bias: Option<u16>,
 }
 
-impl StoreRegion {
-    /// The region in this form, if it has it. `input_types` are those of its loads.
-    pub(crate) fn of(region: &Region, input_types: &[TensorType]) -> Option<StoreRegion> {
-        let [RegionOutput::Store { reg, ref ty }] = region.outputs[..] else { return None };
-        if !region.cols.is_multiple_of(STORE_COLS) || !matches!(ty.dtype, DType::F32 | DType::Bf16) {
+impl StoreFusion {
+    /// The fusion in this form, if it has it. `input_types` are those of its loads.
+    pub(crate) fn of(fusion: &Fusion, input_types: &[TensorType]) -> Option<StoreFusion> {
+        let [FusionOutput::Store { reg, ref ty }] = fusion.outputs[..] else { return None };
+        if !fusion.cols.is_multiple_of(STORE_COLS) || !matches!(ty.dtype, DType::F32 | DType::Bf16) {
             return None;
         }
-        let reader = Reader { region, input_types };
+        let reader = Reader { fusion, input_types };
         let value = match reader.instr(reg) {
             Instr::Cast(DType::Bf16, a) if ty.dtype == DType::Bf16 => a,
             _ => reg,
@@ -39,14 +39,14 @@ impl StoreRegion {
             _ => (value, false),
         };
         let (bias, addend) = reader.sum(sum)?;
-        Some(StoreRegion { bias, addend, relu, output_type: ty.dtype })
+        Some(StoreFusion { bias, addend, relu, output_type: ty.dtype })
     }
 
     /// The same with the places of its operands.
-    pub(crate) fn at(&self, io: &RegionIo<'_>) -> Store {
+    pub(crate) fn at(&self, io: &FusionIo<'_>) -> Store {
         let bias = |load: Option<u16>| load.map(|load| io.loads[usize::from(load)].cast::<f32>());
         let addend = self.addend.map(|LoadedAddend { load, dtype, bias: own }| Addend {
-            numbers: io.loads[usize::from(load)],
+            elements: io.loads[usize::from(load)],
             dtype,
             bias: bias(own),
         });
@@ -56,30 +56,30 @@ impl StoreRegion {
 
 /// Recognises parts of a program.
 struct Reader<'a> {
-    region: &'a Region,
+    fusion: &'a Fusion,
     input_types: &'a [TensorType],
 }
 
 impl Reader<'_> {
     fn instr(&self, reg: Reg) -> Instr {
-        self.region.program[usize::from(reg)]
+        self.fusion.program[usize::from(reg)]
     }
 
-    /// The anchor with or without a bias, and what is added to it.
+    /// The producer with or without a bias, and what is added to it.
     fn sum(&self, reg: Reg) -> Option<(Option<u16>, Option<LoadedAddend>)> {
-        if let Some(bias) = self.anchor(reg) {
+        if let Some(bias) = self.producer(reg) {
             return Some((bias, None));
         }
-        self.either_way(reg, |a, b| Some((self.anchor(a)?, Some(self.addend(b)?))))
+        self.either_way(reg, |a, b| Some((self.producer(a)?, Some(self.addend(b)?))))
     }
 
-    /// The bias of the anchor.
-    fn anchor(&self, reg: Reg) -> Option<Option<u16>> {
-        let is_anchor = |reg| self.instr(reg) == Instr::Anchor;
-        if is_anchor(reg) {
+    /// The bias of the producer.
+    fn producer(&self, reg: Reg) -> Option<Option<u16>> {
+        let is_producer = |reg| self.instr(reg) == Instr::Producer;
+        if is_producer(reg) {
             return Some(None);
         }
-        self.either_way(reg, |a, b| is_anchor(a).then_some(Some(self.row(b)?)))
+        self.either_way(reg, |a, b| is_producer(a).then_some(Some(self.row(b)?)))
     }
 
     fn addend(&self, reg: Reg) -> Option<LoadedAddend> {
@@ -101,20 +101,20 @@ impl Reader<'_> {
 
     /// A load with an element for each position.
     fn matrix(&self, reg: Reg) -> Option<LoadedAddend> {
-        let (load, access, dtype) = self.load(reg)?;
-        let fits = access.is_full(self.region.rows) && matches!(dtype, DType::F32 | DType::Bf16);
+        let (load, index_map, dtype) = self.load(reg)?;
+        let fits = index_map.is_full(self.fusion.rows) && matches!(dtype, DType::F32 | DType::Bf16);
         fits.then_some(LoadedAddend { load, dtype, bias: None })
     }
 
     /// A load with an element for each column.
     fn row(&self, reg: Reg) -> Option<u16> {
-        let (load, access, dtype) = self.load(reg)?;
-        (access.by_col && access.row_mod == 1 && dtype == DType::F32).then_some(load)
+        let (load, index_map, dtype) = self.load(reg)?;
+        (index_map.by_col && index_map.row_mod == 1 && dtype == DType::F32).then_some(load)
     }
 
-    fn load(&self, reg: Reg) -> Option<(u16, Access, DType)> {
+    fn load(&self, reg: Reg) -> Option<(u16, IndexMap, DType)> {
         let Instr::Load(load) = self.instr(reg) else { return None };
         let index = usize::from(load);
-        Some((load, self.region.loads[index], self.input_types[index].dtype))
+        Some((load, self.fusion.loads[index], self.input_types[index].dtype))
     }
 }

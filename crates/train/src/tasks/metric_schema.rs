@@ -79,7 +79,7 @@ impl Metric {
 
 /// The vocabulary of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct MetricSchema {
     /// What samples are: `images`.
     pub samples: &'static str,
     /// Of speed: `images/s`.
@@ -92,7 +92,7 @@ pub struct Terms {
     pub best: (&'static str, Better),
 }
 
-impl Terms {
+impl MetricSchema {
     /// What a metric or a part of a step means.
     pub fn scale(&self, name: &str) -> Scale {
         let known = self.metrics.iter().find(|metric| metric.name == name);
@@ -141,16 +141,24 @@ mod tests {
 
     #[test]
     fn the_lower_loss_decides_between_equal_results() {
-        let result = |terms: &Terms, metrics: &[(&str, f64)]| {
-            terms.result(&metrics.iter().map(|&(name, value)| (name.to_owned(), value)).collect(), 1)
+        let result = |metric_schema: &MetricSchema, metrics: &[(&str, f64)]| {
+            metric_schema.result(&metrics.iter().map(|&(name, value)| (name.to_owned(), value)).collect(), 1)
         };
-        let terms = &classification::TERMS;
-        let of = |top1: f64, loss: f64| result(terms, &[("top1", top1), ("loss", loss)]);
-        assert!(terms.improves(&of(0.5, 0.1), &of(0.5, 0.2)) && !terms.improves(&of(0.5, 0.2), &of(0.5, 0.1)));
-        assert!(terms.improves(&of(0.6, 0.2), &of(0.5, 0.1)) && !terms.improves(&of(0.4, 0.1), &of(0.5, 0.2)));
+        let metric_schema = &classification::TERMS;
+        let of = |top1: f64, loss: f64| result(metric_schema, &[("top1", top1), ("loss", loss)]);
+        assert!(
+            metric_schema.improves(&of(0.5, 0.1), &of(0.5, 0.2))
+                && !metric_schema.improves(&of(0.5, 0.2), &of(0.5, 0.1))
+        );
+        assert!(
+            metric_schema.improves(&of(0.6, 0.2), &of(0.5, 0.1))
+                && !metric_schema.improves(&of(0.4, 0.1), &of(0.5, 0.2))
+        );
         let unknown = BestMetric { loss: None, ..of(0.5, 0.2) };
-        assert!(!terms.improves(&of(0.5, 0.1), &unknown) && !terms.improves(&of(0.5, 0.1), &of(0.5, 0.1)));
-        let (terms, equal) = (&squad::TERMS, result(&squad::TERMS, &[("f1", 0.5)]));
-        assert!(!terms.improves(&equal, &equal));
+        assert!(
+            !metric_schema.improves(&of(0.5, 0.1), &unknown) && !metric_schema.improves(&of(0.5, 0.1), &of(0.5, 0.1))
+        );
+        let (metric_schema, equal) = (&squad::TERMS, result(&squad::TERMS, &[("f1", 0.5)]));
+        assert!(!metric_schema.improves(&equal, &equal));
     }
 }

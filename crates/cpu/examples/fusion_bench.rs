@@ -1,20 +1,20 @@
-//! Times of regions as training and inference have them, on one thread and on all.
+//! Times of fusions as training and inference have them, on one thread and on all.
 //!
-//!     cargo run --release -p bessemer-cpu --example region_bench [ISA] [FILTER]
+//!     cargo run --release -p bessemer-cpu --example fusion_bench [ISA] [FILTER]
 
+use bessemer_cpu::fusion::{FusionIo, FusionKernel};
 use bessemer_cpu::gemm::Ctx;
 use bessemer_cpu::isa::Isa;
-use bessemer_cpu::region::{RegionIo, RegionKernel};
 use bessemer_cpu::threads::ThreadPool;
 use bessemer_cpu::vector;
 use bessemer_ir::ops::Scalar;
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::{Access, Instr, Region, RegionOutput};
 use bessemer_ir::{DType, TensorType};
 use std::time::Instant;
 
-/// A region in the notation of `bessemer explain`: loads as `full`, `col` or `one` with their types, instructions, outputs.
+/// A fusion in the notation of `bessemer explain`: loads as `full`, `col` or `one` with their types, instructions, outputs.
 struct Case {
     name: &'static str,
     rows: usize,
@@ -198,41 +198,41 @@ fn run(case: &Case, isa: Isa) {
     let mut types = Vec::new();
     for load in case.loads.split_whitespace() {
         let (kind, name) = load.split_once(':').expect("a load has a type");
-        let (access, elements) = match kind {
-            "full" => (Access::full(rows), rows * cols),
-            "col" => (Access { row_div: 1, row_mod: 1, by_col: true }, cols),
-            _ => (Access::SCALAR, 1),
+        let (index_map, elements) = match kind {
+            "full" => (IndexMap::full(rows), rows * cols),
+            "col" => (IndexMap { row_div: 1, row_mod: 1, by_col: true }, cols),
+            _ => (IndexMap::SCALAR, 1),
         };
-        loads.push(access);
+        loads.push(index_map);
         types.push(TensorType::new(dtype(name), [elements]));
     }
-    let outputs: Vec<RegionOutput> = case
+    let outputs: Vec<FusionOutput> = case
         .outputs
         .split(", ")
         .map(|text| {
             let (kind, reg) = text.split_once(" r").expect("an output has a register");
             let reg = reg.parse().expect("a register");
             match kind {
-                "sum" => RegionOutput::Sum { reg, groups: 1, shape: [cols].into() },
-                "moments" => RegionOutput::Moments { reg, shape: [cols].into() },
-                _ => RegionOutput::Store { reg, ty: TensorType::new(dtype(&kind[6..]), [rows, cols]) },
+                "sum" => FusionOutput::Sum { reg, groups: 1, shape: [cols].into() },
+                "moments" => FusionOutput::MeanVar { reg, shape: [cols].into() },
+                _ => FusionOutput::Store { reg, ty: TensorType::new(dtype(&kind[6..]), [rows, cols]) },
             }
         })
         .collect();
     let program = case.program.split(';').map(|text| instr(text.trim())).collect();
-    let region = Region { anchor: None, rows, cols, loads, program, outputs };
-    let kernel = RegionKernel::compile(&region, &types);
+    let fusion = Fusion { producer: None, rows, cols, loads, program, outputs };
+    let kernel = FusionKernel::compile(&fusion, &types);
     let values: Vec<f32> = (0..rows * cols).map(|i| (i * 2_654_435_761 % 1000) as f32 / 500.0 - 0.9).collect();
     let mut inputs: Vec<Vec<u64>> = types.iter().map(|ty| vec![0; ty.bytes().div_ceil(8)]).collect();
     for (input, ty) in inputs.iter_mut().zip(&types) {
         // SAFETY: the memory has the size of the type.
         unsafe { vector::narrow(ty.dtype, &values[..ty.shape.elements()], input.as_mut_ptr().cast()) };
     }
-    let output_types: Vec<TensorType> = region.outputs.iter().flat_map(RegionOutput::types).collect();
+    let output_types: Vec<TensorType> = fusion.outputs.iter().flat_map(FusionOutput::types).collect();
     let mut results: Vec<Vec<u64>> = output_types.iter().map(|ty| vec![0; ty.bytes().div_ceil(8)]).collect();
     let loads: Vec<*const u8> = inputs.iter().map(|input| input.as_ptr().cast()).collect();
     let targets: Vec<*mut u8> = results.iter_mut().map(|result| result.as_mut_ptr().cast()).collect();
-    let io = RegionIo { anchor: std::ptr::null(), loads: &loads, outputs: &targets };
+    let io = FusionIo { producer: std::ptr::null(), loads: &loads, outputs: &targets };
     let bytes: usize = types.iter().chain(&output_types).map(TensorType::bytes).sum();
     let seconds = |threads: usize| {
         let pool = ThreadPool::new(threads);
@@ -241,7 +241,7 @@ fn run(case: &Case, isa: Isa) {
         let start = Instant::now();
         while start.elapsed().as_secs_f64() < 0.25 {
             let begin = Instant::now();
-            // SAFETY: the memory has the sizes of the region.
+            // SAFETY: the memory has the sizes of the fusion.
             unsafe { kernel.run(Ctx { isa, pool: &pool }, &io, &mut scratch) };
             best = best.min(begin.elapsed().as_secs_f64());
         }

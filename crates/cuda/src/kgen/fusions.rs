@@ -1,20 +1,20 @@
-//! From regions to kernels.
+//! From fusions to kernels.
 
 use super::columns::columns;
 use super::lanes::{Lanes, Width, for_lanes};
 use super::rows::{rows, rows_with_sums};
 use super::{Kernel, KernelError, indented};
 use bessemer_ir::DType;
-use bessemer_ir::ops::region::{Region, RegionOutput};
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// What a parameter of a launch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// Input of the region, by number.
+    /// Input of the fusion, by number.
     Input(usize),
-    /// Tensor that the region gives, by number.
+    /// Tensor that the fusion gives, by number.
     Output(usize),
     /// Memory that is used between the launches, by number.
     Scratch(usize),
@@ -27,7 +27,7 @@ pub struct Launch {
     pub operands: Vec<Operand>,
 }
 
-/// Launches that compute a region, one after the other.
+/// Launches that compute a fusion, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launches {
     pub launches: Vec<Launch>,
@@ -35,18 +35,18 @@ pub struct Launches {
     pub scratch: Vec<usize>,
 }
 
-/// Kernels for a region whose inputs have these types. `name` is that of the first; others are named after it.
+/// Kernels for a fusion whose inputs have these types. `name` is that of the first; others are named after it.
 ///
 /// Inputs and outputs may be the same memory where each element is read and written by the same instruction stream: an
 /// output that has all elements over an input that has them too.
 ///
 /// # Errors
-/// The region has an anchor, moments beside reductions along rows, or sums over very long rows beside such reductions.
-pub fn region(name: &str, region: &Region, inputs: &[DType]) -> Result<Launches, KernelError> {
-    let lanes = Lanes::new(region, inputs)?;
-    let has_sums = region.outputs.iter().any(|output| matches!(output, RegionOutput::Sum { .. }));
-    let has_moments = region.outputs.iter().any(|output| matches!(output, RegionOutput::Moments { .. }));
-    match (region.is_rowwise(), has_sums, has_moments) {
+/// The fusion has a producer, moments beside reductions along rows, or sums over very long rows beside such reductions.
+pub fn fusion(name: &str, fusion: &Fusion, inputs: &[DType]) -> Result<Launches, KernelError> {
+    let lanes = Lanes::new(fusion, inputs)?;
+    let has_sums = fusion.outputs.iter().any(|output| matches!(output, FusionOutput::Sum { .. }));
+    let has_moments = fusion.outputs.iter().any(|output| matches!(output, FusionOutput::MeanVar { .. }));
+    match (fusion.is_rowwise(), has_sums, has_moments) {
         (true, _, true) => Err(KernelError("it has moments over rows and reductions along them".to_owned())),
         (true, true, false) => rows_with_sums(name, &lanes),
         (true, false, false) => Ok(single(rows(name, &lanes), &lanes)),
@@ -62,15 +62,15 @@ fn single(kernel: Kernel, lanes: &Lanes<'_>) -> Launches {
 
 /// Inputs, then the outputs that are neither sums nor moments.
 pub(super) fn operands(lanes: &Lanes<'_>) -> Vec<Operand> {
-    let inputs = (0..lanes.region.loads.len()).map(Operand::Input);
-    let is_there = |output: &RegionOutput| matches!(output, RegionOutput::Store { .. } | RegionOutput::Rows { .. });
-    let outputs = lanes.region.outputs.iter().zip(numbers(lanes.region)).filter(|(output, _)| is_there(output));
+    let inputs = (0..lanes.fusion.loads.len()).map(Operand::Input);
+    let is_there = |output: &FusionOutput| matches!(output, FusionOutput::Store { .. } | FusionOutput::Rows { .. });
+    let outputs = lanes.fusion.outputs.iter().zip(numbers(lanes.fusion)).filter(|(output, _)| is_there(output));
     inputs.chain(outputs.map(|(_, number)| Operand::Output(number))).collect()
 }
 
-/// Number of the first tensor of each of the region's outputs: moments have two.
-pub(super) fn numbers(region: &Region) -> impl Iterator<Item = usize> {
-    region.outputs.iter().scan(0, |next, output| {
+/// Number of the first tensor of each of the fusion's outputs: moments have two.
+pub(super) fn numbers(fusion: &Fusion) -> impl Iterator<Item = usize> {
+    fusion.outputs.iter().scan(0, |next, output| {
         let number = *next;
         *next += output.types().len();
         Some(number)
@@ -83,7 +83,7 @@ const MOST_BLOCKS: usize = 8192;
 
 /// Every vector of elements alone.
 fn pointwise(name: &str, lanes: &Lanes<'_>) -> Kernel {
-    let (rows, cols) = (lanes.region.rows, lanes.region.cols);
+    let (rows, cols) = (lanes.fusion.rows, lanes.fusion.cols);
     let width = lanes.width();
     let (vectors, rest) = (rows * cols / width.lanes, rows * cols % width.lanes);
     let mut body = String::new();

@@ -1,27 +1,27 @@
-//! Brings a graph into the form that regions are grown in.
+//! Brings a graph into the form that fusions are grown in.
 //!
 //! - Softmax and moments along rows become reductions and pointwise operations.
 //! - Reductions along rows keep their axis, with size 1, and so do the pointwise operations on their results, so that they
 //!   broadcast to the rows they come from.
-//! - Broadcasts are explicit where a region cannot express them.
+//! - Broadcasts are explicit where a fusion cannot express them.
 //! - Reductions are split that no kernel does at once.
 
 use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
+use crate::ops::fusion::IndexMap;
 use crate::ops::layout::Reshape;
 use crate::ops::pointwise::UnaryKind;
-use crate::ops::reduce::{Moments, Reduce, ReduceKind, is_along_rows};
-use crate::ops::region::Access;
+use crate::ops::reduce::{MeanVar, Reduce, ReduceKind, is_along_rows};
 use crate::ops::{Op, Storage};
 use crate::shape::Shape;
 
 /// # Errors
 /// Only if the graph was malformed.
-pub(super) fn prepare(graph: &Graph) -> Result<Graph, GraphError> {
-    let mut preparer = Preparer { graph, rewriter: Rewriter::new(graph) };
+pub(super) fn canonicalise(graph: &Graph) -> Result<Graph, GraphError> {
+    let mut canonicaliser = Canonicaliser { graph, rewriter: Rewriter::new(graph) };
     for id in graph.ids() {
-        preparer.visit(id)?;
+        canonicaliser.visit(id)?;
     }
-    without_dead_nodes(&preparer.rewriter.finish()?)
+    without_dead_nodes(&canonicaliser.rewriter.finish()?)
 }
 
 fn without_dead_nodes(graph: &Graph) -> Result<Graph, GraphError> {
@@ -42,12 +42,12 @@ pub(super) fn row_form(shape: &Shape) -> Shape {
     dims.into()
 }
 
-struct Preparer<'a> {
+struct Canonicaliser<'a> {
     graph: &'a Graph,
     rewriter: Rewriter<'a>,
 }
 
-impl Preparer<'_> {
+impl Canonicaliser<'_> {
     fn visit(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.graph.node(id);
         let own = Value { node: id, output: 0 };
@@ -56,7 +56,7 @@ impl Preparer<'_> {
             op if op.is_pointwise() => vec![self.pointwise(id)?],
             Op::Softmax(_) => vec![self.softmax(id)?],
             Op::LogSoftmax(_) => vec![self.log_softmax(id)?],
-            Op::Moments(Moments { axes }) if along_rows(axes) => self.moments(id)?.to_vec(),
+            Op::MeanVar(MeanVar { axes }) if along_rows(axes) => self.moments(id)?.to_vec(),
             Op::Reduce(Reduce { kind, axes, .. }) if along_rows(axes) => {
                 let x = self.rewriter.get(node.inputs[0]);
                 let reduced = self.row_reduce(id, *kind, x)?;
@@ -113,15 +113,15 @@ impl Preparer<'_> {
         let mapped: Vec<Value> = node.inputs.iter().map(|&input| self.rewriter.get(input)).collect();
         let domain = node.outputs[0].shape.clone();
         if let Some(rows) = self.all_kept_rows(&mapped, &domain)? {
-            let value = self.at(id, |g| g.add1(node.op.clone(), &rows))?;
+            let value = self.at(id, |g| g.push1(node.op.clone(), &rows))?;
             return self.reshape(id, value, &domain);
         }
         let mut inputs = Vec::new();
         for value in self.without_broadcasts(mapped, &domain) {
-            let expressible = Access::of(self.rewriter.target().shape(value), &domain).is_some();
+            let expressible = IndexMap::of(self.rewriter.target().shape(value), &domain).is_some();
             inputs.push(if expressible { value } else { self.at(id, |g| g.broadcast(value, &domain))? });
         }
-        self.at(id, |g| g.add1(node.op.clone(), &inputs))
+        self.at(id, |g| g.push1(node.op.clone(), &inputs))
     }
 
     /// The operands before they were broadcast, as long as one of them has the shape of the result.
@@ -130,7 +130,9 @@ impl Preparer<'_> {
         for index in 0..operands.len() {
             let node = g.node(operands[index].node);
             let others = || operands.iter().enumerate().any(|(other, &v)| other != index && g.shape(v) == domain);
-            if matches!(node.op, Op::Broadcast(_)) && Access::of(g.shape(node.inputs[0]), domain).is_some() && others()
+            if matches!(node.op, Op::Broadcast(_))
+                && IndexMap::of(g.shape(node.inputs[0]), domain).is_some()
+                && others()
             {
                 operands[index] = node.inputs[0];
             }
@@ -185,7 +187,7 @@ impl Preparer<'_> {
         let [top, _, sum] = self.powers(id)?;
         self.at(id, |g| {
             let log = g.unary(UnaryKind::Log, sum)?;
-            let norm = g.add_(top, log)?;
+            let norm = g.add(top, log)?;
             g.sub(x, norm)
         })
     }
@@ -197,12 +199,12 @@ impl Preparer<'_> {
         let share = 1.0 / self.graph.shape(node.inputs[0]).cols() as f64;
         let sum = self.row_reduce(id, ReduceKind::Sum, x)?;
         let (mean, squares) = self.at(id, |g| {
-            let mean = g.scale(sum, share)?;
+            let mean = g.mul_scalar(sum, share)?;
             let centred = g.sub(x, mean)?;
             Ok((mean, g.square(centred)?))
         })?;
         let sum = self.row_reduce(id, ReduceKind::Sum, squares)?;
-        let variance = self.at(id, |g| g.scale(sum, share))?;
+        let variance = self.at(id, |g| g.mul_scalar(sum, share))?;
         let shape = &node.outputs[0].shape;
         Ok([self.reshape(id, mean, shape)?, self.reshape(id, variance, shape)?])
     }

@@ -1,35 +1,35 @@
-//! Regions where blocks, tiles and memory meet: roundings, lengths, parts of the columns, values read several times.
+//! Fusions where blocks, tiles and memory meet: roundings, lengths, parts of the columns, values read several times.
 
+use bessemer_cpu::fusion::{FusionIo, FusionKernel, Partials};
 use bessemer_cpu::gemm::Ctx;
 use bessemer_cpu::isa::Isa;
-use bessemer_cpu::region::{Partials, RegionIo, RegionKernel};
 use bessemer_cpu::threads::ThreadPool;
 use bessemer_cpu::vector;
 use bessemer_ir::ops::Scalar;
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::{Access, Instr, Region, RegionOutput};
 use bessemer_ir::{DType, Shape, TensorType};
 use support::{Case, Random, same_bits};
 
 mod support;
 
-/// A region of one row of the domain's elements by its parts.
+/// A fusion of one row of the domain's elements by its parts.
 fn case(
     rows: usize,
     cols: usize,
-    loads: Vec<(Access, DType, Vec<f32>)>,
+    loads: Vec<(IndexMap, DType, Vec<f32>)>,
     program: Vec<Instr>,
-    outputs: Vec<RegionOutput>,
+    outputs: Vec<FusionOutput>,
 ) -> Case {
-    let types = loads.iter().map(|(access, dtype, _)| TensorType::new(*dtype, [access.elements(cols)])).collect();
-    let accesses = loads.iter().map(|(access, ..)| *access).collect();
+    let types = loads.iter().map(|(index_map, dtype, _)| TensorType::new(*dtype, [index_map.elements(cols)])).collect();
+    let index_maps = loads.iter().map(|(index_map, ..)| *index_map).collect();
     let data = loads.into_iter().map(|(.., values)| values).collect();
-    let region = Region { anchor: None, rows, cols, loads: accesses, program, outputs };
-    Case { region, types, loads: data, anchor: Vec::new() }
+    let fusion = Fusion { producer: None, rows, cols, loads: index_maps, program, outputs };
+    Case { fusion, types, loads: data, producer: Vec::new() }
 }
 
-const COLUMN: Access = Access { row_div: 1, row_mod: 1, by_col: true };
+const COLUMN: IndexMap = IndexMap { row_div: 1, row_mod: 1, by_col: true };
 
 /// Rounding to `bf16` in vectors, kept as `f32` and stored, equals the scalar function: on all exponents, ties, numbers just
 /// beside them, infinities and NaN. A subnormal number may become zero of its sign.
@@ -46,8 +46,8 @@ fn roundings_to_bf16_equal_the_scalar_one() {
     }
     values.resize(values.len().next_multiple_of(256) + 77, f32::NAN);
     let cols = values.len();
-    let store = |reg, dtype| RegionOutput::Store { reg, ty: TensorType::new(dtype, [1, cols]) };
-    let loads = vec![(Access::full(1), DType::F32, values.clone())];
+    let store = |reg, dtype| FusionOutput::Store { reg, ty: TensorType::new(dtype, [1, cols]) };
+    let loads = vec![(IndexMap::full(1), DType::F32, values.clone())];
     let program = vec![Instr::Load(0), Instr::Cast(DType::Bf16, 0), Instr::Unary(UnaryKind::Neg, 1)];
     let outputs = vec![store(0, DType::Bf16), store(1, DType::Bf16), store(1, DType::F32), store(2, DType::Bf16)];
     let case = case(1, cols, loads, program, outputs);
@@ -75,7 +75,7 @@ fn blocks_may_be_cut_anywhere() {
             let x: Vec<f32> = (0..n).map(|_| vector::cast(DType::Bf16, random.float())).collect();
             let y: Vec<f32> = (0..n).map(|_| random.float()).collect();
             let scale: Vec<f32> = (0..cols).map(|_| random.float()).collect();
-            let full = Access::full(rows);
+            let full = IndexMap::full(rows);
             let loads = vec![
                 (full, DType::Bf16, x.clone()),
                 (full, DType::F32, y.clone()),
@@ -91,16 +91,16 @@ fn blocks_may_be_cut_anywhere() {
             ];
             let shape = Shape::from([cols]);
             let mut outputs = vec![
-                RegionOutput::Store { reg: 5, ty: TensorType::new(DType::Bf16, [rows, cols]) },
-                RegionOutput::Store { reg: 4, ty: TensorType::f32([rows, cols]) },
-                RegionOutput::Sum { reg: 4, groups: 1, shape: shape.clone() },
-                RegionOutput::Moments { reg: 4, shape },
+                FusionOutput::Store { reg: 5, ty: TensorType::new(DType::Bf16, [rows, cols]) },
+                FusionOutput::Store { reg: 4, ty: TensorType::f32([rows, cols]) },
+                FusionOutput::Sum { reg: 4, groups: 1, shape: shape.clone() },
+                FusionOutput::MeanVar { reg: 4, shape },
             ];
             let expected: Vec<f32> = (0..n).map(|i| x[i] * scale[i % cols] + y[i]).collect();
             for by_rows in [false, true] {
                 if by_rows {
                     program.push(Instr::Reduce(ReduceKind::Max, 4));
-                    outputs.push(RegionOutput::Rows { reg: 6, ty: TensorType::f32([rows]) });
+                    outputs.push(FusionOutput::Rows { reg: 6, ty: TensorType::f32([rows]) });
                 }
                 let case = case(rows, cols, loads.clone(), program.clone(), outputs.clone());
                 let first = case.run(Isa::detect(), 1);
@@ -137,10 +137,10 @@ fn parts_of_the_columns_are_computed_alone() {
     let x: Vec<f32> = (0..rows * cols).map(|_| vector::cast(DType::Bf16, random.float())).collect();
     let program = vec![Instr::Load(0), Instr::Const(Scalar(1.5)), Instr::Binary(BinaryKind::Mul, 0, 1)];
     let outputs = vec![
-        RegionOutput::Store { reg: 2, ty: TensorType::new(DType::Bf16, [rows, cols]) },
-        RegionOutput::Sum { reg: 0, groups: 1, shape: [cols].into() },
+        FusionOutput::Store { reg: 2, ty: TensorType::new(DType::Bf16, [rows, cols]) },
+        FusionOutput::Sum { reg: 0, groups: 1, shape: [cols].into() },
     ];
-    let case = case(rows, cols, vec![(Access::full(rows), DType::Bf16, x.clone())], program, outputs);
+    let case = case(rows, cols, vec![(IndexMap::full(rows), DType::Bf16, x.clone())], program, outputs);
     for isa in Isa::available() {
         for part in [32, 64, 100, 256, 300, 512, 1024] {
             let results = case.run_with(|kernel, io| {
@@ -149,7 +149,7 @@ fn parts_of_the_columns_are_computed_alone() {
                 let partials = Partials(partials.as_mut_ptr());
                 let mut scratch = vec![f32::NAN; kernel.scratch_len()];
                 for start in (0..cols).step_by(part) {
-                    // SAFETY: the memory of the case has the sizes of the region.
+                    // SAFETY: the memory of the case has the sizes of the fusion.
                     unsafe {
                         kernel.run_rows(isa, io, 0..rows, start..cols.min(start + part), 0, &mut scratch, partials)
                     };
@@ -173,7 +173,7 @@ fn values_may_be_used_several_times() {
     let (rows, cols) = (37, 40);
     let mut random = Random(31);
     let data: Vec<Vec<f32>> = (0..2).map(|_| (0..rows * cols).map(|_| random.float()).collect()).collect();
-    let loads = data.iter().map(|values| (Access::full(rows), DType::F32, values.clone())).collect();
+    let loads = data.iter().map(|values| (IndexMap::full(rows), DType::F32, values.clone())).collect();
     let program = vec![
         Instr::Load(0),
         Instr::Load(1),
@@ -190,7 +190,7 @@ fn values_may_be_used_several_times() {
         Instr::Select(4, 11, 2),
         Instr::Binary(BinaryKind::Add, 12, 3),
     ];
-    let store = |reg| RegionOutput::Store { reg, ty: TensorType::f32([rows, cols]) };
+    let store = |reg| FusionOutput::Store { reg, ty: TensorType::f32([rows, cols]) };
     let case = case(rows, cols, loads, program, (2..14).map(store).collect());
     let registers = case.evaluate();
     for isa in Isa::available() {
@@ -208,12 +208,12 @@ fn stores_do_not_spoil_what_others_read() {
     let n = rows * cols;
     let mut random = Random(37);
     let inputs: Vec<Vec<f32>> = (0..2).map(|_| (0..n).map(|_| random.float()).collect()).collect();
-    let store = |reg| RegionOutput::Store { reg, ty: TensorType::f32([rows, cols]) };
-    let region = Region {
-        anchor: None,
+    let store = |reg| FusionOutput::Store { reg, ty: TensorType::f32([rows, cols]) };
+    let fusion = Fusion {
+        producer: None,
         rows,
         cols,
-        loads: vec![Access::full(rows); 2],
+        loads: vec![IndexMap::full(rows); 2],
         program: vec![
             Instr::Load(0),
             Instr::Load(1),
@@ -222,7 +222,7 @@ fn stores_do_not_spoil_what_others_read() {
         ],
         outputs: vec![store(2), store(0), store(3), store(1)],
     };
-    let kernel = RegionKernel::compile(&region, &[TensorType::f32([rows, cols]), TensorType::f32([rows, cols])]);
+    let kernel = FusionKernel::compile(&fusion, &[TensorType::f32([rows, cols]), TensorType::f32([rows, cols])]);
     let sum: Vec<f32> = inputs[0].iter().zip(&inputs[1]).map(|(a, b)| a + b).collect();
     let product: Vec<f32> = sum.iter().zip(&inputs[0]).map(|(a, b)| a * b).collect();
     let expected = [&sum, &inputs[0], &product, &inputs[1]];
@@ -243,8 +243,8 @@ fn stores_do_not_spoil_what_others_read() {
             let outputs: Vec<*mut u8> = places.iter().map(|&place| pointers[place].cast()).collect();
             let loads = [pointers[0].cast_const().cast(), pointers[1].cast_const().cast()];
             let mut scratch = vec![0.0; kernel.run_scratch_len(2)];
-            let io = RegionIo { anchor: std::ptr::null(), loads: &loads, outputs: &outputs };
-            // SAFETY: the memory has the sizes of the region.
+            let io = FusionIo { producer: std::ptr::null(), loads: &loads, outputs: &outputs };
+            // SAFETY: the memory has the sizes of the fusion.
             unsafe { kernel.run(Ctx { isa, pool: &pool }, &io, &mut scratch) };
             for (output, place) in places.into_iter().enumerate() {
                 assert_eq!(&memory[place], expected[output], "{isa}, output {output}, {a} and {b} in place");

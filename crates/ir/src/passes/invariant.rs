@@ -7,28 +7,28 @@ use std::collections::HashSet;
 /// The values that are computed from constants and from state that the step does not replace: weights of a model that is
 /// only run, and what follows from them alone.
 #[derive(Clone, Debug)]
-pub struct Fixed(Vec<bool>);
+pub struct Invariant(Vec<bool>);
 
-impl Fixed {
-    pub fn of(graph: &Graph) -> Fixed {
+impl Invariant {
+    pub fn of(graph: &Graph) -> Invariant {
         let replaced: HashSet<Value> = graph.updates().iter().map(|&(state, _)| state).collect();
-        let mut fixed = vec![false; graph.len()];
+        let mut invariant = vec![false; graph.len()];
         for id in graph.ids() {
             let node = graph.node(id);
-            fixed[id.index()] = match node.op.as_input() {
+            invariant[id.index()] = match node.op.as_input() {
                 Some(input) => input.role.is_persistent() && !replaced.contains(&Value { node: id, output: 0 }),
-                None => node.inputs.iter().all(|v| fixed[v.node.index()]),
+                None => node.inputs.iter().all(|v| invariant[v.node.index()]),
             };
         }
-        Fixed(fixed)
+        Invariant(invariant)
     }
 
-    pub fn is_fixed(&self, node: NodeId) -> bool {
+    pub fn is_invariant(&self, node: NodeId) -> bool {
         self.0[node.index()]
     }
 
     /// Whether a kernel computes the node once before the first step, and not in every one.
-    pub fn is_prepared(&self, graph: &Graph, node: NodeId) -> bool {
-        self.is_fixed(node) && graph.node(node).op.rule().storage() != Storage::Resident
+    pub fn runs_once(&self, graph: &Graph, node: NodeId) -> bool {
+        self.is_invariant(node) && graph.node(node).op.rule().storage() != Storage::Resident
     }
 }

@@ -1,12 +1,12 @@
-//! From the instructions of a region to steps over tiles: what is one number for the whole domain, what depends on the
+//! From the instructions of a fusion to steps over tiles: what is one number for the whole domain, what depends on the
 //! column alone, what must be computed everywhere, and in which block program.
 
 use super::block::{Function, Op};
 use super::program::{NumberStep, Pattern, Program, Sink, Source};
-use super::schedule::{Draft, Place, Scheduled, Task, schedule};
+use super::schedule::{Draft, Scheduled, Storage, Task, schedule};
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg, RegType};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::{Access, Instr, Reg, RegType, Region, RegionOutput};
 use bessemer_ir::{DType, TensorType};
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ impl Extent {
 }
 
 pub(super) struct Compiler<'a> {
-    pub region: &'a Region,
+    pub fusion: &'a Fusion,
     pub input_types: &'a [TensorType],
     /// The program, with one register for each value.
     pub instrs: Vec<Instr>,
@@ -53,7 +53,7 @@ pub(super) struct Compiler<'a> {
     pub extents: Vec<Extent>,
     pub needed: Vec<bool>,
     /// Where values lie that no block program of this step computes, per register.
-    pub places: Vec<Option<Place>>,
+    pub places: Vec<Option<Storage>>,
     /// Block programs before the one that can compute the value, and before the one that does, per register.
     pub earliest: Vec<usize>,
     pub phase: Vec<usize>,
@@ -66,13 +66,13 @@ pub(super) struct Compiler<'a> {
     pub program: Program,
 }
 
-pub(super) fn compile(region: &Region, input_types: &[TensorType]) -> Program {
-    assert_eq!(region.loads.len(), input_types.len(), "a region is compiled with the types of all its loads");
-    let n = region.program.len();
+pub(super) fn compile(fusion: &Fusion, input_types: &[TensorType]) -> Program {
+    assert_eq!(fusion.loads.len(), input_types.len(), "a fusion is compiled with the types of all its loads");
+    let n = fusion.program.len();
     let types = input_types.iter().map(|ty| ty.dtype).collect::<Vec<_>>();
-    let types = region.register_types(&types).expect("a verified region");
+    let types = fusion.register_types(&types).expect("a verified fusion");
     let mut compiler = Compiler {
-        region,
+        fusion,
         input_types,
         instrs: Vec::with_capacity(n),
         same: Vec::with_capacity(n),
@@ -84,7 +84,7 @@ pub(super) fn compile(region: &Region, input_types: &[TensorType]) -> Program {
         earliest: vec![0; n],
         phase: vec![usize::MAX; n],
         results: Vec::new(),
-        late: vec![false; region.outputs.len()],
+        late: vec![false; fusion.outputs.len()],
         columns: Vec::new(),
         program: Program {
             uniforms: Vec::new(),
@@ -100,12 +100,12 @@ pub(super) fn compile(region: &Region, input_types: &[TensorType]) -> Program {
             accumulators: 0,
             folds: Vec::new(),
             flat: false,
-            rowwise: region.is_rowwise(),
+            rowwise: fusion.is_rowwise(),
         },
     };
     compiler.rename();
     compiler.classify();
-    compiler.add_numbers();
+    compiler.add_scalars();
     compiler.add_sources();
     compiler.add_sinks();
     compiler.add_columns();
@@ -117,7 +117,7 @@ impl Compiler<'_> {
     /// Gives equal values one register, and drops roundings of what is rounded already.
     fn rename(&mut self) {
         let mut known: HashMap<Instr, usize> = HashMap::new();
-        for (index, instr) in self.region.program.iter().enumerate() {
+        for (index, instr) in self.fusion.program.iter().enumerate() {
             let instr = renamed(*instr, |r| self.same[usize::from(r)] as Reg);
             let exact = self.is_exact(&instr);
             let same = match instr {
@@ -147,18 +147,18 @@ impl Compiler<'_> {
             Instr::Cast(to, a) => matches!(to, DType::Bf16 | DType::U8 | DType::Bool) || to == DType::F32 && exact(a),
             Instr::Reduce(kind, a) => kind != ReduceKind::Sum && exact(a),
             Instr::OneHot(_) => true,
-            Instr::Anchor | Instr::Int(_) | Instr::Unary(..) | Instr::Random { .. } => false,
+            Instr::Producer | Instr::Int(_) | Instr::Unary(..) | Instr::Random { .. } => false,
         }
     }
 
     fn classify(&mut self) {
-        let region = self.region;
+        let fusion = self.fusion;
         for instr in &self.instrs {
             let operands = || instr.operands().map(|r| self.extents[r as usize]).fold(Extent::Uniform, Extent::join);
             let extent = match *instr {
                 Instr::Const(_) | Instr::Int(_) => Extent::Uniform,
-                Instr::Anchor | Instr::OneHot(_) | Instr::Random { .. } => Extent::Full,
-                Instr::Load(i) => self.extent_of_load(region.loads[i as usize]),
+                Instr::Producer | Instr::OneHot(_) | Instr::Random { .. } => Extent::Full,
+                Instr::Load(i) => self.extent_of_load(fusion.loads[i as usize]),
                 Instr::Reduce(..) => Extent::Row,
                 _ => operands(),
             };
@@ -167,23 +167,23 @@ impl Compiler<'_> {
         self.find_results();
         let reads_rows = |(index, instr): (usize, &Instr)| match *instr {
             Instr::Load(i) if self.needed[index] => {
-                !matches!(pattern(region, region.loads[i as usize]), None | Some(Pattern::Full))
+                !matches!(pattern(fusion, fusion.loads[i as usize]), None | Some(Pattern::Full))
             }
             Instr::OneHot(_) => self.needed[index],
             _ => false,
         };
         self.program.flat = !self.program.rowwise
             && !self.instrs.iter().enumerate().any(reads_rows)
-            && region.outputs.iter().all(|o| matches!(o, RegionOutput::Store { .. }));
+            && fusion.outputs.iter().all(|o| matches!(o, FusionOutput::Store { .. }));
     }
 
     /// Finds what the outputs are made of, and what they need. A store rounds by itself what is rounded for it alone.
     fn find_results(&mut self) {
-        self.results = self.region.outputs.iter().map(|output| self.same[usize::from(output.reg())]).collect();
+        self.results = self.fusion.outputs.iter().map(|output| self.same[usize::from(output.reg())]).collect();
         self.find_needed();
         for index in 0..self.results.len() {
             let value = self.results[index];
-            let RegionOutput::Store { ty, .. } = &self.region.outputs[index] else { continue };
+            let FusionOutput::Store { ty, .. } = &self.fusion.outputs[index] else { continue };
             let Instr::Cast(DType::Bf16, a) = self.instrs[value] else { continue };
             let reads = |(r, instr): (usize, &Instr)| {
                 self.needed[r] && instr.operands().any(|operand| usize::from(operand) == value)
@@ -206,11 +206,11 @@ impl Compiler<'_> {
         }
     }
 
-    fn extent_of_load(&self, access: Access) -> Extent {
-        match pattern(self.region, access) {
+    fn extent_of_load(&self, index_map: IndexMap) -> Extent {
+        match pattern(self.fusion, index_map) {
             None => Extent::Uniform,
             Some(Pattern::Column) => Extent::Column,
-            Some(Pattern::Rows(Access { by_col: false, .. })) if self.program.rowwise => Extent::Row,
+            Some(Pattern::Rows(IndexMap { by_col: false, .. })) if self.program.rowwise => Extent::Row,
             Some(_) => Extent::Full,
         }
     }
@@ -227,23 +227,23 @@ impl Compiler<'_> {
         self.program.buffers - 1
     }
 
-    /// Place of a register in the list of numbers.
+    /// Storage of a register in the list of numbers.
     fn number(&self, r: Reg) -> usize {
         match self.places[usize::from(r)] {
-            Some(Place::Number(number)) => number,
+            Some(Storage::Scalar(number)) => number,
             _ => unreachable!("numbers are made of numbers"),
         }
     }
 
     /// How the number of an instruction is computed.
-    pub(super) fn number_step(&self, index: usize) -> NumberStep {
+    pub(super) fn scalar_step(&self, index: usize) -> NumberStep {
         match self.instrs[index] {
             Instr::Const(c) => NumberStep::Const(c.0 as f32),
             Instr::Int(i) => NumberStep::Const(f32::from_bits(i as u32)),
             Instr::Load(i) => {
-                let (load, access) = (i as usize, self.region.loads[i as usize]);
-                let access = if self.extents[index] == Extent::Uniform { Access::SCALAR } else { access };
-                NumberStep::Read { load, dtype: in_registers(self.input_types[load].dtype), access }
+                let (load, index_map) = (i as usize, self.fusion.loads[i as usize]);
+                let index_map = if self.extents[index] == Extent::Uniform { IndexMap::SCALAR } else { index_map };
+                NumberStep::Read { load, dtype: in_registers(self.input_types[load].dtype), index_map }
             }
             Instr::Unary(kind, a) => NumberStep::Function(Function::Unary(kind), self.number(a)),
             Instr::Binary(kind, a, b) => match self.types[usize::from(a)] {
@@ -252,20 +252,20 @@ impl Compiler<'_> {
             },
             Instr::Select(c, a, b) => NumberStep::Select(self.number(c), self.number(a), self.number(b)),
             Instr::Cast(to, a) => NumberStep::Function(cast_function(to, self.types[usize::from(a)]), self.number(a)),
-            Instr::Anchor | Instr::Reduce(..) | Instr::OneHot(_) | Instr::Random { .. } => {
+            Instr::Producer | Instr::Reduce(..) | Instr::OneHot(_) | Instr::Random { .. } => {
                 unreachable!("these are made of tiles")
             }
         }
     }
 
     /// Gives every number its place, the uniform ones first, which are computed before the loops.
-    fn add_numbers(&mut self) {
+    fn add_scalars(&mut self) {
         for extent in [Extent::Uniform, Extent::Row] {
             for index in self.registers(extent) {
-                self.places[index] = Some(Place::Number(self.program.numbers));
+                self.places[index] = Some(Storage::Scalar(self.program.numbers));
                 self.program.numbers += 1;
                 if extent == Extent::Uniform {
-                    let step = self.number_step(index);
+                    let step = self.scalar_step(index);
                     self.program.uniforms.push(step);
                 }
             }
@@ -278,17 +278,17 @@ impl Compiler<'_> {
                 continue;
             }
             let (load, dtype, pattern) = match self.instrs[index] {
-                Instr::Anchor => (None, DType::F32, Pattern::Full),
+                Instr::Producer => (None, DType::F32, Pattern::Full),
                 Instr::Load(i) => {
                     let load = i as usize;
-                    let pattern = pattern(self.region, self.region.loads[load]).expect("a uniform load is no source");
+                    let pattern = pattern(self.fusion, self.fusion.loads[load]).expect("a uniform load is no source");
                     (Some(load), in_registers(self.input_types[load].dtype), pattern)
                 }
                 _ => continue,
             };
             let in_place = matches!(dtype, DType::F32 | DType::Bf16) && pattern == Pattern::Full;
             let buffer = self.new_buffer();
-            let place = if in_place { Place::Source(self.program.sources.len()) } else { Place::Buffer(buffer) };
+            let place = if in_place { Storage::Source(self.program.sources.len()) } else { Storage::Buffer(buffer) };
             self.places[index] = Some(place);
             self.program.sources.push(Source { load, dtype, pattern, buffer, in_place });
         }
@@ -296,16 +296,16 @@ impl Compiler<'_> {
 
     fn add_sinks(&mut self) {
         let (mut slot, mut accumulator) = (0, 0);
-        for (index, described) in self.region.outputs.iter().enumerate() {
-            let output = self.region.node_output(index);
+        for (index, described) in self.fusion.outputs.iter().enumerate() {
+            let output = self.fusion.node_output(index);
             let sink = match described {
-                RegionOutput::Store { ty, .. } => Sink::Store { dtype: in_registers(ty.dtype), output },
-                RegionOutput::Rows { ty, .. } => {
+                FusionOutput::Store { ty, .. } => Sink::Store { dtype: in_registers(ty.dtype), output },
+                FusionOutput::Rows { ty, .. } => {
                     let number = self.number(self.results[index] as Reg);
                     Sink::Rows { number, dtype: in_registers(ty.dtype), output }
                 }
-                RegionOutput::Sum { groups, .. } => Sink::Sum { groups: *groups, output, slot, accumulator },
-                RegionOutput::Moments { .. } => Sink::Moments { output, slot, accumulator },
+                FusionOutput::Sum { groups, .. } => Sink::Sum { groups: *groups, output, slot, accumulator },
+                FusionOutput::MeanVar { .. } => Sink::MeanVar { output, slot, accumulator },
             };
             slot += sink.slots();
             accumulator += sink.slots();
@@ -328,7 +328,7 @@ impl Compiler<'_> {
                     && instr.operands().any(|r| usize::from(r) == value)
             };
             if self.results.contains(&value) || self.instrs.iter().enumerate().any(is_read) {
-                let buffer = Place::Buffer(self.new_buffer());
+                let buffer = Storage::Buffer(self.new_buffer());
                 actions[value].push(Draft::new(Op::Put, buffer));
                 roots.push(value);
             }
@@ -355,7 +355,7 @@ impl Compiler<'_> {
 /// The instruction with other registers.
 fn renamed(instr: Instr, name: impl Fn(Reg) -> Reg) -> Instr {
     match instr {
-        Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Random { .. } => instr,
+        Instr::Producer | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Random { .. } => instr,
         Instr::Unary(kind, a) => Instr::Unary(kind, name(a)),
         Instr::Binary(kind, a, b) => Instr::Binary(kind, name(a), name(b)),
         Instr::Select(c, a, b) => Instr::Select(name(c), name(a), name(b)),
@@ -383,14 +383,14 @@ pub(super) fn cast_function(to: DType, from: RegType) -> Function {
 }
 
 /// How a load is laid over the domain; `None` if it is one number.
-fn pattern(region: &Region, access: Access) -> Option<Pattern> {
-    if access.elements(region.cols) == 1 {
+fn pattern(fusion: &Fusion, index_map: IndexMap) -> Option<Pattern> {
+    if index_map.elements(fusion.cols) == 1 {
         None
-    } else if access.is_full(region.rows) {
+    } else if index_map.is_full(fusion.rows) {
         Some(Pattern::Full)
-    } else if access.by_col && access.row_mod == 1 {
+    } else if index_map.by_col && index_map.row_mod == 1 {
         Some(Pattern::Column)
     } else {
-        Some(Pattern::Rows(access))
+        Some(Pattern::Rows(index_map))
     }
 }

@@ -1,4 +1,4 @@
-//! Products: kernels whose output a region can work on block by block.
+//! Products: kernels whose output a fusion can work on block by block.
 
 use super::{Kernel, Operands, Unsupported};
 use crate::conv::grouped::{self, GroupedDesc};
@@ -8,17 +8,17 @@ use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, Output, RowBlock
 use crate::index::IndexOutOfRange;
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::conv::{Conv2d, Geometry};
-use bessemer_ir::ops::prologue::Prologue;
+use bessemer_ir::ops::conv_with_prologue::ConvWithPrologue;
 use bessemer_ir::{DType, Shape, TensorType};
 
 /// A convolution, the gradient of its input, or a matrix product, with its sizes.
 #[derive(Clone, Copy)]
-pub(crate) struct Product {
-    kind: Kind,
+pub(crate) struct Contraction {
+    kind: Algorithm,
     /// Type of both operands.
     dtype: DType,
-    /// Whether the second operand is prepared before the first step.
-    prepared: bool,
+    /// Whether the second operand is packed before the first step.
+    packed: bool,
     prologue: Option<AffineOperands>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct AffineOperands {
 
 impl AffineOperands {
     /// Those of a prologue to a first operand of this shape.
-    pub(super) fn of(prologue: &Prologue, x: &Shape) -> AffineOperands {
+    pub(super) fn of(prologue: &ConvWithPrologue, x: &Shape) -> AffineOperands {
         AffineOperands { channels: x.cols(), relu: prologue.relu }
     }
 
@@ -45,7 +45,7 @@ impl AffineOperands {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum Algorithm {
     Conv(ConvDesc),
     ConvDataGrad(ConvDesc),
     Winograd(ConvDesc, Direction),
@@ -75,79 +75,83 @@ pub(crate) fn conv_desc(geometry: &Geometry, conv: &Conv2d) -> ConvDesc {
     }
 }
 
-impl Product {
-    /// The kernel of an operation with operands of these types. `weights_fixed` says that the second one is the same in
+impl Contraction {
+    /// The kernel of an operation with operands of these types. `weights_invariant` says that the second one is the same in
     /// every step.
-    pub(crate) fn lower(op: &Op, types: &[&TensorType], weights_fixed: bool) -> Result<Product, Unsupported> {
+    pub(crate) fn lower(op: &Op, types: &[&TensorType], weights_invariant: bool) -> Result<Contraction, Unsupported> {
         let (a, b) = (&types[0].shape, &types[1].shape);
         let dtype = types[0].dtype;
         let by_winograd =
-            |desc: &ConvDesc, direction| dtype == DType::F32 && winograd::applies(desc, direction, weights_fixed);
+            |desc: &ConvDesc, direction| dtype == DType::F32 && winograd::applies(desc, direction, weights_invariant);
         let kind = match op.behind_prologue() {
             Op::Conv2d(conv) => {
                 let geometry = conv.geometry(a, b)?;
                 match (conv_desc(&geometry, conv), geometry.groups) {
-                    (desc, 1) if by_winograd(&desc, Direction::Forward) => Kind::Winograd(desc, Direction::Forward),
-                    (desc, 1) => Kind::Conv(desc),
-                    (conv, groups) => Kind::GroupedConv(GroupedDesc { conv, groups }),
+                    (desc, 1) if by_winograd(&desc, Direction::Forward) => {
+                        Algorithm::Winograd(desc, Direction::Forward)
+                    }
+                    (desc, 1) => Algorithm::Conv(desc),
+                    (conv, groups) => Algorithm::GroupedConv(GroupedDesc { conv, groups }),
                 }
             }
             Op::Conv2dDataGrad(grad) => {
                 let geometry = grad.geometry(a, b)?;
                 match (conv_desc(&geometry, &grad.conv), geometry.groups) {
-                    (desc, 1) if by_winograd(&desc, Direction::DataGrad) => Kind::Winograd(desc, Direction::DataGrad),
-                    (desc, 1) => Kind::ConvDataGrad(desc),
-                    (conv, groups) => Kind::GroupedDataGrad(GroupedDesc { conv, groups }),
+                    (desc, 1) if by_winograd(&desc, Direction::DataGrad) => {
+                        Algorithm::Winograd(desc, Direction::DataGrad)
+                    }
+                    (desc, 1) => Algorithm::ConvDataGrad(desc),
+                    (conv, groups) => Algorithm::GroupedDataGrad(GroupedDesc { conv, groups }),
                 }
             }
             Op::Matmul(matmul) => {
                 let g = matmul.geometry(a, b)?;
                 let desc = GemmDesc::new(g.m, g.n, g.k).transposed(matmul.trans_a, matmul.trans_b);
-                Kind::Matmul(if g.batch == 1 { desc } else { desc.batched(g.batch) })
+                Algorithm::Matmul(if g.batch == 1 { desc } else { desc.batched(g.batch) })
             }
             other => return Err(Unsupported::Producer(other.rule().name())),
         };
-        let takes_prepared = match &kind {
-            Kind::Conv(_) | Kind::ConvDataGrad(_) | Kind::Winograd(..) => true,
-            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) if dtype != DType::F32 => {
+        let takes_packed = match &kind {
+            Algorithm::Conv(_) | Algorithm::ConvDataGrad(_) | Algorithm::Winograd(..) => true,
+            Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) if dtype != DType::F32 => {
                 return Err(Unsupported::Grouped(dtype));
             }
-            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => false,
-            Kind::Matmul(desc) => gemm::takes_packed_b(desc),
+            Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) => false,
+            Algorithm::Matmul(desc) => gemm::takes_packed_b(desc),
         };
         let prologue = match op {
-            Op::Prologue(prologue) => Some(AffineOperands::of(prologue, a)),
+            Op::ConvWithPrologue(prologue) => Some(AffineOperands::of(prologue, a)),
             _ => None,
         };
-        Ok(Product { kind, dtype, prepared: weights_fixed && takes_prepared, prologue })
+        Ok(Contraction { kind, dtype, packed: weights_invariant && takes_packed, prologue })
     }
 
-    /// How it computes, in a few words.
+    /// A short description of the algorithm.
     pub(super) fn kind_name(&self) -> &'static str {
         match &self.kind {
-            Kind::Conv(_) => "implicit matmul",
-            Kind::ConvDataGrad(_) => "data gradient by phases",
-            Kind::Winograd(..) => "Winograd 4x4",
-            Kind::GroupedConv(d) | Kind::GroupedDataGrad(d) => d.name(),
-            Kind::Matmul(d) => gemm::kernel_name(d),
+            Algorithm::Conv(_) => "implicit matmul",
+            Algorithm::ConvDataGrad(_) => "data gradient by phases",
+            Algorithm::Winograd(..) => "Winograd 4x4",
+            Algorithm::GroupedConv(d) | Algorithm::GroupedDataGrad(d) => d.name(),
+            Algorithm::Matmul(d) => gemm::kernel_name(d),
         }
     }
 
     pub(crate) fn row_blocks(&self) -> RowBlocks {
         match &self.kind {
-            Kind::Conv(d) => conv::forward_row_blocks(d),
-            Kind::ConvDataGrad(d) => conv::data_grad_row_blocks(d),
-            Kind::Winograd(d, direction) => winograd::row_blocks(d, *direction),
-            Kind::GroupedConv(d) => grouped::forward_row_blocks(d),
-            Kind::GroupedDataGrad(d) => grouped::data_grad_row_blocks(d),
-            Kind::Matmul(d) => gemm::row_blocks(d),
+            Algorithm::Conv(d) => conv::forward_row_blocks(d),
+            Algorithm::ConvDataGrad(d) => conv::data_grad_row_blocks(d),
+            Algorithm::Winograd(d, direction) => winograd::row_blocks(d, *direction),
+            Algorithm::GroupedConv(d) => grouped::forward_row_blocks(d),
+            Algorithm::GroupedDataGrad(d) => grouped::data_grad_row_blocks(d),
+            Algorithm::Matmul(d) => gemm::row_blocks(d),
         }
     }
 
     /// Whether its output may be a block for each worker.
     pub(crate) fn works_in_blocks(&self) -> bool {
         match &self.kind {
-            Kind::GroupedConv(d) | Kind::GroupedDataGrad(d) => d.works_in_blocks(),
+            Algorithm::GroupedConv(d) | Algorithm::GroupedDataGrad(d) => d.works_in_blocks(),
             _ => true,
         }
     }
@@ -160,11 +164,11 @@ impl Product {
         };
         let backward = |[x, w, y]: [usize; 3]| [y, w, x];
         match &self.kind {
-            Kind::Conv(d) | Kind::Winograd(d, Direction::Forward) => forward(d, 1),
-            Kind::ConvDataGrad(d) | Kind::Winograd(d, Direction::DataGrad) => backward(forward(d, 1)),
-            Kind::GroupedConv(d) => forward(&d.conv, d.groups),
-            Kind::GroupedDataGrad(d) => backward(forward(&d.conv, d.groups)),
-            Kind::Matmul(d) => [d.batch * d.m * d.k, d.batch * d.k * d.n, d.batch * d.m * d.n],
+            Algorithm::Conv(d) | Algorithm::Winograd(d, Direction::Forward) => forward(d, 1),
+            Algorithm::ConvDataGrad(d) | Algorithm::Winograd(d, Direction::DataGrad) => backward(forward(d, 1)),
+            Algorithm::GroupedConv(d) => forward(&d.conv, d.groups),
+            Algorithm::GroupedDataGrad(d) => backward(forward(&d.conv, d.groups)),
+            Algorithm::Matmul(d) => [d.batch * d.m * d.k, d.batch * d.k * d.n, d.batch * d.m * d.n],
         }
     }
 
@@ -174,11 +178,11 @@ impl Product {
 
     pub(crate) fn output_cols(&self) -> usize {
         match &self.kind {
-            Kind::Conv(d) | Kind::Winograd(d, Direction::Forward) => d.c_out,
-            Kind::ConvDataGrad(d) | Kind::Winograd(d, Direction::DataGrad) => d.c_in,
-            Kind::GroupedConv(d) => d.conv.c_out,
-            Kind::GroupedDataGrad(d) => d.conv.c_in,
-            Kind::Matmul(d) => d.n,
+            Algorithm::Conv(d) | Algorithm::Winograd(d, Direction::Forward) => d.c_out,
+            Algorithm::ConvDataGrad(d) | Algorithm::Winograd(d, Direction::DataGrad) => d.c_in,
+            Algorithm::GroupedConv(d) => d.conv.c_out,
+            Algorithm::GroupedDataGrad(d) => d.conv.c_in,
+            Algorithm::Matmul(d) => d.n,
         }
     }
 
@@ -190,7 +194,7 @@ impl Product {
     /// Elements of transformed weights that a call makes for itself.
     fn own_weights_len(&self) -> usize {
         match &self.kind {
-            Kind::Winograd(d, direction) if !self.prepared => {
+            Algorithm::Winograd(d, direction) if !self.packed => {
                 winograd::weights_len(d, *direction).next_multiple_of(LINE)
             }
             _ => 0,
@@ -210,97 +214,97 @@ impl Product {
         let [a_len, b_len, _] = self.lens();
         // SAFETY: the caller's promise; the operands have the elements the descriptions state.
         unsafe {
-            let numbers = || operands.numbers(0, self.dtype, a_len);
+            let elements = || operands.elements(0, self.dtype, a_len);
             let input = || match self.prologue {
-                None => numbers().into(),
-                Some(prologue) => prologue.apply_to(numbers(), operands),
+                None => elements().into(),
+                Some(prologue) => prologue.apply_to(elements(), operands),
             };
-            let weights = || match self.prepared {
-                true => Weights::Packed(operands.prepared()),
-                false => Weights::Plain(operands.numbers(1, self.dtype, b_len)),
+            let weights = || match self.packed {
+                true => Weights::Packed(operands.packed()),
+                false => Weights::Plain(operands.elements(1, self.dtype, b_len)),
             };
             let floats = || (operands.floats(0, a_len), operands.floats(1, b_len));
             match &self.kind {
-                Kind::Conv(d) => conv::forward(ctx, d, input(), weights(), output, scratch, epilogue),
-                Kind::ConvDataGrad(d) => conv::data_grad(ctx, d, numbers(), weights(), output, scratch, epilogue),
-                Kind::Winograd(d, direction) => {
+                Algorithm::Conv(d) => conv::forward(ctx, d, input(), weights(), output, scratch, epilogue),
+                Algorithm::ConvDataGrad(d) => conv::data_grad(ctx, d, elements(), weights(), output, scratch, epilogue),
+                Algorithm::Winograd(d, direction) => {
                     let weights = operands.floats(1, b_len);
                     let (own, scratch) = scratch.split_at_mut(self.own_weights_len());
-                    let transformed = if self.prepared {
-                        operands.prepared()
+                    let transformed = if self.packed {
+                        operands.packed()
                     } else {
                         winograd::transform_weights(ctx, d, *direction, weights, own);
                         own
                     };
                     winograd::run(ctx, d, *direction, input(), transformed, output, scratch, epilogue);
                 }
-                Kind::GroupedConv(d) => {
+                Algorithm::GroupedConv(d) => {
                     let (x, w) = floats();
                     grouped::forward(ctx, d, x, w, output, scratch, epilogue);
                 }
-                Kind::GroupedDataGrad(d) => {
+                Algorithm::GroupedDataGrad(d) => {
                     let (dy, w) = floats();
                     grouped::data_grad(ctx, d, dy, w, output, scratch, epilogue);
                 }
-                Kind::Matmul(d) => gemm::gemm(ctx, d, numbers(), weights(), output, scratch, epilogue),
+                Algorithm::Matmul(d) => gemm::gemm(ctx, d, elements(), weights(), output, scratch, epilogue),
             }
         }
     }
 }
 
-impl Kernel for Product {
+impl Kernel for Contraction {
     fn name(&self) -> String {
         self.kind_name().to_string()
     }
 
     fn own_flops(&self) -> Option<u64> {
         match &self.kind {
-            Kind::Winograd(d, direction) => Some(winograd::flops(d, *direction)),
+            Algorithm::Winograd(d, direction) => Some(winograd::flops(d, *direction)),
             _ => None,
         }
     }
 
     fn scratch_len(&self, threads: usize) -> usize {
         match &self.kind {
-            Kind::Conv(d) => conv::forward_scratch_len(d, threads),
-            Kind::ConvDataGrad(d) => conv::data_grad_scratch_len(d, threads),
-            Kind::Winograd(d, direction) => self.own_weights_len() + winograd::scratch_len(d, *direction, threads),
-            Kind::GroupedConv(d) => grouped::forward_scratch_len(d, threads),
-            Kind::GroupedDataGrad(d) => grouped::data_grad_scratch_len(d, threads),
-            Kind::Matmul(d) => gemm::scratch_len(d, threads),
+            Algorithm::Conv(d) => conv::forward_scratch_len(d, threads),
+            Algorithm::ConvDataGrad(d) => conv::data_grad_scratch_len(d, threads),
+            Algorithm::Winograd(d, direction) => self.own_weights_len() + winograd::scratch_len(d, *direction, threads),
+            Algorithm::GroupedConv(d) => grouped::forward_scratch_len(d, threads),
+            Algorithm::GroupedDataGrad(d) => grouped::data_grad_scratch_len(d, threads),
+            Algorithm::Matmul(d) => gemm::scratch_len(d, threads),
         }
     }
 
-    fn prepared_len(&self) -> Option<usize> {
-        if !self.prepared {
+    fn packed_len(&self) -> Option<usize> {
+        if !self.packed {
             return None;
         }
         match &self.kind {
-            Kind::Conv(d) => Some(conv::packed_forward_len(d)),
-            Kind::ConvDataGrad(d) => Some(conv::packed_data_grad_len(d)),
-            Kind::Winograd(d, direction) => Some(winograd::weights_len(d, *direction)),
-            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => None,
-            Kind::Matmul(d) => Some(gemm::packed_b_len(d)),
+            Algorithm::Conv(d) => Some(conv::packed_forward_len(d)),
+            Algorithm::ConvDataGrad(d) => Some(conv::packed_data_grad_len(d)),
+            Algorithm::Winograd(d, direction) => Some(winograd::weights_len(d, *direction)),
+            Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) => None,
+            Algorithm::Matmul(d) => Some(gemm::packed_b_len(d)),
         }
     }
 
-    unsafe fn prepare(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
-        if !self.prepared {
+    unsafe fn prepack(&self, ctx: Ctx<'_>, operands: &Operands<'_>) {
+        if !self.packed {
             return;
         }
         let len = self.lens()[1];
         // SAFETY: the caller's promise.
-        let (weights, packed) = unsafe { (operands.numbers(1, self.dtype, len), operands.prepared()) };
+        let (weights, packed) = unsafe { (operands.elements(1, self.dtype, len), operands.packed()) };
         match &self.kind {
-            Kind::Conv(d) => conv::pack_forward(ctx, d, weights, packed),
-            Kind::ConvDataGrad(d) => conv::pack_data_grad(ctx, d, weights, packed),
-            Kind::Winograd(d, direction) => {
+            Algorithm::Conv(d) => conv::pack_forward(ctx, d, weights, packed),
+            Algorithm::ConvDataGrad(d) => conv::pack_data_grad(ctx, d, weights, packed),
+            Algorithm::Winograd(d, direction) => {
                 // SAFETY: the caller's promise.
                 let weights = unsafe { operands.floats(1, len) };
                 winograd::transform_weights(ctx, d, *direction, weights, packed);
             }
-            Kind::GroupedConv(_) | Kind::GroupedDataGrad(_) => {}
-            Kind::Matmul(d) => gemm::pack_b(ctx, d, weights, packed),
+            Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) => {}
+            Algorithm::Matmul(d) => gemm::pack_b(ctx, d, weights, packed),
         }
     }
 

@@ -1,13 +1,13 @@
-//! Regions against the reference, on every instruction set of the machine.
+//! Fusions against the reference, on every instruction set of the machine.
 
+use bessemer_cpu::fusion::{FusionIo, FusionKernel, Partials};
 use bessemer_cpu::gemm::Ctx;
 use bessemer_cpu::isa::Isa;
-use bessemer_cpu::region::{Partials, RegionIo, RegionKernel};
 use bessemer_cpu::threads::ThreadPool;
 use bessemer_cpu::vector;
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg, RegType};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::{Access, Instr, Reg, RegType, Region, RegionOutput};
 use bessemer_ir::ops::{OpRule, Scalar};
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::{DType, Shape, TensorType};
@@ -56,47 +56,47 @@ impl Case {
         let mut types = Vec::new();
         let mut data = Vec::new();
         for _ in 0..1 + random.below(4) {
-            let access = random_access(&mut random, rows);
-            let elements = access.elements(cols);
+            let index_map = random_access(&mut random, rows);
+            let elements = index_map.elements(cols);
             let dtype = if random.below(2) == 0 { DType::F32 } else { random.pick(&DTYPES) };
             let values =
                 (0..elements).map(|_| vector::cast(dtype, random.float() * if dtype.is_float() { 1.5 } else { 40.0 }));
             data.push(values.collect());
             types.push(TensorType::new(dtype, [elements]));
-            loads.push(access);
+            loads.push(index_map);
         }
-        loads.push(Access::SCALAR);
+        loads.push(IndexMap::SCALAR);
         types.push(TensorType::new(DType::I32, []));
         data.push(vec![7.0]);
-        let anchor = (0..rows * cols).map(|_| random.float() * 2.0).collect();
+        let producer = (0..rows * cols).map(|_| random.float() * 2.0).collect();
         let rowwise = smooth && random.below(2) == 0;
         let dtypes: Vec<DType> = types.iter().map(|ty: &TensorType| ty.dtype).collect();
         let (program, registers) = random_program(&mut random, &loads, &dtypes, smooth, rowwise.then_some(cols));
         let mut outputs = random_outputs(&mut random, rows, cols, &registers, smooth);
         if let Some(reg) = program.iter().position(|i| matches!(i, Instr::Reduce(..))) {
-            outputs.push(RegionOutput::Rows { reg: reg as Reg, ty: TensorType::f32([rows]) });
+            outputs.push(FusionOutput::Rows { reg: reg as Reg, ty: TensorType::f32([rows]) });
         }
-        Case { region: Region { anchor: None, rows, cols, loads, program, outputs }, types, loads: data, anchor }
+        Case { fusion: Fusion { producer: None, rows, cols, loads, program, outputs }, types, loads: data, producer }
     }
 }
 
-fn random_access(random: &mut Random, rows: usize) -> Access {
+fn random_access(random: &mut Random, rows: usize) -> IndexMap {
     let divisors: Vec<usize> = (1..=rows).filter(|d| rows.is_multiple_of(*d)).collect();
     let divisor = random.pick(&divisors);
     match random.below(8) {
-        0..=2 => Access::full(rows),
-        3 => Access::SCALAR,
-        4 => Access { row_div: 1, row_mod: 1, by_col: true },
-        5 => Access { row_div: rows / divisor, row_mod: divisor, by_col: random.below(2) == 0 },
-        6 => Access { row_div: 1, row_mod: divisor, by_col: random.below(2) == 0 },
-        _ => Access { row_div: divisor, row_mod: random.pick(&divisors), by_col: true },
+        0..=2 => IndexMap::full(rows),
+        3 => IndexMap::SCALAR,
+        4 => IndexMap { row_div: 1, row_mod: 1, by_col: true },
+        5 => IndexMap { row_div: rows / divisor, row_mod: divisor, by_col: random.below(2) == 0 },
+        6 => IndexMap { row_div: 1, row_mod: divisor, by_col: random.below(2) == 0 },
+        _ => IndexMap { row_div: divisor, row_mod: random.pick(&divisors), by_col: true },
     }
 }
 
 /// `cols`: of programs with reductions along rows, the last load being the step of random numbers.
 fn random_program(
     random: &mut Random,
-    accesses: &[Access],
+    index_maps: &[IndexMap],
     types: &[DType],
     smooth: bool,
     cols: Option<usize>,
@@ -104,12 +104,13 @@ fn random_program(
     let smooth_unary =
         [UnaryKind::Neg, UnaryKind::Abs, UnaryKind::Relu, UnaryKind::Sigmoid, UnaryKind::Tanh, UnaryKind::Erf];
     let smooth_binary = [BinaryKind::Add, BinaryKind::Sub, BinaryKind::Max, BinaryKind::Min];
-    let loads = accesses.len();
+    let loads = index_maps.len();
     let mut program: Vec<Instr> = (0..loads).map(|i| Instr::Load(i as u16)).collect();
-    program.extend([Instr::Anchor, Instr::Const(Scalar(0.5)), Instr::Const(Scalar(0.0))]);
+    program.extend([Instr::Producer, Instr::Const(Scalar(0.5)), Instr::Const(Scalar(0.0))]);
     program.push(Instr::Random { seed: random.next(), stream: 3, step: (loads - 1) as u16 });
-    program
-        .extend((0..loads).filter(|&i| !accesses[i].by_col && types[i] == DType::I32).map(|i| Instr::OneHot(i as Reg)));
+    program.extend(
+        (0..loads).filter(|&i| !index_maps[i].by_col && types[i] == DType::I32).map(|i| Instr::OneHot(i as Reg)),
+    );
     let mut registers = Vec::new();
     for instr in &program {
         registers.push(instr.result_type(&registers, types).expect("a legal instruction"));
@@ -156,22 +157,22 @@ fn random_outputs(
     cols: usize,
     registers: &[RegType],
     smooth: bool,
-) -> Vec<RegionOutput> {
+) -> Vec<FusionOutput> {
     let divisors: Vec<usize> = (1..=rows).filter(|d| rows.is_multiple_of(*d)).collect();
     let shape = Shape::from([cols]);
     let outputs = (0..1 + random.below(3)).map(|i| {
         let reg = if i == 0 { registers.len() - 1 } else { random.below(registers.len()) } as Reg;
         let is_float = registers[reg as usize] == RegType::F32;
         match random.below(if smooth { 4 } else { 2 }) {
-            _ if !is_float => RegionOutput::Store { reg, ty: TensorType::new(DType::I32, [rows, cols]) },
+            _ if !is_float => FusionOutput::Store { reg, ty: TensorType::new(DType::I32, [rows, cols]) },
             2 => {
                 let groups = random.pick(&divisors);
-                RegionOutput::Sum { reg, groups, shape: [groups, cols].into() }
+                FusionOutput::Sum { reg, groups, shape: [groups, cols].into() }
             }
-            3 => RegionOutput::Moments { reg, shape: shape.clone() },
+            3 => FusionOutput::MeanVar { reg, shape: shape.clone() },
             _ => {
                 let dtype = if smooth { DType::F32 } else { random.pick(&FLOATS) };
-                RegionOutput::Store { reg, ty: TensorType::new(dtype, [rows, cols]) }
+                FusionOutput::Store { reg, ty: TensorType::new(dtype, [rows, cols]) }
             }
         }
     });
@@ -186,14 +187,14 @@ fn stores_equal_scalar_evaluation() {
         let registers = case.evaluate();
         for isa in Isa::available() {
             let results = case.run(isa, 1 + seed as usize % 2);
-            for (output, result) in case.region.outputs.iter().zip(&results) {
-                let RegionOutput::Store { reg, ty } = output else { continue };
+            for (output, result) in case.fusion.outputs.iter().zip(&results) {
+                let FusionOutput::Store { reg, ty } = output else { continue };
                 let stored = |&x: &f64| match ty.dtype {
                     DType::I32 => x as f32,
                     _ => vector::cast(ty.dtype, x as f32),
                 };
                 let expected: Vec<f32> = registers[*reg as usize].iter().map(stored).collect();
-                assert!(same_bits(result, &expected), "seed {seed}, {isa}: {}", case.region.attributes());
+                assert!(same_bits(result, &expected), "seed {seed}, {isa}: {}", case.fusion.attributes());
             }
         }
     }
@@ -211,13 +212,13 @@ fn smooth_programs_equal_the_reference() {
             .zip(&case.loads)
             .map(|(ty, values)| Tensor::new(ty.clone(), values.iter().map(|&x| f64::from(x)).collect()))
             .collect();
-        // The reference runs an anchor itself, so the anchor's output is given to it as one more load.
+        // The reference runs a producer itself, so the producer's output is given to it as one more load.
         let as_load =
-            Tensor::new(TensorType::f32([case.anchor.len()]), case.anchor.iter().map(|&x| f64::from(x)).collect());
-        let mut with_load = case.region.clone();
-        with_load.loads.push(Access::full(with_load.rows));
+            Tensor::new(TensorType::f32([case.producer.len()]), case.producer.iter().map(|&x| f64::from(x)).collect());
+        let mut with_load = case.fusion.clone();
+        with_load.loads.push(IndexMap::full(with_load.rows));
         for instr in &mut with_load.program {
-            if *instr == Instr::Anchor {
+            if *instr == Instr::Producer {
                 *instr = Instr::Load((with_load.loads.len() - 1) as u16);
             }
         }
@@ -237,13 +238,13 @@ fn smooth_programs_equal_the_reference() {
             }
         }
         let mut index = 0;
-        for output in std::mem::take(&mut case.region.outputs) {
+        for output in std::mem::take(&mut case.fusion.outputs) {
             let count = output.types().len();
             for (part, expected) in reference[index..index + count].iter().enumerate() {
                 let tolerance = match output {
-                    RegionOutput::Store { .. } | RegionOutput::Rows { .. } => 1e-6 * magnitude,
-                    RegionOutput::Sum { groups, .. } => 1e-6 * magnitude * ((case.region.rows / groups) as f64),
-                    RegionOutput::Moments { .. } => 1e-6 * magnitude * if part == 1 { magnitude } else { 1.0 },
+                    FusionOutput::Store { .. } | FusionOutput::Rows { .. } => 1e-6 * magnitude,
+                    FusionOutput::Sum { groups, .. } => 1e-6 * magnitude * ((case.fusion.rows / groups) as f64),
+                    FusionOutput::MeanVar { .. } => 1e-6 * magnitude * if part == 1 { magnitude } else { 1.0 },
                 };
                 for (i, (&got, &want)) in first[index + part].iter().zip(&expected.data).enumerate() {
                     assert!(
@@ -259,12 +260,12 @@ fn smooth_programs_equal_the_reference() {
     }
 }
 
-/// A region run on blocks of rows and parts of the columns, as a convolution delivers them.
+/// A fusion run on blocks of rows and parts of the columns, as a convolution delivers them.
 #[test]
 fn parts_give_the_same_as_the_whole() {
     for seed in 0..60 {
         let case = Case::random(seed, true);
-        let (rows, cols) = (case.region.rows, case.region.cols);
+        let (rows, cols) = (case.fusion.rows, case.fusion.cols);
         let isa = Isa::detect();
         let whole = case.run(isa, 1);
         let parts = case.run_with(|kernel, io| {
@@ -275,11 +276,11 @@ fn parts_give_the_same_as_the_whole() {
             let mut partials = vec![f32::NAN; kernel.partials_len(blocks)];
             let partials = Partials(partials.as_mut_ptr());
             let mut scratch = vec![f32::NAN; kernel.scratch_len()];
-            // SAFETY: the memory of the case has the sizes of the region.
+            // SAFETY: the memory of the case has the sizes of the fusion.
             unsafe {
                 for block in 0..blocks {
                     let part = block * block_rows..rows.min((block + 1) * block_rows);
-                    let step = if case.region.is_rowwise() { cols } else { 48 };
+                    let step = if case.fusion.is_rowwise() { cols } else { 48 };
                     for start in (0..cols).step_by(step) {
                         let columns = start..cols.min(start + step);
                         kernel.run_rows(isa, io, part.clone(), columns, block, &mut scratch, partials);
@@ -291,26 +292,26 @@ fn parts_give_the_same_as_the_whole() {
         for ((a, b), output) in whole.iter().zip(&parts).zip(case.output_types()) {
             let largest = a.iter().fold(0.0f32, |m, x| m.max(x.abs()));
             let close = a.iter().zip(b).all(|(x, y)| (x - y).abs() <= 1e-5 * largest);
-            assert!(close, "seed {seed}, {output}: {}", case.region.attributes());
+            assert!(close, "seed {seed}, {output}: {}", case.fusion.attributes());
         }
     }
 }
 
-/// Moments of numbers with a mean far above their deviation keep the digits of the variance.
+/// MeanVar of numbers with a mean far above their deviation keep the digits of the variance.
 #[test]
 fn moments_do_not_cancel() {
     let (rows, cols) = (5000, 64);
     let mut random = Random(3);
     let data: Vec<f32> = (0..rows * cols).map(|i| 1000.0 * (1 + i % cols) as f32 + random.float()).collect();
-    let region = Region {
-        anchor: None,
+    let fusion = Fusion {
+        producer: None,
         rows,
         cols,
-        loads: vec![Access::full(rows)],
+        loads: vec![IndexMap::full(rows)],
         program: vec![Instr::Load(0)],
-        outputs: vec![RegionOutput::Moments { reg: 0, shape: [cols].into() }],
+        outputs: vec![FusionOutput::MeanVar { reg: 0, shape: [cols].into() }],
     };
-    let case = Case { region, types: vec![TensorType::f32([rows, cols])], loads: vec![data.clone()], anchor: vec![] };
+    let case = Case { fusion, types: vec![TensorType::f32([rows, cols])], loads: vec![data.clone()], producer: vec![] };
     let results = case.run(Isa::detect(), 2);
     for (col, (&got_mean, &got_variance)) in results[0].iter().zip(&results[1]).enumerate() {
         let column = || data.iter().skip(col).step_by(cols).map(|&x| f64::from(x));
@@ -328,11 +329,11 @@ fn stores_may_overwrite_inputs_in_place() {
     let mut random = Random(11);
     let x: Vec<f32> = (0..rows * cols).map(|_| random.float()).collect();
     let bias: Vec<f32> = (0..cols).map(|_| random.float()).collect();
-    let region = Region {
-        anchor: None,
+    let fusion = Fusion {
+        producer: None,
         rows,
         cols,
-        loads: vec![Access::full(rows), Access { row_div: 1, row_mod: 1, by_col: true }],
+        loads: vec![IndexMap::full(rows), IndexMap { row_div: 1, row_mod: 1, by_col: true }],
         program: vec![
             Instr::Load(0),
             Instr::Load(1),
@@ -340,21 +341,21 @@ fn stores_may_overwrite_inputs_in_place() {
             Instr::Unary(UnaryKind::Relu, 2),
         ],
         outputs: vec![
-            RegionOutput::Store { reg: 3, ty: TensorType::f32([rows, cols]) },
-            RegionOutput::Store { reg: 0, ty: TensorType::f32([rows, cols]) },
-            RegionOutput::Sum { reg: 0, groups: 1, shape: [cols].into() },
+            FusionOutput::Store { reg: 3, ty: TensorType::f32([rows, cols]) },
+            FusionOutput::Store { reg: 0, ty: TensorType::f32([rows, cols]) },
+            FusionOutput::Sum { reg: 0, groups: 1, shape: [cols].into() },
         ],
     };
     let types = [TensorType::f32([rows, cols]), TensorType::f32([cols])];
-    let kernel = RegionKernel::compile(&region, &types);
+    let kernel = FusionKernel::compile(&fusion, &types);
     for isa in Isa::available() {
         let pool = ThreadPool::new(2);
         let (mut memory, mut copy, mut sums) = (x.clone(), vec![0.0f32; x.len()], vec![0.0f32; cols]);
         let mut scratch = vec![0.0; kernel.run_scratch_len(2)];
         let loads = [memory.as_ptr().cast(), bias.as_ptr().cast()];
         let outputs = [memory.as_mut_ptr().cast(), copy.as_mut_ptr().cast(), sums.as_mut_ptr().cast()];
-        let io = RegionIo { anchor: std::ptr::null(), loads: &loads, outputs: &outputs };
-        // SAFETY: the memory has the sizes of the region.
+        let io = FusionIo { producer: std::ptr::null(), loads: &loads, outputs: &outputs };
+        // SAFETY: the memory has the sizes of the fusion.
         unsafe { kernel.run(Ctx { isa, pool: &pool }, &io, &mut scratch) };
         let expected: Vec<f32> = x.iter().enumerate().map(|(i, &v)| vector::relu(v + bias[i % cols])).collect();
         assert_eq!(memory, expected);

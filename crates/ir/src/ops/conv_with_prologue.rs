@@ -8,18 +8,18 @@ use crate::shape::TensorType;
 /// `op(f(x * scale + shift), second)`, where `f` is ReLU or nothing. Inputs: x, the second operand of `op`, and scale and
 /// shift, `f32[C]` for the `C` columns of x. The padding of a convolution stays zero.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Prologue {
+pub struct ConvWithPrologue {
     /// A [`Conv2d`](super::conv::Conv2d) or [`Conv2dWeightGrad`](super::conv::Conv2dWeightGrad).
     pub op: Box<Op>,
     pub relu: bool,
 }
 
-impl Prologue {
+impl ConvWithPrologue {
     /// Number of inputs.
     pub const INPUTS: usize = 4;
 }
 
-impl OpRule for Prologue {
+impl OpRule for ConvWithPrologue {
     fn name(&self) -> &'static str {
         match *self.op {
             Op::Conv2d(_) => "prologue+conv2d",
@@ -79,6 +79,6 @@ impl OpRule for Prologue {
     }
 
     fn fused_kernel_name(&self) -> &'static str {
-        "prologue+conv2d+region"
+        "prologue+conv2d+fusion"
     }
 }

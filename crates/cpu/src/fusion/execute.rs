@@ -3,7 +3,7 @@
 use super::block::{Advance, Form, Function, Instr, LANE_GROUP, LONGEST_BLOCK, MOST_VECTORS, Op, block_len, vectors};
 use super::program::{Program, Sink};
 use super::reduce::{self, Lanes};
-use super::sweep::Tile;
+use super::row_loop::Tile;
 use crate::rowwise;
 use crate::simd::{Simd, SimdOp, Test};
 use crate::vector;
@@ -115,7 +115,7 @@ impl SimdOp for Blocks<'_> {
                                 });
                                 continue;
                             }
-                            if code == const { $op.code(Form::Number) } {
+                            if code == const { $op.code(Form::Scalar) } {
                                 let number = S::splat(at.cast::<f32>().read());
                                 vectors!(|$i| {
                                     let ($a, $x) = (acc[$i], number);
@@ -254,7 +254,7 @@ impl SimdOp for Blocks<'_> {
                             apart!();
                         }
                     });
-                    plain!(Op::Moments, {
+                    plain!(Op::MeanVar, {
                         if whole && lanes.regular && !lanes.first {
                             let [shift, sums, squares] = self.moments(instr);
                             vectors!(|i| {
@@ -373,7 +373,7 @@ impl SimdOp for Apart<'_> {
                     let sums = std::slice::from_raw_parts_mut(at.cast(), lanes.count);
                     reduce::add_values(values, start, sums);
                 }
-                Op::Moments => {
+                Op::MeanVar => {
                     let [shift, sums, squares] =
                         blocks.moments(instr).map(|lane| std::slice::from_raw_parts_mut(lane, lanes.count));
                     if lanes.first {

@@ -95,7 +95,7 @@ pub(super) enum Op {
     /// Adds the accumulator to sums.
     Sum,
     /// Adds it to moments: the numbers from which deviations are taken, sums, sums of squares.
-    Moments,
+    MeanVar,
     /// Combine it with the lanes of a reduction of the row.
     FoldSum,
     FoldMax,
@@ -124,7 +124,7 @@ pub(super) enum Form {
     F32,
     Bf16,
     /// One `f32` for all elements.
-    Number,
+    Scalar,
 }
 
 impl Form {

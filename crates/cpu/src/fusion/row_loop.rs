@@ -1,11 +1,11 @@
 //! Execution of a program over a part of the domain.
 
-use super::RegionIo;
+use super::FusionIo;
 use super::block::{Function, Instr, LANE_GROUP, LONGEST_BLOCK, block_len};
 use super::execute::Blocks;
 use super::program::{BlockProgram, Label, NumberStep, Pattern, Program, Sink, Source, Step};
 use super::reduce::{self, Lanes};
-use super::schedule::Place;
+use super::schedule::Storage;
 use crate::random::fill_uniform;
 use crate::rowwise;
 use crate::simd::{Simd, SimdOp};
@@ -19,9 +19,9 @@ pub(super) const TILE: usize = 1024;
 const MANY_BUFFERS: usize = 8;
 
 /// A part of the domain to be computed.
-pub(super) struct Sweep<'a> {
+pub(super) struct RowLoop<'a> {
     program: &'a Program,
-    io: &'a RegionIo<'a>,
+    io: &'a FusionIo<'a>,
     /// Columns of the domain.
     stride: usize,
     rows: Range<usize>,
@@ -61,7 +61,7 @@ impl Tile {
     }
 }
 
-/// Sizes of the scratch memory of a sweep over a domain of so many columns.
+/// Sizes of the scratch memory of a row loop over a domain of that many columns.
 struct Layout {
     longest: usize,
     /// Distance between tile buffers. Not a power of two, so that equal positions do not compete for one cache set.
@@ -75,14 +75,14 @@ impl Layout {
     }
 
     /// Elements of scratch of what the places stand for, each in whole cache lines.
-    fn len(&self, place: Place) -> usize {
+    fn len(&self, place: Storage) -> usize {
         match place {
-            Place::Number(_) => 1,
-            Place::Buffer(_) => self.pitch,
-            Place::Slot(_) => LONGEST_BLOCK,
-            Place::Accumulator(_) => self.longest,
-            Place::Fold(_) => rowwise::LANES,
-            Place::Source(_) | Place::Output(_) => 0,
+            Storage::Scalar(_) => 1,
+            Storage::Buffer(_) => self.pitch,
+            Storage::Slot(_) => LONGEST_BLOCK,
+            Storage::Accumulator(_) => self.longest,
+            Storage::Fold(_) => rowwise::LANES,
+            Storage::Source(_) | Storage::Output(_) => 0,
         }
     }
 }
@@ -125,18 +125,18 @@ const LINE: usize = 16;
 /// Elements of an address.
 const ADDRESS: usize = size_of::<*mut u8>() / size_of::<f32>();
 
-impl<'a> Sweep<'a> {
+impl<'a> RowLoop<'a> {
     pub(super) fn new(
         program: &'a Program,
-        io: &'a RegionIo<'a>,
+        io: &'a FusionIo<'a>,
         stride: usize,
         rows: Range<usize>,
         cols: Range<usize>,
         scratch: &'a mut [f32],
         partials: *mut f32,
-    ) -> Sweep<'a> {
+    ) -> RowLoop<'a> {
         let layout = Layout::new(program, stride);
-        assert!(scratch.len() >= Sweep::scratch_len(program, stride), "the scratch of a region is too short");
+        assert!(scratch.len() >= RowLoop::scratch_len(program, stride), "the scratch of a fusion is too short");
         let aligned = scratch.as_ptr().align_offset(64).min(LINE);
         let mut arena = Arena { next: scratch[aligned..].as_mut_ptr() };
         let bases: *mut *mut u8 = arena.take(program.bases() * ADDRESS).cast();
@@ -147,27 +147,27 @@ impl<'a> Sweep<'a> {
         set(Program::TEMPORARY, arena.take(2 * LONGEST_BLOCK));
         let numbers = arena.take(program.numbers);
         for i in 0..program.numbers {
-            set(program.base(Place::Number(i)), numbers.wrapping_add(i * size_of::<f32>()));
+            set(program.base(Storage::Scalar(i)), numbers.wrapping_add(i * size_of::<f32>()));
         }
         for place in program.own_memory() {
             set(program.base(place), arena.take(layout.len(place)));
         }
         for (i, source) in program.sources.iter().enumerate() {
-            let memory = source.load.map_or(io.anchor.cast(), |load| io.loads[load]);
-            set(program.base(Place::Source(i)), memory.cast_mut());
+            let memory = source.load.map_or(io.producer.cast(), |load| io.loads[load]);
+            set(program.base(Storage::Source(i)), memory.cast_mut());
         }
         for (i, output) in io.outputs.iter().enumerate() {
-            set(program.base(Place::Output(i)), *output);
+            set(program.base(Storage::Output(i)), *output);
         }
-        let sweep = Sweep { program, io, stride, rows, cols, bases, longest: layout.longest, partials };
+        let row_loop = RowLoop { program, io, stride, rows, cols, bases, longest: layout.longest, partials };
         for (slot, step) in program.uniforms.iter().enumerate() {
             // SAFETY: a uniform value is read from the only element of an input, and there is a place for every number.
-            unsafe { sweep.set_number(slot, sweep.number_step(step, 0)) };
+            unsafe { row_loop.set_scalar(slot, row_loop.scalar_step(step, 0)) };
         }
-        sweep
+        row_loop
     }
 
-    /// Elements of scratch for a domain of so many columns.
+    /// Elements of scratch for a domain of the given number of columns.
     pub(super) fn scratch_len(program: &Program, cols: usize) -> usize {
         let layout = Layout::new(program, cols);
         let own: usize = program.own_memory().map(|place| layout.len(place).next_multiple_of(LINE)).sum();
@@ -177,34 +177,34 @@ impl<'a> Sweep<'a> {
 
     /// Address of what a block program uses.
     #[inline(always)]
-    fn address(&self, place: Place) -> *mut u8 {
-        // SAFETY: the table was filled when the sweep was made.
+    fn address(&self, place: Storage) -> *mut u8 {
+        // SAFETY: the table was filled when the row loop was made.
         unsafe { self.bases.add(self.program.base(place)).read() }
     }
 
     #[inline(always)]
     fn number(&self, slot: usize) -> f32 {
         // SAFETY: there is a place for every number, and it was written by an earlier step.
-        unsafe { self.address(Place::Number(slot)).cast::<f32>().read() }
+        unsafe { self.address(Storage::Scalar(slot)).cast::<f32>().read() }
     }
 
     /// # Safety
     /// `slot` is below the count of numbers.
     #[inline(always)]
-    unsafe fn set_number(&self, slot: usize, x: f32) {
+    unsafe fn set_scalar(&self, slot: usize, x: f32) {
         // SAFETY: the caller's promise.
-        unsafe { self.address(Place::Number(slot)).cast::<f32>().write(x) }
+        unsafe { self.address(Storage::Scalar(slot)).cast::<f32>().write(x) }
     }
 
     /// # Safety
     /// The inputs are valid; `row` is within the domain.
     #[inline(always)]
-    unsafe fn number_step(&self, step: &NumberStep, row: usize) -> f32 {
+    unsafe fn scalar_step(&self, step: &NumberStep, row: usize) -> f32 {
         match *step {
             NumberStep::Const(c) => c,
-            NumberStep::Read { load, dtype, access } => {
+            NumberStep::Read { load, dtype, index_map } => {
                 let mut value = [0.0];
-                let index = access.index(self.stride, row, 0);
+                let index = index_map.index(self.stride, row, 0);
                 // SAFETY: the caller's promise: the element is there.
                 unsafe { vector::widen(dtype, self.io.loads[load].add(index * dtype.size()), &mut value) };
                 value[0]
@@ -231,19 +231,19 @@ impl<'a> Sweep<'a> {
     #[inline(always)]
     unsafe fn buffer(&self, index: usize, len: usize) -> &'a mut [f32] {
         // SAFETY: the scratch holds all buffers; a step never writes the buffers that it reads.
-        unsafe { std::slice::from_raw_parts_mut(self.address(Place::Buffer(index)).cast(), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.address(Storage::Buffer(index)).cast(), len) }
     }
 
     #[inline(always)]
     unsafe fn accumulator(&self, index: usize, len: usize) -> &'a mut [f32] {
         // SAFETY: the scratch holds all accumulators.
-        unsafe { std::slice::from_raw_parts_mut(self.address(Place::Accumulator(index)).cast(), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.address(Storage::Accumulator(index)).cast(), len) }
     }
 
     #[inline(always)]
     unsafe fn fold(&self, index: usize) -> &'a mut [f32; rowwise::LANES] {
         // SAFETY: the scratch holds the lanes of all reductions.
-        unsafe { &mut *self.address(Place::Fold(index)).cast() }
+        unsafe { &mut *self.address(Storage::Fold(index)).cast() }
     }
 
     #[inline(always)]
@@ -254,7 +254,7 @@ impl<'a> Sweep<'a> {
             dst.fill(0.0);
             for (row, columns) in dst.chunks_exact_mut(tile.width).enumerate() {
                 let label = match label {
-                    Label::Number(slot) => self.number(slot),
+                    Label::Scalar(slot) => self.number(slot),
                     Label::Buffer(index) => self.buffer(index, tile.len())[row * tile.width],
                 };
                 let column = i64::from(label.to_bits() as i32) - tile.col as i64;
@@ -283,16 +283,16 @@ impl<'a> Sweep<'a> {
     #[inline(always)]
     unsafe fn read(&self, index: usize, tile: &Tile, start: usize) {
         let source = &self.program.sources[index];
-        let memory = self.address(Place::Source(index)).cast_const();
+        let memory = self.address(Storage::Source(index)).cast_const();
         let size = source.dtype.size();
         // SAFETY: every index is that of an element of the source.
         unsafe {
             let dst = self.buffer(source.buffer, tile.len());
-            if let Pattern::Rows(access) = source.pattern
-                && !access.by_col
+            if let Pattern::Rows(index_map) = source.pattern
+                && !index_map.by_col
             {
                 for (i, row) in dst.chunks_exact_mut(tile.width).enumerate() {
-                    let index = access.index(self.stride, tile.row + i, 0);
+                    let index = index_map.index(self.stride, tile.row + i, 0);
                     row.fill(read_one(source, memory, index));
                 }
                 return;
@@ -320,16 +320,16 @@ impl<'a> Sweep<'a> {
             Pattern::Full if tile.contiguous => (tile.offset + position, tile.len() - position),
             Pattern::Full => (tile.offset + row * self.stride, tile.width),
             Pattern::Column => (tile.col, tile.width),
-            Pattern::Rows(access) => {
-                let own = (tile.row + row) / access.row_div % access.row_mod;
-                let whole = access.row_div == 1 && tile.width == self.stride;
-                let run = if whole { (access.row_mod - own).min(tile.rows - row) } else { 1 };
+            Pattern::Rows(index_map) => {
+                let own = (tile.row + row) / index_map.row_div % index_map.row_mod;
+                let whole = index_map.row_div == 1 && tile.width == self.stride;
+                let run = if whole { (index_map.row_mod - own).min(tile.rows - row) } else { 1 };
                 (own * self.stride + tile.col, run * tile.width)
             }
         }
     }
 
-    /// Runs a block program on a tile, of which so many elements are read and written in place.
+    /// Runs a block program on a tile, of which this many elements are read and written in place.
     #[inline(always)]
     unsafe fn run_blocks<S: Simd>(
         &self,
@@ -387,9 +387,9 @@ impl<'a> Sweep<'a> {
             for step in &self.program.steps {
                 match *step {
                     Step::Run(ref program) => self.run_blocks::<S>(program, tile, lanes, in_place, ahead),
-                    Step::Number { ref step, dst } => self.set_number(dst, self.number_step(step, tile.row)),
+                    Step::Scalar { ref step, dst } => self.set_scalar(dst, self.scalar_step(step, tile.row)),
                     Step::Reduce { kind, fold, dst } => {
-                        self.set_number(dst, rowwise::fold_lanes(kind, self.fold(fold)));
+                        self.set_scalar(dst, rowwise::fold_lanes(kind, self.fold(fold)));
                     }
                     Step::OneHot { label, dst } => self.one_hot(label, dst, tile),
                     Step::Random { seed, stream, load, dst } => self.random(seed, stream, load, dst, tile),
@@ -412,7 +412,7 @@ impl<'a> Sweep<'a> {
                 match *sink {
                     Sink::Store { .. } | Sink::Rows { .. } => {}
                     Sink::Sum { accumulator, .. } => self.accumulator(accumulator, lanes).fill(0.0),
-                    Sink::Moments { accumulator, .. } => {
+                    Sink::MeanVar { accumulator, .. } => {
                         self.accumulator(accumulator + 1, lanes).fill(0.0);
                         self.accumulator(accumulator + 2, lanes).fill(0.0);
                     }
@@ -442,7 +442,7 @@ impl<'a> Sweep<'a> {
                         *out = reduce::fold(sums, cols.len(), col) as f32;
                     }
                 }
-                Sink::Moments { slot, accumulator: index, .. } => {
+                Sink::MeanVar { slot, accumulator: index, .. } => {
                     let [near, rest, deviations] = [0, 1, 2].map(|part| partial(slot + part));
                     let [shift, sums, squares] = [0, 1, 2].map(|part| accumulator(index + part));
                     near.copy_from_slice(&shift[..cols.len()]);
@@ -458,7 +458,7 @@ impl<'a> Sweep<'a> {
     }
 }
 
-impl SimdOp for Sweep<'_> {
+impl SimdOp for RowLoop<'_> {
     type Output = ();
 
     #[inline(always)]

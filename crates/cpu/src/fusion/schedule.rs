@@ -4,14 +4,14 @@
 use super::block::{Function, Op};
 use super::compile::cast_function;
 use bessemer_ir::DType;
+use bessemer_ir::ops::fusion::{Instr, Reg, RegType};
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
-use bessemer_ir::ops::region::{Instr, Reg, RegType};
 
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Storage {
     /// In the list of numbers.
-    Number(usize),
+    Scalar(usize),
     /// In a tile buffer.
     Buffer(usize),
     /// In memory, if it is read in place at all.
@@ -29,7 +29,7 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extra {
     None,
-    Place(Place),
+    Storage(Storage),
     Sink(usize),
     Function(Function),
 }
@@ -38,12 +38,12 @@ pub(super) enum Extra {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draft {
     pub op: Op,
-    pub operand: Option<Place>,
+    pub operand: Option<Storage>,
     pub extra: Extra,
 }
 
 impl Draft {
-    pub(super) fn new(op: Op, operand: Place) -> Draft {
+    pub(super) fn new(op: Op, operand: Storage) -> Draft {
         Draft { op, operand: Some(operand), extra: Extra::None }
     }
 
@@ -58,9 +58,9 @@ pub(super) struct Task<'a> {
     /// What each register holds.
     pub types: &'a [RegType],
     /// Where each value lies already, by register.
-    pub places: &'a [Option<Place>],
+    pub places: &'a [Option<Storage>],
     /// Sources that are read once only, by register: those that a store may overwrite before their last use.
-    pub copied: &'a [Option<Place>],
+    pub copied: &'a [Option<Storage>],
     /// Registers to be computed, in their order.
     pub values: Vec<usize>,
     /// What is done with each value as soon as it is there, by register.
@@ -120,7 +120,7 @@ struct Scheduler<'a> {
     weights: Vec<usize>,
     /// Whether it has been computed.
     done: Vec<bool>,
-    places: Vec<Option<Place>>,
+    places: Vec<Option<Storage>>,
     /// Slots of masks.
     masks: Vec<Option<usize>>,
     free: Vec<usize>,
@@ -206,8 +206,8 @@ impl Scheduler<'_> {
         }
     }
 
-    fn number(&self, value: usize) -> Option<Place> {
-        self.task.places[value].filter(|place| matches!(place, Place::Number(_)))
+    fn number(&self, value: usize) -> Option<Storage> {
+        self.task.places[value].filter(|place| matches!(place, Storage::Scalar(_)))
     }
 
     fn push(&mut self, draft: Draft) {
@@ -239,7 +239,7 @@ impl Scheduler<'_> {
         let task = self.task;
         for &draft in &task.actions[value] {
             self.push(draft);
-            if let (Op::Put, Some(place @ Place::Buffer(_))) = (draft.op, draft.operand) {
+            if let (Op::Put, Some(place @ Storage::Buffer(_))) = (draft.op, draft.operand) {
                 self.places[value] = Some(place);
             }
         }
@@ -272,7 +272,7 @@ impl Scheduler<'_> {
     /// Keeps the value, which is in the accumulator, in a slot unless it lies somewhere.
     fn keep(&mut self, value: usize) {
         if self.places[value].is_none() {
-            let slot = Place::Slot(self.new_slot());
+            let slot = Storage::Slot(self.new_slot());
             self.push(Draft::new(Op::Put, slot));
             self.places[value] = Some(slot);
         }
@@ -280,7 +280,7 @@ impl Scheduler<'_> {
 
     /// Frees the slot of a value that nothing reads any more.
     fn release(&mut self, value: usize) {
-        if let Some(Place::Slot(slot)) = self.places[value]
+        if let Some(Storage::Slot(slot)) = self.places[value]
             && self.uses[value] == 0
             && (self.conditions[value] == 0 || self.masks[value].is_some())
         {
@@ -291,7 +291,7 @@ impl Scheduler<'_> {
 
     fn compute(&mut self, value: usize) {
         match self.task.instrs[value] {
-            Instr::Anchor | Instr::Load(_) => {
+            Instr::Producer | Instr::Load(_) => {
                 self.save();
                 self.push(Draft::new(Op::Load, self.task.copied[value].expect("a source that is copied")));
             }
@@ -304,7 +304,7 @@ impl Scheduler<'_> {
                 Some(_) => {
                     let mask = self.compare(value);
                     self.save();
-                    self.push(Draft { op: Op::Truth, operand: None, extra: Extra::Place(Place::Slot(mask)) });
+                    self.push(Draft { op: Op::Truth, operand: None, extra: Extra::Storage(Storage::Slot(mask)) });
                     if self.conditions[value] > 0 {
                         self.masks[value] = Some(mask);
                     } else {
@@ -356,7 +356,7 @@ impl Scheduler<'_> {
         let mask = self.new_slot();
         let operand = self.places[y];
         let op = if exchanged { backward } else { forward };
-        self.push(Draft { op, operand, extra: Extra::Place(Place::Slot(mask)) });
+        self.push(Draft { op, operand, extra: Extra::Storage(Storage::Slot(mask)) });
         self.release(x);
         self.release(y);
         mask
@@ -364,11 +364,11 @@ impl Scheduler<'_> {
 
     fn select(&mut self, c: usize, a: Reg, b: Reg) {
         if let Some(number) = self.number(c) {
-            self.compute_pair(a, b, (Op::KeepIf, Op::TakeIf), Extra::Place(number));
+            self.compute_pair(a, b, (Op::KeepIf, Op::TakeIf), Extra::Storage(number));
             return;
         }
         let mask = self.mask(c);
-        self.compute_pair(a, b, (Op::KeepWhere, Op::TakeWhere), Extra::Place(Place::Slot(mask)));
+        self.compute_pair(a, b, (Op::KeepWhere, Op::TakeWhere), Extra::Storage(Storage::Slot(mask)));
         self.conditions[c] -= 1;
         if self.conditions[c] == 0 {
             self.free.push(mask);
@@ -400,7 +400,7 @@ impl Scheduler<'_> {
                 return mask;
             }
             let mask = self.new_slot();
-            self.push(Draft { op: Op::TestTrue, operand: None, extra: Extra::Place(Place::Slot(mask)) });
+            self.push(Draft { op: Op::TestTrue, operand: None, extra: Extra::Storage(Storage::Slot(mask)) });
             mask
         };
         self.masks[condition] = Some(mask);

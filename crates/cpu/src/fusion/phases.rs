@@ -1,22 +1,22 @@
-//! The block programs of a region: which of them computes a value, what is kept from one to the next, what comes last.
+//! The block programs of a fusion: which of them computes a value, what is kept from one to the next, what comes last.
 
 use super::block::Op;
 use super::compile::{Compiler, Extent};
 use super::program::{Label, Sink, Step};
-use super::schedule::{Draft, Extra, Place, Scheduled, Task, schedule};
+use super::schedule::{Draft, Extra, Scheduled, Storage, Task, schedule};
 use bessemer_ir::DType;
+use bessemer_ir::ops::fusion::Instr;
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::Instr;
 
 /// The block programs of the steps, and where values lie behind them.
 struct Phases {
     scheduled: Vec<Scheduled>,
-    places: Vec<Option<Place>>,
+    places: Vec<Option<Storage>>,
 }
 
 impl Compiler<'_> {
     /// Whether a block program computes the value.
-    fn is_computed(&self, r: usize, copied: &[Option<Place>]) -> bool {
+    fn is_computed(&self, r: usize, copied: &[Option<Storage>]) -> bool {
         copied[r].is_some() || self.extents[r] == Extent::Full && self.places[r].is_none()
     }
 
@@ -34,13 +34,13 @@ impl Compiler<'_> {
 
     /// Whether the value lies where a step can read it.
     fn is_label(&self, r: usize) -> bool {
-        matches!(self.places[r], Some(Place::Number(_) | Place::Buffer(_)))
+        matches!(self.places[r], Some(Storage::Scalar(_) | Storage::Buffer(_)))
     }
 
     pub(super) fn add_phases(&mut self) {
         for r in self.registers(Extent::Full) {
             if matches!(self.instrs[r], Instr::OneHot(_) | Instr::Random { .. }) {
-                self.places[r] = Some(Place::Buffer(self.new_buffer()));
+                self.places[r] = Some(Storage::Buffer(self.new_buffer()));
             }
         }
         self.find_earliest();
@@ -62,8 +62,8 @@ impl Compiler<'_> {
         let mut read_later = [false; 9];
         for draft in phases.scheduled.iter().flat_map(|phase| &phase.drafts).rev() {
             match (draft.operand, draft.extra) {
-                (Some(Place::Source(i)), _) => read_later[self.program.sources[i].dtype.size()] = true,
-                (Some(Place::Output(_)), Extra::Sink(sink)) => {
+                (Some(Storage::Source(i)), _) => read_later[self.program.sources[i].dtype.size()] = true,
+                (Some(Storage::Output(_)), Extra::Sink(sink)) => {
                     if let Sink::Store { dtype, .. } = self.program.sinks[sink]
                         && read_later[dtype.size()]
                     {
@@ -84,14 +84,14 @@ impl Compiler<'_> {
             DType::Bf16 => Op::PutRounded,
             _ => Op::PutConverted,
         };
-        Draft { op, operand: Some(Place::Output(output)), extra: Extra::Sink(index) }
+        Draft { op, operand: Some(Storage::Output(output)), extra: Extra::Sink(index) }
     }
 
     /// The block programs, each with all that can be computed before the next reduction of the row.
     fn schedule_phases(&mut self) -> Phases {
         let n = self.instrs.len();
         let mut copied = vec![None; n];
-        let mut copy = |r: usize| copied[r] = self.places[r].filter(|place| matches!(place, Place::Source(_)));
+        let mut copy = |r: usize| copied[r] = self.places[r].filter(|place| matches!(place, Storage::Source(_)));
         self.results.iter().zip(&self.late).filter(|(_, late)| **late).for_each(|(r, _)| copy(*r));
         for r in self.registers(Extent::Full) {
             if let Instr::OneHot(a) = self.instrs[r] {
@@ -101,7 +101,7 @@ impl Compiler<'_> {
         let last = (0..n).filter(|&r| self.needed[r]).map(|r| self.earliest[r]).max().unwrap_or(0);
         self.find_phases(last, &copied);
         let actions = self.actions(last, &copied);
-        let mut places: Vec<Option<Place>> = (0..n).map(|r| self.places[r].filter(|_| copied[r].is_none())).collect();
+        let mut places: Vec<Option<Storage>> = (0..n).map(|r| self.places[r].filter(|_| copied[r].is_none())).collect();
         let mut scheduled = Vec::new();
         for phase in 0..=last {
             let is_here = |r: &usize| self.is_computed(*r, &copied) && self.phase[*r] == phase;
@@ -121,14 +121,14 @@ impl Compiler<'_> {
             scheduled.push(schedule(&task));
             for value in task.values {
                 let kept = actions[value].iter().filter_map(|draft| draft.operand);
-                places[value] = kept.into_iter().find(|place| matches!(place, Place::Buffer(_)));
+                places[value] = kept.into_iter().find(|place| matches!(place, Storage::Buffer(_)));
             }
         }
         Phases { scheduled, places }
     }
 
     /// The block program that computes each value: the first one that reads it.
-    fn find_phases(&mut self, last: usize, copied: &[Option<Place>]) {
+    fn find_phases(&mut self, last: usize, copied: &[Option<Storage>]) {
         self.phase.fill(usize::MAX);
         for (&value, late) in self.results.iter().zip(&self.late) {
             self.phase[value] = self.phase[value].min(if *late { last } else { self.earliest[value] });
@@ -146,7 +146,7 @@ impl Compiler<'_> {
     }
 
     /// What is done with values as soon as they are there, per register.
-    fn actions(&mut self, last: usize, copied: &[Option<Place>]) -> Vec<Vec<Draft>> {
+    fn actions(&mut self, last: usize, copied: &[Option<Storage>]) -> Vec<Vec<Draft>> {
         let n = self.instrs.len();
         let mut actions: Vec<Vec<Draft>> = vec![Vec::new(); n];
         for r in (0..n).filter(|&r| self.needed[r] && self.is_computed(r, copied)).collect::<Vec<_>>() {
@@ -161,7 +161,7 @@ impl Compiler<'_> {
             let mut results = self.results.iter().zip(&self.late);
             let is_stored_later = phase < last && results.any(|(result, late)| *late && *result == r);
             if is_stored_later || self.instrs.iter().enumerate().any(is_read_later) {
-                let buffer = Place::Buffer(self.new_buffer());
+                let buffer = Storage::Buffer(self.new_buffer());
                 actions[r].push(Draft::new(Op::Put, buffer));
             }
         }
@@ -171,13 +171,13 @@ impl Compiler<'_> {
                 ReduceKind::Max => Op::FoldMax,
                 ReduceKind::Min => Op::FoldMin,
             };
-            actions[a].push(Draft::new(op, Place::Fold(fold)));
+            actions[a].push(Draft::new(op, Storage::Fold(fold)));
         }
         for (index, &value) in self.results.iter().enumerate() {
             let draft = match self.program.sinks[index] {
                 Sink::Store { .. } if !self.late[index] => self.store(index),
-                Sink::Sum { accumulator, .. } => Draft::new(Op::Sum, Place::Accumulator(accumulator)),
-                Sink::Moments { accumulator, .. } => Draft::new(Op::Moments, Place::Accumulator(accumulator)),
+                Sink::Sum { accumulator, .. } => Draft::new(Op::Sum, Storage::Accumulator(accumulator)),
+                Sink::MeanVar { accumulator, .. } => Draft::new(Op::MeanVar, Storage::Accumulator(accumulator)),
                 Sink::Store { .. } | Sink::Rows { .. } => continue,
             };
             actions[value].push(draft);
@@ -205,20 +205,20 @@ impl Compiler<'_> {
         for (phase, Scheduled { drafts, .. }) in phases.scheduled.iter().enumerate() {
             for r in (0..self.instrs.len()).filter(|&r| self.needed[r] && self.earliest[r] == phase) {
                 let step = match (self.instrs[r], self.places[r]) {
-                    (Instr::Reduce(kind, _), Some(Place::Number(dst))) => {
+                    (Instr::Reduce(kind, _), Some(Storage::Scalar(dst))) => {
                         let fold = reductions.iter().position(|reduction| reduction.0 == r);
                         Step::Reduce { kind, fold: fold.expect("every reduction is listed"), dst }
                     }
-                    (Instr::OneHot(a), Some(Place::Buffer(dst))) => match phases.places[usize::from(a)] {
-                        Some(Place::Number(label)) => Step::OneHot { label: Label::Number(label), dst },
-                        Some(Place::Buffer(label)) => Step::OneHot { label: Label::Buffer(label), dst },
+                    (Instr::OneHot(a), Some(Storage::Buffer(dst))) => match phases.places[usize::from(a)] {
+                        Some(Storage::Scalar(label)) => Step::OneHot { label: Label::Scalar(label), dst },
+                        Some(Storage::Buffer(label)) => Step::OneHot { label: Label::Buffer(label), dst },
                         _ => unreachable!("labels are kept"),
                     },
-                    (Instr::Random { seed, stream, step }, Some(Place::Buffer(dst))) => {
+                    (Instr::Random { seed, stream, step }, Some(Storage::Buffer(dst))) => {
                         Step::Random { seed, stream, load: step as usize, dst }
                     }
-                    (_, Some(Place::Number(dst))) if self.extents[r] == Extent::Row => {
-                        Step::Number { step: self.number_step(r), dst }
+                    (_, Some(Storage::Scalar(dst))) if self.extents[r] == Extent::Row => {
+                        Step::Scalar { step: self.scalar_step(r), dst }
                     }
                     _ => continue,
                 };
@@ -238,8 +238,8 @@ impl Compiler<'_> {
         let mut prefetches: Vec<Draft> = Vec::new();
         for draft in phases.scheduled.iter().flat_map(|phase| &phase.drafts) {
             let op = match draft.operand {
-                Some(Place::Source(i)) if self.program.sources[i].load.is_some() => Op::Prefetch,
-                Some(Place::Output(_)) if draft.op != Op::PutConverted => Op::PrefetchWrite,
+                Some(Storage::Source(i)) if self.program.sources[i].load.is_some() => Op::Prefetch,
+                Some(Storage::Output(_)) if draft.op != Op::PutConverted => Op::PrefetchWrite,
                 _ => continue,
             };
             if !prefetches.iter().any(|known| known.operand == draft.operand) {

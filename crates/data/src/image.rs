@@ -14,7 +14,7 @@ use crate::{DataError, Region};
 
 /// An RGB picture, `pixels` `[height, width, 3]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Picture {
+pub struct Image {
     pub width: usize,
     pub height: usize,
     pub pixels: Vec<u8>,
@@ -38,7 +38,7 @@ impl FileFormat {
     }
 }
 
-impl Picture {
+impl Image {
     /// A picture of one colour.
     pub fn filled(width: usize, height: usize, colour: [u8; 3]) -> Self {
         Self { width, height, pixels: colour.repeat(width * height) }

@@ -22,7 +22,7 @@ pub enum WhichWeights {
 
 /// Weights and where they come from.
 #[derive(Clone, Debug)]
-pub struct Trained {
+pub struct LoadedWeights {
     /// Of the model that they are for.
     pub family: &'static dyn Family,
     pub tensors: Vec<NamedTensor<'static>>,
@@ -34,7 +34,7 @@ pub struct Trained {
     pub vocabulary: Option<VocabularyIdentity>,
 }
 
-impl Trained {
+impl LoadedWeights {
     /// Loads weights of model `name` as [`load_weights`] does.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Trained {
     }
 }
 
-/// The vocabulary that the weights of a path were trained with, where a checkpoint's manifest or a configuration tells it.
+/// The vocabulary that the weights of a path were trained with, where a checkpoint's manifest or a configuration has it.
 pub(crate) fn vocabulary_of(weights: &Path) -> Result<Option<VocabularyIdentity>, TrainError> {
     let chosen = find_checkpoint(weights, None)?;
     match manifest_in(chosen.as_ref().map_or(weights, |chosen| &chosen.path)) {

@@ -1,8 +1,8 @@
-//! Fused regions: a pointwise program over a `[rows, cols]` domain, with reductions along rows and sums over rows,
+//! Fused fusions: a pointwise program over a `[rows, cols]` domain, with reductions along rows and sums over rows,
 //! optionally run on the output of a convolution or matmul while it is in cache.
 
+use super::conv_with_prologue::ConvWithPrologue;
 use super::pointwise::{BinaryKind, Cast, UnaryKind};
-use super::prologue::Prologue;
 use super::reduce::ReduceKind;
 use super::{Cost, GradArgs, Gradient, Op, OpError, OpRule, Scalar};
 use crate::dtype::DType;
@@ -15,24 +15,24 @@ use std::fmt;
 /// Which element of an input stands at a position `(row, col)` of the domain:
 /// `((row / row_div) % row_mod) * width + (by_col ? col : 0)`, where `width` is `by_col ? cols : 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Access {
+pub struct IndexMap {
     pub row_div: usize,
     pub row_mod: usize,
     pub by_col: bool,
 }
 
-impl Access {
+impl IndexMap {
     /// Every element its own: a tensor of the shape of the domain.
     pub fn full(rows: usize) -> Self {
-        Access { row_div: 1, row_mod: rows, by_col: true }
+        IndexMap { row_div: 1, row_mod: rows, by_col: true }
     }
 
     /// One number for all.
-    pub const SCALAR: Access = Access { row_div: 1, row_mod: 1, by_col: false };
+    pub const SCALAR: IndexMap = IndexMap { row_div: 1, row_mod: 1, by_col: false };
 
     /// How a tensor of `shape` is read when broadcast to `domain`, or `None` where that is not of this form: along the
     /// rows, the axes must be some broadcast ones, then some present ones, then some broadcast ones.
-    pub fn of(shape: &Shape, domain: &Shape) -> Option<Access> {
+    pub fn of(shape: &Shape, domain: &Shape) -> Option<IndexMap> {
         if !shape.broadcasts_to(domain) {
             return None;
         }
@@ -54,8 +54,8 @@ impl Access {
             }
         }
         let by_col = by_col || rank == 0;
-        let access = Access { row_div: if modulo == 1 { 1 } else { div }, row_mod: modulo, by_col };
-        Some(if domain.cols() == 1 { Access { by_col: true, ..access } } else { access })
+        let index_map = IndexMap { row_div: if modulo == 1 { 1 } else { div }, row_mod: modulo, by_col };
+        Some(if domain.cols() == 1 { IndexMap { by_col: true, ..index_map } } else { index_map })
     }
 
     /// Position of the element in the input's row-major data.
@@ -127,9 +127,9 @@ impl RegType {
 /// One instruction of the program. Arithmetic is that of the operands' registers: in `f32`, or of `i32` modulo 2^32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instr {
-    /// The anchor's output.
-    Anchor,
-    /// Input number (behind those of the anchor), as [`RegType`] says.
+    /// The producer's output.
+    Producer,
+    /// Input number (behind those of the producer), as [`RegType`] says.
     Load(u16),
     Const(Scalar),
     /// An `i32` constant.
@@ -157,7 +157,7 @@ impl Instr {
     /// Registers read.
     pub fn operands(&self) -> impl Iterator<Item = Reg> {
         let (list, n) = match *self {
-            Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Random { .. } => ([0; 3], 0),
+            Instr::Producer | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Random { .. } => ([0; 3], 0),
             Instr::Unary(_, a) | Instr::Cast(_, a) | Instr::Reduce(_, a) | Instr::OneHot(a) => ([a, 0, 0], 1),
             Instr::Binary(_, a, b) => ([a, b, 0], 2),
             Instr::Select(c, a, b) => ([c, a, b], 3),
@@ -180,7 +180,7 @@ impl Instr {
             actual => Err(format!("takes {}, register {r} holds {}", ty.name(), actual.name())),
         };
         match *self {
-            Instr::Anchor | Instr::Const(_) => Ok(RegType::F32),
+            Instr::Producer | Instr::Const(_) => Ok(RegType::F32),
             Instr::Int(_) => Ok(RegType::I32),
             Instr::Load(i) => input(i).map(RegType::of),
             Instr::Random { step, .. } => match input(step)? {
@@ -213,7 +213,7 @@ impl Instr {
 
 /// What becomes of a register.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum RegionOutput {
+pub enum FusionOutput {
     /// Every element, converted to the type. The shape has the elements of the domain.
     Store { reg: Reg, ty: TensorType },
     /// One element for each row, of a register that is the same in every column of a row.
@@ -221,67 +221,68 @@ pub enum RegionOutput {
     /// Sums over the rows of each of `groups` runs of consecutive rows: `f32[groups, cols]` elements in the given shape.
     Sum { reg: Reg, groups: usize, shape: Shape },
     /// Mean and biased variance over all rows: two outputs of `f32[cols]` elements in the given shape.
-    Moments { reg: Reg, shape: Shape },
+    MeanVar { reg: Reg, shape: Shape },
 }
 
-impl RegionOutput {
+impl FusionOutput {
     pub fn reg(&self) -> Reg {
         match *self {
-            RegionOutput::Store { reg, .. }
-            | RegionOutput::Rows { reg, .. }
-            | RegionOutput::Sum { reg, .. }
-            | RegionOutput::Moments { reg, .. } => reg,
+            FusionOutput::Store { reg, .. }
+            | FusionOutput::Rows { reg, .. }
+            | FusionOutput::Sum { reg, .. }
+            | FusionOutput::MeanVar { reg, .. } => reg,
         }
     }
 
     /// Types of the outputs of the node this one stands for: one, or two for moments.
     pub fn types(&self) -> Vec<TensorType> {
         match self {
-            RegionOutput::Store { ty, .. } | RegionOutput::Rows { ty, .. } => vec![ty.clone()],
-            RegionOutput::Sum { shape, .. } => vec![TensorType::f32(shape.clone())],
-            RegionOutput::Moments { shape, .. } => vec![TensorType::f32(shape.clone()); 2],
+            FusionOutput::Store { ty, .. } | FusionOutput::Rows { ty, .. } => vec![ty.clone()],
+            FusionOutput::Sum { shape, .. } => vec![TensorType::f32(shape.clone())],
+            FusionOutput::MeanVar { shape, .. } => vec![TensorType::f32(shape.clone()); 2],
         }
     }
 }
 
-/// A region. Inputs: those of the anchor, then those the program loads.
+/// A fusion. Inputs: those of the producer, then those the program loads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Region {
+pub struct Fusion {
     /// Convolution or matmul whose output the program reads; it has `rows * cols` elements with `cols` innermost.
-    pub anchor: Option<Box<Op>>,
+    pub producer: Option<Box<Op>>,
     pub rows: usize,
     pub cols: usize,
-    pub loads: Vec<Access>,
+    pub loads: Vec<IndexMap>,
     pub program: Vec<Instr>,
-    pub outputs: Vec<RegionOutput>,
+    pub outputs: Vec<FusionOutput>,
 }
 
-impl Region {
-    /// Number of inputs that belong to the anchor.
-    pub fn anchor_inputs(&self) -> usize {
-        match self.anchor.as_deref() {
+impl Fusion {
+    /// Number of inputs that belong to the producer.
+    pub fn producer_inputs(&self) -> usize {
+        match self.producer.as_deref() {
             None => 0,
-            Some(Op::Prologue(_)) => Prologue::INPUTS,
+            Some(Op::ConvWithPrologue(_)) => ConvWithPrologue::INPUTS,
             Some(_) => 2,
         }
     }
 
-    /// Number of the store, among the outputs, that writes the anchor's output unchanged.
-    pub fn stores_anchor(&self) -> Option<usize> {
-        self.outputs
-            .iter()
-            .position(|o| matches!(o, RegionOutput::Store { reg, .. } if self.program[*reg as usize] == Instr::Anchor))
+    /// Number of the store, among the outputs, that writes the producer's output unchanged.
+    pub fn stores_producer(&self) -> Option<usize> {
+        self.outputs.iter().position(
+            |o| matches!(o, FusionOutput::Store { reg, .. } if self.program[*reg as usize] == Instr::Producer),
+        )
     }
 
-    /// Position of output `index` (of the region's list) among the outputs of the node.
+    /// Position of output `index` (of the fusion's list) among the outputs of the node.
     pub fn node_output(&self, index: usize) -> usize {
         self.outputs[..index].iter().map(|o| o.types().len()).sum()
     }
 
     /// Arithmetic instructions of the program.
     pub fn arithmetic(&self) -> usize {
-        let moves =
-            |i: &Instr| matches!(i, Instr::Anchor | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Cast(..));
+        let moves = |i: &Instr| {
+            matches!(i, Instr::Producer | Instr::Load(_) | Instr::Const(_) | Instr::Int(_) | Instr::Cast(..))
+        };
         self.program.iter().filter(|i| !moves(i)).count()
     }
 
@@ -301,14 +302,14 @@ impl Region {
     /// Whether a row must be computed as a whole.
     pub fn is_rowwise(&self) -> bool {
         self.program.iter().any(|i| matches!(i, Instr::Reduce(..)))
-            || self.outputs.iter().any(|o| matches!(o, RegionOutput::Rows { .. }))
+            || self.outputs.iter().any(|o| matches!(o, FusionOutput::Rows { .. }))
     }
 }
 
 impl fmt::Display for Instr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Instr::Anchor => write!(f, "anchor"),
+            Instr::Producer => write!(f, "producer"),
             Instr::Load(i) => write!(f, "in{i}"),
             Instr::Const(c) => write!(f, "{}", c.0),
             Instr::Int(i) => write!(f, "i32 {i}"),
@@ -323,18 +324,19 @@ impl fmt::Display for Instr {
     }
 }
 
-impl OpRule for Region {
+impl OpRule for Fusion {
     fn name(&self) -> &'static str {
-        "region"
+        "fusion"
     }
 
     fn attributes(&self) -> String {
         let mut parts = Vec::new();
-        if let Some(anchor) = &self.anchor {
-            parts.push(anchor.to_string());
+        if let Some(producer) = &self.producer {
+            parts.push(producer.to_string());
         }
         parts.push(format!("[{}, {}]", self.rows, self.cols));
-        let load = |i: u16| self.loads.get(i as usize).map(|access| access.describe(self.rows)).unwrap_or_default();
+        let load =
+            |i: u16| self.loads.get(i as usize).map(|index_map| index_map.describe(self.rows)).unwrap_or_default();
         let program: Vec<String> = self
             .program
             .iter()
@@ -348,11 +350,11 @@ impl OpRule for Region {
             .outputs
             .iter()
             .map(|o| match o {
-                RegionOutput::Store { reg, .. } => format!("store r{reg}"),
-                RegionOutput::Rows { reg, .. } => format!("rows r{reg}"),
-                RegionOutput::Sum { reg, groups: 1, .. } => format!("sum r{reg}"),
-                RegionOutput::Sum { reg, groups, .. } => format!("sum r{reg} in {groups}"),
-                RegionOutput::Moments { reg, .. } => format!("moments r{reg}"),
+                FusionOutput::Store { reg, .. } => format!("store r{reg}"),
+                FusionOutput::Rows { reg, .. } => format!("rows r{reg}"),
+                FusionOutput::Sum { reg, groups: 1, .. } => format!("sum r{reg}"),
+                FusionOutput::Sum { reg, groups, .. } => format!("sum r{reg} in {groups}"),
+                FusionOutput::MeanVar { reg, .. } => format!("moments r{reg}"),
             })
             .collect();
         parts.push(outputs.join(", "));
@@ -360,22 +362,22 @@ impl OpRule for Region {
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
-        let own = self.anchor_inputs();
+        let own = self.producer_inputs();
         if inputs.len() != own + self.loads.len() {
             return Err(OpError::operands(format!("{} inputs", own + self.loads.len())));
         }
-        if let Some(anchor) = &self.anchor {
-            let types = anchor.rule().infer(&inputs[..own])?;
+        if let Some(producer) = &self.producer {
+            let types = producer.rule().infer(&inputs[..own])?;
             if types[0].shape.elements() != self.rows * self.cols {
                 return Err(OpError::Sizes(format!(
-                    "the anchor gives {}, the domain is [{}, {}]",
+                    "the producer gives {}, the domain is [{}, {}]",
                     types[0], self.rows, self.cols
                 )));
             }
         }
-        for (access, input) in self.loads.iter().zip(&inputs[own..]) {
-            if access.elements(self.cols) != input.shape.elements() {
-                return Err(OpError::Sizes(format!("{input} is not read by {access:?}")));
+        for (index_map, input) in self.loads.iter().zip(&inputs[own..]) {
+            if index_map.elements(self.cols) != input.shape.elements() {
+                return Err(OpError::Sizes(format!("{input} is not read by {index_map:?}")));
             }
         }
         let loads: Vec<DType> = inputs[own..].iter().map(|ty| ty.dtype).collect();
@@ -390,14 +392,14 @@ impl OpRule for Region {
                 let problem = format!("gives {}, of which no {ty} is made", register.name());
                 return Err(OpError::Program { instr, problem });
             }
-            if matches!(output, RegionOutput::Rows { ty, .. } if ty.shape.elements() != self.rows) {
+            if matches!(output, FusionOutput::Rows { ty, .. } if ty.shape.elements() != self.rows) {
                 return Err(OpError::Sizes(format!(
                     "an element for each row of [{}, {}] is no {}",
                     self.rows, self.cols, ty
                 )));
             }
         }
-        Ok(self.outputs.iter().flat_map(RegionOutput::types).collect())
+        Ok(self.outputs.iter().flat_map(FusionOutput::types).collect())
     }
 
     fn gradient(&self, _graph: &mut Graph, _args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
@@ -405,17 +407,17 @@ impl OpRule for Region {
     }
 
     fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
-        let own = self.anchor_inputs();
+        let own = self.producer_inputs();
         let pointwise = (self.rows * self.cols * (self.arithmetic() + self.outputs.len())) as u64;
-        let anchor = self.anchor.as_ref().map_or(Cost::default(), |a| a.rule().cost(&inputs[..own], &[]));
-        anchor + Cost::streaming(pointwise, &inputs[own..], outputs)
+        let producer = self.producer.as_ref().map_or(Cost::default(), |a| a.rule().cost(&inputs[..own], &[]));
+        producer + Cost::streaming(pointwise, &inputs[own..], outputs)
     }
 
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
-        let own = self.anchor_inputs();
-        let anchor = self.anchor.as_ref().map(|op| {
+        let own = self.producer_inputs();
+        let producer = self.producer.as_ref().map(|op| {
             let types: Vec<&TensorType> = inputs[..own].iter().map(|t| &t.ty).collect();
-            let ty = op.rule().infer(&types).expect("the verified anchor accepts its inputs");
+            let ty = op.rule().infer(&types).expect("the verified producer accepts its inputs");
             op.rule().evaluate(&inputs[..own], &ty).remove(0)
         });
         let loads: Vec<DType> = inputs[own..].iter().map(|t| t.ty.dtype).collect();
@@ -427,7 +429,7 @@ impl OpRule for Region {
                 (row * self.cols..(row + 1) * self.cols).fold(kind.identity(), |sum, i| kind.combine(sum, at(r, i)))
             };
             let value = |i: usize| match *instr {
-                Instr::Anchor => anchor.as_ref().expect("a region that reads an anchor has one").data[i],
+                Instr::Producer => producer.as_ref().expect("a fusion that reads a producer has one").data[i],
                 Instr::Load(n) => {
                     let index = self.loads[n as usize].index(self.cols, i / self.cols, i % self.cols);
                     inputs[own + n as usize].data[index]
@@ -457,10 +459,10 @@ impl OpRule for Region {
         for output in &self.outputs {
             let values = &registers[output.reg() as usize];
             match *output {
-                RegionOutput::Store { .. } => results.push(next(values.clone())),
-                RegionOutput::Rows { .. } => results.push(next(values.iter().step_by(self.cols).copied().collect())),
-                RegionOutput::Sum { groups, .. } => results.push(next(self.column_sums(values, groups, |_, x| x))),
-                RegionOutput::Moments { .. } => {
+                FusionOutput::Store { .. } => results.push(next(values.clone())),
+                FusionOutput::Rows { .. } => results.push(next(values.iter().step_by(self.cols).copied().collect())),
+                FusionOutput::Sum { groups, .. } => results.push(next(self.column_sums(values, groups, |_, x| x))),
+                FusionOutput::MeanVar { .. } => {
                     let rows = self.rows as f64;
                     let mean: Vec<f64> = self.column_sums(values, 1, |_, x| x).iter().map(|s| s / rows).collect();
                     let squares = self.column_sums(values, 1, |col, x| (x - mean[col]).powi(2));
@@ -473,23 +475,25 @@ impl OpRule for Region {
     }
 
     fn contraction_flops(&self, inputs: &[&TensorType]) -> u64 {
-        self.anchor.as_ref().map_or(0, |anchor| anchor.rule().contraction_flops(&inputs[..self.anchor_inputs()]))
+        self.producer
+            .as_ref()
+            .map_or(0, |producer| producer.rule().contraction_flops(&inputs[..self.producer_inputs()]))
     }
 
     fn may_overwrite(&self, output: usize, input: usize) -> bool {
         let is_store = (0..self.outputs.len()).any(|index| {
-            matches!(self.outputs[index], RegionOutput::Store { .. }) && self.node_output(index) == output
+            matches!(self.outputs[index], FusionOutput::Store { .. }) && self.node_output(index) == output
         });
-        let load = input.checked_sub(self.anchor_inputs());
+        let load = input.checked_sub(self.producer_inputs());
         is_store && load.is_some_and(|load| self.loads[load].is_full(self.rows))
     }
 
     fn kernel_name(&self) -> &'static str {
-        self.anchor.as_ref().map_or(self.name(), |anchor| anchor.rule().fused_kernel_name())
+        self.producer.as_ref().map_or(self.name(), |producer| producer.rule().fused_kernel_name())
     }
 }
 
-impl Region {
+impl Fusion {
     fn column_sums(&self, values: &[f64], groups: usize, f: impl Fn(usize, f64) -> f64) -> Vec<f64> {
         let mut sums = vec![0.0; groups * self.cols];
         for (i, &x) in values.iter().enumerate() {

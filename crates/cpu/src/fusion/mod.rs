@@ -1,4 +1,4 @@
-//! Regions: pointwise programs over a `[rows, cols]` domain with reductions along rows and sums over rows, run tile by tile in
+//! Fusions: pointwise programs over a `[rows, cols]` domain with reductions along rows and sums over rows, run tile by tile in
 //! first-level cache.
 
 mod block;
@@ -7,35 +7,35 @@ mod execute;
 mod phases;
 mod program;
 mod reduce;
+mod row_loop;
 mod schedule;
 mod store;
-mod sweep;
 
 use crate::arithmetic::greatest_common_divisor;
 use crate::gemm::Ctx;
 use crate::isa::Isa;
 use crate::simd;
 use bessemer_ir::TensorType;
-use bessemer_ir::ops::region::Region;
+use bessemer_ir::ops::fusion::Fusion;
 use program::{Program, Sink};
+use row_loop::RowLoop;
 use std::ops::Range;
-use sweep::Sweep;
 
-pub(crate) use store::StoreRegion;
+pub(crate) use store::StoreFusion;
 
-/// Elements of a task of [`RegionKernel::run`], about.
+/// Elements of a task of [`FusionKernel::run`], about.
 const BLOCK_ELEMENTS: usize = 32 * 1024;
 
 /// Columns of a task at most.
 const BLOCK_COLS: usize = 4096;
 
-/// Memory that a region reads and writes. Every pointer is aligned to its element type. A store's memory may be that of
-/// the anchor or of an input with an element for each position of the domain, if both have the same element size, and
+/// Memory that a fusion reads and writes. Every pointer is aligned to its element type. A store's memory may be that of
+/// the producer or of an input with an element for each position of the domain, if both have the same element size, and
 /// overlaps no other input.
 #[derive(Clone, Copy)]
-pub struct RegionIo<'a> {
-    /// The anchor's raw output, `f32[rows, cols]`; null if there is none.
-    pub anchor: *const f32,
+pub struct FusionIo<'a> {
+    /// The producer's raw output, `f32[rows, cols]`; null if there is none.
+    pub producer: *const f32,
     /// The inputs that the program loads.
     pub loads: &'a [*const u8],
     /// The outputs of the node.
@@ -43,18 +43,18 @@ pub struct RegionIo<'a> {
 }
 
 // SAFETY: plain addresses; the unsafe functions that follow them state what must hold.
-unsafe impl Sync for RegionIo<'_> {}
+unsafe impl Sync for FusionIo<'_> {}
 
-/// Results of the blocks of rows, `f32[blocks, slots, cols]`, that [`RegionKernel::finish`] combines.
+/// Results of the blocks of rows, `f32[blocks, slots, cols]`, that [`FusionKernel::finish`] combines.
 #[derive(Clone, Copy)]
 pub struct Partials(pub *mut f32);
 
-// SAFETY: as for `RegionIo`; blocks of rows and ranges of columns write apart.
+// SAFETY: as for `FusionIo`; blocks of rows and ranges of columns write apart.
 unsafe impl Sync for Partials {}
 
-/// A region compiled for execution.
+/// A fusion compiled for execution.
 #[derive(Clone, Debug)]
-pub struct RegionKernel {
+pub struct FusionKernel {
     rows: usize,
     cols: usize,
     program: Program,
@@ -63,17 +63,17 @@ pub struct RegionKernel {
     group_rows: usize,
 }
 
-impl RegionKernel {
-    /// Compiles a verified region. `input_types` are those of its loads.
-    pub fn compile(region: &Region, input_types: &[TensorType]) -> RegionKernel {
-        let program = compile::compile(region, input_types);
+impl FusionKernel {
+    /// Compiles a verified fusion. `input_types` are those of its loads.
+    pub fn compile(fusion: &Fusion, input_types: &[TensorType]) -> FusionKernel {
+        let program = compile::compile(fusion, input_types);
         let slots = program.sinks.iter().map(Sink::slots).sum();
         let rows_of_group = |sink: &Sink| match *sink {
-            Sink::Sum { groups, .. } => Some(region.rows / groups.max(1)),
+            Sink::Sum { groups, .. } => Some(fusion.rows / groups.max(1)),
             _ => None,
         };
-        let group_rows = program.sinks.iter().filter_map(rows_of_group).fold(region.rows, greatest_common_divisor);
-        RegionKernel { rows: region.rows, cols: region.cols, program, slots, group_rows }
+        let group_rows = program.sinks.iter().filter_map(rows_of_group).fold(fusion.rows, greatest_common_divisor);
+        FusionKernel { rows: fusion.rows, cols: fusion.cols, program, slots, group_rows }
     }
 
     /// Whether it reduces rows.
@@ -81,7 +81,7 @@ impl RegionKernel {
         self.slots > 0
     }
 
-    /// Whether blocks of so many rows (the last of the domain may be shorter) never cross the border of two groups of a
+    /// Whether blocks of the given number of rows (the last of the domain may be shorter) never cross the border of two groups of a
     /// sum.
     pub fn accepts_block_rows(&self, block_rows: usize) -> bool {
         self.group_rows == self.rows || self.group_rows.is_multiple_of(block_rows)
@@ -99,10 +99,10 @@ impl RegionKernel {
 
     /// Elements of scratch that one call of [`run_rows`](Self::run_rows) needs.
     pub fn scratch_len(&self) -> usize {
-        Sweep::scratch_len(&self.program, self.cols)
+        RowLoop::scratch_len(&self.program, self.cols)
     }
 
-    /// Elements of the partial results of so many blocks.
+    /// Elements of the partial results of the given number of blocks.
     pub fn partials_len(&self, blocks: usize) -> usize {
         blocks * self.slots * self.cols
     }
@@ -119,10 +119,10 @@ impl RegionKernel {
     }
 
     /// Computes a part of the domain: writes its stores, and the partial results of its reductions to row `block` of
-    /// `partials`. For a region with reductions, `rows` are all rows of the block.
+    /// `partials`. For a fusion with reductions, `rows` are all rows of the block.
     ///
     /// # Safety
-    /// The pointers are valid for the accesses of the region and nothing else accesses the part meanwhile; `partials` is
+    /// The pointers are valid for the accesses of the fusion and nothing else accesses the part meanwhile; `partials` is
     /// valid for blocks up to `block`. Two parts that run at once do not overlap.
     ///
     /// # Panics
@@ -130,7 +130,7 @@ impl RegionKernel {
     pub unsafe fn run_rows(
         &self,
         isa: Isa,
-        io: &RegionIo<'_>,
+        io: &FusionIo<'_>,
         rows: Range<usize>,
         cols: Range<usize>,
         block: usize,
@@ -144,9 +144,9 @@ impl RegionKernel {
         let offset = block * self.slots * self.cols;
         // SAFETY: the caller's promise.
         let partials = if self.slots == 0 { partials.0 } else { unsafe { partials.0.add(offset) } };
-        let sweep = Sweep::new(&self.program, io, self.cols, rows, cols, scratch, partials);
+        let row_loop = RowLoop::new(&self.program, io, self.cols, rows, cols, scratch, partials);
         // SAFETY: the caller's promise.
-        unsafe { simd::dispatch_bf16(isa, sweep) }
+        unsafe { simd::dispatch_bf16(isa, row_loop) }
     }
 
     /// Combines the blocks' partial results, in their order, into the outputs of the reductions. Block number `i` holds
@@ -154,7 +154,7 @@ impl RegionKernel {
     ///
     /// # Safety
     /// `partials` holds the results of all blocks, and the outputs are valid for writes.
-    pub unsafe fn finish(&self, ctx: Ctx<'_>, io: &RegionIo<'_>, partials: Partials, block_rows: usize) {
+    pub unsafe fn finish(&self, ctx: Ctx<'_>, io: &FusionIo<'_>, partials: Partials, block_rows: usize) {
         // SAFETY: the caller's promise.
         unsafe { reduce::finish(self, ctx, io, partials, block_rows) }
     }
@@ -162,13 +162,13 @@ impl RegionKernel {
     /// Computes the whole domain.
     ///
     /// # Safety
-    /// The pointers are valid for the accesses of the region and nothing else accesses the memory meanwhile.
+    /// The pointers are valid for the accesses of the fusion and nothing else accesses the memory meanwhile.
     ///
     /// # Panics
     /// If `scratch` is shorter than [`run_scratch_len`](Self::run_scratch_len).
-    pub unsafe fn run(&self, ctx: Ctx<'_>, io: &RegionIo<'_>, scratch: &mut [f32]) {
+    pub unsafe fn run(&self, ctx: Ctx<'_>, io: &FusionIo<'_>, scratch: &mut [f32]) {
         let threads = ctx.pool.threads();
-        assert!(scratch.len() >= self.run_scratch_len(threads), "the scratch of a region is too short");
+        assert!(scratch.len() >= self.run_scratch_len(threads), "the scratch of a fusion is too short");
         let worker_len = self.worker_scratch_len();
         let (workers, partials) = scratch.split_at_mut(threads * worker_len);
         let partials = &Partials(partials.as_mut_ptr());
@@ -181,9 +181,10 @@ impl RegionKernel {
             let elements = self.rows * self.cols;
             ctx.pool.run(elements.div_ceil(BLOCK_ELEMENTS), &|task, worker| {
                 let part = task * BLOCK_ELEMENTS..elements.min((task + 1) * BLOCK_ELEMENTS);
-                let sweep = Sweep::new(&self.program, io, elements, 0..1, part, worker_scratch(worker), partials.0);
+                let row_loop =
+                    RowLoop::new(&self.program, io, elements, 0..1, part, worker_scratch(worker), partials.0);
                 // SAFETY: the parts are disjoint; the rest is the caller's promise.
-                unsafe { simd::dispatch_bf16(ctx.isa, sweep) }
+                unsafe { simd::dispatch_bf16(ctx.isa, row_loop) }
             });
             return;
         }

@@ -1,16 +1,16 @@
-//! A compiled region: steps over tiles, of which those that depend on the position are block programs.
+//! A compiled fusion: steps over tiles, of which those that depend on the position are block programs.
 
 use super::block::{Advance, Form, Function, Instr, Op};
-use super::schedule::{Draft, Extra, Place};
+use super::schedule::{Draft, Extra, Storage};
 use bessemer_ir::DType;
+use bessemer_ir::ops::fusion::IndexMap;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::ops::reduce::ReduceKind;
-use bessemer_ir::ops::region::Access;
 
 /// Memory that the program reads.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    /// Number of the load; `None` for the anchor.
+    /// Number of the load; `None` for the producer.
     pub load: Option<usize>,
     pub dtype: DType,
     pub pattern: Pattern,
@@ -27,7 +27,7 @@ pub(super) enum Pattern {
     /// The same row everywhere.
     Column,
     /// One row, or one number for a row, chosen by the row.
-    Rows(Access),
+    Rows(IndexMap),
 }
 
 /// A block program in two forms.
@@ -44,7 +44,7 @@ pub(super) struct BlockProgram {
 pub(super) enum Step {
     Run(BlockProgram),
     /// A number of the row.
-    Number {
+    Scalar {
         step: NumberStep,
         dst: usize,
     },
@@ -70,7 +70,7 @@ pub(super) enum Step {
 /// Where the number of a column is found.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Label {
-    Number(usize),
+    Scalar(usize),
     Buffer(usize),
 }
 
@@ -81,7 +81,7 @@ pub(super) enum NumberStep {
     Read {
         load: usize,
         dtype: DType,
-        access: Access,
+        index_map: IndexMap,
     },
     /// Of one number; not one of two integers.
     Function(Function, usize),
@@ -113,7 +113,7 @@ pub(super) enum Sink {
     },
     /// Two outputs: mean and variance. Three slots: a number near the mean, the mean's distance from it, the sum of
     /// squared deviations from the mean.
-    Moments {
+    MeanVar {
         output: usize,
         slot: usize,
         accumulator: usize,
@@ -126,7 +126,7 @@ impl Sink {
         match self {
             Sink::Store { .. } | Sink::Rows { .. } => 0,
             Sink::Sum { .. } => 1,
-            Sink::Moments { .. } => 3,
+            Sink::MeanVar { .. } => 3,
         }
     }
 }
@@ -158,38 +158,38 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Place of the temporary memory in the table of addresses.
+    /// Storage of the temporary memory in the table of addresses.
     pub(super) const TEMPORARY: usize = 0;
 
-    /// Place of what is used by block programs in the table of addresses.
-    pub(super) fn base(&self, place: Place) -> usize {
+    /// Storage of what is used by block programs in the table of addresses.
+    pub(super) fn base(&self, place: Storage) -> usize {
         let buffers = 1 + self.numbers;
         let slots = buffers + self.buffers;
         let sources = slots + self.slots;
         let outputs = sources + self.sources.len();
         let accumulators = outputs + self.outputs;
         match place {
-            Place::Number(i) => 1 + i,
-            Place::Buffer(i) => buffers + i,
-            Place::Slot(i) => slots + i,
-            Place::Source(i) => sources + i,
-            Place::Output(i) => outputs + i,
-            Place::Accumulator(i) => accumulators + i,
-            Place::Fold(i) => accumulators + self.accumulators + i,
+            Storage::Scalar(i) => 1 + i,
+            Storage::Buffer(i) => buffers + i,
+            Storage::Slot(i) => slots + i,
+            Storage::Source(i) => sources + i,
+            Storage::Output(i) => outputs + i,
+            Storage::Accumulator(i) => accumulators + i,
+            Storage::Fold(i) => accumulators + self.accumulators + i,
         }
     }
 
     /// Entries of the table of addresses.
     pub(super) fn bases(&self) -> usize {
-        self.base(Place::Fold(self.folds.len()))
+        self.base(Storage::Fold(self.folds.len()))
     }
 
     /// What lies in the scratch memory, apart from numbers.
-    pub(super) fn own_memory(&self) -> impl Iterator<Item = Place> {
-        let buffers = (0..self.buffers).map(Place::Buffer);
-        let slots = (0..self.slots).map(Place::Slot);
-        let accumulators = (0..self.accumulators).map(Place::Accumulator);
-        buffers.chain(slots).chain(accumulators).chain((0..self.folds.len()).map(Place::Fold))
+    pub(super) fn own_memory(&self) -> impl Iterator<Item = Storage> {
+        let buffers = (0..self.buffers).map(Storage::Buffer);
+        let slots = (0..self.slots).map(Storage::Slot);
+        let accumulators = (0..self.accumulators).map(Storage::Accumulator);
+        buffers.chain(slots).chain(accumulators).chain((0..self.folds.len()).map(Storage::Fold))
     }
 
     /// Buffers that every tile uses.
@@ -211,22 +211,22 @@ impl Program {
         let (mut form, mut advance, mut base) = (Form::F32, Advance::Fixed, 0);
         if let Some(mut place) = draft.operand {
             (form, advance) = match place {
-                Place::Number(_) => (Form::Number, Advance::Fixed),
-                Place::Buffer(_) => (Form::F32, Advance::Tile),
-                Place::Slot(_) | Place::Accumulator(_) | Place::Fold(_) => (Form::F32, Advance::Fixed),
-                Place::Source(i) if in_place => {
+                Storage::Scalar(_) => (Form::Scalar, Advance::Fixed),
+                Storage::Buffer(_) => (Form::F32, Advance::Tile),
+                Storage::Slot(_) | Storage::Accumulator(_) | Storage::Fold(_) => (Form::F32, Advance::Fixed),
+                Storage::Source(i) if in_place => {
                     let form = Form::of(self.sources[i].dtype);
                     (form, Advance::of(form))
                 }
-                Place::Source(i) => {
-                    place = Place::Buffer(self.sources[i].buffer);
+                Storage::Source(i) => {
+                    place = Storage::Buffer(self.sources[i].buffer);
                     (Form::F32, Advance::Tile)
                 }
-                Place::Output(_) if !in_place || op == Op::PutConverted => {
+                Storage::Output(_) if !in_place || op == Op::PutConverted => {
                     op = Op::PutConverted;
                     (Form::F32, Advance::Fixed)
                 }
-                Place::Output(_) => {
+                Storage::Output(_) => {
                     let form = self.form_of_store(draft);
                     (form, Advance::of(form))
                 }
@@ -235,7 +235,7 @@ impl Program {
         }
         let extra = match draft.extra {
             Extra::None => 0,
-            Extra::Place(place) => self.base(place),
+            Extra::Storage(place) => self.base(place),
             Extra::Sink(sink) => sink,
             Extra::Function(function) => {
                 let known = self.functions.iter().position(|f| *f == function);
