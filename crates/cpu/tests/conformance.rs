@@ -78,7 +78,7 @@ fn an_index_out_of_range_names_the_operation_and_the_index() {
     let mut g = Graph::new();
     let table = g.input("table", Role::Feed, TensorType::f32([4, 2])).unwrap();
     let rows = g.input("rows", Role::Feed, TensorType::new(DType::I32, [2])).unwrap();
-    let y = g.scoped("embedding", |g| g.add1(Gather, &[table, rows])).unwrap();
+    let y = g.scoped("embedding", |g| g.add1(Gather::ROWS, &[table, rows])).unwrap();
     g.output("y", y);
     let mut executor = Executor::new(compile(&g, &cpu(), &CompileOptions::default()).unwrap(), cpu()).unwrap();
     executor.write("rows", &[1i32, 4].map(i32::to_ne_bytes).concat()).unwrap();

@@ -5,7 +5,7 @@ use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
 use crate::reference::Tensor;
 use crate::rules::Rules;
-use crate::shape::TensorType;
+use crate::shape::{Shape, TensorType};
 
 /// An index as a row number.
 ///
@@ -16,14 +16,102 @@ fn row(index: f64, rows: usize) -> usize {
     index as usize
 }
 
-/// Rows of a table. Inputs: table `[V, ...]`, indices `i32[...I]` in `0..V`; output `[...I, ...]`. An index outside is an
-/// error when it runs.
+fn verified(geometry: Result<IndexGeometry, OpError>) -> IndexGeometry {
+    geometry.expect("the node was accepted with these shapes")
+}
+
+/// Sizes of [`Gather`] and [`ScatterAdd`]: tables `[batches, outer, rows, width]`, indices `[batches, items]` and the rows they
+/// choose, `[batches, outer, items, width]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexGeometry {
+    pub batches: usize,
+    pub outer: usize,
+    pub rows: usize,
+    pub items: usize,
+    pub width: usize,
+}
+
+impl IndexGeometry {
+    /// Rows that the indices choose, of all tables.
+    pub fn chosen(&self) -> usize {
+        self.batches * self.outer * self.items
+    }
+
+    /// Rows of all tables.
+    pub fn table_rows(&self) -> usize {
+        self.batches * self.outer * self.rows
+    }
+
+    /// Position of the index that chooses row number `chosen` of all chosen ones.
+    #[inline]
+    pub fn index_position(&self, chosen: usize) -> usize {
+        chosen / (self.outer * self.items) * self.items + chosen % self.items
+    }
+
+    /// Row number, of all tables, of row `index` of the table that row number `chosen` comes from.
+    #[inline]
+    pub fn table_row(&self, chosen: usize, index: usize) -> usize {
+        chosen / self.items * self.rows + index
+    }
+}
+
+/// As printed: nothing for rows of one table.
+fn describe_axes(batch: usize, axis: usize) -> String {
+    if (batch, axis) == (0, 0) { String::new() } else { format!("batch={batch}, axis={axis}") }
+}
+
+fn check_axes(batch: usize, axis: usize) -> Result<(), OpError> {
+    match batch <= axis {
+        true => Ok(()),
+        false => Err(OpError::Attribute(format!("the axis {axis} must lie behind the {batch} batch axes"))),
+    }
+}
+
+/// Elements of a table chosen by index along an axis, as NumPy's `take` with leading axes in common. Inputs: table
+/// `[...B, ...O, V, ...]`, with `V` at `axis`, and indices `i32[...B, ...I]` in `0..V`, with `batch` axes `B`; output
+/// `[...B, ...O, ...I, ...]`. An index outside is an error when it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Gather;
+pub struct Gather {
+    /// Leading axes that table and indices share.
+    pub batch: usize,
+    /// Axis of the table along which elements are chosen; at least `batch`.
+    pub axis: usize,
+}
+
+impl Gather {
+    /// Rows of one table.
+    pub const ROWS: Gather = Gather { batch: 0, axis: 0 };
+
+    /// Sizes for operands of these shapes.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn geometry(&self, table: &Shape, indices: &Shape) -> Result<IndexGeometry, OpError> {
+        check_axes(self.batch, self.axis)?;
+        if self.axis >= table.rank() {
+            return Err(OpError::NoSuchAxis { axis: self.axis, rank: table.rank() });
+        }
+        if indices.rank() < self.batch || indices[..self.batch] != table[..self.batch] {
+            let problem = format!("the first {} axes of {table} and {indices} must be the same", self.batch);
+            return Err(OpError::Sizes(problem));
+        }
+        Ok(IndexGeometry {
+            batches: table[..self.batch].iter().product(),
+            outer: table[self.batch..self.axis].iter().product(),
+            rows: table[self.axis],
+            items: indices[self.batch..].iter().product(),
+            width: table[self.axis + 1..].iter().product(),
+        })
+    }
+}
 
 impl OpRule for Gather {
     fn name(&self) -> &'static str {
         "gather"
+    }
+
+    fn attributes(&self) -> String {
+        describe_axes(self.batch, self.axis)
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
@@ -31,14 +119,16 @@ impl OpRule for Gather {
         if table.shape.rank() == 0 || indices.dtype != DType::I32 {
             return Err(OpError::operands("a table of at least one axis and i32 indices"));
         }
-        let dims = [indices.shape.dims(), &table.shape[1..]].concat();
-        Ok(vec![TensorType::new(table.dtype, dims)])
+        self.geometry(&table.shape, &indices.shape)?;
+        let (outer, inner) = (&table.shape[..self.axis], &table.shape[self.axis + 1..]);
+        Ok(vec![TensorType::new(table.dtype, [outer, &indices.shape[self.batch..], inner].concat())])
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
-        let rows = g.shape(args.inputs[0])[0];
-        let dtable = args.wanted[0].then(|| g.add1(ScatterAdd { rows }, &[dy, args.inputs[1]])).transpose()?;
+        let rows = g.shape(args.inputs[0])[self.axis];
+        let scatter = ScatterAdd { rows, batch: self.batch, axis: self.axis };
+        let dtable = args.wanted[0].then(|| g.add1(scatter, &[dy, args.inputs[1]])).transpose()?;
         Ok(Gradient::Inputs(vec![dtable, None]))
     }
 
@@ -49,9 +139,11 @@ impl OpRule for Gather {
 
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         let (table, indices) = (inputs[0], inputs[1]);
-        let rows = table.ty.shape[0];
-        let width: usize = table.ty.shape[1..].iter().product();
-        let data = indices.data.iter().flat_map(|&i| &table.data[row(i, rows) * width..][..width]);
+        let geometry = verified(self.geometry(&table.ty.shape, &indices.ty.shape));
+        let data = (0..geometry.chosen()).flat_map(|chosen| {
+            let index = row(indices.data[geometry.index_position(chosen)], geometry.rows);
+            &table.data[geometry.table_row(chosen, index) * geometry.width..][..geometry.width]
+        });
         vec![Tensor::new(outputs[0].clone(), data.copied().collect())]
     }
 
@@ -60,11 +152,51 @@ impl OpRule for Gather {
     }
 }
 
-/// Adds rows to a table of zeros. Inputs: updates `[...I, ...]`, indices `i32[...I]` in `0..rows`; output `[rows, ...]`. An
-/// index outside is an error when it runs.
+/// Adds elements to tables of zeros, along an axis: what [`Gather`] chooses is put back. Inputs: updates
+/// `[...B, ...O, ...I, ...]`, with `I` from `axis` on, and indices `i32[...B, ...I]` in `0..rows`, with `batch` axes `B`; output
+/// `[...B, ...O, rows, ...]`. An index outside is an error when it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScatterAdd {
+    /// Size of the output along the axis.
     pub rows: usize,
+    /// Leading axes that updates and indices share.
+    pub batch: usize,
+    /// Axis of the output along which is added; at least `batch`.
+    pub axis: usize,
+}
+
+impl ScatterAdd {
+    /// To rows of one table.
+    pub fn to_rows(rows: usize) -> ScatterAdd {
+        ScatterAdd { rows, batch: 0, axis: 0 }
+    }
+
+    /// Sizes for operands of these shapes.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn geometry(&self, updates: &Shape, indices: &Shape) -> Result<IndexGeometry, OpError> {
+        check_axes(self.batch, self.axis)?;
+        let own = indices.get(self.batch..).unwrap_or_default();
+        let end = self.axis + own.len();
+        let agree = indices.rank() >= self.batch
+            && updates.get(..self.batch) == indices.get(..self.batch)
+            && updates.get(self.axis..end) == Some(own);
+        if !agree {
+            let problem = match self.axis {
+                0 => "the leading axes of the updates must be those of the indices".to_string(),
+                axis => format!("axes 0..{} and {axis}..{end} of the updates must be those of the indices", self.batch),
+            };
+            return Err(OpError::Sizes(problem));
+        }
+        Ok(IndexGeometry {
+            batches: updates[..self.batch].iter().product(),
+            outer: updates[self.batch..self.axis].iter().product(),
+            rows: self.rows,
+            items: own.iter().product(),
+            width: updates[end..].iter().product(),
+        })
+    }
 }
 
 impl OpRule for ScatterAdd {
@@ -73,7 +205,10 @@ impl OpRule for ScatterAdd {
     }
 
     fn attributes(&self) -> String {
-        format!("rows={}", self.rows)
+        match describe_axes(self.batch, self.axis) {
+            axes if axes.is_empty() => format!("rows={}", self.rows),
+            axes => format!("rows={}, {axes}", self.rows),
+        }
     }
 
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
@@ -81,15 +216,15 @@ impl OpRule for ScatterAdd {
         if updates.dtype == DType::Bool || indices.dtype != DType::I32 {
             return Err(OpError::operands("updates that are numbers, and i32 indices"));
         }
-        let Some(row) = updates.shape.strip_prefix(indices.shape.dims()) else {
-            return Err(OpError::Sizes("the leading axes of the updates must be those of the indices".to_string()));
-        };
-        Ok(vec![TensorType::new(updates.dtype, [&[self.rows], row].concat())])
+        self.geometry(&updates.shape, &indices.shape)?;
+        let inner = &updates.shape[self.axis + indices.shape.rank() - self.batch..];
+        Ok(vec![TensorType::new(updates.dtype, [&updates.shape[..self.axis], &[self.rows], inner].concat())])
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
         let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
-        let dupdates = args.wanted[0].then(|| g.add1(Gather, &[dy, args.inputs[1]])).transpose()?;
+        let gather = Gather { batch: self.batch, axis: self.axis };
+        let dupdates = args.wanted[0].then(|| g.add1(gather, &[dy, args.inputs[1]])).transpose()?;
         Ok(Gradient::Inputs(vec![dupdates, None]))
     }
 
@@ -100,11 +235,13 @@ impl OpRule for ScatterAdd {
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
         let (updates, indices) = (inputs[0], inputs[1]);
         let mut table = Tensor::zeros(outputs[0].clone());
-        let width: usize = outputs[0].shape[1..].iter().product();
-        for (from, &index) in indices.data.iter().enumerate() {
-            let to = row(index, self.rows);
+        let geometry = verified(self.geometry(&updates.ty.shape, &indices.ty.shape));
+        let width = geometry.width;
+        for chosen in 0..geometry.chosen() {
+            let index = row(indices.data[geometry.index_position(chosen)], self.rows);
+            let to = geometry.table_row(chosen, index);
             for i in 0..width {
-                table.data[to * width + i] += updates.data[from * width + i];
+                table.data[to * width + i] += updates.data[chosen * width + i];
             }
         }
         vec![table]

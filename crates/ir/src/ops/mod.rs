@@ -297,6 +297,7 @@ operations! {
     MaxPool2dGrad(pool::MaxPool2dGrad),
     AvgPool2d(pool::AvgPool2d),
     AvgPool2dGrad(pool::AvgPool2dGrad),
+    Upsample(pool::Upsample),
     Reduce(reduce::Reduce),
     Moments(reduce::Moments),
     Softmax(softmax::Softmax),

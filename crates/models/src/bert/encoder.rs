@@ -76,8 +76,8 @@ impl Embeddings {
 
     /// The sum of the embeddings of words, positions and types, normalised: `i32[B, S]` to `f32[B, S, E]`.
     pub(crate) fn of(&self, b: &mut Builder, words: Value, types: Value) -> Result<Value> {
-        let words = b.scope("word_embeddings", |b| b.graph.add1(Gather, &[self.words, words]))?;
-        let types = b.scope("token_type_embeddings", |b| b.graph.add1(Gather, &[self.types, types]))?;
+        let words = b.scope("word_embeddings", |b| b.graph.add1(Gather::ROWS, &[self.words, words]))?;
+        let types = b.scope("token_type_embeddings", |b| b.graph.add1(Gather::ROWS, &[self.types, types]))?;
         let sum = b.graph.add_(words, types)?;
         let sum = b.graph.add_(sum, self.positions)?;
         self.norm.apply(b, sum)

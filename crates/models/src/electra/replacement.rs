@@ -41,8 +41,8 @@ impl Draws {
             tokens,
             weights,
             hides: g.mul(hides, weights)?,
-            words: g.add1(Gather, &[words, tokens])?,
-            counts: g.add1(ScatterAdd { rows }, &[weights, tokens])?,
+            words: g.add1(Gather::ROWS, &[words, tokens])?,
+            counts: g.add1(ScatterAdd::to_rows(rows), &[weights, tokens])?,
         })
     }
 
@@ -75,7 +75,7 @@ impl Draws {
     /// The sums of what the draws give to each token, in the shape of `like`.
     fn scattered(&self, g: &mut Graph, like: Value, values: Value) -> Result<Value> {
         let shape = g.shape(like).clone();
-        let sums = g.add1(ScatterAdd { rows: shape.elements() }, &[values, self.tokens])?;
+        let sums = g.add1(ScatterAdd::to_rows(shape.elements()), &[values, self.tokens])?;
         g.reshape(sums, shape)
     }
 }
