@@ -13,7 +13,7 @@ pub struct IndexOutOfRange {
     pub limit: usize,
 }
 
-fn check(indices: &[i32], limit: usize) -> Result<(), IndexOutOfRange> {
+pub(crate) fn check(indices: &[i32], limit: usize) -> Result<(), IndexOutOfRange> {
     let outside = |&index: &i32| usize::try_from(index).map_or(true, |i| i >= limit);
     match indices.iter().position(outside) {
         None => Ok(()),

@@ -2,7 +2,7 @@
 
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
-use crate::ops::index::Gather;
+use crate::ops::index::{Gather, TopK};
 use crate::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose};
 use crate::ops::pointwise::{Binary, BinaryKind, Cast, Select, Unary, UnaryKind};
 use crate::ops::pool::Upsample;
@@ -127,6 +127,11 @@ impl Graph {
     /// Elements of `table` along `axis`, chosen by `i32` indices that share its first `batch` axes.
     pub fn gather(&mut self, table: Value, indices: Value, batch: usize, axis: usize) -> Result<Value> {
         self.add1(Gather { batch, axis }, &[table, indices])
+    }
+
+    /// The `k` largest elements over the innermost axis, or the innermost two: values, then positions along each of these axes.
+    pub fn top_k(&mut self, x: Value, k: usize, axes: usize) -> Result<Vec<Value>> {
+        self.add(TopK { k, axes }, &[x])
     }
 
     pub fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value> {

@@ -455,6 +455,14 @@ fn index_values() {
 }
 
 #[test]
+fn top_k_gradients() {
+    let values = |k, axes| move |g: &mut Graph, v: &[Value]| Ok(vec![g.top_k(v[0], k, axes)?[0]]);
+    check_build("top_k", &[distinct([2, 5], 1)], &values(3, 1));
+    check_build("top_k of a vector", &[distinct([5], 1)], &values(5, 1));
+    check_build("top_k over two axes", &[distinct([2, 3, 4], 1)], &values(5, 2));
+}
+
+#[test]
 #[should_panic(expected = "index 2 is outside 0..2")]
 fn gather_outside_the_table() {
     evaluate(Gather::ROWS, &[f32s([2], &[0.0; 2]), i32s([1], &[2.0])]);

@@ -2,6 +2,7 @@
 
 mod attention;
 mod copies;
+mod detection;
 mod error;
 mod fused;
 mod operands;
@@ -115,6 +116,12 @@ pub(crate) fn lower(graph: &Graph, id: NodeId, fixed: &Fixed) -> Result<Box<dyn 
         Op::Upsample(upsample) => Ok(copies::upsample(upsample, &types)),
         Op::Reduce(reduce) => reduction::reduce(reduce, &types),
         Op::ArgMax(_) => reduction::arg_max(&types),
+        Op::TopK(top_k) => detection::top_k(top_k, &types),
+        Op::Anchors(anchors) => Ok(detection::anchors(anchors)),
+        Op::MatchBoxes(matching) => Ok(detection::match_boxes(matching, &types)),
+        Op::EncodeBoxes(encode) => Ok(detection::encode(encode, &types)),
+        Op::DecodeBoxes(decode) => Ok(detection::decode(decode, &types)),
+        Op::Suppress(suppress) => Ok(detection::suppress(suppress, &types)),
         Op::Transpose(transpose) => Ok(copies::transpose(transpose, &types)),
         Op::Slice(slice) => Ok(copies::slice(slice, &types)),
         Op::Broadcast(broadcast) => Ok(copies::broadcast(broadcast, &types)),

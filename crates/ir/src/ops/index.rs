@@ -1,5 +1,6 @@
 //! Operations that read or give positions.
 
+use super::detection::STAYS_F32;
 use super::{Cost, FusedOp, GradArgs, Gradient, MixedPrecision, OpError, OpRule, RecomputeCost};
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError};
@@ -328,5 +329,102 @@ impl OpRule for ArgMax {
         };
         let data = inputs[0].data.chunks(inputs[0].ty.shape.cols()).map(first_max).collect();
         vec![Tensor::new(outputs[0].clone(), data)]
+    }
+}
+
+/// The largest elements of `f32[..., N]`, or of `f32[..., N, K]` over both innermost axes: values `f32[..., k]`, and for each of
+/// these axes the positions `i32[..., k]`. In falling order, equal ones by position; NaN comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TopK {
+    pub k: usize,
+    /// Number of innermost axes, 1 or 2.
+    pub axes: usize,
+}
+
+impl TopK {
+    /// Rows of which the largest elements are chosen, and sizes of the axes: the first is 1 if there is only one.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn geometry(&self, x: &Shape) -> Result<(usize, [usize; 2]), OpError> {
+        if !matches!(self.axes, 1 | 2) {
+            return Err(OpError::Attribute(format!("axes must be 1 or 2, not {}", self.axes)));
+        }
+        let Some(leading) = x.rank().checked_sub(self.axes) else {
+            return Err(OpError::operands(format!("a tensor of at least {} axes", self.axes)));
+        };
+        let sizes = if self.axes == 2 { [x[leading], x[leading + 1]] } else { [1, x[leading]] };
+        let elements = sizes[0] * sizes[1];
+        if self.k == 0 || self.k > elements {
+            return Err(OpError::Attribute(format!("k must be in 1..={elements}, not {}", self.k)));
+        }
+        if elements > i32::MAX as usize {
+            return Err(OpError::Sizes("there are more elements than positions of 32 bits".to_string()));
+        }
+        Ok((x[..leading].iter().product(), sizes))
+    }
+}
+
+impl OpRule for TopK {
+    fn name(&self) -> &'static str {
+        "top_k"
+    }
+
+    fn attributes(&self) -> String {
+        if self.axes == 1 { format!("k={}", self.k) } else { format!("k={}, axes={}", self.k, self.axes) }
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [x] = inputs else { return Err(OpError::operands("one f32 tensor")) };
+        if x.dtype != DType::F32 {
+            return Err(OpError::operands("one f32 tensor"));
+        }
+        self.geometry(&x.shape)?;
+        let shape = [&x.shape[..x.shape.rank() - self.axes], &[self.k]].concat();
+        let positions = TensorType::new(DType::I32, shape.clone());
+        Ok([vec![TensorType::f32(shape)], vec![positions; self.axes]].concat())
+    }
+
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None])) };
+        let shape = g.shape(args.inputs[0]).clone();
+        let leading = shape.rank() - self.axes;
+        let mut position = args.outputs[1];
+        if self.axes == 2 {
+            let row_len = g.constant(DType::I32, [], shape[leading + 1] as f64)?;
+            let row = g.mul(position, row_len)?;
+            position = g.add_(row, args.outputs[2])?;
+        }
+        let rows = shape[leading..].iter().product();
+        let dx = g.add1(ScatterAdd { rows, batch: leading, axis: leading }, &[dy, position])?;
+        Ok(Gradient::Inputs(vec![Some(g.reshape(dx, shape)?)]))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::streaming(inputs[0].shape.elements() as u64, inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let x = inputs[0];
+        let (_, [height, width]) = self.geometry(&x.ty.shape).expect("the node was accepted with this shape");
+        let (mut values, mut positions) = (Vec::new(), [Vec::new(), Vec::new()]);
+        for row in x.data.chunks(height * width) {
+            let mut order: Vec<usize> = (0..row.len()).collect();
+            let falling =
+                |&a: &usize, &b: &usize| row[b].partial_cmp(&row[a]).unwrap_or(row[a].is_nan().cmp(&row[b].is_nan()));
+            order.sort_by(falling);
+            for &i in &order[..self.k] {
+                values.push(row[i]);
+                positions[0].push((i / width) as f64);
+                positions[1].push((i % width) as f64);
+            }
+        }
+        let positions = positions.into_iter().skip(2 - self.axes);
+        let data = std::iter::once(values).chain(positions);
+        outputs.iter().zip(data).map(|(ty, data)| Tensor::new(ty.clone(), data)).collect()
+    }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        STAYS_F32
     }
 }

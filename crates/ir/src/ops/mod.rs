@@ -3,6 +3,7 @@
 
 pub mod attention;
 pub mod conv;
+pub mod detection;
 mod error;
 mod facts;
 pub mod index;
@@ -287,6 +288,7 @@ operations! {
     ScatterAdd(index::ScatterAdd),
     OneHot(index::OneHot),
     ArgMax(index::ArgMax),
+    TopK(index::TopK),
     Matmul(matmul::Matmul),
     Conv2d(conv::Conv2d),
     Conv2dDataGrad(conv::Conv2dDataGrad),
@@ -298,6 +300,11 @@ operations! {
     AvgPool2d(pool::AvgPool2d),
     AvgPool2dGrad(pool::AvgPool2dGrad),
     Upsample(pool::Upsample),
+    Anchors(detection::anchors::Anchors),
+    MatchBoxes(detection::matching::MatchBoxes),
+    EncodeBoxes(detection::boxes::EncodeBoxes),
+    DecodeBoxes(detection::boxes::DecodeBoxes),
+    Suppress(detection::suppress::Suppress),
     Reduce(reduce::Reduce),
     Moments(reduce::Moments),
     Softmax(softmax::Softmax),

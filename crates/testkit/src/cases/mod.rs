@@ -2,6 +2,7 @@
 
 mod conv;
 mod dense;
+mod detection;
 mod moves;
 mod pointwise;
 
@@ -115,6 +116,14 @@ pub const CASES: &[Case] = &[
     case("gather", moves::gather, F32),
     case("gather along an axis", moves::gather_along_axis, F32),
     case("scatter_add of repeated indices", moves::scatter_add, F32),
+    case("top_k", detection::top_k, F32),
+    case("top_k of equal elements", detection::top_k_positions, EXACT),
+    case("anchors", detection::anchors, F32),
+    case("match_boxes", detection::match_boxes, EXACT),
+    case("encode_boxes", detection::encode_boxes, F32),
+    case("decode_boxes", detection::decode_boxes, F32),
+    case("hard suppression", detection::hard_suppression, EXACT),
+    case("soft suppression", detection::soft_suppression, F32),
     case("attention", dense::attention, ALL),
     case("attention with dropout", dense::attention_dropout, ALL),
     case("attention over many keys", dense::attention_many_keys, ALL),
