@@ -8,7 +8,7 @@ use bessemer_ir::plan::{NullTarget, Target};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::run::RunError;
 use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType};
-use bessemer_testkit::{Backend, CASES, Limit, Refusal, Tensors, check};
+use bessemer_testkit::{Backend, CASES, Limit, Refusal, Tensors, check, peer_cases};
 
 /// The CPU with one instruction set.
 struct Cpu(CpuOptions);
@@ -66,6 +66,20 @@ fn every_case_on_every_instruction_set() {
     match check(CASES, &backends, LIMITS) {
         Ok(report) => println!("{report}"),
         Err(failure) => panic!("{failure}"),
+    }
+}
+
+#[test]
+fn results_of_other_implementations_on_every_instruction_set() {
+    for case in peer_cases() {
+        for isa in Isa::available() {
+            let cpu = Cpu(CpuOptions { isa, threads: 1 });
+            let results = cpu.run(&case.graph, &CompileOptions::default(), 2, &case.inputs());
+            let outcome = results.map_err(|refusal| refusal.to_string());
+            if let Err(problem) = outcome.and_then(|results| case.check_results(2e-5, &results)) {
+                panic!("{isa}: {problem}");
+            }
+        }
     }
 }
 
