@@ -1,7 +1,8 @@
-//! Rows chosen by index.
+//! Elements of tables chosen by index.
 
 use crate::gemm::Ctx;
 use crate::parts::{CHUNK, Shared, for_chunks};
+use bessemer_ir::ops::index::IndexGeometry;
 
 /// An index outside its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,7 +13,7 @@ pub struct IndexOutOfRange {
     pub limit: usize,
 }
 
-fn check(indices: &[i32], limit: usize) -> Result<(), IndexOutOfRange> {
+pub(crate) fn check(indices: &[i32], limit: usize) -> Result<(), IndexOutOfRange> {
     let outside = |&index: &i32| usize::try_from(index).map_or(true, |i| i >= limit);
     match indices.iter().position(outside) {
         None => Ok(()),
@@ -20,26 +21,36 @@ fn check(indices: &[i32], limit: usize) -> Result<(), IndexOutOfRange> {
     }
 }
 
-/// Copies rows `indices` of a table of rows of `row_bytes` bytes: `out[i] = table[indices[i]]`.
+/// Copies the rows that `indices` choose from a table of rows of `row_bytes` bytes.
 ///
 /// # Errors
 /// The first index that is not a row of the table.
+///
+/// # Panics
+/// If a tensor has another size than `geometry` states.
 pub fn gather(
     ctx: Ctx<'_>,
+    geometry: &IndexGeometry,
     table: &[u8],
     row_bytes: usize,
     indices: &[i32],
     out: &mut [u8],
 ) -> Result<(), IndexOutOfRange> {
-    assert!(out.len() == indices.len() * row_bytes, "a gather got tensors of other sizes");
+    assert!(
+        table.len() == geometry.table_rows() * row_bytes
+            && indices.len() == geometry.batches * geometry.items
+            && out.len() == geometry.chosen() * row_bytes,
+        "a gather got tensors of other sizes"
+    );
+    check(indices, geometry.rows)?;
     if row_bytes == 0 {
         return Ok(());
     }
-    check(indices, table.len() / row_bytes)?;
     let rows = (4 * CHUNK / row_bytes).max(1);
     for_chunks(ctx, out, rows * row_bytes, &|task, out| {
-        for (row, &index) in out.chunks_exact_mut(row_bytes).zip(&indices[task * rows..]) {
-            row.copy_from_slice(&table[index as usize * row_bytes..][..row_bytes]);
+        for (chosen, row) in (task * rows..).zip(out.chunks_exact_mut(row_bytes)) {
+            let index = indices[geometry.index_position(chosen)] as usize;
+            row.copy_from_slice(&table[geometry.table_row(chosen, index) * row_bytes..][..row_bytes]);
         }
     });
     Ok(())
@@ -47,13 +58,7 @@ pub fn gather(
 
 /// Sizes of a scatter-add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScatterDesc {
-    /// Rows of the output.
-    pub rows: usize,
-    /// Elements of a row.
-    pub width: usize,
-    pub indices: usize,
-}
+pub struct ScatterDesc(pub IndexGeometry);
 
 /// Elements of a row that a task adds to at most.
 const SCATTER_COLS: usize = 512;
@@ -64,20 +69,26 @@ const MOST_BANDS: usize = 64;
 impl ScatterDesc {
     /// Rows of a band: the rows of one task.
     fn band_rows(&self) -> usize {
-        (CHUNK / self.width.clamp(1, SCATTER_COLS)).max(self.rows.div_ceil(MOST_BANDS))
+        (CHUNK / self.0.width.clamp(1, SCATTER_COLS)).max(self.0.table_rows().div_ceil(MOST_BANDS))
     }
 
     fn bands(&self) -> usize {
-        self.rows.div_ceil(self.band_rows())
+        self.0.table_rows().div_ceil(self.band_rows())
     }
 
     /// `f32` elements of scratch: for each band where its list ends, and the lists.
     pub fn scratch_len(&self) -> usize {
-        self.bands() + 1 + self.indices
+        self.bands() + 1 + self.0.chosen()
+    }
+
+    /// Row of all tables to which update number `update` is added.
+    fn target(&self, indices: &[i32], update: usize) -> usize {
+        self.0.table_row(update, indices[self.0.index_position(update)] as usize)
     }
 }
 
-/// `out` = zeros, then `out[indices[i]] += updates[i]` for rows of `width` elements, in the order of the indices.
+/// `out` = zeros, then each row of the updates, of `width` elements, is added to the row that its index chooses, in the order of
+/// the updates.
 ///
 /// # Errors
 /// The first index that is not a row of the output.
@@ -92,12 +103,14 @@ pub fn scatter_add(
     out: &mut [f32],
     scratch: &mut [f32],
 ) -> Result<(), IndexOutOfRange> {
-    let ScatterDesc { rows, width, .. } = *desc;
+    let (geometry, rows, width) = (&desc.0, desc.0.table_rows(), desc.0.width);
     assert!(
-        indices.len() == desc.indices && updates.len() == indices.len() * width && out.len() == rows * width,
+        indices.len() == geometry.batches * geometry.items
+            && updates.len() == geometry.chosen() * width
+            && out.len() == rows * width,
         "a scatter_add got tensors of other sizes"
     );
-    check(indices, rows)?;
+    check(indices, geometry.rows)?;
     if width == 0 {
         return Ok(());
     }
@@ -115,29 +128,29 @@ pub fn scatter_add(
         own.clone().for_each(|row| part(row).fill(0.0));
         for &i in &lists[ends[band] as usize..ends[band + 1] as usize] {
             let update = &updates[i as usize * width + first_col..][..len];
-            part(indices[i as usize] as usize).iter_mut().zip(update).for_each(|(x, &u)| *x += u);
+            part(desc.target(indices, i as usize)).iter_mut().zip(update).for_each(|(x, &u)| *x += u);
         }
     });
     Ok(())
 }
 
-/// The positions of `indices`, ascending, band after band of the rows they point to, in `scratch`: where the list of each band
-/// begins, and behind the last one where it ends, then the lists.
+/// The numbers of the updates, ascending, band after band of the rows they are added to, in `scratch`: where the list of each
+/// band begins, and behind the last one where it ends, then the lists.
 fn by_band<'a>(desc: &ScatterDesc, indices: &[i32], scratch: &'a mut [u32]) -> (&'a [u32], &'a [u32]) {
     let (height, bands) = (desc.band_rows(), desc.bands());
     let (starts, lists) = scratch[..desc.scratch_len()].split_at_mut(bands + 1);
-    let band = |index: i32| index as usize / height;
+    let band = |update: usize| desc.target(indices, update) / height;
     starts.fill(0);
-    for &index in indices {
-        starts[band(index) + 1] += 1;
+    for update in 0..desc.0.chosen() {
+        starts[band(update) + 1] += 1;
     }
     for next in 1..=bands {
         starts[next] += starts[next - 1];
     }
     // Each start moves on to the end of its list, which is where the next one starts.
-    for (position, &index) in indices.iter().enumerate() {
-        let start = &mut starts[band(index)];
-        lists[*start as usize] = position as u32;
+    for update in 0..desc.0.chosen() {
+        let start = &mut starts[band(update)];
+        lists[*start as usize] = update as u32;
         *start += 1;
     }
     starts.copy_within(..bands, 1);

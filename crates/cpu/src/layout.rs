@@ -199,6 +199,53 @@ unsafe fn copy_elements<T: Copy>(rows: Axis, cols: Axis, src: *const T, dst: *mu
     }
 }
 
+/// Images whose pixels are repeated along height and width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repeat {
+    /// Rows of all images.
+    pub rows: usize,
+    /// Pixels of a row.
+    pub width: usize,
+    pub pixel_bytes: usize,
+    /// How often along height and width.
+    pub factors: [usize; 2],
+}
+
+impl Repeat {
+    pub fn input_bytes(&self) -> usize {
+        self.rows * self.width * self.pixel_bytes
+    }
+
+    pub fn output_bytes(&self) -> usize {
+        self.input_bytes() * self.factors[0] * self.factors[1]
+    }
+
+    /// # Panics
+    /// If a tensor has another size.
+    pub fn run(&self, ctx: Ctx<'_>, src: &[u8], dst: &mut [u8]) {
+        let Repeat { width, pixel_bytes, factors: [down, across], .. } = *self;
+        assert!(
+            src.len() == self.input_bytes() && dst.len() == self.output_bytes(),
+            "an upsampling got tensors of other sizes"
+        );
+        if dst.is_empty() {
+            return;
+        }
+        let (from, to) = (width * pixel_bytes, width * across * pixel_bytes);
+        let rows = (4 * CHUNK / (down * to)).max(1);
+        crate::parts::for_chunks(ctx, dst, rows * down * to, &|task, dst| {
+            for (row, dst) in dst.chunks_exact_mut(down * to).enumerate() {
+                let src = &src[(task * rows + row) * from..][..from];
+                let (first, others) = dst.split_at_mut(to);
+                for (pixel, copies) in src.chunks_exact(pixel_bytes).zip(first.chunks_exact_mut(across * pixel_bytes)) {
+                    copies.chunks_exact_mut(pixel_bytes).for_each(|copy| copy.copy_from_slice(pixel));
+                }
+                others.chunks_exact_mut(to).for_each(|copy| copy.copy_from_slice(first));
+            }
+        });
+    }
+}
+
 /// Zeros.
 pub fn zero(ctx: Ctx<'_>, bytes: &mut [u8]) {
     crate::parts::for_chunks(ctx, bytes, 4 * CHUNK, &|_, piece| piece.fill(0));

@@ -4,6 +4,7 @@ mod arena;
 mod arithmetic;
 mod attention;
 pub mod conv;
+pub mod detection;
 mod device;
 mod executor;
 pub mod fusion;
@@ -20,6 +21,7 @@ pub mod rowwise;
 pub mod simd;
 mod state;
 pub mod threads;
+pub mod top_k;
 pub mod vector;
 
 pub use device::{CpuDevice, CpuOptions};

@@ -8,7 +8,7 @@ use bessemer_ir::plan::{NullTarget, Target};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::run::RunError;
 use bessemer_ir::{DType, Graph, GraphError, Op, Role, TensorType};
-use bessemer_testkit::{Backend, CASES, Limit, Refusal, Tensors, check};
+use bessemer_testkit::{Backend, CASES, Limit, Refusal, Tensors, check, peer_cases};
 
 /// The CPU with one instruction set.
 struct Cpu(CpuOptions);
@@ -69,6 +69,20 @@ fn every_case_on_every_instruction_set() {
     }
 }
 
+#[test]
+fn results_of_other_implementations_on_every_instruction_set() {
+    for case in peer_cases() {
+        for isa in Isa::available() {
+            let cpu = Cpu(CpuOptions { isa, threads: 1 });
+            let results = cpu.run(&case.graph, &CompileOptions::default(), 2, &case.inputs());
+            let outcome = results.map_err(|refusal| refusal.to_string());
+            if let Err(problem) = outcome.and_then(|results| case.check_results(2e-5, &results)) {
+                panic!("{isa}: {problem}");
+            }
+        }
+    }
+}
+
 fn cpu() -> CpuOptions {
     CpuOptions { isa: Isa::detect(), threads: 1 }
 }
@@ -78,7 +92,7 @@ fn an_index_out_of_range_names_the_operation_and_the_index() {
     let mut g = Graph::new();
     let table = g.input("table", Role::Feed, TensorType::f32([4, 2])).unwrap();
     let rows = g.input("rows", Role::Feed, TensorType::new(DType::I32, [2])).unwrap();
-    let y = g.scoped("embedding", |g| g.push1(Gather, &[table, rows])).unwrap();
+    let y = g.scoped("embedding", |g| g.push1(Gather::ROWS, &[table, rows])).unwrap();
     g.output("y", y);
     let mut executor = Executor::new(compile(&g, &cpu(), &CompileOptions::default()).unwrap(), cpu()).unwrap();
     executor.write("rows", &[1i32, 4].map(i32::to_ne_bytes).concat()).unwrap();

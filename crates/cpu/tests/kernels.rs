@@ -9,7 +9,7 @@ use bessemer_cpu::random::{self, Stream};
 use bessemer_cpu::rowwise;
 use bessemer_cpu::threads::ThreadPool;
 use bessemer_ir::ops::Op;
-use bessemer_ir::ops::index::{ArgMax, Gather, ScatterAdd};
+use bessemer_ir::ops::index::{ArgMax, Gather, IndexGeometry, ScatterAdd};
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Slice, Transpose};
 use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad};
 use bessemer_ir::ops::reduce::{Reduce, ReduceKind};
@@ -378,13 +378,19 @@ fn rows_by_index() {
         let chosen: Vec<i32> = (0..count).map(|_| random.below(rows) as i32).collect();
         let chosen_ref = indices(&[count], &chosen);
         let got = on_all(count * width, |ctx, out| {
-            index::gather(ctx, bytes(&table), 4 * width, &chosen, bytes_mut(out)).unwrap();
+            let geometry = rows_of(rows, width, count);
+            index::gather(ctx, &geometry, bytes(&table), 4 * width, &chosen, bytes_mut(out)).unwrap();
         });
-        assert_close(&got, &reference(Gather, &[&tensor(&[rows, width], &table), &chosen_ref]), 0.0, "gather");
+        assert_close(&got, &reference(Gather::ROWS, &[&tensor(&[rows, width], &table), &chosen_ref]), 0.0, "gather");
         let got = on_all(rows * width, |ctx, out| scatter(ctx, width, &updates, &chosen, out).unwrap());
-        let want = reference(ScatterAdd { rows }, &[&tensor(&[count, width], &updates), &chosen_ref]);
+        let want = reference(ScatterAdd::to_rows(rows), &[&tensor(&[count, width], &updates), &chosen_ref]);
         assert_close(&got, &want, 1e-5, "scatter_add");
     }
+}
+
+/// Of one table.
+fn rows_of(rows: usize, width: usize, items: usize) -> IndexGeometry {
+    IndexGeometry { batches: 1, outer: 1, rows, items, width }
 }
 
 /// A scatter-add of rows of `width` elements, with scratch that holds NaN before.
@@ -395,7 +401,7 @@ fn scatter(
     indices: &[i32],
     out: &mut [f32],
 ) -> Result<(), IndexOutOfRange> {
-    let desc = ScatterDesc { rows: out.len() / width, width, indices: indices.len() };
+    let desc = ScatterDesc(rows_of(out.len() / width, width, indices.len()));
     let mut scratch = vec![f32::NAN; desc.scratch_len()];
     index::scatter_add(ctx, &desc, updates, indices, out, &mut scratch)
 }
@@ -441,7 +447,8 @@ fn indices_outside_are_errors() {
     let pool = ThreadPool::new(1);
     let ctx = Ctx { isa: Isa::Portable, pool: &pool };
     let mut out = vec![0.0; 6];
-    let error = index::gather(ctx, bytes(&[0.0; 8]), 8, &[0, 3, 4], bytes_mut(&mut out)).unwrap_err();
+    let error =
+        index::gather(ctx, &rows_of(4, 2, 3), bytes(&[0.0; 8]), 8, &[0, 3, 4], bytes_mut(&mut out)).unwrap_err();
     assert_eq!(error, IndexOutOfRange { position: 2, index: 4, limit: 4 });
     let error = scatter(ctx, 2, &[1.0; 4], &[-1, 0], &mut out).unwrap_err();
     assert_eq!(error, IndexOutOfRange { position: 0, index: -1, limit: 3 });

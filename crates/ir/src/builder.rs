@@ -2,8 +2,10 @@
 
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
+use crate::ops::index::{Gather, TopK};
 use crate::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose};
 use crate::ops::pointwise::{Binary, BinaryKind, Cast, Select, Unary, UnaryKind};
+use crate::ops::pool::Upsample;
 use crate::ops::reduce::{MeanVar, Reduce, ReduceKind};
 use crate::ops::source::Constant;
 use crate::ops::{Scalar, softmax};
@@ -115,6 +117,21 @@ impl Graph {
     pub fn pad(&mut self, x: Value, low: &[usize], high: &[usize]) -> Result<Value> {
         let interior = vec![0; low.len()];
         self.push1(Pad { low: low.to_vec(), high: high.to_vec(), interior }, &[x])
+    }
+
+    /// Each pixel of `[N, H, W, C]` repeated `factors` times along height and width.
+    pub fn upsample(&mut self, x: Value, factors: [usize; 2]) -> Result<Value> {
+        self.push1(Upsample { factors }, &[x])
+    }
+
+    /// Elements of `table` along `axis`, chosen by `i32` indices that share its first `batch` axes.
+    pub fn gather(&mut self, table: Value, indices: Value, batch: usize, axis: usize) -> Result<Value> {
+        self.push1(Gather { batch, axis }, &[table, indices])
+    }
+
+    /// The `k` largest elements over the innermost axis, or the innermost two: values, then positions along each of these axes.
+    pub fn top_k(&mut self, x: Value, k: usize, axes: usize) -> Result<Vec<Value>> {
+        self.push(TopK { k, axes }, &[x])
     }
 
     pub fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value> {

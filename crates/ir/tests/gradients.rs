@@ -7,7 +7,7 @@ use bessemer_ir::ops::index::{ArgMax, Gather, OneHot, ScatterAdd};
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{Binary, BinaryKind, Cast, Select, Unary, UnaryKind};
-use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad};
+use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad, Upsample};
 use bessemer_ir::ops::reduce::{MeanVar, Reduce, ReduceKind};
 use bessemer_ir::ops::softmax::{LogSoftmax, Softmax};
 use bessemer_ir::ops::source::Constant;
@@ -415,20 +415,36 @@ fn layout_values() {
 #[test]
 fn index_gradients() {
     let indices = i32s([2, 2], &[3.0, 0.0, 3.0, 1.0]);
-    check(Gather, &[random([4, 3], 1), indices.clone()]);
-    check(Gather, &[random([4], 1), indices.clone()]);
-    check(ScatterAdd { rows: 5 }, &[random([2, 2, 3], 1), indices.clone()]);
-    check(ScatterAdd { rows: 5 }, &[random([2, 2], 1), indices]);
-    check(Gather, &[random([4, 3], 1), i32s([], &[2.0])]);
+    check(Gather::ROWS, &[random([4, 3], 1), indices.clone()]);
+    check(Gather::ROWS, &[random([4], 1), indices.clone()]);
+    check(ScatterAdd::to_rows(5), &[random([2, 2, 3], 1), indices.clone()]);
+    check(ScatterAdd::to_rows(5), &[random([2, 2], 1), indices]);
+    check(Gather::ROWS, &[random([4, 3], 1), i32s([], &[2.0])]);
+    let pairs = i32s([2, 3], &[0.0, 2.0, 2.0, 1.0, 1.0, 0.0]);
+    check(Gather { batch: 1, axis: 1 }, &[random([2, 3, 2], 1), pairs.clone()]);
+    check(Gather { batch: 1, axis: 2 }, &[random([2, 2, 3], 1), pairs.clone()]);
+    check(Gather { batch: 2, axis: 3 }, &[random([2, 3, 2, 3], 1), pairs.clone()]);
+    check(Gather { batch: 0, axis: 1 }, &[random([2, 3, 2], 1), pairs.clone()]);
+    check(ScatterAdd { rows: 4, batch: 1, axis: 1 }, &[random([2, 3, 2], 1), pairs.clone()]);
+    check(ScatterAdd { rows: 3, batch: 1, axis: 2 }, &[random([2, 2, 3, 2], 1), pairs.clone()]);
+    check(ScatterAdd { rows: 3, batch: 2, axis: 2 }, &[random([2, 3, 4], 1), pairs]);
 }
 
 #[test]
 fn index_values() {
     let indices = i32s([3], &[1.0, 0.0, 1.0]);
     let rows = f32s([2, 2], &[1.0, 2.0, 3.0, 4.0]);
-    assert_gives(Gather, &[rows, indices.clone()], &[&[3.0, 4.0, 1.0, 2.0, 3.0, 4.0]]);
+    assert_gives(Gather::ROWS, &[rows, indices.clone()], &[&[3.0, 4.0, 1.0, 2.0, 3.0, 4.0]]);
+    let table = f32s([2, 2, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+    let of_each = i32s([2, 1], &[1.0, 0.0]);
+    assert_gives(Gather { batch: 1, axis: 1 }, &[table.clone(), of_each.clone()], &[&[3.0, 4.0, 5.0, 6.0]]);
+    assert_gives(Gather { batch: 1, axis: 2 }, &[table.clone(), of_each.clone()], &[&[2.0, 4.0, 5.0, 7.0]]);
+    assert_gives(Gather { batch: 0, axis: 2 }, &[table, i32s([], &[1.0])], &[&[2.0, 4.0, 6.0, 8.0]]);
+    let updates = f32s([2, 2, 1], &[1.0, 2.0, 3.0, 4.0]);
+    let columns = ScatterAdd { rows: 2, batch: 1, axis: 2 };
+    assert_gives(columns, &[updates, of_each], &[&[0.0, 1.0, 0.0, 2.0, 3.0, 0.0, 4.0, 0.0]]);
     let updates = f32s([3, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
-    assert_gives(ScatterAdd { rows: 3 }, &[updates, indices], &[&[3.0, 4.0, 6.0, 8.0, 0.0, 0.0]]);
+    assert_gives(ScatterAdd::to_rows(3), &[updates, indices], &[&[3.0, 4.0, 6.0, 8.0, 0.0, 0.0]]);
     assert_gives(
         OneHot { depth: 2 },
         &[i32s([4], &[1.0, 0.0, -1.0, 2.0])],
@@ -439,15 +455,23 @@ fn index_values() {
 }
 
 #[test]
+fn top_k_gradients() {
+    let values = |k, axes| move |g: &mut Graph, v: &[Value]| Ok(vec![g.top_k(v[0], k, axes)?[0]]);
+    check_build("top_k", &[distinct([2, 5], 1)], &values(3, 1));
+    check_build("top_k of a vector", &[distinct([5], 1)], &values(5, 1));
+    check_build("top_k over two axes", &[distinct([2, 3, 4], 1)], &values(5, 2));
+}
+
+#[test]
 #[should_panic(expected = "index 2 is outside 0..2")]
 fn gather_outside_the_table() {
-    evaluate(Gather, &[f32s([2], &[0.0; 2]), i32s([1], &[2.0])]);
+    evaluate(Gather::ROWS, &[f32s([2], &[0.0; 2]), i32s([1], &[2.0])]);
 }
 
 #[test]
 #[should_panic(expected = "index -1 is outside 0..2")]
 fn scatter_outside_the_table() {
-    evaluate(ScatterAdd { rows: 2 }, &[f32s([1], &[0.0]), i32s([1], &[-1.0])]);
+    evaluate(ScatterAdd::to_rows(2), &[f32s([1], &[0.0]), i32s([1], &[-1.0])]);
 }
 
 #[test]
@@ -487,6 +511,17 @@ fn pool_values() {
     assert_gives(pool, std::slice::from_ref(&negative), &[&[-3.0, f64::NAN]]);
     let grads = [negative, f32s([1, 1, 2, 1], &[-3.0, f64::NAN]), f32s([1, 1, 2, 1], &[1.0, 10.0])];
     assert_gives(MaxPool2dGrad { pool }, &grads, &[&[1.0, 10.0]]);
+}
+
+#[test]
+fn upsampling() {
+    check(Upsample { factors: [2, 3] }, &[random([2, 2, 3, 2], 1)]);
+    check(Upsample { factors: [1, 1] }, &[random([1, 2, 2, 1], 1)]);
+    let x = f32s([1, 2, 2, 1], &[1.0, 2.0, 3.0, 4.0]);
+    let wide = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 4.0, 4.0, 4.0];
+    assert_gives(Upsample { factors: [1, 3] }, std::slice::from_ref(&x), &[&wide]);
+    let both = [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 3.0, 3.0, 4.0, 4.0];
+    assert_gives(Upsample { factors: [2, 2] }, &[x], &[&both]);
 }
 
 #[test]

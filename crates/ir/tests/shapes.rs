@@ -6,7 +6,7 @@ use bessemer_ir::ops::index::{ArgMax, Gather, OneHot, ScatterAdd};
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{Binary, BinaryKind, Cast, Select, Unary, UnaryKind};
-use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad};
+use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad, Upsample};
 use bessemer_ir::ops::reduce::{MeanVar, Reduce, ReduceKind};
 use bessemer_ir::ops::softmax::{LogSoftmax, Softmax};
 use bessemer_ir::ops::source::{Constant, Distribution, Random};
@@ -256,6 +256,13 @@ fn pooling() {
     let other = AvgPool2dGrad { pool: avg, input: [8, 8] };
     refuses(other, &[f32s([8, 1, 2, 2])], "the output gradient must be [8, 2, 2, 2], not [8, 1, 2, 2]");
     refuses(avg, &[i32s([8, 7, 8, 2])], "takes one tensor, of one float element type");
+
+    let upsample = Upsample { factors: [2, 3] };
+    gives(upsample, &[bf16s([8, 7, 8, 2])], &[bf16s([8, 14, 24, 2])]);
+    refuses(upsample, &[f32s([7, 8, 2])], "the input must be [N, H, W, C], not [7, 8, 2]");
+    refuses(upsample, &[i32s([8, 7, 8, 2])], "takes one tensor, of one float element type");
+    let none = "the factors [0, 3] must be at least 1";
+    refuses(Upsample { factors: [0, 3] }, &[f32s([8, 7, 8, 2])], none);
 }
 
 #[test]
@@ -298,16 +305,30 @@ fn layout() {
 
 #[test]
 fn indexing() {
-    gives(Gather, &[f32s([10, 4, 2]), i32s([3, 5])], &[f32s([3, 5, 4, 2])]);
-    gives(Gather, &[i32s([10]), i32s([])], &[i32s([])]);
+    gives(Gather::ROWS, &[f32s([10, 4, 2]), i32s([3, 5])], &[f32s([3, 5, 4, 2])]);
+    gives(Gather::ROWS, &[i32s([10]), i32s([])], &[i32s([])]);
     let table = "takes a table of at least one axis and i32 indices";
-    refuses(Gather, &[f32s([]), i32s([3])], table);
-    refuses(Gather, &[f32s([10]), f32s([3])], table);
-    gives(ScatterAdd { rows: 10 }, &[f32s([3, 5, 4]), i32s([3, 5])], &[f32s([10, 4])]);
+    refuses(Gather::ROWS, &[f32s([]), i32s([3])], table);
+    refuses(Gather::ROWS, &[f32s([10]), f32s([3])], table);
+    gives(ScatterAdd::to_rows(10), &[f32s([3, 5, 4]), i32s([3, 5])], &[f32s([10, 4])]);
     let leading = "the leading axes of the updates must be those of the indices";
-    refuses(ScatterAdd { rows: 10 }, &[f32s([3, 5]), i32s([5])], leading);
+    refuses(ScatterAdd::to_rows(10), &[f32s([3, 5]), i32s([5])], leading);
     let numbers = "takes updates that are numbers, and i32 indices";
-    refuses(ScatterAdd { rows: 10 }, &[f32s([3]), f32s([3])], numbers);
+    refuses(ScatterAdd::to_rows(10), &[f32s([3]), f32s([3])], numbers);
+    let per_image = Gather { batch: 1, axis: 1 };
+    gives(per_image, &[f32s([2, 10, 4]), i32s([2, 3, 5])], &[f32s([2, 3, 5, 4])]);
+    gives(Gather { batch: 1, axis: 3 }, &[f32s([2, 8, 9, 7]), i32s([2])], &[f32s([2, 8, 9])]);
+    refuses(per_image, &[f32s([2, 10, 4]), i32s([3])], "the first 1 axes of [2, 10, 4] and [3] must be the same");
+    refuses(per_image, &[f32s([2, 10, 4]), i32s([])], "the first 1 axes of [2, 10, 4] and [] must be the same");
+    refuses(per_image, &[f32s([2]), i32s([2])], "there is no axis 1: the input has 1 axes");
+    let before = "the axis 0 must lie behind the 1 batch axes";
+    refuses(Gather { batch: 1, axis: 0 }, &[f32s([2, 10]), i32s([2])], before);
+    let to_columns = ScatterAdd { rows: 10, batch: 1, axis: 2 };
+    gives(to_columns, &[f32s([2, 4, 3, 5]), i32s([2, 3])], &[f32s([2, 4, 10, 5])]);
+    let behind = "axes 0..1 and 2..3 of the updates must be those of the indices";
+    refuses(to_columns, &[f32s([2, 4, 5]), i32s([2, 3])], behind);
+    refuses(to_columns, &[f32s([3, 4, 3]), i32s([2, 3])], behind);
+    refuses(to_columns, &[f32s([2, 4]), i32s([2, 3])], behind);
     gives(OneHot { depth: 7 }, &[i32s([3])], &[f32s([3, 7])]);
     refuses(OneHot { depth: 7 }, &[f32s([3])], "takes one i32 tensor");
     gives(ArgMax, &[f32s([3, 7])], &[i32s([3])]);
@@ -331,7 +352,7 @@ fn costs() {
     let batched = cost(Matmul { trans_a: true, trans_b: true }, &[f32s([7, 3, 2]), f32s([7, 4, 3])]);
     assert_eq!(batched.flops, 2 * 7 * 2 * 3 * 4);
 
-    let rows = cost(Gather, &[f32s([30_000, 8]), i32s([4])]);
+    let rows = cost(Gather::ROWS, &[f32s([30_000, 8]), i32s([4])]);
     assert_eq!(rows, Cost { flops: 0, bytes: 4 * 4 + 2 * 4 * 8 * 4 });
     assert_eq!(cost(Reshape { shape: [6].into() }, &[f32s([2, 3])]), Cost::default());
     let part = Slice { start: vec![0], stop: vec![2], step: vec![1] };

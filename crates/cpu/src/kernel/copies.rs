@@ -3,9 +3,10 @@
 use super::{Kernel, Operands};
 use crate::gemm::Ctx;
 use crate::index::IndexOutOfRange;
-use crate::layout::{self, StridedCopy};
+use crate::layout::{self, Repeat, StridedCopy};
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Slice, Transpose};
+use bessemer_ir::ops::pool::Upsample;
 
 pub(super) fn transpose(op: &Transpose, types: &[&TensorType]) -> Box<dyn Kernel> {
     one(StridedCopy::transpose(types[0].dtype.size(), &types[0].shape, &op.perm))
@@ -33,6 +34,31 @@ pub(super) fn concat(op: &Concat, types: &[&TensorType], output: &TensorType) ->
         start += part.shape[op.axis];
     }
     Box::new(Copies { copies, zeroed_bytes: 0 })
+}
+
+/// For a tensor `[N, H, W, C]` of any type.
+pub(super) fn upsample(op: &Upsample, types: &[&TensorType]) -> Box<dyn Kernel> {
+    let shape = &types[0].shape;
+    let pixel_bytes = shape[3] * types[0].dtype.size();
+    Box::new(Repeats(Repeat { rows: shape[0] * shape[1], width: shape[2], pixel_bytes, factors: op.factors }))
+}
+
+/// Pixels of an image, repeated.
+struct Repeats(Repeat);
+
+impl Kernel for Repeats {
+    fn name(&self) -> String {
+        "pixel repetition".to_string()
+    }
+
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (x, y) = (operands.input(0, self.0.input_bytes()), operands.output(self.0.output_bytes()));
+            self.0.run(ctx, x, y);
+        }
+        Ok(())
+    }
 }
 
 fn one(copy: StridedCopy) -> Box<dyn Kernel> {

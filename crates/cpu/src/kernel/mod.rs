@@ -3,6 +3,7 @@
 mod attention;
 mod contraction;
 mod copies;
+mod detection;
 mod error;
 mod fused;
 mod operands;
@@ -113,14 +114,21 @@ pub(crate) fn lower(graph: &Graph, id: NodeId, invariant: &Invariant) -> Result<
         Op::MaxPool2dGrad(grad) => pooling::max_grad(grad, &types),
         Op::AvgPool2d(pool) => pooling::average(pool, &types),
         Op::AvgPool2dGrad(grad) => pooling::average_grad(grad, &types),
+        Op::Upsample(upsample) => Ok(copies::upsample(upsample, &types)),
         Op::Reduce(reduce) => reduction::reduce(reduce, &types),
         Op::ArgMax(_) => reduction::arg_max(&types),
+        Op::TopK(top_k) => detection::top_k(top_k, &types),
+        Op::Anchors(producers) => Ok(detection::anchors(producers)),
+        Op::MatchBoxes(matching) => Ok(detection::match_boxes(matching, &types)),
+        Op::EncodeBoxes(encode) => Ok(detection::encode(encode, &types)),
+        Op::DecodeBoxes(decode) => Ok(detection::decode(decode, &types)),
+        Op::Suppress(suppress) => Ok(detection::suppress(suppress, &types)),
         Op::Transpose(transpose) => Ok(copies::transpose(transpose, &types)),
         Op::Slice(slice) => Ok(copies::slice(slice, &types)),
         Op::Broadcast(broadcast) => Ok(copies::broadcast(broadcast, &types)),
         Op::Pad(pad) => Ok(copies::pad(pad, &types, &node.outputs[0])),
         Op::Concat(concat) => Ok(copies::concat(concat, &types, &node.outputs[0])),
-        Op::Gather(_) => Ok(rows::gather(&types)),
+        Op::Gather(gather) => rows::gather(gather, &types),
         Op::ScatterAdd(scatter) => rows::scatter_add(scatter, &types),
         Op::Random(random) => random::lower(random),
         Op::Attention(attention) => attention::forward(attention, &types),

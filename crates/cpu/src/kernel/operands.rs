@@ -44,7 +44,15 @@ impl<'a> Operands<'a> {
     #[allow(clippy::mut_from_ref, reason = "the operands hold addresses; who calls answers for exclusive use")]
     pub(crate) unsafe fn output<T>(&self, len: usize) -> &'a mut [T] {
         // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.outputs[0].cast(), len) }
+        unsafe { self.output_at(0, len) }
+    }
+
+    /// # Safety
+    /// Output `index` holds at least `len` elements of that type, and nothing else uses it meanwhile.
+    #[allow(clippy::mut_from_ref, reason = "the operands hold addresses; who calls answers for exclusive use")]
+    pub(crate) unsafe fn output_at<T>(&self, index: usize, len: usize) -> &'a mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.outputs[index].cast(), len) }
     }
 
     /// # Safety

@@ -1,16 +1,18 @@
-//! Rows of a table chosen by index.
+//! Elements of tables chosen by index.
 
 use super::{Kernel, Operands, Unsupported, only_f32};
 use crate::gemm::Ctx;
 use crate::index::{self, IndexOutOfRange, ScatterDesc};
 use bessemer_ir::TensorType;
-use bessemer_ir::ops::index::ScatterAdd;
+use bessemer_ir::ops::index::{Gather, IndexGeometry, ScatterAdd};
 
 /// The kernel for a table of any type.
-pub(super) fn gather(types: &[&TensorType]) -> Box<dyn Kernel> {
-    let rows = types[0].shape[0].max(1);
-    let (table_bytes, indices) = (types[0].bytes(), types[1].shape.elements());
-    Box::new(Gather { table_bytes, row_bytes: table_bytes / rows, indices })
+///
+/// # Errors
+/// What does not fit.
+pub(super) fn gather(gather: &Gather, types: &[&TensorType]) -> Result<Box<dyn Kernel>, Unsupported> {
+    let geometry = gather.geometry(&types[0].shape, &types[1].shape)?;
+    Ok(Box::new(RowGather { geometry, row_bytes: geometry.width * types[0].dtype.size() }))
 }
 
 /// The kernel for `f32` updates.
@@ -19,29 +21,26 @@ pub(super) fn gather(types: &[&TensorType]) -> Box<dyn Kernel> {
 /// When they are of another type.
 pub(super) fn scatter_add(scatter: &ScatterAdd, types: &[&TensorType]) -> Result<Box<dyn Kernel>, Unsupported> {
     only_f32(&types[..1])?;
-    let (updates, indices) = (types[0].shape.elements(), types[1].shape.elements());
-    let width = types[0].shape[types[1].shape.rank()..].iter().product();
-    debug_assert_eq!(updates, indices * width);
-    Ok(Box::new(Scatter(ScatterDesc { rows: scatter.rows, width, indices })))
+    Ok(Box::new(Scatter(ScatterDesc(scatter.geometry(&types[0].shape, &types[1].shape)?))))
 }
 
-struct Gather {
-    table_bytes: usize,
+struct RowGather {
+    geometry: IndexGeometry,
     row_bytes: usize,
-    indices: usize,
 }
 
-impl Kernel for Gather {
+impl Kernel for RowGather {
     fn name(&self) -> String {
         "gather".to_string()
     }
 
     unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+        let RowGather { geometry, row_bytes } = self;
         // SAFETY: the caller's promise.
         unsafe {
-            let (table, list) = (operands.input(0, self.table_bytes), operands.input(1, self.indices));
-            let out = operands.output(self.indices * self.row_bytes);
-            index::gather(ctx, table, self.row_bytes, list, out)
+            let table = operands.input(0, geometry.table_rows() * row_bytes);
+            let list = operands.input(1, geometry.batches * geometry.items);
+            index::gather(ctx, geometry, table, *row_bytes, list, operands.output(geometry.chosen() * row_bytes))
         }
     }
 }
@@ -58,11 +57,13 @@ impl Kernel for Scatter {
     }
 
     unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
-        let ScatterDesc { rows, width, indices } = self.0;
+        let geometry = &self.0.0;
         // SAFETY: the caller's promise.
         unsafe {
-            let (updates, list) = (operands.floats(0, indices * width), operands.input(1, indices));
-            index::scatter_add(ctx, &self.0, updates, list, operands.output(rows * width), operands.scratch())
+            let updates = operands.floats(0, geometry.chosen() * geometry.width);
+            let list = operands.input(1, geometry.batches * geometry.items);
+            let out = operands.output(geometry.table_rows() * geometry.width);
+            index::scatter_add(ctx, &self.0, updates, list, out, operands.scratch())
         }
     }
 }

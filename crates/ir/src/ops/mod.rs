@@ -4,6 +4,7 @@
 pub mod attention;
 pub mod conv;
 pub mod conv_with_prologue;
+pub mod detection;
 mod error;
 mod facts;
 pub mod fusion;
@@ -287,6 +288,7 @@ operations! {
     ScatterAdd(index::ScatterAdd),
     OneHot(index::OneHot),
     ArgMax(index::ArgMax),
+    TopK(index::TopK),
     Matmul(matmul::Matmul),
     Conv2d(conv::Conv2d),
     Conv2dDataGrad(conv::Conv2dDataGrad),
@@ -297,6 +299,12 @@ operations! {
     MaxPool2dGrad(pool::MaxPool2dGrad),
     AvgPool2d(pool::AvgPool2d),
     AvgPool2dGrad(pool::AvgPool2dGrad),
+    Upsample(pool::Upsample),
+    Anchors(detection::anchors::Anchors),
+    MatchBoxes(detection::matching::MatchBoxes),
+    EncodeBoxes(detection::boxes::EncodeBoxes),
+    DecodeBoxes(detection::boxes::DecodeBoxes),
+    Suppress(detection::suppress::Suppress),
     Reduce(reduce::Reduce),
     MeanVar(reduce::MeanVar),
     Softmax(softmax::Softmax),

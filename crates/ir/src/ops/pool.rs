@@ -1,8 +1,8 @@
-//! Two-dimensional pooling of `[N, H, W, C]` and its gradients.
+//! Two-dimensional pooling of `[N, H, W, C]`, its gradients, and upsampling.
 
 use super::conv::{Window, indices, sizes4};
 use super::{Cost, GradArgs, Gradient, LowOperands, LowResult, MixedPrecision, OpError, OpRule, float_inputs};
-use crate::graph::{Graph, GraphError};
+use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
 use crate::rules::Rules;
 use crate::shape::{Shape, TensorType};
@@ -305,5 +305,65 @@ impl OpRule for AvgPool2dGrad {
             elements.iter().for_each(|&i| dx.data[i] += share);
         });
         vec![dx]
+    }
+}
+
+/// Each pixel repeated (nearest neighbour). Input `[N, H, W, C]`, output `[N, F0 * H, F1 * W, C]` for factors `[F0, F1]`: pixel
+/// `(y, x)` is pixel `(y / F0, x / F1)` of the input, rounded down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Upsample {
+    /// Along height and width, at least 1.
+    pub factors: [usize; 2],
+}
+
+impl OpRule for Upsample {
+    fn name(&self) -> &'static str {
+        "upsample"
+    }
+
+    fn attributes(&self) -> String {
+        format!("factors={:?}", self.factors)
+    }
+
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let [x] = float_inputs(inputs, "one tensor")?;
+        let [batch, height, width, channels] = sizes4(&x.shape, "input", "[N, H, W, C]")?;
+        let [down, across] = self.factors;
+        if down == 0 || across == 0 {
+            return Err(OpError::Attribute(format!("the factors {:?} must be at least 1", self.factors)));
+        }
+        Ok(vec![TensorType::new(x.dtype, [batch, down * height, across * width, channels])])
+    }
+
+    /// The sum over the pixels that are copies of one.
+    fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
+        let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None])) };
+        let pool = AvgPool2d { window: self.factors, stride: self.factors, pad: [[0; 2]; 2], count_include_pad: true };
+        let mean = g.push1(pool, &[dy])?;
+        let area = self.factors[0] * self.factors[1];
+        Ok(Gradient::Inputs(vec![Some(g.mul_scalar(mean, area as f64)?)]))
+    }
+
+    fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
+        Cost::streaming(0, inputs, outputs)
+    }
+
+    fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor> {
+        let x = inputs[0];
+        let [_, height, width, channels] = sizes4(&x.ty.shape, "input", "[N, H, W, C]").expect("accepted");
+        let sizes = sizes4(&outputs[0].shape, "output", "[N, H, W, C]").expect("accepted");
+        let source = |[n, y, x, c]: [usize; 4]| {
+            ((n * height + y / self.factors[0]) * width + x / self.factors[1]) * channels + c
+        };
+        let data = indices(sizes).map(|position| x.data[source(position)]).collect();
+        vec![Tensor::new(outputs[0].clone(), data)]
+    }
+
+    fn mixed_precision(&self, _rules: &Rules) -> MixedPrecision {
+        MixedPrecision { operands: LowOperands::AsTheyAre, result: LowResult::MovedAndRounded }
+    }
+
+    fn simplify(&self, _graph: &mut Graph, inputs: &[Value]) -> Result<Option<Value>, GraphError> {
+        Ok((self.factors == [1, 1]).then_some(inputs[0]))
     }
 }

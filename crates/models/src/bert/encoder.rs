@@ -76,8 +76,8 @@ impl Embeddings {
 
     /// The sum of the embeddings of tokens, positions and types, normalised: `i32[B, S]` to `f32[B, S, E]`.
     pub(crate) fn of(&self, b: &mut Builder, ids: Value, types: Value) -> Result<Value> {
-        let tokens = b.scope("word_embeddings", |b| b.graph.push1(Gather, &[self.table, ids]))?;
-        let types = b.scope("token_type_embeddings", |b| b.graph.push1(Gather, &[self.types, types]))?;
+        let tokens = b.scope("word_embeddings", |b| b.graph.push1(Gather::ROWS, &[self.table, ids]))?;
+        let types = b.scope("token_type_embeddings", |b| b.graph.push1(Gather::ROWS, &[self.types, types]))?;
         let sum = b.graph.add(tokens, types)?;
         let sum = b.graph.add(sum, self.positions)?;
         self.norm.apply(b, sum)

@@ -55,7 +55,7 @@ pub(crate) fn states_at(g: &mut Graph, hidden: Value, positions: Value) -> Resul
     let &[batch, length, width] = g.shape(hidden).dims() else { unreachable!("states are [B, S, H]") };
     let rows = g.reshape(hidden, [batch * length, width])?;
     let numbers = token_numbers(g, positions, length)?;
-    g.push1(Gather, &[rows, numbers])
+    g.push1(Gather::ROWS, &[rows, numbers])
 }
 
 /// The states `[B, S, H]` of the first tokens, `[B, H]`.

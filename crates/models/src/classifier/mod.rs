@@ -191,8 +191,8 @@ fn mixed(b: &mut Builder, images: Value, labels: Value, weight: MixupWeight) -> 
     };
     b.scope("mixup", |b| {
         let g = &mut b.graph;
-        let others = g.push1(Gather, &[images, order])?;
-        let second = g.push1(Gather, &[labels, order])?;
+        let others = g.push1(Gather::ROWS, &[images, order])?;
+        let second = g.push1(Gather::ROWS, &[labels, order])?;
         let (first, others) = (g.cast(images, DType::F32)?, g.cast(others, DType::F32)?);
         let images = mix(g, first, others, weight)?;
         Ok((images, Targets { labels, mixup: Some(Mixup { labels: second, weight }) }))

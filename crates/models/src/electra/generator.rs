@@ -112,7 +112,7 @@ impl MaskedTokenScores {
         let scores = if draw.disallow_correct { self.without_right(g, scores)? } else { scores };
         let drawn = sample_by(g, scores, draw)?;
         match self.source {
-            Source::Batch => g.push1(Gather, &[self.labels, drawn]),
+            Source::Batch => g.push1(Gather::ROWS, &[self.labels, drawn]),
             Source::Scores(_) | Source::Uniform { .. } | Source::Frequencies(_) => Ok(drawn),
         }
     }

@@ -41,8 +41,8 @@ impl Draws {
             tokens,
             weights,
             hides: g.mul(hides, weights)?,
-            ids: g.push1(Gather, &[ids, tokens])?,
-            counts: g.push1(ScatterAdd { rows }, &[weights, tokens])?,
+            ids: g.push1(Gather::ROWS, &[ids, tokens])?,
+            counts: g.push1(ScatterAdd::to_rows(rows), &[weights, tokens])?,
         })
     }
 
@@ -75,7 +75,7 @@ impl Draws {
     /// The sums of what the draws give to each token, in the shape of `like`.
     fn scattered(&self, g: &mut Graph, like: Value, values: Value) -> Result<Value> {
         let shape = g.shape(like).clone();
-        let sums = g.push1(ScatterAdd { rows: shape.elements() }, &[values, self.tokens])?;
+        let sums = g.push1(ScatterAdd::to_rows(shape.elements()), &[values, self.tokens])?;
         g.reshape(sums, shape)
     }
 }

@@ -2,6 +2,7 @@
 
 mod conv;
 mod dense;
+mod detection;
 mod moves;
 mod pointwise;
 
@@ -90,6 +91,8 @@ pub const CASES: &[Case] = &[
     case("linear with bias and relu", dense::linear, ALL_BEHIND_RELU),
     case("max_pool2d", moves::max_pool, F32),
     case("avg_pool2d", moves::avg_pool, F32),
+    case("upsample", moves::upsample, F32),
+    case("upsample in a pyramid", moves::upsample_in_pyramid, ALL),
     case("batch norm, shortcut and relu", conv::norm_shortcut, F32),
     case("global average", conv::global_average, F32),
     case("softmax", dense::softmax, F32),
@@ -111,7 +114,16 @@ pub const CASES: &[Case] = &[
     case("slice and pad", moves::slice_pad, F32),
     case("transpose and concat", moves::transpose_concat, F32),
     case("gather", moves::gather, F32),
+    case("gather along an axis", moves::gather_along_axis, F32),
     case("scatter_add of repeated indices", moves::scatter_add, F32),
+    case("top_k", detection::top_k, F32),
+    case("top_k of equal elements", detection::top_k_positions, EXACT),
+    case("anchors", detection::anchors, F32),
+    case("match_boxes", detection::match_boxes, EXACT),
+    case("encode_boxes", detection::encode_boxes, F32),
+    case("decode_boxes", detection::decode_boxes, F32),
+    case("hard suppression", detection::hard_suppression, EXACT),
+    case("soft suppression", detection::soft_suppression, F32),
     case("attention", dense::attention, ALL),
     case("attention with dropout", dense::attention_dropout, ALL),
     case("attention over many keys", dense::attention_many_keys, ALL),

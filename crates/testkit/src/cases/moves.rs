@@ -26,7 +26,34 @@ pub(super) fn transpose_concat(p: &mut Problem, d: &mut Draw) -> Result<Value, G
 pub(super) fn gather(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let table = p.input(&[d.int(8, 40), d.int(1, 70)])?;
     let rows = p.indices("rows", &[d.int(1, 30)])?;
-    p.graph.push1(Gather, &[table, rows])
+    p.graph.push1(Gather::ROWS, &[table, rows])
+}
+
+/// Of tables that share leading axes with the indices, along an axis behind others.
+pub(super) fn gather_along_axis(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (batch, outer) = (d.int(0, 2), d.int(0, 1));
+    let sizes = [d.int(1, 4), d.int(1, 3), d.int(1, 5)];
+    let (inner, items) = (d.int(1, 20), d.int(1, 30));
+    let axes = &sizes[..batch + outer];
+    let table = p.input(&[axes, &[d.int(8, 20), inner]].concat())?;
+    let rows = p.indices("rows", &[&sizes[..batch], &[items]].concat())?;
+    p.graph.gather(table, rows, batch, batch + outer)
+}
+
+pub(super) fn upsample(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let x = p.input(&[d.int(1, 3), d.int(1, 9), d.int(1, 9), d.int(1, 40)])?;
+    p.graph.upsample(x, [d.int(1, 3), d.int(1, 3)])
+}
+
+/// Between arithmetic, and read by a convolution, as in a feature pyramid.
+pub(super) fn upsample_in_pyramid(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (n, h, w, c) = (d.int(1, 2), d.int(2, 6), d.int(2, 6), d.int(1, 40));
+    let (coarse, fine) = (p.input(&[n, h, w, c])?, p.input(&[n, 2 * h, 2 * w, c])?);
+    let weights = p.input(&[1, 1, c, d.int(1, 30)])?;
+    let coarse = p.graph.mul_scalar(coarse, 0.75)?;
+    let up = p.graph.upsample(coarse, [2, 2])?;
+    let sum = p.graph.add(up, fine)?;
+    p.graph.push1(Conv2d::new([1, 1], [[0; 2]; 2]), &[sum, weights])
 }
 
 fn pooled(p: &mut Problem, d: &mut Draw) -> Result<Pooled, GraphError> {
@@ -52,7 +79,7 @@ pub(super) fn scatter_add(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphE
     let (rows, width, count) = (d.int(300, 3000), d.int(1, 70), d.int(1, 90));
     let updates = p.input(&[count, width])?;
     let indices = p.feed("indices", DType::I32, &[count], Input::Integers { first: 270, count: 30 })?;
-    p.graph.push1(ScatterAdd { rows }, &[updates, indices])
+    p.graph.push1(ScatterAdd::to_rows(rows), &[updates, indices])
 }
 
 /// A convolution of several groups whose operands are of 16 bits.

@@ -1,0 +1,323 @@
+//! The largest elements of rows, by radix selection on integers in the order of the numbers.
+//!
+//! A row that fits a task is selected by it. A longer one is cut into chunks: a histogram of the leading bits tells the bucket
+//! that holds the last element wanted, which is refined until little more than the elements wanted lies in or above it; these
+//! are collected in the order of their positions and sorted.
+
+use crate::gemm::Ctx;
+use crate::parts::Shared;
+use crate::simd::{self, Simd, SimdOp};
+
+/// Elements of a chunk.
+const CHUNK: usize = 64 * 1024;
+
+/// Buckets of a histogram, and the shifts of the keys for each refinement.
+const BUCKETS: usize = 1 << 11;
+const SHIFTS: [u32; 3] = [21, 10, 0];
+
+/// Elements that are always collected rather than refined further.
+const FEW: usize = 16 * 1024;
+
+/// Histograms that are counted in turn, so that equal neighbours do not wait for each other.
+const LANES: usize = 4;
+
+/// An integer in the order of the numbers: zeros of both signs are equal, a NaN is the least.
+#[inline(always)]
+fn key(x: f32) -> u32 {
+    let bits = (x + 0.0).to_bits();
+    let ordered = bits ^ ((bits as i32 >> 31) as u32 | 0x8000_0000);
+    if x.is_nan() { 0 } else { ordered }
+}
+
+/// What sorts a candidate: falling keys, then rising positions.
+#[inline(always)]
+pub(crate) fn rank(x: f32, position: usize) -> u64 {
+    u64::from(!key(x)) << 32 | position as u64
+}
+
+/// The position in a [`rank`].
+#[inline(always)]
+pub(crate) fn position(rank: u64) -> usize {
+    (rank as u32) as usize
+}
+
+/// Moves the `count` first ranks to the front and sorts them.
+pub(crate) fn sort_first(ranks: &mut [u64], count: usize) {
+    if count < ranks.len() {
+        ranks.select_nth_unstable(count);
+    }
+    ranks[..count].sort_unstable();
+}
+
+/// Sizes of a selection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopKDesc {
+    pub rows: usize,
+    /// Sizes of the axes; the first is 1 if there is only one.
+    pub sizes: [usize; 2],
+    /// At most the elements of a row.
+    pub k: usize,
+}
+
+/// A chunk of a long row while the row is selected.
+#[derive(Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Chunk {
+    /// Elements above the bucket.
+    above: u32,
+    /// Elements in the bucket that are collected.
+    inside: u32,
+    /// Where its elements are collected.
+    start: u32,
+    unused: u32,
+}
+
+impl TopKDesc {
+    /// Elements of a row.
+    pub fn row_len(&self) -> usize {
+        self.sizes[0] * self.sizes[1]
+    }
+
+    fn is_long(&self) -> bool {
+        self.row_len() > CHUNK
+    }
+
+    fn chunks(&self) -> usize {
+        self.row_len().div_ceil(CHUNK)
+    }
+
+    /// Elements that are collected at most.
+    fn capacity(&self) -> usize {
+        (4 * self.k).max(FEW).min(self.row_len())
+    }
+
+    /// `f32` elements of scratch.
+    pub fn scratch_len(&self, threads: usize) -> usize {
+        match self.is_long() {
+            true => 2 * self.capacity() + self.chunks() * (BUCKETS + size_of::<Chunk>() / 4),
+            false => 2 * self.row_len() * threads,
+        }
+    }
+}
+
+/// Counts keys of a chunk by their bits from a shift on, those alone that have a prefix above them.
+struct Count<'a> {
+    x: &'a [f32],
+    shift: u32,
+    /// The bits above, and by how much more they are shifted; the first histogram has none.
+    prefix: Option<u32>,
+    counts: &'a mut [u32],
+}
+
+impl SimdOp for Count<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let mut lanes = [[0u32; BUCKETS]; LANES];
+        let bucket = |key: u32| (key >> self.shift) as usize % BUCKETS;
+        match self.prefix {
+            None => {
+                let (parts, rest) = self.x.as_chunks::<LANES>();
+                for part in parts {
+                    for (lane, &x) in lanes.iter_mut().zip(part) {
+                        lane[bucket(key(x))] += 1;
+                    }
+                }
+                rest.iter().for_each(|&x| lanes[0][bucket(key(x))] += 1);
+            }
+            Some(prefix) => {
+                let (shift, buckets) = (self.shift, buckets_at(self.shift));
+                for (i, &x) in self.x.iter().enumerate() {
+                    let key = key(x);
+                    if key >> shift >> buckets.trailing_zeros() == prefix {
+                        lanes[i % LANES][(key >> shift) as usize % buckets] += 1;
+                    }
+                }
+            }
+        }
+        for (i, count) in self.counts.iter_mut().enumerate() {
+            *count = lanes.iter().map(|lane| lane[i]).sum();
+        }
+    }
+}
+
+/// Buckets of the histogram of a shift.
+fn buckets_at(shift: u32) -> usize {
+    if shift == 0 { 1 << SHIFTS[1] } else { BUCKETS }
+}
+
+/// Collects the elements of a chunk whose keys, shifted, are above a bucket, and the first `inside` of those in it.
+struct Collect<'a> {
+    x: &'a [f32],
+    first: usize,
+    shift: u32,
+    bucket: u32,
+    inside: u32,
+    ranks: &'a mut [u64],
+}
+
+impl SimdOp for Collect<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        const PART: usize = 64;
+        let least = self.bucket << self.shift;
+        let (mut inside, mut next) = (self.inside, 0);
+        for (part, x) in self.x.chunks(PART).enumerate() {
+            let found = x.iter().fold(0u32, |found, &x| found | u32::from(key(x) >= least));
+            if found == 0 {
+                continue;
+            }
+            for (i, &x) in x.iter().enumerate().filter(|(_, x)| key(**x) >= least) {
+                if key(x) >> self.shift == self.bucket {
+                    if inside == 0 {
+                        continue;
+                    }
+                    inside -= 1;
+                }
+                self.ranks[next] = rank(x, self.first + part * PART + i);
+                next += 1;
+            }
+        }
+    }
+}
+
+/// The ranks of the `k` largest elements of a long row, sorted.
+fn select_long<'a>(ctx: Ctx<'_>, desc: &TopKDesc, x: &[f32], scratch: &'a mut [f32]) -> &'a [u64] {
+    let (ranks, scratch) = scratch.split_at_mut(2 * desc.capacity());
+    let (histograms, chunks) = scratch.split_at_mut(desc.chunks() * BUCKETS);
+    let ranks: &mut [u64] = bytemuck::cast_slice_mut(ranks);
+    let histograms: &mut [u32] = bytemuck::cast_slice_mut(histograms);
+    let chunks: &mut [Chunk] = bytemuck::cast_slice_mut(&mut chunks[..desc.chunks() * size_of::<Chunk>() / 4]);
+    chunks.fill(Chunk::default());
+    let chunk_of = |task: usize| &x[task * CHUNK..x.len().min((task + 1) * CHUNK)];
+
+    let (mut prefix, mut above, mut shift) = (None, 0, SHIFTS[0]);
+    for level in SHIFTS {
+        shift = level;
+        let base = &Shared(histograms.as_mut_ptr());
+        ctx.pool.run(chunks.len(), &|task, _worker| {
+            // SAFETY: each chunk has its own histogram.
+            let counts = unsafe { std::slice::from_raw_parts_mut(base.0.add(task * BUCKETS), BUCKETS) };
+            // SAFETY: the kernel has no conditions.
+            unsafe { simd::dispatch(ctx.isa, Count { x: chunk_of(task), shift, prefix, counts }) }
+        });
+        let mut totals = [0u32; BUCKETS];
+        for counts in histograms.chunks_exact(BUCKETS) {
+            totals.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
+        }
+        let mut bucket = BUCKETS - 1;
+        while above + (totals[bucket] as usize) < desc.k {
+            above += totals[bucket] as usize;
+            bucket -= 1;
+        }
+        for (chunk, counts) in chunks.iter_mut().zip(histograms.chunks_exact(BUCKETS)) {
+            chunk.above += counts[bucket + 1..].iter().sum::<u32>();
+            chunk.inside = counts[bucket];
+        }
+        prefix = Some(prefix.unwrap_or(0) * buckets_at(shift) as u32 + bucket as u32);
+        if above + totals[bucket] as usize <= desc.capacity() {
+            break;
+        }
+    }
+
+    // Keys in a bucket of the last refinement are equal: the first ones are taken.
+    let mut wanted = if shift == 0 { desc.k - above } else { usize::MAX };
+    let mut collected = 0;
+    for chunk in chunks.iter_mut() {
+        chunk.inside = wanted.min(chunk.inside as usize) as u32;
+        chunk.start = collected as u32;
+        wanted -= chunk.inside as usize;
+        collected += (chunk.above + chunk.inside) as usize;
+    }
+    let (base, bucket) = (&Shared(ranks.as_mut_ptr()), prefix.unwrap_or(0));
+    let chunks = &*chunks;
+    ctx.pool.run(chunks.len(), &|task, _worker| {
+        let Chunk { above, inside, start, .. } = chunks[task];
+        // SAFETY: each chunk has its own part of the list.
+        let ranks = unsafe { std::slice::from_raw_parts_mut(base.0.add(start as usize), (above + inside) as usize) };
+        // SAFETY: the kernel has no conditions.
+        let collect = Collect { x: chunk_of(task), first: task * CHUNK, shift, bucket, inside, ranks };
+        unsafe { simd::dispatch(ctx.isa, collect) }
+    });
+    sort_first(&mut ranks[..collected], desc.k);
+    &ranks[..desc.k]
+}
+
+/// Writes the elements of a row that `ranks` name.
+struct Outputs<'a> {
+    values: &'a mut [f32],
+    /// Along the first axis, if there are two, and along the last.
+    positions: [&'a mut [i32]; 2],
+}
+
+impl Outputs<'_> {
+    fn write(&mut self, desc: &TopKDesc, x: &[f32], ranks: &[u64]) {
+        let [first, last] = &mut self.positions;
+        for (i, &rank) in ranks.iter().enumerate() {
+            let position = position(rank);
+            self.values[i] = x[position];
+            last[i] = (position % desc.sizes[1]) as i32;
+            if let Some(first) = first.get_mut(i) {
+                *first = (position / desc.sizes[1]) as i32;
+            }
+        }
+    }
+}
+
+/// The `k` largest elements of each row of `x`, in falling order, equal ones by position and NaN last: `values` `[rows, k]` and
+/// positions along the first axis (none, if there is only one) and along the last.
+///
+/// # Panics
+/// If a tensor has another size than `desc` states, or `scratch` is shorter than [`TopKDesc::scratch_len`].
+pub fn top_k(
+    ctx: Ctx<'_>,
+    desc: &TopKDesc,
+    x: &[f32],
+    values: &mut [f32],
+    positions: [&mut [i32]; 2],
+    scratch: &mut [f32],
+) {
+    let (len, k) = (desc.row_len(), desc.k);
+    let [first, last] = positions;
+    assert!(
+        x.len() == desc.rows * len
+            && values.len() == desc.rows * k
+            && last.len() == values.len()
+            && (first.is_empty() || first.len() == values.len()),
+        "a top_k got tensors of other sizes"
+    );
+    let own_first = if first.is_empty() { 0 } else { k };
+    let bases = (&Shared(values.as_mut_ptr()), &Shared(first.as_mut_ptr()), &Shared(last.as_mut_ptr()));
+    // SAFETY: who calls has a row for itself.
+    let outputs = |row: usize| unsafe {
+        Outputs {
+            values: std::slice::from_raw_parts_mut(bases.0.0.add(row * k), k),
+            positions: [
+                std::slice::from_raw_parts_mut(bases.1.0.add(row * own_first), own_first),
+                std::slice::from_raw_parts_mut(bases.2.0.add(row * k), k),
+            ],
+        }
+    };
+    let row_of = |row: usize| &x[row * len..][..len];
+    if desc.is_long() {
+        for row in 0..desc.rows {
+            let ranks = select_long(ctx, desc, row_of(row), scratch);
+            outputs(row).write(desc, row_of(row), ranks);
+        }
+        return;
+    }
+    let scratch = &mut scratch[..desc.scratch_len(ctx.pool.threads())];
+    let base = &Shared(bytemuck::cast_slice_mut::<f32, u64>(scratch).as_mut_ptr());
+    ctx.pool.run(desc.rows, &|row, worker| {
+        // SAFETY: a worker uses only its own part of the memory, and runs one task at a time.
+        let ranks = unsafe { std::slice::from_raw_parts_mut(base.0.add(worker * len), len) };
+        for (i, (slot, &x)) in ranks.iter_mut().zip(row_of(row)).enumerate() {
+            *slot = rank(x, i);
+        }
+        sort_first(ranks, k);
+        outputs(row).write(desc, row_of(row), &ranks[..k]);
+    });
+}
