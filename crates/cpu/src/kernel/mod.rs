@@ -118,7 +118,7 @@ pub(crate) fn lower(graph: &Graph, id: NodeId, invariant: &Invariant) -> Result<
         Op::Reduce(reduce) => reduction::reduce(reduce, &types),
         Op::ArgMax(_) => reduction::arg_max(&types),
         Op::TopK(top_k) => detection::top_k(top_k, &types),
-        Op::Anchors(producers) => Ok(detection::anchors(producers)),
+        Op::Anchors(anchors) => Ok(detection::anchors(anchors)),
         Op::MatchBoxes(matching) => Ok(detection::match_boxes(matching, &types)),
         Op::EncodeBoxes(encode) => Ok(detection::encode(encode, &types)),
         Op::DecodeBoxes(decode) => Ok(detection::decode(decode, &types)),
