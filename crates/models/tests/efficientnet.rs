@@ -1,7 +1,9 @@
 //! EfficientNets: counts, feature maps, frozen parts, initial weights, stochastic depth.
 
+use bessemer_ir::ops::Op;
+use bessemer_ir::ops::pointwise::{Binary, BinaryKind};
 use bessemer_ir::reference::Interpreter;
-use bessemer_ir::{DType, philox};
+use bessemer_ir::{DType, NodeId, philox};
 use bessemer_models::efficientnet::{Backbone, Scaling, features};
 use bessemer_models::{
     Architecture, BackboneOptions, InitScheme, LossOptions, Model, ModelError, ModelOptions, Summary, find,
@@ -163,6 +165,37 @@ fn stochastic_depth_and_dropout_follow_seed_and_step() {
         model.expect("legal").graph.len()
     };
     assert_eq!(inference(0.0, 0.0), inference(0.8, 0.5));
+}
+
+/// Positions count all blocks, as in timm.
+#[test]
+fn later_blocks_are_dropped_more_often() {
+    let backbone = Backbone { drop_path: 0.2, ..Backbone::default() };
+    let graph = train(Scaling::B[0], &options(backbone), 2).graph;
+    let limit = |id: NodeId| {
+        let path = graph.path(id).strip_suffix(".drop_path")?;
+        let node = graph.node(id);
+        let is_limit = node.op == Op::from(Binary(BinaryKind::Ge));
+        is_limit.then(|| (path.to_string(), graph.uniform(node.inputs[1]).expect("a constant")))
+    };
+    let limits: Vec<(String, f64)> = graph.ids().filter_map(limit).collect();
+    // The blocks with a shortcut, and their positions among 16.
+    let expected = [
+        ("1.1", 2),
+        ("2.1", 4),
+        ("3.1", 6),
+        ("3.2", 7),
+        ("4.1", 9),
+        ("4.2", 10),
+        ("5.1", 12),
+        ("5.2", 13),
+        ("5.3", 14),
+    ];
+    assert_eq!(limits.len(), expected.len());
+    for ((path, limit), (block, position)) in limits.iter().zip(expected) {
+        assert_eq!(*path, format!("blocks.{block}"));
+        assert!((limit - 0.2 * f64::from(position) / 16.0).abs() < 1e-7, "{path}: {limit}");
+    }
 }
 
 #[test]
