@@ -67,6 +67,8 @@ def randomise(model, generator):
             if isinstance(module, nn.Conv2d):
                 fan_in = module.weight[0].numel()
                 module.weight.copy_(normal(module.weight, 0.0, math.sqrt(2 / fan_in)))
+                if module.bias is not None:
+                    module.bias.copy_(normal(module.bias, 0.0, 0.2))
             elif isinstance(module, nn.BatchNorm2d):
                 module.weight.copy_(normal(module.weight, 1.0, 0.2))
                 module.bias.copy_(normal(module.bias, 0.0, 0.2))
@@ -119,8 +121,9 @@ def running_statistics(model):
     return {name: tensor for name, tensor in model.state_dict().items() if "running_" in name}
 
 
-def write_network(folder, model, images, labels):
-    """Weights, gradients, statistics, ten steps and eval/train logits of `model` (float32, torch padding)."""
+def write_network(folder, model, images, labels, is_final_written=lambda tensor: True):
+    """Weights, gradients, statistics, ten steps and eval/train logits of `model` (float32, torch padding). Of the weights
+    after the steps those are written for which `is_final_written` holds."""
     truth = copy.deepcopy(model).double()
     logits_eval = reference.eval_logits(truth, images)
     logits_train, loss, gradients = reference.loss_and_gradients(truth, images, labels)
@@ -134,12 +137,13 @@ def write_network(folder, model, images, labels):
 
     reference.write_tensors(folder / "weights.safetensors", model.state_dict())
     reference.write_tensors(folder / "gradients.safetensors", gradients)
-    reference.write_tensors(folder / "final_weights.safetensors", trained.state_dict())
+    final = {name: tensor for name, tensor in trained.state_dict().items() if is_final_written(tensor)}
+    reference.write_tensors(folder / "final_weights.safetensors", final)
     reference.write_tensors(folder / "tensors.safetensors", stored_inputs(images, labels) | {
         "logits_eval": logits_eval, "logits_train": logits_train,
     })
     reference.write_tensors(folder / "statistics_after_one_step.safetensors", running_statistics(truth))
-    final = {name: tensor for name, tensor in trained.state_dict().items() if tensor.is_floating_point()}
+    final = {name: tensor for name, tensor in final.items() if tensor.is_floating_point()}
     reference.write_json(folder / "expected.json", {
         "parameters": sum(p.numel() for p in model.parameters()),
         "label_smoothing": reference.LABEL_SMOOTHING,

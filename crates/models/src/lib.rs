@@ -4,6 +4,7 @@
 
 pub mod bert;
 pub mod classifier;
+pub mod efficientnet;
 pub mod electra;
 mod model;
 pub mod resnet;
@@ -11,7 +12,8 @@ pub mod resnet_cifar;
 pub mod weights;
 
 pub use classifier::{
-    Architecture, InitScheme, InputFormat, LossOptions, MixupWeight, ModelOptions, ModelSpec, ZOO, find,
+    Architecture, BackboneOptions, InitScheme, InputFormat, LossOptions, MixupWeight, ModelOptions, ModelSpec, ZOO,
+    find,
 };
 pub use model::{Model, Summary, flops};
 pub use weights::{ExternalTensor, FileName, WeightNames, WeightsError, load_into};

@@ -116,7 +116,7 @@ pub fn features(
     backbone: &Backbone,
 ) -> Result<Features> {
     let width = backbone.base_width;
-    let mut x = part(b, backbone, 0, |b| {
+    let mut x = b.frozen_if(backbone.freeze_at > 0, |b| {
         let x = stem(b, images, backbone.conv(width, 7, 2), backbone.norm)?;
         let pool = MaxPool { window: 3, stride: 2, padding: backbone.padding };
         b.scope("maxpool", |b| b.max_pool(x, pool))
@@ -125,7 +125,7 @@ pub fn features(
     for (stage, depth) in depths.into_iter().enumerate() {
         let stride = if stage == 0 { 1 } else { 2 };
         let name = format!("layer{}", stage + 1);
-        x = part(b, backbone, stage + 1, |b| {
+        x = b.frozen_if(stage + 1 < backbone.freeze_at, |b| {
             b.scope(&name, |b| layer(b, x, block, depth, width << stage, stride, backbone))
         })?;
         stages.push(x);
@@ -139,11 +139,6 @@ pub(crate) fn stem(b: &mut Builder, images: Value, conv: ConvOptions, norm: Batc
     let x = Conv::new(b, "conv1", inputs, conv)?.apply(b, images)?;
     let x = BatchNorm::new(b, "bn1", conv.channels, norm)?.apply(b, x)?;
     b.graph.relu(x)
-}
-
-/// Builds part `index`, frozen if it is one of those: the stem is part 0, the first stage is part 1.
-pub(crate) fn part<T>(b: &mut Builder, backbone: &Backbone, index: usize, body: impl FnOnce(&mut Builder) -> T) -> T {
-    if index < backbone.freeze_at { b.frozen(body) } else { body(b) }
 }
 
 /// Blocks of one width, the first with the stride.

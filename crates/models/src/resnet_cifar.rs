@@ -1,17 +1,19 @@
 //! ResNets for CIFAR-10: He, Zhang, Ren, Sun: "Deep residual learning for image recognition", 2015, section 4.2, with
 //! shortcuts without weights (option A).
 
-use crate::resnet::{Backbone, basic_branch, part, stem};
+use crate::resnet::{Backbone, basic_branch, stem};
 use bessemer_ir::Value;
 use bessemer_nn::{Builder, Result};
 
 /// Everything below the classifier: `[N, H, W, 3]` to `[N, C]`. Three stages of `depth` basic blocks each.
 pub(crate) fn features(b: &mut Builder, images: Value, depth: usize, backbone: &Backbone) -> Result<Value> {
     let width = backbone.base_width;
-    let mut x = part(b, backbone, 0, |b| stem(b, images, backbone.conv(width, 3, 1), backbone.norm))?;
+    let mut x = b.frozen_if(backbone.freeze_at > 0, |b| stem(b, images, backbone.conv(width, 3, 1), backbone.norm))?;
     for stage in 0..3 {
         let name = format!("layer{}", stage + 1);
-        x = part(b, backbone, stage + 1, |b| b.scope(&name, |b| layer(b, x, depth, width << stage, backbone)))?;
+        x = b.frozen_if(stage + 1 < backbone.freeze_at, |b| {
+            b.scope(&name, |b| layer(b, x, depth, width << stage, backbone))
+        })?;
     }
     b.scope("avgpool", |b| b.global_avg_pool(x))
 }

@@ -67,6 +67,8 @@ pub struct WeightNames {
     pub read: fn(&str) -> FileName,
     /// Whether a file may hold a tensor of this canonical name although no model wants it, such as copies and counts.
     pub is_ignored: fn(&str) -> bool,
+    /// The name that torchvision gives to a canonical name.
+    pub torchvision: fn(&str) -> String,
     /// The name that NVIDIA DeepLearningExamples (PyTorch) gives to a canonical name.
     pub deep_learning_examples: fn(&str) -> String,
 }
@@ -76,6 +78,7 @@ impl WeightNames {
     pub const PLAIN: WeightNames = WeightNames {
         read: |name| FileName::plain(without_module(name)),
         is_ignored: |_| false,
+        torchvision: str::to_owned,
         deep_learning_examples: str::to_owned,
     };
 

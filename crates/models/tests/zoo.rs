@@ -2,7 +2,7 @@
 
 use bessemer_ir::DType;
 use bessemer_models::resnet::{Backbone, Block, StrideIn, features};
-use bessemer_models::{LossOptions, Model, ModelError, ModelOptions, ZOO, find};
+use bessemer_models::{BackboneOptions, LossOptions, Model, ModelError, ModelOptions, ZOO, find};
 use bessemer_nn::{
     Builder, Clip, ClipForm, ClipOf, DecayExclude, Mode, Optimizer, Padding, ParamKind, Schedule, Sgd, TrainConfig,
 };
@@ -19,9 +19,18 @@ fn config(ema_decay: Option<f64>) -> TrainConfig {
 }
 
 fn with_backbone(options: &ModelOptions, change: impl FnOnce(&mut Backbone)) -> ModelOptions {
-    let mut options = options.clone();
-    change(&mut options.backbone);
-    options
+    let BackboneOptions::ResNet(mut backbone) = options.backbone else { panic!("of a ResNet") };
+    change(&mut backbone);
+    ModelOptions { backbone: BackboneOptions::ResNet(backbone), ..options.clone() }
+}
+
+fn with_padding(options: &ModelOptions, padding: Padding) -> ModelOptions {
+    let mut backbone = options.backbone;
+    match &mut backbone {
+        BackboneOptions::ResNet(backbone) => backbone.padding = padding,
+        BackboneOptions::EfficientNet(backbone) => backbone.padding = padding,
+    }
+    ModelOptions { backbone, ..options.clone() }
 }
 
 #[test]
@@ -32,6 +41,8 @@ fn parameters() {
         ("resnet50", 25_557_032, 161),
         ("resnet101", 44_549_160, 314),
         ("resnet152", 60_192_808, 467),
+        ("efficientnet-b0", 5_288_548, 213),
+        ("efficientnet-tiny", 202_032, 135),
         ("resnet20-cifar", 269_722, 59),
         ("resnet32-cifar", 464_154, 95),
         ("resnet44-cifar", 658_586, 131),
@@ -51,9 +62,14 @@ fn parameters() {
 #[test]
 fn arithmetic() {
     let gmac = |name: &str| find(name).expect("a model").summary().expect("legal").flops_per_sample as f64 / 2e9;
-    for (name, expected) in
-        [("resnet18", 1.814), ("resnet34", 3.664), ("resnet50", 4.089), ("resnet101", 7.801), ("resnet152", 11.514)]
-    {
+    for (name, expected) in [
+        ("resnet18", 1.814),
+        ("resnet34", 3.664),
+        ("resnet50", 4.089),
+        ("resnet101", 7.801),
+        ("resnet152", 11.514),
+        ("efficientnet-b0", 0.386),
+    ] {
         assert!((gmac(name) - expected).abs() < 6e-4, "{name}: {}", gmac(name));
     }
 }
@@ -139,7 +155,7 @@ fn frozen_parts_are_not_trained_and_keep_their_names() {
 fn training_steps_of_the_whole_zoo() {
     for spec in ZOO {
         for padding in [Padding::Symmetric, Padding::Same] {
-            let options = with_backbone(&spec.options(), |backbone| backbone.padding = padding);
+            let options = with_padding(&spec.options(), padding);
             let options = ModelOptions { image_size: [64, 48], ..options };
             let model = Model::train(spec.architecture, &options, &LossOptions::default(), &config(None), 2);
             let model = model.unwrap_or_else(|error| panic!("{}: {error}", spec.name));

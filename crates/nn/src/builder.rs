@@ -73,6 +73,11 @@ impl Builder {
         result
     }
 
+    /// Runs `body`, [frozen](Builder::frozen) if `condition` holds.
+    pub fn frozen_if<T>(&mut self, condition: bool, body: impl FnOnce(&mut Builder) -> T) -> T {
+        if condition { self.frozen(body) } else { body(self) }
+    }
+
     /// Whether parameters are declared as state here.
     pub fn is_frozen(&self) -> bool {
         self.frozen

@@ -4,6 +4,7 @@
 #![warn(missing_docs)]
 
 pub mod builder;
+pub mod dropout;
 pub mod init;
 pub mod layers;
 pub mod loss;
@@ -15,10 +16,11 @@ pub mod text;
 pub mod train_step;
 
 pub use builder::{Builder, Mode};
+pub use dropout::{RandomStream, Streams};
 pub use init::{Fan, Init, initialise};
 pub use layers::{
     BatchNorm, BatchNormOptions, Conv, ConvOptions, ConvTranspose, ConvTransposeOptions, LayerNorm, Linear,
-    LinearOptions, MaxPool, Padding,
+    LinearOptions, MaxPool, Padding, SqueezeExcite, SqueezeExciteOptions,
 };
 pub use loss::{MaskedMean, Mixup, Targets};
 pub use optim::{
@@ -27,7 +29,7 @@ pub use optim::{
 pub use params::{ParamKind, ParamLayout, ParamSpec};
 pub use preprocess::PixelScale;
 pub use schedule::{Decay, Form, Schedule, Warmup};
-pub use text::{Activation, RandomStream};
+pub use text::Activation;
 pub use train_step::{RateFactors, TrainConfig};
 
 /// Result of adding nodes to a graph.

@@ -1,10 +1,8 @@
-//! Activations and dropout of models that read text.
+//! Activations of models that read text.
 
 use crate::Result;
-use crate::builder::{Builder, Mode};
-use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
-use bessemer_ir::ops::source::{Distribution, Random};
-use bessemer_ir::{DType, Graph, Value};
+use bessemer_ir::ops::pointwise::UnaryKind;
+use bessemer_ir::{Graph, Value};
 use serde::{Deserialize, Serialize};
 
 /// The smooth gate `x * P(X <= x)` of a standard normal X, and its approximation (Hendrycks, Gimpel: "Gaussian error linear
@@ -43,81 +41,25 @@ impl Activation {
     }
 }
 
-/// Which random numbers: a seed, and what distinguishes the random nodes of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RandomStream {
-    /// Seed of the run.
-    pub seed: u64,
-    /// Number of the random node, different for each one of a step.
-    pub stream: u32,
-}
-
-impl Builder {
-    /// In training, zeros for a share `rate` of the elements, chosen again for each micro-batch, and the others divided by
-    /// `1 - rate` (Srivastava et al.: "Dropout", 2014).
-    pub fn dropout(&mut self, x: Value, rate: f64, random: RandomStream) -> Result<Value> {
-        if rate == 0.0 || self.mode() == Mode::Infer {
-            return Ok(x);
-        }
-        let counter = self.micro_step()?;
-        let g = &mut self.graph;
-        let (distribution, shape) = (Distribution::Uniform, g.shape(x).clone());
-        let random = Random { distribution, shape, seed: random.seed, stream: random.stream };
-        let uniform = g.push1(random, &[counter])?;
-        let limit = g.constant(DType::F32, [], f64::from(rate as f32))?;
-        let is_kept = g.binary(BinaryKind::Ge, uniform, limit)?;
-        let kept = g.mul_scalar(x, 1.0 / (1.0 - rate))?;
-        let zero = g.constant_like(x, 0.0)?;
-        g.select(is_kept, kept, zero)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bessemer_ir::philox;
     use bessemer_ir::reference::Interpreter;
 
-    /// What `build` makes of the numbers of `x`.
-    fn run(mode: Mode, x: &[f64], build: impl FnOnce(&mut Builder, Value) -> Result<Value>) -> Vec<f64> {
-        let mut b = Builder::new(mode);
-        let input = b.feed("x", DType::F32, [x.len() / 2, 2]).expect("a new name");
-        let y = build(&mut b, input).expect("a legal graph");
-        b.graph.output("y", y);
-        let mut run = Interpreter::new(&b.graph);
-        run.set("x", x);
-        for (name, data) in [("norm.weight", [2.0, 3.0]), ("norm.bias", [0.5, -0.5])] {
-            if b.graph.find_input(name).is_some() {
-                run.set(name, &data);
-            }
-        }
+    fn assert_gate(activation: Activation, expected: [f64; 4]) {
+        let mut g = Graph::new();
+        let x = g.constant_vector(&[0.0, 1.0, -2.0, 3.0]).expect("a constant");
+        let y = activation.apply(&mut g, x).expect("a float");
+        g.output("y", y);
+        let mut run = Interpreter::new(&g);
         run.run();
-        run.output("y").data.clone()
-    }
-
-    fn assert_close(actual: &[f64], expected: &[f64]) {
-        let close = actual.len() == expected.len() && actual.iter().zip(expected).all(|(a, e)| (a - e).abs() < 1e-6);
-        assert!(close, "{actual:?}, not {expected:?}");
+        let actual = &run.output("y").data;
+        assert!(actual.iter().zip(expected).all(|(a, e)| (a - e).abs() < 1e-6), "{actual:?}, not {expected:?}");
     }
 
     #[test]
     fn gates() {
-        let x = [0.0, 1.0, -2.0, 3.0];
-        let erf = run(Mode::Infer, &x, |b, x| Activation::Gelu.apply(&mut b.graph, x));
-        assert_close(&erf, &[0.0, 0.841_344_746, -0.045_500_264, 2.995_950_306]);
-        let tanh = run(Mode::Infer, &x, |b, x| Activation::GeluTanh.apply(&mut b.graph, x));
-        assert_close(&tanh, &[0.0, 0.841_191_991, -0.045_402_306, 2.996_362_607]);
-    }
-
-    #[test]
-    fn dropout_follows_the_stream() {
-        let x: Vec<f64> = (1..=200).map(f64::from).collect();
-        let random = RandomStream { seed: 5, stream: 9 };
-        let y = run(Mode::Train, &x, |b, x| b.dropout(x, 0.25, random));
-        let expected = |i: usize| if philox::uniform(5, 0, 9, i as u64) >= 0.25 { x[i] / 0.75 } else { 0.0 };
-        assert_close(&y, &(0..200).map(expected).collect::<Vec<_>>());
-        let dropped = y.iter().filter(|&&y| y == 0.0).count();
-        assert!((30..70).contains(&dropped), "{dropped} of 200 are dropped");
-        assert_eq!(run(Mode::Infer, &x, |b, x| b.dropout(x, 0.25, random)), x);
+        assert_gate(Activation::Gelu, [0.0, 0.841_344_746, -0.045_500_264, 2.995_950_306]);
+        assert_gate(Activation::GeluTanh, [0.0, 0.841_191_991, -0.045_402_306, 2.996_362_607]);
     }
 }

@@ -18,8 +18,10 @@ use std::str::FromStr;
 /// How tensors are called.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Names {
-    /// `layer1.0.conv1.weight`: torchvision's, timm's and this program's own.
+    /// `layer1.0.conv1.weight`, `blocks.0.0.conv_dw.weight`: timm's and this program's own.
     #[default]
+    Timm,
+    /// `layer1.0.conv1.weight`, `features.1.0.block.0.0.weight`
     Torchvision,
     /// `layers.0.0.conv1.weight`: NVIDIA DeepLearningExamples (PyTorch).
     DeepLearningExamples,
@@ -32,7 +34,8 @@ impl FromStr for Names {
 
     fn from_str(name: &str) -> Result<Self, TrainError> {
         match name {
-            "torchvision" | "timm" | "bessemer" => Ok(Self::Torchvision),
+            "timm" | "bessemer" => Ok(Self::Timm),
+            "torchvision" => Ok(Self::Torchvision),
             "dle" => Ok(Self::DeepLearningExamples),
             "huggingface" => Ok(Self::HuggingFace),
             other => {
@@ -46,6 +49,7 @@ impl FromStr for Names {
 impl fmt::Display for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Timm => "timm",
             Self::Torchvision => "torchvision",
             Self::DeepLearningExamples => "dle",
             Self::HuggingFace => "huggingface",
@@ -57,7 +61,8 @@ impl Names {
     /// The canonical name of a tensor in this naming.
     fn of(self, names: &WeightNames, canonical: &str) -> String {
         match self {
-            Self::Torchvision | Self::HuggingFace => canonical.to_owned(),
+            Self::Timm | Self::HuggingFace => canonical.to_owned(),
+            Self::Torchvision => (names.torchvision)(canonical),
             Self::DeepLearningExamples => (names.deep_learning_examples)(canonical),
         }
     }
@@ -154,6 +159,25 @@ mod tests {
         let spec = find(model).unwrap();
         let specs = Model::infer(spec.architecture, &spec.options(), 1).unwrap().specs;
         specs.iter().map(|spec| named(spec, &initialise(spec, 3)).unwrap()).collect()
+    }
+
+    #[test]
+    fn efficientnets_have_two_namings() {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        write_safetensors(&path("a"), &weights("efficientnet-tiny")).unwrap();
+        let to = ConvertOptions { to: Names::Torchvision, ..ConvertOptions::default() };
+        assert_eq!(convert_weights(&path("a"), &path("b"), &to).unwrap().model, "efficientnet-tiny");
+        let names: Vec<String> = read_safetensors(&path("b")).unwrap().into_iter().map(|t| t.name).collect();
+        assert!(names.iter().any(|name| name == "features.6.1.block.3.1.running_var"), "{names:?}");
+        let is_torchvision = |name: &String| name.starts_with("features.") || name.starts_with("classifier.1.");
+        assert!(names.iter().all(is_torchvision), "{names:?}");
+
+        let from = |names| ConvertOptions { from: Some(names), ..ConvertOptions::default() };
+        convert_weights(&path("b"), &path("c"), &from(Names::Torchvision)).unwrap();
+        assert_eq!(sorted(read_safetensors(&path("c")).unwrap()), sorted(weights("efficientnet-tiny")));
+        let error = convert_weights(&path("b"), &path("d"), &from(Names::Timm)).unwrap_err().to_string();
+        assert!(error.contains("features.") && error.contains("timm"), "{error}");
     }
 
     fn sorted(mut tensors: Vec<NamedTensor<'static>>) -> Vec<NamedTensor<'static>> {

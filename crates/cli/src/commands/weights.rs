@@ -40,7 +40,7 @@ pub(crate) struct Convert {
     /// them]
     #[arg(long, value_name = "SUITE", help_heading = "Names")]
     pub from: Option<Names>,
-    /// Whose names the output has: bessemer (as torchvision's), dle, or huggingface (BERT, in a folder)
+    /// Whose names the output has: bessemer (as timm's), torchvision, dle, or huggingface (BERT, in a folder)
     #[arg(long, value_name = "SUITE", default_value = "bessemer", help_heading = "Names")]
     pub to: Names,
     /// The model of the weights [default: the one that they fit]

@@ -5,7 +5,7 @@ use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::attention::{Attention, AttentionDropout};
 use bessemer_ir::ops::index::Gather;
 use bessemer_ir::{DType, Value};
-use bessemer_nn::{Builder, LayerNorm, Linear, Mode, RandomStream, Result};
+use bessemer_nn::{Builder, LayerNorm, Linear, Mode, RandomStream, Result, Streams};
 
 /// What is added to the scores of masked tokens.
 const MASKED: f64 = -10_000.0;
@@ -29,23 +29,6 @@ impl Tokens {
             types: b.feed("segment_ids", DType::I32, shape)?,
             mask: b.feed("input_mask", DType::I32, shape)?,
         })
-    }
-}
-
-/// Random streams of one graph, each given once.
-pub(crate) struct Streams {
-    seed: u64,
-    next: u32,
-}
-
-impl Streams {
-    pub(crate) fn new(seed: u64) -> Self {
-        Streams { seed, next: 0 }
-    }
-
-    pub(crate) fn next_stream(&mut self) -> RandomStream {
-        self.next += 1;
-        RandomStream { seed: self.seed, stream: self.next - 1 }
     }
 }
 

@@ -11,7 +11,7 @@ mod steps;
 
 pub(crate) use config::{Bert, setting_error};
 pub use config::{BertConfig, BertOptions, Sequences};
-pub(crate) use encoder::{Embeddings, Encoder, Streams, Tokens, mask_bias};
+pub(crate) use encoder::{Embeddings, Encoder, Tokens, mask_bias};
 pub(crate) use heads::{first_states, states_at, token_numbers, token_scores};
 pub use init::BertInit;
 pub(crate) use names::is_of_optimizer;

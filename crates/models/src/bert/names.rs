@@ -10,7 +10,8 @@ pub const TIED: [(&str, &str); 2] = [
 
 /// The names of Hugging Face's `BertForPreTraining`, which are those used here, of Google's TensorFlow checkpoints (`bert/...`,
 /// `cls/...`) and of NVIDIA's PyTorch recipe (`dense_act`).
-pub static NAMES: WeightNames = WeightNames { read, is_ignored, deep_learning_examples: str::to_owned };
+pub static NAMES: WeightNames =
+    WeightNames { read, is_ignored, torchvision: str::to_owned, deep_learning_examples: str::to_owned };
 
 fn read(name: &str) -> FileName {
     let name = without_module(name);

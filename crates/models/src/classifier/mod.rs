@@ -3,18 +3,20 @@
 mod names;
 mod zoo;
 
-pub use names::NAMES;
+pub use names::{EFFICIENTNET_NAMES, NAMES};
 pub use zoo::{Architecture, ModelSpec, ZOO, find};
 
+use crate::efficientnet::Scaling;
 use crate::model::Model;
-use crate::resnet::Backbone;
-use crate::{ModelError, resnet, resnet_cifar};
+use crate::{ModelError, efficientnet, resnet, resnet_cifar};
 use bessemer_ir::ops::index::Gather;
 use bessemer_ir::{DType, Value};
 use bessemer_nn::loss::cross_entropy;
 use bessemer_nn::preprocess::{mix, normalise};
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, Init, Linear, LinearOptions, Mixup, Mode, PixelScale, Result, Targets, TrainConfig};
+use bessemer_nn::{
+    Builder, Init, Linear, LinearOptions, Mixup, Mode, PixelScale, Result, Streams, Targets, TrainConfig,
+};
 use serde::{Deserialize, Serialize};
 
 /// What the feed `images` holds.
@@ -30,12 +32,23 @@ pub enum InputFormat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InitScheme {
-    /// Convolutions normal of variance `2 / fan`; classifier uniform in `±1 / sqrt(inputs)`, with its bias.
+    /// Convolutions normal of variance `2 / fan`; classifier of a ResNet uniform in `±1 / sqrt(inputs)`, with its bias, of an
+    /// EfficientNet in `±1 / sqrt(classes)`, without.
     #[default]
     Torch,
-    /// Convolutions and classifier truncated normal of variance `2 / fan`; no bias at first.
+    /// Convolutions truncated normal of variance `2 / fan`; classifier of a ResNet likewise, of an EfficientNet uniform in
+    /// `±1 / sqrt(classes)`; no bias at first.
     #[serde(rename = "variance_scaling")]
     TensorFlow,
+}
+
+/// Variants of the network below the classifier, by the kind of the network.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BackboneOptions {
+    /// Of ResNets, for ImageNet and for CIFAR.
+    ResNet(resnet::Backbone),
+    /// Of EfficientNets.
+    EfficientNet(efficientnet::Backbone),
 }
 
 /// Variants of a model.
@@ -47,19 +60,28 @@ pub struct ModelOptions {
     pub input: InputFormat,
     /// Outputs of the classifier.
     pub num_classes: usize,
-    /// The network below the classifier.
-    pub backbone: Backbone,
+    /// The network below the classifier, of the architecture's kind.
+    pub backbone: BackboneOptions,
+    /// Share of the classifier's inputs that training leaves out, in `[0, 1)`.
+    pub dropout: f64,
+    /// Seed of dropout and stochastic depth.
+    pub seed: u64,
 }
 
 impl ModelOptions {
     fn classifier(&self, inputs: usize) -> LinearOptions {
-        match self.backbone.init {
-            InitScheme::Torch => LinearOptions::uniform(inputs, self.num_classes),
-            InitScheme::TensorFlow => LinearOptions {
-                outputs: self.num_classes,
-                weight: Init::TruncatedNormal(self.backbone.fan),
-                bias: Init::Zeros,
+        let outputs = self.num_classes;
+        match &self.backbone {
+            BackboneOptions::ResNet(backbone) => match backbone.init {
+                InitScheme::Torch => LinearOptions::uniform(inputs, outputs),
+                InitScheme::TensorFlow => {
+                    LinearOptions { outputs, weight: Init::TruncatedNormal(backbone.fan), bias: Init::Zeros }
+                }
             },
+            BackboneOptions::EfficientNet(_) => {
+                let weight = Init::Uniform { bound: 1.0 / (outputs as f64).sqrt() };
+                LinearOptions { outputs, weight, bias: Init::Zeros }
+            }
         }
     }
 }
@@ -87,7 +109,7 @@ impl Model {
     /// Forward pass of a batch. Feed: `images`. Output: `logits`, `f32[N, num_classes]`.
     ///
     /// # Errors
-    /// [`ModelError::Setting`] where an option is out of range, [`ModelError::Graph`] where the image is too small.
+    /// [`ModelError::Setting`] where an option is out of range or of another architecture, [`ModelError::Graph`] where the image is too small.
     pub fn infer(
         architecture: Architecture,
         options: &ModelOptions,
@@ -99,7 +121,7 @@ impl Model {
         let images = normalised(&mut b, images, options)?;
         logits(&mut b, images, architecture, options)?;
         let (graph, specs) = b.finish();
-        Ok(Model { graph, specs, names: &NAMES })
+        Ok(Model { graph, specs, names: architecture.names() })
     }
 
     /// A whole training step. Feeds: `images`, `labels` (`i32[N]`) and those of mixup. Outputs: `logits`, `loss`, `lr` and,
@@ -117,7 +139,7 @@ impl Model {
         let (mut b, loss) = forward_loss(architecture, options, loss, batch)?;
         build_train_step(&mut b, loss, train)?;
         let (graph, specs) = b.finish();
-        Ok(Model { graph, specs, names: &NAMES })
+        Ok(Model { graph, specs, names: architecture.names() })
     }
 }
 
@@ -146,30 +168,70 @@ pub fn forward_loss(
 
 fn check(architecture: Architecture, options: &ModelOptions, batch: usize) -> std::result::Result<(), ModelError> {
     let [height, width] = options.image_size;
-    for (setting, value) in [
-        ("batch_size", batch),
-        ("num_classes", options.num_classes),
-        ("base_width", options.backbone.base_width),
-        ("image height", height),
-        ("image width", width),
-    ] {
-        if value == 0 {
-            return Err(ModelError::Setting { setting, value: value.to_string(), allowed: "it must be at least 1" });
-        }
+    for (setting, value) in
+        [("batch_size", batch), ("num_classes", options.num_classes), ("image height", height), ("image width", width)]
+    {
+        at_least_1(setting, value)?;
     }
-    if matches!(architecture, Architecture::ResNetCifar { .. }) && !options.backbone.base_width.is_multiple_of(2) {
-        let value = options.backbone.base_width.to_string();
+    check_rate("dropout", options.dropout)?;
+    match (architecture, &options.backbone) {
+        (Architecture::ResNet { .. } | Architecture::ResNetCifar { .. }, BackboneOptions::ResNet(backbone)) => {
+            check_resnet(architecture, backbone)
+        }
+        (Architecture::EfficientNet(scaling), BackboneOptions::EfficientNet(backbone)) => {
+            check_efficientnet(scaling, backbone)
+        }
+        (_, backbone) => Err(ModelError::Setting {
+            setting: "backbone",
+            value: format!("{backbone:?}"),
+            allowed: "it must be of the kind of the architecture",
+        }),
+    }
+}
+
+fn check_resnet(architecture: Architecture, backbone: &resnet::Backbone) -> std::result::Result<(), ModelError> {
+    at_least_1("base_width", backbone.base_width)?;
+    let (is_cifar, parts, allowed) = match architecture {
+        Architecture::ResNetCifar { .. } => (true, 4, "it must be at most 4, the stem and three stages"),
+        _ => (false, 5, "it must be at most 5, the stem and four stages"),
+    };
+    if is_cifar && !backbone.base_width.is_multiple_of(2) {
+        let value = backbone.base_width.to_string();
         return Err(ModelError::Setting { setting: "base_width", value, allowed: "it must be even here" });
     }
-    let (parts, allowed) = match architecture {
-        Architecture::ResNet { .. } => (5, "it must be at most 5, the stem and four stages"),
-        Architecture::ResNetCifar { .. } => (4, "it must be at most 4, the stem and three stages"),
-    };
-    if options.backbone.freeze_at > parts {
-        let value = options.backbone.freeze_at.to_string();
-        return Err(ModelError::Setting { setting: "freeze_at", value, allowed });
+    check_frozen(backbone.freeze_at, parts, allowed)
+}
+
+fn check_efficientnet(scaling: Scaling, backbone: &efficientnet::Backbone) -> std::result::Result<(), ModelError> {
+    for (setting, factor) in [("width", scaling.width), ("depth", scaling.depth)] {
+        if !(factor > 0.0 && factor <= efficientnet::MAX_FACTOR) {
+            let allowed = "it must be above 0 and at most 16";
+            return Err(ModelError::Setting { setting, value: factor.to_string(), allowed });
+        }
     }
-    Ok(())
+    check_rate("drop_path", backbone.drop_path)?;
+    check_frozen(backbone.freeze_at, efficientnet::PARTS, "it must be at most 8, the stem and seven stages")
+}
+
+fn at_least_1(setting: &'static str, value: usize) -> std::result::Result<(), ModelError> {
+    if value > 0 {
+        return Ok(());
+    }
+    Err(ModelError::Setting { setting, value: value.to_string(), allowed: "it must be at least 1" })
+}
+
+fn check_rate(setting: &'static str, rate: f64) -> std::result::Result<(), ModelError> {
+    if (0.0..1.0).contains(&rate) {
+        return Ok(());
+    }
+    Err(ModelError::Setting { setting, value: rate.to_string(), allowed: "it must be at least 0 and below 1" })
+}
+
+fn check_frozen(freeze_at: usize, parts: usize, allowed: &'static str) -> std::result::Result<(), ModelError> {
+    if freeze_at <= parts {
+        return Ok(());
+    }
+    Err(ModelError::Setting { setting: "freeze_at", value: freeze_at.to_string(), allowed })
 }
 
 fn feed_images(b: &mut Builder, options: &ModelOptions, batch: usize) -> Result<Value> {
@@ -208,14 +270,23 @@ fn normalised(b: &mut Builder, images: Value, options: &ModelOptions) -> Result<
 
 /// The network; its result is the output `logits`.
 fn logits(b: &mut Builder, images: Value, architecture: Architecture, options: &ModelOptions) -> Result<Value> {
-    let (features, name) = match architecture {
-        Architecture::ResNet { block, depths } => {
-            let features = resnet::features(b, images, block, depths, &options.backbone)?;
+    let mut streams = Streams::new(options.seed);
+    let (features, name) = match (architecture, &options.backbone) {
+        (Architecture::ResNet { block, depths }, BackboneOptions::ResNet(backbone)) => {
+            let features = resnet::features(b, images, block, depths, backbone)?;
             (b.scope("avgpool", |b| b.global_avg_pool(features.c5))?, "fc")
         }
-        Architecture::ResNetCifar { depth } => (resnet_cifar::features(b, images, depth, &options.backbone)?, "linear"),
+        (Architecture::ResNetCifar { depth }, BackboneOptions::ResNet(backbone)) => {
+            (resnet_cifar::features(b, images, depth, backbone)?, "linear")
+        }
+        (Architecture::EfficientNet(scaling), BackboneOptions::EfficientNet(backbone)) => {
+            let features = efficientnet::features(b, images, scaling, backbone, &mut streams)?;
+            (efficientnet::head(b, features.p5, scaling, backbone)?, "classifier")
+        }
+        _ => unreachable!("options are checked before"),
     };
     let inputs = b.graph.shape(features).cols();
+    let features = b.scope("dropout", |b| b.dropout(features, options.dropout, streams.next_stream()))?;
     let logits = Linear::new(b, name, inputs, options.classifier(inputs))?.apply(b, features)?;
     b.graph.output("logits", logits);
     Ok(logits)

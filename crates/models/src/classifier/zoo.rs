@@ -1,13 +1,15 @@
 //! The classifiers there are.
 
-use super::{InputFormat, ModelOptions};
+use super::{BackboneOptions, EFFICIENTNET_NAMES, InputFormat, ModelOptions, NAMES};
 use crate::ModelError;
+use crate::efficientnet::{self, Scaling};
 use crate::model::{Model, Summary};
 use crate::resnet::{Backbone, Block};
+use crate::weights::WeightNames;
 use bessemer_nn::PixelScale;
 
 /// A network up to its options.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Architecture {
     /// For ImageNet.
     ResNet {
@@ -21,6 +23,8 @@ pub enum Architecture {
         /// Blocks of each of the three stages.
         depth: usize,
     },
+    /// Inverted residuals with squeeze-and-excitation, for ImageNet.
+    EfficientNet(Scaling),
 }
 
 /// A classifier of the zoo.
@@ -32,6 +36,10 @@ pub struct ModelSpec {
     pub description: &'static str,
     /// The network up to its options.
     pub architecture: Architecture,
+    /// Height and width of the images that the published form is for.
+    pub image_size: usize,
+    /// Outputs of the published form.
+    pub num_classes: usize,
     /// Variants other than the default, by the options that choose them.
     pub variants: &'static [&'static str],
 }
@@ -41,19 +49,52 @@ const RESNET_BOTTLENECK: &[&str] =
     &["stride_in = conv1 (v1)", "padding = same (TensorFlow)", "zero_init_last_gamma", "base_width", "num_classes"];
 const RESNET_CIFAR: &[&str] = &["zero_init_last_gamma", "base_width", "num_classes"];
 
+const EFFICIENTNET: &[&str] = &[
+    "padding = same, bn_eps = 1e-3 (TensorFlow)",
+    "bn_momentum",
+    "dropout",
+    "drop_path",
+    "zero_init_last_gamma",
+    "num_classes",
+];
+
 const fn basic(name: &'static str, description: &'static str, depths: [usize; 4]) -> ModelSpec {
-    let architecture = Architecture::ResNet { block: Block::Basic, depths };
-    ModelSpec { name, description, architecture, variants: RESNET }
+    for_imagenet(name, description, Architecture::ResNet { block: Block::Basic, depths }, RESNET)
 }
 
 const fn bottleneck(name: &'static str, description: &'static str, depths: [usize; 4]) -> ModelSpec {
-    let architecture = Architecture::ResNet { block: Block::Bottleneck, depths };
-    ModelSpec { name, description, architecture, variants: RESNET_BOTTLENECK }
+    for_imagenet(name, description, Architecture::ResNet { block: Block::Bottleneck, depths }, RESNET_BOTTLENECK)
+}
+
+const fn for_imagenet(
+    name: &'static str,
+    description: &'static str,
+    architecture: Architecture,
+    variants: &'static [&'static str],
+) -> ModelSpec {
+    ModelSpec { name, description, architecture, image_size: 224, num_classes: 1000, variants }
 }
 
 const fn cifar(name: &'static str, description: &'static str, depth: usize) -> ModelSpec {
-    ModelSpec { name, description, architecture: Architecture::ResNetCifar { depth }, variants: RESNET_CIFAR }
+    let architecture = Architecture::ResNetCifar { depth };
+    ModelSpec { name, description, architecture, image_size: 32, num_classes: 10, variants: RESNET_CIFAR }
 }
+
+const EFFICIENTNET_B0: ModelSpec = for_imagenet(
+    "efficientnet-b0",
+    "EfficientNet-B0 for ImageNet",
+    Architecture::EfficientNet(Scaling::B[0]),
+    EFFICIENTNET,
+);
+
+const EFFICIENTNET_TINY: ModelSpec = ModelSpec {
+    name: "efficientnet-tiny",
+    description: "EfficientNet of a quarter of B0's width",
+    architecture: Architecture::EfficientNet(Scaling { width: 0.25, depth: 0.5 }),
+    image_size: 64,
+    num_classes: 10,
+    variants: EFFICIENTNET,
+};
 
 /// All classifiers.
 pub const ZOO: &[ModelSpec] = &[
@@ -62,6 +103,8 @@ pub const ZOO: &[ModelSpec] = &[
     bottleneck("resnet50", "ResNet-50 v1.5 for ImageNet", [3, 4, 6, 3]),
     bottleneck("resnet101", "ResNet-101 v1.5 for ImageNet", [3, 4, 23, 3]),
     bottleneck("resnet152", "ResNet-152 v1.5 for ImageNet", [3, 8, 36, 3]),
+    EFFICIENTNET_B0,
+    EFFICIENTNET_TINY,
     cifar("resnet20-cifar", "ResNet-20 for CIFAR-10", 3),
     cifar("resnet32-cifar", "ResNet-32 for CIFAR-10", 5),
     cifar("resnet44-cifar", "ResNet-44 for CIFAR-10", 7),
@@ -81,17 +124,11 @@ pub fn find(name: &str) -> Result<&'static ModelSpec, ModelError> {
 }
 
 impl Architecture {
-    /// The published form of the network.
-    pub fn options(self) -> ModelOptions {
-        let (side, num_classes, base_width) = match self {
-            Architecture::ResNet { .. } => (224, 1000, 64),
-            Architecture::ResNetCifar { .. } => (32, 10, 16),
-        };
-        ModelOptions {
-            image_size: [side; 2],
-            input: InputFormat::Bytes(PixelScale::IMAGENET),
-            num_classes,
-            backbone: Backbone::new(base_width),
+    /// How files of weights name the tensors.
+    pub fn names(self) -> &'static WeightNames {
+        match self {
+            Architecture::ResNet { .. } | Architecture::ResNetCifar { .. } => &NAMES,
+            Architecture::EfficientNet(_) => &EFFICIENTNET_NAMES,
         }
     }
 }
@@ -99,7 +136,19 @@ impl Architecture {
 impl ModelSpec {
     /// The published form of the network.
     pub fn options(&self) -> ModelOptions {
-        self.architecture.options()
+        let backbone = match self.architecture {
+            Architecture::ResNet { .. } => BackboneOptions::ResNet(Backbone::new(64)),
+            Architecture::ResNetCifar { .. } => BackboneOptions::ResNet(Backbone::new(16)),
+            Architecture::EfficientNet(_) => BackboneOptions::EfficientNet(efficientnet::Backbone::default()),
+        };
+        ModelOptions {
+            image_size: [self.image_size; 2],
+            input: InputFormat::Bytes(PixelScale::IMAGENET),
+            num_classes: self.num_classes,
+            backbone,
+            dropout: 0.0,
+            seed: 0,
+        }
     }
 
     /// # Errors

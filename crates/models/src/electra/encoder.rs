@@ -1,9 +1,9 @@
 //! From tokens to hidden states: embeddings, which several encoders may share, and BERT's layers.
 
 use super::config::Network;
-use crate::bert::{Embeddings, Encoder, Streams, Tokens, mask_bias};
+use crate::bert::{Embeddings, Encoder, Tokens, mask_bias};
 use bessemer_ir::Value;
-use bessemer_nn::{Builder, Linear, Result};
+use bessemer_nn::{Builder, Linear, Result, Streams};
 
 /// What all encoders of a graph have in common.
 pub(super) struct Trunk {

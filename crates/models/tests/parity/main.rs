@@ -2,7 +2,9 @@
 
 mod bert;
 mod case;
+mod efficientnet;
 mod electra;
 mod fixtures;
+mod images;
 mod resnet;
 mod schedules;

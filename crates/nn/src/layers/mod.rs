@@ -6,16 +6,19 @@
 mod conv;
 mod linear;
 mod norm;
+mod squeeze;
 #[cfg(test)]
 mod tests;
 
 pub use conv::{Conv, ConvOptions, ConvTranspose, ConvTransposeOptions};
 pub use linear::{Linear, LinearOptions};
 pub use norm::{BatchNorm, BatchNormOptions, LayerNorm};
+pub use squeeze::{SqueezeExcite, SqueezeExciteOptions};
 
 use crate::Result;
 use crate::builder::Builder;
 use bessemer_ir::ops::conv::same_padding;
+use bessemer_ir::ops::pointwise::UnaryKind;
 use bessemer_ir::ops::pool::MaxPool2d;
 use bessemer_ir::{Graph, Value};
 use serde::{Deserialize, Serialize};
@@ -69,6 +72,15 @@ impl Builder {
     /// None for an image.
     pub fn global_avg_pool(&mut self, x: Value) -> Result<Value> {
         self.graph.mean(x, &[1, 2])
+    }
+
+    /// `x * sigmoid(x)` (Ramachandran et al. 2017, arXiv:1710.05941); PyTorch's `SiLU`.
+    ///
+    /// # Errors
+    /// For a tensor that is no float.
+    pub fn swish(&mut self, x: Value) -> Result<Value> {
+        let gate = self.graph.unary(UnaryKind::Sigmoid, x)?;
+        self.graph.mul(x, gate)
     }
 }
 

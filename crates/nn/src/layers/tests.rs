@@ -150,6 +150,28 @@ fn a_depthwise_convolution_scales_each_channel_by_its_own_weights() {
 }
 
 #[test]
+fn channels_are_weighted_by_the_mean_of_the_image() {
+    let options = SqueezeExciteOptions { channels: 2, reduced: 1, init: KAIMING };
+    let weights: [(&str, &[f64]); 4] = [
+        ("se.conv_reduce.weight", &[2.0, -1.0]),
+        ("se.conv_reduce.bias", &[0.5]),
+        ("se.conv_expand.weight", &[1.0, -2.0]),
+        ("se.conv_expand.bias", &[0.0, 3.0]),
+    ];
+    // Means 2 and 3: the reduced channel is swish(1.5).
+    let (shape, y) = image([1, 1, 2, 2], &[1.0, 2.0, 3.0, 4.0], &weights, |b, x| {
+        let layer = SqueezeExcite::new(b, "se", options).expect("a new name");
+        assert_eq!(b.specs()[0].external_shape().dims(), [1, 2, 1, 1], "files hold 1x1 convolutions");
+        layer.apply(b, x).expect("it fits")
+    });
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let reduced = 1.5 * sigmoid(1.5);
+    let gates = [sigmoid(reduced), sigmoid(3.0 - 2.0 * reduced)];
+    assert_eq!(shape, [1, 1, 2, 2]);
+    assert!(close(&y, &[gates[0], 2.0 * gates[1], 3.0 * gates[0], 4.0 * gates[1]]), "{y:?}");
+}
+
+#[test]
 fn a_transposed_convolution_spreads_each_pixel() {
     let options =
         ConvTransposeOptions { channels: 1, kernel: 2, stride: 2, padding: 0, init: KAIMING, bias: Some(Init::Zeros) };
@@ -233,6 +255,20 @@ fn shared_head(b: &mut Builder) -> Value {
     sums.into_iter().reduce(|a, y| b.graph.add(a, y).expect("scalars")).expect("three levels")
 }
 
+/// An inverted residual: a depthwise convolution, squeeze-and-excitation and a projection.
+fn squeezed_block(b: &mut Builder) -> Value {
+    let x = b.feed("p3", DType::F32, [2, 3, 4, 4]).expect("a new name");
+    let depthwise = ConvOptions { groups: 4, ..ConvOptions::new(4, 3, KAIMING) };
+    let se = SqueezeExciteOptions { channels: 4, reduced: 2, init: KAIMING };
+    let y = Conv::new(b, "conv_dw", 4, depthwise).and_then(|conv| conv.apply(b, x)).expect("it fits");
+    let y = b.swish(y).expect("a float");
+    let y = SqueezeExcite::new(b, "se", se).and_then(|layer| layer.apply(b, y)).expect("it fits");
+    let project = ConvOptions::new(4, 1, KAIMING);
+    let y = Conv::new(b, "conv_pwl", 4, project).and_then(|conv| conv.apply(b, y)).expect("it fits");
+    let y = b.graph.add(x, y).and_then(|sum| b.graph.mul(sum, y)).expect("floats");
+    b.graph.sum(y, &[0, 1, 2, 3]).expect("four axes")
+}
+
 /// A mask head: a convolution, a transposed one, and a predictor.
 fn upsampling_head(b: &mut Builder) -> Value {
     let x = b.feed("rois", DType::F32, [2, 3, 4, 3]).expect("a new name");
@@ -312,4 +348,14 @@ fn gradients_flow_through_transposed_convolutions() {
     let params = check_gradients(upsampling_head);
     let names: Vec<&str> = params.iter().map(|spec| spec.name.as_str()).collect();
     assert_eq!(names, ["conv.weight", "conv.bias", "deconv.weight", "deconv.bias"]);
+}
+
+#[test]
+fn gradients_flow_through_squeeze_and_excitation() {
+    let params = check_gradients(squeezed_block);
+    let names: Vec<&str> = params.iter().map(|spec| spec.name.as_str()).collect();
+    let se = ["conv_reduce.weight", "conv_reduce.bias", "conv_expand.weight", "conv_expand.bias"];
+    let se = se.map(|name| format!("se.{name}"));
+    assert_eq!(names[1..5], se.each_ref().map(String::as_str));
+    assert_eq!([names[0], names[5]], ["conv_dw.weight", "conv_pwl.weight"]);
 }

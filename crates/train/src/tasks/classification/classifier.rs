@@ -8,6 +8,7 @@ use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession};
 use bessemer_data::ResizeCentreCrop;
+use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, InputFormat, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
 use std::fs;
@@ -60,7 +61,9 @@ impl Classifier {
             options.num_classes = classes;
         }
         let resize = match spec.architecture {
-            Architecture::ResNet { .. } => ResizeCentreCrop::imagenet(options.image_size[0] as u32).resize,
+            Architecture::ResNet { .. } | Architecture::EfficientNet(_) => {
+                ResizeCentreCrop::imagenet(options.image_size[0] as u32).resize
+            }
             Architecture::ResNetCifar { .. } => options.image_size[0] as u32,
         };
         let (name, architecture) = (name.to_owned(), spec.architecture);
@@ -97,8 +100,11 @@ impl Classifier {
 
 /// Rows of the last layer's weight.
 pub(crate) fn classes_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
-    let is_last = |name: &str| ["fc.weight", "linear.weight"].contains(&name.strip_prefix("module.").unwrap_or(name));
-    tensors.iter().find(|tensor| is_last(&tensor.name)).and_then(|tensor| tensor.shape.first().copied())
+    let is_last = |name: &str| ["fc.weight", "linear.weight", "classifier.weight"].contains(&name);
+    tensors
+        .iter()
+        .find(|tensor| is_last(&NAMES.canonical(&tensor.name)))
+        .and_then(|tensor| tensor.shape.first().copied())
 }
 
 /// The class names beside a run's checkpoints.

@@ -22,17 +22,19 @@ use bessemer_models::{Architecture, Model, ModelError, ModelSpec, Summary, Weigh
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Classifiers of images: ResNets.
+/// Classifiers of images: ResNets and EfficientNets.
 pub struct Classifiers;
 
 /// The family.
 pub static FAMILY: Classifiers = Classifiers;
 
-const RECIPES: [(&str, &str); 7] = [
+const RECIPES: [(&str, &str); 9] = [
     ("resnet50-50e", include_str!("recipes/resnet50-50e.toml")),
     ("resnet50-90e", include_str!("recipes/resnet50-90e.toml")),
     ("resnet50-250e", include_str!("recipes/resnet50-250e.toml")),
     ("resnet50-90e-tf1", include_str!("recipes/resnet50-90e-tf1.toml")),
+    ("efficientnet-b0", include_str!("recipes/efficientnet-b0.toml")),
+    ("efficientnet-shapes", include_str!("recipes/efficientnet-shapes.toml")),
     ("imagenette-small", include_str!("recipes/imagenette-small.toml")),
     ("shapes-quick", include_str!("recipes/shapes-quick.toml")),
     ("cifar", include_str!("recipes/cifar.toml")),
@@ -50,7 +52,7 @@ impl Family for Classifiers {
     }
 
     fn representatives(&self) -> &'static [&'static str] {
-        &["resnet18", "resnet20-cifar"]
+        &["resnet18", "efficientnet-tiny", "resnet20-cifar"]
     }
 
     fn summary(&self, model: &str) -> Result<Summary, ModelError> {
@@ -82,6 +84,8 @@ impl Family for Classifiers {
 
     fn default_recipe(&self, model: &str, data: Option<&str>) -> &'static str {
         match find(model).map(|spec| spec.architecture) {
+            Ok(Architecture::EfficientNet(_)) if data == Some("shapes") => "efficientnet-shapes",
+            Ok(Architecture::EfficientNet(_)) => "efficientnet-b0",
             Ok(Architecture::ResNetCifar { .. }) if data == Some("shapes") => "shapes-quick",
             Ok(Architecture::ResNetCifar { .. }) => "cifar",
             Ok(Architecture::ResNet { .. }) | Err(_) => "resnet50-90e",

@@ -1,12 +1,14 @@
 //! The networks of recipes.
 
-use super::recipe::ClassifierRecipe;
+use super::recipe::{ClassifierRecipe, ModelFields};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::setup::train_config;
-use bessemer_models::resnet::Backbone;
-use bessemer_models::{Architecture, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, find};
-use bessemer_nn::PixelScale;
+use bessemer_models::{
+    Architecture, BackboneOptions, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, efficientnet, find,
+    resnet,
+};
+use bessemer_nn::{BatchNormOptions, PixelScale};
 
 /// Options of the recipe's model for images of `image_size` pixels in height and width.
 ///
@@ -16,18 +18,33 @@ pub(crate) fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Archite
     let spec = find(&recipe.model.name)?;
     let ClassifierRecipe { model, images, .. } = recipe.own()?;
     let published = spec.options();
-    let backbone = Backbone {
-        padding: model.padding,
-        stride_in: model.stride_in,
-        init: model.init,
-        zero_init_last_gamma: model.zero_init_last_gamma,
-        ..published.backbone
+    let ModelFields { padding, init, zero_init_last_gamma, .. } = *model;
+    let norm = BatchNormOptions { eps: model.bn_eps, momentum: model.bn_momentum, ..BatchNormOptions::default() };
+    let backbone = match published.backbone {
+        BackboneOptions::ResNet(published) => BackboneOptions::ResNet(resnet::Backbone {
+            padding,
+            stride_in: model.stride_in,
+            init,
+            zero_init_last_gamma,
+            norm,
+            ..published
+        }),
+        BackboneOptions::EfficientNet(published) => BackboneOptions::EfficientNet(efficientnet::Backbone {
+            padding,
+            init,
+            zero_init_last_gamma,
+            norm,
+            drop_path: model.drop_path,
+            ..published
+        }),
     };
     let options = ModelOptions {
         image_size: [image_size as usize; 2],
         input: InputFormat::Bytes(PixelScale { mean: images.mean, std: images.std }),
         num_classes: model.num_classes as usize,
         backbone,
+        dropout: model.dropout,
+        seed: recipe.train.seed,
     };
     Ok((spec.architecture, options))
 }
@@ -53,7 +70,8 @@ mod tests {
 
     #[test]
     fn recipes_name_models_of_the_zoo() {
-        for name in ["resnet50-90e", "resnet50-90e-tf1", "imagenette-small", "shapes-quick", "cifar"] {
+        for name in ["resnet50-90e", "resnet50-90e-tf1", "efficientnet-b0", "imagenette-small", "shapes-quick", "cifar"]
+        {
             let recipe = Recipe::load(name, &[]).unwrap();
             let own: &ClassifierRecipe = recipe.own().unwrap();
             let (_, options) = model_options(&recipe, own.images.image_size).unwrap();

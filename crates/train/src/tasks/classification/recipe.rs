@@ -1,8 +1,8 @@
 //! What recipes of image classifiers say beside those of all models.
 
 use crate::recipe::{Problem, Range, Recipe, family_recipe, require, section};
-use bessemer_models::InitScheme;
 use bessemer_models::resnet::StrideIn;
+use bessemer_models::{Architecture, InitScheme, find};
 use bessemer_nn::{Padding, PixelScale};
 
 /// Pixels of a side.
@@ -19,6 +19,15 @@ section! {
         /// Start the last batch-norm gamma of each residual block at 0 instead of 1.
         pub zero_init_last_gamma: bool = false;
         pub init: InitScheme = InitScheme::Torch;
+        /// Added to the variance in batch norms before the root is taken.
+        pub bn_eps: f64 = 1e-5 => Range::closed(0.0, 1.0);
+        /// Weight of the newest batch in the running statistics of batch norms; 1 less TensorFlow's momentum.
+        pub bn_momentum: f64 = 0.1 => Range::closed(0.0, 1.0);
+        /// Share of the classifier's inputs that training leaves out.
+        pub dropout: f64 = 0.0 => Range::below(0.0, 1.0);
+        /// Stochastic depth of EfficientNets: the share of samples for which training leaves out the last residual block; of
+        /// earlier ones in proportion to their number.
+        pub drop_path: f64 = 0.0 => Range::below(0.0, 1.0);
     }
 }
 
@@ -66,8 +75,13 @@ family_recipe! {
     check check;
 }
 
-fn check(own: &ClassifierRecipe, _: &Recipe) -> Result<(), Problem> {
-    let images = &own.images;
+fn check(own: &ClassifierRecipe, recipe: &Recipe) -> Result<(), Problem> {
+    let (model, images) = (&own.model, &own.images);
+    let has_drop_path =
+        find(&recipe.model.name).is_ok_and(|spec| matches!(spec.architecture, Architecture::EfficientNet(_)));
+    require(model.drop_path == 0.0 || has_drop_path, "model.drop_path", || {
+        format!("{} is only valid for EfficientNets, not for {}", model.drop_path, recipe.model.name)
+    })?;
     for (path, [low, high]) in [("data.crop_scale", images.crop_scale), ("data.crop_ratio", images.crop_ratio)] {
         require(low <= high, path, || format!("[{low}, {high}] must be in ascending order"))?;
     }

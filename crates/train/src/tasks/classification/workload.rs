@@ -5,7 +5,7 @@ use crate::recipe::Recipe;
 use crate::setup::optimizer;
 use crate::workload::{ComparedWork, Fill, Mode, Work, Workload};
 use bessemer_models::resnet::Block;
-use bessemer_models::{Architecture, InputFormat, LossOptions, Model, ModelError, find};
+use bessemer_models::{Architecture, BackboneOptions, InputFormat, LossOptions, Model, ModelError, find};
 use bessemer_nn::{DecayExclude, Optimizer, TrainConfig};
 use serde_json::json;
 
@@ -13,23 +13,32 @@ use serde_json::json;
 /// grow beyond what a check allows within a few steps.
 const RATE: f64 = 2e-4;
 
-/// The recipe whose optimizer and label smoothing steps have.
-const REFERENCE: &str = "resnet50-90e";
+/// The recipe by whose optimizer, label smoothing, dropout and stochastic depth a model is trained.
+fn reference(architecture: Architecture) -> Recipe {
+    let name = match architecture {
+        Architecture::ResNet { .. } | Architecture::ResNetCifar { .. } => "resnet50-90e",
+        Architecture::EfficientNet(_) => "efficientnet-b0",
+    };
+    Recipe::load(name, &[]).expect("a recipe of this program")
+}
 
-fn reference() -> (Recipe, f64) {
-    let recipe = Recipe::load(REFERENCE, &[]).expect("a recipe of this program");
-    let label_smoothing = recipe.own::<ClassifierRecipe>().expect("of this family").labels.label_smoothing;
-    (recipe, label_smoothing)
+fn own(recipe: &Recipe) -> &ClassifierRecipe {
+    recipe.own().expect("of this family")
 }
 
 pub(super) fn build(work: &Work<'_>) -> Result<Workload, ModelError> {
     let spec = find(work.model)?;
-    let options = spec.options();
+    let mut options = spec.options();
     let model = match work.mode {
         Mode::Infer => Model::infer(spec.architecture, &options, work.batch_size)?,
         Mode::Train => {
-            let (recipe, label_smoothing) = reference();
-            let loss = LossOptions { label_smoothing, mixup: None };
+            let recipe = reference(spec.architecture);
+            let ClassifierRecipe { model, labels, .. } = own(&recipe);
+            options.dropout = model.dropout;
+            if let BackboneOptions::EfficientNet(backbone) = &mut options.backbone {
+                backbone.drop_path = model.drop_path;
+            }
+            let loss = LossOptions { label_smoothing: labels.label_smoothing, mixup: None };
             Model::train(spec.architecture, &options, &loss, &training(work, &recipe), work.batch_size)?
         }
     };
@@ -52,14 +61,14 @@ pub(super) fn compared(work: &Work<'_>) -> Result<Option<ComparedWork>, ModelErr
     let InputFormat::Bytes(scale) = options.input else { unreachable!("the zoo's models take bytes") };
     let bytes = |numbers: [f64; 3]| numbers.map(|number| number * 255.0);
     let block = if block == Block::Bottleneck { "bottleneck" } else { "basic" };
-    let (recipe, label_smoothing) = reference();
+    let recipe = reference(spec.architecture);
     Ok(Some(ComparedWork {
         sizes: json!({
             "image_size": options.image_size[0], "classes": options.num_classes, "layers": depths, "block": block,
         }),
         normalise: Some(json!({ "mean": bytes(scale.mean), "std": bytes(scale.std) })),
         training: training(work, &recipe),
-        label_smoothing,
+        label_smoothing: own(&recipe).labels.label_smoothing,
         dropout: 0.0,
     }))
 }
