@@ -4,16 +4,17 @@ use bessemer_ir::DType;
 use bessemer_models::resnet::{Backbone, Block, StrideIn, features};
 use bessemer_models::{BackboneOptions, LossOptions, Model, ModelError, ModelOptions, ZOO, find};
 use bessemer_nn::{
-    Builder, Clip, ClipForm, ClipOf, DecayExclude, Mode, Optimizer, Padding, ParamKind, Schedule, Sgd, TrainConfig,
+    Average, Builder, Clip, ClipForm, ClipOf, DecayExclude, Mode, Optimizer, Padding, ParamKind, Schedule, Sgd,
+    TrainConfig,
 };
 
 fn config(ema_decay: Option<f64>) -> TrainConfig {
     let decay_exclude = DecayExclude::BnSubstring;
-    let sgd = Sgd { momentum: 0.875, nesterov: false, weight_decay: 5e-5, decay_exclude };
+    let sgd = Sgd { momentum: 0.875, nesterov: false, velocity: Default::default(), weight_decay: 5e-5, decay_exclude };
     TrainConfig {
         clip: Some(Clip { limit: 1.0, form: ClipForm::PyTorch, of: ClipOf::Step }),
         report_grad_norm: true,
-        ema_decay,
+        average: ema_decay.map(|decay| Average { decay, ramp: false }),
         ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1))
     }
 }

@@ -24,7 +24,8 @@ pub use layers::{
 };
 pub use loss::{MaskedMean, Mixup, Targets};
 pub use optim::{
-    Adam, AdamMoments, Clip, ClipForm, ClipOf, DecayExclude, DecayForm, EpsForm, Lamb, LossScale, Optimizer, Sgd, Trust,
+    Adam, AdamMoments, Average, Clip, ClipForm, ClipOf, DecayExclude, DecayForm, EpsForm, Lamb, LossScale, Optimizer,
+    Sgd, Trust, Velocity,
 };
 pub use params::{ParamKind, ParamLayout, ParamSpec};
 pub use preprocess::PixelScale;

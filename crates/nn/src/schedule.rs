@@ -17,7 +17,7 @@ pub enum Form {
     /// milestone is in force from the step after it. NVIDIA's TensorFlow 1 recipes of image classifiers, and of BERT with LAMB.
     WholeRun,
     /// Every step. Step `s` of `W` warm-up steps has `lr * s / W`; the decay begins after them. BERT with Adam, as published
-    /// and in NVIDIA's TensorFlow 1 recipes.
+    /// and in NVIDIA's TensorFlow 1 recipes; EfficientDet, with another first rate than 0.
     FromZero,
     /// Every step. Step `s` of `T` has the progress `p = (s + 1) / T`: below a share of warm-up `w`, which need not be a whole
     /// number of steps, `lr * p / w`; the decay runs over `p` from 0 on, unseen during warm-up. NVIDIA's PyTorch recipe of
@@ -60,9 +60,11 @@ pub enum Warmup {
 pub struct Schedule {
     /// Rate at the end of warm-up.
     pub lr: f64,
+    /// Rate from which warm-up rises in a straight line. 0 in all published recipes but EfficientDet's.
+    pub warmup_lr: f64,
     /// Rate at the end of the run, of decays that lead to one.
     pub end_lr: f64,
-    /// Length of the run.
+    /// Length of the run, or of the schedule of a run that stops before its end.
     pub epochs: f64,
     /// Optimizer steps of an epoch.
     pub steps_per_epoch: u64,
@@ -101,6 +103,7 @@ impl Schedule {
     pub fn constant(lr: f64) -> Self {
         Schedule {
             lr,
+            warmup_lr: 0.0,
             end_lr: lr,
             epochs: 1.0,
             steps_per_epoch: 1,
@@ -117,7 +120,7 @@ impl Schedule {
             Warmup::Steps(count) => count,
             Warmup::Share(share) => share * epochs,
         };
-        Schedule { lr, end_lr: 0.0, epochs, steps_per_epoch: 1, warmup_epochs, form, decay }
+        Schedule { lr, warmup_lr: 0.0, end_lr: 0.0, epochs, steps_per_epoch: 1, warmup_epochs, form, decay }
     }
 
     fn clock(&self) -> Clock {
@@ -181,7 +184,8 @@ impl Schedule {
         let clock = self.clock();
         let now = ((step as f64 + 0.5) / clock.tick).floor() + clock.first;
         if now < clock.warmup {
-            return self.lr * ((now + clock.ahead) / clock.warmup).min(1.0);
+            let share = ((now + clock.ahead) / clock.warmup).min(1.0);
+            return self.warmup_lr + (self.lr - self.warmup_lr) * share;
         }
         let left = ((clock.decay_end - now) / clock.decay_length()).clamp(0.0, 1.0);
         match &self.decay {
@@ -208,7 +212,8 @@ impl Schedule {
         let share = g.mul_scalar(ahead, 1.0 / clock.warmup)?;
         let one = g.constant_like(now, 1.0)?;
         let share = g.binary(BinaryKind::Min, share, one)?;
-        let warming = g.mul_scalar(share, self.lr)?;
+        let risen = g.mul_scalar(share, self.lr - self.warmup_lr)?;
+        let warming = if self.warmup_lr == 0.0 { risen } else { g.add_scalar(risen, self.warmup_lr)? };
         let warmup = g.constant_like(now, clock.warmup)?;
         let is_warmup = g.binary(BinaryKind::Lt, now, warmup)?;
         g.select(is_warmup, warming, decayed)
@@ -291,7 +296,16 @@ mod tests {
     use std::f64::consts::PI;
 
     fn schedule(form: Form, decay: Decay) -> Schedule {
-        Schedule { lr: 0.8, end_lr: 0.01, epochs: 6.0, steps_per_epoch: 7, warmup_epochs: 2.0, form, decay }
+        Schedule {
+            lr: 0.8,
+            warmup_lr: 0.0,
+            end_lr: 0.01,
+            epochs: 6.0,
+            steps_per_epoch: 7,
+            warmup_epochs: 2.0,
+            form,
+            decay,
+        }
     }
 
     fn all() -> Vec<Schedule> {
@@ -306,6 +320,7 @@ mod tests {
             .into_iter()
             .flat_map(|form| decays.iter().map(move |decay| schedule(form, decay.clone())))
             .chain([Schedule::constant(0.3)])
+            .chain([Schedule { warmup_lr: 0.05, ..schedule(Form::FromZero, Decay::Cosine) }])
             .chain([Schedule { warmup_epochs: 0.0, ..schedule(Form::Epoch, Decay::Cosine) }])
             .chain([Schedule { warmup_epochs: 6.0, ..schedule(Form::Step, Decay::Cosine) }])
             .chain([Schedule { warmup_epochs: 1.23, ..schedule(Form::Progress, Decay::Polynomial { power: 0.5 }) }])
@@ -340,6 +355,19 @@ mod tests {
             assert!((schedule.learning_rate(step) - (0.01 + 0.79 * cosine)).abs() < 1e-12);
         }
         assert_eq!(schedule.learning_rate(1000), 0.01);
+    }
+
+    /// EfficientDet's: `init + s / W * (lr - init)`, then half a cosine over the rest.
+    #[test]
+    fn warm_up_from_a_rate() {
+        let schedule = Schedule { warmup_lr: 0.1, end_lr: 0.0, ..schedule(Form::FromZero, Decay::Cosine) };
+        for step in 0..14 {
+            assert!((schedule.learning_rate(step) - (0.1 + 0.7 * step as f64 / 14.0)).abs() < 1e-12);
+        }
+        for step in 14..42 {
+            let cosine = (1.0 + (PI * (step - 14) as f64 / 28.0).cos()) / 2.0;
+            assert!((schedule.learning_rate(step) - 0.8 * cosine).abs() < 1e-12);
+        }
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use crate::Result;
 use crate::builder::{Builder, MICRO_STEP};
-use crate::optim::{Clip, ClipOf, LossScale, Optimizer, accumulate, average, global_norm, is_finite, step_counter};
+use crate::optim::{
+    Average, Clip, ClipOf, LossScale, Optimizer, accumulate, clip_each, global_norm, is_finite, step_counter,
+};
 use crate::params::ParamSpec;
 use crate::schedule::Schedule;
 use bessemer_ir::Value;
@@ -16,12 +18,14 @@ pub struct TrainConfig {
     pub optimizer: Optimizer,
     /// The learning rate of each step.
     pub schedule: Schedule,
+    /// Limit of the norm of each gradient of a step alone, before their global norm is limited.
+    pub clip_each: Option<f64>,
     /// Limit of the global norm of the gradients.
     pub clip: Option<Clip>,
     /// Whether the step has the output `grad_norm`, the global norm before the step's clipping.
     pub report_grad_norm: bool,
-    /// Decay of the moving average of the model's tensors.
-    pub ema_decay: Option<f64>,
+    /// The moving average of the model's tensors.
+    pub average: Option<Average>,
     /// Scaling of the loss, for gradients that are stored in `f16`.
     pub loss_scale: Option<LossScale>,
     /// Micro-batches of a step, at least 1. Loss, gradients and all results that are one `f32` are means over them.
@@ -52,9 +56,10 @@ impl TrainConfig {
         TrainConfig {
             optimizer,
             schedule,
+            clip_each: None,
             clip: None,
             report_grad_norm: false,
-            ema_decay: None,
+            average: None,
             loss_scale: None,
             accumulation: 1,
             rate_factors: RateFactors::default(),
@@ -90,11 +95,21 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
         b.graph.output("lr", lr);
         let mut finite = is_finite(b, loss)?;
         // The norm is what sets the optimizer apart from the accumulation phase.
-        if config.report_grad_norm || config.clip.is_some() || scale.is_some() || accumulates {
+        if config.report_grad_norm
+            || config.clip_each.is_some()
+            || config.clip.is_some()
+            || scale.is_some()
+            || accumulates
+        {
             let norm = global_norm(&mut b.graph, &grads)?;
             b.graph.output("grad_norm", norm);
             let norm_is_finite = is_finite(b, norm)?;
             finite = b.graph.select(finite, norm_is_finite, finite)?;
+            let mut norm = norm;
+            if let Some(limit) = config.clip_each {
+                grads = clip_each(&mut b.graph, limit, &grads)?;
+                norm = global_norm(&mut b.graph, &grads)?;
+            }
             if let Some(clip) = config.clip.filter(|_| !clips_each) {
                 grads = clip.apply(&mut b.graph, norm, &grads)?;
             }
@@ -106,8 +121,8 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
                 config.optimizer.update(b, param, grad, lr, step)
             })?;
         }
-        if let Some(decay) = config.ema_decay {
-            average(b, decay, step)?;
+        if let Some(average) = config.average {
+            average.add_to(b, step)?;
         }
         b.graph.guard_updates(finite)?;
         if let (Some(scaling), Some(scale)) = (config.loss_scale, scale) {
@@ -152,10 +167,16 @@ mod tests {
     use bessemer_ir::reference::Interpreter;
 
     fn config() -> TrainConfig {
-        let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0, decay_exclude: DecayExclude::None };
+        let sgd = Sgd {
+            momentum: 0.9,
+            nesterov: false,
+            velocity: Default::default(),
+            weight_decay: 0.0,
+            decay_exclude: DecayExclude::None,
+        };
         TrainConfig {
             report_grad_norm: true,
-            ema_decay: Some(0.5),
+            average: Some(Average { decay: 0.5, ramp: false }),
             ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.05))
         }
     }
@@ -216,7 +237,7 @@ mod tests {
     fn the_loss_scale_follows_overflows() {
         let (mut b, loss) = builder();
         let scaling = LossScale { initial: 8.0, growth_steps: Some(2) };
-        let config = TrainConfig { loss_scale: Some(scaling), ema_decay: None, ..config() };
+        let config = TrainConfig { loss_scale: Some(scaling), average: None, ..config() };
         build_train_step(&mut b, loss, &config).expect("a legal graph");
         let mut run = Interpreter::new(&b.graph);
         run.set("loss_scale", &[8.0]);
@@ -242,7 +263,13 @@ mod tests {
         let squares = biases.map(|bias| b.graph.square(bias).expect("a float"));
         let sum = b.graph.add(squares[0], squares[1]).expect("two numbers");
         let loss = b.graph.sum(sum, &[0]).expect("one axis");
-        let sgd = Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.5, decay_exclude: DecayExclude::None };
+        let sgd = Sgd {
+            momentum: 0.0,
+            nesterov: false,
+            velocity: Default::default(),
+            weight_decay: 0.5,
+            decay_exclude: DecayExclude::None,
+        };
         let rate_factors = RateFactors::by_prefix(vec![("deep.".to_string(), 0.25), ("deep.bias".to_string(), 9.0)]);
         let config = TrainConfig { rate_factors, ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1)) };
         build_train_step(&mut b, loss, &config).expect("a legal graph");

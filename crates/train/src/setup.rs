@@ -8,7 +8,7 @@ use crate::recipe::{
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
 use bessemer_nn::{
-    Adam, AdamMoments, Clip, ClipForm, DecayForm, Lamb, LossScale, Optimizer, Schedule, Sgd, TrainConfig,
+    Adam, AdamMoments, Average, Clip, ClipForm, DecayForm, Lamb, LossScale, Optimizer, Schedule, Sgd, TrainConfig,
 };
 
 /// Longest run: the step counter of the compiled step is an `i32`.
@@ -46,13 +46,16 @@ pub fn precision(recipe: &Recipe, device: DeviceKind) -> Result<DType, TrainErro
 /// As [`total_steps`].
 pub fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
     let optimizer = optimizer(&recipe.optimizer);
-    let form = if matches!(optimizer, Optimizer::Lamb(_)) { ClipForm::TensorFlow } else { ClipForm::PyTorch };
+    let train = &recipe.train;
+    let is_of_tensorflow = matches!(optimizer, Optimizer::Lamb(_)) || train.clip_each_norm.is_some();
+    let form = if is_of_tensorflow { ClipForm::TensorFlow } else { ClipForm::PyTorch };
     Ok(TrainConfig {
-        clip: recipe.train.clip_norm.map(|limit| Clip { limit, form, of: recipe.train.clip_of }),
+        clip_each: train.clip_each_norm,
+        clip: train.clip_norm.map(|limit| Clip { limit, form, of: train.clip_of }),
         report_grad_norm: true,
-        ema_decay: recipe.train.ema_decay,
+        average: train.ema_decay.map(|decay| Average { decay, ramp: train.ema_ramp }),
         loss_scale: recipe.precision.loss_scaling().map(|(initial, growth_steps)| LossScale { initial, growth_steps }),
-        accumulation: recipe.train.accumulation,
+        accumulation: train.accumulation,
         ..TrainConfig::new(optimizer, schedule(recipe, steps_per_epoch)?)
     })
 }
@@ -64,8 +67,8 @@ pub(crate) fn optimizer(recipe: &OptimizerRecipe) -> Optimizer {
         Optimizer::Adam(Adam { moments: moments(fields), weight_decay, decay_form, decay_exclude })
     };
     match &recipe.rule {
-        OptimizerRule::Sgd(SgdFields { momentum, nesterov }) => {
-            Optimizer::Sgd(Sgd { momentum: *momentum, nesterov: *nesterov, weight_decay, decay_exclude })
+        &OptimizerRule::Sgd(SgdFields { momentum, nesterov, velocity }) => {
+            Optimizer::Sgd(Sgd { momentum, nesterov, velocity, weight_decay, decay_exclude })
         }
         OptimizerRule::Adam(fields) => adam(fields, DecayForm::Coupled),
         OptimizerRule::Adamw(fields) => adam(fields, DecayForm::Decoupled),
@@ -83,7 +86,8 @@ fn moments(fields: &AdamFields) -> AdamMoments {
 fn schedule(recipe: &Recipe, steps_per_epoch: u64) -> Result<Schedule, TrainError> {
     let epochs = total_steps(recipe, steps_per_epoch)? as f64 / steps_per_epoch as f64;
     let resolved = recipe.schedule.resolve(recipe.train.step_samples(), steps_per_epoch, epochs);
-    Ok(of_resolved(&resolved, steps_per_epoch, epochs))
+    let decay_epochs = recipe.schedule.epochs.map_or(epochs, |epochs| epochs as f64);
+    Ok(of_resolved(&resolved, steps_per_epoch, decay_epochs))
 }
 
 /// The learning rates of a run of the given number of epochs.
@@ -91,7 +95,8 @@ fn schedule(recipe: &Recipe, steps_per_epoch: u64) -> Result<Schedule, TrainErro
 /// Position, warm-up `W` and length `E` are counted in epochs (`per = "epoch"`: the rate is constant within an epoch)
 /// or in steps. With `p` the position:
 ///
-/// - warm-up, `p < W`: `peak * (p + 1) / W`, or `peak * p / W` with `warmup_in_decay`;
+/// - warm-up, `p < W`: `peak * (p + 1) / W`, or `peak * p / W` with `warmup_in_decay`, or, from a `warmup_lr` above 0,
+///   `warmup_lr + (peak - warmup_lr) * p / W`;
 /// - then, with `x = (p - W) / (E - W)`, or `x = p / E` with `warmup_in_decay`:
 ///   `linear`: `end + (peak - end) * (1 - x)`; `cosine`: `end + (peak - end) * (1 + cos(pi * x)) / 2`;
 ///   `step`: `peak * gamma^(milestones passed)`; `constant`: `peak`;
@@ -102,6 +107,7 @@ fn schedule(recipe: &Recipe, steps_per_epoch: u64) -> Result<Schedule, TrainErro
 pub(crate) fn of_resolved(resolved: &recipe::Schedule, steps_per_epoch: u64, epochs: f64) -> Schedule {
     Schedule {
         lr: resolved.peak_lr,
+        warmup_lr: resolved.warmup_lr,
         end_lr: resolved.end_lr,
         epochs,
         steps_per_epoch,
@@ -114,6 +120,7 @@ pub(crate) fn of_resolved(resolved: &recipe::Schedule, steps_per_epoch: u64, epo
             },
             (_, Per::Epoch) => Form::Epoch,
             (_, Per::Step) if resolved.warmup_in_decay => Form::WholeRun,
+            (_, Per::Step) if resolved.warmup_lr > 0.0 => Form::FromZero,
             (_, Per::Step) => Form::Step,
         },
         decay: match resolved.kind {
@@ -137,6 +144,7 @@ mod tests {
         recipe::Schedule {
             kind,
             peak_lr: 0.256,
+            warmup_lr: 0.0,
             end_lr: 0.0,
             per,
             warmup_epochs,

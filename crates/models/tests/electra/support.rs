@@ -41,7 +41,13 @@ pub(crate) fn squad_options(head: SpanHead) -> SquadOptions {
 }
 
 pub(crate) fn sgd() -> TrainConfig {
-    let rule = Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0, decay_exclude: Default::default() };
+    let rule = Sgd {
+        momentum: 0.0,
+        nesterov: false,
+        velocity: Default::default(),
+        weight_decay: 0.0,
+        decay_exclude: Default::default(),
+    };
     TrainConfig::new(Optimizer::Sgd(rule), Schedule::constant(0.01))
 }
 

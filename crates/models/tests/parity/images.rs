@@ -63,6 +63,7 @@ impl ImageCase {
         let optimizer = Optimizer::Sgd(Sgd {
             momentum: number("momentum"),
             nesterov: false,
+            velocity: Default::default(),
             weight_decay: number("weight_decay"),
             decay_exclude: DecayExclude::BnSubstring,
         });

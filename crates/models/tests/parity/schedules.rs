@@ -22,6 +22,7 @@ fn every_step_of_every_case() {
         };
         let schedule = Schedule {
             lr: number("lr"),
+            warmup_lr: 0.0,
             end_lr: number("end_lr"),
             epochs: number("epochs"),
             steps_per_epoch: number("steps_per_epoch") as u64,

@@ -1,4 +1,4 @@
-//! The global norm of gradients, and its limit.
+//! Norms of gradients, and their limits.
 
 use crate::Result;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
@@ -15,6 +15,17 @@ pub fn global_norm(g: &mut Graph, grads: &[Value]) -> Result<Value> {
         total = g.add(total, sum)?;
     }
     g.unary(UnaryKind::Sqrt, total)
+}
+
+/// Scales each gradient whose own Euclidean norm is above `limit` down to it: TensorFlow's `clip_by_norm`.
+pub fn clip_each(g: &mut Graph, limit: f64, grads: &[Value]) -> Result<Vec<Value>> {
+    let clip = Clip { limit, form: ClipForm::TensorFlow, of: ClipOf::Step };
+    let each = grads.iter().map(|&grad| {
+        let norm = global_norm(g, &[grad])?;
+        let factor = clip.factor(g, norm)?;
+        g.mul(grad, factor)
+    });
+    each.collect()
 }
 
 /// Limit of the global norm: larger gradients are scaled down to it.

@@ -11,12 +11,12 @@ mod sgd;
 
 pub use accumulate::accumulate;
 pub use adam::{Adam, DecayForm};
-pub use average::average;
-pub use clip::{Clip, ClipForm, ClipOf, global_norm};
+pub use average::Average;
+pub use clip::{Clip, ClipForm, ClipOf, clip_each, global_norm};
 pub use lamb::{Lamb, Trust};
 pub use loss_scale::LossScale;
 pub use moments::{AdamMoments, EpsForm};
-pub use sgd::Sgd;
+pub use sgd::{Sgd, Velocity};
 
 use crate::Result;
 use crate::builder::Builder;

@@ -44,7 +44,13 @@ fn two_steps(sgd: &Sgd) -> [f64; 2] {
     [run.input("fc.weight").data[0], run.input("bn1.weight").data[0]]
 }
 
-const PLAIN: Sgd = Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0, decay_exclude: DecayExclude::None };
+const PLAIN: Sgd = Sgd {
+    momentum: 0.0,
+    nesterov: false,
+    velocity: Velocity::Gradients,
+    weight_decay: 0.0,
+    decay_exclude: DecayExclude::None,
+};
 
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-12
@@ -125,7 +131,7 @@ fn averages_start_from_the_first_content() {
     let step = step_counter(&mut b).expect("a new name");
     let lr = b.graph.constant(DType::F32, [], LR).expect("a constant");
     PLAIN.update(&mut b, &params[0], grads[0], lr).expect("a legal graph");
-    average(&mut b, 0.75, step).expect("a legal graph");
+    Average { decay: 0.75, ramp: false }.add_to(&mut b, step).expect("a legal graph");
     let mut run = Interpreter::new(&b.graph);
     run.set("fc.weight", &[1.0, -1.0]);
     run.set("grad.fc.weight", &[4.0, 0.0]);
@@ -137,6 +143,66 @@ fn averages_start_from_the_first_content() {
     assert_eq!(b.graph.find_input("ema.bn1.weight"), None, "the step leaves this weight as it is");
 }
 
+/// TensorFlow's `min(decay, (1 + t) / (10 + t))` after the `t`-th step.
+#[test]
+fn the_decay_of_averages_rises() {
+    let (mut b, params, grads) = builder();
+    let step = step_counter(&mut b).expect("a new name");
+    let lr = b.graph.constant(DType::F32, [], LR).expect("a constant");
+    PLAIN.update(&mut b, &params[0], grads[0], lr).expect("a legal graph");
+    Average { decay: 0.25, ramp: true }.add_to(&mut b, step).expect("a legal graph");
+    let mut run = Interpreter::new(&b.graph);
+    run.set("fc.weight", &[1.0, -1.0]);
+    run.set("grad.fc.weight", &[4.0, 0.0]);
+    let (mut weight, mut expected) = (1.0, 1.0);
+    for t in 1..4 {
+        run.run();
+        weight -= LR * 4.0;
+        let decay = f64::min(0.25, (1 + t) as f64 / (10 + t) as f64);
+        expected = decay * expected + (1.0 - decay) * weight;
+        assert!(close(run.input("ema.fc.weight").data[0], expected), "step {t}");
+    }
+}
+
+/// `v = momentum * v - lr * g; w += v`: the rate of a step stays in what is kept of it.
+#[test]
+fn velocities_of_changes_keep_their_rate() {
+    let constant = Sgd { momentum: 0.5, velocity: Velocity::Changes, ..PLAIN };
+    assert!(close(two_steps(&constant)[0], two_steps(&Sgd { velocity: Velocity::Gradients, ..constant })[0]));
+    let nesterov = Sgd { nesterov: true, ..constant };
+    assert!(close(two_steps(&nesterov)[0], two_steps(&Sgd { velocity: Velocity::Gradients, ..nesterov })[0]));
+    let (mut b, params, grads) = builder();
+    let lr = b.feed("lr", DType::F32, []).expect("a new name");
+    constant.update(&mut b, &params[0], grads[0], lr).expect("a legal graph");
+    let mut run = Interpreter::new(&b.graph);
+    run.set("fc.weight", &[1.0, 0.0]);
+    run.set("grad.fc.weight", &[2.0, 0.0]);
+    for rate in [0.5, 0.125] {
+        run.set("lr", &[rate]);
+        run.run();
+    }
+    let first = -0.5 * 2.0;
+    assert!(close(run.input("fc.weight").data[0], 1.0 + first + (0.5 * first - 0.125 * 2.0)));
+}
+
+/// TensorFlow's `clip_by_norm` of each gradient alone.
+#[test]
+fn each_gradient_is_limited_alone() {
+    let (mut b, _, grads) = builder();
+    let clipped = clip_each(&mut b.graph, 5.0, &grads).expect("a legal graph");
+    for (name, grad) in [("fc", clipped[0]), ("bn", clipped[1])] {
+        b.graph.output(name, grad);
+    }
+    let mut run = Interpreter::new(&b.graph);
+    run.set("grad.fc.weight", &[6.0, 8.0]);
+    run.set("grad.bn1.weight", &[4.0]);
+    run.run();
+    assert_eq!(
+        (run.output("fc").data.as_slice(), run.output("bn").data.as_slice()),
+        ([3.0, 4.0].as_slice(), [4.0].as_slice())
+    );
+}
+
 #[test]
 fn a_phase_starts_counters_anew() {
     let mut b = Builder::new(Mode::Train);
@@ -145,7 +211,7 @@ fn a_phase_starts_counters_anew() {
     let square = b.graph.square(bias).expect("a float");
     let loss = b.graph.sum(square, &[0]).expect("one axis");
     let config = TrainConfig {
-        ema_decay: Some(0.9),
+        average: Some(Average { decay: 0.9, ramp: false }),
         loss_scale: Some(LossScale { initial: 8.0, growth_steps: Some(2) }),
         accumulation: 2,
         ..TrainConfig::new(Optimizer::Lamb(Lamb::nvidia(0.01)), Schedule::constant(0.1))

@@ -8,8 +8,8 @@ use bessemer_ir::run::Phase;
 use bessemer_ir::{DType, Graph, Op, Value, philox};
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
-    Adam, BatchNorm, BatchNormOptions, Builder, Clip, ClipForm, ClipOf, Conv, ConvOptions, DecayExclude, Fan, Init,
-    Lamb, Linear, LinearOptions, LossScale, Mode, Optimizer, ParamSpec, Schedule, Sgd, Targets, TrainConfig,
+    Adam, Average, BatchNorm, BatchNormOptions, Builder, Clip, ClipForm, ClipOf, Conv, ConvOptions, DecayExclude, Fan,
+    Init, Lamb, Linear, LinearOptions, LossScale, Mode, Optimizer, ParamSpec, Schedule, Sgd, Targets, TrainConfig,
     initialise, loss,
 };
 
@@ -60,7 +60,13 @@ fn linear(b: &mut Builder, name: &str, x: Value, options: LinearOptions) -> Valu
 }
 
 fn sgd() -> Optimizer {
-    Optimizer::Sgd(Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.01, decay_exclude: DecayExclude::None })
+    Optimizer::Sgd(Sgd {
+        momentum: 0.9,
+        nesterov: false,
+        velocity: Default::default(),
+        weight_decay: 0.01,
+        decay_exclude: DecayExclude::None,
+    })
 }
 
 fn configs() -> [TrainConfig; 3] {
@@ -73,7 +79,7 @@ fn configs() -> [TrainConfig; 3] {
         },
         TrainConfig {
             clip: clip(ClipForm::PyTorch),
-            ema_decay: Some(0.9),
+            average: Some(Average { decay: 0.9, ramp: false }),
             loss_scale: Some(LossScale { initial: 64.0, growth_steps: Some(2) }),
             ..TrainConfig::new(Optimizer::Adam(Adam::bert(0.01)), Schedule::constant(0.02))
         },
@@ -164,7 +170,13 @@ fn micro_batches_make_the_step_of_the_whole_batch() {
 
 #[test]
 fn each_micro_batch_can_be_clipped_for_itself() {
-    let plain = Sgd { momentum: 0.0, nesterov: false, weight_decay: 0.0, decay_exclude: DecayExclude::None };
+    let plain = Sgd {
+        momentum: 0.0,
+        nesterov: false,
+        velocity: Default::default(),
+        weight_decay: 0.0,
+        decay_exclude: DecayExclude::None,
+    };
     let clip = Clip { limit: 0.05, form: ClipForm::TensorFlow, of: ClipOf::MicroBatch };
     let config = TrainConfig { clip: Some(clip), ..TrainConfig::new(Optimizer::Sgd(plain), Schedule::constant(1.0)) };
     let (graph, specs) = network(SAMPLES / 2, Norm::Without, &of_accumulation(&config, 1));

@@ -6,8 +6,8 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_ir::{DType, Graph, philox};
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
-    BatchNorm, BatchNormOptions, Builder, Conv, ConvOptions, ConvTranspose, ConvTransposeOptions, DecayExclude, Fan,
-    Init, Mode, Optimizer, ParamSpec, Result, Schedule, Sgd, TrainConfig, initialise,
+    Average, BatchNorm, BatchNormOptions, Builder, Conv, ConvOptions, ConvTranspose, ConvTransposeOptions,
+    DecayExclude, Fan, Init, Mode, Optimizer, ParamSpec, Result, Schedule, Sgd, TrainConfig, initialise,
 };
 
 const KAIMING: Init = Init::KaimingNormal(Fan::In);
@@ -44,8 +44,17 @@ fn network() -> Result<(Graph, Vec<ParamSpec>)> {
     let squares = [b.graph.square(up)?, b.graph.square(maps[1])?];
     let means = [b.graph.mean(squares[0], &[0, 1, 2, 3])?, b.graph.mean(squares[1], &[0, 1, 2, 3])?];
     let loss = b.graph.add(means[0], means[1])?;
-    let sgd = Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.01, decay_exclude: DecayExclude::None };
-    let config = TrainConfig { ema_decay: Some(0.9), ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1)) };
+    let sgd = Sgd {
+        momentum: 0.9,
+        nesterov: false,
+        velocity: Default::default(),
+        weight_decay: 0.01,
+        decay_exclude: DecayExclude::None,
+    };
+    let config = TrainConfig {
+        average: Some(Average { decay: 0.9, ramp: false }),
+        ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1))
+    };
     build_train_step(b, loss, &config)?;
     Ok((b.graph.clone(), b.specs().to_vec()))
 }

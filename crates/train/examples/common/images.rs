@@ -105,6 +105,7 @@ impl Parity {
         let optimizer = Optimizer::Sgd(Sgd {
             momentum: number("momentum")?,
             nesterov: false,
+            velocity: Default::default(),
             weight_decay: number("weight_decay")?,
             decay_exclude: DecayExclude::BnSubstring,
         });

@@ -101,12 +101,16 @@ section! {
         pub epochs: Option<u64> => Range::closed(1.0, EPOCHS);
         pub steps: Option<u64> => Range::closed(1.0, COUNT);
         pub seed: u64 = 0 => Range::closed(0.0, i64::MAX as f64);
+        /// Largest norm of the gradient of each tensor alone, limited before that of the whole gradient; absent for no limit.
+        pub clip_each_norm: Option<f64> => Range::above(0.0, 1e6);
         /// Largest norm of the whole gradient; absent for no clipping.
         pub clip_norm: Option<f64> => Range::above(0.0, 1e6);
         /// Whose gradient is limited: that of the whole step, or of each micro-batch.
         pub clip_of: ClipOf = ClipOf::Step;
         /// Decay of the averaged weights; absent for none.
         pub ema_decay: Option<f64> => Range::between(0.0, 1.0);
+        /// Whether the decay after step `t` is at most `(1 + t) / (10 + t)`.
+        pub ema_ramp: bool = false;
     }
 }
 

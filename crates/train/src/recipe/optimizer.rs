@@ -2,7 +2,7 @@
 
 use super::parse::Problem;
 use super::section::{Field, Known, Range, Reader, Section, Writer, section};
-use bessemer_nn::{DecayExclude, EpsForm, Trust};
+use bessemer_nn::{DecayExclude, EpsForm, Trust, Velocity};
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
@@ -59,6 +59,8 @@ section! {
     pub struct SgdFields {
         pub momentum: f64 = 0.9 => Range::below(0.0, 1.0);
         pub nesterov: bool = false;
+        /// What the momentum keeps: gradients, or changes with the rates at which they were made (Keras).
+        pub velocity: Velocity = Velocity::Gradients;
     }
 }
 

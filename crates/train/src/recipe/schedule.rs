@@ -18,9 +18,13 @@ section! {
         pub warmup_steps: Option<u64> => Range::closed(0.0, COUNT);
         /// As a part of the whole run.
         pub warmup_fraction: Option<f64> => Range::closed(0.0, 1.0);
+        /// Learning rate at which warm-up begins; above 0 it counts steps from 0.
+        pub warmup_lr: f64 = 0.0 => Range::closed(0.0, 1000.0);
         /// The TF1 form: warm-up starts from 0 and its steps count as decay, so that the learning rate drops a little where
         /// warm-up ends.
         pub warmup_in_decay: bool = false;
+        /// Epochs over which the learning rate decays, if it is not the whole run: a run that stops before its schedule ends.
+        pub epochs: Option<u64> => Range::closed(1.0, EPOCHS);
         /// Where `cosine`, `linear` and `polynomial` end.
         pub end_lr: f64 = 0.0 => Range::closed(0.0, 1000.0);
         /// `polynomial` takes the part of the run that is left to this power; no other kind has it.
@@ -72,6 +76,8 @@ pub struct Schedule {
     pub kind: ScheduleKind,
     /// Learning rate where warm-up ends.
     pub peak_lr: f64,
+    /// Learning rate where warm-up begins.
+    pub warmup_lr: f64,
     pub end_lr: f64,
     pub per: Per,
     pub warmup_epochs: f64,
@@ -98,6 +104,7 @@ impl ScheduleRecipe {
         Schedule {
             kind: self.kind,
             peak_lr: self.base_lr * scale,
+            warmup_lr: self.warmup_lr,
             end_lr: self.end_lr,
             per: self.per,
             warmup_epochs: match (self.warmup_steps, self.warmup_fraction) {

@@ -58,7 +58,7 @@ fn overrides_are_typed() {
     assert_eq!((recipe.train.batch_size, recipe.schedule.base_lr), (32, 1.0));
     let crop = recipe.to_table()["data"]["crop_scale"].to_string();
     assert_eq!((recipe.schedule.kind, crop.as_str()), (ScheduleKind::Linear, "[0.25, 1.0]"));
-    let rule = OptimizerRule::Sgd(SgdFields { momentum: 0.875, nesterov: true });
+    let rule = OptimizerRule::Sgd(SgdFields { momentum: 0.875, nesterov: true, velocity: Default::default() });
     assert_eq!((&recipe.optimizer.rule, recipe.data.source.as_deref()), (&rule, Some("/data/2012")));
     assert_eq!(recipe.name, "mine");
 }
@@ -69,7 +69,7 @@ fn steps_replace_epochs_and_empty_means_default() {
         load("resnet50-90e", &["train.steps=500", "checkpoint.every_steps=100", "optimizer.momentum="]).unwrap();
     assert_eq!((recipe.train.epochs, recipe.train.steps), (None, Some(500)));
     assert_eq!((recipe.checkpoint.every_epochs, recipe.checkpoint.every_steps), (None, Some(100)));
-    let rule = OptimizerRule::Sgd(SgdFields { momentum: 0.9, nesterov: false });
+    let rule = OptimizerRule::Sgd(SgdFields { momentum: 0.9, nesterov: false, velocity: Default::default() });
     assert_eq!(recipe.optimizer.rule, rule);
     let recipe = recipe.with_overrides(&[Override::new("train.epochs", 3)]).unwrap();
     assert_eq!((recipe.train.epochs, recipe.train.steps), (Some(3), None));

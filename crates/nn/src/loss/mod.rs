@@ -1,5 +1,9 @@
 //! Losses, all in `f32`.
 
+mod detection;
+
+pub use detection::{SigmoidFocal, huber_sum, l2_sum};
+
 use crate::Result;
 use crate::preprocess::mix;
 use bessemer_ir::ops::index::OneHot;
