@@ -4,6 +4,7 @@
 
 pub mod bert;
 pub mod classifier;
+pub mod efficientdet;
 pub mod efficientnet;
 pub mod electra;
 mod model;

@@ -41,6 +41,11 @@ pub enum Init {
     /// Normal of variance `2 / fan`, cut at two standard deviations of the uncut distribution: TensorFlow's
     /// `variance_scaling` with scale 2.
     TruncatedNormal(Fan),
+    /// Normal of variance `1 / fan`, cut in the same way: Keras' `lecun_normal`, `variance_scaling` with scale 1.
+    LecunNormal(Fan),
+    /// Uniform in `±sqrt(6 / (inputs + outputs))` (Glorot, Bengio: "Understanding the difficulty of training deep feedforward
+    /// neural networks", 2010, equation 16).
+    GlorotUniform,
     /// Normal in some columns of a matrix, 0 in the others.
     NormalColumns {
         /// Standard deviation.
@@ -85,6 +90,14 @@ pub fn initialise(spec: &ParamSpec, seed: u64) -> Vec<f32> {
         Init::TruncatedNormal(fan) => {
             let std = std(fan) / TRUNCATED_STD;
             cut_normals(random).map(|x| (std * x) as f32).take(count).collect()
+        }
+        Init::LecunNormal(fan) => {
+            let std = fan_of(spec, fan).sqrt().recip() / TRUNCATED_STD;
+            cut_normals(random).map(|x| (std * x) as f32).take(count).collect()
+        }
+        Init::GlorotUniform => {
+            let bound = (6.0 / (fan_of(spec, Fan::In) + fan_of(spec, Fan::Out))).sqrt();
+            random.map(|u| (bound * (2.0 * u - 1.0)) as f32).take(count).collect()
         }
         Init::NormalColumns { std, columns } => {
             let mut numbers = normals(random);

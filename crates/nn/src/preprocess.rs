@@ -1,6 +1,7 @@
 //! What happens to a batch before the first layer, inside the graph.
 
 use crate::Result;
+use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, Graph, Shape, Value};
 
 /// Mean and standard deviation of each colour channel, of pixels in `[0, 1]`.
@@ -26,6 +27,24 @@ pub fn normalise(g: &mut Graph, images: Value, scale: &PixelScale) -> Result<Val
     let offset = g.constant_vector(&offset)?;
     let scaled = g.mul(x, factor)?;
     g.add(scaled, offset)
+}
+
+/// `x f32[N, H, W, C]` with zeros outside the upper left corner of `sizes f32[N, 2]`, height and width of each image in pixels.
+pub fn on_canvas(g: &mut Graph, x: Value, sizes: Value) -> Result<Value> {
+    let &[batch, height, width, _] = g.shape(x).dims() else { panic!("an image is [N, H, W, C], not {}", g.shape(x)) };
+    let zero = g.constant_like(x, 0.0)?;
+    let mut inside = x;
+    for (axis, side) in [height, width].into_iter().enumerate() {
+        let positions: Vec<f64> = (0..side).map(|position| position as f64).collect();
+        let positions = g.constant_vector(&positions)?;
+        let shape = if axis == 0 { [1, side, 1, 1] } else { [1, 1, side, 1] };
+        let positions = g.reshape(positions, shape)?;
+        let size = g.slice(sizes, &[0, axis], &[batch, axis + 1], &[1, 1])?;
+        let size = g.reshape(size, [batch, 1, 1, 1])?;
+        let is_inside = g.binary(BinaryKind::Lt, positions, size)?;
+        inside = g.select(is_inside, inside, zero)?;
+    }
+    Ok(inside)
 }
 
 /// `weight * x + (1 - weight) * y` for each sample, where `x` and `y` are `f32[N, ...]` and `weight` is `f32[]` or `f32[N]`
@@ -68,6 +87,21 @@ mod tests {
             let PixelScale { mean, std } = PixelScale::IMAGENET;
             assert!((y - (pixel / 255.0 - mean[i % 3]) / std[i % 3]).abs() < 1e-12);
         }
+    }
+
+    #[test]
+    fn what_is_outside_the_image_is_zero() {
+        let mut b = Builder::new(Mode::Infer);
+        let x = b.feed("x", DType::F32, [2, 2, 3, 1]).expect("a new name");
+        let sizes = b.feed("sizes", DType::F32, [2, 2]).expect("a new name");
+        let y = on_canvas(&mut b.graph, x, sizes).expect("a legal graph");
+        b.graph.output("y", y);
+        let mut run = Interpreter::new(&b.graph);
+        let pixels: Vec<f64> = (1..13).map(f64::from).collect();
+        run.set("x", &pixels);
+        run.set("sizes", &[2.0, 2.0, 1.0, 3.0]);
+        run.run();
+        assert_eq!(run.output("y").data, [1.0, 2.0, 0.0, 4.0, 5.0, 0.0, 7.0, 8.0, 9.0, 0.0, 0.0, 0.0]);
     }
 
     #[test]

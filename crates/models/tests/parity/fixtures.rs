@@ -31,6 +31,7 @@ pub(crate) fn tensors(name: &str) -> Tensors {
         match view.dtype() {
             Dtype::F32 => words(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().expect("4 bytes")))).collect(),
             Dtype::I32 => words(4).map(|b| f64::from(i32::from_le_bytes(b.try_into().expect("4 bytes")))).collect(),
+            Dtype::U8 => view.data().iter().map(|&b| f64::from(b)).collect(),
             Dtype::I64 => words(8).map(|b| i64::from_le_bytes(b.try_into().expect("8 bytes")) as f64).collect(),
             other => panic!("a fixture of {other:?}"),
         }

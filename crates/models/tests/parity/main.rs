@@ -2,6 +2,7 @@
 
 mod bert;
 mod case;
+mod efficientdet;
 mod efficientnet;
 mod electra;
 mod fixtures;

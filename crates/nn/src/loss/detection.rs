@@ -1,4 +1,4 @@
-//! Losses of object detectors, all sums over elements, `f32[]`.
+//! Losses of object detectors, element by element.
 
 use crate::Result;
 use crate::params::{ParamKind, ParamSpec};
@@ -17,14 +17,14 @@ pub struct SigmoidFocal {
 }
 
 impl SigmoidFocal {
-    /// The sum over all elements of `logits` with `targets`, which are 0 or 1, `f32` of the same shape.
+    /// The loss of each element of `logits` with `targets`, which are 0 or 1, all `f32` of the same shape.
     ///
     /// With `a = ln(1 + exp(-x))` and the target `z` it is `alpha_t * exp(-gamma * (z * x + a)) * (a + (1 - z) * x)`, the
     /// stable form of the reference implementation of EfficientDet.
     ///
     /// # Errors
     /// Shapes that differ.
-    pub fn sum(&self, g: &mut Graph, logits: Value, targets: Value) -> Result<Value> {
+    pub fn elements(&self, g: &mut Graph, logits: Value, targets: Value) -> Result<Value> {
         let a = log_of_one_plus_exp_of_negative(g, logits)?;
         let hit = g.mul(targets, logits)?;
         let exponent = g.add(hit, a)?;
@@ -35,8 +35,7 @@ impl SigmoidFocal {
         let loss = g.mul(modulator, entropy)?;
         let weight = g.mul_scalar(targets, 2.0 * self.alpha - 1.0)?;
         let weight = g.add_scalar(weight, 1.0 - self.alpha)?;
-        let weighted = g.mul(loss, weight)?;
-        sum_all(g, weighted)
+        g.mul(loss, weight)
     }
 }
 
@@ -52,12 +51,12 @@ fn log_of_one_plus_exp_of_negative(g: &mut Graph, x: Value) -> Result<Value> {
     g.add(linear, log)
 }
 
-/// Huber loss (1964): `q^2 / 2 + delta * (|e| - q)` with `e = prediction - target` and `q = min(|e|, delta)`, over the elements
-/// whose `targets` are not 0.
+/// Huber loss (1964) of each element: `q^2 / 2 + delta * (|e| - q)` with `e = prediction - target` and `q = min(|e|, delta)`; 0 for
+/// elements whose target is 0.
 ///
 /// # Errors
 /// Shapes that differ.
-pub fn huber_sum(g: &mut Graph, predictions: Value, targets: Value, delta: f64) -> Result<Value> {
+pub fn huber_of_targets(g: &mut Graph, predictions: Value, targets: Value, delta: f64) -> Result<Value> {
     let error = g.sub(predictions, targets)?;
     let size = g.unary(UnaryKind::Abs, error)?;
     let limit = g.constant_like(size, delta)?;
@@ -69,8 +68,7 @@ pub fn huber_sum(g: &mut Graph, predictions: Value, targets: Value, delta: f64) 
     let loss = g.add(half, linear)?;
     let zero = g.constant_like(targets, 0.0)?;
     let is_empty = g.binary(BinaryKind::Eq, targets, zero)?;
-    let counted = g.select(is_empty, zero, loss)?;
-    sum_all(g, counted)
+    g.select(is_empty, zero, loss)
 }
 
 /// Half the sum of the squares of all trained weights that are neither biases nor of norms: what weight decay is the gradient of.
@@ -95,7 +93,11 @@ pub fn l2_sum(g: &mut Graph, specs: &[ParamSpec], exclude: impl Fn(&str) -> bool
     }
 }
 
-fn sum_all(g: &mut Graph, x: Value) -> Result<Value> {
+/// The sum of all elements, `f32[]`.
+///
+/// # Errors
+/// None for a float.
+pub fn sum_all(g: &mut Graph, x: Value) -> Result<Value> {
     let axes: Vec<usize> = (0..g.shape(x).rank()).collect();
     g.sum(x, &axes)
 }
@@ -116,7 +118,8 @@ mod tests {
         let mut b = Builder::new(Mode::Train);
         let [x, targets] =
             ["x", "targets"].map(|name| b.feed(name, DType::F32, [inputs[0].len()]).expect("a new name"));
-        let loss = build(&mut b.graph, x, targets).expect("a legal graph");
+        let elements = build(&mut b.graph, x, targets).expect("a legal graph");
+        let loss = sum_all(&mut b.graph, elements).expect("a legal graph");
         let grad = gradients(&mut b.graph, loss, &[x]).expect("it has a gradient")[0];
         b.graph.output("loss", loss);
         b.graph.output("grad", grad);
@@ -132,7 +135,7 @@ mod tests {
     fn focal_loss_is_its_definition() {
         let focal = SigmoidFocal { alpha: 0.25, gamma: 1.5 };
         for z in [0.0, 1.0] {
-            let (loss, grad) = run([&LOGITS, &[z; 6]], |g, x, z| focal.sum(g, x, z));
+            let (loss, grad) = run([&LOGITS, &[z; 6]], |g, x, z| focal.elements(g, x, z));
             let one = |x: f64| {
                 let sign = if z == 1.0 { 1.0 } else { -1.0 };
                 // p_t and its complement, each without cancellation.
@@ -155,7 +158,7 @@ mod tests {
     fn huber_loss_leaves_out_targets_of_zero() {
         let predictions = [0.05, 2.0, -1.0, 7.0];
         let targets = [0.1, 1.0, 0.5, 0.0];
-        let (loss, grad) = run([&predictions, &targets], |g, x, z| huber_sum(g, x, z, 0.1));
+        let (loss, grad) = run([&predictions, &targets], |g, x, z| huber_of_targets(g, x, z, 0.1));
         let expected = 0.05f64.powi(2) / 2.0 + (0.1 * (1.0 - 0.05)) + 0.1 * (1.5 - 0.05);
         assert!((loss - expected).abs() < 1e-12, "{loss} is not {expected}");
         let slopes = [-0.05, 0.1, -0.1, 0.0];

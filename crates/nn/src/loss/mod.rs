@@ -2,7 +2,7 @@
 
 mod detection;
 
-pub use detection::{SigmoidFocal, huber_sum, l2_sum};
+pub use detection::{SigmoidFocal, huber_of_targets, l2_sum, sum_all};
 
 use crate::Result;
 use crate::preprocess::mix;

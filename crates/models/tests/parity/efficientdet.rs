@@ -1,0 +1,160 @@
+//! A narrow EfficientDet against the `effdet` package in `f64`: outputs of all levels, detections, losses, every gradient, running
+//! statistics, ten steps.
+
+use crate::fixtures::{Tensors, assert_close, json, set_weights, tensors};
+use bessemer_ir::autodiff::gradients;
+use bessemer_ir::reference::Interpreter;
+use bessemer_models::Model;
+use bessemer_models::efficientdet::{self, DetectionOptions, DetectorOptions, LossOptions, NAMES, Size};
+use bessemer_models::efficientnet::Scaling;
+use bessemer_nn::{BatchNormOptions, DecayExclude, Mode, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
+
+/// The fixtures are rounded to `f32`.
+const TOLERANCE: f64 = 1e-6;
+const BATCH: usize = 3;
+
+/// Without decay, which the package leaves to its optimizer.
+const LOSS: LossOptions = LossOptions { alpha: 0.25, gamma: 1.5, delta: 0.1, box_weight: 50.0, l2: 0.0 };
+
+fn options() -> DetectorOptions {
+    let published = DetectorOptions::new(Size::D[0]);
+    DetectorOptions {
+        canvas: [128; 2],
+        backbone: Scaling { width: 0.125, depth: 0.3 },
+        width: 16,
+        cells: 2,
+        head_depth: 2,
+        num_classes: 5,
+        max_objects: 6,
+        // PyTorch's default, which timm's backbones have.
+        norm: BatchNormOptions { momentum: 0.1, ..published.norm },
+        ..published
+    }
+}
+
+fn fixture(name: &str) -> Tensors {
+    tensors(&format!("efficientdet/{name}.safetensors"))
+}
+
+fn expected() -> serde_json::Value {
+    json("efficientdet/expected.json")
+}
+
+/// A run of a model with the stored weights and those of the stored feeds that it has.
+fn interpreter(model: &Model) -> Interpreter<'_> {
+    let mut run = Interpreter::new(&model.graph);
+    set_weights(&mut run, model, &fixture("weights"));
+    for (name, tensor) in fixture("feeds") {
+        if model.graph.find_input(&name).is_some() {
+            run.set(&name, &tensor.data);
+        }
+    }
+    run
+}
+
+/// Asserts that what a step keeps equals the tensors of a fixture.
+fn assert_kept(model: &Model, run: &Interpreter<'_>, name: &str) {
+    for (name, tensor) in fixture(name) {
+        let spec = model.specs.iter().find(|spec| spec.name == name).expect("a tensor of the model");
+        assert_close(&name, &spec.to_external(&run.input(&name).data), &tensor.data, TOLERANCE);
+    }
+}
+
+#[test]
+fn outputs_of_all_levels() {
+    let model = efficientdet::raw_outputs(&options(), BATCH, Mode::Infer).expect("a legal model");
+    let mut run = interpreter(&model);
+    run.run();
+    let expected = fixture("outputs");
+    for (name, _) in model.graph.outputs() {
+        assert_eq!(run.output(name).ty.shape.dims(), expected[name].shape, "{name}");
+        assert_close(name, &run.output(name).data, &expected[name].data, TOLERANCE);
+    }
+}
+
+/// The package gives boxes, score and class from 1 in one row, in `f32`.
+#[test]
+fn detections() {
+    let sizes = expected();
+    let size = |name: &str| sizes[name].as_u64().expect("a size") as usize;
+    let detection = DetectionOptions {
+        candidates: size("candidates"),
+        detections: size("detections"),
+        ..DetectionOptions::default()
+    };
+    let model = efficientdet::detect(&options(), &detection, BATCH).expect("a legal model");
+    let mut run = interpreter(&model);
+    run.run();
+    let expected = &fixture("outputs")["detections"].data;
+    let (boxes, scores, labels) = (run.output("boxes"), run.output("scores"), run.output("labels"));
+    assert_eq!(run.output("count").data, [detection.detections as f64; BATCH]);
+    for (row, expected) in expected.chunks_exact(6).enumerate() {
+        let close = |actual: f64, expected: f64| (actual - expected).abs() < 1e-4 * expected.abs().max(1.0);
+        assert!((0..4).all(|i| close(boxes.data[4 * row + i], expected[i])), "row {row}: {expected:?}");
+        assert!(close(scores.data[row], expected[4]), "row {row}: {} is not {}", scores.data[row], expected[4]);
+        assert_eq!(labels.data[row] + 1.0, expected[5], "row {row}");
+    }
+}
+
+#[test]
+fn one_pass() {
+    let (mut b, loss) = efficientdet::forward_loss(&options(), &LOSS, BATCH).expect("a legal model");
+    let params: Vec<ParamSpec> = b.specs().iter().filter(|spec| spec.is_trainable()).cloned().collect();
+    let values: Vec<_> = params.iter().map(|spec| spec.value).collect();
+    let grads = gradients(&mut b.graph, loss, &values).expect("every parameter reaches the loss");
+    b.graph.output("loss", loss);
+    for (param, grad) in params.iter().zip(grads) {
+        b.graph.output(&format!("gradient.{}", param.name), grad);
+    }
+    let (graph, specs) = b.finish();
+    let model = Model { graph, specs, names: &NAMES };
+    let mut run = interpreter(&model);
+    run.run();
+    for (name, value) in expected()["losses"].as_object().expect("losses by name") {
+        let (actual, value) = (run.output(name).data[0], value.as_f64().expect("a number"));
+        assert!((actual - value).abs() < 1e-9 * value, "{name} is {actual}, not {value}");
+    }
+    let expected = fixture("gradients");
+    assert_eq!(params.len(), expected.len());
+    for param in &params {
+        let gradient = param.to_external(&run.output(&format!("gradient.{}", param.name)).data);
+        assert_close(&param.name, &gradient, &expected[&param.name].data, TOLERANCE);
+    }
+    assert_kept(&model, &run, "statistics_after_one_step");
+}
+
+#[test]
+fn losses_of_images() {
+    let detection = DetectionOptions { candidates: 10, ..DetectionOptions::default() };
+    let model = efficientdet::evaluate(&options(), &detection, &LOSS, BATCH).expect("a legal model");
+    let mut run = interpreter(&model);
+    run.run();
+    let positives = expected()["positives"].as_array().expect("a list").clone();
+    let positives: Vec<f64> = positives.iter().map(|count| count.as_f64().expect("a count")).collect();
+    assert_eq!(run.output("positives").data, positives);
+    let boxes = &run.output("box_loss_sum").data;
+    assert!(boxes[0] > 0.0 && boxes[1] == 0.0 && boxes[2] > 0.0, "no box, no loss: {boxes:?}");
+}
+
+#[test]
+fn ten_steps() {
+    let expected = expected();
+    let sgd = &expected["sgd"];
+    let number = |name: &str| sgd[name].as_f64().expect("a number");
+    let rule = Sgd {
+        momentum: number("momentum"),
+        nesterov: false,
+        velocity: Default::default(),
+        weight_decay: 0.0,
+        decay_exclude: DecayExclude::None,
+    };
+    let config = TrainConfig::new(Optimizer::Sgd(rule), Schedule::constant(number("lr")));
+    let model = efficientdet::train(&options(), &LOSS, &config, BATCH).expect("a legal model");
+    let mut run = interpreter(&model);
+    for (step, expected) in sgd["losses"].as_array().expect("a list").iter().enumerate() {
+        run.run();
+        let (loss, expected) = (run.output("loss").data[0], expected.as_f64().expect("a number"));
+        assert!((loss - expected).abs() < 1e-7 * expected, "loss {loss} of step {step}, not {expected}");
+    }
+    assert_kept(&model, &run, "final_weights");
+}
