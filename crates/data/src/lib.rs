@@ -36,6 +36,7 @@ mod synthetic;
 mod target;
 pub mod text;
 pub mod tfrecord;
+mod two_tap;
 mod verify;
 
 pub use augment::{RandomResizedCrop, ResizeCentreCrop, Transform};
@@ -49,7 +50,7 @@ pub use loader::{
     Batch, Draw, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, Samples, SkippedSample,
 };
 pub use picture::{FileFormat, Picture};
-pub use placement::{Placement, ResizeBuffers};
+pub use placement::{Placement, Resampling, ResizeBuffers};
 pub use preview::contact_sheet;
 pub use resize::Region;
 pub use rng::{Philox, Purpose};
