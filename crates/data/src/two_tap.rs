@@ -105,3 +105,54 @@ fn blend_columns(line: &[[f32; 3]], taps: &[Tap], out: &mut [[u8; 3]]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Fixture {
+        size: [u32; 2],
+        pixels: Vec<u8>,
+        cases: Vec<Case>,
+    }
+
+    #[derive(Deserialize)]
+    struct Case {
+        rule: String,
+        scaled: [u32; 2],
+        offset: [u32; 2],
+        shown: [u32; 2],
+        flipped: bool,
+        expected: Vec<f64>,
+    }
+
+    /// The fixture holds a statement of TensorFlow 1's rule and PyTorch's `interpolate`, before rounding.
+    #[test]
+    fn equals_tensorflow_1_and_pytorch() {
+        let text = include_str!("../tests/fixtures/detection/resize.json");
+        let Fixture { size, pixels, cases } = serde_json::from_str(text).unwrap();
+        let mut buffers = TwoTapBuffers::default();
+        for Case { rule, scaled, offset, shown, flipped, expected } in &cases {
+            let centres = if rule == "legacy" { PixelCentres::Corner } else { PixelCentres::Half };
+            let step = [0, 1].map(|axis| f64::from(size[axis]) / f64::from(scaled[axis]));
+            let left = if *flipped { scaled[1] - shown[1] - offset[1] } else { offset[1] };
+            let window = CropBox {
+                left: f64::from(left) * step[1],
+                top: f64::from(offset[0]) * step[0],
+                width: f64::from(shown[1]) * step[1],
+                height: f64::from(shown[0]) * step[0],
+            };
+            let mut out = vec![0; (shown[0] * shown[1] * 3) as usize];
+            resize_two_tap(&pixels, size, window, centres, *flipped, &mut out, *shown, &mut buffers);
+            for (index, (&found, expected)) in out.iter().zip(expected).enumerate() {
+                let difference = (f64::from(found) - expected).abs();
+                assert!(difference <= 0.502, "{rule} {scaled:?} {offset:?}, {index}: {found}, not {expected}");
+            }
+            assert_eq!(out.len(), expected.len());
+        }
+        assert_eq!(cases.len(), 18);
+    }
+}
