@@ -35,6 +35,7 @@ pub mod squad;
 mod synthetic;
 mod target;
 pub mod text;
+mod tf_example;
 pub mod tfrecord;
 mod two_tap;
 mod verify;

@@ -116,7 +116,7 @@ impl Dataset for Coco {
         assert_eq!([picture.height as u32, picture.width as u32], *size);
         let placement = self.framing.place(*size, rng);
         placement.draw(&picture.pixels, *size, &mut scratch.resize, out);
-        Ok(Objects::new(index as u32, objects.clone()).place(&placement))
+        Ok(Objects::new(index as i32, objects.clone()).place(&placement))
     }
 
     fn source(&self, index: usize) -> String {
@@ -230,7 +230,10 @@ fn canvases_follow_the_shape_of_the_image() {
 #[test]
 fn framings_are_checked() {
     for (framing, expected) in [
-        (Framing { canvases: Vec::new(), ..Framing::fit([64, 64]) }, "canvases is empty, expected at least one height and width"),
+        (
+            Framing { canvases: Vec::new(), ..Framing::fit([64, 64]) },
+            "canvases is empty, expected at least one height and width",
+        ),
         (Framing::fit([0, 64]), "image size is 0, expected 1 to 4096"),
         (Framing { flip: 2.0, ..Framing::fit([64, 64]) }, "flip probability is 2, expected 0 to 1"),
         (
@@ -271,10 +274,10 @@ fn batches_hold_objects_behind_their_count_zeros() {
         let feeds = &batch.feeds;
         assert_eq!((feeds.u8("images").len(), feeds.u8("masks").len()), (3 * 64 * 96 * 3, 3 * 4 * 28 * 28));
         for row in 0..3 {
-            let count = feeds.i32("counts")[row] as usize;
+            let count = feeds.i32("count")[row] as usize;
             dropped += feeds.i32("dropped")[row];
             let boxes = feeds.f32("boxes")[row * 16..][..16].as_chunks::<4>().0;
-            let [height, width] = [0, 1].map(|axis| feeds.f32("image_sizes")[2 * row + axis]);
+            let [height, width] = [0, 1].map(|axis| feeds.f32("sizes")[2 * row + axis]);
             for [x1, y1, x2, y2] in &boxes[..count] {
                 assert!(0.0 <= *x1 && x1 < x2 && x2 <= &width && 0.0 <= *y1 && y1 < y2 && y2 <= &height);
             }
@@ -286,7 +289,7 @@ fn batches_hold_objects_behind_their_count_zeros() {
                 assert!(mask.iter().any(|&value| value > 128), "a mask of a box with area has pixels");
             }
             if row >= batch.samples {
-                assert_eq!((count, height, feeds.i32("image_ids")[row]), (0, 0.0, 0), "no sample is here");
+                assert_eq!((count, height, feeds.i32("ids")[row]), (0, 0.0, 0), "no sample is here");
             }
         }
     }
@@ -336,7 +339,7 @@ fn the_largest_objects_are_kept_in_their_order() {
     samples.load_sample(0, Draw { seed: 0, epoch: 0, index: 0 }, &mut sample).unwrap();
     let feeds = samples.batch_of(&[sample]);
     assert_eq!(feeds.i32("classes"), [1, 2, 3, 4]);
-    assert_eq!((feeds.i32("counts"), feeds.i32("dropped"), feeds.i32("image_ids")), (&[4][..], &[1][..], &[7][..]));
+    assert_eq!((feeds.i32("count"), feeds.i32("dropped"), feeds.i32("ids")), (&[4][..], &[1][..], &[7][..]));
     assert_eq!(feeds.f32("boxes")[4..8], [1.0, 1.0, 6.0, 6.0]);
     assert!(Objects::fields(&layout).len() == 7 && feeds.u8("masks").is_empty());
 }
@@ -372,7 +375,7 @@ fn images_of_several_sizes_are_loaded_size_by_size() {
         let [height, width] = part.size();
         for batch in batches(Arc::new(part), 2) {
             assert_eq!(batch.feeds.u8("images").len(), 3 * height * width * 3);
-            let of_first_epoch = batch.feeds.i32("image_ids")[..batch.samples].iter().filter(|_| batch.epoch == 0);
+            let of_first_epoch = batch.feeds.i32("ids")[..batch.samples].iter().filter(|_| batch.epoch == 0);
             for &id in of_first_epoch.clone() {
                 assert_eq!(coco.image_size(id as usize), [height, width]);
             }

@@ -96,13 +96,7 @@ impl Framing {
 const MOST_SCALE: f64 = 16.0;
 
 /// The part of an image scaled by `factor` that a canvas has room for, at a random offset, and its size there.
-fn jittered(
-    size: [u32; 2],
-    canvas: [u32; 2],
-    factor: f64,
-    flipped: bool,
-    rng: &mut Philox,
-) -> (CropBox, [u32; 2]) {
+fn jittered(size: [u32; 2], canvas: [u32; 2], factor: f64, flipped: bool, rng: &mut Philox) -> (CropBox, [u32; 2]) {
     // The factor applies to whole pixels of the canvas.
     let target = canvas.map(|side| ((f64::from(side) * factor) as u32).max(1));
     let scaled = scaled(size, fit(size, target));
