@@ -15,6 +15,7 @@ pub mod coco;
 mod dataset;
 mod decode;
 pub mod detection;
+pub mod draw;
 mod error;
 mod feeds;
 mod font;
@@ -52,7 +53,7 @@ pub use loader::{
 };
 pub use picture::{FileFormat, Picture};
 pub use placement::{Placement, Resampling, ResizeBuffers};
-pub use preview::contact_sheet;
+pub use preview::{contact_sheet, object_sheet};
 pub use resize::Region;
 pub use rng::{Philox, Purpose};
 pub use sampler::{Position, Sampler, SamplerOptions};

@@ -86,6 +86,11 @@ impl Classes {
         &self.names
     }
 
+    /// Number of categories.
+    pub fn categories(&self) -> usize {
+        self.by_id.len()
+    }
+
     /// The class of a category.
     pub fn class(&self, category_id: i64) -> Option<u32> {
         self.by_id.get(&category_id).copied()

@@ -127,15 +127,14 @@ impl CocoSet {
             return;
         }
         let [height, width] = size.map(f64::from);
-        let bbox = [x1.max(0.0), y1.max(0.0), x2.min(width), y2.min(height)];
-        if !(bbox[0] < bbox[2] && bbox[1] < bbox[3]) {
+        let Ok(bbox) = within([x1, y1, x2, y2], size) else {
             self.summary.without_area += 1;
             if self.summary.first_without_area.len() < NAMED {
                 let what = format!("image {image_id}, {name}: box {x1:.2}, {y1:.2} to {x2:.2}, {y2:.2}");
                 self.summary.first_without_area.push(format!("{what} in an image of {width}x{height}"));
             }
             return;
-        }
+        };
         let outside = [-x1, -y1, x2 - width, y2 - height];
         self.summary.clipped += usize::from(outside.iter().any(|&distance| distance > 1.0));
         self.summary.objects_of_class[class as usize] += 1;
@@ -202,6 +201,16 @@ impl CocoSet {
             _ => self.store.problem(index, problem, "an image of the size that the annotations state"),
         })
     }
+}
+
+/// A box has no area in its image.
+pub(super) struct NoArea;
+
+/// The box `[x1, y1, x2, y2]` without what is outside an image of `[height, width]`.
+pub(super) fn within([x1, y1, x2, y2]: [f64; 4], size: [u32; 2]) -> Result<[f64; 4], NoArea> {
+    let [height, width] = size.map(f64::from);
+    let inside = [x1.max(0.0), y1.max(0.0), x2.min(width), y2.min(height)];
+    if inside[0] < inside[2] && inside[1] < inside[3] { Ok(inside) } else { Err(NoArea) }
 }
 
 impl Dataset for CocoSet {

@@ -38,8 +38,8 @@ impl CocoSource {
             let problem = if folder.exists() { "is not a folder" } else { "no such folder" };
             return Err(DataError::layout(folder, problem, format!("a data set laid out as {LAYOUT}")));
         }
-        let shards = shards(folder, split.name())?;
-        let annotations = annotations(folder, split)?;
+        let shards = shards_of(folder, split.name())?;
+        let annotations = annotations_of(folder, split)?;
         if !shards.is_empty() {
             return Ok(Self::Records { shards, annotations });
         }
@@ -69,7 +69,7 @@ impl CocoSource {
 }
 
 /// Shards `NAME-NNNNN-of-NNNNN.tfrecord` of a folder, none where there are none.
-fn shards(folder: &Path, name: &str) -> Result<Vec<PathBuf>, DataError> {
+pub(super) fn shards_of(folder: &Path, name: &str) -> Result<Vec<PathBuf>, DataError> {
     let mut found: Vec<(usize, usize, PathBuf)> = Vec::new();
     for path in entries(folder)? {
         let numbers = path.file_name().and_then(OsStr::to_str).and_then(|file| shard_numbers(file, name));
@@ -103,7 +103,7 @@ fn shard_numbers(file: &str, name: &str) -> Option<(usize, usize)> {
 }
 
 /// `annotations/instances_SPLIT*.json`
-fn annotations(folder: &Path, split: Split) -> Result<Option<PathBuf>, DataError> {
+pub(super) fn annotations_of(folder: &Path, split: Split) -> Result<Option<PathBuf>, DataError> {
     let folder = folder.join("annotations");
     if !folder.is_dir() {
         return Ok(None);

@@ -227,7 +227,7 @@ fn open_files(
     Ok(Listed { store, images, classes, content: format!("coco:sha256:{}", hex(&hasher.finalize())) })
 }
 
-/// File names of all images, which lie in the folder or below.
+/// File names of all images, in the order of their ids, which lie in the folder or below.
 pub(super) fn file_names(instances: &Instances) -> Result<Vec<String>, DataError> {
     let name = |image: &ImageRecord| {
         let error = |problem: &str| {
@@ -241,7 +241,13 @@ pub(super) fn file_names(instances: &Instances) -> Result<Vec<String>, DataError
     instances.images().iter().map(name).collect()
 }
 
-fn file_sizes(folder: &Path, names: &[String], instances: &Instances, threads: usize) -> Result<Vec<u64>, DataError> {
+/// Sizes in bytes of the files of all images.
+pub(super) fn file_sizes(
+    folder: &Path,
+    names: &[String],
+    instances: &Instances,
+    threads: usize,
+) -> Result<Vec<u64>, DataError> {
     if names.is_empty() {
         return Err(DataError::layout(instances.path(), "no image", "at least one image"));
     }

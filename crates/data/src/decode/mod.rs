@@ -25,6 +25,16 @@ pub enum ImageFormat {
     Png,
 }
 
+impl ImageFormat {
+    /// Name, as in `image/format` of records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Jpeg => "jpeg",
+            Self::Png => "png",
+        }
+    }
+}
+
 /// Colours as stored in a file, before conversion to RGB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
