@@ -49,7 +49,8 @@ pub use decode::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decod
 pub use error::{DataError, DecodeError, Place};
 pub use feeds::{Array, Feeds, Field, Row};
 pub use loader::{
-    Batch, Draw, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, Samples, SkippedSample,
+    Batch, Draw, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, LoadingSpeed, OnBadSample, Samples,
+    SkippedSample, loading_speed,
 };
 pub use picture::{FileFormat, Picture};
 pub use placement::{Placement, Resampling, ResizeBuffers};

@@ -1,12 +1,13 @@
 //! A COCO data set to train on.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
-use super::store::{Annotated, ImageStore, Listed};
+use super::store::{Annotated, ImageMasks, ImageStore, Listed};
 use super::{CategoryIds, Classes, CocoSource};
 use crate::decode::exif;
 use crate::detection::{Framing, Object, Objects};
-use crate::{DataError, Dataset, ImageInfo, Philox, Scratch, decode_rgb};
+use crate::{DataError, Dataset, ImageInfo, Philox, Placement, Purpose, Scratch, decode_rgb};
 
 /// How a data set is opened.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +55,22 @@ pub struct CocoSummary {
     pub most_objects: usize,
     /// Objects by class.
     pub objects_of_class: Vec<usize>,
+}
+
+/// Time in each stage of loading on one thread.
+#[derive(Debug, Clone, Default)]
+pub struct StageTimes {
+    pub images: u64,
+    /// Pixels of the images before they are resized.
+    pub pixels: u64,
+    /// Reading of the file or record.
+    pub read: Duration,
+    pub decode: Duration,
+    /// Cropping, mirroring, resizing and padding.
+    pub resize: Duration,
+    /// Boxes and masks.
+    pub objects: Duration,
+    sample: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -181,6 +198,45 @@ impl CocoSet {
         Ok(info)
     }
 
+    /// Times of the stages of loading image `index` in epoch 0, and the number of its pixels, added to `times`.
+    ///
+    /// # Errors
+    /// As [`Dataset::load`].
+    pub fn time_stages(&self, index: usize, scratch: &mut Scratch, times: &mut StageTimes) -> Result<(), DataError> {
+        let mut rng = Purpose::Augment.stream(0, 0, index as u64);
+        let start = Instant::now();
+        let masks = self.store.read(index, &mut scratch.file)?;
+        let read = Instant::now();
+        let info = self.decode(index, scratch)?;
+        let decoded = Instant::now();
+        let size = [info.height, info.width];
+        let placement = self.framing.place(size, &mut rng);
+        let mut sample = std::mem::take(&mut times.sample);
+        sample.resize(placement.canvas().iter().map(|&side| side as usize).product::<usize>() * 3, 0);
+        placement.draw(&scratch.pixels, size, &mut scratch.resize, &mut sample);
+        times.sample = sample;
+        let resized = Instant::now();
+        self.place_objects(index, &placement, &masks)?;
+        times.read += read - start;
+        times.decode += decoded - read;
+        times.resize += resized - decoded;
+        times.objects += resized.elapsed();
+        times.pixels += u64::from(info.width) * u64::from(info.height);
+        times.images += 1;
+        Ok(())
+    }
+
+    /// The objects of image `index` in a sample.
+    fn place_objects(&self, index: usize, placement: &Placement, masks: &ImageMasks<'_>) -> Result<Objects, DataError> {
+        let ImageEntry { id, size, ref objects } = self.images[index];
+        let is_shown = |object: &&SetObject| placement.bbox(object.bbox).is_some();
+        let objects = self.objects[objects.clone()].iter().filter(is_shown).map(|object| {
+            let mask = if self.masks { Some(masks.decode(object.annotation, size)?) } else { None };
+            Ok(Object { bbox: object.bbox, class: object.class, mask })
+        });
+        Ok(Objects::new(id, objects.collect::<Result<_, DataError>>()?).place(placement))
+    }
+
     /// Decodes the image in `scratch.file` to `scratch.pixels`.
     fn decode(&self, index: usize, scratch: &mut Scratch) -> Result<ImageInfo, DataError> {
         let Scratch { file, pixels, .. } = scratch;
@@ -237,15 +293,10 @@ impl Dataset for CocoSet {
     ) -> Result<Objects, DataError> {
         let masks = self.store.read(index, &mut scratch.file)?;
         self.decode(index, scratch)?;
-        let ImageEntry { id, size, ref objects } = self.images[index];
+        let size = self.images[index].size;
         let placement = self.framing.place(size, rng);
         placement.draw(&scratch.pixels, size, &mut scratch.resize, out);
-        let is_shown = |object: &&SetObject| placement.bbox(object.bbox).is_some();
-        let objects = self.objects[objects.clone()].iter().filter(is_shown).map(|object| {
-            let mask = if self.masks { Some(masks.decode(object.annotation, size)?) } else { None };
-            Ok(Object { bbox: object.bbox, class: object.class, mask })
-        });
-        Ok(Objects::new(id, objects.collect::<Result<_, DataError>>()?).place(&placement))
+        self.place_objects(index, &placement, &masks)
     }
 
     fn source(&self, index: usize) -> String {
