@@ -51,8 +51,8 @@ pub fn class_colour(class: u32) -> [u8; 3] {
     [channel(5.0), channel(3.0), channel(1.0)]
 }
 
-/// Draws masks, then boxes, the largest first, then labels on a filled ground where there is room for them: above a box, in
-/// it, or below.
+/// Draws masks, then boxes, then labels on a filled ground, the largest object first. A label is put where it hides no other:
+/// above its box, in it, or below, in smaller letters where there is no room; one that finds no place is left out.
 pub fn draw_objects(picture: &mut Picture, objects: &[DrawnObject<'_>], style: DrawStyle) {
     let area = |object: &DrawnObject<'_>| (object.bbox[2] - object.bbox[0]) * (object.bbox[3] - object.bbox[1]);
     let mut order: Vec<&DrawnObject<'_>> = objects.iter().collect();
@@ -66,7 +66,7 @@ pub fn draw_objects(picture: &mut Picture, objects: &[DrawnObject<'_>], style: D
         draw_box(picture, object.bbox, style.line, class_colour(object.class));
     }
     let mut taken = Vec::new();
-    for object in order.iter().rev().filter(|object| !object.label.is_empty()) {
+    for object in order.iter().filter(|object| !object.label.is_empty()) {
         draw_label(picture, object, style, &mut taken);
     }
 }
@@ -133,30 +133,36 @@ fn draw_box(picture: &mut Picture, bbox: [f64; 4], line: usize, colour: [u8; 3])
 
 fn draw_label(picture: &mut Picture, object: &DrawnObject<'_>, style: DrawStyle, taken: &mut Vec<Rectangle>) {
     let Some(outer) = pixels_of(object.bbox, picture) else { return };
-    let padding = style.dot + style.dot / 2;
-    let width = (text_width(object.label, style.dot) + 2 * padding).min(picture.width);
-    let height = (font::HEIGHT * style.dot + 2 * padding).min(picture.height);
-    let left = outer.left.min(picture.width - width);
-    let tops = [
-        outer.top.checked_sub(height),
-        Some(outer.top),
-        Some(outer.bottom),
-        outer.bottom.checked_sub(height),
-        Some(outer.top + height),
-    ];
-    let at = |top: usize| Rectangle { left, top, right: left + width, bottom: top + height };
-    let mut places = tops.into_iter().flatten().map(at).filter(|place| place.bottom <= picture.height);
-    let first = at(outer.top.min(picture.height - height));
     let is_free = |place: &Rectangle| !taken.iter().any(|other: &Rectangle| place.overlaps(other));
-    let place = places.find(is_free).unwrap_or(first);
+    let find = |dot: usize| label_places(object.label, outer, dot, picture).find(is_free).map(|place| (dot, place));
+    let Some((dot, place)) = find(style.dot).or_else(|| find(style.dot.div_ceil(2))) else { return };
     let colour = class_colour(object.class);
     fill(picture, place, colour);
     let [red, green, blue] = colour.map(f32::from);
     // Rec. 601 luma.
     let text = if 0.299 * red + 0.587 * green + 0.114 * blue > 128.0 { DARK } else { LIGHT };
-    let room = width.saturating_sub(2 * padding);
-    draw_text(picture, object.label, [place.left + padding, place.top + padding], room, style.dot, text);
+    let padding = padding(dot);
+    let room = (place.right - place.left).saturating_sub(2 * padding);
+    draw_text(picture, object.label, [place.left + padding, place.top + padding], room, dot, text);
     taken.push(place);
+}
+
+/// Pixels between a label's text and the border of its ground.
+fn padding(dot: usize) -> usize {
+    dot + dot / 2
+}
+
+/// Places within a picture where the label of a box may be, the best first.
+fn label_places(label: &str, outer: Rectangle, dot: usize, picture: &Picture) -> impl Iterator<Item = Rectangle> {
+    let width = (text_width(label, dot) + 2 * padding(dot)).min(picture.width);
+    let height = (font::HEIGHT * dot + 2 * padding(dot)).min(picture.height);
+    let left = outer.left.min(picture.width - width);
+    let right_aligned = outer.right.saturating_sub(width);
+    let (above, lowest) = (outer.top.checked_sub(height), picture.height - height);
+    let lines = [above, Some(outer.top), Some(outer.bottom), outer.bottom.checked_sub(height)];
+    let places = lines.into_iter().flatten().flat_map(move |top| [(left, top), (right_aligned, top)]);
+    let places = places.filter(move |&(_, top)| top <= lowest);
+    places.map(move |(left, top)| Rectangle { left, top, right: left + width, bottom: top + height })
 }
 
 #[cfg(test)]
@@ -187,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_find_room_and_stay_inside() {
+    fn labels_find_room_and_hide_no_other() {
         let mut picture = Picture::filled(60, 60, GREY);
         let style = DrawStyle { line: 1, dot: 1 };
         let boxes =
@@ -201,7 +207,10 @@ mod tests {
         for class in 0..4 {
             assert!(filled(class) > 80, "{class}: {}", filled(class));
         }
-        assert_eq!(pixel(&picture, 11, 21), class_colour(1), "above the box");
+        assert_eq!(pixel(&picture, 11, 21), class_colour(0), "above the box");
+        let same: Vec<_> = (0..30).map(|class| object(boxes[0], class, "cat")).collect();
+        draw_objects(&mut picture, &same, style);
+        assert_eq!(pixel(&picture, 11, 21), class_colour(0), "the first one is not hidden");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::detection::Objects;
 use crate::draw::{DrawStyle, DrawnObject, draw_objects};
 use crate::font::{self, draw_text};
-use crate::{DataError, Dataset, Label, LabelledImages, Picture, Purpose, Scratch, Target};
+use crate::{DataError, Dataset, Label, LabelledImages, Picture, Placement, Purpose, Scratch, Target};
 
 const GAP: usize = 4;
 /// Width in pixels from which on samples have large letters under them.
@@ -14,12 +14,12 @@ const TEXT: [u8; 3] = [240, 240, 240];
 /// A sheet of `count` samples as training sees them in epoch 0, picked at random from equal parts of the data set, each
 /// with the name of its class under it. `columns` of 0 asks for a sheet that is about square.
 pub fn contact_sheet(dataset: &LabelledImages, count: usize, columns: usize, seed: u64) -> Result<Picture, DataError> {
-    let name = |_: &mut Picture, _: usize, Label(label): Label| dataset.class_names()[label as usize].clone();
+    let name = |_: &mut Picture, Label(label): Label| dataset.class_names()[label as usize].clone();
     sheet(dataset, count, columns, seed, name)
 }
 
 /// A sheet as [`contact_sheet`] makes it, with the boxes, classes and masks of the objects drawn on the samples, as many of
-/// the largest as `max_objects`, and the name of the image and the number of its objects under each.
+/// the largest as `max_objects`, and the id of the image and the number of its objects under each.
 pub fn object_sheet(
     dataset: &dyn Dataset<Target = Objects>,
     count: usize,
@@ -27,19 +27,16 @@ pub fn object_sheet(
     seed: u64,
     max_objects: usize,
 ) -> Result<Picture, DataError> {
-    let annotate = |sample: &mut Picture, index: usize, objects: Objects| {
+    let annotate = |sample: &mut Picture, objects: Objects| {
         let kept = objects.largest(max_objects);
         let drawn = kept.iter().map(|object| {
             let label = &dataset.class_names()[object.class as usize];
             DrawnObject { bbox: object.bbox, class: object.class, label, mask: object.mask.as_ref() }
         });
-        draw_objects(sample, &drawn.collect::<Vec<_>>(), DrawStyle::for_size(sample.height, sample.width));
-        let source = dataset.source(index);
-        let name = source.rsplit(['/', '\\']).next().unwrap_or_default();
-        match objects.objects.len() {
-            1 => format!("{name} 1 object"),
-            objects => format!("{name} {objects} objects"),
-        }
+        let [height, width] = objects.placement().map_or([0; 2], Placement::size).map(|side| side as usize);
+        draw_objects(sample, &drawn.collect::<Vec<_>>(), DrawStyle::for_size(height, width));
+        let plural = if objects.objects.len() == 1 { "" } else { "s" };
+        format!("image {}: {} object{plural}", objects.image_id, objects.objects.len())
     };
     sheet(dataset, count, columns, seed, annotate)
 }
@@ -50,7 +47,7 @@ fn sheet<T: Target>(
     count: usize,
     columns: usize,
     seed: u64,
-    finish: impl Fn(&mut Picture, usize, T) -> String,
+    finish: impl Fn(&mut Picture, T) -> String,
 ) -> Result<Picture, DataError> {
     let available = dataset.len();
     if !(1..=available).contains(&count) {
@@ -72,7 +69,7 @@ fn sheet<T: Target>(
         let mut rng = Purpose::Augment.stream(seed, 0, index as u64);
         let target = dataset.load(index, &mut rng, &mut scratch, &mut sample.pixels)?;
         let (left, top) = (GAP + place % columns * cell_width, GAP + place / columns * cell_height);
-        let text = finish(&mut sample, index, target);
+        let text = finish(&mut sample, target);
         sheet.paste(&sample.pixels, columns_of_sample, left, top);
         draw_text(&mut sheet, &text, [left, top + height + GAP / 2], width, dot, TEXT);
     }

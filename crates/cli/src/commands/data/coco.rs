@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 #[command(next_help_heading = "Input")]
 pub(crate) struct Input {
     /// Folder with annotations/instances_train2017.json and train2017/, or with train-00000-of-00256.tfrecord and so on
-    #[arg(value_name = "DIR", required_unless_present = "annotations", conflicts_with_all = ["annotations", "images"])]
+    #[arg(value_name = "DIR", conflicts_with_all = ["annotations", "images"])]
     pub folder: Option<PathBuf>,
     /// Half of the data set in the folder: train or val
     #[arg(long, default_value = "train", conflicts_with = "annotations")]
