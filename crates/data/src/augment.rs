@@ -2,7 +2,7 @@
 
 use fast_image_resize::CropBox;
 
-use crate::placement::{ResizeBuffers, Shown};
+use crate::placement::{Resampling, ResizeBuffers, Shown};
 use crate::resize::Region;
 use crate::{DataError, Image, Philox, Placement};
 
@@ -95,7 +95,7 @@ impl ResizeCentreCrop {
 
     fn place(&self, [height, width]: [u32; 2]) -> Placement {
         let shown = Shown::Window(self.window(width, height));
-        Placement { shown, size: [self.size; 2], flipped: false, canvas: [self.size; 2] }
+        filled(shown, self.size, false)
     }
 
     /// Size `[height, width]` of a picture after resizing; the long side is rounded down.
@@ -148,11 +148,17 @@ impl Transform {
             Self::Train(crop) => {
                 let shown = Shown::Region(crop.draw_region(width, height, rng));
                 let flipped = rng.chance(crop.flip);
-                Placement { shown, size: [crop.size; 2], flipped, canvas: [crop.size; 2] }
+                filled(shown, crop.size, flipped)
             }
             Self::Eval(crop) => crop.place([height, width]),
         }
     }
+}
+
+/// A part of an image that fills a square canvas.
+fn filled(shown: Shown, side: u32, flipped: bool) -> Placement {
+    let size = [side; 2];
+    Placement { shown, size, flipped, canvas: size, resampling: Resampling::Antialias, box_limit: size }
 }
 
 fn check_train(crop: &RandomResizedCrop) -> Result<(), DataError> {

@@ -7,13 +7,32 @@ pub(crate) const HEIGHT: usize = 7;
 const WIDTH: usize = 5;
 const ADVANCE: usize = WIDTH + 1;
 
-/// Writes `text` with its upper left corner at column `left` and row `top`, cut off where it would exceed `room` pixels.
-pub(crate) fn draw_text(picture: &mut Image, text: &str, left: usize, top: usize, room: usize, colour: [u8; 3]) {
-    for (place, letter) in text.chars().take((room + 1) / ADVANCE).enumerate() {
+/// Width of a text in pixels, `dot` pixels to a dot of its letters.
+pub(crate) fn text_width(text: &str, dot: usize) -> usize {
+    (text.chars().count() * ADVANCE * dot).saturating_sub(dot)
+}
+
+/// Writes `text` with its upper left corner at `[column, row]`, each dot of its letters `dot x dot` pixels, cut off where it would
+/// exceed `room` pixels. Dots outside the picture are left out.
+pub(crate) fn draw_text(
+    picture: &mut Image,
+    text: &str,
+    [left, top]: [usize; 2],
+    room: usize,
+    dot: usize,
+    colour: [u8; 3],
+) {
+    let (width, height) = (picture.width, picture.height);
+    let letters = (room / dot.max(1) + 1) / ADVANCE;
+    for (place, letter) in text.chars().take(letters).enumerate() {
         for (row, bits) in glyph(letter).into_iter().enumerate() {
             for column in (0..WIDTH).filter(|column| bits >> (WIDTH - 1 - column) & 1 == 1) {
-                let pixel = (top + row) * picture.width + left + place * ADVANCE + column;
-                picture.pixels[pixel * 3..][..3].copy_from_slice(&colour);
+                let (x, y) = (left + (place * ADVANCE + column) * dot, top + row * dot);
+                for y in (y..y + dot).filter(|&y| y < height) {
+                    for x in (x..x + dot).filter(|&x| x < width) {
+                        picture.pixels[(y * width + x) * 3..][..3].copy_from_slice(&colour);
+                    }
+                }
             }
         }
     }
@@ -68,6 +87,13 @@ fn glyph(letter: char) -> [u8; HEIGHT] {
         '/' => [0b00001, 0b00001, 0b00010, 0b00100, 0b01000, 0b10000, 0b10000],
         '(' => [0b00010, 0b00100, 0b01000, 0b01000, 0b01000, 0b00100, 0b00010],
         ')' => [0b01000, 0b00100, 0b00010, 0b00010, 0b00010, 0b00100, 0b01000],
+        '%' => [0b11000, 0b11001, 0b00010, 0b00100, 0b01000, 0b10011, 0b00011],
+        '+' => [0, 0b00100, 0b00100, 0b11111, 0b00100, 0b00100, 0],
+        '=' => [0, 0, 0b11111, 0, 0b11111, 0, 0],
+        '&' => [0b01100, 0b10010, 0b10100, 0b01000, 0b10101, 0b10010, 0b01101],
+        '#' => [0b01010, 0b01010, 0b11111, 0b01010, 0b11111, 0b01010, 0b01010],
+        '!' => [0b00100, 0b00100, 0b00100, 0b00100, 0b00100, 0, 0b00100],
+        '?' => [0b01110, 0b10001, 0b00001, 0b00010, 0b00100, 0, 0b00100],
         '\'' => [0b00100, 0b00100, 0b01000, 0, 0, 0, 0],
         _ => [0b11111, 0b10001, 0b10001, 0b10001, 0b10001, 0b10001, 0b11111],
     }

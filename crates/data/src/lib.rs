@@ -15,6 +15,7 @@ pub mod coco;
 mod dataset;
 mod decode;
 pub mod detection;
+pub mod draw;
 mod error;
 mod feeds;
 mod font;
@@ -35,7 +36,9 @@ pub mod squad;
 mod synthetic;
 mod target;
 pub mod text;
+mod tf_example;
 pub mod tfrecord;
+mod two_tap;
 mod verify;
 
 pub use augment::{RandomResizedCrop, ResizeCentreCrop, Transform};
@@ -47,11 +50,11 @@ pub use error::{DataError, DecodeError, FilePosition};
 pub use feeds::{Array, Feeds, Field, Row};
 pub use image::{FileFormat, Image};
 pub use loader::{
-    Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, SampleKey, Samples,
-    SkippedSample,
+    Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, LoadingSpeed, OnBadSample, SampleKey,
+    Samples, SkippedSample, loading_speed,
 };
-pub use placement::{Placement, ResizeBuffers};
-pub use preview::contact_sheet;
+pub use placement::{Placement, Resampling, ResizeBuffers};
+pub use preview::{contact_sheet, object_sheet};
 pub use resize::Region;
 pub use rng::{Philox, Purpose};
 pub use sampler::{Position, Sampler, SamplerOptions};

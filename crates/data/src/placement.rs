@@ -1,15 +1,51 @@
 //! How an image becomes a sample. A transform decides it once, and pixels, boxes and masks follow the same decision.
 
-use fast_image_resize::{CropBox, Resizer};
+use std::str::FromStr;
 
+use fast_image_resize::{CropBox, Resizer};
+use serde::{Deserialize, Serialize};
+
+use crate::DataError;
 use crate::resize::{Region, resize_region, resize_window};
+use crate::two_tap::{PixelCentres, TwoTapBuffers, resize_two_tap};
 
 /// Memory for resizing that is kept from one image to the next.
 #[derive(Default)]
 pub struct ResizeBuffers {
     resizer: Resizer,
+    two_tap: TwoTapBuffers,
     /// The part of an image that does not fill its canvas.
     resized: Vec<u8>,
+}
+
+/// How pixels are computed when an image is resized.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resampling {
+    /// Bilinear over all pixels that a pixel of the result covers, as Pillow's `resize(BILINEAR)`.
+    #[default]
+    Antialias,
+    /// Bilinear between the two nearest pixels of each axis, as `tf.image.resize` of TensorFlow 2 and PyTorch's `interpolate`
+    /// with `align_corners=False`.
+    HalfPixel,
+    /// Bilinear between two pixels, pixel `i` read at `i * scale`, as `tf.compat.v1.image.resize_bilinear`: the form of
+    /// EfficientDet's reference, half a pixel of the source off.
+    Legacy,
+}
+
+impl Resampling {
+    /// Every form, with its name in recipes and options.
+    pub const ALL: [(&'static str, Self); 3] =
+        [("antialias", Self::Antialias), ("half_pixel", Self::HalfPixel), ("legacy", Self::Legacy)];
+}
+
+impl FromStr for Resampling {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        let found = Self::ALL.into_iter().find(|(known, _)| *known == name);
+        found.map(|(_, form)| form).ok_or_else(|| DataError::option("resize", name, "antialias, half_pixel or legacy"))
+    }
 }
 
 /// The part of an image that a sample shows.
@@ -31,6 +67,9 @@ pub struct Placement {
     pub(crate) flipped: bool,
     /// Height and width of the sample.
     pub(crate) canvas: [u32; 2],
+    pub(crate) resampling: Resampling,
+    /// Bottom and right border at which boxes are cut off, at most `size`.
+    pub(crate) box_limit: [u32; 2],
 }
 
 impl Placement {
@@ -51,6 +90,13 @@ impl Placement {
         [f64::from(rows) / height, f64::from(columns) / width]
     }
 
+    /// The factor by which the image was scaled before its sides were rounded down to whole pixels: the larger one of
+    /// [`Placement::scale`].
+    pub fn nominal_scale(&self) -> f64 {
+        let [down, across] = self.scale();
+        down.max(across)
+    }
+
     /// Where the point `[x, y]` of the image is in the sample. Points outside the part that is shown leave the canvas.
     pub fn point(&self, [x, y]: [f64; 2]) -> [f64; 2] {
         let CropBox { left, top, .. } = self.window();
@@ -67,11 +113,11 @@ impl Placement {
         [x / across + left, y / down + top]
     }
 
-    /// The box `[x1, y1, x2, y2]` of the image as it is in the sample, cut off at the borders of the part that is shown;
-    /// `None` if nothing of it is left.
+    /// The box `[x1, y1, x2, y2]` of the image as it is in the sample, cut off at the borders of the part that is shown, or
+    /// where the framing says; `None` if nothing of it is left.
     pub fn bbox(&self, [x1, y1, x2, y2]: [f64; 4]) -> Option<[f64; 4]> {
         let (a, b) = (self.point([x1, y1]), self.point([x2, y2]));
-        let [height, width] = self.size.map(f64::from);
+        let [height, width] = self.box_limit.map(f64::from);
         let [left, right] = [a[0].min(b[0]), a[0].max(b[0])].map(|x| x.clamp(0.0, width));
         let [top, bottom] = [a[1].min(b[1]), a[1].max(b[1])].map(|y| y.clamp(0.0, height));
         (left < right && top < bottom).then_some([left, top, right, bottom])
@@ -83,31 +129,41 @@ impl Placement {
     /// If a buffer is too small for its size, or the part that is shown leaves the image.
     pub fn draw(&self, pixels: &[u8], size: [u32; 2], buffers: &mut ResizeBuffers, out: &mut [u8]) {
         let columns = self.size[1] as usize;
-        let ResizeBuffers { resizer, resized } = buffers;
         if self.size == self.canvas {
-            self.resize(pixels, size, resizer, out);
-            if self.flipped {
-                flip_rows(out, columns);
-            }
+            self.resize(pixels, size, buffers, out);
             return;
         }
+        let mut resized = std::mem::take(&mut buffers.resized);
         resized.resize(self.size[0] as usize * columns * 3, 0);
-        self.resize(pixels, size, resizer, resized);
-        if self.flipped {
-            flip_rows(resized, columns);
+        self.resize(pixels, size, buffers, &mut resized);
+        let mut canvas_rows = out.chunks_exact_mut(self.canvas[1] as usize * 3);
+        for (shown, row) in resized.chunks_exact(columns * 3).zip(&mut canvas_rows) {
+            let (left, right) = row.split_at_mut(columns * 3);
+            left.copy_from_slice(shown);
+            right.fill(0);
         }
-        out.fill(0);
-        let canvas_rows = out.chunks_exact_mut(self.canvas[1] as usize * 3);
-        for (row, shown) in canvas_rows.zip(resized.chunks_exact(columns * 3)) {
-            row[..columns * 3].copy_from_slice(shown);
-        }
+        canvas_rows.for_each(|row| row.fill(0));
+        buffers.resized = resized;
     }
 
-    fn resize(&self, pixels: &[u8], size: [u32; 2], resizer: &mut Resizer, out: &mut [u8]) {
-        match self.shown {
-            Shown::Region(region) => resize_region(resizer, pixels, size, region, out, self.size),
-            Shown::Window(window) => resize_window(resizer, pixels, size, window, out, self.size),
-        }
+    /// The part that is shown, mirrored or not, `self.size`.
+    fn resize(&self, pixels: &[u8], size: [u32; 2], buffers: &mut ResizeBuffers, out: &mut [u8]) {
+        let ResizeBuffers { resizer, two_tap, .. } = buffers;
+        let centres = match self.resampling {
+            Resampling::Antialias => {
+                match self.shown {
+                    Shown::Region(region) => resize_region(resizer, pixels, size, region, out, self.size),
+                    Shown::Window(window) => resize_window(resizer, pixels, size, window, out, self.size),
+                }
+                if self.flipped {
+                    flip_rows(out, self.size[1] as usize);
+                }
+                return;
+            }
+            Resampling::HalfPixel => PixelCentres::Half,
+            Resampling::Legacy => PixelCentres::Corner,
+        };
+        resize_two_tap(pixels, size, self.window(), centres, self.flipped, out, self.size, two_tap);
     }
 
     fn window(&self) -> CropBox {
@@ -134,7 +190,8 @@ mod tests {
     /// Columns 2 to 6 and rows 1 to 3 of an image, twice as large, on a canvas of 6 x 10.
     fn placement(flipped: bool) -> Placement {
         let shown = Shown::Region(Region { left: 2, top: 1, width: 4, height: 2 });
-        Placement { shown, size: [4, 8], flipped, canvas: [6, 10] }
+        let resampling = Resampling::Antialias;
+        Placement { shown, size: [4, 8], flipped, canvas: [6, 10], resampling, box_limit: [4, 8] }
     }
 
     #[test]

@@ -1,13 +1,54 @@
+//! Sheets of samples to look at.
+
+use crate::detection::Objects;
+use crate::draw::{DrawStyle, DrawnObject, draw_objects};
 use crate::font::{self, draw_text};
-use crate::{DataError, Image, Label, LabelledImages, Purpose, Scratch};
+use crate::{DataError, Dataset, Image, Label, LabelledImages, Placement, Purpose, SampleTarget, Scratch};
 
 const GAP: usize = 4;
+/// Width in pixels from which on samples have large letters under them.
+const WIDE: usize = 256;
 const BACKGROUND: [u8; 3] = [32, 32, 32];
 const TEXT: [u8; 3] = [240, 240, 240];
 
 /// A sheet of `count` samples as training sees them in epoch 0, picked at random from equal parts of the data set, each
 /// with the name of its class under it. `columns` of 0 asks for a sheet that is about square.
 pub fn contact_sheet(dataset: &LabelledImages, count: usize, columns: usize, seed: u64) -> Result<Image, DataError> {
+    let name = |_: &mut Image, Label(label): Label| dataset.class_names()[label as usize].clone();
+    sheet(dataset, count, columns, seed, name)
+}
+
+/// A sheet as [`contact_sheet`] makes it, with the boxes, classes and masks of the objects drawn on the samples, as many of
+/// the largest as `max_objects`, and the id of the image and the number of its objects under each.
+pub fn object_sheet(
+    dataset: &dyn Dataset<Target = Objects>,
+    count: usize,
+    columns: usize,
+    seed: u64,
+    max_objects: usize,
+) -> Result<Image, DataError> {
+    let annotate = |sample: &mut Image, objects: Objects| {
+        let kept = objects.largest(max_objects);
+        let drawn = kept.iter().map(|object| {
+            let label = &dataset.class_names()[object.class as usize];
+            DrawnObject { bbox: object.bbox, class: object.class, label, mask: object.mask.as_ref() }
+        });
+        let [height, width] = objects.placement().map_or([0; 2], Placement::size).map(|side| side as usize);
+        draw_objects(sample, &drawn.collect::<Vec<_>>(), DrawStyle::for_size(height, width));
+        let plural = if objects.objects.len() == 1 { "" } else { "s" };
+        format!("image {}: {} object{plural}", objects.image_id, objects.objects.len())
+    };
+    sheet(dataset, count, columns, seed, annotate)
+}
+
+/// A sheet of samples; `finish` may draw on each, and gives what is written under it.
+fn sheet<T: SampleTarget>(
+    dataset: &dyn Dataset<Target = T>,
+    count: usize,
+    columns: usize,
+    seed: u64,
+    finish: impl Fn(&mut Image, T) -> String,
+) -> Result<Image, DataError> {
     let available = dataset.len();
     if !(1..=available).contains(&count) {
         return Err(DataError::option("number of samples", count, format!("1 to {available}")));
@@ -17,19 +58,20 @@ pub fn contact_sheet(dataset: &LabelledImages, count: usize, columns: usize, see
     let picks: Vec<usize> = (0..count).map(|place| pick(place, count, available, seed)).collect();
     let largest = |axis: usize| picks.iter().map(|&index| dataset.image_size(index)[axis]).max().unwrap_or(0);
     let [height, width] = [largest(0), largest(1)];
-    let (cell_width, cell_height) = (width + GAP, height + font::HEIGHT + 2 * GAP);
+    let dot = if width < WIDE { 1 } else { 2 };
+    let (cell_width, cell_height) = (width + GAP, height + font::HEIGHT * dot + 2 * GAP);
     let rows = count.div_ceil(columns);
     let mut sheet = Image::filled(columns * cell_width + GAP, rows * cell_height + GAP, BACKGROUND);
     let mut scratch = Scratch::default();
-    let mut sample = Vec::new();
     for (place, &index) in picks.iter().enumerate() {
         let [rows, columns_of_sample] = dataset.image_size(index);
-        sample.resize(rows * columns_of_sample * 3, 0);
+        let mut sample = Image::filled(columns_of_sample, rows, [0; 3]);
         let mut rng = Purpose::Augment.stream(seed, 0, index as u64);
-        let Label(label) = dataset.load(index, &mut rng, &mut scratch, &mut sample)?;
+        let target = dataset.load(index, &mut rng, &mut scratch, &mut sample.pixels)?;
         let (left, top) = (GAP + place % columns * cell_width, GAP + place / columns * cell_height);
-        sheet.paste(&sample, columns_of_sample, left, top);
-        draw_text(&mut sheet, &dataset.class_names()[label as usize], left, top + height + GAP / 2, width, TEXT);
+        let text = finish(&mut sample, target);
+        sheet.paste(&sample.pixels, columns_of_sample, left, top);
+        draw_text(&mut sheet, &text, [left, top + height + GAP / 2], width, dot, TEXT);
     }
     Ok(sheet)
 }

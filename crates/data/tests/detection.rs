@@ -25,9 +25,9 @@ fn rng(index: u64) -> Philox {
 
 fn framings() -> [Framing; 3] {
     [
-        Framing::Fit { canvases: vec![LANDSCAPE, PORTRAIT], flip: 0.0 },
-        Framing::Fit { canvases: vec![[200, 200]], flip: 1.0 },
-        Framing::Jitter { canvas: [128, 128], scale: (0.3, 2.0), flip: 0.5 },
+        Framing { canvases: vec![LANDSCAPE, PORTRAIT], ..Framing::fit(LANDSCAPE) },
+        Framing { flip: 1.0, ..Framing::fit([200, 200]) },
+        Framing { jitter: Some((0.3, 2.0)), flip: 0.5, ..Framing::fit([128, 128]) },
     ]
 }
 
@@ -116,7 +116,7 @@ impl Dataset for Coco {
         assert_eq!([picture.height as u32, picture.width as u32], *size);
         let placement = self.framing.place(*size, rng);
         placement.draw(&picture.pixels, *size, &mut scratch.resize, out);
-        Ok(Objects::new(index as u32, objects.clone()).place(&placement))
+        Ok(Objects::new(index as i32, objects.clone()).place(&placement))
     }
 
     fn source(&self, index: usize) -> String {
@@ -168,7 +168,7 @@ fn check_object(what: &str, object: &Object, size: [u32; 2], placement: &Placeme
 #[test]
 fn boxes_and_masks_follow_the_pixels() {
     let size = [96, 128];
-    let whole = Framing::Fit { canvases: vec![size], flip: 0.0 };
+    let whole = Framing::fit(size);
     let scenes = Scenes::new(5, Split::Train, 12, size, whole).unwrap();
     let mut image = vec![0; 96 * 128 * 3];
     let mut seen = [0; 3];
@@ -211,7 +211,7 @@ fn canvases_follow_the_shape_of_the_image() {
     assert_eq!(fit.place([160, 256], &mut rng(0)).size(), LANDSCAPE, "what fits fills the canvas");
     assert_eq!(fit.place([3, 1000], &mut rng(0)).size(), [1, 256], "no side is empty");
 
-    let jitter = Framing::Jitter { canvas: [128, 128], scale: (0.1, 2.0), flip: 0.5 };
+    let jitter = Framing { jitter: Some((0.1, 2.0)), flip: 0.5, ..Framing::fit([128, 128]) };
     let placements: Vec<Placement> = (0..400).map(|index| jitter.place([480, 640], &mut rng(index))).collect();
     for placement in &placements {
         let [down, across] = placement.scale();
@@ -230,12 +230,15 @@ fn canvases_follow_the_shape_of_the_image() {
 #[test]
 fn framings_are_checked() {
     for (framing, expected) in [
-        (Framing::Fit { canvases: Vec::new(), flip: 0.0 }, "canvases is empty, expected at least one height and width"),
-        (Framing::Fit { canvases: vec![[0, 64]], flip: 0.0 }, "image size is 0, expected 1 to 4096"),
-        (Framing::Fit { canvases: vec![[64, 64]], flip: 2.0 }, "flip probability is 2, expected 0 to 1"),
         (
-            Framing::Jitter { canvas: [64, 64], scale: (2.0, 1.0), flip: 0.0 },
-            "scale jitter is 2..1, expected two rising numbers above 0",
+            Framing { canvases: Vec::new(), ..Framing::fit([64, 64]) },
+            "canvases is empty, expected at least one height and width",
+        ),
+        (Framing::fit([0, 64]), "image size is 0, expected 1 to 4096"),
+        (Framing { flip: 2.0, ..Framing::fit([64, 64]) }, "flip probability is 2, expected 0 to 1"),
+        (
+            Framing { jitter: Some((2.0, 1.0)), ..Framing::fit([64, 64]) },
+            "scale jitter is 2..1, expected two rising numbers above 0, at most 16",
         ),
     ] {
         assert_eq!(framing.check().unwrap_err().to_string(), expected);
@@ -260,7 +263,7 @@ fn batches<D: Dataset + 'static>(samples: Arc<ImageSamples<D>>, workers: usize) 
 #[test]
 fn batches_hold_objects_behind_their_count_zeros() {
     let layout = ObjectLayout { max_objects: 4, mask_size: Some(28) };
-    let framing = Framing::Jitter { canvas: [64, 96], scale: (0.5, 1.5), flip: 0.5 };
+    let framing = Framing { jitter: Some((0.5, 1.5)), flip: 0.5, ..Framing::fit([64, 96]) };
     let scenes = Arc::new(Scenes::new(2, Split::Train, 11, [96, 96], framing).unwrap());
     let samples = Arc::new(ImageSamples::new(Arc::clone(&scenes), layout).unwrap());
     let all = batches(Arc::clone(&samples), 1);
@@ -271,10 +274,10 @@ fn batches_hold_objects_behind_their_count_zeros() {
         let feeds = &batch.feeds;
         assert_eq!((feeds.u8("images").len(), feeds.u8("masks").len()), (3 * 64 * 96 * 3, 3 * 4 * 28 * 28));
         for row in 0..3 {
-            let count = feeds.i32("counts")[row] as usize;
+            let count = feeds.i32("count")[row] as usize;
             dropped += feeds.i32("dropped")[row];
             let boxes = feeds.f32("boxes")[row * 16..][..16].as_chunks::<4>().0;
-            let [height, width] = [0, 1].map(|axis| feeds.f32("image_sizes")[2 * row + axis]);
+            let [height, width] = [0, 1].map(|axis| feeds.f32("sizes")[2 * row + axis]);
             for [x1, y1, x2, y2] in &boxes[..count] {
                 assert!(0.0 <= *x1 && x1 < x2 && x2 <= &width && 0.0 <= *y1 && y1 < y2 && y2 <= &height);
             }
@@ -286,7 +289,7 @@ fn batches_hold_objects_behind_their_count_zeros() {
                 assert!(mask.iter().any(|&value| value > 128), "a mask of a box with area has pixels");
             }
             if row >= batch.samples {
-                assert_eq!((count, height, feeds.i32("image_ids")[row]), (0, 0.0, 0), "no sample is here");
+                assert_eq!((count, height, feeds.i32("ids")[row]), (0, 0.0, 0), "no sample is here");
             }
         }
     }
@@ -328,7 +331,7 @@ impl Dataset for Fixed {
 fn the_largest_objects_are_kept_in_their_order() {
     let object = |side: f64, class: u32| Object { bbox: [1.0, 1.0, 1.0 + side, 1.0 + side], class, mask: None };
     let objects = [object(2.0, 1), object(5.0, 2), object(3.0, 3), object(5.0, 4), object(2.0, 5)];
-    let placement = Framing::Fit { canvases: vec![[8, 8]], flip: 0.0 }.place([8, 8], &mut rng(0));
+    let placement = Framing::fit([8, 8]).place([8, 8], &mut rng(0));
     let layout = ObjectLayout { max_objects: 4, mask_size: None };
     let set = Fixed(Objects::new(7, objects.to_vec()).place(&placement));
     let samples = ImageSamples::new(Arc::new(set), layout).unwrap();
@@ -336,7 +339,7 @@ fn the_largest_objects_are_kept_in_their_order() {
     samples.load_sample(0, SampleKey { seed: 0, epoch: 0, index: 0 }, &mut sample).unwrap();
     let feeds = samples.batch_of(&[sample]);
     assert_eq!(feeds.i32("classes"), [1, 2, 3, 4]);
-    assert_eq!((feeds.i32("counts"), feeds.i32("dropped"), feeds.i32("image_ids")), (&[4][..], &[1][..], &[7][..]));
+    assert_eq!((feeds.i32("count"), feeds.i32("dropped"), feeds.i32("ids")), (&[4][..], &[1][..], &[7][..]));
     assert_eq!(feeds.f32("boxes")[4..8], [1.0, 1.0, 6.0, 6.0]);
     assert!(Objects::fields(&layout).len() == 7 && feeds.u8("masks").is_empty());
 }
@@ -372,7 +375,7 @@ fn images_of_several_sizes_are_loaded_size_by_size() {
         let [height, width] = part.size();
         for batch in batches(Arc::new(part), 2) {
             assert_eq!(batch.feeds.u8("images").len(), 3 * height * width * 3);
-            let of_first_epoch = batch.feeds.i32("image_ids")[..batch.samples].iter().filter(|_| batch.epoch == 0);
+            let of_first_epoch = batch.feeds.i32("ids")[..batch.samples].iter().filter(|_| batch.epoch == 0);
             for &id in of_first_epoch.clone() {
                 assert_eq!(coco.image_size(id as usize), [height, width]);
             }

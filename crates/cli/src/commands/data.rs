@@ -1,3 +1,4 @@
+mod coco;
 mod text;
 
 use crate::args::{Common, at_least_one};
@@ -16,7 +17,8 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data shapes --out shapes/
   bessemer data verify class-folder imagenet/
-  bessemer data sample class-folder imagenet/ --out sample.png
+  bessemer data verify coco coco/
+  bessemer data sample coco coco/ --out sample.png
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/";
 
 /// Check, preview and make data sets
@@ -32,6 +34,7 @@ pub(crate) enum Command {
     Prepare(Prepare),
     Verify(Verify),
     Sample(Sample),
+    Bench(Bench),
     Tokenize(text::Tokenize),
     Shapes(Draw),
 }
@@ -39,7 +42,8 @@ pub(crate) enum Command {
 const PREPARE_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/
-  bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord";
+  bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord
+  bessemer data prepare coco --images train2017/ --annotations instances_train2017.json --shards 256 records/";
 
 /// Convert data to what training reads
 #[derive(Debug, Args)]
@@ -52,21 +56,36 @@ pub(crate) struct Prepare {
 #[derive(Debug, Subcommand)]
 pub(crate) enum PrepareKind {
     Text(text::Prepare),
+    Coco(coco::Prepare),
 }
 
 const VERIFY_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data verify class-folder imagenet/
   bessemer data verify class-folder imagenet/ --json
-  bessemer data verify text wiki-tokens/";
+  bessemer data verify text wiki-tokens/
+  bessemer data verify coco coco/ --split val";
 
 /// Read all of a data set and list what is damaged
 #[derive(Debug, Args)]
 #[command(after_help = VERIFY_EXAMPLES)]
 pub(crate) struct Verify {
-    /// Layout of the folder
-    #[arg(value_enum)]
-    pub kind: DataKind,
+    #[command(subcommand)]
+    pub kind: VerifyKind,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VerifyKind {
+    /// Decode all images of train/CLASS/*.jpg and val/CLASS/*.jpg
+    ClassFolder(VerifyFolder),
+    /// Check what `data prepare text` has made
+    Text(VerifyFolder),
+    Coco(coco::Verify),
+}
+
+/// A data set that is one folder.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyFolder {
     /// Folder of the data set
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
@@ -78,6 +97,7 @@ pub(crate) struct Verify {
 const SAMPLE_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data sample class-folder imagenet/ --out sample.png
+  bessemer data sample coco coco/ --out sample.png
   bessemer data sample text wiki-tokens/ --number 3";
 
 /// Show samples of a data set as a model would see them
@@ -92,6 +112,19 @@ pub(crate) struct Sample {
 pub(crate) enum SampleKind {
     ClassFolder(SampleFolder),
     Text(text::Sample),
+    Coco(coco::Sample),
+}
+
+/// Measure how fast a data set is loaded
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub kind: BenchKind,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchKind {
+    Coco(coco::Bench),
 }
 
 const SAMPLE_FOLDER_EXAMPLES: &str = "\
@@ -151,15 +184,6 @@ pub(crate) struct Draw {
     pub size: u32,
 }
 
-/// How a data set is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DataKind {
-    /// train/CLASS/*.jpg and val/CLASS/*.jpg
-    ClassFolder,
-    /// What `data prepare text` has made
-    Text,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Layout {
     /// train/CLASS/*.jpg and val/CLASS/*.jpg
@@ -173,18 +197,22 @@ const JPEG_QUALITY: u8 = 92;
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.command {
         Command::Prepare(Prepare { kind: PrepareKind::Text(options) }) => text::run_prepare(options, common),
-        Command::Verify(options) => match options.kind {
-            DataKind::ClassFolder => verify_pictures(options, common),
-            DataKind::Text => text::run_verify(options, common),
+        Command::Prepare(Prepare { kind: PrepareKind::Coco(options) }) => coco::run_prepare(options, common),
+        Command::Verify(Verify { kind }) => match kind {
+            VerifyKind::ClassFolder(options) => verify_pictures(options, common),
+            VerifyKind::Text(options) => text::run_verify(options, common),
+            VerifyKind::Coco(options) => coco::run_verify(options, common),
         },
         Command::Sample(Sample { kind: SampleKind::ClassFolder(options) }) => sample_pictures(options, common),
         Command::Sample(Sample { kind: SampleKind::Text(options) }) => text::run_sample(options, common),
+        Command::Sample(Sample { kind: SampleKind::Coco(options) }) => coco::run_sample(options, common),
+        Command::Bench(Bench { kind: BenchKind::Coco(options) }) => coco::run_bench(options, common),
         Command::Tokenize(options) => text::run_tokenize(options),
         Command::Shapes(options) => run_shapes(options, common),
     }
 }
 
-fn verify_pictures(options: &Verify, common: &Common) -> anyhow::Result<()> {
+fn verify_pictures(options: &VerifyFolder, common: &Common) -> anyhow::Result<()> {
     let notify = common.notifier();
     let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} files"));
     let report = verify(&options.folder, common.device().threads, &progress)?;

@@ -85,6 +85,26 @@ struct RawAnnotation {
     segmentation: Option<Segmentation>,
 }
 
+/// Reads the categories of a file of annotations alone, by ascending id.
+///
+/// # Errors
+/// A file that cannot be read, is not JSON, or has no categories; an id that is there twice.
+pub(super) fn read_categories(path: &Path) -> Result<Vec<Category>, DataError> {
+    #[derive(Deserialize)]
+    struct Only {
+        categories: Vec<Category>,
+    }
+    let bytes = fs::read(path).map_err(DataError::io(path, "read the file"))?;
+    let Only { mut categories } = json::parse(path, &bytes, LAYOUT)?;
+    let ids: Vec<i64> = categories.iter().map(|category| category.id).collect();
+    if let Some([first, second]) = repeated(&ids) {
+        let problem = format!("categories[{second}].id is {}, as categories[{first}].id is", ids[second]);
+        return Err(DataError::layout(path, problem, LAYOUT));
+    }
+    categories.sort_unstable_by_key(|category| category.id);
+    Ok(categories)
+}
+
 impl Instances {
     /// Reads a file of annotations.
     ///

@@ -18,14 +18,22 @@ pub(super) fn decode(bytes: &[u8], pixels: &mut Vec<u8>) -> Result<ImageInfo, De
         return Err(DecodeError::Truncated { format: "JPEG", length: bytes.len(), expected });
     }
     let mut decoder = decoder(ZCursor::new(bytes));
+    let info = head(bytes, &mut decoder)?;
+    pixels.resize(info.width as usize * info.height as usize * 3, 0);
+    decoder.decode_into(pixels).map_err(|error| damaged(bytes, error))?;
+    Ok(info)
+}
+
+pub(super) fn info(bytes: &[u8]) -> Result<ImageInfo, DecodeError> {
+    head(bytes, &mut decoder(ZCursor::new(bytes)))
+}
+
+fn head(bytes: &[u8], decoder: &mut JpegDecoder<ZCursor<&[u8]>>) -> Result<ImageInfo, DecodeError> {
     decoder.decode_headers().map_err(|error| damaged(bytes, error))?;
     let (width, height) = decoder.dimensions().unwrap_or_default();
     check_dimensions(width as u64, height as u64)?;
-    let colours = decoder.input_colorspace().unwrap_or(ColorSpace::Unknown);
-    let info = ImageInfo { width: width as u32, height: height as u32, format: ImageFormat::Jpeg, mode: mode(colours) };
-    pixels.resize(width * height * 3, 0);
-    decoder.decode_into(pixels).map_err(|error| damaged(bytes, error))?;
-    Ok(info)
+    let mode = mode(decoder.input_colorspace().unwrap_or(ColorSpace::Unknown));
+    Ok(ImageInfo { width: width as u32, height: height as u32, format: ImageFormat::Jpeg, mode })
 }
 
 fn decoder<R: ZByteReaderTrait>(reader: R) -> JpegDecoder<R> {

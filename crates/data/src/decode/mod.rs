@@ -1,5 +1,6 @@
 //! Image files to RGB, the format decided by the content and never by the file's name.
 
+pub(crate) mod exif;
 mod jpeg;
 mod png;
 
@@ -22,6 +23,16 @@ pub const MAX_PIXELS: u64 = 100_000_000;
 pub enum ImageFormat {
     Jpeg,
     Png,
+}
+
+impl ImageFormat {
+    /// Name, as in `image/format` of records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Jpeg => "jpeg",
+            Self::Png => "png",
+        }
+    }
 }
 
 /// Colours as stored in a file, before conversion to RGB.
@@ -59,11 +70,27 @@ pub fn decode_rgb(bytes: &[u8], pixels: &mut Vec<u8>) -> Result<ImageInfo, Decod
     }
 }
 
-/// Reads and decodes the file at `path` as [`decode_rgb`] does; `file` is a buffer for its bytes.
-pub fn decode_file(path: &Path, file: &mut Vec<u8>, pixels: &mut Vec<u8>) -> Result<ImageInfo, DataError> {
+/// What an image file holds, without decoding its pixels.
+///
+/// # Errors
+/// A file of another kind; a damaged head; a size outside the limits.
+pub(crate) fn read_info(bytes: &[u8]) -> Result<ImageInfo, DecodeError> {
+    match detect(bytes)? {
+        ImageFormat::Jpeg => jpeg::info(bytes),
+        ImageFormat::Png => png::info(bytes),
+    }
+}
+
+/// Reads the file at `path` into `file`.
+pub(crate) fn read_whole(path: &Path, file: &mut Vec<u8>) -> Result<(), DataError> {
     file.clear();
     let read = File::open(path).and_then(|mut opened| opened.read_to_end(file));
-    read.map_err(DataError::io(path, "read the file"))?;
+    read.map(|_| ()).map_err(DataError::io(path, "read the file"))
+}
+
+/// Reads and decodes the file at `path` as [`decode_rgb`] does; `file` is a buffer for its bytes.
+pub fn decode_file(path: &Path, file: &mut Vec<u8>, pixels: &mut Vec<u8>) -> Result<ImageInfo, DataError> {
+    read_whole(path, file)?;
     decode_rgb(file, pixels).map_err(|source| DataError::Image { path: path.to_owned(), source })
 }
 

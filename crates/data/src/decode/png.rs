@@ -11,6 +11,18 @@ const COLOUR_TYPE: usize = 25;
 const PALETTE: u8 = 3;
 
 pub(super) fn decode(bytes: &[u8], pixels: &mut Vec<u8>) -> Result<ImageInfo, DecodeError> {
+    let (info, decoder) = head(bytes)?;
+    let image = DynamicImage::from_decoder(decoder).map_err(|error| damaged(bytes, error))?;
+    pixels.clear();
+    pixels.extend_from_slice(image.into_rgb8().as_raw());
+    Ok(info)
+}
+
+pub(super) fn info(bytes: &[u8]) -> Result<ImageInfo, DecodeError> {
+    head(bytes).map(|(info, _)| info)
+}
+
+fn head(bytes: &[u8]) -> Result<(ImageInfo, PngDecoder<Cursor<&[u8]>>), DecodeError> {
     let Some(header) = bytes.get(..HEADER_END) else {
         return Err(DecodeError::Truncated { format: "PNG", length: bytes.len(), expected: "the image header (IHDR)" });
     };
@@ -18,10 +30,7 @@ pub(super) fn decode(bytes: &[u8], pixels: &mut Vec<u8>) -> Result<ImageInfo, De
     check_dimensions(width.into(), height.into())?;
     let decoder = PngDecoder::with_limits(Cursor::new(bytes), limits()).map_err(|error| damaged(bytes, error))?;
     let mode = if header[COLOUR_TYPE] == PALETTE { ColourMode::Palette } else { mode(&decoder) };
-    let image = DynamicImage::from_decoder(decoder).map_err(|error| damaged(bytes, error))?;
-    pixels.clear();
-    pixels.extend_from_slice(image.into_rgb8().as_raw());
-    Ok(ImageInfo { width, height, format: ImageFormat::Png, mode })
+    Ok((ImageInfo { width, height, format: ImageFormat::Png, mode }, decoder))
 }
 
 fn be_u32(bytes: &[u8]) -> u32 {

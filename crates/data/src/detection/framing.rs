@@ -4,95 +4,114 @@ use fast_image_resize::CropBox;
 
 use crate::augment::{check_probability, check_size};
 use crate::placement::Shown;
-use crate::{DataError, Philox, Placement};
+use crate::{DataError, Philox, Placement, Resampling};
 
-/// How an image is put on a canvas.
+/// How an image is put on a canvas, in its upper left corner.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Framing {
-    /// The whole image, as large as fits the canvas, in its upper left corner.
-    Fit {
-        /// Heights and widths to choose from: the one on which the image is the largest, of equal ones the first.
-        canvases: Vec<[u32; 2]>,
-        /// Probability of a horizontal flip.
-        flip: f64,
-    },
-    /// The image scaled at random, and what of it the canvas has room for, at a random offset (Ghiasi et al. 2021,
-    /// arXiv:2012.07177, large scale jittering).
-    Jitter {
-        /// Height and width of the canvas.
-        canvas: [u32; 2],
-        /// Range of the factor by which the image that just fits is scaled.
-        scale: (f64, f64),
-        /// Probability of a horizontal flip.
-        flip: f64,
-    },
+pub struct Framing {
+    /// Heights and widths of canvases to choose from: the one on which the image is the largest, of equal ones the first.
+    pub canvases: Vec<[u32; 2]>,
+    /// Range of the factor by which the image that just fits the canvas is scaled; of a larger image, what the canvas has room
+    /// for is shown, at a random offset (Ghiasi et al. 2021, arXiv:2012.07177, large scale jittering). `None` shows the whole
+    /// image, as large as fits.
+    pub jitter: Option<(f64, f64)>,
+    /// Probability of a horizontal flip.
+    pub flip: f64,
+    /// How pixels are computed.
+    pub resampling: Resampling,
+    /// Where boxes end.
+    pub box_border: BoxBorder,
+}
+
+/// Right and bottom border at which boxes are cut off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum BoxBorder {
+    /// That of the part of the canvas that shows the image.
+    #[default]
+    Image,
+    /// The same, but at most the last row and column of the canvas: 511 of 512, as EfficientDet's reference has it.
+    LastPixel,
 }
 
 impl Framing {
+    /// Whole images, as for evaluation.
+    pub fn fit(canvas: [u32; 2]) -> Self {
+        let (resampling, box_border) = (Resampling::default(), BoxBorder::default());
+        Self { canvases: vec![canvas], jitter: None, flip: 0.0, resampling, box_border }
+    }
+
+    /// EfficientDet's training (Tan et al. 2020, arXiv:1911.09070, section 5.1): a factor of 0.1 to 2, half of the images
+    /// mirrored.
+    pub fn efficientdet_train(canvas: [u32; 2], resampling: Resampling) -> Self {
+        Self { jitter: Some((0.1, 2.0)), flip: 0.5, ..Self::efficientdet_eval(canvas, resampling) }
+    }
+
+    /// EfficientDet's evaluation: whole images.
+    pub fn efficientdet_eval(canvas: [u32; 2], resampling: Resampling) -> Self {
+        Self { resampling, box_border: BoxBorder::LastPixel, ..Self::fit(canvas) }
+    }
+
     /// Checks every setting against its range.
     ///
     /// # Errors
     /// The first one that is outside its range.
     pub fn check(&self) -> Result<(), DataError> {
-        let (canvases, flip) = match self {
-            Self::Fit { canvases, flip } => (canvases.as_slice(), *flip),
-            Self::Jitter { canvas, scale: (low, high), flip } => {
-                if !(*low > 0.0 && low <= high && high.is_finite()) {
-                    let expected = "two rising numbers above 0";
-                    return Err(DataError::option("scale jitter", format!("{low}..{high}"), expected));
-                }
-                (std::slice::from_ref(canvas), *flip)
-            }
-        };
-        if canvases.is_empty() {
+        if let Some((low, high)) = self.jitter
+            && !(low > 0.0 && low <= high && high <= MOST_SCALE)
+        {
+            let expected = format!("two rising numbers above 0, at most {MOST_SCALE}");
+            return Err(DataError::option("scale jitter", format!("{low}..{high}"), expected));
+        }
+        if self.canvases.is_empty() {
             return Err(DataError::option("canvases", "empty", "at least one height and width"));
         }
-        canvases.iter().flatten().try_for_each(|&side| check_size(side))?;
-        check_probability("flip probability", flip)
+        self.canvases.iter().flatten().try_for_each(|&side| check_size(side))?;
+        check_probability("flip probability", self.flip)
     }
 
     /// Height and width of the sample that is made of an image of `[height, width]`.
     pub fn canvas(&self, size: [u32; 2]) -> [u32; 2] {
-        match self {
-            Self::Fit { canvases, .. } => {
-                let better =
-                    |best: [u32; 2], next: [u32; 2]| if fit(size, next) > fit(size, best) { next } else { best };
-                canvases.iter().copied().reduce(better).expect("a framing that was checked has a canvas")
-            }
-            Self::Jitter { canvas, .. } => *canvas,
-        }
+        let better = |best: [u32; 2], next: [u32; 2]| if fit(size, next) > fit(size, best) { next } else { best };
+        self.canvases.iter().copied().reduce(better).expect("a framing that was checked has a canvas")
     }
 
     /// Draws how an image of `[height, width]` is placed.
     pub fn place(&self, size: [u32; 2], rng: &mut Philox) -> Placement {
         let canvas = self.canvas(size);
-        match *self {
-            Self::Fit { flip, .. } => {
-                let flipped = flip > 0.0 && rng.chance(flip);
-                let scaled = scaled(size, fit(size, canvas));
-                Placement { shown: Shown::Window(whole(size)), size: scaled, flipped, canvas }
-            }
-            Self::Jitter { scale: (low, high), flip, .. } => {
-                let flipped = rng.chance(flip);
-                let factor = rng.uniform(low, high);
-                // The factor applies to whole pixels of the canvas.
-                let target = canvas.map(|side| ((f64::from(side) * factor) as u32).max(1));
-                let scaled = scaled(size, fit(size, target));
-                let shown = [0, 1].map(|axis| scaled[axis].min(canvas[axis]));
-                let offset = [0, 1].map(|axis| f64::from(rng.below(scaled[axis] - shown[axis] + 1)));
-                let [down, across] = [0, 1].map(|axis| f64::from(size[axis]) / f64::from(scaled[axis]));
-                // A mirrored image is cropped from its other side.
-                let left = if flipped { f64::from(scaled[1] - shown[1]) - offset[1] } else { offset[1] };
-                let window = CropBox {
-                    left: left * across,
-                    top: offset[0] * down,
-                    width: f64::from(shown[1]) * across,
-                    height: f64::from(shown[0]) * down,
-                };
-                Placement { shown: Shown::Window(within(window, size)), size: shown, flipped, canvas }
-            }
-        }
+        let flipped = self.flip > 0.0 && rng.chance(self.flip);
+        let (window, shown) = match self.jitter {
+            None => (whole(size), scaled(size, fit(size, canvas))),
+            Some((low, high)) => jittered(size, canvas, rng.uniform(low, high), flipped, rng),
+        };
+        let box_limit = match self.box_border {
+            BoxBorder::Image => shown,
+            BoxBorder::LastPixel => [0, 1].map(|axis| shown[axis].min(canvas[axis] - 1)),
+        };
+        let resampling = self.resampling;
+        Placement { shown: Shown::Window(window), size: shown, flipped, canvas, resampling, box_limit }
     }
+}
+
+/// Largest factor of the jitter.
+const MOST_SCALE: f64 = 16.0;
+
+/// The part of an image scaled by `factor` that a canvas has room for, at a random offset, and its size there.
+fn jittered(size: [u32; 2], canvas: [u32; 2], factor: f64, flipped: bool, rng: &mut Philox) -> (CropBox, [u32; 2]) {
+    // The factor applies to whole pixels of the canvas.
+    let target = canvas.map(|side| ((f64::from(side) * factor) as u32).max(1));
+    let scaled = scaled(size, fit(size, target));
+    let shown = [0, 1].map(|axis| scaled[axis].min(canvas[axis]));
+    let offset = [0, 1].map(|axis| f64::from(rng.below(scaled[axis] - shown[axis] + 1)));
+    let [down, across] = [0, 1].map(|axis| f64::from(size[axis]) / f64::from(scaled[axis]));
+    // A mirrored image is cropped from its other side.
+    let left = if flipped { f64::from(scaled[1] - shown[1]) - offset[1] } else { offset[1] };
+    let window = CropBox {
+        left: left * across,
+        top: offset[0] * down,
+        width: f64::from(shown[1]) * across,
+        height: f64::from(shown[0]) * down,
+    };
+    (within(window, size), shown)
 }
 
 /// The scale at which an image just fits a canvas.

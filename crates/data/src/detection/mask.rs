@@ -1,5 +1,7 @@
 //! Masks of objects: which pixels of an image belong to one.
 
+use bessemer_metrics::mask::Rle;
+
 use crate::Placement;
 
 /// The pixels of an object, in a rectangle around it.
@@ -75,5 +77,42 @@ impl ObjectMask {
                 *value = (255.0 * ((1.0 - below) * upper + below * lower)).round() as u8;
             }
         }
+    }
+}
+
+impl From<&Rle> for ObjectMask {
+    fn from(mask: &Rle) -> Self {
+        let [left, top, width, height] = mask.bounding_box().map(|side| side as usize);
+        let mut pixels = vec![false; width * height];
+        let rows = mask.height() as usize;
+        let mut start = 0;
+        for (number, &run) in mask.counts().iter().enumerate() {
+            let end = start + run as usize;
+            if number % 2 == 1 {
+                // Runs go down the columns.
+                for index in start..end {
+                    pixels[(index % rows - top) * width + index / rows - left] = true;
+                }
+            }
+            start = end;
+        }
+        Self { left, top, width, pixels }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_become_pixels() {
+        let bitmap = [0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 1, 0, 0, 1];
+        let mask = ObjectMask::from(&Rle::encode(3, 5, &bitmap).unwrap());
+        assert_eq!((mask.left, mask.top, mask.width, mask.height(), mask.area()), (0, 1, 5, 2, 5));
+        for (index, &pixel) in bitmap.iter().enumerate() {
+            assert_eq!(mask.contains(index % 5, index / 5), pixel == 1, "{index}");
+        }
+        let none = ObjectMask::from(&Rle::encode(3, 5, &[0; 15]).unwrap());
+        assert_eq!((none.area(), none.width), (0, 0));
     }
 }

@@ -4,6 +4,6 @@ mod framing;
 mod mask;
 mod objects;
 
-pub use framing::Framing;
+pub use framing::{BoxBorder, Framing};
 pub use mask::ObjectMask;
 pub use objects::{Object, ObjectLayout, Objects};

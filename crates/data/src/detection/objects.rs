@@ -26,8 +26,8 @@ impl Object {
 /// The objects of an image as its data set knows them, or of a sample after [`Objects::place`].
 #[derive(Debug, Clone)]
 pub struct Objects {
-    /// Number of the image in its data set.
-    pub image: u32,
+    /// Id of the image in its data set.
+    pub image_id: i32,
     /// The objects, in the order of the data set.
     pub objects: Vec<Object>,
     /// How the sample was made.
@@ -42,8 +42,8 @@ impl Default for Objects {
 
 impl Objects {
     /// Those of an image before any transform.
-    pub fn new(image: u32, objects: Vec<Object>) -> Self {
-        Self { image, objects, placed: None }
+    pub fn new(image_id: i32, objects: Vec<Object>) -> Self {
+        Self { image_id, objects, placed: None }
     }
 
     /// The objects in the sample that a placement makes of the image: boxes and masks follow the pixels, boxes are cut off where
@@ -61,8 +61,13 @@ impl Objects {
         self
     }
 
+    /// How the sample was made; `None` before [`Objects::place`].
+    pub fn placement(&self) -> Option<&Placement> {
+        self.placed.as_ref()
+    }
+
     /// The largest `capacity` objects in their order, of equal ones the first; all where there are no more.
-    fn largest(&self, capacity: usize) -> Vec<&Object> {
+    pub(crate) fn largest(&self, capacity: usize) -> Vec<&Object> {
         let mut order: Vec<usize> = (0..self.objects.len()).collect();
         order.sort_by(|&a, &b| self.objects[b].area().total_cmp(&self.objects[a].area()));
         order.truncate(capacity);
@@ -83,20 +88,20 @@ pub struct ObjectLayout {
 impl SampleTarget for Objects {
     type Layout = ObjectLayout;
 
-    /// `image_ids i32[N]`; `image_sizes f32[N, 2]`, height and width of the part of the canvas that shows the image; `scales
-    /// f32[N, 2]`, pixels of the sample for each pixel of the image, down and across; `boxes f32[N, G, 4]` as `[x1, y1, x2, y2]`
-    /// in pixels of the canvas; `classes i32[N, G]`; `counts i32[N]`, how many objects there are; `dropped i32[N]`, how many
-    /// there were beyond `G`; and with masks `masks u8[N, G, S, S]`, 0 to 255, each the part of the mask in its box. Rows behind
-    /// the count are zeros.
+    /// `ids i32[N]`, those of the images; `sizes f32[N, 2]`, height and width of the part of the canvas that shows the image;
+    /// `scales f32[N]`, pixels of the image for each pixel of the canvas; `boxes f32[N, G, 4]` as `[x1, y1, x2, y2]` in pixels of
+    /// the canvas; `classes i32[N, G]`; `count i32[N]`, how many objects there are; `dropped i32[N]`, how many there were beyond
+    /// `G`; and with masks `masks u8[N, G, S, S]`, 0 to 255, each the part of the mask in its box. Rows behind the count are
+    /// zeros.
     fn fields(layout: &ObjectLayout) -> Vec<Field> {
         let most = layout.max_objects;
         let mut fields = vec![
-            Field::i32("image_ids", 1),
-            Field::f32("image_sizes", 2),
-            Field::f32("scales", 2),
+            Field::i32("ids", 1),
+            Field::f32("sizes", 2),
+            Field::f32("scales", 1),
             Field::f32("boxes", 4 * most),
             Field::i32("classes", most),
-            Field::i32("counts", 1),
+            Field::i32("count", 1),
             Field::i32("dropped", 1),
         ];
         fields.extend(layout.mask_size.map(|size| Field::u8("masks", most * size * size)));
@@ -106,12 +111,12 @@ impl SampleTarget for Objects {
     fn write(&self, layout: &ObjectLayout, row: &mut Row<'_>) {
         let placement = self.placed.as_ref().expect("a data set places the objects of a sample");
         let kept = self.largest(layout.max_objects);
-        row.i32("image_ids")[0] = self.image as i32;
-        row.f32("image_sizes").copy_from_slice(&placement.size().map(|side| side as f32));
-        row.f32("scales").copy_from_slice(&placement.scale().map(|scale| scale as f32));
+        row.i32("ids")[0] = self.image_id;
+        row.f32("sizes").copy_from_slice(&placement.size().map(|side| side as f32));
+        row.f32("scales")[0] = placement.nominal_scale().recip() as f32;
         fill(row.f32("boxes"), kept.iter().flat_map(|object| object.bbox.map(|x| x as f32)), 0.0);
         fill(row.i32("classes"), kept.iter().map(|object| object.class as i32), 0);
-        row.i32("counts")[0] = kept.len() as i32;
+        row.i32("count")[0] = kept.len() as i32;
         row.i32("dropped")[0] = (self.objects.len() - kept.len()) as i32;
         let Some(size) = layout.mask_size else { return };
         let masks = row.u8("masks");

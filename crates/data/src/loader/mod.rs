@@ -3,6 +3,7 @@
 mod images;
 mod queue;
 mod samples;
+mod speed;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use images::{ImageSamples, LoadedImage};
 pub use samples::{SampleKey, Samples};
+pub use speed::{LoadingSpeed, loading_speed};
 
 /// Samples of one run of a step. The last batch of an epoch may hold fewer samples than others; the rest is zeros.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -4,7 +4,8 @@ use super::{ShapeClass, check_side, draw_scene};
 use crate::detection::{Framing, Object, ObjectMask, Objects};
 use crate::{DataError, Dataset, Philox, Scratch, Split};
 
-/// Scenes of one to eight shapes with their boxes and masks.
+/// Scenes of one to eight shapes with their boxes and masks. Ids of images count from 1, as in the files of a
+/// [`CocoFolder`](super::CocoFolder).
 #[derive(Debug, Clone)]
 pub struct Scenes {
     seed: u64,
@@ -24,8 +25,8 @@ impl Scenes {
     pub fn new(seed: u64, split: Split, len: usize, size: [u32; 2], framing: Framing) -> Result<Self, DataError> {
         size.iter().try_for_each(|&side| check_side(side))?;
         framing.check()?;
-        if len == 0 {
-            return Err(DataError::option("samples", len, "at least 1"));
+        if !(1..=i32::MAX as usize).contains(&len) {
+            return Err(DataError::option("samples", len, format!("1 to {}", i32::MAX)));
         }
         let classes = ShapeClass::ALL.iter().map(|class| class.name().to_owned()).collect();
         Ok(Self { seed, split, len, size, framing, classes })
@@ -63,7 +64,7 @@ impl Dataset for Scenes {
         });
         let placement = self.framing.place(self.size, rng);
         placement.draw(&scene.picture.pixels, self.size, &mut scratch.resize, out);
-        Ok(Objects::new(index as u32, objects.collect()).place(&placement))
+        Ok(Objects::new(index as i32 + 1, objects.collect()).place(&placement))
     }
 
     fn source(&self, index: usize) -> String {

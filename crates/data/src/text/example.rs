@@ -1,10 +1,11 @@
 //! Instances as `tf.train.Example` messages with the features of Google's BERT.
 
 use super::Instance;
-use super::features::proto::{FloatList, Kind};
-use super::features::{self, Features, Flaw, INPUT_IDS, flaw, integers, ones};
+use super::features::{self, INPUT_IDS, integers, ones};
 use super::maker::{ExampleShape, Record};
 use super::sequence::Sequence;
+use crate::tf_example::proto::{FloatList, Kind};
+use crate::tf_example::{self, Features, Flaw, flaw};
 
 pub(crate) const POSITIONS: [&str; 1] = ["masked_lm_positions"];
 const IDS: [&str; 1] = ["masked_lm_ids"];
@@ -52,7 +53,7 @@ impl Record for Instance {
             (WEIGHTS[0], Kind::Float(FloatList { value: weights })),
             (NEXT_SENTENCE[0], integers([i64::from(*random_next)].into_iter(), 1)),
         ];
-        features::encode(features::of_sequence(tokens, segments, sequence_length).into_iter().chain(targets))
+        tf_example::encode(features::of_sequence(tokens, segments, sequence_length).into_iter().chain(targets))
     }
 
     fn words(&self) -> impl Iterator<Item = u32> {
@@ -63,7 +64,7 @@ impl Record for Instance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::features::proto::{Example, Feature, Int64List};
+    use crate::tf_example::proto::{Example, Feature, Int64List};
     use prost::Message;
 
     const SHAPE: ExampleShape = ExampleShape { sequence_length: 8, predictions: 3 };

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::features::Flaw;
 use super::folder::Format;
 use super::store::TokenStore;
 use super::{InstanceOptions, SyntheticText, Vocabulary};
+use crate::tf_example::Flaw;
 use crate::{DataError, Philox};
 
 /// How sequences of one kind are made of documents.

@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::features::Flaw;
 use super::maker::{ExampleShape, Record};
+use crate::tf_example::Flaw;
 use crate::tfrecord::RecordFile;
 use crate::{DataError, parallel};
 

@@ -2,5 +2,6 @@
 
 mod files;
 mod parity;
+mod sets;
 #[path = "../common/shared.rs"]
 mod shared;

@@ -1,6 +1,6 @@
 //! Text to pre-train on: prepare, verify, sample, tokenize.
 
-use super::Verify;
+use super::VerifyFolder;
 use crate::args::{Common, at_least_one};
 use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
@@ -223,7 +223,7 @@ pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<
     print(&format!("{}{}: {seconds:.1} s\n", counts_table(&counts), options.out.display()))
 }
 
-pub(super) fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
+pub(super) fn run_verify(options: &VerifyFolder, common: &Common) -> anyhow::Result<()> {
     let notify = common.notifier();
     let report = verify(&options.folder, common.device().threads, &|progress| notify(&|| progress_line(progress)))?;
     if options.json {

@@ -1,9 +1,10 @@
 //! Sequences as `tf.train.Example` messages with the features of Google's ELECTRA.
 
 use crate::text::example::POSITIONS;
-use crate::text::features::{self, Features, Flaw, INPUT_IDS, flaw};
+use crate::text::features::{self, INPUT_IDS};
 use crate::text::maker::{ExampleShape, Record};
 use crate::text::sequence::Sequence;
+use crate::tf_example::{self, Features, Flaw, flaw};
 
 impl Record for Sequence {
     const EXPECTED: &'static str = "the three features of ELECTRA's pre-training";
@@ -27,7 +28,7 @@ impl Record for Sequence {
     }
 
     fn encode(&self, shape: ExampleShape) -> Vec<u8> {
-        features::encode(features::of_sequence(&self.tokens, &self.segments, shape.sequence_length))
+        tf_example::encode(features::of_sequence(&self.tokens, &self.segments, shape.sequence_length))
     }
 
     fn words(&self) -> impl Iterator<Item = u32> {
@@ -38,8 +39,9 @@ impl Record for Sequence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::features::proto::{FloatList, Kind};
-    use crate::text::features::{encode, integers};
+    use crate::text::features::integers;
+    use crate::tf_example::encode;
+    use crate::tf_example::proto::{FloatList, Kind};
 
     const SHAPE: ExampleShape = ExampleShape { sequence_length: 8, predictions: 0 };
     const NAMES: [&str; 3] = ["input_ids", "input_mask", "segment_ids"];

@@ -1,0 +1,370 @@
+//! Images with objects in COCO's layout: prepare, verify, sample, and measure the loader.
+
+use super::JPEG_QUALITY;
+use crate::args::{Common, at_least_one};
+use crate::failure::Usage;
+use crate::output::{Table, print, print_json};
+use anyhow::bail;
+use bessemer_data::coco::{
+    CategoryIds, CocoOptions, CocoRecords, CocoReport, CocoSet, CocoSource, StageTimes, WrittenRecords, verify,
+};
+use bessemer_data::detection::{Framing, ObjectLayout};
+use bessemer_data::{
+    Dataset, FileFormat, ImageSamples, LoaderOptions, Resampling, Sampler, SamplerOptions, Scratch, Split,
+    loading_speed, object_sheet,
+};
+use bessemer_train::StopSignal;
+use clap::Args;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Where a data set lies.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Input")]
+pub(crate) struct Input {
+    /// Folder with annotations/instances_train2017.json and train2017/, or with train-00000-of-00256.tfrecord and so on
+    #[arg(value_name = "DIR", conflicts_with_all = ["annotations", "images"])]
+    pub folder: Option<PathBuf>,
+    /// Half of the data set in the folder: train or val
+    #[arg(long, default_value = "train", conflicts_with = "annotations")]
+    pub split: Split,
+    /// Annotations of any name, instead of a folder
+    #[arg(long, value_name = "JSON", requires = "images")]
+    pub annotations: Option<PathBuf>,
+    /// Folder of their images
+    #[arg(long, value_name = "DIR", requires = "annotations")]
+    pub images: Option<PathBuf>,
+}
+
+impl Input {
+    fn source(&self) -> anyhow::Result<CocoSource> {
+        match (&self.folder, &self.annotations, &self.images) {
+            (None, Some(annotations), Some(images)) => {
+                Ok(CocoSource::Files { annotations: annotations.clone(), images: images.clone() })
+            }
+            (Some(folder), ..) => Ok(CocoSource::find(folder, self.split)?),
+            _ => bail!(Usage("give the folder of a data set, or --annotations and --images".into())),
+        }
+    }
+}
+
+const PREPARE_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data prepare coco --images coco/train2017 --annotations coco/annotations/instances_train2017.json --shards 256 records/
+  bessemer data prepare coco --images coco/val2017 --annotations coco/annotations/instances_val2017.json --shards 32 records/
+  bessemer data prepare coco --images photos/ --annotations boxes.json --split train --shards 8 --masks records/";
+
+/// Write images and their objects to TFRecord shards, in the layout of TensorFlow's detection models
+///
+/// Writes SPLIT-NNNNN-of-NNNNN.tfrecord, and a copy of the annotations as annotations/instances_SPLIT.json. A preparation that fails,
+/// or is interrupted (Ctrl-C), leaves nothing behind.
+#[derive(Debug, Args)]
+#[command(after_help = PREPARE_EXAMPLES)]
+pub(crate) struct Prepare {
+    /// Folder to write to; it may hold shards of the other split
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// Folder of the images
+    #[arg(long, value_name = "DIR", help_heading = "Input")]
+    pub images: PathBuf,
+    /// File instances_*.json
+    #[arg(long, value_name = "JSON", help_heading = "Input")]
+    pub annotations: PathBuf,
+    /// Half of the data set that this is: train or val [default: by the name of the annotations]
+    #[arg(long, value_name = "SPLIT", help_heading = "Output")]
+    pub split: Option<Split>,
+    /// Number of files
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true, help_heading = "Output")]
+    pub shards: usize,
+    /// Write masks too, a PNG for each object
+    #[arg(long, help_heading = "Output")]
+    pub masks: bool,
+}
+
+const VERIFY_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data verify coco coco/
+  bessemer data verify coco records/ --split val
+  bessemer data verify coco --annotations boxes.json --images photos/ --json";
+
+/// Decode all images and masks, count objects, and list what is left out or damaged
+#[derive(Debug, Args)]
+#[command(after_help = VERIFY_EXAMPLES)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub input: Input,
+    /// Objects of an image that a batch has room for
+    #[arg(long, value_name = "N", default_value = "100", value_parser = at_least_one, allow_negative_numbers = true)]
+    pub max_objects: usize,
+    /// Print JSON instead of tables
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+}
+
+/// How samples are made of images.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Samples")]
+pub(crate) struct Samples {
+    /// Height and width of each, pixels
+    #[arg(long, value_name = "N", default_value = "512")]
+    pub size: u32,
+    /// How pixels are computed: legacy (as TensorFlow 1, EfficientDet's reference), half_pixel or antialias
+    #[arg(long, value_name = "FORM", default_value = "legacy")]
+    pub resize: Resampling,
+    /// Classes by category ids (raw: id - 1) or their ranks (dense)
+    #[arg(long, value_name = "FORM", default_value = "raw")]
+    pub category_ids: CategoryIds,
+    /// As evaluation sees them: whole images, neither mirrored nor scaled at random
+    #[arg(long)]
+    pub eval: bool,
+    /// With masks
+    #[arg(long)]
+    pub masks: bool,
+    /// Objects of an image that a batch has room for
+    #[arg(long, value_name = "N", default_value = "100", value_parser = at_least_one, allow_negative_numbers = true)]
+    pub max_objects: usize,
+}
+
+impl Samples {
+    fn open(&self, input: &Input, common: &Common) -> anyhow::Result<CocoSet> {
+        let canvas = [self.size; 2];
+        let framing = match self.eval {
+            false => Framing::efficientdet_train(canvas, self.resize),
+            true => Framing::efficientdet_eval(canvas, self.resize),
+        };
+        framing.check()?;
+        let (category_ids, masks, threads) = (self.category_ids, self.masks, common.device().threads);
+        Ok(CocoSet::open(&input.source()?, &CocoOptions { framing, category_ids, masks, threads })?)
+    }
+}
+
+const SAMPLE_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data sample coco coco/ --out sample.png
+  bessemer data sample coco coco/ --split val --eval --masks --count 16
+  bessemer data sample coco --annotations boxes.json --images photos/ --seed 1";
+
+/// Put images on one sheet as training sees them, with their boxes and classes
+#[derive(Debug, Args)]
+#[command(after_help = SAMPLE_EXAMPLES)]
+pub(crate) struct Sample {
+    #[command(flatten)]
+    pub input: Input,
+    #[command(flatten)]
+    pub samples: Samples,
+    /// How many
+    #[arg(long, value_name = "N", default_value = "9", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Samples")]
+    pub count: usize,
+    /// The PNG or JPEG file to write
+    #[arg(long, value_name = "FILE", default_value = "sample.png", help_heading = "Output")]
+    pub out: PathBuf,
+}
+
+const BENCH_EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer data bench coco coco/ --workers 1
+  bessemer data bench coco records/ --workers 2 --batch-size 8 --seconds 20";
+
+/// Measure how fast batches are loaded, and where the time goes
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_EXAMPLES)]
+pub(crate) struct Bench {
+    #[command(flatten)]
+    pub input: Input,
+    #[command(flatten)]
+    pub samples: Samples,
+    /// Threads that load
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Measuring")]
+    pub workers: usize,
+    /// Samples of a batch
+    #[arg(long, value_name = "N", default_value = "16", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Measuring")]
+    pub batch_size: usize,
+    /// How long to load
+    #[arg(long, value_name = "N", default_value = "10", allow_negative_numbers = true, value_parser = at_least_one,
+          help_heading = "Measuring")]
+    pub seconds: usize,
+    /// Print JSON instead of tables
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+}
+
+pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let records = CocoRecords {
+        annotations: options.annotations.clone(),
+        images: options.images.clone(),
+        out: options.out.clone(),
+        split: split_of(options)?,
+        shards: options.shards,
+        masks: options.masks,
+        threads: common.device().threads,
+    };
+    let notify = common.notifier();
+    let stop = StopSignal::from_system()?;
+    let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} images"));
+    let WrittenRecords { images, objects, crowds, without_area, bytes } =
+        records.write(&progress, &|| stop.is_raised())?;
+    let left_out =
+        if without_area > 0 { format!(", {without_area} boxes without area left out") } else { String::new() };
+    print(&format!(
+        "{}: {images} images, {objects} objects ({crowds} crowds){left_out}, {:.1} MB in {} shards of {}: {:.1} s\n",
+        options.out.display(),
+        bytes as f64 / 1e6,
+        options.shards,
+        records.split.name(),
+        start.elapsed().as_secs_f64()
+    ))
+}
+
+fn split_of(options: &Prepare) -> Result<Split, Usage> {
+    let name = options.annotations.file_name().unwrap_or_default().to_string_lossy();
+    let named = [Split::Train, Split::Val].into_iter().find(|split| name.contains(split.name()));
+    options.split.or(named).ok_or_else(|| Usage(format!("{name}: the name says neither train nor val; give --split")))
+}
+
+pub(super) fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()> {
+    let source = options.input.source()?;
+    let notify = common.notifier();
+    let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} images"));
+    let report = verify(&source, options.max_objects, common.device().threads, &progress)?;
+    if options.json {
+        print_json(&report)?;
+    } else {
+        print(&report_text(&report, options.max_objects))?;
+    }
+    match report.damaged.first() {
+        None => Ok(()),
+        Some(first) => {
+            bail!(Usage(format!(
+                "{} of {} images are damaged; the first: {first}",
+                report.damaged.len(),
+                report.summary.images
+            )))
+        }
+    }
+}
+
+/// How many classes are listed.
+const CLASSES_LISTED: usize = 12;
+
+fn report_text(report: &CocoReport, max_objects: usize) -> String {
+    let summary = &report.summary;
+    let mut table = Table::new(1, &[]);
+    let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
+    let formats: Vec<String> =
+        report.formats.iter().map(|(format, count)| format!("{count} {}", format.name())).collect();
+    row("images", summary.images.to_string());
+    row("  readable", format!("{} ({})", report.readable, formats.join(", ")));
+    row("  damaged", report.damaged.len().to_string());
+    row("  without objects", summary.images_without_objects.to_string());
+    row(&format!("  with more than {max_objects} objects"), report.images_beyond_capacity.to_string());
+    let size = |size: Option<(u32, u32)>| size.map_or_else(String::new, |(width, height)| format!("{width}x{height}"));
+    row("  smallest, largest", format!("{}, {}", size(report.smallest), size(report.largest)));
+    row("objects", summary.objects.to_string());
+    row("  most in an image", summary.most_objects.to_string());
+    row("  cut off at the border", summary.clipped.to_string());
+    row("left out", (summary.crowds + summary.without_area).to_string());
+    row("  crowds", summary.crowds.to_string());
+    row("  boxes without area", summary.without_area.to_string());
+    row("categories", report.categories.to_string());
+    row("  with objects", report.classes.len().to_string());
+    let mut text = table.to_string();
+    let listed: Vec<String> =
+        report.classes.iter().take(CLASSES_LISTED).map(|(name, count)| format!("{name} {count}")).collect();
+    let more = report.classes.len().saturating_sub(CLASSES_LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    text += &format!("most frequent: {}{more}\n", listed.join(", "));
+    for box_left_out in &summary.first_without_area {
+        text += &format!("without area: {box_left_out}\n");
+    }
+    for damaged in &report.damaged {
+        text += &format!("{damaged}\n");
+    }
+    text
+}
+
+pub(super) fn run_sample(options: &Sample, common: &Common) -> anyhow::Result<()> {
+    let format = picture_format(&options.out)?;
+    let set = options.samples.open(&options.input, common)?;
+    let count = options.count.min(set.len());
+    let sheet = object_sheet(&set, count, 0, common.seed(), options.samples.max_objects)?;
+    sheet.write(&options.out, format)?;
+    let summary = set.summary();
+    print(&format!(
+        "{}: {count} of {} images, {} objects of {} classes\n",
+        options.out.display(),
+        summary.images,
+        summary.objects,
+        summary.objects_of_class.iter().filter(|&&objects| objects > 0).count()
+    ))
+}
+
+fn picture_format(path: &Path) -> Result<FileFormat, Usage> {
+    let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+    match extension.to_str() {
+        Some("png") => Ok(FileFormat::Png),
+        Some("jpg" | "jpeg") => Ok(FileFormat::Jpeg(JPEG_QUALITY)),
+        _ => Err(Usage(format!("{}: pictures are written as .png or .jpg", path.display()))),
+    }
+}
+
+pub(super) fn run_bench(options: &Bench, common: &Common) -> anyhow::Result<()> {
+    let set = Arc::new(options.samples.open(&options.input, common)?);
+    let layout = ObjectLayout {
+        max_objects: options.samples.max_objects,
+        mask_size: options.samples.masks.then_some(MASK_SIZE),
+    };
+    let samples = Arc::new(ImageSamples::new(Arc::clone(&set), layout)?);
+    let batch_size = options.batch_size.min(set.len());
+    let sampler = Sampler::new(set.len(), SamplerOptions::train(batch_size, common.seed()))?;
+    let loading = LoaderOptions::new(options.workers, common.seed(), 1);
+    let speed = loading_speed(samples, sampler, loading, Duration::from_secs(options.seconds as u64))?;
+    let (mut scratch, mut times) = (Scratch::default(), StageTimes::default());
+    for index in 0..set.len().min(STAGED_IMAGES) {
+        set.time_stages(index, &mut scratch, &mut times)?;
+    }
+    let rate = speed.samples_per_second();
+    let per_image = |time: Duration| time.as_secs_f64() * 1e3 / times.images as f64;
+    let megapixels = times.pixels as f64 / times.images as f64 / 1e6;
+    let stages = [
+        ("read", per_image(times.read)),
+        ("decode", per_image(times.decode)),
+        ("resize", per_image(times.resize)),
+        ("objects", per_image(times.objects)),
+    ];
+    if options.json {
+        let stages: serde_json::Map<String, serde_json::Value> =
+            stages.iter().map(|(name, time)| ((*name).to_owned(), json!(time))).collect();
+        return print_json(&json!({
+            "images_per_second": rate,
+            "workers": speed.workers,
+            "images_per_second_per_worker": rate / speed.workers as f64,
+            "images": speed.samples,
+            "seconds": speed.seconds,
+            "megapixels_per_image": megapixels,
+            "stage_ms_per_image": stages,
+        }));
+    }
+    let mut table = Table::new(1, &["stage", "ms/image", "share"]);
+    let all: f64 = stages.iter().map(|(_, time)| time).sum();
+    for (name, time) in stages {
+        table.row([name.to_owned(), format!("{time:.2}"), format!("{:.0} %", 100.0 * time / all)]);
+    }
+    print(&format!(
+        "{rate:.1} images/s with {} workers ({:.1} each), {} images of {megapixels:.2} megapixels on average in {:.1} s\n{table}",
+        speed.workers,
+        rate / speed.workers as f64,
+        speed.samples,
+        speed.seconds
+    ))
+}
+
+/// Height and width of the crops of masks in a batch.
+const MASK_SIZE: usize = 112;
+/// Images whose stages are timed.
+const STAGED_IMAGES: usize = 256;

@@ -1,0 +1,310 @@
+//! A COCO data set to train on.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::store::{Annotated, ImageMasks, ImageStore, Listed};
+use super::{CategoryIds, Classes, CocoSource};
+use crate::decode::exif;
+use crate::detection::{Framing, Object, Objects};
+use crate::{DataError, Dataset, ImageInfo, Philox, Placement, Purpose, Scratch, decode_rgb};
+
+/// How a data set is opened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CocoOptions {
+    /// How images become samples.
+    pub framing: Framing,
+    /// How categories become classes.
+    pub category_ids: CategoryIds,
+    /// Whether objects have masks.
+    pub masks: bool,
+    /// Threads that look at files.
+    pub threads: usize,
+}
+
+/// Images with annotated objects. Crowds are left out, boxes are cut off at the borders of the image, and those without area
+/// are left out; images without objects stay.
+#[derive(Debug)]
+pub struct CocoSet {
+    framing: Framing,
+    masks: bool,
+    classes: Classes,
+    images: Vec<ImageEntry>,
+    objects: Vec<SetObject>,
+    store: ImageStore,
+    summary: CocoSummary,
+    identity: String,
+}
+
+/// What a data set holds, and what was left out of it.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
+pub struct CocoSummary {
+    pub images: usize,
+    /// Images that stay without an object.
+    pub images_without_objects: usize,
+    pub objects: usize,
+    /// Annotations of crowds, which are left out.
+    pub crowds: usize,
+    /// Boxes that end more than a pixel outside the image, and are cut off.
+    pub clipped: usize,
+    /// Boxes without area in the image, which are left out.
+    pub without_area: usize,
+    /// The first ones of them.
+    pub first_without_area: Vec<String>,
+    /// Most objects of an image.
+    pub most_objects: usize,
+    /// Objects by class.
+    pub objects_of_class: Vec<usize>,
+}
+
+/// Time in each stage of loading on one thread.
+#[derive(Debug, Clone, Default)]
+pub struct StageTimes {
+    pub images: u64,
+    /// Pixels of the images before they are resized.
+    pub pixels: u64,
+    /// Reading of the file or record.
+    pub read: Duration,
+    pub decode: Duration,
+    /// Cropping, mirroring, resizing and padding.
+    pub resize: Duration,
+    /// Boxes and masks.
+    pub objects: Duration,
+    sample: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct ImageEntry {
+    id: i32,
+    /// Height and width.
+    size: [u32; 2],
+    objects: Range<usize>,
+}
+
+#[derive(Debug)]
+struct SetObject {
+    bbox: [f64; 4],
+    class: u32,
+    /// Index of the annotation in the file, or within the record of the image.
+    annotation: usize,
+}
+
+/// How many boxes without area are named.
+const NAMED: usize = 5;
+
+impl CocoSet {
+    /// Opens one split. Of shards, every record is read once.
+    ///
+    /// # Errors
+    /// What [`Instances::open`](super::Instances::open) refuses; an image that is missing, or whose id or file name cannot be used;
+    /// a damaged record, one without boxes, or masks asked for that records do not have; no image, or no object in the whole set; a setting
+    /// outside its range.
+    pub fn open(source: &CocoSource, options: &CocoOptions) -> Result<Self, DataError> {
+        let CocoOptions { ref framing, category_ids, masks, threads } = *options;
+        framing.check()?;
+        let Listed { store, images, classes, content } = ImageStore::open(source, category_ids, masks, threads)?;
+        let mut set = Self {
+            framing: framing.clone(),
+            masks,
+            images: Vec::with_capacity(images.len()),
+            objects: Vec::new(),
+            store,
+            summary: CocoSummary { objects_of_class: vec![0; classes.names().len()], ..CocoSummary::default() },
+            identity: format!("{content}:{}", if category_ids == CategoryIds::Raw { "raw" } else { "dense" }),
+            classes,
+        };
+        for image in images {
+            let id = i32::try_from(image.id).ok().filter(|&id| id >= 0).ok_or_else(|| {
+                let problem = format!("an image has id {}", image.id);
+                DataError::layout(source.path(), problem, format!("ids of 0 to {}", i32::MAX))
+            })?;
+            let start = set.objects.len();
+            for annotated in image.objects {
+                set.add(id, image.size, annotated);
+            }
+            let objects = start..set.objects.len();
+            set.summary.most_objects = set.summary.most_objects.max(objects.len());
+            set.summary.images_without_objects += usize::from(objects.is_empty());
+            set.images.push(ImageEntry { id, size: image.size, objects });
+        }
+        (set.summary.images, set.summary.objects) = (set.images.len(), set.objects.len());
+        let CocoSummary { images, objects, crowds, without_area, .. } = set.summary;
+        if objects == 0 {
+            let problem = format!("no object in {images} images ({crowds} crowds, {without_area} boxes without area)");
+            return Err(DataError::layout(source.path(), problem, "at least one object with a box in an image"));
+        }
+        Ok(set)
+    }
+
+    /// Adds an annotation of the image `image_id` of height and width `size`, or counts why not.
+    fn add(&mut self, image_id: i32, size: [u32; 2], annotated: Annotated) {
+        let Annotated { name, annotation, class, bbox: [x1, y1, x2, y2], is_crowd } = annotated;
+        if is_crowd {
+            self.summary.crowds += 1;
+            return;
+        }
+        let [height, width] = size.map(f64::from);
+        let Ok(bbox) = within([x1, y1, x2, y2], size) else {
+            self.summary.without_area += 1;
+            if self.summary.first_without_area.len() < NAMED {
+                let what = format!("image {image_id}, {name}: box {x1:.2}, {y1:.2} to {x2:.2}, {y2:.2}");
+                self.summary.first_without_area.push(format!("{what} in an image of {width}x{height}"));
+            }
+            return;
+        };
+        let outside = [-x1, -y1, x2 - width, y2 - height];
+        self.summary.clipped += usize::from(outside.iter().any(|&distance| distance > 1.0));
+        self.summary.objects_of_class[class as usize] += 1;
+        self.objects.push(SetObject { bbox, class, annotation });
+    }
+
+    /// What the set holds, and what was left out.
+    pub fn summary(&self) -> &CocoSummary {
+        &self.summary
+    }
+
+    /// Classes and categories.
+    pub fn classes(&self) -> &Classes {
+        &self.classes
+    }
+
+    /// Id of image `index`.
+    pub fn image_id(&self, index: usize) -> i32 {
+        self.images[index].id
+    }
+
+    /// Images with more objects than `most`, of which the smallest are left out of batches with that capacity.
+    pub fn images_with_more_than(&self, most: usize) -> usize {
+        self.images.iter().filter(|image| image.objects.len() > most).count()
+    }
+
+    /// Number of objects of image `index`.
+    pub fn objects_of(&self, index: usize) -> usize {
+        self.images[index].objects.len()
+    }
+
+    /// Decodes image `index`, and its masks where there are any.
+    ///
+    /// # Errors
+    /// An image that is damaged or has another size than stated; a mask that is damaged.
+    pub(super) fn check(&self, index: usize, scratch: &mut Scratch) -> Result<ImageInfo, DataError> {
+        let masks = self.store.read(index, &mut scratch.file)?;
+        let info = self.decode(index, scratch)?;
+        for object in &self.objects[self.images[index].objects.clone()] {
+            if masks.has(object.annotation) {
+                masks.decode(object.annotation, self.images[index].size)?;
+            }
+        }
+        Ok(info)
+    }
+
+    /// Times of the stages of loading image `index` in epoch 0, and the number of its pixels, added to `times`.
+    ///
+    /// # Errors
+    /// As [`Dataset::load`].
+    pub fn time_stages(&self, index: usize, scratch: &mut Scratch, times: &mut StageTimes) -> Result<(), DataError> {
+        let mut rng = Purpose::Augment.stream(0, 0, index as u64);
+        let start = Instant::now();
+        let masks = self.store.read(index, &mut scratch.file)?;
+        let read = Instant::now();
+        let info = self.decode(index, scratch)?;
+        let decoded = Instant::now();
+        let size = [info.height, info.width];
+        let placement = self.framing.place(size, &mut rng);
+        let mut sample = std::mem::take(&mut times.sample);
+        sample.resize(placement.canvas().iter().map(|&side| side as usize).product::<usize>() * 3, 0);
+        placement.draw(&scratch.pixels, size, &mut scratch.resize, &mut sample);
+        times.sample = sample;
+        let resized = Instant::now();
+        self.place_objects(index, &placement, &masks)?;
+        times.read += read - start;
+        times.decode += decoded - read;
+        times.resize += resized - decoded;
+        times.objects += resized.elapsed();
+        times.pixels += u64::from(info.width) * u64::from(info.height);
+        times.images += 1;
+        Ok(())
+    }
+
+    /// The objects of image `index` in a sample.
+    fn place_objects(&self, index: usize, placement: &Placement, masks: &ImageMasks<'_>) -> Result<Objects, DataError> {
+        let ImageEntry { id, size, ref objects } = self.images[index];
+        let is_shown = |object: &&SetObject| placement.bbox(object.bbox).is_some();
+        let objects = self.objects[objects.clone()].iter().filter(is_shown).map(|object| {
+            let mask = if self.masks { Some(masks.decode(object.annotation, size)?) } else { None };
+            Ok(Object { bbox: object.bbox, class: object.class, mask })
+        });
+        Ok(Objects::new(id, objects.collect::<Result<_, DataError>>()?).place(placement))
+    }
+
+    /// Decodes the image in `scratch.file` to `scratch.pixels`.
+    fn decode(&self, index: usize, scratch: &mut Scratch) -> Result<ImageInfo, DataError> {
+        let Scratch { file, pixels, .. } = scratch;
+        let info = decode_rgb(file, pixels).map_err(|error| self.store.image_error(index, error))?;
+        let ImageEntry { id, size: [height, width], .. } = self.images[index];
+        if (info.height, info.width) == (height, width) {
+            return Ok(info);
+        }
+        let turned = exif::orientation(file).filter(|&found| found >= 5);
+        let problem =
+            format!("the image {id} is {}x{}, and its annotations are for {width}x{height}", info.width, info.height);
+        Err(match turned {
+            Some(turned) if (info.width, info.height) == (height, width) => self.store.problem(
+                index,
+                format!("{problem}: the file is stored turned, with EXIF orientation {turned}"),
+                "pixels as they are annotated: turn them, and remove the EXIF orientation",
+            ),
+            _ => self.store.problem(index, problem, "an image of the size that the annotations state"),
+        })
+    }
+}
+
+/// A box has no area in its image.
+pub(super) struct NoArea;
+
+/// The box `[x1, y1, x2, y2]` without what is outside an image of `[height, width]`.
+pub(super) fn within([x1, y1, x2, y2]: [f64; 4], size: [u32; 2]) -> Result<[f64; 4], NoArea> {
+    let [height, width] = size.map(f64::from);
+    let inside = [x1.max(0.0), y1.max(0.0), x2.min(width), y2.min(height)];
+    if inside[0] < inside[2] && inside[1] < inside[3] { Ok(inside) } else { Err(NoArea) }
+}
+
+impl Dataset for CocoSet {
+    type Target = Objects;
+
+    fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    fn class_names(&self) -> &[String] {
+        self.classes.names()
+    }
+
+    fn image_size(&self, index: usize) -> [usize; 2] {
+        self.framing.canvas(self.images[index].size).map(|side| side as usize)
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        rng: &mut Philox,
+        scratch: &mut Scratch,
+        out: &mut [u8],
+    ) -> Result<Objects, DataError> {
+        let masks = self.store.read(index, &mut scratch.file)?;
+        self.decode(index, scratch)?;
+        let size = self.images[index].size;
+        let placement = self.framing.place(size, rng);
+        placement.draw(&scratch.pixels, size, &mut scratch.resize, out);
+        self.place_objects(index, &placement, &masks)
+    }
+
+    fn source(&self, index: usize) -> String {
+        self.store.source(index)
+    }
+
+    /// A hash over ids, sizes, file names and annotations, or over the records, and the numbering of classes.
+    fn identity(&self) -> String {
+        self.identity.clone()
+    }
+}

@@ -1,0 +1,131 @@
+//! Where a COCO data set lies: a JSON file with a folder of images, or TFRecord shards.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{DataError, Split};
+
+const LAYOUT: &str = "annotations/instances_SPLIT2017.json with SPLIT2017/*.jpg, or SPLIT-NNNNN-of-NNNNN.tfrecord";
+
+/// The files of one split.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CocoSource {
+    /// Annotations and images.
+    Files {
+        /// `instances_*.json`
+        annotations: PathBuf,
+        /// Folder of the images.
+        images: PathBuf,
+    },
+    /// TFRecord shards in the layout of TensorFlow's detection models.
+    Records {
+        /// Every shard, in order.
+        shards: Vec<PathBuf>,
+        /// `annotations/instances_*.json` beside them, which lists all categories.
+        annotations: Option<PathBuf>,
+    },
+}
+
+impl CocoSource {
+    /// Finds a split in a folder: COCO's own layout (`annotations/instances_train2017.json`, `train2017/`), or shards
+    /// (`train-00000-of-00256.tfrecord`).
+    ///
+    /// # Errors
+    /// A folder that has neither, several files of annotations, or lacks a shard or the folder of images.
+    pub fn find(folder: &Path, split: Split) -> Result<Self, DataError> {
+        if !folder.is_dir() {
+            let problem = if folder.exists() { "is not a folder" } else { "no such folder" };
+            return Err(DataError::layout(folder, problem, format!("a data set laid out as {LAYOUT}")));
+        }
+        let shards = shards_of(folder, split.name())?;
+        let annotations = annotations_of(folder, split)?;
+        if !shards.is_empty() {
+            return Ok(Self::Records { shards, annotations });
+        }
+        let Some(annotations) = annotations else {
+            let problem = format!("neither annotations nor shards of {} in it", split.name());
+            return Err(DataError::layout(folder, problem, LAYOUT));
+        };
+        let stem = annotations.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+        let name = stem.trim_start_matches("instances_");
+        let candidates = [name, split.name()].map(|name| folder.join(name));
+        match candidates.iter().find(|images| images.is_dir()) {
+            Some(images) => Ok(Self::Files { annotations, images: images.clone() }),
+            None => {
+                let expected = format!("the images of {}", annotations.display());
+                Err(DataError::layout(&candidates[0], "no such folder", expected))
+            }
+        }
+    }
+
+    /// The file that errors about the whole set name.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Files { annotations, .. } => annotations,
+            Self::Records { shards, .. } => shards.first().map_or(Path::new("."), PathBuf::as_path),
+        }
+    }
+}
+
+/// Shards `NAME-NNNNN-of-NNNNN.tfrecord` of a folder, none where there are none.
+pub(super) fn shards_of(folder: &Path, name: &str) -> Result<Vec<PathBuf>, DataError> {
+    let mut found: Vec<(usize, usize, PathBuf)> = Vec::new();
+    for path in entries(folder)? {
+        let numbers = path.file_name().and_then(OsStr::to_str).and_then(|file| shard_numbers(file, name));
+        found.extend(numbers.map(|(number, count)| (number, count, path)));
+    }
+    found.sort();
+    let Some(&(_, count, _)) = found.first() else { return Ok(Vec::new()) };
+    if let Some((_, other, path)) = found.iter().find(|(_, other, _)| *other != count) {
+        let problem = format!("a shard of {other}, beside shards of {count}");
+        return Err(DataError::layout(path, problem, "the shards of one data set"));
+    }
+    let present: Vec<usize> = found.iter().map(|&(number, ..)| number).collect();
+    if let Some(missing) = (0..count).find(|number| present.binary_search(number).is_err()) {
+        let path = folder.join(shard_name(name, missing, count));
+        return Err(DataError::layout(&path, "no such file", format!("all {count} shards of `{name}`")));
+    }
+    Ok(found.into_iter().map(|(.., path)| path).collect())
+}
+
+/// Name of a shard.
+pub(super) fn shard_name(name: &str, number: usize, count: usize) -> String {
+    format!("{name}-{number:05}-of-{count:05}.tfrecord")
+}
+
+/// Number and count in the name of a shard; the extension may be absent.
+fn shard_numbers(file: &str, name: &str) -> Option<(usize, usize)> {
+    let stem = file.strip_suffix(".tfrecord").unwrap_or(file);
+    let (number, count) = stem.strip_prefix(name)?.strip_prefix('-')?.split_once("-of-")?;
+    let (number, count) = (number.parse().ok()?, count.parse().ok()?);
+    (number < count).then_some((number, count))
+}
+
+/// `annotations/instances_SPLIT*.json`
+pub(super) fn annotations_of(folder: &Path, split: Split) -> Result<Option<PathBuf>, DataError> {
+    let folder = folder.join("annotations");
+    if !folder.is_dir() {
+        return Ok(None);
+    }
+    let prefix = format!("instances_{}", split.name());
+    let is_of_split = |path: &PathBuf| {
+        let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        name.starts_with(&prefix) && name.ends_with(".json")
+    };
+    let mut found: Vec<PathBuf> = entries(&folder)?.into_iter().filter(is_of_split).collect();
+    found.sort();
+    match found.get(1) {
+        None => Ok(found.pop()),
+        Some(second) => {
+            let problem = format!("several files of annotations: {} and this", found[0].display());
+            Err(DataError::layout(second, problem, format!("one file {prefix}*.json; name it otherwise")))
+        }
+    }
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let entries = fs::read_dir(folder).map_err(DataError::io(folder, "list the folder"))?;
+    let paths: Result<Vec<PathBuf>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
+    paths.map_err(DataError::io(folder, "list the folder"))
+}
