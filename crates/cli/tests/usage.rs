@@ -47,7 +47,7 @@ fn every_command_has_help_with_examples() {
             .skip_while(|line| *line != "EXAMPLES:")
             .filter(|line| line.starts_with("  bessemer "))
             .collect();
-        assert!((2..=4).contains(&examples.len()), "{command}: {help}");
+        assert!((2..=6).contains(&examples.len()), "{command}: {help}");
         let purpose = help.lines().next().unwrap();
         assert!(purpose.len() > 15 && !purpose.starts_with("Usage"), "{command}: {purpose}");
         assert!(help.contains("--device <DEVICE>"), "{command}");

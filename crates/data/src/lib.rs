@@ -58,6 +58,6 @@ pub use preview::{contact_sheet, object_sheet};
 pub use resize::Region;
 pub use rng::{Philox, Purpose};
 pub use sampler::{Position, Sampler, SamplerOptions};
-pub use synthetic::Synthetic;
+pub use synthetic::{Synthetic, SyntheticObjects};
 pub use target::{Label, SampleTarget};
 pub use verify::{DamagedFile, SplitReport, VerifyReport, verify};

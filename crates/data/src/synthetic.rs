@@ -1,4 +1,5 @@
 use crate::augment::check_size;
+use crate::detection::{Framing, Object, Objects};
 use crate::{DataError, Dataset, Label, Philox, Purpose, Scratch};
 
 const DISTINCT_SAMPLES: usize = 64;
@@ -65,6 +66,71 @@ impl Dataset for Synthetic {
     fn identity(&self) -> String {
         let Self { size, len, seed, .. } = self;
         format!("synthetic:seed={seed}:len={len}:size={size}:classes={}", self.classes.len())
+    }
+}
+
+/// Random pixels with random boxes, for measuring the speed of detectors. There is nothing to learn.
+///
+/// 64 distinct images are kept and repeated to the length asked for.
+#[derive(Debug)]
+pub struct SyntheticObjects {
+    images: Synthetic,
+}
+
+/// Most objects of an image.
+const MOST_OBJECTS: u32 = 16;
+
+impl SyntheticObjects {
+    /// `len` samples `[size, size, 3]` of 1 to 16 objects with classes in 0..`classes`.
+    ///
+    /// # Errors
+    /// As [`Synthetic::new`].
+    pub fn new(seed: u64, len: usize, size: u32, classes: usize) -> Result<Self, DataError> {
+        Ok(Self { images: Synthetic::new(seed, len, size, classes)? })
+    }
+}
+
+impl Dataset for SyntheticObjects {
+    type Target = Objects;
+
+    fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    fn class_names(&self) -> &[String] {
+        self.images.class_names()
+    }
+
+    fn image_size(&self, index: usize) -> [usize; 2] {
+        self.images.image_size(index)
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        rng: &mut Philox,
+        scratch: &mut Scratch,
+        out: &mut [u8],
+    ) -> Result<Objects, DataError> {
+        self.images.load(index, rng, scratch, out)?;
+        let (size, classes) = (self.images.size as f64, self.num_classes() as u32);
+        let mut drawn = Purpose::Synthetic.stream(self.images.seed, 1, index as u64);
+        let objects = (0..1 + drawn.below(MOST_OBJECTS)).map(|_| {
+            let [x, y] = [0, 1].map(|_| drawn.uniform(0.0, 0.9 * size));
+            let [width, height] = [x, y].map(|start| drawn.uniform(0.05 * size, size - start));
+            Object { bbox: [x, y, x + width, y + height], class: drawn.below(classes), mask: None }
+        });
+        let side = self.images.size as u32;
+        let placement = Framing::fit([side; 2]).place([side; 2], rng);
+        Ok(Objects::new(index as i32 + 1, objects.collect()).place(&placement))
+    }
+
+    fn source(&self, index: usize) -> String {
+        self.images.source(index)
+    }
+
+    fn identity(&self) -> String {
+        format!("objects of {}", self.images.identity())
     }
 }
 

@@ -5,6 +5,7 @@ use crate::rundir::RunDirError;
 use bessemer_data::{DataError, Position};
 use bessemer_ir::run::{NonFinite, RunError};
 use bessemer_metrics::MetricError;
+use bessemer_metrics::coco::CocoError;
 use bessemer_models::{ModelError, WeightsError};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ pub enum TrainError {
     Event(#[from] EventError),
     #[error(transparent)]
     Metric(#[from] MetricError),
+    #[error(transparent)]
+    Coco(#[from] CocoError),
     #[error(transparent)]
     Tensor(#[from] TensorError),
 
@@ -156,6 +159,7 @@ impl TrainError {
             Self::Run(_)
             | Self::Event(_)
             | Self::Metric(_)
+            | Self::Coco(_)
             | Self::Tensor(_)
             | Self::Io { .. }
             | Self::NonFinite(_)

@@ -84,6 +84,10 @@ pub enum Fill {
     Below(usize),
     Zero,
     One,
+    /// This number.
+    Number(i32),
+    /// Numbers that are boxes `[x1, y1, x2, y2]` within a canvas of this height and width in pixels.
+    Boxes([usize; 2]),
 }
 
 /// A model's step before compilation.
@@ -108,15 +112,22 @@ impl Workload {
         let count = feed.ty.shape.elements();
         let sample = |i: usize| philox::uniform(seed, 0, 0, i as u64);
         let fill = self.fills.iter().find(|(name, _)| *name == feed.name).map_or(self.fill, |known| known.1);
-        let whole = |i: usize| match fill {
-            Fill::Below(bound) => (sample(i) * bound as f32) as i32,
-            Fill::Zero => 0,
-            Fill::One => 1,
-        };
         let real = |i: usize| match fill {
             Fill::Below(_) => sample(i),
             Fill::Zero => 0.0,
             Fill::One => 1.0,
+            Fill::Number(number) => number as f32,
+            Fill::Boxes([height, width]) => {
+                let side = if i % 2 == 0 { width } else { height } as f32;
+                let low = 0.8 * sample(i - i % 4 + i % 2);
+                // The upper corner is at least a twentieth of the canvas away from the lower one.
+                let share = if i % 4 < 2 { low } else { low + 0.05 + (0.95 - low) * sample(i) };
+                share * side
+            }
+        };
+        let whole = |i: usize| match fill {
+            Fill::Below(bound) => (sample(i) * bound as f32) as i32,
+            _ => real(i) as i32,
         };
         match feed.ty.dtype {
             DType::U8 => (0..count).map(|i| (sample(i) * 256.0) as u8).collect(),

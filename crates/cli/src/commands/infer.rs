@@ -14,6 +14,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer infer resnet50 --weights resnet50.safetensors --labels imagenet.txt cat.jpg dog.png
+  bessemer infer efficientdet-d0 --weights runs/NAME --out drawn photos/
   bessemer infer bert-base --weights runs/NAME 'the capital of france is [MASK] .'
   bessemer infer electra-base --weights runs/NAME 'the chef ate the meal that she had cooked'
   bessemer infer electra-squad --weights runs/NAME --file text.txt --question 'who won?'";
@@ -25,7 +26,7 @@ pub(crate) struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
     pub model: ZooModel,
-    /// JPEG or PNG files; for BERT, texts with [MASK] in them; for ELECTRA, texts; none for
+    /// JPEG or PNG files, for detectors folders and patterns of them as well; for BERT, texts with [MASK] in them; for ELECTRA, texts; none for
     /// models that answer questions
     #[arg(value_name = "INPUT")]
     pub inputs: Vec<String>,
@@ -39,10 +40,16 @@ pub(crate) struct Options {
     /// The vocabulary of a model of text, one token a line [default: vocab.txt beside the weights]
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub vocab: Option<PathBuf>,
-    /// Classes to show of each picture, words of each gap, or answers to each question, the likeliest first
-    #[arg(long, value_name = "K", default_value = "5", allow_negative_numbers = true, value_parser = at_least_one,
-          help_heading = "Output")]
-    pub top: usize,
+    /// Classes to show of each picture, words of each gap, or answers to each question, the likeliest first [default: 5];
+    /// objects of each picture [default: all]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Output")]
+    pub top: Option<usize>,
+    /// Leave out objects with a lower score, 0 to 1
+    #[arg(long, value_name = "SCORE", default_value_t = 0.4, help_heading = "Output")]
+    pub score: f64,
+    /// Write pictures with the detected objects drawn in them, and results.json in COCO's form, to this folder
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub out: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long, help_heading = "Output")]
     pub json: bool,
@@ -62,6 +69,8 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let settings = PredictOptions {
         compute: common.compute_told(),
         top_k: options.top,
+        score: options.score,
+        out: options.out.clone(),
         labels: options.labels.clone(),
         vocab: options.vocab.clone(),
         context,

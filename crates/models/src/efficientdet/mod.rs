@@ -10,11 +10,13 @@ mod names;
 mod pyramid;
 mod separable;
 mod targets;
+mod zoo;
 
 pub use config::{
     AnchorOptions, CANVAS_MULTIPLE, DetectionOptions, DetectorOptions, EdgeWeights, LossOptions, Size, SuppressionKind,
 };
 pub use names::NAMES;
+pub use zoo::{DetectorSpec, ZOO, find};
 
 use crate::efficientnet::{self, Backbone};
 use crate::model::Model;

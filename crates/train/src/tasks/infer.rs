@@ -12,8 +12,12 @@ use std::path::PathBuf;
 #[derive(Clone, Debug)]
 pub struct PredictOptions {
     pub compute: ComputeOptions,
-    /// Results for an input, or for each place in it, the likeliest first.
-    pub top_k: usize,
+    /// Results for an input, or for each place in it, the likeliest first; otherwise 5, and of detections all.
+    pub top_k: Option<usize>,
+    /// Detections with a lower score are left out.
+    pub score: f64,
+    /// A folder for pictures with detections drawn in them, and a file of results.
+    pub out: Option<PathBuf>,
     /// A file with the name of a class in each line. Otherwise names are those of the run, or numbers.
     pub labels: Option<PathBuf>,
     /// The vocabulary of a model of text; otherwise that of the folder of the weights.
@@ -27,7 +31,9 @@ impl Default for PredictOptions {
     fn default() -> Self {
         Self {
             compute: ComputeOptions::default(),
-            top_k: 5,
+            top_k: None,
+            score: 0.4,
+            out: None,
             labels: None,
             vocab: None,
             context: None,
@@ -35,6 +41,9 @@ impl Default for PredictOptions {
         }
     }
 }
+
+/// Results for an input, where their number is not given.
+pub(super) const TOP_K: usize = 5;
 
 /// A model with trained weights.
 pub trait Predictor {

@@ -2,6 +2,7 @@
 //! sessions, checkpoints and logs know what it trains as a [`Task`], and its batches as [`Feeds`] of a compiled step.
 
 pub mod classification;
+pub mod detection;
 pub mod electra;
 #[cfg(test)]
 mod example;
@@ -16,6 +17,7 @@ pub mod pretraining;
 pub mod registry;
 pub mod samples;
 mod softmax;
+mod source;
 pub mod squad;
 pub(crate) mod text;
 

@@ -14,6 +14,7 @@ pub static FAMILIES: &[&dyn Family] = &[
     &super::pretraining::FAMILY,
     &super::electra::FAMILY,
     &super::squad::FAMILY,
+    &super::detection::FAMILY,
     #[cfg(test)]
     &super::example::FAMILY,
 ];

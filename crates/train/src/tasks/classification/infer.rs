@@ -4,7 +4,7 @@ use super::classifier::{Classifier, read_labels};
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K};
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::Image;
@@ -28,7 +28,7 @@ impl Default for InferOptions {
     fn default() -> Self {
         Self {
             compute: ComputeOptions::default(),
-            top_k: 5,
+            top_k: TOP_K,
             labels: None,
             batch_size: 8,
             weights: WhichWeights::default(),
@@ -46,6 +46,7 @@ pub(super) struct ClassPredictor {
 impl ClassPredictor {
     pub(super) fn new(model: &'static str, weights: &Path, options: &PredictOptions) -> Self {
         let PredictOptions { compute, top_k, labels, weights: which, .. } = options.clone();
+        let top_k = top_k.unwrap_or(TOP_K);
         let options = InferOptions { compute, top_k, labels, weights: which, ..InferOptions::default() };
         Self { model, weights: weights.to_owned(), options }
     }

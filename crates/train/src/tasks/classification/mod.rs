@@ -12,10 +12,10 @@ mod score;
 mod sources;
 mod workload;
 
+pub use super::source::DataSource;
 pub use classifier::{CLASSES_FILE, Classifier, read_labels};
 pub use family::{Classifiers, FAMILY};
 pub use infer::{ClassScore, InferOptions, Prediction, infer};
-pub use sources::DataSource;
 
 pub(crate) use model::model_options;
 

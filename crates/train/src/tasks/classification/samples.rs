@@ -1,12 +1,12 @@
 //! Sample pictures of a run.
 
 use super::classifier::Classifier;
-use super::sources::DataSource;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::tasks::samples::{SAMPLES_FILE, Sample};
+use crate::tasks::source::DataSource;
 use crate::tasks::{Array, Feeds};
 use bessemer_data::{FileFormat, Image, Label, LabelledImages, Purpose, Scratch};
 use std::fs;

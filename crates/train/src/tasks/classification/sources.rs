@@ -3,25 +3,13 @@
 use super::recipe::ClassifierRecipe;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
+use crate::tasks::source::DataSource;
 use bessemer_data::shapes::{ShapeClass, Shapes};
 use bessemer_data::{
     CifarBin, ClassFolder, LabelledImages, RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions, Split,
     Synthetic, Transform,
 };
-use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Where images come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DataSource {
-    /// Random pixels, for speed alone.
-    Synthetic,
-    /// Drawn from the seed, in as many classes as the model has, up to all there are.
-    Shapes,
-    /// A folder with `train/CLASS/` and `val/CLASS/`, or one with `images_u8_nhwc.bin` (for evaluation alone).
-    Folder(PathBuf),
-}
 
 /// Samples of ImageNet: an epoch of `synthetic` is as long.
 const SYNTHETIC_SAMPLES: u64 = 1_281_167;
@@ -32,27 +20,6 @@ const SHAPES_EVAL_SAMPLES: u64 = 1024;
 pub(super) const CIFAR_IMAGES: &str = "images_u8_nhwc.bin";
 
 impl DataSource {
-    /// `synthetic`, `shapes`, or else a folder.
-    pub fn parse(source: impl AsRef<Path>) -> Self {
-        let source = source.as_ref();
-        match source.to_str() {
-            Some("synthetic") => Self::Synthetic,
-            Some("shapes") => Self::Shapes,
-            _ => Self::Folder(source.to_owned()),
-        }
-    }
-
-    /// That of a recipe.
-    ///
-    /// # Errors
-    /// A recipe that names none.
-    pub fn of(recipe: &Recipe) -> Result<Self, TrainError> {
-        let source = recipe.data.source.as_deref();
-        source.map(Self::parse).ok_or_else(|| {
-            TrainError::setting("data.source", "not given", "expected a folder, `synthetic` or `shapes` (--data)")
-        })
-    }
-
     /// The images to train on.
     ///
     /// # Errors
@@ -115,16 +82,6 @@ impl DataSource {
                 Arc::new(ClassFolder::open(root, Split::Val, Transform::Eval(crop))?)
             }
         }))
-    }
-}
-
-impl fmt::Display for DataSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Synthetic => f.write_str("synthetic"),
-            Self::Shapes => f.write_str("shapes"),
-            Self::Folder(path) => write!(f, "{}", path.display()),
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::model;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::{ComputeOptions, EvalSession};
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K};
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::text::{check_text, quoted, vocabulary_for};
 use crate::tasks::{Array, EachInput, Feeds};
@@ -27,7 +27,7 @@ pub struct FillOptions {
 
 impl Default for FillOptions {
     fn default() -> Self {
-        Self { compute: ComputeOptions::default(), top_k: 5, vocab: None, weights: WhichWeights::default() }
+        Self { compute: ComputeOptions::default(), top_k: TOP_K, vocab: None, weights: WhichWeights::default() }
     }
 }
 
@@ -41,6 +41,7 @@ pub(super) struct MaskPredictor {
 impl MaskPredictor {
     pub(super) fn new(model: &'static str, weights: &Path, options: &PredictOptions) -> Self {
         let PredictOptions { compute, top_k, vocab, weights: which, .. } = options.clone();
+        let top_k = top_k.unwrap_or(TOP_K);
         Self { model, weights: weights.to_owned(), options: FillOptions { compute, top_k, vocab, weights: which } }
     }
 }

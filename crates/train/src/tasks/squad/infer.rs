@@ -7,7 +7,7 @@ use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::EachInput;
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K};
 use bessemer_data::Samples;
 use bessemer_data::squad::{Answers, Candidate, Features, Prediction};
 use bessemer_models::electra::SpanHead;
@@ -28,7 +28,7 @@ pub struct AskOptions {
 
 impl Default for AskOptions {
     fn default() -> Self {
-        Self { compute: ComputeOptions::default(), top_k: 5, vocab: None, weights: WhichWeights::default() }
+        Self { compute: ComputeOptions::default(), top_k: TOP_K, vocab: None, weights: WhichWeights::default() }
     }
 }
 
@@ -56,6 +56,7 @@ pub(super) struct QuestionPredictor {
 impl QuestionPredictor {
     pub(super) fn open(model: &str, weights: &Path, options: &PredictOptions) -> Result<Self, TrainError> {
         let PredictOptions { compute, top_k, vocab, context, weights: which, .. } = options.clone();
+        let top_k = top_k.unwrap_or(TOP_K);
         let context = context.ok_or_else(|| TrainError::setting("the text", "not given", "questions are about one"))?;
         let reader = Reader::open(model, weights, &AskOptions { compute, top_k, vocab, weights: which })?;
         Ok(Self { reader, context })

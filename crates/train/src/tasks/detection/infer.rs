@@ -1,0 +1,270 @@
+//! Objects in pictures.
+
+use super::detector::{ClassCategory, Detector};
+use super::score::in_image;
+use crate::error::TrainError;
+use crate::session::{ComputeOptions, EvalSession};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
+use crate::tasks::{Array, EachInput, Feeds};
+use bessemer_data::detection::Framing;
+use bessemer_data::draw::{DrawStyle, DrawnObject, draw_objects};
+use bessemer_data::{FileFormat, Image, Purpose, ResizeBuffers};
+use serde::Serialize;
+use serde_json::json;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Images in one pass.
+const BATCH: usize = 4;
+/// File of all detections, in COCO's form of results.
+pub(super) const RESULTS_FILE: &str = "results.json";
+/// Quality of the pictures that are written as JPEG, of 100.
+const QUALITY: u8 = 90;
+/// Endings of the files that are taken of a folder.
+const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
+
+/// A detected object.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct DetectedObject {
+    /// Id of the category, if the class has one.
+    pub(super) category_id: Option<i64>,
+    /// Number of the class, which decides its colour.
+    pub(super) class: u32,
+    pub(super) name: String,
+    pub(super) score: f64,
+    /// `[x, y, width, height]` in pixels of the image.
+    pub(super) bbox: [f64; 4],
+}
+
+/// What a picture shows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct DetectedObjects {
+    pub(super) path: PathBuf,
+    /// In falling order of the scores.
+    pub(super) objects: Vec<DetectedObject>,
+}
+
+/// The network in batches of images of any size.
+pub(super) struct Network {
+    detector: Detector,
+    session: EvalSession,
+    framing: Framing,
+    batch_size: usize,
+    buffers: ResizeBuffers,
+}
+
+impl Network {
+    /// With the detections that the detector's recipe makes.
+    ///
+    /// # Errors
+    /// Weights that do not fit the model.
+    pub(super) fn new(detector: Detector, batch_size: usize, compute: &ComputeOptions) -> Result<Self, TrainError> {
+        let session = detector.session(&detector.detection()?, batch_size, compute)?;
+        let canvas = detector.canvas()?.map(|side| side as u32);
+        let framing = Framing::efficientdet_eval(canvas, detector.resampling()?);
+        Ok(Self { detector, session, framing, batch_size, buffers: ResizeBuffers::default() })
+    }
+
+    /// The objects of each of at most `batch_size` images, all that the network gives.
+    ///
+    /// # Errors
+    /// Outputs that are not numbers.
+    pub(super) fn detect(&mut self, images: &[&Image]) -> Result<Vec<Vec<DetectedObject>>, TrainError> {
+        let [height, width] = self.framing.canvases[0].map(|side| side as usize);
+        let pixels = height * width * 3;
+        let (mut canvases, mut sizes) = (vec![0; self.batch_size * pixels], vec![0.0; self.batch_size * 2]);
+        let mut scales = Vec::with_capacity(images.len());
+        for (index, image) in images.iter().enumerate() {
+            let size = [image.height as u32, image.width as u32];
+            // Nothing is drawn at random without jitter and flips.
+            let placement = self.framing.place(size, &mut Purpose::Augment.stream(0, 0, 0));
+            placement.draw(&image.pixels, size, &mut self.buffers, &mut canvases[index * pixels..][..pixels]);
+            sizes[2 * index..][..2].copy_from_slice(&placement.size().map(|side| side as f32));
+            scales.push(placement.nominal_scale().recip() as f32);
+        }
+        self.session.run(&Feeds::from([("images", Array::U8(canvases)), ("sizes", Array::F32(sizes))]))?;
+        let (boxes, scores) = (self.session.output("boxes")?, self.session.output("scores")?);
+        let (labels, counts) = (self.session.output_indices("labels")?, self.session.output_indices("count")?);
+        let each = scores.len() / self.batch_size;
+        let object = |at: usize, scale: f32| {
+            let class = labels[at];
+            let ClassCategory { id, name } = self.detector.category(class as usize);
+            let (score, bbox) = (f64::from(scores[at]), in_image(&boxes[4 * at..][..4], scale));
+            DetectedObject { category_id: id, class, name, score, bbox }
+        };
+        let of_image = |(index, &scale): (usize, &f32)| {
+            let first = index * each;
+            (first..first + counts[index] as usize).map(|at| object(at, scale)).collect()
+        };
+        Ok(scales.iter().enumerate().map(of_image).collect())
+    }
+}
+
+/// A picture with the boxes, names and scores of objects in it.
+pub(super) fn drawn(image: &Image, objects: &[DetectedObject]) -> Image {
+    let labels: Vec<String> =
+        objects.iter().map(|object| format!("{} {:.0}%", object.name, object.score * 100.0)).collect();
+    let shown = objects.iter().zip(&labels).map(|(object, label)| {
+        let [x, y, width, height] = object.bbox;
+        DrawnObject { bbox: [x, y, x + width, y + height], class: object.class, label, mask: None }
+    });
+    let mut picture = image.clone();
+    draw_objects(&mut picture, &shown.collect::<Vec<_>>(), DrawStyle::for_size(image.height, image.width));
+    picture
+}
+
+/// Detects objects in files of images.
+pub(super) struct ObjectPredictor {
+    network: Network,
+    /// Objects with a lower score are neither drawn nor listed.
+    score: f64,
+    top_k: usize,
+    out: Option<PathBuf>,
+    /// Names of the classes instead of those of the run.
+    names: Option<Vec<String>>,
+}
+
+impl ObjectPredictor {
+    pub(super) fn new(detector: Detector, options: &PredictOptions) -> Result<Self, TrainError> {
+        let names = options.labels.as_deref().map(crate::tasks::classification::read_labels).transpose()?;
+        if let Some(out) = &options.out {
+            fs::create_dir_all(out).map_err(TrainError::io(out, "make the folder of pictures"))?;
+        }
+        Ok(Self {
+            network: Network::new(detector, BATCH, &options.compute)?,
+            score: options.score,
+            top_k: options.top_k.unwrap_or(usize::MAX),
+            out: options.out.clone(),
+            names,
+        })
+    }
+
+    fn named(&self, mut object: DetectedObject) -> DetectedObject {
+        if let Some(name) = self.names.as_ref().and_then(|names| names.get(object.class as usize)) {
+            object.name.clone_from(name);
+        }
+        object
+    }
+
+    /// Writes the picture with its objects, in the format of the file it comes from.
+    fn write_picture(&self, path: &Path, image: &Image, objects: &[DetectedObject]) -> Result<(), TrainError> {
+        let Some(out) = &self.out else { return Ok(()) };
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        let is_png = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"));
+        let format = if is_png { FileFormat::Png } else { FileFormat::Jpeg(QUALITY) };
+        Ok(drawn(image, objects).write(&out.join(name), format)?)
+    }
+
+    fn write_results(&self, results: &EachInput<DetectedObjects>) -> Result<(), TrainError> {
+        let Some(out) = &self.out else { return Ok(()) };
+        let records = results.iter().flatten().enumerate().flat_map(|(number, DetectedObjects { path, objects })| {
+            let stem = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<i64>().ok());
+            let (image_id, file) = (stem.unwrap_or(number as i64 + 1), path.display().to_string());
+            objects.iter().map(move |object| {
+                json!({ "image_id": image_id, "file_name": file, "category_id": object.category_id,
+                        "bbox": object.bbox, "score": object.score })
+            })
+        });
+        let path = out.join(RESULTS_FILE);
+        let text = serde_json::to_string(&records.collect::<Vec<_>>()).expect("results have string keys");
+        fs::write(&path, text).map_err(TrainError::io(&path, "write the detections"))
+    }
+}
+
+impl Predictor for ObjectPredictor {
+    fn predict(
+        &mut self,
+        inputs: &[String],
+        notify: &dyn Fn(usize, usize),
+    ) -> Result<EachInput<infer::Prediction>, TrainError> {
+        let mut paths = files(inputs).into_iter();
+        let all = paths.len();
+        let mut results: EachInput<DetectedObjects> = Vec::with_capacity(all);
+        while results.len() < all {
+            let batch: EachInput<(PathBuf, Image)> = paths
+                .by_ref()
+                .take(BATCH)
+                .map(|path| {
+                    let path = path?;
+                    let image = Image::read(&path)?;
+                    Ok((path, image))
+                })
+                .collect();
+            let images: Vec<&Image> = batch.iter().flatten().map(|(_, image)| image).collect();
+            let found = if images.is_empty() { Vec::new() } else { self.network.detect(&images)? };
+            let mut found = found.into_iter();
+            for read in batch {
+                results.push(read.and_then(|(path, image)| {
+                    let objects = found.next().expect("objects for each image");
+                    let objects = objects.into_iter().filter(|object| object.score >= self.score).take(self.top_k);
+                    let objects: Vec<_> = objects.map(|object| self.named(object)).collect();
+                    self.write_picture(&path, &image, &objects)?;
+                    Ok(DetectedObjects { path, objects })
+                }));
+            }
+            notify(results.len(), all);
+        }
+        self.write_results(&results)?;
+        Ok(infer::predictions(results, |found: &DetectedObjects| {
+            let row = |object: &DetectedObject| {
+                let [x, y, width, height] = object.bbox;
+                (format!("{}  {x:.0},{y:.0} {width:.0}x{height:.0}", object.name), Some(object.score))
+            };
+            let title = match found.objects.len() {
+                1 => format!("{}: 1 object", found.path.display()),
+                count => format!("{}: {count} objects", found.path.display()),
+            };
+            vec![Part::Line(title), Part::Table(found.objects.iter().map(row).collect())]
+        }))
+    }
+}
+
+/// The files that inputs name: those of folders and of the folders in them, by name; those that a pattern such as `photos/*.jpg`
+/// matches; and all others as they are.
+fn files(inputs: &[String]) -> EachInput<PathBuf> {
+    let mut found = Vec::new();
+    for input in inputs {
+        let path = Path::new(input);
+        let listed = match path {
+            _ if path.is_dir() => images_in(path),
+            _ if !path.exists() && input.contains(['*', '?', '[']) => matching(input),
+            _ => Ok(vec![path.to_owned()]),
+        };
+        match listed {
+            Ok(paths) if paths.is_empty() => {
+                let allowed = format!("no file with an ending of {} is there", ENDINGS.join(", "));
+                found.push(Err(TrainError::setting("the input", input, allowed)));
+            }
+            Ok(paths) => found.extend(paths.into_iter().map(Ok)),
+            Err(error) => found.push(Err(error)),
+        }
+    }
+    found
+}
+
+fn is_image(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
+    ENDINGS.contains(&ending.as_str())
+}
+
+fn images_in(folder: &Path) -> Result<Vec<PathBuf>, TrainError> {
+    let list = || TrainError::io(folder, "list the folder");
+    let entries: Result<Vec<_>, _> = fs::read_dir(folder).map_err(list())?.collect();
+    let mut paths: Vec<PathBuf> = entries.map_err(list())?.into_iter().map(|entry| entry.path()).collect();
+    paths.sort();
+    let mut images = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            images.extend(images_in(&path)?);
+        } else if is_image(&path) {
+            images.push(path);
+        }
+    }
+    Ok(images)
+}
+
+fn matching(pattern: &str) -> Result<Vec<PathBuf>, TrainError> {
+    let paths = glob::glob(pattern);
+    let paths = paths.map_err(|error| TrainError::setting("the input", pattern, error.to_string()))?;
+    Ok(paths.flatten().filter(|path| is_image(path)).collect())
+}

@@ -1,0 +1,60 @@
+//! Sample pictures of a run.
+
+use super::detector::Detector;
+use super::infer::{Network, drawn};
+use super::sources;
+use crate::error::TrainError;
+use crate::loaded_weights::WhichWeights;
+use crate::rundir::RunDir;
+use crate::session::ComputeOptions;
+use crate::tasks::samples::{SAMPLES_FILE, Sample};
+use crate::tasks::source::DataSource;
+use bessemer_data::{FileFormat, Image, Purpose, Scratch};
+use std::fs;
+use std::path::Path;
+
+/// Objects with a lower score are not drawn.
+const SCORE: f64 = 0.4;
+
+/// Detects objects in `count` images spread over the run's evaluation set, with its best weights, and writes them with boxes.
+/// Nothing is written where a run has no evaluation set.
+///
+/// # Errors
+/// A run that is not complete, data that has gone, a folder that cannot be written.
+pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec<Sample>, TrainError> {
+    let recipe = run.recipe()?;
+    let Some((source, _)) = sources::evaluation_set(&DataSource::of(&recipe)?, &recipe)? else { return Ok(Vec::new()) };
+    let detector = Detector::load(&recipe.model.name, run.path(), WhichWeights::AsEvaluated)?;
+    let mut network = Network::new(detector, 1, compute)?;
+    let folder = run.predictions();
+    fs::create_dir_all(&folder).map_err(|source| io_error(&folder, source))?;
+    let (set, count) = (&*source.set, count.min(source.set.len()));
+    let mut samples = Vec::with_capacity(count);
+    let mut scratch = Scratch::default();
+    for number in 0..count {
+        let index = number * set.len() / count;
+        let [height, width] = set.image_size(index);
+        let mut image = Image::filled(width, height, [0; 3]);
+        let mut rng = Purpose::Augment.stream(0, 0, index as u64);
+        let objects = set.load(index, &mut rng, &mut scratch, &mut image.pixels)?;
+        let found = network.detect(&[&image])?.pop().unwrap_or_default();
+        let shown: Vec<_> = found.into_iter().filter(|object| object.score >= SCORE).collect();
+        let picture = format!("sample-{number:03}.png");
+        drawn(&image, &shown).write(&folder.join(&picture), FileFormat::Png)?;
+        let counted = |count: usize| if count == 1 { "1 object".to_owned() } else { format!("{count} objects") };
+        samples.push(Sample {
+            picture,
+            label: counted(objects.objects.len()),
+            predicted: counted(shown.len()),
+            probability: shown.first().map_or(0.0, |best| best.score),
+        });
+    }
+    let path = folder.join(SAMPLES_FILE);
+    let text = serde_json::to_string_pretty(&samples).expect("samples have string keys and finite numbers");
+    fs::write(&path, text).map_err(|source| io_error(&path, source))?;
+    Ok(samples)
+}
+
+fn io_error(path: &Path, source: std::io::Error) -> TrainError {
+    TrainError::Io { path: path.to_owned(), action: "write the sample pictures", source }
+}
