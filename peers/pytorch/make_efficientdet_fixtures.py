@@ -23,7 +23,8 @@ CANVAS, CLASSES, CAPACITY = 128, 5, 6
 WIDTH, CELLS, DEPTH = 16, 2, 2
 SGD_LR, SGD_STEPS = 0.002, 10
 CANDIDATES, DETECTIONS = 300, 20
-MEAN, STD = torch.tensor((0.485, 0.456, 0.406)), torch.tensor((0.229, 0.224, 0.225))
+MEAN = torch.tensor((0.485, 0.456, 0.406), dtype=torch.float64)
+STD = torch.tensor((0.229, 0.224, 0.225), dtype=torch.float64)
 # Weights after the steps are written for tensors of at most so many elements.
 SMALL = 500
 
@@ -60,7 +61,7 @@ def randomise(model, generator):
 
 def on_canvas(images, sizes):
     """Normalised float64 images [N, 3, H, W], zero outside of `sizes`."""
-    x = ((images.double() / 255 - MEAN.double()) / STD.double()).permute(0, 3, 1, 2)
+    x = ((images.double() / 255 - MEAN) / STD).permute(0, 3, 1, 2)
     for image, (height, width) in zip(x, sizes):
         image[:, int(height):, :] = 0
         image[:, :, int(width):] = 0
