@@ -1,11 +1,12 @@
 //! The largest elements of rows, by radix selection on integers in the order of the numbers.
 //!
-//! A row that fits a task is selected by it. A longer one is cut into chunks: a histogram of the leading bits tells the bucket
-//! that holds the last element wanted, which is refined until little more than the elements wanted lies in or above it; these
-//! are collected in the order of their positions and sorted.
+//! A row that fits a task is selected by it. A longer one is cut into chunks and parts of these. Of the maxima of the parts the
+//! `k`-th largest bounds the elements wanted from below; mostly little more than these reach it. Where many do, a histogram of
+//! the leading bits tells the bucket that holds the last element wanted, which is refined until little more lies in or above it.
+//! What is left is collected in the order of positions and sorted.
 
 use crate::gemm::Ctx;
-use crate::parts::Shared;
+use crate::parts::{Shared, for_chunks};
 use crate::simd::{self, Simd, SimdOp};
 
 /// Elements of a chunk.
@@ -17,6 +18,9 @@ const SHIFTS: [u32; 3] = [21, 10, 0];
 
 /// Elements that are always collected rather than refined further.
 const FEW: usize = 16 * 1024;
+
+/// Elements of a part.
+const PART: usize = 64;
 
 /// Histograms that are counted in turn, so that equal neighbours do not wait for each other.
 const LANES: usize = 4;
@@ -91,10 +95,14 @@ impl TopKDesc {
         (4 * self.k).max(FEW).min(self.row_len())
     }
 
+    fn parts(&self) -> usize {
+        self.row_len().div_ceil(PART)
+    }
+
     /// `f32` elements of scratch.
     pub fn scratch_len(&self, threads: usize) -> usize {
         match self.is_long() {
-            true => 2 * self.capacity() + self.chunks() * (BUCKETS + size_of::<Chunk>() / 4),
+            true => 2 * self.capacity() + self.chunks() * (BUCKETS + size_of::<Chunk>() / 4) + 2 * self.parts(),
             false => 2 * self.row_len() * threads,
         }
     }
@@ -147,101 +155,195 @@ fn buckets_at(shift: u32) -> usize {
     if shift == 0 { 1 << SHIFTS[1] } else { BUCKETS }
 }
 
-/// Collects the elements of a chunk whose keys, shifted, are above a bucket, and the first `inside` of those in it.
-struct Collect<'a> {
+/// The largest key of each part of a chunk.
+struct Maxima<'a> {
     x: &'a [f32],
-    first: usize,
-    shift: u32,
-    bucket: u32,
-    inside: u32,
-    ranks: &'a mut [u64],
+    maxima: &'a mut [u32],
 }
 
-impl SimdOp for Collect<'_> {
+impl SimdOp for Maxima<'_> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        const PART: usize = 64;
-        let least = self.bucket << self.shift;
-        let (mut inside, mut next) = (self.inside, 0);
-        for (part, x) in self.x.chunks(PART).enumerate() {
-            let found = x.iter().fold(0u32, |found, &x| found | u32::from(key(x) >= least));
-            if found == 0 {
-                continue;
-            }
-            for (i, &x) in x.iter().enumerate().filter(|(_, x)| key(**x) >= least) {
-                if key(x) >> self.shift == self.bucket {
-                    if inside == 0 {
-                        continue;
-                    }
-                    inside -= 1;
+        const WIDTH: usize = 16;
+        let (parts, rest) = self.x.as_chunks::<PART>();
+        let (maxima, last) = self.maxima.split_at_mut(parts.len());
+        for (part, maximum) in parts.iter().zip(maxima) {
+            let mut most = [0u32; WIDTH];
+            for lanes in part.as_chunks::<WIDTH>().0 {
+                for i in 0..WIDTH {
+                    let key = key(lanes[i]);
+                    most[i] = if key > most[i] { key } else { most[i] };
                 }
-                self.ranks[next] = rank(x, self.first + part * PART + i);
-                next += 1;
+            }
+            *maximum = most.into_iter().fold(0, u32::max);
+        }
+        for maximum in last {
+            *maximum = rest.iter().map(|&x| key(x)).fold(0, u32::max);
+        }
+    }
+}
+
+/// The elements of a chunk whose keys, shifted, are above a bucket, and the first ones of those in it.
+struct Above<'a> {
+    x: &'a [f32],
+    maxima: &'a [u32],
+    shift: u32,
+    bucket: u32,
+}
+
+impl Above<'_> {
+    /// Calls `f(position in the chunk, element, whether it is in the bucket)`.
+    fn for_each(&self, mut f: impl FnMut(usize, f32, bool)) {
+        let least = self.bucket << self.shift;
+        for (part, x) in self.x.chunks(PART).enumerate().filter(|(part, _)| self.maxima[*part] >= least) {
+            for (i, &x) in x.iter().enumerate().filter(|(_, x)| key(**x) >= least) {
+                f(part * PART + i, x, key(x) >> self.shift == self.bucket);
             }
         }
+    }
+
+    /// How many are above the bucket, and how many in it.
+    fn count(&self) -> (u32, u32) {
+        let (mut above, mut inside) = (0, 0);
+        self.for_each(|_, _, is_inside| if is_inside { inside += 1 } else { above += 1 });
+        (above, inside)
+    }
+
+    /// Writes the ranks of those above the bucket and of the first `inside` in it; `first` is the position of the chunk.
+    fn collect(&self, first: usize, mut inside: u32, ranks: &mut [u64]) {
+        let mut next = 0;
+        self.for_each(|i, x, is_inside| {
+            if !is_inside || inside > 0 {
+                inside -= u32::from(is_inside);
+                ranks[next] = rank(x, first + i);
+                next += 1;
+            }
+        });
+    }
+}
+
+/// A long row while it is selected.
+struct Selection<'a> {
+    ctx: Ctx<'a>,
+    desc: &'a TopKDesc,
+    x: &'a [f32],
+    chunks: &'a mut [Chunk],
+    maxima: &'a [u32],
+}
+
+/// What is collected of a row: elements above the bucket of a shift, and the given number of of those in it.
+#[derive(Clone, Copy)]
+struct Cut {
+    shift: u32,
+    bucket: u32,
+    inside: usize,
+}
+
+impl Selection<'_> {
+    fn chunk(&self, task: usize) -> &[f32] {
+        &self.x[task * CHUNK..self.x.len().min((task + 1) * CHUNK)]
+    }
+
+    fn above(&self, task: usize, shift: u32, bucket: u32) -> Above<'_> {
+        let maxima = &self.maxima[task * (CHUNK / PART)..];
+        Above { x: self.chunk(task), maxima, shift, bucket }
+    }
+
+    /// Cuts at the `k`-th largest maximum of the parts, if there are the given number of and few enough elements are above it.
+    fn cut_by_maxima(&mut self, order: &mut [u32]) -> Option<Cut> {
+        let k = self.desc.k;
+        order.copy_from_slice(self.maxima);
+        let last = order.len().checked_sub(k)?;
+        let bucket = *order.select_nth_unstable(last).1;
+        let base = &Shared(self.chunks.as_mut_ptr());
+        self.ctx.pool.run(self.chunks.len(), &|task, _worker| {
+            let (above, inside) = self.above(task, 0, bucket).count();
+            // SAFETY: each task has its own entry, and nothing else reads them meanwhile.
+            unsafe { *base.0.add(task) = Chunk { above, inside, ..Chunk::default() } };
+        });
+        let above: usize = self.chunks.iter().map(|chunk| chunk.above as usize).sum();
+        let inside: usize = self.chunks.iter().map(|chunk| chunk.inside as usize).sum();
+        // Equal elements at the end are taken in order if it is they that are the last ones wanted.
+        let inside = if above < k { k - above } else { inside };
+        (above + inside <= self.desc.capacity()).then_some(Cut { shift: 0, bucket, inside })
+    }
+
+    /// Cuts at a bucket of histograms of ever more bits.
+    fn cut_by_histograms(&mut self, histograms: &mut [u32]) -> Cut {
+        self.chunks.fill(Chunk::default());
+        let (mut prefix, mut above) = (None, 0);
+        for shift in SHIFTS {
+            let base = &Shared(histograms.as_mut_ptr());
+            self.ctx.pool.run(self.chunks.len(), &|task, _worker| {
+                // SAFETY: each chunk has its own histogram.
+                let counts = unsafe { std::slice::from_raw_parts_mut(base.0.add(task * BUCKETS), BUCKETS) };
+                // SAFETY: the kernel has no conditions.
+                unsafe { simd::dispatch(self.ctx.isa, Count { x: self.chunk(task), shift, prefix, counts }) }
+            });
+            let mut totals = [0u32; BUCKETS];
+            for counts in histograms.chunks_exact(BUCKETS) {
+                totals.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
+            }
+            let mut bucket = BUCKETS - 1;
+            while above + (totals[bucket] as usize) < self.desc.k {
+                above += totals[bucket] as usize;
+                bucket -= 1;
+            }
+            for (chunk, counts) in self.chunks.iter_mut().zip(histograms.chunks_exact(BUCKETS)) {
+                chunk.above += counts[bucket + 1..].iter().sum::<u32>();
+                chunk.inside = counts[bucket];
+            }
+            let inside = totals[bucket] as usize;
+            let bucket = prefix.unwrap_or(0) * buckets_at(shift) as u32 + bucket as u32;
+            if above + inside <= self.desc.capacity() {
+                return Cut { shift, bucket, inside };
+            }
+            prefix = Some(bucket);
+        }
+        // The keys of the last bucket are equal.
+        Cut { shift: 0, bucket: prefix.unwrap_or(0), inside: self.desc.k - above }
+    }
+
+    /// Collects what a cut leaves, in the order of positions; its number.
+    fn collect(&mut self, cut: Cut, ranks: &mut [u64]) -> usize {
+        let (mut inside, mut collected) = (cut.inside, 0);
+        for chunk in self.chunks.iter_mut() {
+            chunk.inside = inside.min(chunk.inside as usize) as u32;
+            chunk.start = collected as u32;
+            inside -= chunk.inside as usize;
+            collected += (chunk.above + chunk.inside) as usize;
+        }
+        let base = &Shared(ranks[..collected].as_mut_ptr());
+        self.ctx.pool.run(self.chunks.len(), &|task, _worker| {
+            let Chunk { above, inside, start, .. } = self.chunks[task];
+            let len = (above + inside) as usize;
+            // SAFETY: each chunk has its own part of the list.
+            let ranks = unsafe { std::slice::from_raw_parts_mut(base.0.add(start as usize), len) };
+            self.above(task, cut.shift, cut.bucket).collect(task * CHUNK, inside, ranks);
+        });
+        collected
     }
 }
 
 /// The ranks of the `k` largest elements of a long row, sorted.
 fn select_long<'a>(ctx: Ctx<'_>, desc: &TopKDesc, x: &[f32], scratch: &'a mut [f32]) -> &'a [u64] {
     let (ranks, scratch) = scratch.split_at_mut(2 * desc.capacity());
-    let (histograms, chunks) = scratch.split_at_mut(desc.chunks() * BUCKETS);
+    let (histograms, scratch) = scratch.split_at_mut(desc.chunks() * BUCKETS);
+    let (chunks, scratch) = scratch.split_at_mut(desc.chunks() * size_of::<Chunk>() / 4);
+    let (maxima, order) = scratch.split_at_mut(desc.parts());
     let ranks: &mut [u64] = bytemuck::cast_slice_mut(ranks);
-    let histograms: &mut [u32] = bytemuck::cast_slice_mut(histograms);
-    let chunks: &mut [Chunk] = bytemuck::cast_slice_mut(&mut chunks[..desc.chunks() * size_of::<Chunk>() / 4]);
-    chunks.fill(Chunk::default());
-    let chunk_of = |task: usize| &x[task * CHUNK..x.len().min((task + 1) * CHUNK)];
-
-    let (mut prefix, mut above, mut shift) = (None, 0, SHIFTS[0]);
-    for level in SHIFTS {
-        shift = level;
-        let base = &Shared(histograms.as_mut_ptr());
-        ctx.pool.run(chunks.len(), &|task, _worker| {
-            // SAFETY: each chunk has its own histogram.
-            let counts = unsafe { std::slice::from_raw_parts_mut(base.0.add(task * BUCKETS), BUCKETS) };
-            // SAFETY: the kernel has no conditions.
-            unsafe { simd::dispatch(ctx.isa, Count { x: chunk_of(task), shift, prefix, counts }) }
-        });
-        let mut totals = [0u32; BUCKETS];
-        for counts in histograms.chunks_exact(BUCKETS) {
-            totals.iter_mut().zip(counts).for_each(|(total, count)| *total += count);
-        }
-        let mut bucket = BUCKETS - 1;
-        while above + (totals[bucket] as usize) < desc.k {
-            above += totals[bucket] as usize;
-            bucket -= 1;
-        }
-        for (chunk, counts) in chunks.iter_mut().zip(histograms.chunks_exact(BUCKETS)) {
-            chunk.above += counts[bucket + 1..].iter().sum::<u32>();
-            chunk.inside = counts[bucket];
-        }
-        prefix = Some(prefix.unwrap_or(0) * buckets_at(shift) as u32 + bucket as u32);
-        if above + totals[bucket] as usize <= desc.capacity() {
-            break;
-        }
-    }
-
-    // Keys in a bucket of the last refinement are equal: the first ones are taken.
-    let mut wanted = if shift == 0 { desc.k - above } else { usize::MAX };
-    let mut collected = 0;
-    for chunk in chunks.iter_mut() {
-        chunk.inside = wanted.min(chunk.inside as usize) as u32;
-        chunk.start = collected as u32;
-        wanted -= chunk.inside as usize;
-        collected += (chunk.above + chunk.inside) as usize;
-    }
-    let (base, bucket) = (&Shared(ranks.as_mut_ptr()), prefix.unwrap_or(0));
-    let chunks = &*chunks;
-    ctx.pool.run(chunks.len(), &|task, _worker| {
-        let Chunk { above, inside, start, .. } = chunks[task];
-        // SAFETY: each chunk has its own part of the list.
-        let ranks = unsafe { std::slice::from_raw_parts_mut(base.0.add(start as usize), (above + inside) as usize) };
+    let maxima: &mut [u32] = bytemuck::cast_slice_mut(maxima);
+    for_chunks(ctx, maxima, CHUNK / PART, &|task, maxima| {
+        let x = &x[task * CHUNK..x.len().min((task + 1) * CHUNK)];
         // SAFETY: the kernel has no conditions.
-        let collect = Collect { x: chunk_of(task), first: task * CHUNK, shift, bucket, inside, ranks };
-        unsafe { simd::dispatch(ctx.isa, collect) }
+        unsafe { simd::dispatch(ctx.isa, Maxima { x, maxima }) }
     });
+    let mut selection = Selection { ctx, desc, x, chunks: bytemuck::cast_slice_mut(chunks), maxima };
+    let cut = selection.cut_by_maxima(bytemuck::cast_slice_mut(&mut order[..desc.parts()]));
+    let cut = cut.unwrap_or_else(|| selection.cut_by_histograms(bytemuck::cast_slice_mut(histograms)));
+    let collected = selection.collect(cut, ranks);
     sort_first(&mut ranks[..collected], desc.k);
     &ranks[..desc.k]
 }

@@ -8,11 +8,12 @@ use bessemer_cpu::pool2d::{self, PoolDesc};
 use bessemer_cpu::random::{self, Stream};
 use bessemer_cpu::rowwise;
 use bessemer_cpu::threads::ThreadPool;
-use bessemer_ir::ops::Op;
-use bessemer_ir::ops::index::{ArgMax, Gather, IndexGeometry, ScatterAdd};
+use bessemer_cpu::top_k::{TopKDesc, top_k};
+use bessemer_ir::ops::index::{ArgMax, Gather, IndexGeometry, ScatterAdd, TopK};
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Slice, Transpose};
 use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad};
 use bessemer_ir::ops::reduce::{Reduce, ReduceKind};
+use bessemer_ir::ops::{Op, OpRule};
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::{DType, TensorType, philox};
 
@@ -385,6 +386,37 @@ fn rows_by_index() {
         let got = on_all(rows * width, |ctx, out| scatter(ctx, width, &updates, &chosen, out).unwrap());
         let want = reference(ScatterAdd::to_rows(rows), &[&tensor(&[count, width], &updates), &chosen_ref]);
         assert_close(&got, &want, 1e-5, "scatter_add");
+    }
+}
+
+/// Long rows whose largest elements lie side by side, so that bounds from parts of a row are poor, and that differ in ever
+/// lower bits.
+#[test]
+fn largest_elements_of_long_rows() {
+    const N: usize = 200_000;
+    let patterns: [fn(usize) -> f32; 4] = [
+        |i| i as f32,
+        |i| 1.0 + (i / 64) as f32 * f32::EPSILON,
+        |i| -1.0 - (N - i) as f32 / (1 << 20) as f32,
+        |i| if i % 3 == 0 { f32::NAN } else { (i / 1000 % 7) as f32 - 3.0 },
+    ];
+    for (number, pattern) in patterns.into_iter().enumerate() {
+        let x: Vec<f32> = (0..N).map(pattern).collect();
+        for k in [1, 1000, 30_000] {
+            let desc = TopKDesc { rows: 1, sizes: [1, N], k };
+            let got = on_all(2 * k, |ctx, out| {
+                let mut positions = vec![0; k];
+                let mut scratch = vec![0u64; desc.scratch_len(ctx.pool.threads()).div_ceil(2)];
+                let (values, places) = out.split_at_mut(k);
+                top_k(ctx, &desc, &x, values, [&mut [], &mut positions], bytemuck::cast_slice_mut(&mut scratch));
+                places.iter_mut().zip(positions).for_each(|(place, position)| *place = position as f32);
+            });
+            let want = TopK { k, axes: 1 };
+            let types = [&TensorType::f32([N])];
+            let want = want.evaluate(&[&tensor(&[N], &x)], &want.infer(&types).expect("legal"));
+            assert_close(&got[..k], &want[0].data, 0.0, &format!("values of pattern {number}, k {k}"));
+            assert_close(&got[k..], &want[1].data, 0.0, &format!("positions of pattern {number}, k {k}"));
+        }
     }
 }
 

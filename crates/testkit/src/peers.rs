@@ -64,8 +64,9 @@ impl PeerCase {
             let value = self.graph.find_output(&name).expect("its own");
             let largest = expected.iter().fold(1.0f64, |most, x| most.max(x.abs()));
             let allowed = if self.graph.dtype(value) == DType::F32 { tolerance * largest } else { 0.0 };
-            let differs = |(a, b): (&f64, &f64)| a != b && !((a - b).abs() <= allowed);
-            if let Some(i) = actual.iter().zip(expected).position(differs) {
+            // A distance that is NaN is no agreement.
+            let agrees = |(a, b): (&f64, &f64)| a == b || (a - b).abs() <= allowed;
+            if let Some(i) = actual.iter().zip(expected).position(|pair| !agrees(pair)) {
                 return Err(format!("{}: {name}[{i}] is {}, expected {}", self.name, actual[i], expected[i]));
             }
         }

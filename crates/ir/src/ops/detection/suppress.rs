@@ -89,10 +89,10 @@ impl Suppress {
             Suppression::Hard { iou } if !(0.0..=1.0).contains(&iou.0) => {
                 attribute(format!("the IoU must be in 0..=1, not {}", iou.0))
             }
-            Suppression::Gaussian { sigma, .. } if !(sigma.0 > 0.0) => {
+            Suppression::Gaussian { sigma, .. } if sigma.0.is_nan() || sigma.0 <= 0.0 => {
                 attribute(format!("sigma must be positive, not {}", sigma.0))
             }
-            Suppression::Gaussian { floor, .. } if !(floor.0 >= 0.0) => {
+            Suppression::Gaussian { floor, .. } if floor.0.is_nan() || floor.0 < 0.0 => {
                 attribute(format!("the floor must not be negative, it is {}", floor.0))
             }
             _ if self.max_outputs == 0 => attribute("max_outputs must be at least 1".to_string()),
