@@ -67,6 +67,7 @@ pub(super) fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Mo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bessemer_nn::Padding;
 
     #[test]
     fn recipes_name_models_of_the_zoo() {
@@ -77,5 +78,28 @@ mod tests {
             let (_, options) = model_options(&recipe, own.images.image_size).unwrap();
             assert_eq!(options.num_classes as u64, own.model.num_classes);
         }
+    }
+
+    #[test]
+    fn recipes_choose_the_variant_of_the_network() {
+        let chosen = ["model.padding=same", "model.bn_eps=0.001", "model.bn_momentum=0.01", "model.drop_path=0.3"];
+        let rest = ["model.dropout=0.4", "model.zero_init_last_gamma=true", "train.seed=9"];
+        let overrides: Vec<_> = chosen.iter().chain(&rest).map(|text| text.parse().unwrap()).collect();
+        let (_, options) = model_options(&Recipe::load("efficientnet-b0", &overrides).unwrap(), 224).unwrap();
+        assert_eq!((options.dropout, options.seed), (0.4, 9));
+        let norm = BatchNormOptions { eps: 1e-3, momentum: 0.01, ..BatchNormOptions::default() };
+        let expected = efficientnet::Backbone {
+            padding: Padding::Same,
+            norm,
+            zero_init_last_gamma: true,
+            drop_path: 0.3,
+            ..efficientnet::Backbone::default()
+        };
+        assert_eq!(options.backbone, BackboneOptions::EfficientNet(expected));
+
+        let overrides: Vec<_> = chosen[..3].iter().map(|text| text.parse().unwrap()).collect();
+        let (_, options) = model_options(&Recipe::load("cifar", &overrides).unwrap(), 32).unwrap();
+        let BackboneOptions::ResNet(backbone) = options.backbone else { panic!("a ResNet has {options:?}") };
+        assert_eq!((backbone.norm, backbone.padding), (norm, Padding::Same));
     }
 }
