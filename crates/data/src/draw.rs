@@ -42,7 +42,7 @@ impl DrawStyle {
 /// The colour of a class: the same in every picture.
 pub fn class_colour(class: u32) -> [u8; 3] {
     let hue = (f64::from(class) * HUE_STEP).fract() * 6.0;
-    let (saturation, value) = if class % 2 == 0 { (0.85, 1.0) } else { (0.7, 0.9) };
+    let (saturation, value) = if class.is_multiple_of(2) { (0.85, 1.0) } else { (0.7, 0.9) };
     let channel = |shift: f64| {
         let place = (hue + shift) % 6.0;
         let share = place.min(4.0 - place).clamp(0.0, 1.0);

@@ -115,9 +115,18 @@ impl Placement {
 
     /// The box `[x1, y1, x2, y2]` of the image as it is in the sample, cut off at the borders of the part that is shown, or
     /// where the framing says; `None` if nothing of it is left.
-    pub fn bbox(&self, [x1, y1, x2, y2]: [f64; 4]) -> Option<[f64; 4]> {
+    pub fn bbox(&self, bbox: [f64; 4]) -> Option<[f64; 4]> {
+        self.cut_off(bbox, self.box_limit)
+    }
+
+    /// As [`Placement::bbox`], cut off at the borders of the part that is shown alone.
+    pub(crate) fn shown_part(&self, bbox: [f64; 4]) -> Option<[f64; 4]> {
+        self.cut_off(bbox, self.size)
+    }
+
+    fn cut_off(&self, [x1, y1, x2, y2]: [f64; 4], limit: [u32; 2]) -> Option<[f64; 4]> {
         let (a, b) = (self.point([x1, y1]), self.point([x2, y2]));
-        let [height, width] = self.box_limit.map(f64::from);
+        let [height, width] = limit.map(f64::from);
         let [left, right] = [a[0].min(b[0]), a[0].max(b[0])].map(|x| x.clamp(0.0, width));
         let [top, bottom] = [a[1].min(b[1]), a[1].max(b[1])].map(|y| y.clamp(0.0, height));
         (left < right && top < bottom).then_some([left, top, right, bottom])

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bessemer_data::detection::{Framing, Object, ObjectLayout, ObjectMask, Objects};
-use bessemer_data::shapes::Scenes;
+use bessemer_data::shapes::{Scenes, draw_scene};
 use bessemer_data::{
-    Batch, DataError, Dataset, Image, ImageSamples, Loader, LoaderOptions, Philox, Placement, Purpose, ResizeBuffers,
-    SampleKey, SampleTarget, Sampler, SamplerOptions, Samples, Scratch, Split,
+    Batch, DataError, Dataset, Image, ImageSamples, Loader, LoaderOptions, Philox, Placement, Purpose, Resampling,
+    ResizeBuffers, SampleKey, SampleTarget, Sampler, SamplerOptions, Samples, Scratch, Split,
 };
 use serde_json::Value;
 
@@ -23,11 +23,12 @@ fn rng(index: u64) -> Philox {
     Purpose::Augment.stream(9, 1, index)
 }
 
-fn framings() -> [Framing; 3] {
+fn framings() -> [Framing; 4] {
     [
         Framing { canvases: vec![LANDSCAPE, PORTRAIT], ..Framing::fit(LANDSCAPE) },
         Framing { flip: 1.0, ..Framing::fit([200, 200]) },
         Framing { jitter: Some((0.3, 2.0)), flip: 0.5, ..Framing::fit([128, 128]) },
+        Framing { jitter: Some((0.3, 2.0)), ..Framing::efficientdet_train([128, 128], Resampling::HalfPixel) },
     ]
 }
 
@@ -171,7 +172,7 @@ fn boxes_and_masks_follow_the_pixels() {
     let whole = Framing::fit(size);
     let scenes = Scenes::new(5, Split::Train, 12, size, whole).unwrap();
     let mut image = vec![0; 96 * 128 * 3];
-    let mut seen = [0; 3];
+    let mut seen = [0; 4];
     for index in 0..12 {
         let objects = scenes.load(index, &mut rng(0), &mut Scratch::default(), &mut image).unwrap();
         for (number, framing) in framings().iter().enumerate() {
@@ -294,6 +295,40 @@ fn batches_hold_objects_behind_their_count_zeros() {
         }
     }
     assert!(dropped > 0, "some scenes have more shapes than there is room for");
+}
+
+#[test]
+fn samples_state_ids_sizes_and_scales() {
+    let layout = ObjectLayout { max_objects: 100, mask_size: None };
+    let framing = Framing::efficientdet_eval([64, 80], Resampling::Legacy);
+    let scenes = Arc::new(Scenes::new(2, Split::Train, 3, [96, 120], framing).unwrap());
+    let boxes_of = |index: usize| {
+        let scene = draw_scene(2, Split::Train, index, 120, 96).unwrap();
+        scene.objects.into_iter().map(|object| object.bbox).collect::<Vec<_>>()
+    };
+    let batch = &batches(Arc::new(ImageSamples::new(scenes, layout).unwrap()), 1)[0];
+    assert_eq!(batch.feeds.i32("ids"), [1, 2, 3]);
+    assert_eq!(batch.feeds.f32("sizes"), [64.0, 80.0, 64.0, 80.0, 64.0, 80.0]);
+    assert_eq!(batch.feeds.f32("scales"), [1.5; 3], "pixels of the image for each pixel of the canvas");
+    for index in 0..3 {
+        let expected = boxes_of(index);
+        assert_eq!(batch.feeds.i32("count")[index] as usize, expected.len());
+        let found = batch.feeds.f32("boxes")[index * 400..].as_chunks::<4>().0;
+        for (found, [x, y, width, height]) in found.iter().zip(expected) {
+            let corners = [x, y, x + width, y + height].map(|side| (side / 1.5) as f32);
+            assert!(found.iter().zip(corners).all(|(a, b)| (a - b).abs() < 1e-3), "{found:?}, {corners:?}");
+        }
+    }
+}
+
+#[test]
+fn boxes_end_at_the_last_pixel_where_the_reference_has_it() {
+    let whole = |framing: Framing| framing.place([64, 64], &mut rng(0)).bbox([-5.0, 3.0, 70.0, 64.0]);
+    assert_eq!(whole(Framing::fit([64, 64])), Some([0.0, 3.0, 64.0, 64.0]));
+    assert_eq!(whole(Framing::efficientdet_eval([64, 64], Resampling::Legacy)), Some([0.0, 3.0, 63.0, 63.0]));
+    let narrow = Framing::efficientdet_eval([64, 128], Resampling::Legacy);
+    assert_eq!(whole(narrow.clone()), Some([0.0, 3.0, 64.0, 63.0]), "the image ends before the canvas does");
+    assert_eq!(narrow.place([64, 64], &mut rng(0)).bbox([3.0, 63.0, 9.0, 64.0]), None, "nothing of it is left");
 }
 
 /// One black sample.

@@ -22,7 +22,9 @@ pub(super) fn info(bytes: &[u8]) -> Result<ImageInfo, DecodeError> {
     head(bytes).map(|(info, _)| info)
 }
 
-fn head(bytes: &[u8]) -> Result<(ImageInfo, PngDecoder<Cursor<&[u8]>>), DecodeError> {
+type Decoder<'a> = PngDecoder<Cursor<&'a [u8]>>;
+
+fn head(bytes: &[u8]) -> Result<(ImageInfo, Decoder<'_>), DecodeError> {
     let Some(header) = bytes.get(..HEADER_END) else {
         return Err(DecodeError::Truncated { format: "PNG", length: bytes.len(), expected: "the image header (IHDR)" });
     };

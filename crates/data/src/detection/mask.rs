@@ -38,7 +38,7 @@ impl ObjectMask {
     pub fn place(&self, placement: &Placement) -> Self {
         let (left, top) = (self.left as f64, self.top as f64);
         let corners = [left, top, left + self.width as f64, top + self.height() as f64];
-        let Some([x1, y1, x2, y2]) = placement.bbox(corners) else {
+        let Some([x1, y1, x2, y2]) = placement.shown_part(corners) else {
             return Self { left: 0, top: 0, width: 0, pixels: Vec::new() };
         };
         let (columns, rows) = (x1 as usize..x2.ceil() as usize, y1 as usize..y2.ceil() as usize);
