@@ -64,6 +64,7 @@ impl OpRule for Gather {
 /// index outside is an error when it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScatterAdd {
+    /// Rows of the output table.
     pub rows: usize,
 }
 
@@ -114,6 +115,7 @@ impl OpRule for ScatterAdd {
 /// `i32[...]` to `f32[..., depth]`: 1 at the index and 0 elsewhere; zeros alone where the index is outside `0..depth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OneHot {
+    /// Size of the innermost axis of the output: the number of classes.
     pub depth: usize,
 }
 
