@@ -7,8 +7,11 @@ use crate::parts::{CHUNK, Shared, for_chunks};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("index {index} at position {position} is not in 0..{limit}")]
 pub struct IndexOutOfRange {
+    /// Where the index stands in the list of indices.
     pub position: usize,
+    /// The index itself.
     pub index: i32,
+    /// Number of rows of the table.
     pub limit: usize,
 }
 
@@ -52,6 +55,7 @@ pub struct ScatterDesc {
     pub rows: usize,
     /// Elements of a row.
     pub width: usize,
+    /// Number of indices: rows of the updates.
     pub indices: usize,
 }
 
