@@ -9,21 +9,29 @@ use std::path::PathBuf;
 /// The machine, what it can do, and what could be better.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Examination {
+    /// Version of this program.
     pub version: String,
+    /// Processors, memory and operating system.
     pub machine: Machine,
+    /// Measured limits of the device.
     pub limits: Limits,
+    /// Memory that is free now; `None` if the system does not report it.
     pub available_memory_bytes: Option<u64>,
     /// The GPUs in one line, or why there is none.
     pub gpu: String,
+    /// GPUs and CUDA's libraries.
     #[serde(default)]
     pub cuda: GpuReport,
+    /// Problems that were found, with what to do about each.
     pub advice: Vec<Advice>,
 }
 
 /// A problem and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
+    /// What is wrong, in one line.
     pub problem: String,
+    /// What the user can do about it, in one line.
     pub action: String,
 }
 

@@ -12,11 +12,17 @@ use std::collections::BTreeMap;
 /// What is to be explained.
 #[derive(Clone, Debug)]
 pub struct Request {
+    /// Name of the model.
     pub model: String,
+    /// Whether the step trains or infers.
     pub mode: Mode,
+    /// Samples of a micro-batch; at least 1.
     pub batch_size: usize,
+    /// Sizes and options of the step.
     pub settings: StepSettings,
+    /// Which passes run, and with which options.
     pub compile: CompileOptions,
+    /// Device that the step is compiled for.
     pub device: DeviceOptions,
     /// Bytes that a plan may use; the largest batch is the largest that fits.
     pub memory_bytes: u64,
@@ -25,23 +31,31 @@ pub struct Request {
 /// Calls of one kind of kernel.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct KernelUse {
+    /// Calls in one step.
     pub calls: usize,
+    /// Arithmetic of all calls, a multiply-add counted as two.
     pub flops: u64,
+    /// Bytes that all calls read and write.
     pub bytes: u64,
 }
 
 /// A tensor that lives where memory is fullest.
 #[derive(Clone, Debug, Serialize)]
 pub struct Resident {
+    /// Name of the tensor: its input, or path and operation.
     pub name: String,
+    /// Size in bytes.
     pub bytes: usize,
 }
 
 /// Products that run apart from the fusion that reads them, for one reason.
 #[derive(Clone, Debug, Serialize)]
 pub struct NearMisses {
+    /// Name of the product's operation.
     pub op: &'static str,
+    /// Why they run apart.
     pub reason: String,
+    /// Number of such products.
     pub calls: usize,
     /// One of them.
     pub example: String,
@@ -50,15 +64,21 @@ pub struct NearMisses {
 /// The cost of a compiled step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
+    /// Name of the model.
     pub model: String,
+    /// Whether the step trains or infers.
     pub mode: Mode,
+    /// Samples of a micro-batch.
     pub batch_size: usize,
     /// The kind of device.
     pub device: &'static str,
     /// The rules by which the graph was compiled for it, by name.
     pub rules: BTreeMap<&'static str, String>,
+    /// Whether operations are merged into fused kernels.
     pub fused: bool,
+    /// Number of trained weights.
     pub parameters: u64,
+    /// Bytes of the trained weights.
     pub parameter_bytes: usize,
     /// Micro-batches of a step.
     pub accumulation: u64,
@@ -66,6 +86,7 @@ pub struct Explanation {
     pub flops: u64,
     /// Bytes that the kernels read and write in one step.
     pub bytes: u64,
+    /// Calls by name of kernel.
     pub kernels: BTreeMap<&'static str, KernelUse>,
     /// What was not fused, though it nearly was.
     pub near_misses: Vec<NearMisses>,
@@ -75,6 +96,7 @@ pub struct Explanation {
     pub persistent_bytes: usize,
     /// The largest tensors where memory is fullest.
     pub peak: Vec<Resident>,
+    /// Bytes that a plan may use.
     pub memory_bytes: u64,
     /// The largest batch whose plan fits into `memory_bytes`; `None` if not even one sample does.
     pub largest_batch: Option<usize>,

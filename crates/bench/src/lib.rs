@@ -1,5 +1,6 @@
 //! Measuring, explaining and reporting.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod compare;
 pub mod doctor;
@@ -15,5 +16,5 @@ pub mod report;
 pub mod show;
 pub mod stats;
 
-pub use bessemer_train::tasks::samples;
+use bessemer_train::tasks::samples;
 pub use bessemer_train::workload;

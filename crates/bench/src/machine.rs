@@ -8,13 +8,19 @@ use std::fs;
 /// The machine as `bessemer doctor` reports it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
+    /// Product name of the processor.
     pub cpu: String,
+    /// Processors that the operating system lets this process use.
     pub processors: usize,
+    /// All memory of the machine.
     pub memory_bytes: u64,
+    /// Name and version of the operating system.
     pub os: String,
     /// Usable here, fastest first, and the one in use.
     pub instruction_sets: Vec<String>,
+    /// The instruction set in use.
     pub instruction_set: String,
+    /// Threads that compute.
     pub threads: usize,
     /// Setting of transparent big pages, e.g. `madvise`; `None` where the system has none.
     pub huge_pages: Option<String>,
@@ -23,13 +29,16 @@ pub struct Machine {
 /// Measured limits, in units per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
+    /// Arithmetic in `f32`, in GFLOP/s.
     pub fp32_gflops: f64,
     /// `None` where the processor has no bf16 arithmetic.
     pub bf16_gflops: Option<f64>,
+    /// Reading from memory, in GB/s.
     pub read_gbytes: f64,
 }
 
 impl Machine {
+    /// Describes the machine of this process as seen by `device`.
     pub fn look(device: &dyn Device) -> Machine {
         let properties = device.properties();
         Machine {

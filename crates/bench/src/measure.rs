@@ -27,18 +27,30 @@ use std::time::{Duration, Instant};
 /// A measurement to make.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
+    /// Name of the model.
     pub model: String,
+    /// Whether steps train or infer.
     pub mode: Mode,
+    /// Samples of a micro-batch; at least 1.
     pub batch_size: usize,
+    /// Whether operations are merged into fused kernels.
     pub fuse: bool,
+    /// Precision of the arithmetic.
     pub precision: Compute,
+    /// Which activations the backward pass computes a second time.
     #[serde(with = "by_name")]
     pub recompute: Recompute,
+    /// Steps before the timed ones.
     pub warmup: usize,
+    /// Timed steps of each repeat; at least 1.
     pub steps: usize,
+    /// Number of repeats; at least 1.
     pub repeat: usize,
+    /// Seed of the generated inputs and initial weights.
     pub seed: u64,
+    /// Sizes and options of the step.
     pub settings: StepSettings,
+    /// Device that the steps run on.
     pub device: DeviceOptions,
 }
 
@@ -73,6 +85,8 @@ impl Request {
     }
 }
 
+/// Why a measurement cannot be made.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     #[error(transparent)]
@@ -97,6 +111,7 @@ impl MeasureError {
         }
     }
 
+    /// Whether the measurement failed for lack of memory, so that a smaller batch may succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             MeasureError::Memory { .. } | MeasureError::Run(RunError::Memory { .. }) => true,
@@ -109,11 +124,11 @@ impl MeasureError {
 /// Steps timed one by one after others that do not count.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timed {
-    pub step_ms: Vec<f64>,
+    pub(crate) step_ms: Vec<f64>,
     /// From the end of the warm-up to the end of the last step.
-    pub window_s: f64,
+    pub(crate) window_s: f64,
     /// Of all steps, where there are any.
-    pub losses: Vec<f64>,
+    pub(crate) losses: Vec<f64>,
 }
 
 impl Timed {
@@ -232,11 +247,11 @@ impl Prepared {
 /// One repeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Repeat {
-    pub timed: Timed,
-    pub flops_per_sample: f64,
-    pub hardware_flops_per_sample: f64,
+    pub(crate) timed: Timed,
+    pub(crate) flops_per_sample: f64,
+    pub(crate) hardware_flops_per_sample: f64,
     /// The most memory that the process held meanwhile, if the system reports it.
-    pub peak_memory_bytes: Option<u64>,
+    pub(crate) peak_memory_bytes: Option<u64>,
 }
 
 impl Repeat {

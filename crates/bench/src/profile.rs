@@ -17,7 +17,9 @@ pub struct KernelCall {
     pub path: String,
     /// Type of the first output.
     pub output: String,
+    /// Time of the call.
     pub milliseconds: f64,
+    /// FLOPs of the call, a multiply-add counted as two.
     pub flops: u64,
 }
 

@@ -24,9 +24,13 @@ use std::time::Instant;
 pub struct Options {
     /// Where its folder is made, named by the time.
     pub parent: PathBuf,
+    /// Device and precision to compute with.
     pub compute: ComputeOptions,
+    /// Seed of the generated images and of the training.
     pub seed: u64,
+    /// How progress is shown.
     pub progress: ProgressMode,
+    /// Ends the work when the user interrupts.
     pub stop: StopSignal,
     /// The command line, for the log.
     pub command: Vec<String>,
@@ -35,12 +39,17 @@ pub struct Options {
 /// What it came to.
 #[derive(Clone, Debug)]
 pub struct Outcome {
+    /// File of the report.
     pub report: PathBuf,
+    /// Result of the training.
     pub training: TrainReport,
     /// Fraction of the pictures not trained on that are recognised.
     pub accuracy: f64,
+    /// Images of the test set with their predicted classes.
     pub samples: Vec<Sample>,
+    /// Measured speeds.
     pub benches: Vec<BenchResult>,
+    /// Time of everything, in seconds.
     pub seconds: f64,
 }
 
@@ -53,11 +62,14 @@ const BENCH_MODEL: &str = "resnet50";
 const BENCH_BATCH: usize = 4;
 
 impl Outcome {
+    /// Whether the accuracy is at least [`TARGET_ACCURACY`].
     pub fn reached_target(&self) -> bool {
         self.accuracy >= TARGET_ACCURACY
     }
 }
 
+/// Why the quick start cannot be finished.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum QuickstartError {
     #[error(transparent)]

@@ -11,6 +11,7 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (position - below as f64)
 }
 
+/// Arithmetic mean; 0 for no data.
 pub fn mean(data: &[f64]) -> f64 {
     if data.is_empty() { 0.0 } else { data.iter().sum::<f64>() / data.len() as f64 }
 }
@@ -22,7 +23,7 @@ pub fn sample_deviation(data: &[f64]) -> f64 {
     (squares / (data.len().max(2) - 1) as f64).sqrt()
 }
 
-pub fn median(data: &[f64]) -> f64 {
+pub(crate) fn median(data: &[f64]) -> f64 {
     quantile(&sorted(data), 0.5)
 }
 

@@ -15,9 +15,10 @@ use std::sync::Arc;
 /// The name of the kind of device.
 pub(crate) const KIND: &str = "cpu";
 
-/// How plans are run.
+/// Instruction set and threads that plans are compiled for and run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuOptions {
+    /// Instruction set of the kernels; the processor must have it.
     pub isa: Isa,
     /// Worker threads, the caller's included; at least 1.
     pub threads: usize,
@@ -60,6 +61,7 @@ pub struct CpuDevice {
 }
 
 impl CpuDevice {
+    /// A device that computes with these options; it starts no threads.
     pub fn new(options: CpuOptions) -> Self {
         let properties = DeviceProperties {
             kind: KIND,

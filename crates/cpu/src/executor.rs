@@ -203,12 +203,9 @@ impl Executor {
         })
     }
 
+    /// The plan that runs.
     pub fn plan(&self) -> &Plan {
         &self.program.plan
-    }
-
-    pub fn options(&self) -> CpuOptions {
-        self.program.options
     }
 
     /// The state over which the plan runs.

@@ -8,8 +8,11 @@ use bessemer_ir::ops::index::IndexGeometry;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("index {index} at position {position} is not in 0..{limit}")]
 pub struct IndexOutOfRange {
+    /// Where the index stands in the list of indices.
     pub position: usize,
+    /// The index itself.
     pub index: i32,
+    /// Number of rows of the table.
     pub limit: usize,
 }
 

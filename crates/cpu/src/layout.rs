@@ -206,16 +206,19 @@ pub struct Repeat {
     pub rows: usize,
     /// Pixels of a row.
     pub width: usize,
+    /// Bytes of a pixel.
     pub pixel_bytes: usize,
     /// How often along height and width.
     pub factors: [usize; 2],
 }
 
 impl Repeat {
+    /// Bytes of all images.
     pub fn input_bytes(&self) -> usize {
         self.rows * self.width * self.pixel_bytes
     }
 
+    /// Bytes of all images after repetition.
     pub fn output_bytes(&self) -> usize {
         self.input_bytes() * self.factors[0] * self.factors[1]
     }

@@ -1,5 +1,7 @@
 //! The CPU backend: kernels, dispatch by instruction set, threads, and the executor that runs plans with them.
 
+#![warn(missing_docs)]
+
 mod arena;
 mod arithmetic;
 mod attention;
@@ -18,7 +20,7 @@ pub mod peak;
 pub mod pool2d;
 pub mod random;
 pub mod rowwise;
-pub mod simd;
+mod simd;
 mod state;
 pub mod threads;
 pub mod top_k;

@@ -7,9 +7,11 @@ use crate::vector;
 use half::{bf16, f16};
 use std::ops::Range;
 
-/// A type of floating-point numbers in memory.
+/// An element type of pooled tensors; kernels compute in `f32`.
 pub trait Element: Copy + Send + Sync + 'static {
+    /// The element as an `f32`; exact.
     fn widen(self) -> f32;
+    /// The nearest element, ties to even.
     fn round(x: f32) -> Self;
 }
 
@@ -49,14 +51,21 @@ impl Element for f16 {
 /// Sizes of a pooling. The output is `[n, oh, ow, c]`; no window lies in the padding alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolDesc {
+    /// Images of the batch.
     pub n: usize,
+    /// Height of the input.
     pub h: usize,
+    /// Width of the input.
     pub w: usize,
+    /// Channels.
     pub c: usize,
+    /// Height of the output.
     pub oh: usize,
+    /// Width of the output.
     pub ow: usize,
-    /// Height and width, as in the following.
+    /// Height and width of the window.
     pub window: [usize; 2],
+    /// Step of the window, vertical and horizontal; at least 1.
     pub stride: [usize; 2],
     /// Padding above and on the left.
     pub pad: [usize; 2],
@@ -70,10 +79,12 @@ fn window(position: usize, stride: usize, pad: usize, kernel: usize, size: usize
 }
 
 impl PoolDesc {
+    /// Elements of the input.
     pub fn x_len(&self) -> usize {
         self.n * self.h * self.w * self.c
     }
 
+    /// Elements of the output.
     pub fn y_len(&self) -> usize {
         self.n * self.oh * self.ow * self.c
     }

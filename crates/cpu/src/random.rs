@@ -10,11 +10,14 @@ const BLOCKS: usize = 8;
 /// Random numbers of the given number of blocks.
 const NUMBERS: usize = 4 * BLOCKS;
 
-/// Which stream: the seed, the step, and the number of the node.
+/// Key of a stream of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
+    /// Seed of the run.
     pub seed: u64,
+    /// Step counter: every step has numbers of its own.
     pub step: u32,
+    /// Distinguishes the random nodes of one step.
     pub stream: u32,
 }
 

@@ -20,6 +20,8 @@ pub struct CpuState {
 unsafe impl Sync for CpuState {}
 
 impl CpuState {
+    /// Allocates state of this layout, all zero.
+    ///
     /// # Errors
     /// [`RunError::Memory`].
     pub fn new(layout: StateLayout) -> Result<Self, RunError> {

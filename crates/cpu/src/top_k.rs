@@ -56,6 +56,7 @@ pub(crate) fn sort_first(ranks: &mut [u64], count: usize) {
 /// Sizes of a selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopKDesc {
+    /// Rows of which the largest elements are selected.
     pub rows: usize,
     /// Sizes of the axes; the first is 1 if there is only one.
     pub sizes: [usize; 2],

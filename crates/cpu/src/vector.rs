@@ -30,7 +30,7 @@ fn polynomial<const N: usize>(x: f32, coefficients: [f32; N]) -> f32 {
 }
 
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -104.0 { -104.0 } else { x };
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
@@ -79,7 +79,7 @@ pub fn exp_fused(x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub fn log(x: f32) -> f32 {
+pub(crate) fn log(x: f32) -> f32 {
     let subnormal = x < f32::MIN_POSITIVE;
     let bits = (if subnormal { x * 8_388_608.0 } else { x }).to_bits() as i32;
     let exponent = bits.wrapping_sub(std::f32::consts::FRAC_1_SQRT_2.to_bits() as i32) >> 23;
@@ -108,13 +108,13 @@ pub fn log(x: f32) -> f32 {
 }
 
 #[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
+pub(crate) fn sigmoid(x: f32) -> f32 {
     let small = exp(-x.abs());
     (if x < 0.0 { small } else { 1.0 }) / (1.0 + small)
 }
 
 #[inline(always)]
-pub fn tanh(x: f32) -> f32 {
+pub(crate) fn tanh(x: f32) -> f32 {
     let z = x.abs();
     let square = x * x;
     let series = polynomial(square, [-5.704_988_7e-3, 2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1]);
@@ -163,13 +163,13 @@ fn sine_in_quadrant(r: f32, quadrant: u32) -> f32 {
 }
 
 #[inline(always)]
-pub fn sin(x: f32) -> f32 {
+pub(crate) fn sin(x: f32) -> f32 {
     let (r, quadrant) = reduce_angle(x);
     sine_in_quadrant(r, quadrant)
 }
 
 #[inline(always)]
-pub fn cos(x: f32) -> f32 {
+pub(crate) fn cos(x: f32) -> f32 {
     let (r, quadrant) = reduce_angle(x);
     sine_in_quadrant(r, quadrant.wrapping_add(1))
 }

@@ -12,6 +12,7 @@ pub struct CubinCache {
 }
 
 impl CubinCache {
+    /// A cache in this folder, which is created when the first kernel is stored.
     pub fn new(folder: impl Into<PathBuf>) -> CubinCache {
         CubinCache { folder: folder.into() }
     }

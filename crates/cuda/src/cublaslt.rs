@@ -74,8 +74,11 @@ fn data_type(ty: DType) -> Option<i32> {
 /// `y = x w`, all with rows one after the other: `y` is `[m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
+    /// Rows of `y`.
     pub m: usize,
+    /// Columns of `y`.
     pub n: usize,
+    /// The axis that is summed.
     pub k: usize,
     /// `x` is `[k, m]` instead of `[m, k]`.
     pub x_transposed: bool,
@@ -87,24 +90,30 @@ pub struct Product {
     pub output: DType,
 }
 
-/// What is done in the same pass. Biases have `n` elements, `aux` is `[m, n]`.
+/// What is done with the product in the same pass. Biases have `n` elements, `aux` is `[m, n]`.
 #[derive(Clone, Copy)]
 pub enum Epilogue<'a> {
+    /// `y` as it is.
     Nothing,
     /// `y + bias`
     Bias(&'a Block),
     /// `gelu(y + bias)`; `aux` becomes `y + bias`.
     GeluAuxBias {
+        /// `[n]`, read.
         bias: &'a Block,
+        /// `[m, n]`, written.
         aux: &'a Block,
     },
     /// `y * gelu'(aux)`; `bias` becomes its sums over rows.
     GeluGradBiasGrad {
+        /// `[n]`, written.
         bias: &'a Block,
+        /// `[m, n]`, read.
         aux: &'a Block,
     },
     /// `bias` becomes the sums over `k` of `w`.
     SumOfW {
+        /// `[n]`, written.
         bias: &'a Block,
     },
 }
@@ -142,9 +151,13 @@ impl Epilogue<'_> {
 /// Memory that a product reads and writes.
 #[derive(Clone, Copy)]
 pub struct Operands<'a> {
+    /// The first operand, read.
     pub x: &'a Block,
+    /// The second operand, read.
     pub w: &'a Block,
+    /// The result, written.
     pub y: &'a Block,
+    /// Scratch memory; its size limits which algorithms are offered.
     pub workspace: &'a Block,
 }
 
@@ -156,6 +169,8 @@ pub struct CublasLt {
 }
 
 impl CublasLt {
+    /// Opens the library for the device of `context`.
+    ///
     /// # Errors
     /// It was not found, cannot be opened, or does not start.
     pub fn open(libraries: &Libraries, context: &Context) -> Result<CublasLt, GpuError> {

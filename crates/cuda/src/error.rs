@@ -4,6 +4,8 @@ use crate::kgen::KernelError;
 use std::path::PathBuf;
 use thiserror::Error;
 
+/// Why an operation on a GPU, or on one of CUDA's libraries, failed.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, Error)]
 pub enum GpuError {
     /// A call of a CUDA library that did not return success.

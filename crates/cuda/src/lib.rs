@@ -3,6 +3,8 @@
 //!
 //! Nothing of CUDA is needed to build this crate, and a program that holds it starts on machines without a GPU.
 
+#![warn(missing_docs)]
+
 pub mod cubins;
 pub mod cublaslt;
 pub mod cudnn;

@@ -50,13 +50,17 @@ fn data_type(ty: DType) -> Option<i32> {
     }
 }
 
-/// What becomes of the numbers of all ranks: the codes are those of `ncclRedOp_t`.
+/// How the elements of all ranks are combined; the codes are those of `ncclRedOp_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Reduction {
+    /// `ncclSum`
     Sum = 0,
+    /// `ncclMax`
     Max = 2,
+    /// `ncclMin`
     Min = 3,
+    /// `ncclAvg`
     Mean = 4,
 }
 
@@ -75,6 +79,8 @@ pub struct Communicator {
 }
 
 impl Nccl {
+    /// Opens the library; communicators are created from it.
+    ///
     /// # Errors
     /// It was not found or cannot be opened.
     pub fn open(libraries: &Libraries) -> Result<Arc<Nccl>, GpuError> {
@@ -163,10 +169,12 @@ impl Communicator {
         Ok(Communicator { nccl: nccl.clone(), context: context.clone(), handle, rank, ranks })
     }
 
+    /// Number of this process in the communicator, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
+    /// Number of processes in the communicator.
     pub fn ranks(&self) -> usize {
         self.ranks
     }

@@ -38,7 +38,9 @@ pub struct Nvrtc {
 /// Kernels of one text, compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
+    /// The binary that the driver loads.
     pub cubin: Vec<u8>,
+    /// Messages of the compiler, with the resources that each kernel uses.
     pub log: String,
 }
 
@@ -59,6 +61,7 @@ impl Nvrtc {
         Ok(nvrtc)
     }
 
+    /// The file from which the compiler was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -159,8 +162,11 @@ impl Drop for Running<'_> {
 /// What a compiled kernel takes of a multiprocessor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
+    /// Registers of a thread.
     pub registers: u32,
+    /// Bytes of local memory that a thread spills registers to.
     pub spill_bytes: u32,
+    /// Bytes of static shared memory of a block.
     pub shared_bytes: u32,
 }
 

@@ -28,13 +28,16 @@ functions!(
     }
 );
 
-/// What there is of GPUs and of CUDA.
+/// GPUs and libraries of CUDA on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuReport {
     /// Why no GPU can be used, or `None` where one can.
     pub no_gpu: Option<String>,
+    /// `None` if no driver can be opened.
     pub driver: Option<DriverReport>,
+    /// GPUs that the driver sees, by ordinal.
     pub devices: Vec<DeviceInfo>,
+    /// Every library that may be used, found or not.
     pub libraries: Vec<LibraryReport>,
     /// What is there and does not work.
     pub problems: Vec<Problem>,
@@ -42,33 +45,47 @@ pub struct GpuReport {
     pub looked_in: Vec<LookedIn>,
 }
 
+/// The driver that was opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverReport {
+    /// File of the driver.
     pub path: PathBuf,
     /// Newest CUDA that it runs.
     pub cuda: String,
 }
 
+/// A library of CUDA, and whether it can be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryReport {
+    /// Name of the file without its version, such as `libcudnn.so`.
     pub name: String,
+    /// What it is used for.
     pub purpose: String,
+    /// `None` if it was not found.
     pub path: Option<PathBuf>,
+    /// Which group of folders it was found in; `None` if it was not found.
     pub place: Option<LibraryPath>,
+    /// Version that the opened library reports; `None` if it was not opened or reports none.
     pub version: Option<String>,
+    /// Why it cannot be used; `None` if it can.
     pub problem: Option<String>,
 }
 
 /// What is wrong, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
+    /// What is wrong, in one line.
     pub problem: String,
+    /// What the user can do about it, in one line.
     pub action: String,
 }
 
+/// Folders that were searched for libraries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LookedIn {
+    /// Which group they are.
     pub place: LibraryPath,
+    /// In the order in which they were searched.
     pub folders: Vec<PathBuf>,
 }
 

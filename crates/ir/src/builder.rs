@@ -1,4 +1,5 @@
-//! Short names for the operations, as methods of the graph: what models are written in.
+//! Methods of the graph that add one operation each: the vocabulary in which layers and models are written. All of them fail
+//! as [`Graph::push`] does.
 
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, Value};
@@ -30,42 +31,52 @@ impl Graph {
         self.push1(Constant { dtype: DType::F32, shape: [data.len()].into(), data }, &[])
     }
 
+    /// Applies `kind` to every element of a float tensor.
     pub fn unary(&mut self, kind: UnaryKind, x: Value) -> Result<Value> {
         self.push1(Unary(kind), &[x])
     }
 
+    /// Combines two tensors of one element type, broadcast to their common shape; comparisons give `bool`.
     pub fn binary(&mut self, kind: BinaryKind, a: Value, b: Value) -> Result<Value> {
         self.push1(Binary(kind), &[a, b])
     }
 
+    /// `-x`
     pub fn neg(&mut self, x: Value) -> Result<Value> {
         self.unary(UnaryKind::Neg, x)
     }
 
+    /// `max(x, 0)`; NaN stays NaN.
     pub fn relu(&mut self, x: Value) -> Result<Value> {
         self.unary(UnaryKind::Relu, x)
     }
 
+    /// `x * x`
     pub fn square(&mut self, x: Value) -> Result<Value> {
         self.unary(UnaryKind::Square, x)
     }
 
+    /// `1 / sqrt(x)`
     pub fn rsqrt(&mut self, x: Value) -> Result<Value> {
         self.unary(UnaryKind::Rsqrt, x)
     }
 
+    /// `a + b`, broadcast to their common shape.
     pub fn add(&mut self, a: Value, b: Value) -> Result<Value> {
         self.binary(BinaryKind::Add, a, b)
     }
 
+    /// `a - b`, broadcast to their common shape.
     pub fn sub(&mut self, a: Value, b: Value) -> Result<Value> {
         self.binary(BinaryKind::Sub, a, b)
     }
 
+    /// `a * b`, broadcast to their common shape.
     pub fn mul(&mut self, a: Value, b: Value) -> Result<Value> {
         self.binary(BinaryKind::Mul, a, b)
     }
 
+    /// `a / b`, broadcast to their common shape.
     pub fn div(&mut self, a: Value, b: Value) -> Result<Value> {
         self.binary(BinaryKind::Div, a, b)
     }
@@ -87,18 +98,18 @@ impl Graph {
         self.push1(Select, &[condition, a, b])
     }
 
-    /// `x` as it is if it has that type already.
+    /// Converts to element type `to`; adds no node if `x` has it already.
     pub fn cast(&mut self, x: Value, to: DType) -> Result<Value> {
         if self.dtype(x) == to { Ok(x) } else { self.push1(Cast { to }, &[x]) }
     }
 
-    /// `x` as it is if it has that shape already.
+    /// The same elements in row-major order, in another shape; adds no node if `x` has that shape already.
     pub fn reshape(&mut self, x: Value, shape: impl Into<Shape>) -> Result<Value> {
         let shape = shape.into();
         if *self.shape(x) == shape { Ok(x) } else { self.push1(Reshape { shape }, &[x]) }
     }
 
-    /// NumPy broadcasting to `shape`; `x` as it is if it has that shape already.
+    /// NumPy broadcasting to `shape`; adds no node if `x` has that shape already.
     pub fn broadcast(&mut self, x: Value, shape: &Shape) -> Result<Value> {
         if self.shape(x) == shape { Ok(x) } else { self.push1(Broadcast { shape: shape.clone() }, &[x]) }
     }
@@ -134,6 +145,7 @@ impl Graph {
         self.push(TopK { k, axes }, &[x])
     }
 
+    /// Joins tensors of one element type along `axis`; all other axes must be equal.
     pub fn concat(&mut self, parts: &[Value], axis: usize) -> Result<Value> {
         self.push1(Concat { axis }, parts)
     }
@@ -161,12 +173,12 @@ impl Graph {
         Ok((outputs[0], outputs[1]))
     }
 
-    /// Over the innermost axis.
+    /// Softmax over the innermost axis.
     pub fn softmax(&mut self, x: Value) -> Result<Value> {
         self.push1(softmax::Softmax, &[x])
     }
 
-    /// Over the innermost axis.
+    /// Logarithm of the softmax over the innermost axis.
     pub fn log_softmax(&mut self, x: Value) -> Result<Value> {
         self.push1(softmax::LogSoftmax, &[x])
     }

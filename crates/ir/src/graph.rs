@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 pub struct NodeId(pub u32);
 
 impl NodeId {
+    /// Position in [`Graph::nodes`].
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -19,7 +20,9 @@ impl NodeId {
 /// One output of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Value {
+    /// The node that computes it.
     pub node: NodeId,
+    /// Position in [`Node::outputs`].
     pub output: u32,
 }
 
@@ -44,13 +47,17 @@ impl Role {
 /// An operation applied to values, at a path of the model.
 #[derive(Clone, Debug)]
 pub struct Node {
+    /// The operation with its attributes.
     pub op: Op,
+    /// Operands in the order that the operation defines; all belong to earlier nodes.
     pub inputs: Vec<Value>,
+    /// Type of each output.
     pub outputs: Vec<TensorType>,
     path: u32,
 }
 
 /// What can be wrong with a graph.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum GraphError {
     #[error(transparent)]
@@ -81,8 +88,9 @@ pub enum GraphError {
 pub struct RefusedOp {
     /// The operation with its attributes, as printed.
     pub op: String,
-    /// Where it stands in the model.
+    /// Path of the model at which it was added.
     pub path: String,
+    /// What the operation rejected.
     pub problem: OpError,
     /// Types of its inputs.
     pub inputs: Vec<TensorType>,
@@ -113,6 +121,7 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// A graph without nodes, at the root path.
     pub fn new() -> Self {
         Graph { paths: vec![String::new()], ..Graph::default() }
     }
@@ -138,7 +147,7 @@ impl Graph {
         Ok((0..count).map(|output| Value { node, output }).collect())
     }
 
-    /// [`Graph::add`] for an operation with one output.
+    /// [`Graph::push`] for an operation with one output.
     pub fn push1(&mut self, op: impl Into<Op>, inputs: &[Value]) -> Result<Value, GraphError> {
         self.push(op, inputs).map(|outputs| outputs[0])
     }
@@ -168,10 +177,10 @@ impl Graph {
         self.inputs.iter().map(move |&node| (Value { node, output: 0 }, input(node)))
     }
 
-    /// States that the step replaces `state` by `new` when everything that reads the old content has run.
+    /// Makes the step replace `state` by `new`, after everything that reads the old content has run.
     ///
     /// # Errors
-    /// When `state` is no state, has another type than `new`, or is replaced already.
+    /// If `state` is not a parameter or state, has another type than `new`, or is replaced already.
     pub fn update(&mut self, state: Value, new: Value) -> Result<(), GraphError> {
         let Some(input) = self.node(state.node).op.as_input() else {
             return Err(GraphError::NotState(self.node(state.node).op.to_string()));
@@ -200,7 +209,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Makes all updates there are happen after every micro-batch.
+    /// Makes every update added so far happen after each micro-batch.
     pub fn update_all_each_micro_batch(&mut self) {
         self.per_micro_batch.extend(self.updates.iter().map(|&(state, _)| state));
     }
@@ -233,8 +242,8 @@ impl Graph {
         reached
     }
 
-    /// Makes the step keep all state as it was where `condition`, `bool[]`, does not hold; state that is replaced after every
-    /// micro-batch aside.
+    /// Makes the step leave its state unchanged if `condition`, `bool[]`, is false. State that is replaced after every
+    /// micro-batch is not guarded.
     ///
     /// # Errors
     /// When the condition has another type.
@@ -253,11 +262,12 @@ impl Graph {
         self.outputs.push((name.to_string(), value));
     }
 
+    /// Named results of the step, in the order in which they were added.
     pub fn outputs(&self) -> &[(String, Value)] {
         &self.outputs
     }
 
-    /// Lets the result at `index` of [`Graph::outputs`] be another value.
+    /// Replaces the value of the result at `index` of [`Graph::outputs`]; its name stays.
     ///
     /// # Panics
     /// If there are not that many results.
@@ -265,26 +275,35 @@ impl Graph {
         self.outputs[index].1 = value;
     }
 
+    /// The value of the result named `name`; the first one if several have that name.
     pub fn find_output(&self, name: &str) -> Option<Value> {
         self.outputs.iter().find(|(n, _)| n == name).map(|&(_, v)| v)
     }
 
+    /// All nodes; [`NodeId::index`] is the position of a node.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
+    /// Number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
+    /// Whether the graph has no nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
+    /// All nodes in order: operands come before the nodes that read them.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
         (0..self.nodes.len() as u32).map(NodeId)
     }
 
+    /// The node with this identifier.
+    ///
+    /// # Panics
+    /// If the graph has fewer nodes.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
     }
@@ -295,14 +314,26 @@ impl Graph {
         &mut self.nodes[id.index()]
     }
 
+    /// Element type and shape of a value.
+    ///
+    /// # Panics
+    /// If the value belongs to another graph.
     pub fn ty(&self, value: Value) -> &TensorType {
         &self.nodes[value.node.index()].outputs[value.output as usize]
     }
 
+    /// Shape of a value.
+    ///
+    /// # Panics
+    /// As [`Graph::ty`].
     pub fn shape(&self, value: Value) -> &Shape {
         &self.ty(value).shape
     }
 
+    /// Element type of a value.
+    ///
+    /// # Panics
+    /// As [`Graph::ty`].
     pub fn dtype(&self, value: Value) -> DType {
         self.ty(value).dtype
     }
@@ -373,7 +404,7 @@ impl Graph {
     }
 }
 
-/// Copies a graph node by node into a new one; the way passes rewrite.
+/// Copies a graph node by node into a new one. Passes rewrite graphs with it.
 pub struct Rewriter<'a> {
     source: &'a Graph,
     target: Graph,
@@ -381,6 +412,7 @@ pub struct Rewriter<'a> {
 }
 
 impl<'a> Rewriter<'a> {
+    /// Starts with an empty target graph and no value rewritten.
     pub fn new(source: &'a Graph) -> Self {
         Rewriter { source, target: Graph::new(), map: HashMap::new() }
     }
@@ -407,11 +439,7 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    pub fn is_mapped(&self, value: Value) -> bool {
-        self.map.contains_key(&value)
-    }
-
-    /// States that `value` of the source is `replacement` in the target.
+    /// Maps `value` of the source to `replacement` in the target.
     pub fn set(&mut self, value: Value, replacement: Value) {
         self.map.insert(value, replacement);
     }

@@ -1,5 +1,6 @@
 //! The intermediate representation: types, operations, graphs, autodiff, passes, plans, and the reference interpreter.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod autodiff;
 pub mod builder;

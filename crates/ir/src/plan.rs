@@ -45,7 +45,9 @@ pub struct Needs {
 /// An input that a kernel prepacks, and the size of the packed form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed {
+    /// Position of the input among the node's operands.
     pub input: usize,
+    /// Size of the packed form in bytes.
     pub bytes: usize,
 }
 
@@ -75,6 +77,7 @@ impl Target for NullTarget {
 /// One kernel call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelCall {
+    /// The node of [`Plan::graph`] that the call computes.
     pub node: NodeId,
     /// Offset and size in bytes of the kernel's scratch memory in the arena.
     pub scratch: (usize, usize),
@@ -105,7 +108,9 @@ pub enum Location {
 /// A state tensor that a plan reads or replaces: a parameter, optimizer state, an average or a running statistic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateTensor {
+    /// Name of the input in the graph, as in checkpoints.
     pub name: String,
+    /// Element type and shape of the tensor.
     pub ty: TensorType,
 }
 
@@ -113,8 +118,11 @@ pub struct StateTensor {
 /// place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateCopy {
+    /// Where the bytes are read.
     pub from: Location,
+    /// Where the bytes are written.
     pub to: Location,
+    /// Number of bytes that are copied.
     pub bytes: usize,
     /// Whether it is done after every micro-batch.
     pub per_micro_batch: bool,
@@ -124,12 +132,17 @@ pub struct StateCopy {
 /// the last of its step.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// The graph after all passes; calls and locations refer to its nodes.
     pub graph: Graph,
+    /// Which values are computed once and not in every step.
     pub invariant: Invariant,
     /// What runs each call.
     pub kernels: Kernels,
+    /// Work before the first step, in order.
     pub once_calls: Vec<OnceCall>,
+    /// Kernel calls of a step, in order.
     pub calls: Vec<KernelCall>,
+    /// Copies at the end of a step, in order.
     pub copies: Vec<StateCopy>,
     /// The state that the step reads or replaces, in the order of the graph's inputs. It lies outside the arena, in a
     /// [`StateStore`](crate::run::StateStore) that several plans may share.

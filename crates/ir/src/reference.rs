@@ -8,11 +8,15 @@ use std::collections::HashMap;
 /// A dense row-major tensor whose elements are held as `f64`, whatever their type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
+    /// Element type and shape.
     pub ty: TensorType,
+    /// Elements in row-major order.
     pub data: Vec<f64>,
 }
 
 impl Tensor {
+    /// A tensor of these elements, in row-major order.
+    ///
     /// # Panics
     /// If `data` does not fill the shape.
     pub fn new(ty: TensorType, data: Vec<f64>) -> Self {
@@ -26,10 +30,12 @@ impl Tensor {
         Tensor { ty, data }
     }
 
+    /// A tensor of zeros.
     pub fn zeros(ty: TensorType) -> Self {
         Tensor::from_fn(ty, |_| 0.0)
     }
 
+    /// A tensor of rank 0.
     pub fn scalar(dtype: DType, value: f64) -> Self {
         Tensor::new(TensorType::new(dtype, []), vec![value])
     }

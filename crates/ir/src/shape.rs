@@ -9,18 +9,22 @@ use std::ops::Deref;
 pub struct Shape(Vec<usize>);
 
 impl Shape {
+    /// A shape with these dimensions, outermost first.
     pub fn new(dims: impl Into<Vec<usize>>) -> Self {
         Shape(dims.into())
     }
 
+    /// The shape of rank 0.
     pub fn scalar() -> Self {
         Shape(Vec::new())
     }
 
+    /// Number of axes.
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
+    /// Size of each axis, outermost first.
     pub fn dims(&self) -> &[usize] {
         &self.0
     }
@@ -113,19 +117,24 @@ impl fmt::Display for Shape {
 /// Element type and shape of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
+    /// Element type.
     pub dtype: DType,
+    /// Size of each axis.
     pub shape: Shape,
 }
 
 impl TensorType {
+    /// A type of these two parts.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> Self {
         TensorType { dtype, shape: shape.into() }
     }
 
+    /// An `f32` tensor of this shape.
     pub fn f32(shape: impl Into<Shape>) -> Self {
         TensorType::new(DType::F32, shape)
     }
 
+    /// Bytes of the dense tensor.
     pub fn bytes(&self) -> usize {
         self.shape.elements() * self.dtype.size()
     }

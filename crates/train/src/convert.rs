@@ -79,6 +79,7 @@ impl Names {
 pub struct Converted {
     /// The model that the weights fit.
     pub model: &'static str,
+    /// Number of tensors that were written.
     pub tensors: usize,
 }
 

@@ -57,6 +57,7 @@ impl Series {
         }
     }
 
+    /// Pairs of x and y, with x ascending.
     pub fn points(&self) -> &[(f64, f64)] {
         &self.points
     }
@@ -65,10 +66,13 @@ impl Series {
 /// The curves of a run; `x` is the step.
 #[derive(Clone, Debug, Default)]
 pub struct History {
+    /// Training loss.
     pub loss: Series,
+    /// Learning rate.
     pub lr: Series,
     /// The evaluation metric, and what it is called on its axis.
     pub metric: Series,
+    /// Title of the metric's axis.
     pub metric_label: String,
 }
 
@@ -144,6 +148,7 @@ impl CurvesWriter {
         }
     }
 
+    /// Adds the loss and the learning rate of a step, and asks for a drawing if one is due.
     pub fn step(&mut self, step: u64, loss: f64, lr: f64) {
         self.history.loss.push(step as f64, loss);
         self.history.lr.push(step as f64, lr);
@@ -152,6 +157,7 @@ impl CurvesWriter {
         }
     }
 
+    /// Adds the metric of an evaluation after this step.
     pub fn metric(&mut self, step: u64, value: f64) {
         self.history.metric.push(step as f64, value);
     }

@@ -105,7 +105,9 @@ impl<'de> Deserialize<'de> for InstructionSet {
 /// does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceOptions {
+    /// Which kind of device.
     pub kind: DeviceKind,
+    /// Instruction set of the kernels on a processor.
     pub instruction_set: InstructionSet,
     /// Threads of the host that compute, the caller's included; at least 1.
     pub threads: usize,

@@ -48,6 +48,7 @@ impl DllWriter<File> {
 }
 
 impl<W: Write> DllWriter<W> {
+    /// Writes to `sink`, with units of metrics from `metric_schema`.
     pub fn new(sink: W, metric_schema: &'static MetricSchema) -> Self {
         Self {
             sink,

@@ -1,3 +1,5 @@
+//! Errors of this crate's commands, and the exit codes that they lead to.
+
 use crate::checkpoint::{CheckpointError, TensorError};
 use crate::events::EventError;
 use crate::recipe::RecipeError;
@@ -11,6 +13,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Why a command of this crate did not end well.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     #[error(transparent)]
@@ -71,8 +74,11 @@ pub enum TrainError {
 /// A field that decides what a run computes and that a resumed run was given another value for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
+    /// Name of the field, such as `train.batch_size`.
     pub field: String,
+    /// Its value in the recipe of the checkpoint.
     pub checkpoint: String,
+    /// Its value in the recipe that was given.
     pub given: String,
 }
 
@@ -94,7 +100,9 @@ impl fmt::Display for Difference {
 pub struct NonFiniteStep {
     /// Number of the step, from 1.
     pub step: u64,
+    /// Loss of the step.
     pub loss: f32,
+    /// Learning rate of the step.
     pub lr: f32,
     /// Norm of the gradient, if it is what is not finite.
     pub grad_norm: Option<f32>,
@@ -125,6 +133,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Exit code of the process.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Usage => 2,
@@ -135,6 +144,7 @@ impl ErrorKind {
 }
 
 impl TrainError {
+    /// Which kind of end this error is.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Recipe(_) | Self::Model(_) | Self::Weights { .. } | Self::Setting { .. } | Self::Resume { .. } => {

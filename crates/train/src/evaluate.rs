@@ -19,11 +19,15 @@ pub struct EvalReport {
     pub metrics: BTreeMap<String, f64>,
     /// What was counted for them.
     pub counts: BTreeMap<String, u64>,
+    /// Number of samples that were evaluated.
     pub samples: u64,
     /// Wall time, and its parts: waiting for batches, and the forward pass.
     pub seconds: f64,
+    /// Seconds of waiting for batches.
     pub data_s: f64,
+    /// Seconds in the forward pass.
     pub compute_s: f64,
+    /// Samples over wall time.
     pub samples_per_s: f64,
     /// Bad samples that were left out.
     pub skipped: Vec<SkippedSample>,
@@ -32,9 +36,13 @@ pub struct EvalReport {
 /// Settings of [`evaluate`].
 #[derive(Clone, Debug)]
 pub struct EvaluateOptions {
+    /// Device and passes to compute with.
     pub compute: ComputeOptions,
+    /// Samples of one forward pass; at least 1.
     pub batch_size: usize,
+    /// How samples are loaded.
     pub load: LoadOptions,
+    /// Which weights of a run are evaluated.
     pub weights: WhichWeights,
     /// The vocabulary of a model that answers questions; otherwise that of the folder of the weights.
     pub vocab: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! Training: recipes, run folders, logs and checkpoints.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod chart;
 pub mod checkpoint;

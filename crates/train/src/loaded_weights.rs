@@ -16,7 +16,9 @@ pub enum WhichWeights {
     /// The averages if the run kept them, as its evaluations did; else the last ones.
     #[default]
     AsEvaluated,
+    /// The weights after the last update.
     Last,
+    /// The averages; only runs with `train.ema_decay` keep them.
     Averaged,
 }
 
@@ -25,6 +27,7 @@ pub enum WhichWeights {
 pub struct LoadedWeights {
     /// Of the model that they are for.
     pub family: &'static dyn Family,
+    /// Weights and running statistics, by their names in the model.
     pub tensors: Vec<NamedTensor<'static>>,
     /// Where the weights come from, for messages.
     pub origin: String,

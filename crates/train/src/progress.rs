@@ -10,11 +10,13 @@ use std::time::{Duration, Instant};
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgressMode {
+    /// A bar on standard error that is redrawn in place.
     Bar,
     /// One line at most once in this time.
     Lines(Duration),
     /// Every event as it is logged, one JSON object a line.
     Json,
+    /// Nothing.
     Silent,
 }
 
@@ -47,6 +49,7 @@ enum Display {
 }
 
 impl Progress {
+    /// Shows progress on standard error in this mode.
     pub fn new(mode: ProgressMode) -> Self {
         match mode {
             ProgressMode::Bar => Self::with(Display::Bar(new_bar())),
@@ -99,6 +102,7 @@ impl Progress {
         }
     }
 
+    /// Shows the metrics of an evaluation after this step.
     pub fn eval(&mut self, step: u64, info: &EvalInfo) {
         let show = |name: &str, value: f64| {
             self.metric_schema.map_or_else(|| value.to_string(), |metric_schema| metric_schema.show(name, value))
@@ -108,6 +112,7 @@ impl Progress {
         self.line(&format!("evaluation at step {step}: {}", metrics.join("  ")));
     }
 
+    /// Shows a warning in a line of its own.
     pub fn warning(&mut self, message: &str) {
         self.line(&format!("warning: {message}"));
     }

@@ -7,6 +7,8 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+/// Why a folder cannot be used as the folder of a run.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
     #[error("{}: holds a run already; resume it, or choose another folder", path.display())]
@@ -84,6 +86,7 @@ impl RunDir {
         Ok(Self { path, recipe })
     }
 
+    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -113,18 +116,22 @@ impl RunDir {
         CheckpointStore::open(self.path.join("checkpoints"), keep)
     }
 
+    /// The log of events, see [`crate::events`].
     pub fn events(&self) -> PathBuf {
         self.path.join("events.jsonl")
     }
 
+    /// The log in DLLogger's format.
     pub fn dllogger(&self) -> PathBuf {
         self.path.join("dllogger.json")
     }
 
+    /// The folder of TensorBoard's files.
     pub fn tensorboard(&self) -> PathBuf {
         self.path.join("tensorboard")
     }
 
+    /// The picture of the loss, the learning rate and the metric.
     pub fn curves(&self) -> PathBuf {
         self.path.join("curves.svg")
     }

@@ -106,12 +106,15 @@ impl RunLog {
         self.progress.begin(step, total_steps, self.metric_schema);
     }
 
+    /// Logs the start of the run, or its resumption.
+    ///
     /// # Errors
     /// The event log could not be written; the same holds for all methods below.
     pub fn run_started(&mut self, info: RunInfo) -> Result<(), EventError> {
         self.log(self.resumed_from, RunInfo { resumed_from: self.resumed_from, ..info })
     }
 
+    /// Logs the cost of a compiled step.
     pub fn plan(&mut self, info: PlanInfo) -> Result<(), EventError> {
         self.log(None, info)
     }
@@ -122,6 +125,7 @@ impl RunLog {
         self.log(Some(step), info)
     }
 
+    /// Logs and shows the metrics of an evaluation after `step` updates.
     pub fn eval(&mut self, step: u64, info: EvalInfo) -> Result<(), EventError> {
         self.progress.eval(step, &info);
         self.log(Some(step), info)
@@ -133,6 +137,7 @@ impl RunLog {
         self.events.sync()
     }
 
+    /// Logs and shows a warning.
     pub fn warning(&mut self, message: &str) -> Result<(), EventError> {
         self.progress.warning(message);
         let event = self.event(self.step, WarningInfo { message: message.to_owned() });

@@ -22,7 +22,9 @@ use std::sync::Arc;
 /// Where and how steps run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ComputeOptions {
+    /// Where steps run.
     pub device: DeviceOptions,
+    /// Which passes run on the graph, and with which options.
     pub compile: CompileOptions,
 }
 
@@ -31,6 +33,7 @@ pub struct ComputeOptions {
 pub struct StepOutput {
     /// Mean over the batch, before the update.
     pub loss: f32,
+    /// Learning rate of the update.
     pub lr: f32,
     /// Norm of the whole gradient, before clipping.
     pub grad_norm: f32,
@@ -41,6 +44,7 @@ pub struct StepOutput {
 }
 
 impl StepOutput {
+    /// Whether the loss and the norm of the gradient are finite.
     pub fn is_finite(&self) -> bool {
         self.loss.is_finite() && self.grad_norm.is_finite()
     }
@@ -273,6 +277,7 @@ impl TrainSession {
         self.averages.is_some() && self.step_count().is_ok_and(|step| step > 0)
     }
 
+    /// Samples of a micro-batch.
     pub fn batch_size(&self) -> usize {
         self.batch_size
     }
@@ -391,6 +396,7 @@ impl EvalSession {
         Ok(bytemuck::cast_slice(self.executor.output_i32(name)?))
     }
 
+    /// Samples of one forward pass.
     pub fn batch_size(&self) -> usize {
         self.batch_size
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct StopSignal(Arc<AtomicBool>);
 
 impl StopSignal {
+    /// A signal that is not raised and that only [`StopSignal::raise`] raises.
     pub fn new() -> Self {
         Self::default()
     }
@@ -35,6 +36,7 @@ impl StopSignal {
         self.0.store(true, Ordering::SeqCst);
     }
 
+    /// Whether a stop was requested.
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

@@ -13,11 +13,14 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
+    /// Forward pass, backward pass and update.
     Train,
+    /// Forward pass alone.
     Infer,
 }
 
 impl Mode {
+    /// `train` or `infer`.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Train => "train",
@@ -43,6 +46,7 @@ impl FromStr for Mode {
 pub struct StepSettings {
     /// Tokens of a sequence, and tokens of it that are predicted.
     pub sequence_length: usize,
+    /// Masked positions of a sequence that are predicted.
     pub predictions: usize,
     /// Dropout of everything that has one, in training.
     pub dropout: f64,
@@ -69,11 +73,15 @@ pub const CLIP_NORM: f64 = 1.0;
 /// A step to be built.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work<'a> {
+    /// Name of the model.
     pub model: &'a str,
+    /// Whether the step trains or infers.
     pub mode: Mode,
     /// Samples of a micro-batch.
     pub batch_size: usize,
+    /// Element type of the operands of products.
     pub precision: DType,
+    /// Sizes and options.
     pub settings: StepSettings,
 }
 
@@ -82,7 +90,9 @@ pub struct Work<'a> {
 pub enum Fill {
     /// At random: whole numbers below this, or numbers of 0 to 1.
     Below(usize),
+    /// Zeros.
     Zero,
+    /// Ones.
     One,
     /// This number.
     Number(i32),
@@ -93,7 +103,9 @@ pub enum Fill {
 /// A model's step before compilation.
 #[derive(Clone, Debug)]
 pub struct Workload {
+    /// The step.
     pub graph: Graph,
+    /// The parameters, in the order of the graph's inputs.
     pub specs: Vec<ParamSpec>,
     /// For all feeds of whole numbers that are not named in `fills`.
     fill: Fill,
@@ -177,7 +189,10 @@ pub struct ComparedWork {
     pub sizes: Value,
     /// Constants by which pixels are normalised.
     pub normalise: Option<Value>,
+    /// Optimizer, schedule and loss scaling of the step.
     pub training: TrainConfig,
+    /// Share of the label's probability that is spread over all classes.
     pub label_smoothing: f64,
+    /// Dropout rate in `[0, 1)`.
     pub dropout: f64,
 }

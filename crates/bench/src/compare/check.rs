@@ -9,11 +9,11 @@ use bessemer_train::recipe::Compute;
 use std::path::Path;
 
 /// Steps of a check of training: one loss before any update, and one after each of three.
-pub const TRAINING_STEPS: usize = 4;
+pub(super) const TRAINING_STEPS: usize = 4;
 
 /// The largest relative distances that pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Allowed {
+pub(crate) struct Allowed {
     /// Of the first loss.
     pub first: f64,
     /// Of the losses after updates.
@@ -23,7 +23,7 @@ pub struct Allowed {
 }
 
 impl Allowed {
-    pub fn of(precision: Compute) -> Allowed {
+    pub(crate) fn of(precision: Compute) -> Allowed {
         match precision {
             Compute::Fp32 => Allowed { first: 1e-4, later: 1e-3, outputs: 1e-3 },
             Compute::Tf32 | Compute::Bf16 | Compute::Fp16 => Allowed { first: 1e-2, later: 3e-2, outputs: 3e-2 },

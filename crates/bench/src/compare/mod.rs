@@ -10,8 +10,9 @@ mod plan;
 mod results;
 pub mod table;
 
-pub use check::{Allowed, TRAINING_STEPS};
-pub use plan::{BatchSize, Fusion, Group, Part, Plan, Usual, Wanted};
+pub(crate) use check::Allowed;
+pub(crate) use plan::Wanted;
+pub use plan::{BatchSize, Fusion, Group, Part, Plan, Usual};
 
 use crate::doctor::{Examination, examine};
 use crate::machine::Machine;
@@ -37,7 +38,9 @@ use std::time::Duration;
 pub struct Options {
     /// For results and everything in between.
     pub folder: PathBuf,
+    /// Device that Bessemer's own runs use; its thread count is given to every framework.
     pub device: DeviceOptions,
+    /// Seed of the generated inputs and initial weights.
     pub seed: u64,
     /// Of each process.
     pub limit: Duration,
@@ -53,6 +56,8 @@ pub struct Options {
     pub dry_run: bool,
 }
 
+/// Why a comparison cannot be made.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     #[error("{0}")]

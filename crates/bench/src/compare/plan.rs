@@ -14,8 +14,10 @@ use std::path::Path;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
+    /// Settings of all parts, unless a part has its own.
     #[serde(flatten)]
     pub common: Part,
+    /// The `[[part]]` tables of the file, in order.
     #[serde(default, rename = "part")]
     pub parts: Vec<Part>,
 }
@@ -23,27 +25,41 @@ pub struct Plan {
 /// Models by modes by batch sizes by precisions, of some frameworks.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Part {
+    /// Names of models; `None` takes the plan's.
     pub models: Option<Vec<String>>,
+    /// Training, inference or both; `None` takes the plan's.
     pub modes: Option<Vec<Mode>>,
     /// `NAME` for all default variants, `NAME+VARIANT` for one.
     pub frameworks: Option<Vec<String>>,
+    /// Samples of a step; `None` takes the default of [`Usual`].
     pub batch_sizes: Option<Vec<BatchSize>>,
+    /// Precisions of the arithmetic; `None` takes the plan's.
     pub precisions: Option<Vec<Compute>>,
     /// Variants that merge operations (`on`), and those that do not (`off`), in place of the default ones.
     pub fusion: Option<Vec<Fusion>>,
+    /// Steps before the timed ones of each run.
     pub warmup: Option<usize>,
+    /// Timed steps of each run.
     pub steps: Option<usize>,
+    /// Number of runs of each framework.
     pub repeat: Option<usize>,
+    /// Tokens of a sequence; only valid for text models.
     pub sequence_length: Option<usize>,
+    /// Masked positions of a sequence; only valid for pre-training models.
     pub predictions: Option<usize>,
+    /// Dropout rate in `[0, 1)`; only valid for training.
     pub dropout: Option<f64>,
+    /// Whether training steps clip gradients.
     pub clip: Option<bool>,
 }
 
+/// Which variants of frameworks are compared: with or without merged operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fusion {
+    /// Variants that merge operations.
     On,
+    /// Variants that run operation by operation.
     Off,
 }
 
@@ -51,7 +67,9 @@ pub enum Fusion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "toml::Value")]
 pub enum BatchSize {
+    /// Exactly this many samples of a step.
     Of(usize),
+    /// The largest batch that fits into memory.
     Largest,
 }
 
@@ -89,7 +107,7 @@ impl fmt::Display for BatchSize {
 
 /// The framework's name, and one of its variants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     pub framework: String,
     pub variant: Option<String>,
 }
@@ -97,16 +115,16 @@ pub struct Wanted {
 /// One model in one mode, at one batch size and precision, of all its frameworks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    pub model: String,
-    pub mode: Mode,
-    pub batch_size: BatchSize,
-    pub precision: Compute,
-    pub frameworks: Vec<Wanted>,
-    pub fusion: Option<Vec<Fusion>>,
-    pub warmup: usize,
-    pub steps: usize,
-    pub repeat: usize,
-    pub settings: StepSettings,
+    pub(crate) model: String,
+    pub(crate) mode: Mode,
+    pub(crate) batch_size: BatchSize,
+    pub(crate) precision: Compute,
+    pub(crate) frameworks: Vec<Wanted>,
+    pub(crate) fusion: Option<Vec<Fusion>>,
+    pub(crate) warmup: usize,
+    pub(crate) steps: usize,
+    pub(crate) repeat: usize,
+    pub(crate) settings: StepSettings,
 }
 
 impl Group {
@@ -119,10 +137,10 @@ impl Group {
 
 /// What stands where neither the part nor the plan says anything.
 pub struct Usual {
-    pub warmup: usize,
-    pub steps: usize,
-    pub repeat: usize,
-    pub batch_size: usize,
+    pub(crate) warmup: usize,
+    pub(crate) steps: usize,
+    pub(crate) repeat: usize,
+    pub(crate) batch_size: usize,
 }
 
 impl Usual {

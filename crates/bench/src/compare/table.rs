@@ -11,30 +11,33 @@ use serde::Serialize;
 /// The results of one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
+    /// Name of the group, as a headline.
     pub title: String,
+    /// One row for each variant of a framework.
     pub rows: Vec<Row>,
+    /// Footnotes; rows refer to them by number.
     pub notes: Vec<String>,
 }
 
 /// A framework's row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
-    pub framework: String,
-    pub version: String,
-    pub fused: bool,
-    pub batch_size: u64,
+    pub(crate) framework: String,
+    pub(crate) version: String,
+    pub(crate) fused: bool,
+    pub(crate) batch_size: u64,
     /// Samples a second; empty where there are no figures, as are the columns below.
-    pub throughput: String,
-    pub spread: String,
-    pub step_p50: String,
-    pub step_p99: String,
-    pub mfu: String,
-    pub memory: String,
+    pub(crate) throughput: String,
+    pub(crate) spread: String,
+    pub(crate) step_p50: String,
+    pub(crate) step_p99: String,
+    pub(crate) mfu: String,
+    pub(crate) memory: String,
     /// Bessemer's speed over this one's, with the least and the largest of all rounds.
-    pub ratio: String,
-    pub work: &'static str,
+    pub(crate) ratio: String,
+    pub(crate) work: &'static str,
     /// Numbers of notes, from 1.
-    pub notes: Vec<usize>,
+    pub(crate) notes: Vec<usize>,
 }
 
 /// Titles of the columns.

@@ -6,6 +6,8 @@ use super::{Bound, KernelResult, Pattern, Problem};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Floors(Vec<(Pattern, f64)>);
 
+/// Why a file of floors is refused.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FloorsError {
     #[error("not TOML: {0}")]

@@ -40,6 +40,7 @@ pub enum Bound {
 /// One kernel, or the few of a fused chain, with shapes and element type.
 #[derive(Clone, Debug)]
 pub struct Problem {
+    /// Name of the model that the kernel is taken from.
     pub model: &'static str,
     /// `MODEL/LAYER SHAPES DIRECTION`; unique together with the element type.
     pub name: String,
@@ -47,9 +48,11 @@ pub struct Problem {
     pub family: String,
     /// Of the operands; vectors and statistics of `bf16` chains are `f32`.
     pub dtype: DType,
+    /// Which limit of the device bounds its speed.
     pub bound: Bound,
     /// How often a step of the model calls it.
     pub calls: usize,
+    /// The graph that is compiled and run.
     pub graph: Graph,
 }
 

@@ -10,6 +10,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
+    /// Whether the pattern matches a name; case is ignored.
     pub fn matches(&self, name: &str) -> bool {
         let name = name.to_lowercase();
         let mut rest = name.as_str();

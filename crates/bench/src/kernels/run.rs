@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 /// How problems are measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Device that the kernels run on.
     pub device: DeviceOptions,
     /// Time in which a kernel is run again and again.
     pub time: Duration,
+    /// Seed of the random inputs.
     pub seed: u64,
 }
 
@@ -29,7 +31,9 @@ const MAX_RUNS: usize = 20_000;
 /// The times of a kernel that could be run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
+    /// Names of the kernels that ran, with their numbers of calls.
     pub kernel: String,
+    /// Number of timed runs.
     pub runs: usize,
     /// Of one run, in milliseconds.
     pub ms: StepTimes,
@@ -114,16 +118,27 @@ fn counted(kernels: &[KernelInfo]) -> String {
 /// A row of the results: the machine, the problem, and times or the reason why there are none.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelResult {
+    /// Always `bessemer`.
     pub framework: &'static str,
+    /// Version of this program.
     pub framework_version: &'static str,
+    /// Kind of device, such as `cpu`.
     pub device: &'static str,
+    /// Product name of the device.
     pub device_name: String,
+    /// Number of devices.
     pub devices: u64,
+    /// Number of machines.
     pub nodes: u64,
+    /// Threads that compute.
     pub threads: u64,
+    /// Instruction set of the kernels.
     pub isa: &'static str,
+    /// Name of the model that the kernel is taken from.
     pub model: &'static str,
+    /// Name of the problem, [`Problem::name`](super::Problem::name).
     pub name: String,
+    /// Family of the problem, [`Problem::family`](super::Problem::family).
     pub family: String,
     /// `fp32` or `bf16`.
     pub precision: &'static str,
@@ -133,16 +148,21 @@ pub struct KernelResult {
     pub kernel: Option<String>,
     /// Why nothing ran.
     pub error: Option<String>,
+    /// Number of timed runs; 0 if nothing ran.
     pub runs: u64,
+    /// Times of one run, in milliseconds; `None` if nothing ran.
     pub ms: Option<StepTimes>,
     /// Of one run.
     pub flops: u64,
+    /// Bytes that one run reads and writes.
     pub bytes: u64,
     /// Rates of the fastest run, per second.
     pub gflops: Option<f64>,
+    /// In GB/s; `None` if nothing ran.
     pub gbytes: Option<f64>,
     /// What limits it: `fp32` or `bf16` arithmetic, or `memory`; and the measured limit in GFLOP/s or GB/s.
     pub limit: &'static str,
+    /// The measured limit, in GFLOP/s or GB/s.
     pub limit_rate: f64,
     /// Whether it is a product in an element type for which the processor has no arithmetic.
     pub emulated: bool,

@@ -6,15 +6,19 @@ use serde::Serialize;
 /// The kernels of one family and precision, each as often as its model calls it in a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Share {
+    /// Family of the problems.
     pub family: String,
+    /// `fp32` or `bf16`.
     pub precision: &'static str,
     /// Kernels that were measured, and those that were not.
     pub kernels: usize,
+    /// Number of kernels that were not measured.
     pub refused: usize,
     /// Time of all calls, each as long as the fastest run.
     pub ms: f64,
     /// Work of all calls over their time, of the limit; `None` if nothing was measured.
     pub fraction_of_peak: Option<f64>,
+    /// Whether the processor has no arithmetic for this precision.
     pub emulated: bool,
 }
 

@@ -81,7 +81,7 @@ impl Folders {
         self.installation(name).join("bin/adapter")
     }
 
-    pub fn cache_of(&self, name: &str) -> PathBuf {
+    pub(crate) fn cache_of(&self, name: &str) -> PathBuf {
         self.cache.join(name)
     }
 }

@@ -11,6 +11,8 @@ use std::process::Command;
 /// What the binary of a peer in Rust is called.
 const PROGRAM: &str = "adapter";
 
+/// Why a framework cannot be installed.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error(transparent)]

@@ -6,12 +6,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Share of the processors that others may use on a quiet machine.
-pub const QUIET: f64 = 0.05;
+pub(crate) const QUIET: f64 = 0.05;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Ticks of all processors since the machine started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticks {
+pub(crate) struct Ticks {
     busy: u64,
     all: u64,
     /// Of this process's children that have ended, and of theirs.
@@ -20,12 +20,12 @@ pub struct Ticks {
 
 impl Ticks {
     /// `None` where the system does not report it.
-    pub fn now() -> Option<Ticks> {
+    pub(crate) fn now() -> Option<Ticks> {
         parse(&fs::read_to_string("/proc/stat").ok()?, &fs::read_to_string("/proc/self/stat").ok()?)
     }
 
     /// Share of the processors that others than children used since `before`.
-    pub fn busy_since(self, before: Ticks) -> f64 {
+    pub(crate) fn busy_since(self, before: Ticks) -> f64 {
         // The time of waiting for disks may fall: proc(5).
         let own = self.children - before.children;
         let others = self.busy.saturating_sub(before.busy).saturating_sub(own);
@@ -46,7 +46,7 @@ fn parse(system: &str, process: &str) -> Option<Ticks> {
 
 /// Waits until nothing else runs, at most so long; the share of the processors that others used at the end. The load average
 /// would be no help: it still counts the measurement that ended a moment ago.
-pub fn wait_until_quiet(patience: Duration, stop: &StopSignal) -> Option<f64> {
+pub(crate) fn wait_until_quiet(patience: Duration, stop: &StopSignal) -> Option<f64> {
     let deadline = Instant::now() + patience;
     loop {
         let look = LOOK.min(patience.max(Duration::from_millis(100)));

@@ -3,11 +3,11 @@
 mod description;
 mod folders;
 mod install;
-pub mod load;
+pub(crate) mod load;
 pub mod own;
 pub mod process;
 pub mod protocol;
-pub mod work;
+pub(crate) mod work;
 
 pub use folders::{Folders, PEERS_VARIABLE};
 pub use install::{InstallError, install};
@@ -24,9 +24,13 @@ use std::time::Duration;
 /// A framework that can be asked.
 #[derive(Clone, Debug)]
 pub struct Peer {
+    /// Name on the command line and in plan files; name of the peer's folder.
     pub name: String,
+    /// Name in tables and messages.
     pub title: String,
+    /// Where the framework comes from.
     pub source: String,
+    /// What a reader of results should know of it; may be empty.
     pub note: String,
     /// Of what is asked, its beginning; or why it cannot be asked.
     command: Result<Vec<String>, String>,
@@ -40,6 +44,8 @@ const ADAPTER_FILE: &str = "adapter.py";
 /// How long a peer may take to say what it can do.
 const DESCRIBE_LIMIT: Duration = Duration::from_secs(120);
 
+/// Why the frameworks to compare with cannot be used.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum PeersError {
     #[error("{}: {source}", path.display())]
@@ -80,6 +86,7 @@ impl Peers {
         Ok(Self(peers))
     }
 
+    /// All frameworks, in the order of the list.
     pub fn iter(&self) -> impl Iterator<Item = &Peer> {
         self.0.iter()
     }
@@ -148,16 +155,12 @@ fn command(
 }
 
 impl Peer {
-    pub fn is_own(&self) -> bool {
-        self.name == own::NAME
-    }
-
     /// Why it cannot be asked.
     pub fn missing(&self) -> Option<&str> {
         self.command.as_ref().err().map(String::as_str)
     }
 
-    pub fn cache(&self) -> &Path {
+    pub(crate) fn cache(&self) -> &Path {
         &self.cache
     }
 

@@ -22,6 +22,8 @@ pub const NAME: &str = "bessemer";
 pub const FUSED: &str = "fused";
 const UNFUSED: &str = "unfused";
 
+/// Why this program cannot do a piece of work for a comparison.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum OwnError {
     #[error(transparent)]

@@ -20,28 +20,29 @@ use std::time::{Duration, Instant};
 pub struct Runner {
     /// This program, whose command `peer guard` watches over every other.
     pub program: PathBuf,
+    /// Ends running programs when the user interrupts.
     pub stop: StopSignal,
 }
 
 /// A call of a program.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
-    pub command: &'a [String],
+    pub(crate) command: &'a [String],
     /// Processors it may use; all without a number.
-    pub processors: Option<usize>,
-    pub limit: Duration,
+    pub(crate) processors: Option<usize>,
+    pub(crate) limit: Duration,
     /// Its output and its errors go to this path with `.out` and `.log` behind.
-    pub log: &'a Path,
+    pub(crate) log: &'a Path,
 }
 
 /// A program that ended well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
     /// The last line of its output that begins with `{`.
-    pub answer: String,
-    pub wall_s: f64,
+    pub(crate) answer: String,
+    pub(crate) wall_s: f64,
     /// Share of the processors that others used meanwhile, if the system reports it.
-    pub others_busy: Option<f64>,
+    pub(crate) others_busy: Option<f64>,
 }
 
 const POLL: Duration = Duration::from_millis(25);

@@ -20,21 +20,28 @@ pub const MEMORY_STATUS: u8 = 4;
 /// The answer to `describe`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Capabilities {
+    /// Version of the protocol that the adapter speaks.
     pub protocol: u32,
+    /// Name of the framework.
     pub framework: String,
+    /// Version of the framework.
     pub version: String,
+    /// Forms in which the framework can run.
     pub variants: Vec<Variant>,
+    /// Models that it has.
     pub work: Vec<Ability>,
 }
 
 /// A form of a framework.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variant {
+    /// Name behind the `+` of `FRAMEWORK+VARIANT`.
     pub name: String,
     /// Whether it merges operations.
     pub fused: bool,
     /// Whether the framework's name alone stands for it, too.
     pub default: bool,
+    /// Settings in words, for reports; may be empty.
     #[serde(default)]
     pub settings: String,
 }
@@ -42,8 +49,11 @@ pub struct Variant {
 /// A model that a framework has, in one mode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ability {
+    /// Name of the model.
     pub model: String,
+    /// Whether it trains or infers.
     pub mode: Mode,
+    /// Precisions that it computes in.
     pub precisions: Vec<String>,
     /// Precisions that it has in software alone.
     #[serde(default)]
@@ -53,8 +63,11 @@ pub struct Ability {
 /// How a framework does some work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
+    /// In arithmetic of the processor.
     Native,
+    /// In software alone.
     Emulated,
+    /// Not at all.
     None,
 }
 
@@ -85,6 +98,7 @@ pub fn group_of(model: &str) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Purpose {
+    /// To time the steps.
     Time,
     /// Without dropout and warm-up: losses, or outputs.
     Check,
@@ -93,47 +107,62 @@ pub enum Purpose {
 /// The file that `prepare` and `run` are given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
+    /// Version of the protocol that the request is written in.
     pub protocol: u32,
+    /// Which [`Variant`] runs.
     pub variant: String,
+    /// Name of the model.
     pub model: String,
+    /// Whether steps train or infer.
     pub mode: Mode,
+    /// Samples of a step.
     pub batch_size: usize,
+    /// Precision of the arithmetic, such as `bf16`.
     pub precision: String,
+    /// Threads that may compute.
     pub threads: usize,
+    /// Steps before the timed ones.
     pub warmup: usize,
+    /// Timed steps.
     pub steps: usize,
+    /// Seed of everything random.
     pub seed: u64,
+    /// Whether times or values are wanted.
     pub purpose: Purpose,
+    /// Folder with the model's description, inputs and initial weights.
     pub work: PathBuf,
+    /// Folder that the adapter may keep files in between runs.
     pub cache: PathBuf,
+    /// Folder for the values that are compared; `None` if no values are wanted.
     pub outputs: Option<PathBuf>,
 }
 
 /// The answer to `prepare`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Prepared {
+    /// Version of the protocol that the adapter speaks.
     pub protocol: u32,
 }
 
 /// The answer to `run`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    pub protocol: u32,
-    pub framework: String,
-    pub version: String,
+    pub(crate) protocol: u32,
+    pub(crate) framework: String,
+    pub(crate) version: String,
     #[serde(default)]
-    pub options: BTreeMap<String, Value>,
-    pub step_ms: Vec<f64>,
-    pub window_s: f64,
+    pub(crate) options: BTreeMap<String, Value>,
+    pub(crate) step_ms: Vec<f64>,
+    pub(crate) window_s: f64,
     #[serde(default)]
-    pub losses: Vec<f64>,
+    pub(crate) losses: Vec<f64>,
     #[serde(default)]
-    pub peak_memory_bytes: Option<u64>,
+    pub(crate) peak_memory_bytes: Option<u64>,
     #[serde(default)]
-    pub import_memory_bytes: Option<u64>,
+    pub(crate) import_memory_bytes: Option<u64>,
     /// Where the time of a step goes, the longest first.
     #[serde(default)]
-    pub kernels: Vec<KernelTime>,
+    pub(crate) kernels: Vec<KernelTime>,
 }
 
 /// Share of the window that may pass between steps.
@@ -172,13 +201,13 @@ impl Answer {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    pub kind: FailureKind,
-    pub reason: String,
+    pub(crate) kind: FailureKind,
+    pub(crate) reason: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FailureKind {
+pub(crate) enum FailureKind {
     NotInstalled,
     Unsupported,
     Memory,
@@ -190,7 +219,7 @@ pub enum FailureKind {
 }
 
 impl Failure {
-    pub fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: FailureKind, reason: impl Into<String>) -> Self {
         Self { kind, reason: reason.into() }
     }
 }

@@ -16,7 +16,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Batches that take turns.
-pub const BATCHES: usize = 2;
+pub(crate) const BATCHES: usize = 2;
 
 const DESCRIPTION_FILE: &str = "work.json";
 pub(super) const WEIGHTS_FILE: &str = "weights.safetensors";
@@ -24,7 +24,7 @@ pub(super) const BATCHES_FILE: &str = "batches.safetensors";
 
 /// Work that a folder is made of.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Order {
+pub(crate) struct Order {
     pub model: String,
     pub mode: Mode,
     pub batch_size: usize,
@@ -34,7 +34,7 @@ pub struct Order {
 
 /// `work.json`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Description {
+pub(crate) struct Description {
     pub protocol: u32,
     pub model: String,
     pub mode: Mode,
@@ -80,7 +80,7 @@ impl Order {
     ///
     /// # Errors
     /// A model that is not compared; a folder that cannot be written.
-    pub fn write(&self, folder: &Path, drawn: &Path) -> Result<(), WorkError> {
+    pub(crate) fn write(&self, folder: &Path, drawn: &Path) -> Result<(), WorkError> {
         let (weights, hash) = self.draw(drawn)?;
         let path = folder.join(DESCRIPTION_FILE);
         let description = serde_json::to_string_pretty(&self.describe(hash)?).expect("keys are names") + "\n";
@@ -135,14 +135,14 @@ impl Order {
 impl Description {
     /// # Errors
     /// A file that cannot be read or is of another form.
-    pub fn read(folder: &Path) -> Result<Self, WorkError> {
+    pub(crate) fn read(folder: &Path) -> Result<Self, WorkError> {
         let path = folder.join(DESCRIPTION_FILE);
         let text = fs::read_to_string(&path).map_err(|source| WorkError::Io { path: path.clone(), source })?;
         serde_json::from_str(&text).map_err(|error| WorkError::Damaged { path, problem: error.to_string() })
     }
 
     /// Settings of the step that does this work.
-    pub fn settings(&self) -> StepSettings {
+    pub(crate) fn settings(&self) -> StepSettings {
         let usual = StepSettings::default();
         let size =
             |name: &str, usual: usize| self.sizes.get(name).and_then(Value::as_u64).map_or(usual, |n| n as usize);

@@ -14,7 +14,7 @@ mod tests;
 pub(crate) use read::MACHINE_FILE;
 pub use read::read;
 pub use reference::Reference;
-pub use streams::Stream;
+pub(crate) use streams::Stream;
 
 use crate::doctor::Examination;
 use crate::samples::Sample;
@@ -27,8 +27,11 @@ use std::path::{Path, PathBuf};
 /// What a report covers.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// Machines on which something ran.
     pub machines: Vec<Examination>,
+    /// Training runs, in the order in which they were given.
     pub runs: Vec<Run>,
+    /// Benchmarks of all inputs, in order.
     pub benches: Vec<BenchResult>,
     /// Logs of other programs.
     pub streams: Vec<Stream>,
@@ -39,17 +42,19 @@ pub struct Report {
 /// A training run as its log has it.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
-    pub path: PathBuf,
-    pub info: Option<RunInfo>,
-    pub plans: Vec<PlanInfo>,
-    pub steps: Vec<(u64, StepInfo)>,
-    pub evals: Vec<(u64, EvalInfo)>,
-    pub checkpoints: usize,
-    pub warnings: Vec<String>,
-    pub end: Option<EndInfo>,
-    pub samples: Vec<Sample>,
+    pub(crate) path: PathBuf,
+    pub(crate) info: Option<RunInfo>,
+    pub(crate) plans: Vec<PlanInfo>,
+    pub(crate) steps: Vec<(u64, StepInfo)>,
+    pub(crate) evals: Vec<(u64, EvalInfo)>,
+    pub(crate) checkpoints: usize,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) end: Option<EndInfo>,
+    pub(crate) samples: Vec<Sample>,
 }
 
+/// Why a report cannot be written.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     #[error("{}: no such file or folder; expected a run folder, a folder of runs, or a file of measurements", path.display())]

@@ -11,6 +11,7 @@ use std::str::FromStr;
 /// A publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
+    /// NVIDIA's Deep Learning Examples.
     DlPerf,
 }
 

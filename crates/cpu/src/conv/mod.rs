@@ -25,14 +25,23 @@ pub use data_grad::{data_grad, data_grad_row_blocks, data_grad_scratch_len, pack
 /// `j < kw`; those outside the image are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvDesc {
+    /// Images of the batch.
     pub n: usize,
+    /// Height of the input.
     pub h: usize,
+    /// Width of the input.
     pub w: usize,
+    /// Input channels.
     pub c_in: usize,
+    /// Height of the kernel.
     pub kh: usize,
+    /// Width of the kernel.
     pub kw: usize,
+    /// Output channels.
     pub c_out: usize,
+    /// Height of the output.
     pub oh: usize,
+    /// Width of the output.
     pub ow: usize,
     /// Vertical, horizontal; at least 1.
     pub stride: [usize; 2],

@@ -32,6 +32,7 @@ pub struct CodeDesc {
 }
 
 impl CodeDesc {
+    /// The code of `boxes` boxes of an image with `columns` codes each; `shared` says that all images have the same reference boxes.
     pub fn new(code: &BoxCode, boxes: usize, columns: usize, shared: bool) -> CodeDesc {
         CodeDesc {
             boxes,
@@ -101,6 +102,7 @@ pub fn encode(
 /// How codes become boxes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeDesc {
+    /// How boxes are coded.
     pub code: CodeDesc,
     /// Largest logarithm by which a side grows.
     pub max_growth: f32,

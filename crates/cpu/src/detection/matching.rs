@@ -13,6 +13,7 @@ const BLOCK: usize = 256;
 /// Sizes and rules of a match.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatchDesc {
+    /// Number of images.
     pub batch: usize,
     /// Boxes of an image.
     pub boxes: usize,
@@ -20,10 +21,15 @@ pub struct MatchDesc {
     pub shared: bool,
     /// Capacity of an image's ground truths.
     pub truths: usize,
+    /// IoU below which a box is negative.
     pub low: f32,
+    /// IoU above which a box is matched.
     pub high: f32,
+    /// Whether an IoU equal to `high` matches.
     pub high_inclusive: bool,
+    /// Which boxes are matched although their IoU is too low.
     pub forced: ForcedMatch,
+    /// Added to the union before the intersection is divided by it.
     pub union_eps: f32,
 }
 

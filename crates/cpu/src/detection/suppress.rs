@@ -21,28 +21,38 @@ const FIRST_PART: usize = 1024;
 /// Sizes and rules of a suppression.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SuppressDesc {
+    /// Number of images.
     pub batch: usize,
     /// Rows of boxes of an image.
     pub rows: usize,
     /// Boxes of a row.
     pub columns: usize,
+    /// What is kept, and how many.
     pub rule: Suppress,
 }
 
 /// Inputs: `[B, N, K, 4]` boxes, `[B, N, K]` scores, `[B, N]` labels and `[B]` numbers of valid rows, if there are any.
 #[derive(Clone, Copy)]
 pub struct SuppressInputs<'a> {
+    /// `[x1, y1, x2, y2]` in pixels.
     pub boxes: &'a [f32],
+    /// Scores before suppression.
     pub scores: &'a [f32],
+    /// Labels, where boxes of one label act on each other.
     pub labels: Option<&'a [i32]>,
+    /// Valid rows of each image; all are valid without it.
     pub counts: Option<&'a [i32]>,
 }
 
 /// Outputs: `[B, M]` rows, groups and scores, `[B]` numbers of kept boxes.
 pub struct SuppressOutputs<'a> {
+    /// Numbers of the rows that are kept.
     pub rows: &'a mut [i32],
+    /// Groups of the boxes that are kept.
     pub groups: &'a mut [i32],
+    /// Scores of the boxes that are kept, in falling order.
     pub scores: &'a mut [f32],
+    /// How many boxes of each image are kept.
     pub counts: &'a mut [i32],
 }
 

@@ -1,17 +1,19 @@
-//! What a product does to its first operand while it reads it: a scale and a shift for each channel, and ReLU. A batch norm of
-//! which the statistics are known is that.
+//! Prologue of a product: a scale and a shift for each channel of its first operand, and ReLU, applied while the operand is
+//! packed. A batch norm whose statistics are known has this form.
 
 use super::Ctx;
 use super::typed_slice::{TypedPtr, TypedSlice};
 use crate::simd::{PanelFormat, Simd};
 use bessemer_ir::DType;
 
-/// `x * scale + shift`, then perhaps ReLU, by channels.
+/// `x * scale + shift` with a scale and a shift for each channel, and optionally ReLU.
 #[derive(Clone, Copy)]
 pub struct Affine<'a> {
-    /// One number for each channel.
+    /// One element for each channel.
     pub scale: &'a [f32],
+    /// One element for each channel.
     pub shift: &'a [f32],
+    /// Whether ReLU follows the shift.
     pub relu: bool,
 }
 

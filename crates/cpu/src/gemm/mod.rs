@@ -44,10 +44,12 @@ pub(crate) use tile_loop::{MemoryBlock, Prefetch, TileLoop, tile_count, tile_sta
 pub(crate) use tiles::MAX_POSITIONS;
 pub(crate) use typed_slice::{TypedPtr, packed_start};
 
-/// What kernels run on.
+/// Execution context of a kernel: instruction set and threads.
 #[derive(Clone, Copy)]
 pub struct Ctx<'a> {
+    /// Instruction set to compute with.
     pub isa: Isa,
+    /// Threads to compute on.
     pub pool: &'a ThreadPool,
 }
 
@@ -89,24 +91,31 @@ pub(crate) fn free_threads(ctx: Ctx<'_>, epilogue: Option<&dyn Epilogue>) -> Opt
 /// `C` `[m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GemmDesc {
+    /// Rows of `op(A)` and `C`.
     pub m: usize,
+    /// Columns of `op(B)` and `C`.
     pub n: usize,
+    /// Columns of `op(A)` and rows of `op(B)`: the axis that is summed.
     pub k: usize,
     /// `A` is stored as `[k, m]`.
     pub trans_a: bool,
     /// `B` is stored as `[n, k]`.
     pub trans_b: bool,
-    /// Elements from one stored row to the next.
+    /// Elements from one stored row of `A` to the next.
     pub lda: usize,
+    /// Elements from one stored row of `B` to the next.
     pub ldb: usize,
+    /// Elements from one row of `C` to the next.
     pub ldc: usize,
     /// Add to `C` instead of replacing it.
     pub accumulate: bool,
     /// Number of independent products.
     pub batch: usize,
-    /// Elements from one matrix of the batch to the next.
+    /// Elements from one `A` of the batch to the next; 0 if all products share one.
     pub stride_a: usize,
+    /// Elements from one `B` of the batch to the next; 0 if all products share one.
     pub stride_b: usize,
+    /// Elements from one `C` of the batch to the next.
     pub stride_c: usize,
 }
 

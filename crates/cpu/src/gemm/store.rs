@@ -1,5 +1,5 @@
-//! What becomes of finished elements of C where that is simple: a bias, another tensor, ReLU, a rounding. It is done as soon as a
-//! tile is finished, while it lies in the first-level cache.
+//! Simple epilogues of products: a bias, the sum with another tensor, ReLU, rounding. They run as soon as a tile of C is finished,
+//! while it is in the first-level cache.
 
 use super::tile::{LINE, MAX_PANEL};
 use super::tile_loop::NO_ROW;
@@ -12,12 +12,15 @@ use std::ops::Range;
 /// [`STORE_COLS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Store {
-    /// `[n]`
+    /// `[n]` elements that are added to every row of C; `None` adds nothing.
     pub bias: Option<*const f32>,
+    /// `None` adds no matrix and no `addend_bias`.
     pub addend: Option<Addend>,
+    /// Whether negative results become 0.
     pub relu: bool,
     /// `[m, n]` of `f32` or `bf16`. It may be the memory of C or of the addend, if elements are of one size.
     pub output: *mut u8,
+    /// Element type of the output, `f32` or `bf16`.
     pub output_type: DType,
 }
 
@@ -26,8 +29,9 @@ pub struct Store {
 pub struct Addend {
     /// `[m, n]` of `f32` or `bf16`.
     pub elements: *const u8,
+    /// Element type of the matrix.
     pub dtype: DType,
-    /// `[n]`
+    /// The `addend_bias` of [`Store`], `[n]`; `None` adds nothing.
     pub bias: Option<*const f32>,
 }
 

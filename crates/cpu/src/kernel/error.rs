@@ -4,6 +4,7 @@ use crate::index::IndexOutOfRange;
 use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
 
 /// Why there is no kernel for an operation on operands of some types.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
     #[error("its result is in memory without a kernel")]
@@ -25,6 +26,7 @@ pub enum Unsupported {
 }
 
 /// What is wrong with a kernel call, and which one it is.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KernelError {
     #[error("{} ({reason}; inputs: {})", .node, list(.inputs))]
@@ -36,7 +38,9 @@ pub enum KernelError {
 /// The operation of a node, as printed, and its path in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelNode {
+    /// The operation with its attributes, as printed.
     pub op: String,
+    /// Path of the operation in the model.
     pub path: String,
 }
 

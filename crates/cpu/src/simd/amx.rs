@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 /// [`Avx512Bf16`] with products of whole tiles.
 #[derive(Clone, Copy)]
-pub struct Amx;
+pub(crate) struct Amx;
 
 /// Configuration of the eight tiles: palette 1, 16 rows of 64 bytes each (Intel SDM, volume 1, section 18.2).
 #[repr(C, align(64))]

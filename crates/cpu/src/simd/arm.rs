@@ -5,7 +5,7 @@ use std::arch::aarch64::*;
 
 /// 4 lanes, 32 registers.
 #[derive(Clone, Copy)]
-pub struct Neon;
+pub(crate) struct Neon;
 
 impl Simd for Neon {
     type V = float32x4_t;

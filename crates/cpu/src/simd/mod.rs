@@ -142,12 +142,12 @@ mod portable;
 mod x86;
 
 #[cfg(target_arch = "x86_64")]
-pub use amx::Amx;
+pub(crate) use amx::Amx;
 #[cfg(target_arch = "aarch64")]
-pub use arm::Neon;
-pub use portable::Portable;
+pub(crate) use arm::Neon;
+pub(crate) use portable::Portable;
 #[cfg(target_arch = "x86_64")]
-pub use x86::{Avx2, Avx512, Avx512Bf16};
+pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
 
 /// Vector operations of one instruction set, and the register tile that suits it.
 ///
@@ -157,7 +157,7 @@ pub use x86::{Avx2, Avx512, Avx512Bf16};
 /// All functions: the machine has the instruction set. Those with pointers: the pointers are valid for the
 /// elements they touch; no alignment is needed.
 #[allow(clippy::missing_safety_doc)]
-pub trait Simd: Copy + 'static {
+pub(crate) trait Simd: Copy + 'static {
     /// A vector register.
     type V: Copy;
     /// Elements of a vector.
@@ -305,7 +305,7 @@ const MOST_LANES: usize = 16;
 
 /// How two elements are compared. With a NaN only `Ne` is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Test {
+pub(crate) enum Test {
     Eq,
     Ne,
     Lt,
@@ -313,7 +313,7 @@ pub enum Test {
 }
 
 /// A computation written once for all instruction sets.
-pub trait SimdOp {
+pub(crate) trait SimdOp {
     /// What it returns.
     type Output;
     /// The computation; implementations are `#[inline(always)]`.
@@ -330,7 +330,7 @@ pub trait SimdOp {
 ///
 /// # Panics
 /// When this machine lacks `isa`.
-pub unsafe fn dispatch<Op: SimdOp>(isa: Isa, op: Op) -> Op::Output {
+pub(crate) unsafe fn dispatch<Op: SimdOp>(isa: Isa, op: Op) -> Op::Output {
     assert!(isa.is_available(), "instruction set {isa} is not available on this machine");
     // SAFETY: availability was checked, the rest is promised by the caller.
     unsafe {
@@ -361,7 +361,7 @@ pub(crate) static NEIGHBOURS: [usize; 16] = {
 };
 
 /// Operands of [`Simd::tile_product`]: `C (+)= A * B` for one or two tiles of rows and of columns. Strides are in elements of 32 bits.
-pub struct TileProduct {
+pub(crate) struct TileProduct {
     /// 1 or 2, each of [`TILE_STEPS`] rows or columns.
     pub(crate) row_tiles: usize,
     pub(crate) col_tiles: usize,

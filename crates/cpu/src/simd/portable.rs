@@ -4,7 +4,7 @@ use super::{Simd, SimdOp, Test};
 
 /// Four lanes that the compiler maps to whatever the target has.
 #[derive(Clone, Copy)]
-pub struct Portable;
+pub(crate) struct Portable;
 
 impl Simd for Portable {
     type V = [f32; 4];

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 /// 16 lanes, 32 registers.
 #[derive(Clone, Copy)]
-pub struct Avx512;
+pub(crate) struct Avx512;
 
 impl Simd for Avx512 {
     type V = __m512;
@@ -253,7 +253,7 @@ unsafe fn widen(numbers: __m256i) -> __m512 {
 
 /// [`Avx512`] with products of `bf16` pairs.
 #[derive(Clone, Copy)]
-pub struct Avx512Bf16;
+pub(crate) struct Avx512Bf16;
 
 impl Simd for Avx512Bf16 {
     const DOT2: bool = true;
@@ -296,7 +296,7 @@ impl Simd for Avx512Bf16 {
 
 /// 8 lanes, 16 registers.
 #[derive(Clone, Copy)]
-pub struct Avx2;
+pub(crate) struct Avx2;
 
 impl Simd for Avx2 {
     type V = __m256;

@@ -10,10 +10,13 @@ use std::fmt;
 pub struct Convolution {
     /// `[N, H, W, C]`
     pub input: [usize; 4],
+    /// Output channels, `K`.
     pub filters: usize,
     /// `[R, S]`
     pub kernel: [usize; 2],
+    /// Stride, padding and dilation.
     pub geometry: Geometry,
+    /// Channel groups that are convolved independently; divides both channel counts.
     pub groups: usize,
 }
 
@@ -21,6 +24,7 @@ pub struct Convolution {
 /// the graph's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fusion {
+    /// One product alone.
     Plain(Pass),
     /// `y = conv(x, w)`, and the sums that batch norm needs of it.
     Statistics,
@@ -43,6 +47,7 @@ pub enum Fusion {
 }
 
 impl Fusion {
+    /// All fusions, each once; [`Fusion::Plain`] once for each pass.
     pub const ALL: [Fusion; 12] = [
         Fusion::Plain(Pass::Forward),
         Fusion::Plain(Pass::DataGradient),
@@ -58,6 +63,7 @@ impl Fusion {
         Fusion::ShiftedSwish,
     ];
 
+    /// Name in tables and reports, such as `forward + statistics`.
     pub fn name(self) -> &'static str {
         match self {
             Fusion::Plain(Pass::Forward) => "forward",

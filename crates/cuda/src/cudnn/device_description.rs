@@ -3,6 +3,7 @@
 /// A device in cuDNN's own JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceDescription {
+    /// The text of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`.
     pub json: String,
 }
 

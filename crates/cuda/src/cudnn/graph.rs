@@ -7,12 +7,14 @@ use bessemer_ir::DType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TensorId(pub usize);
 
-/// What becomes of a tensor.
+/// Where the elements of a tensor are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
+    /// Read from memory that the caller binds.
     Input,
+    /// Written to memory that the caller binds.
     Output,
-    /// Never in memory.
+    /// An intermediate result that is never in memory.
     Inner,
     /// One number, known when the graph is written.
     Value(f32),
@@ -21,17 +23,23 @@ pub enum Role {
 /// `[N, H, W, C]`, rows one after the other; weights are `[K, R, S, C]`, numbers for each channel `[1, 1, 1, C]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GraphTensor {
+    /// Name in cuDNN's messages.
     pub name: &'static str,
+    /// Element type.
     pub ty: DType,
+    /// `[N, H, W, C]`, or `[K, R, S, C]` for weights.
     pub dims: [usize; 4],
+    /// Where the elements are.
     pub role: Role,
 }
 
 impl GraphTensor {
+    /// Number of elements.
     pub fn elements(&self) -> usize {
         self.dims.iter().product()
     }
 
+    /// Bytes of the dense tensor.
     pub fn bytes(&self) -> usize {
         self.elements() * self.ty.size()
     }
@@ -51,15 +59,17 @@ pub enum Pass {
 /// How a kernel moves over an image, down and across.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
+    /// Step of the kernel, down and across; at least 1.
     pub stride: [usize; 2],
     /// The same before and behind.
     pub padding: [usize; 2],
+    /// Distance between neighbouring elements of the kernel, down and across; 1 is a dense kernel.
     pub dilation: [usize; 2],
 }
 
 /// A function of each element of one tensor or two, of which the second one may have one element along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pointwise {
+pub(crate) enum Pointwise {
     Add,
     Sub,
     Mul,
@@ -70,7 +80,7 @@ pub enum Pointwise {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Node {
+pub(crate) enum Node {
     Convolution {
         pass: Pass,
         x: TensorId,
@@ -132,17 +142,18 @@ pub enum Node {
 /// Operations between tensors, each after those that it reads from. All arithmetic is in `f32`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
+    /// All tensors; a [`TensorId`] is a position in this list.
     pub tensors: Vec<GraphTensor>,
-    pub nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
 }
 
 impl Graph {
-    pub fn tensor(&mut self, name: &'static str, ty: DType, dims: [usize; 4], role: Role) -> TensorId {
+    pub(crate) fn tensor(&mut self, name: &'static str, ty: DType, dims: [usize; 4], role: Role) -> TensorId {
         self.tensors.push(GraphTensor { name, ty, dims, role });
         TensorId(self.tensors.len() - 1)
     }
 
-    pub fn get(&self, id: TensorId) -> &GraphTensor {
+    pub(crate) fn get(&self, id: TensorId) -> &GraphTensor {
         &self.tensors[id.0]
     }
 
@@ -152,7 +163,7 @@ impl Graph {
     }
 
     /// Tensors that are numbers, with these.
-    pub fn values(&self) -> impl Iterator<Item = (TensorId, f32)> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = (TensorId, f32)> {
         let value = |(index, tensor): (usize, &GraphTensor)| match tensor.role {
             Role::Value(value) => Some((TensorId(index), value)),
             _ => None,
@@ -161,19 +172,25 @@ impl Graph {
     }
 
     /// Tensors of this role, in the order in which they were made.
-    pub fn of_role(&self, role: Role) -> impl Iterator<Item = TensorId> {
+    pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = TensorId> {
         (0..self.tensors.len()).map(TensorId).filter(move |id| self.get(*id).role == role)
     }
 
     /// `function(a, b)`, or `function(a)`, which is like `a`.
-    pub fn pointwise(&mut self, function: Pointwise, a: TensorId, b: Option<TensorId>, to: TensorTarget) -> TensorId {
+    pub(crate) fn pointwise(
+        &mut self,
+        function: Pointwise,
+        a: TensorId,
+        b: Option<TensorId>,
+        to: TensorTarget,
+    ) -> TensorId {
         let y = self.tensor(to.name, to.ty, self.get(a).dims, to.role);
         self.nodes.push(Node::Pointwise { function, a, b, y });
         y
     }
 
     /// `(x - mean) * deviation * scale + shift` of those factors for each channel, never in memory.
-    pub fn normed(&mut self, x: TensorId, [mean, deviation, scale, shift]: [TensorId; 4]) -> TensorId {
+    pub(crate) fn normed(&mut self, x: TensorId, [mean, deviation, scale, shift]: [TensorId; 4]) -> TensorId {
         let steps = [
             (Pointwise::Sub, mean, "centred"),
             (Pointwise::Mul, deviation, "normal"),
@@ -185,27 +202,27 @@ impl Graph {
     }
 
     /// One pass of the convolution, from and to whichever of its tensors are given.
-    pub fn convolve(&mut self, pass: Pass, of: &Convolution, x: TensorId, w: TensorId, y: TensorId) {
+    pub(crate) fn convolve(&mut self, pass: Pass, of: &Convolution, x: TensorId, w: TensorId, y: TensorId) {
         self.nodes.push(Node::Convolution { pass, x, w, y, geometry: of.geometry });
     }
 }
 
 /// A tensor that an operation makes.
 #[derive(Clone, Copy, Debug)]
-pub struct TensorTarget {
-    pub name: &'static str,
-    pub ty: DType,
-    pub role: Role,
+pub(crate) struct TensorTarget {
+    pub(crate) name: &'static str,
+    pub(crate) ty: DType,
+    pub(crate) role: Role,
 }
 
 impl TensorTarget {
     /// In memory, of this type.
-    pub fn output(name: &'static str, ty: DType) -> TensorTarget {
+    pub(crate) fn output(name: &'static str, ty: DType) -> TensorTarget {
         TensorTarget { name, ty, role: Role::Output }
     }
 
     /// Never in memory.
-    pub fn inner(name: &'static str) -> TensorTarget {
+    pub(crate) fn inner(name: &'static str) -> TensorTarget {
         TensorTarget { name, ty: DType::F32, role: Role::Inner }
     }
 }

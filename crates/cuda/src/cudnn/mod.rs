@@ -15,7 +15,8 @@ pub mod support;
 
 pub use convolutions::{Convolution, Fusion};
 pub use device_description::DeviceDescription;
-pub use graph::{Geometry, Graph, GraphTensor, Node, Pass, Pointwise, Role, TensorId};
+pub use graph::{Geometry, Graph, GraphTensor, Pass, Role, TensorId};
+pub(crate) use graph::{Node, Pointwise};
 pub use norms::BatchNorm;
 pub use plan::{Bound, Engine, Heuristics, Plan, Planner};
 

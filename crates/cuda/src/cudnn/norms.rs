@@ -21,9 +21,11 @@ pub enum BatchNorm {
 const EPSILON: f32 = 1e-5;
 
 impl BatchNorm {
+    /// All graphs, each once.
     pub const ALL: [BatchNorm; 4] =
         [BatchNorm::Forward, BatchNorm::ResidualRelu, BatchNorm::Gradient, BatchNorm::ReluGradient];
 
+    /// Name in tables and reports.
     pub fn name(self) -> &'static str {
         match self {
             BatchNorm::Forward => "batch norm",

@@ -8,10 +8,13 @@ use crate::driver::{Block, Stream};
 use crate::error::GpuError;
 use std::ptr::from_ref;
 
-/// `cudnnBackendHeurMode_t`: the better and the one that has something for every plain convolution.
+/// How cuDNN chooses configurations, `cudnnBackendHeurMode_t`: `Best` orders them by expected speed, `Fallback` has one for
+/// every plain convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heuristics {
+    /// `CUDNN_HEUR_MODE_FALLBACK`
     Fallback = 2,
+    /// `CUDNN_HEUR_MODE_A`
     Best = 3,
 }
 
@@ -23,7 +26,7 @@ pub struct Planner<'a> {
     _built: Built<'a>,
 }
 
-/// What runs a graph.
+/// The engine that runs a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Engine {
     /// cuDNN's number for it.
@@ -37,6 +40,7 @@ pub struct Plan<'a> {
     library: &'a Cudnn,
     graph: &'a Graph,
     plan: Descriptor<'a>,
+    /// The engine of cuDNN that runs the graph.
     pub engine: Engine,
     /// Bytes that it needs beside its tensors.
     pub workspace: usize,
@@ -79,6 +83,7 @@ impl<'a> Planner<'a> {
         self.configurations.len()
     }
 
+    /// Whether cuDNN offers no configuration at all.
     pub fn is_empty(&self) -> bool {
         self.configurations.is_empty()
     }

@@ -9,8 +9,11 @@ use std::fmt::Write;
 /// One graph of one shape in one type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
+    /// What the graph computes, such as [`Fusion::name`].
     pub graph: String,
+    /// Sizes of the graph, as printed by [`Convolution`].
     pub shape: String,
+    /// Element type of the tensors, such as `bf16`.
     pub ty: String,
     /// Configurations of engines that the heuristics offer.
     pub offered: usize,
@@ -20,8 +23,9 @@ pub struct Row {
     pub planned: usize,
     /// Of the plans, how many need no compiler at run time.
     pub precompiled: usize,
-    /// Engine and workspace of the first plan.
+    /// cuDNN's number of the engine of the first plan; `None` if there is none.
     pub engine: Option<i64>,
+    /// Bytes of workspace of the first plan; `None` if there is none.
     pub workspace_bytes: Option<usize>,
     /// Why there is no plan.
     pub refusal: Option<String>,
@@ -32,12 +36,17 @@ pub struct Row {
 pub struct Table {
     /// What this is not: a measurement.
     pub note: String,
+    /// Day on which cuDNN was asked, as `YYYY-MM-DD`.
     pub date: String,
+    /// The command that writes the table.
     pub command: String,
+    /// Such as `91900` for 9.19.0.
     pub cudnn_version: usize,
+    /// Name of the described device.
     pub device: String,
     /// The description of the device that cuDNN was given, as JSON.
     pub description: String,
+    /// The answers, one for each graph, shape and type.
     pub rows: Vec<Row>,
 }
 

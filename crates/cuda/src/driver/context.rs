@@ -34,6 +34,7 @@ impl Context {
         Ok(context)
     }
 
+    /// Properties of the device of this context.
     pub fn info(&self) -> &DeviceInfo {
         &self.0.info
     }
@@ -68,18 +69,24 @@ impl Context {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Creates a stream of this context.
+    ///
     /// # Errors
     /// The driver refuses.
     pub fn stream(&self) -> Result<Stream, GpuError> {
         Stream::new(self)
     }
 
+    /// Creates an event that orders streams of this context.
+    ///
     /// # Errors
     /// The driver refuses.
     pub fn event(&self) -> Result<Event, GpuError> {
         Event::new(self)
     }
 
+    /// Creates a timer for work on streams of this context.
+    ///
     /// # Errors
     /// The driver refuses.
     pub fn timer(&self) -> Result<Timer, GpuError> {

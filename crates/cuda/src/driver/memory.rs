@@ -42,10 +42,13 @@ impl Arena {
         Ok(Arena(Arc::new(Memory { context, address, bytes })))
     }
 
+    /// Size of the arena in bytes.
     pub fn bytes(&self) -> usize {
         self.0.bytes
     }
 
+    /// The `bytes` bytes of the arena from byte `offset` on.
+    ///
     /// # Errors
     /// It does not lie within the arena.
     pub fn block(&self, offset: usize, bytes: usize) -> Result<Block, GpuError> {
@@ -62,6 +65,7 @@ impl Drop for Memory {
 }
 
 impl Block {
+    /// Size of the block in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -106,10 +110,13 @@ impl Pinned {
         Ok(Pinned(Arc::new(HostMemory { context, address: address as usize, bytes })))
     }
 
+    /// Size of the memory in bytes.
     pub fn bytes(&self) -> usize {
         self.0.bytes
     }
 
+    /// Copies `from` into the memory from byte `offset` on.
+    ///
     /// # Errors
     /// `from` does not fit behind `offset`.
     pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), GpuError> {
@@ -119,6 +126,8 @@ impl Pinned {
         Ok(())
     }
 
+    /// Fills `to` with the memory from byte `offset` on.
+    ///
     /// # Errors
     /// There is not so much behind `offset`.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), GpuError> {

@@ -36,15 +36,23 @@ pub struct Driver {
 /// What the driver says of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
+    /// Position among the devices that the driver sees, from 0.
     pub ordinal: usize,
+    /// Product name.
     pub name: String,
+    /// All of the device's memory.
     pub memory_bytes: u64,
     /// Compute capability, such as `[9, 0]`.
     pub capability: [i32; 2],
+    /// Number of streaming multiprocessors.
     pub multiprocessors: i32,
+    /// Peak clock of the multiprocessors.
     pub clock_khz: i32,
+    /// Peak clock of the memory.
     pub memory_clock_khz: i32,
+    /// Width of the memory bus.
     pub memory_bus_bits: i32,
+    /// Size of the second-level cache in bytes.
     pub l2_bytes: i32,
 }
 
@@ -72,6 +80,7 @@ impl Driver {
         Ok(Arc::new(driver))
     }
 
+    /// The file from which the driver was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -81,6 +90,8 @@ impl Driver {
         self.version
     }
 
+    /// Number of GPUs that the driver sees.
+    ///
     /// # Errors
     /// The driver refuses.
     pub fn device_count(&self) -> Result<usize, GpuError> {
@@ -90,6 +101,8 @@ impl Driver {
         Ok(usize::try_from(count).unwrap_or(0))
     }
 
+    /// Properties of the GPU with this ordinal.
+    ///
     /// # Errors
     /// There is no such device, or the driver refuses.
     pub fn device(&self, ordinal: usize) -> Result<DeviceInfo, GpuError> {

@@ -29,11 +29,14 @@ pub struct Function {
     pub(super) threads: [u32; 3],
 }
 
-/// What a parameter gets.
+/// Value of a kernel's parameter.
 #[derive(Clone, Copy)]
 pub enum Argument<'a> {
+    /// The address of the block.
     Memory(&'a Block),
+    /// A number of type `i32`.
     I32(i32),
+    /// A number of type `f32`.
     F32(f32),
 }
 
@@ -54,6 +57,8 @@ impl Module {
         Ok(Module(Arc::new(Loaded { context, handle })))
     }
 
+    /// The function of the module that `kernel` names, with its parameters and launch size.
+    ///
     /// # Errors
     /// The module has no such kernel.
     pub fn function(&self, kernel: &Kernel) -> Result<Function, GpuError> {

@@ -8,7 +8,7 @@ use bessemer_ir::DType;
 /// `w -= lr * (m / c1 / (sqrt(v / c2) + eps) + decay * w)` (Loshchilov, Hutter: "Decoupled weight decay regularization",
 /// 2019), with `c = 1 - beta^step`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamW {
+pub(crate) struct AdamW {
     pub beta1: f32,
     pub beta2: f32,
     pub eps: f32,
@@ -16,36 +16,36 @@ pub struct AdamW {
 
 /// A tensor in the flat memory of parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Segment {
+pub(crate) struct Segment {
     /// Elements, of which the memory holds the next multiple of [`AdamW::ALIGNMENT`].
     pub elements: usize,
     pub decay: f32,
 }
 
 /// Numbers of a step in the device's memory: `[lr, 1 / c1, 1 / c2, scale]`, where gradients are multiplied by `scale`.
-pub const STEP_NUMBERS: usize = 4;
+pub(crate) const STEP_NUMBERS: usize = 4;
 
 const THREADS: usize = 256;
 const LANES: usize = 4;
 
 impl AdamW {
     /// Elements to whose multiples tensors are padded in flat memory: what one block updates.
-    pub const ALIGNMENT: usize = THREADS * LANES;
+    pub(crate) const ALIGNMENT: usize = THREADS * LANES;
 
     /// Elements of the flat memory of these tensors.
-    pub fn flat_elements(segments: &[Segment]) -> usize {
+    pub(crate) fn flat_elements(segments: &[Segment]) -> usize {
         segments.iter().map(|segment| segment.elements.next_multiple_of(Self::ALIGNMENT)).sum()
     }
 
     /// The decay of each block.
-    pub fn decays(segments: &[Segment]) -> Vec<f32> {
+    pub(crate) fn decays(segments: &[Segment]) -> Vec<f32> {
         let blocks = |segment: &Segment| std::iter::repeat_n(segment.decay, segment.elements.div_ceil(Self::ALIGNMENT));
         segments.iter().flat_map(blocks).collect()
     }
 
     /// The update of `flat_elements`: weights in `f32` and rounded to `low`, both moments; gradients are of type `grads`.
     /// Nothing is changed where `skip[0]` is not 0.
-    pub fn kernel(&self, name: &str, flat_elements: usize, grads: DType, low: DType) -> Kernel {
+    pub(crate) fn kernel(&self, name: &str, flat_elements: usize, grads: DType, low: DType) -> Kernel {
         assert!(flat_elements.is_multiple_of(Self::ALIGNMENT), "flat memory is padded");
         let blocks = flat_elements / Self::ALIGNMENT;
         let memory =

@@ -23,13 +23,16 @@ pub enum Operand {
 /// One launch of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
+    /// The kernel that runs.
     pub kernel: Kernel,
+    /// What each parameter of the kernel is, in order.
     pub operands: Vec<Operand>,
 }
 
 /// Launches that compute a fusion, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launches {
+    /// Kernels in the order in which they run.
     pub launches: Vec<Launch>,
     /// `f32` elements of each scratch memory.
     pub scratch: Vec<usize>,

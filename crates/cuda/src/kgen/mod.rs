@@ -7,7 +7,7 @@ mod lanes;
 mod prelude;
 mod rows;
 
-pub use adamw::{AdamW, STEP_NUMBERS, Segment};
+pub(crate) use adamw::{AdamW, STEP_NUMBERS, Segment};
 pub use fusions::{Launch, Launches, Operand, fusion};
 
 use bessemer_ir::DType;
@@ -18,9 +18,23 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parameter {
     /// At least this many elements of the device's memory, aligned to 16 bytes.
-    Memory { name: String, ty: DType, elements: usize, written: bool },
+    Memory {
+        /// Name in the text of the kernel.
+        name: String,
+        /// Element type.
+        ty: DType,
+        /// Least number of elements that the memory must have.
+        elements: usize,
+        /// Whether the kernel writes to it.
+        written: bool,
+    },
     /// A number: `i32` or `f32`.
-    Value { name: String, ty: DType },
+    Value {
+        /// Name in the text of the kernel.
+        name: String,
+        /// `DType::I32` or `DType::F32`.
+        ty: DType,
+    },
 }
 
 /// A kernel that cannot be made.
@@ -31,23 +45,30 @@ pub struct KernelError(pub String);
 /// The text of a kernel, and how it is launched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
+    /// Name of the function in the text and in the compiled module.
     pub name: String,
+    /// Parameters of the function, in order.
     pub parameters: Vec<Parameter>,
+    /// Size of the grid: blocks along x, y and z.
     pub blocks: [u32; 3],
+    /// Size of a block: threads along x, y and z.
     pub threads: [u32; 3],
     /// All of the text, ready to be compiled.
     pub text: String,
 }
 
 impl Parameter {
+    /// Memory that the kernel only reads.
     pub fn input(name: impl Into<String>, ty: DType, elements: usize) -> Parameter {
         Parameter::Memory { name: name.into(), ty, elements, written: false }
     }
 
+    /// Memory that the kernel writes.
     pub fn output(name: impl Into<String>, ty: DType, elements: usize) -> Parameter {
         Parameter::Memory { name: name.into(), ty, elements, written: true }
     }
 
+    /// Name in the text of the kernel.
     pub fn name(&self) -> &str {
         match self {
             Parameter::Memory { name, .. } | Parameter::Value { name, .. } => name,

@@ -10,12 +10,19 @@ use std::path::PathBuf;
 /// A library of CUDA that this program uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
+    /// The driver, `libcuda`.
     Driver,
+    /// Built-in headers of the run-time compiler, `libnvrtc-builtins`.
     NvrtcBuiltins,
+    /// The run-time compiler, `libnvrtc`.
     Nvrtc,
+    /// Matrix products with epilogues, `libcublasLt`.
     CublasLt,
+    /// `libcublas`, which cuDNN needs.
     Cublas,
+    /// Convolutions and attention, `libcudnn`.
     Cudnn,
+    /// Collectives between GPUs, `libnccl`.
     Nccl,
 }
 
@@ -77,10 +84,13 @@ impl Wanted {
 /// A library's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
+    /// Which library it is.
     pub library: Wanted,
+    /// The file to open.
     pub path: PathBuf,
     /// Version in the file name.
     pub version: Vec<u32>,
+    /// Which group of folders it was found in.
     pub place: LibraryPath,
 }
 
@@ -93,7 +103,9 @@ impl Found {
 /// The libraries of a machine.
 #[derive(Clone, Debug)]
 pub struct Libraries {
+    /// The folders that were searched.
     pub places: Places,
+    /// One entry for each library that exists, in the order of [`Wanted::ALL`].
     pub found: Vec<Found>,
 }
 
@@ -104,10 +116,13 @@ impl Libraries {
         Libraries { places, found }
     }
 
+    /// The file of a library; `None` if it was not found.
     pub fn get(&self, library: Wanted) -> Option<&Found> {
         self.found.iter().find(|found| found.library == library)
     }
 
+    /// The file of a library without which the caller cannot go on.
+    ///
     /// # Errors
     /// It is in none of the places.
     pub fn require(&self, library: Wanted) -> Result<&Found, GpuError> {

@@ -25,14 +25,19 @@ const SYSTEM: [&str; 12] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LibraryPath {
+    /// In a folder that the user named on the command line.
     Named,
+    /// In a package of the active Python environment.
     Python,
+    /// In a folder of the system or of the dynamic linker.
     System,
 }
 
 impl LibraryPath {
+    /// All groups of folders, in the order in which they are searched.
     pub const ALL: [LibraryPath; 3] = [LibraryPath::Named, LibraryPath::Python, LibraryPath::System];
 
+    /// Name in messages.
     pub fn name(self) -> &'static str {
         match self {
             LibraryPath::Named => "folders named by --gpu-libraries",
@@ -45,8 +50,11 @@ impl LibraryPath {
 /// Folders to look in, in the order of the fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
+    /// Folders that the user named on the command line.
     pub named: Vec<PathBuf>,
+    /// Folders of NVIDIA's packages in the active Python environment.
     pub python: Vec<PathBuf>,
+    /// Folders of the dynamic linker and the usual places of CUDA.
     pub system: Vec<PathBuf>,
 }
 
@@ -68,6 +76,7 @@ impl Places {
         }
     }
 
+    /// The folders of one group.
     pub fn of(&self, place: LibraryPath) -> &[PathBuf] {
         match place {
             LibraryPath::Named => &self.named,

@@ -11,17 +11,24 @@ use half::{bf16, f16};
 /// An output: what it holds before, if that matters, and what it must hold after.
 #[derive(Clone, Debug)]
 pub struct Expected {
+    /// Elements in row-major order; `None` if the kernel does not read the memory that it writes.
     pub before: Option<Vec<f64>>,
+    /// The elements that the reference gives.
     pub after: Tensor,
     /// Largest error allowed, relative to the number and to the root mean square of all.
     pub tolerance: f64,
 }
 
+/// Kernels with operands and expected results.
 #[derive(Clone, Debug)]
 pub struct Case {
+    /// Name in reports.
     pub name: String,
+    /// The kernels to run, with their operands.
     pub work: Launches,
+    /// Tensors that the kernels read, by [`Operand::Input`](crate::kgen::Operand::Input).
     pub inputs: Vec<Tensor>,
+    /// Tensors that the kernels write, by [`Operand::Output`](crate::kgen::Operand::Output).
     pub outputs: Vec<Expected>,
 }
 

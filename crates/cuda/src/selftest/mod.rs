@@ -21,11 +21,12 @@ use runner::{Loaded, Runner};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What is run.
+/// What the self-test runs, and on which device.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Folders of libraries that come before all others.
     pub gpu_libraries: Vec<PathBuf>,
+    /// Which GPU to test, from 0.
     pub ordinal: usize,
     /// Folder of compiled kernels.
     pub cubins: PathBuf,
@@ -35,32 +36,42 @@ pub struct Plan {
     pub speed: bool,
 }
 
-/// What came out.
+/// Result of the self-test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SelfTest {
+    /// Version of this program.
     pub version: String,
+    /// What was found of GPUs and CUDA's libraries.
     pub gpu: GpuReport,
+    /// The device that was tested; `None` if none could be opened.
     pub device: Option<DeviceInfo>,
     /// What cuDNN knows of the device, in its own JSON.
     pub cudnn_description: Option<String>,
+    /// In the order in which they ran.
     pub steps: Vec<Step>,
 }
 
 /// One thing that was tried.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
+    /// Name in reports.
     pub name: String,
+    /// Whether it ran and gave the right results.
     pub passed: bool,
     /// What went wrong, in one line.
     pub problem: Option<String>,
+    /// Measured values.
     pub figures: Vec<Figure>,
 }
 
 /// A number with its unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
+    /// Name of what was measured.
     pub name: String,
+    /// Measured value, in `unit`.
     pub value: f64,
+    /// Unit as printed, such as `GB/s`.
     pub unit: String,
 }
 
@@ -71,6 +82,7 @@ impl Figure {
 }
 
 impl SelfTest {
+    /// Number of steps that failed.
     pub fn failed(&self) -> usize {
         self.steps.iter().filter(|step| !step.passed).count()
     }

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 /// A device with the compiler of its kernels.
 pub struct Runner {
+    /// Context of the device.
     pub context: Context,
+    /// The stream on which everything runs, in order.
     pub stream: Stream,
     nvrtc: Nvrtc,
     cache: CubinCache,
@@ -30,6 +32,8 @@ pub struct Loaded<'a> {
 }
 
 impl Runner {
+    /// Opens the device with this ordinal and the run-time compiler; compiled kernels are kept in `cache`.
+    ///
     /// # Errors
     /// There is no such device, or no compiler.
     pub fn new(libraries: &Libraries, ordinal: usize, cache: CubinCache) -> Result<Runner, GpuError> {

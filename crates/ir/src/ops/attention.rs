@@ -16,8 +16,11 @@ use crate::shape::{Shape, TensorType};
 /// `f32[B, heads, Sq]`, which the gradient reads. There is no gradient with respect to the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attention {
+    /// Number of heads; the innermost axis of q, k and v is divided evenly among them.
     pub heads: usize,
+    /// Factor of the scores before the softmax, usually `1 / sqrt(D)`.
     pub scale: Scalar,
+    /// `None` keeps every probability.
     pub dropout: Option<AttentionDropout>,
 }
 
@@ -25,7 +28,9 @@ pub struct Attention {
 /// `[B, heads, Sq, Sk]` is below `rate`, as an `f32`, they become 0, elsewhere they are divided by `1 - rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionDropout {
+    /// Probability of dropping an element, in `[0, 1)`.
     pub rate: Scalar,
+    /// Seed of the random generator.
     pub seed: u64,
     /// Distinguishes the random nodes of one step.
     pub stream: u32,
@@ -41,11 +46,15 @@ impl AttentionDropout {
 /// Sizes of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
+    /// Batch items, `B`.
     pub batch: usize,
+    /// Number of heads.
     pub heads: usize,
+    /// Positions of the queries, `Sq`.
     pub queries: usize,
+    /// Positions of keys and values, `Sk`.
     pub keys: usize,
-    /// Numbers of a head.
+    /// Elements of one head, `D`.
     pub depth: usize,
 }
 
@@ -60,7 +69,7 @@ impl Geometry {
         [self.batch, self.keys, self.heads * self.depth].into()
     }
 
-    /// Shape of what belongs to the rows of the softmax, `[B, heads, Sq]`.
+    /// Shape of statistics that each row of the softmax has one of, `[B, heads, Sq]`.
     pub fn row_shape(&self) -> Shape {
         [self.batch, self.heads, self.queries].into()
     }
@@ -270,6 +279,7 @@ impl OpRule for Attention {
 /// counter; outputs: dq `f32[B, Sq, heads * D]`, dk and dv `f32[B, Sk, heads * D]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionGrad {
+    /// The forward operation.
     pub attention: Attention,
 }
 

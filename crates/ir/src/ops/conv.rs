@@ -18,7 +18,9 @@ pub struct Window {
     pub output: usize,
     /// Elements of the window.
     pub kernel: usize,
+    /// Distance between neighbouring positions of the window, in elements.
     pub stride: usize,
+    /// Distance between neighbouring elements of the window; 1 is a dense window.
     pub dilation: usize,
     /// Padding before the first element.
     pub low: usize,
@@ -63,13 +65,17 @@ impl Window {
 /// Sizes of a convolution, the same for the convolution and its two gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
+    /// Batch items, `N`.
     pub batch: usize,
+    /// The window along the height.
     pub height: Window,
+    /// The window along the width.
     pub width: Window,
     /// Input channels, of all groups together.
     pub channels: usize,
     /// Output channels, of all groups together.
     pub out_channels: usize,
+    /// Channel groups that are convolved independently; divides both channel counts.
     pub groups: usize,
 }
 
@@ -165,7 +171,9 @@ fn check_output(dy: &Shape, expected: &Shape) -> Result<(), OpError> {
 /// `OH = (H + top + bottom - (KH - 1) * dilation - 1) / stride + 1`, rounded down. The padding is zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2d {
+    /// Step of the window along height and width.
     pub stride: [usize; 2],
+    /// Distance between neighbouring elements of the window along height and width; 1 is a dense window.
     pub dilation: [usize; 2],
     /// `[[top, bottom], [left, right]]`
     pub pad: [[usize; 2]; 2],
@@ -312,6 +320,7 @@ impl OpRule for Conv2d {
 /// `[N, OH, OW, O]`, w `[KH, KW, C / groups, O]`; output `[N, H, W, C]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2dDataGrad {
+    /// The forward convolution.
     pub conv: Conv2d,
     /// Height and width of the output, the convolution's input.
     pub input: [usize; 2],
@@ -388,6 +397,7 @@ impl OpRule for Conv2dDataGrad {
 /// `[KH, KW, C / groups, O]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Conv2dWeightGrad {
+    /// The forward convolution.
     pub conv: Conv2d,
     /// Height and width of the weights.
     pub kernel: [usize; 2],

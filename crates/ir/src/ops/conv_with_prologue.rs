@@ -11,6 +11,7 @@ use crate::shape::TensorType;
 pub struct ConvWithPrologue {
     /// A [`Conv2d`](super::conv::Conv2d) or [`Conv2dWeightGrad`](super::conv::Conv2dWeightGrad).
     pub op: Box<Op>,
+    /// Whether `f` is ReLU.
     pub relu: bool,
 }
 

@@ -4,6 +4,7 @@ use crate::shape::{Shape, TensorType};
 
 /// Why an operation refuses its inputs. [`GraphError::Op`](crate::graph::GraphError::Op) adds which operation it is, where it
 /// stands in the model, and the types it was given.
+#[expect(missing_docs, reason = "the message of each variant says what its fields hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
     /// Another number of operands, or operands of other element types.

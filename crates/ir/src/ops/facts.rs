@@ -5,7 +5,7 @@ use super::pointwise::{BinaryKind, UnaryKind};
 use super::reduce::ReduceKind;
 use crate::dtype::DType;
 
-/// How the results of an operation come to be in memory.
+/// Where the results of an operation are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// A kernel writes them.
@@ -19,9 +19,13 @@ pub enum Storage {
 /// How fused kernels compute an operation at a position `(row, col)` of their domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FusedOp {
+    /// Applies the function to the first input.
     Unary(UnaryKind),
+    /// Combines the first two inputs.
     Binary(BinaryKind),
+    /// `condition != 0 ? a : b` of the three inputs in this order.
     Select,
+    /// Converts the first input to this element type.
     Cast(DType),
     /// All columns of the row reduced.
     RowReduce(ReduceKind),
@@ -29,7 +33,9 @@ pub enum FusedOp {
     OneHot,
     /// Uniform random numbers; the first input is the step counter.
     Random {
+        /// Seed of the random generator.
         seed: u64,
+        /// Distinguishes the random nodes of one step.
         stream: u32,
     },
 }
@@ -38,7 +44,10 @@ pub enum FusedOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowSum {
     /// Sums over the rows of each of `groups` runs of consecutive rows.
-    Sum { groups: usize },
+    Sum {
+        /// Number of runs, all of equal length.
+        groups: usize,
+    },
     /// Mean and variance over all rows: two outputs.
     MeanVar,
 }
@@ -54,7 +63,7 @@ pub enum Producer {
     No,
 }
 
-/// What it takes to compute a value of one element again from operands in cache.
+/// Cost of recomputing one element from operands that are in cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecomputeCost {
     /// An instruction or none.
@@ -72,7 +81,9 @@ pub enum RecomputeCost {
 /// What mixed precision does with operands and results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MixedPrecision {
+    /// Treatment of the operands.
     pub operands: LowOperands,
+    /// Treatment of the results.
     pub result: LowResult,
 }
 
@@ -80,7 +91,10 @@ pub struct MixedPrecision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LowOperands {
     /// The first `count` inputs are read with 16 bits.
-    Read { count: usize },
+    Read {
+        /// Number of inputs, counted from the first.
+        count: usize,
+    },
     /// They are read as they are found.
     AsTheyAre,
     /// They, and what they are made of by pointwise operations, stay `f32`.

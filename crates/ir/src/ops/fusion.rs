@@ -1,4 +1,4 @@
-//! Fused fusions: a pointwise program over a `[rows, cols]` domain, with reductions along rows and sums over rows,
+//! Fused kernels: a pointwise program over a `[rows, cols]` domain, with reductions along rows and sums over rows,
 //! optionally run on the output of a convolution or matmul while it is in cache.
 
 use super::conv_with_prologue::ConvWithPrologue;
@@ -16,18 +16,21 @@ use std::fmt;
 /// `((row / row_div) % row_mod) * width + (by_col ? col : 0)`, where `width` is `by_col ? cols : 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IndexMap {
+    /// Consecutive rows of the domain that share a row of the input.
     pub row_div: usize,
+    /// Rows of the input; the domain's rows repeat them cyclically.
     pub row_mod: usize,
+    /// Whether the element depends on the column.
     pub by_col: bool,
 }
 
 impl IndexMap {
-    /// Every element its own: a tensor of the shape of the domain.
+    /// One element for each position: a tensor of the shape of the domain.
     pub fn full(rows: usize) -> Self {
         IndexMap { row_div: 1, row_mod: rows, by_col: true }
     }
 
-    /// One number for all.
+    /// One element for all positions.
     pub const SCALAR: IndexMap = IndexMap { row_div: 1, row_mod: 1, by_col: false };
 
     /// How a tensor of `shape` is read when broadcast to `domain`, or `None` where that is not of this form: along the
@@ -96,7 +99,7 @@ impl IndexMap {
     }
 }
 
-/// Number of the instruction whose result is meant.
+/// A register: the number of the instruction whose result it holds.
 pub type Reg = u16;
 
 /// What a register holds at each position.
@@ -104,11 +107,12 @@ pub type Reg = u16;
 pub enum RegType {
     /// A number of any float type or `u8`, as an `f32`; a truth value as 1 or 0.
     F32,
+    /// A signed 32-bit integer.
     I32,
 }
 
 impl RegType {
-    /// That of elements of a type.
+    /// How a register holds elements of this type.
     pub fn of(dtype: DType) -> RegType {
         match dtype {
             DType::I32 => RegType::I32,
@@ -131,10 +135,13 @@ pub enum Instr {
     Producer,
     /// Input number (behind those of the producer), as [`RegType`] says.
     Load(u16),
+    /// An `f32` constant.
     Const(Scalar),
     /// An `i32` constant.
     Int(i32),
+    /// The function of an `f32` register.
     Unary(UnaryKind, Reg),
+    /// The function of two registers of one type.
     Binary(BinaryKind, Reg, Reg),
     /// `condition != 0 ? a : b`, of an `f32` condition.
     Select(Reg, Reg, Reg),
@@ -147,8 +154,11 @@ pub enum Instr {
     /// Uniform random numbers in `[0, 1)`, a function of the position; input number `step` is the `i32[]` that
     /// [`Random`](super::source::Random) takes.
     Random {
+        /// Seed of the random generator.
         seed: u64,
+        /// Distinguishes the random nodes of one step.
         stream: u32,
+        /// Position of the step counter among the inputs of the program.
         step: u16,
     },
 }
@@ -211,20 +221,43 @@ impl Instr {
     }
 }
 
-/// What becomes of a register.
+/// How a register becomes an output of the fusion.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FusionOutput {
     /// Every element, converted to the type. The shape has the elements of the domain.
-    Store { reg: Reg, ty: TensorType },
+    Store {
+        /// The register that is stored.
+        reg: Reg,
+        /// Element type and shape of the output.
+        ty: TensorType,
+    },
     /// One element for each row, of a register that is the same in every column of a row.
-    Rows { reg: Reg, ty: TensorType },
+    Rows {
+        /// The register that is stored.
+        reg: Reg,
+        /// Element type and shape of the output, one element for each row of the domain.
+        ty: TensorType,
+    },
     /// Sums over the rows of each of `groups` runs of consecutive rows: `f32[groups, cols]` elements in the given shape.
-    Sum { reg: Reg, groups: usize, shape: Shape },
+    Sum {
+        /// The register that is summed.
+        reg: Reg,
+        /// Number of runs, all of equal length.
+        groups: usize,
+        /// Shape of the output, `groups * cols` elements.
+        shape: Shape,
+    },
     /// Mean and biased variance over all rows: two outputs of `f32[cols]` elements in the given shape.
-    MeanVar { reg: Reg, shape: Shape },
+    MeanVar {
+        /// The register whose moments are taken.
+        reg: Reg,
+        /// Shape of each of the two outputs, `cols` elements.
+        shape: Shape,
+    },
 }
 
 impl FusionOutput {
+    /// The register that the output is made from.
     pub fn reg(&self) -> Reg {
         match *self {
             FusionOutput::Store { reg, .. }
@@ -249,10 +282,15 @@ impl FusionOutput {
 pub struct Fusion {
     /// Convolution or matmul whose output the program reads; it has `rows * cols` elements with `cols` innermost.
     pub producer: Option<Box<Op>>,
+    /// Rows of the domain: the product of all axes but the innermost.
     pub rows: usize,
+    /// Columns of the domain: the size of the innermost axis.
     pub cols: usize,
+    /// How the program reads each of its inputs; one entry an input, in their order behind those of the producer.
     pub loads: Vec<IndexMap>,
+    /// Instructions in order; the result of instruction `i` is register `i`.
     pub program: Vec<Instr>,
+    /// What the kernel writes, in order.
     pub outputs: Vec<FusionOutput>,
 }
 

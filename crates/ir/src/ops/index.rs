@@ -25,10 +25,15 @@ fn verified(geometry: Result<IndexGeometry, OpError>) -> IndexGeometry {
 /// choose, `[batches, outer, items, width]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexGeometry {
+    /// Tables: the product of the leading axes that tables and indices share.
     pub batches: usize,
+    /// Product of the axes of a table before that of the rows.
     pub outer: usize,
+    /// Rows of a table.
     pub rows: usize,
+    /// Indices for each table.
     pub items: usize,
+    /// Elements of a row.
     pub width: usize,
 }
 
@@ -252,6 +257,7 @@ impl OpRule for ScatterAdd {
 /// `i32[...]` to `f32[..., depth]`: 1 at the index and 0 elsewhere; zeros alone where the index is outside `0..depth`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OneHot {
+    /// Size of the innermost axis of the output: the number of classes.
     pub depth: usize,
 }
 
@@ -336,6 +342,7 @@ impl OpRule for ArgMax {
 /// these axes the positions `i32[..., k]`. In falling order, equal ones by position; NaN comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TopK {
+    /// How many elements are chosen.
     pub k: usize,
     /// Number of innermost axes, 1 or 2.
     pub axes: usize,

@@ -37,6 +37,7 @@ fn dot(a: &[usize], b: &[usize]) -> usize {
 /// The same elements in row-major order, in another shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reshape {
+    /// Shape of the output; it has as many elements as the input.
     pub shape: Shape,
 }
 
@@ -100,6 +101,7 @@ impl OpRule for Reshape {
 /// NumPy broadcasting to a shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Broadcast {
+    /// Shape of the output.
     pub shape: Shape,
 }
 
@@ -143,6 +145,7 @@ impl OpRule for Broadcast {
 /// Axis `i` of the output is axis `perm[i]` of the input.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Transpose {
+    /// A permutation of the input's axes.
     pub perm: Vec<usize>,
 }
 
@@ -203,8 +206,11 @@ impl OpRule for Transpose {
 /// Elements `start, start + step, ...` below `stop` along each axis; at least one of each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
+    /// First element along each axis.
     pub start: Vec<usize>,
+    /// End of the range along each axis, exclusive; at most the size of the axis.
     pub stop: Vec<usize>,
+    /// Distance between the elements that are taken along each axis; at least 1.
     pub step: Vec<usize>,
 }
 
@@ -263,8 +269,11 @@ impl OpRule for Slice {
 /// Zeros before, after and `interior` of them between the elements along each axis (as XLA's `Pad`).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pad {
+    /// Number of zeros before the first element of each axis.
     pub low: Vec<usize>,
+    /// Number of zeros after the last element of each axis.
     pub high: Vec<usize>,
+    /// Number of zeros between neighbouring elements of each axis.
     pub interior: Vec<usize>,
 }
 
@@ -320,6 +329,7 @@ impl OpRule for Pad {
 /// Any number of tensors one after the other along `axis`; the other axes are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Concat {
+    /// The axis along which the tensors are joined.
     pub axis: usize,
 }
 

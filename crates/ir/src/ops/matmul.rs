@@ -11,9 +11,13 @@ use crate::shape::{Shape, TensorType};
 /// `batch` independent products of an `m` by `k` with a `k` by `n` matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
+    /// Number of independent products.
     pub batch: usize,
+    /// Rows of the first matrix and of the result.
     pub m: usize,
+    /// Columns of the first matrix and rows of the second: the axis that is summed.
     pub k: usize,
+    /// Columns of the second matrix and of the result.
     pub n: usize,
 }
 

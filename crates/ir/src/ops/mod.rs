@@ -49,7 +49,9 @@ impl Hash for Scalar {
 /// Work of one operation: arithmetic (a multiply-add counts as two) and bytes read and written by an ideal kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
+    /// Arithmetic operations.
     pub flops: u64,
+    /// Bytes read and written.
     pub bytes: u64,
 }
 
@@ -100,10 +102,13 @@ pub(crate) fn product_like(
     g.cast(product, dtype)
 }
 
-/// What a gradient rule is given: the node, its inputs and outputs, and the gradient of each output that reaches the loss.
+/// Arguments of a gradient rule: the node, its inputs and outputs, and the gradient of each output that reaches the loss.
 pub struct GradArgs<'a> {
+    /// The node of which the gradient is asked.
     pub node: NodeId,
+    /// Operands of the node.
     pub inputs: &'a [Value],
+    /// Results of the node.
     pub outputs: &'a [Value],
     /// One entry an output; `None` where the loss does not depend on it.
     pub grads: &'a [Option<Value>],
@@ -139,12 +144,13 @@ pub trait OpRule {
     /// Adds the nodes that compute the gradient with respect to the inputs.
     fn gradient(&self, graph: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError>;
 
+    /// FLOPs and bytes of one execution for operands and results of these types.
     fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost;
 
     /// The reference kernel, in `f64`.
     fn evaluate(&self, inputs: &[&Tensor], outputs: &[TensorType]) -> Vec<Tensor>;
 
-    /// How the results come to be in memory.
+    /// Where the results are stored.
     fn storage(&self) -> Storage {
         Storage::Computed
     }
@@ -189,7 +195,7 @@ pub trait OpRule {
         0
     }
 
-    /// What it takes to compute its value a second time.
+    /// Cost of computing its value a second time.
     fn recompute_cost(&self) -> RecomputeCost {
         RecomputeCost::Kernel
     }
@@ -240,7 +246,10 @@ macro_rules! operations {
         /// An operation with its attributes. Closed, so that a backend that misses one does not compile.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Op {
-            $($variant($attributes)),+
+            $(
+                #[doc = concat!("[`", stringify!($attributes), "`]")]
+                $variant($attributes)
+            ),+
         }
 
         impl Op {

@@ -9,27 +9,40 @@ use crate::shape::{Shape, TensorType};
 /// Functions of one float.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UnaryKind {
+    /// `-x`
     Neg,
+    /// `|x|`
     Abs,
+    /// `e^x`
     Exp,
+    /// Natural logarithm.
     Log,
+    /// Square root; NaN for negative `x`.
     Sqrt,
     /// `1 / sqrt(x)`
     Rsqrt,
     /// `1 / x`
     Recip,
+    /// `x * x`
     Square,
+    /// `max(x, 0)`; NaN stays NaN.
     Relu,
+    /// `1 / (1 + e^-x)`
     Sigmoid,
+    /// Hyperbolic tangent.
     Tanh,
     /// Gauss error function.
     Erf,
+    /// Sine of `x` in radians.
     Sin,
+    /// Cosine of `x` in radians.
     Cos,
+    /// The largest integer not above `x`.
     Floor,
 }
 
 impl UnaryKind {
+    /// All functions, each once.
     pub const ALL: [UnaryKind; 15] = [
         UnaryKind::Neg,
         UnaryKind::Abs,
@@ -48,6 +61,7 @@ impl UnaryKind {
         UnaryKind::Floor,
     ];
 
+    /// Name in printed graphs, plans and profiles.
     pub fn name(self) -> &'static str {
         match self {
             UnaryKind::Neg => "neg",
@@ -68,6 +82,7 @@ impl UnaryKind {
         }
     }
 
+    /// The function in `f64`, as the reference kernels compute it.
     pub fn apply(self, x: f64) -> f64 {
         match self {
             UnaryKind::Neg => -x,
@@ -128,21 +143,34 @@ pub fn erf(x: f64) -> f64 {
 /// Functions of two floats, and comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BinaryKind {
+    /// `a + b`
     Add,
+    /// `a - b`
     Sub,
+    /// `a * b`
     Mul,
+    /// `a / b`; not for integers.
     Div,
+    /// The larger operand.
     Max,
+    /// The smaller operand.
     Min,
+    /// `a` to the power of `b`; not for integers.
     Pow,
+    /// `a == b`
     Eq,
+    /// `a < b`
     Lt,
+    /// `a <= b`
     Le,
+    /// `a > b`
     Gt,
+    /// `a >= b`
     Ge,
 }
 
 impl BinaryKind {
+    /// All functions, each once.
     pub const ALL: [BinaryKind; 12] = [
         BinaryKind::Add,
         BinaryKind::Sub,
@@ -158,6 +186,7 @@ impl BinaryKind {
         BinaryKind::Ge,
     ];
 
+    /// Name in printed graphs, plans and profiles.
     pub fn name(self) -> &'static str {
         match self {
             BinaryKind::Add => "add",
@@ -180,10 +209,13 @@ impl BinaryKind {
         matches!(self, BinaryKind::Eq | BinaryKind::Lt | BinaryKind::Le | BinaryKind::Gt | BinaryKind::Ge)
     }
 
-    pub fn is_commutative(self) -> bool {
+    /// Whether the operands may be exchanged.
+    pub(crate) fn is_commutative(self) -> bool {
         matches!(self, BinaryKind::Add | BinaryKind::Mul | BinaryKind::Max | BinaryKind::Min | BinaryKind::Eq)
     }
 
+    /// The function in `f64`, as the reference kernels compute it: comparisons give 1 or 0, and the maximum and minimum
+    /// of NaN and `x` are `x`.
     pub fn apply(self, a: f64, b: f64) -> f64 {
         let truth = |t: bool| f64::from(u8::from(t));
         match self {
@@ -202,15 +234,15 @@ impl BinaryKind {
         }
     }
 
-    /// Whether integers have it: quotients and powers are of floats alone.
+    /// Whether it is defined for `i32`: all but quotients and powers.
     pub fn is_of_integers(self) -> bool {
         !matches!(self, BinaryKind::Div | BinaryKind::Pow)
     }
 
-    /// The same of integers, modulo 2^32; truth values are 1 and 0.
+    /// The function of two `i32`, modulo 2^32; comparisons give 1 or 0.
     ///
     /// # Panics
-    /// If integers do not have it.
+    /// If [`BinaryKind::is_of_integers`] is false.
     pub fn apply_i32(self, a: i32, b: i32) -> i32 {
         match self {
             BinaryKind::Add => a.wrapping_add(b),
@@ -549,6 +581,7 @@ impl OpRule for Select {
 /// 16-bit float it goes by way of `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cast {
+    /// Element type of the output.
     pub to: DType,
 }
 

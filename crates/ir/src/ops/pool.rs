@@ -10,9 +10,13 @@ use crate::shape::{Shape, TensorType};
 /// Sizes of a pooling, the same for the pooling and its gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
+    /// Batch items, `N`.
     pub batch: usize,
+    /// The window along the height.
     pub height: Window,
+    /// The window along the width.
     pub width: Window,
+    /// Number of channels, `C`.
     pub channels: usize,
 }
 
@@ -79,7 +83,9 @@ fn describe(window: [usize; 2], stride: [usize; 2], pad: [[usize; 2]; 2]) -> Str
 /// NaN gives NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MaxPool2d {
+    /// Height and width of the window.
     pub window: [usize; 2],
+    /// Step of the window along height and width.
     pub stride: [usize; 2],
     /// `[[top, bottom], [left, right]]`, each smaller than the window.
     pub pad: [[usize; 2]; 2],
@@ -138,6 +144,7 @@ impl OpRule for MaxPool2d {
 /// `[N, H, W, C]`, y and dy `[N, OH, OW, C]`; output `[N, H, W, C]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MaxPool2dGrad {
+    /// The forward pooling.
     pub pool: MaxPool2d,
 }
 
@@ -190,7 +197,9 @@ impl OpRule for MaxPool2dGrad {
 /// Mean of each window. Input `[N, H, W, C]`, output `[N, OH, OW, C]`. The padding is zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AvgPool2d {
+    /// Height and width of the window.
     pub window: [usize; 2],
+    /// Step of the window along height and width.
     pub stride: [usize; 2],
     /// `[[top, bottom], [left, right]]`, each smaller than the window.
     pub pad: [[usize; 2]; 2],
@@ -253,6 +262,7 @@ impl OpRule for AvgPool2d {
 /// Gradient of [`AvgPool2d`]. Input: dy `[N, OH, OW, C]`; output `[N, H, W, C]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AvgPool2dGrad {
+    /// The forward pooling.
     pub pool: AvgPool2d,
     /// Height and width of the output, the pooling's input.
     pub input: [usize; 2],

@@ -7,15 +7,19 @@ use crate::graph::{Graph, GraphError, Value};
 use crate::reference::{Tensor, broadcast_index};
 use crate::shape::{Shape, TensorType};
 
-/// What is made of the elements.
+/// How the elements of a reduction are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReduceKind {
+    /// Sum of the elements; 0 for none.
     Sum,
+    /// Largest element; NaN if one is NaN.
     Max,
+    /// Smallest element; NaN if one is NaN.
     Min,
 }
 
 impl ReduceKind {
+    /// All reductions, each once.
     pub const ALL: [ReduceKind; 3] = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min];
 
     /// As printed.
@@ -50,8 +54,11 @@ impl ReduceKind {
 /// Reduction of a number tensor over ascending `axes`, which are removed or kept with size 1. NaN propagates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reduce {
+    /// How two elements are combined.
     pub kind: ReduceKind,
+    /// The axes that are reduced, in ascending order.
     pub axes: Vec<usize>,
+    /// Whether reduced axes stay, with size 1.
     pub keep_dims: bool,
 }
 
@@ -233,6 +240,7 @@ impl OpRule for Reduce {
 /// Mean and biased variance of a float tensor over ascending `axes`, which are removed: two outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MeanVar {
+    /// The axes that are reduced, in ascending order.
     pub axes: Vec<usize>,
 }
 

@@ -10,8 +10,11 @@ use crate::shape::{Shape, TensorType};
 /// An input of the step. Its tensor is kept by the executor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Input {
+    /// Name by which executors and checkpoints address the tensor; unique in the graph.
     pub name: String,
+    /// Whether the input is fed, trained or other state.
     pub role: Role,
+    /// Element type and shape of the tensor.
     pub ty: TensorType,
 }
 
@@ -56,12 +59,16 @@ impl OpRule for Input {
 /// A constant: one number for every element, or all elements in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Constant {
+    /// Element type of the output.
     pub dtype: DType,
+    /// Shape of the output.
     pub shape: Shape,
+    /// One element that stands for all, or every element in row-major order.
     pub data: Vec<Scalar>,
 }
 
 impl Constant {
+    /// A constant whose elements all equal `value`.
     pub fn splat(dtype: DType, shape: impl Into<Shape>, value: f64) -> Self {
         Constant { dtype, shape: shape.into(), data: vec![Scalar(value)] }
     }
@@ -133,8 +140,11 @@ pub enum Distribution {
 /// Random numbers from Philox4x32-10, a function of (seed, step, stream, element). Input: the step, `i32[]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Random {
+    /// Distribution of each element.
     pub distribution: Distribution,
+    /// Shape of the output, `f32`.
     pub shape: Shape,
+    /// Seed of the random generator.
     pub seed: u64,
     /// Distinguishes the random nodes of one step.
     pub stream: u32,

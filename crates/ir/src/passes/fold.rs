@@ -8,6 +8,8 @@ use crate::graph::{Graph, GraphError, NodeId, Rewriter, Value};
 use crate::ops::pointwise::BinaryKind;
 use std::collections::{HashMap, HashSet};
 
+/// Folds the scales and shifts behind products with invariant weights into those weights.
+///
 /// # Errors
 /// Only if the graph was malformed.
 pub fn fold(graph: &Graph) -> Result<Graph, GraphError> {

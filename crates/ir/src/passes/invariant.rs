@@ -1,4 +1,4 @@
-//! What is the same in every step.
+//! Loop-invariant values: those that every step computes alike, so that once is enough.
 
 use crate::graph::{Graph, NodeId, Value};
 use crate::ops::Storage;
@@ -10,6 +10,7 @@ use std::collections::HashSet;
 pub struct Invariant(Vec<bool>);
 
 impl Invariant {
+    /// Finds the invariant values of a graph.
     pub fn of(graph: &Graph) -> Invariant {
         let replaced: HashSet<Value> = graph.updates().iter().map(|&(state, _)| state).collect();
         let mut invariant = vec![false; graph.len()];
@@ -23,6 +24,7 @@ impl Invariant {
         Invariant(invariant)
     }
 
+    /// Whether all outputs of the node are invariant.
     pub fn is_invariant(&self, node: NodeId) -> bool {
         self.0[node.index()]
     }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is computed twice.
+/// Which activations the backward pass computes a second time instead of keeping them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
     /// Nothing.
@@ -15,13 +15,16 @@ pub enum Recompute {
     None,
     /// Pointwise chains behind one large tensor: the normalised activations of a convolutional network.
     Pointwise,
-    /// All between two values that join several large tensors, such as the outputs of residual blocks; convolutions too.
+    /// Everything between two values that join several large tensors, such as the outputs of residual blocks, convolutions
+    /// included.
     Blocks,
 }
 
 impl Recompute {
+    /// All choices, in the order of falling memory.
     pub const ALL: [Recompute; 3] = [Recompute::None, Recompute::Pointwise, Recompute::Blocks];
 
+    /// Name in recipes and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Recompute::None => "none",

@@ -6,6 +6,7 @@ use std::error::Error;
 use std::fmt;
 
 /// Why a plan cannot be run, or a step failed.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error("the plan was compiled for another target, or another number of threads, than this {device}'s")]
@@ -44,7 +45,9 @@ impl RunError {
 /// The first node of a step that gave a value that is not finite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NonFinite {
+    /// The operation, or for an input its name, that first gave NaN or infinity.
     pub op: String,
+    /// Path of the operation in the model.
     pub path: String,
     /// Least and greatest finite element of each input.
     pub input_ranges: Vec<(f32, f32)>,

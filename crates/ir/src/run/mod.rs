@@ -15,10 +15,10 @@ use std::time::Duration;
 
 /// A device that plans are compiled for and run on.
 pub trait Device: Send + Sync {
-    /// For which plans are compiled.
+    /// The target that plans for this device are compiled for.
     fn target(&self) -> &dyn Target;
 
-    /// What the device is.
+    /// Kind of the device and what it can compute with.
     fn properties(&self) -> &DeviceProperties;
 
     /// Measures what the device can do, which takes about a second.
@@ -80,6 +80,8 @@ pub struct StepResults {
 }
 
 impl StepResults {
+    /// The output of one `f32` element with this name.
+    ///
     /// # Errors
     /// [`RunError::NoSuchName`].
     pub fn scalar(&self, name: &str) -> Result<f32, RunError> {
@@ -101,13 +103,16 @@ pub enum Phase {
 /// Time of one kernel call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelTime {
+    /// The node of [`Plan::graph`] that the call computes.
     pub node: NodeId,
+    /// Wall-clock time of the call.
     pub time: Duration,
 }
 
 /// How a kernel call computes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelInfo {
+    /// The node of [`Plan::graph`] that the call computes.
     pub node: NodeId,
     /// Such as `implicit matmul + fusion`.
     pub name: String,
@@ -121,6 +126,7 @@ pub struct KernelInfo {
 /// A step is: for each micro-batch [`Executor::feed`], then [`Executor::accumulate`], or for the last one
 /// [`Executor::submit`]; and at some later time [`Executor::collect`]. Steps run in the order of submission.
 pub trait Executor: Send {
+    /// The plan that runs.
     fn plan(&self) -> &Plan;
 
     /// The state over which the plan runs.
@@ -138,8 +144,8 @@ pub trait Executor: Send {
     /// A feed that the plan does not have, or of another size.
     fn feed(&mut self, feeds: &[(&str, &[u8])]) -> Result<(), RunError>;
 
-    /// Computes what steps rely on and that no step changes, if state was written since it was last done. Running sees to
-    /// it; to be called where its time is not to be part of the first step's.
+    /// Computes the invariant values and packs the invariant operands, if state was written since that was last done. Steps do
+    /// it themselves; call it first where its time must not count as part of the first step.
     ///
     /// # Errors
     /// As [`Executor::submit`].

@@ -39,6 +39,7 @@ impl StateLayout {
         Self::new(plan.state.iter().cloned(), plan.alignment)
     }
 
+    /// The tensors in the order in which they are laid out; their positions are the numbers that other methods take.
     pub fn tensors(&self) -> &[StateTensor] {
         &self.tensors
     }
@@ -103,6 +104,7 @@ impl StateBinding<'_> {
 
 /// State in the memory of a device. Executors of the same device read and replace it; nothing else holds a copy.
 pub trait StateStore: Send + Sync {
+    /// Names, types and offsets of the tensors.
     fn layout(&self) -> &StateLayout;
 
     /// Copies a tensor, row-major, into `into`; waits for steps that replace it.

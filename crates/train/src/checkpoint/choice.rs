@@ -36,8 +36,11 @@ impl FromStr for CheckpointChoice {
 /// A checkpoint of a run, and why it was chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChosenCheckpoint {
+    /// Folder of the checkpoint.
     pub path: PathBuf,
+    /// Number of updates after which it was written.
     pub step: u64,
+    /// Why this checkpoint was chosen among those of the run.
     pub reason: ChoiceReason,
 }
 

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 /// A checkpoint that was passed over, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
+    /// Folder of the checkpoint.
     pub path: PathBuf,
+    /// What is wrong with it, without the path.
     pub reason: String,
 }
 
@@ -15,6 +17,8 @@ impl fmt::Display for Damage {
     }
 }
 
+/// Why a checkpoint or a file of weights cannot be read or written.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     #[error("{}: the disk is full ({source}); earlier checkpoints are untouched", path.display())]

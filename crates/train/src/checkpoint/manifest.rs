@@ -13,10 +13,13 @@ const VERSION: u32 = 2;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingState {
+    /// Number of updates done.
     pub step: u64,
+    /// Epoch of the next batch, from 0.
     pub epoch: u64,
     /// The next batch to be drawn.
     pub sampler: SamplerPosition,
+    /// Seed of the run.
     pub seed: u64,
     /// Step count that the learning-rate schedule sees; behind `step` where a non-finite gradient skipped an update.
     pub schedule_step: u64,
@@ -30,6 +33,7 @@ pub struct TrainingState {
     /// The last evaluation.
     #[serde(with = "number::map")]
     pub metrics: BTreeMap<String, f64>,
+    /// The best evaluation so far; `None` before the first.
     pub best: Option<BestMetric>,
 }
 
@@ -37,16 +41,22 @@ pub struct TrainingState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SamplerPosition {
+    /// Current epoch, from 0.
     pub epoch: u64,
+    /// Batches of the epoch that have been used.
     pub batch: u64,
 }
 
+/// The best evaluation of a run, by the metric that chooses the best checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BestMetric {
+    /// Name of the metric.
     pub metric: String,
+    /// Its value.
     #[serde(with = "number")]
     pub value: f64,
+    /// The step after which it was evaluated.
     pub step: u64,
     /// Of the same evaluation, where it has one: it decides between equal values.
     #[serde(default, with = "number::option", skip_serializing_if = "Option::is_none")]
@@ -57,8 +67,11 @@ pub struct BestMetric {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileEntry {
+    /// Name of the file in the folder of the checkpoint.
     pub name: String,
+    /// Size in bytes.
     pub size: u64,
+    /// Checksum, lower-case hexadecimal.
     pub sha256: String,
 }
 
@@ -66,10 +79,13 @@ pub struct FileEntry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
+    /// Version of the format.
     pub version: u32,
     /// Version of the program that wrote it.
     pub bessemer: String,
+    /// Where the run stands.
     pub state: TrainingState,
+    /// All other files of the checkpoint.
     pub files: Vec<FileEntry>,
     /// SHA-256 of this manifest as written with an empty `sha256`.
     pub sha256: String,

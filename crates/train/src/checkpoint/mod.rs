@@ -41,9 +41,13 @@ pub use weights::{WeightOptions, load_weights};
 /// Random numbers have no state of their own: they come from a counter-based generator keyed by the seed and the step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint<'a> {
+    /// Where the run stands.
     pub state: TrainingState,
+    /// Weights and running statistics, by their names in the model.
     pub model: Vec<NamedTensor<'a>>,
+    /// State of the optimizer; empty if it has none.
     pub optimizer: Vec<NamedTensor<'a>>,
+    /// Averaged weights, by the names of the weights; `None` if the run keeps none.
     pub ema: Option<Vec<NamedTensor<'a>>>,
 }
 

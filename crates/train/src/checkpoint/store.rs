@@ -21,9 +21,10 @@ pub struct CheckpointStore {
     keep: usize,
 }
 
-/// A checkpoint that has become durable.
+/// A checkpoint that was written and synchronised to the disk.
 #[derive(Clone, Debug)]
 pub struct Saved {
+    /// Folder of the checkpoint.
     pub path: PathBuf,
     /// Size of all its files.
     pub bytes: u64,
@@ -34,8 +35,11 @@ pub struct Saved {
 /// A whole checkpoint, and the newer ones that were passed over because they are damaged.
 #[derive(Debug)]
 pub struct Loaded {
+    /// The newest checkpoint that is intact.
     pub checkpoint: Checkpoint<'static>,
+    /// Folder of that checkpoint.
     pub path: PathBuf,
+    /// Newer checkpoints that were skipped.
     pub damaged: Vec<Damage>,
 }
 

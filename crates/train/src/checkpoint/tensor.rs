@@ -5,12 +5,18 @@ use std::borrow::Cow;
 /// A tensor with its name: dense, row-major, little-endian.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedTensor<'a> {
+    /// Name in the file.
     pub name: String,
+    /// Element type.
     pub dtype: Dtype,
+    /// Size of each axis, outermost first.
     pub shape: Vec<usize>,
+    /// Elements in row-major order, little-endian.
     pub data: Cow<'a, [u8]>,
 }
 
+/// Why a tensor of a file cannot be converted.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TensorError {
     #[error("tensor `{name}` holds {dtype:?}; only F16, BF16, F32 and F64 convert to F32")]

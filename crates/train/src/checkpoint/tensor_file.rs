@@ -30,6 +30,7 @@ impl TensorFile {
         Ok(Self { path: path.to_owned(), file, start, infos })
     }
 
+    /// Names of the tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.infos.iter().map(|(name, _)| name.as_str())
     }

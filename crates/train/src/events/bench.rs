@@ -7,8 +7,11 @@ use std::collections::BTreeMap;
 /// `throughput` is samples in the timed window over its wall time, the median over repeats.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BenchResult {
+    /// Name of the framework, such as `bessemer`.
     pub framework: String,
+    /// Version of the framework.
     pub framework_version: String,
+    /// Name of the model.
     pub model: String,
     /// `train` or `infer`.
     pub mode: String,
@@ -16,23 +19,35 @@ pub struct BenchResult {
     pub precision: String,
     /// `cpu` or `cuda`.
     pub device: String,
+    /// Product name of the device.
     pub device_name: String,
+    /// Number of devices.
     pub devices: u64,
+    /// Number of machines.
     pub nodes: u64,
+    /// Threads of each process that compute.
     pub threads: u64,
     /// Per device.
     pub batch_size: u64,
+    /// Where the inputs come from, such as `synthetic`.
     pub data: String,
+    /// Settings of the model and of the framework, by name.
     pub options: BTreeMap<String, serde_json::Value>,
     /// Steps before the timed window, and in it.
     pub warmup: u64,
+    /// Steps in the timed window.
     pub steps: u64,
+    /// Number of runs.
     pub repeat: u64,
+    /// In `unit`.
     pub throughput: f64,
     /// `images/s` or `sequences/s`.
     pub unit: String,
+    /// Times of the steps of all runs together.
     pub step_ms: StepTimes,
+    /// The same times as published tables summarise them.
     pub published_style: PublishedStyle,
+    /// The single runs, in order.
     pub runs: Vec<BenchRun>,
     /// `(max - min) / median` of the runs' throughput.
     pub spread: f64,
@@ -48,8 +63,10 @@ pub struct BenchResult {
     /// Hardware FLOPs utilisation (HFU): these FLOPs a second over the measured peak.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hardware_fraction_of_peak: Option<f64>,
+    /// Loss of the first timed step of training; `None` for inference.
     #[serde(with = "number::option")]
     pub loss_first: Option<f64>,
+    /// Loss of the last timed step of training; `None` for inference.
     #[serde(with = "number::option")]
     pub loss_last: Option<f64>,
     /// Resident memory once everything was loaded, before there was a model.
@@ -68,9 +85,11 @@ pub struct BenchResult {
 pub struct KernelTime {
     /// Operation of the plan, e.g. `conv2d+fusion`.
     pub kind: String,
+    /// Calls in one step.
     pub calls: u64,
     /// Of all calls of a step together.
     pub milliseconds: f64,
+    /// FLOPs of all calls of a step together, a multiply-add counted as two.
     pub flops: u64,
 }
 
@@ -85,6 +104,7 @@ pub struct Comparison {
     pub fused: bool,
     /// Whether the batch is the largest that was found to fit.
     pub largest_batch: bool,
+    /// Whether both did equivalent work.
     pub work: WorkCheck,
     /// Bessemer's speed over this one's; `None` where that would say nothing.
     pub ratio: Option<Ratio>,
@@ -93,6 +113,7 @@ pub struct Comparison {
 /// Whether a framework did the work that Bessemer did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkCheck {
+    /// Result of the equivalence check.
     pub verdict: Verdict,
     /// Training: relative distance of the first loss. Inference: relative L2 distance of the outputs.
     #[serde(default, with = "number::option")]
@@ -107,11 +128,15 @@ pub struct WorkCheck {
     pub note: Option<String>,
 }
 
+/// Result of an equivalence check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
+    /// Losses or outputs are equal within the allowed distances.
     Same,
+    /// Losses or outputs differ by more than the allowed distances.
     Different,
+    /// No check was made.
     #[default]
     Unchecked,
 }
@@ -119,20 +144,30 @@ pub enum Verdict {
 /// Ratios of speed, each taken within one round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
+    /// Median over the rounds.
     pub median: f64,
+    /// Least of all rounds.
     pub min: f64,
+    /// Largest of all rounds.
     pub max: f64,
 }
 
 /// Times of single steps in milliseconds; percentiles are true quantiles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepTimes {
+    /// Arithmetic mean.
     pub mean: f64,
+    /// Median.
     pub p50: f64,
+    /// 90th percentile.
     pub p90: f64,
+    /// 95th percentile.
     pub p95: f64,
+    /// 99th percentile.
     pub p99: f64,
+    /// Fastest step.
     pub min: f64,
+    /// Slowest step.
     pub max: f64,
 }
 
@@ -142,20 +177,30 @@ pub struct StepTimes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PublishedStyle {
+    /// Mean of the fastest 90 %.
     pub mean_fastest_90_ms: f64,
+    /// Mean of the fastest 95 %.
     pub mean_fastest_95_ms: f64,
+    /// Mean of the fastest 99 %.
     pub mean_fastest_99_ms: f64,
+    /// Mean of the fastest 90 % without the two slowest steps.
     pub mean_fastest_90_but_two_ms: f64,
+    /// Mean of the fastest 95 % without the two slowest steps.
     pub mean_fastest_95_but_two_ms: f64,
+    /// Mean of the fastest 99 % without the two slowest steps.
     pub mean_fastest_99_but_two_ms: f64,
+    /// Mean plus 1.645 standard errors.
     pub ci_90_ms: f64,
+    /// Mean plus 1.96 standard errors.
     pub ci_95_ms: f64,
+    /// Mean plus 2.576 standard errors.
     pub ci_99_ms: f64,
 }
 
 /// One repeat.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BenchRun {
+    /// Samples a second.
     pub throughput: f64,
     /// Each timed step in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -169,6 +214,7 @@ pub struct BenchRun {
     /// Share of the processors that others used before, and meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_before: Option<f64>,
+    /// Share of the processors that others used during the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others_busy: Option<f64>,
 }

@@ -4,6 +4,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+/// Why a log of events cannot be read or written.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum EventError {
     #[error("{}: {source}", path.display())]
@@ -22,6 +24,7 @@ pub struct EventWriter {
 /// What an [`EventWriter::resume`] found.
 #[derive(Debug)]
 pub struct Resumed {
+    /// Appends behind the events that were kept.
     pub writer: EventWriter,
     /// The events that stay, in order.
     pub kept: Vec<Event>,

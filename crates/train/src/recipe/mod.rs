@@ -43,16 +43,27 @@ const EPOCHS: f64 = 1e6;
 /// How a model is trained.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
+    /// Name in messages and in names of run folders.
     pub name: String,
+    /// One sentence for lists of recipes.
     pub description: String,
+    /// Which model is trained.
     pub model: ModelRecipe,
+    /// What it is trained on.
     pub data: DataRecipe,
+    /// Length of the run, batch size and regularisation.
     pub train: TrainRecipe,
+    /// How gradients become changes of parameters.
     pub optimizer: OptimizerRecipe,
+    /// Learning rate over the run.
     pub schedule: ScheduleRecipe,
+    /// Precision of the arithmetic and scaling of the loss.
     pub precision: PrecisionRecipe,
+    /// When and how the model is evaluated.
     pub eval: EvalRecipe,
+    /// When checkpoints are written, and how many are kept.
     pub checkpoint: CheckpointRecipe,
+    /// How samples are loaded.
     pub loader: LoaderRecipe,
     /// What the family of the model has beside.
     own: OwnPart,
@@ -84,8 +95,9 @@ section! {
     pub struct DataRecipe {
         /// A folder, `synthetic` or `shapes`; usually given on the command line.
         pub source: Option<String>, free;
-        /// Sizes of data sets that are made on the fly.
+        /// Number of generated samples for training; only for generated data.
         pub train_samples: Option<u64> => Range::closed(1.0, COUNT);
+        /// Number of generated samples for evaluation; only for generated data.
         pub eval_samples: Option<u64> => Range::closed(1.0, COUNT), free;
     }
 }
@@ -99,7 +111,9 @@ section! {
         pub accumulation: u64 = 1 => Range::closed(1.0, 1e6);
         /// Length of the run; exactly one of `epochs` and `steps`.
         pub epochs: Option<u64> => Range::closed(1.0, EPOCHS);
+        /// Length of the run in updates; see `epochs`.
         pub steps: Option<u64> => Range::closed(1.0, COUNT);
+        /// Seed of initial weights, order of samples, augmentation and dropout.
         pub seed: u64 = 0 => Range::closed(0.0, i64::MAX as f64);
         /// Largest norm of the gradient of each tensor alone, limited before that of the whole gradient; absent for no limit.
         pub clip_each_norm: Option<f64> => Range::above(0.0, 1e6);
@@ -124,6 +138,7 @@ impl TrainRecipe {
 section! {
     /// Numbers in which a run computes.
     pub struct PrecisionRecipe {
+        /// Precision of products and of the tensors between layers.
         pub compute: Compute = Compute::Fp32;
         /// First loss scale, used with `fp16`; given alone, it never changes.
         pub loss_scale: Option<f64> => Range::closed(1.0, 16_777_216.0);
@@ -161,10 +176,14 @@ impl PrecisionRecipe {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Compute {
+    /// IEEE binary32 everywhere.
     #[default]
     Fp32,
+    /// Stored as `fp32`, products of operands rounded to 10 bits of fraction; GPUs only.
     Tf32,
+    /// Products of `bf16` operands, accumulated in `fp32`.
     Bf16,
+    /// Products of `fp16` operands, accumulated in `fp32`, with a scaled loss.
     Fp16,
 }
 
@@ -196,7 +215,9 @@ impl Compute {
 section! {
     /// When to evaluate; at the end in any case.
     pub struct EvalRecipe {
+        /// Epochs from one evaluation to the next; at most one of this and `every_steps`.
         pub every_epochs: Option<u64> => Range::closed(1.0, EPOCHS), free;
+        /// Updates from one evaluation to the next.
         pub every_steps: Option<u64> => Range::closed(1.0, COUNT), free;
         /// Samples per device and step; absent for the batch size of training.
         pub batch_size: Option<u64> => Range::closed(1.0, BATCH), free;
@@ -206,7 +227,9 @@ section! {
 section! {
     /// When to save; at the end in any case.
     pub struct CheckpointRecipe {
+        /// Epochs from one checkpoint to the next; at most one of this and `every_steps`.
         pub every_epochs: Option<u64> => Range::closed(1.0, EPOCHS), free;
+        /// Updates from one checkpoint to the next.
         pub every_steps: Option<u64> => Range::closed(1.0, COUNT), free;
         /// How many of the newest to keep; the best is kept in addition.
         pub keep: u64 = 2 => Range::closed(1.0, 10_000.0), free;
@@ -220,6 +243,7 @@ section! {
         pub workers: u64 = 0 => Range::closed(0.0, 1024.0), free;
         /// Batches made ahead of the step that uses them.
         pub prefetch: u64 = 2 => Range::closed(1.0, 1024.0), free;
+        /// What happens when a sample cannot be read.
         pub on_bad_sample: OnBadSample = OnBadSample::Stop, free;
     }
 }

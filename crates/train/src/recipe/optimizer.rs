@@ -9,6 +9,7 @@ use toml::Value;
 /// How gradients become changes of parameters; families may add fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptimizerRecipe {
+    /// Which rule, with its own fields.
     pub rule: OptimizerRule,
     /// `sgd` and `adam` add `weight_decay * w` to the gradient; the others to the direction of the step.
     pub weight_decay: f64,
@@ -19,9 +20,13 @@ pub struct OptimizerRecipe {
 /// A rule with the fields that it alone has.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OptimizerRule {
+    /// Stochastic gradient descent with momentum.
     Sgd(SgdFields),
+    /// Adam with weight decay in the gradient.
     Adam(AdamFields),
+    /// Adam with decoupled weight decay.
     Adamw(AdamFields),
+    /// LAMB: Adam with a trust ratio for each tensor.
     Lamb(AdamFields, LambFields),
 }
 
@@ -42,6 +47,7 @@ pub enum OptimizerKind {
 section! {
     /// The choice of the rule.
     struct KindField {
+        /// Which rule.
         pub kind: OptimizerKind = OptimizerKind::Sgd;
     }
 }
@@ -49,7 +55,9 @@ section! {
 section! {
     /// What all rules have.
     struct DecayFields {
+        /// Factor of the weights in weight decay; 0 for none.
         pub weight_decay: f64 = 1e-4 => Range::closed(0.0, 1.0);
+        /// Parameters without weight decay.
         pub decay_exclude: DecayExclude = DecayExclude::None;
     }
 }
@@ -57,7 +65,9 @@ section! {
 section! {
     /// Of `sgd`.
     pub struct SgdFields {
+        /// Decay of the running sum of gradients; 0 for plain gradient descent.
         pub momentum: f64 = 0.9 => Range::below(0.0, 1.0);
+        /// Whether the step is Nesterov's.
         pub nesterov: bool = false;
         /// What the momentum keeps: gradients, or changes with the rates at which they were made (Keras).
         pub velocity: Velocity = Velocity::Gradients;
@@ -69,6 +79,7 @@ section! {
     pub struct AdamFields {
         /// Decay of the running means of gradients and of their squares.
         pub betas: [f64; 2] = [0.9, 0.999] => Range::below(0.0, 1.0);
+        /// Term that keeps the denominator above zero.
         pub eps: f64 = 1e-6 => Range::above(0.0, 1.0);
         /// Where `eps` stands.
         pub eps_form: EpsForm = EpsForm::OutsideSqrt;

@@ -14,6 +14,7 @@ use toml::{Table, Value};
 pub type Problem = (String, String);
 
 /// Why there is no recipe.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     #[error("recipe {origin} is for {own}; {model} is one of the {chosen}")]
@@ -41,6 +42,7 @@ pub struct Override {
 }
 
 impl Override {
+    /// Sets the field at `path`, such as `schedule.base_lr`, to `value`.
     pub fn new(path: impl Into<String>, value: impl Into<Value>) -> Self {
         Self { path: path.into(), value: Some(value.into()) }
     }

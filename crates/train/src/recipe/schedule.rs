@@ -7,14 +7,17 @@ use serde::{Deserialize, Serialize};
 section! {
     /// The learning rate over a run.
     pub struct ScheduleRecipe {
+        /// How the learning rate falls after warm-up.
         pub kind: ScheduleKind;
         /// Learning rate after warm-up, for `lr_per` samples a step if that is given, else as it is.
         pub base_lr: f64 => Range::above(0.0, 1000.0);
+        /// Samples of a step that `base_lr` is meant for; the learning rate scales with the samples of a step.
         pub lr_per: Option<u64> => Range::closed(1.0, 1e6);
         /// How often the learning rate changes.
         pub per: Per = Per::Step;
         /// Length of warm-up; at most one of the three can be given.
         pub warmup_epochs: f64 = 0.0 => Range::closed(0.0, EPOCHS);
+        /// Length of warm-up in updates.
         pub warmup_steps: Option<u64> => Range::closed(0.0, COUNT);
         /// As a part of the whole run.
         pub warmup_fraction: Option<f64> => Range::closed(0.0, 1.0);
@@ -33,18 +36,25 @@ section! {
         pub warmup_form: Option<WarmupForm>;
         /// Epochs at which `step` multiplies the learning rate by `gamma`.
         pub milestones: Vec<u64> = Vec::new() => Range::closed(1.0, EPOCHS);
+        /// Factor of the learning rate at each milestone.
         pub gamma: f64 = 0.1 => Range::above(0.0, 1.0);
     }
 }
 
+/// How the learning rate falls after warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScheduleKind {
+    /// Stays at its peak.
     #[default]
     Constant,
+    /// Falls linearly to `end_lr`.
     Linear,
+    /// Falls by half a cosine to `end_lr`.
     Cosine,
+    /// Is multiplied by `gamma` at each milestone.
     Step,
+    /// Falls by a power of the remaining share of the run to `end_lr`.
     Polynomial,
 }
 
@@ -62,10 +72,13 @@ pub enum WarmupForm {
     Progress,
 }
 
+/// How often the learning rate changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Per {
+    /// Once in an epoch.
     Epoch,
+    /// In every step.
     #[default]
     Step,
 }
@@ -73,18 +86,27 @@ pub enum Per {
 /// A learning-rate schedule for a known batch size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
+    /// How the learning rate falls after warm-up.
     pub kind: ScheduleKind,
     /// Learning rate where warm-up ends.
     pub peak_lr: f64,
     /// Learning rate where warm-up begins.
     pub warmup_lr: f64,
+    /// Learning rate at the end of the run.
     pub end_lr: f64,
+    /// How often the learning rate changes.
     pub per: Per,
+    /// Epochs in which the learning rate rises; 0 for none.
     pub warmup_epochs: f64,
+    /// Whether the decay is counted from the start of the run and not from the end of warm-up.
     pub warmup_in_decay: bool,
+    /// Form of warm-up and decay; only valid for [`ScheduleKind::Polynomial`].
     pub warmup_form: WarmupForm,
+    /// Exponent of [`ScheduleKind::Polynomial`].
     pub power: f64,
+    /// Epochs at which [`ScheduleKind::Step`] multiplies by `gamma`.
     pub milestones: Vec<u64>,
+    /// Factor of [`ScheduleKind::Step`].
     pub gamma: f64,
 }
 

@@ -43,6 +43,7 @@ pub struct SampleInfo {
 pub enum InputKind {
     /// Files of images.
     Images,
+    /// Texts, one for each input.
     Texts,
     /// Questions about one text.
     Questions,
@@ -62,6 +63,7 @@ pub struct Recognised {
 /// The table of embeddings of a model of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmbeddingTable {
+    /// Number of tokens in the vocabulary.
     pub tokens: u64,
     /// Its rows may be filled up to a multiple of this.
     pub multiple: u64,
@@ -87,6 +89,7 @@ pub type FolderWriter = Box<dyn Fn(&Path, &[NamedTensor<'static>], &VocabularyPa
 
 /// The network that weights are for.
 pub struct Fitted {
+    /// The model of these weights.
     pub model: Model,
     /// `None` for a family that Hugging Face does not have.
     pub folder: Option<FolderWriter>,

@@ -36,7 +36,9 @@ const VOCABULARY: &str = "vocabulary";
 /// A vocabulary for a folder.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VocabularyPart {
+    /// Checksum and size of the vocabulary; `None` if it is not known.
     pub identity: Option<VocabularyIdentity>,
+    /// File of the vocabulary; `None` if there is none to copy.
     pub file: Option<PathBuf>,
 }
 

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 /// Settings of predictions.
 #[derive(Clone, Debug)]
 pub struct PredictOptions {
+    /// Device and passes to compute with.
     pub compute: ComputeOptions,
     /// Results for an input, or for each place in it, the likeliest first; otherwise 5, and of detections all.
     pub top_k: Option<usize>,
@@ -24,6 +25,7 @@ pub struct PredictOptions {
     pub vocab: Option<PathBuf>,
     /// The text that questions are about.
     pub context: Option<String>,
+    /// Which weights of a run are used.
     pub weights: WhichWeights,
 }
 
@@ -70,6 +72,7 @@ pub struct Prediction {
 /// A part of a prediction.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
+    /// A line of text.
     Line(String),
     /// Names with probabilities, or with nothing for a title between them.
     Table(Vec<(String, Option<f64>)>),

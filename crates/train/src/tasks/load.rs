@@ -6,7 +6,9 @@ use bessemer_data::{LoaderOptions, OnBadSample, Position};
 pub struct LoadOptions {
     /// Threads that prepare samples; 0 for half the processors.
     pub workers: usize,
+    /// Batches that are prepared ahead of the one in use.
     pub prefetch: usize,
+    /// What happens when a sample cannot be read.
     pub on_bad_sample: OnBadSample,
 }
 
@@ -17,6 +19,7 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
+    /// The settings of the recipe's `loader` section.
     pub fn of(recipe: &Recipe) -> Self {
         let loader = &recipe.loader;
         Self {

@@ -9,7 +9,9 @@ const LOSS: &str = "loss";
 /// Whether a metric is to rise or to fall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
+    /// Larger values are better.
     Higher,
+    /// Smaller values are better.
     Lower,
 }
 
@@ -18,6 +20,7 @@ pub enum Better {
 pub enum Scale {
     /// In `[0, 1]`, shown in percent.
     Fraction,
+    /// Shown as it is.
     Plain,
 }
 
@@ -46,6 +49,7 @@ pub struct Metric {
     pub name: &'static str,
     /// As in tables: `top-1`.
     pub label: &'static str,
+    /// How the value is shown.
     pub scale: Scale,
     /// On the axis of a chart; `None` for what has none.
     pub axis: Option<&'static str>,

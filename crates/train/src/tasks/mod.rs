@@ -118,6 +118,7 @@ pub struct InitialWeights {
 
 /// A data set on which a model is evaluated.
 pub trait Evaluation {
+    /// Names and labels of the metrics.
     fn metric_schema(&self) -> &'static MetricSchema;
 
     /// The forward pass of [`Evaluation::batch_size`] samples.
@@ -126,6 +127,7 @@ pub trait Evaluation {
     /// A model or a size that is not possible.
     fn model(&self) -> Result<Model, TrainError>;
 
+    /// Samples of one forward pass.
     fn batch_size(&self) -> usize;
 
     /// Every sample once, in order.

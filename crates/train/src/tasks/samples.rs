@@ -9,8 +9,11 @@ use std::path::Path;
 pub struct Sample {
     /// File name within the folder of `samples.json`.
     pub picture: String,
+    /// Name of the true class.
     pub label: String,
+    /// Name of the class with the highest probability.
     pub predicted: String,
+    /// Probability of the predicted class, in `[0, 1]`.
     pub probability: f64,
 }
 
@@ -18,6 +21,7 @@ pub struct Sample {
 pub const SAMPLES_FILE: &str = "samples.json";
 
 impl Sample {
+    /// Whether the predicted class is the true one.
     pub fn is_right(&self) -> bool {
         self.label == self.predicted
     }

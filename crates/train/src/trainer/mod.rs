@@ -49,10 +49,13 @@ pub enum Initialisation {
 pub struct TrainOptions {
     /// Resolved, with the data source in it.
     pub recipe: Recipe,
+    /// Where the run's folder is: a new one, or one to resume.
     pub folder: RunFolder,
+    /// Device and passes to compute with.
     pub compute: ComputeOptions,
     /// What a new run starts from.
     pub start: Initialisation,
+    /// How progress is shown.
     pub progress: ProgressMode,
     /// When raised, the run saves after the present step and ends as [`TrainError::Interrupted`]. Of a step of several
     /// micro-batches only the present one is completed, and the state before the step is saved.
@@ -61,6 +64,7 @@ pub struct TrainOptions {
     pub run_steps: Option<u64>,
     /// For the log: the command line, and the commit of the program.
     pub command: Vec<String>,
+    /// Commit that the program was built from; `None` if it is not known.
     pub commit: Option<String>,
 }
 
@@ -84,16 +88,21 @@ impl TrainOptions {
 /// What a finished run came to, steps before a resume included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainReport {
+    /// Folder of the run.
     pub run: PathBuf,
+    /// Updates done.
     pub steps: u64,
+    /// Samples trained on.
     pub samples: u64,
     /// Seconds in steps, and samples in each of them.
     pub train_s: f64,
+    /// Samples over `train_s`.
     pub throughput: f64,
     /// What the numbers are called.
     pub metric_schema: &'static MetricSchema,
     /// The last evaluation.
     pub metrics: BTreeMap<String, f64>,
+    /// The best evaluation; `None` if there was none.
     pub best: Option<BestMetric>,
     /// Different samples that were left out because they are bad.
     pub skipped: usize,

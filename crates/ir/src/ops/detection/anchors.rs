@@ -29,7 +29,9 @@ pub struct AnchorLevel {
 /// The boxes of all levels, `f32[A, 4]`: by level, row, column and box. No inputs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Anchors {
+    /// The feature maps, finest first.
     pub levels: Vec<AnchorLevel>,
+    /// Where positions lie on the canvas.
     pub placement: AnchorPlacement,
 }
 

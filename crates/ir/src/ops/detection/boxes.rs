@@ -24,6 +24,7 @@ pub enum AxisOrder {
 /// A code of boxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BoxCode {
+    /// Order of the axes.
     pub order: AxisOrder,
     /// Of the centre's x and y, width and height, whatever the order.
     pub weights: [Scalar; 4],
@@ -109,6 +110,7 @@ impl BoxCode {
 /// `f32[B, N, 4]`, zeros where the match is negative. A match beyond the last ground truth is an error when it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncodeBoxes {
+    /// How boxes are coded.
     pub code: BoxCode,
 }
 
@@ -168,6 +170,7 @@ impl OpRule for EncodeBoxes {
 /// To what decoded boxes are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BoxClip {
+    /// Boxes stay as they are decoded.
     No,
     /// `[0, width]` and `[0, height]` of the image.
     Size,
@@ -179,9 +182,11 @@ pub enum BoxClip {
 /// are clipped, height and width of each image in pixels, `f32[B, 2]`; output: boxes of the shape of the codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DecodeBoxes {
+    /// How boxes are coded.
     pub code: BoxCode,
     /// Largest logarithm by which a side grows; `ln(1000 / 16)` in the R-CNN family.
     pub max_growth: Option<Scalar>,
+    /// Where boxes are cut off.
     pub clip: BoxClip,
 }
 

@@ -19,6 +19,7 @@ use crate::shape::TensorType;
 /// Boxes that are matched though their IoU is not high enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ForcedMatch {
+    /// None.
     No,
     /// The best box of each ground truth.
     BestOnce,
@@ -39,10 +40,13 @@ pub const IGNORED: i32 = -2;
 /// others and those without area. A count outside `0..=G` is an error when it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MatchBoxes {
+    /// IoU below which a box is negative.
     pub low: Scalar,
+    /// IoU above which a box is matched.
     pub high: Scalar,
     /// Whether an IoU equal to `high` matches.
     pub high_inclusive: bool,
+    /// Which boxes are matched although their IoU is too low.
     pub forced: ForcedMatch,
     /// Added to the union.
     pub union_eps: Scalar,

@@ -21,9 +21,17 @@ use crate::shape::TensorType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Suppression {
     /// Drops those of an IoU above `iou`.
-    Hard { iou: Scalar },
+    Hard {
+        /// The largest IoU of two kept boxes of a group.
+        iou: Scalar,
+    },
     /// Multiplies scores by `exp(-IoU^2 / sigma)` and drops those below `floor`.
-    Gaussian { sigma: Scalar, floor: Scalar },
+    Gaussian {
+        /// What the square of the IoU is divided by.
+        sigma: Scalar,
+        /// Boxes whose score falls below it are dropped.
+        floor: Scalar,
+    },
 }
 
 /// Boxes that act on each other.
@@ -45,9 +53,11 @@ pub enum BoxGroups {
 /// zeros behind the last one, and their number `i32[B]`. A number of valid rows outside `0..=N` is an error when it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Suppress {
+    /// How a kept box acts on others.
     pub suppression: Suppression,
     /// `M`
     pub max_outputs: usize,
+    /// Which boxes act on each other.
     pub groups: BoxGroups,
     /// Whether sides are `x2 - x1 + 1`.
     pub legacy: bool,

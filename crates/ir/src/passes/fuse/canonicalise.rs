@@ -14,6 +14,8 @@ use crate::ops::reduce::{MeanVar, Reduce, ReduceKind, is_along_rows};
 use crate::ops::{Op, Storage};
 use crate::shape::Shape;
 
+/// Rewrites a graph into the form described in this module's documentation.
+///
 /// # Errors
 /// Only if the graph was malformed.
 pub(super) fn canonicalise(graph: &Graph) -> Result<Graph, GraphError> {

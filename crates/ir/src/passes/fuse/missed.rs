@@ -8,11 +8,13 @@ use std::fmt;
 /// A product that runs alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NearMiss {
+    /// Path of the product in the model.
     pub path: String,
     /// Name of the product's operation.
     pub op: &'static str,
     /// Path of the fusion that reads it, the nearest one.
     pub fusion: String,
+    /// Why the two could not be one kernel.
     pub reason: Reason,
 }
 

@@ -20,8 +20,11 @@ pub const CLASSES_FILE: &str = "classes.txt";
 /// A classifier with its weights, and how pictures are prepared for it.
 #[derive(Clone, Debug)]
 pub struct Classifier {
+    /// Name of the model.
     pub name: String,
+    /// The layers of the model.
     pub architecture: Architecture,
+    /// Sizes of the input and the output, and variants of the layers.
     pub options: ModelOptions,
     /// Short side before the centre crop to `options.image_size`.
     pub resize: u32,
@@ -29,6 +32,7 @@ pub struct Classifier {
     pub label_offset: usize,
     /// Names of the classes, where the weights come from a run.
     pub classes: Option<Vec<String>>,
+    /// The weights, and where they come from.
     pub trained: LoadedWeights,
 }
 

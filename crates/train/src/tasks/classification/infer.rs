@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 /// Settings of [`infer()`].
 #[derive(Clone, Debug)]
 pub struct InferOptions {
+    /// Device and passes to compute with.
     pub compute: ComputeOptions,
     /// Classes a picture, best first.
     pub top_k: usize,
@@ -21,6 +22,7 @@ pub struct InferOptions {
     pub labels: Option<PathBuf>,
     /// Pictures in one pass.
     pub batch_size: usize,
+    /// Which weights of a run are used.
     pub weights: WhichWeights,
 }
 
@@ -70,16 +72,20 @@ impl Predictor for ClassPredictor {
 /// What a picture shows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
+    /// File of the image.
     pub path: PathBuf,
     /// Best first.
     pub classes: Vec<ClassScore>,
 }
 
+/// A class and its probability.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassScore {
     /// Label as in the data set.
     pub class: usize,
+    /// Name of the class, or its number as text.
     pub name: String,
+    /// Softmax probability in `[0, 1]`.
     pub probability: f64,
 }
 

@@ -11,6 +11,7 @@ const PIXELS: f64 = 8192.0;
 section! {
     /// In `[model]`.
     pub(crate) struct ModelFields {
+        /// Number of classes of the model.
         pub num_classes: u64 => Range::closed(1.0, 1e6);
         /// Padding of strided convolutions and pooling.
         pub padding: Padding = Padding::Symmetric;
@@ -18,6 +19,7 @@ section! {
         pub stride_in: StrideIn = StrideIn::Conv2;
         /// Start the last batch-norm gamma of each residual block at 0 instead of 1.
         pub zero_init_last_gamma: bool = false;
+        /// Distribution of the initial weights.
         pub init: InitScheme = InitScheme::Torch;
         /// Added to the variance in batch norms before the root is taken.
         pub bn_eps: f64 = 1e-5 => Range::closed(0.0, 1.0);
@@ -48,6 +50,7 @@ section! {
         pub eval_image_size: u64 = 224 => Range::closed(8.0, PIXELS);
         /// Per channel, of values in `[0, 1]`.
         pub mean: [f64; 3] = PixelScale::IMAGENET.mean => Range::closed(0.0, 1.0);
+        /// Standard deviation of each channel of the pixels, which are divided by it.
         pub std: [f64; 3] = PixelScale::IMAGENET.std => Range::above(0.0, 1.0);
         /// Added to every label; 1 for models whose class 0 is the background.
         pub label_offset: u64 = 0 => Range::closed(0.0, 1.0);
@@ -57,6 +60,7 @@ section! {
 section! {
     /// In `[train]`.
     pub(crate) struct LabelFields {
+        /// Share of the label's probability that is spread over all classes.
         pub label_smoothing: f64 = 0.0 => Range::below(0.0, 1.0);
         /// Parameter of mixup's Beta(alpha, alpha); 0 for no mixup.
         pub mixup_alpha: f64 = 0.0 => Range::closed(0.0, 100.0);

@@ -19,9 +19,11 @@ use std::sync::Arc;
 /// Settings of [`classify_tokens`].
 #[derive(Clone, Debug, Default)]
 pub struct ClassifyOptions {
+    /// Device and passes to compute with.
     pub compute: ComputeOptions,
     /// The vocabulary; otherwise that of the folder of the weights.
     pub vocab: Option<PathBuf>,
+    /// Which weights of a run are used.
     pub weights: WhichWeights,
 }
 
@@ -56,12 +58,16 @@ impl Predictor for TokenClassifier {
 /// A text and what the discriminator takes its tokens for.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClassifiedText {
+    /// The text as it was given.
     pub text: String,
+    /// One entry for each token of the text, in order.
     pub tokens: Vec<TokenVerdict>,
 }
 
+/// A token and the probability that it was replaced.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TokenVerdict {
+    /// Number of the token in the vocabulary.
     pub id: u32,
     /// As in the vocabulary; `##` begins a piece that goes on from the token before it.
     pub token: String,

@@ -8,6 +8,7 @@ use bessemer_models::electra::Generator;
 section! {
     /// In `[model]`.
     pub(crate) struct ModelFields {
+        /// Distribution of the initial weights.
         pub init: BertInit = BertInit::Truncated;
         /// Width of the generator as a share of the discriminator's; absent for that of the model as published.
         pub generator_fraction: Option<f64> => Range::above(0.0, 1.0);

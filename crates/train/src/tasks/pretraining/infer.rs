@@ -17,11 +17,13 @@ use std::sync::Arc;
 /// Settings of [`fill_masks`].
 #[derive(Clone, Debug)]
 pub struct FillOptions {
+    /// Device and passes to compute with.
     pub compute: ComputeOptions,
     /// Words for a gap, best first.
     pub top_k: usize,
     /// The vocabulary; otherwise that of the folder of the weights.
     pub vocab: Option<PathBuf>,
+    /// Which weights of a run are used.
     pub weights: WhichWeights,
 }
 
@@ -68,11 +70,13 @@ impl Predictor for MaskPredictor {
 /// A text and what its gaps are filled with.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Filled {
+    /// The text as it was given.
     pub text: String,
     /// For each `[MASK]` in order.
     pub masks: Vec<MaskedToken>,
 }
 
+/// The likeliest tokens for one `[MASK]`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MaskedToken {
     /// Position among the tokens of the text, counted from 1, as `[CLS]` is before them.
@@ -81,11 +85,14 @@ pub struct MaskedToken {
     pub tokens: Vec<TokenScore>,
 }
 
+/// A token and its probability.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TokenScore {
+    /// Number of the token in the vocabulary.
     pub id: usize,
     /// As in the vocabulary; `##` begins a piece that goes on from the token before it.
     pub token: String,
+    /// Softmax probability in `[0, 1]`.
     pub probability: f64,
 }
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 section! {
     /// In `[model]`.
     pub(crate) struct ModelFields {
+        /// Distribution of the initial weights.
         pub init: BertInit = BertInit::Normal;
     }
 }

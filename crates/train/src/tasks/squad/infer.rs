@@ -18,11 +18,13 @@ use std::sync::Arc;
 /// Settings of a [`Reader`].
 #[derive(Clone, Debug)]
 pub struct AskOptions {
+    /// Device and passes to compute with.
     pub compute: ComputeOptions,
     /// Answers to show for each question, the likeliest first.
     pub top_k: usize,
     /// The vocabulary; otherwise that of the folder of the weights.
     pub vocab: Option<PathBuf>,
+    /// Which weights of a run are used.
     pub weights: WhichWeights,
 }
 
@@ -35,6 +37,7 @@ impl Default for AskOptions {
 /// A question and its answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answered {
+    /// The question as it was given.
     pub question: String,
     /// As the text has it; empty where there is none.
     pub answer: String,

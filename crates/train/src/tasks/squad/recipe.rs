@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 section! {
     /// In `[model]`.
     pub(crate) struct ModelFields {
+        /// Distribution of the initial weights.
         pub init: BertInit = BertInit::Truncated;
     }
 }
@@ -32,6 +33,7 @@ section! {
         pub max_query_length: u64 = 64 => Range::closed(1.0, 65_536.0);
         /// Tokens of an answer, at most.
         pub max_answer_length: u64 = 30 => Range::closed(1.0, 65_536.0);
+        /// Form of the output layer.
         pub head: Head = Head::Joint;
         /// First tokens that are followed up in a prediction, and last ones for each; of the joint head.
         pub beam: u64 = 5 => Range::closed(1.0, 64.0);

@@ -14,6 +14,7 @@ section! {
         pub hidden_dropout: f64 = 0.1 => Range::below(0.0, 1.0);
         /// Dropout of attention's probabilities.
         pub attention_dropout: f64 = 0.1 => Range::below(0.0, 1.0);
+        /// Function between the two layers of the feed-forward part.
         pub activation: Activation = Activation::Gelu;
     }
 }
