@@ -21,7 +21,7 @@ import resnet_reference as reference
 
 CANVAS, CLASSES, CAPACITY = 128, 5, 6
 WIDTH, CELLS, DEPTH = 16, 2, 2
-SGD_LR, SGD_STEPS = 0.002, 10
+SGD_LR, SGD_STEPS = 1e-4, 10
 CANDIDATES, DETECTIONS = 300, 20
 MEAN = torch.tensor((0.485, 0.456, 0.406), dtype=torch.float64)
 STD = torch.tensor((0.229, 0.224, 0.225), dtype=torch.float64)
@@ -31,8 +31,9 @@ SMALL = 500
 
 @register_model
 def bessemer_narrow_b0(pretrained=False, **options):
+    # The published norms are those of the heads in all parts; timm's backbones have PyTorch's momentum by default.
     return _gen_efficientnet("tf_efficientnet_b0", channel_multiplier=0.125, depth_multiplier=0.3, pretrained=pretrained,
-                             pad_type="same", bn_eps=1e-3, **options)
+                             pad_type="same", bn_eps=1e-3, bn_momentum=0.01, **options)
 
 
 def make_model():

@@ -130,7 +130,7 @@ impl Workload {
             Fill::One => 1.0,
             Fill::Number(number) => number as f32,
             Fill::Boxes([height, width]) => {
-                let side = if i % 2 == 0 { width } else { height } as f32;
+                let side = if i.is_multiple_of(2) { width } else { height } as f32;
                 let low = 0.8 * sample(i - i % 4 + i % 2);
                 // The upper corner is at least a twentieth of the canvas away from the lower one.
                 let share = if i % 4 < 2 { low } else { low + 0.05 + (0.95 - low) * sample(i) };

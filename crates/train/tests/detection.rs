@@ -74,9 +74,11 @@ fn a_detector_is_trained_resumed_evaluated_and_asked() {
     };
     let judged =
         evaluate("efficientdet-tiny", &whole, Path::new("shapes"), &settings(3, &folder.path().join("a"))).unwrap();
+    // Batches of another size round otherwise, which may swap detections of a detector that knows nothing yet.
     for name in metrics {
+        let tolerance = if name.starts_with("bbox") { 1e-3 } else { 1e-6 };
         let (one, other) = (judged.metrics[name], report.metrics[name]);
-        assert!((one - other).abs() < 1e-6 * other.abs().max(1.0), "{name}: {one} is not {other}");
+        assert!((one - other).abs() < tolerance * other.abs().max(1.0), "{name}: {one} is not {other}");
     }
     let out = folder.path().join("b");
     let of_files = evaluate("efficientdet-tiny", &whole, &data, &settings(5, &out)).unwrap();

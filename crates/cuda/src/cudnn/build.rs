@@ -6,7 +6,7 @@ use super::api::{
 };
 use super::descriptor::Descriptor;
 use super::graph::Role;
-use super::{Cudnn, Geometry, Graph, GraphTensor, Node, Pass, Pointwise, TensorId, TensorTarget};
+use super::{Cudnn, Geometry, Graph, GraphTensor, Node, Pass, PlanTarget, Pointwise, TensorId};
 use crate::error::GpuError;
 use bessemer_ir::DType;
 
@@ -55,7 +55,7 @@ pub(super) fn build<'a>(library: &'a Cudnn, graph: &Graph) -> Result<Built<'a>, 
     let mut builder = Builder { library, tensors: tensors.collect::<Result<_, _>>()?, parts: Vec::new() };
     let operations = graph.nodes.iter().map(|node| builder.operation(*node)).collect::<Result<Vec<_>, _>>()?;
     let whole = Descriptor::new(library, DescriptorKind::OperationGraph)?;
-    if let TensorTarget::Device { .. } = library.target {
+    if let PlanTarget::Device { .. } = library.target {
         let (_, handle) = library.device("cudnnBackendFinalize")?;
         whole.library_handle(attribute::GRAPH_HANDLE, *handle)?;
     }

@@ -34,13 +34,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// cuDNN, opened for a device or for a device's description.
 pub struct Cudnn {
     api: CudnnApi,
-    target: TensorTarget,
+    target: PlanTarget,
     /// Libraries that cuDNN asks for by their bare names, as far as they can be opened.
     _before: Vec<Library>,
 }
 
 /// What plans are made for.
-enum TensorTarget {
+enum PlanTarget {
     /// The stream belongs to the handle, so only one thread at a time may use it.
     Device { context: Context, handle: Mutex<Handle> },
     /// Descriptor of a device description, 0 until it is made.
@@ -56,14 +56,14 @@ impl Cudnn {
     /// # Errors
     /// It was not found, cannot be opened, or does not start.
     pub fn open(libraries: &Libraries, context: &Context) -> Result<Cudnn, GpuError> {
-        let target = TensorTarget::Device { context: context.clone(), handle: Mutex::new(0) };
+        let target = PlanTarget::Device { context: context.clone(), handle: Mutex::new(0) };
         let library = Cudnn::load(libraries, target)?;
         context.bind()?;
         let mut handle = 0;
         // SAFETY: the pointer is to a local handle.
         let code = unsafe { (library.api.cudnnCreate)(from_mut(&mut handle)) };
         library.check("cudnnCreate", "", code)?;
-        if let TensorTarget::Device { handle: place, .. } = &library.target {
+        if let PlanTarget::Device { handle: place, .. } = &library.target {
             *locked(place) = handle;
         }
         Ok(library)
@@ -74,7 +74,7 @@ impl Cudnn {
     /// # Errors
     /// It was not found, cannot be opened, or refuses the description.
     pub fn without_device(libraries: &Libraries, description: &DeviceDescription) -> Result<Cudnn, GpuError> {
-        let mut library = Cudnn::load(libraries, TensorTarget::Described(0))?;
+        let mut library = Cudnn::load(libraries, PlanTarget::Described(0))?;
         let handle = {
             let made = Descriptor::new(&library, DescriptorKind::DeviceDescription)?;
             made.text(attribute::DEVICE_JSON, &description.json)?;
@@ -83,11 +83,11 @@ impl Cudnn {
             std::mem::forget(made);
             handle
         };
-        library.target = TensorTarget::Described(handle);
+        library.target = PlanTarget::Described(handle);
         Ok(library)
     }
 
-    fn load(libraries: &Libraries, target: TensorTarget) -> Result<Cudnn, GpuError> {
+    fn load(libraries: &Libraries, target: PlanTarget) -> Result<Cudnn, GpuError> {
         let before = BEFORE.into_iter().filter_map(|library| open(&libraries.get(library)?.path).ok()).collect();
         let api = CudnnApi::load(&libraries.require(Wanted::Cudnn)?.path)?;
         Ok(Cudnn { api, target, _before: before })
@@ -114,8 +114,8 @@ impl Cudnn {
     /// The device's context and the handle, for as long as it is used.
     fn device(&self, call: &'static str) -> Result<(&Context, MutexGuard<'_, Handle>), GpuError> {
         match &self.target {
-            TensorTarget::Device { context, handle } => Ok((context, locked(handle))),
-            TensorTarget::Described(_) => {
+            PlanTarget::Device { context, handle } => Ok((context, locked(handle))),
+            PlanTarget::Described(_) => {
                 let problem = "cuDNN was opened for a device description, not for a device".to_owned();
                 Err(GpuError::Launch { kernel: call.to_owned(), problem })
             }
@@ -165,7 +165,7 @@ fn locked(handle: &Mutex<Handle>) -> MutexGuard<'_, Handle> {
 impl Drop for Cudnn {
     fn drop(&mut self) {
         match &self.target {
-            TensorTarget::Device { context, handle } => {
+            PlanTarget::Device { context, handle } => {
                 let handle = *locked(handle);
                 let _ = context.bind();
                 if handle != 0 {
@@ -173,9 +173,9 @@ impl Drop for Cudnn {
                     unsafe { (self.api.cudnnDestroy)(handle) };
                 }
             }
-            TensorTarget::Described(0) => (),
+            PlanTarget::Described(0) => (),
             // SAFETY: the descriptor was created once and is used no more.
-            TensorTarget::Described(handle) => unsafe {
+            PlanTarget::Described(handle) => unsafe {
                 (self.api.cudnnBackendDestroyDescriptor)(*handle);
             },
         }

@@ -33,7 +33,7 @@ impl Pointwise {
 }
 
 impl Graph {
-    /// The outputs for these inputs, both in the order of [`Graph::of_role`].
+    /// The outputs for these inputs, both in the order of the graph.
     pub fn evaluate(&self, inputs: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let mut values: Vec<Vec<f64>> = self.tensors.iter().map(|tensor| vec![0.0; tensor.elements()]).collect();
         for (id, input) in self.of_role(Role::Input).zip(inputs) {

