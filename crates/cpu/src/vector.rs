@@ -1,5 +1,5 @@
 //! Elementary functions in `f32`, and conversions between element types, as branch-free code that compiles to vector
-//! instructions when inlined under [`dispatch`](crate::simd::dispatch).
+//! instructions when inlined under `simd::dispatch`.
 //!
 //! No operation is fused or reassociated but where that is said, and then everywhere, so every instruction set gives the same bits. Polynomials and constants of
 //! `exp`, `log`, `tanh`, `sin`, `cos` are those of S. Moshier's Cephes library (single precision), with argument reduction
@@ -44,7 +44,7 @@ pub(crate) fn exp(x: f32) -> f32 {
 }
 
 /// `exp(x)` for `x <= 0`, as probabilities need it: within 1e-7 of the exact value, and 0 where that is below 2^-126. Half the
-/// work of [`exp`], whose relative error is small everywhere.
+/// work of `exp`, whose relative error is small everywhere.
 #[inline(always)]
 pub fn exp_nonpositive(x: f32) -> f32 {
     const LEAST: f32 = -126.0;

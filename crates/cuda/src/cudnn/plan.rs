@@ -3,7 +3,7 @@
 use super::api::{COMPILED_AT_RUN_TIME, DescriptorKind, attribute, kind_of};
 use super::build::{ALIGNMENT, Built, build};
 use super::descriptor::Descriptor;
-use super::{Cudnn, Graph, TensorId, TensorTarget};
+use super::{Cudnn, Graph, PlanTarget, TensorId};
 use crate::driver::{Block, Stream};
 use crate::error::GpuError;
 use std::ptr::from_ref;
@@ -66,7 +66,7 @@ impl Cudnn {
         let asked = Descriptor::new(self, DescriptorKind::Heuristics)?;
         asked.descriptor(attribute::HEURISTICS_GRAPH, &built.graph)?;
         asked.code(attribute::HEURISTICS_MODE, kind_of::HEURISTICS_MODE, heuristics as i32)?;
-        if let TensorTarget::Described(description) = self.target {
+        if let PlanTarget::Described(description) = self.target {
             asked.descriptors(attribute::HEURISTICS_DEVICE, &[description])?;
         }
         let asked = asked.finalize()?;
@@ -96,12 +96,12 @@ impl<'a> Planner<'a> {
         let (library, configuration) = (self.library, &self.configurations[number]);
         let plan = Descriptor::new(library, DescriptorKind::Plan)?;
         match library.target {
-            TensorTarget::Device { .. } => {
+            PlanTarget::Device { .. } => {
                 let (context, handle) = library.device("cudnnBackendFinalize")?;
                 context.bind()?;
                 plan.library_handle(attribute::PLAN_HANDLE, *handle)?;
             }
-            TensorTarget::Described(description) => plan.descriptors(attribute::PLAN_DEVICE, &[description])?,
+            PlanTarget::Described(description) => plan.descriptors(attribute::PLAN_DEVICE, &[description])?,
         }
         plan.descriptor(attribute::PLAN_CONFIG, configuration)?;
         let plan = plan.finalize()?;
