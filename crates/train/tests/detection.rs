@@ -9,7 +9,7 @@ use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::tasks::infer::PredictOptions;
 use bessemer_train::tasks::registry;
 use bessemer_train::{EvaluateOptions, Initialisation, Recipe, RunFolder, TrainOptions, evaluate, train};
-use common::{assert_same_tensors, last};
+use common::{assert_same_tensors, last, last_folder};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -72,8 +72,13 @@ fn a_detector_is_trained_resumed_evaluated_and_asked() {
         out: Some(out.to_owned()),
         ..EvaluateOptions::default()
     };
-    let judged =
-        evaluate("efficientdet-tiny", &whole, Path::new("shapes"), &settings(3, &folder.path().join("a"))).unwrap();
+    let judged = evaluate(
+        "efficientdet-tiny",
+        &last_folder(&whole),
+        Path::new("shapes"),
+        &settings(3, &folder.path().join("a")),
+    )
+    .unwrap();
     // Batches of another size round otherwise, which may swap detections of a detector that knows nothing yet.
     for name in metrics {
         let tolerance = if name.starts_with("bbox") { 1e-3 } else { 1e-6 };
