@@ -2,7 +2,7 @@
 
 Good files have the tensors that they must give beside them (`NAME.safetensors`). Hostile ones are made from the pickle and the
 entries of a good one, or written opcode by opcode, as PyTorch would not write them. The output depends on nothing but this
-script and the version of torch.
+script and the version of torch, except for the keys in `legacy.pth`, which are addresses.
 """
 
 import argparse
@@ -191,8 +191,8 @@ def hostile(folder):
     write("dimensions", state_dict(("w", tensor(shape=(1,) * 65, strides=(1,) * 65))))
     write("strides_missing", state_dict(("w", tensor(strides=(1,)))))
     write("complex", state_dict(("w", tensor(storage="ComplexFloatStorage"))))
-    many = [("w0", tensor() + b"q\x01")] + [(f"w{i}", b"h\x01") for i in range(1, 400)]
-    write("shared_by_many", state_dict(*many))
+    many = [("w0", tensor(256, 0, (16, 16), (16, 1)) + b"q\x01")] + [(f"w{i}", b"h\x01") for i in range(1, 400)]
+    write("shared_by_many", state_dict(*many), {"data/0": bytes(1024)})
     write("repeated_name", state_dict(("w", tensor()), ("w", tensor())))
     write("deep", b"\x80\x02" + b"(" * 20_000 + b"t" * 20_000 + b".")
     write("cycle", b"\x80\x02}q\x01" + text("state_dict") + b"h\x01s.")

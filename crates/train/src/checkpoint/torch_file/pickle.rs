@@ -62,7 +62,7 @@ pub(super) enum Global {
     OrderedDict,
     Size,
     Storage(Dtype),
-    /// A class of plain values.
+    /// A class or function that gives plain values.
     Inert,
 }
 
@@ -74,6 +74,8 @@ impl Global {
             ("collections", "OrderedDict") => Self::OrderedDict,
             ("torch", "Size") => Self::Size,
             ("torch", "device") | ("collections", "Counter") | ("argparse", "Namespace") => Self::Inert,
+            // How protocols 2 and 3 write sets and bytes.
+            ("__builtin__" | "builtins", "set") | ("_codecs", "encode") => Self::Inert,
             ("torch", name) => match name.strip_suffix("Storage") {
                 Some(element) => Self::Storage(dtype_of(element)?),
                 None => return is_dtype(name).then_some(Value::Plain),

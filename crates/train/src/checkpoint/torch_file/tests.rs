@@ -105,7 +105,7 @@ fn bad_files_are_refused_with_a_reason() {
         ("text.pth", "neither a safetensors file nor"),
         ("empty.pth", "neither a safetensors file nor"),
         ("truncated.pth", "not a whole zip archive"),
-        ("compressed.pth", "`x/data.pkl`: is compressed"),
+        ("compressed.pth", "is compressed"),
         ("bomb.pth", "is compressed"),
         ("storage_lies.pth", "tensor `w`: its storage has 16 bytes in the archive and 4398046511104 in the pickle"),
         ("storage_small.pth", "16 bytes in the archive and 12 in the pickle"),
@@ -139,7 +139,7 @@ fn bad_files_are_refused_with_a_reason() {
     ];
     for (file, reason) in cases {
         let start = Instant::now();
-        let error = read(file).unwrap_err().to_string();
+        let error = read(file).err().unwrap_or_else(|| panic!("{file} is read")).to_string();
         assert!(error.contains(file) && error.contains(reason), "{file}: {error}");
         assert!(start.elapsed() < LONG, "{file}");
     }
