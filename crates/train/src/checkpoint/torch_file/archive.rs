@@ -153,7 +153,7 @@ impl Archive {
 
     /// What is wrong with an entry.
     pub(super) fn problem(&self, name: &str, reason: &str) -> CheckpointError {
-        self.damaged(&format!("entry `{}{}`: {reason}", shown(&self.folder), shown(name)))
+        self.damaged(format!("entry `{}{}`: {reason}", shown(&self.folder), shown(name)))
     }
 
     pub(super) fn damaged(&self, reason: impl AsRef<str>) -> CheckpointError {
