@@ -13,7 +13,7 @@ use bessemer_train::tasks::family::InputKind;
 use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
     CheckpointChoice, ChosenCheckpoint, ComputeOptions, DeviceKind, DeviceOptions, InstructionSet, ProgressMode,
-    TrainError, find_checkpoint,
+    TrainError, find_checkpoint, state_dict_choice,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -209,7 +209,8 @@ fn folder(text: &str) -> Result<PathBuf, String> {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Input")]
 pub(crate) struct WeightArguments {
-    /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
+    /// A .safetensors file, a PyTorch file (.pth, .pt, .bin; nothing in it is executed), a checkpoint, a run, or a folder with
+    /// config.json and model.safetensors or pytorch_model.bin
     #[arg(long, value_name = "FILE|DIR")]
     pub weights: PathBuf,
     #[command(flatten)]
@@ -239,10 +240,11 @@ pub(crate) struct Located {
 }
 
 impl CheckpointArgument {
-    /// The weights of a path: of a run the checkpoint that is asked for, with a line that says which one it is.
+    /// The weights of a path: of a run the checkpoint that is asked for, of a PyTorch file one of its state dicts, with a line
+    /// that says which one it is.
     ///
     /// # Errors
-    /// A checkpoint that is not there, or asked for where the path is no run.
+    /// A checkpoint that is not there, or asked for where the path is no run; a PyTorch file that cannot be read.
     pub(crate) fn locate(&self, path: &Path, common: &Common) -> Result<Located, TrainError> {
         locate(path, self.checkpoint, common)
     }
@@ -253,6 +255,9 @@ pub(crate) fn locate(path: &Path, choice: Option<CheckpointChoice>, common: &Com
     let chosen = find_checkpoint(path, choice)?;
     if let Some(chosen) = &chosen {
         common.notify(&format!("weights: {chosen}"));
+    }
+    if let Some(choice) = state_dict_choice(path)? {
+        common.notify(&format!("weights: {choice}"));
     }
     Ok(Located { path: chosen.as_ref().map_or_else(|| path.to_owned(), |chosen| chosen.path.clone()), chosen })
 }

@@ -161,3 +161,27 @@ fn weights_are_converted() {
     run("dle.safetensors ours.safetensors").fails(2, &["ours.safetensors", "exists"]);
     run("dle.safetensors x.safetensors --from keras").fails(2, &["keras", "torchvision"]);
 }
+
+#[test]
+fn pytorch_files_are_read_and_nothing_in_them_is_run() {
+    let folder = TempDir::new().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../train/tests/fixtures/torch_files");
+    for file in ["resnet20.pth", "several.pth", "command.pth", "bomb.pth", "storage_lies.pth", "legacy.pth"] {
+        fs::copy(fixtures.join(file), folder.path().join(file)).unwrap();
+    }
+    let convert = |file: &str| bessemer(folder.path(), &format!("weights convert {file} ours.safetensors"));
+    convert("command.pth").fails(2, &["command.pth", "posix.system", "nothing is executed"]);
+    convert("bomb.pth").fails(2, &["bomb.pth", "is compressed"]);
+    convert("storage_lies.pth").fails(2, &["storage_lies.pth", "`w`", "16 bytes"]);
+    convert("legacy.pth").fails(2, &["legacy.pth", "before 1.6"]);
+    let several = convert("several.pth").fails(2, &["several.pth", "fits no model"]).err;
+    let choice = "weights: several.pth: `state_dict_ema`, the averaged weights (not `state_dict`, `model`)\n";
+    assert!(several.contains(choice), "{several}");
+    assert!(!folder.path().join("ours.safetensors").exists());
+    drawn(folder.path());
+    bessemer(folder.path(), &format!("{TRAIN} shapes/ --weights command.pth")).fails(2, &["posix.system"]);
+    assert!(!folder.path().join("runs").exists(), "nothing is begun");
+    assert!(!folder.path().join("torch_file_command_was_run").exists(), "a command of a file was run");
+    let said = convert("resnet20.pth").ok().out;
+    assert!(said.starts_with("ours.safetensors: resnet20-cifar, 97 tensors"), "{said}");
+}

@@ -94,7 +94,7 @@ pub struct ConvertOptions<'a> {
     pub model: Option<&'a str>,
 }
 
-/// Writes the weights of a `.safetensors` file, checkpoint, run folder or folder of Hugging Face to a `.safetensors` file, or a
+/// Writes the weights of a `.safetensors` or PyTorch file, checkpoint, run folder or folder of Hugging Face to a `.safetensors` file, or a
 /// folder as Hugging Face has it, as F32 under other names. Counts of batches (`num_batches_tracked`) are left out.
 ///
 /// # Errors

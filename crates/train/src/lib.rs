@@ -31,7 +31,8 @@ pub mod trainer;
 pub mod workload;
 
 pub use checkpoint::{
-    Checkpoint, CheckpointChoice, CheckpointStore, ChosenCheckpoint, NamedTensor, find_checkpoint, load_weights,
+    Checkpoint, CheckpointChoice, CheckpointStore, ChosenCheckpoint, NamedTensor, StateDictChoice, find_checkpoint,
+    load_weights, state_dict_choice,
 };
 pub use convert::{ConvertOptions, Names, convert_weights};
 pub use device::{DeviceKind, DeviceOptions, InstructionSet};

@@ -47,8 +47,8 @@ pub(crate) struct Options {
     /// Another value for a field of the recipe, e.g. schedule.base_lr=0.1; as often as needed
     #[arg(long = "set", value_name = "FIELD=VALUE", help_heading = "What to train")]
     pub set: Vec<Override>,
-    /// Weights to start from: a .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
-    /// [default: random]
+    /// Weights to start from: a .safetensors file, a PyTorch file (.pth, .pt, .bin; nothing in it is executed), a checkpoint, a
+    /// run, or a folder with config.json and model.safetensors or pytorch_model.bin [default: random]
     #[arg(long, value_name = "FILE|DIR", conflicts_with = "resume", help_heading = "What to train")]
     pub weights: Option<PathBuf>,
     /// A run or checkpoint to start from with its weights, moments and averages, but a schedule from step 0: the next

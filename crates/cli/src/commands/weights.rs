@@ -8,6 +8,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer weights convert resnet50-dle.safetensors resnet50.safetensors --from dle
+  bessemer weights convert resnet50-torchvision.pth resnet50.safetensors
   bessemer weights convert runs/NAME resnet50.safetensors
   bessemer weights convert runs/NAME bert-base/ --to huggingface";
 
@@ -28,7 +29,8 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Convert {
-    /// A .safetensors file, a checkpoint, a run, or a folder with config.json and model.safetensors
+    /// A .safetensors file, a PyTorch file (.pth, .pt, .bin; nothing in it is executed), a checkpoint, a run, or a folder with
+    /// config.json and model.safetensors or pytorch_model.bin
     #[arg(value_name = "IN")]
     pub input: PathBuf,
     /// The .safetensors file to write, or for huggingface the folder, which must not exist

@@ -21,6 +21,7 @@ mod safetensors_file;
 mod store;
 mod tensor;
 mod tensor_file;
+mod torch_file;
 mod weights;
 
 #[cfg(test)]
@@ -34,6 +35,7 @@ pub use safetensors_file::{read_safetensors, write_safetensors};
 pub use store::{CheckpointStore, Loaded, Saved, load_checkpoint, load_newest};
 pub use tensor::{NamedTensor, TensorError};
 pub use tensor_file::TensorFile;
+pub use torch_file::{StateDictChoice, state_dict_choice};
 pub use weights::{WeightOptions, load_weights};
 
 /// Everything needed to continue a run as if it had never stopped.
@@ -64,6 +66,8 @@ pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 /// What Hugging Face has beside weights.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 pub(crate) const MODEL_FILE: &str = "model.safetensors";
+/// The same as older tools of Hugging Face wrote it.
+const TORCH_MODEL_FILE: &str = "pytorch_model.bin";
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 const EMA_FILE: &str = "ema.safetensors";
 

@@ -3,7 +3,8 @@ use super::error::CheckpointError;
 use super::safetensors_file::read_safetensors;
 use super::store::{has_part, read_manifest, read_part};
 use super::tensor::NamedTensor;
-use super::{CONFIG_FILE, EMA_FILE, MANIFEST_FILE, MODEL_FILE};
+use super::torch_file::{is_torch_file, read_torch_file};
+use super::{CONFIG_FILE, EMA_FILE, MANIFEST_FILE, MODEL_FILE, TORCH_MODEL_FILE};
 use crate::tasks::registry;
 use std::path::{Path, PathBuf};
 
@@ -14,13 +15,13 @@ pub struct WeightOptions {
     pub to_f32: bool,
     /// Refuse NaN and infinities.
     pub reject_non_finite: bool,
-    /// Take the averaged weights of a checkpoint instead of the last ones.
+    /// Take the averaged weights of a checkpoint or PyTorch file instead of the last ones.
     pub ema: bool,
 }
 
-/// Loads weights from a `.safetensors` file, a checkpoint folder, a run folder (see [`find_checkpoint`]), a folder
-/// with `config.json` and `model.safetensors`, as Hugging Face has it, or one with two of these, which are one model
-/// here.
+/// Loads weights from a `.safetensors` file, a PyTorch file (`.pth`, `.pt`, `.bin`; see [`super::state_dict_choice`]), a
+/// checkpoint folder, a run folder (see [`find_checkpoint`]), a folder with `config.json` and `model.safetensors` or
+/// `pytorch_model.bin`, as Hugging Face has it, or one with two of these, which are one model here.
 ///
 /// # Errors
 /// A path that is none of these, or a file that is not whole; two networks that do not belong together.
@@ -51,20 +52,26 @@ pub fn load_weights(path: &Path, options: WeightOptions) -> Result<Vec<NamedTens
     if !path.exists() {
         return Err(not_found(path, "does not exist"));
     }
-    if options.ema {
-        return Err(not_found(path, "averaged weights can be chosen only from a checkpoint or run folder"));
-    }
     read(path, options)
 }
 
 /// The weights of a folder of Hugging Face.
 fn published(folder: &Path) -> Option<PathBuf> {
-    let file = folder.join(MODEL_FILE);
-    (folder.join(CONFIG_FILE).is_file() && file.is_file()).then_some(file)
+    let files = [MODEL_FILE, TORCH_MODEL_FILE].map(|name| folder.join(name));
+    files.into_iter().find(|file| file.is_file()).filter(|_| folder.join(CONFIG_FILE).is_file())
 }
 
 fn read(file: &Path, options: WeightOptions) -> Result<Vec<NamedTensor<'static>>, CheckpointError> {
-    prepare_all(read_safetensors(file)?, file, options)
+    let tensors = if is_torch_file(file)? {
+        read_torch_file(file, options.ema)?
+    } else if options.ema {
+        let allowed =
+            "averaged weights can be chosen only from a checkpoint or run folder, or a PyTorch file that has them";
+        return Err(not_found(file, allowed));
+    } else {
+        read_safetensors(file)?
+    };
+    prepare_all(tensors, file, options)
 }
 
 fn prepare_all(
@@ -110,7 +117,7 @@ fn checkpoint_folder(path: &Path) -> Result<PathBuf, CheckpointError> {
         not_found(
             path,
             "expected a checkpoint folder (with manifest.json), a run folder with checkpoints in it, or a folder with \
-             config.json and model.safetensors or with two such folders, discriminator and generator",
+             config.json and model.safetensors or pytorch_model.bin, or with two such folders, discriminator and generator",
         )
     })
 }
