@@ -124,7 +124,7 @@ fn another_number_of_classes_needs_new_heads() {
     let error = begin(&folder.path().join("refused"), &[]).unwrap_err().to_string();
     assert!(error.contains("model.new_heads") && error.contains("90") && error.contains("108"), "{error}");
     begin(&second, &["model.new_heads=true", "schedule.base_lr=1e-9", "schedule.warmup_lr=0"]).unwrap();
-    let (old, new) = (load_checkpoint(&common::last_folder(&first)).unwrap(), last(&second));
+    let (old, new) = (load_checkpoint(&last_folder(&first)).unwrap(), last(&second));
     let stem = |checkpoint: &[bessemer_train::checkpoint::NamedTensor<'_>]| {
         checkpoint.iter().find(|tensor| tensor.name == "backbone.conv_stem.weight").unwrap().to_f32().unwrap()
     };

@@ -36,6 +36,7 @@ const MAX_LISTED: usize = 8;
 /// Which of several state dicts of a PyTorch file is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDictChoice {
+    /// The PyTorch file.
     pub path: PathBuf,
     /// The key of the one that is used.
     pub key: &'static str,
