@@ -15,7 +15,7 @@ const NUMBERS: usize = 4 * BLOCKS;
 pub struct Stream {
     /// Seed of the run.
     pub seed: u64,
-    /// Step counter: every step has numbers of its own.
+    /// Step counter: each step draws different numbers.
     pub step: u32,
     /// Distinguishes the random nodes of one step.
     pub stream: u32,

@@ -21,13 +21,7 @@ fn options(backbone: Backbone) -> ModelOptions {
 }
 
 fn config() -> TrainConfig {
-    let sgd = Sgd {
-        momentum: 0.9,
-        nesterov: false,
-        velocity: Default::default(),
-        weight_decay: 1e-5,
-        decay_exclude: DecayExclude::BatchNorm,
-    };
+    let sgd = Sgd { momentum: 0.9, weight_decay: 1e-5, decay_exclude: DecayExclude::BatchNorm, ..Sgd::default() };
     TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1))
 }
 

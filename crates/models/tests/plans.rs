@@ -51,13 +51,7 @@ fn resnet50_inference() {
 #[test]
 fn resnet50_training() {
     let spec = find("resnet50").expect("in the zoo");
-    let sgd = Sgd {
-        momentum: 0.875,
-        nesterov: false,
-        velocity: Default::default(),
-        weight_decay: 3e-5,
-        decay_exclude: DecayExclude::BnSubstring,
-    };
+    let sgd = Sgd { momentum: 0.875, weight_decay: 3e-5, decay_exclude: DecayExclude::BnSubstring, ..Sgd::default() };
     let train = TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1));
     let loss = LossOptions { label_smoothing: 0.1, mixup: None };
     let model = Model::train(spec.architecture, &spec.options(), &loss, &train, 2).expect("legal options");

@@ -10,7 +10,7 @@ use bessemer_nn::{
 
 fn config(ema_decay: Option<f64>) -> TrainConfig {
     let decay_exclude = DecayExclude::BnSubstring;
-    let sgd = Sgd { momentum: 0.875, nesterov: false, velocity: Default::default(), weight_decay: 5e-5, decay_exclude };
+    let sgd = Sgd { momentum: 0.875, weight_decay: 5e-5, decay_exclude, ..Sgd::default() };
     TrainConfig {
         clip: Some(Clip { limit: 1.0, form: ClipForm::PyTorch, of: ClipOf::Step }),
         report_grad_norm: true,

@@ -167,13 +167,7 @@ mod tests {
     use bessemer_ir::reference::Interpreter;
 
     fn config() -> TrainConfig {
-        let sgd = Sgd {
-            momentum: 0.9,
-            nesterov: false,
-            velocity: Default::default(),
-            weight_decay: 0.0,
-            decay_exclude: DecayExclude::None,
-        };
+        let sgd = Sgd { momentum: 0.9, decay_exclude: DecayExclude::None, ..Sgd::default() };
         TrainConfig {
             report_grad_norm: true,
             average: Some(Average { decay: 0.5, ramp: false }),
@@ -263,13 +257,7 @@ mod tests {
         let squares = biases.map(|bias| b.graph.square(bias).expect("a float"));
         let sum = b.graph.add(squares[0], squares[1]).expect("two numbers");
         let loss = b.graph.sum(sum, &[0]).expect("one axis");
-        let sgd = Sgd {
-            momentum: 0.0,
-            nesterov: false,
-            velocity: Default::default(),
-            weight_decay: 0.5,
-            decay_exclude: DecayExclude::None,
-        };
+        let sgd = Sgd { weight_decay: 0.5, decay_exclude: DecayExclude::None, ..Sgd::default() };
         let rate_factors = RateFactors::by_prefix(vec![("deep.".to_string(), 0.25), ("deep.bias".to_string(), 9.0)]);
         let config = TrainConfig { rate_factors, ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1)) };
         build_train_step(&mut b, loss, &config).expect("a legal graph");

@@ -8,7 +8,7 @@ use crate::tasks::huggingface::vocabulary_in_config;
 use crate::tasks::registry;
 use bessemer_data::text::VocabularyIdentity;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Which weights of a checkpoint or run folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +71,11 @@ pub(crate) fn vocabulary_of(weights: &Path) -> Result<Option<VocabularyIdentity>
 /// The manifest of a checkpoint. One that is damaged is reported by the loading of the weights.
 fn manifest_in(checkpoint: &Path) -> Option<Manifest> {
     serde_json::from_slice(&fs::read(checkpoint.join(MANIFEST_FILE)).ok()?).ok()
+}
+
+/// A file that a run keeps in its folder, for weights that are the run or a checkpoint in it.
+pub(crate) fn file_of_run(weights: &Path, name: &str) -> Option<PathBuf> {
+    weights.ancestors().take(3).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// The recipe that a checkpoint or run folder holds; `None` for anything else.

@@ -112,7 +112,7 @@ impl Progress {
         self.line(&format!("evaluation at step {step}: {}", metrics.join("  ")));
     }
 
-    /// Shows a warning in a line of its own.
+    /// Shows a warning on a separate line.
     pub fn warning(&mut self, message: &str) {
         self.line(&format!("warning: {message}"));
     }

@@ -4,10 +4,11 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use bessemer_ir::DType;
 use bessemer_ir::run::{StateStore, read_f32, read_i32, write_f32, write_i32};
-use bessemer_models::{ExternalTensor, WeightNames, load_into};
+use bessemer_models::{ExternalTensor, Model, WeightNames, load_into};
 use bessemer_nn::optim::is_reset_by_phase;
 use bessemer_nn::{ParamKind, ParamSpec};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// State tensors of a compiled step and what files call them.
 #[derive(Debug)]
@@ -97,6 +98,16 @@ pub(crate) fn is_counter(spec: &ParamSpec) -> bool {
 }
 
 pub(crate) const AVERAGE_PREFIX: &str = "ema.";
+
+/// Whether tensors have the names and shapes of a model's, by which a file without a recipe is recognised.
+pub(crate) fn has_shapes(model: &Model, tensors: &[NamedTensor<'_>]) -> bool {
+    let Model { specs, names, .. } = model;
+    let wanted = specs.iter().filter(|spec| spec.kind.is_model());
+    let wanted: BTreeMap<String, Vec<usize>> =
+        wanted.map(|spec| (spec.name.clone(), spec.external_shape().dims().to_vec())).collect();
+    let given = tensors.iter().filter(|tensor| !names.ignores(&tensor.name));
+    wanted == given.map(|tensor| (names.canonical(&tensor.name), tensor.shape.clone())).collect()
+}
 
 /// [`load_into`] for tensors of any floating-point type.
 pub(crate) fn load_strictly<'a>(

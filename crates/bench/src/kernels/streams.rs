@@ -200,13 +200,8 @@ pub(super) fn of_resnet(work: &Workload) -> Result<Vec<Problem>, GraphError> {
 
 /// SGD with momentum and weight decay for all parameters, as at the end of a step.
 fn sgd(specs: &[ParamSpec]) -> Result<Problem, GraphError> {
-    let rule = Sgd {
-        momentum: 0.875,
-        nesterov: false,
-        velocity: Default::default(),
-        weight_decay: 1.0 / 32768.0,
-        decay_exclude: DecayExclude::BatchNorm,
-    };
+    let rule =
+        Sgd { momentum: 0.875, weight_decay: 1.0 / 32768.0, decay_exclude: DecayExclude::BatchNorm, ..Sgd::default() };
     let mut b = Builder::new(Mode::Train);
     let lr = b.feed("lr", DType::F32, [])?;
     for spec in specs.iter().filter(|spec| spec.is_trainable()) {

@@ -35,13 +35,7 @@ fn larger_ones_have_the_published_counts() {
 #[test]
 fn steps_are_legal_graphs() {
     let options = DetectorOptions { canvas: [128, 256], cells: 1, head_depth: 1, num_classes: 3, ..d0() };
-    let sgd = Sgd {
-        momentum: 0.9,
-        nesterov: false,
-        velocity: Default::default(),
-        weight_decay: 0.0,
-        decay_exclude: Default::default(),
-    };
+    let sgd = Sgd { momentum: 0.9, ..Sgd::default() };
     let config = TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1));
     let model = train(&options, &LossOptions::default(), &config, 2).expect("a legal step");
     let names: Vec<&str> = model.graph.outputs().iter().map(|(name, _)| name.as_str()).collect();

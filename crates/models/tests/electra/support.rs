@@ -41,13 +41,7 @@ pub(crate) fn squad_options(head: SpanHead) -> SquadOptions {
 }
 
 pub(crate) fn sgd() -> TrainConfig {
-    let rule = Sgd {
-        momentum: 0.0,
-        nesterov: false,
-        velocity: Default::default(),
-        weight_decay: 0.0,
-        decay_exclude: Default::default(),
-    };
+    let rule = Sgd::default();
     TrainConfig::new(Optimizer::Sgd(rule), Schedule::constant(0.01))
 }
 

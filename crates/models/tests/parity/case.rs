@@ -1,18 +1,13 @@
 //! A folder of fixtures of a model of text: weights, feeds, losses, gradients and ten steps of AdamW.
 
-use crate::fixtures::{Tensors, assert_close, json, set_weights, tensors};
+use crate::fixtures::{TOLERANCE, Tensors, assert_close, assert_gradients, json, set_weights, tensors, with_gradients};
 use bessemer_ir::Value;
-use bessemer_ir::autodiff::gradients;
 use bessemer_ir::reference::Interpreter;
 use bessemer_models::bert::{BertConfig, Sequences};
 use bessemer_models::{Model, WeightNames};
 use bessemer_nn::{
-    Activation, Adam, AdamMoments, Builder, DecayExclude, DecayForm, EpsForm, Optimizer, ParamSpec, Schedule,
-    TrainConfig,
+    Activation, Adam, AdamMoments, Builder, DecayExclude, DecayForm, EpsForm, Optimizer, Schedule, TrainConfig,
 };
-
-/// The fixtures are rounded to `f32`.
-const TOLERANCE: f64 = 1e-6;
 
 pub(crate) struct Case {
     folder: &'static str,
@@ -73,16 +68,8 @@ impl Case {
     }
 
     /// Losses and all gradients of one pass.
-    pub(crate) fn check_pass(&self, (mut b, loss): (Builder, Value)) {
-        let params: Vec<ParamSpec> = b.specs().iter().filter(|spec| spec.is_trainable()).cloned().collect();
-        let values: Vec<_> = params.iter().map(|spec| spec.value).collect();
-        let grads = gradients(&mut b.graph, loss, &values).expect("every parameter reaches the loss");
-        b.graph.output("loss", loss);
-        for (param, grad) in params.iter().zip(grads) {
-            b.graph.output(&param.name, grad);
-        }
-        let (graph, specs) = b.finish();
-        let model = Model { graph, specs, names: &WeightNames::PLAIN };
+    pub(crate) fn check_pass(&self, (b, loss): (Builder, Value)) {
+        let model = with_gradients(b, loss, &WeightNames::PLAIN);
         let mut run = self.interpreter(&model, &self.tensors("weights"));
         run.run();
         for (name, value) in self.expected["losses"].as_object().expect("losses by name") {
@@ -90,10 +77,8 @@ impl Case {
             assert!((actual - value).abs() < 1e-10 * value, "{}: {name} is {actual}, not {value}", self.folder);
         }
         let expected = self.tensors("gradients");
-        assert_eq!(params.len(), expected.len());
-        for param in &params {
-            assert_close(&param.name, &run.output(&param.name).data, &expected[&param.name].data, TOLERANCE);
-        }
+        assert_eq!(model.specs.iter().filter(|spec| spec.is_trainable()).count(), expected.len());
+        assert_gradients(&model, &run, &expected, TOLERANCE);
     }
 
     /// The optimizer of the ten steps.

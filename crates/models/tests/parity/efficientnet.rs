@@ -1,6 +1,7 @@
 //! A narrow EfficientNet against timm's.
 
-use crate::images::{BATCH, ImageCase, assert_gradients, assert_logits, assert_loss, image_size, interpreter};
+use crate::fixtures::{TOLERANCE, assert_gradients};
+use crate::images::{BATCH, ImageCase, assert_logits, assert_loss, image_size, interpreter};
 use bessemer_models::efficientnet::{Backbone, Scaling};
 use bessemer_models::{Architecture, BackboneOptions, Model};
 use bessemer_nn::{BatchNormOptions, Padding};
@@ -49,5 +50,5 @@ fn same_padding() {
     run.run();
     assert_logits(&run, &expected, "logits_train");
     assert_loss(&run, &report);
-    assert_gradients(&model, &run, &CASE.tensors("gradients_same"));
+    assert_gradients(&model, &run, &CASE.tensors("gradients_same"), TOLERANCE);
 }

@@ -1,7 +1,10 @@
-//! Reads the fixtures.
+//! Reads the fixtures, and compares with them.
 
+use bessemer_ir::Value;
+use bessemer_ir::autodiff::gradients;
 use bessemer_ir::reference::Interpreter;
-use bessemer_models::{ExternalTensor, Model, load_into};
+use bessemer_models::{ExternalTensor, Model, WeightNames, load_into};
+use bessemer_nn::{Builder, ParamSpec};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -56,6 +59,9 @@ pub(crate) fn set_weights(run: &mut Interpreter<'_>, model: &Model, weights: &Te
     }
 }
 
+/// The fixtures are rounded to `f32`.
+pub(crate) const TOLERANCE: f64 = 1e-6;
+
 /// Norm below which a tensor counts as zeros, such as the gradient of what a softmax takes away again.
 const NOTHING: f64 = 1e-8;
 
@@ -66,4 +72,34 @@ pub(crate) fn assert_close(what: &str, actual: &[f64], expected: &[f64], toleran
     let norm: f64 = expected.iter().map(|e| e.powi(2)).sum();
     let relative = (difference / norm.max(NOTHING * NOTHING)).sqrt();
     assert!(relative <= tolerance, "{what} deviates by {relative:e}");
+}
+
+/// A training step's forward and backward pass; the gradients are outputs named `gradient.NAME`.
+pub(crate) fn with_gradients(mut b: Builder, loss: Value, names: &'static WeightNames) -> Model {
+    let params: Vec<ParamSpec> = b.specs().iter().filter(|spec| spec.is_trainable()).cloned().collect();
+    let values: Vec<_> = params.iter().map(|spec| spec.value).collect();
+    let grads = gradients(&mut b.graph, loss, &values).expect("every parameter reaches the loss");
+    b.graph.output("loss", loss);
+    for (param, grad) in params.iter().zip(grads) {
+        b.graph.output(&format!("gradient.{}", param.name), grad);
+    }
+    let (graph, specs) = b.finish();
+    Model { graph, specs, names }
+}
+
+/// Asserts that the gradients of [`with_gradients`] equal those of a fixture.
+pub(crate) fn assert_gradients(model: &Model, run: &Interpreter<'_>, expected: &Tensors, tolerance: f64) {
+    for (name, expected) in expected {
+        let param = model.specs.iter().find(|spec| spec.is_trainable() && spec.name == *name).expect("a parameter");
+        let gradient = &run.output(&format!("gradient.{name}")).data;
+        assert_close(name, &param.to_external(gradient), &expected.data, tolerance);
+    }
+}
+
+/// Asserts that what a step keeps equals the tensors of a fixture.
+pub(crate) fn assert_kept(model: &Model, run: &Interpreter<'_>, expected: &Tensors, tolerance: f64) {
+    for (name, expected) in expected.iter().filter(|(name, _)| !name.ends_with("num_batches_tracked")) {
+        let spec = model.specs.iter().find(|spec| spec.name == *name).expect("a tensor of the model");
+        assert_close(name, &spec.to_external(&run.input(name).data), &expected.data, tolerance);
+    }
 }

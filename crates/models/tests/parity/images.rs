@@ -1,14 +1,13 @@
 //! Narrow image classifiers against PyTorch in `f64`: logits, loss, every gradient, running statistics, ten steps.
 
-use crate::fixtures::{Tensors, assert_close, json, set_weights, tensors};
-use bessemer_ir::autodiff::gradients;
+use crate::fixtures::{
+    TOLERANCE, Tensors, assert_close, assert_gradients, assert_kept, json, set_weights, tensors, with_gradients,
+};
 use bessemer_ir::reference::Interpreter;
 use bessemer_models::classifier::forward_loss;
 use bessemer_models::{Architecture, BackboneOptions, InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
-use bessemer_nn::{DecayExclude, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{DecayExclude, Optimizer, Schedule, Sgd, TrainConfig};
 
-/// The fixtures are rounded to `f32`.
-const TOLERANCE: f64 = 1e-6;
 pub(crate) const BATCH: usize = 4;
 
 /// A folder of fixtures and the network that it is of.
@@ -51,8 +50,8 @@ impl ImageCase {
         assert_loss(&run, &self.json("expected"));
         let gradients = self.tensors("gradients");
         assert_eq!(model.specs.iter().filter(|spec| spec.is_trainable()).count(), gradients.len());
-        assert_gradients(&model, &run, &gradients);
-        assert_kept(&model, &run, &self.tensors("statistics_after_one_step"));
+        assert_gradients(&model, &run, &gradients, TOLERANCE);
+        assert_kept(&model, &run, &self.tensors("statistics_after_one_step"), TOLERANCE);
     }
 
     /// Asserts the losses of ten steps of SGD, and the stored ones of the weights after them.
@@ -62,10 +61,9 @@ impl ImageCase {
         let number = |name: &str| sgd[name].as_f64().expect("a number");
         let optimizer = Optimizer::Sgd(Sgd {
             momentum: number("momentum"),
-            nesterov: false,
-            velocity: Default::default(),
             weight_decay: number("weight_decay"),
             decay_exclude: DecayExclude::BnSubstring,
+            ..Sgd::default()
         });
         let config = TrainConfig::new(optimizer, Schedule::constant(number("lr")));
         let inputs = self.tensors("tensors");
@@ -84,7 +82,7 @@ impl ImageCase {
             let (loss, expected) = (run.output("loss").data[0], expected.as_f64().expect("a number"));
             assert!((loss - expected).abs() < 1e-8 * expected, "loss {loss} of step {step}, not {expected}");
         }
-        assert_kept(&model, &run, &self.tensors("final_weights"));
+        assert_kept(&model, &run, &self.tensors("final_weights"), TOLERANCE);
     }
 
     fn label_smoothing(&self) -> f64 {
@@ -94,16 +92,8 @@ impl ImageCase {
     /// A training step's forward and backward pass; the gradients are outputs named `gradient.NAME`.
     pub(crate) fn forward_backward(&self, options: &ModelOptions, mixup: Option<MixupWeight>) -> Model {
         let loss_options = LossOptions { label_smoothing: self.label_smoothing(), mixup };
-        let (mut b, loss) = forward_loss(self.architecture, options, &loss_options, BATCH).expect("a legal model");
-        let params: Vec<ParamSpec> = b.specs().iter().filter(|spec| spec.is_trainable()).cloned().collect();
-        let values: Vec<_> = params.iter().map(|spec| spec.value).collect();
-        let grads = gradients(&mut b.graph, loss, &values).expect("every parameter reaches the loss");
-        b.graph.output("loss", loss);
-        for (param, grad) in params.iter().zip(grads) {
-            b.graph.output(&format!("gradient.{}", param.name), grad);
-        }
-        let (graph, specs) = b.finish();
-        Model { graph, specs, names: self.architecture.names() }
+        let (b, loss) = forward_loss(self.architecture, options, &loss_options, BATCH).expect("a legal model");
+        with_gradients(b, loss, self.architecture.names())
     }
 }
 
@@ -125,23 +115,6 @@ pub(crate) fn interpreter<'a>(
         run.set("labels", labels);
     }
     run
-}
-
-/// Asserts that gradients equal those of a fixture.
-pub(crate) fn assert_gradients(model: &Model, run: &Interpreter<'_>, expected: &Tensors) {
-    for (name, expected) in expected {
-        let param = model.specs.iter().find(|spec| spec.is_trainable() && spec.name == *name).expect("a parameter");
-        let gradient = &run.output(&format!("gradient.{name}")).data;
-        assert_close(name, &param.to_external(gradient), &expected.data, TOLERANCE);
-    }
-}
-
-/// Asserts that what the step keeps equals the tensors of a fixture.
-fn assert_kept(model: &Model, run: &Interpreter<'_>, expected: &Tensors) {
-    for (name, expected) in expected.iter().filter(|(name, _)| !name.ends_with("num_batches_tracked")) {
-        let spec = model.specs.iter().find(|spec| spec.name == *name).expect("a tensor of the model");
-        assert_close(name, &spec.to_external(&run.input(name).data), &expected.data, TOLERANCE);
-    }
 }
 
 pub(crate) fn assert_logits(run: &Interpreter<'_>, expected: &Tensors, name: &str) {

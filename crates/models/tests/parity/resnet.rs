@@ -1,7 +1,7 @@
 //! Narrow ResNets against torchvision's.
 
-use crate::fixtures::assert_close;
-use crate::images::{BATCH, ImageCase, assert_gradients, assert_logits, assert_loss, image_size, interpreter};
+use crate::fixtures::{TOLERANCE, assert_close, assert_gradients};
+use crate::images::{BATCH, ImageCase, assert_logits, assert_loss, image_size, interpreter};
 use bessemer_models::resnet::{Backbone, Block};
 use bessemer_models::{Architecture, BackboneOptions, MixupWeight, Model};
 use bessemer_nn::Padding;
@@ -80,7 +80,7 @@ fn same_padding() {
         assert_logits(&run, &even, &format!("logits_train.{name}"));
         assert_loss(&run, &report[name]);
         if name == "even" {
-            assert_gradients(&model, &run, &BOTTLENECK.tensors("gradients_same"));
+            assert_gradients(&model, &run, &BOTTLENECK.tensors("gradients_same"), TOLERANCE);
         }
     }
 }

@@ -8,7 +8,8 @@ use bessemer_ir::Value;
 use serde::{Deserialize, Serialize};
 
 /// Stochastic gradient descent with the gradient `d = g + weight_decay * w`. See [`Velocity`] for the forms of momentum.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// By default there is neither momentum nor decay.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sgd {
     /// Share of the last change in the next one, in `[0, 1)`.
     pub momentum: f64,

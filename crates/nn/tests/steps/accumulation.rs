@@ -60,13 +60,7 @@ fn linear(b: &mut Builder, name: &str, x: Value, options: LinearOptions) -> Valu
 }
 
 fn sgd() -> Optimizer {
-    Optimizer::Sgd(Sgd {
-        momentum: 0.9,
-        nesterov: false,
-        velocity: Default::default(),
-        weight_decay: 0.01,
-        decay_exclude: DecayExclude::None,
-    })
+    Optimizer::Sgd(Sgd { momentum: 0.9, weight_decay: 0.01, decay_exclude: DecayExclude::None, ..Sgd::default() })
 }
 
 fn configs() -> [TrainConfig; 3] {
@@ -170,13 +164,7 @@ fn micro_batches_make_the_step_of_the_whole_batch() {
 
 #[test]
 fn each_micro_batch_can_be_clipped_for_itself() {
-    let plain = Sgd {
-        momentum: 0.0,
-        nesterov: false,
-        velocity: Default::default(),
-        weight_decay: 0.0,
-        decay_exclude: DecayExclude::None,
-    };
+    let plain = Sgd { decay_exclude: DecayExclude::None, ..Sgd::default() };
     let clip = Clip { limit: 0.05, form: ClipForm::TensorFlow, of: ClipOf::MicroBatch };
     let config = TrainConfig { clip: Some(clip), ..TrainConfig::new(Optimizer::Sgd(plain), Schedule::constant(1.0)) };
     let (graph, specs) = network(SAMPLES / 2, Norm::Without, &of_accumulation(&config, 1));

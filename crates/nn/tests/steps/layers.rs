@@ -44,13 +44,7 @@ fn network() -> Result<(Graph, Vec<ParamSpec>)> {
     let squares = [b.graph.square(up)?, b.graph.square(maps[1])?];
     let means = [b.graph.mean(squares[0], &[0, 1, 2, 3])?, b.graph.mean(squares[1], &[0, 1, 2, 3])?];
     let loss = b.graph.add(means[0], means[1])?;
-    let sgd = Sgd {
-        momentum: 0.9,
-        nesterov: false,
-        velocity: Default::default(),
-        weight_decay: 0.01,
-        decay_exclude: DecayExclude::None,
-    };
+    let sgd = Sgd { momentum: 0.9, weight_decay: 0.01, decay_exclude: DecayExclude::None, ..Sgd::default() };
     let config = TrainConfig {
         average: Some(Average { decay: 0.9, ramp: false }),
         ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1))

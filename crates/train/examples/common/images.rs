@@ -104,10 +104,9 @@ impl Parity {
         let number = |key: &str| sgd[key].as_f64().ok_or(format!("expected.json lacks sgd.{key}"));
         let optimizer = Optimizer::Sgd(Sgd {
             momentum: number("momentum")?,
-            nesterov: false,
-            velocity: Default::default(),
             weight_decay: number("weight_decay")?,
             decay_exclude: DecayExclude::BnSubstring,
+            ..Sgd::default()
         });
         let config = TrainConfig::new(optimizer, Schedule::constant(number("lr")?));
         let model = Model::train(self.architecture, &self.options, &self.loss, &config, self.batch())?;

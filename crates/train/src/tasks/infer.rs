@@ -6,7 +6,8 @@ use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
 use serde::Serialize;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Settings of predictions.
 #[derive(Clone, Debug)]
@@ -94,4 +95,13 @@ pub(super) fn predictions<T: Serialize>(
     parts: impl Fn(&T) -> Vec<Part>,
 ) -> EachInput<Prediction> {
     results.into_iter().map(|result| result.map(|result| Prediction::new(&result, parts(&result)))).collect()
+}
+
+/// Names of classes from a file with one in each line.
+///
+/// # Errors
+/// A file that cannot be read.
+pub(super) fn read_labels(path: &Path) -> Result<Vec<String>, TrainError> {
+    let text = fs::read_to_string(path).map_err(TrainError::io(path, "read the labels"))?;
+    Ok(text.lines().map(|line| line.trim_end().to_owned()).collect())
 }

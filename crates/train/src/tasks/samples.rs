@@ -1,5 +1,6 @@
 //! Evaluation pictures of a run with what the model takes them for, kept as `predictions/samples.json` and PNG files beside it.
 
+use crate::error::TrainError;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
@@ -19,12 +20,26 @@ pub struct Sample {
 
 /// The list of samples in the folder of predictions.
 pub const SAMPLES_FILE: &str = "samples.json";
+/// What fails, for messages.
+const WRITE: &str = "write the sample pictures";
 
 impl Sample {
     /// Whether the predicted class is the true one.
     pub fn is_right(&self) -> bool {
         self.label == self.predicted
     }
+}
+
+/// Makes the folder that pictures and list are written to.
+pub(crate) fn make_folder(predictions: &Path) -> Result<(), TrainError> {
+    fs::create_dir_all(predictions).map_err(TrainError::io(predictions, WRITE))
+}
+
+/// Writes the list of samples into the folder of their pictures.
+pub(crate) fn write(predictions: &Path, samples: &[Sample]) -> Result<(), TrainError> {
+    let path = predictions.join(SAMPLES_FILE);
+    let text = serde_json::to_string_pretty(samples).expect("samples have string keys and finite numbers");
+    fs::write(&path, text).map_err(TrainError::io(&path, WRITE))
 }
 
 /// The samples of a run, if it has any, in the order in which they were written.

@@ -28,7 +28,7 @@ const AVERAGED: &str = "state_dict_ema";
 const KEYS: [&str; 4] = [AVERAGED, "state_dict", "model_state_dict", "model"];
 const EXTENSIONS: [&str; 3] = ["pth", "pt", "bin"];
 const ZIP: &[u8] = b"PK\x03\x04";
-/// The tensors of a file may share storages, but not take more than so many times its size.
+/// Tensors may share storages; all of them together may have this multiple of the bytes of the file.
 const MAX_SHARING: u64 = 4;
 /// Keys of a file that an error lists.
 const MAX_LISTED: usize = 8;

@@ -4,14 +4,14 @@ use super::model_options;
 use super::recipe::ClassifierRecipe;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
-use crate::loaded_weights::{LoadedWeights, WhichWeights};
+use crate::loaded_weights::{LoadedWeights, WhichWeights, file_of_run};
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession};
+use crate::tasks::infer::read_labels;
 use bessemer_data::ResizeCentreCrop;
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, InputFormat, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
-use std::fs;
 use std::path::Path;
 
 /// Names of the classes in a run folder, one a line, in the order of labels.
@@ -113,15 +113,5 @@ pub(crate) fn classes_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
 
 /// The class names beside a run's checkpoints.
 fn read_classes(weights: &Path) -> Result<Option<Vec<String>>, TrainError> {
-    let found = weights.ancestors().take(3).map(|folder| folder.join(CLASSES_FILE)).find(|path| path.is_file());
-    found.map(|path| read_labels(&path)).transpose()
-}
-
-/// One label a line.
-///
-/// # Errors
-/// A file that cannot be read.
-pub fn read_labels(path: &Path) -> Result<Vec<String>, TrainError> {
-    let text = fs::read_to_string(path).map_err(TrainError::io(path, "read the labels"))?;
-    Ok(text.lines().map(|line| line.trim_end().to_owned()).collect())
+    file_of_run(weights, CLASSES_FILE).map(|path| read_labels(&path)).transpose()
 }

@@ -11,7 +11,7 @@ use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
-use crate::state::load_strictly;
+use crate::state::{has_shapes, load_strictly};
 use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
@@ -19,7 +19,6 @@ use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{ComparedWork, Work, Workload};
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, Model, ModelError, ModelSpec, Summary, WeightNames, WeightsError, ZOO, find};
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Classifiers of images: ResNets and EfficientNets.
@@ -163,15 +162,6 @@ fn model_for(spec: &ModelSpec, tensors: &[NamedTensor<'_>]) -> Result<Model, Tra
         options.num_classes = classes;
     }
     Ok(Model::infer(spec.architecture, &options, 1)?)
-}
-
-/// Whether tensors have the names and shapes of a model's.
-fn has_shapes(model: &Model, tensors: &[NamedTensor<'_>]) -> bool {
-    let wanted = model.specs.iter().filter(|spec| spec.kind.is_model());
-    let wanted: BTreeMap<String, Vec<usize>> =
-        wanted.map(|spec| (spec.name.clone(), spec.external_shape().dims().to_vec())).collect();
-    let given = tensors.iter().filter(|tensor| !NAMES.ignores(&tensor.name));
-    wanted == given.map(|tensor| (NAMES.canonical(&tensor.name), tensor.shape.clone())).collect()
 }
 
 /// How tensors do not fit a model; `None` where they do.

@@ -1,10 +1,10 @@
 //! Classes of pictures.
 
-use super::classifier::{Classifier, read_labels};
+use super::classifier::Classifier;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K, read_labels};
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::Image;
@@ -90,7 +90,7 @@ pub struct ClassScore {
 }
 
 /// Classifies picture files with model `name` and `weights`, prepared as in evaluation. A picture that cannot be read is an error
-/// of its own.
+/// in its place.
 ///
 /// # Errors
 /// Weights or labels that cannot be read or do not fit the model.

@@ -13,7 +13,7 @@ mod sources;
 mod workload;
 
 pub use super::source::DataSource;
-pub use classifier::{CLASSES_FILE, Classifier, read_labels};
+pub use classifier::{CLASSES_FILE, Classifier};
 pub use family::{Classifiers, FAMILY};
 pub use infer::{ClassScore, InferOptions, Prediction, infer};
 

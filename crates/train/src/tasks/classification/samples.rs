@@ -5,12 +5,10 @@ use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
-use crate::tasks::samples::{SAMPLES_FILE, Sample};
+use crate::tasks::samples::{self, Sample};
 use crate::tasks::source::DataSource;
 use crate::tasks::{Array, Feeds};
 use bessemer_data::{FileFormat, Image, Label, LabelledImages, Purpose, Scratch};
-use std::fs;
-use std::path::Path;
 
 /// Classifies `count` pictures spread over the run's evaluation set, with its best weights, and writes them.
 /// Nothing is written where a run has no evaluation set.
@@ -27,7 +25,7 @@ pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Res
     session.run(&Feeds::from([("images", Array::U8(images.clone()))]))?;
     let (outputs, logits) = (classifier.options.num_classes, session.output("logits")?);
     let folder = run.predictions();
-    fs::create_dir_all(&folder).map_err(|source| io_error(&folder, source))?;
+    samples::make_folder(&folder)?;
     let [height, width] = set.image_size(0);
     let name = |class: usize| set.class_names().get(class).cloned().unwrap_or_else(|| class.to_string());
     let mut samples = Vec::with_capacity(count);
@@ -38,9 +36,7 @@ pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Res
         let (class, probability) = best(&logits[i * outputs..][..outputs], classifier.label_offset);
         samples.push(Sample { picture, label: name(labels[i]), predicted: name(class), probability });
     }
-    let path = folder.join(SAMPLES_FILE);
-    let text = serde_json::to_string_pretty(&samples).expect("samples have string keys and finite numbers");
-    fs::write(&path, text).map_err(|source| io_error(&path, source))?;
+    samples::write(&folder, &samples)?;
     Ok(samples)
 }
 
@@ -66,10 +62,6 @@ fn best(logits: &[f32], offset: usize) -> (usize, f64) {
     let classes = logits.iter().enumerate().skip(offset);
     let (output, logit) = classes.max_by(|a, b| a.1.total_cmp(b.1)).unwrap_or((offset, &largest));
     (output - offset, f64::from(logit - largest).exp() / sum)
-}
-
-fn io_error(path: &Path, source: std::io::Error) -> TrainError {
-    TrainError::Io { path: path.to_owned(), action: "write the sample pictures", source }
 }
 
 #[cfg(test)]

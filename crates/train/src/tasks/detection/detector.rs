@@ -4,7 +4,7 @@ use super::model;
 use super::recipe::DetectorRecipe;
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
-use crate::loaded_weights::{LoadedWeights, WhichWeights};
+use crate::loaded_weights::{LoadedWeights, WhichWeights, file_of_run};
 use crate::recipe::{Override, Recipe};
 use crate::session::{ComputeOptions, EvalSession, TrainSession};
 use crate::tasks::InitialWeights;
@@ -34,8 +34,7 @@ pub(super) fn write_categories(run: &Path, categories: &[ClassCategory]) -> Resu
 
 /// The classes in the folder of a run, or in one that its weights lie in.
 fn read_categories(weights: &Path) -> Result<Option<Vec<ClassCategory>>, TrainError> {
-    let found = weights.ancestors().take(3).map(|folder| folder.join(CATEGORIES_FILE)).find(|path| path.is_file());
-    let Some(path) = found else { return Ok(None) };
+    let Some(path) = file_of_run(weights, CATEGORIES_FILE) else { return Ok(None) };
     let text = fs::read(&path).map_err(TrainError::io(&path, "read the categories"))?;
     let parsed = serde_json::from_slice(&text);
     parsed.map(Some).map_err(|error| TrainError::setting("the categories", path.display(), error.to_string()))

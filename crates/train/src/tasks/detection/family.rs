@@ -11,6 +11,7 @@ use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
+use crate::state::has_shapes;
 use crate::tasks::family::{BuildStep, Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
@@ -19,7 +20,6 @@ use crate::workload::{Work, Workload};
 use bessemer_models::efficientdet::{self, DetectorSpec, NAMES, ZOO};
 use bessemer_models::{Model, ModelError, Summary, WeightNames};
 use bessemer_nn::Mode;
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Detectors of objects: EfficientDets.
@@ -142,13 +142,4 @@ fn model_for(spec: &DetectorSpec, tensors: &[NamedTensor<'_>]) -> Option<Model> 
     let mut options = spec.options();
     options.num_classes = classes_of(tensors, options.anchors.count())?;
     efficientdet::raw_outputs(&options, 1, Mode::Infer).ok()
-}
-
-/// Whether tensors have the names and shapes of a model's.
-fn has_shapes(model: &Model, tensors: &[NamedTensor<'_>]) -> bool {
-    let wanted = model.specs.iter().filter(|spec| spec.kind.is_model());
-    let wanted: BTreeMap<String, Vec<usize>> =
-        wanted.map(|spec| (spec.name.clone(), spec.external_shape().dims().to_vec())).collect();
-    let given = tensors.iter().filter(|tensor| !NAMES.ignores(&tensor.name));
-    wanted == given.map(|tensor| (NAMES.canonical(&tensor.name), tensor.shape.clone())).collect()
 }

@@ -1,7 +1,7 @@
 //! Objects in pictures.
 
 use super::detector::{ClassCategory, Detector};
-use super::score::in_image;
+use super::score::{Found, detections};
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
@@ -83,20 +83,12 @@ impl Network {
             scales.push(placement.nominal_scale().recip() as f32);
         }
         self.session.run(&Feeds::from([("images", Array::U8(canvases)), ("sizes", Array::F32(sizes))]))?;
-        let (boxes, scores) = (self.session.output("boxes")?, self.session.output("scores")?);
-        let (labels, counts) = (self.session.output_indices("labels")?, self.session.output_indices("count")?);
-        let each = scores.len() / self.batch_size;
-        let object = |at: usize, scale: f32| {
-            let class = labels[at];
-            let ClassCategory { id, name } = self.detector.category(class as usize);
-            let (score, bbox) = (f64::from(scores[at]), in_image(&boxes[4 * at..][..4], scale));
-            DetectedObject { category_id: id, class, name, score, bbox }
+        let object = |Found { class, bbox, score }: Found| {
+            let ClassCategory { id, name } = self.detector.category(class);
+            DetectedObject { category_id: id, class: class as u32, name, score, bbox }
         };
-        let of_image = |(index, &scale): (usize, &f32)| {
-            let first = index * each;
-            (first..first + counts[index] as usize).map(|at| object(at, scale)).collect()
-        };
-        Ok(scales.iter().enumerate().map(of_image).collect())
+        let found = detections(&self.session, &scales)?;
+        Ok(found.into_iter().map(|image| image.into_iter().map(object).collect()).collect())
     }
 }
 
@@ -126,7 +118,7 @@ pub(super) struct ObjectPredictor {
 
 impl ObjectPredictor {
     pub(super) fn new(detector: Detector, options: &PredictOptions) -> Result<Self, TrainError> {
-        let names = options.labels.as_deref().map(crate::tasks::classification::read_labels).transpose()?;
+        let names = options.labels.as_deref().map(infer::read_labels).transpose()?;
         if let Some(out) = &options.out {
             fs::create_dir_all(out).map_err(TrainError::io(out, "make the folder of pictures"))?;
         }

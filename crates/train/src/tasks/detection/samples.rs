@@ -7,11 +7,9 @@ use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
-use crate::tasks::samples::{SAMPLES_FILE, Sample};
+use crate::tasks::samples::{self, Sample};
 use crate::tasks::source::DataSource;
 use bessemer_data::{FileFormat, Image, Purpose, Scratch};
-use std::fs;
-use std::path::Path;
 
 /// Objects with a lower score are not drawn.
 const SCORE: f64 = 0.4;
@@ -27,7 +25,7 @@ pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Res
     let detector = Detector::load(&recipe.model.name, run.path(), WhichWeights::AsEvaluated)?;
     let mut network = Network::new(detector, 1, compute)?;
     let folder = run.predictions();
-    fs::create_dir_all(&folder).map_err(|source| io_error(&folder, source))?;
+    samples::make_folder(&folder)?;
     let (set, count) = (&*source.set, count.min(source.set.len()));
     let mut samples = Vec::with_capacity(count);
     let mut scratch = Scratch::default();
@@ -49,12 +47,6 @@ pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Res
             probability: shown.first().map_or(0.0, |best| best.score),
         });
     }
-    let path = folder.join(SAMPLES_FILE);
-    let text = serde_json::to_string_pretty(&samples).expect("samples have string keys and finite numbers");
-    fs::write(&path, text).map_err(|source| io_error(&path, source))?;
+    samples::write(&folder, &samples)?;
     Ok(samples)
-}
-
-fn io_error(path: &Path, source: std::io::Error) -> TrainError {
-    TrainError::Io { path: path.to_owned(), action: "write the sample pictures", source }
 }

@@ -26,12 +26,28 @@ pub(super) enum Truths {
 pub(super) const BOXES_FILE: &str = "bbox.json";
 
 /// A detection in pixels of its image.
-struct Found {
-    image_id: i64,
-    class: usize,
+pub(super) struct Found {
+    pub class: usize,
     /// `[x, y, width, height]`
-    bbox: [f64; 4],
-    score: f64,
+    pub bbox: [f64; 4],
+    pub score: f64,
+}
+
+/// The detections in the outputs of a forward pass, of as many of its images as there are scales: pixels of the image for each
+/// pixel of the canvas.
+pub(super) fn detections(session: &EvalSession, scales: &[f32]) -> Result<Vec<Vec<Found>>, TrainError> {
+    let (boxes, scores) = (session.output("boxes")?, session.output("scores")?);
+    let (labels, counts) = (session.output_indices("labels")?, session.output_indices("count")?);
+    let each = scores.len() / counts.len();
+    let of_image = |(image, &scale): (usize, &f32)| {
+        let found = |at: usize| Found {
+            class: labels[at] as usize,
+            bbox: in_image(&boxes[4 * at..][..4], scale),
+            score: scores[at].into(),
+        };
+        (0..counts[image] as usize).map(|detection| found(image * each + detection)).collect()
+    };
+    Ok(scales.iter().enumerate().map(of_image).collect())
 }
 
 /// Detections and losses, summed up over batches.
@@ -40,7 +56,8 @@ pub(super) struct DetectionScore<'a> {
     source: &'a Source,
     loss: LossOptions,
     max_objects: usize,
-    detections: Vec<Found>,
+    /// With the ids of their images.
+    detections: Vec<(i64, Found)>,
     /// Of batches, by image in the order of the data.
     objects: Vec<GroundTruth<BoundingBox>>,
     images: Vec<i64>,
@@ -108,13 +125,13 @@ impl<'a> DetectionScore<'a> {
     /// The detections as the metric takes them.
     fn numbered(&self) -> Vec<Detection<BoundingBox>> {
         let by_id: BTreeMap<i64, usize> = self.images.iter().enumerate().map(|(number, &id)| (id, number)).collect();
-        let number = |found: &Found| {
+        let number = |(image_id, found): &(i64, Found)| {
             let (image, category) = match &self.truths {
                 Truths::Annotated(instances) => {
                     let id = self.source.categories.get(found.class).copied().flatten()?;
-                    (instances.image_number(found.image_id)?, instances.category_number(id)?)
+                    (instances.image_number(*image_id)?, instances.category_number(id)?)
                 }
-                Truths::OfBatches => (*by_id.get(&found.image_id)?, found.class),
+                Truths::OfBatches => (*by_id.get(image_id)?, found.class),
             };
             let region = BoundingBox::from(found.bbox);
             Some(Detection { image, category, region, area: region.area(), score: found.score })
@@ -145,7 +162,7 @@ impl<'a> DetectionScore<'a> {
         let results: Vec<_> = self
             .detections
             .iter()
-            .filter_map(|Found { image_id, class, bbox, score }| {
+            .filter_map(|(image_id, Found { class, bbox, score })| {
                 let category_id = self.source.categories.get(*class).copied().flatten()?;
                 Some(json!({ "image_id": image_id, "category_id": category_id, "bbox": bbox, "score": score }))
             })
@@ -157,7 +174,7 @@ impl<'a> DetectionScore<'a> {
 }
 
 /// A box `[x1, y1, x2, y2]` of the canvas as `[x, y, width, height]` in pixels of its image.
-pub(super) fn in_image(bbox: &[f32], scale: f32) -> [f64; 4] {
+fn in_image(bbox: &[f32], scale: f32) -> [f64; 4] {
     let [x1, y1, x2, y2] = [0, 1, 2, 3].map(|i| f64::from(bbox[i]) * f64::from(scale));
     [x1, y1, x2 - x1, y2 - y1]
 }
@@ -167,20 +184,9 @@ impl Score for DetectionScore<'_> {
         if matches!(self.truths, Truths::OfBatches) {
             self.add_objects(batch);
         }
-        let (boxes, scores) = (session.output("boxes")?, session.output("scores")?);
-        let (labels, counts) = (session.output_indices("labels")?, session.output_indices("count")?);
-        let each = scores.len() / counts.len();
-        let (ids, scales) = (batch.feeds.i32("ids"), batch.feeds.f32("scales"));
-        for sample in 0..batch.samples {
-            for detection in 0..counts[sample] as usize {
-                let at = sample * each + detection;
-                self.detections.push(Found {
-                    image_id: ids[sample].into(),
-                    class: labels[at] as usize,
-                    bbox: in_image(&boxes[4 * at..][..4], scales[sample]),
-                    score: scores[at].into(),
-                });
-            }
+        let found = detections(session, &batch.feeds.f32("scales")[..batch.samples])?;
+        for (image_id, found) in batch.feeds.i32("ids").iter().zip(found) {
+            self.detections.extend(found.into_iter().map(|found| (i64::from(*image_id), found)));
         }
         let sum = |values: &[f32]| values[..batch.samples].iter().map(|&value| f64::from(value)).sum::<f64>();
         self.losses.classes += sum(session.output("cls_loss_sum")?);

@@ -150,13 +150,7 @@ impl Family for Perceptrons {
     }
 
     fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {
-        let sgd = Sgd {
-            momentum: 0.9,
-            nesterov: false,
-            velocity: Default::default(),
-            weight_decay: 0.0,
-            decay_exclude: Default::default(),
-        };
+        let sgd = Sgd { momentum: 0.9, ..Sgd::default() };
         let model = match work.mode {
             Mode::Infer => graph::infer(HIDDEN, work.batch_size)?,
             Mode::Train => graph::train(HIDDEN, work.batch_size, &work.train_config(Optimizer::Sgd(sgd), 1e-3))?,

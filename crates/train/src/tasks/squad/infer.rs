@@ -112,7 +112,7 @@ impl Reader {
         Ok(Self { answering, trained, session: None, compute, top_k })
     }
 
-    /// Answers to questions about a text. A question without words is an error of its own. `notify` is called after each window of
+    /// Answers to questions about a text. A question without words is an error in its place. `notify` is called after each window of
     /// the text with the number of those that were read and of all.
     ///
     /// # Errors
