@@ -186,42 +186,61 @@ impl SimdOp for Maxima<'_> {
     }
 }
 
-/// The elements of a chunk whose keys, shifted, are above a bucket, and the first ones of those in it.
-struct Above<'a> {
+/// The elements of a chunk whose keys, shifted, are in a bucket or above it.
+struct Reached<'a> {
     x: &'a [f32],
     maxima: &'a [u32],
     shift: u32,
     bucket: u32,
 }
 
-impl Above<'_> {
-    /// Calls `f(position in the chunk, element, whether it is in the bucket)`.
-    fn for_each(&self, mut f: impl FnMut(usize, f32, bool)) {
-        let least = self.bucket << self.shift;
-        for (part, x) in self.x.chunks(PART).enumerate().filter(|(part, _)| self.maxima[*part] >= least) {
-            for (i, &x) in x.iter().enumerate().filter(|(_, x)| key(**x) >= least) {
-                f(part * PART + i, x, key(x) >> self.shift == self.bucket);
-            }
-        }
-    }
-
-    /// How many are above the bucket, and how many in it.
-    fn count(&self) -> (u32, u32) {
-        let (mut above, mut inside) = (0, 0);
-        self.for_each(|_, _, is_inside| if is_inside { inside += 1 } else { above += 1 });
-        (above, inside)
+impl<'a> Reached<'a> {
+    /// The parts with such an element: their position in the chunk, the bucket of their largest element, and their elements.
+    fn parts(&self) -> impl Iterator<Item = (usize, u32, &'a [f32])> {
+        let parts = self.x.chunks(PART).zip(self.maxima).enumerate();
+        let (shift, bucket) = (self.shift, self.bucket);
+        let parts = parts.map(move |(part, (x, maximum))| (part * PART, maximum >> shift, x));
+        parts.filter(move |(_, most, _)| *most >= bucket)
     }
 
     /// Writes the ranks of those above the bucket and of the first `inside` in it; `first` is the position of the chunk.
     fn collect(&self, first: usize, mut inside: u32, ranks: &mut [u64]) {
         let mut next = 0;
-        self.for_each(|i, x, is_inside| {
-            if !is_inside || inside > 0 {
-                inside -= u32::from(is_inside);
-                ranks[next] = rank(x, first + i);
-                next += 1;
+        for (start, most, x) in self.parts() {
+            if most == self.bucket && inside == 0 {
+                continue;
             }
-        });
+            for (i, &x) in x.iter().enumerate() {
+                let bucket = key(x) >> self.shift;
+                let is_inside = bucket == self.bucket;
+                if bucket > self.bucket || is_inside && inside > 0 {
+                    inside -= u32::from(is_inside);
+                    ranks[next] = rank(x, first + start + i);
+                    next += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Counts those above the bucket, and those in it.
+struct CountReached<'a>(Reached<'a>);
+
+impl SimdOp for CountReached<'_> {
+    type Output = (u32, u32);
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> (u32, u32) {
+        let Reached { shift, bucket, .. } = self.0;
+        let (mut above, mut inside) = (0, 0);
+        for (_, _, x) in self.0.parts() {
+            for &x in x {
+                let reached = key(x) >> shift;
+                above += u32::from(reached > bucket);
+                inside += u32::from(reached == bucket);
+            }
+        }
+        (above, inside)
     }
 }
 
@@ -247,9 +266,9 @@ impl Selection<'_> {
         &self.x[task * CHUNK..self.x.len().min((task + 1) * CHUNK)]
     }
 
-    fn above(&self, task: usize, shift: u32, bucket: u32) -> Above<'_> {
+    fn reached(&self, task: usize, shift: u32, bucket: u32) -> Reached<'_> {
         let maxima = &self.maxima[task * (CHUNK / PART)..];
-        Above { x: self.chunk(task), maxima, shift, bucket }
+        Reached { x: self.chunk(task), maxima, shift, bucket }
     }
 
     /// Cuts at the `k`-th largest maximum of the parts, if there are the given number of and few enough elements are above it.
@@ -260,7 +279,8 @@ impl Selection<'_> {
         let bucket = *order.select_nth_unstable(last).1;
         let base = &Shared(self.chunks.as_mut_ptr());
         self.ctx.pool.run(self.chunks.len(), &|task, _worker| {
-            let (above, inside) = self.above(task, 0, bucket).count();
+            // SAFETY: the kernel has no conditions.
+            let (above, inside) = unsafe { simd::dispatch(self.ctx.isa, CountReached(self.reached(task, 0, bucket))) };
             // SAFETY: each task has its own entry, and nothing else reads them meanwhile.
             unsafe { *base.0.add(task) = Chunk { above, inside, ..Chunk::default() } };
         });
@@ -322,7 +342,7 @@ impl Selection<'_> {
             let len = (above + inside) as usize;
             // SAFETY: each chunk has its own part of the list.
             let ranks = unsafe { std::slice::from_raw_parts_mut(base.0.add(start as usize), len) };
-            self.above(task, cut.shift, cut.bucket).collect(task * CHUNK, inside, ranks);
+            self.reached(task, cut.shift, cut.bucket).collect(task * CHUNK, inside, ranks);
         });
         collected
     }

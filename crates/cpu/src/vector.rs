@@ -70,12 +70,17 @@ pub fn exp_fused(x: f32) -> f32 {
     let y = x * std::f32::consts::LOG2_E;
     let y = if y < LEAST { LEAST } else { y };
     let shifted = y + ROUND;
-    let f = y - (shifted - ROUND);
-    let coefficients: [f32; 6] =
-        [1.326_473_9e-3, 9.671_517e-3, 5.550_733_6e-2, 2.402_224_2e-1, std::f32::consts::LN_2, 1.0];
-    let power = coefficients[1..].iter().fold(coefficients[0], |power, &c| power.mul_add(f, c));
+    let power = power_fused(y - (shifted - ROUND));
     // The lowest bits of `shifted` are the rounded exponent; that of the least power, which is 1, becomes 0.
     f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23))
+}
+
+/// `2^f` for `f` in -0.5 to 0.5, with fused operations: within 2e-7 of the exact value, and 1 for 0.
+#[inline(always)]
+fn power_fused(f: f32) -> f32 {
+    let coefficients: [f32; 6] =
+        [1.326_473_9e-3, 9.671_517e-3, 5.550_733_6e-2, 2.402_224_2e-1, std::f32::consts::LN_2, 1.0];
+    coefficients[1..].iter().fold(coefficients[0], |power, &c| power.mul_add(f, c))
 }
 
 #[inline(always)]
@@ -107,10 +112,31 @@ pub(crate) fn log(x: f32) -> f32 {
     if x >= 0.0 { y } else { f32::NAN }
 }
 
+/// `1 / (1 + exp(-x))`, with fused operations; 0 below -87.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
-    let small = exp(-x.abs());
-    (if x < 0.0 { small } else { 1.0 }) / (1.0 + small)
+    const LEAST: f32 = -87.0;
+    const LOG2_E_LOW: f32 = (std::f64::consts::LOG2_E - std::f32::consts::LOG2_E as f64) as f32;
+    let vanishes = x < LEAST;
+    let y = -x.abs();
+    let y = if y < LEAST { LEAST } else { y };
+    let shifted = y.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let f = y.mul_add(LOG2_E_LOW, y.mul_add(std::f32::consts::LOG2_E, ROUND - shifted));
+    // The lowest bits of `shifted` are the rounded exponent.
+    let small = power_fused(f) * f32::from_bits((shifted.to_bits() << 23).wrapping_add(1.0f32.to_bits()));
+    let above = if x < 0.0 { small } else { 1.0 };
+    (if vanishes { 0.0 } else { above }) * recip_of_1_to_2(1.0 + small)
+}
+
+/// `1 / x` for `x` in 1 to 2, exact at both ends, with fused operations, which take less time than a division: two steps of Newton's
+/// method from the quadratic polynomial of the least relative error, 1 / 99.
+#[inline(always)]
+fn recip_of_1_to_2(x: f32) -> f32 {
+    let mut y = (32.0f32 / 99.0).mul_add(x, -144.0 / 99.0).mul_add(x, 210.0 / 99.0);
+    for _ in 0..2 {
+        y = y.mul_add((-x).mul_add(y, 1.0), y);
+    }
+    y
 }
 
 #[inline(always)]
@@ -486,5 +512,17 @@ mod tests {
             assert!(exp(f32::NAN).is_nan());
         }
         assert_eq!(exp_nonpositive(-88.0), 0.0);
+    }
+
+    #[test]
+    fn sigmoids_are_good_to_the_last_places() {
+        for i in -86_999..87_000 {
+            let x = i as f32 * 1e-3;
+            let (got, exact) = (f64::from(sigmoid(x)), 1.0 / (1.0 + (-f64::from(x)).exp()));
+            assert!((got - exact).abs() <= 4e-7 * exact, "sigmoid({x}) is {got}, not {exact}");
+        }
+        assert_eq!([0.0, -0.0, 20.0, f32::INFINITY].map(sigmoid), [0.5, 0.5, 1.0, 1.0]);
+        assert_eq!([-87.1, f32::MIN, f32::NEG_INFINITY].map(sigmoid), [0.0; 3]);
+        assert!([0x7FC0_0000, 0x7FC0_0001, 0xFFFF_FFFF].map(f32::from_bits).iter().all(|&x| sigmoid(x).is_nan()));
     }
 }

@@ -18,10 +18,16 @@ impl PixelScale {
     pub const IMAGENET: PixelScale = PixelScale { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] };
 }
 
+impl PixelScale {
+    /// What a pixel of each channel is multiplied by, and what is added then.
+    fn factors(&self) -> ([f64; 3], [f64; 3]) {
+        (self.std.map(|std| 1.0 / (255.0 * std)), std::array::from_fn(|i| -self.mean[i] / self.std[i]))
+    }
+}
+
 /// `u8[N, H, W, 3]` to `f32`: `(x / 255 - mean) / std`, as one multiply-add a channel.
 pub fn normalise(g: &mut Graph, images: Value, scale: &PixelScale) -> Result<Value> {
-    let factor: Vec<f64> = scale.std.iter().map(|std| 1.0 / (255.0 * std)).collect();
-    let offset: Vec<f64> = scale.mean.iter().zip(scale.std).map(|(mean, std)| -mean / std).collect();
+    let (factor, offset) = scale.factors();
     let x = g.cast(images, DType::F32)?;
     let factor = g.constant_vector(&factor)?;
     let offset = g.constant_vector(&offset)?;
@@ -29,22 +35,37 @@ pub fn normalise(g: &mut Graph, images: Value, scale: &PixelScale) -> Result<Val
     g.add(scaled, offset)
 }
 
-/// `x f32[N, H, W, C]` with zeros outside the upper left corner of `sizes f32[N, 2]`, height and width of each image in pixels.
-pub fn on_canvas(g: &mut Graph, x: Value, sizes: Value) -> Result<Value> {
-    let &[batch, height, width, _] = g.shape(x).dims() else { panic!("an image is [N, H, W, C], not {}", g.shape(x)) };
-    let zero = g.constant_like(x, 0.0)?;
-    let mut inside = x;
-    for (axis, side) in [height, width].into_iter().enumerate() {
-        let positions: Vec<f64> = (0..side).map(|position| position as f64).collect();
+/// The same with zeros outside the upper left corner of `sizes f32[N, 2]`, height and width of each image in pixels.
+pub fn normalise_on_canvas(g: &mut Graph, images: Value, scale: &PixelScale, sizes: Value) -> Result<Value> {
+    let shape = g.shape(images).clone();
+    let &[batch, height, width, 3] = shape.dims() else { panic!("an image is [N, H, W, 3], not {shape}") };
+    // Lines of pixels are rows of numbers: what belongs to a column is computed once.
+    let line = 3 * width;
+    let lines = g.reshape(images, [batch, height, line])?;
+    let x = g.cast(lines, DType::F32)?;
+    let mut is_inside = |axis: usize, positions: Vec<f64>| {
+        let shape = if axis == 0 { [1, positions.len(), 1] } else { [1, 1, positions.len()] };
         let positions = g.constant_vector(&positions)?;
-        let shape = if axis == 0 { [1, side, 1, 1] } else { [1, 1, side, 1] };
         let positions = g.reshape(positions, shape)?;
         let size = g.slice(sizes, &[0, axis], &[batch, axis + 1], &[1, 1])?;
-        let size = g.reshape(size, [batch, 1, 1, 1])?;
-        let is_inside = g.binary(BinaryKind::Lt, positions, size)?;
-        inside = g.select(is_inside, inside, zero)?;
-    }
-    Ok(inside)
+        let size = g.reshape(size, [batch, 1, 1])?;
+        g.binary(BinaryKind::Lt, positions, size)
+    };
+    let row_inside = is_inside(0, (0..height).map(|row| row as f64).collect())?;
+    let column_inside = is_inside(1, (0..line).map(|number| (number / 3) as f64).collect())?;
+    let (factor, offset) = scale.factors();
+    let mut of_columns = |values: [f64; 3]| {
+        let values = g.constant_vector(&values.repeat(width))?;
+        let values = g.reshape(values, [1, 1, line])?;
+        let zero = g.constant_like(values, 0.0)?;
+        g.select(column_inside, values, zero)
+    };
+    let (factor, offset) = (of_columns(factor)?, of_columns(offset)?);
+    let scaled = g.mul(x, factor)?;
+    let shifted = g.add(scaled, offset)?;
+    let zero = g.constant_like(shifted, 0.0)?;
+    let inside = g.select(row_inside, shifted, zero)?;
+    g.reshape(inside, shape)
 }
 
 /// `weight * x + (1 - weight) * y` for each sample, where `x` and `y` are `f32[N, ...]` and `weight` is `f32[]` or `f32[N]`
@@ -92,16 +113,21 @@ mod tests {
     #[test]
     fn what_is_outside_the_image_is_zero() {
         let mut b = Builder::new(Mode::Infer);
-        let x = b.feed("x", DType::F32, [2, 2, 3, 1]).expect("a new name");
+        let x = b.feed("x", DType::U8, [2, 2, 3, 3]).expect("a new name");
         let sizes = b.feed("sizes", DType::F32, [2, 2]).expect("a new name");
-        let y = on_canvas(&mut b.graph, x, sizes).expect("a legal graph");
-        b.graph.output("y", y);
+        let canvas = normalise_on_canvas(&mut b.graph, x, &PixelScale::IMAGENET, sizes).expect("a legal graph");
+        let everywhere = normalise(&mut b.graph, x, &PixelScale::IMAGENET).expect("a legal graph");
+        b.graph.output("canvas", canvas);
+        b.graph.output("everywhere", everywhere);
         let mut run = Interpreter::new(&b.graph);
-        let pixels: Vec<f64> = (1..13).map(f64::from).collect();
+        let pixels: Vec<f64> = (0..36).map(|i| f64::from(7 * i)).collect();
         run.set("x", &pixels);
         run.set("sizes", &[2.0, 2.0, 1.0, 3.0]);
         run.run();
-        assert_eq!(run.output("y").data, [1.0, 2.0, 0.0, 4.0, 5.0, 0.0, 7.0, 8.0, 9.0, 0.0, 0.0, 0.0]);
+        let inside = [[true, true, false, true, true, false], [true, true, true, false, false, false]].concat();
+        for (i, (&y, &plain)) in run.output("canvas").data.iter().zip(&run.output("everywhere").data).enumerate() {
+            assert_eq!(y, if inside[i / 3] { plain } else { 0.0 }, "number {i}");
+        }
     }
 
     #[test]

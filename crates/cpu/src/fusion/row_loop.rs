@@ -12,11 +12,11 @@ use crate::simd::{Simd, SimdOp};
 use crate::vector;
 use std::ops::Range;
 
-/// Elements of a tile at most; all live buffers together should fit in first-level cache.
+/// Elements of a tile, about.
 pub(super) const TILE: usize = 1024;
 
-/// Tiles of programs with more buffers than this that are read by every tile are half as long.
-const MANY_BUFFERS: usize = 8;
+/// Elements of the buffers that every tile reads, together at most: they stay in the first-level cache.
+const BUFFERED: usize = 8192;
 
 /// A part of the domain to be computed.
 pub(super) struct RowLoop<'a> {
@@ -70,7 +70,10 @@ struct Layout {
 
 impl Layout {
     fn new(program: &Program, cols: usize) -> Layout {
-        let longest = if program.rowwise { cols.next_multiple_of(LONGEST_BLOCK) } else { TILE };
+        let longest = match program.rowwise {
+            true => cols.next_multiple_of(LONGEST_BLOCK),
+            false => (BUFFERED / program.buffers_of_tiles().max(1)).max(TILE / 2),
+        };
         Layout { longest, pitch: longest + LANE_GROUP }
     }
 
@@ -95,13 +98,19 @@ struct Cut {
 }
 
 impl Cut {
-    fn new(width: usize, tile_len: usize) -> Cut {
-        let rows = LANE_GROUP >> width.trailing_zeros().min(LANE_GROUP.trailing_zeros());
-        let lanes = rows * width;
-        if lanes <= tile_len {
-            Cut { tile_rows: tile_len / lanes * rows, lanes }
-        } else {
-            Cut { tile_rows: (tile_len / width).max(1), lanes: width }
+    /// Of tiles of at most `longest` elements: of whole blocks where rows in which these end fit.
+    fn new(width: usize, longest: usize) -> Cut {
+        let [regular, whole] =
+            [LANE_GROUP, LONGEST_BLOCK].map(|len| len >> width.trailing_zeros().min(len.trailing_zeros()));
+        let usual = TILE.min(longest);
+        match () {
+            _ if whole * width <= longest => {
+                Cut { tile_rows: (usual / (whole * width)).max(1) * whole, lanes: regular * width }
+            }
+            _ if regular * width <= usual => {
+                Cut { tile_rows: usual / (regular * width) * regular, lanes: regular * width }
+            }
+            _ => Cut { tile_rows: (usual / width).max(1), lanes: width },
         }
     }
 }
@@ -463,14 +472,12 @@ impl SimdOp for RowLoop<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let tile_len = match self.program.rowwise {
-            true => self.longest,
-            false if self.program.buffers_of_tiles() > MANY_BUFFERS => TILE / 2,
-            false => TILE,
-        };
-        let chunks = self.cols.len().div_ceil(tile_len);
+        // Several rows that fit a tile are not cut.
+        let is_whole = self.program.rowwise || self.rows.len() > 1 && self.cols.len() <= self.longest;
+        let most = if is_whole { self.longest } else { TILE.min(self.longest / LONGEST_BLOCK * LONGEST_BLOCK) };
+        let chunks = self.cols.len().div_ceil(most);
         let chunk = self.cols.len().div_ceil(chunks).next_multiple_of(LONGEST_BLOCK);
-        let chunk = chunk.min(self.cols.len()).min(tile_len);
+        let chunk = chunk.min(self.cols.len()).min(most);
         let mut start = self.cols.start;
         while start < self.cols.end {
             let cols = start..self.cols.end.min(start + chunk);
@@ -478,7 +485,7 @@ impl SimdOp for RowLoop<'_> {
             let row_by_row = cols.len() < self.stride && cols.len() >= LONGEST_BLOCK;
             let cut = match self.program.rowwise || row_by_row {
                 true => Cut { tile_rows: 1, lanes: cols.len() },
-                false => Cut::new(cols.len(), tile_len),
+                false => Cut::new(cols.len(), self.longest),
             };
             let ahead = if self.rows.len() == 1 { chunk } else { cut.tile_rows * self.stride };
             // SAFETY: the tiles lie within the part that the caller vouches for.

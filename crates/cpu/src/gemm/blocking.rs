@@ -79,8 +79,9 @@ pub(crate) fn column_groups(blocks: RowBlocks, n: usize, format: PanelFormat, th
     RowBlocks::new(n, n.div_ceil(groups).next_multiple_of(2 * MAX_PANEL))
 }
 
-/// Time of copying the rows of A of a block, relative to that of its products.
-const COPY_SHARE: f64 = 0.01;
+/// Time of copying the rows of A of a block, and of an epilogue on parts of rows of C in place of whole ones, relative to that of the
+/// products.
+const COPY_SHARE: f64 = 0.06;
 
 /// Columns whose products with tiles take as long as copying the rows of A.
 const TILES_COPY_COLS: f64 = 64.0;

@@ -23,7 +23,7 @@ use crate::model::Model;
 use crate::{InitScheme, ModelError};
 use bessemer_ir::{DType, Value};
 use bessemer_nn::loss::{l2_sum, sum_all};
-use bessemer_nn::preprocess::{normalise, on_canvas};
+use bessemer_nn::preprocess::normalise_on_canvas;
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{Builder, Mode, Padding, Result, Streams, TrainConfig};
 use heads::Outputs;
@@ -163,10 +163,7 @@ fn network(b: &mut Builder, options: &DetectorOptions, batch: usize) -> Result<O
     let [height, width] = options.canvas;
     let images = b.feed("images", DType::U8, [batch, height, width, 3])?;
     let sizes = b.feed("sizes", DType::F32, [batch, 2])?;
-    let mut x = b.scope("normalise", |b| {
-        let x = normalise(&mut b.graph, images, &options.scale)?;
-        on_canvas(&mut b.graph, x, sizes)
-    })?;
+    let mut x = b.scope("normalise", |b| normalise_on_canvas(&mut b.graph, images, &options.scale, sizes))?;
     let backbone = Backbone {
         padding: Padding::Same,
         init: InitScheme::TensorFlow,

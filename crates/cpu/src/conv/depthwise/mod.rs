@@ -16,7 +16,7 @@ pub(super) use weight_grad::{weight_grad, weight_grad_scratch_len};
 /// Elements of a task's part of an output: with what it reads, it stays in the second-level cache.
 const BLOCK: usize = 32 * 1024;
 
-/// Most channels of a task.
+/// Most channels that are computed at once: their weights stay in the first-level cache.
 const MAX_CHANNELS: usize = 192;
 
 /// How an output `[N, H, W, C]` is cut into tasks.
@@ -29,7 +29,8 @@ struct Cut {
 
 impl Cut {
     fn new(n: usize, h: usize, w: usize, channels: usize) -> Cut {
-        let groups = channel_groups(channels, MAX_CHANNELS);
+        // Epilogues take whole lines faster than parts of pixels.
+        let groups = channel_groups(channels, MAX_CHANNELS.max(BLOCK / w.max(1)));
         let by_size = BLOCK / (w * groups.rows).max(1);
         let by_tasks = n * h * groups.count / TASKS;
         let limit = by_size.min(by_tasks).clamp(1, h.max(1));
@@ -84,10 +85,13 @@ impl Pass<'_> {
             let lines = block * cut.lines..(block + 1) * cut.lines;
             let channels = cut.groups.range(task % cut.groups.count, self.d.c_in);
             let dst = self.dst.block(worker, block * cut.blocks.rows * self.d.c_in);
-            for index in 0..self.grids() {
-                let part = Lines { grid: &self.grid(index, dst), lines: lines.clone(), channels: channels.clone() };
+            let parts = channel_groups(channels.len(), MAX_CHANNELS);
+            for (index, part) in (0..self.grids()).flat_map(|grid| (0..parts.count).map(move |part| (grid, part))) {
+                let part = parts.range(part, channels.len());
+                let part = channels.start + part.start..channels.start + part.end;
+                let lines = Lines { grid: &self.grid(index, dst), lines: lines.clone(), channels: part };
                 // SAFETY: the caller's promise; tasks have different lines or channels.
-                unsafe { dispatch(ctx.isa, part) };
+                unsafe { dispatch(ctx.isa, lines) };
             }
             if let Some(epilogue) = epilogue {
                 epilogue.block(worker, block, cut.blocks.range(block, total), channels);
