@@ -5,7 +5,10 @@
 
 pub mod anchors;
 pub mod boxes;
+pub mod masks;
 pub mod matching;
+pub mod roi;
+pub mod sample;
 pub mod suppress;
 
 use super::{LowOperands, LowResult, MixedPrecision, OpError};
