@@ -112,3 +112,26 @@ pub fn mask_targets(
     });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::threads::ThreadPool;
+
+    #[test]
+    fn images_and_ground_truths_out_of_range() {
+        let rule = MaskTargets { size: 2, border: 1, threshold: None };
+        let desc = MaskDesc { rule, batch: 2, truths: 3, crop: 4, regions: 2 };
+        let pool = ThreadPool::new(1);
+        let run = |images: [i32; 2], truths: [i32; 2]| {
+            let regions = MaskRegions { boxes: &[1.0; 8], images: &images, truths: &truths };
+            let ctx = Ctx { isa: Isa::detect(), pool: &pool };
+            mask_targets(ctx, &desc, &[0; 96], &[1.0; 24], regions, &mut [0.0; 8])
+        };
+        assert_eq!(run([1, 0], [-1, 2]), Ok(()));
+        assert_eq!(run([0, 2], [0, 0]), Err(IndexOutOfRange { position: 1, index: 2, limit: 2 }));
+        assert_eq!(run([0, -1], [0, 0]), Err(IndexOutOfRange { position: 1, index: -1, limit: 2 }));
+        assert_eq!(run([0, 0], [3, 0]), Err(IndexOutOfRange { position: 0, index: 3, limit: 3 }));
+    }
+}

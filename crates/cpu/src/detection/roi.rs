@@ -466,3 +466,33 @@ pub fn roi_align_grad_16<T: Element>(
         lines.iter_mut().zip(sums).for_each(|(x, sum)| *x = T::round(*sum));
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::threads::ThreadPool;
+    use bessemer_ir::ops::Scalar;
+    use bessemer_ir::ops::detection::roi::{RoiBorder, RoiLevels, RoiSamples};
+
+    #[test]
+    fn images_out_of_range() {
+        let rule = RoiAlign {
+            size: [1, 1],
+            samples: RoiSamples::Adaptive,
+            border: RoiBorder::Torch,
+            levels: RoiLevels::standard(0.0),
+            strides: vec![Scalar(1.0)],
+        };
+        let desc = RoiDesc { rule, batch: 2, rois: 1, channels: 1, maps: vec![[2, 2]] };
+        let pool = ThreadPool::new(1);
+        let ctx = Ctx { isa: Isa::detect(), pool: &pool };
+        let (mut scratch, boxes) = (vec![0.0; desc.grad_scratch_len()], [0.0, 0.0, 1.0, 1.0]);
+        for (image, outcome) in [(1, Ok(())), (2, Err(IndexOutOfRange { position: 0, index: 2, limit: 2 }))] {
+            let features = roi_align(ctx, &desc, &[&[0.0; 8]], &boxes, &[image], &mut [0.0], &mut scratch);
+            let operands = RoiGrad { dy: &[1.0], boxes: &boxes, images: &[image] };
+            let grad = roi_align_grad(ctx, &desc, &operands, &mut [&mut [0.0; 8][..]], &mut scratch);
+            assert_eq!([features, grad], [outcome; 2]);
+        }
+    }
+}

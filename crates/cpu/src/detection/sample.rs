@@ -73,8 +73,8 @@ impl SampleDesc {
                 // SAFETY: the kernel has no conditions.
                 unsafe { simd::dispatch(ctx.isa, collect) }
             };
-            // So many that it is unlikely that there are fewer than wanted.
-            let share = (wanted as f64 + 6.0 * (wanted as f64).sqrt() + 16.0) / count.max(1) as f64;
+            // So many that there are rarely fewer than wanted.
+            let share = (wanted as f64 + 2.0 * (wanted as f64).sqrt() + 2.0) / count.max(1) as f64;
             let mut collected = collect((share * f64::from(u32::MAX)) as u32);
             if collected < wanted {
                 collected = collect(u32::MAX);
@@ -220,4 +220,40 @@ pub fn pack_rows(columns: usize, flags: &[i32], images: &mut [i32], rows: &mut [
     images[count..].fill(0);
     rows[count..].fill(0);
     count as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Isa;
+    use crate::threads::ThreadPool;
+    use bessemer_ir::ops::Op;
+    use bessemer_ir::ops::detection::sample::SampleLabels;
+    use bessemer_ir::reference::Tensor;
+    use bessemer_ir::{DType, TensorType};
+
+    /// Now and then fewer keys than wanted are below the limit of the first pass.
+    #[test]
+    fn little_keys_are_found_in_any_step() {
+        let desc = SampleDesc {
+            batch: 2,
+            candidates: 500,
+            sampler: Sampler { total: 5, most_positives: 2, order: SampleOrder::Random { seed: 3, stream: 1 } },
+        };
+        let labels: Vec<i32> = (0..1000).map(|i| i32::from(i % 10 == 0)).collect();
+        let integers = |shape: &[usize], data: &[i32]| {
+            Tensor::new(TensorType::new(DType::I32, shape), data.iter().map(|&x| f64::from(x)).collect())
+        };
+        let op = Op::from(SampleLabels { sampler: desc.sampler });
+        let pool = ThreadPool::new(1);
+        let mut scratch = vec![f32::NAN; desc.scratch_len(1)];
+        for step in 0..200 {
+            let inputs = [integers(&[2, 500], &labels), integers(&[], &[step])];
+            let expected = op.rule().evaluate(&[&inputs[0], &inputs[1]], &[inputs[0].ty.clone()]).remove(0);
+            let mut sampled = vec![7; 1000];
+            let ctx = Ctx { isa: Isa::detect(), pool: &pool };
+            sample_labels(ctx, &desc, step as u32, &labels, &mut sampled, &mut scratch);
+            assert_eq!(integers(&[2, 500], &sampled), expected, "step {step}");
+        }
+    }
 }
