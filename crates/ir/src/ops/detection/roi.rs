@@ -258,7 +258,7 @@ impl OpRule for RoiAlign {
         let (maps, first) = (&inputs[..levels], inputs[0]);
         let [batch, _, _, channels] = sizes4(&first.shape, "first map", "[B, H, W, C]")?;
         for map in maps {
-            let fits = matches!(*map.shape, [b, h, w, c] if b == batch && c == channels && h > 0 && w > 0);
+            let fits = matches!(*map.shape, [b, h, w, c] if b == batch && c == channels && h * w * c > 0);
             if !map.dtype.is_float() || map.dtype != first.dtype || !fits {
                 return Err(OpError::operands(format!("maps [{batch}, H, W, {channels}] of one float element type")));
             }
