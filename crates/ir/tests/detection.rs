@@ -607,12 +607,17 @@ fn what_features_of_regions_refuse() {
     refuses(grad, &types(&[(DType::F32, &[6, 7, 7, 3]), fits[2], fits[3]]), short);
 }
 
-/// A crop of 4 x 4 whose right half is inside of the object, of a ground truth of 8 x 8 at (10, 20).
+/// Of a region of the first ground truth, of 8 x 8 at (10, 20), with a crop of 4 x 4 whose right half is inside of the object. The
+/// second one has no area.
 fn half_mask(op: MaskTargets, region: [f64; 4], number: f64) -> Vec<f64> {
+    mask(op, [10.0, 20.0, 18.0, 28.0], region, number)
+}
+
+fn mask(op: MaskTargets, truth: [f64; 4], region: [f64; 4], number: f64) -> Vec<f64> {
     let mut crops = [0.0; 32];
-    (16..32).filter(|i| i % 4 >= 2).for_each(|i| crops[i] = 255.0);
+    (0..16).filter(|i| i % 4 >= 2).for_each(|i| crops[i] = 255.0);
     let crops = Tensor::new(TensorType::new(DType::U8, [1, 2, 4, 4]), crops.to_vec());
-    let truths = f32s([1, 2, 4], &[0.0, 0.0, 0.0, 0.0, 10.0, 20.0, 18.0, 28.0]);
+    let truths = f32s([1, 2, 4], [truth, [0.0; 4]].as_flattened());
     let regions = f32s([1, 4], &region);
     evaluate(op, &[crops, truths, regions, i32s([1], &[0.0]), i32s([1], &[number])]).remove(0)
 }
@@ -626,20 +631,24 @@ fn masks_of_regions() {
         assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}, expected {expected:?}");
     };
     // Samples at 1 and 3 of the crop, then at lines 1.5 and 4.5.
-    close(half_mask(shares, whole, 1.0), &[0.0, 1.0, 0.0, 1.0]);
-    close(half_mask(shares, tall, 1.0), &[0.0, 1.0, 0.0, 0.0]);
-    close(half_mask(shares, [8.0, 21.0, 16.0, 27.0], 1.0), &[0.0, 1.0, 0.0, 1.0]);
+    close(half_mask(shares, whole, 0.0), &[0.0, 1.0, 0.0, 1.0]);
+    close(half_mask(shares, tall, 0.0), &[0.0, 1.0, 0.0, 0.0]);
+    close(half_mask(shares, [8.0, 21.0, 16.0, 27.0], 0.0), &[0.0, 1.0, 0.0, 1.0]);
     // Samples at 0.5, 1.5, 2.5 and 3.5: half of the padding at the far side alone.
     let fine = MaskTargets { size: 4, ..shares };
     let line = [0.0, 0.5, 1.0, 0.5];
     let expected = [line, line, line, line.map(|x| x / 2.0)];
-    close(half_mask(fine, whole, 1.0), expected.as_flattened());
-    close(half_mask(MaskTargets { border: 0, ..fine }, whole, 1.0), &[0.0, 0.5, 1.0, 1.0].repeat(4));
+    close(half_mask(fine, whole, 0.0), expected.as_flattened());
+    close(half_mask(MaskTargets { border: 0, ..fine }, whole, 0.0), &[0.0, 0.5, 1.0, 1.0].repeat(4));
     let decided = MaskTargets { threshold: Some(Scalar(0.4)), ..fine };
-    assert_eq!(half_mask(decided, whole, 1.0)[..4], [0.0, 1.0, 1.0, 1.0]);
-    assert_eq!(half_mask(decided, whole, 1.0)[12..], [0.0, 0.0, 1.0, 0.0]);
+    assert_eq!(half_mask(decided, whole, 0.0)[..4], [0.0, 1.0, 1.0, 1.0]);
+    assert_eq!(half_mask(decided, whole, 0.0)[12..], [0.0, 0.0, 1.0, 0.0]);
     assert_eq!(half_mask(shares, whole, -1.0), [0.0; 4], "no ground truth");
-    assert_eq!(half_mask(shares, whole, 0.0), [0.0; 4], "a ground truth without area");
+    assert_eq!(half_mask(shares, whole, 1.0), [0.0; 4], "a ground truth without area");
+    // So large that 1e-8 is nothing beside its sides: samples lie on pixels 1 and 3.
+    let large = [0.0, 0.0, (1u32 << 30) as f64, (1u32 << 30) as f64];
+    let certain = MaskTargets { size: 2, border: 0, threshold: Some(Scalar(1.0)) };
+    assert_eq!(mask(certain, large, large, 0.0), [0.0, 1.0, 0.0, 1.0], "a share that equals the threshold");
 
     let fits: [(DType, &[usize]); 5] = [
         (DType::U8, &[2, 3, 9, 9]),
