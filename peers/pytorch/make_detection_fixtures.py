@@ -271,9 +271,10 @@ def proposal_cases():
         shapes = [tuple(size) for size in sizes]
         kept, scores = network.filter_proposals(decoded, torch.from_numpy(objectness), shapes, levels)
         fill = lambda x: np.concatenate([x.numpy(), np.zeros((most - len(x), *x.shape[1:]))])
-        outputs = [np.stack([fill(x) for x in kept]), np.stack([fill(x) for x in scores]), np.array([len(x) for x in kept])]
-        case(f"torchvision's proposals of {candidates} candidates a level", "proposals", [objectness, deltas, grid, sizes],
-             outputs, levels=levels, points=candidates, max_outputs=most, iou=0.7, min_size=1e-3)
+        outputs = [*(np.stack([fill(x) for x in found]) for found in (kept, scores)), np.array([len(x) for x in kept])]
+        inputs = [objectness, deltas, grid, sizes]
+        case(f"torchvision's proposals of {candidates} candidates a level", "proposals", inputs, outputs, levels=levels,
+             points=candidates, max_outputs=most, iou=0.7, min_size=1e-3)
 
 
 def roi_cases():
@@ -294,8 +295,9 @@ def roi_cases():
         dy = rounded(RANDOM.normal(0, 1, pooled.shape), 16)
         grads = torch.autograd.grad(pooled, leaves, torch.from_numpy(dy))
         outputs = [pooled.detach().numpy()] + [g.permute(0, 2, 3, 1).numpy() for g in grads]
-        case(f"torchvision's features of regions, {samples or 'adaptive'} samples", "roi_align", [*maps, regions, images, dy],
-             outputs, size=size, samples=samples, strides=strides, canonical_size=30, eps=1e-6)
+        inputs = [*maps, regions, images, dy]
+        case(f"torchvision's features of regions, {samples or 'adaptive'} samples", "roi_align", inputs, outputs, size=size,
+             samples=samples, strides=strides, canonical_size=30, eps=1e-6)
 
 
 def mask_case():
@@ -305,7 +307,8 @@ def mask_case():
     crops = np.where(discs, 255, 0).astype(np.uint8)
     crops[1] = crops[1] // 255 * (8 * xx)
     gt = rounded([[10, 20, 60, 90], [5, 5, 25, 21], [40, 8, 90, 30]])
-    regions = rounded([[12, 18, 58, 80], [0, 0, 100, 100], [5, 5, 25, 21], [8, 2, 30, 20], [45, 10, 80, 25], [0, 60, 9, 70]])
+    regions = [[12, 18, 58, 80], [0, 0, 100, 100], [5, 5, 25, 21], [8, 2, 30, 20], [45, 10, 80, 25], [0, 60, 9, 70]]
+    regions = rounded(regions)
     numbers = np.array([0, 0, 1, 1, 2, -1])
     targets = np.zeros((len(regions), size, size))
     shares = np.zeros_like(targets)

@@ -1,7 +1,7 @@
 //! Kernels of object detectors: matching of boxes, box codes, samples, suppression, and features of regions.
 //!
-//! Where boxes are computed with, lanes are boxes: blocks of them are transposed to one array for each coordinate. Work is cut by shapes, and what is folded is
-//! folded in the order of the blocks.
+//! Where boxes are computed with, lanes are boxes: blocks of them are transposed to one array for each coordinate. Work is cut by
+//! shapes, and what is folded is folded in the order of the blocks.
 
 pub mod boxes;
 pub mod masks;
