@@ -3,7 +3,8 @@
     python make_detection_fixtures.py        writes crates/testkit/fixtures/detection.json
 
 Matches, codes and suppressions, each for no box, one and many, for equal scores and overlaps, for boxes that touch and boxes
-without area. The soft suppression of the reference recipe, which counts pixels, is written here in NumPy.
+without area; samples, proposals, features of regions and their gradients. The soft suppression of the reference recipe of
+EfficientDet, which counts pixels, and the mask targets of that of Mask R-CNN are written here in NumPy.
 
 Needs torch, torchvision and effdet (0.4).
 """
@@ -16,8 +17,9 @@ import numpy as np
 import torch
 from effdet.anchors import AnchorLabeler, Anchors, generate_detections
 from effdet.object_detection import BoxList
-from torchvision.models.detection._utils import BoxCoder, Matcher
-from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image
+from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, BoxCoder, Matcher
+from torchvision.models.detection.rpn import RegionProposalNetwork
+from torchvision.ops import MultiScaleRoIAlign, batched_nms, box_iou, clip_boxes_to_image
 
 OUTPUT = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "fixtures" / "detection.json"
 RANDOM = np.random.RandomState(5)
@@ -42,6 +44,8 @@ def rounded(x, parts=8):
 
 def tensor(x):
     x = np.asarray(x)
+    if x.dtype == np.uint8:
+        return {"dtype": "u8", "shape": list(x.shape), "data": x.ravel().tolist()}
     if x.dtype.kind in "iub":
         return {"dtype": "i32", "shape": list(x.shape), "data": x.astype(int).ravel().tolist()}
     short = [float(f"{v:.13g}") for v in x.astype(np.float64).ravel()]
@@ -238,6 +242,96 @@ def top_k_case():
     case("torch's stable sort", "top_k", [x], [values, order // 30, order % 30], k=100)
 
 
+def sample_case():
+    labels = RANDOM.choice([-1, 0, 0, 0, 1, 2], (3, 60))
+    labels[1, labels[1] > 0] = 0
+    labels[2, labels[2] == 0] = -1
+    shuffle, torch.randperm = torch.randperm, lambda n, device=None: torch.arange(n)
+    positives, negatives = BalancedPositiveNegativeSampler(12, 0.5)(list(torch.from_numpy(labels)))
+    torch.randperm = shuffle
+    chosen = (torch.stack(positives) + torch.stack(negatives)).numpy() > 0
+    case("torchvision's sample in order", "sample_labels", [labels], [np.where(chosen, labels, -1)], total=12,
+         most_positives=6)
+
+
+def proposal_cases():
+    levels, batch = [96, 48, 9], 2
+    count = sum(levels)
+    grid = boxes(count, 100)
+    deltas = rounded(RANDOM.normal(0, 0.3, (batch, count, 4)), 256)
+    deltas[:, ::7, 2:] = -12
+    # No two are equal: torch's top-k orders equal ones as it likes.
+    objectness = np.stack([RANDOM.permutation(count) for _ in range(batch)]) / 32 - 2
+    sizes = np.array([[90.0, 100.0], [100.0, 80.0]])
+    decoded = BoxCoder((1.0, 1.0, 1.0, 1.0)).decode(torch.from_numpy(deltas.reshape(-1, 4)),
+                                                   [torch.from_numpy(grid)] * batch).reshape(batch, count, 4)
+    for candidates, most in [(40, 20), (1000, 200)]:
+        top = {"training": candidates, "testing": candidates}
+        network = RegionProposalNetwork(None, None, 0.7, 0.3, 256, 0.5, top, {"training": most, "testing": most}, 0.7)
+        shapes = [tuple(size) for size in sizes]
+        kept, scores = network.filter_proposals(decoded, torch.from_numpy(objectness), shapes, levels)
+        fill = lambda x: np.concatenate([x.numpy(), np.zeros((most - len(x), *x.shape[1:]))])
+        outputs = [*(np.stack([fill(x) for x in found]) for found in (kept, scores)), np.array([len(x) for x in kept])]
+        inputs = [objectness, deltas, grid, sizes]
+        case(f"torchvision's proposals of {candidates} candidates a level", "proposals", inputs, outputs, levels=levels,
+             points=candidates, max_outputs=most, iou=0.7, min_size=1e-3)
+
+
+def roi_cases():
+    canvas, strides, channels = (64, 96), [4, 8, 16, 32], 2
+    sides = [(canvas[0] // s, canvas[1] // s) for s in strides]
+    maps = [rounded(RANDOM.normal(0, 1, (2, *side, channels)), 64) for side in sides]
+    special = [[0, 0, 0, 0], [-9, -7, 30, 20], [60, 40, 120, 90], [5, 5, 5, 30], [0, 0, 96, 64], [93, 60, 95, 63]]
+    regions = np.concatenate([rounded(special), boxes(8, 60, largest=60.0)])
+    images = np.arange(len(regions)) % 2
+    for size, samples in [((7, 7), 2), ((3, 2), 0)]:
+        features = {str(i): torch.from_numpy(m).permute(0, 3, 1, 2).requires_grad_() for i, m in enumerate(maps)}
+        leaves = list(features.values())
+        pool = MultiScaleRoIAlign(list(features), size, samples, canonical_scale=30, canonical_level=4)
+        order = np.argsort(images, kind="stable")
+        split = [torch.from_numpy(regions[images == image]) for image in range(2)]
+        pooled = pool(features, split, [canvas] * 2)[torch.from_numpy(np.argsort(order, kind="stable"))]
+        pooled = pooled.permute(0, 2, 3, 1)
+        dy = rounded(RANDOM.normal(0, 1, pooled.shape), 16)
+        grads = torch.autograd.grad(pooled, leaves, torch.from_numpy(dy))
+        outputs = [pooled.detach().numpy()] + [g.permute(0, 2, 3, 1).numpy() for g in grads]
+        inputs = [*maps, regions, images, dy]
+        case(f"torchvision's features of regions, {samples or 'adaptive'} samples", "roi_align", inputs, outputs, size=size,
+             samples=samples, strides=strides, canonical_size=30, eps=1e-6)
+
+
+def mask_case():
+    size, side = 14, 32
+    yy, xx = np.mgrid[:side, :side]
+    discs = [(xx - a) ** 2 + (yy - b) ** 2 < r**2 for a, b, r in [(16, 16, 14), (9, 20, 7), (26, 6, 11)]]
+    crops = np.where(discs, 255, 0).astype(np.uint8)
+    crops[1] = crops[1] // 255 * (8 * xx)
+    gt = rounded([[10, 20, 60, 90], [5, 5, 25, 21], [40, 8, 90, 30]])
+    regions = [[12, 18, 58, 80], [0, 0, 100, 100], [5, 5, 25, 21], [8, 2, 30, 20], [45, 10, 80, 25], [0, 60, 9, 70]]
+    regions = rounded(regions)
+    numbers = np.array([0, 0, 1, 1, 2, -1])
+    targets = np.zeros((len(regions), size, size))
+    shares = np.zeros_like(targets)
+    for p, (region, number) in enumerate(zip(regions, numbers)):
+        if number < 0:
+            continue
+        padded = np.pad(crops[number] / 255.0, 2)
+        own, taps = gt[number], []
+        for axis in (1, 0):
+            scale = side / (own[axis + 2] - own[axis] + 1e-8)
+            start = (region[axis] - own[axis]) * scale + 2
+            at = start + (np.arange(size) + 0.5) * (region[axis + 2] - region[axis]) * scale / size
+            low = np.maximum(np.floor(at), 0)
+            pixels = np.minimum(np.stack([low, low + 1]), side + 3).astype(int)
+            taps.append((pixels, np.stack([1 - (at - low), at - low])))
+        (rows, down), (cols, across) = taps
+        shares[p] = np.einsum("iy,jx,ijyx->yx", down, across, padded[rows[:, None, :, None], cols[None, :, None, :]])
+        targets[p] = shares[p] >= 0.5
+        assert np.abs(shares[p] - 0.5).min() > 1e-9
+    inputs = [crops[None], gt[None], regions, np.zeros(len(regions), int), numbers]
+    case("mask targets of the recipe", "mask_targets", inputs, [targets], size=size, border=2, threshold=0.5)
+
+
 anchor_case()
 effdet_match_cases()
 torchvision_match_cases()
@@ -246,6 +340,10 @@ hard_cases()
 soft_cases()
 detection_cases()
 top_k_case()
+sample_case()
+proposal_cases()
+roi_cases()
+mask_case()
 OUTPUT.parent.mkdir(exist_ok=True)
 OUTPUT.write_text("[\n" + ",\n".join(json.dumps(c, separators=(",", ":")) for c in CASES) + "\n]\n")
 print(f"{len(CASES)} cases, {OUTPUT.stat().st_size} bytes")

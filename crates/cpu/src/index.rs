@@ -16,9 +16,18 @@ pub struct IndexOutOfRange {
     pub limit: usize,
 }
 
+/// Checks that all of `indices` are in `0..limit`.
 pub(crate) fn check(indices: &[i32], limit: usize) -> Result<(), IndexOutOfRange> {
-    let outside = |&index: &i32| usize::try_from(index).map_or(true, |i| i >= limit);
-    match indices.iter().position(outside) {
+    refuse(indices, limit, |index| usize::try_from(index).map_or(true, |i| i >= limit))
+}
+
+/// Checks that all of `indices` are below `limit`; negative ones stand for none.
+pub(crate) fn check_optional(indices: &[i32], limit: usize) -> Result<(), IndexOutOfRange> {
+    refuse(indices, limit, |index| usize::try_from(index).is_ok_and(|i| i >= limit))
+}
+
+fn refuse(indices: &[i32], limit: usize, is_outside: impl Fn(i32) -> bool) -> Result<(), IndexOutOfRange> {
+    match indices.iter().position(|&index| is_outside(index)) {
         None => Ok(()),
         Some(position) => Err(IndexOutOfRange { position, index: indices[position], limit }),
     }

@@ -302,7 +302,7 @@ impl<T: Element> Backward<'_, T> {
 
 /// `N` elements from a position on.
 #[inline(always)]
-fn channels<const N: usize, T: Element>(x: &[T], position: usize) -> [f32; N] {
+pub(crate) fn channels<const N: usize, T: Element>(x: &[T], position: usize) -> [f32; N] {
     let x: &[T; N] = x[position..].first_chunk().expect("the tensor has the channels");
     std::array::from_fn(|i| x[i].widen())
 }

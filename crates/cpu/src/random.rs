@@ -21,11 +21,11 @@ pub struct Stream {
     pub stream: u32,
 }
 
-/// The numbers in `[0, 1)` of the blocks `first..first + BLOCKS`. A word is the low half of its 64 bits: what stands above it is
-/// cut off where it is read, which the vector multiplication of 32-bit numbers does by itself.
+/// What `of` makes of the words of the blocks `first..first + BLOCKS`. A word is the low half of its 64 bits: what stands above it
+/// is cut off where it is read, which the vector multiplication of 32-bit numbers does by itself.
 #[inline(always)]
-fn uniforms(stream: Stream, first: u64) -> [f32; NUMBERS] {
-    let mut numbers = [0.0; NUMBERS];
+fn numbers<T: Copy + Default>(stream: Stream, first: u64, of: impl Fn(u32) -> T) -> [T; NUMBERS] {
+    let mut numbers = [T::default(); NUMBERS];
     let mut keys = [[u64::from(stream.seed as u32), stream.seed >> 32]; ROUNDS];
     for round in 1..ROUNDS {
         for half in 0..2 {
@@ -41,7 +41,7 @@ fn uniforms(stream: Stream, first: u64) -> [f32; NUMBERS] {
             c = [p1 >> 32 ^ c[1] ^ key[0], p1, p0 >> 32 ^ c[3] ^ key[1], p0];
         }
         for w in 0..4 {
-            numbers[4 * b + w] = (c[w] as u32 >> 8) as i32 as f32 * (1.0 / 16_777_216.0);
+            numbers[4 * b + w] = of(c[w] as u32);
         }
     }
     numbers
@@ -50,13 +50,24 @@ fn uniforms(stream: Stream, first: u64) -> [f32; NUMBERS] {
 /// Fills `out` with the elements from `first` on of a uniform stream, under the instruction set of the caller.
 #[inline(always)]
 pub(crate) fn fill_uniform(seed: u64, step: u32, stream: u32, first: u64, out: &mut [f32]) {
-    let stream = Stream { seed, step, stream };
+    let of = |word: u32| (word >> 8) as i32 as f32 * (1.0 / 16_777_216.0);
+    fill(Stream { seed, step, stream }, first, out, of);
+}
+
+/// Fills `out` with the elements from `first` on of a stream of words, under the instruction set of the caller.
+#[inline(always)]
+pub(crate) fn fill_words(stream: Stream, first: u64, out: &mut [u32]) {
+    fill(stream, first, out, |word| word);
+}
+
+#[inline(always)]
+fn fill<T: Copy + Default>(stream: Stream, first: u64, out: &mut [T], of: impl Fn(u32) -> T) {
     let mut block = first / 4;
     // Numbers of the first block that come before `first`.
     let mut skipped = (first % 4) as usize;
     let mut done = 0;
     while done < out.len() {
-        let numbers = uniforms(stream, block);
+        let numbers = numbers(stream, block, &of);
         let rest = &mut out[done..];
         if skipped == 0 && rest.len() >= NUMBERS {
             rest[..NUMBERS].copy_from_slice(&numbers);

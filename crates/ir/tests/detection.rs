@@ -3,7 +3,10 @@
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::detection::anchors::{AnchorLevel, AnchorPlacement, Anchors};
 use bessemer_ir::ops::detection::boxes::{AxisOrder, BoxClip, BoxCode, DecodeBoxes, EncodeBoxes};
+use bessemer_ir::ops::detection::masks::MaskTargets;
 use bessemer_ir::ops::detection::matching::{ForcedMatch, MatchBoxes};
+use bessemer_ir::ops::detection::roi::{RoiAlign, RoiAlignGrad, RoiBorder, RoiLevels, RoiSamples};
+use bessemer_ir::ops::detection::sample::{PackRows, SampleFill, SampleLabels, SampleOrder, SampleRows, Sampler};
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};
 use bessemer_ir::ops::index::TopK;
 use bessemer_ir::ops::{Cost, Op};
@@ -401,6 +404,270 @@ fn what_suppression_refuses() {
     let soft = |sigma, floor| Suppress::new(Suppression::Gaussian { sigma: Scalar(sigma), floor: Scalar(floor) }, 1);
     refuses(soft(0.0, 0.1), &types(&fits[..2]), "sigma must be positive, not 0");
     refuses(soft(0.5, -0.1), &types(&fits[..2]), "the floor must not be negative, it is -0.1");
+}
+
+const FIRST: Sampler = Sampler { total: 4, most_positives: 2, order: SampleOrder::First };
+
+fn random(total: usize, most_positives: usize) -> Sampler {
+    Sampler { total, most_positives, order: SampleOrder::Random { seed: 7, stream: 3 } }
+}
+
+#[test]
+fn first_labels() {
+    let labels = i32s([2, 7], &[0.0, 1.0, -1.0, 3.0, 1.0, 0.0, 0.0, -1.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0]);
+    let sampled = evaluate(SampleLabels { sampler: FIRST }, std::slice::from_ref(&labels)).remove(0);
+    assert_eq!(sampled[..7], [0.0, 1.0, -1.0, 3.0, -1.0, 0.0, -1.0], "two positives at most, then negatives");
+    assert_eq!(sampled[7..], [-1.0, 0.0, 0.0, -1.0, 0.0, 0.0, -1.0], "negatives stand in for missing positives");
+    let more = Sampler { total: 20, most_positives: 20, ..FIRST };
+    assert_eq!(evaluate(SampleLabels { sampler: more }, std::slice::from_ref(&labels))[0], labels.data);
+    let op = Op::from(SampleLabels { sampler: FIRST });
+    assert_eq!(op.to_string(), "sample_labels(total=4, most_positives=2, first)");
+}
+
+/// Each candidate has its own key, in each image and step, and is chosen as often as others.
+#[test]
+fn random_labels() {
+    let (batch, n) = (2, 40);
+    let labels = i32s([batch, n], &vec![0.0; batch * n]);
+    let sample = |step: f64| evaluate(SampleLabels { sampler: random(10, 0) }, &[labels.clone(), i32s([], &[step])]);
+    let mut chosen = vec![0; batch * n];
+    for step in 0..400 {
+        let sampled = sample(f64::from(step)).remove(0);
+        for image in sampled.chunks(n) {
+            assert_eq!(image.iter().filter(|&&label| label == 0.0).count(), 10);
+        }
+        chosen.iter_mut().zip(&sampled).for_each(|(count, &label)| *count += i32::from(label == 0.0));
+        assert_ne!(sampled[..n], sampled[n..]);
+    }
+    // 100 are expected, with a standard deviation of 9.
+    assert!(chosen.iter().all(|count| (60..140).contains(count)), "{chosen:?}");
+    let sampled = sample(5.0).remove(0);
+    let key = |i: usize| bessemer_ir::philox::word(7, 5, 3, i as u64);
+    for image in 0..batch {
+        let own = image * n..(image + 1) * n;
+        let largest = own.clone().filter(|&i| sampled[i] == 0.0).map(key).max().unwrap();
+        assert!(own.filter(|&i| sampled[i] != 0.0).all(|i| key(i) > largest));
+    }
+}
+
+#[test]
+fn sampled_rows() {
+    let matches = i32s([1, 8], &[-1.0, 4.0, -2.0, 0.0, -1.0, 2.0, 0.0, -2.0]);
+    let sample = |total: usize, most_positives: usize, fill: SampleFill| {
+        let sampler = Sampler { total, most_positives, ..FIRST };
+        evaluate(SampleRows { sampler, fill }, std::slice::from_ref(&matches))
+    };
+    let enough = [vec![1.0, 3.0, 0.0, 4.0], vec![1.0, 1.0, 0.0, 0.0], vec![2.0, 2.0]];
+    assert_eq!(sample(4, 2, SampleFill::Padding), enough);
+    assert_eq!(sample(4, 2, SampleFill::Rest), enough);
+    let padded = sample(6, 2, SampleFill::Padding);
+    assert_eq!(padded[..2], [vec![1.0, 3.0, 0.0, 4.0, 0.0, 0.0], vec![1.0, 1.0, 0.0, 0.0, -1.0, -1.0]]);
+    assert_eq!(padded[2], [2.0, 2.0]);
+    let filled = sample(7, 2, SampleFill::Rest);
+    assert_eq!(filled[0], [1.0, 3.0, 0.0, 4.0, 2.0, 5.0, 6.0], "the others by position");
+    assert_eq!(filled[1], [1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0], "ignored ones are background");
+    assert_eq!(filled[2], [4.0, 3.0]);
+    let all = sample(9, 9, SampleFill::Rest);
+    assert_eq!(all[0], [1.0, 3.0, 5.0, 6.0, 0.0, 4.0, 2.0, 7.0, 0.0]);
+    assert_eq!(all[1], [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, -1.0]);
+    let nothing = evaluate(SampleRows { sampler: FIRST, fill: SampleFill::Padding }, &[i32s([1, 2], &[-2.0, -2.0])]);
+    assert_eq!(nothing, [vec![0.0; 4], vec![-1.0; 4], vec![0.0; 2]]);
+    let drawn = SampleRows { sampler: random(4, 2), fill: SampleFill::Padding };
+    let drawn = evaluate(drawn, &[i32s([1, 8], &[0.0; 8]), i32s([], &[9.0])]);
+    let mut keys: Vec<usize> = (0..8).collect();
+    keys.sort_by_key(|&i| bessemer_ir::philox::word(7, 9, 3, i as u64));
+    assert_eq!(drawn[0], [keys[0] as f64, keys[1] as f64, 0.0, 0.0], "positives alone are too few");
+}
+
+#[test]
+fn what_samples_refuse() {
+    let fits: [(DType, &[usize]); 2] = [(DType::I32, &[2, 7]), (DType::I32, &[])];
+    let labels = |sampler| SampleLabels { sampler };
+    refuses(labels(FIRST), &types(&fits), "takes the labels alone");
+    refuses(labels(random(4, 2)), &types(&fits[..1]), "takes the labels and the step");
+    refuses(labels(random(4, 2)), &types(&[fits[0], (DType::I32, &[1])]), "the step must be [], not [1]");
+    refuses(labels(FIRST), &types(&[(DType::F32, &[2, 7])]), "takes i32 as the labels, not f32");
+    let rows = SampleRows { sampler: FIRST, fill: SampleFill::Rest };
+    refuses(rows, &types(&[(DType::I32, &[7])]), "the match must be [B, N], not [7]");
+    let problem = "there must be at most as many positives (5) as candidates in all (4), and one of these at least";
+    refuses(labels(Sampler { most_positives: 5, ..FIRST }), &types(&fits[..1]), problem);
+    let problem = "there must be at most as many positives (0) as candidates in all (0), and one of these at least";
+    refuses(labels(Sampler { total: 0, most_positives: 0, ..FIRST }), &types(&fits[..1]), problem);
+    refuses(PackRows { capacity: 0 }, &types(&fits[..1]), "the capacity must be at least 1");
+    refuses(PackRows { capacity: 3 }, &types(&fits), "takes flags");
+}
+
+#[test]
+fn packed_rows() {
+    let flags = i32s([3, 4], &[0.0, 1.0, -1.0, 2.0, 0.0, 0.0, -1.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
+    let pack = |capacity: usize| evaluate(PackRows { capacity }, std::slice::from_ref(&flags));
+    let rows = vec![1.0, 3.0, 8.0, 11.0, 0.0, 0.0];
+    assert_eq!(pack(6), [vec![0.0, 0.0, 2.0, 2.0, 0.0, 0.0], rows, vec![4.0]]);
+    assert_eq!(pack(3), [vec![0.0, 0.0, 2.0], vec![1.0, 3.0, 8.0], vec![3.0]], "the last one is left out");
+}
+
+fn roi_align(size: [usize; 2], samples: RoiSamples, border: RoiBorder, strides: &[f64]) -> RoiAlign {
+    let strides = strides.iter().copied().map(Scalar).collect();
+    RoiAlign { size, samples, border, levels: RoiLevels::standard(1e-6), strides }
+}
+
+/// Means of bins along x on a map of four pixels, 5, 1, 4 and 9, which all its lines have.
+fn along_x(bins: usize, samples: RoiSamples, border: RoiBorder, [low, high]: [f64; 2]) -> Vec<f64> {
+    let map = f32s([1, 2, 4, 1], &[5.0, 1.0, 4.0, 9.0, 5.0, 1.0, 4.0, 9.0]);
+    let boxes = f32s([1, 4], &[low, 0.0, high, 1.0]);
+    evaluate(roi_align([1, bins], samples, border, &[1.0]), &[map, boxes, i32s([1], &[0.0])]).remove(0)
+}
+
+#[test]
+fn samples_of_regions() {
+    let fixed = RoiSamples::Fixed;
+    for border in [RoiBorder::Torch, RoiBorder::Clamp] {
+        let mean = |bins, samples, box_| along_x(bins, samples, border, box_);
+        assert_close(&mean(1, fixed(1), [0.0, 2.0]), &[1.0]);
+        assert_close(&mean(2, fixed(1), [0.0, 2.0]), &[3.0, 2.5]);
+        assert_close(&mean(1, fixed(2), [0.0, 2.0]), &[2.75]);
+        assert_close(
+            &mean(1, RoiSamples::Adaptive, [0.0, 2.5]),
+            &[(5.0 * 7.0 / 12.0 + 5.0 / 12.0 + 1.75 + 4.0 + 5.0 / 12.0) / 3.0],
+        );
+        assert_close(&mean(2, fixed(1), [1.0, 5.0]), &[4.0, 9.0]);
+    }
+}
+
+#[test]
+fn regions_at_the_border() {
+    let fixed = RoiSamples::Fixed(1);
+    // Samples at -3, -1, 1 and 3, then at 1, 3, 5 and 7.
+    assert_close(&along_x(4, fixed, RoiBorder::Torch, [-4.0, 4.0]), &[0.0, 5.0, 1.0, 9.0]);
+    assert_close(&along_x(4, fixed, RoiBorder::Clamp, [-4.0, 4.0]), &[17.0, 9.0, 1.0, 9.0]);
+    assert_close(&along_x(4, fixed, RoiBorder::Torch, [0.0, 8.0]), &[1.0, 9.0, 0.0, 0.0]);
+    assert_close(&along_x(4, fixed, RoiBorder::Clamp, [0.0, 8.0]), &[1.0, 9.0, 9.0, 9.0]);
+    // A side below one pixel.
+    assert_close(&along_x(1, fixed, RoiBorder::Torch, [1.0, 1.5]), &[2.5]);
+    assert_close(&along_x(1, fixed, RoiBorder::Clamp, [1.0, 1.5]), &[1.75]);
+}
+
+/// A linear map is reproduced at the positions of the samples, which are those of no half pixel.
+#[test]
+fn regions_of_several_images_and_channels() {
+    let value = |i: usize| [100 * (i / 60) + 10 * (i / 12 % 5) + i / 2 % 6, 0][i % 2] as f64;
+    let map: Vec<f64> = (0..120).map(value).collect();
+    let op = roi_align([2, 1], RoiSamples::Fixed(2), RoiBorder::Torch, &[2.0]);
+    let boxes = f32s([2, 4], &[2.0, 0.0, 6.0, 8.0, 0.0, 4.0, 8.0, 6.0]);
+    let features = evaluate(op.clone(), &[f32s([2, 5, 6, 2], &map), boxes, i32s([2], &[1.0, 0.0])]).remove(0);
+    assert_close(&features, &[112.0, 0.0, 132.0, 0.0, 24.5, 0.0, 29.5, 0.0]);
+    let printed =
+        "roi_align(size=[2, 1], samples=2, border=torch, strides=[2.0] from level 2, level 4 at 224, eps=1e-6)";
+    assert_eq!(Op::from(op).to_string(), printed);
+}
+
+#[test]
+fn levels_of_regions() {
+    let strides = [4.0, 8.0, 16.0, 32.0];
+    let op = |eps: f64| RoiAlign {
+        levels: RoiLevels::standard(eps),
+        ..roi_align([1, 1], RoiSamples::Adaptive, RoiBorder::Torch, &strides)
+    };
+    let map_of = |side: f64| op(0.0).map_of([10.0, 20.0, 10.0 + 2.0 * side, 20.0 + side / 2.0]);
+    let sides = [0.0, 10.0, 111.9, 112.0, 223.9, 224.0, 447.9, 448.0, 5000.0];
+    assert_eq!(sides.map(map_of), [0, 0, 0, 1, 1, 2, 2, 3, 3]);
+    assert_eq!(op(0.0).map_of([5.0, 5.0, 3.0, 9.0]), 0, "a negative area");
+    let nearly = [0.0, 0.0, 224.0, 223.9999];
+    assert_eq!([op(0.0).map_of(nearly), op(1e-6).map_of(nearly)], [1, 2]);
+    let maps = [1.0, 2.0, 3.0, 4.0].map(|x| f32s([1, 2, 2, 1], &[x; 4]));
+    let inputs =
+        [&maps[..], &[f32s([2, 4], &[0.0, 0.0, 8.0, 8.0, 0.0, 0.0, 30.0, 2000.0]), i32s([2], &[0.0, 0.0])]].concat();
+    let clamped = RoiAlign { border: RoiBorder::Clamp, ..op(1e-6) };
+    assert_close(&evaluate(clamped, &inputs)[0], &[1.0, 3.0]);
+}
+
+#[test]
+fn what_features_of_regions_refuse() {
+    let fits: [(DType, &[usize]); 4] =
+        [(DType::F32, &[2, 8, 9, 3]), (DType::F32, &[2, 4, 5, 3]), (DType::F32, &[7, 4]), (DType::I32, &[7])];
+    let op = roi_align([7, 7], RoiSamples::Fixed(2), RoiBorder::Torch, &[4.0, 8.0]);
+    refuses(op.clone(), &types(&fits[..3]), "takes 2 maps, boxes and the image of each box");
+    let odd = "takes maps [2, H, W, 3] of one float element type";
+    refuses(op.clone(), &types(&[fits[0], (DType::F32, &[2, 4, 5, 4]), fits[2], fits[3]]), odd);
+    refuses(op.clone(), &types(&[fits[0], (DType::Bf16, &[2, 4, 5, 3]), fits[2], fits[3]]), odd);
+    refuses(op.clone(), &types(&[fits[0], (DType::F32, &[2, 0, 5, 3]), fits[2], fits[3]]), odd);
+    let images = "the image of each box must be [R], not [6]";
+    refuses(op.clone(), &types(&[fits[0], fits[1], fits[2], (DType::I32, &[6])]), images);
+    let none = RoiAlign { samples: RoiSamples::Fixed(0), ..op.clone() };
+    refuses(none, &types(&fits), "a bin must have at least one sample");
+    refuses(RoiAlign { size: [7, 0], ..op.clone() }, &types(&fits), "there must be at least one bin");
+    refuses(RoiAlign { strides: Vec::new(), ..op.clone() }, &types(&fits), "there must be 1 to 8 maps, not 0");
+    let strides = vec![Scalar(4.0), Scalar(0.0)];
+    refuses(RoiAlign { strides, ..op.clone() }, &types(&fits), "strides must be positive");
+    let grad = RoiAlignGrad { roi_align: op, batch: 2, maps: vec![[8, 9]] };
+    let inputs = types(&[(DType::F32, &[7, 7, 7, 3]), fits[2], fits[3]]);
+    refuses(grad.clone(), &inputs, "there must be a map for each stride, of some pixels");
+    let grad = RoiAlignGrad { maps: vec![[8, 9], [4, 5]], ..grad };
+    let short = "the gradient of the features must be one for each box and bin, not [6, 7, 7, 3]";
+    refuses(grad, &types(&[(DType::F32, &[6, 7, 7, 3]), fits[2], fits[3]]), short);
+}
+
+/// Of a region of the first ground truth, of 8 x 8 at (10, 20), with a crop of 4 x 4 whose right half is inside of the object. The
+/// second one has no area.
+fn half_mask(op: MaskTargets, region: [f64; 4], number: f64) -> Vec<f64> {
+    mask(op, [10.0, 20.0, 18.0, 28.0], region, number)
+}
+
+fn mask(op: MaskTargets, truth: [f64; 4], region: [f64; 4], number: f64) -> Vec<f64> {
+    let mut crops = [0.0; 32];
+    (0..16).filter(|i| i % 4 >= 2).for_each(|i| crops[i] = 255.0);
+    let crops = Tensor::new(TensorType::new(DType::U8, [1, 2, 4, 4]), crops.to_vec());
+    let truths = f32s([1, 2, 4], [truth, [0.0; 4]].as_flattened());
+    let regions = f32s([1, 4], &region);
+    evaluate(op, &[crops, truths, regions, i32s([1], &[0.0]), i32s([1], &[number])]).remove(0)
+}
+
+#[test]
+fn masks_of_regions() {
+    let whole = [10.0, 20.0, 18.0, 28.0];
+    let shares = MaskTargets { size: 2, border: 2, threshold: None };
+    let tall = [10.0, 20.0, 18.0, 32.0];
+    let close = |got: Vec<f64>, expected: &[f64]| {
+        assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}, expected {expected:?}");
+    };
+    // Samples at 1 and 3 of the crop, then at lines 1.5 and 4.5.
+    close(half_mask(shares, whole, 0.0), &[0.0, 1.0, 0.0, 1.0]);
+    close(half_mask(shares, tall, 0.0), &[0.0, 1.0, 0.0, 0.0]);
+    close(half_mask(shares, [8.0, 21.0, 16.0, 27.0], 0.0), &[0.0, 1.0, 0.0, 1.0]);
+    // Samples at 0.5, 1.5, 2.5 and 3.5: half of the padding at the far side alone.
+    let fine = MaskTargets { size: 4, ..shares };
+    let line = [0.0, 0.5, 1.0, 0.5];
+    let expected = [line, line, line, line.map(|x| x / 2.0)];
+    close(half_mask(fine, whole, 0.0), expected.as_flattened());
+    close(half_mask(MaskTargets { border: 0, ..fine }, whole, 0.0), &[0.0, 0.5, 1.0, 1.0].repeat(4));
+    let decided = MaskTargets { threshold: Some(Scalar(0.4)), ..fine };
+    assert_eq!(half_mask(decided, whole, 0.0)[..4], [0.0, 1.0, 1.0, 1.0]);
+    assert_eq!(half_mask(decided, whole, 0.0)[12..], [0.0, 0.0, 1.0, 0.0]);
+    assert_eq!(half_mask(shares, whole, -1.0), [0.0; 4], "no ground truth");
+    assert_eq!(half_mask(shares, whole, 1.0), [0.0; 4], "a ground truth without area");
+    // So large that 1e-8 is nothing beside its sides: samples lie on pixels 1 and 3.
+    let large = [0.0, 0.0, (1u32 << 30) as f64, (1u32 << 30) as f64];
+    let certain = MaskTargets { size: 2, border: 0, threshold: Some(Scalar(1.0)) };
+    assert_eq!(mask(certain, large, large, 0.0), [0.0, 1.0, 0.0, 1.0], "a share that equals the threshold");
+
+    let fits: [(DType, &[usize]); 5] = [
+        (DType::U8, &[2, 3, 9, 9]),
+        (DType::F32, &[2, 3, 4]),
+        (DType::F32, &[5, 4]),
+        (DType::I32, &[5]),
+        (DType::I32, &[5]),
+    ];
+    let changed = |number: usize, ty: (DType, &'static [usize])| {
+        let mut fits = fits;
+        fits[number] = ty;
+        types(&fits)
+    };
+    refuses(shares, &changed(0, (DType::F32, &[2, 3, 9, 9])), "takes u8 as the crops, not f32");
+    refuses(shares, &changed(0, (DType::U8, &[2, 3, 8, 9])), "the crops must be [B, G, M, M], not [2, 3, 8, 9]");
+    let crops = "the ground truths must be [B, G, 4], one for each crop, not [2, 2, 4]";
+    refuses(shares, &changed(1, (DType::F32, &[2, 2, 4])), crops);
+    refuses(shares, &changed(4, (DType::I32, &[4])), "the ground truth of each region must be [P], not [4]");
+    refuses(MaskTargets { size: 0, ..shares }, &types(&fits), "a mask must have at least one pixel");
 }
 
 /// A loss may read boxes that depend on parameters: the gradient ends there.

@@ -3,6 +3,7 @@
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::ops::attention::{Attention, AttentionDropout};
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, symmetric};
+use bessemer_ir::ops::detection::roi::{RoiAlign, RoiBorder, RoiLevels, RoiSamples};
 use bessemer_ir::ops::index::{ArgMax, Gather, OneHot, ScatterAdd};
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Reshape, Slice, Transpose};
 use bessemer_ir::ops::matmul::Matmul;
@@ -529,6 +530,26 @@ fn the_first_maximum_takes_the_gradient() {
     let pool = MaxPool2d { window: [2, 2], stride: [1, 1], pad: symmetric(0) };
     let grads = [f32s([1, 2, 2, 1], &[1.0, 4.0, 4.0, 4.0]), f32s([1, 1, 1, 1], &[4.0]), f32s([1, 1, 1, 1], &[6.0])];
     assert_gives(MaxPool2dGrad { pool }, &grads, &[&[0.0, 6.0, 0.0, 0.0]]);
+}
+
+/// On two maps, at the border and beyond it.
+#[test]
+fn region_gradients() {
+    let maps = [random([2, 5, 6, 3], 80), random([2, 3, 3, 3], 81)];
+    let boxes = [[0.3, -1.1, 3.2, 3.9], [1.0, 1.0, 5.5, 4.4], [-3.0, 2.0, 9.0, 8.0], [2.0, 2.0, 2.0, 2.0]];
+    for samples in [RoiSamples::Fixed(2), RoiSamples::Adaptive] {
+        for border in [RoiBorder::Torch, RoiBorder::Clamp] {
+            let levels = RoiLevels { canonical_size: Scalar(4.0), first: 3, ..RoiLevels::standard(0.0) };
+            let op = RoiAlign { size: [2, 3], samples, border, levels, strides: vec![Scalar(1.0), Scalar(2.0)] };
+            check_build(&Op::from(op.clone()).to_string(), &maps, &|g, maps| {
+                let data = boxes.as_flattened().iter().map(|&x| Scalar(x)).collect();
+                let boxes = g.push1(Constant { dtype: DType::F32, shape: [4, 4].into(), data }, &[])?;
+                let data = [0.0, 1.0, 1.0, 0.0].map(Scalar).to_vec();
+                let images = g.push1(Constant { dtype: DType::I32, shape: [4].into(), data }, &[])?;
+                g.push(op.clone(), &[maps[0], maps[1], boxes, images])
+            });
+        }
+    }
 }
 
 #[test]

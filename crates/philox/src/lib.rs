@@ -40,6 +40,11 @@ fn words(seed: u64, step: u32, stream: u32, block_index: u64) -> [u32; 4] {
     block([low, high, step, stream], halves(seed))
 }
 
+/// Element `index` of the stream of random words.
+pub fn word(seed: u64, step: u32, stream: u32, index: u64) -> u32 {
+    words(seed, step, stream, index / 4)[(index % 4) as usize]
+}
+
 /// Uniform number in `[0, 1)` with 24 random bits.
 fn unit(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / 16_777_216.0)
@@ -47,7 +52,7 @@ fn unit(word: u32) -> f32 {
 
 /// Element `index` of the uniform stream: in `[0, 1)`.
 pub fn uniform(seed: u64, step: u32, stream: u32, index: u64) -> f32 {
-    unit(words(seed, step, stream, index / 4)[(index % 4) as usize])
+    unit(word(seed, step, stream, index))
 }
 
 /// Element `index` of the standard normal stream (Box-Muller).

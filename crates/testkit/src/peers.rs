@@ -4,9 +4,13 @@ use crate::problem::{Tensors, bytes_of, values_of};
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::detection::anchors::{AnchorLevel, AnchorPlacement, Anchors};
 use bessemer_ir::ops::detection::boxes::{AxisOrder, BoxClip, BoxCode, DecodeBoxes, EncodeBoxes};
+use bessemer_ir::ops::detection::masks::MaskTargets;
 use bessemer_ir::ops::detection::matching::{ForcedMatch, MatchBoxes};
+use bessemer_ir::ops::detection::roi::{RoiAlign, RoiAlignGrad, RoiBorder, RoiLevels, RoiSamples};
+use bessemer_ir::ops::detection::sample::{SampleLabels, SampleOrder, Sampler};
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};
-use bessemer_ir::ops::pointwise::UnaryKind;
+use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::source::Constant;
 use bessemer_ir::reference::Interpreter;
 use bessemer_ir::{DType, Graph, GraphError, Role, TensorType, Value};
 use serde_json::Value as Json;
@@ -96,6 +100,10 @@ fn sizes(json: &Json) -> Vec<usize> {
     numbers(json).into_iter().map(|x| x as usize).collect()
 }
 
+fn size(json: &Json) -> usize {
+    json.as_u64().expect("a size") as usize
+}
+
 fn scalar(json: &Json) -> Option<Scalar> {
     json.as_f64().map(Scalar)
 }
@@ -108,7 +116,11 @@ fn detection_case(case: &Json) -> Result<PeerCase, GraphError> {
     let mut graph = Graph::new();
     let (mut inputs, mut values) = (BTreeMap::new(), Vec::new());
     for (number, input) in list(&case["inputs"]).iter().enumerate() {
-        let dtype = if input["dtype"] == "i32" { DType::I32 } else { DType::F32 };
+        let dtype = match input["dtype"].as_str() {
+            Some("i32") => DType::I32,
+            Some("u8") => DType::U8,
+            _ => DType::F32,
+        };
         let name = format!("x{number}");
         values.push(graph.input(&name, Role::Feed, TensorType::new(dtype, sizes(&input["shape"])))?);
         inputs.insert(name, numbers(&input["data"]));
@@ -125,7 +137,18 @@ fn detection_case(case: &Json) -> Result<PeerCase, GraphError> {
         }
         Some("suppress") => graph.push(suppress(case), &values)?,
         Some("detections") => detections(&mut graph, case, &values)?,
-        Some("top_k") => graph.top_k(values[0], case["k"].as_u64().expect("a size") as usize, 2)?,
+        Some("top_k") => graph.top_k(values[0], size(&case["k"]), 2)?,
+        Some("sample_labels") => {
+            let (total, most_positives) = (size(&case["total"]), size(&case["most_positives"]));
+            let sampler = Sampler { total, most_positives, order: SampleOrder::First };
+            graph.push(SampleLabels { sampler }, &values)?
+        }
+        Some("proposals") => proposals(&mut graph, case, &values)?,
+        Some("roi_align") => roi_align(&mut graph, case, &values)?,
+        Some("mask_targets") => {
+            let (size, border) = (size(&case["size"]), size(&case["border"]));
+            graph.push(MaskTargets { size, border, threshold: scalar(&case["threshold"]) }, &values)?
+        }
         other => panic!("there is no operation {other:?}"),
     };
     for (number, &value) in results.iter().enumerate() {
@@ -176,11 +199,12 @@ fn suppress(case: &Json) -> Suppress {
             floor: scalar(&case["floor"]).expect("a number"),
         },
     };
-    let max_outputs = case["max_outputs"].as_u64().expect("a size") as usize;
+    let max_outputs = size(&case["max_outputs"]);
     Suppress {
         groups: BoxGroups::Labels,
         legacy: case["legacy"] == true,
         score_floor: scalar(&case["score_floor"]),
+        min_size: scalar(&case["min_size"]),
         ..Suppress::new(suppression, max_outputs)
     }
 }
@@ -188,7 +212,7 @@ fn suppress(case: &Json) -> Suppress {
 /// From logits, codes, reference boxes and sizes of images: boxes, scores, labels, and their number.
 fn detections(g: &mut Graph, case: &Json, values: &[Value]) -> Result<Vec<Value>, GraphError> {
     let [logits, codes, reference, sizes] = values[..] else { panic!("four inputs") };
-    let points = case["points"].as_u64().expect("a size") as usize;
+    let points = size(&case["points"]);
     let top = g.top_k(logits, points, 2)?;
     let codes = g.gather(codes, top[1], 1, 1)?;
     let reference = g.gather(reference, top[1], 0, 0)?;
@@ -198,4 +222,63 @@ fn detections(g: &mut Graph, case: &Json, values: &[Value]) -> Result<Vec<Value>
     let kept = g.push(suppress(case), &[boxes, scores, top[2]])?;
     let boxes = g.gather(boxes, kept[0], 1, 1)?;
     Ok(vec![boxes, kept[2], kept[1], kept[3]])
+}
+
+/// From logits `[B, A]`, codes, reference boxes and sizes of images: boxes, scores and their number. The best of each level are
+/// decoded and suppressed.
+fn proposals(g: &mut Graph, case: &Json, values: &[Value]) -> Result<Vec<Value>, GraphError> {
+    let [logits, codes, reference, image_sizes] = values[..] else { panic!("four inputs") };
+    let batch = g.shape(logits)[0];
+    let (mut best, mut rows, mut ends, mut start) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for boxes in sizes(&case["levels"]) {
+        let level = g.slice(logits, &[0, start], &[batch, start + boxes], &[1, 1])?;
+        let k = boxes.min(size(&case["points"]));
+        let top = g.top_k(level, k, 1)?;
+        let first = g.constant(DType::I32, [], start as f64)?;
+        best.push(top[0]);
+        rows.push(g.add(top[1], first)?);
+        ends.push(ends.last().unwrap_or(&0) + k);
+        start += boxes;
+    }
+    let (best, rows) = (g.concat(&best, 1)?, g.concat(&rows, 1)?);
+    let codes = g.gather(codes, rows, 1, 1)?;
+    let reference = g.gather(reference, rows, 0, 0)?;
+    let max_growth = Some(Scalar((1000.0f64 / 16.0).ln()));
+    let decode = DecodeBoxes { code: BoxCode::plain(AxisOrder::Xy), max_growth, clip: BoxClip::Size };
+    let boxes = g.push1(decode, &[codes, reference, image_sizes])?;
+    let scores = g.unary(UnaryKind::Sigmoid, best)?;
+    let suppress = Suppress { groups: BoxGroups::Ranges(ends), ..suppress(case) };
+    let most = suppress.max_outputs;
+    let kept = g.push(suppress, &[boxes, scores])?;
+    let boxes = g.gather(boxes, kept[0], 1, 1)?;
+    // Rows behind the last one are zeros.
+    let data = (0..most).map(|row| Scalar(row as f64)).collect();
+    let numbers = g.push1(Constant { dtype: DType::I32, shape: [1, most, 1].into(), data }, &[])?;
+    let counts = g.reshape(kept[3], [batch, 1, 1])?;
+    let is_kept = g.binary(BinaryKind::Lt, numbers, counts)?;
+    let zero = g.constant(DType::F32, [], 0.0)?;
+    Ok(vec![g.select(is_kept, boxes, zero)?, kept[2], kept[3]])
+}
+
+/// From maps, boxes, their images and the gradient of the features: features, and the gradients of the maps.
+fn roi_align(g: &mut Graph, case: &Json, values: &[Value]) -> Result<Vec<Value>, GraphError> {
+    let strides: Vec<Scalar> = numbers(&case["strides"]).into_iter().map(Scalar).collect();
+    let canonical_size = scalar(&case["canonical_size"]).expect("a number");
+    let eps = scalar(&case["eps"]).expect("a number");
+    let op = RoiAlign {
+        size: sizes(&case["size"]).try_into().expect("height and width"),
+        samples: match size(&case["samples"]) {
+            0 => RoiSamples::Adaptive,
+            samples => RoiSamples::Fixed(samples),
+        },
+        border: RoiBorder::Torch,
+        levels: RoiLevels { canonical_size, canonical_level: 4, eps, first: 2 },
+        strides,
+    };
+    let (inputs, dy) = values.split_at(values.len() - 1);
+    let maps = inputs[..op.strides.len()].iter().map(|&map| [g.shape(map)[1], g.shape(map)[2]]).collect();
+    let grad = RoiAlignGrad { roi_align: op.clone(), batch: g.shape(inputs[0])[0], maps };
+    let features = g.push(op, inputs)?;
+    let grads = g.push(grad, &[dy, &inputs[inputs.len() - 2..]].concat())?;
+    Ok([features, grads].concat())
 }

@@ -2,7 +2,7 @@
 
 use super::{COORDINATES, box_at, max, min};
 use crate::gemm::Ctx;
-use crate::index::IndexOutOfRange;
+use crate::index::{IndexOutOfRange, check_optional};
 use crate::parts::for_chunks;
 use crate::simd::{self, Simd, SimdOp};
 use crate::vector;
@@ -76,9 +76,7 @@ pub fn encode(
     codes: &mut [f32],
 ) -> Result<(), IndexOutOfRange> {
     assert!(codes.len() == matches.len() * COORDINATES, "box codes of other sizes");
-    if let Some(position) = matches.iter().position(|&m| m >= 0 && m as usize >= truths) {
-        return Err(IndexOutOfRange { position, index: matches[position], limit: truths });
-    }
+    check_optional(matches, truths)?;
     for_chunks(ctx, codes, TASK * COORDINATES, &|task, codes| {
         let (codes, first) = (codes.as_chunks_mut::<COORDINATES>().0, task * TASK);
         for (row, code) in (first..).zip(codes) {

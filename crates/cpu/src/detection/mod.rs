@@ -1,10 +1,13 @@
-//! Kernels of object detectors: matching of boxes, box codes, and suppression.
+//! Kernels of object detectors: matching of boxes, box codes, samples, suppression, and features of regions.
 //!
-//! Lanes are boxes: blocks of them are transposed to one array for each coordinate. Work is cut by shapes, and what is folded is
-//! folded in the order of the blocks.
+//! Where boxes are computed with, lanes are boxes: blocks of them are transposed to one array for each coordinate. Work is cut by
+//! shapes, and what is folded is folded in the order of the blocks.
 
 pub mod boxes;
+pub mod masks;
 pub mod matching;
+pub mod roi;
+pub mod sample;
 pub mod suppress;
 
 /// Coordinates of a box, `[x1, y1, x2, y2]`.

@@ -1,8 +1,9 @@
-//! Reference boxes, their match with ground truths, box codes, suppression, and the largest elements.
+//! Reference boxes, their match with ground truths, box codes, samples, suppression, and the largest elements.
 
 use super::{Kernel, Operands, Unsupported};
 use crate::detection::boxes::{self, CodeDesc, DecodeDesc};
 use crate::detection::matching::{self, MatchDesc};
+use crate::detection::sample::{self, SampleDesc};
 use crate::detection::suppress::{self, SuppressDesc, SuppressInputs, SuppressOutputs};
 use crate::gemm::Ctx;
 use crate::index::IndexOutOfRange;
@@ -11,6 +12,7 @@ use bessemer_ir::TensorType;
 use bessemer_ir::ops::detection::anchors::Anchors;
 use bessemer_ir::ops::detection::boxes::{BoxClip, DecodeBoxes, EncodeBoxes};
 use bessemer_ir::ops::detection::matching::MatchBoxes;
+use bessemer_ir::ops::detection::sample::{PackRows, SampleFill, SampleLabels, SampleOrder, SampleRows, Sampler};
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress};
 use bessemer_ir::ops::index::TopK;
 
@@ -55,6 +57,24 @@ pub(super) fn suppress(op: &Suppress, types: &[&TensorType]) -> Box<dyn Kernel> 
     let boxes = &types[0].shape;
     let desc = SuppressDesc { batch: boxes[0], rows: boxes[1], columns: op.columns(types[0]), rule: op.clone() };
     Box::new(Suppression { desc, count_input: op.count_input(types.len()) })
+}
+
+fn sample_desc(sampler: Sampler, types: &[&TensorType]) -> SampleDesc {
+    let candidates = &types[0].shape;
+    SampleDesc { batch: candidates[0], candidates: candidates[1], sampler }
+}
+
+pub(super) fn sample_labels(op: &SampleLabels, types: &[&TensorType]) -> Box<dyn Kernel> {
+    Box::new(LabelSample(sample_desc(op.sampler, types)))
+}
+
+pub(super) fn sample_rows(op: &SampleRows, types: &[&TensorType]) -> Box<dyn Kernel> {
+    Box::new(RowSample { desc: sample_desc(op.sampler, types), fill: op.fill })
+}
+
+pub(super) fn pack_rows(op: &PackRows, types: &[&TensorType]) -> Box<dyn Kernel> {
+    let flags = &types[0].shape;
+    Box::new(Pack { flags: flags.elements(), columns: flags[1], capacity: op.capacity })
 }
 
 /// # Errors
@@ -184,6 +204,90 @@ impl Kernel for Suppression {
             };
             suppress::suppress(ctx, d, inputs, outputs, operands.scratch())
         }
+    }
+}
+
+/// # Safety
+/// As for [`Kernel::run`].
+unsafe fn step_of(desc: &SampleDesc, operands: &Operands<'_>) -> u32 {
+    match desc.sampler.order {
+        SampleOrder::First => 0,
+        // SAFETY: the caller's promise; random orders come with a step.
+        SampleOrder::Random { .. } => unsafe { operands.input::<i32>(1, 1)[0] as u32 },
+    }
+}
+
+struct LabelSample(SampleDesc);
+
+impl Kernel for LabelSample {
+    fn name(&self) -> String {
+        "sample by images".to_string()
+    }
+
+    fn scratch_len(&self, threads: usize) -> usize {
+        self.0.scratch_len(threads)
+    }
+
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+        let d = &self.0;
+        let len = d.batch * d.candidates;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (step, labels) = (step_of(d, operands), operands.input(0, len));
+            sample::sample_labels(ctx, d, step, labels, operands.output(len), operands.scratch());
+        }
+        Ok(())
+    }
+}
+
+struct RowSample {
+    desc: SampleDesc,
+    fill: SampleFill,
+}
+
+impl Kernel for RowSample {
+    fn name(&self) -> String {
+        "sample by images".to_string()
+    }
+
+    fn scratch_len(&self, threads: usize) -> usize {
+        self.desc.scratch_len(threads)
+    }
+
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+        let d = &self.desc;
+        let rows = d.batch * d.sampler.total;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (step, matches) = (step_of(d, operands), operands.input(0, d.batch * d.candidates));
+            let outputs =
+                [operands.output_at(0, rows), operands.output_at(1, rows), operands.output_at(2, 2 * d.batch)];
+            sample::sample_rows(ctx, d, self.fill, step, matches, outputs, operands.scratch());
+        }
+        Ok(())
+    }
+}
+
+struct Pack {
+    /// Elements of the flags, and of those of an image.
+    flags: usize,
+    columns: usize,
+    capacity: usize,
+}
+
+impl Kernel for Pack {
+    fn name(&self) -> String {
+        "list of chosen rows".to_string()
+    }
+
+    unsafe fn run(&self, _ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (images, rows) = (operands.output_at(0, self.capacity), operands.output_at(1, self.capacity));
+            let count = sample::pack_rows(self.columns, operands.input(0, self.flags), images, rows);
+            operands.output_at(2, 1)[0] = count;
+        }
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ mod operands;
 mod pooling;
 mod random;
 mod reduction;
+mod roi;
 mod rows;
 mod weight_grad;
 
@@ -123,6 +124,12 @@ pub(crate) fn lower(graph: &Graph, id: NodeId, invariant: &Invariant) -> Result<
         Op::EncodeBoxes(encode) => Ok(detection::encode(encode, &types)),
         Op::DecodeBoxes(decode) => Ok(detection::decode(decode, &types)),
         Op::Suppress(suppress) => Ok(detection::suppress(suppress, &types)),
+        Op::SampleLabels(sample) => Ok(detection::sample_labels(sample, &types)),
+        Op::SampleRows(sample) => Ok(detection::sample_rows(sample, &types)),
+        Op::PackRows(pack) => Ok(detection::pack_rows(pack, &types)),
+        Op::RoiAlign(align) => Ok(roi::align(align, &types)),
+        Op::RoiAlignGrad(grad) => Ok(roi::align_grad(grad, &types)),
+        Op::MaskTargets(masks) => Ok(roi::mask_targets(masks, &types)),
         Op::Transpose(transpose) => Ok(copies::transpose(transpose, &types)),
         Op::Slice(slice) => Ok(copies::slice(slice, &types)),
         Op::Broadcast(broadcast) => Ok(copies::broadcast(broadcast, &types)),

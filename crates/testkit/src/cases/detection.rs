@@ -7,7 +7,10 @@ use crate::problem::{Draw, Input, Problem};
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::detection::anchors::{AnchorLevel, AnchorPlacement, Anchors};
 use bessemer_ir::ops::detection::boxes::{AxisOrder, BoxClip, BoxCode, DecodeBoxes, EncodeBoxes};
+use bessemer_ir::ops::detection::masks::MaskTargets;
 use bessemer_ir::ops::detection::matching::{ForcedMatch, MatchBoxes};
+use bessemer_ir::ops::detection::roi::{RoiAlign, RoiBorder, RoiLevels, RoiSamples};
+use bessemer_ir::ops::detection::sample::{PackRows, SampleFill, SampleLabels, SampleOrder, SampleRows, Sampler};
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};
 use bessemer_ir::{DType, GraphError, Value};
 
@@ -120,6 +123,41 @@ pub(super) fn decode_boxes(p: &mut Problem, d: &mut Draw) -> Result<Value, Graph
     p.graph.push1(op, &[codes, boxes, sizes])
 }
 
+/// A sampler, and its inputs: candidates of a few values from `first` on, rare ones among many or all alike, and the step.
+fn sampled(p: &mut Problem, d: &mut Draw, first: i32) -> Result<(Sampler, Vec<Value>), GraphError> {
+    let (batch, n) = (d.int(1, 3), [1, 20, 150, 3000][d.int(0, 3)]);
+    let count = [2, 3, 4][d.int(0, 2)];
+    let mut inputs = vec![p.feed("candidates", DType::I32, &[batch, n], Input::Integers { first, count })?];
+    let total = d.int(1, 60);
+    let order = match d.int(0, 2) {
+        0 => SampleOrder::First,
+        _ => {
+            inputs.push(p.feed("step", DType::I32, &[], Input::Integers { first: 1, count: 100 })?);
+            SampleOrder::Random { seed: 0x1234_5678_9ABC, stream: d.int(0, 9) as u32 }
+        }
+    };
+    Ok((Sampler { total, most_positives: d.int(0, total), order }, inputs))
+}
+
+pub(super) fn sample_labels(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (sampler, inputs) = sampled(p, d, -1)?;
+    p.graph.push1(SampleLabels { sampler }, &inputs)
+}
+
+pub(super) fn sample_rows(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (sampler, inputs) = sampled(p, d, -2)?;
+    let fill = if d.flip() { SampleFill::Rest } else { SampleFill::Padding };
+    let outputs = p.graph.push(SampleRows { sampler, fill }, &inputs)?;
+    joined(p, &outputs)
+}
+
+pub(super) fn pack_rows(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let shape = [d.int(1, 4), d.int(1, 50)];
+    let flags = p.feed("flags", DType::I32, &shape, Input::Integers { first: -1, count: 3 })?;
+    let outputs = p.graph.push(PackRows { capacity: d.int(1, 60) }, &[flags])?;
+    joined(p, &outputs)
+}
+
 /// Inputs and attributes of a suppression: boxes of a shape, scores, and what else there is.
 fn suppression(
     p: &mut Problem,
@@ -196,4 +234,41 @@ pub(super) fn top_k_positions(p: &mut Problem, d: &mut Draw) -> Result<Value, Gr
     let k = [1, m.min(20), n * m / 2][d.int(0, 2)];
     let outputs = p.graph.top_k(x, k.max(1), 2)?;
     joined(p, &outputs)
+}
+
+/// Boxes `[count, 4]` whose coordinates are multiples of 3/4, some without area, and the image of each one.
+fn regions(p: &mut Problem, batch: usize, count: usize) -> Result<[Value; 2], GraphError> {
+    let boxes = integer_boxes(p, "region", &[count])?;
+    let images = p.feed("images", DType::I32, &[count], Input::Integers { first: 0, count: batch as u32 })?;
+    Ok([p.graph.mul_scalar(boxes, 0.75)?, images])
+}
+
+pub(super) fn roi_align(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (batch, channels) = (d.int(1, 2), d.int(1, 100));
+    let maps = (0..d.int(1, 3)).map(|level| p.input(&[batch, (d.int(8, 12) >> level).max(1), 12 >> level, channels]));
+    let maps = maps.collect::<Result<Vec<_>, _>>()?;
+    let count = d.int(1, 40);
+    let regions = regions(p, batch, count)?;
+    let op = RoiAlign {
+        size: [d.int(1, 7), d.int(1, 7)],
+        samples: [RoiSamples::Fixed(1), RoiSamples::Fixed(2), RoiSamples::Adaptive][d.int(0, 2)],
+        border: if d.flip() { RoiBorder::Torch } else { RoiBorder::Clamp },
+        levels: RoiLevels { canonical_size: Scalar(4.0), canonical_level: 3, eps: Scalar(1e-6), first: 2 },
+        strides: (0..maps.len()).map(|level| Scalar((1 << level) as f64)).collect(),
+    };
+    p.graph.push1(op, &[&maps[..], &regions].concat())
+}
+
+pub(super) fn mask_targets(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (batch, truths, crop) = (d.int(1, 3), d.int(1, 4), d.int(1, 20));
+    let range = [2, 256][d.int(0, 1)];
+    let crops = p.feed("crops", DType::U8, &[batch, truths, crop, crop], Input::Integers { first: 0, count: range })?;
+    let gt = integer_boxes(p, "truth", &[batch, truths])?;
+    let count = d.int(1, 30);
+    let [boxes, images] = regions(p, batch, count)?;
+    let numbers = Input::Integers { first: -1, count: truths as u32 + 1 };
+    let numbers = p.feed("numbers", DType::I32, &[count], numbers)?;
+    let threshold = d.flip().then_some(Scalar(if range == 2 { 0.5 / 255.0 } else { 0.5 }));
+    let op = MaskTargets { size: d.int(1, 28), border: d.int(0, 2), threshold };
+    p.graph.push1(op, &[crops, gt, boxes, images, numbers])
 }

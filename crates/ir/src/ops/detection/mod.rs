@@ -1,11 +1,15 @@
-//! Operations of object detectors: reference boxes, their match with ground truths, box codes and suppression.
+//! Operations of object detectors: reference boxes, their match with ground truths, box codes, samples, suppression, features of
+//! regions and their masks.
 //!
-//! Boxes are `[x1, y1, x2, y2]` in pixels of the canvas, `f32`. What is computed here are targets and results: none of it has a
-//! gradient.
+//! Boxes are `[x1, y1, x2, y2]` in pixels of the canvas, `f32`. What is computed here are targets and results, without a gradient;
+//! only features of regions have one, with respect to the maps they are read from.
 
 pub mod anchors;
 pub mod boxes;
+pub mod masks;
 pub mod matching;
+pub mod roi;
+pub mod sample;
 pub mod suppress;
 
 use super::{LowOperands, LowResult, MixedPrecision, OpError};
