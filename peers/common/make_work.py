@@ -25,6 +25,8 @@ SGD = {"optimizer": "sgd", "lr": 0.001, "momentum": 0.875, "nesterov": False, "w
 LOSS = {"alpha": 0.25, "gamma": 1.5, "delta": 0.1, "box_weight": 50.0, "l2": 4e-5}
 USUAL = {"resnet": SGD, "bert": dict(ADAMW, bias_correction=False), "electra": dict(ADAMW, bias_correction=True),
          "efficientdet": dict(SGD, momentum=0.9, weight_decay=0.0, decay_exclude="none", label_smoothing=0.0, loss=LOSS)}
+# Pixels; the smallest reference box has 32.
+LEAST_OBJECT = 45
 DETECTION = {"candidates": 1000, "suppression": "hard", "overlap": 0.5, "score_floor": 0.0, "detections": 100, "clip": True}
 
 
@@ -146,11 +148,14 @@ def resnet_batches(sizes, batch, random):
 
 
 def detector_batches(sizes, batch, random):
-    """Images that fill their canvas or a part of it, with none, some or all of the objects that there can be."""
+    """Images that fill their canvas or a part of it, with none, some or all of the objects that there can be. None lies within several
+    reference boxes, of which rounding would choose.
+    """
     side, most = sizes["image_size"], sizes["max_objects"]
-    low = random.random((BATCHES, batch, most, 2), dtype=np.float32) * 0.5
-    extent = 0.1 + random.random((BATCHES, batch, most, 2), dtype=np.float32) * 0.15
-    boxes = np.concatenate([low, low + extent], axis=-1) * np.float32(side)
+    low = 0.35 * side * random.random((BATCHES, batch, most, 2), dtype=np.float32)
+    extent = LEAST_OBJECT + (0.4 * side - LEAST_OBJECT) * random.random((BATCHES, batch, most, 1), dtype=np.float32)
+    extent = extent * (0.8 + 0.2 * random.random((BATCHES, batch, most, 2), dtype=np.float32))
+    boxes = np.concatenate([low, low + extent], axis=-1).astype(np.float32)
     count = np.broadcast_to(np.arange(batch) * most // max(batch - 1, 1), (BATCHES, batch)).astype(np.int32)
     return {"images": resnet_batches(sizes, batch, random)["images"], "boxes": boxes, "count": count,
             "sizes": random.integers(side * 3 // 4, side + 1, (BATCHES, batch, 2)).astype(np.float32),

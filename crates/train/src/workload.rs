@@ -129,7 +129,7 @@ pub struct Work<'a> {
 }
 
 /// What a feed is filled with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fill {
     /// At random: whole numbers below this, or numbers of 0 to 1.
     Below(usize),
@@ -139,8 +139,13 @@ pub enum Fill {
     One,
     /// At random: whole numbers from the first to the second.
     Between(i32, i32),
-    /// Numbers that are boxes `[x1, y1, x2, y2]` within a canvas of this height and width in pixels.
-    Boxes([usize; 2]),
+    /// Numbers that are boxes `[x1, y1, x2, y2]` within a canvas.
+    Boxes {
+        /// Height and width in pixels.
+        canvas: [usize; 2],
+        /// The least width of a box in pixels; the largest is half of the canvas.
+        least: f32,
+    },
 }
 
 /// A model's step before compilation.
@@ -172,12 +177,13 @@ impl Workload {
             Fill::Zero => 0.0,
             Fill::One => 1.0,
             Fill::Between(low, high) => (low + (sample(i) * (high - low + 1) as f32) as i32) as f32,
-            Fill::Boxes([height, width]) => {
-                let side = if i.is_multiple_of(2) { width } else { height } as f32;
-                let low = 0.8 * sample(i - i % 4 + i % 2);
-                // The upper corner is at least a twentieth of the canvas away from the lower one.
-                let share = if i % 4 < 2 { low } else { low + 0.05 + (0.95 - low) * sample(i) };
-                share * side
+            Fill::Boxes { canvas: [height, width], least } => {
+                let place = |corner: usize| sample(i - i % 4 + corner);
+                let (axis, half) = (i % 4 % 2, [width, height].map(|side| side as f32 / 2.0));
+                let side = least + (half[0].min(half[1]) - least).max(0.0) * place(2);
+                // A little lower than wide.
+                let extent = [side, side * (0.8 + 0.2 * place(3))][axis];
+                half[axis] * place(axis) + if i % 4 < 2 { 0.0 } else { extent }
             }
         };
         let whole = |i: usize| match fill {

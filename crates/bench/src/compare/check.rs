@@ -40,7 +40,7 @@ impl Allowed {
                 first: 1e-2,
                 later: 3e-2,
                 outputs: 3e-2,
-                detections: AllowedDetections { scores: 3e-2, overlap: 0.9, alone: 0.5 },
+                detections: AllowedDetections { scores: 6e-2, overlap: 0.7, alone: 0.5 },
             },
         }
     }

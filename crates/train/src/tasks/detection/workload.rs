@@ -17,6 +17,11 @@ const RATE: f64 = 1e-4;
 /// Objects of an image, at most: half of them, the mean, is about as many as an image of COCO has.
 const OBJECTS: i32 = 15;
 
+/// Width of the smallest object, in sides of the smallest reference box.
+const LEAST_OBJECT: f64 = 1.25;
+/// Pixels between reference boxes of the finest level.
+const FINEST_STRIDE: f64 = 8.0;
+
 pub(super) fn build(work: &Work<'_>) -> Result<Workload, ModelError> {
     let options = options(work)?;
     let model = match (work.mode, work.settings.outputs) {
@@ -31,7 +36,7 @@ pub(super) fn build(work: &Work<'_>) -> Result<Workload, ModelError> {
             efficientdet::train(&options, &loss(&recipe), &training(work, &recipe), work.batch_size)?
         }
     };
-    Ok(filled(model, options.canvas, options.num_classes))
+    Ok(filled(model, &options))
 }
 
 /// Through drawn weights, with means of 0 and variances of 1, activations fade from layer to layer, so that all scores are equal.
@@ -40,7 +45,7 @@ pub(super) fn settling(work: &Work<'_>) -> Result<Workload, ModelError> {
     options.norm.momentum = 1.0;
     let config = work.train_config(optimizer(&recipe.optimizer), 0.0);
     let model = efficientdet::train(&options, &loss(&recipe), &config, work.batch_size)?;
-    Ok(filled(model, options.canvas, options.num_classes))
+    Ok(filled(model, &options))
 }
 
 /// The step of an evaluation.
@@ -96,13 +101,15 @@ fn detection(options: &DetectionOptions) -> Value {
     })
 }
 
-/// With images that fill at least three quarters of each side of the canvas, and objects within them.
-fn filled(model: Model, canvas: [usize; 2], classes: usize) -> Workload {
+/// With images that fill at least three quarters of each side of the canvas, and objects within them. No object is so small or so
+/// narrow that it lies within several reference boxes: of these equally good ones rounding would choose the match.
+fn filled(model: Model, options: &DetectorOptions) -> Workload {
+    let DetectorOptions { canvas, anchors, .. } = options;
     let least = canvas.map(|side| side * 3 / 4);
     let fills = vec![
         ("sizes", Fill::Between(least[0].max(least[1]) as i32, canvas[0].min(canvas[1]) as i32)),
-        ("boxes", Fill::Boxes(least)),
+        ("boxes", Fill::Boxes { canvas: least, least: (LEAST_OBJECT * anchors.scale * FINEST_STRIDE) as f32 }),
         ("count", Fill::Between(0, OBJECTS)),
     ];
-    Workload::new(model, Fill::Below(classes), fills)
+    Workload::new(model, Fill::Below(options.num_classes), fills)
 }
