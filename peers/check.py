@@ -6,8 +6,9 @@ PEER is a folder here; PROGRAM the interpreter with its packages, the one that r
 made of it, `target/release/adapter` in its folder unless given. This interpreter needs the packages of `pytorch/requirements.txt`. Without
 peers, all that it can import and that are built. Models are small, and the real ones with `--full`.
 
-The truth is torchvision's and Hugging Face's model in float64: losses of four training steps without dropout, and outputs of
-inference. Allowed, as relative L2: 1e-4 in fp32 for outputs and losses, 0.05 in bf16. `--time` runs the timed purpose, too, and
+The truth is torchvision's, Hugging Face's and effdet's model in float64: losses of four training steps without dropout, and outputs of
+inference. Allowed, as relative L2: 1e-4 in fp32 for outputs and losses, 0.05 in bf16. Detections are compared as sets: their sorted scores
+as outputs are, and of 100 no more than 2 in fp32 and 50 in bf16 may have no partner of the same class whose box and score are near. `--time` runs the timed purpose, too, and
 looks whether its answer is whole. The exit status is 1 if anything is further off or fails.
 """
 
@@ -27,11 +28,14 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "common")]
 import make_work
 from peer import safetensors, torch_resnet
-from peer.work import FAMILIES, OUTPUTS, Work, family_of
+from peer.work import DETECTIONS, FAMILIES, NETWORK, Work, channels_behind, family_of
 
 ALLOWED = {"fp32": 1e-4, "bf16": 0.05}
-SMALL = ["resnet50-small", "bert-tiny", "electra-mini-squad"]
-FULL = ["resnet50", "bert-base", "electra-base-squad"]
+# Of detections: the share without a partner, and the least IoU of partners.
+ALONE = {"fp32": 0.02, "bf16": 0.5}
+OVERLAP = {"fp32": 0.99, "bf16": 0.7}
+SMALL = ["resnet50-small", "bert-tiny", "electra-mini-squad", "efficientdet-small"]
+FULL = ["resnet50", "bert-base", "electra-base-squad", "efficientdet-d0"]
 STEPS = 4
 LIMIT_S = 1200
 CANNOT = 3
@@ -62,6 +66,10 @@ class Truth:
     def make_model(self):
         if self.work.family == "resnet":
             return torch_resnet.make(self.work)
+        if self.work.family == "efficientdet":
+            from peer import torch_efficientdet
+            self.detector = torch_efficientdet
+            return torch_efficientdet.make(self.work)
         from transformers import BertConfig, BertForPreTraining, ElectraConfig, ElectraForQuestionAnswering
         kinds = {"bert": (BertConfig, BertForPreTraining), "electra": (ElectraConfig, ElectraForQuestionAnswering)}
         configuration, model = kinds[self.work.family]
@@ -76,6 +84,10 @@ class Truth:
         return model
 
     def batch(self, index):
+        if self.work.family == "efficientdet":
+            images = torch.from_numpy(self.work.images()[index]).double().permute(0, 3, 1, 2)
+            boxes, classes = self.detector.objects(self.work)[index]
+            return {"images": images, "objects": (boxes.double(), classes), "info": self.detector.image_infos(self.work)[index]}
         arrays = {name: torch.from_numpy(array) for name, array in self.work.named_feeds()[index].items()}
         if self.work.family == "resnet":
             mean, std = (torch.tensor(self.work.normalise[name], dtype=torch.float64) for name in ("mean", "std"))
@@ -83,8 +95,9 @@ class Truth:
         return {name: x.double() if x.is_floating_point() else x.long() for name, x in arrays.items()}
 
     def forward(self, batch):
-        if self.work.family == "resnet":
-            return (self.model(batch["images"]),)
+        if self.work.family in ("resnet", "efficientdet"):
+            outputs = self.model(batch["images"])
+            return (outputs,) if self.work.family == "resnet" else outputs
         output = self.model(input_ids=batch["input_ids"], attention_mask=batch["input_mask"], token_type_ids=batch["segment_ids"])
         if self.work.family == "electra":
             return output.start_logits, output.end_logits
@@ -94,13 +107,27 @@ class Truth:
     def outputs(self):
         self.model.eval()
         with torch.inference_mode():
-            batches = [self.forward(batch) for batch in self.batches]
-        return {name: torch.stack(parts).numpy() for name, parts in zip(OUTPUTS[self.work.family], zip(*batches))}
+            batches = [self.named_outputs(batch) for batch in self.batches]
+        return {name: np.stack([outputs[name] for outputs in batches]) for name in batches[0]}
+
+    def named_outputs(self, batch):
+        if self.work.ends_with() == DETECTIONS:
+            detect = self.detector.detector(self.work, self.model, self.model)
+            return self.detector.named(detect(batch["images"], batch["info"]))
+        outputs = self.forward(batch)
+        if self.work.family == "efficientdet":
+            outputs = [level for part in outputs for level in part]
+        return channels_behind({name: x.numpy() for name, x in zip(self.work.output_names(), outputs)})
 
     def loss(self, batch):
         cross_entropy, logits = torch.nn.functional.cross_entropy, self.forward(batch)
         if self.work.family == "resnet":
             return cross_entropy(logits[0], batch["labels"], label_smoothing=self.work.training.label_smoothing)
+        if self.work.family == "efficientdet":
+            with self.detector.float64():
+                loss = self.detector.loss(self.work, logits, self.detector.matcher(self.model)(batch["objects"]))
+            kernels = (parameter for parameter in self.model.parameters() if parameter.ndim > 1)
+            return loss + self.work.training.loss["l2"] / 2 * sum(kernel.square().sum() for kernel in kernels)
         first, second = logits
         if self.work.family == "electra":
             return (cross_entropy(first, batch["start_positions"]) + cross_entropy(second, batch["end_positions"])) / 2
@@ -181,9 +208,36 @@ def relative_l2(value, truth):
     return float(np.linalg.norm(value - truth) / np.linalg.norm(truth))
 
 
-def check(peer, variant, args, model, mode, truth, folder, cache):
+def detection_distances(found, truth, precision):
+    """Relative L2 of the sorted scores, and the share of detections that have no partner; infinite where shapes differ."""
+    if any(found[name].shape != array.shape for name, array in truth.items()):
+        return math.inf, 1.0
+    scores, alone, most = [], 0, 0
+    for image in np.ndindex(truth["count"].shape):
+        ours, theirs = ([(side["labels"][image][k], side["scores"][image][k], side["boxes"][image][k])
+                         for k in range(int(side["count"][image]))] for side in (truth, found))
+        scores.append([np.sort(side["scores"][image])[::-1] for side in (found, truth)])
+        larger = max(len(ours), len(theirs))
+        for wanted in ours:
+            partner = next((k for k, other in enumerate(theirs) if is_partner(wanted, other, precision)), None)
+            larger -= partner is not None
+            if partner is not None:
+                theirs.pop(partner)
+        alone, most = alone + larger, most + max(int(truth["count"][image]), int(found["count"][image]))
+    return relative_l2(*(np.stack(side) for side in zip(*scores))), alone / max(most, 1) if most else 1.0
+
+
+def is_partner(a, b, precision):
+    (label, score, box), (other_label, other_score, other_box) = a, b
+    low, high = np.maximum(box[:2], other_box[:2]), np.minimum(box[2:], other_box[2:])
+    common = np.prod(np.maximum(high - low, 0))
+    union = np.prod(box[2:] - box[:2]) + np.prod(other_box[2:] - other_box[:2]) - common
+    return label == other_label and abs(score - other_score) <= 10 * ALLOWED[precision] * score and common >= OVERLAP[precision] * union
+
+
+def check(peer, variant, args, model, mode, truth, folder, cache, ending=""):
     """Whether one variant of a peer is near enough to `truth`, by name."""
-    what = f"{peer.name + '+' + variant:22} {model:20} {mode:5}"
+    what = f"{peer.name + '+' + variant:22} {model:20} {mode + ' ' + ending if ending else mode:16}"
     outputs, words = folder / "outputs.safetensors", folder / "request.json"
     outputs.unlink(missing_ok=True)
     try:
@@ -197,9 +251,14 @@ def check(peer, variant, args, model, mode, truth, folder, cache):
         status, reason = failure.args
         print(f"{what} {'cannot' if status == CANNOT else f'FAILED with {status}'}: {reason[:200]}", flush=True)
         return status == CANNOT
-    distances = {name: relative_l2(values[name], value) for name, value in truth.items()}
+    allowed = dict.fromkeys(truth, ALLOWED[args.precision])
+    if ending == DETECTIONS:
+        scores, alone = detection_distances(values, truth, args.precision)
+        distances, allowed["alone"] = {"scores": scores, "alone": alone}, ALONE[args.precision]
+    else:
+        distances = {name: relative_l2(values[name], value) for name, value in truth.items()}
     wrong = [] if not args.time else incomplete(answer, mode)
-    good = not wrong and all(distance <= ALLOWED[args.precision] for distance in distances.values())
+    good = not wrong and all(distance <= allowed[name] for name, distance in distances.items())
     shown = ", ".join(f"{name} {distance:.1e}" for name, distance in distances.items())
     times = f", {min(answer['step_ms']):.0f} ms, {answer['peak_memory_bytes'] / 1e9:.2f} GB" if args.time else ""
     print(f"{what} {shown}{times}  {'ok' if good else 'WRONG ' + ', '.join(wrong)}", flush=True)
@@ -223,9 +282,14 @@ def describe_all(texts):
             print(f"{peer.name}: not checked: {failure.args[1]}", flush=True)
 
 
-def offers(described, model, mode, precision):
+def offers(described, model, mode, precision, ending):
     return any((work["model"], work["mode"]) == (FAMILIES[family_of(model)], mode) and precision in work["precisions"] + work["emulated"]
-               for work in described["work"])
+               and (not ending or ending in work["outputs"]) for work in described["work"])
+
+
+def endings(model, mode):
+    """What the inference of a detector ends with; of others there is one kind."""
+    return [DETECTIONS, NETWORK] if family_of(model) == "efficientdet" and mode == "infer" else [""]
 
 
 def main():
@@ -233,18 +297,19 @@ def main():
     torch.set_num_threads(args.threads)
     peers, good = list(describe_all(args.peers)), []
     with tempfile.TemporaryDirectory() as scratch:
-        for model in args.model or (FULL if args.full else SMALL):
-            for mode in [args.mode] if args.mode else ["train", "infer"]:
-                folder = Path(scratch) / f"{model}-{mode}"
-                make_work.write(folder, model, mode, args.batch_size)
-                truth = Truth(folder)
-                truth = {"losses": truth.losses()} if mode == "train" else truth.outputs()
-                for peer, described in peers:
-                    if not offers(described, model, mode, args.precision):
-                        continue
-                    for variant in (v["name"] for v in described["variants"] if peer.variant in ("", v["name"])):
-                        cache = Path(scratch) / "cache" / peer.name
-                        good.append(check(peer, variant, args, model, mode, truth, folder, cache))
+        wanted = [(model, mode, ending) for model in args.model or (FULL if args.full else SMALL)
+                  for mode in ([args.mode] if args.mode else ["train", "infer"]) for ending in endings(model, mode)]
+        for model, mode, ending in wanted:
+            folder = Path(scratch) / f"{model}-{mode}{ending}"
+            make_work.write(folder, model, mode, args.batch_size, is_network=ending == NETWORK)
+            truth = Truth(folder)
+            truth = {"losses": truth.losses()} if mode == "train" else truth.outputs()
+            for peer, described in peers:
+                if not offers(described, model, mode, args.precision, ending):
+                    continue
+                for variant in (v["name"] for v in described["variants"] if peer.variant in ("", v["name"])):
+                    cache = Path(scratch) / "cache" / peer.name
+                    good.append(check(peer, variant, args, model, mode, truth, folder, cache, ending))
     sys.exit(0 if good and all(good) else 1)
 
 

@@ -5,6 +5,7 @@ beforehand.
 import numpy as np
 import onnxruntime as ort
 from peer import onnx_file, protocol
+from peer.work import NETWORK, channels_behind
 
 LEVELS = {"none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL, "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL}
 
@@ -16,7 +17,7 @@ class OnnxRuntime(protocol.Peer):
         {"name": "none", "fused": False, "default": False, "settings": "no graph optimisations, bound memory"},
         {"name": "all", "fused": True, "default": True, "settings": "all graph optimisations, bound memory"},
     ]
-    offers = protocol.offer(["infer"])
+    offers = protocol.offer(["infer"], detector_ends=[NETWORK])
 
     def prepare(self, request, work):
         onnx_file.made(work, request.cache)
@@ -29,7 +30,7 @@ class OnnxRuntime(protocol.Peer):
         def step(batch):
             binding, outputs = bindings[batch]
             session.run_with_iobinding(binding)
-            return outputs
+            return channels_behind(outputs)
 
         return step, {"graph_optimization": request.variant, "io_binding": True}
 

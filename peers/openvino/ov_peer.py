@@ -2,6 +2,7 @@
 
 import openvino as ov
 from peer import onnx_file, protocol
+from peer.work import NETWORK, channels_behind
 
 PRECISIONS = {"fp32": ov.Type.f32, "bf16": ov.Type.bf16}
 HINT = "INFERENCE_PRECISION_HINT"
@@ -20,7 +21,7 @@ class OpenVino(protocol.Peer):
                  "settings": "latency hint, one stream, shared memory, all transformations"}]
 
     def __init__(self):
-        self.offers = protocol.offer(["infer"], precisions())
+        self.offers = protocol.offer(["infer"], precisions(), detector_ends=[NETWORK])
 
     def prepare(self, request, work):
         onnx_file.made(work, request.cache)
@@ -35,7 +36,7 @@ class OpenVino(protocol.Peer):
         def step(batch):
             bound, _arrays = requests[batch]
             bound.infer(share_outputs=True)
-            return {name: bound.get_tensor(name).data for name in names}
+            return channels_behind({name: bound.get_tensor(name).data for name in names})
 
         return step, {"performance_hint": "latency", "streams": 1}
 

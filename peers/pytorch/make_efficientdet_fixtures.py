@@ -6,18 +6,19 @@ weights. The output depends on nothing but this script and the versions of torch
 """
 
 import argparse
-import contextlib
 import copy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
-from effdet import DetBenchPredict, DetBenchTrain, EfficientDet, get_efficientdet_config
-from effdet.object_detection.box_list import BoxList
-from timm.models import register_model
-from timm.models.efficientnet import _gen_efficientnet
+from effdet import DetBenchPredict, DetBenchTrain
 
 import make_resnet_fixtures as fixtures
 import resnet_reference as reference
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from peer.torch_efficientdet import float64, network
 
 CANVAS, CLASSES, CAPACITY = 128, 5, 6
 WIDTH, CELLS, DEPTH = 16, 2, 2
@@ -29,22 +30,12 @@ STD = torch.tensor((0.229, 0.224, 0.225), dtype=torch.float64)
 SMALL = 500
 
 
-@register_model
-def bessemer_narrow_b0(pretrained=False, **options):
-    # The published norms are those of the heads in all parts; timm's backbones have PyTorch's momentum by default.
-    return _gen_efficientnet("tf_efficientnet_b0", channel_multiplier=0.125, depth_multiplier=0.3, pretrained=pretrained,
-                             pad_type="same", bn_eps=1e-3, bn_momentum=0.01, **options)
-
-
 def make_model():
-    config = get_efficientdet_config("tf_efficientdet_d0")
-    config.backbone_name = "bessemer_narrow_b0"
-    config.backbone_args = {}
-    config.image_size = (CANVAS, CANVAS)
-    config.num_classes = CLASSES
-    config.fpn_channels, config.fpn_cell_repeats, config.box_class_repeats = WIDTH, CELLS, DEPTH
-    config.max_detection_points, config.max_det_per_image = CANDIDATES, DETECTIONS
-    return EfficientDet(config, pretrained_backbone=False)
+    # The published norms are those of the heads in all parts; timm's backbones have PyTorch's momentum by default.
+    return network(SimpleNamespace(
+        image_size=CANVAS, classes=CLASSES, backbone_width=0.125, backbone_depth=0.3, width=WIDTH, cells=CELLS, head_depth=DEPTH,
+        norm_eps=1e-3, norm_momentum=0.01, anchor_scale=4.0, anchor_octaves=3,
+        anchor_aspects=[(1.0, 1.0), (1.4, 0.7), (0.7, 1.4)]))
 
 
 def randomise(model, generator):
@@ -91,20 +82,6 @@ def feeds(images, sizes, objects):
     return {"images": images, "sizes": sizes, "boxes": boxes, "classes": classes, "count": count}
 
 
-def keep_precision(self, boxes):
-    """The package's list of boxes without its demand for float32; nothing else in it depends on the precision."""
-    self.data = {"boxes": boxes}
-
-
-@contextlib.contextmanager
-def float64():
-    """Anchors, targets and losses in float64, which the package computes in float32 whatever the network computes in."""
-    kept = torch.Tensor.float, BoxList.__init__
-    torch.Tensor.float, BoxList.__init__ = torch.Tensor.double, keep_precision
-    yield
-    torch.Tensor.float, BoxList.__init__ = kept
-
-
 def losses(model, images, labels):
     with float64():
         out = DetBenchTrain(model)(images, labels)
@@ -140,6 +117,7 @@ def main():
     outputs = {f"classes.{level + 3}": logits.permute(0, 2, 3, 1).contiguous() for level, logits in enumerate(class_logits)}
     outputs |= {f"boxes.{level + 3}": delta.permute(0, 2, 3, 1).contiguous() for level, delta in enumerate(deltas)}
     predict = DetBenchPredict(truth)
+    predict.max_detection_points, predict.max_det_per_image = CANDIDATES, DETECTIONS
     with torch.no_grad():
         info = {"img_scale": torch.ones(3), "img_size": sizes.flip(1)}
         detections = predict(x, info)

@@ -4,10 +4,12 @@ import torch
 import torch._dynamo
 import torch._inductor.config
 from peer import protocol, torch_resnet, torch_text
-from peer.work import INPUTS, OUTPUTS
+from peer.work import DETECTIONS, INPUTS, NETWORK, channels_behind
 from torch.nn import functional as F
 
 NEVER_CORRECTED = 1e9
+# Families that take images; of these, norms stay in fp32 in bf16.
+IMAGES = ("resnet", "efficientdet")
 
 
 class PyTorch(protocol.Peer):
@@ -19,7 +21,7 @@ class PyTorch(protocol.Peer):
         {"name": "compile", "fused": True, "default": True,
          "settings": "the same in torch.compile, weights frozen for inference"},
     ]
-    offers = protocol.offer(["train", "infer"], **protocol.bf16_in_software())
+    offers = protocol.offer(["train", "infer"], detector_ends=[DETECTIONS, NETWORK], **protocol.bf16_in_software())
 
     def step(self, request, work):
         torch.set_num_threads(request.threads)
@@ -29,7 +31,7 @@ class PyTorch(protocol.Peer):
         make = {True: make_train_step, False: make_infer_step}[request.trains]
         step = make(model_and_feeds(work), work, request, torch.compile if is_compiled else lambda run: run)
         options = {"compile": is_compiled, "threads": torch.get_num_threads()}
-        if work.family == "resnet":
+        if work.family in IMAGES:
             options["channels_last"] = True
         if is_compiled:
             options.update({name: getattr(torch._inductor.config, name) for name in ("freezing", "max_autotune")})
@@ -38,14 +40,23 @@ class PyTorch(protocol.Peer):
 
 def model_and_feeds(work):
     """The model, and of each batch its inputs and what `loss` takes."""
-    if work.family == "resnet":
-        model = torch_resnet.make(work).to(memory_format=torch.channels_last)
-        images = [torch.from_numpy(images).permute(0, 3, 1, 2) for images in work.images()]
-        return model, [((x,), torch.from_numpy(labels).long()) for x, labels in zip(images, work.labels())]
+    if work.family in IMAGES:
+        if work.family == "resnet":
+            model, targets = torch_resnet.make(work), [torch.from_numpy(labels).long() for labels in work.labels()]
+        else:
+            model, targets = detector().make(work), detector().objects(work)
+        images = [(torch.from_numpy(images).permute(0, 3, 1, 2),) for images in work.images()]
+        return model.to(memory_format=torch.channels_last), list(zip(images, targets))
     feeds = [{name: torch.from_numpy(array) for name, array in feeds.items()} for feeds in work.named_feeds()]
     feeds = [{name: x if x.is_floating_point() else x.long() for name, x in batch.items()} for batch in feeds]
     inputs = [tuple(batch[name] for name in INPUTS[work.family]) for batch in feeds]
     return torch_text.make(work), list(zip(inputs, feeds))
+
+
+def detector():
+    """Of the package `effdet`, which the other models do not need in memory."""
+    from peer import torch_efficientdet
+    return torch_efficientdet
 
 
 def autocast(is_used):
@@ -63,22 +74,40 @@ def make_train_step(model_and_feeds, work, request, compiled):
         return loss(work, logits, targets)
 
     run = compiled(forward)
+    match = detector().matcher(model) if work.family == "efficientdet" else lambda targets: targets
 
     def step(batch):
         optimizer.zero_grad(set_to_none=True)
-        value = run(*feeds[batch])
+        inputs, targets = feeds[batch]
+        value = run(inputs, match(targets))
         value.backward()
         if work.training.clip_norm:
             torch.nn.utils.clip_grad_norm_(parameters, work.training.clip_norm)
+        decay = l2_loss(work, parameters)
         optimizer.step()
-        return value.item()
+        return value.item() + decay
 
     return step
+
+
+def l2_loss(work, parameters):
+    """What the loss of a detector has beside that of the outputs; its gradients are the optimizer's weight decay."""
+    if not l2_factor(work):
+        return 0.0
+    with torch.no_grad():
+        norms = torch._foreach_norm([parameter for parameter in parameters if parameter.ndim > 1])
+        return l2_factor(work) / 2 * torch.stack(norms).square().sum().item()
+
+
+def l2_factor(work):
+    return work.training.loss["l2"] if work.family == "efficientdet" else 0.0
 
 
 def loss(work, logits, targets):
     if work.family == "resnet":
         return F.cross_entropy(logits.float(), targets, label_smoothing=work.training.label_smoothing)
+    if work.family == "efficientdet":
+        return detector().loss(work, logits, targets)
     return torch_text.loss(work.family, logits, targets)
 
 
@@ -86,12 +115,13 @@ def make_optimizer(model, work):
     training = work.training
     groups = {}
     for name, parameter in model.named_parameters():
-        groups.setdefault(work.decay(name), []).append(parameter)
+        decay = work.decay(name) + (l2_factor(work) if parameter.ndim > 1 else 0.0)
+        groups.setdefault(decay, []).append(parameter)
     groups = [{"params": parameters, "weight_decay": decay} for decay, parameters in groups.items()]
     if training.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=training.lr, momentum=training.momentum, nesterov=training.nesterov, fused=True)
-    if training.optimizer != "adamw":
-        raise protocol.Cannot(f"optimizer {training.optimizer} is neither sgd nor adamw")
+    if training.optimizer != "adamw" or l2_factor(work):
+        raise protocol.Cannot(f"optimizer {training.optimizer} is neither sgd nor adamw, or has no L2 loss")
     optimizer = torch.optim.AdamW(groups, lr=training.lr, betas=tuple(training.betas), eps=training.eps, fused=True)
     if not training.bias_correction:
         leave_uncorrected(optimizer)
@@ -109,24 +139,35 @@ def leave_uncorrected(optimizer):
 def make_infer_step(model_and_feeds, work, request, compiled):
     model, feeds = model_and_feeds
     model.eval()
-    is_mixed = request.precision == "bf16" and work.family == "resnet"
+    is_mixed = request.precision == "bf16" and work.family in IMAGES
     if request.precision == "bf16":
         cast_weights(model, work)
     run = compiled(model)
+    if work.ends_with() == DETECTIONS:
+        detect = detector().detector(work, model, run)
+        infos = detector().image_infos(work)
 
     @torch.inference_mode()
     def step(batch):
+        inputs = feeds[batch][0]
         with autocast(is_mixed):
-            outputs = run(*feeds[batch][0])
-        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
-        return {name: x.float().numpy() for name, x in zip(OUTPUTS[work.family], outputs)}
+            if work.ends_with() == DETECTIONS:
+                return detector().named(detect(*inputs, infos[batch]))
+            outputs = run(*inputs)
+        outputs = flat(outputs)
+        return channels_behind({name: x.float().numpy() for name, x in zip(work.output_names(), outputs)})
 
     return step
 
 
+def flat(outputs):
+    """Tensors of lists in lists, in order."""
+    return [x for part in outputs for x in flat(part)] if isinstance(outputs, (tuple, list)) else [outputs]
+
+
 def cast_weights(model, work):
-    """To bfloat16: all of a text model, and of a ResNet what autocast would cast in every step, which are not the batch norms."""
-    if work.family != "resnet":
+    """To bfloat16: all of a text model, and of one for images what autocast would cast in every step, which are not the norms."""
+    if work.family not in IMAGES:
         model.to(torch.bfloat16)
         return
     for module in model.modules():

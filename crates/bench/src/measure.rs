@@ -44,8 +44,10 @@ pub struct Request {
     pub warmup: usize,
     /// Timed steps of each repeat; at least 1.
     pub steps: usize,
-    /// Number of repeats; at least 1.
+    /// Number of repeats, if all are made; at least 1.
     pub repeat: usize,
+    /// Time that all repeats may take together: what would take longer is left out, but for the first one.
+    pub time_limit: Option<Duration>,
     /// Seed of the generated inputs and initial weights.
     pub seed: u64,
     /// Sizes and options of the step.
@@ -168,6 +170,24 @@ pub(crate) fn compiled(
     Ok(device.load_alone(plan)?)
 }
 
+/// A step with weights as the model initialises them and random feeds.
+pub(crate) fn drawn(
+    work: &Workload,
+    device: &DeviceOptions,
+    options: &CompileOptions,
+    seed: u64,
+) -> Result<Box<dyn Executor>, MeasureError> {
+    let mut executor = compiled(work, device, options)?;
+    for spec in work.specs.iter().filter(|spec| spec.ty.dtype == DType::F32) {
+        write_f32(&**executor.state(), &spec.name, &initialise(spec, seed))?;
+    }
+    for (_, input) in work.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
+        executor.feed(&[(&input.name, &work.content(input, seed))])?;
+    }
+    executor.compute_invariants()?;
+    Ok(executor)
+}
+
 /// Runs a step; the loss when training.
 pub(crate) fn run_step(executor: &mut dyn Executor, mode: Mode) -> Result<Option<f64>, MeasureError> {
     let results = executor.run()?;
@@ -199,16 +219,7 @@ impl Prepared {
         let model_flops = bessemer_models::flops(&work.graph);
         let options =
             CompileOptions { fuse: request.fuse, precision, recompute: request.recompute, ..CompileOptions::default() };
-        let mut executor = compiled(&work, &request.device, &options)?;
-        for spec in &work.specs {
-            if spec.ty.dtype == DType::F32 {
-                write_f32(&**executor.state(), &spec.name, &initialise(spec, request.seed))?;
-            }
-        }
-        for (_, input) in work.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
-            executor.feed(&[(&input.name, &work.content(input, request.seed))])?;
-        }
-        executor.compute_invariants()?;
+        let executor = drawn(&work, &request.device, &options, request.seed)?;
         let (mode, batch_size, micro_batches) = (request.mode, request.batch_size, request.micro_batches());
         Ok(Prepared { executor, mode, batch_size, micro_batches, model_flops })
     }
@@ -312,7 +323,12 @@ pub fn measure(
     // What is not possible is found out before anything runs.
     request.work().build()?;
     let mut result = unmeasured(request, machine);
+    let start = Instant::now();
     for repeat in 0..request.repeat {
+        if !has_time(request.time_limit, start.elapsed(), repeat) {
+            result.options.insert(TIME_LIMIT_OPTION.to_owned(), request.time_limit.map(|limit| limit.as_secs()).into());
+            break;
+        }
         let Repeat { timed, flops_per_sample, hardware_flops_per_sample, peak_memory_bytes } = once(request)?;
         let samples = request.batch_size * request.micro_batches() * request.steps;
         let throughput = samples as f64 / timed.window_s;
@@ -324,12 +340,19 @@ pub fn measure(
         result.loss_last = timed.losses.last().copied();
         result.runs.push(BenchRun { throughput, step_ms: timed.step_ms, ..BenchRun::default() });
     }
+    result.repeat = result.runs.len() as u64;
     summarise(&mut result);
     *limits = limits.greater(Limits::measure(&*request.device.open()));
     let peak = limits.peak_gflops(request.work().precision) * 1e9;
     result.fraction_of_peak = result.flops_per_sample.map(|flops| flops * result.throughput / peak);
     result.hardware_fraction_of_peak = result.hardware_flops_per_sample.map(|flops| flops * result.throughput / peak);
     Ok(result)
+}
+
+/// Whether one more repeat fits into the limit if it takes as long as the `made` ones, which took `elapsed` together.
+fn has_time(limit: Option<Duration>, elapsed: Duration, made: usize) -> bool {
+    made == 0
+        || limit.is_none_or(|limit| elapsed.as_secs_f64() * (made + 1) as f64 / made as f64 <= limit.as_secs_f64())
 }
 
 /// Fills in what follows from the runs of a result: speed, spread and times of steps.
@@ -348,6 +371,9 @@ pub fn failed(request: &Request, machine: &Machine, error: &MeasureError) -> Ben
     result.options.insert(ERROR_OPTION.to_string(), error.to_string().into());
     result
 }
+
+/// Name of the option with the seconds of the time limit, of results that have fewer repeats for it.
+pub const TIME_LIMIT_OPTION: &str = "time_limit_s";
 
 /// Name of the option in which [`failed`] puts the reason.
 pub const ERROR_OPTION: &str = "error";
@@ -382,12 +408,12 @@ fn options(request: &Request) -> BTreeMap<String, Value> {
         ("isa", request.device.instruction_set.name().into()),
     ];
     let common = common.into_iter().map(|(name, value)| (name.to_string(), value));
-    common.chain(options_of(&request.model, &request.settings)).collect()
+    common.chain(options_of(&request.model, request.mode, &request.settings)).collect()
 }
 
 /// Those of the settings that a model has.
-pub(crate) fn options_of(model: &str, settings: &StepSettings) -> Vec<(String, Value)> {
-    let own = registry::find(model).map_or_else(|_| Vec::new(), |model| model.family().step_settings(settings));
+pub(crate) fn options_of(model: &str, mode: Mode, settings: &StepSettings) -> Vec<(String, Value)> {
+    let own = registry::find(model).map_or_else(|_| Vec::new(), |model| model.family().step_settings(mode, settings));
     own.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
@@ -406,6 +432,7 @@ mod tests {
             warmup: 1,
             steps,
             repeat: 2,
+            time_limit: None,
             seed: 1,
             settings: StepSettings::default(),
             device: DeviceOptions::default(),
@@ -427,6 +454,23 @@ mod tests {
             measure(&request(0), &machine, &mut limits, Repeat::here, |_, _| {}),
             Err(MeasureError::Zero { setting: "steps" })
         ));
+    }
+
+    #[test]
+    fn repeats_end_with_the_time() {
+        let seconds = |number: u64| Duration::from_secs(number);
+        assert!(has_time(None, seconds(1000), 3) && has_time(Some(seconds(1)), seconds(0), 0));
+        assert!(has_time(Some(seconds(40)), seconds(30), 3) && !has_time(Some(seconds(39)), seconds(30), 3));
+
+        let machine = Machine::look(&*DeviceOptions::default().open());
+        let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, read_gbytes: 1.0 };
+        let mut measured = |time_limit: Option<Duration>| {
+            let request = Request { repeat: 3, time_limit, ..request(1) };
+            measure(&request, &machine, &mut limits, Repeat::here, |_, _| {}).expect("a small model runs")
+        };
+        let (cut, whole) = (measured(Some(Duration::from_nanos(1))), measured(Some(seconds(3600))));
+        assert_eq!((cut.repeat, cut.runs.len(), &cut.options[TIME_LIMIT_OPTION]), (1, 1, &Value::from(0)));
+        assert_eq!((whole.repeat, whole.runs.len(), whole.options.get(TIME_LIMIT_OPTION)), (3, 3, None));
     }
 
     #[test]

@@ -166,6 +166,7 @@ fn measure_both(
             warmup: 2,
             steps,
             repeat: 1,
+            time_limit: None,
             seed: options.seed,
             settings: StepSettings::default(),
             device: options.compute.device,

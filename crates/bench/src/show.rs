@@ -1,4 +1,7 @@
-//! Numbers as people read them.
+//! Numbers and names as people read them.
+
+use crate::workload::DetectorOutputs;
+use bessemer_train::events::BenchResult;
 
 /// Bytes with a decimal unit: `512 B`, `1.5 GB`.
 pub fn bytes(value: u64) -> String {
@@ -31,6 +34,25 @@ pub fn significant(value: f64, digits: i32) -> String {
 /// What a result's mode is in titles.
 pub fn mode(name: &str) -> &'static str {
     if name == "train" { "training" } else { "inference" }
+}
+
+/// What the inference of a detector ends with.
+pub fn outputs(outputs: DetectorOutputs) -> &'static str {
+    match outputs {
+        DetectorOutputs::Detections => "detections",
+        DetectorOutputs::Network => "the outputs of the network, without suppression",
+    }
+}
+
+/// What inference ended with, of a detector.
+pub fn outputs_of(result: &BenchResult) -> Option<DetectorOutputs> {
+    result.options.get("outputs")?.as_str()?.parse().ok()
+}
+
+/// What a result's steps do, in titles: training, inference, and what the inference of a detector ends with.
+pub fn work(result: &BenchResult) -> String {
+    let end = outputs_of(result).map_or_else(String::new, |end| format!(" to {}", outputs(end)));
+    format!("{}{end}", mode(&result.mode))
 }
 
 /// A fraction as `61.2 %`.

@@ -3,7 +3,7 @@
 use crate::commands;
 use crate::failure::Usage;
 use crate::names;
-use bessemer_bench::workload::StepSettings;
+use bessemer_bench::workload::{DetectorOutputs, StepSettings};
 use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::passes::recompute::Recompute;
@@ -282,6 +282,10 @@ pub(crate) struct StepArguments {
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Step")]
     pub accumulation: usize,
+    /// What the inference of a detector ends with: detections, or the outputs of the network, without suppression [default:
+    /// detections; compare measures both]
+    #[arg(long, value_name = "detections|network", help_heading = "Step")]
+    pub outputs: Option<DetectorOutputs>,
 }
 
 impl StepArguments {
@@ -302,12 +306,16 @@ impl StepArguments {
         if self.predictions.is_some() && input == InputKind::Questions {
             return Err(Usage(format!("--predictions is for models that are pre-trained; {name} answers questions")));
         }
+        if self.outputs.is_some() && model.family().outputs().is_empty() {
+            return Err(Usage(format!("--outputs is for models that detect objects; {name} has outputs of one kind")));
+        }
         let usual = model.family().usual_step(self.sequence_length);
         Ok(StepSettings {
             predictions: self.predictions.unwrap_or(usual.predictions),
             dropout: self.dropout.unwrap_or(usual.dropout),
             clip: !self.no_clip,
             accumulation: self.accumulation as u64,
+            outputs: self.outputs.unwrap_or(usual.outputs),
             ..usual
         })
     }

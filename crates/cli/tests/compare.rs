@@ -135,6 +135,32 @@ fn outputs_of_inference_are_compared() {
 }
 
 #[test]
+fn detections_are_compared_with_those_who_suppress() {
+    let place = Place::new();
+    let compare = "compare efficientdet-tiny --mode infer --batch-size 2 --warmup 0 --steps 2 --repeat 1";
+    let said = place.run(&format!("{compare} --frameworks bessemer,steady,perturbed --out out")).ok().out;
+    let to_detections = |result: &Value| result["options"]["outputs"] == "detections";
+    let (detections, network): (Vec<Value>, Vec<Value>) = place.results("out").into_iter().partition(to_detections);
+    let work = |framework: &str| row(&detections, framework)["comparison"]["work"].clone();
+    assert_eq!((work("steady")["verdict"].as_str(), work("steady")["later"].as_f64()), (Some("same"), Some(0.0)));
+    assert!(row(&detections, "steady")["comparison"]["ratio"]["median"].is_number());
+    // All numbers are off by 0.2 %, scores and classes as well.
+    assert_eq!(work("perturbed")["verdict"], "different");
+    assert!(work("perturbed")["note"].as_str().unwrap().contains("its scores are 2.0e-3 from Bessemer's"), "{said}");
+    assert!(said.contains("efficientdet-tiny, inference to detections, batch 2, fp32"), "{said}");
+
+    assert_eq!(network.len(), 3, "{said}");
+    assert!(error(row(&network, "steady")).contains("does not end with the outputs of the network"), "{said}");
+    assert!(row(&network, "bessemer")["throughput"].as_f64().unwrap() > 0.0);
+    assert!(said.contains("inference to the outputs of the network, without suppression"), "{said}");
+
+    let one = place.run(&format!("{compare} --frameworks bessemer --outputs network --out one")).ok();
+    assert_eq!(place.results("one").len(), 1, "{}", one.out);
+    let other = "compare bert-tiny --mode infer --frameworks bessemer --outputs network --out other";
+    place.run(other).fails(2, &["--outputs", "bert-tiny has outputs of one kind"]);
+}
+
+#[test]
 fn what_fails_is_a_row_and_the_rest_goes_on() {
     let place = Place::new();
     let frameworks = "bessemer,crashing,hanging,rubbish,hungry,absent,steady,steady+odd";

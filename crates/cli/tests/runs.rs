@@ -115,6 +115,10 @@ fn measurements_have_every_field() {
             && table.contains("kernel"),
         "{table}"
     );
+    let (_, latencies) = table.split_once("latencies as published tables print them\n").expect("latencies");
+    let lines: Vec<&str> = latencies.lines().collect();
+    assert!(lines.len() == 2 && lines[0].contains("batch") && lines[1].trim_start().starts_with("2 "), "{table}");
+    assert_eq!(lines[1].split_whitespace().count(), 11, "{table}");
     let report = bessemer(folder.path(), "report results.jsonl").ok().out;
     assert!(report.contains("resnet20-cifar, inference"), "{report}");
 }

@@ -4,9 +4,9 @@ use crate::tasks::registry;
 use bessemer_ir::ops::source::Input;
 use bessemer_ir::{DType, Graph, philox};
 use bessemer_models::{Model, ModelError};
-use bessemer_nn::{Clip, ClipForm, ClipOf, LossScale, Optimizer, ParamSpec, Schedule, TrainConfig};
+use bessemer_nn::{Clip, ClipForm, ClipOf, LossScale, Optimizer, ParamSpec, PixelScale, Schedule, TrainConfig};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::str::FromStr;
 
 /// What a step does.
@@ -41,6 +41,39 @@ impl FromStr for Mode {
     }
 }
 
+/// What the inference of a detector ends with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DetectorOutputs {
+    /// Boxes with classes and scores, after suppression.
+    #[default]
+    Detections,
+    /// Logits and deltas of all levels: what exported networks compute.
+    Network,
+}
+
+impl DetectorOutputs {
+    /// All of them.
+    pub const ALL: [DetectorOutputs; 2] = [DetectorOutputs::Detections, DetectorOutputs::Network];
+
+    /// `detections` or `network`.
+    pub fn name(self) -> &'static str {
+        match self {
+            DetectorOutputs::Detections => "detections",
+            DetectorOutputs::Network => "network",
+        }
+    }
+}
+
+impl FromStr for DetectorOutputs {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DetectorOutputs, String> {
+        let known = Self::ALL.into_iter().find(|known| known.name() == text);
+        known.ok_or_else(|| format!("`{text}` is nothing that a detector gives; there are detections and network"))
+    }
+}
+
 /// Settings of a step beside its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepSettings {
@@ -56,11 +89,21 @@ pub struct StepSettings {
     pub accumulation: u64,
     /// Whether answers to questions are found by one layer, and all layers trained at one rate, as other frameworks have it.
     pub plain_spans: bool,
+    /// What the inference of a detector ends with.
+    pub outputs: DetectorOutputs,
 }
 
 impl Default for StepSettings {
     fn default() -> Self {
-        Self { sequence_length: 128, predictions: 20, dropout: 0.1, clip: true, accumulation: 1, plain_spans: false }
+        Self {
+            sequence_length: 128,
+            predictions: 20,
+            dropout: 0.1,
+            clip: true,
+            accumulation: 1,
+            plain_spans: false,
+            outputs: DetectorOutputs::default(),
+        }
     }
 }
 
@@ -86,7 +129,7 @@ pub struct Work<'a> {
 }
 
 /// What a feed is filled with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fill {
     /// At random: whole numbers below this, or numbers of 0 to 1.
     Below(usize),
@@ -94,10 +137,15 @@ pub enum Fill {
     Zero,
     /// Ones.
     One,
-    /// This number.
-    Number(i32),
-    /// Numbers that are boxes `[x1, y1, x2, y2]` within a canvas of this height and width in pixels.
-    Boxes([usize; 2]),
+    /// At random: whole numbers from the first to the second.
+    Between(i32, i32),
+    /// Numbers that are boxes `[x1, y1, x2, y2]` within a canvas.
+    Boxes {
+        /// Height and width in pixels.
+        canvas: [usize; 2],
+        /// The least width of a box in pixels; the largest is half of the canvas.
+        least: f32,
+    },
 }
 
 /// A model's step before compilation.
@@ -128,13 +176,14 @@ impl Workload {
             Fill::Below(_) => sample(i),
             Fill::Zero => 0.0,
             Fill::One => 1.0,
-            Fill::Number(number) => number as f32,
-            Fill::Boxes([height, width]) => {
-                let side = if i.is_multiple_of(2) { width } else { height } as f32;
-                let low = 0.8 * sample(i - i % 4 + i % 2);
-                // The upper corner is at least a twentieth of the canvas away from the lower one.
-                let share = if i % 4 < 2 { low } else { low + 0.05 + (0.95 - low) * sample(i) };
-                share * side
+            Fill::Between(low, high) => (low + (sample(i) * (high - low + 1) as f32) as i32) as f32,
+            Fill::Boxes { canvas: [height, width], least } => {
+                let place = |corner: usize| sample(i - i % 4 + corner);
+                let (axis, half) = (i % 4 % 2, [width, height].map(|side| side as f32 / 2.0));
+                let side = least + (half[0].min(half[1]) - least).max(0.0) * place(2);
+                // A little lower than wide.
+                let extent = [side, side * (0.8 + 0.2 * place(3))][axis];
+                half[axis] * place(axis) + if i % 4 < 2 { 0.0 } else { extent }
             }
         };
         let whole = |i: usize| match fill {
@@ -182,6 +231,12 @@ impl Work<'_> {
     }
 }
 
+/// The constants by which pixels of 0 to 255 are normalised, by the names of `peers/PROTOCOL.md`.
+pub(crate) fn in_bytes(scale: &PixelScale) -> Value {
+    let bytes = |numbers: [f64; 3]| numbers.map(|number| number * 255.0);
+    json!({ "mean": bytes(scale.mean), "std": bytes(scale.std) })
+}
+
 /// What other frameworks must know of a step to do the same work, by the names of `peers/PROTOCOL.md`.
 #[derive(Clone, Debug)]
 pub struct ComparedWork {
@@ -195,4 +250,47 @@ pub struct ComparedWork {
     pub label_smoothing: f64,
     /// Dropout rate in `[0, 1)`.
     pub dropout: f64,
+    /// Numbers of the loss of a detector, an object.
+    pub loss: Option<Value>,
+    /// From the outputs of a detector's network to detections, an object; `None` where inference ends with the outputs.
+    pub detection: Option<Value>,
+}
+
+impl ComparedWork {
+    /// Without dropout and smoothed labels, on an input that is not normalised.
+    pub fn new(sizes: Value, training: TrainConfig) -> Self {
+        Self { sizes, normalise: None, training, label_smoothing: 0.0, dropout: 0.0, loss: None, detection: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_ir::Role;
+
+    #[test]
+    fn objects_lie_within_their_images() {
+        let workload = workload("efficientdet-tiny", Mode::Train, 64, DType::F32).unwrap();
+        let content = |name: &str| {
+            let feeds = workload.graph.inputs().map(|(_, input)| input).filter(|input| input.role == Role::Feed);
+            let feed = feeds.into_iter().find(|feed| feed.name == name).unwrap();
+            workload.content(feed, 3)
+        };
+        let reals = |name: &str| -> Vec<f32> {
+            content(name).chunks_exact(4).map(|bytes| f32::from_ne_bytes(bytes.try_into().unwrap())).collect()
+        };
+        let sizes = reals("sizes");
+        assert!(sizes.iter().all(|size| (96.0..=128.0).contains(size) && size.fract() == 0.0), "{sizes:?}");
+        assert!(sizes.contains(&128.0) && sizes.contains(&96.0), "{sizes:?}");
+        for corners in reals("boxes").chunks_exact(4) {
+            let [x1, y1, x2, y2] = corners else { unreachable!("four numbers") };
+            assert!(
+                *x1 >= 0.0 && *y1 >= 0.0 && x1 + 4.0 < *x2 && y1 + 4.0 < *y2 && *x2 <= 96.0 && *y2 <= 96.0,
+                "{corners:?}"
+            );
+        }
+        let counts: Vec<i32> =
+            content("count").chunks_exact(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap())).collect();
+        assert!(counts.iter().all(|count| (0..=15).contains(count)) && counts.iter().any(|count| *count != counts[0]));
+    }
 }

@@ -66,10 +66,14 @@ class Peer:
             step(index % work.batches)
 
 
-def offer(modes, precisions=("fp32",), emulated=(), families=tuple(FAMILIES)):
-    """Lines of `work` in the answer to `describe`."""
-    return [{"model": FAMILIES[family], "mode": mode, "precisions": list(precisions), "emulated": list(emulated)}
-            for family in families for mode in modes]
+def offer(modes, precisions=("fp32",), emulated=(), detector_ends=()):
+    """Lines of `work` in the answer to `describe`. A detector's inference can end with `detector_ends`; without any there is none."""
+    lines = [{"model": FAMILIES[family], "mode": mode, "precisions": list(precisions), "emulated": list(emulated)}
+             for family in FAMILIES for mode in modes if family != "efficientdet" or detector_ends]
+    for line in lines:
+        if (line["model"], line["mode"]) == (FAMILIES["efficientdet"], "infer"):
+            line["outputs"] = list(detector_ends)
+    return lines
 
 
 def bf16_in_software():
@@ -132,9 +136,11 @@ def answer_to(command, request, peer):
     if command == "describe":
         return dict(about, variants=peer.variants, work=peer.offers)
     import_memory = memory.resident_bytes()
-    check_offer(request, peer)
+    offers = check_offer(request, peer)
     work = Work(request.work, is_dropped=not request.checks)
     work.check(request)
+    if work.ends_with() and not any(work.ends_with() in offer["outputs"] for offer in offers):
+        raise Cannot(f"{peer.framework} does not infer {request.model} to {work.ends_with()}")
     if command == "prepare":
         peer.prepare(request, work)
         return {}
@@ -142,6 +148,7 @@ def answer_to(command, request, peer):
 
 
 def check_offer(request, peer):
+    """The offers that are asked for."""
     if request.variant not in [variant["name"] for variant in peer.variants]:
         raise Cannot(f"{peer.framework} has no variant {request.variant}")
     model = FAMILIES[family_of(request.model)]
@@ -150,6 +157,7 @@ def check_offer(request, peer):
         raise Cannot(f"{peer.framework} does not {request.mode} {request.model} here")
     if not any(request.precision in offer["precisions"] + offer["emulated"] for offer in offers):
         raise Cannot(f"{peer.framework} has no {request.precision} for this on this processor")
+    return offers
 
 
 def run(request, peer, work):

@@ -9,7 +9,11 @@ import numpy as np
 from . import safetensors
 
 # The model of each family that stands for it in `describe`.
-FAMILIES = {"resnet": "resnet50", "bert": "bert-base", "electra": "electra-base-squad"}
+FAMILIES = {"resnet": "resnet50", "bert": "bert-base", "electra": "electra-base-squad", "efficientdet": "efficientdet-d0"}
+# What the inference of a detector ends with.
+DETECTIONS, NETWORK = "detections", "network"
+# The finest level of a detector, and the one behind the coarsest.
+LEVELS = range(3, 8)
 # What the forward pass of a text model reads, i32 [N, S] but for the last, i32 [N, P].
 INPUTS = {"bert": ["input_ids", "segment_ids", "input_mask", "masked_lm_positions"],
           "electra": ["input_ids", "segment_ids", "input_mask"]}
@@ -45,6 +49,7 @@ class Work:
         self.sizes = SimpleNamespace(**known["sizes"])
         self.training = SimpleNamespace(**known.get("training") or {})
         self.normalise, self.weights_hash = known.get("normalise"), known["weights"]
+        self.detection = known.get("detection")
         self.dropout = getattr(self.training, "dropout", 0.0) if is_dropped and self.mode == "train" else 0.0
         if getattr(self.sizes, "block", "bottleneck") != "bottleneck":
             raise Cannot(f"{self.model}: peers know ResNets of bottlenecks, not of {self.sizes.block} blocks")
@@ -58,9 +63,13 @@ class Work:
                 raise ValueError(f"{self.folder}: {name} is {getattr(self, name)}, not {getattr(request, name)}")
 
     def images(self):
-        """Normalised pictures f32 [N, H, W, 3] of each batch."""
+        """Normalised pictures f32 [N, H, W, 3] of each batch, zero outside of a detector's images."""
         mean, std = (np.asarray(self.normalise[name], np.float32) for name in ("mean", "std"))
-        return [(images.astype(np.float32) - mean) / std for images in self.feeds["images"]]
+        batches = [(images.astype(np.float32) - mean) / std for images in self.feeds["images"]]
+        for images, sizes in zip(batches, self.feeds.get("sizes", ())):
+            for image, (height, width) in zip(images, sizes.astype(int)):
+                image[height:], image[:, width:] = 0, 0
+        return batches
 
     def labels(self):
         """i32 [N] of each batch."""
@@ -69,6 +78,18 @@ class Work:
     def named_feeds(self, names=None):
         """Copies of the arrays of each batch by name: all, or these."""
         return [{name: np.array(self.feeds[name][batch]) for name in names or self.feeds} for batch in range(self.batches)]
+
+    def ends_with(self):
+        """What the inference of a detector ends with; `None` for other models."""
+        if self.family == "efficientdet" and self.mode == "infer":
+            return DETECTIONS if self.detection else NETWORK
+        return None
+
+    def output_names(self):
+        """Of what a network gives, in the order in which it does."""
+        if self.family == "efficientdet":
+            return [f"{part}.{level}" for part in ("classes", "boxes") for level in LEVELS]
+        return OUTPUTS[self.family]
 
     def inputs(self):
         """What the forward pass of a text model reads, of each batch."""
@@ -121,6 +142,11 @@ class Work:
         """Of the weights and sizes, for the names of files that are made of them."""
         sizes = "-".join(str(value).replace("/", "_") for value in vars(self.sizes).values() if not isinstance(value, list))
         return f"{self.model}-b{self.batch_size}-{sizes}-{self.weights_hash}"
+
+
+def channels_behind(outputs):
+    """Outputs by name, those of levels as [N, H, W, channels] in place of [N, channels, H, W]: views."""
+    return {name: array.transpose(0, 2, 3, 1) if array.ndim == 4 else array for name, array in outputs.items()}
 
 
 def is_statistic(name):

@@ -1,8 +1,11 @@
 //! Whether a framework did the work that Bessemer did: losses of a few steps without dropout, or outputs, from the same weights
 //! on the same batches.
 
+use super::Group;
+use super::detections::{self, AllowedDetections, Distance};
 use crate::peers::protocol::Answer;
-use crate::workload::Mode;
+use crate::show;
+use crate::workload::{DetectorOutputs, Mode};
 use bessemer_train::checkpoint::TensorFile;
 use bessemer_train::events::{Verdict, WorkCheck};
 use bessemer_train::recipe::Compute;
@@ -20,13 +23,25 @@ pub(crate) struct Allowed {
     pub later: f64,
     /// Of outputs, in the L2 norm.
     pub outputs: f64,
+    /// Of detections.
+    pub detections: AllowedDetections,
 }
 
 impl Allowed {
     pub(crate) fn of(precision: Compute) -> Allowed {
         match precision {
-            Compute::Fp32 => Allowed { first: 1e-4, later: 1e-3, outputs: 1e-3 },
-            Compute::Tf32 | Compute::Bf16 | Compute::Fp16 => Allowed { first: 1e-2, later: 3e-2, outputs: 3e-2 },
+            Compute::Fp32 => Allowed {
+                first: 1e-4,
+                later: 1e-3,
+                outputs: 1e-3,
+                detections: AllowedDetections { scores: 1e-3, overlap: 0.99, alone: 0.02 },
+            },
+            Compute::Tf32 | Compute::Bf16 | Compute::Fp16 => Allowed {
+                first: 1e-2,
+                later: 3e-2,
+                outputs: 3e-2,
+                detections: AllowedDetections { scores: 6e-2, overlap: 0.7, alone: 0.5 },
+            },
         }
     }
 }
@@ -39,29 +54,53 @@ pub(super) struct Reference<'a> {
 }
 
 /// Compares a run with the reference.
-pub(super) fn compare(
-    mode: Mode,
-    precision: Compute,
-    reference: Reference<'_>,
-    answer: &Answer,
-    outputs: &Path,
-) -> WorkCheck {
-    let allowed = Allowed::of(precision);
-    match mode {
-        Mode::Train => of_losses(allowed, &reference.answer.losses, &answer.losses),
-        Mode::Infer => {
-            let check = WorkCheck { allowed: [allowed.outputs; 2], ..WorkCheck::default() };
-            match outputs_distance(reference.outputs, outputs) {
-                Ok((distance, name)) => {
-                    let note = (distance > allowed.outputs || distance.is_nan()).then(|| {
-                        format!("`{name}` is {distance:.1e} from Bessemer's, {:.0e} are allowed", allowed.outputs)
-                    });
-                    WorkCheck { verdict: verdict(note.is_none()), first: Some(distance), note, ..check }
-                }
-                Err(problem) => WorkCheck { verdict: Verdict::Different, note: Some(problem), ..check },
-            }
-        }
+pub(super) fn compare(group: &Group, reference: Reference<'_>, answer: &Answer, outputs: &Path) -> WorkCheck {
+    let allowed = Allowed::of(group.precision);
+    if group.mode == Mode::Train {
+        return of_losses(allowed, &reference.answer.losses, &answer.losses);
     }
+    let check = match group.outputs() {
+        Some(DetectorOutputs::Detections) => of_detections(&allowed.detections, reference.outputs, outputs),
+        _ => of_outputs(allowed, reference.outputs, outputs),
+    };
+    check.unwrap_or_else(|problem| WorkCheck {
+        verdict: Verdict::Different,
+        allowed: [allowed.outputs; 2],
+        note: Some(problem),
+        ..WorkCheck::default()
+    })
+}
+
+fn of_outputs(allowed: Allowed, wanted: &Path, found: &Path) -> Result<WorkCheck, String> {
+    let (distance, name) = outputs_distance(wanted, found)?;
+    let note = is_far(distance, allowed.outputs)
+        .then(|| format!("`{name}` is {distance:.1e} from Bessemer's, {:.0e} are allowed", allowed.outputs));
+    let verdict = verdict(note.is_none());
+    Ok(WorkCheck { verdict, first: Some(distance), allowed: [allowed.outputs; 2], note, ..WorkCheck::default() })
+}
+
+/// The distance of the scores, and the share of detections that have no partner.
+fn of_detections(allowed: &AllowedDetections, wanted: &Path, found: &Path) -> Result<WorkCheck, String> {
+    let Distance { scores, alone } = detections::distance(wanted, found, allowed)?;
+    let note = if is_far(scores, allowed.scores) {
+        Some(format!("its scores are {scores:.1e} from Bessemer's, {:.0e} are allowed", allowed.scores))
+    } else if is_far(alone, allowed.alone) {
+        let [alone, most] = [alone, allowed.alone].map(show::percent);
+        Some(format!("{alone} of the detections have no partner among Bessemer's, {most} are allowed"))
+    } else {
+        None
+    };
+    Ok(WorkCheck {
+        verdict: verdict(note.is_none()),
+        first: Some(scores),
+        later: Some(alone),
+        allowed: [allowed.scores, allowed.alone],
+        note,
+    })
+}
+
+fn is_far(distance: f64, allowed: f64) -> bool {
+    distance > allowed || distance.is_nan()
 }
 
 fn verdict(same: bool) -> Verdict {
@@ -81,8 +120,7 @@ fn of_losses(allowed: Allowed, wanted: &[f64], found: &[f64]) -> WorkCheck {
         .collect();
     let note = distances.iter().enumerate().find_map(|(step, &distance)| {
         let most = if step == 0 { allowed.first } else { allowed.later };
-        let is_far = distance > most || distance.is_nan();
-        is_far.then(|| {
+        is_far(distance, most).then(|| {
             let (found, wanted) = (found[step], wanted[step]);
             format!("its loss after {step} updates is {found:.6}, Bessemer's {wanted:.6}: {distance:.1e}, {most:.0e} are allowed")
         })
@@ -121,10 +159,22 @@ fn relative_l2(found: &[f32], wanted: &[f32]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Part, Plan, Usual};
     use super::*;
     use bessemer_train::NamedTensor;
     use bessemer_train::checkpoint::write_safetensors;
     use tempfile::TempDir;
+
+    /// The first group of a model's inference in fp32.
+    fn group(model: &str) -> Group {
+        let common = Part {
+            models: Some(vec![model.to_owned()]),
+            modes: Some(vec![Mode::Infer]),
+            frameworks: Some(vec!["x".to_owned()]),
+            ..Part::default()
+        };
+        Plan { common, parts: Vec::new() }.groups(&Usual::QUICK).unwrap().remove(0)
+    }
 
     #[test]
     fn losses_must_be_near() {
@@ -160,7 +210,8 @@ mod tests {
                 .unwrap();
         let (outputs, near) = (path("ours"), path("near"));
         let reference = Reference { answer: &answer, outputs: &outputs };
-        let check = |file: &Path| compare(Mode::Infer, Compute::Fp32, reference, &answer, file);
+        let group = group("resnet50");
+        let check = |file: &Path| compare(&group, reference, &answer, file);
         let same = check(&near);
         assert_eq!(same.verdict, Verdict::Same);
         assert!((same.first.unwrap() - 0.0008).abs() < 1e-8);
@@ -172,6 +223,42 @@ mod tests {
             ("absent", "absent"),
         ] {
             let check = check(&path(file));
+            assert_eq!(check.verdict, Verdict::Different);
+            assert!(check.note.as_ref().unwrap().contains(expected), "{check:?}");
+        }
+    }
+    #[test]
+    fn detections_must_be_near() {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let write = |file: &str, side: f32, score: f32| {
+            let tensor = |name, shape: &[usize], numbers: &[f32]| NamedTensor::from_f32(name, shape, numbers).unwrap();
+            let tensors = [
+                tensor("boxes", &[1, 1, 1, 4], &[0.0, 0.0, side, 10.0]),
+                tensor("scores", &[1, 1, 1], &[score]),
+                tensor("labels", &[1, 1, 1], &[2.0]),
+                tensor("count", &[1, 1], &[1.0]),
+            ];
+            write_safetensors(&path(file), &tensors).unwrap();
+        };
+        write("ours", 10.0, 0.01);
+        write("near", 10.01, 0.010_005);
+        write("wider", 11.0, 0.01);
+        write("higher", 10.0, 0.010_02);
+        let answer: Answer =
+            serde_json::from_str(r#"{"protocol":1,"framework":"x","version":"1","step_ms":[],"window_s":1.0}"#)
+                .unwrap();
+        let (outputs, group) = (path("ours"), group("efficientdet-d0"));
+        let reference = Reference { answer: &answer, outputs: &outputs };
+        let check = |file: &str| compare(&group, reference, &answer, &path(file));
+        let near = check("near");
+        assert_eq!((near.verdict, near.later, near.note), (Verdict::Same, Some(0.0), None));
+        for (file, expected) in [
+            ("wider", "100.0 % of the detections have no partner among Bessemer's, 2.0 % are allowed"),
+            ("higher", "its scores are 2.0e-3 from Bessemer's, 1e-3 are allowed"),
+            ("absent", "absent"),
+        ] {
+            let check = check(file);
             assert_eq!(check.verdict, Verdict::Different);
             assert!(check.note.as_ref().unwrap().contains(expected), "{check:?}");
         }

@@ -4,6 +4,7 @@ use super::{CompareError, Fusion, Group, Options, Wanted};
 use crate::peers::process::Runner;
 use crate::peers::protocol::{Capabilities, Failure, FailureKind, Support, Variant};
 use crate::peers::{Peer, Peers, own};
+use crate::show;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -151,6 +152,9 @@ fn chosen<'v>(
 fn excluded(known: &Capabilities, group: &Group, options: &Options) -> Option<Failure> {
     let unsupported = |reason: String| Some(Failure::new(FailureKind::Unsupported, reason));
     let (mode, precision) = (group.mode.name(), group.precision.name());
+    if let Some(outputs) = group.outputs().filter(|outputs| !known.ends_with(&group.model, *outputs)) {
+        return unsupported(format!("its inference of {} does not end with {}", group.model, show::outputs(outputs)));
+    }
     match known.support(&group.model, group.mode, precision) {
         Support::Native => None,
         Support::Emulated if options.emulated || known.framework == own::NAME => None,

@@ -186,7 +186,7 @@ impl Comparison<'_, '_> {
                         let ours = self.outputs(&self.candidates[own].label);
                         let reference = Reference { answer, outputs: &ours };
                         let theirs = self.outputs(&self.candidates[index].label);
-                        check::compare(self.group.mode, self.group.precision, reference, &found, &theirs)
+                        check::compare(self.group, reference, &found, &theirs)
                     }
                     Err(failure) => {
                         self.drop_out(index, failure)?;

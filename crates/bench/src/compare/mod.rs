@@ -1,6 +1,7 @@
 //! Comparisons with other frameworks: the same work in turn, a fresh process each, round after round.
 
 mod check;
+mod detections;
 mod entrants;
 mod estimate;
 mod group;

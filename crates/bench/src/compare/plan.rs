@@ -1,8 +1,8 @@
 //! What is to be compared: a file, or the command line, resolved to groups of measurements that are made in turn.
 
 use super::CompareError;
-use crate::peers::protocol::group_of;
-use crate::workload::{Mode, StepSettings};
+use crate::peers::protocol::{group_of, outputs_of};
+use crate::workload::{DetectorOutputs, Mode, StepSettings};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::registry;
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,8 @@ pub struct Part {
     pub dropout: Option<f64>,
     /// Whether training steps clip gradients.
     pub clip: Option<bool>,
+    /// What the inference of detectors ends with; `None` takes all, one after the other.
+    pub outputs: Option<Vec<DetectorOutputs>>,
 }
 
 /// Which variants of frameworks are compared: with or without merged operations.
@@ -128,10 +130,17 @@ pub struct Group {
 }
 
 impl Group {
-    /// `resnet50 train b16 fp32`
+    /// `resnet50 train b16 fp32`, or of a detector `efficientdet-d0 infer network b1 fp32`.
     pub fn name(&self) -> String {
         let Self { model, mode, batch_size, precision, .. } = self;
-        format!("{model} {} b{batch_size} {}", mode.name(), precision.name())
+        let outputs = self.outputs().map_or_else(String::new, |outputs| format!(" {}", outputs.name()));
+        format!("{model} {}{outputs} b{batch_size} {}", mode.name(), precision.name())
+    }
+
+    /// What inference ends with, of a detector.
+    pub(crate) fn outputs(&self) -> Option<DetectorOutputs> {
+        let has_choice = self.mode == Mode::Infer && !outputs_of(&self.model).is_empty();
+        has_choice.then_some(self.settings.outputs)
     }
 }
 
@@ -192,6 +201,7 @@ impl Part {
             predictions: this.predictions.or(other.predictions),
             dropout: this.dropout.or(other.dropout),
             clip: this.clip.or(other.clip),
+            outputs: this.outputs.or(other.outputs),
         }
     }
 
@@ -216,7 +226,7 @@ impl Part {
             for &mode in &modes {
                 for &precision in &precisions {
                     for &batch_size in &batch_sizes {
-                        groups.push(Group {
+                        let group = |outputs| Group {
                             model: name.clone(),
                             mode,
                             batch_size,
@@ -226,13 +236,24 @@ impl Part {
                             warmup: self.warmup.unwrap_or(usual.warmup),
                             steps: steps.1,
                             repeat: repeat.1,
-                            settings,
-                        });
+                            settings: StepSettings { outputs, ..settings },
+                        };
+                        groups.extend(self.outputs(&name, mode).into_iter().map(group));
                     }
                 }
             }
         }
         Ok(groups)
+    }
+
+    /// What a model's steps end with, each measured apart.
+    fn outputs(&self, model: &str, mode: Mode) -> Vec<DetectorOutputs> {
+        match (outputs_of(model), &self.outputs) {
+            ([], _) => vec![DetectorOutputs::default()],
+            _ if mode == Mode::Train => vec![DetectorOutputs::default()],
+            (_, Some(wanted)) => wanted.clone(),
+            (all, None) => all.to_vec(),
+        }
     }
 
     /// The full name of a model, and its settings.
@@ -295,6 +316,27 @@ mod tests {
         .unwrap();
         let names: Vec<(String, usize)> = groups.iter().map(|group| (group.name(), group.steps)).collect();
         assert_eq!(names, [("resnet50 train b16 fp32".into(), 4), ("resnet50 infer b1 fp32".into(), 60)]);
+    }
+
+    #[test]
+    fn detectors_end_with_detections_and_with_the_outputs_of_the_network() {
+        let names = |outputs: &str| -> Vec<String> {
+            let text =
+                format!("frameworks = ['x']\nmodels = ['efficientdet-d0', 'resnet50']\nbatch_sizes = [1]\n{outputs}");
+            plan(&text).unwrap().iter().map(Group::name).collect()
+        };
+        assert_eq!(
+            names(""),
+            [
+                "efficientdet-d0 train b1 fp32",
+                "efficientdet-d0 infer detections b1 fp32",
+                "efficientdet-d0 infer network b1 fp32",
+                "resnet50 train b1 fp32",
+                "resnet50 infer b1 fp32",
+            ]
+        );
+        let chosen = names("outputs = ['network']\nmodes = ['infer']");
+        assert_eq!(chosen, ["efficientdet-d0 infer network b1 fp32", "resnet50 infer b1 fp32"]);
     }
 
     #[test]

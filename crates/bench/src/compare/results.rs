@@ -56,7 +56,7 @@ fn row(group: &Group, key: &str, measured: &Measured, machine: &Machine) -> Benc
     let Measured { entrant, state, batch_size } = measured;
     let last = state.runs.last();
     let mut options: BTreeMap<String, Value> = last.map(|run| run.answer.options.clone()).unwrap_or_default();
-    for (name, value) in crate::measure::options_of(&group.model, &group.settings) {
+    for (name, value) in crate::measure::options_of(&group.model, group.mode, &group.settings) {
         options.entry(name).or_insert(value);
     }
     if let Some(failure) = &state.failed {

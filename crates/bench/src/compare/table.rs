@@ -1,9 +1,11 @@
 //! Results of comparisons as tables of text.
 
 use super::Allowed;
+use super::detections::AllowedDetections;
 use super::journal::error_of;
 use crate::peers::load::QUIET;
 use crate::show;
+use crate::workload::DetectorOutputs;
 use bessemer_train::events::{BenchResult, Comparison, Verdict};
 use bessemer_train::recipe::Compute;
 use serde::Serialize;
@@ -86,12 +88,12 @@ pub fn label(result: &BenchResult) -> String {
 
 fn table(results: &[(&BenchResult, &Comparison)]) -> Table {
     let (first, comparison) = results[0];
-    let mode = show::mode(&first.mode);
+    let work = show::work(first);
     let batch = match comparison.largest_batch {
         true => "largest batch that fits".to_owned(),
         false => format!("batch {}", first.batch_size),
     };
-    let title = format!("{}, {mode}, {batch}, {}: {}", first.model, first.precision, first.unit);
+    let title = format!("{}, {work}, {batch}, {}: {}", first.model, first.precision, first.unit);
     let mut notes = Vec::new();
     let rows = results.iter().map(|(result, comparison)| row(result, comparison, &mut notes)).collect();
     Table { title, rows, notes }
@@ -161,15 +163,29 @@ pub fn method(results: &[BenchResult]) -> String {
         }
     };
     let allowed = |precision: Compute| {
-        let Allowed { first, later, outputs } = Allowed::of(precision);
+        let Allowed { first, later, outputs, .. } = Allowed::of(precision);
         format!("{first:.0e}, {later:.0e} and {outputs:.0e}")
+    };
+    let with_detections = compared.iter().any(|result| show::outputs_of(result) == Some(DetectorOutputs::Detections));
+    let detections = |precision: Compute| {
+        let AllowedDetections { scores, overlap, alone } = Allowed::of(precision).detections;
+        let (overlap, alone) = (show::percent(overlap), show::percent(alone));
+        format!("sorted scores {scores:.0e} (relative L2), and {alone} without a partner of {overlap} overlap")
+    };
+    let detections = match with_detections {
+        true => format!(
+            " Of detections, as sets: in fp32 {}; in 16 bits {}.",
+            detections(Compute::Fp32),
+            detections(Compute::Bf16)
+        ),
+        false => String::new(),
     };
     format!(
         "A fresh process each, in turn, {} threads; {} steps after {} that do not count, {} rounds. Speeds are medians over rounds, \
          spread is (largest - least) / median, ratios are Bessemer's speed over the other's within one round: above 1 Bessemer is \
          faster. The same work: from the same weights on the same batches, without dropout, the first loss, the losses after up \
-         to three updates, and outputs (relative L2) are within {} of Bessemer's in fp32, within {} in 16 bits. What is not \
-         the same work gets no ratio.",
+         to three updates, and outputs (relative L2) are within {} of Bessemer's in fp32, within {} in 16 bits.{detections} What \
+         is not the same work gets no ratio.",
         between(|result| result.threads),
         between(|result| result.steps),
         between(|result| result.warmup),

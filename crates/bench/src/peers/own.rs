@@ -1,6 +1,6 @@
 //! Bessemer as one of the frameworks that are compared.
 
-use super::protocol::{Ability, Answer, Capabilities, Purpose, Request, VERSION, Variant, group_of};
+use super::protocol::{Ability, Answer, Capabilities, Purpose, Request, VERSION, Variant, group_of, outputs_of};
 use super::work::{BATCHES_FILE, Description, WEIGHTS_FILE, WorkError};
 use crate::machine::{peak_resident_bytes, resident_bytes};
 use crate::measure::{MeasureError, Timed, compiled, run_step};
@@ -61,6 +61,7 @@ pub fn describe() -> Capabilities {
         mode,
         precisions: [Compute::Fp32, Compute::Bf16, Compute::Fp16].map(|known| known.name().to_owned()).to_vec(),
         emulated: emulated.iter().map(|&name| name.to_owned()).collect(),
+        outputs: if mode == Mode::Infer { outputs_of(model).to_vec() } else { Vec::new() },
     };
     let models = all().map(|model| model.name()).filter(|name| group_of(name).is_some());
     Capabilities {
@@ -213,7 +214,11 @@ impl Outputs {
         for (name, value) in graph.outputs().iter().map(|output| (&output.0, output.1)) {
             let shape = graph.shape(value).dims().to_vec();
             let kept = self.0.entry(name.clone()).or_insert_with(|| (shape, Vec::new()));
-            kept.1.extend(executor.output_f32(name)?.iter().flat_map(|number| number.to_le_bytes()));
+            let numbers = match graph.ty(value).dtype {
+                DType::I32 => executor.output_i32(name)?.iter().map(|&number| number as f32).collect(),
+                _ => executor.output_f32(name)?.to_vec(),
+            };
+            kept.1.extend(numbers.into_iter().flat_map(f32::to_le_bytes));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What is said between a comparison and its peers, see `peers/PROTOCOL.md`.
 
-use crate::workload::Mode;
+use crate::workload::{DetectorOutputs, Mode};
 use bessemer_train::events::KernelTime;
 use bessemer_train::tasks::registry;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,9 @@ pub struct Ability {
     /// Precisions that it has in software alone.
     #[serde(default)]
     pub emulated: Vec<String>,
+    /// What inference can end with, of a detector.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<DetectorOutputs>,
 }
 
 /// How a framework does some work.
@@ -72,12 +75,21 @@ pub enum Support {
 }
 
 impl Capabilities {
-    /// Other sizes of a group that is listed are done as well.
-    pub fn support(&self, model: &str, mode: Mode, precision: &str) -> Support {
+    /// What is said of a model in one mode. Other sizes of a group that is listed are done as well.
+    fn abilities(&self, model: &str, mode: Mode) -> impl Iterator<Item = &Ability> {
         let group = group_of(model);
-        let of_group = |ability: &&Ability| ability.mode == mode && group_of(&ability.model) == group;
+        self.work.iter().filter(move |ability| ability.mode == mode && group_of(&ability.model) == group)
+    }
+
+    /// Whether inference of a detector can end so.
+    pub fn ends_with(&self, model: &str, outputs: DetectorOutputs) -> bool {
+        self.abilities(model, Mode::Infer).any(|ability| ability.outputs.contains(&outputs))
+    }
+
+    /// How it does a model in one mode and precision.
+    pub fn support(&self, model: &str, mode: Mode, precision: &str) -> Support {
         let has = |names: &[String]| names.iter().any(|name| name == precision);
-        let abilities = || self.work.iter().filter(of_group);
+        let abilities = || self.abilities(model, mode);
         if abilities().any(|ability| has(&ability.emulated)) {
             Support::Emulated
         } else if abilities().any(|ability| has(&ability.precisions)) {
@@ -92,6 +104,11 @@ impl Capabilities {
 pub fn group_of(model: &str) -> Option<&'static str> {
     let model = registry::find(model).ok()?;
     model.family().comparison_group(model.name())
+}
+
+/// What the inference of a model can end with, where there is a choice.
+pub fn outputs_of(model: &str) -> &'static [DetectorOutputs] {
+    registry::find(model).map_or(&[], |model| model.family().outputs())
 }
 
 /// What a run is for.
@@ -296,15 +313,20 @@ mod tests {
         assert!(answer().problem(&request(), 0.39).unwrap().contains("longer than"));
     }
 
+    fn ability(model: &str, mode: Mode, precisions: &[&str], emulated: &[&str]) -> Ability {
+        let [precisions, emulated] =
+            [precisions, emulated].map(|names| names.iter().map(|&name| name.into()).collect());
+        Ability { model: model.into(), mode, precisions, emulated, outputs: Vec::new() }
+    }
+
     #[test]
     fn a_family_stands_for_its_sizes() {
         let work = vec![
-            Ability { model: "bert-base".into(), mode: Mode::Train, precisions: vec!["fp32".into()], emulated: vec![] },
+            ability("bert-base", Mode::Train, &["fp32"], &[]),
+            ability("bert-base", Mode::Infer, &["fp32", "bf16"], &["bf16"]),
             Ability {
-                model: "bert-base".into(),
-                mode: Mode::Infer,
-                precisions: vec!["fp32".into(), "bf16".into()],
-                emulated: vec!["bf16".into()],
+                outputs: vec![DetectorOutputs::Network],
+                ..ability("efficientdet-d0", Mode::Infer, &["fp32"], &[])
             },
         ];
         let peer = Capabilities { protocol: 1, framework: "x".into(), version: "1".into(), variants: Vec::new(), work };
@@ -312,6 +334,8 @@ mod tests {
         assert_eq!(peer.support("bert-tiny", Mode::Train, "bf16"), Support::None);
         assert_eq!(peer.support("bert-large", Mode::Infer, "bf16"), Support::Emulated);
         assert_eq!(peer.support("resnet50", Mode::Train, "fp32"), Support::None);
+        assert!(peer.ends_with("efficientdet-tiny", DetectorOutputs::Network));
+        assert!(!peer.ends_with("efficientdet-d0", DetectorOutputs::Detections));
         assert_eq!(group_of("resnet20-cifar"), None);
         assert_eq!(group_of("electra-base"), None);
     }

@@ -1,22 +1,29 @@
 //! The work that all frameworks do: the folder with weights, batches and settings, see `peers/PROTOCOL.md`.
 
 use super::protocol::VERSION;
-use crate::workload::{CLIP_NORM, ComparedWork, Mode, StepSettings, Work, Workload};
+use crate::measure::{MeasureError, drawn};
+use crate::workload::{CLIP_NORM, ComparedWork, DetectorOutputs, Mode, StepSettings, Work, Workload};
+use bessemer_ir::passes::CompileOptions;
+use bessemer_ir::run::{StateStore, read_f32};
 use bessemer_ir::{DType, Role, Shape};
 use bessemer_models::ModelError;
-use bessemer_nn::{DecayExclude, Optimizer, ParamSpec, initialise};
-use bessemer_train::NamedTensor;
+use bessemer_nn::{DecayExclude, Optimizer, ParamKind, ParamSpec, initialise};
 use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, write_safetensors};
 use bessemer_train::tasks::registry;
+use bessemer_train::{DeviceOptions, NamedTensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Batches that take turns.
 pub(crate) const BATCHES: usize = 2;
+
+/// Samples of the step by which norms take statistics.
+const SETTLING_BATCH: usize = 2;
 
 const DESCRIPTION_FILE: &str = "work.json";
 pub(super) const WEIGHTS_FILE: &str = "weights.safetensors";
@@ -45,6 +52,9 @@ pub(crate) struct Description {
     pub sizes: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub normalise: Option<Value>,
+    /// From the outputs of a detector's network to detections; `None` where inference ends with the outputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detection: Option<Value>,
     pub training: Map<String, Value>,
 }
 
@@ -58,6 +68,8 @@ pub enum WorkError {
     Tensor(#[from] TensorError),
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Settling(#[from] MeasureError),
     #[error("{}: {problem}", path.display())]
     Damaged { path: PathBuf, problem: String },
     #[error("{model} is not compared with other frameworks; those are {}", registry::compared())]
@@ -105,7 +117,10 @@ impl Order {
         }
         fs::create_dir_all(folder).map_err(at(folder))?;
         let one_sample = Work { batch_size: 1, mode: Mode::Infer, ..self.work() };
-        write_safetensors(&weights, &draw(&one_sample.build()?.specs, self.seed)?)?;
+        let settling =
+            registry::find(&self.model)?.family().settling_step(&Work { batch_size: SETTLING_BATCH, ..one_sample })?;
+        let settled = settling.map(|step| settle(&step, self.seed)).transpose()?;
+        write_safetensors(&weights, &draw(&one_sample.build()?.specs, self.seed, settled.as_deref())?)?;
         let content = hash_of(&weights).map_err(at(&weights))?;
         // Last: what has a hash is whole.
         fs::write(&hash, &content).map_err(at(&hash))?;
@@ -128,6 +143,7 @@ impl Order {
             training: object(training(&compared)),
             sizes: object(compared.sizes),
             normalise: compared.normalise,
+            detection: compared.detection,
         })
     }
 }
@@ -153,6 +169,7 @@ impl Description {
             clip: self.training.get("clip_norm").is_some_and(|norm| !norm.is_null()),
             accumulation: 1,
             plain_spans: true,
+            outputs: if self.detection.is_some() { DetectorOutputs::Detections } else { DetectorOutputs::Network },
         }
     }
 }
@@ -187,6 +204,7 @@ fn object(value: Value) -> Map<String, Value> {
 fn training(work: &ComparedWork) -> Value {
     let (config, lr) = (&work.training, work.training.schedule.lr);
     let exclude = |exclude| match exclude {
+        DecayExclude::None => "none",
         DecayExclude::BatchNorm => "batch_norm",
         DecayExclude::LayerNormAndBias => "layer_norm_and_bias",
         _ => unreachable!("other frameworks have no such rule"),
@@ -205,18 +223,37 @@ fn training(work: &ComparedWork) -> Value {
         }),
         Optimizer::Lamb(_) => unreachable!("no work is trained by LAMB"),
     };
+    if let Some(loss) = &work.loss {
+        training["loss"] = loss.clone();
+    }
     training["clip_norm"] = if config.clip.is_some() { json!(CLIP_NORM) } else { Value::Null };
     training
 }
 
-/// Initial weights under the names and in the layouts of files.
-fn draw(specs: &[ParamSpec], seed: u64) -> Result<Vec<NamedTensor<'static>>, TensorError> {
+/// Initial weights under the names and in the layouts of files; statistics of norms from `settled`, where there is such a state.
+fn draw(
+    specs: &[ParamSpec],
+    seed: u64,
+    settled: Option<&dyn StateStore>,
+) -> Result<Vec<NamedTensor<'static>>, WorkError> {
     let tensor = |spec: &ParamSpec| {
-        let values = spec.to_external(&initialise(spec, seed));
-        let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
-        NamedTensor::new(&spec.name, Dtype::F32, spec.external_shape().dims(), bytes)
+        let values = match settled {
+            Some(state) if spec.kind == ParamKind::Statistic => {
+                read_f32(state, &spec.name).map_err(MeasureError::from)?
+            }
+            _ => initialise(spec, seed),
+        };
+        let bytes: Vec<u8> = spec.to_external(&values).into_iter().flat_map(f32::to_le_bytes).collect();
+        Ok(NamedTensor::new(&spec.name, Dtype::F32, spec.external_shape().dims(), bytes)?)
     };
     specs.iter().filter(|spec| spec.kind.is_model()).map(tensor).collect()
+}
+
+/// The state after one step of its own.
+fn settle(step: &Workload, seed: u64) -> Result<Arc<dyn StateStore>, WorkError> {
+    let mut executor = drawn(step, &DeviceOptions::default(), &CompileOptions::default(), seed)?;
+    executor.run().map_err(MeasureError::from)?;
+    Ok(Arc::clone(executor.state()))
 }
 
 /// The feeds of all batches, `[K, ...]` each.
@@ -265,7 +302,8 @@ mod tests {
     fn folders_are_whole_and_the_same_each_time() {
         let folder = TempDir::new().unwrap();
         let path = |name: &str| folder.path().join(name);
-        for model in ["bert-tiny", "electra-mini-squad", "resnet18"] {
+        let models = [("bert-tiny", 7), ("electra-mini-squad", 5), ("resnet18", 2), ("efficientdet-tiny", 5)];
+        for (model, feeds) in models {
             let order = order(model, Mode::Train);
             order.write(&path("work"), &path("drawn")).unwrap();
             order.write(&path("again"), &path("other")).unwrap();
@@ -280,7 +318,8 @@ mod tests {
                 (description.model.as_str(), description.batches, description.weights.len()),
                 (model, BATCHES, 16)
             );
-            assert_eq!(description.settings().dropout, if model == "resnet18" { 0.0 } else { 0.1 });
+            let is_text = model.starts_with("bert") || model.starts_with("electra");
+            assert_eq!(description.settings().dropout, if is_text { 0.1 } else { 0.0 });
 
             // All that the model has, in the form of files, and nothing else.
             let specs = order.work().build().unwrap().specs;
@@ -293,17 +332,14 @@ mod tests {
                 read.iter().map(|(name, shape, data)| ExternalTensor { name, shape, data }).collect();
             let names = registry::find(model).unwrap().family().names();
             for (spec, data) in load_into(&specs, names, &tensors).unwrap() {
-                assert!(data == initialise(spec, 5), "{}", spec.name);
+                let is_settled = model == "efficientdet-tiny" && spec.kind == ParamKind::Statistic;
+                assert!((data == initialise(spec, 5)) != is_settled, "{}", spec.name);
             }
             let batches = TensorFile::open(&path("work").join(BATCHES_FILE)).unwrap();
             for name in batches.names() {
                 assert_eq!(batches.shape(name).unwrap()[..2], [BATCHES, 3], "{name}");
             }
-            let names = batches.names().count();
-            assert_eq!(
-                names,
-                [("bert-tiny", 7), ("electra-mini-squad", 5), ("resnet18", 2)].iter().find(|m| m.0 == model).unwrap().1
-            );
+            assert_eq!(batches.names().count(), feeds, "{model}");
             fs::remove_dir_all(path("again")).unwrap();
             fs::remove_dir_all(path("other")).unwrap();
         }
@@ -322,6 +358,21 @@ mod tests {
         assert_eq!((&resnet.sizes["layers"], &resnet.sizes["block"]), (&json!([3, 4, 6, 3]), &json!("bottleneck")));
         assert!((resnet.normalise.unwrap()["mean"][0].as_f64().unwrap() - 123.675).abs() < 1e-9);
         assert_eq!((number(&resnet.training, "momentum"), &resnet.training["clip_norm"]), (0.875, &Value::Null));
+        let detector = |mode, outputs| {
+            let order = order("efficientdet-d0", mode);
+            let settings = StepSettings { outputs, ..order.settings };
+            Order { settings, ..order }.describe(String::new()).unwrap()
+        };
+        let (detections, network) = (DetectorOutputs::Detections, DetectorOutputs::Network);
+        let trained = detector(Mode::Train, detections);
+        assert_eq!((number(&trained.sizes, "image_size"), number(&trained.sizes, "classes")), (512.0, 91.0));
+        assert_eq!((number(&trained.training, "momentum"), &trained.training["decay_exclude"]), (0.9, &json!("none")));
+        let loss = json!({ "alpha": 0.25, "gamma": 1.5, "delta": 0.1, "box_weight": 50.0, "l2": 4e-5 });
+        assert_eq!((&trained.training["loss"], &trained.detection), (&loss, &None));
+        for outputs in [detections, network] {
+            let described = detector(Mode::Infer, outputs);
+            assert_eq!((described.detection.is_some(), described.settings().outputs), (outputs == detections, outputs));
+        }
         for model in ["electra-small", "resnet20-cifar"] {
             assert!(
                 matches!(order(model, Mode::Train).describe(String::new()), Err(WorkError::NotCompared { .. })),

@@ -108,7 +108,8 @@ fn training(results: &[&BenchResult]) -> Option<TableView> {
 fn inference(results: &[&BenchResult]) -> Option<TableView> {
     let row = |result: &&&BenchResult| {
         let times = &result.step_ms;
-        let mut cells = vec![format!("{}, {}", result.model, label(result))];
+        let end = show::outputs_of(result).map_or_else(String::new, |end| format!(" to {}", show::outputs(end)));
+        let mut cells = vec![format!("{}{end}, {}", result.model, label(result))];
         cells.extend([result.precision.clone(), result.batch_size.to_string()]);
         cells.push(show::significant(result.throughput, 4));
         cells.extend([times.mean, times.p90, times.p95, times.p99].map(|value| show::significant(value, 4)));

@@ -4,23 +4,26 @@ use crate::failure::Usage;
 use crate::output::{Table, print};
 use anyhow::Context;
 use bessemer_bench::machine::{Limits, Machine};
-use bessemer_bench::measure::{ERROR_OPTION, MeasureError, Prepared, Repeat, Request, failed, measure};
+use bessemer_bench::measure::{
+    ERROR_OPTION, MeasureError, Prepared, Repeat, Request, TIME_LIMIT_OPTION, failed, measure,
+};
 use bessemer_bench::peers::process::Runner;
 use bessemer_bench::profile::{KernelCall, by_kind, gflops};
 use bessemer_bench::show;
 use bessemer_bench::workload::Mode;
 use bessemer_train::StopSignal;
 use bessemer_train::clock::unix_seconds;
-use bessemer_train::events::{BenchResult, Event, Header, KernelTime};
+use bessemer_train::events::{BenchResult, Event, Header, KernelTime, PublishedStyle};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::metric_schema;
 use bessemer_train::tasks::registry::ZooModel;
 use clap::{Args, Subcommand};
 use serde::Serialize;
+use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 EXAMPLES:
@@ -70,10 +73,14 @@ pub(crate) struct StepOptions {
     #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Measurement")]
     pub steps: usize,
-    /// How often to measure; the median is the result
-    #[arg(long, value_name = "N", default_value = "7", allow_negative_numbers = true, value_parser = at_least_one,
+    /// How often to measure; the median is the result [default: 7, or as often as the time limit lets]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Measurement")]
+    pub repeat: Option<usize>,
+    /// Seconds for all repeats of a batch size: those that would take longer are left out, but for the first [default: 300, or
+    /// none with --repeat]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Measurement")]
-    pub repeat: usize,
+    pub time_limit: Option<usize>,
     /// Show the time of each kind of kernel, and the calls that take longest
     #[arg(long, help_heading = "Output")]
     pub profile: bool,
@@ -81,6 +88,12 @@ pub(crate) struct StepOptions {
     #[arg(long, value_name = "FILE|-", help_heading = "Output")]
     pub json: Option<PathBuf>,
 }
+
+/// Repeats where there is time for them.
+const REPEAT: usize = 7;
+
+/// Seconds of the time limit where the number of repeats is not given.
+const TIME_LIMIT: usize = 300;
 
 /// Steps of a profile.
 const PROFILE_STEPS: usize = 5;
@@ -118,6 +131,9 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
         device.instruction_set,
         row(&header(unit))
     ))?;
+    let repeat = options.repeat.unwrap_or(REPEAT);
+    let time_limit = options.time_limit.or(options.repeat.is_none().then_some(TIME_LIMIT));
+    let mut measured = Vec::new();
     for &batch_size in &options.batch_size {
         let request = Request {
             model: options.model.name().to_owned(),
@@ -128,14 +144,15 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
             recompute: common.recompute,
             warmup: options.warmup,
             steps: options.steps,
-            repeat: options.repeat,
+            repeat,
+            time_limit: time_limit.map(|seconds| Duration::from_secs(seconds as u64)),
             seed: common.seed(),
             settings,
             device,
         };
-        let progress = |repeat: usize, throughput: f64| {
+        let progress = |number: usize, throughput: f64| {
             let rate = show::significant(throughput, 3);
-            common.notify(&format!("batch {batch_size}, repeat {repeat} of {}: {rate} {unit}", options.repeat));
+            common.notify(&format!("batch {batch_size}, repeat {number} of {repeat}: {rate} {unit}"));
         };
         match measure(&request, &machine, &mut limits, |request| process.repeat(request), progress) {
             Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,
@@ -147,13 +164,21 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
                 };
                 result.kernels = by_kind(&calls);
                 results.add(&result, started)?;
+                if let Some(limit) = result.options.get(TIME_LIMIT_OPTION).and_then(Value::as_f64) {
+                    let (made, limit) = (result.repeat, show::seconds(limit));
+                    results.detail(&format!(
+                        "  {made} of {repeat} repeats: more would take longer than {limit} (--time-limit)\n"
+                    ))?;
+                }
                 if options.profile {
                     results.detail(&profile(&calls, &result.kernels))?;
                 }
+                measured.push(result);
             }
         }
     }
-    Ok(())
+    let is_shown = options.mode == Mode::Infer && !measured.is_empty();
+    if is_shown { results.text(&latencies(&measured)) } else { Ok(()) }
 }
 
 /// What runs each repeat in a fresh process, and a folder for what it says.
@@ -262,6 +287,31 @@ fn cells(result: &BenchResult) -> Vec<String> {
         result.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), show::bytes),
     ]);
     cells
+}
+
+/// Latencies of each batch size as published tables print them, see [`PublishedStyle`].
+fn latencies(results: &[BenchResult]) -> String {
+    let header = "batch,mean ms,fastest 90 %,95 %,99 %,but two 90 %,95 %,99 %,interval 90 %,95 %,99 %";
+    let mut table = Table::new(0, &header.split(',').collect::<Vec<_>>());
+    for BenchResult { batch_size, step_ms, published_style, .. } in results {
+        let PublishedStyle {
+            mean_fastest_90_ms,
+            mean_fastest_95_ms,
+            mean_fastest_99_ms,
+            mean_fastest_90_but_two_ms,
+            mean_fastest_95_but_two_ms,
+            mean_fastest_99_but_two_ms,
+            ci_90_ms,
+            ci_95_ms,
+            ci_99_ms,
+        } = *published_style;
+        let fastest = [mean_fastest_90_ms, mean_fastest_95_ms, mean_fastest_99_ms];
+        let but_two = [mean_fastest_90_but_two_ms, mean_fastest_95_but_two_ms, mean_fastest_99_but_two_ms];
+        let figures = [[step_ms.mean].as_slice(), &fastest, &but_two, &[ci_90_ms, ci_95_ms, ci_99_ms]].concat();
+        let figures = figures.into_iter().map(|figure| show::significant(figure, 4));
+        table.row([batch_size.to_string()].into_iter().chain(figures));
+    }
+    format!("\nlatencies as published tables print them\n{table}")
 }
 
 /// Time by kind of kernel, and the calls that take longest.

@@ -25,7 +25,7 @@ EXAMPLES:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// A ResNet for ImageNet, a BERT, or an ELECTRA with questions
+    /// A ResNet for ImageNet, a BERT, an ELECTRA with questions, or an EfficientDet
     #[arg(value_parser = model, required_unless_present = "plan", conflicts_with = "plan")]
     pub model: Option<ZooModel>,
     /// What a step does: train or infer
@@ -135,8 +135,9 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 /// What the command line or the file says.
 fn plan(options: &Options, common: &Common) -> anyhow::Result<Plan> {
     if let Some(path) = &options.plan {
-        let StepArguments { sequence_length, predictions, dropout, no_clip, accumulation } = &options.settings;
-        let is_given = sequence_length.is_some() || predictions.is_some() || dropout.is_some() || *no_clip;
+        let StepArguments { sequence_length, predictions, dropout, no_clip, accumulation, outputs } = &options.settings;
+        let is_size_given = sequence_length.is_some() || predictions.is_some();
+        let is_given = is_size_given || dropout.is_some() || *no_clip || outputs.is_some();
         if is_given || *accumulation > 1 || common.precision().is_some() {
             let problem = "with --plan, settings of steps and precisions are those of the file";
             return Err(Usage(problem.to_owned()).into());
@@ -168,6 +169,7 @@ fn plan(options: &Options, common: &Common) -> anyhow::Result<Plan> {
         predictions: is_text.then_some(settings.predictions),
         dropout: is_text.then_some(settings.dropout),
         clip: Some(settings.clip),
+        outputs: options.settings.outputs.map(|outputs| vec![outputs]),
     };
     Ok(Plan { common: part, parts: Vec::new() })
 }

@@ -4,7 +4,6 @@ use anyhow::Context;
 use bessemer_bench::peers::process::Runner;
 use bessemer_bench::peers::protocol::{Ability, Capabilities, Failure};
 use bessemer_bench::peers::{Folders, Peer, Peers, install};
-use bessemer_bench::workload::Mode;
 use bessemer_train::StopSignal;
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -114,13 +113,14 @@ fn forms(known: &Capabilities) -> String {
     known.variants.iter().map(|variant| form((&variant.name, variant.default))).collect::<Vec<_>>().join(", ")
 }
 
-/// `resnet50 train fp32 bf16, infer fp32; ...`
+/// `resnet50 train fp32 bf16, infer fp32; efficientdet-d0 infer (network) fp32; ...`
 fn work(abilities: &[Ability]) -> String {
     let mut models: Vec<(&str, Vec<String>)> = Vec::new();
-    for Ability { model, mode, precisions, emulated } in abilities {
+    for Ability { model, mode, precisions, emulated, outputs } in abilities {
         let native: Vec<&str> = precisions.iter().filter(|name| !emulated.contains(name)).map(String::as_str).collect();
-        let mode = if *mode == Mode::Train { "train" } else { "infer" };
-        let text = format!("{mode} {}", native.join(" "));
+        let ends: Vec<&str> = outputs.iter().map(|outputs| outputs.name()).collect();
+        let ends = if ends.is_empty() { String::new() } else { format!(" ({})", ends.join(", ")) };
+        let text = format!("{}{ends} {}", mode.name(), native.join(" "));
         match models.iter_mut().find(|(name, _)| name == model) {
             Some((_, modes)) => modes.push(text),
             None => models.push((model, vec![text])),

@@ -11,7 +11,7 @@ use crate::recipe::{Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::tasks::huggingface::VocabularyPart;
-use crate::workload::{ComparedWork, NamedSetting, StepSettings, Work, Workload};
+use crate::workload::{ComparedWork, DetectorOutputs, Mode, NamedSetting, StepSettings, Work, Workload};
 use bessemer_models::{Model, ModelError, Summary, WeightNames, WeightsError};
 use std::fmt;
 use std::path::Path;
@@ -215,8 +215,13 @@ pub trait Family: Sync {
         StepSettings::default()
     }
 
+    /// What inference can end with, where there is a choice.
+    fn outputs(&self) -> &'static [DetectorOutputs] {
+        &[]
+    }
+
     /// Those settings that the family's steps have, by name.
-    fn step_settings(&self, settings: &StepSettings) -> Vec<NamedSetting> {
+    fn step_settings(&self, _mode: Mode, settings: &StepSettings) -> Vec<NamedSetting> {
         vec![("accumulation", settings.accumulation.into())]
     }
 
@@ -239,6 +244,15 @@ pub trait Family: Sync {
     /// The group of models that other frameworks have if they have one of it; `None` for a model that is not compared.
     fn comparison_group(&self, _model: &str) -> Option<&'static str> {
         None
+    }
+
+    /// A training step that changes nothing but the statistics of norms, which become those of its batch: with it the comparison
+    /// begins where outputs hardly depend on the input otherwise. `None` where drawn weights will do.
+    ///
+    /// # Errors
+    /// As [`Family::workload`].
+    fn settling_step(&self, _work: &Work<'_>) -> Result<Option<Workload>, ModelError> {
+        Ok(None)
     }
 
     /// What other frameworks must know of a step; `None` for a model that is not compared.

@@ -19,6 +19,7 @@ def describe(name):
             for model in ("bert-base", "resnet50", "electra-base-squad") for mode in ("train", "infer")]
     work[0]["precisions"].append("bf16")
     work[0]["emulated"] = ["bf16"]
+    work.append({"model": "efficientdet-d0", "mode": "infer", "precisions": ["fp32"], "outputs": ["detections"]})
     variants = [{"name": "plain", "fused": False, "default": True, "settings": ""},
                 {"name": "merged", "fused": True, "default": False, "settings": ""}]
     return {"protocol": 1, "framework": name, "version": "1.2.3", "variants": variants, "work": work}

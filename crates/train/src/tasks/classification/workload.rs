@@ -3,7 +3,7 @@
 use super::recipe::ClassifierRecipe;
 use crate::recipe::Recipe;
 use crate::setup::optimizer;
-use crate::workload::{ComparedWork, Fill, Mode, Work, Workload};
+use crate::workload::{ComparedWork, Fill, Mode, Work, Workload, in_bytes};
 use bessemer_models::resnet::Block;
 use bessemer_models::{Architecture, BackboneOptions, InputFormat, LossOptions, Model, ModelError, find};
 use bessemer_nn::{DecayExclude, Optimizer, TrainConfig};
@@ -59,16 +59,14 @@ pub(super) fn compared(work: &Work<'_>) -> Result<Option<ComparedWork>, ModelErr
     let Architecture::ResNet { block, depths } = spec.architecture else { return Ok(None) };
     let options = spec.options();
     let InputFormat::Bytes(scale) = options.input else { unreachable!("the zoo's models take bytes") };
-    let bytes = |numbers: [f64; 3]| numbers.map(|number| number * 255.0);
     let block = if block == Block::Bottleneck { "bottleneck" } else { "basic" };
     let recipe = reference(spec.architecture);
+    let sizes = json!({
+        "image_size": options.image_size[0], "classes": options.num_classes, "layers": depths, "block": block,
+    });
     Ok(Some(ComparedWork {
-        sizes: json!({
-            "image_size": options.image_size[0], "classes": options.num_classes, "layers": depths, "block": block,
-        }),
-        normalise: Some(json!({ "mean": bytes(scale.mean), "std": bytes(scale.std) })),
-        training: training(work, &recipe),
+        normalise: Some(in_bytes(&scale)),
         label_smoothing: own(&recipe).labels.label_smoothing,
-        dropout: 0.0,
+        ..ComparedWork::new(sizes, training(work, &recipe))
     }))
 }

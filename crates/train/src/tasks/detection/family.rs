@@ -16,7 +16,7 @@ use crate::tasks::family::{BuildStep, Family, Fitted, InputKind, ModelInfo, Reco
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
 use crate::tasks::{Evaluation, MetricSchema, Task};
-use crate::workload::{Work, Workload};
+use crate::workload::{ComparedWork, DetectorOutputs, Mode as StepMode, NamedSetting, StepSettings, Work, Workload};
 use bessemer_models::efficientdet::{self, DetectorSpec, NAMES, ZOO};
 use bessemer_models::{Model, ModelError, Summary, WeightNames};
 use bessemer_nn::Mode;
@@ -128,8 +128,35 @@ impl Family for Detectors {
         Ok(Fitted { model, folder: None })
     }
 
+    fn outputs(&self) -> &'static [DetectorOutputs] {
+        &DetectorOutputs::ALL
+    }
+
+    fn step_settings(&self, mode: StepMode, settings: &StepSettings) -> Vec<NamedSetting> {
+        match mode {
+            StepMode::Train => vec![("accumulation", settings.accumulation.into())],
+            StepMode::Infer => vec![("outputs", settings.outputs.name().into())],
+        }
+    }
+
     fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {
         workload::build(work)
+    }
+
+    fn compared(&self) -> Option<&'static str> {
+        Some("EfficientDets")
+    }
+
+    fn comparison_group(&self, _: &str) -> Option<&'static str> {
+        Some("efficientdet")
+    }
+
+    fn settling_step(&self, work: &Work<'_>) -> Result<Option<Workload>, ModelError> {
+        workload::settling(work).map(Some)
+    }
+
+    fn compared_work(&self, work: &Work<'_>) -> Result<Option<ComparedWork>, ModelError> {
+        workload::compared(work).map(Some)
     }
 
     fn evaluation_step(&self) -> Option<BuildStep> {

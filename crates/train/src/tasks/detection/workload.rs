@@ -1,48 +1,115 @@
 //! Steps of detectors that are measured, with the hyper-parameters of a reference recipe.
 
 use super::model;
-use crate::recipe::{Override, Recipe};
+use crate::recipe::Recipe;
 use crate::setup::optimizer;
-use crate::workload::{Fill, Mode, Work, Workload};
-use bessemer_models::efficientdet::{self, DetectionOptions, LossOptions};
+use crate::workload::{ComparedWork, DetectorOutputs, Fill, Mode, Work, Workload, in_bytes};
+use bessemer_models::efficientdet::{self, DetectionOptions, DetectorOptions, LossOptions};
 use bessemer_models::{Model, ModelError};
+use bessemer_nn::TrainConfig;
+use serde_json::{Value, json};
+
+/// The recipe by whose optimizer and loss detectors of all sizes are trained.
+const REFERENCE: &str = "efficientdet-d0";
 
 /// Learning rate of steps that are measured: so low that no number of steps on one batch diverges.
 const RATE: f64 = 1e-4;
-/// Objects of an image: about as many as an image of COCO has.
-const OBJECTS: i32 = 8;
+/// Objects of an image, at most: half of them, the mean, is about as many as an image of COCO has.
+const OBJECTS: i32 = 15;
+
+/// Width of the smallest object, in sides of the smallest reference box.
+const LEAST_OBJECT: f64 = 1.25;
+/// Pixels between reference boxes of the finest level.
+const FINEST_STRIDE: f64 = 8.0;
 
 pub(super) fn build(work: &Work<'_>) -> Result<Workload, ModelError> {
-    let options = efficientdet::find(work.model)?.options();
-    let model = match work.mode {
-        Mode::Infer => efficientdet::detect(&options, &DetectionOptions::default(), work.batch_size)?,
-        Mode::Train => {
-            let recipe = reference(work.model)?;
-            let config = work.train_config(optimizer(&recipe.optimizer), RATE);
-            let loss = model::loss(&recipe).expect("a recipe of this family");
-            efficientdet::train(&options, &loss, &config, work.batch_size)?
+    let options = options(work)?;
+    let model = match (work.mode, work.settings.outputs) {
+        (Mode::Infer, DetectorOutputs::Detections) => {
+            efficientdet::detect(&options, &DetectionOptions::default(), work.batch_size)?
+        }
+        (Mode::Infer, DetectorOutputs::Network) => {
+            efficientdet::raw_outputs(&options, work.batch_size, bessemer_nn::Mode::Infer)?
+        }
+        (Mode::Train, _) => {
+            let recipe = reference();
+            efficientdet::train(&options, &loss(&recipe), &training(work, &recipe), work.batch_size)?
         }
     };
-    Ok(filled(model, options.canvas, options.num_classes))
+    Ok(filled(model, &options))
+}
+
+/// Through drawn weights, with means of 0 and variances of 1, activations fade from layer to layer, so that all scores are equal.
+pub(super) fn settling(work: &Work<'_>) -> Result<Workload, ModelError> {
+    let (mut options, recipe) = (options(work)?, reference());
+    options.norm.momentum = 1.0;
+    let config = work.train_config(optimizer(&recipe.optimizer), 0.0);
+    let model = efficientdet::train(&options, &loss(&recipe), &config, work.batch_size)?;
+    Ok(filled(model, &options))
 }
 
 /// The step of an evaluation.
 pub(super) fn evaluation(work: &Work<'_>) -> Result<Model, ModelError> {
-    let options = efficientdet::find(work.model)?.options();
-    efficientdet::evaluate(&options, &DetectionOptions::default(), &LossOptions::default(), work.batch_size)
+    efficientdet::evaluate(&options(work)?, &DetectionOptions::default(), &LossOptions::default(), work.batch_size)
 }
 
-fn reference(model: &str) -> Result<Recipe, ModelError> {
-    let recipe = efficientdet::find(model)?.recipe;
-    Ok(Recipe::load(recipe, &[Override::new("model.name", model)]).expect("a recipe of this program"))
+pub(super) fn compared(work: &Work<'_>) -> Result<ComparedWork, ModelError> {
+    let (options, recipe) = (options(work)?, reference());
+    let LossOptions { alpha, gamma, delta, box_weight, l2 } = loss(&recipe);
+    let ends_with_detections = work.mode == Mode::Infer && work.settings.outputs == DetectorOutputs::Detections;
+    Ok(ComparedWork {
+        normalise: Some(in_bytes(&options.scale)),
+        loss: Some(json!({ "alpha": alpha, "gamma": gamma, "delta": delta, "box_weight": box_weight, "l2": l2 })),
+        detection: ends_with_detections.then(|| detection(&DetectionOptions::default())),
+        ..ComparedWork::new(sizes(&options), training(work, &recipe))
+    })
 }
 
-/// With images that fill the canvas, and objects within them.
-fn filled(model: Model, canvas: [usize; 2], classes: usize) -> Workload {
+fn options(work: &Work<'_>) -> Result<DetectorOptions, ModelError> {
+    Ok(efficientdet::find(work.model)?.options())
+}
+
+fn reference() -> Recipe {
+    Recipe::load(REFERENCE, &[]).expect("a recipe of this program")
+}
+
+fn loss(recipe: &Recipe) -> LossOptions {
+    model::loss(recipe).expect("a recipe of this family")
+}
+
+/// By the recipe's optimizer, without its limits of gradients and its averages.
+fn training(work: &Work<'_>, recipe: &Recipe) -> TrainConfig {
+    work.train_config(optimizer(&recipe.optimizer), RATE)
+}
+
+fn sizes(options: &DetectorOptions) -> Value {
+    let DetectorOptions { canvas, backbone, anchors, norm, .. } = options;
+    json!({
+        "image_size": canvas[0], "classes": options.num_classes, "max_objects": options.max_objects,
+        "backbone_width": backbone.width, "backbone_depth": backbone.depth,
+        "width": options.width, "cells": options.cells, "head_depth": options.head_depth,
+        "norm_eps": norm.eps, "norm_momentum": norm.momentum,
+        "anchor_scale": anchors.scale, "anchor_octaves": anchors.octaves, "anchor_aspects": anchors.aspects,
+    })
+}
+
+fn detection(options: &DetectionOptions) -> Value {
+    let DetectionOptions { candidates, suppression, overlap, score_floor, detections, clip } = options;
+    json!({
+        "candidates": candidates, "suppression": suppression, "overlap": overlap, "score_floor": score_floor,
+        "detections": detections, "clip": clip,
+    })
+}
+
+/// With images that fill at least three quarters of each side of the canvas, and objects within them. No object is so small or so
+/// narrow that it lies within several reference boxes: of these equally good ones rounding would choose the match.
+fn filled(model: Model, options: &DetectorOptions) -> Workload {
+    let DetectorOptions { canvas, anchors, .. } = options;
+    let least = canvas.map(|side| side * 3 / 4);
     let fills = vec![
-        ("sizes", Fill::Number(canvas[0] as i32)),
-        ("boxes", Fill::Boxes(canvas)),
-        ("count", Fill::Number(OBJECTS)),
+        ("sizes", Fill::Between(least[0].max(least[1]) as i32, canvas[0].min(canvas[1]) as i32)),
+        ("boxes", Fill::Boxes { canvas: least, least: (LEAST_OBJECT * anchors.scale * FINEST_STRIDE) as f32 }),
+        ("count", Fill::Between(0, OBJECTS)),
     ];
-    Workload::new(model, Fill::Below(classes), fills)
+    Workload::new(model, Fill::Below(options.num_classes), fills)
 }

@@ -15,7 +15,7 @@ use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::vocabulary_beside;
 use crate::tasks::text::{EncoderShape, Encoders, TextTask, step_settings, usual_step};
 use crate::tasks::{Evaluation, MetricSchema, Task};
-use crate::workload::{NamedSetting, StepSettings, Work, Workload};
+use crate::workload::{Mode, NamedSetting, StepSettings, Work, Workload};
 use bessemer_data::text;
 use bessemer_models::bert::Sequences;
 use bessemer_models::electra::names::NAMES;
@@ -155,7 +155,7 @@ impl Family for Electras {
         usual_step(sequence_length, options.predictions())
     }
 
-    fn step_settings(&self, settings: &StepSettings) -> Vec<NamedSetting> {
+    fn step_settings(&self, _: Mode, settings: &StepSettings) -> Vec<NamedSetting> {
         step_settings(settings).into_iter().chain([("predictions", settings.predictions.into())]).collect()
     }
 

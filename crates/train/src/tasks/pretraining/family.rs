@@ -14,7 +14,7 @@ use crate::tasks::huggingface::{Description, write_folder};
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::{EncoderShape, Encoders, TextTask, step_settings, usual_step};
 use crate::tasks::{Evaluation, MetricSchema, Task};
-use crate::workload::{ComparedWork, NamedSetting, StepSettings, Work, Workload};
+use crate::workload::{ComparedWork, Mode, NamedSetting, StepSettings, Work, Workload};
 use bessemer_models::bert::{self, BERTS, BertOptions, BertSpec, NAMES, Sequences};
 use bessemer_models::{ModelError, Summary, WeightNames};
 use std::path::Path;
@@ -149,7 +149,7 @@ impl Family for Berts {
         usual_step(sequence_length, predictions)
     }
 
-    fn step_settings(&self, settings: &StepSettings) -> Vec<NamedSetting> {
+    fn step_settings(&self, _: Mode, settings: &StepSettings) -> Vec<NamedSetting> {
         step_settings(settings).into_iter().chain([("predictions", settings.predictions.into())]).collect()
     }
 

@@ -37,7 +37,7 @@ pub(super) fn compared(work: &Work<'_>) -> Result<ComparedWork, ModelError> {
     let mut sizes = encoder_sizes(&config(work)?, &work.settings);
     sizes["predictions"] = json!(work.settings.predictions);
     let (training, dropout) = (training(work), work.settings.dropout);
-    Ok(ComparedWork { sizes, normalise: None, training, label_smoothing: 0.0, dropout })
+    Ok(ComparedWork { dropout, ..ComparedWork::new(sizes, training) })
 }
 
 /// With Google's activation.

@@ -15,7 +15,7 @@ use crate::tasks::huggingface::write_folder;
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::{EncoderShape, Encoders, step_settings, usual_step};
 use crate::tasks::{Evaluation, MetricSchema, Task};
-use crate::workload::{ComparedWork, NamedSetting, StepSettings, Work, Workload};
+use crate::workload::{ComparedWork, Mode, NamedSetting, StepSettings, Work, Workload};
 use bessemer_models::electra::names::NAMES;
 use bessemer_models::electra::{self, ELECTRA_SQUADS, ElectraSquadSpec};
 use bessemer_models::{ModelError, Summary, WeightNames};
@@ -149,7 +149,7 @@ impl Family for Answerers {
         usual_step(sequence_length.unwrap_or(WINDOW), StepSettings::default().predictions)
     }
 
-    fn step_settings(&self, settings: &StepSettings) -> Vec<NamedSetting> {
+    fn step_settings(&self, _: Mode, settings: &StepSettings) -> Vec<NamedSetting> {
         step_settings(settings)
     }
 

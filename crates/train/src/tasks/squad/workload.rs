@@ -44,7 +44,7 @@ pub(super) fn compared(work: &Work<'_>) -> Result<ComparedWork, ModelError> {
     let mut sizes = encoder_sizes(&config.encoder, &work.settings);
     sizes["embedding_size"] = json!(config.embedding_size);
     let (training, dropout) = (training(work, &config, &reference()), work.settings.dropout);
-    Ok(ComparedWork { sizes, normalise: None, training, label_smoothing: 0.0, dropout })
+    Ok(ComparedWork { dropout, ..ComparedWork::new(sizes, training) })
 }
 
 fn config(work: &Work<'_>) -> Result<ElectraConfig, ModelError> {
