@@ -4,13 +4,14 @@ use std::path::Path;
 
 use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
-use image::{ExtendedColorType, ImageEncoder, ImageResult};
+use image::metadata::Orientation;
+use image::{DynamicImage, ExtendedColorType, ImageEncoder, ImageResult, RgbImage};
 
 use fast_image_resize::Resizer;
 
-use crate::decode::decode_file;
+use crate::decode::{decode_file, exif, read_whole};
 use crate::resize::resize_region;
-use crate::{DataError, Region};
+use crate::{DataError, DecodeError, Region, decode_rgb};
 
 /// An RGB picture, `pixels` `[height, width, 3]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +52,27 @@ impl Image {
         Ok(Self { width: info.width as usize, height: info.height as usize, pixels })
     }
 
+    /// Reads and decodes a file as [`Image::decode_upright`] does.
+    pub fn read_upright(path: &Path) -> Result<Self, DataError> {
+        let mut file = Vec::new();
+        read_whole(path, &mut file)?;
+        Self::decode_upright(&file).map_err(|source| DataError::Image { path: path.to_owned(), source })
+    }
+
+    /// Decodes the content of a file as [`decode_rgb`] does, turned and mirrored as its EXIF orientation says, if it is a JPEG
+    /// that has one.
+    pub fn decode_upright(file: &[u8]) -> Result<Self, DecodeError> {
+        let mut pixels = Vec::new();
+        let info = decode_rgb(file, &mut pixels)?;
+        let stored = RgbImage::from_raw(info.width, info.height, pixels).expect("three bytes for each pixel");
+        let mut picture = DynamicImage::ImageRgb8(stored);
+        if let Some(orientation) = exif::orientation(file).and_then(Orientation::from_exif) {
+            picture.apply_orientation(orientation);
+        }
+        let (width, height) = (picture.width() as usize, picture.height() as usize);
+        Ok(Self { width, height, pixels: picture.into_rgb8().into_raw() })
+    }
+
     /// The part in `region`, resized with an antialiased bilinear filter as Pillow's `crop` then `resize(BILINEAR)`.
     ///
     /// # Panics
@@ -79,15 +101,15 @@ impl Image {
 
     /// Writes the picture to a file.
     pub fn write(&self, path: &Path, format: FileFormat) -> Result<(), DataError> {
-        let bytes = self.encode(format).map_err(|error| DataError::Io {
-            path: path.to_owned(),
-            action: "encode the picture",
-            source: std::io::Error::other(error),
-        })?;
-        fs::write(path, bytes).map_err(DataError::io(path, "write the picture"))
+        fs::write(path, self.encode(path, format)?).map_err(DataError::io(path, "write the picture"))
     }
 
-    fn encode(&self, format: FileFormat) -> ImageResult<Vec<u8>> {
+    /// The content of a file of the picture; `path` is named in errors.
+    pub fn encode(&self, path: &Path, format: FileFormat) -> Result<Vec<u8>, DataError> {
+        self.encoded(format).map_err(|error| DataError::io(path, "encode the picture")(std::io::Error::other(error)))
+    }
+
+    fn encoded(&self, format: FileFormat) -> ImageResult<Vec<u8>> {
         let mut bytes = Cursor::new(Vec::new());
         let (width, height, colour) = (self.width as u32, self.height as u32, ExtendedColorType::Rgb8);
         match format {

@@ -20,6 +20,7 @@ mod error;
 mod feeds;
 mod font;
 mod image;
+mod image_stream;
 mod json;
 mod listing;
 mod loader;
@@ -49,12 +50,13 @@ pub use decode::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decod
 pub use error::{DataError, DecodeError, FilePosition};
 pub use feeds::{Array, Feeds, Field, Row};
 pub use image::{FileFormat, Image};
+pub use image_stream::ImageStream;
 pub use loader::{
     Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, LoadingSpeed, OnBadSample, SampleKey,
     Samples, SkippedSample, loading_speed,
 };
 pub use placement::{Placement, Resampling, ResizeBuffers};
-pub use preview::{contact_sheet, object_sheet};
+pub use preview::{contact_sheet, object_sheet, side_by_side};
 pub use resize::Region;
 pub use rng::{Philox, Purpose};
 pub use sampler::{Position, Sampler, SamplerOptions};

@@ -2,7 +2,7 @@
 
 use crate::detection::Objects;
 use crate::draw::{DrawStyle, DrawnObject, draw_objects};
-use crate::font::{self, draw_text};
+use crate::font::{self, draw_text, text_width};
 use crate::{DataError, Dataset, Image, Label, LabelledImages, Placement, Purpose, SampleTarget, Scratch};
 
 const GAP: usize = 4;
@@ -39,6 +39,23 @@ pub fn object_sheet(
         format!("image {}: {} object{plural}", objects.image_id, objects.objects.len())
     };
     sheet(dataset, count, columns, seed, annotate)
+}
+
+/// Pictures beside each other, each with its text under it.
+pub fn side_by_side(pictures: &[(Image, String)]) -> Image {
+    let largest = |side: fn(&Image) -> usize| pictures.iter().map(|(picture, _)| side(picture)).max().unwrap_or(0);
+    let (height, widest) = (largest(|picture| picture.height), largest(|picture| picture.width));
+    let dot = if widest < WIDE { 1 } else { 2 };
+    let width = |(picture, text): &(Image, String)| picture.width.max(text_width(text, dot));
+    let total = pictures.iter().map(|panel| width(panel) + GAP).sum::<usize>() + GAP;
+    let mut sheet = Image::filled(total, height + font::HEIGHT * dot + 3 * GAP, BACKGROUND);
+    let mut left = GAP;
+    for panel @ (picture, text) in pictures {
+        sheet.paste(&picture.pixels, picture.width, left, GAP);
+        draw_text(&mut sheet, text, [left, height + 2 * GAP], width(panel), dot, TEXT);
+        left += width(panel) + GAP;
+    }
+    sheet
 }
 
 /// A sheet of samples; `finish` may draw on each, and gives what is written under it.
@@ -101,5 +118,24 @@ mod tests {
         assert!(text > 20, "{text} pixels of text");
         assert!(contact_sheet(&shapes, 51, 0, 0).is_err());
         assert!(contact_sheet(&shapes, 0, 0, 0).is_err());
+    }
+
+    #[test]
+    fn pictures_beside_each_other_leave_room_for_their_texts() {
+        let text = "wider than 20 pixels".to_owned();
+        let wide = text_width(&text, 1);
+        let pictures = [(Image::filled(20, 30, [9, 0, 0]), text), (Image::filled(40, 10, [0, 9, 0]), "b".to_owned())];
+        let sheet = side_by_side(&pictures);
+        assert_eq!((sheet.width, sheet.height), (wide + 40 + 3 * GAP, 30 + font::HEIGHT + 3 * GAP));
+        let pixel = |x: usize, y: usize| <[u8; 3]>::try_from(&sheet.pixels[(y * sheet.width + x) * 3..][..3]).unwrap();
+        let right = 2 * GAP + wide;
+        let corners =
+            [pixel(GAP + 19, GAP + 29), pixel(right, GAP), pixel(right + 39, GAP + 9), pixel(right, GAP + 10)];
+        assert_eq!(corners, [[9, 0, 0], [0, 9, 0], [0, 9, 0], BACKGROUND]);
+        let written = |columns: std::ops::Range<usize>| {
+            let rows = 30 + 2 * GAP..30 + 2 * GAP + font::HEIGHT;
+            rows.flat_map(|y| columns.clone().map(move |x| (x, y))).filter(|&(x, y)| pixel(x, y) == TEXT).count()
+        };
+        assert!(written(GAP + 20..GAP + wide) > 20 && written(right..right + 5) > 5, "both texts are whole");
     }
 }

@@ -31,6 +31,8 @@ pub struct EvalReport {
     pub samples_per_s: f64,
     /// Bad samples that were left out.
     pub skipped: Vec<SkippedSample>,
+    /// What a person should know of the result.
+    pub notes: Vec<String>,
 }
 
 /// Settings of [`evaluate`].
@@ -48,6 +50,10 @@ pub struct EvaluateOptions {
     pub vocab: Option<PathBuf>,
     /// A folder for answers in the official form of the task, where it has one.
     pub out: Option<PathBuf>,
+    /// The part of a data set of COCO that has no annotations, such as `test-dev2017`, instead of the validation images.
+    pub unannotated: Option<String>,
+    /// Images that are drawn with what is detected in them, where there is a folder for answers.
+    pub pictures: usize,
 }
 
 impl Default for EvaluateOptions {
@@ -59,6 +65,8 @@ impl Default for EvaluateOptions {
             weights: WhichWeights::default(),
             vocab: None,
             out: None,
+            unannotated: None,
+            pictures: 8,
         }
     }
 }
@@ -114,5 +122,6 @@ pub fn run(
         compute_s: compute.as_secs_f64(),
         samples_per_s: samples as f64 / seconds,
         skipped: batches.skipped(),
+        notes: score.notes(),
     }))
 }

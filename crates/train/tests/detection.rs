@@ -2,16 +2,21 @@
 
 mod common;
 
-use bessemer_data::FileFormat;
 use bessemer_data::shapes::CocoFolder;
+use bessemer_data::{FileFormat, Image};
 use bessemer_train::checkpoint::load_checkpoint;
 use bessemer_train::events::{EventBody, read_events};
-use bessemer_train::tasks::infer::PredictOptions;
+use bessemer_train::tasks::frames::{FrameOutput, annotate_frames};
+use bessemer_train::tasks::infer::{PredictOptions, Prediction};
 use bessemer_train::tasks::registry;
-use bessemer_train::{EvaluateOptions, Initialisation, Recipe, RunFolder, TrainOptions, evaluate, train};
+use bessemer_train::{
+    EvalReport, EvaluateOptions, Initialisation, Recipe, RunFolder, StopSignal, TrainError, TrainOptions, evaluate,
+    train,
+};
 use common::{assert_same_tensors, last, last_folder};
 use serde_json::Value;
 use std::fs;
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -47,6 +52,9 @@ fn a_detector_is_trained_resumed_evaluated_and_asked() {
     let report = train(&options(&whole, &[])).unwrap();
     let metrics = ["bbox_ap", "bbox_ap50", "bbox_ar100", "loss", "cls_loss", "box_loss"];
     assert!(metrics.iter().all(|name| report.metrics.contains_key(*name)), "{:?}", report.metrics);
+    let compared = |number: usize| whole.join(format!("predictions/compared-{number:03}.jpg"));
+    let picture = Image::read(&compared(4)).unwrap();
+    assert!(picture.width > 2 * 384 && picture.height > 384 && !compared(5).exists(), "two enlarged images");
     let events = read_events(&whole.join("events.jsonl")).unwrap();
     let parts = events.iter().find_map(|event| match &event.body {
         EventBody::Step(info) => Some(info.parts.keys().cloned().collect::<Vec<_>>()),
@@ -94,7 +102,8 @@ fn a_detector_is_trained_resumed_evaluated_and_asked() {
 
     let drawn = folder.path().join("drawn");
     let family = registry::find("efficientdet-tiny").unwrap().family();
-    let asked = PredictOptions { score: 0.0, top_k: Some(3), out: Some(drawn.clone()), ..PredictOptions::default() };
+    let asked =
+        PredictOptions { score: Some(0.0), top_k: Some(3), out: Some(drawn.clone()), ..PredictOptions::default() };
     let mut predictor = family.predictor("efficientdet-tiny", &whole, &asked).unwrap();
     let inputs = [data.join("val2017").display().to_string(), "no/such.jpg".to_owned()];
     let mut predictions = predictor.predict(&inputs, &|_, _| ()).unwrap();
@@ -135,4 +144,208 @@ fn another_number_of_classes_needs_new_heads() {
         _ => false,
     });
     assert!(told, "the run says which tensors are drawn at random");
+}
+
+const MODEL: &str = "efficientdet-tiny";
+
+/// A run of one step, which knows nothing yet but finds a hundred objects everywhere.
+fn short_run(folder: &Path, overrides: &[&str]) -> std::path::PathBuf {
+    let run = folder.join("run");
+    let overrides = [&["train.steps=1", "data.eval_samples=2", "data.train_samples=4"], overrides].concat();
+    train(&options(&run, &overrides)).unwrap();
+    run
+}
+
+/// Scenes as COCO has them, 96 wide and 64 high.
+fn scenes(folder: &Path) -> std::path::PathBuf {
+    let data = folder.join("coco");
+    CocoFolder { seed: 3, train: 4, val: 3, width: 96, height: 64, format: FileFormat::Jpeg(90) }.write(&data).unwrap();
+    data
+}
+
+fn warnings(run: &Path) -> Vec<String> {
+    let messages = read_events(&run.join("events.jsonl")).unwrap().into_iter().filter_map(|event| match event.body {
+        EventBody::Warning(info) => Some(info.message),
+        _ => None,
+    });
+    messages.collect()
+}
+
+fn json(path: &Path) -> Vec<Value> {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// A JPEG file that says it is to be turned by a quarter to the right.
+fn turned(jpeg: &[u8]) -> Vec<u8> {
+    let tiff = b"II\x2a\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
+    let exif = [&[0xff, 0xe1][..], &(tiff.len() as u16 + 8).to_be_bytes(), b"Exif\0\0", tiff].concat();
+    [&jpeg[..2], &exif, &jpeg[2..]].concat()
+}
+
+#[test]
+fn pictures_are_turned_before_objects_are_detected() {
+    let folder = TempDir::new().unwrap();
+    let (run, data) = (short_run(folder.path(), &[]), scenes(folder.path()));
+    let (one, two, out) = (folder.path().join("1.jpg"), folder.path().join("2.png"), folder.path().join("out"));
+    fs::write(&one, turned(&fs::read(data.join("val2017/000000000001.jpg")).unwrap())).unwrap();
+    Image::read_upright(&one).unwrap().write(&two, FileFormat::Png).unwrap();
+    let asked = PredictOptions { top_k: Some(7), out: Some(out.clone()), ..PredictOptions::default() };
+    let family = registry::find(MODEL).unwrap().family();
+    let mut predictor = family.predictor(MODEL, &run, &asked).unwrap();
+    let predictions = predictor.predict(&[one, two].map(|path| path.display().to_string()), &|_, _| ()).unwrap();
+    assert!(predictions.iter().all(|prediction| prediction.is_ok()));
+    let results = json(&out.join("results.json"));
+    let (one, two) = results.split_at(7);
+    assert!(one.iter().zip(two).all(|(one, two)| one["bbox"] == two["bbox"] && one["score"] == two["score"]));
+    assert!(one.iter().all(|one| one["image_id"] == 1) && two.len() == 7, "below the score that is drawn, too");
+    let drawn = Image::read(&out.join("1.jpg")).unwrap();
+    assert_eq!((drawn.width, drawn.height), (64, 96));
+
+    let labels = folder.path().join("labels.txt");
+    fs::write(&labels, "cat\ndog\n").unwrap();
+    let asked = PredictOptions { labels: Some(labels), ..PredictOptions::default() };
+    let error = family.predictor(MODEL, &run, &asked).err().unwrap().to_string();
+    assert!(error.contains("the number of labels is 2") && error.ends_with("has 10 classes"), "{error}");
+}
+
+/// Takes as many bytes as it has room for.
+struct Reader {
+    taken: Vec<u8>,
+    room: usize,
+}
+
+impl Write for Reader {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.taken.len() + bytes.len() > self.room {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        self.taken.extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn streams_of_pictures_are_drawn_in() {
+    let folder = TempDir::new().unwrap();
+    let (run, data) = (short_run(folder.path(), &[]), scenes(folder.path()));
+    let files: Vec<Vec<u8>> = (1..=3).map(|id| fs::read(data.join(format!("val2017/{id:012}.jpg"))).unwrap()).collect();
+    let stream = [turned(&files[0]), files[1].clone(), files[2].clone()].concat();
+    let family = registry::find(MODEL).unwrap().family();
+    let asked = PredictOptions { top_k: Some(4), ..PredictOptions::default() };
+    let mut annotator = family.annotator(MODEL, &run, &asked).unwrap().unwrap();
+    let mut annotate = |stream: &[u8], output: FrameOutput<'_>, stop: &StopSignal| {
+        let mut names = Vec::new();
+        let mut each = |prediction: &Prediction| {
+            names.push(prediction.json["path"].as_str().unwrap().to_owned());
+            Ok(())
+        };
+        let result = annotate_frames(&mut *annotator, stream, Path::new("camera"), output, stop, &mut each);
+        (result, names)
+    };
+    let go = StopSignal::new();
+
+    let mut reader = Reader { taken: Vec::new(), room: usize::MAX };
+    let (count, names) = annotate(&stream, FrameOutput::Stream(&mut reader), &go);
+    assert_eq!(count.unwrap(), 3);
+    assert_eq!(names, ["frame-000001.jpg", "frame-000002.jpg", "frame-000003.jpg"]);
+    let out = folder.path().join("out");
+    let (count, _) = annotate(&stream, FrameOutput::Folder(out.clone()), &go);
+    assert_eq!(count.unwrap(), 3);
+    let written: Vec<u8> = names.iter().flat_map(|name| fs::read(out.join(name)).unwrap()).collect();
+    assert!(written == reader.taken, "the same pictures in the same order");
+    let drawn = Image::read(&out.join("frame-000001.jpg")).unwrap();
+    assert_eq!((drawn.width, drawn.height), (64, 96), "the orientation is applied");
+    let ids = |folder: &Path| -> Vec<i64> {
+        json(&folder.join("results.json")).iter().map(|result| result["image_id"].as_i64().unwrap()).collect()
+    };
+    assert_eq!(ids(&out), [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]);
+
+    let cut = folder.path().join("cut");
+    let (error, names) = annotate(&stream[..stream.len() - 9], FrameOutput::Folder(cut.clone()), &go);
+    let error = error.unwrap_err();
+    assert!(error.to_string().starts_with("camera, frame 3: truncated JPEG"), "{error}");
+    assert_eq!((error.kind().exit_code(), names.len()), (2, 2));
+    assert_eq!(ids(&cut), [1, 1, 1, 1, 2, 2, 2, 2], "a whole file of what was before");
+
+    let mut reader = Reader { taken: Vec::new(), room: written.len() - 1 };
+    let (count, names) = annotate(&stream, FrameOutput::Stream(&mut reader), &go);
+    assert_eq!((count.unwrap(), names.len()), (2, 2), "a reader that has gone is no error");
+    go.raise();
+    let stopped = folder.path().join("stopped");
+    assert_eq!(annotate(&stream, FrameOutput::Folder(stopped.clone()), &go).0.unwrap(), 0);
+    assert_eq!(ids(&stopped), []);
+}
+
+#[test]
+fn images_without_annotations_have_detections_but_no_scores() {
+    let folder = TempDir::new().unwrap();
+    let (run, data) = (short_run(folder.path(), &[]), scenes(folder.path()));
+    let annotations = data.join("annotations/instances_val2017.json");
+    let mut instances: Value = serde_json::from_slice(&fs::read(&annotations).unwrap()).unwrap();
+    let categories = instances["categories"].as_array_mut().unwrap();
+    categories.iter_mut().zip(101..).for_each(|(category, id)| category["id"] = Value::from(id));
+    instances.as_object_mut().unwrap().remove("annotations");
+    fs::write(data.join("annotations/image_info_test-dev2017.json"), instances.to_string()).unwrap();
+    let out = folder.path().join("answers");
+    let detect = |part: &str| -> Result<EvalReport, TrainError> {
+        let unannotated = Some(part.to_owned());
+        let options =
+            EvaluateOptions { batch_size: 2, out: Some(out.clone()), unannotated, pictures: 2, ..Default::default() };
+        evaluate(MODEL, &run, &data, &options)
+    };
+    let error = detect("test-dev2017").unwrap_err().to_string();
+    assert!(error.contains("test-dev2017: no such folder"), "{error}");
+    fs::rename(data.join("val2017"), data.join("test2017")).unwrap();
+    let error = detect("test-dev2016").unwrap_err().to_string();
+    assert!(error.contains("annotations/image_info_test-dev2016.json: no such file"), "{error}");
+    // Categories with other ids than those of the run.
+    let error = detect("test-dev2017").unwrap_err().to_string();
+    assert!(error.contains("model.num_classes"), "{error}");
+    instances["categories"]
+        .as_array_mut()
+        .unwrap()
+        .iter_mut()
+        .zip(1..)
+        .for_each(|(category, id)| category["id"] = Value::from(id));
+    fs::write(data.join("annotations/image_info_test-dev2017.json"), instances.to_string()).unwrap();
+    let report = detect("test-dev2017").unwrap();
+    assert!(report.metrics.is_empty() && report.samples == 3, "{:?}", report.metrics);
+    assert!(report.notes.iter().any(|note| note.contains("no scores")), "{:?}", report.notes);
+    let results = json(&out.join("detections_test-dev2017_efficientdet-tiny_results.json"));
+    assert_eq!(results.len() as u64, report.counts["detections"]);
+    let keys: Vec<&String> = results[0].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["image_id", "category_id", "bbox", "score"]);
+    let pictures = [0, 1, 2].map(|number| out.join(format!("compared-{number:03}.jpg")).exists());
+    assert_eq!(pictures, [true, true, false]);
+}
+
+#[test]
+fn what_scores_cannot_show_is_told() {
+    let folder = TempDir::new().unwrap();
+    let data = scenes(folder.path());
+    let annotations = data.join("annotations/instances_val2017.json");
+    let mut instances: Value = serde_json::from_slice(&fs::read(&annotations).unwrap()).unwrap();
+    let kept = instances["annotations"][0]["category_id"].clone();
+    instances["annotations"].as_array_mut().unwrap().retain(|object| object["category_id"] == kept);
+    fs::write(&annotations, instances.to_string()).unwrap();
+    let source = format!("data.source={}", data.display());
+    let run = folder.path().join("run");
+    let mut options = options(&run, &["train.steps=1", "detection.score_floor=0.999", "eval.pictures=0", &source]);
+    options.recipe.data.train_samples = None;
+    options.recipe.data.eval_samples = None;
+    train(&options).unwrap();
+    let warnings = warnings(&run);
+    let told = |part: &str| warnings.iter().filter(|warning| warning.contains(part)).count();
+    assert_eq!(told("classes with training objects have none in the validation set"), 1, "{warnings:?}");
+    assert_eq!(
+        told("nothing was detected: no score is above detection.score_floor, which is 0.999"),
+        1,
+        "{warnings:?}"
+    );
+    assert_eq!(json(&run.join("predictions/bbox.json")), Vec::<Value>::new());
+    assert!(!run.join("predictions/compared-000.jpg").exists());
 }

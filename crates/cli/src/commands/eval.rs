@@ -15,6 +15,8 @@ EXAMPLES:
   bessemer eval resnet50 --weights resnet50.safetensors --data imagenet/
   bessemer eval resnet20-cifar --weights runs/NAME --checkpoint latest --data shapes --json
   bessemer eval bert-base --weights runs/NAME --data text/
+  bessemer eval efficientdet-d0 --weights runs/NAME --data coco/ --out answers/
+  bessemer eval efficientdet-d0 --weights runs/NAME --data coco/ --split test-dev2017 --out answers/
   bessemer eval electra-squad --weights runs/NAME --data dev-v1.1.json --out answers/";
 
 /// Measure the accuracy of weights on the val/ half of a data set, on held-out text, or on questions
@@ -30,6 +32,10 @@ pub(crate) struct Options {
     /// a folder of prepared text; for questions a file of SQuAD, or a folder with dev-*.json
     #[arg(long, value_name = "DIR|FILE|shapes", help_heading = "Input")]
     pub data: PathBuf,
+    /// For detectors: detect in the images that annotations/image_info_NAME.json of the folder lists without annotations, such as
+    /// test-dev2017; there are no scores [default: the validation images]
+    #[arg(long, value_name = "NAME", requires = "out", help_heading = "Input")]
+    pub split: Option<String>,
     /// The vocabulary of a model that answers questions, one token a line [default: vocab.txt beside the weights]
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub vocab: Option<PathBuf>,
@@ -38,29 +44,43 @@ pub(crate) struct Options {
           help_heading = "Input")]
     pub batch_size: usize,
     /// Folder for the answers to questions, in SQuAD's form: predictions.json and nbest_predictions.json, and null_odds.json
-    /// where there may be no answer
+    /// where there may be no answer; or for detections, in COCO's form: bbox.json, with --split
+    /// detections_NAME_MODEL_results.json, and some pictures with what is detected and what is there
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub out: Option<PathBuf>,
+    /// Number of these pictures; 0 for none [default: 8]
+    #[arg(long, value_name = "N", requires = "out", help_heading = "Output")]
+    pub pictures: Option<usize>,
     /// Print JSON instead of text
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let answers = options.model.family().input() == InputKind::Questions;
-    let given = [("--vocab", options.vocab.is_some()), ("--out", options.out.is_some())];
-    if let Some((option, _)) = given.into_iter().find(|(_, given)| *given && !answers) {
-        bail!(Usage(format!("{option} is for models that answer questions, not for {}", options.model.name())));
+    let family = options.model.family();
+    let (answers, detects) = (family.input() == InputKind::Questions, family.detects_objects());
+    let given = [
+        ("--vocab", options.vocab.is_some(), answers, "answer questions"),
+        ("--split", options.split.is_some(), detects, "detect objects"),
+        ("--pictures", options.pictures.is_some(), detects, "detect objects"),
+        ("--out", options.out.is_some(), answers || detects, "answer questions or detect objects"),
+    ];
+    if let Some((option, _, _, those)) = given.into_iter().find(|(_, given, allowed, _)| *given && !allowed) {
+        bail!(Usage(format!("{option} is for models that {those}, not for {}", options.model.name())));
     }
+    let default = EvaluateOptions::default();
     let settings = EvaluateOptions {
         compute: common.compute_told(),
         batch_size: options.batch_size,
         vocab: options.vocab.clone(),
         out: options.out.clone(),
-        ..EvaluateOptions::default()
+        unannotated: options.split.clone(),
+        pictures: options.pictures.unwrap_or(default.pictures),
+        ..default
     };
     let Located { path, chosen } = options.weights.locate(common)?;
     let report = evaluate(options.model.name(), &path, &options.data, &settings)?;
+    report.notes.iter().for_each(|note| common.notify(&format!("note: {note}")));
     if options.json { print_json(&json(options.model.name(), chosen.as_ref(), &report)) } else { print(&text(&report)) }
 }
 

@@ -1,4 +1,4 @@
-use super::ask;
+use super::{ask, frames};
 use crate::args::{Common, WeightArguments, at_least_one, model};
 use crate::failure::{Usage, one_line};
 use crate::output::{Table, print, print_json};
@@ -15,6 +15,8 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer infer resnet50 --weights resnet50.safetensors --labels imagenet.txt cat.jpg dog.png
   bessemer infer efficientdet-d0 --weights runs/NAME --out drawn photos/
+  ffmpeg -i in.mp4 -f image2pipe -c:v mjpeg -q:v 2 - | bessemer infer efficientdet-d0 --weights runs/NAME --frames - --out - |
+    ffmpeg -f image2pipe -framerate 25 -i - out.mp4
   bessemer infer bert-base --weights runs/NAME 'the capital of france is [MASK] .'
   bessemer infer electra-base --weights runs/NAME 'the chef ate the meal that she had cooked'
   bessemer infer electra-squad --weights runs/NAME --file text.txt --question 'who won?'";
@@ -30,6 +32,9 @@ pub(crate) struct Options {
     /// models that answer questions
     #[arg(value_name = "INPUT")]
     pub inputs: Vec<String>,
+    /// For detectors, instead of INPUT: JPEG or PNG pictures one after another, in a file or standard input (-)
+    #[arg(long, value_name = "FILE|-", conflicts_with = "inputs", help_heading = "Input")]
+    pub frames: Option<PathBuf>,
     #[command(flatten)]
     pub questions: ask::Questions,
     #[command(flatten)]
@@ -44,20 +49,39 @@ pub(crate) struct Options {
     /// objects of each picture [default: all]
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Output")]
     pub top: Option<usize>,
-    /// Leave out objects with a lower score, 0 to 1
-    #[arg(long, value_name = "SCORE", default_value_t = 0.4, help_heading = "Output")]
-    pub score: f64,
-    /// Write pictures with the detected objects drawn in them, and results.json in COCO's form, to this folder
-    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    /// Leave out objects with a lower score, 0 to 1 [default: 0.4, but results.json has all]
+    #[arg(long, value_name = "SCORE", help_heading = "Output")]
+    pub score: Option<f64>,
+    /// Write pictures with the detected objects drawn in them, and results.json in COCO's form, to this folder; with --frames also
+    /// `-`: pictures alone, as JPEGs one after another, to standard output
+    #[arg(long, value_name = "DIR|-", help_heading = "Output")]
     pub out: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 }
 
+impl Options {
+    /// All but the text that questions are about.
+    pub(super) fn settings(&self, common: &Common) -> PredictOptions {
+        PredictOptions {
+            compute: common.compute_told(),
+            top_k: self.top,
+            score: self.score,
+            out: self.out.clone(),
+            labels: self.labels.clone(),
+            vocab: self.vocab.clone(),
+            ..PredictOptions::default()
+        }
+    }
+}
+
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let (name, is_asked) = (options.model.name(), options.model.family().input() == InputKind::Questions);
-    if options.inputs.is_empty() != is_asked {
+    if options.frames.is_none() && options.out.as_deref().is_some_and(frames::is_standard) {
+        bail!(Usage("--out - is for --frames; without it, --out names a folder".to_owned()));
+    }
+    if (options.inputs.is_empty() && options.frames.is_none()) != is_asked {
         let wanted = if is_asked { "is asked by --question, about --context or --file" } else { "needs <INPUT>..." };
         bail!(Usage(format!("{name} {wanted}; see --help")));
     }
@@ -66,16 +90,10 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     }
     let context = if is_asked { Some(options.questions.text()?) } else { None };
     let weights = options.weights.locate(common)?.path;
-    let settings = PredictOptions {
-        compute: common.compute_told(),
-        top_k: options.top,
-        score: options.score,
-        out: options.out.clone(),
-        labels: options.labels.clone(),
-        vocab: options.vocab.clone(),
-        context,
-        ..PredictOptions::default()
-    };
+    if let Some(frames) = &options.frames {
+        return frames::run(frames, &weights, options, common);
+    }
+    let settings = PredictOptions { context, ..options.settings(common) };
     let mut predictor = options.model.family().predictor(name, &weights, &settings)?;
     let inputs = if is_asked { &options.questions.question } else { &options.inputs };
     if inputs.is_empty() {

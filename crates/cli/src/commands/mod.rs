@@ -8,6 +8,7 @@ pub(crate) mod data;
 pub(crate) mod doctor;
 pub(crate) mod eval;
 pub(crate) mod explain;
+mod frames;
 pub(crate) mod gpu_selftest;
 pub(crate) mod infer;
 pub(crate) mod models;

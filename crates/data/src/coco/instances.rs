@@ -11,6 +11,7 @@ use super::{CHUNK, Segmentation};
 use crate::parallel::try_map;
 use crate::{DataError, json};
 
+const IMAGE_INFO_LAYOUT: &str = "COCO's {images[] {id, width, height, file_name}, categories[] {id, name}}";
 const LAYOUT: &str = "COCO's {images[] {id, width, height}, categories[] {id, name}, annotations[] {id, image_id, \
                       category_id, bbox, area, iscrowd, segmentation}}";
 
@@ -117,7 +118,27 @@ impl Instances {
     /// the file lacks.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let bytes = fs::read(path).map_err(DataError::io(path, "read the file"))?;
-        let RawInstances { mut images, mut categories, annotations } = json::parse(path, &bytes, LAYOUT)?;
+        Self::checked(path, json::parse(path, &bytes, LAYOUT)?)
+    }
+
+    /// Reads a file of images without annotations, such as `image_info_test-dev2017.json`; annotations that it has are not read.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Instances::open`] that do not concern annotations.
+    pub fn open_image_info(path: &Path) -> Result<Self, DataError> {
+        #[derive(Deserialize)]
+        struct ImageInfo {
+            images: Vec<ImageRecord>,
+            categories: Vec<Category>,
+        }
+        let bytes = fs::read(path).map_err(DataError::io(path, "read the file"))?;
+        let ImageInfo { images, categories } = json::parse(path, &bytes, IMAGE_INFO_LAYOUT)?;
+        Self::checked(path, RawInstances { images, categories, annotations: Vec::new() })
+    }
+
+    fn checked(path: &Path, raw: RawInstances) -> Result<Self, DataError> {
+        let RawInstances { mut images, mut categories, annotations } = raw;
         let error = |problem: String| DataError::layout(path, problem, LAYOUT);
         let unsized_image = |image: &ImageRecord| image.width == 0 || image.height == 0;
         if let Some(number) = images.iter().position(unsized_image) {

@@ -1,9 +1,10 @@
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use bessemer_metrics::coco::{BoundingBox, Detection, Mask};
 use bessemer_metrics::mask::Rle;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::fields::OptionalBox;
 use super::{CHUNK, ImageRecord, Instances, Segmentation};
@@ -175,5 +176,58 @@ impl Results {
             detections.collect::<Result<Vec<_>, DataError>>()
         })?;
         Ok(chunks.into_iter().flatten().collect())
+    }
+}
+
+/// A detection as a results file has it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ResultRecord {
+    /// Id of the image.
+    pub image_id: i64,
+    /// File of the image, where results are made without annotations that name it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_name: Option<String>,
+    /// Id of the category.
+    pub category_id: i64,
+    /// `[x, y, width, height]` in pixels.
+    pub bbox: [f64; 4],
+    /// Confidence.
+    pub score: f64,
+}
+
+/// Writes a results file, a record in each line, without keeping records in memory.
+#[derive(Debug)]
+pub struct ResultsWriter {
+    path: PathBuf,
+    out: BufWriter<File>,
+    /// What comes before the next record.
+    separator: &'static str,
+}
+
+impl ResultsWriter {
+    const ACTION: &str = "write the detections";
+
+    /// Makes the file.
+    ///
+    /// # Errors
+    /// A file that cannot be written; the same holds for the other functions.
+    pub fn create(path: &Path) -> Result<Self, DataError> {
+        let file = File::create(path).map_err(DataError::io(path, Self::ACTION))?;
+        Ok(Self { path: path.to_owned(), out: BufWriter::new(file), separator: "[\n" })
+    }
+
+    /// Adds a record.
+    pub fn write(&mut self, record: &ResultRecord) -> Result<(), DataError> {
+        let text = serde_json::to_string(record).expect("records have string keys");
+        let written = write!(self.out, "{}{text}", self.separator);
+        self.separator = ",\n";
+        written.map_err(DataError::io(&self.path, Self::ACTION))
+    }
+
+    /// Ends the list.
+    pub fn finish(mut self) -> Result<(), DataError> {
+        let end = if self.separator == ",\n" { "\n]\n" } else { "[]\n" };
+        let written = self.out.write_all(end.as_bytes()).and_then(|()| self.out.flush());
+        written.map_err(DataError::io(&self.path, Self::ACTION))
     }
 }

@@ -97,8 +97,8 @@ impl CocoSet {
     ///
     /// # Errors
     /// What [`Instances::open`](super::Instances::open) refuses; an image that is missing, or whose id or file name cannot be used;
-    /// a damaged record, one without boxes, or masks asked for that records do not have; no image, or no object in the whole set; a setting
-    /// outside its range.
+    /// a damaged record, one without boxes, or masks asked for that records do not have; no image, or no object in a whole set with
+    /// annotations; a setting outside its range.
     pub fn open(source: &CocoSource, options: &CocoOptions) -> Result<Self, DataError> {
         let CocoOptions { ref framing, category_ids, masks, threads } = *options;
         framing.check()?;
@@ -129,7 +129,7 @@ impl CocoSet {
         }
         (set.summary.images, set.summary.objects) = (set.images.len(), set.objects.len());
         let CocoSummary { images, objects, crowds, without_area, .. } = set.summary;
-        if objects == 0 {
+        if objects == 0 && !matches!(source, CocoSource::Unannotated { .. }) {
             let problem = format!("no object in {images} images ({crowds} crowds, {without_area} boxes without area)");
             return Err(DataError::layout(source.path(), problem, "at least one object with a box in an image"));
         }

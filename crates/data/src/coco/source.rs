@@ -18,6 +18,13 @@ pub enum CocoSource {
         /// Folder of the images.
         images: PathBuf,
     },
+    /// Images without annotations.
+    Unannotated {
+        /// `image_info_*.json`
+        image_info: PathBuf,
+        /// Folder of the images.
+        images: PathBuf,
+    },
     /// TFRecord shards in the layout of TensorFlow's detection models.
     Records {
         /// Every shard, in order.
@@ -34,10 +41,7 @@ impl CocoSource {
     /// # Errors
     /// A folder that has neither, several files of annotations, or lacks a shard or the folder of images.
     pub fn find(folder: &Path, split: Split) -> Result<Self, DataError> {
-        if !folder.is_dir() {
-            let problem = if folder.exists() { "is not a folder" } else { "no such folder" };
-            return Err(DataError::layout(folder, problem, format!("a data set laid out as {LAYOUT}")));
-        }
+        check_folder(folder, LAYOUT)?;
         let shards = shards_of(folder, split.name())?;
         let annotations = annotations_of(folder, split)?;
         if !shards.is_empty() {
@@ -49,22 +53,50 @@ impl CocoSource {
         };
         let stem = annotations.file_stem().and_then(OsStr::to_str).unwrap_or_default();
         let name = stem.trim_start_matches("instances_");
-        let candidates = [name, split.name()].map(|name| folder.join(name));
-        match candidates.iter().find(|images| images.is_dir()) {
-            Some(images) => Ok(Self::Files { annotations, images: images.clone() }),
-            None => {
-                let expected = format!("the images of {}", annotations.display());
-                Err(DataError::layout(&candidates[0], "no such folder", expected))
-            }
+        let images = image_folder(folder, [name, split.name()], &annotations)?;
+        Ok(Self::Files { annotations, images })
+    }
+
+    /// Finds images without annotations in a folder: `annotations/image_info_NAME.json`, and `NAME/`. Those of `test-dev2017` may be
+    /// in `test2017/`, as COCO has them.
+    ///
+    /// # Errors
+    /// A folder that lacks one of them.
+    pub fn find_unannotated(folder: &Path, name: &str) -> Result<Self, DataError> {
+        check_folder(folder, "annotations/image_info_NAME.json with NAME/*.jpg")?;
+        let image_info = folder.join(format!("annotations/image_info_{name}.json"));
+        if !image_info.is_file() {
+            return Err(DataError::layout(&image_info, "no such file", "COCO's list of the images of that name"));
         }
+        let images = image_folder(folder, [name, &name.replace("-dev", "")], &image_info)?;
+        Ok(Self::Unannotated { image_info, images })
     }
 
     /// The file that errors about the whole set name.
     pub fn path(&self) -> &Path {
         match self {
             Self::Files { annotations, .. } => annotations,
+            Self::Unannotated { image_info, .. } => image_info,
             Self::Records { shards, .. } => shards.first().map_or(Path::new("."), PathBuf::as_path),
         }
+    }
+}
+
+fn check_folder(folder: &Path, layout: &str) -> Result<(), DataError> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let problem = if folder.exists() { "is not a folder" } else { "no such folder" };
+    Err(DataError::layout(folder, problem, format!("a data set laid out as {layout}")))
+}
+
+/// The first of two folders that is there, with the images that a file lists.
+fn image_folder(root: &Path, names: [&str; 2], list: &Path) -> Result<PathBuf, DataError> {
+    let [first, second] = names.map(|name| root.join(name));
+    match first.is_dir() {
+        true => Ok(first),
+        false if second.is_dir() => Ok(second),
+        false => Err(DataError::layout(&first, "no such folder", format!("the images of {}", list.display()))),
     }
 }
 

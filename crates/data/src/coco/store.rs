@@ -74,7 +74,12 @@ impl ImageStore {
         threads: usize,
     ) -> Result<Listed, DataError> {
         match source {
-            CocoSource::Files { annotations, images } => open_files(annotations, images, numbering, masks, threads),
+            CocoSource::Files { annotations, images } => {
+                open_files(Instances::open(annotations)?, images, numbering, masks, threads)
+            }
+            CocoSource::Unannotated { image_info, images } => {
+                open_files(Instances::open_image_info(image_info)?, images, numbering, masks, threads)
+            }
             CocoSource::Records { shards, annotations } => {
                 open_records(shards, annotations.as_deref(), numbering, masks, threads)
             }
@@ -193,14 +198,13 @@ impl ImageMasks<'_> {
 }
 
 fn open_files(
-    annotations: &Path,
+    instances: Instances,
     folder: &Path,
     numbering: CategoryIds,
     masks: bool,
     threads: usize,
 ) -> Result<Listed, DataError> {
-    let instances = Instances::open(annotations)?;
-    let classes = Classes::new(annotations, instances.categories(), numbering)?;
+    let classes = Classes::new(instances.path(), instances.categories(), numbering)?;
     let names = file_names(&instances)?;
     let bytes = file_sizes(folder, &names, &instances, threads)?;
     let mut hasher = Sha256::new();

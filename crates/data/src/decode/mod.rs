@@ -94,7 +94,7 @@ pub fn decode_file(path: &Path, file: &mut Vec<u8>, pixels: &mut Vec<u8>) -> Res
     decode_rgb(file, pixels).map_err(|source| DataError::Image { path: path.to_owned(), source })
 }
 
-fn detect(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
+pub(crate) fn detect(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
     if bytes.starts_with(&[0xFF, 0xD8, 0xFF]) {
         Ok(ImageFormat::Jpeg)
     } else if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {

@@ -1,5 +1,6 @@
 //! What a family of models is to the commands: models, recipes, a task, weights, predictions, and steps to measure.
 
+use super::frames::Annotator;
 use super::infer::{PredictOptions, Predictor};
 use super::samples::Sample;
 use super::{Evaluation, MetricSchema, Task};
@@ -133,6 +134,11 @@ pub trait Family: Sync {
     /// What a person gives to a model.
     fn input(&self) -> InputKind;
 
+    /// Whether models find objects in images.
+    fn detects_objects(&self) -> bool {
+        false
+    }
+
     /// How files of weights name tensors.
     fn names(&self) -> &'static WeightNames;
 
@@ -176,6 +182,19 @@ pub trait Family: Sync {
         weights: &Path,
         options: &PredictOptions,
     ) -> Result<Box<dyn Predictor>, TrainError>;
+
+    /// What draws in pictures what it sees with trained weights of a model; `None` for models that do not draw.
+    ///
+    /// # Errors
+    /// As [`Family::predictor`].
+    fn annotator(
+        &self,
+        _model: &'static str,
+        _weights: &Path,
+        _options: &PredictOptions,
+    ) -> Result<Option<Box<dyn Annotator>>, TrainError> {
+        Ok(None)
+    }
 
     /// Predicts samples spread over the evaluation set of a finished run and keeps them as pictures in its folder; does nothing
     /// for a family without pictures.

@@ -16,8 +16,9 @@ pub struct PredictOptions {
     pub compute: ComputeOptions,
     /// Results for an input, or for each place in it, the likeliest first; otherwise 5, and of detections all.
     pub top_k: Option<usize>,
-    /// Detections with a lower score are left out.
-    pub score: f64,
+    /// Detections with a lower score are left out; otherwise those below [`DRAWN_SCORE`] are neither drawn nor listed, and results
+    /// files have all.
+    pub score: Option<f64>,
     /// A folder for pictures with detections drawn in them, and a file of results.
     pub out: Option<PathBuf>,
     /// A file with the name of a class in each line. Otherwise names are those of the run, or numbers.
@@ -35,7 +36,7 @@ impl Default for PredictOptions {
         Self {
             compute: ComputeOptions::default(),
             top_k: None,
-            score: 0.4,
+            score: None,
             out: None,
             labels: None,
             vocab: None,
@@ -45,6 +46,12 @@ impl Default for PredictOptions {
     }
 }
 
+/// Detections with a lower score are not drawn, where nothing else is asked for.
+pub const DRAWN_SCORE: f64 = 0.4;
+/// File of all detections, in COCO's form of results.
+pub(super) const RESULTS_FILE: &str = "results.json";
+/// Quality of the pictures that are written as JPEG, of 100.
+pub(super) const JPEG_QUALITY: u8 = 90;
 /// Results for an input, where their number is not given.
 pub(super) const TOP_K: usize = 5;
 
@@ -104,4 +111,17 @@ pub(super) fn predictions<T: Serialize>(
 pub(super) fn read_labels(path: &Path) -> Result<Vec<String>, TrainError> {
     let text = fs::read_to_string(path).map_err(TrainError::io(path, "read the labels"))?;
     Ok(text.lines().map(|line| line.trim_end().to_owned()).collect())
+}
+
+/// The names that a person gives to the classes of weights from `origin`.
+///
+/// # Errors
+/// As [`read_labels`]; another number of names than classes.
+pub(super) fn given_labels(path: &Path, classes: usize, origin: &str) -> Result<Vec<String>, TrainError> {
+    let names = read_labels(path)?;
+    if names.len() == classes {
+        return Ok(names);
+    }
+    let value = format!("{} in {}", names.len(), path.display());
+    Err(TrainError::setting("the number of labels", value, format!("{origin} has {classes} classes")))
 }

@@ -8,6 +8,7 @@ pub mod electra;
 mod example;
 pub mod family;
 mod feeds;
+pub mod frames;
 pub mod huggingface;
 pub mod infer;
 mod load;
@@ -136,6 +137,11 @@ pub trait Evaluation {
     /// Data that cannot be read.
     fn batches(&self) -> Result<Box<dyn Batches>, TrainError>;
 
+    /// What a person should know before the first evaluation of a run.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// # Errors
     /// Outputs that cannot be scored.
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError>;
@@ -156,6 +162,11 @@ pub trait Score {
     /// A folder that cannot be written.
     fn finish(&mut self, _out: Option<&Path>) -> Result<(), TrainError> {
         Ok(())
+    }
+
+    /// What a person should know of the result, after [`Score::finish`].
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Those of [`MetricSchema::metrics`].

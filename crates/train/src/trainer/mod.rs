@@ -380,6 +380,7 @@ impl Trainer<'_> {
             compute_s: report.compute_s,
         };
         self.log.eval(self.step, info)?;
+        report.notes.iter().try_for_each(|note| self.log.warning(note))?;
         for sample in &report.skipped {
             self.log.warning(&format!("left out sample {} of the evaluation: {}", sample.index, sample.reason))?;
         }

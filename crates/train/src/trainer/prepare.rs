@@ -100,8 +100,9 @@ impl<'a> Trainer<'a> {
             self.take_over_totals()?;
             warnings.iter().try_for_each(|warning| self.log.warning(warning))?;
         }
-        self.task.warnings().iter().try_for_each(|warning| self.log.warning(warning))?;
-        Ok(())
+        let of_evaluation = self.evaluation.iter().flat_map(|evaluator| evaluator.evaluation.warnings());
+        let mut warnings = self.task.warnings().into_iter().chain(of_evaluation);
+        Ok(warnings.try_for_each(|warning| self.log.warning(&warning))?)
     }
 
     /// Totals of the steps before the checkpoint, and the last evaluation.

@@ -4,7 +4,7 @@ use super::classifier::Classifier;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K, read_labels};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K, given_labels};
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::Image;
@@ -89,7 +89,8 @@ pub struct ClassScore {
     pub probability: f64,
 }
 
-/// Classifies picture files with model `name` and `weights`, prepared as in evaluation. A picture that cannot be read is an error
+/// Classifies picture files with model `name` and `weights`, prepared as in evaluation, and turned before as their EXIF orientation says.
+/// A picture that cannot be read is an error
 /// in its place.
 ///
 /// # Errors
@@ -110,7 +111,7 @@ pub fn infer(
     let transform = classifier.transform();
     let mut predictions = Vec::with_capacity(inputs.len());
     for paths in inputs.chunks(batch_size) {
-        let pixels = paths.iter().map(|path| Ok(transform.apply(&Image::read(path)?).pixels));
+        let pixels = paths.iter().map(|path| Ok(transform.apply(&Image::read_upright(path)?).pixels));
         let pixels: EachInput<Vec<u8>> = pixels.collect();
         let Some(size) = pixels.iter().flatten().map(Vec::len).next() else {
             predictions.extend(pixels.into_iter().filter_map(Result::err).map(Err));
@@ -137,16 +138,7 @@ fn class_names(classifier: &Classifier, labels: Option<&Path>) -> Result<Vec<Str
     let Some(path) = labels else {
         return Ok(classifier.classes.clone().unwrap_or_default());
     };
-    let names = read_labels(path)?;
-    if names.len() != classifier.num_classes() {
-        let allowed = format!("{} has {} classes", classifier.trained.origin, classifier.num_classes());
-        return Err(TrainError::setting(
-            "the number of labels",
-            format!("{} in {}", names.len(), path.display()),
-            allowed,
-        ));
-    }
-    Ok(names)
+    given_labels(path, classifier.num_classes(), &classifier.trained.origin)
 }
 
 /// Classes by falling probability; equal ones by number.

@@ -85,6 +85,11 @@ impl Detector {
         known.cloned().unwrap_or_else(|| ClassCategory { id: Some(class as i64 + 1), name: format!("class {class}") })
     }
 
+    /// Classes that the network predicts.
+    pub(super) fn num_classes(&self) -> Result<usize, TrainError> {
+        Ok(model::options(&self.recipe)?.num_classes)
+    }
+
     /// Height and width of the canvas in pixels.
     pub(super) fn canvas(&self) -> Result<[usize; 2], TrainError> {
         Ok(model::options(&self.recipe)?.canvas)

@@ -13,6 +13,7 @@ use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::state::has_shapes;
 use crate::tasks::family::{BuildStep, Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
+use crate::tasks::frames::Annotator;
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
 use crate::tasks::{Evaluation, MetricSchema, Task};
@@ -68,6 +69,10 @@ impl Family for Detectors {
         InputKind::Images
     }
 
+    fn detects_objects(&self) -> bool {
+        true
+    }
+
     fn names(&self) -> &'static WeightNames {
         &NAMES
     }
@@ -108,7 +113,18 @@ impl Family for Detectors {
         weights: &Path,
         options: &PredictOptions,
     ) -> Result<Box<dyn Predictor>, TrainError> {
-        Ok(Box::new(ObjectPredictor::new(Detector::load(model, weights, options.weights)?, options)?))
+        let detector = Detector::load(model, weights, options.weights)?;
+        Ok(Box::new(ObjectPredictor::of_files(detector, options)?))
+    }
+
+    fn annotator(
+        &self,
+        model: &'static str,
+        weights: &Path,
+        options: &PredictOptions,
+    ) -> Result<Option<Box<dyn Annotator>>, TrainError> {
+        let detector = Detector::load(model, weights, options.weights)?;
+        Ok(Some(Box::new(ObjectPredictor::of_frames(detector, options)?)))
     }
 
     fn keep_samples(&self, run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec<Sample>, TrainError> {

@@ -1,25 +1,22 @@
 //! Objects in pictures.
 
 use super::detector::{ClassCategory, Detector};
+use super::drawing::{LabelledBox, drawn};
 use super::score::{Found, detections};
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
+use crate::tasks::frames::{Annotated, Annotator};
+use crate::tasks::infer::{self, DRAWN_SCORE, JPEG_QUALITY, Part, PredictOptions, Predictor, RESULTS_FILE};
 use crate::tasks::{Array, EachInput, Feeds};
+use bessemer_data::coco::{ResultRecord, ResultsWriter};
 use bessemer_data::detection::Framing;
-use bessemer_data::draw::{DrawStyle, DrawnObject, draw_objects};
 use bessemer_data::{FileFormat, Image, Purpose, ResizeBuffers};
 use serde::Serialize;
-use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Images in one pass.
 const BATCH: usize = 4;
-/// File of all detections, in COCO's form of results.
-pub(super) const RESULTS_FILE: &str = "results.json";
-/// Quality of the pictures that are written as JPEG, of 100.
-const QUALITY: u8 = 90;
 /// Endings of the files that are taken of a folder.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
@@ -93,23 +90,17 @@ impl Network {
 }
 
 /// A picture with the boxes, names and scores of objects in it.
-pub(super) fn drawn(image: &Image, objects: &[DetectedObject]) -> Image {
-    let labels: Vec<String> =
-        objects.iter().map(|object| format!("{} {:.0}%", object.name, object.score * 100.0)).collect();
-    let shown = objects.iter().zip(&labels).map(|(object, label)| {
-        let [x, y, width, height] = object.bbox;
-        DrawnObject { bbox: [x, y, x + width, y + height], class: object.class, label, mask: None }
-    });
-    let mut picture = image.clone();
-    draw_objects(&mut picture, &shown.collect::<Vec<_>>(), DrawStyle::for_size(image.height, image.width));
-    picture
+pub(super) fn with_objects(image: &Image, objects: &[DetectedObject]) -> Image {
+    let labelled =
+        |object: &DetectedObject| LabelledBox::detected(&object.name, object.score, object.class, object.bbox);
+    drawn(image, &objects.iter().map(labelled).collect::<Vec<_>>())
 }
 
-/// Detects objects in files of images.
+/// Detects objects in images.
 pub(super) struct ObjectPredictor {
     network: Network,
-    /// Objects with a lower score are neither drawn nor listed.
-    score: f64,
+    /// Objects with a lower score are left out.
+    score: Option<f64>,
     top_k: usize,
     out: Option<PathBuf>,
     /// Names of the classes instead of those of the run.
@@ -117,13 +108,30 @@ pub(super) struct ObjectPredictor {
 }
 
 impl ObjectPredictor {
-    pub(super) fn new(detector: Detector, options: &PredictOptions) -> Result<Self, TrainError> {
-        let names = options.labels.as_deref().map(infer::read_labels).transpose()?;
+    /// That of files.
+    ///
+    /// # Errors
+    /// Weights or labels that do not fit the model; a folder that cannot be made.
+    pub(super) fn of_files(detector: Detector, options: &PredictOptions) -> Result<Self, TrainError> {
         if let Some(out) = &options.out {
             fs::create_dir_all(out).map_err(TrainError::io(out, "make the folder of pictures"))?;
         }
+        Self::new(detector, options, BATCH)
+    }
+
+    /// That of one image after another.
+    ///
+    /// # Errors
+    /// Weights or labels that do not fit the model.
+    pub(super) fn of_frames(detector: Detector, options: &PredictOptions) -> Result<Self, TrainError> {
+        Self::new(detector, options, 1)
+    }
+
+    fn new(detector: Detector, options: &PredictOptions, batch_size: usize) -> Result<Self, TrainError> {
+        let read = |path: &Path| infer::given_labels(path, detector.num_classes()?, &detector.trained.origin);
+        let names = options.labels.as_deref().map(read).transpose()?;
         Ok(Self {
-            network: Network::new(detector, BATCH, &options.compute)?,
+            network: Network::new(detector, batch_size, &options.compute)?,
             score: options.score,
             top_k: options.top_k.unwrap_or(usize::MAX),
             out: options.out.clone(),
@@ -131,11 +139,25 @@ impl ObjectPredictor {
         })
     }
 
-    fn named(&self, mut object: DetectedObject) -> DetectedObject {
-        if let Some(name) = self.names.as_ref().and_then(|names| names.get(object.class as usize)) {
-            object.name.clone_from(name);
+    /// The objects of each image that results files have.
+    fn detect(&mut self, images: &[&Image]) -> Result<Vec<Vec<DetectedObject>>, TrainError> {
+        let mut found = self.network.detect(images)?;
+        for objects in &mut found {
+            objects.retain(|object| self.score.is_none_or(|least| object.score >= least));
+            objects.truncate(self.top_k);
+            for object in objects {
+                if let Some(name) = self.names.as_ref().and_then(|names| names.get(object.class as usize)) {
+                    object.name.clone_from(name);
+                }
+            }
         }
-        object
+        Ok(found)
+    }
+
+    /// Those of the objects that are drawn and listed.
+    fn shown(&self, mut objects: Vec<DetectedObject>) -> Vec<DetectedObject> {
+        objects.retain(|object| object.score >= self.score.unwrap_or(DRAWN_SCORE));
+        objects
     }
 
     /// Writes the picture with its objects, in the format of the file it comes from.
@@ -143,24 +165,36 @@ impl ObjectPredictor {
         let Some(out) = &self.out else { return Ok(()) };
         let name = path.file_name().unwrap_or(path.as_os_str());
         let is_png = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"));
-        let format = if is_png { FileFormat::Png } else { FileFormat::Jpeg(QUALITY) };
-        Ok(drawn(image, objects).write(&out.join(name), format)?)
+        let format = if is_png { FileFormat::Png } else { FileFormat::Jpeg(JPEG_QUALITY) };
+        Ok(with_objects(image, objects).write(&out.join(name), format)?)
     }
+}
 
-    fn write_results(&self, results: &EachInput<DetectedObjects>) -> Result<(), TrainError> {
-        let Some(out) = &self.out else { return Ok(()) };
-        let records = results.iter().flatten().enumerate().flat_map(|(number, DetectedObjects { path, objects })| {
-            let stem = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<i64>().ok());
-            let (image_id, file) = (stem.unwrap_or(number as i64 + 1), path.display().to_string());
-            objects.iter().map(move |object| {
-                json!({ "image_id": image_id, "file_name": file, "category_id": object.category_id,
-                        "bbox": object.bbox, "score": object.score })
-            })
-        });
-        let path = out.join(RESULTS_FILE);
-        let text = serde_json::to_string(&records.collect::<Vec<_>>()).expect("results have string keys");
-        fs::write(&path, text).map_err(TrainError::io(&path, "write the detections"))
-    }
+/// The objects of an image as results files have them, without those of classes that have no category.
+fn records(objects: &[DetectedObject], image_id: i64, file: &str) -> impl Iterator<Item = ResultRecord> {
+    objects.iter().filter_map(move |object| {
+        let DetectedObject { category_id, bbox, score, .. } = *object;
+        Some(ResultRecord { image_id, file_name: Some(file.to_owned()), category_id: category_id?, bbox, score })
+    })
+}
+
+/// The id of an image: its name if that is a number, or else its number among the inputs.
+fn image_id(path: &Path, number: usize) -> i64 {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse::<i64>().ok());
+    stem.unwrap_or(number as i64 + 1)
+}
+
+/// For people.
+fn parts(found: &DetectedObjects) -> Vec<Part> {
+    let row = |object: &DetectedObject| {
+        let [x, y, width, height] = object.bbox;
+        (format!("{}  {x:.0},{y:.0} {width:.0}x{height:.0}", object.name), Some(object.score))
+    };
+    let title = match found.objects.len() {
+        1 => format!("{}: 1 object", found.path.display()),
+        count => format!("{}: {count} objects", found.path.display()),
+    };
+    vec![Part::Line(title), Part::Table(found.objects.iter().map(row).collect())]
 }
 
 impl Predictor for ObjectPredictor {
@@ -172,42 +206,49 @@ impl Predictor for ObjectPredictor {
         let mut paths = files(inputs).into_iter();
         let all = paths.len();
         let mut results: EachInput<DetectedObjects> = Vec::with_capacity(all);
+        let file = self.out.as_ref().map(|out| out.join(RESULTS_FILE));
+        let mut written = file.as_deref().map(ResultsWriter::create).transpose()?;
+        let mut good = 0;
         while results.len() < all {
             let batch: EachInput<(PathBuf, Image)> = paths
                 .by_ref()
                 .take(BATCH)
                 .map(|path| {
                     let path = path?;
-                    let image = Image::read(&path)?;
+                    let image = Image::read_upright(&path)?;
                     Ok((path, image))
                 })
                 .collect();
             let images: Vec<&Image> = batch.iter().flatten().map(|(_, image)| image).collect();
-            let found = if images.is_empty() { Vec::new() } else { self.network.detect(&images)? };
+            let found = if images.is_empty() { Vec::new() } else { self.detect(&images)? };
             let mut found = found.into_iter();
             for read in batch {
                 results.push(read.and_then(|(path, image)| {
                     let objects = found.next().expect("objects for each image");
-                    let objects = objects.into_iter().filter(|object| object.score >= self.score).take(self.top_k);
-                    let objects: Vec<_> = objects.map(|object| self.named(object)).collect();
+                    if let Some(written) = &mut written {
+                        let (id, file) = (image_id(&path, good), path.display().to_string());
+                        records(&objects, id, &file).try_for_each(|record| written.write(&record))?;
+                    }
+                    good += 1;
+                    let objects = self.shown(objects);
                     self.write_picture(&path, &image, &objects)?;
                     Ok(DetectedObjects { path, objects })
                 }));
             }
             notify(results.len(), all);
         }
-        self.write_results(&results)?;
-        Ok(infer::predictions(results, |found: &DetectedObjects| {
-            let row = |object: &DetectedObject| {
-                let [x, y, width, height] = object.bbox;
-                (format!("{}  {x:.0},{y:.0} {width:.0}x{height:.0}", object.name), Some(object.score))
-            };
-            let title = match found.objects.len() {
-                1 => format!("{}: 1 object", found.path.display()),
-                count => format!("{}: {count} objects", found.path.display()),
-            };
-            vec![Part::Line(title), Part::Table(found.objects.iter().map(row).collect())]
-        }))
+        written.map_or(Ok(()), ResultsWriter::finish)?;
+        Ok(infer::predictions(results, parts))
+    }
+}
+
+impl Annotator for ObjectPredictor {
+    fn annotate(&mut self, image: &Image, name: &str, id: i64) -> Result<Annotated, TrainError> {
+        let objects = self.detect(&[image])?.pop().expect("objects for the image");
+        let records = records(&objects, id, name).collect();
+        let found = DetectedObjects { path: name.into(), objects: self.shown(objects) };
+        let picture = with_objects(image, &found.objects);
+        Ok(Annotated { picture, prediction: infer::Prediction::new(&found, parts(&found)), records })
     }
 }
 

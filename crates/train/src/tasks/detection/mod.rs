@@ -1,9 +1,11 @@
 //! Detection of objects.
 
 mod detector;
+mod drawing;
 mod family;
 mod infer;
 mod model;
+mod pictures;
 mod recipe;
 mod samples;
 mod score;
@@ -27,7 +29,7 @@ use bessemer_models::Model;
 use bessemer_models::efficientdet::{self, DetectionOptions, DetectorOptions, LossOptions};
 use detector::{ClassCategory, Detector};
 use recipe::DetectorRecipe;
-use score::{DetectionScore, METRICS, Truths};
+use score::{BOXES_FILE, DetectionScore, METRICS, Truths};
 use sources::Source;
 use std::path::Path;
 use std::sync::Arc;
@@ -119,13 +121,17 @@ impl Task for Detection {
         let Some((source, truths)) = sources::evaluation_set(&DataSource::of(recipe)?, recipe)? else {
             return Ok(None);
         };
+        let DetectorRecipe { evaluation, .. } = recipe.own()?;
         Ok(Some(Box::new(DetectionEvaluation {
             options: model::options(recipe)?,
             detection: model::detection(recipe)?,
             loss: model::loss(recipe)?,
             batch_size: recipe.eval.batch_size.unwrap_or(recipe.train.batch_size) as usize,
+            warnings: sources::absent_classes(&self.training, &source).into_iter().collect(),
             source,
             truths,
+            file: BOXES_FILE.to_owned(),
+            pictures: evaluation.pictures as usize,
             load: LoadOptions::of(recipe),
         })))
     }
@@ -160,7 +166,12 @@ struct DetectionEvaluation {
     batch_size: usize,
     source: Source,
     truths: Truths,
+    /// Name of the file of detections.
+    file: String,
+    /// Images that are drawn with what is detected in them.
+    pictures: usize,
     load: LoadOptions,
+    warnings: Vec<String>,
 }
 
 impl Evaluation for DetectionEvaluation {
@@ -169,7 +180,10 @@ impl Evaluation for DetectionEvaluation {
     }
 
     fn model(&self) -> Result<Model, TrainError> {
-        Ok(efficientdet::evaluate(&self.options, &self.detection, &self.loss, self.batch_size)?)
+        Ok(match self.truths {
+            Truths::Unknown => efficientdet::detect(&self.options, &self.detection, self.batch_size)?,
+            _ => efficientdet::evaluate(&self.options, &self.detection, &self.loss, self.batch_size)?,
+        })
     }
 
     fn batch_size(&self) -> usize {
@@ -183,13 +197,16 @@ impl Evaluation for DetectionEvaluation {
     }
 
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {
-        let max_objects = self.options.max_objects;
-        Ok(Box::new(DetectionScore::new(self.truths.clone(), &self.source, self.loss, max_objects)))
+        Ok(Box::new(DetectionScore::new(self)))
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
     }
 }
 
 /// How trained weights are evaluated on the validation images of a folder; for weights of a run `data` can also be `shapes` or
-/// `synthetic`, drawn as the run drew them.
+/// `synthetic`, drawn as the run drew them. Images without annotations give detections alone.
 fn standalone_evaluation(
     name: &str,
     weights: &Path,
@@ -198,10 +215,19 @@ fn standalone_evaluation(
 ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
     let Detector { recipe, trained, .. } = Detector::load(name, weights, options.weights)?;
     let source = DataSource::parse(data);
-    let opened = sources::evaluation_set(&source, &recipe)?;
-    let (source, truths) = opened.ok_or_else(|| {
-        TrainError::setting("data.eval_samples", "not given", "there are no synthetic samples to evaluate on")
-    })?;
+    let (source, truths, file) = match &options.unannotated {
+        Some(part) => {
+            let file = format!("detections_{part}_{name}_results.json");
+            (sources::unannotated_set(&source, part, &recipe)?, Truths::Unknown, file)
+        }
+        None => {
+            let opened = sources::evaluation_set(&source, &recipe)?;
+            let (source, truths) = opened.ok_or_else(|| {
+                TrainError::setting("data.eval_samples", "not given", "there are no synthetic samples to evaluate on")
+            })?;
+            (source, truths, BOXES_FILE.to_owned())
+        }
+    };
     let evaluation = DetectionEvaluation {
         options: model::options(&recipe)?,
         detection: model::detection(&recipe)?,
@@ -209,7 +235,10 @@ fn standalone_evaluation(
         batch_size: options.batch_size,
         source,
         truths,
+        file,
+        pictures: options.pictures,
         load: options.load,
+        warnings: Vec::new(),
     };
     Ok((Box::new(evaluation), trained))
 }

@@ -87,6 +87,14 @@ section! {
     }
 }
 
+section! {
+    /// In `[eval]`.
+    pub(crate) struct EvalFields {
+        /// Images that each evaluation draws with what is detected and what is there; 0 for none.
+        pub pictures: u64 = 8 => Range::closed(0.0, 1000.0), free;
+    }
+}
+
 family_recipe! {
     /// The own part of a recipe.
     pub(crate) struct DetectorRecipe {
@@ -94,6 +102,7 @@ family_recipe! {
         "data" => pub images: ImageFields,
         "loss" => pub loss: LossFields,
         "detection" => pub detection: DetectionFields,
+        "eval" => pub evaluation: EvalFields,
     }
     check check;
 }

@@ -1,18 +1,16 @@
 //! Sample pictures of a run.
 
 use super::detector::Detector;
-use super::infer::{Network, drawn};
+use super::infer::{Network, with_objects};
 use super::sources;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
+use crate::tasks::infer::DRAWN_SCORE;
 use crate::tasks::samples::{self, Sample};
 use crate::tasks::source::DataSource;
 use bessemer_data::{FileFormat, Image, Purpose, Scratch};
-
-/// Objects with a lower score are not drawn.
-const SCORE: f64 = 0.4;
 
 /// Detects objects in `count` images spread over the run's evaluation set, with its best weights, and writes them with boxes.
 /// Nothing is written where a run has no evaluation set.
@@ -36,9 +34,9 @@ pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Res
         let mut rng = Purpose::Augment.stream(0, 0, index as u64);
         let objects = set.load(index, &mut rng, &mut scratch, &mut image.pixels)?;
         let found = network.detect(&[&image])?.pop().unwrap_or_default();
-        let shown: Vec<_> = found.into_iter().filter(|object| object.score >= SCORE).collect();
+        let shown: Vec<_> = found.into_iter().filter(|object| object.score >= DRAWN_SCORE).collect();
         let picture = format!("sample-{number:03}.png");
-        drawn(&image, &shown).write(&folder.join(&picture), FileFormat::Png)?;
+        with_objects(&image, &shown).write(&folder.join(&picture), FileFormat::Png)?;
         let counted = |count: usize| if count == 1 { "1 object".to_owned() } else { format!("{count} objects") };
         samples.push(Sample {
             picture,

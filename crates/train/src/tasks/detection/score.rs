@@ -1,13 +1,12 @@
 //! COCO's average precision of detections, and the losses of the network.
 
-use super::sources::Source;
+use super::DetectionEvaluation;
+use super::pictures::Pictures;
 use crate::error::TrainError;
 use crate::session::EvalSession;
 use crate::tasks::{Batch, Score};
-use bessemer_data::coco::Instances;
+use bessemer_data::coco::{Instances, ResultRecord, ResultsWriter};
 use bessemer_metrics::coco::{BoundingBox, CocoScores, Detection, GroundTruth, SCORE_NAMES, evaluate};
-use bessemer_models::efficientdet::LossOptions;
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -20,6 +19,8 @@ pub(super) enum Truths {
     Annotated(Arc<Instances>),
     /// The objects in the batches, for data without annotations in a file.
     OfBatches,
+    /// They are not known.
+    Unknown,
 }
 
 /// File of the detections of an evaluation, in COCO's form of results.
@@ -52,16 +53,14 @@ pub(super) fn detections(session: &EvalSession, scales: &[f32]) -> Result<Vec<Ve
 
 /// Detections and losses, summed up over batches.
 pub(super) struct DetectionScore<'a> {
-    truths: Truths,
-    source: &'a Source,
-    loss: LossOptions,
-    max_objects: usize,
+    evaluation: &'a DetectionEvaluation,
     /// With the ids of their images.
     detections: Vec<(i64, Found)>,
     /// Of batches, by image in the order of the data.
     objects: Vec<GroundTruth<BoundingBox>>,
     images: Vec<i64>,
     losses: Losses,
+    pictures: Pictures<'a>,
     scores: Option<CocoScores>,
 }
 
@@ -91,16 +90,14 @@ pub(super) const METRICS: [&str; 12] = [
 const _: () = assert!(METRICS.len() == SCORE_NAMES.len());
 
 impl<'a> DetectionScore<'a> {
-    pub(super) fn new(truths: Truths, source: &'a Source, loss: LossOptions, max_objects: usize) -> Self {
+    pub(super) fn new(evaluation: &'a DetectionEvaluation) -> Self {
         Self {
-            truths,
-            source,
-            loss,
-            max_objects,
+            evaluation,
             detections: Vec::new(),
             objects: Vec::new(),
             images: Vec::new(),
             losses: Losses::default(),
+            pictures: Pictures::new(evaluation),
             scores: None,
         }
     }
@@ -113,7 +110,7 @@ impl<'a> DetectionScore<'a> {
             let image = self.images.len();
             self.images.push(ids[sample].into());
             for object in 0..count as usize {
-                let at = sample * self.max_objects + object;
+                let at = sample * self.evaluation.options.max_objects + object;
                 let region = BoundingBox::from(in_image(&boxes[4 * at..][..4], scales[sample]));
                 let (category, id) = (classes[at] as usize, self.objects.len() as i64 + 1);
                 let truth = GroundTruth { image, category, id, region, area: region.area(), is_crowd: false };
@@ -125,13 +122,14 @@ impl<'a> DetectionScore<'a> {
     /// The detections as the metric takes them.
     fn numbered(&self) -> Vec<Detection<BoundingBox>> {
         let by_id: BTreeMap<i64, usize> = self.images.iter().enumerate().map(|(number, &id)| (id, number)).collect();
+        let DetectionEvaluation { truths, source, .. } = self.evaluation;
         let number = |(image_id, found): &(i64, Found)| {
-            let (image, category) = match &self.truths {
+            let (image, category) = match truths {
                 Truths::Annotated(instances) => {
-                    let id = self.source.categories.get(found.class).copied().flatten()?;
+                    let id = source.categories.get(found.class).copied().flatten()?;
                     (instances.image_number(*image_id)?, instances.category_number(id)?)
                 }
-                Truths::OfBatches => (*by_id.get(image_id)?, found.class),
+                Truths::OfBatches | Truths::Unknown => (*by_id.get(image_id)?, found.class),
             };
             let region = BoundingBox::from(found.bbox);
             Some(Detection { image, category, region, area: region.area(), score: found.score })
@@ -140,53 +138,56 @@ impl<'a> DetectionScore<'a> {
         self.detections.iter().filter_map(number).collect()
     }
 
-    fn evaluated(&self) -> Result<CocoScores, TrainError> {
+    /// `None` where the truth is not known.
+    fn evaluated(&self) -> Result<Option<CocoScores>, TrainError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let detections = self.numbered();
-        let scores = match &self.truths {
+        let scores = match &self.evaluation.truths {
             Truths::Annotated(instances) => {
                 let (images, categories) = (instances.images().len(), instances.categories().len());
-                evaluate(images, categories, &instances.boxes(), &detections, threads)
+                evaluate(images, categories, &instances.boxes(), &self.numbered(), threads)
             }
             Truths::OfBatches => {
-                let categories = self.source.categories.len();
-                let detections: Vec<_> = detections.into_iter().filter(|found| found.category < categories).collect();
-                evaluate(self.images.len(), categories, &self.objects, &detections, threads)
+                let categories = self.evaluation.source.categories.len();
+                let detections = self.numbered().into_iter().filter(|found| found.category < categories);
+                evaluate(self.images.len(), categories, &self.objects, &detections.collect::<Vec<_>>(), threads)
             }
+            Truths::Unknown => return Ok(None),
         };
-        Ok(scores?)
+        Ok(Some(scores?))
     }
 
+    /// Writes detections and pictures.
     fn write(&self, folder: &Path) -> Result<(), TrainError> {
-        let path = folder.join(BOXES_FILE);
-        let results: Vec<_> = self
-            .detections
-            .iter()
-            .filter_map(|(image_id, Found { class, bbox, score })| {
-                let category_id = self.source.categories.get(*class).copied().flatten()?;
-                Some(json!({ "image_id": image_id, "category_id": category_id, "bbox": bbox, "score": score }))
-            })
-            .collect();
         fs::create_dir_all(folder).map_err(TrainError::io(folder, "make the folder of predictions"))?;
-        let text = serde_json::to_string(&results).expect("results have string keys and finite numbers");
-        fs::write(&path, text).map_err(TrainError::io(&path, "write the detections"))
+        let mut results = ResultsWriter::create(&folder.join(&self.evaluation.file))?;
+        for &(image_id, Found { class, bbox, score }) in &self.detections {
+            if let Some(category_id) = self.evaluation.source.categories.get(class).copied().flatten() {
+                results.write(&ResultRecord { image_id, file_name: None, category_id, bbox, score })?;
+            }
+        }
+        results.finish()?;
+        self.pictures.write(folder)
     }
 }
 
 /// A box `[x1, y1, x2, y2]` of the canvas as `[x, y, width, height]` in pixels of its image.
-fn in_image(bbox: &[f32], scale: f32) -> [f64; 4] {
+pub(super) fn in_image(bbox: &[f32], scale: f32) -> [f64; 4] {
     let [x1, y1, x2, y2] = [0, 1, 2, 3].map(|i| f64::from(bbox[i]) * f64::from(scale));
     [x1, y1, x2 - x1, y2 - y1]
 }
 
 impl Score for DetectionScore<'_> {
     fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
-        if matches!(self.truths, Truths::OfBatches) {
+        if matches!(self.evaluation.truths, Truths::OfBatches) {
             self.add_objects(batch);
         }
         let found = detections(session, &batch.feeds.f32("scales")[..batch.samples])?;
+        self.pictures.add(batch, &found);
         for (image_id, found) in batch.feeds.i32("ids").iter().zip(found) {
             self.detections.extend(found.into_iter().map(|found| (i64::from(*image_id), found)));
+        }
+        if matches!(self.evaluation.truths, Truths::Unknown) {
+            return Ok(());
         }
         let sum = |values: &[f32]| values[..batch.samples].iter().map(|&value| f64::from(value)).sum::<f64>();
         self.losses.classes += sum(session.output("cls_loss_sum")?);
@@ -197,25 +198,39 @@ impl Score for DetectionScore<'_> {
     }
 
     fn finish(&mut self, out: Option<&Path>) -> Result<(), TrainError> {
-        self.scores = Some(self.evaluated()?);
+        self.scores = self.evaluated()?;
         out.map_or(Ok(()), |folder| self.write(folder))
     }
 
-    /// Scores without a true object are left out.
+    fn notes(&self) -> Vec<String> {
+        let (floor, file) = (self.evaluation.detection.score_floor, &self.evaluation.file);
+        let is_empty = self.detections.is_empty();
+        let empty = is_empty
+            .then(|| format!("nothing was detected: no score is above detection.score_floor, which is {floor}"));
+        let is_unknown = matches!(self.evaluation.truths, Truths::Unknown);
+        let unknown = is_unknown.then(|| {
+            format!(
+                "no scores, as the images have no annotations: {file} is what COCO's server takes, in a ZIP archive"
+            )
+        });
+        empty.into_iter().chain(unknown).collect()
+    }
+
+    /// Scores without a true object are left out; there are none where the truth is not known.
     fn metrics(&self) -> BTreeMap<String, f64> {
-        let values = self.scores.as_ref().map(|scores| scores.all.values()).unwrap_or_default();
-        let scores = METRICS.into_iter().zip(values).filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let Some(scores) = &self.scores else { return BTreeMap::new() };
+        let scores =
+            METRICS.into_iter().zip(scores.all.values()).filter_map(|(name, value)| Some((name.to_owned(), value?)));
         let divisor = self.losses.positives as f64 + 1.0;
         let (classes, boxes) = (self.losses.classes / divisor, self.losses.boxes / (4.0 * divisor));
-        let loss = classes + self.loss.box_weight * boxes;
+        let loss = classes + self.evaluation.loss.box_weight * boxes;
         let losses = [("loss", loss), ("cls_loss", classes), ("box_loss", boxes)];
         scores.chain(losses.map(|(name, value)| (name.to_owned(), value))).collect()
     }
 
     fn counts(&self) -> BTreeMap<String, u64> {
-        let objects = self.scores.iter().flat_map(|scores| &scores.categories);
-        let objects = objects.map(|category| category.objects as u64).sum();
-        let counts = [("objects", objects), ("detections", self.detections.len() as u64)];
-        counts.map(|(name, count)| (name.to_owned(), count)).into()
+        let count = |scores: &CocoScores| scores.categories.iter().map(|category| category.objects as u64).sum();
+        let objects = self.scores.as_ref().map(|scores| ("objects".to_owned(), count(scores)));
+        objects.into_iter().chain([("detections".to_owned(), self.detections.len() as u64)]).collect()
     }
 }

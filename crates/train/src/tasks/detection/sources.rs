@@ -9,6 +9,7 @@ use bessemer_data::coco::{CategoryIds, CocoOptions, CocoSet, CocoSource, Instanc
 use bessemer_data::detection::{Framing, Objects};
 use bessemer_data::shapes::Scenes;
 use bessemer_data::{Dataset, Split, SyntheticObjects};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,13 +28,21 @@ pub(super) struct Source {
     pub categories: Vec<Option<i64>>,
     /// What a person should know of the set.
     pub notes: Vec<String>,
+    /// Objects of each class; empty for a generated set.
+    objects_of_class: Vec<usize>,
 }
 
 impl Source {
+    /// Names of the classes of which there is an object.
+    fn present_classes(&self) -> BTreeSet<&str> {
+        let classes = self.set.class_names().iter().zip(&self.objects_of_class);
+        classes.filter(|(_, objects)| **objects > 0).map(|(name, _)| name.as_str()).collect()
+    }
+
     /// A set whose classes have the ids 1, 2, and so on.
     fn generated(set: impl Dataset<Target = Objects> + 'static) -> Self {
         let categories = (1..=set.num_classes() as i64).map(Some).collect();
-        Self { set: Arc::new(set), categories, notes: Vec::new() }
+        Self { set: Arc::new(set), categories, notes: Vec::new(), objects_of_class: Vec::new() }
     }
 
     fn of_coco(set: CocoSet, max_objects: usize) -> Self {
@@ -51,7 +60,8 @@ impl Source {
                 "{crowded} images have more than data.max_objects = {max_objects} objects; the largest are kept"
             ));
         }
-        Self { set: Arc::new(set), categories, notes }
+        let objects_of_class = summary.objects_of_class.clone();
+        Self { set: Arc::new(set), categories, notes, objects_of_class }
     }
 }
 
@@ -68,15 +78,19 @@ fn framing(images: &ImageFields, split: Split) -> Framing {
 }
 
 fn open_coco(root: &Path, images: &ImageFields, split: Split) -> Result<(CocoSource, Source), TrainError> {
-    let source = CocoSource::find(root, split)?;
+    let files = CocoSource::find(root, split)?;
+    let opened = open(&files, images, split)?;
+    Ok((files, opened))
+}
+
+fn open(files: &CocoSource, images: &ImageFields, split: Split) -> Result<Source, TrainError> {
     let options = CocoOptions {
         framing: framing(images, split),
         category_ids: images.category_ids,
         masks: false,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let set = CocoSet::open(&source, &options)?;
-    Ok((source, Source::of_coco(set, images.max_objects as usize)))
+    Ok(Source::of_coco(CocoSet::open(files, &options)?, images.max_objects as usize))
 }
 
 /// The images to train on.
@@ -129,6 +143,7 @@ pub(super) fn evaluation_set(source: &DataSource, recipe: &Recipe) -> Result<Opt
             let (files, opened) = open_coco(root, images, Split::Val)?;
             let annotations = match &files {
                 CocoSource::Files { annotations, .. } => Some(annotations),
+                CocoSource::Unannotated { .. } => None,
                 CocoSource::Records { annotations, .. } => annotations.as_ref(),
             };
             let truths = match annotations {
@@ -140,6 +155,41 @@ pub(super) fn evaluation_set(source: &DataSource, recipe: &Recipe) -> Result<Opt
     };
     check_classes(source, &*opened.set, classes, images.category_ids)?;
     Ok(Some((opened, truths)))
+}
+
+/// The images of COCO's `annotations/image_info_PART.json` in a folder, of which nothing is known but their categories.
+///
+/// # Errors
+/// As [`training_set`]; a source that is no folder.
+pub(super) fn unannotated_set(source: &DataSource, part: &str, recipe: &Recipe) -> Result<Source, TrainError> {
+    let own: &DetectorRecipe = recipe.own()?;
+    let DataSource::Folder(root) = source else {
+        return Err(TrainError::setting("the split", part, format!("{source} has no images without annotations")));
+    };
+    let opened = open(&CocoSource::find_unannotated(root, part)?, &own.images, Split::Val)?;
+    check_classes(source, &*opened.set, own.model.num_classes as usize, own.images.category_ids)?;
+    Ok(opened)
+}
+
+/// How many absent classes are named.
+const NAMED: usize = 10;
+
+/// Says which classes are trained but not evaluated, if there are any. Generated sets have all classes.
+pub(super) fn absent_classes(training: &Source, validation: &Source) -> Option<String> {
+    if validation.objects_of_class.is_empty() {
+        return None;
+    }
+    let (trained, evaluated) = (training.present_classes(), validation.present_classes());
+    let absent: Vec<&str> = trained.difference(&evaluated).copied().collect();
+    let more = if absent.len() > NAMED { ", ..." } else { "" };
+    (!absent.is_empty()).then(|| {
+        format!(
+            "{} of {} classes with training objects have none in the validation set, so that scores say nothing about them: {}{more}",
+            absent.len(),
+            trained.len(),
+            absent[..absent.len().min(NAMED)].join(", ")
+        )
+    })
 }
 
 fn check_classes(

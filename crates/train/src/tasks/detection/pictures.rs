@@ -1,0 +1,113 @@
+//! Images of an evaluation set with what was detected beside what is there.
+
+use super::DetectionEvaluation;
+use super::drawing::{LabelledBox, drawn};
+use super::score::{Found, Truths, in_image};
+use crate::error::TrainError;
+use crate::tasks::Batch;
+use crate::tasks::infer::{DRAWN_SCORE, JPEG_QUALITY};
+use bessemer_data::{FileFormat, Image, Region, side_by_side};
+use std::path::Path;
+
+/// Pictures are enlarged until their longer side has this many pixels, so that labels are readable.
+const LEAST_SIDE: usize = 384;
+
+/// Some images at even distances in a set, kept while it is evaluated.
+pub(super) struct Pictures<'a> {
+    evaluation: &'a DetectionEvaluation,
+    /// Positions in the set of the images to keep, ascending.
+    wanted: Vec<usize>,
+    /// Images that were evaluated so far.
+    seen: usize,
+    kept: Vec<Kept>,
+}
+
+/// An image as it is on the canvas, enlarged.
+struct Kept {
+    id: i32,
+    image: Image,
+    detected: Vec<LabelledBox>,
+    /// The highest score, if anything was detected at all.
+    best: Option<f64>,
+    /// `None` where it is not known.
+    truth: Option<Vec<LabelledBox>>,
+}
+
+impl<'a> Pictures<'a> {
+    /// As many images as the evaluation asks for, or all if there are no more.
+    pub(super) fn new(evaluation: &'a DetectionEvaluation) -> Self {
+        let images = evaluation.source.set.len();
+        let count = evaluation.pictures.min(images);
+        let wanted = (0..count).map(|number| number * images / count).collect();
+        Self { evaluation, wanted, seen: 0, kept: Vec::with_capacity(count) }
+    }
+
+    /// Keeps those images of a batch that are wanted, with what was found in each.
+    pub(super) fn add(&mut self, batch: &Batch, found: &[Vec<Found>]) {
+        for (sample, found) in found.iter().enumerate() {
+            if self.wanted.binary_search(&(self.seen + sample)).is_ok() {
+                self.kept.push(self.kept(batch, sample, found));
+            }
+        }
+        self.seen += found.len();
+    }
+
+    fn kept(&self, batch: &Batch, sample: usize, found: &[Found]) -> Kept {
+        let DetectionEvaluation { options, source, truths, .. } = self.evaluation;
+        let (feeds, names) = (&batch.feeds, source.set.class_names());
+        let size = [0, 1].map(|axis| feeds.f32("sizes")[2 * sample + axis] as usize);
+        let [rows, columns] = options.canvas;
+        let canvas = &feeds.u8("images")[sample * rows * columns * 3..][..rows * columns * 3];
+        let (image, factor) = enlarged(canvas, columns, size);
+        let scale = f64::from(feeds.f32("scales")[sample]);
+        let name = |class: usize| names.get(class).map_or("unused", String::as_str);
+        let detected = found.iter().filter(|found| found.score >= DRAWN_SCORE).map(|found| {
+            let bbox = found.bbox.map(|side| side / scale * factor);
+            LabelledBox::detected(name(found.class), found.score, found.class as u32, bbox)
+        });
+        let truth = |object: usize| {
+            let at = sample * options.max_objects + object;
+            let class = feeds.i32("classes")[at] as usize;
+            let bbox = in_image(&feeds.f32("boxes")[4 * at..][..4], factor as f32);
+            LabelledBox { bbox, class: class as u32, label: name(class).to_owned() }
+        };
+        let has_truth = !matches!(truths, Truths::Unknown);
+        Kept {
+            id: feeds.i32("ids")[sample],
+            image,
+            detected: detected.collect(),
+            best: found.iter().map(|found| found.score).max_by(f64::total_cmp),
+            truth: has_truth.then(|| (0..feeds.i32("count")[sample] as usize).map(truth).collect()),
+        }
+    }
+
+    /// Writes `compared-NNN.jpg` for each image.
+    pub(super) fn write(&self, folder: &Path) -> Result<(), TrainError> {
+        for (number, kept) in self.kept.iter().enumerate() {
+            let path = folder.join(format!("compared-{number:03}.jpg"));
+            kept.picture().write(&path, FileFormat::Jpeg(JPEG_QUALITY))?;
+        }
+        Ok(())
+    }
+}
+
+impl Kept {
+    fn picture(&self) -> Image {
+        let best = self.best.map_or_else(String::new, |best| format!(", best score {:.0}%", best * 100.0));
+        let text = format!("image {}: {} detected{best}", self.id, self.detected.len());
+        let mut panels = vec![(drawn(&self.image, &self.detected), text)];
+        if let Some(truth) = &self.truth {
+            panels.push((drawn(&self.image, truth), format!("truth: {}", truth.len())));
+        }
+        side_by_side(&panels)
+    }
+}
+
+/// The upper left part, of `[height, width]`, of a canvas, enlarged by the whole factor that is returned.
+fn enlarged(canvas: &[u8], columns: usize, [height, width]: [usize; 2]) -> (Image, f64) {
+    let pixels = canvas.chunks_exact(columns * 3).take(height).flat_map(|row| &row[..width * 3]).copied().collect();
+    let image = Image { width, height, pixels };
+    let factor = LEAST_SIDE.div_ceil(height.max(width));
+    let whole = Region { left: 0, top: 0, width: width as u32, height: height as u32 };
+    (image.crop_resized(whole, width * factor, height * factor), factor as f64)
+}
