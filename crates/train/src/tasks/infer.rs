@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Settings of predictions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PredictOptions {
     /// Device and passes to compute with.
     pub compute: ComputeOptions,
@@ -29,21 +29,6 @@ pub struct PredictOptions {
     pub context: Option<String>,
     /// Which weights of a run are used.
     pub weights: WhichWeights,
-}
-
-impl Default for PredictOptions {
-    fn default() -> Self {
-        Self {
-            compute: ComputeOptions::default(),
-            top_k: None,
-            score: None,
-            out: None,
-            labels: None,
-            vocab: None,
-            context: None,
-            weights: WhichWeights::default(),
-        }
-    }
 }
 
 /// Detections with a lower score are not drawn, where nothing else is asked for.
