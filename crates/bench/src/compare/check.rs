@@ -232,13 +232,15 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = |name: &str| folder.path().join(name);
         let write = |file: &str, side: f32, score: f32| {
-            let tensor = |name, shape: &[usize], numbers: &[f32]| NamedTensor::from_f32(name, shape, numbers).unwrap();
             let tensors = [
-                tensor("boxes", &[1, 1, 1, 4], &[0.0, 0.0, side, 10.0]),
-                tensor("scores", &[1, 1, 1], &[score]),
-                tensor("labels", &[1, 1, 1], &[2.0]),
-                tensor("count", &[1, 1], &[1.0]),
+                ("boxes", vec![1, 1, 1, 4], vec![0.0, 0.0, side, 10.0]),
+                ("scores", vec![1, 1, 1], vec![score]),
+                ("labels", vec![1, 1, 1], vec![2.0]),
+                ("count", vec![1, 1], vec![1.0]),
             ];
+            let tensors = tensors
+                .each_ref()
+                .map(|(name, shape, numbers)| NamedTensor::from_f32(*name, shape.as_slice(), numbers).unwrap());
             write_safetensors(&path(file), &tensors).unwrap();
         };
         write("ours", 10.0, 0.01);

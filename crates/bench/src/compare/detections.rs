@@ -139,13 +139,15 @@ mod tests {
             (columns[1][index], columns[2][index]) = (*score, *label);
         }
         let [boxes, scores, labels] = columns;
-        let tensor = |name, shape: &[usize], numbers: &[f32]| NamedTensor::from_f32(name, shape, numbers).unwrap();
         let tensors = [
-            tensor("boxes", &[1, 2, 4, 4], &boxes),
-            tensor("scores", &[1, 2, 4], &scores),
-            tensor("labels", &[1, 2, 4], &labels),
-            tensor("count", &[1, 2], &[rows.len() as f32, 0.0]),
+            ("boxes", vec![1, 2, 4, 4], boxes),
+            ("scores", vec![1, 2, 4], scores),
+            ("labels", vec![1, 2, 4], labels),
+            ("count", vec![1, 2], vec![rows.len() as f32, 0.0]),
         ];
+        let tensors = tensors
+            .each_ref()
+            .map(|(name, shape, numbers)| NamedTensor::from_f32(*name, shape.as_slice(), numbers).unwrap());
         write_safetensors(path, &tensors).unwrap();
     }
 
