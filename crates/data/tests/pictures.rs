@@ -19,7 +19,7 @@ fn picture(width: usize, height: usize) -> Image {
 /// (EXIF 2.3, section 4.6.4).
 fn stored(picture: &Image, orientation: u8) -> Vec<u8> {
     let (width, height) = (picture.width, picture.height);
-    let is_turned = orientation >= 5;
+    let is_turned = (5..=8).contains(&orientation);
     let (columns, rows) = if is_turned { (height, width) } else { (width, height) };
     // Rows from the bottom, or of turned pictures from the right; columns from the right, or of turned ones from the bottom.
     let rows_from_end = [3, 4, 6, 7].contains(&orientation);
@@ -115,11 +115,11 @@ fn errors_name_the_frame_after_those_before_it() {
     for cut in [1, 2, 5, 9, 20, jpeg.len() / 2, jpeg.len() - 1] {
         let expected =
             if cut < 3 { "not an image: the file starts with FF" } else { "truncated JPEG: the file ends at" };
-        says(&[&jpeg, &png, &jpeg[..cut]].concat(), 2, &["camera, frame 3: ", expected]);
+        says(&[&jpeg[..], &png, &jpeg[..cut]].concat(), 2, &["camera, frame 3: ", expected]);
     }
     for cut in [7, 8, 30, png.len() - 1] {
         let expected = if cut < 8 { "not an image" } else { "truncated PNG: the file ends at" };
-        says(&[&jpeg, &png[..cut]].concat(), 1, &["camera, frame 2: ", expected]);
+        says(&[&jpeg[..], &png[..cut]].concat(), 1, &["camera, frame 2: ", expected]);
     }
     says(b"", 0, &["camera: no picture; expected JPEG or PNG files one after another"]);
     says(b"Content-Type: image/jpeg\r\n", 0, &["camera, frame 1: not an image: the file starts with 43 6F"]);
@@ -128,6 +128,6 @@ fn errors_name_the_frame_after_those_before_it() {
     let (mut damaged, second) = (jpeg.clone(), 4 + usize::from(u16::from_be_bytes([jpeg[4], jpeg[5]])));
     damaged[second] = 7;
     let expected = format!("damaged JPEG near byte {second}: 07 where a marker (FF) begins");
-    says(&[&jpeg, &damaged].concat(), 1, &["camera, frame 2: ", &expected]);
+    says(&[&jpeg[..], &damaged].concat(), 1, &["camera, frame 2: ", &expected]);
     says(&[&png[..8], &[0xff; 8]].concat(), 0, &["camera, frame 1: damaged PNG", "more than 1073741824 bytes"]);
 }
