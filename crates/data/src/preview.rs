@@ -46,7 +46,7 @@ pub fn side_by_side(pictures: &[(Image, String)]) -> Image {
     let largest = |side: fn(&Image) -> usize| pictures.iter().map(|(picture, _)| side(picture)).max().unwrap_or(0);
     let (height, widest) = (largest(|picture| picture.height), largest(|picture| picture.width));
     let dot = if widest < WIDE { 1 } else { 2 };
-    let width = |(picture, text): &(Image, String)| picture.width.max(text_width(text, dot));
+    let width = |(picture, text): &(Image, String)| picture.width.max(text_width(text, dot) + 4 * GAP);
     let total = pictures.iter().map(|panel| width(panel) + GAP).sum::<usize>() + GAP;
     let mut sheet = Image::filled(total, height + font::HEIGHT * dot + 3 * GAP, BACKGROUND);
     let mut left = GAP;
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn pictures_beside_each_other_leave_room_for_their_texts() {
         let text = "wider than 20 pixels".to_owned();
-        let wide = text_width(&text, 1);
+        let wide = text_width(&text, 1) + 4 * GAP;
         let pictures = [(Image::filled(20, 30, [9, 0, 0]), text), (Image::filled(40, 10, [0, 9, 0]), "b".to_owned())];
         let sheet = side_by_side(&pictures);
         assert_eq!((sheet.width, sheet.height), (wide + 40 + 3 * GAP, 30 + font::HEIGHT + 3 * GAP));
@@ -136,6 +136,11 @@ mod tests {
             let rows = 30 + 2 * GAP..30 + 2 * GAP + font::HEIGHT;
             rows.flat_map(|y| columns.clone().map(move |x| (x, y))).filter(|&(x, y)| pixel(x, y) == TEXT).count()
         };
-        assert!(written(GAP + 20..GAP + wide) > 20 && written(right..right + 5) > 5, "both texts are whole");
+        assert!(
+            written(GAP + 20..wide - 3 * GAP) > 20
+                && written(wide - 3 * GAP..right) == 0
+                && written(right..right + 5) > 5,
+            "both texts are whole"
+        );
     }
 }
