@@ -232,14 +232,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = |name: &str| folder.path().join(name);
         let write = |file: &str, side: f32, score: f32| {
-            let tensor = |name, shape: &[usize], numbers: &[f32]| NamedTensor::from_f32(name, shape, numbers).unwrap();
-            let tensors = [
-                tensor("boxes", &[1, 1, 1, 4], &[0.0, 0.0, side, 10.0]),
-                tensor("scores", &[1, 1, 1], &[score]),
-                tensor("labels", &[1, 1, 1], &[2.0]),
-                tensor("count", &[1, 1], &[1.0]),
-            ];
-            write_safetensors(&path(file), &tensors).unwrap();
+            detections::tests::write(&path(file), &[([0.0, 0.0, side, 10.0], score, 2.0)]);
         };
         write("ours", 10.0, 0.01);
         write("near", 10.01, 0.010_005);

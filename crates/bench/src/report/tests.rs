@@ -56,6 +56,7 @@ fn bench(batch_size: usize, throughput: f64) -> BenchResult {
         warmup: 1,
         steps: 1,
         repeat: 1,
+        time_limit: None,
         seed: 0,
         settings: StepSettings::default(),
         device: DeviceOptions::default(),
