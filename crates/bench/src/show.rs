@@ -32,7 +32,7 @@ pub fn significant(value: f64, digits: i32) -> String {
 }
 
 /// What a result's mode is in titles.
-pub fn mode(name: &str) -> &'static str {
+fn mode(name: &str) -> &'static str {
     if name == "train" { "training" } else { "inference" }
 }
 

@@ -232,16 +232,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let path = |name: &str| folder.path().join(name);
         let write = |file: &str, side: f32, score: f32| {
-            let tensors = [
-                ("boxes", vec![1, 1, 1, 4], vec![0.0, 0.0, side, 10.0]),
-                ("scores", vec![1, 1, 1], vec![score]),
-                ("labels", vec![1, 1, 1], vec![2.0]),
-                ("count", vec![1, 1], vec![1.0]),
-            ];
-            let tensors = tensors
-                .each_ref()
-                .map(|(name, shape, numbers)| NamedTensor::from_f32(*name, shape.as_slice(), numbers).unwrap());
-            write_safetensors(&path(file), &tensors).unwrap();
+            detections::tests::write(&path(file), &[([0.0, 0.0, side, 10.0], score, 2.0)]);
         };
         write("ours", 10.0, 0.01);
         write("near", 10.01, 0.010_005);

@@ -115,7 +115,7 @@ fn images(path: &Path) -> Result<Vec<Vec<Detection>>, String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use bessemer_train::NamedTensor;
     use bessemer_train::checkpoint::write_safetensors;
@@ -123,7 +123,7 @@ mod tests {
 
     const ALLOWED: AllowedDetections = AllowedDetections { scores: 1e-3, overlap: 0.99, alone: 0.02 };
     /// Corners, score and class of the detections of an image.
-    type Row = ([f32; 4], f32, f32);
+    pub(in crate::compare) type Row = ([f32; 4], f32, f32);
 
     const IMAGE: [Row; 3] = [
         ([0.0, 0.0, 100.0, 50.0], 0.9, 3.0),
@@ -131,23 +131,24 @@ mod tests {
         ([0.0, 0.0, 100.0, 50.0], 0.5, 7.0),
     ];
 
+    fn tensor<'a>(name: &str, shape: &[usize], numbers: &'a [f32]) -> NamedTensor<'a> {
+        NamedTensor::from_f32(name, shape, numbers).unwrap()
+    }
+
     /// A file of two images, the second without detections, with room for four in each.
-    fn write(path: &Path, rows: &[Row]) {
+    pub(in crate::compare) fn write(path: &Path, rows: &[Row]) {
         let mut columns = [vec![0.0; 32], vec![0.0; 8], vec![0.0; 8]];
         for (index, (corners, score, label)) in rows.iter().enumerate() {
             columns[0][4 * index..][..4].copy_from_slice(corners);
             (columns[1][index], columns[2][index]) = (*score, *label);
         }
-        let [boxes, scores, labels] = columns;
+        let ([boxes, scores, labels], count) = (columns, [rows.len() as f32, 0.0]);
         let tensors = [
-            ("boxes", vec![1, 2, 4, 4], boxes),
-            ("scores", vec![1, 2, 4], scores),
-            ("labels", vec![1, 2, 4], labels),
-            ("count", vec![1, 2], vec![rows.len() as f32, 0.0]),
+            tensor("boxes", &[1, 2, 4, 4], &boxes),
+            tensor("scores", &[1, 2, 4], &scores),
+            tensor("labels", &[1, 2, 4], &labels),
+            tensor("count", &[1, 2], &count),
         ];
-        let tensors = tensors
-            .each_ref()
-            .map(|(name, shape, numbers)| NamedTensor::from_f32(*name, shape.as_slice(), numbers).unwrap());
         write_safetensors(path, &tensors).unwrap();
     }
 

@@ -228,10 +228,10 @@ fn breakdown(result: &BenchResult) -> Result<TableView, ReportError> {
         least: kind.milliseconds,
         most: kind.milliseconds,
     };
-    let mode = show::mode(&result.mode);
+    let work = show::work(result);
     let (batch, precision) = (result.batch_size, &result.precision);
     Ok(TableView {
-        title: format!("Where a step of {} goes: {}, {mode}, batch {batch}, {precision}", label(result), result.model),
+        title: format!("Where a step of {} goes: {}, {work}, batch {batch}, {precision}", label(result), result.model),
         header: strings(["kernel", "calls", "ms", "of step", "GFLOP/s"]),
         rows: result.kernels.iter().map(row).collect(),
         note: "Each call timed by itself, in a step after those that were measured.",

@@ -358,15 +358,14 @@ fn sample_view(run: &Run, sample: &Sample, pictures: Pictures<'_>) -> Result<Sam
 }
 
 fn bench_views(results: &[BenchResult]) -> Result<Vec<BenchView>, ReportError> {
-    let mut groups: BTreeMap<(&str, &str), Vec<&BenchResult>> = BTreeMap::new();
+    let mut groups: BTreeMap<(&str, String), Vec<&BenchResult>> = BTreeMap::new();
     for result in results.iter().filter(|result| result.comparison.is_none()) {
-        groups.entry((&result.model, &result.mode)).or_default().push(result);
+        groups.entry((&result.model, show::work(result))).or_default().push(result);
     }
-    let view = |((model, mode), results): ((&str, &str), Vec<&BenchResult>)| {
+    let view = |((model, work), results): ((&str, String), Vec<&BenchResult>)| {
         let most = results.iter().map(|result| result.throughput).fold(0.0, f64::max);
-        let mode = show::mode(mode);
         Ok(BenchView {
-            title: format!("{model}, {mode}"),
+            title: format!("{model}, {work}"),
             rows: results.iter().map(|result| bench_row(result, most)).collect(),
             charts: bench_chart(&results)?.into_iter().collect(),
         })
