@@ -47,9 +47,25 @@ const OF_CLASSES: [&str; 2] = ["class_net.predict.conv_pw.weight", CLASS_BIAS];
 /// Tensors of a classifier that are not of its backbone.
 const CLASSIFIER: [&str; 3] = ["conv_head.", "bn2.", "classifier."];
 
+/// The recipe of a model in the form of the package `effdet`, which files of weights alone come from; `classes` if they are not as
+/// many as are usual.
+fn recipe_of_file(model: &str, classes: Option<usize>) -> Result<Recipe, TrainError> {
+    let mut overrides = vec![
+        Override::new("model.name", model),
+        Override::new("model.edge_weights", "positive"),
+        Override::new("model.normalise_twice", false),
+        Override::new("data.resampling", "antialias"),
+        Override::new("detection.suppression", "hard"),
+        Override::new("detection.score_floor", 0.0),
+        Override::new("detection.clip", true),
+    ];
+    overrides.extend(classes.map(|classes| Override::new("model.num_classes", classes as i64)));
+    Ok(Recipe::load(efficientdet::find(model)?.recipe, &overrides)?)
+}
+
 /// A detector with its weights, and the recipe that says what its images are like.
 pub(super) struct Detector {
-    /// That of the run, or that of the published model with as many classes as the weights have.
+    /// That of the run, or that of a file with as many classes as the weights have.
     pub recipe: Recipe,
     /// The classes, where the weights come from a run.
     categories: Option<Vec<ClassCategory>>,
@@ -58,7 +74,7 @@ pub(super) struct Detector {
 
 impl Detector {
     /// Loads model `name` from a `.safetensors` or PyTorch file, a checkpoint folder or a run folder. A folder says by itself how the
-    /// model was trained; of a file the model is taken as published.
+    /// model was trained; a file is taken as one of the package `effdet`.
     ///
     /// # Errors
     /// A model or file that does not exist; a folder of another model; averages where there are none.
@@ -67,13 +83,7 @@ impl Detector {
         let trained = LoadedWeights::load(name, weights, which)?;
         let recipe = match trained.recipe.clone() {
             Some(recipe) => recipe,
-            None => {
-                let mut overrides = vec![Override::new("model.name", name)];
-                if let Some(classes) = classes_of(&trained.tensors, spec.options().anchors.count()) {
-                    overrides.push(Override::new("model.num_classes", classes as i64));
-                }
-                Recipe::load(spec.recipe, &overrides)?
-            }
+            None => recipe_of_file(name, classes_of(&trained.tensors, spec.options().anchors.count()))?,
         };
         let categories = if trained.recipe.is_some() { read_categories(weights)? } else { None };
         Ok(Self { recipe, categories, trained })
@@ -181,4 +191,21 @@ pub(super) fn initial_weights(
 /// Whether a tensor may be drawn at random where weights do not have it.
 fn is_random(name: &str, is_detector: bool) -> bool {
     if is_detector { OF_CLASSES.contains(&name) } else { !name.starts_with(&format!("{BACKBONE}.")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bessemer_models::efficientdet::{DetectionOptions, DetectorOptions, ZOO};
+
+    #[test]
+    fn files_are_of_the_form_of_effdet() {
+        for spec in &ZOO {
+            let recipe = recipe_of_file(spec.name, Some(90)).unwrap();
+            assert_eq!(model::detection(&recipe).unwrap(), DetectionOptions::default());
+            let DetectorOptions { edges, normalise_twice, num_classes, .. } = model::options(&recipe).unwrap();
+            let published = spec.options();
+            assert_eq!((edges, normalise_twice, num_classes), (published.edges, published.normalise_twice, 90));
+        }
+    }
 }
