@@ -8,7 +8,7 @@ peers, all that it can import and that are built. Models are small, and the real
 
 The truth is torchvision's, Hugging Face's and effdet's model in float64: losses of four training steps without dropout, and outputs of
 inference. Allowed, as relative L2: 1e-4 in fp32 for outputs and losses, 0.05 in bf16. Detections are compared as sets: their sorted scores
-as outputs are, and of 100 no more than 2 in fp32 and 50 in bf16 may have no partner of the same class whose box and score are near. `--time` runs the timed purpose, too, and
+as outputs are, and of 100 no more than 2 in fp32 and 60 in bf16 may have no partner of the same class whose box and score are near. `--time` runs the timed purpose, too, and
 looks whether its answer is whole. The exit status is 1 if anything is further off or fails.
 """
 
@@ -32,8 +32,8 @@ from peer.work import DETECTIONS, FAMILIES, NETWORK, Work, channels_behind, fami
 
 ALLOWED = {"fp32": 1e-4, "bf16": 0.05}
 # Of detections: the share without a partner, and the least IoU of partners.
-ALONE = {"fp32": 0.02, "bf16": 0.5}
-OVERLAP = {"fp32": 0.99, "bf16": 0.7}
+ALONE = {"fp32": 0.02, "bf16": 0.6}
+OVERLAP = {"fp32": 0.99, "bf16": 0.5}
 SMALL = ["resnet50-small", "bert-tiny", "electra-mini-squad", "efficientdet-small"]
 FULL = ["resnet50", "bert-base", "electra-base-squad", "efficientdet-d0"]
 STEPS = 4

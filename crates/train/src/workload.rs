@@ -139,6 +139,9 @@ pub enum Fill {
     One,
     /// At random: whole numbers from the first to the second.
     Between(i32, i32),
+    /// Pixels of pictures `[H, W, 3]` of this height and width: blots in a grid, and noise, so that features of all scales see
+    /// something.
+    Blots([usize; 2]),
     /// Numbers that are boxes `[x1, y1, x2, y2]` within a canvas.
     Boxes {
         /// Height and width in pixels.
@@ -147,6 +150,9 @@ pub enum Fill {
         least: f32,
     },
 }
+
+/// Blots of a picture, down and across.
+const BLOTS: usize = 8;
 
 /// A model's step before compilation.
 #[derive(Clone, Debug)]
@@ -173,7 +179,7 @@ impl Workload {
         let sample = |i: usize| philox::uniform(seed, 0, 0, i as u64);
         let fill = self.fills.iter().find(|(name, _)| *name == feed.name).map_or(self.fill, |known| known.1);
         let real = |i: usize| match fill {
-            Fill::Below(_) => sample(i),
+            Fill::Below(_) | Fill::Blots(_) => sample(i),
             Fill::Zero => 0.0,
             Fill::One => 1.0,
             Fill::Between(low, high) => (low + (sample(i) * (high - low + 1) as f32) as i32) as f32,
@@ -190,8 +196,17 @@ impl Workload {
             Fill::Below(bound) => (sample(i) * bound as f32) as i32,
             _ => real(i) as i32,
         };
+        let pixel = |i: usize| match fill {
+            Fill::Blots([height, width]) => {
+                let (row, column) = (i / 3 / width, i / 3 % width);
+                let (across, down) = (column * BLOTS / width, row % height * BLOTS / height);
+                let blot = ((row / height * BLOTS + down) * BLOTS + across) * 3 + i % 3;
+                0.75 * philox::uniform(seed, 0, 1, blot as u64) + 0.25 * sample(i)
+            }
+            _ => sample(i),
+        };
         match feed.ty.dtype {
-            DType::U8 => (0..count).map(|i| (sample(i) * 256.0) as u8).collect(),
+            DType::U8 => (0..count).map(|i| (pixel(i) * 256.0) as u8).collect(),
             DType::I32 => (0..count).flat_map(|i| whole(i).to_ne_bytes()).collect(),
             _ => (0..count).flat_map(|i| real(i).to_ne_bytes()).collect(),
         }
@@ -269,7 +284,7 @@ mod tests {
     use bessemer_ir::Role;
 
     #[test]
-    fn objects_lie_within_their_images() {
+    fn detectors_see_blots_and_objects_within_their_images() {
         let workload = workload("efficientdet-tiny", Mode::Train, 64, DType::F32).unwrap();
         let content = |name: &str| {
             let feeds = workload.graph.inputs().map(|(_, input)| input).filter(|input| input.role == Role::Feed);
@@ -289,6 +304,17 @@ mod tests {
                 "{corners:?}"
             );
         }
+        let pixels = content("images");
+        let mean = |index: usize, row: usize, column: usize| {
+            let place = |y: usize, x: usize| ((index * 128 + 16 * row + y) * 128 + 16 * column + x) * 3;
+            let sum: f64 = (0..256).map(|k| f64::from(pixels[place(k / 16, k % 16)])).sum();
+            sum / 256.0
+        };
+        let blots: Vec<f64> = (0..128).map(|k| mean(k / 64, k / 8 % 8, k % 8)).collect();
+        let average = blots.iter().sum::<f64>() / 128.0;
+        let deviation = (blots.iter().map(|blot| (blot - average).powi(2)).sum::<f64>() / 128.0).sqrt();
+        // Of a uniform number of 0 to 192; blots of noise alone would differ by 5.
+        assert!((average - 128.0).abs() < 20.0 && (deviation - 55.4).abs() < 10.0, "{average} and {deviation}");
         let counts: Vec<i32> =
             content("count").chunks_exact(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap())).collect();
         assert!(counts.iter().all(|count| (0..=15).contains(count)) && counts.iter().any(|count| *count != counts[0]));

@@ -13,7 +13,7 @@ use bessemer_train::{
     EvalReport, EvaluateOptions, Initialisation, Recipe, RunFolder, StopSignal, TrainError, TrainOptions, evaluate,
     train,
 };
-use common::{assert_same_tensors, last, last_folder};
+use common::{assert_same_tensors, last, last_folder, turned};
 use serde_json::Value;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -173,13 +173,6 @@ fn warnings(run: &Path) -> Vec<String> {
 
 fn json(path: &Path) -> Vec<Value> {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
-}
-
-/// A JPEG file that says it is to be turned by a quarter to the right.
-fn turned(jpeg: &[u8]) -> Vec<u8> {
-    let tiff = b"II\x2a\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
-    let exif = [&[0xff, 0xe1][..], &(tiff.len() as u16 + 8).to_be_bytes(), b"Exif\0\0", tiff].concat();
-    [&jpeg[..2], &exif, &jpeg[2..]].concat()
 }
 
 #[test]

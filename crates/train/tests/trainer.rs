@@ -2,8 +2,8 @@
 
 mod common;
 
-use bessemer_data::FileFormat;
 use bessemer_data::shapes::ShapesFolder;
+use bessemer_data::{FileFormat, Image};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::events::{EventBody, Status, read_events};
 use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, infer};
@@ -11,7 +11,7 @@ use bessemer_train::{
     ErrorKind, EvaluateOptions, Initialisation, RunDir, StopSignal, TrainError, TrainOptions, TrainReport, evaluate,
     train,
 };
-use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed};
+use common::{TOTAL_STEPS, assert_same_tensors, last, new_run, resumed, turned};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -443,6 +443,14 @@ fn a_trained_run_evaluates_and_classifies_as_it_did() {
         assert!(prediction.classes.iter().all(|score| names.lines().any(|name| name == score.name)));
         assert!(prediction.classes.is_sorted_by(|a, b| a.probability >= b.probability));
     }
+
+    let [stored, upright] = ["stored.jpg", "upright.png"].map(|name| folder.path().join(name));
+    let jpeg = Image::read(&pictures[0]).unwrap().encode(&stored, FileFormat::Jpeg(90)).unwrap();
+    fs::write(&stored, turned(&jpeg)).unwrap();
+    Image::read_upright(&stored).unwrap().write(&upright, FileFormat::Png).unwrap();
+    let predictions = infer("resnet20-cifar", &run, &[stored, upright], &InferOptions::default()).unwrap();
+    let [stored, upright] = [0, 1].map(|index| &predictions[index].as_ref().unwrap().classes);
+    assert_eq!(stored, upright, "pictures are turned as their EXIF orientation says");
 
     let error = evaluate("resnet32-cifar", &run, &data, &options).unwrap_err();
     assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("holds resnet20-cifar"), "{error}");

@@ -172,6 +172,14 @@ pub fn method(results: &[BenchResult]) -> String {
         let (overlap, alone) = (show::percent(overlap), show::percent(alone));
         format!("sorted scores {scores:.0e} (relative L2), and {alone} without a partner of {overlap} overlap")
     };
+    let with_network = compared.iter().any(|result| show::outputs_of(result) == Some(DetectorOutputs::Network));
+    let network = match with_network {
+        true => {
+            let [exact, rounded] = [Compute::Fp32, Compute::Bf16].map(|precision| Allowed::of(precision).network);
+            format!(" Outputs of a detector's network, about their mean: {exact:.0e}; in 16 bits {rounded:.0e}.")
+        }
+        false => String::new(),
+    };
     let detections = match with_detections {
         true => format!(
             " Of detections, as sets: in fp32 {}; in 16 bits {}.",
@@ -184,7 +192,7 @@ pub fn method(results: &[BenchResult]) -> String {
         "A fresh process each, in turn, {} threads; {} steps after {} that do not count, {} rounds. Speeds are medians over rounds, \
          spread is (largest - least) / median, ratios are Bessemer's speed over the other's within one round: above 1 Bessemer is \
          faster. The same work: from the same weights on the same batches, without dropout, the first loss, the losses after up \
-         to three updates, and outputs (relative L2) are within {} of Bessemer's in fp32, within {} in 16 bits.{detections} What \
+         to three updates, and outputs (relative L2) are within {} of Bessemer's in fp32, within {} in 16 bits.{network}{detections} What \
          is not the same work gets no ratio.",
         between(|result| result.threads),
         between(|result| result.steps),

@@ -28,8 +28,8 @@ pub(crate) struct Options {
     pub model: ZooModel,
     #[command(flatten)]
     pub weights: WeightArguments,
-    /// A folder with train/CLASS/ and val/CLASS/; for weights of a run also `shapes`, drawn as the run drew them; for BERT
-    /// a folder of prepared text; for questions a file of SQuAD, or a folder with dev-*.json
+    /// A folder with train/CLASS/ and val/CLASS/; for weights of a run also `shapes`, drawn as the run drew them; for detectors a
+    /// folder in COCO's layout; for BERT a folder of prepared text; for questions a file of SQuAD, or a folder with dev-*.json
     #[arg(long, value_name = "DIR|FILE|shapes", help_heading = "Input")]
     pub data: PathBuf,
     /// For detectors: detect in the images that annotations/image_info_NAME.json of the folder lists without annotations, such as

@@ -15,7 +15,8 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer infer resnet50 --weights resnet50.safetensors --labels imagenet.txt cat.jpg dog.png
   bessemer infer efficientdet-d0 --weights runs/NAME --out drawn photos/
-  ffmpeg -i in.mp4 -f image2pipe -c:v mjpeg -q:v 2 - | bessemer infer efficientdet-d0 --weights runs/NAME --frames - --out - |
+  ffmpeg -i in.mp4 -f image2pipe -c:v mjpeg -q:v 2 - |
+    bessemer infer efficientdet-d0 --weights runs/NAME --frames - --out - |
     ffmpeg -f image2pipe -framerate 25 -i - out.mp4
   bessemer infer bert-base --weights runs/NAME 'the capital of france is [MASK] .'
   bessemer infer electra-base --weights runs/NAME 'the chef ate the meal that she had cooked'

@@ -60,3 +60,10 @@ pub(crate) fn assert_same_tensors(a: &Checkpoint<'_>, b: &Checkpoint<'_>) {
     }
     assert!(a.ema == b.ema, "the averages differ");
 }
+
+/// A JPEG file that says it is to be turned by a quarter to the right.
+pub(crate) fn turned(jpeg: &[u8]) -> Vec<u8> {
+    let tiff = b"II\x2a\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
+    let exif = [&[0xff, 0xe1][..], &(tiff.len() as u16 + 8).to_be_bytes(), b"Exif\0\0", tiff].concat();
+    [&jpeg[..2], &exif, &jpeg[2..]].concat()
+}
