@@ -21,6 +21,8 @@ from torchvision.models.detection._utils import BalancedPositiveNegativeSampler,
 from torchvision.models.detection.rpn import RegionProposalNetwork
 from torchvision.ops import MultiScaleRoIAlign, batched_nms, box_iou, clip_boxes_to_image
 
+from mask_reference import BORDER, mask_shares
+
 OUTPUT = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "fixtures" / "detection.json"
 RANDOM = np.random.RandomState(5)
 CASES = []
@@ -315,21 +317,11 @@ def mask_case():
     for p, (region, number) in enumerate(zip(regions, numbers)):
         if number < 0:
             continue
-        padded = np.pad(crops[number] / 255.0, 2)
-        own, taps = gt[number], []
-        for axis in (1, 0):
-            scale = side / (own[axis + 2] - own[axis] + 1e-8)
-            start = (region[axis] - own[axis]) * scale + 2
-            at = start + (np.arange(size) + 0.5) * (region[axis + 2] - region[axis]) * scale / size
-            low = np.maximum(np.floor(at), 0)
-            pixels = np.minimum(np.stack([low, low + 1]), side + 3).astype(int)
-            taps.append((pixels, np.stack([1 - (at - low), at - low])))
-        (rows, down), (cols, across) = taps
-        shares[p] = np.einsum("iy,jx,ijyx->yx", down, across, padded[rows[:, None, :, None], cols[None, :, None, :]])
+        shares[p] = mask_shares(crops[number], gt[number], region, size)
         targets[p] = shares[p] >= 0.5
         assert np.abs(shares[p] - 0.5).min() > 1e-9
     inputs = [crops[None], gt[None], regions, np.zeros(len(regions), int), numbers]
-    case("mask targets of the recipe", "mask_targets", inputs, [targets], size=size, border=2, threshold=0.5)
+    case("mask targets of the recipe", "mask_targets", inputs, [targets], size=size, border=BORDER, threshold=0.5)
 
 
 anchor_case()

@@ -31,14 +31,14 @@ MIXUP_ORDER = (2, 0, 3, 1)
 class SmallResNet(nn.Module):
     """torchvision's ResNet v1.5 with chosen widths: stem 7x7/2, max pool 3x3/2, four stages, mean over H and W, `fc`."""
 
-    def __init__(self, block, layers):
+    def __init__(self, block, layers, stem=STEM, all_planes=PLANES, norm=nn.BatchNorm2d):
         super().__init__()
-        self.channels = STEM
-        self.conv1 = nn.Conv2d(3, STEM, 7, stride=2, padding=3, bias=False)
-        self.bn1 = nn.BatchNorm2d(STEM)
+        self.channels, self.norm = stem, norm
+        self.conv1 = nn.Conv2d(3, stem, 7, stride=2, padding=3, bias=False)
+        self.bn1 = norm(stem)
         self.relu = nn.ReLU()
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        for index, (planes, blocks) in enumerate(zip(PLANES, layers)):
+        for index, (planes, blocks) in enumerate(zip(all_planes, layers)):
             self.add_module(f"layer{index + 1}", self.stage(block, planes, blocks, 1 if index == 0 else 2))
         self.fc = nn.Linear(self.channels, CLASSES)
 
@@ -46,10 +46,10 @@ class SmallResNet(nn.Module):
         width = planes * block.expansion
         shortcut = None
         if stride != 1 or self.channels != width:
-            shortcut = nn.Sequential(nn.Conv2d(self.channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
-        first = block(self.channels, planes, stride, shortcut)
+            shortcut = nn.Sequential(nn.Conv2d(self.channels, width, 1, stride, bias=False), self.norm(width))
+        first = block(self.channels, planes, stride, shortcut, norm_layer=self.norm)
         self.channels = width
-        return nn.Sequential(first, *(block(width, planes) for _ in range(blocks - 1)))
+        return nn.Sequential(first, *(block(width, planes, norm_layer=self.norm) for _ in range(blocks - 1)))
 
     def forward(self, x):
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))

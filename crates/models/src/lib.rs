@@ -4,9 +4,11 @@
 
 pub mod bert;
 pub mod classifier;
+mod detector;
 pub mod efficientdet;
 pub mod efficientnet;
 pub mod electra;
+pub mod maskrcnn;
 mod model;
 pub mod resnet;
 pub mod resnet_cifar;

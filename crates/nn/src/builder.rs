@@ -93,6 +93,12 @@ impl Builder {
         self.tensor(name, TensorType::f32(shape), ParamLayout::Plain, ParamKind::Weight, self.trained(), init)
     }
 
+    /// Weight of a matrix product with images of `pixels` pixels, `f32[out, in]`, whose inputs are in the order `(H, W, C)`.
+    pub fn weight_of_image(&mut self, name: &str, shape: impl Into<Shape>, pixels: usize, init: Init) -> Result<Value> {
+        let layout = ParamLayout::LinearOfImage { pixels };
+        self.tensor(name, TensorType::f32(shape), layout, ParamKind::Weight, self.trained(), init)
+    }
+
     /// Weight of a convolution, `f32[KH, KW, CI, CO]`.
     pub fn kernel(&mut self, name: &str, shape: [usize; 4], init: Init) -> Result<Value> {
         self.tensor(name, TensorType::f32(shape), ParamLayout::ConvHwio, ParamKind::Weight, self.trained(), init)

@@ -132,7 +132,7 @@ fn fan_of(spec: &ParamSpec, fan: Fan) -> f64 {
     let shape = &spec.ty.shape;
     let (inputs, outputs) = match spec.layout {
         ParamLayout::ConvHwio => (shape[0] * shape[1] * shape[2], shape[0] * shape[1] * shape[3]),
-        ParamLayout::Plain => (shape.cols(), shape.rows()),
+        ParamLayout::Plain | ParamLayout::LinearOfImage { .. } => (shape.cols(), shape.rows()),
     };
     match fan {
         Fan::In => inputs as f64,

@@ -10,6 +10,12 @@ pub enum ParamLayout {
     Plain,
     /// Convolution weights: `[KH, KW, CI, CO]` in the graph, `[CO, CI, KH, KW]` in files.
     ConvHwio,
+    /// Weights of a linear layer that reads images of so many pixels: `[out, in]` in both, with inputs in the order `(H, W, C)` in
+    /// the graph and `(C, H, W)` in files.
+    LinearOfImage {
+        /// `H * W`
+        pixels: usize,
+    },
 }
 
 /// What a tensor is to the model.
@@ -66,7 +72,7 @@ impl ParamSpec {
     /// Shape in files.
     pub fn external_shape(&self) -> Shape {
         match self.layout {
-            ParamLayout::Plain => self.ty.shape.clone(),
+            ParamLayout::Plain | ParamLayout::LinearOfImage { .. } => self.ty.shape.clone(),
             ParamLayout::ConvHwio => {
                 let [kh, kw, ci, co] = hwio(&self.ty.shape);
                 [co, ci, kh, kw].into()
@@ -86,6 +92,7 @@ impl ParamSpec {
                 let [kh, kw, ci, co] = hwio(&self.ty.shape);
                 reverse_axes(data, [co, ci, kh * kw])
             }
+            ParamLayout::LinearOfImage { pixels } => self.transpose_rows(data, self.ty.shape.cols() / pixels),
         }
     }
 
@@ -101,7 +108,14 @@ impl ParamSpec {
                 let [kh, kw, ci, co] = hwio(&self.ty.shape);
                 reverse_axes(data, [kh * kw, ci, co])
             }
+            ParamLayout::LinearOfImage { pixels } => self.transpose_rows(data, pixels),
         }
+    }
+
+    /// Each row of the tensor, taken as a matrix of `rows` rows, transposed.
+    fn transpose_rows<T: Copy>(&self, data: &[T], rows: usize) -> Vec<T> {
+        let cols = self.ty.shape.cols();
+        data.chunks_exact(cols).flat_map(|row| reverse_axes(row, [rows, 1, cols / rows])).collect()
     }
 }
 
@@ -129,6 +143,7 @@ mod tests {
         let mut b = Builder::new(Mode::Infer);
         b.kernel("conv.weight", [2, 3, 4, 5], Init::Zeros).expect("a new name");
         b.weight("fc.weight", [5, 4], Init::Zeros).expect("a new name");
+        b.weight_of_image("fc6.weight", [5, 6], 2, Init::Zeros).expect("a new name");
         b.specs().to_vec()
     }
 
@@ -151,5 +166,16 @@ mod tests {
         assert_eq!(spec.external_shape().dims(), [5, 4]);
         assert_eq!(spec.from_external(&data), data);
         assert_eq!(spec.to_external(&data), data);
+    }
+    #[test]
+    fn linear_weights_of_images_have_channels_first_outside() {
+        let spec = &specs()[2];
+        assert_eq!(spec.external_shape().dims(), [5, 6]);
+        let outside: Vec<usize> = (0..30).collect();
+        let inside = spec.from_external(&outside);
+        for (output, pixel, channel) in [(0, 0, 1), (0, 1, 0), (4, 1, 2)] {
+            assert_eq!(inside[output * 6 + pixel * 3 + channel], outside[output * 6 + channel * 2 + pixel]);
+        }
+        assert_eq!(spec.to_external(&inside), outside);
     }
 }

@@ -18,6 +18,7 @@ pub use config::{
 pub use names::NAMES;
 pub use zoo::{DetectorSpec, ZOO, find};
 
+use crate::detector::{Objects, total};
 use crate::efficientnet::{self, Backbone};
 use crate::model::Model;
 use crate::{InitScheme, ModelError};
@@ -27,7 +28,7 @@ use bessemer_nn::preprocess::normalise_on_canvas;
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{Builder, Mode, Padding, Result, Streams, TrainConfig};
 use heads::Outputs;
-use targets::{Matched, Objects, box_losses, class_losses};
+use targets::{Matched, box_losses, class_losses};
 
 /// The scope of the backbone.
 pub const BACKBONE: &str = "backbone";
@@ -62,7 +63,7 @@ pub fn forward_loss(
     options.check(batch)?;
     let mut b = Builder::new(Mode::Train);
     let outputs = network(&mut b, options, batch)?;
-    let objects = Objects::feed(&mut b, options, batch)?;
+    let objects = Objects::feed(&mut b, batch, options.max_objects)?;
     let specs = b.specs().to_vec();
     let total = b.scope("loss", |b| {
         let matched = Matched::new(b, &objects, options)?;
@@ -120,7 +121,7 @@ pub fn evaluate(
     options.check(batch)?;
     let mut b = Builder::new(Mode::Infer);
     let outputs = network(&mut b, options, batch)?;
-    let objects = Objects::feed(&mut b, options, batch)?;
+    let objects = Objects::feed(&mut b, batch, options.max_objects)?;
     detect::detections(&mut b, &outputs, options, detection)?;
     b.scope("loss", |b| {
         let matched = Matched::new(b, &objects, options)?;
@@ -199,12 +200,6 @@ fn by_image(b: &mut Builder, levels: &[Value]) -> Result<Value> {
     });
     let sums = sums.collect::<Result<Vec<_>>>()?;
     total(b, sums)
-}
-
-fn total(b: &mut Builder, sums: Vec<Value>) -> Result<Value> {
-    let mut sums = sums.into_iter();
-    let first = sums.next().expect("there are levels");
-    sums.try_fold(first, |total, sum| b.graph.add(total, sum))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::config::{DetectorOptions, LEVELS, LossOptions, grid};
 use super::heads::Outputs;
+use crate::detector::Objects;
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::detection::boxes::{AxisOrder, BoxCode, EncodeBoxes};
 use bessemer_ir::ops::detection::matching::{ForcedMatch, MatchBoxes};
@@ -19,28 +20,6 @@ const SIDE_EPS: f64 = 1e-8;
 /// The code of boxes in the outputs of the network: centre y and x, height and width.
 pub(super) fn box_code() -> BoxCode {
     BoxCode { eps: Scalar(SIDE_EPS), ..BoxCode::plain(AxisOrder::Yx) }
-}
-
-/// The objects of a batch.
-pub(super) struct Objects {
-    /// `f32[B, G, 4]`
-    boxes: Value,
-    /// `i32[B, G]`
-    classes: Value,
-    /// `i32[B]`
-    count: Value,
-}
-
-impl Objects {
-    /// Adds the feeds `boxes`, `classes` and `count`.
-    pub(super) fn feed(b: &mut Builder, options: &DetectorOptions, batch: usize) -> Result<Self> {
-        let objects = options.max_objects;
-        Ok(Objects {
-            boxes: b.feed("boxes", DType::F32, [batch, objects, 4])?,
-            classes: b.feed("classes", DType::I32, [batch, objects])?,
-            count: b.feed("count", DType::I32, [batch])?,
-        })
-    }
 }
 
 /// Targets of all reference boxes.

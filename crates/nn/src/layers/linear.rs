@@ -43,9 +43,30 @@ impl Linear {
     pub fn new(b: &mut Builder, name: &str, inputs: usize, options: LinearOptions) -> Result<Self> {
         b.scope(name, |b| {
             let weight = b.weight("weight", [options.outputs, inputs], options.weight)?;
-            let bias = b.bias("bias", options.outputs, options.bias)?;
-            Ok(Linear { name: name.to_string(), weight, bias })
+            Linear::with_bias(b, name, weight, options)
         })
+    }
+
+    /// The same for flattened images `[H, W, C]`: files have their inputs in the order `(C, H, W)`.
+    ///
+    /// # Errors
+    /// As [`Linear::new`].
+    pub fn of_image(
+        b: &mut Builder,
+        name: &str,
+        [height, width, channels]: [usize; 3],
+        options: LinearOptions,
+    ) -> Result<Self> {
+        let pixels = height * width;
+        b.scope(name, |b| {
+            let weight = b.weight_of_image("weight", [options.outputs, pixels * channels], pixels, options.weight)?;
+            Linear::with_bias(b, name, weight, options)
+        })
+    }
+
+    fn with_bias(b: &mut Builder, name: &str, weight: Value, options: LinearOptions) -> Result<Self> {
+        let bias = b.bias("bias", options.outputs, options.bias)?;
+        Ok(Linear { name: name.to_string(), weight, bias })
     }
 
     /// `x [..., in]` times the transpose of the weight, plus the bias: `[..., out]`.

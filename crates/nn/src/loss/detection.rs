@@ -51,12 +51,34 @@ fn log_of_one_plus_exp_of_negative(g: &mut Graph, x: Value) -> Result<Value> {
     g.add(linear, log)
 }
 
-/// Huber loss (1964) of each element: `q^2 / 2 + delta * (|e| - q)` with `e = prediction - target` and `q = min(|e|, delta)`; 0 for
-/// elements whose target is 0.
+/// Cross entropy of independent probabilities, `-z * ln(p) - (1 - z) * ln(1 - p)` with the sigmoid `p` of a logit and the target `z`
+/// in `[0, 1]`, of each element.
+///
+/// # Errors
+/// Shapes that differ.
+pub fn sigmoid_cross_entropy(g: &mut Graph, logits: Value, targets: Value) -> Result<Value> {
+    let a = log_of_one_plus_exp_of_negative(g, logits)?;
+    let hit = g.mul(targets, logits)?;
+    let miss = g.sub(logits, hit)?;
+    g.add(a, miss)
+}
+
+/// [`huber`], and 0 for elements whose target is 0.
 ///
 /// # Errors
 /// Shapes that differ.
 pub fn huber_of_targets(g: &mut Graph, predictions: Value, targets: Value, delta: f64) -> Result<Value> {
+    let loss = huber(g, predictions, targets, delta)?;
+    let zero = g.constant_like(targets, 0.0)?;
+    let is_empty = g.binary(BinaryKind::Eq, targets, zero)?;
+    g.select(is_empty, zero, loss)
+}
+
+/// Huber loss (1964) of each element: `q^2 / 2 + delta * (|e| - q)` with `e = prediction - target` and `q = min(|e|, delta)`.
+///
+/// # Errors
+/// Shapes that differ.
+pub fn huber(g: &mut Graph, predictions: Value, targets: Value, delta: f64) -> Result<Value> {
     let error = g.sub(predictions, targets)?;
     let size = g.unary(UnaryKind::Abs, error)?;
     let limit = g.constant_like(size, delta)?;
@@ -65,10 +87,7 @@ pub fn huber_of_targets(g: &mut Graph, predictions: Value, targets: Value, delta
     let half = g.mul_scalar(square, 0.5)?;
     let rest = g.sub(size, quadratic)?;
     let linear = g.mul_scalar(rest, delta)?;
-    let loss = g.add(half, linear)?;
-    let zero = g.constant_like(targets, 0.0)?;
-    let is_empty = g.binary(BinaryKind::Eq, targets, zero)?;
-    g.select(is_empty, zero, loss)
+    g.add(half, linear)
 }
 
 /// Half the sum of the squares of all trained weights that are neither biases nor of norms: what weight decay is the gradient of.
@@ -163,6 +182,20 @@ mod tests {
         assert!((loss - expected).abs() < 1e-12, "{loss} is not {expected}");
         let slopes = [-0.05, 0.1, -0.1, 0.0];
         assert!(grad.iter().zip(slopes).all(|(grad, slope)| (grad - slope).abs() < 1e-12), "{grad:?}");
+    }
+
+    #[test]
+    fn sigmoid_cross_entropy_is_its_definition() {
+        for z in [0.0, 0.25, 1.0] {
+            let (loss, grad) = run([&LOGITS, &[z; 6]], sigmoid_cross_entropy);
+            // ln(p) and ln(1 - p) without cancellation.
+            let one = |x: f64| z * (-x).exp().ln_1p() + (1.0 - z) * x.exp().ln_1p();
+            let expected: f64 = LOGITS.iter().map(|&x| one(x)).sum();
+            assert!((loss - expected).abs() < 1e-9 * expected, "{loss} is not {expected}");
+            for (grad, &x) in grad.iter().zip(&LOGITS) {
+                assert!((grad - (1.0 / (1.0 + (-x).exp()) - z)).abs() < 1e-9, "at {x}: {grad}");
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod detection;
 
-pub use detection::{SigmoidFocal, huber_of_targets, l2_sum, sum_all};
+pub use detection::{SigmoidFocal, huber, huber_of_targets, l2_sum, sigmoid_cross_entropy, sum_all};
 
 use crate::Result;
 use crate::preprocess::mix;
