@@ -32,7 +32,7 @@ STEM, FPN, BOX_WIDTH, MASK_WIDTHS = 4, 16, 20, (16, 12)
 CANDIDATES, PROPOSALS = {"training": 60, "testing": 40}, {"training": 50, "testing": 30}
 ANCHOR_SAMPLES, REGION_SAMPLES, POSITIVE_REGIONS = 5900, 64, 16
 SCORE_FLOOR, DETECTIONS = 0.2, 20
-SGD_LR, SGD_STEPS = 2e-3, 10
+SGD_LR, SGD_STEPS = 1e-3, 10
 MEAN = torch.tensor((0.485, 0.456, 0.406), dtype=torch.float64)
 STD = torch.tensor((0.229, 0.224, 0.225), dtype=torch.float64)
 # Of larger tensors every n-th element is written, with the least n that leaves so many; after the steps none.
@@ -79,7 +79,9 @@ def randomise(model, generator):
         # Proposals not far from their reference boxes, losses of some units.
         model.rpn.head.bbox_pred.weight.mul_(0.1)
         model.rpn.head.cls_logits.weight.mul_(0.3)
-        model.roi_heads.mask_predictor.mask_fcn_logits.weight.mul_(0.3)
+        model.roi_heads.mask_predictor.mask_fcn_logits.weight.mul_(0.05)
+        model.roi_heads.box_predictor.cls_score.weight.mul_(0.04)
+        model.roi_heads.box_predictor.bbox_pred.weight.mul_(0.1)
 
 
 def on_canvas(images, sizes):

@@ -7,5 +7,6 @@ mod efficientnet;
 mod electra;
 mod fixtures;
 mod images;
+mod maskrcnn;
 mod resnet;
 mod schedules;
