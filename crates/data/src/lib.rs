@@ -55,6 +55,7 @@ pub use loader::{
     Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, LoadingSpeed, OnBadSample, SampleKey,
     Samples, SkippedSample, loading_speed,
 };
+pub use parallel::try_map;
 pub use placement::{Placement, Resampling, ResizeBuffers};
 pub use preview::{contact_sheet, object_sheet, side_by_side};
 pub use resize::Region;

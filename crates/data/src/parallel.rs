@@ -38,7 +38,7 @@ pub(crate) fn map_with<S, T: Send>(
 
 /// As [`map_with`] for work that may fail: all results, or the first error in their order. After an error no further
 /// piece is begun.
-pub(crate) fn try_map<T: Send, E: Send>(
+pub fn try_map<T: Send, E: Send>(
     count: usize,
     threads: usize,
     work: impl Fn(usize) -> Result<T, E> + Sync,

@@ -1,5 +1,5 @@
 use crate::augment::check_size;
-use crate::detection::{Framing, Object, Objects};
+use crate::detection::{AnnotatedImages, Framing, Object, ObjectMask, Objects};
 use crate::{DataError, Dataset, Label, Philox, Purpose, Scratch};
 
 const DISTINCT_SAMPLES: usize = 64;
@@ -9,7 +9,8 @@ const DISTINCT_SAMPLES: usize = 64;
 /// 64 distinct samples are kept and repeated to the length asked for.
 #[derive(Debug)]
 pub struct Synthetic {
-    size: usize,
+    /// Height and width.
+    size: [usize; 2],
     len: usize,
     seed: u64,
     classes: Vec<String>,
@@ -18,18 +19,18 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// `len` samples `[size, size, 3]` with labels in 0..`classes`.
-    pub fn new(seed: u64, len: usize, size: u32, classes: usize) -> Result<Self, DataError> {
-        check_size(size)?;
+    /// `len` samples `[height, width, 3]` with labels in 0..`classes`.
+    pub fn new(seed: u64, len: usize, size: [u32; 2], classes: usize) -> Result<Self, DataError> {
+        size.iter().try_for_each(|&side| check_size(side))?;
         let classes_u32 = u32::try_from(classes).ok().filter(|&classes| classes > 0);
         let classes_u32 = classes_u32.ok_or_else(|| DataError::option("classes", classes, "1 to 2^32 - 1"))?;
         if len == 0 {
             return Err(DataError::option("samples", len, "at least 1"));
         }
         let mut rng = Purpose::Synthetic.stream(seed, 0, 0);
-        let size = size as usize;
+        let size = size.map(|side| side as usize);
         let distinct = len.min(DISTINCT_SAMPLES);
-        let mut images = vec![0; distinct * size * size * 3];
+        let mut images = vec![0; distinct * size[0] * size[1] * 3];
         rng.fill(&mut images);
         let labels = (0..distinct).map(|_| rng.below(classes_u32)).collect();
         let classes = (0..classes).map(|class| format!("synthetic-{class}")).collect();
@@ -49,7 +50,7 @@ impl Dataset for Synthetic {
     }
 
     fn image_size(&self, _: usize) -> [usize; 2] {
-        [self.size, self.size]
+        self.size
     }
 
     fn load(&self, index: usize, _: &mut Philox, _: &mut Scratch, out: &mut [u8]) -> Result<Label, DataError> {
@@ -64,12 +65,12 @@ impl Dataset for Synthetic {
     }
 
     fn identity(&self) -> String {
-        let Self { size, len, seed, .. } = self;
-        format!("synthetic:seed={seed}:len={len}:size={size}:classes={}", self.classes.len())
+        let Self { size: [height, width], len, seed, .. } = self;
+        format!("synthetic:seed={seed}:len={len}:size={height}x{width}:classes={}", self.classes.len())
     }
 }
 
-/// Random pixels with random boxes, for measuring the speed of detectors. There is nothing to learn.
+/// Random pixels with random objects, for measuring the speed of detectors. There is nothing to learn.
 ///
 /// 64 distinct images are kept and repeated to the length asked for.
 #[derive(Debug)]
@@ -81,12 +82,39 @@ pub struct SyntheticObjects {
 const MOST_OBJECTS: u32 = 16;
 
 impl SyntheticObjects {
-    /// `len` samples `[size, size, 3]` of 1 to 16 objects with classes in 0..`classes`.
+    /// `len` samples `[height, width, 3]` of 1 to 16 objects, ellipses that fill their boxes, with classes in 0..`classes`.
     ///
     /// # Errors
     /// As [`Synthetic::new`].
-    pub fn new(seed: u64, len: usize, size: u32, classes: usize) -> Result<Self, DataError> {
+    pub fn new(seed: u64, len: usize, size: [u32; 2], classes: usize) -> Result<Self, DataError> {
         Ok(Self { images: Synthetic::new(seed, len, size, classes)? })
+    }
+}
+
+/// The pixels of the ellipse that fills the box `[x1, y1, x2, y2]`.
+fn ellipse([x1, y1, x2, y2]: [f64; 4]) -> ObjectMask {
+    let (left, top, right, bottom) = (x1 as usize, y1 as usize, x2.ceil() as usize, y2.ceil() as usize);
+    let share = |place: usize, low: f64, high: f64| (2.0 * (place as f64 + 0.5) - low - high) / (high - low);
+    let is_inside = |x: usize, y: usize| share(x, x1, x2).powi(2) + share(y, y1, y2).powi(2) <= 1.0;
+    let pixels = (top..bottom).flat_map(|y| (left..right).map(move |x| is_inside(x, y))).collect();
+    ObjectMask { left, top, width: right - left, pixels }
+}
+
+impl AnnotatedImages for SyntheticObjects {
+    fn image(&self, index: usize) -> (i32, [u32; 2]) {
+        (index as i32 + 1, self.images.size.map(|side| side as u32))
+    }
+
+    fn objects(&self, index: usize) -> Result<Vec<Object>, DataError> {
+        let (size, classes) = (self.images.size.map(|side| side as f64), self.num_classes() as u32);
+        let mut drawn = Purpose::Synthetic.stream(self.images.seed, 1, index as u64);
+        let objects = (0..1 + drawn.below(MOST_OBJECTS)).map(|_| {
+            let [y, x] = size.map(|side| drawn.uniform(0.0, 0.9 * side));
+            let [height, width] = [0, 1].map(|axis| drawn.uniform(0.05 * size[axis], size[axis] - [y, x][axis]));
+            let bbox = [x, y, x + width, y + height];
+            Object { bbox, class: drawn.below(classes), mask: Some(ellipse(bbox)) }
+        });
+        Ok(objects.collect())
     }
 }
 
@@ -113,16 +141,8 @@ impl Dataset for SyntheticObjects {
         out: &mut [u8],
     ) -> Result<Objects, DataError> {
         self.images.load(index, rng, scratch, out)?;
-        let (size, classes) = (self.images.size as f64, self.num_classes() as u32);
-        let mut drawn = Purpose::Synthetic.stream(self.images.seed, 1, index as u64);
-        let objects = (0..1 + drawn.below(MOST_OBJECTS)).map(|_| {
-            let [x, y] = [0, 1].map(|_| drawn.uniform(0.0, 0.9 * size));
-            let [width, height] = [x, y].map(|start| drawn.uniform(0.05 * size, size - start));
-            Object { bbox: [x, y, x + width, y + height], class: drawn.below(classes), mask: None }
-        });
-        let side = self.images.size as u32;
-        let placement = Framing::fit([side; 2]).place([side; 2], rng);
-        Ok(Objects::new(index as i32 + 1, objects.collect()).place(&placement))
+        let (id, size) = self.image(index);
+        Ok(Objects::new(id, self.objects(index)?).place(&Framing::fit(size).place(size, rng)))
     }
 
     fn source(&self, index: usize) -> String {
@@ -146,14 +166,14 @@ mod tests {
 
     #[test]
     fn follows_the_seed_and_is_marked() {
-        let a = Synthetic::new(1, 100, 8, 10).unwrap();
-        let b = Synthetic::new(2, 100, 8, 10).unwrap();
-        assert_eq!(load(&a, 5), load(&Synthetic::new(1, 100, 8, 10).unwrap(), 5));
+        let a = Synthetic::new(1, 100, [8; 2], 10).unwrap();
+        let b = Synthetic::new(2, 100, [8; 2], 10).unwrap();
+        assert_eq!(load(&a, 5), load(&Synthetic::new(1, 100, [8; 2], 10).unwrap(), 5));
         assert_ne!(load(&a, 5), load(&b, 5));
         assert_ne!(load(&a, 5), load(&a, 6));
         assert!((0..100).all(|index| load(&a, index).0.0 < 10));
         assert!(a.identity().starts_with("synthetic:seed=1"));
-        assert!(Synthetic::new(1, 0, 8, 10).is_err());
-        assert!(Synthetic::new(1, 1, 8, 0).is_err());
+        assert!(Synthetic::new(1, 0, [8; 2], 10).is_err());
+        assert!(Synthetic::new(1, 1, [8; 2], 0).is_err());
     }
 }

@@ -263,7 +263,7 @@ fn batches<D: Dataset + 'static>(samples: Arc<ImageSamples<D>>, workers: usize) 
 
 #[test]
 fn batches_hold_objects_behind_their_count_zeros() {
-    let layout = ObjectLayout { max_objects: 4, mask_size: Some(28) };
+    let layout = ObjectLayout { max_objects: 4, first_class: 0, crop: Some(28) };
     let framing = Framing { jitter: Some((0.5, 1.5)), flip: 0.5, ..Framing::fit([64, 96]) };
     let scenes = Arc::new(Scenes::new(2, Split::Train, 11, [96, 96], framing).unwrap());
     let samples = Arc::new(ImageSamples::new(Arc::clone(&scenes), layout).unwrap());
@@ -273,7 +273,7 @@ fn batches_hold_objects_behind_their_count_zeros() {
     let mut dropped = 0;
     for batch in &all {
         let feeds = &batch.feeds;
-        assert_eq!((feeds.u8("images").len(), feeds.u8("masks").len()), (3 * 64 * 96 * 3, 3 * 4 * 28 * 28));
+        assert_eq!((feeds.u8("images").len(), feeds.u8("crops").len()), (3 * 64 * 96 * 3, 3 * 4 * 28 * 28));
         for row in 0..3 {
             let count = feeds.i32("count")[row] as usize;
             dropped += feeds.i32("dropped")[row];
@@ -284,7 +284,7 @@ fn batches_hold_objects_behind_their_count_zeros() {
             }
             assert!(boxes[count..].iter().flatten().all(|&x| x == 0.0));
             assert!(feeds.i32("classes")[row * 4 + count..(row + 1) * 4].iter().all(|&class| class == 0));
-            let masks = &feeds.u8("masks")[row * 4 * 784..][..4 * 784];
+            let masks = &feeds.u8("crops")[row * 4 * 784..][..4 * 784];
             assert!(masks[count * 784..].iter().all(|&value| value == 0));
             for mask in masks[..count * 784].chunks_exact(784) {
                 assert!(mask.iter().any(|&value| value > 128), "a mask of a box with area has pixels");
@@ -299,7 +299,7 @@ fn batches_hold_objects_behind_their_count_zeros() {
 
 #[test]
 fn samples_state_ids_sizes_and_scales() {
-    let layout = ObjectLayout { max_objects: 100, mask_size: None };
+    let layout = ObjectLayout { max_objects: 100, first_class: 0, crop: None };
     let framing = Framing::efficientdet_eval([64, 80], Resampling::Legacy);
     let scenes = Arc::new(Scenes::new(2, Split::Train, 3, [96, 120], framing).unwrap());
     let boxes_of = |index: usize| {
@@ -367,7 +367,7 @@ fn the_largest_objects_are_kept_in_their_order() {
     let object = |side: f64, class: u32| Object { bbox: [1.0, 1.0, 1.0 + side, 1.0 + side], class, mask: None };
     let objects = [object(2.0, 1), object(5.0, 2), object(3.0, 3), object(5.0, 4), object(2.0, 5)];
     let placement = Framing::fit([8, 8]).place([8, 8], &mut rng(0));
-    let layout = ObjectLayout { max_objects: 4, mask_size: None };
+    let layout = ObjectLayout { max_objects: 4, first_class: 0, crop: None };
     let set = Fixed(Objects::new(7, objects.to_vec()).place(&placement));
     let samples = ImageSamples::new(Arc::new(set), layout).unwrap();
     let mut sample = samples.empty_sample();
@@ -376,7 +376,7 @@ fn the_largest_objects_are_kept_in_their_order() {
     assert_eq!(feeds.i32("classes"), [1, 2, 3, 4]);
     assert_eq!((feeds.i32("count"), feeds.i32("dropped"), feeds.i32("ids")), (&[4][..], &[1][..], &[7][..]));
     assert_eq!(feeds.f32("boxes")[4..8], [1.0, 1.0, 6.0, 6.0]);
-    assert!(Objects::fields(&layout).len() == 7 && feeds.u8("masks").is_empty());
+    assert!(Objects::fields(&layout).len() == 7 && feeds.u8("crops").is_empty());
 }
 
 #[test]
@@ -398,7 +398,7 @@ fn crops_of_masks_take_samples_as_crop_and_resize_does() {
 
 #[test]
 fn images_of_several_sizes_are_loaded_size_by_size() {
-    let layout = ObjectLayout { max_objects: 100, mask_size: None };
+    let layout = ObjectLayout { max_objects: 100, first_class: 0, crop: None };
     let Some(coco) = Coco::open("val", framings()[0].clone(), 30) else { return };
     let coco = Arc::new(coco);
     let error = ImageSamples::new(Arc::clone(&coco), layout).map(|_| ()).unwrap_err().to_string();

@@ -8,6 +8,7 @@ use bessemer_data::{DataError, Position};
 use bessemer_ir::run::{NonFinite, RunError};
 use bessemer_metrics::MetricError;
 use bessemer_metrics::coco::CocoError;
+use bessemer_metrics::mask::MaskError;
 use bessemer_models::{ModelError, WeightsError};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ pub enum TrainError {
     Metric(#[from] MetricError),
     #[error(transparent)]
     Coco(#[from] CocoError),
+    #[error(transparent)]
+    Mask(#[from] MaskError),
     #[error(transparent)]
     Tensor(#[from] TensorError),
 
@@ -170,6 +173,7 @@ impl TrainError {
             | Self::Event(_)
             | Self::Metric(_)
             | Self::Coco(_)
+            | Self::Mask(_)
             | Self::Tensor(_)
             | Self::Io { .. }
             | Self::NonFinite(_)

@@ -142,6 +142,11 @@ pub enum Fill {
     /// Pixels of pictures `[H, W, 3]` of this height and width: blots in a grid, and noise, so that features of all scales see
     /// something.
     Blots([usize; 2]),
+    /// At random: numbers that are heights and widths of images `[2]` that fill at least three quarters of each side of a canvas.
+    Sizes {
+        /// Height and width in pixels.
+        canvas: [usize; 2],
+    },
     /// Numbers that are boxes `[x1, y1, x2, y2]` within a canvas.
     Boxes {
         /// Height and width in pixels.
@@ -176,13 +181,15 @@ impl Workload {
     /// Random content of a feed, the same for the same seed.
     pub fn content(&self, feed: &Input, seed: u64) -> Vec<u8> {
         let count = feed.ty.shape.elements();
+        let between = |low: i32, high: i32, share: f32| low + (share * (high - low + 1) as f32) as i32;
         let sample = |i: usize| philox::uniform(seed, 0, 0, i as u64);
         let fill = self.fills.iter().find(|(name, _)| *name == feed.name).map_or(self.fill, |known| known.1);
         let real = |i: usize| match fill {
             Fill::Below(_) | Fill::Blots(_) => sample(i),
             Fill::Zero => 0.0,
             Fill::One => 1.0,
-            Fill::Between(low, high) => (low + (sample(i) * (high - low + 1) as f32) as i32) as f32,
+            Fill::Between(low, high) => between(low, high, sample(i)) as f32,
+            Fill::Sizes { canvas } => between(canvas[i % 2] as i32 * 3 / 4, canvas[i % 2] as i32, sample(i)) as f32,
             Fill::Boxes { canvas: [height, width], least } => {
                 let place = |corner: usize| sample(i - i % 4 + corner);
                 let (axis, half) = (i % 4 % 2, [width, height].map(|side| side as f32 / 2.0));

@@ -21,7 +21,7 @@ mod verify;
 pub use categories::{CategoryIds, Classes};
 pub use instances::{Annotation, Category, ImageRecord, Instances};
 pub use prepare::{CocoRecords, WrittenRecords};
-pub use results::{DetectionRecord, ResultRecord, Results, ResultsWriter};
+pub use results::{DetectionRecord, ResultRecord, Results, ResultsWriter, RunLengths};
 pub use segmentation::Segmentation;
 pub use set::{CocoOptions, CocoSet, CocoSummary, StageTimes};
 pub use source::CocoSource;

@@ -189,10 +189,29 @@ pub struct ResultRecord {
     pub file_name: Option<String>,
     /// Id of the category.
     pub category_id: i64,
-    /// `[x, y, width, height]` in pixels.
-    pub bbox: [f64; 4],
+    /// `[x, y, width, height]` in pixels, from networks that give boxes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bbox: Option<[f64; 4]>,
+    /// The mask, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segmentation: Option<RunLengths>,
     /// Confidence.
     pub score: f64,
+}
+
+/// A mask as a results file has it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunLengths {
+    /// Height and width.
+    pub size: [u32; 2],
+    /// Compressed run lengths.
+    pub counts: String,
+}
+
+impl From<&Rle> for RunLengths {
+    fn from(mask: &Rle) -> Self {
+        Self { size: [mask.height(), mask.width()], counts: mask.compressed() }
+    }
 }
 
 /// Writes a results file, a record in each line, without keeping records in memory.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::store::{Annotated, ImageMasks, ImageStore, Listed};
 use super::{CategoryIds, Classes, CocoSource};
 use crate::decode::exif;
-use crate::detection::{Framing, Object, Objects};
+use crate::detection::{AnnotatedImages, Framing, Object, Objects};
 use crate::{DataError, Dataset, ImageInfo, Philox, Placement, Purpose, Scratch, decode_rgb};
 
 /// How a data set is opened.
@@ -228,13 +228,23 @@ impl CocoSet {
 
     /// The objects of image `index` in a sample.
     fn place_objects(&self, index: usize, placement: &Placement, masks: &ImageMasks<'_>) -> Result<Objects, DataError> {
-        let ImageEntry { id, size, ref objects } = self.images[index];
-        let is_shown = |object: &&SetObject| placement.bbox(object.bbox).is_some();
-        let objects = self.objects[objects.clone()].iter().filter(is_shown).map(|object| {
+        let objects = self.objects_where(index, masks, |object| placement.bbox(object.bbox).is_some())?;
+        Ok(Objects::new(self.images[index].id, objects).place(placement))
+    }
+
+    /// Those objects of image `index` for which `is_wanted` holds; the masks of the others are not decoded.
+    fn objects_where(
+        &self,
+        index: usize,
+        masks: &ImageMasks<'_>,
+        is_wanted: impl Fn(&SetObject) -> bool,
+    ) -> Result<Vec<Object>, DataError> {
+        let ImageEntry { size, ref objects, .. } = self.images[index];
+        let objects = self.objects[objects.clone()].iter().filter(|object| is_wanted(object)).map(|object| {
             let mask = if self.masks { Some(masks.decode(object.annotation, size)?) } else { None };
             Ok(Object { bbox: object.bbox, class: object.class, mask })
         });
-        Ok(Objects::new(id, objects.collect::<Result<_, DataError>>()?).place(placement))
+        objects.collect()
     }
 
     /// Decodes the image in `scratch.file` to `scratch.pixels`.
@@ -267,6 +277,18 @@ pub(super) fn within([x1, y1, x2, y2]: [f64; 4], size: [u32; 2]) -> Result<[f64;
     let [height, width] = size.map(f64::from);
     let inside = [x1.max(0.0), y1.max(0.0), x2.min(width), y2.min(height)];
     if inside[0] < inside[2] && inside[1] < inside[3] { Ok(inside) } else { Err(NoArea) }
+}
+
+impl AnnotatedImages for CocoSet {
+    fn image(&self, index: usize) -> (i32, [u32; 2]) {
+        let ImageEntry { id, size, .. } = self.images[index];
+        (id, size)
+    }
+
+    fn objects(&self, index: usize) -> Result<Vec<Object>, DataError> {
+        let masks = self.store.read(index, &mut Vec::new())?;
+        self.objects_where(index, &masks, |_| true)
+    }
 }
 
 impl Dataset for CocoSet {

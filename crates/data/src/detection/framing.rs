@@ -125,7 +125,7 @@ fn scaled(size: [u32; 2], scale: f64) -> [u32; 2] {
     size.map(|side| ((f64::from(side) * scale + 1e-6) as u32).max(1))
 }
 
-fn whole([height, width]: [u32; 2]) -> CropBox {
+pub(super) fn whole([height, width]: [u32; 2]) -> CropBox {
     CropBox { left: 0.0, top: 0.0, width: width.into(), height: height.into() }
 }
 

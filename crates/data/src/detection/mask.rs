@@ -1,8 +1,10 @@
 //! Masks of objects: which pixels of an image belong to one.
 
-use bessemer_metrics::mask::Rle;
+use bessemer_metrics::mask::{MaskError, Rle};
 
-use crate::Placement;
+use super::framing::whole;
+use crate::placement::Shown;
+use crate::{Placement, Resampling};
 
 /// The pixels of an object, in a rectangle around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +29,28 @@ impl ObjectMask {
     pub fn contains(&self, x: usize, y: usize) -> bool {
         let (Some(column), Some(row)) = (x.checked_sub(self.left), y.checked_sub(self.top)) else { return false };
         column < self.width && self.pixels.get(row * self.width + column).copied().unwrap_or(false)
+    }
+
+    /// The runs of the mask in an image of `[height, width]`.
+    ///
+    /// # Errors
+    /// An image without pixels, or with more than 2^31 - 1.
+    pub fn runs(&self, [height, width]: [u32; 2]) -> Result<Rle, MaskError> {
+        let (columns, rows) = (width as usize, height as usize);
+        let pixels = (0..rows).flat_map(|y| (0..columns).map(move |x| u8::from(self.contains(x, y))));
+        Rle::encode(height, width, &pixels.collect::<Vec<_>>())
+    }
+
+    /// The mask of an image of `[height, width]` in a picture of it that has another size.
+    pub fn resized(&self, size: [u32; 2], picture: [u32; 2]) -> Self {
+        self.place(&Placement {
+            shown: Shown::Window(whole(size)),
+            size: picture,
+            flipped: false,
+            canvas: picture,
+            resampling: Resampling::default(),
+            box_limit: picture,
+        })
     }
 
     /// Number of pixels of the object.
@@ -109,6 +133,7 @@ mod tests {
         let bitmap = [0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 1, 0, 0, 1];
         let mask = ObjectMask::from(&Rle::encode(3, 5, &bitmap).unwrap());
         assert_eq!((mask.left, mask.top, mask.width, mask.height(), mask.area()), (0, 1, 5, 2, 5));
+        assert_eq!(mask.runs([3, 5]).unwrap().decode(), bitmap);
         for (index, &pixel) in bitmap.iter().enumerate() {
             assert_eq!(mask.contains(index % 5, index / 5), pixel == 1, "{index}");
         }

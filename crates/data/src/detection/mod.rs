@@ -6,4 +6,4 @@ mod objects;
 
 pub use framing::{BoxBorder, Framing};
 pub use mask::ObjectMask;
-pub use objects::{Object, ObjectLayout, Objects};
+pub use objects::{AnnotatedImages, Object, ObjectLayout, Objects};

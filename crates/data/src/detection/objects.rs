@@ -2,7 +2,7 @@
 
 use super::ObjectMask;
 use crate::feeds::{Field, Row, fill};
-use crate::{Placement, SampleTarget};
+use crate::{DataError, Dataset, Placement, SampleTarget};
 
 /// An object. Coordinates are pixels from the upper left corner.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,13 +76,27 @@ impl Objects {
     }
 }
 
+/// Images with objects that are known before images are framed.
+pub trait AnnotatedImages: Dataset<Target = Objects> {
+    /// Id of image `index`, and its height and width before it is framed.
+    fn image(&self, index: usize) -> (i32, [u32; 2]);
+
+    /// The objects of image `index` in pixels of the image, with masks if the set has them.
+    ///
+    /// # Errors
+    /// A record or a mask that is damaged.
+    fn objects(&self, index: usize) -> Result<Vec<Object>, DataError>;
+}
+
 /// Sizes of the arrays of a batch of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectLayout {
     /// Most objects of a sample, `G`. Of more the largest are kept.
     pub max_objects: usize,
+    /// Number of the first class in a batch: 1 where 0 is the background.
+    pub first_class: u32,
     /// Height and width `S` of the crops of masks, where they are asked for.
-    pub mask_size: Option<usize>,
+    pub crop: Option<usize>,
 }
 
 impl SampleTarget for Objects {
@@ -91,7 +105,7 @@ impl SampleTarget for Objects {
     /// `ids i32[N]`, those of the images; `sizes f32[N, 2]`, height and width of the part of the canvas that shows the image;
     /// `scales f32[N]`, pixels of the image for each pixel of the canvas; `boxes f32[N, G, 4]` as `[x1, y1, x2, y2]` in pixels of
     /// the canvas; `classes i32[N, G]`; `count i32[N]`, how many objects there are; `dropped i32[N]`, how many there were beyond
-    /// `G`; and with masks `masks u8[N, G, S, S]`, 0 to 255, each the part of the mask in its box. Rows behind the count are
+    /// `G`; and with masks `crops u8[N, G, S, S]`, 0 to 255, each the part of the mask in its box. Rows behind the count are
     /// zeros.
     fn fields(layout: &ObjectLayout) -> Vec<Field> {
         let most = layout.max_objects;
@@ -104,7 +118,7 @@ impl SampleTarget for Objects {
             Field::i32("count", 1),
             Field::i32("dropped", 1),
         ];
-        fields.extend(layout.mask_size.map(|size| Field::u8("masks", most * size * size)));
+        fields.extend(layout.crop.map(|size| Field::u8("crops", most * size * size)));
         fields
     }
 
@@ -115,13 +129,13 @@ impl SampleTarget for Objects {
         row.f32("sizes").copy_from_slice(&placement.size().map(|side| side as f32));
         row.f32("scales")[0] = placement.nominal_scale().recip() as f32;
         fill(row.f32("boxes"), kept.iter().flat_map(|object| object.bbox.map(|x| x as f32)), 0.0);
-        fill(row.i32("classes"), kept.iter().map(|object| object.class as i32), 0);
+        fill(row.i32("classes"), kept.iter().map(|object| (object.class + layout.first_class) as i32), 0);
         row.i32("count")[0] = kept.len() as i32;
         row.i32("dropped")[0] = (self.objects.len() - kept.len()) as i32;
-        let Some(size) = layout.mask_size else { return };
-        let masks = row.u8("masks");
-        masks[kept.len() * size * size..].fill(0);
-        for (object, out) in kept.iter().zip(masks.chunks_exact_mut(size * size)) {
+        let Some(size) = layout.crop else { return };
+        let crops = row.u8("crops");
+        crops[kept.len() * size * size..].fill(0);
+        for (object, out) in kept.iter().zip(crops.chunks_exact_mut(size * size)) {
             match &object.mask {
                 Some(mask) => mask.crop(object.bbox, placement.canvas(), out, size),
                 None => out.fill(0),

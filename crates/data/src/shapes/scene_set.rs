@@ -1,7 +1,7 @@
 //! Drawn scenes as a data set of images with objects.
 
-use super::{ShapeClass, check_side, draw_scene};
-use crate::detection::{Framing, Object, ObjectMask, Objects};
+use super::{Scene, SceneObject, ShapeClass, check_side, draw_scene};
+use crate::detection::{AnnotatedImages, Framing, Object, ObjectMask, Objects};
 use crate::{DataError, Dataset, Philox, Scratch, Split};
 
 /// Scenes of one to eight shapes with their boxes and masks. Ids of images count from 1, as in the files of a
@@ -31,6 +31,31 @@ impl Scenes {
         let classes = ShapeClass::ALL.iter().map(|class| class.name().to_owned()).collect();
         Ok(Self { seed, split, len, size, framing, classes })
     }
+
+    fn scene(&self, index: usize) -> Result<Scene, DataError> {
+        let [height, width] = self.size;
+        draw_scene(self.seed, self.split, index, width, height)
+    }
+}
+
+/// The objects of a scene as those of an image.
+fn objects_of(scene: &Scene) -> Vec<Object> {
+    let object = |object: &SceneObject| {
+        let [left, top, width, height] = object.bbox;
+        let bbox = [left, top, left + width, top + height];
+        Object { bbox, class: object.class.label(), mask: Some(ObjectMask::from(&object.mask)) }
+    };
+    scene.objects.iter().map(object).collect()
+}
+
+impl AnnotatedImages for Scenes {
+    fn image(&self, index: usize) -> (i32, [u32; 2]) {
+        (index as i32 + 1, self.size)
+    }
+
+    fn objects(&self, index: usize) -> Result<Vec<Object>, DataError> {
+        Ok(objects_of(&self.scene(index)?))
+    }
 }
 
 impl Dataset for Scenes {
@@ -55,16 +80,10 @@ impl Dataset for Scenes {
         scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<Objects, DataError> {
-        let [height, width] = self.size;
-        let scene = draw_scene(self.seed, self.split, index, width, height)?;
-        let objects = scene.objects.iter().map(|object| {
-            let [left, top, width, height] = object.bbox;
-            let bbox = [left, top, left + width, top + height];
-            Object { bbox, class: object.class.label(), mask: Some(ObjectMask::from(&object.mask)) }
-        });
+        let scene = self.scene(index)?;
         let placement = self.framing.place(self.size, rng);
         placement.draw(&scene.picture.pixels, self.size, &mut scratch.resize, out);
-        Ok(Objects::new(index as i32 + 1, objects.collect()).place(&placement))
+        Ok(Objects::new(self.image(index).0, objects_of(&scene)).place(&placement))
     }
 
     fn source(&self, index: usize) -> String {

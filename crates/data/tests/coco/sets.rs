@@ -378,7 +378,7 @@ fn real_photos_are_loaded_the_same_whatever_the_workers() {
     let summary = set.summary();
     assert_eq!((summary.objects, summary.crowds, summary.images_without_objects), (929, 10, 2));
     assert_eq!((set.class_names()[0].as_str(), set.class_names()[89].as_str()), ("person", "toothbrush"));
-    let layout = ObjectLayout { max_objects: 10, mask_size: Some(28) };
+    let layout = ObjectLayout { max_objects: 10, first_class: 0, crop: Some(28) };
     let samples = Arc::new(ImageSamples::new(Arc::clone(&set), layout).unwrap());
     let batches = |workers: usize| {
         let sampler = Sampler::new(set.len(), SamplerOptions::train(16, 3)).unwrap();

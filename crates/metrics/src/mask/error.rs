@@ -34,6 +34,12 @@ pub enum MaskError {
     )]
     Coordinate { index: usize, value: f64 },
 
+    #[error("a grid of {cells} cells; expected as many rows as columns")]
+    Grid { cells: usize },
+
+    #[error("a box with the coordinate {coordinate}; expected finite numbers of pixels")]
+    Box { coordinate: f64 },
+
     #[error("no mask to merge; expected at least one")]
     Nothing,
 

@@ -3,6 +3,7 @@
 //! Every result equals that of pycocotools, so that scores computed from masks agree with published ones.
 
 mod error;
+mod paste;
 mod polygon;
 mod rle;
 mod text;

@@ -10,12 +10,14 @@ mod names;
 mod pyramid;
 mod regions;
 mod rpn;
+mod zoo;
 
 pub use config::{
     AnchorOptions, CANVAS_MULTIPLE, DetectionOptions, Flavour, MASK_SIZE, MaskRcnnOptions, ProposalOptions,
     TrainingOptions,
 };
 pub use names::NAMES;
+pub use zoo::{MaskRcnnSpec, ZOO, find};
 
 use crate::ModelError;
 use crate::detector::{Objects, total};

@@ -39,6 +39,13 @@ pub struct SampleInfo {
     pub classes: usize,
 }
 
+impl SampleInfo {
+    /// An image of `[height, width]`.
+    pub fn of_image([height, width]: [usize; 2], classes: usize) -> Self {
+        Self { shape: vec![height, width, 3], text: format!("{height}x{width} pixels"), classes }
+    }
+}
+
 /// What a person gives to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputKind {

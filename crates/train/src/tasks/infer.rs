@@ -21,6 +21,8 @@ pub struct PredictOptions {
     pub score: Option<f64>,
     /// A folder for pictures with detections drawn in them, and a file of results.
     pub out: Option<PathBuf>,
+    /// A folder for a picture of the mask of each detection.
+    pub masks: Option<PathBuf>,
     /// A file with the name of a class in each line. Otherwise names are those of the run, or numbers.
     pub labels: Option<PathBuf>,
     /// The vocabulary of a model of text; otherwise that of the folder of the weights.

@@ -14,7 +14,8 @@ pub static FAMILIES: &[&dyn Family] = &[
     &super::pretraining::FAMILY,
     &super::electra::FAMILY,
     &super::squad::FAMILY,
-    &super::detection::FAMILY,
+    &super::detection::efficientdet::FAMILY,
+    &super::detection::maskrcnn::FAMILY,
     #[cfg(test)]
     &super::example::FAMILY,
 ];

@@ -317,7 +317,8 @@ pub(super) fn run_bench(options: &Bench, common: &Common) -> anyhow::Result<()> 
     let set = Arc::new(options.samples.open(&options.input, common)?);
     let layout = ObjectLayout {
         max_objects: options.samples.max_objects,
-        mask_size: options.samples.masks.then_some(MASK_SIZE),
+        first_class: 0,
+        crop: options.samples.masks.then_some(MASK_SIZE),
     };
     let samples = Arc::new(ImageSamples::new(Arc::clone(&set), layout)?);
     let batch_size = options.batch_size.min(set.len());

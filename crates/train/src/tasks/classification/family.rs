@@ -60,9 +60,7 @@ impl Family for Classifiers {
 
     fn sample(&self, model: &str) -> Result<SampleInfo, ModelError> {
         let options = find(model)?.options();
-        let [height, width] = options.image_size;
-        let text = format!("{height}x{width} pixels");
-        Ok(SampleInfo { shape: vec![height, width, 3], text, classes: options.num_classes })
+        Ok(SampleInfo::of_image(options.image_size, options.num_classes))
     }
 
     fn input(&self) -> InputKind {

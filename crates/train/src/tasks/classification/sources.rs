@@ -31,7 +31,7 @@ impl DataSource {
         let size = images.image_size as u32;
         let samples = |default: u64| data.train_samples.unwrap_or(default) as usize;
         let set: Arc<LabelledImages> = match self {
-            Self::Synthetic => Arc::new(Synthetic::new(seed, samples(SYNTHETIC_SAMPLES), size, own_classes(own))?),
+            Self::Synthetic => Arc::new(Synthetic::new(seed, samples(SYNTHETIC_SAMPLES), [size; 2], own_classes(own))?),
             Self::Shapes => {
                 let shapes = Shapes::new(seed, Split::Train, samples(SHAPES_TRAIN_SAMPLES), size)?;
                 Arc::new(shapes.with_classes(shape_classes(own))?)
@@ -70,7 +70,7 @@ impl DataSource {
         Ok(Some(match self {
             Self::Synthetic => {
                 let Some(samples) = data.eval_samples else { return Ok(None) };
-                Arc::new(Synthetic::new(seed, samples as usize, size, own_classes(own))?)
+                Arc::new(Synthetic::new(seed, samples as usize, [size; 2], own_classes(own))?)
             }
             Self::Shapes => {
                 let samples = data.eval_samples.unwrap_or(SHAPES_EVAL_SAMPLES) as usize;

@@ -1,9 +1,9 @@
-//! Object detectors as a family.
+//! Object detectors as families.
 
-use super::detector::{Detector, classes_of};
+use super::detector::Detector;
 use super::infer::ObjectPredictor;
-use super::recipe::DetectorRecipe;
-use super::{Detection, TERMS, samples, workload};
+use super::kind::DetectorKind;
+use super::{Detection, samples};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -18,22 +18,11 @@ use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
 use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{ComparedWork, DetectorOutputs, Mode as StepMode, NamedSetting, StepSettings, Work, Workload};
-use bessemer_models::efficientdet::{self, DetectorSpec, NAMES, ZOO};
-use bessemer_models::{Model, ModelError, Summary, WeightNames};
-use bessemer_nn::Mode;
+use bessemer_models::{ModelError, Summary, WeightNames};
 use std::path::Path;
 
-/// Detectors of objects: EfficientDets.
-pub struct Detectors;
-
-/// The family.
-pub static FAMILY: Detectors = Detectors;
-
-const RECIPES: [(&str, &str); 3] = [
-    ("efficientdet-d0", include_str!("recipes/efficientdet-d0.toml")),
-    ("efficientdet-coco-small", include_str!("recipes/efficientdet-coco-small.toml")),
-    ("detection-quick", include_str!("recipes/detection-quick.toml")),
-];
+/// Detectors of objects of one kind.
+pub struct Detectors(pub(super) &'static dyn DetectorKind);
 
 impl Family for Detectors {
     fn noun(&self) -> &'static str {
@@ -41,28 +30,19 @@ impl Family for Detectors {
     }
 
     fn models(&self) -> Vec<ModelInfo> {
-        let info = |spec: &DetectorSpec| ModelInfo {
-            name: spec.name,
-            description: spec.description,
-            variants: &["edge_weights", "normalise_twice"],
-        };
-        ZOO.iter().map(info).collect()
+        self.0.models()
     }
 
     fn representatives(&self) -> &'static [&'static str] {
-        &["efficientdet-tiny"]
+        self.0.representatives()
     }
 
     fn summary(&self, model: &str) -> Result<Summary, ModelError> {
-        let options = efficientdet::find(model)?.options();
-        Ok(Summary::of(&efficientdet::raw_outputs(&options, 1, Mode::Infer)?))
+        self.0.summary(model)
     }
 
     fn sample(&self, model: &str) -> Result<SampleInfo, ModelError> {
-        let options = efficientdet::find(model)?.options();
-        let [height, width] = options.canvas;
-        let text = format!("{height}x{width} pixels");
-        Ok(SampleInfo { shape: vec![height, width, 3], text, classes: options.num_classes })
+        self.0.sample(model)
     }
 
     fn input(&self) -> InputKind {
@@ -74,27 +54,27 @@ impl Family for Detectors {
     }
 
     fn names(&self) -> &'static WeightNames {
-        &NAMES
+        self.0.weights().names
     }
 
     fn metric_schema(&self) -> &'static MetricSchema {
-        &TERMS
+        self.0.metric_schema()
     }
 
     fn recipes(&self) -> &'static [(&'static str, &'static str)] {
-        &RECIPES
+        self.0.recipes()
     }
 
     fn default_recipe(&self, model: &str, _: Option<&str>) -> &'static str {
-        efficientdet::find(model).map_or("efficientdet-d0", |spec| spec.recipe)
+        self.0.default_recipe(model)
     }
 
     fn recipe(&self) -> RecipePart {
-        RecipePart::of::<DetectorRecipe>()
+        self.0.recipe()
     }
 
     fn open(&self, recipe: &Recipe, _: Option<&Path>) -> Result<Box<dyn Task>, TrainError> {
-        Ok(Box::new(Detection::open(recipe)?))
+        Ok(Box::new(Detection::open(self.0, recipe)?))
     }
 
     fn evaluation(
@@ -104,7 +84,7 @@ impl Family for Detectors {
         data: &Path,
         options: &EvaluateOptions,
     ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
-        super::standalone_evaluation(model, weights, data, options)
+        super::standalone_evaluation(Detector::load(self.0, model, weights, options.weights)?, data, options)
     }
 
     fn predictor(
@@ -113,7 +93,7 @@ impl Family for Detectors {
         weights: &Path,
         options: &PredictOptions,
     ) -> Result<Box<dyn Predictor>, TrainError> {
-        let detector = Detector::load(model, weights, options.weights)?;
+        let detector = Detector::load(self.0, model, weights, options.weights)?;
         Ok(Box::new(ObjectPredictor::of_files(detector, options)?))
     }
 
@@ -123,66 +103,62 @@ impl Family for Detectors {
         weights: &Path,
         options: &PredictOptions,
     ) -> Result<Option<Box<dyn Annotator>>, TrainError> {
-        let detector = Detector::load(model, weights, options.weights)?;
+        let detector = Detector::load(self.0, model, weights, options.weights)?;
         Ok(Some(Box::new(ObjectPredictor::of_frames(detector, options)?)))
     }
 
     fn keep_samples(&self, run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec<Sample>, TrainError> {
-        samples::write(run, count, compute)
+        samples::write(self.0, run, count, compute)
     }
 
     fn recognise(&self, tensors: &[NamedTensor<'_>]) -> Option<Recognised> {
-        let spec = ZOO.iter().find(|spec| model_for(spec, tensors).is_some_and(|model| has_shapes(&model, tensors)))?;
-        Some(Recognised { what: spec.description.to_owned(), models: vec![spec.name], known: tensors.len() })
+        let fits =
+            |info: &ModelInfo| self.0.model_for(info.name, tensors).is_some_and(|model| has_shapes(&model, tensors));
+        let info = self.models().into_iter().find(fits)?;
+        Some(Recognised { what: info.description.to_owned(), models: vec![info.name], known: tensors.len() })
     }
 
     fn fitted(&self, model: &str, trained: &LoadedWeights, _: &Path) -> Result<Fitted, TrainError> {
-        let spec = efficientdet::find(model)?;
-        let model = model_for(spec, &trained.tensors).ok_or_else(|| {
-            TrainError::setting("the weights", &trained.origin, "they have no class_net.predict.conv_pw.bias")
+        let model = self.0.model_for(model, &trained.tensors).ok_or_else(|| {
+            let bias = self.0.weights().of_classes[0];
+            TrainError::setting("the weights", &trained.origin, format!("they have no {bias}"))
         })?;
         Ok(Fitted { model, folder: None })
     }
 
     fn outputs(&self) -> &'static [DetectorOutputs] {
-        &DetectorOutputs::ALL
+        self.0.outputs()
     }
 
     fn step_settings(&self, mode: StepMode, settings: &StepSettings) -> Vec<NamedSetting> {
         match mode {
             StepMode::Train => vec![("accumulation", settings.accumulation.into())],
+            StepMode::Infer if self.outputs().is_empty() => Vec::new(),
             StepMode::Infer => vec![("outputs", settings.outputs.name().into())],
         }
     }
 
     fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {
-        workload::build(work)
+        self.0.workload(work)
     }
 
     fn compared(&self) -> Option<&'static str> {
-        Some("EfficientDets")
+        self.0.compared().map(|(models, _)| models)
     }
 
     fn comparison_group(&self, _: &str) -> Option<&'static str> {
-        Some("efficientdet")
+        self.0.compared().map(|(_, group)| group)
     }
 
     fn settling_step(&self, work: &Work<'_>) -> Result<Option<Workload>, ModelError> {
-        workload::settling(work).map(Some)
+        self.0.settling_step(work)
     }
 
     fn compared_work(&self, work: &Work<'_>) -> Result<Option<ComparedWork>, ModelError> {
-        workload::compared(work).map(Some)
+        self.0.compared_work(work)
     }
 
     fn evaluation_step(&self) -> Option<BuildStep> {
-        Some(workload::evaluation)
+        self.0.measured_evaluation()
     }
-}
-
-/// The published form of a model, with as many classes as its weights have.
-fn model_for(spec: &DetectorSpec, tensors: &[NamedTensor<'_>]) -> Option<Model> {
-    let mut options = spec.options();
-    options.num_classes = classes_of(tensors, options.anchors.count())?;
-    efficientdet::raw_outputs(&options, 1, Mode::Infer).ok()
 }

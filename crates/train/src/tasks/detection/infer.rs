@@ -1,17 +1,18 @@
 //! Objects in pictures.
 
 use super::detector::{ClassCategory, Detector};
-use super::drawing::{LabelledBox, drawn};
-use super::score::{Found, detections};
+use super::drawing::{LabelledObject, drawn};
+use super::score::{Found, SeenImage, detections};
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::frames::{Annotated, Annotator};
 use crate::tasks::infer::{self, DRAWN_SCORE, JPEG_QUALITY, Part, PredictOptions, Predictor, RESULTS_FILE};
 use crate::tasks::{Array, EachInput, Feeds};
-use bessemer_data::coco::{ResultRecord, ResultsWriter};
-use bessemer_data::detection::Framing;
-use bessemer_data::{FileFormat, Image, Purpose, ResizeBuffers};
-use serde::Serialize;
+use bessemer_data::coco::{ResultRecord, ResultsWriter, RunLengths};
+use bessemer_data::detection::ObjectMask;
+use bessemer_data::{FileFormat, Image, Purpose, ResizeBuffers, Split};
+use bessemer_metrics::mask::Rle;
+use serde::{Serialize, Serializer};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,13 @@ pub(super) struct DetectedObject {
     pub(super) score: f64,
     /// `[x, y, width, height]` in pixels of the image.
     pub(super) bbox: [f64; 4],
+    /// In the size of the image, from networks that give masks.
+    #[serde(rename = "segmentation", serialize_with = "as_run_lengths", skip_serializing_if = "Option::is_none")]
+    pub(super) mask: Option<Rle>,
+}
+
+fn as_run_lengths<S: Serializer>(mask: &Option<Rle>, serializer: S) -> Result<S::Ok, S::Error> {
+    mask.as_ref().map(RunLengths::from).serialize(serializer)
 }
 
 /// What a picture shows.
@@ -45,7 +53,6 @@ pub(super) struct DetectedObjects {
 pub(super) struct Network {
     detector: Detector,
     session: EvalSession,
-    framing: Framing,
     batch_size: usize,
     buffers: ResizeBuffers,
 }
@@ -56,10 +63,8 @@ impl Network {
     /// # Errors
     /// Weights that do not fit the model.
     pub(super) fn new(detector: Detector, batch_size: usize, compute: &ComputeOptions) -> Result<Self, TrainError> {
-        let session = detector.session(&detector.detection()?, batch_size, compute)?;
-        let canvas = detector.canvas()?.map(|side| side as u32);
-        let framing = Framing::efficientdet_eval(canvas, detector.resampling()?);
-        Ok(Self { detector, session, framing, batch_size, buffers: ResizeBuffers::default() })
+        let session = detector.session(batch_size, compute)?;
+        Ok(Self { detector, session, batch_size, buffers: ResizeBuffers::default() })
     }
 
     /// The objects of each of at most `batch_size` images, all that the network gives.
@@ -67,32 +72,36 @@ impl Network {
     /// # Errors
     /// Outputs that are not numbers.
     pub(super) fn detect(&mut self, images: &[&Image]) -> Result<Vec<Vec<DetectedObject>>, TrainError> {
-        let [height, width] = self.framing.canvases[0].map(|side| side as usize);
+        let settings = &self.detector.settings;
+        let framing = settings.framing(Split::Val);
+        let [height, width] = settings.canvas;
         let pixels = height * width * 3;
         let (mut canvases, mut sizes) = (vec![0; self.batch_size * pixels], vec![0.0; self.batch_size * 2]);
-        let mut scales = Vec::with_capacity(images.len());
+        let mut seen = Vec::with_capacity(images.len());
         for (index, image) in images.iter().enumerate() {
             let size = [image.height as u32, image.width as u32];
             // Nothing is drawn at random without jitter and flips.
-            let placement = self.framing.place(size, &mut Purpose::Augment.stream(0, 0, 0));
+            let placement = framing.place(size, &mut Purpose::Augment.stream(0, 0, 0));
             placement.draw(&image.pixels, size, &mut self.buffers, &mut canvases[index * pixels..][..pixels]);
             sizes[2 * index..][..2].copy_from_slice(&placement.size().map(|side| side as f32));
-            scales.push(placement.nominal_scale().recip() as f32);
+            seen.push(SeenImage { size, scale: placement.nominal_scale().recip() as f32 });
         }
         self.session.run(&Feeds::from([("images", Array::U8(canvases)), ("sizes", Array::F32(sizes))]))?;
-        let object = |Found { class, bbox, score }: Found| {
+        let object = |Found { class, bbox, score, mask }: Found| {
             let ClassCategory { id, name } = self.detector.category(class);
-            DetectedObject { category_id: id, class: class as u32, name, score, bbox }
+            DetectedObject { category_id: id, class: class as u32, name, score, bbox, mask }
         };
-        let found = detections(&self.session, &scales)?;
+        let found = detections(&self.session, settings, &seen)?;
         Ok(found.into_iter().map(|image| image.into_iter().map(object).collect()).collect())
     }
 }
 
-/// A picture with the boxes, names and scores of objects in it.
+/// A picture with the masks, boxes, names and scores of objects in it.
 pub(super) fn with_objects(image: &Image, objects: &[DetectedObject]) -> Image {
-    let labelled =
-        |object: &DetectedObject| LabelledBox::detected(&object.name, object.score, object.class, object.bbox);
+    let labelled = |object: &DetectedObject| {
+        let mask = object.mask.as_ref().map(ObjectMask::from);
+        LabelledObject::detected(&object.name, object.score, object.class, object.bbox, mask)
+    };
     drawn(image, &objects.iter().map(labelled).collect::<Vec<_>>())
 }
 
@@ -103,6 +112,8 @@ pub(super) struct ObjectPredictor {
     score: Option<f64>,
     top_k: usize,
     out: Option<PathBuf>,
+    /// A folder for a picture of each mask.
+    masks: Option<PathBuf>,
     /// Names of the classes instead of those of the run.
     names: Option<Vec<String>>,
 }
@@ -113,8 +124,8 @@ impl ObjectPredictor {
     /// # Errors
     /// Weights or labels that do not fit the model; a folder that cannot be made.
     pub(super) fn of_files(detector: Detector, options: &PredictOptions) -> Result<Self, TrainError> {
-        if let Some(out) = &options.out {
-            fs::create_dir_all(out).map_err(TrainError::io(out, "make the folder of pictures"))?;
+        for folder in [&options.out, &options.masks].into_iter().flatten() {
+            fs::create_dir_all(folder).map_err(TrainError::io(folder, "make the folder of pictures"))?;
         }
         Self::new(detector, options, BATCH)
     }
@@ -128,13 +139,18 @@ impl ObjectPredictor {
     }
 
     fn new(detector: Detector, options: &PredictOptions, batch_size: usize) -> Result<Self, TrainError> {
-        let read = |path: &Path| infer::given_labels(path, detector.num_classes()?, &detector.trained.origin);
+        if let Some(folder) = options.masks.as_ref().filter(|_| detector.settings.layout.crop.is_none()) {
+            let name = &detector.recipe.model.name;
+            return Err(TrainError::setting("the folder of masks", folder.display(), format!("{name} gives no masks")));
+        }
+        let read = |path: &Path| infer::given_labels(path, detector.settings.classes, &detector.trained.origin);
         let names = options.labels.as_deref().map(read).transpose()?;
         Ok(Self {
             network: Network::new(detector, batch_size, &options.compute)?,
             score: options.score,
             top_k: options.top_k.unwrap_or(usize::MAX),
             out: options.out.clone(),
+            masks: options.masks.clone(),
             names,
         })
     }
@@ -160,6 +176,20 @@ impl ObjectPredictor {
         objects
     }
 
+    /// Writes `NAME-NNN-CLASS.png` for each object of the picture `path`: white where it is, black elsewhere.
+    fn write_masks(&self, path: &Path, objects: &[DetectedObject]) -> Result<(), TrainError> {
+        let Some(folder) = &self.masks else { return Ok(()) };
+        let stem = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
+        for (number, object) in objects.iter().enumerate() {
+            let Some(mask) = &object.mask else { continue };
+            let pixels = mask.decode().into_iter().flat_map(|pixel| [255 * pixel; 3]).collect();
+            let picture = Image { width: mask.width() as usize, height: mask.height() as usize, pixels };
+            let name = object.name.replace(|c: char| !c.is_alphanumeric(), "-");
+            picture.write(&folder.join(format!("{stem}-{number:03}-{name}.png")), FileFormat::Png)?;
+        }
+        Ok(())
+    }
+
     /// Writes the picture with its objects, in the format of the file it comes from.
     fn write_picture(&self, path: &Path, image: &Image, objects: &[DetectedObject]) -> Result<(), TrainError> {
         let Some(out) = &self.out else { return Ok(()) };
@@ -173,8 +203,15 @@ impl ObjectPredictor {
 /// The objects of an image as results files have them, without those of classes that have no category.
 fn records(objects: &[DetectedObject], image_id: i64, file: &str) -> impl Iterator<Item = ResultRecord> {
     objects.iter().filter_map(move |object| {
-        let DetectedObject { category_id, bbox, score, .. } = *object;
-        Some(ResultRecord { image_id, file_name: Some(file.to_owned()), category_id: category_id?, bbox, score })
+        let DetectedObject { category_id, bbox, score, ref mask, .. } = *object;
+        Some(ResultRecord {
+            image_id,
+            file_name: Some(file.to_owned()),
+            category_id: category_id?,
+            bbox: Some(bbox),
+            segmentation: mask.as_ref().map(RunLengths::from),
+            score,
+        })
     })
 }
 
@@ -232,6 +269,7 @@ impl Predictor for ObjectPredictor {
                     good += 1;
                     let objects = self.shown(objects);
                     self.write_picture(&path, &image, &objects)?;
+                    self.write_masks(&path, &objects)?;
                     Ok(DetectedObjects { path, objects })
                 }));
             }

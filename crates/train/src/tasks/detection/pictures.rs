@@ -1,12 +1,14 @@
 //! Images of an evaluation set with what was detected beside what is there.
 
 use super::DetectionEvaluation;
-use super::drawing::{LabelledBox, drawn};
-use super::score::{Found, Truths, in_image};
+use super::drawing::{LabelledObject, drawn};
+use super::score::{Found, MASK_THRESHOLD, Truths, in_image};
 use crate::error::TrainError;
 use crate::tasks::Batch;
 use crate::tasks::infer::{DRAWN_SCORE, JPEG_QUALITY};
+use bessemer_data::detection::ObjectMask;
 use bessemer_data::{FileFormat, Image, Region, side_by_side};
+use bessemer_metrics::mask::Rle;
 use std::path::Path;
 
 /// Pictures are enlarged until their longer side has this many pixels, so that labels are readable.
@@ -26,18 +28,18 @@ pub(super) struct Pictures<'a> {
 struct Kept {
     id: i32,
     image: Image,
-    detected: Vec<LabelledBox>,
+    detected: Vec<LabelledObject>,
     /// The highest score, if anything was detected at all.
     best: Option<f64>,
     /// `None` where it is not known.
-    truth: Option<Vec<LabelledBox>>,
+    truth: Option<Vec<LabelledObject>>,
 }
 
 impl<'a> Pictures<'a> {
     /// As many images as the evaluation asks for, or all if there are no more.
     pub(super) fn new(evaluation: &'a DetectionEvaluation) -> Self {
         let images = evaluation.source.set.len();
-        let count = evaluation.pictures.min(images);
+        let count = evaluation.settings.pictures.min(images);
         let wanted = (0..count).map(|number| number * images / count).collect();
         Self { evaluation, wanted, seen: 0, kept: Vec::with_capacity(count) }
     }
@@ -53,23 +55,38 @@ impl<'a> Pictures<'a> {
     }
 
     fn kept(&self, batch: &Batch, sample: usize, found: &[Found]) -> Kept {
-        let DetectionEvaluation { options, source, truths, .. } = self.evaluation;
+        let DetectionEvaluation { settings, source, truths, .. } = self.evaluation;
         let (feeds, names) = (&batch.feeds, source.set.class_names());
         let size = [0, 1].map(|axis| feeds.f32("sizes")[2 * sample + axis] as usize);
-        let [rows, columns] = options.canvas;
+        let [rows, columns] = settings.canvas;
         let canvas = &feeds.u8("images")[sample * rows * columns * 3..][..rows * columns * 3];
         let (image, factor) = enlarged(canvas, columns, size);
         let scale = f64::from(feeds.f32("scales")[sample]);
         let name = |class: usize| names.get(class).map_or("unused", String::as_str);
+        let to_picture = [image.height as u32, image.width as u32];
         let detected = found.iter().filter(|found| found.score >= DRAWN_SCORE).map(|found| {
             let bbox = found.bbox.map(|side| side / scale * factor);
-            LabelledBox::detected(name(found.class), found.score, found.class as u32, bbox)
+            let mask = found
+                .mask
+                .as_ref()
+                .map(|mask| ObjectMask::from(mask).resized([mask.height(), mask.width()], to_picture));
+            LabelledObject::detected(name(found.class), found.score, found.class as u32, bbox, mask)
         });
         let truth = |object: usize| {
-            let at = sample * options.max_objects + object;
-            let class = feeds.i32("classes")[at] as usize;
+            let at = sample * settings.layout.max_objects + object;
+            let class = feeds.i32("classes")[at] as usize - settings.layout.first_class as usize;
             let bbox = in_image(&feeds.f32("boxes")[4 * at..][..4], factor as f32);
-            LabelledBox { bbox, class: class as u32, label: name(class).to_owned() }
+            let mask = settings.layout.crop.and_then(|side| {
+                let [x, y, width, height] = bbox;
+                let cells: Vec<f32> = feeds.u8("crops")[at * side * side..][..side * side]
+                    .iter()
+                    .map(|&cell| f32::from(cell) / 255.0)
+                    .collect();
+                let [rows, columns] = to_picture;
+                Rle::from_grid(rows, columns, &cells, [x, y, x + width, y + height], MASK_THRESHOLD).ok()
+            });
+            let mask = mask.as_ref().map(ObjectMask::from);
+            LabelledObject { bbox, class: class as u32, label: name(class).to_owned(), mask }
         };
         let has_truth = !matches!(truths, Truths::Unknown);
         Kept {

@@ -1,42 +1,19 @@
-//! What recipes of object detectors say beside those of all models.
+//! Fields that recipes of all detectors have.
 
-use crate::recipe::{Problem, Range, Recipe, family_recipe, require, section};
+use crate::recipe::{Problem, Range, require, section};
 use bessemer_data::Resampling;
 use bessemer_data::coco::CategoryIds;
-use bessemer_models::efficientdet::{CANVAS_MULTIPLE, EdgeWeights, SuppressionKind};
+use bessemer_data::detection::Framing;
 use bessemer_nn::PixelScale;
 
 /// Pixels of a side.
-const PIXELS: f64 = 8192.0;
-
-section! {
-    /// In `[model]`.
-    pub(crate) struct ModelFields {
-        pub num_classes: u64 => Range::closed(1.0, 10_000.0);
-        /// How nodes of the feature pyramid sum their inputs.
-        pub edge_weights: EdgeWeights = EdgeWeights::Positive;
-        /// Normalise once more what is normalised already, which NVIDIA's weights need.
-        pub normalise_twice: bool = false;
-        /// Added to the variance in every norm.
-        pub bn_eps: f64 = 1e-3 => Range::above(0.0, 1.0);
-        /// Weight of the newest batch in running statistics.
-        pub bn_momentum: f64 = 0.01 => Range::above(0.0, 1.0);
-        /// Share of the samples for which training leaves out the last block of the backbone.
-        pub drop_path: f64 = 0.0 => Range::below(0.0, 1.0);
-        /// Parts of the backbone that are not trained: 0 for none, 1 for the stem, 2 for the stem and the first stage.
-        pub freeze_at: u64 = 0 => Range::closed(0.0, 8.0);
-        /// Draw the tensors that depend on the number of classes at random where given weights have another number.
-        pub new_heads: bool = false;
-    }
-}
+pub(super) const PIXELS: f64 = 8192.0;
 
 section! {
     /// In `[data]`.
     pub(crate) struct ImageFields {
-        /// Height and width of the canvas, pixels; a multiple of 128.
-        pub image_size: u64 = 512 => Range::closed(128.0, PIXELS);
         /// Range of the factor by which training scales the image that just fits the canvas.
-        pub jitter: [f64; 2] = [0.1, 2.0] => Range::above(0.0, 16.0);
+        pub jitter: [f64; 2] = [1.0, 1.0] => Range::above(0.0, 16.0);
         /// Probability of a horizontal flip in training.
         pub flip: f64 = 0.5 => Range::closed(0.0, 1.0);
         /// How pixels are computed when an image is resized.
@@ -52,42 +29,6 @@ section! {
 }
 
 section! {
-    /// In `[loss]`.
-    pub(crate) struct LossFields {
-        /// Weight of the class losses of matched boxes; that of the others is one minus it.
-        pub alpha: f64 = 0.25 => Range::between(0.0, 1.0);
-        /// Exponent of the focal loss.
-        pub gamma: f64 = 1.5 => Range::closed(0.0, 10.0);
-        /// Error of a coordinate from which its loss grows in a straight line.
-        pub delta: f64 = 0.1 => Range::above(0.0, 100.0);
-        /// Weight of the loss of boxes.
-        pub box_weight: f64 = 50.0 => Range::closed(0.0, 1e4);
-        /// Weight of half the squares of all kernels: weight decay as a part of the loss.
-        pub l2: f64 = 4e-5 => Range::closed(0.0, 1.0);
-    }
-}
-
-section! {
-    /// In `[detection]`, from the outputs of the network to detections.
-    pub(crate) struct DetectionFields {
-        /// Pairs of box and class of the largest logits that are looked at, for each image.
-        pub candidates: u64 = 5000 => Range::closed(1.0, 100_000.0), free;
-        /// How they thin each other out.
-        pub suppression: SuppressionKind = SuppressionKind::Hard, free;
-        /// `hard`: the largest IoU of two detections of a class. `soft`: scores are multiplied by `exp(-IoU^2 / overlap)`.
-        pub overlap: f64 = 0.5 => Range::above(0.0, 1.0), free;
-        /// Scores of detections are above it.
-        pub score_floor: f64 = 0.0 => Range::below(0.0, 1.0), free;
-        /// Detections of an image, at most.
-        pub max_detections: u64 = 100 => Range::closed(1.0, 1000.0), free;
-        /// Cut boxes off at the borders of the image.
-        pub clip: bool = true, free;
-        /// Side of the smallest reference box, in strides of its feature map.
-        pub anchor_scale: f64 = 4.0 => Range::above(0.0, 100.0);
-    }
-}
-
-section! {
     /// In `[eval]`.
     pub(crate) struct EvalFields {
         /// Images that each evaluation draws with what is detected and what is there; 0 for none.
@@ -95,23 +36,23 @@ section! {
     }
 }
 
-family_recipe! {
-    /// The own part of a recipe.
-    pub(crate) struct DetectorRecipe {
-        "model" => pub model: ModelFields,
-        "data" => pub images: ImageFields,
-        "loss" => pub loss: LossFields,
-        "detection" => pub detection: DetectionFields,
-        "eval" => pub evaluation: EvalFields,
+impl ImageFields {
+    /// # Errors
+    /// Limits of the jitter that are not in ascending order.
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        let [low, high] = self.jitter;
+        require(low <= high, "data.jitter", || format!("[{low}, {high}] must be in ascending order"))
     }
-    check check;
-}
 
-fn check(own: &DetectorRecipe, _: &Recipe) -> Result<(), Problem> {
-    let size = own.images.image_size;
-    require(size.is_multiple_of(CANVAS_MULTIPLE as u64), "data.image_size", || {
-        format!("{size} is no multiple of {CANVAS_MULTIPLE}, the coarsest stride")
-    })?;
-    let [low, high] = own.images.jitter;
-    require(low <= high, "data.jitter", || format!("[{low}, {high}] must be in ascending order"))
+    /// How images are put on the canvas in training, and in evaluation; `whole` is a framing of whole images.
+    pub(super) fn framings(&self, whole: Framing) -> [Framing; 2] {
+        let evaluation = Framing { resampling: self.resampling, ..whole };
+        let jitter = (self.jitter != [1.0; 2]).then(|| self.jitter.into());
+        [Framing { jitter, flip: self.flip, ..evaluation.clone() }, evaluation]
+    }
+
+    /// How pixels are normalised.
+    pub(super) fn scale(&self) -> PixelScale {
+        PixelScale { mean: self.mean, std: self.std }
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::detector::Detector;
 use super::infer::{Network, with_objects};
+use super::kind::DetectorKind;
 use super::sources;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
@@ -17,10 +18,18 @@ use bessemer_data::{FileFormat, Image, Purpose, Scratch};
 ///
 /// # Errors
 /// A run that is not complete, data that has gone, a folder that cannot be written.
-pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Result<Vec<Sample>, TrainError> {
+pub(super) fn write(
+    kind: &'static dyn DetectorKind,
+    run: &RunDir,
+    count: usize,
+    compute: &ComputeOptions,
+) -> Result<Vec<Sample>, TrainError> {
     let recipe = run.recipe()?;
-    let Some((source, _)) = sources::evaluation_set(&DataSource::of(&recipe)?, &recipe)? else { return Ok(Vec::new()) };
-    let detector = Detector::load(&recipe.model.name, run.path(), WhichWeights::AsEvaluated)?;
+    let Some((source, _)) = sources::evaluation_set(&DataSource::of(&recipe)?, &recipe, &kind.settings(&recipe)?)?
+    else {
+        return Ok(Vec::new());
+    };
+    let detector = Detector::load(kind, &recipe.model.name, run.path(), WhichWeights::AsEvaluated)?;
     let mut network = Network::new(detector, 1, compute)?;
     let folder = run.predictions();
     samples::make_folder(&folder)?;

@@ -1,12 +1,16 @@
 //! COCO's average precision of detections, and the losses of the network.
 
 use super::DetectionEvaluation;
+use super::kind::DetectorSettings;
 use super::pictures::Pictures;
+use super::sources::ImagesWithObjects;
 use crate::error::TrainError;
 use crate::session::EvalSession;
-use crate::tasks::{Batch, Score};
-use bessemer_data::coco::{Instances, ResultRecord, ResultsWriter};
-use bessemer_metrics::coco::{BoundingBox, CocoScores, Detection, GroundTruth, SCORE_NAMES, evaluate};
+use crate::tasks::{Batch, Metric, Scale, Score};
+use bessemer_data::coco::{Instances, ResultRecord, ResultsWriter, RunLengths};
+use bessemer_data::try_map;
+use bessemer_metrics::coco::{BoundingBox, CocoScores, Detection, GroundTruth, Mask, Region, SCORE_NAMES, evaluate};
+use bessemer_metrics::mask::Rle;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -17,51 +21,84 @@ use std::sync::Arc;
 pub(super) enum Truths {
     /// Annotations, crowds included, in pixels of the images.
     Annotated(Arc<Instances>),
-    /// The objects in the batches, for data without annotations in a file.
-    OfBatches,
+    /// The data set itself, for one without annotations in a file.
+    OfSet,
     /// They are not known.
     Unknown,
 }
 
 /// File of the detections of an evaluation, in COCO's form of results.
 pub(super) const BOXES_FILE: &str = "bbox.json";
+/// The same with their masks.
+const MASKS_FILE: &str = "segm.json";
+/// A pixel belongs to an object if its probability is above this.
+pub(super) const MASK_THRESHOLD: f32 = 0.5;
 
 /// A detection in pixels of its image.
 pub(super) struct Found {
+    /// Number of the class among those of objects.
     pub class: usize,
     /// `[x, y, width, height]`
     pub bbox: [f64; 4],
     pub score: f64,
+    /// In the size of the image, from networks that give masks.
+    pub mask: Option<Rle>,
 }
 
-/// The detections in the outputs of a forward pass, of as many of its images as there are scales: pixels of the image for each
-/// pixel of the canvas.
-pub(super) fn detections(session: &EvalSession, scales: &[f32]) -> Result<Vec<Vec<Found>>, TrainError> {
+/// An image that went through the network.
+#[derive(Clone, Copy)]
+pub(super) struct SeenImage {
+    /// Height and width in pixels.
+    pub size: [u32; 2],
+    /// Pixels of the image for each pixel of the canvas.
+    pub scale: f32,
+}
+
+/// The detections in the outputs of a forward pass, of as many of its images as are given.
+pub(super) fn detections(
+    session: &EvalSession,
+    settings: &DetectorSettings,
+    images: &[SeenImage],
+) -> Result<Vec<Vec<Found>>, TrainError> {
     let (boxes, scores) = (session.output("boxes")?, session.output("scores")?);
     let (labels, counts) = (session.output_indices("labels")?, session.output_indices("count")?);
+    let masks = if settings.layout.crop.is_some() { Some(session.output("masks")?) } else { None };
     let each = scores.len() / counts.len();
-    let of_image = |(image, &scale): (usize, &f32)| {
-        let found = |at: usize| Found {
-            class: labels[at] as usize,
-            bbox: in_image(&boxes[4 * at..][..4], scale),
-            score: scores[at].into(),
-        };
-        (0..counts[image] as usize).map(|detection| found(image * each + detection)).collect()
-    };
-    Ok(scales.iter().enumerate().map(of_image).collect())
+    let places: Vec<(usize, usize)> = (0..images.len())
+        .flat_map(|image| (0..counts[image] as usize).map(move |row| (image, image * each + row)))
+        .collect();
+    let found = try_map(places.len(), threads(), |place| {
+        let (image, at) = places[place];
+        let SeenImage { size: [height, width], scale } = images[image];
+        let bbox = in_image(&boxes[4 * at..][..4], scale);
+        let mask = masks.map(|masks| {
+            let cells = masks.len() / scores.len();
+            let [x, y, across, down] = bbox;
+            Rle::from_grid(height, width, &masks[at * cells..][..cells], [x, y, x + across, y + down], MASK_THRESHOLD)
+        });
+        let mask = mask.transpose()?;
+        let class = labels[at] as usize - settings.layout.first_class as usize;
+        Ok::<_, TrainError>(Found { class, bbox, score: scores[at].into(), mask })
+    })?;
+    let mut found = found.into_iter();
+    Ok(counts[..images.len()].iter().map(|&count| found.by_ref().take(count as usize).collect()).collect())
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Detections and losses, summed up over batches.
 pub(super) struct DetectionScore<'a> {
     evaluation: &'a DetectionEvaluation,
+    /// Number in the data set by id.
+    images: BTreeMap<i64, usize>,
     /// With the ids of their images.
     detections: Vec<(i64, Found)>,
-    /// Of batches, by image in the order of the data.
-    objects: Vec<GroundTruth<BoundingBox>>,
-    images: Vec<i64>,
     losses: Losses,
     pictures: Pictures<'a>,
-    scores: Option<CocoScores>,
+    /// Of boxes, and of masks where there are masks.
+    scores: Vec<CocoScores>,
 }
 
 /// Sums over all images.
@@ -72,102 +109,184 @@ struct Losses {
     positives: u64,
 }
 
-/// Names of the metrics in the order of [`SCORE_NAMES`].
-pub(super) const METRICS: [&str; 12] = [
-    "bbox_ap",
-    "bbox_ap50",
-    "bbox_ap75",
-    "bbox_ap_s",
-    "bbox_ap_m",
-    "bbox_ap_l",
-    "bbox_ar1",
-    "bbox_ar10",
-    "bbox_ar100",
-    "bbox_ar_s",
-    "bbox_ar_m",
-    "bbox_ar_l",
+/// Names of the metrics of boxes in the order of [`SCORE_NAMES`], and what tables call them.
+pub(super) const BOX_METRICS: [(&str, &str); 12] = [
+    ("bbox_ap", "AP"),
+    ("bbox_ap50", "AP50"),
+    ("bbox_ap75", "AP75"),
+    ("bbox_ap_s", "AP small"),
+    ("bbox_ap_m", "AP medium"),
+    ("bbox_ap_l", "AP large"),
+    ("bbox_ar1", "AR 1"),
+    ("bbox_ar10", "AR 10"),
+    ("bbox_ar100", "AR 100"),
+    ("bbox_ar_s", "AR small"),
+    ("bbox_ar_m", "AR medium"),
+    ("bbox_ar_l", "AR large"),
 ];
-const _: () = assert!(METRICS.len() == SCORE_NAMES.len());
+/// Those of masks.
+pub(super) const MASK_METRICS: [(&str, &str); 12] = [
+    ("segm_ap", "mask AP"),
+    ("segm_ap50", "mask AP50"),
+    ("segm_ap75", "mask AP75"),
+    ("segm_ap_s", "mask AP small"),
+    ("segm_ap_m", "mask AP medium"),
+    ("segm_ap_l", "mask AP large"),
+    ("segm_ar1", "mask AR 1"),
+    ("segm_ar10", "mask AR 10"),
+    ("segm_ar100", "mask AR 100"),
+    ("segm_ar_s", "mask AR small"),
+    ("segm_ar_m", "mask AR medium"),
+    ("segm_ar_l", "mask AR large"),
+];
+const _: () = assert!(BOX_METRICS.len() == SCORE_NAMES.len() && MASK_METRICS.len() == SCORE_NAMES.len());
+
+/// A metric of boxes.
+pub(super) const fn box_metric(index: usize) -> Metric {
+    metric(BOX_METRICS[index], index, "validation AP (%)")
+}
+
+/// A metric of masks.
+pub(super) const fn mask_metric(index: usize) -> Metric {
+    metric(MASK_METRICS[index], index, "validation mask AP (%)")
+}
+
+/// The first one is drawn.
+const fn metric((name, label): (&'static str, &'static str), index: usize, axis: &'static str) -> Metric {
+    let metric = Metric::fraction(name, label);
+    Metric { axis: if index == 0 { Some(axis) } else { None }, scale: Scale::Fraction, ..metric }
+}
 
 impl<'a> DetectionScore<'a> {
     pub(super) fn new(evaluation: &'a DetectionEvaluation) -> Self {
+        let set = &evaluation.source.set;
         Self {
             evaluation,
+            images: (0..set.len()).map(|index| (i64::from(set.image(index).0), index)).collect(),
             detections: Vec::new(),
-            objects: Vec::new(),
-            images: Vec::new(),
             losses: Losses::default(),
             pictures: Pictures::new(evaluation),
-            scores: None,
+            scores: Vec::new(),
         }
     }
 
-    /// The true objects that a batch holds, in pixels of the images.
-    fn add_objects(&mut self, batch: &Batch) {
-        let (ids, scales) = (batch.feeds.i32("ids"), batch.feeds.f32("scales"));
-        let (boxes, classes) = (batch.feeds.f32("boxes"), batch.feeds.i32("classes"));
-        for (sample, &count) in batch.feeds.i32("count")[..batch.samples].iter().enumerate() {
-            let image = self.images.len();
-            self.images.push(ids[sample].into());
-            for object in 0..count as usize {
-                let at = sample * self.evaluation.options.max_objects + object;
-                let region = BoundingBox::from(in_image(&boxes[4 * at..][..4], scales[sample]));
-                let (category, id) = (classes[at] as usize, self.objects.len() as i64 + 1);
-                let truth = GroundTruth { image, category, id, region, area: region.area(), is_crowd: false };
-                self.objects.push(truth);
-            }
-        }
-    }
-
-    /// The detections as the metric takes them.
-    fn numbered(&self) -> Vec<Detection<BoundingBox>> {
-        let by_id: BTreeMap<i64, usize> = self.images.iter().enumerate().map(|(number, &id)| (id, number)).collect();
+    /// The detections as the metric takes them, with what `region` says of region and area.
+    fn numbered<R>(&self, region: impl Fn(&Found) -> Option<(R, f64)>) -> Vec<Detection<R>> {
         let DetectionEvaluation { truths, source, .. } = self.evaluation;
         let number = |(image_id, found): &(i64, Found)| {
+            // A class without a category has nothing to be compared with.
+            let id = source.categories.get(found.class).copied().flatten()?;
             let (image, category) = match truths {
-                Truths::Annotated(instances) => {
-                    let id = source.categories.get(found.class).copied().flatten()?;
-                    (instances.image_number(*image_id)?, instances.category_number(id)?)
-                }
-                Truths::OfBatches | Truths::Unknown => (*by_id.get(image_id)?, found.class),
+                Truths::Annotated(instances) => (instances.image_number(*image_id)?, instances.category_number(id)?),
+                Truths::OfSet | Truths::Unknown => (*self.images.get(image_id)?, found.class),
             };
-            let region = BoundingBox::from(found.bbox);
-            Some(Detection { image, category, region, area: region.area(), score: found.score })
+            let (region, area) = region(found)?;
+            Some(Detection { image, category, region, area, score: found.score })
         };
-        // A class without a category has nothing to be compared with.
         self.detections.iter().filter_map(number).collect()
     }
 
-    /// `None` where the truth is not known.
-    fn evaluated(&self) -> Result<Option<CocoScores>, TrainError> {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let scores = match &self.evaluation.truths {
+    fn boxes(&self) -> Vec<Detection<BoundingBox>> {
+        self.numbered(|found| {
+            let region = BoundingBox::from(found.bbox);
+            Some((region, region.area()))
+        })
+    }
+
+    fn masks(&self) -> Vec<Detection<Mask>> {
+        let by_box = self.evaluation.settings.sized_by_box;
+        self.numbered(|found| {
+            let mask = found.mask.clone()?;
+            let area = if by_box { BoundingBox::from(found.bbox).area() } else { mask.area().into() };
+            Some((mask.into(), area))
+        })
+    }
+
+    /// Nothing where the truth is not known.
+    fn evaluated(&self) -> Result<Vec<CocoScores>, TrainError> {
+        let DetectionEvaluation { truths, source, settings, .. } = self.evaluation;
+        let has_masks = settings.layout.crop.is_some();
+        let mut scores = Vec::new();
+        match truths {
             Truths::Annotated(instances) => {
-                let (images, categories) = (instances.images().len(), instances.categories().len());
-                evaluate(images, categories, &instances.boxes(), &self.numbered(), threads)
+                let of = (instances.images().len(), instances.categories().len());
+                scores.push(scored(of, &instances.boxes(), &self.boxes())?);
+                if has_masks {
+                    scores.push(scored(of, &instances.masks(threads())?, &self.masks())?);
+                }
             }
-            Truths::OfBatches => {
-                let categories = self.evaluation.source.categories.len();
-                let detections = self.numbered().into_iter().filter(|found| found.category < categories);
-                evaluate(self.images.len(), categories, &self.objects, &detections.collect::<Vec<_>>(), threads)
+            Truths::OfSet => {
+                let of = (source.set.len(), source.categories.len());
+                let (boxes, masks) = truths_of(&*source.set, has_masks)?;
+                scores.push(scored(of, &boxes, &self.boxes())?);
+                if has_masks {
+                    scores.push(scored(of, &masks, &self.masks())?);
+                }
             }
-            Truths::Unknown => return Ok(None),
-        };
-        Ok(Some(scores?))
+            Truths::Unknown => {}
+        }
+        Ok(scores)
     }
 
     /// Writes detections and pictures.
     fn write(&self, folder: &Path) -> Result<(), TrainError> {
         fs::create_dir_all(folder).map_err(TrainError::io(folder, "make the folder of predictions"))?;
-        let mut results = ResultsWriter::create(&folder.join(&self.evaluation.file))?;
-        for &(image_id, Found { class, bbox, score }) in &self.detections {
-            if let Some(category_id) = self.evaluation.source.categories.get(class).copied().flatten() {
-                results.write(&ResultRecord { image_id, file_name: None, category_id, bbox, score })?;
-            }
+        let DetectionEvaluation { file, settings, .. } = self.evaluation;
+        let has_masks = settings.layout.crop.is_some();
+        let is_one_file = has_masks && *file != BOXES_FILE;
+        self.write_results(&folder.join(file), true, is_one_file)?;
+        if has_masks && !is_one_file {
+            self.write_results(&folder.join(MASKS_FILE), settings.sized_by_box, true)?;
         }
-        results.finish()?;
         self.pictures.write(folder)
     }
+
+    fn write_results(&self, path: &Path, with_boxes: bool, with_masks: bool) -> Result<(), TrainError> {
+        let mut results = ResultsWriter::create(path)?;
+        for (image_id, found) in &self.detections {
+            if let Some(category_id) = self.evaluation.source.categories.get(found.class).copied().flatten() {
+                results.write(&ResultRecord {
+                    image_id: *image_id,
+                    file_name: None,
+                    category_id,
+                    bbox: with_boxes.then_some(found.bbox),
+                    segmentation: found.mask.as_ref().filter(|_| with_masks).map(RunLengths::from),
+                    score: found.score,
+                })?;
+            }
+        }
+        Ok(results.finish()?)
+    }
+}
+
+fn scored<R: Region>(
+    (images, categories): (usize, usize),
+    truths: &[GroundTruth<R>],
+    detections: &[Detection<R>],
+) -> Result<CocoScores, TrainError> {
+    Ok(evaluate(images, categories, truths, detections, threads())?)
+}
+
+type TrueObjects = (Vec<GroundTruth<BoundingBox>>, Vec<GroundTruth<Mask>>);
+
+/// The objects that a data set knows of, in pixels of the images.
+fn truths_of(set: &ImagesWithObjects, with_masks: bool) -> Result<TrueObjects, TrainError> {
+    let (mut boxes, mut masks) = (Vec::new(), Vec::new());
+    for image in 0..set.len() {
+        let (_, size) = set.image(image);
+        for object in set.objects(image)? {
+            let [x1, y1, x2, y2] = object.bbox;
+            let (category, id) = (object.class as usize, boxes.len() as i64 + 1);
+            let region = BoundingBox::from([x1, y1, x2 - x1, y2 - y1]);
+            let area = object.mask.as_ref().map_or(region.area(), |mask| mask.area() as f64);
+            boxes.push(GroundTruth { image, category, id, region, area, is_crowd: false });
+            if let Some(mask) = object.mask.filter(|_| with_masks) {
+                let region = mask.runs(size)?.into();
+                masks.push(GroundTruth { image, category, id, region, area, is_crowd: false });
+            }
+        }
+    }
+    Ok((boxes, masks))
 }
 
 /// A box `[x1, y1, x2, y2]` of the canvas as `[x, y, width, height]` in pixels of its image.
@@ -178,15 +297,18 @@ pub(super) fn in_image(bbox: &[f32], scale: f32) -> [f64; 4] {
 
 impl Score for DetectionScore<'_> {
     fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
-        if matches!(self.evaluation.truths, Truths::OfBatches) {
-            self.add_objects(batch);
-        }
-        let found = detections(session, &batch.feeds.f32("scales")[..batch.samples])?;
+        let DetectionEvaluation { settings, source, truths, .. } = self.evaluation;
+        let ids = &batch.feeds.i32("ids")[..batch.samples];
+        let seen = ids.iter().zip(batch.feeds.f32("scales")).map(|(id, &scale)| {
+            let (_, size) = source.set.image(self.images[&i64::from(*id)]);
+            SeenImage { size, scale }
+        });
+        let found = detections(session, settings, &seen.collect::<Vec<_>>())?;
         self.pictures.add(batch, &found);
-        for (image_id, found) in batch.feeds.i32("ids").iter().zip(found) {
+        for (image_id, found) in ids.iter().zip(found) {
             self.detections.extend(found.into_iter().map(|found| (i64::from(*image_id), found)));
         }
-        if matches!(self.evaluation.truths, Truths::Unknown) {
+        if matches!(truths, Truths::Unknown) || settings.box_weight.is_none() {
             return Ok(());
         }
         let sum = |values: &[f32]| values[..batch.samples].iter().map(|&value| f64::from(value)).sum::<f64>();
@@ -203,11 +325,12 @@ impl Score for DetectionScore<'_> {
     }
 
     fn notes(&self) -> Vec<String> {
-        let (floor, file) = (self.evaluation.detection.score_floor, &self.evaluation.file);
+        let DetectionEvaluation { settings, file, truths, .. } = self.evaluation;
+        let floor = settings.score_floor;
         let is_empty = self.detections.is_empty();
         let empty = is_empty
             .then(|| format!("nothing was detected: no score is above detection.score_floor, which is {floor}"));
-        let is_unknown = matches!(self.evaluation.truths, Truths::Unknown);
+        let is_unknown = matches!(truths, Truths::Unknown);
         let unknown = is_unknown.then(|| {
             format!(
                 "no scores, as the images have no annotations: {file} is what COCO's server takes, in a ZIP archive"
@@ -218,19 +341,23 @@ impl Score for DetectionScore<'_> {
 
     /// Scores without a true object are left out; there are none where the truth is not known.
     fn metrics(&self) -> BTreeMap<String, f64> {
-        let Some(scores) = &self.scores else { return BTreeMap::new() };
-        let scores =
-            METRICS.into_iter().zip(scores.all.values()).filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        let divisor = self.losses.positives as f64 + 1.0;
-        let (classes, boxes) = (self.losses.classes / divisor, self.losses.boxes / (4.0 * divisor));
-        let loss = classes + self.evaluation.loss.box_weight * boxes;
-        let losses = [("loss", loss), ("cls_loss", classes), ("box_loss", boxes)];
-        scores.chain(losses.map(|(name, value)| (name.to_owned(), value))).collect()
+        let mut metrics = BTreeMap::new();
+        for (names, scores) in [BOX_METRICS, MASK_METRICS].iter().zip(&self.scores) {
+            let known = names.iter().zip(scores.all.values());
+            metrics.extend(known.filter_map(|((name, _), value)| Some(((*name).to_owned(), value?))));
+        }
+        if let Some(box_weight) = self.evaluation.settings.box_weight.filter(|_| !self.scores.is_empty()) {
+            let divisor = self.losses.positives as f64 + 1.0;
+            let (classes, boxes) = (self.losses.classes / divisor, self.losses.boxes / (4.0 * divisor));
+            let losses = [("loss", classes + box_weight * boxes), ("cls_loss", classes), ("box_loss", boxes)];
+            metrics.extend(losses.map(|(name, value)| (name.to_owned(), value)));
+        }
+        metrics
     }
 
     fn counts(&self) -> BTreeMap<String, u64> {
         let count = |scores: &CocoScores| scores.categories.iter().map(|category| category.objects as u64).sum();
-        let objects = self.scores.as_ref().map(|scores| ("objects".to_owned(), count(scores)));
+        let objects = self.scores.first().map(|scores| ("objects".to_owned(), count(scores)));
         objects.into_iter().chain([("detections".to_owned(), self.detections.len() as u64)]).collect()
     }
 }

@@ -1,20 +1,20 @@
 //! Data sets of images with objects by the names that commands and recipes give them.
 
-use super::recipe::{DetectorRecipe, ImageFields};
+use super::kind::DetectorSettings;
 use super::score::Truths;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::tasks::source::DataSource;
 use bessemer_data::coco::{CategoryIds, CocoOptions, CocoSet, CocoSource, Instances};
-use bessemer_data::detection::{Framing, Objects};
+use bessemer_data::detection::AnnotatedImages;
 use bessemer_data::shapes::Scenes;
-use bessemer_data::{Dataset, Split, SyntheticObjects};
+use bessemer_data::{Split, SyntheticObjects};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Images with objects.
-pub(super) type ImagesWithObjects = dyn Dataset<Target = Objects>;
+pub(super) type ImagesWithObjects = dyn AnnotatedImages;
 
 /// Images of COCO with annotations: an epoch of `synthetic` is as long.
 const SYNTHETIC_SAMPLES: u64 = 117_266;
@@ -40,7 +40,7 @@ impl Source {
     }
 
     /// A set whose classes have the ids 1, 2, and so on.
-    fn generated(set: impl Dataset<Target = Objects> + 'static) -> Self {
+    fn generated(set: impl AnnotatedImages + 'static) -> Self {
         let categories = (1..=set.num_classes() as i64).map(Some).collect();
         Self { set: Arc::new(set), categories, notes: Vec::new(), objects_of_class: Vec::new() }
     }
@@ -65,58 +65,49 @@ impl Source {
     }
 }
 
-fn framing(images: &ImageFields, split: Split) -> Framing {
-    let canvas = [images.image_size as u32; 2];
-    match split {
-        Split::Train => Framing {
-            jitter: Some(images.jitter.into()),
-            flip: images.flip,
-            ..Framing::efficientdet_train(canvas, images.resampling)
-        },
-        Split::Val => Framing::efficientdet_eval(canvas, images.resampling),
-    }
-}
-
-fn open_coco(root: &Path, images: &ImageFields, split: Split) -> Result<(CocoSource, Source), TrainError> {
+fn open_coco(root: &Path, settings: &DetectorSettings, split: Split) -> Result<(CocoSource, Source), TrainError> {
     let files = CocoSource::find(root, split)?;
-    let opened = open(&files, images, split)?;
+    let opened = open(&files, settings, split)?;
     Ok((files, opened))
 }
 
-fn open(files: &CocoSource, images: &ImageFields, split: Split) -> Result<Source, TrainError> {
+fn open(files: &CocoSource, settings: &DetectorSettings, split: Split) -> Result<Source, TrainError> {
     let options = CocoOptions {
-        framing: framing(images, split),
-        category_ids: images.category_ids,
-        masks: false,
+        framing: settings.framing(split),
+        category_ids: settings.category_ids,
+        masks: settings.layout.crop.is_some() && !matches!(files, CocoSource::Unannotated { .. }),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    Ok(Source::of_coco(CocoSet::open(files, &options)?, images.max_objects as usize))
+    Ok(Source::of_coco(CocoSet::open(files, &options)?, settings.layout.max_objects))
+}
+
+fn synthetic(recipe: &Recipe, settings: &DetectorSettings, samples: u64) -> Result<Source, TrainError> {
+    let size = settings.canvas.map(|side| side as u32);
+    Ok(Source::generated(SyntheticObjects::new(recipe.train.seed, samples as usize, size, settings.classes)?))
+}
+
+fn scenes(recipe: &Recipe, settings: &DetectorSettings, split: Split, samples: u64) -> Result<Source, TrainError> {
+    let size = settings.canvas.map(|side| side as u32);
+    let framing = settings.framing(split);
+    Ok(Source::generated(Scenes::new(recipe.train.seed, split, samples as usize, size, framing)?))
 }
 
 /// The images to train on.
 ///
 /// # Errors
 /// Data that is not there or not laid out as it should be; sizes out of range; more classes than the model has.
-pub(super) fn training_set(source: &DataSource, recipe: &Recipe) -> Result<Source, TrainError> {
-    let (data, seed) = (&recipe.data, recipe.train.seed);
-    let own: &DetectorRecipe = recipe.own()?;
-    let (images, classes) = (&own.images, own.model.num_classes as usize);
-    let side = images.image_size as u32;
-    let samples = |default: u64| data.train_samples.unwrap_or(default) as usize;
+pub(super) fn training_set(
+    source: &DataSource,
+    recipe: &Recipe,
+    settings: &DetectorSettings,
+) -> Result<Source, TrainError> {
+    let samples = |default: u64| recipe.data.train_samples.unwrap_or(default);
     let opened = match source {
-        DataSource::Synthetic => {
-            Source::generated(SyntheticObjects::new(seed, samples(SYNTHETIC_SAMPLES), side, classes)?)
-        }
-        DataSource::Shapes => Source::generated(Scenes::new(
-            seed,
-            Split::Train,
-            samples(SCENES_TRAIN_SAMPLES),
-            [side; 2],
-            framing(images, Split::Train),
-        )?),
-        DataSource::Folder(root) => open_coco(root, images, Split::Train)?.1,
+        DataSource::Synthetic => synthetic(recipe, settings, samples(SYNTHETIC_SAMPLES))?,
+        DataSource::Shapes => scenes(recipe, settings, Split::Train, samples(SCENES_TRAIN_SAMPLES))?,
+        DataSource::Folder(root) => open_coco(root, settings, Split::Train)?.1,
     };
-    check_classes(source, &*opened.set, classes, images.category_ids)?;
+    check_classes(source, &*opened.set, settings)?;
     Ok(opened)
 }
 
@@ -124,23 +115,22 @@ pub(super) fn training_set(source: &DataSource, recipe: &Recipe) -> Result<Sourc
 ///
 /// # Errors
 /// As [`training_set`].
-pub(super) fn evaluation_set(source: &DataSource, recipe: &Recipe) -> Result<Option<(Source, Truths)>, TrainError> {
-    let (data, seed) = (&recipe.data, recipe.train.seed);
-    let own: &DetectorRecipe = recipe.own()?;
-    let (images, classes) = (&own.images, own.model.num_classes as usize);
-    let side = images.image_size as u32;
+pub(super) fn evaluation_set(
+    source: &DataSource,
+    recipe: &Recipe,
+    settings: &DetectorSettings,
+) -> Result<Option<(Source, Truths)>, TrainError> {
+    let given = recipe.data.eval_samples;
     let (opened, truths) = match source {
         DataSource::Synthetic => {
-            let Some(samples) = data.eval_samples else { return Ok(None) };
-            (Source::generated(SyntheticObjects::new(seed, samples as usize, side, classes)?), Truths::OfBatches)
+            let Some(samples) = given else { return Ok(None) };
+            (synthetic(recipe, settings, samples)?, Truths::OfSet)
         }
         DataSource::Shapes => {
-            let samples = data.eval_samples.unwrap_or(SCENES_EVAL_SAMPLES) as usize;
-            let framing = framing(images, Split::Val);
-            (Source::generated(Scenes::new(seed, Split::Val, samples, [side; 2], framing)?), Truths::OfBatches)
+            (scenes(recipe, settings, Split::Val, given.unwrap_or(SCENES_EVAL_SAMPLES))?, Truths::OfSet)
         }
         DataSource::Folder(root) => {
-            let (files, opened) = open_coco(root, images, Split::Val)?;
+            let (files, opened) = open_coco(root, settings, Split::Val)?;
             let annotations = match &files {
                 CocoSource::Files { annotations, .. } => Some(annotations),
                 CocoSource::Unannotated { .. } => None,
@@ -148,12 +138,12 @@ pub(super) fn evaluation_set(source: &DataSource, recipe: &Recipe) -> Result<Opt
             };
             let truths = match annotations {
                 Some(annotations) => Truths::Annotated(Arc::new(Instances::open(annotations)?)),
-                None => Truths::OfBatches,
+                None => Truths::OfSet,
             };
             (opened, truths)
         }
     };
-    check_classes(source, &*opened.set, classes, images.category_ids)?;
+    check_classes(source, &*opened.set, settings)?;
     Ok(Some((opened, truths)))
 }
 
@@ -161,13 +151,16 @@ pub(super) fn evaluation_set(source: &DataSource, recipe: &Recipe) -> Result<Opt
 ///
 /// # Errors
 /// As [`training_set`]; a source that is no folder.
-pub(super) fn unannotated_set(source: &DataSource, part: &str, recipe: &Recipe) -> Result<Source, TrainError> {
-    let own: &DetectorRecipe = recipe.own()?;
+pub(super) fn unannotated_set(
+    source: &DataSource,
+    part: &str,
+    settings: &DetectorSettings,
+) -> Result<Source, TrainError> {
     let DataSource::Folder(root) = source else {
         return Err(TrainError::setting("the split", part, format!("{source} has no images without annotations")));
     };
-    let opened = open(&CocoSource::find_unannotated(root, part)?, &own.images, Split::Val)?;
-    check_classes(source, &*opened.set, own.model.num_classes as usize, own.images.category_ids)?;
+    let opened = open(&CocoSource::find_unannotated(root, part)?, settings, Split::Val)?;
+    check_classes(source, &*opened.set, settings)?;
     Ok(opened)
 }
 
@@ -192,21 +185,18 @@ pub(super) fn absent_classes(training: &Source, validation: &Source) -> Option<S
     })
 }
 
-fn check_classes(
-    source: &DataSource,
-    set: &ImagesWithObjects,
-    classes: usize,
-    category_ids: CategoryIds,
-) -> Result<(), TrainError> {
+fn check_classes(source: &DataSource, set: &ImagesWithObjects, settings: &DetectorSettings) -> Result<(), TrainError> {
     let wanted = set.num_classes();
     // The class behind the last category of files stays empty; a model may leave it out.
-    let needed =
-        if category_ids == CategoryIds::Raw && matches!(source, DataSource::Folder(_)) { wanted - 1 } else { wanted };
-    match classes >= needed {
+    let is_raw = settings.category_ids == CategoryIds::Raw && matches!(source, DataSource::Folder(_));
+    let needed = if is_raw { wanted - 1 } else { wanted };
+    match settings.classes >= needed {
         true => Ok(()),
         false => {
-            let allowed = format!("{source} has {wanted} classes: at least {needed} are needed");
-            Err(TrainError::setting("model.num_classes", classes, allowed))
+            let background = settings.layout.first_class as usize;
+            let and = if background > 0 { ", the background included," } else { "" };
+            let allowed = format!("{source} has {wanted} classes: at least {}{and} are needed", needed + background);
+            Err(TrainError::setting("model.num_classes", settings.classes + background, allowed))
         }
     }
 }

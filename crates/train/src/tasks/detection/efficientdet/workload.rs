@@ -108,7 +108,7 @@ fn filled(model: Model, options: &DetectorOptions) -> Workload {
     let least = canvas.map(|side| side * 3 / 4);
     let fills = vec![
         ("images", Fill::Blots(*canvas)),
-        ("sizes", Fill::Between(least[0].max(least[1]) as i32, canvas[0].min(canvas[1]) as i32)),
+        ("sizes", Fill::Sizes { canvas: *canvas }),
         ("boxes", Fill::Boxes { canvas: least, least: (LEAST_OBJECT * anchors.scale * FINEST_STRIDE) as f32 }),
         ("count", Fill::Between(0, OBJECTS)),
     ];

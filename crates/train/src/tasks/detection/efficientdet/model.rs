@@ -6,20 +6,20 @@ use crate::recipe::Recipe;
 use crate::setup::train_config;
 use bessemer_models::Model;
 use bessemer_models::efficientdet::{self, AnchorOptions, DetectionOptions, DetectorOptions, LossOptions};
-use bessemer_nn::{BatchNormOptions, Init, PixelScale};
+use bessemer_nn::{BatchNormOptions, Init};
 
 /// Variants of the recipe's network.
 ///
 /// # Errors
 /// A model that the zoo does not have.
 pub(super) fn options(recipe: &Recipe) -> Result<DetectorOptions, TrainError> {
-    let DetectorRecipe { model, images, detection, .. } = recipe.own()?;
+    let DetectorRecipe { model, canvas, images, detection, .. } = recipe.own()?;
     let published = efficientdet::find(&recipe.model.name)?.options();
     Ok(DetectorOptions {
-        canvas: [images.image_size as usize; 2],
+        canvas: [canvas.image_size as usize; 2],
         num_classes: model.num_classes as usize,
         max_objects: images.max_objects as usize,
-        scale: PixelScale { mean: images.mean, std: images.std },
+        scale: images.scale(),
         normalise_twice: model.normalise_twice,
         edges: model.edge_weights,
         norm: BatchNormOptions { eps: model.bn_eps, momentum: model.bn_momentum, gamma: Init::Ones, frozen: false },

@@ -1,0 +1,166 @@
+//! What the kinds of detectors have in common, and where they differ.
+
+use crate::checkpoint::NamedTensor;
+use crate::error::TrainError;
+use crate::recipe::{Recipe, RecipePart};
+use crate::tasks::MetricSchema;
+use crate::tasks::family::{BuildStep, ModelInfo, SampleInfo};
+use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
+use bessemer_data::Split;
+use bessemer_data::coco::CategoryIds;
+use bessemer_data::detection::{Framing, ObjectLayout};
+use bessemer_models::{Model, ModelError, Summary, WeightNames};
+
+/// A kind of detectors: what sets one network apart from another in training, evaluation and use.
+pub(super) trait DetectorKind: Sync {
+    /// All models, in the order of lists.
+    fn models(&self) -> Vec<ModelInfo>;
+
+    /// See [`Family::representatives`](crate::tasks::family::Family::representatives).
+    fn representatives(&self) -> &'static [&'static str];
+
+    /// What a model costs.
+    ///
+    /// # Errors
+    /// A model of another kind.
+    fn summary(&self, model: &str) -> Result<Summary, ModelError>;
+
+    /// What a sample of a model is.
+    ///
+    /// # Errors
+    /// As [`DetectorKind::summary`].
+    fn sample(&self, model: &str) -> Result<SampleInfo, ModelError>;
+
+    /// What logs and tables call things.
+    fn metric_schema(&self) -> &'static MetricSchema;
+
+    /// The name and the text of each recipe.
+    fn recipes(&self) -> &'static [(&'static str, &'static str)];
+
+    /// The recipe that trains a model.
+    fn default_recipe(&self, model: &str) -> &'static str;
+
+    /// The fields of recipes that are the kind's own.
+    fn recipe(&self) -> RecipePart;
+
+    /// What a recipe says of samples and of detections.
+    ///
+    /// # Errors
+    /// A model that the zoo does not have; the same holds for the steps of a recipe.
+    fn settings(&self, recipe: &Recipe) -> Result<DetectorSettings, TrainError>;
+
+    /// The graph of a whole training step as a recipe asks for it.
+    ///
+    /// # Errors
+    /// A size that is not possible; a precision that the device does not train in.
+    fn training_step(&self, recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError>;
+
+    /// From images to detections: `boxes f32[B, D, 4]`, `scores f32[B, D]`, `labels i32[B, D]`, `count i32[B]`, and with masks
+    /// `masks f32[B, D, M, M]`.
+    ///
+    /// # Errors
+    /// A size that is not possible.
+    fn detection_step(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError>;
+
+    /// The same for images with known objects; with [`DetectorSettings::box_weight`] also the sums of losses of each image
+    /// `cls_loss_sum f32[B]` and `box_loss_sum f32[B]` over `positives i32[B]` matches.
+    ///
+    /// # Errors
+    /// As [`DetectorKind::detection_step`].
+    fn evaluation_step(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError> {
+        self.detection_step(recipe, batch_size)
+    }
+
+    /// How weights are named, and what may be missing of them.
+    fn weights(&self) -> &'static DetectorWeights;
+
+    /// The recipe of a model whose weights come as a file alone.
+    ///
+    /// # Errors
+    /// A model of another kind.
+    fn recipe_of_file(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Result<Recipe, TrainError>;
+
+    /// The published form of a model, with as many classes as its weights have; `None` where they are not of the kind.
+    fn model_for(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Option<Model>;
+
+    /// What inference can end with, where there is a choice.
+    fn outputs(&self) -> &'static [DetectorOutputs];
+
+    /// A step to measure.
+    ///
+    /// # Errors
+    /// A size that is not possible; the same holds for all steps to measure.
+    fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError>;
+
+    /// The step of an evaluation, where that is another graph than inference.
+    fn measured_evaluation(&self) -> Option<BuildStep> {
+        None
+    }
+
+    /// See [`Family::compared`](crate::tasks::family::Family::compared).
+    fn compared(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
+    /// See [`Family::settling_step`](crate::tasks::family::Family::settling_step).
+    fn settling_step(&self, _work: &Work<'_>) -> Result<Option<Workload>, ModelError> {
+        Ok(None)
+    }
+
+    /// See [`Family::compared_work`](crate::tasks::family::Family::compared_work).
+    fn compared_work(&self, _work: &Work<'_>) -> Result<Option<ComparedWork>, ModelError> {
+        Ok(None)
+    }
+}
+
+/// What a recipe says of samples and of detections.
+#[derive(Clone, Debug)]
+pub(super) struct DetectorSettings {
+    /// Height and width of the canvas in pixels.
+    pub canvas: [usize; 2],
+    /// Classes of objects, without the background.
+    pub classes: usize,
+    /// The arrays of a batch.
+    pub layout: ObjectLayout,
+    /// How images are put on the canvas in training, and in evaluation.
+    pub framings: [Framing; 2],
+    /// How the ids of categories become classes.
+    pub category_ids: CategoryIds,
+    /// Images that each evaluation draws.
+    pub pictures: usize,
+    /// Whether what depends on the number of classes may be drawn at random.
+    pub new_heads: bool,
+    /// Scores of detections are above it.
+    pub score_floor: f64,
+    /// Weight of the loss of boxes, where evaluation has losses.
+    pub box_weight: Option<f64>,
+    /// Whether a detection with a mask counts as small or large by its box, and not by its mask.
+    pub sized_by_box: bool,
+}
+
+impl DetectorSettings {
+    /// How images of a split are put on the canvas.
+    pub(super) fn framing(&self, split: Split) -> Framing {
+        let [training, evaluation] = &self.framings;
+        match split {
+            Split::Train => training.clone(),
+            Split::Val => evaluation.clone(),
+        }
+    }
+}
+
+/// How weights are named, and what may be missing of them.
+pub(super) struct DetectorWeights {
+    /// Names in other files.
+    pub names: &'static WeightNames,
+    /// The scope of the backbone.
+    pub backbone: &'static str,
+    /// What the tensors of a detector, but not of a classifier, begin with.
+    pub detector: &'static str,
+    /// What tensors of a classifier begin with that are not of its backbone.
+    pub classifier: &'static [&'static str],
+    /// Tensors whose shapes follow from the number of classes; the first one is the bias of the layer that predicts them.
+    pub of_classes: &'static [&'static str],
+    /// What is drawn at random beside the backbone of a classifier, in words.
+    pub rest: &'static str,
+}

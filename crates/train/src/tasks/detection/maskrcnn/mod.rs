@@ -1,0 +1,200 @@
+//! Mask R-CNNs.
+
+mod model;
+mod recipe;
+mod workload;
+
+use super::family::Detectors;
+use super::kind::{DetectorKind, DetectorSettings, DetectorWeights};
+use super::score::{BOX_METRICS, box_metric, mask_metric};
+use crate::checkpoint::NamedTensor;
+use crate::error::TrainError;
+use crate::recipe::{Override, Recipe, RecipePart};
+use crate::setup::train_config;
+use crate::tasks::family::{ModelInfo, SampleInfo};
+use crate::tasks::{Better, MetricSchema};
+use crate::workload::{DetectorOutputs, Work, Workload};
+use bessemer_data::detection::{Framing, ObjectLayout};
+use bessemer_models::maskrcnn::{self, BACKBONE, DetectionOptions, Flavour, MaskRcnnSpec, NAMES, ZOO};
+use bessemer_models::{Model, ModelError, Summary};
+use recipe::MaskRcnnRecipe;
+
+/// The family.
+pub static FAMILY: Detectors = Detectors(&MaskRcnn);
+
+const RECIPES: [(&str, &str); 3] = [
+    ("mask-rcnn", include_str!("recipes/mask-rcnn.toml")),
+    ("mask-rcnn-coco-small", include_str!("recipes/mask-rcnn-coco-small.toml")),
+    ("mask-rcnn-quick", include_str!("recipes/mask-rcnn-quick.toml")),
+];
+
+/// Average precision and recall of boxes and of masks are fractions.
+static TERMS: MetricSchema = MetricSchema {
+    samples: "images",
+    unit: "images/s",
+    parts: &["rpn_score_loss", "rpn_box_loss", "cls_loss", "box_loss", "mask_loss", "l2_loss"],
+    metrics: &[
+        box_metric(0),
+        box_metric(1),
+        box_metric(2),
+        box_metric(3),
+        box_metric(4),
+        box_metric(5),
+        box_metric(6),
+        box_metric(7),
+        box_metric(8),
+        box_metric(9),
+        box_metric(10),
+        box_metric(11),
+        mask_metric(0),
+        mask_metric(1),
+        mask_metric(2),
+        mask_metric(3),
+        mask_metric(4),
+        mask_metric(5),
+        mask_metric(6),
+        mask_metric(7),
+        mask_metric(8),
+        mask_metric(9),
+        mask_metric(10),
+        mask_metric(11),
+    ],
+    best: (BOX_METRICS[0].0, Better::Higher),
+};
+
+/// The bias of the layer that predicts classes.
+const CLASS_BIAS: &str = "roi_heads.box_predictor.cls_score.bias";
+/// A tensor that torchvision's published file has under another name, which networks that it builds today do not use.
+const OF_PUBLISHED_FILE: &str = "backbone.fpn.inner_blocks.0.weight";
+
+static WEIGHTS: DetectorWeights = DetectorWeights {
+    names: &NAMES,
+    backbone: BACKBONE,
+    detector: "roi_heads.",
+    classifier: &["fc."],
+    of_classes: &[
+        CLASS_BIAS,
+        "roi_heads.box_predictor.cls_score.weight",
+        "roi_heads.box_predictor.bbox_pred.bias",
+        "roi_heads.box_predictor.bbox_pred.weight",
+        "roi_heads.mask_predictor.mask_fcn_logits.bias",
+        "roi_heads.mask_predictor.mask_fcn_logits.weight",
+    ],
+    rest: "the feature pyramid and all heads",
+};
+
+/// Mask R-CNNs.
+struct MaskRcnn;
+
+impl DetectorKind for MaskRcnn {
+    fn models(&self) -> Vec<ModelInfo> {
+        let info = |spec: &MaskRcnnSpec| ModelInfo {
+            name: spec.name,
+            description: spec.description,
+            variants: &["flavour", "frozen_norms", "freeze_at"],
+        };
+        ZOO.iter().map(info).collect()
+    }
+
+    fn representatives(&self) -> &'static [&'static str] {
+        &["mask-rcnn-tiny"]
+    }
+
+    fn summary(&self, model: &str) -> Result<Summary, ModelError> {
+        let spec = maskrcnn::find(model)?;
+        let flavour = Flavour::default();
+        Ok(Summary::of(&maskrcnn::detect(&spec.options(flavour), &DetectionOptions::new(flavour), 1)?))
+    }
+
+    fn sample(&self, model: &str) -> Result<SampleInfo, ModelError> {
+        let options = maskrcnn::find(model)?.options(Flavour::default());
+        Ok(SampleInfo::of_image(options.canvas, options.num_classes))
+    }
+
+    fn metric_schema(&self) -> &'static MetricSchema {
+        &TERMS
+    }
+
+    fn recipes(&self) -> &'static [(&'static str, &'static str)] {
+        &RECIPES
+    }
+
+    fn default_recipe(&self, model: &str) -> &'static str {
+        maskrcnn::find(model).map_or(RECIPES[0].0, |spec| spec.recipe)
+    }
+
+    fn recipe(&self) -> RecipePart {
+        RecipePart::of::<MaskRcnnRecipe>()
+    }
+
+    fn settings(&self, recipe: &Recipe) -> Result<DetectorSettings, TrainError> {
+        let MaskRcnnRecipe { model, canvas, images, detection, evaluation, .. } = recipe.own()?;
+        let layout =
+            ObjectLayout { max_objects: images.max_objects as usize, first_class: 1, crop: Some(canvas.crop as usize) };
+        Ok(DetectorSettings {
+            canvas: canvas.canvas.map(|side| side as usize),
+            classes: model.num_classes as usize - 1,
+            layout,
+            framings: images.framings(Framing::fit(canvas.canvas.map(|side| side as u32))),
+            category_ids: images.category_ids,
+            pictures: evaluation.pictures as usize,
+            new_heads: model.new_heads,
+            score_floor: detection.score_floor,
+            box_weight: None,
+            sized_by_box: model.flavour == Flavour::Nvidia,
+        })
+    }
+
+    fn training_step(&self, recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
+        let config = train_config(recipe, steps_per_epoch)?;
+        let batch_size = recipe.train.batch_size as usize;
+        Ok(maskrcnn::train(&model::options(recipe)?, &model::training(recipe)?, &config, batch_size)?)
+    }
+
+    fn detection_step(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError> {
+        Ok(maskrcnn::detect(&model::options(recipe)?, &model::detection(recipe)?, batch_size)?)
+    }
+
+    fn weights(&self) -> &'static DetectorWeights {
+        &WEIGHTS
+    }
+
+    /// In the form of torchvision, whose published weights are used without an epsilon in the norms.
+    fn recipe_of_file(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Result<Recipe, TrainError> {
+        let spec = maskrcnn::find(model)?;
+        let is_published = tensors.iter().any(|tensor| tensor.name == OF_PUBLISHED_FILE);
+        let options = spec.options(Flavour::Torchvision);
+        let detection = DetectionOptions::new(Flavour::Torchvision);
+        let candidates = detection.proposals.candidates.unwrap_or(0) as i64;
+        let overrides = [
+            Override::new("model.name", model),
+            Override::new("model.flavour", "torchvision"),
+            Override::new("model.num_classes", classes_of(tensors).unwrap_or(options.num_classes) as i64),
+            Override::new("model.bn_eps", if is_published { 0.0 } else { options.backbone.norm.eps }),
+            Override::new("data.resampling", "half_pixel"),
+            Override::new("proposals.candidates", vec![candidates; 2]),
+            Override::new("proposals.most", vec![detection.proposals.most as i64; 2]),
+            Override::new("detection.score_floor", detection.score_floor),
+        ];
+        Ok(Recipe::load(spec.recipe, &overrides)?)
+    }
+
+    fn model_for(&self, model: &str, tensors: &[NamedTensor<'_>]) -> Option<Model> {
+        let mut options = maskrcnn::find(model).ok()?.options(Flavour::Torchvision);
+        options.num_classes = classes_of(tensors)?;
+        maskrcnn::detect(&options, &DetectionOptions::new(Flavour::Torchvision), 1).ok()
+    }
+
+    fn outputs(&self) -> &'static [DetectorOutputs] {
+        &[]
+    }
+
+    fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {
+        workload::build(work)
+    }
+}
+
+/// Classes of the layer that predicts them.
+fn classes_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
+    tensors.iter().find(|tensor| NAMES.canonical(&tensor.name) == CLASS_BIAS)?.shape.first().copied()
+}

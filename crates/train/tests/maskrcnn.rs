@@ -1,0 +1,145 @@
+//! Whole runs of a detector with masks: trained, stopped and resumed, evaluated, asked.
+
+mod common;
+
+use bessemer_data::shapes::CocoFolder;
+use bessemer_data::{FileFormat, Image};
+use bessemer_train::events::{EventBody, read_events};
+use bessemer_train::tasks::infer::PredictOptions;
+use bessemer_train::tasks::registry;
+use bessemer_train::{EvaluateOptions, Initialisation, Recipe, RunFolder, TrainOptions, evaluate, train};
+use common::{assert_same_tensors, last, last_folder};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+const MODEL: &str = "mask-rcnn-tiny";
+
+const RECIPE: &str = r#"
+name = "tiny-masks"
+model = { name = "mask-rcnn-tiny", num_classes = 11, frozen_norms = false, freeze_at = 0 }
+data = { source = "shapes", train_samples = 10, eval_samples = 5, canvas = [96, 128], crop = 28, max_objects = 8 }
+proposals = { anchor_scale = 4.0, candidates = [60, 40], most = [50, 30] }
+samples = { anchors = [64, 32], regions = [32, 8] }
+detection = { score_floor = 0.0, max_detections = 20 }
+train = { batch_size = 2, accumulation = 2, steps = 4, seed = 3, clip_norm = 10.0, ema_decay = 0.9 }
+optimizer = { kind = "sgd", momentum = 0.9, velocity = "changes", weight_decay = 0.0 }
+schedule = { kind = "constant", base_lr = 0.01 }
+eval = { every_steps = 2, batch_size = 2 }
+checkpoint = { every_steps = 1 }
+loader = { workers = 1 }
+"#;
+
+fn options(folder: &Path, overrides: &[&str]) -> TrainOptions {
+    let overrides: Vec<_> = overrides.iter().map(|text| text.parse().expect("an override")).collect();
+    let recipe = Recipe::from_toml(RECIPE, "tiny-masks", &overrides).expect("a valid recipe");
+    let mut options = TrainOptions::new(recipe, RunFolder::New(folder.to_owned()));
+    options.compute.device.threads = 1;
+    options
+}
+
+fn json(path: &Path) -> Vec<Value> {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_detector_with_masks_is_trained_resumed_evaluated_and_asked() {
+    let folder = TempDir::new().unwrap();
+    let [whole, pieces, threads] = ["whole", "pieces", "threads"].map(|name| folder.path().join(name));
+    let report = train(&options(&whole, &[])).unwrap();
+    let metrics = ["bbox_ap", "bbox_ar100", "segm_ap", "segm_ap50", "segm_ar100"];
+    assert!(metrics.iter().all(|name| report.metrics.contains_key(*name)), "{:?}", report.metrics);
+    assert!(whole.join("predictions/compared-004.jpg").is_file());
+    let events = read_events(&whole.join("events.jsonl")).unwrap();
+    let parts = events.iter().find_map(|event| match &event.body {
+        EventBody::Step(info) => Some(info.parts.keys().cloned().collect::<Vec<_>>()),
+        _ => None,
+    });
+    let expected = ["box_loss", "cls_loss", "l2_loss", "mask_loss", "rpn_box_loss", "rpn_score_loss"];
+    assert_eq!(parts.unwrap(), expected);
+
+    let mut first = options(&pieces, &[]);
+    first.run_steps = Some(3);
+    train(&first).unwrap_err();
+    let resumed = TrainOptions { folder: RunFolder::Resume(pieces.clone()), ..options(&pieces, &[]) };
+    assert_eq!(train(&resumed).unwrap().metrics, report.metrics);
+    assert_same_tensors(&last(&whole), &last(&pieces));
+    let mut two = options(&threads, &[]);
+    two.compute.device.threads = 2;
+    train(&two).unwrap();
+    assert_same_tensors(&last(&whole), &last(&threads));
+
+    // The same scenes from files.
+    let data = folder.path().join("coco");
+    CocoFolder { seed: 3, train: 2, val: 5, width: 128, height: 96, format: FileFormat::Png }.write(&data).unwrap();
+    let judged = |data: &Path, out: &str| {
+        let out = Some(folder.path().join(out));
+        let options = EvaluateOptions { batch_size: 2, out, ..EvaluateOptions::default() };
+        evaluate(MODEL, &last_folder(&whole), data, &options).unwrap()
+    };
+    let (of_run, of_files) = (judged(Path::new("shapes"), "a"), judged(&data, "b"));
+    assert_eq!(of_run.counts["objects"], of_files.counts["objects"]);
+    for name in metrics {
+        let (one, other) = (of_run.metrics[name], of_files.metrics[name]);
+        assert!((one - other).abs() < 1e-6, "{name}: {one} is not {other}");
+    }
+    let [boxes, masks] = ["bbox", "segm"].map(|kind| json(&folder.path().join(format!("b/{kind}.json"))));
+    assert_eq!((boxes.len(), masks.len()), (of_files.counts["detections"] as usize, boxes.len()));
+    assert!(boxes.iter().all(|result| result["bbox"].is_array() && result["segmentation"].is_null()));
+    let is_mask = |result: &Value| {
+        result["bbox"].is_null()
+            && result["segmentation"]["size"] == serde_json::json!([96, 128])
+            && result["segmentation"]["counts"].is_string()
+    };
+    assert!(masks.iter().all(is_mask));
+
+    let [drawn, cut_out] = ["drawn", "masks"].map(|name| folder.path().join(name));
+    let family = registry::find(MODEL).unwrap().family();
+    let asked = PredictOptions {
+        score: Some(0.0),
+        top_k: Some(3),
+        out: Some(drawn.clone()),
+        masks: Some(cut_out.clone()),
+        ..PredictOptions::default()
+    };
+    let mut predictor = family.predictor(MODEL, &whole, &asked).unwrap();
+    let predictions = predictor.predict(&[data.join("val2017").display().to_string()], &|_, _| ()).unwrap();
+    assert_eq!(predictions.len(), 5);
+    for prediction in predictions {
+        let objects = prediction.unwrap().json["objects"].as_array().unwrap().clone();
+        assert!(objects.len() == 3 && objects.iter().all(|object| object["segmentation"]["counts"].is_string()));
+    }
+    assert_eq!(json(&drawn.join("results.json")).len(), 15);
+    let mut pictures: Vec<_> = fs::read_dir(&cut_out).unwrap().map(|entry| entry.unwrap().path()).collect();
+    pictures.sort();
+    assert_eq!(pictures.len(), 15);
+    let picture = Image::read(&pictures[0]).unwrap();
+    assert_eq!((picture.width, picture.height), (128, 96));
+    assert!(picture.pixels.iter().all(|value| [0, 255].contains(value)), "black and white");
+    assert!(pictures[0].file_name().unwrap().to_str().unwrap().starts_with("000000000001-000-"));
+}
+
+#[test]
+fn another_number_of_classes_needs_new_heads() {
+    let folder = TempDir::new().unwrap();
+    let first = folder.path().join("first");
+    train(&options(&first, &["train.steps=1", "data.eval_samples=1"])).unwrap();
+    let begin = |run: &str, overrides: &[&str]| {
+        let overrides = [&["model.num_classes=13", "train.steps=1", "data.eval_samples=1"], overrides].concat();
+        let start = Initialisation::Weights(first.clone());
+        train(&TrainOptions { start, ..options(&folder.path().join(run), &overrides) })
+    };
+    let error = begin("refused", &[]).unwrap_err().to_string();
+    assert!(error.contains("model.new_heads") && error.contains("11") && error.contains("13"), "{error}");
+    begin("second", &["model.new_heads=true"]).unwrap();
+}
+
+#[test]
+fn masks_are_those_of_networks_that_have_them() {
+    let folder = TempDir::new().unwrap();
+    let error = Recipe::from_toml(RECIPE, "tiny-masks", &["data.canvas=[96, 100]".parse().unwrap()]).unwrap_err();
+    assert!(error.to_string().contains("multiples of 32"), "{error}");
+    let error = train(&options(&folder.path().join("few"), &["model.num_classes=10"])).unwrap_err().to_string();
+    assert!(error.contains("at least 11, the background included, are needed"), "{error}");
+}
