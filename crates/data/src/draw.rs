@@ -25,7 +25,9 @@ pub struct DrawStyle {
     pub dot: usize,
 }
 
+/// Share of the colour in the pixels of a mask, and in those at its border.
 const MASK_SHARE: f32 = 0.45;
+const BORDER_SHARE: f32 = 0.9;
 const DARK: [u8; 3] = [16, 16, 16];
 const LIGHT: [u8; 3] = [255, 255, 255];
 /// Step between the hues of two classes, a fraction of the circle: the golden ratio keeps any few of them apart.
@@ -90,9 +92,12 @@ fn blend_mask(picture: &mut Image, mask: &ObjectMask, colour: [u8; 3]) {
     let (right, bottom) = ((mask.left + mask.width).min(picture.width), (mask.top + mask.height()).min(picture.height));
     for y in mask.top..bottom {
         for x in (mask.left..right).filter(|&x| mask.contains(x, y)) {
+            let neighbours = [(x.wrapping_sub(1), y), (x + 1, y), (x, y.wrapping_sub(1)), (x, y + 1)];
+            let is_border = neighbours.into_iter().any(|(x, y)| !mask.contains(x, y));
+            let share = if is_border { BORDER_SHARE } else { MASK_SHARE };
             let pixel = &mut picture.pixels[(y * picture.width + x) * 3..][..3];
             for (value, colour) in pixel.iter_mut().zip(colour) {
-                *value = (f32::from(*value) * (1.0 - MASK_SHARE) + f32::from(colour) * MASK_SHARE).round() as u8;
+                *value = (f32::from(*value) * (1.0 - share) + f32::from(colour) * share).round() as u8;
             }
         }
     }

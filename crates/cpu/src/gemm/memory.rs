@@ -1,5 +1,7 @@
 //! Memory that several worker threads write to: outputs and scratch.
 
+use super::Ctx;
+use crate::parts::{CHUNK, for_chunks};
 use std::marker::PhantomData;
 
 /// Elements of a cache line.
@@ -38,6 +40,18 @@ impl<'a> Output<'a> {
     /// As [`from_raw`](Self::from_raw), for `len` elements for each worker, one after the other.
     pub unsafe fn per_worker(ptr: *mut f32, len: usize) -> Output<'a> {
         Output { ptr, len, per_worker: true, memory: PhantomData }
+    }
+
+    /// The first `len` elements of an output that is written as a whole; those behind them become zeros.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub(crate) fn zero_behind(self, ctx: Ctx<'_>, len: usize) -> Output<'a> {
+        assert!(!self.per_worker && len <= self.len, "an output of {} elements does not have {len}", self.len);
+        // SAFETY: whoever made the output answers for its memory, and no kernel writes to it yet.
+        let rest = unsafe { std::slice::from_raw_parts_mut(self.ptr.add(len), self.len - len) };
+        for_chunks(ctx, rest, CHUNK, &|_, piece| piece.fill(0.0));
+        Output { len, ..self }
     }
 
     /// The memory of an output that is written as a whole.

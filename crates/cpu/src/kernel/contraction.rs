@@ -20,6 +20,8 @@ pub(crate) struct Contraction {
     /// Whether the second operand is packed before the first step.
     packed: bool,
     prologue: Option<AffineOperands>,
+    /// Whether the third operand says how many items of the batch there are.
+    is_limited: bool,
 }
 
 /// A scale and a shift for each channel of the first operand, which are the third and fourth one.
@@ -75,6 +77,16 @@ pub(crate) fn conv_desc(geometry: &Geometry, conv: &Conv2d) -> ConvDesc {
     }
 }
 
+/// How many of the `items` of a batch there are, by the third operand of a limited product.
+///
+/// # Safety
+/// The operand is there.
+pub(super) unsafe fn limit(operands: &Operands<'_>, items: usize) -> usize {
+    // SAFETY: the caller's promise.
+    let count = unsafe { operands.input::<i32>(2, 1)[0] };
+    usize::try_from(count).unwrap_or(0).min(items)
+}
+
 impl Contraction {
     /// The kernel of an operation with operands of these types. `weights_invariant` says that the second one is the same in
     /// every step.
@@ -83,7 +95,7 @@ impl Contraction {
         let dtype = types[0].dtype;
         let by_winograd =
             |desc: &ConvDesc, direction| dtype == DType::F32 && winograd::applies(desc, direction, weights_invariant);
-        let kind = match op.behind_prologue() {
+        let kind = match op.inner() {
             Op::Conv2d(conv) => {
                 let geometry = conv.geometry(a, b)?;
                 match (conv_desc(&geometry, conv), geometry.groups) {
@@ -123,7 +135,34 @@ impl Contraction {
             Op::ConvWithPrologue(prologue) => Some(AffineOperands::of(prologue, a)),
             _ => None,
         };
-        Ok(Contraction { kind, dtype, packed: weights_invariant && takes_packed, prologue })
+        let is_limited = matches!(op, Op::Limited(_));
+        Ok(Contraction { kind, dtype, packed: weights_invariant && takes_packed, prologue, is_limited })
+    }
+
+    /// Whether it leaves out items of its batch, so that it finishes no blocks of the others' rows.
+    pub(super) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
+    /// The same without a limit, on the first `count` items of the batch.
+    fn of_first(mut self, count: usize) -> Contraction {
+        self.is_limited = false;
+        match &mut self.kind {
+            Algorithm::Conv(d) | Algorithm::ConvDataGrad(d) | Algorithm::Winograd(d, _) => d.n = count,
+            Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) | Algorithm::Matmul(_) => {
+                unreachable!("only convolutions of one group are limited")
+            }
+        }
+        self
+    }
+
+    /// Items of the batch.
+    fn items(&self) -> usize {
+        match &self.kind {
+            Algorithm::Conv(d) | Algorithm::ConvDataGrad(d) | Algorithm::Winograd(d, _) => d.n,
+            Algorithm::GroupedConv(d) | Algorithm::GroupedDataGrad(d) => d.conv.n,
+            Algorithm::Matmul(d) => d.batch,
+        }
     }
 
     /// A short description of the algorithm.
@@ -211,6 +250,20 @@ impl Contraction {
         scratch: &mut [f32],
         epilogue: Option<&dyn Epilogue>,
     ) {
+        if self.is_limited {
+            assert!(epilogue.is_none(), "blocks of a limited product are not all finished");
+            // SAFETY: the caller's promise.
+            let count = unsafe { limit(operands, self.items()) };
+            let limited = self.of_first(count);
+            // SAFETY: the caller's promise; the output has the elements of all items.
+            unsafe {
+                let output = output.zero_behind(ctx, limited.output_len());
+                if count > 0 {
+                    limited.run_into(ctx, operands, output, scratch, None);
+                }
+            }
+            return;
+        }
         let [a_len, b_len, _] = self.lens();
         // SAFETY: the caller's promise; the operands have the elements the descriptions state.
         unsafe {
@@ -265,6 +318,9 @@ impl Kernel for Contraction {
     }
 
     fn scratch_len(&self, threads: usize) -> usize {
+        if self.is_limited {
+            return (1..=self.items()).map(|count| self.of_first(count).scratch_len(threads)).max().unwrap_or(0);
+        }
         match &self.kind {
             Algorithm::Conv(d) => conv::forward_scratch_len(d, threads),
             Algorithm::ConvDataGrad(d) => conv::data_grad_scratch_len(d, threads),

@@ -79,7 +79,7 @@ pub(super) fn lower(
     let Some(producer) = &fusion.producer else { return Ok(Box::new(kernel)) };
     let types: Vec<&TensorType> = inputs[..own].iter().map(|&v| graph.ty(v)).collect();
     let product = Contraction::lower(producer, &types, weights_invariant)?;
-    let in_blocks = kernel.accepts_block_rows(product.row_blocks().rows);
+    let in_blocks = kernel.accepts_block_rows(product.row_blocks().rows) && !product.is_limited();
     let target = match (raw_target(fusion, graph, id), in_blocks) {
         (Some(output), true) => OutputTarget::Output(output),
         (Some(output), false) => OutputTarget::WholeOutput(output),

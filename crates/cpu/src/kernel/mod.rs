@@ -104,10 +104,14 @@ pub(crate) fn lower(graph: &Graph, id: NodeId, invariant: &Invariant) -> Result<
         Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Matmul(_) => {
             Ok(Box::new(Contraction::lower(&node.op, &types, weights_invariant)?))
         }
-        Op::Conv2dWeightGrad(grad) => weight_grad::lower(grad, None, &types),
+        Op::Conv2dWeightGrad(grad) => weight_grad::lower(grad, None, false, &types),
+        Op::Limited(limited) => match &*limited.op {
+            Op::Conv2dWeightGrad(grad) => weight_grad::lower(grad, None, true, &types),
+            _ => Ok(Box::new(Contraction::lower(&node.op, &types, weights_invariant)?)),
+        },
         Op::ConvWithPrologue(prologue) => match &*prologue.op {
             Op::Conv2dWeightGrad(grad) => {
-                weight_grad::lower(grad, Some(AffineOperands::of(prologue, &types[0].shape)), &types)
+                weight_grad::lower(grad, Some(AffineOperands::of(prologue, &types[0].shape)), false, &types)
             }
             _ => Ok(Box::new(Contraction::lower(&node.op, &types, weights_invariant)?)),
         },

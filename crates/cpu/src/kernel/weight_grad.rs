@@ -1,6 +1,6 @@
 //! Gradients of convolutions with respect to their weights.
 
-use super::contraction::{AffineOperands, conv_desc};
+use super::contraction::{AffineOperands, conv_desc, limit};
 use super::{Kernel, Operands, Unsupported};
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::{self, ConvDesc};
@@ -16,12 +16,13 @@ use bessemer_ir::{DType, TensorType};
 pub(super) fn lower(
     grad: &Conv2dWeightGrad,
     prologue: Option<AffineOperands>,
+    is_limited: bool,
     types: &[&TensorType],
 ) -> Result<Box<dyn Kernel>, Unsupported> {
     let geometry = grad.geometry(&types[0].shape, &types[1].shape)?;
     let conv = conv_desc(&geometry, &grad.conv);
     match (geometry.groups, types[0].dtype) {
-        (1, dtype) => Ok(Box::new(Whole { conv, dtype, prologue })),
+        (1, dtype) => Ok(Box::new(Whole { conv, dtype, prologue, is_limited })),
         (groups, DType::F32) => Ok(Box::new(Grouped(GroupedDesc { conv, groups }))),
         (_, dtype) => Err(Unsupported::Grouped(dtype)),
     }
@@ -32,6 +33,8 @@ struct Whole {
     conv: ConvDesc,
     dtype: DType,
     prologue: Option<AffineOperands>,
+    /// Whether the third operand says how many items of the batch there are.
+    is_limited: bool,
 }
 
 impl Kernel for Whole {
@@ -40,19 +43,28 @@ impl Kernel for Whole {
     }
 
     fn scratch_len(&self, threads: usize) -> usize {
-        conv::weight_grad_scratch_len(&self.conv, threads)
+        let least = if self.is_limited { 1 } else { self.conv.n };
+        let of_first = |n: usize| conv::weight_grad_scratch_len(&ConvDesc { n, ..self.conv }, threads);
+        (least..=self.conv.n).map(of_first).max().unwrap_or(0)
     }
 
     unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
-        let Whole { conv, dtype, prologue } = self;
+        let Whole { mut conv, dtype, prologue, is_limited } = *self;
         // SAFETY: the caller's promise; the operands have the elements the description states.
         unsafe {
-            let x = operands.elements(0, *dtype, conv.n * conv.h * conv.w * conv.c_in);
-            let dy = operands.elements(1, *dtype, conv.n * conv.oh * conv.ow * conv.c_out);
+            if is_limited {
+                conv.n = limit(operands, conv.n);
+            }
+            let x = operands.elements(0, dtype, conv.n * conv.h * conv.w * conv.c_in);
+            let dy = operands.elements(1, dtype, conv.n * conv.oh * conv.ow * conv.c_out);
             let len = conv.kh * conv.kw * conv.c_in * conv.c_out;
             let dw = Output::from_raw(operands.outputs[0].cast(), len);
             let x = prologue.map_or(x.into(), |prologue| prologue.apply_to(x, operands));
-            conv::weight_grad(ctx, conv, x, dy, dw, operands.scratch());
+            if conv.n == 0 {
+                dw.zero_behind(ctx, 0);
+            } else {
+                conv::weight_grad(ctx, &conv, x, dy, dw, operands.scratch());
+            }
         }
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! Two-dimensional convolution and its two gradients. Activations are `[N, H, W, C]`, weights `[KH, KW, C / groups, O]`.
 //! Operands of 16 bits are multiplied exactly and accumulated in `f32`, which is the type of every result.
 
+use super::limited::Limited;
 use super::{
-    Cost, GradArgs, Gradient, LowResult, MixedPrecision, OpError, OpRule, Producer, float_inputs, product_like,
+    Cost, GradArgs, Gradient, LowResult, MixedPrecision, Op, OpError, OpRule, Producer, float_inputs, product_like,
 };
-use crate::graph::{Graph, GraphError};
+use crate::graph::{Graph, GraphError, Value};
 use crate::reference::Tensor;
 use crate::rules::Rules;
 use crate::shape::{Shape, TensorType};
@@ -252,6 +253,39 @@ fn verified(geometry: Result<Geometry, OpError>) -> Geometry {
     geometry.expect("the node was accepted with these shapes")
 }
 
+/// The gradient of `op(a, b)`, a convolution or one of its gradients: for each operand another one of them, on the first items of
+/// the batch if a `count` is given.
+pub(super) fn gradient_of_product(
+    op: &Op,
+    g: &mut Graph,
+    args: &GradArgs<'_>,
+    count: Option<Value>,
+) -> Result<Gradient, GraphError> {
+    let mut grads = vec![None; args.inputs.len()];
+    let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(grads)) };
+    let (a, b) = (args.inputs[0], args.inputs[1]);
+    let products: [(Op, [Value; 2]); 2] = match op {
+        Op::Conv2d(conv) => {
+            [(conv.data_grad(g.shape(a)).into(), [dy, b]), (conv.weight_grad(g.shape(b)).into(), [a, dy])]
+        }
+        Op::Conv2dDataGrad(Conv2dDataGrad { conv, .. }) => {
+            [((*conv).into(), [dy, b]), (conv.weight_grad(g.shape(b)).into(), [dy, a])]
+        }
+        Op::Conv2dWeightGrad(Conv2dWeightGrad { conv, .. }) => {
+            [(conv.data_grad(g.shape(a)).into(), [b, dy]), ((*conv).into(), [a, dy])]
+        }
+        _ => return Ok(Gradient::NotDifferentiable),
+    };
+    for (operand, (product, factors)) in products.into_iter().enumerate().filter(|(operand, _)| args.wanted[*operand]) {
+        let like = args.inputs[operand];
+        grads[operand] = Some(match count {
+            Some(count) => product_like(g, Limited::new(product), factors, &[count], like)?,
+            None => product_like(g, product, factors, &[], like)?,
+        });
+    }
+    Ok(Gradient::Inputs(grads))
+}
+
 impl OpRule for Conv2d {
     fn name(&self) -> &'static str {
         "conv2d"
@@ -267,12 +301,7 @@ impl OpRule for Conv2d {
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
-        let Some(dy) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
-        let (x, w) = (args.inputs[0], args.inputs[1]);
-        let (of_x, of_w) = (self.data_grad(g.shape(x)), self.weight_grad(g.shape(w)));
-        let dx = args.wanted[0].then(|| product_like(g, of_x, dy, w, x)).transpose()?;
-        let dw = args.wanted[1].then(|| product_like(g, of_w, x, dy, w)).transpose()?;
-        Ok(Gradient::Inputs(vec![dx, dw]))
+        gradient_of_product(&(*self).into(), g, args, None)
     }
 
     fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
@@ -356,12 +385,7 @@ impl OpRule for Conv2dDataGrad {
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
-        let Some(ddx) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
-        let (dy, w) = (args.inputs[0], args.inputs[1]);
-        let of_w = self.conv.weight_grad(g.shape(w));
-        let ddy = args.wanted[0].then(|| product_like(g, self.conv, ddx, w, dy)).transpose()?;
-        let dw = args.wanted[1].then(|| product_like(g, of_w, ddx, dy, w)).transpose()?;
-        Ok(Gradient::Inputs(vec![ddy, dw]))
+        gradient_of_product(&(*self).into(), g, args, None)
     }
 
     fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {
@@ -433,12 +457,7 @@ impl OpRule for Conv2dWeightGrad {
     }
 
     fn gradient(&self, g: &mut Graph, args: &GradArgs<'_>) -> Result<Gradient, GraphError> {
-        let Some(ddw) = args.grads[0] else { return Ok(Gradient::Inputs(vec![None; 2])) };
-        let (x, dy) = (args.inputs[0], args.inputs[1]);
-        let of_x = self.conv.data_grad(g.shape(x));
-        let dx = args.wanted[0].then(|| product_like(g, of_x, dy, ddw, x)).transpose()?;
-        let ddy = args.wanted[1].then(|| product_like(g, self.conv, x, ddw, dy)).transpose()?;
-        Ok(Gradient::Inputs(vec![dx, ddy]))
+        gradient_of_product(&(*self).into(), g, args, None)
     }
 
     fn cost(&self, inputs: &[&TensorType], outputs: &[TensorType]) -> Cost {

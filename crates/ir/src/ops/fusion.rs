@@ -2,6 +2,7 @@
 //! optionally run on the output of a convolution or matmul while it is in cache.
 
 use super::conv_with_prologue::ConvWithPrologue;
+use super::limited::Limited;
 use super::pointwise::{BinaryKind, Cast, UnaryKind};
 use super::reduce::ReduceKind;
 use super::{Cost, GradArgs, Gradient, Op, OpError, OpRule, Scalar};
@@ -300,6 +301,7 @@ impl Fusion {
         match self.producer.as_deref() {
             None => 0,
             Some(Op::ConvWithPrologue(_)) => ConvWithPrologue::INPUTS,
+            Some(Op::Limited(_)) => Limited::INPUTS,
             Some(_) => 2,
         }
     }

@@ -62,17 +62,17 @@ impl Matmul {
 
     fn of_a(&self, g: &mut Graph, a: Value, b: Value, dy: Value) -> Result<Value, GraphError> {
         if self.trans_a {
-            product_like(g, Matmul { trans_a: self.trans_b, trans_b: true }, b, dy, a)
+            product_like(g, Matmul { trans_a: self.trans_b, trans_b: true }, [b, dy], &[], a)
         } else {
-            product_like(g, Matmul { trans_a: false, trans_b: !self.trans_b }, dy, b, a)
+            product_like(g, Matmul { trans_a: false, trans_b: !self.trans_b }, [dy, b], &[], a)
         }
     }
 
     fn of_b(&self, g: &mut Graph, a: Value, b: Value, dy: Value) -> Result<Value, GraphError> {
         if self.trans_b {
-            product_like(g, Matmul { trans_a: true, trans_b: self.trans_a }, dy, a, b)
+            product_like(g, Matmul { trans_a: true, trans_b: self.trans_a }, [dy, a], &[], b)
         } else {
-            product_like(g, Matmul { trans_a: !self.trans_a, trans_b: false }, a, dy, b)
+            product_like(g, Matmul { trans_a: !self.trans_a, trans_b: false }, [a, dy], &[], b)
         }
     }
 }

@@ -10,6 +10,7 @@ mod facts;
 pub mod fusion;
 pub mod index;
 pub mod layout;
+pub mod limited;
 pub mod matmul;
 pub mod pointwise;
 pub mod pool;
@@ -88,17 +89,17 @@ pub(crate) fn float_inputs<'a, const N: usize>(
         .ok_or_else(|| OpError::operands(format!("{names}, of one float element type")))
 }
 
-/// The product `op(a, b)` of operands brought to the element type of `like`, in that type.
+/// The product `op(a, b, ...)` of factors brought to the element type of `like`, in that type; behind them come `more` operands.
 pub(crate) fn product_like(
     g: &mut Graph,
     op: impl Into<Op>,
-    a: Value,
-    b: Value,
+    [a, b]: [Value; 2],
+    more: &[Value],
     like: Value,
 ) -> Result<Value, GraphError> {
     let dtype = g.dtype(like);
-    let (a, b) = (g.cast(a, dtype)?, g.cast(b, dtype)?);
-    let product = g.push1(op, &[a, b])?;
+    let factors = [g.cast(a, dtype)?, g.cast(b, dtype)?];
+    let product = g.push1(op, &[&factors, more].concat())?;
     g.cast(product, dtype)
 }
 
@@ -325,6 +326,7 @@ operations! {
     Softmax(softmax::Softmax),
     LogSoftmax(softmax::LogSoftmax),
     ConvWithPrologue(conv_with_prologue::ConvWithPrologue),
+    Limited(limited::Limited),
     Fusion(fusion::Fusion),
 }
 
@@ -366,10 +368,11 @@ impl Op {
         }
     }
 
-    /// The operation itself, or that behind a prologue.
-    pub fn behind_prologue(&self) -> &Op {
+    /// The operation itself, or that behind a prologue or a limit.
+    pub fn inner(&self) -> &Op {
         match self {
             Op::ConvWithPrologue(prologue) => &prologue.op,
+            Op::Limited(limited) => &limited.op,
             op => op,
         }
     }

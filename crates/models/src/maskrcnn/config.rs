@@ -309,13 +309,13 @@ pub struct MaskRcnnOptions {
 impl MaskRcnnOptions {
     /// The published network upon a ResNet-50, for COCO: all norms, the stem and C2 are frozen.
     pub fn new(flavour: Flavour) -> Self {
-        let padding = match flavour {
-            Flavour::Torchvision => Padding::Symmetric,
-            Flavour::Nvidia => Padding::Same,
+        let (padding, height) = match flavour {
+            Flavour::Torchvision => (Padding::Symmetric, 800),
+            Flavour::Nvidia => (Padding::Same, 832),
         };
         MaskRcnnOptions {
             flavour,
-            canvas: [832, 1344],
+            canvas: [height, 1344],
             depths: [3, 4, 6, 3],
             backbone: Backbone {
                 padding,

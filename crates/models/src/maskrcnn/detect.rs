@@ -76,7 +76,7 @@ fn masks(
     let (image, row, count) = (packed[0], packed[1], packed[2]);
     let [boxes, labels] = [flat(g, boxes)?, flat(g, labels)?];
     let [boxes, labels] = [g.push1(Gather::ROWS, &[boxes, row])?, g.push1(Gather::ROWS, &[labels, row])?];
-    let logits = heads::masks(b, maps, Boxes { boxes, image }, options)?;
+    let logits = heads::masks(b, maps, Boxes { boxes, image }, count, options)?;
     let logits = heads::of_class(b, logits, labels)?;
     b.scope("detect", |b| {
         let g = &mut b.graph;

@@ -66,25 +66,33 @@ pub(super) fn classify(
     })
 }
 
-/// The head for masks: logits of all classes `f32[R, M, M, K]`.
-pub(super) fn masks(b: &mut Builder, maps: &[Value], regions: Boxes, options: &MaskRcnnOptions) -> Result<Value> {
+/// The head for masks: logits of all classes `f32[R, M, M, K]`. Those of regions behind the first `count i32[]` are not computed.
+pub(super) fn masks(
+    b: &mut Builder,
+    maps: &[Value],
+    regions: Boxes,
+    count: Value,
+    options: &MaskRcnnOptions,
+) -> Result<Value> {
     let init = Init::KaimingNormal(Fan::Out);
     b.scope("roi_heads", |b| {
         let mut x = b.scope("mask_roi_pool", |b| features(b, maps, regions, MASK_FEATURE_SIZE, options.flavour))?;
         let mut inputs = options.width;
         for (index, &channels) in options.mask_widths.iter().enumerate() {
             let conv = ConvOptions { bias: Some(Init::Zeros), ..ConvOptions::new(channels, 3, init) };
-            x = b.scope(&format!("mask_head.{index}"), |b| Conv::new(b, "0", inputs, conv)?.apply(b, x))?;
+            x = b.scope(&format!("mask_head.{index}"), |b| {
+                Conv::new(b, "0", inputs, conv)?.apply_to_first(b, x, count)
+            })?;
             x = b.graph.relu(x)?;
             inputs = channels;
         }
         b.scope("mask_predictor", |b| {
             let bias = Some(Init::Zeros);
             let conv = ConvTransposeOptions { channels: inputs, kernel: 2, stride: 2, padding: 0, init, bias };
-            let x = ConvTranspose::new(b, "conv5_mask", inputs, conv)?.apply(b, x)?;
+            let x = ConvTranspose::new(b, "conv5_mask", inputs, conv)?.apply_to_first(b, x, count)?;
             let x = b.graph.relu(x)?;
             let conv = ConvOptions { bias, ..ConvOptions::new(options.num_classes, 1, init) };
-            let logits = Conv::new(b, "mask_fcn_logits", inputs, conv)?.apply(b, x)?;
+            let logits = Conv::new(b, "mask_fcn_logits", inputs, conv)?.apply_to_first(b, x, count)?;
             b.graph.cast(logits, DType::F32)
         })
     })

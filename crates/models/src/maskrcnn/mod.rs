@@ -115,7 +115,8 @@ pub fn forward(
     let all = Boxes { boxes: flat(&mut b.graph, regions.boxes)?, image: images_of(&mut b.graph, batch, samples)? };
     let Classified { logits, deltas } = heads::classify(&mut b, &maps, all, options)?;
     let packed = b.scope("roi_heads.targets", |b| regions.with_objects(b, most_positives))?;
-    let mask_logits = heads::masks(&mut b, &maps, Boxes { boxes: packed.boxes, image: packed.image }, options)?;
+    let mask_logits =
+        heads::masks(&mut b, &maps, Boxes { boxes: packed.boxes, image: packed.image }, packed.count, options)?;
     let mask_logits = heads::of_class(&mut b, mask_logits, packed.labels)?;
 
     let specs = b.specs().to_vec();

@@ -5,7 +5,9 @@ use crate::Result;
 use crate::builder::Builder;
 use crate::init::Init;
 use bessemer_ir::Value;
+use bessemer_ir::ops::Op;
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad};
+use bessemer_ir::ops::limited::Limited;
 
 /// Settings of a [`Conv`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,12 +66,25 @@ impl Conv {
     /// # Errors
     /// Channels that do not fit the weights or do not split into the groups; a padded image smaller than the kernel.
     pub fn apply(&self, b: &mut Builder, x: Value) -> Result<Value> {
+        self.applied(b, x, None)
+    }
+
+    /// The same for the first `count i32[]` images of a batch that is filled to a part only. Behind them come images of the bias
+    /// alone.
+    ///
+    /// # Errors
+    /// As [`Conv::apply`]; several groups.
+    pub fn apply_to_first(&self, b: &mut Builder, x: Value, count: Value) -> Result<Value> {
+        self.applied(b, x, Some(count))
+    }
+
+    fn applied(&self, b: &mut Builder, x: Value, count: Option<Value>) -> Result<Value> {
         let ConvOptions { kernel, stride, padding, groups, .. } = self.options;
         let [height, width, _] = image_axes(&b.graph, x);
         let pad = padding.amounts([height, width], kernel, stride);
         b.scope(&self.name, |b| {
             let op = Conv2d { groups, ..Conv2d::new([stride; 2], pad) };
-            let y = b.graph.push1(op, &[x, self.weight])?;
+            let y = product(b, op, [x, self.weight], count)?;
             with_bias(b, y, self.bias)
         })
     }
@@ -123,14 +138,34 @@ impl ConvTranspose {
     /// # Errors
     /// Channels that do not fit the weights; a padding that leaves no output.
     pub fn apply(&self, b: &mut Builder, x: Value) -> Result<Value> {
+        self.applied(b, x, None)
+    }
+
+    /// As [`Conv::apply_to_first`].
+    ///
+    /// # Errors
+    /// As [`ConvTranspose::apply`].
+    pub fn apply_to_first(&self, b: &mut Builder, x: Value, count: Value) -> Result<Value> {
+        self.applied(b, x, Some(count))
+    }
+
+    fn applied(&self, b: &mut Builder, x: Value, count: Option<Value>) -> Result<Value> {
         let ConvTransposeOptions { kernel, stride, padding, .. } = self.options;
         let [height, width, _] = image_axes(&b.graph, x);
         let input = [height, width].map(|size| ((size - 1) * stride + kernel).saturating_sub(2 * padding));
         b.scope(&self.name, |b| {
             let conv = Conv2d::new([stride; 2], [[padding; 2]; 2]);
-            let y = b.graph.push1(Conv2dDataGrad { conv, input }, &[x, self.weight])?;
+            let y = product(b, Conv2dDataGrad { conv, input }, [x, self.weight], count)?;
             with_bias(b, y, self.bias)
         })
+    }
+}
+
+/// `op(x, weight)`, of the first `count` images if there is a count.
+fn product(b: &mut Builder, op: impl Into<Op>, [x, weight]: [Value; 2], count: Option<Value>) -> Result<Value> {
+    match count {
+        Some(count) => b.graph.push1(Limited::new(op), &[x, weight, count]),
+        None => b.graph.push1(op, &[x, weight]),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Convolutions, and norms behind and before them.
 
-use crate::problem::{Draw, Problem};
-use bessemer_ir::ops::conv::{Conv2d, same_padding};
-use bessemer_ir::{GraphError, Value};
+use crate::problem::{Draw, Input, Problem};
+use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, same_padding};
+use bessemer_ir::ops::limited::Limited;
+use bessemer_ir::{DType, GraphError, Value};
 
 pub(super) fn conv2d(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let (kh, kw, stride, dilation) = (d.int(1, 5), d.int(1, 4), d.int(1, 3), d.int(1, 2));
@@ -17,6 +18,24 @@ pub(super) fn conv2d(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError>
     };
     let conv = Conv2d { stride: [stride; 2], dilation: [dilation; 2], pad, groups: 1 };
     p.graph.push1(conv, &[x, weights])
+}
+
+/// A convolution and a transposed one of some items of a batch, with a bias and ReLU between them.
+pub(super) fn limited(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let (items, channels) = (d.int(1, 9), [d.int(1, 20), 16 * d.int(1, 4), d.int(1, 8)]);
+    let side = d.int(5, 14);
+    let x = p.input(&[items, side, side, channels[0]])?;
+    let [first, second] = [p.input(&[3, 3, channels[0], channels[1]])?, p.input(&[2, 2, channels[2], channels[1]])?];
+    let bias = p.input(&[channels[1]])?;
+    let range = Input::Integers { first: -1, count: items as u32 + 3 };
+    let count = p.feed("count", DType::I32, &[], range)?;
+    let conv = Conv2d::new([1; 2], [[1; 2]; 2]);
+    let g = &mut p.graph;
+    let y = g.push1(Limited::new(conv), &[x, first, count])?;
+    let y = g.add(y, bias)?;
+    let y = g.relu(y)?;
+    let transposed = Conv2dDataGrad { conv: Conv2d::new([2; 2], [[0; 2]; 2]), input: [2 * side; 2] };
+    g.push1(Limited::new(transposed), &[y, second, count])
 }
 
 fn batch_norm(p: &mut Problem, x: Value) -> Result<Value, GraphError> {

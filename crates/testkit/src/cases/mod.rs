@@ -81,6 +81,7 @@ pub const CASES: &[Case] = &[
     case("conv2d with norm and relu", conv::conv_norm_relu, F32),
     // With so many rows that norms do not amplify roundings.
     case("conv2d with norm and relu, many rows", conv::conv_norm_relu_of_many_rows, BEHIND_RELU),
+    case("limited conv2d", conv::limited, ALL_BEHIND_RELU),
     case("depthwise conv2d", conv::depthwise, F32),
     case("depthwise conv2d with norm and relu", conv::depthwise_norm_relu, F32),
     case("grouped conv2d", conv::grouped, F32),
