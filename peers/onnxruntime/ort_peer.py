@@ -17,7 +17,7 @@ class OnnxRuntime(protocol.Peer):
         {"name": "none", "fused": False, "default": False, "settings": "no graph optimisations, bound memory"},
         {"name": "all", "fused": True, "default": True, "settings": "all graph optimisations, bound memory"},
     ]
-    offers = protocol.offer(["infer"], detector_ends=[NETWORK])
+    offers = protocol.offer(["infer"], detectors={"efficientdet": [NETWORK]})
 
     def prepare(self, request, work):
         onnx_file.made(work, request.cache)

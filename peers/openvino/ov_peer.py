@@ -21,7 +21,7 @@ class OpenVino(protocol.Peer):
                  "settings": "latency hint, one stream, shared memory, all transformations"}]
 
     def __init__(self):
-        self.offers = protocol.offer(["infer"], precisions(), detector_ends=[NETWORK])
+        self.offers = protocol.offer(["infer"], precisions(), detectors={"efficientdet": [NETWORK]})
 
     def prepare(self, request, work):
         onnx_file.made(work, request.cache)

@@ -13,9 +13,11 @@ def load(request):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache) / "inductor")
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     import torch_peer
+    # What is imported counts as such, not as memory of the model.
     if request and request.model.startswith("efficientdet"):
-        # What is imported counts as such, not as memory of the model.
         torch_peer.detector()
+    if request and request.model.startswith("mask-rcnn"):
+        torch_peer.masks()
     return torch_peer.PyTorch()
 
 

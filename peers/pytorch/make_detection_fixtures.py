@@ -11,6 +11,7 @@ Needs torch, torchvision and effdet (0.4).
 
 import contextlib
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,8 @@ from torchvision.models.detection._utils import BalancedPositiveNegativeSampler,
 from torchvision.models.detection.rpn import RegionProposalNetwork
 from torchvision.ops import MultiScaleRoIAlign, batched_nms, box_iou, clip_boxes_to_image
 
-from mask_reference import BORDER, mask_shares
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from peer.mask_crops import BORDER, mask_shares
 
 OUTPUT = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "fixtures" / "detection.json"
 RANDOM = np.random.RandomState(5)

@@ -2,13 +2,14 @@
 
 A ResNet of one bottleneck a stage with a stem of 4 channels, a pyramid of 16 channels, small heads. All norms, the stem and the
 first stage are frozen. Samples are the first ones in order, and the masks that regions are to predict come from crops of the
-objects' masks (`mask_reference.py`). Every expected value comes from a float64 run that starts from the stored float32 weights.
+objects' masks (`mask_crops.py`). Every expected value comes from a float64 run that starts from the stored float32 weights.
 The output depends on nothing but this script and the versions of torch and torchvision.
 """
 
 import argparse
 import copy
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,9 @@ from torchvision.ops import FrozenBatchNorm2d
 
 import make_resnet_fixtures as fixtures
 import resnet_reference as reference
-from mask_reference import mask_shares
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common"))
+from peer.mask_crops import mask_shares
 
 CANVAS, CLASSES, CAPACITY, CROP = (128, 192), 5, 6, 28
 STEM, FPN, BOX_WIDTH, MASK_WIDTHS = 4, 16, 20, (16, 12)

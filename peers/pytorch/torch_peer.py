@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 NEVER_CORRECTED = 1e9
 # Families that take images; of these, norms stay in fp32 in bf16.
-IMAGES = ("resnet", "efficientdet")
+IMAGES = ("resnet", "efficientdet", "mask-rcnn")
 
 
 class PyTorch(protocol.Peer):
@@ -21,12 +21,17 @@ class PyTorch(protocol.Peer):
         {"name": "compile", "fused": True, "default": True,
          "settings": "the same in torch.compile, weights frozen for inference"},
     ]
-    offers = protocol.offer(["train", "infer"], detector_ends=[DETECTIONS, NETWORK], **protocol.bf16_in_software())
+    offers = protocol.offer(["train", "infer"], detectors={"efficientdet": [DETECTIONS, NETWORK], "mask-rcnn": [DETECTIONS]},
+                            **protocol.bf16_in_software())
 
     def step(self, request, work):
         torch.set_num_threads(request.threads)
         torch.manual_seed(request.seed)
         is_compiled = request.variant == "compile"
+        if work.family == "mask-rcnn":
+            if is_compiled:
+                raise protocol.Cannot("torch.compile breaks torchvision's Mask R-CNN into pieces of a few operations")
+            return masks().step(work, request, autocast)
         torch._inductor.config.freezing = is_compiled and not request.trains
         make = {True: make_train_step, False: make_infer_step}[request.trains]
         step = make(model_and_feeds(work), work, request, torch.compile if is_compiled else lambda run: run)
@@ -57,6 +62,12 @@ def detector():
     """Of the package `effdet`, which the other models do not need in memory."""
     from peer import torch_efficientdet
     return torch_efficientdet
+
+
+def masks():
+    """torchvision's Mask R-CNN."""
+    from peer import torch_maskrcnn
+    return torch_maskrcnn
 
 
 def autocast(is_used):

@@ -306,8 +306,12 @@ impl StepArguments {
         if self.predictions.is_some() && input == InputKind::Questions {
             return Err(Usage(format!("--predictions is for models that are pre-trained; {name} answers questions")));
         }
-        if self.outputs.is_some() && model.family().outputs().is_empty() {
-            return Err(Usage(format!("--outputs is for models that detect objects; {name} has outputs of one kind")));
+        let ends = model.family().outputs();
+        if let Some(outputs) = self.outputs.filter(|outputs| !ends.contains(outputs)) {
+            return Err(Usage(match ends {
+                [] => format!("--outputs is for models that detect objects; {name} has outputs of one kind"),
+                [first, ..] => format!("{name} ends with {}, not with the {}", first.name(), outputs.name()),
+            }));
         }
         let usual = model.family().usual_step(self.sequence_length);
         Ok(StepSettings {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Optional
 
 from . import memory, timing
-from .work import FAMILIES, Cannot, Work, family_of, write_outputs
+from .work import DETECTORS, FAMILIES, Cannot, Work, family_of, write_outputs
 
 VERSION = 1
 FAILED, CANNOT, OUT_OF_MEMORY = 1, 3, 4
@@ -66,13 +66,20 @@ class Peer:
             step(index % work.batches)
 
 
-def offer(modes, precisions=("fp32",), emulated=(), detector_ends=()):
-    """Lines of `work` in the answer to `describe`. A detector's inference can end with `detector_ends`; without any there is none."""
-    lines = [{"model": FAMILIES[family], "mode": mode, "precisions": list(precisions), "emulated": list(emulated)}
-             for family in FAMILIES for mode in modes if family != "efficientdet" or detector_ends]
-    for line in lines:
-        if (line["model"], line["mode"]) == (FAMILIES["efficientdet"], "infer"):
-            line["outputs"] = list(detector_ends)
+def offer(modes, precisions=("fp32",), emulated=(), detectors=None):
+    """Lines of `work` in the answer to `describe`. `detectors` says of each family of them what its inference can end with; there
+    are no others.
+    """
+    detectors = detectors or {}
+    lines = []
+    for family, model in FAMILIES.items():
+        if family in DETECTORS and family not in detectors:
+            continue
+        for mode in modes:
+            line = {"model": model, "mode": mode, "precisions": list(precisions), "emulated": list(emulated)}
+            if family in DETECTORS and mode == "infer":
+                line["outputs"] = list(detectors[family])
+            lines.append(line)
     return lines
 
 

@@ -9,7 +9,10 @@ import numpy as np
 from . import safetensors
 
 # The model of each family that stands for it in `describe`.
-FAMILIES = {"resnet": "resnet50", "bert": "bert-base", "electra": "electra-base-squad", "efficientdet": "efficientdet-d0"}
+FAMILIES = {"resnet": "resnet50", "bert": "bert-base", "electra": "electra-base-squad", "efficientdet": "efficientdet-d0",
+            "mask-rcnn": "mask-rcnn"}
+# Families whose inference ends with detections, or with what they are made of.
+DETECTORS = ("efficientdet", "mask-rcnn")
 # What the inference of a detector ends with.
 DETECTIONS, NETWORK = "detections", "network"
 # The finest level of a detector, and the one behind the coarsest.
@@ -81,7 +84,7 @@ class Work:
 
     def ends_with(self):
         """What the inference of a detector ends with; `None` for other models."""
-        if self.family == "efficientdet" and self.mode == "infer":
+        if self.family in DETECTORS and self.mode == "infer":
             return DETECTIONS if self.detection else NETWORK
         return None
 

@@ -84,7 +84,12 @@ impl Regions {
     ) -> Result<Self> {
         let flavour = options.flavour;
         let g = &mut b.graph;
-        let candidates = g.concat(&[proposals.boxes, objects.boxes], 1)?;
+        // Boxes without area are never chosen.
+        let is_object = counted(g, options.max_objects, objects.count)?;
+        let is_object = as_column(g, is_object)?;
+        let zero = g.constant_like(objects.boxes, 0.0)?;
+        let truths = g.select(is_object, objects.boxes, zero)?;
+        let candidates = g.concat(&[proposals.boxes, truths], 1)?;
         let rule = flavour.match_regions(training.region_overlap);
         let matches = g.push(rule, &[candidates, objects.boxes, objects.count])?[0];
         let (sampler, operands) = sample(b, training.region_samples, training.random_samples, matches, streams)?;

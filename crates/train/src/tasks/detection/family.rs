@@ -133,7 +133,6 @@ impl Family for Detectors {
     fn step_settings(&self, mode: StepMode, settings: &StepSettings) -> Vec<NamedSetting> {
         match mode {
             StepMode::Train => vec![("accumulation", settings.accumulation.into())],
-            StepMode::Infer if self.outputs().is_empty() => Vec::new(),
             StepMode::Infer => vec![("outputs", settings.outputs.name().into())],
         }
     }

@@ -13,7 +13,7 @@ use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::train_config;
 use crate::tasks::family::{ModelInfo, SampleInfo};
 use crate::tasks::{Better, MetricSchema};
-use crate::workload::{DetectorOutputs, Work, Workload};
+use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
 use bessemer_data::detection::{Framing, ObjectLayout};
 use bessemer_models::maskrcnn::{self, BACKBONE, DetectionOptions, Flavour, MaskRcnnSpec, NAMES, ZOO};
 use bessemer_models::{Model, ModelError, Summary};
@@ -186,11 +186,23 @@ impl DetectorKind for MaskRcnn {
     }
 
     fn outputs(&self) -> &'static [DetectorOutputs] {
-        &[]
+        &[DetectorOutputs::Detections]
     }
 
     fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {
         workload::build(work)
+    }
+
+    fn compared(&self) -> Option<(&'static str, &'static str)> {
+        Some(("Mask R-CNNs", "mask-rcnn"))
+    }
+
+    fn settling_step(&self, work: &Work<'_>) -> Result<Option<Workload>, ModelError> {
+        workload::settling(work).map(Some)
+    }
+
+    fn compared_work(&self, work: &Work<'_>) -> Result<Option<ComparedWork>, ModelError> {
+        workload::compared(work).map(Some)
     }
 }
 

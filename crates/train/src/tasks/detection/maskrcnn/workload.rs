@@ -3,9 +3,11 @@
 use super::model;
 use crate::recipe::Recipe;
 use crate::setup::optimizer;
-use crate::workload::{Fill, Mode, Work, Workload};
-use bessemer_models::maskrcnn::{self, DetectionOptions, Flavour, MaskRcnnOptions, TrainingOptions};
+use crate::workload::{ComparedWork, Fill, Mode, Work, Workload, in_bytes};
+use bessemer_models::maskrcnn::{self, DetectionOptions, Flavour, MaskRcnnOptions, ProposalOptions, TrainingOptions};
 use bessemer_models::{Model, ModelError};
+use bessemer_nn::TrainConfig;
+use serde_json::{Value, json};
 
 /// The recipe by whose optimizer Mask R-CNNs of all sizes are trained.
 const REFERENCE: &str = "mask-rcnn";
@@ -22,18 +24,71 @@ const LEAST_OBJECT: f64 = 1.25;
 const FINEST_STRIDE: f64 = 4.0;
 
 pub(super) fn build(work: &Work<'_>) -> Result<Workload, ModelError> {
-    let options = maskrcnn::find(work.model)?.options(FLAVOUR);
+    let options = options(work)?;
     let model = match work.mode {
-        Mode::Infer => maskrcnn::detect(&options, &DetectionOptions::new(FLAVOUR), work.batch_size)?,
-        Mode::Train => {
-            let recipe = Recipe::load(REFERENCE, &[]).expect("a recipe of this program");
-            let training = model::training(&recipe).expect("a recipe of this family");
-            let training = TrainingOptions { l2: training.l2, ..TrainingOptions::new(FLAVOUR) };
-            let config = work.train_config(optimizer(&recipe.optimizer), RATE);
-            maskrcnn::train(&options, &training, &config, work.batch_size)?
-        }
+        Mode::Infer => maskrcnn::detect(&options, &detection(), work.batch_size)?,
+        Mode::Train => maskrcnn::train(&options, &training(), &config(work, RATE), work.batch_size)?,
     };
     Ok(filled(model, &options))
+}
+
+/// Through drawn weights and norms with means of 0 and variances of 1, activations double from block to block.
+pub(super) fn settling(work: &Work<'_>) -> Result<Workload, ModelError> {
+    let mut options = options(work)?;
+    options.backbone.norm.frozen = false;
+    options.backbone.norm.momentum = 1.0;
+    let model = maskrcnn::train(&options, &training(), &config(work, 0.0), work.batch_size)?;
+    Ok(filled(model, &options))
+}
+
+pub(super) fn compared(work: &Work<'_>) -> Result<ComparedWork, ModelError> {
+    let options = options(work)?;
+    let DetectionOptions { overlap, score_floor, detections, .. } = detection();
+    let detection = json!({ "overlap": overlap, "score_floor": score_floor, "detections": detections });
+    Ok(ComparedWork {
+        normalise: Some(in_bytes(&options.scale)),
+        loss: Some(json!({ "l2": training().l2 })),
+        detection: (work.mode == Mode::Infer).then_some(detection),
+        ..ComparedWork::new(sizes(&options), config(work, RATE))
+    })
+}
+
+fn options(work: &Work<'_>) -> Result<MaskRcnnOptions, ModelError> {
+    Ok(maskrcnn::find(work.model)?.options(FLAVOUR))
+}
+
+fn reference() -> Recipe {
+    Recipe::load(REFERENCE, &[]).expect("a recipe of this program")
+}
+
+/// By the recipe's optimizer.
+fn config(work: &Work<'_>, rate: f64) -> TrainConfig {
+    work.train_config(optimizer(&reference().optimizer), rate)
+}
+
+/// With the first samples in order, so that others can take the same, and the recipe's decay.
+fn training() -> TrainingOptions {
+    let recipe = model::training(&reference()).expect("a recipe of this family");
+    TrainingOptions { l2: recipe.l2, random_samples: false, ..TrainingOptions::new(FLAVOUR) }
+}
+
+/// All scores count: drawn weights give none that is high.
+fn detection() -> DetectionOptions {
+    DetectionOptions { score_floor: 0.0, ..DetectionOptions::new(FLAVOUR) }
+}
+
+fn sizes(options: &MaskRcnnOptions) -> Value {
+    let MaskRcnnOptions { canvas, depths, backbone, width, box_width, mask_widths, anchors, .. } = options;
+    let TrainingOptions { anchor_samples, region_samples, proposals, .. } = training();
+    let numbers = |of: ProposalOptions| json!([of.candidates, of.most]);
+    json!({
+        "image_height": canvas[0], "image_width": canvas[1], "classes": options.num_classes,
+        "max_objects": options.max_objects, "crop": options.crop,
+        "depths": depths, "base_width": backbone.base_width, "norm_eps": backbone.norm.eps, "frozen": backbone.freeze_at,
+        "width": width, "box_width": box_width, "mask_widths": mask_widths, "anchor_scale": anchors.scale,
+        "proposals": [numbers(proposals), numbers(detection().proposals)], "proposal_overlap": options.proposal_overlap,
+        "anchor_samples": anchor_samples, "region_samples": region_samples,
+    })
 }
 
 /// With images that fill at least three quarters of each side of the canvas, and objects within them.
