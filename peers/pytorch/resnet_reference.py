@@ -70,9 +70,9 @@ def eval_logits(model, images):
 
 
 def relative_l2(value, truth):
-    """||value - truth|| / ||truth||, in float64."""
+    """||value - truth|| / ||truth||, in float64; 0 for a tensor of zeros that are zeros."""
     value, truth = value.double(), truth.double()
-    return (torch.linalg.vector_norm(value - truth) / torch.linalg.vector_norm(truth)).item()
+    return (torch.linalg.vector_norm(value - truth) / torch.linalg.vector_norm(truth).clamp(min=1e-300)).item()
 
 
 def distances(values, truths):
