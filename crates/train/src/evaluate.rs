@@ -78,7 +78,7 @@ impl Default for EvaluateOptions {
 pub fn evaluate(name: &str, weights: &Path, data: &Path, options: &EvaluateOptions) -> Result<EvalReport, TrainError> {
     let model = registry::find(name)?;
     let (evaluation, trained) = model.family().evaluation(model.name(), weights, data, options)?;
-    let mut session = EvalSession::new(evaluation.model()?, evaluation.batch_size(), &options.compute)?;
+    let mut session = EvalSession::of_parts(evaluation.models()?, evaluation.batch_size(), &options.compute)?;
     session.load_weights(&trained.tensors, &trained.origin)?;
     let report = run(&mut session, &*evaluation, options.out.as_deref(), &StopSignal::new())?;
     Ok(report.expect("nobody raises the signal"))
@@ -96,19 +96,24 @@ pub fn run(
 ) -> Result<Option<EvalReport>, TrainError> {
     let started = Instant::now();
     let mut compute = Duration::ZERO;
-    let (mut batches, mut score) = (evaluation.batches()?, evaluation.score()?);
-    let mut samples = 0;
-    while let Some(batch) = batches.next(0) {
-        let batch = batch?;
-        let run_started = Instant::now();
-        session.run(&batch.feeds)?;
-        compute += run_started.elapsed();
-        score.add(&batch, session)?;
-        samples += batch.samples as u64;
-        batches.recycle(batch.feeds);
-        if stop.is_raised() {
-            return Ok(None);
+    let mut score = evaluation.score()?;
+    let (mut samples, mut waited, mut skipped) = (0, Duration::ZERO, Vec::new());
+    for part in 0..session.parts() {
+        let mut batches = evaluation.batches(part)?;
+        while let Some(batch) = batches.next(0) {
+            let batch = batch?;
+            let run_started = Instant::now();
+            session.run_part(part, &batch.feeds)?;
+            compute += run_started.elapsed();
+            score.add(&batch, session)?;
+            samples += batch.samples as u64;
+            batches.recycle(batch.feeds);
+            if stop.is_raised() {
+                return Ok(None);
+            }
         }
+        waited += batches.waited();
+        skipped.extend(batches.skipped());
     }
     score.finish(out)?;
     let seconds = started.elapsed().as_secs_f64();
@@ -118,10 +123,10 @@ pub fn run(
         counts: score.counts(),
         samples,
         seconds,
-        data_s: batches.waited().as_secs_f64(),
+        data_s: waited.as_secs_f64(),
         compute_s: compute.as_secs_f64(),
         samples_per_s: samples as f64 / seconds,
-        skipped: batches.skipped(),
+        skipped,
         notes: score.notes(),
     }))
 }

@@ -316,9 +316,11 @@ fn load(
     Ok(device.load(plan, state, binding)?)
 }
 
-/// The forward pass of a model.
+/// The forward pass of a model, or several over one state, for samples of different shapes.
 pub struct EvalSession {
-    executor: Box<dyn Executor>,
+    executors: Vec<Box<dyn Executor>>,
+    /// Number of the one that ran last.
+    current: usize,
     model: TensorGroup,
     batch_size: usize,
     /// Bytes of state that nobody else uses.
@@ -331,15 +333,24 @@ impl EvalSession {
     /// # Errors
     /// A plan that cannot run on this machine.
     pub fn new(model: Model, batch_size: usize, compute: &ComputeOptions) -> Result<Self, TrainError> {
-        let Model { graph, specs, names } = model;
-        let device = compute.device.open();
-        let state = new_state(&*device, &specs)?;
-        let executor = load(&*device, &graph, &compute.compile, &state, &StateBinding::default())?;
-        let own_state_bytes = state.layout().bytes();
-        Ok(Self { executor, model: TensorGroup::model(&specs, names), batch_size, own_state_bytes })
+        Self::of_parts(vec![model], batch_size, compute)
     }
 
-    /// Compiles the forward pass of a model that is being trained. It reads the weights of the training session where they
+    /// The same for several models, at least one, over the same tensors.
+    ///
+    /// # Errors
+    /// As [`EvalSession::new`].
+    pub fn of_parts(models: Vec<Model>, batch_size: usize, compute: &ComputeOptions) -> Result<Self, TrainError> {
+        let device = compute.device.open();
+        let Model { specs, names, .. } = &models[0];
+        let state = new_state(&*device, specs)?;
+        let plan = |model: &Model| load(&*device, &model.graph, &compute.compile, &state, &StateBinding::default());
+        let executors = models.iter().map(plan).collect::<Result<_, _>>()?;
+        let own_state_bytes = state.layout().bytes();
+        Ok(Self { executors, current: 0, model: TensorGroup::model(specs, names), batch_size, own_state_bytes })
+    }
+
+    /// Compiles the forward passes, at least one, of a model that is being trained. They read the weights of the training session where they
     /// are: the averages if `averages`, else the last ones.
     ///
     /// # Errors
@@ -347,19 +358,20 @@ impl EvalSession {
     pub fn of_training(
         train: &TrainSession,
         averages: bool,
-        model: Model,
+        models: Vec<Model>,
         batch_size: usize,
         options: &CompileOptions,
     ) -> Result<Self, TrainError> {
-        let Model { graph, specs, names } = model;
+        let Model { specs, names, .. } = &models[0];
         let state = train.executor.state();
         let average = |name: &str| {
             let average = format!("{AVERAGE_PREFIX}{name}");
             if state.layout().number(&average).is_ok() { average } else { name.to_owned() }
         };
         let binding = StateBinding { rename: if averages { Some(&average) } else { None } };
-        let executor = load(&*train.device, &graph, options, state, &binding)?;
-        Ok(Self { executor, model: TensorGroup::model(&specs, names), batch_size, own_state_bytes: 0 })
+        let plan = |model: &Model| load(&*train.device, &model.graph, options, state, &binding);
+        let executors = models.iter().map(plan).collect::<Result<_, _>>()?;
+        Ok(Self { executors, current: 0, model: TensorGroup::model(specs, names), batch_size, own_state_bytes: 0 })
     }
 
     /// As [`TrainSession::load_weights`].
@@ -367,16 +379,26 @@ impl EvalSession {
     /// # Errors
     /// Any tensor missing, unknown or of another shape; all are listed.
     pub fn load_weights(&mut self, tensors: &[NamedTensor<'_>], origin: &str) -> Result<(), TrainError> {
-        self.model.write(&**self.executor.state(), tensors, origin)
+        self.model.write(&**self.executors[0].state(), tensors, origin)
     }
 
-    /// Runs the forward pass on those of the feeds that it has.
+    /// Runs the first forward pass on those of the feeds that it has.
     ///
     /// # Errors
     /// A batch of another size.
     pub fn run(&mut self, feeds: &Feeds) -> Result<(), TrainError> {
-        feed(&mut *self.executor, feeds)?;
-        self.executor.run()?;
+        self.run_part(0, feeds)
+    }
+
+    /// Runs one of the forward passes on those of the feeds that it has.
+    ///
+    /// # Errors
+    /// As [`EvalSession::run`].
+    pub fn run_part(&mut self, part: usize, feeds: &Feeds) -> Result<(), TrainError> {
+        let executor = &mut *self.executors[part];
+        feed(executor, feeds)?;
+        executor.run()?;
+        self.current = part;
         Ok(())
     }
 
@@ -385,7 +407,7 @@ impl EvalSession {
     /// # Errors
     /// An output that the model does not have.
     pub fn output(&self, name: &str) -> Result<&[f32], TrainError> {
-        Ok(self.executor.output_f32(name)?)
+        Ok(self.executors[self.current].output_f32(name)?)
     }
 
     /// A result of the last run that is made of places in a sequence.
@@ -393,7 +415,12 @@ impl EvalSession {
     /// # Errors
     /// An output that the model does not have.
     pub fn output_indices(&self, name: &str) -> Result<&[u32], TrainError> {
-        Ok(bytemuck::cast_slice(self.executor.output_i32(name)?))
+        Ok(bytemuck::cast_slice(self.executors[self.current].output_i32(name)?))
+    }
+
+    /// Number of forward passes.
+    pub fn parts(&self) -> usize {
+        self.executors.len()
     }
 
     /// Samples of one forward pass.
@@ -401,9 +428,9 @@ impl EvalSession {
         self.batch_size
     }
 
-    /// Cost of a step.
+    /// Cost of a step of the first forward pass.
     pub fn plan_info(&self) -> PlanInfo {
-        plan_info(&*self.executor, "eval", self.batch_size, self.own_state_bytes)
+        plan_info(&*self.executors[0], "eval", self.batch_size, self.own_state_bytes)
     }
 }
 

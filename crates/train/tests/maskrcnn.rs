@@ -10,8 +10,9 @@ use bessemer_train::tasks::registry;
 use bessemer_train::{EvaluateOptions, Initialisation, Recipe, RunFolder, TrainOptions, evaluate, train};
 use common::{assert_same_tensors, last, last_folder};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 const MODEL: &str = "mask-rcnn-tiny";
@@ -118,6 +119,68 @@ fn a_detector_with_masks_is_trained_resumed_evaluated_and_asked() {
     assert_eq!((picture.width, picture.height), (128, 96));
     assert!(picture.pixels.iter().all(|value| [0, 255].contains(value)), "black and white");
     assert!(pictures[0].file_name().unwrap().to_str().unwrap().starts_with("000000000001-000-"));
+}
+
+/// Scenes in COCO's layout, of which those behind the third are higher than wide.
+fn wide_and_high(folder: &Path) -> PathBuf {
+    let [wide, high] = [[128, 96], [96, 128]].map(|[width, height]| {
+        let data = folder.join(format!("{width}x{height}"));
+        CocoFolder { seed: 3, train: 2, val: 3, width, height, format: FileFormat::Png }.write(&data).unwrap();
+        data
+    });
+    let annotations = "annotations/instances_val2017.json";
+    let [mut all, more]: [Value; 2] =
+        [&wide, &high].map(|data| serde_json::from_slice(&fs::read(data.join(annotations)).unwrap()).unwrap());
+    for (list, id) in [("images", "id"), ("annotations", "image_id")] {
+        for record in more[list].as_array().unwrap() {
+            let mut record = record.clone();
+            record["id"] = (1000 + record["id"].as_i64().unwrap()).into();
+            record[id] =
+                if list == "images" { record["id"].clone() } else { (1000 + record[id].as_i64().unwrap()).into() };
+            if list == "images" {
+                let name = record["file_name"].as_str().unwrap().to_owned();
+                fs::copy(high.join("val2017").join(&name), wide.join("val2017").join(format!("high-{name}"))).unwrap();
+                record["file_name"] = format!("high-{name}").into();
+            }
+            all[list].as_array_mut().unwrap().push(record);
+        }
+    }
+    fs::write(wide.join(annotations), all.to_string()).unwrap();
+    wide
+}
+
+#[test]
+fn wide_and_high_images_have_canvases_of_their_own() {
+    let folder = TempDir::new().unwrap();
+    let (data, run) = (wide_and_high(folder.path()), folder.path().join("run"));
+    let source = format!("data.source={}", data.display());
+    let mut options = options(&run, &["train.steps=1", "eval.canvases=[[96, 128], [128, 96]]", &source]);
+    (options.recipe.data.train_samples, options.recipe.data.eval_samples) = (None, None);
+    train(&options).unwrap();
+    let masks = json(&run.join("predictions/segm.json"));
+    let size = |result: &Value| if result["image_id"].as_i64() > Some(1000) { [128, 96] } else { [96, 128] };
+    assert!(masks.iter().all(|result| result["segmentation"]["size"] == serde_json::json!(size(result))));
+    let images: BTreeSet<i64> = masks.iter().map(|result| result["image_id"].as_i64().unwrap()).collect();
+    assert_eq!(images, BTreeSet::from([1, 2, 3, 1001, 1002, 1003]));
+    let drawn = Image::read(&run.join("predictions/compared-005.jpg")).unwrap();
+    assert!(drawn.height > 384 && drawn.width > 2 * 288, "{}x{}", drawn.width, drawn.height);
+
+    // The same when asked about pictures in any order.
+    let family = registry::find(MODEL).unwrap().family();
+    let asked = PredictOptions { score: Some(0.0), ..PredictOptions::default() };
+    let mut predictor = family.predictor(MODEL, &run, &asked).unwrap();
+    let names = ["high-000000000002.png", "000000000001.png"];
+    let inputs = names.map(|name| data.join("val2017").join(name).display().to_string());
+    let predictions = predictor.predict(&inputs, &|_, _| ()).unwrap();
+    for (prediction, id) in predictions.into_iter().zip([1002, 1]) {
+        let objects = prediction.unwrap().json["objects"].clone();
+        let evaluated: Vec<&Value> = masks.iter().filter(|result| result["image_id"] == id).collect();
+        assert_eq!(objects.as_array().unwrap().len(), evaluated.len());
+        for (object, result) in objects.as_array().unwrap().iter().zip(evaluated) {
+            let difference = object["score"].as_f64().unwrap() - result["score"].as_f64().unwrap();
+            assert!(difference.abs() < 1e-5 && object["segmentation"]["size"] == result["segmentation"]["size"]);
+        }
+    }
 }
 
 #[test]

@@ -122,20 +122,21 @@ pub trait Evaluation {
     /// Names and labels of the metrics.
     fn metric_schema(&self) -> &'static MetricSchema;
 
-    /// The forward pass of [`Evaluation::batch_size`] samples.
+    /// The forward pass of [`Evaluation::batch_size`] samples, one of each part into which the samples are split where their shapes
+    /// differ. All are over the same tensors.
     ///
     /// # Errors
     /// A model or a size that is not possible.
-    fn model(&self) -> Result<Model, TrainError>;
+    fn models(&self) -> Result<Vec<Model>, TrainError>;
 
     /// Samples of one forward pass.
     fn batch_size(&self) -> usize;
 
-    /// Every sample once, in order.
+    /// Every sample of a part once, in order.
     ///
     /// # Errors
     /// Data that cannot be read.
-    fn batches(&self) -> Result<Box<dyn Batches>, TrainError>;
+    fn batches(&self, part: usize) -> Result<Box<dyn Batches>, TrainError>;
 
     /// What a person should know before the first evaluation of a run.
     fn warnings(&self) -> Vec<String> {

@@ -408,8 +408,8 @@ impl Trainer<'_> {
                     precision: precision(&self.options.recipe, self.options.compute.device.kind)?,
                     ..self.options.compute.compile.clone()
                 };
-                let (model, batch_size) = (evaluation.model()?, evaluation.batch_size());
-                let session = EvalSession::of_training(&self.session, averages, model, batch_size, &options)?;
+                let (models, batch_size) = (evaluation.models()?, evaluation.batch_size());
+                let session = EvalSession::of_training(&self.session, averages, models, batch_size, &options)?;
                 self.log.plan(session.plan_info())?;
                 &mut other.insert((averages, session)).1
             }

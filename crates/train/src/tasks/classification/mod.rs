@@ -129,15 +129,15 @@ impl Evaluation for ClassifierEvaluation {
         &TERMS
     }
 
-    fn model(&self) -> Result<Model, TrainError> {
-        Ok(Model::infer(self.architecture, &self.options, self.batch_size)?)
+    fn models(&self) -> Result<Vec<Model>, TrainError> {
+        Ok(vec![Model::infer(self.architecture, &self.options, self.batch_size)?])
     }
 
     fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
+    fn batches(&self, _part: usize) -> Result<Box<dyn Batches>, TrainError> {
         let set = Arc::new(ImageSamples::new(Arc::clone(&self.set), ())?);
         let samples = set.len();
         Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, Images::plain(self.label_offset))?))

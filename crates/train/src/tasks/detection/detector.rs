@@ -7,6 +7,7 @@ use crate::loaded_weights::{LoadedWeights, WhichWeights, file_of_run};
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession, TrainSession};
 use crate::tasks::InitialWeights;
+use bessemer_data::Split;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -76,13 +77,15 @@ impl Detector {
         known.cloned().unwrap_or_else(|| ClassCategory { id: Some(class as i64 + 1), name: format!("class {class}") })
     }
 
-    /// The compiled network with the weights in it.
+    /// The compiled network with the weights in it, for each canvas of evaluation.
     ///
     /// # Errors
     /// Weights that do not fit the model.
     pub(super) fn session(&self, batch_size: usize, compute: &ComputeOptions) -> Result<EvalSession, TrainError> {
-        let model = self.kind.detection_step(&self.recipe, batch_size)?;
-        let mut session = EvalSession::new(model, batch_size, compute)?;
+        let canvases = self.settings.framing(Split::Val).canvases.into_iter();
+        let step =
+            |canvas: [u32; 2]| self.kind.detection_step(&self.recipe, canvas.map(|side| side as usize), batch_size);
+        let mut session = EvalSession::of_parts(canvases.map(step).collect::<Result<_, _>>()?, batch_size, compute)?;
         session.load_weights(&self.trained.tensors, &self.trained.origin)?;
         Ok(session)
     }

@@ -9,7 +9,7 @@ use crate::tasks::frames::{Annotated, Annotator};
 use crate::tasks::infer::{self, DRAWN_SCORE, JPEG_QUALITY, Part, PredictOptions, Predictor, RESULTS_FILE};
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::coco::{ResultRecord, ResultsWriter, RunLengths};
-use bessemer_data::detection::ObjectMask;
+use bessemer_data::detection::{Framing, ObjectMask};
 use bessemer_data::{FileFormat, Image, Purpose, ResizeBuffers, Split};
 use bessemer_metrics::mask::Rle;
 use serde::{Serialize, Serializer};
@@ -72,28 +72,54 @@ impl Network {
     /// # Errors
     /// Outputs that are not numbers.
     pub(super) fn detect(&mut self, images: &[&Image]) -> Result<Vec<Vec<DetectedObject>>, TrainError> {
-        let settings = &self.detector.settings;
-        let framing = settings.framing(Split::Val);
-        let [height, width] = settings.canvas;
+        let framing = self.detector.settings.framing(Split::Val);
+        let mut found: Vec<Vec<DetectedObject>> = images.iter().map(|_| Vec::new()).collect();
+        for (part, canvas) in framing.canvases.iter().enumerate() {
+            let here: Vec<usize> =
+                (0..images.len()).filter(|&image| framing.canvas(size_of(images[image])) == *canvas).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let on_canvas: Vec<&Image> = here.iter().map(|&image| images[image]).collect();
+            for (image, objects) in here.into_iter().zip(self.detect_on(part, &framing, &on_canvas)?) {
+                found[image] = objects;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The objects of images that have one canvas.
+    fn detect_on(
+        &mut self,
+        part: usize,
+        framing: &Framing,
+        images: &[&Image],
+    ) -> Result<Vec<Vec<DetectedObject>>, TrainError> {
+        let [height, width] = framing.canvases[part].map(|side| side as usize);
         let pixels = height * width * 3;
         let (mut canvases, mut sizes) = (vec![0; self.batch_size * pixels], vec![0.0; self.batch_size * 2]);
         let mut seen = Vec::with_capacity(images.len());
         for (index, image) in images.iter().enumerate() {
-            let size = [image.height as u32, image.width as u32];
+            let size = size_of(image);
             // Nothing is drawn at random without jitter and flips.
             let placement = framing.place(size, &mut Purpose::Augment.stream(0, 0, 0));
             placement.draw(&image.pixels, size, &mut self.buffers, &mut canvases[index * pixels..][..pixels]);
             sizes[2 * index..][..2].copy_from_slice(&placement.size().map(|side| side as f32));
             seen.push(SeenImage { size, scale: placement.nominal_scale().recip() as f32 });
         }
-        self.session.run(&Feeds::from([("images", Array::U8(canvases)), ("sizes", Array::F32(sizes))]))?;
+        self.session.run_part(part, &Feeds::from([("images", Array::U8(canvases)), ("sizes", Array::F32(sizes))]))?;
         let object = |Found { class, bbox, score, mask }: Found| {
             let ClassCategory { id, name } = self.detector.category(class);
             DetectedObject { category_id: id, class: class as u32, name, score, bbox, mask }
         };
-        let found = detections(&self.session, settings, &seen)?;
+        let found = detections(&self.session, &self.detector.settings, &seen)?;
         Ok(found.into_iter().map(|image| image.into_iter().map(object).collect()).collect())
     }
+}
+
+/// Height and width.
+fn size_of(image: &Image) -> [u32; 2] {
+    [image.height as u32, image.width as u32]
 }
 
 /// A picture with the masks, boxes, names and scores of objects in it.

@@ -55,20 +55,20 @@ pub(super) trait DetectorKind: Sync {
     /// A size that is not possible; a precision that the device does not train in.
     fn training_step(&self, recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError>;
 
-    /// From images to detections: `boxes f32[B, D, 4]`, `scores f32[B, D]`, `labels i32[B, D]`, `count i32[B]`, and with masks
+    /// From images on a canvas of this height and width to detections: `boxes f32[B, D, 4]`, `scores f32[B, D]`, `labels i32[B, D]`, `count i32[B]`, and with masks
     /// `masks f32[B, D, M, M]`.
     ///
     /// # Errors
     /// A size that is not possible.
-    fn detection_step(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError>;
+    fn detection_step(&self, recipe: &Recipe, canvas: [usize; 2], batch_size: usize) -> Result<Model, TrainError>;
 
     /// The same for images with known objects; with [`DetectorSettings::box_weight`] also the sums of losses of each image
     /// `cls_loss_sum f32[B]` and `box_loss_sum f32[B]` over `positives i32[B]` matches.
     ///
     /// # Errors
     /// As [`DetectorKind::detection_step`].
-    fn evaluation_step(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError> {
-        self.detection_step(recipe, batch_size)
+    fn evaluation_step(&self, recipe: &Recipe, canvas: [usize; 2], batch_size: usize) -> Result<Model, TrainError> {
+        self.detection_step(recipe, canvas, batch_size)
     }
 
     /// How weights are named, and what may be missing of them.
@@ -116,7 +116,7 @@ pub(super) trait DetectorKind: Sync {
 /// What a recipe says of samples and of detections.
 #[derive(Clone, Debug)]
 pub(super) struct DetectorSettings {
-    /// Height and width of the canvas in pixels.
+    /// Height and width of the canvas of training in pixels.
     pub canvas: [usize; 2],
     /// Classes of objects, without the background.
     pub classes: usize,

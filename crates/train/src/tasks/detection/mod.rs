@@ -29,7 +29,7 @@ use bessemer_models::Model;
 use detector::{ClassCategory, Detector};
 use kind::{DetectorKind, DetectorSettings};
 use score::{BOXES_FILE, DetectionScore, Truths};
-use sources::Source;
+use sources::{ImagesWithObjects, Source};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -135,24 +135,32 @@ struct DetectionEvaluation {
     warnings: Vec<String>,
 }
 
+impl DetectionEvaluation {
+    /// The images of each canvas.
+    fn parts(&self) -> Vec<ImageSamples<ImagesWithObjects>> {
+        ImageSamples::by_size(&self.source.set, &self.settings.layout)
+    }
+}
+
 impl Evaluation for DetectionEvaluation {
     fn metric_schema(&self) -> &'static MetricSchema {
         self.kind.metric_schema()
     }
 
-    fn model(&self) -> Result<Model, TrainError> {
-        match self.truths {
-            Truths::Unknown => self.kind.detection_step(&self.recipe, self.batch_size),
-            _ => self.kind.evaluation_step(&self.recipe, self.batch_size),
-        }
+    fn models(&self) -> Result<Vec<Model>, TrainError> {
+        let step = |part: ImageSamples<ImagesWithObjects>| match self.truths {
+            Truths::Unknown => self.kind.detection_step(&self.recipe, part.size(), self.batch_size),
+            _ => self.kind.evaluation_step(&self.recipe, part.size(), self.batch_size),
+        };
+        self.parts().into_iter().map(step).collect()
     }
 
     fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
-        let set = Arc::new(ImageSamples::new(Arc::clone(&self.source.set), self.settings.layout)?);
+    fn batches(&self, part: usize) -> Result<Box<dyn Batches>, TrainError> {
+        let set = Arc::new(self.parts().swap_remove(part));
         let samples = set.len();
         Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, AsLoaded)?))
     }

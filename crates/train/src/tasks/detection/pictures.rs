@@ -17,10 +17,8 @@ const LEAST_SIDE: usize = 384;
 /// Some images at even distances in a set, kept while it is evaluated.
 pub(super) struct Pictures<'a> {
     evaluation: &'a DetectionEvaluation,
-    /// Positions in the set of the images to keep, ascending.
+    /// Numbers in the set of the images to keep, ascending.
     wanted: Vec<usize>,
-    /// Images that were evaluated so far.
-    seen: usize,
     kept: Vec<Kept>,
 }
 
@@ -41,24 +39,23 @@ impl<'a> Pictures<'a> {
         let images = evaluation.source.set.len();
         let count = evaluation.settings.pictures.min(images);
         let wanted = (0..count).map(|number| number * images / count).collect();
-        Self { evaluation, wanted, seen: 0, kept: Vec::with_capacity(count) }
+        Self { evaluation, wanted, kept: Vec::with_capacity(count) }
     }
 
-    /// Keeps those images of a batch that are wanted, with what was found in each.
-    pub(super) fn add(&mut self, batch: &Batch, found: &[Vec<Found>]) {
-        for (sample, found) in found.iter().enumerate() {
-            if self.wanted.binary_search(&(self.seen + sample)).is_ok() {
-                self.kept.push(self.kept(batch, sample, found));
+    /// Keeps those images of a batch that are wanted, with what was found in each; `numbers` are those of the images in the set.
+    pub(super) fn add(&mut self, batch: &Batch, numbers: &[usize], found: &[Vec<Found>]) {
+        for (sample, (number, found)) in numbers.iter().zip(found).enumerate() {
+            if self.wanted.binary_search(number).is_ok() {
+                self.kept.push(self.kept(batch, sample, *number, found));
             }
         }
-        self.seen += found.len();
     }
 
-    fn kept(&self, batch: &Batch, sample: usize, found: &[Found]) -> Kept {
+    fn kept(&self, batch: &Batch, sample: usize, number: usize, found: &[Found]) -> Kept {
         let DetectionEvaluation { settings, source, truths, .. } = self.evaluation;
         let (feeds, names) = (&batch.feeds, source.set.class_names());
         let size = [0, 1].map(|axis| feeds.f32("sizes")[2 * sample + axis] as usize);
-        let [rows, columns] = settings.canvas;
+        let [rows, columns] = source.set.image_size(number);
         let canvas = &feeds.u8("images")[sample * rows * columns * 3..][..rows * columns * 3];
         let (image, factor) = enlarged(canvas, columns, size);
         let scale = f64::from(feeds.f32("scales")[sample]);

@@ -299,12 +299,11 @@ impl Score for DetectionScore<'_> {
     fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
         let DetectionEvaluation { settings, source, truths, .. } = self.evaluation;
         let ids = &batch.feeds.i32("ids")[..batch.samples];
-        let seen = ids.iter().zip(batch.feeds.f32("scales")).map(|(id, &scale)| {
-            let (_, size) = source.set.image(self.images[&i64::from(*id)]);
-            SeenImage { size, scale }
-        });
+        let numbers: Vec<usize> = ids.iter().map(|id| self.images[&i64::from(*id)]).collect();
+        let seen = numbers.iter().zip(batch.feeds.f32("scales"));
+        let seen = seen.map(|(&number, &scale)| SeenImage { size: source.set.image(number).1, scale });
         let found = detections(session, settings, &seen.collect::<Vec<_>>())?;
-        self.pictures.add(batch, &found);
+        self.pictures.add(batch, &numbers, &found);
         for (image_id, found) in ids.iter().zip(found) {
             self.detections.extend(found.into_iter().map(|found| (i64::from(*image_id), found)));
         }

@@ -65,15 +65,15 @@ impl Evaluation for HeldOut {
         &TERMS
     }
 
-    fn model(&self) -> Result<Model, TrainError> {
-        Ok(graph::infer(self.0.own.model.hidden as usize, self.batch_size())?)
+    fn models(&self) -> Result<Vec<Model>, TrainError> {
+        Ok(vec![graph::infer(self.0.own.model.hidden as usize, self.batch_size())?])
     }
 
     fn batch_size(&self) -> usize {
         self.0.recipe.train.batch_size as usize
     }
 
-    fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
+    fn batches(&self, _part: usize) -> Result<Box<dyn Batches>, TrainError> {
         Ok(Box::new(self.0.points(self.0.recipe.train.seed + 1, Position::default(), 1)))
     }
 

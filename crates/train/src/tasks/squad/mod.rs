@@ -224,15 +224,16 @@ impl Evaluation for HeldOut {
         &TERMS
     }
 
-    fn model(&self) -> Result<Model, TrainError> {
-        model::prediction(&self.config, self.head, self.batch_size, self.squad.sequence_length as usize)
+    fn models(&self) -> Result<Vec<Model>, TrainError> {
+        let length = self.squad.sequence_length as usize;
+        Ok(vec![model::prediction(&self.config, self.head, self.batch_size, length)?])
     }
 
     fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
+    fn batches(&self, _part: usize) -> Result<Box<dyn Batches>, TrainError> {
         let features = Arc::clone(&self.questions.features);
         let windows = features.len();
         Ok(Box::new(Loaded::evaluation(features, windows, &self.load, self.batch_size, AsLoaded)?))

@@ -204,15 +204,15 @@ impl<F: TextNetworks> Evaluation for HeldOut<F> {
         F::TERMS
     }
 
-    fn model(&self) -> Result<Model, TrainError> {
-        self.networks.evaluation(F::info(&self.set).sequences(self.batch_size))
+    fn models(&self) -> Result<Vec<Model>, TrainError> {
+        Ok(vec![self.networks.evaluation(F::info(&self.set).sequences(self.batch_size))?])
     }
 
     fn batch_size(&self) -> usize {
         self.batch_size
     }
 
-    fn batches(&self) -> Result<Box<dyn Batches>, TrainError> {
+    fn batches(&self, _part: usize) -> Result<Box<dyn Batches>, TrainError> {
         let (set, samples) = (Arc::clone(&self.set), F::info(&self.set).len);
         Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, self.feeder.clone())?))
     }

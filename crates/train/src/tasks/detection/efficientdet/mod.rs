@@ -14,7 +14,7 @@ use crate::tasks::family::{BuildStep, ModelInfo, SampleInfo};
 use crate::tasks::{Better, Metric, MetricSchema};
 use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
 use bessemer_data::detection::{Framing, ObjectLayout};
-use bessemer_models::efficientdet::{self, BACKBONE, DetectorSpec, NAMES, ZOO};
+use bessemer_models::efficientdet::{self, BACKBONE, DetectorOptions, DetectorSpec, NAMES, ZOO};
 use bessemer_models::{Model, ModelError, Summary};
 use bessemer_nn::Mode;
 use recipe::DetectorRecipe;
@@ -130,12 +130,14 @@ impl DetectorKind for EfficientDet {
         model::training_model(recipe, steps_per_epoch)
     }
 
-    fn detection_step(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError> {
-        Ok(efficientdet::detect(&model::options(recipe)?, &model::detection(recipe)?, batch_size)?)
+    fn detection_step(&self, recipe: &Recipe, canvas: [usize; 2], batch_size: usize) -> Result<Model, TrainError> {
+        let options = DetectorOptions { canvas, ..model::options(recipe)? };
+        Ok(efficientdet::detect(&options, &model::detection(recipe)?, batch_size)?)
     }
 
-    fn evaluation_step(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError> {
-        let (options, detection, loss) = (model::options(recipe)?, model::detection(recipe)?, model::loss(recipe)?);
+    fn evaluation_step(&self, recipe: &Recipe, canvas: [usize; 2], batch_size: usize) -> Result<Model, TrainError> {
+        let options = DetectorOptions { canvas, ..model::options(recipe)? };
+        let (detection, loss) = (model::detection(recipe)?, model::loss(recipe)?);
         Ok(efficientdet::evaluate(&options, &detection, &loss, batch_size)?)
     }
 
@@ -201,7 +203,7 @@ fn classes_of(spec: &DetectorSpec, tensors: &[NamedTensor<'_>]) -> Option<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bessemer_models::efficientdet::{DetectionOptions, DetectorOptions};
+    use bessemer_models::efficientdet::DetectionOptions;
 
     #[test]
     fn files_are_of_the_form_of_effdet() {

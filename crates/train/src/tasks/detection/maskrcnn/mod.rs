@@ -15,7 +15,7 @@ use crate::tasks::family::{ModelInfo, SampleInfo};
 use crate::tasks::{Better, MetricSchema};
 use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
 use bessemer_data::detection::{Framing, ObjectLayout};
-use bessemer_models::maskrcnn::{self, BACKBONE, DetectionOptions, Flavour, MaskRcnnSpec, NAMES, ZOO};
+use bessemer_models::maskrcnn::{self, BACKBONE, DetectionOptions, Flavour, MaskRcnnOptions, MaskRcnnSpec, NAMES, ZOO};
 use bessemer_models::{Model, ModelError, Summary};
 use recipe::MaskRcnnRecipe;
 
@@ -128,14 +128,19 @@ impl DetectorKind for MaskRcnn {
     }
 
     fn settings(&self, recipe: &Recipe) -> Result<DetectorSettings, TrainError> {
-        let MaskRcnnRecipe { model, canvas, images, detection, evaluation, .. } = recipe.own()?;
+        let MaskRcnnRecipe { model, canvas, images, detection, evaluation, canvases, .. } = recipe.own()?;
         let layout =
             ObjectLayout { max_objects: images.max_objects as usize, first_class: 1, crop: Some(canvas.crop as usize) };
+        let [training, whole] = images.framings(Framing::fit(canvas.canvas.map(|side| side as u32)));
+        let canvases = match &canvases.canvases[..] {
+            [] => whole.canvases.clone(),
+            several => several.iter().map(|canvas| canvas.map(|side| side as u32)).collect(),
+        };
         Ok(DetectorSettings {
             canvas: canvas.canvas.map(|side| side as usize),
             classes: model.num_classes as usize - 1,
             layout,
-            framings: images.framings(Framing::fit(canvas.canvas.map(|side| side as u32))),
+            framings: [training, Framing { canvases, ..whole }],
             category_ids: images.category_ids,
             pictures: evaluation.pictures as usize,
             new_heads: model.new_heads,
@@ -151,8 +156,9 @@ impl DetectorKind for MaskRcnn {
         Ok(maskrcnn::train(&model::options(recipe)?, &model::training(recipe)?, &config, batch_size)?)
     }
 
-    fn detection_step(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError> {
-        Ok(maskrcnn::detect(&model::options(recipe)?, &model::detection(recipe)?, batch_size)?)
+    fn detection_step(&self, recipe: &Recipe, canvas: [usize; 2], batch_size: usize) -> Result<Model, TrainError> {
+        let options = MaskRcnnOptions { canvas, ..model::options(recipe)? };
+        Ok(maskrcnn::detect(&options, &model::detection(recipe)?, batch_size)?)
     }
 
     fn weights(&self) -> &'static DetectorWeights {
@@ -166,6 +172,7 @@ impl DetectorKind for MaskRcnn {
         let options = spec.options(Flavour::Torchvision);
         let detection = DetectionOptions::new(Flavour::Torchvision);
         let candidates = detection.proposals.candidates.unwrap_or(0) as i64;
+        let [height, width] = options.canvas.map(|side| side as i64);
         let overrides = [
             Override::new("model.name", model),
             Override::new("model.flavour", "torchvision"),
@@ -175,6 +182,8 @@ impl DetectorKind for MaskRcnn {
             Override::new("proposals.candidates", vec![candidates; 2]),
             Override::new("proposals.most", vec![detection.proposals.most as i64; 2]),
             Override::new("detection.score_floor", detection.score_floor),
+            Override::new("data.canvas", vec![height, width]),
+            Override::new("eval.canvases", vec![vec![height, width], vec![width, height]]),
         ];
         Ok(Recipe::load(spec.recipe, &overrides)?)
     }

@@ -38,6 +38,15 @@ section! {
 }
 
 section! {
+    /// In `[eval]`.
+    pub(crate) struct CanvasesFields {
+        /// Heights and widths of the canvases of evaluation, such as one that is wide and one that is high: an image is put on the
+        /// one on which it is the largest. None for that of training.
+        pub canvases: Vec<[u64; 2]> = Vec::new() => Range::closed(32.0, PIXELS);
+    }
+}
+
+section! {
     /// In `[proposals]`, of which there are two numbers: one in training and one in evaluation.
     pub(crate) struct ProposalFields {
         /// Reference boxes of the best scores that are looked at, for each level; 0 for all.
@@ -96,16 +105,19 @@ family_recipe! {
         "loss" => pub loss: LossFields,
         "detection" => pub detection: DetectionFields,
         "eval" => pub evaluation: EvalFields,
+        "eval" => pub canvases: CanvasesFields,
     }
     check check;
 }
 
 fn check(own: &MaskRcnnRecipe, _: &Recipe) -> Result<(), Problem> {
-    let [height, width] = own.canvas.canvas;
-    let is_legal = |side: u64| side.is_multiple_of(CANVAS_MULTIPLE as u64);
-    require(is_legal(height) && is_legal(width), "data.canvas", || {
-        format!("[{height}, {width}] must be multiples of {CANVAS_MULTIPLE}, the coarsest stride of the backbone")
-    })?;
+    let of_evaluation = own.canvases.canvases.iter().map(|canvas| ("eval.canvases", *canvas));
+    for (name, [height, width]) in of_evaluation.chain([("data.canvas", own.canvas.canvas)]) {
+        let is_legal = |side: u64| side.is_multiple_of(CANVAS_MULTIPLE as u64);
+        require(is_legal(height) && is_legal(width), name, || {
+            format!("[{height}, {width}] must be multiples of {CANVAS_MULTIPLE}, the coarsest stride of the backbone")
+        })?;
+    }
     for (name, [total, objects]) in [("samples.anchors", own.samples.anchors), ("samples.regions", own.samples.regions)]
     {
         require(objects <= total, name, || format!("[{total}, {objects}] has more objects than samples"))?;
