@@ -25,7 +25,7 @@ EXAMPLES:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
-    /// A ResNet for ImageNet, a BERT, an ELECTRA with questions, or an EfficientDet
+    /// A ResNet for ImageNet, a BERT, an ELECTRA with questions, an EfficientDet, or a Mask R-CNN
     #[arg(value_parser = model, required_unless_present = "plan", conflicts_with = "plan")]
     pub model: Option<ZooModel>,
     /// What a step does: train or infer

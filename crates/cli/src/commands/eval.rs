@@ -16,6 +16,7 @@ EXAMPLES:
   bessemer eval resnet20-cifar --weights runs/NAME --checkpoint latest --data shapes --json
   bessemer eval bert-base --weights runs/NAME --data text/
   bessemer eval efficientdet-d0 --weights runs/NAME --data coco/ --out answers/
+  bessemer eval mask-rcnn --weights maskrcnn_resnet50_fpn.pth --data coco/ --batch-size 2
   bessemer eval efficientdet-d0 --weights runs/NAME --data coco/ --split test-dev2017 --out answers/
   bessemer eval electra-squad --weights runs/NAME --data dev-v1.1.json --out answers/";
 
@@ -44,7 +45,7 @@ pub(crate) struct Options {
           help_heading = "Input")]
     pub batch_size: usize,
     /// Folder for the answers to questions, in SQuAD's form: predictions.json and nbest_predictions.json, and null_odds.json
-    /// where there may be no answer; or for detections, in COCO's form: bbox.json, with --split
+    /// where there may be no answer; or for detections, in COCO's form: bbox.json, of masks segm.json, with --split
     /// detections_NAME_MODEL_results.json, and some pictures with what is detected and what is there
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub out: Option<PathBuf>,

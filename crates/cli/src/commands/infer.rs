@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer infer resnet50 --weights resnet50.safetensors --labels imagenet.txt cat.jpg dog.png
   bessemer infer efficientdet-d0 --weights runs/NAME --out drawn photos/
+  bessemer infer mask-rcnn --weights maskrcnn_resnet50_fpn.pth --out drawn --masks masks photos/
   ffmpeg -i in.mp4 -f image2pipe -c:v mjpeg -q:v 2 - |
     bessemer infer efficientdet-d0 --weights runs/NAME --frames - --out - |
     ffmpeg -f image2pipe -framerate 25 -i - out.mp4
@@ -57,6 +58,9 @@ pub(crate) struct Options {
     /// `-`: pictures alone, as JPEGs one after another, to standard output
     #[arg(long, value_name = "DIR|-", help_heading = "Output")]
     pub out: Option<PathBuf>,
+    /// For detectors with masks: write `NAME-NNN-CLASS.png` for each object, white where it is, to this folder
+    #[arg(long, value_name = "DIR", conflicts_with = "frames", help_heading = "Output")]
+    pub masks: Option<PathBuf>,
     /// Print JSON instead of text
     #[arg(long, help_heading = "Output")]
     pub json: bool,
@@ -70,6 +74,7 @@ impl Options {
             top_k: self.top,
             score: self.score,
             out: self.out.clone(),
+            masks: self.masks.clone(),
             labels: self.labels.clone(),
             vocab: self.vocab.clone(),
             ..PredictOptions::default()
@@ -90,6 +95,9 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         bail!(Usage(format!("{option} is for models that answer questions, not for {name}")));
     }
     let context = if is_asked { Some(options.questions.text()?) } else { None };
+    if options.masks.is_some() && !options.model.family().detects_objects() {
+        bail!(Usage(format!("--masks is for models that detect objects, not for {name}")));
+    }
     let weights = options.weights.locate(common)?.path;
     if let Some(frames) = &options.frames {
         return frames::run(frames, &weights, options, common);
