@@ -36,8 +36,8 @@ pub(crate) fn map_with<S, T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// As [`map_with`] for work that may fail: all results, or the first error in their order. After an error no further
-/// piece is begun.
+/// `work(0)`, `work(1)`, ... up to `count`, computed on up to `threads` threads: all results in that order, or the first error. After
+/// an error no further piece is begun.
 pub fn try_map<T: Send, E: Send>(
     count: usize,
     threads: usize,
