@@ -1,0 +1,28 @@
+//! What can go wrong between ranks, each in one sentence that says what, where, and what is allowed.
+
+use thiserror::Error;
+
+/// Why a rank cannot be placed, joined, reached or kept.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CommError {
+    #[error("{variable} is \"{value}\", expected {expected}")]
+    Variable { variable: &'static str, value: String, expected: String },
+    #[error("{present} is set, but {missing} is not; {launcher} sets both: set both or neither")]
+    MissingVariable { launcher: &'static str, present: &'static str, missing: &'static str },
+    #[error(
+        "launchers disagree: {chosen} (which comes first) says rank {rank} of {size}, {other} says rank {other_rank} of \
+         {other_size}; unset the variables of the one that did not start this process ({variables})"
+    )]
+    Contradiction {
+        chosen: &'static str,
+        rank: usize,
+        size: usize,
+        other: &'static str,
+        other_rank: usize,
+        other_size: usize,
+        variables: String,
+    },
+    #[error("node list \"{list}\": {problem}")]
+    NodeList { list: String, problem: String },
+}
