@@ -25,4 +25,14 @@ pub enum CommError {
     },
     #[error("node list \"{list}\": {problem}")]
     NodeList { list: String, problem: String },
+    #[error("communication was cancelled after an earlier failure")]
+    Cancelled,
+    #[error("a message of {length} bytes; at most {} are allowed", crate::transport::MAX_MESSAGE)]
+    MessageTooLong { length: usize },
+    #[error("rank {rank} sent {length} bytes where {expected} were awaited: the ranks do not run the same plan")]
+    MessageLength { rank: usize, length: usize, expected: usize },
+    #[error("rank {rank} is gone while messages from it are awaited")]
+    Disconnected { rank: usize },
+    #[error("the system refuses another thread: {reason}")]
+    Thread { reason: String },
 }

@@ -7,7 +7,12 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod engine;
 mod error;
+pub mod exchange;
 pub mod launch;
+pub mod memory;
+pub mod reduce;
+pub mod transport;
 
 pub use error::CommError;

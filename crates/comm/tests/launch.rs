@@ -100,6 +100,14 @@ fn every_launcher_says_who_we_are() {
             (6, 8, None, None),
             address("n03", 5, "torchrun 5  "),
         ),
+        // the same with one process on each node: torchrun gives numbers of its own
+        (
+            format!("RANK=1 WORLD_SIZE=2 MASTER_ADDR=n03 MASTER_PORT=5 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 {slurm_hosts}"),
+            Torchrun,
+            vec![Slurm],
+            (1, 2, None, None),
+            address("n03", 5, "torchrun 5  "),
+        ),
         // the daemons of mpirun and mpiexec, started by srun, one on each of 3 nodes
         (
             format!("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=8 SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=3 {slurm_hosts}"),
