@@ -35,4 +35,23 @@ pub enum CommError {
     Disconnected { rank: usize },
     #[error("the system refuses another thread: {reason}")]
     Thread { reason: String },
+    /// The job has ended: the same sentence on all ranks.
+    #[error("{}", .0.message)]
+    Job(crate::control::Failure),
+    #[error("{reason}")]
+    Closed { reason: String },
+    #[error("what came is no message of this program ({reason})")]
+    Malformed { reason: String },
+    #[error("rank 0 was not reached within {seconds} s: {reason}")]
+    Unreachable { seconds: String, reason: String },
+    #[error("rank 0 at this address belongs to another job: its cookie differs")]
+    WrongCookie,
+    #[error("a process on host {host} has joined with the rank of this one: two were started with the same rank")]
+    RankTaken { host: String },
+    #[error("rank 0 refused this rank: its {field} is {found}, that of rank 0 is {expected}; all ranks must agree")]
+    Differs { field: String, expected: String, found: String },
+    #[error("{length} bytes to gather; at most {} of all ranks together are allowed", crate::control::MAX_PAYLOAD)]
+    PayloadTooLong { length: usize },
+    #[error("cannot listen on port {port}: {reason}")]
+    Listen { port: u16, reason: String },
 }

@@ -7,11 +7,13 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod control;
 pub mod engine;
 mod error;
 pub mod exchange;
 pub mod launch;
 pub mod memory;
+pub mod net;
 pub mod reduce;
 pub mod transport;
 

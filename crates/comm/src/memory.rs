@@ -63,6 +63,11 @@ fn build(size: usize, delays: impl Fn(usize) -> Option<Stream>) -> Vec<MemoryTra
 }
 
 impl MemoryTransport {
+    /// Requests that are not complete.
+    pub fn open_requests(&self) -> usize {
+        self.pending.len()
+    }
+
     fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }

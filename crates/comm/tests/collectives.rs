@@ -21,13 +21,13 @@ fn on_ranks<T: Send>(ends: Vec<MemoryTransport>, work: impl Fn(MemoryTransport) 
     })
 }
 
-/// Elements of a rank: any bits of finite numbers, zeros of both signs, infinities.
+/// Elements of a rank: any bits of finite numbers, zeros of both signs, infinities, NaN.
 fn elements(seed: u64, rank: usize, length: usize) -> Vec<f32> {
     let mut stream = Stream::new(halves(seed), [rank as u32, 1, 0]);
     let mut element = || match stream.below(8) {
         0 => 0.0,
         1 | 2 => -0.0,
-        3 => [f32::INFINITY, f32::MAX, f32::MIN_POSITIVE, -1e-40][stream.below(4) as usize],
+        3 => [f32::INFINITY, f32::MAX, f32::MIN_POSITIVE, -1e-40, f32::NAN][stream.below(5) as usize],
         4 => Some(f32::from_bits(stream.next_u32())).filter(|value| value.is_finite()).unwrap_or(-0.0),
         _ => stream.uniform(-4.0, 4.0) as f32,
     };
@@ -48,7 +48,9 @@ fn expected(inputs: &[Vec<f32>], wire: Wire, reduction: Reduction) -> Vec<f32> {
         let values = inputs.iter().map(|input| rounded(wire, input[index]));
         let result = match reduction {
             Reduction::Sum => values.fold(0.0, |sum, value| sum + value),
-            Reduction::Max => values.reduce(|max, value| if value > max { value } else { max }).unwrap(),
+            Reduction::Max => {
+                values.reduce(|max, value| if value > max || value.is_nan() { value } else { max }).unwrap()
+            }
         };
         rounded(wire, result)
     };
@@ -63,6 +65,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 fn all_reduce(end: &mut MemoryTransport, elements: &mut [f32], wire: Wire, reduction: Reduction, sequence: u32) {
     let mut operation = AllReduce::new(elements, wire, reduction, end.rank(), end.size());
     complete(&mut operation, end, sequence, &|| Ok(())).unwrap();
+    assert_eq!(end.open_requests(), 0);
     operation.finish(elements);
 }
 
