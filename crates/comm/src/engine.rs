@@ -2,8 +2,9 @@
 
 use crate::CommError;
 use crate::exchange::AllGather;
+use crate::probe::{Link, LinkProbe};
 use crate::reduce::{AllReduce, Reduction, Wire};
-use crate::transport::{Operation, Pause, Transport};
+use crate::transport::{Operation, Pause, Step, Transport};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
@@ -27,6 +28,7 @@ pub struct Started<T>(Receiver<Result<T, CommError>>);
 enum Command {
     AllReduce(AllReduce, Sender<Result<AllReduce, CommError>>),
     AllGather(AllGather, Sender<Result<AllGather, CommError>>),
+    Probe(LinkProbe, Sender<Result<LinkProbe, CommError>>),
 }
 
 impl Engine {
@@ -85,6 +87,14 @@ impl Engine {
         Ok(parts.swap_remove(0))
     }
 
+    /// Measures the link between two ranks for about 0.3 s. The first of them gets the result, the others `None`.
+    ///
+    /// # Errors
+    /// The message layer fails, or a rank was lost.
+    pub fn probe(&self, pair: [usize; 2]) -> Result<Option<Link>, CommError> {
+        Ok(self.command(|reply| Command::Probe(LinkProbe::new(pair), reply)).wait()?.link())
+    }
+
     fn command<T>(&self, command: impl FnOnce(Sender<Result<T, CommError>>) -> Command) -> Started<T> {
         let (reply, result) = channel();
         if let Some(commands) = &self.commands {
@@ -131,6 +141,7 @@ impl Command {
         match self {
             Command::AllReduce(operation, _) => operation,
             Command::AllGather(operation, _) => operation,
+            Command::Probe(operation, _) => operation,
         }
     }
 
@@ -139,6 +150,7 @@ impl Command {
         match self {
             Command::AllReduce(operation, reply) => drop(reply.send(result.map(|()| operation))),
             Command::AllGather(operation, reply) => drop(reply.send(result.map(|()| operation))),
+            Command::Probe(operation, reply) => drop(reply.send(result.map(|()| operation))),
         }
     }
 }
@@ -169,18 +181,23 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
             Err(TryRecvError::Disconnected) if active.is_empty() => return,
             Err(_) => {}
         }
-        let mut at = 0;
+        let (mut at, mut advanced) = (0, false);
         while failure.is_none() && at < active.len() {
             match active[at].operation().poll(transport) {
-                Ok(true) => {
+                Ok(Step::Done) => {
                     active.remove(at).reply(Ok(()));
-                    pause.reset();
+                    advanced = true;
                 }
-                Ok(false) => at += 1,
+                Ok(step) => {
+                    advanced |= step == Step::Advanced;
+                    at += 1;
+                }
                 Err(error) => failure = Some(error),
             }
         }
-        if failure.is_none() && !active.is_empty() {
+        if advanced {
+            pause.reset();
+        } else if failure.is_none() && !active.is_empty() {
             failure = watch().err();
             pause.sleep();
         }

@@ -54,4 +54,19 @@ pub enum CommError {
     PayloadTooLong { length: usize },
     #[error("cannot listen on port {port}: {reason}")]
     Listen { port: u16, reason: String },
+    #[error("{reason}")]
+    NoMpi { reason: String },
+    #[error(
+        "{launcher} starts no MPI, which ranks on CPUs need: use `mpirun -np {ranks} bessemer ...` or `bessemer launch -n {ranks} -- ...`"
+    )]
+    NotAnMpiLauncher { launcher: &'static str, ranks: usize },
+    #[error(
+        "{launcher} started {expected} processes, this one as rank {expected_rank}, but MPI sees {size}, and this one as rank {rank}: \
+         the MPI library does not belong to the launcher; with Slurm use srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)"
+    )]
+    MpiDisagrees { launcher: &'static str, expected_rank: usize, expected: usize, rank: usize, size: usize },
+    #[error("{call} failed with code {code}: {meaning}")]
+    Mpi { call: &'static str, code: i32, meaning: String },
+    #[error("{program} cannot be started or watched: {reason}")]
+    Spawn { program: String, reason: String },
 }

@@ -1,7 +1,7 @@
 //! Byte strings of all ranks for every rank, and of one rank for all: small ones, sent from each rank to each.
 
 use crate::CommError;
-use crate::transport::{MAX_MESSAGE, Operation, Request, Transport, settle, tag};
+use crate::transport::{MAX_MESSAGE, Operation, Request, Step, Transport, settle, tag};
 use std::sync::Arc;
 
 /// Every rank gives bytes, and receives those of the ranks in `from`. Lengths may differ.
@@ -67,9 +67,9 @@ impl Operation for AllGather {
         Ok(())
     }
 
-    fn poll(&mut self, transport: &mut dyn Transport) -> Result<bool, CommError> {
+    fn poll(&mut self, transport: &mut dyn Transport) -> Result<Step, CommError> {
         let mut known = Vec::new();
-        settle(&mut self.lengths, transport, |index, bytes| {
+        let mut advanced = settle(&mut self.lengths, transport, |index, bytes| {
             known.push((index, u64::from_le_bytes(bytes.try_into().expect("8 bytes were awaited"))));
         })?;
         for (index, length) in known {
@@ -82,8 +82,9 @@ impl Operation for AllGather {
             }
         }
         let parts = &mut self.parts;
-        settle(&mut self.contents, transport, |index, bytes| parts[index] = bytes)?;
-        settle(&mut self.sends, transport, |(), _| ())?;
-        Ok(self.lengths.is_empty() && self.contents.is_empty() && self.sends.is_empty())
+        advanced |= settle(&mut self.contents, transport, |index, bytes| parts[index] = bytes)?;
+        advanced |= settle(&mut self.sends, transport, |(), _| ())?;
+        let done = self.lengths.is_empty() && self.contents.is_empty() && self.sends.is_empty();
+        Ok(Step::of(done, advanced))
     }
 }

@@ -13,8 +13,11 @@ mod error;
 pub mod exchange;
 pub mod launch;
 pub mod memory;
+pub mod mpi;
 pub mod net;
+pub mod probe;
 pub mod reduce;
+pub mod spawn;
 pub mod transport;
 
 pub use error::CommError;

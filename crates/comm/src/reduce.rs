@@ -4,7 +4,7 @@
 //! `f32`, and sends the result to all. Each rank sends `2 (N - 1) / N` of the bytes, as in a ring, in `2 (N - 1)` messages.
 
 use crate::CommError;
-use crate::transport::{Operation, Request, Transport, settle, tag};
+use crate::transport::{Operation, Request, Step, Transport, settle, tag};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::ops::Range;
@@ -143,15 +143,17 @@ impl Operation for AllReduce {
         Ok(())
     }
 
-    fn poll(&mut self, transport: &mut dyn Transport) -> Result<bool, CommError> {
+    fn poll(&mut self, transport: &mut dyn Transport) -> Result<Step, CommError> {
         let (contributions, reduced) = (&mut self.contributions, &mut self.reduced);
-        settle(&mut self.contributions_awaited, transport, |from, bytes| contributions[from] = bytes)?;
-        settle(&mut self.reduced_awaited, transport, |from, bytes| reduced[from] = Arc::new(bytes))?;
+        let mut advanced =
+            settle(&mut self.contributions_awaited, transport, |from, bytes| contributions[from] = bytes)?;
+        advanced |= settle(&mut self.reduced_awaited, transport, |from, bytes| reduced[from] = Arc::new(bytes))?;
         if self.contributions_awaited.is_empty() && !self.reduced_own {
             self.reduce_own(transport)?;
         }
-        settle(&mut self.sends, transport, |(), _| ())?;
-        Ok(self.reduced_own && self.reduced_awaited.is_empty() && self.sends.is_empty())
+        advanced |= settle(&mut self.sends, transport, |(), _| ())?;
+        let done = self.reduced_own && self.reduced_awaited.is_empty() && self.sends.is_empty();
+        Ok(Step::of(done, advanced))
     }
 }
 

@@ -55,11 +55,32 @@ pub trait Operation {
     /// Those of the transport.
     fn post(&mut self, transport: &mut dyn Transport, sequence: u32) -> Result<(), CommError>;
 
-    /// Goes on as far as messages have come; true when all is done.
+    /// Goes on as far as messages have come.
     ///
     /// # Errors
     /// Those of the transport.
-    fn poll(&mut self, transport: &mut dyn Transport) -> Result<bool, CommError>;
+    fn poll(&mut self, transport: &mut dyn Transport) -> Result<Step, CommError>;
+}
+
+/// What one poll of an operation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// No message has come.
+    Waiting,
+    /// Some came, others are awaited.
+    Advanced,
+    /// All is done.
+    Done,
+}
+
+impl Step {
+    pub(crate) fn of(done: bool, advanced: bool) -> Step {
+        match (done, advanced) {
+            (true, _) => Step::Done,
+            (false, true) => Step::Advanced,
+            (false, false) => Step::Waiting,
+        }
+    }
 }
 
 /// Asked while waiting: an error ends the wait.
@@ -78,11 +99,16 @@ pub fn complete(
     let mut run = || {
         operation.post(transport, sequence)?;
         let mut pause = Pause::default();
-        while !operation.poll(transport)? {
-            watch()?;
-            pause.sleep();
+        loop {
+            match operation.poll(transport)? {
+                Step::Done => return Ok(()),
+                Step::Advanced => pause.reset(),
+                Step::Waiting => {
+                    watch()?;
+                    pause.sleep();
+                }
+            }
         }
-        Ok(())
     };
     run().inspect_err(|_| transport.cancel())
 }
@@ -93,20 +119,20 @@ pub(crate) fn tag(sequence: u32, phase: u16) -> u16 {
     (sequence % 8192) as u16 * 4 + phase
 }
 
-/// The requests that are not complete, each with what it is for; completed ones are handed to `done`.
+/// Tests requests, each with what it is for, and hands those that are complete to `done`. Returns whether any was.
 pub(crate) fn settle<K: Copy>(
     requests: &mut Vec<(K, Request)>,
     transport: &mut dyn Transport,
     mut done: impl FnMut(K, Vec<u8>),
-) -> Result<(), CommError> {
-    let mut at = 0;
+) -> Result<bool, CommError> {
+    let (before, mut at) = (requests.len(), 0);
     while at < requests.len() {
         match transport.test(requests[at].1)? {
             Some(bytes) => done(requests.swap_remove(at).0, bytes),
             None => at += 1,
         }
     }
-    Ok(())
+    Ok(requests.len() < before)
 }
 
 /// Sleeps between polls, so that waiting leaves the cores to kernels: 20 us at first, up to 200 us.

@@ -1,5 +1,7 @@
 //! Collectives over memory: bits of all-reduces against a plain formula, any number of ranks, any order of messages.
 
+mod support;
+
 use bessemer_comm::CommError;
 use bessemer_comm::engine::Engine;
 use bessemer_comm::exchange::AllGather;
@@ -12,6 +14,7 @@ use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use support::elements;
 
 /// Runs one thread a rank; results by rank.
 fn on_ranks<T: Send>(ends: Vec<MemoryTransport>, work: impl Fn(MemoryTransport) -> T + Sync) -> Vec<T> {
@@ -19,19 +22,6 @@ fn on_ranks<T: Send>(ends: Vec<MemoryTransport>, work: impl Fn(MemoryTransport) 
         let threads: Vec<_> = ends.into_iter().map(|end| scope.spawn(|| work(end))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
-}
-
-/// Elements of a rank: any bits of finite numbers, zeros of both signs, infinities, NaN.
-fn elements(seed: u64, rank: usize, length: usize) -> Vec<f32> {
-    let mut stream = Stream::new(halves(seed), [rank as u32, 1, 0]);
-    let mut element = || match stream.below(8) {
-        0 => 0.0,
-        1 | 2 => -0.0,
-        3 => [f32::INFINITY, f32::MAX, f32::MIN_POSITIVE, -1e-40, f32::NAN][stream.below(5) as usize],
-        4 => Some(f32::from_bits(stream.next_u32())).filter(|value| value.is_finite()).unwrap_or(-0.0),
-        _ => stream.uniform(-4.0, 4.0) as f32,
-    };
-    (0..length).map(|_| element()).collect()
 }
 
 fn rounded(wire: Wire, value: f32) -> f32 {
@@ -186,6 +176,20 @@ fn sums_begin_at_plus_zero_and_keep_the_order_of_ranks() {
         values.map(f32::to_bits)
     });
     assert_eq!(one, [[0, 1_f32.to_bits()]]);
+}
+
+#[test]
+fn links_are_probed_between_two_ranks() {
+    let links = on_ranks(ranks(3), |end| {
+        let engine = Engine::start(slot(end), Box::new(|| Ok(()))).unwrap();
+        let link = engine.probe([2, 0]).unwrap();
+        // The engine goes on.
+        assert_eq!(engine.all_gather(vec![7]).unwrap(), [[7], [7], [7]]);
+        link
+    });
+    assert_eq!((links[0], links[1]), (None, None));
+    let link = links[2].unwrap();
+    assert!(link.latency < 1.0 && link.bandwidth > 1e6 && link.bandwidth.is_finite(), "{link:?}");
 }
 
 #[test]

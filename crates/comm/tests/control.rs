@@ -73,7 +73,9 @@ fn ranks_meet_gather_and_leave() {
         }
         assert_eq!(control.check(), Ok(()));
         assert_eq!(control.stop_wished(), None);
+        let watcher = control.watcher();
         control.leave();
+        assert_eq!(watcher.check(), Ok(()));
     });
 }
 
@@ -279,8 +281,13 @@ fn the_right_one_of_several_addresses_is_found() {
     let (_other, other_address) = serve(&other_job);
     let (server, address) = serve(&job);
     let closed = listen("localhost", 0).unwrap().local_addr().unwrap().port();
-    let addresses = [("localhost".to_owned(), closed), other_address[0].clone(), address[0].clone()];
+    // Something else, which hangs up.
+    let foreign = listen("localhost", 0).unwrap();
+    let foreign_address = ("localhost".to_owned(), foreign.local_addr().unwrap().port());
+    let hang_up = std::thread::spawn(move || drop(foreign.accept().unwrap()));
+    let addresses = [("localhost".to_owned(), closed), foreign_address, other_address[0].clone(), address[0].clone()];
     join(&job, 0, &addresses).unwrap().leave();
+    hang_up.join().unwrap();
     server.close(Duration::from_secs(5));
 }
 

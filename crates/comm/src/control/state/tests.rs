@@ -382,10 +382,11 @@ fn all_have_left_when_each_has_said_so() {
     assert!(!state.all_left());
     // Who has left is neither lost nor told anything, however long the others take.
     assert_eq!(state.gone(1, "closed", ms(2)), []);
-    for time in (100..900).step_by(100) {
+    for time in (100..5000).step_by(100) {
+        state.message(0, FromRank::Beat(Progress::default()), Vec::new(), ms(time));
         assert!(state.tick(ms(time)).iter().all(|action| matches!(action, Action::Send(0, ToRank::Beat(_), _))));
     }
-    state.message(0, FromRank::Leave, Vec::new(), ms(901));
+    state.message(0, FromRank::Leave, Vec::new(), ms(5000));
     assert!(state.all_left());
     assert_eq!(state.tick(ms(60_000)), []);
 }
