@@ -69,4 +69,9 @@ pub enum CommError {
     Mpi { call: &'static str, code: i32, meaning: String },
     #[error("{program} cannot be started or watched: {reason}")]
     Spawn { program: String, reason: String },
+    #[error(
+        "the launcher does not say where rank 0 is, and there is no MPI to ask: set {}=host:port",
+        crate::launch::RENDEZVOUS
+    )]
+    NoRendezvous,
 }

@@ -17,6 +17,7 @@ pub mod mpi;
 pub mod net;
 pub mod probe;
 pub mod reduce;
+pub mod rendezvous;
 pub mod spawn;
 pub mod transport;
 

@@ -1,7 +1,7 @@
 //! Latency and bandwidth between two ranks, as collectives see them: with the sleeps of the communication thread.
 
 use crate::CommError;
-use crate::transport::{Operation, Request, Step, Transport, tag};
+use crate::transport::{Operation, Request, Step, Transport, settle, tag};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,8 @@ pub struct LinkProbe {
     /// The round trip under way is the last of its length.
     last: bool,
     round_trips: [Vec<f64>; 2],
-    send: Option<Request>,
+    /// A message may come before the last one sent is known to be complete.
+    sends: Vec<((), Request)>,
     receive: Option<Request>,
     done: bool,
 }
@@ -61,7 +62,7 @@ impl LinkProbe {
             sent: now,
             last: false,
             round_trips: [Vec::new(), Vec::new()],
-            send: None,
+            sends: Vec::new(),
             receive: None,
             done: true,
         }
@@ -90,7 +91,7 @@ impl LinkProbe {
         bytes[0] = u8::from(!self.last);
         self.receive = Some(transport.receive(self.peer, self.tag, length)?);
         self.sent = Instant::now();
-        self.send = Some(transport.send(self.peer, self.tag, Arc::new(bytes))?);
+        self.sends.push(((), transport.send(self.peer, self.tag, Arc::new(bytes))?));
         Ok(())
     }
 
@@ -100,7 +101,7 @@ impl LinkProbe {
             self.round_trips[self.size].push(self.sent.elapsed().as_secs_f64());
         } else {
             self.last = bytes[0] == 0;
-            self.send = Some(transport.send(self.peer, self.tag, Arc::new(bytes))?);
+            self.sends.push(((), transport.send(self.peer, self.tag, Arc::new(bytes))?));
         }
         self.size += usize::from(self.last);
         self.done = self.size == SIZES.len();
@@ -125,23 +126,18 @@ impl Operation for LinkProbe {
     }
 
     fn poll(&mut self, transport: &mut dyn Transport) -> Result<Step, CommError> {
-        let mut moved = false;
-        if let Some(request) = self.send
-            && transport.test(request)?.is_some()
-        {
-            (self.send, moved) = (None, true);
-        }
+        let mut moved = settle(&mut self.sends, transport, |(), _| ())?;
         if let Some(request) = self.receive
             && let Some(bytes) = transport.test(request)?
         {
             (self.receive, moved) = (None, true);
             self.received(bytes, transport)?;
         }
-        if self.leads && !self.done && self.send.is_none() && self.receive.is_none() {
+        if self.leads && !self.done && self.sends.is_empty() && self.receive.is_none() {
             self.lead(transport)?;
             moved = true;
         }
-        Ok(Step::of(self.done && self.send.is_none() && self.receive.is_none(), moved))
+        Ok(Step::of(self.done && self.sends.is_empty() && self.receive.is_none(), moved))
     }
 }
 

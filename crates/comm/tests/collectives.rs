@@ -6,6 +6,7 @@ use bessemer_comm::CommError;
 use bessemer_comm::engine::Engine;
 use bessemer_comm::exchange::AllGather;
 use bessemer_comm::memory::{MemoryTransport, ranks, shuffled_ranks};
+use bessemer_comm::probe::LinkProbe;
 use bessemer_comm::reduce::{AllReduce, Reduction, Wire, chunks};
 use bessemer_comm::transport::{Transport, complete};
 use bessemer_philox::{Stream, halves};
@@ -116,6 +117,7 @@ proptest! {
             let mut broadcast = AllGather::broadcast(root, (end.rank() == root).then_some(own));
             complete(&mut gather, &mut end, 0, &|| Ok(())).unwrap();
             complete(&mut broadcast, &mut end, 1, &|| Ok(())).unwrap();
+            assert_eq!(end.open_requests(), 0);
             assert_eq!(gather.into_parts(), inputs);
             assert_eq!(broadcast.into_parts(), vec![inputs[root].clone()]);
         });
@@ -176,6 +178,16 @@ fn sums_begin_at_plus_zero_and_keep_the_order_of_ranks() {
         values.map(f32::to_bits)
     });
     assert_eq!(one, [[0, 1_f32.to_bits()]]);
+}
+
+#[test]
+fn a_probe_leaves_no_request_open() {
+    for seed in 0..4 {
+        on_ranks(shuffled_ranks(2, seed), |mut end| {
+            complete(&mut LinkProbe::new([1, 0]), &mut end, 0, &|| Ok(())).unwrap();
+            assert_eq!(end.open_requests(), 0);
+        });
+    }
 }
 
 #[test]

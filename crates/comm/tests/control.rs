@@ -294,6 +294,7 @@ fn the_right_one_of_several_addresses_is_found() {
 #[test]
 fn a_stuck_collective_ends_the_job() {
     on_ranks(&job(2), |control| {
+        control.all_gather(&[]).unwrap();
         let progress = Progress { step: 3, begun: 2, done: 1, collectives: 4, ..Progress::default() };
         if control.rank() == 0 {
             let error = control.stuck(progress, Duration::from_secs(600)).to_string();

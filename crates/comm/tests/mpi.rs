@@ -6,18 +6,17 @@
 mod support;
 
 use bessemer_comm::CommError;
-use bessemer_comm::control::{Control, Deadlines, Identity, Job, Server, listen};
+use bessemer_comm::control::{Deadlines, Identity};
 use bessemer_comm::engine::Engine;
 use bessemer_comm::launch::{Placement, Rendezvous, Variables, process_variables};
 use bessemer_comm::memory;
 use bessemer_comm::mpi::{Family, MpiLibrary};
-use bessemer_comm::net::interfaces;
+use bessemer_comm::rendezvous::{LateWatch, Membership, meet};
 use bessemer_comm::spawn::MpiLauncher;
 use bessemer_comm::transport::Transport;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use support::{BUCKETS, elements, hash};
 
@@ -25,6 +24,9 @@ use support::{BUCKETS, elements, hash};
 const ROLE: &str = "COMM_TEST_ROLE";
 /// Folder in which each rank writes a file.
 const FOLDER: &str = "COMM_TEST_FOLDER";
+
+/// Library that ranks open, instead of the one that is found.
+const LIBRARY: &str = "COMM_TEST_LIBRARY";
 
 /// What a rank does, when this program is started as one.
 #[test]
@@ -35,10 +37,10 @@ fn as_rank() {
     let report = match role.as_str() {
         "collectives" => collectives(&placement, &variables),
         "loss" => loss(&placement, &variables),
-        "start" => start(&placement, &variables, Arc::default())
+        "start" => start(&placement, &variables, LateWatch::default())
             .map_or_else(|error| error.to_string(), |_| "started".to_owned()),
         "probe" => {
-            let engine = start(&placement, &variables, Arc::default()).unwrap();
+            let engine = start(&placement, &variables, LateWatch::default()).unwrap();
             format!("{:?}", engine.probe([0, 1]).unwrap())
         }
         "two libraries" => {
@@ -53,28 +55,16 @@ fn as_rank() {
     std::fs::write(file, report).unwrap();
 }
 
-/// The control channel, which exists some time after the engine that carries its address.
-type LateControl = Arc<OnceLock<Control>>;
-
-fn start(placement: &Placement, variables: &Variables, control: LateControl) -> Result<Engine, CommError> {
-    let library = MpiLibrary::find(None, placement, variables)?;
+fn start(placement: &Placement, variables: &Variables, watch: LateWatch) -> Result<Engine, CommError> {
+    let path = std::env::var_os(LIBRARY);
+    let library = MpiLibrary::find(path.as_deref().map(Path::new), placement, variables)?;
     let placement = placement.clone();
-    let watch = move || control.get().map_or(Ok(()), Control::check);
-    Engine::start(Box::new(move || library.start(&placement)), Box::new(watch))
+    Engine::start(Box::new(move || library.start(&placement)), Box::new(move || watch.check()))
 }
 
-/// A control channel whose address came through MPI.
-fn join(engine: &Engine, deadlines: Deadlines) -> (Option<Server>, Control) {
-    let job = Job { cookie: "test".into(), size: engine.size(), identity: Identity::default(), deadlines };
-    let server = (engine.rank() == 0).then(|| Server::start(listen("", 0).unwrap(), &job).unwrap());
-    let addresses = server.as_ref().map(|server| {
-        let lines = interfaces().into_iter().map(|(_, address)| format!("{address} {}\n", server.port()));
-        lines.collect::<String>().into_bytes()
-    });
-    let text = String::from_utf8(engine.broadcast(0, addresses).unwrap()).unwrap();
-    let pair = |line: &str| line.split_once(' ').map(|(host, port)| (host.to_owned(), port.parse().unwrap()));
-    let addresses: Vec<(String, u16)> = text.lines().filter_map(pair).collect();
-    (server, Control::join(&job, engine.rank(), &addresses, |_| ()).unwrap())
+/// The control channel, whose address comes through MPI.
+fn join(placement: &Placement, engine: &Engine) -> Membership {
+    meet(placement, Identity::default(), Deadlines::default(), Some(engine), |_| ()).unwrap()
 }
 
 /// Hashes of all buckets, which are under way together, and of gathered bytes.
@@ -100,9 +90,9 @@ fn reduce_all(engine: &Engine) -> String {
 
 fn collectives(placement: &Placement, variables: &Variables) -> String {
     assert_eq!(placement.rendezvous, Some(Rendezvous::Mpi));
-    let engine = start(placement, variables, Arc::default()).unwrap();
+    let engine = start(placement, variables, LateWatch::default()).unwrap();
     assert_eq!((engine.rank(), engine.size()), (placement.rank, placement.size));
-    let (server, control) = join(&engine, Deadlines::default());
+    let Membership { server, control } = join(placement, &engine);
     let report = reduce_all(&engine);
     assert_eq!(control.all_gather(report.as_bytes()).unwrap(), vec![report.as_bytes(); engine.size()]);
     control.leave();
@@ -114,9 +104,10 @@ fn collectives(placement: &Placement, variables: &Variables) -> String {
 
 /// The last rank ends without a word while the others wait in an all-reduce.
 fn loss(placement: &Placement, variables: &Variables) -> String {
-    let late = LateControl::default();
-    let engine = start(placement, variables, late.clone()).unwrap();
-    let (_server, control) = join(&engine, Deadlines::default());
+    let watch = LateWatch::default();
+    let engine = start(placement, variables, watch.clone()).unwrap();
+    let Membership { server: _server, control } = join(placement, &engine);
+    watch.set(&control);
     let lost = engine.size() - 1;
     if engine.rank() == lost {
         // It must not end the job by its exit code, which some launchers notice before the others do.
@@ -125,7 +116,6 @@ fn loss(placement: &Placement, variables: &Variables) -> String {
         std::thread::sleep(Duration::from_secs(3));
         std::process::exit(0);
     }
-    assert!(late.set(control).is_ok());
     let mut values = vec![1.0; 100_000];
     let begun = Instant::now();
     let error = engine.all_reduce(&values, BUCKETS[7].1, BUCKETS[7].2).wait_into(&mut values).unwrap_err();
@@ -156,10 +146,13 @@ fn this_program() -> (std::path::PathBuf, [std::ffi::OsString; 3]) {
 }
 
 /// Runs ranks in a role; what each has reported, and what all wrote.
-fn ranks(launcher: &MpiLauncher, ranks: usize, role: &str) -> (Vec<Option<String>>, Output) {
+fn ranks(launcher: &MpiLauncher, ranks: usize, role: &str, library: Option<&Path>) -> (Vec<Option<String>>, Output) {
     let folder = tempfile::tempdir().unwrap();
     let (program, arguments) = this_program();
     let mut command = launcher.command(ranks, program.as_os_str(), &arguments);
+    if let Some(library) = library {
+        command.env(LIBRARY, library);
+    }
     let output = command.env(ROLE, role).env(FOLDER, folder.path()).stdin(Stdio::null()).output().unwrap();
     let report = |rank: usize| std::fs::read_to_string(folder.path().join(rank.to_string())).ok();
     ((0..ranks).map(report).collect(), output)
@@ -181,9 +174,14 @@ fn expected(size: usize) -> String {
 }
 
 fn bits_equal_those_through_memory(family: Family) {
-    let Some(launcher) = launcher(family) else { return };
+    if let Some(launcher) = launcher(family) {
+        bits_equal(&launcher, None);
+    }
+}
+
+fn bits_equal(launcher: &MpiLauncher, library: Option<&Path>) {
     for size in [2, 4] {
-        let (reports, output) = ranks(&launcher, size, "collectives");
+        let (reports, output) = ranks(launcher, size, "collectives", library);
         let expected = expected(size);
         for (rank, report) in reports.into_iter().enumerate() {
             assert_eq!(report.as_ref(), Some(&expected), "rank {rank} of {size}: {output:?}");
@@ -203,10 +201,25 @@ fn bits_of_mpich_equal_those_through_memory() {
 }
 
 #[test]
+fn bits_of_the_standard_abi_equal_those_through_memory() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let beside =
+        |folder: std::path::PathBuf| Some((folder.join("mpiexec"), folder.parent()?.join("lib/libmpi_abi.so.1")));
+    let found =
+        std::env::split_paths(&path).filter_map(beside).find(|(mpiexec, library)| mpiexec.exists() && library.exists());
+    match found {
+        Some((mpiexec, library)) => bits_equal(&MpiLauncher::at(&mpiexec).unwrap(), Some(&library)),
+        None => {
+            note("skipped: ranks of the standard ABI: there is no libmpi_abi.so.1 beside a launcher on the search path")
+        }
+    }
+}
+
+#[test]
 fn a_lost_rank_is_named_on_the_others() {
     for family in [Family::OpenMpi, Family::Mpich] {
         let Some(launcher) = launcher(family) else { continue };
-        let (reports, output) = ranks(&launcher, 3, "loss");
+        let (reports, output) = ranks(&launcher, 3, "loss", None);
         let host = bessemer_comm::net::host_name();
         for report in &reports[..2] {
             let report = report.as_ref().unwrap_or_else(|| panic!("{output:?}"));
@@ -222,9 +235,10 @@ fn a_lost_rank_is_named_on_the_others() {
 fn links_are_probed() {
     for family in [Family::OpenMpi, Family::Mpich] {
         let Some(launcher) = launcher(family) else { continue };
-        let (reports, output) = ranks(&launcher, 2, "probe");
+        let (reports, output) = ranks(&launcher, 2, "probe", None);
         let [Some(first), Some(second)] = &reports[..] else { panic!("{output:?}") };
         assert!(first.starts_with("Some(Link { latency: ") && second == "None", "{first} {second}");
+        assert!(output.status.success(), "{output:?}");
         note(&format!("{}: {first}", launcher.version));
     }
 }

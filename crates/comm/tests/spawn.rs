@@ -85,7 +85,7 @@ fn launchers_are_found_by_what_they_say() {
         ),
     ];
     for (name, text, family, version) in table {
-        let path = folder.path().join(name);
+        let path = folder.path().canonicalize().unwrap().join(name);
         script(&path, &format!("echo '{text}'"));
         let expected = MpiLauncher { path: path.clone(), family, version: version.to_owned() };
         assert_eq!(MpiLauncher::find(folder.path().as_os_str(), None), Ok(expected.clone()));
@@ -103,16 +103,17 @@ fn launchers_are_found_by_what_they_say() {
 
 #[test]
 fn commands_have_the_flags_of_their_launcher() {
-    let command = |family| {
-        let launcher = MpiLauncher { path: "/opt/mpirun".into(), family, version: String::new() };
+    let command = |family, version: &str| {
+        let launcher = MpiLauncher { path: "/opt/mpirun".into(), family, version: version.to_owned() };
         let command = launcher.command(4, OsStr::new("bessemer"), &["train".into(), "x y".into()]);
         command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join("|")
     };
     let root = if nix_root() { "--allow-run-as-root|" } else { "" };
     let open =
         format!("-n|4|--oversubscribe|--bind-to|none|--mca|odls_base_sigkill_timeout|5|{root}bessemer|train|x y");
-    assert_eq!(command(Family::OpenMpi), open);
-    assert_eq!(command(Family::Mpich), "-n|4|bessemer|train|x y");
+    assert_eq!(command(Family::OpenMpi, "mpirun (Open MPI) 5.0.3"), open);
+    assert_eq!(command(Family::Mpich, "Intel(R) MPI Library"), "-n|4|bessemer|train|x y");
+    assert_eq!(command(Family::Mpich, "Hydra 4.0.2"), "-n|4|-disable-auto-cleanup|bessemer|train|x y");
 }
 
 /// Whether this process is root's.
@@ -187,7 +188,7 @@ fn as_process() {
     let arguments = ["as_process", "--exact", "--nocapture"].map(OsString::from);
     match role.as_str() {
         "local" => {
-            let script = format!("echo $$ > {folder}/$$; sleep 1000; :");
+            let script = format!("echo $$ > {folder}/$$; exec sleep 1000");
             let mut job = local(2, &script, &Kept::default());
             let _ = job.wait();
         }

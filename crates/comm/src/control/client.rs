@@ -400,7 +400,7 @@ fn connect(host: &str, port: u16, deadline: Instant) -> Result<TcpStream, String
 
 fn read(shared: &Shared, mut stream: TcpStream) {
     let error = loop {
-        match message::read::<ToRank>(&mut stream) {
+        match message::read::<ToRank>(&mut stream, MAX_PAYLOAD) {
             Ok((message, payload)) => shared.take(message, payload),
             Err(error) => break error,
         }

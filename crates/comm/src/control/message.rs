@@ -198,15 +198,15 @@ pub(crate) fn write<M: Serialize>(to: &mut impl Write, message: &M, payload: &[u
     to.write_all(&frame(message, payload))
 }
 
-/// Reads one message. A length is believed only as far as bytes come.
+/// Reads one message with a payload of at most `max_payload` bytes. A length is believed only as far as bytes come.
 ///
 /// # Errors
 /// The connection ends or fails ([`CommError::Closed`]), or what comes is no message.
-pub(crate) fn read<M: DeserializeOwned>(from: &mut impl Read) -> Result<(M, Vec<u8>), CommError> {
+pub(crate) fn read<M: DeserializeOwned>(from: &mut impl Read, max_payload: u32) -> Result<(M, Vec<u8>), CommError> {
     let mut lengths = [0; 8];
     from.read_exact(&mut lengths).map_err(closed)?;
     let [message, payload] = [0, 4].map(|at| u32::from_le_bytes(lengths[at..at + 4].try_into().expect("4 bytes")));
-    if message > MAX_MESSAGE || payload > MAX_PAYLOAD {
+    if message > MAX_MESSAGE || payload > max_payload {
         return Err(CommError::Malformed { reason: format!("lengths {message} and {payload}") });
     }
     let json = read_bytes(from, message)?;
@@ -226,7 +226,9 @@ fn read_bytes(from: &mut impl Read, length: u32) -> Result<Vec<u8>, CommError> {
 
 fn closed(error: std::io::Error) -> CommError {
     let reason = match error.kind() {
-        ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            "the connection was closed".to_owned()
+        }
         ErrorKind::WouldBlock | ErrorKind::TimedOut => "nothing was heard".to_owned(),
         _ => error.to_string(),
     };

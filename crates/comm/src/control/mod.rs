@@ -9,7 +9,7 @@ mod message;
 mod server;
 mod state;
 
-pub use client::Control;
+pub use client::{Control, Watcher};
 pub use message::{Failure, FailureKind, Identity, MAX_PAYLOAD, Phase, Progress, Stop};
 pub use server::{Server, listen};
 pub use state::Deadlines;

@@ -1,7 +1,7 @@
 //! The server of the control channel: sockets and threads around [`State`].
 
 use super::Job;
-use super::message::{self, FromRank};
+use super::message::{self, FromRank, MAX_PAYLOAD};
 use super::state::{Action, Connection, State};
 use crate::CommError;
 use std::collections::BTreeMap;
@@ -172,9 +172,12 @@ fn serve(
 }
 
 fn read(shared: &Shared, connection: Connection, mut stream: TcpStream) {
+    // A stranger may send no more than a hello.
+    let mut max_payload = 0;
     let error = loop {
-        match message::read::<FromRank>(&mut stream) {
+        match message::read::<FromRank>(&mut stream, max_payload) {
             Ok((message, payload)) => {
+                max_payload = MAX_PAYLOAD;
                 let _ = stream.set_read_timeout(None);
                 shared.event(|state, now| state.message(connection, message, payload, now));
             }

@@ -133,14 +133,15 @@ impl MpiLibrary {
     }
 }
 
-/// The first library that opens and has the interface that its name says.
+/// The first library that opens and has the interface that its name says. Those beside a launcher come before those that the dynamic
+/// linker finds, as they are of its version.
 fn search(families: &[Family], placement: &Placement, variables: &Variables) -> Result<MpiLibrary, CommError> {
     let folders = library_folders(variables);
     let mut problems = Vec::new();
     for &family in families {
         for file in family.files() {
             let beside = folders.iter().map(|folder| folder.join(file)).filter(|path| path.exists());
-            for path in std::iter::once(PathBuf::from(file)).chain(beside) {
+            for path in beside.chain([PathBuf::from(file)]) {
                 match MpiLibrary::open(&path.display().to_string()) {
                     Ok(found) if found.family == family => return Ok(found),
                     Ok(found) => problems.push(format!("{} is {}", found.path, found.family.name())),

@@ -24,7 +24,7 @@ fn a_later_hello_is_understood_as_far_as_it_must_be() {
     let mut bytes = (json.len() as u32).to_le_bytes().to_vec();
     bytes.extend([0; 4]);
     bytes.extend(json);
-    let (message, _) = read::<FromRank>(&mut bytes.as_slice()).unwrap();
+    let (message, _) = read::<FromRank>(&mut bytes.as_slice(), MAX_PAYLOAD).unwrap();
     let identity = Identity::default();
     let expected = Hello { protocol: 2, cookie: "c".into(), rank: 1, size: 0, host: String::new(), identity };
     assert_eq!(message, FromRank::Hello(expected));
@@ -56,20 +56,20 @@ proptest! {
         }
         let mut from = bytes.as_slice();
         for message in messages() {
-            prop_assert_eq!(read::<FromRank>(&mut from).unwrap(), (message, payload.clone()));
+            prop_assert_eq!(read::<FromRank>(&mut from, MAX_PAYLOAD).unwrap(), (message, payload.clone()));
         }
-        let end = read::<FromRank>(&mut from).unwrap_err();
+        let end = read::<FromRank>(&mut from, MAX_PAYLOAD).unwrap_err();
         prop_assert_eq!(end, CommError::Closed { reason: "the connection was closed".to_owned() });
         // A frame that is cut anywhere is a closed connection.
         let last = frame(&messages()[0], &payload);
         let short = &last[..last.len() - cut.min(last.len())];
-        let error = read::<FromRank>(&mut &*short).unwrap_err();
+        let error = read::<FromRank>(&mut &*short, MAX_PAYLOAD).unwrap_err();
  prop_assert_eq!(error, CommError::Closed { reason: "the connection was closed".to_owned() });
     }
 
     #[test]
     fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = read::<FromRank>(&mut bytes.as_slice());
+        let _ = read::<FromRank>(&mut bytes.as_slice(), MAX_PAYLOAD);
     }
 
     #[test]
@@ -77,8 +77,8 @@ proptest! {
         let mut bytes = frame(&messages()[index], b"payload");
         let at = at.index(bytes.len());
         bytes[at] = value;
-        let _ = read::<FromRank>(&mut bytes.as_slice());
-        let _ = read::<ToRank>(&mut bytes.as_slice());
+        let _ = read::<FromRank>(&mut bytes.as_slice(), MAX_PAYLOAD);
+        let _ = read::<ToRank>(&mut bytes.as_slice(), MAX_PAYLOAD);
     }
 }
 
@@ -86,8 +86,10 @@ proptest! {
 fn lengths_are_bounded_and_believed_only_as_bytes_come() {
     for (message, payload) in [(MAX_MESSAGE + 1, 0), (0, MAX_PAYLOAD + 1), (u32::MAX, u32::MAX)] {
         let bytes: Vec<u8> = message.to_le_bytes().into_iter().chain(payload.to_le_bytes()).collect();
-        assert!(matches!(read::<FromRank>(&mut bytes.as_slice()), Err(CommError::Malformed { .. })));
+        assert!(matches!(read::<FromRank>(&mut bytes.as_slice(), MAX_PAYLOAD), Err(CommError::Malformed { .. })));
     }
+    let with_payload = frame(&FromRank::Leave, &[1]);
+    assert!(matches!(read::<FromRank>(&mut with_payload.as_slice(), 0), Err(CommError::Malformed { .. })));
     let bytes: Vec<u8> = 0_u32.to_le_bytes().into_iter().chain(MAX_PAYLOAD.to_le_bytes()).collect();
-    assert!(matches!(read::<FromRank>(&mut bytes.as_slice()), Err(CommError::Closed { .. })));
+    assert!(matches!(read::<FromRank>(&mut bytes.as_slice(), MAX_PAYLOAD), Err(CommError::Closed { .. })));
 }
