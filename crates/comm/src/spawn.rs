@@ -39,7 +39,9 @@ impl MpiLauncher {
     /// # Errors
     /// There is none.
     pub fn find(search: &OsStr, family: Option<Family>) -> Result<MpiLauncher, CommError> {
-        let folders: Vec<PathBuf> = std::env::split_paths(search).collect();
+        // Open MPI takes its installation from the path by which it is called, and that of a link such as /bin is none.
+        let folders: Vec<PathBuf> =
+            std::env::split_paths(search).filter_map(|folder| folder.canonicalize().ok()).collect();
         let candidates = Self::NAMES.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
         let mut known = candidates.filter(|path| path.is_file()).filter_map(|path| MpiLauncher::at(&path));
         known.find(|launcher| family.is_none_or(|family| family == launcher.family)).ok_or_else(|| {
@@ -87,11 +89,15 @@ impl MpiLauncher {
         command.arg("-n").arg(ranks.to_string());
         if self.family == Family::OpenMpi {
             command.args(["--oversubscribe", "--bind-to", "none"]);
-            // Twice this many seconds pass between the loss of a rank and the killing of the others.
+            // Between the loss of a rank and the killing of the others twice this many seconds pass, in which they may save.
             command.args(["--mca", "odls_base_sigkill_timeout", "5"]);
             if geteuid().is_root() {
                 command.arg("--allow-run-as-root");
             }
+        }
+        if self.version.starts_with("Hydra") {
+            // Else the loss of one rank kills the others at once, before rank 0 has saved anything; so they get SIGUSR1.
+            command.arg("-disable-auto-cleanup");
         }
         // Intel MPI binds to cores by this variable; Hydra itself does not bind.
         command.env("I_MPI_PIN", "off").arg(program).args(arguments);
@@ -241,13 +247,16 @@ fn code(status: ExitStatus) -> i32 {
 }
 
 /// Lets this process be killed when the one that started it ends: for ranks under the launcher of an MPI, which ask for it first
-/// of all.
+/// of all. On Linux alone.
 ///
 /// # Errors
-/// The system does not offer it.
+/// The system refuses.
 pub fn die_with_parent() -> Result<(), CommError> {
+    #[cfg(target_os = "linux")]
     let failed = |error: nix::Error| CommError::Spawn { program: "this rank".to_owned(), reason: error.to_string() };
-    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(failed)
+    #[cfg(target_os = "linux")]
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(failed)?;
+    Ok(())
 }
 
 fn copy(from: &mut impl Read, to: &mut impl Write) {
