@@ -96,7 +96,8 @@ impl MpiLauncher {
             }
         }
         if self.version.starts_with("Hydra") {
-            // Else the loss of one rank kills the others at once, before rank 0 has saved anything; so they get SIGUSR1.
+            // Else the loss of one rank kills the others at once, before rank 0 has saved anything. With it they get
+            // SIGUSR1, which MPICH handles.
             command.arg("-disable-auto-cleanup");
         }
         // Intel MPI binds to cores by this variable; Hydra itself does not bind.

@@ -1,6 +1,5 @@
-//! What launchers and ranks need of the system: children that do not outlive their parent, and a signal of MPICH's launcher.
+//! Children that do not outlive the launcher.
 
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use std::process::Command;
 
 /// Lets the command be killed when the thread that spawns it ends, however it ends. On Linux alone.
@@ -11,7 +10,7 @@ pub fn die_with_this_thread(command: &mut Command) -> &mut Command {
 
     let parent = getpid();
     let ask = move || {
-        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
         match getppid() == parent {
             true => Ok(()),
             // The parent died before it was asked for.
@@ -26,18 +25,4 @@ pub fn die_with_this_thread(command: &mut Command) -> &mut Command {
 #[cfg(not(target_os = "linux"))]
 pub fn die_with_this_thread(command: &mut Command) -> &mut Command {
     command
-}
-
-/// Ignores `SIGUSR1`, which ends a process otherwise, unless it is handled already: Hydra sends it to all ranks when one is lost and
-/// the others are to go on.
-pub(super) fn survive_lost_ranks() {
-    let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
-    // SAFETY: nothing of this program runs in the signal's context; a handler that was there is put back unchanged.
-    unsafe {
-        if let Ok(before) = sigaction(Signal::SIGUSR1, &ignore)
-            && !matches!(before.handler(), SigHandler::SigDfl)
-        {
-            let _ = sigaction(Signal::SIGUSR1, &before);
-        }
-    }
 }

@@ -1,7 +1,6 @@
 //! Messages through MPI, of one thread.
 
 use super::api::{Api, Handle};
-use super::child::survive_lost_ranks;
 use crate::CommError;
 use crate::launch::Placement;
 use crate::transport::{MAX_MESSAGE, Request, Transport};
@@ -43,7 +42,6 @@ impl<H: Handle> MpiTransport<H> {
         if STARTED.swap(true, Ordering::Relaxed) {
             return Err(CommError::NoMpi { reason: "MPI was started before in this process".to_owned() });
         }
-        survive_lost_ranks();
         let (functions, constants) = (&api.functions, &api.constants);
         let mut provided = 0;
         // SAFETY: null stands for no arguments; the last pointer is to a local number.
