@@ -2,6 +2,8 @@
 
 use bessemer_comm::CommError;
 use bessemer_comm::control::{Control, Deadlines, FailureKind, Identity, Job, Phase, Progress, Server, Stop, listen};
+use bessemer_comm::launch::Placement;
+use bessemer_comm::rendezvous::{self, Membership, meet};
 use bessemer_philox::{Stream, halves};
 use std::io::Write;
 use std::net::TcpStream;
@@ -289,6 +291,43 @@ fn the_right_one_of_several_addresses_is_found() {
     join(&job, 0, &addresses).unwrap().leave();
     hang_up.join().unwrap();
     server.close(Duration::from_secs(5));
+}
+
+#[test]
+fn ranks_meet_where_their_launcher_says() {
+    let port = listen("localhost", 0).unwrap().local_addr().unwrap().port();
+    let placement = |rank: usize| {
+        let local =
+            format!("BESSEMER_RANK={rank} BESSEMER_SIZE=3 BESSEMER_COOKIE=x BESSEMER_RENDEZVOUS=127.0.0.1:{port}");
+        let pairs = local.split(' ').filter_map(|pair| pair.split_once('='));
+        Placement::from_variables(&pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()).unwrap()
+    };
+    let meet = |rank| meet(&placement(rank), Identity::default(), Deadlines::default(), None, |_| ());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3)
+            .map(|rank| {
+                scope.spawn(move || {
+                    let Membership { server, control } = meet(rank).unwrap();
+                    assert_eq!((control.rank(), control.size(), server.is_some()), (rank, 3, rank == 0));
+                    control.all_gather(&[]).unwrap();
+                    control.leave();
+                    if let Some(server) = server {
+                        server.close(Duration::from_secs(10));
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+
+    let taken = listen("127.0.0.1", port).unwrap();
+    let error = meet(0).err().unwrap().to_string();
+    assert!(error.starts_with(&format!("cannot listen on port {port}: Address already in use")), "{error}");
+    drop(taken);
+    let alone = rendezvous::meet(&Placement::alone(), Identity::default(), Deadlines::default(), None, |_| ());
+    let expected =
+        "the launcher does not say where rank 0 is, and there is no MPI to ask: set BESSEMER_RENDEZVOUS=host:port";
+    assert_eq!(alone.err().unwrap().to_string(), expected);
 }
 
 #[test]

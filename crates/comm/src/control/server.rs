@@ -5,7 +5,7 @@ use super::message::{self, FromRank, MAX_PAYLOAD};
 use super::state::{Action, Connection, State};
 use crate::CommError;
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,10 +46,14 @@ struct Link {
 /// # Errors
 /// The port is taken or not allowed.
 pub fn listen(host: &str, port: u16) -> Result<TcpListener, CommError> {
-    let loopback = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-    let candidates: [SocketAddr; 2] = match loopback {
-        true => [(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()],
-        false => [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()],
+    let loopback = match host {
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        _ => host.parse::<IpAddr>().ok().filter(IpAddr::is_loopback),
+    };
+    let candidates: Vec<SocketAddr> = match loopback {
+        Some(address) => vec![(address, port).into()],
+        // The second where there is no IPv6.
+        None => vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()],
     };
     TcpListener::bind(&candidates[..]).map_err(|error| CommError::Listen { port, reason: error.to_string() })
 }
