@@ -1,0 +1,211 @@
+//! The communication thread of a rank: it alone owns the transport, and runs collectives while kernels compute.
+
+use crate::CommError;
+use crate::exchange::AllGather;
+use crate::probe::{Link, LinkProbe};
+use crate::reduce::{AllReduce, Reduction, Wire};
+use crate::transport::{Operation, Pause, Step, Transport};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+
+/// Opens the transport in the communication thread.
+pub type Open = Box<dyn FnOnce() -> Result<Box<dyn Transport>, CommError> + Send>;
+/// Asked while messages are awaited; an error, such as a rank lost, ends all that is under way.
+pub type SharedWatch = Box<dyn Fn() -> Result<(), CommError> + Send>;
+
+/// Collectives of one rank. All ranks start the same ones in the same order.
+pub struct Engine {
+    commands: Option<Sender<Command>>,
+    thread: Option<JoinHandle<()>>,
+    rank: usize,
+    size: usize,
+}
+
+/// A collective that was started.
+#[must_use = "the result is taken by waiting"]
+pub struct Started<T>(Receiver<Result<T, CommError>>);
+
+enum Command {
+    AllReduce(AllReduce, Sender<Result<AllReduce, CommError>>),
+    AllGather(AllGather, Sender<Result<AllGather, CommError>>),
+    Probe(LinkProbe, Sender<Result<LinkProbe, CommError>>),
+}
+
+impl Engine {
+    /// Starts the thread and opens the transport in it.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn start(open: Open, watch: SharedWatch) -> Result<Engine, CommError> {
+        let (commands, received) = channel();
+        let (opened, is_open) = channel();
+        let run = move || match open() {
+            Ok(mut transport) => {
+                let _ = opened.send(Ok((transport.rank(), transport.size())));
+                serve(transport.as_mut(), &received, &watch);
+            }
+            Err(error) => drop(opened.send(Err(error))),
+        };
+        let thread = std::thread::Builder::new().name("communication".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| CommError::Thread { reason: error.to_string() })?;
+        let (rank, size) = is_open.recv().unwrap_or(Err(CommError::Cancelled))?;
+        Ok(Engine { commands: Some(commands), thread: Some(thread), rank, size })
+    }
+
+    /// Number of this rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Starts to reduce `elements`, which are copied; the result is written by [`Started::wait_into`].
+    pub fn all_reduce(&self, elements: &[f32], wire: Wire, reduction: Reduction) -> Started<AllReduce> {
+        let operation = AllReduce::new(elements, wire, reduction, self.rank, self.size);
+        self.command(|reply| Command::AllReduce(operation, reply))
+    }
+
+    /// Gives `bytes` to all ranks and waits for theirs, by rank.
+    ///
+    /// # Errors
+    /// The message layer fails, or a rank was lost.
+    pub fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, CommError> {
+        let operation = AllGather::new(bytes, self.size);
+        Ok(self.command(|reply| Command::AllGather(operation, reply)).wait()?.into_parts())
+    }
+
+    /// The bytes of rank `root`, which gives `Some`; the others give `None`.
+    ///
+    /// # Errors
+    /// The message layer fails, or a rank was lost.
+    pub fn broadcast(&self, root: usize, bytes: Option<Vec<u8>>) -> Result<Vec<u8>, CommError> {
+        let operation = AllGather::broadcast(root, bytes);
+        let mut parts = self.command(|reply| Command::AllGather(operation, reply)).wait()?.into_parts();
+        Ok(parts.swap_remove(0))
+    }
+
+    /// Measures the link between two ranks for about 0.3 s. The first of them gets the result, the others `None`.
+    ///
+    /// # Errors
+    /// The message layer fails, or a rank was lost.
+    pub fn probe(&self, pair: [usize; 2]) -> Result<Option<Link>, CommError> {
+        Ok(self.command(|reply| Command::Probe(LinkProbe::new(pair), reply)).wait()?.link())
+    }
+
+    fn command<T>(&self, command: impl FnOnce(Sender<Result<T, CommError>>) -> Command) -> Started<T> {
+        let (reply, result) = channel();
+        if let Some(commands) = &self.commands {
+            // A thread that has ended drops the reply, which the wait reports.
+            let _ = commands.send(command(reply));
+        }
+        Started(result)
+    }
+}
+
+impl<T> Started<T> {
+    /// Waits until it is done.
+    ///
+    /// # Errors
+    /// The message layer fails, or a rank was lost.
+    pub fn wait(self) -> Result<T, CommError> {
+        self.0.recv().unwrap_or(Err(CommError::Cancelled))
+    }
+}
+
+impl Started<AllReduce> {
+    /// Waits and writes the result, which has the length of what was reduced.
+    ///
+    /// # Errors
+    /// The message layer fails, or a rank was lost; `elements` is then as it was.
+    pub fn wait_into(self, elements: &mut [f32]) -> Result<(), CommError> {
+        self.wait()?.finish(elements);
+        Ok(())
+    }
+}
+
+impl Drop for Engine {
+    /// Ends the thread when what was started is done.
+    fn drop(&mut self) {
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Command {
+    fn operation(&mut self) -> &mut dyn Operation {
+        match self {
+            Command::AllReduce(operation, _) => operation,
+            Command::AllGather(operation, _) => operation,
+            Command::Probe(operation, _) => operation,
+        }
+    }
+
+    /// Answers, if someone still waits.
+    fn reply(self, result: Result<(), CommError>) {
+        match self {
+            Command::AllReduce(operation, reply) => drop(reply.send(result.map(|()| operation))),
+            Command::AllGather(operation, reply) => drop(reply.send(result.map(|()| operation))),
+            Command::Probe(operation, reply) => drop(reply.send(result.map(|()| operation))),
+        }
+    }
+}
+
+/// Runs commands until the engine is dropped. After the first error everything is answered with it.
+fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &SharedWatch) {
+    let mut sequence = 0_u32;
+    let mut active: Vec<Command> = Vec::new();
+    let mut failure: Option<CommError> = None;
+    let mut pause = Pause::default();
+    loop {
+        let command = match active.is_empty() {
+            true => commands.recv().map_err(|_| TryRecvError::Disconnected),
+            false => commands.try_recv(),
+        };
+        match command {
+            Ok(command) if failure.is_some() => {
+                command.reply(Err(failure.clone().expect("there is a failure")));
+                continue;
+            }
+            Ok(mut command) => {
+                let posted = command.operation().post(transport, sequence);
+                sequence = sequence.wrapping_add(1);
+                active.push(command);
+                failure = posted.err();
+                pause.reset();
+            }
+            Err(TryRecvError::Disconnected) if active.is_empty() => return,
+            Err(_) => {}
+        }
+        let (mut at, mut advanced) = (0, false);
+        while failure.is_none() && at < active.len() {
+            match active[at].operation().poll(transport) {
+                Ok(Step::Done) => {
+                    active.remove(at).reply(Ok(()));
+                    advanced = true;
+                }
+                Ok(step) => {
+                    advanced |= step == Step::Advanced;
+                    at += 1;
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        if advanced {
+            pause.reset();
+        } else if failure.is_none() && !active.is_empty() {
+            failure = watch().err();
+            pause.sleep();
+        }
+        if let Some(error) = &failure {
+            transport.cancel();
+            for command in active.drain(..) {
+                command.reply(Err(error.clone()));
+            }
+        }
+    }
+}
