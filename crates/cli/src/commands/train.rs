@@ -114,6 +114,9 @@ fn start(options: &Options, common: &Common) -> anyhow::Result<Initialisation> {
     let choice = options.checkpoint;
     Ok(match (&options.weights, &options.init_from) {
         (Some(weights), _) => Initialisation::Weights(locate(weights, choice, common)?.path),
+        (None, Some(file)) if file.is_file() => {
+            bail!(Usage(format!("--init-from takes a run or a checkpoint; --weights {} takes a file", file.display())))
+        }
         (None, Some(run)) => {
             let is_run = find_checkpoint(run, None).map_err(TrainError::from)?.is_some();
             let usual = is_run.then_some(CheckpointChoice::Latest);
