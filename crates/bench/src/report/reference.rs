@@ -1,28 +1,40 @@
 //! Published tables that a report puts beside its own figures.
 
-use super::ReportError;
+use super::{ReportError, Run};
 use crate::compare::table::label;
 use crate::measure::ERROR_OPTION;
 use crate::show;
+use crate::stats::{mean, sample_deviation};
 use bessemer_train::events::BenchResult;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 /// A publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
-    /// NVIDIA's Deep Learning Examples.
+    /// The comparison of frameworks by OneFlow's authors.
     DlPerf,
+    /// NVIDIA's Deep Learning Examples: detectors.
+    DeepLearningExamples,
+}
+
+impl Reference {
+    const ALL: [(&str, Self, &str); 2] = [
+        ("dlperf", Self::DlPerf, include_str!("dlperf.toml")),
+        ("dle", Self::DeepLearningExamples, include_str!("dle.toml")),
+    ];
 }
 
 impl FromStr for Reference {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "dlperf" => Ok(Self::DlPerf),
-            other => Err(format!("`{other}` is no publication that is known; there is dlperf")),
-        }
+        let known = Self::ALL.iter().find(|(name, ..)| *name == text);
+        known.map(|(_, reference, _)| *reference).ok_or_else(|| {
+            let names = Self::ALL.map(|(name, ..)| name).join(" and ");
+            format!("`{text}` is no publication that is known; there are {names}")
+        })
     }
 }
 
@@ -38,9 +50,17 @@ struct Publication {
 struct PublishedTable {
     title: String,
     model: String,
-    columns: [String; 4],
-    rows: Vec<[String; 5]>,
+    /// What the first column has.
+    first: String,
+    columns: Vec<String>,
+    rows: Vec<Vec<String>>,
+    #[serde(default)]
     notes: Vec<String>,
+    /// Measurements that are put below: `train` or `infer`.
+    mode: Option<String>,
+    /// Metrics of runs that are put below.
+    #[serde(default)]
+    metrics: Vec<String>,
 }
 
 /// A publication as templates show it.
@@ -55,37 +75,96 @@ pub(super) struct ReferenceView {
 #[derive(Clone, Debug, Serialize)]
 struct TableView {
     title: String,
-    columns: [String; 4],
-    rows: Vec<[String; 5]>,
+    first: String,
+    columns: Vec<String>,
+    rows: Vec<Vec<String>>,
     notes: Vec<String>,
-    /// What was measured here of the same model: framework, device, batch, precision, samples a second.
-    own: Vec<[String; 5]>,
+    own_columns: Vec<String>,
+    /// What was measured here of the same model.
+    own: Vec<Vec<String>>,
 }
 
 impl Reference {
-    pub(super) fn view(self, results: &[BenchResult]) -> Result<ReferenceView, ReportError> {
-        let Self::DlPerf = self;
+    pub(super) fn view(self, results: &[BenchResult], runs: &[Run]) -> Result<ReferenceView, ReportError> {
+        let (.., text) =
+            Self::ALL.iter().find(|(_, reference, _)| *reference == self).expect("every one is in the list");
         let damaged = |error: toml::de::Error| ReportError::Reference(error.message().to_owned());
-        let Publication { title, source, hardware, table } =
-            toml::from_str(include_str!("dlperf.toml")).map_err(damaged)?;
-        let view = |table: PublishedTable| {
-            let own = results.iter().filter(|result| result.model == table.model && result.mode == "train");
-            let own = own.filter(|result| !result.options.contains_key(ERROR_OPTION)).map(own_row).collect();
-            let PublishedTable { title, columns, rows, notes, .. } = table;
-            TableView { title, columns, rows, notes, own }
-        };
-        Ok(ReferenceView { title, source, hardware, tables: table.into_iter().map(view).collect() })
+        let Publication { title, source, hardware, table } = toml::from_str(text).map_err(damaged)?;
+        let tables = table.into_iter().map(|table| table.view(results, runs)).collect();
+        Ok(ReferenceView { title, source, hardware, tables })
     }
 }
 
-fn own_row(result: &BenchResult) -> [String; 5] {
-    [
-        label(result),
-        format!("{}, {} threads", result.device_name, result.threads),
-        result.batch_size.to_string(),
-        result.precision.clone(),
-        show::significant(result.throughput, 4),
-    ]
+impl PublishedTable {
+    fn view(self, results: &[BenchResult], runs: &[Run]) -> TableView {
+        let (own_columns, own) = match &self.mode {
+            Some(mode) => self.measured(mode, results),
+            None => self.trained(runs),
+        };
+        let PublishedTable { title, first, columns, rows, notes, .. } = self;
+        TableView { title, first, columns, rows, notes, own_columns, own }
+    }
+
+    /// Measurements of the table's model.
+    fn measured(&self, mode: &str, results: &[BenchResult]) -> (Vec<String>, Vec<Vec<String>>) {
+        let columns = ["framework", "device", "batch", "precision", "samples/s", "mean ms", "p50 ms", "p99 ms"];
+        let row = |result: &BenchResult| {
+            let times = [result.step_ms.mean, result.step_ms.p50, result.step_ms.p99];
+            let head = [
+                label(result),
+                format!("{}, {} threads", result.device_name, result.threads),
+                result.batch_size.to_string(),
+                result.precision.clone(),
+                show::significant(result.throughput, 4),
+            ];
+            head.into_iter().chain(times.map(|time| show::significant(time, 4))).collect()
+        };
+        let is_own = |result: &&BenchResult| {
+            result.model == self.model && result.mode == mode && !result.options.contains_key(ERROR_OPTION)
+        };
+        (columns.map(str::to_owned).to_vec(), results.iter().filter(is_own).map(row).collect())
+    }
+
+    /// The best metrics of runs of the table's model and its small relatives, those of one recipe and precision together.
+    fn trained(&self, runs: &[Run]) -> (Vec<String>, Vec<Vec<String>>) {
+        let mut groups: BTreeMap<[String; 4], Vec<&Run>> = BTreeMap::new();
+        for run in runs.iter().filter(|run| run.end.is_some()) {
+            let Some(info) = &run.info else { continue };
+            let field = |section: &str, name: &str| info.recipe[section][name].as_str().unwrap_or_default().to_owned();
+            let (model, name) = (field("model", "name"), info.recipe["name"].as_str().unwrap_or_default().to_owned());
+            if model.split('-').next() == self.model.split('-').next() {
+                let key = [
+                    format!("{model}, {name}"),
+                    info.machine.cpu.clone(),
+                    field("data", "source"),
+                    field("precision", "compute"),
+                ];
+                groups.entry(key).or_default().push(run);
+            }
+        }
+        let head = ["model, recipe", "device", "data", "precision", "runs"].map(str::to_owned);
+        let columns = head.into_iter().chain(self.metrics.iter().cloned()).collect();
+        let row = |(key, runs): (&[String; 4], &Vec<&Run>)| {
+            let metric = |name: &String| {
+                let values: Vec<f64> =
+                    runs.iter().filter_map(|run| run.end.as_ref()?.metrics.get(name).copied()).collect();
+                mean_and_deviation(&values)
+            };
+            let head = key.iter().cloned().chain([runs.len().to_string()]);
+            head.chain(self.metrics.iter().map(metric)).collect()
+        };
+        (columns, groups.iter().map(row).collect())
+    }
+}
+
+/// In percent; nothing where there is no value.
+fn mean_and_deviation(values: &[f64]) -> String {
+    let percent: Vec<f64> = values.iter().map(|value| value * 100.0).collect();
+    match percent[..] {
+        [] => String::new(),
+        [one] => format!("{one:.2}"),
+        _ => format!("{:.2}, deviation {:.2}", mean(&percent), sample_deviation(&percent)),
+    }
 }
 
 #[cfg(test)]
@@ -93,18 +172,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_publication_is_whole() {
-        let view = Reference::DlPerf.view(&[]).unwrap();
-        let rows: Vec<usize> = view.tables.iter().map(|table| table.rows.len()).collect();
-        assert_eq!(rows, [9, 7]);
-        assert_eq!(view.tables[0].rows[0], ["OneFlow 0.2.0", "12411.97", "31.21", "33141.02", "22.50"]);
-        for table in &view.tables {
-            for cell in table.rows.iter().flatten() {
-                let note = cell.split_once('[').and_then(|(_, rest)| rest.strip_suffix(']'));
-                let known = note.is_none_or(|note| (1..=table.notes.len()).contains(&note.parse().unwrap()));
-                assert!(known, "{cell}");
+    fn the_publications_are_whole() {
+        for (name, reference, _) in Reference::ALL {
+            assert_eq!(name.parse(), Ok(reference));
+            let view = reference.view(&[], &[]).unwrap();
+            let rows: Vec<usize> = view.tables.iter().map(|table| table.rows.len()).collect();
+            assert_eq!(rows, if name == "dlperf" { vec![9, 7] } else { vec![4, 9, 7, 8, 6, 4] });
+            for table in &view.tables {
+                assert!(table.rows.iter().all(|row| row.len() == 1 + table.columns.len()), "{}", table.title);
+                for cell in table.rows.iter().flatten() {
+                    let note = cell.split_once('[').and_then(|(_, rest)| rest.strip_suffix(']'));
+                    let known = note.is_none_or(|note| (1..=table.notes.len()).contains(&note.parse().unwrap()));
+                    assert!(known, "{cell}");
+                }
             }
         }
-        assert!("mlperf".parse::<Reference>().unwrap_err().contains("dlperf"));
+        assert!("mlperf".parse::<Reference>().unwrap_err().contains("dlperf and dle"));
+    }
+
+    #[test]
+    fn runs_of_one_recipe_have_a_mean() {
+        assert_eq!(mean_and_deviation(&[]), "");
+        assert_eq!(mean_and_deviation(&[0.5]), "50.00");
+        assert_eq!(mean_and_deviation(&[0.5, 0.52, 0.54]), "52.00, deviation 2.00");
     }
 }

@@ -123,7 +123,7 @@ impl View {
             peers: peers::view(&report.benches)?,
             tables: tables(&report.benches, &report.runs)?,
             streams: report.streams.iter().map(streams::view).collect::<Result<_, _>>()?,
-            reference: report.reference.map(|reference| reference.view(&report.benches)).transpose()?,
+            reference: report.reference.map(|reference| reference.view(&report.benches, &report.runs)).transpose()?,
         })
     }
 }
