@@ -10,10 +10,9 @@ use bessemer_train::tasks::frames::{FrameOutput, annotate_frames};
 use bessemer_train::tasks::infer::{PredictOptions, Prediction};
 use bessemer_train::tasks::registry;
 use bessemer_train::{
-    EvalReport, EvaluateOptions, Initialisation, Recipe, RunFolder, StopSignal, TrainError, TrainOptions, evaluate,
-    train,
+    EvalReport, EvaluateOptions, Initialisation, RunFolder, StopSignal, TrainError, TrainOptions, evaluate, train,
 };
-use common::{assert_same_tensors, last, last_folder, turned};
+use common::{assert_same_tensors, last, last_folder, run_of, turned};
 use serde_json::Value;
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -33,11 +32,7 @@ loader = { workers = 1 }
 "#;
 
 fn options(folder: &Path, overrides: &[&str]) -> TrainOptions {
-    let overrides: Vec<_> = overrides.iter().map(|text| text.parse().expect("an override")).collect();
-    let recipe = Recipe::from_toml(RECIPE, "tiny-detector", &overrides).expect("a valid recipe");
-    let mut options = TrainOptions::new(recipe, RunFolder::New(folder.to_owned()));
-    options.compute.device.threads = 1;
-    options
+    run_of(RECIPE, "tiny-detector", folder, overrides)
 }
 
 fn resumed(folder: &Path) -> TrainOptions {

@@ -8,7 +8,7 @@ use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::tasks::infer::PredictOptions;
 use bessemer_train::tasks::registry;
 use bessemer_train::{EvaluateOptions, Initialisation, Recipe, RunFolder, TrainOptions, evaluate, train};
-use common::{assert_same_tensors, last, last_folder};
+use common::{assert_same_tensors, last, last_folder, run_of};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,11 +33,7 @@ loader = { workers = 1 }
 "#;
 
 fn options(folder: &Path, overrides: &[&str]) -> TrainOptions {
-    let overrides: Vec<_> = overrides.iter().map(|text| text.parse().expect("an override")).collect();
-    let recipe = Recipe::from_toml(RECIPE, "tiny-masks", &overrides).expect("a valid recipe");
-    let mut options = TrainOptions::new(recipe, RunFolder::New(folder.to_owned()));
-    options.compute.device.threads = 1;
-    options
+    run_of(RECIPE, "tiny-masks", folder, overrides)
 }
 
 fn json(path: &Path) -> Vec<Value> {

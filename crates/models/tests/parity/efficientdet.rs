@@ -2,13 +2,12 @@
 //! statistics, ten steps.
 
 use crate::fixtures::{
-    TOLERANCE, Tensors, assert_close, assert_gradients, assert_kept, json, set_weights, tensors, with_gradients,
+    TOLERANCE, Tensors, assert_close, assert_gradients, assert_kept, assert_sgd_steps, json, stored_run, tensors,
+    with_gradients,
 };
-use bessemer_ir::reference::Interpreter;
-use bessemer_models::Model;
 use bessemer_models::efficientdet::{self, DetectionOptions, DetectorOptions, LossOptions, NAMES, Size};
 use bessemer_models::efficientnet::Scaling;
-use bessemer_nn::{DecayExclude, Mode, Optimizer, Schedule, Sgd, TrainConfig};
+use bessemer_nn::Mode;
 
 /// A batch norm takes the shift ahead of it away again: what is left of its gradient is a small difference of large numbers.
 const GRADIENT_TOLERANCE: f64 = 1e-5;
@@ -39,22 +38,10 @@ fn expected() -> serde_json::Value {
     json("efficientdet/expected.json")
 }
 
-/// A run of a model with the stored weights and those of the stored feeds that it has.
-fn interpreter(model: &Model) -> Interpreter<'_> {
-    let mut run = Interpreter::new(&model.graph);
-    set_weights(&mut run, model, &fixture("weights"));
-    for (name, tensor) in fixture("feeds") {
-        if model.graph.find_input(&name).is_some() {
-            run.set(&name, &tensor.data);
-        }
-    }
-    run
-}
-
 #[test]
 fn outputs_of_all_levels() {
     let model = efficientdet::raw_outputs(&options(), BATCH, Mode::Infer).expect("a legal model");
-    let mut run = interpreter(&model);
+    let mut run = stored_run(&model, "efficientdet");
     run.run();
     let expected = fixture("outputs");
     for (name, _) in model.graph.outputs() {
@@ -74,7 +61,7 @@ fn detections() {
         ..DetectionOptions::default()
     };
     let model = efficientdet::detect(&options(), &detection, BATCH).expect("a legal model");
-    let mut run = interpreter(&model);
+    let mut run = stored_run(&model, "efficientdet");
     run.run();
     let expected = &fixture("outputs")["detections"].data;
     let (boxes, scores, labels) = (run.output("boxes"), run.output("scores"), run.output("labels"));
@@ -91,7 +78,7 @@ fn detections() {
 fn one_pass() {
     let (b, loss) = efficientdet::forward_loss(&options(), &LOSS, BATCH).expect("a legal model");
     let model = with_gradients(b, loss, &NAMES);
-    let mut run = interpreter(&model);
+    let mut run = stored_run(&model, "efficientdet");
     run.run();
     for (name, value) in expected()["losses"].as_object().expect("losses by name") {
         let (actual, value) = (run.output(name).data[0], value.as_f64().expect("a number"));
@@ -107,7 +94,7 @@ fn one_pass() {
 fn losses_of_images() {
     let detection = DetectionOptions { candidates: 10, ..DetectionOptions::default() };
     let model = efficientdet::evaluate(&options(), &detection, &LOSS, BATCH).expect("a legal model");
-    let mut run = interpreter(&model);
+    let mut run = stored_run(&model, "efficientdet");
     run.run();
     let positives = expected()["positives"].as_array().expect("a list").clone();
     let positives: Vec<f64> = positives.iter().map(|count| count.as_f64().expect("a count")).collect();
@@ -118,17 +105,7 @@ fn losses_of_images() {
 
 #[test]
 fn ten_steps() {
-    let expected = expected();
-    let sgd = &expected["sgd"];
-    let number = |name: &str| sgd[name].as_f64().expect("a number");
-    let rule = Sgd { momentum: number("momentum"), decay_exclude: DecayExclude::None, ..Sgd::default() };
-    let config = TrainConfig::new(Optimizer::Sgd(rule), Schedule::constant(number("lr")));
-    let model = efficientdet::train(&options(), &LOSS, &config, BATCH).expect("a legal model");
-    let mut run = interpreter(&model);
-    for (step, expected) in sgd["losses"].as_array().expect("a list").iter().enumerate() {
-        run.run();
-        let (loss, expected) = (run.output("loss").data[0], expected.as_f64().expect("a number"));
-        assert!((loss - expected).abs() < 1e-7 * expected, "loss {loss} of step {step}, not {expected}");
-    }
-    assert_kept(&model, &run, &fixture("final_weights"), TOLERANCE);
+    assert_sgd_steps("efficientdet", 1e-7, |config| {
+        efficientdet::train(&options(), &LOSS, config, BATCH).expect("a legal model")
+    });
 }

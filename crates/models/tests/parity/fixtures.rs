@@ -4,7 +4,7 @@ use bessemer_ir::Value;
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::reference::Interpreter;
 use bessemer_models::{ExternalTensor, Model, WeightNames, load_into};
-use bessemer_nn::{Builder, ParamSpec};
+use bessemer_nn::{Builder, DecayExclude, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -57,6 +57,34 @@ pub(crate) fn set_weights(run: &mut Interpreter<'_>, model: &Model, weights: &Te
         let data: Vec<f64> = data.into_iter().map(f64::from).collect();
         run.set(&spec.name, &data);
     }
+}
+
+/// A run of a model with the weights in a folder of fixtures, and with those of the feeds there that it has.
+pub(crate) fn stored_run<'a>(model: &'a Model, folder: &str) -> Interpreter<'a> {
+    let mut run = Interpreter::new(&model.graph);
+    set_weights(&mut run, model, &tensors(&format!("{folder}/weights.safetensors")));
+    for (name, tensor) in tensors(&format!("{folder}/feeds.safetensors")) {
+        if model.graph.find_input(&name).is_some() {
+            run.set(&name, &tensor.data);
+        }
+    }
+    run
+}
+
+/// Asserts the losses, within a relative tolerance, and the final weights of the steps of SGD in a folder of fixtures.
+pub(crate) fn assert_sgd_steps(folder: &str, tolerance: f64, build: impl FnOnce(&TrainConfig) -> Model) {
+    let expected = json(&format!("{folder}/expected.json"));
+    let sgd = &expected["sgd"];
+    let number = |name: &str| sgd[name].as_f64().expect("a number");
+    let rule = Sgd { momentum: number("momentum"), decay_exclude: DecayExclude::None, ..Sgd::default() };
+    let model = build(&TrainConfig::new(Optimizer::Sgd(rule), Schedule::constant(number("lr"))));
+    let mut run = stored_run(&model, folder);
+    for (step, expected) in sgd["losses"].as_array().expect("a list").iter().enumerate() {
+        run.run();
+        let (loss, expected) = (run.output("loss").data[0], expected.as_f64().expect("a number"));
+        assert!((loss - expected).abs() < tolerance * expected, "loss {loss} of step {step}, not {expected}");
+    }
+    assert_kept(&model, &run, &tensors(&format!("{folder}/final_weights.safetensors")), TOLERANCE);
 }
 
 /// The fixtures are rounded to `f32`.

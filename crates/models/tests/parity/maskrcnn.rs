@@ -1,16 +1,14 @@
 //! A narrow Mask R-CNN against torchvision in `f64`: maps, proposals, matches, regions, losses, every gradient, ten steps, detections.
 
 use crate::fixtures::{
-    TOLERANCE, Tensor, Tensors, assert_close, assert_gradients, assert_kept, json, set_weights, tensors, with_gradients,
+    TOLERANCE, Tensor, Tensors, assert_close, assert_gradients, assert_sgd_steps, json, stored_run, tensors,
+    with_gradients,
 };
 use bessemer_ir::Value;
-use bessemer_ir::reference::Interpreter;
-use bessemer_models::Model;
 use bessemer_models::maskrcnn::{
     self, DetectionOptions, Flavour, MaskRcnnOptions, NAMES, ProposalOptions, TrainingOptions, TrainingValues,
 };
 use bessemer_models::resnet::Backbone;
-use bessemer_nn::{DecayExclude, Optimizer, Schedule, Sgd, TrainConfig};
 
 const BATCH: usize = 3;
 /// Of larger tensors the fixture has every n-th element, with the least n that leaves so many.
@@ -48,18 +46,6 @@ fn fixture(name: &str) -> Tensors {
 
 fn expected() -> serde_json::Value {
     json("maskrcnn/expected.json")
-}
-
-/// A run of a model with the stored weights and those of the stored feeds that it has.
-fn interpreter(model: &Model) -> Interpreter<'_> {
-    let mut run = Interpreter::new(&model.graph);
-    set_weights(&mut run, model, &fixture("weights"));
-    for (name, tensor) in fixture("feeds") {
-        if model.graph.find_input(&name).is_some() {
-            run.set(&name, &tensor.data);
-        }
-    }
-    run
 }
 
 /// The elements of a float tensor that a fixture has.
@@ -108,7 +94,7 @@ fn one_pass() {
         b.graph.output(&format!("value.{name}"), *value);
     }
     let model = with_gradients(b, values.loss, &NAMES);
-    let mut run = interpreter(&model);
+    let mut run = stored_run(&model, "maskrcnn");
     run.run();
 
     let outputs = fixture("outputs");
@@ -148,19 +134,9 @@ fn one_pass() {
 
 #[test]
 fn ten_steps() {
-    let expected = expected();
-    let sgd = &expected["sgd"];
-    let number = |name: &str| sgd[name].as_f64().expect("a number");
-    let rule = Sgd { momentum: number("momentum"), decay_exclude: DecayExclude::None, ..Sgd::default() };
-    let config = TrainConfig::new(Optimizer::Sgd(rule), Schedule::constant(number("lr")));
-    let model = maskrcnn::train(&options(), &training(), &config, BATCH).expect("a legal model");
-    let mut run = interpreter(&model);
-    for (step, expected) in sgd["losses"].as_array().expect("a list").iter().enumerate() {
-        run.run();
-        let (loss, expected) = (run.output("loss").data[0], expected.as_f64().expect("a number"));
-        assert!((loss - expected).abs() < 1e-6 * expected, "loss {loss} of step {step}, not {expected}");
-    }
-    assert_kept(&model, &run, &fixture("final_weights"), TOLERANCE);
+    assert_sgd_steps("maskrcnn", 1e-6, |config| {
+        maskrcnn::train(&options(), &training(), config, BATCH).expect("a legal model")
+    });
 }
 
 #[test]
@@ -172,7 +148,7 @@ fn detections() {
         ..DetectionOptions::new(Flavour::Torchvision)
     };
     let model = maskrcnn::detect(&options(), &detection, BATCH).expect("a legal model");
-    let mut run = interpreter(&model);
+    let mut run = stored_run(&model, "maskrcnn");
     run.run();
     let expected = fixture("outputs");
     for name in ["count", "labels"] {
@@ -188,7 +164,7 @@ fn detections() {
 fn images_without_objects() {
     let (b, values) = maskrcnn::forward(&options(), &training(), BATCH).expect("a legal model");
     let model = with_gradients(b, values.loss, &NAMES);
-    let mut run = interpreter(&model);
+    let mut run = stored_run(&model, "maskrcnn");
     run.set("count", &[0.0; BATCH]);
     run.run();
     for name in ["rpn_box_loss", "box_loss", "mask_loss"] {

@@ -23,13 +23,15 @@ loader = { workers = 1 }
 
 pub(crate) const TOTAL_STEPS: u64 = 15;
 
-pub(crate) fn recipe(overrides: &[&str]) -> Recipe {
-    let overrides: Vec<_> = overrides.iter().map(|text| text.parse().expect("an override")).collect();
-    Recipe::from_toml(RECIPE, "tiny", &overrides).expect("a valid recipe")
+pub(crate) fn new_run(folder: &Path, overrides: &[&str]) -> TrainOptions {
+    run_of(RECIPE, "tiny", folder, overrides)
 }
 
-pub(crate) fn new_run(folder: &Path, overrides: &[&str]) -> TrainOptions {
-    let mut options = TrainOptions::new(recipe(overrides), RunFolder::New(folder.to_owned()));
+/// A run of a recipe's text on one thread.
+pub(crate) fn run_of(text: &str, name: &str, folder: &Path, overrides: &[&str]) -> TrainOptions {
+    let overrides: Vec<_> = overrides.iter().map(|text| text.parse().expect("an override")).collect();
+    let recipe = Recipe::from_toml(text, name, &overrides).expect("a valid recipe");
+    let mut options = TrainOptions::new(recipe, RunFolder::New(folder.to_owned()));
     options.compute.device.threads = 1;
     options
 }
