@@ -1,7 +1,8 @@
 //! The executor behind its trait: several plans over one state, results of steps, and what kernels say of themselves.
 
 use bessemer_cpu::{CpuDevice, CpuOptions, Executor};
-use bessemer_ir::ops::conv::Conv2d;
+use bessemer_ir::ops::conv::{Conv2d, Conv2dWeightGrad};
+use bessemer_ir::ops::limited::Limited;
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{Plan, StateTensor};
@@ -168,4 +169,40 @@ fn kernels_tell_the_arithmetic_they_do() {
     };
     assert_eq!(flops(DType::F32), (true, 2 * (2 * 4 * 4) * 36 * 64 * 64));
     assert_eq!(flops(DType::Bf16), (false, 2 * (2 * 14 * 14) * 9 * 64 * 64));
+}
+
+/// A weight gradient of some items of a batch is that of a batch of these, bit for bit, whichever algorithm they take.
+#[test]
+fn limited_weight_gradients_are_those_of_fewer_items() {
+    const ITEMS: usize = 40;
+    let gradient = |items: usize, count: Option<i32>| {
+        let mut g = Graph::new();
+        let mut feed = |name: &str, ty| g.input(name, Role::Feed, ty).unwrap();
+        let x = feed("x", TensorType::f32([items, 7, 7, 32]));
+        let dy = feed("dy", TensorType::f32([items, 7, 7, 48]));
+        let limit = count.map(|_| feed("count", TensorType::new(DType::I32, [])));
+        let op = Conv2dWeightGrad { conv: Conv2d::new([1, 1], [[1, 1], [1, 1]]), kernel: [3, 3] };
+        let dw = match limit {
+            Some(limit) => g.push1(Limited::new(op), &[x, dy, limit]),
+            None => g.push1(op, &[x, dy]),
+        };
+        g.output("dw", dw.unwrap());
+        let state = device().new_state(layout(&g)).unwrap();
+        let mut executor = load(&g, &state, &StateBinding::default()).unwrap();
+        let elements = |len: usize| (0..len).map(|i| (i % 19) as f32 - 9.0).collect::<Vec<f32>>();
+        let (x, dy) = (elements(items * 7 * 7 * 32), elements(items * 7 * 7 * 48));
+        let mut feeds = vec![("x", bytemuck::cast_slice(&x)), ("dy", bytemuck::cast_slice(&dy))];
+        let count = count.map(i32::to_ne_bytes);
+        feeds.extend(count.as_ref().map(|bytes| ("count", &bytes[..])));
+        executor.feed(&feeds).unwrap();
+        executor.run().unwrap();
+        let names: Vec<String> = executor.kernels().iter().map(|kernel| kernel.name.clone()).collect();
+        (names, executor.output_f32("dw").unwrap().to_vec())
+    };
+    for count in [1, 2, 3, 5, 17, 39] {
+        let (limited, few) = (gradient(ITEMS, Some(count)), gradient(count as usize, None));
+        assert!(limited.0.iter().any(|name| name == "Winograd 4x4"), "{:?}", limited.0);
+        assert!(limited.1 == few.1, "{count} items");
+    }
+    assert!(gradient(ITEMS, Some(0)).1.iter().all(|&element| element == 0.0));
 }

@@ -1,16 +1,20 @@
-//! Winograd convolutions in both directions against plain loops in `f64`.
+//! Winograd convolutions in all three directions against plain loops in `f64`.
 
 #[allow(dead_code, reason = "helpers of other tests too")]
 mod common;
 
-use bessemer_cpu::conv::ConvDesc;
-use bessemer_cpu::conv::winograd::{Direction, applies, row_blocks, run, scratch_len, transform_weights, weights_len};
+use bessemer_cpu::conv::winograd::{
+    Direction, applies, row_blocks, run, scratch_len, transform_weights, weight_grad, weight_grad_applies,
+    weight_grad_scratch_len, weights_len,
+};
+use bessemer_cpu::conv::{self, ConvDesc};
 use bessemer_cpu::gemm::{Affine, Ctx, Input, Output};
 use bessemer_cpu::isa::Isa;
 use bessemer_cpu::threads::ThreadPool;
+use common::convolution::Operands;
 use common::{Coverage, Random};
 
-/// Largest error allowed, of the largest element of the output. The largest of these tests is 2.8e-6.
+/// Largest error allowed, of the largest element of what is computed. The largest of these tests is 2.8e-6.
 const TOLERANCE: f64 = 8e-6;
 
 struct Case {
@@ -192,6 +196,94 @@ fn applies_where_tiles_pay_for_transforms() {
     assert_eq!(both(ConvDesc { kh: 1, oh: 9, ..resnet }), [false; 2], "kernel");
 }
 
+/// The gradient of the weights of `d`, from an input that may be scaled.
+fn gradient(d: &ConvDesc, x: Input<'_>, dy: &[f32], isa: Isa, threads: usize) -> Vec<f32> {
+    let pool = ThreadPool::new(threads);
+    let mut dw = vec![f32::NAN; 9 * d.c_in * d.c_out];
+    let scratch = &mut vec![f32::NAN; weight_grad_scratch_len(d, threads)];
+    weight_grad(Ctx { isa, pool: &pool }, d, x, dy, Output::new(&mut dw), scratch);
+    dw
+}
+
+fn check_gradient(random: &mut Random, d: &ConvDesc) {
+    let operands = Operands::random(random, d, 1);
+    let expected = operands.expected(d, 1).dw;
+    for isa in Isa::available() {
+        let run = |threads| gradient(d, (&operands.x).into(), &operands.dy, isa, threads);
+        let one = run(1);
+        let error = largest_error(&one, &expected);
+        assert!(error <= TOLERANCE, "{isa} weight gradient {d:?}: error {error:e}");
+        assert!([2, 3].iter().all(|&threads| one == run(threads)), "{isa} {d:?} depends on the number of threads");
+    }
+}
+
+#[test]
+fn weight_gradients_of_random_shapes() {
+    let mut random = Random(22);
+    let mut cases = 0;
+    while cases < 60 {
+        let mut pair = |low, high| [random.between(low, high), random.between(low, high)];
+        let (hw, channels, pads) = (pair(1, 19), pair(1, 70), [pair(0, 2), pair(0, 2)]);
+        let n = random.between(1, 3);
+        if let Some(d) = conv(n, hw, channels, pads) {
+            check_gradient(&mut random, &d);
+            cases += 1;
+        }
+    }
+}
+
+/// One tile, whole and cut ones, several blocks of channels, several parts of the tiles with several groups in each.
+#[test]
+fn weight_gradients_of_network_shapes() {
+    let same = [[1; 2]; 2];
+    let cases = [
+        conv(1, [4, 4], [16, 16], same),
+        conv(1, [6, 6], [64, 64], [[0; 2]; 2]),
+        conv(16, [7, 7], [64, 64], same),
+        conv(2, [9, 9], [300, 70], same),
+        conv(1, [8, 8], [70, 260], same),
+        conv(3, [28, 30], [24, 40], same),
+        conv(1, [130, 131], [16, 17], same),
+    ];
+    let mut random = Random(23);
+    for d in cases {
+        check_gradient(&mut random, &d.unwrap());
+    }
+    let base = conv(2, [8, 9], [20, 22], [[3, 0], [1, 1]]).unwrap();
+    for (oh, ow) in [(2, 3), (12, 13)] {
+        check_gradient(&mut random, &ConvDesc { oh, ow, ..base });
+    }
+}
+
+/// As for convolutions: inputs that are scaled while they are read.
+#[test]
+fn weight_gradients_of_affine_inputs() {
+    let mut random = Random(24);
+    for (hw, channels, pads) in [([16, 16], 16, [[1; 2]; 2]), ([9, 13], 37, [[2, 0], [1, 2]])] {
+        let d = conv(2, hw, [channels, 24], pads).unwrap();
+        let Operands { x, dy, .. } = Operands::random(&mut random, &d, 1);
+        let (scale, shift) = (random.vector(channels), random.vector(channels));
+        let scaled = |(i, x): (usize, &f32)| (x * scale[i % channels] + shift[i % channels]).max(0.0);
+        let applied: Vec<f32> = x.iter().enumerate().map(scaled).collect();
+        let input = Input::affine(&x, Affine { scale: &scale, shift: &shift, relu: true });
+        for isa in Isa::available() {
+            assert!(gradient(&d, input, &dy, isa, 2) == gradient(&d, (&applied).into(), &dy, isa, 2), "{isa} {d:?}");
+        }
+    }
+}
+
+#[test]
+fn weight_gradients_apply_where_tiles_pay_for_sums() {
+    let same = [[1; 2]; 2];
+    let resnet = conv(16, [7, 7], [512, 512], same).unwrap();
+    let region = conv(1, [14, 14], [256, 256], same).unwrap();
+    assert!([resnet, region, ConvDesc { n: 256, ..region }].iter().all(weight_grad_applies));
+    assert!(!weight_grad_applies(&ConvDesc { n: 2, ..resnet }), "sums are more work than the images");
+    assert!(!weight_grad_applies(&conv(16, [5, 5], [256, 256], same).unwrap()), "tiles are mostly empty");
+    assert!(!weight_grad_applies(&conv(16, [56, 56], [3, 64], same).unwrap()), "few channels");
+    assert!(!weight_grad_applies(&ConvDesc { stride: [2; 2], oh: 4, ow: 4, ..resnet }), "stride");
+}
+
 /// The error table of the documentation: `cargo test --profile checked --test winograd -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints a table"]
@@ -204,5 +296,24 @@ fn errors_by_channels() {
         let difference = got.iter().zip(&expected).map(|(&x, &y)| f64::from(x) - y).fold(0.0, square);
         let l2 = (difference / expected.iter().copied().fold(0.0, square)).sqrt();
         println!("{channels:4} channels: largest {:.1e}, L2 {l2:.1e}", largest_error(&got, &expected));
+    }
+}
+
+/// The errors of weight gradients that the documentation states: run as the above.
+#[test]
+#[ignore = "prints a table"]
+fn errors_of_weight_gradients() {
+    let mut random = Random(25);
+    for (n, hw) in [(1, [14, 14]), (16, [56, 56]), (2, [200, 336])] {
+        let d = conv(n, hw, [16, 16], [[1; 2]; 2]).unwrap();
+        let operands = Operands::random(&mut random, &d, 1);
+        let (expected, isa, pool) = (operands.expected(&d, 1).dw, Isa::detect(), ThreadPool::new(1));
+        let mut direct = vec![f32::NAN; expected.len()];
+        let scratch = &mut vec![0.0; conv::weight_grad_scratch_len(&d, 1)];
+        let ctx = Ctx { isa, pool: &pool };
+        conv::weight_grad(ctx, &d, &operands.x, &operands.dy, Output::new(&mut direct), scratch);
+        let got = gradient(&d, (&operands.x).into(), &operands.dy, isa, 1);
+        let [got, direct] = [got, direct].map(|dw| largest_error(&dw, &expected));
+        println!("{n} x {hw:?}: Winograd {got:.1e}, direct {direct:.1e} of the largest element");
     }
 }

@@ -174,10 +174,13 @@ impl<P: RowSource> OuterProduct<'_, P> {
             let rows = plan.rows.range(block / plan.cols.count, self.m);
             let cols = plan.cols.range(block % plan.cols.count, n);
             let sum = PartialSum {
-                product: self,
                 partials,
                 count: plan.splits.count,
+                len: self.m * n,
+                pitch: n,
                 c: self.c.block(worker, rows.start * self.ldc),
+                ldc: self.ldc,
+                accumulate: self.accumulate,
                 rows: rows.clone(),
                 cols: cols.clone(),
             };
@@ -432,39 +435,42 @@ impl<P: RowSource> OuterBlock<'_, P> {
 }
 
 /// Adds the partial sums of a block in their order.
-struct PartialSum<'a, P> {
-    product: &'a OuterProduct<'a, P>,
-    partials: SharedMut,
-    count: usize,
-    c: SharedMut,
-    rows: Range<usize>,
-    cols: Range<usize>,
+pub(crate) struct PartialSum {
+    pub partials: SharedMut,
+    pub count: usize,
+    /// Elements of a partial sum, and of a row of it.
+    pub len: usize,
+    pub pitch: usize,
+    pub c: SharedMut,
+    pub ldc: usize,
+    pub accumulate: bool,
+    pub rows: Range<usize>,
+    pub cols: Range<usize>,
 }
 
-impl<P> SimdOp for PartialSum<'_, P> {
+impl SimdOp for PartialSum {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let (m, n) = (self.product.m, self.product.b.n);
         for row in self.rows.clone() {
             let mut col = self.cols.start;
             // SAFETY: rows and columns are inside C and the partial sums.
             unsafe {
-                let c = self.c.0.add(row * self.product.ldc);
-                let partial = self.partials.0.add(row * n);
+                let c = self.c.0.add(row * self.ldc);
+                let partial = self.partials.0.add(row * self.pitch);
                 while col + S::LANES <= self.cols.end {
-                    let mut sum = if self.product.accumulate { S::load(c.add(col)) } else { S::splat(0.0) };
+                    let mut sum = if self.accumulate { S::load(c.add(col)) } else { S::splat(0.0) };
                     for split in 0..self.count {
-                        sum = S::add(sum, S::load(partial.add(split * m * n + col)));
+                        sum = S::add(sum, S::load(partial.add(split * self.len + col)));
                     }
                     S::store(c.add(col), sum);
                     col += S::LANES;
                 }
                 for col in col..self.cols.end {
-                    let mut sum = if self.product.accumulate { *c.add(col) } else { 0.0 };
+                    let mut sum = if self.accumulate { *c.add(col) } else { 0.0 };
                     for split in 0..self.count {
-                        sum += *partial.add(split * m * n + col);
+                        sum += *partial.add(split * self.len + col);
                     }
                     *c.add(col) = sum;
                 }

@@ -170,7 +170,7 @@ impl Contraction {
         match &self.kind {
             Algorithm::Conv(_) => "implicit matmul",
             Algorithm::ConvDataGrad(_) => "data gradient by phases",
-            Algorithm::Winograd(..) => "Winograd 4x4",
+            Algorithm::Winograd(..) => winograd::NAME,
             Algorithm::GroupedConv(d) | Algorithm::GroupedDataGrad(d) => d.name(),
             Algorithm::Matmul(d) => gemm::kernel_name(d),
         }

@@ -3,6 +3,7 @@
 use super::contraction::{AffineOperands, conv_desc, limit};
 use super::{Kernel, Operands, Unsupported};
 use crate::conv::grouped::{self, GroupedDesc};
+use crate::conv::winograd::{self, Direction};
 use crate::conv::{self, ConvDesc};
 use crate::gemm::{Ctx, Output};
 use crate::index::IndexOutOfRange;
@@ -37,14 +38,32 @@ struct Whole {
     is_limited: bool,
 }
 
+impl Whole {
+    /// Whether Winograd's algorithm computes `conv`, with all or some of the batch.
+    fn by_winograd(&self, conv: &ConvDesc) -> bool {
+        self.dtype == DType::F32 && winograd::weight_grad_applies(conv)
+    }
+}
+
 impl Kernel for Whole {
     fn name(&self) -> String {
-        "outer product of windows".to_string()
+        let name = if self.by_winograd(&self.conv) { winograd::NAME } else { "outer product of windows" };
+        name.to_string()
+    }
+
+    fn own_flops(&self) -> Option<u64> {
+        self.by_winograd(&self.conv).then(|| winograd::flops(&self.conv, Direction::Forward))
     }
 
     fn scratch_len(&self, threads: usize) -> usize {
         let least = if self.is_limited { 1 } else { self.conv.n };
-        let of_first = |n: usize| conv::weight_grad_scratch_len(&ConvDesc { n, ..self.conv }, threads);
+        let of_first = |n: usize| {
+            let conv = ConvDesc { n, ..self.conv };
+            match self.by_winograd(&conv) {
+                true => winograd::weight_grad_scratch_len(&conv, threads),
+                false => conv::weight_grad_scratch_len(&conv, threads),
+            }
+        };
         (least..=self.conv.n).map(of_first).max().unwrap_or(0)
     }
 
@@ -62,6 +81,8 @@ impl Kernel for Whole {
             let x = prologue.map_or(x.into(), |prologue| prologue.apply_to(x, operands));
             if conv.n == 0 {
                 dw.zero_behind(ctx, 0);
+            } else if self.by_winograd(&conv) {
+                winograd::weight_grad(ctx, &conv, x, dy, dw, operands.scratch());
             } else {
                 conv::weight_grad(ctx, &conv, x, dy, dw, operands.scratch());
             }

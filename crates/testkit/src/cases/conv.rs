@@ -22,7 +22,7 @@ pub(super) fn conv2d(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError>
 
 /// A convolution and a transposed one of some items of a batch, with a bias and ReLU between them.
 pub(super) fn limited(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
-    let (items, channels) = (d.int(1, 9), [d.int(1, 20), 16 * d.int(1, 4), d.int(1, 8)]);
+    let (items, channels) = (d.int(1, 9), [d.int(1, 36), 16 * d.int(1, 4), d.int(1, 8)]);
     let side = d.int(5, 14);
     let x = p.input(&[items, side, side, channels[0]])?;
     let [first, second] = [p.input(&[3, 3, channels[0], channels[1]])?, p.input(&[2, 2, channels[2], channels[1]])?];
@@ -123,7 +123,7 @@ pub(super) fn grouped(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError
     p.graph.relu(y)
 }
 
-/// Large enough for Winograd's algorithm in both directions, with sums before and behind.
+/// Large enough for Winograd's algorithm in all three directions, with sums before and behind.
 pub(super) fn conv_by_winograd(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
     let (cin, mid) = (d.int(16, 36), d.int(16, 36));
     let x = p.input(&[d.int(2, 4), d.int(12, 19), d.int(12, 19), cin])?;

@@ -1,10 +1,11 @@
-//! The transform of the input: from pixels of tiles to rows of a product for each position.
+//! The transform of the input, and of the output gradient for the gradient of the weights: from pixels of tiles to operands of
+//! a product for each position.
 
 use std::ops::Range;
 
 use super::plan::{InputLayout, LINE, Problem, inside};
-use super::points::{self, INPUTS, OUTPUTS, POSITIONS};
-use crate::gemm::{AffinePtr, ROW_STRIDE};
+use super::points::{self, INPUTS, OUTPUTS, POSITIONS, TileSide};
+use crate::gemm::AffinePtr;
 use crate::simd::{Simd, SimdOp};
 
 /// The pixels of a tile.
@@ -18,14 +19,17 @@ struct Pixels {
     inside: [Range<usize>; 2],
 }
 
-/// Transforms all channels of some tiles.
-pub(super) struct TransformInput<'a> {
+/// Transforms some channels of some tiles.
+pub(super) struct TransformInput<'a, T> {
+    pub side: T,
     pub problem: &'a Problem,
     pub layout: &'a InputLayout,
     pub src: *const f32,
     /// What is done to the pixels inside the image.
     pub affine: Option<AffinePtr>,
     pub tiles: Range<usize>,
+    /// Those of the layout.
+    pub channels: Range<usize>,
     /// Where, in the layout, the first of the tiles goes.
     pub to: usize,
     pub dst: *mut f32,
@@ -38,40 +42,43 @@ pub(super) fn zeros_len(problem: &Problem) -> usize {
     INPUTS * problem.channels
 }
 
-impl SimdOp for TransformInput<'_> {
+impl<T: TileSide> SimdOp for TransformInput<'_, T> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        for chunk in 0..self.layout.chunks.count {
-            let channels = self.layout.chunks.range(chunk, self.problem.channels);
-            let offsets: [usize; POSITIONS] = std::array::from_fn(|position| self.layout.offset(chunk, position));
-            for (i, tile) in self.tiles.clone().enumerate() {
-                let (pixels, next) = (self.pixels(tile), self.pixels(tile + 1));
+        let InputLayout { chunks, tile_stride, .. } = *self.layout;
+        let offsets: [usize; POSITIONS] = std::array::from_fn(|position| self.layout.offset(0, position));
+        let mut pixels = self.pixels(self.tiles.start);
+        for (i, tile) in self.tiles.clone().enumerate() {
+            let next = self.pixels(tile + 1);
+            for chunk in 0..chunks.count {
+                let range = chunks.range(chunk, self.channels.len());
+                let channels = self.channels.start + range.start..self.channels.start + range.end;
                 // SAFETY: the promises made for these tiles.
                 unsafe {
-                    let dst = self.dst.add((self.to + i) * ROW_STRIDE);
-                    transform_tile::<S>(&pixels, &next, self.affine, channels.clone(), dst, &offsets);
+                    let dst = self.dst.add(self.layout.offset(chunk, 0) + (self.to + i) * tile_stride);
+                    transform_tile::<S, T>(self.side, &pixels, &next, self.affine, channels, dst, &offsets);
                 }
             }
+            pixels = next;
         }
     }
 }
 
-impl TransformInput<'_> {
+impl<T: TileSide> TransformInput<'_, T> {
     #[inline(always)]
     fn pixels(&self, tile: usize) -> Pixels {
         let Problem { input: [height, width], channels, pad, .. } = *self.problem;
         let (image, y, x) = self.problem.tile(tile);
         let (y, x) = (y as isize - pad[0], x as isize - pad[1]);
-        let columns = inside(x, width);
-        let mut lines = [self.zeros; INPUTS];
-        let rows = inside(y, height);
-        for i in rows.clone() {
+        let inside = [inside(y, height, T::PIXELS), inside(x, width, T::PIXELS)];
+        let mut pixels = Pixels { lines: [self.zeros; INPUTS], pitch: channels, inside };
+        for i in pixels.inside[0].clone() {
             let line = (image * height) as isize + y + i as isize;
-            lines[i] = self.src.wrapping_offset((line * width as isize + x) * channels as isize);
+            pixels.lines[i] = self.src.wrapping_offset((line * width as isize + x) * channels as isize);
         }
-        Pixels { lines, pitch: channels, inside: [rows, columns] }
+        pixels
     }
 }
 
@@ -81,7 +88,8 @@ impl TransformInput<'_> {
 /// The pixels have the channels, and `dst` has room for them, rounded up to a cache line. Called under
 /// `S::vectorize`.
 #[inline(always)]
-unsafe fn transform_tile<S: Simd>(
+unsafe fn transform_tile<S: Simd, T: TileSide>(
+    side: T,
     pixels: &Pixels,
     next: &Pixels,
     affine: Option<AffinePtr>,
@@ -96,14 +104,14 @@ unsafe fn transform_tile<S: Simd>(
         for c in (0..whole).step_by(S::LANES) {
             let channel = channels.start + c;
             if c % LINE == 0 {
-                for line in next.lines {
-                    for j in INPUTS - OUTPUTS..INPUTS {
+                for line in &next.lines[..T::PIXELS] {
+                    for j in T::PIXELS - OUTPUTS..T::PIXELS {
                         S::prefetch(line.wrapping_add(j * next.pitch + channel));
                     }
                 }
             }
             let affine = affine.map(|affine| affine.at(channel));
-            transform_vector::<S>(Vector { pixels, affine, channel, dst: dst.add(c), offsets });
+            transform_vector::<S, T>(Vector { side, pixels, affine, channel, dst: dst.add(c), offsets });
         }
         if rest > 0 {
             let mut buffer = [[[0.0; LINE]; INPUTS]; INPUTS];
@@ -120,13 +128,21 @@ unsafe fn transform_tile<S: Simd>(
                 }
                 copy.lines[i] = line.as_flattened().as_ptr();
             }
-            transform_vector::<S>(Vector { pixels: &copy, affine: None, channel: 0, dst: dst.add(whole), offsets });
+            transform_vector::<S, T>(Vector {
+                side,
+                pixels: &copy,
+                affine: None,
+                channel: 0,
+                dst: dst.add(whole),
+                offsets,
+            });
         }
     }
 }
 
 /// A vector of channels of a tile.
-struct Vector<'a> {
+struct Vector<'a, T> {
+    side: T,
     pixels: &'a Pixels,
     /// That of these channels.
     affine: Option<AffinePtr>,
@@ -142,12 +158,12 @@ struct Vector<'a> {
 /// # Safety
 /// As for [`transform_tile`]; the machine has `S`.
 #[inline(never)]
-unsafe fn transform_vector<S: Simd>(vector: Vector<'_>) {
+unsafe fn transform_vector<S: Simd, T: TileSide>(vector: Vector<'_, T>) {
     // SAFETY: the caller's promises.
     unsafe { S::run_op(vector) }
 }
 
-impl SimdOp for Vector<'_> {
+impl<T: TileSide> SimdOp for Vector<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -156,26 +172,26 @@ impl SimdOp for Vector<'_> {
         // SAFETY: the promises of `transform_vector`.
         unsafe {
             let mut columns = [[S::splat(0.0); INPUTS]; INPUTS];
-            for j in 0..INPUTS {
+            for j in 0..T::PIXELS {
                 if !pixels.inside[1].contains(&j) {
                     continue;
                 }
                 let mut column = [S::splat(0.0); INPUTS];
-                for i in 0..INPUTS {
+                for i in 0..T::PIXELS {
                     let pixel = S::load(pixels.lines[i].wrapping_add(j * pixels.pitch + self.channel));
                     column[i] = match self.affine {
                         Some(affine) if pixels.inside[0].contains(&i) => affine.vector::<S>().apply(pixel),
                         _ => pixel,
                     };
                 }
-                columns[j] = points::input::<S>(column);
+                columns[j] = self.side.transform::<S>(column);
             }
             for i in 0..INPUTS {
                 let mut line = [S::splat(0.0); INPUTS];
-                for j in 0..INPUTS {
+                for j in 0..T::PIXELS {
                     line[j] = columns[j][i];
                 }
-                let line = points::input::<S>(line);
+                let line = self.side.transform::<S>(line);
                 for j in 0..INPUTS {
                     S::store(self.dst.add(self.offsets[i * INPUTS + j]), line[j]);
                 }

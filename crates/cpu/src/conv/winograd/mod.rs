@@ -3,7 +3,8 @@
 //!
 //! The input and the kernels are transformed to 36 positions, a matmul over the channels is done at each position,
 //! and its results are transformed to the outputs. The data gradient is the same
-//! convolution of the output gradient, with other weights. Errors are about twice those of the direct sum.
+//! convolution of the output gradient, with other weights. The gradient of the weights goes the same way backwards. Errors are
+//! about twice those of the direct sum.
 
 #![allow(clippy::needless_range_loop, reason = "squares of vectors are indexed by line and column")]
 
@@ -12,6 +13,7 @@ mod output;
 mod plan;
 mod points;
 mod product;
+mod weight_grad;
 mod weights;
 
 use std::ops::Range;
@@ -22,9 +24,13 @@ use crate::simd::dispatch;
 use input::{TransformInput, zeros_len};
 use output::TransformOutput;
 use plan::{Plan, Problem};
-use points::{OUTPUTS, POSITIONS, TAPS};
+use points::{InputSide, OUTPUTS, POSITIONS, TAPS};
 use product::{Multiply, products_row};
+pub use weight_grad::{weight_grad, weight_grad_applies, weight_grad_scratch_len};
 use weights::KERNEL;
+
+/// The algorithm's name in profiles.
+pub(crate) const NAME: &str = "Winograd 4x4";
 
 /// What is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +74,8 @@ pub fn applies(d: &ConvDesc, direction: Direction, prepared: bool) -> bool {
     problem.channels.min(problem.cols) >= FEWEST_CHANNELS && 5 * direct >= 6 * transformed
 }
 
-/// FLOPs of the products of all tiles, those at the border whole, without the additions of the transforms.
+/// FLOPs of the products of all tiles, those at the border whole, without the additions of the transforms. The gradient of the
+/// weights has those of the output.
 pub(crate) fn flops(d: &ConvDesc, direction: Direction) -> u64 {
     let problem = Problem::new(d, direction);
     (2 * problem.all_tiles() * POSITIONS * problem.channels * problem.cols) as u64
@@ -233,9 +240,20 @@ impl Convolution<'_> {
     /// As for [`run`](Self::run); `dst` is this task's.
     unsafe fn transform(&self, tiles: Range<usize>, to: usize, dst: SharedMut) {
         let Plan { problem, layout, .. } = self.plan;
-        let (src, affine, zeros, dst) = (self.input.0, self.affine, self.zeros.0, dst.0);
+        let transform = TransformInput {
+            side: InputSide,
+            problem,
+            layout,
+            src: self.input.0,
+            affine: self.affine,
+            tiles,
+            channels: 0..problem.channels,
+            to,
+            dst: dst.0,
+            zeros: self.zeros.0,
+        };
         // SAFETY: the caller's promise.
-        unsafe { dispatch(self.ctx.isa, TransformInput { problem, layout, src, affine, tiles, to, dst, zeros }) };
+        unsafe { dispatch(self.ctx.isa, transform) };
     }
 
     /// Multiplies some tiles and transforms the products, piece by piece of the columns.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Direction;
-use super::points::{INPUTS, OUTPUTS, POSITIONS};
+use super::points::{OUTPUTS, POSITIONS};
 use crate::conv::ConvDesc;
 use crate::gemm::{MAX_DEPTH, MAX_PANEL, ROW_STRIDE, RowBlocks, TASKS, even_chunks, packed_len};
 
@@ -92,7 +92,7 @@ impl Problem {
 }
 
 /// Elements of an odd number of cache lines that hold `len`.
-fn odd_lines(len: usize) -> usize {
+pub(super) fn odd_lines(len: usize) -> usize {
     (len.div_ceil(LINE) | 1) * LINE
 }
 
@@ -171,12 +171,15 @@ fn column_groups(blocks: usize, cols: usize) -> RowBlocks {
     RowBlocks::new(cols, cols.div_ceil(groups).next_multiple_of(MAX_PANEL))
 }
 
-/// Where the transformed input of a pass lies: rows of one or more positions side by side, at the matmul tile's row
-/// distance, `[chunks of channels, positions / beside, tiles, beside, channels of a chunk]`.
+/// Where transformed tiles lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InputLayout {
     /// Channels that are multiplied at once.
     pub chunks: RowBlocks,
+    /// Distance of the chunks.
+    pub chunk_stride: usize,
+    /// Distance of the tiles.
+    pub tile_stride: usize,
     /// Positions in a row, and their distance.
     beside: usize,
     width: usize,
@@ -185,28 +188,40 @@ pub(super) struct InputLayout {
 }
 
 impl InputLayout {
+    /// Rows of one or more positions side by side, at the matmul tile's row distance,
+    /// `[chunks of channels, positions / beside, tiles, beside, channels of a chunk]`.
     fn new(channels: usize, tiles: usize) -> InputLayout {
         let chunks = even_chunks(channels, MAX_DEPTH, LINE);
         let width = chunks.rows.next_multiple_of(LINE).max(LINE);
-        InputLayout { chunks, beside: MAX_DEPTH / width, width, stride: odd_lines(tiles * ROW_STRIDE) }
+        let beside = MAX_DEPTH / width;
+        let stride = odd_lines(tiles * ROW_STRIDE);
+        let chunk_stride = POSITIONS.div_ceil(beside) * stride;
+        InputLayout { chunks, chunk_stride, tile_stride: ROW_STRIDE, beside, width, stride }
+    }
+
+    /// Panels of `width` channels, `[positions, panels, tiles, channels of a panel]`.
+    pub(super) fn panels(channels: usize, width: usize, tiles: usize) -> InputLayout {
+        let chunks = RowBlocks::new(channels, width);
+        let chunk_stride = tiles * width;
+        let stride = odd_lines(chunks.count * chunk_stride);
+        InputLayout { chunks, chunk_stride, tile_stride: width, beside: 1, width, stride }
     }
 
     /// Offset of the first tile's element.
     #[inline(always)]
     pub(super) fn offset(&self, chunk: usize, position: usize) -> usize {
-        let rows = chunk * POSITIONS.div_ceil(self.beside) + position / self.beside;
-        rows * self.stride + position % self.beside * self.width
+        chunk * self.chunk_stride + position / self.beside * self.stride + position % self.beside * self.width
     }
 
     pub(super) fn len(&self) -> usize {
-        self.chunks.count * POSITIONS.div_ceil(self.beside) * self.stride
+        (self.chunks.count * self.chunk_stride).max(POSITIONS.div_ceil(self.beside) * self.stride)
     }
 }
 
-/// The lines, or the pixels of a line, of one side of a tile's input that lie inside the image.
+/// Which of the `pixels` along one side of a tile that begins at `start` lie inside the image.
 #[inline(always)]
-pub(super) fn inside(start: isize, size: usize) -> Range<usize> {
-    let first = (-start).clamp(0, INPUTS as isize) as usize;
-    let last = (size as isize - start).clamp(first as isize, INPUTS as isize) as usize;
+pub(super) fn inside(start: isize, size: usize, pixels: usize) -> Range<usize> {
+    let first = (-start).clamp(0, pixels as isize) as usize;
+    let last = (size as isize - start).clamp(first as isize, pixels as isize) as usize;
     first..last
 }

@@ -41,12 +41,52 @@ unsafe fn scale<S: Simd>(a: S::V, constant: f64) -> S::V {
     unsafe { S::mul(a, S::splat(constant as f32)) }
 }
 
+/// A side of the products that is transformed from tiles of pixels.
+pub(super) trait TileSide: Copy {
+    /// Pixels of a tile along one axis.
+    const PIXELS: usize;
+
+    /// Transforms the first [`PIXELS`](Self::PIXELS) numbers along one axis.
+    ///
+    /// # Safety
+    /// Called under `S::vectorize`.
+    unsafe fn transform<S: Simd>(self, x: [S::V; INPUTS]) -> [S::V; INPUTS];
+}
+
+/// Tiles of the input.
+#[derive(Clone, Copy)]
+pub(super) struct InputSide;
+
+impl TileSide for InputSide {
+    const PIXELS: usize = INPUTS;
+
+    #[inline(always)]
+    unsafe fn transform<S: Simd>(self, x: [S::V; INPUTS]) -> [S::V; INPUTS] {
+        // SAFETY: the caller's promise.
+        unsafe { input::<S>(x) }
+    }
+}
+
+/// Tiles of the gradient of the output.
+#[derive(Clone, Copy)]
+pub(super) struct OutputGradSide;
+
+impl TileSide for OutputGradSide {
+    const PIXELS: usize = OUTPUTS;
+
+    #[inline(always)]
+    unsafe fn transform<S: Simd>(self, [y0, y1, y2, y3, ..]: [S::V; INPUTS]) -> [S::V; INPUTS] {
+        // SAFETY: the caller's promise.
+        unsafe { output_grad::<S>([y0, y1, y2, y3]) }
+    }
+}
+
 /// Coefficients, in the points' Lagrange basis, of the inputs.
 ///
 /// # Safety
 /// Called under `S::vectorize`.
 #[inline(always)]
-pub(super) unsafe fn input<S: Simd>(x: [S::V; INPUTS]) -> [S::V; INPUTS] {
+unsafe fn input<S: Simd>(x: [S::V; INPUTS]) -> [S::V; INPUTS] {
     // SAFETY: the caller's promise.
     unsafe {
         let even_a = fma::<S>(x[2], -B2, x[4]);
@@ -100,6 +140,45 @@ pub(super) unsafe fn output<S: Simd>(m: [S::V; INPUTS]) -> [S::V; OUTPUTS] {
             fma::<S>(odd_a, A, scale::<S>(odd_b, B)),
             fma::<S>(even_a, A2, scale::<S>(even_b, B2)),
             fma::<S>(odd_a, A * A2, fma::<S>(odd_b, B * B2, m[5])),
+        ]
+    }
+}
+
+/// Values at the points of the polynomial of the gradients of the outputs: the transpose of [`output`].
+///
+/// # Safety
+/// Called under `S::vectorize`.
+#[inline(always)]
+unsafe fn output_grad<S: Simd>(y: [S::V; OUTPUTS]) -> [S::V; INPUTS] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (even_a, odd_a) = (fma::<S>(y[2], A2, y[0]), fma::<S>(y[3], A2, y[1]));
+        let (even_b, odd_b) = (fma::<S>(y[2], B2, y[0]), fma::<S>(y[3], B2, y[1]));
+        [
+            y[0],
+            fma::<S>(odd_a, A, even_a),
+            fma::<S>(odd_a, -A, even_a),
+            fma::<S>(odd_b, B, even_b),
+            fma::<S>(odd_b, -B, even_b),
+            y[3],
+        ]
+    }
+}
+
+/// Gradients of the taps from the sums of the products: the transpose of [`weights`].
+///
+/// # Safety
+/// Called under `S::vectorize`.
+#[inline(always)]
+pub(super) unsafe fn weight_grad<S: Simd>(m: [S::V; INPUTS]) -> [S::V; TAPS] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (even_a, odd_a) = (S::add(m[1], m[2]), S::sub(m[1], m[2]));
+        let (even_b, odd_b) = (S::add(m[3], m[4]), S::sub(m[3], m[4]));
+        [
+            fma::<S>(m[0], N0, fma::<S>(even_a, NA, scale::<S>(even_b, NB))),
+            fma::<S>(odd_a, NA * A, scale::<S>(odd_b, NB * B)),
+            fma::<S>(even_a, NA * A2, fma::<S>(even_b, NB * B2, m[5])),
         ]
     }
 }
