@@ -84,6 +84,11 @@ pub trait Task {
         Ok(Vec::new())
     }
 
+    /// Whether weights are those of a part of the model that a run may begin with, such as its backbone.
+    fn has_part(&self, _given: &[NamedTensor<'_>]) -> bool {
+        false
+    }
+
     /// What a run begins with that is `given` weights, in a `session` with random ones; `origin` names them in messages.
     ///
     /// # Errors

@@ -100,7 +100,7 @@ pub(super) fn initial_weights(
     session: &TrainSession,
     new_heads: bool,
 ) -> Result<InitialWeights, TrainError> {
-    let DetectorWeights { names, backbone, detector, classifier, of_classes, rest } = *rules;
+    let DetectorWeights { names, backbone, detector, classifier, of_classes, rest, .. } = *rules;
     let drawn: BTreeMap<String, NamedTensor<'static>> =
         session.weights()?.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
     let is_detector = given.iter().any(|tensor| names.canonical(&tensor.name).starts_with(detector));

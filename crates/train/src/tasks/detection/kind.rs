@@ -155,6 +155,8 @@ pub(super) struct DetectorWeights {
     pub names: &'static WeightNames,
     /// The scope of the backbone.
     pub backbone: &'static str,
+    /// What a classifier calls the first tensor of the backbone.
+    pub stem: &'static str,
     /// What the tensors of a detector, but not of a classifier, begin with.
     pub detector: &'static str,
     /// What tensors of a classifier begin with that are not of its backbone.

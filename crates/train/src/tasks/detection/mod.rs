@@ -100,6 +100,11 @@ impl Task for Detection {
         })))
     }
 
+    fn has_part(&self, given: &[NamedTensor<'_>]) -> bool {
+        let rules = self.kind.weights();
+        given.iter().any(|tensor| rules.names.canonical(&tensor.name) == rules.stem)
+    }
+
     fn initial_weights(
         &self,
         given: Vec<NamedTensor<'static>>,

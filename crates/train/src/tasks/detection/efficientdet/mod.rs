@@ -60,6 +60,7 @@ const CLASS_BIAS: &str = "class_net.predict.conv_pw.bias";
 static WEIGHTS: DetectorWeights = DetectorWeights {
     names: &NAMES,
     backbone: BACKBONE,
+    stem: "conv_stem.weight",
     detector: "class_net.",
     classifier: &["conv_head.", "bn2.", "classifier."],
     of_classes: &[CLASS_BIAS, "class_net.predict.conv_pw.weight"],

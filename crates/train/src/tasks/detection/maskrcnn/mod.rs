@@ -70,6 +70,7 @@ const OF_PUBLISHED_FILE: &str = "backbone.fpn.inner_blocks.0.weight";
 static WEIGHTS: DetectorWeights = DetectorWeights {
     names: &NAMES,
     backbone: BACKBONE,
+    stem: "conv1.weight",
     detector: "roi_heads.",
     classifier: &["fc."],
     of_classes: &[
