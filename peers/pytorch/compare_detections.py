@@ -4,7 +4,7 @@
     bessemer eval efficientdet-d0 --weights weights.safetensors --data coco512/ --batch-size 4 --out answers/
     compare_detections.py check coco512/ --weights weights.safetensors --predictions answers/bbox.json
 
-`fit` writes the validation half of a folder in COCO's layout anew: photos are scaled once, to PNG files of the canvas's longer side. `check` runs the package
+`fit` copies the validation half of a folder in COCO's layout, with photos scaled to the canvas's longer side, as PNG files. `check` runs the package
 on them, pairs detections of one image and class, and scores both by pycocotools; it fails where anything is farther apart than 1e-4.
 """
 

@@ -163,7 +163,7 @@ fn a_dropped_job_leaves_no_process_behind() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().display();
     let log = Kept::default();
-    // Each has a child of its own, in the same process group; one does not listen.
+    // Each rank starts a child in its process group; rank 1 ignores SIGTERM.
     let script = format!(
         "sleep 1000 & echo $! > {path}/child$BESSEMER_RANK; echo $$ > {path}/rank$BESSEMER_RANK; \
          if [ $BESSEMER_RANK = 1 ]; then trap '' TERM; fi; wait; sleep 1000"

@@ -66,7 +66,9 @@ impl Dataset for Synthetic {
 
     fn identity(&self) -> String {
         let Self { size: [height, width], len, seed, .. } = self;
-        format!("synthetic:seed={seed}:len={len}:size={height}x{width}:classes={}", self.classes.len())
+        // As before images could be of other shapes: runs on square ones go on.
+        let size = if height == width { height.to_string() } else { format!("{height}x{width}") };
+        format!("synthetic:seed={seed}:len={len}:size={size}:classes={}", self.classes.len())
     }
 }
 
@@ -76,18 +78,21 @@ impl Dataset for Synthetic {
 #[derive(Debug)]
 pub struct SyntheticObjects {
     images: Synthetic,
+    /// Whether objects have masks.
+    masks: bool,
 }
 
 /// Most objects of an image.
 const MOST_OBJECTS: u32 = 16;
 
 impl SyntheticObjects {
-    /// `len` samples `[height, width, 3]` of 1 to 16 objects, ellipses that fill their boxes, with classes in 0..`classes`.
+    /// `len` samples `[height, width, 3]` of 1 to 16 objects with classes in 0..`classes`, and with `masks` ellipses that fill their
+    /// boxes.
     ///
     /// # Errors
     /// As [`Synthetic::new`].
-    pub fn new(seed: u64, len: usize, size: [u32; 2], classes: usize) -> Result<Self, DataError> {
-        Ok(Self { images: Synthetic::new(seed, len, size, classes)? })
+    pub fn new(seed: u64, len: usize, size: [u32; 2], classes: usize, masks: bool) -> Result<Self, DataError> {
+        Ok(Self { images: Synthetic::new(seed, len, size, classes)?, masks })
     }
 }
 
@@ -106,13 +111,14 @@ impl AnnotatedImages for SyntheticObjects {
     }
 
     fn objects(&self, index: usize) -> Result<Vec<Object>, DataError> {
-        let (size, classes) = (self.images.size.map(|side| side as f64), self.num_classes() as u32);
+        let ([rows, columns], classes) = (self.images.size.map(|side| side as f64), self.num_classes() as u32);
         let mut drawn = Purpose::Synthetic.stream(self.images.seed, 1, index as u64);
         let objects = (0..1 + drawn.below(MOST_OBJECTS)).map(|_| {
-            let [y, x] = size.map(|side| drawn.uniform(0.0, 0.9 * side));
-            let [height, width] = [0, 1].map(|axis| drawn.uniform(0.05 * size[axis], size[axis] - [y, x][axis]));
+            let [x, y] = [columns, rows].map(|side| drawn.uniform(0.0, 0.9 * side));
+            let [width, height] =
+                [(columns, x), (rows, y)].map(|(side, start)| drawn.uniform(0.05 * side, side - start));
             let bbox = [x, y, x + width, y + height];
-            Object { bbox, class: drawn.below(classes), mask: Some(ellipse(bbox)) }
+            Object { bbox, class: drawn.below(classes), mask: self.masks.then(|| ellipse(bbox)) }
         });
         Ok(objects.collect())
     }

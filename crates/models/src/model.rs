@@ -1,5 +1,6 @@
 //! A model as all families give it: a graph, the tensors it keeps, and how files name them.
 
+use crate::ModelError;
 use crate::weights::WeightNames;
 use bessemer_ir::Graph;
 use bessemer_nn::ParamSpec;
@@ -13,6 +14,21 @@ pub struct Model {
     pub specs: Vec<ParamSpec>,
     /// How files of weights name the parameters.
     pub names: &'static WeightNames,
+}
+
+/// The one of a list of models that has this name.
+///
+/// # Errors
+/// [`ModelError::Unknown`], which lists all.
+pub(crate) fn find_in<T>(
+    list: &'static [T],
+    name: &str,
+    name_of: fn(&T) -> &'static str,
+) -> Result<&'static T, ModelError> {
+    list.iter().find(|spec| name_of(spec) == name).ok_or_else(|| ModelError::Unknown {
+        name: name.to_owned(),
+        known: list.iter().map(name_of).collect::<Vec<_>>().join(", "),
+    })
 }
 
 /// What a model costs at its default size.

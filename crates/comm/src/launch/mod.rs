@@ -47,7 +47,7 @@ struct Names {
 }
 
 /// In the order of [`Launcher`]. Slurm sets `SLURM_PROCID` and `SLURM_NTASKS` in batch scripts as well, which are one process:
-/// `SLURM_STEP_NUM_TASKS` is set by `srun` alone. PALS names no size of its own.
+/// `SLURM_STEP_NUM_TASKS` is set by `srun` alone. PALS sets no variable for the size; PMI's is read.
 const NAMES: [Names; 8] = [
     Names {
         launcher: Launcher::Bessemer,

@@ -19,7 +19,7 @@ pub use names::{NAMES, TIED};
 pub use steps::{evaluate, forward_loss, infer, train};
 
 use crate::ModelError;
-use crate::model::Summary;
+use crate::model::{Summary, find_in};
 
 /// A BERT of the zoo.
 #[derive(Clone, Copy, Debug)]
@@ -55,10 +55,7 @@ pub const BERTS: &[BertSpec] = &[
 /// # Errors
 /// [`ModelError::Unknown`], which lists all.
 pub fn find(name: &str) -> Result<&'static BertSpec, ModelError> {
-    BERTS.iter().find(|spec| spec.name == name).ok_or_else(|| ModelError::Unknown {
-        name: name.to_string(),
-        known: BERTS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
-    })
+    find_in(BERTS, name, |spec| spec.name)
 }
 
 impl BertSpec {

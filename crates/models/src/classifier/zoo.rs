@@ -3,7 +3,7 @@
 use super::{BackboneOptions, EFFICIENTNET_NAMES, InputFormat, ModelOptions, NAMES};
 use crate::ModelError;
 use crate::efficientnet::{self, Scaling};
-use crate::model::{Model, Summary};
+use crate::model::{Model, Summary, find_in};
 use crate::resnet::{Backbone, Block};
 use crate::weights::WeightNames;
 use bessemer_nn::PixelScale;
@@ -117,10 +117,7 @@ pub const ZOO: &[ModelSpec] = &[
 /// # Errors
 /// [`ModelError::Unknown`], which lists all.
 pub fn find(name: &str) -> Result<&'static ModelSpec, ModelError> {
-    ZOO.iter().find(|spec| spec.name == name).ok_or_else(|| ModelError::Unknown {
-        name: name.to_string(),
-        known: ZOO.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
-    })
+    find_in(ZOO, name, |spec| spec.name)
 }
 
 impl Architecture {

@@ -3,6 +3,7 @@
 use super::config::{DetectorOptions, Size};
 use crate::ModelError;
 use crate::efficientnet::Scaling;
+use crate::model::find_in;
 
 /// A detector of the zoo.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +50,5 @@ impl DetectorSpec {
 /// # Errors
 /// [`ModelError::Unknown`], which lists all.
 pub fn find(name: &str) -> Result<&'static DetectorSpec, ModelError> {
-    ZOO.iter().find(|spec| spec.name == name).ok_or_else(|| ModelError::Unknown {
-        name: name.to_owned(),
-        known: ZOO.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
-    })
+    find_in(&ZOO, name, |spec| spec.name)
 }

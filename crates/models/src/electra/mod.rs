@@ -19,7 +19,7 @@ pub use squad::{SpanHead, SquadOptions};
 
 use crate::ModelError;
 use crate::bert::Sequences;
-use crate::model::Summary;
+use crate::model::{Summary, find_in};
 
 /// An ELECTRA of the zoo.
 #[derive(Clone, Copy, Debug)]
@@ -108,10 +108,7 @@ pub const ELECTRA_SQUADS: &[ElectraSquadSpec] = &[
 /// # Errors
 /// [`ModelError::Unknown`], which lists all.
 pub fn find(name: &str) -> Result<&'static ElectraSpec, ModelError> {
-    ELECTRAS.iter().find(|spec| spec.name == name).ok_or_else(|| ModelError::Unknown {
-        name: name.to_string(),
-        known: ELECTRAS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
-    })
+    find_in(ELECTRAS, name, |spec| spec.name)
 }
 
 /// The ELECTRA named `name` that answers questions.
@@ -119,10 +116,7 @@ pub fn find(name: &str) -> Result<&'static ElectraSpec, ModelError> {
 /// # Errors
 /// [`ModelError::Unknown`], which lists all.
 pub fn find_squad(name: &str) -> Result<&'static ElectraSquadSpec, ModelError> {
-    ELECTRA_SQUADS.iter().find(|spec| spec.name == name).ok_or_else(|| ModelError::Unknown {
-        name: name.to_string(),
-        known: ELECTRA_SQUADS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
-    })
+    find_in(ELECTRA_SQUADS, name, |spec| spec.name)
 }
 
 impl ElectraSquadSpec {

@@ -179,7 +179,7 @@ fn at_least_1(settings: &[(&'static str, usize)]) -> Result<(), ModelError> {
 /// How many proposals there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProposalOptions {
-    /// Reference boxes of the best scores that are looked at, for each level; all if there is no number.
+    /// Reference boxes of the best scores that are looked at, for each level; `None` for all.
     pub candidates: Option<usize>,
     /// Proposals of an image, at most.
     pub most: usize,

@@ -2,14 +2,14 @@
 
 use super::config::{DetectionOptions, MASK_SIZE, MaskRcnnOptions};
 use super::heads::{self, Boxes, Classified};
-use super::regions::{as_column, counted, flat, images_of};
+use super::regions::{flat, images_of, zero_behind};
 use super::rpn::Proposals;
+use bessemer_ir::Value;
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::detection::sample::PackRows;
 use bessemer_ir::ops::detection::suppress::{BoxGroups, Suppress, Suppression};
 use bessemer_ir::ops::index::{Gather, ScatterAdd};
 use bessemer_ir::ops::pointwise::UnaryKind;
-use bessemer_ir::{DType, Value};
 use bessemer_nn::{Builder, Result};
 
 /// Adds the outputs `boxes`, `labels`, `scores`, `count` and `masks`.
@@ -25,7 +25,7 @@ pub(super) fn detections(
     let regions = Boxes { boxes: flat(&mut b.graph, proposals.boxes)?, image: images_of(&mut b.graph, batch, rows)? };
     let Classified { logits, deltas } = heads::classify(b, maps, regions, options)?;
     let most = detection.detections;
-    let (boxes, labels, is_kept, kept) = b.scope("detect", |b| {
+    let (boxes, labels, kept) = b.scope("detect", |b| {
         let g = &mut b.graph;
         let classes = options.num_classes;
         let scores = g.softmax(logits)?;
@@ -45,14 +45,9 @@ pub(super) fn detections(
         let boxes = g.gather(boxes, kept[0], 1, 1)?;
         let boxes = g.gather(boxes, kept[1], 2, 2)?;
         let labels = g.add_scalar(kept[1], 1.0)?;
-        let is_kept = counted(g, most, kept[3])?;
-        let column = as_column(g, is_kept)?;
-        let (no_box, no_label) = (g.constant_like(boxes, 0.0)?, g.constant_like(labels, 0.0)?);
-        let boxes = g.select(column, boxes, no_box)?;
-        let labels = g.select(is_kept, labels, no_label)?;
-        Ok((boxes, labels, is_kept, kept))
+        Ok((zero_behind(g, boxes, kept[3])?, zero_behind(g, labels, kept[3])?, kept))
     })?;
-    let masks = masks(b, maps, boxes, labels, is_kept, options)?;
+    let masks = masks(b, maps, boxes, labels, options)?;
     let outputs = [("boxes", boxes), ("labels", labels), ("scores", kept[2]), ("count", kept[3]), ("masks", masks)];
     for (name, value) in outputs {
         b.graph.output(name, value);
@@ -60,19 +55,11 @@ pub(super) fn detections(
     Ok(())
 }
 
-/// Probabilities of the pixels of each detection, `f32[B, D, M, M]`, zeros for rows without one.
-fn masks(
-    b: &mut Builder,
-    maps: &[Value],
-    boxes: Value,
-    labels: Value,
-    is_kept: Value,
-    options: &MaskRcnnOptions,
-) -> Result<Value> {
+/// Probabilities of the pixels of each detection, `f32[B, D, M, M]`, zeros for rows without one, whose label is 0.
+fn masks(b: &mut Builder, maps: &[Value], boxes: Value, labels: Value, options: &MaskRcnnOptions) -> Result<Value> {
     let [batch, most] = [b.graph.shape(labels)[0], b.graph.shape(labels)[1]];
     let g = &mut b.graph;
-    let flags = g.cast(is_kept, DType::I32)?;
-    let packed = g.push(PackRows { capacity: batch * most }, &[flags])?;
+    let packed = g.push(PackRows { capacity: batch * most }, &[labels])?;
     let (image, row, count) = (packed[0], packed[1], packed[2]);
     let [boxes, labels] = [flat(g, boxes)?, flat(g, labels)?];
     let [boxes, labels] = [g.push1(Gather::ROWS, &[boxes, row])?, g.push1(Gather::ROWS, &[labels, row])?];
@@ -81,10 +68,7 @@ fn masks(
     b.scope("detect", |b| {
         let g = &mut b.graph;
         let probabilities = g.unary(UnaryKind::Sigmoid, logits)?;
-        let is_valid = counted(g, batch * most, count)?;
-        let is_valid = g.reshape(is_valid, [batch * most, 1, 1])?;
-        let zero = g.constant_like(probabilities, 0.0)?;
-        let probabilities = g.select(is_valid, probabilities, zero)?;
+        let probabilities = zero_behind(g, probabilities, count)?;
         let masks = g.push1(ScatterAdd::to_rows(batch * most), &[probabilities, row])?;
         g.reshape(masks, [batch, most, MASK_SIZE, MASK_SIZE])
     })

@@ -31,12 +31,18 @@ pub(super) fn sample(
     Ok((Sampler { total, most_positives, order }, vec![candidates, b.micro_step()?]))
 }
 
-/// Whether row `n` of `rows` is before the last of `count i32[B]`, or `i32[]`: `bool[B, rows]`, or `bool[rows]`.
-pub(super) fn counted(g: &mut Graph, rows: usize, count: Value) -> Result<Value> {
-    let data = (0..rows).map(|row| Scalar(row as f64)).collect();
-    let numbers = g.push1(Constant { dtype: DType::I32, shape: [rows].into(), data }, &[])?;
-    let count = if g.shape(count).rank() == 0 { count } else { as_column(g, count)? };
-    g.binary(BinaryKind::Lt, numbers, count)
+/// `x [B, N, ...]` with zeros behind the first `count i32[B]` rows of each image, or `[N, ...]` with zeros behind the first `count
+/// i32[]`.
+pub(super) fn zero_behind(g: &mut Graph, x: Value, count: Value) -> Result<Value> {
+    let (axis, dims) = (g.shape(count).rank(), g.shape(x).dims().to_vec());
+    let data = (0..dims[axis]).map(|row| Scalar(row as f64)).collect();
+    let numbers = g.push1(Constant { dtype: DType::I32, shape: [dims[axis]].into(), data }, &[])?;
+    let count = if axis == 0 { count } else { as_column(g, count)? };
+    let is_there = g.binary(BinaryKind::Lt, numbers, count)?;
+    let shape = [&dims[..=axis], &vec![1; dims.len() - axis - 1]].concat();
+    let is_there = g.reshape(is_there, Shape::new(shape))?;
+    let zero = g.constant_like(x, 0.0)?;
+    g.select(is_there, x, zero)
 }
 
 /// `[...]` as `[..., 1]`.
@@ -85,10 +91,7 @@ impl Regions {
         let flavour = options.flavour;
         let g = &mut b.graph;
         // Boxes without area are never chosen.
-        let is_object = counted(g, options.max_objects, objects.count)?;
-        let is_object = as_column(g, is_object)?;
-        let zero = g.constant_like(objects.boxes, 0.0)?;
-        let truths = g.select(is_object, objects.boxes, zero)?;
+        let truths = zero_behind(g, objects.boxes, objects.count)?;
         let candidates = g.concat(&[proposals.boxes, truths], 1)?;
         let rule = flavour.match_regions(training.region_overlap);
         let matches = g.push(rule, &[candidates, objects.boxes, objects.count])?[0];
@@ -197,11 +200,8 @@ impl Packed {
         let operands = [crops, objects.boxes, self.boxes, self.image, self.numbers];
         let targets = g.push1(flavour.mask_targets(), &operands)?;
         let entropy = sigmoid_cross_entropy(g, logits, targets)?;
-        let (rows, pixels) = (g.shape(entropy)[0], g.shape(entropy).elements() / g.shape(entropy)[0]);
-        let is_valid = counted(g, rows, self.count)?;
-        let is_valid = g.reshape(is_valid, [rows, 1, 1])?;
-        let zero = g.constant_like(entropy, 0.0)?;
-        let entropy = g.select(is_valid, entropy, zero)?;
+        let pixels = g.shape(entropy).elements() / g.shape(entropy)[0];
+        let entropy = zero_behind(g, entropy, self.count)?;
         let sum = sum_all(g, entropy)?;
         let count = g.cast(self.count, DType::F32)?;
         let count = g.mul_scalar(count, pixels as f64)?;

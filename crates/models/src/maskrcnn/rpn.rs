@@ -1,7 +1,7 @@
 //! The region proposal network (Ren et al. 2015, arXiv:1506.01497): one head for all maps of the pyramid, its proposals and losses.
 
 use super::config::{Flavour, LEVELS, MaskRcnnOptions, ProposalOptions, TrainingOptions};
-use super::regions::{as_column, counted, sample};
+use super::regions::{as_column, sample, zero_behind};
 use crate::detector::{Objects, total};
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::detection::anchors::Anchors;
@@ -98,10 +98,7 @@ pub(super) fn propose(
         let rule = Suppress { groups: BoxGroups::Ranges(ends), min_size, ..Suppress::new(rule, most) };
         let kept = g.push(rule, &[boxes, scores])?;
         let boxes = g.gather(boxes, kept[0], 1, 1)?;
-        let is_kept = counted(g, most, kept[3])?;
-        let is_kept = as_column(g, is_kept)?;
-        let zero = g.constant_like(boxes, 0.0)?;
-        Ok(Proposals { boxes: g.select(is_kept, boxes, zero)?, count: kept[3] })
+        Ok(Proposals { boxes: zero_behind(g, boxes, kept[3])?, count: kept[3] })
     })
 }
 

@@ -2,6 +2,7 @@
 
 use super::config::{AnchorOptions, Flavour, MaskRcnnOptions};
 use crate::ModelError;
+use crate::model::find_in;
 use crate::resnet::Backbone;
 use bessemer_nn::BatchNormOptions;
 
@@ -60,8 +61,5 @@ impl MaskRcnnSpec {
 /// # Errors
 /// [`ModelError::Unknown`], which lists all.
 pub fn find(name: &str) -> Result<&'static MaskRcnnSpec, ModelError> {
-    ZOO.iter().find(|spec| spec.name == name).ok_or_else(|| ModelError::Unknown {
-        name: name.to_owned(),
-        known: ZOO.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", "),
-    })
+    find_in(&ZOO, name, |spec| spec.name)
 }

@@ -338,8 +338,8 @@ struct Vector {
     left: usize,
 }
 
-/// Transforms a vector of sums, and prefetches the memory of the next row. A function of its own, because inlined into the loops it
-/// keeps an address for each of its loads and stores.
+/// Transforms a vector of sums, and prefetches the memory of the next row. Not inlined: within the loops it would keep an
+/// address for each of its loads and stores.
 ///
 /// # Safety
 /// The sums are there, `dst` has room for the columns, and the machine has `S`.

@@ -150,6 +150,10 @@ impl ObjectPredictor {
     /// # Errors
     /// Weights or labels that do not fit the model; a folder that cannot be made.
     pub(super) fn of_files(detector: Detector, options: &PredictOptions) -> Result<Self, TrainError> {
+        if let Some(folder) = options.masks.as_ref().filter(|_| !detector.settings.has_masks()) {
+            let name = &detector.recipe.model.name;
+            return Err(TrainError::setting("the folder of masks", folder.display(), format!("{name} gives no masks")));
+        }
         for folder in [&options.out, &options.masks].into_iter().flatten() {
             fs::create_dir_all(folder).map_err(TrainError::io(folder, "make the folder of pictures"))?;
         }
@@ -165,10 +169,6 @@ impl ObjectPredictor {
     }
 
     fn new(detector: Detector, options: &PredictOptions, batch_size: usize) -> Result<Self, TrainError> {
-        if let Some(folder) = options.masks.as_ref().filter(|_| detector.settings.layout.crop.is_none()) {
-            let name = &detector.recipe.model.name;
-            return Err(TrainError::setting("the folder of masks", folder.display(), format!("{name} gives no masks")));
-        }
         let read = |path: &Path| infer::given_labels(path, detector.settings.classes, &detector.trained.origin);
         let names = options.labels.as_deref().map(read).transpose()?;
         Ok(Self {

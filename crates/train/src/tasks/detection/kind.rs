@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::MetricSchema;
 use crate::tasks::family::{BuildStep, ModelInfo, SampleInfo};
-use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
+use crate::workload::{ComparedWork, DetectorOutputs, Fill, Work, Workload};
 use bessemer_data::Split;
 use bessemer_data::coco::CategoryIds;
 use bessemer_data::detection::{Framing, ObjectLayout};
@@ -139,6 +139,11 @@ pub(super) struct DetectorSettings {
 }
 
 impl DetectorSettings {
+    /// Whether detections have masks.
+    pub(super) fn has_masks(&self) -> bool {
+        self.layout.crop.is_some()
+    }
+
     /// How images of a split are put on the canvas.
     pub(super) fn framing(&self, split: Split) -> Framing {
         let [training, evaluation] = &self.framings;
@@ -165,4 +170,22 @@ pub(super) struct DetectorWeights {
     pub of_classes: &'static [&'static str],
     /// What is drawn at random beside the backbone of a classifier, in words.
     pub rest: &'static str,
+}
+
+/// Objects of an image that is measured, at most: half of them, the mean, is about as many as an image of COCO has.
+const OBJECTS: i32 = 15;
+/// Width of the smallest object, in sides of the smallest reference box.
+const LEAST_OBJECT: f64 = 1.25;
+
+/// Images that fill at least three quarters of each side of the canvas, and objects within them. No object is so small or so narrow
+/// that it lies within several reference boxes, of which the smallest has sides of `smallest` pixels: of these equally good ones
+/// rounding would choose the match.
+pub(super) fn object_fills(canvas: [usize; 2], smallest: f64) -> Vec<(&'static str, Fill)> {
+    let boxes = Fill::Boxes { canvas: canvas.map(|side| side * 3 / 4), least: (LEAST_OBJECT * smallest) as f32 };
+    vec![
+        ("images", Fill::Blots(canvas)),
+        ("sizes", Fill::Sizes { canvas }),
+        ("boxes", boxes),
+        ("count", Fill::Between(0, OBJECTS)),
+    ]
 }

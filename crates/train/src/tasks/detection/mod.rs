@@ -28,10 +28,10 @@ use bessemer_data::{ImageSamples, Position, Sampler, SamplerOptions};
 use bessemer_models::Model;
 use detector::{ClassCategory, Detector};
 use kind::{DetectorKind, DetectorSettings};
-use score::{BOXES_FILE, DetectionScore, Truths};
+use score::{BOXES_FILE, DetectionScore, TrueObjects, Truths};
 use sources::{ImagesWithObjects, Source};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The data and the model of a recipe.
 struct Detection {
@@ -95,6 +95,7 @@ impl Task for Detection {
             warnings: sources::absent_classes(&self.training, &source).into_iter().collect(),
             source,
             truths,
+            objects: OnceLock::new(),
             file: BOXES_FILE.to_owned(),
             load: LoadOptions::of(recipe),
         })))
@@ -134,6 +135,8 @@ struct DetectionEvaluation {
     batch_size: usize,
     source: Source,
     truths: Truths,
+    /// What `truths` says, once it was asked.
+    objects: OnceLock<TrueObjects>,
     /// Name of the file of detections.
     file: String,
     load: LoadOptions,
@@ -141,6 +144,20 @@ struct DetectionEvaluation {
 }
 
 impl DetectionEvaluation {
+    /// The true objects; `None` where they are not known.
+    fn objects(&self) -> Result<Option<&TrueObjects>, TrainError> {
+        let (with_masks, source) = (self.settings.has_masks(), &self.source);
+        let read = || match &self.truths {
+            Truths::Annotated(instances) => TrueObjects::annotated(instances, with_masks).map(Some),
+            Truths::OfSet => TrueObjects::of_set(&*source.set, source.categories.len(), with_masks).map(Some),
+            Truths::Unknown => Ok(None),
+        };
+        match self.objects.get() {
+            Some(objects) => Ok(Some(objects)),
+            None => Ok(read()?.map(|objects| self.objects.get_or_init(|| objects))),
+        }
+    }
+
     /// The images of each canvas.
     fn parts(&self) -> Vec<ImageSamples<ImagesWithObjects>> {
         ImageSamples::by_size(&self.source.set, &self.settings.layout)
@@ -208,6 +225,7 @@ fn standalone_evaluation(
         batch_size: options.batch_size,
         source,
         truths,
+        objects: OnceLock::new(),
         file,
         load: options.load,
         warnings: Vec::new(),

@@ -62,12 +62,12 @@ pub(super) fn detections(
 ) -> Result<Vec<Vec<Found>>, TrainError> {
     let (boxes, scores) = (session.output("boxes")?, session.output("scores")?);
     let (labels, counts) = (session.output_indices("labels")?, session.output_indices("count")?);
-    let masks = if settings.layout.crop.is_some() { Some(session.output("masks")?) } else { None };
+    let masks = if settings.has_masks() { Some(session.output("masks")?) } else { None };
     let each = scores.len() / counts.len();
     let places: Vec<(usize, usize)> = (0..images.len())
         .flat_map(|image| (0..counts[image] as usize).map(move |row| (image, image * each + row)))
         .collect();
-    let found = try_map(places.len(), threads(), |place| {
+    let found = |place: usize| {
         let (image, at) = places[place];
         let SeenImage { size: [height, width], scale } = images[image];
         let bbox = in_image(&boxes[4 * at..][..4], scale);
@@ -78,8 +78,13 @@ pub(super) fn detections(
         });
         let mask = mask.transpose()?;
         let class = labels[at] as usize - settings.layout.first_class as usize;
-        Ok::<_, TrainError>(Found { class, bbox, score: scores[at].into(), mask })
-    })?;
+        Ok(Found { class, bbox, score: scores[at].into(), mask })
+    };
+    // Boxes alone are not worth a thread.
+    let found = match masks {
+        Some(_) => try_map(places.len(), threads(), found)?,
+        None => (0..places.len()).map(found).collect::<Result<Vec<_>, TrainError>>()?,
+    };
     let mut found = found.into_iter();
     Ok(counts[..images.len()].iter().map(|&count| found.by_ref().take(count as usize).collect()).collect())
 }
@@ -204,26 +209,10 @@ impl<'a> DetectionScore<'a> {
 
     /// Nothing where the truth is not known.
     fn evaluated(&self) -> Result<Vec<CocoScores>, TrainError> {
-        let DetectionEvaluation { truths, source, settings, .. } = self.evaluation;
-        let has_masks = settings.layout.crop.is_some();
-        let mut scores = Vec::new();
-        match truths {
-            Truths::Annotated(instances) => {
-                let of = (instances.images().len(), instances.categories().len());
-                scores.push(scored(of, &instances.boxes(), &self.boxes())?);
-                if has_masks {
-                    scores.push(scored(of, &instances.masks(threads())?, &self.masks())?);
-                }
-            }
-            Truths::OfSet => {
-                let of = (source.set.len(), source.categories.len());
-                let (boxes, masks) = truths_of(&*source.set, has_masks)?;
-                scores.push(scored(of, &boxes, &self.boxes())?);
-                if has_masks {
-                    scores.push(scored(of, &masks, &self.masks())?);
-                }
-            }
-            Truths::Unknown => {}
+        let Some(objects) = self.evaluation.objects()? else { return Ok(Vec::new()) };
+        let mut scores = vec![objects.score(&objects.boxes, &self.boxes())?];
+        if let Some(masks) = &objects.masks {
+            scores.push(objects.score(masks, &self.masks())?);
         }
         Ok(scores)
     }
@@ -232,7 +221,7 @@ impl<'a> DetectionScore<'a> {
     fn write(&self, folder: &Path) -> Result<(), TrainError> {
         fs::create_dir_all(folder).map_err(TrainError::io(folder, "make the folder of predictions"))?;
         let DetectionEvaluation { file, settings, .. } = self.evaluation;
-        let has_masks = settings.layout.crop.is_some();
+        let has_masks = settings.has_masks();
         let is_one_file = has_masks && *file != BOXES_FILE;
         self.write_results(&folder.join(file), true, is_one_file)?;
         if has_masks && !is_one_file {
@@ -259,34 +248,60 @@ impl<'a> DetectionScore<'a> {
     }
 }
 
-fn scored<R: Region>(
-    (images, categories): (usize, usize),
-    truths: &[GroundTruth<R>],
-    detections: &[Detection<R>],
-) -> Result<CocoScores, TrainError> {
-    Ok(evaluate(images, categories, truths, detections, threads())?)
+/// The true objects of an evaluation, in pixels of the images.
+#[derive(Debug)]
+pub(super) struct TrueObjects {
+    images: usize,
+    categories: usize,
+    boxes: Vec<GroundTruth<BoundingBox>>,
+    /// Where detections have masks.
+    masks: Option<Vec<GroundTruth<Mask>>>,
 }
 
-type TrueObjects = (Vec<GroundTruth<BoundingBox>>, Vec<GroundTruth<Mask>>);
+impl TrueObjects {
+    /// Those of a file of annotations.
+    ///
+    /// # Errors
+    /// A mask that is damaged.
+    pub(super) fn annotated(instances: &Instances, with_masks: bool) -> Result<Self, TrainError> {
+        Ok(Self {
+            images: instances.images().len(),
+            categories: instances.categories().len(),
+            boxes: instances.boxes(),
+            masks: if with_masks { Some(instances.masks(threads())?) } else { None },
+        })
+    }
 
-/// The objects that a data set knows of, in pixels of the images.
-fn truths_of(set: &ImagesWithObjects, with_masks: bool) -> Result<TrueObjects, TrainError> {
-    let (mut boxes, mut masks) = (Vec::new(), Vec::new());
-    for image in 0..set.len() {
-        let (_, size) = set.image(image);
-        for object in set.objects(image)? {
-            let [x1, y1, x2, y2] = object.bbox;
-            let (category, id) = (object.class as usize, boxes.len() as i64 + 1);
-            let region = BoundingBox::from([x1, y1, x2 - x1, y2 - y1]);
-            let area = object.mask.as_ref().map_or(region.area(), |mask| mask.area() as f64);
-            boxes.push(GroundTruth { image, category, id, region, area, is_crowd: false });
-            if let Some(mask) = object.mask.filter(|_| with_masks) {
-                let region = mask.runs(size)?.into();
-                masks.push(GroundTruth { image, category, id, region, area, is_crowd: false });
+    /// Those that a data set knows of.
+    ///
+    /// # Errors
+    /// As [`TrueObjects::annotated`].
+    pub(super) fn of_set(set: &ImagesWithObjects, categories: usize, with_masks: bool) -> Result<Self, TrainError> {
+        let (mut boxes, mut masks) = (Vec::new(), Vec::new());
+        for image in 0..set.len() {
+            let (_, size) = set.image(image);
+            for object in set.objects(image)? {
+                let [x1, y1, x2, y2] = object.bbox;
+                let (category, id) = (object.class as usize, boxes.len() as i64 + 1);
+                let region = BoundingBox::from([x1, y1, x2 - x1, y2 - y1]);
+                let area = object.mask.as_ref().map_or(region.area(), |mask| mask.area() as f64);
+                boxes.push(GroundTruth { image, category, id, region, area, is_crowd: false });
+                if let Some(mask) = object.mask.filter(|_| with_masks) {
+                    let region = mask.runs(size)?.into();
+                    masks.push(GroundTruth { image, category, id, region, area, is_crowd: false });
+                }
             }
         }
+        Ok(Self { images: set.len(), categories, boxes, masks: with_masks.then_some(masks) })
     }
-    Ok((boxes, masks))
+
+    fn score<R: Region>(
+        &self,
+        truths: &[GroundTruth<R>],
+        detections: &[Detection<R>],
+    ) -> Result<CocoScores, TrainError> {
+        Ok(evaluate(self.images, self.categories, truths, detections, threads())?)
+    }
 }
 
 /// A box `[x1, y1, x2, y2]` of the canvas as `[x, y, width, height]` in pixels of its image.

@@ -75,7 +75,7 @@ fn open(files: &CocoSource, settings: &DetectorSettings, split: Split) -> Result
     let options = CocoOptions {
         framing: settings.framing(split),
         category_ids: settings.category_ids,
-        masks: settings.layout.crop.is_some() && !matches!(files, CocoSource::Unannotated { .. }),
+        masks: settings.has_masks() && !matches!(files, CocoSource::Unannotated { .. }),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };
     Ok(Source::of_coco(CocoSet::open(files, &options)?, settings.layout.max_objects))
@@ -83,7 +83,8 @@ fn open(files: &CocoSource, settings: &DetectorSettings, split: Split) -> Result
 
 fn synthetic(recipe: &Recipe, settings: &DetectorSettings, samples: u64) -> Result<Source, TrainError> {
     let size = settings.canvas.map(|side| side as u32);
-    Ok(Source::generated(SyntheticObjects::new(recipe.train.seed, samples as usize, size, settings.classes)?))
+    let set = SyntheticObjects::new(recipe.train.seed, samples as usize, size, settings.classes, settings.has_masks())?;
+    Ok(Source::generated(set))
 }
 
 fn scenes(recipe: &Recipe, settings: &DetectorSettings, split: Split, samples: u64) -> Result<Source, TrainError> {

@@ -3,6 +3,7 @@
 use super::model;
 use crate::recipe::Recipe;
 use crate::setup::optimizer;
+use crate::tasks::detection::kind::object_fills;
 use crate::workload::{ComparedWork, DetectorOutputs, Fill, Mode, Work, Workload, in_bytes};
 use bessemer_models::efficientdet::{self, DetectionOptions, DetectorOptions, LossOptions};
 use bessemer_models::{Model, ModelError};
@@ -14,11 +15,6 @@ const REFERENCE: &str = "efficientdet-d0";
 
 /// Learning rate of steps that are measured: so low that no number of steps on one batch diverges.
 const RATE: f64 = 1e-4;
-/// Objects of an image, at most: half of them, the mean, is about as many as an image of COCO has.
-const OBJECTS: i32 = 15;
-
-/// Width of the smallest object, in sides of the smallest reference box.
-const LEAST_OBJECT: f64 = 1.25;
 /// Pixels between reference boxes of the finest level.
 const FINEST_STRIDE: f64 = 8.0;
 
@@ -101,16 +97,7 @@ fn detection(options: &DetectionOptions) -> Value {
     })
 }
 
-/// With images that fill at least three quarters of each side of the canvas, and objects within them. No object is so small or so
-/// narrow that it lies within several reference boxes: of these equally good ones rounding would choose the match.
 fn filled(model: Model, options: &DetectorOptions) -> Workload {
-    let DetectorOptions { canvas, anchors, .. } = options;
-    let least = canvas.map(|side| side * 3 / 4);
-    let fills = vec![
-        ("images", Fill::Blots(*canvas)),
-        ("sizes", Fill::Sizes { canvas: *canvas }),
-        ("boxes", Fill::Boxes { canvas: least, least: (LEAST_OBJECT * anchors.scale * FINEST_STRIDE) as f32 }),
-        ("count", Fill::Between(0, OBJECTS)),
-    ];
+    let fills = object_fills(options.canvas, options.anchors.scale * FINEST_STRIDE);
     Workload::new(model, Fill::Below(options.num_classes), fills)
 }

@@ -3,6 +3,7 @@
 use super::model;
 use crate::recipe::Recipe;
 use crate::setup::optimizer;
+use crate::tasks::detection::kind::object_fills;
 use crate::workload::{ComparedWork, Fill, Mode, Work, Workload, in_bytes};
 use bessemer_models::maskrcnn::{self, DetectionOptions, Flavour, MaskRcnnOptions, ProposalOptions, TrainingOptions};
 use bessemer_models::{Model, ModelError};
@@ -16,10 +17,6 @@ const FLAVOUR: Flavour = Flavour::Torchvision;
 
 /// Learning rate of steps that are measured: so low that no number of steps on one batch diverges.
 const RATE: f64 = 1e-5;
-/// Objects of an image, at most: half of them, the mean, is about as many as an image of COCO has.
-const OBJECTS: i32 = 15;
-/// Width of the smallest object, in sides of the smallest reference box.
-const LEAST_OBJECT: f64 = 1.25;
 /// Pixels between reference boxes of the finest level.
 const FINEST_STRIDE: f64 = 4.0;
 
@@ -91,16 +88,8 @@ fn sizes(options: &MaskRcnnOptions) -> Value {
     })
 }
 
-/// With images that fill at least three quarters of each side of the canvas, and objects within them.
 fn filled(model: Model, options: &MaskRcnnOptions) -> Workload {
-    let MaskRcnnOptions { canvas, anchors, num_classes, .. } = options;
-    let least = canvas.map(|side| side * 3 / 4);
-    let fills = vec![
-        ("images", Fill::Blots(*canvas)),
-        ("sizes", Fill::Sizes { canvas: *canvas }),
-        ("boxes", Fill::Boxes { canvas: least, least: (LEAST_OBJECT * anchors.scale * FINEST_STRIDE) as f32 }),
-        ("classes", Fill::Between(1, *num_classes as i32 - 1)),
-        ("count", Fill::Between(0, OBJECTS)),
-    ];
-    Workload::new(model, Fill::Below(*num_classes), fills)
+    let mut fills = object_fills(options.canvas, options.anchors.scale * FINEST_STRIDE);
+    fills.push(("classes", Fill::Between(1, options.num_classes as i32 - 1)));
+    Workload::new(model, Fill::Below(options.num_classes), fills)
 }
