@@ -8,7 +8,9 @@ use crate::state::CpuState;
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::plan::{LoweredKernel, Plan, Refusal, Target};
 use bessemer_ir::rules::Rules;
-use bessemer_ir::run::{self, DeviceLimits, DeviceProperties, RunError, StateBinding, StateLayout, StateStore};
+use bessemer_ir::run::{
+    self, Alone, Collectives, DeviceLimits, DeviceProperties, RunError, StateBinding, StateLayout, StateStore,
+};
 use bessemer_ir::{Graph, NodeId};
 use std::sync::Arc;
 
@@ -54,15 +56,21 @@ impl Target for CpuOptions {
 }
 
 /// The processors of this machine.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CpuDevice {
     options: CpuOptions,
+    collectives: Arc<dyn Collectives>,
     properties: DeviceProperties,
 }
 
 impl CpuDevice {
     /// A device that computes with these options; it starts no threads.
     pub fn new(options: CpuOptions) -> Self {
+        Self::of_rank(options, Arc::new(Alone::default()))
+    }
+
+    /// The device of one rank of a job.
+    pub fn of_rank(options: CpuOptions, collectives: Arc<dyn Collectives>) -> Self {
         let properties = DeviceProperties {
             kind: KIND,
             instruction_sets: Isa::available().into_iter().map(Isa::name).collect(),
@@ -70,7 +78,7 @@ impl CpuDevice {
             threads: options.threads,
             has_bf16: peak::has_bf16(options.isa),
         };
-        Self { options, properties }
+        Self { options, collectives, properties }
     }
 }
 
@@ -97,6 +105,6 @@ impl run::Device for CpuDevice {
         state: &Arc<dyn StateStore>,
         binding: &StateBinding<'_>,
     ) -> Result<Box<dyn run::Executor>, RunError> {
-        Ok(Box::new(Executor::over(plan, self.options, Arc::clone(state), binding)?))
+        Ok(Box::new(Executor::over(plan, self.options, Arc::clone(&self.collectives), Arc::clone(state), binding)?))
     }
 }

@@ -3,14 +3,15 @@
 use crate::arena::Arena;
 use crate::device::{CpuOptions, KIND};
 use crate::gemm::Ctx;
-use crate::kernel::{self, KernelError, KernelNode, Lowered, Operands};
+use crate::kernel::{self, CallError, KernelError, KernelNode, Lowered, Operands};
 use crate::state::CpuState;
 use crate::threads::ThreadPool;
 use bessemer_ir::ops::Op;
+use bessemer_ir::ops::collective::AllReduceStart;
 use bessemer_ir::plan::{KernelCall, Location, LoweredKernel, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
-    self, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, StepResults,
-    Ticket,
+    self, Alone, Collectives, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateLayout,
+    StateStore, StepResults, Ticket,
 };
 use bessemer_ir::{DType, NodeId, Role, TensorType, Value};
 use std::any::Any;
@@ -98,6 +99,7 @@ struct Program {
     plan: Plan,
     options: CpuOptions,
     pool: ThreadPool,
+    collectives: Arc<dyn Collectives>,
     memory: Memory,
     calls: Vec<Call>,
     once_calls: Vec<LoadedOnceCall>,
@@ -134,6 +136,18 @@ fn kernel_of(plan: &Plan, call: &KernelCall, threads: usize) -> Result<Arc<Lower
     lowered.filter(|lowered| lowered.threads == threads).ok_or(RunError::ForeignPlan { device: KIND })
 }
 
+fn check_ranks(plan: &Plan, collectives: &dyn Collectives) -> Result<(), RunError> {
+    let device = collectives.ranks();
+    let ranks = |id| match &plan.graph.node(id).op {
+        Op::AllReduce(op) | Op::AllReduceStart(AllReduceStart { op }) => Some(op.ranks),
+        _ => None,
+    };
+    match plan.graph.ids().filter_map(ranks).find(|&ranks| ranks != device) {
+        Some(plan) => Err(RunError::RankCount { plan, device }),
+        None => Ok(()),
+    }
+}
+
 /// The store as one of processors.
 fn on_cpu(state: &Arc<dyn StateStore>) -> Result<&CpuState, RunError> {
     state.as_any().downcast_ref().ok_or(RunError::ForeignState { device: KIND })
@@ -146,19 +160,21 @@ impl Executor {
     /// When the plan was compiled for another target or number of threads; when there is no memory.
     pub fn new(plan: Plan, options: CpuOptions) -> Result<Executor, RunError> {
         let state = CpuState::new(StateLayout::of_plan(&plan))?;
-        Self::over(plan, options, Arc::new(state), &StateBinding::default())
+        Self::over(plan, options, Arc::new(Alone::default()), Arc::new(state), &StateBinding::default())
     }
 
     /// Makes a plan ready to run over a store: allocates the arena, zeroed, and fills constants.
     ///
     /// # Errors
-    /// As [`Executor::new`]; state that the store does not have.
+    /// As [`Executor::new`]; state that the store does not have; a plan for another number of ranks.
     pub fn over(
         plan: Plan,
         options: CpuOptions,
+        collectives: Arc<dyn Collectives>,
         state: Arc<dyn StateStore>,
         binding: &StateBinding<'_>,
     ) -> Result<Executor, RunError> {
+        check_ranks(&plan, &*collectives)?;
         let store = on_cpu(&state)?;
         let state_numbers = binding.resolve(&plan.state, store.layout())?;
         let bytes = plan.arena_bytes;
@@ -188,7 +204,7 @@ impl Executor {
         let in_store = |numbers: Vec<usize>| numbers.into_iter().map(|number| state_numbers[number]).collect();
         let (replaced, invariant) = (in_store(replaced), in_store(invariant));
         let pool = ThreadPool::new(threads);
-        let program = Program { plan, options, pool, memory, calls, once_calls };
+        let program = Program { plan, options, pool, collectives, memory, calls, once_calls };
         Ok(Executor {
             program,
             state,
@@ -545,15 +561,18 @@ impl Program {
     }
 
     fn ctx(&self) -> Ctx<'_> {
-        Ctx { isa: self.options.isa, pool: &self.pool }
+        Ctx { isa: self.options.isa, pool: &self.pool, collectives: &*self.collectives }
     }
 
     fn run_call(&self, call: &Call) -> Result<(), RunError> {
         // SAFETY: the planner gave each value alive its own bytes, of the sizes that the kernel was lowered for, and
         // the executor that runs is borrowed exclusively, with its state locked.
-        unsafe { call.kernel.kernel.run(self.ctx(), &call.operands()) }.map_err(|problem| {
-            let node = KernelNode::of(&self.plan.graph, call.node);
-            RunError::Kernel(Box::new(KernelError::Index { node, problem }))
+        unsafe { call.kernel.kernel.run(self.ctx(), &call.operands()) }.map_err(|error| match error {
+            CallError::Index(problem) => {
+                let node = KernelNode::of(&self.plan.graph, call.node);
+                RunError::Kernel(Box::new(KernelError::Index { node, problem }))
+            }
+            CallError::Ranks(error) => error,
         })
     }
 

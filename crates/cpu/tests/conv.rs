@@ -24,7 +24,7 @@ impl Case {
     }
 
     fn run(&self, isa: Isa, pool: &ThreadPool) -> Results<f32> {
-        let (d, ctx, threads) = (&self.d, Ctx { isa, pool }, pool.threads());
+        let (d, ctx, threads) = (&self.d, Ctx::alone(isa, pool), pool.threads());
         let nan = |len: usize| vec![f32::NAN; len];
         let Operands { x, w, dy } = &self.operands;
         let mut r = self.operands.unfilled();
@@ -124,7 +124,7 @@ fn packed_weights_give_the_same_bits() {
     let d = conv(1, [9, 9], [20, 130], [3, 3], [2, 1], [1, 1], [[1; 2]; 2]).unwrap();
     let case = Case::new(&mut random, d);
     for isa in Isa::available() {
-        let (ctx, expected) = (Ctx { isa, pool: &pool }, case.run(isa, &pool));
+        let (ctx, expected) = (Ctx::alone(isa, &pool), case.run(isa, &pool));
         let mut packed = vec![f32::NAN; packed_forward_len(&d)];
         pack_forward(ctx, &d, (&case.operands.w).into(), &mut packed);
         let mut y = vec![f32::NAN; case.operands.dy.len()];
@@ -165,7 +165,7 @@ fn operands_of_16_bits() {
             let (x, w, dy) =
                 (TypedSlice::from(x.as_slice()), TypedSlice::from(w.as_slice()), TypedSlice::from(dy.as_slice()));
             let results = pools.each_ref().map(|pool| {
-                let (ctx, threads) = (Ctx { isa, pool }, pool.threads());
+                let (ctx, threads) = (Ctx::alone(isa, pool), pool.threads());
                 let nan = |len: usize| vec![f32::NAN; len];
                 let mut y = nan(case.operands.dy.len());
                 forward(ctx, &d, x, w, Output::new(&mut y), &mut nan(forward_scratch_len(&d, threads)), None);
@@ -208,7 +208,7 @@ fn affine_inputs() {
         }
         let x = Input::affine(&plain, Affine { scale: &scale, shift: &shift, relu });
         for isa in Isa::available() {
-            let (ctx, expected) = (Ctx { isa, pool: &pool }, case.run(isa, &pool));
+            let (ctx, expected) = (Ctx::alone(isa, &pool), case.run(isa, &pool));
             let nan = |len: usize| vec![f32::NAN; len];
             let mut y = nan(case.operands.dy.len());
             let scratch = &mut nan(forward_scratch_len(&d, 2));

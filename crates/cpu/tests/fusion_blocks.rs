@@ -155,7 +155,7 @@ fn parts_of_the_columns_are_computed_alone() {
                     };
                 }
                 // SAFETY: as above.
-                unsafe { kernel.finish(Ctx { isa, pool: &pool }, io, partials, rows) };
+                unsafe { kernel.finish(Ctx::alone(isa, &pool), io, partials, rows) };
             });
             let expected: Vec<f32> = x.iter().map(|&x| vector::cast(DType::Bf16, 1.5 * x)).collect();
             assert_eq!(results[0], expected, "{isa}, {part} columns");
@@ -245,7 +245,7 @@ fn stores_do_not_spoil_what_others_read() {
             let mut scratch = vec![0.0; kernel.run_scratch_len(2)];
             let io = FusionIo { producer: std::ptr::null(), loads: &loads, outputs: &outputs };
             // SAFETY: the memory has the sizes of the fusion.
-            unsafe { kernel.run(Ctx { isa, pool: &pool }, &io, &mut scratch) };
+            unsafe { kernel.run(Ctx::alone(isa, &pool), &io, &mut scratch) };
             for (output, place) in places.into_iter().enumerate() {
                 assert_eq!(&memory[place], expected[output], "{isa}, output {output}, {a} and {b} in place");
             }

@@ -77,7 +77,7 @@ impl Case {
 
     fn run_on(&self, input: Input<'_>, isa: Isa, threads: usize) -> Vec<f32> {
         let pool = ThreadPool::new(threads);
-        let (ctx, d, direction) = (Ctx { isa, pool: &pool }, &self.d, self.direction);
+        let (ctx, d, direction) = (Ctx::alone(isa, &pool), &self.d, self.direction);
         let weights = self.transformed(ctx);
         let (pixels, channels) = self.output();
         let coverage = Coverage::new(pixels, channels, row_blocks(d, direction));
@@ -201,7 +201,7 @@ fn gradient(d: &ConvDesc, x: Input<'_>, dy: &[f32], isa: Isa, threads: usize) ->
     let pool = ThreadPool::new(threads);
     let mut dw = vec![f32::NAN; 9 * d.c_in * d.c_out];
     let scratch = &mut vec![f32::NAN; weight_grad_scratch_len(d, threads)];
-    weight_grad(Ctx { isa, pool: &pool }, d, x, dy, Output::new(&mut dw), scratch);
+    weight_grad(Ctx::alone(isa, &pool), d, x, dy, Output::new(&mut dw), scratch);
     dw
 }
 
@@ -310,7 +310,7 @@ fn errors_of_weight_gradients() {
         let (expected, isa, pool) = (operands.expected(&d, 1).dw, Isa::detect(), ThreadPool::new(1));
         let mut direct = vec![f32::NAN; expected.len()];
         let scratch = &mut vec![0.0; conv::weight_grad_scratch_len(&d, 1)];
-        let ctx = Ctx { isa, pool: &pool };
+        let ctx = Ctx::alone(isa, &pool);
         conv::weight_grad(ctx, &d, &operands.x, &operands.dy, Output::new(&mut direct), scratch);
         let got = gradient(&d, (&operands.x).into(), &operands.dy, isa, 1);
         let [got, direct] = [got, direct].map(|dw| largest_error(&dw, &expected));

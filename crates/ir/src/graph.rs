@@ -199,6 +199,21 @@ impl Graph {
         Ok(())
     }
 
+    /// Replaces the value by which the update at `index` of [`Graph::updates`] replaces its state.
+    ///
+    /// # Errors
+    /// If it has another type.
+    ///
+    /// # Panics
+    /// If there are not that many updates.
+    pub fn replace_update(&mut self, index: usize, new: Value) -> Result<(), GraphError> {
+        let (state, _) = self.updates.remove(index);
+        self.update(state, new)?;
+        let moved = self.updates.pop().expect("it was just added");
+        self.updates.insert(index, moved);
+        Ok(())
+    }
+
     /// [`Graph::update`] after every micro-batch of a step.
     ///
     /// # Errors

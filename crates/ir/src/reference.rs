@@ -2,6 +2,8 @@
 
 use crate::dtype::DType;
 use crate::graph::{Graph, Value};
+use crate::ops::Op;
+use crate::ops::collective::AllReduce;
 use crate::shape::TensorType;
 use std::collections::HashMap;
 
@@ -109,44 +111,14 @@ impl<'a> Interpreter<'a> {
     /// Runs a micro-batch that is not the last of its step: computes the accumulation phase, then replaces the state that is
     /// replaced after every micro-batch.
     pub fn accumulate(&mut self) {
-        let values = self.compute(&self.graph.accumulation_phase());
+        let chosen = self.graph.accumulation_phase();
+        let values = compute(&[&*self], &chosen).swap_remove(0);
         self.replace_state(&values, |graph, state| graph.is_per_micro_batch(state));
     }
 
     /// Runs one step, or the last micro-batch of one: computes every node, then replaces the state.
     pub fn run(&mut self) {
-        let values = self.compute(&vec![true; self.graph.len()]);
-        self.outputs = self.graph.outputs().iter().map(|(name, v)| (name.clone(), values[v].clone())).collect();
-        self.replace_state(&values, |_, _| true);
-    }
-
-    /// The values of the chosen nodes that are results or replace state.
-    fn compute(&self, chosen: &[bool]) -> HashMap<Value, Tensor> {
-        let mut values: HashMap<Value, Tensor> = HashMap::new();
-        let mut last_use = vec![0usize; self.graph.len()];
-        for id in self.graph.ids() {
-            for input in &self.graph.node(id).inputs {
-                last_use[input.node.index()] = id.index();
-            }
-        }
-        for root in self.graph.roots() {
-            last_use[root.node.index()] = usize::MAX;
-        }
-        for id in self.graph.ids().filter(|id| chosen[id.index()]) {
-            let node = self.graph.node(id);
-            let outputs = if node.op.as_input().is_some() {
-                vec![self.inputs[&Value { node: id, output: 0 }].clone()]
-            } else {
-                let inputs: Vec<&Tensor> = node.inputs.iter().map(|v| &values[v]).collect();
-                node.op.rule().evaluate(&inputs, &node.outputs)
-            };
-            for (output, tensor) in outputs.into_iter().enumerate() {
-                debug_assert_eq!(tensor.ty, node.outputs[output], "{} returned another type", node.op);
-                values.insert(Value { node: id, output: output as u32 }, tensor);
-            }
-            values.retain(|v, _| last_use[v.node.index()] > id.index() || v.node == id);
-        }
-        values
+        run_ranks(std::slice::from_mut(self));
     }
 
     fn replace_state(&mut self, values: &HashMap<Value, Tensor>, is_due: impl Fn(&Graph, Value) -> bool) {
@@ -154,4 +126,66 @@ impl<'a> Interpreter<'a> {
             self.inputs.insert(*state, values[new].clone());
         }
     }
+}
+
+/// Runs one step, or the last micro-batch of one, of all ranks of a job, which exchange what their collectives read. All have the
+/// same graph.
+pub fn run_ranks(ranks: &mut [Interpreter<'_>]) {
+    let chosen = vec![true; ranks[0].graph.len()];
+    let values = compute(&ranks.iter().collect::<Vec<_>>(), &chosen);
+    for (rank, values) in ranks.iter_mut().zip(&values) {
+        rank.outputs = rank.graph.outputs().iter().map(|(name, v)| (name.clone(), values[v].clone())).collect();
+        rank.replace_state(values, |_, _| true);
+    }
+}
+
+/// For each rank the values of the chosen nodes that are results or replace state.
+fn compute(ranks: &[&Interpreter<'_>], chosen: &[bool]) -> Vec<HashMap<Value, Tensor>> {
+    let graph = ranks[0].graph;
+    let mut values: Vec<HashMap<Value, Tensor>> = vec![HashMap::new(); ranks.len()];
+    let last_use = last_uses(graph);
+    for id in graph.ids().filter(|id| chosen[id.index()]) {
+        let node = graph.node(id);
+        for (number, rank) in ranks.iter().enumerate() {
+            let outputs = match &node.op {
+                Op::Input(_) => vec![rank.inputs[&Value { node: id, output: 0 }].clone()],
+                Op::AllReduce(_) => reduced(&node.inputs, &values),
+                Op::AllReduceWait(_) => reduced(&graph.node(node.inputs[0].node).inputs, &values),
+                op => {
+                    let inputs: Vec<&Tensor> = node.inputs.iter().map(|v| &values[number][v]).collect();
+                    op.rule().evaluate(&inputs, &node.outputs)
+                }
+            };
+            for (output, tensor) in outputs.into_iter().enumerate() {
+                debug_assert_eq!(tensor.ty, node.outputs[output], "{} returned another type", node.op);
+                values[number].insert(Value { node: id, output: output as u32 }, tensor);
+            }
+        }
+        for values in &mut values {
+            values.retain(|v, _| last_use[v.node.index()] > id.index() || v.node == id);
+        }
+    }
+    values
+}
+
+/// The sums of tensors over all ranks.
+fn reduced(inputs: &[Value], values: &[HashMap<Value, Tensor>]) -> Vec<Tensor> {
+    let of_all = |v: &Value| values.iter().map(|values| &values[v]).collect::<Vec<_>>();
+    inputs.iter().map(|v| AllReduce::reduce(&of_all(v))).collect()
+}
+
+/// For each node the last one that reads it.
+fn last_uses(graph: &Graph) -> Vec<usize> {
+    let mut last_use = vec![0; graph.len()];
+    for id in graph.ids() {
+        for input in &graph.node(id).inputs {
+            last_use[input.node.index()] = id.index();
+            // What a start reads is looked up by the wait for it.
+            if let Op::AllReduceStart(_) = &graph.node(input.node).op {
+                graph.node(input.node).inputs.iter().for_each(|read| last_use[read.node.index()] = id.index());
+            }
+        }
+    }
+    graph.roots().for_each(|root| last_use[root.node.index()] = usize::MAX);
+    last_use
 }

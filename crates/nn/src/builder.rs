@@ -15,7 +15,7 @@ pub enum Mode {
 }
 
 /// The state that counts micro-batches.
-pub(crate) const MICRO_STEP: &str = "micro_step";
+pub const MICRO_STEP: &str = "micro_step";
 
 /// Adds layers to a graph. The scope gives both the path of the nodes and the names of the parameters.
 #[derive(Debug)]
@@ -136,8 +136,8 @@ impl Builder {
         self.named(name.to_string(), TensorType::f32([]), ParamLayout::Plain, ParamKind::Optimizer, Role::State, init)
     }
 
-    /// The number of micro-batches run so far, `i32[]`, in the state `micro_step`: what random numbers of a step are keyed by.
-    /// It counts skipped steps as well, and after 2^24 - 1, the last number that arithmetic in `f32` can count to, begins at 0
+    /// The number of this micro-batch in the whole run, `i32[]`, in the state `micro_step`: what random numbers of a step are keyed by.
+    /// Of several ranks each has its own. It counts skipped steps as well, and after 2^24 - 1, the last number that arithmetic in `f32` can count to, begins at 0
     /// again.
     pub fn micro_step(&mut self) -> Result<Value> {
         match self.graph.find_input(MICRO_STEP) {

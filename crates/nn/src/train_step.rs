@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::builder::{Builder, MICRO_STEP};
 use crate::optim::{
-    Average, Clip, ClipOf, LossScale, Optimizer, accumulate, clip_each, global_norm, is_finite, step_counter,
+    Average, Clip, ClipOf, LossScale, Optimizer, Ranks, accumulate, clip_each, global_norm, is_finite, step_counter,
 };
 use crate::params::ParamSpec;
 use crate::schedule::Schedule;
@@ -28,8 +28,11 @@ pub struct TrainConfig {
     pub average: Option<Average>,
     /// Scaling of the loss, for gradients that are stored in `f16`.
     pub loss_scale: Option<LossScale>,
-    /// Micro-batches of a step, at least 1. Loss, gradients and all results that are one `f32` are means over them.
+    /// Micro-batches of a step, of all ranks together, at least 1. Loss, gradients and all results that are one `f32` are means
+    /// over them.
     pub accumulation: u64,
+    /// The ranks that share them; their number divides that of the micro-batches.
+    pub ranks: Ranks,
     /// What the learning rate is multiplied with, decay of weights included.
     pub rate_factors: RateFactors,
 }
@@ -62,6 +65,7 @@ impl TrainConfig {
             average: None,
             loss_scale: None,
             accumulation: 1,
+            ranks: Ranks::default(),
             rate_factors: RateFactors::default(),
         }
     }
@@ -87,7 +91,7 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
             grads = clip.apply(&mut b.graph, norm, &grads)?;
         }
         if accumulates {
-            (loss, grads) = accumulate(b, config.accumulation, loss, &params, &grads)?;
+            (loss, grads) = accumulate(b, config.accumulation, config.ranks, loss, &params, &grads)?;
         }
         let step = step_counter(b)?;
         let lr = config.schedule.add_to(&mut b.graph, step)?;
@@ -129,19 +133,22 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
             b.graph.output("loss_scale", scale);
             scaling.adapt(b, scale, finite)?;
         }
-        advance_micro_step(b, accumulates)
+        let ranks = config.ranks.count as u64;
+        advance_micro_step(b, ranks, config.accumulation > ranks)
     })
 }
 
-/// Counts the micro-batch, if anything in the graph reads the counter.
-fn advance_micro_step(b: &mut Builder, accumulates: bool) -> Result<()> {
+/// Counts the micro-batches of all ranks, if anything in the graph reads the counter. That of rank `r` begins `r` later than that of
+/// rank 0, so that each micro-batch has the same number wherever it runs.
+fn advance_micro_step(b: &mut Builder, ranks: u64, accumulates: bool) -> Result<()> {
     const END: f64 = 16_777_216.0;
     let g = &mut b.graph;
     let Some(counter) = g.find_input(MICRO_STEP) else { return Ok(()) };
-    let (zero, end) = (g.constant_like(counter, 0.0)?, g.constant_like(counter, END)?);
-    let next = g.add_scalar(counter, 1.0)?;
+    let end = g.constant_like(counter, END)?;
+    let next = g.add_scalar(counter, ranks as f64)?;
     let is_end = g.binary(BinaryKind::Ge, next, end)?;
-    let next = g.select(is_end, zero, next)?;
+    let from_zero = g.add_scalar(next, -END)?;
+    let next = g.select(is_end, from_zero, next)?;
     if accumulates { g.update_each_micro_batch(counter, next) } else { g.update(counter, next) }
 }
 

@@ -90,7 +90,7 @@ fn reference(desc: &AttentionDesc) -> [Vec<f64>; 5] {
 /// Both passes.
 fn results(isa: Isa, format: PanelFormat, desc: &AttentionDesc, threads: usize) -> Results {
     let pool = ThreadPool::new(threads);
-    let ctx = Ctx { isa, pool: &pool };
+    let ctx = Ctx::alone(isa, &pool);
     let (q_len, k_len) = (desc.q_len(), desc.k_len());
     let [q, k, v, dout] = std::array::from_fn(|i| halves(if i % 3 == 0 { q_len } else { k_len }, STREAMS[i]));
     let wide = [&q, &k, &v].map(|tensor| widened(tensor));

@@ -126,7 +126,7 @@ mod tests {
         let pool = ThreadPool::new(1);
         let run = |images: [i32; 2], truths: [i32; 2]| {
             let regions = MaskRegions { boxes: &[1.0; 8], images: &images, truths: &truths };
-            let ctx = Ctx { isa: Isa::detect(), pool: &pool };
+            let ctx = Ctx::alone(Isa::detect(), &pool);
             mask_targets(ctx, &desc, &[0; 96], &[1.0; 24], regions, &mut [0.0; 8])
         };
         assert_eq!(run([1, 0], [-1, 2]), Ok(()));

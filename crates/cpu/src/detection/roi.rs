@@ -486,7 +486,7 @@ mod tests {
         };
         let desc = RoiDesc { rule, batch: 2, rois: 1, channels: 1, maps: vec![[2, 2]] };
         let pool = ThreadPool::new(1);
-        let ctx = Ctx { isa: Isa::detect(), pool: &pool };
+        let ctx = Ctx::alone(Isa::detect(), &pool);
         let (mut scratch, boxes) = (vec![0.0; desc.grad_scratch_len()], [0.0, 0.0, 1.0, 1.0]);
         for (image, outcome) in [(1, Ok(())), (2, Err(IndexOutOfRange { position: 0, index: 2, limit: 2 }))] {
             let features = roi_align(ctx, &desc, &[&[0.0; 8]], &boxes, &[image], &mut [0.0], &mut scratch);

@@ -251,7 +251,7 @@ mod tests {
             let inputs = [integers(&[2, 500], &labels), integers(&[], &[step])];
             let expected = op.rule().evaluate(&[&inputs[0], &inputs[1]], &[inputs[0].ty.clone()]).remove(0);
             let mut sampled = vec![7; 1000];
-            let ctx = Ctx { isa: Isa::detect(), pool: &pool };
+            let ctx = Ctx::alone(Isa::detect(), &pool);
             sample_labels(ctx, &desc, step as u32, &labels, &mut sampled, &mut scratch);
             assert_eq!(integers(&[2, 500], &sampled), expected, "step {step}");
         }

@@ -18,11 +18,13 @@ mod tiles;
 mod typed_slice;
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use crate::isa::Isa;
 use crate::simd::PanelFormat;
 use crate::threads::ThreadPool;
 use bessemer_ir::DType;
+use bessemer_ir::run::{Alone, Collectives};
 
 pub use affine::{Affine, Input};
 pub use blocking::RowBlocks;
@@ -51,6 +53,16 @@ pub struct Ctx<'a> {
     pub isa: Isa,
     /// Threads to compute on.
     pub pool: &'a ThreadPool,
+    /// The other ranks of the job.
+    pub collectives: &'a dyn Collectives,
+}
+
+impl<'a> Ctx<'a> {
+    /// Of a process that is the only rank.
+    pub fn alone(isa: Isa, pool: &'a ThreadPool) -> Self {
+        static ALONE: LazyLock<Alone> = LazyLock::new(Alone::default);
+        Ctx { isa, pool, collectives: &*ALONE }
+    }
 }
 
 impl Ctx<'_> {

@@ -41,7 +41,7 @@ fn matrix_products() {
 
 fn matrix_products_in(format: PanelFormat) {
     let pool = ThreadPool::new(2);
-    let ctx = Ctx { isa: Isa::Portable, pool: &pool };
+    let ctx = Ctx::alone(Isa::Portable, &pool);
     for (m, n, k, batch) in [
         (70, 45, 91, 1),
         (1, 300, 601, 1),
@@ -93,7 +93,7 @@ fn products_store_as_what_follows_them_computes() {
         for isa in Isa::available() {
             // Products of vectors leave short reductions to the epilogue.
             let pool = ThreadPool::new(1);
-            let has_tiles = Ctx { isa, pool: &pool }.panel_format(DType::Bf16, DType::Bf16) == PanelFormat::Tiles;
+            let has_tiles = Ctx::alone(isa, &pool).panel_format(DType::Bf16, DType::Bf16) == PanelFormat::Tiles;
             let short = has_tiles.then_some([70, 64, 91]);
             for size in [[33, 32, 600], [500, 1024, 545], [17, 96, 1100]].into_iter().chain(short) {
                 for form in 0..16 {
@@ -107,7 +107,7 @@ fn products_store_as_what_follows_them_computes() {
 /// The bits of `form` say whether there is a bias, an addend of 16 bits with a bias, ReLU, and an output of 16 bits.
 fn stores_in(isa: Isa, [m, n, k]: [usize; 3], form: usize) {
     let pool = ThreadPool::new(2);
-    let ctx = Ctx { isa, pool: &pool };
+    let ctx = Ctx::alone(isa, &pool);
     let desc = GemmDesc::new(m, n, k);
     let ([a, b, addend], [bias, addend_bias]) = (
         [(m * k, 1), (k * n, 2), (m * n, 3)].map(|(len, seed)| elements(len, seed).0),
@@ -157,7 +157,7 @@ fn convolutions() {
 
 fn convolutions_in(format: PanelFormat) {
     let pool = ThreadPool::new(2);
-    let ctx = Ctx { isa: Isa::Portable, pool: &pool };
+    let ctx = Ctx::alone(Isa::Portable, &pool);
     for (channels, kernel, stride, pad) in [
         ([3, 7], 5, 2, 2),
         ([16, 20], 3, 1, 1),
@@ -323,7 +323,7 @@ fn tiles_are_as_documented() {
 #[ignore = "prints a table"]
 fn errors_by_depth() {
     let pool = ThreadPool::new(2);
-    let ctx = Ctx { isa: Isa::Portable, pool: &pool };
+    let ctx = Ctx::alone(Isa::Portable, &pool);
     println!("| length of the reduction | `f32` | `vdpbf16ps` | `tdpbf16ps` |");
     for k in [64, 576, 2304, 4608] {
         let (m, n) = (32, 64);

@@ -1,9 +1,8 @@
 //! Attention and its gradient.
 
-use super::{Kernel, Operands, Unsupported};
+use super::{CallError, Kernel, Operands, Unsupported};
 use crate::attention::AttentionDesc;
 use crate::gemm::Ctx;
-use crate::index::IndexOutOfRange;
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::attention::{Attention, AttentionGrad};
 
@@ -30,7 +29,7 @@ impl Kernel for Forward {
         self.0.forward_scratch_len(threads)
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe { self.0.run_forward(ctx, operands) };
         Ok(())
@@ -48,7 +47,7 @@ impl Kernel for Backward {
         self.0.backward_scratch_len(threads)
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe { self.0.run_backward(ctx, operands) };
         Ok(())

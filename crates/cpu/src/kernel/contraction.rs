@@ -1,11 +1,10 @@
 //! Products: kernels whose output a fusion can work on block by block.
 
-use super::{Kernel, Operands, Unsupported};
+use super::{CallError, Kernel, Operands, Unsupported};
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::winograd::{self, Direction};
 use crate::conv::{self, ConvDesc};
 use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, Output, RowBlocks, TypedSlice, Weights};
-use crate::index::IndexOutOfRange;
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::conv::{Conv2d, Geometry};
 use bessemer_ir::ops::conv_with_prologue::ConvWithPrologue;
@@ -364,7 +363,7 @@ impl Kernel for Contraction {
         }
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             let output = Output::from_raw(operands.outputs[0].cast(), self.output_len());

@@ -1,8 +1,7 @@
 //! Operations that move elements, whatever their type.
 
-use super::{Kernel, Operands};
+use super::{CallError, Kernel, Operands};
 use crate::gemm::Ctx;
-use crate::index::IndexOutOfRange;
 use crate::layout::{self, Repeat, StridedCopy};
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::layout::{Broadcast, Concat, Pad, Slice, Transpose};
@@ -51,7 +50,7 @@ impl Kernel for Repeats {
         "pixel repetition".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             let (x, y) = (operands.input(0, self.0.input_bytes()), operands.output(self.0.output_bytes()));
@@ -76,7 +75,7 @@ impl Kernel for Copies {
         "strided copy".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             layout::zero(ctx, operands.output(self.zeroed_bytes));

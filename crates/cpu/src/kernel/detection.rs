@@ -1,12 +1,11 @@
 //! Reference boxes, their match with ground truths, box codes, samples, suppression, and the largest elements.
 
-use super::{Kernel, Operands, Unsupported};
+use super::{CallError, Kernel, Operands, Unsupported};
 use crate::detection::boxes::{self, CodeDesc, DecodeDesc};
 use crate::detection::matching::{self, MatchDesc};
 use crate::detection::sample::{self, SampleDesc};
 use crate::detection::suppress::{self, SuppressDesc, SuppressInputs, SuppressOutputs};
 use crate::gemm::Ctx;
-use crate::index::IndexOutOfRange;
 use crate::top_k::{self, TopKDesc};
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::detection::anchors::Anchors;
@@ -92,7 +91,7 @@ impl Kernel for Grid {
         "anchors".to_string()
     }
 
-    unsafe fn run(&self, _ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, _ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe { operands.output::<f32>(self.0.len()).copy_from_slice(&self.0) };
         Ok(())
@@ -110,15 +109,16 @@ impl Kernel for Match {
         self.0.scratch_len()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.0;
         // SAFETY: the caller's promise.
         unsafe {
             let (boxes, truths) = (operands.floats(0, d.boxes_len()), operands.floats(1, d.batch * d.truths * 4));
             let (matches, positives) = (operands.output_at(0, d.batch * d.boxes), operands.output_at(1, d.batch));
             let counts = operands.input(2, d.batch);
-            matching::match_boxes(ctx, d, boxes, truths, counts, matches, positives, operands.scratch())
+            matching::match_boxes(ctx, d, boxes, truths, counts, matches, positives, operands.scratch())?;
         }
+        Ok(())
     }
 }
 
@@ -135,15 +135,16 @@ impl Kernel for Encode {
         "box codes".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let rows = self.batch * self.desc.boxes;
         // SAFETY: the caller's promise.
         unsafe {
             let (references, gt) =
                 (operands.floats(0, self.references), operands.floats(1, self.batch * self.truths * 4));
             let (matches, codes) = (operands.input(2, rows), operands.output(4 * rows));
-            boxes::encode(ctx, &self.desc, self.truths, references, gt, matches, codes)
+            boxes::encode(ctx, &self.desc, self.truths, references, gt, matches, codes)?;
         }
+        Ok(())
     }
 }
 
@@ -160,7 +161,7 @@ impl Kernel for Decode {
         "boxes of codes".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             let (codes, references) = (operands.floats(0, self.codes), operands.floats(1, self.references));
@@ -185,7 +186,7 @@ impl Kernel for Suppression {
         self.desc.scratch_len(threads)
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.desc;
         let (rows, kept) = (d.batch * d.rows * d.columns, d.batch * d.rule.max_outputs);
         // SAFETY: the caller's promise.
@@ -202,8 +203,9 @@ impl Kernel for Suppression {
                 scores: operands.output_at(2, kept),
                 counts: operands.output_at(3, d.batch),
             };
-            suppress::suppress(ctx, d, inputs, outputs, operands.scratch())
+            suppress::suppress(ctx, d, inputs, outputs, operands.scratch())?;
         }
+        Ok(())
     }
 }
 
@@ -228,7 +230,7 @@ impl Kernel for LabelSample {
         self.0.scratch_len(threads)
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.0;
         let len = d.batch * d.candidates;
         // SAFETY: the caller's promise.
@@ -254,7 +256,7 @@ impl Kernel for RowSample {
         self.desc.scratch_len(threads)
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.desc;
         let rows = d.batch * d.sampler.total;
         // SAFETY: the caller's promise.
@@ -280,7 +282,7 @@ impl Kernel for Pack {
         "list of chosen rows".to_string()
     }
 
-    unsafe fn run(&self, _ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, _ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             let (images, rows) = (operands.output_at(0, self.capacity), operands.output_at(1, self.capacity));
@@ -305,7 +307,7 @@ impl Kernel for Largest {
         self.desc.scratch_len(threads)
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.desc;
         let len = d.rows * d.k;
         // SAFETY: the caller's promise.

@@ -1,6 +1,7 @@
 //! Why the CPU has no kernel for a node, and what kernels find wrong with their data.
 
 use crate::index::IndexOutOfRange;
+use bessemer_ir::run::RunError;
 use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
 
 /// Why there is no kernel for an operation on operands of some types.
@@ -33,6 +34,21 @@ pub enum KernelError {
     Unsupported { node: KernelNode, inputs: Vec<TensorType>, reason: Unsupported },
     #[error("{node}: {problem}")]
     Index { node: KernelNode, problem: IndexOutOfRange },
+}
+
+/// Why a kernel call failed.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    /// What it found in its data.
+    Index(IndexOutOfRange),
+    /// The other ranks were not reached.
+    Ranks(RunError),
+}
+
+impl From<IndexOutOfRange> for CallError {
+    fn from(problem: IndexOutOfRange) -> CallError {
+        CallError::Index(problem)
+    }
 }
 
 /// The operation of a node, as printed, and its path in the model.

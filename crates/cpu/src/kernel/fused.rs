@@ -1,10 +1,9 @@
 //! Fused programs: alone, or on the blocks of a product as they are finished.
 
 use super::contraction::Contraction;
-use super::{Kernel, Operands, Unsupported};
+use super::{CallError, Kernel, Operands, Unsupported};
 use crate::fusion::{FusionIo, FusionKernel, Partials, StoreFusion};
 use crate::gemm::{Ctx, Epilogue, Output, Store};
-use crate::index::IndexOutOfRange;
 use crate::isa::Isa;
 use bessemer_ir::ops::fusion::Fusion;
 use bessemer_ir::passes::memory::raw_target;
@@ -20,7 +19,7 @@ impl Kernel for FusionKernel {
         self.run_scratch_len(threads)
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let io = operands.fusion_io(0, std::ptr::null());
         // SAFETY: the caller's promise.
         unsafe { FusionKernel::run(self, ctx, &io, operands.scratch()) };
@@ -142,7 +141,7 @@ impl Kernel for WithProducer {
         self.target_len(threads) + rest
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let threads = ctx.pool.threads();
         // SAFETY: the caller's promise; the fusion runs on finished blocks only.
         unsafe {

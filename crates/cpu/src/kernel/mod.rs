@@ -1,6 +1,7 @@
 //! Chooses the kernel of a node and calls it with the node's operands: a file for each family.
 
 mod attention;
+mod collective;
 mod contraction;
 mod copies;
 mod detection;
@@ -14,11 +15,11 @@ mod roi;
 mod rows;
 mod weight_grad;
 
+pub(crate) use error::CallError;
 pub use error::{KernelError, KernelNode, Unsupported};
 pub(crate) use operands::Operands;
 
 use crate::gemm::Ctx;
-use crate::index::IndexOutOfRange;
 use bessemer_ir::ops::Op;
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::plan::{LoweredKernel, Needs, Packed};
@@ -56,8 +57,8 @@ pub(crate) trait Kernel: Send + Sync {
     /// planner lets a fusion overwrite in place.
     ///
     /// # Errors
-    /// What is wrong with the data.
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange>;
+    /// What is wrong with the data; a collective that fails.
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError>;
 }
 
 /// A kernel of a plan, to be run with the given number of threads.
@@ -144,6 +145,9 @@ pub(crate) fn lower(graph: &Graph, id: NodeId, invariant: &Invariant) -> Result<
         Op::Random(random) => random::lower(random),
         Op::Attention(attention) => attention::forward(attention, &types),
         Op::AttentionGrad(grad) => attention::backward(grad, &types),
+        Op::AllReduce(reduce) => Ok(collective::all_reduce(*reduce, &types)),
+        Op::AllReduceStart(start) => Ok(collective::start(start.op, &types)),
+        Op::AllReduceWait(wait) => Ok(collective::wait(&wait.types)),
     }
 }
 

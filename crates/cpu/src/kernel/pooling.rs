@@ -1,8 +1,7 @@
 //! Pooling and its gradients.
 
-use super::{Kernel, Operands, Unsupported, only_f32};
+use super::{CallError, Kernel, Operands, Unsupported, only_f32};
 use crate::gemm::Ctx;
-use crate::index::IndexOutOfRange;
 use crate::pool2d::{self, Element, PoolDesc};
 use bessemer_ir::ops::pool::{AvgPool2d, AvgPool2dGrad, Geometry, MaxPool2d, MaxPool2dGrad};
 use bessemer_ir::{DType, TensorType};
@@ -70,7 +69,7 @@ impl Kernel for Max {
         "max pool".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.dtype {
@@ -107,7 +106,7 @@ impl Kernel for MaxGrad {
         if self.dtype == DType::F32 { 0 } else { self.desc.sums_len(threads) }
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.desc;
         // SAFETY: the caller's promise.
         unsafe {
@@ -135,7 +134,7 @@ impl Kernel for Average {
         "average pool".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.desc;
         // SAFETY: the caller's promise.
         unsafe {
@@ -156,7 +155,7 @@ impl Kernel for AverageGrad {
         "average pool gradient".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.desc;
         // SAFETY: the caller's promise.
         unsafe {

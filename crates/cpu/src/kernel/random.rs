@@ -1,8 +1,7 @@
 //! Random numbers outside fused kernels.
 
-use super::{Kernel, Operands, Unsupported};
+use super::{CallError, Kernel, Operands, Unsupported};
 use crate::gemm::Ctx;
-use crate::index::IndexOutOfRange;
 use crate::random::{self, Stream};
 use bessemer_ir::ops::source::{Distribution, Random};
 
@@ -30,7 +29,7 @@ impl Kernel for Normal {
         "normal random numbers".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             let step: &[i32] = operands.input(0, 1);

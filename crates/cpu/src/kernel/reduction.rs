@@ -1,8 +1,7 @@
 //! Reductions that no fused kernel does, and positions of maxima.
 
-use super::{Kernel, Operands, Unsupported, only_f32};
+use super::{CallError, Kernel, Operands, Unsupported, only_f32};
 use crate::gemm::Ctx;
-use crate::index::IndexOutOfRange;
 use crate::rowwise;
 use bessemer_ir::ops::reduce::{Reduce, ReduceKind};
 use bessemer_ir::{Shape, TensorType};
@@ -53,7 +52,7 @@ impl Kernel for Reduction {
         rowwise::reduce_scratch_len(self.dims)
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let dims = self.dims;
         // SAFETY: the caller's promise.
         unsafe {
@@ -74,7 +73,7 @@ impl Kernel for ArgMax {
         "arg-max by rows".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             let x = operands.floats(0, self.rows * self.cols);

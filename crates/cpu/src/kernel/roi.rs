@@ -1,10 +1,9 @@
 //! Features of regions, their gradient, and masks.
 
-use super::{Kernel, Operands};
+use super::{CallError, Kernel, Operands};
 use crate::detection::masks::{self, MaskDesc, MaskRegions};
 use crate::detection::roi::{self, RoiDesc, RoiGrad};
 use crate::gemm::Ctx;
-use crate::index::IndexOutOfRange;
 use crate::pool2d::Element;
 use bessemer_ir::ops::detection::masks::MaskTargets;
 use bessemer_ir::ops::detection::roi::{MOST_LEVELS, RoiAlign, RoiAlignGrad};
@@ -51,7 +50,7 @@ struct Align {
 impl Align {
     /// # Safety
     /// As for [`Kernel::run`]; maps and features are of the type.
-    unsafe fn run_of<T: Element>(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run_of<T: Element>(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.desc;
         let levels = d.maps.len();
         // SAFETY: the caller's promise.
@@ -60,8 +59,9 @@ impl Align {
             let maps: [&[T]; MOST_LEVELS] = std::array::from_fn(map);
             let (boxes, images) = (operands.floats(levels, 4 * d.rois), operands.input(levels + 1, d.rois));
             let features = operands.output(d.features_len());
-            roi::roi_align(ctx, d, &maps[..levels], boxes, images, features, operands.scratch())
+            roi::roi_align(ctx, d, &maps[..levels], boxes, images, features, operands.scratch())?;
         }
+        Ok(())
     }
 }
 
@@ -74,7 +74,7 @@ impl Kernel for Align {
         self.desc.scratch_len()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.dtype {
@@ -109,12 +109,13 @@ impl AlignGrad {
 
     /// # Safety
     /// As for [`Kernel::run`]; gradients are of the type.
-    unsafe fn run_16<T: Element>(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run_16<T: Element>(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             let (inputs, mut grads) = self.operands::<T>(operands);
-            roi::roi_align_grad_16(ctx, &self.desc, &inputs, &mut grads, operands.scratch())
+            roi::roi_align_grad_16(ctx, &self.desc, &inputs, &mut grads, operands.scratch())?;
         }
+        Ok(())
     }
 }
 
@@ -130,7 +131,7 @@ impl Kernel for AlignGrad {
         }
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.dtype {
@@ -138,7 +139,7 @@ impl Kernel for AlignGrad {
                 DType::F16 => self.run_16::<f16>(ctx, operands),
                 _ => {
                     let (inputs, mut grads) = self.operands::<f32>(operands);
-                    roi::roi_align_grad(ctx, &self.desc, &inputs, &mut grads, operands.scratch())
+                    Ok(roi::roi_align_grad(ctx, &self.desc, &inputs, &mut grads, operands.scratch())?)
                 }
             }
         }
@@ -152,7 +153,7 @@ impl Kernel for Masks {
         "masks of regions".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.0;
         // SAFETY: the caller's promise.
         unsafe {
@@ -162,7 +163,8 @@ impl Kernel for Masks {
                 images: operands.input(3, d.regions),
                 truths: operands.input(4, d.regions),
             };
-            masks::mask_targets(ctx, d, crops, truths, regions, operands.output(d.masks_len()))
+            masks::mask_targets(ctx, d, crops, truths, regions, operands.output(d.masks_len()))?;
         }
+        Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! Elements of tables chosen by index.
 
-use super::{Kernel, Operands, Unsupported, only_f32};
+use super::{CallError, Kernel, Operands, Unsupported, only_f32};
 use crate::gemm::Ctx;
-use crate::index::{self, IndexOutOfRange, ScatterDesc};
+use crate::index::{self, ScatterDesc};
 use bessemer_ir::TensorType;
 use bessemer_ir::ops::index::{Gather, IndexGeometry, ScatterAdd};
 
@@ -34,14 +34,15 @@ impl Kernel for RowGather {
         "gather".to_string()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let RowGather { geometry, row_bytes } = self;
         // SAFETY: the caller's promise.
         unsafe {
             let table = operands.input(0, geometry.table_rows() * row_bytes);
             let list = operands.input(1, geometry.batches * geometry.items);
-            index::gather(ctx, geometry, table, *row_bytes, list, operands.output(geometry.chosen() * row_bytes))
+            index::gather(ctx, geometry, table, *row_bytes, list, operands.output(geometry.chosen() * row_bytes))?;
         }
+        Ok(())
     }
 }
 
@@ -56,14 +57,15 @@ impl Kernel for Scatter {
         self.0.scratch_len()
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let geometry = &self.0.0;
         // SAFETY: the caller's promise.
         unsafe {
             let updates = operands.floats(0, geometry.chosen() * geometry.width);
             let list = operands.input(1, geometry.batches * geometry.items);
             let out = operands.output(geometry.table_rows() * geometry.width);
-            index::scatter_add(ctx, &self.0, updates, list, out, operands.scratch())
+            index::scatter_add(ctx, &self.0, updates, list, out, operands.scratch())?;
         }
+        Ok(())
     }
 }

@@ -1,12 +1,11 @@
 //! Gradients of convolutions with respect to their weights.
 
 use super::contraction::{AffineOperands, conv_desc, limit};
-use super::{Kernel, Operands, Unsupported};
+use super::{CallError, Kernel, Operands, Unsupported};
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::winograd::{self, Direction};
 use crate::conv::{self, ConvDesc};
 use crate::gemm::{Ctx, Output};
-use crate::index::IndexOutOfRange;
 use bessemer_ir::ops::conv::Conv2dWeightGrad;
 use bessemer_ir::{DType, TensorType};
 
@@ -67,7 +66,7 @@ impl Kernel for Whole {
         (least..=self.conv.n).map(of_first).max().unwrap_or(0)
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let Whole { mut conv, dtype, prologue, is_limited } = *self;
         // SAFETY: the caller's promise; the operands have the elements the description states.
         unsafe {
@@ -102,7 +101,7 @@ impl Kernel for Grouped {
         grouped::weight_grad_scratch_len(&self.0, threads)
     }
 
-    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), IndexOutOfRange> {
+    unsafe fn run(&self, ctx: Ctx<'_>, operands: &Operands<'_>) -> Result<(), CallError> {
         let d = &self.0;
         // SAFETY: the caller's promise; the operands have the elements the description states.
         unsafe {

@@ -121,7 +121,7 @@ impl Case {
             let pool = ThreadPool::new(threads);
             let mut scratch = vec![f32::NAN; kernel.run_scratch_len(threads)];
             // SAFETY: the memory of the case has the sizes of the fusion.
-            unsafe { kernel.run(Ctx { isa, pool: &pool }, io, &mut scratch) };
+            unsafe { kernel.run(Ctx::alone(isa, &pool), io, &mut scratch) };
         })
     }
 

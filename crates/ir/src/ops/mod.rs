@@ -2,6 +2,7 @@
 //! of the [`Op`] enum.
 
 pub mod attention;
+pub mod collective;
 pub mod conv;
 pub mod conv_with_prologue;
 pub mod detection;
@@ -327,6 +328,9 @@ operations! {
     LogSoftmax(softmax::LogSoftmax),
     ConvWithPrologue(conv_with_prologue::ConvWithPrologue),
     Limited(limited::Limited),
+    AllReduce(collective::AllReduce),
+    AllReduceStart(collective::AllReduceStart),
+    AllReduceWait(collective::AllReduceWait),
     Fusion(fusion::Fusion),
 }
 

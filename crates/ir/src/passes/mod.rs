@@ -1,5 +1,6 @@
 //! Rewrites of graphs, one file each, and the order in which they run.
 
+pub mod buckets;
 mod channels;
 pub mod fold;
 pub mod fuse;
@@ -16,11 +17,12 @@ use crate::graph::{Graph, GraphError};
 use crate::plan::{Kernels, Plan, Target};
 use crate::rules::Rules;
 use crate::verify::verify;
+use buckets::BucketOptions;
 use invariant::Invariant;
 use recompute::Recompute;
 
 /// Names of the passes, in the order in which they run.
-pub const PASSES: [&str; 7] = ["simplify", "fold", "precision", "recompute", "prologue", "fuse", "schedule"];
+pub const PASSES: [&str; 8] = ["simplify", "fold", "precision", "recompute", "prologue", "fuse", "buckets", "schedule"];
 
 /// Which passes run, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,13 +33,21 @@ pub struct CompileOptions {
     pub precision: DType,
     /// What is computed a second time instead of being kept for the backward pass.
     pub recompute: Recompute,
+    /// How sums over ranks are packed into messages.
+    pub buckets: BucketOptions,
     /// Names of passes left out.
     pub disabled: Vec<String>,
 }
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { fuse: true, precision: DType::F32, recompute: Recompute::None, disabled: Vec::new() }
+        CompileOptions {
+            fuse: true,
+            precision: DType::F32,
+            recompute: Recompute::None,
+            buckets: BucketOptions::default(),
+            disabled: Vec::new(),
+        }
     }
 }
 
@@ -68,6 +78,7 @@ pub fn run_passes(
                 None => Ok(graph),
             },
             "fuse" => fuse::fuse(&graph, rules, fuse::FuseOptions { fuse: options.fuse && enabled }),
+            "buckets" if enabled => buckets::buckets(&graph, options.buckets),
             "schedule" if enabled => schedule::schedule(&graph),
             _ => Ok(graph),
         }

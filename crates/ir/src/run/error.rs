@@ -26,6 +26,11 @@ pub enum RunError {
     /// The backend's error: the operation, its path in the model, and what is wrong with the data.
     #[error(transparent)]
     Kernel(Box<dyn Error + Send + Sync>),
+    /// The message layer's error: a rank was lost, or messages do not come through.
+    #[error(transparent)]
+    Ranks(Box<dyn Error + Send + Sync>),
+    #[error("the plan is for {plan} ranks; the device is one of {device}")]
+    RankCount { plan: usize, device: usize },
     #[error("the plan's steps take one micro-batch each: there is nothing to accumulate in")]
     NoAccumulation,
     #[error("the results of step {ticket} are gone; those of step {oldest} and later are kept")]

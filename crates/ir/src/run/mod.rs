@@ -1,9 +1,11 @@
 //! How compiled plans run: devices, their executors, and the state that several plans share. Everything above the backends
 //! knows these traits alone.
 
+mod collectives;
 mod error;
 mod state;
 
+pub use collectives::{Alone, Collectives};
 pub use error::{NonFinite, RunError};
 pub use state::{StateBinding, StateLayout, StateStore, read_f32, read_i32, write_f32, write_i32};
 

@@ -13,7 +13,7 @@ use bessemer_nn::{
     initialise, loss,
 };
 
-const SAMPLES: usize = 12;
+pub(crate) const SAMPLES: usize = 12;
 const SIZE: usize = 6;
 const CHANNELS: usize = 3;
 const CLASSES: usize = 4;
@@ -23,13 +23,13 @@ const EXACT: f64 = 1e-9;
 const SINGLE: f64 = 1e-4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Norm {
+pub(crate) enum Norm {
     Without,
     Batch,
 }
 
 /// A convolution, a hidden layer and a classifier. The step also reports the mean logit, and counts its micro-batches.
-fn network(batch: usize, norm: Norm, config: &TrainConfig) -> (Graph, Vec<ParamSpec>) {
+pub(crate) fn network(batch: usize, norm: Norm, config: &TrainConfig) -> (Graph, Vec<ParamSpec>) {
     let mut b = Builder::new(Mode::Train);
     b.micro_step().expect("a new name");
     let x = b.feed("images", DType::F32, [batch, SIZE, SIZE, CHANNELS]).expect("a new name");
@@ -63,7 +63,7 @@ fn sgd() -> Optimizer {
     Optimizer::Sgd(Sgd { momentum: 0.9, weight_decay: 0.01, decay_exclude: DecayExclude::None, ..Sgd::default() })
 }
 
-fn configs() -> [TrainConfig; 3] {
+pub(crate) fn configs() -> [TrainConfig; 3] {
     let clip = |form| Some(Clip { limit: 0.05, form, of: ClipOf::Step });
     [
         TrainConfig::new(sgd(), Schedule::constant(0.1)),
@@ -80,7 +80,7 @@ fn configs() -> [TrainConfig; 3] {
     ]
 }
 
-fn start(run: &mut dyn Run, specs: &[ParamSpec]) {
+pub(crate) fn start(run: &mut dyn Run, specs: &[ParamSpec]) {
     for spec in specs {
         let data: Vec<f64> = initialise(spec, 7).iter().map(|&x| x.into()).collect();
         run.set(&spec.name, &data);
@@ -88,7 +88,7 @@ fn start(run: &mut dyn Run, specs: &[ParamSpec]) {
 }
 
 /// Feeds the samples `from..from + count` of a step.
-fn feed(run: &mut dyn Run, step: usize, from: usize, count: usize) {
+pub(crate) fn feed(run: &mut dyn Run, step: usize, from: usize, count: usize) {
     let pixels = SIZE * SIZE * CHANNELS;
     let image = |i: usize| f64::from(philox::normal(5, step as u32, 0, (from * pixels + i) as u64));
     run.set("images", &(0..count * pixels).map(image).collect::<Vec<_>>());
@@ -96,7 +96,7 @@ fn feed(run: &mut dyn Run, step: usize, from: usize, count: usize) {
 }
 
 /// A step over all samples, in `micro_batches` of equal size.
-fn step(run: &mut dyn Run, number: usize, micro_batches: usize) {
+pub(crate) fn step(run: &mut dyn Run, number: usize, micro_batches: usize) {
     let size = SAMPLES / micro_batches;
     for index in 0..micro_batches {
         feed(run, number, index * size, size);
@@ -105,7 +105,7 @@ fn step(run: &mut dyn Run, number: usize, micro_batches: usize) {
 }
 
 /// What is to be the same: all that is kept, but for what counts micro-batches, and results.
-fn outcome(run: &dyn Run, specs: &[ParamSpec]) -> Vec<(String, Vec<f64>)> {
+pub(crate) fn outcome(run: &dyn Run, specs: &[ParamSpec]) -> Vec<(String, Vec<f64>)> {
     let is_shared = |name: &str| !name.starts_with("accumulate") && name != "micro_step";
     let kept = specs.iter().filter(|spec| is_shared(&spec.name)).map(|spec| (spec.name.clone(), run.state(&spec.name)));
     let results = ["loss", "lr", "grad_norm", "mean_logit"].map(|name| (name.to_string(), vec![run.output(name)]));
@@ -120,7 +120,7 @@ fn assert_same(what: &str, actual: &[(String, Vec<f64>)], expected: &[(String, V
     assert_eq!(actual.len(), expected.len(), "{what}");
 }
 
-fn of_accumulation(config: &TrainConfig, count: usize) -> TrainConfig {
+pub(crate) fn of_accumulation(config: &TrainConfig, count: usize) -> TrainConfig {
     TrainConfig { accumulation: count as u64, report_grad_norm: true, ..config.clone() }
 }
 

@@ -3,4 +3,5 @@
 mod accumulation;
 mod layers;
 mod optimizers;
+mod ranks;
 mod run;

@@ -134,4 +134,6 @@ pub const CASES: &[Case] = &[
     case("attention with dropout", dense::attention_dropout, ALL),
     case("attention over many keys", dense::attention_many_keys, ALL),
     case("u8 pixels", pointwise::pixels, F32),
+    case("all_reduce", moves::all_reduce, F32),
+    case("all_reduce started and awaited", moves::all_reduce_in_two, F32),
 ];

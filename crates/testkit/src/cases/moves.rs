@@ -1,10 +1,11 @@
 //! Pooling, and operations that move elements.
 
 use crate::problem::{Draw, Input, Problem};
+use bessemer_ir::ops::collective::{AllReduce, AllReduceStart, AllReduceWait, Wire};
 use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::index::{Gather, ScatterAdd};
 use bessemer_ir::ops::pool::{AvgPool2d, MaxPool2d};
-use bessemer_ir::{DType, GraphError, Value};
+use bessemer_ir::{DType, GraphError, TensorType, Value};
 
 /// Input, window, stride and padding of a pooling.
 type Pooled = (Value, [usize; 2], [usize; 2], [[usize; 2]; 2]);
@@ -89,4 +90,27 @@ pub(super) fn grouped_16(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphEr
     let x = p.feed("x", dtype, &[1, 6, 7, groups], Input::Normal)?;
     let w = p.feed("w", dtype, &[3, 3, 1, 2 * groups], Input::Normal)?;
     p.graph.push1(Conv2d { groups, ..Conv2d::new([1, 1], [[1, 1], [1, 1]]) }, &[x, w])
+}
+
+/// Of a rank that is alone.
+const SUM: AllReduce = AllReduce { ranks: 1, wire: Wire::F32 };
+
+/// Two tensors in one sum, of which one is scaled before.
+pub(super) fn all_reduce(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let shape = [d.int(1, 9), d.int(1, 40)];
+    let (x, y) = (p.input(&shape)?, p.input(&shape)?);
+    let scaled = p.graph.mul_scalar(x, 0.5)?;
+    let sums = p.graph.push(SUM, &[scaled, y])?;
+    p.graph.add(sums[0], sums[1])
+}
+
+/// The same in the form that the compiler gives it.
+pub(super) fn all_reduce_in_two(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let types = [0, 1].map(|_| TensorType::f32([d.int(1, 9), d.int(1, 40)]));
+    let x = p.feed("x", DType::F32, types[0].shape.dims(), Input::Normal)?;
+    let y = p.feed("y", DType::F32, types[1].shape.dims(), Input::Normal)?;
+    let number = p.graph.push1(AllReduceStart { op: SUM }, &[x, y])?;
+    let sums = p.graph.push(AllReduceWait { types: types.to_vec() }, &[number])?;
+    let sums = [p.graph.sum(sums[0], &[0, 1])?, p.graph.sum(sums[1], &[0, 1])?];
+    p.graph.add(sums[0], sums[1])
 }
