@@ -5,8 +5,9 @@ use crate::exchange::AllGather;
 use crate::probe::{Link, LinkProbe};
 use crate::reduce::{AllReduce, Reduction, Wire};
 use crate::transport::{Operation, Pause, Step, Transport};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Opens the transport in the communication thread.
 pub type Open = Box<dyn FnOnce() -> Result<Box<dyn Transport>, CommError> + Send>;
@@ -62,9 +63,9 @@ impl Engine {
         self.size
     }
 
-    /// Starts to reduce `elements`, which are copied; the result is written by [`Started::wait_into`].
-    pub fn all_reduce(&self, elements: &[f32], wire: Wire, reduction: Reduction) -> Started<AllReduce> {
-        let operation = AllReduce::new(elements, wire, reduction, self.rank, self.size);
+    /// Starts to reduce tensors as one message; they are copied. [`AllReduce::finish`] writes the result.
+    pub fn all_reduce(&self, tensors: &[&[f32]], wire: Wire, reduction: Reduction) -> Started<AllReduce> {
+        let operation = AllReduce::new(tensors, wire, reduction, self.rank, self.size);
         self.command(|reply| Command::AllReduce(operation, reply))
     }
 
@@ -113,16 +114,17 @@ impl<T> Started<T> {
     pub fn wait(self) -> Result<T, CommError> {
         self.0.recv().unwrap_or(Err(CommError::Cancelled))
     }
-}
 
-impl Started<AllReduce> {
-    /// Waits and writes the result, which has the length of what was reduced.
+    /// The same for so long; `None` where it is not done then.
     ///
     /// # Errors
-    /// The message layer fails, or a rank was lost; `elements` is then as it was.
-    pub fn wait_into(self, elements: &mut [f32]) -> Result<(), CommError> {
-        self.wait()?.finish(elements);
-        Ok(())
+    /// As [`Started::wait`].
+    pub fn wait_within(&self, limit: Duration) -> Result<Option<T>, CommError> {
+        match self.0.recv_timeout(limit) {
+            Ok(result) => result.map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(CommError::Cancelled),
+        }
     }
 }
 

@@ -59,14 +59,22 @@ pub struct AllReduce {
 }
 
 impl AllReduce {
-    /// Takes over the elements of this rank. Every rank gives the same number of elements.
-    pub fn new(elements: &[f32], wire: Wire, reduction: Reduction, rank: usize, ranks: usize) -> AllReduce {
-        let chunks = chunks(elements.len(), ranks);
+    /// Takes over the elements of this rank, which are those of the tensors one behind the other. Every rank gives tensors of the
+    /// same lengths.
+    pub fn new(tensors: &[&[f32]], wire: Wire, reduction: Reduction, rank: usize, ranks: usize) -> AllReduce {
+        let chunks = chunks(tensors.iter().map(|tensor| tensor.len()).sum(), ranks);
+        let encoded = |chunk: &Range<usize>| {
+            let mut bytes = Vec::with_capacity(chunk.len() * wire.bytes());
+            for (tensor, range) in pieces(tensors.iter().map(|tensor| tensor.len()), chunk.clone()) {
+                encode(wire, &tensors[tensor][range], &mut bytes);
+            }
+            Arc::new(bytes)
+        };
         AllReduce {
             wire,
             reduction,
             rank,
-            outgoing: chunks.iter().map(|chunk| Arc::new(encode(wire, &elements[chunk.clone()]))).collect(),
+            outgoing: chunks.iter().map(encoded).collect(),
             contributions: vec![Vec::new(); ranks],
             reduced_own: false,
             reduced: vec![Arc::default(); ranks],
@@ -81,13 +89,18 @@ impl AllReduce {
     /// Writes the result.
     ///
     /// # Panics
-    /// If it is not done, or `elements` has another length than the elements it was made of.
-    pub fn finish(&self, elements: &mut [f32]) {
-        let length = self.chunks.last().map_or(0, |chunk| chunk.end);
-        assert!(elements.len() == length, "{} elements for the result of {length}", elements.len());
-        for (chunk, bytes) in self.chunks.iter().zip(&self.reduced) {
+    /// If it is not done, or the tensors have other lengths than those it was made of.
+    pub fn finish(&self, tensors: &mut [&mut [f32]]) {
+        let lengths: Vec<usize> = tensors.iter().map(|tensor| tensor.len()).collect();
+        let (length, given) = (self.chunks.last().map_or(0, |chunk| chunk.end), lengths.iter().sum::<usize>());
+        assert!(given == length, "{given} elements for the result of {length}");
+        for (chunk, mut bytes) in self.chunks.iter().zip(self.reduced.iter().map(|bytes| bytes.as_slice())) {
             assert!(bytes.len() == chunk.len() * self.wire.bytes(), "an all-reduce is finished before it is done");
-            decode(self.wire, bytes, &mut elements[chunk.clone()]);
+            for (tensor, range) in pieces(lengths.iter().copied(), chunk.clone()) {
+                let (piece, rest) = bytes.split_at(range.len() * self.wire.bytes());
+                decode(self.wire, piece, &mut tensors[tensor][range]);
+                bytes = rest;
+            }
         }
     }
 
@@ -109,7 +122,9 @@ impl AllReduce {
             decode(self.wire, &std::mem::take(contribution), &mut elements);
             combine(self.reduction, &mut result, &elements);
         }
-        let bytes = Arc::new(encode(self.wire, &result));
+        let mut bytes = Vec::with_capacity(result.len() * self.wire.bytes());
+        encode(self.wire, &result, &mut bytes);
+        let bytes = Arc::new(bytes);
         if !bytes.is_empty() {
             for other in self.others() {
                 self.sends.push(((), transport.send(other, self.tag + 1, bytes.clone())?));
@@ -178,31 +193,38 @@ fn combine(reduction: Reduction, result: &mut [f32], elements: &[f32]) {
 }
 
 /// Elements as bytes, the lowest first.
-fn encode(wire: Wire, elements: &[f32]) -> Vec<u8> {
-    let mut bytes = vec![0; elements.len() * wire.bytes()];
-    let put = |bytes: &mut [u8], words: &[u16]| {
-        for (bytes, word) in bytes.chunks_exact_mut(2).zip(words) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
+/// The parts of tensors of these lengths, one behind the other, that lie in a range of all elements: number of the tensor, and
+/// range of its elements.
+fn pieces(lengths: impl Iterator<Item = usize>, range: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let mut end = 0;
+    let part = move |(tensor, length): (usize, usize)| {
+        let start = end;
+        end += length;
+        let inside = range.start.max(start)..range.end.min(end);
+        (inside.start < inside.end).then(|| (tensor, inside.start - start..inside.end - start))
     };
+    lengths.enumerate().filter_map(part)
+}
+
+/// Appends elements as they travel.
+fn encode(wire: Wire, elements: &[f32], bytes: &mut Vec<u8>) {
+    let start = bytes.len();
+    bytes.resize(start + elements.len() * wire.bytes(), 0);
+    let words = bytes[start..].chunks_exact_mut(wire.bytes());
     match wire {
         Wire::F32 => {
-            for (bytes, element) in bytes.chunks_exact_mut(4).zip(elements) {
-                bytes.copy_from_slice(&element.to_le_bytes());
-            }
+            words.zip(elements).for_each(|(word, element)| word.copy_from_slice(&element.to_le_bytes()));
         }
         Wire::Bf16 => {
-            let words: Vec<u16> = elements.iter().map(|&element| bf16::from_f32(element).to_bits()).collect();
-            put(&mut bytes, &words);
+            let rounded = elements.iter().map(|&element| bf16::from_f32(element));
+            words.zip(rounded).for_each(|(word, element)| word.copy_from_slice(&element.to_le_bytes()));
         }
         Wire::F16 => {
             let mut rounded = vec![f16::ZERO; elements.len()];
             rounded.convert_from_f32_slice(elements);
-            let words: Vec<u16> = rounded.iter().map(|element| element.to_bits()).collect();
-            put(&mut bytes, &words);
+            words.zip(rounded).for_each(|(word, element)| word.copy_from_slice(&element.to_le_bytes()));
         }
     }
-    bytes
 }
 
 fn decode(wire: Wire, bytes: &[u8], elements: &mut [f32]) {

@@ -54,10 +54,10 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 fn all_reduce(end: &mut MemoryTransport, elements: &mut [f32], wire: Wire, reduction: Reduction, sequence: u32) {
-    let mut operation = AllReduce::new(elements, wire, reduction, end.rank(), end.size());
+    let mut operation = AllReduce::new(&[elements], wire, reduction, end.rank(), end.size());
     complete(&mut operation, end, sequence, &|| Ok(())).unwrap();
     assert_eq!(end.open_requests(), 0);
-    operation.finish(elements);
+    operation.finish(&mut [elements]);
 }
 
 fn wires() -> impl Strategy<Value = Wire> {
@@ -66,6 +66,29 @@ fn wires() -> impl Strategy<Value = Wire> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Several tensors in one message have the bits that they have one behind the other.
+    #[test]
+    fn tensors_of_one_message_are_not_mixed(
+        size in 1_usize..=4,
+        lengths in proptest::collection::vec(0_usize..200, 1..9),
+        seed: u64,
+        wire in wires(),
+    ) {
+        let inputs: Vec<Vec<f32>> = (0..size).map(|rank| elements(seed, rank, lengths.iter().sum())).collect();
+        let results = on_ranks(ranks(size), |mut end| {
+            let mut rest = inputs[end.rank()].clone();
+            let mut tensors: Vec<Vec<f32>> = lengths.iter().map(|&length| rest.drain(..length).collect()).collect();
+            let given: Vec<&[f32]> = tensors.iter().map(Vec::as_slice).collect();
+            let mut operation = AllReduce::new(&given, wire, Reduction::Sum, end.rank(), end.size());
+            complete(&mut operation, &mut end, 0, &|| Ok(())).unwrap();
+            let mut places: Vec<&mut [f32]> = tensors.iter_mut().map(Vec::as_mut_slice).collect();
+            operation.finish(&mut places);
+            tensors.concat()
+        });
+        let expected = bits(&expected(&inputs, wire, Reduction::Sum));
+        prop_assert!(results.iter().all(|result| bits(result) == expected));
+    }
 
     #[test]
     fn all_reduce_has_the_bits_of_the_formula(
@@ -133,7 +156,7 @@ proptest! {
             let engine = Engine::start(slot(end), Box::new(|| Ok(()))).unwrap();
             assert_eq!((engine.rank(), engine.size()), (rank, size));
             let mut started: Vec<_> = (0..6)
-                .map(|bucket| (bucket, engine.all_reduce(&input(rank, bucket), Wire::F32, Reduction::Sum)))
+                .map(|bucket| (bucket, engine.all_reduce(&[&input(rank, bucket)], Wire::F32, Reduction::Sum)))
                 .collect();
             let parts = engine.all_gather(vec![rank as u8]).unwrap();
             assert_eq!(parts, (0..size).map(|rank| vec![rank as u8]).collect::<Vec<_>>());
@@ -141,7 +164,7 @@ proptest! {
             let mut outputs = vec![Vec::new(); 6];
             for (bucket, started) in started {
                 outputs[bucket] = vec![f32::NAN; lengths[bucket]];
-                started.wait_into(&mut outputs[bucket]).unwrap();
+                started.wait().unwrap().finish(&mut [&mut outputs[bucket]]);
             }
             outputs
         });
@@ -211,8 +234,8 @@ fn a_lost_rank_ends_the_wait_of_the_others() {
             return None;
         }
         let engine = Engine::start(slot(end), Box::new(|| Ok(()))).unwrap();
-        let mut values = vec![1.5; 300];
-        let error = engine.all_reduce(&values, Wire::F32, Reduction::Sum).wait_into(&mut values).unwrap_err();
+        let values = vec![1.5; 300];
+        let error = engine.all_reduce(&[&values], Wire::F32, Reduction::Sum).wait().err().expect("a rank is lost");
         assert!(values.iter().all(|&value| value == 1.5));
         // What comes later fails in the same way, at once.
         assert_eq!(engine.all_gather(Vec::new()), Err(error.clone()));
@@ -233,8 +256,8 @@ fn the_watch_ends_what_is_under_way() {
     let seen = lost.clone();
     let watch = move || if seen.load(Ordering::Relaxed) { Err(CommError::Disconnected { rank: 1 }) } else { Ok(()) };
     let engine = Engine::start(slot(ends.pop().unwrap()), Box::new(watch)).unwrap();
-    let first = engine.all_reduce(&[1.0; 200], Wire::F16, Reduction::Sum);
-    let second = engine.all_reduce(&[1.0; 200], Wire::F32, Reduction::Max);
+    let first = engine.all_reduce(&[&[1.0; 200]], Wire::F16, Reduction::Sum);
+    let second = engine.all_reduce(&[&[1.0; 200]], Wire::F32, Reduction::Max);
     std::thread::sleep(Duration::from_millis(20));
     lost.store(true, Ordering::Relaxed);
     let begun = Instant::now();
@@ -255,7 +278,7 @@ fn ranks_of_different_plans_are_told() {
     let errors = Mutex::new(Vec::new());
     on_ranks(ranks(2), |mut end| {
         let length = if end.rank() == 0 { 100 } else { 120 };
-        let mut operation = AllReduce::new(&vec![1.0; length], Wire::F32, Reduction::Sum, end.rank(), 2);
+        let mut operation = AllReduce::new(&[&vec![1.0; length]], Wire::F32, Reduction::Sum, end.rank(), 2);
         if let Err(error) = complete(&mut operation, &mut end, 0, &|| Ok(())) {
             errors.lock().unwrap().push(error);
             assert!(matches!(end.send(0, 0, Arc::default()), Err(CommError::Cancelled)));

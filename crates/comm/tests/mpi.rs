@@ -72,7 +72,7 @@ fn reduce_all(engine: &Engine) -> String {
     let rank = engine.rank();
     let mut started = Vec::new();
     for (number, (length, wire, reduction)) in BUCKETS.into_iter().enumerate() {
-        started.push(engine.all_reduce(&elements(number as u64, rank, length), wire, reduction));
+        started.push(engine.all_reduce(&[&elements(number as u64, rank, length)], wire, reduction));
     }
     let parts = engine.all_gather(vec![rank as u8; 100_000 * rank]).unwrap();
     let sizes: Vec<usize> = parts.iter().map(Vec::len).collect();
@@ -82,7 +82,7 @@ fn reduce_all(engine: &Engine) -> String {
     let mut report = format!("{sizes:?} {}\n", String::from_utf8(sent).unwrap());
     for (started, (length, ..)) in started.into_iter().zip(BUCKETS) {
         let mut values = vec![0.0; length];
-        started.wait_into(&mut values).unwrap();
+        started.wait().unwrap().finish(&mut [&mut values]);
         report.push_str(&format!("{length} {:016x}\n", hash(&values)));
     }
     report
@@ -116,9 +116,9 @@ fn loss(placement: &Placement, variables: &Variables) -> String {
         std::thread::sleep(Duration::from_secs(3));
         std::process::exit(0);
     }
-    let mut values = vec![1.0; 100_000];
+    let values = vec![1.0; 100_000];
     let begun = Instant::now();
-    let error = engine.all_reduce(&values, BUCKETS[7].1, BUCKETS[7].2).wait_into(&mut values).unwrap_err();
+    let error = engine.all_reduce(&[&values], BUCKETS[7].1, BUCKETS[7].2).wait().err().expect("a rank is lost");
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     // The engine, which does not end MPI now, ends at once.
     drop(engine);

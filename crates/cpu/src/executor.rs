@@ -535,6 +535,12 @@ impl Program {
         let is_due = |per_micro_batch: bool| per_micro_batch || phase == Phase::Update;
         for (call, _) in self.calls.iter().zip(&self.plan.calls).filter(|(_, call)| is_due(call.per_micro_batch)) {
             let node = graph.node(call.node);
+            match node.op {
+                // The other ranks need not search as far, and do not answer.
+                Op::AllReduceStart(_) => continue,
+                Op::AllReduce(_) | Op::AllReduceWait(_) => return Ok(None),
+                _ => {}
+            }
             let inputs = node.inputs.iter().filter(|&&v| graph.dtype(v).is_float());
             let input_ranges = inputs.map(|&v| self.range(v).0).collect();
             self.run_call(call)?;

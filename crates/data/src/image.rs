@@ -14,7 +14,7 @@ use crate::resize::resize_region;
 use crate::{DataError, DecodeError, Region, decode_rgb};
 
 /// An RGB picture, `pixels` `[height, width, 3]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Image {
     pub width: usize,
     pub height: usize,

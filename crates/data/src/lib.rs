@@ -60,7 +60,7 @@ pub use placement::{Placement, Resampling, ResizeBuffers};
 pub use preview::{contact_sheet, object_sheet, side_by_side};
 pub use resize::Region;
 pub use rng::{Philox, Purpose};
-pub use sampler::{Position, Sampler, SamplerOptions};
+pub use sampler::{BatchRange, Position, Sampler, SamplerOptions, Share};
 pub use synthetic::{Synthetic, SyntheticObjects};
 pub use target::{Label, SampleTarget};
 pub use verify::{DamagedFile, SplitReport, VerifyReport, verify};

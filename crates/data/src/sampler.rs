@@ -30,6 +30,52 @@ pub struct Position {
     pub batch: usize,
 }
 
+/// The batches of one rank of several: of the sequence of all batches those whose number leaves the remainder `index` when divided by
+/// `count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Number of the rank, below `count`.
+    pub index: usize,
+    /// Number of ranks.
+    pub count: usize,
+}
+
+impl Share {
+    /// All batches.
+    pub const ALL: Share = Share { index: 0, count: 1 };
+}
+
+/// A run of batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchRange {
+    /// Where the sequence of all batches begins, whichever of them are taken. Nothing before it is loaded.
+    pub start: Position,
+    /// The epoch before which it ends.
+    pub end_epoch: u32,
+    /// Which of them are taken.
+    pub share: Share,
+}
+
+impl BatchRange {
+    /// Every batch of the epochs 0..`end_epoch`.
+    pub fn epochs(end_epoch: u32) -> BatchRange {
+        BatchRange { start: Position::default(), end_epoch, share: Share::ALL }
+    }
+
+    /// Every batch from a position on.
+    pub fn from(start: Position, end_epoch: u32) -> BatchRange {
+        BatchRange { start, end_epoch, share: Share::ALL }
+    }
+}
+
+impl Position {
+    /// The position `batches` later, in epochs of `per_epoch` batches; never at the end of an epoch.
+    pub fn later(self, batches: usize, per_epoch: usize) -> Position {
+        let batch = self.batch + batches;
+        Position { epoch: self.epoch.saturating_add((batch / per_epoch) as u32), batch: batch % per_epoch }
+    }
+}
+
 /// Decides which sample goes where in each epoch.
 #[derive(Debug, Clone)]
 pub struct Sampler {

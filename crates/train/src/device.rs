@@ -1,7 +1,7 @@
 //! The devices there are, and the only place that constructs them: all else knows [`Device`] and the names here.
 
 use bessemer_cpu::{CpuDevice, CpuOptions, Isa};
-use bessemer_ir::run::Device;
+use bessemer_ir::run::{Alone, Collectives, Device};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -122,11 +122,17 @@ impl Default for DeviceOptions {
 }
 
 impl DeviceOptions {
-    /// The device.
+    /// The device of a process that is alone.
     pub fn open(&self) -> Arc<dyn Device> {
+        self.open_rank(Arc::new(Alone::default()))
+    }
+
+    /// The device of one rank of a job.
+    pub fn open_rank(&self, collectives: Arc<dyn Collectives>) -> Arc<dyn Device> {
         match self.kind {
             DeviceKind::Cpu => {
-                Arc::new(CpuDevice::new(CpuOptions { isa: self.instruction_set.0, threads: self.threads }))
+                let options = CpuOptions { isa: self.instruction_set.0, threads: self.threads };
+                Arc::new(CpuDevice::of_rank(options, collectives))
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::checkpoint::{CheckpointError, TensorError};
 use crate::events::EventError;
 use crate::recipe::RecipeError;
 use crate::rundir::RunDirError;
+use bessemer_comm::CommError;
 use bessemer_data::{DataError, Position};
 use bessemer_ir::run::{NonFinite, RunError};
 use bessemer_metrics::MetricError;
@@ -39,6 +40,8 @@ pub enum TrainError {
     Mask(#[from] MaskError),
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    #[error(transparent)]
+    Ranks(#[from] CommError),
 
     #[error("{origin}: {source}")]
     Weights { origin: String, source: WeightsError },
@@ -69,6 +72,15 @@ pub enum TrainError {
 
     #[error("the data ended after {updates} steps, at epoch {}, batch {}: the run needs more", position.epoch, position.batch)]
     DataEnded { position: Position, updates: u64 },
+
+    #[error("{what} of rank 0 is {first}, that of rank {rank} is {other}; all ranks must agree")]
+    RanksDiffer { what: &'static str, rank: usize, first: String, other: String },
+
+    #[error(
+        "after step {step} the tensor `{tensor}` is not the same on all ranks: a machine computes wrongly, or runs another program; \
+         checkpoints after step {step} are not to be trusted"
+    )]
+    StateDiffers { step: u64, tensor: String },
 
     #[error("interrupted after step {step}; {}", saved(checkpoint.as_deref()))]
     Interrupted { step: u64, checkpoint: Option<PathBuf> },
@@ -150,9 +162,12 @@ impl TrainError {
     /// Which kind of end this error is.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Recipe(_) | Self::Model(_) | Self::Weights { .. } | Self::Setting { .. } | Self::Resume { .. } => {
-                ErrorKind::Usage
-            }
+            Self::Recipe(_)
+            | Self::Model(_)
+            | Self::Weights { .. }
+            | Self::Setting { .. }
+            | Self::Resume { .. }
+            | Self::RanksDiffer { .. } => ErrorKind::Usage,
             Self::RunDir(error) => match error {
                 RunDirError::Io { .. } => ErrorKind::Runtime,
                 _ => ErrorKind::Usage,
@@ -179,7 +194,19 @@ impl TrainError {
             | Self::NonFinite(_)
             | Self::FixedLossScale { .. }
             | Self::NonFiniteState { .. }
-            | Self::DataEnded { .. } => ErrorKind::Runtime,
+            | Self::DataEnded { .. }
+            | Self::Ranks(_)
+            | Self::StateDiffers { .. } => ErrorKind::Runtime,
+        }
+    }
+
+    /// Whether it tells of a failure that other ranks of the job know of.
+    pub(crate) fn is_of_other_rank(&self) -> bool {
+        let of_job = |error: &CommError| matches!(error, CommError::Job(_) | CommError::Cancelled);
+        match self {
+            Self::Ranks(error) => of_job(error),
+            Self::Run(RunError::Ranks(error)) => error.downcast_ref().is_some_and(of_job),
+            _ => false,
         }
     }
 

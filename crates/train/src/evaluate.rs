@@ -2,9 +2,10 @@
 
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
+use crate::ranks::Group;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::signals::StopSignal;
-use crate::tasks::{Evaluation, LoadOptions, MetricSchema, registry};
+use crate::tasks::{Evaluation, LoadOptions, MetricSchema, Record, Score, registry};
 use bessemer_data::SkippedSample;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -80,11 +81,12 @@ pub fn evaluate(name: &str, weights: &Path, data: &Path, options: &EvaluateOptio
     let (evaluation, trained) = model.family().evaluation(model.name(), weights, data, options)?;
     let mut session = EvalSession::of_parts(evaluation.models()?, evaluation.batch_size(), &options.compute)?;
     session.load_weights(&trained.tensors, &trained.origin)?;
-    let report = run(&mut session, &*evaluation, options.out.as_deref(), &StopSignal::new())?;
+    let report = run(&mut session, &*evaluation, options.out.as_deref(), &StopSignal::new(), &Group::alone())?;
     Ok(report.expect("nobody raises the signal"))
 }
 
-/// Runs a whole evaluation; `None` if `stop` was raised on the way. Answers go to the folder `out`, see [`crate::tasks::Score::finish`].
+/// Runs a whole evaluation, of which each rank of a group takes its share; `None` if `stop` was raised on the way, on any of them.
+/// Answers go to the folder `out` of rank 0, see [`crate::tasks::Score::finish`]. All ranks get its metrics.
 ///
 /// # Errors
 /// A bad sample, or outputs that are not numbers; a folder that cannot be written.
@@ -93,40 +95,63 @@ pub fn run(
     evaluation: &dyn Evaluation,
     out: Option<&Path>,
     stop: &StopSignal,
+    group: &Group,
 ) -> Result<Option<EvalReport>, TrainError> {
     let started = Instant::now();
     let mut compute = Duration::ZERO;
     let mut score = evaluation.score()?;
     let (mut samples, mut waited, mut skipped) = (0, Duration::ZERO, Vec::new());
     for part in 0..session.parts() {
-        let mut batches = evaluation.batches(part)?;
+        let mut batches = evaluation.batches(part, group.share())?;
+        let mut records = Vec::new();
         while let Some(batch) = batches.next(0) {
             let batch = batch?;
             let run_started = Instant::now();
             session.run_part(part, &batch.feeds)?;
             compute += run_started.elapsed();
-            score.add(&batch, session)?;
+            records.push(score.record(&batch, session)?);
             samples += batch.samples as u64;
             batches.recycle(batch.feeds);
-            if stop.is_raised() {
-                return Ok(None);
+            if group.size() == 1 {
+                records.drain(..).try_for_each(|record| score.add(&record))?;
+            }
+            if stop.is_raised() || group.stop_is_wished() {
+                group.wish_stop();
+                break;
             }
         }
+        if group.any(stop.is_raised())? {
+            return Ok(None);
+        }
+        add_in_turn(&mut *score, &group.gather(records)?)?;
         waited += batches.waited();
         skipped.extend(batches.skipped());
     }
-    score.finish(out)?;
+    let samples = group.all_gather(samples)?.into_iter().sum();
+    let mut skipped: Vec<SkippedSample> = group.gather(skipped)?.into_iter().flatten().collect();
+    skipped.sort_by_key(|sample| sample.index);
+    let (metrics, counts, notes) = group.from_first(|| {
+        score.finish(out)?;
+        Ok((score.metrics(), score.counts(), score.notes()))
+    })?;
     let seconds = started.elapsed().as_secs_f64();
     Ok(Some(EvalReport {
         metric_schema: evaluation.metric_schema(),
-        metrics: score.metrics(),
-        counts: score.counts(),
+        metrics,
+        counts,
         samples,
         seconds,
         data_s: waited.as_secs_f64(),
         compute_s: compute.as_secs_f64(),
         samples_per_s: samples as f64 / seconds,
         skipped,
-        notes: score.notes(),
+        notes,
     }))
+}
+
+/// Adds the records of all ranks in the order of batches, which the ranks have taken in turn.
+fn add_in_turn(score: &mut dyn Score, ranks: &[Vec<Record>]) -> Result<(), TrainError> {
+    let rounds = ranks.iter().map(Vec::len).max().unwrap_or(0);
+    let in_turn = (0..rounds).flat_map(|round| ranks.iter().filter_map(move |records| records.get(round)));
+    in_turn.into_iter().try_for_each(|record| score.add(record))
 }

@@ -4,18 +4,20 @@ use crate::checkpoint::{Checkpoint, NamedTensor, TrainingState};
 use crate::device::DeviceOptions;
 use crate::error::TrainError;
 use crate::events::PlanInfo;
+use crate::ranks::Group;
 use crate::recipe::{Compute, Recipe};
-use crate::setup::precision;
+use crate::setup::{RunShape, precision};
 use crate::state::{AVERAGE_PREFIX, STEP_INPUT, TensorGroup, is_counter};
 use crate::tasks::{Feeds, Task};
 use bessemer_ir::Graph;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::plan::StateTensor;
+use bessemer_ir::plan::{StateTensor, print_plan};
 use bessemer_ir::run::{
     Device, Executor, NonFinite, Phase, RunError, StateBinding, StateLayout, StateStore, read_i32, write_f32, write_i32,
 };
 use bessemer_models::{Model, WeightNames};
-use bessemer_nn::{ParamKind, ParamSpec, initialise};
+use bessemer_nn::builder::MICRO_STEP;
+use bessemer_nn::{ParamKind, ParamSpec, STOP, initialise};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -41,6 +43,8 @@ pub struct StepOutput {
     pub loss_scale: Option<f32>,
     /// What else the task reports, by name.
     pub parts: BTreeMap<String, f64>,
+    /// Whether any rank of several wishes to stop behind this step.
+    pub stop_is_wished: bool,
 }
 
 impl StepOutput {
@@ -77,7 +81,7 @@ pub struct TrainSession {
 }
 
 impl TrainSession {
-    /// Compiles the step. All state is zero until [`TrainSession::initialise`] or [`TrainSession::restore`].
+    /// Compiles the step of one rank of a group. All state is zero until [`TrainSession::initialise`] or [`TrainSession::restore`].
     ///
     /// # Errors
     /// A recipe that cannot be built or run on this machine.
@@ -86,11 +90,12 @@ impl TrainSession {
         recipe: &Recipe,
         steps_per_epoch: u64,
         compute: &ComputeOptions,
+        group: &Group,
     ) -> Result<Self, TrainError> {
         let precision = precision(recipe, compute.device.kind)?;
         let options = CompileOptions { precision, ..compute.compile.clone() };
-        let Model { graph, specs, names } = task.training_step(steps_per_epoch)?;
-        let device = compute.device.open();
+        let Model { graph, specs, names } = task.training_step(RunShape { steps_per_epoch, ranks: group.ranks() })?;
+        let device = compute.device.open_rank(group.collectives());
         let state = new_state(&*device, &specs)?;
         let executor = load(&*device, &graph, &options, &state, &StateBinding::default())?;
         let volatile: Vec<String> =
@@ -240,6 +245,41 @@ impl TrainSession {
         Ok(snapshot.try_for_each(|(name, content)| self.state().write(name, content))?)
     }
 
+    /// Gives the first micro-batch of this rank its number in the run, from that of rank 0, which all ranks have.
+    ///
+    /// # Errors
+    /// As [`TrainSession::weights`].
+    pub fn number_micro_batches(&mut self, rank: usize) -> Result<(), TrainError> {
+        if self.state().layout().number(MICRO_STEP).is_err() {
+            return Ok(());
+        }
+        let number = read_i32(self.state(), MICRO_STEP)?[0] + rank as i32;
+        Ok(write_i32(self.state(), MICRO_STEP, &[number])?)
+    }
+
+    /// Whether a tensor of the state is the same on all ranks after each step.
+    pub fn is_shared(&self, name: &str) -> bool {
+        let is_own = |spec: &ParamSpec| spec.kind == ParamKind::Accumulator || spec.name == MICRO_STEP;
+        !self.specs.iter().any(|spec| spec.name == name && is_own(spec))
+    }
+
+    /// Tells the other ranks, by the next step, whether this one wishes to stop.
+    ///
+    /// # Errors
+    /// None, for a session as it was compiled.
+    pub fn wish_stop(&mut self, wishes: bool) -> Result<(), TrainError> {
+        let wish = f32::from(u8::from(wishes));
+        match self.executor.has_feed(STOP) {
+            true => Ok(self.executor.feed(&[(STOP, &wish.to_ne_bytes())])?),
+            false => Ok(()),
+        }
+    }
+
+    /// The plan of the step, as text.
+    pub fn plan_text(&self) -> String {
+        print_plan(self.executor.plan())
+    }
+
     /// Copies those of the feeds that the step has into its memory.
     ///
     /// # Errors
@@ -258,7 +298,9 @@ impl TrainSession {
         let loss_scale = if self.scales_loss { Some(scalar("loss_scale")?) } else { None };
         let part = |name: &&str| Ok(((*name).to_owned(), scalar(name)?.into()));
         let parts = self.parts.iter().map(part).collect::<Result<_, RunError>>()?;
-        Ok(StepOutput { loss: scalar("loss")?, lr: scalar("lr")?, grad_norm: scalar("grad_norm")?, loss_scale, parts })
+        let stop_is_wished = results.scalar(STOP).is_ok_and(|wishes| wishes > 0.0);
+        let (loss, lr, grad_norm) = (scalar("loss")?, scalar("lr")?, scalar("grad_norm")?);
+        Ok(StepOutput { loss, lr, grad_norm, loss_scale, parts, stop_is_wished })
     }
 
     /// Does what [`TrainSession::run`] does, or, for a micro-batch that is not the last of its step, what

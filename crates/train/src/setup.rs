@@ -8,11 +8,28 @@ use crate::recipe::{
 use bessemer_ir::DType;
 use bessemer_nn::schedule::{Decay, Form};
 use bessemer_nn::{
-    Adam, AdamMoments, Average, Clip, ClipForm, DecayForm, Lamb, LossScale, Optimizer, Schedule, Sgd, TrainConfig,
+    Adam, AdamMoments, Average, Clip, ClipForm, DecayForm, Lamb, LossScale, Optimizer, Ranks, Schedule, Sgd,
+    TrainConfig,
 };
 
 /// Longest run: the step counter of the compiled step is an `i32`.
 const MAX_STEPS: u64 = i32::MAX as u64;
+
+/// What a training step depends on beside the recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunShape {
+    /// Updates in an epoch.
+    pub steps_per_epoch: u64,
+    /// The ranks that share the micro-batches of a step.
+    pub ranks: Ranks,
+}
+
+impl RunShape {
+    /// Of a process that is alone.
+    pub fn alone(steps_per_epoch: u64) -> Self {
+        Self { steps_per_epoch, ranks: Ranks::default() }
+    }
+}
 
 /// Steps of the whole run.
 ///
@@ -44,7 +61,7 @@ pub fn precision(recipe: &Recipe, device: DeviceKind) -> Result<DType, TrainErro
 ///
 /// # Errors
 /// As [`total_steps`].
-pub fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig, TrainError> {
+pub fn train_config(recipe: &Recipe, shape: RunShape) -> Result<TrainConfig, TrainError> {
     let optimizer = optimizer(&recipe.optimizer);
     let train = &recipe.train;
     let is_of_tensorflow = matches!(optimizer, Optimizer::Lamb(_)) || train.clip_each_norm.is_some();
@@ -56,7 +73,8 @@ pub fn train_config(recipe: &Recipe, steps_per_epoch: u64) -> Result<TrainConfig
         average: train.ema_decay.map(|decay| Average { decay, ramp: train.ema_ramp }),
         loss_scale: recipe.precision.loss_scaling().map(|(initial, growth_steps)| LossScale { initial, growth_steps }),
         accumulation: train.accumulation,
-        ..TrainConfig::new(optimizer, schedule(recipe, steps_per_epoch)?)
+        ranks: shape.ranks,
+        ..TrainConfig::new(optimizer, schedule(recipe, shape.steps_per_epoch)?)
     })
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::{DataError, Feeds, Position, Sampler};
+use crate::{BatchRange, DataError, Feeds, Position, Sampler};
 use queue::Queue;
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ pub struct Batch {
 }
 
 /// A bad sample and the one that took its place.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedSample {
     /// Its number in the data set.
     pub index: usize,
@@ -79,17 +79,15 @@ pub struct LoaderOptions {
     /// Seed of the random numbers of pictures; they depend on it, the epoch and the sample alone.
     pub seed: u64,
     pub on_bad_sample: OnBadSample,
-    /// Where to begin. Nothing before it is loaded.
-    pub start: Position,
-    /// The epoch before which to end.
-    pub end_epoch: u32,
+    /// The batches to load.
+    pub range: BatchRange,
 }
 
 impl LoaderOptions {
     /// Epochs 0..`epochs` with two batches ahead.
     pub fn new(workers: usize, seed: u64, epochs: u32) -> Self {
-        let start = Position::default();
-        Self { workers, prefetch: 2, seed, on_bad_sample: OnBadSample::Stop, start, end_epoch: epochs }
+        let range = BatchRange::epochs(epochs);
+        Self { workers, prefetch: 2, seed, on_bad_sample: OnBadSample::Stop, range }
     }
 }
 
@@ -104,7 +102,7 @@ pub struct LoaderStats {
     pub waited: Duration,
 }
 
-/// Batches in the order of a [`Sampler`], whatever the number of workers.
+/// Batches in the order of a [`Sampler`], whatever the number of workers: all of them, or the share of one rank.
 ///
 /// Dropping it stops and joins the workers.
 pub struct Loader<S: Samples + ?Sized> {
@@ -130,7 +128,7 @@ impl<S: Samples + ?Sized> Loader<S> {
         let mut loader = Self {
             queue: Arc::clone(&queue),
             workers: Vec::with_capacity(workers),
-            position: options.start,
+            position: options.range.start,
             failed: false,
             stats: LoaderStats::default(),
             skipped: BTreeMap::new(),
@@ -144,11 +142,17 @@ impl<S: Samples + ?Sized> Loader<S> {
 
     /// The next batch of the epoch; `None` once at the end of each epoch, and for ever after the last epoch or an error.
     pub fn next_batch(&mut self) -> Option<Result<Batch, DataError>> {
-        if self.failed || self.position.epoch >= self.queue.end_epoch() {
+        let BatchRange { end_epoch, share, .. } = *self.queue.range();
+        let per_epoch = self.queue.batches();
+        if self.failed || self.position.epoch >= end_epoch {
             return None;
         }
-        if self.position.batch == self.queue.batches() {
+        if self.position.batch == per_epoch {
             self.position = Position { epoch: self.position.epoch + 1, batch: 0 };
+            return None;
+        }
+        if self.position.later(share.index, per_epoch).epoch >= end_epoch {
+            self.position = Position { epoch: end_epoch, batch: 0 };
             return None;
         }
         let start = Instant::now();
@@ -166,8 +170,9 @@ impl<S: Samples + ?Sized> Loader<S> {
         self.queue.recycle(feeds);
     }
 
-    /// The place of the next batch. At the end of an epoch, until [`Loader::next_batch`] has returned `None`, that is
-    /// one past the epoch's last batch; a loader started there returns `None` first as well.
+    /// The place behind the batches that all ranks together have taken, which is that of the next one where there is one rank. At the
+    /// end of an epoch, until [`Loader::next_batch`] has returned `None`, that is one past the epoch's last batch; a loader
+    /// started there returns `None` first as well.
     pub fn position(&self) -> Position {
         self.position
     }
@@ -188,7 +193,9 @@ impl<S: Samples + ?Sized> Loader<S> {
     }
 
     fn count(&mut self, batch: &Batch) {
-        self.position.batch += 1;
+        // One before the end of an epoch, if it is the end.
+        let last = self.position.later(self.queue.range().share.count - 1, self.queue.batches());
+        self.position = Position { batch: last.batch + 1, ..last };
         self.stats.batches += 1;
         self.stats.samples += batch.samples as u64;
         self.stats.skipped += batch.skipped.len() as u64;
@@ -220,9 +227,13 @@ fn check(sampler: &Sampler, options: &LoaderOptions) -> Result<(), DataError> {
     if options.prefetch == 0 {
         return Err(DataError::option("prefetched batches", 0, "at least 1"));
     }
-    if options.start.batch > sampler.batches() {
+    let BatchRange { start, share, .. } = options.range;
+    if start.batch > sampler.batches() {
         let expected = format!("at most the {} batches of an epoch", sampler.batches());
-        return Err(DataError::option("batch to start from", options.start.batch, expected));
+        return Err(DataError::option("batch to start from", start.batch, expected));
+    }
+    if share.index >= share.count {
+        return Err(DataError::option("number of the rank", share.index, format!("less than {}", share.count)));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::{Batch, LoaderOptions, OnBadSample, SampleKey, Samples, SkippedSample};
 use crate::feeds::Field;
-use crate::{DataError, Feeds, Position, Sampler};
+use crate::{BatchRange, DataError, Feeds, Position, Sampler};
 
 /// The batches between workers and caller, in order. Workers take samples one by one, so that all of them work on the
 /// batch that is needed first.
@@ -61,7 +61,7 @@ impl<S: Samples + ?Sized> Queue<S> {
         let state = State {
             open: VecDeque::new(),
             assigned: 0,
-            next: options.start,
+            next: options.range.start.later(options.range.share.index, sampler.batches()),
             order: Vec::new(),
             order_epoch: None,
             free: Vec::new(),
@@ -76,8 +76,8 @@ impl<S: Samples + ?Sized> Queue<S> {
         self.sampler.batches()
     }
 
-    pub(super) fn end_epoch(&self) -> u32 {
-        self.options.end_epoch
+    pub(super) fn range(&self) -> &BatchRange {
+        &self.options.range
     }
 
     pub(super) fn stop(&self) {
@@ -140,10 +140,7 @@ impl<S: Samples + ?Sized> Queue<S> {
             if let Some(batch) = state.open.back().filter(|batch| state.assigned < batch.samples).cloned() {
                 return Some(self.assign(&mut state, batch));
             }
-            if state.next.batch == self.batches() {
-                state.next = Position { epoch: state.next.epoch.saturating_add(1), batch: 0 };
-            }
-            if state.next.epoch >= self.options.end_epoch {
+            if state.next.epoch >= self.options.range.end_epoch {
                 return None;
             }
             if state.open.len() < self.options.prefetch {
@@ -173,7 +170,7 @@ impl<S: Samples + ?Sized> Queue<S> {
         let filling = Mutex::new(Filling { feeds: Some(feeds), skipped: Vec::new(), error: None });
         state.open.push_back(Arc::new(OpenBatch { position, samples, unfinished: AtomicUsize::new(samples), filling }));
         state.assigned = 0;
-        state.next.batch += 1;
+        state.next = position.later(self.options.range.share.count, self.batches());
         self.room_made.notify_all();
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Loader, LoaderOptions, Samples};
-use crate::{DataError, Sampler};
+use crate::{BatchRange, DataError, Sampler};
 
 /// What [`loading_speed`] measured.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
@@ -31,7 +31,11 @@ pub fn loading_speed<S: Samples>(
     options: LoaderOptions,
     time: Duration,
 ) -> Result<LoadingSpeed, DataError> {
-    let mut loader = Loader::new(samples, sampler, LoaderOptions { end_epoch: u32::MAX, ..options })?;
+    let mut loader = Loader::new(
+        samples,
+        sampler,
+        LoaderOptions { range: BatchRange { end_epoch: u32::MAX, ..options.range }, ..options },
+    )?;
     let mut start = None;
     let mut samples = 0;
     loop {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Dataset, Label, Philox, SamplerOptions, Scratch};
+use crate::{Dataset, Label, Philox, SamplerOptions, Scratch, Share};
 
 /// Samples of one byte-like value: the index, mixed with a random number; some indices are bad.
 struct Numbers {
@@ -73,6 +73,56 @@ fn epochs(loader: &mut Loader<ImageSamples<Numbers>>, count: usize) -> Vec<Batch
     batches
 }
 
+/// Every batch that a loader gives, whatever epoch it is of, with the position behind it.
+fn all(loader: &mut Loader<ImageSamples<Numbers>>) -> Vec<(Batch, Position)> {
+    let mut batches = Vec::new();
+    while let Some(batch) = loader.next_batch().or_else(|| loader.next_batch()) {
+        batches.push((batch.unwrap(), loader.position()));
+    }
+    batches
+}
+
+#[test]
+fn ranks_share_the_sequence_of_one() {
+    for (samples, start) in [(50, Position::default()), (50, Position { epoch: 1, batch: 2 }), (8, Position::default())]
+    {
+        let of = |share| {
+            let range = BatchRange { start, end_epoch: 4, share };
+            all(&mut train(Numbers::new(samples, &[]), 8, LoaderOptions { range, ..LoaderOptions::new(2, 11, 4) }))
+        };
+        let expected = of(Share::ALL);
+        assert!(expected.len() >= 4);
+        for count in 2..=7 {
+            for index in 0..count {
+                let given = of(Share { index, count });
+                let wanted: Vec<&Batch> = expected.iter().skip(index).step_by(count).map(|(batch, _)| batch).collect();
+                assert_eq!(given.iter().map(|(batch, _)| batch).collect::<Vec<_>>(), wanted, "{index} of {count}");
+                // Behind a whole round, the position is that of one rank behind the same batches.
+                for (round, (_, position)) in given.iter().enumerate() {
+                    if let Some((_, at)) = expected.get((round + 1) * count - 1) {
+                        assert_eq!(position, at, "{index} of {count}, round {round}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_evaluation_is_shared_without_padding() {
+    let of = |share| {
+        let sampler = Sampler::new(19, SamplerOptions::eval(4)).unwrap();
+        let options =
+            LoaderOptions { range: BatchRange { share, ..BatchRange::epochs(1) }, ..LoaderOptions::new(2, 11, 1) };
+        let mut loader = Loader::new(samples(Numbers::new(19, &[])), sampler, options).unwrap();
+        all(&mut loader).into_iter().map(|(batch, _)| (batch.index, batch.samples)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(Share { index: 0, count: 3 }), [(0, 4), (3, 4)]);
+    assert_eq!(of(Share { index: 1, count: 3 }), [(1, 4), (4, 3)]);
+    assert_eq!(of(Share { index: 2, count: 3 }), [(2, 4)]);
+    assert_eq!(of(Share { index: 6, count: 7 }), []);
+}
+
 #[test]
 fn batches_do_not_depend_on_the_number_of_workers() {
     let run = |workers, prefetch| {
@@ -99,7 +149,11 @@ fn starts_anywhere() {
     let all = epochs(&mut train(Numbers::new(50, &[]), 8, LoaderOptions::new(2, 11, 3)), 3);
     for (epoch, batch) in [(0, 1), (1, 0), (1, 5), (2, 3)] {
         let start = Position { epoch, batch };
-        let mut loader = train(Numbers::new(50, &[]), 8, LoaderOptions { start, ..LoaderOptions::new(2, 11, 3) });
+        let mut loader = train(
+            Numbers::new(50, &[]),
+            8,
+            LoaderOptions { range: BatchRange::from(start, 3), ..LoaderOptions::new(2, 11, 3) },
+        );
         assert_eq!(loader.position(), start);
         assert_eq!(epochs(&mut loader, 3), all[epoch as usize * 6 + batch..]);
     }
@@ -115,7 +169,11 @@ fn the_end_of_an_epoch_is_a_position() {
     assert!(loader.next_batch().is_none());
     assert_eq!(loader.position(), Position { epoch: 1, batch: 0 });
     let next = loader.next_batch().unwrap().unwrap();
-    let mut resumed = train(Numbers::new(8, &[]), 4, LoaderOptions { start: end, ..LoaderOptions::new(1, 0, 2) });
+    let mut resumed = train(
+        Numbers::new(8, &[]),
+        4,
+        LoaderOptions { range: BatchRange::from(end, 2), ..LoaderOptions::new(1, 0, 2) },
+    );
     assert!(resumed.next_batch().is_none());
     assert_eq!(resumed.next_batch().unwrap().unwrap(), next);
     epochs(&mut resumed, 1);
@@ -207,6 +265,7 @@ fn settings_are_checked() {
     assert!(start(good).is_ok());
     assert!(start(LoaderOptions { workers: 0, ..good }).is_err());
     assert!(start(LoaderOptions { prefetch: 0, ..good }).is_err());
-    let late = start(LoaderOptions { start: Position { epoch: 0, batch: 3 }, ..good }).unwrap_err();
+    let late =
+        start(LoaderOptions { range: BatchRange::from(Position { epoch: 0, batch: 3 }, 1), ..good }).unwrap_err();
     assert_eq!(late.to_string(), "batch to start from is 3, expected at most the 2 batches of an epoch");
 }

@@ -6,7 +6,7 @@ use bessemer_data::text::{
     ElectraInstance, ElectraOptions, ElectraSet, Format, InstanceOptions, Prediction, PretrainingSet, SyntheticText,
     verify,
 };
-use bessemer_data::{Batch, Feeds, Loader, LoaderOptions, Position, Sampler, SamplerOptions, Split};
+use bessemer_data::{Batch, BatchRange, Feeds, Loader, LoaderOptions, Position, Sampler, SamplerOptions, Split};
 use proptest::prelude::*;
 
 use crate::world::{World, run};
@@ -125,7 +125,7 @@ fn no_sentence_is_lost() {
 /// Batches of two epochs of eight sequences each, from a position.
 fn batches(set: &Arc<ElectraSet>, workers: usize, start: Position) -> Vec<Batch> {
     let sampler = Sampler::new(set.len(), SamplerOptions::train(8, 5)).unwrap();
-    let options = LoaderOptions { start, ..LoaderOptions::new(workers, 0, 2) };
+    let options = LoaderOptions { range: BatchRange::from(start, 2), ..LoaderOptions::new(workers, 0, 2) };
     let mut loader = Loader::new(Arc::clone(set), sampler, options).unwrap();
     let mut batches = Vec::new();
     while loader.position().epoch < 2 {

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bessemer_data::text::{Format, Instance, InstanceOptions, PretrainingSet};
-use bessemer_data::{Batch, Feeds, Loader, LoaderOptions, Position, Sampler, SamplerOptions, Split};
+use bessemer_data::{Batch, BatchRange, Feeds, Loader, LoaderOptions, Position, Sampler, SamplerOptions, Split};
 use proptest::prelude::*;
 
 use crate::world::{World, instances};
@@ -89,7 +89,7 @@ fn whole_words_are_masked_together() {
 /// Batches of three epochs of eight sequences each, from a position.
 fn batches(set: &Arc<PretrainingSet>, seed: u64, workers: usize, start: Position) -> Vec<Batch> {
     let sampler = Sampler::new(set.len(), SamplerOptions::train(8, seed)).unwrap();
-    let options = LoaderOptions { start, ..LoaderOptions::new(workers, 0, 3) };
+    let options = LoaderOptions { range: BatchRange::from(start, 3), ..LoaderOptions::new(workers, 0, 3) };
     let mut loader = Loader::new(Arc::clone(set), sampler, options).unwrap();
     let mut batches = Vec::new();
     while loader.position().epoch < 3 {

@@ -184,8 +184,8 @@ pub trait Executor: Send {
     /// As [`Executor::submit`].
     fn profile(&mut self) -> Result<Vec<KernelTime>, RunError>;
 
-    /// Runs a part of a step up to the first value that is not finite, and describes it; `None` if all are. State may be
-    /// partly replaced afterwards.
+    /// Runs a part of a step up to the first value that is not finite, and describes it; `None` if all are, or if all are up to the
+    /// first sum over ranks that is waited for. State may be partly replaced afterwards.
     ///
     /// # Errors
     /// As [`Executor::submit`] and [`Executor::accumulate`].

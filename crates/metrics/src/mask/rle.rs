@@ -7,7 +7,7 @@ pub(super) const MAX_PIXELS: u32 = i32::MAX as u32;
 ///
 /// Runs of background and object alternate, beginning with background; a run may be empty. The lengths sum to the number
 /// of pixels.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Rle {
     height: u32,
     width: u32,

@@ -46,7 +46,7 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
-pub(super) fn sha256_hex(bytes: &[u8]) -> String {
+pub(crate) fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 

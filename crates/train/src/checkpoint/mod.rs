@@ -15,7 +15,7 @@
 mod choice;
 mod disk;
 mod error;
-mod hashing;
+pub(crate) mod hashing;
 mod manifest;
 mod safetensors_file;
 mod store;

@@ -91,6 +91,9 @@ pub struct RunInfo {
     pub threads: u64,
     /// What identifies the data set.
     pub data: String,
+    /// Machines of the ranks, in their order; empty where there is one rank.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
     /// The step that a resumed run continues from.
     pub resumed_from: Option<u64>,
 }

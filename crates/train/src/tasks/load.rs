@@ -1,5 +1,5 @@
 use crate::recipe::Recipe;
-use bessemer_data::{LoaderOptions, OnBadSample, Position};
+use bessemer_data::{BatchRange, LoaderOptions, OnBadSample};
 
 /// How batches are made; nothing here changes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +29,10 @@ impl LoadOptions {
         }
     }
 
-    /// Of a loader from a position up to an epoch.
-    pub(crate) fn loader(&self, seed: u64, start: Position, end_epoch: u32) -> LoaderOptions {
+    /// Of a loader of some batches.
+    pub(crate) fn loader(&self, seed: u64, range: BatchRange) -> LoaderOptions {
         let Self { prefetch, on_bad_sample, .. } = *self;
-        LoaderOptions { workers: self.threads(), prefetch, seed, on_bad_sample, start, end_epoch }
+        LoaderOptions { workers: self.threads(), prefetch, seed, on_bad_sample, range }
     }
 
     fn threads(&self) -> usize {

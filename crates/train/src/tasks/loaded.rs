@@ -2,7 +2,7 @@
 
 use super::{Batch, Batches, Feeds, LoadOptions};
 use crate::error::TrainError;
-use bessemer_data::{DataError, Loader, Position, Sampler, SamplerOptions, Samples, SkippedSample};
+use bessemer_data::{BatchRange, DataError, Loader, Position, Sampler, SamplerOptions, Samples, Share, SkippedSample};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,28 +36,30 @@ pub(super) struct Loaded<S: Samples + ?Sized, F> {
 }
 
 impl<S: Samples + ?Sized, F> Loaded<S, F> {
-    /// Batches of a sampler from a position up to an epoch.
+    /// A run of batches of a sampler.
     pub(super) fn training(
         set: Arc<S>,
         sampler: Sampler,
         load: &LoadOptions,
-        (start, end_epoch): (Position, u32),
+        range: BatchRange,
         feeder: F,
     ) -> Result<Self, DataError> {
-        let options = load.loader(sampler.options().seed, start, end_epoch);
+        let options = load.loader(sampler.options().seed, range);
         Ok(Self { loader: Loader::new(set, sampler, options)?, feeder })
     }
 
-    /// Each of `samples` samples once, in order; the last batch is filled up with zeros.
+    /// The share of one rank of the batches that hold each of `samples` samples once, in order; the last batch is filled up with
+    /// zeros.
     pub(super) fn evaluation(
         set: Arc<S>,
         samples: usize,
         load: &LoadOptions,
         batch_size: usize,
+        share: Share,
         feeder: F,
     ) -> Result<Self, DataError> {
         let sampler = Sampler::new(samples, SamplerOptions::eval(batch_size))?;
-        Self::training(set, sampler, load, (Position::default(), 1), feeder)
+        Self::training(set, sampler, load, BatchRange { share, ..BatchRange::epochs(1) }, feeder)
     }
 }
 

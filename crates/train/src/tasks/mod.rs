@@ -15,6 +15,7 @@ mod load;
 mod loaded;
 mod metric_schema;
 pub mod pretraining;
+mod record;
 pub mod registry;
 pub mod samples;
 mod softmax;
@@ -22,17 +23,18 @@ mod source;
 pub mod squad;
 pub(crate) mod text;
 
-pub use bessemer_data::{Array, Batch, Feeds};
+pub use bessemer_data::{Array, Batch, BatchRange, Feeds, Share};
 pub use feeds::Batches;
 pub(crate) use feeds::next_of;
 pub use load::LoadOptions;
 pub use metric_schema::{Better, Metric, MetricSchema, Scale};
+pub use record::Record;
 pub use registry::metric_schema;
 
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::session::{EvalSession, TrainSession};
-use bessemer_data::Position;
+use crate::setup::RunShape;
 use bessemer_data::text::VocabularyIdentity;
 use bessemer_models::Model;
 use std::collections::BTreeMap;
@@ -46,11 +48,11 @@ pub trait Task {
     /// What logs and tables call things.
     fn metric_schema(&self) -> &'static MetricSchema;
 
-    /// The graph of a whole training step, for the schedule of the given number of updates an epoch.
+    /// The graph of a whole training step, with a schedule of the given number of updates an epoch.
     ///
     /// # Errors
     /// A model or a size that is not possible.
-    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError>;
+    fn training_step(&self, shape: RunShape) -> Result<Model, TrainError>;
 
     /// What identifies the training data.
     fn data_identity(&self) -> String;
@@ -63,11 +65,11 @@ pub trait Task {
     /// Batches of `train.batch_size` in an epoch, at least one.
     fn batches_per_epoch(&self) -> u64;
 
-    /// The training batches from a position up to an epoch.
+    /// A run of training batches.
     ///
     /// # Errors
     /// Data that cannot be read.
-    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError>;
+    fn training_batches(&self, range: BatchRange) -> Result<Box<dyn Batches>, TrainError>;
 
     /// The evaluation that the recipe asks for; `None` without validation data.
     ///
@@ -137,11 +139,11 @@ pub trait Evaluation {
     /// Samples of one forward pass.
     fn batch_size(&self) -> usize;
 
-    /// Every sample of a part once, in order.
+    /// Every sample of a part once, in order, or the share of one rank of that.
     ///
     /// # Errors
     /// Data that cannot be read.
-    fn batches(&self, part: usize) -> Result<Box<dyn Batches>, TrainError>;
+    fn batches(&self, part: usize, share: Share) -> Result<Box<dyn Batches>, TrainError>;
 
     /// What a person should know before the first evaluation of a run.
     fn warnings(&self) -> Vec<String> {
@@ -153,13 +155,20 @@ pub trait Evaluation {
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError>;
 }
 
-/// Metrics, summed up over batches.
+/// Metrics, summed up over batches. Several ranks share the batches: each makes the records of its own, and one adds those of all in
+/// the order of batches, so that the metrics are those of one rank bit for bit.
 pub trait Score {
-    /// Adds the real samples of a batch that `session` has just run.
+    /// What counts of the real samples of a batch that `session` has just run.
     ///
     /// # Errors
     /// Outputs that are not numbers.
-    fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError>;
+    fn record(&self, batch: &Batch, session: &EvalSession) -> Result<Record, TrainError>;
+
+    /// Adds a batch.
+    ///
+    /// # Errors
+    /// A record of another kind of score; what cannot be scored.
+    fn add(&mut self, record: &Record) -> Result<(), TrainError>;
 
     /// Called once, when every sample was added; before it there are no metrics. Answers in the official form of the task, if
     /// it has one, go to the folder `out`.

@@ -1,21 +1,24 @@
 //! Training runs: data, steps, evaluations, checkpoints and logs.
 
+mod files;
 mod prepare;
 
-use crate::checkpoint::{BestMetric, Checkpoint, CheckpointStore, NamedTensor, SamplerPosition, TrainingState};
-use crate::error::{FirstNonFinite, NonFiniteStep, TrainError};
+use crate::checkpoint::{BestMetric, Checkpoint, NamedTensor, SamplerPosition, TrainingState};
+use crate::error::{ErrorKind, FirstNonFinite, NonFiniteStep, TrainError};
 use crate::evaluate::{EvalReport, run as run_evaluation};
-use crate::events::{CheckpointInfo, EndInfo, EvalInfo, Status, StepInfo};
+use crate::events::{EndInfo, EvalInfo, Status, StepInfo};
 use crate::progress::ProgressMode;
+use crate::ranks::Group;
 use crate::recipe::Recipe;
-use crate::rundir::RunDir;
-use crate::runlog::RunLog;
 use crate::session::{ComputeOptions, EvalSession, StepOutput, TrainSession};
 use crate::setup::precision;
 use crate::signals::StopSignal;
 use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Task, next_of};
-use bessemer_data::Position;
+use bessemer_comm::control::Phase;
+use bessemer_data::{BatchRange, Position};
 use bessemer_ir::passes::CompileOptions;
+use bessemer_ir::run::NonFinite;
+use files::RunFiles;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -88,7 +91,7 @@ impl TrainOptions {
 /// What a finished run came to, steps before a resume included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainReport {
-    /// Folder of the run.
+    /// Folder of the run; nothing on ranks other than 0.
     pub run: PathBuf,
     /// Updates done.
     pub steps: u64,
@@ -110,22 +113,52 @@ pub struct TrainReport {
     pub was_finished: bool,
 }
 
-/// Trains as the recipe says.
+impl TrainReport {
+    /// On a rank that knows no more of a finished run than that it is one.
+    fn of_rank_zero(metric_schema: &'static MetricSchema) -> Self {
+        Self {
+            run: PathBuf::new(),
+            steps: 0,
+            samples: 0,
+            train_s: 0.0,
+            throughput: 0.0,
+            metric_schema,
+            metrics: BTreeMap::new(),
+            best: None,
+            skipped: 0,
+            was_finished: true,
+        }
+    }
+}
+
+/// Trains as the recipe says, in a process that is alone.
+///
+/// # Errors
+/// As [`train_in`].
+pub fn train(options: &TrainOptions) -> Result<TrainReport, TrainError> {
+    train_in(options, Group::alone())
+}
+
+/// Trains as the recipe says, as one rank of a group. Rank 0 keeps the run's folder.
 ///
 /// A run that is stopped in whatever way and resumed ends with the same weights, bit for bit, as one that never stopped. A
 /// finished run that is resumed is left as it is.
 ///
 /// # Errors
 /// [`TrainError::Interrupted`] after a stop on request; [`TrainError::NonFinite`] for a loss that is NaN or infinite, with
-/// nothing saved over earlier checkpoints; anything wrong with recipe, data or folder.
-pub fn train(options: &TrainOptions) -> Result<TrainReport, TrainError> {
-    match Trainer::prepare(options)? {
+/// nothing saved over earlier checkpoints; anything wrong with recipe, data or folder; [`TrainError::Ranks`] when another rank
+/// fails or is lost, after rank 0 saved the last whole step.
+pub fn train_in(options: &TrainOptions, group: Group) -> Result<TrainReport, TrainError> {
+    let result = Trainer::prepare(options, &group).and_then(|prepared| match prepared {
         Prepared::Finished(report) => Ok(report),
         Prepared::Ready(mut trainer) => {
             let result = trainer.run();
             trainer.end(result)
         }
-    }
+    });
+    let error = result.as_ref().err().filter(|error| error.kind() != ErrorKind::Interrupted);
+    group.leave(error);
+    result
 }
 
 /// A run before its first step.
@@ -137,9 +170,8 @@ enum Prepared<'a> {
 
 struct Trainer<'a> {
     options: &'a TrainOptions,
-    run: RunDir,
-    store: CheckpointStore,
-    log: RunLog,
+    group: &'a Group,
+    files: RunFiles,
     session: TrainSession,
     task: Box<dyn Task>,
     batches: Box<dyn Batches>,
@@ -162,6 +194,8 @@ struct Trainer<'a> {
     skipped: BTreeSet<usize>,
     /// Steps in a row, up to the last one, that were left out because the gradient overflowed.
     overflows: u64,
+    /// Whether ranks have agreed to stop behind the last step.
+    stop_is_agreed: bool,
 }
 
 /// Steps in a row that may overflow at a loss scale that never changes. One that adapts is halved in each, down to 1, where an
@@ -180,7 +214,18 @@ impl Trainer<'_> {
     }
 
     fn run(&mut self) -> Result<(), TrainError> {
-        self.log.begin_steps(self.step, self.total_steps);
+        let result = self.run_steps();
+        // The updates of a step come behind all of its sums over ranks, so that state is whole when one of them fails.
+        if result.as_ref().is_err_and(TrainError::is_of_other_rank) && self.step > 0 && self.saved_at != Some(self.step)
+        {
+            self.session.restore_snapshot()?;
+            self.save(false)?;
+        }
+        result
+    }
+
+    fn run_steps(&mut self) -> Result<(), TrainError> {
+        self.files.begin_steps(self.step, self.total_steps);
         self.keep_initial_weights()?;
         if self.step > 0 {
             self.evaluate_if_interrupted()?;
@@ -216,34 +261,38 @@ impl Trainer<'_> {
 
     fn stop_if_asked(&mut self) -> Result<(), TrainError> {
         let done = self.step - self.first_step;
-        if !self.options.stop.is_raised() && self.options.run_steps.is_none_or(|steps| done < steps) {
+        let is_asked = if self.group.size() == 1 { self.options.stop.is_raised() } else { self.stop_is_agreed };
+        if !is_asked && self.options.run_steps.is_none_or(|steps| done < steps) {
             return Ok(());
         }
         if self.step > 0 && self.saved_at != Some(self.step) {
             self.save(false)?;
         }
-        Err(TrainError::Interrupted { step: self.step, checkpoint: self.store.latest() })
+        Err(TrainError::Interrupted { step: self.step, checkpoint: self.files.latest_checkpoint() })
     }
 
     fn train_step(&mut self) -> Result<(), TrainError> {
         let started = Instant::now();
-        let accumulation = self.recipe().train.accumulation;
+        let (accumulation, own) = (self.recipe().train.accumulation, self.own_micro_batches());
         let (mut samples, mut data_s) = (0, 0.0);
         self.session.take_snapshot()?;
-        for _ in 1..accumulation {
-            let batch = self.fed_batch(&mut data_s)?;
+        self.group.take_waited();
+        for number in 1..own {
+            let batch = self.fed_batch(number - 1, &mut data_s)?;
             self.session.accumulate()?;
             samples += batch.samples as u64;
             self.finish(batch)?;
-            if self.options.stop.is_raised() {
+            if self.group.size() == 1 && self.options.stop.is_raised() {
                 self.session.restore_snapshot()?;
                 return self.stop_if_asked();
             }
         }
-        let batch = self.fed_batch(&mut data_s)?;
+        let batch = self.fed_batch(own - 1, &mut data_s)?;
+        self.session.wish_stop(self.options.stop.is_raised() || self.group.stop_is_wished())?;
         let output = self.session.run()?;
-        samples += batch.samples as u64;
-        let step_s = started.elapsed().as_secs_f64();
+        samples = (samples + batch.samples as u64) * self.group.size() as u64;
+        self.stop_is_agreed = output.stop_is_wished;
+        let (step_s, comm_s) = (started.elapsed().as_secs_f64(), self.group.take_waited().as_secs_f64());
         if output.is_overflow() {
             self.report_overflow(output.loss_scale.unwrap_or_default())?;
         } else if !output.is_finite() {
@@ -267,18 +316,29 @@ impl Trainer<'_> {
             samples,
             step_s,
             data_s,
-            compute_s: step_s - data_s,
-            ..StepInfo::default()
+            compute_s: step_s - data_s - comm_s,
+            comm_s,
         };
-        self.log.step(self.step, info)?;
+        self.files.step(self.step, info)?;
+        self.group.verify_state(self.step, self.session.state(), |name| self.session.is_shared(name))?;
         self.finish(batch)
+    }
+
+    /// Micro-batches of a step that this rank takes.
+    fn own_micro_batches(&self) -> u64 {
+        self.recipe().train.accumulation / self.group.size() as u64
+    }
+
+    /// The batches of this rank from the last whole step on.
+    fn batch_range(&self) -> BatchRange {
+        BatchRange { start: self.position, end_epoch: self.end_epoch, share: self.group.share() }
     }
 
     /// # Errors
     /// As many overflows in a row as a loss scale that never changes may have.
     fn report_overflow(&mut self, scale: f32) -> Result<(), TrainError> {
         let step = self.step + 1;
-        self.log
+        self.files
             .warning(&format!("step {step}: the gradient overflowed at loss scale {scale}; the step was left out"))?;
         self.overflows += 1;
         let is_invariant = self.recipe().precision.loss_scale_growth_steps.is_none();
@@ -289,11 +349,13 @@ impl Trainer<'_> {
     }
 
     /// The next batch, in the memory of the step; `data_s` grows by the seconds it took.
-    fn fed_batch(&mut self, data_s: &mut f64) -> Result<Batch, TrainError> {
+    fn fed_batch(&mut self, number: u64, data_s: &mut f64) -> Result<Batch, TrainError> {
         let started = Instant::now();
+        self.group.report(self.step + 1, Phase::Load, number);
         let batch = self.next_batch()?;
         self.session.feed(&batch.feeds)?;
         *data_s += started.elapsed().as_secs_f64();
+        self.group.report(self.step + 1, Phase::Compute, number);
         Ok(batch)
     }
 
@@ -310,7 +372,7 @@ impl Trainer<'_> {
     fn report_skipped(&mut self, batch: &Batch) -> Result<(), TrainError> {
         for sample in &batch.skipped {
             if self.skipped.insert(sample.index) {
-                self.log.warning(&format!("left out sample {}: {}", sample.index, sample.reason))?;
+                self.files.warning(&format!("left out sample {}: {}", sample.index, sample.reason))?;
             }
         }
         Ok(())
@@ -328,17 +390,30 @@ impl Trainer<'_> {
         })))
     }
 
-    /// Goes through the step that was left out once more, one micro-batch after another, up to the first value that is not
-    /// finite. A request to stop ends the search.
+    /// What the rank finds whose micro-batch has the first value that is not finite.
     fn find_non_finite(&mut self) -> Result<Option<FirstNonFinite>, TrainError> {
+        let own = self.find_own_non_finite()?.map(|FirstNonFinite { node, micro_batch }| {
+            (micro_batch, node.op, node.path, node.input_ranges, node.is_input)
+        });
+        let first = self.group.all_gather(own)?.into_iter().flatten().min_by_key(|found| found.0);
+        Ok(first.map(|(micro_batch, op, path, input_ranges, is_input)| FirstNonFinite {
+            node: NonFinite { op, path, input_ranges, is_input },
+            micro_batch,
+        }))
+    }
+
+    /// Goes through the step that was left out once more, one micro-batch of this rank after another, up to the first value that is
+    /// not finite. A request to stop ends the search.
+    fn find_own_non_finite(&mut self) -> Result<Option<FirstNonFinite>, TrainError> {
         self.session.restore_snapshot()?;
         let updates = self.session.step_count()?;
-        let mut batches = self.task.training_batches(self.position, self.end_epoch)?;
-        let accumulation = self.recipe().train.accumulation;
-        for number in 1..=accumulation {
+        let mut batches = self.task.training_batches(self.batch_range())?;
+        let (accumulation, own) = (self.recipe().train.accumulation, self.own_micro_batches());
+        for round in 0..own {
             let batch = next_of(&mut *batches, updates)?;
             self.session.feed(&batch.feeds)?;
-            if let Some(node) = self.session.find_non_finite(number == accumulation)? {
+            if let Some(node) = self.session.find_non_finite(round + 1 == own)? {
+                let number = round * self.group.size() as u64 + self.group.rank() as u64 + 1;
                 return Ok(Some(FirstNonFinite { node, micro_batch: (accumulation > 1).then_some(number) }));
             }
             if self.options.stop.is_raised() {
@@ -379,10 +454,10 @@ impl Trainer<'_> {
             data_s: report.data_s,
             compute_s: report.compute_s,
         };
-        self.log.eval(self.step, info)?;
-        report.notes.iter().try_for_each(|note| self.log.warning(note))?;
+        self.files.eval(self.step, info)?;
+        report.notes.iter().try_for_each(|note| self.files.warning(note))?;
         for sample in &report.skipped {
-            self.log.warning(&format!("left out sample {} of the evaluation: {}", sample.index, sample.reason))?;
+            self.files.warning(&format!("left out sample {} of the evaluation: {}", sample.index, sample.reason))?;
         }
         self.save_if_best()
     }
@@ -410,30 +485,32 @@ impl Trainer<'_> {
                 };
                 let (models, batch_size) = (evaluation.models()?, evaluation.batch_size());
                 let session = EvalSession::of_training(&self.session, averages, models, batch_size, &options)?;
-                self.log.plan(session.plan_info())?;
+                self.files.plan(session.plan_info())?;
                 &mut other.insert((averages, session)).1
             }
         };
-        run_evaluation(session, &**evaluation, Some(&self.run.predictions()), &self.options.stop)
+        self.group.report(self.step, Phase::Evaluate, 0);
+        let report = run_evaluation(
+            session,
+            &**evaluation,
+            self.files.predictions().as_deref(),
+            &self.options.stop,
+            self.group,
+        )?;
+        self.stop_is_agreed |= report.is_none();
+        Ok(report)
     }
 
     fn save(&mut self, best: bool) -> Result<(), TrainError> {
+        self.saved_at = Some(self.step);
+        if !self.group.leads() {
+            return Ok(());
+        }
         let started = Instant::now();
+        self.group.report(self.step, Phase::Save, 0);
         let checkpoint = self.session.checkpoint(self.training_state())?;
         refuse_non_finite(&checkpoint)?;
-        let saved = self.store.save(&checkpoint, best)?;
-        self.saved_at = Some(self.step);
-        let info = CheckpointInfo {
-            path: saved.path.display().to_string(),
-            bytes: saved.bytes,
-            save_s: started.elapsed().as_secs_f64(),
-            best,
-        };
-        self.log.checkpoint(self.step, info)?;
-        if let Some(warning) = saved.warning {
-            self.log.warning(&warning)?;
-        }
-        Ok(())
+        self.files.save(&checkpoint, best, started)
     }
 
     fn training_state(&self) -> TrainingState {
@@ -469,11 +546,11 @@ impl Trainer<'_> {
             throughput,
             metrics: self.metrics.clone(),
         };
-        let logged = self.log.end(self.step, info);
+        let logged = self.files.end(self.step, info);
         result?;
         logged?;
         Ok(TrainReport {
-            run: self.run.path().to_owned(),
+            run: self.files.path().to_owned(),
             steps: self.step,
             samples: self.samples,
             train_s: self.train_s,

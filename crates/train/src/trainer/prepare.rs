@@ -1,12 +1,15 @@
 //! Everything that happens before the first step. What can be wrong is found before a folder is made.
 
+use super::files::RunFiles;
 use super::{Evaluator, Initialisation, Prepared, RunFolder, TrainOptions, TrainReport, Trainer};
+use crate::checkpoint::hashing::sha256_hex;
 use crate::checkpoint::{CheckpointStore, Loaded, TrainingState, WeightOptions, load_newest, load_weights};
 use crate::error::{Difference, TrainError};
 use crate::events::{EventBody, RunInfo, Status, read_events};
 use crate::loaded_weights::{recipe_of, vocabulary_of};
 use crate::machine::describe_machine;
 use crate::progress::Progress;
+use crate::ranks::Group;
 use crate::recipe::Recipe;
 use crate::resume::differences;
 use crate::rundir::RunDir;
@@ -15,28 +18,35 @@ use crate::session::TrainSession;
 use crate::setup::total_steps;
 use crate::tasks::text::Weights;
 use crate::tasks::{InitialWeights, MetricSchema, Task, registry};
-use bessemer_data::Position;
+use bessemer_comm::CommError;
+use bessemer_data::{BatchRange, Position};
 use std::collections::BTreeSet;
 use std::path::Path;
 
 impl<'a> Trainer<'a> {
-    pub(super) fn prepare(options: &'a TrainOptions) -> Result<Prepared<'a>, TrainError> {
+    pub(super) fn prepare(options: &'a TrainOptions, group: &'a Group) -> Result<Prepared<'a>, TrainError> {
         let recipe = &options.recipe;
+        check_division(recipe, group)?;
         let task = registry::find(&recipe.model.name)?.family().open(recipe, origin(options))?;
+        group.compare("the identity of the data", &task.data_identity())?;
         let evaluation = task.evaluation()?.map(|evaluation| Evaluator { evaluation, session: None });
         let (batches_per_epoch, accumulation) = (task.batches_per_epoch(), recipe.train.accumulation);
         let steps_per_epoch = (batches_per_epoch / accumulation).max(1);
         let total_steps = total_steps(recipe, steps_per_epoch)?;
         let past = match &options.folder {
-            RunFolder::Resume(path) => Some(Past::find(path, recipe, &*task)?),
-            RunFolder::New(_) | RunFolder::NewIn(_) => None,
+            RunFolder::Resume(path) if group.leads() => Some(Past::find(path, recipe, &*task)?),
+            _ => None,
         };
-        if let Some(report) = past.as_ref().and_then(|past| past.finished(total_steps, task.metric_schema())) {
-            return Ok(Prepared::Finished(report));
+        let finished = past.as_ref().and_then(|past| past.finished(total_steps, task.metric_schema()));
+        if group.from_first(|| Ok(finished.is_some()))? {
+            return Ok(Prepared::Finished(finished.unwrap_or_else(|| TrainReport::of_rank_zero(task.metric_schema()))));
         }
-        let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute)?;
+        let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute, group)?;
+        if group.size() > 1 {
+            group.compare("the hash of the compiled step", &sha256_hex(session.plan_text().as_bytes()))?;
+        }
         session.initialise()?;
-        let is_new = past.as_ref().is_none_or(|past| past.loaded.is_none());
+        let is_new = group.leads() && past.as_ref().is_none_or(|past| past.loaded.is_none());
         let notes = if is_new { begin(&mut session, &*task, options)? } else { Vec::new() };
         let state = match past.as_ref().and_then(|past| past.loaded.as_ref()) {
             Some(loaded) => {
@@ -45,16 +55,22 @@ impl<'a> Trainer<'a> {
             }
             None => TrainingState::default(),
         };
+        let state = shared(&state, group)?;
+        group.share_state(session.state())?;
+        session.number_micro_batches(group.rank())?;
         let start = Position { epoch: state.sampler.epoch as u32, batch: state.sampler.batch as usize };
         let end_epoch = total_steps.saturating_mul(accumulation).div_ceil(batches_per_epoch) as u32;
-        let batches = task.training_batches(start, end_epoch)?;
+        let batches = task.training_batches(BatchRange { start, end_epoch, share: group.share() })?;
         let warnings = past.as_ref().map(Past::warnings);
-        let (run, store, log) = open_folder(options, task.metric_schema(), past, state.step)?;
+        let files = if group.leads() {
+            open_folder(options, task.metric_schema(), past, state.step)?
+        } else {
+            RunFiles::of_rank_zero(group.rank(), options.progress)
+        };
         let mut trainer = Box::new(Self {
             options,
-            run,
-            store,
-            log,
+            group,
+            files,
             session,
             task,
             batches,
@@ -73,17 +89,22 @@ impl<'a> Trainer<'a> {
             best: state.best,
             skipped: BTreeSet::new(),
             overflows: 0,
+            stop_is_agreed: false,
         });
-        trainer.task.write_files(trainer.run.path())?;
-        trainer.log_start(warnings)?;
-        notes.iter().try_for_each(|note| trainer.log.warning(note))?;
+        if group.leads() {
+            trainer.task.write_files(trainer.files.path())?;
+            trainer.log_start(warnings)?;
+        }
+        let evaluated = || Ok((trainer.evaluated_at, trainer.metrics.clone()));
+        (trainer.evaluated_at, trainer.metrics) = group.from_first(evaluated)?;
+        notes.iter().try_for_each(|note| trainer.files.warning(note))?;
         Ok(Prepared::Ready(trainer))
     }
 
     /// `warnings` is there if the run goes on.
     fn log_start(&mut self, warnings: Option<Vec<String>>) -> Result<(), TrainError> {
         let device = &self.options.compute.device;
-        self.log.run_started(RunInfo {
+        self.files.started(RunInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: self.options.commit.clone(),
             command: self.options.command.clone(),
@@ -93,21 +114,23 @@ impl<'a> Trainer<'a> {
             device: device.kind.name().to_owned(),
             threads: device.threads as u64,
             data: self.task.data_identity(),
+            hosts: self.group.hosts().to_vec(),
             resumed_from: None,
         })?;
-        self.log.plan(self.session.plan_info())?;
+        self.files.plan(self.session.plan_info())?;
         if let Some(warnings) = warnings {
             self.take_over_totals()?;
-            warnings.iter().try_for_each(|warning| self.log.warning(warning))?;
+            warnings.iter().try_for_each(|warning| self.files.warning(warning))?;
         }
         let of_evaluation = self.evaluation.iter().flat_map(|evaluator| evaluator.evaluation.warnings());
         let mut warnings = self.task.warnings().into_iter().chain(of_evaluation);
-        Ok(warnings.try_for_each(|warning| self.log.warning(&warning))?)
+        Ok(warnings.try_for_each(|warning| self.files.warning(&warning))?)
     }
 
     /// Totals of the steps before the checkpoint, and the last evaluation.
     fn take_over_totals(&mut self) -> Result<(), TrainError> {
-        for event in read_events(&self.run.events())? {
+        let Some(event_log) = self.files.event_log() else { return Ok(()) };
+        for event in read_events(&event_log)? {
             match event.body {
                 EventBody::Step(info) => {
                     self.samples += info.samples;
@@ -122,6 +145,28 @@ impl<'a> Trainer<'a> {
         }
         Ok(())
     }
+}
+
+/// # Errors
+/// Micro-batches that the ranks cannot share equally.
+fn check_division(recipe: &Recipe, group: &Group) -> Result<(), TrainError> {
+    let (accumulation, ranks) = (recipe.train.accumulation, group.size() as u64);
+    if accumulation.is_multiple_of(ranks) {
+        return Ok(());
+    }
+    let allowed = format!(
+        "the {ranks} ranks share the micro-batches of a step, so that it must be a multiple of {ranks}: \
+         --set train.accumulation={}",
+        accumulation.next_multiple_of(ranks)
+    );
+    Err(TrainError::setting("train.accumulation", accumulation, allowed))
+}
+
+/// Where the run of rank 0 stands.
+fn shared(state: &TrainingState, group: &Group) -> Result<TrainingState, TrainError> {
+    let text = group.from_first(|| Ok(serde_json::to_string(state).expect("a state is plain data")))?;
+    let malformed = |error: serde_json::Error| CommError::Malformed { reason: error.to_string() };
+    Ok(serde_json::from_str(&text).map_err(malformed)?)
 }
 
 /// The weights that a run begins with, or the run that goes on.
@@ -247,13 +292,13 @@ fn open_folder(
     metric_schema: &'static MetricSchema,
     past: Option<Past>,
     step: u64,
-) -> Result<(RunDir, CheckpointStore, RunLog), TrainError> {
+) -> Result<RunFiles, TrainError> {
     let recipe = &options.recipe;
     let progress = Progress::new(options.progress);
     if let Some(Past { mut run, store, .. }) = past {
         let log = RunLog::resume(&run, metric_schema, step, progress)?;
         run.set_recipe(recipe)?;
-        return Ok((run, store, log));
+        return Ok(RunFiles::kept(run, store, log));
     }
     let run = match &options.folder {
         RunFolder::NewIn(parent) => RunDir::create_named(parent, recipe)?,
@@ -261,5 +306,5 @@ fn open_folder(
     };
     let store = run.checkpoints(recipe.checkpoint.keep as usize)?;
     let log = RunLog::create(&run, metric_schema, progress)?;
-    Ok((run, store, log))
+    Ok(RunFiles::kept(run, store, log))
 }

@@ -102,6 +102,8 @@ struct Fuser<'a> {
     row_sums: Vec<Option<RowSum>>,
     /// Of each node that fusions compute.
     domains: Vec<Option<Shape>>,
+    /// Nodes that run for every micro-batch of a step, and not once.
+    in_accumulation: Vec<bool>,
     /// Nodes that fusions compute and write to memory.
     stored: Vec<bool>,
     clusters: Vec<Cluster>,
@@ -125,6 +127,7 @@ impl<'a> Fuser<'a> {
             domains: domains(graph, &fused),
             fused,
             row_sums: graph.ids().map(row_sum).collect(),
+            in_accumulation: graph.accumulation_phase(),
             stored: vec![false; graph.len()],
             clusters: Vec::new(),
             cluster_of: HashMap::new(),
@@ -156,9 +159,16 @@ impl<'a> Fuser<'a> {
     fn can_inline(&self, producer: NodeId, consumer: NodeId) -> bool {
         let sums_rows = || self.row_sums[consumer.index()].is_some() && !self.is_of_rows(producer);
         self.is_inner(producer)
+            && self.is_of_same_phase(producer, consumer)
             && (self.is_inner(consumer) || sums_rows())
             && !self.is_random(consumer)
             && self.domain(consumer) == self.domain(producer)
+    }
+
+    /// Whether both run for every micro-batch of a step, or both once. Work that is done once is not done in a fusion that is run more
+    /// often; and what follows the sums of a step is the same whether one rank takes all micro-batches or several share them.
+    fn is_of_same_phase(&self, a: NodeId, b: NodeId) -> bool {
+        self.in_accumulation[a.index()] == self.in_accumulation[b.index()]
     }
 
     /// Whether the node's values are random numbers, which depend on the step alone.
@@ -455,9 +465,10 @@ impl<'a> Fuser<'a> {
         }
     }
 
-    /// Whether a root is computed a second time just as the cluster is, or just as little.
+    /// Whether a root is computed a second time just as the cluster is, or just as little, and as often in a step.
     fn is_of_same_pass(&self, cluster: usize, root: NodeId) -> bool {
-        is_recomputed(self.graph, root) == is_recomputed(self.graph, self.clusters[cluster].roots[0])
+        let other = self.clusters[cluster].roots[0];
+        is_recomputed(self.graph, root) == is_recomputed(self.graph, other) && self.is_of_same_phase(root, other)
     }
 
     /// Whether `root` may be computed with the cluster: it reads roots as they are computed, sums over rows aside, and nothing
@@ -511,6 +522,7 @@ impl<'a> Fuser<'a> {
             let producer = cluster.leaves.iter().copied().find(|&leaf| {
                 let others = cluster.leaves.iter().map(|v| v.node).filter(|&n| n != leaf.node).collect();
                 self.is_producer(leaf, &cluster.domain)
+                    && self.is_of_same_phase(leaf.node, cluster.roots[0])
                     && !self.cluster_of.contains_key(&leaf.node)
                     && !self.depends_on_unit(others, |id| id == leaf.node)
             });

@@ -25,8 +25,11 @@ use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
+use crate::setup::RunShape;
 use batches::Images;
-use bessemer_data::{CifarBin, ClassFolder, Dataset, ImageSamples, LabelledImages, Position, Split, Transform};
+use bessemer_data::{
+    BatchRange, CifarBin, ClassFolder, Dataset, ImageSamples, LabelledImages, Share, Split, Transform,
+};
 use bessemer_models::{Architecture, Model, ModelOptions};
 use recipe::ClassifierRecipe;
 use score::Accuracy;
@@ -71,8 +74,8 @@ impl Task for Classification {
         &TERMS
     }
 
-    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
-        model::training_model(&self.recipe, steps_per_epoch)
+    fn training_step(&self, shape: RunShape) -> Result<Model, TrainError> {
+        model::training_model(&self.recipe, shape)
     }
 
     fn data_identity(&self) -> String {
@@ -83,10 +86,10 @@ impl Task for Classification {
         self.batches
     }
 
-    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
+    fn training_batches(&self, range: BatchRange) -> Result<Box<dyn Batches>, TrainError> {
         let set = Arc::new(ImageSamples::new(Arc::clone(&self.set), ())?);
         let (sampler, load) = (training_sampler(&*self.set, &self.recipe)?, LoadOptions::of(&self.recipe));
-        Ok(Box::new(Loaded::training(set, sampler, &load, (start, end_epoch), Images::training(&self.recipe)?)?))
+        Ok(Box::new(Loaded::training(set, sampler, &load, range, Images::training(&self.recipe)?)?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
@@ -137,10 +140,17 @@ impl Evaluation for ClassifierEvaluation {
         self.batch_size
     }
 
-    fn batches(&self, _part: usize) -> Result<Box<dyn Batches>, TrainError> {
+    fn batches(&self, _part: usize, share: Share) -> Result<Box<dyn Batches>, TrainError> {
         let set = Arc::new(ImageSamples::new(Arc::clone(&self.set), ())?);
         let samples = set.len();
-        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, Images::plain(self.label_offset))?))
+        Ok(Box::new(Loaded::evaluation(
+            set,
+            samples,
+            &self.load,
+            self.batch_size,
+            share,
+            Images::plain(self.label_offset),
+        )?))
     }
 
     fn score(&self) -> Result<Box<dyn Score>, TrainError> {

@@ -3,7 +3,7 @@
 use super::recipe::{ClassifierRecipe, ModelFields};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
-use crate::setup::train_config;
+use crate::setup::{RunShape, train_config};
 use bessemer_models::{
     Architecture, BackboneOptions, InputFormat, LossOptions, MixupWeight, Model, ModelOptions, efficientnet, find,
     resnet,
@@ -53,14 +53,14 @@ pub(crate) fn model_options(recipe: &Recipe, image_size: u64) -> Result<(Archite
 ///
 /// # Errors
 /// A model or a size that is not possible; a precision that CPUs do not train in.
-pub(super) fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
+pub(super) fn training_model(recipe: &Recipe, shape: RunShape) -> Result<Model, TrainError> {
     let ClassifierRecipe { images, labels, .. } = recipe.own()?;
     let (architecture, options) = model_options(recipe, images.image_size)?;
     let loss = LossOptions {
         label_smoothing: labels.label_smoothing,
         mixup: (labels.mixup_alpha > 0.0).then_some(MixupWeight::Batch),
     };
-    let config = train_config(recipe, steps_per_epoch)?;
+    let config = train_config(recipe, shape)?;
     Ok(Model::train(architecture, &options, &loss, &config, recipe.train.batch_size as usize)?)
 }
 

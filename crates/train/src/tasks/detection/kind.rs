@@ -3,6 +3,7 @@
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Recipe, RecipePart};
+use crate::setup::RunShape;
 use crate::tasks::MetricSchema;
 use crate::tasks::family::{BuildStep, ModelInfo, SampleInfo};
 use crate::workload::{ComparedWork, DetectorOutputs, Fill, Work, Workload};
@@ -53,7 +54,7 @@ pub(super) trait DetectorKind: Sync {
     ///
     /// # Errors
     /// A size that is not possible; a precision that the device does not train in.
-    fn training_step(&self, recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError>;
+    fn training_step(&self, recipe: &Recipe, shape: RunShape) -> Result<Model, TrainError>;
 
     /// From images on a canvas of this height and width to detections: `boxes f32[B, D, 4]`, `scores f32[B, D]`, `labels i32[B, D]`, `count i32[B]`, and with masks
     /// `masks f32[B, D, M, M]`.

@@ -24,7 +24,8 @@ use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
 use crate::session::TrainSession;
-use bessemer_data::{ImageSamples, Position, Sampler, SamplerOptions};
+use crate::setup::RunShape;
+use bessemer_data::{BatchRange, ImageSamples, Sampler, SamplerOptions, Share};
 use bessemer_models::Model;
 use detector::{ClassCategory, Detector};
 use kind::{DetectorKind, DetectorSettings};
@@ -64,8 +65,8 @@ impl Task for Detection {
         self.kind.metric_schema()
     }
 
-    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
-        self.kind.training_step(&self.recipe, steps_per_epoch)
+    fn training_step(&self, shape: RunShape) -> Result<Model, TrainError> {
+        self.kind.training_step(&self.recipe, shape)
     }
 
     fn data_identity(&self) -> String {
@@ -76,10 +77,10 @@ impl Task for Detection {
         self.batches
     }
 
-    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
+    fn training_batches(&self, range: BatchRange) -> Result<Box<dyn Batches>, TrainError> {
         let set = Arc::new(ImageSamples::new(Arc::clone(&self.training.set), self.settings.layout)?);
         let (sampler, load) = (sampler(&self.training, &self.recipe)?, LoadOptions::of(&self.recipe));
-        Ok(Box::new(Loaded::training(set, sampler, &load, (start, end_epoch), AsLoaded)?))
+        Ok(Box::new(Loaded::training(set, sampler, &load, range, AsLoaded)?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
@@ -181,10 +182,10 @@ impl Evaluation for DetectionEvaluation {
         self.batch_size
     }
 
-    fn batches(&self, part: usize) -> Result<Box<dyn Batches>, TrainError> {
+    fn batches(&self, part: usize, share: Share) -> Result<Box<dyn Batches>, TrainError> {
         let set = Arc::new(self.parts().swap_remove(part));
         let samples = set.len();
-        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, AsLoaded)?))
+        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, share, AsLoaded)?))
     }
 
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {

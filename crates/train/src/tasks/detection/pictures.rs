@@ -14,12 +14,11 @@ use std::path::Path;
 /// Pictures are enlarged until their longer side has this many pixels, so that labels are readable.
 const LEAST_SIDE: usize = 384;
 
-/// Some images at even distances in a set, kept while it is evaluated.
+/// Some images at even distances in a set, drawn while it is evaluated.
 pub(super) struct Pictures<'a> {
     evaluation: &'a DetectionEvaluation,
-    /// Numbers in the set of the images to keep, ascending.
+    /// Numbers in the set of the images to draw, ascending.
     wanted: Vec<usize>,
-    kept: Vec<Kept>,
 }
 
 /// An image as it is on the canvas, enlarged.
@@ -38,17 +37,14 @@ impl<'a> Pictures<'a> {
     pub(super) fn new(evaluation: &'a DetectionEvaluation) -> Self {
         let images = evaluation.source.set.len();
         let count = evaluation.settings.pictures.min(images);
-        let wanted = (0..count).map(|number| number * images / count).collect();
-        Self { evaluation, wanted, kept: Vec::with_capacity(count) }
+        Self { evaluation, wanted: (0..count).map(|number| number * images / count).collect() }
     }
 
-    /// Keeps those images of a batch that are wanted, with what was found in each; `numbers` are those of the images in the set.
-    pub(super) fn add(&mut self, batch: &Batch, numbers: &[usize], found: &[Vec<Found>]) {
-        for (sample, (number, found)) in numbers.iter().zip(found).enumerate() {
-            if self.wanted.binary_search(number).is_ok() {
-                self.kept.push(self.kept(batch, sample, *number, found));
-            }
-        }
+    /// Those images of a batch that are wanted, drawn with what was found in each; `numbers` are those of the images in the set.
+    pub(super) fn of(&self, batch: &Batch, numbers: &[usize], found: &[Vec<Found>]) -> Vec<Image> {
+        let is_wanted = |number: &usize| self.wanted.binary_search(number).is_ok();
+        let samples = numbers.iter().zip(found).enumerate().filter(|(_, (number, _))| is_wanted(number));
+        samples.map(|(sample, (number, found))| self.kept(batch, sample, *number, found).picture()).collect()
     }
 
     fn kept(&self, batch: &Batch, sample: usize, number: usize, found: &[Found]) -> Kept {
@@ -94,15 +90,14 @@ impl<'a> Pictures<'a> {
             truth: has_truth.then(|| (0..feeds.i32("count")[sample] as usize).map(truth).collect()),
         }
     }
+}
 
-    /// Writes `compared-NNN.jpg` for each image.
-    pub(super) fn write(&self, folder: &Path) -> Result<(), TrainError> {
-        for (number, kept) in self.kept.iter().enumerate() {
-            let path = folder.join(format!("compared-{number:03}.jpg"));
-            kept.picture().write(&path, FileFormat::Jpeg(JPEG_QUALITY))?;
-        }
-        Ok(())
+/// Writes `compared-NNN.jpg` for each picture.
+pub(super) fn write(pictures: &[Image], folder: &Path) -> Result<(), TrainError> {
+    for (number, picture) in pictures.iter().enumerate() {
+        picture.write(&folder.join(format!("compared-{number:03}.jpg")), FileFormat::Jpeg(JPEG_QUALITY))?;
     }
+    Ok(())
 }
 
 impl Kept {

@@ -2,15 +2,16 @@
 
 use super::DetectionEvaluation;
 use super::kind::DetectorSettings;
-use super::pictures::Pictures;
+use super::pictures::{self, Pictures};
 use super::sources::ImagesWithObjects;
 use crate::error::TrainError;
 use crate::session::EvalSession;
-use crate::tasks::{Batch, Metric, Scale, Score};
+use crate::tasks::{Batch, Metric, Record, Scale, Score};
 use bessemer_data::coco::{Instances, ResultRecord, ResultsWriter, RunLengths};
-use bessemer_data::try_map;
+use bessemer_data::{Image, try_map};
 use bessemer_metrics::coco::{BoundingBox, CocoScores, Detection, GroundTruth, Mask, Region, SCORE_NAMES, evaluate};
 use bessemer_metrics::mask::Rle;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -35,6 +36,7 @@ const MASKS_FILE: &str = "segm.json";
 pub(super) const MASK_THRESHOLD: f32 = 0.5;
 
 /// A detection in pixels of its image.
+#[derive(Serialize, Deserialize)]
 pub(super) struct Found {
     /// Number of the class among those of objects.
     pub class: usize,
@@ -102,12 +104,23 @@ pub(super) struct DetectionScore<'a> {
     detections: Vec<(i64, Found)>,
     losses: Losses,
     pictures: Pictures<'a>,
+    /// Those of the batches that were added.
+    drawn: Vec<Image>,
     /// Of boxes, and of masks where there are masks.
     scores: Vec<CocoScores>,
 }
 
-/// Sums over all images.
-#[derive(Default)]
+/// What counts of a batch.
+#[derive(Serialize, Deserialize)]
+struct BatchDetections {
+    /// With the ids of their images.
+    detections: Vec<(i64, Found)>,
+    losses: Losses,
+    pictures: Vec<Image>,
+}
+
+/// Sums over images.
+#[derive(Default, Serialize, Deserialize)]
 struct Losses {
     classes: f64,
     boxes: f64,
@@ -171,6 +184,7 @@ impl<'a> DetectionScore<'a> {
             detections: Vec::new(),
             losses: Losses::default(),
             pictures: Pictures::new(evaluation),
+            drawn: Vec::new(),
             scores: Vec::new(),
         }
     }
@@ -227,7 +241,7 @@ impl<'a> DetectionScore<'a> {
         if has_masks && !is_one_file {
             self.write_results(&folder.join(MASKS_FILE), settings.sized_by_box, true)?;
         }
-        self.pictures.write(folder)
+        pictures::write(&self.drawn, folder)
     }
 
     fn write_results(&self, path: &Path, with_boxes: bool, with_masks: bool) -> Result<(), TrainError> {
@@ -311,25 +325,37 @@ pub(super) fn in_image(bbox: &[f32], scale: f32) -> [f64; 4] {
 }
 
 impl Score for DetectionScore<'_> {
-    fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
+    fn record(&self, batch: &Batch, session: &EvalSession) -> Result<Record, TrainError> {
         let DetectionEvaluation { settings, source, truths, .. } = self.evaluation;
         let ids = &batch.feeds.i32("ids")[..batch.samples];
         let numbers: Vec<usize> = ids.iter().map(|id| self.images[&i64::from(*id)]).collect();
         let seen = numbers.iter().zip(batch.feeds.f32("scales"));
         let seen = seen.map(|(&number, &scale)| SeenImage { size: source.set.image(number).1, scale });
         let found = detections(session, settings, &seen.collect::<Vec<_>>())?;
-        self.pictures.add(batch, &numbers, &found);
-        for (image_id, found) in ids.iter().zip(found) {
-            self.detections.extend(found.into_iter().map(|found| (i64::from(*image_id), found)));
+        let pictures = self.pictures.of(batch, &numbers, &found);
+        let image_ids = ids.iter().map(|&id| i64::from(id));
+        let detections =
+            image_ids.zip(found).flat_map(|(id, found)| found.into_iter().map(move |found| (id, found))).collect();
+        let mut losses = Losses::default();
+        if !matches!(truths, Truths::Unknown) && settings.box_weight.is_some() {
+            let sum = |values: &[f32]| values[..batch.samples].iter().map(|&value| f64::from(value)).sum::<f64>();
+            let positives = &session.output_indices("positives")?[..batch.samples];
+            losses = Losses {
+                classes: sum(session.output("cls_loss_sum")?),
+                boxes: sum(session.output("box_loss_sum")?),
+                positives: positives.iter().map(|&count| u64::from(count)).sum(),
+            };
         }
-        if matches!(truths, Truths::Unknown) || settings.box_weight.is_none() {
-            return Ok(());
-        }
-        let sum = |values: &[f32]| values[..batch.samples].iter().map(|&value| f64::from(value)).sum::<f64>();
-        self.losses.classes += sum(session.output("cls_loss_sum")?);
-        self.losses.boxes += sum(session.output("box_loss_sum")?);
-        let positives = &session.output_indices("positives")?[..batch.samples];
-        self.losses.positives += positives.iter().map(|&count| u64::from(count)).sum::<u64>();
+        Ok(Record::of(&BatchDetections { detections, losses, pictures }))
+    }
+
+    fn add(&mut self, record: &Record) -> Result<(), TrainError> {
+        let BatchDetections { detections, losses, pictures } = record.read()?;
+        self.detections.extend(detections);
+        self.drawn.extend(pictures);
+        self.losses.classes += losses.classes;
+        self.losses.boxes += losses.boxes;
+        self.losses.positives += losses.positives;
         Ok(())
     }
 

@@ -24,7 +24,7 @@ use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
-use crate::setup::train_config;
+use crate::setup::{RunShape, train_config};
 use bessemer_data::text::{ElectraSet, Vocabulary};
 use bessemer_data::{DataError, Split};
 use bessemer_models::Model;
@@ -130,8 +130,8 @@ impl TextNetworks for Networks {
         self.config.encoder.vocab_size
     }
 
-    fn training_step(&self, recipe: &Recipe, sequences: Sequences, steps_per_epoch: u64) -> Result<Model, TrainError> {
-        Ok(electra::train(&self.config, sequences, &self.options, &train_config(recipe, steps_per_epoch)?)?)
+    fn training_step(&self, recipe: &Recipe, sequences: Sequences, shape: RunShape) -> Result<Model, TrainError> {
+        Ok(electra::train(&self.config, sequences, &self.options, &train_config(recipe, shape)?)?)
     }
 
     fn evaluation(&self, sequences: Sequences) -> Result<Model, TrainError> {

@@ -2,7 +2,7 @@
 
 use crate::error::TrainError;
 use crate::session::EvalSession;
-use crate::tasks::{Batch, Score};
+use crate::tasks::{Batch, Record, Score};
 use std::collections::BTreeMap;
 
 /// Sums over batches, by the names of outputs.
@@ -40,10 +40,14 @@ impl RtdMetrics {
 }
 
 impl Score for RtdMetrics {
-    fn add(&mut self, _: &Batch, session: &EvalSession) -> Result<(), TrainError> {
-        for (name, sum) in &mut self.sums {
-            *sum += f64::from(session.output(name)?[0]);
-        }
+    fn record(&self, _: &Batch, session: &EvalSession) -> Result<Record, TrainError> {
+        let sums = self.sums.iter().map(|(name, _)| Ok(session.output(name)?[0]));
+        Ok(Record::of(&sums.collect::<Result<Vec<f32>, TrainError>>()?))
+    }
+
+    fn add(&mut self, record: &Record) -> Result<(), TrainError> {
+        let of_batch: Vec<f32> = record.read()?;
+        self.sums.iter_mut().zip(of_batch).for_each(|((_, sum), value)| *sum += f64::from(value));
         Ok(())
     }
 

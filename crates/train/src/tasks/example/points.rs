@@ -3,7 +3,7 @@
 use super::graph::{LABELS, POINTS};
 use crate::error::TrainError;
 use crate::tasks::{Array, Batch, Batches, Feeds};
-use bessemer_data::{Position, Purpose, SkippedSample};
+use bessemer_data::{BatchRange, Position, Purpose, SkippedSample};
 use std::time::Duration;
 
 /// Batches of an epoch.
@@ -15,7 +15,7 @@ pub(super) struct Points {
     /// Least distance from the axes.
     pub margin: f64,
     pub position: Position,
-    pub end_epoch: u32,
+    pub range: BatchRange,
 }
 
 pub(super) fn class_of(point: [f32; 2]) -> i32 {
@@ -23,8 +23,7 @@ pub(super) fn class_of(point: [f32; 2]) -> i32 {
 }
 
 impl Points {
-    fn batch(&self) -> Batch {
-        let Position { epoch, batch: index } = self.position;
+    fn batch(&self, Position { epoch, batch: index }: Position) -> Batch {
         let mut points = Vec::new();
         let mut labels = Vec::new();
         for sample in 0..self.batch_size {
@@ -45,12 +44,14 @@ impl Batches for Points {
             self.position = Position { epoch: self.position.epoch + 1, batch: 0 };
             return None;
         }
-        if self.position.epoch >= self.end_epoch {
+        let BatchRange { end_epoch, share, .. } = self.range;
+        let own = self.position.later(share.index, BATCHES);
+        if own.epoch >= end_epoch {
             return None;
         }
-        let batch = self.batch();
-        self.position.batch += 1;
-        Some(Ok(batch))
+        let last = self.position.later(share.count - 1, BATCHES);
+        self.position = Position { batch: last.batch + 1, ..last };
+        Some(Ok(self.batch(own)))
     }
 
     fn recycle(&mut self, _: Feeds) {}

@@ -6,9 +6,9 @@ use super::{PerceptronRecipe, TERMS};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
 use crate::session::EvalSession;
-use crate::setup::train_config;
-use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Score, Task};
-use bessemer_data::Position;
+use crate::setup::{RunShape, train_config};
+use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Record, Score, Task};
+use bessemer_data::{BatchRange, Share};
 use bessemer_models::Model;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,9 +19,9 @@ pub(super) struct Quadrants {
 }
 
 impl Quadrants {
-    fn points(&self, seed: u64, position: Position, end_epoch: u32) -> Points {
+    fn points(&self, seed: u64, range: BatchRange) -> Points {
         let batch_size = self.recipe.train.batch_size as usize;
-        Points { seed, batch_size, margin: self.own.points.margin, position, end_epoch }
+        Points { seed, batch_size, margin: self.own.points.margin, position: range.start, range }
     }
 }
 
@@ -30,9 +30,9 @@ impl Task for Quadrants {
         &TERMS
     }
 
-    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
+    fn training_step(&self, shape: RunShape) -> Result<Model, TrainError> {
         let (train, hidden) = (&self.recipe.train, self.own.model.hidden as usize);
-        Ok(graph::train(hidden, train.batch_size as usize, &train_config(&self.recipe, steps_per_epoch)?)?)
+        Ok(graph::train(hidden, train.batch_size as usize, &train_config(&self.recipe, shape)?)?)
     }
 
     fn data_identity(&self) -> String {
@@ -43,8 +43,8 @@ impl Task for Quadrants {
         BATCHES as u64
     }
 
-    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
-        Ok(Box::new(self.points(self.recipe.train.seed, start, end_epoch)))
+    fn training_batches(&self, range: BatchRange) -> Result<Box<dyn Batches>, TrainError> {
+        Ok(Box::new(self.points(self.recipe.train.seed, range)))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
@@ -73,8 +73,8 @@ impl Evaluation for HeldOut {
         self.0.recipe.train.batch_size as usize
     }
 
-    fn batches(&self, _part: usize) -> Result<Box<dyn Batches>, TrainError> {
-        Ok(Box::new(self.0.points(self.0.recipe.train.seed + 1, Position::default(), 1)))
+    fn batches(&self, _part: usize, share: Share) -> Result<Box<dyn Batches>, TrainError> {
+        Ok(Box::new(self.0.points(self.0.recipe.train.seed + 1, BatchRange { share, ..BatchRange::epochs(1) })))
     }
 
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {
@@ -89,12 +89,15 @@ struct Accuracy {
 }
 
 impl Score for Accuracy {
-    fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
-        let rows = session.output("logits")?.chunks_exact(CLASSES);
-        for (row, &label) in rows.zip(&batch.feeds.i32(LABELS)[..batch.samples]) {
-            self.correct += u64::from(i32::from(row[1] > row[0]) == label);
-            self.total += 1;
-        }
+    fn record(&self, batch: &Batch, session: &EvalSession) -> Result<Record, TrainError> {
+        let rows = session.output("logits")?.chunks_exact(CLASSES).zip(&batch.feeds.i32(LABELS)[..batch.samples]);
+        let correct = rows.filter(|(row, label)| i32::from(row[1] > row[0]) == **label).count();
+        Ok(Record::of(&(correct as u64, batch.samples as u64)))
+    }
+
+    fn add(&mut self, record: &Record) -> Result<(), TrainError> {
+        let (correct, total): (u64, u64) = record.read()?;
+        (self.correct, self.total) = (self.correct + correct, self.total + total);
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
+use crate::setup::RunShape;
 use bessemer_data::DataError;
 use bessemer_data::text::PretrainingSet;
 use bessemer_models::Model;
@@ -114,8 +115,8 @@ impl TextNetworks for Bert {
         self.0.vocab_size
     }
 
-    fn training_step(&self, recipe: &Recipe, sequences: Sequences, steps_per_epoch: u64) -> Result<Model, TrainError> {
-        model::training_step(recipe, &self.0, sequences, steps_per_epoch)
+    fn training_step(&self, recipe: &Recipe, sequences: Sequences, shape: RunShape) -> Result<Model, TrainError> {
+        model::training_step(recipe, &self.0, sequences, shape)
     }
 
     fn evaluation(&self, sequences: Sequences) -> Result<Model, TrainError> {

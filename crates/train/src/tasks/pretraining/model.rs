@@ -5,7 +5,7 @@ use super::recipe::BertRecipe;
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::recipe::Recipe;
-use crate::setup::train_config;
+use crate::setup::{RunShape, train_config};
 use crate::tasks::huggingface::activation_in;
 use crate::tasks::text::check_length;
 use bessemer_models::Model;
@@ -33,7 +33,7 @@ pub(super) fn training_step(
     recipe: &Recipe,
     config: &BertConfig,
     sequences: Sequences,
-    steps_per_epoch: u64,
+    shape: RunShape,
 ) -> Result<Model, TrainError> {
     let BertRecipe { model, masking, .. } = recipe.own()?;
     let options = BertOptions {
@@ -42,7 +42,7 @@ pub(super) fn training_step(
         masked_mean: masking.masked_mean,
         ..BertOptions::default()
     };
-    Ok(bert::train(config, sequences, &options, &train_config(recipe, steps_per_epoch)?)?)
+    Ok(bert::train(config, sequences, &options, &train_config(recipe, shape)?)?)
 }
 
 /// Weights of BERT `name`, from a file, a checkpoint, a run, or a folder as Hugging Face has it.

@@ -2,7 +2,7 @@
 
 use crate::error::TrainError;
 use crate::session::EvalSession;
-use crate::tasks::{Batch, Score};
+use crate::tasks::{Batch, Record, Score};
 use std::collections::BTreeMap;
 
 /// Sums over batches.
@@ -25,18 +25,23 @@ impl MlmMetrics {
 }
 
 impl Score for MlmMetrics {
-    fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
+    fn record(&self, batch: &Batch, session: &EvalSession) -> Result<Record, TrainError> {
+        let outputs = ["mlm_loss_sum", "mlm_correct", "mlm_weight", "nsp_loss_sum", "nsp_correct"];
+        let sums = outputs.iter().map(|name| Ok(session.output(name)?[0]));
+        Ok(Record::of(&(sums.collect::<Result<Vec<f32>, TrainError>>()?, batch.samples)))
+    }
+
+    fn add(&mut self, record: &Record) -> Result<(), TrainError> {
+        let (of_batch, sequences): (Vec<f32>, u64) = record.read()?;
         let sums = [
-            ("mlm_loss_sum", &mut self.mlm_loss),
-            ("mlm_correct", &mut self.mlm_correct),
-            ("mlm_weight", &mut self.mlm_weight),
-            ("nsp_loss_sum", &mut self.nsp_loss),
-            ("nsp_correct", &mut self.nsp_correct),
+            &mut self.mlm_loss,
+            &mut self.mlm_correct,
+            &mut self.mlm_weight,
+            &mut self.nsp_loss,
+            &mut self.nsp_correct,
         ];
-        for (name, sum) in sums {
-            *sum += f64::from(session.output(name)?[0]);
-        }
-        self.sequences += batch.samples as u64;
+        sums.into_iter().zip(of_batch).for_each(|(sum, value)| *sum += f64::from(value));
+        self.sequences += sequences;
         Ok(())
     }
 

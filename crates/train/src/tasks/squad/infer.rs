@@ -1,7 +1,7 @@
 //! Answers to questions of a person about a text.
 
 use super::model::{Answering, answer_options, prediction, window_options};
-use super::score::add_outputs;
+use super::score::WindowOutputs;
 use super::sources::Questions;
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, WhichWeights};
@@ -152,7 +152,7 @@ impl Reader {
         for window in asked.features.windows() {
             let index = window.index as i32;
             session.run(&asked.features.batch_of(&[Some(window)]))?;
-            add_outputs(&mut answers, head, &[index], session)?;
+            WindowOutputs::of(head, &[index], session)?.add_to(&mut answers, head)?;
             notify(index as usize + 1, asked.features.len());
         }
         let predictions = answers.finish().questions;

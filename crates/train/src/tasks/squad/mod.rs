@@ -20,9 +20,10 @@ use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
 use crate::session::TrainSession;
+use crate::setup::RunShape;
 use bessemer_data::squad::Version;
 use bessemer_data::text::{TextTokenizer, VOCABULARY_FILE, VocabularyIdentity};
-use bessemer_data::{Position, Sampler, SamplerOptions};
+use bessemer_data::{BatchRange, Sampler, SamplerOptions, Share};
 use bessemer_models::Model;
 use bessemer_models::electra::{ElectraConfig, SpanHead};
 use bessemer_nn::Activation;
@@ -152,8 +153,8 @@ impl Task for Squad {
         }
     }
 
-    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
-        model::training_step(&self.recipe, &self.config, self.head, steps_per_epoch)
+    fn training_step(&self, shape: RunShape) -> Result<Model, TrainError> {
+        model::training_step(&self.recipe, &self.config, self.head, shape)
     }
 
     fn data_identity(&self) -> String {
@@ -171,9 +172,9 @@ impl Task for Squad {
         self.sampler.batches() as u64
     }
 
-    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
+    fn training_batches(&self, range: BatchRange) -> Result<Box<dyn Batches>, TrainError> {
         let (features, load) = (Arc::clone(&self.questions.features), LoadOptions::of(&self.recipe));
-        Ok(Box::new(Loaded::training(features, self.sampler.clone(), &load, (start, end_epoch), AsLoaded)?))
+        Ok(Box::new(Loaded::training(features, self.sampler.clone(), &load, range, AsLoaded)?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
@@ -233,10 +234,10 @@ impl Evaluation for HeldOut {
         self.batch_size
     }
 
-    fn batches(&self, _part: usize) -> Result<Box<dyn Batches>, TrainError> {
+    fn batches(&self, _part: usize, share: Share) -> Result<Box<dyn Batches>, TrainError> {
         let features = Arc::clone(&self.questions.features);
         let windows = features.len();
-        Ok(Box::new(Loaded::evaluation(features, windows, &self.load, self.batch_size, AsLoaded)?))
+        Ok(Box::new(Loaded::evaluation(features, windows, &self.load, self.batch_size, share, AsLoaded)?))
     }
 
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {

@@ -7,7 +7,7 @@ use super::weights::{activation, head};
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::recipe::{Recipe, defaults};
-use crate::setup::train_config;
+use crate::setup::{RunShape, train_config};
 use bessemer_data::squad::{AnswerOptions, WindowOptions};
 use bessemer_data::text::TextTokenizer;
 use bessemer_models::Model;
@@ -64,15 +64,13 @@ pub(super) fn training_step(
     recipe: &Recipe,
     config: &ElectraConfig,
     head: SpanHead,
-    steps_per_epoch: u64,
+    shape: RunShape,
 ) -> Result<Model, TrainError> {
     let QuestionRecipe { model, squad: own, layer_rates, .. } = recipe.own()?;
     let network = ElectraOptions { seed: recipe.train.seed, init: model.init };
     let options = SquadOptions { network, head };
-    let train = TrainConfig {
-        rate_factors: config.layer_rates(layer_rates.layer_decay),
-        ..train_config(recipe, steps_per_epoch)?
-    };
+    let train =
+        TrainConfig { rate_factors: config.layer_rates(layer_rates.layer_decay), ..train_config(recipe, shape)? };
     let (batch, length) = (recipe.train.batch_size as usize, own.sequence_length as usize);
     Ok(squad::train(config, batch, length, &options, &train)?)
 }

@@ -3,47 +3,78 @@
 use super::sources::Questions;
 use crate::error::TrainError;
 use crate::session::EvalSession;
-use crate::tasks::{Batch, Score};
+use crate::tasks::{Batch, Record, Score};
 use bessemer_data::squad::{AnswerOptions, Answers, Beam, Predictions, Version};
 use bessemer_metrics::squad::{Gold, Predicted, ScoresV2, Shares, score_v1, score_v2};
 use bessemer_models::electra::SpanHead;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Adds what `session` has just said of windows, the first samples of its batch.
-pub(super) fn add_outputs(
-    answers: &mut Answers<'_>,
-    head: SpanHead,
-    windows: &[i32],
-    session: &EvalSession,
-) -> Result<(), TrainError> {
-    match head {
-        SpanHead::Plain => {
-            let (starts, ends) = (session.output("start_logits")?, session.output("end_logits")?);
-            let length = starts.len() / session.batch_size();
-            let rows = starts.chunks_exact(length).zip(ends.chunks_exact(length));
-            for (&window, (start, end)) in windows.iter().zip(rows) {
-                answers.add_logits(window as usize, start, end)?;
-            }
-        }
-        SpanHead::Joint { beam: width, may_be_impossible } => {
-            let pairs = width * width;
-            let (starts, ends) = (session.output_indices("start_indices")?, session.output_indices("end_indices")?);
-            let (start_scores, end_scores) = (session.output("start_log_probs")?, session.output("end_log_probs")?);
-            let impossible = if may_be_impossible { session.output("impossible_logits")? } else { &[] };
-            for (row, &window) in windows.iter().enumerate() {
-                let beam = Beam {
-                    starts: &starts[row * width..][..width],
-                    start_scores: &start_scores[row * width..][..width],
-                    ends: &ends[row * pairs..][..pairs],
-                    end_scores: &end_scores[row * pairs..][..pairs],
-                    no_answer: impossible.get(row).copied(),
-                };
-                answers.add_beam(window as usize, beam)?;
-            }
-        }
+/// What a network says of windows.
+#[derive(Serialize, Deserialize)]
+pub(super) struct WindowOutputs {
+    /// Numbers of the windows.
+    windows: Vec<i32>,
+    /// Of the plain head, `[N, T]`; of the joint one the scores of the positions, `[N, K]` and `[N, K, K]`.
+    starts: Vec<f32>,
+    ends: Vec<f32>,
+    /// Positions, of the joint head: `[N, K]` and `[N, K, K]`.
+    start_positions: Vec<u32>,
+    end_positions: Vec<u32>,
+    /// Logits of there being no answer, where there may be none.
+    impossible: Vec<f32>,
+}
+
+impl WindowOutputs {
+    /// What `session` has just said of windows, the first samples of its batch.
+    pub(super) fn of(head: SpanHead, windows: &[i32], session: &EvalSession) -> Result<Self, TrainError> {
+        let (count, of) = (windows.len(), session.batch_size());
+        let floats = |name| session.output(name).map(|all| all[..all.len() / of * count].to_vec());
+        let positions = |name| session.output_indices(name).map(|all| all[..all.len() / of * count].to_vec());
+        let windows = windows.to_vec();
+        Ok(match head {
+            SpanHead::Plain => Self {
+                windows,
+                starts: floats("start_logits")?,
+                ends: floats("end_logits")?,
+                start_positions: Vec::new(),
+                end_positions: Vec::new(),
+                impossible: Vec::new(),
+            },
+            SpanHead::Joint { may_be_impossible, .. } => Self {
+                windows,
+                starts: floats("start_log_probs")?,
+                ends: floats("end_log_probs")?,
+                start_positions: positions("start_indices")?,
+                end_positions: positions("end_indices")?,
+                impossible: if may_be_impossible { floats("impossible_logits")? } else { Vec::new() },
+            },
+        })
     }
-    Ok(())
+
+    pub(super) fn add_to(&self, answers: &mut Answers<'_>, head: SpanHead) -> Result<(), TrainError> {
+        for (row, &window) in self.windows.iter().enumerate() {
+            let window = window as usize;
+            let of_row =
+                |all: &[f32]| row * (all.len() / self.windows.len())..(row + 1) * (all.len() / self.windows.len());
+            let (starts, ends) = (of_row(&self.starts), of_row(&self.ends));
+            match head {
+                SpanHead::Plain => answers.add_logits(window, &self.starts[starts], &self.ends[ends])?,
+                SpanHead::Joint { .. } => answers.add_beam(
+                    window,
+                    Beam {
+                        starts: &self.start_positions[starts.clone()],
+                        start_scores: &self.starts[starts],
+                        ends: &self.end_positions[ends.clone()],
+                        end_scores: &self.ends[ends],
+                        no_answer: self.impossible.get(row).copied(),
+                    },
+                )?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Answers to the questions of a file, and how many of them are right.
@@ -99,11 +130,15 @@ impl<'a> SquadMetrics<'a> {
 }
 
 impl Score for SquadMetrics<'_> {
-    fn add(&mut self, batch: &Batch, session: &EvalSession) -> Result<(), TrainError> {
+    fn record(&self, batch: &Batch, session: &EvalSession) -> Result<Record, TrainError> {
         let windows = &batch.feeds.i32("windows")[..batch.samples];
-        self.windows += windows.len() as u64;
-        let answers = self.answers.as_mut().expect("batches come before the end");
-        add_outputs(answers, self.head, windows, session)
+        Ok(Record::of(&WindowOutputs::of(self.head, windows, session)?))
+    }
+
+    fn add(&mut self, record: &Record) -> Result<(), TrainError> {
+        let outputs: WindowOutputs = record.read()?;
+        self.windows += outputs.windows.len() as u64;
+        outputs.add_to(self.answers.as_mut().expect("batches come before the end"), self.head)
     }
 
     fn finish(&mut self, out: Option<&Path>) -> Result<(), TrainError> {

@@ -3,10 +3,11 @@
 use super::{Part, TextFields, TextSource, VocabularyFields, WordBias};
 use crate::error::TrainError;
 use crate::recipe::Recipe;
+use crate::setup::RunShape;
 use crate::tasks::loaded::{Feeder, Loaded};
 use crate::tasks::{Batches, Evaluation, LoadOptions, MetricSchema, Score, Task};
 use bessemer_data::text::{VOCABULARY_FILE, Vocabulary, VocabularyIdentity};
-use bessemer_data::{DataError, Position, Sampler, SamplerOptions, Samples};
+use bessemer_data::{BatchRange, DataError, Sampler, SamplerOptions, Samples, Share};
 use bessemer_models::Model;
 use bessemer_models::bert::Sequences;
 use std::fs;
@@ -70,7 +71,7 @@ pub(in crate::tasks) trait TextNetworks: Sized + Clone + 'static {
     ///
     /// # Errors
     /// A size that is not possible; a precision that CPUs do not train in.
-    fn training_step(&self, recipe: &Recipe, sequences: Sequences, steps_per_epoch: u64) -> Result<Model, TrainError>;
+    fn training_step(&self, recipe: &Recipe, sequences: Sequences, shape: RunShape) -> Result<Model, TrainError>;
 
     /// The forward pass of an evaluation.
     ///
@@ -131,9 +132,9 @@ impl<F: TextNetworks> Task for TextTask<F> {
         F::TERMS
     }
 
-    fn training_step(&self, steps_per_epoch: u64) -> Result<Model, TrainError> {
+    fn training_step(&self, shape: RunShape) -> Result<Model, TrainError> {
         let sequences = F::info(&self.set).sequences(self.recipe.train.batch_size as usize);
-        self.networks.training_step(&self.recipe, sequences, steps_per_epoch)
+        self.networks.training_step(&self.recipe, sequences, shape)
     }
 
     fn data_identity(&self) -> String {
@@ -148,9 +149,9 @@ impl<F: TextNetworks> Task for TextTask<F> {
         self.sampler.batches() as u64
     }
 
-    fn training_batches(&self, start: Position, end_epoch: u32) -> Result<Box<dyn Batches>, TrainError> {
+    fn training_batches(&self, range: BatchRange) -> Result<Box<dyn Batches>, TrainError> {
         let (set, load) = (Arc::clone(&self.set), LoadOptions::of(&self.recipe));
-        Ok(Box::new(Loaded::training(set, self.sampler.clone(), &load, (start, end_epoch), F::feeder())?))
+        Ok(Box::new(Loaded::training(set, self.sampler.clone(), &load, range, F::feeder())?))
     }
 
     fn evaluation(&self) -> Result<Option<Box<dyn Evaluation>>, TrainError> {
@@ -212,9 +213,9 @@ impl<F: TextNetworks> Evaluation for HeldOut<F> {
         self.batch_size
     }
 
-    fn batches(&self, _part: usize) -> Result<Box<dyn Batches>, TrainError> {
+    fn batches(&self, _part: usize, share: Share) -> Result<Box<dyn Batches>, TrainError> {
         let (set, samples) = (Arc::clone(&self.set), F::info(&self.set).len);
-        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, self.feeder.clone())?))
+        Ok(Box::new(Loaded::evaluation(set, samples, &self.load, self.batch_size, share, self.feeder.clone())?))
     }
 
     fn score(&self) -> Result<Box<dyn Score + '_>, TrainError> {

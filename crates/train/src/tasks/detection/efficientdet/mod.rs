@@ -10,6 +10,7 @@ use super::score::{BOX_METRICS, box_metric};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
+use crate::setup::RunShape;
 use crate::tasks::family::{BuildStep, ModelInfo, SampleInfo};
 use crate::tasks::{Better, Metric, MetricSchema};
 use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
@@ -127,8 +128,8 @@ impl DetectorKind for EfficientDet {
         })
     }
 
-    fn training_step(&self, recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
-        model::training_model(recipe, steps_per_epoch)
+    fn training_step(&self, recipe: &Recipe, shape: RunShape) -> Result<Model, TrainError> {
+        model::training_model(recipe, shape)
     }
 
     fn detection_step(&self, recipe: &Recipe, canvas: [usize; 2], batch_size: usize) -> Result<Model, TrainError> {

@@ -3,7 +3,7 @@
 use super::recipe::DetectorRecipe;
 use crate::error::TrainError;
 use crate::recipe::Recipe;
-use crate::setup::train_config;
+use crate::setup::{RunShape, train_config};
 use bessemer_models::Model;
 use bessemer_models::efficientdet::{self, AnchorOptions, DetectionOptions, DetectorOptions, LossOptions};
 use bessemer_nn::{BatchNormOptions, Init};
@@ -66,7 +66,7 @@ pub(super) fn detection(recipe: &Recipe) -> Result<DetectionOptions, TrainError>
 ///
 /// # Errors
 /// A model or a size that is not possible; a precision that the device does not train in.
-pub(super) fn training_model(recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
-    let config = train_config(recipe, steps_per_epoch)?;
+pub(super) fn training_model(recipe: &Recipe, shape: RunShape) -> Result<Model, TrainError> {
+    let config = train_config(recipe, shape)?;
     Ok(efficientdet::train(&options(recipe)?, &loss(recipe)?, &config, recipe.train.batch_size as usize)?)
 }

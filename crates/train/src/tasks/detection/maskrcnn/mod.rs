@@ -10,7 +10,7 @@ use super::score::{BOX_METRICS, box_metric, mask_metric};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
-use crate::setup::train_config;
+use crate::setup::{RunShape, train_config};
 use crate::tasks::family::{ModelInfo, SampleInfo};
 use crate::tasks::{Better, MetricSchema};
 use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
@@ -151,8 +151,8 @@ impl DetectorKind for MaskRcnn {
         })
     }
 
-    fn training_step(&self, recipe: &Recipe, steps_per_epoch: u64) -> Result<Model, TrainError> {
-        let config = train_config(recipe, steps_per_epoch)?;
+    fn training_step(&self, recipe: &Recipe, shape: RunShape) -> Result<Model, TrainError> {
+        let config = train_config(recipe, shape)?;
         let batch_size = recipe.train.batch_size as usize;
         Ok(maskrcnn::train(&model::options(recipe)?, &model::training(recipe)?, &config, batch_size)?)
     }

@@ -1,0 +1,309 @@
+//! The ranks of a job as training sees them: who this process is, what the others say, and sums over all of them.
+
+mod collectives;
+
+use crate::checkpoint::hashing::sha256_hex;
+use crate::error::TrainError;
+use bessemer_comm::CommError;
+use bessemer_comm::control::{Control, Deadlines, Identity, Phase, Progress, Server, Stop};
+use bessemer_comm::engine::{Engine, Open};
+use bessemer_comm::launch::{Placement, Variables};
+use bessemer_comm::mpi::MpiLibrary;
+use bessemer_comm::rendezvous::{LateWatch, Membership, meet};
+use bessemer_data::Share;
+use bessemer_ir::ops::collective::Wire;
+use bessemer_ir::run::{Alone, Collectives, StateStore};
+use bessemer_nn::Ranks;
+use collectives::OverEngine;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Most bytes that are sent to rank 0 in one piece by all ranks together.
+const PIECE: usize = 64 << 20;
+
+/// How ranks watch each other.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupOptions {
+    /// How long ranks may take to join, and how long one may be silent.
+    pub deadlines: Deadlines,
+    /// How long a rank waits for a sum over ranks before it ends the job.
+    pub collective_timeout: Duration,
+    /// The state of all ranks is compared before the first step and each time that so many steps are done.
+    pub verify_every: u64,
+}
+
+impl Default for GroupOptions {
+    fn default() -> Self {
+        Self { deadlines: Deadlines::default(), collective_timeout: Duration::from_secs(600), verify_every: 500 }
+    }
+}
+
+/// This process among the ranks of its job. A process that was started alone is a group of one.
+pub struct Group(Option<Joined>);
+
+struct Joined {
+    rank: usize,
+    size: usize,
+    server: Option<Server>,
+    control: Arc<Control>,
+    collectives: Arc<OverEngine>,
+    verify_every: u64,
+}
+
+impl Group {
+    /// The only rank.
+    pub fn alone() -> Group {
+        Group(None)
+    }
+
+    /// Joins the job that a launcher has started this process for, with messages over MPI; alone where there is none.
+    /// `job` identifies what all ranks must be asked for alike; `missing` is called from time to time with the ranks that have not joined.
+    ///
+    /// # Errors
+    /// [`TrainError::Ranks`]: no MPI, ranks that do not come or differ.
+    pub fn join(
+        placement: &Placement,
+        variables: &Variables,
+        mpi: Option<&Path>,
+        job: &str,
+        options: GroupOptions,
+        missing: impl FnMut(&[usize]),
+    ) -> Result<Group, TrainError> {
+        if placement.size == 1 {
+            return Ok(Group::alone());
+        }
+        let library = MpiLibrary::find(mpi, placement, variables)?;
+        let of_rank = placement.clone();
+        Self::over(Box::new(move || library.start(&of_rank)), placement, job, options, missing)
+    }
+
+    /// Joins a job with messages over any transport.
+    ///
+    /// # Errors
+    /// As [`Group::join`].
+    pub fn over(
+        open: Open,
+        placement: &Placement,
+        job: &str,
+        options: GroupOptions,
+        missing: impl FnMut(&[usize]),
+    ) -> Result<Group, TrainError> {
+        let watch = LateWatch::default();
+        let watched = watch.clone();
+        let engine = Engine::start(open, Box::new(move || watched.check()))?;
+        let identity = Identity {
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            recipe: sha256_hex(job.as_bytes()),
+            ..Identity::default()
+        };
+        let Membership { server, control } = meet(placement, identity, options.deadlines, Some(&engine), missing)?;
+        watch.set(&control);
+        let control = Arc::new(control);
+        let collectives = Arc::new(OverEngine::new(engine, Arc::clone(&control), options.collective_timeout));
+        let (rank, size) = (placement.rank, placement.size);
+        Ok(Group(Some(Joined { rank, size, server, control, collectives, verify_every: options.verify_every })))
+    }
+
+    /// Number of this rank, from 0.
+    pub fn rank(&self) -> usize {
+        self.0.as_ref().map_or(0, |joined| joined.rank)
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.0.as_ref().map_or(1, |joined| joined.size)
+    }
+
+    /// Whether this is rank 0, which keeps the run's folder.
+    pub fn leads(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// Names of the machines of all ranks; empty for one that is alone.
+    pub fn hosts(&self) -> &[String] {
+        self.0.as_ref().map_or(&[], |joined| joined.control.hosts())
+    }
+
+    /// The batches of this rank.
+    pub fn share(&self) -> Share {
+        Share { index: self.rank(), count: self.size() }
+    }
+
+    /// What the training step is built for.
+    pub fn ranks(&self) -> Ranks {
+        Ranks { count: self.size(), wire: Wire::F32 }
+    }
+
+    /// Sums over ranks, for the device on which steps run.
+    pub fn collectives(&self) -> Arc<dyn Collectives> {
+        match &self.0 {
+            Some(joined) => Arc::clone(&joined.collectives) as Arc<dyn Collectives>,
+            None => Arc::new(Alone::default()),
+        }
+    }
+
+    /// Time that was spent waiting for sums since the last call.
+    pub fn take_waited(&self) -> Duration {
+        self.0.as_ref().map_or(Duration::ZERO, |joined| joined.collectives.take_waited())
+    }
+
+    /// Says where this rank is, for messages of others when it is lost.
+    pub fn report(&self, step: u64, phase: Phase, micro_batch: u64) {
+        if let Some(joined) = &self.0 {
+            joined.collectives.report(Progress { step, phase, micro_batch: micro_batch as u32, ..Progress::default() });
+        }
+    }
+
+    /// What rank 0 gives, on all ranks.
+    ///
+    /// # Errors
+    /// What `give` fails with, on rank 0; [`TrainError::Ranks`] on the others.
+    pub fn from_first<T: Serialize + DeserializeOwned>(
+        &self,
+        give: impl FnOnce() -> Result<T, TrainError>,
+    ) -> Result<T, TrainError> {
+        let Some(joined) = &self.0 else { return give() };
+        let given = if joined.rank == 0 { Some(give()?) } else { None };
+        let bytes = joined.collectives.engine().broadcast(0, given.as_ref().map(encode))?;
+        given.map_or_else(|| decode(&bytes), Ok)
+    }
+
+    /// What each rank gives, by rank, on all ranks; small.
+    ///
+    /// # Errors
+    /// [`TrainError::Ranks`].
+    pub fn all_gather<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, TrainError> {
+        let Some(joined) = &self.0 else { return Ok(vec![own]) };
+        joined.control.all_gather(&encode(&own))?.iter().map(|bytes| decode(bytes)).collect()
+    }
+
+    /// What each rank gives, by rank, on rank 0; nothing on the others. Of any size.
+    ///
+    /// # Errors
+    /// [`TrainError::Ranks`].
+    pub fn gather<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, TrainError> {
+        let Some(joined) = &self.0 else { return Ok(vec![own]) };
+        let bytes = encode(&own);
+        let longest = self.all_gather(bytes.len())?.into_iter().max().unwrap_or(0);
+        let piece = PIECE / joined.size;
+        let mut whole = vec![Vec::new(); joined.size];
+        for start in (0..longest).step_by(piece) {
+            let own = &bytes[start.min(bytes.len())..(start + piece).min(bytes.len())];
+            for (whole, part) in whole.iter_mut().zip(joined.control.gather(own)?.unwrap_or_default()) {
+                whole.extend(part);
+            }
+        }
+        if self.leads() { whole.iter().map(|bytes| decode(bytes)).collect() } else { Ok(Vec::new()) }
+    }
+
+    /// Whether any rank says so.
+    ///
+    /// # Errors
+    /// [`TrainError::Ranks`].
+    pub fn any(&self, own: bool) -> Result<bool, TrainError> {
+        Ok(self.all_gather(own)?.contains(&true))
+    }
+
+    /// # Errors
+    /// Text that is not the same on all ranks; `what` names it.
+    pub fn compare(&self, what: &'static str, text: &str) -> Result<(), TrainError> {
+        let texts = self.all_gather(text.to_owned())?;
+        match texts.iter().position(|other| *other != texts[0]) {
+            None => Ok(()),
+            Some(rank) => {
+                let (first, other) = (texts[0].clone(), texts[rank].clone());
+                Err(TrainError::RanksDiffer { what, rank, first, other })
+            }
+        }
+    }
+
+    /// Gives all ranks the state of rank 0.
+    ///
+    /// # Errors
+    /// [`TrainError::Ranks`].
+    pub fn share_state(&self, state: &dyn StateStore) -> Result<(), TrainError> {
+        let Some(joined) = &self.0 else { return Ok(()) };
+        for number in self.different_tensors(state)? {
+            let tensor = &state.layout().tensors()[number];
+            let mut bytes = vec![0; tensor.ty.bytes()];
+            state.read(&tensor.name, &mut bytes)?;
+            let given = (joined.rank == 0).then(|| bytes.clone());
+            state.write(&tensor.name, &joined.collectives.engine().broadcast(0, given)?)?;
+        }
+        Ok(())
+    }
+
+    /// Compares the state of all ranks that `is_shared`, if as many steps are done that it is due.
+    ///
+    /// # Errors
+    /// [`TrainError::StateDiffers`].
+    pub fn verify_state(
+        &self,
+        step: u64,
+        state: &dyn StateStore,
+        is_shared: impl Fn(&str) -> bool,
+    ) -> Result<(), TrainError> {
+        match &self.0 {
+            Some(joined) if step.is_multiple_of(joined.verify_every) => {}
+            _ => return Ok(()),
+        }
+        let name = |number: usize| &state.layout().tensors()[number].name;
+        match self.different_tensors(state)?.into_iter().map(name).find(|name| is_shared(name)) {
+            None => Ok(()),
+            Some(tensor) => Err(TrainError::StateDiffers { step, tensor: tensor.clone() }),
+        }
+    }
+
+    /// Numbers of the tensors that are not the same on all ranks.
+    fn different_tensors(&self, state: &dyn StateStore) -> Result<Vec<usize>, TrainError> {
+        let mut own = Vec::new();
+        let mut bytes = Vec::new();
+        for tensor in state.layout().tensors() {
+            bytes.resize(tensor.ty.bytes(), 0);
+            state.read(&tensor.name, &mut bytes)?;
+            own.push(collectives::hash(&bytes));
+        }
+        let all = self.all_gather(own)?;
+        Ok((0..all[0].len()).filter(|&number| all.iter().any(|rank| rank[number] != all[0][number])).collect())
+    }
+
+    /// Tells the other ranks that this one wishes to stop, for where they do not learn of it by a step.
+    pub fn wish_stop(&self) {
+        if let Some(joined) = &self.0 {
+            joined.control.wish_stop(Stop::AfterStep);
+        }
+    }
+
+    /// Whether another rank has said so.
+    pub fn stop_is_wished(&self) -> bool {
+        self.0.as_ref().is_some_and(|joined| joined.control.stop_wished().is_some())
+    }
+
+    /// Ends the membership: in good order, or by telling the others of an error of this rank.
+    pub fn leave(self, error: Option<&TrainError>) {
+        let Some(Joined { server, control, collectives, .. }) = self.0 else { return };
+        // An error that came from the others is known to them.
+        if let Some(error) = error.filter(|error| !error.is_of_other_rank()) {
+            control.fail(&error.to_string());
+        }
+        drop(collectives);
+        if let Ok(control) = Arc::try_unwrap(control) {
+            control.leave();
+        }
+        if let Some(server) = server {
+            server.close(Duration::from_secs(10));
+        }
+    }
+}
+
+fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_allocvec(value).expect("plain data has a form in bytes")
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, TrainError> {
+    postcard::from_bytes(bytes)
+        .map_err(|error| CommError::Malformed { reason: format!("{error}, in {} bytes", bytes.len()) }.into())
+}

@@ -1,0 +1,398 @@
+//! Runs of several ranks, which are threads here and exchange messages through memory, beside runs of one.
+
+mod common;
+
+use bessemer_comm::launch::{Placement, Rendezvous};
+use bessemer_comm::memory::shuffled_ranks;
+use bessemer_ir::passes::buckets::BucketOptions;
+use bessemer_train::checkpoint::{Checkpoint, NamedTensor};
+use bessemer_train::events::{EventBody, read_events};
+use bessemer_train::{
+    ErrorKind, EvaluateOptions, Group, GroupOptions, RunFolder, TrainError, TrainOptions, TrainReport, evaluate, train,
+    train_in,
+};
+use common::text::{losses, text};
+use common::{assert_same_tensors, last, last_folder, new_run, run_of};
+use std::path::Path;
+use std::sync::Mutex;
+use tempfile::TempDir;
+
+const BERT: &str = r#"
+name = "tiny-text"
+model = { name = "bert-tiny", vocab_multiple = 8 }
+data = {}
+text = { sequence_length = 16, max_predictions = 3 }
+train = { batch_size = 2, accumulation = 4, steps = 4, seed = 3, clip_norm = 1.0, ema_decay = 0.9 }
+optimizer = { kind = "lamb", weight_decay = 0.01, decay_exclude = "layer_norm_and_bias" }
+schedule = { kind = "polynomial", base_lr = 0.002, power = 0.5, warmup_fraction = 0.3, warmup_form = "progress" }
+eval = { batch_size = 4, every_steps = 2 }
+checkpoint = { every_steps = 2 }
+"#;
+
+const ELECTRA: &str = r#"
+name = "tiny-electra"
+model = { name = "electra-mini", vocab_multiple = 8, word_bias = "log_frequencies" }
+data = {}
+text = { sequence_length = 16, masked_lm_prob = 0.2 }
+train = { batch_size = 2, accumulation = 4, steps = 3, seed = 3, clip_norm = 1.0, clip_of = "micro_batch" }
+optimizer = { kind = "adamw", weight_decay = 0.01, decay_exclude = "layer_norm_and_bias" }
+schedule = { kind = "polynomial", base_lr = 0.002, power = 0.5, warmup_steps = 2 }
+eval = { batch_size = 4 }
+checkpoint = { every_steps = 2 }
+"#;
+
+const MASKS: &str = r#"
+name = "tiny-masks"
+model = { name = "mask-rcnn-tiny", num_classes = 11, frozen_norms = false, freeze_at = 0 }
+data = { source = "shapes", train_samples = 10, eval_samples = 5, canvas = [96, 128], crop = 28, max_objects = 8 }
+proposals = { anchor_scale = 4.0, candidates = [60, 40], most = [50, 30] }
+samples = { anchors = [64, 32], regions = [32, 8] }
+detection = { score_floor = 0.0, max_detections = 20 }
+train = { batch_size = 1, accumulation = 2, steps = 3, seed = 3, clip_norm = 10.0, ema_decay = 0.9 }
+optimizer = { kind = "sgd", momentum = 0.9, velocity = "changes", weight_decay = 0.0 }
+schedule = { kind = "constant", base_lr = 0.01 }
+eval = { every_steps = 3, batch_size = 1 }
+loader = { workers = 1 }
+"#;
+
+const DETECTOR: &str = r#"
+name = "tiny-detector"
+model = { name = "efficientdet-tiny", num_classes = 10, drop_path = 0.1 }
+data = { source = "shapes", train_samples = 10, eval_samples = 5, image_size = 128 }
+train = { batch_size = 2, accumulation = 2, steps = 3, seed = 3, clip_each_norm = 5.0, clip_norm = 10.0, ema_decay = 0.9, ema_ramp = true }
+optimizer = { kind = "sgd", momentum = 0.9, velocity = "changes", weight_decay = 0.0 }
+schedule = { kind = "constant", base_lr = 0.02 }
+eval = { every_steps = 3, batch_size = 2 }
+loader = { workers = 1 }
+"#;
+
+type Result = std::result::Result<TrainReport, TrainError>;
+
+/// Runs one thread a rank, whose messages arrive in an order that depends on `seed`.
+fn train_ranks(count: usize, seed: u64, options: impl Fn(usize) -> TrainOptions + Sync) -> Vec<Result> {
+    let ends = Mutex::new(shuffled_ranks(count, seed).into_iter().map(Some).collect::<Vec<_>>());
+    let rank = |rank: usize| {
+        let end = ends.lock().unwrap()[rank].take().unwrap();
+        let placement = Placement { rank, size: count, rendezvous: Some(Rendezvous::Mpi), ..Placement::alone() };
+        let options = options(rank);
+        let job = options.recipe.to_toml();
+        let group = GroupOptions { verify_every: 1, ..GroupOptions::default() };
+        let group = Group::over(Box::new(move || Ok(Box::new(end))), &placement, &job, group, |_| ())?;
+        train_in(&options, group)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|number| scope.spawn(move || rank(number))).collect::<Vec<_>>();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// All end well, and alike.
+fn trained(count: usize, options: impl Fn(usize) -> TrainOptions + Sync) -> TrainReport {
+    let mut reports: Vec<TrainReport> =
+        train_ranks(count, count as u64, options).into_iter().map(|report| report.unwrap()).collect();
+    for report in &reports {
+        assert_eq!(
+            (report.steps, &report.metrics, &report.best),
+            (reports[0].steps, &reports[0].metrics, &reports[0].best)
+        );
+    }
+    reports.swap_remove(0)
+}
+
+fn statistics_apart<'a>(tensors: &'a [NamedTensor<'a>]) -> (Vec<&'a NamedTensor<'a>>, Vec<&'a NamedTensor<'a>>) {
+    tensors.iter().partition(|tensor| tensor.name.contains("running_") || tensor.name.contains("num_batches"))
+}
+
+/// All but running statistics, which ranks average and one rank updates batch by batch.
+#[track_caller]
+fn assert_same_but_statistics(a: &Checkpoint<'_>, b: &Checkpoint<'_>) {
+    let pairs = [(&a.model, &b.model), (&a.optimizer, &b.optimizer)];
+    for (a, b) in pairs.into_iter().chain(a.ema.as_ref().zip(b.ema.as_ref())) {
+        let ((statistics, a), (_, b)) = (statistics_apart(a), statistics_apart(b));
+        assert_eq!(a.len(), b.len());
+        a.iter().zip(&b).for_each(|(a, b)| assert!(a == b, "{} differs", a.name));
+        let _ = statistics;
+    }
+    assert_eq!(a.state.sampler, b.state.sampler);
+}
+
+#[test]
+fn ranks_of_one_micro_batch_have_the_bits_of_one_rank() {
+    let folder = TempDir::new().unwrap();
+    let data = text(folder.path());
+    let text = format!("data.source={}", data.display());
+    // Of random words there are so many that the norm of the gradient is summed in several parts.
+    for (recipe, name, source) in [
+        (BERT, "tiny-text", "data.source=synthetic"),
+        (BERT, "tiny-text", &text),
+        (ELECTRA, "tiny-electra", &text),
+    ] {
+        let options =
+            |run: &Path, ranks: usize| run_of(recipe, name, run, &[source, &format!("train.accumulation={ranks}")]);
+        for ranks in [2, 3, 4, 5] {
+            let [one, all] = ["one", "all"].map(|part| folder.path().join(format!("{name}-{ranks}-{part}-{}", source.len())));
+            let alone = train(&options(&one, ranks)).unwrap();
+            let together = trained(ranks, |_| options(&all, ranks));
+            assert_same_tensors(&last(&one), &last(&all));
+            assert_eq!(last(&one).state, last(&all).state);
+            assert_eq!(losses(&one), losses(&all));
+            assert_eq!((alone.metrics, alone.best), (together.metrics, together.best), "{name}, {ranks}");
+            assert_eq!((alone.samples, alone.steps), (together.samples, together.steps));
+        }
+    }
+}
+
+#[test]
+fn ranks_of_several_micro_batches_are_close_and_repeat() {
+    let folder = TempDir::new().unwrap();
+    let source = "data.source=synthetic";
+    let run = |name: &str| folder.path().join(name);
+    let options = |path: &Path| run_of(BERT, "tiny-text", path, &[source]);
+    train(&options(&run("one"))).unwrap();
+    trained(2, |_| options(&run("two")));
+    assert_eq!(losses(&run("one")).len(), 4);
+    for (a, b) in losses(&run("one")).iter().zip(losses(&run("two"))) {
+        assert!((a - b).abs() < 1e-5 * a.abs(), "{a} and {b}");
+    }
+    let variants: [(&str, BucketOptions, usize); 4] = [
+        ("again", BucketOptions::default(), 1),
+        ("small", BucketOptions { first_bytes: 100, bytes: 3000, overlap: true }, 1),
+        ("apart", BucketOptions { first_bytes: 5000, bytes: 50_000, overlap: false }, 1),
+        ("threads", BucketOptions::default(), 2),
+    ];
+    for (name, buckets, threads) in variants {
+        let of = |_| {
+            let mut options = options(&run(name));
+            options.compute.compile.buckets = buckets;
+            options.compute.device.threads = threads;
+            options
+        };
+        trained(2, of);
+        assert_same_tensors(&last(&run("two")), &last(&run(name)));
+        assert_eq!(losses(&run("two")), losses(&run(name)), "{name}");
+    }
+}
+
+#[test]
+fn norms_average_their_statistics_and_weights_are_the_same() {
+    let folder = TempDir::new().unwrap();
+    let run = |name: &str| folder.path().join(name);
+    let overrides = ["train.batch_size=4", "train.accumulation=3", "train.steps=5"];
+    train(&new_run(&run("one"), &overrides)).unwrap();
+    trained(3, |_| new_run(&run("all"), &overrides));
+    assert_same_but_statistics(&last(&run("one")), &last(&run("all")));
+    assert_eq!(losses(&run("one")), losses(&run("all")));
+    trained(3, |_| new_run(&run("again"), &overrides));
+    assert_same_tensors(&last(&run("all")), &last(&run("again")));
+}
+
+#[test]
+fn scaled_losses_agree_on_overflows() {
+    let folder = TempDir::new().unwrap();
+    let run = |name: &str| folder.path().join(name);
+    let overrides = [
+        "train.batch_size=4",
+        "train.accumulation=2",
+        "train.steps=6",
+        "precision.compute=fp16",
+        "precision.loss_scale=16777216",
+        "precision.loss_scale_growth_steps=1000",
+    ];
+    train(&new_run(&run("one"), &overrides)).unwrap();
+    trained(2, |_| new_run(&run("all"), &overrides));
+    let scales = |run: &Path| -> Vec<Option<f64>> {
+        let steps = read_events(&run.join("events.jsonl")).unwrap().into_iter();
+        steps
+            .filter_map(|event| if let EventBody::Step(info) = event.body { Some(info.loss_scale) } else { None })
+            .collect()
+    };
+    assert!(scales(&run("one"))[5] < scales(&run("one"))[0], "there was an overflow");
+    assert_eq!(scales(&run("one")), scales(&run("all")));
+    assert_same_but_statistics(&last(&run("one")), &last(&run("all")));
+}
+
+#[test]
+fn detectors_train_and_are_scored_over_ranks() {
+    let folder = TempDir::new().unwrap();
+    for (recipe, name, model, kind) in [
+        (MASKS, "tiny-masks", "mask-rcnn-tiny", "segm.json"),
+        (DETECTOR, "tiny-detector", "efficientdet-tiny", "bbox.json"),
+    ] {
+        let run = |part: &str| folder.path().join(format!("{name}-{part}"));
+        let options = |path: &Path| run_of(recipe, name, path, &[]);
+        train(&options(&run("one"))).unwrap();
+        let report = trained(2, |_| options(&run("two")));
+        assert_same_but_statistics(&last(&run("one")), &last(&run("two")));
+        assert_eq!(losses(&run("one")), losses(&run("two")));
+        // The same checkpoint, judged by one rank.
+        let out = run("alone");
+        let mut alone = EvaluateOptions {
+            batch_size: if model == "mask-rcnn-tiny" { 1 } else { 2 },
+            out: Some(out.clone()),
+            ..EvaluateOptions::default()
+        };
+        alone.compute.device.threads = 1;
+        let judged = evaluate(model, &last_folder(&run("two")), Path::new("shapes"), &alone).unwrap();
+        assert_eq!(judged.metrics, report.metrics, "{name}");
+        for file in [kind, "compared-000.jpg", "compared-004.jpg"] {
+            let [a, b] =
+                [out.join(file), run("two").join("predictions").join(file)].map(|path| std::fs::read(path).unwrap());
+            assert!(a == b, "{name}: {file} differs");
+        }
+    }
+}
+
+#[test]
+fn runs_resume_on_other_numbers_of_ranks() {
+    let folder = TempDir::new().unwrap();
+    let run = |name: &str| folder.path().join(name);
+    let options = |path: &Path| run_of(BERT, "tiny-text", path, &["data.source=synthetic"]);
+    trained(4, |_| options(&run("whole")));
+    for (first, second) in [(4, 4), (4, 1), (1, 4)] {
+        let path = run(&format!("{first}-{second}"));
+        let begun = |_| TrainOptions { run_steps: Some(3), ..options(&path) };
+        let errors = match first {
+            1 => vec![train(&begun(0))],
+            ranks => train_ranks(ranks, 5, begun),
+        };
+        for error in errors {
+            assert_eq!(error.unwrap_err().kind(), ErrorKind::Interrupted);
+        }
+        if first == 1 {
+            let other =
+                bessemer_train::checkpoint::load_checkpoint(&run("4-4").join("checkpoints/step-000003")).unwrap();
+            let own = last(&path);
+            for (a, b) in own
+                .model
+                .iter()
+                .zip(&other.model)
+                .chain(own.optimizer.iter().zip(&other.optimizer))
+                .chain(own.ema.as_ref().unwrap().iter().zip(other.ema.as_ref().unwrap()))
+            {
+                if a != b {
+                    eprintln!(
+                        "DIFF {} {:?} {:?}",
+                        a.name,
+                        a.to_f32().unwrap().iter().take(3).collect::<Vec<_>>(),
+                        b.to_f32().unwrap().iter().take(3).collect::<Vec<_>>()
+                    );
+                }
+            }
+            eprintln!("{:?} {:?} {} {}", own.state, other.state, own.optimizer.len(), other.optimizer.len());
+        }
+        let resumed = |_| TrainOptions { folder: RunFolder::Resume(path.clone()), ..options(&path) };
+        match second {
+            1 => drop(train(&resumed(0)).unwrap()),
+            ranks => drop(trained(ranks, resumed)),
+        }
+        assert_eq!(losses(&run("whole")), losses(&path), "{first} {second}");
+        assert_same_tensors(&last(&run("whole")), &last(&path));
+        assert_eq!(last(&run("whole")).state, last(&path).state);
+        eprintln!("{first} {second}");
+        // Nothing is left to do, on any rank.
+        assert!(train_ranks(2, 2, resumed).into_iter().all(|report| report.unwrap().was_finished));
+    }
+}
+
+#[test]
+fn all_ranks_stop_behind_the_step_of_the_one_that_is_asked() {
+    let folder = TempDir::new().unwrap();
+    let run = |name: &str| folder.path().join(name);
+    let options = |path: &Path| run_of(BERT, "tiny-text", path, &["data.source=synthetic"]);
+    let ends = train_ranks(2, 9, |rank| {
+        let options = options(&run("stopped"));
+        if rank == 1 {
+            options.stop.raise();
+        }
+        options
+    });
+    for end in ends {
+        let error = end.unwrap_err();
+        assert!(matches!(error, TrainError::Interrupted { step: 1, .. }), "{error}");
+    }
+    trained(2, |_| TrainOptions { folder: RunFolder::Resume(run("stopped")), ..options(&run("stopped")) });
+    trained(2, |_| options(&run("whole")));
+    assert_same_tensors(&last(&run("whole")), &last(&run("stopped")));
+}
+
+#[test]
+fn ranks_that_differ_or_fail_end_the_job() {
+    let folder = TempDir::new().unwrap();
+    let run = |name: &str| folder.path().join(name);
+    let messages = |ends: Vec<Result>| ends.into_iter().map(|end| end.unwrap_err().to_string()).collect::<Vec<_>>();
+    let seeds = ["train.seed=3", "train.seed=4"];
+    let options = |name: &str, overrides: &[&str]| {
+        run_of(BERT, "tiny-text", &run(name), &[&["data.source=synthetic"], overrides].concat())
+    };
+    let told = messages(train_ranks(2, 1, |rank| options("seeds", &[seeds[rank]])));
+    assert!(told.iter().any(|text| text.contains("its recipe is")), "{told:?}");
+    let told = messages(train_ranks(3, 1, |_| options("division", &[])));
+    let expected = "train.accumulation is 4; the 3 ranks share the micro-batches of a step, so that it must be a multiple of 3: \
+                    --set train.accumulation=6";
+    assert!(told.iter().all(|text| text.ends_with(expected)), "{told:?}");
+    // Rank 0 finds its folder in use; the other one is told.
+    std::fs::create_dir_all(run("used/x")).unwrap();
+    let told = messages(train_ranks(2, 1, |_| options("used", &[])));
+    assert!(told[0].contains("used") && told[1].contains("rank 0") && told[1].contains("used"), "{told:?}");
+    assert!(!run("seeds").exists() && !run("division").exists());
+}
+
+#[test]
+fn what_is_not_finite_is_found_on_the_rank_that_has_it() {
+    let folder = TempDir::new().unwrap();
+    let run = |name: &str| folder.path().join(name);
+    let overrides = [
+        "schedule.kind=constant",
+        "schedule.warmup_epochs=0",
+        "schedule.base_lr=1000",
+        "train.clip_norm=",
+        "train.epochs=60",
+        "eval.every_epochs=",
+        "train.batch_size=4",
+        "train.accumulation=2",
+        "optimizer.weight_decay=1",
+        "optimizer.decay_exclude=none",
+    ];
+    let one = train(&new_run(&run("one"), &overrides)).unwrap_err().to_string();
+    let all = train_ranks(2, 1, |_| new_run(&run("all"), &overrides));
+    for error in all {
+        let error = error.unwrap_err();
+        assert!(matches!(error, TrainError::NonFinite(_)), "{error}");
+        assert_eq!(error.to_string(), one);
+    }
+}
+
+#[test]
+fn zz_debug() {
+    let folder = TempDir::new().unwrap();
+    for (number, extra) in [
+        vec!["train.steps=1"],
+        vec!["train.steps=1", "train.clip_norm="],
+        vec!["train.steps=3", "train.clip_norm="],
+        vec!["train.steps=3", "eval.every_steps="],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let run = |name: &str| folder.path().join(format!("{name}{number}"));
+        let options = |path: &Path| run_of(BERT, "tiny-text", path, &[&["data.source=synthetic"], &extra[..]].concat());
+        train(&options(&run("one"))).unwrap();
+        trained(4, |_| options(&run("all")));
+        let (one, all) = (last(&run("one")), last(&run("all")));
+        let norms = |run: &Path| -> Vec<Option<f64>> {
+            let steps = read_events(&run.join("events.jsonl")).unwrap().into_iter();
+            steps
+                .filter_map(|event| if let EventBody::Step(info) = event.body { Some(info.grad_norm) } else { None })
+                .collect()
+        };
+        eprintln!("{extra:?} {:?} {:?}", norms(&run("one")), norms(&run("all")));
+        for (x, y) in one.optimizer.iter().zip(&all.optimizer).chain(one.model.iter().zip(&all.model)) {
+            if x != y {
+                let (u, v) = (x.to_f32().unwrap(), y.to_f32().unwrap());
+                let n = u.iter().zip(&v).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+                let first = u.iter().zip(&v).position(|(a, b)| a.to_bits() != b.to_bits()).unwrap();
+                eprintln!(" {} {n} of {} at {first}: {:e} {:e}", x.name, u.len(), u[first], v[first]);
+            }
+        }
+    }
+}
