@@ -1,10 +1,14 @@
 //! Looks at the machine and says what stands in the way of speed.
 
 use crate::machine::{Limits, Machine, available_memory};
+use bessemer_comm::mpi::Family;
+use bessemer_comm::net::interfaces;
+use bessemer_comm::spawn::MpiLauncher;
 use bessemer_cuda::probe::{GpuReport, probe};
 use bessemer_train::{DeviceOptions, InstructionSet};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 /// The machine, what it can do, and what could be better.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -22,8 +26,42 @@ pub struct Examination {
     /// GPUs and CUDA's libraries.
     #[serde(default)]
     pub cuda: GpuReport,
+    /// What several ranks would use.
+    #[serde(default)]
+    pub ranks: RankReport,
     /// Problems that were found, with what to do about each.
     pub advice: Vec<Advice>,
+}
+
+/// How ranks are started here, and what carries their messages.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankReport {
+    /// Launchers of MPI on the search path.
+    pub launchers: Vec<RankLauncher>,
+    /// Network interfaces that are up, with their addresses.
+    pub interfaces: Vec<String>,
+}
+
+/// A launcher of MPI.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankLauncher {
+    /// The program.
+    pub path: PathBuf,
+    /// What it says of itself.
+    pub version: String,
+    /// The link between two ranks that it started; `None` where they failed.
+    pub link: Option<RankLink>,
+    /// What they said when they failed.
+    pub problem: Option<String>,
+}
+
+/// What a message between two ranks costs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankLink {
+    /// Seconds of a message without bytes.
+    pub latency_s: f64,
+    /// Bytes a second.
+    pub bytes_per_s: f64,
 }
 
 /// A problem and what to do about it.
@@ -53,9 +91,50 @@ pub fn examine(options: &DeviceOptions, gpu_libraries: &[PathBuf]) -> Examinatio
         limits: Limits::measure(&*device),
         gpu: cuda.summary(),
         cuda,
+        ranks: RankReport::default(),
         machine,
         available_memory_bytes,
         advice,
+    }
+}
+
+impl Examination {
+    /// Looks as well how several ranks would run, which takes a second or two: `program` is this program, of which two ranks are
+    /// started with the argument `rank-probe`.
+    #[must_use]
+    pub fn with_ranks(mut self, program: &Path) -> Self {
+        self.ranks = probe_ranks(program);
+        self.advice.extend(self.ranks.launchers.iter().filter_map(|launcher| {
+            let problem = launcher.problem.as_ref()?;
+            Some(Advice {
+                problem: format!("{} cannot run two ranks: {problem}", launcher.path.display()),
+                action: format!("see what it says by itself: {} -n 2 hostname", launcher.path.display()),
+            })
+        }));
+        self
+    }
+}
+
+/// Runs two ranks under each MPI that is found.
+fn probe_ranks(program: &Path) -> RankReport {
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let found = [Family::OpenMpi, Family::Mpich].map(|family| MpiLauncher::find(&search, Some(family)).ok());
+    let launcher = |launcher: MpiLauncher| {
+        let ran = launcher.command(2, program.as_os_str(), &["rank-probe".into(), "--join-timeout=10".into()]).output();
+        let link = ran.as_ref().ok().and_then(|ran| serde_json::from_slice(&ran.stdout).ok());
+        let said = match ran {
+            Ok(ran) => {
+                String::from_utf8_lossy(&ran.stderr).trim().lines().next().unwrap_or("nothing was said").to_owned()
+            }
+            Err(error) => error.to_string(),
+        };
+        let problem = if link.is_none() { Some(said) } else { None };
+        RankLauncher { path: launcher.path, version: launcher.version, link, problem }
+    };
+    let interface = |(name, address): (String, IpAddr)| format!("{name} {address}");
+    RankReport {
+        launchers: found.into_iter().flatten().map(launcher).collect(),
+        interfaces: interfaces().into_iter().map(interface).collect(),
     }
 }
 

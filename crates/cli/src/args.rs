@@ -3,6 +3,7 @@
 use crate::commands;
 use crate::failure::Usage;
 use crate::names;
+use crate::ranks;
 use bessemer_bench::workload::{DetectorOutputs, StepSettings};
 use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
@@ -45,6 +46,7 @@ pub(crate) enum Command {
     Models(commands::models::Options),
     Explain(commands::explain::Options),
     Train(commands::train::Options),
+    Launch(commands::launch::Options),
     Eval(commands::eval::Options),
     Infer(commands::infer::Options),
     Bench(commands::bench::Options),
@@ -52,6 +54,8 @@ pub(crate) enum Command {
     Peers(commands::peers::Options),
     #[command(hide = true)]
     Peer(commands::peer::Options),
+    #[command(hide = true)]
+    RankProbe(commands::rank_probe::Options),
     Report(commands::report::Options),
     Score(commands::score::Options),
     Data(commands::data::Options),
@@ -77,7 +81,7 @@ pub(crate) struct Common {
     /// What the backward pass computes again instead of keeping it in memory: none, pointwise or blocks
     #[arg(long, global = true, value_name = "WHAT", default_value = "none")]
     pub recompute: Recompute,
-    /// Threads that compute [default: one for each processor]
+    /// Threads that compute [default: one for each processor, shared by the ranks of a machine]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = threads)]
     pub threads: Option<usize>,
     /// Instruction set of the kernels [default: the best of this machine]
@@ -169,7 +173,7 @@ impl Common {
 
     /// A line about what is being done, unless nothing or only events are wanted.
     pub(crate) fn notify(&self, line: &str) {
-        if !self.quiet && self.log_format == LogFormat::Text {
+        if !self.quiet && self.log_format == LogFormat::Text && !ranks::is_follower() {
             eprintln!("{line}");
         }
     }

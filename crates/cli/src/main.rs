@@ -8,6 +8,7 @@ mod documents;
 mod failure;
 mod names;
 mod output;
+mod ranks;
 
 use args::Cli;
 use clap::Parser;

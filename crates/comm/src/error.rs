@@ -75,3 +75,22 @@ pub enum CommError {
     )]
     NoRendezvous,
 }
+
+impl CommError {
+    /// Whether ranks were started or named wrongly, or what carries their messages is not installed: something that whoever started
+    /// them can put right.
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Variable { .. }
+                | Self::MissingVariable { .. }
+                | Self::Contradiction { .. }
+                | Self::NodeList { .. }
+                | Self::NoMpi { .. }
+                | Self::NotAnMpiLauncher { .. }
+                | Self::MpiDisagrees { .. }
+                | Self::NoRendezvous
+                | Self::Differs { .. }
+        )
+    }
+}

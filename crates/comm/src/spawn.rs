@@ -4,7 +4,7 @@
 use crate::CommError;
 use crate::launch::{COOKIE, RENDEZVOUS};
 use crate::mpi::{Family, die_with_this_thread};
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, geteuid};
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -190,12 +190,27 @@ impl Job {
         let _ = killpg(self.group, signal);
     }
 
-    /// Waits until all have ended; once one has failed, the others have 5 s. Returns 0, or the exit code of the first that failed,
-    /// which is 128 and its number for a signal.
+    /// Sends a signal to the processes that run the program `ranks`, but not to a launcher between them and this process, which would
+    /// end them. On Linux alone; elsewhere all processes get it.
+    pub fn signal_ranks(&self, ranks: &Path, signal: Signal) {
+        let found = descendants(&self.children.iter().map(Child::id).collect::<Vec<_>>());
+        let is_rank = |process: &u32| std::fs::read_link(format!("/proc/{process}/exe")).is_ok_and(|exe| exe == ranks);
+        let processes: Vec<u32> = found.into_iter().filter(is_rank).collect();
+        if processes.is_empty() {
+            return self.signal(signal);
+        }
+        // Processes that have ended meanwhile need none.
+        for process in processes {
+            let _ = kill(Pid::from_raw(process as i32), signal);
+        }
+    }
+
+    /// Waits until all have ended; once one has failed, the others have 5 s. `tick` is called every 10 ms. Returns 0, or the exit
+    /// code of the first that failed, which is 128 and its number for a signal.
     ///
     /// # Errors
     /// A child cannot be waited for.
-    pub fn wait(&mut self) -> Result<i32, CommError> {
+    pub fn wait(&mut self, mut tick: impl FnMut(&Job)) -> Result<i32, CommError> {
         let failed =
             |error: std::io::Error| CommError::Spawn { program: "a rank".to_owned(), reason: error.to_string() };
         let mut first: Option<(i32, Instant)> = None;
@@ -216,6 +231,7 @@ impl Job {
             if first.is_some_and(|(_, at)| at.elapsed() > GRACE) {
                 self.signal(Signal::SIGKILL);
             }
+            tick(self);
             std::thread::sleep(TICK);
         }
     }
@@ -241,6 +257,28 @@ impl Drop for Job {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// These processes and all that they have started, as far as the system tells.
+fn descendants(of: &[u32]) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parent = |entry: std::fs::DirEntry| {
+        let process: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        // Behind the name, which may hold anything, come the state and the parent.
+        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        Some((process, parent))
+    };
+    let parents: Vec<(u32, u32)> = processes.filter_map(parent).collect();
+    let mut found = of.to_vec();
+    let mut at = 0;
+    while at < found.len() {
+        let children: Vec<u32> =
+            parents.iter().filter(|(_, parent)| *parent == found[at]).map(|(child, _)| *child).collect();
+        found.extend(children);
+        at += 1;
+    }
+    found
 }
 
 fn code(status: ExitStatus) -> i32 {

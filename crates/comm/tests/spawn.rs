@@ -128,7 +128,7 @@ fn children_know_their_rank_and_their_errors_are_prefixed() {
     let script = "echo \"$BESSEMER_RANK of $BESSEMER_SIZE, $BESSEMER_LOCAL_RANK of $BESSEMER_LOCAL_SIZE\" >&2; \
                   echo $BESSEMER_RENDEZVOUS >&2; printf 'end %s' \"$BESSEMER_COOKIE\" >&2";
     let mut job = local(3, script, &log);
-    assert_eq!(job.wait(), Ok(0));
+    assert_eq!(job.wait(|_| ()), Ok(0));
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
@@ -151,9 +151,9 @@ fn the_first_failure_is_the_exit_code_and_ends_the_others() {
     let log = Kept::default();
     let begun = Instant::now();
     let mut job = local(3, "if [ $BESSEMER_RANK = 1 ]; then exit 3; fi; sleep 1000", &log);
-    assert_eq!(job.wait(), Ok(3));
+    assert_eq!(job.wait(|_| ()), Ok(3));
     assert!((4..20).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
-    assert_eq!(local(2, "if [ $BESSEMER_RANK = 0 ]; then kill -9 $$; fi", &log).wait(), Ok(137));
+    assert_eq!(local(2, "if [ $BESSEMER_RANK = 0 ]; then kill -9 $$; fi", &log).wait(|_| ()), Ok(137));
     let error = Job::start_local(2, OsStr::new("/nowhere/x"), &[], 1, || log.clone()).err().unwrap().to_string();
     assert!(error.starts_with("/nowhere/x cannot be started or watched: No such file"), "{error}");
 }
@@ -190,7 +190,7 @@ fn as_process() {
         "local" => {
             let script = format!("echo $$ > {folder}/$$; exec sleep 1000");
             let mut job = local(2, &script, &Kept::default());
-            let _ = job.wait();
+            let _ = job.wait(|_| ());
         }
         "rank" => {
             die_with_parent().unwrap();
@@ -205,7 +205,7 @@ fn as_process() {
                 [format!("{ROLE}=rank").into(), program.into()].into_iter().chain(arguments).collect();
             let mut job = Job::start_mpi(&launcher, 2, OsStr::new("env"), &ranks).unwrap();
             std::fs::write(Path::new(&folder).join("launcher"), format!("{}\n", job.group())).unwrap();
-            let _ = job.wait();
+            let _ = job.wait(|_| ());
         }
     }
 }
@@ -242,7 +242,7 @@ fn ranks_of_an_mpi_die_with_a_parent_that_is_killed() {
 fn exit_codes_come_through_mpi_launchers() {
     for family in [Family::OpenMpi, Family::Mpich] {
         let Some(launcher) = launcher(family) else { continue };
-        let run = |script: &str| Job::start_mpi(&launcher, 2, OsStr::new("sh"), &shell(script)).unwrap().wait();
+        let run = |script: &str| Job::start_mpi(&launcher, 2, OsStr::new("sh"), &shell(script)).unwrap().wait(|_| ());
         assert_eq!(run("exit 0"), Ok(0), "{launcher:?}");
         assert_eq!(run("exit 3"), Ok(3), "{launcher:?}");
     }

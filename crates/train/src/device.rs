@@ -1,5 +1,6 @@
 //! The devices there are, and the only place that constructs them: all else knows [`Device`] and the names here.
 
+use bessemer_comm::launch::own_processors;
 use bessemer_cpu::{CpuDevice, CpuOptions, Isa};
 use bessemer_ir::run::{Alone, Collectives, Device};
 use serde::{Deserialize, Serialize};
@@ -114,10 +115,10 @@ pub struct DeviceOptions {
 }
 
 impl Default for DeviceOptions {
-    /// The processors of this machine, all of them, with their best instructions.
+    /// The processors of this machine, all of them or the share of a rank, with their best instructions.
     fn default() -> Self {
-        let CpuOptions { isa, threads } = CpuOptions::default();
-        Self { kind: DeviceKind::Cpu, instruction_set: InstructionSet(isa), threads }
+        let CpuOptions { isa, .. } = CpuOptions::default();
+        Self { kind: DeviceKind::Cpu, instruction_set: InstructionSet(isa), threads: own_processors() }
     }
 }
 

@@ -184,6 +184,8 @@ impl TrainError {
                 _ => ErrorKind::Usage,
             },
             Self::Interrupted { .. } => ErrorKind::Interrupted,
+            Self::Ranks(error) if error.is_usage() => ErrorKind::Usage,
+            Self::Ranks(_) => ErrorKind::Runtime,
             Self::Run(_)
             | Self::Event(_)
             | Self::Metric(_)
@@ -195,7 +197,6 @@ impl TrainError {
             | Self::FixedLossScale { .. }
             | Self::NonFiniteState { .. }
             | Self::DataEnded { .. }
-            | Self::Ranks(_)
             | Self::StateDiffers { .. } => ErrorKind::Runtime,
         }
     }

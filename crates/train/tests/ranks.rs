@@ -122,15 +122,14 @@ fn ranks_of_one_micro_batch_have_the_bits_of_one_rank() {
     let data = text(folder.path());
     let text = format!("data.source={}", data.display());
     // Of random words there are so many that the norm of the gradient is summed in several parts.
-    for (recipe, name, source) in [
-        (BERT, "tiny-text", "data.source=synthetic"),
-        (BERT, "tiny-text", &text),
-        (ELECTRA, "tiny-electra", &text),
-    ] {
+    for (recipe, name, source) in
+        [(BERT, "tiny-text", "data.source=synthetic"), (BERT, "tiny-text", &text), (ELECTRA, "tiny-electra", &text)]
+    {
         let options =
             |run: &Path, ranks: usize| run_of(recipe, name, run, &[source, &format!("train.accumulation={ranks}")]);
         for ranks in [2, 3, 4, 5] {
-            let [one, all] = ["one", "all"].map(|part| folder.path().join(format!("{name}-{ranks}-{part}-{}", source.len())));
+            let [one, all] =
+                ["one", "all"].map(|part| folder.path().join(format!("{name}-{ranks}-{part}-{}", source.len())));
             let alone = train(&options(&one, ranks)).unwrap();
             let together = trained(ranks, |_| options(&all, ranks));
             assert_same_tensors(&last(&one), &last(&all));

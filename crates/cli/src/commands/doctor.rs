@@ -1,6 +1,6 @@
 use crate::args::{Common, GpuArguments};
 use crate::output::{Table, print, print_json};
-use bessemer_bench::doctor::{Examination, examine};
+use bessemer_bench::doctor::{Examination, RankLauncher, RankReport, examine};
 use bessemer_bench::show;
 use bessemer_cuda::probe::GpuReport;
 use clap::Args;
@@ -23,7 +23,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let examination = examine(&common.device(), &options.gpu.gpu_libraries);
+    let examination = examine(&common.device(), &options.gpu.gpu_libraries).with_ranks(&std::env::current_exe()?);
     if options.json { print_json(&examination) } else { print(&text(&examination)) }
 }
 
@@ -46,6 +46,9 @@ fn text(examination: &Examination) -> String {
     for (name, value) in gpu_facts(examination) {
         fact(name, value);
     }
+    for (name, value) in rank_facts(&examination.ranks) {
+        fact(name, value);
+    }
     if examination.advice.is_empty() {
         fact("advice", "none, all is well".to_owned());
     }
@@ -53,6 +56,27 @@ fn text(examination: &Examination) -> String {
         fact("advice", format!("{}: {}", advice.problem, advice.action));
     }
     table.to_string()
+}
+
+/// How several ranks would be started, and what their messages cost.
+fn rank_facts(RankReport { launchers, interfaces }: &RankReport) -> Vec<(&'static str, String)> {
+    let launcher = |launcher: &RankLauncher| {
+        let link = launcher.link.map_or_else(
+            || "two ranks failed".to_owned(),
+            |link| {
+                let (latency, bandwidth) = (link.latency_s * 1e6, link.bytes_per_s / 1e9);
+                let [latency, bandwidth] = [latency, bandwidth].map(|value| show::significant(value, 2));
+                format!("between two ranks {latency} us and {bandwidth} GB/s, measured")
+            },
+        );
+        ("ranks by MPI", format!("{}, {}; {link}", launcher.version, launcher.path.display()))
+    };
+    let mut facts: Vec<_> = launchers.iter().map(launcher).collect();
+    if launchers.is_empty() {
+        facts.push(("ranks by MPI", "none: several ranks need openmpi-bin or mpich".to_owned()));
+    }
+    facts.push(("interfaces", interfaces.join(", ")));
+    facts
 }
 
 /// The GPUs, and what was found of CUDA.

@@ -11,10 +11,12 @@ pub(crate) mod explain;
 mod frames;
 pub(crate) mod gpu_selftest;
 pub(crate) mod infer;
+pub(crate) mod launch;
 pub(crate) mod models;
 pub(crate) mod peer;
 pub(crate) mod peers;
 pub(crate) mod quickstart;
+pub(crate) mod rank_probe;
 pub(crate) mod report;
 pub(crate) mod score;
 mod seeds;
@@ -35,12 +37,14 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Models(options) => models::run(options),
         Command::Explain(options) => explain::run(options, common),
         Command::Train(options) => train::run(options, common),
+        Command::Launch(options) => launch::run(options, common),
         Command::Eval(options) => eval::run(options, common),
         Command::Infer(options) => infer::run(options, common),
         Command::Bench(options) => bench::run(options, common),
         Command::Compare(options) => compare::run(options, common),
         Command::Peers(options) => peers::run(options, common),
         Command::Peer(options) => peer::run(options),
+        Command::RankProbe(options) => rank_probe::run(options, common),
         Command::Report(options) => report::run(options),
         Command::Score(options) => score::run(options, common),
         Command::Data(options) => data::run(options, common),

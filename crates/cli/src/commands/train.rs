@@ -2,14 +2,15 @@ use super::{command_line, seeds};
 use crate::args::{Common, at_least_one, locate, model};
 use crate::failure::Usage;
 use crate::output::print;
+use crate::ranks::RankArguments;
 use anyhow::bail;
 use bessemer_bench::show;
 use bessemer_train::recipe::Override;
 use bessemer_train::tasks::Scale;
 use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
-    CheckpointChoice, ComputeOptions, Initialisation, Recipe, RunDir, RunFolder, StopSignal, TrainError, TrainOptions,
-    TrainReport, find_checkpoint, train,
+    CheckpointChoice, ComputeOptions, Group, Initialisation, Recipe, RunDir, RunFolder, StopSignal, TrainError,
+    TrainOptions, TrainReport, find_checkpoint, train_in,
 };
 use clap::Args;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ EXAMPLES:
   bessemer train resnet50 --data imagenet/ --recipe resnet50-90e --set train.batch_size=64
   bessemer train bert-base --data text/ --recipe bert-base-phase2 --init-from runs/PHASE1
   bessemer train electra-squad --data squad/ --weights electra-base/ --seeds 5
+  bessemer train resnet50 --data imagenet/ --devices 2 --set train.accumulation=2
   bessemer train --resume runs/resnet50-20260101-120000";
 
 /// Train a model: from random weights, from given ones, or from where a run stopped
@@ -67,6 +69,9 @@ pub(crate) struct Options {
           help_heading = "What to train")]
     pub seeds: Option<usize>,
 
+    #[command(flatten)]
+    pub ranks: RankArguments,
+
     /// Folder of the run, which must be new or empty [default: runs/MODEL-DATE-TIME]
     #[arg(long, value_name = "DIR", conflicts_with = "resume", help_heading = "Output")]
     pub out: Option<PathBuf>,
@@ -80,6 +85,10 @@ const SAMPLES: usize = 40;
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let recipe = recipe(options, common)?;
+    let group = options.ranks.join(&recipe.to_toml(), common)?;
+    if group.size() > 1 && options.seeds.is_some() {
+        bail!(Usage("--seeds trains on one rank".to_owned()));
+    }
     common.tell_emulation(recipe.precision.compute);
     common.notify(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
     let request = TrainOptions {
@@ -91,13 +100,24 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         ..TrainOptions::new(recipe, folder(options))
     };
     match options.seeds {
-        None => print(&summary(&train_once(&request, common)?)),
-        Some(count) => print(&seeds::table(&seeds::train(&request, count, |request| train_once(request, common))?)),
+        None => {
+            let leads = group.leads();
+            let report = train_once(&request, group, common)?;
+            if leads { print(&summary(&report)) } else { Ok(()) }
+        }
+        Some(count) => {
+            let train = |request: &TrainOptions| train_once(request, Group::alone(), common);
+            print(&seeds::table(&seeds::train(&request, count, train)?))
+        }
     }
 }
 
-fn train_once(request: &TrainOptions, common: &Common) -> anyhow::Result<TrainReport> {
-    let report = train(request)?;
+fn train_once(request: &TrainOptions, group: Group, common: &Common) -> anyhow::Result<TrainReport> {
+    let leads = group.leads();
+    let report = train_in(request, group)?;
+    if !leads {
+        return Ok(report);
+    }
     if report.was_finished {
         common.notify(&format!(
             "{}: the run is finished, all of its {} steps are done; nothing was changed",

@@ -256,6 +256,22 @@ impl Placement {
     }
 }
 
+/// Processors that this process should use: those that the system allows it, shared with the other ranks of its node where their
+/// launcher has not given each its own.
+pub fn own_processors() -> usize {
+    let allowed = std::thread::available_parallelism().map_or(1, usize::from);
+    let placement = Placement::from_variables(&process_variables());
+    let ranks = placement.ok().and_then(|placement| placement.local_size).unwrap_or(1);
+    let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
+    share_of_processors(allowed, online.map_or(allowed, |online| online as usize), ranks)
+}
+
+/// The share of one of `ranks` ranks in the processors that it may use, of those that there are.
+fn share_of_processors(allowed: usize, online: usize, ranks: usize) -> usize {
+    let is_bound = allowed < online && allowed * ranks <= online;
+    if is_bound { allowed } else { (allowed / ranks).max(1) }
+}
+
 /// The variables of this process; those that are not UTF-8 are left out, as no launcher sets such.
 pub fn process_variables() -> Variables {
     std::env::vars_os()
@@ -351,5 +367,19 @@ fn host_and_port(address: &str) -> Result<(String, u16), CommError> {
             value: address.to_owned(),
             expected: "host:port with a port in 1..=65535".to_owned(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_share_processors_unless_they_are_bound() {
+        for (allowed, online, ranks, share) in
+            [(16, 16, 1, 16), (16, 16, 4, 4), (2, 16, 8, 2), (4, 16, 8, 1), (2, 2, 4, 1), (8, 16, 1, 8), (8, 16, 4, 2)]
+        {
+            assert_eq!(share_of_processors(allowed, online, ranks), share, "{allowed} of {online}, {ranks} ranks");
+        }
     }
 }

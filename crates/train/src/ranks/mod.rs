@@ -9,6 +9,7 @@ use bessemer_comm::control::{Control, Deadlines, Identity, Phase, Progress, Serv
 use bessemer_comm::engine::{Engine, Open};
 use bessemer_comm::launch::{Placement, Variables};
 use bessemer_comm::mpi::MpiLibrary;
+use bessemer_comm::probe::Link;
 use bessemer_comm::rendezvous::{LateWatch, Membership, meet};
 use bessemer_data::Share;
 use bessemer_ir::ops::collective::Wire;
@@ -268,6 +269,14 @@ impl Group {
         }
         let all = self.all_gather(own)?;
         Ok((0..all[0].len()).filter(|&number| all.iter().any(|rank| rank[number] != all[0][number])).collect())
+    }
+
+    /// Measures the link between the first two ranks, which takes about 0.3 s. Rank 0 gets the result.
+    ///
+    /// # Errors
+    /// [`TrainError::Ranks`].
+    pub fn probe_link(&self) -> Result<Option<Link>, TrainError> {
+        Ok(self.0.as_ref().map_or(Ok(None), |joined| joined.collectives.engine().probe([0, 1]))?)
     }
 
     /// Tells the other ranks that this one wishes to stop, for where they do not learn of it by a step.

@@ -1,4 +1,5 @@
 use crate::recipe::Recipe;
+use bessemer_comm::launch::own_processors;
 use bessemer_data::{BatchRange, LoaderOptions, OnBadSample};
 
 /// How batches are made; nothing here changes them.
@@ -37,7 +38,7 @@ impl LoadOptions {
 
     fn threads(&self) -> usize {
         match self.workers {
-            0 => std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2).min(16),
+            0 => own_processors().div_ceil(2).min(16),
             workers => workers,
         }
     }

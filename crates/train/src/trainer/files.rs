@@ -97,6 +97,13 @@ impl RunFiles {
         self.log(|log| log.warning(message))
     }
 
+    /// Shows a line that is no event.
+    pub(super) fn line(&mut self, text: &str) {
+        if let Some(files) = self.files() {
+            files.log.progress().line(text);
+        }
+    }
+
     pub(super) fn end(&mut self, step: u64, info: EndInfo) -> Result<(), TrainError> {
         self.log(|log| log.end(step, info))
     }

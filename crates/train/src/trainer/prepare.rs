@@ -94,6 +94,7 @@ impl<'a> Trainer<'a> {
         if group.leads() {
             trainer.task.write_files(trainer.files.path())?;
             trainer.log_start(warnings)?;
+            trainer.describe_step();
         }
         let evaluated = || Ok((trainer.evaluated_at, trainer.metrics.clone()));
         (trainer.evaluated_at, trainer.metrics) = group.from_first(evaluated)?;
@@ -125,6 +126,16 @@ impl<'a> Trainer<'a> {
         let of_evaluation = self.evaluation.iter().flat_map(|evaluator| evaluator.evaluation.warnings());
         let mut warnings = self.task.warnings().into_iter().chain(of_evaluation);
         Ok(warnings.try_for_each(|warning| self.files.warning(&warning))?)
+    }
+
+    /// Says what a step is made of, where ranks share it.
+    fn describe_step(&mut self) {
+        let (ranks, own, train) = (self.group.size() as u64, self.own_micro_batches(), &self.options.recipe.train);
+        if ranks > 1 {
+            let (batch, all, samples) = (train.batch_size, train.step_samples(), self.task.metric_schema().samples);
+            let plural = if own == 1 { "micro-batch" } else { "micro-batches" };
+            self.files.line(&format!("a step is {ranks} ranks x {own} {plural} x {batch} = {all} {samples}"));
+        }
     }
 
     /// Totals of the steps before the checkpoint, and the last evaluation.

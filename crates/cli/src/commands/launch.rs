@@ -1,0 +1,104 @@
+use crate::args::{Common, at_least_one};
+use crate::failure::{INTERRUPTED, USAGE, Usage};
+use crate::ranks::{MpiArgument, run_ranks};
+use anyhow::bail;
+use bessemer_comm::launch::{Placement, process_variables};
+use clap::Args;
+use std::ffi::OsString;
+
+const EXAMPLES: &str = "\
+EXAMPLES:
+  bessemer launch -n 2 -- train resnet20-cifar --data shapes --set train.accumulation=2
+  bessemer launch -n 4 --mpi mpich -- train bert-base --data text/ --set train.accumulation=8 --out runs/bert
+  bessemer launch -n 2 --restarts 3 -- train resnet50 --data imagenet/ --set train.accumulation=4 --out runs/resnet50";
+
+/// Start a command on several ranks of this machine
+///
+/// The ranks are started by the launcher of the MPI that is found, so that none of its flags need be known. On several machines use
+/// mpirun, mpiexec or srun themselves, which `bessemer` recognises.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Options {
+    /// Number of ranks
+    #[arg(long, short = 'n', value_name = "N", allow_negative_numbers = true, value_parser = at_least_one)]
+    pub ranks: usize,
+    #[command(flatten)]
+    pub mpi: MpiArgument,
+    /// Resume a training run that fails, at most so many times; needs --out or --resume in the command
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub restarts: u32,
+    /// The command with its options, such as `train resnet50 --data imagenet/`
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    if let Some(launcher) = Placement::from_variables(&process_variables())?.launcher {
+        bail!(Usage(format!(
+            "this process was started by {}, which starts the ranks: leave out `launch`",
+            launcher.title()
+        )));
+    }
+    let mut command = options.command.clone();
+    let resumed = resumed(&command);
+    if options.restarts > 0 && resumed.is_none() {
+        bail!(Usage(
+            "--restarts resumes training runs: the command must be `train` with --out DIR or --resume DIR".to_owned()
+        ));
+    }
+    let mut restarts = options.restarts;
+    loop {
+        let code = run_ranks(options.ranks, &options.mpi, &command, common)?;
+        let may_help = ![0, i32::from(USAGE), i32::from(INTERRUPTED)].contains(&code);
+        if restarts == 0 || !may_help {
+            std::process::exit(code);
+        }
+        restarts -= 1;
+        common.notify(&format!("the job ended with code {code}; it is resumed, {restarts} more restarts are left"));
+        command = resumed.clone().expect("checked above");
+    }
+}
+
+/// The command that goes on with the run that `train` makes in a known folder.
+fn resumed(command: &[OsString]) -> Option<Vec<OsString>> {
+    /// Options that say how a new run begins, each with a value.
+    const OF_NEW_RUNS: [&str; 4] = ["--recipe", "--weights", "--init-from", "--checkpoint"];
+    let is_training = command.first().is_some_and(|name| name == "train");
+    let mut has_folder = false;
+    let mut resumed = Vec::new();
+    let mut rest = command.iter().map(|argument| argument.to_string_lossy().into_owned());
+    while let Some(argument) = rest.next() {
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => (name.to_owned(), Some(value.to_owned())),
+            _ => (argument.clone(), None),
+        };
+        match name.as_str() {
+            "--out" | "--resume" => {
+                has_folder = true;
+                resumed.extend(["--resume".to_owned(), value.or_else(|| rest.next())?]);
+            }
+            name if OF_NEW_RUNS.contains(&name) => drop(value.or_else(|| rest.next())),
+            _ => resumed.push(argument),
+        }
+    }
+    (is_training && has_folder).then(|| resumed.into_iter().map(OsString::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_in_a_known_folder_can_be_resumed() {
+        let of = |text: &str| {
+            let resumed = resumed(&text.split(' ').map(OsString::from).collect::<Vec<_>>())?;
+            Some(resumed.iter().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" "))
+        };
+        let expected = Some("train resnet50 --data d --resume r --set a=b".to_owned());
+        assert_eq!(of("train resnet50 --data d --recipe x --out r --set a=b"), expected);
+        assert_eq!(of("train resnet50 --data d --weights=w --out=r --set a=b"), expected);
+        assert_eq!(of("train --resume r"), Some("train --resume r".to_owned()));
+        assert_eq!(of("train resnet50 --data d"), None);
+        assert_eq!(of("eval resnet50 --out d"), None);
+    }
+}

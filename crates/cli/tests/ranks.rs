@@ -1,0 +1,243 @@
+//! Training on several ranks from the command line, under both MPIs.
+
+mod common;
+
+use bessemer_comm::mpi::Family;
+use bessemer_comm::spawn::MpiLauncher;
+use common::{Ran, bessemer, ran};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const RECIPE: &str = r#"
+name = "tiny-text"
+model = { name = "bert-tiny", vocab_multiple = 8 }
+data = { source = "synthetic" }
+text = { sequence_length = 16, max_predictions = 3 }
+train = { batch_size = 2, accumulation = 4, steps = 6, seed = 3, clip_norm = 1.0 }
+optimizer = { kind = "lamb", weight_decay = 0.01, decay_exclude = "layer_norm_and_bias" }
+schedule = { kind = "constant", base_lr = 0.002 }
+eval = { batch_size = 4, every_steps = 6 }
+checkpoint = { every_steps = 2 }
+"#;
+
+/// A folder with a recipe.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("tiny.toml"), RECIPE).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
+        command.current_dir(self.0.path()).args(arguments.split_whitespace());
+        command
+    }
+
+    fn run(&self, arguments: &str) -> Ran {
+        bessemer(self.0.path(), arguments)
+    }
+
+    /// The program started by hand, as a rank of a launcher.
+    fn launched(&self, launcher: &MpiLauncher, ranks: usize, arguments: &str) -> Ran {
+        let words: Vec<_> = arguments.split_whitespace().map(Into::into).collect();
+        let mut command = launcher.command(ranks, env!("CARGO_BIN_EXE_bessemer").as_ref(), &words);
+        ran(command.current_dir(self.0.path()))
+    }
+
+    /// Files of the last checkpoint that hold tensors.
+    fn tensors(&self, run: &str) -> Vec<Vec<u8>> {
+        let run = self.path(run).join("checkpoints");
+        let last = fs::read_to_string(run.join("latest")).unwrap();
+        let file = |name| fs::read(run.join(last.trim()).join(name)).unwrap();
+        ["model.safetensors", "optimizer.safetensors"].map(file).to_vec()
+    }
+
+    fn steps(&self, run: &str) -> usize {
+        let events = fs::read_to_string(self.path(run).join("events.jsonl")).unwrap_or_default();
+        events.lines().filter(|line| line.contains("\"step_s\"")).count()
+    }
+}
+
+/// The launchers that there are; a line for each that is missing.
+fn launchers() -> Vec<(&'static str, MpiLauncher)> {
+    let find = |(name, family): (&'static str, Family)| {
+        let found = MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), Some(family));
+        if let Err(error) = &found {
+            // The test harness keeps what is printed by its macros.
+            writeln!(std::io::stderr(), "skipped: ranks of {}: {error}", family.name()).unwrap();
+        }
+        Some((name, found.ok()?))
+    };
+    [("openmpi", Family::OpenMpi), ("mpich", Family::Mpich)].into_iter().filter_map(find).collect()
+}
+
+#[test]
+fn ranks_of_both_mpis_train_the_weights_of_one() {
+    let place = Place::new();
+    place.run("train --recipe tiny.toml --quiet --out one").ok();
+    for (name, launcher) in launchers() {
+        // Four ranks on fewer cores, with a micro-batch each.
+        let said =
+            place.launched(&launcher, 4, &format!("train --recipe tiny.toml --quiet --threads 1 --out {name}-4")).ok();
+        assert_eq!(said.out.matches("steps       6").count(), 1, "rank 0 alone prints:\n{}", said.out);
+        assert!(place.tensors("one") == place.tensors(&format!("{name}-4")));
+        let said = place.run(&format!("train --recipe tiny.toml --devices 2 --mpi {name} --out {name}-2")).ok();
+        assert!(said.err.contains("a step is 2 ranks x 2 micro-batches x 2 = 8 sequences"), "{}", said.err);
+        assert_eq!(said.err.matches("step 6/6").count(), 1, "{}", said.err);
+        place.run(&format!("launch -n 2 --mpi {name} -- train --recipe tiny.toml --quiet --out {name}-launch")).ok();
+        assert!(place.tensors(&format!("{name}-2")) == place.tensors(&format!("{name}-launch")));
+    }
+    if let [(first, _), (second, _)] = &launchers()[..] {
+        assert!(place.tensors(&format!("{first}-2")) == place.tensors(&format!("{second}-2")));
+    }
+}
+
+/// A run that a test ends.
+struct Running(Child);
+
+impl Running {
+    fn of(command: &mut Command) -> Self {
+        Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn end(self) -> Ran {
+        let output = self.0.wait_with_output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ran { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+fn until(mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "it did not happen");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// The process of a rank that runs this test's program in a folder.
+fn process_of_rank(folder: &Path, rank: usize) -> Option<u32> {
+    let names = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].map(|name| format!("{name}={rank}"));
+    let is_rank = |process: &u32| {
+        let read = |what: &str| fs::read(format!("/proc/{process}/{what}")).unwrap_or_default();
+        let environment = String::from_utf8_lossy(&read("environ")).into_owned();
+        let program = fs::read_link(format!("/proc/{process}/exe"));
+        program.is_ok_and(|path| path == Path::new(env!("CARGO_BIN_EXE_bessemer")))
+            && fs::read_link(format!("/proc/{process}/cwd")).is_ok_and(|path| path == folder.canonicalize().unwrap())
+            && environment.split('\0').any(|variable| names.iter().any(|name| name == variable))
+    };
+    let processes =
+        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    processes.into_iter().find(is_rank)
+}
+
+fn signal(process: u32, name: &str) {
+    assert!(Command::new("kill").args([name, &process.to_string()]).status().unwrap().success());
+}
+
+const LONG: &str = "--set train.steps=4000 --set eval.every_steps= --set checkpoint.every_steps=3000";
+
+#[test]
+fn a_lost_rank_ends_the_job_and_the_run_goes_on() {
+    for (name, launcher) in launchers() {
+        let place = Place::new();
+        let arguments = format!("train --recipe tiny.toml {LONG} --quiet --devices 2 --mpi {name} --out run");
+        let running = Running::of(&mut place.command(&arguments));
+        until(|| place.steps("run") > 5);
+        let lost = process_of_rank(place.0.path(), 1).expect("a second rank");
+        signal(lost, "-KILL");
+        let begun = Instant::now();
+        let ran = running.end();
+        assert!(ran.code != 0 && begun.elapsed() < Duration::from_secs(20), "{:?}, {}", begun.elapsed(), ran.err);
+        assert!(ran.err.contains("lost rank 1 (host "), "{}", ran.err);
+        // Rank 0 saved the last whole step.
+        let steps = place.steps("run");
+        let latest = fs::read_to_string(place.path("run/checkpoints/latest")).expect("a checkpoint");
+        assert_eq!(latest.trim(), format!("step-{steps:06}"));
+        let further = steps + 2;
+        place.run(&format!("train --resume run --quiet --set train.steps={further}")).ok();
+        place.run(&format!("train --recipe tiny.toml {LONG} --quiet --set train.steps={further} --out whole")).ok();
+        assert_eq!(place.steps("run"), further);
+        // The first steps were those of two ranks, with another order of sums.
+        place
+            .launched(
+                &launcher,
+                2,
+                &format!("train --recipe tiny.toml {LONG} --quiet --set train.steps={steps} --out two"),
+            )
+            .ok();
+        place.run(&format!("train --resume two --quiet --set train.steps={further}")).ok();
+        assert!(place.tensors("run") == place.tensors("two"));
+    }
+}
+
+#[test]
+fn a_request_to_stop_reaches_all_ranks() {
+    for (name, _) in launchers() {
+        let place = Place::new();
+        let arguments = format!("train --recipe tiny.toml {LONG} --quiet --devices 2 --mpi {name} --out run");
+        let running = Running::of(&mut place.command(&arguments));
+        until(|| place.steps("run") > 3);
+        signal(running.0.id(), "-INT");
+        let ran = running.end();
+        assert_eq!(ran.code, 130, "{}", ran.err);
+        let latest = fs::read_to_string(place.path("run/checkpoints/latest")).expect("a checkpoint");
+        assert_eq!(latest.trim(), format!("step-{:06}", place.steps("run")));
+        assert!(ran.err.contains("interrupted after step"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn failed_jobs_are_restarted() {
+    for (name, _) in launchers() {
+        let place = Place::new();
+        let arguments = format!(
+            "launch -n 2 --mpi {name} --restarts 1 -- train --recipe tiny.toml {LONG} --set train.steps=400 --quiet --out run"
+        );
+        let running = Running::of(&mut place.command(&arguments));
+        until(|| place.steps("run") > 5);
+        signal(process_of_rank(place.0.path(), 1).expect("a second rank"), "-KILL");
+        let ran = running.end();
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert!(ran.err.contains("it is resumed, 0 more restarts are left"), "{}", ran.err);
+        assert_eq!(place.steps("run"), 400);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_ranks_is_told() {
+    let place = Place::new();
+    let train = "train --recipe tiny.toml --quiet --out run";
+    let without_mpi = |arguments: &str| ran(place.command(arguments).env("PATH", place.path("empty")));
+    without_mpi(&format!("{train} --devices 2")).fails(2, &["no launcher of MPI", "openmpi-bin or mpich"]);
+    without_mpi("launch -n 2 --mpi mpich -- doctor").fails(2, &["package mpich"]);
+    let with = |variables: &[(&str, &str)]| ran(place.command(train).envs(variables.iter().copied()));
+    with(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "2000")])
+        .fails(2, &["torchrun starts no MPI", "mpirun -np 2"]);
+    with(&[("RANK", "0")]).fails(2, &["RANK is set, but WORLD_SIZE is not"]);
+    with(&[("OMPI_COMM_WORLD_RANK", "5"), ("OMPI_COMM_WORLD_SIZE", "2")]).fails(2, &["OMPI_COMM_WORLD_RANK", "0..=1"]);
+    place.run(&format!("{train} --mpi none")).fails(2, &["neither openmpi nor mpich"]);
+    place.run("launch -n 2 --restarts 1 -- eval bert-tiny").fails(2, &["--out DIR or --resume DIR"]);
+    place.run("launch -n 0 -- doctor").fails(2, &["0"]);
+    assert!(!place.path("run").exists());
+    for (name, launcher) in launchers() {
+        let odd = place.run(&format!("{train} --devices 3 --mpi {name}"));
+        assert_eq!(odd.code, 2, "{}", odd.err);
+        assert!(odd.err.contains("train.accumulation is 4; the 3 ranks share"), "{}", odd.err);
+        let other = place.launched(&launcher, 2, &format!("{train} --devices 3"));
+        assert!(other.code == 2 && other.err.contains("--devices is 3, but mp"), "{}", other.err);
+        assert!(!place.path("run").exists());
+    }
+}
