@@ -14,6 +14,7 @@ mod tests;
 pub(crate) use read::MACHINE_FILE;
 pub use read::read;
 pub use reference::Reference;
+pub(crate) use reference::PublishedTable;
 pub(crate) use streams::Stream;
 
 use crate::doctor::Examination;

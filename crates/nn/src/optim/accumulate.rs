@@ -14,6 +14,11 @@ struct Accumulation {
     is_first: Value,
 }
 
+/// Name of the state that holds the mean of the gradients of a parameter over the micro-batches of a step.
+pub fn accumulator_name(parameter: &str) -> String {
+    format!("accumulate.{parameter}")
+}
+
 /// Lets the step take `count` micro-batches: returns the means of `loss f32[]` and of the gradients over those seen so far,
 /// which hold for the whole step after the last one. Results of the graph that are one `f32` become means as well; all
 /// updates that are there happen after every micro-batch whose loss is finite.
@@ -62,7 +67,7 @@ impl Accumulation {
     /// `x` of this micro-batch added to the mean of the step.
     fn mean(&self, b: &mut Builder, name: &str, x: Value, layout: ParamLayout) -> Result<Value> {
         let ty = b.graph.ty(x).clone();
-        let state = b.optimizer_state(&format!("accumulate.{name}"), ty, layout, ParamKind::Accumulator)?;
+        let state = b.optimizer_state(&accumulator_name(name), ty, layout, ParamKind::Accumulator)?;
         let g = &mut b.graph;
         let zero = g.constant_like(x, 0.0)?;
         let before = g.select(self.is_first, zero, state)?;
