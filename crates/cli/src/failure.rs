@@ -5,6 +5,7 @@ use bessemer_bench::measure::MeasureError;
 use bessemer_bench::peers::{InstallError, PeersError};
 use bessemer_bench::quickstart::QuickstartError;
 use bessemer_bench::report::ReportError;
+use bessemer_bench::simulator::ClusterError;
 use bessemer_data::DataError;
 use bessemer_models::ModelError;
 use bessemer_train::TrainError;
@@ -83,6 +84,7 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
             )
         )
         || error.is::<RecipeError>()
+        || error.is::<ClusterError>()
         || error.is::<ModelError>()
         || error.is::<DataError>()
         || matches!(error.downcast_ref(), Some(MeasureError::Model(_) | MeasureError::Zero { .. }))

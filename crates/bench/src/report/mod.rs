@@ -13,8 +13,8 @@ mod tests;
 
 pub(crate) use read::MACHINE_FILE;
 pub use read::read;
-pub use reference::Reference;
 pub(crate) use reference::PublishedTable;
+pub use reference::Reference;
 pub(crate) use streams::Stream;
 
 use crate::doctor::Examination;

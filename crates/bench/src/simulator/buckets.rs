@@ -75,7 +75,14 @@ pub fn choose(profile: &StepProfile, cluster: &Cluster, ranks: Ranks) -> Vec<usi
 fn earliest_end(profile: &StepProfile, cluster: &Cluster, ranks: Ranks) -> Vec<usize> {
     let collectives = &profile.collectives;
     let mut now = profile.earlier_seconds;
-    let ends: Vec<f64> = profile.calls.iter().map(|call| { now += call; now }).collect();
+    let ends: Vec<f64> = profile
+        .calls
+        .iter()
+        .map(|call| {
+            now += call;
+            now
+        })
+        .collect();
     // Of the first `i` collectives: the earliest end, the number of buckets, and where the last bucket begins.
     let mut best: Vec<(f64, usize, usize)> = vec![(0.0, 0, 0)];
     for last in 1..=collectives.len() {
@@ -114,9 +121,8 @@ mod tests {
         if count == 0 {
             return vec![Vec::new()];
         }
-        let with_first = |first: usize| {
-            all_counts(count - first).into_iter().map(move |rest| [vec![first], rest].concat())
-        };
+        let with_first =
+            |first: usize| all_counts(count - first).into_iter().map(move |rest| [vec![first], rest].concat());
         (1..=count).flat_map(with_first).collect()
     }
 
@@ -171,9 +177,8 @@ mod tests {
         let calls = [0.02; 16];
         let gradients: Vec<Collective> = (0..8).map(|i| collective(3 << 20, i, 15 - i)).collect();
         let step = profile(&calls, &gradients);
-        let seconds = |counts: &[usize]| {
-            step.with_collectives(merged(&gradients, counts)).simulate(&cluster, ranks).step_seconds
-        };
+        let seconds =
+            |counts: &[usize]| step.with_collectives(merged(&gradients, counts)).simulate(&cluster, ranks).step_seconds;
         let chosen = seconds(&choose(&step, &cluster, ranks));
         for size in SIZES {
             assert!(chosen <= seconds(&counts_by_size(&gradients, size, size)));

@@ -1,17 +1,19 @@
 //! What one rank does, from its compiled step.
 
 use super::{Collective, DeviceDescription, StepProfile};
+use crate::measure::{MeasureError, Prepared, Request};
 use crate::stats::median;
-use bessemer_ir::plan::{Plan, node_cost};
+use crate::workload::StepSettings;
+use bessemer_ir::plan::{KernelCall, Plan, node_cost};
 use bessemer_ir::run::{Executor, RunError};
-use bessemer_ir::{DType, Graph, NodeId, Role, Value};
+use bessemer_ir::{DType, Graph, NodeId, Role, TensorType, Value};
 use bessemer_nn::accumulator_name;
 use std::collections::HashMap;
 use std::time::Duration;
 
 /// Micro-batches for which a step is compiled that takes only one: a step of several has the sums of gradients that are
 /// reduced over ranks as values of their own, and an update behind all of them.
-pub const LEAST_MICRO_BATCHES: u64 = 2;
+pub(super) const LEAST_MICRO_BATCHES: u64 = 2;
 
 /// A step of `micro_batches` of `batch_size` samples, given the seconds of each call of the plan.
 ///
@@ -20,7 +22,7 @@ pub const LEAST_MICRO_BATCHES: u64 = 2;
 pub fn profile_of_plan(plan: &Plan, seconds: Vec<f64>, batch_size: usize, micro_batches: u64) -> StepProfile {
     assert!(plan.accumulates(), "the plan has an accumulation phase");
     assert_eq!(plan.calls.len(), seconds.len(), "one time for each call");
-    let is_body = |(call, _): &(&bessemer_ir::plan::KernelCall, &f64)| call.per_micro_batch;
+    let is_body = |(call, _): &(&KernelCall, &f64)| call.per_micro_batch;
     let body: f64 = plan.calls.iter().zip(&seconds).filter(is_body).map(|(_, seconds)| seconds).sum();
     StepProfile {
         samples: (batch_size as u64 * micro_batches) as f64,
@@ -39,7 +41,8 @@ pub fn profile_of_plan(plan: &Plan, seconds: Vec<f64>, batch_size: usize, micro_
 /// needs the sum over ranks.
 fn gradients(plan: &Plan) -> Vec<Collective> {
     let graph = &plan.graph;
-    let call_of: HashMap<NodeId, usize> = plan.calls.iter().enumerate().map(|(index, call)| (call.node, index)).collect();
+    let call_of: HashMap<NodeId, usize> =
+        plan.calls.iter().enumerate().map(|(index, call)| (call.node, index)).collect();
     let parameters = graph.inputs().filter(|(_, input)| input.role == Role::Parameter);
     let sums = parameters.filter_map(|(_, input)| graph.find_input(&accumulator_name(&input.name)));
     let replaced = |state: Value| graph.updates().iter().find(|(known, _)| *known == state).map(|&(_, new)| new);
@@ -77,14 +80,25 @@ fn source(graph: &Graph, call_of: &HashMap<NodeId, usize>, mut value: Value) -> 
 /// bandwidth (Williams, Waterman, Patterson 2009, Roofline). What a device needs at least.
 pub(super) fn roofline(plan: &Plan, device: &DeviceDescription) -> Vec<f64> {
     let graph = &plan.graph;
-    let seconds = |call: &bessemer_ir::plan::KernelCall| {
+    let seconds = |call: &KernelCall| {
         let cost = node_cost(graph, call.node);
-        let is_half = |ty: &&bessemer_ir::TensorType| matches!(ty.dtype, DType::F16 | DType::Bf16);
+        let is_half = |ty: &&TensorType| matches!(ty.dtype, DType::F16 | DType::Bf16);
         let half = graph.input_types(call.node).iter().any(is_half);
         let tflops = if half { device.half_tflops } else { device.fp32_tflops };
         (cost.flops as f64 / (tflops * 1e12)).max(cost.bytes as f64 / (device.memory_gbytes * 1e9))
     };
     plan.calls.iter().map(seconds).collect()
+}
+
+/// The step of a request, measured over `steps` steps; see [`StepProfile`].
+///
+/// # Errors
+/// As [`Prepared::new`], and when a kernel fails.
+pub fn measured_step(request: &Request, steps: usize) -> Result<StepProfile, MeasureError> {
+    let micro_batches = request.settings.accumulation;
+    let settings = StepSettings { accumulation: micro_batches.max(LEAST_MICRO_BATCHES), ..request.settings };
+    let mut prepared = Prepared::new(&Request { settings, ..request.clone() })?;
+    Ok(measured_profile(prepared.executor(), steps, request.batch_size, micro_batches)?)
 }
 
 /// A step as `executor` runs it: the median time of each call over `steps` steps, and the spread of whole steps.
@@ -94,7 +108,7 @@ pub(super) fn roofline(plan: &Plan, device: &DeviceDescription) -> Vec<f64> {
 ///
 /// # Panics
 /// As [`profile_of_plan`].
-pub(crate) fn measured_profile(
+fn measured_profile(
     executor: &mut dyn Executor,
     steps: usize,
     batch_size: usize,
@@ -113,7 +127,7 @@ pub(crate) fn measured_profile(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::{Mode, StepSettings, Work};
+    use crate::workload::{Mode, Work};
     use bessemer_ir::passes::{CompileOptions, compile};
     use bessemer_ir::plan::NullTarget;
     use bessemer_train::DeviceOptions;
@@ -144,7 +158,7 @@ mod tests {
                 assert!(!plan.calls[gradient.needed].per_micro_batch, "{model}: {gradient:?} of {calls}");
             }
             // The first gradients are ready well before the last ones.
-            assert!(gradients[0].ready < profile.backward_end * 2 / 3, "{model}");
+            assert!(gradients[0].ready < profile.backward_end * 3 / 4, "{model}: {:?}", gradients[0]);
             assert!(gradients.last().unwrap().ready > profile.backward_end * 9 / 10, "{model}");
             assert!(profile.backward_end < calls && profile.check().is_ok(), "{model}");
         }

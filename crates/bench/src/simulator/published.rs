@@ -69,9 +69,8 @@ pub(super) fn dlperf() -> Vec<Series> {
         })
         .filter(|series| series.points.len() > 1)
     };
-    let series = |table: PublishedTable| {
-        table.rows.iter().filter_map(|row| of_row(&table, row)).collect::<Vec<Series>>()
-    };
+    let series =
+        |table: PublishedTable| table.rows.iter().filter_map(|row| of_row(&table, row)).collect::<Vec<Series>>();
     tables(Reference::DlPerf).into_iter().flat_map(series).collect()
 }
 
@@ -122,9 +121,8 @@ mod tests {
     use super::*;
 
     fn find<'a>(all: &'a [Series], name: &str, model: &str, precision: DType, batch_size: usize) -> &'a Series {
-        let is_wanted = |s: &&Series| {
-            s.name == name && s.model == model && s.precision == precision && s.batch_size == batch_size
-        };
+        let is_wanted =
+            |s: &&Series| s.name == name && s.model == model && s.precision == precision && s.batch_size == batch_size;
         all.iter().find(is_wanted).expect("a series")
     }
 

@@ -4,10 +4,10 @@ use super::from_plan::{LEAST_MICRO_BATCHES, profile_of_plan, roofline};
 use super::{Cluster, ClusterError, DeviceDescription, Outcome, Ranks, StepProfile, buckets};
 use crate::explain::{Request, work};
 use crate::machine::Limits;
+use crate::workload::StepSettings;
 use bessemer_ir::passes::compile;
 use bessemer_ir::plan::{NullTarget, Target};
 use bessemer_models::ModelError;
-use bessemer_train::workload::StepSettings;
 use serde::Serialize;
 
 /// What is to be simulated: weak scaling, each rank doing the same however many there are.
@@ -40,10 +40,8 @@ pub struct ScalingRow {
 pub struct ScalingTable {
     /// Name of the model.
     pub model: String,
-    /// Samples of a micro-batch of one rank.
-    pub batch_size: usize,
-    /// Micro-batches of a step of one rank.
-    pub accumulation: u64,
+    /// Samples of one rank in a step.
+    pub samples: f64,
     /// Name or file of the cluster.
     pub cluster: String,
     /// The cluster in words.
@@ -81,8 +79,7 @@ pub fn scaling(scaling: &Scaling) -> Result<ScalingTable, ClusterError> {
     };
     Ok(ScalingTable {
         model: request.model.clone(),
-        batch_size: request.batch_size,
-        accumulation: request.settings.accumulation,
+        samples: profile.samples,
         cluster: name.clone(),
         description: cluster.description.clone(),
         estimated_for,

@@ -132,6 +132,23 @@ fn a_fixed_cost_is_that_of_several_ranks() {
     assert_near(step.simulate(&cluster, Ranks::ONE).step_seconds, 2.0);
 }
 
+#[test]
+fn merged_calls_take_the_same_time() {
+    for seed in 0..50 {
+        let random = |index: u64| f64::from(philox::uniform(seed, 0, 0, index));
+        let calls: Vec<f64> = (0..20).map(random).collect();
+        let last = |i: u64| 14 + (random(40 + i) * 7.0) as usize;
+        let gradients: Vec<Collective> =
+            (0..4).map(|i| collective((random(30 + i) * 4e9) as u64, 3 * i as usize, last(i))).collect();
+        let step = StepProfile { backward_end: 12, earlier_seconds: 1.0, ..profile(&calls, &gradients) };
+        let merged = step.clone().with_merged_calls();
+        assert!(merged.calls.len() <= 10 && merged.check().is_ok(), "{merged:?}");
+        assert_near(merged.calls[..merged.backward_end].iter().sum(), calls[..12].iter().sum());
+        let cluster = Cluster { slow_down: random(50), ..link(1.0, 0.01) };
+        assert_near(merged.simulate(&cluster, TWO).step_seconds, step.simulate(&cluster, TWO).step_seconds);
+    }
+}
+
 /// Random steps on faster and faster links, and with more and more compute.
 #[test]
 fn more_bandwidth_or_less_latency_is_never_slower() {
