@@ -32,7 +32,7 @@ pub struct StepProfile {
     pub earlier_seconds: f64,
     /// Seconds of each kernel call of the last micro-batch and of the update, in order.
     pub calls: Vec<f64>,
-    /// Number of calls up to the end of the backward pass; those behind it are the update.
+    /// Number of calls up to the last gradient; those behind it are the update.
     pub backward_end: usize,
     /// In the order in which their inputs become ready.
     pub collectives: Vec<Collective>,
