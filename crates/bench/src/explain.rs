@@ -169,7 +169,7 @@ pub fn pass_names() -> &'static [&'static str] {
     &PASSES
 }
 
-fn work(request: &Request, batch_size: usize) -> Result<Workload, ModelError> {
+pub(crate) fn work(request: &Request, batch_size: usize) -> Result<Workload, ModelError> {
     let Request { model, mode, settings, compile, .. } = request;
     Work { model, mode: *mode, batch_size, precision: compile.precision, settings: *settings }.build()
 }

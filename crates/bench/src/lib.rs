@@ -14,6 +14,7 @@ pub mod profile;
 pub mod quickstart;
 pub mod report;
 pub mod show;
+pub mod simulator;
 pub mod stats;
 
 use bessemer_train::tasks::samples;

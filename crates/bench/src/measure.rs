@@ -243,6 +243,10 @@ impl Prepared {
         Ok(profile(&mut *self.executor, steps)?)
     }
 
+    pub(crate) fn executor(&mut self) -> &mut dyn Executor {
+        &mut *self.executor
+    }
+
     /// FLOPs of the model for one sample.
     pub fn flops_per_sample(&self) -> f64 {
         self.model_flops as f64 / self.batch_size as f64

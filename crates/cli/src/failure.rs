@@ -5,6 +5,7 @@ use bessemer_bench::measure::MeasureError;
 use bessemer_bench::peers::{InstallError, PeersError};
 use bessemer_bench::quickstart::QuickstartError;
 use bessemer_bench::report::ReportError;
+use bessemer_bench::simulator::ClusterError;
 use bessemer_comm::CommError;
 use bessemer_data::DataError;
 use bessemer_models::ModelError;
@@ -84,6 +85,7 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
             )
         )
         || error.is::<RecipeError>()
+        || error.is::<ClusterError>()
         || error.is::<ModelError>()
         || error.downcast_ref().is_some_and(CommError::is_usage)
         || error.is::<DataError>()

@@ -20,6 +20,7 @@ fn every_command_has_help_with_examples() {
         "infer",
         "bench",
         "bench kernels",
+        "bench simulator",
         "compare",
         "peers",
         "peers list",

@@ -25,7 +25,7 @@ pub use layers::{
 pub use loss::{MaskedMean, Mixup, Targets};
 pub use optim::{
     Adam, AdamMoments, Average, Clip, ClipForm, ClipOf, DecayExclude, DecayForm, EpsForm, Lamb, LossScale, Optimizer,
-    Ranks, STOP, Sgd, Trust, Velocity,
+    Ranks, STOP, Sgd, Trust, Velocity, accumulator_name,
 };
 pub use params::{ParamKind, ParamLayout, ParamSpec};
 pub use preprocess::PixelScale;

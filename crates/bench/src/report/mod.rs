@@ -13,6 +13,7 @@ mod tests;
 
 pub(crate) use read::MACHINE_FILE;
 pub use read::read;
+pub(crate) use reference::PublishedTable;
 pub use reference::Reference;
 pub(crate) use streams::Stream;
 

@@ -15,7 +15,7 @@ use std::str::FromStr;
 pub enum Reference {
     /// The comparison of frameworks by OneFlow's authors.
     DlPerf,
-    /// NVIDIA's Deep Learning Examples: detectors.
+    /// NVIDIA's Deep Learning Examples: detectors and ELECTRA.
     DeepLearningExamples,
 }
 
@@ -38,26 +38,32 @@ impl FromStr for Reference {
     }
 }
 
+/// Tables of one publication.
 #[derive(Clone, Debug, Deserialize)]
-struct Publication {
+#[serde(deny_unknown_fields)]
+pub(crate) struct Publication {
     title: String,
     source: String,
     hardware: String,
-    table: Vec<PublishedTable>,
+    pub(crate) table: Vec<PublishedTable>,
 }
 
+/// A published table; each row begins with its name.
 #[derive(Clone, Debug, Deserialize)]
-struct PublishedTable {
-    title: String,
-    model: String,
+#[serde(deny_unknown_fields)]
+pub(crate) struct PublishedTable {
+    pub(crate) title: String,
+    pub(crate) model: String,
+    /// Tokens of a sequence where they are not the usual ones of the model.
+    pub(crate) sequence_length: Option<usize>,
     /// What the first column has.
     first: String,
-    columns: Vec<String>,
-    rows: Vec<Vec<String>>,
+    pub(crate) columns: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
     #[serde(default)]
     notes: Vec<String>,
     /// Measurements that are put below: `train` or `infer`.
-    mode: Option<String>,
+    pub(crate) mode: Option<String>,
     /// Metrics of runs that are put below.
     #[serde(default)]
     metrics: Vec<String>,
@@ -85,11 +91,16 @@ struct TableView {
 }
 
 impl Reference {
-    pub(super) fn view(self, results: &[BenchResult], runs: &[Run]) -> Result<ReferenceView, ReportError> {
+    /// The publication as its file has it.
+    pub(crate) fn publication(self) -> Result<Publication, toml::de::Error> {
         let (.., text) =
             Self::ALL.iter().find(|(_, reference, _)| *reference == self).expect("every one is in the list");
+        toml::from_str(text)
+    }
+
+    pub(super) fn view(self, results: &[BenchResult], runs: &[Run]) -> Result<ReferenceView, ReportError> {
         let damaged = |error: toml::de::Error| ReportError::Reference(error.message().to_owned());
-        let Publication { title, source, hardware, table } = toml::from_str(text).map_err(damaged)?;
+        let Publication { title, source, hardware, table } = self.publication().map_err(damaged)?;
         let tables = table.into_iter().map(|table| table.view(results, runs)).collect();
         Ok(ReferenceView { title, source, hardware, tables })
     }
@@ -177,7 +188,7 @@ mod tests {
             assert_eq!(name.parse(), Ok(reference));
             let view = reference.view(&[], &[]).unwrap();
             let rows: Vec<usize> = view.tables.iter().map(|table| table.rows.len()).collect();
-            assert_eq!(rows, if name == "dlperf" { vec![9, 7] } else { vec![4, 9, 7, 8, 6, 4] });
+            assert_eq!(rows, if name == "dlperf" { vec![8, 10, 6, 6, 7, 6] } else { vec![4, 9, 7, 8, 6, 4, 7, 7, 7] });
             for table in &view.tables {
                 assert!(table.rows.iter().all(|row| row.len() == 1 + table.columns.len()), "{}", table.title);
                 for cell in table.rows.iter().flatten() {

@@ -1,5 +1,5 @@
 use crate::args::{Common, StepArguments, at_least_one, model};
-use crate::commands::bench_kernels;
+use crate::commands::{bench_kernels, bench_simulator};
 use crate::failure::Usage;
 use crate::output::{Table, print};
 use anyhow::Context;
@@ -10,6 +10,7 @@ use bessemer_bench::measure::{
 use bessemer_bench::peers::process::Runner;
 use bessemer_bench::profile::{KernelCall, by_kind, gflops};
 use bessemer_bench::show;
+use bessemer_bench::simulator::measured_step;
 use bessemer_bench::workload::Mode;
 use bessemer_train::StopSignal;
 use bessemer_train::clock::unix_seconds;
@@ -30,7 +31,9 @@ EXAMPLES:
   bessemer bench train resnet50 --batch-size 4,8,16
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --json results.jsonl
   bessemer bench train bert-base --batch-size 16 --precision bf16 --profile
-  bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone, see bench kernels --help";
+  bessemer bench train resnet50 --batch-size 16 --step-profile steps.json
+  bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone, see bench kernels --help
+  bessemer bench simulator --summary                          see bench simulator --help";
 
 /// Measure the speed of training or inference, or of each kernel alone
 #[derive(Debug, Args)]
@@ -48,6 +51,7 @@ pub(crate) struct Options {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Alone {
     Kernels(bench_kernels::Options),
+    Simulator(bench_simulator::Options),
 }
 
 /// How steps are measured.
@@ -84,6 +88,9 @@ pub(crate) struct StepOptions {
     /// Show the time of each kind of kernel, and the calls that take longest
     #[arg(long, help_heading = "Output")]
     pub profile: bool,
+    /// Write the times of the calls of a training step, which `explain --cluster` reads with `--profile`
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub step_profile: Option<PathBuf>,
     /// Write an event for each result to a file, or for `-` to standard output instead of the table
     #[arg(long, value_name = "FILE|-", help_heading = "Output")]
     pub json: Option<PathBuf>,
@@ -98,19 +105,26 @@ const TIME_LIMIT: usize = 300;
 /// Steps of a profile.
 const PROFILE_STEPS: usize = 5;
 
+/// Steps of a profile for the simulator, which draws the spread between ranks from them.
+const STEP_PROFILE_STEPS: usize = 20;
+
 /// Calls that a profile lists one by one.
 const LONGEST_CALLS: usize = 16;
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match (&options.alone, &options.steps) {
         (Some(Alone::Kernels(options)), _) => bench_kernels::run(options, common),
+        (Some(Alone::Simulator(options)), _) => bench_simulator::run(options),
         (None, Some(steps)) => run_steps(steps, &options.settings, common),
-        (None, None) => Err(Usage("what is to be measured: train, infer or kernels?".to_owned()).into()),
+        (None, None) => Err(Usage("what is to be measured: train, infer, kernels or simulator?".to_owned()).into()),
     }
 }
 
 fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -> anyhow::Result<()> {
     let started = Instant::now();
+    if options.step_profile.is_some() && (options.mode != Mode::Train || options.batch_size.len() > 1) {
+        return Err(Usage("--step-profile is for the training of one batch size".to_owned()).into());
+    }
     let device = common.device();
     let opened = device.open();
     let precision = common.precision().unwrap_or_default();
@@ -163,6 +177,10 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
                     false => Vec::new(),
                 };
                 result.kernels = by_kind(&calls);
+                if let Some(path) = &options.step_profile {
+                    let text = serde_json::to_string(&measured_step(&request, STEP_PROFILE_STEPS)?)?;
+                    fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
+                }
                 results.add(&result, started)?;
                 if let Some(limit) = result.options.get(TIME_LIMIT_OPTION).and_then(Value::as_f64) {
                     let (made, limit) = (result.repeat, show::seconds(limit));

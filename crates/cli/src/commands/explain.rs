@@ -1,21 +1,27 @@
 use crate::args::{Common, StepArguments, at_least_one, model, sentence};
+use crate::failure::Usage;
 use crate::names;
 use crate::output::{Table, print, print_json};
 use bessemer_bench::explain::{Explanation, Request, explain, graph_after, pass_names};
 use bessemer_bench::machine::available_memory;
 use bessemer_bench::show;
+use bessemer_bench::simulator::{Scaling, ScalingRow, ScalingTable, StepProfile, scaling};
 use bessemer_bench::workload::Mode;
-use bessemer_train::tasks::metric_schema;
 use bessemer_train::tasks::registry::ZooModel;
+use bessemer_train::tasks::{MetricSchema, metric_schema};
 use clap::Args;
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer explain resnet50 --batch-size 32
   bessemer explain bert-base --batch-size 8 --sequence-length 512
-  bessemer explain resnet20-cifar --after fuse        the graph that the pass leaves";
+  bessemer explain resnet20-cifar --after fuse        the graph that the pass leaves
+  bessemer explain bert-base --batch-size 32 --cluster v100x8-ib100      training on several devices, simulated
+  bessemer explain resnet50 --cluster cpu-1g --nodes 2,4 --profile steps.json";
 
-/// Show what a step costs without running it: kernels, FLOPs, bytes, peak memory, the largest batch that fits
+/// Show what a step costs without running it: kernels, FLOPs, bytes, peak memory, the largest batch that fits; or how it
+/// scales over a cluster
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
@@ -38,6 +44,21 @@ pub(crate) struct Options {
     /// fuse or schedule
     #[arg(long, value_name = "PASS", value_parser = pass, help_heading = "Output")]
     pub after: Option<Pass>,
+    /// Simulate training on a cluster instead, each rank on its own batch: h200x8, a100x8, v100x8, v100x8-ib100, v100x16,
+    /// cpu-1g, or a TOML file
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "after", help_heading = "Cluster")]
+    pub cluster: Option<String>,
+    /// Numbers of nodes [default: powers of two up to those of the cluster]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', allow_negative_numbers = true, value_parser = at_least_one,
+          requires = "cluster", help_heading = "Cluster")]
+    pub nodes: Vec<usize>,
+    /// Times of kernels as measured by bench train --step-profile [default: an estimate by the limits of the device]
+    #[arg(long, value_name = "FILE", requires = "cluster", help_heading = "Cluster")]
+    pub profile: Option<PathBuf>,
+    /// Samples per second that the input of a node delivers [default: no limit]
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true, value_parser = input_rate, requires = "cluster",
+          help_heading = "Cluster")]
+    pub input_rate: Option<f64>,
     /// Print JSON instead of tables
     #[arg(long, conflicts_with = "after", help_heading = "Output")]
     pub json: bool,
@@ -73,12 +94,63 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         device: common.device(),
         memory_bytes: available_memory().unwrap_or(u64::MAX),
     };
+    if let Some(cluster) = &options.cluster {
+        return scale(options, request, cluster);
+    }
     match options.after {
         Some(Pass::Autodiff) => print(&graph_after(&request, None)?),
         Some(Pass::Named(pass)) => print(&graph_after(&request, Some(pass))?),
         None if options.json => print_json(&explain(&request)?),
         None => print(&text(&explain(&request)?)),
     }
+}
+
+fn input_rate(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value: &f64| *value > 0.0 && value.is_finite());
+    value.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+/// Simulates training on a cluster.
+fn scale(options: &Options, request: Request, cluster: &str) -> anyhow::Result<()> {
+    if options.mode != Mode::Train {
+        return Err(Usage("--cluster simulates training; --mode must be train".to_owned()).into());
+    }
+    let profile = options.profile.as_deref().map(StepProfile::read).transpose()?;
+    let (cluster, nodes) = (cluster.to_owned(), options.nodes.clone());
+    let table = scaling(&Scaling { request, cluster, nodes, profile, input_rate: options.input_rate })?;
+    if options.json { print_json(&table) } else { print(&scaling_text(&table)) }
+}
+
+fn scaling_text(table: &ScalingTable) -> String {
+    let MetricSchema { samples, unit, .. } = metric_schema(&table.model);
+    let header =
+        ["nodes x devices", "binds", "step ms", unit, "speed-up", "efficiency", "exposed ms", "of step", "buckets"];
+    let mut rows = Table::new(2, &header);
+    for ScalingRow { outcome, buckets } in &table.rows {
+        rows.row([
+            format!("{} x {}", outcome.ranks.nodes, outcome.ranks.devices),
+            outcome.binds.name().to_owned(),
+            show::significant(outcome.step_seconds * 1e3, 4),
+            show::significant(outcome.throughput, 4),
+            format!("{:.2}", outcome.speed_up),
+            show::percent(outcome.efficiency),
+            show::significant(outcome.exposed_seconds * 1e3, 3),
+            show::percent(outcome.exposed_seconds / outcome.step_seconds),
+            buckets.to_string(),
+        ]);
+    }
+    let kernels = match &table.estimated_for {
+        Some(device) => format!("kernels by the roofline of {device}, which real ones do not reach"),
+        None => "kernels as measured".to_owned(),
+    };
+    format!(
+        "{}, simulated training of {} {samples} a rank, gradients of {}\n{}: {}\n{kernels}\n\n{rows}",
+        table.model,
+        table.samples,
+        show::bytes(table.gradient_bytes),
+        table.cluster,
+        table.description,
+    )
 }
 
 fn text(explanation: &Explanation) -> String {

@@ -3,6 +3,7 @@
 mod ask;
 pub(crate) mod bench;
 pub(crate) mod bench_kernels;
+pub(crate) mod bench_simulator;
 pub(crate) mod compare;
 pub(crate) mod data;
 pub(crate) mod doctor;

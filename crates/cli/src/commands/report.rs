@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// DLLogger streams of other programs
     #[arg(required = true, value_name = "DIR")]
     pub inputs: Vec<PathBuf>,
-    /// Put the tables of a publication beside: dlperf (OneFlow's comparison of frameworks), or dle (NVIDIA DeepLearningExamples, detectors)
+    /// Put the tables of a publication beside: dlperf (OneFlow's comparison of frameworks), or dle (NVIDIA DeepLearningExamples: detectors, ELECTRA)
     #[arg(long, value_name = "NAME", help_heading = "Output")]
     pub reference: Option<Reference>,
     /// Write one HTML file that needs nothing beside it

@@ -34,6 +34,11 @@ struct Means {
     is_first: Option<Value>,
 }
 
+/// Name of the state that holds the mean of the gradients of a parameter over the micro-batches of a step.
+pub fn accumulator_name(parameter: &str) -> String {
+    format!("accumulate.{parameter}")
+}
+
 /// Lets the step take `count` micro-batches, of which each rank has as many as the others: returns the means of `loss f32[]` and of
 /// the gradients over all of them, which hold for the whole step after the last one. Results of the graph that are one `f32`
 /// become means as well.
@@ -128,7 +133,7 @@ impl Means {
     fn of(&self, b: &mut Builder, name: &str, x: Value, layout: ParamLayout) -> Result<Value> {
         let Some(is_first) = self.is_first else { return b.graph.mul_scalar(x, self.share) };
         let ty = b.graph.ty(x).clone();
-        let state = b.optimizer_state(&format!("accumulate.{name}"), ty, layout, ParamKind::Accumulator)?;
+        let state = b.optimizer_state(&accumulator_name(name), ty, layout, ParamKind::Accumulator)?;
         let g = &mut b.graph;
         let zero = g.constant_like(x, 0.0)?;
         let before = g.select(is_first, zero, state)?;

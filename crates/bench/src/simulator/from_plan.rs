@@ -1,0 +1,203 @@
+//! What one rank does, from its compiled step.
+
+use super::{Collective, DeviceDescription, StepProfile};
+use crate::measure::{MeasureError, Prepared, Request};
+use crate::stats::median;
+use crate::workload::StepSettings;
+use bessemer_ir::plan::{KernelCall, Plan, node_cost};
+use bessemer_ir::run::{Executor, RunError};
+use bessemer_ir::{DType, Graph, NodeId, Role, TensorType, Value};
+use bessemer_nn::accumulator_name;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Micro-batches for which a step is compiled that takes only one: a step of several has the sums of gradients that are
+/// reduced over ranks as values of their own, and an update behind all of them.
+pub(super) const LEAST_MICRO_BATCHES: u64 = 2;
+
+/// A step of `micro_batches` of `batch_size` samples, given the seconds of each call of the plan.
+///
+/// # Panics
+/// If the plan was compiled for a single micro-batch, or has another number of calls.
+pub fn profile_of_plan(plan: &Plan, seconds: Vec<f64>, batch_size: usize, micro_batches: u64) -> StepProfile {
+    assert!(plan.accumulates(), "the plan has an accumulation phase");
+    assert_eq!(plan.calls.len(), seconds.len(), "one time for each call");
+    let is_body = |(call, _): &(&KernelCall, &f64)| call.per_micro_batch;
+    let body: f64 = plan.calls.iter().zip(&seconds).filter(is_body).map(|(_, seconds)| seconds).sum();
+    let collectives = gradients(plan);
+    StepProfile {
+        samples: (batch_size as u64 * micro_batches) as f64,
+        earlier_seconds: body * (micro_batches - 1) as f64,
+        calls: seconds,
+        backward_end: collectives.last().map_or(0, |last| last.ready + 1),
+        collectives,
+        input_rate: None,
+        step_seconds: Vec::new(),
+    }
+}
+
+/// The gradients of all parameters, in the order in which they are ready.
+///
+/// A gradient is the sum over micro-batches that the accumulation phase leaves; the first call of the update that reads it
+/// needs the sum over ranks.
+fn gradients(plan: &Plan) -> Vec<Collective> {
+    let graph = &plan.graph;
+    let call_of: HashMap<NodeId, usize> =
+        plan.calls.iter().enumerate().map(|(index, call)| (call.node, index)).collect();
+    let parameters = graph.inputs().filter(|(_, input)| input.role == Role::Parameter);
+    let sums = parameters.filter_map(|(_, input)| graph.find_input(&accumulator_name(&input.name)));
+    let replaced = |state: Value| graph.updates().iter().find(|(known, _)| *known == state).map(|&(_, new)| new);
+    let mut found: Vec<Collective> = sums
+        .filter_map(replaced)
+        .map(|sum| {
+            let made = source(graph, &call_of, sum);
+            let reads = |index: &usize| {
+                let inputs = &graph.node(plan.calls[*index].node).inputs;
+                inputs.iter().any(|input| source(graph, &call_of, *input) == made)
+            };
+            let update = (0..plan.calls.len()).filter(|&index| !plan.calls[index].per_micro_batch);
+            Collective {
+                bytes: graph.ty(sum).bytes() as u64,
+                ready: call_of[&made.node],
+                needed: update.clone().find(reads).unwrap_or(plan.calls.len()),
+            }
+        })
+        .collect();
+    found.sort_by_key(|gradient| gradient.ready);
+    found
+}
+
+/// The value of a kernel call that `value` is, or is a view of.
+fn source(graph: &Graph, call_of: &HashMap<NodeId, usize>, mut value: Value) -> Value {
+    while !call_of.contains_key(&value.node)
+        && let Some(&viewed) = graph.node(value.node).inputs.first()
+    {
+        value = viewed;
+    }
+    value
+}
+
+/// Seconds of each call of a plan by the roofline of a device: the greater of arithmetic at its peak and bytes at its
+/// bandwidth (Williams, Waterman, Patterson 2009, Roofline). What a device needs at least.
+pub(super) fn roofline(plan: &Plan, device: &DeviceDescription) -> Vec<f64> {
+    let graph = &plan.graph;
+    let seconds = |call: &KernelCall| {
+        let cost = node_cost(graph, call.node);
+        let is_half = |ty: &&TensorType| matches!(ty.dtype, DType::F16 | DType::Bf16);
+        let half = graph.input_types(call.node).iter().any(is_half);
+        let tflops = if half { device.half_tflops } else { device.fp32_tflops };
+        (cost.flops as f64 / (tflops * 1e12)).max(cost.bytes as f64 / (device.memory_gbytes * 1e9))
+    };
+    plan.calls.iter().map(seconds).collect()
+}
+
+/// The step of a request, measured over `steps` steps; see [`StepProfile`].
+///
+/// # Errors
+/// As [`Prepared::new`], and when a kernel fails.
+pub fn measured_step(request: &Request, steps: usize) -> Result<StepProfile, MeasureError> {
+    let micro_batches = request.settings.accumulation;
+    let settings = StepSettings { accumulation: micro_batches.max(LEAST_MICRO_BATCHES), ..request.settings };
+    let mut prepared = Prepared::new(&Request { settings, ..request.clone() })?;
+    Ok(measured_profile(prepared.executor(), steps, request.batch_size, micro_batches)?)
+}
+
+/// A step as `executor` runs it: the median time of each call over `steps` steps, and the spread of whole steps.
+///
+/// # Errors
+/// When a kernel fails.
+///
+/// # Panics
+/// As [`profile_of_plan`].
+fn measured_profile(
+    executor: &mut dyn Executor,
+    steps: usize,
+    batch_size: usize,
+    micro_batches: u64,
+) -> Result<StepProfile, RunError> {
+    let mut runs: Vec<Vec<f64>> = Vec::with_capacity(steps);
+    for _ in 0..steps.max(1) {
+        runs.push(executor.profile()?.iter().map(|call| Duration::as_secs_f64(&call.time)).collect());
+    }
+    let of_call = |index: usize| median(&runs.iter().map(|run| run[index]).collect::<Vec<f64>>());
+    let seconds = (0..runs[0].len()).map(of_call).collect();
+    let step_seconds = runs.iter().map(|run| run.iter().sum()).collect();
+    Ok(StepProfile { step_seconds, ..profile_of_plan(executor.plan(), seconds, batch_size, micro_batches) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::{Mode, Work};
+    use bessemer_ir::passes::{CompileOptions, compile};
+    use bessemer_ir::plan::NullTarget;
+    use bessemer_train::DeviceOptions;
+
+    fn work(model: &str, accumulation: u64) -> Work<'_> {
+        let settings = StepSettings { accumulation, ..StepSettings::default() };
+        Work { model, mode: Mode::Train, batch_size: 4, precision: DType::F32, settings }
+    }
+
+    fn plan(model: &str) -> Plan {
+        compile(&work(model, 2).build().unwrap().graph, &NullTarget, &CompileOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn every_parameter_has_one_gradient_between_backward_pass_and_update() {
+        for model in ["resnet20-cifar", "bert-tiny", "electra-tiny", "efficientdet-tiny"] {
+            let plan = plan(model);
+            let calls = plan.calls.len();
+            let profile = profile_of_plan(&plan, vec![1.0; calls], 4, 1);
+            let parameters = plan.graph.inputs().filter(|(_, input)| input.role == Role::Parameter);
+            let sizes: Vec<u64> = parameters.map(|(_, input)| input.ty.bytes() as u64).collect();
+            let gradients = &profile.collectives;
+            assert_eq!(gradients.iter().map(|g| g.bytes).sum::<u64>(), sizes.iter().sum::<u64>(), "{model}");
+            assert_eq!(gradients.len(), sizes.len(), "{model}");
+            assert!(gradients.is_sorted_by_key(|g| g.ready), "{model}");
+            for gradient in gradients {
+                assert!(plan.calls[gradient.ready].per_micro_batch, "{model}");
+                assert!(!plan.calls[gradient.needed].per_micro_batch, "{model}: {gradient:?} of {calls}");
+                assert!(gradient.needed >= profile.backward_end, "{model}: {gradient:?}, {}", profile.backward_end);
+            }
+            let [first, .., last] = &gradients[..] else { panic!("{model} has several parameters") };
+            assert!(first.ready < profile.backward_end * 3 / 4 && last.ready + 1 == profile.backward_end, "{model}");
+            assert!(profile.check().is_ok(), "{model}");
+        }
+    }
+
+    #[test]
+    fn further_micro_batches_repeat_the_accumulation_phase() {
+        let plan = plan("bert-tiny");
+        let seconds: Vec<f64> = plan.calls.iter().map(|call| if call.per_micro_batch { 1.0 } else { 0.5 }).collect();
+        let body = plan.calls.iter().filter(|call| call.per_micro_batch).count() as f64;
+        let profile = |micro_batches| profile_of_plan(&plan, seconds.clone(), 4, micro_batches);
+        assert_eq!((profile(1).earlier_seconds, profile(1).samples), (0.0, 4.0));
+        assert_eq!((profile(3).earlier_seconds, profile(3).samples), (2.0 * body, 12.0));
+    }
+
+    #[test]
+    fn the_roofline_is_the_greater_of_arithmetic_and_memory() {
+        let plan = plan("bert-tiny");
+        let device = |tflops, gbytes| DeviceDescription {
+            name: String::new(),
+            fp32_tflops: tflops,
+            half_tflops: 1e9,
+            memory_gbytes: gbytes,
+        };
+        let total = |tflops, gbytes| roofline(&plan, &device(tflops, gbytes)).iter().sum::<f64>();
+        let near = |value: f64, expected: f64| (value / expected - 1.0).abs() < 1e-6;
+        assert!(near(total(1e-3, 1e12), plan.cost().flops as f64 / 1e9));
+        assert!(near(total(1e12, 1.0), plan.cost().bytes as f64 / 1e9));
+        assert!(total(1e-3, 1.0) > total(1e-3, 1e12).max(total(1e12, 1.0)));
+    }
+
+    #[test]
+    fn a_measured_profile_has_the_times_of_the_executor() {
+        let work = work("bert-tiny", 2).build().unwrap();
+        let options = CompileOptions::default();
+        let mut executor = crate::measure::drawn(&work, &DeviceOptions::default(), &options, 0).unwrap();
+        let profile = measured_profile(&mut *executor, 3, 4, 2).unwrap();
+        assert_eq!((profile.calls.len(), profile.step_seconds.len()), (executor.plan().calls.len(), 3));
+        assert!(profile.earlier_seconds > 0.0 && profile.samples == 8.0 && profile.check().is_ok());
+    }
+}

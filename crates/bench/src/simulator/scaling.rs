@@ -1,0 +1,104 @@
+//! How the training step of a model scales over the nodes of a cluster.
+
+use super::from_plan::{LEAST_MICRO_BATCHES, profile_of_plan, roofline};
+use super::{Cluster, ClusterError, DeviceDescription, Outcome, Ranks, StepProfile, buckets};
+use crate::explain::{Request, work};
+use crate::machine::Limits;
+use crate::workload::StepSettings;
+use bessemer_ir::passes::compile;
+use bessemer_ir::plan::{NullTarget, Target};
+use bessemer_models::ModelError;
+use serde::Serialize;
+
+/// What is to be simulated: weak scaling, each rank doing the same however many there are.
+#[derive(Clone, Debug)]
+pub struct Scaling {
+    /// The step of one rank.
+    pub request: Request,
+    /// Name or file of the cluster.
+    pub cluster: String,
+    /// Numbers of nodes; powers of two up to those of the cluster if empty.
+    pub nodes: Vec<usize>,
+    /// The step of one rank as it was measured; estimated by the roofline of the device if `None`.
+    pub profile: Option<StepProfile>,
+    /// Samples per second that the input of one node delivers, over that of the profile.
+    pub input_rate: Option<f64>,
+}
+
+/// A simulated step, and the buckets of its gradients.
+#[derive(Clone, Debug, Serialize)]
+pub struct ScalingRow {
+    /// Times and rates.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Number of buckets for which the step is shortest.
+    pub buckets: usize,
+}
+
+/// The simulated scaling of a model.
+#[derive(Clone, Debug, Serialize)]
+pub struct ScalingTable {
+    /// Name of the model.
+    pub model: String,
+    /// Samples of one rank in a step.
+    pub samples: f64,
+    /// Name or file of the cluster.
+    pub cluster: String,
+    /// The cluster in words.
+    pub description: String,
+    /// The device whose roofline estimates kernels; `None` for a measured profile.
+    pub estimated_for: Option<String>,
+    /// Bytes of all gradients.
+    pub gradient_bytes: u64,
+    /// One device first.
+    pub rows: Vec<ScalingRow>,
+}
+
+/// Simulates one device, and all devices of each number of nodes.
+///
+/// # Errors
+/// [`ClusterError`] for a cluster that is not known or is smaller than asked for, or a model that does not compile.
+pub fn scaling(scaling: &Scaling) -> Result<ScalingTable, ClusterError> {
+    let Scaling { request, cluster: name, nodes, .. } = scaling;
+    let cluster = Cluster::find(name)?;
+    if let Some(&nodes) = nodes.iter().find(|&&nodes| nodes > cluster.nodes) {
+        return Err(ClusterError::Nodes { name: name.clone(), available: cluster.nodes, nodes });
+    }
+    let (mut profile, estimated_for) = match &scaling.profile {
+        Some(profile) => (profile.clone(), None),
+        None => estimated(request, &cluster)?,
+    };
+    profile.input_rate = scaling.input_rate.or(profile.input_rate);
+    let doublings = std::iter::successors(Some(1), |nodes| Some(nodes * 2)).take_while(|&nodes| nodes <= cluster.nodes);
+    let nodes: Vec<usize> = if nodes.is_empty() { doublings.collect() } else { nodes.clone() };
+    let several = nodes.into_iter().map(|nodes| Ranks { nodes, devices: cluster.devices });
+    let row = |ranks| {
+        let counts = buckets::choose(&profile, &cluster, ranks);
+        let bucketed = profile.with_collectives(buckets::merged(&profile.collectives, &counts));
+        ScalingRow { outcome: bucketed.simulate(&cluster, ranks), buckets: counts.len() }
+    };
+    Ok(ScalingTable {
+        model: request.model.clone(),
+        samples: profile.samples,
+        cluster: name.clone(),
+        description: cluster.description.clone(),
+        estimated_for,
+        gradient_bytes: profile.collectives.iter().map(|gradient| gradient.bytes).sum(),
+        rows: std::iter::once(Ranks::ONE).chain(several.filter(|&ranks| ranks != Ranks::ONE)).map(row).collect(),
+    })
+}
+
+/// The step by the roofline of the cluster's device, or of this machine's, and the name of that device.
+fn estimated(request: &Request, cluster: &Cluster) -> Result<(StepProfile, Option<String>), ModelError> {
+    let micro_batches = request.settings.accumulation;
+    let settings = StepSettings { accumulation: micro_batches.max(LEAST_MICRO_BATCHES), ..request.settings };
+    let graph = work(&Request { settings, ..request.clone() }, request.batch_size)?.graph;
+    let own = request.device.open();
+    let (target, device): (&dyn Target, _) = match &cluster.device {
+        Some(device) => (&NullTarget, device.clone()),
+        None => (own.target(), DeviceDescription::measured("this machine", &Limits::measure(&*own))),
+    };
+    let plan = compile(&graph, target, &request.compile)?;
+    let profile = profile_of_plan(&plan, roofline(&plan, &device), request.batch_size, micro_batches);
+    Ok((profile, Some(device.name)))
+}
