@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     match commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", failure::one_line(&error));
+            ranks::tell_error(&failure::one_line(&error));
             ExitCode::from(failure::exit_code(&error))
         }
     }

@@ -10,6 +10,8 @@ use bessemer_train::{Group, GroupOptions, StopSignal};
 use clap::Args;
 use nix::sys::signal::Signal;
 use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -97,7 +99,7 @@ impl RankArguments {
         match self.devices {
             Some(devices) if placement.launcher.is_none() && devices > 1 => {
                 let arguments = std::env::args_os().skip(1).collect::<Vec<_>>();
-                std::process::exit(run_ranks(devices, &self.mpi, &arguments, common)?);
+                std::process::exit(run_ranks(devices, &self.mpi, &arguments, &StopSignal::from_system()?, common)?);
             }
             Some(devices) if placement.launcher.is_some() && devices != placement.size => {
                 let launcher = placement.launcher.map_or("", |launcher| launcher.title());
@@ -127,19 +129,68 @@ pub(crate) fn is_follower() -> bool {
     Placement::from_variables(&process_variables()).is_ok_and(|placement| placement.rank > 0)
 }
 
-/// Runs this program on several ranks of this machine, and returns the exit code of the job. A request to stop is handed on to the
-/// ranks, which save and end.
-pub(crate) fn run_ranks(ranks: usize, mpi: &MpiArgument, arguments: &[OsString], common: &Common) -> Result<i32> {
+/// A file to which ranks write their last error, for whoever started them: launchers of MPI drop what ranks say while they end a
+/// job of which a rank was killed.
+const ERRORS: &str = "BESSEMER_ERRORS";
+
+/// Says why this process ends.
+pub(crate) fn tell_error(error: &str) {
+    let file = std::env::var_os(ERRORS).and_then(|path| OpenOptions::new().append(true).open(path).ok());
+    let told = file.is_some_and(|mut file| file.write_all(format!("{error}\n").as_bytes()).is_ok());
+    if !told {
+        eprintln!("error: {error}");
+    }
+}
+
+/// Runs this program on several ranks of this machine, and returns the exit code of the job. When `stop` is raised, that is handed on to
+/// the ranks, which save and end.
+pub(crate) fn run_ranks(
+    ranks: usize,
+    mpi: &MpiArgument,
+    arguments: &[OsString],
+    stop: &StopSignal,
+    common: &Common,
+) -> Result<i32> {
     let launcher = MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), mpi.family())?;
     common.notify(&format!("{ranks} ranks by {} ({})", launcher.path.display(), launcher.version));
     let program = std::env::current_exe()?;
-    let stop = StopSignal::from_system()?;
-    let mut job = Job::start_mpi(&launcher, ranks, program.as_os_str(), arguments)?;
+    let errors = std::env::temp_dir().join(format!("bessemer-errors-{}", std::process::id()));
+    fs::write(&errors, "")?;
+    let mut command = launcher.command(ranks, program.as_os_str(), arguments);
+    let mut job = Job::start(command.env(ERRORS, &errors))?;
     let mut asked = false;
     let hand_on = |job: &Job| {
         if stop.is_raised() && !std::mem::replace(&mut asked, true) {
             job.signal_ranks(&program, Signal::SIGTERM);
         }
     };
-    Ok(job.wait(hand_on)?)
+    let code = job.wait(hand_on);
+    for error in distinct(&fs::read_to_string(&errors)?) {
+        eprintln!("error: {error}");
+    }
+    fs::remove_file(&errors)?;
+    Ok(code?)
+}
+
+/// The errors of ranks, each once: what one says of itself, and not what others repeat of it.
+fn distinct(errors: &str) -> Vec<&str> {
+    let mut distinct: Vec<&str> = Vec::new();
+    for error in errors.lines() {
+        if !distinct.iter().any(|known| error.contains(known)) {
+            distinct.retain(|known| !known.contains(error));
+            distinct.push(error);
+        }
+    }
+    distinct
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_is_told_once() {
+        let told = "rank 2 (host a) failed: no memory\nno memory\nrank 2 (host a) failed: no memory\nlost rank 1\n";
+        assert_eq!(distinct(told), ["no memory", "lost rank 1"]);
+    }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong between ranks, each in one sentence that says what, where, and what is allowed.
 
+use crate::control::{Failure, FailureKind};
 use thiserror::Error;
 
 /// Why a rank cannot be placed, joined, reached or kept.
@@ -37,7 +38,7 @@ pub enum CommError {
     Thread { reason: String },
     /// The job has ended: the same sentence on all ranks.
     #[error("{}", .0.message)]
-    Job(crate::control::Failure),
+    Job(Failure),
     #[error("{reason}")]
     Closed { reason: String },
     #[error("what came is no message of this program ({reason})")]
@@ -82,7 +83,8 @@ impl CommError {
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
-            Self::Variable { .. }
+            Self::Job(Failure { kind: FailureKind::Usage | FailureKind::Refused, .. })
+                | Self::Variable { .. }
                 | Self::MissingVariable { .. }
                 | Self::Contradiction { .. }
                 | Self::NodeList { .. }

@@ -115,17 +115,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// Runs `program` on `ranks` ranks of an MPI.
+    /// Runs a command that starts the ranks, such as that of an [`MpiLauncher`].
     ///
     /// # Errors
-    /// The launcher cannot be started.
-    pub fn start_mpi(
-        launcher: &MpiLauncher,
-        ranks: usize,
-        program: &OsStr,
-        arguments: &[OsString],
-    ) -> Result<Job, CommError> {
-        Job::of(vec![launcher.command(ranks, program, arguments)])
+    /// It cannot be started.
+    pub fn start(command: &mut Command) -> Result<Job, CommError> {
+        Job::of(&mut [command])
     }
 
     /// Runs `program` on `ranks` children of this process, which find each other on this port of loopback. What ranks other than
@@ -151,7 +146,8 @@ impl Job {
             }
             command
         };
-        let mut job = Job::of((0..ranks).map(command).collect())?;
+        let mut commands: Vec<Command> = (0..ranks).map(command).collect();
+        let mut job = Job::of(&mut commands.iter_mut().collect::<Vec<_>>())?;
         for (rank, child) in job.children.iter_mut().enumerate() {
             if let Some(mut from) = child.stderr.take() {
                 let mut to = PrefixLines::new(log(), format!("[rank {rank}] "));
@@ -162,12 +158,12 @@ impl Job {
     }
 
     /// Starts all commands in one process group.
-    fn of(commands: Vec<Command>) -> Result<Job, CommError> {
+    fn of(commands: &mut [&mut Command]) -> Result<Job, CommError> {
         let mut job = Job { children: Vec::new(), group: Pid::from_raw(0), copies: Vec::new() };
-        for mut command in commands {
+        for command in commands {
             // The group is that of the first child, which exists at least until it is waited for.
             command.stdin(Stdio::null()).process_group(job.group.as_raw());
-            let child = die_with_this_thread(&mut command).spawn().map_err(|error| CommError::Spawn {
+            let child = die_with_this_thread(command).spawn().map_err(|error| CommError::Spawn {
                 program: command.get_program().to_string_lossy().into_owned(),
                 reason: error.to_string(),
             })?;

@@ -108,7 +108,7 @@ fn an_error_of_one_rank_reaches_the_others_within_two_seconds() {
         control.all_gather(&[]).unwrap();
         let begun = Instant::now();
         if control.rank() == 1 {
-            control.fail("stem.conv: NaN at element 7");
+            control.fail(FailureKind::Error, "stem.conv: NaN at element 7");
         }
         let CommError::Job(failure) = failure(&control) else { panic!() };
         assert!(begun.elapsed() < Duration::from_secs(2));
@@ -404,7 +404,7 @@ fn random_job(seed: u64) -> (End, usize) {
         }
         match end {
             End::Leaves => control.leave(),
-            End::Errs => control.fail("as the schedule says"),
+            End::Errs => control.fail(FailureKind::Error, "as the schedule says"),
             // A second process comes with the same rank, and the first is gone.
             End::Doubles => drop(silent_rank(&job, rank, address[0].1)),
             End::Drops | End::NeverJoins => {}

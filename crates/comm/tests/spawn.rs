@@ -203,7 +203,7 @@ fn as_process() {
             // The ranks inherit their role through the launcher.
             let ranks: Vec<OsString> =
                 [format!("{ROLE}=rank").into(), program.into()].into_iter().chain(arguments).collect();
-            let mut job = Job::start_mpi(&launcher, 2, OsStr::new("env"), &ranks).unwrap();
+            let mut job = Job::start(&mut launcher.command(2, OsStr::new("env"), &ranks)).unwrap();
             std::fs::write(Path::new(&folder).join("launcher"), format!("{}\n", job.group())).unwrap();
             let _ = job.wait(|_| ());
         }
@@ -242,7 +242,8 @@ fn ranks_of_an_mpi_die_with_a_parent_that_is_killed() {
 fn exit_codes_come_through_mpi_launchers() {
     for family in [Family::OpenMpi, Family::Mpich] {
         let Some(launcher) = launcher(family) else { continue };
-        let run = |script: &str| Job::start_mpi(&launcher, 2, OsStr::new("sh"), &shell(script)).unwrap().wait(|_| ());
+        let run =
+            |script: &str| Job::start(&mut launcher.command(2, OsStr::new("sh"), &shell(script))).unwrap().wait(|_| ());
         assert_eq!(run("exit 0"), Ok(0), "{launcher:?}");
         assert_eq!(run("exit 3"), Ok(3), "{launcher:?}");
     }

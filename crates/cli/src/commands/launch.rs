@@ -3,6 +3,7 @@ use crate::failure::{INTERRUPTED, USAGE, Usage};
 use crate::ranks::{MpiArgument, run_ranks};
 use anyhow::bail;
 use bessemer_comm::launch::{Placement, process_variables};
+use bessemer_train::StopSignal;
 use clap::Args;
 use std::ffi::OsString;
 
@@ -47,10 +48,11 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         ));
     }
     let mut restarts = options.restarts;
+    let stop = StopSignal::from_system()?;
     loop {
-        let code = run_ranks(options.ranks, &options.mpi, &command, common)?;
+        let code = run_ranks(options.ranks, &options.mpi, &command, &stop, common)?;
         let may_help = ![0, i32::from(USAGE), i32::from(INTERRUPTED)].contains(&code);
-        if restarts == 0 || !may_help {
+        if restarts == 0 || !may_help || stop.is_raised() {
             std::process::exit(code);
         }
         restarts -= 1;

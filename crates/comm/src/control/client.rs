@@ -187,11 +187,12 @@ impl Control {
         self.shared.lock().progress = progress;
     }
 
-    /// Ends the job on all ranks with the error of this one. Returns when rank 0 has told the others, or after 2 s.
-    pub fn fail(&self, error: &str) {
-        self.send(&FromRank::Failed { message: error.to_owned() }, &[]);
+    /// Ends the job on all ranks with the error of this one, which is of the kind `Error` or `Usage`. Returns when rank 0 has told
+    /// the others, or after 2 s.
+    pub fn fail(&self, kind: FailureKind, error: &str) {
+        self.send(&FromRank::Failed { kind, message: error.to_owned() }, &[]);
         let own = Failure {
-            kind: FailureKind::Error,
+            kind,
             ranks: vec![self.rank],
             message: format!("rank {} (host {}) failed: {error}", self.rank, crate::net::host_name()),
         };

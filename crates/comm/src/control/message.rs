@@ -128,6 +128,8 @@ pub enum FailureKind {
     Missing,
     /// A rank of this job differs from rank 0.
     Refused,
+    /// A rank was asked for what cannot be: its recipe, data or options are wrong.
+    Usage,
     /// A collective took too long while all ranks were alive.
     Stuck,
 }
@@ -163,7 +165,7 @@ pub(crate) enum Refusal {
 pub(crate) enum FromRank {
     Hello(Hello),
     Beat(Progress),
-    Failed { message: String },
+    Failed { kind: FailureKind, message: String },
     Stop(Stop),
     Stuck { progress: Progress, seconds: u64 },
     Give { number: u64, to_all: bool },

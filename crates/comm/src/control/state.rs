@@ -200,9 +200,9 @@ impl State {
         match message {
             FromRank::Beat(_) => {}
             FromRank::Hello(_) => self.lose(rank, "it joined twice over one connection", now),
-            FromRank::Failed { message } => {
+            FromRank::Failed { kind, message } => {
                 let message = format!("{} failed: {message}", self.name(rank));
-                self.fail(FailureKind::Error, vec![rank], message);
+                self.fail(kind, vec![rank], message);
             }
             FromRank::Stop(stop) => self.tell_all(&ToRank::Stop(stop)),
             FromRank::Stuck { progress, seconds } => self.stuck(rank, progress, seconds),

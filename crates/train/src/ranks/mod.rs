@@ -3,9 +3,9 @@
 mod collectives;
 
 use crate::checkpoint::hashing::sha256_hex;
-use crate::error::TrainError;
+use crate::error::{ErrorKind, TrainError};
 use bessemer_comm::CommError;
-use bessemer_comm::control::{Control, Deadlines, Identity, Phase, Progress, Server, Stop};
+use bessemer_comm::control::{Control, Deadlines, FailureKind, Identity, Phase, Progress, Server, Stop};
 use bessemer_comm::engine::{Engine, Open};
 use bessemer_comm::launch::{Placement, Variables};
 use bessemer_comm::mpi::MpiLibrary;
@@ -296,7 +296,8 @@ impl Group {
         let Some(Joined { server, control, collectives, .. }) = self.0 else { return };
         // An error that came from the others is known to them.
         if let Some(error) = error.filter(|error| !error.is_of_other_rank()) {
-            control.fail(&error.to_string());
+            let kind = if error.kind() == ErrorKind::Usage { FailureKind::Usage } else { FailureKind::Error };
+            control.fail(kind, &error.to_string());
         }
         drop(collectives);
         if let Ok(control) = Arc::try_unwrap(control) {

@@ -10,7 +10,7 @@ fn messages() -> Vec<FromRank> {
     vec![
         FromRank::Hello(hello),
         FromRank::Beat(progress),
-        FromRank::Failed { message: "out of memory".into() },
+        FromRank::Failed { kind: FailureKind::Error, message: "out of memory".into() },
         FromRank::Stop(Stop::Now),
         FromRank::Stuck { progress, seconds: 600 },
         FromRank::Give { number: 1, to_all: true },

@@ -139,7 +139,7 @@ fn schedule(seed: u64) -> Schedule {
                 failures.push((at, FailureKind::Lost, vec![rank]));
             }
             Fault::Errs(_) => {
-                let message = FromRank::Failed { message: "boom".into() };
+                let message = FromRank::Failed { kind: FailureKind::Error, message: "boom".into() };
                 let at = schedule.add(end.max(heard), Event::Message(connection, message, Vec::new()));
                 failures.push((at, FailureKind::Error, vec![rank]));
             }
@@ -292,9 +292,9 @@ fn messages_say_who_where_and_when() {
     );
 
     let mut state = joined(4);
-    let failed = FromRank::Failed { message: "layer4.conv1: NaN".into() };
+    let failed = FromRank::Failed { kind: FailureKind::Usage, message: "layer4.conv1: NaN".into() };
     let failure = only_failure(state.message(2, failed, Vec::new(), ms(5)));
-    assert_eq!((failure.kind, failure.ranks), (FailureKind::Error, vec![2]));
+    assert_eq!((failure.kind, failure.ranks), (FailureKind::Usage, vec![2]));
     assert_eq!(failure.message, "rank 2 (host host2) failed: layer4.conv1: NaN");
 
     let mut state = State::new(hello(0, 4), DEADLINES);
