@@ -16,6 +16,7 @@ use clap::error::ErrorKind;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    ranks::open_error_pipe();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return explain_command_line(&error),

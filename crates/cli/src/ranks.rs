@@ -8,13 +8,19 @@ use bessemer_comm::mpi::Family;
 use bessemer_comm::spawn::{Job, MpiLauncher, die_with_parent};
 use bessemer_train::{Group, GroupOptions, StopSignal};
 use clap::Args;
+use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Options of a command that runs on several devices.
 #[derive(Debug, Args)]
@@ -129,18 +135,66 @@ pub(crate) fn is_follower() -> bool {
     Placement::from_variables(&process_variables()).is_ok_and(|placement| placement.rank > 0)
 }
 
-/// A file to which ranks write their last error, for whoever started them: launchers of MPI drop what ranks say while they end a
+/// A named pipe to which ranks write their last error, for whoever started them: launchers of MPI drop what ranks say while they end a
 /// job of which a rank was killed.
 const ERRORS: &str = "BESSEMER_ERRORS";
 
+/// The end of that pipe to which this process writes; open until it ends.
+static ERROR_PIPE: OnceLock<Option<File>> = OnceLock::new();
+
+/// Opens the pipe for errors, if whoever started this process reads one.
+pub(crate) fn open_error_pipe() {
+    // Without a reader it is not opened, instead of waited for.
+    let open = |path| OpenOptions::new().write(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
+    ERROR_PIPE.get_or_init(|| open(std::env::var_os(ERRORS)?).ok());
+}
+
 /// Says why this process ends.
 pub(crate) fn tell_error(error: &str) {
-    let file = std::env::var_os(ERRORS).and_then(|path| OpenOptions::new().append(true).open(path).ok());
-    let told = file.is_some_and(|mut file| file.write_all(format!("{error}\n").as_bytes()).is_ok());
+    let pipe = ERROR_PIPE.get().and_then(Option::as_ref);
+    let told = pipe.is_some_and(|mut pipe| pipe.write_all(format!("{error}\n").as_bytes()).is_ok());
     if !told {
         eprintln!("error: {error}");
     }
 }
+
+/// The reading end of a pipe for errors.
+struct ErrorPipe {
+    path: PathBuf,
+    reader: File,
+}
+
+impl ErrorPipe {
+    fn new() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("bessemer-errors-{}", std::process::id()));
+        mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        let reader = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&path);
+        Ok(Self { reader: reader.inspect_err(|_| drop(fs::remove_file(&path)))?, path })
+    }
+
+    /// Waits until all ranks have ended, some of which may outlive their launcher, but not for long; what they wrote.
+    fn read(&mut self) -> Result<String> {
+        let (begun, mut bytes) = (Instant::now(), Vec::new());
+        while begun.elapsed() < LAST_WORDS {
+            match self.reader.read_to_end(&mut bytes) {
+                Ok(_) => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => sleep(Duration::from_millis(10)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+impl Drop for ErrorPipe {
+    fn drop(&mut self) {
+        // Nobody can do more about it.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// How long ranks may take to end behind their launcher.
+const LAST_WORDS: Duration = Duration::from_secs(6);
 
 /// Runs this program on several ranks of this machine, and returns the exit code of the job. When `stop` is raised, that is handed on to
 /// the ranks, which save and end.
@@ -154,10 +208,9 @@ pub(crate) fn run_ranks(
     let launcher = MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), mpi.family())?;
     common.notify(&format!("{ranks} ranks by {} ({})", launcher.path.display(), launcher.version));
     let program = std::env::current_exe()?;
-    let errors = std::env::temp_dir().join(format!("bessemer-errors-{}", std::process::id()));
-    fs::write(&errors, "")?;
+    let mut errors = ErrorPipe::new()?;
     let mut command = launcher.command(ranks, program.as_os_str(), arguments);
-    let mut job = Job::start(command.env(ERRORS, &errors))?;
+    let mut job = Job::start(command.env(ERRORS, &errors.path))?;
     let mut asked = false;
     let hand_on = |job: &Job| {
         if stop.is_raised() && !std::mem::replace(&mut asked, true) {
@@ -165,10 +218,9 @@ pub(crate) fn run_ranks(
         }
     };
     let code = job.wait(hand_on);
-    for error in distinct(&fs::read_to_string(&errors)?) {
+    for error in distinct(&errors.read()?) {
         eprintln!("error: {error}");
     }
-    fs::remove_file(&errors)?;
     Ok(code?)
 }
 

@@ -204,7 +204,7 @@ fn failed_jobs_are_restarted() {
     for (name, _) in launchers() {
         let place = Place::new();
         let arguments = format!(
-            "launch -n 2 --mpi {name} --restarts 1 -- train --recipe tiny.toml {LONG} --set train.steps=400 --quiet --out run"
+            "launch -n 2 --mpi {name} --restarts 1 -- train --recipe tiny.toml {LONG} --set train.steps=120 --quiet --out run"
         );
         let running = Running::of(&mut place.command(&arguments));
         until(|| place.steps("run") > 5);
@@ -212,7 +212,7 @@ fn failed_jobs_are_restarted() {
         let ran = running.end();
         assert_eq!(ran.code, 0, "{}", ran.err);
         assert!(ran.err.contains("it is resumed, 0 more restarts are left"), "{}", ran.err);
-        assert_eq!(place.steps("run"), 400);
+        assert_eq!(place.steps("run"), 120);
     }
 }
 

@@ -180,7 +180,13 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
                 failure = posted.err();
                 pause.reset();
             }
-            Err(TryRecvError::Disconnected) if active.is_empty() => return,
+            Err(TryRecvError::Disconnected) if active.is_empty() => {
+                // A message layer that ends in good order waits for all ranks.
+                if watch().is_err() {
+                    transport.cancel();
+                }
+                return;
+            }
             Err(_) => {}
         }
         let (mut at, mut advanced) = (0, false);

@@ -8,7 +8,7 @@ use bessemer_comm::exchange::AllGather;
 use bessemer_comm::memory::{MemoryTransport, ranks, shuffled_ranks};
 use bessemer_comm::probe::LinkProbe;
 use bessemer_comm::reduce::{AllReduce, Reduction, Wire, chunks};
-use bessemer_comm::transport::{Transport, complete};
+use bessemer_comm::transport::{Request, Transport, complete};
 use bessemer_philox::{Stream, halves};
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -265,6 +265,48 @@ fn the_watch_ends_what_is_under_way() {
     assert_eq!(second.wait().err(), Some(CommError::Disconnected { rank: 1 }));
     assert!(begun.elapsed() < Duration::from_secs(2));
     drop((engine, silent));
+}
+
+/// Remembers whether it was cancelled.
+struct Watched(MemoryTransport, Arc<AtomicBool>);
+
+impl Transport for Watched {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn send(&mut self, to: usize, tag: u16, bytes: Arc<Vec<u8>>) -> Result<Request, CommError> {
+        self.0.send(to, tag, bytes)
+    }
+
+    fn receive(&mut self, from: usize, tag: u16, length: usize) -> Result<Request, CommError> {
+        self.0.receive(from, tag, length)
+    }
+
+    fn test(&mut self, request: Request) -> Result<Option<Vec<u8>>, CommError> {
+        self.0.test(request)
+    }
+
+    fn cancel(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+        self.0.cancel();
+    }
+}
+
+/// To end in good order would be to wait for the lost rank.
+#[test]
+fn an_engine_whose_job_has_failed_cancels_its_transport() {
+    for has_failed in [false, true] {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let end = Watched(ranks(1).remove(0), Arc::clone(&cancelled));
+        let watch = move || if has_failed { Err(CommError::Disconnected { rank: 1 }) } else { Ok(()) };
+        drop(Engine::start(Box::new(move || Ok(Box::new(end))), Box::new(watch)).unwrap());
+        assert_eq!(cancelled.load(Ordering::Relaxed), has_failed);
+    }
 }
 
 #[test]
