@@ -218,10 +218,14 @@ pub(crate) fn run_ranks(
         }
     };
     let code = job.wait(hand_on);
-    for error in distinct(&errors.read()?) {
+    let (code, errors) = (code?, errors.read()?);
+    for error in distinct(&errors) {
         eprintln!("error: {error}");
     }
-    Ok(code?)
+    if code != 0 && errors.is_empty() {
+        eprintln!("error: the ranks ended with code {code}, and none said why: their launcher killed them");
+    }
+    Ok(code)
 }
 
 /// The errors of ranks, each once: what one says of itself, and not what others repeat of it.

@@ -153,7 +153,8 @@ const LONG: &str = "--set train.steps=4000 --set eval.every_steps= --set checkpo
 fn a_lost_rank_ends_the_job_and_the_run_goes_on() {
     for (name, launcher) in launchers() {
         let place = Place::new();
-        let arguments = format!("train --recipe tiny.toml {LONG} --quiet --devices 2 --mpi {name} --out run");
+        let long = LONG.replace("checkpoint.every_steps=3000", "checkpoint.every_steps=3");
+        let arguments = format!("train --recipe tiny.toml {long} --quiet --devices 2 --mpi {name} --out run");
         let running = Running::of(&mut place.command(&arguments));
         until(|| place.steps("run") > 5);
         let lost = process_of_rank(place.0.path(), 1).expect("a second rank");
@@ -161,21 +162,24 @@ fn a_lost_rank_ends_the_job_and_the_run_goes_on() {
         let begun = Instant::now();
         let ran = running.end();
         assert!(ran.code != 0 && begun.elapsed() < Duration::from_secs(20), "{:?}, {}", begun.elapsed(), ran.err);
-        assert!(ran.err.contains("lost rank 1 (host "), "{}", ran.err);
-        // Rank 0 saved the last whole step.
-        let steps = place.steps("run");
+        assert_eq!(ran.err.lines().filter(|line| line.starts_with("error: ")).count(), 1, "{}", ran.err);
         let latest = fs::read_to_string(place.path("run/checkpoints/latest")).expect("a checkpoint");
-        assert_eq!(latest.trim(), format!("step-{steps:06}"));
-        let further = steps + 2;
+        let saved: usize = latest.trim().strip_prefix("step-").unwrap().parse().unwrap();
+        match launcher.family {
+            // The launcher of MPICH kills all ranks when one was killed.
+            Family::Mpich => assert!(ran.err.contains("none said why") && saved > 0, "{}", ran.err),
+            // Rank 0 saved the last whole step.
+            _ => assert!(ran.err.contains("lost rank 1 (host ") && saved == place.steps("run"), "{}", ran.err),
+        }
+        let further = saved + 2;
         place.run(&format!("train --resume run --quiet --set train.steps={further}")).ok();
-        place.run(&format!("train --recipe tiny.toml {LONG} --quiet --set train.steps={further} --out whole")).ok();
         assert_eq!(place.steps("run"), further);
-        // The first steps were those of two ranks, with another order of sums.
+        // As a run of two ranks up to there, and of one from there on.
         place
             .launched(
                 &launcher,
                 2,
-                &format!("train --recipe tiny.toml {LONG} --quiet --set train.steps={steps} --out two"),
+                &format!("train --recipe tiny.toml {long} --quiet --set train.steps={saved} --out two"),
             )
             .ok();
         place.run(&format!("train --resume two --quiet --set train.steps={further}")).ok();
