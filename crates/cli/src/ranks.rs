@@ -6,6 +6,7 @@ use anyhow::{Result, bail};
 use bessemer_comm::launch::{Placement, process_variables};
 use bessemer_comm::mpi::Family;
 use bessemer_comm::spawn::{Job, MpiLauncher, die_with_parent};
+use bessemer_ir::ops::collective::Wire;
 use bessemer_train::{Group, GroupOptions, StopSignal};
 use clap::Args;
 use nix::fcntl::OFlag;
@@ -32,6 +33,9 @@ pub(crate) struct RankArguments {
     pub devices: Option<usize>,
     #[command(flatten)]
     pub mpi: MpiArgument,
+    /// Numbers in which gradients travel between ranks: fp32, or bf16 or fp16 for half of the bytes, rounded before and after the sum
+    #[arg(long, value_name = "PRECISION", default_value = "fp32", value_parser = wire)]
+    pub wire: Wire,
     /// Seconds within which all ranks must have started
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0, value_parser = seconds)]
     pub join_timeout: f64,
@@ -89,6 +93,15 @@ impl MpiArgument {
     }
 }
 
+fn wire(text: &str) -> Result<Wire, String> {
+    match text {
+        "fp32" => Ok(Wire::F32),
+        "bf16" => Ok(Wire::Bf16),
+        "fp16" => Ok(Wire::F16),
+        _ => Err("allowed: fp32, bf16, fp16".to_owned()),
+    }
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|seconds| (0.1..=1e6).contains(seconds));
     value.ok_or_else(|| "not a number of seconds between 0.1 and 1000000".to_owned())
@@ -118,8 +131,12 @@ impl RankArguments {
         }
         let [join, peer, collective_timeout] =
             [self.join_timeout, self.peer_timeout, self.collective_timeout].map(Duration::from_secs_f64);
-        let mut options =
-            GroupOptions { collective_timeout, verify_every: self.verify_state, ..GroupOptions::default() };
+        let mut options = GroupOptions {
+            collective_timeout,
+            verify_every: self.verify_state,
+            wire: self.wire,
+            ..GroupOptions::default()
+        };
         (options.deadlines.join, options.deadlines.peer) = (join, peer);
         options.deadlines.beat = options.deadlines.beat.min(peer / 4);
         let missing = |ranks: &[usize]| {

@@ -4,6 +4,7 @@ mod common;
 
 use bessemer_comm::launch::{Placement, Rendezvous};
 use bessemer_comm::memory::shuffled_ranks;
+use bessemer_ir::ops::collective::Wire;
 use bessemer_ir::passes::buckets::BucketOptions;
 use bessemer_train::checkpoint::{Checkpoint, NamedTensor};
 use bessemer_train::events::{EventBody, read_events};
@@ -70,13 +71,17 @@ type Result = std::result::Result<TrainReport, TrainError>;
 
 /// Runs one thread a rank, whose messages arrive in an order that depends on `seed`.
 fn train_ranks(count: usize, seed: u64, options: impl Fn(usize) -> TrainOptions + Sync) -> Vec<Result> {
+    train_by_wire(Wire::F32, count, seed, options)
+}
+
+fn train_by_wire(wire: Wire, count: usize, seed: u64, options: impl Fn(usize) -> TrainOptions + Sync) -> Vec<Result> {
     let ends = Mutex::new(shuffled_ranks(count, seed).into_iter().map(Some).collect::<Vec<_>>());
     let rank = |rank: usize| {
         let end = ends.lock().unwrap()[rank].take().unwrap();
         let placement = Placement { rank, size: count, rendezvous: Some(Rendezvous::Mpi), ..Placement::alone() };
         let options = options(rank);
         let job = options.recipe.to_toml();
-        let group = GroupOptions { verify_every: 1, ..GroupOptions::default() };
+        let group = GroupOptions { verify_every: 1, wire, ..GroupOptions::default() };
         let group = Group::over(Box::new(move || Ok(Box::new(end))), &placement, &job, group, |_| ())?;
         train_in(&options, group)
     };
@@ -169,6 +174,30 @@ fn ranks_of_several_micro_batches_are_close_and_repeat() {
         trained(2, of);
         assert_same_tensors(&last(&run("two")), &last(&run(name)));
         assert_eq!(losses(&run("two")), losses(&run(name)), "{name}");
+    }
+}
+
+#[test]
+fn gradients_of_16_bits_on_the_wire_are_rounded_alike() {
+    let folder = TempDir::new().unwrap();
+    let options = |path: &Path| run_of(BERT, "tiny-text", path, &["data.source=synthetic"]);
+    let run = |name: &str| folder.path().join(name);
+    train(&options(&run("one"))).unwrap();
+    for (wire, name, tolerance) in [(Wire::Bf16, "bf16", 1e-3), (Wire::F16, "f16", 1e-4)] {
+        for part in ["first", "second"] {
+            let path = run(&format!("{name}-{part}"));
+            for report in train_by_wire(wire, 4, 8, |_| options(&path)) {
+                report.unwrap();
+            }
+        }
+        let [first, second] = ["first", "second"].map(|part| run(&format!("{name}-{part}")));
+        assert_same_tensors(&last(&first), &last(&second));
+        let (whole, rounded) = (losses(&run("one")), losses(&first));
+        assert_eq!(whole[0], rounded[0], "the loss itself is not rounded");
+        assert_ne!(whole[3], rounded[3], "gradients are");
+        for (a, b) in whole.iter().zip(rounded) {
+            assert!((a - b).abs() < tolerance * a.abs(), "{name}: {a} and {b}");
+        }
     }
 }
 

@@ -34,11 +34,18 @@ pub struct GroupOptions {
     pub collective_timeout: Duration,
     /// The state of all ranks is compared before the first step and each time that so many steps are done.
     pub verify_every: u64,
+    /// Element type in which gradients travel.
+    pub wire: Wire,
 }
 
 impl Default for GroupOptions {
     fn default() -> Self {
-        Self { deadlines: Deadlines::default(), collective_timeout: Duration::from_secs(600), verify_every: 500 }
+        Self {
+            deadlines: Deadlines::default(),
+            collective_timeout: Duration::from_secs(600),
+            verify_every: 500,
+            wire: Wire::F32,
+        }
     }
 }
 
@@ -51,7 +58,7 @@ struct Joined {
     server: Option<Server>,
     control: Arc<Control>,
     collectives: Arc<OverEngine>,
-    verify_every: u64,
+    options: GroupOptions,
 }
 
 impl Group {
@@ -105,7 +112,7 @@ impl Group {
         let control = Arc::new(control);
         let collectives = Arc::new(OverEngine::new(engine, Arc::clone(&control), options.collective_timeout));
         let (rank, size) = (placement.rank, placement.size);
-        Ok(Group(Some(Joined { rank, size, server, control, collectives, verify_every: options.verify_every })))
+        Ok(Group(Some(Joined { rank, size, server, control, collectives, options })))
     }
 
     /// Number of this rank, from 0.
@@ -135,7 +142,7 @@ impl Group {
 
     /// What the training step is built for.
     pub fn ranks(&self) -> Ranks {
-        Ranks { count: self.size(), wire: Wire::F32 }
+        Ranks { count: self.size(), wire: self.0.as_ref().map_or(Wire::F32, |joined| joined.options.wire) }
     }
 
     /// Sums over ranks, for the device on which steps run.
@@ -248,7 +255,7 @@ impl Group {
         is_shared: impl Fn(&str) -> bool,
     ) -> Result<(), TrainError> {
         match &self.0 {
-            Some(joined) if step.is_multiple_of(joined.verify_every) => {}
+            Some(joined) if step.is_multiple_of(joined.options.verify_every) => {}
             _ => return Ok(()),
         }
         let name = |number: usize| &state.layout().tensors()[number].name;
