@@ -286,7 +286,7 @@ fn parts_give_the_same_as_the_whole() {
                         kernel.run_rows(isa, io, part.clone(), columns, block, &mut scratch, partials);
                     }
                 }
-                kernel.finish(Ctx { isa, pool: &pool }, io, partials, block_rows);
+                kernel.finish(Ctx::alone(isa, &pool), io, partials, block_rows);
             }
         });
         for ((a, b), output) in whole.iter().zip(&parts).zip(case.output_types()) {
@@ -356,7 +356,7 @@ fn stores_may_overwrite_inputs_in_place() {
         let outputs = [memory.as_mut_ptr().cast(), copy.as_mut_ptr().cast(), sums.as_mut_ptr().cast()];
         let io = FusionIo { producer: std::ptr::null(), loads: &loads, outputs: &outputs };
         // SAFETY: the memory has the sizes of the fusion.
-        unsafe { kernel.run(Ctx { isa, pool: &pool }, &io, &mut scratch) };
+        unsafe { kernel.run(Ctx::alone(isa, &pool), &io, &mut scratch) };
         let expected: Vec<f32> = x.iter().enumerate().map(|(i, &v)| vector::relu(v + bias[i % cols])).collect();
         assert_eq!(memory, expected);
         assert_eq!(copy, x);

@@ -53,7 +53,7 @@ impl Case {
         let mut c = self.c.clone();
         let mut scratch = vec![f32::NAN; scratch_len(&self.desc, pool.threads())];
         let coverage = Coverage::new(self.desc.batch * self.desc.m, self.desc.n, row_blocks(&self.desc));
-        let ctx = Ctx { isa, pool };
+        let ctx = Ctx::alone(isa, pool);
         gemm(ctx, &self.desc, &self.a, &self.b, Output::new(&mut c), &mut scratch, Some(&coverage));
         coverage.assert_once();
         c
@@ -127,7 +127,7 @@ fn packed_b_gives_the_same_bits() {
     for (m, n, k, trans_b) in [(1, 1000, 130, false), (50, 40, 300, true)] {
         let case = Case::new(&mut random, GemmDesc::new(m, n, k).transposed(false, trans_b), 0);
         for isa in Isa::available() {
-            let ctx = Ctx { isa, pool: &pool };
+            let ctx = Ctx::alone(isa, &pool);
             let mut packed = vec![f32::NAN; packed_b_len(&case.desc)];
             pack_b(ctx, &case.desc, (&case.b).into(), &mut packed);
             let mut c = case.c.clone();
@@ -143,7 +143,7 @@ fn packed_b_gives_the_same_bits() {
 #[should_panic(expected = "B has 11 elements, 12 are needed")]
 fn short_operands_are_refused() {
     let pool = ThreadPool::new(1);
-    let ctx = Ctx { isa: Isa::Portable, pool: &pool };
+    let ctx = Ctx::alone(Isa::Portable, &pool);
     let (a, b) = ([0.0f32; 6], [0.0f32; 11]);
     gemm(ctx, &GemmDesc::new(2, 4, 3), a.as_slice(), b.as_slice(), Output::new(&mut [0.0; 8]), &mut [], None);
 }
@@ -164,7 +164,7 @@ fn operands_of_16_bits_give_the_same_bits_as_their_values() {
             for isa in Isa::available() {
                 let mut c = case.c.clone();
                 let mut scratch = vec![f32::NAN; scratch_len(&case.desc, 2)];
-                let ctx = Ctx { isa, pool: &pool };
+                let ctx = Ctx::alone(isa, &pool);
                 gemm(
                     ctx,
                     &case.desc,

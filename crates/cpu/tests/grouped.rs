@@ -24,7 +24,7 @@ impl Case {
     }
 
     fn run(&self, isa: Isa, pool: &ThreadPool) -> Results<f32> {
-        let (d, ctx, threads) = (&self.d, Ctx { isa, pool }, pool.threads());
+        let (d, ctx, threads) = (&self.d, Ctx::alone(isa, pool), pool.threads());
         let nan = |len: usize| vec![f32::NAN; len];
         let Operands { x, w, dy } = &self.operands;
         let mut r = self.operands.unfilled();

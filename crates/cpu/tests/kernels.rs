@@ -64,7 +64,7 @@ fn on_all(len: usize, f: impl Fn(Ctx<'_>, &mut [f32])) -> Vec<f32> {
         for threads in [1, 2] {
             let pool = ThreadPool::new(threads);
             let mut out = vec![f32::NAN; len];
-            f(Ctx { isa, pool: &pool }, &mut out);
+            f(Ctx::alone(isa, &pool), &mut out);
             let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             match &first {
                 None => first = Some(out),
@@ -117,7 +117,7 @@ fn pooling_of_16_bits() {
             let wide = |v: &[T]| v.iter().map(|x| x.widen()).collect::<Vec<_>>();
             for isa in Isa::available() {
                 let pool = ThreadPool::new(2);
-                let ctx = Ctx { isa, pool: &pool };
+                let ctx = Ctx::alone(isa, &pool);
                 let (mut y, mut expected) = (vec![zero; d.y_len()], vec![f32::NAN; d.y_len()]);
                 pool2d::max_pool(ctx, &d, &x, &mut y);
                 pool2d::max_pool(ctx, &d, &wide(&x), &mut expected);
@@ -221,7 +221,7 @@ fn assert_copies(make: &dyn Fn(usize) -> StridedCopy, source_len: usize, want: &
             let copy = make(element);
             // SAFETY: both sides have the elements of the copy.
             unsafe {
-                copy.run(Ctx { isa: Isa::Portable, pool: &pool }, src.as_ptr().cast(), dst.as_mut_ptr().cast());
+                copy.run(Ctx::alone(Isa::Portable, &pool), src.as_ptr().cast(), dst.as_mut_ptr().cast());
             }
             // SAFETY: as above.
             let view = unsafe { std::slice::from_raw_parts(dst.as_ptr().cast::<u8>(), want.len() * element) };
@@ -324,7 +324,7 @@ fn conversions() {
     let values: Vec<f32> = vec![0.0, 1.0, -1.0, 2.75, -2.75, 300.0, 1e9, f32::NAN, 65_520.0, 1.001];
     let pool = ThreadPool::new(2);
     for isa in Isa::available() {
-        let ctx = Ctx { isa, pool: &pool };
+        let ctx = Ctx::alone(isa, &pool);
         let convert_f32 = |to: DType| {
             let mut out = vec![0u64; values.len()];
             // SAFETY: both sides have room for the values.
@@ -477,7 +477,7 @@ fn bytes_mut(x: &mut [f32]) -> &mut [u8] {
 #[test]
 fn indices_outside_are_errors() {
     let pool = ThreadPool::new(1);
-    let ctx = Ctx { isa: Isa::Portable, pool: &pool };
+    let ctx = Ctx::alone(Isa::Portable, &pool);
     let mut out = vec![0.0; 6];
     let error =
         index::gather(ctx, &rows_of(4, 2, 3), bytes(&[0.0; 8]), 8, &[0, 3, 4], bytes_mut(&mut out)).unwrap_err();

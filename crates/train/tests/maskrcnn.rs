@@ -4,6 +4,7 @@ mod common;
 
 use bessemer_data::shapes::CocoFolder;
 use bessemer_data::{FileFormat, Image};
+use bessemer_train::checkpoint::{NamedTensor, write_safetensors};
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::tasks::infer::PredictOptions;
 use bessemer_train::tasks::registry;
@@ -201,4 +202,38 @@ fn masks_are_those_of_networks_that_have_them() {
     assert!(error.to_string().contains("multiples of 32"), "{error}");
     let error = train(&options(&folder.path().join("few"), &["model.num_classes=10"])).unwrap_err().to_string();
     assert!(error.contains("at least 11, the background included, are needed"), "{error}");
+}
+
+#[test]
+fn the_weights_of_a_classifier_begin_its_backbone() {
+    const BACKBONE: &str = "backbone.body.";
+    let folder = TempDir::new().unwrap();
+    let [other, run] = ["other", "run"].map(|name| folder.path().join(name));
+    let none = ["train.steps=1", "eval.every_steps=", "train.ema_decay=", "train.seed=9"];
+    train(&options(&other, &none)).unwrap();
+    let trained = last(&other).model;
+    let in_backbone = |tensor: &&NamedTensor<'_>| tensor.name.starts_with(BACKBONE);
+    let renamed = |tensor: &NamedTensor<'static>| NamedTensor {
+        name: tensor.name[BACKBONE.len()..].to_owned(),
+        ..tensor.clone()
+    };
+    let mut classifier: Vec<NamedTensor<'_>> = trained.iter().filter(in_backbone).map(renamed).collect();
+    classifier.push(NamedTensor::from_f32("fc.bias", vec![10], &[0.5; 10]).unwrap());
+    let file = folder.path().join("classifier.safetensors");
+    write_safetensors(&file, &classifier).unwrap();
+
+    let slow = ["train.steps=1", "eval.every_steps=", "train.ema_decay=", "schedule.base_lr=1e-30"];
+    train(&TrainOptions { start: Initialisation::Weights(file), ..options(&run, &slow) }).unwrap();
+    let begun = last(&run).model;
+    let is_weight =
+        |tensor: &&NamedTensor<'_>| !tensor.name.contains("running_") && !tensor.name.contains("num_batches");
+    for (tensor, other) in begun.iter().zip(&trained).filter(|(tensor, _)| is_weight(tensor)) {
+        assert_eq!(tensor.name, other.name);
+        if in_backbone(&tensor) {
+            assert!(tensor == other, "{}", tensor.name);
+        }
+    }
+    let heads =
+        begun.iter().zip(&trained).filter(|(tensor, _)| !in_backbone(tensor) && tensor.name.ends_with("weight"));
+    assert!(heads.into_iter().all(|(tensor, other)| tensor != other), "heads are drawn from the seed");
 }
