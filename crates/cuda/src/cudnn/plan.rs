@@ -7,6 +7,7 @@ use super::{Cudnn, Graph, PlanTarget, TensorId};
 use crate::driver::{Block, Stream};
 use crate::error::GpuError;
 use std::ptr::from_ref;
+use std::sync::Arc;
 
 /// How cuDNN chooses configurations, `cudnnBackendHeurMode_t`: `Best` orders them by expected speed, `Fallback` has one for
 /// every plain convolution.
@@ -19,11 +20,11 @@ pub enum Heuristics {
 }
 
 /// Ways to run a graph.
-pub struct Planner<'a> {
-    library: &'a Cudnn,
-    graph: &'a Graph,
-    configurations: Vec<Descriptor<'a>>,
-    _built: Built<'a>,
+pub struct Planner {
+    library: Arc<Cudnn>,
+    graph: Arc<Graph>,
+    configurations: Vec<Descriptor>,
+    _built: Built,
 }
 
 /// The engine that runs a graph.
@@ -36,10 +37,10 @@ pub struct Engine {
 }
 
 /// A way to run a graph, ready.
-pub struct Plan<'a> {
-    library: &'a Cudnn,
-    graph: &'a Graph,
-    plan: Descriptor<'a>,
+pub struct Plan {
+    library: Arc<Cudnn>,
+    graph: Arc<Graph>,
+    plan: Descriptor,
     /// The engine of cuDNN that runs the graph.
     pub engine: Engine,
     /// Bytes that it needs beside its tensors.
@@ -47,10 +48,10 @@ pub struct Plan<'a> {
 }
 
 /// A plan with the memory of its tensors.
-pub struct Bound<'a> {
-    library: &'a Cudnn,
-    plan: Descriptor<'a>,
-    pack: Descriptor<'a>,
+pub struct Bound {
+    library: Arc<Cudnn>,
+    plan: Descriptor,
+    pack: Descriptor,
     blocks: Vec<Block>,
     /// Numbers of the host that the pack points to.
     _values: Box<[f32]>,
@@ -61,7 +62,7 @@ impl Cudnn {
     ///
     /// # Errors
     /// cuDNN cannot run it.
-    pub fn planner<'a>(&'a self, graph: &'a Graph, heuristics: Heuristics) -> Result<Planner<'a>, GpuError> {
+    pub fn planner(self: &Arc<Self>, graph: &Graph, heuristics: Heuristics) -> Result<Planner, GpuError> {
         let built = build(self, graph)?;
         let asked = Descriptor::new(self, DescriptorKind::Heuristics)?;
         asked.descriptor(attribute::HEURISTICS_GRAPH, &built.graph)?;
@@ -73,11 +74,12 @@ impl Cudnn {
         let count = asked.count(attribute::HEURISTICS_RESULTS)?;
         let configurations =
             asked.get_descriptors(attribute::HEURISTICS_RESULTS, DescriptorKind::EngineConfig, count)?;
-        Ok(Planner { library: self, graph, configurations, _built: built })
+        let graph = Arc::new(graph.clone());
+        Ok(Planner { library: Arc::clone(self), graph, configurations, _built: built })
     }
 }
 
-impl<'a> Planner<'a> {
+impl Planner {
     /// How many configurations of engines cuDNN offers.
     pub fn len(&self) -> usize {
         self.configurations.len()
@@ -92,8 +94,8 @@ impl<'a> Planner<'a> {
     ///
     /// # Errors
     /// It does not support the graph after all.
-    pub fn plan(&self, number: usize) -> Result<Plan<'a>, GpuError> {
-        let (library, configuration) = (self.library, &self.configurations[number]);
+    pub fn plan(&self, number: usize) -> Result<Plan, GpuError> {
+        let (library, configuration) = (&self.library, &self.configurations[number]);
         let plan = Descriptor::new(library, DescriptorKind::Plan)?;
         match library.target {
             PlanTarget::Device { .. } => {
@@ -106,16 +108,17 @@ impl<'a> Planner<'a> {
         plan.descriptor(attribute::PLAN_CONFIG, configuration)?;
         let plan = plan.finalize()?;
         let workspace = usize::try_from(plan.get_int64(attribute::PLAN_WORKSPACE)?).unwrap_or(0);
-        Ok(Plan { library, graph: self.graph, plan, engine: engine(configuration)?, workspace })
+        let (library, graph) = (Arc::clone(library), Arc::clone(&self.graph));
+        Ok(Plan { library, graph, plan, engine: engine(configuration)?, workspace })
     }
 
     /// The plans that can be made of the first `most` configurations, best first.
-    pub fn plans(&self, most: usize) -> Vec<Plan<'a>> {
+    pub fn plans(&self, most: usize) -> Vec<Plan> {
         (0..self.len().min(most)).filter_map(|number| self.plan(number).ok()).collect()
     }
 }
 
-fn engine(configuration: &Descriptor<'_>) -> Result<Engine, GpuError> {
+fn engine(configuration: &Descriptor) -> Result<Engine, GpuError> {
     const MOST_NOTES: usize = 16;
     let engines = configuration.get_descriptors(attribute::CONFIG_ENGINE, DescriptorKind::Engine, 1)?;
     let Some(engine) = engines.first() else { return Ok(Engine { number: -1, compiles: false }) };
@@ -124,12 +127,12 @@ fn engine(configuration: &Descriptor<'_>) -> Result<Engine, GpuError> {
     Ok(Engine { number, compiles: notes.contains(&COMPILED_AT_RUN_TIME) })
 }
 
-impl<'a> Plan<'a> {
+impl Plan {
     /// Gives the plan its memory: a block for each tensor of [`Graph::in_memory`], and the workspace.
     ///
     /// # Errors
     /// A block is missing, too small or not aligned, or cuDNN refuses.
-    pub fn bind(self, tensors: &[(TensorId, &Block)], workspace: &Block) -> Result<Bound<'a>, GpuError> {
+    pub fn bind(self, tensors: &[(TensorId, &Block)], workspace: &Block) -> Result<Bound, GpuError> {
         let refused = |problem: String| GpuError::Launch { kernel: "cudnnBackendExecute".to_owned(), problem };
         let mut blocks = Vec::new();
         for id in self.graph.in_memory() {
@@ -149,7 +152,7 @@ impl<'a> Plan<'a> {
             let (needed, given) = (self.workspace, workspace.bytes());
             return Err(refused(format!("the workspace takes {needed} bytes, {given} are given")));
         }
-        let pack = Descriptor::new(self.library, DescriptorKind::VariantPack)?;
+        let pack = Descriptor::new(&self.library, DescriptorKind::VariantPack)?;
         let values: Box<[f32]> = self.graph.values().map(|(_, value)| value).collect();
         let of_values =
             self.graph.values().zip(&values).map(|((id, _), value)| (id.unique_id(), from_ref(value) as u64));
@@ -163,7 +166,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-impl Bound<'_> {
+impl Bound {
     /// Runs the plan, some time. A graph that records this keeps the memory; the plan must be kept for it.
     ///
     /// # Errors

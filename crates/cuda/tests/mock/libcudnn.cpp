@@ -2,6 +2,8 @@
 // missing, and runs graphs on the host, one operation after the other. Written from NVIDIA's header and documentation,
 // which a real device must confirm. All state belongs to the calling thread.
 
+#include "floats.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -97,30 +99,14 @@ const std::map<int, form> FORMS = {
 const char* SHEET = "{\"deviceName\":\"NVIDIA H200 (mock)\",\"deviceVer\":900}";
 const int64_t WORKSPACE = 1000;
 
-double from_bits(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 double read(int type, const void* from, size_t at) {
     if (type == F32) return ((const float*)from)[at];
-    uint16_t h = ((const uint16_t*)from)[at];
-    if (type == BF16) return from_bits((uint32_t)h << 16);
-    int exponent = h >> 10 & 31, fraction = h & 1023;
-    double size = exponent == 31 ? (fraction ? NAN : INFINITY) : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
-    return h >> 15 ? -size : size;
+    uint16_t half = ((const uint16_t*)from)[at];
+    return type == BF16 ? bf16_value(half) : half_value(half);
 }
 void write(int type, void* to, size_t at, double value) {
-    if (type == F32) { ((float*)to)[at] = (float)value; return; }
-    uint16_t& h = ((uint16_t*)to)[at];
-    if (type == BF16) {
-        float x = (float)value;
-        uint32_t bits;
-        memcpy(&bits, &x, 4);
-        h = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-        return;
-    }
-    int exponent = value == 0 ? -14 : (int)floor(log2(fabs(value)));
-    if (exponent < -14) exponent = -14;
-    double steps = nearbyint(ldexp(fabs(value), 10 - exponent));  // 1024 to 2048 where normal
-    uint16_t bits = steps >= 2048 || steps < 1024 ? (uint16_t)(steps + (exponent + 14) * 1024) : (uint16_t)((exponent + 15) * 1024 + steps - 1024);
-    h = (value < 0 ? 0x8000 : 0) | (exponent > 15 ? 0x7c00 : bits);
+    if (type == F32) ((float*)to)[at] = (float)value;
+    else ((uint16_t*)to)[at] = type == BF16 ? bf16_bits(value) : half_bits(value);
 }
 
 // A tensor's axes N, C, H, W and its elements in that order.
