@@ -14,7 +14,7 @@ mod roi;
 mod rows;
 mod weight_grad;
 
-pub use error::{KernelError, KernelNode, Unsupported};
+pub use error::{KernelError, Unsupported};
 pub(crate) use operands::Operands;
 
 use crate::gemm::Ctx;

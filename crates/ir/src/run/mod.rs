@@ -1,10 +1,12 @@
 //! How compiled plans run: devices, their executors, and the state that several plans share. Everything above the backends
 //! knows these traits alone.
 
+mod elements;
 mod error;
 mod state;
 
-pub use error::{NonFinite, RunError};
+pub use elements::{constant_bytes, finite_range};
+pub use error::{IndexOutOfRange, NonFinite, RunError};
 pub use state::{StateBinding, StateLayout, StateStore, read_f32, read_i32, write_f32, write_i32};
 
 use crate::dtype::DType;
