@@ -1,6 +1,8 @@
 //! From graphs to plans: engines that cuDNN offers, best first, each finalised where it supports the graph.
 
-use super::api::{COMPILED_AT_RUN_TIME, DescriptorKind, attribute, kind_of};
+use super::api::{
+    COMPILED_AT_RUN_TIME, CONVERTS_OPERANDS, DescriptorKind, NOT_DETERMINISTIC, TENSOR_CORES, attribute, kind_of,
+};
 use super::build::{ALIGNMENT, Built, build};
 use super::descriptor::Descriptor;
 use super::{Cudnn, Graph, PlanTarget, TensorId};
@@ -34,6 +36,10 @@ pub struct Engine {
     pub number: i64,
     /// Whether it compiles its kernels when a plan is made.
     pub compiles: bool,
+    /// Whether it may multiply operands with fewer digits than they have: on tensor cores, or converted before.
+    pub rounds_operands: bool,
+    /// Whether it gives the same bits each time.
+    pub is_deterministic: bool,
 }
 
 /// A way to run a graph, ready.
@@ -121,13 +127,34 @@ impl Planner {
 fn engine(configuration: &Descriptor) -> Result<Engine, GpuError> {
     const MOST_NOTES: usize = 16;
     let engines = configuration.get_descriptors(attribute::CONFIG_ENGINE, DescriptorKind::Engine, 1)?;
-    let Some(engine) = engines.first() else { return Ok(Engine { number: -1, compiles: false }) };
-    let notes = engine.get_codes(attribute::ENGINE_BEHAVIOR, kind_of::BEHAVIOR_NOTE, MOST_NOTES)?;
-    let number = engine.get_int64(attribute::ENGINE_NUMBER)?;
-    Ok(Engine { number, compiles: notes.contains(&COMPILED_AT_RUN_TIME) })
+    let Some(engine) = engines.first() else {
+        return Ok(Engine { number: -1, compiles: false, rounds_operands: true, is_deterministic: false });
+    };
+    let behaves = engine.get_codes(attribute::ENGINE_BEHAVIOR, kind_of::BEHAVIOR_NOTE, MOST_NOTES)?;
+    let computes = engine.get_codes(attribute::ENGINE_NUMERICS, kind_of::NUMERICAL_NOTE, MOST_NOTES)?;
+    Ok(Engine {
+        number: engine.get_int64(attribute::ENGINE_NUMBER)?,
+        compiles: behaves.contains(&COMPILED_AT_RUN_TIME),
+        rounds_operands: computes.iter().any(|note| [TENSOR_CORES, CONVERTS_OPERANDS].contains(note)),
+        is_deterministic: !computes.contains(&NOT_DETERMINISTIC),
+    })
 }
 
 impl Plan {
+    /// Gives a plan of a plain convolution its memory: a block for each tensor, and the workspace.
+    ///
+    /// # Errors
+    /// As [`Plan::bind`].
+    pub(crate) fn bind_plain(self, [x, w, y]: [&Block; 3], workspace: &Block) -> Result<Bound, GpuError> {
+        let block = |id: TensorId| match self.graph.get(id).name {
+            "x" | "dx" => x,
+            "w" | "dw" => w,
+            _ => y,
+        };
+        let tensors: Vec<(TensorId, &Block)> = self.graph.in_memory().map(|id| (id, block(id))).collect();
+        self.bind(&tensors, workspace)
+    }
+
     /// Gives the plan its memory: a block for each tensor of [`Graph::in_memory`], and the workspace.
     ///
     /// # Errors

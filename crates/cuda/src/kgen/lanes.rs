@@ -251,7 +251,8 @@ pub(super) fn for_lanes(width: Width, body: &str) -> String {
     format!("#pragma unroll\nfor (int k = 0; k < {}; ++k) {{\n{body}}}\n", width.lanes)
 }
 
-pub(super) fn kind_name(kind: ReduceKind) -> &'static str {
+/// Name in kernels of how elements are combined.
+pub(crate) fn kind_name(kind: ReduceKind) -> &'static str {
     match kind {
         ReduceKind::Sum => "sum_of",
         ReduceKind::Max => "max_of",
@@ -266,7 +267,7 @@ fn row_of(index_map: IndexMap) -> String {
 }
 
 /// A number that reads as written, in full precision.
-pub(super) fn constant(x: f32) -> String {
+pub(crate) fn constant(x: f32) -> String {
     if x.is_finite() { format!("{x:?}f") } else { format!("__uint_as_float({:#010x}u)", x.to_bits()) }
 }
 

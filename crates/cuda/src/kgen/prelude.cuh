@@ -132,9 +132,9 @@ __device__ __forceinline__ void merge_moments(float& n, float& mean, float& squa
     n = all;
 }
 
-// Philox4x32-10: number `index` of the stream, in [0, 1).
-__device__ __forceinline__ float uniform(u64 seed, u32 step, u32 stream, u64 index) {
-    u32 c[4] = {(u32)(index / 4), (u32)(index / 4 >> 32), step, stream};
+// Philox4x32-10: block `block` of the stream, four words.
+__device__ __forceinline__ void random_words(u64 seed, u32 step, u32 stream, u64 block, u32 (&c)[4]) {
+    c[0] = (u32)block, c[1] = (u32)(block >> 32), c[2] = step, c[3] = stream;
     u32 k[2] = {(u32)seed, (u32)(seed >> 32)};
 #pragma unroll
     for (int round = 0; round < 10; ++round) {
@@ -145,6 +145,12 @@ __device__ __forceinline__ float uniform(u64 seed, u32 step, u32 stream, u64 ind
         k[0] += 0x9E3779B9u;
         k[1] += 0xBB67AE85u;
     }
-    u32 word = index % 4 == 0 ? c[0] : index % 4 == 1 ? c[1] : index % 4 == 2 ? c[2] : c[3];
-    return (float)(word >> 8) * (1.0f / 16777216.0f);
+}
+// A word as a number in [0, 1).
+__device__ __forceinline__ float unit(u32 word) { return (float)(word >> 8) * (1.0f / 16777216.0f); }
+// Number `index` of the stream, in [0, 1).
+__device__ __forceinline__ float uniform(u64 seed, u32 step, u32 stream, u64 index) {
+    u32 c[4];
+    random_words(seed, step, stream, index / 4, c);
+    return unit(index % 4 == 0 ? c[0] : index % 4 == 1 ? c[1] : index % 4 == 2 ? c[2] : c[3]);
 }

@@ -18,7 +18,7 @@
 namespace {
 
 enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_FINALIZED = 2004, NOT_SUPPORTED = 3000, EXECUTION_FAILED = 5000 };
-enum { HANDLE, DATA_TYPE, BOOLEAN, INT64, FLOAT, POINTER = 6, CONV_MODE, HEUR_MODE, PW_MODE = 14, DESCRIPTOR, STATS_MODE, NOTE = 19, CHAR = 24, NORM_MODE = 27, NORM_PHASE = 28 };
+enum { HANDLE, DATA_TYPE, BOOLEAN, INT64, FLOAT, POINTER = 6, CONV_MODE, HEUR_MODE, NUMERICS = 11, PW_MODE = 14, DESCRIPTOR, STATS_MODE, NOTE = 19, CHAR = 24, NORM_MODE = 27, NORM_PHASE = 28 };
 enum { F32 = 0, F16 = 2, BF16 = 9 };
 enum {
     PW = 0, CONV = 1, ENGINE = 2, CONFIG = 3, HEUR = 4, PLAN = 5, FORWARD = 10, WEIGHTS = 11, DATA = 12, POINTWISE = 13, STATS = 14,
@@ -69,7 +69,7 @@ int refuse(int code, const std::string& why) {
 }
 
 const std::map<int, size_t> SIZES = {{HANDLE, 8}, {DATA_TYPE, 4}, {BOOLEAN, 1}, {INT64, 8}, {FLOAT, 4}, {POINTER, 8}, {CONV_MODE, 4},
-    {HEUR_MODE, 4}, {PW_MODE, 4}, {DESCRIPTOR, 8}, {STATS_MODE, 4}, {NOTE, 4}, {CHAR, 1}, {NORM_MODE, 4}, {NORM_PHASE, 4}};
+    {HEUR_MODE, 4}, {PW_MODE, 4}, {DESCRIPTOR, 8}, {STATS_MODE, 4}, {NUMERICS, 4}, {NOTE, 4}, {CHAR, 1}, {NORM_MODE, 4}, {NORM_PHASE, 4}};
 
 // Attributes that a descriptor may have, with their types, and those that it must have.
 struct form { std::map<int, int> may; std::vector<int> must; };
@@ -367,6 +367,11 @@ int cudnnBackendGetAttribute(descriptor* d, int name, int type, int64_t room, in
     if (kind == CONFIG && name == 300 && type == DESCRIPTOR) { *count = 1; return SUCCESS; }
     if (kind == ENGINE && name == 1301 && type == INT64) { int64_t number = 7; return give(&number, 1); }
     if (kind == ENGINE && name == 1305 && type == NOTE) { int note = 0; return give(&note, mock.numbers["compiles"]); }
+    if (kind == ENGINE && name == 1303 && type == NUMERICS) {
+        // Setting `numerics` is the only note of the first engine of each graph, from 1 on.
+        int note = (int)mock.numbers["numerics"] - 1;
+        return give(&note, note >= 0);
+    }
     if (!d->p->finalized) return refuse(NOT_FINALIZED, "");
     if (kind == PLAN && name == 402 && type == INT64) return give(&WORKSPACE, 1);
     if (kind == HEUR && name == 202 && type == DESCRIPTOR) {
