@@ -1,25 +1,20 @@
-//! The conformance suite over the mock of a GPU, and what is said of graphs that cannot run.
+//! The conformance suite over the mock of a GPU.
 
 mod common;
+#[path = "common/device.rs"]
+mod device;
 
-use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, LoweringError, Unsupported};
+use bessemer_cuda::{CudaDevice, CudaTarget};
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::Target;
 use bessemer_ir::rules::Rules;
 use bessemer_ir::run::{Device, RunError, StateBinding, StateLayout};
-use bessemer_ir::{Graph, GraphError, Op, Role, TensorType};
+use bessemer_ir::{Graph, GraphError, Op, TensorType};
 use bessemer_testkit::{Backend, CASES, Case, Limit, Refusal, Tensors, check};
 use common::mock_or_skip;
-use std::path::Path;
+use device::gpu;
 
 struct Gpu(CudaDevice);
-
-impl Gpu {
-    fn open(folder: &Path) -> Gpu {
-        let options = CudaOptions { gpu_libraries: vec![folder.to_owned()], ordinal: 0, cubins: folder.join("cubins") };
-        Gpu(CudaDevice::open(&options).unwrap())
-    }
-}
 
 impl Backend for Gpu {
     fn name(&self) -> String {
@@ -90,7 +85,7 @@ fn is_of_detection(op: &Op, _inputs: &[&TensorType]) -> bool {
 /// Runs every other case, so that two tests share the work.
 fn run_half(test: &str, half: usize) {
     let Some(folder) = mock_or_skip(test) else { return };
-    let gpu = Gpu::open(folder);
+    let gpu = Gpu(gpu(folder));
     let cases: Vec<Case> = CASES.iter().copied().skip(half).step_by(2).collect();
     match check(&cases, &[&gpu], LIMITS) {
         Ok(report) => println!("{report}"),
