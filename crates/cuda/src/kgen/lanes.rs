@@ -327,8 +327,8 @@ fn cast(to: DType, x: &str) -> String {
     match to {
         DType::F32 => x.to_owned(),
         DType::Bf16 | DType::F16 => format!("to_f32(from_f32<{}>::of({x}))", c_type(to)),
-        DType::I32 => format!("(int){x}"),
-        DType::U8 => format!("truncf({x})"),
+        DType::I32 => format!("to_int({x})"),
+        DType::U8 => format!("fminf(fmaxf(truncf({x}), 0.0f), 255.0f)"),
         DType::Bool => format!("{x} != 0.0f ? 1.0f : 0.0f"),
     }
 }

@@ -53,9 +53,15 @@ __device__ __forceinline__ u16 f16_bits(float x) {
 }
 #endif
 
+// Towards zero, to the nearest number that the type holds; 0 for NaN.
+__device__ __forceinline__ int to_int(float x) {
+    if (x != x) return 0;
+    return x >= 2147483648.0f ? 0x7fffffff : x < -2147483648.0f ? -0x7fffffff - 1 : (int)x;
+}
+
 template <class T> struct from_f32;
 template <> struct from_f32<float> { static __device__ __forceinline__ float of(float x) { return x; } };
-template <> struct from_f32<int> { static __device__ __forceinline__ int of(float x) { return (int)x; } };
+template <> struct from_f32<int> { static __device__ __forceinline__ int of(float x) { return to_int(x); } };
 template <> struct from_f32<u8> { static __device__ __forceinline__ u8 of(float x) { return (u8)(int)x; } };
 template <> struct from_f32<boolean> { static __device__ __forceinline__ boolean of(float x) { return {(u8)(x != 0.0f)}; } };
 template <> struct from_f32<bf16> { static __device__ __forceinline__ bf16 of(float x) { return {bf16_bits(x)}; } };
