@@ -23,4 +23,4 @@ pub mod selftest;
 
 pub use error::GpuError;
 pub use exec::{CudaDevice, CudaOptions};
-pub use lower::{CudaTarget, LoweringError, Unsupported};
+pub use lower::{CudaTarget, LoweringError, Unsupported, kernels_of};

@@ -12,7 +12,7 @@ use bessemer_ir::run::{Device, RunError, StateBinding, StateLayout};
 use bessemer_ir::{Graph, GraphError, Op, TensorType};
 use bessemer_testkit::{Backend, CASES, Case, Limit, Refusal, Tensors, check};
 use common::mock_or_skip;
-use device::gpu;
+use device::open;
 
 struct Gpu(CudaDevice);
 
@@ -85,7 +85,7 @@ fn is_of_detection(op: &Op, _inputs: &[&TensorType]) -> bool {
 /// Runs every other case, so that two tests share the work.
 fn run_half(test: &str, half: usize) {
     let Some(folder) = mock_or_skip(test) else { return };
-    let gpu = Gpu(gpu(folder));
+    let gpu = Gpu(open(folder, true).unwrap());
     let cases: Vec<Case> = CASES.iter().copied().skip(half).step_by(2).collect();
     match check(&cases, &[&gpu], LIMITS) {
         Ok(report) => println!("{report}"),

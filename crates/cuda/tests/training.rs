@@ -18,7 +18,7 @@ use bessemer_nn::{
     Average, Clip, ClipForm, ClipOf, DecayExclude, Lamb, Optimizer, Schedule, Sgd, TrainConfig, initialise,
 };
 use common::mock_or_skip;
-use device::gpu;
+use device::open;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,6 +46,7 @@ impl Target for CpuByRulesOfGpus {
 }
 
 /// What becomes of a model in some steps: the scalars of each, and all state behind the last one.
+#[derive(PartialEq)]
 struct Outcome {
     scalars: Vec<Vec<(String, f32)>>,
     state: BTreeMap<String, Vec<f32>>,
@@ -133,9 +134,14 @@ fn compare(test: &str, model: &Model, micro_batches: usize, of_state: f32, most:
     let Some(folder) = mock_or_skip(test) else { return };
     let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
     let expected = train(&CpuDevice::new(cpu), &CpuByRulesOfGpus(cpu), model, micro_batches, most);
-    let gpu = gpu(folder);
-    let actual = train(&gpu, gpu.target(), model, micro_batches, most);
-    assert_eq!(gpu.memory(), [], "{test}: memory is released");
+    let train_on_gpu = |eager| {
+        let gpu = open(folder, eager).unwrap();
+        let outcome = train(&gpu, gpu.target(), model, micro_batches, most);
+        assert_eq!(gpu.memory(), [], "{test}: memory is released");
+        outcome
+    };
+    let actual = train_on_gpu(false);
+    assert!(actual == train_on_gpu(true), "{test}: steps that are replayed differ from those that are launched");
     let (mut scalars, mut tensors) = (Worst::default(), Worst::default());
     for (step, (expected, actual)) in expected.scalars.iter().zip(&actual.scalars).enumerate() {
         assert!(expected.iter().map(|(name, _)| name).eq(actual.iter().map(|(name, _)| name)));

@@ -101,7 +101,7 @@ impl fmt::Display for Report {
             }
             let number = order.iter().position(|known| *known == (case, *precision)).unwrap_or(order.len());
             let outcome = match outcome {
-                Outcome::Passed { problems } => format!("{problems} problems"),
+                Outcome::Passed { problems } => format!("{problems} problem{}", if *problems == 1 { "" } else { "s" }),
                 Outcome::Unsupported(what) => format!("not supported ({what})"),
             };
             places.entry((number, outcome)).or_default().push(backend);

@@ -5,7 +5,7 @@ use super::state::CudaState;
 use super::{Gpu, PRODUCT_WORKSPACE, failed};
 use crate::cublaslt::{Epilogue, Operands, Prepared};
 use crate::cudnn::{Bound, Plan as CudnnPlan};
-use crate::driver::{Argument, Block, Event, Function, Pinned};
+use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
 use crate::error::GpuError;
 use crate::kernels::index::REPORT_WORDS;
 use crate::kgen::Kernel;
@@ -93,6 +93,14 @@ impl Memory {
     }
 }
 
+/// A part of a step as the device replays it.
+enum Recorded {
+    Not,
+    /// It ran once, so that nothing is loaded or set up by running it.
+    Ran,
+    As(Graph),
+}
+
 /// A plan made ready to run.
 pub(super) struct CudaExecutor {
     plan: Plan,
@@ -114,6 +122,8 @@ pub(super) struct CudaExecutor {
     scalars: Vec<(Block, Block)>,
     slots: Vec<Slot>,
     steps: u64,
+    /// Micro-batches that are not the last of their step, and those that are.
+    recorded: [Recorded; 2],
     gpu: Arc<Gpu>,
     /// Reports and scalars, and scratch memory of libraries.
     _small: [Allocation; 2],
@@ -185,7 +195,11 @@ impl CudaExecutor {
             Ok(Slot { memory, arrived, results: StepResults { scalars } })
         };
         let slots = (0..KEPT_RESULTS).map(slot).collect::<Result<Vec<_>, GpuError>>().map_err(failed)?;
-        prepare_memory(gpu, &plan, &memory, &gathered).map_err(failed)?;
+        let prepared = {
+            let _order = gpu.lock();
+            prepare_memory(gpu, &plan, &memory, &gathered)
+        };
+        prepared.map_err(failed)?;
 
         let graph = &plan.graph;
         let feeds = graph.inputs().filter(|(_, input)| input.role == Role::Feed);
@@ -224,17 +238,19 @@ impl CudaExecutor {
             scalars,
             slots,
             steps: 0,
+            recorded: [Recorded::Not, Recorded::Not],
             gpu: Arc::clone(gpu),
             _small: [small, workspace],
             plan,
         })
     }
 
-    /// Gives work to the stream with the state locked and the invariant values computed, and notes what it replaces.
-    fn running<T>(&mut self, work: impl FnOnce(&Self) -> Result<T, RunError>) -> Result<T, RunError> {
+    /// Gives work to the stream with the invariant values computed, and notes what it replaces.
+    fn running<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
         let state = Arc::clone(&self.state);
         let store = on_gpu(&state)?;
-        let _access = store.lock();
+        let gpu = Arc::clone(&self.gpu);
+        let _order = gpu.lock();
         self.outputs.values_mut().for_each(|output| output.read = OnceCell::new());
         let version = self.invariant.iter().map(|&number| store.version(number)).sum();
         if self.invariants_of != Some(version) {
@@ -270,9 +286,28 @@ impl CudaExecutor {
         due.into_iter().try_for_each(|(_, from, to)| self.gpu.stream.copy(from, to))
     }
 
-    fn run(&self, phase: Phase) -> Result<(), GpuError> {
+    fn launch_all(&self, phase: Phase) -> Result<(), GpuError> {
         self.due(phase).try_for_each(|call| self.launch(call))?;
         self.replace_state(phase)
+    }
+
+    /// Runs a part of a step: launch by launch, or as it was recorded.
+    fn run(&mut self, phase: Phase) -> Result<(), GpuError> {
+        let number = usize::from(phase == Phase::Update);
+        if let Recorded::Ran = self.recorded[number] {
+            let graph = self.gpu.stream.capture(|| self.launch_all(phase))?;
+            self.recorded[number] = Recorded::As(graph);
+        }
+        match &self.recorded[number] {
+            Recorded::As(graph) => graph.launch(&self.gpu.stream),
+            Recorded::Not | Recorded::Ran => {
+                self.launch_all(phase)?;
+                if !self.gpu.eager {
+                    self.recorded[number] = Recorded::Ran;
+                }
+                Ok(())
+            }
+        }
     }
 
     fn check_phase(&self, phase: Phase) -> Result<(), RunError> {
@@ -291,7 +326,11 @@ impl CudaExecutor {
         let found =
             self.reports.iter().find_map(|report| Some((report, words.next().filter(|&word| word != u64::MAX)?)));
         let Some((report, word)) = found else { return Ok(()) };
-        self.clear_reports().map_err(failed)?;
+        let cleared = {
+            let _order = self.gpu.lock();
+            self.clear_reports()
+        };
+        cleared.map_err(failed)?;
         let problem = IndexOutOfRange { position: (word >> 32) as usize, index: word as i32, limit: report.limit };
         let node = KernelNode::of(&self.plan.graph, report.node);
         Err(RunError::Kernel(Box::new(IndexError { node, problem })))
@@ -475,6 +514,7 @@ impl Executor for CudaExecutor {
                 let (expected, actual) = (block.bytes(), bytes.len());
                 return Err(RunError::WrongSize { name: (*name).to_owned(), ty: ty.clone(), expected, actual });
             }
+            let _order = self.gpu.lock();
             self.gpu.stream.upload(bytes, block).map_err(failed)
         })
     }
@@ -492,6 +532,7 @@ impl Executor for CudaExecutor {
         self.running(|this| this.run(Phase::Update).map_err(failed))?;
         let slot = &mut self.slots[(self.steps % KEPT_RESULTS) as usize];
         let stream = &self.gpu.stream;
+        let _order = self.gpu.lock();
         let gather = self.scalars.iter().try_for_each(|(from, to)| stream.copy(from, to));
         let sent = gather.and_then(|()| stream.copy_out(&self.gathered, &mut slot.memory));
         sent.and_then(|()| stream.record(&slot.arrived)).map_err(failed)?;
@@ -521,6 +562,7 @@ impl Executor for CudaExecutor {
         let known = || self.outputs.keys().map(String::as_str);
         let output = self.outputs.get(name).ok_or_else(|| RunError::no_such_name("output", name, known()))?;
         if output.read.get().is_none() {
+            let _order = self.gpu.lock();
             let _ = output.read.set(download(&self.gpu, &output.block).map_err(failed)?);
         }
         let words = output.read.get().expect("it was just read");
@@ -543,9 +585,9 @@ impl Executor for CudaExecutor {
 
     fn find_non_finite(&mut self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
         self.check_phase(phase)?;
-        match self.find_in_inputs()? {
+        self.running(|this| match this.find_in_inputs()? {
             Some(found) => Ok(Some(found)),
-            None => self.running(|this| this.find_in_calls(phase)),
-        }
+            None => this.find_in_calls(phase),
+        })
     }
 }

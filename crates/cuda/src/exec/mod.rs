@@ -35,6 +35,9 @@ pub struct CudaOptions {
     pub ordinal: usize,
     /// Folder of compiled kernels.
     pub cubins: PathBuf,
+    /// Whether every step is given to the device launch by launch. Otherwise the first one is; then they are recorded once and
+    /// replayed as a whole.
+    pub eager: bool,
 }
 
 /// A GPU of NVIDIA's. Everything that its executors and states do is in the order of one stream.
@@ -46,6 +49,9 @@ pub struct CudaDevice {
 /// What executors and states of a device share.
 struct Gpu {
     stream: Stream,
+    /// Held by whoever gives work to the stream, so that steps do not mix.
+    order: Mutex<()>,
+    eager: bool,
     modules: Mutex<HashMap<String, Module>>,
     products: OnceLock<Arc<CublasLt>>,
     convolutions: OnceLock<Arc<Cudnn>>,
@@ -87,6 +93,8 @@ impl CudaDevice {
         let context = Context::new(&driver, options.ordinal)?;
         let gpu = Gpu {
             stream: context.stream()?,
+            order: Mutex::new(()),
+            eager: options.eager,
             modules: Mutex::default(),
             products: OnceLock::new(),
             convolutions: OnceLock::new(),
@@ -146,6 +154,11 @@ impl Device for CudaDevice {
 }
 
 impl Gpu {
+    /// Keeps everyone else from giving work to the stream until the guard is dropped.
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        locked(&self.order)
+    }
+
     /// Compiles and loads what is not loaded yet of these kernels, by name.
     fn compile(&self, kernels: &BTreeMap<&str, &Kernel>) -> Result<(), GpuError> {
         let missing: Vec<&Kernel> = {

@@ -1,12 +1,12 @@
 //! State in the device's memory.
 
 use super::ledger::Allocation;
-use super::{Gpu, failed, locked};
+use super::{Gpu, failed};
 use crate::driver::Block;
 use bessemer_ir::run::{RunError, StateLayout, StateStore};
 use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One piece of memory for all state, zero at first.
 pub(super) struct CudaState {
@@ -14,8 +14,6 @@ pub(super) struct CudaState {
     memory: Allocation,
     /// How often each tensor was replaced.
     versions: Vec<AtomicU64>,
-    /// Held by whoever gives work on the state to the stream, so that steps do not mix.
-    access: Mutex<()>,
     gpu: Arc<Gpu>,
 }
 
@@ -24,17 +22,14 @@ impl CudaState {
     /// [`RunError::Memory`].
     pub(super) fn new(gpu: &Arc<Gpu>, layout: StateLayout) -> Result<CudaState, RunError> {
         let memory = gpu.ledger.allocate(&gpu.context, "the state", layout.bytes())?;
+        let _order = gpu.lock();
         memory.all().and_then(|all| gpu.stream.fill(&all, 0)).map_err(failed)?;
         let versions = layout.tensors().iter().map(|_| AtomicU64::new(0)).collect();
-        Ok(CudaState { layout, memory, versions, access: Mutex::new(()), gpu: Arc::clone(gpu) })
+        Ok(CudaState { layout, memory, versions, gpu: Arc::clone(gpu) })
     }
 
     pub(super) fn is_of(&self, gpu: &Arc<Gpu>) -> bool {
         Arc::ptr_eq(&self.gpu, gpu)
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        locked(&self.access)
     }
 
     /// Memory of the tensor of a number.
@@ -60,14 +55,14 @@ impl StateStore for CudaState {
 
     fn read(&self, name: &str, into: &mut [u8]) -> Result<(), RunError> {
         let block = self.block(self.layout.sized(name, into.len())?)?;
-        let _access = self.lock();
+        let _order = self.gpu.lock();
         self.gpu.stream.download(&block, into).map_err(failed)
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunError> {
         let number = self.layout.sized(name, bytes.len())?;
         let block = self.block(number)?;
-        let _access = self.lock();
+        let _order = self.gpu.lock();
         self.gpu.stream.upload(bytes, &block).map_err(failed)?;
         self.changed(number);
         Ok(())

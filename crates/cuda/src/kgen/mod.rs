@@ -137,7 +137,7 @@ impl Kernel {
 }
 
 /// One text of several kernels, whose names differ.
-pub(crate) fn text_of<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> String {
+pub fn text_of<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> String {
     kernels.into_iter().fold(prelude::TEXT.to_owned(), |text, kernel| text + kernel.own_text())
 }
 

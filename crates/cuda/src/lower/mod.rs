@@ -12,9 +12,11 @@ use crate::kgen::{self, Kernel};
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::source::Distribution;
 use bessemer_ir::passes::invariant::Invariant;
-use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Refusal, Target};
+use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Plan, Refusal, Target};
 use bessemer_ir::rules::Rules;
 use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The kind of device.
@@ -172,6 +174,17 @@ impl Lowered {
         lowered.launch(kernel, (0..inputs).map(Place::Input).chain([Place::Output(0)]).collect::<Vec<_>>());
         lowered
     }
+}
+
+/// The kernels that a plan for GPUs launches, each once; without those of libraries.
+pub fn kernels_of(plan: &Plan) -> Vec<Kernel> {
+    let lowered = plan.graph.ids().filter_map(|id| plan.kernels.of(id));
+    let lowered = lowered.filter_map(|kernel| (&**kernel as &dyn Any).downcast_ref::<Lowered>());
+    let kernels = lowered.flat_map(|lowered| &lowered.steps).filter_map(|step| match step {
+        Step::Launch { kernel, .. } => Some((kernel.name.clone(), kernel.clone())),
+        _ => None,
+    });
+    kernels.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 /// Steps for a node.

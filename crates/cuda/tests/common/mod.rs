@@ -76,7 +76,8 @@ fn build(compiler: &str) -> PathBuf {
     let mocks = Path::new(SHIM).parent().unwrap();
     let sources = LIBRARIES.map(|(source, _)| std::fs::read_to_string(mocks.join(format!("{source}.cpp"))).unwrap());
     let mut hash = DefaultHasher::new();
-    let headers = [PathBuf::from(SHIM), mocks.join("floats.h")].map(|path| std::fs::read_to_string(path).unwrap());
+    let headers =
+        [SHIM, "floats.h", "streams.h"].map(|name| mocks.join(name)).map(|path| std::fs::read_to_string(path).unwrap());
     (&sources, headers, compiler).hash(&mut hash);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mock-{:016x}", hash.finish()));
     std::fs::create_dir_all(&folder).unwrap();

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "floats.h"
+#include "streams.h"
 
 #include <map>
 #include <vector>
@@ -51,6 +52,46 @@ bool described(const description* d, const layout* a, const layout* b, const lay
     bool types = is_float(a->type) && b->type == a->type && (out->type == a->type || out->type == F32);
     bool batches = a->batches == b->batches && b->batches == out->batches && (out->batches == 1 || set(EPILOGUE) == 1);
     return types && batches && inner == other && out->rows == rows && out->cols == cols;
+}
+
+int multiply(const description* d, float alpha, const void* a, const layout* la, const void* b, const layout* lb, void* out, const layout* lo) {
+    auto set = [&](int name) { auto at = d->attributes.find(name); return at == d->attributes.end() ? 0 : at->second; };
+    bool ta = set(TRANSPOSE_A), tb = set(TRANSPOSE_B);
+    uint64_t rows = lo->rows, cols = lo->cols, inner = ta ? la->rows : la->cols;
+    int epilogue = (int)set(EPILOGUE), type = lo->type;
+    bool uses_aux = epilogue == 164 || epilogue == 208, uses_bias = epilogue != 1;
+    if ((uses_aux && (!set(AUX) || set(AUX_STRIDE) < (int64_t)rows || set(AUX_STRIDE) % 8)) || (uses_bias && (!set(BIAS) || set(BIAS_TYPE) != type)))
+        return INVALID_VALUE;
+    void* bias = (void*)set(BIAS);
+    void* aux = (void*)set(AUX);
+    for (int batch = 0; batch < lo->batches; ++batch) {
+        std::vector<double> va = numbers(la, a, batch), vb = numbers(lb, b, batch), sums(rows);
+        uint64_t step_a = ta ? 1 : la->stride, step_b = tb ? lb->stride : 1;
+        for (uint64_t j = 0; j < cols; ++j)
+            for (uint64_t i = 0; i < rows; ++i) {
+                const double *from_a = &va[ta ? i * la->stride : i], *from_b = &vb[tb ? j : j * lb->stride];
+                double y = 0;
+                for (uint64_t k = 0; k < inner; ++k) y += from_a[k * step_a] * from_b[k * step_b];
+                y *= alpha;
+                size_t kept = i + j * set(AUX_STRIDE);
+                if (epilogue == 4 || epilogue == 164) y += get(type, bias, i);
+                if (epilogue == 164) {
+                    put(type, aux, kept, y);
+                    y = gelu(y);
+                }
+                if (epilogue == 208) y *= gelu_slope(get(type, aux, kept));
+                sums[i] += y;
+                put(type, out, batch * lo->batch_stride + i + j * lo->stride, y);
+            }
+        if (epilogue == 256)
+            for (uint64_t i = 0; i < rows; ++i) {
+                sums[i] = 0;
+                for (uint64_t k = 0; k < inner; ++k) sums[i] += va[(ta ? i * la->stride : i) + k * step_a];
+            }
+        if (epilogue == 208 || epilogue == 256)
+            for (uint64_t i = 0; i < rows; ++i) put(type, bias, i, sums[i]);
+    }
+    return SUCCESS;
 }
 
 }  // namespace
@@ -107,45 +148,12 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const description* d, const layout* a,
 
 int cublasLtMatmul(void*, const description* d, const float* alpha, const void* a, const layout* la, const void* b,
                    const layout* lb, const float* beta, const void*, const layout*, void* out, const layout* lo,
-                   const void*, void*, size_t, void*) {
+                   const void*, void*, size_t, void* stream) {
     if (!described(d, la, lb, lo) || *beta != 0) return INVALID_VALUE;
-    auto set = [&](int name) { auto at = d->attributes.find(name); return at == d->attributes.end() ? 0 : at->second; };
-    bool ta = set(TRANSPOSE_A), tb = set(TRANSPOSE_B);
-    uint64_t rows = lo->rows, cols = lo->cols, inner = ta ? la->rows : la->cols;
-    int epilogue = (int)set(EPILOGUE), type = lo->type;
-    bool uses_aux = epilogue == 164 || epilogue == 208, uses_bias = epilogue != 1;
-    if ((uses_aux && (!set(AUX) || set(AUX_STRIDE) < (int64_t)rows || set(AUX_STRIDE) % 8)) || (uses_bias && (!set(BIAS) || set(BIAS_TYPE) != type)))
-        return INVALID_VALUE;
-    void* bias = (void*)set(BIAS);
-    void* aux = (void*)set(AUX);
-    for (int batch = 0; batch < lo->batches; ++batch) {
-        std::vector<double> va = numbers(la, a, batch), vb = numbers(lb, b, batch), sums(rows);
-        uint64_t step_a = ta ? 1 : la->stride, step_b = tb ? lb->stride : 1;
-        for (uint64_t j = 0; j < cols; ++j)
-            for (uint64_t i = 0; i < rows; ++i) {
-                const double *from_a = &va[ta ? i * la->stride : i], *from_b = &vb[tb ? j : j * lb->stride];
-                double y = 0;
-                for (uint64_t k = 0; k < inner; ++k) y += from_a[k * step_a] * from_b[k * step_b];
-                y *= *alpha;
-                size_t kept = i + j * set(AUX_STRIDE);
-                if (epilogue == 4 || epilogue == 164) y += get(type, bias, i);
-                if (epilogue == 164) {
-                    put(type, aux, kept, y);
-                    y = gelu(y);
-                }
-                if (epilogue == 208) y *= gelu_slope(get(type, aux, kept));
-                sums[i] += y;
-                put(type, out, batch * lo->batch_stride + i + j * lo->stride, y);
-            }
-        if (epilogue == 256)
-            for (uint64_t i = 0; i < rows; ++i) {
-                sums[i] = 0;
-                for (uint64_t k = 0; k < inner; ++k) sums[i] += va[(ta ? i * la->stride : i) + k * step_a];
-            }
-        if (epilogue == 208 || epilogue == 256)
-            for (uint64_t i = 0; i < rows; ++i) put(type, bias, i, sums[i]);
-    }
-    return SUCCESS;
+    description of = *d;
+    layout of_a = *la, of_b = *lb, of_out = *lo;
+    float factor = *alpha;
+    return give(stream, [=] { return multiply(&of, factor, a, &of_a, b, &of_b, out, &of_out); });
 }
 
 }

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -433,6 +434,12 @@ int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned 
         unsigned grid[] = {gx, gy, gz}, block[] = {bx, by, bz};
         return f->launch(grid, block, pointers.data(), reverse, is_known);
     });
+}
+
+// For the mocks of libraries: gives their work to a stream.
+int mock_give(stream* s, int (*work)(void*), void* data, void (*drop)(void*)) {
+    std::shared_ptr<void> kept(data, drop);
+    return give(s, [=] { return work(kept.get()); });
 }
 
 // For NVIDIA's libraries, which look for functions of the driver when they start. They succeed and do nothing, but for

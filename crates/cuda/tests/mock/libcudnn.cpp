@@ -3,6 +3,7 @@
 // which a real device must confirm. All state belongs to the calling thread.
 
 #include "floats.h"
+#include "streams.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -292,6 +293,25 @@ int finalize(const part& p) {
     return SUCCESS;
 }
 
+int execute(const part& plan, const part& pack) {
+    memset(pack->get<void*>(1003), 0x5a, WORKSPACE);
+    run r;
+    for (size_t i = 0; i < pack->count(1000, 8); ++i) r.memory[pack->get<int64_t>(1000, i)] = pack->get<void*>(1001, i);
+    for (const part& op : plan->of(401)->of(-1)->attributes[801].parts)
+        switch (op->kind) {
+            case FORWARD: r.convolve(op, 700); break;
+            case DATA: r.convolve(op, 706); break;
+            case WEIGHTS: r.convolve(op, 712); break;
+            case POINTWISE: r.pointwise(op); break;
+            case STATS: r.statistics(op); break;
+            case NORM: r.norm(op); break;
+            case BATCH_NORM: r.batch_norm(op); break;
+            case BATCH_NORM_BACK: r.batch_norm_back(op); break;
+            default: return NOT_SUPPORTED;
+        }
+    return SUCCESS;
+}
+
 }  // namespace
 
 #define ENTER if (int code = injected(__func__)) return code
@@ -391,23 +411,8 @@ int cudnnBackendExecute(handle* h, descriptor* plan, descriptor* pack) {
     ENTER;
     if (!mock.handles.count(h) || !h->stream || !plan->p->finalized || !pack->p->finalized) return BAD_PARAM;
     if (!pack->p->get<void*>(1003)) return refuse(BAD_PARAM, "no workspace");
-    memset(pack->p->get<void*>(1003), 0x5a, WORKSPACE);
-    run r;
-    for (size_t i = 0; i < pack->p->count(1000, 8); ++i) r.memory[pack->p->get<int64_t>(1000, i)] = pack->p->get<void*>(1001, i);
-    part graph = plan->p->of(401)->of(-1);
-    for (const part& op : graph->attributes[801].parts)
-        switch (op->kind) {
-            case FORWARD: r.convolve(op, 700); break;
-            case DATA: r.convolve(op, 706); break;
-            case WEIGHTS: r.convolve(op, 712); break;
-            case POINTWISE: r.pointwise(op); break;
-            case STATS: r.statistics(op); break;
-            case NORM: r.norm(op); break;
-            case BATCH_NORM: r.batch_norm(op); break;
-            case BATCH_NORM_BACK: r.batch_norm_back(op); break;
-            default: return NOT_SUPPORTED;
-        }
-    return SUCCESS;
+    part made = plan->p, bound = pack->p;
+    return give(h->stream, [=] { return execute(made, bound); });
 }
 
 }
