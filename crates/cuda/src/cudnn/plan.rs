@@ -5,9 +5,10 @@ use super::api::{
 };
 use super::build::{ALIGNMENT, Built, build};
 use super::descriptor::Descriptor;
-use super::{Cudnn, Graph, PlanTarget, TensorId};
+use super::{Convolution, Cudnn, Fusion, Graph, Pass, PlanTarget, TensorId};
 use crate::driver::{Block, Stream};
 use crate::error::GpuError;
+use bessemer_ir::DType;
 use std::ptr::from_ref;
 use std::sync::Arc;
 
@@ -82,6 +83,41 @@ impl Cudnn {
             asked.get_descriptors(attribute::HEURISTICS_RESULTS, DescriptorKind::EngineConfig, count)?;
         let graph = Arc::new(graph.clone());
         Ok(Planner { library: Arc::clone(self), graph, configurations, _built: built })
+    }
+}
+
+/// Configurations of engines that are tried for a convolution.
+const ENGINES: usize = 16;
+/// Bytes that an engine may need beside its tensors.
+const MOST_WORKSPACE: usize = 512 << 20;
+
+impl Cudnn {
+    /// The first plan for a pass of a convolution, of operands and results of type `ty`, that gives the same bits each time, and
+    /// of `f32` products in full precision.
+    ///
+    /// # Errors
+    /// There is none among the first configurations that cuDNN offers.
+    pub fn exact_plan(self: &Arc<Self>, of: &Convolution, pass: Pass, ty: DType) -> Result<Plan, GpuError> {
+        let graph = of.graph(Fusion::Plain(pass), ty);
+        let mut why = GpuError::Launch {
+            kernel: format!("{} of {of} in {ty}", Fusion::Plain(pass).name()),
+            problem: "cuDNN has no deterministic engine of full precision".to_owned(),
+        };
+        for heuristics in [Heuristics::Best, Heuristics::Fallback] {
+            let planner = self.planner(&graph, heuristics)?;
+            for number in 0..planner.len().min(ENGINES) {
+                match planner.plan(number) {
+                    Ok(plan) => {
+                        let is_exact = ty != DType::F32 || !plan.engine.rounds_operands;
+                        if is_exact && plan.engine.is_deterministic && plan.workspace <= MOST_WORKSPACE {
+                            return Ok(plan);
+                        }
+                    }
+                    Err(error) => why = error,
+                }
+            }
+        }
+        Err(why)
     }
 }
 

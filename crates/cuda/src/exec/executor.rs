@@ -423,7 +423,8 @@ impl<'a> Planned<'a> {
         let mut convolutions = Vec::new();
         for step in &lowered.steps {
             if let Step::Convolution { convolution, pass, ty, .. } = step {
-                convolutions.push(gpu.convolution(convolution, *pass, *ty).map_err(failed)?);
+                let plan = gpu.convolutions().and_then(|library| library.exact_plan(convolution, *pass, *ty));
+                convolutions.push(plan.map_err(failed)?);
             }
         }
         let report = lowered.index_limit.map(|limit| {

@@ -6,15 +6,13 @@ mod state;
 
 use crate::cubins::CubinCache;
 use crate::cublaslt::CublasLt;
-use crate::cudnn;
-use crate::cudnn::{Cudnn, Fusion, Heuristics, Pass, Plan as CudnnPlan};
+use crate::cudnn::Cudnn;
 use crate::driver::{Context, Driver, Function, Module, Stream};
 use crate::error::GpuError;
 use crate::kgen::{Kernel, text_of};
 use crate::loader::{Libraries, Places, Wanted};
 use crate::lower::{CudaTarget, KIND};
 use crate::nvrtc::Nvrtc;
-use bessemer_ir::DType;
 use bessemer_ir::plan::{Plan, Target};
 use bessemer_ir::run::{
     Device, DeviceLimits, DeviceProperties, Executor, RunError, StateBinding, StateLayout, StateStore,
@@ -64,10 +62,6 @@ struct Gpu {
 
 /// Kernels that are compiled as one text.
 const KERNELS_OF_A_TEXT: usize = 16;
-/// Configurations of engines that are tried for a convolution.
-const ENGINES: usize = 16;
-/// Bytes that an engine may need beside its tensors.
-const MOST_WORKSPACE: usize = 512 << 20;
 /// What cuBLASLt may use beside its operands, as NVIDIA recommends for Hopper.
 const PRODUCT_WORKSPACE: usize = 32 << 20;
 
@@ -199,32 +193,10 @@ impl Gpu {
         Ok(Arc::clone(self.products.get().expect("it was just set")))
     }
 
-    /// The first engine for a pass of a convolution that gives the same bits each time, and products of `f32` operands in full
-    /// precision.
-    fn convolution(&self, of: &cudnn::Convolution, pass: Pass, ty: DType) -> Result<CudnnPlan, GpuError> {
+    fn convolutions(&self) -> Result<&Arc<Cudnn>, GpuError> {
         if self.convolutions.get().is_none() {
             let _ = self.convolutions.set(Cudnn::open(&self.libraries, &self.context)?);
         }
-        let library = self.convolutions.get().expect("it was just set");
-        let graph = of.graph(Fusion::Plain(pass), ty);
-        let mut why = GpuError::Launch {
-            kernel: format!("{} of {of} in {ty}", Fusion::Plain(pass).name()),
-            problem: "cuDNN has no deterministic engine of full precision".to_owned(),
-        };
-        for heuristics in [Heuristics::Best, Heuristics::Fallback] {
-            let planner = library.planner(&graph, heuristics)?;
-            for number in 0..planner.len().min(ENGINES) {
-                match planner.plan(number) {
-                    Ok(plan) => {
-                        let is_exact = ty != DType::F32 || !plan.engine.rounds_operands;
-                        if is_exact && plan.engine.is_deterministic && plan.workspace <= MOST_WORKSPACE {
-                            return Ok(plan);
-                        }
-                    }
-                    Err(error) => why = error,
-                }
-            }
-        }
-        Err(why)
+        Ok(self.convolutions.get().expect("it was just set"))
     }
 }

@@ -450,7 +450,7 @@ NOTHING(cuCtxGetCurrent) NOTHING(cuCtxGetLimit) NOTHING(cuCtxPopCurrent) NOTHING
 NOTHING(cuKernelGetAttribute) NOTHING(cuKernelSetAttribute) NOTHING(cuLaunchCooperativeKernel) NOTHING(cuLaunchKernelEx)
 NOTHING(cuLibraryUnload) NOTHING(cuLinkAddData) NOTHING(cuLinkComplete) NOTHING(cuLinkCreate) NOTHING(cuLinkDestroy)
 NOTHING(cuStreamGetCtx)
-A_HANDLE(cuLibraryGetKernel) A_HANDLE(cuLibraryLoadData) A_HANDLE(cuLibraryLoadFromFile)
+A_HANDLE(cuKernelGetFunction) A_HANDLE(cuLibraryGetKernel) A_HANDLE(cuLibraryLoadData) A_HANDLE(cuLibraryLoadFromFile)
 int cuOccupancyMaxPotentialClusterSize(int* blocks) { *blocks = 8; return SUCCESS; }
 int cuOccupancyMaxActiveClusters(int* clusters) { *clusters = 16; return SUCCESS; }
 
