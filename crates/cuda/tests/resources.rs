@@ -19,6 +19,8 @@ use std::io::Write;
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90a"];
 /// Registers with which two blocks of 512 threads fit on a multiprocessor.
 const MOST_REGISTERS: u32 = 64;
+/// Bytes that a thread of a block of 1,024, which has 64 registers, may spill.
+const SPILLED: u32 = 16;
 
 #[test]
 fn all_kernels_compile_without_spills() {
@@ -102,7 +104,7 @@ fn kernels_of_whole_models_compile() {
             let text = text_of(some);
             let compiled = nvrtc.compile("models", &text, architecture).unwrap();
             let used = resources(&compiled.log).unwrap_or_else(|| panic!("{}", compiled.log));
-            if used.spill_bytes > 0 {
+            if used.spill_bytes > SPILLED {
                 too_much.push(format!("{architecture}: {}", compiled.log));
             }
         }
