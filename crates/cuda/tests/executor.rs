@@ -10,6 +10,7 @@ use bessemer_ir::ops::conv_with_prologue::ConvWithPrologue;
 use bessemer_ir::ops::index::Gather;
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::UnaryKind;
+use bessemer_ir::ops::pool::{MaxPool2d, MaxPool2dGrad};
 use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::passes::{CompileOptions, compile, run_passes};
 use bessemer_ir::plan::NullTarget;
@@ -99,6 +100,24 @@ fn a_prologue_is_a_region_before_the_convolution() {
             g.output(&format!("{name}, relu {relu}"), value);
         }
     }
+    agrees(&gpu(folder), &g);
+}
+
+/// Windows that overlap, with several largest elements: the first one of each takes the gradient.
+#[test]
+fn the_first_of_equal_maxima_takes_the_gradient() {
+    let Some(folder) = mock_or_skip("the_first_of_equal_maxima_takes_the_gradient") else { return };
+    let mut g = Graph::new();
+    let x = f32s(&mut g, "x", &[2, 7, 6, 3]);
+    // Of normal numbers: -2 to 2.
+    let whole = g.unary(UnaryKind::Floor, x).unwrap();
+    let pool = MaxPool2d { window: [3, 3], stride: [2, 1], pad: [[1, 1], [0, 1]] };
+    let y = g.push1(Op::from(pool), &[whole]).unwrap();
+    let dy_shape = g.shape(y).dims().to_vec();
+    let dy = f32s(&mut g, "dy", &dy_shape);
+    let dx = g.push1(Op::from(MaxPool2dGrad { pool }), &[whole, y, dy]).unwrap();
+    g.output("y", y);
+    g.output("dx", dx);
     agrees(&gpu(folder), &g);
 }
 
@@ -201,6 +220,9 @@ fn state_is_shared_and_results_are_kept_for_some_steps() {
     assert_eq!(executors[1].run().unwrap().scalar("total").unwrap(), 90.0);
     assert_eq!(executors[1].output_f32("n").unwrap(), [6.0, 7.0, 8.0, 9.0, 10.0], "as the step found it");
     assert_eq!(read_f32(&*state, "n").unwrap(), [16.0, 17.0, 18.0, 19.0, 20.0]);
+    assert_eq!(executors[0].output_f32("n").unwrap(), [5.0, 6.0, 7.0, 8.0, 9.0]);
+    executors[0].run().unwrap();
+    assert_eq!(executors[0].output_f32("n").unwrap(), [16.0, 17.0, 18.0, 19.0, 20.0], "of the step that ran last");
     let error = executors[0].accumulate().unwrap_err();
     assert!(matches!(error, RunError::NoAccumulation), "{error}");
     let error = executors[0].feed(&[("y", &[])]).unwrap_err().to_string();
