@@ -235,6 +235,17 @@ fn state_is_shared_and_results_are_kept_for_some_steps() {
     assert_eq!(gpu.memory(), []);
 }
 
+/// The mock says that it is an H200: 67 TFLOP/s in fp32, 1,070 in bf16 at its peak clock, 4.9 TB/s.
+#[test]
+fn limits_follow_from_properties() {
+    let Some(folder) = mock_or_skip("limits_follow_from_properties") else { return };
+    let gpu = gpu(folder);
+    assert_eq!((gpu.properties().kind, gpu.properties().has_bf16), ("cuda", true));
+    let limits = gpu.measure_limits();
+    let shares = [limits.fp32_flops / 67e12, limits.bf16_flops.unwrap() / 1070e12, limits.read_bytes / 4.9e12];
+    assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.01), "{limits:?}");
+}
+
 #[test]
 fn plans_and_states_of_other_devices_are_refused() {
     let Some(folder) = mock_or_skip("plans_and_states_of_other_devices_are_refused") else { return };

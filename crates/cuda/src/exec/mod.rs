@@ -132,15 +132,19 @@ impl Device for CudaDevice {
         Ok(Box::new(CudaExecutor::new(&self.gpu, plan, Arc::clone(state), binding)?))
     }
 
-    /// From the device's properties: its clocks, its multiprocessors and its memory bus.
+    /// Not measured: what follows from the device's clocks, its multiprocessors and its memory bus.
     fn measure_limits(&self) -> DeviceLimits {
         let info = self.gpu.context.info();
         let cycles = f64::from(info.multiprocessors) * f64::from(info.clock_khz) * 1e3;
-        // Additions and products that a multiprocessor does in a cycle: by its 128 cores, and by its tensor cores.
-        let tensor = if info.capability[0] >= 9 { 8192.0 } else { 2048.0 };
+        // FLOPs of a multiprocessor in a cycle, by its cores and by its tensor cores (NVIDIA's white papers on A100 and H100).
+        let (cores, tensor_cores) = match info.capability {
+            [8, 0] => (128.0, 2048.0),
+            [8, _] => (256.0, 1024.0),
+            _ => (256.0, 4096.0),
+        };
         DeviceLimits {
-            fp32_flops: cycles * 256.0,
-            bf16_flops: Some(cycles * tensor),
+            fp32_flops: cycles * cores,
+            bf16_flops: self.properties.has_bf16.then_some(cycles * tensor_cores),
             // Both edges of the clock.
             read_bytes: f64::from(info.memory_clock_khz) * 2e3 * f64::from(info.memory_bus_bits) / 8.0,
         }
