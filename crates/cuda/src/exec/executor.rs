@@ -282,8 +282,8 @@ impl CudaExecutor {
 
     /// Copies at the end of a part of a step.
     fn replace_state(&self, phase: Phase) -> Result<(), GpuError> {
-        let due = self.copies.iter().filter(|(copy, ..)| copy.per_micro_batch || phase == Phase::Update);
-        due.into_iter().try_for_each(|(_, from, to)| self.gpu.stream.copy(from, to))
+        let mut due = self.copies.iter().filter(|(copy, ..)| copy.per_micro_batch || phase == Phase::Update);
+        due.try_for_each(|(_, from, to)| self.gpu.stream.copy(from, to))
     }
 
     fn launch_all(&self, phase: Phase) -> Result<(), GpuError> {
