@@ -3,15 +3,15 @@
 use crate::arena::Arena;
 use crate::device::{CpuOptions, KIND};
 use crate::gemm::Ctx;
-use crate::kernel::{self, CallError, KernelError, KernelNode, Lowered, Operands};
+use crate::kernel::{self, CallError, KernelError, Lowered, Operands};
 use crate::state::CpuState;
 use crate::threads::ThreadPool;
 use bessemer_ir::ops::Op;
 use bessemer_ir::ops::collective::AllReduceStart;
-use bessemer_ir::plan::{KernelCall, Location, LoweredKernel, OnceCall, Plan, StateCopy, kernel_name};
+use bessemer_ir::plan::{KernelCall, KernelNode, Location, LoweredKernel, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
     self, Alone, Collectives, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateLayout,
-    StateStore, StepResults, Ticket,
+    StateStore, StepResults, Ticket, constant_bytes, finite_range,
 };
 use bessemer_ir::{DType, NodeId, Role, TensorType, Value};
 use std::any::Any;
@@ -559,11 +559,7 @@ impl Program {
         let ty = self.plan.graph.ty(value);
         // SAFETY: a tensor of the plan; the state is locked and no kernel runs.
         let bytes = unsafe { self.memory.slice(self.plan.location(value), ty.bytes()) };
-        match ty.dtype {
-            DType::Bf16 => range(bytemuck::cast_slice(bytes).iter().map(|&x| half::bf16::from_bits(x).to_f32())),
-            DType::F16 => range(bytemuck::cast_slice(bytes).iter().map(|&x| half::f16::from_bits(x).to_f32())),
-            _ => range(bytemuck::cast_slice::<u8, f32>(bytes).iter().copied()),
-        }
+        finite_range(ty.dtype, bytes)
     }
 
     fn ctx(&self) -> Ctx<'_> {
@@ -592,37 +588,13 @@ impl Program {
     }
 }
 
-/// Least and greatest finite element, and whether all are finite.
-fn range(data: impl Iterator<Item = f32>) -> ((f32, f32), bool) {
-    let mut finite = true;
-    let mut bounds = (f32::INFINITY, f32::NEG_INFINITY);
-    for x in data {
-        if x.is_finite() {
-            bounds = (bounds.0.min(x), bounds.1.max(x));
-        } else {
-            finite = false;
-        }
-    }
-    (bounds, finite)
-}
-
 fn fill_constants(plan: &Plan, arena: &mut Arena) {
     for id in plan.graph.ids() {
         let Op::Constant(constant) = &plan.graph.node(id).op else { continue };
-        let value = Value { node: id, output: 0 };
-        let ty = plan.graph.ty(value);
-        let Location::Arena(offset) = plan.location(value) else { unreachable!("constants lie in the arena") };
-        let bytes = arena.slice_mut(offset, ty.bytes());
-        for (index, element) in bytes.chunks_exact_mut(ty.dtype.size()).enumerate() {
-            let x = constant.at(index);
-            match ty.dtype {
-                DType::F32 => element.copy_from_slice(&(x as f32).to_ne_bytes()),
-                DType::I32 => element.copy_from_slice(&(x as i32).to_ne_bytes()),
-                DType::Bf16 => element.copy_from_slice(&half::bf16::from_f64(x).to_ne_bytes()),
-                DType::F16 => element.copy_from_slice(&half::f16::from_f64(x).to_ne_bytes()),
-                DType::U8 => element[0] = x as u8,
-                DType::Bool => element[0] = u8::from(x != 0.0),
-            }
-        }
+        let Location::Arena(offset) = plan.location(Value { node: id, output: 0 }) else {
+            unreachable!("constants lie in the arena")
+        };
+        let bytes = constant_bytes(constant);
+        arena.slice_mut(offset, bytes.len()).copy_from_slice(&bytes);
     }
 }

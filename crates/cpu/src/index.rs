@@ -3,18 +3,7 @@
 use crate::gemm::Ctx;
 use crate::parts::{CHUNK, Shared, for_chunks};
 use bessemer_ir::ops::index::IndexGeometry;
-
-/// An index outside its table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("index {index} at position {position} is not in 0..{limit}")]
-pub struct IndexOutOfRange {
-    /// Where the index stands in the list of indices.
-    pub position: usize,
-    /// The index itself.
-    pub index: i32,
-    /// Number of rows of the table.
-    pub limit: usize,
-}
+pub use bessemer_ir::run::IndexOutOfRange;
 
 /// Checks that all of `indices` are in `0..limit`.
 pub(crate) fn check(indices: &[i32], limit: usize) -> Result<(), IndexOutOfRange> {

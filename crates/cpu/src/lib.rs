@@ -29,5 +29,5 @@ pub mod vector;
 pub use device::{CpuDevice, CpuOptions};
 pub use executor::Executor;
 pub use isa::Isa;
-pub use kernel::{KernelError, KernelNode, Unsupported};
+pub use kernel::{KernelError, Unsupported};
 pub use state::CpuState;

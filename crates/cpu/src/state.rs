@@ -50,18 +50,6 @@ impl CpuState {
     pub(crate) fn changed(&self, number: usize) {
         self.versions[number].fetch_add(1, Ordering::Relaxed);
     }
-
-    /// The number of a tensor of the given number of bytes.
-    fn sized(&self, name: &str, bytes: usize) -> Result<usize, RunError> {
-        let number = self.layout.number(name)?;
-        let ty = &self.layout.tensors()[number].ty;
-        match ty.bytes() == bytes {
-            true => Ok(number),
-            false => {
-                Err(RunError::WrongSize { name: name.to_owned(), ty: ty.clone(), expected: ty.bytes(), actual: bytes })
-            }
-        }
-    }
 }
 
 impl StateStore for CpuState {
@@ -70,7 +58,7 @@ impl StateStore for CpuState {
     }
 
     fn read(&self, name: &str, into: &mut [u8]) -> Result<(), RunError> {
-        let number = self.sized(name, into.len())?;
+        let number = self.layout.sized(name, into.len())?;
         let _access = self.lock();
         // SAFETY: a tensor of that size, which nobody writes while the lock is held.
         into.copy_from_slice(unsafe { std::slice::from_raw_parts(self.address(number), into.len()) });
@@ -78,7 +66,7 @@ impl StateStore for CpuState {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunError> {
-        let number = self.sized(name, bytes.len())?;
+        let number = self.layout.sized(name, bytes.len())?;
         let _access = self.lock();
         // SAFETY: a tensor of that size, which nobody else uses while the lock is held.
         unsafe { std::slice::from_raw_parts_mut(self.address(number), bytes.len()) }.copy_from_slice(bytes);

@@ -10,6 +10,7 @@ use bessemer_cuda::cudnn::{BatchNorm, Cudnn, DeviceDescription};
 use bessemer_cuda::loader::{Libraries, Places};
 use std::error::Error;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Configurations of each graph that are tried: compiling takes time.
 const TRIED: usize = 2;
@@ -45,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     write("support", convolution_rows(&library))
 }
 
-fn norm_rows(library: &Cudnn) -> Vec<Row> {
+fn norm_rows(library: &Arc<Cudnn>) -> Vec<Row> {
     let mut rows = Vec::new();
     for [n, h, w, c] in norms(256) {
         for norm in BatchNorm::ALL {
@@ -58,7 +59,7 @@ fn norm_rows(library: &Cudnn) -> Vec<Row> {
     rows
 }
 
-fn convolution_rows(library: &Cudnn) -> Vec<Row> {
+fn convolution_rows(library: &Arc<Cudnn>) -> Vec<Row> {
     let mut rows = Vec::new();
     for of in resnet50(256).iter().chain(&detection(16)) {
         for fusion in fusions(of) {

@@ -7,6 +7,7 @@ use crate::loader::{Libraries, Wanted};
 use bessemer_ir::DType;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::from_ref;
+use std::sync::Arc;
 
 type Handle = usize;
 
@@ -31,6 +32,7 @@ functions!(
         fn cublasLtMatmulDescSetAttribute(Handle, i32, *const c_void, usize) -> i32;
         fn cublasLtMatmulDescDestroy(Handle) -> i32;
         fn cublasLtMatrixLayoutCreate(*mut Handle, i32, u64, u64, i64) -> i32;
+        fn cublasLtMatrixLayoutSetAttribute(Handle, i32, *const c_void, usize) -> i32;
         fn cublasLtMatrixLayoutDestroy(Handle) -> i32;
         fn cublasLtMatmulPreferenceCreate(*mut Handle) -> i32;
         fn cublasLtMatmulPreferenceSetAttribute(Handle, i32, *const c_void, usize) -> i32;
@@ -61,6 +63,12 @@ mod attribute {
     pub(super) const BIAS_TYPE: i32 = 26;
 }
 
+/// `cublasLtMatrixLayoutAttribute_t`
+mod layout_attribute {
+    pub(super) const BATCHES: i32 = 5;
+    pub(super) const BATCH_STRIDE: i32 = 6;
+}
+
 /// `cudaDataType_t`
 fn data_type(ty: DType) -> Option<i32> {
     match ty {
@@ -74,6 +82,8 @@ fn data_type(ty: DType) -> Option<i32> {
 /// `y = x w`, all with rows one after the other: `y` is `[m, n]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
+    /// Independent products, whose matrices lie one behind the other; at least 1.
+    pub batch: usize,
     /// Rows of `y`.
     pub m: usize,
     /// Columns of `y`.
@@ -173,49 +183,63 @@ impl CublasLt {
     ///
     /// # Errors
     /// It was not found, cannot be opened, or does not start.
-    pub fn open(libraries: &Libraries, context: &Context) -> Result<CublasLt, GpuError> {
+    pub fn open(libraries: &Libraries, context: &Context) -> Result<Arc<CublasLt>, GpuError> {
         let api = CublasLtApi::load(&libraries.require(Wanted::CublasLt)?.path)?;
         context.bind()?;
         let mut library = CublasLt { api, handle: 0, context: context.clone() };
         // SAFETY: the pointer is to a local handle.
         let code = unsafe { (library.api.cublasLtCreate)(&mut library.handle) };
         library.check("cublasLtCreate", code)?;
-        Ok(library)
+        Ok(Arc::new(library))
     }
 
     /// Prepares a product: describes it, and asks for at most `most` ways to do it, the best one first.
     ///
     /// # Errors
     /// A block is too small, or cuBLASLt has no way.
-    pub fn prepare<'a>(
-        &'a self,
+    pub fn prepare(
+        self: &Arc<Self>,
         product: Product,
-        operands: Operands<'a>,
-        epilogue: Epilogue<'a>,
+        operands: Operands<'_>,
+        epilogue: Epilogue<'_>,
         most: usize,
-    ) -> Result<Prepared<'a>, GpuError> {
+    ) -> Result<Prepared, GpuError> {
         let refused = |problem: String| GpuError::Launch { kernel: "cublasLtMatmul".to_owned(), problem };
         let types = data_type(product.inputs).zip(data_type(product.output));
         let (input, output) = types.ok_or_else(|| refused("takes floats only".to_owned()))?;
         check_sizes(&product, &operands, &epilogue).map_err(refused)?;
-        let Product { m, n, k, x_transposed, w_transposed, .. } = product;
+        let Product { batch, m, n, k, x_transposed, w_transposed, .. } = product;
         // cuBLASLt is column-major: it is given the transpose of everything, w before x.
         let description = Owned::new(self, "cublasLtMatmulDescCreate", self.api.cublasLtMatmulDescDestroy, |made| {
             // SAFETY: the pointer is to a local handle.
             unsafe { (self.api.cublasLtMatmulDescCreate)(made, COMPUTE_F32, 0) }
         })?;
         let layout = |ty, rows: usize, cols: usize| {
-            Owned::new(self, "cublasLtMatrixLayoutCreate", self.api.cublasLtMatrixLayoutDestroy, |made| {
+            let made = Owned::new(self, "cublasLtMatrixLayoutCreate", self.api.cublasLtMatrixLayoutDestroy, |made| {
                 // SAFETY: the pointer is to a local handle.
                 unsafe { (self.api.cublasLtMatrixLayoutCreate)(made, ty, rows as u64, cols as u64, rows as i64) }
-            })
+            })?;
+            if batch > 1 {
+                self.set_layout(&made, layout_attribute::BATCHES, batch as i32)?;
+                self.set_layout(&made, layout_attribute::BATCH_STRIDE, (rows * cols) as i64)?;
+            }
+            Ok::<_, GpuError>(made)
         };
         let a = if w_transposed { layout(input, k, n)? } else { layout(input, n, k)? };
         let b = if x_transposed { layout(input, m, k)? } else { layout(input, k, m)? };
-        let prepared =
-            Prepared { library: self, operands, layouts: [a, b, layout(output, n, m)?], description, ways: Vec::new() };
+        let layouts = [a, b, layout(output, n, m)?];
+        let Operands { x, w, y, workspace } = operands;
+        let blocks = [x, w, y, workspace].map(Clone::clone);
+        let prepared = Prepared { library: Arc::clone(self), blocks, layouts, description, ways: Vec::new() };
         prepared.describe(&product, &epilogue, output)?;
         prepared.with_ways(most)
+    }
+
+    fn set_layout<T: Copy>(&self, layout: &Owned, attribute: i32, value: T) -> Result<(), GpuError> {
+        let (set, pointer) = (self.api.cublasLtMatrixLayoutSetAttribute, from_ref(&value).cast());
+        // SAFETY: the pointer is to a local value of the size given, which is that of the attribute.
+        let code = unsafe { set(layout.handle, attribute, pointer, size_of::<T>()) };
+        self.check("cublasLtMatrixLayoutSetAttribute", code)
     }
 
     fn check(&self, call: &'static str, code: i32) -> Result<(), GpuError> {
@@ -244,14 +268,17 @@ impl Drop for CublasLt {
 }
 
 fn check_sizes(product: &Product, operands: &Operands<'_>, epilogue: &Epilogue<'_>) -> Result<(), String> {
-    let Product { m, n, k, inputs, output, .. } = *product;
+    let Product { batch, m, n, k, inputs, output, .. } = *product;
     let mut needed = vec![
-        ("x", operands.x, m * k * inputs.size()),
-        ("w", operands.w, k * n * inputs.size()),
-        ("y", operands.y, m * n * output.size()),
+        ("x", operands.x, batch * m * k * inputs.size()),
+        ("w", operands.w, batch * k * n * inputs.size()),
+        ("y", operands.y, batch * m * n * output.size()),
     ];
     needed.extend(epilogue.bias().map(|bias| ("the bias", bias, n * output.size())));
     needed.extend(epilogue.aux().map(|aux| ("the auxiliary memory", aux, m * n * output.size())));
+    if batch > 1 && !matches!(epilogue, Epilogue::Nothing) {
+        return Err("takes no epilogue for several products".to_owned());
+    }
     match needed.into_iter().find(|(_, block, bytes)| block.bytes() < *bytes) {
         Some((name, block, bytes)) => Err(format!("{name} takes {bytes} bytes, {} are given", block.bytes())),
         None => Ok(()),
@@ -285,16 +312,17 @@ impl Drop for Owned {
 }
 
 /// A product with the ways to do it.
-pub struct Prepared<'a> {
-    library: &'a CublasLt,
-    operands: Operands<'a>,
+pub struct Prepared {
+    library: Arc<CublasLt>,
+    /// `x`, `w`, `y` and the workspace.
+    blocks: [Block; 4],
     description: Owned,
     /// Of `w`, `x` and `y`.
     layouts: [Owned; 3],
     ways: Vec<Heuristic>,
 }
 
-impl Prepared<'_> {
+impl Prepared {
     fn describe(&self, product: &Product, epilogue: &Epilogue<'_>, output: i32) -> Result<(), GpuError> {
         self.set(attribute::TRANSPOSE_A, i32::from(product.w_transposed))?;
         self.set(attribute::TRANSPOSE_B, i32::from(product.x_transposed))?;
@@ -320,14 +348,15 @@ impl Prepared<'_> {
     }
 
     fn with_ways(mut self, most: usize) -> Result<Self, GpuError> {
-        let (library, api) = (self.library, &self.library.api);
+        let library = Arc::clone(&self.library);
+        let api = &library.api;
         let create = api.cublasLtMatmulPreferenceCreate;
         let preference =
-            Owned::new(library, "cublasLtMatmulPreferenceCreate", api.cublasLtMatmulPreferenceDestroy, |made| {
+            Owned::new(&library, "cublasLtMatmulPreferenceCreate", api.cublasLtMatmulPreferenceDestroy, |made| {
                 // SAFETY: the pointer is to a local handle.
                 unsafe { create(made) }
             })?;
-        let workspace = self.operands.workspace.bytes() as u64;
+        let workspace = self.blocks[3].bytes() as u64;
         let (pointer, set) = (from_ref(&workspace).cast(), api.cublasLtMatmulPreferenceSetAttribute);
         // SAFETY: the pointer is to a local number of eight bytes.
         let code = unsafe { set(preference.handle, MAX_WORKSPACE, pointer, 8) };
@@ -351,7 +380,7 @@ impl Prepared<'_> {
         };
         library.check("cublasLtMatmulAlgoGetHeuristic", code)?;
         found.truncate(usize::try_from(count).unwrap_or(0));
-        found.retain(|way| way.state == 0 && way.workspace <= self.operands.workspace.bytes());
+        found.retain(|way| way.state == 0 && way.workspace as u64 <= workspace);
         self.ways = found;
         if self.ways.is_empty() {
             let problem = "there is no way to do this product".to_owned();
@@ -370,7 +399,7 @@ impl Prepared<'_> {
     /// # Errors
     /// cuBLASLt refuses.
     pub fn launch(&self, stream: &Stream, way: usize) -> Result<(), GpuError> {
-        let (library, Operands { x, w, y, workspace }) = (self.library, self.operands);
+        let (library, [x, w, y, workspace]) = (&self.library, &self.blocks);
         let [a, b, d] = [0, 1, 2].map(|i: usize| self.layouts[i].handle);
         let (one, zero) = (1f32, 0f32);
         library.context.bind()?;

@@ -10,12 +10,17 @@ pub mod cublaslt;
 pub mod cudnn;
 pub mod driver;
 pub mod error;
+mod exec;
+mod kernels;
 pub mod kgen;
 mod library;
 pub mod loader;
+mod lower;
 pub mod nccl;
 pub mod nvrtc;
 pub mod probe;
 pub mod selftest;
 
 pub use error::GpuError;
+pub use exec::{CudaDevice, CudaOptions};
+pub use lower::{CudaTarget, LoweringError, Unsupported, kernels_of};

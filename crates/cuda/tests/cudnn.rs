@@ -204,6 +204,26 @@ fn the_real_library_supports_what_is_fused() {
             assert!(row.planned == 1 && row.precompiled == 0, "{row:?}");
         }
     }
+    for description in [DeviceDescription::h200(), DeviceDescription::a100()] {
+        let library = Cudnn::without_device(&libraries, &description).unwrap();
+        let stem = Convolution { kernel: [7; 2], ..Convolution::same([32, 224, 224, 3], 64, 7, 2) };
+        let uneven = Convolution::same([32, 113, 113, 32], 64, 3, 2);
+        let one = Convolution::same([32, 28, 28, 512], 128, 1, 1);
+        let odd = Convolution::same([4, 16, 16, 3], 16, 3, 1);
+        let depthwise = Convolution::depthwise([32, 56, 56, 144], 5, 2);
+        let mut refused = Vec::new();
+        for of in [stem, uneven, one, odd, depthwise] {
+            for pass in [Pass::Forward, Pass::DataGradient, Pass::WeightGradient] {
+                for ty in [DType::F32, DType::F16, DType::Bf16] {
+                    refused.extend(library.exact_plan(&of, pass, ty).err().map(|error| error.to_string()));
+                }
+            }
+        }
+        assert!(refused.is_empty(), "{refused:#?}");
+        let half = Convolution::same([32, 28, 28, 128], 128, 3, 1).graph(Fusion::Plain(Pass::Forward), DType::F16);
+        let first = library.planner(&half, Heuristics::Best).unwrap().plan(0).unwrap();
+        assert!(first.engine.rounds_operands, "an engine of fp16 without tensor cores: {:?}", first.engine);
+    }
     let broken = DeviceDescription { json: "{}".to_owned() };
     let message = Cudnn::without_device(&libraries, &broken).err().unwrap().to_string();
     assert!(

@@ -3,15 +3,24 @@
 
 mod common;
 
-use bessemer_cuda::kgen::Kernel;
+use bessemer_cuda::kgen::{Kernel, text_of};
 use bessemer_cuda::loader::{Libraries, Places, Wanted};
 use bessemer_cuda::nvrtc::{Nvrtc, resources};
 use bessemer_cuda::selftest::cases::small_cases;
+use bessemer_cuda::{CudaTarget, kernels_of};
+use bessemer_ir::DType;
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_models::bert::{BertConfig, BertOptions, Sequences};
+use bessemer_models::{LossOptions, Model, bert, find};
+use bessemer_nn::{Average, Clip, ClipForm, ClipOf, Lamb, Optimizer, Schedule, Sgd, TrainConfig};
+use std::collections::BTreeMap;
 use std::io::Write;
 
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90a"];
 /// Registers with which two blocks of 512 threads fit on a multiprocessor.
 const MOST_REGISTERS: u32 = 64;
+/// Bytes that a thread of a block of 1,024, which has 64 registers, may spill.
+const SPILLED: u32 = 16;
 
 #[test]
 fn all_kernels_compile_without_spills() {
@@ -48,6 +57,59 @@ fn all_kernels_compile_without_spills() {
     }
     let _ = std::io::stderr().write_all(report.as_bytes());
     assert!(too_much.is_empty(), "{too_much:#?}");
+}
+
+/// Steps of training of published sizes.
+fn models() -> Vec<(&'static str, DType, Model)> {
+    let sgd = || TrainConfig {
+        clip: Some(Clip { limit: 1.0, form: ClipForm::PyTorch, of: ClipOf::Step }),
+        average: Some(Average { decay: 0.9, ramp: true }),
+        ..TrainConfig::new(Optimizer::Sgd(Sgd::default()), Schedule::constant(0.1))
+    };
+    let lamb = || TrainConfig::new(Optimizer::Lamb(Lamb::nvidia(0.01)), Schedule::constant(1e-3));
+    let classifier = |name: &str| {
+        let spec = find(name).unwrap();
+        Model::train(spec.architecture, &spec.options(), &LossOptions::default(), &sgd(), 32).unwrap()
+    };
+    let sequences = Sequences { batch: 8, length: 128, predictions: 20 };
+    vec![
+        ("resnet50", DType::F16, classifier("resnet50")),
+        ("efficientnet-b0", DType::F32, classifier("efficientnet-b0")),
+        (
+            "bert-base",
+            DType::Bf16,
+            bert::train(&BertConfig::base(), sequences, &BertOptions::default(), &lamb()).unwrap(),
+        ),
+    ]
+}
+
+#[test]
+fn kernels_of_whole_models_compile() {
+    let libraries = Libraries::find(Places::of_process(&[]));
+    let Some(_) = libraries.get(Wanted::Nvrtc) else {
+        return common::skip("kernels of models", "there is no libnvrtc.so");
+    };
+    let nvrtc = Nvrtc::open(&libraries).unwrap();
+    let mut kernels = BTreeMap::new();
+    for (name, precision, model) in models() {
+        let options = CompileOptions { precision, ..CompileOptions::default() };
+        let own = kernels_of(&compile(&model.graph, &CudaTarget, &options).unwrap());
+        let _ = writeln!(std::io::stderr(), "{name}, {precision}: {} kernels", own.len());
+        kernels.extend(own.into_iter().map(|kernel| (kernel.name.clone(), kernel)));
+    }
+    let kernels: Vec<Kernel> = kernels.into_values().collect();
+    let mut too_much = Vec::new();
+    for some in kernels.chunks(16) {
+        for architecture in ARCHITECTURES {
+            let text = text_of(some);
+            let compiled = nvrtc.compile("models", &text, architecture).unwrap();
+            let used = resources(&compiled.log).unwrap_or_else(|| panic!("{}", compiled.log));
+            if used.spill_bytes > SPILLED {
+                too_much.push(format!("{architecture}: {}", compiled.log));
+            }
+        }
+    }
+    assert!(too_much.is_empty(), "spills:\n{}", too_much.concat());
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn everything_passes_and_is_released() {
     let mut plans = figures("cuDNN: what it computes").iter().filter(|figure| figure.name.starts_with("plans: "));
     assert!(plans.all(|figure| figure.value > 0.0));
     assert_eq!(figures("cuDNN: speed").len(), 48);
+    assert_eq!(test.steps.iter().filter(|step| step.name.starts_with("executor: a step of ")).count(), 6);
     assert_eq!(test.cudnn_description.as_deref(), Some("{\"deviceName\":\"NVIDIA H200 (mock)\",\"deviceVer\":900}"));
     assert_eq!((knobs.ledger(), knobs.get("damaged")), (vec![], 0));
 }
@@ -47,9 +48,12 @@ fn a_part_that_is_broken_stops_no_other() {
     std::fs::write(folder.path().join("libcublasLt.so.13"), "broken").unwrap();
     let test = run(&plan(folder.path(), mocks.join("cubins")));
     let failed = failures(&test);
-    assert_eq!(failed.len(), 1, "{failed:?}");
-    assert!(failed[0].0 == "cuBLASLt: what it computes" && failed[0].1.contains("libcublasLt.so.13 cannot be opened"));
-    assert!(test.steps.len() > 10 && !failed[0].1.contains('\n'));
+    let names: Vec<&str> = failed.iter().map(|(name, _)| *name).collect();
+    let of_text = ["f32", "bf16", "f16"].map(|ty| format!("executor: a step of text, {ty}"));
+    assert_eq!(names[0], "cuBLASLt: what it computes");
+    assert_eq!(names[1..], of_text, "steps of images have no matrix products");
+    assert!(failed.iter().all(|(_, problem)| problem.contains("libcublasLt.so.13 cannot be opened")), "{failed:?}");
+    assert!(test.steps.len() > 10 && failed.iter().all(|(_, problem)| !problem.contains('\n')));
 }
 
 #[test]
@@ -62,7 +66,7 @@ fn products_that_do_not_fit_their_memory_are_refused() {
     let arena = context.arena(8192).unwrap();
     let (large, small) = (arena.block(0, 4096).unwrap(), arena.block(4096, 1000).unwrap());
     let (inputs, output) = (DType::Bf16, DType::Bf16);
-    let product = Product { m: 32, n: 32, k: 32, x_transposed: false, w_transposed: false, inputs, output };
+    let product = Product { batch: 1, m: 32, n: 32, k: 32, x_transposed: false, w_transposed: false, inputs, output };
     let reported = |product, x, epilogue| {
         let operands = Operands { x, w: &large, y: &large, workspace: &small };
         library

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 mod kernels;
 mod text;
-pub use kernels::{Kernels, LoweredKernel, Refusal, UnsupportedOps};
+pub use kernels::{KernelNode, Kernels, LoweredKernel, Refusal, UnsupportedOps};
 pub use text::{print_graph, print_memory, print_plan};
 
 /// What the planner must know of the device that will run the plan.

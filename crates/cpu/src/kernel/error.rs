@@ -1,6 +1,7 @@
 //! Why the CPU has no kernel for a node, and what kernels find wrong with their data.
 
 use crate::index::IndexOutOfRange;
+use bessemer_ir::plan::KernelNode;
 use bessemer_ir::run::RunError;
 use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
 
@@ -48,27 +49,6 @@ pub(crate) enum CallError {
 impl From<IndexOutOfRange> for CallError {
     fn from(problem: IndexOutOfRange) -> CallError {
         CallError::Index(problem)
-    }
-}
-
-/// The operation of a node, as printed, and its path in the model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelNode {
-    /// The operation with its attributes, as printed.
-    pub op: String,
-    /// Path of the operation in the model.
-    pub path: String,
-}
-
-impl KernelNode {
-    pub(crate) fn of(graph: &Graph, node: NodeId) -> KernelNode {
-        KernelNode { op: graph.node(node).op.to_string(), path: graph.path(node).to_string() }
-    }
-}
-
-impl std::fmt::Display for KernelNode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} at `{}`", self.op, self.path)
     }
 }
 

@@ -16,7 +16,7 @@ mod rows;
 mod weight_grad;
 
 pub(crate) use error::CallError;
-pub use error::{KernelError, KernelNode, Unsupported};
+pub use error::{KernelError, Unsupported};
 pub(crate) use operands::Operands;
 
 use crate::gemm::Ctx;

@@ -84,6 +84,7 @@ pub(super) mod kind_of {
     pub(crate) const POINTER: i32 = 6;
     pub(crate) const CONVOLUTION_MODE: i32 = 7;
     pub(crate) const HEURISTICS_MODE: i32 = 8;
+    pub(crate) const NUMERICAL_NOTE: i32 = 11;
     pub(crate) const POINTWISE_MODE: i32 = 14;
     pub(crate) const DESCRIPTOR: i32 = 15;
     pub(crate) const STATISTICS_MODE: i32 = 16;
@@ -137,6 +138,7 @@ pub(super) mod attribute {
     pub(crate) const PACK_POINTERS: i32 = 1001;
     pub(crate) const PACK_WORKSPACE: i32 = 1003;
     pub(crate) const ENGINE_NUMBER: i32 = 1301;
+    pub(crate) const ENGINE_NUMERICS: i32 = 1303;
     pub(crate) const ENGINE_BEHAVIOR: i32 = 1305;
     pub(crate) const NORM_GRADIENTS_PRECISION: i32 = 1620;
     pub(crate) const NORM_GRADIENTS_MEAN: i32 = 1621;
@@ -201,6 +203,12 @@ pub(super) const INFERENCE: i32 = 0;
 pub(super) const TRAINING: i32 = 1;
 /// `CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION`
 pub(super) const COMPILED_AT_RUN_TIME: i32 = 0;
+/// `CUDNN_NUMERICAL_NOTE_TENSOR_CORE`
+pub(super) const TENSOR_CORES: i32 = 0;
+/// `CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS`
+pub(super) const CONVERTS_OPERANDS: i32 = 1;
+/// `CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC`
+pub(super) const NOT_DETERMINISTIC: i32 = 4;
 /// `cudnnDataType_t`
 pub(super) fn data_type(ty: DType) -> i32 {
     match ty {

@@ -9,6 +9,7 @@ use super::graph::Role;
 use super::{Cudnn, Geometry, Graph, GraphTensor, Node, Pass, PlanTarget, Pointwise, TensorId};
 use crate::error::GpuError;
 use bessemer_ir::DType;
+use std::sync::Arc;
 
 /// Bytes to which every tensor in memory is aligned.
 pub(super) const ALIGNMENT: usize = 16;
@@ -35,22 +36,22 @@ impl Pointwise {
 }
 
 /// A graph of cuDNN's with all that it is made of.
-pub(super) struct Built<'a> {
-    pub graph: Descriptor<'a>,
-    _parts: Vec<Descriptor<'a>>,
+pub(super) struct Built {
+    pub graph: Descriptor,
+    _parts: Vec<Descriptor>,
 }
 
 struct Builder<'a> {
-    library: &'a Cudnn,
-    tensors: Vec<Descriptor<'a>>,
-    parts: Vec<Descriptor<'a>>,
+    library: &'a Arc<Cudnn>,
+    tensors: Vec<Descriptor>,
+    parts: Vec<Descriptor>,
 }
 
 /// Describes the graph.
 ///
 /// # Errors
 /// cuDNN refuses a tensor or an operation.
-pub(super) fn build<'a>(library: &'a Cudnn, graph: &Graph) -> Result<Built<'a>, GpuError> {
+pub(super) fn build(library: &Arc<Cudnn>, graph: &Graph) -> Result<Built, GpuError> {
     let tensors = graph.tensors.iter().enumerate().map(|(index, tensor)| describe(library, TensorId(index), tensor));
     let mut builder = Builder { library, tensors: tensors.collect::<Result<_, _>>()?, parts: Vec::new() };
     let operations = graph.nodes.iter().map(|node| builder.operation(*node)).collect::<Result<Vec<_>, _>>()?;
@@ -67,7 +68,7 @@ pub(super) fn build<'a>(library: &'a Cudnn, graph: &Graph) -> Result<Built<'a>, 
 }
 
 /// cuDNN names the axes N, C, H, W; their strides say that channels lie next to each other.
-fn describe<'a>(library: &'a Cudnn, id: TensorId, tensor: &GraphTensor) -> Result<Descriptor<'a>, GpuError> {
+fn describe(library: &Arc<Cudnn>, id: TensorId, tensor: &GraphTensor) -> Result<Descriptor, GpuError> {
     let [n, h, w, c] = tensor.dims.map(|dim| dim as i64);
     let made = Descriptor::new(library, DescriptorKind::Tensor)?;
     made.data_type(attribute::TENSOR_TYPE, tensor.ty)?;
@@ -80,12 +81,12 @@ fn describe<'a>(library: &'a Cudnn, id: TensorId, tensor: &GraphTensor) -> Resul
     made.finalize()
 }
 
-impl<'a> Builder<'a> {
-    fn tensors(&self, operation: &Descriptor<'_>, attributes: &[(i32, TensorId)]) -> Result<(), GpuError> {
+impl Builder<'_> {
+    fn tensors(&self, operation: &Descriptor, attributes: &[(i32, TensorId)]) -> Result<(), GpuError> {
         attributes.iter().try_for_each(|(attribute, id)| operation.descriptor(*attribute, &self.tensors[id.0]))
     }
 
-    fn operation(&mut self, node: Node) -> Result<Descriptor<'a>, GpuError> {
+    fn operation(&mut self, node: Node) -> Result<Descriptor, GpuError> {
         match node {
             Node::Convolution { pass, x, w, y, geometry } => self.convolution(pass, [x, w, y], geometry),
             Node::Pointwise { function, a, b, y } => self.pointwise(function, a, b, y),
@@ -170,7 +171,7 @@ impl<'a> Builder<'a> {
         pass: Pass,
         [x, w, y]: [TensorId; 3],
         geometry: Geometry,
-    ) -> Result<Descriptor<'a>, GpuError> {
+    ) -> Result<Descriptor, GpuError> {
         let pair = |numbers: [usize; 2]| numbers.map(|number| number as i64);
         let shape = Descriptor::new(self.library, DescriptorKind::Convolution)?;
         shape.data_type(attribute::CONVOLUTION_PRECISION, DType::F32)?;
@@ -201,7 +202,7 @@ impl<'a> Builder<'a> {
         a: TensorId,
         b: Option<TensorId>,
         y: TensorId,
-    ) -> Result<Descriptor<'a>, GpuError> {
+    ) -> Result<Descriptor, GpuError> {
         let kind = Descriptor::new(self.library, DescriptorKind::Pointwise)?;
         kind.code(attribute::POINTWISE_MODE, kind_of::POINTWISE_MODE, function.mode())?;
         kind.data_type(attribute::POINTWISE_PRECISION, DType::F32)?;

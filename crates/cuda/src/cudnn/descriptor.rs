@@ -6,21 +6,22 @@ use crate::error::GpuError;
 use bessemer_ir::DType;
 use std::ffi::c_void;
 use std::ptr::from_mut;
+use std::sync::Arc;
 
 /// A descriptor of cuDNN's.
-pub(super) struct Descriptor<'a> {
-    pub library: &'a Cudnn,
+pub(super) struct Descriptor {
+    library: Arc<Cudnn>,
     pub handle: Handle,
     kind: DescriptorKind,
 }
 
-impl<'a> Descriptor<'a> {
-    pub(super) fn new(library: &'a Cudnn, kind: DescriptorKind) -> Result<Descriptor<'a>, GpuError> {
+impl Descriptor {
+    pub(super) fn new(library: &Arc<Cudnn>, kind: DescriptorKind) -> Result<Descriptor, GpuError> {
         let mut handle = 0;
         // SAFETY: the pointer is to a local handle.
         let code = unsafe { (library.api.cudnnBackendCreateDescriptor)(kind as i32, from_mut(&mut handle)) };
         library.check("cudnnBackendCreateDescriptor", kind.name(), code)?;
-        Ok(Descriptor { library, handle, kind })
+        Ok(Descriptor { library: Arc::clone(library), handle, kind })
     }
 
     /// Sets an attribute to `values`, whose type is the one that `kind_of` names.
@@ -53,7 +54,7 @@ impl<'a> Descriptor<'a> {
         self.set(attribute, kind_of, &[value])
     }
 
-    pub(super) fn descriptor(&self, attribute: i32, value: &Descriptor<'_>) -> Result<(), GpuError> {
+    pub(super) fn descriptor(&self, attribute: i32, value: &Descriptor) -> Result<(), GpuError> {
         self.descriptors(attribute, &[value.handle])
     }
 
@@ -81,11 +82,16 @@ impl<'a> Descriptor<'a> {
     ///
     /// # Errors
     /// Something is missing or not supported.
-    pub(super) fn finalize(self) -> Result<Descriptor<'a>, GpuError> {
+    pub(super) fn finalize(self) -> Result<Descriptor, GpuError> {
         // SAFETY: the handle is of this descriptor.
         let code = unsafe { (self.library.api.cudnnBackendFinalize)(self.handle) };
         self.library.check("cudnnBackendFinalize", self.kind.name(), code)?;
         Ok(self)
+    }
+
+    /// The handle, which the caller destroys.
+    pub(super) fn into_handle(mut self) -> Handle {
+        std::mem::take(&mut self.handle)
     }
 
     /// Reads at most as many values as there is room for; returns how many there are.
@@ -130,8 +136,8 @@ impl<'a> Descriptor<'a> {
         attribute: i32,
         kind: DescriptorKind,
         most: usize,
-    ) -> Result<Vec<Descriptor<'a>>, GpuError> {
-        let made = (0..most).map(|_| Descriptor::new(self.library, kind)).collect::<Result<Vec<_>, _>>();
+    ) -> Result<Vec<Descriptor>, GpuError> {
+        let made = (0..most).map(|_| Descriptor::new(&self.library, kind)).collect::<Result<Vec<_>, _>>();
         let mut made = made?;
         let mut handles: Vec<Handle> = made.iter().map(|descriptor| descriptor.handle).collect();
         let count = self.get(attribute, kind_of::DESCRIPTOR, &mut handles)?;
@@ -140,9 +146,11 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-impl Drop for Descriptor<'_> {
+impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: the handle was created once and is used no more.
-        unsafe { (self.library.api.cudnnBackendDestroyDescriptor)(self.handle) };
+        if self.handle != 0 {
+            // SAFETY: the handle was created once and is used no more.
+            unsafe { (self.library.api.cudnnBackendDestroyDescriptor)(self.handle) };
+        }
     }
 }

@@ -29,7 +29,7 @@ use descriptor::Descriptor;
 use libloading::os::unix::Library;
 use std::ffi::{CStr, c_char};
 use std::ptr::from_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// cuDNN, opened for a device or for a device's description.
 pub struct Cudnn {
@@ -55,7 +55,7 @@ impl Cudnn {
     ///
     /// # Errors
     /// It was not found, cannot be opened, or does not start.
-    pub fn open(libraries: &Libraries, context: &Context) -> Result<Cudnn, GpuError> {
+    pub fn open(libraries: &Libraries, context: &Context) -> Result<Arc<Cudnn>, GpuError> {
         let target = PlanTarget::Device { context: context.clone(), handle: Mutex::new(0) };
         let library = Cudnn::load(libraries, target)?;
         context.bind()?;
@@ -66,24 +66,22 @@ impl Cudnn {
         if let PlanTarget::Device { handle: place, .. } = &library.target {
             *locked(place) = handle;
         }
-        Ok(library)
+        Ok(Arc::new(library))
     }
 
     /// Opens it for a device that need not be there. Its plans say what is supported; they cannot be run.
     ///
     /// # Errors
     /// It was not found, cannot be opened, or refuses the description.
-    pub fn without_device(libraries: &Libraries, description: &DeviceDescription) -> Result<Cudnn, GpuError> {
-        let mut library = Cudnn::load(libraries, PlanTarget::Described(0))?;
+    pub fn without_device(libraries: &Libraries, description: &DeviceDescription) -> Result<Arc<Cudnn>, GpuError> {
+        let mut library = Arc::new(Cudnn::load(libraries, PlanTarget::Described(0))?);
         let handle = {
             let made = Descriptor::new(&library, DescriptorKind::DeviceDescription)?;
             made.text(attribute::DEVICE_JSON, &description.json)?;
-            let made = made.finalize()?;
-            let handle = made.handle;
-            std::mem::forget(made);
-            handle
+            made.finalize()?.into_handle()
         };
-        library.target = PlanTarget::Described(handle);
+        let own = Arc::get_mut(&mut library).expect("the one descriptor of this library is gone");
+        own.target = PlanTarget::Described(handle);
         Ok(library)
     }
 
@@ -103,7 +101,7 @@ impl Cudnn {
     ///
     /// # Errors
     /// It was opened for a description, or it refuses.
-    pub fn device_description(&self) -> Result<DeviceDescription, GpuError> {
+    pub fn device_description(self: &Arc<Self>) -> Result<DeviceDescription, GpuError> {
         let (context, handle) = self.device("cudnnBackendFinalize")?;
         context.bind()?;
         let description = Descriptor::new(self, DescriptorKind::DeviceDescription)?;

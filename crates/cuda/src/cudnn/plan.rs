@@ -1,12 +1,16 @@
 //! From graphs to plans: engines that cuDNN offers, best first, each finalised where it supports the graph.
 
-use super::api::{COMPILED_AT_RUN_TIME, DescriptorKind, attribute, kind_of};
+use super::api::{
+    COMPILED_AT_RUN_TIME, CONVERTS_OPERANDS, DescriptorKind, NOT_DETERMINISTIC, TENSOR_CORES, attribute, kind_of,
+};
 use super::build::{ALIGNMENT, Built, build};
 use super::descriptor::Descriptor;
-use super::{Cudnn, Graph, PlanTarget, TensorId};
+use super::{Convolution, Cudnn, Fusion, Graph, Pass, PlanTarget, TensorId};
 use crate::driver::{Block, Stream};
 use crate::error::GpuError;
+use bessemer_ir::DType;
 use std::ptr::from_ref;
+use std::sync::Arc;
 
 /// How cuDNN chooses configurations, `cudnnBackendHeurMode_t`: `Best` orders them by expected speed, `Fallback` has one for
 /// every plain convolution.
@@ -19,11 +23,11 @@ pub enum Heuristics {
 }
 
 /// Ways to run a graph.
-pub struct Planner<'a> {
-    library: &'a Cudnn,
-    graph: &'a Graph,
-    configurations: Vec<Descriptor<'a>>,
-    _built: Built<'a>,
+pub struct Planner {
+    library: Arc<Cudnn>,
+    graph: Arc<Graph>,
+    configurations: Vec<Descriptor>,
+    _built: Built,
 }
 
 /// The engine that runs a graph.
@@ -33,13 +37,17 @@ pub struct Engine {
     pub number: i64,
     /// Whether it compiles its kernels when a plan is made.
     pub compiles: bool,
+    /// Whether it may multiply operands with fewer digits than they have: on tensor cores, or converted before.
+    pub rounds_operands: bool,
+    /// Whether it gives the same bits each time.
+    pub is_deterministic: bool,
 }
 
 /// A way to run a graph, ready.
-pub struct Plan<'a> {
-    library: &'a Cudnn,
-    graph: &'a Graph,
-    plan: Descriptor<'a>,
+pub struct Plan {
+    library: Arc<Cudnn>,
+    graph: Arc<Graph>,
+    plan: Descriptor,
     /// The engine of cuDNN that runs the graph.
     pub engine: Engine,
     /// Bytes that it needs beside its tensors.
@@ -47,10 +55,10 @@ pub struct Plan<'a> {
 }
 
 /// A plan with the memory of its tensors.
-pub struct Bound<'a> {
-    library: &'a Cudnn,
-    plan: Descriptor<'a>,
-    pack: Descriptor<'a>,
+pub struct Bound {
+    library: Arc<Cudnn>,
+    plan: Descriptor,
+    pack: Descriptor,
     blocks: Vec<Block>,
     /// Numbers of the host that the pack points to.
     _values: Box<[f32]>,
@@ -61,7 +69,7 @@ impl Cudnn {
     ///
     /// # Errors
     /// cuDNN cannot run it.
-    pub fn planner<'a>(&'a self, graph: &'a Graph, heuristics: Heuristics) -> Result<Planner<'a>, GpuError> {
+    pub fn planner(self: &Arc<Self>, graph: &Graph, heuristics: Heuristics) -> Result<Planner, GpuError> {
         let built = build(self, graph)?;
         let asked = Descriptor::new(self, DescriptorKind::Heuristics)?;
         asked.descriptor(attribute::HEURISTICS_GRAPH, &built.graph)?;
@@ -73,11 +81,47 @@ impl Cudnn {
         let count = asked.count(attribute::HEURISTICS_RESULTS)?;
         let configurations =
             asked.get_descriptors(attribute::HEURISTICS_RESULTS, DescriptorKind::EngineConfig, count)?;
-        Ok(Planner { library: self, graph, configurations, _built: built })
+        let graph = Arc::new(graph.clone());
+        Ok(Planner { library: Arc::clone(self), graph, configurations, _built: built })
     }
 }
 
-impl<'a> Planner<'a> {
+/// Configurations of engines that are tried for a convolution.
+const ENGINES: usize = 16;
+/// Bytes that an engine may need beside its tensors.
+const MOST_WORKSPACE: usize = 512 << 20;
+
+impl Cudnn {
+    /// The first plan for a pass of a convolution, of operands and results of type `ty`, that gives the same bits each time, and
+    /// of `f32` products in full precision.
+    ///
+    /// # Errors
+    /// There is none among the first configurations that cuDNN offers.
+    pub fn exact_plan(self: &Arc<Self>, of: &Convolution, pass: Pass, ty: DType) -> Result<Plan, GpuError> {
+        let graph = of.graph(Fusion::Plain(pass), ty);
+        let mut why = GpuError::Launch {
+            kernel: format!("{} of {of} in {ty}", Fusion::Plain(pass).name()),
+            problem: "cuDNN has no deterministic engine of full precision".to_owned(),
+        };
+        for heuristics in [Heuristics::Best, Heuristics::Fallback] {
+            let planner = self.planner(&graph, heuristics)?;
+            for number in 0..planner.len().min(ENGINES) {
+                match planner.plan(number) {
+                    Ok(plan) => {
+                        let is_exact = ty != DType::F32 || !plan.engine.rounds_operands;
+                        if is_exact && plan.engine.is_deterministic && plan.workspace <= MOST_WORKSPACE {
+                            return Ok(plan);
+                        }
+                    }
+                    Err(error) => why = error,
+                }
+            }
+        }
+        Err(why)
+    }
+}
+
+impl Planner {
     /// How many configurations of engines cuDNN offers.
     pub fn len(&self) -> usize {
         self.configurations.len()
@@ -92,8 +136,8 @@ impl<'a> Planner<'a> {
     ///
     /// # Errors
     /// It does not support the graph after all.
-    pub fn plan(&self, number: usize) -> Result<Plan<'a>, GpuError> {
-        let (library, configuration) = (self.library, &self.configurations[number]);
+    pub fn plan(&self, number: usize) -> Result<Plan, GpuError> {
+        let (library, configuration) = (&self.library, &self.configurations[number]);
         let plan = Descriptor::new(library, DescriptorKind::Plan)?;
         match library.target {
             PlanTarget::Device { .. } => {
@@ -106,30 +150,52 @@ impl<'a> Planner<'a> {
         plan.descriptor(attribute::PLAN_CONFIG, configuration)?;
         let plan = plan.finalize()?;
         let workspace = usize::try_from(plan.get_int64(attribute::PLAN_WORKSPACE)?).unwrap_or(0);
-        Ok(Plan { library, graph: self.graph, plan, engine: engine(configuration)?, workspace })
+        let (library, graph) = (Arc::clone(library), Arc::clone(&self.graph));
+        Ok(Plan { library, graph, plan, engine: engine(configuration)?, workspace })
     }
 
     /// The plans that can be made of the first `most` configurations, best first.
-    pub fn plans(&self, most: usize) -> Vec<Plan<'a>> {
+    pub fn plans(&self, most: usize) -> Vec<Plan> {
         (0..self.len().min(most)).filter_map(|number| self.plan(number).ok()).collect()
     }
 }
 
-fn engine(configuration: &Descriptor<'_>) -> Result<Engine, GpuError> {
+fn engine(configuration: &Descriptor) -> Result<Engine, GpuError> {
     const MOST_NOTES: usize = 16;
     let engines = configuration.get_descriptors(attribute::CONFIG_ENGINE, DescriptorKind::Engine, 1)?;
-    let Some(engine) = engines.first() else { return Ok(Engine { number: -1, compiles: false }) };
-    let notes = engine.get_codes(attribute::ENGINE_BEHAVIOR, kind_of::BEHAVIOR_NOTE, MOST_NOTES)?;
-    let number = engine.get_int64(attribute::ENGINE_NUMBER)?;
-    Ok(Engine { number, compiles: notes.contains(&COMPILED_AT_RUN_TIME) })
+    let Some(engine) = engines.first() else {
+        return Ok(Engine { number: -1, compiles: false, rounds_operands: true, is_deterministic: false });
+    };
+    let behaves = engine.get_codes(attribute::ENGINE_BEHAVIOR, kind_of::BEHAVIOR_NOTE, MOST_NOTES)?;
+    let computes = engine.get_codes(attribute::ENGINE_NUMERICS, kind_of::NUMERICAL_NOTE, MOST_NOTES)?;
+    Ok(Engine {
+        number: engine.get_int64(attribute::ENGINE_NUMBER)?,
+        compiles: behaves.contains(&COMPILED_AT_RUN_TIME),
+        rounds_operands: computes.iter().any(|note| [TENSOR_CORES, CONVERTS_OPERANDS].contains(note)),
+        is_deterministic: !computes.contains(&NOT_DETERMINISTIC),
+    })
 }
 
-impl<'a> Plan<'a> {
+impl Plan {
+    /// Gives a plan of a plain convolution its memory: a block for each tensor, and the workspace.
+    ///
+    /// # Errors
+    /// As [`Plan::bind`].
+    pub(crate) fn bind_plain(self, [x, w, y]: [&Block; 3], workspace: &Block) -> Result<Bound, GpuError> {
+        let block = |id: TensorId| match self.graph.get(id).name {
+            "x" | "dx" => x,
+            "w" | "dw" => w,
+            _ => y,
+        };
+        let tensors: Vec<(TensorId, &Block)> = self.graph.in_memory().map(|id| (id, block(id))).collect();
+        self.bind(&tensors, workspace)
+    }
+
     /// Gives the plan its memory: a block for each tensor of [`Graph::in_memory`], and the workspace.
     ///
     /// # Errors
     /// A block is missing, too small or not aligned, or cuDNN refuses.
-    pub fn bind(self, tensors: &[(TensorId, &Block)], workspace: &Block) -> Result<Bound<'a>, GpuError> {
+    pub fn bind(self, tensors: &[(TensorId, &Block)], workspace: &Block) -> Result<Bound, GpuError> {
         let refused = |problem: String| GpuError::Launch { kernel: "cudnnBackendExecute".to_owned(), problem };
         let mut blocks = Vec::new();
         for id in self.graph.in_memory() {
@@ -149,7 +215,7 @@ impl<'a> Plan<'a> {
             let (needed, given) = (self.workspace, workspace.bytes());
             return Err(refused(format!("the workspace takes {needed} bytes, {given} are given")));
         }
-        let pack = Descriptor::new(self.library, DescriptorKind::VariantPack)?;
+        let pack = Descriptor::new(&self.library, DescriptorKind::VariantPack)?;
         let values: Box<[f32]> = self.graph.values().map(|(_, value)| value).collect();
         let of_values =
             self.graph.values().zip(&values).map(|((id, _), value)| (id.unique_id(), from_ref(value) as u64));
@@ -163,7 +229,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-impl Bound<'_> {
+impl Bound {
     /// Runs the plan, some time. A graph that records this keeps the memory; the plan must be kept for it.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use crate::error::GpuError;
 use bessemer_ir::DType;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// One graph of one shape in one type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,12 +95,12 @@ pub fn fusions(of: &Convolution) -> Vec<Fusion> {
 
 impl Row {
     /// Asks for a convolution with what is fused with it, and tries its first `most` configurations.
-    pub fn ask(library: &Cudnn, of: &Convolution, fusion: Fusion, ty: DType, most: usize) -> Row {
+    pub fn ask(library: &Arc<Cudnn>, of: &Convolution, fusion: Fusion, ty: DType, most: usize) -> Row {
         Row::ask_graph(library, &of.graph(fusion, ty), [fusion.name(), &of.to_string(), &ty.to_string()], most)
     }
 
     /// Asks for any graph, which has these words for what it does, its shape and its type.
-    pub fn ask_graph(library: &Cudnn, graph: &Graph, [name, shape, ty]: [&str; 3], most: usize) -> Row {
+    pub fn ask_graph(library: &Arc<Cudnn>, graph: &Graph, [name, shape, ty]: [&str; 3], most: usize) -> Row {
         let mut row = Row {
             graph: name.to_owned(),
             shape: shape.to_owned(),

@@ -251,7 +251,8 @@ pub(super) fn for_lanes(width: Width, body: &str) -> String {
     format!("#pragma unroll\nfor (int k = 0; k < {}; ++k) {{\n{body}}}\n", width.lanes)
 }
 
-pub(super) fn kind_name(kind: ReduceKind) -> &'static str {
+/// Name in kernels of how elements are combined.
+pub(crate) fn kind_name(kind: ReduceKind) -> &'static str {
     match kind {
         ReduceKind::Sum => "sum_of",
         ReduceKind::Max => "max_of",
@@ -266,7 +267,7 @@ fn row_of(index_map: IndexMap) -> String {
 }
 
 /// A number that reads as written, in full precision.
-pub(super) fn constant(x: f32) -> String {
+pub(crate) fn constant(x: f32) -> String {
     if x.is_finite() { format!("{x:?}f") } else { format!("__uint_as_float({:#010x}u)", x.to_bits()) }
 }
 
@@ -326,8 +327,8 @@ fn cast(to: DType, x: &str) -> String {
     match to {
         DType::F32 => x.to_owned(),
         DType::Bf16 | DType::F16 => format!("to_f32(from_f32<{}>::of({x}))", c_type(to)),
-        DType::I32 => format!("(int){x}"),
-        DType::U8 => format!("truncf({x})"),
+        DType::I32 => format!("to_int({x})"),
+        DType::U8 => format!("fminf(fmaxf(truncf({x}), 0.0f), 255.0f)"),
         DType::Bool => format!("{x} != 0.0f ? 1.0f : 0.0f"),
     }
 }

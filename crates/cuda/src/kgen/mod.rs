@@ -9,9 +9,11 @@ mod rows;
 
 pub(crate) use adamw::{AdamW, STEP_NUMBERS, Segment};
 pub use fusions::{Launch, Launches, Operand, fusion};
+pub(crate) use lanes::{constant, kind_name};
 
 use bessemer_ir::DType;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use thiserror::Error;
 
 /// What a kernel takes.
@@ -95,7 +97,7 @@ impl fmt::Display for Parameter {
 }
 
 /// Name of the type in kernels.
-fn c_type(ty: DType) -> &'static str {
+pub(crate) fn c_type(ty: DType) -> &'static str {
     match ty {
         DType::F32 => "float",
         DType::Bf16 => "bf16",
@@ -118,9 +120,28 @@ impl Kernel {
         );
         Kernel { name: name.to_owned(), parameters, blocks, threads, text }
     }
+
+    /// The text without what every kernel's begins with.
+    fn own_text(&self) -> &str {
+        &self.text[prelude::TEXT.len()..]
+    }
+
+    /// The same kernel, whose name tells it from all kernels of another text.
+    pub(crate) fn named_by_content(self) -> Kernel {
+        let mut hasher = DefaultHasher::new();
+        self.own_text().hash(&mut hasher);
+        let name = format!("{}_{:016x}", self.name, hasher.finish());
+        let own = self.own_text().replacen(&format!(" {}(", self.name), &format!(" {name}("), 1);
+        Kernel { text: format!("{}{own}", prelude::TEXT), name, ..self }
+    }
+}
+
+/// One text of several kernels, whose names differ.
+pub fn text_of<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> String {
+    kernels.into_iter().fold(prelude::TEXT.to_owned(), |text, kernel| text + kernel.own_text())
 }
 
 /// Every line four blanks further in.
-fn indented(text: &str) -> String {
+pub(crate) fn indented(text: &str) -> String {
     text.lines().map(|line| if line.starts_with('#') { format!("{line}\n") } else { format!("    {line}\n") }).collect()
 }

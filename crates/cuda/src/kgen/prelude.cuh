@@ -53,9 +53,15 @@ __device__ __forceinline__ u16 f16_bits(float x) {
 }
 #endif
 
+// Towards zero, to the nearest number that the type holds; 0 for NaN.
+__device__ __forceinline__ int to_int(float x) {
+    if (x != x) return 0;
+    return x >= 2147483648.0f ? 0x7fffffff : x < -2147483648.0f ? -0x7fffffff - 1 : (int)x;
+}
+
 template <class T> struct from_f32;
 template <> struct from_f32<float> { static __device__ __forceinline__ float of(float x) { return x; } };
-template <> struct from_f32<int> { static __device__ __forceinline__ int of(float x) { return (int)x; } };
+template <> struct from_f32<int> { static __device__ __forceinline__ int of(float x) { return to_int(x); } };
 template <> struct from_f32<u8> { static __device__ __forceinline__ u8 of(float x) { return (u8)(int)x; } };
 template <> struct from_f32<boolean> { static __device__ __forceinline__ boolean of(float x) { return {(u8)(x != 0.0f)}; } };
 template <> struct from_f32<bf16> { static __device__ __forceinline__ bf16 of(float x) { return {bf16_bits(x)}; } };
@@ -132,9 +138,9 @@ __device__ __forceinline__ void merge_moments(float& n, float& mean, float& squa
     n = all;
 }
 
-// Philox4x32-10: number `index` of the stream, in [0, 1).
-__device__ __forceinline__ float uniform(u64 seed, u32 step, u32 stream, u64 index) {
-    u32 c[4] = {(u32)(index / 4), (u32)(index / 4 >> 32), step, stream};
+// Philox4x32-10: block `block` of the stream, four words.
+__device__ __forceinline__ void random_words(u64 seed, u32 step, u32 stream, u64 block, u32 (&c)[4]) {
+    c[0] = (u32)block, c[1] = (u32)(block >> 32), c[2] = step, c[3] = stream;
     u32 k[2] = {(u32)seed, (u32)(seed >> 32)};
 #pragma unroll
     for (int round = 0; round < 10; ++round) {
@@ -145,6 +151,12 @@ __device__ __forceinline__ float uniform(u64 seed, u32 step, u32 stream, u64 ind
         k[0] += 0x9E3779B9u;
         k[1] += 0xBB67AE85u;
     }
-    u32 word = index % 4 == 0 ? c[0] : index % 4 == 1 ? c[1] : index % 4 == 2 ? c[2] : c[3];
-    return (float)(word >> 8) * (1.0f / 16777216.0f);
+}
+// A word as a number in [0, 1).
+__device__ __forceinline__ float unit(u32 word) { return (float)(word >> 8) * (1.0f / 16777216.0f); }
+// Number `index` of the stream, in [0, 1).
+__device__ __forceinline__ float uniform(u64 seed, u32 step, u32 stream, u64 index) {
+    u32 c[4];
+    random_words(seed, step, stream, index / 4, c);
+    return unit(index % 4 == 0 ? c[0] : index % 4 == 1 ? c[1] : index % 4 == 2 ? c[2] : c[3]);
 }

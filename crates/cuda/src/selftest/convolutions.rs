@@ -10,6 +10,7 @@ use crate::error::GpuError;
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::shape::TensorType;
 use bessemer_ir::{DType, philox};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Plans of a graph whose numbers are compared.
@@ -82,7 +83,7 @@ fn numbers(name: &str, stream: u32, elements: usize) -> Vec<f64> {
 
 /// Compares every fusion with its reference in `f64`. Fusions that cuDNN does not offer are counted; plain convolutions
 /// must be there.
-pub(super) fn compare(runner: &Runner, library: &Cudnn, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+pub(super) fn compare(runner: &Runner, library: &Arc<Cudnn>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
     for ty in [DType::F16, DType::Bf16, DType::F32] {
         for fusion in Fusion::ALL {
             let (mut worst, mut plans) = (0.0f64, 0);
@@ -114,7 +115,13 @@ fn record(name: &str, error: f64, plans: u32, figures: &mut Vec<Figure>) {
 }
 
 /// Largest error of the plans of one graph, in units of what is allowed, and how many there are.
-fn compare_one(runner: &Runner, library: &Cudnn, graph: &Graph, place: &str, ty: DType) -> Result<(f64, u32), Failure> {
+fn compare_one(
+    runner: &Runner,
+    library: &Arc<Cudnn>,
+    graph: &Graph,
+    place: &str,
+    ty: DType,
+) -> Result<(f64, u32), Failure> {
     let Ok(planner) = library.planner(graph, Heuristics::Best) else { return Ok((0.0, 0)) };
     let plans = planner.plans(COMPARED);
     let workspace = plans.iter().map(|plan| plan.workspace).max().unwrap_or(0);
@@ -162,7 +169,7 @@ pub(super) fn timed(large: bool) -> Vec<Convolution> {
 /// Times every convolution, fused and not, in fp16.
 pub(super) fn speed(
     runner: &Runner,
-    library: &Cudnn,
+    library: &Arc<Cudnn>,
     timed: &[Convolution],
     figures: &mut Vec<Figure>,
 ) -> Result<(), Failure> {
@@ -177,7 +184,7 @@ pub(super) fn speed(
 /// The fastest of the first plans. A graph without plans has no figure.
 fn time_one(
     runner: &Runner,
-    library: &Cudnn,
+    library: &Arc<Cudnn>,
     of: &Convolution,
     fusion: Fusion,
     ty: DType,

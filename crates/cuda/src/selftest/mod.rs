@@ -5,6 +5,7 @@ pub mod case;
 pub mod cases;
 mod convolutions;
 mod copies;
+mod plans;
 mod products;
 pub mod runner;
 
@@ -13,8 +14,10 @@ use crate::cublaslt::CublasLt;
 use crate::cudnn::Cudnn;
 use crate::driver::DeviceInfo;
 use crate::error::GpuError;
+use crate::exec::{CudaDevice, CudaOptions};
 use crate::loader::{Libraries, Places};
 use crate::probe::{GpuReport, probe};
+use bessemer_ir::DType;
 use case::Case;
 use cases::{Maker, Size, makers};
 use runner::{Loaded, Runner};
@@ -135,6 +138,7 @@ pub fn run(plan: &Plan) -> SelfTest {
         test.step("cuBLASLt: speed", |figures| products::speed(&runner, &library()?, 8192, figures));
     }
     cudnn(&mut test, &libraries, &runner, plan.speed);
+    executor(&mut test, plan);
     test.step("everything is released", |_| Ok(runner.context.synchronize()?));
     test
 }
@@ -146,6 +150,21 @@ fn cudnn(test: &mut SelfTest, libraries: &Libraries, runner: &Runner, speed: boo
     test.step("cuDNN: what it computes", |figures| convolutions::compare(runner, &library, figures));
     let timed = convolutions::timed(speed);
     test.step("cuDNN: speed", |figures| convolutions::speed(runner, &library, &timed, figures));
+}
+
+/// Whole plans by the executor.
+fn executor(test: &mut SelfTest, plan: &Plan) {
+    let Plan { gpu_libraries, ordinal, cubins, .. } = plan;
+    let options =
+        CudaOptions { gpu_libraries: gpu_libraries.clone(), ordinal: *ordinal, cubins: cubins.clone(), eager: false };
+    let Some(device) = test.step("executor", |_| Ok(CudaDevice::open(&options)?)) else { return };
+    let Some(cases) = test.step("executor: graphs", |_| Ok(plans::cases()?)) else { return };
+    for case in cases {
+        for precision in [DType::F32, DType::Bf16, DType::F16] {
+            let name = format!("executor: a step of {}, {precision}", case.name);
+            test.step(name, |figures| case.run(&device, precision, figures));
+        }
+    }
 }
 
 /// One kernel: its numbers where it is small, its speed where it is large.

@@ -8,6 +8,7 @@ use crate::driver::{Arena, Block};
 use crate::error::GpuError;
 use bessemer_ir::ops::pointwise::erf;
 use bessemer_ir::{DType, philox};
+use std::sync::Arc;
 use std::time::Duration;
 
 const M: usize = 32;
@@ -21,7 +22,7 @@ const TOLERANCE: f64 = 1e-2;
 /// Small operands in the device's memory, with the numbers that they hold.
 struct Setup<'a> {
     runner: &'a Runner,
-    library: CublasLt,
+    library: Arc<CublasLt>,
     x: (Block, Vec<f64>),
     w: (Block, Vec<f64>),
     bias: (Block, Vec<f64>),
@@ -30,11 +31,19 @@ struct Setup<'a> {
     workspace: Block,
 }
 
-const PRODUCT: Product =
-    Product { m: M, n: N, k: K, x_transposed: false, w_transposed: false, inputs: DType::Bf16, output: DType::Bf16 };
+const PRODUCT: Product = Product {
+    batch: 1,
+    m: M,
+    n: N,
+    k: K,
+    x_transposed: false,
+    w_transposed: false,
+    inputs: DType::Bf16,
+    output: DType::Bf16,
+};
 
 impl<'a> Setup<'a> {
-    fn new(runner: &'a Runner, library: CublasLt) -> Result<Setup<'a>, GpuError> {
+    fn new(runner: &'a Runner, library: Arc<CublasLt>) -> Result<Setup<'a>, GpuError> {
         let sizes = [M * K, K * N, N, M * N, M * N].map(|elements| (elements * 2).next_multiple_of(Arena::ALIGNMENT));
         let arena = runner.context.arena(sizes.iter().sum::<usize>() + WORKSPACE)?;
         let filled = |index: usize, elements: usize| {
@@ -110,7 +119,7 @@ fn slope(f: fn(f64) -> f64, x: f64) -> f64 {
 }
 
 /// Checks products in every layout, and what is done in the same pass.
-pub(super) fn meanings(runner: &Runner, library: CublasLt, figures: &mut Vec<Figure>) -> Result<(), Failure> {
+pub(super) fn meanings(runner: &Runner, library: Arc<CublasLt>, figures: &mut Vec<Figure>) -> Result<(), Failure> {
     let setup = Setup::new(runner, library)?;
     for (x_transposed, w_transposed) in [(false, false), (false, true), (true, false), (true, true)] {
         let product = Product { x_transposed, w_transposed, ..PRODUCT };
@@ -146,7 +155,7 @@ fn gradients(setup: &Setup<'_>, figures: &mut Vec<Figure>) -> Result<(), Failure
 /// Products of square matrices, in the fastest way of those that cuBLASLt offers.
 pub(super) fn speed(
     runner: &Runner,
-    library: &CublasLt,
+    library: &Arc<CublasLt>,
     side: usize,
     figures: &mut Vec<Figure>,
 ) -> Result<(), Failure> {

@@ -76,7 +76,9 @@ fn build(compiler: &str) -> PathBuf {
     let mocks = Path::new(SHIM).parent().unwrap();
     let sources = LIBRARIES.map(|(source, _)| std::fs::read_to_string(mocks.join(format!("{source}.cpp"))).unwrap());
     let mut hash = DefaultHasher::new();
-    (&sources, std::fs::read_to_string(SHIM).unwrap(), compiler).hash(&mut hash);
+    let headers =
+        [SHIM, "floats.h", "streams.h"].map(|name| mocks.join(name)).map(|path| std::fs::read_to_string(path).unwrap());
+    (&sources, headers, compiler).hash(&mut hash);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mock-{:016x}", hash.finish()));
     std::fs::create_dir_all(&folder).unwrap();
     for (source, library) in LIBRARIES {
@@ -85,7 +87,7 @@ fn build(compiler: &str) -> PathBuf {
             continue;
         }
         let ran = Command::new(compiler)
-            .args(["-std=c++17", "-O1", "-w", "-pthread", "-shared", "-fPIC", "-o"])
+            .args(["-std=c++17", "-O2", "-w", "-pthread", "-shared", "-fPIC", "-o"])
             .arg(&beside)
             .arg(mocks.join(format!("{source}.cpp")))
             .arg(format!("-DSHIM=\"{SHIM}\""))

@@ -1,9 +1,12 @@
-// Stands in for libcublasLt: does what a description says, on the host, for bf16. Written from NVIDIA's documentation,
+// Stands in for libcublasLt: does what a description says, on the host, in doubles. Written from NVIDIA's documentation,
 // which a real device must confirm.
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "floats.h"
+#include "streams.h"
 
 #include <map>
 #include <vector>
@@ -12,24 +15,30 @@ namespace {
 
 enum { SUCCESS = 0, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 enum { TRANSPOSE_A = 3, TRANSPOSE_B = 4, EPILOGUE = 7, BIAS = 8, AUX = 11, AUX_STRIDE = 12, BIAS_TYPE = 26 };
-enum { BF16 = 14, COMPUTE_F32 = 68 };
+enum { F32 = 0, F16 = 2, BF16 = 14, COMPUTE_F32 = 68 };
+enum { BATCHES = 5, BATCH_STRIDE = 6 };
 
 struct description { std::map<int, int64_t> attributes; };
-struct layout { int type; uint64_t rows, cols; int64_t stride; };
+struct layout { int type; uint64_t rows, cols; int64_t stride; int batches = 1; int64_t batch_stride = 0; };
 struct heuristic { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; };
 
-double get(const uint16_t* from, size_t at) {
-    uint32_t bits = (uint32_t)from[at] << 16;
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
+double get(int type, const void* from, size_t at) {
+    if (type == F32) return ((const float*)from)[at];
+    uint16_t half = ((const uint16_t*)from)[at];
+    if (type == F16) return half_value(half);
+    return bf16_value(half);
 }
 
-void put(uint16_t* to, size_t at, double value) {
-    float x = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    to[at] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+void put(int type, void* to, size_t at, double value) {
+    if (type == F32) ((float*)to)[at] = (float)value;
+    else ((uint16_t*)to)[at] = type == F16 ? half_bits(value) : bf16_bits(value);
+}
+
+std::vector<double> numbers(const layout* l, const void* from, int batch) {
+    std::vector<double> all(l->stride * l->cols);
+    for (uint64_t j = 0; j < l->cols; ++j)
+        for (uint64_t i = 0; i < l->rows; ++i) all[i + j * l->stride] = get(l->type, from, batch * l->batch_stride + i + j * l->stride);
+    return all;
 }
 
 double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
@@ -39,7 +48,50 @@ bool described(const description* d, const layout* a, const layout* b, const lay
     auto set = [&](int name) { auto at = d->attributes.find(name); return at == d->attributes.end() ? 0 : at->second; };
     uint64_t rows = set(TRANSPOSE_A) ? a->cols : a->rows, inner = set(TRANSPOSE_A) ? a->rows : a->cols;
     uint64_t cols = set(TRANSPOSE_B) ? b->rows : b->cols, other = set(TRANSPOSE_B) ? b->cols : b->rows;
-    return a->type == BF16 && b->type == BF16 && out->type == BF16 && inner == other && out->rows == rows && out->cols == cols;
+    auto is_float = [](int type) { return type == F32 || type == F16 || type == BF16; };
+    bool types = is_float(a->type) && b->type == a->type && (out->type == a->type || out->type == F32);
+    bool batches = a->batches == b->batches && b->batches == out->batches && (out->batches == 1 || set(EPILOGUE) == 1);
+    return types && batches && inner == other && out->rows == rows && out->cols == cols;
+}
+
+int multiply(const description* d, float alpha, const void* a, const layout* la, const void* b, const layout* lb, void* out, const layout* lo) {
+    auto set = [&](int name) { auto at = d->attributes.find(name); return at == d->attributes.end() ? 0 : at->second; };
+    bool ta = set(TRANSPOSE_A), tb = set(TRANSPOSE_B);
+    uint64_t rows = lo->rows, cols = lo->cols, inner = ta ? la->rows : la->cols;
+    int epilogue = (int)set(EPILOGUE), type = lo->type;
+    bool uses_aux = epilogue == 164 || epilogue == 208, uses_bias = epilogue != 1;
+    if ((uses_aux && (!set(AUX) || set(AUX_STRIDE) < (int64_t)rows || set(AUX_STRIDE) % 8)) || (uses_bias && (!set(BIAS) || set(BIAS_TYPE) != type)))
+        return INVALID_VALUE;
+    void* bias = (void*)set(BIAS);
+    void* aux = (void*)set(AUX);
+    for (int batch = 0; batch < lo->batches; ++batch) {
+        std::vector<double> va = numbers(la, a, batch), vb = numbers(lb, b, batch), sums(rows);
+        uint64_t step_a = ta ? 1 : la->stride, step_b = tb ? lb->stride : 1;
+        for (uint64_t j = 0; j < cols; ++j)
+            for (uint64_t i = 0; i < rows; ++i) {
+                const double *from_a = &va[ta ? i * la->stride : i], *from_b = &vb[tb ? j : j * lb->stride];
+                double y = 0;
+                for (uint64_t k = 0; k < inner; ++k) y += from_a[k * step_a] * from_b[k * step_b];
+                y *= alpha;
+                size_t kept = i + j * set(AUX_STRIDE);
+                if (epilogue == 4 || epilogue == 164) y += get(type, bias, i);
+                if (epilogue == 164) {
+                    put(type, aux, kept, y);
+                    y = gelu(y);
+                }
+                if (epilogue == 208) y *= gelu_slope(get(type, aux, kept));
+                sums[i] += y;
+                put(type, out, batch * lo->batch_stride + i + j * lo->stride, y);
+            }
+        if (epilogue == 256)
+            for (uint64_t i = 0; i < rows; ++i) {
+                sums[i] = 0;
+                for (uint64_t k = 0; k < inner; ++k) sums[i] += va[(ta ? i * la->stride : i) + k * step_a];
+            }
+        if (epilogue == 208 || epilogue == 256)
+            for (uint64_t i = 0; i < rows; ++i) put(type, bias, i, sums[i]);
+    }
+    return SUCCESS;
 }
 
 }  // namespace
@@ -72,6 +124,12 @@ int cublasLtMatrixLayoutCreate(layout** made, int type, uint64_t rows, uint64_t 
     *made = new layout{type, rows, cols, stride};
     return SUCCESS;
 }
+int cublasLtMatrixLayoutSetAttribute(layout* l, int name, const void* value, size_t size) {
+    if (name == BATCHES && size == 4) memcpy(&l->batches, value, 4);
+    else if (name == BATCH_STRIDE && size == 8) memcpy(&l->batch_stride, value, 8);
+    else return INVALID_VALUE;
+    return SUCCESS;
+}
 int cublasLtMatrixLayoutDestroy(layout* l) { delete l; return SUCCESS; }
 int cublasLtMatmulPreferenceCreate(uint64_t** made) { *made = new uint64_t(0); return SUCCESS; }
 int cublasLtMatmulPreferenceSetAttribute(uint64_t* p, int name, const void* value, size_t size) {
@@ -88,45 +146,14 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const description* d, const layout* a,
     return SUCCESS;
 }
 
-int cublasLtMatmul(void*, const description* d, const float* alpha, const uint16_t* a, const layout* la, const uint16_t* b,
-                   const layout* lb, const float* beta, const uint16_t*, const layout*, uint16_t* out, const layout* lo,
-                   const void*, void*, size_t, void*) {
+int cublasLtMatmul(void*, const description* d, const float* alpha, const void* a, const layout* la, const void* b,
+                   const layout* lb, const float* beta, const void*, const layout*, void* out, const layout* lo,
+                   const void*, void*, size_t, void* stream) {
     if (!described(d, la, lb, lo) || *beta != 0) return INVALID_VALUE;
-    auto set = [&](int name) { auto at = d->attributes.find(name); return at == d->attributes.end() ? 0 : at->second; };
-    bool ta = set(TRANSPOSE_A), tb = set(TRANSPOSE_B);
-    uint64_t rows = lo->rows, cols = lo->cols, inner = ta ? la->rows : la->cols;
-    int epilogue = (int)set(EPILOGUE);
-    bool uses_aux = epilogue == 164 || epilogue == 208, uses_bias = epilogue != 1;
-    if ((uses_aux && (!set(AUX) || set(AUX_STRIDE) < (int64_t)rows || set(AUX_STRIDE) % 8)) || (uses_bias && (!set(BIAS) || set(BIAS_TYPE) != BF16)))
-        return INVALID_VALUE;
-    uint16_t* bias = (uint16_t*)set(BIAS);
-    uint16_t* aux = (uint16_t*)set(AUX);
-    auto at_a = [&](uint64_t i, uint64_t k) { return get(a, ta ? k + i * la->stride : i + k * la->stride); };
-    auto at_b = [&](uint64_t k, uint64_t j) { return get(b, tb ? j + k * lb->stride : k + j * lb->stride); };
-    std::vector<double> sums(rows);
-    for (uint64_t j = 0; j < cols; ++j)
-        for (uint64_t i = 0; i < rows; ++i) {
-            double y = 0;
-            for (uint64_t k = 0; k < inner; ++k) y += at_a(i, k) * at_b(k, j);
-            y *= *alpha;
-            size_t kept = i + j * set(AUX_STRIDE);
-            if (epilogue == 4 || epilogue == 164) y += get(bias, i);
-            if (epilogue == 164) {
-                put(aux, kept, y);
-                y = gelu(y);
-            }
-            if (epilogue == 208) y *= gelu_slope(get(aux, kept));
-            sums[i] += y;
-            put(out, i + j * lo->stride, y);
-        }
-    if (epilogue == 256)
-        for (uint64_t i = 0; i < rows; ++i) {
-            sums[i] = 0;
-            for (uint64_t k = 0; k < inner; ++k) sums[i] += at_a(i, k);
-        }
-    if (epilogue == 208 || epilogue == 256)
-        for (uint64_t i = 0; i < rows; ++i) put(bias, i, sums[i]);
-    return SUCCESS;
+    description of = *d;
+    layout of_a = *la, of_b = *lb, of_out = *lo;
+    float factor = *alpha;
+    return give(stream, [=] { return multiply(&of, factor, a, &of_a, b, &of_b, out, &of_out); });
 }
 
 }

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -435,6 +436,12 @@ int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     });
 }
 
+// For the mocks of libraries: gives their work to a stream.
+int mock_give(stream* s, int (*work)(void*), void* data, void (*drop)(void*)) {
+    std::shared_ptr<void> kept(data, drop);
+    return give(s, [=] { return work(kept.get()); });
+}
+
 // For NVIDIA's libraries, which look for functions of the driver when they start. They succeed and do nothing, but for
 // handles and sizes that must not be zero.
 #define NOTHING(name) int name() { return SUCCESS; }
@@ -443,7 +450,7 @@ NOTHING(cuCtxGetCurrent) NOTHING(cuCtxGetLimit) NOTHING(cuCtxPopCurrent) NOTHING
 NOTHING(cuKernelGetAttribute) NOTHING(cuKernelSetAttribute) NOTHING(cuLaunchCooperativeKernel) NOTHING(cuLaunchKernelEx)
 NOTHING(cuLibraryUnload) NOTHING(cuLinkAddData) NOTHING(cuLinkComplete) NOTHING(cuLinkCreate) NOTHING(cuLinkDestroy)
 NOTHING(cuStreamGetCtx)
-A_HANDLE(cuLibraryGetKernel) A_HANDLE(cuLibraryLoadData) A_HANDLE(cuLibraryLoadFromFile)
+A_HANDLE(cuKernelGetFunction) A_HANDLE(cuLibraryGetKernel) A_HANDLE(cuLibraryLoadData) A_HANDLE(cuLibraryLoadFromFile)
 int cuOccupancyMaxPotentialClusterSize(int* blocks) { *blocks = 8; return SUCCESS; }
 int cuOccupancyMaxActiveClusters(int* clusters) { *clusters = 16; return SUCCESS; }
 

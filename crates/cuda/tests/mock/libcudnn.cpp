@@ -2,6 +2,9 @@
 // missing, and runs graphs on the host, one operation after the other. Written from NVIDIA's header and documentation,
 // which a real device must confirm. All state belongs to the calling thread.
 
+#include "floats.h"
+#include "streams.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,7 +19,7 @@
 namespace {
 
 enum { SUCCESS = 0, BAD_PARAM = 2000, NOT_FINALIZED = 2004, NOT_SUPPORTED = 3000, EXECUTION_FAILED = 5000 };
-enum { HANDLE, DATA_TYPE, BOOLEAN, INT64, FLOAT, POINTER = 6, CONV_MODE, HEUR_MODE, PW_MODE = 14, DESCRIPTOR, STATS_MODE, NOTE = 19, CHAR = 24, NORM_MODE = 27, NORM_PHASE = 28 };
+enum { HANDLE, DATA_TYPE, BOOLEAN, INT64, FLOAT, POINTER = 6, CONV_MODE, HEUR_MODE, NUMERICS = 11, PW_MODE = 14, DESCRIPTOR, STATS_MODE, NOTE = 19, CHAR = 24, NORM_MODE = 27, NORM_PHASE = 28 };
 enum { F32 = 0, F16 = 2, BF16 = 9 };
 enum {
     PW = 0, CONV = 1, ENGINE = 2, CONFIG = 3, HEUR = 4, PLAN = 5, FORWARD = 10, WEIGHTS = 11, DATA = 12, POINTWISE = 13, STATS = 14,
@@ -67,7 +70,7 @@ int refuse(int code, const std::string& why) {
 }
 
 const std::map<int, size_t> SIZES = {{HANDLE, 8}, {DATA_TYPE, 4}, {BOOLEAN, 1}, {INT64, 8}, {FLOAT, 4}, {POINTER, 8}, {CONV_MODE, 4},
-    {HEUR_MODE, 4}, {PW_MODE, 4}, {DESCRIPTOR, 8}, {STATS_MODE, 4}, {NOTE, 4}, {CHAR, 1}, {NORM_MODE, 4}, {NORM_PHASE, 4}};
+    {HEUR_MODE, 4}, {PW_MODE, 4}, {DESCRIPTOR, 8}, {STATS_MODE, 4}, {NUMERICS, 4}, {NOTE, 4}, {CHAR, 1}, {NORM_MODE, 4}, {NORM_PHASE, 4}};
 
 // Attributes that a descriptor may have, with their types, and those that it must have.
 struct form { std::map<int, int> may; std::vector<int> must; };
@@ -97,30 +100,14 @@ const std::map<int, form> FORMS = {
 const char* SHEET = "{\"deviceName\":\"NVIDIA H200 (mock)\",\"deviceVer\":900}";
 const int64_t WORKSPACE = 1000;
 
-double from_bits(uint32_t bits) { float x; memcpy(&x, &bits, 4); return x; }
 double read(int type, const void* from, size_t at) {
     if (type == F32) return ((const float*)from)[at];
-    uint16_t h = ((const uint16_t*)from)[at];
-    if (type == BF16) return from_bits((uint32_t)h << 16);
-    int exponent = h >> 10 & 31, fraction = h & 1023;
-    double size = exponent == 31 ? (fraction ? NAN : INFINITY) : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
-    return h >> 15 ? -size : size;
+    uint16_t half = ((const uint16_t*)from)[at];
+    return type == BF16 ? bf16_value(half) : half_value(half);
 }
 void write(int type, void* to, size_t at, double value) {
-    if (type == F32) { ((float*)to)[at] = (float)value; return; }
-    uint16_t& h = ((uint16_t*)to)[at];
-    if (type == BF16) {
-        float x = (float)value;
-        uint32_t bits;
-        memcpy(&bits, &x, 4);
-        h = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-        return;
-    }
-    int exponent = value == 0 ? -14 : (int)floor(log2(fabs(value)));
-    if (exponent < -14) exponent = -14;
-    double steps = nearbyint(ldexp(fabs(value), 10 - exponent));  // 1024 to 2048 where normal
-    uint16_t bits = steps >= 2048 || steps < 1024 ? (uint16_t)(steps + (exponent + 14) * 1024) : (uint16_t)((exponent + 15) * 1024 + steps - 1024);
-    h = (value < 0 ? 0x8000 : 0) | (exponent > 15 ? 0x7c00 : bits);
+    if (type == F32) ((float*)to)[at] = (float)value;
+    else ((uint16_t*)to)[at] = type == BF16 ? bf16_bits(value) : half_bits(value);
 }
 
 // A tensor's axes N, C, H, W and its elements in that order.
@@ -306,6 +293,25 @@ int finalize(const part& p) {
     return SUCCESS;
 }
 
+int execute(const part& plan, const part& pack) {
+    memset(pack->get<void*>(1003), 0x5a, WORKSPACE);
+    run r;
+    for (size_t i = 0; i < pack->count(1000, 8); ++i) r.memory[pack->get<int64_t>(1000, i)] = pack->get<void*>(1001, i);
+    for (const part& op : plan->of(401)->of(-1)->attributes[801].parts)
+        switch (op->kind) {
+            case FORWARD: r.convolve(op, 700); break;
+            case DATA: r.convolve(op, 706); break;
+            case WEIGHTS: r.convolve(op, 712); break;
+            case POINTWISE: r.pointwise(op); break;
+            case STATS: r.statistics(op); break;
+            case NORM: r.norm(op); break;
+            case BATCH_NORM: r.batch_norm(op); break;
+            case BATCH_NORM_BACK: r.batch_norm_back(op); break;
+            default: return NOT_SUPPORTED;
+        }
+    return SUCCESS;
+}
+
 }  // namespace
 
 #define ENTER if (int code = injected(__func__)) return code
@@ -381,6 +387,11 @@ int cudnnBackendGetAttribute(descriptor* d, int name, int type, int64_t room, in
     if (kind == CONFIG && name == 300 && type == DESCRIPTOR) { *count = 1; return SUCCESS; }
     if (kind == ENGINE && name == 1301 && type == INT64) { int64_t number = 7; return give(&number, 1); }
     if (kind == ENGINE && name == 1305 && type == NOTE) { int note = 0; return give(&note, mock.numbers["compiles"]); }
+    if (kind == ENGINE && name == 1303 && type == NUMERICS) {
+        // Setting `numerics` is the only note of the first engine of each graph, from 1 on.
+        int note = (int)mock.numbers["numerics"] - 1;
+        return give(&note, note >= 0);
+    }
     if (!d->p->finalized) return refuse(NOT_FINALIZED, "");
     if (kind == PLAN && name == 402 && type == INT64) return give(&WORKSPACE, 1);
     if (kind == HEUR && name == 202 && type == DESCRIPTOR) {
@@ -400,23 +411,8 @@ int cudnnBackendExecute(handle* h, descriptor* plan, descriptor* pack) {
     ENTER;
     if (!mock.handles.count(h) || !h->stream || !plan->p->finalized || !pack->p->finalized) return BAD_PARAM;
     if (!pack->p->get<void*>(1003)) return refuse(BAD_PARAM, "no workspace");
-    memset(pack->p->get<void*>(1003), 0x5a, WORKSPACE);
-    run r;
-    for (size_t i = 0; i < pack->p->count(1000, 8); ++i) r.memory[pack->p->get<int64_t>(1000, i)] = pack->p->get<void*>(1001, i);
-    part graph = plan->p->of(401)->of(-1);
-    for (const part& op : graph->attributes[801].parts)
-        switch (op->kind) {
-            case FORWARD: r.convolve(op, 700); break;
-            case DATA: r.convolve(op, 706); break;
-            case WEIGHTS: r.convolve(op, 712); break;
-            case POINTWISE: r.pointwise(op); break;
-            case STATS: r.statistics(op); break;
-            case NORM: r.norm(op); break;
-            case BATCH_NORM: r.batch_norm(op); break;
-            case BATCH_NORM_BACK: r.batch_norm_back(op); break;
-            default: return NOT_SUPPORTED;
-        }
-    return SUCCESS;
+    part made = plan->p, bound = pack->p;
+    return give(h->stream, [=] { return execute(made, bound); });
 }
 
 }

@@ -25,14 +25,17 @@ std::string read_all(const std::string& path) {
     return all;
 }
 
-// A line SHIM_ENTRY(name) for each kernel.
+// A line SHIM_ENTRY(name, waits) for each kernel: whether its threads ever wait for each other.
 std::string entries(const std::string& text) {
     const std::string head = "extern \"C\" __global__ void ", bounds = "__launch_bounds__(";
     std::string lines;
     for (size_t at = 0; (at = text.find(head, at)) != std::string::npos;) {
         at += head.size();
         if (text.compare(at, bounds.size(), bounds) == 0) at = text.find(") ", at) + 2;
-        lines += "SHIM_ENTRY(" + text.substr(at, text.find('(', at) - at) + ")\n";
+        std::string own = text.substr(at, text.find(head, at) - at);
+        bool waits = false;
+        for (const char* word : {"__syncthreads", "__shfl", "reduce_row"}) waits |= own.find(word) != std::string::npos;
+        lines += "SHIM_ENTRY(" + own.substr(0, own.find('(')) + (waits ? ", true)\n" : ", false)\n");
     }
     return lines;
 }

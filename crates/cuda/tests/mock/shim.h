@@ -1,6 +1,7 @@
 // Runs the text of a CUDA kernel on the host: every thread of a block is a fiber. A fiber runs until it waits for its
 // warp (shuffles) or for its block (barriers). Warps run one after the other, each as far as it comes, so that what one
-// warp reads of another without a barrier between them is wrong. Shared memory is poisoned before each block.
+// warp reads of another without a barrier between them is wrong. Shared memory is poisoned before each block. Threads of
+// kernels that never wait run one after the other.
 
 // Headers that compile fast: those of C++ and those that it wraps take longer than a kernel.
 #include <pthread.h>
@@ -13,6 +14,7 @@ void* malloc(size_t);
 void free(void*);
 float expf(float), logf(float), sqrtf(float), tanhf(float), erff(float), sinf(float), cosf(float), floorf(float);
 float truncf(float), fabsf(float), powf(float, float), fmaxf(float, float), fminf(float, float);
+double log(double), sqrt(double), sin(double), cos(double);
 }
 
 #define __device__
@@ -117,10 +119,18 @@ inline int run_block(unsigned threads, bool reverse) {
     }
 }
 
+inline void run_alone(unsigned threads, bool reverse) {
+    for (unsigned i = 0; i < threads; ++i) {
+        unsigned id = reverse ? threads - 1 - i : i;
+        threadIdx = {id % blockDim.x, id / blockDim.x % blockDim.y, id / blockDim.x / blockDim.y};
+        body();
+    }
+}
+
 // The driver's codes: illegal address, launch failure.
 enum { ILLEGAL_ADDRESS = 700, FAILED = 719 };
 
-inline int launch(const unsigned* grid, const unsigned* block, void** values, int reverse) {
+inline int launch(const unsigned* grid, const unsigned* block, void** values, int reverse, bool waits) {
     pthread_mutex_lock(&one_launch);
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block[0], block[1], block[2]};
@@ -130,9 +140,10 @@ inline int launch(const unsigned* grid, const unsigned* block, void** values, in
     for (unsigned i = 0; good && i < blocks; ++i) {
         unsigned number = reverse ? blocks - 1 - i : i;
         blockIdx = {number % grid[0], number / grid[0] % grid[1], number / grid[0] / grid[1]};
-        good = run_block(threads, reverse);
+        if (waits) good = run_block(threads, reverse);
+        else run_alone(threads, reverse);
     }
-    for (unsigned id = 0; id < MOST; ++id) {
+    for (unsigned id = 0; waits && id < MOST; ++id) {
         free(fibers[id].stack);
         fibers[id].stack = 0;
     }
@@ -157,10 +168,10 @@ template <class... A, void (*KERNEL)(A...)> struct entry<KERNEL> {
         return (known(*(A*)values[I], is_known) & ... & 1);
     }
 
-    static int run(const unsigned* grid, const unsigned* block, void** values, int reverse, int (*is_known)(const void*)) {
+    static int run(const unsigned* grid, const unsigned* block, void** values, int reverse, int (*is_known)(const void*), bool waits) {
         if (!all_known(values, is_known, typename count<sizeof...(A)>::to())) return ILLEGAL_ADDRESS;
         body = call_all;
-        return launch(grid, block, values, reverse);
+        return launch(grid, block, values, reverse, waits);
     }
 
     template <size_t... I> static void copy(void** values, uint64_t* to, numbers<I...>) {
@@ -175,6 +186,12 @@ template <class... A, void (*KERNEL)(A...)> struct entry<KERNEL> {
 
 }  // namespace shim
 
+static inline unsigned long long atomicMin(unsigned long long* at, unsigned long long x) {
+    unsigned long long before = *at;
+    if (x < before) *at = x;
+    return before;
+}
+
 static inline void __syncthreads() { shim::wait(shim::AT_BLOCK); }
 
 template <class T> static inline T __shfl_xor_sync(unsigned, T x, int distance) {
@@ -187,9 +204,9 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T x, int distance) 
     return y;
 }
 
-#define SHIM_ENTRY(name)                                                                                         \
+#define SHIM_ENTRY(name, waits)                                                                                    \
     extern "C" int shim_launch_##name(const unsigned* grid, const unsigned* block, void** values, int reverse,   \
                                       int (*is_known)(const void*)) {                                            \
-        return shim::entry<name>::run(grid, block, values, reverse, is_known);                                   \
+        return shim::entry<name>::run(grid, block, values, reverse, is_known, waits);                            \
     }                                                                                                            \
     extern "C" int shim_take_##name(void** values, uint64_t* to) { return shim::entry<name>::take(values, to); }

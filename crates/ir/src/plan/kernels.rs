@@ -25,6 +25,28 @@ impl fmt::Debug for dyn LoweredKernel {
     }
 }
 
+/// The operation of a node, as printed, and its path in the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelNode {
+    /// The operation with its attributes, as printed.
+    pub op: String,
+    /// Path of the operation in the model.
+    pub path: String,
+}
+
+impl KernelNode {
+    /// The node of this number.
+    pub fn of(graph: &Graph, node: NodeId) -> KernelNode {
+        KernelNode { op: graph.node(node).op.to_string(), path: graph.path(node).to_string() }
+    }
+}
+
+impl fmt::Display for KernelNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at `{}`", self.op, self.path)
+    }
+}
+
 /// Why a target has no kernel for a node: an error of the target's own type.
 pub type Refusal = Box<dyn Error + Send + Sync>;
 

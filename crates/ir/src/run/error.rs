@@ -47,6 +47,18 @@ impl RunError {
     }
 }
 
+/// An index outside its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("index {index} at position {position} is not in 0..{limit}")]
+pub struct IndexOutOfRange {
+    /// Where the index stands in the list of indices.
+    pub position: usize,
+    /// The index itself.
+    pub index: i32,
+    /// Number of rows of the table.
+    pub limit: usize,
+}
+
 /// The first node of a step that gave a value that is not finite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NonFinite {

@@ -61,6 +61,21 @@ impl StateLayout {
         Ok(&self.tensors[self.number(name)?].ty)
     }
 
+    /// Number of a tensor of a size in bytes.
+    ///
+    /// # Errors
+    /// [`RunError::NoSuchName`], [`RunError::WrongSize`].
+    pub fn sized(&self, name: &str, bytes: usize) -> Result<usize, RunError> {
+        let number = self.number(name)?;
+        let ty = &self.tensors[number].ty;
+        match ty.bytes() == bytes {
+            true => Ok(number),
+            false => {
+                Err(RunError::WrongSize { name: name.to_owned(), ty: ty.clone(), expected: ty.bytes(), actual: bytes })
+            }
+        }
+    }
+
     /// Byte offset of the tensor of a number.
     ///
     /// # Panics

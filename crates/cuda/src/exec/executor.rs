@@ -1,0 +1,594 @@
+//! Runs plans: every tensor at its planned place in one arena or in the state, all work on one stream, in the order of the plan.
+
+use super::ledger::Allocation;
+use super::state::CudaState;
+use super::{Gpu, PRODUCT_WORKSPACE, failed};
+use crate::cublaslt::{Epilogue, Operands, Prepared};
+use crate::cudnn::{Bound, Plan as CudnnPlan};
+use crate::driver::{Argument, Block, Event, Function, Graph, Pinned};
+use crate::error::GpuError;
+use crate::kernels::index::REPORT_WORDS;
+use crate::kgen::Kernel;
+use crate::lower::{KIND, Lowered, Place, Step};
+use bessemer_ir::ops::Op;
+use bessemer_ir::plan::{KernelCall, KernelNode, Location, LoweredKernel, OnceCall, Plan, StateCopy, kernel_name};
+use bessemer_ir::run::{
+    Executor, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
+    StepResults, Ticket, constant_bytes, finite_range,
+};
+use bessemer_ir::{DType, NodeId, Role, TensorType, Value};
+use std::any::Any;
+use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Steps whose results are kept.
+const KEPT_RESULTS: u64 = 4;
+/// Bytes of the report of one call.
+const REPORT_BYTES: usize = 4 * REPORT_WORDS;
+
+/// A step of a call with its memory.
+enum BoundStep {
+    Launch(Function, Vec<Block>),
+    Product(Prepared),
+    Convolution(Bound),
+    Zero(Block),
+}
+
+/// A kernel call with the memory of its operands.
+struct Call {
+    node: NodeId,
+    per_micro_batch: bool,
+    lowered: Arc<Lowered>,
+    steps: Vec<BoundStep>,
+}
+
+/// What of a call is known before memory is given out.
+struct Planned<'a> {
+    call: &'a KernelCall,
+    lowered: Arc<Lowered>,
+    /// For each convolution among the steps, in order.
+    convolutions: Vec<CudnnPlan>,
+    /// Number of its report, where it has one.
+    report: Option<usize>,
+}
+
+/// A call whose indices may be out of range.
+struct Report {
+    node: NodeId,
+    limit: usize,
+}
+
+/// Where results of a step go: memory of the host, and when they are there.
+struct Slot {
+    memory: Pinned,
+    arrived: Event,
+    results: StepResults,
+}
+
+/// An input or output of the plan.
+struct Tensor {
+    block: Block,
+    ty: TensorType,
+    /// What was read of it since the last step, in words so that elements of all types are aligned.
+    read: OnceCell<Vec<u64>>,
+}
+
+/// Memory of a plan.
+struct Memory {
+    arena: Allocation,
+    state: Vec<Block>,
+}
+
+impl Memory {
+    fn at(&self, location: Location, bytes: usize) -> Result<Block, GpuError> {
+        match location {
+            Location::Arena(offset) => self.arena.block(offset, bytes),
+            Location::State(number) => self.state[number].part(0, bytes),
+        }
+    }
+
+    fn value(&self, plan: &Plan, value: Value) -> Result<Block, GpuError> {
+        self.at(plan.location(value), plan.graph.ty(value).bytes())
+    }
+}
+
+/// A part of a step as the device replays it.
+enum Recorded {
+    Not,
+    /// It ran once, so that nothing is loaded or set up by running it.
+    Ran,
+    As(Graph),
+}
+
+/// A plan made ready to run.
+pub(super) struct CudaExecutor {
+    plan: Plan,
+    calls: Vec<Call>,
+    once_calls: Vec<Call>,
+    copies: Vec<(StateCopy, Block, Block)>,
+    memory: Memory,
+    state: Arc<dyn StateStore>,
+    /// Numbers in the store of the state that steps replace, and of that which they do not.
+    replaced: Vec<usize>,
+    invariant: Vec<usize>,
+    /// How often the invariant state had been replaced when the invariant values were computed.
+    invariants_of: Option<u64>,
+    feeds: HashMap<String, Tensor>,
+    outputs: HashMap<String, Tensor>,
+    reports: Vec<Report>,
+    /// Reports, then the outputs of one `f32`.
+    gathered: Block,
+    scalars: Vec<(Block, Block)>,
+    slots: Vec<Slot>,
+    steps: u64,
+    /// Micro-batches that are not the last of their step, and those that are.
+    recorded: [Recorded; 2],
+    gpu: Arc<Gpu>,
+    /// Reports and scalars, and scratch memory of libraries.
+    _small: [Allocation; 2],
+}
+
+fn on_gpu(state: &Arc<dyn StateStore>) -> Result<&CudaState, RunError> {
+    state.as_any().downcast_ref().ok_or(RunError::ForeignState { device: KIND })
+}
+
+/// What the plan has for a call.
+fn lowered_of(plan: &Plan, call: &KernelCall) -> Result<Arc<Lowered>, RunError> {
+    let kernel = plan.kernels.of(call.node).map(|kernel| Arc::clone(kernel) as Arc<dyn Any + Send + Sync>);
+    kernel.and_then(|kernel| kernel.downcast::<Lowered>().ok()).ok_or(RunError::ForeignPlan { device: KIND })
+}
+
+impl CudaExecutor {
+    /// Compiles what the plan needs, allocates the arena, zeroed, and fills in constants.
+    ///
+    /// # Errors
+    /// A plan for another target; state that the store does not have, or of another device; no memory; a kernel that does not
+    /// compile, or a convolution that cuDNN has no engine for.
+    pub(super) fn new(
+        gpu: &Arc<Gpu>,
+        plan: Plan,
+        state: Arc<dyn StateStore>,
+        binding: &StateBinding<'_>,
+    ) -> Result<CudaExecutor, RunError> {
+        let store = on_gpu(&state)?;
+        if !store.is_of(gpu) {
+            return Err(RunError::ForeignState { device: KIND });
+        }
+        let state_numbers = binding.resolve(&plan.state, store.layout())?;
+        let once = plan.once_calls.iter().filter_map(|once| match once {
+            OnceCall::Run(call) => Some(call),
+            OnceCall::Prepack(_) => None,
+        });
+        let mut reports = Vec::new();
+        let mut planned = |call| Planned::new(gpu, &plan, call, &mut reports);
+        let once_calls = once.map(&mut planned).collect::<Result<Vec<_>, RunError>>()?;
+        let calls = plan.calls.iter().map(&mut planned).collect::<Result<Vec<_>, RunError>>()?;
+        let all = || once_calls.iter().chain(&calls);
+        gpu.compile(&all().flat_map(Planned::kernels).collect()).map_err(failed)?;
+
+        let allocate = |what, bytes| gpu.ledger.allocate(&gpu.context, what, bytes);
+        let arena = allocate("the plan's arena", plan.arena_bytes)?;
+        let workspace = allocate("scratch memory of libraries", all().map(Planned::workspace).max().unwrap_or(0))?;
+        let names = plan.graph.outputs().iter().filter(|(_, v)| is_scalar(plan.graph.ty(*v)));
+        let names: Vec<&String> = names.map(|(name, _)| name).collect();
+        let gathered_bytes = reports.len() * REPORT_BYTES + names.len() * 4;
+        let small = allocate("results of steps", gathered_bytes)?;
+        let state_blocks = state_numbers.iter().map(|&number| store.block(number)).collect::<Result<_, _>>()?;
+        let memory = Memory { arena, state: state_blocks };
+
+        let bind = |planned: Vec<Planned<'_>>| {
+            let bound = planned.into_iter().map(|one| one.bind(gpu, &plan, &memory, &small, &workspace));
+            bound.collect::<Result<Vec<Call>, GpuError>>()
+        };
+        let made = bind(once_calls).and_then(|once_calls| Ok((once_calls, bind(calls)?)));
+        let (once_calls, calls) = made.map_err(failed)?;
+        let gathered = small.all().map_err(failed)?;
+        let scalars = names.iter().enumerate().map(|(index, name)| {
+            let to = gathered.part(reports.len() * REPORT_BYTES + index * 4, 4)?;
+            Ok((memory.at(plan.result_location(name), 4)?, to))
+        });
+        let scalars = scalars.collect::<Result<Vec<_>, GpuError>>().map_err(failed)?;
+        let slot = |_| {
+            let scalars = names.iter().map(|name| ((*name).clone(), 0.0)).collect();
+            let (memory, arrived) = (gpu.context.pinned(gathered.bytes())?, gpu.context.event()?);
+            Ok(Slot { memory, arrived, results: StepResults { scalars } })
+        };
+        let slots = (0..KEPT_RESULTS).map(slot).collect::<Result<Vec<_>, GpuError>>().map_err(failed)?;
+        let prepared = {
+            let _order = gpu.lock();
+            prepare_memory(gpu, &plan, &memory, &gathered)
+        };
+        prepared.map_err(failed)?;
+
+        let graph = &plan.graph;
+        let feeds = graph.inputs().filter(|(_, input)| input.role == Role::Feed);
+        let feed = |(v, input): (Value, &bessemer_ir::ops::source::Input)| {
+            Ok((input.name.clone(), Tensor::new(memory.value(&plan, v)?, &input.ty)))
+        };
+        let feeds = feeds.map(feed).collect::<Result<_, GpuError>>().map_err(failed)?;
+        let output = |(name, v): &(String, Value)| {
+            let ty = graph.ty(*v);
+            Ok((name.clone(), Tensor::new(memory.at(plan.result_location(name), ty.bytes())?, ty)))
+        };
+        let outputs = graph.outputs().iter().map(output).collect::<Result<_, GpuError>>().map_err(failed)?;
+        let copies = plan
+            .copies
+            .iter()
+            .map(|copy| Ok((*copy, memory.at(copy.from, copy.bytes)?, memory.at(copy.to, copy.bytes)?)));
+        let copies = copies.collect::<Result<_, GpuError>>().map_err(failed)?;
+        let is_replaced =
+            |number: usize| graph.updates().iter().any(|&(state, _)| plan.location(state) == Location::State(number));
+        let (replaced, invariant): (Vec<_>, Vec<_>) = (0..plan.state.len()).partition(|&number| is_replaced(number));
+        let in_store = |numbers: Vec<usize>| numbers.into_iter().map(|number| state_numbers[number]).collect();
+        let (replaced, invariant) = (in_store(replaced), in_store(invariant));
+        Ok(CudaExecutor {
+            calls,
+            once_calls,
+            copies,
+            memory,
+            state,
+            replaced,
+            invariant,
+            invariants_of: None,
+            feeds,
+            outputs,
+            reports,
+            gathered,
+            scalars,
+            slots,
+            steps: 0,
+            recorded: [Recorded::Not, Recorded::Not],
+            gpu: Arc::clone(gpu),
+            _small: [small, workspace],
+            plan,
+        })
+    }
+
+    /// Gives work to the stream with the invariant values computed, and notes what it replaces.
+    fn running<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, RunError>) -> Result<T, RunError> {
+        let state = Arc::clone(&self.state);
+        let store = on_gpu(&state)?;
+        let gpu = Arc::clone(&self.gpu);
+        let _order = gpu.lock();
+        self.outputs.values_mut().for_each(|output| output.read = OnceCell::new());
+        let version = self.invariant.iter().map(|&number| store.version(number)).sum();
+        if self.invariants_of != Some(version) {
+            self.once_calls.iter().try_for_each(|call| self.launch(call)).map_err(failed)?;
+            self.invariants_of = Some(version);
+        }
+        let result = work(self);
+        self.replaced.iter().for_each(|&number| store.changed(number));
+        result
+    }
+
+    fn launch(&self, call: &Call) -> Result<(), GpuError> {
+        let stream = &self.gpu.stream;
+        call.steps.iter().try_for_each(|step| match step {
+            BoundStep::Launch(function, blocks) => {
+                let arguments: Vec<Argument<'_>> = blocks.iter().map(Argument::from).collect();
+                stream.launch(function, &arguments)
+            }
+            BoundStep::Product(prepared) => prepared.launch(stream, 0),
+            BoundStep::Convolution(bound) => bound.launch(stream),
+            BoundStep::Zero(block) => stream.fill(block, 0),
+        })
+    }
+
+    /// Calls of a part of a step.
+    fn due(&self, phase: Phase) -> impl Iterator<Item = &Call> {
+        self.calls.iter().filter(move |call| call.per_micro_batch || phase == Phase::Update)
+    }
+
+    /// Copies at the end of a part of a step.
+    fn replace_state(&self, phase: Phase) -> Result<(), GpuError> {
+        let mut due = self.copies.iter().filter(|(copy, ..)| copy.per_micro_batch || phase == Phase::Update);
+        due.try_for_each(|(_, from, to)| self.gpu.stream.copy(from, to))
+    }
+
+    fn launch_all(&self, phase: Phase) -> Result<(), GpuError> {
+        self.due(phase).try_for_each(|call| self.launch(call))?;
+        self.replace_state(phase)
+    }
+
+    /// Runs a part of a step: launch by launch, or as it was recorded.
+    fn run(&mut self, phase: Phase) -> Result<(), GpuError> {
+        let number = usize::from(phase == Phase::Update);
+        if let Recorded::Ran = self.recorded[number] {
+            let graph = self.gpu.stream.capture(|| self.launch_all(phase))?;
+            self.recorded[number] = Recorded::As(graph);
+        }
+        match &self.recorded[number] {
+            Recorded::As(graph) => graph.launch(&self.gpu.stream),
+            Recorded::Not | Recorded::Ran => {
+                self.launch_all(phase)?;
+                if !self.gpu.eager {
+                    self.recorded[number] = Recorded::Ran;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn check_phase(&self, phase: Phase) -> Result<(), RunError> {
+        match phase == Phase::Update || self.plan.accumulates() {
+            true => Ok(()),
+            false => Err(RunError::NoAccumulation),
+        }
+    }
+
+    /// The error of the first call in the order of the plan whose report says so. Reports are cleared.
+    fn check_reports(&self, gathered: &[u8]) -> Result<(), RunError> {
+        let mut words = gathered.chunks_exact(REPORT_BYTES).map(|report| {
+            let word: [u8; 8] = report[..8].try_into().expect("eight of sixteen bytes");
+            u64::from_ne_bytes(word)
+        });
+        let found =
+            self.reports.iter().find_map(|report| Some((report, words.next().filter(|&word| word != u64::MAX)?)));
+        let Some((report, word)) = found else { return Ok(()) };
+        let cleared = {
+            let _order = self.gpu.lock();
+            self.clear_reports()
+        };
+        cleared.map_err(failed)?;
+        let problem = IndexOutOfRange { position: (word >> 32) as usize, index: word as i32, limit: report.limit };
+        let node = KernelNode::of(&self.plan.graph, report.node);
+        Err(RunError::Kernel(Box::new(IndexError { node, problem })))
+    }
+
+    fn clear_reports(&self) -> Result<(), GpuError> {
+        self.gpu.stream.fill(&self.gathered.part(0, self.reports.len() * REPORT_BYTES)?, 0xff)
+    }
+
+    /// Least and greatest finite element of a tensor of floats, and whether all are finite.
+    fn range(&self, value: Value) -> Result<((f32, f32), bool), RunError> {
+        let block = self.memory.value(&self.plan, value).map_err(failed)?;
+        let words = download(&self.gpu, &block).map_err(failed)?;
+        Ok(finite_range(self.plan.graph.dtype(value), &bytemuck::cast_slice(&words)[..block.bytes()]))
+    }
+
+    /// The first input of the step that is not finite.
+    fn find_in_inputs(&self) -> Result<Option<NonFinite>, RunError> {
+        let graph = &self.plan.graph;
+        // The sums of a step whose loss was not finite say no more than that.
+        for (value, input) in graph.inputs().filter(|&(value, _)| !graph.is_per_micro_batch(value)) {
+            if input.ty.dtype.is_float() && !self.range(value)?.1 {
+                let (op, path) = (input.name.clone(), graph.path(value.node).to_string());
+                return Ok(Some(NonFinite { op, path, input_ranges: Vec::new(), is_input: true }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn find_in_calls(&self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
+        let graph = &self.plan.graph;
+        for call in self.due(phase) {
+            let node = graph.node(call.node);
+            let inputs = node.inputs.iter().filter(|&&v| graph.dtype(v).is_float());
+            let input_ranges = inputs.map(|&v| Ok(self.range(v)?.0)).collect::<Result<Vec<_>, RunError>>()?;
+            self.launch(call).map_err(failed)?;
+            for output in 0..node.outputs.len() as u32 {
+                let value = Value { node: call.node, output };
+                if graph.dtype(value).is_float() && !self.range(value)?.1 {
+                    let (op, path) = (kernel_name(graph, call.node).to_string(), graph.path(call.node).to_string());
+                    return Ok(Some(NonFinite { op, path, input_ranges, is_input: false }));
+                }
+            }
+        }
+        self.replace_state(phase).map_err(failed)?;
+        Ok(None)
+    }
+}
+
+/// An index out of range, and the operation that met it.
+#[derive(Debug, thiserror::Error)]
+#[error("{node}: {problem}")]
+struct IndexError {
+    node: KernelNode,
+    problem: IndexOutOfRange,
+}
+
+fn is_scalar(ty: &TensorType) -> bool {
+    ty.dtype == DType::F32 && ty.shape.elements() == 1
+}
+
+/// Zeros, constants, and reports that say nothing.
+fn prepare_memory(gpu: &Gpu, plan: &Plan, memory: &Memory, gathered: &Block) -> Result<(), GpuError> {
+    gpu.stream.fill(&memory.arena.all()?, 0)?;
+    gpu.stream.fill(gathered, 0xff)?;
+    for id in plan.graph.ids() {
+        if let Op::Constant(constant) = &plan.graph.node(id).op {
+            gpu.stream.upload(&constant_bytes(constant), &memory.value(plan, Value { node: id, output: 0 })?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The content of memory, with as many bytes as fill whole words.
+fn download(gpu: &Gpu, block: &Block) -> Result<Vec<u64>, GpuError> {
+    let mut words = vec![0u64; block.bytes().div_ceil(8)];
+    gpu.stream.download(block, &mut bytemuck::cast_slice_mut(&mut words)[..block.bytes()])?;
+    Ok(words)
+}
+
+impl Tensor {
+    fn new(block: Block, ty: &TensorType) -> Tensor {
+        Tensor { block, ty: ty.clone(), read: OnceCell::new() }
+    }
+}
+
+impl<'a> Planned<'a> {
+    fn new(gpu: &Gpu, plan: &Plan, call: &'a KernelCall, reports: &mut Vec<Report>) -> Result<Planned<'a>, RunError> {
+        let lowered = lowered_of(plan, call)?;
+        let mut convolutions = Vec::new();
+        for step in &lowered.steps {
+            if let Step::Convolution { convolution, pass, ty, .. } = step {
+                let plan = gpu.convolutions().and_then(|library| library.exact_plan(convolution, *pass, *ty));
+                convolutions.push(plan.map_err(failed)?);
+            }
+        }
+        let report = lowered.index_limit.map(|limit| {
+            reports.push(Report { node: call.node, limit });
+            reports.len() - 1
+        });
+        Ok(Planned { call, lowered, convolutions, report })
+    }
+
+    fn kernels(&self) -> impl Iterator<Item = (&str, &Kernel)> {
+        self.lowered.steps.iter().filter_map(|step| match step {
+            Step::Launch { kernel, .. } => Some((kernel.name.as_str(), kernel)),
+            _ => None,
+        })
+    }
+
+    /// Bytes that its calls of libraries need.
+    fn workspace(&self) -> usize {
+        let has_products = self.lowered.steps.iter().any(|step| matches!(step, Step::Product { .. }));
+        let of_products = if has_products { PRODUCT_WORKSPACE } else { 0 };
+        self.convolutions.iter().map(|plan| plan.workspace).max().unwrap_or(0).max(of_products)
+    }
+
+    fn bind(
+        self,
+        gpu: &Gpu,
+        plan: &Plan,
+        memory: &Memory,
+        small: &Allocation,
+        workspace: &Allocation,
+    ) -> Result<Call, GpuError> {
+        let Planned { call, lowered, convolutions, report } = self;
+        let node = plan.graph.node(call.node);
+        let place = |place: &Place| match *place {
+            Place::Input(input) => memory.value(plan, node.inputs[input]),
+            Place::Output(output) => memory.value(plan, Value { node: call.node, output: output as u32 }),
+            Place::Scratch { offset, bytes } => memory.arena.block(call.scratch.0 + offset, bytes),
+            Place::Report => small.block(report.unwrap_or(0) * REPORT_BYTES, REPORT_BYTES),
+        };
+        let workspace = workspace.all()?;
+        let mut convolutions = convolutions.into_iter();
+        let bind = |step: &Step| match step {
+            Step::Launch { kernel, operands } => {
+                let blocks = operands.iter().map(place).collect::<Result<Vec<Block>, GpuError>>()?;
+                Ok(BoundStep::Launch(gpu.function(kernel)?, blocks))
+            }
+            Step::Product { product, x, w, y } => {
+                let (x, w, y) = (place(x)?, place(w)?, place(y)?);
+                let operands = Operands { x: &x, w: &w, y: &y, workspace: &workspace };
+                Ok(BoundStep::Product(gpu.products()?.prepare(*product, operands, Epilogue::Nothing, 1)?))
+            }
+            Step::Convolution { x, w, y, .. } => {
+                let plan = convolutions.next().expect("a plan for each convolution");
+                let (x, w, y) = (place(x)?, place(w)?, place(y)?);
+                Ok(BoundStep::Convolution(plan.bind_plain([&x, &w, &y], &workspace)?))
+            }
+            Step::Zero(at) => Ok(BoundStep::Zero(place(at)?)),
+        };
+        let steps = lowered.steps.iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?;
+        Ok(Call { node: call.node, per_micro_batch: call.per_micro_batch, lowered, steps })
+    }
+}
+
+impl Executor for CudaExecutor {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn state(&self) -> &Arc<dyn StateStore> {
+        &self.state
+    }
+
+    fn kernels(&self) -> Vec<KernelInfo> {
+        let info = |call: &Call| KernelInfo { node: call.node, name: call.lowered.name(), flops: call.lowered.flops };
+        self.calls.iter().map(info).collect()
+    }
+
+    fn has_feed(&self, name: &str) -> bool {
+        self.feeds.contains_key(name)
+    }
+
+    fn feed(&mut self, feeds: &[(&str, &[u8])]) -> Result<(), RunError> {
+        feeds.iter().try_for_each(|(name, bytes)| {
+            let known = || self.feeds.keys().map(String::as_str);
+            let Tensor { block, ty, .. } =
+                self.feeds.get(*name).ok_or_else(|| RunError::no_such_name("feed", name, known()))?;
+            if block.bytes() != bytes.len() {
+                let (expected, actual) = (block.bytes(), bytes.len());
+                return Err(RunError::WrongSize { name: (*name).to_owned(), ty: ty.clone(), expected, actual });
+            }
+            let _order = self.gpu.lock();
+            self.gpu.stream.upload(bytes, block).map_err(failed)
+        })
+    }
+
+    fn compute_invariants(&mut self) -> Result<(), RunError> {
+        self.running(|_| Ok(()))
+    }
+
+    fn accumulate(&mut self) -> Result<(), RunError> {
+        self.check_phase(Phase::Accumulate)?;
+        self.running(|this| this.run(Phase::Accumulate).map_err(failed))
+    }
+
+    fn submit(&mut self) -> Result<Ticket, RunError> {
+        self.running(|this| this.run(Phase::Update).map_err(failed))?;
+        let slot = &mut self.slots[(self.steps % KEPT_RESULTS) as usize];
+        let stream = &self.gpu.stream;
+        let _order = self.gpu.lock();
+        let gather = self.scalars.iter().try_for_each(|(from, to)| stream.copy(from, to));
+        let sent = gather.and_then(|()| stream.copy_out(&self.gathered, &mut slot.memory));
+        sent.and_then(|()| stream.record(&slot.arrived)).map_err(failed)?;
+        self.steps += 1;
+        Ok(Ticket(self.steps - 1))
+    }
+
+    fn collect(&mut self, Ticket(step): Ticket) -> Result<&StepResults, RunError> {
+        let oldest = self.steps.saturating_sub(KEPT_RESULTS);
+        if !(oldest..self.steps).contains(&step) {
+            return Err(RunError::NoSuchStep { ticket: step, oldest });
+        }
+        let number = (step % KEPT_RESULTS) as usize;
+        let slot = &mut self.slots[number];
+        slot.arrived.synchronize().map_err(failed)?;
+        let mut gathered = vec![0; slot.memory.bytes()];
+        slot.memory.read(0, &mut gathered).map_err(failed)?;
+        let (reports, scalars) = gathered.split_at(self.reports.len() * REPORT_BYTES);
+        for ((_, value), bytes) in slot.results.scalars.iter_mut().zip(scalars.chunks_exact(4)) {
+            *value = f32::from_ne_bytes(bytes.try_into().expect("four bytes"));
+        }
+        self.check_reports(reports)?;
+        Ok(&self.slots[number].results)
+    }
+
+    fn output(&self, name: &str) -> Result<&[u8], RunError> {
+        let known = || self.outputs.keys().map(String::as_str);
+        let output = self.outputs.get(name).ok_or_else(|| RunError::no_such_name("output", name, known()))?;
+        if output.read.get().is_none() {
+            let _order = self.gpu.lock();
+            let _ = output.read.set(download(&self.gpu, &output.block).map_err(failed)?);
+        }
+        let words = output.read.get().expect("it was just read");
+        Ok(&bytemuck::cast_slice(words)[..output.block.bytes()])
+    }
+
+    fn profile(&mut self) -> Result<Vec<KernelTime>, RunError> {
+        self.running(|this| {
+            let timed = || {
+                let timer = this.gpu.context.timer()?;
+                let time = |call| timer.time(&this.gpu.stream, || this.launch(call));
+                let times = this.calls.iter().map(|call| Ok(KernelTime { node: call.node, time: time(call)? }));
+                let times = times.collect::<Result<Vec<_>, GpuError>>()?;
+                this.replace_state(Phase::Update)?;
+                Ok(times)
+            };
+            timed().map_err(failed)
+        })
+    }
+
+    fn find_non_finite(&mut self, phase: Phase) -> Result<Option<NonFinite>, RunError> {
+        self.check_phase(phase)?;
+        self.running(|this| match this.find_in_inputs()? {
+            Some(found) => Ok(Some(found)),
+            None => this.find_in_calls(phase),
+        })
+    }
+}

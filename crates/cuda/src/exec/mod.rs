@@ -1,0 +1,206 @@
+//! Plans on a GPU: the device with its libraries and compiled kernels, state in its memory, and executors.
+
+mod executor;
+mod ledger;
+mod state;
+
+use crate::cubins::CubinCache;
+use crate::cublaslt::CublasLt;
+use crate::cudnn::Cudnn;
+use crate::driver::{Context, Driver, Function, Module, Stream};
+use crate::error::GpuError;
+use crate::kgen::{Kernel, text_of};
+use crate::loader::{Libraries, Places, Wanted};
+use crate::lower::{CudaTarget, KIND};
+use crate::nvrtc::Nvrtc;
+use bessemer_ir::plan::{Plan, Target};
+use bessemer_ir::run::{
+    Device, DeviceLimits, DeviceProperties, Executor, RunError, StateBinding, StateLayout, StateStore,
+};
+use executor::CudaExecutor;
+use ledger::Ledger;
+use state::CudaState;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Which GPU, and where what it needs is found and kept.
+#[derive(Clone, Debug)]
+pub struct CudaOptions {
+    /// Folders of libraries that come before all others.
+    pub gpu_libraries: Vec<PathBuf>,
+    /// Number of the GPU among those that the driver sees.
+    pub ordinal: usize,
+    /// Folder of compiled kernels.
+    pub cubins: PathBuf,
+    /// Whether every step is given to the device launch by launch. Otherwise the first one is; then they are recorded once and
+    /// replayed as a whole.
+    pub eager: bool,
+}
+
+/// A GPU of NVIDIA's. Everything that its executors and states do is in the order of one stream.
+pub struct CudaDevice {
+    gpu: Arc<Gpu>,
+    properties: DeviceProperties,
+}
+
+/// What executors and states of a device share.
+struct Gpu {
+    stream: Stream,
+    /// Held by whoever gives work to the stream, so that steps do not mix.
+    order: Mutex<()>,
+    eager: bool,
+    modules: Mutex<HashMap<String, Module>>,
+    products: OnceLock<Arc<CublasLt>>,
+    convolutions: OnceLock<Arc<Cudnn>>,
+    nvrtc: Nvrtc,
+    cache: CubinCache,
+    libraries: Libraries,
+    ledger: Ledger,
+    context: Context,
+}
+
+/// Kernels that are compiled as one text.
+const KERNELS_OF_A_TEXT: usize = 16;
+/// What cuBLASLt may use beside its operands, as NVIDIA recommends for Hopper.
+const PRODUCT_WORKSPACE: usize = 32 << 20;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An error of the device while plans are loaded or run.
+fn failed(error: GpuError) -> RunError {
+    RunError::Kernel(Box::new(error))
+}
+
+impl CudaDevice {
+    /// Opens a GPU and the compiler of its kernels. Libraries of products and convolutions are opened by the first plan that
+    /// needs them.
+    ///
+    /// # Errors
+    /// The driver, the compiler or the GPU is not there, or they do not fit together.
+    pub fn open(options: &CudaOptions) -> Result<CudaDevice, GpuError> {
+        let libraries = Libraries::find(Places::of_process(&options.gpu_libraries));
+        let driver = Driver::open(&libraries.require(Wanted::Driver)?.path)?;
+        libraries.check_versions(Some(driver.version()))?;
+        let context = Context::new(&driver, options.ordinal)?;
+        let gpu = Gpu {
+            stream: context.stream()?,
+            order: Mutex::new(()),
+            eager: options.eager,
+            modules: Mutex::default(),
+            products: OnceLock::new(),
+            convolutions: OnceLock::new(),
+            nvrtc: Nvrtc::open(&libraries)?,
+            cache: CubinCache::new(&options.cubins),
+            libraries,
+            ledger: Ledger::default(),
+            context,
+        };
+        let has_bf16 = gpu.context.info().capability[0] >= 8;
+        let properties =
+            DeviceProperties { kind: KIND, instruction_sets: Vec::new(), instruction_set: "", threads: 1, has_bf16 };
+        Ok(CudaDevice { gpu: Arc::new(gpu), properties })
+    }
+
+    /// What of the device's memory this program uses, largest first: what it is for, and bytes.
+    pub fn memory(&self) -> Vec<(String, usize)> {
+        self.gpu.ledger.entries()
+    }
+}
+
+impl Device for CudaDevice {
+    fn target(&self) -> &dyn Target {
+        &CudaTarget
+    }
+
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn new_state(&self, layout: StateLayout) -> Result<Arc<dyn StateStore>, RunError> {
+        Ok(Arc::new(CudaState::new(&self.gpu, layout)?))
+    }
+
+    fn load(
+        &self,
+        plan: Plan,
+        state: &Arc<dyn StateStore>,
+        binding: &StateBinding<'_>,
+    ) -> Result<Box<dyn Executor>, RunError> {
+        Ok(Box::new(CudaExecutor::new(&self.gpu, plan, Arc::clone(state), binding)?))
+    }
+
+    /// Not measured: what follows from the device's clocks, its multiprocessors and its memory bus.
+    fn measure_limits(&self) -> DeviceLimits {
+        let info = self.gpu.context.info();
+        let cycles = f64::from(info.multiprocessors) * f64::from(info.clock_khz) * 1e3;
+        // FLOPs of a multiprocessor in a cycle, by its cores and by its tensor cores (NVIDIA's white papers on A100 and H100).
+        let (cores, tensor_cores) = match info.capability {
+            [8, 0] => (128.0, 2048.0),
+            [8, _] => (256.0, 1024.0),
+            _ => (256.0, 4096.0),
+        };
+        DeviceLimits {
+            fp32_flops: cycles * cores,
+            bf16_flops: self.properties.has_bf16.then_some(cycles * tensor_cores),
+            // Both edges of the clock.
+            read_bytes: f64::from(info.memory_clock_khz) * 2e3 * f64::from(info.memory_bus_bits) / 8.0,
+        }
+    }
+}
+
+impl Gpu {
+    /// Keeps everyone else from giving work to the stream until the guard is dropped.
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        locked(&self.order)
+    }
+
+    /// Compiles and loads what is not loaded yet of these kernels, by name.
+    fn compile(&self, kernels: &BTreeMap<&str, &Kernel>) -> Result<(), GpuError> {
+        let missing: Vec<&Kernel> = {
+            let modules = locked(&self.modules);
+            kernels.iter().filter(|(name, _)| !modules.contains_key(**name)).map(|(_, kernel)| *kernel).collect()
+        };
+        let texts: Vec<&[&Kernel]> = missing.chunks(KERNELS_OF_A_TEXT).collect();
+        let architecture = self.context.info().architecture();
+        let compile = |text: &[&Kernel]| {
+            let compiled = self.cache.get(&self.nvrtc, "plan", &text_of(text.iter().copied()), &architecture);
+            compiled.map(|(compiled, _)| compiled.cubin)
+        };
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        for some in texts.chunks(workers) {
+            let cubins: Vec<Result<Vec<u8>, GpuError>> = std::thread::scope(|scope| {
+                let running: Vec<_> = some.iter().map(|text| scope.spawn(|| compile(text))).collect();
+                running.into_iter().map(|one| one.join().expect("a compiler does not panic")).collect()
+            });
+            for (text, cubin) in some.iter().zip(cubins) {
+                let module = self.context.module(&cubin?)?;
+                let mut modules = locked(&self.modules);
+                modules.extend(text.iter().map(|kernel| (kernel.name.clone(), module.clone())));
+            }
+        }
+        Ok(())
+    }
+
+    /// A kernel that was compiled before.
+    fn function(&self, kernel: &Kernel) -> Result<Function, GpuError> {
+        let module = locked(&self.modules).get(&kernel.name).cloned().expect("all kernels of a plan were compiled");
+        module.function(kernel)
+    }
+
+    fn products(&self) -> Result<Arc<CublasLt>, GpuError> {
+        if self.products.get().is_none() {
+            let _ = self.products.set(CublasLt::open(&self.libraries, &self.context)?);
+        }
+        Ok(Arc::clone(self.products.get().expect("it was just set")))
+    }
+
+    fn convolutions(&self) -> Result<&Arc<Cudnn>, GpuError> {
+        if self.convolutions.get().is_none() {
+            let _ = self.convolutions.set(Cudnn::open(&self.libraries, &self.context)?);
+        }
+        Ok(self.convolutions.get().expect("it was just set"))
+    }
+}

@@ -1,0 +1,74 @@
+//! State in the device's memory.
+
+use super::ledger::Allocation;
+use super::{Gpu, failed};
+use crate::driver::Block;
+use bessemer_ir::run::{RunError, StateLayout, StateStore};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One piece of memory for all state, zero at first.
+pub(super) struct CudaState {
+    layout: StateLayout,
+    memory: Allocation,
+    /// How often each tensor was replaced.
+    versions: Vec<AtomicU64>,
+    gpu: Arc<Gpu>,
+}
+
+impl CudaState {
+    /// # Errors
+    /// [`RunError::Memory`].
+    pub(super) fn new(gpu: &Arc<Gpu>, layout: StateLayout) -> Result<CudaState, RunError> {
+        let memory = gpu.ledger.allocate(&gpu.context, "the state", layout.bytes())?;
+        let _order = gpu.lock();
+        memory.all().and_then(|all| gpu.stream.fill(&all, 0)).map_err(failed)?;
+        let versions = layout.tensors().iter().map(|_| AtomicU64::new(0)).collect();
+        Ok(CudaState { layout, memory, versions, gpu: Arc::clone(gpu) })
+    }
+
+    pub(super) fn is_of(&self, gpu: &Arc<Gpu>) -> bool {
+        Arc::ptr_eq(&self.gpu, gpu)
+    }
+
+    /// Memory of the tensor of a number.
+    pub(super) fn block(&self, number: usize) -> Result<Block, RunError> {
+        let bytes = self.layout.tensors()[number].ty.bytes();
+        self.memory.block(self.layout.offset(number), bytes).map_err(failed)
+    }
+
+    pub(super) fn version(&self, number: usize) -> u64 {
+        self.versions[number].load(Ordering::Relaxed)
+    }
+
+    /// Notes that a tensor was replaced.
+    pub(super) fn changed(&self, number: usize) {
+        self.versions[number].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl StateStore for CudaState {
+    fn layout(&self) -> &StateLayout {
+        &self.layout
+    }
+
+    fn read(&self, name: &str, into: &mut [u8]) -> Result<(), RunError> {
+        let block = self.block(self.layout.sized(name, into.len())?)?;
+        let _order = self.gpu.lock();
+        self.gpu.stream.download(&block, into).map_err(failed)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RunError> {
+        let number = self.layout.sized(name, bytes.len())?;
+        let block = self.block(number)?;
+        let _order = self.gpu.lock();
+        self.gpu.stream.upload(bytes, &block).map_err(failed)?;
+        self.changed(number);
+        Ok(())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

@@ -1,0 +1,295 @@
+//! From nodes of compiled graphs to steps: launches of kernels and calls of libraries, with the places of their operands. No device
+//! is needed.
+
+mod moves;
+mod product;
+mod region;
+
+use crate::cublaslt::Product;
+use crate::cudnn::{Convolution, Pass};
+use crate::kernels::{self, MOST_ELEMENTS};
+use crate::kgen::{self, Kernel};
+use bessemer_ir::ops::Op;
+use bessemer_ir::ops::source::Distribution;
+use bessemer_ir::passes::invariant::Invariant;
+use bessemer_ir::plan::{KernelNode, LoweredKernel, Needs, Plan, Refusal, Target};
+use bessemer_ir::rules::Rules;
+use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The kind of device.
+pub(crate) const KIND: &str = "cuda";
+
+/// Bytes to which tensors and scratch memory are aligned.
+const ALIGNMENT: usize = 256;
+
+/// What graphs are compiled for: GPUs of NVIDIA's, all alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CudaTarget;
+
+impl CudaTarget {
+    /// What passes may do. Rows of 16-bit tensors lie close together: kernels of regions know no pitch.
+    pub const RULES: Rules = Rules {
+        alignment: ALIGNMENT,
+        pitch_of_16_bits: 1,
+        longest_row: 1 << 16,
+        grouped_convolutions_in_16_bits: true,
+        prologue: None,
+    };
+}
+
+impl Target for CudaTarget {
+    fn name(&self) -> &str {
+        KIND
+    }
+
+    fn rules(&self) -> &Rules {
+        &Self::RULES
+    }
+
+    fn lower(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        _invariant: &Invariant,
+    ) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal> {
+        let lowered = lower(graph, node).map_err(|reason| {
+            let inputs = graph.input_types(node).into_iter().cloned().collect();
+            LoweringError { node: KernelNode::of(graph, node), inputs, reason }
+        })?;
+        Ok(Some(Arc::new(lowered)))
+    }
+}
+
+/// An operation that has no kernel.
+#[expect(missing_docs, reason = "the message says what the fields hold")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} ({reason}; inputs: {})", .node, list(.inputs))]
+pub struct LoweringError {
+    pub node: KernelNode,
+    pub inputs: Vec<TensorType>,
+    pub reason: Unsupported,
+}
+
+fn list(types: &[TensorType]) -> String {
+    types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Why there is no kernel for an operation on operands of some types.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsupported {
+    #[error("its result is in memory without a kernel")]
+    InMemory,
+    #[error("only fused kernels compute it")]
+    OutsideFusion,
+    #[error("it has no kernel yet")]
+    NoKernel,
+    #[error("the operands must be {expected}, one is {actual}")]
+    Operands { expected: &'static str, actual: DType },
+    #[error("it has {elements} elements, more than 32 bits count")]
+    Elements { elements: usize },
+    #[error("there are {positions} queries or keys, more than {most}")]
+    Positions { positions: usize, most: usize },
+    #[error("there is no reduction over the axes {axes:?} of {rank}")]
+    Axes { axes: Vec<usize>, rank: usize },
+    #[error(transparent)]
+    Region(#[from] kgen::KernelError),
+    #[error(transparent)]
+    Shapes(#[from] OpError),
+}
+
+/// Where an operand of a step lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// An input of the node.
+    Input(usize),
+    /// An output of the node.
+    Output(usize),
+    /// A part of the node's scratch memory.
+    Scratch { offset: usize, bytes: usize },
+    /// Where kernels report an index that is out of range.
+    Report,
+}
+
+/// Work that is given to a stream at once.
+pub(crate) enum Step {
+    /// A launch; a place for each of the kernel's parameters.
+    Launch { kernel: Kernel, operands: Vec<Place> },
+    /// A product by cuBLASLt: its operands and its result.
+    Product { product: Product, x: Place, w: Place, y: Place },
+    /// A plain convolution by cuDNN: the tensors on the side of the input, of the weights and of the output.
+    Convolution { convolution: Convolution, pass: Pass, ty: DType, x: Place, w: Place, y: Place },
+    /// Zeros.
+    Zero(Place),
+}
+
+/// Steps that compute a node, one after the other.
+#[derive(Default)]
+pub(crate) struct Lowered {
+    name: String,
+    pub(crate) steps: Vec<Step>,
+    scratch: usize,
+    /// FLOPs of products, a multiply-add counted as two.
+    pub(crate) flops: u64,
+    /// Rows of the table that its indices choose from, where it has indices.
+    pub(crate) index_limit: Option<usize>,
+}
+
+impl LoweredKernel for Lowered {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { scratch: self.scratch, packed: None }
+    }
+}
+
+impl Lowered {
+    fn named(name: &str) -> Lowered {
+        Lowered { name: name.to_owned(), ..Lowered::default() }
+    }
+
+    /// Scratch memory that nothing else of the node uses.
+    fn scratch(&mut self, bytes: usize) -> Place {
+        let offset = self.scratch;
+        self.scratch += bytes.next_multiple_of(ALIGNMENT);
+        Place::Scratch { offset, bytes }
+    }
+
+    fn scratch_of(&mut self, ty: DType, elements: usize) -> Place {
+        self.scratch(elements * ty.size())
+    }
+
+    fn launch(&mut self, kernel: Kernel, operands: impl Into<Vec<Place>>) {
+        self.steps.push(Step::Launch { kernel, operands: operands.into() });
+    }
+
+    /// One launch that takes all inputs, then gives the one output.
+    fn one(name: &str, inputs: usize, kernel: Kernel) -> Lowered {
+        let mut lowered = Lowered::named(name);
+        lowered.launch(kernel, (0..inputs).map(Place::Input).chain([Place::Output(0)]).collect::<Vec<_>>());
+        lowered
+    }
+}
+
+/// The kernels that a plan for GPUs launches, each once; without those of libraries.
+pub fn kernels_of(plan: &Plan) -> Vec<Kernel> {
+    let lowered = plan.graph.ids().filter_map(|id| plan.kernels.of(id));
+    let lowered = lowered.filter_map(|kernel| (&**kernel as &dyn Any).downcast_ref::<Lowered>());
+    let kernels = lowered.flat_map(|lowered| &lowered.steps).filter_map(|step| match step {
+        Step::Launch { kernel, .. } => Some((kernel.name.clone(), kernel.clone())),
+        _ => None,
+    });
+    kernels.collect::<BTreeMap<_, _>>().into_values().collect()
+}
+
+/// Steps for a node.
+///
+/// # Errors
+/// Why there are none.
+pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
+    let (node, types) = (graph.node(id), graph.input_types(id));
+    let largest = types.iter().copied().chain(&node.outputs).map(|ty| ty.shape.elements()).max();
+    match largest {
+        Some(elements) if elements >= MOST_ELEMENTS => return Err(Unsupported::Elements { elements }),
+        _ => (),
+    }
+    match &node.op {
+        Op::Input(_) | Op::Constant(_) | Op::Reshape(_) => Err(Unsupported::InMemory),
+        Op::Unary(_) | Op::Binary(_) | Op::Select(_) | Op::Cast(_) | Op::OneHot(_) => Err(Unsupported::OutsideFusion),
+        Op::Softmax(_) | Op::LogSoftmax(_) => Err(Unsupported::OutsideFusion),
+        Op::MeanVar(moments) => Err(Unsupported::Axes { axes: moments.axes.clone(), rank: types[0].shape.rank() }),
+        Op::Fusion(fusion) => region::lower(fusion, &types, &node.outputs),
+        Op::Matmul(_)
+        | Op::Conv2d(_)
+        | Op::Conv2dDataGrad(_)
+        | Op::Conv2dWeightGrad(_)
+        | Op::ConvWithPrologue(_)
+        | Op::Limited(_) => product::lower(&node.op, &types),
+        Op::Transpose(op) => Ok(moves::transpose(op, &types)),
+        Op::Slice(op) => Ok(moves::slice(op, &types, &node.outputs[0])),
+        Op::Broadcast(op) => Ok(moves::broadcast(op, &types)),
+        Op::Pad(op) => Ok(moves::pad(op, &types, &node.outputs[0])),
+        Op::Concat(op) => Ok(moves::concat(op, &types, &node.outputs[0])),
+        Op::Upsample(op) => Ok(moves::upsample(op, &types, &node.outputs[0])),
+        Op::MaxPool2d(pool) => {
+            let kernel = kernels::pooling::max(types[0].dtype, &pool.geometry(&types[0].shape)?);
+            Ok(Lowered::one("max pooling", 1, kernel))
+        }
+        Op::MaxPool2dGrad(grad) => {
+            let kernel = kernels::pooling::max_grad(types[0].dtype, &grad.pool.geometry(&types[0].shape)?);
+            Ok(Lowered::one("gradient of max pooling", 3, kernel))
+        }
+        Op::AvgPool2d(pool) => {
+            let geometry = pool.geometry(&types[0].shape)?;
+            let kernel = kernels::pooling::average(types[0].dtype, &geometry, pool.count_include_pad);
+            Ok(Lowered::one("average pooling", 1, kernel))
+        }
+        Op::AvgPool2dGrad(grad) => {
+            let geometry = grad.geometry(&types[0].shape)?;
+            let kernel = kernels::pooling::average_grad(types[0].dtype, &geometry, grad.pool.count_include_pad);
+            Ok(Lowered::one("gradient of average pooling", 1, kernel))
+        }
+        Op::Reduce(reduce) => {
+            check_type(types[0], "f32", |ty| ty == DType::F32)?;
+            let kernel = kernels::reduction::reduce(reduce.kind, &types[0].shape, &reduce.axes);
+            Ok(Lowered::one("reduction", 1, kernel))
+        }
+        Op::ArgMax(_) => {
+            check_type(types[0], "floats", DType::is_float)?;
+            let (rows, cols) = (types[0].shape.rows(), types[0].shape.cols());
+            Ok(Lowered::one("arg-max", 1, kernels::reduction::arg_max(types[0].dtype, rows, cols)))
+        }
+        Op::Gather(gather) => {
+            let geometry = gather.geometry(&types[0].shape, &types[1].shape)?;
+            let mut lowered = Lowered { index_limit: Some(geometry.rows), ..Lowered::named("gather") };
+            let operands = [Place::Input(0), Place::Input(1), Place::Output(0), Place::Report];
+            lowered.launch(kernels::index::gather(types[0].dtype, &geometry), operands);
+            Ok(lowered)
+        }
+        Op::ScatterAdd(scatter) => {
+            check_type(types[0], "floats", DType::is_float)?;
+            let geometry = scatter.geometry(&types[0].shape, &types[1].shape)?;
+            let mut lowered = Lowered { index_limit: Some(geometry.rows), ..Lowered::named("scatter-add by chains") };
+            let [first, next] = [(); 2].map(|()| lowered.scratch_of(DType::I32, geometry.batches * geometry.items));
+            let (updates, indices, y) = (Place::Input(0), Place::Input(1), Place::Output(0));
+            lowered.steps.push(Step::Zero(y));
+            lowered.launch(kernels::index::chains(&geometry), [indices, first, next, Place::Report]);
+            let add = kernels::index::add_chains(types[0].dtype, &geometry);
+            lowered.launch(add, [updates, indices, first, next, y]);
+            Ok(lowered)
+        }
+        Op::Random(random) => match random.distribution {
+            Distribution::Uniform => Err(Unsupported::OutsideFusion),
+            Distribution::Normal => {
+                let kernel = kernels::random::normal(random.shape.elements(), random.seed, random.stream);
+                Ok(Lowered::one("normal numbers", 1, kernel))
+            }
+        },
+        Op::Attention(attention) => product::attention(attention, &types),
+        Op::AttentionGrad(grad) => product::attention_grad(grad, &types),
+        Op::TopK(_)
+        | Op::Anchors(_)
+        | Op::MatchBoxes(_)
+        | Op::EncodeBoxes(_)
+        | Op::DecodeBoxes(_)
+        | Op::Suppress(_)
+        | Op::SampleLabels(_)
+        | Op::SampleRows(_)
+        | Op::PackRows(_)
+        | Op::RoiAlign(_)
+        | Op::RoiAlignGrad(_)
+        | Op::MaskTargets(_)
+        | Op::AllReduce(_)
+        | Op::AllReduceStart(_)
+        | Op::AllReduceWait(_) => Err(Unsupported::NoKernel),
+    }
+}
+
+fn check_type(ty: &TensorType, expected: &'static str, fits: impl Fn(DType) -> bool) -> Result<(), Unsupported> {
+    if fits(ty.dtype) { Ok(()) } else { Err(Unsupported::Operands { expected, actual: ty.dtype }) }
+}

@@ -1,0 +1,258 @@
+//! Products: matrices by cuBLASLt, convolutions by cuDNN, attention by kernels of this program.
+
+use super::{Lowered, Place, Step, Unsupported, region};
+use crate::cublaslt::Product;
+use crate::cudnn::{Convolution, Geometry, Pass};
+use crate::kernels::attention::{Kernels, MOST_POSITIONS};
+use crate::kernels::copies::first_items;
+use bessemer_ir::ops::Op;
+use bessemer_ir::ops::attention::{Attention, AttentionGrad};
+use bessemer_ir::ops::conv::{self, Conv2d};
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr};
+use bessemer_ir::ops::matmul::Matmul;
+use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::{DType, Shape, TensorType};
+
+/// A product alone.
+///
+/// # Errors
+/// Why it has no kernel.
+pub(super) fn lower(op: &Op, types: &[&TensorType]) -> Result<Lowered, Unsupported> {
+    let mut lowered = Lowered::named("");
+    let inputs: Vec<Place> = (0..types.len()).map(Place::Input).collect();
+    lowered.contract(op, types, &inputs, ProductTarget::F32(Some(Place::Output(0))))?;
+    Ok(lowered)
+}
+
+/// In what form the result of a product is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProductTarget {
+    /// As `f32`, in this memory or in scratch memory.
+    F32(Option<Place>),
+    /// As `f32` or rounded to the type of the operands, in scratch memory.
+    Rounded,
+}
+
+/// From the axes of weights, `[KH, KW, C / groups, O]`, to those that cuDNN wants, and back.
+const TO_CUDNN: [usize; 4] = [3, 0, 1, 2];
+const FROM_CUDNN: [usize; 4] = [1, 2, 3, 0];
+const AS_IT_IS: [usize; 4] = [0, 1, 2, 3];
+
+impl Lowered {
+    /// Steps of a product: where its result lies, and its type.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(super) fn contract(
+        &mut self,
+        op: &Op,
+        types: &[&TensorType],
+        inputs: &[Place],
+        target: ProductTarget,
+    ) -> Result<(Place, DType), Unsupported> {
+        self.flops = op.rule().contraction_flops(types);
+        match op {
+            Op::Matmul(matmul) => self.matmul(matmul, types, inputs, target),
+            Op::Conv2d(conv) => {
+                let geometry = conv.geometry(&types[0].shape, &types[1].shape)?;
+                self.convolve(Pass::Forward, conv, &geometry, types[0].dtype, inputs, target)
+            }
+            Op::Conv2dDataGrad(grad) => {
+                let geometry = grad.geometry(&types[0].shape, &types[1].shape)?;
+                self.convolve(Pass::DataGradient, &grad.conv, &geometry, types[0].dtype, inputs, target)
+            }
+            Op::Conv2dWeightGrad(grad) => {
+                let geometry = grad.geometry(&types[0].shape, &types[1].shape)?;
+                self.convolve(Pass::WeightGradient, &grad.conv, &geometry, types[0].dtype, inputs, target)
+            }
+            Op::Limited(limited) => {
+                // Items behind the last one may hold anything.
+                let images = if matches!(*limited.op, Op::Conv2dWeightGrad(_)) { 2 } else { 1 };
+                let mut operands = inputs[..2].to_vec();
+                for (place, ty) in operands.iter_mut().zip(types).take(images) {
+                    let first = self.scratch(ty.bytes());
+                    let items = ty.shape[0];
+                    let kernel = first_items(ty.dtype, items, ty.shape.elements() / items.max(1));
+                    self.launch(kernel, [*place, inputs[2], first]);
+                    *place = first;
+                }
+                self.contract(&limited.op, &types[..2], &operands, target)
+            }
+            Op::ConvWithPrologue(prologue) => {
+                let x = self.scratch(types[0].bytes());
+                let region = scaled(&types[0].shape, prologue.relu);
+                region::launch(self, &region, &[DType::F32; 3], &[inputs[0], inputs[2], inputs[3]], &[x])?;
+                self.contract(&prologue.op, &types[..2], &[x, inputs[1]], target)
+            }
+            _ => Err(Unsupported::NoKernel),
+        }
+    }
+
+    fn matmul(
+        &mut self,
+        op: &Matmul,
+        types: &[&TensorType],
+        inputs: &[Place],
+        target: ProductTarget,
+    ) -> Result<(Place, DType), Unsupported> {
+        self.name = "matmul by cuBLASLt".to_owned();
+        let of = op.geometry(&types[0].shape, &types[1].shape)?;
+        let y = target.memory().unwrap_or_else(|| self.scratch_of(DType::F32, of.batch * of.m * of.n));
+        let product = Product {
+            batch: of.batch,
+            m: of.m,
+            n: of.n,
+            k: of.k,
+            x_transposed: op.trans_a,
+            w_transposed: op.trans_b,
+            inputs: types[0].dtype,
+            output: DType::F32,
+        };
+        self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y });
+        Ok((y, DType::F32))
+    }
+
+    /// One pass of a convolution of operands of type `ty`. cuDNN's result is of that type too: where it must not be rounded,
+    /// operands of 16 bits are converted to `f32` first. Padding that differs before and behind is made of zeros in memory.
+    fn convolve(
+        &mut self,
+        pass: Pass,
+        conv: &Conv2d,
+        of: &conv::Geometry,
+        ty: DType,
+        inputs: &[Place],
+        target: ProductTarget,
+    ) -> Result<(Place, DType), Unsupported> {
+        self.name = "convolution by cuDNN".to_owned();
+        if ty != DType::F32 && target != ProductTarget::Rounded {
+            let shapes = match pass {
+                Pass::Forward => [of.x_shape(), of.w_shape()],
+                Pass::DataGradient => [of.y_shape(), of.w_shape()],
+                Pass::WeightGradient => [of.x_shape(), of.y_shape()],
+            };
+            let wide: Vec<Place> =
+                inputs.iter().zip(shapes).map(|(&from, shape)| self.widened(from, ty, shape)).collect();
+            return self.convolve(pass, conv, of, DType::F32, &wide, target);
+        }
+        let output = target.memory();
+        let typed = |shape: Shape| TensorType::new(ty, shape);
+        let (x_type, w_type) = (typed(of.x_shape()), typed(of.w_shape()));
+        let is_even = conv.pad.iter().all(|[low, high]| low == high);
+        let low = conv.pad.map(|[low, _]| low);
+        let around = if is_even { [0; 2] } else { conv.pad.map(|[low, high]| low + high) };
+        let input = [of.batch, of.height.input + around[0], of.width.input + around[1], of.channels];
+        let geometry =
+            Geometry { stride: conv.stride, padding: if is_even { low } else { [0; 2] }, dilation: conv.dilation };
+        let kernel = [of.height.kernel, of.width.kernel];
+        let convolution = Convolution { input, filters: of.out_channels, kernel, geometry, groups: of.groups };
+        let krsc = typed(convolution.weights().into());
+        let padded = |this: &mut Lowered, x: Place| if is_even { x } else { this.padded(x, &x_type, input, low) };
+        let (result, perm) = match pass {
+            Pass::Forward => (typed(of.y_shape()), AS_IT_IS),
+            Pass::DataGradient => (typed(input.into()), AS_IT_IS),
+            Pass::WeightGradient => (krsc, FROM_CUDNN),
+        };
+        let is_final = perm == AS_IT_IS && (is_even || pass != Pass::DataGradient);
+        let made = output.filter(|_| is_final).unwrap_or_else(|| self.scratch(result.bytes()));
+        let [x, w, y] = match pass {
+            Pass::Forward => {
+                let x = padded(self, inputs[0]);
+                [x, self.permute(inputs[1], &w_type, &TO_CUDNN), made]
+            }
+            Pass::DataGradient => [made, self.permute(inputs[1], &w_type, &TO_CUDNN), inputs[0]],
+            Pass::WeightGradient => [padded(self, inputs[0]), made, inputs[1]],
+        };
+        self.steps.push(Step::Convolution { convolution, pass, ty, x, w, y });
+        if is_final {
+            return Ok((made, ty));
+        }
+        let elements = if pass == Pass::DataGradient { x_type.shape.elements() } else { result.shape.elements() };
+        let to = output.unwrap_or_else(|| self.scratch_of(ty, elements));
+        match pass {
+            Pass::DataGradient => self.unpadded(made, &result, low, to, &x_type),
+            Pass::Forward | Pass::WeightGradient => self.permute_into(made, &result, &perm, to, ty),
+        }
+        Ok((to, ty))
+    }
+
+    /// The elements as `f32`, in scratch memory.
+    fn widened(&mut self, from: Place, ty: DType, shape: Shape) -> Place {
+        let to = self.scratch_of(DType::F32, shape.elements());
+        let axes: Vec<usize> = (0..shape.rank()).collect();
+        self.permute_into(from, &TensorType::new(ty, shape), &axes, to, DType::F32);
+        to
+    }
+}
+
+impl ProductTarget {
+    fn memory(self) -> Option<Place> {
+        match self {
+            ProductTarget::F32(place) => place,
+            ProductTarget::Rounded => None,
+        }
+    }
+}
+
+/// `f(x * scale + shift)` by columns, `f` being ReLU or nothing.
+fn scaled(shape: &Shape, relu: bool) -> Fusion {
+    let by_column = IndexMap { row_div: 1, row_mod: 1, by_col: true };
+    let mut program = vec![
+        Instr::Load(0),
+        Instr::Load(1),
+        Instr::Binary(BinaryKind::Mul, 0, 1),
+        Instr::Load(2),
+        Instr::Binary(BinaryKind::Add, 2, 3),
+    ];
+    if relu {
+        program.push(Instr::Unary(UnaryKind::Relu, 4));
+    }
+    let reg = program.len() as u16 - 1;
+    let rows = shape.rows();
+    Fusion {
+        producer: None,
+        rows,
+        cols: shape.cols(),
+        loads: vec![IndexMap::full(rows), by_column, by_column],
+        program,
+        outputs: vec![FusionOutput::Store { reg, ty: TensorType::f32(shape.clone()) }],
+    }
+}
+
+fn kernels<'a>(attention: &'a Attention, types: &[&TensorType]) -> Result<Kernels<'a>, Unsupported> {
+    let sizes = attention.geometry(&types[0].shape, &types[1].shape)?;
+    let positions = sizes.queries.max(sizes.keys);
+    match positions > MOST_POSITIONS {
+        true => Err(Unsupported::Positions { positions, most: MOST_POSITIONS }),
+        false => Ok(Kernels { attention, sizes, ty: types[0].dtype }),
+    }
+}
+
+/// Inputs of the node by number, then these places, then the counter, the last input, where there is one.
+fn operands(of: &Attention, inputs: &[usize], then: &[Place], counter: usize) -> Vec<Place> {
+    let inputs = inputs.iter().map(|&input| Place::Input(input)).chain(then.iter().copied());
+    inputs.chain(of.dropout.map(|_| Place::Input(counter))).collect()
+}
+
+/// # Errors
+/// There are too many positions.
+pub(super) fn attention(of: &Attention, types: &[&TensorType]) -> Result<Lowered, Unsupported> {
+    let kernels = kernels(of, types)?;
+    let mut lowered = Lowered { flops: of.product_flops(types), ..Lowered::named("plain attention") };
+    let outputs = [Place::Output(0), Place::Output(1)];
+    lowered.launch(kernels.forward(), operands(of, &[0, 1, 2, 3], &outputs, types.len() - 1));
+    Ok(lowered)
+}
+
+/// # Errors
+/// There are too many positions.
+pub(super) fn attention_grad(of: &AttentionGrad, types: &[&TensorType]) -> Result<Lowered, Unsupported> {
+    let (attention, kernels) = (&of.attention, kernels(&of.attention, types)?);
+    let mut lowered = Lowered { flops: of.product_flops(types), ..Lowered::named("gradient of plain attention") };
+    let means = lowered.scratch_of(DType::F32, kernels.sizes.row_shape().elements());
+    let counter = types.len() - 1;
+    let of_queries = operands(attention, &[0, 1, 2, 3, 4, 5, 6], &[Place::Output(0), means], counter);
+    lowered.launch(kernels.of_queries(), of_queries);
+    let of_keys = operands(attention, &[0, 1, 2, 3, 5, 6], &[means, Place::Output(1), Place::Output(2)], counter);
+    lowered.launch(kernels.of_keys(), of_keys);
+    Ok(lowered)
+}

@@ -1,0 +1,169 @@
+//! Fusions: generated kernels, behind the product that the fusion reads, if it reads one.
+
+use super::product::ProductTarget;
+use super::{Lowered, Place, Unsupported};
+use crate::kgen::{self, Operand};
+use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr, Reg};
+use bessemer_ir::{DType, TensorType};
+
+/// Steps of a fusion.
+///
+/// # Errors
+/// Why its product, or its program, has no kernel.
+pub(super) fn lower(fusion: &Fusion, types: &[&TensorType], outputs: &[TensorType]) -> Result<Lowered, Unsupported> {
+    let mut lowered = Lowered::named("region");
+    let inputs: Vec<Place> = (0..types.len()).map(Place::Input).collect();
+    let outputs: Vec<Place> = (0..outputs.len()).map(Place::Output).collect();
+    let own = fusion.producer_inputs();
+    let loads: Vec<DType> = types[own..].iter().map(|ty| ty.dtype).collect();
+    match &fusion.producer {
+        None => launch(&mut lowered, fusion, &loads, &inputs, &outputs)?,
+        Some(producer) => {
+            let is_f32 = |index: &usize| fusion.outputs[*index].types()[0].dtype == DType::F32;
+            let stored = fusion.stores_producer().filter(is_f32);
+            let target = match rounds_product(fusion, types[0].dtype) {
+                true => ProductTarget::Rounded,
+                false => ProductTarget::F32(stored.map(|index| outputs[fusion.node_output(index)])),
+            };
+            let (product, ty) = lowered.contract(producer, &types[..own], &inputs[..own], target)?;
+            let behind = behind(fusion, stored);
+            if behind.outputs.is_empty() {
+                return Ok(lowered);
+            }
+            lowered.name += ", then region";
+            let inputs: Vec<Place> = inputs[own..].iter().copied().chain([product]).collect();
+            let loads: Vec<DType> = loads.into_iter().chain([ty]).collect();
+            let skipped = stored.map(|index| fusion.node_output(index));
+            let outputs = outputs.iter().enumerate().filter(|(number, _)| Some(*number) != skipped);
+            let outputs: Vec<Place> = outputs.map(|(_, place)| *place).collect();
+            launch(&mut lowered, &behind, &loads, &inputs, &outputs)?;
+        }
+    }
+    Ok(lowered)
+}
+
+/// Whether the program reads its product nowhere but rounded to this type.
+fn rounds_product(fusion: &Fusion, ty: DType) -> bool {
+    let is_product = |reg: Reg| fusion.program[usize::from(reg)] == Instr::Producer;
+    let reads = |instr: &&Instr| instr.operands().any(is_product);
+    fusion.program.iter().filter(reads).all(|instr| matches!(instr, Instr::Cast(to, _) if *to == ty))
+        && !fusion.outputs.iter().any(|output| is_product(output.reg()))
+}
+
+/// The fusion without its product, which it loads as the last input, and without the output that is the product.
+fn behind(fusion: &Fusion, stored: Option<usize>) -> Fusion {
+    let product = fusion.loads.len() as u16;
+    let load = |instr: &Instr| if *instr == Instr::Producer { Instr::Load(product) } else { *instr };
+    let loads = fusion.loads.iter().copied().chain([IndexMap::full(fusion.rows)]).collect();
+    let outputs = fusion.outputs.iter().enumerate().filter(|(index, _)| Some(*index) != stored);
+    Fusion {
+        producer: None,
+        loads,
+        program: fusion.program.iter().map(load).collect(),
+        outputs: outputs.map(|(_, output)| output.clone()).collect(),
+        ..*fusion
+    }
+}
+
+/// Launches of a fusion without a producer, whose inputs and outputs lie at these places.
+///
+/// # Errors
+/// There are no kernels for its program.
+pub(super) fn launch(
+    lowered: &mut Lowered,
+    fusion: &Fusion,
+    types: &[DType],
+    inputs: &[Place],
+    outputs: &[Place],
+) -> Result<(), Unsupported> {
+    let launches = match kgen::fusion("region", fusion, types) {
+        Ok(launches) => launches,
+        Err(error) => match in_two(fusion) {
+            Some(parts) => return launch_parts(lowered, &parts, types, inputs, outputs),
+            None => return Err(error.into()),
+        },
+    };
+    let scratch: Vec<Place> =
+        launches.scratch.iter().map(|&elements| lowered.scratch_of(DType::F32, elements)).collect();
+    for one in launches.launches {
+        let place = |operand: &Operand| match *operand {
+            Operand::Input(input) => inputs[input],
+            Operand::Output(output) => outputs[output],
+            Operand::Scratch(number) => scratch[number],
+        };
+        let operands: Vec<Place> = one.operands.iter().map(place).collect();
+        lowered.launch(one.kernel.named_by_content(), operands);
+    }
+    Ok(())
+}
+
+/// A fusion that reduces rows and sums over them too, as two: the first one reduces the rows, the second one reads that.
+struct InTwo {
+    /// Gives the rows' outputs of the fusion, then what `reductions` hold.
+    rows: Fusion,
+    /// Outputs of the fusion that `rows` gives, and those that `rest` gives, by number.
+    rows_outputs: Vec<usize>,
+    rest: Fusion,
+    rest_outputs: Vec<usize>,
+    /// Registers that hold reductions.
+    reductions: usize,
+}
+
+/// `None` for a fusion that does not both.
+fn in_two(fusion: &Fusion) -> Option<InTwo> {
+    let is_of_rows = |output: &FusionOutput| matches!(output, FusionOutput::Rows { .. });
+    let over_rows = |output: &FusionOutput| matches!(output, FusionOutput::Sum { .. } | FusionOutput::MeanVar { .. });
+    if !fusion.is_rowwise() || !fusion.outputs.iter().any(over_rows) {
+        return None;
+    }
+    let reductions: Vec<Reg> = (0..)
+        .zip(&fusion.program)
+        .filter(|(_, instr)| matches!(instr, Instr::Reduce(..)))
+        .map(|(reg, _)| reg)
+        .collect();
+    let (of_rows, rest): (Vec<_>, Vec<_>) =
+        (0..fusion.outputs.len()).partition(|&index| is_of_rows(&fusion.outputs[index]));
+    let pick = |indices: &[usize]| indices.iter().map(|&index| fusion.outputs[index].clone()).collect::<Vec<_>>();
+    let numbers = |indices: &[usize]| {
+        let of = |&index: &usize| {
+            let first = fusion.node_output(index);
+            first..first + fusion.outputs[index].types().len()
+        };
+        indices.iter().flat_map(of).collect::<Vec<usize>>()
+    };
+    let mut outputs = pick(&of_rows);
+    outputs.extend(reductions.iter().map(|&reg| FusionOutput::Rows { reg, ty: TensorType::f32([fusion.rows]) }));
+    let rows =
+        Fusion { producer: None, loads: fusion.loads.clone(), program: fusion.program.clone(), outputs, ..*fusion };
+    let first = fusion.loads.len();
+    let load = |(reg, instr): (usize, &Instr)| match reductions.iter().position(|&own| usize::from(own) == reg) {
+        Some(number) => Instr::Load((first + number) as u16),
+        None => *instr,
+    };
+    let by_row = IndexMap { row_div: 1, row_mod: fusion.rows, by_col: false };
+    let rest_fusion = Fusion {
+        producer: None,
+        loads: fusion.loads.iter().copied().chain(reductions.iter().map(|_| by_row)).collect(),
+        program: fusion.program.iter().enumerate().map(load).collect(),
+        outputs: pick(&rest),
+        ..*fusion
+    };
+    let (rows_outputs, rest_outputs) = (numbers(&of_rows), numbers(&rest));
+    Some(InTwo { rows, rows_outputs, rest: rest_fusion, rest_outputs, reductions: reductions.len() })
+}
+
+fn launch_parts(
+    lowered: &mut Lowered,
+    parts: &InTwo,
+    types: &[DType],
+    inputs: &[Place],
+    outputs: &[Place],
+) -> Result<(), Unsupported> {
+    let reduced: Vec<Place> = (0..parts.reductions).map(|_| lowered.scratch_of(DType::F32, parts.rows.rows)).collect();
+    let pick = |numbers: &[usize]| numbers.iter().map(|&number| outputs[number]).collect::<Vec<Place>>();
+    let of_rows = [pick(&parts.rows_outputs), reduced.clone()].concat();
+    launch(lowered, &parts.rows, types, inputs, &of_rows)?;
+    let types = [types, &vec![DType::F32; reduced.len()]].concat();
+    let inputs = [inputs, &reduced].concat();
+    launch(lowered, &parts.rest, &types, &inputs, &pick(&parts.rest_outputs))
+}
