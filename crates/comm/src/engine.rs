@@ -7,7 +7,10 @@ use crate::reduce::{AllReduce, Reduction, Wire};
 use crate::transport::{Operation, Pause, Step, Transport};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long the reason of a failure of MPI is waited for.
+const CAUSE: Duration = Duration::from_secs(2);
 
 /// Opens the transport in the communication thread.
 pub type Open = Box<dyn FnOnce() -> Result<Box<dyn Transport>, CommError> + Send>;
@@ -180,7 +183,13 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
                 failure = posted.err();
                 pause.reset();
             }
-            Err(TryRecvError::Disconnected) if active.is_empty() => return,
+            Err(TryRecvError::Disconnected) if active.is_empty() => {
+                // A rank may be lost while nothing was under way: MPI must not end in good order then, which waits for all ranks.
+                if watch().is_err() {
+                    transport.cancel();
+                }
+                return;
+            }
             Err(_) => {}
         }
         let (mut at, mut advanced) = (0, false);
@@ -203,11 +212,26 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
             failure = watch().err();
             pause.sleep();
         }
-        if let Some(error) = &failure {
+        if let Some(error) = &mut failure {
+            if let CommError::Mpi { .. } = error {
+                *error = cause(error, watch);
+            }
             transport.cancel();
             for command in active.drain(..) {
                 command.reply(Err(error.clone()));
             }
         }
     }
+}
+
+/// MPI may fail before the control channel tells of the lost rank, which is why it fails.
+fn cause(error: &CommError, watch: &SharedWatch) -> CommError {
+    let begun = Instant::now();
+    while begun.elapsed() < CAUSE {
+        if let Err(cause) = watch() {
+            return cause;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    error.clone()
 }

@@ -8,7 +8,7 @@ use bessemer_comm::exchange::AllGather;
 use bessemer_comm::memory::{MemoryTransport, ranks, shuffled_ranks};
 use bessemer_comm::probe::LinkProbe;
 use bessemer_comm::reduce::{AllReduce, Reduction, Wire, chunks};
-use bessemer_comm::transport::{Transport, complete};
+use bessemer_comm::transport::{Request, Transport, complete};
 use bessemer_philox::{Stream, halves};
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -265,6 +265,48 @@ fn the_watch_ends_what_is_under_way() {
     assert_eq!(second.wait().err(), Some(CommError::Disconnected { rank: 1 }));
     assert!(begun.elapsed() < Duration::from_secs(2));
     drop((engine, silent));
+}
+
+/// A transport that tells how it ends.
+struct Told(MemoryTransport, Arc<AtomicBool>);
+
+impl Transport for Told {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.0.size()
+    }
+
+    fn send(&mut self, to: usize, tag: u16, bytes: Arc<Vec<u8>>) -> Result<Request, CommError> {
+        self.0.send(to, tag, bytes)
+    }
+
+    fn receive(&mut self, from: usize, tag: u16, length: usize) -> Result<Request, CommError> {
+        self.0.receive(from, tag, length)
+    }
+
+    fn test(&mut self, request: Request) -> Result<Option<Vec<u8>>, CommError> {
+        self.0.test(request)
+    }
+
+    fn cancel(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+        self.0.cancel();
+    }
+}
+
+#[test]
+fn a_transport_is_cancelled_if_the_job_failed_while_nothing_was_under_way() {
+    for failed in [false, true] {
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let told = Told(ranks(1).remove(0), cancelled.clone());
+        let watch = move || if failed { Err(CommError::Cancelled) } else { Ok(()) };
+        let engine = Engine::start(Box::new(move || Ok(Box::new(told))), Box::new(watch)).unwrap();
+        drop(engine);
+        assert_eq!(cancelled.load(Ordering::Relaxed), failed);
+    }
 }
 
 #[test]

@@ -4,8 +4,10 @@ mod common;
 
 use bessemer_comm::launch::{Placement, Rendezvous};
 use bessemer_comm::memory::shuffled_ranks;
+use bessemer_data::FileFormat;
+use bessemer_data::shapes::ShapesFolder;
 use bessemer_ir::passes::buckets::BucketOptions;
-use bessemer_train::checkpoint::{Checkpoint, NamedTensor};
+use bessemer_train::checkpoint::{Checkpoint, NamedTensor, load_checkpoint};
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::{
     ErrorKind, EvaluateOptions, Group, GroupOptions, RunFolder, TrainError, TrainOptions, TrainReport, evaluate, train,
@@ -291,6 +293,31 @@ fn runs_resume_on_other_numbers_of_ranks() {
         // Nothing is left to do, on any rank.
         assert!(train_ranks(2, 2, resumed).into_iter().all(|report| report.unwrap().was_finished));
     }
+}
+
+#[test]
+fn a_rank_that_fails_in_an_evaluation_takes_nothing_from_the_step_before() {
+    let folder = TempDir::new().unwrap();
+    let run = |name: &str| folder.path().join(name);
+    let shapes = run("shapes");
+    ShapesFolder { seed: 1, train: 24, val: 12, size: 16, format: FileFormat::Png }.write(&shapes).unwrap();
+    // The last batch of the evaluation is one of the second rank.
+    let last_of = |folder: &Path| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    std::fs::write(last_of(&last_of(&shapes.join("val"))), "no picture").unwrap();
+    let source = format!("data.source={}", shapes.display());
+    let all = [&source, "data.train_samples=", "data.eval_samples=", "train.batch_size=2", "train.accumulation=4"];
+    let rest = ["train.epochs=", "train.steps=3", "eval.every_epochs=", "eval.batch_size=2"];
+    let saved = |name: &str, every: &[&str]| {
+        let overrides = [&all[..], &rest[..], every].concat();
+        for end in train_ranks(2, 3, |_| new_run(&run(name), &overrides)) {
+            let error = end.unwrap_err().to_string();
+            assert!(error.contains("val/"), "{error}");
+        }
+        load_checkpoint(&run(name).join("checkpoints/step-000002")).unwrap()
+    };
+    let whole = saved("whole", &["checkpoint.every_steps=2", "eval.every_steps=3"]);
+    let failed = saved("failed", &["checkpoint.every_steps=3", "eval.every_steps=2"]);
+    assert_same_tensors(&whole, &failed);
 }
 
 #[test]

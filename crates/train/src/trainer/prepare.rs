@@ -81,6 +81,7 @@ impl<'a> Trainer<'a> {
             total_steps,
             step: state.step,
             first_step: state.step,
+            marked_at: None,
             saved_at: (state.step > 0).then_some(state.step),
             evaluated_at: None,
             samples: 0,
