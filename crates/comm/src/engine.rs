@@ -7,7 +7,10 @@ use crate::reduce::{AllReduce, Reduction, Wire};
 use crate::transport::{Operation, Pause, Step, Transport};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long the reason of a failure of messages is waited for.
+const CAUSE: Duration = Duration::from_secs(2);
 
 /// Opens the transport in the communication thread.
 pub type Open = Box<dyn FnOnce() -> Result<Box<dyn Transport>, CommError> + Send>;
@@ -181,7 +184,7 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
                 pause.reset();
             }
             Err(TryRecvError::Disconnected) if active.is_empty() => {
-                // A message layer that ends in good order waits for all ranks.
+                // A rank may be lost while nothing was under way: MPI must not end in good order then, which waits for all ranks.
                 if watch().is_err() {
                     transport.cancel();
                 }
@@ -209,11 +212,26 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
             failure = watch().err();
             pause.sleep();
         }
-        if let Some(error) = &failure {
+        if let Some(error) = &mut failure {
+            if let CommError::Mpi { .. } | CommError::Disconnected { .. } = error {
+                *error = cause(error, watch);
+            }
             transport.cancel();
             for command in active.drain(..) {
                 command.reply(Err(error.clone()));
             }
         }
     }
+}
+
+/// Messages may fail before the control channel tells of the rank that ended, which is why they fail.
+fn cause(error: &CommError, watch: &SharedWatch) -> CommError {
+    let begun = Instant::now();
+    while begun.elapsed() < CAUSE {
+        if let Err(cause) = watch() {
+            return cause;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    error.clone()
 }

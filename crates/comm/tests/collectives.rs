@@ -267,10 +267,10 @@ fn the_watch_ends_what_is_under_way() {
     drop((engine, silent));
 }
 
-/// Remembers whether it was cancelled.
-struct Watched(MemoryTransport, Arc<AtomicBool>);
+/// A transport that tells how it ends.
+struct Told(MemoryTransport, Arc<AtomicBool>);
 
-impl Transport for Watched {
+impl Transport for Told {
     fn rank(&self) -> usize {
         self.0.rank()
     }
@@ -297,15 +297,15 @@ impl Transport for Watched {
     }
 }
 
-/// To end in good order would be to wait for the lost rank.
 #[test]
-fn an_engine_whose_job_has_failed_cancels_its_transport() {
-    for has_failed in [false, true] {
+fn a_transport_is_cancelled_if_the_job_failed_while_nothing_was_under_way() {
+    for failed in [false, true] {
         let cancelled = Arc::new(AtomicBool::new(false));
-        let end = Watched(ranks(1).remove(0), Arc::clone(&cancelled));
-        let watch = move || if has_failed { Err(CommError::Disconnected { rank: 1 }) } else { Ok(()) };
-        drop(Engine::start(Box::new(move || Ok(Box::new(end))), Box::new(watch)).unwrap());
-        assert_eq!(cancelled.load(Ordering::Relaxed), has_failed);
+        let told = Told(ranks(1).remove(0), cancelled.clone());
+        let watch = move || if failed { Err(CommError::Cancelled) } else { Ok(()) };
+        let engine = Engine::start(Box::new(move || Ok(Box::new(told))), Box::new(watch)).unwrap();
+        drop(engine);
+        assert_eq!(cancelled.load(Ordering::Relaxed), failed);
     }
 }
 

@@ -153,7 +153,11 @@ fn without_its_server_a_rank_has_lost_rank_0() {
         drop(server);
         let CommError::Job(failure) = failure(&other) else { panic!() };
         assert_eq!((failure.kind, &failure.ranks[..]), (FailureKind::Lost, &[0][..]));
-        assert!(failure.message.starts_with("lost rank 0 before the first step: "), "{}", failure.message);
+        assert!(
+            failure.message.starts_with("lost rank 0 (host ") && failure.message.contains(") before the first step: "),
+            "{}",
+            failure.message
+        );
     });
 }
 
@@ -216,7 +220,8 @@ fn silence_of_rank_0_is_found_in_time() {
         let control = control.join().unwrap();
         assert_eq!(control.hosts(), ["a", "b"]);
         let CommError::Job(failure) = failure(&control) else { panic!() };
-        assert!(failure.message.starts_with("lost rank 0 before the first step: nothing was heard; last seen 2."));
+        assert!(failure.message.starts_with("lost rank 0 (host "));
+        assert!(failure.message.contains(") before the first step: nothing was heard; last seen 2."));
     });
 }
 

@@ -76,12 +76,7 @@ impl RunDir {
     /// [`RunDirError::NotARun`] if it has no recipe, [`RunDirError::InUse`] if another process has it.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, RunDirError> {
         let path = path.into();
-        let recipe = File::open(path.join(RECIPE)).map_err(|source| match source.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory => {
-                RunDirError::NotARun { path: path.clone(), missing: RECIPE }
-            }
-            _ => at(&path)(source),
-        })?;
+        let recipe = open_recipe(&path)?;
         lock(&recipe, &path)?;
         Ok(Self { path, recipe })
     }
@@ -96,7 +91,16 @@ impl RunDir {
     /// # Errors
     /// A recipe that cannot be read or is not valid.
     pub fn recipe(&self) -> Result<Recipe, RunDirError> {
-        Ok(Recipe::load(&self.path.join(RECIPE).to_string_lossy(), &[])?)
+        Self::recipe_of(&self.path)
+    }
+
+    /// The recipe that the run in a folder was started with. Another process may be working in the run.
+    ///
+    /// # Errors
+    /// [`RunDirError::NotARun`] if there is none, or those of [`RunDir::recipe`].
+    pub fn recipe_of(path: &Path) -> Result<Recipe, RunDirError> {
+        open_recipe(path)?;
+        Ok(Recipe::load(&path.join(RECIPE).to_string_lossy(), &[])?)
     }
 
     /// Replaces the recipe, where a resumed run was given other settings.
@@ -171,6 +175,15 @@ pub fn lock_file(file: &File) -> io::Result<bool> {
         Err(TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => Ok(true),
         Err(TryLockError::Error(error)) => Err(error),
     }
+}
+
+fn open_recipe(path: &Path) -> Result<File, RunDirError> {
+    File::open(path.join(RECIPE)).map_err(|source| match source.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => {
+            RunDirError::NotARun { path: path.to_owned(), missing: RECIPE }
+        }
+        _ => at(path)(source),
+    })
 }
 
 fn at(path: &Path) -> impl Fn(io::Error) -> RunDirError {

@@ -4,9 +4,11 @@ mod common;
 
 use bessemer_comm::launch::{Placement, Rendezvous};
 use bessemer_comm::memory::shuffled_ranks;
+use bessemer_data::FileFormat;
+use bessemer_data::shapes::ShapesFolder;
 use bessemer_ir::ops::collective::Wire;
 use bessemer_ir::passes::buckets::BucketOptions;
-use bessemer_train::checkpoint::{Checkpoint, NamedTensor};
+use bessemer_train::checkpoint::{Checkpoint, NamedTensor, load_checkpoint};
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::{
     ErrorKind, EvaluateOptions, Group, GroupOptions, RunFolder, TrainError, TrainOptions, TrainReport, evaluate, train,
@@ -286,28 +288,6 @@ fn runs_resume_on_other_numbers_of_ranks() {
         for error in errors {
             assert_eq!(error.unwrap_err().kind(), ErrorKind::Interrupted);
         }
-        if first == 1 {
-            let other =
-                bessemer_train::checkpoint::load_checkpoint(&run("4-4").join("checkpoints/step-000003")).unwrap();
-            let own = last(&path);
-            for (a, b) in own
-                .model
-                .iter()
-                .zip(&other.model)
-                .chain(own.optimizer.iter().zip(&other.optimizer))
-                .chain(own.ema.as_ref().unwrap().iter().zip(other.ema.as_ref().unwrap()))
-            {
-                if a != b {
-                    eprintln!(
-                        "DIFF {} {:?} {:?}",
-                        a.name,
-                        a.to_f32().unwrap().iter().take(3).collect::<Vec<_>>(),
-                        b.to_f32().unwrap().iter().take(3).collect::<Vec<_>>()
-                    );
-                }
-            }
-            eprintln!("{:?} {:?} {} {}", own.state, other.state, own.optimizer.len(), other.optimizer.len());
-        }
         let resumed = |_| TrainOptions { folder: RunFolder::Resume(path.clone()), ..options(&path) };
         match second {
             1 => drop(train(&resumed(0)).unwrap()),
@@ -316,10 +296,34 @@ fn runs_resume_on_other_numbers_of_ranks() {
         assert_eq!(losses(&run("whole")), losses(&path), "{first} {second}");
         assert_same_tensors(&last(&run("whole")), &last(&path));
         assert_eq!(last(&run("whole")).state, last(&path).state);
-        eprintln!("{first} {second}");
         // Nothing is left to do, on any rank.
         assert!(train_ranks(2, 2, resumed).into_iter().all(|report| report.unwrap().was_finished));
     }
+}
+
+#[test]
+fn a_rank_that_fails_in_an_evaluation_takes_nothing_from_the_step_before() {
+    let folder = TempDir::new().unwrap();
+    let run = |name: &str| folder.path().join(name);
+    let shapes = run("shapes");
+    ShapesFolder { seed: 1, train: 24, val: 12, size: 16, format: FileFormat::Png }.write(&shapes).unwrap();
+    // The last batch of the evaluation is one of the second rank.
+    let last_of = |folder: &Path| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    std::fs::write(last_of(&last_of(&shapes.join("val"))), "no picture").unwrap();
+    let source = format!("data.source={}", shapes.display());
+    let all = [&source, "data.train_samples=", "data.eval_samples=", "train.batch_size=2", "train.accumulation=4"];
+    let rest = ["train.epochs=", "train.steps=3", "eval.every_epochs=", "eval.batch_size=2"];
+    let saved = |name: &str, every: &[&str]| {
+        let overrides = [&all[..], &rest[..], every].concat();
+        for end in train_ranks(2, 3, |_| new_run(&run(name), &overrides)) {
+            let error = end.unwrap_err().to_string();
+            assert!(error.contains("val/"), "{error}");
+        }
+        load_checkpoint(&run(name).join("checkpoints/step-000002")).unwrap()
+    };
+    let whole = saved("whole", &["checkpoint.every_steps=2", "eval.every_steps=3"]);
+    let failed = saved("failed", &["checkpoint.every_steps=3", "eval.every_steps=2"]);
+    assert_same_tensors(&whole, &failed);
 }
 
 #[test]
@@ -387,40 +391,5 @@ fn what_is_not_finite_is_found_on_the_rank_that_has_it() {
         let error = error.unwrap_err();
         assert!(matches!(error, TrainError::NonFinite(_)), "{error}");
         assert_eq!(error.to_string(), one);
-    }
-}
-
-#[test]
-fn zz_debug() {
-    let folder = TempDir::new().unwrap();
-    for (number, extra) in [
-        vec!["train.steps=1"],
-        vec!["train.steps=1", "train.clip_norm="],
-        vec!["train.steps=3", "train.clip_norm="],
-        vec!["train.steps=3", "eval.every_steps="],
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let run = |name: &str| folder.path().join(format!("{name}{number}"));
-        let options = |path: &Path| run_of(BERT, "tiny-text", path, &[&["data.source=synthetic"], &extra[..]].concat());
-        train(&options(&run("one"))).unwrap();
-        trained(4, |_| options(&run("all")));
-        let (one, all) = (last(&run("one")), last(&run("all")));
-        let norms = |run: &Path| -> Vec<Option<f64>> {
-            let steps = read_events(&run.join("events.jsonl")).unwrap().into_iter();
-            steps
-                .filter_map(|event| if let EventBody::Step(info) = event.body { Some(info.grad_norm) } else { None })
-                .collect()
-        };
-        eprintln!("{extra:?} {:?} {:?}", norms(&run("one")), norms(&run("all")));
-        for (x, y) in one.optimizer.iter().zip(&all.optimizer).chain(one.model.iter().zip(&all.model)) {
-            if x != y {
-                let (u, v) = (x.to_f32().unwrap(), y.to_f32().unwrap());
-                let n = u.iter().zip(&v).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-                let first = u.iter().zip(&v).position(|(a, b)| a.to_bits() != b.to_bits()).unwrap();
-                eprintln!(" {} {n} of {} at {first}: {:e} {:e}", x.name, u.len(), u[first], v[first]);
-            }
-        }
     }
 }

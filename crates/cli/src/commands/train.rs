@@ -168,7 +168,7 @@ pub(crate) fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recip
     overrides.extend(common.precision().map(|precision| Override::new("precision.compute", precision.name())));
     overrides.extend(options.set.iter().cloned());
     let base = match &options.resume {
-        Some(run) => return Ok(RunDir::open(run)?.recipe()?.with_overrides(&overrides)?),
+        Some(run) => return Ok(RunDir::recipe_of(run)?.with_overrides(&overrides)?),
         None => base_recipe(options)?,
     };
     Ok(Recipe::load(&base, &overrides)?)

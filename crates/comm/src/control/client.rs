@@ -52,6 +52,7 @@ struct Inner {
     gathered: BTreeMap<u64, (Vec<usize>, Vec<u8>)>,
     progress: Progress,
     server_progress: Progress,
+    server_host: Option<String>,
     last_heard: Option<Instant>,
     leaving: bool,
     /// The reader has ended.
@@ -339,6 +340,7 @@ impl Shared {
                 None
             }
             ToRank::Welcome { hosts } => {
+                inner.server_host = hosts.first().cloned();
                 inner.hosts = Some(hosts);
                 None
             }
@@ -373,13 +375,14 @@ impl Shared {
         inner.closed = true;
         let seen = inner.last_heard.map_or(0.0, |heard| heard.elapsed().as_secs_f64());
         let (leaving, progress) = (inner.leaving, inner.server_progress);
+        let host = inner.server_host.as_ref().map_or(String::new(), |host| format!("(host {host}) "));
         drop(inner);
         match leaving {
             true => self.changed.notify_all(),
             false => self.fail(CommError::Job(Failure {
                 kind: FailureKind::Lost,
                 ranks: vec![0],
-                message: format!("lost rank 0 {progress}: {reason}; last seen {seen:.1} s ago"),
+                message: format!("lost rank 0 {host}{progress}: {reason}; last seen {seen:.1} s ago"),
             })),
         }
     }

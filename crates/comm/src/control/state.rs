@@ -113,6 +113,8 @@ impl State {
             self.joined().find(|&rank| !self.peer(rank).left && now - self.peer(rank).heard > self.deadlines.peer);
         if let Some(rank) = silent {
             self.lose(rank, "nothing was heard", now);
+            // Nobody waits for its goodbye.
+            self.actions.push(Action::Close(self.peer(rank).connection));
         }
         let missing = self.missing();
         if !missing.is_empty() && self.failure.is_none() {

@@ -185,6 +185,8 @@ struct Trainer<'a> {
     step: u64,
     /// `step` when this process began.
     first_step: u64,
+    /// `step` at the last snapshot of the session: the step that began there is whole when `step` has grown.
+    marked_at: Option<u64>,
     saved_at: Option<u64>,
     evaluated_at: Option<u64>,
     samples: u64,
@@ -218,7 +220,9 @@ impl Trainer<'_> {
         // The updates of a step come behind all of its sums over ranks, so that state is whole when one of them fails.
         if result.as_ref().is_err_and(TrainError::is_of_other_rank) && self.step > 0 && self.saved_at != Some(self.step)
         {
-            self.session.restore_snapshot()?;
+            if self.marked_at == Some(self.step) {
+                self.session.restore_snapshot()?;
+            }
             self.save(false)?;
         }
         result
@@ -276,6 +280,7 @@ impl Trainer<'_> {
         let (accumulation, own) = (self.recipe().train.accumulation, self.own_micro_batches());
         let (mut samples, mut data_s) = (0, 0.0);
         self.session.take_snapshot()?;
+        self.marked_at = Some(self.step);
         self.group.take_waited();
         for number in 1..own {
             let batch = self.fed_batch(number - 1, &mut data_s)?;

@@ -81,6 +81,7 @@ impl<'a> Trainer<'a> {
             total_steps,
             step: state.step,
             first_step: state.step,
+            marked_at: None,
             saved_at: (state.step > 0).then_some(state.step),
             evaluated_at: None,
             samples: 0,
@@ -125,7 +126,7 @@ impl<'a> Trainer<'a> {
         }
         let of_evaluation = self.evaluation.iter().flat_map(|evaluator| evaluator.evaluation.warnings());
         let mut warnings = self.task.warnings().into_iter().chain(of_evaluation);
-        Ok(warnings.try_for_each(|warning| self.files.warning(&warning))?)
+        warnings.try_for_each(|warning| self.files.warning(&warning))
     }
 
     /// Says what a step is made of, where ranks share it.

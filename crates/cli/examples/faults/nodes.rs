@@ -1,0 +1,245 @@
+//! Nodes as network namespaces of this machine: each has an interface to a switch, and a host name.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+pub(crate) type Result<T> = std::result::Result<T, String>;
+
+/// Longest frame that a port gives: a segment that an interface has not cut yet, with its headers.
+const FRAME: usize = 1 << 17;
+
+/// Nodes on one switch, which end with all their processes when this is dropped.
+pub(crate) struct Nodes {
+    names: Vec<String>,
+    switch: String,
+    folder: PathBuf,
+    /// Raised to end the wire that carries frames instead of the switch.
+    wire: Option<Arc<AtomicBool>>,
+}
+
+/// What is wrong with a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// The link of a node is down.
+    Down(usize),
+    /// What a node sends is lost.
+    Mute(usize),
+    /// What is sent to a node is lost.
+    Deaf(usize),
+    /// All links carry 10 Mbit/s.
+    Narrow,
+    /// All frames arrive 50 ms late.
+    Late,
+    /// One frame of a hundred is lost.
+    Lossy,
+}
+
+impl Nodes {
+    /// `count` nodes; files of theirs are kept in `folder`.
+    ///
+    /// # Errors
+    /// This user may not, or this system cannot.
+    pub(crate) fn new(count: usize, folder: &Path) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("faults{}x{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let nodes = Self {
+            names: (0..count).map(|node| format!("{prefix}n{node}")).collect(),
+            switch: format!("{prefix}s"),
+            folder: folder.to_owned(),
+            wire: None,
+        };
+        ip(&format!("netns add {}", nodes.switch))?;
+        let on_switch = |what: &str| ip(&format!("-n {} {what}", nodes.switch));
+        on_switch("link add hub type bridge")?;
+        on_switch("link set hub up")?;
+        for (node, name) in nodes.names.iter().enumerate() {
+            ip(&format!("netns add {name}"))?;
+            on_switch(&format!("link add port{node} type veth peer name eth0 netns {name}"))?;
+            on_switch(&format!("link set port{node} master hub up"))?;
+            ip(&format!("-n {name} addr add 10.213.77.{}/24 dev eth0", node + 1))?;
+            ip(&format!("-n {name} link set eth0 up"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        Ok(nodes)
+    }
+
+    /// The networks' host names, which are those of the namespaces.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// A command as it is started on the first node.
+    pub(crate) fn command(&self, command: &Command) -> Command {
+        let name = &self.names[0];
+        let mut within = Command::new("ip");
+        within.args(["netns", "exec", name, "unshare", "--uts", "sh", "-c", r#"hostname "$0"; exec "$@""#, name]);
+        within.arg(command.get_program()).args(command.get_args());
+        let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        within.envs(set).stdin(Stdio::null());
+        within
+    }
+
+    /// A program that starts a command on another node, as `ssh NODE COMMAND` does.
+    pub(crate) fn remote_start(&self) -> Result<PathBuf> {
+        let path = self.folder.join("remote-start");
+        let script = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nnode=$1\nshift\n\
+                      exec ip netns exec \"$node\" unshare --uts sh -c \"hostname $node; $*\"\n";
+        fs::write(&path, script).map_err(|error| format!("{}: {error}", path.display()))?;
+        run("chmod", ["+x".as_ref(), path.as_os_str()])?;
+        Ok(path)
+    }
+
+    /// Processes on a node.
+    fn processes(&self, node: &str) -> Vec<i32> {
+        let listed = Command::new("ip").args(["netns", "pids", node]).output();
+        let text = listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+        text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+    }
+
+    /// Ends all processes of all nodes.
+    pub(crate) fn clear(&self) {
+        let all = || self.names.iter().flat_map(|node| self.processes(node)).collect::<Vec<i32>>();
+        let begun = Instant::now();
+        while !all().is_empty() && begun.elapsed() < Duration::from_secs(10) {
+            for process in all() {
+                super::injection::signal(process, "KILL");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Brings trouble to the network.
+    ///
+    /// # Errors
+    /// This system cannot.
+    pub(crate) fn trouble(&mut self, trouble: Trouble) -> Result<()> {
+        let shape = |namespace: &str, device: &str, what: &str| {
+            run("tc", format!("-n {namespace} qdisc replace dev {device} root {what}").split(' '))
+        };
+        match trouble {
+            Trouble::Down(node) => ip(&format!("-n {} link set port{node} down", self.switch)),
+            Trouble::Mute(node) => shape(&self.names[node], "eth0", "blackhole"),
+            Trouble::Deaf(node) => shape(&self.switch, &format!("port{node}"), "blackhole"),
+            Trouble::Narrow => {
+                self.names.iter().try_for_each(|name| shape(name, "eth0", "tbf rate 10mbit burst 32kb latency 400ms"))
+            }
+            Trouble::Late => self.replace_switch(Duration::from_millis(50), None),
+            Trouble::Lossy => self.replace_switch(Duration::ZERO, Some(100)),
+        }
+    }
+
+    /// Ends all trouble.
+    pub(crate) fn heal(&mut self) -> Result<()> {
+        if let Some(wire) = self.wire.take() {
+            wire.store(true, Ordering::Release);
+        }
+        for (node, name) in self.names.iter().enumerate() {
+            // Where there is none, there is nothing to remove.
+            let _ = run("tc", format!("-n {name} qdisc del dev eth0 root").split(' '));
+            let _ = run("tc", format!("-n {} qdisc del dev port{node} root", self.switch).split(' '));
+            let _ = ip(&format!("-n {} link del tap{node}", self.switch));
+            ip(&format!("-n {} link set port{node} master hub up", self.switch))?;
+        }
+        Ok(())
+    }
+
+    /// Carries frames between the nodes through this process, which does not need a kernel that can delay and lose them.
+    fn replace_switch(&mut self, delay: Duration, one_lost_of: Option<u64>) -> Result<()> {
+        let mut ports = Vec::new();
+        for node in 0..self.names.len() {
+            ip(&format!("-n {} link set port{node} nomaster", self.switch))?;
+            let tap = format!("-n {} link add link port{node} name tap{node} type macvtap mode passthru", self.switch);
+            ip(&tap)?;
+            ip(&format!("-n {} link set tap{node} up", self.switch))?;
+            let listed = format!("netns exec {} sh -c", self.switch);
+            let mut command = Command::new("ip");
+            command.args(listed.split(' ')).arg(format!("cat /sys/class/net/tap{node}/tap*/dev"));
+            let number = command.output().map_err(|error| error.to_string())?.stdout;
+            let number = String::from_utf8_lossy(&number).trim().replace(':', " ");
+            let path = self.folder.join(format!("tap{node}"));
+            let _ = fs::remove_file(&path);
+            run("mknod", format!("{} c {number}", path.display()).split(' '))?;
+            let port = OpenOptions::new().read(true).write(true).open(&path);
+            ports.push(port.map_err(|error| format!("{}: {error}", path.display()))?);
+        }
+        let wire = Arc::new(AtomicBool::new(false));
+        self.wire = Some(Arc::clone(&wire));
+        carry(ports, delay, one_lost_of, &wire).map_err(|error| error.to_string())
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.clear();
+        if let Some(wire) = &self.wire {
+            wire.store(true, Ordering::Release);
+        }
+        for name in self.names.iter().chain([&self.switch]) {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+/// A frame, and when it arrives.
+type Sent = (Instant, Arc<Vec<u8>>);
+
+/// Gives each frame of a port to all others, as a hub does, until `end` is raised.
+fn carry(ports: Vec<File>, delay: Duration, one_lost_of: Option<u64>, end: &Arc<AtomicBool>) -> io::Result<()> {
+    let mut queues: Vec<Sender<Sent>> = Vec::new();
+    for port in &ports {
+        let (queue, received) = channel();
+        queues.push(queue);
+        let port = port.try_clone()?;
+        std::thread::spawn(move || arrive(port, &received));
+    }
+    for (from, mut port) in ports.into_iter().enumerate() {
+        let others: Vec<Sender<Sent>> =
+            queues.iter().enumerate().filter(|(to, _)| *to != from).map(|(_, queue)| queue.clone()).collect();
+        let end = Arc::clone(end);
+        std::thread::spawn(move || {
+            let mut frame = vec![0; FRAME];
+            let mut count = 0_u64;
+            // Removing the port ends the read.
+            while let Ok(length @ 1..) = port.read(&mut frame) {
+                count += 1;
+                if end.load(Ordering::Acquire) {
+                    return;
+                }
+                if one_lost_of.is_none_or(|of| !count.is_multiple_of(of)) {
+                    let frame = Arc::new(frame[..length].to_vec());
+                    let due = Instant::now() + delay;
+                    others.iter().for_each(|queue| drop(queue.send((due, Arc::clone(&frame)))));
+                }
+            }
+        });
+    }
+    Ok(())
+}
+
+fn arrive(mut port: File, queue: &Receiver<Sent>) {
+    while let Ok((due, frame)) = queue.recv() {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        // A frame for a port that is full, or gone, is lost.
+        let _ = port.write(&frame);
+    }
+}
+
+fn ip(arguments: &str) -> Result<()> {
+    run("ip", arguments.split(' '))
+}
+
+/// # Errors
+/// What the program says.
+fn run<S: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = S>) -> Result<()> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("{program}: {}", said.trim())) }
+}
