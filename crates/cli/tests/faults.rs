@@ -21,13 +21,15 @@ fn runs_end_with_a_message_and_go_on_behind_every_fault() {
         Err(reason) => return tell(format!("skipped: faults between nodes: {reason}")),
     };
     let mut injected = 0;
-    for fault in Fault::all(2) {
-        match site.inject(fault) {
-            Ok(Some(outcome)) => assert!(outcome.problems.is_empty(), "{fault}: {outcome:#?}"),
+    for (number, fault) in Fault::all(2).into_iter().enumerate() {
+        match site.inject(number, fault) {
+            Ok(Some(outcome)) => {
+                assert!(outcome.problems.is_empty(), "{fault}: {outcome:#?}");
+                injected += 1;
+            }
             Ok(None) => tell(format!("missed: {fault}: the run had ended")),
             Err(reason) => tell(format!("skipped: {fault}: {reason}")),
         }
-        injected += 1;
     }
-    tell(format!("{injected} faults"));
+    tell(format!("{injected} faults injected"));
 }

@@ -5,22 +5,24 @@ use crate::exchange::AllGather;
 use crate::probe::{Link, LinkProbe};
 use crate::reduce::{AllReduce, Reduction, Wire};
 use crate::transport::{Operation, Pause, Step, Transport};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the reason of a failure of messages is waited for.
+/// How long the reason of a failure of messages is waited for, and the end of the thread where a job has failed.
 const CAUSE: Duration = Duration::from_secs(2);
 
 /// Opens the transport in the communication thread.
 pub type Open = Box<dyn FnOnce() -> Result<Box<dyn Transport>, CommError> + Send>;
 /// Asked while messages are awaited; an error, such as a rank lost, ends all that is under way.
-pub type SharedWatch = Box<dyn Fn() -> Result<(), CommError> + Send>;
+pub type SharedWatch = Box<dyn Fn() -> Result<(), CommError> + Send + Sync>;
 
 /// Collectives of one rank. All ranks start the same ones in the same order.
 pub struct Engine {
     commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
+    watch: Arc<SharedWatch>,
     rank: usize,
     size: usize,
 }
@@ -43,17 +45,19 @@ impl Engine {
     pub fn start(open: Open, watch: SharedWatch) -> Result<Engine, CommError> {
         let (commands, received) = channel();
         let (opened, is_open) = channel();
+        let watch = Arc::new(watch);
+        let watched = Arc::clone(&watch);
         let run = move || match open() {
             Ok(mut transport) => {
                 let _ = opened.send(Ok((transport.rank(), transport.size())));
-                serve(transport.as_mut(), &received, &watch);
+                serve(transport.as_mut(), &received, &watched);
             }
             Err(error) => drop(opened.send(Err(error))),
         };
         let thread = std::thread::Builder::new().name("communication".to_owned()).spawn(run);
         let thread = thread.map_err(|error| CommError::Thread { reason: error.to_string() })?;
         let (rank, size) = is_open.recv().unwrap_or(Err(CommError::Cancelled))?;
-        Ok(Engine { commands: Some(commands), thread: Some(thread), rank, size })
+        Ok(Engine { commands: Some(commands), thread: Some(thread), watch, rank, size })
     }
 
     /// Number of this rank, from 0.
@@ -132,12 +136,18 @@ impl<T> Started<T> {
 }
 
 impl Drop for Engine {
-    /// Ends the thread when what was started is done.
+    /// Ends the thread when what was started is done. Of a job that has failed it is left behind where MPI does not return.
     fn drop(&mut self) {
         self.commands = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        let begun = Instant::now();
+        while !thread.is_finished() {
+            if begun.elapsed() > CAUSE && (self.watch)().is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
+        let _ = thread.join();
     }
 }
 

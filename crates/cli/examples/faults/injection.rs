@@ -154,7 +154,6 @@ pub(crate) struct Site {
     start_s: f64,
     step_s: f64,
     eval_s: f64,
-    injected: usize,
 }
 
 impl Site {
@@ -181,7 +180,6 @@ impl Site {
             start_s: 0.0,
             step_s: 0.0,
             eval_s: 0.0,
-            injected: 0,
         };
         site.write("rank", RANK)?;
         site.write("recipe.toml", &recipe(&folder.join("shapes"), ranks))?;
@@ -276,19 +274,25 @@ impl Site {
         Ok(Run { launcher: launched.map_err(failed)?, folder, ranks: self.ranks })
     }
 
-    /// Injects a fault, and looks at all that must be true behind it. `None` where the run ended before.
+    /// Injects a fault, and looks at all that must be true behind it. `None` where the run ended before. Its number chooses the MPI
+    /// and the moment.
     ///
     /// # Errors
     /// This system cannot inject it.
-    pub(crate) fn inject(&mut self, fault: Fault) -> Result<Option<Outcome>> {
-        self.injected += 1;
+    pub(crate) fn inject(&mut self, number: usize, mut fault: Fault) -> Result<Option<Outcome>> {
         // Times of faults are spread evenly.
-        let chance = (self.injected as f64 * 0.618_034).fract();
-        let launcher = self.launchers[self.injected % self.launchers.len()].clone();
-        let mut run = self.start(&format!("fault-{}", self.injected), &launcher)?;
+        let chance = (number as f64 * 0.618_034).fract();
+        let launcher = self.launchers[number % self.launchers.len()].clone();
+        let name = format!("fault-{number}");
+        let mut run = self.start(&name, &launcher)?;
         self.wait_for_moment(fault, &mut run, chance);
         if !run.is_running() {
             return Ok(None);
+        }
+        if let Fault::Kill(Phase::Start, rank) = fault
+            && run.steps() > 0
+        {
+            fault = Fault::Kill(Phase::Step, rank);
         }
         let (step, had_met) = (run.steps(), run.path("run/recipe.toml").is_file());
         let begun = Instant::now();
@@ -330,7 +334,7 @@ impl Site {
         run.end();
         self.check_checkpoints(&run, &mut outcome);
         if fault.ends_the_run() {
-            run = self.start(&format!("fault-{}", self.injected), &launcher)?;
+            run = self.start(&name, &launcher)?;
             run.until(|_| false);
         }
         let codes = run.codes();
@@ -351,7 +355,7 @@ impl Site {
         match fault {
             Fault::Kill(Phase::Start, rank) => {
                 run.until(|run| run.process(rank).is_some());
-                pause(self.start_s);
+                run.until_within(Duration::from_secs_f64(self.start_s * chance), |run| run.steps() > 0);
             }
             Fault::Kill(Phase::Save, _) => {
                 let step = within(1, STEPS - SAVE_EVERY - 1);

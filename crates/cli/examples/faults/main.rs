@@ -63,14 +63,13 @@ fn inject(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     let mut bad = 0;
     for number in options.skip..options.faults {
         let fault = all[number % all.len()];
-        let row = table.entry(fault.kind()).or_default();
-        match site.inject(fault) {
+        match site.inject(number, fault) {
             Err(reason) => {
-                row.skipped += 1;
+                table.entry(fault.kind()).or_default().skipped += 1;
                 println!("skipped: {fault}: {reason}");
             }
             Ok(None) => {
-                row.missed += 1;
+                table.entry(fault.kind()).or_default().missed += 1;
                 println!("missed: {fault}: the run had ended");
             }
             Ok(Some(outcome)) => {
@@ -78,7 +77,7 @@ fn inject(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
                 println!("{:>4} {fault}, {}, step {}: {:.1} s", number + 1, outcome.mpi, outcome.step, outcome.ended_s);
                 outcome.problems.iter().for_each(|problem| println!("     {problem}"));
                 bad += usize::from(!outcome.problems.is_empty());
-                row.add(&outcome);
+                table.entry(outcome.fault).or_default().add(&outcome);
             }
         }
     }

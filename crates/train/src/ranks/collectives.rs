@@ -11,6 +11,9 @@ use std::hash::Hasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Between looks at the control channel while a sum is waited for.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// Collectives of a step, with what heartbeats say of them.
 pub(super) struct OverEngine {
     engine: Engine,
@@ -59,9 +62,16 @@ impl OverEngine {
     fn finish(&self, number: i32, tensors: &mut [&mut [f32]]) -> Result<(), CommError> {
         let begun = Instant::now();
         let started = self.state().pending.remove(&number).ok_or(CommError::Cancelled)?;
-        let Some(done) = started.wait_within(self.timeout)? else {
-            let progress = self.state().progress;
-            return Err(self.control.stuck(progress, begun.elapsed()));
+        let done = loop {
+            if let Some(done) = started.wait_within(LOOK.min(self.timeout))? {
+                break done;
+            }
+            // MPI may not return where a rank is lost.
+            self.control.check()?;
+            if begun.elapsed() >= self.timeout {
+                let progress = self.state().progress;
+                return Err(self.control.stuck(progress, begun.elapsed()));
+            }
         };
         done.finish(tensors);
         let mut state = self.state();
