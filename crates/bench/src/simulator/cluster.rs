@@ -101,6 +101,8 @@ pub enum ClusterError {
     Profile { path: PathBuf, problem: String },
     #[error("{name} has {available} nodes, not {nodes}")]
     Nodes { name: String, available: usize, nodes: usize },
+    #[error("`{description}` has {available} devices (nodes x devices of each), not {ranks}")]
+    Ranks { description: String, available: Ranks, ranks: Ranks },
     #[error(transparent)]
     Model(#[from] bessemer_models::ModelError),
 }
