@@ -294,7 +294,7 @@ impl Prepared {
 }
 
 /// One repeat.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Repeat {
     pub(crate) timed: Timed,
     pub(crate) flops_per_sample: f64,

@@ -194,6 +194,156 @@ fn row(result: &BenchResult, scaling: &Scaling, is_simulated: bool) -> Vec<Strin
     cells.push(of_several(&|Together { slowest: SlowestRank { rank, host, over_median }, .. }| {
         format!("{rank} ({host}), {:+.1} %", (over_median - 1.0) * 100.0)
     }));
-    cells.push(of_several(&|together| together.transport.split(',').next().unwrap_or_default().to_owned()));
+    // What it says behind a comma is about its making.
+    let transport = |together: &Together| together.transport.split(',').next().unwrap_or_default().replace('\t', " ");
+    cells.push(of_several(&transport));
     cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Mode;
+    use bessemer_ir::passes::recompute::Recompute;
+    use bessemer_train::DeviceOptions;
+    use bessemer_train::recipe::Compute;
+
+    fn request() -> Request {
+        Request {
+            model: "bert-tiny".to_owned(),
+            mode: Mode::Train,
+            batch_size: 6,
+            fuse: true,
+            precision: Compute::Fp32,
+            recompute: Recompute::None,
+            warmup: 0,
+            steps: 4,
+            repeat: 2,
+            time_limit: None,
+            seed: 0,
+            settings: StepSettings { accumulation: 2, ..StepSettings::default() },
+            device: DeviceOptions { threads: 1, ..DeviceOptions::default() },
+        }
+    }
+
+    /// A repeat whose ranks take these seconds for all steps, and wait for some of them.
+    fn repeat(times: &[(f64, f64)]) -> Repeat {
+        let rank = |(rank, &(window_s, waited_s)): (usize, &(f64, f64))| RankTimes {
+            host: format!("node{rank}"),
+            window_s,
+            waited_s,
+        };
+        Repeat {
+            ranks: times.iter().enumerate().map(rank).collect(),
+            transport: (times.len() > 1).then(|| "Open MPI v9, of a test".to_owned()),
+            ..Repeat::default()
+        }
+    }
+
+    const TWO: Ranks = Ranks { nodes: 1, devices: 2 };
+
+    #[test]
+    fn ranks_are_nodes_by_ranks_of_each() {
+        assert_eq!("2x8".parse(), Ok(Ranks { nodes: 2, devices: 8 }));
+        assert_eq!(Ranks { nodes: 2, devices: 8 }.to_string(), "2x8");
+        for text in ["2", "2x", "x2", "0x1", "1x0", "1x-2", "1x2x3", "99999999x1", ""] {
+            assert!(text.parse::<Ranks>().unwrap_err().contains("such as 1x2 or 2x8"), "{text}");
+        }
+    }
+
+    #[test]
+    fn weak_scaling_keeps_the_batch_and_strong_scaling_the_step() {
+        let size = |request: &Request| (request.batch_size, request.settings.accumulation, request.settings.ranks);
+        let weak = shared(&request(), TWO, ScalingKind::Weak).unwrap();
+        assert_eq!((size(&weak), weak.rank_samples()), ((6, 4, 2), 12));
+        let strong = shared(&request(), TWO, ScalingKind::Strong).unwrap();
+        assert_eq!((size(&strong), strong.rank_samples()), ((3, 4, 2), 6));
+        assert_eq!((size(&alone(&weak)), size(&alone(&strong))), ((6, 2, 1), (3, 2, 1)));
+        let four = Ranks { nodes: 2, devices: 2 };
+        let error = shared(&request(), four, ScalingKind::Strong).unwrap_err().to_string();
+        assert_eq!(error, "a batch of 6 cannot be divided among 4 ranks");
+    }
+
+    /// Two ranks of 12 samples in each of 4 steps: 96 in all. Repeats take 8 s and 10 s together, 6 s and 4 s apart.
+    fn measured() -> BenchResult {
+        let machine = Machine::look(&*request().device.open());
+        let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, read_gbytes: 1.0 };
+        let together = [repeat(&[(8.0, 4.0), (8.0, 2.0)]), repeat(&[(10.0, 6.0), (10.0, 4.0)])];
+        let apart = [repeat(&[(6.0, 0.0), (6.0, 0.0)]), repeat(&[(4.0, 0.0), (4.0, 0.0)])];
+        let mut made = together.into_iter().chain(apart);
+        let mut asked = Vec::new();
+        let once = |request: &Request| {
+            asked.push(request.settings.ranks);
+            Ok(made.next().expect("two repeats of each"))
+        };
+        let point = Point { ranks: TWO, kind: ScalingKind::Weak, one: Some(8.0) };
+        let request = shared(&request(), TWO, ScalingKind::Weak).unwrap();
+        let result = measure_ranks(&request, point, &machine, &mut limits, once, |_, _, _| {}).unwrap();
+        assert_eq!(asked, [2, 2, 1, 1]);
+        result
+    }
+
+    #[test]
+    fn ranks_stand_beside_one_and_beside_ranks_apart() {
+        let result = measured();
+        let near = |value: f64, expected: f64| assert!((value / expected - 1.0).abs() < 1e-9, "{value}, {expected}");
+        near(result.throughput, (12.0 + 9.6) / 2.0);
+        let scaling = result.scaling.as_ref().unwrap();
+        assert_eq!((result.devices, result.nodes, scaling.step_samples), (2, 1, 24));
+        near(scaling.speed_up, 10.8 / 8.0);
+        near(scaling.efficiency, 10.8 / 16.0);
+        let together = scaling.together.as_ref().unwrap();
+        near(together.apart_throughput, (16.0 + 24.0) / 2.0);
+        near(together.apart_efficiency, 10.8 / 20.0);
+        // Of a step: 0.75 s and 1.25 s, the medians over ranks.
+        near(together.exposed_ms, 1000.0);
+        // In the last repeat the second rank computes 6 s, the first 4 s.
+        assert_eq!((together.slowest.rank, together.slowest.host.as_str()), (1, "node1"));
+        near(together.slowest.over_median, 6.0 / 5.0);
+        assert_eq!(together.transport, "Open MPI v9, of a test");
+    }
+
+    #[test]
+    fn results_of_one_kind_are_a_table() {
+        let mut result = measured();
+        let mut one = BenchResult { devices: 1, throughput: 8.0, ..result.clone() };
+        one.scaling = Some(Scaling { step_samples: 12, speed_up: 1.0, efficiency: 1.0, ..Scaling::default() });
+        let mut strong = result.clone();
+        strong.scaling.as_mut().unwrap().kind = ScalingKind::Strong;
+        let weak = |results: &[BenchResult]| tables(results).remove(0);
+        let cells = |table: &Table| table.rows.iter().map(|row| row.join(" | ")).collect::<Vec<_>>();
+        let plain = weak(&[one.clone(), result.clone()]);
+        assert_eq!(plain.title, "Weak scaling of bert-tiny, fp32, 12 sequences a rank in each step, 1 threads a rank");
+        let rows = [
+            "1 | 1 | 6 | 8.000 | 1.00 x | 100.0 % | – | – | – | –",
+            "1 | 2 | 6 | 10.80 | 1.35 x | 67.5 % | 54.0 % | 1000 | 1 (node1), +20.0 % | Open MPI v9",
+        ];
+        assert_eq!(cells(&plain), rows);
+        let simulated = Simulated { cluster: "x".to_owned(), throughput: 11.34, exposed_ms: 3.0, error: 0.05 };
+        result.scaling.as_mut().unwrap().simulated = Some(simulated);
+        let beside = weak(&[one.clone(), result.clone()]);
+        assert!(beside.rows.iter().all(|row| row.len() == beside.header.len()) && beside.header.len() == 12);
+        assert!(cells(&beside)[1].contains("| 1000 | 11.34 | +5.0 % | 1 (node1)"), "{:?}", beside.rows);
+        let titles: Vec<String> = tables(&[one, result, strong]).into_iter().map(|table| table.title).collect();
+        assert_eq!(titles.len(), 2);
+        assert_eq!(titles[1], "Strong scaling of bert-tiny, fp32, 24 sequences in each step, 1 threads a rank");
+    }
+
+    #[test]
+    fn the_simulator_is_given_the_step_of_one_rank() {
+        let text = r#"{"samples": 12, "earlier_seconds": 0, "calls": [1, 1], "backward_end": 1, "input_rate": null,
+                       "collectives": [{"bytes": 2000000000, "ready": 0, "needed": 1}], "step_seconds": []}"#;
+        let profile: StepProfile = serde_json::from_str(text).unwrap();
+        let mut cluster = Cluster::find("cpu-1g").unwrap();
+        let error = put_simulated(&mut measured(), &profile, "x", &cluster).unwrap_err().to_string();
+        assert!(error.contains("has 8x1 devices (nodes x devices of each), not 1x2"), "{error}");
+        cluster.devices = 2;
+        (cluster.inside.gbytes, cluster.inside.latency_us) = (2.0, 0.0);
+        let mut result = measured();
+        put_simulated(&mut result, &profile, "x", &cluster).unwrap();
+        // A step takes 2 s, and 2 GB at 2 GB/s.
+        let simulated = result.scaling.unwrap().simulated.unwrap();
+        assert_eq!((simulated.throughput, simulated.exposed_ms), (8.0, 1000.0));
+        assert!((simulated.error - (8.0 / 10.8 - 1.0)).abs() < 1e-9);
+    }
 }

@@ -199,10 +199,7 @@ impl StepProfile {
     /// # Errors
     /// [`ClusterError`] for more ranks than the cluster has devices.
     pub fn predict(&self, cluster: &Cluster, ranks: Ranks) -> Result<Outcome, ClusterError> {
-        if ranks.nodes > cluster.nodes || ranks.devices > cluster.devices {
-            let available = Ranks { nodes: cluster.nodes, devices: cluster.devices };
-            return Err(ClusterError::Ranks { description: cluster.description.clone(), available, ranks });
-        }
+        cluster.check(ranks)?;
         let BucketOptions { first_bytes, bytes, .. } = BucketOptions::default();
         let counts = buckets::counts_by_size(&self.collectives, first_bytes as u64, bytes as u64);
         Ok(self.with_collectives(buckets::merged(&self.collectives, &counts)).simulate(cluster, ranks))

@@ -46,6 +46,8 @@ pub(crate) struct Options {
     pub steps: Option<StepOptions>,
     #[command(flatten)]
     pub settings: StepArguments,
+    #[command(flatten)]
+    pub scaling: ScalingOptions,
 }
 
 /// What is measured outside steps.
@@ -92,8 +94,6 @@ pub(crate) struct StepOptions {
     /// Write the times of the calls of a training step, which `explain --cluster` reads with `--profile`
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub step_profile: Option<PathBuf>,
-    #[command(flatten)]
-    pub scaling: ScalingOptions,
     /// Write an event for each result to a file, or for `-` to standard output instead of the table
     #[arg(long, value_name = "FILE|-", help_heading = "Output")]
     pub json: Option<PathBuf>,
@@ -109,7 +109,7 @@ const TIME_LIMIT: usize = 300;
 const PROFILE_STEPS: usize = 5;
 
 /// Steps of a profile for the simulator, which draws the spread between ranks from them.
-const STEP_PROFILE_STEPS: usize = 20;
+pub(super) const STEP_PROFILE_STEPS: usize = 20;
 
 /// Calls that a profile lists one by one.
 const LONGEST_CALLS: usize = 16;
@@ -118,6 +118,10 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match (&options.alone, &options.steps) {
         (Some(Alone::Kernels(options)), _) => bench_kernels::run(options, common),
         (Some(Alone::Simulator(options)), _) => bench_simulator::run(options),
+        (None, Some(steps)) if !options.scaling.scaling.is_empty() => {
+            bench_scaling::run(steps, &options.settings, &options.scaling, common)
+        }
+        (None, Some(_)) if options.scaling.mpi.mpi.is_some() => Err(Usage("--mpi is for --scaling".to_owned()).into()),
         (None, Some(steps)) => run_steps(steps, &options.settings, common),
         (None, None) => Err(Usage("what is to be measured: train, infer, kernels or simulator?".to_owned()).into()),
     }
@@ -150,12 +154,6 @@ pub(super) fn request(
 }
 
 fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -> anyhow::Result<()> {
-    if !options.scaling.scaling.is_empty() {
-        return bench_scaling::run(options, settings, common);
-    }
-    if options.scaling.mpi.mpi.is_some() {
-        return Err(Usage("--mpi is for --scaling".to_owned()).into());
-    }
     let started = Instant::now();
     if options.step_profile.is_some() && (options.mode != Mode::Train || options.batch_size.len() > 1) {
         return Err(Usage("--step-profile is for the training of one batch size".to_owned()).into());

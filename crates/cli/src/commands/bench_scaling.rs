@@ -1,6 +1,6 @@
 //! `bench train --scaling`: how training becomes faster with the number of ranks.
 
-use super::bench::{Process, Results, StepOptions};
+use super::bench::{Process, Results, STEP_PROFILE_STEPS, StepOptions};
 use crate::args::{Common, StepArguments};
 use crate::failure::Usage;
 use crate::output::Table;
@@ -8,7 +8,7 @@ use crate::ranks::{Mpi, MpiArgument};
 use anyhow::Result;
 use bessemer_bench::machine::{Limits, Machine};
 use bessemer_bench::measure::{MeasureError, Repeat, Request, failed};
-use bessemer_bench::scaling::{self, NOTE, Point, measure_ranks, put_simulated, shared, tables};
+use bessemer_bench::scaling::{NOTE, Point, alone, measure_ranks, put_simulated, shared, tables};
 use bessemer_bench::show;
 use bessemer_bench::simulator::{Cluster, ClusterError, Ranks, StepProfile, measured_step};
 use bessemer_bench::workload::Mode;
@@ -40,9 +40,6 @@ pub(crate) struct ScalingOptions {
     #[command(flatten, next_help_heading = "Several devices")]
     pub mpi: MpiArgument,
 }
-
-/// Steps of a profile for the simulator.
-const PROFILE_STEPS: usize = 20;
 
 /// Where the ranks are.
 enum Source {
@@ -126,7 +123,11 @@ fn words(mpi: &MpiArgument) -> Vec<String> {
 /// Does what rank 0 asks for, until it asks for nothing more.
 fn follow(group: &Group) -> Result<(), TrainError> {
     while let Some(text) = group.from_first(|| Ok(None::<String>))? {
-        let request: Request = serde_json::from_str(&text).expect("a request of the same program");
+        // Not every machine has the instructions of rank 0's.
+        let request: Request = serde_json::from_str(&text).map_err(|error| {
+            let (name, value) = ("the step of rank 0", "not possible on this rank".to_owned());
+            TrainError::Setting { name, value, allowed: error.to_string() }
+        })?;
         Repeat::of_rank(&request, group)?;
     }
     Ok(())
@@ -135,20 +136,31 @@ fn follow(group: &Group) -> Result<(), TrainError> {
 /// The steps of one batch size on all numbers of ranks, one rank first.
 type Series = Vec<(Ranks, Request)>;
 
-pub(super) fn run(options: &StepOptions, settings: &StepArguments, common: &Common) -> Result<()> {
+pub(super) fn run(
+    options: &StepOptions,
+    settings: &StepArguments,
+    scaling: &ScalingOptions,
+    common: &Common,
+) -> Result<()> {
     if options.mode != Mode::Train {
         return Err(Usage("--scaling is for training".to_owned()).into());
     }
-    let cluster = options.scaling.simulate.as_deref().map(|name| Ok::<_, ClusterError>((name, Cluster::find(name)?)));
+    let cluster = scaling.simulate.as_deref().map(|name| Ok::<_, ClusterError>((name, Cluster::find(name)?)));
     let cluster = cluster.transpose()?;
-    let all = series(options, settings, common)?;
-    let source = Source::find(&options.scaling, common)?;
-    let Source::Joined(group) = &source else { return measure_all(options, &all, cluster, &source, common) };
-    let result = if group.leads() { measure_all(options, &all, cluster, &source, common) } else { Ok(follow(group)?) };
-    let of_ranks = |error: &anyhow::Error| matches!(error.downcast_ref(), Some(MeasureError::Ranks(_)));
-    if group.leads() && !result.as_ref().is_err_and(of_ranks) {
-        group.from_first(|| Ok(None::<String>))?;
+    if let Some((_, cluster)) = &cluster {
+        scaling.scaling.iter().try_for_each(|&ranks| cluster.check(ranks))?;
     }
+    let all = series(options, settings, scaling, common)?;
+    let kind = kind(scaling);
+    let source = Source::find(scaling, common)?;
+    let Source::Joined(group) = &source else { return measure_all(options, &all, kind, cluster, &source, common) };
+    let result = match group.leads() {
+        true => match measure_all(options, &all, kind, cluster, &source, common) {
+            Err(error) if matches!(error.downcast_ref(), Some(MeasureError::Ranks(_))) => Err(error),
+            measured => measured.and(group.from_first(|| Ok(None::<String>)).map(drop).map_err(Into::into)),
+        },
+        false => follow(group).map_err(Into::into),
+    };
     let Source::Joined(group) = source else { unreachable!("it was joined") };
     let told = result.as_ref().err().and_then(|error| match error.downcast_ref() {
         Some(MeasureError::Ranks(error)) => Some(error),
@@ -163,9 +175,14 @@ fn kind(options: &ScalingOptions) -> ScalingKind {
 }
 
 /// All steps that are to be measured. A rank has the same threads however many there are, so that ranks are equal devices.
-fn series(options: &StepOptions, settings: &StepArguments, common: &Common) -> Result<Vec<Series>> {
+fn series(
+    options: &StepOptions,
+    settings: &StepArguments,
+    scaling: &ScalingOptions,
+    common: &Common,
+) -> Result<Vec<Series>> {
     let mut points = vec![Ranks::ONE];
-    points.extend(options.scaling.scaling.iter().filter(|&&ranks| ranks != Ranks::ONE));
+    points.extend(scaling.scaling.iter().filter(|&&ranks| ranks != Ranks::ONE));
     let most = points.iter().map(|ranks| ranks.devices).max().unwrap_or(1);
     let mut device = common.device();
     let launched = Placement::from_variables(&process_variables())?.launcher.is_some();
@@ -175,8 +192,7 @@ fn series(options: &StepOptions, settings: &StepArguments, common: &Common) -> R
     let settings = settings.settings(options.model)?;
     let of_batch = |&batch_size: &usize| {
         let one = super::bench::request(options, common, settings, device, batch_size);
-        let kind = kind(&options.scaling);
-        points.iter().map(|&ranks| Ok((ranks, shared(&one, ranks, kind)?))).collect::<Result<Series>>()
+        points.iter().map(|&ranks| Ok((ranks, shared(&one, ranks, kind(scaling))?))).collect::<Result<Series>>()
     };
     options.batch_size.iter().map(of_batch).collect()
 }
@@ -184,6 +200,7 @@ fn series(options: &StepOptions, settings: &StepArguments, common: &Common) -> R
 fn measure_all(
     options: &StepOptions,
     all: &[Series],
+    kind: ScalingKind,
     cluster: Option<(&str, Cluster)>,
     source: &Source,
     common: &Common,
@@ -200,7 +217,7 @@ fn measure_all(
         let mut profiles: BTreeMap<usize, StepProfile> = BTreeMap::new();
         for (ranks, request) in series {
             let one = measured.first().map(|one| one.throughput);
-            let point = Point { ranks: *ranks, kind: kind(&options.scaling), one };
+            let point = Point { ranks: *ranks, kind, one };
             let progress = |how: &str, number: usize, throughput: f64| {
                 let rate = format!("{} {}", show::significant(throughput, 3), metric_schema(&request.model).unit);
                 common.notify(&format!("{ranks} {how}, repeat {number} of {}: {rate}", request.repeat));
@@ -224,18 +241,18 @@ fn measure_all(
             };
             if let Some((name, cluster)) = &cluster {
                 if !profiles.contains_key(&request.batch_size) {
-                    profiles.insert(request.batch_size, measured_step(&scaling::alone(request), PROFILE_STEPS)?);
+                    profiles.insert(request.batch_size, measured_step(&alone(request), STEP_PROFILE_STEPS)?);
                 }
                 put_simulated(&mut result, &profiles[&request.batch_size], name, cluster)?;
             }
             results.event(&result, started)?;
             measured.push(result);
         }
-        for scaling::Table { title, header, rows } in tables(&measured) {
-            let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        for measured in tables(&measured) {
+            let header: Vec<&str> = measured.header.iter().map(String::as_str).collect();
             let mut table = Table::new(0, &header);
-            rows.into_iter().for_each(|row| table.row(row));
-            results.text(&format!("\n{title}\n{table}"))?;
+            measured.rows.into_iter().for_each(|row| table.row(row));
+            results.text(&format!("\n{}\n{table}", measured.title))?;
         }
     }
     results.text(&format!("\n{NOTE}\n"))
