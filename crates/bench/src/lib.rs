@@ -13,6 +13,7 @@ pub mod plans;
 pub mod profile;
 pub mod quickstart;
 pub mod report;
+pub mod scaling;
 pub mod show;
 pub mod simulator;
 pub mod stats;

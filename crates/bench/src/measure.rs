@@ -7,20 +7,23 @@ use crate::profile::{KernelCall, profile};
 use crate::show;
 use crate::stats::{median, published_style, spread, step_times};
 use crate::workload::{Mode, StepSettings, Work, Workload};
+use bessemer_comm::launch::{Placement, process_variables};
+use bessemer_comm::mpi::MpiLibrary;
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
-use bessemer_ir::run::{Executor, RunError, write_f32};
+use bessemer_ir::run::{Device, Executor, RunError, write_f32};
 use bessemer_ir::{DType, Role};
 use bessemer_models::ModelError;
 use bessemer_nn::initialise;
-use bessemer_train::DeviceOptions;
 use bessemer_train::events::{BenchResult, BenchRun};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::{metric_schema, registry};
+use bessemer_train::{DeviceOptions, Group, TrainError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -81,9 +84,14 @@ impl Request {
         Work { model, mode: *mode, batch_size: *batch_size, precision, settings: *settings }
     }
 
-    /// Micro-batches of a step.
+    /// Micro-batches of a step of one rank.
     fn micro_batches(&self) -> usize {
-        if self.mode == Mode::Train { self.settings.accumulation as usize } else { 1 }
+        if self.mode == Mode::Train { self.settings.accumulation as usize / self.settings.ranks } else { 1 }
+    }
+
+    /// Samples of a step of one rank.
+    pub(crate) fn rank_samples(&self) -> usize {
+        self.batch_size * self.micro_batches()
     }
 }
 
@@ -101,6 +109,10 @@ pub enum MeasureError {
     Memory { needed: u64, available: u64 },
     #[error(transparent)]
     Process(#[from] Failure),
+    #[error(transparent)]
+    Ranks(#[from] TrainError),
+    #[error("a batch of {batch_size} cannot be divided among {ranks} ranks")]
+    Indivisible { batch_size: usize, ranks: usize },
 }
 
 impl MeasureError {
@@ -116,9 +128,28 @@ impl MeasureError {
     /// Whether the measurement failed for lack of memory, so that a smaller batch may succeed.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
-            MeasureError::Memory { .. } | MeasureError::Run(RunError::Memory { .. }) => true,
+            MeasureError::Memory { .. }
+            | MeasureError::Run(RunError::Memory { .. })
+            | MeasureError::Ranks(TrainError::Run(RunError::Memory { .. })) => true,
             MeasureError::Process(failure) => failure.kind == FailureKind::Memory,
             _ => false,
+        }
+    }
+
+    /// The error of a rank, as it is told to the others.
+    fn of_rank(self) -> TrainError {
+        match self {
+            MeasureError::Ranks(error) => error,
+            MeasureError::Model(error) => error.into(),
+            MeasureError::Run(error) => error.into(),
+            MeasureError::Memory { needed, .. } => {
+                let source = ErrorKind::OutOfMemory.into();
+                RunError::Memory { what: "the step", bytes: needed as usize, source }.into()
+            }
+            other => {
+                let (name, value) = ("the measurement", "not possible".to_owned());
+                TrainError::Setting { name, value, allowed: other.to_string() }
+            }
         }
     }
 }
@@ -161,10 +192,9 @@ impl Timed {
 /// A step ready for its weights, if there is memory for it.
 pub(crate) fn compiled(
     work: &Workload,
-    device: &DeviceOptions,
+    device: &dyn Device,
     options: &CompileOptions,
 ) -> Result<Box<dyn Executor>, MeasureError> {
-    let device = device.open();
     let plan = compile(&work.graph, device.target(), options).map_err(ModelError::from)?;
     MeasureError::check_memory(plan.memory_bytes() as u64)?;
     Ok(device.load_alone(plan)?)
@@ -173,7 +203,7 @@ pub(crate) fn compiled(
 /// A step with weights as the model initialises them and random feeds.
 pub(crate) fn drawn(
     work: &Workload,
-    device: &DeviceOptions,
+    device: &dyn Device,
     options: &CompileOptions,
     seed: u64,
 ) -> Result<Box<dyn Executor>, MeasureError> {
@@ -213,13 +243,17 @@ impl Prepared {
     /// # Errors
     /// An unknown model, a batch of zero, no memory.
     pub fn new(request: &Request) -> Result<Prepared, MeasureError> {
+        Prepared::on(request, &*request.device.open())
+    }
+
+    fn on(request: &Request, device: &dyn Device) -> Result<Prepared, MeasureError> {
         let work = request.work();
         let precision = work.precision;
         let work = work.build()?;
         let model_flops = bessemer_models::flops(&work.graph);
         let options =
             CompileOptions { fuse: request.fuse, precision, recompute: request.recompute, ..CompileOptions::default() };
-        let executor = drawn(&work, &request.device, &options, request.seed)?;
+        let executor = drawn(&work, device, &options, request.seed)?;
         let (mode, batch_size, micro_batches) = (request.mode, request.batch_size, request.micro_batches());
         Ok(Prepared { executor, mode, batch_size, micro_batches, model_flops })
     }
@@ -260,13 +294,28 @@ impl Prepared {
 }
 
 /// One repeat.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Repeat {
     pub(crate) timed: Timed,
     pub(crate) flops_per_sample: f64,
     pub(crate) hardware_flops_per_sample: f64,
     /// The most memory that the process held meanwhile, if the system reports it.
     pub(crate) peak_memory_bytes: Option<u64>,
+    /// Of all ranks, in their order; a process that is alone is one.
+    pub(crate) ranks: Vec<RankTimes>,
+    /// What carried messages between ranks; `None` where there is one.
+    pub(crate) transport: Option<String>,
+}
+
+/// The timed steps of a rank.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RankTimes {
+    /// Name of its machine.
+    pub(crate) host: String,
+    /// Seconds of all of them.
+    pub(crate) window_s: f64,
+    /// Seconds of them for which it waited for sums over ranks.
+    pub(crate) waited_s: f64,
 }
 
 impl Repeat {
@@ -275,28 +324,67 @@ impl Repeat {
     /// # Errors
     /// As [`Prepared::new`] and [`Prepared::step`].
     pub fn here(request: &Request) -> Result<Repeat, MeasureError> {
+        Self::beside(request, &Group::alone())
+    }
+
+    /// Measures in this process, a rank, while the others do the same; rank 0 gets the times of all. They communicate if the
+    /// request is for several ranks, else they only begin the timed steps together.
+    ///
+    /// # Errors
+    /// [`TrainError`] of this rank or another.
+    pub fn of_rank(request: &Request, group: &Group) -> Result<Repeat, TrainError> {
+        let own = Self::beside(request, group).map_err(MeasureError::of_rank)?;
+        let all = group.gather(own.clone())?;
+        let variables = process_variables();
+        let library = || MpiLibrary::find(None, &Placement::from_variables(&variables)?, &variables);
+        let transport = if group.size() > 1 { Some(library()?.version().to_owned()) } else { None };
+        let ranks = all.iter().flat_map(|repeat| repeat.ranks.clone()).collect();
+        let peak_memory_bytes = all.iter().map(|repeat| repeat.peak_memory_bytes).max().flatten();
+        Ok(Repeat { ranks, peak_memory_bytes, transport, ..own })
+    }
+
+    fn beside(request: &Request, group: &Group) -> Result<Repeat, MeasureError> {
         let knows_peak = reset_peak_resident();
-        let mut prepared = Prepared::new(request)?;
-        let timed = Timed::window(request.warmup, request.steps, |_| prepared.step())?;
+        let mut prepared = Prepared::on(request, &*request.device.open_rank(group.collectives()))?;
+        let warmup = Timed::window(request.warmup, 0, |_| prepared.step())?;
+        group.any(false)?;
+        group.take_waited();
+        let timed = Timed::window(0, request.steps, |_| prepared.step())?;
+        let waited_s = group.take_waited().as_secs_f64();
+        let host = group.hosts().get(group.rank()).cloned().unwrap_or_default();
         Ok(Repeat {
-            timed,
+            ranks: vec![RankTimes { host, window_s: timed.window_s, waited_s }],
+            timed: Timed { losses: [warmup.losses, timed.losses].concat(), ..timed },
             flops_per_sample: prepared.flops_per_sample(),
             hardware_flops_per_sample: prepared.hardware_flops_per_sample(),
             peak_memory_bytes: knows_peak.then(peak_resident_bytes).flatten(),
+            transport: None,
         })
     }
 
-    /// Measures in a fresh process; what it says goes to files at `log`.
+    /// Samples a second of all ranks together.
+    fn throughput(&self, request: &Request) -> f64 {
+        let samples = (request.rank_samples() * request.steps) as f64;
+        self.ranks.iter().map(|rank| samples / rank.window_s).sum()
+    }
+
+    /// Measures in a fresh process, which gets `options` behind the request; what it says goes to files at `log`.
     ///
     /// # Errors
     /// The process fails.
-    pub fn in_process(request: &Request, runner: &Runner, log: &Path) -> Result<Repeat, MeasureError> {
+    pub fn in_process(
+        request: &Request,
+        runner: &Runner,
+        options: &[String],
+        log: &Path,
+    ) -> Result<Repeat, MeasureError> {
         let path = log.with_extension("json");
         let text = serde_json::to_string(request).expect("requests have string keys");
         let io_failure = |error: std::io::Error| Failure::new(FailureKind::Failed, error.to_string());
         fs::write(&path, text).map_err(io_failure)?;
         let command = [runner.program.as_os_str(), "peer".as_ref(), "bench".as_ref(), path.as_os_str()];
         let command = command.map(|word| word.to_string_lossy().into_owned());
+        let command: Vec<String> = command.into_iter().chain(options.iter().cloned()).collect();
         let call = Call { command: &command, processors: None, limit: LIMIT, log };
         let ended = runner.call(&call)?;
         let invalid = |error: serde_json::Error| Failure::new(FailureKind::Invalid, error.to_string());
@@ -327,15 +415,17 @@ pub fn measure(
     // What is not possible is found out before anything runs.
     request.work().build()?;
     let mut result = unmeasured(request, machine);
+    let mut ranks = 1;
     let start = Instant::now();
     for repeat in 0..request.repeat {
         if !has_time(request.time_limit, start.elapsed(), repeat) {
             result.options.insert(TIME_LIMIT_OPTION.to_owned(), request.time_limit.map(|limit| limit.as_secs()).into());
             break;
         }
-        let Repeat { timed, flops_per_sample, hardware_flops_per_sample, peak_memory_bytes } = once(request)?;
-        let samples = request.batch_size * request.micro_batches() * request.steps;
-        let throughput = samples as f64 / timed.window_s;
+        let made = once(request)?;
+        let throughput = made.throughput(request);
+        ranks = made.ranks.len();
+        let Repeat { timed, flops_per_sample, hardware_flops_per_sample, peak_memory_bytes, .. } = made;
         progress(repeat + 1, throughput);
         result.flops_per_sample = Some(flops_per_sample);
         result.hardware_flops_per_sample = Some(hardware_flops_per_sample);
@@ -347,7 +437,7 @@ pub fn measure(
     result.repeat = result.runs.len() as u64;
     summarise(&mut result);
     *limits = limits.greater(Limits::measure(&*request.device.open()));
-    let peak = limits.peak_gflops(request.work().precision) * 1e9;
+    let peak = limits.peak_gflops(request.work().precision) * 1e9 * ranks as f64;
     result.fraction_of_peak = result.flops_per_sample.map(|flops| flops * result.throughput / peak);
     result.hardware_fraction_of_peak = result.hardware_flops_per_sample.map(|flops| flops * result.throughput / peak);
     Ok(result)

@@ -55,6 +55,9 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = error.downcast_ref::<TrainError>() {
         return Some(error.kind().exit_code());
     }
+    if let Some(MeasureError::Ranks(error)) = error.downcast_ref() {
+        return Some(error.kind().exit_code());
+    }
     if let Some(QuickstartError::Train(error)) = error.downcast_ref() {
         return Some(error.kind().exit_code());
     }
@@ -89,7 +92,10 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
         || error.is::<ModelError>()
         || error.downcast_ref().is_some_and(CommError::is_usage)
         || error.is::<DataError>()
-        || matches!(error.downcast_ref(), Some(MeasureError::Model(_) | MeasureError::Zero { .. }))
+        || matches!(
+            error.downcast_ref(),
+            Some(MeasureError::Model(_) | MeasureError::Zero { .. } | MeasureError::Indivisible { .. })
+        )
         || matches!(error.downcast_ref(), Some(RunDirError::NotARun { .. } | RunDirError::Taken { .. }))
         || matches!(
             error.downcast_ref(),

@@ -78,14 +78,14 @@ impl FromStr for Mpi {
 }
 
 impl MpiArgument {
-    fn family(&self) -> Option<Family> {
+    pub(crate) fn family(&self) -> Option<Family> {
         match self.mpi {
             Some(Mpi::Family(family)) => Some(family),
             _ => None,
         }
     }
 
-    fn library(&self) -> Option<&Path> {
+    pub(crate) fn library(&self) -> Option<&Path> {
         match &self.mpi {
             Some(Mpi::Library(path)) => Some(path),
             _ => None,

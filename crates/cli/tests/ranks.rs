@@ -64,6 +64,12 @@ impl Place {
         ["model.safetensors", "optimizer.safetensors"].map(file).to_vec()
     }
 
+    /// The objects of a file of measurements.
+    fn results(&self, file: &str) -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(self.path(file)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
     fn steps(&self, run: &str) -> usize {
         let events = fs::read_to_string(self.path(run).join("events.jsonl")).unwrap_or_default();
         events.lines().filter(|line| line.contains("\"step_s\"")).count()
@@ -103,6 +109,80 @@ fn ranks_of_both_mpis_train_the_weights_of_one() {
     if let [(first, _), (second, _)] = &launchers()[..] {
         assert!(place.tensors(&format!("{first}-2")) == place.tensors(&format!("{second}-2")));
     }
+}
+
+#[test]
+fn training_is_measured_on_several_ranks() {
+    let place = Place::new();
+    let bench = "bench train bert-tiny --sequence-length 16 --batch-size 2 --warmup 1 --steps 2 --repeat 1 --threads 1";
+    let cluster = "description = 'one machine'\nsource = 'a guess'\nnodes = 1\ndevices = 2\ncollectives = 'messages'\n\
+                   [inside]\nlatency_us = 50\ngbytes = 1\n[between]\nlatency_us = 50\ngbytes = 1\n";
+    fs::write(place.path("own.toml"), cluster).unwrap();
+    for (name, launcher) in launchers() {
+        let weak =
+            format!("{bench} --scaling 1x1,1x2 --mpi {name} --simulate own.toml --json {name}-weak.jsonl --quiet");
+        let table = place.run(&weak).ok().out;
+        assert!(table.contains("Weak scaling of bert-tiny, fp32, 2 sequences a rank in each step"), "{table}");
+        assert_scaling(&place.results(&format!("{name}-weak.jsonl")), [2, 4], [2, 2]);
+
+        // Ranks that the launcher starts itself measure what it has started.
+        let strong = format!("{bench} --strong --scaling 1x2 --simulate own.toml --json {name}-strong.jsonl --quiet");
+        let said = place.launched(&launcher, 2, &strong).ok();
+        assert_eq!(said.out.matches("Strong scaling of bert-tiny").count(), 1, "rank 0 alone prints:\n{}", said.out);
+        assert_scaling(&place.results(&format!("{name}-strong.jsonl")), [2, 2], [2, 1]);
+        let report = place.run(&format!("report {name}-weak.jsonl {name}-strong.jsonl")).ok().out;
+        for kind in ["Weak", "Strong"] {
+            let table = report.split(&format!("## {kind} scaling of bert-tiny")).nth(1).expect("a section");
+            assert!(table.contains("| 1 | 2 |") && table.contains("slowest rank"), "{report}");
+        }
+
+        let other = place.launched(&launcher, 2, &format!("{bench} --scaling 2x2 --json other.jsonl"));
+        assert!(other.code == 2 && other.err.contains("--scaling 2x2: mp"), "{}", other.err);
+        assert!(other.err.contains("started 2 ranks on 1 nodes, which can be 1x1 and 1x2"), "{}", other.err);
+        assert!(!place.path("other.jsonl").exists());
+    }
+}
+
+/// Results of one rank and of two, by their samples a step and a batch.
+fn assert_scaling(results: &[serde_json::Value], samples: [u64; 2], batches: [u64; 2]) {
+    let of = |name: &str| results.iter().map(|result| result[name].as_u64().unwrap()).collect::<Vec<_>>();
+    assert_eq!((of("nodes"), of("devices"), of("batch_size")), (vec![1, 1], vec![1, 2], batches.to_vec()));
+    let scaling: Vec<_> = results.iter().map(|result| &result["scaling"]).collect();
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let steps: Vec<_> = scaling.iter().map(|scaling| scaling["step_samples"].as_u64().unwrap()).collect();
+    assert_eq!(steps, samples);
+    assert_eq!((number(&scaling[0]["speed_up"]), &scaling[0]["together"]), (1.0, &serde_json::Value::Null));
+    let rates: Vec<f64> = results.iter().map(|result| number(&result["throughput"])).collect();
+    let (two, together) = (scaling[1], &scaling[1]["together"]);
+    let near = |value: &serde_json::Value, expected: f64| (number(value) / expected - 1.0).abs() < 1e-6;
+    assert!(near(&two["speed_up"], rates[1] / rates[0]) && near(&two["efficiency"], rates[1] / rates[0] / 2.0));
+    assert!(near(&together["apart_efficiency"], rates[1] / number(&together["apart_throughput"])), "{together}");
+    let step_ms = number(&results[1]["step_ms"]["mean"]);
+    assert!((0.0..step_ms).contains(&number(&together["exposed_ms"])) && number(&together["exposed_ms"]) > 0.0);
+    assert!(number(&together["slowest"]["over_median"]) >= 1.0 && together["slowest"]["host"] != "", "{together}");
+    assert!(together["transport"].as_str().unwrap().contains("MPI"), "{together}");
+    let simulated = &two["simulated"];
+    assert!((number(&simulated["throughput"]) / rates[1] - 1.0 - number(&simulated["error"])).abs() < 1e-6);
+}
+
+#[test]
+fn ranks_that_cannot_be_measured_are_refused() {
+    let place = Place::new();
+    let run = |arguments: &str| place.run(&format!("bench {arguments} --json none.jsonl"));
+    run("train bert-tiny --scaling 2").fails(2, &["--scaling", "nodes x ranks of each, such as 1x2"]);
+    run("train bert-tiny --scaling 1x0").fails(2, &["nodes x ranks of each"]);
+    run("train bert-tiny --scaling 1x1,2x2").fails(2, &["--scaling 2x2 needs 2 nodes", "mpirun -H a:2,b:2", "srun"]);
+    run("train bert-tiny --batch-size 3 --strong --scaling 1x2").fails(2, &["batch of 3", "2 ranks"]);
+    run("infer bert-tiny --scaling 1x2").fails(2, &["--scaling", "training"]);
+    run("train bert-tiny --strong").fails(2, &["--scaling"]);
+    run("train bert-tiny --mpi mpich").fails(2, &["--mpi", "--scaling"]);
+    run("train bert-tiny --scaling 1x2 --profile").fails(2, &["--profile", "--scaling"]);
+    run("train bert-tiny --scaling 1x2 --simulate h300x8").fails(2, &["h300x8", "built in"]);
+    run("train bert-tiny --scaling 1x2 --simulate cpu-1g").fails(2, &["8x1", "not 1x2"]);
+    let bench = "bench train bert-tiny --scaling 1x2 --json none.jsonl";
+    let without_mpi = ran(place.command(bench).env("PATH", place.path("empty")));
+    without_mpi.fails(2, &["no launcher of MPI", "openmpi-bin or mpich"]);
+    assert!(!place.path("none.jsonl").exists());
 }
 
 /// A run that a test ends.

@@ -4,7 +4,7 @@ use crate::tasks::registry;
 use bessemer_ir::ops::source::Input;
 use bessemer_ir::{DType, Graph, philox};
 use bessemer_models::{Model, ModelError};
-use bessemer_nn::{Clip, ClipForm, ClipOf, LossScale, Optimizer, ParamSpec, PixelScale, Schedule, TrainConfig};
+use bessemer_nn::{Clip, ClipForm, ClipOf, LossScale, Optimizer, ParamSpec, PixelScale, Ranks, Schedule, TrainConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::str::FromStr;
@@ -85,8 +85,10 @@ pub struct StepSettings {
     pub dropout: f64,
     /// Whether gradients of a model of text are clipped to a global norm of 1.
     pub clip: bool,
-    /// Micro-batches of a training step.
+    /// Micro-batches of a training step, of all ranks together.
     pub accumulation: u64,
+    /// Ranks that share a training step; `accumulation` is a multiple of it.
+    pub ranks: usize,
     /// Whether answers to questions are found by one layer, and all layers trained at one rate, as other frameworks have it.
     pub plain_spans: bool,
     /// What the inference of a detector ends with.
@@ -101,6 +103,7 @@ impl Default for StepSettings {
             dropout: 0.1,
             clip: true,
             accumulation: 1,
+            ranks: 1,
             plain_spans: false,
             outputs: DetectorOutputs::default(),
         }
@@ -243,6 +246,7 @@ impl Work<'_> {
         TrainConfig {
             loss_scale: (self.precision == DType::F16).then_some(LossScale { initial: 128.0, growth_steps: Some(100) }),
             accumulation: self.settings.accumulation,
+            ranks: Ranks { count: self.settings.ranks, ..Ranks::default() },
             ..TrainConfig::new(optimizer, Schedule::constant(rate))
         }
     }

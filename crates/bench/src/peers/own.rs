@@ -148,7 +148,7 @@ impl Step {
         let work = Work { model, mode: *mode, batch_size: *batch_size, precision, settings };
         let workload = work.build().map_err(MeasureError::from)?;
         let options = CompileOptions { fuse, precision, ..CompileOptions::default() };
-        let executor = compiled(&workload, &device, &options)?;
+        let executor = compiled(&workload, &*device.open(), &options)?;
         load_weights(&**executor.state(), &workload, request)?;
         let (feeds, batches) = read_batches(&workload, request)?;
         let mut step = Self { device, executor, mode: request.mode, feeds, batches };

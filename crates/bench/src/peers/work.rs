@@ -167,9 +167,9 @@ impl Description {
             predictions: size("predictions", usual.predictions),
             dropout: self.training.get("dropout").and_then(Value::as_f64).unwrap_or(0.0),
             clip: self.training.get("clip_norm").is_some_and(|norm| !norm.is_null()),
-            accumulation: 1,
             plain_spans: true,
             outputs: if self.detection.is_some() { DetectorOutputs::Detections } else { DetectorOutputs::Network },
+            ..usual
         }
     }
 }
@@ -251,7 +251,7 @@ fn draw(
 
 /// The state after one step of its own.
 fn settle(step: &Workload, seed: u64) -> Result<Arc<dyn StateStore>, WorkError> {
-    let mut executor = drawn(step, &DeviceOptions::default(), &CompileOptions::default(), seed)?;
+    let mut executor = drawn(step, &*DeviceOptions::default().open(), &CompileOptions::default(), seed)?;
     executor.run().map_err(MeasureError::from)?;
     Ok(Arc::clone(executor.state()))
 }

@@ -7,6 +7,7 @@ use super::{ReportError, view};
 use crate::compare::table::label;
 use crate::measure::ERROR_OPTION;
 use crate::profile::gflops;
+use crate::scaling;
 use crate::show;
 use crate::stats::{mean, sample_deviation};
 use bessemer_train::events::{BenchResult, KernelTime, Status};
@@ -30,10 +31,17 @@ pub(super) fn tables(results: &[BenchResult], runs: &[Run]) -> Result<Vec<TableV
         results.iter().filter(|result| !result.options.contains_key(ERROR_OPTION)).collect();
     let mut tables: Vec<TableView> =
         [training(&measured), inference(&measured), accuracy(runs), stability(runs)].into_iter().flatten().collect();
+    tables.extend(scaling::tables(results).into_iter().map(of_ranks));
     for result in measured.iter().filter(|result| !result.kernels.is_empty()) {
         tables.push(breakdown(result)?);
     }
     Ok(tables)
+}
+
+/// Training on several ranks.
+fn of_ranks(table: scaling::Table) -> TableView {
+    let scaling::Table { title, header, rows } = table;
+    TableView { title, header, rows, note: scaling::NOTE, chart: None }
 }
 
 fn strings<const N: usize>(texts: [&str; N]) -> Vec<String> {
@@ -56,7 +64,7 @@ fn or_dash(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
 /// Speeds in fp32 and in 16 bits, where something was measured in both or on several devices.
 fn training(results: &[&BenchResult]) -> Option<TableView> {
     let mut rows: BTreeMap<(String, String, u64, u64), [Option<f64>; 2]> = BTreeMap::new();
-    for result in results.iter().filter(|result| result.mode == "train") {
+    for result in results.iter().filter(|result| result.mode == "train" && result.scaling.is_none()) {
         let key = (result.model.clone(), label(result), result.batch_size, devices(result));
         let speeds = rows.entry(key).or_default();
         let speed = &mut speeds[usize::from(is_16_bits(result))];

@@ -359,7 +359,7 @@ fn sample_view(run: &Run, sample: &Sample, pictures: Pictures<'_>) -> Result<Sam
 
 fn bench_views(results: &[BenchResult]) -> Result<Vec<BenchView>, ReportError> {
     let mut groups: BTreeMap<(&str, String), Vec<&BenchResult>> = BTreeMap::new();
-    for result in results.iter().filter(|result| result.comparison.is_none()) {
+    for result in results.iter().filter(|result| result.comparison.is_none() && result.scaling.is_none()) {
         groups.entry((&result.model, show::work(result))).or_default().push(result);
     }
     let view = |((model, work), results): ((&str, String), Vec<&BenchResult>)| {

@@ -101,6 +101,8 @@ pub enum ClusterError {
     Profile { path: PathBuf, problem: String },
     #[error("{name} has {available} nodes, not {nodes}")]
     Nodes { name: String, available: usize, nodes: usize },
+    #[error("the cluster ({description}) has {available} devices (nodes x devices of each), not {ranks}")]
+    Ranks { description: String, available: Ranks, ranks: Ranks },
     #[error(transparent)]
     Model(#[from] bessemer_models::ModelError),
 }
@@ -142,6 +144,16 @@ impl Cluster {
             None => return Err(ClusterError::Unknown { name: name.to_owned() }),
         };
         Cluster::parse(&text).map_err(|problem| ClusterError::Invalid { name: name.to_owned(), problem })
+    }
+
+    /// # Errors
+    /// [`ClusterError::Ranks`] for more ranks than there are devices.
+    pub fn check(&self, ranks: Ranks) -> Result<(), ClusterError> {
+        if ranks.nodes <= self.nodes && ranks.devices <= self.devices {
+            return Ok(());
+        }
+        let available = Ranks { nodes: self.nodes, devices: self.devices };
+        Err(ClusterError::Ranks { description: self.description.clone(), available, ranks })
     }
 
     fn parse(text: &str) -> Result<Cluster, String> {

@@ -6,9 +6,12 @@
 //! published tables.
 
 use crate::stats::mean;
+use bessemer_ir::passes::buckets::BucketOptions;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
+use std::str::FromStr;
 
 pub mod buckets;
 mod cluster;
@@ -70,6 +73,24 @@ impl Ranks {
     /// Ranks of all nodes together.
     pub fn count(self) -> usize {
         self.nodes * self.devices
+    }
+}
+
+impl fmt::Display for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.nodes, self.devices)
+    }
+}
+
+impl FromStr for Ranks {
+    type Err = String;
+
+    /// Nodes and ranks of each, such as `2x8`.
+    fn from_str(text: &str) -> Result<Ranks, String> {
+        let number = |text: &str| text.parse().ok().filter(|number| (1..=1 << 16).contains(number));
+        let parts = text.split_once('x').and_then(|(nodes, devices)| Some((number(nodes)?, number(devices)?)));
+        let (nodes, devices) = parts.ok_or("expected nodes x ranks of each, such as 1x2 or 2x8")?;
+        Ok(Ranks { nodes, devices })
     }
 }
 
@@ -171,6 +192,17 @@ impl StepProfile {
     #[must_use]
     pub fn with_collectives(&self, collectives: Vec<Collective>) -> StepProfile {
         StepProfile { collectives, ..self.clone() }
+    }
+
+    /// The step on several ranks, its gradients packed as the compiler packs them.
+    ///
+    /// # Errors
+    /// [`ClusterError`] for more ranks than the cluster has devices.
+    pub fn predict(&self, cluster: &Cluster, ranks: Ranks) -> Result<Outcome, ClusterError> {
+        cluster.check(ranks)?;
+        let BucketOptions { first_bytes, bytes, .. } = BucketOptions::default();
+        let counts = buckets::counts_by_size(&self.collectives, first_bytes as u64, bytes as u64);
+        Ok(self.with_collectives(buckets::merged(&self.collectives, &counts)).simulate(cluster, ranks))
     }
 
     /// The same step with calls merged between which no collective begins or is waited for: as long, simulated faster.

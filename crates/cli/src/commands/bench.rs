@@ -1,5 +1,6 @@
 use crate::args::{Common, StepArguments, at_least_one, model};
-use crate::commands::{bench_kernels, bench_simulator};
+use crate::commands::bench_scaling::ScalingOptions;
+use crate::commands::{bench_kernels, bench_scaling, bench_simulator};
 use crate::failure::Usage;
 use crate::output::{Table, print};
 use anyhow::Context;
@@ -11,13 +12,13 @@ use bessemer_bench::peers::process::Runner;
 use bessemer_bench::profile::{KernelCall, by_kind, gflops};
 use bessemer_bench::show;
 use bessemer_bench::simulator::measured_step;
-use bessemer_bench::workload::Mode;
-use bessemer_train::StopSignal;
+use bessemer_bench::workload::{Mode, StepSettings};
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header, KernelTime, PublishedStyle};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::metric_schema;
 use bessemer_train::tasks::registry::ZooModel;
+use bessemer_train::{DeviceOptions, StopSignal};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
@@ -31,7 +32,7 @@ EXAMPLES:
   bessemer bench train resnet50 --batch-size 4,8,16
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --json results.jsonl
   bessemer bench train bert-base --batch-size 16 --precision bf16 --profile
-  bessemer bench train resnet50 --batch-size 16 --step-profile steps.json
+  bessemer bench train resnet50 --batch-size 16 --scaling 1x1,1x2,1x4 --json scaling.jsonl
   bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone, see bench kernels --help
   bessemer bench simulator --summary                          see bench simulator --help";
 
@@ -45,6 +46,8 @@ pub(crate) struct Options {
     pub steps: Option<StepOptions>,
     #[command(flatten)]
     pub settings: StepArguments,
+    #[command(flatten)]
+    pub scaling: ScalingOptions,
 }
 
 /// What is measured outside steps.
@@ -106,7 +109,7 @@ const TIME_LIMIT: usize = 300;
 const PROFILE_STEPS: usize = 5;
 
 /// Steps of a profile for the simulator, which draws the spread between ranks from them.
-const STEP_PROFILE_STEPS: usize = 20;
+pub(super) const STEP_PROFILE_STEPS: usize = 20;
 
 /// Calls that a profile lists one by one.
 const LONGEST_CALLS: usize = 16;
@@ -115,8 +118,38 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match (&options.alone, &options.steps) {
         (Some(Alone::Kernels(options)), _) => bench_kernels::run(options, common),
         (Some(Alone::Simulator(options)), _) => bench_simulator::run(options),
+        (None, Some(steps)) if !options.scaling.scaling.is_empty() => {
+            bench_scaling::run(steps, &options.settings, &options.scaling, common)
+        }
+        (None, Some(_)) if options.scaling.mpi.mpi.is_some() => Err(Usage("--mpi is for --scaling".to_owned()).into()),
         (None, Some(steps)) => run_steps(steps, &options.settings, common),
         (None, None) => Err(Usage("what is to be measured: train, infer, kernels or simulator?".to_owned()).into()),
+    }
+}
+
+/// What is measured of one batch size.
+pub(super) fn request(
+    options: &StepOptions,
+    common: &Common,
+    settings: StepSettings,
+    device: DeviceOptions,
+    batch_size: usize,
+) -> Request {
+    let time_limit = options.time_limit.or(options.repeat.is_none().then_some(TIME_LIMIT));
+    Request {
+        model: options.model.name().to_owned(),
+        mode: options.mode,
+        batch_size,
+        fuse: !options.no_fuse,
+        precision: common.precision().unwrap_or_default(),
+        recompute: common.recompute,
+        warmup: options.warmup,
+        steps: options.steps,
+        repeat: options.repeat.unwrap_or(REPEAT),
+        time_limit: time_limit.map(|seconds| Duration::from_secs(seconds as u64)),
+        seed: common.seed(),
+        settings,
+        device,
     }
 }
 
@@ -145,30 +178,15 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
         device.instruction_set,
         row(&header(unit))
     ))?;
-    let repeat = options.repeat.unwrap_or(REPEAT);
-    let time_limit = options.time_limit.or(options.repeat.is_none().then_some(TIME_LIMIT));
     let mut measured = Vec::new();
     for &batch_size in &options.batch_size {
-        let request = Request {
-            model: options.model.name().to_owned(),
-            mode: options.mode,
-            batch_size,
-            fuse: !options.no_fuse,
-            precision,
-            recompute: common.recompute,
-            warmup: options.warmup,
-            steps: options.steps,
-            repeat,
-            time_limit: time_limit.map(|seconds| Duration::from_secs(seconds as u64)),
-            seed: common.seed(),
-            settings,
-            device,
-        };
+        let request = request(options, common, settings, device, batch_size);
+        let repeat = request.repeat;
         let progress = |number: usize, throughput: f64| {
             let rate = show::significant(throughput, 3);
             common.notify(&format!("batch {batch_size}, repeat {number} of {repeat}: {rate} {unit}"));
         };
-        match measure(&request, &machine, &mut limits, |request| process.repeat(request), progress) {
+        match measure(&request, &machine, &mut limits, |request| process.repeat(request, &[]), progress) {
             Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,
             result => {
                 let mut result = result?;
@@ -200,21 +218,22 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
 }
 
 /// What runs each repeat in a fresh process, and a folder for what it says.
-struct Process {
+pub(super) struct Process {
     runner: Runner,
     folder: PathBuf,
 }
 
 impl Process {
-    fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("this program's own path is not known")?;
         let folder = std::env::temp_dir().join(format!("bessemer-bench-{}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
         Ok(Self { runner: Runner { program, stop: StopSignal::new() }, folder })
     }
 
-    fn repeat(&self, request: &Request) -> Result<Repeat, MeasureError> {
-        Repeat::in_process(request, &self.runner, &self.folder.join("repeat"))
+    /// With options of the ranks.
+    pub(super) fn repeat(&self, request: &Request, options: &[String]) -> Result<Repeat, MeasureError> {
+        Repeat::in_process(request, &self.runner, options, &self.folder.join("repeat"))
     }
 }
 
@@ -256,9 +275,14 @@ impl Results {
     }
 
     fn add(&mut self, result: &BenchResult, started: Instant) -> anyhow::Result<()> {
-        let header = Header { time: unix_seconds(), elapsed: started.elapsed().as_secs_f64(), rank: 0, step: None };
-        self.record(&Event::new(header, result.clone()))?;
+        self.event(result, started)?;
         self.text(&row(&cells(result)))
+    }
+
+    /// A result where events go.
+    pub(super) fn event(&mut self, result: &BenchResult, started: Instant) -> anyhow::Result<()> {
+        let header = Header { time: unix_seconds(), elapsed: started.elapsed().as_secs_f64(), rank: 0, step: None };
+        self.record(&Event::new(header, result.clone()))
     }
 
     /// An event as a line of JSON, where events go.

@@ -3,6 +3,7 @@
 mod ask;
 pub(crate) mod bench;
 pub(crate) mod bench_kernels;
+pub(crate) mod bench_scaling;
 pub(crate) mod bench_simulator;
 pub(crate) mod compare;
 pub(crate) mod data;
@@ -44,7 +45,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Bench(options) => bench::run(options, common),
         Command::Compare(options) => compare::run(options, common),
         Command::Peers(options) => peers::run(options, common),
-        Command::Peer(options) => peer::run(options),
+        Command::Peer(options) => peer::run(options, common),
         Command::RankProbe(options) => rank_probe::run(options, common),
         Command::Report(options) => report::run(options),
         Command::Score(options) => score::run(options, common),

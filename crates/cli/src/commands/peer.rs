@@ -1,7 +1,9 @@
+use crate::args::Common;
 use crate::failure::Coded;
 use crate::output::print;
+use crate::ranks::RankArguments;
 use anyhow::Context;
-use bessemer_bench::measure::Repeat;
+use bessemer_bench::measure::{self, MeasureError, Repeat};
 use bessemer_bench::peers::own::{self, OwnError};
 use bessemer_bench::peers::process::guard;
 use bessemer_bench::peers::protocol::{MEMORY_STATUS, Prepared, UNSUPPORTED_STATUS, VERSION};
@@ -27,7 +29,11 @@ pub(crate) enum What {
     /// Run the work of a request
     Run { request: PathBuf },
     /// Measure as `bench` does, once
-    Bench { request: PathBuf },
+    Bench {
+        request: PathBuf,
+        #[command(flatten)]
+        ranks: RankArguments,
+    },
     /// Run a program that ends when whoever called it is gone
     Guard {
         /// Processors to keep it to
@@ -38,7 +44,7 @@ pub(crate) enum What {
     },
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.what {
         What::Describe => answer(&own::describe()),
         What::Prepare { request } => {
@@ -49,14 +55,26 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             Ok(found) => answer(&found),
             Err(error) => Err(coded(error)),
         },
-        What::Bench { request } => match Repeat::here(&read(request)?) {
-            Ok(repeat) => answer(&repeat),
-            Err(error) => Err(coded(error.into())),
-        },
+        What::Bench { request, ranks } => bench(&read(request)?, ranks, common),
         What::Guard { processors, command } => match guard(command, *processors)? {
             0 => Ok(()),
             code => std::process::exit(code.into()),
         },
+    }
+}
+
+fn bench(request: &measure::Request, ranks: &RankArguments, common: &Common) -> anyhow::Result<()> {
+    let group = ranks.join(&serde_json::to_string(request)?, common)?;
+    let leads = group.leads();
+    if group.size() == 1 {
+        return Repeat::here(request).map_err(|error| coded(error.into())).and_then(|repeat| answer(&repeat));
+    }
+    let repeat = Repeat::of_rank(request, &group);
+    group.leave(repeat.as_ref().err());
+    match repeat {
+        Ok(repeat) if leads => answer(&repeat),
+        Ok(_) => Ok(()),
+        Err(error) => Err(coded(MeasureError::from(error).into())),
     }
 }
 

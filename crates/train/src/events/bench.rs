@@ -78,6 +78,79 @@ pub struct BenchResult {
     /// What it was measured beside; `None` where it was measured alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
+    /// What it cost to train on several ranks; `None` where that was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scaling: Option<Scaling>,
+}
+
+/// What a training step of several ranks costs, beside one rank alone and beside as many that do not communicate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scaling {
+    /// What is the same for all numbers of ranks.
+    pub kind: ScalingKind,
+    /// Samples of a step, of all ranks together.
+    pub step_samples: u64,
+    /// Throughput over that of one rank alone.
+    pub speed_up: f64,
+    /// The same for each rank: 1 if further ranks cost nothing.
+    pub efficiency: f64,
+    /// Of several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<Together>,
+    /// What the simulator says of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub simulated: Option<Simulated>,
+}
+
+/// What stays the same when there are more ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScalingKind {
+    /// The samples of each rank.
+    #[default]
+    Weak,
+    /// The samples of a step.
+    Strong,
+}
+
+/// What there is of several ranks alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Together {
+    /// Throughput of as many ranks that do the same work and do not communicate, the median over repeats.
+    pub apart_throughput: f64,
+    /// Throughput over that: 1 if communication costs nothing.
+    pub apart_efficiency: f64,
+    /// Exposed communication: time for which a step waits for sums over ranks, in milliseconds. The median over ranks of their
+    /// means, and over repeats.
+    pub exposed_ms: f64,
+    /// The rank that computed longest in the last repeat.
+    pub slowest: SlowestRank,
+    /// What carried messages, and its version.
+    pub transport: String,
+}
+
+/// A rank that the others wait for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SlowestRank {
+    /// Number of the rank.
+    pub rank: u64,
+    /// Name of its machine.
+    pub host: String,
+    /// Its time of a step without waits over the median of all ranks.
+    pub over_median: f64,
+}
+
+/// What the simulator says of ranks, from a step of one of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Simulated {
+    /// Name or file of the cluster.
+    pub cluster: String,
+    /// In the unit of the result.
+    pub throughput: f64,
+    /// Exposed communication of a step in milliseconds.
+    pub exposed_ms: f64,
+    /// Simulated throughput over the measured one, less 1.
+    pub error: f64,
 }
 
 /// The time that a step spends in kernels of one kind.

@@ -7,7 +7,10 @@ mod file;
 #[cfg(test)]
 mod tests;
 
-pub use bench::{BenchResult, BenchRun, Comparison, KernelTime, PublishedStyle, Ratio, StepTimes, Verdict, WorkCheck};
+pub use bench::{
+    BenchResult, BenchRun, Comparison, KernelTime, PublishedStyle, Ratio, Scaling, ScalingKind, Simulated, SlowestRank,
+    StepTimes, Together, Verdict, WorkCheck,
+};
 pub use file::{EventError, EventWriter, Resumed, read_events};
 
 use crate::number;
