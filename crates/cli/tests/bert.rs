@@ -37,7 +37,7 @@ fn steps_are_measured_and_explained() {
         6 * (three - two),
         "the accumulation phase is counted for each micro-batch, the update phase once"
     );
-    assert!((three - two) as f64 > 0.8 * flops(1) as f64 && two > 2 * (three - two));
+    assert!((three - two) as f64 > 0.75 * flops(1) as f64 && two > 2 * (three - two));
     let text = run("explain bert-tiny --batch-size 2 --accumulation 3").ok().out;
     assert!(text.contains("3 times 2 sequences"), "{text}");
     let models = run("models").ok().out;

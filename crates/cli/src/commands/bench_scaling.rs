@@ -19,6 +19,7 @@ use bessemer_train::events::{BenchResult, ScalingKind};
 use bessemer_train::tasks::metric_schema;
 use bessemer_train::{Group, GroupOptions, TrainError};
 use clap::Args;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -240,10 +241,11 @@ fn measure_all(
                 result => result?,
             };
             if let Some((name, cluster)) = &cluster {
-                if !profiles.contains_key(&request.batch_size) {
-                    profiles.insert(request.batch_size, measured_step(&alone(request), STEP_PROFILE_STEPS)?);
-                }
-                put_simulated(&mut result, &profiles[&request.batch_size], name, cluster)?;
+                let profile = match profiles.entry(request.batch_size) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(place) => place.insert(measured_step(&alone(request), STEP_PROFILE_STEPS)?),
+                };
+                put_simulated(&mut result, profile, name, cluster)?;
             }
             results.event(&result, started)?;
             measured.push(result);
