@@ -102,9 +102,11 @@ impl Fault {
         matches!(self, Fault::Kill(_, lost) | Fault::Stop(lost) if lost == rank)
     }
 
-    /// Seconds within which all survivors must have ended.
-    fn deadline(self) -> u64 {
+    /// Seconds within which all survivors must have ended. Before ranks have met their launcher ends them, and Open MPI's takes as long
+    /// again.
+    fn deadline(self, had_met: bool) -> u64 {
         match self {
+            Fault::Kill(..) if !had_met => 2 * DEADLINE,
             Fault::Kill(..) => DEADLINE,
             Fault::Stop(_) | Fault::Network(_) if self.ends_the_run() => PEER_TIMEOUT + DEADLINE,
             Fault::Stop(_) | Fault::Network(_) => RUN_LIMIT / 2,
@@ -304,14 +306,14 @@ impl Site {
             step,
             had_met,
             ended_s: 0.0,
-            deadline_s: fault.deadline(),
+            deadline_s: fault.deadline(had_met),
             codes: BTreeMap::new(),
             messages: BTreeMap::new(),
             checkpoints: 0,
             problems: Vec::new(),
         };
         let survivors: Vec<usize> = (0..self.ranks).filter(|&rank| !fault.removes(rank)).collect();
-        let limit = Duration::from_secs(fault.deadline());
+        let limit = Duration::from_secs(fault.deadline(had_met));
         // Twice as long, so that what is late is told from what never ends.
         run.until_within(limit * 2, |run| !survivors.iter().any(|&rank| run.is_alive(rank)));
         outcome.ended_s = begun.elapsed().as_secs_f64();
