@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Most bytes that are sent to rank 0 in one piece by all ranks together.
@@ -100,14 +101,18 @@ impl Group {
         missing: impl FnMut(&[usize]),
     ) -> Result<Group, TrainError> {
         let watch = LateWatch::default();
-        let watched = watch.clone();
-        let engine = Engine::start(open, Box::new(move || watched.check()))?;
+        let (watched, is_alone) = (watch.clone(), Arc::new(AtomicBool::new(false)));
+        let left_alone = Arc::clone(&is_alone);
+        let look = move || if left_alone.load(Ordering::Acquire) { Err(CommError::Cancelled) } else { watched.check() };
+        let engine = Engine::start(open, Box::new(look))?;
         let identity = Identity {
             program: env!("CARGO_PKG_VERSION").to_owned(),
             recipe: sha256_hex(job.as_bytes()),
             ..Identity::default()
         };
-        let Membership { server, control } = meet(placement, identity, options.deadlines, Some(&engine), missing)?;
+        let met = meet(placement, identity, options.deadlines, Some(&engine), missing);
+        // Without the others the message layer cannot end in good order.
+        let Membership { server, control } = met.inspect_err(|_| is_alone.store(true, Ordering::Release))?;
         watch.set(&control);
         let control = Arc::new(control);
         let collectives = Arc::new(OverEngine::new(engine, Arc::clone(&control), options.collective_timeout));
