@@ -42,6 +42,8 @@ struct Peer {
     heard: Duration,
     progress: Progress,
     left: bool,
+    /// Nothing is expected of its connection any more.
+    closed: bool,
 }
 
 struct Gather {
@@ -103,18 +105,20 @@ impl State {
     pub(crate) fn gone(&mut self, connection: Connection, reason: &str, now: Duration) -> Vec<Action> {
         if let Some(rank) = self.rank_of(connection).filter(|&rank| !self.peer(rank).left) {
             self.lose(rank, reason, now);
+            self.close(rank);
         }
         std::mem::take(&mut self.actions)
     }
 
     /// Time has passed; called several times a heartbeat.
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<Action> {
-        let silent =
-            self.joined().find(|&rank| !self.peer(rank).left && now - self.peer(rank).heard > self.deadlines.peer);
-        if let Some(rank) = silent {
+        let is_silent = |peer: &Peer| !peer.left && !peer.closed && now - peer.heard > self.deadlines.peer;
+        let silent: Vec<usize> = self.joined().filter(|&rank| is_silent(self.peer(rank))).collect();
+        for rank in silent {
             self.lose(rank, "nothing was heard", now);
             // Nobody waits for its goodbye.
             self.actions.push(Action::Close(self.peer(rank).connection));
+            self.close(rank);
         }
         let missing = self.missing();
         if !missing.is_empty() && self.failure.is_none() {
@@ -174,7 +178,14 @@ impl State {
             self.actions.push(Action::Send(from, ToRank::Failed(failure.clone()), Vec::new()));
             return self.actions.push(Action::Close(from));
         }
-        let peer = Peer { connection: from, host: hello.host, heard: now, progress: Progress::default(), left: false };
+        let peer = Peer {
+            connection: from,
+            host: hello.host,
+            heard: now,
+            progress: Progress::default(),
+            left: false,
+            closed: false,
+        };
         self.peers[hello.rank] = Some(peer);
         if self.missing().is_empty() {
             let hosts = self.joined().map(|rank| self.peer(rank).host.clone()).collect();
@@ -254,6 +265,10 @@ impl State {
         };
         let message = format!("{} has waited {seconds} s {progress}: {who}", self.name(rank));
         self.fail(FailureKind::Stuck, behind, message);
+    }
+
+    fn close(&mut self, rank: usize) {
+        self.peers[rank].as_mut().expect("it has joined").closed = true;
     }
 
     fn lose(&mut self, rank: usize, reason: &str, now: Duration) {

@@ -54,6 +54,8 @@ struct Schedule {
     size: usize,
     joins: Vec<Option<u64>>,
     gives: Vec<Option<u64>>,
+    /// When nothing has been heard of a rank for too long.
+    silences: Vec<Option<u64>>,
     /// Time, kind and ranks of the first failure.
     failure: Option<(u64, FailureKind, Vec<usize>)>,
     /// Connections of strangers, what each must be told, and the rank it claims.
@@ -81,6 +83,7 @@ fn schedule(seed: u64) -> Schedule {
         size,
         joins: vec![None; size],
         gives: vec![None; size],
+        silences: vec![None; size],
         failure: None,
         strangers: BTreeMap::new(),
     };
@@ -142,10 +145,12 @@ fn schedule(seed: u64) -> Schedule {
                 let message = FromRank::Failed { kind: FailureKind::Error, message: "boom".into() };
                 let at = schedule.add(end.max(heard), Event::Message(connection, message, Vec::new()));
                 failures.push((at, FailureKind::Error, vec![rank]));
+                schedule.silences[rank] = Some((at + 1000 + 1).next_multiple_of(TICK));
             }
             Fault::Silent(_) => {
                 let tick = (heard + 1000 + 1).next_multiple_of(TICK);
                 failures.push((tick, FailureKind::Lost, vec![rank]));
+                schedule.silences[rank] = Some(tick);
             }
             _ => {}
         }
@@ -241,8 +246,10 @@ fn check(seed: u64) {
         let beats = of(|message| matches!(message, ToRank::Beat(_))).len() as u64;
         let alive = failed_at.min(END + 1).saturating_sub(join);
         assert!(beats.abs_diff(alive / 100) <= 1, "{beats} beats in {alive} ms: {context}");
-        let ends = if join > failed_at { Some(&join) } else { None };
-        assert_eq!(closed.get(&(rank as u64)), ends, "{context}");
+        // A rank that comes after the end is told and closed, one that falls silent is closed.
+        let silence = schedule.silences[rank].filter(|&time| time <= END);
+        let ends = if join > failed_at { Some(join) } else { silence };
+        assert_eq!(closed.get(&(rank as u64)).copied(), ends, "{context}");
     }
     for (connection, (expected, rank)) in &schedule.strangers {
         let messages: Vec<ToRank> =
