@@ -247,8 +247,11 @@ fn a_lost_rank_ends_the_job_and_the_run_goes_on() {
         let latest = fs::read_to_string(place.path("run/checkpoints/latest")).expect("a checkpoint");
         let saved: usize = latest.trim().strip_prefix("step-").unwrap().parse().unwrap();
         match launcher.family {
-            // The launcher of MPICH kills all ranks when one was killed.
-            Family::Mpich => assert!(ran.err.contains("none said why") && saved > 0, "{}", ran.err),
+            // The launcher of MPICH kills all ranks when one was killed; rank 0 may be quicker.
+            Family::Mpich => {
+                let is_told = ["none said why", "lost rank 1 (host "].iter().any(|text| ran.err.contains(text));
+                assert!(is_told && saved > 0, "{}", ran.err);
+            }
             // Rank 0 saved the last whole step.
             _ => assert!(ran.err.contains("lost rank 1 (host ") && saved == place.steps("run"), "{}", ran.err),
         }
