@@ -1,5 +1,6 @@
 //! Measures steps: warm-up steps that do not count, a timed window, repeats whose median is the result.
 
+use crate::budget::{Budget, TRIAL_STEPS, Trial};
 use crate::machine::{Limits, Machine, available_memory, peak_resident_bytes, reset_peak_resident};
 use crate::peers::process::{Call, Runner};
 use crate::peers::protocol::{Failure, FailureKind};
@@ -49,8 +50,8 @@ pub struct Request {
     pub steps: usize,
     /// Number of repeats, if all are made; at least 1.
     pub repeat: usize,
-    /// Time that all repeats may take together: what would take longer is left out, but for the first one.
-    pub time_limit: Option<Duration>,
+    /// Time in which as many of them are made as fit; without it all are.
+    pub budget: Option<Budget>,
     /// Seed of the generated inputs and initial weights.
     pub seed: u64,
     /// Sizes and options of the step.
@@ -77,7 +78,30 @@ mod by_name {
     }
 }
 
+/// Warm-up steps, timed steps and repeats of a measurement as DLPerf makes them.
+pub const DLPERF_COUNTS: (usize, usize, usize) = (20, 100, 7);
+
 impl Request {
+    /// The usual settings of a model, in fp32 on the whole device, measured as DLPerf does.
+    pub fn of(model: &str, mode: Mode, batch_size: usize) -> Self {
+        let (warmup, steps, repeat) = DLPERF_COUNTS;
+        Self {
+            model: model.to_owned(),
+            mode,
+            batch_size,
+            fuse: true,
+            precision: Compute::Fp32,
+            recompute: Recompute::None,
+            warmup,
+            steps,
+            repeat,
+            budget: None,
+            seed: 0,
+            settings: StepSettings::default(),
+            device: DeviceOptions::default(),
+        }
+    }
+
     fn work(&self) -> Work<'_> {
         let precision = self.precision.on(self.device.kind).unwrap_or(DType::F32);
         let Self { model, mode, batch_size, settings, .. } = self;
@@ -134,6 +158,11 @@ impl MeasureError {
             MeasureError::Process(failure) => failure.kind == FailureKind::Memory,
             _ => false,
         }
+    }
+
+    /// Whether the user asked the measurement to stop.
+    pub fn is_interrupted(&self) -> bool {
+        matches!(self, MeasureError::Process(failure) if failure.kind == FailureKind::Interrupted)
     }
 
     /// The error of a rank, as it is told to the others.
@@ -395,17 +424,52 @@ impl Repeat {
 /// A measurement of one's own may take as long as it takes.
 const LIMIT: Duration = Duration::from_secs(30 * 24 * 3600);
 
+/// What a measurement tells on its way.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// What fits into the time.
+    Fitted(&'a Request),
+    /// A repeat is made.
+    Repeat {
+        /// What is measured, with the counts that fit.
+        request: &'a Request,
+        /// Its number, from 1.
+        number: usize,
+        /// Samples a second.
+        throughput: f64,
+        /// Time that the repeats after it will take.
+        left: Duration,
+    },
+}
+
+/// A trial, and the request with the counts that fit behind it: none if it took all the time.
+fn try_few_steps(
+    request: &Request,
+    budget: Budget,
+    once: &mut impl FnMut(&Request) -> Result<Repeat, MeasureError>,
+) -> Result<(Repeat, Option<Request>), MeasureError> {
+    let start = Instant::now();
+    let repeat = once(&Budget::trial(request))?;
+    let (taken_s, step_ms) = (start.elapsed().as_secs_f64(), &repeat.timed.step_ms);
+    let step_s = step_ms.iter().sum::<f64>() / 1e3 / step_ms.len().max(1) as f64;
+    let start_s = (taken_s - (TRIAL_STEPS.0 + TRIAL_STEPS.1) as f64 * step_s).max(0.0);
+    let left_s = budget.time.as_secs_f64() - taken_s;
+    let fitted = budget.fit(request, Trial { start_s, step_s, left_s });
+    Ok((repeat, fitted))
+}
+
 /// Measures one configuration by repeats as `once` makes them, and the limits of the machine once more after them: `limits`
-/// become the greater ones. `progress` is called after each repeat with its number and its throughput.
+/// become the greater ones. With a budget, a trial tells how many steps and repeats fit into it; they are those of the result.
+/// If a repeat is interrupted, the result has those before it, and [`INTERRUPTED_OPTION`].
 ///
 /// # Errors
-/// [`MeasureError`].
+/// [`MeasureError`]; an interruption before the first repeat is made.
 pub fn measure(
     request: &Request,
     machine: &Machine,
     limits: &mut Limits,
     mut once: impl FnMut(&Request) -> Result<Repeat, MeasureError>,
-    mut progress: impl FnMut(usize, f64),
+    mut progress: impl FnMut(Progress<'_>),
 ) -> Result<BenchResult, MeasureError> {
     for (setting, value) in [("steps", request.steps), ("repeat", request.repeat)] {
         if value == 0 {
@@ -414,19 +478,36 @@ pub fn measure(
     }
     // What is not possible is found out before anything runs.
     request.work().build()?;
+    let tried = request.budget.map(|budget| try_few_steps(request, budget, &mut once)).transpose()?;
+    let (mut trial, fitted) = match tried {
+        Some((repeat, None)) => (Some(repeat), Some(Budget::trial(request))),
+        Some((_, fitted)) => (None, fitted),
+        None => (None, None),
+    };
+    if let Some(fitted) = &fitted {
+        progress(Progress::Fitted(fitted));
+    }
+    let budget = request.budget;
+    let request = fitted.as_ref().unwrap_or(request);
     let mut result = unmeasured(request, machine);
+    if let Some(budget) = budget {
+        result.options.insert(BUDGET_OPTION.to_owned(), budget.time.as_secs_f64().into());
+    }
     let mut ranks = 1;
     let start = Instant::now();
-    for repeat in 0..request.repeat {
-        if !has_time(request.time_limit, start.elapsed(), repeat) {
-            result.options.insert(TIME_LIMIT_OPTION.to_owned(), request.time_limit.map(|limit| limit.as_secs()).into());
-            break;
-        }
-        let made = once(request)?;
+    for number in 1..=request.repeat {
+        let made = match trial.take().map_or_else(|| once(request), Ok) {
+            Err(error) if error.is_interrupted() && number > 1 => {
+                result.options.insert(INTERRUPTED_OPTION.to_owned(), true.into());
+                break;
+            }
+            made => made?,
+        };
         let throughput = made.throughput(request);
         ranks = made.ranks.len();
+        let left = start.elapsed().mul_f64((request.repeat - number) as f64 / number as f64);
+        progress(Progress::Repeat { request, number, throughput, left });
         let Repeat { timed, flops_per_sample, hardware_flops_per_sample, peak_memory_bytes, .. } = made;
-        progress(repeat + 1, throughput);
         result.flops_per_sample = Some(flops_per_sample);
         result.hardware_flops_per_sample = Some(hardware_flops_per_sample);
         result.peak_memory_bytes = result.peak_memory_bytes.max(peak_memory_bytes);
@@ -441,12 +522,6 @@ pub fn measure(
     result.fraction_of_peak = result.flops_per_sample.map(|flops| flops * result.throughput / peak);
     result.hardware_fraction_of_peak = result.hardware_flops_per_sample.map(|flops| flops * result.throughput / peak);
     Ok(result)
-}
-
-/// Whether one more repeat fits into the limit if it takes as long as the `made` ones, which took `elapsed` together.
-fn has_time(limit: Option<Duration>, elapsed: Duration, made: usize) -> bool {
-    made == 0
-        || limit.is_none_or(|limit| elapsed.as_secs_f64() * (made + 1) as f64 / made as f64 <= limit.as_secs_f64())
 }
 
 /// Fills in what follows from the runs of a result: speed, spread and times of steps.
@@ -466,8 +541,11 @@ pub fn failed(request: &Request, machine: &Machine, error: &MeasureError) -> Ben
     result
 }
 
-/// Name of the option with the seconds of the time limit, of results that have fewer repeats for it.
-pub const TIME_LIMIT_OPTION: &str = "time_limit_s";
+/// Name of the option with the seconds of the [`Budget`], of results that have one.
+pub const BUDGET_OPTION: &str = "budget_s";
+
+/// Name of the option of results that were cut short, with the repeats before that.
+pub const INTERRUPTED_OPTION: &str = "interrupted";
 
 /// Name of the option in which [`failed`] puts the reason.
 pub const ERROR_OPTION: &str = "error";
@@ -516,28 +594,14 @@ mod tests {
     use super::*;
 
     fn request(steps: usize) -> Request {
-        Request {
-            model: "resnet20-cifar".to_string(),
-            mode: Mode::Train,
-            batch_size: 2,
-            fuse: true,
-            precision: Compute::Fp32,
-            recompute: Recompute::None,
-            warmup: 1,
-            steps,
-            repeat: 2,
-            time_limit: None,
-            seed: 1,
-            settings: StepSettings::default(),
-            device: DeviceOptions::default(),
-        }
+        Request { warmup: 1, steps, repeat: 2, seed: 1, ..Request::of("resnet20-cifar", Mode::Train, 2) }
     }
 
     #[test]
     fn a_step_is_measured() {
         let machine = Machine::look(&*DeviceOptions::default().open());
         let mut limits = Limits { fp32_gflops: 1e-3, bf16_gflops: None, read_gbytes: 1e6 };
-        let result = measure(&request(2), &machine, &mut limits, Repeat::here, |_, _| {}).expect("a small model runs");
+        let result = measure(&request(2), &machine, &mut limits, Repeat::here, |_| {}).expect("a small model runs");
         assert!(limits.fp32_gflops > 0.1 && limits.read_gbytes == 1e6, "the greater ones: {limits:?}");
         assert_eq!((result.runs.len(), result.steps), (2, 2));
         assert!(result.throughput > 0.0 && result.step_ms.min > 0.0 && result.spread >= 0.0);
@@ -545,26 +609,50 @@ mod tests {
         assert!((fraction - flops * result.throughput / (limits.fp32_gflops * 1e9)).abs() < 1e-12);
         assert!(result.loss_first.expect("training has a loss") > result.loss_last.expect("training has a loss"));
         assert!(matches!(
-            measure(&request(0), &machine, &mut limits, Repeat::here, |_, _| {}),
+            measure(&request(0), &machine, &mut limits, Repeat::here, |_| {}),
             Err(MeasureError::Zero { setting: "steps" })
         ));
     }
 
     #[test]
-    fn repeats_end_with_the_time() {
-        let seconds = |number: u64| Duration::from_secs(number);
-        assert!(has_time(None, seconds(1000), 3) && has_time(Some(seconds(1)), seconds(0), 0));
-        assert!(has_time(Some(seconds(40)), seconds(30), 3) && !has_time(Some(seconds(39)), seconds(30), 3));
-
+    fn counts_fit_into_the_budget() {
         let machine = Machine::look(&*DeviceOptions::default().open());
         let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, read_gbytes: 1.0 };
-        let mut measured = |time_limit: Option<Duration>| {
-            let request = Request { repeat: 3, time_limit, ..request(1) };
-            measure(&request, &machine, &mut limits, Repeat::here, |_, _| {}).expect("a small model runs")
+        let mut measured = |time: Duration| {
+            let budget = Budget { time, keeps_warmup: true, keeps_steps: false, keeps_repeat: false };
+            let request = Request { budget: Some(budget), ..request(4) };
+            let mut fitted = None;
+            let progress = |progress: Progress<'_>| {
+                if let Progress::Fitted(request) = progress {
+                    fitted = Some((request.warmup, request.steps, request.repeat));
+                }
+            };
+            let result = measure(&request, &machine, &mut limits, Repeat::here, progress).expect("a small model runs");
+            let made = (result.warmup as usize, result.steps as usize, result.runs.len());
+            assert!(fitted == Some(made) && result.runs.iter().all(|run| run.step_ms.len() == made.1), "{made:?}");
+            (made, result.options[BUDGET_OPTION].as_f64())
         };
-        let (cut, whole) = (measured(Some(Duration::from_nanos(1))), measured(Some(seconds(3600))));
-        assert_eq!((cut.repeat, cut.runs.len(), &cut.options[TIME_LIMIT_OPTION]), (1, 1, &Value::from(0)));
-        assert_eq!((whole.repeat, whole.runs.len(), whole.options.get(TIME_LIMIT_OPTION)), (3, 3, None));
+        assert_eq!(measured(Duration::from_nanos(1)), ((1, 2, 1), Some(1e-9)), "the trial is the result");
+        assert_eq!(measured(Duration::from_secs(3600)), ((1, 4, 2), Some(3600.0)));
+    }
+
+    #[test]
+    fn what_was_made_before_an_interruption_counts() {
+        let machine = Machine::look(&*DeviceOptions::default().open());
+        let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, read_gbytes: 1.0 };
+        let mut measured = |repeats: usize| {
+            let mut made = 0;
+            let once = |request: &Request| {
+                made += 1;
+                let interrupted = || MeasureError::Process(Failure::new(FailureKind::Interrupted, ""));
+                if made > repeats { Err(interrupted()) } else { Repeat::here(request) }
+            };
+            measure(&Request { repeat: 3, ..request(1) }, &machine, &mut limits, once, |_| {})
+        };
+        let result = measured(2).expect("two repeats");
+        assert_eq!((result.repeat, &result.options[INTERRUPTED_OPTION]), (2, &Value::from(true)));
+        assert!(result.throughput > 0.0 && !measured(3).expect("all").options.contains_key(INTERRUPTED_OPTION));
+        assert!(measured(0).is_err());
     }
 
     #[test]

@@ -5,11 +5,9 @@ use crate::measure::{self, MeasureError, Repeat, measure};
 use crate::report::{self, ReportError};
 use crate::samples::Sample;
 use crate::show;
-use crate::workload::{Mode, StepSettings};
-use bessemer_ir::passes::recompute::Recompute;
+use crate::workload::Mode;
 use bessemer_train::clock::{compact, unix_seconds};
 use bessemer_train::events::{BenchResult, Event, EventError, EventWriter, Header};
-use bessemer_train::recipe::Compute;
 use bessemer_train::recipe::{Override, RecipeError};
 use bessemer_train::tasks::registry;
 use bessemer_train::{
@@ -157,21 +155,14 @@ fn measure_both(
             return Err(TrainError::Interrupted { step: 0, checkpoint: None }.into());
         }
         let request = measure::Request {
-            model: BENCH_MODEL.to_string(),
-            mode,
-            batch_size: BENCH_BATCH,
-            fuse: true,
-            precision: Compute::Fp32,
-            recompute: Recompute::None,
             warmup: 2,
             steps,
             repeat: 1,
-            time_limit: None,
             seed: options.seed,
-            settings: StepSettings::default(),
             device: options.compute.device,
+            ..measure::Request::of(BENCH_MODEL, mode, BENCH_BATCH)
         };
-        let result = match measure(&request, &examination.machine, &mut limits, Repeat::here, |_, _| {}) {
+        let result = match measure(&request, &examination.machine, &mut limits, Repeat::here, |_| {}) {
             Err(error) if error.is_out_of_memory() => measure::failed(&request, &examination.machine, &error),
             result => result?,
         };

@@ -1,7 +1,7 @@
 //! How training becomes faster with the number of ranks, beside one rank alone and beside ranks that do not communicate.
 
 use crate::machine::{Limits, Machine};
-use crate::measure::{MeasureError, RankTimes, Repeat, Request, measure};
+use crate::measure::{MeasureError, Progress, RankTimes, Repeat, Request, measure};
 use crate::show;
 use crate::simulator::{Cluster, ClusterError, Ranks, StepProfile};
 use crate::stats::median;
@@ -54,15 +54,18 @@ pub fn measure_ranks(
     machine: &Machine,
     limits: &mut Limits,
     mut once: impl FnMut(&Request) -> Result<Repeat, MeasureError>,
-    mut progress: impl FnMut(&str, usize, f64),
+    mut progress: impl FnMut(&str, Progress<'_>),
 ) -> Result<BenchResult, MeasureError> {
     let mut repeats = Vec::new();
     let kept = |request: &Request| {
         let repeat = once(request)?;
-        repeats.push(repeat.clone());
+        repeats.push((request.steps as u64, repeat.clone()));
         Ok(repeat)
     };
-    let mut result = measure(request, machine, limits, kept, |number, rate| progress("together", number, rate))?;
+    let mut result = measure(request, machine, limits, kept, |made| progress("together", made))?;
+    // Those that count: a trial before them has fewer steps.
+    repeats.retain(|(steps, _)| *steps == result.steps);
+    let repeats: Vec<Repeat> = repeats.into_iter().map(|(_, repeat)| repeat).collect();
     let Point { ranks, kind, one } = point;
     (result.nodes, result.devices) = (ranks.nodes as u64, ranks.devices as u64);
     let speed_up = one.map_or(1.0, |one| result.throughput / one);
@@ -74,8 +77,8 @@ pub fn measure_ranks(
         ..Scaling::default()
     };
     if ranks.count() > 1 {
-        let apart = measure(&alone(request), machine, limits, once, |number, rate| progress("apart", number, rate))?;
-        scaling.together = Some(together(&repeats, request.steps, result.throughput, apart.throughput));
+        let apart = measure(&alone(request), machine, limits, once, |made| progress("apart", made))?;
+        scaling.together = Some(together(&repeats, result.steps as usize, result.throughput, apart.throughput));
     }
     result.scaling = Some(scaling);
     Ok(result)
@@ -204,25 +207,16 @@ fn row(result: &BenchResult, scaling: &Scaling, is_simulated: bool) -> Vec<Strin
 mod tests {
     use super::*;
     use crate::workload::Mode;
-    use bessemer_ir::passes::recompute::Recompute;
     use bessemer_train::DeviceOptions;
-    use bessemer_train::recipe::Compute;
 
     fn request() -> Request {
         Request {
-            model: "bert-tiny".to_owned(),
-            mode: Mode::Train,
-            batch_size: 6,
-            fuse: true,
-            precision: Compute::Fp32,
-            recompute: Recompute::None,
             warmup: 0,
             steps: 4,
             repeat: 2,
-            time_limit: None,
-            seed: 0,
             settings: StepSettings { accumulation: 2, ..StepSettings::default() },
             device: DeviceOptions { threads: 1, ..DeviceOptions::default() },
+            ..Request::of("bert-tiny", Mode::Train, 6)
         }
     }
 
@@ -278,7 +272,7 @@ mod tests {
         };
         let point = Point { ranks: TWO, kind: ScalingKind::Weak, one: Some(8.0) };
         let request = shared(&request(), TWO, ScalingKind::Weak).unwrap();
-        let result = measure_ranks(&request, point, &machine, &mut limits, once, |_, _, _| {}).unwrap();
+        let result = measure_ranks(&request, point, &machine, &mut limits, once, |_, _| {}).unwrap();
         assert_eq!(asked, [2, 2, 1, 1]);
         result
     }

@@ -16,7 +16,7 @@ use bessemer_train::{
     CheckpointChoice, ChosenCheckpoint, ComputeOptions, DeviceKind, DeviceOptions, InstructionSet, ProgressMode,
     TrainError, find_checkpoint, state_dict_choice,
 };
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -88,7 +88,7 @@ pub(crate) struct Common {
     #[arg(long, global = true, value_name = "NAME")]
     pub isa: Option<InstructionSet>,
     /// Seed of everything random [default: the recipe's, else 0]
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32))]
+    #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
     pub seed: Option<u32>,
     /// Show no progress
     #[arg(long, short, global = true)]
@@ -96,6 +96,45 @@ pub(crate) struct Common {
     /// Form of the progress on standard error
     #[arg(long, global = true, value_name = "FORM", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+}
+
+/// Common options that commands read, where these are not all: help shows no others.
+const READ: [(&str, &[&str]); 14] = [
+    ("bench kernels", &["device", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
+    ("bench simulator", &[]),
+    ("compare", &["device", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
+    ("data", &["threads", "seed", "quiet", "log_format"]),
+    ("doctor", &["device", "threads", "isa"]),
+    ("eval", &["device", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
+    ("explain", &["device", "precision", "amp", "recompute", "threads", "isa"]),
+    ("infer", &["device", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
+    ("launch", &["quiet", "log_format"]),
+    ("models", &[]),
+    ("peers", &["quiet", "log_format"]),
+    ("report", &[]),
+    ("score", &["threads", "quiet", "log_format"]),
+    ("weights", &["quiet", "log_format"]),
+];
+
+/// The command line, with the common options in the help of the commands that read them.
+pub(crate) fn command() -> clap::Command {
+    let mut program = Cli::command();
+    program.build();
+    let common = Common::augment_args(clap::Command::new("common"));
+    let common: Vec<&str> = common.get_arguments().map(|option| option.get_id().as_str()).collect();
+    for (path, read) in READ {
+        let names = path.split(' ');
+        let found = names.fold(&mut program, |above, name| above.find_subcommand_mut(name).expect("a command"));
+        hide(found, &|option| common.contains(&option) && !read.contains(&option));
+    }
+    program
+}
+
+/// Leaves options out of the help of a command and of those under it.
+fn hide(command: &mut clap::Command, is_hidden: &dyn Fn(&str) -> bool) {
+    let all = std::mem::take(command);
+    *command = all.mut_args(|option| if is_hidden(option.get_id().as_str()) { option.hide(true) } else { option });
+    command.get_subcommands_mut().for_each(|below| hide(below, is_hidden));
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -361,7 +400,6 @@ pub(crate) fn sentence(hint: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_commands_are_well_formed() {

@@ -8,6 +8,7 @@ use bessemer_bench::report::ReportError;
 use bessemer_bench::simulator::ClusterError;
 use bessemer_comm::CommError;
 use bessemer_data::DataError;
+use bessemer_fetch::FetchError;
 use bessemer_models::ModelError;
 use bessemer_train::TrainError;
 use bessemer_train::recipe::RecipeError;
@@ -61,8 +62,18 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(QuickstartError::Train(error)) = error.downcast_ref() {
         return Some(error.kind().exit_code());
     }
+    if error.downcast_ref().is_some_and(MeasureError::is_interrupted) {
+        return Some(INTERRUPTED);
+    }
     if let Some(DataError::Stopped { .. }) = error.downcast_ref() {
         return Some(INTERRUPTED);
+    }
+    if let Some(error) = error.downcast_ref::<FetchError>() {
+        return Some(match error {
+            FetchError::Stopped { .. } => INTERRUPTED,
+            error if error.is_usage() => USAGE,
+            _ => FAILED,
+        });
     }
     if let Some(Coded { code, .. }) = error.downcast_ref() {
         return Some(*code);
@@ -96,7 +107,10 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
             error.downcast_ref(),
             Some(MeasureError::Model(_) | MeasureError::Zero { .. } | MeasureError::Indivisible { .. })
         )
-        || matches!(error.downcast_ref(), Some(RunDirError::NotARun { .. } | RunDirError::Taken { .. }))
+        || matches!(
+            error.downcast_ref(),
+            Some(RunDirError::NotARun { .. } | RunDirError::Taken { .. } | RunDirError::NotAFolder { .. })
+        )
         || matches!(
             error.downcast_ref(),
             Some(ReportError::Missing { .. } | ReportError::Empty { .. } | ReportError::Events(_))

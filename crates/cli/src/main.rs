@@ -11,13 +11,14 @@ mod output;
 mod ranks;
 
 use args::Cli;
-use clap::Parser;
+use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     ranks::open_error_pipe();
-    let cli = match Cli::try_parse() {
+    let matches = args::command().try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return explain_command_line(&error),
     };

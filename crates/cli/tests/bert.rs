@@ -11,8 +11,7 @@ fn steps_are_measured_and_explained() {
     let folder = TempDir::new().unwrap();
     let run = |arguments: &str| bessemer(folder.path(), arguments);
     let sizes = "--sequence-length 32 --predictions 4 --accumulation 2 --dropout 0.2 --no-clip";
-    let bench =
-        format!("bench train bert-tiny --batch-size 2 {sizes} --warmup 0 --steps 2 --repeat 1 --quiet --json -");
+    let bench = format!("bench train bert-tiny --batch-size 2 {sizes} --warmup 0 --steps 2 --repeat 1 --quiet --json");
     let line: Value = serde_json::from_str(&run(&bench).ok().out).unwrap();
     assert_eq!((line["unit"].as_str(), line["batch_size"].as_u64()), (Some("sequences/s"), Some(2)));
     let options = &line["options"];

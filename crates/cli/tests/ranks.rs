@@ -120,13 +120,13 @@ fn training_is_measured_on_several_ranks() {
     fs::write(place.path("own.toml"), cluster).unwrap();
     for (name, launcher) in launchers() {
         let weak =
-            format!("{bench} --scaling 1x1,1x2 --mpi {name} --simulate own.toml --json {name}-weak.jsonl --quiet");
+            format!("{bench} --scaling 1x1,1x2 --mpi {name} --simulate own.toml --out {name}-weak.jsonl --quiet");
         let table = place.run(&weak).ok().out;
         assert!(table.contains("Weak scaling of bert-tiny, fp32, 2 sequences a rank in each step"), "{table}");
         assert_scaling(&place.results(&format!("{name}-weak.jsonl")), [2, 4], [2, 2]);
 
         // Ranks that the launcher starts itself measure what it has started.
-        let strong = format!("{bench} --strong --scaling 1x2 --simulate own.toml --json {name}-strong.jsonl --quiet");
+        let strong = format!("{bench} --strong --scaling 1x2 --simulate own.toml --out {name}-strong.jsonl --quiet");
         let said = place.launched(&launcher, 2, &strong).ok();
         assert_eq!(said.out.matches("Strong scaling of bert-tiny").count(), 1, "rank 0 alone prints:\n{}", said.out);
         assert_scaling(&place.results(&format!("{name}-strong.jsonl")), [2, 2], [2, 1]);
@@ -136,7 +136,7 @@ fn training_is_measured_on_several_ranks() {
             assert!(table.contains("| 1 | 2 |") && table.contains("slowest rank"), "{report}");
         }
 
-        let other = place.launched(&launcher, 2, &format!("{bench} --scaling 2x2 --json other.jsonl"));
+        let other = place.launched(&launcher, 2, &format!("{bench} --scaling 2x2 --out other.jsonl"));
         assert!(other.code == 2 && other.err.contains("--scaling 2x2: mp"), "{}", other.err);
         assert!(other.err.contains("started 2 ranks on 1 nodes, which can be 1x1 and 1x2"), "{}", other.err);
         assert!(!place.path("other.jsonl").exists());
@@ -168,7 +168,7 @@ fn assert_scaling(results: &[serde_json::Value], samples: [u64; 2], batches: [u6
 #[test]
 fn ranks_that_cannot_be_measured_are_refused() {
     let place = Place::new();
-    let run = |arguments: &str| place.run(&format!("bench {arguments} --json none.jsonl"));
+    let run = |arguments: &str| place.run(&format!("bench {arguments} --out none.jsonl"));
     run("train bert-tiny --scaling 2").fails(2, &["--scaling", "nodes x ranks of each, such as 1x2"]);
     run("train bert-tiny --scaling 1x0").fails(2, &["nodes x ranks of each"]);
     run("train bert-tiny --scaling 1x1,2x2").fails(2, &["--scaling 2x2 needs 2 nodes", "mpirun -H a:2,b:2", "srun"]);
@@ -179,7 +179,7 @@ fn ranks_that_cannot_be_measured_are_refused() {
     run("train bert-tiny --scaling 1x2 --profile").fails(2, &["--profile", "--scaling"]);
     run("train bert-tiny --scaling 1x2 --simulate h300x8").fails(2, &["h300x8", "built in"]);
     run("train bert-tiny --scaling 1x2 --simulate cpu-1g").fails(2, &["8x1", "not 1x2"]);
-    let bench = "bench train bert-tiny --scaling 1x2 --json none.jsonl";
+    let bench = "bench train bert-tiny --scaling 1x2 --out none.jsonl";
     let without_mpi = ran(place.command(bench).env("PATH", place.path("empty")));
     without_mpi.fails(2, &["no launcher of MPI", "openmpi-bin or mpich"]);
     assert!(!place.path("none.jsonl").exists());

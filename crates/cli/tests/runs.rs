@@ -18,10 +18,13 @@ fn a_run_is_trained_used_resumed_and_reported() {
     let said = run(&format!("{TRAIN} --epochs 1 --out run")).ok().out;
     assert!(said.contains("steps       5") && said.contains("top1"), "{said}");
     assert!(folder.path().join("run/predictions/samples.json").is_file());
-    run(&format!("{TRAIN} --epochs 1 --out run")).fails(2, &["run: holds a run already"]);
+    let taken = run(&format!("{TRAIN} --epochs 1 --out run --data nowhere").replace("--data shapes", ""));
+    taken.fails(2, &["run: holds a run already"]);
 
-    let again = run("train --recipe run/recipe.toml --out again --quiet --log-format json").ok();
+    let again = run("train --recipe run/recipe.toml --out again").ok();
     assert!(again.out.contains("steps       5"), "{}", again.out);
+    let first = "resnet20-cifar: recipe shapes-quick on shapes, 5 steps of 8 images in fp32; the run is in again\n";
+    assert!(again.err.starts_with(first), "{}", again.err);
     let weights =
         |name: &str| fs::read(folder.path().join(name).join("checkpoints/step-000005/model.safetensors")).unwrap();
     assert!(weights("run") == weights("again"), "the resolved recipe gives the same weights");
@@ -69,6 +72,37 @@ fn a_run_is_trained_used_resumed_and_reported() {
 }
 
 #[test]
+fn weights_of_1000_classes_know_those_of_imagenet() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    run(&format!("{TRAIN} --steps 1 --out run --set model.num_classes=1000")).ok();
+    run("weights convert run wide.safetensors").ok();
+    run("data shapes --out shapes --train 10 --val 10 --size 32 --png").ok();
+    let (pictures, shapes) = (folder.path().join("pictures"), folder.path().join("shapes/val"));
+    fs::create_dir(&pictures).unwrap();
+    fs::rename(shapes.join("star"), pictures.join("n02979186")).unwrap();
+    fs::rename(shapes.join("heart"), pictures.join("n01440764")).unwrap();
+
+    let infer = run("infer resnet20-cifar --weights wide.safetensors --top 1000 --json pictures").ok().out;
+    let infer: Vec<Value> = serde_json::from_str(&infer).unwrap();
+    let mut loss = 0.0;
+    for prediction in &infer {
+        let classes = prediction["classes"].as_array().unwrap();
+        let class = |number: usize| classes.iter().find(|class| class["class"] == number).unwrap();
+        let is_fish = prediction["path"].as_str().unwrap().contains("n01440764");
+        assert_eq!((&class(0)["name"], &class(482)["name"]), (&"tench".into(), &"cassette player".into()));
+        loss -= class(if is_fish { 0 } else { 482 })["probability"].as_f64().unwrap().ln() / infer.len() as f64;
+    }
+    let eval = run("eval resnet20-cifar --weights wide.safetensors --data pictures --json").ok().out;
+    let eval: Value = serde_json::from_str(&eval).unwrap();
+    assert_eq!(eval["total"].as_u64(), Some(infer.len() as u64));
+    assert!((eval["loss"].as_f64().unwrap() - loss).abs() < 1e-4, "{loss} by the probabilities, {eval}");
+    fs::create_dir(pictures.join("n99999999")).unwrap();
+    fs::copy(pictures.join("n02979186/000003.png"), pictures.join("n99999999/a.png")).unwrap();
+    run("eval resnet20-cifar --weights wide.safetensors --data pictures").fails(2, &["n99999999", "1000 classes"]);
+}
+
+#[test]
 fn a_loss_that_is_not_finite_is_told_once() {
     let folder = TempDir::new().unwrap();
     let wild = "--epochs 60 --set schedule.base_lr=1000 --set schedule.kind=constant --set optimizer.weight_decay=1 \
@@ -83,7 +117,7 @@ fn measurements_have_every_field() {
     let folder = TempDir::new().unwrap();
     let options = "--warmup 1 --steps 2 --repeat 2 --quiet";
     let out =
-        bessemer(folder.path(), &format!("bench train resnet20-cifar --batch-size 1,2 {options} --json -")).ok().out;
+        bessemer(folder.path(), &format!("bench train resnet20-cifar --batch-size 1,2 {options} --json")).ok().out;
     let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.len(), 2, "{out}");
     let fields = "v kind time elapsed rank step framework framework_version model mode precision device device_name \
@@ -105,7 +139,23 @@ fn measurements_have_every_field() {
         assert!(line["peak_memory_bytes"].as_u64().is_none_or(|bytes| bytes > 1 << 20), "{line}");
     }
 
-    let bench = format!("bench infer resnet20-cifar --batch-size 2 {options} --no-fuse --profile --json results.jsonl");
+    let quick = "bench infer resnet20-cifar --batch-size 1,2 --budget 1";
+    let ran = bessemer(folder.path(), &format!("{quick} --out quick.jsonl")).ok();
+    assert!(ran.out.lines().next().unwrap().ends_with("; quick"), "{}", ran.out);
+    let announced =
+        "quick measurement: 2 batch sizes in about 1.0 s; --method dlperf makes 7 repeats of 20 + 100 steps\n";
+    assert!(ran.err.starts_with(announced) && ran.err.contains("batch 2: "), "{}", ran.err);
+    let lines = fs::read_to_string(folder.path().join("quick.jsonl")).unwrap();
+    for line in lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        assert_eq!(
+            (&line["options"]["budget_s"], line["steps"].as_u64().unwrap() <= 100),
+            (&0.5.into(), true),
+            "{line}"
+        );
+    }
+    bessemer(folder.path(), &format!("{quick} --method dlperf")).fails(2, &["--budget is for --method quick"]);
+
+    let bench = format!("bench infer resnet20-cifar --batch-size 2 {options} --no-fuse --profile --out results.jsonl");
     let table = bessemer(folder.path(), &bench).ok().out;
     assert!(
         table.contains("GFLOP/s fp32")
@@ -128,7 +178,7 @@ fn kernels_are_measured_alone() {
     let folder = TempDir::new().unwrap();
     let run = |arguments: &str| bessemer(folder.path(), &format!("bench kernels --quiet --time 0.01 {arguments}"));
     let filter = "--filter efficientnet-b0/block0.squeeze*forward";
-    let table = run(&format!("{filter} --json kernels.jsonl")).ok().out;
+    let table = run(&format!("{filter} --out kernels.jsonl")).ok().out;
     assert!(table.contains("block0.squeeze [4,32]x[32,8] forward") && table.contains("matmul forward"), "{table}");
     let lines = fs::read_to_string(folder.path().join("kernels.jsonl")).unwrap();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -139,7 +189,7 @@ fn kernels_are_measured_alone() {
     assert!(fp32["fraction_of_peak"].as_f64().unwrap() > 0.0 && fp32["ms"]["p50"].as_f64().unwrap() > 0.0, "{fp32}");
 
     // So small a product spends its time on the call.
-    let slow = run(&format!("{filter} --floor 0.9 --json -")).fails(1, &["below", "floor"]);
+    let slow = run(&format!("{filter} --floor 0.9 --json")).fails(1, &["below", "floor"]);
     assert_eq!(slow.out.lines().count(), 2, "nothing but objects: {}", slow.out);
     fs::write(folder.path().join("floors.toml"), "\"*\" = 0.9\n\"block0.squeeze\" = 1e-9\n").unwrap();
     let fp32 = run(&format!("{filter} --floors floors.toml --precision fp32")).ok().out;
@@ -159,7 +209,8 @@ fn folders_that_cannot_be_written() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("file"), "").unwrap();
     let run = |arguments: &str| bessemer(folder.path(), arguments);
-    run(&format!("{TRAIN} --steps 1 --out file/run")).fails(1, &["file/run"]);
-    run("bench infer resnet20-cifar --json file/results.jsonl").fails(1, &["file/results.jsonl"]);
+    run(&format!("{TRAIN} --steps 1 --out file/run")).fails(2, &["file/run: is not a folder"]);
+    run(&format!("{TRAIN} --steps 1 --out file")).fails(2, &["file: is not a folder"]);
+    run("bench infer resnet20-cifar --out file/results.jsonl").fails(1, &["file/results.jsonl"]);
     run("quickstart --out file/runs --quiet").fails(1, &["file/runs"]);
 }

@@ -113,7 +113,7 @@ fn what_is_missing_is_told() {
 fn steps_are_measured_and_explained() {
     let folder = TempDir::new().unwrap();
     let run = |arguments: &str| bessemer(folder.path(), arguments);
-    let sizes = "--batch-size 2 --sequence-length 32 --warmup 0 --steps 2 --repeat 1 --quiet --json -";
+    let sizes = "--batch-size 2 --sequence-length 32 --warmup 0 --steps 2 --repeat 1 --quiet --json";
     let bench = |arguments: &str| -> Value {
         serde_json::from_str(&run(&format!("bench {arguments} {sizes}")).ok().out).unwrap()
     };

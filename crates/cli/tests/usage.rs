@@ -3,6 +3,7 @@
 mod common;
 
 use common::bessemer;
+use std::fs;
 use std::time::Instant;
 use tempfile::TempDir;
 
@@ -30,6 +31,7 @@ fn every_command_has_help_with_examples() {
         "score squad",
         "score coco",
         "data",
+        "data fetch",
         "data prepare",
         "data prepare text",
         "data verify",
@@ -51,8 +53,17 @@ fn every_command_has_help_with_examples() {
         assert!((2..=6).contains(&examples.len()), "{command}: {help}");
         let purpose = help.lines().next().unwrap();
         assert!(purpose.len() > 15 && !purpose.starts_with("Usage"), "{command}: {purpose}");
-        assert!(help.contains("--device <DEVICE>"), "{command}");
     }
+    let shows = |command: &str, option: &str| {
+        bessemer(folder.path(), &format!("{command} --help")).ok().out.contains(&format!("--{option} "))
+    };
+    for command in ["train", "quickstart", "doctor", "infer", "bench kernels"] {
+        assert!(shows(command, "device") && shows(command, "isa"), "{command}");
+    }
+    assert!(shows("train", "recompute") && !shows("doctor", "recompute") && !shows("weights convert", "device"));
+    assert!(shows("data prepare text", "threads") && !shows("data prepare text", "precision"));
+    // What help leaves out is no error, as in scripts that set it for all commands.
+    bessemer(folder.path(), "models --device cpu").ok();
 }
 
 #[test]
@@ -78,7 +89,7 @@ fn what_does_not_exist_yet_is_refused() {
     run("bench train resnet50 --precision tf32").fails(2, &["'tf32'", "allowed: fp32, bf16, fp16"]);
     run("explain resnet50 --recompute all").fails(2, &["'all'", "pointwise"]);
     run("doctor --isa sse9").fails(2, &["sse9", "portable"]);
-    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is written");
+    assert!(fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is written");
 }
 
 #[test]
@@ -93,7 +104,7 @@ fn kernels_and_floors_are_checked_before_anything_runs() {
     run("--time 0").fails(2, &["'0'", "--time", "seconds"]);
     run("--floors absent.toml").fails(2, &["absent.toml", "No such file"]);
     let floors = |text: &str, parts: &[&str]| {
-        std::fs::write(folder.path().join("floors.toml"), text).unwrap();
+        fs::write(folder.path().join("floors.toml"), text).unwrap();
         run("--floors floors.toml").fails(2, &[&["floors.toml"], parts].concat());
     };
     floors("forward = ", &["not TOML", "line 1"]);
@@ -111,7 +122,32 @@ fn numbers_have_ranges() {
     run("bench train resnet50 --batch-size -4").fails(2, &["'-4'", "--batch-size", "1 to"]);
     run("explain resnet50 --batch-size 0").fails(2, &["'0'", "1 to"]);
     run("bench infer resnet20-cifar --threads 0").fails(2, &["--threads", "1 to 1024"]);
+    run("train resnet20-cifar --data shapes --seed -1").fails(2, &["--seed", "-1 is not in 0..="]);
     run("train resnet20-cifar --data shapes --epochs -1").fails(2, &["--epochs", "1 to"]);
+}
+
+#[test]
+fn text_files_may_begin_with_a_mark_but_are_utf_8() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    let write = |name: &str, text: &str| {
+        fs::write(folder.path().join(format!("bom-{name}")), format!("\u{feff}{text}")).unwrap();
+        let utf_16: Vec<u8> = [0xfeff].into_iter().chain(text.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+        fs::write(folder.path().join(format!("16-{name}")), utf_16).unwrap();
+    };
+    write("recipe.toml", "name = \"own\"\n[model]\nname = \"resnet20-cifar\"\n");
+    run("train --recipe bom-recipe.toml").fails(2, &["bom-recipe.toml: model: missing field `num_classes`"]);
+    run("train --recipe 16-recipe.toml").fails(2, &["16-recipe.toml: the file is in UTF-16, not in UTF-8"]);
+    write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n");
+    let documents: Vec<String> = (1..100).map(|words| "a ".repeat(words)).collect();
+    write("text.txt", &documents.join("\n\n"));
+    run("data prepare text bom-text.txt --vocab 16-vocab.txt --out text").fails(2, &["16-vocab.txt", "UTF-16"]);
+    run("data prepare text bom-text.txt --vocab bom-vocab.txt --out text").ok();
+    write("questions.json", "{\"version\": \"1.1\", \"data\": []}");
+    let score = |name: &str| run(&format!("score squad --data {name} --predictions bom-questions.json"));
+    score("16-questions.json").fails(2, &["16-questions.json: the file is in UTF-16"]);
+    let empty = score("bom-questions.json").err;
+    assert!(!empty.contains("not JSON"), "{empty}");
 }
 
 #[test]
@@ -124,7 +160,7 @@ fn recipes_are_checked_by_field() {
     run("--set momentum").fails(2, &["momentum", "section.field=value"]);
     run("--set precision.compute=tf32").fails(2, &["precision.compute", "fp32"]);
     run("--set model.name=resnet20").fails(2, &["model.name", "did you mean `resnet20-cifar`?"]);
-    std::fs::write(folder.path().join("broken.toml"), "name = \n").unwrap();
+    fs::write(folder.path().join("broken.toml"), "name = \n").unwrap();
     bessemer(folder.path(), "train resnet20-cifar --data shapes --recipe broken.toml")
         .fails(2, &["broken.toml", "line 1"]);
 }

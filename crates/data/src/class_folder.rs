@@ -4,16 +4,31 @@ use crate::decode::decode_file;
 use crate::listing::Listing;
 use crate::{DataError, Dataset, Label, Philox, Scratch, Split, Transform};
 
-/// One split of an ImageNet-like folder: `train/CLASS/*.{jpg,jpeg,png}` and `val/CLASS/*.{jpg,jpeg,png}`.
+/// One split of an ImageNet-like folder: `train/CLASS/*.jpg` and `val/CLASS/*.jpg`, or with another of the
+/// [endings](crate::IMAGE_ENDINGS).
 ///
 /// Classes are the folders of `train/` in the order of their names (bytes compared), and a class's label is its place
 /// in that order for both splits. Files are sorted by class, then name. Extensions are matched without regard to case;
 /// other files and hidden ones are passed over. What a file holds is decided by its content, not by its extension.
 #[derive(Debug)]
 pub struct ClassFolder {
+    split: Split,
     listing: Listing,
+    /// Of each folder, where labels are not the places of folders.
+    labels: Option<Labels>,
     transform: Transform,
 }
+
+/// Labels that a model gives to classes.
+#[derive(Debug)]
+struct Labels {
+    names: Vec<String>,
+    of_folder: Vec<u32>,
+}
+
+/// Name of a folder that is none of a model's classes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownClass(pub String);
 
 impl ClassFolder {
     /// Lists the files of one split; nothing is decoded.
@@ -22,7 +37,31 @@ impl ClassFolder {
     /// that `train/` lacks; a name that is not UTF-8; a transform out of range.
     pub fn open(root: impl AsRef<Path>, split: Split, transform: Transform) -> Result<Self, DataError> {
         transform.check()?;
-        Ok(Self { listing: Listing::open(root.as_ref(), split)?, transform })
+        Ok(Self { split, listing: Listing::open(root.as_ref(), split)?, labels: None, transform })
+    }
+
+    /// Lists the files to evaluate on: `val/` of a root with `train/` as [`ClassFolder::open`] does, or `val/CLASS/` alone, or
+    /// `CLASS/` in the root.
+    ///
+    /// Errors: as [`ClassFolder::open`], but `train/` and `val/` may be missing.
+    pub fn to_evaluate(root: impl AsRef<Path>, transform: Transform) -> Result<Self, DataError> {
+        transform.check()?;
+        Ok(Self { split: Split::Val, listing: Listing::to_evaluate(root.as_ref())?, labels: None, transform })
+    }
+
+    /// Labels as a model gives them that knows more classes, or in another order: the place of a folder's name in `names`.
+    ///
+    /// Errors: a folder that is not among the names.
+    pub fn labelled_by(self, names: &[String]) -> Result<Self, UnknownClass> {
+        let label = |folder: &String| names.iter().position(|name| name == folder).map(|label| label as u32);
+        let labels = self.listing.classes().iter().map(|folder| label(folder).ok_or(UnknownClass(folder.clone())));
+        let of_folder = labels.collect::<Result<_, _>>()?;
+        Ok(Self { labels: Some(Labels { names: names.to_vec(), of_folder }), ..self })
+    }
+
+    /// Names of the folders.
+    pub fn folders(&self) -> &[String] {
+        self.listing.classes()
     }
 
     /// Path of the file of sample `index`.
@@ -32,12 +71,13 @@ impl ClassFolder {
 
     /// Label of sample `index`.
     pub fn label(&self, index: usize) -> u32 {
-        self.listing.label(index)
+        let folder = self.listing.label(index);
+        self.labels.as_ref().map_or(folder, |labels| labels.of_folder[folder as usize])
     }
 
     /// The split that was opened.
     pub fn split(&self) -> Split {
-        self.listing.split()
+        self.split
     }
 }
 
@@ -49,7 +89,7 @@ impl Dataset for ClassFolder {
     }
 
     fn class_names(&self) -> &[String] {
-        self.listing.classes()
+        self.labels.as_ref().map_or(self.listing.classes(), |labels| &labels.names)
     }
 
     fn image_size(&self, _: usize) -> [usize; 2] {

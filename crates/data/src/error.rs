@@ -85,7 +85,9 @@ impl DataError {
 /// Why the bytes of an image cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    #[error("not an image: the file starts with {start}; expected JPEG (FF D8 FF) or PNG (89 50 4E 47)")]
+    #[error(
+        "not an image: the file starts with {start}; expected JPEG (FF D8 FF), PNG (89 50 4E 47), WebP (RIFF....WEBP) or BMP (BM)"
+    )]
     UnknownFormat { start: String },
 
     #[error("the image is {width}x{height}; expected sides of 1 to {max_side} and at most {max_pixels} pixels")]

@@ -65,6 +65,9 @@ impl<R: BufRead> ImageStream<R> {
         match detect(&self.file).map_err(Flaw::Decode)? {
             ImageFormat::Jpeg => self.read_jpeg(),
             ImageFormat::Png => self.read_png(),
+            format @ (ImageFormat::WebP | ImageFormat::Bmp) => {
+                Err(damaged(format, 0, "a format that streams do not have; JPEG and PNG are allowed".to_owned()))
+            }
         }
     }
 
@@ -146,11 +149,10 @@ impl<R: BufRead> ImageStream<R> {
         }
         let missing = length.saturating_sub(self.file.len());
         if missing > 0 && self.read(missing)? < missing {
-            let (format, expected) = match format {
-                ImageFormat::Jpeg => ("JPEG", "the end-of-image marker (FF D9)"),
-                ImageFormat::Png => ("PNG", "the IEND chunk"),
-            };
-            return Err(Flaw::Decode(DecodeError::Truncated { format, length: self.file.len(), expected }));
+            let is_jpeg = format == ImageFormat::Jpeg;
+            let expected = if is_jpeg { "the end-of-image marker (FF D9)" } else { "the IEND chunk" };
+            let (format, length) = (format.title(), self.file.len());
+            return Err(Flaw::Decode(DecodeError::Truncated { format, length, expected }));
         }
         Ok(())
     }
@@ -162,6 +164,6 @@ impl<R: BufRead> ImageStream<R> {
 }
 
 fn damaged(format: ImageFormat, offset: usize, reason: String) -> Flaw {
-    let (format, offset) = (if format == ImageFormat::Jpeg { "JPEG" } else { "PNG" }, Some(offset as u64));
+    let (format, offset) = (format.title(), Some(offset as u64));
     Flaw::Decode(DecodeError::Damaged { format, offset, reason, expected: "whole files one after another" })
 }

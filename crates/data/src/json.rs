@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::DataError;
+use crate::utf8::without_mark;
 
 /// Reads the content of a JSON file.
 ///
@@ -12,6 +13,7 @@ use crate::DataError;
 ///
 /// What is not JSON, with its line and column; what has another form, with its path such as `data[3].title`.
 pub(crate) fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8], expected: &str) -> Result<T, DataError> {
+    let bytes = without_mark(path, bytes, expected)?;
     // Tracking paths slows reading down, so they are tracked only when a message needs one.
     if let Ok(value) = serde_json::from_slice(bytes) {
         return Ok(value);

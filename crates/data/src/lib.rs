@@ -21,6 +21,7 @@ mod feeds;
 mod font;
 mod image;
 mod image_stream;
+mod imagenet;
 mod json;
 mod listing;
 mod loader;
@@ -40,21 +41,26 @@ pub mod text;
 mod tf_example;
 pub mod tfrecord;
 mod two_tap;
+mod utf8;
 mod verify;
 
 pub use augment::{RandomResizedCrop, ResizeCentreCrop, Transform};
 pub use cifar::CifarBin;
-pub use class_folder::ClassFolder;
+pub use class_folder::{ClassFolder, UnknownClass};
 pub use dataset::{Dataset, LabelledImages, Normalization, Scratch, Split};
-pub use decode::{ColourMode, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decode_file, decode_rgb};
+pub use decode::{
+    ColourMode, IMAGE_ENDINGS, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decode_file, decode_rgb, has_image_ending,
+};
 pub use error::{DataError, DecodeError, FilePosition};
 pub use feeds::{Array, Feeds, Field, Row};
 pub use image::{FileFormat, Image};
 pub use image_stream::ImageStream;
+pub use imagenet::{IMAGENET_CLASSES, ImageNetClass, imagenet_classes, readable_class};
 pub use loader::{
     Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, LoadingSpeed, OnBadSample, SampleKey,
     Samples, SkippedSample, loading_speed,
 };
+pub use new_folder::Unfinished;
 pub use parallel::try_map;
 pub use placement::{Placement, Resampling, ResizeBuffers};
 pub use preview::{contact_sheet, object_sheet, side_by_side};
@@ -63,4 +69,5 @@ pub use rng::{Philox, Purpose};
 pub use sampler::{BatchRange, Position, Sampler, SamplerOptions, Share};
 pub use synthetic::{Synthetic, SyntheticObjects};
 pub use target::{Label, SampleTarget};
+pub use utf8::read_text;
 pub use verify::{DamagedFile, SplitReport, VerifyReport, verify};

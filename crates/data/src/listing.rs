@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::dataset::hex;
-use crate::{DataError, Split};
+use crate::decode::has_image_ending;
+use crate::{DataError, IMAGE_ENDINGS, Split};
 
-const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
-const LAYOUT: &str = "train/CLASS/*.{jpg,jpeg,png} and val/CLASS/*.{jpg,jpeg,png}";
+const LAYOUT: &str = "train/CLASS/*.jpg and val/CLASS/*.jpg (or .jpeg, .png, .webp, .bmp)";
 
 /// The image files of one split, by class, then name.
 #[derive(Debug)]
 pub(crate) struct Listing {
-    root: PathBuf,
-    split: Split,
+    /// That of the classes.
+    folder: PathBuf,
     classes: Vec<String>,
     files: Vec<ImageFile>,
 }
@@ -43,11 +43,24 @@ impl Listing {
             let label = classes.binary_search(&class).expect("every class of a split is known") as u32;
             list_images(&root.join(split.name()).join(class), label, &mut files)?;
         }
-        Ok(Self { root: root.to_owned(), split, classes, files })
+        Ok(Self { folder: root.join(split.name()), classes, files })
     }
 
-    pub(crate) fn split(&self) -> Split {
-        self.split
+    /// The files to evaluate on: as [`Listing::open`] for `val`, but `train/` may be missing, and the folders of the classes may
+    /// lie in the root itself.
+    pub(crate) fn to_evaluate(root: &Path) -> Result<Self, DataError> {
+        require_folder(root)?;
+        let [train, val] = [Split::Train, Split::Val].map(|split| root.join(split.name()));
+        if train.is_dir() {
+            return Self::open(root, Split::Val);
+        }
+        let folder = if val.is_dir() { val } else { root.to_owned() };
+        let classes = class_names(&folder)?;
+        let mut files = Vec::new();
+        for (label, class) in classes.iter().enumerate() {
+            list_images(&folder.join(class), label as u32, &mut files)?;
+        }
+        Ok(Self { folder, classes, files })
     }
 
     pub(crate) fn classes(&self) -> &[String] {
@@ -64,7 +77,7 @@ impl Listing {
 
     pub(crate) fn path(&self, index: usize) -> PathBuf {
         let file = &self.files[index];
-        self.root.join(self.split.name()).join(&self.classes[file.class as usize]).join(&file.name)
+        self.folder.join(&self.classes[file.class as usize]).join(&file.name)
     }
 
     /// SHA-256 over class, name and size of every file, in order.
@@ -124,7 +137,7 @@ fn val_classes(root: &Path, train_classes: &[String]) -> Result<Vec<String>, Dat
 fn list_images(folder: &Path, class: u32, files: &mut Vec<ImageFile>) -> Result<(), DataError> {
     let start = files.len();
     for name in visible_entries(folder)? {
-        if !has_image_extension(Path::new(&name)) {
+        if !has_image_ending(Path::new(&name)) {
             continue;
         }
         let path = folder.join(&name);
@@ -135,7 +148,7 @@ fn list_images(folder: &Path, class: u32, files: &mut Vec<ImageFile>) -> Result<
         files.push(ImageFile { class, name, bytes: metadata.len() });
     }
     if files.len() == start {
-        let expected = "at least one .jpg, .jpeg or .png file for each class";
+        let expected = format!("at least one file for each class that ends in {}", IMAGE_ENDINGS.join(", "));
         return Err(DataError::layout(folder, "no images in it", expected));
     }
     files[start..].sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -148,9 +161,4 @@ fn visible_entries(folder: &Path) -> Result<Vec<OsString>, DataError> {
     let mut names = names.map_err(DataError::io(folder, "list the folder"))?;
     names.retain(|name| !name.as_encoded_bytes().starts_with(b"."));
     Ok(names)
-}
-
-fn has_image_extension(name: &Path) -> bool {
-    let extension = name.extension().unwrap_or_default();
-    EXTENSIONS.iter().any(|known| extension.eq_ignore_ascii_case(known))
 }

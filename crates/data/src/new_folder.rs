@@ -23,7 +23,7 @@ pub(crate) fn require_empty(root: &Path) -> Result<(), DataError> {
 /// A folder that is being filled. Unless it is kept, all that is in it is removed at the end, and the folder itself and those
 /// above it if they were not there before.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
+pub struct Unfinished {
     folder: PathBuf,
     /// The folder and those above it that were not there, the innermost first.
     new: Vec<PathBuf>,
@@ -32,14 +32,14 @@ pub(crate) struct Unfinished {
 
 impl Unfinished {
     /// To be called before the folder is created.
-    pub(crate) fn begin(folder: &Path) -> Self {
+    pub fn begin(folder: &Path) -> Self {
         let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let new = folder.ancestors().take_while(is_missing).map(Path::to_owned).collect();
         Self { folder: folder.to_owned(), new, is_kept: false }
     }
 
     /// Leaves the folder as it is.
-    pub(crate) fn keep(mut self) {
+    pub fn keep(mut self) {
         self.is_kept = true;
     }
 }

@@ -104,8 +104,7 @@ impl SplitReport {
         self.readable += 1;
         *self.formats.entry(info.format).or_default() += 1;
         *self.modes.entry(info.mode).or_default() += 1;
-        let named_png = path.extension().unwrap_or_default().eq_ignore_ascii_case("png");
-        self.misnamed += usize::from(named_png != (info.format == ImageFormat::Png));
+        self.misnamed += usize::from(ImageFormat::of_ending(path) != Some(info.format));
         let size = (info.width, info.height);
         let pixels = |(width, height): (u32, u32)| u64::from(width) * u64::from(height);
         if self.smallest.is_none_or(|smallest| pixels(size) < pixels(smallest)) {

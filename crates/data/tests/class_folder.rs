@@ -77,7 +77,7 @@ fn says_what_is_missing() {
     let root = small();
     let path = root.path();
     let error = |split| open(path, split).unwrap_err();
-    let layout = "train/CLASS/*.{jpg,jpeg,png} and val/CLASS/*.{jpg,jpeg,png}";
+    let layout = "train/CLASS/*.jpg and val/CLASS/*.jpg (or .jpeg, .png, .webp, .bmp)";
     let nowhere = path.join("nowhere");
     let expected = format!("{}: no such folder; expected a data set laid out as {layout}", nowhere.display());
     assert_eq!(open(&nowhere, Split::Train).unwrap_err(), expected);

@@ -38,6 +38,12 @@ fn decodes_as_pillow() {
         ("grey_16.png", Png, Grey, 0),
         ("one_bit.png", Png, Grey, 0),
         ("palette.png", Png, Palette, 0),
+        ("webp_lossy.webp", WebP, Rgb, 1),
+        ("webp_lossless.webp", WebP, Rgb, 0),
+        ("webp_alpha.webp", WebP, Rgba, 0),
+        ("bmp_rgb.bmp", Bmp, Rgb, 0),
+        ("bmp_grey.bmp", Bmp, Rgb, 0),
+        ("bmp_palette.bmp", Bmp, Rgb, 0),
     ] {
         let mut pixels = Vec::new();
         let path = fixture("decode").join(file);

@@ -3,14 +3,17 @@
 use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, write_safetensors};
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, recipe_of, vocabulary_of};
+use crate::onnx;
 use crate::state::{load_strictly, named};
-use crate::tasks::family::Fitted;
+use crate::tasks::family::{Fitted, Network, NetworkSize};
 use crate::tasks::huggingface::VocabularyPart;
-use crate::tasks::registry;
+use crate::tasks::registry::{self, ZooModel};
 use crate::tasks::text::vocabulary_beside;
 use bessemer_data::text::Vocabulary;
+use bessemer_ir::reference::Tensor;
 use bessemer_models::weights::without_module;
 use bessemer_models::{Model, WeightNames};
+use bessemer_nn::ParamSpec;
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
@@ -27,6 +30,8 @@ pub enum Names {
     DeepLearningExamples,
     /// `bert.encoder.layer.0.attention.self.query.weight`, in a folder with `config.json` and `vocab.txt`.
     HuggingFace,
+    /// No naming but an ONNX file with the network of inference.
+    Onnx,
 }
 
 impl FromStr for Names {
@@ -38,8 +43,9 @@ impl FromStr for Names {
             "torchvision" => Ok(Self::Torchvision),
             "dle" => Ok(Self::DeepLearningExamples),
             "huggingface" => Ok(Self::HuggingFace),
+            "onnx" => Ok(Self::Onnx),
             other => {
-                let allowed = "expected torchvision, timm, dle, huggingface or bessemer";
+                let allowed = "expected torchvision, timm, dle, huggingface, onnx or bessemer";
                 Err(TrainError::setting("the naming", other, allowed))
             }
         }
@@ -53,6 +59,7 @@ impl fmt::Display for Names {
             Self::Torchvision => "torchvision",
             Self::DeepLearningExamples => "dle",
             Self::HuggingFace => "huggingface",
+            Self::Onnx => "onnx",
         })
     }
 }
@@ -61,7 +68,7 @@ impl Names {
     /// The canonical name of a tensor in this naming.
     fn of(self, names: &WeightNames, canonical: &str) -> String {
         match self {
-            Self::Timm | Self::HuggingFace => canonical.to_owned(),
+            Self::Timm | Self::HuggingFace | Self::Onnx => canonical.to_owned(),
             Self::Torchvision => (names.torchvision)(canonical),
             Self::DeepLearningExamples => (names.deep_learning_examples)(canonical),
         }
@@ -92,13 +99,15 @@ pub struct ConvertOptions<'a> {
     pub to: Names,
     /// The model; found by the tensors if absent.
     pub model: Option<&'a str>,
+    /// Sizes of the network in an ONNX file.
+    pub size: NetworkSize,
 }
 
 /// Writes the weights of a `.safetensors` or PyTorch file, checkpoint, run folder or folder of Hugging Face to a `.safetensors` file, or a
-/// folder as Hugging Face has it, as F32 under other names. Counts of batches (`num_batches_tracked`) are left out.
+/// folder as Hugging Face has it, as F32 under other names, or with the network of inference to an ONNX file. Counts of batches (`num_batches_tracked`) are left out.
 ///
 /// # Errors
-/// Names of another suite than `from`; weights that do not fit the model, or no model of the zoo; an output that exists.
+/// Names of another suite than `from`; weights that do not fit the model, or no model of the zoo; an output that exists; a network without an ONNX form.
 pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>) -> Result<Converted, TrainError> {
     if output.exists() {
         let allowed = "it exists already, choose another name";
@@ -112,6 +121,13 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         None => registry::recognise(&tensors, &origin)?,
     };
     let trained = LoadedWeights { family: model.family(), tensors, origin, recipe, vocabulary: vocabulary_of(input)? };
+    if options.from == Some(Names::Onnx) {
+        return Err(TrainError::setting("the naming of the input", Names::Onnx, "ONNX files are written, not read"));
+    }
+    if options.to != Names::Onnx && options.size != NetworkSize::default() {
+        let allowed = "image size and sequence length are those of an ONNX file";
+        return Err(TrainError::setting("the naming", options.to, allowed));
+    }
     let Fitted { model: Model { specs, names, .. }, folder } = model.family().fitted(model.name(), &trained, input)?;
     if let Some(from) = options.from
         && let Some(tensor) = trained.tensors.iter().find(|tensor| !from.allows(names, &tensor.name))
@@ -130,9 +146,35 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
             let allowed = format!("that is for models of text; {} holds {}", trained.origin, model.name());
             return Err(TrainError::setting("the naming", options.to, allowed));
         }
+        (Names::Onnx, _) => {
+            let tensors = write_network(model, input, output, &trained, &options.size)?;
+            return Ok(Converted { model: model.name(), tensors });
+        }
         _ => write_safetensors(output, &converted)?,
     }
     Ok(Converted { model: model.name(), tensors: converted.len() })
+}
+
+/// Writes an ONNX file; returns the number of tensors in it.
+fn write_network(
+    model: ZooModel,
+    input: &Path,
+    output: &Path,
+    trained: &LoadedWeights,
+    size: &NetworkSize,
+) -> Result<usize, TrainError> {
+    let network = |batch| model.family().network(model.name(), trained, input, batch, size);
+    let [first, second] = onnx::BATCHES.map(network);
+    let (Network { model: Model { graph, specs, names }, has, preprocessing }, second) = (first?, second?);
+    let tensors: Vec<NamedTensor<'_>> = trained.tensors.iter().filter(|tensor| has(&tensor.name)).cloned().collect();
+    let loaded = load_strictly(&specs, names, &tensors, &trained.origin)?;
+    let tensor = |(spec, data): (&ParamSpec, Vec<f32>)| {
+        (spec.name.clone(), Tensor::new(spec.ty.clone(), data.into_iter().map(f64::from).collect()))
+    };
+    let parameters = loaded.into_iter().map(tensor).collect();
+    let graphs = [graph, second.model.graph];
+    let export = onnx::Export { model: model.name(), graphs, parameters, metadata: preprocessing };
+    Ok(export.write(output)?)
 }
 
 /// The vocabulary beside weights, if there is one, and its identity.

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::{CheckpointError, TensorError};
 use crate::events::EventError;
+use crate::onnx::OnnxError;
 use crate::recipe::RecipeError;
 use crate::rundir::RunDirError;
 use bessemer_comm::CommError;
@@ -43,6 +44,9 @@ pub enum TrainError {
     #[error(transparent)]
     Ranks(#[from] CommError),
 
+    #[error(transparent)]
+    Onnx(#[from] OnnxError),
+
     #[error("{origin}: {source}")]
     Weights { origin: String, source: WeightsError },
 
@@ -82,7 +86,7 @@ pub enum TrainError {
     )]
     StateDiffers { step: u64, tensor: String },
 
-    #[error("interrupted after step {step}; {}", saved(checkpoint.as_deref()))]
+    #[error("interrupted after step {step}; {}", go_on(checkpoint.as_deref()))]
     Interrupted { step: u64, checkpoint: Option<PathBuf> },
 }
 
@@ -177,12 +181,16 @@ impl TrainError {
                 DataError::Stopped { .. } => ErrorKind::Interrupted,
                 _ => ErrorKind::Usage,
             },
-            Self::Checkpoint(error) => match error {
+            Self::Onnx(OnnxError::Graph(_)) => ErrorKind::Runtime,
+            Self::Checkpoint(error) | Self::Onnx(OnnxError::Write(error)) => match error {
                 CheckpointError::DiskFull { .. } | CheckpointError::NotWritable { .. } | CheckpointError::Io { .. } => {
                     ErrorKind::Runtime
                 }
                 _ => ErrorKind::Usage,
             },
+            Self::Onnx(OnnxError::NoForm { .. } | OnnxError::Batch { .. } | OnnxError::TooLarge { .. }) => {
+                ErrorKind::Usage
+            }
             Self::Interrupted { .. } => ErrorKind::Interrupted,
             Self::Ranks(error) if error.is_usage() => ErrorKind::Usage,
             Self::Ranks(_) => ErrorKind::Runtime,
@@ -230,8 +238,11 @@ fn join(differences: &[Difference]) -> String {
     differences.iter().map(Difference::to_string).collect::<Vec<_>>().join("; ")
 }
 
-fn saved(checkpoint: Option<&Path>) -> String {
-    checkpoint.map_or_else(|| "nothing to save".to_owned(), |path| format!("saved {}", path.display()))
+/// How to go on from a checkpoint, `RUN/checkpoints/NAME`.
+fn go_on(checkpoint: Option<&Path>) -> String {
+    let Some(checkpoint) = checkpoint else { return "nothing to save".to_owned() };
+    let run = checkpoint.ancestors().nth(2).unwrap_or(checkpoint);
+    format!("saved {}; go on with: bessemer train --resume {}", checkpoint.display(), run.display())
 }
 
 fn describe(found: Option<&FirstNonFinite>) -> String {

@@ -187,7 +187,8 @@ impl Rate {
 }
 
 /// Seconds as a person says them: `42 s`, `3 min 20 s`, `5 h 07 min`.
-struct Span(f64);
+#[derive(Clone, Copy, Debug)]
+pub struct Span(pub f64);
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

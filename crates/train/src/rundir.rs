@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 pub enum RunDirError {
     #[error("{}: holds a run already; resume it, or choose another folder", path.display())]
     Taken { path: PathBuf },
+    #[error("{}: is not a folder; a run needs a new or an empty one", path.display())]
+    NotAFolder { path: PathBuf },
     #[error("{}: another process is working in this run", path.display())]
     InUse { path: PathBuf },
     #[error("{}: not a run: {missing} is missing", path.display())]
@@ -42,13 +44,26 @@ impl RunDir {
     /// [`RunDirError::Taken`] if the folder exists and holds anything; a folder that cannot be written.
     pub fn create(path: impl Into<PathBuf>, recipe: &Recipe) -> Result<Self, RunDirError> {
         let path = path.into();
+        Self::check_free(&path)?;
         fs::create_dir_all(&path).map_err(at(&path))?;
-        let mut entries = fs::read_dir(&path).map_err(at(&path))?;
-        if entries.next().is_some() {
-            return Err(RunDirError::Taken { path });
-        }
         let recipe = write_recipe(&path, recipe)?;
         Ok(Self { path, recipe })
+    }
+
+    /// Whether a new run can be put there, before work is spent on it.
+    ///
+    /// # Errors
+    /// [`RunDirError::Taken`] if the folder exists and holds anything, [`RunDirError::NotAFolder`] for a file; a folder that cannot
+    /// be read.
+    pub fn check_free(path: &Path) -> Result<(), RunDirError> {
+        let path = path.to_owned();
+        match fs::read_dir(&path).map(|mut entries| entries.next().is_some()) {
+            Ok(true) => Err(RunDirError::Taken { path }),
+            Ok(false) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotADirectory => Err(RunDirError::NotAFolder { path }),
+            Err(source) => Err(RunDirError::Io { path, source }),
+        }
     }
 
     /// Makes `PARENT/MODEL-DATE-TIME`, with a number behind it if runs start within one second.

@@ -6,7 +6,7 @@ use bessemer_data::shapes::ShapesFolder;
 use bessemer_data::{FileFormat, Image};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::events::{EventBody, Status, read_events};
-use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, infer};
+use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, Prediction, infer};
 use bessemer_train::{
     ErrorKind, EvaluateOptions, Initialisation, RunDir, StopSignal, TrainError, TrainOptions, TrainReport, evaluate,
     train,
@@ -434,10 +434,15 @@ fn a_trained_run_evaluates_and_classifies_as_it_did() {
     let error = evaluate("resnet20-cifar", &file, Path::new("shapes"), &options).unwrap_err();
     assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("needs weights of a run"), "{error}");
 
-    let pictures: Vec<_> = fs::read_dir(data.join("val/star")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let predictions = infer("resnet20-cifar", &run, &pictures, &InferOptions::default()).unwrap();
+    let classify = |inputs: &[&Path]| {
+        let inputs: Vec<String> = inputs.iter().map(|path| path.to_str().unwrap().to_owned()).collect();
+        infer("resnet20-cifar", &run, &inputs, &InferOptions::default(), &|_, _| {}).unwrap()
+    };
+    let stars = data.join("val/star");
+    let pictures: Vec<_> = fs::read_dir(&stars).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let predictions = classify(&[&stars, &stars.join("*.png")]);
     let names = fs::read_to_string(run.join(CLASSES_FILE)).unwrap();
-    assert_eq!(predictions.len(), pictures.len());
+    assert_eq!(predictions.len(), 2 * pictures.len(), "those of the folder and of the pattern");
     for prediction in predictions.into_iter().map(Result::unwrap) {
         assert_eq!(prediction.classes.len(), 5);
         assert!(prediction.classes.iter().all(|score| names.lines().any(|name| name == score.name)));
@@ -448,10 +453,30 @@ fn a_trained_run_evaluates_and_classifies_as_it_did() {
     let jpeg = Image::read(&pictures[0]).unwrap().encode(&stored, FileFormat::Jpeg(90)).unwrap();
     fs::write(&stored, turned(&jpeg)).unwrap();
     Image::read_upright(&stored).unwrap().write(&upright, FileFormat::Png).unwrap();
-    let predictions = infer("resnet20-cifar", &run, &[stored, upright], &InferOptions::default()).unwrap();
+    let predictions = classify(&[&stored, &upright]);
     let [stored, upright] = [0, 1].map(|index| &predictions[index].as_ref().unwrap().classes);
     assert_eq!(stored, upright, "pictures are turned as their EXIF orientation says");
 
     let error = evaluate("resnet32-cifar", &run, &data, &options).unwrap_err();
     assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("holds resnet20-cifar"), "{error}");
+
+    // Some of the classes, in folders alone, have the labels that they had in training.
+    let some = folder.path().join("some");
+    fs::create_dir(&some).unwrap();
+    fs::rename(&stars, some.join("star")).unwrap();
+    let judged = evaluate("resnet20-cifar", &run, &some, &options).unwrap();
+    let is_star = |prediction: &Result<Prediction, _>| prediction.as_ref().unwrap().classes[0].name == "star";
+    let right = classify(&[&some.join("star")]).iter().filter(|prediction| is_star(prediction)).count();
+    assert_eq!(judged.samples, pictures.len() as u64);
+    assert!(
+        (judged.metrics["top1"] - right as f64 / pictures.len() as f64).abs() < 1e-12,
+        "{right}, {:?}",
+        judged.metrics
+    );
+    fs::rename(some.join("star"), some.join("comet")).unwrap();
+    let error = evaluate("resnet20-cifar", &run, &some, &options).unwrap_err();
+    assert!(
+        error.kind() == ErrorKind::Usage && error.to_string().contains("folder of the data set is comet"),
+        "{error}"
+    );
 }

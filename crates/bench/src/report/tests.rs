@@ -1,14 +1,11 @@
 use super::*;
 use crate::machine::Machine;
 use crate::measure::{self, MeasureError};
-use crate::workload::{Mode, StepSettings};
+use crate::workload::Mode;
 use bessemer_data::{FileFormat, Image};
-use bessemer_ir::passes::recompute::Recompute;
-use bessemer_train::DeviceOptions;
 use bessemer_train::events::{
     BenchRun, Comparison, Event, EventBody, EventWriter, Header, KernelTime, Ratio, Status, Verdict, WorkCheck,
 };
-use bessemer_train::recipe::Compute;
 use std::fs;
 use tempfile::TempDir;
 
@@ -46,21 +43,8 @@ fn write_run(folder: &Path) {
 }
 
 fn bench(batch_size: usize, throughput: f64) -> BenchResult {
-    let request = measure::Request {
-        model: "resnet50".into(),
-        mode: Mode::Train,
-        batch_size,
-        fuse: true,
-        precision: Compute::Fp32,
-        recompute: Recompute::None,
-        warmup: 1,
-        steps: 1,
-        repeat: 1,
-        time_limit: None,
-        seed: 0,
-        settings: StepSettings::default(),
-        device: DeviceOptions::default(),
-    };
+    let counts = measure::Request::of("resnet50", Mode::Train, batch_size);
+    let request = measure::Request { warmup: 1, steps: 1, repeat: 1, ..counts };
     let machine = Machine::look(&*request.device.open());
     let error = MeasureError::Memory { needed: 2_000_000_000, available: 1_000_000_000 };
     let mut result = measure::failed(&request, &machine, &error);

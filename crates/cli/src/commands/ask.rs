@@ -5,9 +5,9 @@ use crate::args::Common;
 use crate::failure::Usage;
 use crate::output::print;
 use anyhow::bail;
+use bessemer_data::read_text;
 use bessemer_train::tasks::infer::Predictor;
 use clap::Args;
-use std::fs;
 use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 
@@ -39,8 +39,7 @@ impl Questions {
     pub(crate) fn text(&self) -> anyhow::Result<String> {
         match (&self.context, &self.file) {
             (Some(text), _) => Ok(text.clone()),
-            (None, Some(path)) => fs::read_to_string(path)
-                .map_err(|error| Usage(format!("{}: cannot read the text: {error}", path.display())).into()),
+            (None, Some(path)) => Ok(read_text(path)?),
             (None, None) => bail!(Usage("no text to ask about: give --context TEXT or --file FILE".to_owned())),
         }
     }

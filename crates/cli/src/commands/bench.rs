@@ -1,12 +1,13 @@
 use crate::args::{Common, StepArguments, at_least_one, model};
 use crate::commands::bench_scaling::ScalingOptions;
 use crate::commands::{bench_kernels, bench_scaling, bench_simulator};
-use crate::failure::Usage;
+use crate::failure::{Coded, INTERRUPTED, Usage};
 use crate::output::{Table, print};
 use anyhow::Context;
+use bessemer_bench::budget::Budget;
 use bessemer_bench::machine::{Limits, Machine};
 use bessemer_bench::measure::{
-    ERROR_OPTION, MeasureError, Prepared, Repeat, Request, TIME_LIMIT_OPTION, failed, measure,
+    DLPERF_COUNTS, ERROR_OPTION, INTERRUPTED_OPTION, MeasureError, Prepared, Progress, Repeat, Request, failed, measure,
 };
 use bessemer_bench::peers::process::Runner;
 use bessemer_bench::profile::{KernelCall, by_kind, gflops};
@@ -19,9 +20,8 @@ use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::metric_schema;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{DeviceOptions, StopSignal};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -30,9 +30,9 @@ use std::time::{Duration, Instant};
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer bench train resnet50 --batch-size 4,8,16
-  bessemer bench infer resnet50 --batch-size 1 --steps 50 --json results.jsonl
+  bessemer bench infer resnet50 --batch-size 1 --steps 50 --out results.jsonl
   bessemer bench train bert-base --batch-size 16 --precision bf16 --profile
-  bessemer bench train resnet50 --batch-size 16 --scaling 1x1,1x2,1x4 --json scaling.jsonl
+  bessemer bench train resnet50 --batch-size 16 --scaling 1x1,1x2,1x4 --out scaling.jsonl
   bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone, see bench kernels --help
   bessemer bench simulator --summary                          see bench simulator --help";
 
@@ -73,37 +73,45 @@ pub(crate) struct StepOptions {
     /// Run op by op
     #[arg(long, help_heading = "Measurement")]
     pub no_fuse: bool,
-    /// Steps that do not count
-    #[arg(long, value_name = "N", default_value = "20", help_heading = "Measurement")]
-    pub warmup: usize,
-    /// Steps that count
-    #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true, value_parser = at_least_one,
-          help_heading = "Measurement")]
-    pub steps: usize,
-    /// How often to measure; the median is the result [default: 7, or as often as the time limit lets]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Measurement")]
-    pub repeat: Option<usize>,
-    /// Seconds for all repeats of a batch size: those that would take longer are left out, but for the first [default: 300, or
-    /// none with --repeat]
+    /// quick: as many steps and repeats as fit into --budget; dlperf: 20 steps that do not count and 100 that do, 7 times
+    #[arg(long, value_name = "quick|dlperf", value_enum, default_value_t = Method::Quick, help_heading = "Measurement")]
+    pub method: Method,
+    /// Seconds for all batch sizes together, of which each has an equal part [default: 60]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Measurement")]
-    pub time_limit: Option<usize>,
+    pub budget: Option<usize>,
+    /// Steps that do not count [default: the method's]
+    #[arg(long, value_name = "N", help_heading = "Measurement")]
+    pub warmup: Option<usize>,
+    /// Steps that count [default: the method's]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Measurement")]
+    pub steps: Option<usize>,
+    /// How often to measure; the median is the result [default: the method's]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "Measurement")]
+    pub repeat: Option<usize>,
     /// Show the time of each kind of kernel, and the calls that take longest
     #[arg(long, help_heading = "Output")]
     pub profile: bool,
     /// Write the times of the calls of a training step, which `explain --cluster` reads with `--profile`
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub step_profile: Option<PathBuf>,
-    /// Write an event for each result to a file, or for `-` to standard output instead of the table
-    #[arg(long, value_name = "FILE|-", help_heading = "Output")]
-    pub json: Option<PathBuf>,
+    /// Print an event for each result, a JSON object a line, instead of the table
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+    /// Write these events to a file as well, which `bessemer report` reads
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub out: Option<PathBuf>,
 }
 
-/// Repeats where there is time for them.
-const REPEAT: usize = 7;
+/// How many steps and repeats are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Method {
+    Quick,
+    Dlperf,
+}
 
-/// Seconds of the time limit where the number of repeats is not given.
-const TIME_LIMIT: usize = 300;
+/// Seconds of a quick measurement.
+const BUDGET: usize = 60;
 
 /// Steps of a profile.
 const PROFILE_STEPS: usize = 5;
@@ -135,21 +143,65 @@ pub(super) fn request(
     device: DeviceOptions,
     batch_size: usize,
 ) -> Request {
-    let time_limit = options.time_limit.or(options.repeat.is_none().then_some(TIME_LIMIT));
+    let (warmup, steps, repeat) = DLPERF_COUNTS;
     Request {
-        model: options.model.name().to_owned(),
-        mode: options.mode,
-        batch_size,
         fuse: !options.no_fuse,
         precision: common.precision().unwrap_or_default(),
         recompute: common.recompute,
-        warmup: options.warmup,
-        steps: options.steps,
-        repeat: options.repeat.unwrap_or(REPEAT),
-        time_limit: time_limit.map(|seconds| Duration::from_secs(seconds as u64)),
+        warmup: options.warmup.unwrap_or(warmup),
+        steps: options.steps.unwrap_or(steps),
+        repeat: options.repeat.unwrap_or(repeat),
+        budget: options.seconds().map(|seconds| Budget {
+            time: Duration::from_secs_f64(seconds / options.batch_size.len() as f64),
+            keeps_warmup: options.warmup.is_some(),
+            keeps_steps: options.steps.is_some(),
+            keeps_repeat: options.repeat.is_some(),
+        }),
         seed: common.seed(),
         settings,
         device,
+        ..Request::of(options.model.name(), options.mode, batch_size)
+    }
+}
+
+impl StepOptions {
+    /// Of the budget, where there is one: given counts leave nothing to choose.
+    fn seconds(&self) -> Option<f64> {
+        let chosen = [self.warmup, self.steps, self.repeat].contains(&None);
+        (self.method == Method::Quick && chosen).then(|| self.budget.unwrap_or(BUDGET) as f64)
+    }
+
+    /// What is going to be measured.
+    fn announcement(&self) -> String {
+        let sizes = match self.batch_size.len() {
+            1 => "a batch size".to_owned(),
+            count => format!("{count} batch sizes"),
+        };
+        match self.seconds() {
+            Some(seconds) => format!(
+                "quick measurement: {sizes} in about {}; --method dlperf makes 7 repeats of 20 + 100 steps",
+                show::seconds(seconds)
+            ),
+            None => format!("measurement: {sizes}"),
+        }
+    }
+}
+
+/// What a measurement tells on its way.
+pub(super) fn told(progress: Progress<'_>, what: &str, unit: &str) -> String {
+    let plural = |number: usize| if number == 1 { "repeat" } else { "repeats" };
+    match progress {
+        Progress::Fitted(Request { warmup, steps, repeat, .. }) => {
+            format!("{what}: {repeat} {} of {warmup} + {steps} steps", plural(*repeat))
+        }
+        Progress::Repeat { request, number, throughput, left } => {
+            let (of, rate) = (request.repeat, show::significant(throughput, 3));
+            let left = match number == of {
+                true => String::new(),
+                false => format!(", {} left", show::seconds(left.as_secs_f64())),
+            };
+            format!("{what}: repeat {number} of {of}: {rate} {unit}{left}")
+        }
     }
 }
 
@@ -158,13 +210,17 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
     if options.step_profile.is_some() && (options.mode != Mode::Train || options.batch_size.len() > 1) {
         return Err(Usage("--step-profile is for the training of one batch size".to_owned()).into());
     }
+    if options.method == Method::Dlperf && options.budget.is_some() {
+        return Err(Usage("--budget is for --method quick; dlperf makes all steps and repeats".to_owned()).into());
+    }
     let device = common.device();
     let opened = device.open();
     let precision = common.precision().unwrap_or_default();
     let (settings, unit) = (settings.settings(options.model)?, metric_schema(options.model.name()).unit);
     common.tell_emulation(precision);
-    let mut results = Results::open(options.json.as_deref())?;
-    let process = Process::new()?;
+    let mut results = Results::open(options.json, options.out.as_deref())?;
+    let process = Process::new(StopSignal::from_system()?)?;
+    common.notify(&options.announcement());
     let (machine, mut limits) = (Machine::look(&*opened), Limits::measure(&*opened));
     let limit = match (precision, limits.bf16_gflops) {
         (Compute::Bf16, Some(gflops)) => format!("{} GFLOP/s bf16", show::significant(gflops, 3)),
@@ -172,39 +228,36 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
     };
     let gbytes = show::significant(limits.read_gbytes, 3);
     results.text(&format!(
-        "{}, {} threads, {}; measured limits: {limit}, {gbytes} GB/s\n{}",
+        "{}, {} threads, {}; measured limits: {limit}, {gbytes} GB/s{}\n{}",
         machine.cpu,
         device.threads,
         device.instruction_set,
+        if options.seconds().is_some() { "; quick" } else { "" },
         row(&header(unit))
     ))?;
     let mut measured = Vec::new();
     for &batch_size in &options.batch_size {
         let request = request(options, common, settings, device, batch_size);
-        let repeat = request.repeat;
-        let progress = |number: usize, throughput: f64| {
-            let rate = show::significant(throughput, 3);
-            common.notify(&format!("batch {batch_size}, repeat {number} of {repeat}: {rate} {unit}"));
-        };
+        let progress = |progress: Progress<'_>| common.notify(&told(progress, &format!("batch {batch_size}"), unit));
         match measure(&request, &machine, &mut limits, |request| process.repeat(request, &[]), progress) {
             Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,
             result => {
                 let mut result = result?;
-                let calls = match options.profile {
+                let is_interrupted = result.options.contains_key(INTERRUPTED_OPTION);
+                let calls = match options.profile && !is_interrupted {
                     true => Prepared::new(&request)?.profile(PROFILE_STEPS)?,
                     false => Vec::new(),
                 };
                 result.kernels = by_kind(&calls);
-                if let Some(path) = &options.step_profile {
+                if let Some(path) = options.step_profile.as_ref().filter(|_| !is_interrupted) {
                     let text = serde_json::to_string(&measured_step(&request, STEP_PROFILE_STEPS)?)?;
                     fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
                 }
                 results.add(&result, started)?;
-                if let Some(limit) = result.options.get(TIME_LIMIT_OPTION).and_then(Value::as_f64) {
-                    let (made, limit) = (result.repeat, show::seconds(limit));
-                    results.detail(&format!(
-                        "  {made} of {repeat} repeats: more would take longer than {limit} (--time-limit)\n"
-                    ))?;
+                if is_interrupted {
+                    let (code, repeats) = (INTERRUPTED, result.repeat);
+                    let message = format!("interrupted; repeats of the last row: {repeats}");
+                    return Err(Coded { code, message }.into());
                 }
                 if options.profile {
                     results.detail(&profile(&calls, &result.kernels))?;
@@ -224,11 +277,11 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new() -> anyhow::Result<Self> {
+    pub(super) fn new(stop: StopSignal) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("this program's own path is not known")?;
         let folder = std::env::temp_dir().join(format!("bessemer-bench-{}", std::process::id()));
         fs::create_dir_all(&folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
-        Ok(Self { runner: Runner { program, stop: StopSignal::new() }, folder })
+        Ok(Self { runner: Runner { program, stop }, folder })
     }
 
     /// With options of the ranks.
@@ -251,14 +304,13 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// With the argument of `--json`.
-    pub(super) fn open(json: Option<&Path>) -> anyhow::Result<Self> {
-        let events_only = json.is_some_and(|path| path.as_os_str() == "-");
+    /// With `--json` and `--out`.
+    pub(super) fn open(events_only: bool, out: Option<&Path>) -> anyhow::Result<Self> {
         let open = |path: &Path| -> anyhow::Result<(PathBuf, File)> {
             let file = File::create(path).with_context(|| format!("{}: cannot be written", path.display()))?;
             Ok((path.to_owned(), file))
         };
-        Ok(Self { events_only, file: json.filter(|_| !events_only).map(open).transpose()? })
+        Ok(Self { events_only, file: out.map(open).transpose()? })
     }
 
     pub(super) fn text(&self, text: &str) -> anyhow::Result<()> {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer bench kernels --filter 'resnet50*3x3*forward fp32'
-  bessemer bench kernels --filter bert-base --threads 1 --json kernels.jsonl
+  bessemer bench kernels --filter bert-base --threads 1 --out kernels.jsonl
   bessemer bench kernels --filter goal/square --floor 0.8
   bessemer bench kernels --floors floors.toml --quiet";
 
@@ -47,9 +47,12 @@ pub(crate) struct Options {
     /// longest that matches counts
     #[arg(long, value_name = "FILE", help_heading = "Measurement")]
     pub floors: Option<PathBuf>,
-    /// Write an object for each kernel to a file, or for `-` to standard output instead of the table
-    #[arg(long, value_name = "FILE|-", help_heading = "Output")]
-    pub json: Option<PathBuf>,
+    /// Print a JSON object for each kernel instead of the table
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+    /// Write these objects to a file as well
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub out: Option<PathBuf>,
 }
 
 /// Longest time for one kernel.
@@ -73,7 +76,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         None => options.floor.clone(),
     };
     let chosen = choose(&problems, options.filter.as_ref(), common.precision())?;
-    let mut output = Results::open(options.json.as_deref())?;
+    let mut output = Results::open(options.json, options.out.as_deref())?;
     let device = common.device();
     let opened = device.open();
     let machine = Machine::look(&*opened);

@@ -1,15 +1,14 @@
 //! `bench train --scaling`: how training becomes faster with the number of ranks.
 
-use super::bench::{Process, Results, STEP_PROFILE_STEPS, StepOptions};
+use super::bench::{Process, Results, STEP_PROFILE_STEPS, StepOptions, told};
 use crate::args::{Common, StepArguments};
 use crate::failure::Usage;
 use crate::output::Table;
 use crate::ranks::{Mpi, MpiArgument};
 use anyhow::Result;
 use bessemer_bench::machine::{Limits, Machine};
-use bessemer_bench::measure::{MeasureError, Repeat, Request, failed};
+use bessemer_bench::measure::{MeasureError, Progress, Repeat, Request, failed};
 use bessemer_bench::scaling::{NOTE, Point, alone, measure_ranks, put_simulated, shared, tables};
-use bessemer_bench::show;
 use bessemer_bench::simulator::{Cluster, ClusterError, Ranks, StepProfile, measured_step};
 use bessemer_bench::workload::Mode;
 use bessemer_comm::launch::{Placement, process_variables};
@@ -17,7 +16,7 @@ use bessemer_comm::mpi::Family;
 use bessemer_comm::spawn::{MpiLauncher, die_with_parent};
 use bessemer_train::events::{BenchResult, ScalingKind};
 use bessemer_train::tasks::metric_schema;
-use bessemer_train::{Group, GroupOptions, TrainError};
+use bessemer_train::{Group, GroupOptions, StopSignal, TrainError};
 use clap::Args;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,7 +67,7 @@ impl Source {
             if several {
                 MpiLauncher::find(&std::env::var_os("PATH").unwrap_or_default(), options.mpi.family())?;
             }
-            return Ok(Source::Fresh { process: Process::new()?, mpi: words(&options.mpi) });
+            return Ok(Source::Fresh { process: Process::new(StopSignal::new())?, mpi: words(&options.mpi) });
         };
         if placement.size > 1 && launcher.starts_mpi() {
             die_with_parent()?;
@@ -207,7 +206,7 @@ fn measure_all(
     common: &Common,
 ) -> Result<()> {
     let started = Instant::now();
-    let mut results = Results::open(options.json.as_deref())?;
+    let mut results = Results::open(options.json, options.out.as_deref())?;
     common.tell_emulation(common.precision().unwrap_or_default());
     let device = all[0][0].1.device;
     let opened = device.open();
@@ -219,9 +218,8 @@ fn measure_all(
         for (ranks, request) in series {
             let one = measured.first().map(|one| one.throughput);
             let point = Point { ranks: *ranks, kind, one };
-            let progress = |how: &str, number: usize, throughput: f64| {
-                let rate = format!("{} {}", show::significant(throughput, 3), metric_schema(&request.model).unit);
-                common.notify(&format!("{ranks} {how}, repeat {number} of {}: {rate}", request.repeat));
+            let progress = |how: &str, progress: Progress<'_>| {
+                common.notify(&told(progress, &format!("{ranks} {how}"), metric_schema(&request.model).unit));
             };
             let once = |request: &Request| source.repeat(request, ranks.count());
             let mut result = match measure_ranks(request, point, &machine, &mut limits, once, progress) {

@@ -1,4 +1,5 @@
 mod coco;
+mod fetch;
 mod text;
 
 use crate::args::{Common, at_least_one};
@@ -15,13 +16,14 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
+  bessemer data fetch imagenette
   bessemer data shapes --out shapes/
   bessemer data verify class-folder imagenet/
   bessemer data verify coco coco/
   bessemer data sample coco coco/ --out sample.png
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/";
 
-/// Check, preview and make data sets
+/// Fetch, check, preview and make data sets
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
@@ -31,6 +33,7 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Fetch(fetch::Fetch),
     Prepare(Prepare),
     Verify(Verify),
     Sample(Sample),
@@ -196,6 +199,7 @@ const JPEG_QUALITY: u8 = 92;
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.command {
+        Command::Fetch(options) => fetch::run_fetch(options, common),
         Command::Prepare(Prepare { kind: PrepareKind::Text(options) }) => text::run_prepare(options, common),
         Command::Prepare(Prepare { kind: PrepareKind::Coco(options) }) => coco::run_prepare(options, common),
         Command::Verify(Verify { kind }) => match kind {

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
-  bessemer infer resnet50 --weights resnet50.safetensors --labels imagenet.txt cat.jpg dog.png
+  bessemer infer resnet50 --weights resnet50-torchvision.pth cat.jpg photos/ 'more/*.webp'
   bessemer infer efficientdet-d0 --weights runs/NAME --out drawn photos/
   bessemer infer mask-rcnn --weights maskrcnn_resnet50_fpn.pth --out drawn --masks masks photos/
   ffmpeg -i in.mp4 -f image2pipe -c:v mjpeg -q:v 2 - |
@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// A model of the zoo
     #[arg(value_parser = model)]
     pub model: ZooModel,
-    /// JPEG or PNG files, for detectors folders and patterns of them as well; for BERT, texts with [MASK] in them; for ELECTRA, texts; none for
+    /// Pictures (JPEG, PNG, WebP, BMP), folders and patterns of them; for BERT, texts with [MASK] in them; for ELECTRA, texts; none for
     /// models that answer questions
     #[arg(value_name = "INPUT")]
     pub inputs: Vec<String>,
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     pub questions: ask::Questions,
     #[command(flatten)]
     pub weights: WeightArguments,
-    /// Names of the classes, one a line [default: those of the run, else numbers]
+    /// Names of the classes, one a line [default: those of the run, of ImageNet for 1000 classes, else numbers]
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub labels: Option<PathBuf>,
     /// The vocabulary of a model of text, one token a line [default: vocab.txt beside the weights]

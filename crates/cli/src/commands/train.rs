@@ -78,6 +78,9 @@ pub(crate) struct Options {
     /// Continue the run in this folder from its latest checkpoint; a finished run is left as it is
     #[arg(long, value_name = "DIR", conflicts_with = "recipe", help_heading = "Output")]
     pub resume: Option<PathBuf>,
+    /// Show the resolved recipe first, which recipe.toml of the run holds too
+    #[arg(long, short, help_heading = "Output")]
+    pub verbose: bool,
 }
 
 /// Pictures of the evaluation set that a run keeps with what it takes them for.
@@ -90,7 +93,9 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         bail!(Usage("--seeds trains on one rank".to_owned()));
     }
     common.tell_emulation(recipe.precision.compute);
-    common.notify(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
+    if options.verbose {
+        common.notify(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
+    }
     let request = TrainOptions {
         compute: common.compute(),
         start: start(options, common)?,

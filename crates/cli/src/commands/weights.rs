@@ -1,5 +1,6 @@
-use crate::args::{CheckpointArgument, Common, model};
+use crate::args::{CheckpointArgument, Common, at_least_one, model};
 use crate::output::print;
+use bessemer_train::tasks::family::NetworkSize;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{ConvertOptions, Names, convert_weights};
 use clap::{Args, Subcommand};
@@ -10,7 +11,8 @@ EXAMPLES:
   bessemer weights convert resnet50-dle.safetensors resnet50.safetensors --from dle
   bessemer weights convert resnet50-torchvision.pth resnet50.safetensors
   bessemer weights convert runs/NAME resnet50.safetensors
-  bessemer weights convert runs/NAME bert-base/ --to huggingface";
+  bessemer weights convert runs/NAME bert-base/ --to huggingface
+  bessemer weights convert runs/NAME resnet50.onnx --to onnx";
 
 /// Work with files of weights
 #[derive(Debug, Args)]
@@ -33,7 +35,7 @@ pub(crate) struct Convert {
     /// config.json and model.safetensors or pytorch_model.bin
     #[arg(value_name = "IN")]
     pub input: PathBuf,
-    /// The .safetensors file to write, or for huggingface the folder, which must not exist
+    /// The file to write, .safetensors or .onnx, or for huggingface the folder, which must not exist
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
     #[command(flatten)]
@@ -42,18 +44,29 @@ pub(crate) struct Convert {
     /// them]
     #[arg(long, value_name = "SUITE", help_heading = "Names")]
     pub from: Option<Names>,
-    /// Whose names the output has: bessemer (as timm's), torchvision, dle, or huggingface (BERT, in a folder)
+    /// Whose names the output has: bessemer (as timm's), torchvision, dle, huggingface (BERT, in a folder); or onnx: the
+    /// network of inference with its weights, for any batch, as an ONNX file (fp32; a classifier takes normalised NCHW images)
     #[arg(long, value_name = "SUITE", default_value = "bessemer", help_heading = "Names")]
     pub to: Names,
     /// The model of the weights [default: the one that they fit]
     #[arg(long, value_parser = model, help_heading = "Names")]
     pub model: Option<ZooModel>,
+    /// Pixels of a side of the images that a classifier in an ONNX file takes [default: those of evaluation]
+    #[arg(long, value_name = "PIXELS", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "ONNX")]
+    pub image_size: Option<usize>,
+    /// Tokens of a sequence that a model of text in an ONNX file takes [default: 128, or 384 for questions]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "ONNX")]
+    pub sequence_length: Option<usize>,
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let Command::Convert(convert) = &options.command;
-    let settings =
-        ConvertOptions { from: convert.from, to: convert.to, model: convert.model.as_ref().map(ZooModel::name) };
+    let settings = ConvertOptions {
+        from: convert.from,
+        to: convert.to,
+        model: convert.model.as_ref().map(ZooModel::name),
+        size: NetworkSize { image_size: convert.image_size, sequence_length: convert.sequence_length },
+    };
     let input = convert.checkpoint.locate(&convert.input, common)?.path;
     let converted = convert_weights(&input, &convert.output, &settings)?;
     print(&format!("{}: {}, {} tensors\n", convert.output.display(), converted.model, converted.tensors))

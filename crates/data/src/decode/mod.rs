@@ -3,6 +3,7 @@
 pub(crate) mod exif;
 mod jpeg;
 mod png;
+mod rare;
 
 use std::fs::File;
 use std::io::Read;
@@ -23,14 +24,43 @@ pub const MAX_PIXELS: u64 = 100_000_000;
 pub enum ImageFormat {
     Jpeg,
     Png,
+    WebP,
+    Bmp,
+}
+
+/// Endings of the names of image files, in lower case.
+pub const IMAGE_ENDINGS: [&str; 5] = ["jpg", "jpeg", "png", "webp", "bmp"];
+
+/// Whether a file is taken for an image among others, by its name in upper or lower case.
+pub fn has_image_ending(path: &Path) -> bool {
+    ImageFormat::of_ending(path).is_some()
 }
 
 impl ImageFormat {
+    /// By the ending of a name, in upper or lower case.
+    pub(crate) fn of_ending(path: &Path) -> Option<Self> {
+        let ending = path.extension()?;
+        let known = IMAGE_ENDINGS.iter().position(|known| ending.eq_ignore_ascii_case(known))?;
+        [Self::Jpeg, Self::Jpeg, Self::Png, Self::WebP, Self::Bmp].get(known).copied()
+    }
+
+    /// Name for people.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Jpeg => "JPEG",
+            Self::Png => "PNG",
+            Self::WebP => "WebP",
+            Self::Bmp => "BMP",
+        }
+    }
+
     /// Name, as in `image/format` of records.
     pub fn name(self) -> &'static str {
         match self {
             Self::Jpeg => "jpeg",
             Self::Png => "png",
+            Self::WebP => "webp",
+            Self::Bmp => "bmp",
         }
     }
 }
@@ -56,7 +86,7 @@ pub struct ImageInfo {
     pub mode: ColourMode,
 }
 
-/// Decodes a JPEG or PNG file into `pixels` `[height, width, 3]`, resizing the vector.
+/// Decodes a JPEG, PNG, WebP (of an animation the first picture) or BMP file into `pixels` `[height, width, 3]`, resizing the vector.
 ///
 /// Grey is repeated over the three channels, alpha is dropped, 16 bits become 8. CMYK and YCCK are converted, their inks
 /// taken as stored inverted, as Adobe does. Colour profiles and EXIF orientation are not applied.
@@ -67,6 +97,7 @@ pub fn decode_rgb(bytes: &[u8], pixels: &mut Vec<u8>) -> Result<ImageInfo, Decod
     match detect(bytes)? {
         ImageFormat::Jpeg => jpeg::decode(bytes, pixels),
         ImageFormat::Png => png::decode(bytes, pixels),
+        format @ (ImageFormat::WebP | ImageFormat::Bmp) => rare::decode(format, bytes, pixels),
     }
 }
 
@@ -78,6 +109,7 @@ pub(crate) fn read_info(bytes: &[u8]) -> Result<ImageInfo, DecodeError> {
     match detect(bytes)? {
         ImageFormat::Jpeg => jpeg::info(bytes),
         ImageFormat::Png => png::info(bytes),
+        format @ (ImageFormat::WebP | ImageFormat::Bmp) => rare::info(format, bytes),
     }
 }
 
@@ -99,6 +131,10 @@ pub(crate) fn detect(bytes: &[u8]) -> Result<ImageFormat, DecodeError> {
         Ok(ImageFormat::Jpeg)
     } else if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
         Ok(ImageFormat::Png)
+    } else if bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") {
+        Ok(ImageFormat::WebP)
+    } else if bytes.starts_with(b"BM") {
+        Ok(ImageFormat::Bmp)
     } else {
         Err(DecodeError::UnknownFormat { start: describe_start(bytes) })
     }

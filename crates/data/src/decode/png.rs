@@ -39,7 +39,7 @@ fn be_u32(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |word, &byte| word << 8 | u32::from(byte))
 }
 
-fn limits() -> Limits {
+pub(super) fn limits() -> Limits {
     let mut limits = Limits::default();
     limits.max_image_width = Some(MAX_SIDE);
     limits.max_image_height = Some(MAX_SIDE);
@@ -51,7 +51,11 @@ fn mode(decoder: &PngDecoder<Cursor<&[u8]>>) -> ColourMode {
     if matches!(decoder.original_color_type(), ExtendedColorType::L1 | ExtendedColorType::L2 | ExtendedColorType::L4) {
         return ColourMode::Grey;
     }
-    match decoder.color_type() {
+    mode_of(decoder.color_type())
+}
+
+pub(super) fn mode_of(colours: ColorType) -> ColourMode {
+    match colours {
         ColorType::L8 | ColorType::L16 => ColourMode::Grey,
         ColorType::La8 | ColorType::La16 => ColourMode::GreyAlpha,
         ColorType::Rgba8 | ColorType::Rgba16 | ColorType::Rgba32F => ColourMode::Rgba,

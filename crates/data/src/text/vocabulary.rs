@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::dataset::hex;
+use crate::utf8::text_of;
 use crate::{DataError, FilePosition};
 
 /// What a line of a vocabulary is.
@@ -68,10 +69,7 @@ impl Vocabulary {
     }
 
     fn parse(bytes: &[u8], path: &Path) -> Result<Self, DataError> {
-        let text = std::str::from_utf8(bytes).map_err(|error| {
-            let line = 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
-            DataError::content(path, FilePosition::Line(line), "the line is not UTF-8", LAYOUT)
-        })?;
+        let text = text_of(path, bytes, LAYOUT)?;
         let mut ids = HashMap::new();
         for (index, token) in text.lines().enumerate() {
             let error = |problem: String| DataError::content(path, FilePosition::Line(index + 1), problem, LAYOUT);

@@ -49,6 +49,14 @@ impl Disk for RealDisk {
     }
 }
 
+/// [`publish`] on the disk of this machine.
+pub(crate) fn publish_file(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), CheckpointError> {
+    publish(&RealDisk, path, write)
+}
+
 /// Replaces the file at `path` by what `write` produces, or leaves it as it was.
 pub(super) fn publish(
     disk: &dyn Disk,

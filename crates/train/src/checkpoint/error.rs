@@ -21,10 +21,10 @@ impl fmt::Display for Damage {
 #[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    #[error("{}: the disk is full ({source}); earlier checkpoints are untouched", path.display())]
+    #[error("{}: the disk is full ({source}); what was written before is untouched", path.display())]
     DiskFull { path: PathBuf, source: io::Error },
 
-    #[error("{}: the folder cannot be written ({source}); earlier checkpoints are untouched", path.display())]
+    #[error("{}: the folder cannot be written ({source}); what was written before is untouched", path.display())]
     NotWritable { path: PathBuf, source: io::Error },
 
     #[error("{}: {source}", path.display())]

@@ -3,7 +3,7 @@
 //! Layout: header length (`u64`, little-endian), header (JSON), then the tensors' bytes without gaps.
 //! Reading is strict: offsets must cover the data exactly, and every error names the file and the tensor.
 
-use super::disk::{RealDisk, publish};
+use super::disk::publish_file;
 use super::error::CheckpointError;
 use super::tensor::{NamedTensor, byte_size};
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -34,7 +34,7 @@ pub fn read_safetensors(path: &Path) -> Result<Vec<NamedTensor<'static>>, Checkp
 /// # Errors
 /// A tensor named twice; an unwritable folder or a full disk.
 pub fn write_safetensors(path: &Path, tensors: &[NamedTensor<'_>]) -> Result<(), CheckpointError> {
-    publish(&RealDisk, path, |sink| write_tensors(tensors, sink))
+    publish_file(path, |sink| write_tensors(tensors, sink))
 }
 
 /// Writes the stream, largest element type first so that every tensor is aligned, then by name.

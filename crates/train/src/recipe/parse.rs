@@ -5,6 +5,7 @@ use super::{OptimizerRecipe, Recipe, builtin, check};
 use crate::names::closest;
 use crate::tasks::family::Family;
 use crate::tasks::registry;
+use bessemer_data::{DataError, read_text};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::str::FromStr;
@@ -21,8 +22,8 @@ pub enum RecipeError {
     Family { origin: String, own: &'static str, model: String, chosen: &'static str },
     #[error("no recipe `{name}`{hint}: it is neither a file nor one of {known}")]
     Unknown { name: String, hint: String, known: String },
-    #[error("recipe {path}: {source}")]
-    Read { path: String, source: std::io::Error },
+    #[error("recipe {0}")]
+    Read(#[from] DataError),
     #[error("recipe {origin}: {source}")]
     Syntax { origin: String, source: Box<toml::de::Error> },
     #[error("`{text}` is not of the form section.field=value")]
@@ -94,8 +95,7 @@ impl Recipe {
             let known = builtin::builtin_names().collect::<Vec<_>>().join(", ");
             return Err(RecipeError::Unknown { name: name_or_path.to_owned(), hint, known });
         }
-        let text = std::fs::read_to_string(name_or_path)
-            .map_err(|source| RecipeError::Read { path: name_or_path.to_owned(), source })?;
+        let text = read_text(Path::new(name_or_path))?;
         Self::from_toml(&text, name_or_path, overrides)
     }
 

@@ -103,6 +103,53 @@ pub struct Fitted {
     pub folder: Option<FolderWriter>,
 }
 
+/// Sizes of a network that is written for other programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkSize {
+    /// Pixels of a side of the images; those of evaluation if absent.
+    pub image_size: Option<usize>,
+    /// Tokens of a sequence; those of a step that is measured if absent.
+    pub sequence_length: Option<usize>,
+}
+
+impl NetworkSize {
+    /// # Errors
+    /// A number of pixels for a model whose input does not have one to choose.
+    pub(crate) fn check_without_image(&self, model: &str) -> Result<(), TrainError> {
+        refuse(self.image_size, "the image size", model)
+    }
+
+    /// # Errors
+    /// A number of tokens for a model that takes none.
+    pub(crate) fn check_without_tokens(&self, model: &str) -> Result<(), TrainError> {
+        refuse(self.sequence_length, "the sequence length", model)
+    }
+}
+
+fn refuse(size: Option<usize>, name: &'static str, model: &str) -> Result<(), TrainError> {
+    match size {
+        Some(size) => Err(TrainError::setting(name, size, format!("it cannot be chosen for {model}"))),
+        None => Ok(()),
+    }
+}
+
+/// A network for other programs.
+pub struct Network {
+    /// Inference, before compilation.
+    pub model: Model,
+    /// Which tensors of the weights it has, by their names.
+    pub has: fn(&str) -> bool,
+    /// What has to be done to its inputs, by a word for each thing.
+    pub preprocessing: Vec<(&'static str, String)>,
+}
+
+impl Network {
+    /// A network with all tensors of its weights, for text.
+    pub(crate) fn of_text(model: Model) -> Self {
+        Self { model, has: |_| true, preprocessing: Vec::new() }
+    }
+}
+
 impl fmt::Debug for dyn Family {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Family").field(&self.noun()).finish()
@@ -230,6 +277,19 @@ pub trait Family: Sync {
     /// # Errors
     /// Weights that do not fit the model.
     fn fitted(&self, model: &str, trained: &LoadedWeights, path: &Path) -> Result<Fitted, TrainError>;
+
+    /// Inference as other programs are given it: the network that weights in `path` are for, on `batch` samples.
+    ///
+    /// # Errors
+    /// Weights that do not fit the model; a size that it does not have.
+    fn network(
+        &self,
+        model: &str,
+        trained: &LoadedWeights,
+        path: &Path,
+        batch: usize,
+        size: &NetworkSize,
+    ) -> Result<Network, TrainError>;
 
     /// How models that are published as two networks are read; `None` where each is one.
     fn joint_weights(&self) -> Option<&'static JointWeights> {

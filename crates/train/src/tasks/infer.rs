@@ -4,9 +4,9 @@ use super::EachInput;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
+use bessemer_data::read_text;
 use serde::Serialize;
 use serde_json::Value;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Settings of predictions.
@@ -96,7 +96,7 @@ pub(super) fn predictions<T: Serialize>(
 /// # Errors
 /// A file that cannot be read.
 pub(super) fn read_labels(path: &Path) -> Result<Vec<String>, TrainError> {
-    let text = fs::read_to_string(path).map_err(TrainError::io(path, "read the labels"))?;
+    let text = read_text(path)?;
     Ok(text.lines().map(|line| line.trim_end().to_owned()).collect())
 }
 

@@ -14,6 +14,7 @@ pub mod infer;
 mod load;
 mod loaded;
 mod metric_schema;
+mod pictures;
 pub mod pretraining;
 mod record;
 pub mod registry;

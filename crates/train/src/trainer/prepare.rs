@@ -27,6 +27,11 @@ impl<'a> Trainer<'a> {
     pub(super) fn prepare(options: &'a TrainOptions, group: &'a Group) -> Result<Prepared<'a>, TrainError> {
         let recipe = &options.recipe;
         check_division(recipe, group)?;
+        if let RunFolder::New(path) = &options.folder
+            && group.leads()
+        {
+            RunDir::check_free(path)?;
+        }
         let task = registry::find(&recipe.model.name)?.family().open(recipe, origin(options))?;
         group.compare("the identity of the data", &task.data_identity())?;
         let evaluation = task.evaluation()?.map(|evaluation| Evaluator { evaluation, session: None });
@@ -94,8 +99,8 @@ impl<'a> Trainer<'a> {
         });
         if group.leads() {
             trainer.task.write_files(trainer.files.path())?;
+            trainer.describe_run();
             trainer.log_start(warnings)?;
-            trainer.describe_step();
         }
         let evaluated = || Ok((trainer.evaluated_at, trainer.metrics.clone()));
         (trainer.evaluated_at, trainer.metrics) = group.from_first(evaluated)?;
@@ -129,8 +134,20 @@ impl<'a> Trainer<'a> {
         warnings.try_for_each(|warning| self.files.warning(&warning))
     }
 
-    /// Says what a step is made of, where ranks share it.
-    fn describe_step(&mut self) {
+    /// Says in a line what is trained, and where ranks share a step, what it is made of.
+    fn describe_run(&mut self) {
+        let Recipe { name, model, data, precision, .. } = &self.options.recipe;
+        let (step, all, compute) = (self.step, self.total_steps, precision.compute.name());
+        let from = if step > 0 { format!(" from step {step}") } else { String::new() };
+        let text = format!(
+            "{}{from}: recipe {name} on {}, {all} steps of {} {} in {compute}; the run is in {}",
+            model.name,
+            data.source.as_deref().unwrap_or("no data"),
+            self.options.recipe.train.step_samples(),
+            self.task.metric_schema().samples,
+            self.files.path().display(),
+        );
+        self.files.line(&text);
         let (ranks, own, train) = (self.group.size() as u64, self.own_micro_batches(), &self.options.recipe.train);
         if ranks > 1 {
             let (batch, all, samples) = (train.batch_size, train.step_samples(), self.task.metric_schema().samples);

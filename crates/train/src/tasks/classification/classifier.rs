@@ -8,7 +8,7 @@ use crate::loaded_weights::{LoadedWeights, WhichWeights, file_of_run};
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::infer::read_labels;
-use bessemer_data::ResizeCentreCrop;
+use bessemer_data::{IMAGENET_CLASSES, ResizeCentreCrop, imagenet_classes, readable_class};
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, InputFormat, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
@@ -30,7 +30,7 @@ pub struct Classifier {
     pub resize: u32,
     /// Outputs before that of the first class.
     pub label_offset: usize,
-    /// Names of the classes, where the weights come from a run.
+    /// Folders that the classes had, where the weights come from a run.
     pub classes: Option<Vec<String>>,
     /// The weights, and where they come from.
     pub trained: LoadedWeights,
@@ -44,7 +44,11 @@ impl Classifier {
     /// A model or file that does not exist; a folder of another model; averages where there are none.
     pub fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Self, TrainError> {
         find(name)?;
-        let trained = LoadedWeights::load(name, weights, which)?;
+        Self::of(name, weights, LoadedWeights::load(name, weights, which)?)
+    }
+
+    /// [`Classifier::load`] for weights in memory.
+    pub(super) fn of(name: &str, weights: &Path, trained: LoadedWeights) -> Result<Self, TrainError> {
         match trained.recipe.clone() {
             Some(recipe) => Self::of_run(&recipe, read_classes(weights)?, trained),
             None => Self::published(name, trained),
@@ -82,6 +86,19 @@ impl Classifier {
     /// Classes that data can have.
     pub fn num_classes(&self) -> usize {
         self.options.num_classes.saturating_sub(self.label_offset)
+    }
+
+    /// Folders of the classes in the order of labels: those of the run, or those of ImageNet where there are as many classes.
+    pub(super) fn folders(&self) -> Option<Vec<String>> {
+        let of_imagenet = || imagenet_classes().iter().map(|class| class.id.to_owned()).collect();
+        self.classes.clone().or_else(|| (self.num_classes() == IMAGENET_CLASSES).then(of_imagenet))
+    }
+
+    /// Names of the classes in the order of labels, as [`Classifier::folders`] but with the names of ImageNet's classes for their
+    /// WordNet ids; empty where numbers have to do.
+    pub(super) fn class_names(&self) -> Vec<String> {
+        let folders = self.folders().unwrap_or_default();
+        folders.iter().map(|folder| readable_class(folder).to_owned()).collect()
     }
 
     /// Normalises pixels by these constants instead.

@@ -1,6 +1,6 @@
 //! Image classifiers as a family.
 
-use super::classifier::classes_of;
+use super::classifier::{Classifier, classes_of};
 use super::infer::ClassPredictor;
 use super::recipe::ClassifierRecipe;
 use super::{Classification, TERMS, samples, workload};
@@ -12,13 +12,15 @@ use crate::recipe::{Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::state::{has_shapes, load_strictly};
-use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
+use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo};
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
 use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{ComparedWork, Work, Workload};
 use bessemer_models::classifier::NAMES;
-use bessemer_models::{Architecture, Model, ModelError, ModelSpec, Summary, WeightNames, WeightsError, ZOO, find};
+use bessemer_models::{
+    Architecture, InputFormat, Model, ModelError, ModelSpec, Summary, WeightNames, WeightsError, ZOO, find,
+};
 use std::path::Path;
 
 /// Classifiers of images: ResNets and EfficientNets.
@@ -133,6 +135,33 @@ impl Family for Classifiers {
 
     fn fitted(&self, model: &str, trained: &LoadedWeights, _: &Path) -> Result<Fitted, TrainError> {
         Ok(Fitted { model: model_for(find(model)?, &trained.tensors)?, folder: None })
+    }
+
+    fn network(
+        &self,
+        model: &str,
+        trained: &LoadedWeights,
+        path: &Path,
+        batch: usize,
+        size: &NetworkSize,
+    ) -> Result<Network, TrainError> {
+        size.check_without_tokens(model)?;
+        let mut classifier = Classifier::of(model, path, trained.clone())?;
+        let options = &mut classifier.options;
+        if let Some(size) = size.image_size {
+            options.image_size = [size; 2];
+        }
+        let [height, width] = options.image_size;
+        let mut preprocessing =
+            vec![("layout", "NCHW, RGB".to_owned()), ("height", height.to_string()), ("width", width.to_string())];
+        if let InputFormat::Bytes(scale) = &options.input {
+            let numbers = |numbers: [f64; 3]| numbers.map(|number| number.to_string()).join(",");
+            preprocessing.push(("scale", "pixels / 255, then (x - mean) / std".to_owned()));
+            preprocessing.extend([("mean", numbers(scale.mean)), ("std", numbers(scale.std))]);
+        }
+        options.input = InputFormat::Normalised;
+        let model = Model::infer(classifier.architecture, &classifier.options, batch)?;
+        Ok(Network { model, has: |_| true, preprocessing })
     }
 
     fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {

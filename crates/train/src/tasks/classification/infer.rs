@@ -5,6 +5,7 @@ use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
 use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K, given_labels};
+use crate::tasks::pictures::picture_files;
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::Image;
@@ -18,7 +19,7 @@ pub struct InferOptions {
     pub compute: ComputeOptions,
     /// Classes a picture, best first.
     pub top_k: usize,
-    /// A file with the name of a class in each line. Otherwise names are those of the run, or numbers.
+    /// A file with the name of a class in each line. Otherwise names are those of the run, of ImageNet for 1000 classes, or numbers.
     pub labels: Option<PathBuf>,
     /// Pictures in one pass.
     pub batch_size: usize,
@@ -58,10 +59,9 @@ impl Predictor for ClassPredictor {
     fn predict(
         &mut self,
         inputs: &[String],
-        _: &dyn Fn(usize, usize),
+        notify: &dyn Fn(usize, usize),
     ) -> Result<EachInput<infer::Prediction>, TrainError> {
-        let files: Vec<PathBuf> = inputs.iter().map(PathBuf::from).collect();
-        let classified = infer(self.model, &self.weights, &files, &self.options)?;
+        let classified = infer(self.model, &self.weights, inputs, &self.options, notify)?;
         Ok(infer::predictions(classified, |prediction: &Prediction| {
             let classes = prediction.classes.iter().map(|score| (score.name.clone(), Some(score.probability)));
             vec![Part::Line(prediction.path.display().to_string()), Part::Table(classes.collect())]
@@ -89,46 +89,55 @@ pub struct ClassScore {
     pub probability: f64,
 }
 
-/// Classifies picture files with model `name` and `weights`, prepared as in evaluation, and turned before as their EXIF orientation says.
-/// A picture that cannot be read is an error
-/// in its place.
+/// Classifies pictures with model `name` and `weights`, prepared as in evaluation, and turned before as their EXIF orientation
+/// says. Inputs are files, folders, and patterns of files. A picture that cannot be read is an error in its place. `notify` is
+/// called with the pictures done and those in all.
 ///
 /// # Errors
 /// Weights or labels that cannot be read or do not fit the model.
 pub fn infer(
     name: &str,
     weights: &Path,
-    inputs: &[PathBuf],
+    inputs: &[String],
     options: &InferOptions,
+    notify: &dyn Fn(usize, usize),
 ) -> Result<EachInput<Prediction>, TrainError> {
     if inputs.is_empty() {
         return Ok(Vec::new());
     }
     let classifier = Classifier::load(name, weights, options.weights)?;
     let names = class_names(&classifier, options.labels.as_deref())?;
-    let batch_size = options.batch_size.clamp(1, inputs.len());
+    let files = picture_files(inputs);
+    let (all, batch_size) = (files.len(), options.batch_size.clamp(1, files.len()));
     let mut session = classifier.session(batch_size, &options.compute)?;
     let transform = classifier.transform();
-    let mut predictions = Vec::with_capacity(inputs.len());
-    for paths in inputs.chunks(batch_size) {
-        let pixels = paths.iter().map(|path| Ok(transform.apply(&Image::read_upright(path)?).pixels));
-        let pixels: EachInput<Vec<u8>> = pixels.collect();
-        let Some(size) = pixels.iter().flatten().map(Vec::len).next() else {
-            predictions.extend(pixels.into_iter().filter_map(Result::err).map(Err));
+    let mut predictions = Vec::with_capacity(all);
+    let mut files = files.into_iter();
+    while predictions.len() < all {
+        notify(predictions.len(), all);
+        let read = |path: Result<PathBuf, TrainError>| {
+            let path = path?;
+            let pixels = transform.apply(&Image::read_upright(&path)?).pixels;
+            Ok((path, pixels))
+        };
+        let batch: EachInput<(PathBuf, Vec<u8>)> = files.by_ref().take(batch_size).map(read).collect();
+        let pixels = || batch.iter().flatten().map(|(_, pixels)| pixels);
+        let Some(size) = pixels().map(Vec::len).next() else {
+            predictions.extend(batch.into_iter().filter_map(Result::err).map(Err));
             continue;
         };
-        let mut images: Vec<u8> = pixels.iter().flatten().flatten().copied().collect();
+        let mut images: Vec<u8> = pixels().flatten().copied().collect();
         images.resize(size * batch_size, 0);
         session.run(&Feeds::from([("images", Array::U8(images))]))?;
         let mut rows = session.output("logits")?.chunks_exact(classifier.options.num_classes);
-        let prediction = |(path, pixels): (&PathBuf, Result<Vec<u8>, TrainError>)| {
-            pixels.map(|_| {
+        let prediction = |read: Result<(PathBuf, Vec<u8>), TrainError>| {
+            read.map(|(path, _)| {
                 let logits = rows.next().expect("there is a row for each picture that was read");
                 let classes = best_classes(logits, classifier.label_offset, options.top_k, &names);
-                Prediction { path: path.clone(), classes }
+                Prediction { path, classes }
             })
         };
-        predictions.extend(paths.iter().zip(pixels).map(prediction));
+        predictions.extend(batch.into_iter().map(prediction));
     }
     Ok(predictions)
 }
@@ -136,7 +145,7 @@ pub fn infer(
 /// Names in the order of labels; empty where numbers have to do.
 fn class_names(classifier: &Classifier, labels: Option<&Path>) -> Result<Vec<String>, TrainError> {
     let Some(path) = labels else {
-        return Ok(classifier.classes.clone().unwrap_or_default());
+        return Ok(classifier.class_names());
     };
     given_labels(path, classifier.num_classes(), &classifier.trained.origin)
 }

@@ -28,7 +28,7 @@ use crate::recipe::Recipe;
 use crate::setup::RunShape;
 use batches::Images;
 use bessemer_data::{
-    BatchRange, CifarBin, ClassFolder, Dataset, ImageSamples, LabelledImages, Share, Split, Transform,
+    BatchRange, CifarBin, ClassFolder, Dataset, ImageSamples, LabelledImages, Share, Transform, UnknownClass,
 };
 use bessemer_models::{Architecture, Model, ModelOptions};
 use recipe::ClassifierRecipe;
@@ -158,7 +158,7 @@ impl Evaluation for ClassifierEvaluation {
     }
 }
 
-/// Judges weights on the `val/` of a class folder, or on a folder with `images_u8_nhwc.bin`. For weights of a run `data`
+/// Judges weights on the `val/` of a class folder, on folders of classes alone, or on a folder with `images_u8_nhwc.bin`. For weights of a run `data`
 /// can also be `shapes` or `synthetic`, drawn as the run drew them.
 pub(super) fn standalone_evaluation(
     name: &str,
@@ -192,7 +192,8 @@ fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<LabelledI
         classifier.options.image_size = set.image_size(0);
         Arc::new(set)
     } else {
-        Arc::new(ClassFolder::open(root, Split::Val, Transform::Eval(classifier.transform()))?)
+        let set = ClassFolder::to_evaluate(root, Transform::Eval(classifier.transform()))?;
+        Arc::new(labelled_by_name(set, classifier)?)
     };
     let (classes, known) = (set.num_classes(), classifier.num_classes());
     if classes != known {
@@ -200,6 +201,20 @@ fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<LabelledI
         return Err(TrainError::setting("the number of classes of the data set", classes, allowed));
     }
     Ok(set)
+}
+
+/// A data set with other classes than those of the weights, or in another order, has the labels of its folders' names. Weights of
+/// 1000 classes without names are taken for those of ImageNet.
+fn labelled_by_name(set: ClassFolder, classifier: &Classifier) -> Result<ClassFolder, TrainError> {
+    let Some(names) = classifier.folders() else { return Ok(set) };
+    // Folders may have been renamed.
+    if set.folders().len() == names.len() && !set.folders().iter().any(|folder| names.contains(folder)) {
+        return Ok(set);
+    }
+    set.labelled_by(&names).map_err(|UnknownClass(folder)| {
+        let allowed = format!("the name of one of the {} classes of {}", names.len(), classifier.trained.origin);
+        TrainError::setting("a class folder of the data set", folder, allowed)
+    })
 }
 
 fn drawn_set(classifier: &Classifier, source: &DataSource) -> Result<Arc<LabelledImages>, TrainError> {

@@ -8,7 +8,7 @@ use crate::session::ComputeOptions;
 use crate::tasks::samples::{self, Sample};
 use crate::tasks::source::DataSource;
 use crate::tasks::{Array, Feeds};
-use bessemer_data::{FileFormat, Image, Label, LabelledImages, Purpose, Scratch};
+use bessemer_data::{FileFormat, Image, Label, LabelledImages, Purpose, Scratch, readable_class};
 
 /// Classifies `count` pictures spread over the run's evaluation set, with its best weights, and writes them.
 /// Nothing is written where a run has no evaluation set.
@@ -27,7 +27,9 @@ pub(super) fn write(run: &RunDir, count: usize, compute: &ComputeOptions) -> Res
     let folder = run.predictions();
     samples::make_folder(&folder)?;
     let [height, width] = set.image_size(0);
-    let name = |class: usize| set.class_names().get(class).cloned().unwrap_or_else(|| class.to_string());
+    let name = |class: usize| {
+        set.class_names().get(class).map_or_else(|| class.to_string(), |name| readable_class(name).to_owned())
+    };
     let mut samples = Vec::with_capacity(count);
     for (i, pixels) in images.chunks_exact(height * width * 3).enumerate() {
         let picture = format!("sample-{i:03}.png");

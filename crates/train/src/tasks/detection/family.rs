@@ -12,7 +12,9 @@ use crate::recipe::{Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::state::has_shapes;
-use crate::tasks::family::{BuildStep, Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
+use crate::tasks::family::{
+    BuildStep, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+};
 use crate::tasks::frames::Annotator;
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
@@ -135,6 +137,25 @@ impl Family for Detectors {
             StepMode::Train => vec![("accumulation", settings.accumulation.into())],
             StepMode::Infer => vec![("outputs", settings.outputs.name().into())],
         }
+    }
+
+    fn network(
+        &self,
+        model: &str,
+        trained: &LoadedWeights,
+        _: &Path,
+        batch: usize,
+        size: &NetworkSize,
+    ) -> Result<Network, TrainError> {
+        size.check_without_image(model)?;
+        size.check_without_tokens(model)?;
+        let recipe = match &trained.recipe {
+            Some(recipe) => recipe.clone(),
+            None => self.0.recipe_of_file(model, &trained.tensors)?,
+        };
+        let model = self.0.network(&recipe, batch)?;
+        let layout = "NHWC, RGB, bytes; the network normalises them".to_owned();
+        Ok(Network { model, has: |_| true, preprocessing: vec![("layout", layout)] })
     }
 
     fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {

@@ -7,6 +7,7 @@ use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::frames::{Annotated, Annotator};
 use crate::tasks::infer::{self, DRAWN_SCORE, JPEG_QUALITY, Part, PredictOptions, Predictor, RESULTS_FILE};
+use crate::tasks::pictures::picture_files;
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::coco::{ResultRecord, ResultsWriter, RunLengths};
 use bessemer_data::detection::{Framing, ObjectMask};
@@ -18,8 +19,6 @@ use std::path::{Path, PathBuf};
 
 /// Images in one pass.
 const BATCH: usize = 4;
-/// Endings of the files that are taken of a folder.
-const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
 /// A detected object.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -266,7 +265,7 @@ impl Predictor for ObjectPredictor {
         inputs: &[String],
         notify: &dyn Fn(usize, usize),
     ) -> Result<EachInput<infer::Prediction>, TrainError> {
-        let mut paths = files(inputs).into_iter();
+        let mut paths = picture_files(inputs).into_iter();
         let all = paths.len();
         let mut results: EachInput<DetectedObjects> = Vec::with_capacity(all);
         let file = self.out.as_ref().map(|out| out.join(RESULTS_FILE));
@@ -314,54 +313,4 @@ impl Annotator for ObjectPredictor {
         let picture = with_objects(image, &found.objects);
         Ok(Annotated { picture, prediction: infer::Prediction::new(&found, parts(&found)), records })
     }
-}
-
-/// The files that inputs name: those of folders and of the folders in them, by name; those that a pattern such as `photos/*.jpg`
-/// matches; and all others as they are.
-fn files(inputs: &[String]) -> EachInput<PathBuf> {
-    let mut found = Vec::new();
-    for input in inputs {
-        let path = Path::new(input);
-        let listed = match path {
-            _ if path.is_dir() => images_in(path),
-            _ if !path.exists() && input.contains(['*', '?', '[']) => matching(input),
-            _ => Ok(vec![path.to_owned()]),
-        };
-        match listed {
-            Ok(paths) if paths.is_empty() => {
-                let allowed = format!("no file with an ending of {} is there", ENDINGS.join(", "));
-                found.push(Err(TrainError::setting("the input", input, allowed)));
-            }
-            Ok(paths) => found.extend(paths.into_iter().map(Ok)),
-            Err(error) => found.push(Err(error)),
-        }
-    }
-    found
-}
-
-fn is_image(path: &Path) -> bool {
-    let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
-    ENDINGS.contains(&ending.as_str())
-}
-
-fn images_in(folder: &Path) -> Result<Vec<PathBuf>, TrainError> {
-    let list = || TrainError::io(folder, "list the folder");
-    let entries: Result<Vec<_>, _> = fs::read_dir(folder).map_err(list())?.collect();
-    let mut paths: Vec<PathBuf> = entries.map_err(list())?.into_iter().map(|entry| entry.path()).collect();
-    paths.sort();
-    let mut images = Vec::new();
-    for path in paths {
-        if path.is_dir() {
-            images.extend(images_in(&path)?);
-        } else if is_image(&path) {
-            images.push(path);
-        }
-    }
-    Ok(images)
-}
-
-fn matching(pattern: &str) -> Result<Vec<PathBuf>, TrainError> {
-    let paths = glob::glob(pattern);
-    let paths = paths.map_err(|error| TrainError::setting("the input", pattern, error.to_string()))?;
-    Ok(paths.flatten().filter(|path| is_image(path)).collect())
 }

@@ -72,6 +72,15 @@ pub(super) trait DetectorKind: Sync {
         self.detection_step(recipe, canvas, batch_size)
     }
 
+    /// What other programs are given: inference up to the suppression of boxes, where it can end there.
+    ///
+    /// # Errors
+    /// As [`DetectorKind::detection_step`].
+    fn network(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError> {
+        let canvas = self.settings(recipe)?.framing(Split::Val).canvases[0].map(|side| side as usize);
+        self.detection_step(recipe, canvas, batch_size)
+    }
+
     /// How weights are named, and what may be missing of them.
     fn weights(&self) -> &'static DetectorWeights;
 

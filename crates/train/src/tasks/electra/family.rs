@@ -9,7 +9,8 @@ use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::family::{
-    BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Recognised, SampleInfo,
+    BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Network, NetworkSize, Recognised,
+    SampleInfo,
 };
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::vocabulary_beside;
@@ -18,7 +19,7 @@ use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{Mode, NamedSetting, StepSettings, Work, Workload};
 use bessemer_data::text;
 use bessemer_models::bert::Sequences;
-use bessemer_models::electra::names::NAMES;
+use bessemer_models::electra::names::{NAMES, in_discriminator};
 use bessemer_models::electra::{self, ELECTRAS, ElectraSpec};
 use bessemer_models::{ModelError, Summary, WeightNames};
 use std::path::Path;
@@ -143,6 +144,22 @@ impl Family for Electras {
             names::write_folders(&networks, folder, tensors, vocabulary)
         });
         Ok(Fitted { model, folder: Some(folder) })
+    }
+
+    fn network(
+        &self,
+        model: &str,
+        trained: &LoadedWeights,
+        _: &Path,
+        batch: usize,
+        size: &NetworkSize,
+    ) -> Result<Network, TrainError> {
+        size.check_without_image(model)?;
+        let Networks { config, options } = Networks::in_weights(model, trained)?;
+        let length = self.usual_step(size.sequence_length).sequence_length;
+        let sequences = Sequences { batch, length, predictions: 1 };
+        let model = electra::infer_discriminator(&config, sequences, &options.network)?;
+        Ok(Network { has: |name| in_discriminator(name).is_some(), ..Network::of_text(model) })
     }
 
     fn joint_weights(&self) -> Option<&'static JointWeights> {

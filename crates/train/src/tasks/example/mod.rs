@@ -11,7 +11,7 @@ use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Range, Recipe, RecipePart, family_recipe, section};
 use crate::session::EvalSession;
-use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
+use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo};
 use crate::tasks::infer::{Part, PredictOptions, Prediction, Predictor};
 use crate::tasks::{Array, Better, EachInput, Evaluation, Feeds, Metric, MetricSchema, Task};
 use crate::workload::{Fill, Mode, Work, Workload};
@@ -143,6 +143,17 @@ impl Family for Perceptrons {
         let hidden = *own("hidden.weight")?.shape.first()?;
         let models = if hidden == HIDDEN { vec![MODEL.name] } else { Vec::new() };
         Some(Recognised { what: format!("a perceptron of {hidden} hidden units"), models, known: tensors.len() })
+    }
+
+    fn network(
+        &self,
+        _: &str,
+        _: &LoadedWeights,
+        _: &Path,
+        batch: usize,
+        _: &NetworkSize,
+    ) -> Result<Network, TrainError> {
+        Ok(Network::of_text(graph::infer(HIDDEN, batch)?))
     }
 
     fn fitted(&self, _: &str, _: &LoadedWeights, _: &Path) -> Result<Fitted, TrainError> {

@@ -9,7 +9,9 @@ use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
-use crate::tasks::family::{BuildStep, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
+use crate::tasks::family::{
+    BuildStep, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+};
 use crate::tasks::huggingface::{Description, write_folder};
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::{EncoderShape, Encoders, TextTask, step_settings, usual_step};
@@ -140,6 +142,21 @@ impl Family for Berts {
             write_folder(folder, &description, tensors, vocabulary)
         });
         Ok(Fitted { model, folder: Some(folder) })
+    }
+
+    fn network(
+        &self,
+        model: &str,
+        trained: &LoadedWeights,
+        path: &Path,
+        batch: usize,
+        size: &NetworkSize,
+    ) -> Result<Network, TrainError> {
+        size.check_without_image(model)?;
+        let step = self.usual_step(size.sequence_length);
+        let sequences = Sequences { batch, length: step.sequence_length, predictions: step.predictions };
+        let config = config_of(model, trained, path)?;
+        Ok(Network::of_text(bert::infer(&config, sequences, &BertOptions::default())?))
     }
 
     fn usual_step(&self, sequence_length: Option<usize>) -> StepSettings {

@@ -10,7 +10,9 @@ use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::electra::description;
-use crate::tasks::family::{EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Recognised, SampleInfo};
+use crate::tasks::family::{
+    EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+};
 use crate::tasks::huggingface::write_folder;
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::{EncoderShape, Encoders, step_settings, usual_step};
@@ -143,6 +145,20 @@ impl Family for Answerers {
             write_folder(folder, &description, tensors, vocabulary)
         });
         Ok(Fitted { model: model::prediction(&config, head, 1, CONVERTED_WINDOW)?, folder: Some(folder) })
+    }
+
+    fn network(
+        &self,
+        model: &str,
+        trained: &LoadedWeights,
+        path: &Path,
+        batch: usize,
+        size: &NetworkSize,
+    ) -> Result<Network, TrainError> {
+        size.check_without_image(model)?;
+        let (config, head) = model::network_of(model, trained, path)?;
+        let length = self.usual_step(size.sequence_length).sequence_length;
+        Ok(Network::of_text(model::prediction(&config, head, batch, length)?))
     }
 
     fn usual_step(&self, sequence_length: Option<usize>) -> StepSettings {

@@ -143,6 +143,10 @@ impl DetectorKind for EfficientDet {
         Ok(efficientdet::evaluate(&options, &detection, &loss, batch_size)?)
     }
 
+    fn network(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError> {
+        Ok(efficientdet::raw_outputs(&model::options(recipe)?, batch_size, Mode::Infer)?)
+    }
+
     fn weights(&self) -> &'static DetectorWeights {
         &WEIGHTS
     }
