@@ -89,7 +89,7 @@ fn messages_tell_what_was_expected() {
 
     assert_eq!(
         message(b""),
-        "not an image: the file starts with nothing (0 bytes); expected JPEG (FF D8 FF) or PNG (89 50 4E 47)"
+        "not an image: the file starts with nothing (0 bytes); expected JPEG (FF D8 FF), PNG (89 50 4E 47), WebP (RIFF....WEBP) or BMP (BM)"
     );
     assert!(message(b"GIF89a\x01\x00\x01").starts_with("not an image: the file starts with 47 49 46 38 39 61 01 00;"));
 }
