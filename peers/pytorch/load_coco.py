@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Images per second of a PyTorch DataLoader that does the work of `bessemer data bench coco`.
+"""Images per second of a PyTorch DataLoader that does the work of `bessemer bench data efficientdet-d0`.
 
     python load_coco.py IMAGES ANNOTATIONS --workers 1 --seconds 10
-    bessemer data bench coco --images IMAGES --annotations ANNOTATIONS --workers 1 --resize half_pixel
+    bessemer bench data efficientdet-d0 --data COCO --workers 1 --no-step
 
 Reads and decodes a file (Pillow), mirrors it with probability 1/2, scales it by 0.1 to 2, crops or pads it to 512 x 512, moves and
 cuts off its boxes, and collates batches of 16 bytes, boxes padded to 100. Needs torch, torchvision, pillow and numpy.

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod doctor;
 pub mod explain;
 pub mod kernels;
+pub mod loading;
 pub mod machine;
 pub mod measure;
 pub mod peers;

@@ -392,7 +392,7 @@ impl Repeat {
     }
 
     /// Samples a second of all ranks together.
-    fn throughput(&self, request: &Request) -> f64 {
+    pub(crate) fn throughput(&self, request: &Request) -> f64 {
         let samples = (request.rank_samples() * request.steps) as f64;
         self.ranks.iter().map(|rank| samples / rank.window_s).sum()
     }

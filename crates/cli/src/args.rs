@@ -99,7 +99,8 @@ pub(crate) struct Common {
 }
 
 /// Common options that commands read, where these are not all: help shows no others.
-const READ: [(&str, &[&str]); 14] = [
+const READ: [(&str, &[&str]); 15] = [
+    ("bench data", &["device", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("bench kernels", &["device", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("bench simulator", &[]),
     ("compare", &["device", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),

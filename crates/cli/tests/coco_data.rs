@@ -46,9 +46,16 @@ fn scenes_are_verified_shown_prepared_and_read_again() {
     assert!(read("first.png") == read("again.png"), "the same samples");
     run(&format!("{PREPARE} --shards 3 records")).fails(2, &["train-00000-of-00003.tfrecord: is there already"]);
 
-    let said = run("data bench coco coco --size 64 --batch-size 2 --seconds 1 --json").ok().out;
+    let bench = "bench data efficientdet-tiny --data coco --set train.batch_size=2 --seconds 1";
+    let said = run(&format!("{bench} --no-step --json")).ok().out;
     let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert!(said["images_per_second"].as_f64().unwrap() > 1.0 && said["stage_ms_per_image"]["decode"].is_f64());
+    let loading = &said["loading"];
+    assert!(loading["samples_per_second"].as_f64().unwrap() > 1.0 && said["training_here"].is_null(), "{said}");
+    let stages = loading["stage_ms_per_sample"].as_array().unwrap();
+    let names: Vec<&str> = stages.iter().map(|stage| stage[0].as_str().unwrap()).collect();
+    assert!(names.starts_with(&["read", "decode", "augment"]) && names.contains(&"copy"), "{names:?}");
+    let said = run(&format!("{bench} --step-batch-size 1")).ok().out;
+    assert!(said.contains("images/s in training here (batch 1, random inputs)"), "{said}");
 }
 
 #[test]

@@ -312,8 +312,11 @@ fn what_is_wrong_with_ranks_is_told() {
     without_mpi(&format!("{train} --devices 2")).fails(2, &["no launcher of MPI", "openmpi-bin or mpich"]);
     without_mpi("launch -n 2 --mpi mpich -- doctor").fails(2, &["package mpich"]);
     let with = |variables: &[(&str, &str)]| ran(place.command(train).envs(variables.iter().copied()));
-    with(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "2000")])
-        .fails(2, &["torchrun starts no MPI", "mpirun -np 2"]);
+    let torchrun = with(&[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "2000")]);
+    match launchers().is_empty() {
+        true => torchrun.fails(2, &["torchrun", "openmpi-bin or mpich"]),
+        false => torchrun.fails(2, &["torchrun starts no MPI", "mpirun -np 2"]),
+    };
     with(&[("RANK", "0")]).fails(2, &["RANK is set, but WORLD_SIZE is not"]);
     with(&[("OMPI_COMM_WORLD_RANK", "5"), ("OMPI_COMM_WORLD_SIZE", "2")]).fails(2, &["OMPI_COMM_WORLD_RANK", "0..=1"]);
     place.run(&format!("{train} --mpi none")).fails(2, &["neither openmpi nor mpich"]);

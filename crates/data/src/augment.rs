@@ -11,7 +11,9 @@ const CROP_ATTEMPTS: usize = 10;
 /// How a decoded picture becomes a sample `[size, size, 3]`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Transform {
+    /// For training: a random part, mirrored at random.
     Train(RandomResizedCrop),
+    /// For evaluation: the middle.
     Eval(ResizeCentreCrop),
 }
 

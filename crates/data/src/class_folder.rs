@@ -1,8 +1,8 @@
 use std::path::{Path, PathBuf};
 
-use crate::decode::decode_file;
+use crate::decode::{decode_rgb, read_whole};
 use crate::listing::Listing;
-use crate::{DataError, Dataset, Label, Philox, Scratch, Split, Transform};
+use crate::{DataError, Dataset, Label, Philox, Scratch, Split, Stage, Transform};
 
 /// One split of an ImageNet-like folder: `train/CLASS/*.jpg` and `val/CLASS/*.jpg`, or with another of the
 /// [endings](crate::IMAGE_ENDINGS).
@@ -97,9 +97,16 @@ impl Dataset for ClassFolder {
     }
 
     fn load(&self, index: usize, rng: &mut Philox, scratch: &mut Scratch, out: &mut [u8]) -> Result<Label, DataError> {
-        let info = decode_file(&self.path(index), &mut scratch.file, &mut scratch.pixels)?;
+        let path = self.path(index);
+        scratch.clock.start();
+        read_whole(&path, &mut scratch.file)?;
+        scratch.clock.end(Stage::Read);
+        let info = decode_rgb(&scratch.file, &mut scratch.pixels);
+        let info = info.map_err(|source| DataError::Image { path, source })?;
+        scratch.clock.end(Stage::Decode);
         let size = [info.height, info.width];
         self.transform.place(size, rng).draw(&scratch.pixels, size, &mut scratch.resize, out);
+        scratch.clock.end(Stage::Augment);
         Ok(Label(self.label(index)))
     }
 

@@ -2,6 +2,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::loader::StageClock;
 use crate::placement::ResizeBuffers;
 use crate::{DataError, Label, Philox, SampleTarget};
 
@@ -56,7 +57,9 @@ pub type LabelledImages = dyn Dataset<Target = Label>;
 /// Mean and standard deviation of each channel (red, green, blue) on a scale of 0 to 1: `(x / 255 - mean) / std`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Normalization {
+    /// Mean of red, green and blue.
     pub mean: [f32; 3],
+    /// Standard deviation of red, green and blue.
     pub std: [f32; 3],
 }
 
@@ -67,13 +70,16 @@ pub struct Scratch {
     pub(crate) pixels: Vec<u8>,
     /// For drawing the decoded image.
     pub resize: ResizeBuffers,
+    pub(crate) clock: StageClock,
 }
 
 /// Which half of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
+    /// What is trained on.
     Train,
+    /// What is held out for evaluation.
     Val,
 }
 

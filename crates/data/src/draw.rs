@@ -13,6 +13,7 @@ pub struct DrawnObject<'a> {
     pub class: u32,
     /// Nothing is written for an empty one.
     pub label: &'a str,
+    /// Its mask, drawn over the picture in its colour.
     pub mask: Option<&'a ObjectMask>,
 }
 

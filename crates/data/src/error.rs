@@ -3,6 +3,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// What is wrong with a data set, and where.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// The system refused an operation on a file or folder.
@@ -45,8 +46,13 @@ pub enum FilePosition {
     Line(usize),
     /// Offset from the start of the file.
     Byte(u64),
-    /// A record, counted from 1, and the offset of its first byte.
-    Record { number: usize, byte: u64 },
+    /// A record.
+    Record {
+        /// Counted from 1.
+        number: usize,
+        /// Offset of its first byte from the start of the file.
+        byte: u64,
+    },
 }
 
 impl fmt::Display for FilePosition {
@@ -83,6 +89,7 @@ impl DataError {
 }
 
 /// Why the bytes of an image cannot be decoded.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error(

@@ -4,8 +4,11 @@
 /// The content of a feed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
+    /// Pixels.
     U8(Vec<u8>),
+    /// Token ids, labels and counts.
     I32(Vec<i32>),
+    /// Weights, boxes and masks.
     F32(Vec<f32>),
 }
 

@@ -16,14 +16,18 @@ use crate::{DataError, DecodeError, Region, decode_rgb};
 /// An RGB picture, `pixels` `[height, width, 3]`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Image {
+    /// Columns of pixels.
     pub width: usize,
+    /// Rows of pixels.
     pub height: usize,
+    /// `[H, W, 3]`, row by row, 0 to 255.
     pub pixels: Vec<u8>,
 }
 
 /// How a picture is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileFormat {
+    /// PNG, nothing lost.
     Png,
     /// With a quality of 1 to 100.
     Jpeg(u8),

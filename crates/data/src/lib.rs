@@ -7,6 +7,7 @@
 //! pre-training is in [`text`], questions about texts are in [`squad`], and annotated objects of images are in [`coco`].
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod augment;
 mod cifar;
@@ -57,8 +58,8 @@ pub use image::{FileFormat, Image};
 pub use image_stream::ImageStream;
 pub use imagenet::{IMAGENET_CLASSES, ImageNetClass, imagenet_classes, readable_class};
 pub use loader::{
-    Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, LoadingSpeed, OnBadSample, SampleKey,
-    Samples, SkippedSample, loading_speed,
+    Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, SampleKey, Samples,
+    SkippedSample, Stage, StageTimes,
 };
 pub use new_folder::Unfinished;
 pub use parallel::try_map;

@@ -5,9 +5,13 @@ use fast_image_resize::{CropBox, FilterType, ResizeAlg, ResizeOptions, Resizer};
 /// A rectangle of pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Region {
+    /// First column of pixels.
     pub left: u32,
+    /// First row of pixels.
     pub top: u32,
+    /// Columns of pixels.
     pub width: u32,
+    /// Rows of pixels.
     pub height: u32,
 }
 

@@ -8,9 +8,13 @@ pub use bessemer_philox::Stream as Philox;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Purpose {
+    /// Order of the samples of an epoch.
     Shuffle = 1,
+    /// Random parts, mirrors and masks of a sample.
     Augment = 2,
+    /// Drawn pictures.
     Shapes = 3,
+    /// Samples without files.
     Synthetic = 4,
     /// Where sequences of text begin, and static ones.
     Pairs = 5,

@@ -3,11 +3,13 @@ use crate::{DataError, Purpose};
 /// Settings of a [`Sampler`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SamplerOptions {
+    /// Samples of a batch.
     pub batch_size: usize,
     /// A new order for each epoch, from the seed; otherwise the order of the data set.
     pub shuffle: bool,
     /// Leave out the samples that do not fill a last batch.
     pub drop_last: bool,
+    /// Seed of the run.
     pub seed: u64,
 }
 
@@ -26,7 +28,9 @@ impl SamplerOptions {
 /// A place in the sequence of batches: batch `batch` of epoch `epoch` is the next one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Position {
+    /// Epoch, from 0.
     pub epoch: u32,
+    /// Batch in the epoch, from 0.
     pub batch: usize,
 }
 

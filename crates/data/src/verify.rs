@@ -12,7 +12,9 @@ use crate::{ColourMode, DataError, ImageFormat, ImageInfo, Split};
 /// What [`verify`] found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct VerifyReport {
+    /// What was found in the training split.
     pub train: SplitReport,
+    /// What was found in the evaluation split.
     pub val: SplitReport,
 }
 
@@ -23,12 +25,15 @@ pub struct SplitReport {
     pub classes: Vec<(String, usize)>,
     /// Files that could be decoded.
     pub readable: usize,
+    /// Number of images by file format.
     pub formats: BTreeMap<ImageFormat, usize>,
+    /// Number of images by colour mode.
     pub modes: BTreeMap<ColourMode, usize>,
     /// Files whose extension names another format than the one they hold; they are read all the same.
     pub misnamed: usize,
     /// Width and height of the readable pictures with the fewest and the most pixels.
     pub smallest: Option<(u32, u32)>,
+    /// That of the image with the most pixels.
     pub largest: Option<(u32, u32)>,
     /// In the order of the data set.
     pub damaged: Vec<DamagedFile>,
@@ -37,6 +42,7 @@ pub struct SplitReport {
 /// A file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DamagedFile {
+    /// The file.
     pub path: PathBuf,
     /// Begins with the path.
     pub reason: String,

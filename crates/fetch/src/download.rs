@@ -28,15 +28,16 @@ pub struct Options<'a> {
 }
 
 /// What happens.
+#[expect(missing_docs, reason = "each variant says what its fields hold")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Report<'a> {
     /// `done` bytes of the file are here, of `total` if that is known; `rate` bytes a second come.
     Bytes { name: &'a str, done: u64, total: Option<u64>, rate: f64 },
-    /// The connection broke, and it is tried again.
+    /// The connection of file `name` broke for this reason, and it is tried again.
     Again { name: &'a str, reason: &'a str },
-    /// Nothing is published to compare this SHA-256 with.
+    /// Nothing is published to compare the SHA-256 of file `name` with.
     Unchecked { name: &'a str, sha256: &'a str },
-    /// The archive is being unpacked.
+    /// The archive `name` is being unpacked.
     Unpacking { name: &'a str },
 }
 

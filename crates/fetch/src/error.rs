@@ -3,6 +3,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why a data set cannot be fetched.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// The system refused an operation on a file or folder.

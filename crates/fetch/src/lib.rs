@@ -5,6 +5,7 @@
 //! its destination, to which only what is complete is moved.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod checksum;
 mod download;

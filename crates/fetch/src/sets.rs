@@ -8,11 +8,13 @@ use std::path::Path;
 /// A data set that can be downloaded.
 #[derive(Clone, Debug, Serialize)]
 pub struct DataSet {
+    /// Name in the command.
     pub name: String,
     /// What it holds, in a line.
     pub about: String,
     /// A remark, not the text that counts.
     pub licence: String,
+    /// Files that it is made of.
     pub files: Vec<RemoteFile>,
     /// The command to run next, with `DIR` for the folder.
     pub next: String,
@@ -32,11 +34,15 @@ pub struct RemoteFile {
     /// Name on disk.
     #[serde(skip_deserializing)]
     pub name: String,
+    /// Where it lies.
     pub url: String,
+    /// Its size in bytes, where it is known.
     pub bytes: Option<u64>,
     /// In lower-case hexadecimal digits, as `md5`.
     pub sha256: Option<String>,
+    /// Its MD5 checksum in hexadecimal, where the publisher gives that alone.
     pub md5: Option<String>,
+    /// What it is, and how it is unpacked.
     #[serde(default)]
     pub kind: Kind,
     /// Files and folders that unpacking leaves in the folder of the data set; nothing for a file that is kept as it is.

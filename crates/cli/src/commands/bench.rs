@@ -1,6 +1,6 @@
 use crate::args::{Common, StepArguments, at_least_one, model};
 use crate::commands::bench_scaling::ScalingOptions;
-use crate::commands::{bench_kernels, bench_scaling, bench_simulator};
+use crate::commands::{bench_data, bench_kernels, bench_scaling, bench_simulator};
 use crate::failure::{Coded, INTERRUPTED, Usage};
 use crate::output::{Table, print};
 use anyhow::Context;
@@ -33,10 +33,11 @@ EXAMPLES:
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --out results.jsonl
   bessemer bench train bert-base --batch-size 16 --precision bf16 --profile
   bessemer bench train resnet50 --batch-size 16 --scaling 1x1,1x2,1x4 --out scaling.jsonl
+  bessemer bench data resnet50 --data imagenet/               loading alone, see bench data --help
   bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone, see bench kernels --help
   bessemer bench simulator --summary                          see bench simulator --help";
 
-/// Measure the speed of training or inference, or of each kernel alone
+/// Measure the speed of training or inference, of loading, or of each kernel alone
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Options {
@@ -53,6 +54,7 @@ pub(crate) struct Options {
 /// What is measured outside steps.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Alone {
+    Data(bench_data::Options),
     Kernels(bench_kernels::Options),
     Simulator(bench_simulator::Options),
 }
@@ -124,6 +126,7 @@ const LONGEST_CALLS: usize = 16;
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match (&options.alone, &options.steps) {
+        (Some(Alone::Data(options)), _) => bench_data::run(options, common),
         (Some(Alone::Kernels(options)), _) => bench_kernels::run(options, common),
         (Some(Alone::Simulator(options)), _) => bench_simulator::run(options),
         (None, Some(steps)) if !options.scaling.scaling.is_empty() => {
@@ -131,7 +134,9 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         }
         (None, Some(_)) if options.scaling.mpi.mpi.is_some() => Err(Usage("--mpi is for --scaling".to_owned()).into()),
         (None, Some(steps)) => run_steps(steps, &options.settings, common),
-        (None, None) => Err(Usage("what is to be measured: train, infer, kernels or simulator?".to_owned()).into()),
+        (None, None) => {
+            Err(Usage("what is to be measured: train, infer, data, kernels or simulator?".to_owned()).into())
+        }
     }
 }
 

@@ -37,7 +37,6 @@ pub(crate) enum Command {
     Prepare(Prepare),
     Verify(Verify),
     Sample(Sample),
-    Bench(Bench),
     Tokenize(text::Tokenize),
     Shapes(Draw),
 }
@@ -116,18 +115,6 @@ pub(crate) enum SampleKind {
     ClassFolder(SampleFolder),
     Text(text::Sample),
     Coco(coco::Sample),
-}
-
-/// Measure how fast a data set is loaded
-#[derive(Debug, Args)]
-pub(crate) struct Bench {
-    #[command(subcommand)]
-    pub kind: BenchKind,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchKind {
-    Coco(coco::Bench),
 }
 
 const SAMPLE_FOLDER_EXAMPLES: &str = "\
@@ -210,7 +197,6 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         Command::Sample(Sample { kind: SampleKind::ClassFolder(options) }) => sample_pictures(options, common),
         Command::Sample(Sample { kind: SampleKind::Text(options) }) => text::run_sample(options, common),
         Command::Sample(Sample { kind: SampleKind::Coco(options) }) => coco::run_sample(options, common),
-        Command::Bench(Bench { kind: BenchKind::Coco(options) }) => coco::run_bench(options, common),
         Command::Tokenize(options) => text::run_tokenize(options),
         Command::Shapes(options) => run_shapes(options, common),
     }

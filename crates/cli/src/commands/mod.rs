@@ -2,6 +2,7 @@
 
 mod ask;
 pub(crate) mod bench;
+pub(crate) mod bench_data;
 pub(crate) mod bench_kernels;
 pub(crate) mod bench_scaling;
 pub(crate) mod bench_simulator;

@@ -50,7 +50,7 @@ pub(crate) struct TileArgs {
     pub accumulate: bool,
     /// Memory that will be wanted soon: the call prefetches [`prefetch_rounds`] pieces of two cache lines from here.
     pub prefetch: *const f32,
-    /// Distance of the pieces.
+    /// Elements from one of these pieces to the next.
     pub prefetch_pitch: usize,
 }
 

@@ -1,13 +1,12 @@
 //! Products: kernels whose output a fusion can work on block by block.
 
-use super::{CallError, Kernel, Operands, Unsupported};
+use super::{CallError, Kernel, Operands, Unsupported, weight_grad};
 use crate::conv::grouped::{self, GroupedDesc};
 use crate::conv::winograd::{self, Direction};
 use crate::conv::{self, ConvDesc};
 use crate::gemm::{self, Affine, Ctx, Epilogue, GemmDesc, Input, Output, RowBlocks, TypedSlice, Weights};
-use bessemer_ir::ops::Op;
 use bessemer_ir::ops::conv::{Conv2d, Geometry};
-use bessemer_ir::ops::conv_with_prologue::ConvWithPrologue;
+use bessemer_ir::ops::{Op, Product};
 use bessemer_ir::{DType, Shape, TensorType};
 
 /// A convolution, the gradient of its input, or a matrix product, with its sizes.
@@ -31,9 +30,12 @@ pub(crate) struct AffineOperands {
 }
 
 impl AffineOperands {
-    /// Those of a prologue to a first operand of this shape.
-    pub(super) fn of(prologue: &ConvWithPrologue, x: &Shape) -> AffineOperands {
-        AffineOperands { channels: x.cols(), relu: prologue.relu }
+    /// Those of the prologue to a first operand of this shape, if the operation has one.
+    fn of(op: &Op, x: &Shape) -> Option<AffineOperands> {
+        match op {
+            Op::ConvWithPrologue(prologue) => Some(AffineOperands { channels: x.cols(), relu: prologue.relu }),
+            _ => None,
+        }
     }
 
     /// # Safety
@@ -86,16 +88,34 @@ pub(super) unsafe fn limit(operands: &Operands<'_>, items: usize) -> usize {
     usize::try_from(count).unwrap_or(0).min(items)
 }
 
+/// The kernel of a product alone, or behind a prologue or a limit. `weights_invariant` says that the second operand is the same
+/// in every step.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn lower(op: &Op, types: &[&TensorType], weights_invariant: bool) -> Result<Box<dyn Kernel>, Unsupported> {
+    match op.product() {
+        Some(Product::Conv2dWeightGrad(grad)) => {
+            weight_grad::lower(grad, AffineOperands::of(op, &types[0].shape), matches!(op, Op::Limited(_)), types)
+        }
+        Some(Product::Conv2d(_) | Product::Conv2dDataGrad(_) | Product::Matmul(_)) | None => {
+            Ok(Box::new(Contraction::lower(op, types, weights_invariant)?))
+        }
+    }
+}
+
 impl Contraction {
-    /// The kernel of an operation with operands of these types. `weights_invariant` says that the second one is the same in
-    /// every step.
+    /// The kernel of an operation that a fusion may work on block by block, with operands of these types.
+    ///
+    /// # Errors
+    /// Why there is none.
     pub(crate) fn lower(op: &Op, types: &[&TensorType], weights_invariant: bool) -> Result<Contraction, Unsupported> {
         let (a, b) = (&types[0].shape, &types[1].shape);
         let dtype = types[0].dtype;
         let by_winograd =
             |desc: &ConvDesc, direction| dtype == DType::F32 && winograd::applies(desc, direction, weights_invariant);
-        let kind = match op.inner() {
-            Op::Conv2d(conv) => {
+        let kind = match op.product() {
+            Some(Product::Conv2d(conv)) => {
                 let geometry = conv.geometry(a, b)?;
                 match (conv_desc(&geometry, conv), geometry.groups) {
                     (desc, 1) if by_winograd(&desc, Direction::Forward) => {
@@ -105,7 +125,7 @@ impl Contraction {
                     (conv, groups) => Algorithm::GroupedConv(GroupedDesc { conv, groups }),
                 }
             }
-            Op::Conv2dDataGrad(grad) => {
+            Some(Product::Conv2dDataGrad(grad)) => {
                 let geometry = grad.geometry(a, b)?;
                 match (conv_desc(&geometry, &grad.conv), geometry.groups) {
                     (desc, 1) if by_winograd(&desc, Direction::DataGrad) => {
@@ -115,12 +135,12 @@ impl Contraction {
                     (conv, groups) => Algorithm::GroupedDataGrad(GroupedDesc { conv, groups }),
                 }
             }
-            Op::Matmul(matmul) => {
+            Some(Product::Matmul(matmul)) => {
                 let g = matmul.geometry(a, b)?;
                 let desc = GemmDesc::new(g.m, g.n, g.k).transposed(matmul.trans_a, matmul.trans_b);
                 Algorithm::Matmul(if g.batch == 1 { desc } else { desc.batched(g.batch) })
             }
-            other => return Err(Unsupported::Producer(other.rule().name())),
+            Some(Product::Conv2dWeightGrad(_)) | None => return Err(Unsupported::Producer(op.rule().name())),
         };
         let takes_packed = match &kind {
             Algorithm::Conv(_) | Algorithm::ConvDataGrad(_) | Algorithm::Winograd(..) => true,
@@ -130,10 +150,7 @@ impl Contraction {
             Algorithm::GroupedConv(_) | Algorithm::GroupedDataGrad(_) => false,
             Algorithm::Matmul(desc) => gemm::takes_packed_b(desc),
         };
-        let prologue = match op {
-            Op::ConvWithPrologue(prologue) => Some(AffineOperands::of(prologue, a)),
-            _ => None,
-        };
+        let prologue = AffineOperands::of(op, a);
         let is_limited = matches!(op, Op::Limited(_));
         Ok(Contraction { kind, dtype, packed: weights_invariant && takes_packed, prologue, is_limited })
     }

@@ -9,7 +9,7 @@ use bessemer_ir::{DType, Graph, NodeId, OpError, TensorType};
 #[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
-    #[error("its result is in memory without a kernel")]
+    #[error("its result lies in memory already, no kernel computes it")]
     InMemory,
     #[error("only fused kernels compute it")]
     OutsideFusion,

@@ -24,7 +24,6 @@ use bessemer_ir::ops::Op;
 use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::plan::{LoweredKernel, Needs, Packed};
 use bessemer_ir::{DType, Graph, NodeId, TensorType};
-use contraction::{AffineOperands, Contraction};
 
 /// A kernel with its sizes.
 pub(crate) trait Kernel: Send + Sync {
@@ -102,20 +101,12 @@ pub(crate) fn lower(graph: &Graph, id: NodeId, invariant: &Invariant) -> Result<
         Op::Softmax(_) | Op::LogSoftmax(_) => Err(Unsupported::OutsideFusion),
         Op::MeanVar(moments) => Err(Unsupported::Axes { axes: moments.axes.clone(), rank: types[0].shape.rank() }),
         Op::Fusion(fusion) => fused::lower(fusion, graph, id, weights_invariant),
-        Op::Conv2d(_) | Op::Conv2dDataGrad(_) | Op::Matmul(_) => {
-            Ok(Box::new(Contraction::lower(&node.op, &types, weights_invariant)?))
-        }
-        Op::Conv2dWeightGrad(grad) => weight_grad::lower(grad, None, false, &types),
-        Op::Limited(limited) => match &*limited.op {
-            Op::Conv2dWeightGrad(grad) => weight_grad::lower(grad, None, true, &types),
-            _ => Ok(Box::new(Contraction::lower(&node.op, &types, weights_invariant)?)),
-        },
-        Op::ConvWithPrologue(prologue) => match &*prologue.op {
-            Op::Conv2dWeightGrad(grad) => {
-                weight_grad::lower(grad, Some(AffineOperands::of(prologue, &types[0].shape)), false, &types)
-            }
-            _ => Ok(Box::new(Contraction::lower(&node.op, &types, weights_invariant)?)),
-        },
+        Op::Conv2d(_)
+        | Op::Conv2dDataGrad(_)
+        | Op::Conv2dWeightGrad(_)
+        | Op::Matmul(_)
+        | Op::Limited(_)
+        | Op::ConvWithPrologue(_) => contraction::lower(&node.op, &types, weights_invariant),
         Op::MaxPool2d(pool) => pooling::max(pool, &types),
         Op::MaxPool2dGrad(grad) => pooling::max_grad(grad, &types),
         Op::AvgPool2d(pool) => pooling::average(pool, &types),

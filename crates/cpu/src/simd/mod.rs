@@ -3,6 +3,69 @@
 use crate::isa::Isa;
 use crate::peak::has_bf16;
 
+/// Methods of [`Simd`] that are one call each: `name: function;`, with the arguments of the trait's method in its order.
+macro_rules! calls {
+    ($($method:ident: $function:expr;)*) => { $(calls!(@method $method $function);)* };
+    (@method splat $function:expr) => { calls!(@define splat(x: f32) -> Self::V, $function); };
+    (@method load $function:expr) => { calls!(@define load(src: *const f32) -> Self::V, $function); };
+    (@method store $function:expr) => { calls!(@define store(dst: *mut f32, v: Self::V), $function); };
+    (@method mul_add $function:expr) => {
+        calls!(@define mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V, $function);
+    };
+    (@method copy $function:expr) => { calls!(@define copy(src: *const f32, dst: *mut f32, len: usize), $function); };
+    (@method copy_16 $function:expr) => {
+        calls!(@define copy_16(src: *const u16, dst: *mut u16, len: usize), $function);
+    };
+    (@method interleave_16 $function:expr) => {
+        calls!(@define interleave_16(even: *const u16, odd: *const u16, dst: *mut u32, len: usize), $function);
+    };
+    (@method transpose $function:expr) => {
+        calls!(@define transpose(src: *const f32, stride: usize, dst: *mut f32, dst_stride: usize), $function);
+    };
+    (@method prefetch $function:expr) => { calls!(@define prefetch(src: *const f32), $function); };
+    (@method prefetch_write $function:expr) => { calls!(@define prefetch_write(dst: *mut f32), $function); };
+    (@method sqrt $function:expr) => { calls!(@define sqrt(a: Self::V) -> Self::V, $function); };
+    (@method neg $function:expr) => { calls!(@define neg(a: Self::V) -> Self::V, $function); };
+    (@method abs $function:expr) => { calls!(@define abs(a: Self::V) -> Self::V, $function); };
+    (@method test $function:expr) => {
+        calls!(@define test(test: $crate::simd::Test, a: Self::V, b: Self::V) -> Self::Mask, $function);
+    };
+    (@method blend $function:expr) => {
+        calls!(@define blend(mask: Self::Mask, a: Self::V, b: Self::V) -> Self::V, $function);
+    };
+    (@method load_bf16 $function:expr) => { calls!(@define load_bf16(src: *const u16) -> Self::V, $function); };
+    (@method store_truncated $function:expr) => {
+        calls!(@define store_truncated(dst: *mut u16, low: Self::V, high: Self::V), $function);
+    };
+    // `add`, `sub`, `mul`, `div` and `max`.
+    (@method $binary:ident $function:expr) => { calls!(@define $binary(a: Self::V, b: Self::V) -> Self::V, $function); };
+    (@define $method:ident($($argument:ident: $ty:ty),*) $(-> $result:ty)?, $function:expr) => {
+        #[inline(always)]
+        unsafe fn $method($($argument: $ty),*) $(-> $result)? {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { $function($($argument),*) }
+        }
+    };
+}
+
+/// The methods of [`Simd`] by which code is compiled with the instruction set that the features make.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! compiled_with {
+    ($features:literal) => {
+        #[inline]
+        #[target_feature(enable = $features)]
+        unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        #[inline]
+        #[target_feature(enable = $features)]
+        unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
+            // SAFETY: the caller's promise of this trait.
+            unsafe { op.run::<Self>() }
+        }
+    };
+}
+
 /// The methods of [`Simd`] that an instruction set has from another one with the same vectors.
 #[cfg(any(test, target_arch = "x86_64"))]
 macro_rules! same_as {
@@ -11,122 +74,34 @@ macro_rules! same_as {
     };
     ($base:ty, $tile_vectors:expr) => {
         type V = <$base as Simd>::V;
+        type Mask = <$base as Simd>::Mask;
         const LANES: usize = <$base as Simd>::LANES;
         const TILE_ROWS: usize = <$base as Simd>::TILE_ROWS;
         const TILE_VECTORS: usize = $tile_vectors;
 
-        #[inline(always)]
-        unsafe fn splat(x: f32) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::splat(x) }
-        }
-        #[inline(always)]
-        unsafe fn load(src: *const f32) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::load(src) }
-        }
-        #[inline(always)]
-        unsafe fn store(dst: *mut f32, v: Self::V) {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::store(dst, v) }
-        }
-        #[inline(always)]
-        unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::add(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::sub(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::mul(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::max(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn mul_add(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::mul_add(a, b, c) }
-        }
-        #[inline(always)]
-        unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::copy(src, dst, len) }
-        }
-        #[inline(always)]
-        unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::transpose(src, src_stride, dst, dst_stride) }
-        }
-        #[inline(always)]
-        unsafe fn copy_16(src: *const u16, dst: *mut u16, len: usize) {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::copy_16(src, dst, len) }
-        }
-        #[inline(always)]
-        unsafe fn interleave_16(even: *const u16, odd: *const u16, dst: *mut u32, len: usize) {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::interleave_16(even, odd, dst, len) }
-        }
-        #[inline(always)]
-        unsafe fn prefetch(src: *const f32) {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::prefetch(src) }
-        }
-        #[inline(always)]
-        unsafe fn prefetch_write(dst: *mut f32) {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::prefetch_write(dst) }
-        }
-
-        type Mask = <$base as Simd>::Mask;
-
-        #[inline(always)]
-        unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::div(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn sqrt(a: Self::V) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::sqrt(a) }
-        }
-        #[inline(always)]
-        unsafe fn neg(a: Self::V) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::neg(a) }
-        }
-        #[inline(always)]
-        unsafe fn abs(a: Self::V) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::abs(a) }
-        }
-        #[inline(always)]
-        unsafe fn test(test: $crate::simd::Test, a: Self::V, b: Self::V) -> Self::Mask {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::test(test, a, b) }
-        }
-        #[inline(always)]
-        unsafe fn blend(mask: Self::Mask, a: Self::V, b: Self::V) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::blend(mask, a, b) }
-        }
-        #[inline(always)]
-        unsafe fn load_bf16(src: *const u16) -> Self::V {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::load_bf16(src) }
-        }
-        #[inline(always)]
-        unsafe fn store_truncated(dst: *mut u16, low: Self::V, high: Self::V) {
-            // SAFETY: the caller's promise of this trait.
-            unsafe { <$base>::store_truncated(dst, low, high) }
+        calls! {
+            splat: <$base>::splat;
+            load: <$base>::load;
+            store: <$base>::store;
+            add: <$base>::add;
+            sub: <$base>::sub;
+            mul: <$base>::mul;
+            max: <$base>::max;
+            mul_add: <$base>::mul_add;
+            copy: <$base>::copy;
+            copy_16: <$base>::copy_16;
+            interleave_16: <$base>::interleave_16;
+            transpose: <$base>::transpose;
+            prefetch: <$base>::prefetch;
+            prefetch_write: <$base>::prefetch_write;
+            div: <$base>::div;
+            sqrt: <$base>::sqrt;
+            neg: <$base>::neg;
+            abs: <$base>::abs;
+            test: <$base>::test;
+            blend: <$base>::blend;
+            load_bf16: <$base>::load_bf16;
+            store_truncated: <$base>::store_truncated;
         }
     };
 }
@@ -197,7 +172,11 @@ pub(crate) trait Simd: Copy + 'static {
         unreachable!("only instruction sets with tiles multiply them")
     }
     /// Copies `len` elements between memory that does not overlap.
-    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize);
+    #[inline(always)]
+    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
+        // SAFETY: the caller's promise of this trait.
+        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+    }
     /// Copies `len` elements of 16 bits between memory that does not overlap.
     #[inline(always)]
     unsafe fn copy_16(src: *const u16, dst: *mut u16, len: usize) {
@@ -222,10 +201,12 @@ pub(crate) trait Simd: Copy + 'static {
             }
         }
     }
-    /// Hints that the cache line at `src`, which may be any address, is wanted in the second-level cache.
-    unsafe fn prefetch(src: *const f32);
-    /// Hints that the cache line at `dst`, which may be any address, will be written soon.
-    unsafe fn prefetch_write(dst: *mut f32);
+    /// Hints that the cache line at the address, which may be any address, is wanted in the second-level cache.
+    #[inline(always)]
+    unsafe fn prefetch(_src: *const f32) {}
+    /// Hints that the cache line at the address, which may be any address, will be written soon.
+    #[inline(always)]
+    unsafe fn prefetch_write(_dst: *mut f32) {}
 
     /// A truth value for each lane.
     type Mask: Copy;

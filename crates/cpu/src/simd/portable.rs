@@ -8,6 +8,7 @@ pub(crate) struct Portable;
 
 impl Simd for Portable {
     type V = [f32; 4];
+    type Mask = [bool; 4];
     const LANES: usize = 4;
     const TILE_ROWS: usize = 4;
     const TILE_VECTORS: usize = 2;
@@ -55,17 +56,6 @@ impl Simd for Portable {
     unsafe fn mul_add(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
-    #[inline(always)]
-    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
-    }
-    #[inline(always)]
-    unsafe fn prefetch(_src: *const f32) {}
-    #[inline(always)]
-    unsafe fn prefetch_write(_dst: *mut f32) {}
-
-    type Mask = [bool; 4];
 
     #[inline(always)]
     unsafe fn div(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {

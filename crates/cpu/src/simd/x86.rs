@@ -3,66 +3,45 @@
 use super::{Simd, SimdOp, Test};
 use std::arch::x86_64::*;
 
+/// [`Simd::prefetch`].
+#[inline(always)]
+unsafe fn prefetch_read(src: *const f32) {
+    // SAFETY: a prefetch does not fault.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
+}
+
+/// [`Simd::prefetch_write`].
+#[inline(always)]
+unsafe fn prefetch_written(dst: *mut f32) {
+    // SAFETY: a prefetch does not fault.
+    unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast()) }
+}
+
 /// 16 lanes, 32 registers.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
 
 impl Simd for Avx512 {
     type V = __m512;
+    type Mask = __mmask16;
     const LANES: usize = 16;
     const TILE_ROWS: usize = 14;
     const TILE_VECTORS: usize = 2;
 
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
-        f()
-    }
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
-    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { op.run::<Self>() }
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> __m512 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm512_set1_ps(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(src: *const f32) -> __m512 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm512_loadu_ps(src) }
-    }
-    #[inline(always)]
-    unsafe fn store(dst: *mut f32, v: __m512) {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm512_storeu_ps(dst, v) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn max(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm512_max_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
+    compiled_with!("avx512f,avx512bw,avx512dq,avx512vl,fma");
+    calls! {
+        splat: _mm512_set1_ps;
+        load: _mm512_loadu_ps;
+        store: _mm512_storeu_ps;
+        add: _mm512_add_ps;
+        sub: _mm512_sub_ps;
+        mul: _mm512_mul_ps;
+        max: _mm512_max_ps;
+        mul_add: _mm512_fmadd_ps;
+        div: _mm512_div_ps;
+        sqrt: _mm512_sqrt_ps;
+        prefetch: prefetch_read;
+        prefetch_write: prefetch_written;
     }
     #[inline(always)]
     unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
@@ -166,29 +145,7 @@ impl Simd for Avx512 {
             }
         }
     }
-    #[inline(always)]
-    unsafe fn prefetch(src: *const f32) {
-        // SAFETY: a prefetch does not fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn prefetch_write(dst: *mut f32) {
-        // SAFETY: a prefetch does not fault.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast()) }
-    }
 
-    type Mask = __mmask16;
-
-    #[inline(always)]
-    unsafe fn div(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm512_div_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sqrt(a: __m512) -> __m512 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm512_sqrt_ps(a) }
-    }
     #[inline(always)]
     unsafe fn neg(a: __m512) -> __m512 {
         // SAFETY: the caller's promise of this trait.
@@ -258,18 +215,8 @@ pub(crate) struct Avx512Bf16;
 impl Simd for Avx512Bf16 {
     const DOT2: bool = true;
     same_as!(Avx512);
+    compiled_with!("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma");
 
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
-    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
-        f()
-    }
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")]
-    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { op.run::<Self>() }
-    }
     #[inline(always)]
     unsafe fn multiply(a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: the caller's promise of this trait; the bits of a vector are read as pairs.
@@ -300,65 +247,25 @@ pub(crate) struct Avx2;
 
 impl Simd for Avx2 {
     type V = __m256;
+    type Mask = __m256;
     const LANES: usize = 8;
     const TILE_ROWS: usize = 6;
     const TILE_VECTORS: usize = 2;
 
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn vectorize<R>(f: impl FnOnce() -> R) -> R {
-        f()
-    }
-    #[inline]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn run_op<Op: SimdOp>(op: Op) -> Op::Output {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { op.run::<Self>() }
-    }
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> __m256 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm256_set1_ps(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(src: *const f32) -> __m256 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm256_loadu_ps(src) }
-    }
-    #[inline(always)]
-    unsafe fn store(dst: *mut f32, v: __m256) {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm256_storeu_ps(dst, v) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm256_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn max(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm256_max_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn copy(src: *const f32, dst: *mut f32, len: usize) {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+    compiled_with!("avx2,fma");
+    calls! {
+        splat: _mm256_set1_ps;
+        load: _mm256_loadu_ps;
+        store: _mm256_storeu_ps;
+        add: _mm256_add_ps;
+        sub: _mm256_sub_ps;
+        mul: _mm256_mul_ps;
+        max: _mm256_max_ps;
+        mul_add: _mm256_fmadd_ps;
+        div: _mm256_div_ps;
+        sqrt: _mm256_sqrt_ps;
+        prefetch: prefetch_read;
+        prefetch_write: prefetch_written;
     }
     #[inline(always)]
     unsafe fn transpose(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize) {
@@ -383,29 +290,7 @@ impl Simd for Avx2 {
             }
         }
     }
-    #[inline(always)]
-    unsafe fn prefetch(src: *const f32) {
-        // SAFETY: a prefetch does not fault.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn prefetch_write(dst: *mut f32) {
-        // SAFETY: a prefetch does not fault.
-        unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast()) }
-    }
 
-    type Mask = __m256;
-
-    #[inline(always)]
-    unsafe fn div(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm256_div_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sqrt(a: __m256) -> __m256 {
-        // SAFETY: the caller's promise of this trait.
-        unsafe { _mm256_sqrt_ps(a) }
-    }
     #[inline(always)]
     unsafe fn neg(a: __m256) -> __m256 {
         // SAFETY: the caller's promise of this trait.

@@ -5,12 +5,12 @@ use crate::cublaslt::Product;
 use crate::cudnn::{Convolution, Geometry, Pass};
 use crate::kernels::attention::{Kernels, MOST_POSITIONS};
 use crate::kernels::copies::first_items;
-use bessemer_ir::ops::Op;
 use bessemer_ir::ops::attention::{Attention, AttentionGrad};
 use bessemer_ir::ops::conv::{self, Conv2d};
 use bessemer_ir::ops::fusion::{Fusion, FusionOutput, IndexMap, Instr};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
+use bessemer_ir::ops::{self, Op};
 use bessemer_ir::{DType, Shape, TensorType};
 
 /// A product alone.
@@ -51,40 +51,37 @@ impl Lowered {
         target: ProductTarget,
     ) -> Result<(Place, DType), Unsupported> {
         self.flops = op.rule().contraction_flops(types);
-        match op {
-            Op::Matmul(matmul) => self.matmul(matmul, types, inputs, target),
-            Op::Conv2d(conv) => {
-                let geometry = conv.geometry(&types[0].shape, &types[1].shape)?;
-                self.convolve(Pass::Forward, conv, &geometry, types[0].dtype, inputs, target)
+        if let Op::Limited(limited) = op {
+            // Items behind the last one may hold anything.
+            let images = if matches!(*limited.op, Op::Conv2dWeightGrad(_)) { 2 } else { 1 };
+            let mut operands = inputs[..2].to_vec();
+            for (place, ty) in operands.iter_mut().zip(types).take(images) {
+                let first = self.scratch(ty.bytes());
+                let items = ty.shape[0];
+                let kernel = first_items(ty.dtype, items, ty.shape.elements() / items.max(1));
+                self.launch(kernel, [*place, inputs[2], first]);
+                *place = first;
             }
-            Op::Conv2dDataGrad(grad) => {
-                let geometry = grad.geometry(&types[0].shape, &types[1].shape)?;
-                self.convolve(Pass::DataGradient, &grad.conv, &geometry, types[0].dtype, inputs, target)
+            return self.contract(&limited.op, &types[..2], &operands, target);
+        }
+        if let Op::ConvWithPrologue(prologue) = op {
+            let x = self.scratch(types[0].bytes());
+            let region = scaled(&types[0].shape, prologue.relu);
+            region::launch(self, &region, &[DType::F32; 3], &[inputs[0], inputs[2], inputs[3]], &[x])?;
+            return self.contract(&prologue.op, &types[..2], &[x, inputs[1]], target);
+        }
+        let (a, b) = (&types[0].shape, &types[1].shape);
+        match op.product().ok_or(Unsupported::NoKernel)? {
+            ops::Product::Matmul(matmul) => self.matmul(matmul, types, inputs, target),
+            ops::Product::Conv2d(conv) => {
+                self.convolve(Pass::Forward, conv, &conv.geometry(a, b)?, types[0].dtype, inputs, target)
             }
-            Op::Conv2dWeightGrad(grad) => {
-                let geometry = grad.geometry(&types[0].shape, &types[1].shape)?;
-                self.convolve(Pass::WeightGradient, &grad.conv, &geometry, types[0].dtype, inputs, target)
+            ops::Product::Conv2dDataGrad(grad) => {
+                self.convolve(Pass::DataGradient, &grad.conv, &grad.geometry(a, b)?, types[0].dtype, inputs, target)
             }
-            Op::Limited(limited) => {
-                // Items behind the last one may hold anything.
-                let images = if matches!(*limited.op, Op::Conv2dWeightGrad(_)) { 2 } else { 1 };
-                let mut operands = inputs[..2].to_vec();
-                for (place, ty) in operands.iter_mut().zip(types).take(images) {
-                    let first = self.scratch(ty.bytes());
-                    let items = ty.shape[0];
-                    let kernel = first_items(ty.dtype, items, ty.shape.elements() / items.max(1));
-                    self.launch(kernel, [*place, inputs[2], first]);
-                    *place = first;
-                }
-                self.contract(&limited.op, &types[..2], &operands, target)
+            ops::Product::Conv2dWeightGrad(grad) => {
+                self.convolve(Pass::WeightGradient, &grad.conv, &grad.geometry(a, b)?, types[0].dtype, inputs, target)
             }
-            Op::ConvWithPrologue(prologue) => {
-                let x = self.scratch(types[0].bytes());
-                let region = scaled(&types[0].shape, prologue.relu);
-                region::launch(self, &region, &[DType::F32; 3], &[inputs[0], inputs[2], inputs[3]], &[x])?;
-                self.contract(&prologue.op, &types[..2], &[x, inputs[1]], target)
-            }
-            _ => Err(Unsupported::NoKernel),
         }
     }
 

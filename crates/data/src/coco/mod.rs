@@ -23,7 +23,7 @@ pub use instances::{Annotation, Category, ImageRecord, Instances};
 pub use prepare::{CocoRecords, WrittenRecords};
 pub use results::{DetectionRecord, ResultRecord, Results, ResultsWriter, RunLengths};
 pub use segmentation::Segmentation;
-pub use set::{CocoOptions, CocoSet, CocoSummary, StageTimes};
+pub use set::{CocoOptions, CocoSet, CocoSummary};
 pub use source::CocoSource;
 pub use verify::{CocoReport, verify};
 

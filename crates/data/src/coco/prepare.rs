@@ -33,22 +33,28 @@ pub struct CocoRecords {
     pub images: PathBuf,
     /// Folder to write to. It may hold shards of other splits.
     pub out: PathBuf,
+    /// The split that is written.
     pub split: Split,
+    /// Number of files that it is cut into.
     pub shards: usize,
     /// Whether masks are written, a PNG of the size of the image for each object.
     pub masks: bool,
+    /// Threads that encode.
     pub threads: usize,
 }
 
 /// What was written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WrittenRecords {
+    /// Images written.
     pub images: usize,
     /// With crowds.
     pub objects: usize,
+    /// Crowds among them.
     pub crowds: usize,
     /// Boxes without area, which were left out.
     pub without_area: usize,
+    /// Bytes of all shards together.
     pub bytes: u64,
 }
 

@@ -1,13 +1,12 @@
 //! A COCO data set to train on.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
 
 use super::store::{Annotated, ImageMasks, ImageStore, Listed};
 use super::{CategoryIds, Classes, CocoSource};
 use crate::decode::exif;
 use crate::detection::{AnnotatedImages, Framing, Object, Objects};
-use crate::{DataError, Dataset, ImageInfo, Philox, Placement, Purpose, Scratch, decode_rgb};
+use crate::{DataError, Dataset, ImageInfo, Philox, Placement, Scratch, Stage, decode_rgb};
 
 /// How a data set is opened.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,9 +38,11 @@ pub struct CocoSet {
 /// What a data set holds, and what was left out of it.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct CocoSummary {
+    /// Images, with or without objects.
     pub images: usize,
     /// Images that stay without an object.
     pub images_without_objects: usize,
+    /// Objects of all images, without crowds.
     pub objects: usize,
     /// Annotations of crowds, which are left out.
     pub crowds: usize,
@@ -55,22 +56,6 @@ pub struct CocoSummary {
     pub most_objects: usize,
     /// Objects by class.
     pub objects_of_class: Vec<usize>,
-}
-
-/// Time in each stage of loading on one thread.
-#[derive(Debug, Clone, Default)]
-pub struct StageTimes {
-    pub images: u64,
-    /// Pixels of the images before they are resized.
-    pub pixels: u64,
-    /// Reading of the file or record.
-    pub read: Duration,
-    pub decode: Duration,
-    /// Cropping, mirroring, resizing and padding.
-    pub resize: Duration,
-    /// Boxes and masks.
-    pub objects: Duration,
-    sample: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -198,34 +183,6 @@ impl CocoSet {
         Ok(info)
     }
 
-    /// Times of the stages of loading image `index` in epoch 0, and the number of its pixels, added to `times`.
-    ///
-    /// # Errors
-    /// As [`Dataset::load`].
-    pub fn time_stages(&self, index: usize, scratch: &mut Scratch, times: &mut StageTimes) -> Result<(), DataError> {
-        let mut rng = Purpose::Augment.stream(0, 0, index as u64);
-        let start = Instant::now();
-        let masks = self.store.read(index, &mut scratch.file)?;
-        let read = Instant::now();
-        let info = self.decode(index, scratch)?;
-        let decoded = Instant::now();
-        let size = [info.height, info.width];
-        let placement = self.framing.place(size, &mut rng);
-        let mut sample = std::mem::take(&mut times.sample);
-        sample.resize(placement.canvas().iter().map(|&side| side as usize).product::<usize>() * 3, 0);
-        placement.draw(&scratch.pixels, size, &mut scratch.resize, &mut sample);
-        times.sample = sample;
-        let resized = Instant::now();
-        self.place_objects(index, &placement, &masks)?;
-        times.read += read - start;
-        times.decode += decoded - read;
-        times.resize += resized - decoded;
-        times.objects += resized.elapsed();
-        times.pixels += u64::from(info.width) * u64::from(info.height);
-        times.images += 1;
-        Ok(())
-    }
-
     /// The objects of image `index` in a sample.
     fn place_objects(&self, index: usize, placement: &Placement, masks: &ImageMasks<'_>) -> Result<Objects, DataError> {
         let objects = self.objects_where(index, masks, |object| placement.bbox(object.bbox).is_some())?;
@@ -313,12 +270,18 @@ impl Dataset for CocoSet {
         scratch: &mut Scratch,
         out: &mut [u8],
     ) -> Result<Objects, DataError> {
+        scratch.clock.start();
         let masks = self.store.read(index, &mut scratch.file)?;
+        scratch.clock.end(Stage::Read);
         self.decode(index, scratch)?;
+        scratch.clock.end(Stage::Decode);
         let size = self.images[index].size;
         let placement = self.framing.place(size, rng);
         placement.draw(&scratch.pixels, size, &mut scratch.resize, out);
-        self.place_objects(index, &placement, &masks)
+        scratch.clock.end(Stage::Augment);
+        let objects = self.place_objects(index, &placement, &masks)?;
+        scratch.clock.end(Stage::Objects);
+        Ok(objects)
     }
 
     fn source(&self, index: usize) -> String {

@@ -13,6 +13,7 @@ use crate::{ColourMode, DataError, Dataset, ImageFormat, Scratch};
 /// What [`verify`] found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CocoReport {
+    /// Counts of images, objects and crowds.
     pub summary: CocoSummary,
     /// Names of classes that have objects, with their number, the most frequent first.
     pub classes: Vec<(String, usize)>,
@@ -22,10 +23,13 @@ pub struct CocoReport {
     pub images_beyond_capacity: usize,
     /// Images that could be decoded.
     pub readable: usize,
+    /// Number of images by file format.
     pub formats: BTreeMap<ImageFormat, usize>,
+    /// Number of images by colour mode.
     pub modes: BTreeMap<ColourMode, usize>,
     /// Width and height of the readable images with the fewest and the most pixels.
     pub smallest: Option<(u32, u32)>,
+    /// That of the image with the most pixels.
     pub largest: Option<(u32, u32)>,
     /// Damaged images and masks, by image; each begins with the file.
     pub damaged: Vec<String>,

@@ -22,9 +22,13 @@ pub const MAX_PIXELS: u64 = 100_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ImageFormat {
+    /// JPEG, baseline and progressive.
     Jpeg,
+    /// PNG.
     Png,
+    /// WebP, lossy and lossless.
     WebP,
+    /// Windows bitmap.
     Bmp,
 }
 
@@ -69,20 +73,30 @@ impl ImageFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ColourMode {
+    /// One channel.
     Grey,
+    /// One channel and opacity.
     GreyAlpha,
+    /// Red, green and blue.
     Rgb,
+    /// Red, green, blue and opacity.
     Rgba,
+    /// Indices into a table of colours.
     Palette,
+    /// Cyan, magenta, yellow and black.
     Cmyk,
 }
 
 /// What an image file holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageInfo {
+    /// Columns of pixels, as stored.
     pub width: u32,
+    /// Rows of pixels, as stored.
     pub height: u32,
+    /// Format of the file.
     pub format: ImageFormat,
+    /// What a pixel is made of in the file.
     pub mode: ColourMode,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{SampleKey, Samples};
 use crate::feeds::{Field, Row};
 use crate::target::SampleTarget;
-use crate::{DataError, Dataset, Purpose, Scratch};
+use crate::{DataError, Dataset, Purpose, Scratch, StageTimes};
 
 /// The samples of a data set that have one size: all of them, or one of the parts into which [`ImageSamples::by_size`] splits a
 /// data set.
@@ -104,6 +104,10 @@ impl<D: Dataset + ?Sized + 'static> Samples for ImageSamples<D> {
         let LoadedImage { pixels, target, scratch } = sample;
         *target = self.set.load(self.index_in_set(index), &mut rng, scratch, pixels)?;
         Ok(())
+    }
+
+    fn take_stages(&self, sample: &mut Self::Sample) -> StageTimes {
+        sample.scratch.clock.take()
     }
 
     fn write(&self, sample: &Self::Sample, row: &mut Row<'_>) {

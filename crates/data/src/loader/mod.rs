@@ -3,7 +3,7 @@
 mod images;
 mod queue;
 mod samples;
-mod speed;
+mod stages;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 
 pub use images::{ImageSamples, LoadedImage};
 pub use samples::{SampleKey, Samples};
-pub use speed::{LoadingSpeed, loading_speed};
+pub(crate) use stages::StageClock;
+pub use stages::{Stage, StageTimes};
 
 /// Samples of one run of a step. The last batch of an epoch may hold fewer samples than others; the rest is zeros.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -28,6 +29,7 @@ pub struct Batch {
     pub feeds: Feeds,
     /// Number of valid samples, which are at the front.
     pub samples: usize,
+    /// Epoch that the batch is of, from 0.
     pub epoch: u32,
     /// Number of the batch within the epoch.
     pub index: usize,
@@ -78,6 +80,7 @@ pub struct LoaderOptions {
     pub prefetch: usize,
     /// Seed of the random numbers of pictures; they depend on it, the epoch and the sample alone.
     pub seed: u64,
+    /// What to do with a sample that cannot be read.
     pub on_bad_sample: OnBadSample,
     /// The batches to load.
     pub range: BatchRange,
@@ -94,12 +97,16 @@ impl LoaderOptions {
 /// What a loader did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LoaderStats {
+    /// Batches given out.
     pub batches: u64,
+    /// Samples in them.
     pub samples: u64,
     /// Times that a bad sample was replaced.
     pub skipped: u64,
     /// Time the caller spent waiting for batches.
     pub waited: Duration,
+    /// Time the workers spent on samples, also on those of batches that are not taken yet.
+    pub stages: StageTimes,
 }
 
 /// Batches in the order of a [`Sampler`], whatever the number of workers: all of them, or the share of one rank.
@@ -184,7 +191,7 @@ impl<S: Samples + ?Sized> Loader<S> {
 
     /// Counts and times so far.
     pub fn stats(&self) -> LoaderStats {
-        self.stats
+        LoaderStats { stages: self.queue.stages(), ..self.stats }
     }
 
     /// Every bad sample left out so far, by index.

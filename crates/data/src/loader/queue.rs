@@ -3,8 +3,9 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
 
-use super::{Batch, LoaderOptions, OnBadSample, SampleKey, Samples, SkippedSample};
+use super::{Batch, LoaderOptions, OnBadSample, SampleKey, Samples, SkippedSample, Stage, StageTimes};
 use crate::feeds::Field;
 use crate::{BatchRange, DataError, Feeds, Position, Sampler};
 
@@ -17,6 +18,7 @@ pub(super) struct Queue<S: Samples + ?Sized> {
     /// The arrays of every batch.
     fields: Vec<Field>,
     state: Mutex<State>,
+    stages: Mutex<StageTimes>,
     batch_done: Condvar,
     room_made: Condvar,
 }
@@ -69,7 +71,8 @@ impl<S: Samples + ?Sized> Queue<S> {
         };
         let (batch_done, room_made) = (Condvar::new(), Condvar::new());
         let fields = samples.fields();
-        Self { samples, sampler, options, fields, state: Mutex::new(state), batch_done, room_made }
+        let (state, stages) = (Mutex::new(state), Mutex::default());
+        Self { samples, sampler, options, fields, state, stages, batch_done, room_made }
     }
 
     pub(super) fn batches(&self) -> usize {
@@ -78,6 +81,11 @@ impl<S: Samples + ?Sized> Queue<S> {
 
     pub(super) fn range(&self) -> &BatchRange {
         &self.options.range
+    }
+
+    /// Time of the workers so far.
+    pub(super) fn stages(&self) -> StageTimes {
+        *lock(&self.stages)
     }
 
     pub(super) fn stop(&self) {
@@ -122,8 +130,14 @@ impl<S: Samples + ?Sized> Queue<S> {
     pub(super) fn work(&self) {
         let mut sample = self.samples.empty_sample();
         while let Some(job) = self.next_job() {
+            let start = Instant::now();
             let result = self.load(job.batch.position.epoch, job.index, &mut sample);
+            let loaded = Instant::now();
             self.store(&job, result, &sample);
+            let mut stages = self.samples.take_stages(&mut sample);
+            stages.add(Stage::Make, (loaded - start).saturating_sub(stages.sum()));
+            stages.add(Stage::Copy, loaded.elapsed());
+            lock(&self.stages).add_all(&stages);
             if job.batch.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
                 let _state = lock(&self.state);
                 self.batch_done.notify_all();

@@ -1,5 +1,5 @@
 use crate::feeds::{Field, Row};
-use crate::{DataError, Feeds};
+use crate::{DataError, Feeds, StageTimes};
 
 /// What a [`Loader`](super::Loader) loads: samples by index, and the arrays of a batch of them.
 pub trait Samples: Send + Sync + 'static {
@@ -23,6 +23,11 @@ pub trait Samples: Send + Sync + 'static {
     /// A sample that cannot be read or is damaged.
     fn load_sample(&self, index: usize, draw: SampleKey, sample: &mut Self::Sample) -> Result<(), DataError>;
 
+    /// The stages of loading that were told apart since this was last asked.
+    fn take_stages(&self, _sample: &mut Self::Sample) -> StageTimes {
+        StageTimes::default()
+    }
+
     /// Writes every element of a loaded sample's row, whatever was there.
     fn write(&self, sample: &Self::Sample, row: &mut Row<'_>);
 
@@ -40,7 +45,9 @@ pub trait Samples: Send + Sync + 'static {
 /// What random numbers of a sample depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleKey {
+    /// Seed of the run.
     pub seed: u64,
+    /// Epoch, from 0.
     pub epoch: u32,
     /// The sample that the order of the epoch has here; another one may have to take its place.
     pub index: usize,

@@ -5,15 +5,25 @@ use crate::Philox;
 /// What can be drawn, in label order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ShapeClass {
+    /// A disc.
     Circle,
+    /// A square.
     Square,
+    /// A triangle of equal sides.
     Triangle,
+    /// A star of five points.
     Star,
+    /// A disc with a hole.
     Ring,
+    /// Two bars across each other.
     Cross,
+    /// A regular pentagon.
     Pentagon,
+    /// A disc without a part of another one.
     Crescent,
+    /// A heart.
     Heart,
+    /// An arrow.
     Arrow,
 }
 
@@ -32,6 +42,7 @@ impl ShapeClass {
         Self::Arrow,
     ];
 
+    /// Name in lists of classes and names of folders.
     pub fn name(self) -> &'static str {
         match self {
             Self::Circle => "circle",

@@ -6,9 +6,13 @@ const LINES_PER_ROW: usize = 4;
 /// Which part of each pixel a shape covers, in the smallest rectangle of pixels around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mask {
+    /// First column of pixels.
     pub left: usize,
+    /// First row of pixels.
     pub top: usize,
+    /// Columns of pixels.
     pub width: usize,
+    /// Rows of pixels.
     pub height: usize,
     /// 0 to 1, `[height, width]`.
     pub coverage: Vec<f32>,

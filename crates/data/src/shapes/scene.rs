@@ -14,13 +14,16 @@ pub(super) const MOST_SHAPES: u32 = 8;
 /// A drawn picture and what is in it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scene {
+    /// The drawn picture.
     pub picture: Image,
+    /// What it shows.
     pub objects: Vec<SceneObject>,
 }
 
 /// A shape of a scene. Coordinates are pixels from the upper left corner; nothing hides it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SceneObject {
+    /// What it is.
     pub class: ShapeClass,
     /// Corners as `[x, y]`; filled by the even-odd rule.
     pub polygon: Vec<[f64; 2]>,
@@ -28,6 +31,7 @@ pub struct SceneObject {
     pub bbox: [f64; 4],
     /// Area of the polygon.
     pub area: f64,
+    /// Which part of each pixel it covers.
     pub mask: Mask,
 }
 

@@ -10,11 +10,15 @@ use crate::{DataError, Dataset, FileFormat, Image, Split};
 /// A folder of single shapes to write: `train/CLASS/NUMBER.EXT` and `val/CLASS/NUMBER.EXT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShapesFolder {
+    /// Seed of the drawings.
     pub seed: u64,
     /// Pictures in `train/` and `val/`, at least one for each class.
     pub train: usize,
+    /// Pictures for evaluation.
     pub val: usize,
+    /// Width and height in pixels.
     pub size: u32,
+    /// Format of the picture files.
     pub format: FileFormat,
 }
 
@@ -22,11 +26,17 @@ pub struct ShapesFolder {
 /// and `val2017/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CocoFolder {
+    /// Seed of the drawings.
     pub seed: u64,
+    /// Pictures for training.
     pub train: usize,
+    /// Pictures for evaluation.
     pub val: usize,
+    /// Width in pixels.
     pub width: u32,
+    /// Height in pixels.
     pub height: u32,
+    /// Format of the picture files.
     pub format: FileFormat,
 }
 

@@ -34,6 +34,7 @@ const SPOT_NUMBERS: usize = 6;
 pub enum Origin {
     /// There was no file.
     Built(PathBuf),
+    /// Features were read from this file.
     Read(PathBuf),
     /// The file could not be used; the user is informed.
     Rebuilt(PathBuf, String),

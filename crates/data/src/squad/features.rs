@@ -179,6 +179,7 @@ impl Features {
         self.content.spots.is_empty()
     }
 
+    /// How texts are cut into windows.
     pub fn options(&self) -> &WindowOptions {
         &self.options
     }

@@ -10,12 +10,14 @@ use crate::text::write_whole;
 /// Answers to questions, in the order of the set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Predictions {
+    /// One entry a question, in the order of the data.
     pub questions: Vec<Prediction>,
 }
 
 /// The answer to a question.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prediction {
+    /// The id of the question.
     pub id: String,
     /// Empty where there is none.
     pub text: String,
@@ -28,10 +30,13 @@ pub struct Prediction {
 /// An answer that was considered.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
+    /// The answer, as it stands in the paragraph.
     pub text: String,
     /// Among the candidates.
     pub probability: f64,
+    /// Logit of its first token as a start.
     pub start_logit: f32,
+    /// Logit of its last token as an end.
     pub end_logit: f32,
 }
 

@@ -41,6 +41,7 @@ impl fmt::Display for Version {
 pub struct Paragraph {
     /// Title of the article.
     pub title: String,
+    /// The text that is asked about.
     pub context: String,
     /// Numbers of its questions.
     pub questions: Range<usize>,
@@ -49,7 +50,9 @@ pub struct Paragraph {
 /// A question and its right answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
+    /// The id that predictions name it by.
     pub id: String,
+    /// What is asked.
     pub text: String,
     /// Number of its paragraph.
     pub paragraph: usize,
@@ -62,6 +65,7 @@ pub struct Question {
 /// A right answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
+    /// The answer.
     pub text: String,
     /// Where it begins in the context, in characters.
     pub start: usize,
@@ -72,7 +76,9 @@ pub struct Answer {
 pub struct Misplaced {
     /// Such as `data[0].paragraphs[2].qas[1].answers[0]`.
     pub place: String,
+    /// The answer as the file gives it.
     pub text: String,
+    /// Where it starts in the paragraph, in characters from 0.
     pub start: usize,
 }
 
@@ -112,10 +118,12 @@ impl SquadSet {
         }
     }
 
+    /// Whether questions may be without an answer.
     pub fn version(&self) -> Version {
         self.version
     }
 
+    /// All paragraphs, in the order of the file.
     pub fn paragraphs(&self) -> &[Paragraph] {
         &self.paragraphs
     }

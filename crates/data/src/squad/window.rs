@@ -12,6 +12,7 @@ pub struct Window {
     pub index: usize,
     /// Number of the question in its set.
     pub question: usize,
+    /// Token ids, `[CLS] question [SEP] part of the text [SEP]`, without padding.
     pub input_ids: Vec<u32>,
     /// Positions of the tokens of context.
     pub context: Range<usize>,

@@ -57,6 +57,7 @@ impl Format {
 /// What decides the content of a prepared data set, apart from text and vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
+    /// How documents are cut into sequences.
     pub instances: InstanceOptions,
     /// How many times TFRecord files hold each document, cut (and, for BERT, masked) differently.
     pub dupe_factor: u32,
@@ -64,14 +65,18 @@ pub struct Settings {
     pub parts: usize,
     /// Share of the documents to hold out, chosen by what they say.
     pub heldout: f64,
+    /// Seed of every random choice.
     pub seed: u64,
 }
 
 /// What a split of a data set holds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SplitCounts {
+    /// Documents read.
     pub documents: u64,
+    /// Sentences in them.
     pub sentences: u64,
+    /// Tokens in them, without special ones.
     pub tokens: u64,
     /// Instances, of one epoch for shards.
     pub instances: u64,

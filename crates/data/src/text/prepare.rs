@@ -29,11 +29,13 @@ const MOST_PARTS: usize = 99_999;
 pub struct Preparation {
     /// Files and folders of text.
     pub inputs: Vec<PathBuf>,
+    /// How the files are cut into documents.
     pub documents: Documents,
     /// `vocab.txt`.
     pub vocabulary: PathBuf,
     /// The folder to make.
     pub out: PathBuf,
+    /// Format of the shards.
     pub format: Format,
     /// How instances are made; of records for ELECTRA, their length and the share of short ones.
     pub instances: InstanceOptions,
@@ -43,15 +45,20 @@ pub struct Preparation {
     pub parts: Option<usize>,
     /// Share of the documents to hold out.
     pub heldout: f64,
+    /// Seed of every random choice.
     pub seed: u64,
+    /// Threads that tokenise and write.
     pub threads: usize,
 }
 
 /// What is being done: `done` of `all` pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
+    /// What is being done, in a word or two.
     pub what: &'static str,
+    /// How many are done.
     pub done: usize,
+    /// How many there are.
     pub all: usize,
 }
 

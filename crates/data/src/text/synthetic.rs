@@ -14,6 +14,7 @@ pub struct SyntheticText {
     pub predictions: usize,
     /// Ids are below it.
     pub vocabulary_size: usize,
+    /// Seed of the random tokens.
     pub seed: u64,
 }
 

@@ -16,6 +16,7 @@ use crate::{DataError, Split, parallel};
 /// What [`verify`] found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TextReport {
+    /// Format of the shards.
     pub format: Format,
     /// What was counted at preparation.
     pub splits: Vec<(Split, SplitCounts)>,

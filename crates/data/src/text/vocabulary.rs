@@ -42,10 +42,15 @@ impl fmt::Display for VocabularyIdentity {
 /// Ids of the tokens that stand for no text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Specials {
+    /// Id of `[PAD]`.
     pub pad: u32,
+    /// Id of `[UNK]`.
     pub unknown: u32,
+    /// Id of `[CLS]`.
     pub cls: u32,
+    /// Id of `[SEP]`.
     pub sep: u32,
+    /// Id of `[MASK]`.
     pub mask: u32,
 }
 

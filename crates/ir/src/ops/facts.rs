@@ -114,9 +114,9 @@ impl LowOperands {
 /// Results in mixed precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LowResult {
-    /// Stays as it is.
+    /// Of the type that the operation gives it, not rounded.
     Unchanged,
-    /// Rounded where it is computed.
+    /// Rounded to 16 bits by the operation that computes it.
     Rounded,
     /// Rounded if an operand depends on parameters, unless an output of the step depends on the result.
     RoundedWithWeights,

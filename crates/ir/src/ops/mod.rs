@@ -372,14 +372,31 @@ impl Op {
         }
     }
 
-    /// The operation itself, or that behind a prologue or a limit.
-    pub fn inner(&self) -> &Op {
+    /// The product that it is, or that behind a prologue or a limit.
+    pub fn product(&self) -> Option<Product<'_>> {
         match self {
-            Op::ConvWithPrologue(prologue) => &prologue.op,
-            Op::Limited(limited) => &limited.op,
-            op => op,
+            Op::Conv2d(conv) => Some(Product::Conv2d(conv)),
+            Op::Conv2dDataGrad(grad) => Some(Product::Conv2dDataGrad(grad)),
+            Op::Conv2dWeightGrad(grad) => Some(Product::Conv2dWeightGrad(grad)),
+            Op::Matmul(matmul) => Some(Product::Matmul(matmul)),
+            Op::ConvWithPrologue(prologue) => prologue.op.product(),
+            Op::Limited(limited) => limited.op.product(),
+            _ => None,
         }
     }
+}
+
+/// An operation that multiplies and adds along an axis of its two operands. Backends match it exhaustively, as they do [`Op`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Product<'a> {
+    /// A convolution.
+    Conv2d(&'a conv::Conv2d),
+    /// The gradient of a convolution with respect to its input.
+    Conv2dDataGrad(&'a conv::Conv2dDataGrad),
+    /// The gradient of a convolution with respect to its weights.
+    Conv2dWeightGrad(&'a conv::Conv2dWeightGrad),
+    /// A matrix product.
+    Matmul(&'a matmul::Matmul),
 }
 
 impl fmt::Display for Op {

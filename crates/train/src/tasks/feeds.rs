@@ -1,7 +1,7 @@
 //! Batches in the order of a run.
 
 use crate::error::TrainError;
-use bessemer_data::{Batch, Feeds, Position, SkippedSample};
+use bessemer_data::{Batch, Feeds, Position, SkippedSample, StageTimes};
 use std::time::Duration;
 
 /// Batches in an order that the seed decides.
@@ -18,6 +18,9 @@ pub trait Batches {
 
     /// Time spent waiting for batches.
     fn waited(&self) -> Duration;
+
+    /// Time of the threads that prepare batches.
+    fn stages(&self) -> StageTimes;
 
     /// Every bad sample left out so far, by index.
     fn skipped(&self) -> Vec<SkippedSample>;
@@ -55,6 +58,10 @@ mod tests {
 
         fn waited(&self) -> Duration {
             Duration::ZERO
+        }
+
+        fn stages(&self) -> StageTimes {
+            StageTimes::default()
         }
 
         fn skipped(&self) -> Vec<SkippedSample> {

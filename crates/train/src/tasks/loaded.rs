@@ -2,7 +2,9 @@
 
 use super::{Batch, Batches, Feeds, LoadOptions};
 use crate::error::TrainError;
-use bessemer_data::{BatchRange, DataError, Loader, Position, Sampler, SamplerOptions, Samples, Share, SkippedSample};
+use bessemer_data::{
+    BatchRange, DataError, Loader, Position, Sampler, SamplerOptions, Samples, Share, SkippedSample, StageTimes,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +84,10 @@ impl<S: Samples + ?Sized, F: Feeder> Batches for Loaded<S, F> {
 
     fn waited(&self) -> Duration {
         self.loader.stats().waited
+    }
+
+    fn stages(&self) -> StageTimes {
+        self.loader.stats().stages
     }
 
     fn skipped(&self) -> Vec<SkippedSample> {

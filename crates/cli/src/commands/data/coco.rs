@@ -6,19 +6,14 @@ use crate::failure::Usage;
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
 use bessemer_data::coco::{
-    CategoryIds, CocoOptions, CocoRecords, CocoReport, CocoSet, CocoSource, StageTimes, WrittenRecords, verify,
+    CategoryIds, CocoOptions, CocoRecords, CocoReport, CocoSet, CocoSource, WrittenRecords, verify,
 };
-use bessemer_data::detection::{Framing, ObjectLayout};
-use bessemer_data::{
-    Dataset, FileFormat, ImageSamples, LoaderOptions, Resampling, Sampler, SamplerOptions, Scratch, Split,
-    loading_speed, object_sheet,
-};
+use bessemer_data::detection::Framing;
+use bessemer_data::{Dataset, FileFormat, Resampling, Split, object_sheet};
 use bessemer_train::StopSignal;
 use clap::Args;
-use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Where a data set lies.
 #[derive(Debug, Args)]
@@ -163,36 +158,6 @@ pub(crate) struct Sample {
     pub out: PathBuf,
 }
 
-const BENCH_EXAMPLES: &str = "\
-EXAMPLES:
-  bessemer data bench coco coco/ --workers 1
-  bessemer data bench coco records/ --workers 2 --batch-size 8 --seconds 20";
-
-/// Measure how fast batches are loaded, and where the time goes
-#[derive(Debug, Args)]
-#[command(after_help = BENCH_EXAMPLES)]
-pub(crate) struct Bench {
-    #[command(flatten)]
-    pub input: Input,
-    #[command(flatten)]
-    pub samples: Samples,
-    /// Threads that load
-    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = at_least_one,
-          help_heading = "Measuring")]
-    pub workers: usize,
-    /// Samples of a batch
-    #[arg(long, value_name = "N", default_value = "16", allow_negative_numbers = true, value_parser = at_least_one,
-          help_heading = "Measuring")]
-    pub batch_size: usize,
-    /// How long to load
-    #[arg(long, value_name = "N", default_value = "10", allow_negative_numbers = true, value_parser = at_least_one,
-          help_heading = "Measuring")]
-    pub seconds: usize,
-    /// Print JSON instead of tables
-    #[arg(long, help_heading = "Output")]
-    pub json: bool,
-}
-
 pub(super) fn run_prepare(options: &Prepare, common: &Common) -> anyhow::Result<()> {
     let start = Instant::now();
     let records = CocoRecords {
@@ -312,60 +277,3 @@ fn picture_format(path: &Path) -> Result<FileFormat, Usage> {
         _ => Err(Usage(format!("{}: pictures are written as .png or .jpg", path.display()))),
     }
 }
-
-pub(super) fn run_bench(options: &Bench, common: &Common) -> anyhow::Result<()> {
-    let set = Arc::new(options.samples.open(&options.input, common)?);
-    let layout = ObjectLayout {
-        max_objects: options.samples.max_objects,
-        first_class: 0,
-        crop: options.samples.masks.then_some(MASK_SIZE),
-    };
-    let samples = Arc::new(ImageSamples::new(Arc::clone(&set), layout)?);
-    let batch_size = options.batch_size.min(set.len());
-    let sampler = Sampler::new(set.len(), SamplerOptions::train(batch_size, common.seed()))?;
-    let loading = LoaderOptions::new(options.workers, common.seed(), 1);
-    let speed = loading_speed(samples, sampler, loading, Duration::from_secs(options.seconds as u64))?;
-    let (mut scratch, mut times) = (Scratch::default(), StageTimes::default());
-    for index in 0..set.len().min(STAGED_IMAGES) {
-        set.time_stages(index, &mut scratch, &mut times)?;
-    }
-    let rate = speed.samples_per_second();
-    let per_image = |time: Duration| time.as_secs_f64() * 1e3 / times.images as f64;
-    let megapixels = times.pixels as f64 / times.images as f64 / 1e6;
-    let stages = [
-        ("read", per_image(times.read)),
-        ("decode", per_image(times.decode)),
-        ("resize", per_image(times.resize)),
-        ("objects", per_image(times.objects)),
-    ];
-    if options.json {
-        let stages: serde_json::Map<String, serde_json::Value> =
-            stages.iter().map(|(name, time)| ((*name).to_owned(), json!(time))).collect();
-        return print_json(&json!({
-            "images_per_second": rate,
-            "workers": speed.workers,
-            "images_per_second_per_worker": rate / speed.workers as f64,
-            "images": speed.samples,
-            "seconds": speed.seconds,
-            "megapixels_per_image": megapixels,
-            "stage_ms_per_image": stages,
-        }));
-    }
-    let mut table = Table::new(1, &["stage", "ms/image", "share"]);
-    let all: f64 = stages.iter().map(|(_, time)| time).sum();
-    for (name, time) in stages {
-        table.row([name.to_owned(), format!("{time:.2}"), format!("{:.0} %", 100.0 * time / all)]);
-    }
-    print(&format!(
-        "{rate:.1} images/s with {} workers ({:.1} each), {} images of {megapixels:.2} megapixels on average in {:.1} s\n{table}",
-        speed.workers,
-        rate / speed.workers as f64,
-        speed.samples,
-        speed.seconds
-    ))
-}
-
-/// Height and width of the crops of masks in a batch.
-const MASK_SIZE: usize = 112;
-/// Images whose stages are timed.
-const STAGED_IMAGES: usize = 256;

@@ -12,6 +12,7 @@ pub struct ElectraInstance {
 /// A token to be predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prediction {
+    /// Position in the sequence, from 0.
     pub position: u32,
     /// The token there.
     pub id: u32,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 pub(super) const PICKLE: &str = "data.pkl";
 const MAX_PICKLE_BYTES: u64 = 1 << 26;
-/// `kMaxSupportedFileFormatVersion` of `caffe2/serialize/versions.h`.
+/// Versions that PyTorch reads: up to `kMaxSupportedFileFormatVersion` of `caffe2/serialize/versions.h`.
 const VERSIONS: std::ops::RangeInclusive<u32> = 1..=10;
 
 /// An open archive.

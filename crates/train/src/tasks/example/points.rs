@@ -3,7 +3,7 @@
 use super::graph::{LABELS, POINTS};
 use crate::error::TrainError;
 use crate::tasks::{Array, Batch, Batches, Feeds};
-use bessemer_data::{BatchRange, Position, Purpose, SkippedSample};
+use bessemer_data::{BatchRange, Position, Purpose, SkippedSample, StageTimes};
 use std::time::Duration;
 
 /// Batches of an epoch.
@@ -62,6 +62,10 @@ impl Batches for Points {
 
     fn waited(&self) -> Duration {
         Duration::ZERO
+    }
+
+    fn stages(&self) -> StageTimes {
+        StageTimes::default()
     }
 
     fn skipped(&self) -> Vec<SkippedSample> {

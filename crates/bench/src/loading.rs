@@ -1,0 +1,133 @@
+//! How fast a data set is loaded as training would load it, beside what the model takes.
+
+use crate::measure::{MeasureError, Repeat, Request};
+use bessemer_data::{BatchRange, Stage};
+use bessemer_train::recipe::Recipe;
+use bessemer_train::tasks::registry;
+use bessemer_train::workload::Mode;
+use bessemer_train::{DeviceOptions, StopSignal, TrainError};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+
+/// What [`loading`] measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Loading {
+    /// The model whose training batches were loaded.
+    pub model: String,
+    /// What identifies the data.
+    pub data: String,
+    /// What samples are, such as `images`.
+    pub unit: &'static str,
+    /// Threads that prepared batches.
+    pub workers: u64,
+    /// Samples of a batch.
+    pub batch_size: u64,
+    /// Samples in the batches that were timed.
+    pub samples: u64,
+    /// Wall time from the first batch on.
+    pub seconds: f64,
+    /// Samples a second of all threads together.
+    pub samples_per_second: f64,
+    /// The same of one thread.
+    pub samples_per_second_per_worker: f64,
+    /// Milliseconds of a thread in each stage for a sample; stages that take none are left out.
+    pub stage_ms_per_sample: Vec<(Stage, f64)>,
+}
+
+/// Samples that a model trains on in a second, and where.
+#[derive(Clone, Debug, Serialize)]
+pub struct Consumption {
+    /// Samples a second.
+    pub samples_per_second: f64,
+    /// Samples of the step that was measured.
+    pub batch_size: usize,
+    /// Threads of the loader that give as many.
+    pub workers_needed: f64,
+}
+
+/// Loads training batches as a recipe asks for them, for about `time` after the first one, and does nothing with them. The recipe
+/// states the number of threads.
+///
+/// # Errors
+/// A recipe or data that cannot be used; an interruption.
+pub fn loading(recipe: &Recipe, time: Duration, stop: &StopSignal) -> Result<Loading, TrainError> {
+    let family = registry::find(&recipe.model.name)?.family();
+    let task = family.open(recipe, None)?;
+    let mut batches = task.training_batches(BatchRange::epochs(u32::MAX))?;
+    let mut updates = 0;
+    let mut start = None;
+    let mut samples = 0;
+    loop {
+        if stop.is_raised() {
+            return Err(TrainError::Interrupted { step: 0, checkpoint: None });
+        }
+        // There is `None` once between two epochs.
+        let Some(batch) = batches.next(updates) else { continue };
+        let batch = batch?;
+        updates += 1;
+        let loaded = batch.samples as u64;
+        batches.recycle(batch.feeds);
+        // The first batch takes the start of the threads and of the page cache.
+        let Some((begun, stages)) = start else {
+            start = Some((Instant::now(), batches.stages()));
+            continue;
+        };
+        samples += loaded;
+        let elapsed = begun.elapsed();
+        if elapsed < time {
+            continue;
+        }
+        let seconds = elapsed.as_secs_f64();
+        let stages = batches.stages() - stages;
+        let workers = recipe.loader.workers.max(1);
+        let per_sample = |stage: Stage| stages.of(stage).as_secs_f64() * 1e3 / samples as f64;
+        let times = Stage::ALL.into_iter().map(|stage| (stage, per_sample(stage)));
+        let all = stages.sum().as_secs_f64() * 1e3 / samples as f64;
+        return Ok(Loading {
+            model: recipe.model.name.clone(),
+            data: task.data_identity(),
+            unit: task.metric_schema().samples,
+            workers,
+            batch_size: recipe.train.batch_size,
+            samples,
+            seconds,
+            samples_per_second: samples as f64 / seconds,
+            samples_per_second_per_worker: samples as f64 / seconds / workers as f64,
+            stage_ms_per_sample: times.filter(|(_, time)| *time >= LEAST_SHARE * all).collect(),
+        });
+    }
+}
+
+/// Share of the time below which a stage is left out.
+const LEAST_SHARE: f64 = 1e-3;
+
+/// Warm-up and timed steps of [`consumption`].
+const STEPS: (usize, usize) = (1, 3);
+
+impl Loading {
+    /// What the model takes on this machine in training with random inputs, by a few steps of `batch_size` samples.
+    ///
+    /// # Errors
+    /// A step that does not fit or cannot be measured.
+    pub fn consumption(
+        &self,
+        recipe: &Recipe,
+        batch_size: usize,
+        device: DeviceOptions,
+    ) -> Result<Consumption, MeasureError> {
+        let (warmup, steps) = STEPS;
+        let usual = registry::find(&self.model).map_err(TrainError::from)?.family().usual_step(None);
+        let request = Request {
+            precision: recipe.precision.compute,
+            settings: usual,
+            warmup,
+            steps,
+            repeat: 1,
+            device,
+            ..Request::of(&self.model, Mode::Train, batch_size)
+        };
+        let samples_per_second = Repeat::here(&request)?.throughput(&request);
+        let workers_needed = samples_per_second / self.samples_per_second_per_worker;
+        Ok(Consumption { samples_per_second, batch_size, workers_needed })
+    }
+}

@@ -1,0 +1,97 @@
+//! The README's commands do what it says, one after the other, on real data where there are some beside the checkout.
+
+#[path = "common/shown.rs"]
+mod shown;
+
+use serde_json::Value;
+use shown::commands;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Commands that are not run, by their first words, and why.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("doctor", "measures for a minute; has tests of its own"),
+    ("quickstart", "takes two minutes; has tests of its own"),
+    ("data fetch", "needs a network"),
+    ("train resnet50 --data DATA --amp", "takes minutes a step at its batch size"),
+    ("eval resnet50 --weights resnet50-0676ba61.pth", "published weights"),
+    ("infer resnet50 --weights resnet50-0676ba61.pth", "published weights"),
+    ("infer mask-rcnn --weights maskrcnn_resnet50_fpn.pth", "published weights"),
+    ("train electra-squad", "published weights"),
+    ("eval electra-squad", "of the run before"),
+    ("infer electra-squad", "of the run before"),
+    ("eval resnet50 --weights resnet50.safetensors", "published weights"),
+    ("infer resnet50 --weights resnet50.pth", "published weights"),
+    ("weights convert theirs.safetensors", "published weights"),
+    ("bench train", "takes a minute"),
+    ("bench kernels", "takes a minute"),
+    ("peers setup", "needs a network"),
+    ("compare", "needs another framework"),
+    ("report comparison", "of the comparison before"),
+    ("train resnet20-cifar --data shapes --devices 2", "needs MPI; has tests of its own"),
+];
+
+/// Questions of the official file that are kept: an evaluation takes seconds.
+const ARTICLES: usize = 1;
+
+/// Lays out what the README calls by name.
+fn lay_out(folder: &Path, samples: &Path) {
+    let link = |from: &str, to: &str| symlink(samples.join(from), folder.join(to)).unwrap();
+    link("imagenette224", "DATA");
+    link("imagenet-samples/images", "photos");
+    link("coco", "coco");
+    link("text/wiki", "wiki");
+    link("vocab/vocab.txt", "vocab.txt");
+    link("squad/dev-v1.1.json", "dev-v1.1.json");
+    link("squad_eval/predictions-v1.1-match-lstm.json", "predictions.json");
+    link("coco/annotations/instances_val2017.json", "instances_val2017.json");
+    link("coco_eval/derived_bbox_results.json", "results.json");
+    let photo = fs::read_dir(samples.join("imagenet-samples/images")).unwrap().next().unwrap().unwrap().path();
+    fs::copy(photo, folder.join("photo.jpg")).unwrap();
+    let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/tests/fixtures/decode");
+    fs::create_dir(folder.join("more")).unwrap();
+    fs::copy(pictures.join("webp_lossy.webp"), folder.join("more/one.webp")).unwrap();
+    fs::write(folder.join("letter.txt"), "Ada Lovelace wrote it in 1843, and sent it to a friend.\n").unwrap();
+    fs::create_dir(folder.join("squad")).unwrap();
+    for (from, to) in [("train-v1.1-subset.json", "train-v1.1.json"), ("dev-v1.1.json", "dev-v1.1.json")] {
+        let mut file: Value = serde_json::from_slice(&fs::read(samples.join("squad").join(from)).unwrap()).unwrap();
+        file["data"].as_array_mut().unwrap().truncate(ARTICLES);
+        fs::write(folder.join("squad").join(to), file.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn commands_of_the_readme_run() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let samples = root.join("../shared/data");
+    if !samples.is_dir() {
+        eprintln!("skipped: there is no ../shared/data beside the checkout");
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    lay_out(folder.path(), &samples);
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let mut unused: Vec<&str> = LEFT_OUT.iter().map(|(words, _)| *words).collect();
+    let mut count = 0;
+    for shown in commands(&readme) {
+        let line = shown.words[1..].join(" ");
+        if let Some((left_out, _)) = LEFT_OUT.iter().find(|(words, _)| line.starts_with(words)) {
+            unused.retain(|words| words != left_out);
+            continue;
+        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
+        command.current_dir(folder.path()).args(&shown.words[1..]);
+        if shown.words[1] == "train" && !line.contains("--resume") {
+            command.args(["--steps", "1"]);
+        }
+        let result = command.output().unwrap();
+        let said = String::from_utf8_lossy(&result.stderr);
+        assert!(result.status.success(), "README.md:{}: `bessemer {line}`: {said}", shown.line);
+        count += 1;
+    }
+    assert!(unused.is_empty(), "no command of the README begins so: {unused:?}");
+    assert!(count > 25, "{count} commands ran");
+}
