@@ -20,6 +20,7 @@ fn every_command_has_help_with_examples() {
         "eval",
         "infer",
         "bench",
+        "bench data",
         "bench kernels",
         "bench simulator",
         "compare",

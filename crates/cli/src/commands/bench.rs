@@ -34,8 +34,7 @@ EXAMPLES:
   bessemer bench train bert-base --batch-size 16 --precision bf16 --profile
   bessemer bench train resnet50 --batch-size 16 --scaling 1x1,1x2,1x4 --out scaling.jsonl
   bessemer bench data resnet50 --data imagenet/               loading alone, see bench data --help
-  bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone, see bench kernels --help
-  bessemer bench simulator --summary                          see bench simulator --help";
+  bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone";
 
 /// Measure the speed of training or inference, of loading, or of each kernel alone
 #[derive(Debug, Args)]
