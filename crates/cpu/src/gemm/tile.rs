@@ -48,10 +48,12 @@ pub(crate) struct TileArgs {
     /// Offsets from `c` of the rows.
     pub c_rows: *const usize,
     pub accumulate: bool,
-    /// Memory that will be wanted soon: the call prefetches [`prefetch_rounds`] pieces of two cache lines from here.
+    /// Memory that will be wanted soon: in each of its [`rounds`] the call prefetches pieces of two cache lines from here.
     pub prefetch: *const f32,
     /// Elements from one of these pieces to the next.
     pub prefetch_pitch: usize,
+    /// Pieces of a round.
+    pub prefetch_pieces: usize,
 }
 
 /// Reduction steps of a round: what else a tile does beside its products is done once a round.
@@ -60,10 +62,10 @@ const ROUND: usize = 8;
 /// Rows of C that a round prefetches.
 const ROUND_ROWS: usize = 2;
 
-/// Pieces of memory that a tile call prefetches beside its rows of C.
+/// Rounds of a tile call.
 #[inline(always)]
-pub(crate) fn prefetch_rounds(depth: usize, rows: usize) -> usize {
-    (depth / ROUND).saturating_sub(rows.div_ceil(ROUND_ROWS))
+pub(crate) fn rounds(depth: usize) -> usize {
+    depth / ROUND
 }
 
 pub(crate) type TileFn = unsafe fn(&TileArgs);
@@ -131,14 +133,15 @@ unsafe fn tile_body<S: Simd, const ROWS: usize, const VECTORS: usize, const RS: 
         let mut a = t.a;
         let mut b = t.b;
         let mut prefetch = t.prefetch;
-        for round in 0..t.depth / ROUND {
+        for round in 0..rounds(t.depth) {
             if ROUND_ROWS * round < ROWS {
                 for row in ROUND_ROWS * round..ROWS.min(ROUND_ROWS * (round + 1)) {
                     let c = t.c.add(*t.c_rows.add(row));
                     S::prefetch_write(c);
                     S::prefetch_write(c.add(VECTORS * S::LANES - 1));
                 }
-            } else {
+            }
+            for _ in 0..t.prefetch_pieces {
                 S::prefetch(prefetch);
                 S::prefetch(prefetch.wrapping_add(LINE));
                 prefetch = prefetch.wrapping_add(t.prefetch_pitch);

@@ -1,7 +1,7 @@
 //! Tiles over a block of `C`, from packed blocks of `A` and `B`.
 
 use super::store::{FinishedRows, Source, Store};
-use super::tile::{ALayout, LINE, MAX_PANEL, ROW_STRIDE, TileArgs, panel, prefetch_rounds, tile_fn};
+use super::tile::{ALayout, LINE, MAX_PANEL, ROW_STRIDE, TileArgs, panel, rounds, tile_fn};
 use super::tiles;
 use crate::simd::Simd;
 
@@ -143,6 +143,12 @@ impl TileLoop<'_> {
         let rows = self.c_rows.len();
         let tiles = tile_count::<S>(rows);
         let b_share = self.depth * panel::<S>() / tiles.max(1);
+        let rounds = rounds(self.depth);
+        let prefetch_pieces = match self.stream_b {
+            true => b_share.div_ceil(2 * LINE).div_ceil(rounds.max(1)),
+            // A step on pairs takes as long as one on single elements and consumes twice the memory.
+            false => 1 + usize::from(S::DOT2),
+        };
         let mut col = 0;
         let mut b = self.b;
         while col < self.cols {
@@ -159,7 +165,7 @@ impl TileLoop<'_> {
                 let (prefetch, prefetch_pitch) = if self.stream_b {
                     (b_next.wrapping_add(tile * b_share), 2 * LINE)
                 } else {
-                    prefetch.take(prefetch_rounds(self.depth, end - start))
+                    prefetch.take(prefetch_pieces * rounds)
                 };
                 // SAFETY: the caller's promises.
                 unsafe {
@@ -172,6 +178,7 @@ impl TileLoop<'_> {
                         accumulate: self.accumulate,
                         prefetch,
                         prefetch_pitch,
+                        prefetch_pieces,
                     };
                     let c_rows = &self.c_rows[start..end];
                     let Some(store) = ending.store else {
