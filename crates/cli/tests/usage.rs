@@ -35,6 +35,7 @@ fn every_command_has_help_with_examples() {
         "data fetch",
         "data prepare",
         "data prepare text",
+        "data prepare imagenet",
         "data verify",
         "data sample",
         "data sample class-folder",

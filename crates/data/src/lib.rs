@@ -31,6 +31,7 @@ mod parallel;
 mod placement;
 mod positioned;
 mod preview;
+mod record_shards;
 mod resize;
 mod rng;
 mod sampler;
@@ -56,7 +57,9 @@ pub use error::{DataError, DecodeError, FilePosition};
 pub use feeds::{Array, Feeds, Field, Row};
 pub use image::{FileFormat, Image};
 pub use image_stream::ImageStream;
-pub use imagenet::{IMAGENET_CLASSES, ImageNetClass, imagenet_classes, readable_class};
+pub use imagenet::{
+    IMAGENET_CLASSES, ImageNetClass, ImageRecords, RecordsOfFolder, WrittenImages, imagenet_classes, readable_class,
+};
 pub use loader::{
     Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, SampleKey, Samples,
     SkippedSample, Stage, StageTimes,

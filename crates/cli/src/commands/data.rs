@@ -1,5 +1,6 @@
 mod coco;
 mod fetch;
+mod images;
 mod text;
 
 use crate::args::{Common, at_least_one};
@@ -45,6 +46,7 @@ const PREPARE_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord
+  bessemer data prepare imagenet imagenet/ --out imagenet-records/
   bessemer data prepare coco --images train2017/ --annotations instances_train2017.json --shards 256 records/";
 
 /// Convert data to what training reads
@@ -59,6 +61,7 @@ pub(crate) struct Prepare {
 pub(crate) enum PrepareKind {
     Text(text::Prepare),
     Coco(coco::Prepare),
+    Imagenet(images::Prepare),
 }
 
 const VERIFY_EXAMPLES: &str = "\
@@ -189,6 +192,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         Command::Fetch(options) => fetch::run_fetch(options, common),
         Command::Prepare(Prepare { kind: PrepareKind::Text(options) }) => text::run_prepare(options, common),
         Command::Prepare(Prepare { kind: PrepareKind::Coco(options) }) => coco::run_prepare(options, common),
+        Command::Prepare(Prepare { kind: PrepareKind::Imagenet(options) }) => images::run_prepare(options, common),
         Command::Verify(Verify { kind }) => match kind {
             VerifyKind::ClassFolder(options) => verify_pictures(options, common),
             VerifyKind::Text(options) => text::run_verify(options, common),

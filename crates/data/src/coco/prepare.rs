@@ -1,7 +1,6 @@
 //! TFRecord shards of a COCO data set.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,14 +10,14 @@ use sha2::{Digest, Sha256};
 
 use super::record::{ExampleObject, ImageExample};
 use super::set::{NoArea, within};
-use super::source::{annotations_of, shard_name, shards_of};
+use super::source::annotations_of;
 use super::store::{file_names, file_sizes};
 use super::{Annotation, ImageRecord, Instances};
 use crate::dataset::hex;
 use crate::decode::{read_info, read_whole};
 use crate::new_folder::{Unfinished, create};
 use crate::parallel::try_map;
-use crate::tfrecord::frame;
+use crate::record_shards::{MOST_SHARDS, ShardWriter, shard_name, shards_of};
 use crate::{DataError, Split};
 
 /// Shards to write: `SPLIT-NNNNN-of-NNNNN.tfrecord`, and a copy of the annotations as `annotations/instances_SPLIT.json`.
@@ -58,8 +57,6 @@ pub struct WrittenRecords {
     pub bytes: u64,
 }
 
-const MOST_SHARDS: usize = 99_999;
-
 impl CocoRecords {
     /// Writes the shards. What fails or is stopped leaves nothing behind.
     ///
@@ -98,15 +95,16 @@ impl CocoRecords {
         let done = AtomicUsize::new(0);
         let write_shard = |shard: usize| {
             let path = partial.join(shard_name(self.split.name(), shard, self.shards));
-            let mut file = Shard::create(&path)?;
+            let mut file = ShardWriter::create(path)?;
+            let mut counts = WrittenRecords::default();
             for image in (shard..names.len()).step_by(self.shards) {
                 if stop() {
                     return Err(DataError::Stopped { path: self.out.clone() });
                 }
-                self.add_image(&mut file, &instances, image, &names[image], &of_image[image])?;
+                self.add_image(&mut file, &mut counts, &instances, image, &names[image], &of_image[image])?;
                 progress(done.fetch_add(1, Ordering::Relaxed) + 1, names.len());
             }
-            file.finish()
+            Ok(WrittenRecords { bytes: file.finish()?, ..counts })
         };
         let shards = try_map(self.shards, self.threads, write_shard)?;
         self.move_into_place(&partial)?;
@@ -139,7 +137,8 @@ impl CocoRecords {
 
     fn add_image(
         &self,
-        shard: &mut Shard<'_>,
+        shard: &mut ShardWriter,
+        counts: &mut WrittenRecords,
         instances: &Instances,
         image: usize,
         name: &str,
@@ -159,7 +158,7 @@ impl CocoRecords {
         for &annotation in annotations {
             let Annotation { bbox: [x, y, w, h], category, is_crowd, area, .. } = instances.annotations()[annotation];
             match within([x, y, x + w, y + h], [height, width]) {
-                Err(NoArea) => shard.counts.without_area += 1,
+                Err(NoArea) => counts.without_area += 1,
                 Ok(bbox) => {
                     let category = &instances.categories()[category];
                     let mask = if self.masks { mask_png(instances, annotation)? } else { Vec::new() };
@@ -168,8 +167,9 @@ impl CocoRecords {
                 }
             }
         }
-        shard.counts.objects += objects.len();
-        shard.counts.crowds += objects.iter().filter(|object| object.is_crowd).count();
+        counts.objects += objects.len();
+        counts.crowds += objects.iter().filter(|object| object.is_crowd).count();
+        counts.images += 1;
         let sha256 = hex(&Sha256::digest(&encoded));
         let format = info.format.name();
         let (file_name, has_masks) = (name.to_owned(), self.masks);
@@ -205,33 +205,6 @@ impl CocoRecords {
             created.keep();
         }
         result
-    }
-}
-
-/// A shard that is being written.
-struct Shard<'a> {
-    path: &'a Path,
-    file: BufWriter<File>,
-    counts: WrittenRecords,
-}
-
-impl<'a> Shard<'a> {
-    fn create(path: &'a Path) -> Result<Self, DataError> {
-        let file = File::create(path).map_err(DataError::io(path, "create the file"))?;
-        Ok(Self { path, file: BufWriter::with_capacity(1 << 20, file), counts: WrittenRecords::default() })
-    }
-
-    fn add(&mut self, payload: &[u8]) -> Result<(), DataError> {
-        let record = frame(payload);
-        self.counts.images += 1;
-        self.counts.bytes += record.len() as u64;
-        self.file.write_all(&record).map_err(DataError::io(self.path, "write the file"))
-    }
-
-    fn finish(self) -> Result<WrittenRecords, DataError> {
-        let written = self.file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all());
-        written.map_err(DataError::io(self.path, "write the file"))?;
-        Ok(self.counts)
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::record_shards::{entries, shards_of};
 use crate::{DataError, Split};
 
 const LAYOUT: &str = "annotations/instances_SPLIT2017.json with SPLIT2017/*.jpg, or SPLIT-NNNNN-of-NNNNN.tfrecord";
@@ -100,40 +101,6 @@ fn image_folder(root: &Path, names: [&str; 2], list: &Path) -> Result<PathBuf, D
     }
 }
 
-/// Shards `NAME-NNNNN-of-NNNNN.tfrecord` of a folder, none where there are none.
-pub(super) fn shards_of(folder: &Path, name: &str) -> Result<Vec<PathBuf>, DataError> {
-    let mut found: Vec<(usize, usize, PathBuf)> = Vec::new();
-    for path in entries(folder)? {
-        let numbers = path.file_name().and_then(OsStr::to_str).and_then(|file| shard_numbers(file, name));
-        found.extend(numbers.map(|(number, count)| (number, count, path)));
-    }
-    found.sort();
-    let Some(&(_, count, _)) = found.first() else { return Ok(Vec::new()) };
-    if let Some((_, other, path)) = found.iter().find(|(_, other, _)| *other != count) {
-        let problem = format!("a shard of {other}, beside shards of {count}");
-        return Err(DataError::layout(path, problem, "the shards of one data set"));
-    }
-    let present: Vec<usize> = found.iter().map(|&(number, ..)| number).collect();
-    if let Some(missing) = (0..count).find(|number| present.binary_search(number).is_err()) {
-        let path = folder.join(shard_name(name, missing, count));
-        return Err(DataError::layout(&path, "no such file", format!("all {count} shards of `{name}`")));
-    }
-    Ok(found.into_iter().map(|(.., path)| path).collect())
-}
-
-/// Name of a shard.
-pub(super) fn shard_name(name: &str, number: usize, count: usize) -> String {
-    format!("{name}-{number:05}-of-{count:05}.tfrecord")
-}
-
-/// Number and count in the name of a shard; the extension may be absent.
-fn shard_numbers(file: &str, name: &str) -> Option<(usize, usize)> {
-    let stem = file.strip_suffix(".tfrecord").unwrap_or(file);
-    let (number, count) = stem.strip_prefix(name)?.strip_prefix('-')?.split_once("-of-")?;
-    let (number, count) = (number.parse().ok()?, count.parse().ok()?);
-    (number < count).then_some((number, count))
-}
-
 /// `annotations/instances_SPLIT*.json`
 pub(super) fn annotations_of(folder: &Path, split: Split) -> Result<Option<PathBuf>, DataError> {
     let folder = folder.join("annotations");
@@ -154,10 +121,4 @@ pub(super) fn annotations_of(folder: &Path, split: Split) -> Result<Option<PathB
             Err(DataError::layout(second, problem, format!("one file {prefix}*.json; name it otherwise")))
         }
     }
-}
-
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let entries = fs::read_dir(folder).map_err(DataError::io(folder, "list the folder"))?;
-    let paths: Result<Vec<PathBuf>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
-    paths.map_err(DataError::io(folder, "list the folder"))
 }

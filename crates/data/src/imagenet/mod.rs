@@ -1,6 +1,10 @@
 //! The 1000 classes of ImageNet's challenge, with the ids that its folders are named by and the names that people know.
 
+mod records;
+
 use std::sync::LazyLock;
+
+pub use records::{ImageRecords, RecordsOfFolder, WrittenImages};
 
 /// A class of ImageNet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

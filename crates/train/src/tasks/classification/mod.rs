@@ -28,7 +28,8 @@ use crate::recipe::Recipe;
 use crate::setup::RunShape;
 use batches::Images;
 use bessemer_data::{
-    BatchRange, CifarBin, ClassFolder, Dataset, ImageSamples, LabelledImages, Share, Transform, UnknownClass,
+    BatchRange, CifarBin, ClassFolder, Dataset, ImageRecords, ImageSamples, LabelledImages, Share, Split, Transform,
+    UnknownClass,
 };
 use bessemer_models::{Architecture, Model, ModelOptions};
 use recipe::ClassifierRecipe;
@@ -158,7 +159,7 @@ impl Evaluation for ClassifierEvaluation {
     }
 }
 
-/// Judges weights on the `val/` of a class folder, on folders of classes alone, or on a folder with `images_u8_nhwc.bin`. For weights of a run `data`
+/// Judges weights on the `val/` of a class folder, on folders of classes alone, on shards of TFRecords, or on a folder with `images_u8_nhwc.bin`. For weights of a run `data`
 /// can also be `shapes` or `synthetic`, drawn as the run drew them.
 pub(super) fn standalone_evaluation(
     name: &str,
@@ -191,6 +192,8 @@ fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<LabelledI
         classifier.normalise_by(constants.mean, constants.std);
         classifier.options.image_size = set.image_size(0);
         Arc::new(set)
+    } else if ImageRecords::are_in(root, Split::Val)? {
+        Arc::new(ImageRecords::open(root, Split::Val, Transform::Eval(classifier.transform()))?)
     } else {
         let set = ClassFolder::to_evaluate(root, Transform::Eval(classifier.transform()))?;
         Arc::new(labelled_by_name(set, classifier)?)

@@ -6,9 +6,10 @@ use crate::recipe::Recipe;
 use crate::tasks::source::DataSource;
 use bessemer_data::shapes::{ShapeClass, Shapes};
 use bessemer_data::{
-    CifarBin, ClassFolder, LabelledImages, RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions, Split,
-    Synthetic, Transform,
+    CifarBin, ClassFolder, ImageRecords, LabelledImages, RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions,
+    Split, Synthetic, Transform,
 };
+use std::path::Path;
 use std::sync::Arc;
 
 /// Samples of ImageNet: an epoch of `synthetic` is as long.
@@ -43,7 +44,7 @@ impl DataSource {
                     ratio: images.crop_ratio.into(),
                     flip: images.flip,
                 };
-                Arc::new(ClassFolder::open(root, Split::Train, Transform::Train(crop))?)
+                open_images(root, Split::Train, Transform::Train(crop))?
             }
         };
         let (has, wanted) = (own_classes(own), set.num_classes());
@@ -79,10 +80,18 @@ impl DataSource {
             Self::Folder(root) if root.join(CIFAR_IMAGES).exists() => Arc::new(CifarBin::open(root)?),
             Self::Folder(root) => {
                 let crop = ResizeCentreCrop { resize: images.eval_resize as u32, size };
-                Arc::new(ClassFolder::open(root, Split::Val, Transform::Eval(crop))?)
+                open_images(root, Split::Val, Transform::Eval(crop))?
             }
         }))
     }
+}
+
+/// Pictures in folders of classes, or in TFRecord shards if there are any.
+fn open_images(root: &Path, split: Split, transform: Transform) -> Result<Arc<LabelledImages>, TrainError> {
+    Ok(match ImageRecords::are_in(root, split)? {
+        true => Arc::new(ImageRecords::open(root, split, transform)?),
+        false => Arc::new(ClassFolder::open(root, split, transform)?),
+    })
 }
 
 /// Classes of the model that data can have.

@@ -1,0 +1,441 @@
+//! Labelled pictures in TFRecord shards, in the layout of TensorFlow's ImageNet scripts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sha2::{Digest, Sha256};
+
+use super::{imagenet_classes, readable_class};
+use crate::dataset::hex;
+use crate::decode::{ColourMode, ImageFormat, decode_rgb, read_info, read_whole};
+use crate::new_folder::{Unfinished, require_empty};
+use crate::parallel::try_map;
+use crate::record_shards::{MOST_SHARDS, ShardWriter, shard_name, shards_of};
+use crate::tf_example::proto::{BytesList, FloatList, Int64List, Kind};
+use crate::tf_example::{self, Features, Flaw, flaw};
+use crate::tfrecord::RecordFile;
+use crate::{
+    ClassFolder, DataError, Dataset, FileFormat, Image, Label, Philox, Purpose, Scratch, Split, Stage, Transform,
+};
+
+const EXPECTED: &str = "the features of ImageNet's records: image/encoded, image/class/label";
+const ENCODED: &str = "image/encoded";
+const LABEL: &str = "image/class/label";
+/// Names of the classes beside the shards, a line each in the order of the labels.
+const CLASSES: &str = "classes.txt";
+/// Labels count from here: 0 is kept for a background.
+const FIRST_LABEL: i64 = 1;
+/// Quality of the JPEG files that pictures of other formats become.
+const JPEG_QUALITY: u8 = 100;
+/// Sides of boxes: records have them, and those made from folders none.
+const SIDES: [&str; 4] =
+    ["image/object/bbox/xmin", "image/object/bbox/ymin", "image/object/bbox/xmax", "image/object/bbox/ymax"];
+const BOX_LABELS: &str = "image/object/bbox/label";
+
+/// One split of a folder of shards: `train-NNNNN-of-NNNNN` or `validation-NNNNN-of-NNNNN`, with or without `.tfrecord`.
+///
+/// Records are `tf.train.Example` messages with a picture (`image/encoded`) and its label (`image/class/label`), 1 for the first class.
+/// The classes are those of `classes.txt` beside the shards, or ImageNet's 1000 where there is no such file. Boxes are not used: crops
+/// are drawn from whole pictures, as from folders.
+#[derive(Debug)]
+pub struct ImageRecords {
+    shards: Vec<RecordFile>,
+    /// Number of the first sample of each shard, and that of all samples.
+    starts: Vec<usize>,
+    classes: Vec<String>,
+    split: Split,
+    transform: Transform,
+}
+
+impl ImageRecords {
+    /// Whether a folder has shards of a split.
+    ///
+    /// # Errors
+    /// A folder that cannot be listed; shards that are missing.
+    pub fn are_in(root: &Path, split: Split) -> Result<bool, DataError> {
+        Ok(root.is_dir() && !shards_of(root, name_of(split))?.is_empty())
+    }
+
+    /// Finds the records of one split; no picture is read.
+    ///
+    /// # Errors
+    /// No shards, a missing or damaged one; no record in them; a `classes.txt` that is no list of different names; a transform out of
+    /// range.
+    pub fn open(root: &Path, split: Split, transform: Transform) -> Result<Self, DataError> {
+        transform.check()?;
+        let paths = shards_of(root, name_of(split))?;
+        let layout = format!("shards {}-NNNNN-of-NNNNN", name_of(split));
+        if paths.is_empty() {
+            return Err(DataError::layout(root, format!("no shards of {}", name_of(split)), layout));
+        }
+        let shards = try_map(paths.len(), paths.len().min(8), |shard| RecordFile::open(&paths[shard]))?;
+        let mut starts = vec![0];
+        for shard in &shards {
+            starts.push(starts.last().expect("begins with 0") + shard.len());
+        }
+        if starts.last() == Some(&0) {
+            return Err(DataError::layout(root, "the shards have no record", layout));
+        }
+        Ok(Self { shards, starts, classes: class_names(root)?, split, transform })
+    }
+
+    /// The shard of sample `index`, and the number of its record.
+    fn record(&self, index: usize) -> (&RecordFile, usize) {
+        let shard = self.starts.partition_point(|&start| start <= index) - 1;
+        (&self.shards[shard], index - self.starts[shard])
+    }
+
+    fn error(&self, index: usize, flaw: Flaw) -> DataError {
+        let (shard, record) = self.record(index);
+        DataError::content(shard.path(), shard.place(record), flaw.problem, flaw.expected)
+    }
+
+    /// The label of a record, from 0, and its picture file.
+    fn example(&self, payload: &[u8]) -> Result<(u32, Vec<u8>), Flaw> {
+        let mut features = Features::parse(payload, EXPECTED)?;
+        let labels = features.ints(&[LABEL])?;
+        let most = self.classes.len() as i64;
+        let label = match labels[..] {
+            [label] if (FIRST_LABEL..FIRST_LABEL + most).contains(&label) => (label - FIRST_LABEL) as u32,
+            _ => return Err(flaw(format!("`{LABEL}` is {labels:?}"), format!("one number of 1 to {most}"))),
+        };
+        let mut files = features.bytes_list(&[ENCODED])?;
+        let count = files.len();
+        let file = files.pop().filter(|_| count == 1);
+        Ok((label, file.ok_or_else(|| flaw(format!("`{ENCODED}` has {count} values"), "one"))?))
+    }
+}
+
+impl Dataset for ImageRecords {
+    type Target = Label;
+
+    fn len(&self) -> usize {
+        self.starts.last().copied().unwrap_or_default()
+    }
+
+    fn class_names(&self) -> &[String] {
+        &self.classes
+    }
+
+    fn image_size(&self, _: usize) -> [usize; 2] {
+        [self.transform.size() as usize; 2]
+    }
+
+    fn load(&self, index: usize, rng: &mut Philox, scratch: &mut Scratch, out: &mut [u8]) -> Result<Label, DataError> {
+        let (shard, record) = self.record(index);
+        scratch.clock.start();
+        let payload = shard.read(record)?;
+        let (label, file) = self.example(&payload).map_err(|flaw| self.error(index, flaw))?;
+        scratch.clock.end(Stage::Read);
+        let info = decode_rgb(&file, &mut scratch.pixels);
+        let info = info.map_err(|error| self.error(index, flaw(format!("the image: {error}"), "a whole image")))?;
+        scratch.clock.end(Stage::Decode);
+        let size = [info.height, info.width];
+        self.transform.place(size, rng).draw(&scratch.pixels, size, &mut scratch.resize, out);
+        scratch.clock.end(Stage::Augment);
+        Ok(Label(label))
+    }
+
+    fn source(&self, index: usize) -> String {
+        let (shard, record) = self.record(index);
+        format!("{}: {}", shard.path().display(), shard.place(record))
+    }
+
+    /// A hash over length and checksum of every record, and the names of the classes.
+    fn identity(&self) -> String {
+        let hasher = self.shards.iter().fold(Sha256::new(), |hasher, shard| hasher.chain_update(shard.hash()));
+        let hash = hasher.chain_update(self.classes.join("\n")).finalize();
+        format!("image-records:{}:sha256:{}", self.split.name(), hex(&hash))
+    }
+}
+
+/// The name of a split in shards.
+fn name_of(split: Split) -> &'static str {
+    match split {
+        Split::Train => "train",
+        Split::Val => "validation",
+    }
+}
+
+fn class_names(root: &Path) -> Result<Vec<String>, DataError> {
+    let path = root.join(CLASSES);
+    if !path.exists() {
+        return Ok(imagenet_classes().iter().map(|class| class.id.to_owned()).collect());
+    }
+    let text = fs::read_to_string(&path).map_err(DataError::io(&path, "read the file"))?;
+    let names: Vec<String> = text.lines().map(str::to_owned).collect();
+    let mut sorted = names.clone();
+    sorted.sort();
+    sorted.dedup();
+    if names.is_empty() || sorted.len() < names.len() || names.iter().any(String::is_empty) {
+        return Err(DataError::layout(&path, "not a list of different names", "the name of a class in each line"));
+    }
+    Ok(names)
+}
+
+/// Shards to write from a [`ClassFolder`]: `train-NNNNN-of-NNNNN` and `validation-NNNNN-of-NNNNN`, and `classes.txt`.
+///
+/// Pictures are in a random order that `seed` decides. JPEG files of grey or RGB pixels are written as they are, all others as RGB JPEG
+/// files of quality 100.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordsOfFolder {
+    /// Folder with `train/CLASS/` and `val/CLASS/`.
+    pub folder: PathBuf,
+    /// Folder to write to, new or empty.
+    pub out: PathBuf,
+    /// Files of the training half [default: as many as ImageNet would have 1024 of].
+    pub train_shards: Option<usize>,
+    /// Files of the other half [default: as many as ImageNet would have 128 of].
+    pub val_shards: Option<usize>,
+    /// Seed of the order.
+    pub seed: u64,
+    /// Threads that read and write.
+    pub threads: usize,
+}
+
+/// What was written of a split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrittenImages {
+    /// The split.
+    pub split: Split,
+    /// Records.
+    pub images: usize,
+    /// Those that are not the bytes of their files.
+    pub converted: usize,
+    /// Files.
+    pub shards: usize,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+/// Pictures of a shard of ImageNet's training and validation half.
+const USUAL_SHARD: [usize; 2] = [1_281_167 / 1024, 50_000 / 128];
+
+impl RecordsOfFolder {
+    /// Writes both splits. What fails or is stopped leaves nothing behind.
+    ///
+    /// `progress` is reported pictures done and pictures in all from any of the threads; `stop` is asked before each picture.
+    ///
+    /// # Errors
+    /// A folder that is none of classes, or not empty; a number of shards outside its range; a picture that cannot be read.
+    pub fn write(
+        &self,
+        progress: &(dyn Fn(usize, usize) + Sync),
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<[WrittenImages; 2], DataError> {
+        let transform = Transform::Eval(crate::ResizeCentreCrop::imagenet(224));
+        let sets = [
+            ClassFolder::open(&self.folder, Split::Train, transform)?,
+            ClassFolder::open(&self.folder, Split::Val, transform)?,
+        ];
+        let asked = [("shards", self.train_shards), ("val-shards", self.val_shards)];
+        let mut counts = [0; 2];
+        for (half, (set, (option, shards))) in sets.iter().zip(asked).enumerate() {
+            let most = set.len().min(MOST_SHARDS);
+            counts[half] = shards.unwrap_or((set.len() / USUAL_SHARD[half]).max(1));
+            if !(1..=most).contains(&counts[half]) {
+                let allowed = format!("1 to {most}, as there are {} pictures", set.len());
+                return Err(DataError::option(option, counts[half], allowed));
+            }
+        }
+        let unfinished = Unfinished::begin(&self.out);
+        if let Err(error) = require_empty(&self.out) {
+            unfinished.keep();
+            return Err(error);
+        }
+        let all = sets.iter().map(ClassFolder::len).sum();
+        let done = AtomicUsize::new(0);
+        let advance = || progress(done.fetch_add(1, Ordering::Relaxed) + 1, all);
+        let [train, val] = &sets;
+        let written =
+            [self.write_split(train, counts[0], &advance, stop)?, self.write_split(val, counts[1], &advance, stop)?];
+        let classes = self.out.join(CLASSES);
+        let names = train.class_names().join("\n") + "\n";
+        fs::write(&classes, names).map_err(DataError::io(&classes, "write the file"))?;
+        unfinished.keep();
+        Ok(written)
+    }
+
+    fn write_split(
+        &self,
+        set: &ClassFolder,
+        shards: usize,
+        advance: &(dyn Fn() + Sync),
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<WrittenImages, DataError> {
+        let mut order: Vec<usize> = (0..set.len()).collect();
+        Purpose::Shuffle.stream(self.seed, 0, 0).shuffle(&mut order);
+        let write_shard = |shard: usize| {
+            let name = shard_name(name_of(set.split()), shard, shards);
+            let mut file = ShardWriter::create(self.out.join(name))?;
+            let mut converted = 0;
+            for &index in order.iter().skip(shard).step_by(shards) {
+                if stop() {
+                    return Err(DataError::Stopped { path: self.out.clone() });
+                }
+                let picture = Picture::read(&set.path(index))?;
+                converted += usize::from(picture.is_converted);
+                let class = &set.class_names()[set.label(index) as usize];
+                file.add(&picture.encode(set.label(index), class))?;
+                advance();
+            }
+            Ok((converted, file.finish()?))
+        };
+        let files = try_map(shards, self.threads, write_shard)?;
+        Ok(WrittenImages {
+            split: set.split(),
+            images: set.len(),
+            converted: files.iter().map(|(converted, _)| converted).sum(),
+            shards,
+            bytes: files.iter().map(|(_, bytes)| bytes).sum(),
+        })
+    }
+}
+
+/// A picture as a record has it: a JPEG file of grey or RGB pixels.
+struct Picture {
+    name: String,
+    file: Vec<u8>,
+    size: [u32; 2],
+    is_converted: bool,
+}
+
+impl Picture {
+    fn read(path: &Path) -> Result<Self, DataError> {
+        let image_error = |source| DataError::Image { path: path.to_owned(), source };
+        let mut file = Vec::new();
+        read_whole(path, &mut file)?;
+        let info = read_info(&file).map_err(image_error)?;
+        let is_converted = info.format != ImageFormat::Jpeg || !matches!(info.mode, ColourMode::Grey | ColourMode::Rgb);
+        if is_converted {
+            let mut pixels = Vec::new();
+            decode_rgb(&file, &mut pixels).map_err(image_error)?;
+            let image = Image { width: info.width as usize, height: info.height as usize, pixels };
+            file = image.encode(path, FileFormat::Jpeg(JPEG_QUALITY))?;
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { name, file, size: [info.height, info.width], is_converted })
+    }
+
+    /// The message, with a label from 0 and the name of its folder.
+    fn encode(self, label: u32, class: &str) -> Vec<u8> {
+        let bytes = |value: Vec<u8>| Kind::Bytes(BytesList { value: vec![value] });
+        let text = |text: &str| bytes(text.as_bytes().to_vec());
+        let number = |value: i64| Kind::Int64(Int64List { value: vec![value] });
+        let [height, width] = self.size;
+        let no_boxes = SIDES.map(|side| (side, Kind::Float(FloatList { value: Vec::new() })));
+        let features = [
+            ("image/height", number(height.into())),
+            ("image/width", number(width.into())),
+            ("image/channels", number(3)),
+            ("image/colorspace", text("RGB")),
+            ("image/format", text("JPEG")),
+            ("image/filename", text(&self.name)),
+            (LABEL, number(i64::from(label) + FIRST_LABEL)),
+            ("image/class/synset", text(class)),
+            ("image/class/text", text(readable_class(class))),
+            (BOX_LABELS, Kind::Int64(Int64List { value: Vec::new() })),
+            (ENCODED, bytes(self.file)),
+        ];
+        tf_example::encode(features.into_iter().chain(no_boxes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ResizeCentreCrop;
+    use crate::shapes::ShapesFolder;
+    use std::collections::BTreeMap;
+
+    const EVAL: Transform = Transform::Eval(ResizeCentreCrop { resize: 32, size: 32 });
+
+    fn prepared(format: FileFormat) -> (tempfile::TempDir, [WrittenImages; 2]) {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, out) = (root.path().join("folder"), root.path().join("records"));
+        ShapesFolder { seed: 1, train: 24, val: 20, size: 32, format }.write(&folder).unwrap();
+        let records = RecordsOfFolder { folder, out, train_shards: Some(3), val_shards: None, seed: 5, threads: 2 };
+        let written = records.write(&|_, _| {}, &|| false).unwrap();
+        (root, written)
+    }
+
+    fn samples(set: &dyn Dataset<Target = Label>) -> BTreeMap<(u32, Vec<u8>), usize> {
+        let mut all = BTreeMap::new();
+        for index in 0..set.len() {
+            let mut pixels = vec![0; 32 * 32 * 3];
+            let mut rng = Purpose::Augment.stream(0, 0, index as u64);
+            let Label(label) = set.load(index, &mut rng, &mut Scratch::default(), &mut pixels).unwrap();
+            *all.entry((label, pixels)).or_default() += 1;
+        }
+        all
+    }
+
+    #[test]
+    fn records_hold_the_samples_of_the_folder() {
+        let (root, [train, val]) = prepared(FileFormat::Jpeg(90));
+        assert_eq!((train.images, train.shards, train.converted), (24, 3, 0));
+        assert_eq!((val.images, val.shards, val.converted), (20, 1, 0));
+        let records = root.path().join("records");
+        assert!(records.join("validation-00000-of-00001.tfrecord").is_file());
+        for split in [Split::Train, Split::Val] {
+            assert!(ImageRecords::are_in(&records, split).unwrap());
+            let read = ImageRecords::open(&records, split, EVAL).unwrap();
+            let folder = ClassFolder::open(root.path().join("folder"), split, EVAL).unwrap();
+            assert_eq!(read.class_names(), folder.class_names());
+            assert_eq!(samples(&read), samples(&folder));
+        }
+        let labels = |split| {
+            let set = ImageRecords::open(&records, split, EVAL).unwrap();
+            samples(&set).into_keys().map(|(label, _)| label).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(Split::Train).first(), Some(&0));
+    }
+
+    #[test]
+    fn other_formats_become_jpeg() {
+        let (root, [train, _]) = prepared(FileFormat::Png);
+        assert_eq!(train.converted, 24);
+        let set = ImageRecords::open(&root.path().join("records"), Split::Train, EVAL).unwrap();
+        let (shard, record) = set.record(23);
+        let (_, file) = set.example(&shard.read(record).unwrap()).unwrap();
+        assert_eq!(read_info(&file).unwrap().format, ImageFormat::Jpeg);
+    }
+
+    #[test]
+    fn without_a_list_the_classes_are_those_of_imagenet() {
+        let (root, _) = prepared(FileFormat::Jpeg(90));
+        let records = root.path().join("records");
+        fs::remove_file(records.join(CLASSES)).unwrap();
+        let set = ImageRecords::open(&records, Split::Val, EVAL).unwrap();
+        assert_eq!((set.class_names().len(), &set.class_names()[0][..]), (1000, "n01440764"));
+        fs::write(records.join(CLASSES), "a\nb\na\n").unwrap();
+        let error = ImageRecords::open(&records, Split::Val, EVAL).unwrap_err().to_string();
+        assert!(error.contains("not a list of different names"), "{error}");
+        fs::write(records.join(CLASSES), "only\n").unwrap();
+        let set = ImageRecords::open(&records, Split::Val, EVAL).unwrap();
+        let load =
+            |index| set.load(index, &mut Purpose::Augment.stream(0, 0, 0), &mut Scratch::default(), &mut [0; 3072]);
+        let error = (0..set.len()).find_map(|index| load(index).err()).unwrap().to_string();
+        assert!(error.contains("validation-00000-of-00001.tfrecord: record") && error.contains("one number of 1 to 1"));
+    }
+
+    #[test]
+    fn what_is_stopped_or_refused_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let (folder, out) = (root.path().join("folder"), root.path().join("new/records"));
+        let format = FileFormat::Jpeg(90);
+        ShapesFolder { seed: 1, train: 24, val: 20, size: 32, format }.write(&folder).unwrap();
+        let records = RecordsOfFolder { folder, out, train_shards: None, val_shards: Some(21), seed: 5, threads: 1 };
+        let error = records.write(&|_, _| {}, &|| false).unwrap_err().to_string();
+        assert!(error.contains("val-shards") && error.contains("1 to 20"), "{error}");
+        let records = RecordsOfFolder { val_shards: None, ..records };
+        let calls = AtomicUsize::new(0);
+        let error = records.write(&|_, _| {}, &|| calls.fetch_add(1, Ordering::Relaxed) > 30).unwrap_err();
+        assert!(matches!(error, DataError::Stopped { .. }));
+        assert!(!root.path().join("new").exists());
+        let records = RecordsOfFolder { out: root.path().to_owned(), ..records };
+        assert!(records.write(&|_, _| {}, &|| false).unwrap_err().to_string().contains("not empty"));
+        assert!(root.path().join("folder/train").is_dir());
+    }
+}
