@@ -66,7 +66,7 @@ fn a_run_is_trained_used_resumed_and_reported() {
 
     run("report run --html report.html --markdown report.md").ok();
     let html = fs::read_to_string(folder.path().join("report.html")).unwrap();
-    assert!(html.contains("data:image/png;base64,") && html.contains("<svg"));
+    assert!(html.contains("data:image/png;base64,") && html.contains("<figure class=\"chart card\">"));
     assert!(fs::read_to_string(folder.path().join("report.md")).unwrap().contains("(run/predictions/sample-000.png)"));
     run("report nowhere").fails(2, &["nowhere: no such file or folder"]);
 }

@@ -1,42 +1,21 @@
-//! Charts of lines, drawn as SVG: what the curves of a run and the charts of reports have in common.
+//! Charts of lines, drawn as SVG for the curves of a run, and what makes curves of many points readable.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::ops::Range;
 
 /// Why a chart could not be drawn.
-pub type DrawingError = DrawingAreaErrorKind<std::io::Error>;
+pub(crate) type DrawingError = DrawingAreaErrorKind<std::io::Error>;
 /// A part of a drawing.
-pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Sizes in pixels and colours of a chart.
-#[derive(Clone, Copy, Debug)]
-pub struct Style {
-    /// Height of letters.
-    pub font_size: u32,
-    /// Around the chart, and on its right side.
-    pub margins: [u32; 2],
-    /// Height of what stands below the horizontal axis and width of what stands left of the vertical one.
-    pub label_areas: [u32; 2],
-    /// Most labels of the horizontal and of the vertical axis.
-    pub labels: [usize; 2],
-    /// Letters.
-    pub ink: RGBColor,
-    /// Both axes.
-    pub axis: RGBColor,
-    /// Lines behind the curves.
-    pub grid: RGBColor,
-    /// Behind the legend.
-    pub card: RGBColor,
-    /// Around the legend; a fully transparent one is not seen.
-    pub legend_border: RGBAColor,
-    /// Where the legend stands.
-    pub legend_at_top: bool,
-}
+const FONT_SIZE: u32 = 14;
+const GRID: RGBColor = RGBColor(226, 226, 226);
+const INK: RGBColor = RGBColor(40, 40, 40);
 
 /// A line through points `(x, y)`.
 #[derive(Clone, Debug)]
-pub struct Line<'a> {
+pub(crate) struct Line<'a> {
     /// In the legend; none for the empty name.
     pub name: &'a str,
     /// From left to right.
@@ -49,7 +28,7 @@ pub struct Line<'a> {
 
 /// Lines over one axis.
 #[derive(Clone, Debug)]
-pub struct LineChart<'a> {
+pub(crate) struct LineChart<'a> {
     /// Name of the horizontal axis, with its unit.
     pub x_label: &'a str,
     /// Name of the vertical axis, with its unit.
@@ -69,18 +48,18 @@ impl LineChart<'_> {
     ///
     /// # Errors
     /// What the drawing library could not do.
-    pub fn draw(&self, area: &Area<'_>, style: &Style) -> Result<(), DrawingError> {
-        let text = ("sans-serif", style.font_size).into_font().color(&style.ink);
+    pub(crate) fn draw(&self, area: &Area<'_>) -> Result<(), DrawingError> {
+        let text = ("sans-serif", FONT_SIZE).into_font().color(&INK);
         let mut chart = ChartBuilder::on(area)
-            .margin(style.margins[0])
-            .margin_right(style.margins[1])
-            .x_label_area_size(style.label_areas[0])
-            .y_label_area_size(style.label_areas[1])
+            .margin(12)
+            .margin_right(24)
+            .x_label_area_size(42)
+            .y_label_area_size(78)
             .build_cartesian_2d(self.xs.clone(), self.ys.clone())?;
         let mut mesh = chart.configure_mesh();
-        mesh.x_desc(self.x_label).y_desc(self.y_label).x_labels(style.labels[0]).y_labels(style.labels[1]);
-        mesh.label_style(text.clone()).axis_desc_style(text.clone()).axis_style(style.axis);
-        mesh.bold_line_style(style.grid).light_line_style(TRANSPARENT);
+        mesh.x_desc(self.x_label).y_desc(self.y_label).x_labels(8).y_labels(6);
+        mesh.label_style(text.clone()).axis_desc_style(text.clone()).axis_style(INK);
+        mesh.bold_line_style(GRID).light_line_style(TRANSPARENT);
         mesh.x_label_formatter(&|v| short(*v)).y_label_formatter(&|v| short(*v)).draw()?;
         for &Line { name, points, colour, width } in &self.lines {
             let drawn = chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(width)))?;
@@ -92,10 +71,8 @@ impl LineChart<'_> {
             }
         }
         if self.lines.iter().any(|line| !line.name.is_empty()) {
-            let position =
-                if style.legend_at_top { SeriesLabelPosition::UpperRight } else { SeriesLabelPosition::LowerLeft };
             let labels = &mut chart.configure_series_labels();
-            let labels = labels.position(position).background_style(style.card).border_style(style.legend_border);
+            let labels = labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE).border_style(GRID);
             labels.label_font(text).draw()?;
         }
         Ok(())
@@ -103,7 +80,7 @@ impl LineChart<'_> {
 }
 
 /// From the smallest to the largest finite value with a margin of 5 %; 0 to 1 where there is none.
-pub fn padded(values: impl Iterator<Item = f64>) -> Range<f64> {
+pub(crate) fn padded(values: impl Iterator<Item = f64>) -> Range<f64> {
     let start = (f64::INFINITY, f64::NEG_INFINITY);
     let within = |(low, high): (f64, f64), value: f64| (low.min(value), high.max(value));
     let (low, high) = values.filter(|value| value.is_finite()).fold(start, within);
@@ -115,12 +92,12 @@ pub fn padded(values: impl Iterator<Item = f64>) -> Range<f64> {
 }
 
 /// The same range, begun at 0 unless there is something below.
-pub fn from_zero(range: Range<f64>) -> Range<f64> {
+pub(crate) fn from_zero(range: Range<f64>) -> Range<f64> {
     range.start.min(0.0)..range.end
 }
 
 /// A label of few characters: `0.05`, `12k`, `3.5e-5`.
-pub fn short(value: f64) -> String {
+fn short(value: f64) -> String {
     let round = |value: f64| format!("{}", (value * 1e4).round() / 1e4);
     match value.abs() {
         size if size < 1e-12 => "0".to_owned(),

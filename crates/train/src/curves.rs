@@ -1,6 +1,6 @@
 //! `curves.svg`: loss, learning rate and the evaluation metric over steps, drawn beside the training thread.
 
-use crate::chart::{DrawingError, Line, LineChart, Style, from_zero, padded, smoothed, thinned};
+use crate::chart::{DrawingError, Line, LineChart, from_zero, padded, smoothed, thinned};
 use plotters::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const SIZE: (u32, u32) = (900, 1000);
-const GRID: RGBColor = RGBColor(226, 226, 226);
 const RAW: RGBColor = RGBColor(174, 199, 232);
 const LINE: RGBColor = RGBColor(31, 90, 170);
-const INK: RGBColor = RGBColor(40, 40, 40);
-
-const STYLE: Style = Style {
-    font_size: 14,
-    margins: [12, 24],
-    label_areas: [42, 78],
-    labels: [8, 6],
-    ink: INK,
-    axis: INK,
-    grid: GRID,
-    card: WHITE,
-    legend_border: RGBAColor(GRID.0, GRID.1, GRID.2, 1.0),
-    legend_at_top: true,
-};
 
 /// Points of a curve, at most a few thousand: neighbours are averaged as it grows.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +80,7 @@ impl History {
             let range = padded(lines.iter().flat_map(|line| line.points).map(|(_, y)| *y));
             let ys = if begins_at_zero { from_zero(range) } else { range };
             let xs = 0.0..self.last_step();
-            LineChart { x_label: "step", y_label, xs, ys, lines, marks }.draw(panel, &STYLE)
+            LineChart { x_label: "step", y_label, xs, ys, lines, marks }.draw(panel)
         };
         let line = |name, points, colour, width| Line { name, points, colour, width };
 

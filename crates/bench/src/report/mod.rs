@@ -1,6 +1,8 @@
 //! Reports of training runs and measurements: one HTML file that needs nothing beside it, or Markdown.
 
 mod charts;
+mod headline;
+mod page;
 mod peers;
 mod read;
 mod reference;
@@ -20,9 +22,6 @@ pub(crate) use streams::Stream;
 use crate::doctor::Examination;
 use crate::samples::Sample;
 use bessemer_train::events::{BenchResult, EndInfo, EvalInfo, EventError, PlanInfo, RunInfo, StepInfo};
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment};
 use std::path::{Path, PathBuf};
 
 /// What a report covers.
@@ -36,6 +35,8 @@ pub struct Report {
     pub benches: Vec<BenchResult>,
     /// Logs of other programs.
     pub streams: Vec<Stream>,
+    /// When the last event of the logs was written, in seconds of Unix time; `None` where no log says.
+    pub logged: Option<f64>,
     /// Published tables to put beside.
     pub reference: Option<Reference>,
 }
@@ -70,17 +71,15 @@ pub enum ReportError {
     Template(#[from] minijinja::Error),
     #[error("a publication cannot be read: {0}")]
     Reference(String),
-    #[error("a chart cannot be drawn: {0}")]
-    Chart(String),
 }
 
 impl Report {
-    /// A whole HTML page with styles, charts and pictures in it.
+    /// A whole HTML page with styles, scripts, charts and pictures in it, which loads nothing.
     ///
     /// # Errors
     /// A picture that cannot be read.
     pub fn to_html(&self, title: &str) -> Result<String, ReportError> {
-        render("report.html", include_str!("report.html"), &view::View::new(self, title, view::Pictures::Inline)?)
+        page::html(&view::View::new(self, title, view::Pictures::Inline)?)
     }
 
     /// The same as Markdown. Pictures are linked, by paths relative to `folder` where they lie in it.
@@ -88,17 +87,6 @@ impl Report {
     /// # Errors
     /// As [`Report::to_html`].
     pub fn to_markdown(&self, title: &str, folder: &Path) -> Result<String, ReportError> {
-        render("report.md", include_str!("report.md"), &view::View::new(self, title, view::Pictures::Linked(folder))?)
+        page::markdown(&view::View::new(self, title, view::Pictures::Linked(folder))?)
     }
-}
-
-fn render(name: &str, template: &str, view: &view::View) -> Result<String, ReportError> {
-    let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build()?;
-    environment.set_syntax(syntax);
-    environment.set_auto_escape_callback(|name| match name.ends_with(".html") {
-        true => AutoEscape::Html,
-        false => AutoEscape::None,
-    });
-    Ok(environment.render_named_str(name, template, Serde(view))?)
 }

@@ -74,6 +74,8 @@ fn take_events(path: PathBuf, events: Vec<Event>, report: &mut Report) {
     let mut run = Run { samples: samples::read(&path.join("predictions")), path, ..Run::default() };
     let mut is_run = false;
     for event in events {
+        let time = event.header.time;
+        report.logged = Some(report.logged.map_or(time, |last| last.max(time)));
         let step = event.header.step.unwrap_or(0);
         match event.body {
             EventBody::Bench(result) => {

@@ -1,7 +1,6 @@
 //! DLLogger streams of other programs: lines of `DLLL ` and a JSON object, among any other text.
 
-use super::ReportError;
-use super::charts::{Chart, Curve, thinned};
+use super::charts::{Chart, Curve, Lines, MOST_POINTS, thinned};
 use crate::show;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -9,7 +8,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "DLLL ";
-const MOST_POINTS: usize = 400;
 /// Curves of one stream that are drawn.
 const MOST_CHARTS: usize = 6;
 
@@ -89,10 +87,10 @@ pub(super) struct StreamView {
     name: String,
     parameters: Vec<(String, String)>,
     summary: Vec<(String, String)>,
-    charts: Vec<String>,
+    charts: Vec<Chart>,
 }
 
-pub(super) fn view(stream: &Stream) -> Result<StreamView, ReportError> {
+pub(super) fn view(stream: &Stream) -> StreamView {
     let unit = |name: &str| stream.units.get(name).map_or_else(String::new, |unit| format!(" {unit}"));
     let summary = stream.summary.iter().map(|(name, value)| (name.clone(), show::significant(*value, 5) + &unit(name)));
     let longest = [(&stream.curves, "iteration"), (&stream.epochs, "epoch")];
@@ -101,16 +99,17 @@ pub(super) fn view(stream: &Stream) -> Result<StreamView, ReportError> {
     let chart = |(name, values, axis): (&String, &Vec<f64>, &'static str)| {
         let points: Vec<(f64, f64)> = values.iter().enumerate().map(|(index, value)| (index as f64, *value)).collect();
         let curves = vec![Curve::new("", thinned(&points, MOST_POINTS))];
-        let y_label = name.clone() + &unit(name);
-        Chart { x_label: axis, y_label: &y_label, curves, from_zero: false, marks: values.len() < 30 }.to_svg()
+        let unit = stream.units.get(name).map_or_else(String::new, |unit| format!(" ({unit})"));
+        let caption = format!("{name}{unit}");
+        Lines { caption, x: axis, curves, from_zero: false, marks: values.len() < 30 }.chart()
     };
-    let charts = curves.filter(|(_, values, _)| values.len() > 1).take(MOST_CHARTS).map(chart);
-    Ok(StreamView {
+    let charts = curves.filter(|(_, values, _)| values.len() > 1).filter_map(chart).take(MOST_CHARTS);
+    StreamView {
         name: stream.path.display().to_string(),
         parameters: stream.parameters.clone().into_iter().collect(),
         summary: summary.collect(),
-        charts: charts.filter_map(Result::transpose).collect::<Result<_, _>>()?,
-    })
+        charts: charts.collect(),
+    }
 }
 
 #[cfg(test)]
@@ -139,7 +138,7 @@ mod tests {
         assert_eq!(stream.epochs["val.top1"], [0.5]);
         assert_eq!(stream.summary["train_throughput"], 105.0);
         assert!(!stream.curves.contains_key("nan"));
-        let view = view(&stream).unwrap();
+        let view = view(&stream);
         assert_eq!(view.summary, [("train_throughput".to_owned(), "105.00 images/s".to_owned())]);
         assert_eq!(view.charts.len(), 2);
     }

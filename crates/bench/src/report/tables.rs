@@ -2,8 +2,8 @@
 //! inference latency, accuracy, stability over seeds; and where the time of a step goes.
 
 use super::Run;
-use super::charts::{Bar, Bars};
-use super::{ReportError, view};
+use super::charts::{Bar, Bars, Chart, Tone};
+use super::view;
 use crate::compare::table::label;
 use crate::measure::ERROR_OPTION;
 use crate::profile::gflops;
@@ -22,20 +22,18 @@ pub(super) struct TableView {
     header: Vec<String>,
     rows: Vec<Vec<String>>,
     note: &'static str,
-    chart: Option<String>,
+    chart: Option<Chart>,
 }
 
 /// The tables of what `results` and `runs` have, each where there is something in it.
-pub(super) fn tables(results: &[BenchResult], runs: &[Run]) -> Result<Vec<TableView>, ReportError> {
+pub(super) fn tables(results: &[BenchResult], runs: &[Run]) -> Vec<TableView> {
     let measured: Vec<&BenchResult> =
         results.iter().filter(|result| !result.options.contains_key(ERROR_OPTION)).collect();
     let mut tables: Vec<TableView> =
         [training(&measured), inference(&measured), accuracy(runs), stability(runs)].into_iter().flatten().collect();
     tables.extend(scaling::tables(results).into_iter().map(of_ranks));
-    for result in measured.iter().filter(|result| !result.kernels.is_empty()) {
-        tables.push(breakdown(result)?);
-    }
-    Ok(tables)
+    tables.extend(measured.iter().filter(|result| !result.kernels.is_empty()).map(|result| breakdown(result)));
+    tables
 }
 
 /// Training on several ranks.
@@ -219,7 +217,7 @@ fn stability(runs: &[Run]) -> Option<TableView> {
 }
 
 /// The time of a step by kind of kernel.
-fn breakdown(result: &BenchResult) -> Result<TableView, ReportError> {
+fn breakdown(result: &BenchResult) -> TableView {
     let total: f64 = result.kernels.iter().map(|kind| kind.milliseconds).sum();
     let row = |kind: &KernelTime| {
         vec![
@@ -232,19 +230,22 @@ fn breakdown(result: &BenchResult) -> Result<TableView, ReportError> {
     };
     let bar = |kind: &KernelTime| Bar {
         name: kind.kind.clone(),
+        details: vec![format!("{} ms", show::significant(kind.milliseconds, 3))],
         value: kind.milliseconds,
-        least: kind.milliseconds,
-        most: kind.milliseconds,
+        range: None,
+        tone: Tone::Own,
     };
     let work = show::work(result);
     let (batch, precision) = (result.batch_size, &result.precision);
-    Ok(TableView {
+    let bars = result.kernels.iter().take(MOST_BARS).map(bar).collect();
+    let caption = "time of a step by kind of kernel (ms), the longest".to_owned();
+    TableView {
         title: format!("Where a step of {} goes: {}, {work}, batch {batch}, {precision}", label(result), result.model),
         header: strings(["kernel", "calls", "ms", "of step", "GFLOP/s"]),
         rows: result.kernels.iter().map(row).collect(),
         note: "Each call timed by itself, in a step after those that were measured.",
-        chart: Bars { label: "ms", bars: result.kernels.iter().take(MOST_BARS).map(bar).collect() }.to_svg()?,
-    })
+        chart: Bars { caption, unit: "ms".to_owned(), base: 0.0, bars }.chart(),
+    }
 }
 
 /// Kinds of kernels of a chart.

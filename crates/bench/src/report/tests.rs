@@ -1,3 +1,4 @@
+use super::charts::Tone;
 use super::*;
 use crate::machine::Machine;
 use crate::measure::{self, MeasureError};
@@ -22,7 +23,10 @@ fn write_run(folder: &Path) {
         [("top1".to_owned(), 0.9625), ("loss".to_owned(), 0.25)].into();
     let info = RunInfo {
         command: vec!["bessemer".into(), "train <b>".into()],
-        recipe: serde_json::json!({ "name": "shapes-quick", "model": { "name": "resnet20-cifar" } }),
+        recipe: serde_json::json!({
+            "name": "shapes-quick", "model": { "name": "resnet20-cifar" }, "data": { "source": "pictures/of shapes" },
+        }),
+        data: "shapes:1234".into(),
         ..RunInfo::default()
     };
     let mut events = vec![(None, info.into())];
@@ -75,10 +79,37 @@ fn a_folder_of_runs_and_measurements_is_found() {
     assert_eq!((alone.runs.len(), alone.benches.len()), (1, 3));
 }
 
+/// The page, with slashes as they are: the template engine writes them as character references.
+fn page(report: &Report) -> String {
+    report.to_html("A report").unwrap().replace("&#x2f;", "/")
+}
+
+/// What stands between `start` and the `end` after it, of each occurrence.
+fn between<'a>(html: &'a str, start: &str, end: &str) -> Vec<&'a str> {
+    html.split(start).skip(1).map(|rest| rest.split_once(end).unwrap().0).collect()
+}
+
+/// The charts' data as the page's script reads them.
+fn charts(html: &str) -> Vec<serde_json::Value> {
+    let data = between(html, "<script type=\"application/json\">", "</script>");
+    data.into_iter().map(|text| serde_json::from_str(text).unwrap()).collect()
+}
+
+/// The page without the code of its libraries.
+fn without_libraries(mut html: String) -> String {
+    for library in page::LIBRARIES {
+        let script = library.script().replace("&#x2f;", "/");
+        assert!(script.contains("Permission is hereby granted") && html.contains(&script), "with its licence");
+        html = html.replace(&script, "");
+    }
+    html
+}
+
 #[test]
 fn the_page_stands_alone() {
     let folder = sample_folder();
-    let html = read(&[folder.path().to_owned()]).unwrap().to_html("A report").unwrap();
+    let html = page(&read(&[folder.path().to_owned()]).unwrap());
+    assert!(html.starts_with("<!DOCTYPE html>\n"));
     let expected = [
         "<title>A report</title>",
         "train &lt;b&gt;",
@@ -90,15 +121,68 @@ fn the_page_stands_alone() {
         "50.0 %",
         "out of memory: the step needs 2.00 GB, 1.00 GB are free",
         "prefers-color-scheme: dark",
+        "<dt>data</dt><dd>pictures/of shapes</dd>",
+        "<dt>identity of the data</dt><dd>shapes:1234</dd>",
+        "default-src 'none'; img-src data:;",
     ];
-    // The template engine writes a slash as a character reference.
-    let html = html.replace("&#x2f;", "/");
     for text in expected {
         assert!(html.contains(text), "{text} is missing");
     }
-    assert_eq!(html.matches("<svg").count(), 5, "four curves of the run and one over batch sizes");
-    for outside in ["http://", "https://", "<script src", "<link", "fetch("] {
-        assert!(!html.replace("http://www.w3.org/2000/svg", "").contains(outside), "{outside} leads outside");
+    let captions: Vec<String> = charts(&html).iter().map(|chart| chart["caption"].as_str().unwrap().into()).collect();
+    let of_run = ["training loss", "validation top-1 (%)", "validation loss", "learning rate"];
+    assert_eq!(captions[..4], of_run.map(str::to_owned), "of the run");
+    assert_eq!(captions[4..], ["resnet50, training (images/s)".to_owned()], "over batch sizes");
+    let html = without_libraries(html);
+    for outside in ["http://", "https://", "<script src", "<link", "<iframe", "@import", "url(", "fetch(", "import("] {
+        assert!(!html.contains(outside), "{outside} leads outside");
+    }
+    assert!(between(&html, " src=\"", "\"").iter().all(|source| source.starts_with("data:")));
+}
+
+#[test]
+fn libraries_end_with_their_own_script() {
+    for library in page::LIBRARIES {
+        assert!(!library.code.to_lowercase().contains("</script") && !library.code.contains("<!--"));
+        assert!(!library.script().contains("sourceMappingURL"));
+    }
+}
+
+#[test]
+fn charts_hold_the_figures_of_the_logs() {
+    let folder = sample_folder();
+    let charts = charts(&page(&read(&[folder.path().to_owned()]).unwrap()));
+    let [raw, smooth] = [0, 1].map(|index| &charts[0]["curves"][index]);
+    assert_eq!((raw["name"].as_str(), smooth["name"].as_str()), (Some("as measured"), Some("smoothed")));
+    assert_eq!(raw["points"].as_array().unwrap().len(), 50);
+    assert_eq!(raw["points"][2], serde_json::json!([3.0, 0.666_667]));
+    assert_eq!(charts[1]["curves"][0]["points"], serde_json::json!([[50.0, 96.25]]));
+    assert_eq!(charts[4]["curves"][0]["points"], serde_json::json!([[4.0, 8.5], [8.0, 9.25]]));
+}
+
+#[test]
+fn names_cannot_leave_their_place() {
+    let folder = TempDir::new().unwrap();
+    let name = "</script><script>alert(1)<!--&amp;'\"";
+    let name = name.replace('/', "\u{2215}");
+    for name in [name.as_str(), "other"] {
+        write_run(&folder.path().join(name));
+    }
+    let path = folder.path().join("log.json");
+    let evil = "</script><script>alert(2)</script>";
+    let line = |value: f64| format!("DLLL {{\"step\": [0, 1], \"data\": {{\"{evil}\": {value}}}}}\n");
+    fs::write(&path, line(1.0) + &line(2.0)).unwrap();
+    let report = read(&[folder.path().join(&name), folder.path().join("other"), path]).unwrap();
+    let html = page(&report);
+    let charts = charts(&html);
+    let has = |chart: &serde_json::Value| chart["curves"][0]["name"] == name.as_str();
+    assert!(charts.iter().any(has), "the name is in the data as it is");
+    assert!(charts.iter().any(|chart| chart["caption"] == evil), "so is a metric's");
+    let html = without_libraries(html);
+    assert!(!html.contains("alert(2)</script>") && !html.contains("<script>alert"), "and nowhere as a tag");
+    let scripts = ["<script", "</script"].map(|tag| html.matches(tag).count());
+    assert_eq!(scripts, [charts.len() + 3; 2], "the charts' data, two libraries and the page's script");
+    for data in between(&html, "<script type=\"application/json\">", "</script>") {
+        assert!(!data.contains(['<', '>', '&']), "{data}");
     }
 }
 
@@ -109,9 +193,105 @@ fn several_runs_stand_side_by_side() {
         write_run(&folder.path().join(name));
     }
     let report = read(&[folder.path().join("fp32"), folder.path().join("bf16")]).unwrap();
-    let (html, text) = (report.to_html("Two").unwrap(), report.to_markdown("Two", folder.path()).unwrap());
-    assert!(html.contains("Runs side by side") && html.matches("<svg").count() == 3 + 2 * 4, "three charts of both");
+    let (html, text) = (page(&report), report.to_markdown("Two", folder.path()).unwrap());
+    let charts = charts(&html);
+    assert!(html.contains("Runs side by side") && charts.len() == 2 + 2 * 4, "two charts of both");
+    for chart in &charts[..2] {
+        let names = [0, 1].map(|index| chart["curves"][index]["name"].as_str().unwrap());
+        assert_eq!(names, ["fp32", "bf16"]);
+    }
     assert!(text.contains("\n| fp32 | 50 | ") && text.contains("\n| bf16 | 50 | "), "{text}");
+}
+
+#[test]
+fn unlike_tasks_share_no_axis() {
+    let folder = TempDir::new().unwrap();
+    write_run(&folder.path().join("pictures"));
+    let words = folder.path().join("words");
+    fs::create_dir(&words).unwrap();
+    let recipe = serde_json::json!({ "model": { "name": "bert-mini" } });
+    let step = StepInfo { loss: 7.0, ..StepInfo::default() };
+    let info = RunInfo { recipe, ..RunInfo::default() };
+    log(&words.join("events.jsonl"), vec![(None, info.into()), (Some(1), step.into())]);
+    let html = page(&read(&[folder.path().join("pictures"), words]).unwrap());
+    assert!(!html.contains("Runs side by side"));
+    assert!(!html.contains("Run pictures: curves"), "curves that stand nowhere else are not folded");
+}
+
+#[test]
+fn the_date_is_that_of_the_logs() {
+    let folder = TempDir::new().unwrap();
+    let header = |time: f64| Header { time, ..Header::default() };
+    let path = folder.path().join("bench.jsonl");
+    let mut writer = EventWriter::create(&path).unwrap();
+    for time in [1_735_689_599.0, 1_735_689_000.0] {
+        writer.write(&Event { v: 1, header: header(time), body: bench(8, 9.0).into() }).unwrap();
+    }
+    drop(writer);
+    let report = read(&[path]).unwrap();
+    assert!(page(&report).contains("2024-12-31 23:59:59 UTC · Bessemer"));
+    assert!(report.to_markdown("A report", Path::new("")).unwrap().contains("\n2024-12-31 23:59:59 UTC, Bessemer"));
+    assert!(!page(&Report::default()).contains("UTC"));
+}
+
+#[test]
+fn headlines_hold_model_device_result_speed_and_ratio() {
+    let folder = sample_folder();
+    let mut report = read(&[folder.path().to_owned()]).unwrap();
+    let same = WorkCheck { verdict: Verdict::Same, ..WorkCheck::default() };
+    let ratio = |median: f64| Some(Ratio { median, min: 0.9 * median, max: 1.1 * median });
+    report.benches.extend([
+        compared("bessemer", 10.0, same.clone(), None),
+        compared("jax", 4.0, same.clone(), ratio(2.5)),
+        compared("pytorch", 12.5, same, ratio(0.8)),
+        compared("tensorflow", 20.0, WorkCheck::default(), None),
+    ]);
+    let headlines = headline::headlines(&report);
+    let figures = |index: usize| -> Vec<(&str, &str, Tone)> {
+        headlines[index].figures.iter().map(|figure| (&*figure.value, &*figure.label, figure.tone)).collect()
+    };
+    assert_eq!(headlines.len(), 3);
+    assert_eq!((&*headlines[0].title, &*headlines[0].work), ("resnet20-cifar", "run training"));
+    assert_eq!(figures(0), [("96.25 %", "top-1, last evaluation", Tone::Own), ("76.2", "images/s", Tone::Own)]);
+    let ratio = ("0.80 x", "the speed of pytorch (eager), the fastest other", Tone::Bad);
+    assert_eq!(figures(1), [("10.00", "images/s", Tone::Own), ratio]);
+    assert_eq!((&*headlines[1].title, &*headlines[1].work), ("resnet50", "training, batch 8, fp32"));
+    assert_eq!(figures(2), [("9.250", "images/s", Tone::Own), ("50.0 %", "of the device's peak (MFU)", Tone::Own)]);
+    assert!(headlines[2].device.contains(" thread"), "{}", headlines[2].device);
+    let html = page(&report);
+    let first = &html[..html.find("<figure").unwrap()];
+    for text in ["<b>96.25 %</b><span>top-1, last evaluation</span>", "<div class=\"bad\"><b>0.80 x</b>", "10.00"] {
+        assert!(first.contains(text), "{text} does not come first");
+    }
+    assert!(html[html.find("<h2>Details").unwrap()..].contains("<details"));
+    assert!(!html[..html.find("<h2>Details").unwrap()].contains("<table"), "tables are folded");
+}
+
+#[test]
+fn a_run_that_failed_says_so_first() {
+    let end = EndInfo {
+        status: Status::Failed,
+        error: Some("out of disk".into()),
+        steps: 1,
+        samples: 8,
+        train_s: 1.0,
+        throughput: 8.0,
+        metrics: std::collections::BTreeMap::new(),
+    };
+    let steps = vec![(1, StepInfo { loss: 2.5, ..StepInfo::default() })];
+    let run = Run {
+        path: "runs/a".into(),
+        info: Some(RunInfo::default()),
+        steps,
+        warnings: vec!["careful".into()],
+        end: Some(end),
+        ..Run::default()
+    };
+    let report = Report { runs: vec![run], ..Report::default() };
+    let found = headline::headlines(&report).remove(0).figures;
+    let values: Vec<&str> = found.iter().map(|figure| &*figure.value).collect();
+    assert_eq!(values, ["2.500", "8.00", "failed", "1 warning"]);
+    assert!(page(&report).contains("failed: out of disk") && page(&report).contains("warning: careful"));
 }
 
 #[test]
@@ -179,12 +359,19 @@ fn frameworks_stand_beside_each_other_and_beside_what_was_published() {
         "not a quiet machine: others used up to 20.0 % of the processors meanwhile",
         "pytorch (eager)",
         "class=\"sortable\"",
+        "<details class=\"fold\"><summary>resnet50, training, batch 8, fp32: images/s</summary>",
         "NGC PyTorch 1.5.0a0",
         "12411.97",
     ] {
         assert!(html.contains(text), "{text} is missing");
     }
-    assert_eq!(html.matches("aria-label=\"images/s of each framework\"").count(), 1);
+    let drawn = charts(&html);
+    assert_eq!(drawn.len(), 1, "a single ratio has no chart");
+    let bars = drawn[0]["bars"].as_array().unwrap();
+    let details: Vec<&serde_json::Value> = bars.iter().map(|bar| &bar["details"]).collect();
+    assert_eq!(details[..2], [&serde_json::json!(["10.00 images/s"]), &serde_json::json!(["8.000 images/s"])]);
+    assert_eq!(details[2], &serde_json::json!(["9.000 images/s", "not the same work"]));
+    assert_eq!((&bars[0]["tone"], &bars[0]["range"]), (&"own".into(), &serde_json::json!([9.0, 12.0])));
     let markdown = report.to_markdown("Frameworks", Path::new("")).unwrap();
     for text in [
         "| framework | speed | Bessemer is | work |",

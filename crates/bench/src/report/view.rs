@@ -1,6 +1,7 @@
 //! A report in the form that templates show: text, charts, pictures.
 
-use super::charts::{Chart, Curve, thinned};
+use super::charts::{Chart, Curve, Lines, MOST_POINTS, thinned};
+use super::headline::{Headline, headlines, measurements};
 use super::peers::{self, PeersView};
 use super::reference::ReferenceView;
 use super::streams::{self, StreamView};
@@ -13,13 +14,14 @@ use crate::show;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bessemer_train::chart::smoothed;
-use bessemer_train::clock::{date_time, unix_seconds};
+use bessemer_train::clock::date_time;
 use bessemer_train::events::{BenchResult, EvalInfo, Status};
 use bessemer_train::tasks::{self, MetricSchema, Scale};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::ptr;
 
 /// Where pictures are.
 #[derive(Clone, Copy)]
@@ -30,16 +32,18 @@ pub(super) enum Pictures<'a> {
     Linked(&'a Path),
 }
 
-const MOST_POINTS: usize = 400;
-
 #[derive(Serialize)]
 pub(super) struct View {
     title: String,
-    date: String,
+    /// Of the last event of the logs.
+    date: Option<String>,
     version: &'static str,
+    headlines: Vec<Headline>,
+    /// What everything ran on, where that is one device; each headline has its own otherwise.
+    device: Option<String>,
     machines: Vec<Facts>,
-    /// Several runs side by side.
-    comparison: Option<ComparisonView>,
+    /// Several runs of a task side by side.
+    comparisons: Vec<ComparisonView>,
     runs: Vec<RunView>,
     benches: Vec<BenchView>,
     peers: Option<PeersView>,
@@ -53,7 +57,7 @@ type Facts = Vec<(&'static str, String)>;
 
 #[derive(Serialize)]
 struct ComparisonView {
-    charts: Vec<String>,
+    charts: Vec<Chart>,
     /// Name, steps, mean loss of the first and of the last tenth of the steps, throughput.
     rows: Vec<[String; 5]>,
 }
@@ -64,7 +68,11 @@ struct RunView {
     status: String,
     ok: bool,
     facts: Facts,
-    charts: Vec<String>,
+    /// The resolved recipe as JSON.
+    recipe: Option<String>,
+    /// Whether curves of it stand beside those of others.
+    is_compared: bool,
+    charts: Vec<Chart>,
     metrics: Vec<String>,
     evals: Vec<Vec<String>>,
     samples: Vec<SampleView>,
@@ -86,7 +94,7 @@ struct SampleView {
 struct BenchView {
     title: String,
     rows: Vec<BenchRow>,
-    charts: Vec<String>,
+    chart: Option<Chart>,
 }
 
 #[derive(Serialize)]
@@ -95,7 +103,7 @@ struct BenchRow {
     precision: String,
     device: String,
     batch_size: u64,
-    options: String,
+    options: Vec<String>,
     throughput: String,
     unit: String,
     step_p50: String,
@@ -104,25 +112,29 @@ struct BenchRow {
     memory: String,
     mfu: String,
     hfu: String,
-    /// Width of the bar, percent.
-    bar: f64,
     error: Option<String>,
 }
 
 impl View {
     pub(super) fn new(report: &Report, title: &str, pictures: Pictures<'_>) -> Result<Self, ReportError> {
-        let now = date_time(unix_seconds());
+        let compared = compared(&report.runs);
+        let run_view = |run: &Run| run_view(run, compared.iter().flatten().any(|other| ptr::eq(*other, run)), pictures);
+        let headlines = headlines(report);
+        let devices: BTreeSet<String> = headlines.iter().map(|headline| headline.device.clone()).collect();
+        let mut devices = devices.into_iter();
         Ok(Self {
             title: title.to_owned(),
-            date: now.split('.').next().unwrap_or_default().to_owned() + " UTC",
+            date: report.logged.map(|time| date_time(time).split('.').next().unwrap_or_default().to_owned() + " UTC"),
             version: env!("CARGO_PKG_VERSION"),
+            device: devices.next().filter(|device| devices.len() == 0 && !device.is_empty()),
+            headlines,
             machines: machines(report),
-            comparison: comparison(&report.runs)?,
-            runs: report.runs.iter().map(|run| run_view(run, pictures)).collect::<Result<_, _>>()?,
-            benches: bench_views(&report.benches)?,
-            peers: peers::view(&report.benches)?,
-            tables: tables(&report.benches, &report.runs)?,
-            streams: report.streams.iter().map(streams::view).collect::<Result<_, _>>()?,
+            comparisons: compared.iter().map(|runs| comparison(runs)).collect(),
+            runs: report.runs.iter().map(run_view).collect::<Result<_, _>>()?,
+            benches: bench_views(&report.benches),
+            peers: peers::view(&report.benches),
+            tables: tables(&report.benches, &report.runs),
+            streams: report.streams.iter().map(streams::view).collect(),
             reference: report.reference.map(|reference| reference.view(&report.benches, &report.runs)).transpose()?,
         })
     }
@@ -176,7 +188,7 @@ pub(super) fn run_name(run: &Run) -> String {
     run.path.file_name().map_or_else(|| ".".into(), |name| name.to_string_lossy().into_owned())
 }
 
-fn run_view(run: &Run, pictures: Pictures<'_>) -> Result<RunView, ReportError> {
+fn run_view(run: &Run, is_compared: bool, pictures: Pictures<'_>) -> Result<RunView, ReportError> {
     let (status, ok) = match &run.end {
         None => ("not finished".to_owned(), false),
         Some(end) => match end.status {
@@ -193,7 +205,9 @@ fn run_view(run: &Run, pictures: Pictures<'_>) -> Result<RunView, ReportError> {
         status,
         ok,
         facts: run_facts(run),
-        charts: run_charts(run)?,
+        recipe: run.info.as_ref().filter(|info| !info.recipe.is_null()).map(|info| format!("{:#}", info.recipe)),
+        is_compared,
+        charts: run_charts(run),
         evals: run.evals.iter().map(|(step, eval)| eval_row(*step, eval, &metrics, metric_schema(run))).collect(),
         metrics,
         samples: run.samples.iter().map(|s| sample_view(run, s, pictures)).collect::<Result<_, _>>()?,
@@ -210,7 +224,8 @@ fn run_facts(run: &Run) -> Facts {
         facts.extend(field("/name").map(|name| ("recipe", name)));
         facts.extend(field("/train/batch_size").map(|size| ("batch size", size)));
         facts.extend(field("/train/seed").map(|seed| ("seed", seed)));
-        facts.push(("data", info.data.clone()));
+        facts.extend(field("/data/source").map(|source| ("data", source)));
+        facts.push(("identity of the data", info.data.clone()));
         facts.push(("version", info.version.clone()));
         facts.push(("command", info.command.join(" ")));
     }
@@ -245,40 +260,33 @@ fn metric_points(run: &Run, name: &str) -> Vec<(f64, f64)> {
     run.evals.iter().filter_map(point).collect()
 }
 
-/// Curves of all runs in one chart each, where there are several.
-fn comparison(runs: &[Run]) -> Result<Option<ComparisonView>, ReportError> {
-    let compared: Vec<&Run> = runs.iter().filter(|run| !run.steps.is_empty()).collect();
-    if compared.len() < 2 {
-        return Ok(None);
+/// The runs with steps of each task that has several.
+fn compared(runs: &[Run]) -> Vec<Vec<&Run>> {
+    let mut tasks: Vec<Vec<&Run>> = Vec::new();
+    for run in runs.iter().filter(|run| !run.steps.is_empty()) {
+        match tasks.iter_mut().find(|members| metric_schema(members[0]) == metric_schema(run)) {
+            Some(members) => members.push(run),
+            None => tasks.push(vec![run]),
+        }
     }
-    let curves = |points: &dyn Fn(&Run) -> Vec<(f64, f64)>| -> Vec<Curve> {
-        compared.iter().map(|run| Curve::new(run_name(run), points(run))).collect()
+    tasks.retain(|members| members.len() > 1);
+    tasks
+}
+
+fn losses(run: &Run) -> Vec<(f64, f64)> {
+    run.steps.iter().map(|(step, info)| (*step as f64, info.loss)).collect()
+}
+
+/// Curves of runs of one task together.
+fn comparison(runs: &[&Run]) -> ComparisonView {
+    let schema = metric_schema(runs[0]);
+    let chart = |caption: &str, marks: bool, points: &dyn Fn(&Run) -> Vec<(f64, f64)>| {
+        let curves = runs.iter().map(|run| Curve::new(run_name(run), points(run))).collect();
+        Lines { caption: caption.to_owned(), x: "step", curves, from_zero: false, marks }.chart()
     };
-    let losses =
-        |run: &Run| -> Vec<(f64, f64)> { run.steps.iter().map(|(step, info)| (*step as f64, info.loss)).collect() };
-    let metric_schema = metric_schema(compared[0]);
     let charts = [
-        Chart {
-            x_label: "step",
-            y_label: "training loss",
-            curves: curves(&|run| thinned(&losses(run), MOST_POINTS)),
-            from_zero: false,
-            marks: false,
-        },
-        Chart {
-            x_label: "step",
-            y_label: "training loss, smoothed",
-            curves: curves(&|run| smoothed(&thinned(&losses(run), MOST_POINTS))),
-            from_zero: false,
-            marks: false,
-        },
-        Chart {
-            x_label: "step",
-            y_label: metric_schema.best_axis(),
-            curves: curves(&|run| metric_points(run, metric_schema.best.0)),
-            from_zero: false,
-            marks: true,
-        },
+        chart("training loss, smoothed", false, &|run| smoothed(&thinned(&losses(run), MOST_POINTS))),
+        chart(schema.best_axis(), true, &|run| metric_points(run, schema.best.0)),
     ];
     let row = |run: &&Run| {
         let losses = losses(run);
@@ -288,19 +296,17 @@ fn comparison(runs: &[Run]) -> Result<Option<ComparisonView>, ReportError> {
         let (first, last) = (mean(&losses[..tenth]), mean(&losses[losses.len() - tenth..]));
         [run_name(run), losses.len().to_string(), first, last, throughput]
     };
-    let rows = compared.iter().map(row).collect();
-    let charts = charts.iter().filter_map(|chart| chart.to_svg().transpose()).collect::<Result<_, _>>()?;
-    Ok(Some(ComparisonView { charts, rows }))
+    ComparisonView { charts: charts.into_iter().flatten().collect(), rows: runs.iter().map(row).collect() }
 }
 
-fn run_charts(run: &Run) -> Result<Vec<String>, ReportError> {
-    let of_steps = |value: &dyn Fn(&bessemer_train::events::StepInfo) -> f64| -> Vec<(f64, f64)> {
-        let points: Vec<_> = run.steps.iter().map(|(step, info)| (*step as f64, value(info))).collect();
-        thinned(&points, MOST_POINTS)
-    };
-    let loss = of_steps(&|info| info.loss);
+fn run_charts(run: &Run) -> Vec<Chart> {
+    let loss = thinned(&losses(run), MOST_POINTS);
+    let rates: Vec<_> = run.steps.iter().map(|(step, info)| (*step as f64, info.lr)).collect();
     let raw = Curve { faint: true, ..Curve::new("as measured", loss.clone()) };
     let metric_schema = metric_schema(run);
+    let lines = |caption: &str, from_zero: bool, marks: bool, curves: Vec<Curve>| {
+        Lines { caption: caption.to_owned(), x: "step", curves, from_zero, marks }.chart()
+    };
     let metrics = metric_schema.metrics.iter().filter_map(|metric| {
         let beside = metric.beside.and_then(|name| metric_schema.metrics.iter().find(|other| other.name == name));
         let curves = match beside {
@@ -309,24 +315,12 @@ fn run_charts(run: &Run) -> Result<Vec<String>, ReportError> {
                 [metric, other].map(|drawn| Curve::new(drawn.label.trim(), metric_points(run, drawn.name))).into()
             }
         };
-        Some(Chart { x_label: "step", y_label: metric.axis?, curves, from_zero: false, marks: true })
+        lines(metric.axis?, false, true, curves)
     });
-    let loss = Chart {
-        x_label: "step",
-        y_label: "training loss",
-        curves: vec![raw, Curve::new("smoothed", smoothed(&loss))],
-        from_zero: true,
-        marks: false,
-    };
-    let lr = Chart {
-        x_label: "step",
-        y_label: "learning rate",
-        curves: vec![Curve::new("", of_steps(&|info| info.lr))],
-        from_zero: true,
-        marks: false,
-    };
-    let charts: Vec<Chart<'_>> = std::iter::once(loss).chain(metrics).chain([lr]).collect();
-    charts.iter().filter_map(|chart| chart.to_svg().transpose()).collect()
+    let smooth = Curve::new("smoothed", smoothed(&loss));
+    let loss = lines("training loss", true, false, vec![raw, smooth]);
+    let rate = lines("learning rate", true, false, vec![Curve::new("", thinned(&rates, MOST_POINTS))]);
+    loss.into_iter().chain(metrics).chain(rate).collect()
 }
 
 fn eval_row(step: u64, eval: &EvalInfo, metrics: &[String], metric_schema: &MetricSchema) -> Vec<String> {
@@ -357,32 +351,24 @@ fn sample_view(run: &Run, sample: &Sample, pictures: Pictures<'_>) -> Result<Sam
     })
 }
 
-fn bench_views(results: &[BenchResult]) -> Result<Vec<BenchView>, ReportError> {
-    let mut groups: BTreeMap<(&str, String), Vec<&BenchResult>> = BTreeMap::new();
-    for result in results.iter().filter(|result| result.comparison.is_none() && result.scaling.is_none()) {
-        groups.entry((&result.model, show::work(result))).or_default().push(result);
-    }
-    let view = |((model, work), results): ((&str, String), Vec<&BenchResult>)| {
-        let most = results.iter().map(|result| result.throughput).fold(0.0, f64::max);
-        Ok(BenchView {
-            title: format!("{model}, {work}"),
-            rows: results.iter().map(|result| bench_row(result, most)).collect(),
-            charts: bench_chart(&results)?.into_iter().collect(),
-        })
+fn bench_views(results: &[BenchResult]) -> Vec<BenchView> {
+    let view = |results: Vec<&BenchResult>| BenchView {
+        title: format!("{}, {}", results[0].model, show::work(results[0])),
+        rows: results.iter().map(|result| bench_row(result)).collect(),
+        chart: bench_chart(&results),
     };
-    groups.into_iter().map(view).collect()
+    measurements(results).into_iter().map(view).collect()
 }
 
-fn bench_row(result: &BenchResult, most: f64) -> BenchRow {
+fn bench_row(result: &BenchResult) -> BenchRow {
     let milliseconds = |value: f64| show::significant(value, 3);
     let options = result.options.iter().filter(|(name, _)| *name != ERROR_OPTION);
-    let options = options.map(|(name, value)| format!("{name} {value}").replace('"', "")).collect::<Vec<_>>();
     BenchRow {
         framework: format!("{} {}", result.framework, result.framework_version),
         precision: result.precision.clone(),
         device: format!("{} ({} threads)", result.device, result.threads),
         batch_size: result.batch_size,
-        options: options.join(", "),
+        options: options.map(|(name, value)| format!("{name} {value}").replace('"', "")).collect(),
         throughput: show::significant(result.throughput, 3),
         unit: result.unit.clone(),
         step_p50: milliseconds(result.step_ms.p50),
@@ -391,13 +377,12 @@ fn bench_row(result: &BenchResult, most: f64) -> BenchRow {
         memory: result.peak_memory_bytes.map_or_else(|| "unknown".to_owned(), show::bytes),
         mfu: result.fraction_of_peak.map_or_else(|| "unknown".to_owned(), show::percent),
         hfu: result.hardware_fraction_of_peak.map_or_else(|| "unknown".to_owned(), show::percent),
-        bar: if most > 0.0 { (100.0 * result.throughput / most).round() } else { 0.0 },
         error: result.options.get(ERROR_OPTION).map(|reason| reason.as_str().unwrap_or("failed").to_owned()),
     }
 }
 
 /// Throughput over the batch size, where a configuration was measured at several.
-fn bench_chart(results: &[&BenchResult]) -> Result<Option<String>, ReportError> {
+fn bench_chart(results: &[&BenchResult]) -> Option<Chart> {
     let mut curves: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for result in results.iter().filter(|result| !result.options.contains_key(ERROR_OPTION)) {
         let fused = result.options.get("fuse").is_none_or(|fuse| fuse != false);
@@ -405,9 +390,11 @@ fn bench_chart(results: &[&BenchResult]) -> Result<Option<String>, ReportError> 
         curves.entry(name).or_default().push((result.batch_size as f64, result.throughput));
     }
     if curves.values().all(|points| points.len() < 2) {
-        return Ok(None);
+        return None;
     }
     curves.values_mut().for_each(|points| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
     let curves = curves.into_iter().map(|(name, points)| Curve::new(name, points)).collect();
-    Chart { x_label: "batch size", y_label: &results[0].unit, curves, from_zero: true, marks: true }.to_svg()
+    let (model, work, unit) = (&results[0].model, show::work(results[0]), &results[0].unit);
+    Lines { caption: format!("{model}, {work} ({unit})"), x: "batch size", curves, from_zero: true, marks: true }
+        .chart()
 }
