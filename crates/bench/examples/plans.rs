@@ -74,8 +74,9 @@ fn run(options: &Options) -> Result<usize, String> {
     if fs::read_dir(folder).map_err(reported)?.next().is_some() {
         return Err(format!("{} is not empty", folder.display()));
     }
-    let device =
-        DeviceOptions { instruction_set: options.isa, threads: options.threads, ..DeviceOptions::default() }.open();
+    let device = DeviceOptions { instruction_set: options.isa, threads: options.threads, ..DeviceOptions::default() }
+        .open()
+        .expect("the processors can be used");
     let next = AtomicUsize::new(0);
     let work = || -> Result<(), String> {
         while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {

@@ -5,7 +5,7 @@ use bessemer_comm::mpi::Family;
 use bessemer_comm::net::interfaces;
 use bessemer_comm::spawn::MpiLauncher;
 use bessemer_cuda::probe::{GpuReport, probe};
-use bessemer_train::{DeviceOptions, InstructionSet};
+use bessemer_train::{DeviceError, DeviceKind, DeviceOptions, InstructionSet};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,23 @@ pub struct Examination {
     /// GPUs and CUDA's libraries.
     #[serde(default)]
     pub cuda: GpuReport,
+    /// Whether models run on a GPU.
+    #[serde(default)]
+    pub gpu_use: GpuUse,
     /// What several ranks would use.
     #[serde(default)]
     pub ranks: RankReport,
     /// Problems that were found, with what to do about each.
     pub advice: Vec<Advice>,
+}
+
+/// Whether models run on a GPU of this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuUse {
+    /// As given to `--device`.
+    pub device: String,
+    /// Why it cannot be used, or `None` if it can.
+    pub problem: Option<String>,
 }
 
 /// How ranks are started here, and what carries their messages.
@@ -76,26 +88,43 @@ pub struct Advice {
 /// ResNet-50 trains with a few pictures a step in as much.
 const LITTLE_MEMORY: u64 = 4_000_000_000;
 
-/// Looks and measures, which takes about a second. Libraries of CUDA are looked for in `gpu_libraries` first.
-pub fn examine(options: &DeviceOptions, gpu_libraries: &[PathBuf]) -> Examination {
-    let device = options.open();
+/// Looks and measures, which takes about a second: the processors, whichever device the options name, and that device if it is a
+/// GPU, else the first one.
+///
+/// # Errors
+/// [`DeviceError`], of the processors.
+pub fn examine(options: &DeviceOptions) -> Result<Examination, DeviceError> {
+    let device = DeviceOptions { kind: DeviceKind::Cpu, ..options.clone() }.open()?;
     let machine = Machine::look(&*device);
     let available_memory_bytes = available_memory();
     let mut advice = advise(&machine, available_memory_bytes);
-    let cuda = probe(gpu_libraries);
+    let cuda = probe(&options.gpu_libraries);
     advice.extend(
         cuda.problems.iter().map(|found| Advice { problem: found.problem.clone(), action: found.action.clone() }),
     );
-    Examination {
+    Ok(Examination {
         version: env!("CARGO_PKG_VERSION").to_string(),
         limits: Limits::measure(&*device),
         gpu: cuda.summary(),
+        gpu_use: use_of_gpu(options),
         cuda,
         ranks: RankReport::default(),
         machine,
         available_memory_bytes,
         advice,
-    }
+    })
+}
+
+fn use_of_gpu(options: &DeviceOptions) -> GpuUse {
+    let kind = match options.kind {
+        DeviceKind::Cpu => DeviceKind::Cuda { index: 0 },
+        DeviceKind::Cuda { .. } => options.kind,
+    };
+    let problem = DeviceOptions { kind, ..options.clone() }.check().err().map(|error| match error {
+        DeviceError::Gpu { source, .. } => source.to_string(),
+        DeviceError::Ranks { .. } => error.to_string(),
+    });
+    GpuUse { device: kind.to_string(), problem }
 }
 
 impl Examination {
@@ -189,6 +218,7 @@ mod tests {
             instruction_sets: vec!["avx512".to_string(), "avx2".to_string(), "portable".to_string()],
             instruction_set: "avx512".to_string(),
             threads: 8,
+            gpu: None,
             huge_pages: Some("madvise".to_string()),
         }
     }

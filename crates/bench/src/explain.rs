@@ -1,6 +1,7 @@
 //! What a compiled step costs, found without running it.
 
 use crate::workload::{Mode, StepSettings, Work, Workload};
+use bessemer_cuda::sheet::{Prediction, Sheet};
 use bessemer_ir::passes::fuse::{NearMiss, Reason, near_misses};
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
 use bessemer_ir::plan::{Plan, kernel_name, node_cost, print_graph};
@@ -24,6 +25,8 @@ pub struct Request {
     pub compile: CompileOptions,
     /// Device that the step is compiled for.
     pub device: DeviceOptions,
+    /// The kind of GPU for which the step's time is predicted, where the device is a GPU.
+    pub sheet: Option<Sheet>,
     /// Bytes that a plan may use; the largest batch is the largest that fits.
     pub memory_bytes: u64,
 }
@@ -100,6 +103,8 @@ pub struct Explanation {
     pub memory_bytes: u64,
     /// The largest batch whose plan fits into `memory_bytes`; `None` if not even one sample does.
     pub largest_batch: Option<usize>,
+    /// Launches and time of a step on a GPU, predicted; `None` for other devices.
+    pub predicted: Option<Prediction>,
 }
 
 /// # Errors
@@ -121,7 +126,7 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
         mode: request.mode,
         batch_size: request.batch_size,
         device: request.device.kind.name(),
-        rules: request.device.open().target().rules().entries().into_iter().collect(),
+        rules: request.device.target().rules().entries().into_iter().collect(),
         fused: request.compile.fuse,
         parameters: plan.parameter_bytes() as u64 / 4,
         parameter_bytes: plan.parameter_bytes(),
@@ -135,6 +140,7 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
         peak: plan.peak.iter().take(12).map(|(name, bytes)| Resident { name: name.clone(), bytes: *bytes }).collect(),
         memory_bytes: request.memory_bytes,
         largest_batch: largest_batch(request)?,
+        predicted: request.sheet.map(|sheet| sheet.predict(&plan, accumulation)),
     })
 }
 
@@ -157,10 +163,10 @@ fn grouped(misses: &[NearMiss]) -> Vec<NearMisses> {
 /// # Errors
 /// [`ModelError`] for an unknown model or a batch of zero.
 pub fn graph_after(request: &Request, pass: Option<&str>) -> Result<String, ModelError> {
-    let (work, device) = (work(request, request.batch_size)?, request.device.open());
+    let (work, target) = (work(request, request.batch_size)?, request.device.target());
     match pass {
         None => Ok(print_graph(&work.graph)),
-        Some(pass) => Ok(print_graph(&run_passes(&work.graph, device.target().rules(), &request.compile, Some(pass))?)),
+        Some(pass) => Ok(print_graph(&run_passes(&work.graph, target.rules(), &request.compile, Some(pass))?)),
     }
 }
 
@@ -175,7 +181,7 @@ pub(crate) fn work(request: &Request, batch_size: usize) -> Result<Workload, Mod
 }
 
 fn plan(request: &Request, batch: usize) -> Result<Plan, ModelError> {
-    Ok(compile(&work(request, batch)?.graph, request.device.open().target(), &request.compile)?)
+    Ok(compile(&work(request, batch)?.graph, &*request.device.target(), &request.compile)?)
 }
 
 /// The memory of a plan grows almost linearly with the batch: the line through two plans gives a guess. While its real plan

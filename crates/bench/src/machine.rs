@@ -22,6 +22,9 @@ pub struct Machine {
     pub instruction_set: String,
     /// Threads that compute.
     pub threads: usize,
+    /// Product name of the GPU that steps run on; `None` where they run on the processors.
+    #[serde(default)]
+    pub gpu: Option<String>,
     /// Setting of transparent big pages, e.g. `madvise`; `None` where the system has none.
     pub huge_pages: Option<String>,
 }
@@ -38,6 +41,11 @@ pub struct Limits {
 }
 
 impl Machine {
+    /// Product name of what steps run on.
+    pub fn device_name(&self) -> &str {
+        self.gpu.as_ref().unwrap_or(&self.cpu)
+    }
+
     /// Describes the machine of this process as seen by `device`.
     pub fn look(device: &dyn Device) -> Machine {
         let properties = device.properties();
@@ -49,6 +57,7 @@ impl Machine {
             instruction_sets: properties.instruction_sets.iter().map(|&name| name.to_owned()).collect(),
             instruction_set: properties.instruction_set.to_owned(),
             threads: properties.threads,
+            gpu: properties.product.clone(),
             huge_pages: huge_pages(),
         }
     }

@@ -16,10 +16,11 @@ use bessemer_ir::run::{Device, Executor, RunError, write_f32};
 use bessemer_ir::{DType, Role};
 use bessemer_models::ModelError;
 use bessemer_nn::initialise;
+use bessemer_train::device::lacks_library;
 use bessemer_train::events::{BenchResult, BenchRun};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::{metric_schema, registry};
-use bessemer_train::{DeviceOptions, Group, TrainError};
+use bessemer_train::{DeviceError, DeviceKind, DeviceOptions, Group, TrainError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -132,6 +133,8 @@ pub enum MeasureError {
     #[error("out of memory: the step needs {}, {} are free", show::bytes(*needed), show::bytes(*available))]
     Memory { needed: u64, available: u64 },
     #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
     Process(#[from] Failure),
     #[error(transparent)]
     Ranks(#[from] TrainError),
@@ -160,6 +163,15 @@ impl MeasureError {
         }
     }
 
+    /// Whether the device, or a library of it, is not there.
+    pub fn lacks_device(&self) -> bool {
+        match self {
+            MeasureError::Device(_) => true,
+            MeasureError::Run(error) => lacks_library(error),
+            _ => false,
+        }
+    }
+
     /// Whether the user asked the measurement to stop.
     pub fn is_interrupted(&self) -> bool {
         matches!(self, MeasureError::Process(failure) if failure.kind == FailureKind::Interrupted)
@@ -170,6 +182,7 @@ impl MeasureError {
         match self {
             MeasureError::Ranks(error) => error,
             MeasureError::Model(error) => error.into(),
+            MeasureError::Device(error) => error.into(),
             MeasureError::Run(error) => error.into(),
             MeasureError::Memory { needed, .. } => {
                 let source = ErrorKind::OutOfMemory.into();
@@ -225,7 +238,9 @@ pub(crate) fn compiled(
     options: &CompileOptions,
 ) -> Result<Box<dyn Executor>, MeasureError> {
     let plan = compile(&work.graph, device.target(), options).map_err(ModelError::from)?;
-    MeasureError::check_memory(plan.memory_bytes() as u64)?;
+    if device.properties().product.is_none() {
+        MeasureError::check_memory(plan.memory_bytes() as u64)?;
+    }
     Ok(device.load_alone(plan)?)
 }
 
@@ -266,23 +281,41 @@ pub struct Prepared {
     model_flops: u64,
 }
 
+impl Request {
+    /// Looks whether there are kernels for the step on a device that does not have those of all operations, without the device.
+    ///
+    /// # Errors
+    /// [`MeasureError::Model`]: operations without a kernel, an unknown model.
+    pub fn check_kernels(&self) -> Result<(), MeasureError> {
+        match self.device.kind {
+            DeviceKind::Cpu => Ok(()),
+            DeviceKind::Cuda { .. } => {
+                let work = self.work().build()?;
+                let compiled = compile(&work.graph, &*self.device.target(), &self.compile_options());
+                compiled.map(drop).map_err(|error| ModelError::from(error).into())
+            }
+        }
+    }
+
+    fn compile_options(&self) -> CompileOptions {
+        let (fuse, precision, recompute) = (self.fuse, self.work().precision, self.recompute);
+        CompileOptions { fuse, precision, recompute, ..CompileOptions::default() }
+    }
+}
+
 impl Prepared {
     /// Compiles the step and fills its inputs: weights as the model initialises them, feeds at random.
     ///
     /// # Errors
     /// An unknown model, a batch of zero, no memory.
     pub fn new(request: &Request) -> Result<Prepared, MeasureError> {
-        Prepared::on(request, &*request.device.open())
+        Prepared::on(request, &*request.device.open()?)
     }
 
     fn on(request: &Request, device: &dyn Device) -> Result<Prepared, MeasureError> {
-        let work = request.work();
-        let precision = work.precision;
-        let work = work.build()?;
+        let work = request.work().build()?;
         let model_flops = bessemer_models::flops(&work.graph);
-        let options =
-            CompileOptions { fuse: request.fuse, precision, recompute: request.recompute, ..CompileOptions::default() };
-        let executor = drawn(&work, device, &options, request.seed)?;
+        let executor = drawn(&work, device, &request.compile_options(), request.seed)?;
         let (mode, batch_size, micro_batches) = (request.mode, request.batch_size, request.micro_batches());
         Ok(Prepared { executor, mode, batch_size, micro_batches, model_flops })
     }
@@ -374,7 +407,7 @@ impl Repeat {
 
     fn beside(request: &Request, group: &Group) -> Result<Repeat, MeasureError> {
         let knows_peak = reset_peak_resident();
-        let mut prepared = Prepared::on(request, &*request.device.open_rank(group.collectives()))?;
+        let mut prepared = Prepared::on(request, &*request.device.open_rank(group.collectives())?)?;
         let warmup = Timed::window(request.warmup, 0, |_| prepared.step())?;
         group.any(false)?;
         group.take_waited();
@@ -517,7 +550,7 @@ pub fn measure(
     }
     result.repeat = result.runs.len() as u64;
     summarise(&mut result);
-    *limits = limits.greater(Limits::measure(&*request.device.open()));
+    *limits = limits.greater(Limits::measure(&*request.device.open()?));
     let peak = limits.peak_gflops(request.work().precision) * 1e9 * ranks as f64;
     result.fraction_of_peak = result.flops_per_sample.map(|flops| flops * result.throughput / peak);
     result.hardware_fraction_of_peak = result.hardware_flops_per_sample.map(|flops| flops * result.throughput / peak);
@@ -557,8 +590,8 @@ fn unmeasured(request: &Request, machine: &Machine) -> BenchResult {
         model: request.model.clone(),
         mode: request.mode.name().to_string(),
         precision: request.precision.name().to_string(),
-        device: request.device.kind.name().to_string(),
-        device_name: machine.cpu.clone(),
+        device: request.device.kind.to_string(),
+        device_name: machine.device_name().to_owned(),
         devices: 1,
         nodes: 1,
         threads: request.device.threads as u64,
@@ -599,7 +632,7 @@ mod tests {
 
     #[test]
     fn a_step_is_measured() {
-        let machine = Machine::look(&*DeviceOptions::default().open());
+        let machine = Machine::look(&*DeviceOptions::default().open().unwrap());
         let mut limits = Limits { fp32_gflops: 1e-3, bf16_gflops: None, read_gbytes: 1e6 };
         let result = measure(&request(2), &machine, &mut limits, Repeat::here, |_| {}).expect("a small model runs");
         assert!(limits.fp32_gflops > 0.1 && limits.read_gbytes == 1e6, "the greater ones: {limits:?}");
@@ -616,7 +649,7 @@ mod tests {
 
     #[test]
     fn counts_fit_into_the_budget() {
-        let machine = Machine::look(&*DeviceOptions::default().open());
+        let machine = Machine::look(&*DeviceOptions::default().open().unwrap());
         let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, read_gbytes: 1.0 };
         let mut measured = |time: Duration| {
             let budget = Budget { time, keeps_warmup: true, keeps_steps: false, keeps_repeat: false };
@@ -638,7 +671,7 @@ mod tests {
 
     #[test]
     fn what_was_made_before_an_interruption_counts() {
-        let machine = Machine::look(&*DeviceOptions::default().open());
+        let machine = Machine::look(&*DeviceOptions::default().open().unwrap());
         let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, read_gbytes: 1.0 };
         let mut measured = |repeats: usize| {
             let mut made = 0;
@@ -675,7 +708,7 @@ mod tests {
         let huge = Request { batch_size: 1 << 24, ..request(1) };
         let error = Prepared::new(&huge).err().expect("nobody has so much memory");
         assert!(error.is_out_of_memory(), "{error}");
-        let row = failed(&huge, &Machine::look(&*huge.device.open()), &error);
+        let row = failed(&huge, &Machine::look(&*huge.device.open().unwrap()), &error);
         assert_eq!((row.throughput, row.batch_size), (0.0, 1 << 24));
         assert!(row.options[ERROR_OPTION].as_str().expect("text").contains("out of memory"));
     }

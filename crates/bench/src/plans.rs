@@ -155,7 +155,7 @@ mod tests {
     use std::sync::Arc;
 
     fn device(threads: usize) -> Arc<dyn Device> {
-        DeviceOptions { threads, ..DeviceOptions::default() }.open()
+        DeviceOptions { threads, ..DeviceOptions::default() }.open().unwrap()
     }
 
     fn request(name: &str) -> PlanRequest {

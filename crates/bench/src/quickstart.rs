@@ -102,7 +102,7 @@ pub fn run(options: &Options, mut notify: impl FnMut(&str)) -> Result<Outcome, Q
     let folder = make_folder(&options.parent)?;
 
     notify("1/4 looking at the machine");
-    let examination = examine(&options.compute.device, &[]);
+    let examination = examine(&options.compute.device).map_err(TrainError::from)?;
     describe(&examination, &mut notify);
     let machine =
         serde_json::to_string_pretty(&examination).expect("an examination has string keys and finite numbers");
@@ -159,7 +159,7 @@ fn measure_both(
             steps,
             repeat: 1,
             seed: options.seed,
-            device: options.compute.device,
+            device: options.compute.device.clone(),
             ..measure::Request::of(BENCH_MODEL, mode, BENCH_BATCH)
         };
         let result = match measure(&request, &examination.machine, &mut limits, Repeat::here, |_| {}) {

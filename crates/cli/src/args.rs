@@ -13,8 +13,8 @@ use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::family::InputKind;
 use bessemer_train::tasks::registry::{self, ZooModel};
 use bessemer_train::{
-    CheckpointChoice, ChosenCheckpoint, ComputeOptions, DeviceKind, DeviceOptions, InstructionSet, ProgressMode,
-    TrainError, find_checkpoint, state_dict_choice,
+    CheckpointChoice, ChosenCheckpoint, ComputeOptions, DeviceError, DeviceKind, DeviceOptions, InstructionSet,
+    ProgressMode, TrainError, find_checkpoint, state_dict_choice,
 };
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -68,14 +68,14 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
-    /// Device to run on: cpu
+    /// Device to run on: cpu, cuda (the first GPU) or cuda:INDEX
     #[arg(long, global = true, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     pub device: DeviceKind,
     /// Numbers in which tensors are stored and products computed: fp32, bf16 or fp16, or several for `compare`
     /// [default: the recipe's, else fp32]
     #[arg(long, global = true, value_name = "PRECISION", value_delimiter = ',', value_parser = precision)]
     pub precision: Vec<Compute>,
-    /// The device's usual mixed precision: bf16 on CPUs
+    /// The device's usual mixed precision: bf16
     #[arg(long, global = true, conflicts_with = "precision")]
     pub amp: bool,
     /// What the backward pass computes again instead of keeping it in memory: none, pointwise or blocks
@@ -87,6 +87,9 @@ pub(crate) struct Common {
     /// Instruction set of the kernels [default: the best of this machine]
     #[arg(long, global = true, value_name = "NAME")]
     pub isa: Option<InstructionSet>,
+    /// Folder of CUDA's libraries, looked in before the Python environment and the system; may be given several times
+    #[arg(long, global = true, value_name = "FOLDER", value_parser = folder)]
+    pub gpu_libraries: Vec<PathBuf>,
     /// Seed of everything random [default: the recipe's, else 0]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
     pub seed: Option<u32>,
@@ -100,15 +103,18 @@ pub(crate) struct Common {
 
 /// Common options that commands read, where these are not all: help shows no others.
 const READ: [(&str, &[&str]); 15] = [
-    ("bench data", &["device", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
-    ("bench kernels", &["device", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
+    ("bench data", &["device", "gpu_libraries", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
+    (
+        "bench kernels",
+        &["device", "gpu_libraries", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"],
+    ),
     ("bench simulator", &[]),
-    ("compare", &["device", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
+    ("compare", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("data", &["threads", "seed", "quiet", "log_format"]),
-    ("doctor", &["device", "threads", "isa"]),
-    ("eval", &["device", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
-    ("explain", &["device", "precision", "amp", "recompute", "threads", "isa"]),
-    ("infer", &["device", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
+    ("doctor", &["device", "gpu_libraries", "threads", "isa"]),
+    ("eval", &["device", "gpu_libraries", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
+    ("explain", &["device", "gpu_libraries", "precision", "amp", "recompute", "threads", "isa"]),
+    ("infer", &["device", "gpu_libraries", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
     ("launch", &["quiet", "log_format"]),
     ("models", &[]),
     ("peers", &["quiet", "log_format"]),
@@ -151,13 +157,17 @@ impl Common {
             kind: self.device,
             instruction_set: self.isa.unwrap_or(best.instruction_set),
             threads: self.threads.unwrap_or(best.threads),
+            gpu_libraries: self.gpu_libraries.clone(),
         }
     }
 
     /// How forward passes are run, with a line where the precision is emulated.
-    pub(crate) fn compute_told(&self) -> ComputeOptions {
-        self.tell_emulation(self.precision().unwrap_or_default());
-        self.compute()
+    ///
+    /// # Errors
+    /// As [`Common::tell_emulation`].
+    pub(crate) fn compute_told(&self) -> Result<ComputeOptions, DeviceError> {
+        self.tell_emulation(self.precision().unwrap_or_default())?;
+        Ok(self.compute())
     }
 
     pub(crate) fn compute(&self) -> ComputeOptions {
@@ -179,14 +189,31 @@ impl Common {
         if self.precision.is_empty() { vec![self.precision().unwrap_or_default()] } else { self.precision.clone() }
     }
 
-    /// Says so where a precision is asked for that the processor does not have.
-    pub(crate) fn tell_emulation(&self, precision: Compute) {
-        let native = precision == Compute::Bf16 && self.device().open().properties().has_bf16;
-        if precision != Compute::Fp32 && !native {
+    /// Says so where a precision is asked for that the device does not have.
+    ///
+    /// # Errors
+    /// The device cannot be used.
+    pub(crate) fn tell_emulation(&self, precision: Compute) -> Result<(), DeviceError> {
+        let is_native = match (precision, self.device) {
+            (Compute::Fp32 | Compute::Tf32, _) | (Compute::Fp16, DeviceKind::Cuda { .. }) => true,
+            (Compute::Fp16, DeviceKind::Cpu) => false,
+            (Compute::Bf16, _) => self.device().open()?.properties().has_bf16,
+        };
+        if !is_native {
             let name = precision.name();
             self.notify(&format!(
-                "{name} is emulated on this processor: tensors are stored in 16 bits, products are computed in fp32"
+                "{name} is emulated on this device: tensors are stored in 16 bits, products are computed in fp32"
             ));
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// Another device than the processors is asked for.
+    pub(crate) fn only_cpu(&self, command: &str) -> Result<(), Usage> {
+        match self.device {
+            DeviceKind::Cpu => Ok(()),
+            DeviceKind::Cuda { .. } => Err(Usage(format!("{command} runs on cpu alone, not on {}", self.device))),
         }
     }
 
@@ -219,29 +246,18 @@ impl Common {
     }
 }
 
-fn device(name: &str) -> Result<DeviceKind, String> {
-    name.parse().map_err(|unknown: UnknownDevice| match name.split(':').next() {
-        Some("cuda") => format!("there is no GPU backend in this version: {unknown}"),
-        _ => unknown.to_string(),
-    })
+fn device(name: &str) -> Result<DeviceKind, UnknownDevice> {
+    name.parse()
 }
 
 fn precision(text: &str) -> Result<Compute, String> {
     let known = [Compute::Fp32, Compute::Bf16, Compute::Fp16];
     let found = known.into_iter().find(|compute| compute.name() == text);
-    found.ok_or_else(|| "not a precision of the CPU backend; allowed: fp32, bf16, fp16".into())
+    found.ok_or_else(|| "no such precision; allowed: fp32, bf16, fp16".into())
 }
 
 fn threads(text: &str) -> Result<usize, String> {
     number(text, 1024)
-}
-
-/// Where CUDA's libraries lie.
-#[derive(Debug, Args)]
-pub(crate) struct GpuArguments {
-    /// Folder of CUDA's libraries, looked in before the Python environment and the system; may be given several times
-    #[arg(long, value_name = "FOLDER", value_parser = folder, help_heading = "GPU")]
-    pub gpu_libraries: Vec<PathBuf>,
 }
 
 fn folder(text: &str) -> Result<PathBuf, String> {
@@ -409,7 +425,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_refused() {
-        assert!(device("cuda:1").unwrap_err().contains("allowed: cpu"));
+        assert_eq!(device("cuda:1").ok(), Some(DeviceKind::Cuda { index: 1 }));
         assert!(device("cpu:1").is_err() && device("tpu").is_err());
         assert!(precision("tf32").unwrap_err().contains("allowed: fp32, bf16, fp16"));
         assert_eq!(precision("bf16"), Ok(Compute::Bf16));

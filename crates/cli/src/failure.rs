@@ -9,10 +9,12 @@ use bessemer_bench::simulator::ClusterError;
 use bessemer_comm::CommError;
 use bessemer_data::DataError;
 use bessemer_fetch::FetchError;
+use bessemer_ir::GraphError;
+use bessemer_ir::plan::UnsupportedOps;
 use bessemer_models::ModelError;
-use bessemer_train::TrainError;
 use bessemer_train::recipe::RecipeError;
 use bessemer_train::rundir::RunDirError;
+use bessemer_train::{DeviceError, TrainError};
 use std::fmt;
 
 /// Exit code for a command line, recipe or data that is wrong.
@@ -47,6 +49,44 @@ impl fmt::Display for Coded {
 
 impl std::error::Error for Coded {}
 
+/// A model whose step a device has no kernels for.
+#[derive(Debug)]
+pub(crate) struct NoKernels {
+    model: String,
+    operations: UnsupportedOps,
+}
+
+impl fmt::Display for NoKernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { model, operations } = self;
+        write!(f, "{model} cannot run on {}: {operations}; --device cpu has all kernels", operations.target)
+    }
+}
+
+impl std::error::Error for NoKernels {}
+
+/// The error of this model: [`NoKernels`] where it is that the device has no kernels for it.
+pub(crate) fn named(error: impl Into<anyhow::Error>, model: &str) -> anyhow::Error {
+    let error = error.into();
+    match error.chain().find_map(unsupported) {
+        Some(operations) => NoKernels { model: model.to_owned(), operations: operations.clone() }.into(),
+        None => error,
+    }
+}
+
+fn unsupported<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a UnsupportedOps> {
+    let model = match (error.downcast_ref(), error.downcast_ref(), error.downcast_ref()) {
+        (Some(TrainError::Model(model)), _, _) => Some(model),
+        (_, Some(MeasureError::Model(model) | MeasureError::Ranks(TrainError::Model(model))), _) => Some(model),
+        (_, _, Some(ClusterError::Model(model))) => Some(model),
+        _ => error.downcast_ref(),
+    };
+    match model {
+        Some(ModelError::Graph(GraphError::Unsupported(operations))) => Some(operations),
+        _ => None,
+    }
+}
+
 /// 1, 2 or 130, by the kind of error, or its own.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     error.chain().find_map(code_of).unwrap_or(FAILED)
@@ -55,6 +95,11 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
 fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(error) = error.downcast_ref::<TrainError>() {
         return Some(error.kind().exit_code());
+    }
+    if let Some(error) = error.downcast_ref::<MeasureError>()
+        && error.lacks_device()
+    {
+        return Some(USAGE);
     }
     if let Some(MeasureError::Ranks(error)) = error.downcast_ref() {
         return Some(error.kind().exit_code());
@@ -81,13 +126,19 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
     match error.downcast_ref() {
         Some(CompareError::Interrupted) => return Some(INTERRUPTED),
         Some(
-            CompareError::Plan(_) | CompareError::NotCompared { .. } | CompareError::Model(_) | CompareError::Peers(_),
+            CompareError::Plan(_)
+            | CompareError::NotCompared { .. }
+            | CompareError::Model(_)
+            | CompareError::Device(_)
+            | CompareError::Peers(_),
         ) => {
             return Some(USAGE);
         }
         _ => {}
     }
     let is_usage = error.is::<Usage>()
+        || error.is::<NoKernels>()
+        || error.is::<DeviceError>()
         || error.is::<PeersError>()
         || matches!(
             error.downcast_ref(),

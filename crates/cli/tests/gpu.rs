@@ -60,6 +60,9 @@ fn a_machine_without_cuda() {
     assert_eq!(said.len(), 1, "{}", text.out);
     assert!(said[0].starts_with("no GPU: there is no libcuda.so.1 (NVIDIA's driver) in the "), "{}", said[0]);
     assert!(said[0].ends_with("folders looked in; models run on the CPU"), "{}", said[0]);
+    let said_of_use = &rows(&text, "GPU use")[0];
+    let missing = "--device cuda does not work: libcuda.so (the driver) was not found; looked in ";
+    assert!(said_of_use.starts_with(missing), "{said_of_use}");
     assert_eq!(json["gpu"].as_str().unwrap(), said[0].strip_suffix("; models run on the CPU").unwrap());
     assert_eq!(json["cuda"]["problems"], Value::Array(Vec::new()));
     assert_eq!(json["cuda"]["looked_in"].as_array().unwrap().len(), 3);
@@ -117,12 +120,21 @@ fn one_gpu_and_two() {
     assert_eq!(rows(&text, "GPU")[0], "0: NVIDIA H200 (mock), 140 GiB, sm_90a");
     assert!(rows(&text, "GPU driver")[0].starts_with("runs CUDA up to 13.0, "), "{}", text.out);
     assert!(rows(&text, "GPU library")[0].starts_with("13.0, "), "{}", text.out);
-    assert!(rows(&text, "GPU use")[0].starts_with("models run on the CPU in this version"));
+    assert!(rows(&text, "GPU use")[0].starts_with("--device cuda works; "), "{}", text.out);
+    assert_eq!(json["gpu_use"], serde_json::json!({"device": "cuda", "problem": null}));
     assert!(rows(&text, "not found")[0].contains("libcublas.so (matrix products)"), "{}", text.out);
     let versions: Vec<&Value> = json["cuda"]["libraries"].as_array().unwrap().iter().map(|l| &l["version"]).collect();
     assert!(versions.contains(&&Value::from("9.19.0")) && versions.contains(&&Value::from("2.28.9")), "{versions:?}");
     assert_eq!(json["cuda"]["devices"].as_array().unwrap().len(), 1);
     assert_eq!(json["cuda"]["devices"][0]["capability"], serde_json::json!([9, 0]));
+
+    let second = |devices| {
+        let arguments = ["--device", "cuda:1", "--gpu-libraries", folder.to_str().unwrap()];
+        let text = doctor(&arguments, &[("MOCK_DEVICES", devices)]).ok();
+        rows(&text, "GPU use").remove(0)
+    };
+    assert_eq!(second("1"), "--device cuda:1 does not work: there is no GPU number 1; the driver sees 1");
+    assert!(second("2").starts_with("--device cuda:1 works"));
 
     let text = words(folder, &[("MOCK_DEVICES", "2")]);
     assert!(text.out.contains("0: NVIDIA H200") && text.out.contains("1: NVIDIA H200"), "{}", text.out);
@@ -196,7 +208,9 @@ fn the_self_test_without_a_gpu_or_compiler_says_so() {
     std::fs::copy(mocks.join("libcuda.so.1"), folder.path().join("libcuda.so.1")).unwrap();
     let (_, problem) = run(folder.path(), &[]);
     assert!(
-        problem.starts_with("libnvrtc.so was not found; looked in folders named by --gpu-libraries ("),
+        problem.starts_with(
+            "libnvrtc.so (compiler of kernels) was not found; looked in folders named by --gpu-libraries ("
+        ),
         "{problem}"
     );
     let (_, problem) = run(mocks, &[("MOCK_DRIVER_VERSION", "12080")]);

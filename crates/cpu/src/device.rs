@@ -73,6 +73,7 @@ impl CpuDevice {
     pub fn of_rank(options: CpuOptions, collectives: Arc<dyn Collectives>) -> Self {
         let properties = DeviceProperties {
             kind: KIND,
+            product: None,
             instruction_sets: Isa::available().into_iter().map(Isa::name).collect(),
             instruction_set: options.isa.name(),
             threads: options.threads,

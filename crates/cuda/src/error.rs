@@ -11,8 +11,8 @@ pub enum GpuError {
     /// A call of a CUDA library that did not return success.
     #[error("{call} failed with code {code}: {meaning}")]
     Call { call: &'static str, code: i32, meaning: String },
-    #[error("{library} was not found; looked in {looked}")]
-    NotFound { library: &'static str, looked: String },
+    #[error("{library} ({purpose}) was not found; looked in {looked}")]
+    NotFound { library: &'static str, purpose: &'static str, looked: String },
     #[error("{} cannot be opened: {reason}", path.display())]
     CannotOpen { path: PathBuf, reason: String },
     #[error("{} has no function `{function}`; it is too old, or not the library that its name says", path.display())]

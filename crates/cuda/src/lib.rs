@@ -20,6 +20,7 @@ pub mod nccl;
 pub mod nvrtc;
 pub mod probe;
 pub mod selftest;
+pub mod sheet;
 
 pub use error::GpuError;
 pub use exec::{CudaDevice, CudaOptions};

@@ -154,7 +154,7 @@ fn a_missing_library_is_reported() {
     let context = context(&libraries(folder)).unwrap();
     let empty = tempfile::tempdir().unwrap();
     let message = Cudnn::open(&libraries(empty.path()), &context).err().unwrap().to_string();
-    assert!(message.starts_with("libcudnn.so was not found; looked in "), "{message}");
+    assert!(message.starts_with("libcudnn.so (convolutions, attention) was not found; looked in "), "{message}");
     std::fs::write(empty.path().join(MOCK), "broken").unwrap();
     let message = Cudnn::open(&libraries(empty.path()), &context).err().unwrap().to_string();
     assert!(message.contains("libcudnn.so.9 cannot be opened"), "{message}");

@@ -2,49 +2,100 @@
 
 use bessemer_comm::launch::own_processors;
 use bessemer_cpu::{CpuDevice, CpuOptions, Isa};
-use bessemer_ir::run::{Alone, Collectives, Device};
+use bessemer_cuda::{CudaDevice, CudaOptions, CudaTarget, GpuError};
+use bessemer_ir::plan::Target;
+use bessemer_ir::run::{Alone, Collectives, Device, RunError};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A kind of device.
+/// A kind of device, and which one of its kind. Written as in flags, logs and reports: `cpu`, `cuda`, `cuda:1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(try_from = "String", into = "String")]
 pub enum DeviceKind {
     /// The processors of this machine.
     #[default]
     Cpu,
+    /// A GPU of NVIDIA's.
+    Cuda {
+        /// Its number among those that the driver sees, from 0.
+        index: usize,
+    },
 }
 
 impl DeviceKind {
-    /// All kinds that this program can run on.
-    pub const ALL: [Self; 1] = [Self::Cpu];
-
-    /// The name in flags, logs and reports.
+    /// The name of the kind.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
+            Self::Cuda { .. } => "cuda",
         }
     }
 }
 
 /// A name that no device has.
 #[derive(Debug, thiserror::Error)]
-#[error("no such device; allowed: {}", DeviceKind::ALL.map(DeviceKind::name).join(", "))]
+#[error("no such device; allowed: cpu, cuda, cuda:INDEX")]
 pub struct UnknownDevice;
 
 impl FromStr for DeviceKind {
     type Err = UnknownDevice;
 
     fn from_str(name: &str) -> Result<Self, UnknownDevice> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or(UnknownDevice)
+        match name.split_once(':') {
+            None if name == "cpu" => Ok(Self::Cpu),
+            None if name == "cuda" => Ok(Self::Cuda { index: 0 }),
+            Some(("cuda", index)) if index.bytes().all(|byte| byte.is_ascii_digit()) => {
+                index.parse().map(|index| Self::Cuda { index }).map_err(|_| UnknownDevice)
+            }
+            _ => Err(UnknownDevice),
+        }
+    }
+}
+
+impl TryFrom<String> for DeviceKind {
+    type Error = UnknownDevice;
+
+    fn try_from(name: String) -> Result<Self, UnknownDevice> {
+        name.parse()
+    }
+}
+
+impl From<DeviceKind> for String {
+    fn from(kind: DeviceKind) -> Self {
+        kind.to_string()
     }
 }
 
 impl fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        match self {
+            Self::Cpu | Self::Cuda { index: 0 } => f.write_str(self.name()),
+            Self::Cuda { index } => write!(f, "{}:{index}", self.name()),
+        }
+    }
+}
+
+/// Why a device cannot be used.
+#[expect(missing_docs, reason = "the message of each variant says what it is and what its fields hold")]
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// A library or the GPU is not there, or they do not fit together.
+    #[error("{device} cannot be used: {source}; `bessemer doctor` says what there is")]
+    Gpu { device: DeviceKind, source: GpuError },
+    #[error(
+        "{device} cannot be used by {ranks} ranks: sums over ranks on GPUs are not connected yet; use one rank, or cpu"
+    )]
+    Ranks { device: DeviceKind, ranks: usize },
+}
+
+/// Whether a plan cannot be run for lack of a library of the device's.
+pub fn lacks_library(error: &RunError) -> bool {
+    match error {
+        RunError::Kernel(source) => matches!(source.downcast_ref(), Some(GpuError::NotFound { .. })),
+        _ => false,
     }
 }
 
@@ -104,54 +155,168 @@ impl<'de> Deserialize<'de> for InstructionSet {
 
 /// The device that steps run on, and how it is used. Of a processor the instruction set decides results, the number of threads
 /// does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceOptions {
-    /// Which kind of device.
+    /// Which device.
     pub kind: DeviceKind,
     /// Instruction set of the kernels on a processor.
     pub instruction_set: InstructionSet,
     /// Threads of the host that compute, the caller's included; at least 1.
     pub threads: usize,
+    /// Folders of a GPU's libraries that come before all others.
+    #[serde(default)]
+    pub gpu_libraries: Vec<PathBuf>,
 }
 
 impl Default for DeviceOptions {
     /// The processors of this machine, all of them or the share of a rank, with their best instructions.
     fn default() -> Self {
         let CpuOptions { isa, .. } = CpuOptions::default();
-        Self { kind: DeviceKind::Cpu, instruction_set: InstructionSet(isa), threads: own_processors() }
+        Self {
+            kind: DeviceKind::Cpu,
+            instruction_set: InstructionSet(isa),
+            threads: own_processors(),
+            gpu_libraries: Vec::new(),
+        }
     }
 }
 
 impl DeviceOptions {
     /// The device of a process that is alone.
-    pub fn open(&self) -> Arc<dyn Device> {
+    ///
+    /// # Errors
+    /// [`DeviceError::Gpu`].
+    pub fn open(&self) -> Result<Arc<dyn Device>, DeviceError> {
         self.open_rank(Arc::new(Alone::default()))
     }
 
     /// The device of one rank of a job.
-    pub fn open_rank(&self, collectives: Arc<dyn Collectives>) -> Arc<dyn Device> {
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn open_rank(&self, collectives: Arc<dyn Collectives>) -> Result<Arc<dyn Device>, DeviceError> {
+        let device = self.kind;
+        match device {
+            DeviceKind::Cpu => Ok(Arc::new(CpuDevice::of_rank(self.of_cpu(), collectives))),
+            DeviceKind::Cuda { .. } if collectives.ranks() > 1 => {
+                Err(DeviceError::Ranks { device, ranks: collectives.ranks() })
+            }
+            DeviceKind::Cuda { index } => Ok(Arc::new(self.open_gpu(index)?)),
+        }
+    }
+
+    /// What plans for the device are compiled for. The device need not be there.
+    pub fn target(&self) -> Box<dyn Target> {
         match self.kind {
-            DeviceKind::Cpu => {
-                let options = CpuOptions { isa: self.instruction_set.0, threads: self.threads };
-                Arc::new(CpuDevice::of_rank(options, collectives))
+            DeviceKind::Cpu => Box::new(self.of_cpu()),
+            DeviceKind::Cuda { .. } => Box::new(CudaTarget),
+        }
+    }
+
+    /// Opens the device with all libraries that plans may need, to see that it can be used.
+    ///
+    /// # Errors
+    /// [`DeviceError::Gpu`].
+    pub fn check(&self) -> Result<(), DeviceError> {
+        match self.kind {
+            DeviceKind::Cpu => Ok(()),
+            DeviceKind::Cuda { index } => {
+                let opened = self.open_gpu(index)?.open_libraries();
+                opened.map_err(|source| DeviceError::Gpu { device: self.kind, source })
             }
         }
     }
+
+    fn of_cpu(&self) -> CpuOptions {
+        CpuOptions { isa: self.instruction_set.0, threads: self.threads }
+    }
+
+    fn open_gpu(&self, ordinal: usize) -> Result<CudaDevice, DeviceError> {
+        let (gpu_libraries, cubins) = (self.gpu_libraries.clone(), cache_folder().join("cubins"));
+        let device = CudaDevice::open(&CudaOptions { gpu_libraries, ordinal, cubins, eager: false });
+        device.map_err(|source| DeviceError::Gpu { device: self.kind, source })
+    }
+}
+
+/// This program's folder of the XDG Base Directory Specification for what can be made again.
+fn cache_folder() -> PathBuf {
+    let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let usual = || PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| ".".into())).join(".cache");
+    given.unwrap_or_else(usual).join("bessemer")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bessemer_ir::ops::collective::AllReduce;
 
     #[test]
     fn devices_have_names() {
-        assert_eq!("cpu".parse::<DeviceKind>().unwrap(), DeviceKind::Cpu);
-        let error = "tpu".parse::<DeviceKind>().unwrap_err().to_string();
-        assert_eq!(error, "no such device; allowed: cpu");
+        for (name, kind) in [
+            ("cpu", DeviceKind::Cpu),
+            ("cuda", DeviceKind::Cuda { index: 0 }),
+            ("cuda:1", DeviceKind::Cuda { index: 1 }),
+            ("cuda:12", DeviceKind::Cuda { index: 12 }),
+        ] {
+            assert_eq!(name.parse::<DeviceKind>().unwrap(), kind);
+            assert_eq!(kind.to_string(), name);
+            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{name}\""));
+        }
+        assert_eq!("cuda:0".parse::<DeviceKind>().unwrap(), DeviceKind::Cuda { index: 0 });
+        for name in ["tpu", "cpu:1", "cuda:", "cuda:x", "cuda:+1", "cuda:-1", "CUDA", ""] {
+            let error = name.parse::<DeviceKind>().unwrap_err().to_string();
+            assert_eq!(error, "no such device; allowed: cpu, cuda, cuda:INDEX");
+        }
+    }
+
+    #[test]
+    fn options_are_written_and_read() {
         let options = DeviceOptions { threads: 3, ..DeviceOptions::default() };
         let text = serde_json::to_string(&options).unwrap();
         assert_eq!(serde_json::from_str::<DeviceOptions>(&text).unwrap(), options);
-        assert_eq!(options.open().properties().threads, 3);
-        assert_eq!(options.open().properties().kind, options.kind.name());
+        let without_gpus = text.replace(",\"gpu_libraries\":[]", "");
+        assert_ne!(without_gpus, text);
+        assert_eq!(serde_json::from_str::<DeviceOptions>(&without_gpus).unwrap(), options);
+        let device = options.open().unwrap();
+        assert_eq!(device.properties().threads, 3);
+        assert_eq!(device.properties().kind, options.kind.name());
+        assert_eq!(device.target().name(), options.target().name());
+    }
+
+    /// A job of two ranks, of which nothing is sent.
+    struct TwoRanks;
+
+    impl Collectives for TwoRanks {
+        fn ranks(&self) -> usize {
+            2
+        }
+
+        fn start(&self, _: &AllReduce, _: &[&[f32]]) -> Result<i32, RunError> {
+            unreachable!("nothing runs")
+        }
+
+        fn wait(&self, _: i32, _: &mut [&mut [f32]]) -> Result<(), RunError> {
+            unreachable!("nothing runs")
+        }
+    }
+
+    #[test]
+    fn ranks_on_gpus_are_refused() {
+        let options = DeviceOptions { kind: DeviceKind::Cuda { index: 1 }, ..DeviceOptions::default() };
+        let error = options.open_rank(Arc::new(TwoRanks)).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.starts_with("cuda:1 cannot be used by 2 ranks")));
+        assert_eq!(options.target().name(), options.kind.name());
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_one_error() {
+        let folder = tempfile::TempDir::new().unwrap();
+        std::fs::write(folder.path().join("libcuda.so.1"), "broken").unwrap();
+        let gpu_libraries = vec![folder.path().to_owned()];
+        let options = DeviceOptions { kind: DeviceKind::Cuda { index: 0 }, gpu_libraries, ..DeviceOptions::default() };
+        for error in [options.open().err(), options.check().err()] {
+            let error = error.map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.starts_with("cuda cannot be used: ") && error.contains("libcuda.so.1 cannot be opened"));
+        }
     }
 }

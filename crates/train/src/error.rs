@@ -1,6 +1,7 @@
 //! Errors of this crate's commands, and the exit codes that they lead to.
 
 use crate::checkpoint::{CheckpointError, TensorError};
+use crate::device::{DeviceError, lacks_library};
 use crate::events::EventError;
 use crate::onnx::OnnxError;
 use crate::recipe::RecipeError;
@@ -27,6 +28,8 @@ pub enum TrainError {
     Data(#[from] DataError),
     #[error(transparent)]
     Model(#[from] ModelError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     #[error(transparent)]
     Run(#[from] RunError),
     #[error(transparent)]
@@ -168,6 +171,7 @@ impl TrainError {
         match self {
             Self::Recipe(_)
             | Self::Model(_)
+            | Self::Device(_)
             | Self::Weights { .. }
             | Self::Setting { .. }
             | Self::Resume { .. }
@@ -194,6 +198,7 @@ impl TrainError {
             Self::Interrupted { .. } => ErrorKind::Interrupted,
             Self::Ranks(error) if error.is_usage() => ErrorKind::Usage,
             Self::Ranks(_) => ErrorKind::Runtime,
+            Self::Run(error) if lacks_library(error) => ErrorKind::Usage,
             Self::Run(_)
             | Self::Event(_)
             | Self::Metric(_)

@@ -1,7 +1,7 @@
 //! A compiled step with its state: what trainers, evaluations and benchmarks run.
 
 use crate::checkpoint::{Checkpoint, NamedTensor, TrainingState};
-use crate::device::DeviceOptions;
+use crate::device::{DeviceKind, DeviceOptions};
 use crate::error::TrainError;
 use crate::events::PlanInfo;
 use crate::ranks::Group;
@@ -95,7 +95,7 @@ impl TrainSession {
         let precision = precision(recipe, compute.device.kind)?;
         let options = CompileOptions { precision, ..compute.compile.clone() };
         let Model { graph, specs, names } = task.training_step(RunShape { steps_per_epoch, ranks: group.ranks() })?;
-        let device = compute.device.open_rank(group.collectives());
+        let device = compute.device.open_rank(group.collectives())?;
         let state = new_state(&*device, &specs)?;
         let executor = load(&*device, &graph, &options, &state, &StateBinding::default())?;
         let volatile: Vec<String> =
@@ -358,6 +358,20 @@ fn load(
     Ok(device.load(plan, state, binding)?)
 }
 
+/// Looks whether there are kernels for the forward passes of an evaluation, on a device that does not have those of all operations.
+///
+/// # Errors
+/// Operations without a kernel.
+pub(crate) fn check_kernels(models: &[Model], compute: &ComputeOptions) -> Result<(), TrainError> {
+    match compute.device.kind {
+        DeviceKind::Cpu => Ok(()),
+        DeviceKind::Cuda { .. } => {
+            let target = compute.device.target();
+            models.iter().try_for_each(|model| Ok(compile(&model.graph, &*target, &compute.compile).map(drop)?))
+        }
+    }
+}
+
 /// The forward pass of a model, or several over one state, for samples of different shapes.
 pub struct EvalSession {
     executors: Vec<Box<dyn Executor>>,
@@ -383,7 +397,7 @@ impl EvalSession {
     /// # Errors
     /// As [`EvalSession::new`].
     pub fn of_parts(models: Vec<Model>, batch_size: usize, compute: &ComputeOptions) -> Result<Self, TrainError> {
-        let device = compute.device.open();
+        let device = compute.device.open()?;
         let Model { specs, names, .. } = &models[0];
         let state = new_state(&*device, specs)?;
         let plan = |model: &Model| load(&*device, &model.graph, &compute.compile, &state, &StateBinding::default());

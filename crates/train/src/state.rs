@@ -145,7 +145,7 @@ mod tests {
         let next = b.graph.add_scalar(counter, 1.0).unwrap();
         b.graph.update(counter, next).unwrap();
         let (graph, specs) = b.finish();
-        let device = DeviceOptions { threads: 1, ..DeviceOptions::default() }.open();
+        let device = DeviceOptions { threads: 1, ..DeviceOptions::default() }.open().unwrap();
         let executor = || {
             let plan = compile(&graph, device.target(), &CompileOptions::default()).unwrap();
             device.load_alone(plan).unwrap()

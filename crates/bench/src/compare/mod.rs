@@ -23,9 +23,9 @@ use crate::peers::{Peers, PeersError};
 use crate::report::MACHINE_FILE;
 use crate::show;
 use bessemer_models::ModelError;
-use bessemer_train::DeviceOptions;
 use bessemer_train::events::{BenchResult, EventError};
 use bessemer_train::tasks::registry;
+use bessemer_train::{DeviceError, DeviceOptions};
 use entrants::{Entrant, Known};
 use estimate::Estimate;
 use journal::Journal;
@@ -67,6 +67,8 @@ pub enum CompareError {
     NotCompared { model: String },
     #[error(transparent)]
     Model(#[from] ModelError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
     #[error(transparent)]
     Peers(#[from] PeersError),
     #[error(transparent)]
@@ -137,7 +139,7 @@ const LOGS: &str = "logs";
 
 /// Looks at the machine, and keeps what was seen beside the results.
 fn look(options: &Options) -> Result<Examination, CompareError> {
-    let machine = examine(&options.device, &[]);
+    let machine = examine(&options.device)?;
     let path = options.folder.join(MACHINE_FILE);
     let text = serde_json::to_string_pretty(&machine).expect("an examination has string keys and finite numbers");
     fs::write(&path, text).map_err(CompareError::at(&path))?;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::time::{Duration, Instant};
 
 /// How problems are measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Device that the kernels run on.
     pub device: DeviceOptions,
@@ -44,13 +44,14 @@ pub struct Measured {
 /// # Errors
 /// In words, why it cannot be run: an operation or element type without a kernel, no memory.
 pub fn measure(problem: &Problem, options: &Options) -> Result<Measured, String> {
-    let device = options.device.open();
+    let device = options.device.open().map_err(|error| error.to_string())?;
     let plan = compile(&problem.graph, device.target(), &CompileOptions::default()).map_err(|error| match error {
         GraphError::Unsupported(operations) => format!("no kernel for {}", operations.list()),
         other => other.to_string(),
     })?;
     let needed = plan.memory_bytes() as u64;
-    if available_memory().is_some_and(|available| available < needed) {
+    let is_of_host = device.properties().product.is_none();
+    if is_of_host && available_memory().is_some_and(|available| available < needed) {
         return Err(format!("{} of memory are needed", show::bytes(needed)));
     }
     let mut executor = device.load_alone(plan).map_err(|error| error.to_string())?;
@@ -188,7 +189,7 @@ pub fn result(
         framework: "bessemer",
         framework_version: env!("CARGO_PKG_VERSION"),
         device: device.kind.name(),
-        device_name: machine.cpu.clone(),
+        device_name: machine.device_name().to_owned(),
         devices: 1,
         nodes: 1,
         threads: device.threads as u64,

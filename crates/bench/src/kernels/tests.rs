@@ -19,8 +19,8 @@ fn chosen(pattern: &str) -> Vec<Problem> {
 
 fn results(problems: &[Problem]) -> Vec<KernelResult> {
     let device = DeviceOptions::default();
-    let options = Options { device, time: Duration::from_millis(2), seed: 1 };
-    let machine = Machine::look(&*device.open());
+    let options = Options { device: device.clone(), time: Duration::from_millis(2), seed: 1 };
+    let machine = Machine::look(&*device.open().unwrap());
     problems.iter().map(|problem| result(problem, &measure(problem, &options), &machine, &LIMITS, &device)).collect()
 }
 
@@ -114,8 +114,9 @@ fn bf16_is_held_against_its_own_peak_where_there_is_one() {
     let limits = Limits { bf16_gflops: Some(5.0), ..LIMITS };
     let problems = chosen("goal/square");
     let device = DeviceOptions::default();
-    let row =
-        |problem| result(problem, &Err("not tried".to_string()), &Machine::look(&*device.open()), &limits, &device);
+    let row = |problem| {
+        result(problem, &Err("not tried".to_string()), &Machine::look(&*device.open().unwrap()), &limits, &device)
+    };
     let [fp32, bf16] = [row(&problems[0]), row(&problems[1])];
     assert_eq!((fp32.limit, fp32.limit_rate, fp32.emulated), ("fp32", 1e6, false));
     assert_eq!((bf16.limit, bf16.limit_rate, bf16.emulated), ("bf16", 5.0, false));

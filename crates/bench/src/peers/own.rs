@@ -12,7 +12,7 @@ use bessemer_ir::{DType, Role};
 use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, TensorFile, write_safetensors};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::registry::all;
-use bessemer_train::{DeviceOptions, NamedTensor};
+use bessemer_train::{DeviceError, DeviceOptions, NamedTensor};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -47,15 +47,18 @@ impl From<RunError> for OwnError {
 }
 
 /// The answer to `describe`.
-pub fn describe() -> Capabilities {
+///
+/// # Errors
+/// [`DeviceError`], of the processors.
+pub fn describe() -> Result<Capabilities, DeviceError> {
     let variant = |name: &str, fused, settings: &str| Variant {
         name: name.to_owned(),
         fused,
         default: fused,
         settings: settings.to_owned(),
     };
-    let emulated =
-        if DeviceOptions::default().open().properties().has_bf16 { vec!["fp16"] } else { vec!["bf16", "fp16"] };
+    let has_bf16 = DeviceOptions::default().open()?.properties().has_bf16;
+    let emulated = if has_bf16 { vec!["fp16"] } else { vec!["bf16", "fp16"] };
     let ability = |model: &str, mode| Ability {
         model: model.to_owned(),
         mode,
@@ -64,7 +67,7 @@ pub fn describe() -> Capabilities {
         outputs: if mode == Mode::Infer { outputs_of(model).to_vec() } else { Vec::new() },
     };
     let models = all().map(|model| model.name()).filter(|name| group_of(name).is_some());
-    Capabilities {
+    Ok(Capabilities {
         protocol: VERSION,
         framework: NAME.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -73,7 +76,7 @@ pub fn describe() -> Capabilities {
             variant(UNFUSED, false, "a kernel for each operation"),
         ],
         work: models.flat_map(|name| [Mode::Train, Mode::Infer].map(|mode| ability(name, mode))).collect(),
-    }
+    })
 }
 
 /// The answer to `run`.
@@ -148,7 +151,7 @@ impl Step {
         let work = Work { model, mode: *mode, batch_size: *batch_size, precision, settings };
         let workload = work.build().map_err(MeasureError::from)?;
         let options = CompileOptions { fuse, precision, ..CompileOptions::default() };
-        let executor = compiled(&workload, &*device.open(), &options)?;
+        let executor = compiled(&workload, &*device.open().map_err(MeasureError::from)?, &options)?;
         load_weights(&**executor.state(), &workload, request)?;
         let (feeds, batches) = read_batches(&workload, request)?;
         let mut step = Self { device, executor, mode: request.mode, feeds, batches };

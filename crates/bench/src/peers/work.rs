@@ -251,7 +251,8 @@ fn draw(
 
 /// The state after one step of its own.
 fn settle(step: &Workload, seed: u64) -> Result<Arc<dyn StateStore>, WorkError> {
-    let mut executor = drawn(step, &*DeviceOptions::default().open(), &CompileOptions::default(), seed)?;
+    let mut executor =
+        drawn(step, &*DeviceOptions::default().open().map_err(MeasureError::from)?, &CompileOptions::default(), seed)?;
     executor.run().map_err(MeasureError::from)?;
     Ok(Arc::clone(executor.state()))
 }

@@ -49,7 +49,7 @@ fn write_run(folder: &Path) {
 fn bench(batch_size: usize, throughput: f64) -> BenchResult {
     let counts = measure::Request::of("resnet50", Mode::Train, batch_size);
     let request = measure::Request { warmup: 1, steps: 1, repeat: 1, ..counts };
-    let machine = Machine::look(&*request.device.open());
+    let machine = Machine::look(&*request.device.open().unwrap());
     let error = MeasureError::Memory { needed: 2_000_000_000, available: 1_000_000_000 };
     let mut result = measure::failed(&request, &machine, &error);
     if throughput > 0.0 {

@@ -105,6 +105,8 @@ pub enum ClusterError {
     Ranks { description: String, available: Ranks, ranks: Ranks },
     #[error(transparent)]
     Model(#[from] bessemer_models::ModelError),
+    #[error(transparent)]
+    Device(#[from] bessemer_train::DeviceError),
 }
 
 /// Built-in clusters: name and description.

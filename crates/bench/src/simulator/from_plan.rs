@@ -195,7 +195,8 @@ mod tests {
     fn a_measured_profile_has_the_times_of_the_executor() {
         let work = work("bert-tiny", 2).build().unwrap();
         let options = CompileOptions::default();
-        let mut executor = crate::measure::drawn(&work, &*DeviceOptions::default().open(), &options, 0).unwrap();
+        let mut executor =
+            crate::measure::drawn(&work, &*DeviceOptions::default().open().unwrap(), &options, 0).unwrap();
         let profile = measured_profile(&mut *executor, 3, 4, 2).unwrap();
         assert_eq!((profile.calls.len(), profile.step_seconds.len()), (executor.plan().calls.len(), 3));
         assert!(profile.earlier_seconds > 0.0 && profile.samples == 8.0 && profile.check().is_ok());

@@ -89,16 +89,18 @@ pub fn scaling(scaling: &Scaling) -> Result<ScalingTable, ClusterError> {
 }
 
 /// The step by the roofline of the cluster's device, or of this machine's, and the name of that device.
-fn estimated(request: &Request, cluster: &Cluster) -> Result<(StepProfile, Option<String>), ModelError> {
+fn estimated(request: &Request, cluster: &Cluster) -> Result<(StepProfile, Option<String>), ClusterError> {
     let micro_batches = request.settings.accumulation;
     let settings = StepSettings { accumulation: micro_batches.max(LEAST_MICRO_BATCHES), ..request.settings };
     let graph = work(&Request { settings, ..request.clone() }, request.batch_size)?.graph;
-    let own = request.device.open();
-    let (target, device): (&dyn Target, _) = match &cluster.device {
-        Some(device) => (&NullTarget, device.clone()),
-        None => (own.target(), DeviceDescription::measured("this machine", &Limits::measure(&*own))),
+    let (target, device): (Box<dyn Target>, _) = match &cluster.device {
+        Some(device) => (Box::new(NullTarget), device.clone()),
+        None => {
+            let limits = Limits::measure(&*request.device.open()?);
+            (request.device.target(), DeviceDescription::measured("this machine", &limits))
+        }
     };
-    let plan = compile(&graph, target, &request.compile)?;
+    let plan = compile(&graph, &*target, &request.compile).map_err(ModelError::from)?;
     let profile = profile_of_plan(&plan, roofline(&plan, &device), request.batch_size, micro_batches);
     Ok((profile, Some(device.name)))
 }

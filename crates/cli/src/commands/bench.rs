@@ -1,7 +1,7 @@
 use crate::args::{Common, StepArguments, at_least_one, model};
 use crate::commands::bench_scaling::ScalingOptions;
 use crate::commands::{bench_data, bench_kernels, bench_scaling, bench_simulator};
-use crate::failure::{Coded, INTERRUPTED, Usage};
+use crate::failure::{Coded, INTERRUPTED, Usage, named};
 use crate::output::{Table, print};
 use anyhow::Context;
 use bessemer_bench::budget::Budget;
@@ -32,6 +32,7 @@ EXAMPLES:
   bessemer bench train resnet50 --batch-size 4,8,16
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --out results.jsonl
   bessemer bench train bert-base --batch-size 16 --precision bf16 --profile
+  bessemer bench train resnet50 --batch-size 256 --precision fp16 --device cuda
   bessemer bench train resnet50 --batch-size 16 --scaling 1x1,1x2,1x4 --out scaling.jsonl
   bessemer bench data resnet50 --data imagenet/               loading alone, see bench data --help
   bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone";
@@ -209,6 +210,17 @@ pub(super) fn told(progress: Progress<'_>, what: &str, unit: &str) -> String {
     }
 }
 
+/// What steps run on.
+pub(super) fn device_text(machine: &Machine) -> String {
+    let Machine { cpu, threads, instruction_set, gpu, .. } = machine;
+    gpu.clone().unwrap_or_else(|| format!("{cpu}, {threads} threads, {instruction_set}"))
+}
+
+/// Limits of processors are measured, those of GPUs follow from their clocks.
+pub(super) fn limits_text(machine: &Machine) -> &'static str {
+    if machine.gpu.is_none() { "measured limits" } else { "nominal limits" }
+}
+
 fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -> anyhow::Result<()> {
     let started = Instant::now();
     if options.step_profile.is_some() && (options.mode != Mode::Train || options.batch_size.len() > 1) {
@@ -218,10 +230,10 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
         return Err(Usage("--budget is for --method quick; dlperf makes all steps and repeats".to_owned()).into());
     }
     let device = common.device();
-    let opened = device.open();
+    let opened = device.open()?;
     let precision = common.precision().unwrap_or_default();
     let (settings, unit) = (settings.settings(options.model)?, metric_schema(options.model.name()).unit);
-    common.tell_emulation(precision);
+    common.tell_emulation(precision)?;
     let mut results = Results::open(options.json, options.out.as_deref())?;
     let process = Process::new(StopSignal::from_system()?)?;
     common.notify(&options.announcement());
@@ -232,16 +244,16 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
     };
     let gbytes = show::significant(limits.read_gbytes, 3);
     results.text(&format!(
-        "{}, {} threads, {}; measured limits: {limit}, {gbytes} GB/s{}\n{}",
-        machine.cpu,
-        device.threads,
-        device.instruction_set,
+        "{}; {}: {limit}, {gbytes} GB/s{}\n{}",
+        device_text(&machine),
+        limits_text(&machine),
         if options.seconds().is_some() { "; quick" } else { "" },
         row(&header(unit))
     ))?;
     let mut measured = Vec::new();
     for &batch_size in &options.batch_size {
-        let request = request(options, common, settings, device, batch_size);
+        let request = request(options, common, settings, device.clone(), batch_size);
+        request.check_kernels().map_err(|error| named(error, options.model.name()))?;
         let progress = |progress: Progress<'_>| common.notify(&told(progress, &format!("batch {batch_size}"), unit));
         match measure(&request, &machine, &mut limits, |request| process.repeat(request, &[]), progress) {
             Err(error) if error.is_out_of_memory() => results.add(&failed(&request, &machine, &error), started)?,

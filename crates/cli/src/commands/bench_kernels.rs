@@ -1,5 +1,5 @@
 use crate::args::{Common, sentence};
-use crate::commands::bench::Results;
+use crate::commands::bench::{Results, device_text, limits_text};
 use crate::failure::Usage;
 use crate::names;
 use crate::output::Table;
@@ -78,10 +78,10 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let chosen = choose(&problems, options.filter.as_ref(), common.precision())?;
     let mut output = Results::open(options.json, options.out.as_deref())?;
     let device = common.device();
-    let opened = device.open();
+    let opened = device.open()?;
     let machine = Machine::look(&*opened);
     let before = Limits::measure(&*opened);
-    let how = kernels::Options { device, time: options.time, seed: common.seed() };
+    let how = kernels::Options { device: device.clone(), time: options.time, seed: common.seed() };
     let mut outcomes = Vec::with_capacity(chosen.len());
     for (index, problem) in chosen.iter().enumerate() {
         let outcome = kernels::measure(problem, &how);
@@ -163,10 +163,8 @@ fn heading(machine: &Machine, limits: &Limits) -> String {
         || "no bf16 arithmetic (emulated: of the fp32 peak)".to_owned(),
         |gflops| format!("{} GFLOP/s bf16", show::significant(gflops, 3)),
     );
-    let Machine { cpu, threads, instruction_set, .. } = machine;
-    format!(
-        "{cpu}, {threads} threads, {instruction_set}; measured limits: {fp32} GFLOP/s fp32, {bf16}, {memory} GB/s\n"
-    )
+    let (device, limits) = (device_text(machine), limits_text(machine));
+    format!("{device}; {limits}: {fp32} GFLOP/s fp32, {bf16}, {memory} GB/s\n")
 }
 
 /// Measured kernels with their numbers, the others with the reason; what ran, or why nothing did, is last.

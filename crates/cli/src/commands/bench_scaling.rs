@@ -1,6 +1,6 @@
 //! `bench train --scaling`: how training becomes faster with the number of ranks.
 
-use super::bench::{Process, Results, STEP_PROFILE_STEPS, StepOptions, told};
+use super::bench::{Process, Results, STEP_PROFILE_STEPS, StepOptions, device_text, told};
 use crate::args::{Common, StepArguments};
 use crate::failure::Usage;
 use crate::output::Table;
@@ -191,7 +191,7 @@ fn series(
     }
     let settings = settings.settings(options.model)?;
     let of_batch = |&batch_size: &usize| {
-        let one = super::bench::request(options, common, settings, device, batch_size);
+        let one = super::bench::request(options, common, settings, device.clone(), batch_size);
         points.iter().map(|&ranks| Ok((ranks, shared(&one, ranks, kind(scaling))?))).collect::<Result<Series>>()
     };
     options.batch_size.iter().map(of_batch).collect()
@@ -207,11 +207,11 @@ fn measure_all(
 ) -> Result<()> {
     let started = Instant::now();
     let mut results = Results::open(options.json, options.out.as_deref())?;
-    common.tell_emulation(common.precision().unwrap_or_default());
-    let device = all[0][0].1.device;
-    let opened = device.open();
+    common.tell_emulation(common.precision().unwrap_or_default())?;
+    let device = &all[0][0].1.device;
+    let opened = device.open()?;
     let (machine, mut limits) = (Machine::look(&*opened), Limits::measure(&*opened));
-    results.text(&format!("{}, {} threads a rank, {}\n", machine.cpu, device.threads, device.instruction_set))?;
+    results.text(&format!("a rank: {}\n", device_text(&machine)))?;
     for series in all {
         let mut measured: Vec<BenchResult> = Vec::new();
         let mut profiles: BTreeMap<usize, StepProfile> = BTreeMap::new();

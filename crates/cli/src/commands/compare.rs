@@ -106,6 +106,7 @@ pub(crate) enum WhichFusion {
 const TEXT_COLUMNS: usize = 1;
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    common.only_cpu("compare")?;
     let usual = if options.quick { Usual::QUICK } else { Usual::FULL };
     let groups = plan(options, common)?.groups(&usual)?;
     let program = std::env::current_exe().context("this program's own path is not known")?;

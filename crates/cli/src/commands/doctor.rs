@@ -1,4 +1,4 @@
-use crate::args::{Common, GpuArguments};
+use crate::args::Common;
 use crate::output::{Table, print, print_json};
 use bessemer_bench::doctor::{Examination, RankLauncher, RankReport, examine};
 use bessemer_bench::show;
@@ -9,7 +9,8 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer doctor
   bessemer doctor --json
-  bessemer doctor --isa avx2 --threads 1        the limits of one core with AVX2";
+  bessemer doctor --isa avx2 --threads 1        the limits of one core with AVX2
+  bessemer doctor --device cuda:1               whether the second GPU can be used";
 
 /// Examine this machine: processor, instruction sets, measured limits, memory, GPUs, and what to do about problems
 #[derive(Debug, Args)]
@@ -18,12 +19,10 @@ pub(crate) struct Options {
     /// Print JSON instead of a table
     #[arg(long, help_heading = "Output")]
     pub json: bool,
-    #[command(flatten)]
-    pub gpu: GpuArguments,
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    let examination = examine(&common.device(), &options.gpu.gpu_libraries).with_ranks(&std::env::current_exe()?);
+    let examination = examine(&common.device())?.with_ranks(&std::env::current_exe()?);
     if options.json { print_json(&examination) } else { print(&text(&examination)) }
 }
 
@@ -80,7 +79,7 @@ fn rank_facts(RankReport { launchers, interfaces }: &RankReport) -> Vec<(&'stati
 }
 
 /// The GPUs, and what was found of CUDA.
-fn gpu_facts(Examination { gpu, cuda, .. }: &Examination) -> Vec<(&'static str, String)> {
+fn gpu_facts(Examination { gpu, cuda, gpu_use, .. }: &Examination) -> Vec<(&'static str, String)> {
     let GpuReport { no_gpu, driver, libraries, .. } = cuda;
     let mut facts: Vec<_> = match no_gpu {
         Some(_) => vec![("GPU", format!("{gpu}; models run on the CPU"))],
@@ -101,10 +100,13 @@ fn gpu_facts(Examination { gpu, cuda, .. }: &Examination) -> Vec<(&'static str, 
         if !missing.is_empty() {
             facts.push(("not found", missing.join(", ")));
         }
-        facts.push((
-            "GPU use",
-            "models run on the CPU in this version; `bessemer gpu-selftest` checks the GPU".to_owned(),
-        ));
     }
+    facts.push((
+        "GPU use",
+        match &gpu_use.problem {
+            None => format!("--device {} works; `bessemer gpu-selftest` checks the numbers", gpu_use.device),
+            Some(problem) => format!("--device {} does not work: {problem}", gpu_use.device),
+        },
+    ));
     facts
 }

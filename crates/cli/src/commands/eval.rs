@@ -1,5 +1,5 @@
 use crate::args::{Common, Located, WeightArguments, at_least_one, model};
-use crate::failure::Usage;
+use crate::failure::{Usage, named};
 use crate::output::{print, print_json};
 use anyhow::bail;
 use bessemer_bench::show;
@@ -14,7 +14,7 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer eval resnet50 --weights resnet50.safetensors --data imagenet/
   bessemer eval resnet20-cifar --weights runs/NAME --checkpoint latest --data shapes --json
-  bessemer eval bert-base --weights runs/NAME --data text/
+  bessemer eval bert-base --weights runs/NAME --data text/ --device cuda
   bessemer eval mask-rcnn --weights maskrcnn_resnet50_fpn.pth --data coco/ --batch-size 2 --out answers/
   bessemer eval efficientdet-d0 --weights runs/NAME --data coco/ --split test-dev2017 --out answers/
   bessemer eval electra-squad --weights runs/NAME --data dev-v1.1.json --out answers/";
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     }
     let default = EvaluateOptions::default();
     let settings = EvaluateOptions {
-        compute: common.compute_told(),
+        compute: common.compute_told()?,
         batch_size: options.batch_size,
         vocab: options.vocab.clone(),
         out: options.out.clone(),
@@ -79,7 +79,8 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         ..default
     };
     let Located { path, chosen } = options.weights.locate(common)?;
-    let report = evaluate(options.model.name(), &path, &options.data, &settings)?;
+    let report = evaluate(options.model.name(), &path, &options.data, &settings)
+        .map_err(|error| named(error, options.model.name()))?;
     report.notes.iter().for_each(|note| common.notify(&format!("note: {note}")));
     if options.json { print_json(&json(options.model.name(), chosen.as_ref(), &report)) } else { print(&text(&report)) }
 }

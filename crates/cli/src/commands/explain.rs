@@ -1,5 +1,5 @@
 use crate::args::{Common, StepArguments, at_least_one, model, sentence};
-use crate::failure::Usage;
+use crate::failure::{Usage, named};
 use crate::names;
 use crate::output::{Table, print, print_json};
 use bessemer_bench::explain::{Explanation, Request, explain, graph_after, pass_names};
@@ -7,6 +7,8 @@ use bessemer_bench::machine::available_memory;
 use bessemer_bench::show;
 use bessemer_bench::simulator::{Scaling, ScalingRow, ScalingTable, StepProfile, scaling};
 use bessemer_bench::workload::Mode;
+use bessemer_cuda::sheet::{FamilyUse, PlainLowering, Prediction, Sheet};
+use bessemer_train::DeviceKind;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::tasks::{MetricSchema, metric_schema};
 use clap::Args;
@@ -16,6 +18,7 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer explain resnet50 --batch-size 32
   bessemer explain bert-base --batch-size 8 --sequence-length 512
+  bessemer explain bert-base --batch-size 256 --precision bf16 --device cuda --sheet h100      for a GPU, which need not be there
   bessemer explain resnet20-cifar --after fuse        the graph that the pass leaves
   bessemer explain bert-base --batch-size 32 --cluster v100x8-ib100      training on several devices, simulated
   bessemer explain resnet50 --cluster cpu-1g --nodes 2,4 --profile steps.json";
@@ -59,6 +62,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RATE", allow_negative_numbers = true, value_parser = input_rate, requires = "cluster",
           help_heading = "Cluster")]
     pub input_rate: Option<f64>,
+    /// The GPU for which the time of a step is predicted: h200, h100 or a100 [default: h200, where --device is a GPU]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["cluster", "after"], help_heading = "Output")]
+    pub sheet: Option<Sheet>,
     /// Print JSON instead of tables
     #[arg(long, conflicts_with = "after", help_heading = "Output")]
     pub json: bool,
@@ -85,6 +91,12 @@ fn pass(name: &str) -> Result<Pass, String> {
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    let name = options.model.name();
+    let sheet = match (common.device, options.sheet) {
+        (DeviceKind::Cuda { .. }, sheet) => Some(sheet.unwrap_or(Sheet::ALL[0])),
+        (DeviceKind::Cpu, None) => None,
+        (DeviceKind::Cpu, Some(_)) => return Err(Usage("--sheet is for --device cuda".to_owned()).into()),
+    };
     let request = Request {
         model: options.model.name().to_owned(),
         mode: options.mode,
@@ -92,16 +104,19 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         settings: options.step.settings(options.model)?,
         compile: common.compile(!options.no_fuse),
         device: common.device(),
-        memory_bytes: available_memory().unwrap_or(u64::MAX),
+        sheet,
+        memory_bytes: sheet.map_or_else(|| available_memory().unwrap_or(u64::MAX), |sheet| sheet.free_bytes()),
     };
     if let Some(cluster) = &options.cluster {
-        return scale(options, request, cluster);
+        return scale(options, request, cluster).map_err(|error| named(error, name));
     }
     match options.after {
         Some(Pass::Autodiff) => print(&graph_after(&request, None)?),
         Some(Pass::Named(pass)) => print(&graph_after(&request, Some(pass))?),
-        None if options.json => print_json(&explain(&request)?),
-        None => print(&text(&explain(&request)?)),
+        None => {
+            let explanation = explain(&request).map_err(|error| named(error, name))?;
+            if options.json { print_json(&explanation) } else { print(&text(&explanation)) }
+        }
     }
 }
 
@@ -153,6 +168,34 @@ fn scaling_text(table: &ScalingTable) -> String {
     )
 }
 
+/// The launches of a step on a GPU, and why they are not better ones.
+fn predicted_text(prediction: &Prediction) -> String {
+    let Prediction { product, families, all, arena_bytes, plain, .. } = prediction;
+    let mut launches = Table::new(1, &["predicted", "launches", "GFLOP", "MB", "ms"]);
+    let row = |name: &str, FamilyUse { launches, flops, bytes, seconds }: FamilyUse| {
+        let [gflop, mb] = [flops as f64 / 1e9, bytes as f64 / 1e6];
+        [
+            name.to_owned(),
+            launches.to_string(),
+            format!("{gflop:.3}"),
+            format!("{mb:.1}"),
+            format!("{:.3}", seconds * 1e3),
+        ]
+    };
+    families.iter().for_each(|(name, family)| launches.row(row(name, *family)));
+    launches.row(row("all", *all));
+    let mut slow = Table::new(2, &["in a plain form", "for example", "nodes"]);
+    for PlainLowering { reason, nodes, example } in plain {
+        slow.row([reason.clone(), example.clone(), nodes.to_string()]);
+    }
+    let slow = if plain.is_empty() { String::new() } else { format!("{slow}\n") };
+    format!(
+        "a step on {product}, predicted by its data sheet, not measured: {} ms, arena {}\n\n{launches}\n{slow}",
+        show::significant(all.seconds * 1e3, 3),
+        show::bytes(*arena_bytes as u64),
+    )
+}
+
 fn text(explanation: &Explanation) -> String {
     let mut kernels = Table::new(1, &["kernel", "calls", "GFLOP", "MB"]);
     let row = |name: &str, calls: usize, flops: u64, bytes: u64| {
@@ -177,6 +220,11 @@ fn text(explanation: &Explanation) -> String {
         memory.row([resident.name.clone(), format!("{:.1}", resident.bytes as f64 / 1e6)]);
     }
     let Explanation { model, mode, batch_size, accumulation, device, .. } = explanation;
+    let predicted = explanation.predicted.as_ref().map_or_else(String::new, predicted_text);
+    let memory_of = match &explanation.predicted {
+        Some(Prediction { product, .. }) => format!("that {product} has for plans"),
+        None => "that are free".to_owned(),
+    };
     let rules: Vec<String> = explanation.rules.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     let rules = rules.join("; ");
     let samples = metric_schema(model).samples;
@@ -188,8 +236,8 @@ fn text(explanation: &Explanation) -> String {
     };
     format!(
         "{model}, {} of {times}{batch_size} {samples}, {fused}: {} parameters\n\n{kernels}\n{missed}\
-         memory  {} (parameters and state {})\n\n{memory}\n\
-         largest batch in the {} that are free  {largest}\n\ncompiled for {device}: {rules}\n",
+         {predicted}memory  {} (parameters and state {})\n\n{memory}\n\
+         largest batch in the {} {memory_of}  {largest}\n\ncompiled for {device}: {rules}\n",
         mode.name(),
         explanation.parameters,
         show::bytes(explanation.peak_bytes as u64),

@@ -2,7 +2,7 @@
 
 use super::infer::{Options, text};
 use crate::args::Common;
-use crate::failure::{Coded, INTERRUPTED, Usage};
+use crate::failure::{Coded, INTERRUPTED, Usage, named};
 use anyhow::bail;
 use bessemer_train::tasks::frames::{FrameOutput, annotate_frames};
 use bessemer_train::tasks::infer::{PredictOptions, Prediction};
@@ -14,8 +14,9 @@ use std::path::Path;
 /// Draws in the pictures of a file or of standard input. Tables, or JSON objects, a line each, go to standard output, or to
 /// standard error where pictures go there.
 pub(super) fn run(frames: &Path, weights: &Path, options: &Options, common: &Common) -> anyhow::Result<()> {
-    let settings = PredictOptions { out: None, ..options.settings(common) };
-    let annotator = options.model.family().annotator(options.model.name(), weights, &settings)?;
+    let settings = PredictOptions { out: None, ..options.settings(common)? };
+    let (family, name) = (options.model.family(), options.model.name());
+    let annotator = family.annotator(name, weights, &settings).map_err(|error| named(error, name))?;
     let Some(mut annotator) = annotator else {
         bail!(Usage(format!("--frames is for models that detect objects, not for {}", options.model.name())));
     };

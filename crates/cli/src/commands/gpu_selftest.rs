@@ -1,4 +1,4 @@
-use crate::args::GpuArguments;
+use crate::args::Common;
 use crate::output::print_json;
 use bessemer_cuda::selftest::{Plan, run as run_plan};
 use clap::Args;
@@ -25,8 +25,6 @@ pub(crate) struct Options {
     /// Leave out the speed of kernels on large tensors
     #[arg(long, help_heading = "GPU")]
     pub no_speed: bool,
-    #[command(flatten)]
-    pub gpu: GpuArguments,
 }
 
 fn bytes(text: &str) -> Result<usize, String> {
@@ -34,9 +32,9 @@ fn bytes(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("a number from 1 to {}", 1u64 << 36))
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let test = run_plan(&Plan {
-        gpu_libraries: options.gpu.gpu_libraries.clone(),
+        gpu_libraries: common.gpu_libraries.clone(),
         ordinal: options.ordinal,
         cubins: options.cubins.clone(),
         copy_bytes: options.copy_bytes,

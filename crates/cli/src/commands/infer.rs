@@ -1,9 +1,10 @@
 use super::{ask, frames};
 use crate::args::{Common, WeightArguments, at_least_one, model};
-use crate::failure::{Usage, one_line};
+use crate::failure::{Usage, named, one_line};
 use crate::output::{Table, print, print_json};
 use anyhow::bail;
 use bessemer_bench::show;
+use bessemer_train::DeviceError;
 use bessemer_train::tasks::EachInput;
 use bessemer_train::tasks::family::InputKind;
 use bessemer_train::tasks::infer::{Part, PredictOptions, Prediction};
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer infer resnet50 --weights resnet50-torchvision.pth cat.jpg photos/ 'more/*.webp'
+  bessemer infer resnet50 --weights runs/NAME --device cuda:1 photos/
   bessemer infer efficientdet-d0 --weights runs/NAME --out drawn photos/
   bessemer infer mask-rcnn --weights maskrcnn_resnet50_fpn.pth --out drawn --masks masks photos/
   ffmpeg -i in.mp4 -f image2pipe -c:v mjpeg -q:v 2 - |
@@ -68,9 +70,9 @@ pub(crate) struct Options {
 
 impl Options {
     /// All but the text that questions are about.
-    pub(super) fn settings(&self, common: &Common) -> PredictOptions {
-        PredictOptions {
-            compute: common.compute_told(),
+    pub(super) fn settings(&self, common: &Common) -> Result<PredictOptions, DeviceError> {
+        Ok(PredictOptions {
+            compute: common.compute_told()?,
             top_k: self.top,
             score: self.score,
             out: self.out.clone(),
@@ -78,7 +80,7 @@ impl Options {
             labels: self.labels.clone(),
             vocab: self.vocab.clone(),
             ..PredictOptions::default()
-        }
+        })
     }
 }
 
@@ -102,8 +104,9 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     if let Some(frames) = &options.frames {
         return frames::run(frames, &weights, options, common);
     }
-    let settings = PredictOptions { context, ..options.settings(common) };
-    let mut predictor = options.model.family().predictor(name, &weights, &settings)?;
+    let settings = PredictOptions { context, ..options.settings(common)? };
+    let predictor = options.model.family().predictor(name, &weights, &settings);
+    let mut predictor = predictor.map_err(|error| named(error, name))?;
     let inputs = if is_asked { &options.questions.question } else { &options.inputs };
     if inputs.is_empty() {
         return ask::converse(&mut *predictor, options.json, common);

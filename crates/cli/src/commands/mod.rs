@@ -52,7 +52,7 @@ pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
         Command::Score(options) => score::run(options, common),
         Command::Data(options) => data::run(options, common),
         Command::Weights(options) => weights::run(options, common),
-        Command::GpuSelftest(options) => gpu_selftest::run(options),
+        Command::GpuSelftest(options) => gpu_selftest::run(options, common),
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) enum What {
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match &options.what {
-        What::Describe => answer(&own::describe()),
+        What::Describe => answer(&own::describe()?),
         What::Prepare { request } => {
             read::<bessemer_bench::peers::protocol::Request>(request)?;
             answer(&Prepared { protocol: VERSION })

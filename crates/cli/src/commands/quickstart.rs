@@ -23,6 +23,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    common.only_cpu("quickstart")?;
     let request = quickstart::Options {
         parent: options.out.clone(),
         compute: common.compute(),

@@ -1,6 +1,6 @@
 use super::{command_line, seeds};
 use crate::args::{Common, at_least_one, locate, model};
-use crate::failure::Usage;
+use crate::failure::{Usage, named};
 use crate::output::print;
 use crate::ranks::RankArguments;
 use anyhow::bail;
@@ -21,6 +21,7 @@ EXAMPLES:
   bessemer train bert-base --data text/ --recipe bert-base-phase2 --init-from runs/PHASE1
   bessemer train electra-squad --data squad/ --weights electra-base/ --seeds 5
   bessemer train resnet50 --data imagenet/ --devices 2 --set train.accumulation=2
+  bessemer train resnet50 --data imagenet/ --device cuda --precision fp16
   bessemer train --resume runs/resnet50-20260101-120000";
 
 /// Train a model: from random weights, from given ones, or from where a run stopped
@@ -92,7 +93,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     if group.size() > 1 && options.seeds.is_some() {
         bail!(Usage("--seeds trains on one rank".to_owned()));
     }
-    common.tell_emulation(recipe.precision.compute);
+    common.tell_emulation(recipe.precision.compute)?;
     if options.verbose {
         common.notify(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
     }
@@ -119,7 +120,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
 
 fn train_once(request: &TrainOptions, group: Group, common: &Common) -> anyhow::Result<TrainReport> {
     let leads = group.leads();
-    let report = train_in(request, group)?;
+    let report = train_in(request, group).map_err(|error| named(error, &request.recipe.model.name))?;
     if !leads {
         return Ok(report);
     }

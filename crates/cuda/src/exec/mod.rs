@@ -98,10 +98,26 @@ impl CudaDevice {
             ledger: Ledger::default(),
             context,
         };
-        let has_bf16 = gpu.context.info().capability[0] >= 8;
-        let properties =
-            DeviceProperties { kind: KIND, instruction_sets: Vec::new(), instruction_set: "", threads: 1, has_bf16 };
+        let info = gpu.context.info();
+        let properties = DeviceProperties {
+            kind: KIND,
+            product: Some(info.name.clone()),
+            instruction_sets: Vec::new(),
+            instruction_set: "",
+            threads: 1,
+            has_bf16: info.capability[0] >= 8,
+        };
         Ok(CudaDevice { gpu: Arc::new(gpu), properties })
+    }
+
+    /// Opens the libraries of products and convolutions, which plans open when they need them.
+    ///
+    /// # Errors
+    /// One of them is not there, or cannot be used.
+    pub fn open_libraries(&self) -> Result<(), GpuError> {
+        self.gpu.products()?;
+        self.gpu.convolutions()?;
+        Ok(())
     }
 
     /// What of the device's memory this program uses, largest first: what it is for, and bytes.

@@ -126,7 +126,11 @@ impl Libraries {
     /// # Errors
     /// It is in none of the places.
     pub fn require(&self, library: Wanted) -> Result<&Found, GpuError> {
-        self.get(library).ok_or_else(|| GpuError::NotFound { library: library.stem(), looked: self.places.to_string() })
+        self.get(library).ok_or_else(|| GpuError::NotFound {
+            library: library.stem(),
+            purpose: library.purpose(),
+            looked: self.places.to_string(),
+        })
     }
 
     /// Checks that all libraries are of one major version of CUDA, and of one that the driver can run.

@@ -1,6 +1,6 @@
 //! The kernels that a target chooses for the calls of a plan, once, when the plan is compiled.
 
-use super::{Needs, Target};
+use super::{Needs, Target, kernel_name};
 use crate::graph::{Graph, NodeId};
 use crate::ops::Storage;
 use crate::passes::invariant::Invariant;
@@ -57,6 +57,8 @@ pub struct UnsupportedOps {
     pub target: String,
     /// One error of the target for each operation.
     pub operations: Vec<Arc<dyn Error + Send + Sync>>,
+    /// How many there are of each kind of operation, by its name.
+    pub kinds: BTreeMap<&'static str, usize>,
 }
 
 impl UnsupportedOps {
@@ -68,7 +70,9 @@ impl UnsupportedOps {
 
 impl fmt::Display for UnsupportedOps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the {} backend does not support: {}", self.target, self.list())
+        let kinds = self.kinds.iter().map(|(kind, count)| format!("{kind} ({count})")).collect::<Vec<_>>().join(", ");
+        write!(f, "there are no kernels on {} for: {kinds}", self.target)?;
+        self.operations.first().map_or(Ok(()), |first| write!(f, "; the first is {first}"))
     }
 }
 
@@ -92,16 +96,19 @@ impl Kernels {
     /// # Errors
     /// All operations without a kernel.
     pub(crate) fn choose(graph: &Graph, target: &dyn Target, invariant: &Invariant) -> Result<Kernels, UnsupportedOps> {
-        let (mut kernels, mut operations) = (BTreeMap::new(), Vec::new());
+        let (mut kernels, mut operations, mut kinds) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         for id in graph.ids().filter(|&id| graph.node(id).op.rule().storage() == Storage::Computed) {
             match target.lower(graph, id, invariant) {
                 Ok(kernel) => kernels.extend(kernel.map(|kernel| (id, kernel))),
-                Err(refusal) => operations.push(refusal.into()),
+                Err(refusal) => {
+                    operations.push(refusal.into());
+                    *kinds.entry(kernel_name(graph, id)).or_insert(0) += 1;
+                }
             }
         }
         match operations.is_empty() {
             true => Ok(Kernels(kernels)),
-            false => Err(UnsupportedOps { target: target.name().to_string(), operations }),
+            false => Err(UnsupportedOps { target: target.name().to_string(), operations, kinds }),
         }
     }
 

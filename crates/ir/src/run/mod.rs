@@ -51,6 +51,8 @@ pub trait Device: Send + Sync {
 pub struct DeviceProperties {
     /// The kind of device, such as `cpu`.
     pub kind: &'static str,
+    /// Name of the product, for a device with memory of its own; `None` for the processors of this machine.
+    pub product: Option<String>,
     /// Instruction sets of a processor that can be used, fastest first; empty for other devices.
     pub instruction_sets: Vec<&'static str>,
     /// The one in use.

@@ -204,10 +204,10 @@ impl Compute {
     /// The type of stored tensors; `None` for what a kind of device does not have.
     pub fn on(self, device: DeviceKind) -> Option<DType> {
         match (self, device) {
-            (Compute::Fp32, DeviceKind::Cpu) => Some(DType::F32),
-            (Compute::Tf32, DeviceKind::Cpu) => None,
-            (Compute::Bf16, DeviceKind::Cpu) => Some(DType::Bf16),
-            (Compute::Fp16, DeviceKind::Cpu) => Some(DType::F16),
+            (Compute::Fp32, DeviceKind::Cpu | DeviceKind::Cuda { .. }) => Some(DType::F32),
+            (Compute::Tf32, DeviceKind::Cpu | DeviceKind::Cuda { .. }) => None,
+            (Compute::Bf16, DeviceKind::Cpu | DeviceKind::Cuda { .. }) => Some(DType::Bf16),
+            (Compute::Fp16, DeviceKind::Cpu | DeviceKind::Cuda { .. }) => Some(DType::F16),
         }
     }
 }

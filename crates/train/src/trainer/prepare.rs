@@ -14,12 +14,13 @@ use crate::recipe::Recipe;
 use crate::resume::differences;
 use crate::rundir::RunDir;
 use crate::runlog::RunLog;
-use crate::session::TrainSession;
-use crate::setup::total_steps;
+use crate::session::{ComputeOptions, TrainSession, check_kernels};
+use crate::setup::{precision, total_steps};
 use crate::tasks::text::Weights;
 use crate::tasks::{InitialWeights, MetricSchema, Task, registry};
 use bessemer_comm::CommError;
 use bessemer_data::{BatchRange, Position};
+use bessemer_ir::passes::CompileOptions;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -45,6 +46,11 @@ impl<'a> Trainer<'a> {
         let finished = past.as_ref().and_then(|past| past.finished(total_steps, task.metric_schema()));
         if group.from_first(|| Ok(finished.is_some()))? {
             return Ok(Prepared::Finished(finished.unwrap_or_else(|| TrainReport::of_rank_zero(task.metric_schema()))));
+        }
+        if let Some(Evaluator { evaluation, .. }) = &evaluation {
+            let kind = options.compute.device.kind;
+            let compile = CompileOptions { precision: precision(recipe, kind)?, ..options.compute.compile.clone() };
+            check_kernels(&evaluation.models()?, &ComputeOptions { compile, ..options.compute.clone() })?;
         }
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute, group)?;
         if group.size() > 1 {
@@ -118,7 +124,7 @@ impl<'a> Trainer<'a> {
             recipe: serde_json::to_value(self.options.recipe.to_table())
                 .expect("a recipe has string keys and finite numbers"),
             machine: describe_machine(device.instruction_set.name()),
-            device: device.kind.name().to_owned(),
+            device: device.kind.to_string(),
             threads: device.threads as u64,
             data: self.task.data_identity(),
             hosts: self.group.hosts().to_vec(),

@@ -1,0 +1,241 @@
+//! Models on a GPU by the program itself, over the mock of one: trained, saved, resumed on the other device, evaluated and used.
+
+#[allow(dead_code, reason = "what a run gave is used, not the run")]
+mod common;
+#[path = "../../cuda/tests/common/mod.rs"]
+mod mock;
+
+use common::{Ran, ran};
+use mock::{mock_or_skip, skip};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A folder of runs, and where the mocks are.
+struct Machine {
+    folder: TempDir,
+    mocks: &'static Path,
+}
+
+impl Machine {
+    fn new(test: &str) -> Option<Machine> {
+        let mocks = mock_or_skip(test)?;
+        Some(Machine { folder: TempDir::new().unwrap(), mocks })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
+        command.current_dir(self.folder.path()).args(arguments.split_whitespace());
+        // Kernels that one test compiled serve all.
+        command.env("XDG_CACHE_HOME", self.mocks.join("cache"));
+        for name in ["VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn run(&self, arguments: &str) -> Ran {
+        ran(&mut self.command(arguments))
+    }
+
+    /// With `--device`, and a GPU to be found.
+    fn run_on(&self, device: &str, arguments: &str) -> Ran {
+        self.run(&format!("{arguments} --device {device} --gpu-libraries {}", self.mocks.display()))
+    }
+
+    fn checkpoint(&self, run: &str, step: u64, file: &str) -> Vec<u8> {
+        fs::read(self.path(run).join(format!("checkpoints/step-{step:06}")).join(file)).unwrap()
+    }
+
+    /// Steps of a run with their losses.
+    fn losses(&self, run: &str) -> Vec<f64> {
+        let events = fs::read_to_string(self.path(run).join("events.jsonl")).unwrap();
+        let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        events.filter(|event| event["kind"] == "step").map(|event| event["loss"].as_f64().unwrap()).collect()
+    }
+
+    /// Devices that the parts of a run were made on.
+    fn devices(&self, run: &str) -> Vec<String> {
+        let events = fs::read_to_string(self.path(run).join("events.jsonl")).unwrap();
+        let events = events.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let devices = events.filter(|event| event["kind"] == "run").map(|event| event["device"].clone());
+        devices.map(|device| device.as_str().unwrap().to_owned()).collect()
+    }
+}
+
+const TRAIN: &str = "train resnet20-cifar --data shapes --quiet --set train.batch_size=2 --set eval.batch_size=4 \
+                     --set data.eval_samples=4 --set data.train_samples=8 --set schedule.warmup_epochs=0 \
+                     --set data.image_size=16 --set data.eval_image_size=16 --set data.eval_resize=16 \
+                     --set checkpoint.every_steps=2 --set checkpoint.keep=9";
+const FILES: [&str; 2] = ["model.safetensors", "optimizer.safetensors"];
+
+fn json(ran: Ran) -> Value {
+    serde_json::from_str(&ran.ok().out).unwrap()
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-r").arg(from).arg(to).status().unwrap().success());
+}
+
+/// Names and bytes of all tensors but counters.
+fn tensors(file: &[u8]) -> BTreeMap<String, Vec<u8>> {
+    let file = SafeTensors::deserialize(file).unwrap();
+    let tensors = file.tensors().into_iter().filter(|(_, tensor)| !tensor.shape().is_empty());
+    tensors.map(|(name, tensor)| (name, tensor.data().to_vec())).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
+}
+
+/// The largest difference between two checkpoints, relative to the largest element of each tensor.
+fn difference(x: &[u8], y: &[u8]) -> f32 {
+    let (x, y) = (tensors(x), tensors(y));
+    assert!(x.keys().eq(y.keys()) && !x.is_empty());
+    let of_tensor = |(x, y): (&Vec<u8>, &Vec<u8>)| {
+        let (x, y) = (floats(x), floats(y));
+        let largest = x.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
+        x.iter().zip(&y).map(|(x, y)| (x - y).abs() / largest).fold(0.0, f32::max)
+    };
+    x.values().zip(y.values()).map(of_tensor).fold(0.0, f32::max)
+}
+
+/// Runs of three steps on each device, and runs that change the device behind the second one, come to the same weights.
+#[test]
+fn runs_go_on_on_the_other_device() {
+    let Some(machine) = Machine::new("runs_go_on_on_the_other_device") else { return };
+    for device in ["cuda", "cpu"] {
+        machine.run_on(device, &format!("{TRAIN} --steps 3 --out {device}")).ok();
+        assert_eq!(machine.devices(device), [device]);
+    }
+    for (first, then) in [("cuda", "cpu"), ("cpu", "cuda")] {
+        let run = format!("{first}-then-{then}");
+        copy_folder(&machine.path(first), &machine.path(&run));
+        fs::remove_dir_all(machine.path(&run).join("checkpoints/step-000003")).unwrap();
+        machine.run_on(then, &format!("train --resume {run} --quiet")).ok();
+        assert_eq!(machine.devices(&run), [first, then]);
+        for file in FILES {
+            let step_2 = |run: &str| machine.checkpoint(run, 2, file);
+            assert!(step_2(first) == step_2(&run), "what was there is left alone");
+            let difference = difference(&machine.checkpoint(first, 3, file), &machine.checkpoint(&run, 3, file));
+            assert!(difference < 1e-4, "{run}: {file} differs by {difference:e}");
+        }
+    }
+    let [gpu, cpu] = ["cuda", "cpu"].map(|run| machine.losses(run));
+    assert_eq!((gpu.len(), cpu.len()), (3, 3));
+    assert!(gpu.iter().zip(&cpu).all(|(x, y)| (x - y).abs() <= 1e-4 * x.abs()), "{gpu:?} {cpu:?}");
+    // A run that begins with what another one came to saves that first: what a device has read it writes unchanged.
+    for (from, on) in [("cuda", "cpu"), ("cpu", "cuda")] {
+        let run = format!("{on}-from-{from}");
+        machine.run_on(on, &format!("{TRAIN} --steps 1 --init-from {from} --checkpoint 3 --out {run}")).ok();
+        for file in FILES {
+            let [written, read] =
+                [(from, 3), (&run, 0)].map(|(run, step)| tensors(&machine.checkpoint(run, step, file)));
+            assert!(written == read && !written.is_empty(), "{run}: {file}");
+        }
+    }
+}
+
+#[test]
+fn both_devices_recognise_the_same() {
+    let Some(machine) = Machine::new("both_devices_recognise_the_same") else { return };
+    machine.run_on("cpu", &format!("{TRAIN} --steps 2 --out run")).ok();
+    machine.run("data shapes --out shapes --train 10 --val 10 --size 32 --png").ok();
+    let on = |device: &str| {
+        let eval =
+            json(machine.run_on(device, "eval resnet20-cifar --weights run --data shapes --batch-size 4 --json"));
+        let infer = "infer resnet20-cifar --weights run --top 4 --json shapes/val";
+        (eval, json(machine.run_on(device, infer)))
+    };
+    let [(eval, infer), (expected_eval, expected_infer)] = ["cuda", "cpu"].map(on);
+    let close = |x: &Value, y: &Value, what: &str| {
+        let (x, y) = (x.as_f64().unwrap(), y.as_f64().unwrap());
+        assert!((x - y).abs() <= 1e-4, "{what}: {x} and {y}");
+    };
+    assert_eq!(eval["total"], 4);
+    for name in ["loss", "top1"] {
+        close(&eval[name], &expected_eval[name], name);
+    }
+    let (pictures, expected) = (infer.as_array().unwrap(), expected_infer.as_array().unwrap());
+    assert_eq!((pictures.len(), expected.len()), (10, 10));
+    for (picture, expected) in pictures.iter().zip(expected) {
+        assert_eq!(picture["path"], expected["path"]);
+        let probabilities = |picture: &Value| {
+            let classes = picture["classes"].as_array().unwrap().iter();
+            classes.map(|class| (class["class"].to_string(), class["probability"].clone())).collect::<BTreeMap<_, _>>()
+        };
+        let (classes, expected) = (probabilities(picture), probabilities(expected));
+        assert_eq!(classes.len(), 4);
+        classes.iter().for_each(|(class, probability)| close(probability, &expected[class], class));
+    }
+}
+
+#[test]
+fn steps_are_measured() {
+    let Some(machine) = Machine::new("steps_are_measured") else { return };
+    let bench = "bench infer resnet20-cifar --batch-size 1 --warmup 1 --steps 1 --repeat 1 --quiet --json";
+    let result = json(machine.run_on("cuda", bench));
+    assert_eq!((&result["device"], &result["device_name"]), (&"cuda".into(), &"NVIDIA H200 (mock)".into()));
+    assert!(result["throughput"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn what_a_gpu_cannot_do_yet_is_said_before_anything_runs() {
+    let Some(machine) = Machine::new("what_a_gpu_cannot_do_yet_is_said_before_anything_runs") else { return };
+    let train = "train efficientdet-d0 --data shapes --quiet --set train.batch_size=1 --steps 1 --out run";
+    let parts =
+        ["efficientdet-d0 cannot run on cuda: there are no kernels on cuda for: ", "--device cpu has all kernels"];
+    machine.run_on("cuda", train).fails(2, &parts);
+    assert!(!machine.path("run").exists(), "no run is begun");
+    machine.run_on("cuda", "bench infer efficientdet-d0 --batch-size 1 --quiet").fails(2, &parts);
+    machine.run("explain efficientdet-d0 --device cuda").fails(2, &parts);
+    machine
+        .run_on("cuda:1", &format!("{TRAIN} --steps 1 --out run"))
+        .fails(2, &["cuda:1", "no GPU number 1", "sees 1"]);
+    machine.run_on("cuda", "quickstart --quiet").fails(2, &["quickstart runs on cpu alone"]);
+    machine.run_on("cuda", "train resnet20-cifar --data shapes --precision tf32 --steps 1").fails(2, &["tf32"]);
+    assert!(fs::read_dir(machine.folder.path()).unwrap().next().is_none(), "nothing is written");
+}
+
+/// Libraries that are not there are named, with where they were looked for.
+#[test]
+fn without_its_libraries_a_gpu_is_not_used() {
+    let Some(machine) = Machine::new("without_its_libraries_a_gpu_is_not_used") else { return };
+    let train = |libraries: &Path| {
+        machine.run(&format!("{TRAIN} --steps 1 --out run --device cuda --gpu-libraries {}", libraries.display()))
+    };
+    let some = machine.path("some");
+    fs::create_dir(&some).unwrap();
+    fs::write(some.join("libcuda.so.1"), "broken").unwrap();
+    train(&some).fails(2, &["cuda cannot be used", "libcuda.so.1 cannot be opened"]);
+    let mut missing = vec!["libnvrtc.so (compiler of kernels)", "libcudnn.so (convolutions, attention)"];
+    for library in ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13"] {
+        let _ = fs::remove_file(some.join(library));
+        fs::copy(machine.mocks.join(library), some.join(library)).unwrap();
+        if library != "libnvrtc.so.13" {
+            let said = format!("{} was not found; looked in folders named by --gpu-libraries (", missing.remove(0));
+            train(&some).fails(2, &[&said, "the Python environment", "the system"]);
+        }
+    }
+    assert!(!machine.path("run").exists());
+}
+
+#[test]
+fn a_machine_without_a_gpu_says_so() {
+    let folder = TempDir::new().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
+    let words = "bench infer resnet20-cifar --device cuda --quiet".split(' ');
+    let ran = ran(command.current_dir(folder.path()).args(words).env_remove("LD_LIBRARY_PATH"));
+    if ran.code == 0 {
+        return skip("a_machine_without_a_gpu_says_so", "this machine has a GPU");
+    }
+    ran.fails(2, &["cuda cannot be used", "bessemer doctor"]);
+}

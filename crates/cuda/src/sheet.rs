@@ -1,0 +1,360 @@
+//! What is known of a kind of GPU from its data sheet, and how long a step would take on it. No device is needed.
+
+use crate::cublaslt::Product;
+use crate::lower::{Lowered, Place, Step};
+use bessemer_ir::ops::Op;
+use bessemer_ir::plan::{Plan, node_cost};
+use bessemer_ir::{DType, Graph, NodeId, Value};
+use serde::Serialize;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// Limits of a kind of GPU, by NVIDIA's data sheets, dense rates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sheet {
+    /// As on the command line.
+    pub name: &'static str,
+    /// Name of the product.
+    pub product: &'static str,
+    /// FLOP/s of `f32` without tensor cores.
+    pub fp32_flops: f64,
+    /// FLOP/s of 16-bit operands added to `f32` on tensor cores.
+    pub half_flops: f64,
+    /// Bytes a second from and to memory.
+    pub memory_bytes_per_s: f64,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+}
+
+/// A name that no sheet has.
+#[derive(Debug, thiserror::Error)]
+#[error("no such sheet; there are {}", Sheet::ALL.map(|sheet| sheet.name).join(", "))]
+pub struct UnknownSheet;
+
+impl FromStr for Sheet {
+    type Err = UnknownSheet;
+
+    fn from_str(name: &str) -> Result<Self, UnknownSheet> {
+        Self::ALL.into_iter().find(|sheet| sheet.name == name).ok_or(UnknownSheet)
+    }
+}
+
+/// Seconds that a launch takes beside its work, replayed as a part of a graph.
+const LAUNCH_S: f64 = 0.8e-6;
+/// Bytes that the driver and libraries keep of a device's memory.
+const RESERVED_BYTES: u64 = 1_500_000_000;
+
+/// What kind of work a launch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Family {
+    Product,
+    Convolution,
+    Attention,
+    Region,
+    Index,
+    Pooling,
+    Other,
+    Copy,
+}
+
+impl Family {
+    fn name(self) -> &'static str {
+        match self {
+            Family::Product => "matrix products",
+            Family::Convolution => "convolutions",
+            Family::Attention => "attention",
+            Family::Region => "fusions",
+            Family::Index => "gather, scatter",
+            Family::Pooling => "pooling",
+            Family::Other => "reductions, random",
+            Family::Copy => "copies, zeros",
+        }
+    }
+
+    /// The part of a limit that launches are taken to reach; none of these is measured.
+    fn efficiency(self) -> f64 {
+        match self {
+            Family::Product => 0.75,
+            Family::Convolution => 0.60,
+            Family::Attention | Family::Region | Family::Index | Family::Pooling | Family::Other | Family::Copy => 0.85,
+        }
+    }
+}
+
+/// Launches of a kind in one step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct FamilyUse {
+    /// Launches.
+    pub launches: u64,
+    /// FLOPs of products, a multiply-add counted as two.
+    pub flops: u64,
+    /// Bytes that they read and write.
+    pub bytes: u64,
+    /// Time that they are predicted to take.
+    pub seconds: f64,
+}
+
+impl FamilyUse {
+    fn add(&mut self, other: FamilyUse) {
+        self.launches += other.launches;
+        self.flops += other.flops;
+        self.bytes += other.bytes;
+        self.seconds += other.seconds;
+    }
+}
+
+/// Nodes that run in a plainer form than is possible, for one reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PlainLowering {
+    /// What runs, and why it is not better.
+    pub reason: String,
+    /// Nodes.
+    pub nodes: u64,
+    /// Path of one of them in the model.
+    pub example: String,
+}
+
+/// What a step of a plan would take on a kind of GPU, predicted from its sheet; nothing of it is measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    /// Name of the sheet.
+    pub sheet: &'static str,
+    /// Name of the product.
+    pub product: &'static str,
+    /// By kind, most time first.
+    pub families: Vec<(&'static str, FamilyUse)>,
+    /// Of all launches.
+    pub all: FamilyUse,
+    /// Bytes of the plan's arena.
+    pub arena_bytes: usize,
+    /// What runs in a plain form, by reason.
+    pub plain: Vec<PlainLowering>,
+}
+
+impl Sheet {
+    /// H200, H100 and A100, each as SXM module.
+    pub const ALL: [Self; 3] = [
+        Self {
+            name: "h200",
+            product: "NVIDIA H200 SXM",
+            fp32_flops: 67e12,
+            half_flops: 989e12,
+            memory_bytes_per_s: 4.8e12,
+            memory_bytes: 141_000_000_000,
+        },
+        Self {
+            name: "h100",
+            product: "NVIDIA H100 SXM 80 GB",
+            fp32_flops: 67e12,
+            half_flops: 989e12,
+            memory_bytes_per_s: 3.35e12,
+            memory_bytes: 80_000_000_000,
+        },
+        Self {
+            name: "a100",
+            product: "NVIDIA A100 SXM 80 GB",
+            fp32_flops: 19.5e12,
+            half_flops: 312e12,
+            memory_bytes_per_s: 2.039e12,
+            memory_bytes: 80_000_000_000,
+        },
+    ];
+
+    /// Bytes of memory that are left for plans.
+    pub fn free_bytes(&self) -> u64 {
+        self.memory_bytes - RESERVED_BYTES
+    }
+
+    /// Predicts a step of `micro_batches` micro-batches: for each launch the time of its arithmetic or of its bytes, whichever is
+    /// longer, over the efficiency of its kind, and 0.8 us. A plan for another target has no launches.
+    pub fn predict(&self, plan: &Plan, micro_batches: u64) -> Prediction {
+        let mut families: BTreeMap<Family, FamilyUse> = BTreeMap::new();
+        let mut plain: BTreeMap<String, PlainLowering> = BTreeMap::new();
+        for call in &plan.calls {
+            let Some(lowered) = lowered_of(plan, call.node) else { continue };
+            let times = if call.per_micro_batch { micro_batches } else { 1 };
+            let node = Node { graph: &plan.graph, id: call.node, lowered };
+            for step in &lowered.steps {
+                let (family, flops, bytes) = node.cost(step);
+                let seconds = times as f64 * self.seconds(family, node.arithmetic(step), flops, bytes);
+                let (flops, bytes) = (flops * times, bytes * times);
+                families.entry(family).or_default().add(FamilyUse { launches: times, flops, bytes, seconds });
+            }
+            for reason in node.reasons() {
+                let entry = plain.entry(reason.clone()).or_insert_with(|| PlainLowering {
+                    reason,
+                    nodes: 0,
+                    example: plan.graph.path(call.node).to_string(),
+                });
+                entry.nodes += 1;
+            }
+        }
+        for copy in &plan.copies {
+            let (times, bytes) = (if copy.per_micro_batch { micro_batches } else { 1 }, 2 * copy.bytes as u64);
+            let seconds = times as f64 * self.seconds(Family::Copy, DType::F32, 0, bytes);
+            let of_copies = FamilyUse { launches: times, flops: 0, bytes: bytes * times, seconds };
+            families.entry(Family::Copy).or_default().add(of_copies);
+        }
+        let mut all = FamilyUse::default();
+        families.values().for_each(|family| all.add(*family));
+        let mut families: Vec<_> = families.into_iter().map(|(family, used)| (family.name(), used)).collect();
+        families.sort_by(|(_, a), (_, b)| b.seconds.total_cmp(&a.seconds));
+        let (sheet, product) = (self.name, self.product);
+        let plain = plain.into_values().collect();
+        Prediction { sheet, product, families, all, arena_bytes: plan.arena_bytes, plain }
+    }
+
+    fn seconds(&self, family: Family, arithmetic: DType, flops: u64, bytes: u64) -> f64 {
+        let rate = if arithmetic == DType::F32 { self.fp32_flops } else { self.half_flops };
+        let work = (flops as f64 / rate).max(bytes as f64 / self.memory_bytes_per_s);
+        work / family.efficiency() + LAUNCH_S
+    }
+}
+
+fn lowered_of(plan: &Plan, node: NodeId) -> Option<&Lowered> {
+    plan.kernels.of(node).and_then(|kernel| (&**kernel as &dyn Any).downcast_ref())
+}
+
+/// A node with its steps.
+struct Node<'a> {
+    graph: &'a Graph,
+    id: NodeId,
+    lowered: &'a Lowered,
+}
+
+impl Node<'_> {
+    fn bytes_of(&self, place: &Place) -> usize {
+        match *place {
+            Place::Input(input) => self.graph.ty(self.graph.node(self.id).inputs[input]).bytes(),
+            Place::Output(output) => self.graph.ty(Value { node: self.id, output: output as u32 }).bytes(),
+            Place::Scratch { bytes, .. } => bytes,
+            Place::Report => 0,
+        }
+    }
+
+    /// Kind, FLOPs of products and bytes of a step.
+    fn cost(&self, step: &Step) -> (Family, u64, u64) {
+        let all = |places: &[Place]| places.iter().map(|place| self.bytes_of(place) as u64).sum::<u64>();
+        match step {
+            Step::Product { product: Product { batch, m, n, k, .. }, x, w, y } => {
+                (Family::Product, (2 * batch * m * n * k) as u64, all(&[*x, *w, *y]))
+            }
+            Step::Convolution { x, w, y, .. } => (Family::Convolution, self.lowered.flops, all(&[*x, *w, *y])),
+            Step::Zero(place) => (Family::Copy, 0, all(&[*place])),
+            Step::Launch { operands, .. } => match &self.graph.node(self.id).op {
+                // Of a table only the rows that are chosen are read.
+                Op::Gather(_) => (Family::Index, 0, node_cost(self.graph, self.id).bytes),
+                Op::Attention(_) | Op::AttentionGrad(_) => {
+                    let launches = self.lowered.steps.len() as u64;
+                    (Family::Attention, self.lowered.flops / launches, all(operands))
+                }
+                Op::ScatterAdd(_) => (Family::Index, 0, all(operands)),
+                Op::MaxPool2d(_) | Op::MaxPool2dGrad(_) | Op::AvgPool2d(_) | Op::AvgPool2dGrad(_) => {
+                    (Family::Pooling, 0, all(operands))
+                }
+                Op::Fusion(_) if self.is_region(step) => (Family::Region, 0, all(operands)),
+                Op::Reduce(_) | Op::ArgMax(_) | Op::Random(_) => (Family::Other, 0, all(operands)),
+                _ => (Family::Copy, 0, all(operands)),
+            },
+        }
+    }
+
+    /// Whether a launch is of a fusion's own kernels, not of a copy that its product needs.
+    fn is_region(&self, step: &Step) -> bool {
+        matches!(step, Step::Launch { kernel, .. } if kernel.name.starts_with("region"))
+    }
+
+    /// The type of the operands of its products.
+    fn arithmetic(&self, step: &Step) -> DType {
+        match step {
+            Step::Product { product, .. } => product.inputs,
+            Step::Convolution { ty, .. } => *ty,
+            Step::Launch { .. } | Step::Zero(_) => DType::F32,
+        }
+    }
+
+    /// Why its steps are not the best that are possible.
+    fn reasons(&self) -> Vec<String> {
+        let node = self.graph.node(self.id);
+        let mut reasons = Vec::new();
+        let has = |wanted: fn(&Step) -> bool| self.lowered.steps.iter().any(wanted);
+        if matches!(&node.op, Op::Fusion(fusion) if fusion.producer.is_some()) && has_region(self) {
+            reasons.push("product to memory, then its fusion: no epilogue of a library is used".to_owned());
+        }
+        let first = node.inputs.first().map(|&value| self.graph.dtype(value));
+        let is_narrow = first.is_some_and(|ty| matches!(ty, DType::Bf16 | DType::F16));
+        if is_narrow && has(|step| matches!(step, Step::Convolution { ty: DType::F32, .. })) {
+            reasons.push("convolution of 16-bit operands in f32: its result is not rounded to their type".to_owned());
+        }
+        if has(|step| matches!(step, Step::Convolution { .. })) && has_copies(self) {
+            reasons.push("weights or padding copied for cuDNN: their layout in memory is another one".to_owned());
+        }
+        match &node.op {
+            Op::Attention(_) | Op::AttentionGrad(_) => {
+                reasons.push("attention by plain kernels in f32: no fused attention is there".to_owned());
+            }
+            Op::ScatterAdd(_) => {
+                reasons.push("scatter-add by chains, whose time grows with the square of the indices".to_owned());
+            }
+            _ => {}
+        }
+        reasons
+    }
+}
+
+fn has_region(node: &Node<'_>) -> bool {
+    node.lowered.steps.iter().any(|step| node.is_region(step))
+}
+
+fn has_copies(node: &Node<'_>) -> bool {
+    node.lowered.steps.iter().any(|step| matches!(step, Step::Launch { .. }) && !node.is_region(step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CudaTarget;
+    use bessemer_ir::ops::matmul::Matmul;
+    use bessemer_ir::passes::{CompileOptions, compile};
+    use bessemer_ir::{Role, TensorType};
+
+    /// One product of `[m, k]` and `[k, n]`, doubled.
+    fn plan(dtype: DType) -> Plan {
+        let mut g = Graph::new();
+        let x = g.input("x", Role::Feed, TensorType::new(dtype, [512, 256])).unwrap();
+        let w = g.input("w", Role::Feed, TensorType::new(dtype, [256, 1024])).unwrap();
+        let y = g.push1(Matmul { trans_a: false, trans_b: false }, &[x, w]).unwrap();
+        let y = g.add(y, y).unwrap();
+        g.output("y", y);
+        compile(&g, &CudaTarget, &CompileOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn a_launch_takes_the_longer_of_its_two_limits() {
+        let sheet: Sheet = "h200".parse().unwrap();
+        let (flops, product_bytes) = (2 * 512 * 256 * 1024, 4 * (512 * 256 + 256 * 1024 + 512 * 1024));
+        let prediction = sheet.predict(&plan(DType::F32), 3);
+        assert_eq!(prediction.families.len(), 2, "{prediction:?}");
+        let family = |name: &str| prediction.families.iter().find(|(known, _)| *known == name).unwrap().1;
+        let products = family("matrix products");
+        assert_eq!((products.launches, products.flops, products.bytes), (1, flops, product_bytes));
+        let seconds = flops as f64 / 67e12 / 0.75 + 0.8e-6;
+        assert!((products.seconds - seconds).abs() < 1e-12, "{} {seconds}", products.seconds);
+        let fusions = family("fusions");
+        assert_eq!((fusions.launches, fusions.flops, fusions.bytes), (1, 0, 2 * 4 * 512 * 1024));
+        let seconds = 2.0 * 4.0 * 512.0 * 1024.0 / 4.8e12 / 0.85 + 0.8e-6;
+        assert!((fusions.seconds - seconds).abs() < 1e-12, "{} {seconds}", fusions.seconds);
+        assert!((prediction.all.seconds - products.seconds - fusions.seconds).abs() < 1e-12);
+        assert_eq!(prediction.plain.len(), 1);
+        assert!(prediction.plain[0].reason.starts_with("product to memory, then its fusion"));
+    }
+
+    #[test]
+    fn sheets_differ() {
+        let plan = plan(DType::F32);
+        let seconds = Sheet::ALL.map(|sheet| sheet.predict(&plan, 1).all.seconds);
+        assert!(seconds[0] < seconds[1] && seconds[1] < seconds[2], "{seconds:?}");
+        assert_eq!("b200".parse::<Sheet>().unwrap_err().to_string(), "no such sheet; there are h200, h100, a100");
+    }
+}
