@@ -2,6 +2,7 @@
 
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_cuda::sheet::{Prediction, Sheet};
+use bessemer_ir::GraphError;
 use bessemer_ir::passes::fuse::{NearMiss, Reason, near_misses};
 use bessemer_ir::passes::{CompileOptions, PASSES, compile, run_passes};
 use bessemer_ir::plan::{Plan, kernel_name, node_cost, print_graph};
@@ -187,13 +188,18 @@ fn plan(request: &Request, batch: usize) -> Result<Plan, ModelError> {
 /// The memory of a plan grows almost linearly with the batch: the line through two plans gives a guess. While its real plan
 /// does not fit, the line through the first plan and that one gives the next; what lies between is halved.
 fn largest_batch(request: &Request) -> Result<Option<usize>, ModelError> {
-    let bytes = |batch: usize| plan(request, batch).map(|p| p.memory_bytes() as u64);
     let limit = request.memory_bytes;
-    let one = bytes(1)?;
-    if one > limit {
-        return Ok(None);
-    }
-    let guess = |batch: usize, needed: u64| {
+    // None where tensors of the batch have more elements than kernels of the device count.
+    let bytes = |batch: usize| match plan(request, batch) {
+        Ok(plan) => Ok(Some(plan.memory_bytes() as u64)),
+        Err(ModelError::Graph(GraphError::Unsupported(_))) if batch > request.batch_size => Ok(None),
+        Err(error) => Err(error),
+    };
+    let fits = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes <= limit);
+    let first = bytes(1)?;
+    let Some(one) = first.filter(|_| fits(first)) else { return Ok(None) };
+    let guess = |batch: usize, needed: Option<u64>| {
+        let Some(needed) = needed else { return batch.div_ceil(2) };
         let per_sample = (needed.saturating_sub(one) as f64 / (batch - 1) as f64).max(1.0);
         1 + ((limit - one) as f64 / per_sample) as usize
     };
@@ -201,7 +207,7 @@ fn largest_batch(request: &Request) -> Result<Option<usize>, ModelError> {
     let mut too_large = None;
     while batch > 1 {
         let needed = bytes(batch)?;
-        if needed <= limit {
+        if fits(needed) {
             break;
         }
         too_large = Some(batch);
@@ -210,7 +216,7 @@ fn largest_batch(request: &Request) -> Result<Option<usize>, ModelError> {
     let mut too_large = too_large.unwrap_or(batch + 1);
     while too_large - batch > 1 {
         let middle = batch.midpoint(too_large);
-        *(if bytes(middle)? <= limit { &mut batch } else { &mut too_large }) = middle;
+        *(if fits(bytes(middle)?) { &mut batch } else { &mut too_large }) = middle;
     }
     Ok(Some(batch))
 }

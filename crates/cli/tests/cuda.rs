@@ -239,3 +239,19 @@ fn a_machine_without_a_gpu_says_so() {
     }
     ran.fails(2, &["cuda cannot be used", "bessemer doctor"]);
 }
+
+/// The largest batch of a small model is bounded by what kernels count, not by memory, and found all the same.
+#[test]
+fn steps_are_predicted_for_gpus_that_are_not_there() {
+    let folder = TempDir::new().unwrap();
+    for (model, precision, sheet) in [("resnet50", "fp16", "h200"), ("bert-base", "bf16", "a100")] {
+        let words =
+            format!("explain {model} --batch-size 64 --precision {precision} --device cuda --sheet {sheet} --json");
+        let explained = json(common::bessemer(folder.path(), &words));
+        let predicted = &explained["predicted"];
+        assert_eq!(predicted["sheet"], sheet);
+        assert!((0.001..1.0).contains(&predicted["all"]["seconds"].as_f64().unwrap()), "{predicted}");
+        assert!(explained["largest_batch"].as_u64().unwrap() > 64, "{}", explained["largest_batch"]);
+    }
+    common::bessemer(folder.path(), "explain resnet50 --sheet h200").fails(2, &["--sheet is for --device cuda"]);
+}
