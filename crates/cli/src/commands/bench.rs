@@ -33,7 +33,6 @@ EXAMPLES:
   bessemer bench infer resnet50 --batch-size 1 --steps 50 --out results.jsonl
   bessemer bench train bert-base --batch-size 16 --precision bf16 --profile
   bessemer bench train resnet50 --batch-size 256 --precision fp16 --device cuda
-  bessemer bench train resnet50 --batch-size 16 --scaling 1x1,1x2,1x4 --out scaling.jsonl
   bessemer bench data resnet50 --data imagenet/               loading alone, see bench data --help
   bessemer bench kernels --filter 'resnet50*3x3*forward'      each kernel alone";
 

@@ -15,7 +15,6 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer infer resnet50 --weights resnet50-torchvision.pth cat.jpg photos/ 'more/*.webp'
-  bessemer infer resnet50 --weights runs/NAME --device cuda:1 photos/
   bessemer infer efficientdet-d0 --weights runs/NAME --out drawn photos/
   bessemer infer mask-rcnn --weights maskrcnn_resnet50_fpn.pth --out drawn --masks masks photos/
   ffmpeg -i in.mp4 -f image2pipe -c:v mjpeg -q:v 2 - |
