@@ -1,7 +1,6 @@
 //! Where a COCO data set lies: a JSON file with a folder of images, or TFRecord shards.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::record_shards::{entries, shards_of};
