@@ -2,9 +2,10 @@
 
 use fast_image_resize::CropBox;
 
+use crate::decode::decode_rgb;
 use crate::placement::{Resampling, ResizeBuffers, Shown};
 use crate::resize::Region;
-use crate::{DataError, Image, Philox, Placement};
+use crate::{DataError, DecodeError, Image, Philox, Placement, Scratch, Stage};
 
 const CROP_ATTEMPTS: usize = 10;
 
@@ -145,7 +146,7 @@ impl Transform {
     }
 
     /// Draws how a picture of `[height, width]` is placed.
-    pub(crate) fn place(&self, [height, width]: [u32; 2], rng: &mut Philox) -> Placement {
+    fn place(&self, [height, width]: [u32; 2], rng: &mut Philox) -> Placement {
         match self {
             Self::Train(crop) => {
                 let shown = Shown::Region(crop.draw_region(width, height, rng));
@@ -154,6 +155,16 @@ impl Transform {
             }
             Self::Eval(crop) => crop.place([height, width]),
         }
+    }
+
+    /// Decodes the file in a worker's buffers and draws a part of it into `out` `[height, width, 3]`.
+    pub(crate) fn draw_file(&self, scratch: &mut Scratch, rng: &mut Philox, out: &mut [u8]) -> Result<(), DecodeError> {
+        let info = decode_rgb(&scratch.file, &mut scratch.pixels)?;
+        scratch.clock.end(Stage::Decode);
+        let size = [info.height, info.width];
+        self.place(size, rng).draw(&scratch.pixels, size, &mut scratch.resize, out);
+        scratch.clock.end(Stage::Augment);
+        Ok(())
     }
 }
 

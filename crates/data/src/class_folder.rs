@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use crate::decode::{decode_rgb, read_whole};
+use crate::decode::read_whole;
 use crate::listing::Listing;
 use crate::{DataError, Dataset, Label, Philox, Scratch, Split, Stage, Transform};
 
@@ -101,12 +101,7 @@ impl Dataset for ClassFolder {
         scratch.clock.start();
         read_whole(&path, &mut scratch.file)?;
         scratch.clock.end(Stage::Read);
-        let info = decode_rgb(&scratch.file, &mut scratch.pixels);
-        let info = info.map_err(|source| DataError::Image { path, source })?;
-        scratch.clock.end(Stage::Decode);
-        let size = [info.height, info.width];
-        self.transform.place(size, rng).draw(&scratch.pixels, size, &mut scratch.resize, out);
-        scratch.clock.end(Stage::Augment);
+        self.transform.draw_file(scratch, rng, out).map_err(|source| DataError::Image { path, source })?;
         Ok(Label(self.label(index)))
     }
 

@@ -1,6 +1,7 @@
 //! `tf.train.Example` messages: named lists of bytes, floats or integers.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use prost::Message;
 
@@ -55,7 +56,38 @@ pub(crate) mod proto {
     }
 }
 
-use proto::{Example, Feature, Kind};
+use proto::{BytesList, Example, Feature, FloatList, Int64List, Kind};
+
+/// Names of features that records of pictures share.
+pub(crate) mod picture {
+    pub(crate) const HEIGHT: &str = "image/height";
+    pub(crate) const WIDTH: &str = "image/width";
+    pub(crate) const FILE_NAME: &str = "image/filename";
+    pub(crate) const FORMAT: &str = "image/format";
+    /// The image file.
+    pub(crate) const ENCODED: &str = "image/encoded";
+    /// Sides of boxes as shares of the image, in the order of a box `[x1, y1, x2, y2]`.
+    pub(crate) const SIDES: [&str; 4] =
+        ["image/object/bbox/xmin", "image/object/bbox/ymin", "image/object/bbox/xmax", "image/object/bbox/ymax"];
+}
+
+impl Kind {
+    pub(crate) fn bytes(value: Vec<Vec<u8>>) -> Self {
+        Self::Bytes(BytesList { value })
+    }
+
+    pub(crate) fn text(text: impl Into<String>) -> Self {
+        Self::bytes(vec![text.into().into_bytes()])
+    }
+
+    pub(crate) fn integers(value: Vec<i64>) -> Self {
+        Self::Int64(Int64List { value })
+    }
+
+    pub(crate) fn floats(value: Vec<f32>) -> Self {
+        Self::Float(FloatList { value })
+    }
+}
 
 /// What is wrong with a message, and what was expected.
 #[derive(Debug, PartialEq, Eq)]
@@ -120,6 +152,27 @@ impl Features {
         match self.take(names)? {
             Kind::Bytes(list) => Ok(list.value),
             _ => Err(flaw(format!("`{}` is no list of bytes", names[0]), "bytes_list")),
+        }
+    }
+
+    /// The one byte string of a list.
+    pub(crate) fn single(&mut self, name: &str) -> Result<Vec<u8>, Flaw> {
+        let values = self.bytes_list(&[name])?;
+        let count = values.len();
+        let [value] =
+            <[Vec<u8>; 1]>::try_from(values).map_err(|_| flaw(format!("`{name}` has {count} values"), "one"))?;
+        Ok(value)
+    }
+
+    /// The one integer of a list, within a range.
+    pub(crate) fn number(&mut self, name: &str, range: RangeInclusive<i64>) -> Result<i64, Flaw> {
+        let values = self.ints(&[name])?;
+        match values[..] {
+            [value] if range.contains(&value) => Ok(value),
+            _ => {
+                let expected = format!("one number of {} to {}", range.start(), range.end());
+                Err(flaw(format!("`{name}` is {values:?}"), expected))
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use crate::ranks::Group;
 use crate::recipe::{Compute, Recipe};
 use crate::setup::{RunShape, precision};
 use crate::state::{AVERAGE_PREFIX, STEP_INPUT, TensorGroup, is_counter};
-use crate::tasks::{Feeds, Task};
+use crate::tasks::{Evaluation, Feeds, Task};
 use bessemer_ir::Graph;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{StateTensor, print_plan};
@@ -362,12 +362,15 @@ fn load(
 ///
 /// # Errors
 /// Operations without a kernel.
-pub(crate) fn check_kernels(models: &[Model], compute: &ComputeOptions) -> Result<(), TrainError> {
+pub(crate) fn check_kernels(evaluation: &dyn Evaluation, compute: &ComputeOptions) -> Result<(), TrainError> {
     match compute.device.kind {
         DeviceKind::Cpu => Ok(()),
         DeviceKind::Cuda { .. } => {
             let target = compute.device.target();
-            models.iter().try_for_each(|model| Ok(compile(&model.graph, &*target, &compute.compile).map(drop)?))
+            evaluation
+                .models()?
+                .iter()
+                .try_for_each(|model| Ok(compile(&model.graph, &*target, &compute.compile).map(drop)?))
         }
     }
 }

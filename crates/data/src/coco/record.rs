@@ -1,25 +1,18 @@
 //! Images with objects as `tf.train.Example` messages, in the layout of TensorFlow's detection models.
 
-use crate::tf_example::proto::{BytesList, FloatList, Int64List, Kind};
+use crate::tf_example::picture::{ENCODED, FILE_NAME, FORMAT, HEIGHT, SIDES, WIDTH};
+use crate::tf_example::proto::Kind;
 use crate::tf_example::{self, Features, Flaw, flaw};
 
 const EXPECTED: &str = "the features of TensorFlow's detection models: image/encoded, image/object/bbox/xmin and so on";
-const HEIGHT: &str = "image/height";
-const WIDTH: &str = "image/width";
-const FILE_NAME: &str = "image/filename";
 const SOURCE_ID: &str = "image/source_id";
 const SHA256: &str = "image/key/sha256";
-const ENCODED: &str = "image/encoded";
-const FORMAT: &str = "image/format";
 const CAPTION: &str = "image/caption";
 const LABEL: &str = "image/object/class/label";
 const TEXT: &str = "image/object/class/text";
 const IS_CROWD: &str = "image/object/is_crowd";
 const AREA: &str = "image/object/area";
 const MASK: &str = "image/object/mask";
-/// In the order of a box `[x1, y1, x2, y2]`.
-const SIDES: [&str; 4] =
-    ["image/object/bbox/xmin", "image/object/bbox/ymin", "image/object/bbox/xmax", "image/object/bbox/ymax"];
 
 /// An image with its objects.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -53,31 +46,28 @@ impl ImageExample {
     /// The message. `format` is the image's, such as `jpeg`; `sha256` that of the file, in hexadecimal.
     pub(super) fn encode(self, format: &str, sha256: String) -> Vec<u8> {
         let Self { id, size: [height, width], file_name, encoded, objects, has_masks } = self;
-        let bytes = |values: Vec<Vec<u8>>| Kind::Bytes(BytesList { value: values });
-        let integers = |values: Vec<i64>| Kind::Int64(Int64List { value: values });
-        let text = |text: String| bytes(vec![text.into_bytes()]);
-        let per_object = |value: &dyn Fn(&ExampleObject) -> i64| integers(objects.iter().map(value).collect());
+        let per_object = |value: &dyn Fn(&ExampleObject) -> i64| Kind::integers(objects.iter().map(value).collect());
         let mut features = vec![
-            (HEIGHT, integers(vec![height.into()])),
-            (WIDTH, integers(vec![width.into()])),
-            (FILE_NAME, text(file_name)),
-            (SOURCE_ID, text(id.to_string())),
-            (SHA256, text(sha256)),
-            (FORMAT, text(format.to_owned())),
+            (HEIGHT, Kind::integers(vec![height.into()])),
+            (WIDTH, Kind::integers(vec![width.into()])),
+            (FILE_NAME, Kind::text(file_name)),
+            (SOURCE_ID, Kind::text(id.to_string())),
+            (SHA256, Kind::text(sha256)),
+            (FORMAT, Kind::text(format)),
             (LABEL, per_object(&|object| object.category_id)),
             (IS_CROWD, per_object(&|object| object.is_crowd.into())),
-            (TEXT, bytes(objects.iter().map(|object| object.category.clone().into_bytes()).collect())),
-            (AREA, Kind::Float(FloatList { value: objects.iter().map(|object| object.area as f32).collect() })),
+            (TEXT, Kind::bytes(objects.iter().map(|object| object.category.clone().into_bytes()).collect())),
+            (AREA, Kind::floats(objects.iter().map(|object| object.area as f32).collect())),
         ];
         for (axis, name) in SIDES.into_iter().enumerate() {
             let side = f64::from(if axis % 2 == 0 { width } else { height });
             let share = |object: &ExampleObject| (object.bbox[axis] / side) as f32;
-            features.push((name, Kind::Float(FloatList { value: objects.iter().map(share).collect() })));
+            features.push((name, Kind::floats(objects.iter().map(share).collect())));
         }
         if has_masks {
-            features.push((MASK, bytes(objects.into_iter().map(|object| object.mask).collect())));
+            features.push((MASK, Kind::bytes(objects.into_iter().map(|object| object.mask).collect())));
         }
-        features.push((ENCODED, bytes(vec![encoded])));
+        features.push((ENCODED, Kind::bytes(vec![encoded])));
         tf_example::encode(features)
     }
 
@@ -96,11 +86,12 @@ impl ImageExample {
                 false => flaw(format!("no feature `{}`", SIDES[0]), EXPECTED),
             });
         }
-        let [height, width] = [side(&mut features, HEIGHT)?, side(&mut features, WIDTH)?];
+        let mut side = |name| Ok(features.number(name, 1..=crate::MAX_SIDE.into())? as u32);
+        let [height, width] = [side(HEIGHT)?, side(WIDTH)?];
         let id = text(&mut features, SOURCE_ID)?;
         let id = id.parse().map_err(|_| flaw(format!("`{SOURCE_ID}` is `{id}`"), "the id of an image"))?;
         let file_name = if features.has(FILE_NAME) { text(&mut features, FILE_NAME)? } else { String::new() };
-        let encoded = single(&mut features, ENCODED)?;
+        let encoded = features.single(ENCODED)?;
         let labels = features.ints(&[LABEL])?;
         let count = labels.len();
         let mut sides = [const { Vec::new() }; 4];
@@ -139,23 +130,8 @@ impl ImageExample {
     }
 }
 
-fn side(features: &mut Features, name: &'static str) -> Result<u32, Flaw> {
-    let values = features.ints(&[name])?;
-    match values[..] {
-        [value] if (1..=crate::MAX_SIDE.into()).contains(&value) => Ok(value as u32),
-        _ => Err(flaw(format!("`{name}` is {values:?}"), format!("one number of 1 to {}", crate::MAX_SIDE))),
-    }
-}
-
-fn single(features: &mut Features, name: &'static str) -> Result<Vec<u8>, Flaw> {
-    let values = features.bytes_list(&[name])?;
-    let count = values.len();
-    let [value] = <[Vec<u8>; 1]>::try_from(values).map_err(|_| flaw(format!("`{name}` has {count} values"), "one"))?;
-    Ok(value)
-}
-
 fn text(features: &mut Features, name: &'static str) -> Result<String, Flaw> {
-    String::from_utf8(single(features, name)?).map_err(|_| flaw(format!("`{name}` is not UTF-8"), "text"))
+    String::from_utf8(features.single(name)?).map_err(|_| flaw(format!("`{name}` is not UTF-8"), "text"))
 }
 
 #[cfg(test)]
@@ -165,7 +141,7 @@ mod tests {
     use prost::Message;
 
     use super::*;
-    use crate::tf_example::proto::Example;
+    use crate::tf_example::proto::{BytesList, Example, FloatList, Int64List};
 
     fn example() -> ImageExample {
         let object = |x: f64, is_crowd: bool| ExampleObject {

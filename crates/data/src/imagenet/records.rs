@@ -9,18 +9,17 @@ use sha2::{Digest, Sha256};
 use super::{imagenet_classes, readable_class};
 use crate::dataset::hex;
 use crate::decode::{ColourMode, ImageFormat, decode_rgb, read_info, read_whole};
+use crate::listing::Listing;
 use crate::new_folder::{Unfinished, require_empty};
 use crate::parallel::try_map;
 use crate::record_shards::{MOST_SHARDS, ShardWriter, shard_name, shards_of};
-use crate::tf_example::proto::{BytesList, FloatList, Int64List, Kind};
+use crate::tf_example::picture::{ENCODED, FILE_NAME, FORMAT, HEIGHT, SIDES, WIDTH};
+use crate::tf_example::proto::Kind;
 use crate::tf_example::{self, Features, Flaw, flaw};
 use crate::tfrecord::RecordFile;
-use crate::{
-    ClassFolder, DataError, Dataset, FileFormat, Image, Label, Philox, Purpose, Scratch, Split, Stage, Transform,
-};
+use crate::{DataError, Dataset, FileFormat, Image, Label, Philox, Purpose, Scratch, Split, Stage, Transform};
 
 const EXPECTED: &str = "the features of ImageNet's records: image/encoded, image/class/label";
-const ENCODED: &str = "image/encoded";
 const LABEL: &str = "image/class/label";
 /// Names of the classes beside the shards, a line each in the order of the labels.
 const CLASSES: &str = "classes.txt";
@@ -28,9 +27,6 @@ const CLASSES: &str = "classes.txt";
 const FIRST_LABEL: i64 = 1;
 /// Quality of the JPEG files that pictures of other formats become.
 const JPEG_QUALITY: u8 = 100;
-/// Sides of boxes: records have them, and those made from folders none.
-const SIDES: [&str; 4] =
-    ["image/object/bbox/xmin", "image/object/bbox/ymin", "image/object/bbox/xmax", "image/object/bbox/ymax"];
 const BOX_LABELS: &str = "image/object/bbox/label";
 
 /// One split of a folder of shards: `train-NNNNN-of-NNNNN` or `validation-NNNNN-of-NNNNN`, with or without `.tfrecord`.
@@ -49,25 +45,15 @@ pub struct ImageRecords {
 }
 
 impl ImageRecords {
-    /// Whether a folder has shards of a split.
+    /// Finds the records of one split; no picture is read. `None` for a folder without shards of it.
     ///
     /// # Errors
-    /// A folder that cannot be listed; shards that are missing.
-    pub fn are_in(root: &Path, split: Split) -> Result<bool, DataError> {
-        Ok(root.is_dir() && !shards_of(root, name_of(split))?.is_empty())
-    }
-
-    /// Finds the records of one split; no picture is read.
-    ///
-    /// # Errors
-    /// No shards, a missing or damaged one; no record in them; a `classes.txt` that is no list of different names; a transform out of
-    /// range.
-    pub fn open(root: &Path, split: Split, transform: Transform) -> Result<Self, DataError> {
+    /// A missing or damaged shard; no record in them; a `classes.txt` that is no list of different names; a transform out of range.
+    pub fn find(root: &Path, split: Split, transform: Transform) -> Result<Option<Self>, DataError> {
         transform.check()?;
-        let paths = shards_of(root, name_of(split))?;
-        let layout = format!("shards {}-NNNNN-of-NNNNN", name_of(split));
+        let paths = if root.is_dir() { shards_of(root, name_of(split))? } else { Vec::new() };
         if paths.is_empty() {
-            return Err(DataError::layout(root, format!("no shards of {}", name_of(split)), layout));
+            return Ok(None);
         }
         let shards = try_map(paths.len(), paths.len().min(8), |shard| RecordFile::open(&paths[shard]))?;
         let mut starts = vec![0];
@@ -75,9 +61,10 @@ impl ImageRecords {
             starts.push(starts.last().expect("begins with 0") + shard.len());
         }
         if starts.last() == Some(&0) {
+            let layout = format!("shards {}-NNNNN-of-NNNNN with records", name_of(split));
             return Err(DataError::layout(root, "the shards have no record", layout));
         }
-        Ok(Self { shards, starts, classes: class_names(root)?, split, transform })
+        Ok(Some(Self { shards, starts, classes: class_names(root)?, split, transform }))
     }
 
     /// The shard of sample `index`, and the number of its record.
@@ -94,16 +81,9 @@ impl ImageRecords {
     /// The label of a record, from 0, and its picture file.
     fn example(&self, payload: &[u8]) -> Result<(u32, Vec<u8>), Flaw> {
         let mut features = Features::parse(payload, EXPECTED)?;
-        let labels = features.ints(&[LABEL])?;
-        let most = self.classes.len() as i64;
-        let label = match labels[..] {
-            [label] if (FIRST_LABEL..FIRST_LABEL + most).contains(&label) => (label - FIRST_LABEL) as u32,
-            _ => return Err(flaw(format!("`{LABEL}` is {labels:?}"), format!("one number of 1 to {most}"))),
-        };
-        let mut files = features.bytes_list(&[ENCODED])?;
-        let count = files.len();
-        let file = files.pop().filter(|_| count == 1);
-        Ok((label, file.ok_or_else(|| flaw(format!("`{ENCODED}` has {count} values"), "one"))?))
+        let most = FIRST_LABEL - 1 + self.classes.len() as i64;
+        let label = features.number(LABEL, FIRST_LABEL..=most)? - FIRST_LABEL;
+        Ok((label as u32, features.single(ENCODED)?))
     }
 }
 
@@ -127,13 +107,10 @@ impl Dataset for ImageRecords {
         scratch.clock.start();
         let payload = shard.read(record)?;
         let (label, file) = self.example(&payload).map_err(|flaw| self.error(index, flaw))?;
+        scratch.file = file;
         scratch.clock.end(Stage::Read);
-        let info = decode_rgb(&file, &mut scratch.pixels);
-        let info = info.map_err(|error| self.error(index, flaw(format!("the image: {error}"), "a whole image")))?;
-        scratch.clock.end(Stage::Decode);
-        let size = [info.height, info.width];
-        self.transform.place(size, rng).draw(&scratch.pixels, size, &mut scratch.resize, out);
-        scratch.clock.end(Stage::Augment);
+        let drawn = self.transform.draw_file(scratch, rng, out);
+        drawn.map_err(|error| self.error(index, flaw(format!("the image: {error}"), "a whole image")))?;
         Ok(Label(label))
     }
 
@@ -174,7 +151,7 @@ fn class_names(root: &Path) -> Result<Vec<String>, DataError> {
     Ok(names)
 }
 
-/// Shards to write from a [`ClassFolder`]: `train-NNNNN-of-NNNNN` and `validation-NNNNN-of-NNNNN`, and `classes.txt`.
+/// Shards to write from a [`ClassFolder`](crate::ClassFolder): `train-NNNNN-of-NNNNN` and `validation-NNNNN-of-NNNNN`, and `classes.txt`.
 ///
 /// Pictures are in a random order that `seed` decides. JPEG files of grey or RGB pixels are written as they are, all others as RGB JPEG
 /// files of quality 100.
@@ -224,11 +201,7 @@ impl RecordsOfFolder {
         progress: &(dyn Fn(usize, usize) + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<[WrittenImages; 2], DataError> {
-        let transform = Transform::Eval(crate::ResizeCentreCrop::imagenet(224));
-        let sets = [
-            ClassFolder::open(&self.folder, Split::Train, transform)?,
-            ClassFolder::open(&self.folder, Split::Val, transform)?,
-        ];
+        let sets = [Listing::open(&self.folder, Split::Train)?, Listing::open(&self.folder, Split::Val)?];
         let asked = [("shards", self.train_shards), ("val-shards", self.val_shards)];
         let mut counts = [0; 2];
         for (half, (set, (option, shards))) in sets.iter().zip(asked).enumerate() {
@@ -244,14 +217,14 @@ impl RecordsOfFolder {
             unfinished.keep();
             return Err(error);
         }
-        let all = sets.iter().map(ClassFolder::len).sum();
+        let all = sets.iter().map(Listing::len).sum();
         let done = AtomicUsize::new(0);
         let advance = || progress(done.fetch_add(1, Ordering::Relaxed) + 1, all);
         let [train, val] = &sets;
-        let written =
-            [self.write_split(train, counts[0], &advance, stop)?, self.write_split(val, counts[1], &advance, stop)?];
+        let write = |split, set, shards| self.write_split(split, set, shards, &advance, stop);
+        let written = [write(Split::Train, train, counts[0])?, write(Split::Val, val, counts[1])?];
         let classes = self.out.join(CLASSES);
-        let names = train.class_names().join("\n") + "\n";
+        let names = train.classes().join("\n") + "\n";
         fs::write(&classes, names).map_err(DataError::io(&classes, "write the file"))?;
         unfinished.keep();
         Ok(written)
@@ -259,7 +232,8 @@ impl RecordsOfFolder {
 
     fn write_split(
         &self,
-        set: &ClassFolder,
+        split: Split,
+        set: &Listing,
         shards: usize,
         advance: &(dyn Fn() + Sync),
         stop: &(dyn Fn() -> bool + Sync),
@@ -267,7 +241,7 @@ impl RecordsOfFolder {
         let mut order: Vec<usize> = (0..set.len()).collect();
         Purpose::Shuffle.stream(self.seed, 0, 0).shuffle(&mut order);
         let write_shard = |shard: usize| {
-            let name = shard_name(name_of(set.split()), shard, shards);
+            let name = shard_name(name_of(split), shard, shards);
             let mut file = ShardWriter::create(self.out.join(name))?;
             let mut converted = 0;
             for &index in order.iter().skip(shard).step_by(shards) {
@@ -276,7 +250,7 @@ impl RecordsOfFolder {
                 }
                 let picture = Picture::read(&set.path(index))?;
                 converted += usize::from(picture.is_converted);
-                let class = &set.class_names()[set.label(index) as usize];
+                let class = &set.classes()[set.label(index) as usize];
                 file.add(&picture.encode(set.label(index), class))?;
                 advance();
             }
@@ -284,7 +258,7 @@ impl RecordsOfFolder {
         };
         let files = try_map(shards, self.threads, write_shard)?;
         Ok(WrittenImages {
-            split: set.split(),
+            split,
             images: set.len(),
             converted: files.iter().map(|(converted, _)| converted).sum(),
             shards,
@@ -320,23 +294,21 @@ impl Picture {
 
     /// The message, with a label from 0 and the name of its folder.
     fn encode(self, label: u32, class: &str) -> Vec<u8> {
-        let bytes = |value: Vec<u8>| Kind::Bytes(BytesList { value: vec![value] });
-        let text = |text: &str| bytes(text.as_bytes().to_vec());
-        let number = |value: i64| Kind::Int64(Int64List { value: vec![value] });
+        let number = |value: i64| Kind::integers(vec![value]);
         let [height, width] = self.size;
-        let no_boxes = SIDES.map(|side| (side, Kind::Float(FloatList { value: Vec::new() })));
+        let no_boxes = SIDES.map(|side| (side, Kind::floats(Vec::new())));
         let features = [
-            ("image/height", number(height.into())),
-            ("image/width", number(width.into())),
+            (HEIGHT, number(height.into())),
+            (WIDTH, number(width.into())),
             ("image/channels", number(3)),
-            ("image/colorspace", text("RGB")),
-            ("image/format", text("JPEG")),
-            ("image/filename", text(&self.name)),
+            ("image/colorspace", Kind::text("RGB")),
+            (FORMAT, Kind::text("JPEG")),
+            (FILE_NAME, Kind::text(self.name)),
             (LABEL, number(i64::from(label) + FIRST_LABEL)),
-            ("image/class/synset", text(class)),
-            ("image/class/text", text(readable_class(class))),
-            (BOX_LABELS, Kind::Int64(Int64List { value: Vec::new() })),
-            (ENCODED, bytes(self.file)),
+            ("image/class/synset", Kind::text(class)),
+            ("image/class/text", Kind::text(readable_class(class))),
+            (BOX_LABELS, Kind::integers(Vec::new())),
+            (ENCODED, Kind::bytes(vec![self.file])),
         ];
         tf_example::encode(features.into_iter().chain(no_boxes))
     }
@@ -345,8 +317,8 @@ impl Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ResizeCentreCrop;
     use crate::shapes::ShapesFolder;
+    use crate::{ClassFolder, ResizeCentreCrop};
     use std::collections::BTreeMap;
 
     const EVAL: Transform = Transform::Eval(ResizeCentreCrop { resize: 32, size: 32 });
@@ -379,14 +351,14 @@ mod tests {
         let records = root.path().join("records");
         assert!(records.join("validation-00000-of-00001.tfrecord").is_file());
         for split in [Split::Train, Split::Val] {
-            assert!(ImageRecords::are_in(&records, split).unwrap());
-            let read = ImageRecords::open(&records, split, EVAL).unwrap();
+            let read = ImageRecords::find(&records, split, EVAL).unwrap().expect("shards are there");
+            assert!(ImageRecords::find(&root.path().join("folder"), split, EVAL).unwrap().is_none());
             let folder = ClassFolder::open(root.path().join("folder"), split, EVAL).unwrap();
             assert_eq!(read.class_names(), folder.class_names());
             assert_eq!(samples(&read), samples(&folder));
         }
         let labels = |split| {
-            let set = ImageRecords::open(&records, split, EVAL).unwrap();
+            let set = ImageRecords::find(&records, split, EVAL).unwrap().unwrap();
             samples(&set).into_keys().map(|(label, _)| label).collect::<Vec<_>>()
         };
         assert_eq!(labels(Split::Train).first(), Some(&0));
@@ -396,7 +368,7 @@ mod tests {
     fn other_formats_become_jpeg() {
         let (root, [train, _]) = prepared(FileFormat::Png);
         assert_eq!(train.converted, 24);
-        let set = ImageRecords::open(&root.path().join("records"), Split::Train, EVAL).unwrap();
+        let set = ImageRecords::find(&root.path().join("records"), Split::Train, EVAL).unwrap().unwrap();
         let (shard, record) = set.record(23);
         let (_, file) = set.example(&shard.read(record).unwrap()).unwrap();
         assert_eq!(read_info(&file).unwrap().format, ImageFormat::Jpeg);
@@ -407,13 +379,13 @@ mod tests {
         let (root, _) = prepared(FileFormat::Jpeg(90));
         let records = root.path().join("records");
         fs::remove_file(records.join(CLASSES)).unwrap();
-        let set = ImageRecords::open(&records, Split::Val, EVAL).unwrap();
+        let set = ImageRecords::find(&records, Split::Val, EVAL).unwrap().unwrap();
         assert_eq!((set.class_names().len(), &set.class_names()[0][..]), (1000, "n01440764"));
         fs::write(records.join(CLASSES), "a\nb\na\n").unwrap();
-        let error = ImageRecords::open(&records, Split::Val, EVAL).unwrap_err().to_string();
+        let error = ImageRecords::find(&records, Split::Val, EVAL).unwrap_err().to_string();
         assert!(error.contains("not a list of different names"), "{error}");
         fs::write(records.join(CLASSES), "only\n").unwrap();
-        let set = ImageRecords::open(&records, Split::Val, EVAL).unwrap();
+        let set = ImageRecords::find(&records, Split::Val, EVAL).unwrap().unwrap();
         let load =
             |index| set.load(index, &mut Purpose::Augment.stream(0, 0, 0), &mut Scratch::default(), &mut [0; 3072]);
         let error = (0..set.len()).find_map(|index| load(index).err()).unwrap().to_string();

@@ -23,7 +23,7 @@ pub trait Samples: Send + Sync + 'static {
     /// A sample that cannot be read or is damaged.
     fn load_sample(&self, index: usize, draw: SampleKey, sample: &mut Self::Sample) -> Result<(), DataError>;
 
-    /// The stages of loading that were told apart since this was last asked.
+    /// Time of each stage of loading since the last call.
     fn take_stages(&self, _sample: &mut Self::Sample) -> StageTimes {
         StageTimes::default()
     }

@@ -50,7 +50,7 @@ impl<'a> Trainer<'a> {
         if let Some(Evaluator { evaluation, .. }) = &evaluation {
             let kind = options.compute.device.kind;
             let compile = CompileOptions { precision: precision(recipe, kind)?, ..options.compute.compile.clone() };
-            check_kernels(&evaluation.models()?, &ComputeOptions { compile, ..options.compute.clone() })?;
+            check_kernels(&**evaluation, &ComputeOptions { compile, ..options.compute.clone() })?;
         }
         let mut session = TrainSession::new(&*task, recipe, steps_per_epoch, &options.compute, group)?;
         if group.size() > 1 {

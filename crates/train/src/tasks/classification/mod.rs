@@ -192,8 +192,8 @@ fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<LabelledI
         classifier.normalise_by(constants.mean, constants.std);
         classifier.options.image_size = set.image_size(0);
         Arc::new(set)
-    } else if ImageRecords::are_in(root, Split::Val)? {
-        Arc::new(ImageRecords::open(root, Split::Val, Transform::Eval(classifier.transform()))?)
+    } else if let Some(set) = ImageRecords::find(root, Split::Val, Transform::Eval(classifier.transform()))? {
+        Arc::new(set)
     } else {
         let set = ClassFolder::to_evaluate(root, Transform::Eval(classifier.transform()))?;
         Arc::new(labelled_by_name(set, classifier)?)

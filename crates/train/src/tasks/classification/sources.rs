@@ -88,9 +88,9 @@ impl DataSource {
 
 /// Pictures in folders of classes, or in TFRecord shards if there are any.
 fn open_images(root: &Path, split: Split, transform: Transform) -> Result<Arc<LabelledImages>, TrainError> {
-    Ok(match ImageRecords::are_in(root, split)? {
-        true => Arc::new(ImageRecords::open(root, split, transform)?),
-        false => Arc::new(ClassFolder::open(root, split, transform)?),
+    Ok(match ImageRecords::find(root, split, transform)? {
+        Some(records) => Arc::new(records),
+        None => Arc::new(ClassFolder::open(root, split, transform)?),
     })
 }
 
