@@ -145,6 +145,17 @@ pub fn explain(request: &Request) -> Result<Explanation, ModelError> {
     })
 }
 
+/// Launches and time of a step on the GPU whose data sheet a request names; `None` for other devices.
+///
+/// # Errors
+/// As [`explain`].
+pub fn predict(request: &Request) -> Result<Option<Prediction>, ModelError> {
+    let Some(sheet) = request.sheet else { return Ok(None) };
+    let plan = plan(request, request.batch_size)?;
+    let accumulation = if plan.accumulates() { request.settings.accumulation } else { 1 };
+    Ok(Some(sheet.predict(&plan, accumulation)))
+}
+
 fn grouped(misses: &[NearMiss]) -> Vec<NearMisses> {
     let mut groups: BTreeMap<(&'static str, Reason), NearMisses> = BTreeMap::new();
     for miss in misses {

@@ -1,11 +1,16 @@
 //! How fast a data set is loaded as training would load it, beside what the model takes.
 
+use crate::explain;
 use crate::measure::{MeasureError, Repeat, Request};
+use bessemer_cuda::sheet::Sheet;
 use bessemer_data::{BatchRange, Stage};
+use bessemer_ir::passes::CompileOptions;
+use bessemer_ir::{DType, GraphError};
+use bessemer_models::ModelError;
 use bessemer_train::recipe::Recipe;
 use bessemer_train::tasks::registry;
 use bessemer_train::workload::Mode;
-use bessemer_train::{DeviceOptions, StopSignal, TrainError};
+use bessemer_train::{DeviceKind, DeviceOptions, StopSignal, TrainError};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -43,6 +48,18 @@ pub struct Consumption {
     pub batch_size: usize,
     /// Threads of the loader that give as many.
     pub workers_needed: f64,
+}
+
+/// What a model is predicted to take in training on a GPU, by the data sheet alone; nothing of it is measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct PredictedConsumption {
+    /// Name of the product.
+    pub product: &'static str,
+    /// Type of tensors in memory and of the operands of products.
+    pub precision: &'static str,
+    /// What it takes.
+    #[serde(flatten)]
+    pub consumption: Consumption,
 }
 
 /// Loads training batches as a recipe asks for them, for about `time` after the first one, and does nothing with them. The recipe
@@ -127,7 +144,39 @@ impl Loading {
             ..Request::of(&self.model, Mode::Train, batch_size)
         };
         let samples_per_second = Repeat::here(&request)?.throughput(&request);
+        Ok(self.consumed(samples_per_second, batch_size))
+    }
+
+    /// What the model is predicted to take in training in bf16, in batches as they were loaded, on a GPU that need not be there; `None`
+    /// if GPUs have no kernels for it.
+    ///
+    /// # Errors
+    /// A step that is not possible.
+    pub fn predicted(&self, sheet: Sheet) -> Result<Option<PredictedConsumption>, MeasureError> {
+        let usual = registry::find(&self.model).map_err(TrainError::from)?.family().usual_step(None);
+        let request = explain::Request {
+            model: self.model.clone(),
+            mode: Mode::Train,
+            batch_size: self.batch_size as usize,
+            settings: usual,
+            compile: CompileOptions { precision: DType::Bf16, ..CompileOptions::default() },
+            device: DeviceOptions { kind: DeviceKind::Cuda { index: 0 }, ..DeviceOptions::default() },
+            sheet: Some(sheet),
+            memory_bytes: sheet.free_bytes(),
+        };
+        let predicted = match explain::predict(&request) {
+            Err(ModelError::Graph(GraphError::Unsupported(_))) => None,
+            predicted => predicted?,
+        };
+        Ok(predicted.map(|prediction| PredictedConsumption {
+            product: prediction.product,
+            precision: "bf16",
+            consumption: self.consumed(self.batch_size as f64 / prediction.all.seconds, self.batch_size as usize),
+        }))
+    }
+
+    fn consumed(&self, samples_per_second: f64, batch_size: usize) -> Consumption {
         let workers_needed = samples_per_second / self.samples_per_second_per_worker;
-        Ok(Consumption { samples_per_second, batch_size, workers_needed })
+        Consumption { samples_per_second, batch_size, workers_needed }
     }
 }

@@ -16,6 +16,29 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
+/// Lines of a table as RFC 4180 has them: cells with commas, quotes or line breaks are quoted, and lines end in CR LF.
+#[derive(Default)]
+pub(crate) struct Csv {
+    has_header: bool,
+}
+
+impl Csv {
+    /// Rows, before the first ones the names of their columns.
+    pub(crate) fn lines(
+        &mut self,
+        columns: &[&str],
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> anyhow::Result<String> {
+        let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(Vec::new());
+        if !self.has_header {
+            writer.write_record(columns)?;
+            self.has_header = true;
+        }
+        rows.into_iter().try_for_each(|row| writer.write_record(row))?;
+        Ok(String::from_utf8(writer.into_inner()?)?)
+    }
+}
+
 /// Rows of text in columns, the first `left` of them flush left, the others flush right.
 pub(crate) struct Table {
     left: usize,
@@ -59,6 +82,16 @@ impl std::fmt::Display for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_of_csv_are_quoted_where_they_must_be() {
+        let mut csv = Csv::default();
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let first = csv.lines(&["picture", "name"], [row(["a, \"b\".jpg", "tench"]), row(["c.jpg", "two\nlines"])]);
+        assert_eq!(first.unwrap(), "picture,name\r\n\"a, \"\"b\"\".jpg\",tench\r\nc.jpg,\"two\nlines\"\r\n");
+        assert_eq!(csv.lines(&["picture", "name"], [row(["", "é"])]).unwrap(), ",é\r\n", "the header comes once");
+        assert_eq!(Csv::default().lines(&["picture", "name"], []).unwrap(), "picture,name\r\n");
+    }
 
     #[test]
     fn columns_line_up() {

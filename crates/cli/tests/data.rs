@@ -98,6 +98,85 @@ fn data_can_be_drawn_checked_and_seen() {
 }
 
 #[test]
+fn files_of_pixels_are_trained_on_and_damage_in_them_is_named() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    drawn(folder.path());
+    let made = run("data prepare binary shapes --out pixels --size 32").ok().out;
+    assert!(made.contains("pixels: 20 pictures of train") && made.contains("10 pictures of val"), "{made}");
+    run(&format!("{TRAIN} pixels --out run")).ok();
+    let total = |data: &str| {
+        let eval = run(&format!("eval resnet20-cifar --weights run --json --data {data}")).ok().out;
+        let eval: serde_json::Value = serde_json::from_str(&eval).unwrap();
+        (eval["total"].as_u64().unwrap(), eval["loss"].as_f64().unwrap())
+    };
+    assert_eq!(total("pixels"), total("./shapes"), "the same pictures");
+    run("data prepare binary shapes --out pixels").fails(2, &["pixels", "not empty"]);
+    run("data prepare binary shapes --out other --size 5000").fails(2, &["image size is 5000"]);
+
+    let file = folder.path().join("pixels/val.bin");
+    let good = fs::read(&file).unwrap();
+    let damaged = |bytes: &[u8], parts: &[&str]| {
+        fs::write(&file, bytes).unwrap();
+        let eval = run("eval resnet20-cifar --weights run --data pixels");
+        eval.fails(2, &[&["pixels/val.bin"], parts].concat());
+    };
+    let changed = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        bytes
+    };
+    damaged(&good[..good.len() - 1], &["10 pictures of 32x32, as its header says"]);
+    damaged(&good[..20], &["the file has 20 bytes"]);
+    damaged(&changed(0, b'?'), &["does not begin with `BSMRPICS`"]);
+    damaged(&changed(60, good[60] ^ 1), &["record 1 at byte 48", "does not fit its checksum"]);
+    let verify = run("data verify imagenet pixels").fails(2, &["1 files or records cannot be read"]);
+    assert!(verify.out.contains("val.bin: record 1 at byte 48"), "{}", verify.out);
+    // A label that is none of the ten, with a checksum that fits.
+    let mut labelled = changed(48, 10);
+    let checksum = crc32c::crc32c(&[&labelled[48..52], &labelled[56..56 + 3072]].concat());
+    labelled[52..56].copy_from_slice(&checksum.to_le_bytes());
+    damaged(&labelled, &["record 1", "the label is 10; expected a label below 10"]);
+    fs::remove_file(&file).unwrap();
+    run("eval resnet20-cifar --weights run --data pixels").fails(2, &["pixels/val.bin: no such file"]);
+}
+
+#[test]
+fn imagenet_is_checked_and_seen_in_each_layout() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    drawn(folder.path());
+    for split in ["train", "val"] {
+        let class = |name: &str| folder.path().join("shapes").join(split).join(name);
+        fs::rename(class("star"), class("n01440764")).unwrap();
+    }
+    run("data prepare imagenet shapes --out records --shards 2").ok();
+    run("data prepare binary shapes --out pixels --size 32").ok();
+    for (data, layout) in [("shapes", "folders"), ("records", "records"), ("pixels", "binary")] {
+        let verify = run(&format!("data verify imagenet {data}")).ok().out;
+        assert!(verify.contains("train       10        20        0") && verify.contains("tench 2"), "{verify}");
+        let json = run(&format!("data verify imagenet {data} --json")).ok().out;
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((&json["layout"], &json["val"]["readable"]), (&layout.into(), &10.into()));
+        run(&format!("data sample imagenet {data} --split val --count 4 --size 32 --out {data}.png")).ok();
+    }
+    let sheet = |name: &str| fs::read(folder.path().join(name)).unwrap();
+    assert!(sheet("shapes.png") == sheet("pixels.png") && sheet("records.png").starts_with(b"\x89PNG"));
+
+    let shard = folder.path().join("records/train-00001-of-00002.tfrecord");
+    let mut bytes = fs::read(&shard).unwrap();
+    let last = bytes.len() - 9;
+    bytes[last] ^= 1;
+    fs::write(&shard, bytes).unwrap();
+    let verify = run("data verify imagenet records").fails(2, &["1 files or records cannot be read"]);
+    let line = verify.out.lines().last().unwrap();
+    assert!(line.contains("train-00001-of-00002.tfrecord: record 10 at byte"), "{}", verify.out);
+    assert!(verify.out.contains("train       10        19        1"), "{}", verify.out);
+    run("data verify imagenet nowhere").fails(2, &["nowhere: no such folder"]);
+    run("data sample imagenet records --split val --size 0").fails(2, &["image size is 0"]);
+}
+
+#[test]
 fn weights_that_do_not_fit() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("w.safetensors");

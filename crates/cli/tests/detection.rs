@@ -53,6 +53,14 @@ fn a_detector_is_used() {
     assert_eq!((lines.len(), lines[1]["objects"].as_array().unwrap().len()), (3, 2));
     let results: Value = serde_json::from_slice(&fs::read(folder.path().join("drawn/results.json")).unwrap()).unwrap();
     assert_eq!((results.as_array().unwrap().len(), &results[5]["image_id"]), (6, &3.into()));
+    let table = run(&format!("{infer} --frames film.mjpeg --csv")).ok().out;
+    let rows: Vec<Vec<&str>> = table.split_terminator("\r\n").map(|row| row.split(',').collect()).collect();
+    assert_eq!(rows[0].join(","), "picture,rank,class_id,category_id,name,score,x,y,width,height");
+    assert_eq!((rows.len(), &rows[4][..2]), (7, &["frame-000002.jpg", "2"][..]), "{table}");
+    let object = &lines[1]["objects"][1];
+    let cells = [&object["class"], &object["category_id"], &object["name"], &object["score"], &object["bbox"][3]];
+    let cells = cells.map(|cell| cell.to_string().replace('"', ""));
+    assert_eq!([rows[4][2], rows[4][3], rows[4][4], rows[4][5], rows[4][9]], cells.each_ref().map(String::as_str));
 
     let cut = &pictures[..pictures.len() - 5];
     let (ran, bytes) = with_pictures(folder.path(), &format!("{infer} --frames - --out - --quiet"), cut);

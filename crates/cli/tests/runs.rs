@@ -62,6 +62,26 @@ fn a_run_is_trained_used_resumed_and_reported() {
     let infer = run("infer resnet20-cifar --weights run --top 2 --json shapes/val/star/000003.png").ok().out;
     let infer: Value = serde_json::from_str(&infer).unwrap();
     assert_eq!(infer[0]["classes"].as_array().unwrap().len(), 2);
+    let quoted = r#"a,"b".png"#;
+    fs::copy(folder.path().join("shapes/val/star/000003.png"), folder.path().join(quoted)).unwrap();
+    let two = format!("infer resnet20-cifar --weights run --top 2 {quoted} shapes/val/star/000003.png");
+    let infer: Value = serde_json::from_str(&run(&format!("{two} --json")).ok().out).unwrap();
+    let csv = run(&format!("{two} --csv")).ok().out;
+    let classes = infer[0]["classes"].as_array().unwrap();
+    let rows = |picture: &str| -> String {
+        let row = |(rank, class): (usize, &Value)| {
+            format!(
+                "{picture},{rank},{},{},{}\r\n",
+                class["class"],
+                class["name"].as_str().unwrap(),
+                class["probability"]
+            )
+        };
+        (1..).zip(classes).map(row).collect()
+    };
+    let expected = [rows(r#""a,""b"".png""#), rows("shapes/val/star/000003.png")].concat();
+    assert_eq!(csv, format!("picture,rank,class_id,name,probability\r\n{expected}"));
+    run(&format!("{two} --csv --json")).fails(2, &["--csv", "--json"]);
     run("eval resnet32-cifar --weights run --data shapes").fails(2, &["resnet20-cifar"]);
 
     run("report run --html report.html --markdown report.md").ok();

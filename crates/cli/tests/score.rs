@@ -250,6 +250,12 @@ fn detections_have_the_twelve_scores_of_coco() {
     assert_eq!(lines[12], ["AR_large", "0.50:0.95", "large", "100", "-"]);
     assert_eq!(lines[15], ["cat", "1", "1", "0.900", "1.000", "1.000", "0.900", "-", "-", "0.900"]);
     assert_eq!(score_coco(&folder, "").ok().out.lines().count(), 13);
+    let table = score_coco(&folder, "--classes --csv").ok().out;
+    let [header, cat, dog] = table.split_terminator("\r\n").collect::<Vec<_>>()[..] else { panic!("{table}") };
+    assert!(header.starts_with("id,name,objects,detections,AP,AP50,") && header.ends_with(",AR_large"), "{header}");
+    assert!(cat.starts_with("1,cat,1,1,0.9") && dog.starts_with("2,dog,0,0,-1.0,"), "{table}");
+    assert!([header, cat, dog].iter().all(|row| row.split(',').count() == 16), "{table}");
+    score_coco(&folder, "--csv").fails(2, &["--classes"]);
 }
 
 #[test]

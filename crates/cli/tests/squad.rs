@@ -77,6 +77,14 @@ fn runs_of_several_seeds_are_trained_judged_and_asked() {
     assert_eq!((asked[0]["question"].as_str(), asked[1]["question"].as_str()), (Some("who?"), Some("where?")));
     assert!(TEXT.contains(asked[1]["answer"].as_str().unwrap()), "{asked}");
     assert!((1..=3).contains(&asked[0]["candidates"].as_array().unwrap().len()), "{asked}");
+    let table = run(&format!("{infer} --file text.txt --question who? --question where? --top 1 --csv")).ok().out;
+    let rows: Vec<&str> = table.split_terminator("\r\n").collect();
+    let best = |number: usize, question: &str| {
+        let candidate = &asked[number]["candidates"][0];
+        format!("{question},1,{},{}", candidate["text"].as_str().unwrap(), candidate["probability"])
+    };
+    let plain = rows[1..].iter().map(|row| row.replace('"', "")).collect::<Vec<_>>();
+    assert_eq!((rows[0], plain), ("question,rank,answer,probability", vec![best(0, "who?"), best(1, "where?")]));
     let lines = ask_by_lines(folder.path(), "who?\n\nwhere?\n");
     let answers: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(

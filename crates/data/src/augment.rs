@@ -2,10 +2,10 @@
 
 use fast_image_resize::CropBox;
 
-use crate::decode::decode_rgb;
+use crate::decode::exif::decode_oriented;
 use crate::placement::{Resampling, ResizeBuffers, Shown};
 use crate::resize::Region;
-use crate::{DataError, DecodeError, Image, Philox, Placement, Scratch, Stage};
+use crate::{DataError, DecodeError, Exif, Image, Philox, Placement, Scratch, Stage};
 
 const CROP_ATTEMPTS: usize = 10;
 
@@ -157,14 +157,24 @@ impl Transform {
         }
     }
 
-    /// Decodes the file in a worker's buffers and draws a part of it into `out` `[height, width, 3]`.
-    pub(crate) fn draw_file(&self, scratch: &mut Scratch, rng: &mut Philox, out: &mut [u8]) -> Result<(), DecodeError> {
-        let info = decode_rgb(&scratch.file, &mut scratch.pixels)?;
+    /// Decodes the file in a worker's buffers, turned as `exif` asks, and draws a part of it into `out` `[height, width, 3]`.
+    pub(crate) fn draw_file(
+        &self,
+        scratch: &mut Scratch,
+        exif: Exif,
+        rng: &mut Philox,
+        out: &mut [u8],
+    ) -> Result<(), DecodeError> {
+        let info = decode_oriented(&scratch.file, &mut scratch.pixels, exif)?;
         scratch.clock.end(Stage::Decode);
-        let size = [info.height, info.width];
+        self.draw_pixels([info.height, info.width], scratch, rng, out);
+        Ok(())
+    }
+
+    /// Draws a part of the picture of `[height, width]` in a worker's buffer of pixels into `out` `[height, width, 3]`.
+    pub(crate) fn draw_pixels(&self, size: [u32; 2], scratch: &mut Scratch, rng: &mut Philox, out: &mut [u8]) {
         self.place(size, rng).draw(&scratch.pixels, size, &mut scratch.resize, out);
         scratch.clock.end(Stage::Augment);
-        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use crate::decode::read_whole;
 use crate::listing::Listing;
-use crate::{DataError, Dataset, Label, Philox, Scratch, Split, Stage, Transform};
+use crate::{DataError, Dataset, Exif, Label, Philox, Scratch, Split, Stage, Transform};
 
 /// One split of an ImageNet-like folder: `train/CLASS/*.jpg` and `val/CLASS/*.jpg`, or with another of the
 /// [endings](crate::IMAGE_ENDINGS).
@@ -17,6 +17,7 @@ pub struct ClassFolder {
     /// Of each folder, where labels are not the places of folders.
     labels: Option<Labels>,
     transform: Transform,
+    exif: Exif,
 }
 
 /// Labels that a model gives to classes.
@@ -37,7 +38,7 @@ impl ClassFolder {
     /// that `train/` lacks; a name that is not UTF-8; a transform out of range.
     pub fn open(root: impl AsRef<Path>, split: Split, transform: Transform) -> Result<Self, DataError> {
         transform.check()?;
-        Ok(Self { split, listing: Listing::open(root.as_ref(), split)?, labels: None, transform })
+        Ok(Self::new(split, Listing::open(root.as_ref(), split)?, transform))
     }
 
     /// Lists the files to evaluate on: `val/` of a root with `train/` as [`ClassFolder::open`] does, or `val/CLASS/` alone, or
@@ -46,7 +47,16 @@ impl ClassFolder {
     /// Errors: as [`ClassFolder::open`], but `train/` and `val/` may be missing.
     pub fn to_evaluate(root: impl AsRef<Path>, transform: Transform) -> Result<Self, DataError> {
         transform.check()?;
-        Ok(Self { split: Split::Val, listing: Listing::to_evaluate(root.as_ref())?, labels: None, transform })
+        Ok(Self::new(Split::Val, Listing::to_evaluate(root.as_ref())?, transform))
+    }
+
+    fn new(split: Split, listing: Listing, transform: Transform) -> Self {
+        Self { split, listing, labels: None, transform, exif: Exif::Ignore }
+    }
+
+    /// Turns the images as `exif` asks; otherwise they stay as they are stored.
+    pub fn oriented(self, exif: Exif) -> Self {
+        Self { exif, ..self }
     }
 
     /// Labels as a model gives them that knows more classes, or in another order: the place of a folder's name in `names`.
@@ -101,7 +111,7 @@ impl Dataset for ClassFolder {
         scratch.clock.start();
         read_whole(&path, &mut scratch.file)?;
         scratch.clock.end(Stage::Read);
-        self.transform.draw_file(scratch, rng, out).map_err(|source| DataError::Image { path, source })?;
+        self.transform.draw_file(scratch, self.exif, rng, out).map_err(|source| DataError::Image { path, source })?;
         Ok(Label(self.label(index)))
     }
 
@@ -109,8 +119,8 @@ impl Dataset for ClassFolder {
         self.path(index).display().to_string()
     }
 
-    /// A hash over class, name and size of every file, in order.
+    /// A hash over class, name and size of every file, in order, and whether they are turned.
     fn identity(&self) -> String {
-        format!("folder:{}:sha256:{}", self.split().name(), self.listing.hash())
+        format!("folder:{}:sha256:{}{}", self.split().name(), self.listing.hash(), self.exif.identity())
     }
 }

@@ -4,14 +4,14 @@ use std::path::Path;
 
 use image::codecs::jpeg::JpegEncoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
-use image::metadata::Orientation;
-use image::{DynamicImage, ExtendedColorType, ImageEncoder, ImageResult, RgbImage};
+use image::{ExtendedColorType, ImageEncoder, ImageResult};
 
 use fast_image_resize::Resizer;
 
-use crate::decode::{decode_file, exif, read_whole};
+use crate::decode::exif::{Exif, decode_oriented};
+use crate::decode::{decode_file, read_whole};
 use crate::resize::resize_region;
-use crate::{DataError, DecodeError, Region, decode_rgb};
+use crate::{DataError, DecodeError, Region};
 
 /// An RGB picture, `pixels` `[height, width, 3]`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -56,25 +56,18 @@ impl Image {
         Ok(Self { width: info.width as usize, height: info.height as usize, pixels })
     }
 
-    /// Reads and decodes a file as [`Image::decode_upright`] does.
-    pub fn read_upright(path: &Path) -> Result<Self, DataError> {
+    /// Reads and decodes a file as [`Image::decode_oriented`] does.
+    pub fn read_oriented(path: &Path, exif: Exif) -> Result<Self, DataError> {
         let mut file = Vec::new();
         read_whole(path, &mut file)?;
-        Self::decode_upright(&file).map_err(|source| DataError::Image { path: path.to_owned(), source })
+        Self::decode_oriented(&file, exif).map_err(|source| DataError::Image { path: path.to_owned(), source })
     }
 
-    /// Decodes the content of a file as [`decode_rgb`] does, turned and mirrored as its EXIF orientation says, if it is a JPEG
-    /// that has one.
-    pub fn decode_upright(file: &[u8]) -> Result<Self, DecodeError> {
+    /// Decodes the content of a file as [`decode_rgb`](crate::decode_rgb) does, and turns the picture as `exif` asks.
+    pub fn decode_oriented(file: &[u8], exif: Exif) -> Result<Self, DecodeError> {
         let mut pixels = Vec::new();
-        let info = decode_rgb(file, &mut pixels)?;
-        let stored = RgbImage::from_raw(info.width, info.height, pixels).expect("three bytes for each pixel");
-        let mut picture = DynamicImage::ImageRgb8(stored);
-        if let Some(orientation) = exif::orientation(file).and_then(Orientation::from_exif) {
-            picture.apply_orientation(orientation);
-        }
-        let (width, height) = (picture.width() as usize, picture.height() as usize);
-        Ok(Self { width, height, pixels: picture.into_rgb8().into_raw() })
+        let info = decode_oriented(file, &mut pixels, exif)?;
+        Ok(Self { width: info.width as usize, height: info.height as usize, pixels })
     }
 
     /// The part in `region`, resized with an antialiased bilinear filter as Pillow's `crop` then `resize(BILINEAR)`.

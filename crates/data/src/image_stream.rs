@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use crate::decode::detect;
-use crate::{DataError, DecodeError, Image, ImageFormat};
+use crate::{DataError, DecodeError, Exif, Image, ImageFormat};
 
 /// Longest file of a picture that is accepted, in bytes.
 const MAX_BYTES: usize = 1 << 30;
@@ -18,6 +18,7 @@ const END_OF_IMAGE: u8 = 0xD9;
 pub struct ImageStream<R> {
     input: R,
     name: PathBuf,
+    exif: Exif,
     /// Pictures that were begun.
     number: u64,
     /// The file of the present picture.
@@ -31,12 +32,12 @@ enum Flaw {
 }
 
 impl<R: BufRead> ImageStream<R> {
-    /// A stream that errors call `name`.
-    pub fn new(input: R, name: &Path) -> Self {
-        Self { input, name: name.to_owned(), number: 0, file: Vec::new() }
+    /// A stream that errors call `name`, of pictures that are turned as `exif` asks.
+    pub fn new(input: R, name: &Path, exif: Exif) -> Self {
+        Self { input, name: name.to_owned(), exif, number: 0, file: Vec::new() }
     }
 
-    /// Reads the next picture, upright as [`Image::decode_upright`] makes it; `None` at the end of the stream.
+    /// Reads the next picture, as [`Image::decode_oriented`] makes it; `None` at the end of the stream.
     ///
     /// # Errors
     /// A picture that is truncated, damaged or none, by its number from 1; no picture in the whole stream; a stream that cannot be read.
@@ -48,7 +49,7 @@ impl<R: BufRead> ImageStream<R> {
                 return Err(DataError::layout(&self.name, "no picture", "JPEG or PNG files one after another"));
             }
             Ok(()) if self.file.is_empty() => return Ok(None),
-            Ok(()) => Image::decode_upright(&self.file),
+            Ok(()) => Image::decode_oriented(&self.file, self.exif),
             Err(Flaw::Decode(error)) => Err(error),
             Err(Flaw::Read(error)) => return Err(DataError::io(&self.name, "read the pictures")(error)),
         };

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 mod augment;
+mod binary;
 mod cifar;
 mod class_folder;
 pub mod coco;
@@ -24,6 +25,7 @@ mod image;
 mod image_stream;
 mod imagenet;
 mod json;
+mod labelled;
 mod listing;
 mod loader;
 mod new_folder;
@@ -47,9 +49,11 @@ mod utf8;
 mod verify;
 
 pub use augment::{RandomResizedCrop, ResizeCentreCrop, Transform};
+pub use binary::{BinaryImages, BinaryOfFolder, WrittenBinary};
 pub use cifar::CifarBin;
 pub use class_folder::{ClassFolder, UnknownClass};
 pub use dataset::{Dataset, LabelledImages, Normalization, Scratch, Split};
+pub use decode::exif::Exif;
 pub use decode::{
     ColourMode, IMAGE_ENDINGS, ImageFormat, ImageInfo, MAX_PIXELS, MAX_SIDE, decode_file, decode_rgb, has_image_ending,
 };
@@ -58,8 +62,10 @@ pub use feeds::{Array, Feeds, Field, Row};
 pub use image::{FileFormat, Image};
 pub use image_stream::ImageStream;
 pub use imagenet::{
-    IMAGENET_CLASSES, ImageNetClass, ImageRecords, RecordsOfFolder, WrittenImages, imagenet_classes, readable_class,
+    IMAGENET_CLASSES, ImageLayout, ImageNetClass, ImageRecords, LabelledReport, RecordsOfFolder, WrittenImages,
+    imagenet_classes, readable_class, verify_labelled,
 };
+pub use labelled::open_labelled;
 pub use loader::{
     Batch, ImageSamples, LoadedImage, Loader, LoaderOptions, LoaderStats, OnBadSample, SampleKey, Samples,
     SkippedSample, Stage, StageTimes,

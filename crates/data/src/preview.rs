@@ -3,7 +3,9 @@
 use crate::detection::Objects;
 use crate::draw::{DrawStyle, DrawnObject, draw_objects};
 use crate::font::{self, draw_text, text_width};
-use crate::{DataError, Dataset, Image, Label, LabelledImages, Placement, Purpose, SampleTarget, Scratch};
+use crate::{
+    DataError, Dataset, Image, Label, LabelledImages, Placement, Purpose, SampleTarget, Scratch, readable_class,
+};
 
 const GAP: usize = 4;
 /// Width in pixels from which on samples have large letters under them.
@@ -12,9 +14,9 @@ const BACKGROUND: [u8; 3] = [32, 32, 32];
 const TEXT: [u8; 3] = [240, 240, 240];
 
 /// A sheet of `count` samples as training sees them in epoch 0, picked at random from equal parts of the data set, each
-/// with the name of its class under it. `columns` of 0 asks for a sheet that is about square.
+/// with the name of its class under it, which for WordNet ids of ImageNet is what people call it. `columns` of 0 asks for a sheet that is about square.
 pub fn contact_sheet(dataset: &LabelledImages, count: usize, columns: usize, seed: u64) -> Result<Image, DataError> {
-    let name = |_: &mut Image, Label(label): Label| dataset.class_names()[label as usize].clone();
+    let name = |_: &mut Image, Label(label): Label| readable_class(&dataset.class_names()[label as usize]).to_owned();
     sheet(dataset, count, columns, seed, name)
 }
 

@@ -21,9 +21,9 @@ pub struct VerifyReport {
 /// What one split holds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SplitReport {
-    /// Files of each class, damaged ones included, in label order.
+    /// Files of each class, damaged ones included, in label order; of records those that can be read.
     pub classes: Vec<(String, usize)>,
-    /// Files that could be decoded.
+    /// Files or records that could be read and decoded.
     pub readable: usize,
     /// Number of images by file format.
     pub formats: BTreeMap<ImageFormat, usize>,
@@ -68,13 +68,14 @@ pub fn verify(
     let total = train.len() + val.len();
     let done = AtomicUsize::new(0);
     let advance = || progress(done.fetch_add(1, Ordering::Relaxed) + 1, total);
-    let check = |listing: &Listing| SplitReport::new(listing, decode_all(listing, workers, &advance));
+    let check = |listing: &Listing| split_report(listing, decode_all(listing, workers, &advance));
     Ok(VerifyReport { train: check(&train), val: check(&val) })
 }
 
-type Outcome = Result<ImageInfo, DataError>;
+pub(crate) type Outcome = Result<ImageInfo, DataError>;
 
-fn decode_all(listing: &Listing, workers: usize, advance: &(dyn Fn() + Sync)) -> Vec<Outcome> {
+/// What decoding each file gives.
+pub(crate) fn decode_all(listing: &Listing, workers: usize, advance: &(dyn Fn() + Sync)) -> Vec<Outcome> {
     let decode = |(file, pixels): &mut (Vec<u8>, Vec<u8>), index| {
         let outcome = decode_file(&listing.path(index), file, pixels);
         advance();
@@ -83,10 +84,30 @@ fn decode_all(listing: &Listing, workers: usize, advance: &(dyn Fn() + Sync)) ->
     map_with(listing.len(), workers, Default::default, decode)
 }
 
+/// What a split of files holds.
+pub(crate) fn split_report(listing: &Listing, outcomes: Vec<Outcome>) -> SplitReport {
+    let mut report = SplitReport::new(listing.classes());
+    for (index, outcome) in outcomes.into_iter().enumerate() {
+        let (label, path) = (listing.label(index), listing.path(index));
+        match outcome {
+            Ok(info) => {
+                report.add_image(label, &info);
+                report.misnamed += usize::from(ImageFormat::of_ending(&path) != Some(info.format));
+            }
+            Err(error) => {
+                report.classes[label as usize].1 += 1;
+                report.add_damaged(&path, &error);
+            }
+        }
+    }
+    report
+}
+
 impl SplitReport {
-    fn new(listing: &Listing, outcomes: Vec<Outcome>) -> Self {
-        let mut report = Self {
-            classes: listing.classes().iter().map(|name| (name.clone(), 0)).collect(),
+    /// One without pictures.
+    pub(crate) fn new(classes: &[String]) -> Self {
+        Self {
+            classes: classes.iter().map(|name| (name.clone(), 0)).collect(),
             readable: 0,
             formats: BTreeMap::new(),
             modes: BTreeMap::new(),
@@ -94,24 +115,25 @@ impl SplitReport {
             smallest: None,
             largest: None,
             damaged: Vec::new(),
-        };
-        for (index, outcome) in outcomes.into_iter().enumerate() {
-            report.classes[listing.label(index) as usize].1 += 1;
-            let path = listing.path(index);
-            match outcome {
-                Ok(info) => report.count(&path, &info),
-                Err(error) => report.damaged.push(DamagedFile { path, reason: error.to_string() }),
-            }
         }
-        report
     }
 
-    fn count(&mut self, path: &Path, info: &ImageInfo) {
-        self.readable += 1;
+    /// Counts a picture that was decoded.
+    pub(crate) fn add_image(&mut self, label: u32, info: &ImageInfo) {
         *self.formats.entry(info.format).or_default() += 1;
         *self.modes.entry(info.mode).or_default() += 1;
-        self.misnamed += usize::from(ImageFormat::of_ending(path) != Some(info.format));
-        let size = (info.width, info.height);
+        self.add(label, (info.width, info.height));
+    }
+
+    /// Lists a file, or a record in it, that cannot be used.
+    pub(crate) fn add_damaged(&mut self, path: &Path, error: &DataError) {
+        self.damaged.push(DamagedFile { path: path.to_owned(), reason: error.to_string() });
+    }
+
+    /// Counts a picture of this width and height.
+    pub(crate) fn add(&mut self, label: u32, size: (u32, u32)) {
+        self.readable += 1;
+        self.classes[label as usize].1 += 1;
         let pixels = |(width, height): (u32, u32)| u64::from(width) * u64::from(height);
         if self.smallest.is_none_or(|smallest| pixels(size) < pixels(smallest)) {
             self.smallest = Some(size);

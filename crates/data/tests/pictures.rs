@@ -1,6 +1,9 @@
 //! Pictures as a person has them: turned by their EXIF orientation, and one after another in a stream.
 
-use bessemer_data::{DataError, FileFormat, Image, ImageStream};
+use bessemer_data::{
+    ClassFolder, DataError, Dataset, Exif, FileFormat, Image, ImageStream, Purpose, ResizeCentreCrop, Scratch, Split,
+    Transform,
+};
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
@@ -52,14 +55,36 @@ fn difference(a: &Image, b: &Image) -> f64 {
 fn all_orientations_are_upright() {
     let picture = picture(48, 32);
     for orientation in 1..=8 {
-        let upright = Image::decode_upright(&stored(&picture, orientation)).unwrap();
+        let upright = Image::decode_oriented(&stored(&picture, orientation), Exif::Apply).unwrap();
         let distance = difference(&upright, &picture);
         assert!(distance < 3.0, "{orientation}: {distance}");
     }
     for orientation in [0, 9] {
-        let as_stored = Image::decode_upright(&stored(&picture, orientation)).unwrap();
+        let as_stored = Image::decode_oriented(&stored(&picture, orientation), Exif::Apply).unwrap();
         assert!(difference(&as_stored, &picture) < 3.0, "{orientation} is no orientation");
     }
+}
+
+#[test]
+fn data_sets_ignore_the_orientation_unless_it_is_to_be_applied() {
+    let (root, file) = (tempfile::tempdir().unwrap(), stored(&picture(32, 32), 6));
+    for split in ["train", "val"] {
+        fs::create_dir_all(root.path().join(split).join("a")).unwrap();
+        fs::write(root.path().join(split).join("a/1.jpg"), &file).unwrap();
+    }
+    let transform = Transform::Eval(ResizeCentreCrop { resize: 32, size: 32 });
+    let set = |exif| ClassFolder::open(root.path(), Split::Val, transform).unwrap().oriented(exif);
+    let load = |exif| {
+        let mut image = Image::filled(32, 32, [0; 3]);
+        let mut rng = Purpose::Augment.stream(0, 0, 0);
+        set(exif).load(0, &mut rng, &mut Scratch::default(), &mut image.pixels).unwrap();
+        image
+    };
+    assert!(load(Exif::Apply) == Image::decode_oriented(&file, Exif::Apply).unwrap());
+    assert!(load(Exif::Ignore) == Image::decode_oriented(&file, Exif::Ignore).unwrap());
+    assert!(difference(&load(Exif::Apply), &load(Exif::Ignore)) > 20.0);
+    let unasked = ClassFolder::open(root.path(), Split::Val, transform).unwrap().identity();
+    assert!(set(Exif::Ignore).identity() == unasked && set(Exif::Apply).identity() != unasked);
 }
 
 /// Gives a byte at a time, as a slow pipe may.
@@ -74,7 +99,7 @@ impl Read for Slow<'_> {
 
 /// The pictures of a stream, and its error.
 fn read(bytes: &[u8]) -> (Vec<Image>, Option<DataError>) {
-    let mut stream = ImageStream::new(io::BufReader::with_capacity(1, Slow(bytes)), Path::new("camera"));
+    let mut stream = ImageStream::new(io::BufReader::with_capacity(1, Slow(bytes)), Path::new("camera"), Exif::Apply);
     let mut images = Vec::new();
     loop {
         match stream.next_image() {
@@ -99,7 +124,7 @@ fn streams_are_cut_into_pictures() {
     files.insert(2, [&file[..2], &block, &file[2..]].concat());
     let (images, error) = read(&files.concat());
     assert!(error.is_none(), "{error:?}");
-    let expected: Vec<Image> = files.iter().map(|file| Image::decode_upright(file).unwrap()).collect();
+    let expected: Vec<Image> = files.iter().map(|file| Image::decode_oriented(file, Exif::Apply).unwrap()).collect();
     assert!(images == expected, "{} of {} pictures", images.len(), files.len());
 }
 

@@ -10,11 +10,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 use ureq::Agent;
 use ureq::http::{HeaderMap, Response};
+use ureq::tls::{PemItem, RootCerts, parse_pem};
 
 /// How to fetch.
 pub struct Options<'a> {
     /// The address that stands for the folder of each file's own address: a mirror.
     pub from: Option<String>,
+    /// A file of certificates in PEM form that are trusted instead of Mozilla's roots.
+    pub certificates: Option<PathBuf>,
     /// How often a file is tried in a row without a byte of it.
     pub attempts: u32,
     /// Wait before the second attempt; each further wait is twice as long.
@@ -54,6 +57,7 @@ enum Event {
     Bytes(Vec<u8>),
     End,
     Failed(String),
+    Untrusted(String),
 }
 
 /// How an attempt ended that is no final error.
@@ -121,10 +125,11 @@ fn bring(file: &RemoteFile, part: &Path, options: &Options<'_>) -> Result<(), Fe
     if url.starts_with("https:") && !https::is_possible() {
         return Err(FetchError::NoHttps { url });
     }
+    let roots = roots(options.certificates.as_deref())?;
     let (mut failures, mut pause) = (0, options.pause);
     loop {
         let before = size_of(part);
-        let reason = match attempt(file, &url, part, options)? {
+        let reason = match attempt(file, &url, &roots, part, options)? {
             Outcome::Complete => return Ok(()),
             Outcome::Broken(reason) => reason,
         };
@@ -151,7 +156,13 @@ fn stop_if_asked(part: &Path, options: &Options<'_>) -> Result<(), FetchError> {
     if (options.is_stopped)() { Err(FetchError::Stopped { path: part.to_owned() }) } else { Ok(()) }
 }
 
-fn attempt(file: &RemoteFile, url: &str, part: &Path, options: &Options<'_>) -> Result<Outcome, FetchError> {
+fn attempt(
+    file: &RemoteFile,
+    url: &str,
+    roots: &RootCerts,
+    part: &Path,
+    options: &Options<'_>,
+) -> Result<Outcome, FetchError> {
     let mut done = size_of(part);
     if done > 0 && file.bytes == Some(done) {
         return Ok(Outcome::Complete);
@@ -161,7 +172,7 @@ fn attempt(file: &RemoteFile, url: &str, part: &Path, options: &Options<'_>) -> 
         done = 0;
     }
     let (sender, events) = mpsc::sync_channel(4);
-    let request = Request { url: url.to_owned(), start: done, validator: origin.validator };
+    let request = Request { url: url.to_owned(), start: done, validator: origin.validator, roots: roots.clone() };
     thread::spawn(move || request.run(&sender));
 
     let mut out: Option<File> = None;
@@ -180,6 +191,7 @@ fn attempt(file: &RemoteFile, url: &str, part: &Path, options: &Options<'_>) -> 
         heard = Instant::now();
         match event {
             Event::Failed(reason) => return Ok(Outcome::Broken(reason)),
+            Event::Untrusted(reason) => return Err(FetchError::Untrusted { url: url.to_owned(), reason }),
             Event::Head { status, headers } => {
                 match answer(status, &headers, done) {
                     Answer::Rest => {}
@@ -295,6 +307,7 @@ struct Request {
     url: String,
     start: u64,
     validator: Option<String>,
+    roots: RootCerts,
 }
 
 impl Request {
@@ -302,17 +315,18 @@ impl Request {
     fn run(self, sender: &SyncSender<Event>) {
         let last = match self.events(sender) {
             Ok(()) => Event::End,
-            Err(reason) => Event::Failed(reason),
+            Err(last) => last,
         };
         let _ = sender.send(last);
     }
 
-    fn events(self, sender: &SyncSender<Event>) -> Result<(), String> {
-        let mut request = agent().get(&self.url).header("accept-encoding", "identity");
+    /// Errors: the last event.
+    fn events(self, sender: &SyncSender<Event>) -> Result<(), Event> {
+        let mut request = agent(self.roots).get(&self.url).header("accept-encoding", "identity");
         if let Some(validator) = self.validator.filter(|_| self.start > 0) {
             request = request.header("range", format!("bytes={}-", self.start)).header("if-range", validator);
         }
-        let response: Response<ureq::Body> = request.call().map_err(|error| error.to_string())?;
+        let response: Response<ureq::Body> = request.call().map_err(failed)?;
         let (head, body) = response.into_parts();
         let status = head.status.as_u16();
         if sender.send(Event::Head { status, headers: head.headers }).is_err() {
@@ -321,7 +335,7 @@ impl Request {
         let mut body = body.into_reader();
         loop {
             let mut bytes = vec![0; 1 << 18];
-            let count = body.read(&mut bytes).map_err(|error| error.to_string())?;
+            let count = body.read(&mut bytes).map_err(|error| Event::Failed(error.to_string()))?;
             bytes.truncate(count);
             if count == 0 || sender.send(Event::Bytes(bytes)).is_err() {
                 return Ok(());
@@ -330,39 +344,78 @@ impl Request {
     }
 }
 
+/// Why there is no answer.
+fn failed(error: ureq::Error) -> Event {
+    match https::distrust(&error) {
+        Some(reason) => Event::Untrusted(reason),
+        None => Event::Failed(error.to_string()),
+    }
+}
+
+/// The certificates that are trusted: those of a file, or Mozilla's roots.
+fn roots(file: Option<&Path>) -> Result<RootCerts, FetchError> {
+    let Some(path) = file else { return Ok(RootCerts::WebPki) };
+    let problem = |problem: String| FetchError::Certificates { path: path.to_owned(), problem };
+    let text = fs::read(path).map_err(|error| problem(format!("cannot read the file: {error}")))?;
+    let mut certificates = Vec::new();
+    for item in parse_pem(&text) {
+        if let PemItem::Certificate(certificate) = item.map_err(|error| problem(error.to_string()))? {
+            certificates.push(certificate);
+        }
+    }
+    match certificates.is_empty() {
+        true => Err(problem("no certificate is in it".to_owned())),
+        false => Ok(RootCerts::new_with_certs(&certificates)),
+    }
+}
+
 /// Cryptography for encrypted connections.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod https {
     use std::sync::Arc;
-    use ureq::tls::TlsConfig;
+    use ureq::tls::{RootCerts, TlsConfig};
 
     pub(super) fn is_possible() -> bool {
         graviola::util::is_cpu_supported()
     }
 
-    pub(super) fn config() -> TlsConfig {
+    pub(super) fn config(roots: RootCerts) -> TlsConfig {
         let provider = Arc::new(rustls_graviola::default_provider());
-        TlsConfig::builder().unversioned_rustls_crypto_provider(provider).build()
+        TlsConfig::builder().unversioned_rustls_crypto_provider(provider).root_certs(roots).build()
+    }
+
+    /// Why the certificate of the server is not trusted, if that is the error.
+    pub(super) fn distrust(error: &ureq::Error) -> Option<String> {
+        let error = match error {
+            ureq::Error::Rustls(error) => error,
+            ureq::Error::Io(error) => error.get_ref()?.downcast_ref()?,
+            _ => return None,
+        };
+        matches!(error, rustls::Error::InvalidCertificate(_)).then(|| error.to_string())
     }
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod https {
-    use ureq::tls::TlsConfig;
+    use ureq::tls::{RootCerts, TlsConfig};
 
     pub(super) fn is_possible() -> bool {
         false
     }
 
-    pub(super) fn config() -> TlsConfig {
+    pub(super) fn config(_: RootCerts) -> TlsConfig {
         TlsConfig::default()
+    }
+
+    pub(super) fn distrust(_: &ureq::Error) -> Option<String> {
+        None
     }
 }
 
 /// A client that follows redirections and takes proxies from the environment.
-fn agent() -> Agent {
+fn agent(roots: RootCerts) -> Agent {
     let config = Agent::config_builder()
-        .tls_config(https::config())
+        .tls_config(https::config(roots))
         .http_status_as_error(false)
         .timeout_connect(Some(Duration::from_secs(30)))
         .user_agent(concat!("bessemer/", env!("CARGO_PKG_VERSION")));

@@ -36,6 +36,16 @@ pub enum FetchError {
     )]
     NoHttps { url: String },
 
+    /// A file of certificates to trust cannot be used.
+    #[error("{}: {problem}; expected a file of certificates in PEM form (SSL_CERT_FILE)", path.display())]
+    Certificates { path: PathBuf, problem: String },
+
+    /// The server's certificate is not trusted.
+    #[error(
+        "{url}: the certificate of the server is not trusted: {reason}; SSL_CERT_FILE may name a file of certificates to trust instead of Mozilla's roots"
+    )]
+    Untrusted { url: String, reason: String },
+
     /// No connection, or it broke again and again.
     #[error("{url}: {reason}, {attempts} times; what was downloaded stays, and the same command goes on")]
     Connection { url: String, reason: String, attempts: u32 },

@@ -134,6 +134,7 @@ fn fetched(file: RemoteFile, server: &Server, folder: &Path) -> Fetched {
     };
     let options = Options {
         from: Some(server.address.clone()),
+        certificates: None,
         attempts: 3,
         pause: Duration::from_millis(1),
         patience: Duration::from_secs(20),
@@ -400,6 +401,7 @@ fn a_stop_keeps_the_part() {
     };
     let options = Options {
         from: Some(server.address.clone()),
+        certificates: None,
         attempts: 3,
         pause: Duration::from_millis(1),
         patience: Duration::from_secs(20),

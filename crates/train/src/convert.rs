@@ -251,6 +251,36 @@ mod tests {
     }
 
     #[test]
+    fn files_for_timm_have_its_names_and_the_same_bits() {
+        let folder = TempDir::new().unwrap();
+        let cases = [
+            ("resnet18", Names::DeepLearningExamples, ["layer1.0.conv1.weight", "layer4.1.bn2.running_var", "fc.bias"]),
+            (
+                "efficientnet-tiny",
+                Names::Torchvision,
+                ["conv_stem.weight", "blocks.1.0.se.conv_reduce.bias", "classifier.weight"],
+            ),
+        ];
+        for (model, other, names) in cases {
+            let path = |name: &str| folder.path().join(format!("{model}-{name}"));
+            let convert = |from: &str, to: &str, naming| {
+                let options = ConvertOptions { to: naming, model: Some(model), ..ConvertOptions::default() };
+                convert_weights(&path(from), &path(to), &options).unwrap();
+            };
+            write_safetensors(&path("own"), &weights(model)).unwrap();
+            convert("own", "other", other);
+            convert("other", "timm", "timm".parse().unwrap());
+            convert("timm", "back", "bessemer".parse().unwrap());
+            let timm = read_safetensors(&path("timm")).unwrap();
+            let has = |name: &&str| timm.iter().any(|tensor| tensor.name == **name);
+            assert!(names.iter().all(|name| has(&name)), "{:?}", timm.iter().map(|t| &t.name).collect::<Vec<_>>());
+            assert_eq!(sorted(timm), sorted(weights(model)));
+            assert_eq!(sorted(read_safetensors(&path("back")).unwrap()), sorted(weights(model)));
+            assert_ne!(std::fs::read(path("other")).unwrap(), std::fs::read(path("timm")).unwrap());
+        }
+    }
+
+    #[test]
     fn what_fits_no_model_names_the_closest() {
         let folder = TempDir::new().unwrap();
         let mut tensors = weights("resnet20-cifar");

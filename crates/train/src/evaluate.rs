@@ -6,7 +6,7 @@ use crate::ranks::Group;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::signals::StopSignal;
 use crate::tasks::{Evaluation, LoadOptions, MetricSchema, Record, Score, registry};
-use bessemer_data::SkippedSample;
+use bessemer_data::{Exif, SkippedSample};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,6 +47,8 @@ pub struct EvaluateOptions {
     pub load: LoadOptions,
     /// Which weights of a run are evaluated.
     pub weights: WhichWeights,
+    /// What is done with the EXIF orientation of images; otherwise what the recipe of a run says, and it is ignored for other weights.
+    pub exif: Option<Exif>,
     /// The vocabulary of a model that answers questions; otherwise that of the folder of the weights.
     pub vocab: Option<PathBuf>,
     /// A folder for answers in the official form of the task, where it has one.
@@ -64,6 +66,7 @@ impl Default for EvaluateOptions {
             batch_size: 32,
             load: LoadOptions::default(),
             weights: WhichWeights::default(),
+            exif: None,
             vocab: None,
             out: None,
             unannotated: None,

@@ -3,14 +3,15 @@
 mod common;
 
 use bessemer_data::shapes::CocoFolder;
-use bessemer_data::{FileFormat, Image};
-use bessemer_train::checkpoint::load_checkpoint;
+use bessemer_data::{Exif, FileFormat, Image, ImageStream};
+use bessemer_train::checkpoint::{load_checkpoint, read_safetensors};
 use bessemer_train::events::{EventBody, read_events};
 use bessemer_train::tasks::frames::{FrameOutput, annotate_frames};
 use bessemer_train::tasks::infer::{PredictOptions, Prediction};
 use bessemer_train::tasks::registry;
 use bessemer_train::{
-    EvalReport, EvaluateOptions, Initialisation, RunFolder, StopSignal, TrainError, TrainOptions, evaluate, train,
+    ConvertOptions, EvalReport, EvaluateOptions, Initialisation, RunFolder, StopSignal, TrainError, TrainOptions,
+    convert_weights, evaluate, train,
 };
 use common::{assert_same_tensors, last, last_folder, run_of, turned};
 use serde_json::Value;
@@ -176,7 +177,7 @@ fn pictures_are_turned_before_objects_are_detected() {
     let (run, data) = (short_run(folder.path(), &[]), scenes(folder.path()));
     let (one, two, out) = (folder.path().join("1.jpg"), folder.path().join("2.png"), folder.path().join("out"));
     fs::write(&one, turned(&fs::read(data.join("val2017/000000000001.jpg")).unwrap())).unwrap();
-    Image::read_upright(&one).unwrap().write(&two, FileFormat::Png).unwrap();
+    Image::read_oriented(&one, Exif::Apply).unwrap().write(&two, FileFormat::Png).unwrap();
     let asked = PredictOptions { top_k: Some(7), out: Some(out.clone()), ..PredictOptions::default() };
     let family = registry::find(MODEL).unwrap().family();
     let mut predictor = family.predictor(MODEL, &run, &asked).unwrap();
@@ -217,6 +218,25 @@ impl Write for Reader {
 }
 
 #[test]
+fn weights_go_to_the_names_of_effdet_and_back() {
+    let folder = TempDir::new().unwrap();
+    let run = short_run(folder.path(), &[]);
+    let path = |name: &str| folder.path().join(name);
+    let convert = |from: &Path, to: &Path, names| {
+        let options = ConvertOptions { to: names, ..ConvertOptions::default() };
+        assert_eq!(convert_weights(from, to, &options).unwrap().model, MODEL);
+    };
+    convert(&run, &path("timm"), "timm".parse().unwrap());
+    convert(&path("timm"), &path("back"), "bessemer".parse().unwrap());
+    assert!(fs::read(path("timm")).unwrap() == fs::read(path("back")).unwrap());
+    let names: Vec<String> = read_safetensors(&path("timm")).unwrap().into_iter().map(|tensor| tensor.name).collect();
+    for name in ["backbone.conv_stem.weight", "fpn.cell.0.fnode.0.combine.edge_weights", "box_net.predict.conv_pw.bias"]
+    {
+        assert!(names.iter().any(|known| known == name), "{name} is not in {names:?}");
+    }
+}
+
+#[test]
 fn streams_of_pictures_are_drawn_in() {
     let folder = TempDir::new().unwrap();
     let (run, data) = (short_run(folder.path(), &[]), scenes(folder.path()));
@@ -231,7 +251,10 @@ fn streams_of_pictures_are_drawn_in() {
             names.push(prediction.json["path"].as_str().unwrap().to_owned());
             Ok(())
         };
-        let result = annotate_frames(&mut *annotator, stream, Path::new("camera"), output, stop, &mut each);
+        let result = {
+            let frames = ImageStream::new(stream, Path::new("camera"), Exif::Apply);
+            annotate_frames(&mut *annotator, frames, output, stop, &mut each)
+        };
         (result, names)
     };
     let go = StopSignal::new();

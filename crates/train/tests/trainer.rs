@@ -3,7 +3,7 @@
 mod common;
 
 use bessemer_data::shapes::ShapesFolder;
-use bessemer_data::{FileFormat, Image};
+use bessemer_data::{Exif, FileFormat, Image};
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_train::events::{EventBody, Status, read_events};
 use bessemer_train::tasks::classification::{CLASSES_FILE, InferOptions, Prediction, infer};
@@ -452,7 +452,7 @@ fn a_trained_run_evaluates_and_classifies_as_it_did() {
     let [stored, upright] = ["stored.jpg", "upright.png"].map(|name| folder.path().join(name));
     let jpeg = Image::read(&pictures[0]).unwrap().encode(&stored, FileFormat::Jpeg(90)).unwrap();
     fs::write(&stored, turned(&jpeg)).unwrap();
-    Image::read_upright(&stored).unwrap().write(&upright, FileFormat::Png).unwrap();
+    Image::read_oriented(&stored, Exif::Apply).unwrap().write(&upright, FileFormat::Png).unwrap();
     let predictions = classify(&[&stored, &upright]);
     let [stored, upright] = [0, 1].map(|index| &predictions[index].as_ref().unwrap().classes);
     assert_eq!(stored, upright, "pictures are turned as their EXIF orientation says");

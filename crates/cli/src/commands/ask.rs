@@ -1,6 +1,6 @@
 //! Questions about a text: given on the command line, or asked one after the other.
 
-use super::infer;
+use super::infer::{Form, Lines};
 use crate::args::Common;
 use crate::failure::Usage;
 use crate::output::print;
@@ -46,7 +46,8 @@ impl Questions {
 }
 
 /// Answers questions from standard input, one a line, to its end; as JSON an object a line.
-pub(super) fn converse(predictor: &mut dyn Predictor, json: bool, common: &Common) -> anyhow::Result<()> {
+pub(super) fn converse(predictor: &mut dyn Predictor, form: Form, common: &Common) -> anyhow::Result<()> {
+    let mut lines = Lines::new(form);
     let input = io::stdin().lock();
     let is_person = input.is_terminal() && io::stderr().is_terminal();
     let prompt = || {
@@ -61,8 +62,7 @@ pub(super) fn converse(predictor: &mut dyn Predictor, json: bool, common: &Commo
             let notify = common.notifier();
             let notify = |done: usize, all: usize| notify(&|| progress_line(done, all));
             for answer in predictor.predict(&[line.trim().to_owned()], &notify)? {
-                let answer = answer?;
-                print(&if json { format!("{}\n", answer.json) } else { infer::text(&answer) })?;
+                print(&lines.of(&answer?)?)?;
             }
         }
         prompt();

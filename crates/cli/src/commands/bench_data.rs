@@ -1,7 +1,8 @@
 use crate::args::{Common, at_least_one, model};
 use crate::output::{Table, print, print_json};
-use bessemer_bench::loading::{Consumption, Loading, loading};
+use bessemer_bench::loading::{Consumption, Loading, PredictedConsumption, loading};
 use bessemer_bench::show::significant;
+use bessemer_cuda::sheet::Sheet;
 use bessemer_train::recipe::Override;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{Recipe, StopSignal};
@@ -20,7 +21,7 @@ EXAMPLES:
 ///
 /// Batches are loaded as `train` would load them for the model, and thrown away: read, decoded, augmented, cut, masked and
 /// copied by the recipe's settings. Beside it stands what the model takes in training on this machine, by a few steps
-/// with random inputs.
+/// with random inputs, and what an H200 is predicted to take by its data sheet, with the number of this machine's cores that feed it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
@@ -61,6 +62,7 @@ pub(crate) struct Options {
 struct Measured {
     loading: Loading,
     training_here: Option<Consumption>,
+    predicted: Option<PredictedConsumption>,
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
@@ -76,9 +78,10 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
             Some(loading.consumption(&recipe, batch_size, common.device())?)
         }
     };
+    let predicted = loading.predicted(Sheet::ALL[0])?;
     match options.json {
-        true => print_json(&Measured { loading, training_here }),
-        false => print(&table(&loading, training_here.as_ref())),
+        true => print_json(&Measured { loading, training_here, predicted }),
+        false => print(&table(&loading, training_here.as_ref(), predicted.as_ref())),
     }
 }
 
@@ -95,7 +98,7 @@ fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
     Ok(Recipe::load(&options.recipe.clone().unwrap_or_else(usual), &overrides)?)
 }
 
-fn table(loading: &Loading, training: Option<&Consumption>) -> String {
+fn table(loading: &Loading, training: Option<&Consumption>, predicted: Option<&PredictedConsumption>) -> String {
     let Loading { unit, workers, samples, seconds, .. } = loading;
     let threads = if *workers == 1 { "thread" } else { "threads" };
     let mut text = format!(
@@ -110,6 +113,15 @@ fn table(loading: &Loading, training: Option<&Consumption>) -> String {
             significant(training.samples_per_second, 3),
             training.batch_size,
             significant(training.workers_needed, 2),
+        );
+    }
+    if let Some(PredictedConsumption { product, precision, consumption }) = predicted {
+        text += &format!(
+            "a GPU       {product} is predicted to take {} {unit}/s in training ({precision}, batch {}; by its data sheet, not \
+             measured): {} of these cores feed it\n",
+            significant(consumption.samples_per_second, 3),
+            consumption.batch_size,
+            consumption.workers_needed.ceil(),
         );
     }
     let mut stages = Table::new(1, &["stage", "ms a sample", "share"]);

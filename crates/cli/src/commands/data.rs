@@ -9,8 +9,8 @@ use crate::output::{Table, print, print_json};
 use anyhow::bail;
 use bessemer_data::shapes::{CocoFolder, Shapes, ShapesFolder};
 use bessemer_data::{
-    ClassFolder, Dataset, FileFormat, RandomResizedCrop, ResizeCentreCrop, Split, Transform, VerifyReport,
-    contact_sheet, verify,
+    ClassFolder, Exif, FileFormat, LabelledImages, RandomResizedCrop, ResizeCentreCrop, Split, SplitReport, Transform,
+    VerifyReport, contact_sheet, open_labelled, verify,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -47,6 +47,7 @@ EXAMPLES:
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-tokens/
   bessemer data prepare text wiki/ --vocab vocab.txt --out wiki-records/ --format tfrecord
   bessemer data prepare imagenet imagenet/ --out imagenet-records/
+  bessemer data prepare binary flowers/ --out flowers-32/ --size 32
   bessemer data prepare coco --images train2017/ --annotations instances_train2017.json --shards 256 records/";
 
 /// Convert data to what training reads
@@ -62,12 +63,14 @@ pub(crate) enum PrepareKind {
     Text(text::Prepare),
     Coco(coco::Prepare),
     Imagenet(images::Prepare),
+    Binary(images::PrepareBinary),
 }
 
 const VERIFY_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data verify class-folder imagenet/
-  bessemer data verify class-folder imagenet/ --json
+  bessemer data verify imagenet imagenet-records/
+  bessemer data verify imagenet imagenet-records/ --json
   bessemer data verify text wiki-tokens/
   bessemer data verify coco coco/ --split val";
 
@@ -86,6 +89,9 @@ pub(crate) enum VerifyKind {
     /// Check what `data prepare text` has made
     Text(VerifyFolder),
     Coco(coco::Verify),
+    /// Decode all pictures of ImageNet, or of a set like it: in folders of classes, TFRecord shards, or what `data prepare binary` has
+    /// made
+    Imagenet(VerifyFolder),
 }
 
 /// A data set that is one folder.
@@ -102,6 +108,7 @@ pub(crate) struct VerifyFolder {
 const SAMPLE_EXAMPLES: &str = "\
 EXAMPLES:
   bessemer data sample class-folder imagenet/ --out sample.png
+  bessemer data sample imagenet imagenet-records/ --split val
   bessemer data sample coco coco/ --out sample.png
   bessemer data sample text wiki-tokens/ --number 3";
 
@@ -116,6 +123,9 @@ pub(crate) struct Sample {
 #[derive(Debug, Subcommand)]
 pub(crate) enum SampleKind {
     ClassFolder(SampleFolder),
+    /// Put pictures of ImageNet, or of a set like it, on one sheet with the names of their classes: of folders of classes, TFRecord
+    /// shards, or what `data prepare binary` has made
+    Imagenet(SampleFolder),
     Text(text::Sample),
     Coco(coco::Sample),
 }
@@ -145,6 +155,15 @@ pub(crate) struct SampleFolder {
     /// The PNG file to write
     #[arg(long, value_name = "FILE", default_value = "sample.png", help_heading = "Output")]
     pub out: PathBuf,
+}
+
+impl SampleFolder {
+    fn transform(&self) -> Transform {
+        match self.split {
+            Split::Train => Transform::Train(RandomResizedCrop::imagenet(self.size)),
+            Split::Val => Transform::Eval(ResizeCentreCrop::imagenet(self.size)),
+        }
+    }
 }
 
 const DRAW_EXAMPLES: &str = "\
@@ -193,12 +212,15 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         Command::Prepare(Prepare { kind: PrepareKind::Text(options) }) => text::run_prepare(options, common),
         Command::Prepare(Prepare { kind: PrepareKind::Coco(options) }) => coco::run_prepare(options, common),
         Command::Prepare(Prepare { kind: PrepareKind::Imagenet(options) }) => images::run_prepare(options, common),
+        Command::Prepare(Prepare { kind: PrepareKind::Binary(options) }) => images::run_prepare_binary(options, common),
         Command::Verify(Verify { kind }) => match kind {
             VerifyKind::ClassFolder(options) => verify_pictures(options, common),
             VerifyKind::Text(options) => text::run_verify(options, common),
             VerifyKind::Coco(options) => coco::run_verify(options, common),
+            VerifyKind::Imagenet(options) => images::run_verify(options, common),
         },
         Command::Sample(Sample { kind: SampleKind::ClassFolder(options) }) => sample_pictures(options, common),
+        Command::Sample(Sample { kind: SampleKind::Imagenet(options) }) => sample_labelled(options, common),
         Command::Sample(Sample { kind: SampleKind::Text(options) }) => text::run_sample(options, common),
         Command::Sample(Sample { kind: SampleKind::Coco(options) }) => coco::run_sample(options, common),
         Command::Tokenize(options) => text::run_tokenize(options),
@@ -223,13 +245,17 @@ fn verify_pictures(options: &VerifyFolder, common: &Common) -> anyhow::Result<()
 }
 
 fn sample_pictures(options: &SampleFolder, common: &Common) -> anyhow::Result<()> {
-    let transform = match options.split {
-        Split::Train => Transform::Train(RandomResizedCrop::imagenet(options.size)),
-        Split::Val => Transform::Eval(ResizeCentreCrop::imagenet(options.size)),
-    };
-    let set = ClassFolder::open(&options.folder, options.split, transform)?;
+    write_sheet(&ClassFolder::open(&options.folder, options.split, options.transform())?, options, common)
+}
+
+fn sample_labelled(options: &SampleFolder, common: &Common) -> anyhow::Result<()> {
+    let set = open_labelled(&options.folder, options.split, options.transform(), Exif::Ignore)?;
+    write_sheet(&*set, options, common)
+}
+
+fn write_sheet(set: &LabelledImages, options: &SampleFolder, common: &Common) -> anyhow::Result<()> {
     let count = options.count.min(set.len());
-    contact_sheet(&set, count, 0, common.seed())?.write(&options.out, FileFormat::Png)?;
+    contact_sheet(set, count, 0, common.seed())?.write(&options.out, FileFormat::Png)?;
     print(&format!("{}: {count} of {} pictures\n", options.out.display(), set.len()))
 }
 
@@ -243,10 +269,10 @@ fn run_shapes(options: &Draw, common: &Common) -> anyhow::Result<()> {
     print(&format!("{}: {train} pictures to train on, {val} to evaluate on\n", options.out.display()))
 }
 
-fn verify_text(report: &VerifyReport) -> String {
+/// A row for each split.
+fn splits_table<'a>(splits: impl IntoIterator<Item = (Split, &'a SplitReport)>) -> Table {
     let mut table = Table::new(1, &["split", "classes", "readable", "damaged", "misnamed", "smallest", "largest"]);
     let size = |size: Option<(u32, u32)>| size.map_or_else(String::new, |(width, height)| format!("{width}x{height}"));
-    let splits = [(Split::Train, &report.train), (Split::Val, &report.val)];
     for (split, found) in splits {
         table.row([
             split.name().to_owned(),
@@ -258,7 +284,12 @@ fn verify_text(report: &VerifyReport) -> String {
             size(found.largest),
         ]);
     }
-    let mut text = table.to_string();
+    table
+}
+
+fn verify_text(report: &VerifyReport) -> String {
+    let splits = [(Split::Train, &report.train), (Split::Val, &report.val)];
+    let mut text = splits_table(splits).to_string();
     for damaged in splits.iter().flat_map(|(_, found)| &found.damaged) {
         text += &format!("{}\n", damaged.reason);
     }

@@ -3,6 +3,7 @@ use crate::failure::{Usage, named};
 use crate::output::{print, print_json};
 use anyhow::bail;
 use bessemer_bench::show;
+use bessemer_data::Exif;
 use bessemer_train::tasks::family::InputKind;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{ChosenCheckpoint, EvalReport, EvaluateOptions, evaluate};
@@ -36,6 +37,10 @@ pub(crate) struct Options {
     /// test-dev2017; there are no scores [default: the validation images]
     #[arg(long, value_name = "NAME", requires = "out", help_heading = "Input")]
     pub split: Option<String>,
+    /// What is done with the EXIF orientation of JPEG images: apply (they are turned as it says) or ignore [default: as the run
+    /// was trained; for other weights ignore]
+    #[arg(long, value_name = "apply|ignore", help_heading = "Input")]
+    pub exif: Option<Exif>,
     /// The vocabulary of a model that answers questions, one token a line [default: vocab.txt beside the weights]
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     pub vocab: Option<PathBuf>,
@@ -59,8 +64,10 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let family = options.model.family();
     let (answers, detects) = (family.input() == InputKind::Questions, family.detects_objects());
+    let sees = family.input() == InputKind::Images;
     let given = [
         ("--vocab", options.vocab.is_some(), answers, "answer questions"),
+        ("--exif", options.exif.is_some(), sees, "take images"),
         ("--split", options.split.is_some(), detects, "detect objects"),
         ("--pictures", options.pictures.is_some(), detects, "detect objects"),
         ("--out", options.out.is_some(), answers || detects, "answer questions or detect objects"),
@@ -72,6 +79,7 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let settings = EvaluateOptions {
         compute: common.compute_told()?,
         batch_size: options.batch_size,
+        exif: options.exif,
         vocab: options.vocab.clone(),
         out: options.out.clone(),
         unannotated: options.split.clone(),

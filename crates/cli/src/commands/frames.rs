@@ -1,9 +1,10 @@
 //! Pictures of a stream, one after another, drawn in by a model.
 
-use super::infer::{Options, text};
+use super::infer::{Lines, Options};
 use crate::args::Common;
 use crate::failure::{Coded, INTERRUPTED, Usage, named};
 use anyhow::bail;
+use bessemer_data::ImageStream;
 use bessemer_train::tasks::frames::{FrameOutput, annotate_frames};
 use bessemer_train::tasks::infer::{PredictOptions, Prediction};
 use bessemer_train::{StopSignal, TrainError};
@@ -11,7 +12,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 use std::path::Path;
 
-/// Draws in the pictures of a file or of standard input. Tables, or JSON objects, a line each, go to standard output, or to
+/// Draws in the pictures of a file or of standard input. Tables, JSON objects, a line each, or rows of CSV go to standard output, or to
 /// standard error where pictures go there.
 pub(super) fn run(frames: &Path, weights: &Path, options: &Options, common: &Common) -> anyhow::Result<()> {
     let settings = PredictOptions { out: None, ..options.settings(common)? };
@@ -37,8 +38,9 @@ pub(super) fn run(frames: &Path, weights: &Path, options: &Options, common: &Com
         Some(_) if to_stream => FrameOutput::Stream(&mut stdout),
         Some(folder) => FrameOutput::Folder(folder.clone()),
     };
+    let mut lines = Lines::new(options.form());
     let mut show = |prediction: &Prediction| {
-        let text = if options.json { format!("{}\n", prediction.json) } else { text(prediction) };
+        let text = lines.of(prediction).map_err(io::Error::other)?;
         match to_stream {
             true if common.quiet => Ok(()),
             true => io::stderr().write_all(text.as_bytes()),
@@ -46,7 +48,8 @@ pub(super) fn run(frames: &Path, weights: &Path, options: &Options, common: &Com
         }
     };
     let stop = StopSignal::from_system()?;
-    match annotate_frames(&mut *annotator, input, name, output, &stop, &mut show) {
+    let frames = ImageStream::new(input, name, settings.orientation());
+    match annotate_frames(&mut *annotator, frames, output, &stop, &mut show) {
         // The program that makes the pictures is interrupted too, maybe within one of them.
         Ok(_) | Err(TrainError::Data(_)) if stop.is_raised() => {
             let message = "interrupted; the pictures before are complete".to_owned();

@@ -1,9 +1,10 @@
 use super::{ask, frames};
 use crate::args::{Common, WeightArguments, at_least_one, model};
 use crate::failure::{Usage, named, one_line};
-use crate::output::{Table, print, print_json};
+use crate::output::{Csv, Table, print, print_json};
 use anyhow::bail;
 use bessemer_bench::show;
+use bessemer_data::Exif;
 use bessemer_train::DeviceError;
 use bessemer_train::tasks::EachInput;
 use bessemer_train::tasks::family::InputKind;
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer infer resnet50 --weights resnet50-torchvision.pth cat.jpg photos/ 'more/*.webp'
-  bessemer infer efficientdet-d0 --weights runs/NAME --out drawn photos/
+  bessemer infer efficientdet-d0 --weights runs/NAME --csv photos/ > objects.csv
   bessemer infer mask-rcnn --weights maskrcnn_resnet50_fpn.pth --out drawn --masks masks photos/
   ffmpeg -i in.mp4 -f image2pipe -c:v mjpeg -q:v 2 - |
     bessemer infer efficientdet-d0 --weights runs/NAME --frames - --out - |
@@ -38,6 +39,9 @@ pub(crate) struct Options {
     /// For detectors, instead of INPUT: JPEG or PNG pictures one after another, in a file or standard input (-)
     #[arg(long, value_name = "FILE|-", conflicts_with = "inputs", help_heading = "Input")]
     pub frames: Option<PathBuf>,
+    /// What is done with the EXIF orientation of JPEG pictures: apply (they are turned as it says) or ignore [default: apply]
+    #[arg(long, value_name = "apply|ignore", help_heading = "Input")]
+    pub exif: Option<Exif>,
     #[command(flatten)]
     pub questions: ask::Questions,
     #[command(flatten)]
@@ -65,15 +69,36 @@ pub(crate) struct Options {
     /// Print JSON instead of text
     #[arg(long, help_heading = "Output")]
     pub json: bool,
+    /// Print a table as CSV (RFC 4180) instead of text: a line of column names, and a row for each class of a picture, object,
+    /// token or answer
+    #[arg(long, conflicts_with = "json", help_heading = "Output")]
+    pub csv: bool,
+}
+
+/// In which form predictions are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Text,
+    Json,
+    Csv,
 }
 
 impl Options {
+    pub(super) fn form(&self) -> Form {
+        match (self.json, self.csv) {
+            (true, _) => Form::Json,
+            (false, true) => Form::Csv,
+            (false, false) => Form::Text,
+        }
+    }
+
     /// All but the text that questions are about.
     pub(super) fn settings(&self, common: &Common) -> Result<PredictOptions, DeviceError> {
         Ok(PredictOptions {
             compute: common.compute_told()?,
             top_k: self.top,
             score: self.score,
+            exif: self.exif,
             out: self.out.clone(),
             masks: self.masks.clone(),
             labels: self.labels.clone(),
@@ -96,6 +121,9 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         bail!(Usage(format!("{option} is for models that answer questions, not for {name}")));
     }
     let context = if is_asked { Some(options.questions.text()?) } else { None };
+    if options.exif.is_some() && options.model.family().input() != InputKind::Images {
+        bail!(Usage(format!("--exif is for models that take images, not for {name}")));
+    }
     if options.masks.is_some() && !options.model.family().detects_objects() {
         bail!(Usage(format!("--masks is for models that detect objects, not for {name}")));
     }
@@ -108,15 +136,15 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     let mut predictor = predictor.map_err(|error| named(error, name))?;
     let inputs = if is_asked { &options.questions.question } else { &options.inputs };
     if inputs.is_empty() {
-        return ask::converse(&mut *predictor, options.json, common);
+        return ask::converse(&mut *predictor, options.form(), common);
     }
     let notify = common.notifier();
     let notify = |done: usize, all: usize| notify(&|| ask::progress_line(done, all));
-    show_each(predictor.predict(inputs, &notify)?, options.json)
+    show_each(predictor.predict(inputs, &notify)?, options.form())
 }
 
 /// Prints what came of good inputs, then why nothing came of the others. The last of these errors is returned.
-fn show_each(results: EachInput<Prediction>, json: bool) -> anyhow::Result<()> {
+fn show_each(results: EachInput<Prediction>, form: Form) -> anyhow::Result<()> {
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for result in results {
         match result {
@@ -124,18 +152,41 @@ fn show_each(results: EachInput<Prediction>, json: bool) -> anyhow::Result<()> {
             Err(error) => bad.push(anyhow::Error::from(error)),
         }
     }
-    match json {
+    match form {
         _ if good.is_empty() => {}
-        true => print_json(&good.iter().map(|prediction| &prediction.json).collect::<Vec<_>>())?,
-        false => print(&good.iter().map(text).collect::<String>())?,
+        Form::Json => print_json(&good.iter().map(|prediction| &prediction.json).collect::<Vec<_>>())?,
+        Form::Text | Form::Csv => {
+            let mut lines = Lines::new(form);
+            good.iter().try_for_each(|prediction| print(&lines.of(prediction)?))?;
+        }
     }
     let Some(last) = bad.pop() else { return Ok(()) };
     bad.iter().for_each(|error| eprintln!("error: {}", one_line(error)));
     Err(last)
 }
 
+/// Predictions one after another: text, a JSON object a line, or rows under one header.
+pub(super) struct Lines {
+    form: Form,
+    csv: Csv,
+}
+
+impl Lines {
+    pub(super) fn new(form: Form) -> Self {
+        Self { form, csv: Csv::default() }
+    }
+
+    pub(super) fn of(&mut self, prediction: &Prediction) -> anyhow::Result<String> {
+        Ok(match self.form {
+            Form::Text => text(prediction),
+            Form::Json => format!("{}\n", prediction.json),
+            Form::Csv => self.csv.lines(prediction.rows.columns, prediction.rows.cells.iter().cloned())?,
+        })
+    }
+}
+
 /// A prediction for people.
-pub(super) fn text(prediction: &Prediction) -> String {
+fn text(prediction: &Prediction) -> String {
     let part = |part: &Part| match part {
         Part::Line(line) => format!("{line}\n"),
         Part::Table(rows) => {

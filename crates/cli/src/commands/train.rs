@@ -5,6 +5,7 @@ use crate::output::print;
 use crate::ranks::RankArguments;
 use anyhow::bail;
 use bessemer_bench::show;
+use bessemer_data::Exif;
 use bessemer_train::recipe::Override;
 use bessemer_train::tasks::Scale;
 use bessemer_train::tasks::registry::{self, ZooModel};
@@ -39,6 +40,10 @@ pub(crate) struct Options {
     /// A recipe by name or file [default: one that suits the model]
     #[arg(long, value_name = "NAME|FILE", help_heading = "What to train")]
     pub recipe: Option<String>,
+    /// What is done with the EXIF orientation of JPEG images: apply (they are turned as it says) or ignore, as torchvision does
+    /// [default: the recipe's]
+    #[arg(long, value_name = "apply|ignore", help_heading = "What to train")]
+    pub exif: Option<Exif>,
     /// Length in passes over the data [default: the recipe's]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one,
           conflicts_with = "steps", help_heading = "What to train")]
@@ -168,6 +173,7 @@ pub(crate) fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recip
     let mut overrides = Vec::new();
     overrides.extend(options.model.map(|model| Override::new("model.name", model.name())));
     overrides.extend(options.data.as_ref().map(|data| Override::new("data.source", data.as_str())));
+    overrides.extend(options.exif.map(|exif| Override::new("data.exif", exif.name())));
     overrides.extend(options.epochs.map(|epochs| Override::new("train.epochs", epochs as i64)));
     overrides.extend(options.steps.map(|steps| Override::new("train.steps", steps as i64)));
     overrides.extend(common.seed.map(|seed| Override::new("train.seed", i64::from(seed))));

@@ -10,7 +10,7 @@ const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer weights convert resnet50-dle.safetensors resnet50.safetensors --from dle
   bessemer weights convert resnet50-torchvision.pth resnet50.safetensors
-  bessemer weights convert runs/NAME resnet50.safetensors
+  bessemer weights convert runs/NAME resnet50.safetensors --to timm
   bessemer weights convert runs/NAME bert-base/ --to huggingface
   bessemer weights convert runs/NAME resnet50.onnx --to onnx";
 
@@ -44,7 +44,8 @@ pub(crate) struct Convert {
     /// them]
     #[arg(long, value_name = "SUITE", help_heading = "Names")]
     pub from: Option<Names>,
-    /// Whose names the output has: bessemer (as timm's), torchvision, dle, huggingface (BERT, in a folder); or onnx: the
+    /// Whose names the output has: bessemer or timm (the same: timm's, and of EfficientDets those of effdet; timm loads such a file
+    /// strictly), torchvision, dle, huggingface (BERT, in a folder); or onnx: the
     /// network of inference with its weights, for any batch, as an ONNX file (fp32; a classifier takes normalised NCHW images)
     #[arg(long, value_name = "SUITE", default_value = "bessemer", help_heading = "Names")]
     pub to: Names,

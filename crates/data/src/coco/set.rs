@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::store::{Annotated, ImageMasks, ImageStore, Listed};
 use super::{CategoryIds, Classes, CocoSource};
-use crate::decode::exif;
+use crate::decode::exif::{decode_oriented, orientation};
 use crate::detection::{AnnotatedImages, Framing, Object, Objects};
-use crate::{DataError, Dataset, ImageInfo, Philox, Placement, Scratch, Stage, decode_rgb};
+use crate::{DataError, Dataset, Exif, ImageInfo, Philox, Placement, Scratch, Stage};
 
 /// How a data set is opened.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +17,8 @@ pub struct CocoOptions {
     pub category_ids: CategoryIds,
     /// Whether objects have masks.
     pub masks: bool,
+    /// What is done with the EXIF orientation of images. Annotations are those of the image after that.
+    pub exif: Exif,
     /// Threads that look at files.
     pub threads: usize,
 }
@@ -27,6 +29,7 @@ pub struct CocoOptions {
 pub struct CocoSet {
     framing: Framing,
     masks: bool,
+    exif: Exif,
     classes: Classes,
     images: Vec<ImageEntry>,
     objects: Vec<SetObject>,
@@ -85,17 +88,22 @@ impl CocoSet {
     /// a damaged record, one without boxes, or masks asked for that records do not have; no image, or no object in a whole set with
     /// annotations; a setting outside its range.
     pub fn open(source: &CocoSource, options: &CocoOptions) -> Result<Self, DataError> {
-        let CocoOptions { ref framing, category_ids, masks, threads } = *options;
+        let CocoOptions { ref framing, category_ids, masks, exif, threads } = *options;
         framing.check()?;
         let Listed { store, images, classes, content } = ImageStore::open(source, category_ids, masks, threads)?;
         let mut set = Self {
             framing: framing.clone(),
             masks,
+            exif,
             images: Vec::with_capacity(images.len()),
             objects: Vec::new(),
             store,
             summary: CocoSummary { objects_of_class: vec![0; classes.names().len()], ..CocoSummary::default() },
-            identity: format!("{content}:{}", if category_ids == CategoryIds::Raw { "raw" } else { "dense" }),
+            identity: format!(
+                "{content}:{}{}",
+                if category_ids == CategoryIds::Raw { "raw" } else { "dense" },
+                exif.identity()
+            ),
             classes,
         };
         for image in images {
@@ -207,20 +215,22 @@ impl CocoSet {
     /// Decodes the image in `scratch.file` to `scratch.pixels`.
     fn decode(&self, index: usize, scratch: &mut Scratch) -> Result<ImageInfo, DataError> {
         let Scratch { file, pixels, .. } = scratch;
-        let info = decode_rgb(file, pixels).map_err(|error| self.store.image_error(index, error))?;
+        let info = decode_oriented(file, pixels, self.exif).map_err(|error| self.store.image_error(index, error))?;
         let ImageEntry { id, size: [height, width], .. } = self.images[index];
         if (info.height, info.width) == (height, width) {
             return Ok(info);
         }
-        let turned = exif::orientation(file).filter(|&found| found >= 5);
+        let turned = orientation(file).filter(|&found| found >= 5);
         let problem =
             format!("the image {id} is {}x{}, and its annotations are for {width}x{height}", info.width, info.height);
         Err(match turned {
-            Some(turned) if (info.width, info.height) == (height, width) => self.store.problem(
-                index,
-                format!("{problem}: the file is stored turned, with EXIF orientation {turned}"),
-                "pixels as they are annotated: turn them, and remove the EXIF orientation",
-            ),
+            Some(turned) if (info.width, info.height) == (height, width) => {
+                let (done, other) = match self.exif {
+                    Exif::Ignore => ("which is ignored", "an image as it is annotated: let the orientation be applied"),
+                    Exif::Apply => ("which is applied", "an image as it is annotated: let the orientation be ignored"),
+                };
+                self.store.problem(index, format!("{problem}: it has EXIF orientation {turned}, {done}"), other)
+            }
             _ => self.store.problem(index, problem, "an image of the size that the annotations state"),
         })
     }

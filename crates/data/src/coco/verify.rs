@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{CategoryIds, CocoOptions, CocoSet, CocoSource, CocoSummary};
 use crate::detection::Framing;
 use crate::parallel::map_with;
-use crate::{ColourMode, DataError, Dataset, ImageFormat, Scratch};
+use crate::{ColourMode, DataError, Dataset, Exif, ImageFormat, Scratch};
 
 /// What [`verify`] found.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,6 +52,7 @@ impl CocoReport {
 pub fn verify(
     source: &CocoSource,
     max_objects: usize,
+    exif: Exif,
     threads: usize,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<CocoReport, DataError> {
@@ -61,7 +62,7 @@ pub fn verify(
         CocoSource::Records { annotations: None, .. } => CategoryIds::Raw,
         _ => CategoryIds::Dense,
     };
-    let options = CocoOptions { framing: Framing::fit([1, 1]), category_ids, masks, threads };
+    let options = CocoOptions { framing: Framing::fit([1, 1]), category_ids, masks, exif, threads };
     let set = CocoSet::open(source, &options)?;
     let done = AtomicUsize::new(0);
     let check = |scratch: &mut Scratch, index: usize| {

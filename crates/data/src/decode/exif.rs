@@ -1,9 +1,78 @@
 //! The orientation in the EXIF block of a JPEG file.
 
+use std::fmt;
+use std::str::FromStr;
+
+use image::metadata::Orientation;
+use image::{DynamicImage, RgbImage};
+use serde::{Deserialize, Serialize};
+
+use super::{ImageInfo, decode_rgb};
+use crate::{DataError, DecodeError};
+
 const EXIF: &[u8] = b"Exif\0\0";
 const APP1: u8 = 0xe1;
 const START_OF_SCAN: u8 = 0xda;
 const ORIENTATION: u32 = 0x0112;
+
+/// What is done with the orientation that the EXIF block of a JPEG file states. Other formats have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exif {
+    /// The image is turned and mirrored as the orientation says.
+    Apply,
+    /// The image stays as it is stored, as in the data sets of torchvision.
+    Ignore,
+}
+
+impl Exif {
+    /// Name in recipes and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Apply => "apply",
+            Self::Ignore => "ignore",
+        }
+    }
+
+    /// What the identity of a data set ends with.
+    pub(crate) fn identity(self) -> &'static str {
+        match self {
+            Self::Apply => ":upright",
+            Self::Ignore => "",
+        }
+    }
+}
+
+impl fmt::Display for Exif {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Exif {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        let found = [Self::Apply, Self::Ignore].into_iter().find(|known| known.name() == name);
+        found.ok_or_else(|| DataError::option("EXIF orientation", name, "apply or ignore"))
+    }
+}
+
+/// Decodes a file as [`decode_rgb`] does, and turns the image as `exif` asks. Width and height are those of the result.
+pub(crate) fn decode_oriented(file: &[u8], pixels: &mut Vec<u8>, exif: Exif) -> Result<ImageInfo, DecodeError> {
+    let info = decode_rgb(file, pixels)?;
+    let stated = match exif {
+        Exif::Apply => orientation(file).and_then(Orientation::from_exif),
+        Exif::Ignore => None,
+    };
+    let Some(orientation) = stated else { return Ok(info) };
+    let stored = RgbImage::from_raw(info.width, info.height, std::mem::take(pixels));
+    let mut image = DynamicImage::ImageRgb8(stored.expect("three bytes for each pixel"));
+    image.apply_orientation(orientation);
+    let (width, height) = (image.width(), image.height());
+    *pixels = image.into_rgb8().into_raw();
+    Ok(ImageInfo { width, height, ..info })
+}
 
 /// The orientation, 1 (upright) to 8, if the file states one (EXIF 2.3, section 4.6.4, tag 0x0112).
 pub(crate) fn orientation(jpeg: &[u8]) -> Option<u8> {

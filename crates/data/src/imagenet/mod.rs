@@ -1,10 +1,12 @@
 //! The 1000 classes of ImageNet's challenge, with the ids that its folders are named by and the names that people know.
 
 mod records;
+mod verify;
 
 use std::sync::LazyLock;
 
 pub use records::{ImageRecords, RecordsOfFolder, WrittenImages};
+pub use verify::{ImageLayout, LabelledReport, verify_labelled};
 
 /// A class of ImageNet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,7 +17,10 @@ use crate::tf_example::picture::{ENCODED, FILE_NAME, FORMAT, HEIGHT, SIDES, WIDT
 use crate::tf_example::proto::Kind;
 use crate::tf_example::{self, Features, Flaw, flaw};
 use crate::tfrecord::RecordFile;
-use crate::{DataError, Dataset, FileFormat, Image, Label, Philox, Purpose, Scratch, Split, Stage, Transform};
+use crate::{
+    DataError, Dataset, DecodeError, Exif, FileFormat, Image, ImageInfo, Label, Philox, Purpose, Scratch, Split, Stage,
+    Transform,
+};
 
 const EXPECTED: &str = "the features of ImageNet's records: image/encoded, image/class/label";
 const LABEL: &str = "image/class/label";
@@ -42,6 +45,7 @@ pub struct ImageRecords {
     classes: Vec<String>,
     split: Split,
     transform: Transform,
+    exif: Exif,
 }
 
 impl ImageRecords {
@@ -56,15 +60,49 @@ impl ImageRecords {
             return Ok(None);
         }
         let shards = try_map(paths.len(), paths.len().min(8), |shard| RecordFile::open(&paths[shard]))?;
+        let records = Self::of_shards(root, shards, split, transform)?;
+        if records.is_empty() {
+            let layout = format!("shards {}-NNNNN-of-NNNNN with records", name_of(split));
+            return Err(DataError::layout(root, "the shards have no record", layout));
+        }
+        Ok(Some(records))
+    }
+
+    /// The records of some shards of a folder.
+    pub(super) fn of_shards(
+        root: &Path,
+        shards: Vec<RecordFile>,
+        split: Split,
+        transform: Transform,
+    ) -> Result<Self, DataError> {
         let mut starts = vec![0];
         for shard in &shards {
             starts.push(starts.last().expect("begins with 0") + shard.len());
         }
-        if starts.last() == Some(&0) {
-            let layout = format!("shards {}-NNNNN-of-NNNNN with records", name_of(split));
-            return Err(DataError::layout(root, "the shards have no record", layout));
-        }
-        Ok(Some(Self { shards, starts, classes: class_names(root)?, split, transform }))
+        Ok(Self { shards, starts, classes: class_names(root)?, split, transform, exif: Exif::Ignore })
+    }
+
+    /// Decodes the picture of a record; returns its label and what it holds.
+    pub(super) fn check(&self, index: usize, scratch: &mut Scratch) -> Result<(u32, ImageInfo), DataError> {
+        let (shard, record) = self.record(index);
+        let payload = shard.read(record)?;
+        let (label, file) = self.example(&payload).map_err(|flaw| self.error(index, flaw))?;
+        let info = decode_rgb(&file, &mut scratch.pixels).map_err(|error| self.image_error(index, error))?;
+        Ok((label, info))
+    }
+
+    /// The file that the record of sample `index` is in.
+    pub(super) fn shard_path(&self, index: usize) -> &Path {
+        self.record(index).0.path()
+    }
+
+    fn image_error(&self, index: usize, error: DecodeError) -> DataError {
+        self.error(index, flaw(format!("the image: {error}"), "a whole image"))
+    }
+
+    /// Turns the images as `exif` asks; otherwise they stay as they are stored.
+    pub fn oriented(self, exif: Exif) -> Self {
+        Self { exif, ..self }
     }
 
     /// The shard of sample `index`, and the number of its record.
@@ -109,8 +147,8 @@ impl Dataset for ImageRecords {
         let (label, file) = self.example(&payload).map_err(|flaw| self.error(index, flaw))?;
         scratch.file = file;
         scratch.clock.end(Stage::Read);
-        let drawn = self.transform.draw_file(scratch, rng, out);
-        drawn.map_err(|error| self.error(index, flaw(format!("the image: {error}"), "a whole image")))?;
+        let drawn = self.transform.draw_file(scratch, self.exif, rng, out);
+        drawn.map_err(|error| self.image_error(index, error))?;
         Ok(Label(label))
     }
 
@@ -119,16 +157,16 @@ impl Dataset for ImageRecords {
         format!("{}: {}", shard.path().display(), shard.place(record))
     }
 
-    /// A hash over length and checksum of every record, and the names of the classes.
+    /// A hash over length and checksum of every record and the names of the classes, and whether images are turned.
     fn identity(&self) -> String {
         let hasher = self.shards.iter().fold(Sha256::new(), |hasher, shard| hasher.chain_update(shard.hash()));
         let hash = hasher.chain_update(self.classes.join("\n")).finalize();
-        format!("image-records:{}:sha256:{}", self.split.name(), hex(&hash))
+        format!("image-records:{}:sha256:{}{}", self.split.name(), hex(&hash), self.exif.identity())
     }
 }
 
 /// The name of a split in shards.
-fn name_of(split: Split) -> &'static str {
+pub(super) fn name_of(split: Split) -> &'static str {
     match split {
         Split::Train => "train",
         Split::Val => "validation",

@@ -9,7 +9,7 @@ use bessemer_data::coco::{CategoryIds, CocoOptions, CocoRecords, CocoSet, CocoSo
 use bessemer_data::detection::{Framing, ObjectLayout, Objects};
 use bessemer_data::shapes::{CocoFolder, Scenes};
 use bessemer_data::{
-    DataError, Dataset, FileFormat, Image, ImageSamples, Loader, LoaderOptions, Purpose, Resampling, Sampler,
+    DataError, Dataset, Exif, FileFormat, Image, ImageSamples, Loader, LoaderOptions, Purpose, Resampling, Sampler,
     SamplerOptions, Scratch, Split, object_sheet, tfrecord,
 };
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use crate::shared::shared;
 const SIZE: [u32; 2] = [64, 64];
 
 fn options(framing: Framing) -> CocoOptions {
-    CocoOptions { framing, category_ids: CategoryIds::Dense, masks: false, threads: 2 }
+    CocoOptions { framing, category_ids: CategoryIds::Dense, masks: false, exif: Exif::Ignore, threads: 2 }
 }
 
 /// A folder of drawn scenes in COCO's layout, whose annotations can be changed.
@@ -233,7 +233,7 @@ fn masks_that_do_not_fit_are_named() {
         says(load(&CocoSet::open(&world.source(), &with_masks).unwrap(), 0), &[expected]);
         says(world.records(2, true).write(&|_, _| (), &|| false), &[expected]);
         assert!(!world.path("records").exists());
-        let report = verify(&world.source(), 100, 2, &|_, _| ()).unwrap();
+        let report = verify(&world.source(), 100, Exif::Ignore, 2, &|_, _| ()).unwrap();
         let is_missing = segmentation.is_null();
         assert_eq!(report.damaged.len(), usize::from(!is_missing), "{:?}", report.damaged);
     }
@@ -260,8 +260,17 @@ fn images_of_another_size_are_refused() {
         data["images"][1]["width"] = json!(32);
         data["annotations"].as_array_mut().unwrap().retain(|annotation| annotation["image_id"] != 2);
     });
-    says(load(&world.open().unwrap(), 1), &["is 64x32, and its annotations are for 32x64", "EXIF orientation 6"]);
-    let report = verify(&world.source(), 100, 1, &|_, _| ()).unwrap();
+    says(
+        load(&world.open().unwrap(), 1),
+        &["is 64x32, and its annotations are for 32x64", "EXIF orientation 6, which is ignored"],
+    );
+    let upright = CocoOptions { exif: Exif::Apply, ..options(Framing::fit(SIZE)) };
+    let set = CocoSet::open(&world.source(), &upright).unwrap();
+    assert_eq!(load(&set, 1).unwrap().0.objects.len(), 0);
+    assert_ne!(set.identity(), world.open().unwrap().identity());
+    let report = verify(&world.source(), 100, Exif::Apply, 1, &|_, _| ()).unwrap();
+    assert_eq!((report.damaged.len(), report.readable), (0, 6));
+    let report = verify(&world.source(), 100, Exif::Ignore, 1, &|_, _| ()).unwrap();
     assert_eq!((report.damaged.len(), report.readable), (1, 5));
 }
 
@@ -309,7 +318,7 @@ fn shards_without_annotations_have_the_categories_that_occur() {
         .collect();
     let all = CocoSet::open(&world.source(), &raw).unwrap();
     assert!(names.len() > 3 && names.iter().all(|(&class, name)| all.class_names()[class as usize] == *name));
-    assert!(verify(&source, 100, 1, &|_, _| ()).unwrap().is_clean());
+    assert!(verify(&source, 100, Exif::Ignore, 1, &|_, _| ()).unwrap().is_clean());
 }
 
 #[test]
@@ -422,7 +431,8 @@ fn real_photos_come_back_from_shards() {
         let masks = |objects: &Objects| objects.objects.iter().map(|o| o.mask.clone()).collect::<Vec<_>>();
         assert_eq!(masks(&a), masks(&b));
     }
-    let report = verify(&CocoSource::find(folder.path(), Split::Val).unwrap(), 20, 2, &|_, _| ()).unwrap();
+    let report =
+        verify(&CocoSource::find(folder.path(), Split::Val).unwrap(), 20, Exif::Ignore, 2, &|_, _| ()).unwrap();
     assert!(report.is_clean());
     assert_eq!((report.readable, report.summary.crowds, report.categories), (70, 5, 80));
 }

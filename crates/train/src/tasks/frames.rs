@@ -41,21 +41,18 @@ pub enum FrameOutput<'a> {
 
 /// Annotates each picture of a stream, JPEG or PNG, before the next one is read, and hands its prediction to `each`; how many
 /// there were. The end of the stream, a raised `stop`, and a reader of `output` or of what `each` writes that has gone end it.
-/// Errors call the stream `name`.
 ///
 /// # Errors
 /// A picture that is truncated or damaged, after those before it were written; a stream without any; an output that cannot be
 /// written.
 pub fn annotate_frames(
     annotator: &mut dyn Annotator,
-    input: impl BufRead,
-    name: &Path,
+    mut frames: ImageStream<impl BufRead>,
     output: FrameOutput<'_>,
     stop: &StopSignal,
     each: &mut dyn FnMut(&Prediction) -> io::Result<()>,
 ) -> Result<u64, TrainError> {
     let mut output = Opened::new(output)?;
-    let mut frames = ImageStream::new(input, name);
     let mut next = || {
         let mut count = 0;
         while !stop.is_raised()

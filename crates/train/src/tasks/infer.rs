@@ -4,7 +4,7 @@ use super::EachInput;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
-use bessemer_data::read_text;
+use bessemer_data::{Exif, read_text};
 use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,8 @@ pub struct PredictOptions {
     pub out: Option<PathBuf>,
     /// A folder for a picture of the mask of each detection.
     pub masks: Option<PathBuf>,
+    /// What is done with the EXIF orientation of pictures; otherwise it is applied.
+    pub exif: Option<Exif>,
     /// A file with the name of a class in each line. Otherwise names are those of the run, or numbers.
     pub labels: Option<PathBuf>,
     /// The vocabulary of a model of text; otherwise that of the folder of the weights.
@@ -31,6 +33,13 @@ pub struct PredictOptions {
     pub context: Option<String>,
     /// Which weights of a run are used.
     pub weights: WhichWeights,
+}
+
+impl PredictOptions {
+    /// What is done with the EXIF orientation of pictures.
+    pub fn orientation(&self) -> Exif {
+        self.exif.unwrap_or(Exif::Apply)
+    }
 }
 
 /// Detections with a lower score are not drawn, where nothing else is asked for.
@@ -62,6 +71,17 @@ pub struct Prediction {
     pub parts: Vec<Part>,
     /// For programs.
     pub json: Value,
+    /// For tables of programs.
+    pub rows: Rows,
+}
+
+/// Rows of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// Names of the columns.
+    pub columns: &'static [&'static str],
+    /// A cell for each column.
+    pub cells: Vec<Vec<String>>,
 }
 
 /// A part of a prediction.
@@ -73,22 +93,37 @@ pub enum Part {
     Table(Vec<(String, Option<f64>)>),
 }
 
+/// What a model says of an input, in each form in which it is shown.
+pub trait Shown: Serialize {
+    /// Names of the columns of its rows.
+    const COLUMNS: &'static [&'static str];
+
+    /// For people.
+    fn parts(&self) -> Vec<Part>;
+
+    /// A row for each result, with a cell for each column.
+    fn rows(&self) -> Vec<Vec<String>>;
+}
+
 impl Prediction {
-    /// A result with its parts.
+    /// A result in all its forms.
     ///
     /// # Panics
     /// For a result that has no JSON form.
-    pub fn new(result: &impl Serialize, parts: Vec<Part>) -> Self {
-        Self { parts, json: serde_json::to_value(result).expect("results have string keys") }
+    pub fn new<T: Shown>(result: &T) -> Self {
+        let json = serde_json::to_value(result).expect("results have string keys");
+        Self { parts: result.parts(), json, rows: Rows { columns: T::COLUMNS, cells: result.rows() } }
     }
 }
 
 /// Each result as a prediction.
-pub(super) fn predictions<T: Serialize>(
-    results: EachInput<T>,
-    parts: impl Fn(&T) -> Vec<Part>,
-) -> EachInput<Prediction> {
-    results.into_iter().map(|result| result.map(|result| Prediction::new(&result, parts(&result)))).collect()
+pub(super) fn predictions<T: Shown>(results: EachInput<T>) -> EachInput<Prediction> {
+    results.into_iter().map(|result| result.map(|result| Prediction::new(&result))).collect()
+}
+
+/// A number in a row, as JSON has it: as many digits as tell it from all others.
+pub(super) fn cell(number: f64) -> String {
+    format!("{number:?}")
 }
 
 /// Names of classes from a file with one in each line.

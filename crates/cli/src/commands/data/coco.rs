@@ -9,7 +9,7 @@ use bessemer_data::coco::{
     CategoryIds, CocoOptions, CocoRecords, CocoReport, CocoSet, CocoSource, WrittenRecords, verify,
 };
 use bessemer_data::detection::Framing;
-use bessemer_data::{Dataset, FileFormat, Resampling, Split, object_sheet};
+use bessemer_data::{Dataset, Exif, FileFormat, Resampling, Split, object_sheet};
 use bessemer_train::StopSignal;
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,9 @@ pub(crate) struct Input {
     /// Folder of their images
     #[arg(long, value_name = "DIR", requires = "annotations")]
     pub images: Option<PathBuf>,
+    /// What is done with the EXIF orientation of JPEG images before their annotations hold: apply or ignore
+    #[arg(long, value_name = "apply|ignore", default_value_t = Exif::Ignore)]
+    pub exif: Exif,
 }
 
 impl Input {
@@ -131,7 +134,7 @@ impl Samples {
         };
         framing.check()?;
         let (category_ids, masks, threads) = (self.category_ids, self.masks, common.device().threads);
-        Ok(CocoSet::open(&input.source()?, &CocoOptions { framing, category_ids, masks, threads })?)
+        Ok(CocoSet::open(&input.source()?, &CocoOptions { framing, category_ids, masks, exif: input.exif, threads })?)
     }
 }
 
@@ -196,7 +199,7 @@ pub(super) fn run_verify(options: &Verify, common: &Common) -> anyhow::Result<()
     let source = options.input.source()?;
     let notify = common.notifier();
     let progress = |done: usize, all: usize| notify(&|| format!("{done} of {all} images"));
-    let report = verify(&source, options.max_objects, common.device().threads, &progress)?;
+    let report = verify(&source, options.max_objects, options.input.exif, common.device().threads, &progress)?;
     if options.json {
         print_json(&report)?;
     } else {

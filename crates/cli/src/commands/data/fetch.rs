@@ -23,7 +23,8 @@ EXAMPLES:
 ///
 /// After an interruption (Ctrl-C) or a lost connection the same command goes on where it ended. Files are compared with
 /// their published checksums, and archives are removed once they are unpacked. Proxies are taken from HTTPS_PROXY and
-/// HTTP_PROXY. Each data set has its own licence. The addresses were not tried when this was written.
+/// HTTP_PROXY. Certificates of servers are checked against Mozilla's roots, or against the file of certificates that SSL_CERT_FILE
+/// names (PEM). Each data set has its own licence. The addresses were not tried when this was written.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Fetch {
@@ -70,6 +71,7 @@ pub(super) fn run_fetch(options: &Fetch, common: &Common) -> anyhow::Result<()> 
     let notify = common.notifier();
     let fetching = Options {
         from: options.from.clone(),
+        certificates: std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from),
         attempts: 6,
         pause: Duration::from_secs(1),
         patience: Duration::from_secs(60),

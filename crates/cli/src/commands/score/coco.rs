@@ -1,8 +1,8 @@
 use crate::args::Common;
 use crate::failure::Usage;
-use crate::output::{Table, print, print_json};
-use bessemer_data::coco::{Instances, Results};
-use bessemer_metrics::coco::{CocoError, CocoScores, MAX_DETECTIONS, SCORE_NAMES, Scores, evaluate};
+use crate::output::{Csv, Table, print, print_json};
+use bessemer_data::coco::{Category, Instances, Results};
+use bessemer_metrics::coco::{CategoryScores, CocoError, CocoScores, MAX_DETECTIONS, SCORE_NAMES, Scores, evaluate};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -48,6 +48,9 @@ pub(crate) struct Options {
     /// Print JSON with all digits instead of a table; a score without objects is -1
     #[arg(long, help_heading = "Output")]
     pub json: bool,
+    /// Print the scores of each category as CSV (RFC 4180) instead: a line of column names, and a row for each
+    #[arg(long, conflicts_with = "json", requires = "classes", help_heading = "Output")]
+    pub csv: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -92,6 +95,8 @@ pub(super) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     }
     if options.json {
         print_json(&as_json(&instances, &results, &scores, options))
+    } else if options.csv {
+        print(&as_csv(&instances, &scores)?)
     } else {
         print(&as_text(&instances, &scores, options))
     }
@@ -146,6 +151,18 @@ fn as_json(instances: &Instances, results: &Results, scores: &CocoScores, option
         json.insert("classes".to_owned(), classes.collect());
     }
     Value::Object(json)
+}
+
+/// A row for each category, as `--json` has them; scores that are not defined are -1.
+fn as_csv(instances: &Instances, scores: &CocoScores) -> anyhow::Result<String> {
+    let columns: Vec<&str> = ["id", "name", "objects", "detections"].into_iter().chain(SCORE_NAMES).collect();
+    let row = |(category, scores): (&Category, &CategoryScores)| {
+        let head =
+            [category.id.to_string(), category.name.clone(), scores.objects.to_string(), scores.detections.to_string()];
+        let values = scores.scores.values().map(|value| format!("{:?}", value.unwrap_or(-1.0)));
+        head.into_iter().chain(values).collect::<Vec<_>>()
+    };
+    Csv::default().lines(&columns, instances.categories().iter().zip(&scores.categories).map(row))
 }
 
 fn as_text(instances: &Instances, scores: &CocoScores, options: &Options) -> String {

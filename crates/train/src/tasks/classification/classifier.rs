@@ -8,7 +8,7 @@ use crate::loaded_weights::{LoadedWeights, WhichWeights, file_of_run};
 use crate::recipe::Recipe;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::infer::read_labels;
-use bessemer_data::{IMAGENET_CLASSES, ResizeCentreCrop, imagenet_classes, readable_class};
+use bessemer_data::{Exif, IMAGENET_CLASSES, ResizeCentreCrop, imagenet_classes, readable_class};
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{Architecture, InputFormat, Model, ModelOptions, find};
 use bessemer_nn::PixelScale;
@@ -28,6 +28,8 @@ pub struct Classifier {
     pub options: ModelOptions,
     /// Short side before the centre crop to `options.image_size`.
     pub resize: u32,
+    /// What is done with the EXIF orientation of images of data sets.
+    pub exif: Exif,
     /// Outputs before that of the first class.
     pub label_offset: usize,
     /// Folders that the classes had, where the weights come from a run.
@@ -59,7 +61,8 @@ impl Classifier {
         let ClassifierRecipe { images, .. } = recipe.own()?;
         let (architecture, options) = model_options(recipe, images.eval_image_size)?;
         let (resize, label_offset) = (images.eval_resize as u32, images.label_offset as usize);
-        Ok(Self { name: recipe.model.name.clone(), architecture, options, resize, label_offset, classes, trained })
+        let (name, exif) = (recipe.model.name.clone(), images.exif);
+        Ok(Self { name, architecture, options, resize, exif, label_offset, classes, trained })
     }
 
     fn published(name: &str, trained: LoadedWeights) -> Result<Self, TrainError> {
@@ -75,7 +78,8 @@ impl Classifier {
             Architecture::ResNetCifar { .. } => options.image_size[0] as u32,
         };
         let (name, architecture) = (name.to_owned(), spec.architecture);
-        Ok(Self { name, architecture, options, resize, label_offset: 0, classes: None, trained })
+        let exif = Exif::Ignore;
+        Ok(Self { name, architecture, options, resize, exif, label_offset: 0, classes: None, trained })
     }
 
     /// How pictures become inputs.

@@ -4,11 +4,11 @@ use super::classifier::Classifier;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::ComputeOptions;
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K, given_labels};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor, Shown, TOP_K, cell, given_labels};
 use crate::tasks::pictures::picture_files;
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::{Array, EachInput, Feeds};
-use bessemer_data::Image;
+use bessemer_data::{Exif, Image};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 pub struct InferOptions {
     /// Device and passes to compute with.
     pub compute: ComputeOptions,
+    /// What is done with the EXIF orientation of pictures.
+    pub exif: Exif,
     /// Classes a picture, best first.
     pub top_k: usize,
     /// A file with the name of a class in each line. Otherwise names are those of the run, of ImageNet for 1000 classes, or numbers.
@@ -31,6 +33,7 @@ impl Default for InferOptions {
     fn default() -> Self {
         Self {
             compute: ComputeOptions::default(),
+            exif: Exif::Apply,
             top_k: TOP_K,
             labels: None,
             batch_size: 8,
@@ -48,9 +51,10 @@ pub(super) struct ClassPredictor {
 
 impl ClassPredictor {
     pub(super) fn new(model: &'static str, weights: &Path, options: &PredictOptions) -> Self {
+        let exif = options.orientation();
         let PredictOptions { compute, top_k, labels, weights: which, .. } = options.clone();
         let top_k = top_k.unwrap_or(TOP_K);
-        let options = InferOptions { compute, top_k, labels, weights: which, ..InferOptions::default() };
+        let options = InferOptions { compute, exif, top_k, labels, weights: which, ..InferOptions::default() };
         Self { model, weights: weights.to_owned(), options }
     }
 }
@@ -61,11 +65,7 @@ impl Predictor for ClassPredictor {
         inputs: &[String],
         notify: &dyn Fn(usize, usize),
     ) -> Result<EachInput<infer::Prediction>, TrainError> {
-        let classified = infer(self.model, &self.weights, inputs, &self.options, notify)?;
-        Ok(infer::predictions(classified, |prediction: &Prediction| {
-            let classes = prediction.classes.iter().map(|score| (score.name.clone(), Some(score.probability)));
-            vec![Part::Line(prediction.path.display().to_string()), Part::Table(classes.collect())]
-        }))
+        Ok(infer::predictions(infer(self.model, &self.weights, inputs, &self.options, notify)?))
     }
 }
 
@@ -76,6 +76,29 @@ pub struct Prediction {
     pub path: PathBuf,
     /// Best first.
     pub classes: Vec<ClassScore>,
+}
+
+impl Shown for Prediction {
+    const COLUMNS: &'static [&'static str] = &["picture", "rank", "class_id", "name", "probability"];
+
+    fn parts(&self) -> Vec<Part> {
+        let classes = self.classes.iter().map(|score| (score.name.clone(), Some(score.probability)));
+        vec![Part::Line(self.path.display().to_string()), Part::Table(classes.collect())]
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let picture = self.path.display().to_string();
+        let row = |(rank, score): (usize, &ClassScore)| {
+            vec![
+                picture.clone(),
+                rank.to_string(),
+                score.class.to_string(),
+                score.name.clone(),
+                cell(score.probability),
+            ]
+        };
+        (1..).zip(&self.classes).map(row).collect()
+    }
 }
 
 /// A class and its probability.
@@ -89,8 +112,8 @@ pub struct ClassScore {
     pub probability: f64,
 }
 
-/// Classifies pictures with model `name` and `weights`, prepared as in evaluation, and turned before as their EXIF orientation
-/// says. Inputs are files, folders, and patterns of files. A picture that cannot be read is an error in its place. `notify` is
+/// Classifies pictures with model `name` and `weights`, prepared as in evaluation, and turned before as the options ask.
+/// Inputs are files, folders, and patterns of files. A picture that cannot be read is an error in its place. `notify` is
 /// called with the pictures done and those in all.
 ///
 /// # Errors
@@ -117,7 +140,7 @@ pub fn infer(
         notify(predictions.len(), all);
         let read = |path: Result<PathBuf, TrainError>| {
             let path = path?;
-            let pixels = transform.apply(&Image::read_upright(&path)?).pixels;
+            let pixels = transform.apply(&Image::read_oriented(&path, options.exif)?).pixels;
             Ok((path, pixels))
         };
         let batch: EachInput<(PathBuf, Vec<u8>)> = files.by_ref().take(batch_size).map(read).collect();

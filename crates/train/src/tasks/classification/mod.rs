@@ -28,8 +28,8 @@ use crate::recipe::Recipe;
 use crate::setup::RunShape;
 use batches::Images;
 use bessemer_data::{
-    BatchRange, CifarBin, ClassFolder, Dataset, ImageRecords, ImageSamples, LabelledImages, Share, Split, Transform,
-    UnknownClass,
+    BatchRange, BinaryImages, CifarBin, ClassFolder, Dataset, Exif, ImageRecords, ImageSamples, LabelledImages, Share,
+    Split, Transform, UnknownClass,
 };
 use bessemer_models::{Architecture, Model, ModelOptions};
 use recipe::ClassifierRecipe;
@@ -159,7 +159,7 @@ impl Evaluation for ClassifierEvaluation {
     }
 }
 
-/// Judges weights on the `val/` of a class folder, on folders of classes alone, on shards of TFRecords, or on a folder with `images_u8_nhwc.bin`. For weights of a run `data`
+/// Judges weights on the `val/` of a class folder, on folders of classes alone, on shards of TFRecords, on a file of pixels, or on a folder with `images_u8_nhwc.bin`. For weights of a run `data`
 /// can also be `shapes` or `synthetic`, drawn as the run drew them.
 pub(super) fn standalone_evaluation(
     name: &str,
@@ -169,7 +169,10 @@ pub(super) fn standalone_evaluation(
 ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
     let mut classifier = Classifier::load(name, weights, options.weights)?;
     let set = match DataSource::parse(data) {
-        DataSource::Folder(root) => open_folder(&mut classifier, &root)?,
+        DataSource::Folder(root) => {
+            let exif = options.exif.unwrap_or(classifier.exif);
+            open_folder(&mut classifier, &root, exif)?
+        }
         source => drawn_set(&classifier, &source)?,
     };
     let Classifier { architecture, options: model, trained, label_offset, .. } = classifier;
@@ -185,7 +188,7 @@ pub(super) fn standalone_evaluation(
 }
 
 /// The evaluation set in a folder. One in a single file also says how its pixels are normalised.
-fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<LabelledImages>, TrainError> {
+fn open_folder(classifier: &mut Classifier, root: &Path, exif: Exif) -> Result<Arc<LabelledImages>, TrainError> {
     let set: Arc<LabelledImages> = if root.join(CIFAR_IMAGES).exists() {
         let set = CifarBin::open(root)?;
         let constants = set.normalization();
@@ -193,10 +196,12 @@ fn open_folder(classifier: &mut Classifier, root: &Path) -> Result<Arc<LabelledI
         classifier.options.image_size = set.image_size(0);
         Arc::new(set)
     } else if let Some(set) = ImageRecords::find(root, Split::Val, Transform::Eval(classifier.transform()))? {
+        Arc::new(set.oriented(exif))
+    } else if let Some(set) = BinaryImages::find(root, Split::Val, Transform::Eval(classifier.transform()))? {
         Arc::new(set)
     } else {
         let set = ClassFolder::to_evaluate(root, Transform::Eval(classifier.transform()))?;
-        Arc::new(labelled_by_name(set, classifier)?)
+        Arc::new(labelled_by_name(set, classifier)?.oriented(exif))
     };
     let (classes, known) = (set.num_classes(), classifier.num_classes());
     if classes != known {

@@ -1,6 +1,7 @@
 //! What recipes of image classifiers say beside those of all models.
 
 use crate::recipe::{Problem, Range, Recipe, family_recipe, require, section};
+use bessemer_data::Exif;
 use bessemer_models::resnet::StrideIn;
 use bessemer_models::{Architecture, InitScheme, find};
 use bessemer_nn::{Padding, PixelScale};
@@ -52,6 +53,8 @@ section! {
         pub mean: [f64; 3] = PixelScale::IMAGENET.mean => Range::closed(0.0, 1.0);
         /// Standard deviation of each channel of the pixels, which are divided by it.
         pub std: [f64; 3] = PixelScale::IMAGENET.std => Range::above(0.0, 1.0);
+        /// What is done with the EXIF orientation of images in files: they are turned (apply), or stay as they are stored (ignore).
+        pub exif: Exif = Exif::Ignore;
         /// Added to every label; 1 for models whose class 0 is the background.
         pub label_offset: u64 = 0 => Range::closed(0.0, 1.0);
     }

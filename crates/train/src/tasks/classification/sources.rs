@@ -6,10 +6,9 @@ use crate::recipe::Recipe;
 use crate::tasks::source::DataSource;
 use bessemer_data::shapes::{ShapeClass, Shapes};
 use bessemer_data::{
-    CifarBin, ClassFolder, ImageRecords, LabelledImages, RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions,
-    Split, Synthetic, Transform,
+    CifarBin, LabelledImages, RandomResizedCrop, ResizeCentreCrop, Sampler, SamplerOptions, Split, Synthetic,
+    Transform, open_labelled,
 };
-use std::path::Path;
 use std::sync::Arc;
 
 /// Samples of ImageNet: an epoch of `synthetic` is as long.
@@ -44,7 +43,7 @@ impl DataSource {
                     ratio: images.crop_ratio.into(),
                     flip: images.flip,
                 };
-                open_images(root, Split::Train, Transform::Train(crop))?
+                open_labelled(root, Split::Train, Transform::Train(crop), images.exif)?
             }
         };
         let (has, wanted) = (own_classes(own), set.num_classes());
@@ -80,18 +79,10 @@ impl DataSource {
             Self::Folder(root) if root.join(CIFAR_IMAGES).exists() => Arc::new(CifarBin::open(root)?),
             Self::Folder(root) => {
                 let crop = ResizeCentreCrop { resize: images.eval_resize as u32, size };
-                open_images(root, Split::Val, Transform::Eval(crop))?
+                open_labelled(root, Split::Val, Transform::Eval(crop), images.exif)?
             }
         }))
     }
-}
-
-/// Pictures in folders of classes, or in TFRecord shards if there are any.
-fn open_images(root: &Path, split: Split, transform: Transform) -> Result<Arc<LabelledImages>, TrainError> {
-    Ok(match ImageRecords::find(root, split, transform)? {
-        Some(records) => Arc::new(records),
-        None => Arc::new(ClassFolder::open(root, split, transform)?),
-    })
 }
 
 /// Classes of the model that data can have.

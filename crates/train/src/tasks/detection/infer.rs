@@ -6,12 +6,14 @@ use super::score::{Found, SeenImage, detections};
 use crate::error::TrainError;
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::frames::{Annotated, Annotator};
-use crate::tasks::infer::{self, DRAWN_SCORE, JPEG_QUALITY, Part, PredictOptions, Predictor, RESULTS_FILE};
+use crate::tasks::infer::{
+    self, DRAWN_SCORE, JPEG_QUALITY, Part, PredictOptions, Predictor, RESULTS_FILE, Shown, cell,
+};
 use crate::tasks::pictures::picture_files;
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::coco::{ResultRecord, ResultsWriter, RunLengths};
 use bessemer_data::detection::{Framing, ObjectMask};
-use bessemer_data::{FileFormat, Image, Purpose, ResizeBuffers, Split};
+use bessemer_data::{Exif, FileFormat, Image, Purpose, ResizeBuffers, Split};
 use bessemer_metrics::mask::Rle;
 use serde::{Serialize, Serializer};
 use std::fs;
@@ -136,6 +138,7 @@ pub(super) struct ObjectPredictor {
     /// Objects with a lower score are left out.
     score: Option<f64>,
     top_k: usize,
+    exif: Exif,
     out: Option<PathBuf>,
     /// A folder for a picture of each mask.
     masks: Option<PathBuf>,
@@ -174,6 +177,7 @@ impl ObjectPredictor {
             network: Network::new(detector, batch_size, &options.compute)?,
             score: options.score,
             top_k: options.top_k.unwrap_or(usize::MAX),
+            exif: options.orientation(),
             out: options.out.clone(),
             masks: options.masks.clone(),
             names,
@@ -246,17 +250,31 @@ fn image_id(path: &Path, number: usize) -> i64 {
     stem.unwrap_or(number as i64 + 1)
 }
 
-/// For people.
-fn parts(found: &DetectedObjects) -> Vec<Part> {
-    let row = |object: &DetectedObject| {
-        let [x, y, width, height] = object.bbox;
-        (format!("{}  {x:.0},{y:.0} {width:.0}x{height:.0}", object.name), Some(object.score))
-    };
-    let title = match found.objects.len() {
-        1 => format!("{}: 1 object", found.path.display()),
-        count => format!("{}: {count} objects", found.path.display()),
-    };
-    vec![Part::Line(title), Part::Table(found.objects.iter().map(row).collect())]
+impl Shown for DetectedObjects {
+    const COLUMNS: &'static [&'static str] =
+        &["picture", "rank", "class_id", "category_id", "name", "score", "x", "y", "width", "height"];
+
+    fn parts(&self) -> Vec<Part> {
+        let row = |object: &DetectedObject| {
+            let [x, y, width, height] = object.bbox;
+            (format!("{}  {x:.0},{y:.0} {width:.0}x{height:.0}", object.name), Some(object.score))
+        };
+        let title = match self.objects.len() {
+            1 => format!("{}: 1 object", self.path.display()),
+            count => format!("{}: {count} objects", self.path.display()),
+        };
+        vec![Part::Line(title), Part::Table(self.objects.iter().map(row).collect())]
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let picture = self.path.display().to_string();
+        let row = |(rank, object): (usize, &DetectedObject)| {
+            let category = object.category_id.map_or_else(String::new, |id| id.to_string());
+            let head = [picture.clone(), rank.to_string(), object.class.to_string(), category, object.name.clone()];
+            head.into_iter().chain([cell(object.score)]).chain(object.bbox.map(cell)).collect()
+        };
+        (1..).zip(&self.objects).map(row).collect()
+    }
 }
 
 impl Predictor for ObjectPredictor {
@@ -277,7 +295,7 @@ impl Predictor for ObjectPredictor {
                 .take(BATCH)
                 .map(|path| {
                     let path = path?;
-                    let image = Image::read_upright(&path)?;
+                    let image = Image::read_oriented(&path, self.exif)?;
                     Ok((path, image))
                 })
                 .collect();
@@ -301,7 +319,7 @@ impl Predictor for ObjectPredictor {
             notify(results.len(), all);
         }
         written.map_or(Ok(()), ResultsWriter::finish)?;
-        Ok(infer::predictions(results, parts))
+        Ok(infer::predictions(results))
     }
 }
 
@@ -311,6 +329,6 @@ impl Annotator for ObjectPredictor {
         let records = records(&objects, id, name).collect();
         let found = DetectedObjects { path: name.into(), objects: self.shown(objects) };
         let picture = with_objects(image, &found.objects);
-        Ok(Annotated { picture, prediction: infer::Prediction::new(&found, parts(&found)), records })
+        Ok(Annotated { picture, prediction: infer::Prediction::new(&found), records })
     }
 }

@@ -7,9 +7,9 @@ use crate::setup::RunShape;
 use crate::tasks::MetricSchema;
 use crate::tasks::family::{BuildStep, ModelInfo, SampleInfo};
 use crate::workload::{ComparedWork, DetectorOutputs, Fill, Work, Workload};
-use bessemer_data::Split;
 use bessemer_data::coco::CategoryIds;
 use bessemer_data::detection::{Framing, ObjectLayout};
+use bessemer_data::{Exif, Split};
 use bessemer_models::{Model, ModelError, Summary, WeightNames};
 
 /// A kind of detectors: what sets one network apart from another in training, evaluation and use.
@@ -134,6 +134,8 @@ pub(super) struct DetectorSettings {
     pub layout: ObjectLayout,
     /// How images are put on the canvas in training, and in evaluation.
     pub framings: [Framing; 2],
+    /// What is done with the EXIF orientation of images in files.
+    pub exif: Exif,
     /// How the ids of categories become classes.
     pub category_ids: CategoryIds,
     /// Images that each evaluation draws.

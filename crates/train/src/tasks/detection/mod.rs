@@ -205,6 +205,8 @@ fn standalone_evaluation(
     options: &EvaluateOptions,
 ) -> Result<(Box<dyn Evaluation>, LoadedWeights), TrainError> {
     let Detector { kind, recipe, settings, trained, .. } = detector;
+    let settings =
+        DetectorSettings { pictures: options.pictures, exif: options.exif.unwrap_or(settings.exif), ..settings };
     let source = DataSource::parse(data);
     let (source, truths, file) = match &options.unannotated {
         Some(part) => {
@@ -222,7 +224,7 @@ fn standalone_evaluation(
     let evaluation = DetectionEvaluation {
         kind,
         recipe,
-        settings: DetectorSettings { pictures: options.pictures, ..settings },
+        settings,
         batch_size: options.batch_size,
         source,
         truths,

@@ -1,9 +1,9 @@
 //! Fields that recipes of all detectors have.
 
 use crate::recipe::{Problem, Range, require, section};
-use bessemer_data::Resampling;
 use bessemer_data::coco::CategoryIds;
 use bessemer_data::detection::Framing;
+use bessemer_data::{Exif, Resampling};
 use bessemer_nn::PixelScale;
 
 /// Pixels of a side.
@@ -18,6 +18,9 @@ section! {
         pub flip: f64 = 0.5 => Range::closed(0.0, 1.0);
         /// How pixels are computed when an image is resized.
         pub resampling: Resampling = Resampling::Antialias;
+        /// What is done with the EXIF orientation of images in files: they are turned (apply), or stay as they are stored (ignore).
+        /// Annotations are those of the image after that.
+        pub exif: Exif = Exif::Ignore;
         /// How the ids of categories become classes.
         pub category_ids: CategoryIds = CategoryIds::Raw;
         /// Per channel, of values in `[0, 1]`.

@@ -75,6 +75,7 @@ fn open(files: &CocoSource, settings: &DetectorSettings, split: Split) -> Result
     let options = CocoOptions {
         framing: settings.framing(split),
         category_ids: settings.category_ids,
+        exif: settings.exif,
         masks: settings.has_masks() && !matches!(files, CocoSource::Unannotated { .. }),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
     };

@@ -5,7 +5,7 @@ use super::model::Networks;
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::session::{ComputeOptions, EvalSession};
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor, Shown, cell};
 use crate::tasks::text::{check_text, quoted, vocabulary_for};
 use crate::tasks::{Array, EachInput, Feeds};
 use bessemer_data::text::TextTokenizer;
@@ -47,11 +47,7 @@ impl Predictor for TokenClassifier {
         inputs: &[String],
         _: &dyn Fn(usize, usize),
     ) -> Result<EachInput<infer::Prediction>, TrainError> {
-        let classified = classify_tokens(self.model, &self.weights, inputs, &self.options)?;
-        Ok(infer::predictions(classified, |classified: &ClassifiedText| {
-            let tokens = classified.tokens.iter().map(|verdict| (verdict.token.clone(), Some(verdict.replaced)));
-            vec![Part::Line(classified.text.clone()), Part::Table(tokens.collect())]
-        }))
+        Ok(infer::predictions(classify_tokens(self.model, &self.weights, inputs, &self.options)?))
     }
 }
 
@@ -62,6 +58,28 @@ pub struct ClassifiedText {
     pub text: String,
     /// One entry for each token of the text, in order.
     pub tokens: Vec<TokenVerdict>,
+}
+
+impl Shown for ClassifiedText {
+    const COLUMNS: &'static [&'static str] = &["text", "position", "token_id", "token", "replaced"];
+
+    fn parts(&self) -> Vec<Part> {
+        let tokens = self.tokens.iter().map(|verdict| (verdict.token.clone(), Some(verdict.replaced)));
+        vec![Part::Line(self.text.clone()), Part::Table(tokens.collect())]
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let row = |(position, verdict): (usize, &TokenVerdict)| {
+            vec![
+                self.text.clone(),
+                position.to_string(),
+                verdict.id.to_string(),
+                verdict.token.clone(),
+                cell(verdict.replaced),
+            ]
+        };
+        (1..).zip(&self.tokens).map(row).collect()
+    }
 }
 
 /// A token and the probability that it was replaced.

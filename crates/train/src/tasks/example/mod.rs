@@ -12,7 +12,7 @@ use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Range, Recipe, RecipePart, family_recipe, section};
 use crate::session::EvalSession;
 use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo};
-use crate::tasks::infer::{Part, PredictOptions, Prediction, Predictor};
+use crate::tasks::infer::{Part, PredictOptions, Prediction, Predictor, Shown};
 use crate::tasks::{Array, Better, EachInput, Evaluation, Feeds, Metric, MetricSchema, Task};
 use crate::workload::{Fill, Mode, Work, Workload};
 use bessemer_models::{ModelError, Summary, WeightNames};
@@ -179,6 +179,20 @@ struct Classified {
     class: i32,
 }
 
+impl Shown for Classified {
+    const COLUMNS: &'static [&'static str] = &["x", "y", "class"];
+
+    fn parts(&self) -> Vec<Part> {
+        let [x, y] = self.point;
+        vec![Part::Line(format!("{x} {y}: {}", self.class))]
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let [x, y] = self.point.map(|side| side.to_string());
+        vec![vec![x, y, self.class.to_string()]]
+    }
+}
+
 impl Predictor for PointClassifier {
     fn predict(&mut self, inputs: &[String], _: &dyn Fn(usize, usize)) -> Result<EachInput<Prediction>, TrainError> {
         let classify = |text: &String| {
@@ -188,8 +202,7 @@ impl Predictor for PointClassifier {
             self.0.run(&Feeds::from([(graph::POINTS, Array::F32(point.to_vec()))]))?;
             let logits = self.0.output("logits")?;
             let class = i32::from(logits[1] > logits[0]);
-            let shown = vec![Part::Line(format!("{text}: {class}"))];
-            Ok(Prediction::new(&Classified { point, class }, shown))
+            Ok(Prediction::new(&Classified { point, class }))
         };
         Ok(inputs.iter().map(classify).collect())
     }

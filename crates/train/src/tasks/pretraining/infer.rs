@@ -4,7 +4,7 @@ use super::model;
 use crate::error::TrainError;
 use crate::loaded_weights::WhichWeights;
 use crate::session::{ComputeOptions, EvalSession};
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor, Shown, TOP_K, cell};
 use crate::tasks::softmax::log_sum_exp;
 use crate::tasks::text::{check_text, quoted, vocabulary_for};
 use crate::tasks::{Array, EachInput, Feeds};
@@ -54,16 +54,7 @@ impl Predictor for MaskPredictor {
         inputs: &[String],
         _: &dyn Fn(usize, usize),
     ) -> Result<EachInput<infer::Prediction>, TrainError> {
-        let filled = fill_masks(self.model, &self.weights, inputs, &self.options)?;
-        Ok(infer::predictions(filled, |filled: &Filled| {
-            let has_several = filled.masks.len() > 1;
-            let tables = (1..).zip(&filled.masks).map(|(number, mask)| {
-                let title = has_several.then(|| (format!("[MASK] {number}"), None));
-                let tokens = mask.tokens.iter().map(|score| (score.token.clone(), Some(score.probability)));
-                Part::Table(title.into_iter().chain(tokens).collect())
-            });
-            [Part::Line(filled.text.clone())].into_iter().chain(tables).collect()
-        }))
+        Ok(infer::predictions(fill_masks(self.model, &self.weights, inputs, &self.options)?))
     }
 }
 
@@ -74,6 +65,32 @@ pub struct Filled {
     pub text: String,
     /// For each `[MASK]` in order.
     pub masks: Vec<MaskedToken>,
+}
+
+impl Shown for Filled {
+    const COLUMNS: &'static [&'static str] = &["text", "mask", "rank", "token_id", "token", "probability"];
+
+    fn parts(&self) -> Vec<Part> {
+        let has_several = self.masks.len() > 1;
+        let tables = (1..).zip(&self.masks).map(|(number, mask)| {
+            let title = has_several.then(|| (format!("[MASK] {number}"), None));
+            let tokens = mask.tokens.iter().map(|score| (score.token.clone(), Some(score.probability)));
+            Part::Table(title.into_iter().chain(tokens).collect())
+        });
+        [Part::Line(self.text.clone())].into_iter().chain(tables).collect()
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let ranked = |(number, mask): (usize, &MaskedToken)| {
+            let row = |(rank, score): (usize, &TokenScore)| {
+                let numbers = [number, rank, score.id].map(|number| number.to_string());
+                let cells = [self.text.clone()].into_iter().chain(numbers);
+                cells.chain([score.token.clone(), cell(score.probability)]).collect()
+            };
+            (1..).zip(&mask.tokens).map(row).collect::<Vec<_>>()
+        };
+        (1..).zip(&self.masks).flat_map(ranked).collect()
+    }
 }
 
 /// The likeliest tokens for one `[MASK]`.

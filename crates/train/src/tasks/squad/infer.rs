@@ -7,7 +7,7 @@ use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, WhichWeights};
 use crate::session::{ComputeOptions, EvalSession};
 use crate::tasks::EachInput;
-use crate::tasks::infer::{self, Part, PredictOptions, Predictor, TOP_K};
+use crate::tasks::infer::{self, Part, PredictOptions, Predictor, Shown, TOP_K, cell};
 use bessemer_data::Samples;
 use bessemer_data::squad::{Answers, Candidate, Features, Prediction};
 use bessemer_models::electra::SpanHead;
@@ -73,19 +73,30 @@ impl Predictor for QuestionPredictor {
         notify: &dyn Fn(usize, usize),
     ) -> Result<EachInput<infer::Prediction>, TrainError> {
         let questions: Vec<&str> = inputs.iter().map(String::as_str).collect();
-        Ok(infer::predictions(self.reader.ask(&self.context, &questions, notify)?, parts))
+        Ok(infer::predictions(self.reader.ask(&self.context, &questions, notify)?))
     }
 }
 
-fn parts(answered: &Answered) -> Vec<Part> {
-    let name = |text: &str| if text.is_empty() { "(no answer)".to_owned() } else { text.to_owned() };
-    let score = answered.no_answer_score.map_or_else(String::new, |score| format!("  (score of no answer {score:.2})"));
-    let candidates = answered.candidates.iter().map(|candidate| (name(&candidate.text), Some(candidate.probability)));
-    vec![
-        Part::Line(answered.question.clone()),
-        Part::Line(name(&answered.answer) + &score),
-        Part::Table(candidates.collect()),
-    ]
+impl Shown for Answered {
+    const COLUMNS: &'static [&'static str] = &["question", "rank", "answer", "probability"];
+
+    fn parts(&self) -> Vec<Part> {
+        let name = |text: &str| if text.is_empty() { "(no answer)".to_owned() } else { text.to_owned() };
+        let score = self.no_answer_score.map_or_else(String::new, |score| format!("  (score of no answer {score:.2})"));
+        let candidates = self.candidates.iter().map(|candidate| (name(&candidate.text), Some(candidate.probability)));
+        vec![
+            Part::Line(self.question.clone()),
+            Part::Line(name(&self.answer) + &score),
+            Part::Table(candidates.collect()),
+        ]
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let row = |(rank, candidate): (usize, &Candidate)| {
+            vec![self.question.clone(), rank.to_string(), candidate.text.clone(), cell(candidate.probability)]
+        };
+        (1..).zip(&self.candidates).map(row).collect()
+    }
 }
 
 /// A model that reads texts and answers questions about them.

@@ -119,6 +119,7 @@ impl DetectorKind for EfficientDet {
             classes: model.num_classes as usize,
             layout: ObjectLayout { max_objects: images.max_objects as usize, first_class: 0, crop: None },
             framings: images.framings(Framing::efficientdet_eval([side; 2], images.resampling)),
+            exif: images.exif,
             category_ids: images.category_ids,
             pictures: evaluation.pictures as usize,
             new_heads: model.new_heads,

@@ -142,6 +142,7 @@ impl DetectorKind for MaskRcnn {
             classes: model.num_classes as usize - 1,
             layout,
             framings: [training, Framing { canvases, ..whole }],
+            exif: images.exif,
             category_ids: images.category_ids,
             pictures: evaluation.pictures as usize,
             new_heads: model.new_heads,
