@@ -150,11 +150,16 @@ fn imagenet_is_checked_and_seen_in_each_layout() {
         let class = |name: &str| folder.path().join("shapes").join(split).join(name);
         fs::rename(class("star"), class("n01440764")).unwrap();
     }
+    let first = fs::read_dir(folder.path().join("shapes/train/n01440764")).unwrap().next().unwrap().unwrap();
+    fs::remove_file(first.path()).unwrap();
     run("data prepare imagenet shapes --out records --shards 2").ok();
     run("data prepare binary shapes --out pixels --size 32").ok();
     for (data, layout) in [("shapes", "folders"), ("records", "records"), ("pixels", "binary")] {
         let verify = run(&format!("data verify imagenet {data}")).ok().out;
-        assert!(verify.contains("train       10        20        0") && verify.contains("tench 2"), "{verify}");
+        assert!(
+            verify.contains("train       10        19        0") && verify.contains("the fewest: tench 1,"),
+            "{verify}"
+        );
         let json = run(&format!("data verify imagenet {data} --json")).ok().out;
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!((&json["layout"], &json["val"]["readable"]), (&layout.into(), &10.into()));
@@ -170,10 +175,30 @@ fn imagenet_is_checked_and_seen_in_each_layout() {
     fs::write(&shard, bytes).unwrap();
     let verify = run("data verify imagenet records").fails(2, &["1 files or records cannot be read"]);
     let line = verify.out.lines().last().unwrap();
-    assert!(line.contains("train-00001-of-00002.tfrecord: record 10 at byte"), "{}", verify.out);
-    assert!(verify.out.contains("train       10        19        1"), "{}", verify.out);
+    assert!(line.contains("train-00001-of-00002.tfrecord: record 9 at byte"), "{}", verify.out);
+    assert!(verify.out.contains("train       10        18        1"), "{}", verify.out);
     run("data verify imagenet nowhere").fails(2, &["nowhere: no such folder"]);
     run("data sample imagenet records --split val --size 0").fails(2, &["image size is 0"]);
+}
+
+#[test]
+fn the_cores_that_feed_a_gpu_are_predicted() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    let json = |arguments: &str| -> serde_json::Value { serde_json::from_str(&run(arguments).ok().out).unwrap() };
+    let bench = "bench data resnet20-cifar --data shapes --set train.batch_size=4 --seconds 1 --no-step --quiet";
+    let (said, number) = (json(&format!("{bench} --json")), |value: &serde_json::Value| value.as_f64().unwrap());
+    let explain = "explain resnet20-cifar --batch-size 4 --precision bf16 --device cuda --sheet h200 --json";
+    let rate = 4.0 / number(&json(explain)["predicted"]["all"]["seconds"]);
+    let predicted = &said["predicted"];
+    assert!((number(&predicted["samples_per_second"]) / rate - 1.0).abs() < 1e-9, "{predicted} {rate}");
+    let needed = rate / number(&said["loading"]["samples_per_second_per_worker"]);
+    assert!((number(&predicted["workers_needed"]) / needed - 1.0).abs() < 1e-9, "{predicted} {needed}");
+    let text = run(bench).ok().out;
+    let line = text.lines().find(|line| line.starts_with("a GPU ")).expect("a prediction");
+    let parts =
+        ["NVIDIA H200 SXM is predicted to take", "(bf16, batch 4; by its data sheet, not measured)", "cores feed it"];
+    assert!(parts.iter().all(|part| line.contains(part)), "{line}");
 }
 
 #[test]
