@@ -3,6 +3,7 @@
 use fast_image_resize::CropBox;
 
 use crate::decode::exif::decode_oriented;
+use crate::decode::jpeg::{Header, Shrink, decode_part};
 use crate::placement::{Resampling, ResizeBuffers, Shown};
 use crate::resize::Region;
 use crate::{DataError, DecodeError, Exif, Image, Philox, Placement, Scratch, Stage};
@@ -29,6 +30,9 @@ pub struct RandomResizedCrop {
     pub ratio: (f64, f64),
     /// Probability of a horizontal flip.
     pub flip: f64,
+    /// Whether JPEG files are decoded at full scale even where the crop has two or more pixels, along both axes, for each one of the sample.
+    /// Otherwise the means of squares of 2, 4 or 8 pixels are decoded there.
+    pub full_scale: bool,
 }
 
 /// Resize of the short side, then a crop of the centre.
@@ -43,7 +47,7 @@ pub struct ResizeCentreCrop {
 impl RandomResizedCrop {
     /// The usual settings for ImageNet: area 0.08 to 1, ratio 3/4 to 4/3, flip with probability 1/2.
     pub fn imagenet(size: u32) -> Self {
-        Self { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), flip: 0.5 }
+        Self { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), flip: 0.5, full_scale: false }
     }
 
     /// Draws a crop of a picture of the given size.
@@ -65,6 +69,15 @@ impl RandomResizedCrop {
             }
         }
         self.centre_region(width, height)
+    }
+
+    /// How much smaller a crop can be decoded and still have a pixel for each one of the sample, along both axes.
+    fn shrink(&self, region: Region) -> Shrink {
+        if self.full_scale {
+            return Shrink::By1;
+        }
+        let fits = |shrink: &Shrink| region.width.min(region.height) >= self.size.saturating_mul(shrink.factor());
+        [Shrink::By8, Shrink::By4, Shrink::By2].into_iter().find(fits).unwrap_or(Shrink::By1)
     }
 
     fn centre_region(&self, width: u32, height: u32) -> Region {
@@ -165,9 +178,19 @@ impl Transform {
         rng: &mut Philox,
         out: &mut [u8],
     ) -> Result<(), DecodeError> {
-        let info = decode_oriented(&scratch.file, &mut scratch.pixels, exif)?;
+        // A part is decoded as it is stored.
+        let part = if exif == Exif::Ignore { self.decode_crop(scratch, rng) } else { None };
+        let (placement, size) = match part {
+            Some(part) => part,
+            None => {
+                let info = decode_oriented(&scratch.file, &mut scratch.pixels, exif)?;
+                let size = [info.height, info.width];
+                (self.place(size, rng), size)
+            }
+        };
         scratch.clock.end(Stage::Decode);
-        self.draw_pixels([info.height, info.width], scratch, rng, out);
+        placement.draw(&scratch.pixels, size, &mut scratch.resize, out);
+        scratch.clock.end(Stage::Augment);
         Ok(())
     }
 
@@ -175,6 +198,21 @@ impl Transform {
     pub(crate) fn draw_pixels(&self, size: [u32; 2], scratch: &mut Scratch, rng: &mut Philox, out: &mut [u8]) {
         self.place(size, rng).draw(&scratch.pixels, size, &mut scratch.resize, out);
         scratch.clock.end(Stage::Augment);
+    }
+
+    /// Decodes the part of a file that a random crop shows, and returns how that part is placed, and its height and width.
+    ///
+    /// `None`, with no random number drawn, if the file must be decoded as a whole.
+    fn decode_crop(&self, scratch: &mut Scratch, rng: &mut Philox) -> Option<(Placement, [u32; 2])> {
+        let Self::Train(crop) = self else { return None };
+        let header = Header::read(&scratch.file)?;
+        let mut drawn = rng.clone();
+        let placement = self.place(header.size(), &mut drawn);
+        let Shown::Region(region) = placement.shown else { return None };
+        let shrink = crop.shrink(region);
+        let part = decode_part(&header, region, shrink, &mut scratch.part, &mut scratch.pixels)?;
+        *rng = drawn;
+        Some((placement.of_part(region, part, shrink.factor()), [part.height, part.width]))
     }
 }
 

@@ -2,6 +2,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::decode::jpeg::PartBuffers;
 use crate::loader::StageClock;
 use crate::placement::ResizeBuffers;
 use crate::{DataError, Label, Philox, SampleTarget};
@@ -68,6 +69,7 @@ pub struct Normalization {
 pub struct Scratch {
     pub(crate) file: Vec<u8>,
     pub(crate) pixels: Vec<u8>,
+    pub(crate) part: PartBuffers,
     /// For drawing the decoded image.
     pub resize: ResizeBuffers,
     pub(crate) clock: StageClock,

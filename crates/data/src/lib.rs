@@ -6,7 +6,7 @@
 //! named by seed, epoch and sample, so nothing depends on the number of workers or on where a run was resumed. Text for
 //! pre-training is in [`text`], questions about texts are in [`squad`], and annotated objects of images are in [`coco`].
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 mod augment;

@@ -73,6 +73,24 @@ pub struct Placement {
 }
 
 impl Placement {
+    /// The same for `part` of the image alone, which holds `region`, the part that is shown. `region` is in pixels of the image, and
+    /// `part` in those of the image made smaller by a factor.
+    pub(crate) fn of_part(self, region: Region, part: Region, factor: u32) -> Self {
+        let shown = match factor {
+            1 => Shown::Region(Region { left: region.left - part.left, top: region.top - part.top, ..region }),
+            _ => {
+                let place = |at: u32, start: u32| f64::from(at) / f64::from(factor) - f64::from(start);
+                Shown::Window(CropBox {
+                    left: place(region.left, part.left),
+                    top: place(region.top, part.top),
+                    width: place(region.width, 0),
+                    height: place(region.height, 0),
+                })
+            }
+        };
+        Self { shown, ..self }
+    }
+
     /// Height and width, in pixels of the sample, of the part of the canvas that shows the image.
     pub fn size(&self) -> [u32; 2] {
         self.size

@@ -1,7 +1,7 @@
 //! Image files to RGB, the format decided by the content and never by the file's name.
 
 pub(crate) mod exif;
-mod jpeg;
+pub(crate) mod jpeg;
 mod png;
 mod rare;
 

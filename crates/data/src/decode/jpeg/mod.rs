@@ -1,3 +1,17 @@
+//! JPEG files: whole ones by `zune-jpeg`; parts of the usual ones by code of our own, which decodes no more than it needs to.
+
+mod bits;
+mod block;
+mod colour;
+#[cfg(test)]
+mod encoder;
+mod header;
+mod huffman;
+mod idct;
+mod part;
+#[cfg(test)]
+mod tests;
+
 use std::cell::Cell;
 use std::io::{self, BufRead, Cursor, Read, Seek, SeekFrom};
 
@@ -7,6 +21,8 @@ use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 use zune_jpeg::errors::DecodeErrors;
 
+pub(crate) use self::header::Header;
+pub(crate) use self::part::{PartBuffers, Shrink, decode_part};
 use super::{ColourMode, ImageFormat, ImageInfo, MAX_SIDE, check_dimensions};
 use crate::DecodeError;
 
