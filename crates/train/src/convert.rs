@@ -273,7 +273,7 @@ mod tests {
             convert("timm", "back", "bessemer".parse().unwrap());
             let timm = read_safetensors(&path("timm")).unwrap();
             let has = |name: &&str| timm.iter().any(|tensor| tensor.name == **name);
-            assert!(names.iter().all(|name| has(&name)), "{:?}", timm.iter().map(|t| &t.name).collect::<Vec<_>>());
+            assert!(names.iter().all(has), "{:?}", timm.iter().map(|t| &t.name).collect::<Vec<_>>());
             assert_eq!(sorted(timm), sorted(weights(model)));
             assert_eq!(sorted(read_safetensors(&path("back")).unwrap()), sorted(weights(model)));
             assert_ne!(std::fs::read(path("other")).unwrap(), std::fs::read(path("timm")).unwrap());

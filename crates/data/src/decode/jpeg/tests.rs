@@ -247,7 +247,7 @@ fn sample(file: &[u8], crop: RandomResizedCrop, seed: u64, scratch: &mut Scratch
     scratch.file.clear();
     scratch.file.extend(file);
     let (mut rng, mut out) = (random(seed), vec![0; (crop.size * crop.size * 3) as usize]);
-    Transform::Train(crop).draw_file(scratch, &mut rng, &mut out).unwrap();
+    Transform::Train(crop).draw_file(scratch, crate::Exif::Ignore, &mut rng, &mut out).unwrap();
     (out, rng.next_u32())
 }
 
