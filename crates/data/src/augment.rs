@@ -30,9 +30,9 @@ pub struct RandomResizedCrop {
     pub ratio: (f64, f64),
     /// Probability of a horizontal flip.
     pub flip: f64,
-    /// Whether JPEG files are decoded at full scale even where the crop has two or more pixels, along both axes, for each one of the sample.
-    /// Otherwise the means of squares of 2, 4 or 8 pixels are decoded there.
-    pub full_scale: bool,
+    /// Whether JPEG files are decoded at a smaller scale where the crop has two or more pixels, along both axes, for each one of the
+    /// sample: the means of squares of 2, 4 or 8 pixels.
+    pub scaled_decode: bool,
 }
 
 /// Resize of the short side, then a crop of the centre.
@@ -47,7 +47,7 @@ pub struct ResizeCentreCrop {
 impl RandomResizedCrop {
     /// The usual settings for ImageNet: area 0.08 to 1, ratio 3/4 to 4/3, flip with probability 1/2.
     pub fn imagenet(size: u32) -> Self {
-        Self { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), flip: 0.5, full_scale: false }
+        Self { size, scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), flip: 0.5, scaled_decode: false }
     }
 
     /// Draws a crop of a picture of the given size.
@@ -73,7 +73,7 @@ impl RandomResizedCrop {
 
     /// How much smaller a crop can be decoded and still have a pixel for each one of the sample, along both axes.
     fn shrink(&self, region: Region) -> Shrink {
-        if self.full_scale {
+        if !self.scaled_decode {
             return Shrink::By1;
         }
         let fits = |shrink: &Shrink| region.width.min(region.height) >= self.size.saturating_mul(shrink.factor());

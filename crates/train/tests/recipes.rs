@@ -26,7 +26,9 @@ fn fields(table: &Table) -> BTreeMap<String, Value> {
 }
 
 /// Fields that recipes of earlier versions do not have, with the values, in TOML, that those versions computed with.
-const ADDED: [(&str, &str); 7] = [
+const ADDED: [(&str, &str); 9] = [
+    ("data.exif", "\"ignore\""),
+    ("data.scaled_decode", "false"),
     ("model.bn_eps", "0.00001"),
     ("model.bn_momentum", "0.1"),
     ("model.dropout", "0.0"),

@@ -301,7 +301,7 @@ fn samples_are_those_of_whole_pictures() {
     for (seed, file) in (0..).zip(&files) {
         let (bitmap, [height, width]) = bitmap(file);
         for size in [8, 28, 56, 100, 224] {
-            let crop = RandomResizedCrop::imagenet(size);
+            let crop = RandomResizedCrop { scaled_decode: true, ..RandomResizedCrop::imagenet(size) };
             let region = crop.draw_region(width, height, &mut random(seed));
             let (found, expected) = (sample(file, crop, seed, &mut scratch), sample(&bitmap, crop, seed, &mut scratch));
             assert_eq!(found.1, expected.1, "{seed}: random numbers");
@@ -309,7 +309,7 @@ fn samples_are_those_of_whole_pictures() {
             if factor > 0 && Header::read(file).is_some() {
                 errors[factor].add(&found.0, &expected.0);
             }
-            let at_full_scale = sample(file, RandomResizedCrop { full_scale: true, ..crop }, seed, &mut scratch);
+            let at_full_scale = sample(file, RandomResizedCrop { scaled_decode: false, ..crop }, seed, &mut scratch);
             assert_eq!(at_full_scale.1, expected.1, "{seed}: random numbers");
             if factor == 0 {
                 assert!(at_full_scale.0 == found.0, "{seed}, {size}");

@@ -45,8 +45,8 @@ section! {
         pub crop_ratio: [f64; 2] = [3.0 / 4.0, 4.0 / 3.0] => Range::closed(0.01, 100.0);
         /// Probability of a horizontal flip.
         pub flip: f64 = 0.5 => Range::closed(0.0, 1.0);
-        /// Decode JPEG files at full scale even where a random crop has two or more pixels for each one of the sample.
-        pub full_scale: bool = false;
+        /// Decode JPEG files at 1/2, 1/4 or 1/8 of their scale where a random crop has so many pixels for each one of the sample.
+        pub scaled_decode: bool = false;
         /// Short side before the centre crop of evaluation, pixels.
         pub eval_resize: u64 = 256 => Range::closed(8.0, PIXELS);
         /// Height and width in evaluation, pixels.

@@ -42,7 +42,7 @@ impl DataSource {
                     scale: images.crop_scale.into(),
                     ratio: images.crop_ratio.into(),
                     flip: images.flip,
-                    full_scale: images.full_scale,
+                    scaled_decode: images.scaled_decode,
                 };
                 open_labelled(root, Split::Train, Transform::Train(crop), images.exif)?
             }
