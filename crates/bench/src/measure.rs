@@ -580,6 +580,9 @@ pub const BUDGET_OPTION: &str = "budget_s";
 /// Name of the option of results that were cut short, with the repeats before that.
 pub const INTERRUPTED_OPTION: &str = "interrupted";
 
+/// Name of the option that says whether gradients are clipped, of models that can.
+pub(crate) const CLIP_OPTION: &str = "clip";
+
 /// Name of the option in which [`failed`] puts the reason.
 pub const ERROR_OPTION: &str = "error";
 

@@ -102,13 +102,14 @@ pub(crate) struct Common {
 }
 
 /// Common options that commands read, where these are not all: help shows no others.
-const READ: [(&str, &[&str]); 15] = [
+const READ: [(&str, &[&str]); 16] = [
     ("bench data", &["device", "gpu_libraries", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     (
         "bench kernels",
         &["device", "gpu_libraries", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"],
     ),
     ("bench simulator", &[]),
+    ("bench suite", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("compare", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("data", &["threads", "seed", "quiet", "log_format"]),
     ("doctor", &["device", "gpu_libraries", "threads", "isa"]),

@@ -127,6 +127,7 @@ fn code_of(error: &(dyn std::error::Error + 'static)) -> Option<u8> {
         Some(CompareError::Interrupted) => return Some(INTERRUPTED),
         Some(
             CompareError::Plan(_)
+            | CompareError::OtherSuite { .. }
             | CompareError::NotCompared { .. }
             | CompareError::Model(_)
             | CompareError::Device(_)

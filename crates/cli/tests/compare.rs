@@ -31,7 +31,7 @@ impl Place {
     fn command(&self, arguments: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bessemer"));
         command.current_dir(self.folder.path()).args(arguments.split_whitespace());
-        if arguments.starts_with("compare") {
+        if ["compare", "bench suite"].iter().any(|name| arguments.starts_with(name)) {
             command.args(["--python", "python3", "--patience", "0", "--threads", "1"]);
         }
         command
@@ -268,6 +268,88 @@ fn a_plan_is_measured_and_told_beforehand() {
     assert_eq!(fused, 6);
     fs::write(place.path("plan.toml"), plan.replace("steps", "stairs")).unwrap();
     place.run("compare --plan plan.toml --out out").fails(2, &["plan.toml", "stairs"]);
+}
+
+const SUITE: &str = "bench suite --models bert-tiny --frameworks bessemer,steady --batch-size 2 --ranks 0 --warmup 1 --steps 3 \
+                     --repeat 1 --precision fp32";
+
+#[test]
+fn a_suite_is_measured_goes_on_and_becomes_a_report() {
+    let place = Place::new();
+    let said = place.run(&format!("{SUITE} --out out --dry-run")).ok();
+    let plan: Vec<&str> = said.out.lines().filter(|line| line.starts_with("bert-tiny")).collect();
+    let names = |lines: &[&str]| -> Vec<String> {
+        lines.iter().map(|line| line.split("  ").next().unwrap().to_owned()).collect()
+    };
+    let cells = [
+        "bert-tiny train b2 fp32",
+        "bert-tiny infer b2 fp32",
+        "bert-tiny train b2 fp32 unfused",
+        "bert-tiny infer b2 fp32 unfused",
+        "bert-tiny train b2 fp32 unclipped",
+    ];
+    assert_eq!(names(&plan), cells, "{}", said.out);
+    assert!(plan.iter().all(|line| line.contains("1 + 3")), "{}", said.out);
+    assert!(
+        said.out.contains("5 of 5 measured, at a guess") && !place.path("out/report.html").exists(),
+        "{}",
+        said.out
+    );
+
+    let said = place.run(&format!("{SUITE} --out out")).ok();
+    let results = place.results("out");
+    assert_eq!(results.len(), 10);
+    assert!(results.iter().all(|result| error(result).is_empty()), "{results:?}");
+    let unclipped: Vec<&Value> = results.iter().filter(|result| result["options"]["clip"] == false).collect();
+    assert_eq!(unclipped.len(), 2);
+    let fused = results.iter().filter(|result| result["comparison"]["fused"] == true).count();
+    assert_eq!(fused, 3, "Bessemer's, where operations are merged");
+    assert!(said.out.contains("bert-tiny, training, batch 2, fp32, without clipping: sequences/s"), "{}", said.out);
+    assert!(said.out.contains("steady (plain)"), "{}", said.out);
+    let report = fs::read_to_string(place.path("out/report.md")).unwrap();
+    assert!(report.contains("bert-tiny, inference, batch 2, fp32, op by op"), "{report}");
+    assert!(fs::metadata(place.path("out/report.html")).unwrap().len() > 10_000);
+
+    // The folder knows what it is for; what is measured is not measured again.
+    let calls = place.calls().len();
+    let again = place.run("bench suite --out out").ok();
+    assert_eq!((again.err.matches("measured already").count(), place.calls().len()), (5, calls), "{}", again.err);
+    assert_eq!(place.results("out"), results);
+    let other = "out: holds another suite (models, repeats); --out names another folder";
+    place.run("bench suite --out out --models resnet18 --repeat 3").fails(2, &[other]);
+    place.run("bench suite --out new --models bret").fails(2, &["bret"]);
+    place.run("bench suite --out new --budget none").fails(2, &["expected hours, such as 8 or 0.5"]);
+    fs::write(place.path("out/suite.json"), "{}").unwrap();
+    place.run("bench suite --out out").fails(2, &["its suite.json is of another version, or damaged"]);
+}
+
+#[test]
+fn what_a_suite_has_no_time_for_is_told() {
+    let place = Place::new();
+    let few = place.run(&format!("{SUITE} --out none --budget 0.00001 --dry-run")).ok();
+    assert!(few.out.contains("0 of 5 measured") && few.out.contains("  bert-tiny train b2 fp32 ("), "{}", few.out);
+    let suite = SUITE.replace("--steps 3", "--steps 100");
+    place.run(&format!("{suite} --out out --budget 10 --modes train --dry-run")).ok();
+    let said = place.run(&format!("{suite} --out out --budget 10 --modes infer")).ok();
+    assert!(said.out.contains("2 of 2 measured") && !said.out.contains("left out"), "{}", said.out);
+    // Time that was used before counts, and more can be given.
+    let path = place.path("out/suite.json");
+    let mut saved: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    assert!(saved["spent_s"].as_f64().unwrap() > 0.0);
+    saved["spent_s"] = 36_000.0.into();
+    fs::write(&path, saved.to_string()).unwrap();
+    let rows = fs::read_to_string(place.path("out/results.jsonl")).unwrap();
+    let kept: Vec<&str> = rows.lines().filter(|line| !line.contains("b2 fp32 unfused")).collect();
+    assert_eq!(kept.len(), 2, "{rows}");
+    fs::write(place.path("out/results.jsonl"), kept.join("\n") + "\n").unwrap();
+    let said = place.run("bench suite --out out").ok();
+    assert!(
+        said.out.contains("left out (a larger --budget measures it): bert-tiny infer b2 fp32 unfused"),
+        "{}",
+        said.out
+    );
+    let said = place.run("bench suite --out out --budget 20").ok();
+    assert!(!said.out.contains("left out") && place.results("out").len() == 4, "{}", said.out);
 }
 
 #[test]

@@ -28,6 +28,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("weights convert theirs.safetensors", "published weights"),
     ("bench train", "takes a minute"),
     ("bench kernels", "takes a minute"),
+    ("bench suite", "takes hours; has tests of its own"),
     ("peers setup", "needs a network"),
     ("compare", "needs another framework"),
     ("report comparison", "of the comparison before"),

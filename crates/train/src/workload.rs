@@ -20,6 +20,9 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Both of them.
+    pub const ALL: [Mode; 2] = [Mode::Train, Mode::Infer];
+
     /// `train` or `infer`.
     pub fn name(self) -> &'static str {
         match self {

@@ -2,15 +2,17 @@
 
 use super::entrants::Known;
 use super::{BatchSize, CompareError, Group, Options};
+use crate::machine::Limits;
 use crate::show;
 use crate::workload::Work;
 use bessemer_ir::DType;
 use bessemer_models::flops;
+use bessemer_train::DeviceKind;
 
 /// Share of the machine's peak that a framework reaches, at a guess.
-const GUESSED_SHARE: f64 = 0.4;
+const GUESSED_SHARE: f64 = 0.3;
 /// Seconds that a process takes beside its steps, at a guess.
-const GUESSED_START_S: f64 = 5.0;
+pub(super) const GUESSED_START_S: f64 = 5.0;
 /// A guess at the largest batch.
 const GUESSED_LARGEST: usize = 32;
 /// Steps of a check.
@@ -28,10 +30,14 @@ pub(super) struct Estimate {
 }
 
 /// Guessed seconds of a group.
-#[derive(Clone, Copy, Default)]
-struct Part {
-    entrants: usize,
-    /// Of one entrant.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Part {
+    pub entrants: usize,
+    /// Of a step.
+    pub step_s: f64,
+    /// Of the search for the largest batch of one entrant.
+    search_s: f64,
+    /// Of the preparation and the check of one entrant.
     check_s: f64,
     run_s: f64,
 }
@@ -41,20 +47,13 @@ impl Estimate {
         groups: &[Group],
         known: &Known<'_>,
         options: &Options,
-        peak_flops: f64,
+        limits: &Limits,
     ) -> Result<Self, CompareError> {
         let mut estimate =
             Self { parts: Vec::new(), runs: 0, here_s: 0.0, later_s: 0.0, guessed_s: 0.0, measured_s: 0.0 };
         for group in groups {
             let entrants = known.entrants(group, options).iter().filter(|entrant| entrant.excluded.is_none()).count();
-            let batch = match group.batch_size {
-                BatchSize::Of(number) => number,
-                BatchSize::Largest => GUESSED_LARGEST,
-            };
-            let step_s = flops_per_sample(group)? * batch as f64 / (GUESSED_SHARE * peak_flops).max(1.0);
-            let run_s = GUESSED_START_S + step_s * (group.warmup + group.steps) as f64;
-            let check_s = 2.0 * GUESSED_START_S + step_s * CHECK_STEPS as f64;
-            let part = Part { entrants, check_s, run_s };
+            let part = Part::guess(group, entrants, limits)?;
             estimate.runs += entrants * group.repeat;
             estimate.later_s += part.whole(group);
             estimate.parts.push((group.name(), part));
@@ -89,7 +88,17 @@ impl Estimate {
 
     /// Seconds that are left, once they can be estimated.
     pub(super) fn left(&self) -> Option<f64> {
-        (self.guessed_s > 0.0).then(|| (self.here_s + self.later_s).max(0.0) * self.measured_s / self.guessed_s)
+        (self.guessed_s > 0.0).then(|| self.corrected((self.here_s + self.later_s).max(0.0)))
+    }
+
+    /// Seconds of a group, from what groups before it took.
+    pub(super) fn expected(&self, group: &Group) -> f64 {
+        self.corrected(self.part(group).whole(group))
+    }
+
+    /// A guess, held against those that are known to be wrong by now.
+    pub(super) fn corrected(&self, guess_s: f64) -> f64 {
+        if self.guessed_s > 0.0 { guess_s * self.measured_s / self.guessed_s } else { guess_s }
     }
 
     fn part(&self, group: &Group) -> Part {
@@ -99,9 +108,36 @@ impl Estimate {
 }
 
 impl Part {
-    fn whole(self, group: &Group) -> f64 {
-        self.entrants as f64 * (self.check_s + self.run_s * group.repeat as f64)
+    pub(super) fn guess(group: &Group, entrants: usize, limits: &Limits) -> Result<Self, CompareError> {
+        let precision = group.precision.on(DeviceKind::Cpu).unwrap_or(DType::F32);
+        let flops = GUESSED_SHARE * limits.peak_gflops(precision) * 1e9;
+        let sample_s = flops_per_sample(group)? / flops.max(1.0);
+        let (batch, search_s) = match group.batch_size {
+            BatchSize::Of(number) => (number, 0.0),
+            // Steps of 1, 2, 4 and so on, and as many samples again to tell where between the last two it is.
+            BatchSize::Largest => {
+                let steps = 2.0 * f64::from(GUESSED_LARGEST.ilog2());
+                (GUESSED_LARGEST, steps * GUESSED_START_S + 4.0 * GUESSED_LARGEST as f64 * sample_s)
+            }
+        };
+        let step_s = sample_s * batch as f64;
+        let run_s = run_s(step_s, group.warmup + group.steps);
+        Ok(Self { entrants, step_s, search_s, check_s: GUESSED_START_S + self::run_s(step_s, CHECK_STEPS), run_s })
     }
+
+    /// Seconds beside the runs.
+    pub(super) fn beside_s(self) -> f64 {
+        self.entrants as f64 * (self.search_s + self.check_s)
+    }
+
+    pub(super) fn whole(self, group: &Group) -> f64 {
+        self.beside_s() + self.run_s * (self.entrants * group.repeat) as f64
+    }
+}
+
+/// Guessed seconds of a process with so many steps.
+pub(super) fn run_s(step_s: f64, steps: usize) -> f64 {
+    GUESSED_START_S + step_s * steps as f64
 }
 
 /// FLOPs of the model for one sample.

@@ -9,6 +9,7 @@ mod journal;
 mod largest;
 mod plan;
 mod results;
+pub mod suite;
 pub mod table;
 
 pub(crate) use check::Allowed;
@@ -17,6 +18,7 @@ pub use plan::{BatchSize, Fusion, Group, Part, Plan, Usual};
 
 use crate::doctor::{Examination, examine};
 use crate::machine::Machine;
+use crate::measure::MeasureError;
 use crate::peers::process::Runner;
 use crate::peers::work::WorkError;
 use crate::peers::{Peers, PeersError};
@@ -79,6 +81,10 @@ pub enum CompareError {
     Io { path: PathBuf, source: io::Error },
     #[error("{}: another comparison is being made in this folder; --out names another one", folder.display())]
     InUse { folder: PathBuf },
+    #[error("{}: holds another suite ({differs}); --out names another folder", folder.display())]
+    OtherSuite { folder: PathBuf, differs: String },
+    #[error(transparent)]
+    Measure(#[from] MeasureError),
     #[error("interrupted; the same command goes on from here")]
     Interrupted,
 }
@@ -113,15 +119,8 @@ pub fn run(
     options: &Options,
     notify: &mut dyn FnMut(&str),
 ) -> Result<Vec<BenchResult>, CompareError> {
-    for folder in [options.folder.clone(), options.folder.join(LOGS)] {
-        fs::create_dir_all(&folder).map_err(CompareError::at(&folder))?;
-    }
-    let journal = Journal::open(&options.folder)?;
-    let known = Known::ask(groups, peers, runner, &options.folder.join(LOGS), notify)?;
-    let machine = look(options)?;
-    let estimate = Estimate::of(groups, &known, options, machine.limits.fp32_gflops * 1e9)?;
-    notify(&estimate.text());
-    let mut session = Session { options, runner, known, machine, journal, estimate, notify };
+    let mut session = Session::open(groups, peers, runner, options, notify)?;
+    (session.notify)(&session.estimate.text());
     let mut results = Vec::new();
     for group in groups {
         if options.dry_run {
@@ -144,6 +143,26 @@ fn look(options: &Options) -> Result<Examination, CompareError> {
     let text = serde_json::to_string_pretty(&machine).expect("an examination has string keys and finite numbers");
     fs::write(&path, text).map_err(CompareError::at(&path))?;
     Ok(machine)
+}
+
+impl<'a> Session<'a> {
+    /// Looks at the folder, the frameworks and the machine.
+    fn open(
+        groups: &[Group],
+        peers: &'a Peers,
+        runner: &'a Runner,
+        options: &'a Options,
+        notify: &'a mut dyn FnMut(&str),
+    ) -> Result<Self, CompareError> {
+        for folder in [options.folder.clone(), options.folder.join(LOGS)] {
+            fs::create_dir_all(&folder).map_err(CompareError::at(&folder))?;
+        }
+        let journal = Journal::open(&options.folder)?;
+        let known = Known::ask(groups, peers, runner, &options.folder.join(LOGS), notify)?;
+        let machine = look(options)?;
+        let estimate = Estimate::of(groups, &known, options, &machine.limits)?;
+        Ok(Self { options, runner, known, machine, journal, estimate, notify })
+    }
 }
 
 impl Session<'_> {

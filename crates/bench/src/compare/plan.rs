@@ -1,6 +1,7 @@
 //! What is to be compared: a file, or the command line, resolved to groups of measurements that are made in turn.
 
 use super::CompareError;
+use crate::measure::{CLIP_OPTION, options_of};
 use crate::peers::protocol::{group_of, outputs_of};
 use crate::workload::{DetectorOutputs, Mode, StepSettings};
 use bessemer_train::recipe::Compute;
@@ -67,7 +68,7 @@ pub enum Fusion {
 
 /// A number, or the largest that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "toml::Value")]
+#[serde(try_from = "toml::Value", into = "String")]
 pub enum BatchSize {
     /// Exactly this many samples of a step.
     Of(usize),
@@ -95,6 +96,12 @@ impl TryFrom<toml::Value> for BatchSize {
             toml::Value::String(text) => text.parse(),
             other => other.to_string().parse(),
         }
+    }
+}
+
+impl From<BatchSize> for String {
+    fn from(size: BatchSize) -> String {
+        size.to_string()
     }
 }
 
@@ -130,11 +137,14 @@ pub struct Group {
 }
 
 impl Group {
-    /// `resnet50 train b16 fp32`, or of a detector `efficientdet-d0 infer network b1 fp32`.
+    /// `resnet50 train b16 fp32`, or of a detector `efficientdet-d0 infer network b1 fp32`; with `unfused` behind where no operations
+    /// are merged, and with `unclipped` where gradients that are limited otherwise are not.
     pub fn name(&self) -> String {
         let Self { model, mode, batch_size, precision, .. } = self;
         let outputs = self.outputs().map_or_else(String::new, |outputs| format!(" {}", outputs.name()));
-        format!("{model} {}{outputs} b{batch_size} {}", mode.name(), precision.name())
+        let unfused = if self.fusion.as_deref() == Some(&[Fusion::Off]) { " unfused" } else { "" };
+        let unclipped = if clips(model, *mode) && !self.settings.clip { " unclipped" } else { "" };
+        format!("{model} {}{outputs} b{batch_size} {}{unfused}{unclipped}", mode.name(), precision.name())
     }
 
     /// What inference ends with, of a detector.
@@ -142,6 +152,12 @@ impl Group {
         let has_choice = self.mode == Mode::Infer && !outputs_of(&self.model).is_empty();
         has_choice.then_some(self.settings.outputs)
     }
+}
+
+/// Whether the steps of a model can clip gradients.
+pub(super) fn clips(model: &str, mode: Mode) -> bool {
+    let options = options_of(model, mode, &StepSettings::default());
+    mode == Mode::Train && options.iter().any(|(name, _)| name == CLIP_OPTION)
 }
 
 /// What stands where neither the part nor the plan says anything.
@@ -205,7 +221,7 @@ impl Part {
         }
     }
 
-    fn groups(&self, usual: &Usual) -> Result<Vec<Group>, CompareError> {
+    pub(super) fn groups(&self, usual: &Usual) -> Result<Vec<Group>, CompareError> {
         let list = |what: &'static str| CompareError::Plan(format!("the plan names no {what}"));
         let frameworks: Vec<Wanted> =
             self.frameworks.as_ref().ok_or_else(|| list("frameworks"))?.iter().map(|name| wanted(name)).collect();

@@ -3,9 +3,12 @@
 use super::Allowed;
 use super::detections::AllowedDetections;
 use super::journal::error_of;
+use crate::measure::CLIP_OPTION;
 use crate::peers::load::QUIET;
+use crate::peers::own;
+use crate::report::fastest_other;
 use crate::show;
-use crate::workload::DetectorOutputs;
+use crate::workload::{DetectorOutputs, Mode};
 use bessemer_train::events::{BenchResult, Comparison, Verdict};
 use bessemer_train::recipe::Compute;
 use serde::Serialize;
@@ -68,6 +71,11 @@ impl Row {
 
 /// A table for each group of the results, in their order.
 pub fn tables(results: &[BenchResult]) -> Vec<Table> {
+    groups(results).iter().map(|rows| table(rows)).collect()
+}
+
+/// The results of each group.
+fn groups(results: &[BenchResult]) -> Vec<Vec<(&BenchResult, &Comparison)>> {
     let mut groups: Vec<(&str, Vec<(&BenchResult, &Comparison)>)> = Vec::new();
     for (result, comparison) in results.iter().filter_map(|result| Some((result, result.comparison.as_ref()?))) {
         match groups.iter_mut().find(|(group, _)| *group == comparison.group) {
@@ -75,7 +83,7 @@ pub fn tables(results: &[BenchResult]) -> Vec<Table> {
             None => groups.push((&comparison.group, vec![(result, comparison)])),
         }
     }
-    groups.iter().map(|(_, rows)| table(rows)).collect()
+    groups.into_iter().map(|(_, rows)| rows).collect()
 }
 
 /// The name of a form of a framework: `pytorch (eager)`.
@@ -86,6 +94,29 @@ pub fn label(result: &BenchResult) -> String {
     }
 }
 
+/// A line for each group: what was measured, Bessemer's speed, its ratio to the fastest other framework, and which that is.
+pub fn summary(results: &[BenchResult]) -> Vec<[String; 4]> {
+    let line = |results: Vec<(&BenchResult, &Comparison)>| {
+        let title = table(&results).title;
+        let results: Vec<&BenchResult> = results.into_iter().map(|(result, _)| result).collect();
+        let own = results.iter().filter(|result| result.framework == own::NAME && error_of(result).is_none());
+        let own = own.max_by(|a, b| a.throughput.total_cmp(&b.throughput));
+        let other = fastest_other(&results);
+        [
+            title,
+            own.map_or_else(String::new, |own| show::significant(own.throughput, 4)),
+            other.map_or_else(String::new, |(_, ratio)| {
+                format!("{:.2} x ({:.2}-{:.2})", ratio.median, ratio.min, ratio.max)
+            }),
+            other.map_or_else(String::new, |(other, _)| label(other)),
+        ]
+    };
+    groups(results).into_iter().map(line).collect()
+}
+
+/// Columns of [`summary`].
+pub const SUMMARY_HEADER: [&str; 4] = ["work", "Bessemer", "Bessemer is", "fastest other"];
+
 fn table(results: &[(&BenchResult, &Comparison)]) -> Table {
     let (first, comparison) = results[0];
     let work = show::work(first);
@@ -93,10 +124,24 @@ fn table(results: &[(&BenchResult, &Comparison)]) -> Table {
         true => "largest batch that fits".to_owned(),
         false => format!("batch {}", first.batch_size),
     };
-    let title = format!("{}, {work}, {batch}, {}: {}", first.model, first.precision, first.unit);
+    let form = form(results);
+    let title = format!("{}, {work}, {batch}, {}{form}: {}", first.model, first.precision, first.unit);
     let mut notes = Vec::new();
     let rows = results.iter().map(|(result, comparison)| row(result, comparison, &mut notes)).collect();
     Table { title, rows, notes }
+}
+
+/// What a group's title says of its forms and steps, where these are not the usual ones.
+fn form(results: &[(&BenchResult, &Comparison)]) -> String {
+    let (first, _) = results[0];
+    let measured = || results.iter().filter(|(result, _)| error_of(result).is_none());
+    let is_unfused = measured().count() > 0 && measured().all(|(_, comparison)| !comparison.fused);
+    let is_training = first.mode == Mode::Train.name();
+    let is_unclipped = is_training && first.options.get(CLIP_OPTION).is_some_and(|clip| *clip == false);
+    [(is_unfused, ", op by op"), (is_unclipped, ", without clipping")]
+        .into_iter()
+        .filter_map(|(is, text)| is.then_some(text))
+        .collect()
 }
 
 fn row(result: &BenchResult, comparison: &Comparison, notes: &mut Vec<String>) -> Row {

@@ -73,7 +73,7 @@ fn groups<'a, K: PartialEq>(
 }
 
 /// The fastest framework beside Bessemer that did the same work, and Bessemer's speed over its own.
-pub(super) fn fastest_other<'a>(group: &[&'a BenchResult]) -> Option<(&'a BenchResult, Ratio)> {
+pub(crate) fn fastest_other<'a>(group: &[&'a BenchResult]) -> Option<(&'a BenchResult, Ratio)> {
     let others = group.iter().filter(|result| result.framework != own::NAME && is_measured(result));
     let ratios = others.filter_map(|&result| Some((result, result.comparison.as_ref()?.ratio?)));
     ratios.min_by(|(_, a), (_, b)| a.median.total_cmp(&b.median))

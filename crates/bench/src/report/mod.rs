@@ -13,6 +13,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use headline::fastest_other;
 pub(crate) use read::MACHINE_FILE;
 pub use read::read;
 pub(crate) use reference::PublishedTable;

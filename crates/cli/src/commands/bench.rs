@@ -1,6 +1,6 @@
 use crate::args::{Common, StepArguments, at_least_one, model};
 use crate::commands::bench_scaling::ScalingOptions;
-use crate::commands::{bench_data, bench_kernels, bench_scaling, bench_simulator};
+use crate::commands::{bench_data, bench_kernels, bench_scaling, bench_simulator, bench_suite};
 use crate::failure::{Coded, INTERRUPTED, Usage, named};
 use crate::output::{Table, print};
 use anyhow::Context;
@@ -56,6 +56,7 @@ pub(crate) enum Alone {
     Data(bench_data::Options),
     Kernels(bench_kernels::Options),
     Simulator(bench_simulator::Options),
+    Suite(Box<bench_suite::Options>),
 }
 
 /// How steps are measured.
@@ -128,13 +129,14 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         (Some(Alone::Data(options)), _) => bench_data::run(options, common),
         (Some(Alone::Kernels(options)), _) => bench_kernels::run(options, common),
         (Some(Alone::Simulator(options)), _) => bench_simulator::run(options),
+        (Some(Alone::Suite(options)), _) => bench_suite::run(options, common),
         (None, Some(steps)) if !options.scaling.scaling.is_empty() => {
             bench_scaling::run(steps, &options.settings, &options.scaling, common)
         }
         (None, Some(_)) if options.scaling.mpi.mpi.is_some() => Err(Usage("--mpi is for --scaling".to_owned()).into()),
         (None, Some(steps)) => run_steps(steps, &options.settings, common),
         (None, None) => {
-            Err(Usage("what is to be measured: train, infer, data, kernels or simulator?".to_owned()).into())
+            Err(Usage("what is to be measured: train, infer, data, kernels, simulator or suite?".to_owned()).into())
         }
     }
 }

@@ -176,7 +176,7 @@ fn plan(options: &Options, common: &Common) -> anyhow::Result<Plan> {
 }
 
 /// A path to a Python as it is found from everywhere.
-fn interpreter(path: &std::path::Path) -> anyhow::Result<PathBuf> {
+pub(super) fn interpreter(path: &std::path::Path) -> anyhow::Result<PathBuf> {
     if path.components().count() == 1 {
         return Ok(path.to_owned());
     }

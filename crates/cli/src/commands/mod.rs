@@ -6,6 +6,7 @@ pub(crate) mod bench_data;
 pub(crate) mod bench_kernels;
 pub(crate) mod bench_scaling;
 pub(crate) mod bench_simulator;
+mod bench_suite;
 pub(crate) mod compare;
 pub(crate) mod data;
 pub(crate) mod doctor;

@@ -34,14 +34,25 @@ pub(crate) struct Options {
 const TITLE: &str = "Bessemer report";
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let report = Report { reference: options.reference, ..read(&options.inputs)? };
-    if let Some(path) = &options.html {
+    let Options { inputs, reference, html, markdown } = options;
+    write_report(inputs, *reference, html.as_deref(), markdown.as_deref())
+}
+
+/// Makes a report, on standard output where it goes to no file.
+pub(super) fn write_report(
+    inputs: &[PathBuf],
+    reference: Option<Reference>,
+    html: Option<&Path>,
+    markdown: Option<&Path>,
+) -> anyhow::Result<()> {
+    let report = Report { reference, ..read(inputs)? };
+    if let Some(path) = html {
         write(path, &report.to_html(TITLE)?)?;
     }
-    if let Some(path) = &options.markdown {
+    if let Some(path) = markdown {
         write(path, &report.to_markdown(TITLE, path.parent().unwrap_or(Path::new("")))?)?;
     }
-    if options.html.is_none() && options.markdown.is_none() {
+    if html.is_none() && markdown.is_none() {
         print(&report.to_markdown(TITLE, Path::new(""))?)?;
     }
     Ok(())

@@ -57,6 +57,27 @@ pub enum InputKind {
     Questions,
 }
 
+/// What the speed of a family is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Benchmark {
+    /// Name of the model.
+    pub model: &'static str,
+    /// Samples of a training step on a processor; the first size counts most.
+    pub train_batches: &'static [usize],
+    /// Samples of a step of inference, in the same way.
+    pub infer_batches: &'static [usize],
+}
+
+impl Benchmark {
+    /// Of one mode.
+    pub fn batches(&self, mode: Mode) -> &'static [usize] {
+        match mode {
+            Mode::Train => self.train_batches,
+            Mode::Infer => self.infer_batches,
+        }
+    }
+}
+
 /// What the names and shapes of tensors reveal about their model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recognised {
@@ -172,6 +193,9 @@ pub trait Family: Sync {
 
     /// The smallest model of each kind of network, for checks that are too long for all.
     fn representatives(&self) -> &'static [&'static str];
+
+    /// The model and the batches by which the family's speed is judged.
+    fn benchmark(&self) -> Benchmark;
 
     /// What a model of the family costs.
     ///

@@ -139,6 +139,7 @@ pub(crate) fn recognise(tensors: &[NamedTensor<'_>], origin: &str) -> Result<Zoo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::Mode;
     use std::collections::BTreeSet;
 
     #[test]
@@ -163,6 +164,9 @@ mod tests {
         }
         for family in FAMILIES {
             assert!(!family.noun().is_empty() && !family.representatives().is_empty());
+            let benchmark = family.benchmark();
+            assert!(family.models().iter().any(|model| model.name == benchmark.model), "{benchmark:?}");
+            assert!(Mode::ALL.iter().all(|&mode| !benchmark.batches(mode).is_empty()), "{benchmark:?}");
             assert!(family.representatives().iter().all(|name| find(name).is_ok()));
         }
     }

@@ -12,7 +12,9 @@ use crate::recipe::{Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::state::{has_shapes, load_strictly};
-use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo};
+use crate::tasks::family::{
+    Benchmark, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+};
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
 use crate::tasks::{Evaluation, MetricSchema, Task};
@@ -54,6 +56,10 @@ impl Family for Classifiers {
 
     fn representatives(&self) -> &'static [&'static str] {
         &["resnet18", "efficientnet-tiny", "resnet20-cifar"]
+    }
+
+    fn benchmark(&self) -> Benchmark {
+        Benchmark { model: "resnet50", train_batches: &[16, 32], infer_batches: &[1, 16] }
     }
 
     fn summary(&self, model: &str) -> Result<Summary, ModelError> {

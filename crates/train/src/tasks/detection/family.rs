@@ -13,7 +13,7 @@ use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::state::has_shapes;
 use crate::tasks::family::{
-    BuildStep, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+    Benchmark, BuildStep, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
 };
 use crate::tasks::frames::Annotator;
 use crate::tasks::infer::{PredictOptions, Predictor};
@@ -37,6 +37,10 @@ impl Family for Detectors {
 
     fn representatives(&self) -> &'static [&'static str] {
         self.0.representatives()
+    }
+
+    fn benchmark(&self) -> Benchmark {
+        self.0.benchmark()
     }
 
     fn summary(&self, model: &str) -> Result<Summary, ModelError> {

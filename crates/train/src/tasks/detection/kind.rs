@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::recipe::{Recipe, RecipePart};
 use crate::setup::RunShape;
 use crate::tasks::MetricSchema;
-use crate::tasks::family::{BuildStep, ModelInfo, SampleInfo};
+use crate::tasks::family::{Benchmark, BuildStep, ModelInfo, SampleInfo};
 use crate::workload::{ComparedWork, DetectorOutputs, Fill, Work, Workload};
 use bessemer_data::coco::CategoryIds;
 use bessemer_data::detection::{Framing, ObjectLayout};
@@ -106,6 +106,9 @@ pub(super) trait DetectorKind: Sync {
     fn measured_evaluation(&self) -> Option<BuildStep> {
         None
     }
+
+    /// See [`Family::benchmark`](crate::tasks::family::Family::benchmark).
+    fn benchmark(&self) -> Benchmark;
 
     /// See [`Family::compared`](crate::tasks::family::Family::compared).
     fn compared(&self) -> Option<(&'static str, &'static str)> {

@@ -9,14 +9,14 @@ use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::family::{
-    BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Network, NetworkSize, Recognised,
-    SampleInfo,
+    Benchmark, BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Network, NetworkSize,
+    Recognised, SampleInfo,
 };
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::text::vocabulary_beside;
 use crate::tasks::text::{EncoderShape, Encoders, TextTask, step_settings, usual_step};
 use crate::tasks::{Evaluation, MetricSchema, Task};
-use crate::workload::{Mode, NamedSetting, StepSettings, Work, Workload};
+use crate::workload::{ComparedWork, Mode, NamedSetting, StepSettings, Work, Workload};
 use bessemer_data::text;
 use bessemer_models::bert::Sequences;
 use bessemer_models::electra::names::{NAMES, in_discriminator};
@@ -69,6 +69,10 @@ impl Family for Electras {
 
     fn representatives(&self) -> &'static [&'static str] {
         &["electra-tiny"]
+    }
+
+    fn benchmark(&self) -> Benchmark {
+        Benchmark { model: "electra-base", train_batches: &[16, 4], infer_batches: &[16, 1] }
     }
 
     fn summary(&self, model: &str) -> Result<Summary, ModelError> {
@@ -182,5 +186,17 @@ impl Family for Electras {
 
     fn evaluation_step(&self) -> Option<BuildStep> {
         Some(workload::evaluation)
+    }
+
+    fn compared(&self) -> Option<&'static str> {
+        Some("ELECTRA in pre-training")
+    }
+
+    fn comparison_group(&self, _: &str) -> Option<&'static str> {
+        Some("electra")
+    }
+
+    fn compared_work(&self, work: &Work<'_>) -> Result<Option<ComparedWork>, ModelError> {
+        workload::compared(work).map(Some)
     }
 }

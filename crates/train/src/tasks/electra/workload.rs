@@ -1,11 +1,12 @@
 //! Steps of ELECTRA's pre-training that are measured.
 
-use crate::tasks::text::{RATE, with_dropout, with_tokens};
-use crate::workload::{Fill, Mode, Work, Workload};
+use crate::tasks::text::{RATE, encoder_sizes, with_dropout, with_tokens};
+use crate::workload::{ComparedWork, Fill, Mode, Work, Workload};
 use bessemer_models::bert::Sequences;
 use bessemer_models::electra::{self, ElectraConfig, ElectraOptions, PretrainingOptions};
 use bessemer_models::{Model, ModelError};
 use bessemer_nn::{Adam, Optimizer, TrainConfig};
+use serde_json::json;
 
 /// Inference is the pass of the discriminator.
 pub(super) fn build(work: &Work<'_>) -> Result<Workload, ModelError> {
@@ -26,6 +27,14 @@ pub(super) fn build(work: &Work<'_>) -> Result<Workload, ModelError> {
 pub(super) fn evaluation(work: &Work<'_>) -> Result<Model, ModelError> {
     let (config, options) = networks(work)?;
     electra::evaluate(&config, sequences(work), &options)
+}
+
+pub(super) fn compared(work: &Work<'_>) -> Result<ComparedWork, ModelError> {
+    let (config, _) = networks(work)?;
+    let mut sizes = encoder_sizes(&config.encoder, &work.settings);
+    sizes["embedding_size"] = json!(config.embedding_size);
+    sizes["predictions"] = json!(work.settings.predictions);
+    Ok(ComparedWork { dropout: work.settings.dropout, ..ComparedWork::new(sizes, training(work)) })
 }
 
 fn networks(work: &Work<'_>) -> Result<(ElectraConfig, PretrainingOptions), ModelError> {

@@ -11,7 +11,9 @@ use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Range, Recipe, RecipePart, family_recipe, section};
 use crate::session::EvalSession;
-use crate::tasks::family::{Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo};
+use crate::tasks::family::{
+    Benchmark, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+};
 use crate::tasks::infer::{Part, PredictOptions, Prediction, Predictor, Shown};
 use crate::tasks::{Array, Better, EachInput, Evaluation, Feeds, Metric, MetricSchema, Task};
 use crate::workload::{Fill, Mode, Work, Workload};
@@ -74,6 +76,10 @@ impl Family for Perceptrons {
 
     fn representatives(&self) -> &'static [&'static str] {
         &[MODEL.name]
+    }
+
+    fn benchmark(&self) -> Benchmark {
+        Benchmark { model: MODEL.name, train_batches: &[4], infer_batches: &[1] }
     }
 
     fn summary(&self, _: &str) -> Result<Summary, ModelError> {

@@ -10,7 +10,8 @@ use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::family::{
-    BuildStep, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+    Benchmark, BuildStep, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised,
+    SampleInfo,
 };
 use crate::tasks::huggingface::{Description, write_folder};
 use crate::tasks::infer::{PredictOptions, Predictor};
@@ -62,6 +63,10 @@ impl Family for Berts {
 
     fn representatives(&self) -> &'static [&'static str] {
         &["bert-tiny"]
+    }
+
+    fn benchmark(&self) -> Benchmark {
+        Benchmark { model: "bert-base", train_batches: &[16, 4], infer_batches: &[16, 1] }
     }
 
     fn summary(&self, model: &str) -> Result<Summary, ModelError> {

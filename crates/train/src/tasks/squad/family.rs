@@ -11,7 +11,7 @@ use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::electra::description;
 use crate::tasks::family::{
-    EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+    Benchmark, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
 };
 use crate::tasks::huggingface::write_folder;
 use crate::tasks::infer::{PredictOptions, Predictor};
@@ -69,6 +69,10 @@ impl Family for Answerers {
 
     fn representatives(&self) -> &'static [&'static str] {
         &["electra-tiny-squad"]
+    }
+
+    fn benchmark(&self) -> Benchmark {
+        Benchmark { model: "electra-base-squad", train_batches: &[4, 16], infer_batches: &[1, 32] }
     }
 
     fn summary(&self, model: &str) -> Result<Summary, ModelError> {

@@ -11,7 +11,7 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::RunShape;
-use crate::tasks::family::{BuildStep, ModelInfo, SampleInfo};
+use crate::tasks::family::{Benchmark, BuildStep, ModelInfo, SampleInfo};
 use crate::tasks::{Better, Metric, MetricSchema};
 use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
 use bessemer_data::detection::{Framing, ObjectLayout};
@@ -186,6 +186,10 @@ impl DetectorKind for EfficientDet {
 
     fn measured_evaluation(&self) -> Option<BuildStep> {
         Some(workload::evaluation)
+    }
+
+    fn benchmark(&self) -> Benchmark {
+        Benchmark { model: "efficientdet-d0", train_batches: &[4, 8], infer_batches: &[1, 8] }
     }
 
     fn compared(&self) -> Option<(&'static str, &'static str)> {

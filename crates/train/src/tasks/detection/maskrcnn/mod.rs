@@ -11,7 +11,7 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::recipe::{Override, Recipe, RecipePart};
 use crate::setup::{RunShape, train_config};
-use crate::tasks::family::{ModelInfo, SampleInfo};
+use crate::tasks::family::{Benchmark, ModelInfo, SampleInfo};
 use crate::tasks::{Better, MetricSchema};
 use crate::workload::{ComparedWork, DetectorOutputs, Work, Workload};
 use bessemer_data::detection::{Framing, ObjectLayout};
@@ -202,6 +202,10 @@ impl DetectorKind for MaskRcnn {
 
     fn workload(&self, work: &Work<'_>) -> Result<Workload, ModelError> {
         workload::build(work)
+    }
+
+    fn benchmark(&self) -> Benchmark {
+        Benchmark { model: "mask-rcnn", train_batches: &[2, 1], infer_batches: &[1, 2] }
     }
 
     fn compared(&self) -> Option<(&'static str, &'static str)> {
