@@ -135,7 +135,8 @@ fn table(results: &[(&BenchResult, &Comparison)]) -> Table {
 fn form(results: &[(&BenchResult, &Comparison)]) -> String {
     let (first, _) = results[0];
     let measured = || results.iter().filter(|(result, _)| error_of(result).is_none());
-    let is_unfused = measured().count() > 0 && measured().all(|(_, comparison)| !comparison.fused);
+    let has_own = measured().any(|(result, _)| result.framework == own::NAME);
+    let is_unfused = has_own && measured().all(|(_, comparison)| !comparison.fused);
     let is_training = first.mode == Mode::Train.name();
     let is_unclipped = is_training && first.options.get(CLIP_OPTION).is_some_and(|clip| *clip == false);
     [(is_unfused, ", op by op"), (is_unclipped, ", without clipping")]

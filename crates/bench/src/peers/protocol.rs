@@ -337,6 +337,5 @@ mod tests {
         assert!(peer.ends_with("efficientdet-tiny", DetectorOutputs::Network));
         assert!(!peer.ends_with("efficientdet-d0", DetectorOutputs::Detections));
         assert_eq!(group_of("resnet20-cifar"), None);
-        assert_eq!(group_of("electra-base"), None);
     }
 }

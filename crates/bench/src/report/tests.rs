@@ -325,7 +325,7 @@ fn compared(framework: &str, throughput: f64, work: WorkCheck, ratio: Option<Rat
         comparison: Some(Comparison {
             group: "resnet50 train b8 fp32".into(),
             variant: "eager".into(),
-            fused: false,
+            fused: true,
             largest_batch: false,
             work,
             ratio,
