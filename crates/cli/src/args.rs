@@ -71,8 +71,8 @@ pub(crate) struct Common {
     /// Device to run on: cpu, cuda (the first GPU) or cuda:INDEX
     #[arg(long, global = true, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     pub device: DeviceKind,
-    /// Numbers in which tensors are stored and products computed: fp32, bf16 or fp16, or several for `compare`
-    /// [default: the recipe's, else fp32]
+    /// Numbers in which tensors are stored and products computed: fp32, bf16 or fp16, or several for `compare` and
+    /// `bench suite` [default: the recipe's, else fp32]
     #[arg(long, global = true, value_name = "PRECISION", value_delimiter = ',', value_parser = precision)]
     pub precision: Vec<Compute>,
     /// The device's usual mixed precision: bf16

@@ -50,6 +50,13 @@ pub(crate) struct Options {
     pub scaling: ScalingOptions,
 }
 
+impl Options {
+    /// Whether it is about everything at once.
+    pub(super) fn is_suite(&self) -> bool {
+        matches!(self.alone, Some(Alone::Suite(_)))
+    }
+}
+
 /// What is measured outside steps.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Alone {

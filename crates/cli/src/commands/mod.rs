@@ -32,8 +32,13 @@ use crate::failure::Usage;
 
 pub(crate) fn run(cli: &Cli) -> anyhow::Result<()> {
     let common = &cli.common;
-    if common.precision.len() > 1 && !matches!(cli.command, Command::Compare(_)) {
-        return Err(Usage("--precision: several are for `compare`".to_owned()).into());
+    let takes_several = match &cli.command {
+        Command::Compare(_) => true,
+        Command::Bench(options) => options.is_suite(),
+        _ => false,
+    };
+    if common.precision.len() > 1 && !takes_several {
+        return Err(Usage("--precision: several are for `compare` and `bench suite`".to_owned()).into());
     }
     match &cli.command {
         Command::Quickstart(options) => quickstart::run(options, common),
