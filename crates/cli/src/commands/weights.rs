@@ -1,6 +1,7 @@
 use crate::args::{CheckpointArgument, Common, at_least_one, model};
 use crate::output::print;
-use bessemer_train::tasks::family::NetworkSize;
+use bessemer_bench::workload::DetectorOutputs;
+use bessemer_train::tasks::family::NetworkForm;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{ConvertOptions, Names, convert_weights};
 use clap::{Args, Subcommand};
@@ -12,7 +13,8 @@ EXAMPLES:
   bessemer weights convert resnet50-torchvision.pth resnet50.safetensors
   bessemer weights convert runs/NAME resnet50.safetensors --to timm
   bessemer weights convert runs/NAME bert-base/ --to huggingface
-  bessemer weights convert runs/NAME resnet50.onnx --to onnx";
+  bessemer weights convert runs/NAME resnet50.onnx --to onnx
+  bessemer weights convert runs/NAME mask-rcnn.onnx --to onnx";
 
 /// Work with files of weights
 #[derive(Debug, Args)]
@@ -58,6 +60,10 @@ pub(crate) struct Convert {
     /// Tokens of a sequence that a model of text in an ONNX file takes [default: 128, or 384 for questions]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = at_least_one, help_heading = "ONNX")]
     pub sequence_length: Option<usize>,
+    /// What an EfficientDet in an ONNX file ends with: detections, or the outputs of the network for each level, without
+    /// suppression [default: detections]
+    #[arg(long, value_name = "detections|network", help_heading = "ONNX")]
+    pub outputs: Option<DetectorOutputs>,
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
@@ -66,7 +72,11 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         from: convert.from,
         to: convert.to,
         model: convert.model.as_ref().map(ZooModel::name),
-        size: NetworkSize { image_size: convert.image_size, sequence_length: convert.sequence_length },
+        form: NetworkForm {
+            image_size: convert.image_size,
+            sequence_length: convert.sequence_length,
+            outputs: convert.outputs,
+        },
     };
     let input = convert.checkpoint.locate(&convert.input, common)?.path;
     let converted = convert_weights(&input, &convert.output, &settings)?;

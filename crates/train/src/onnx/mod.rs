@@ -98,9 +98,11 @@ mod tests {
     use bessemer_ir::ops::layout::Pad;
     use bessemer_ir::{Role, TensorType};
     use bessemer_models::bert::{self, BertOptions, Sequences};
+    use bessemer_models::efficientdet::{self, SuppressionKind};
+    use bessemer_models::maskrcnn::{self, Flavour};
     use bessemer_models::{Model, find};
     use bessemer_nn::initialise;
-    use proto::Dimension;
+    use proto::{Dimension, GraphProto};
     use std::collections::HashSet;
 
     fn classifier(name: &str) -> [Model; 2] {
@@ -126,23 +128,50 @@ mod tests {
         Ok(ModelProto::decode(export.message()?.encode_to_vec().as_slice()).unwrap())
     }
 
+    fn one_stage(suppression: SuppressionKind) -> [Model; 2] {
+        let options = efficientdet::find("efficientdet-tiny").unwrap().options();
+        let detection = efficientdet::DetectionOptions { suppression, ..efficientdet::DetectionOptions::default() };
+        BATCHES.map(|batch| efficientdet::detect(&options, &detection, batch).unwrap())
+    }
+
+    fn two_stages(flavour: Flavour) -> [Model; 2] {
+        let options = maskrcnn::find("mask-rcnn-tiny").unwrap().options(flavour);
+        let detection = maskrcnn::DetectionOptions::new(flavour);
+        BATCHES.map(|batch| maskrcnn::detect(&options, &detection, batch).unwrap())
+    }
+
+    /// Nothing is read, in loops neither, before it is known; adds what the graph computes.
+    fn read_in_order(graph: &GraphProto, known: &mut HashSet<String>) {
+        for node in &graph.node {
+            let read = node.input.iter().filter(|input| !input.is_empty());
+            read.for_each(|input| assert!(known.contains(input), "{input} of {} in {}", node.name, graph.name));
+            for body in node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()) {
+                let mut inside = known.clone();
+                inside.extend(body.input.iter().map(|input| input.name.clone()));
+                read_in_order(body, &mut inside);
+                assert!(body.output.iter().all(|output| inside.contains(&output.name)));
+            }
+            assert!(node.output.iter().all(|output| known.insert(output.clone())));
+        }
+    }
+
     #[test]
     fn each_value_is_there_before_it_is_read() {
         for (name, models, first) in [
             ("resnet20-cifar", classifier("resnet20-cifar"), ("logits", "batch")),
             ("efficientnet-tiny", classifier("efficientnet-tiny"), ("logits", "batch")),
             ("bert-tiny", text(), ("mlm_logits", "batch")),
+            ("efficientdet-tiny", one_stage(SuppressionKind::Hard), ("boxes", "batch")),
+            ("efficientdet-tiny", one_stage(SuppressionKind::Soft), ("boxes", "batch")),
+            ("mask-rcnn-tiny", two_stages(Flavour::Torchvision), ("boxes", "batch")),
+            ("mask-rcnn-tiny", two_stages(Flavour::Nvidia), ("boxes", "batch")),
         ] {
             let graph = exported(name, models).unwrap().graph.unwrap();
             let mut known: HashSet<String> = graph.input.iter().map(|input| input.name.clone()).collect();
             for tensor in &graph.initializer {
                 assert!(known.insert(tensor.name.clone()), "{} is twice in {name}", tensor.name);
             }
-            for node in &graph.node {
-                let read = node.input.iter().filter(|input| !input.is_empty());
-                read.for_each(|input| assert!(known.contains(input), "{input} of {} in {name}", node.name));
-                assert!(node.output.iter().all(|output| known.insert(output.clone())));
-            }
+            read_in_order(&graph, &mut known);
             let tensor = graph.output[0].r#type.clone().unwrap().tensor_type.unwrap();
             let sizes: Vec<_> = tensor.shape.unwrap().dim.into_iter().map(|dim| dim.value.unwrap()).collect();
             assert_eq!(

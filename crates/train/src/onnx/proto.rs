@@ -7,6 +7,7 @@ pub(super) mod element {
     pub(crate) const INT32: i32 = 6;
     pub(crate) const INT64: i32 = 7;
     pub(crate) const BOOL: i32 = 9;
+    pub(crate) const DOUBLE: i32 = 11;
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -74,10 +75,14 @@ pub(super) struct NodeProto {
 pub(super) struct AttributeProto {
     #[prost(string, tag = "1")]
     pub name: String,
+    #[prost(float, optional, tag = "2")]
+    pub f: Option<f32>,
     #[prost(int64, optional, tag = "3")]
     pub i: Option<i64>,
     #[prost(bytes = "vec", optional, tag = "4")]
     pub s: Option<Vec<u8>>,
+    #[prost(message, optional, tag = "6")]
+    pub g: Option<GraphProto>,
     #[prost(int64, repeated, tag = "8")]
     pub ints: Vec<i64>,
     #[prost(int32, tag = "20")]
@@ -85,12 +90,20 @@ pub(super) struct AttributeProto {
 }
 
 impl AttributeProto {
+    pub(super) fn float(name: &str, value: f64) -> Self {
+        Self { name: name.to_owned(), f: Some(value as f32), r#type: 1, ..Self::default() }
+    }
+
     pub(super) fn int(name: &str, value: usize) -> Self {
         Self { name: name.to_owned(), i: Some(value as i64), r#type: 2, ..Self::default() }
     }
 
     pub(super) fn text(name: &str, value: &str) -> Self {
         Self { name: name.to_owned(), s: Some(value.as_bytes().to_vec()), r#type: 3, ..Self::default() }
+    }
+
+    pub(super) fn graph(name: &str, value: GraphProto) -> Self {
+        Self { name: name.to_owned(), g: Some(value), r#type: 5, ..Self::default() }
     }
 
     pub(super) fn ints(name: &str, values: &[usize]) -> Self {

@@ -1,5 +1,7 @@
 //! From the nodes of a graph to those of ONNX.
 
+mod detection;
+
 use super::proto::{
     AttributeProto, Dimension, DimensionProto, GraphProto, NodeProto, TensorProto, TensorShapeProto, TensorTypeProto,
     TypeProto, ValueInfoProto, element,
@@ -7,6 +9,7 @@ use super::proto::{
 use super::{BATCHES, OnnxError};
 use bessemer_ir::ops::Scalar;
 use bessemer_ir::ops::attention::Attention;
+use bessemer_ir::ops::conv::Conv2d;
 use bessemer_ir::ops::index::{Gather, OneHot, TopK};
 use bessemer_ir::ops::layout::{Pad, Slice, Transpose};
 use bessemer_ir::ops::matmul::Matmul;
@@ -169,18 +172,12 @@ impl<'a> Translator<'a> {
             }
             Op::TopK(top_k) => self.top_k(top_k, inputs[0])?,
             Op::Matmul(matmul) => self.matmul(matmul, inputs)?,
-            Op::Conv2d(conv) => {
+            op @ (Op::Conv2d(_) | Op::Conv2dDataGrad(_)) => {
                 let x = self.named(inputs[0], Layout::ChannelsFirst)?;
-                let w = self.kernel(inputs[1])?;
-                let attributes = vec![
-                    AttributeProto::ints("strides", &conv.stride),
-                    AttributeProto::ints("dilations", &conv.dilation),
-                    AttributeProto::ints("pads", &corners(conv.pad)),
-                    AttributeProto::int("group", conv.groups),
-                ];
-                let y = self.push("Conv", &[x, w], attributes);
+                let y = self.convolution(op, x, inputs)?;
                 self.set(out, y, Layout::ChannelsFirst);
             }
+            Op::Limited(limited) => self.limited(limited, inputs)?,
             Op::Attention(attention) => self.attention(attention, inputs)?,
             Op::MaxPool2d(pool) => {
                 let attributes = windows(pool.window, pool.stride, pool.pad);
@@ -226,26 +223,25 @@ impl<'a> Translator<'a> {
             }
             Op::Softmax(_) => self.over_rows("Softmax", inputs[0])?,
             Op::LogSoftmax(_) => self.over_rows("LogSoftmax", inputs[0])?,
-            Op::Anchors(_)
-            | Op::MatchBoxes(_)
+            Op::DecodeBoxes(decode) => self.decode_boxes(decode, inputs)?,
+            Op::Suppress(suppress) => self.suppress(suppress, inputs)?,
+            Op::PackRows(_) => self.pack_rows(inputs[0])?,
+            Op::RoiAlign(align) => self.roi_align(align, inputs)?,
+            Op::ScatterAdd(scatter) => self.scatter_add(scatter, inputs)?,
+            // Those of both batches are the same, and were computed above.
+            Op::Anchors(_) => return Err(self.depends_on_batch()),
+            Op::MatchBoxes(_)
             | Op::EncodeBoxes(_)
-            | Op::DecodeBoxes(_)
-            | Op::Suppress(_)
             | Op::SampleLabels(_)
             | Op::SampleRows(_)
-            | Op::PackRows(_)
-            | Op::RoiAlign(_)
             | Op::RoiAlignGrad(_)
-            | Op::MaskTargets(_) => return Err(self.no_form("detections are not exported")),
-            Op::Random(_)
-            | Op::ScatterAdd(_)
-            | Op::Conv2dDataGrad(_)
+            | Op::MaskTargets(_)
+            | Op::Random(_)
             | Op::Conv2dWeightGrad(_)
             | Op::AttentionGrad(_)
             | Op::MaxPool2dGrad(_)
             | Op::AvgPool2dGrad(_) => return Err(self.no_form("it belongs to training")),
             Op::ConvWithPrologue(_)
-            | Op::Limited(_)
             | Op::AllReduce(_)
             | Op::AllReduceStart(_)
             | Op::AllReduceWait(_)
@@ -254,12 +250,17 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    /// A constant with an element for each item of the batch, each one by the same step greater than that before it.
+    /// A constant with as many elements for each item of the batch, which rises by the same step after each so many elements.
     fn ramp(&mut self, constant: &Constant, out: Value) -> Result<(), OnnxError> {
         let Op::Constant(other) = &self.graphs[1].node(self.id).op else { return Err(self.depends_on_batch()) };
-        let (first, step) = (constant.data[0].0, constant.data[1].0 - constant.data[0].0);
+        let first = constant.data[0].0;
+        let Some(repeat) = constant.data.iter().position(|element| element.0 != first) else {
+            return Err(self.depends_on_batch());
+        };
+        let (step, times) = (constant.data[repeat].0 - first, constant.data.len() / BATCHES[0]);
         let is_ramp = |(data, batch): (&[Scalar], usize)| {
-            data.len() == batch && (0..).zip(data).all(|(item, element)| element.0 == first + f64::from(item) * step)
+            let at = |number: usize| first + (number / repeat) as f64 * step;
+            data.len() == times * batch && data.iter().enumerate().all(|(number, element)| element.0 == at(number))
         };
         if constant.dtype != DType::I32
             || ![&constant.data, &other.data].map(Vec::as_slice).into_iter().zip(BATCHES).all(is_ramp)
@@ -267,12 +268,15 @@ impl<'a> Translator<'a> {
             return Err(self.depends_on_batch());
         }
         let (batch, axis) = (self.batch(), self.integers(&[0]));
-        let batch = self.push("Squeeze", &[batch, axis], Vec::new());
+        let batch = self.op("Squeeze", &[&batch, &axis]);
         let batch = self.cast(batch, element::INT32);
-        let (first, step) = (self.scalar(DType::I32, first)?, self.scalar(DType::I32, step)?);
-        let length = self.push("Mul", &[batch, step.clone()], Vec::new());
-        let end = self.push("Add", &[length, first.clone()], Vec::new());
-        let ramp = self.push("Range", &[first, end, step], Vec::new());
+        let [zero, one, times, repeat, step, first] =
+            [0.0, 1.0, times as f64, repeat as f64, step, first].map(|number| self.scalar(DType::I32, number));
+        let end = self.op("Mul", &[&batch, &times?]);
+        let numbers = self.op("Range", &[&zero?, &end, &one?]);
+        let numbers = self.op("Div", &[&numbers, &repeat?]);
+        let numbers = self.op("Mul", &[&numbers, &step?]);
+        let ramp = self.op("Add", &[&numbers, &first?]);
         let ramp = self.reshaped(ramp, &self.dims(out)?)?;
         self.set(out, ramp, Layout::Plain);
         Ok(())
@@ -373,6 +377,17 @@ impl<'a> Translator<'a> {
         let output = self.fresh(op);
         self.push_named(op, inputs, vec![output.clone()], attributes);
         output
+    }
+
+    /// As [`Translator::push`], without attributes.
+    fn op(&mut self, op: &str, inputs: &[&str]) -> String {
+        let inputs: Vec<String> = inputs.iter().map(|&input| input.to_owned()).collect();
+        self.push(op, &inputs, Vec::new())
+    }
+
+    /// Names an output of the current node.
+    fn set_output(&mut self, output: usize, name: String, layout: Layout) {
+        self.set(Value { node: self.id, output: output as _ }, name, layout);
     }
 
     fn set(&mut self, value: Value, name: String, layout: Layout) {
@@ -483,6 +498,11 @@ impl<'a> Translator<'a> {
         self.push("Transpose", &[x], vec![AttributeProto::ints("perm", perm)])
     }
 
+    fn unsqueezed(&mut self, x: String, axes: &[usize]) -> String {
+        let axes = self.sizes(axes);
+        self.push("Unsqueeze", &[x, axes], Vec::new())
+    }
+
     fn cast(&mut self, x: String, to: i32) -> String {
         self.push("Cast", &[x], vec![AttributeProto::int("to", to as usize)])
     }
@@ -582,6 +602,33 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
+    /// A convolution, or a transposed one, of `x [N, C, H, W]` by the second operand.
+    fn convolution(&mut self, op: &Op, x: String, operands: &[Value]) -> Result<String, OnnxError> {
+        let w = self.kernel(operands[1])?;
+        let attributes = |conv: &Conv2d| {
+            vec![
+                AttributeProto::ints("strides", &conv.stride),
+                AttributeProto::ints("dilations", &conv.dilation),
+                AttributeProto::ints("pads", &corners(conv.pad)),
+                AttributeProto::int("group", conv.groups),
+            ]
+        };
+        match op {
+            Op::Conv2d(conv) => Ok(self.push("Conv", &[x, w], attributes(conv))),
+            Op::Conv2dDataGrad(grad) => {
+                let (dy, kernel) = (self.graphs[0].shape(operands[0]), self.graphs[0].shape(operands[1]));
+                let conv = &grad.conv;
+                let rest = [0, 1].map(|axis| {
+                    let covered = conv.stride[axis] * (dy[axis + 1] - 1) + conv.dilation[axis] * (kernel[axis] - 1) + 1;
+                    grad.input[axis] + conv.pad[axis][0] + conv.pad[axis][1] - covered
+                });
+                let rest = AttributeProto::ints("output_padding", &rest);
+                Ok(self.push("ConvTranspose", &[x, w], [attributes(conv), vec![rest]].concat()))
+            }
+            _ => Err(self.no_form("it is no convolution of images")),
+        }
+    }
+
     /// Weights of a convolution, `[O, C, KH, KW]`.
     fn kernel(&mut self, w: Value) -> Result<String, OnnxError> {
         match &self.items[&w].known {
@@ -654,16 +701,23 @@ impl<'a> Translator<'a> {
     }
 
     fn gather(&mut self, gather: &Gather, operands: &[Value]) -> Result<(), OnnxError> {
-        let (table, mut indices) = (self.plain(operands[0])?, self.plain(operands[1])?);
+        let (mut table, mut indices) = (self.plain(operands[0])?, self.plain(operands[1])?);
         let y = if gather.batch == 0 {
             self.push("Gather", &[table, indices], vec![AttributeProto::int("axis", gather.axis)])
-        } else if gather.axis == gather.batch {
-            let last = self.sizes(&[self.graphs[0].shape(operands[1]).rank()]);
-            indices = self.push("Unsqueeze", &[indices, last], Vec::new());
+        } else {
+            let (rank, own) = (self.graphs[0].shape(operands[0]).rank(), self.graphs[0].shape(operands[1]).rank());
+            if gather.axis > gather.batch {
+                if own > gather.batch {
+                    return Err(self.no_form("axes lie between those of the batch and the one that is chosen along"));
+                }
+                // The axis goes to those of the batch; with one index for each item it is gone afterwards.
+                let others = (gather.batch..rank).filter(|&axis| axis != gather.axis);
+                let perm: Vec<usize> = (0..gather.batch).chain([gather.axis]).chain(others).collect();
+                table = self.transposed(table, &perm);
+            }
+            indices = self.unsqueezed(indices, &[own]);
             indices = self.cast(indices, element::INT64);
             self.push("GatherND", &[table, indices], vec![AttributeProto::int("batch_dims", gather.batch)])
-        } else {
-            return Err(self.no_form("axes lie between those of the batch and the one that is chosen along"));
         };
         self.set(Value { node: self.id, output: 0 }, y, Layout::Plain);
         Ok(())
@@ -683,17 +737,25 @@ impl<'a> Translator<'a> {
     }
 
     fn top_k(&mut self, top_k: &TopK, x: Value) -> Result<(), OnnxError> {
-        if top_k.axes != 1 {
-            return Err(self.no_form("it chooses along two axes"));
+        let shape = self.graphs[0].shape(x);
+        let columns = if top_k.axes == 2 { shape[shape.rank() - 1] } else { 1 };
+        let (mut dims, mut x) = (self.dims(x)?, self.plain(x)?);
+        if top_k.axes == 2 {
+            dims.truncate(shape.rank() - 2);
+            dims.push(Dim::Fixed(shape[shape.rank() - 2] * columns));
+            x = self.reshaped(x, &dims)?;
         }
-        let axis = self.graphs[0].shape(x).rank() - 1;
-        let (x, k) = (self.plain(x)?, self.sizes(&[top_k.k]));
+        let k = self.sizes(&[top_k.k]);
         let (values, places) = (self.fresh("TopK"), self.fresh("TopK"));
-        let axis = vec![AttributeProto::int("axis", axis)];
+        let axis = vec![AttributeProto::int("axis", dims.len() - 1)];
         self.push_named("TopK", &[x, k], vec![values.clone(), places.clone()], axis);
-        let places = self.cast(places, element::INT32);
-        self.set(Value { node: self.id, output: 0 }, values, Layout::Plain);
-        self.set(Value { node: self.id, output: 1 }, places, Layout::Plain);
+        self.set_output(0, values, Layout::Plain);
+        let columns = self.sizes(&[columns]);
+        for (output, op) in (1..=top_k.axes).zip(["Div", "Mod"]) {
+            let place = self.op(op, &[&places, &columns]);
+            let place = self.cast(place, element::INT32);
+            self.set_output(output, place, Layout::Plain);
+        }
         Ok(())
     }
 

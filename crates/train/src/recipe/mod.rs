@@ -70,6 +70,11 @@ pub struct Recipe {
 }
 
 impl Recipe {
+    /// Whether a run keeps averages of its weights, which its evaluations then take.
+    pub(crate) fn keeps_averages(&self) -> bool {
+        self.train.ema_decay.is_some()
+    }
+
     /// The fields that the family of the model has beside those of all recipes.
     ///
     /// # Errors

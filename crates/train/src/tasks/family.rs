@@ -124,16 +124,18 @@ pub struct Fitted {
     pub folder: Option<FolderWriter>,
 }
 
-/// Sizes of a network that is written for other programs.
+/// Sizes and outputs of a network that is written for other programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NetworkSize {
+pub struct NetworkForm {
     /// Pixels of a side of the images; those of evaluation if absent.
     pub image_size: Option<usize>,
     /// Tokens of a sequence; those of a step that is measured if absent.
     pub sequence_length: Option<usize>,
+    /// What a detector ends with; detections if absent.
+    pub outputs: Option<DetectorOutputs>,
 }
 
-impl NetworkSize {
+impl NetworkForm {
     /// # Errors
     /// A number of pixels for a model whose input does not have one to choose.
     pub(crate) fn check_without_image(&self, model: &str) -> Result<(), TrainError> {
@@ -145,11 +147,17 @@ impl NetworkSize {
     pub(crate) fn check_without_tokens(&self, model: &str) -> Result<(), TrainError> {
         refuse(self.sequence_length, "the sequence length", model)
     }
+
+    /// # Errors
+    /// A choice of outputs for a model that is no detector.
+    pub(crate) fn check_without_outputs(&self, model: &str) -> Result<(), TrainError> {
+        refuse(self.outputs.map(DetectorOutputs::name), "the outputs", model)
+    }
 }
 
-fn refuse(size: Option<usize>, name: &'static str, model: &str) -> Result<(), TrainError> {
-    match size {
-        Some(size) => Err(TrainError::setting(name, size, format!("it cannot be chosen for {model}"))),
+fn refuse(chosen: Option<impl fmt::Display>, name: &'static str, model: &str) -> Result<(), TrainError> {
+    match chosen {
+        Some(chosen) => Err(TrainError::setting(name, chosen, format!("it cannot be chosen for {model}"))),
         None => Ok(()),
     }
 }
@@ -312,7 +320,7 @@ pub trait Family: Sync {
         trained: &LoadedWeights,
         path: &Path,
         batch: usize,
-        size: &NetworkSize,
+        form: &NetworkForm,
     ) -> Result<Network, TrainError>;
 
     /// How models that are published as two networks are read; `None` where each is one.

@@ -13,7 +13,7 @@ use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::state::{has_shapes, load_strictly};
 use crate::tasks::family::{
-    Benchmark, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+    Benchmark, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, Recognised, SampleInfo,
 };
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
@@ -149,12 +149,13 @@ impl Family for Classifiers {
         trained: &LoadedWeights,
         path: &Path,
         batch: usize,
-        size: &NetworkSize,
+        form: &NetworkForm,
     ) -> Result<Network, TrainError> {
-        size.check_without_tokens(model)?;
+        form.check_without_tokens(model)?;
+        form.check_without_outputs(model)?;
         let mut classifier = Classifier::of(model, path, trained.clone())?;
         let options = &mut classifier.options;
-        if let Some(size) = size.image_size {
+        if let Some(size) = form.image_size {
             options.image_size = [size; 2];
         }
         let [height, width] = options.image_size;

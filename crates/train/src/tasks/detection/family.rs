@@ -13,13 +13,14 @@ use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::state::has_shapes;
 use crate::tasks::family::{
-    Benchmark, BuildStep, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+    Benchmark, BuildStep, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, Recognised, SampleInfo,
 };
 use crate::tasks::frames::Annotator;
 use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
 use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{ComparedWork, DetectorOutputs, Mode as StepMode, NamedSetting, StepSettings, Work, Workload};
+use bessemer_data::Split;
 use bessemer_models::{ModelError, Summary, WeightNames};
 use std::path::Path;
 
@@ -149,15 +150,21 @@ impl Family for Detectors {
         trained: &LoadedWeights,
         _: &Path,
         batch: usize,
-        size: &NetworkSize,
+        form: &NetworkForm,
     ) -> Result<Network, TrainError> {
-        size.check_without_image(model)?;
-        size.check_without_tokens(model)?;
+        form.check_without_image(model)?;
+        form.check_without_tokens(model)?;
         let recipe = match &trained.recipe {
             Some(recipe) => recipe.clone(),
             None => self.0.recipe_of_file(model, &trained.tensors)?,
         };
-        let model = self.0.network(&recipe, batch)?;
+        let model = match form.outputs.unwrap_or_default() {
+            DetectorOutputs::Detections => {
+                let canvas = self.0.settings(&recipe)?.framing(Split::Val).canvases[0].map(|side| side as usize);
+                self.0.detection_step(&recipe, canvas, batch)?
+            }
+            DetectorOutputs::Network => self.0.network(&recipe, batch)?,
+        };
         let layout = "NHWC, RGB, bytes; the network normalises them".to_owned();
         Ok(Network { model, has: |_| true, preprocessing: vec![("layout", layout)] })
     }

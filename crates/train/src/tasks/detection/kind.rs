@@ -72,13 +72,14 @@ pub(super) trait DetectorKind: Sync {
         self.detection_step(recipe, canvas, batch_size)
     }
 
-    /// What other programs are given: inference up to the suppression of boxes, where it can end there.
+    /// Inference up to the suppression of boxes.
     ///
     /// # Errors
-    /// As [`DetectorKind::detection_step`].
-    fn network(&self, recipe: &Recipe, batch_size: usize) -> Result<Model, TrainError> {
-        let canvas = self.settings(recipe)?.framing(Split::Val).canvases[0].map(|side| side as usize);
-        self.detection_step(recipe, canvas, batch_size)
+    /// A kind that cannot end there; else as [`DetectorKind::detection_step`].
+    fn network(&self, recipe: &Recipe, _batch_size: usize) -> Result<Model, TrainError> {
+        let allowed =
+            format!("{} has detections alone: its masks are those of boxes after suppression", recipe.model.name);
+        Err(TrainError::setting("the outputs", DetectorOutputs::Network.name(), allowed))
     }
 
     /// How weights are named, and what may be missing of them.

@@ -9,7 +9,7 @@ use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::family::{
-    Benchmark, BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Network, NetworkSize,
+    Benchmark, BuildStep, EmbeddingTable, Family, Fitted, InputKind, JointWeights, ModelInfo, Network, NetworkForm,
     Recognised, SampleInfo,
 };
 use crate::tasks::infer::{PredictOptions, Predictor};
@@ -156,11 +156,12 @@ impl Family for Electras {
         trained: &LoadedWeights,
         _: &Path,
         batch: usize,
-        size: &NetworkSize,
+        form: &NetworkForm,
     ) -> Result<Network, TrainError> {
-        size.check_without_image(model)?;
+        form.check_without_image(model)?;
+        form.check_without_outputs(model)?;
         let Networks { config, options } = Networks::in_weights(model, trained)?;
-        let length = self.usual_step(size.sequence_length).sequence_length;
+        let length = self.usual_step(form.sequence_length).sequence_length;
         let sequences = Sequences { batch, length, predictions: 1 };
         let model = electra::infer_discriminator(&config, sequences, &options.network)?;
         Ok(Network { has: |name| in_discriminator(name).is_some(), ..Network::of_text(model) })

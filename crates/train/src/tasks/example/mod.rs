@@ -12,7 +12,7 @@ use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Range, Recipe, RecipePart, family_recipe, section};
 use crate::session::EvalSession;
 use crate::tasks::family::{
-    Benchmark, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+    Benchmark, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, Recognised, SampleInfo,
 };
 use crate::tasks::infer::{Part, PredictOptions, Prediction, Predictor, Shown};
 use crate::tasks::{Array, Better, EachInput, Evaluation, Feeds, Metric, MetricSchema, Task};
@@ -157,7 +157,7 @@ impl Family for Perceptrons {
         _: &LoadedWeights,
         _: &Path,
         batch: usize,
-        _: &NetworkSize,
+        _: &NetworkForm,
     ) -> Result<Network, TrainError> {
         Ok(Network::of_text(graph::infer(HIDDEN, batch)?))
     }

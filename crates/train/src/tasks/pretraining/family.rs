@@ -10,7 +10,7 @@ use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::family::{
-    Benchmark, BuildStep, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised,
+    Benchmark, BuildStep, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, Recognised,
     SampleInfo,
 };
 use crate::tasks::huggingface::{Description, write_folder};
@@ -155,10 +155,11 @@ impl Family for Berts {
         trained: &LoadedWeights,
         path: &Path,
         batch: usize,
-        size: &NetworkSize,
+        form: &NetworkForm,
     ) -> Result<Network, TrainError> {
-        size.check_without_image(model)?;
-        let step = self.usual_step(size.sequence_length);
+        form.check_without_image(model)?;
+        form.check_without_outputs(model)?;
+        let step = self.usual_step(form.sequence_length);
         let sequences = Sequences { batch, length: step.sequence_length, predictions: step.predictions };
         let config = config_of(model, trained, path)?;
         Ok(Network::of_text(bert::infer(&config, sequences, &BertOptions::default())?))

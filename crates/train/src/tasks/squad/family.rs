@@ -11,7 +11,7 @@ use crate::loaded_weights::LoadedWeights;
 use crate::recipe::{Recipe, RecipePart};
 use crate::tasks::electra::description;
 use crate::tasks::family::{
-    Benchmark, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkSize, Recognised, SampleInfo,
+    Benchmark, EmbeddingTable, Family, Fitted, InputKind, ModelInfo, Network, NetworkForm, Recognised, SampleInfo,
 };
 use crate::tasks::huggingface::write_folder;
 use crate::tasks::infer::{PredictOptions, Predictor};
@@ -157,11 +157,12 @@ impl Family for Answerers {
         trained: &LoadedWeights,
         path: &Path,
         batch: usize,
-        size: &NetworkSize,
+        form: &NetworkForm,
     ) -> Result<Network, TrainError> {
-        size.check_without_image(model)?;
+        form.check_without_image(model)?;
+        form.check_without_outputs(model)?;
         let (config, head) = model::network_of(model, trained, path)?;
-        let length = self.usual_step(size.sequence_length).sequence_length;
+        let length = self.usual_step(form.sequence_length).sequence_length;
         Ok(Network::of_text(model::prediction(&config, head, batch, length)?))
     }
 
