@@ -29,8 +29,8 @@ def call(*command):
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
 
 
-def random_weights(path):
-    """Those of torchvision, with scores that spread: as they are made, no class reaches 0.05."""
+def random_weights(folder):
+    """The path of weights with scores that spread: as torchvision makes them, no class reaches 0.05."""
     import torch
     import torchvision
     from safetensors.torch import save_file
@@ -43,7 +43,8 @@ def random_weights(path):
             tensor.fill_(2.0)
     tensors["roi_heads.box_predictor.cls_score.weight"] *= 40.0
     tensors["rpn.head.cls_logits.weight"] *= 10.0
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "random.safetensors")
+    return folder / "random.safetensors"
 
 
 def own(program, model, weights, pictures, folder):
@@ -135,12 +136,11 @@ def main():
     parser.add_argument("--images", type=pathlib.Path, required=True)
     parser.add_argument("--weights", type=pathlib.Path)
     arguments = parser.parse_args()
+    if arguments.weights is None and arguments.model != "mask-rcnn":
+        parser.error("only mask-rcnn has weights at random; others need --weights")
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        weights = arguments.weights
-        if weights is None:
-            weights = folder / "random.safetensors"
-            random_weights(weights)
+        weights = arguments.weights or random_weights(folder)
         sys.exit(0 if check(arguments.program, arguments.model, weights, arguments.images, folder) else 1)
 
 

@@ -68,6 +68,7 @@ def check_random(program, model, folder):
     path = folder / f"{model}.onnx"
     length = json.loads((work / "work.json").read_text())["sizes"].get("sequence_length")
     more = ["--sequence-length", length] if length else []
+    more += ["--outputs", "network"] if model.startswith("efficientdet") else []
     call(program, "weights", "convert", work / "weights.safetensors", path, "--to", "onnx", "--model", model, *more)
     ort, _ = session(path)
     batches = load_file(work / "batches.safetensors")

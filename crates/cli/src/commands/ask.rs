@@ -1,11 +1,13 @@
 //! Questions about a text: given on the command line, or asked one after the other.
 
+use super::infer::progress_line;
 use super::infer::{Form, Lines};
 use crate::args::Common;
 use crate::failure::Usage;
 use crate::output::print;
 use anyhow::bail;
 use bessemer_data::read_text;
+use bessemer_train::tasks::family::InputKind;
 use bessemer_train::tasks::infer::Predictor;
 use clap::Args;
 use std::io::{self, BufRead, IsTerminal};
@@ -60,7 +62,7 @@ pub(super) fn converse(predictor: &mut dyn Predictor, form: Form, common: &Commo
         let line = line.map_err(|error| Usage(format!("standard input: line {number}: {error}")))?;
         if !line.trim().is_empty() {
             let notify = common.notifier();
-            let notify = |done: usize, all: usize| notify(&|| progress_line(done, all));
+            let notify = |done: usize, all: usize| notify(&|| progress_line(InputKind::Questions, done, all));
             for answer in predictor.predict(&[line.trim().to_owned()], &notify)? {
                 print(&lines.of(&answer?)?)?;
             }
@@ -68,8 +70,4 @@ pub(super) fn converse(predictor: &mut dyn Predictor, form: Form, common: &Commo
         prompt();
     }
     Ok(())
-}
-
-pub(super) fn progress_line(done: usize, all: usize) -> String {
-    format!("read {done} of {all} windows of the text")
 }

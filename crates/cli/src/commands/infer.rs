@@ -139,8 +139,18 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         return ask::converse(&mut *predictor, options.form(), common);
     }
     let notify = common.notifier();
-    let notify = |done: usize, all: usize| notify(&|| ask::progress_line(done, all));
+    let notify = |done: usize, all: usize| notify(&|| progress_line(options.model.family().input(), done, all));
     show_each(predictor.predict(inputs, &notify)?, options.form())
+}
+
+/// How far long predictions are.
+pub(super) fn progress_line(input: InputKind, done: usize, all: usize) -> String {
+    let what = match input {
+        InputKind::Images => "pictures",
+        InputKind::Texts => "texts",
+        InputKind::Questions => "windows of the text",
+    };
+    format!("read {done} of {all} {what}")
 }
 
 /// Prints what came of good inputs, then why nothing came of the others. The last of these errors is returned.
@@ -198,4 +208,15 @@ fn text(prediction: &Prediction) -> String {
         }
     };
     prediction.parts.iter().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_counts_what_is_given() {
+        let said = [InputKind::Images, InputKind::Texts, InputKind::Questions].map(|kind| progress_line(kind, 4, 6));
+        assert_eq!(said, ["read 4 of 6 pictures", "read 4 of 6 texts", "read 4 of 6 windows of the text"]);
+    }
 }
