@@ -23,9 +23,10 @@ use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
 EXAMPLES:
-  bessemer quickstart                                   the first minutes on a machine
-  bessemer train resnet20-cifar --data shapes                 train on pictures drawn by the program
-  bessemer bench train resnet50 --batch-size 8,16       measure";
+  bessemer quickstart                                      the first minutes on a machine
+  bessemer train resnet20-cifar --data shapes              train on pictures drawn by the program
+  bessemer infer resnet50 --weights resnet50.pth photos/   say what pictures show
+  bessemer bench train resnet50 --batch-size 8,16          measure";
 
 const NOTIFY_EVERY: Duration = Duration::from_secs(5);
 
@@ -405,6 +406,9 @@ fn number(text: &str, most: usize) -> Result<usize, String> {
 pub(crate) fn model(name: &str) -> Result<ZooModel, String> {
     let names = || registry::all().map(|model| model.name());
     registry::find(name).map_err(|_| {
+        if Path::new(name).exists() {
+            return "that is a path; the name of a model comes here, and weights behind --weights".to_owned();
+        }
         let known = names().collect::<Vec<_>>().join(", ");
         format!("no such model{} there are {known}", sentence(&names::hint(name, names())))
     })

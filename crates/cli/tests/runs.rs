@@ -123,6 +123,36 @@ fn weights_of_1000_classes_know_those_of_imagenet() {
 }
 
 #[test]
+fn a_model_may_have_more_outputs_than_classes() {
+    let folder = TempDir::new().unwrap();
+    let run = |arguments: &str| bessemer(folder.path(), arguments);
+    run("data shapes --out own --train 20 --val 20 --size 32 --png").ok();
+    let classes = fs::read_dir(folder.path().join("own/train")).unwrap().map(|entry| entry.unwrap().file_name());
+    for class in classes.skip(2) {
+        for half in ["train", "val"] {
+            fs::remove_dir_all(folder.path().join("own").join(half).join(&class)).unwrap();
+        }
+    }
+    let train =
+        "train resnet20-cifar --data own --epochs 1 --set train.batch_size=2 --set model.num_classes=10 --out run";
+    let said = run(train).ok().err;
+    assert!(said.contains("10 outputs for 2 classes of data; `--set model.num_classes=2`"), "{said}");
+    let eval = run("eval resnet20-cifar --weights run --data own --json").ok().out;
+    let eval: Value = serde_json::from_str(&eval).unwrap();
+    assert_eq!(eval["total"], 4);
+    let fewer = "train resnet20-cifar --data own --epochs 1 --set train.batch_size=2 --weights run --out fewer";
+    let said = run(fewer).ok().err;
+    assert!(said.contains("has 10 classes and the model 2: its last layer is drawn at random"), "{said}");
+    assert!(!said.contains("outputs for"), "{said}");
+    let eval = run("eval resnet20-cifar --weights fewer --data own --json").ok().out;
+    assert_eq!(serde_json::from_str::<Value>(&eval).unwrap()["total"], 4);
+    run("eval run").fails(2, &["that is a path", "weights behind --weights"]);
+    run("weights convert run run.onnx --to onnx").ok();
+    run("weights convert run no.onnx --to onnx --outputs network").fails(2, &["kind of outputs", "resnet20-cifar"]);
+    run("infer resnet20-cifar --weights run.onnx own").fails(2, &["run.onnx: that is an ONNX file"]);
+}
+
+#[test]
 fn a_loss_that_is_not_finite_is_told_once() {
     let folder = TempDir::new().unwrap();
     let wild = "--epochs 60 --set schedule.base_lr=1000 --set schedule.kind=constant --set optimizer.weight_decay=1 \

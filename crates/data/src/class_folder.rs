@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::decode::read_whole;
-use crate::listing::Listing;
+use crate::listing::{Listing, class_names};
 use crate::{DataError, Dataset, Exif, Label, Philox, Scratch, Split, Stage, Transform};
 
 /// One split of an ImageNet-like folder: `train/CLASS/*.jpg` and `val/CLASS/*.jpg`, or with another of the
@@ -57,6 +57,11 @@ impl ClassFolder {
     /// Turns the images as `exif` asks; otherwise they stay as they are stored.
     pub fn oriented(self, exif: Exif) -> Self {
         Self { exif, ..self }
+    }
+
+    /// Names of the classes to train on of a data set of folders, `None` for any other form.
+    pub fn classes_in(root: impl AsRef<Path>) -> Option<Vec<String>> {
+        class_names(&root.as_ref().join(Split::Train.name())).ok()
     }
 
     /// Labels as a model gives them that knows more classes, or in another order: the place of a folder's name in `names`.

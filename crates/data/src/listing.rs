@@ -105,7 +105,7 @@ fn require_folder(path: &Path) -> Result<(), DataError> {
     }
 }
 
-fn class_names(folder: &Path) -> Result<Vec<String>, DataError> {
+pub(crate) fn class_names(folder: &Path) -> Result<Vec<String>, DataError> {
     let mut names = Vec::new();
     for name in visible_entries(folder)? {
         let path = folder.join(&name);

@@ -171,6 +171,9 @@ fn folder(options: &Options) -> RunFolder {
 /// The recipe that is asked for, with the options of the command line over it.
 pub(crate) fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
     let mut overrides = Vec::new();
+    if let (None, None, Some(model), Some(data)) = (&options.resume, &options.recipe, options.model, &options.data) {
+        overrides.extend(model.family().fields_of_data(data));
+    }
     overrides.extend(options.model.map(|model| Override::new("model.name", model.name())));
     overrides.extend(options.data.as_ref().map(|data| Override::new("data.source", data.as_str())));
     overrides.extend(options.exif.map(|exif| Override::new("data.exif", exif.name())));

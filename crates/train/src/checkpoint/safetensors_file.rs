@@ -95,6 +95,9 @@ fn read_header_length(reader: &mut impl Read, length: u64) -> Result<u64, String
     let mut bytes = [0; 8];
     reader.read_exact(&mut bytes).map_err(|_| format!("{length} bytes are too few for a safetensors file"))?;
     let header_length = u64::from_le_bytes(bytes);
+    if let Some(kind) = other_kind(&bytes) {
+        return Err(format!("that is {kind}; weights come as a safetensors file or one of PyTorch"));
+    }
     let available = length.saturating_sub(8).min(MAX_HEADER_BYTES);
     if header_length > available {
         return Err(format!(
@@ -102,6 +105,21 @@ fn read_header_length(reader: &mut impl Read, length: u64) -> Result<u64, String
         ));
     }
     Ok(header_length)
+}
+
+/// What a file that begins so is, where that is no safetensors file.
+fn other_kind(head: &[u8; 8]) -> Option<&'static str> {
+    match head {
+        [0x08, 1..=20, 0x12, ..] => Some("an ONNX file"),
+        [b'G', b'G', b'U', b'F', ..] => Some("a GGUF file"),
+        [0x89, b'H', b'D', b'F', ..] => Some("an HDF5 file, as Keras writes them"),
+        [0x89, b'P', b'N', b'G', ..] | [0xff, 0xd8, 0xff, ..] => Some("a picture"),
+        [0x1f, 0x8b, ..] => Some("a gzip archive"),
+        [b'<', ..] => Some("a web page"),
+        [b'{' | b'[', ..] => Some("a JSON file"),
+        [b'v', b'e', b'r', b's', b'i', b'o', b'n', b' '] => Some("a pointer of Git LFS to a file that was not fetched"),
+        _ => None,
+    }
 }
 
 /// Tensors sorted by offset, after checking that they tile `data_length` bytes exactly.

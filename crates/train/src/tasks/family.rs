@@ -8,7 +8,7 @@ use crate::checkpoint::{CheckpointError, NamedTensor};
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
-use crate::recipe::{Recipe, RecipePart};
+use crate::recipe::{Override, Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::tasks::huggingface::VocabularyPart;
@@ -151,7 +151,7 @@ impl NetworkForm {
     /// # Errors
     /// A choice of outputs for a model that is no detector.
     pub(crate) fn check_without_outputs(&self, model: &str) -> Result<(), TrainError> {
-        refuse(self.outputs.map(DetectorOutputs::name), "the outputs", model)
+        refuse(self.outputs.map(DetectorOutputs::name), "the kind of outputs", model)
     }
 }
 
@@ -236,6 +236,11 @@ pub trait Family: Sync {
 
     /// The recipe that suits a model, on some data if they are named.
     fn default_recipe(&self, model: &str, data: Option<&str>) -> &'static str;
+
+    /// What a default recipe takes from the data.
+    fn fields_of_data(&self, _data: &str) -> Vec<Override> {
+        Vec::new()
+    }
 
     /// The fields of recipes that are the family's own.
     fn recipe(&self) -> RecipePart;

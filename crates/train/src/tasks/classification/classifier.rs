@@ -123,9 +123,19 @@ impl Classifier {
     }
 }
 
+/// Names of the last layer in the models.
+const LAST_LAYERS: [&str; 3] = ["fc", "linear", "classifier"];
+
+/// Whether a tensor belongs to the last layer, whose size is the number of classes.
+pub(super) fn is_of_last_layer(tensor: &NamedTensor<'_>) -> bool {
+    let name = NAMES.canonical(&tensor.name);
+    let layer = name.strip_suffix(".weight").or(name.strip_suffix(".bias"));
+    layer.is_some_and(|layer| LAST_LAYERS.contains(&layer))
+}
+
 /// Rows of the last layer's weight.
 pub(crate) fn classes_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
-    let is_last = |name: &str| ["fc.weight", "linear.weight", "classifier.weight"].contains(&name);
+    let is_last = |name: &str| name.strip_suffix(".weight").is_some_and(|layer| LAST_LAYERS.contains(&layer));
     tensors
         .iter()
         .find(|tensor| is_last(&NAMES.canonical(&tensor.name)))

@@ -8,7 +8,7 @@ use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
-use crate::recipe::{Recipe, RecipePart};
+use crate::recipe::{Override, Recipe, RecipePart};
 use crate::rundir::RunDir;
 use crate::session::ComputeOptions;
 use crate::state::{has_shapes, load_strictly};
@@ -19,6 +19,7 @@ use crate::tasks::infer::{PredictOptions, Predictor};
 use crate::tasks::samples::Sample;
 use crate::tasks::{Evaluation, MetricSchema, Task};
 use crate::workload::{ComparedWork, Work, Workload};
+use bessemer_data::ClassFolder;
 use bessemer_models::classifier::NAMES;
 use bessemer_models::{
     Architecture, InputFormat, Model, ModelError, ModelSpec, Summary, WeightNames, WeightsError, ZOO, find,
@@ -85,6 +86,12 @@ impl Family for Classifiers {
 
     fn recipes(&self) -> &'static [(&'static str, &'static str)] {
         &RECIPES
+    }
+
+    /// A class for each folder.
+    fn fields_of_data(&self, data: &str) -> Vec<Override> {
+        let classes = ClassFolder::classes_in(data);
+        classes.map(|classes| Override::new("model.num_classes", classes.len() as i64)).into_iter().collect()
     }
 
     fn default_recipe(&self, model: &str, data: Option<&str>) -> &'static str {

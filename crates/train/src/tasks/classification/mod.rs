@@ -20,11 +20,13 @@ pub use infer::{ClassScore, InferOptions, Prediction, infer};
 pub(crate) use model::model_options;
 
 use super::loaded::Loaded;
-use super::{Batches, Better, Evaluation, LoadOptions, Metric, MetricSchema, Score, Task};
+use super::{Batches, Better, Evaluation, InitialWeights, LoadOptions, Metric, MetricSchema, Score, Task};
+use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
 use crate::loaded_weights::LoadedWeights;
 use crate::recipe::Recipe;
+use crate::session::TrainSession;
 use crate::setup::RunShape;
 use batches::Images;
 use bessemer_data::{
@@ -32,6 +34,7 @@ use bessemer_data::{
     Split, Transform, UnknownClass,
 };
 use bessemer_models::{Architecture, Model, ModelOptions};
+use classifier::{classes_of, is_of_last_layer};
 use recipe::ClassifierRecipe;
 use score::Accuracy;
 use sources::{CIFAR_IMAGES, training_sampler};
@@ -103,6 +106,23 @@ impl Task for Classification {
         Ok(Some(Box::new(ClassifierEvaluation { architecture, options, batch_size, set, label_offset, load })))
     }
 
+    /// Weights of another number of classes are taken but for the last layer.
+    fn initial_weights(
+        &self,
+        given: Vec<NamedTensor<'static>>,
+        origin: &str,
+        session: &TrainSession,
+    ) -> Result<InitialWeights, TrainError> {
+        let wanted = self.recipe.own::<ClassifierRecipe>()?.model.num_classes as usize;
+        let Some(found) = classes_of(&given).filter(|&found| found != wanted) else {
+            return Ok(InitialWeights { tensors: given, notes: Vec::new() });
+        };
+        let body = given.into_iter().filter(|tensor| !is_of_last_layer(tensor));
+        let drawn = session.weights()?.into_iter().filter(is_of_last_layer);
+        let note = format!("{origin} has {found} classes and the model {wanted}: its last layer is drawn at random");
+        Ok(InitialWeights { tensors: body.chain(drawn).collect(), notes: vec![note] })
+    }
+
     fn write_files(&self, run: &Path) -> Result<(), TrainError> {
         let path = run.join(CLASSES_FILE);
         let text = self.set.class_names().join("\n") + "\n";
@@ -113,7 +133,11 @@ impl Task for Classification {
         let Ok(ClassifierRecipe { model, images, .. }) = self.recipe.own() else { return Vec::new() };
         let outputs = model.num_classes;
         let classes = self.set.num_classes() as u64 + images.label_offset;
-        let reported = || format!("the model has {outputs} outputs for {classes} classes of data");
+        let reported = || {
+            format!(
+                "the model has {outputs} outputs for {classes} classes of data; `--set model.num_classes={classes}` gives it as many"
+            )
+        };
         (classes < outputs).then(reported).into_iter().collect()
     }
 }
@@ -203,7 +227,9 @@ fn open_folder(classifier: &mut Classifier, root: &Path, exif: Exif) -> Result<A
         let set = ClassFolder::to_evaluate(root, Transform::Eval(classifier.transform()))?;
         Arc::new(labelled_by_name(set, classifier)?.oriented(exif))
     };
-    let (classes, known) = (set.num_classes(), classifier.num_classes());
+    // A model may have more outputs than the classes that it was trained on.
+    let known = classifier.folders().map_or(classifier.num_classes(), |folders| folders.len());
+    let classes = set.num_classes();
     if classes != known {
         let allowed = format!("{} has {known} for data", classifier.trained.origin);
         return Err(TrainError::setting("the number of classes of the data set", classes, allowed));

@@ -79,7 +79,7 @@ pub(super) trait DetectorKind: Sync {
     fn network(&self, recipe: &Recipe, _batch_size: usize) -> Result<Model, TrainError> {
         let allowed =
             format!("{} has detections alone: its masks are those of boxes after suppression", recipe.model.name);
-        Err(TrainError::setting("the outputs", DetectorOutputs::Network.name(), allowed))
+        Err(TrainError::setting("the kind of outputs", DetectorOutputs::Network.name(), allowed))
     }
 
     /// How weights are named, and what may be missing of them.
