@@ -17,6 +17,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("quickstart", "takes two minutes; has tests of its own"),
     ("data fetch", "needs a network"),
     ("train resnet50 --data DATA --amp", "takes minutes a step at its batch size"),
+    ("train resnet50 --data DATA --weights resnet50-0676ba61.pth", "published weights"),
     ("eval resnet50 --weights resnet50-0676ba61.pth", "published weights"),
     ("infer resnet50 --weights resnet50-0676ba61.pth", "published weights"),
     ("infer mask-rcnn --weights maskrcnn_resnet50_fpn.pth", "published weights"),
