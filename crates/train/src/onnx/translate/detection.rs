@@ -255,7 +255,7 @@ impl Translator<'_> {
         let most = op.max_outputs.min(total);
         let (shape, of_boxes) = (self.integers(&[-1, total as i64]), self.integers(&[-1, total as i64, 4]));
         let scores = self.op("Reshape", &[&scores, &shape]);
-        let boxes = self.op("Reshape", &[&boxes.to_owned(), &of_boxes]);
+        let boxes = self.op("Reshape", &[boxes, &of_boxes]);
         let columns: [String; 4] = self.columns(&boxes, 2);
         let corners = columns.map(|column| self.op("Reshape", &[&column, &shape]));
         let width = self.side(&corners[0], &corners[2], op.extra())?;
