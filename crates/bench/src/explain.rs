@@ -221,9 +221,7 @@ fn search<E>(
     start: usize,
     mut bytes: impl FnMut(usize) -> Result<Option<u64>, E>,
 ) -> Result<Option<usize>, E> {
-    let fits = |bytes: Option<u64>| bytes.is_some_and(|bytes| bytes <= limit);
-    let first = bytes(1)?;
-    let Some(one) = first.filter(|_| fits(first)) else { return Ok(None) };
+    let Some(one) = bytes(1)?.filter(|&one| one <= limit) else { return Ok(None) };
     let (mut good, mut good_bytes) = (1, one);
     let mut bad: Option<(usize, Option<u64>)> = None;
     let mut next = if start > 1 { start } else { FEW_SAMPLES };

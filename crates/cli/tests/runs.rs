@@ -146,6 +146,12 @@ fn a_model_may_have_more_outputs_than_classes() {
     assert!(!said.contains("outputs for"), "{said}");
     let eval = run("eval resnet20-cifar --weights fewer --data own --json").ok().out;
     assert_eq!(serde_json::from_str::<Value>(&eval).unwrap()["total"], 4);
+    // Drawn shapes are drawn, whatever folder has that name.
+    fs::rename(folder.path().join("own"), folder.path().join("shapes")).unwrap();
+    let drawn =
+        run("train resnet20-cifar --data shapes --steps 1 --set train.batch_size=2 --verbose --out drawn").ok().err;
+    assert!(drawn.contains("num_classes = 4\n"), "{drawn}");
+    fs::rename(folder.path().join("shapes"), folder.path().join("own")).unwrap();
     run("eval run").fails(2, &["that is a path", "weights behind --weights"]);
     run("weights convert run run.onnx --to onnx").ok();
     run("weights convert run no.onnx --to onnx --outputs network").fails(2, &["kind of outputs", "resnet20-cifar"]);

@@ -1,7 +1,6 @@
 //! Questions about a text: given on the command line, or asked one after the other.
 
-use super::infer::progress_line;
-use super::infer::{Form, Lines};
+use super::infer::{Form, Lines, progress_line};
 use crate::args::Common;
 use crate::failure::Usage;
 use crate::output::print;

@@ -95,11 +95,11 @@ fn read_header_length(reader: &mut impl Read, length: u64) -> Result<u64, String
     let mut bytes = [0; 8];
     reader.read_exact(&mut bytes).map_err(|_| format!("{length} bytes are too few for a safetensors file"))?;
     let header_length = u64::from_le_bytes(bytes);
-    if let Some(kind) = other_kind(&bytes) {
-        return Err(format!("that is {kind}; weights come as a safetensors file or one of PyTorch"));
-    }
     let available = length.saturating_sub(8).min(MAX_HEADER_BYTES);
     if header_length > available {
+        if let Some(kind) = other_kind(&bytes) {
+            return Err(format!("that is {kind}; weights come as a safetensors file or one of PyTorch"));
+        }
         return Err(format!(
             "not a safetensors file, or truncated: the header claims {header_length} bytes, at most {available} are possible"
         ));
@@ -210,5 +210,19 @@ impl<'de> Visitor<'de> for HeaderVisitor {
             infos.push((name, info));
         }
         Ok(infos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_may_be_as_long_as_other_files_begin() {
+        let head = [0x08, 0x08, 0x12, 0, 0, 0, 0, 0];
+        assert_eq!(read_header_length(&mut head.as_slice(), 1 << 21), Ok(0x12_0808));
+        let error = read_header_length(&mut head.as_slice(), 1 << 20).unwrap_err();
+        assert!(error.starts_with("that is an ONNX file"), "{error}");
+        assert!(read_header_length(&mut [0xff; 8].as_slice(), 1 << 20).unwrap_err().contains("at most"));
     }
 }

@@ -1,10 +1,11 @@
 //! From the nodes of a graph to those of ONNX.
 
 mod detection;
+mod emit;
 
 use super::proto::{
-    AttributeProto, Dimension, DimensionProto, GraphProto, NodeProto, TensorProto, TensorShapeProto, TensorTypeProto,
-    TypeProto, ValueInfoProto, element,
+    AttributeProto, Dimension, DimensionProto, GraphProto, TensorShapeProto, TensorTypeProto, TypeProto,
+    ValueInfoProto, element,
 };
 use super::{BATCHES, OnnxError};
 use bessemer_ir::ops::Scalar;
@@ -17,7 +18,7 @@ use bessemer_ir::ops::pointwise::{BinaryKind, UnaryKind};
 use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::ops::source::{Constant, Input};
 use bessemer_ir::reference::Tensor;
-use bessemer_ir::{DType, Graph, NodeId, Op, Role, Shape, TensorType, Value};
+use bessemer_ir::{DType, Graph, NodeId, Op, Role, TensorType, Value};
 use std::collections::HashMap;
 
 /// From `[N, H, W, C]` to `[N, C, H, W]`.
@@ -215,8 +216,8 @@ impl<'a> Translator<'a> {
                 let keep = |keep| vec![axes.clone(), AttributeProto::int("keepdims", keep)];
                 let kept = self.push("ReduceMean", std::slice::from_ref(&x), keep(1));
                 let mean = self.push("ReduceMean", std::slice::from_ref(&x), keep(0));
-                let centred = self.push("Sub", &[x, kept], Vec::new());
-                let square = self.push("Mul", &[centred.clone(), centred], Vec::new());
+                let centred = self.op("Sub", &[&x, &kept]);
+                let square = self.op("Mul", &[&centred, &centred]);
                 let variance = self.push("ReduceMean", &[square], keep(0));
                 self.set(out, mean, Layout::Plain);
                 self.set(Value { output: 1, ..out }, variance, Layout::Plain);
@@ -359,32 +360,6 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    /// A name that no other value has.
-    fn fresh(&mut self, what: &str) -> String {
-        self.names += 1;
-        let path = self.graphs[0].path(self.id);
-        let dot = if path.is_empty() { "" } else { "." };
-        format!("{path}{dot}{what}_{}", self.names)
-    }
-
-    fn push_named(&mut self, op: &str, inputs: &[String], output: Vec<String>, attribute: Vec<AttributeProto>) {
-        let name = self.fresh(op);
-        self.file.node.push(NodeProto { input: inputs.to_vec(), output, name, op_type: op.to_owned(), attribute });
-    }
-
-    /// Adds a node of one output and returns the name of that.
-    fn push(&mut self, op: &str, inputs: &[String], attributes: Vec<AttributeProto>) -> String {
-        let output = self.fresh(op);
-        self.push_named(op, inputs, vec![output.clone()], attributes);
-        output
-    }
-
-    /// As [`Translator::push`], without attributes.
-    fn op(&mut self, op: &str, inputs: &[&str]) -> String {
-        let inputs: Vec<String> = inputs.iter().map(|&input| input.to_owned()).collect();
-        self.push(op, &inputs, Vec::new())
-    }
-
     /// Names an output of the current node.
     fn set_output(&mut self, output: usize, name: String, layout: Layout) {
         self.set(Value { node: self.id, output: output as _ }, name, layout);
@@ -396,43 +371,6 @@ impl<'a> Translator<'a> {
             Layout::Plain => item.plain = Some(name),
             Layout::ChannelsFirst => item.channels_first = Some(name),
         }
-    }
-
-    fn initializer(&mut self, name: String, data_type: i32, dims: &[usize], raw_data: Vec<u8>) {
-        let dims = dims.iter().map(|&size| size as i64).collect();
-        self.file.initializer.push(TensorProto { dims, data_type, name, raw_data });
-    }
-
-    /// Adds a tensor of known elements and returns its name.
-    fn tensor(&mut self, tensor: &Tensor, what: &str) -> Result<String, OnnxError> {
-        let elements = tensor.data.iter();
-        let data = match tensor.ty.dtype {
-            DType::F32 => elements.flat_map(|&x| (x as f32).to_le_bytes()).collect(),
-            DType::I32 => elements.flat_map(|&x| (x as i32).to_le_bytes()).collect(),
-            DType::U8 | DType::Bool => elements.map(|&x| x as u8).collect(),
-            DType::Bf16 | DType::F16 => return Err(self.no_form("files have fp32")),
-        };
-        let name = self.fresh(what);
-        let element = self.element(tensor.ty.dtype)?;
-        self.initializer(name.clone(), element, tensor.ty.shape.dims(), data);
-        Ok(name)
-    }
-
-    /// A list of integers for shapes and axes, each one once in the file.
-    fn integers(&mut self, numbers: &[i64]) -> String {
-        if let Some(name) = self.numbers.get(numbers) {
-            return name.clone();
-        }
-        let text: Vec<String> = numbers.iter().map(i64::to_string).collect();
-        let name = format!("integers:{}", text.join(","));
-        let data = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        self.initializer(name.clone(), element::INT64, &[numbers.len()], data);
-        self.numbers.insert(numbers.to_vec(), name.clone());
-        name
-    }
-
-    fn sizes(&mut self, numbers: &[usize]) -> String {
-        self.integers(&numbers.iter().map(|&number| number as i64).collect::<Vec<_>>())
     }
 
     fn plain(&mut self, value: Value) -> Result<String, OnnxError> {
@@ -467,8 +405,7 @@ impl<'a> Translator<'a> {
                 let mut plain = self.plain(value)?;
                 let missing = 4 - self.graphs[0].shape(value).rank();
                 if missing > 0 {
-                    let axes = self.sizes(&(0..missing).collect::<Vec<_>>());
-                    plain = self.push("Unsqueeze", &[plain, axes], Vec::new());
+                    plain = self.unsqueezed(plain, &(0..missing).collect::<Vec<_>>());
                 }
                 self.transposed(plain, &TO_CHANNELS_FIRST)
             }
@@ -481,10 +418,6 @@ impl<'a> Translator<'a> {
         Ok(name)
     }
 
-    fn scalar(&mut self, dtype: DType, number: f64) -> Result<String, OnnxError> {
-        self.tensor(&Tensor::new(TensorType::new(dtype, Shape::scalar()), vec![number]), "scalar")
-    }
-
     /// `[N, C, H, W]` if an operand is computed so and all may be.
     fn common_layout(&self, operands: &[Value]) -> Layout {
         let is_first = |value: &Value| {
@@ -492,59 +425,6 @@ impl<'a> Translator<'a> {
             item.channels_first.is_some() && item.plain.is_none() && item.known.is_none()
         };
         if operands.iter().any(is_first) { Layout::ChannelsFirst } else { Layout::Plain }
-    }
-
-    fn transposed(&mut self, x: String, perm: &[usize]) -> String {
-        self.push("Transpose", &[x], vec![AttributeProto::ints("perm", perm)])
-    }
-
-    fn unsqueezed(&mut self, x: String, axes: &[usize]) -> String {
-        let axes = self.sizes(axes);
-        self.push("Unsqueeze", &[x, axes], Vec::new())
-    }
-
-    fn cast(&mut self, x: String, to: i32) -> String {
-        self.push("Cast", &[x], vec![AttributeProto::int("to", to as usize)])
-    }
-
-    /// The batch, `i64[1]`, read off the first input.
-    fn batch(&mut self) -> String {
-        let source = self.file.input[0].name.clone();
-        let range = vec![AttributeProto::int("start", 0), AttributeProto::int("end", 1)];
-        self.push("Shape", &[source], range)
-    }
-
-    /// A shape as a tensor.
-    fn shape(&mut self, dims: &[Dim]) -> String {
-        if dims.iter().all(|dim| matches!(dim, Dim::Fixed(_))) {
-            return self.integers(&dims.iter().map(fixed_or_rest).collect::<Vec<_>>());
-        }
-        let batch = self.batch();
-        let mut parts = Vec::with_capacity(dims.len());
-        for dim in dims {
-            parts.push(match *dim {
-                Dim::Fixed(size) => self.sizes(&[size]),
-                Dim::Batch(times) => {
-                    let times = self.sizes(&[times]);
-                    self.push("Mul", &[batch.clone(), times], Vec::new())
-                }
-            });
-        }
-        self.push("Concat", &parts, vec![AttributeProto::int("axis", 0)])
-    }
-
-    fn reshaped(&mut self, x: String, dims: &[Dim]) -> Result<String, OnnxError> {
-        let free = dims.iter().filter(|dim| matches!(dim, Dim::Batch(_))).count();
-        let shape = match free {
-            0 | 1 => self.integers(&dims.iter().map(fixed_or_rest).collect::<Vec<_>>()),
-            _ => self.shape(dims),
-        };
-        Ok(self.push("Reshape", &[x, shape], Vec::new()))
-    }
-
-    fn expanded(&mut self, x: String, dims: &[Dim]) -> String {
-        let shape = self.shape(dims);
-        self.push("Expand", &[x, shape], Vec::new())
     }
 
     fn unary(&mut self, kind: UnaryKind, x: Value) -> Result<(), OnnxError> {
@@ -569,7 +449,7 @@ impl<'a> Translator<'a> {
         let operands = if kind == UnaryKind::Square { vec![x.clone(), x] } else { vec![x] };
         let mut y = self.push(name, &operands, Vec::new());
         if kind == UnaryKind::Rsqrt {
-            y = self.push("Reciprocal", &[y], Vec::new());
+            y = self.op("Reciprocal", &[&y]);
         }
         self.set(Value { node: self.id, output: 0 }, y, layout);
         Ok(())
@@ -684,7 +564,7 @@ impl<'a> Translator<'a> {
         let axes = self.sizes(&(0..slice.start.len()).collect::<Vec<_>>());
         let step = self.sizes(&slice.step);
         let x = self.plain(x)?;
-        let y = self.push("Slice", &[x, start, stop, axes, step], Vec::new());
+        let y = self.op("Slice", &[&x, &start, &stop, &axes, &step]);
         self.set(Value { node: self.id, output: 0 }, y, Layout::Plain);
         Ok(())
     }
@@ -695,7 +575,7 @@ impl<'a> Translator<'a> {
         }
         let pads = self.sizes(&[pad.low.as_slice(), &pad.high].concat());
         let x = self.plain(x)?;
-        let y = self.push("Pad", &[x, pads], Vec::new());
+        let y = self.op("Pad", &[&x, &pads]);
         self.set(Value { node: self.id, output: 0 }, y, Layout::Plain);
         Ok(())
     }
@@ -727,10 +607,10 @@ impl<'a> Translator<'a> {
     fn one_hot(&mut self, one_hot: &OneHot, x: Value) -> Result<(), OnnxError> {
         let rank = self.sizes(&[self.graphs[0].shape(x).rank()]);
         let x = self.plain(x)?;
-        let column = self.push("Unsqueeze", &[x, rank], Vec::new());
+        let column = self.op("Unsqueeze", &[&x, &rank]);
         let ty = TensorType::new(DType::I32, [one_hot.depth]);
         let classes = self.tensor(&Tensor::from_fn(ty, |class| class as f64), "classes")?;
-        let hits = self.push("Equal", &[column, classes], Vec::new());
+        let hits = self.op("Equal", &[&column, &classes]);
         let y = self.cast(hits, element::FLOAT);
         self.set(Value { node: self.id, output: 0 }, y, Layout::Plain);
         Ok(())
@@ -795,25 +675,17 @@ impl<'a> Translator<'a> {
         }
         let [q, k, v] = heads.map(|(_, name)| name);
         let scale = self.scalar(DType::F32, attention.scale.0)?;
-        let scores = self.push("MatMul", &[q, k], Vec::new());
-        let scores = self.push("Mul", &[scores, scale], Vec::new());
+        let scores = self.op("MatMul", &[&q, &k]);
+        let scores = self.op("Mul", &[&scores, &scale]);
         let (bias, axes) = (self.plain(operands[3])?, self.sizes(&[1, 2]));
-        let bias = self.push("Unsqueeze", &[bias, axes], Vec::new());
-        let scores = self.push("Add", &[scores, bias], Vec::new());
+        let bias = self.op("Unsqueeze", &[&bias, &axes]);
+        let scores = self.op("Add", &[&scores, &bias]);
         let probabilities = self.push("Softmax", &[scores], vec![AttributeProto::int("axis", 3)]);
-        let mixed = self.push("MatMul", &[probabilities, v], Vec::new());
+        let mixed = self.op("MatMul", &[&probabilities, &v]);
         let mixed = self.transposed(mixed, &[0, 2, 1, 3]);
         let y = self.reshaped(mixed, &self.dims(out)?)?;
         self.set(out, y, Layout::Plain);
         Ok(())
-    }
-}
-
-/// The size for a shape of which one axis takes the rest.
-fn fixed_or_rest(dim: &Dim) -> i64 {
-    match *dim {
-        Dim::Fixed(size) => size as i64,
-        Dim::Batch(_) => -1,
     }
 }
 

@@ -12,7 +12,7 @@ use bessemer_ir::ops::index::ScatterAdd;
 use bessemer_ir::ops::limited::Limited;
 use bessemer_ir::reference::Tensor;
 use bessemer_ir::{DType, TensorType, Value};
-use std::f64::consts::LN_2;
+use std::f64::consts::LOG2_E;
 
 /// The score of a box that is not a candidate, or no longer.
 const DROPPED: f64 = f32::MIN as f64;
@@ -30,6 +30,16 @@ struct Kept {
     scores: String,
     /// Positions among all boxes of an image, `i64[B, M]`.
     positions: String,
+}
+
+/// Regions of all images.
+struct Regions {
+    /// `f32[R, 4]`
+    boxes: String,
+    /// Of which image each one is, `i64[R]`.
+    images: String,
+    /// Number of the map that each one is read from, `i64[R]`.
+    level: String,
 }
 
 /// Samples of all regions along an axis of their maps.
@@ -109,7 +119,9 @@ impl Translator<'_> {
         };
         let kept = match op.suppression {
             Suppression::Hard { iou } => self.kept_by_threshold(op, iou.0, boxes, &scores, &groups, [rows, columns])?,
-            Suppression::Gaussian { .. } => self.kept_by_decay(op, &boxes, scores, &groups, rows * columns)?,
+            Suppression::Gaussian { sigma, floor } => {
+                self.kept_by_decay(op, [sigma.0, floor.0], &boxes, &scores, &groups, rows * columns)?
+            }
         };
         let dropped = self.scalar(DType::F32, DROPPED)?;
         let is_there = self.op("Greater", &[&kept.scores, &dropped]);
@@ -164,8 +176,13 @@ impl Translator<'_> {
 
     /// The group of the boxes at `positions i64[B, M]`, `i32[B, M]`.
     fn group_of(&mut self, groups: &Groups, positions: &str) -> String {
-        let (op, axis) = if groups.differ { ("GatherElements", 1) } else { ("Gather", 0) };
-        self.push(op, &[groups.table.clone(), positions.to_owned()], vec![AttributeProto::int("axis", axis)])
+        if groups.differ { self.elements(&groups.table, positions) } else { self.rows(&groups.table, positions) }
+    }
+
+    /// Of each image the elements of `x [B, N]` at `positions i64[B, M]`.
+    fn elements(&mut self, x: &str, positions: &str) -> String {
+        let inputs = [x.to_owned(), positions.to_owned()];
+        self.push("GatherElements", &inputs, vec![AttributeProto::int("axis", 1)])
     }
 
     /// Suppression by a threshold, with a class for each group.
@@ -246,15 +263,15 @@ impl Translator<'_> {
     fn kept_by_decay(
         &mut self,
         op: &Suppress,
+        [sigma, floor]: [f64; 2],
         boxes: &str,
-        scores: String,
+        scores: &str,
         groups: &Groups,
         total: usize,
     ) -> Result<Kept, OnnxError> {
-        let Suppression::Gaussian { sigma, floor } = op.suppression else { return Err(self.no_form("")) };
         let most = op.max_outputs.min(total);
         let (shape, of_boxes) = (self.integers(&[-1, total as i64]), self.integers(&[-1, total as i64, 4]));
-        let scores = self.op("Reshape", &[&scores, &shape]);
+        let scores = self.op("Reshape", &[scores, &shape]);
         let boxes = self.op("Reshape", &[boxes, &of_boxes]);
         let columns: [String; 4] = self.columns(&boxes, 2);
         let corners = columns.map(|column| self.op("Reshape", &[&column, &shape]));
@@ -271,10 +288,9 @@ impl Translator<'_> {
         let last = self.scalar(DType::I32, f64::from(i32::MAX))?;
         let numbers = self.cast(numbers, element::INT64);
         let (zero, dropped) = (self.scalar(DType::F32, 0.0)?, self.scalar(DType::F32, DROPPED)?);
-        let (rate, floor) = (self.scalar(DType::F32, -1.0 / sigma.0)?, self.scalar(DType::F32, floor.0)?);
+        let (rate, floor) = (self.scalar(DType::F32, -1.0 / sigma)?, self.scalar(DType::F32, floor)?);
         let axis = self.integers(&[1]);
-        let trips = self.fresh("trips");
-        self.initializer(trips.clone(), element::INT64, &[], (most as i64).to_le_bytes().to_vec());
+        let trips = self.whole(most);
 
         let before = std::mem::take(&mut self.file.node);
         let [turn, goes_on, present] = ["turn", "goes_on", "scores"].map(|what| self.fresh(what));
@@ -284,19 +300,16 @@ impl Translator<'_> {
         let own_rank = self.op("Where", &[&is_best, &rank, &last]);
         let attributes = vec![AttributeProto::int("axis", 1), AttributeProto::int("keepdims", 1)];
         let position = self.push("ArgMin", &[own_rank], attributes);
-        let chosen = |translator: &mut Self, x: &str| {
-            translator.push("GatherElements", &[x.to_owned(), position.clone()], vec![AttributeProto::int("axis", 1)])
-        };
         let mut inner = Vec::with_capacity(2);
         for axis in 0..2 {
-            let (low, high) = (chosen(self, &corners[axis]), chosen(self, &corners[axis + 2]));
+            let (low, high) = (self.elements(&corners[axis], &position), self.elements(&corners[axis + 2], &position));
             let low = self.op("Max", &[&corners[axis], &low]);
             let high = self.op("Min", &[&corners[axis + 2], &high]);
             let side = self.side(&low, &high, op.extra())?;
             inner.push(self.op("Max", &[&side, &zero]));
         }
         let inner = self.op("Mul", &[&inner[0], &inner[1]]);
-        let own_area = chosen(self, &area);
+        let own_area = self.elements(&area, &position);
         let union = self.op("Add", &[&area, &own_area]);
         let union = self.op("Sub", &[&union, &inner]);
         let iou = self.op("Div", &[&inner, &union]);
@@ -388,12 +401,6 @@ impl Translator<'_> {
         self.op("Squeeze", &[&found, &axis])
     }
 
-    /// Size of the first axis, `i64[1]`.
-    fn leading(&mut self, x: &str) -> String {
-        let range = vec![AttributeProto::int("start", 0), AttributeProto::int("end", 1)];
-        self.push("Shape", &[x.to_owned()], range)
-    }
-
     pub(super) fn scatter_add(&mut self, op: &ScatterAdd, operands: &[Value]) -> Result<(), OnnxError> {
         let dtype = self.graphs[0].dtype(operands[0]);
         if (op.batch, op.axis, dtype) != (0, 0, DType::F32) {
@@ -432,16 +439,15 @@ impl Translator<'_> {
         let (boxes, images) = (self.plain(rois[0])?, self.plain(rois[1])?);
         let images = self.cast(images, element::INT64);
         let level = self.levels(op, &boxes)?;
+        let regions = Regions { boxes, images, level };
         match (op.border, op.samples) {
-            (RoiBorder::Torch, samples) => self.regions_by_level(op, maps, &boxes, &images, &level, samples),
-            (RoiBorder::Clamp, RoiSamples::Fixed(samples)) => {
-                self.regions_by_samples(op, maps, &boxes, &images, &level, samples)
-            }
+            (RoiBorder::Torch, _) => self.regions_by_level(op, maps, &regions),
+            (RoiBorder::Clamp, RoiSamples::Fixed(samples)) => self.regions_by_samples(op, maps, &regions, samples),
             (RoiBorder::Clamp, RoiSamples::Adaptive) => Err(self.no_form("the number of samples depends on the boxes")),
         }
     }
 
-    /// Number of the map that each region is read from, `i64[R]`.
+    /// [`Regions::level`]
     fn levels(&mut self, op: &RoiAlign, boxes: &str) -> Result<String, OnnxError> {
         let wide = self.cast(boxes.to_owned(), element::DOUBLE);
         let [x1, y1, x2, y2]: [String; 4] = self.columns(&wide, 1);
@@ -454,7 +460,7 @@ impl Translator<'_> {
         let size = self.doubles(&[levels.canonical_size.0], &[]);
         let relative = self.op("Div", &[&side, &size]);
         let logarithm = self.op("Log", &[&relative]);
-        let factor = self.doubles(&[1.0 / LN_2], &[]);
+        let factor = self.doubles(&[LOG2_E], &[]);
         let logarithm = self.op("Mul", &[&logarithm, &factor]);
         let canonical = self.doubles(&[levels.canonical_level as f64 + levels.eps.0], &[]);
         let level = self.op("Add", &[&logarithm, &canonical]);
@@ -470,28 +476,19 @@ impl Translator<'_> {
     }
 
     /// Features by ONNX's own operation: the regions of each map together, and then in their order again.
-    fn regions_by_level(
-        &mut self,
-        op: &RoiAlign,
-        maps: &[Value],
-        boxes: &str,
-        images: &str,
-        level: &str,
-        samples: RoiSamples,
-    ) -> Result<(), OnnxError> {
-        let rows = |axis| vec![AttributeProto::int("axis", axis)];
+    fn regions_by_level(&mut self, op: &RoiAlign, maps: &[Value], regions: &Regions) -> Result<(), OnnxError> {
+        let samples = match op.samples {
+            RoiSamples::Fixed(samples) => samples,
+            RoiSamples::Adaptive => 0,
+        };
         let (mut features, mut order) = (Vec::new(), Vec::new());
         for (number, (&map, stride)) in maps.iter().zip(&op.strides).enumerate() {
             let own = self.sizes(&[number]);
-            let is_own = self.op("Equal", &[level, &own]);
+            let is_own = self.op("Equal", &[&regions.level, &own]);
             let own = self.positions(&is_own);
-            let boxes = self.push("Gather", &[boxes.to_owned(), own.clone()], rows(0));
-            let images = self.push("Gather", &[images.to_owned(), own.clone()], rows(0));
+            let boxes = self.rows(&regions.boxes, &own);
+            let images = self.rows(&regions.images, &own);
             let map = self.named(map, Layout::ChannelsFirst)?;
-            let samples = match samples {
-                RoiSamples::Fixed(samples) => samples,
-                RoiSamples::Adaptive => 0,
-            };
             let attributes = vec![
                 AttributeProto::int("output_height", op.size[0]),
                 AttributeProto::int("output_width", op.size[1]),
@@ -502,15 +499,15 @@ impl Translator<'_> {
             features.push(self.push("RoiAlign", &[map, boxes, images], attributes));
             order.push(own);
         }
-        let features = self.push("Concat", &features, rows(0));
-        let order = self.push("Concat", &order, rows(0));
-        let (first, number) = (self.integers(&[0]), self.leading(&order));
-        let number = self.op("Squeeze", &[&number, &first]);
-        let (zero, one) = (self.op("Squeeze", &[&first, &first]), self.integers(&[1]));
-        let one = self.op("Squeeze", &[&one, &first]);
+        let first = || vec![AttributeProto::int("axis", 0)];
+        let features = self.push("Concat", &features, first());
+        let order = self.push("Concat", &order, first());
+        let (axis, number) = (self.integers(&[0]), self.leading(&order));
+        let number = self.op("Squeeze", &[&number, &axis]);
+        let (zero, one) = (self.whole(0), self.whole(1));
         let places = self.op("Range", &[&zero, &number, &one]);
-        let back = self.push("ScatterElements", &[order.clone(), order, places], rows(0));
-        let y = self.push("Gather", &[features, back], rows(0));
+        let back = self.push("ScatterElements", &[order.clone(), order, places], first());
+        let y = self.rows(&features, &back);
         self.set_output(0, y, Layout::ChannelsFirst);
         Ok(())
     }
@@ -520,13 +517,10 @@ impl Translator<'_> {
         &mut self,
         op: &RoiAlign,
         maps: &[Value],
-        boxes: &str,
-        images: &str,
-        level: &str,
+        regions: &Regions,
         samples: usize,
     ) -> Result<(), OnnxError> {
         let graph = self.graphs[0];
-        let rows = |axis| vec![AttributeProto::int("axis", axis)];
         let channels = graph.shape(maps[0])[3];
         let sides: Vec<[usize; 2]> = maps.iter().map(|&map| [graph.shape(map)[1], graph.shape(map)[2]]).collect();
         let pixels_of = |[height, width]: [usize; 2]| height * width;
@@ -539,10 +533,10 @@ impl Translator<'_> {
             let map = self.plain(map)?;
             tables.push(self.op("Reshape", &[&map, &shape]));
         }
-        let table = self.push("Concat", &tables, rows(0));
+        let table = self.push("Concat", &tables, vec![AttributeProto::int("axis", 0)]);
         let mut of_regions = |numbers: Vec<usize>| {
             let numbers = self.sizes(&numbers);
-            self.push("Gather", &[numbers, level.to_owned()], rows(0))
+            self.rows(&numbers, &regions.level)
         };
         let first = of_regions(of_levels(&before));
         let pixels = of_regions(of_levels(&|level| pixels_of(sides[level])));
@@ -550,18 +544,18 @@ impl Translator<'_> {
         let widths = of_regions(of_levels(&|level| sides[level][1]));
         let batch = self.batch();
         let first = self.op("Mul", &[&first, &batch]);
-        let own = self.op("Mul", &[images, &pixels]);
+        let own = self.op("Mul", &[&regions.images, &pixels]);
         let base = self.op("Add", &[&first, &own]);
 
         let strides: Vec<f64> = op.strides.iter().map(|stride| stride.0).collect();
         let strides = self.doubles(&strides, &[strides.len()]);
-        let stride = self.push("Gather", &[strides, level.to_owned()], rows(0));
+        let stride = self.rows(&strides, &regions.level);
         let stride = self.unsqueezed(stride, &[1]);
-        let wide = self.cast(boxes.to_owned(), element::DOUBLE);
+        let wide = self.cast(regions.boxes.clone(), element::DOUBLE);
         let wide = self.op("Div", &[&wide, &stride]);
         let [x1, y1, x2, y2]: [String; 4] = self.columns(&wide, 1);
-        let y = self.samples(&y1, &y2, op.size[0], samples, &heights);
-        let x = self.samples(&x1, &x2, op.size[1], samples, &widths);
+        let y = self.samples(&y1, &y2, op.size[0], samples, &heights)?;
+        let x = self.samples(&x1, &x2, op.size[1], samples, &widths)?;
         let (base, widths) = (self.unsqueezed(base, &[1]), self.unsqueezed(widths, &[1]));
         let mut sum: Option<String> = None;
         for i in 0..2 {
@@ -572,7 +566,7 @@ impl Translator<'_> {
                 let (column, across) =
                     (self.unsqueezed(x.pixels[j].clone(), &[1]), self.unsqueezed(x.weights[j].clone(), &[1, 3]));
                 let places = self.op("Add", &[&line, &column]);
-                let found = self.push("Gather", &[table.clone(), places], rows(0));
+                let found = self.rows(&table, &places);
                 let weight = self.op("Mul", &[&down, &across]);
                 let part = self.op("Mul", &[&found, &weight]);
                 sum = Some(match sum {
@@ -594,7 +588,14 @@ impl Translator<'_> {
     }
 
     /// The samples of `bins` bins from `low f64[R, 1]` to `high`, on maps of so many `pixels i64[R]`.
-    fn samples(&mut self, low: &str, high: &str, bins: usize, samples: usize, pixels: &str) -> Samples {
+    fn samples(
+        &mut self,
+        low: &str,
+        high: &str,
+        bins: usize,
+        samples: usize,
+        pixels: &str,
+    ) -> Result<Samples, OnnxError> {
         let side = self.op("Sub", &[high, low]);
         let place = |j: usize| (j / samples) as f64 + ((j % samples) as f64 + 0.5) / samples as f64;
         let places: Vec<f64> = (0..bins * samples).map(|j| place(j) / bins as f64).collect();
@@ -605,15 +606,20 @@ impl Translator<'_> {
         let down = self.op("Max", &[&down, &zero]);
         let above = self.op("Sub", &[&at, &down]);
         let above = self.cast(above, element::FLOAT);
-        let one = self.doubles(&[1.0], &[]);
-        let one = self.cast(one, element::FLOAT);
+        let one = self.scalar(DType::F32, 1.0)?;
         let below = self.op("Sub", &[&one, &above]);
         let (first, next) = (self.cast(down, element::INT64), self.integers(&[1]));
         let last = self.op("Sub", &[pixels, &next]);
         let last = self.unsqueezed(last, &[1]);
         let second = self.op("Add", &[&first, &next]);
         let pixels = [first, second].map(|pixel| self.op("Min", &[&pixel, &last]));
-        Samples { pixels, weights: [below, above] }
+        Ok(Samples { pixels, weights: [below, above] })
+    }
+
+    /// The rows of a table at `positions`, of any shape.
+    fn rows(&mut self, table: &str, positions: &str) -> String {
+        let inputs = [table.to_owned(), positions.to_owned()];
+        self.push("Gather", &inputs, vec![AttributeProto::int("axis", 0)])
     }
 
     /// The columns of an axis, which stays with size 1.
@@ -639,6 +645,13 @@ impl Translator<'_> {
         }
         let number = self.scalar(DType::F32, number)?;
         Ok(self.op("Mul", &[&x, &number]))
+    }
+
+    /// `i64[]`
+    fn whole(&mut self, number: usize) -> String {
+        let name = self.fresh("whole");
+        self.initializer(name.clone(), element::INT64, &[], (number as i64).to_le_bytes().to_vec());
+        name
     }
 
     fn doubles(&mut self, numbers: &[f64], dims: &[usize]) -> String {

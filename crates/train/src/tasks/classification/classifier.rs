@@ -135,11 +135,8 @@ pub(super) fn is_of_last_layer(tensor: &NamedTensor<'_>) -> bool {
 
 /// Rows of the last layer's weight.
 pub(crate) fn classes_of(tensors: &[NamedTensor<'_>]) -> Option<usize> {
-    let is_last = |name: &str| name.strip_suffix(".weight").is_some_and(|layer| LAST_LAYERS.contains(&layer));
-    tensors
-        .iter()
-        .find(|tensor| is_last(&NAMES.canonical(&tensor.name)))
-        .and_then(|tensor| tensor.shape.first().copied())
+    let weight = tensors.iter().find(|tensor| tensor.name.ends_with(".weight") && is_of_last_layer(tensor))?;
+    weight.shape.first().copied()
 }
 
 /// The class names beside a run's checkpoints.

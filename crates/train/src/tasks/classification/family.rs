@@ -3,7 +3,7 @@
 use super::classifier::{Classifier, classes_of};
 use super::infer::ClassPredictor;
 use super::recipe::ClassifierRecipe;
-use super::{Classification, TERMS, samples, workload};
+use super::{Classification, DataSource, TERMS, samples, workload};
 use crate::checkpoint::NamedTensor;
 use crate::error::TrainError;
 use crate::evaluate::EvaluateOptions;
@@ -90,7 +90,8 @@ impl Family for Classifiers {
 
     /// A class for each folder.
     fn fields_of_data(&self, data: &str) -> Vec<Override> {
-        let classes = ClassFolder::classes_in(data);
+        let DataSource::Folder(root) = DataSource::parse(data) else { return Vec::new() };
+        let classes = ClassFolder::classes_in(root);
         classes.map(|classes| Override::new("model.num_classes", classes.len() as i64)).into_iter().collect()
     }
 
