@@ -111,9 +111,7 @@ impl<'a> Interpreter<'a> {
     /// Runs a micro-batch that is not the last of its step: computes the accumulation phase, then replaces the state that is
     /// replaced after every micro-batch.
     pub fn accumulate(&mut self) {
-        let chosen = self.graph.accumulation_phase();
-        let values = compute(&[&*self], &chosen).swap_remove(0);
-        self.replace_state(&values, |graph, state| graph.is_per_micro_batch(state));
+        accumulate_ranks(std::slice::from_mut(self));
     }
 
     /// Runs one step, or the last micro-batch of one: computes every node, then replaces the state.
@@ -125,6 +123,15 @@ impl<'a> Interpreter<'a> {
         for (state, new) in self.graph.updates().iter().filter(|(state, _)| is_due(self.graph, *state)) {
             self.inputs.insert(*state, values[new].clone());
         }
+    }
+}
+
+/// Runs a micro-batch that is not the last of its step on each rank of a job: see [`Interpreter::accumulate`].
+pub fn accumulate_ranks(ranks: &mut [Interpreter<'_>]) {
+    let chosen = ranks[0].graph.accumulation_phase();
+    let values = compute(&ranks.iter().collect::<Vec<_>>(), &chosen);
+    for (rank, values) in ranks.iter_mut().zip(&values) {
+        rank.replace_state(values, |graph, state| graph.is_per_micro_batch(state));
     }
 }
 

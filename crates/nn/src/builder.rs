@@ -3,6 +3,8 @@
 use crate::Result;
 use crate::init::Init;
 use crate::params::{ParamKind, ParamLayout, ParamSpec};
+use crate::ranks::{Ranks, over_ranks};
+use bessemer_ir::ops::collective::Wire;
 use bessemer_ir::{DType, Graph, Role, Shape, TensorType, Value};
 
 /// What the graph is for.
@@ -23,6 +25,7 @@ pub struct Builder {
     /// The graph so far; operations without parameters are added to it directly.
     pub graph: Graph,
     mode: Mode,
+    ranks: Ranks,
     scope: Vec<String>,
     frozen: bool,
     specs: Vec<ParamSpec>,
@@ -31,12 +34,34 @@ pub struct Builder {
 impl Builder {
     /// An empty graph at the root scope.
     pub fn new(mode: Mode) -> Self {
-        Builder { graph: Graph::new(), mode, scope: Vec::new(), frozen: false, specs: Vec::new() }
+        let ranks = Ranks::default();
+        Builder { graph: Graph::new(), mode, ranks, scope: Vec::new(), frozen: false, specs: Vec::new() }
+    }
+
+    /// An empty graph for training by one of several ranks, those of the [`TrainConfig`](crate::TrainConfig) that completes it.
+    pub fn training(ranks: Ranks) -> Self {
+        Builder { ranks, ..Builder::new(Mode::Train) }
     }
 
     /// What the graph is for, which decides about dropout and about the statistics of batch norms.
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// The number of ranks over whose samples batch norms take mean and variance.
+    pub(crate) fn ranks_of_norms(&self) -> usize {
+        self.ranks.sharing(self.ranks.norms)
+    }
+
+    /// For the mean of weighted samples: what this rank's sum is divided by, from the `weight f32[]` of its samples, and the factor of
+    /// the quotient. Where means are taken over all ranks these are the sum of the ranks' weights and their number, so that the mean of
+    /// what the ranks get is that of all samples.
+    ///
+    /// # Errors
+    /// A weight of another type.
+    pub fn weight_of_mean(&mut self, weight: Value) -> Result<(Value, f64)> {
+        let ranks = self.ranks.sharing(self.ranks.means);
+        Ok((over_ranks(&mut self.graph, ranks, Wire::F32, weight)?, ranks as f64))
     }
 
     /// The tensors declared so far, in order.

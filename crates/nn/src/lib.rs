@@ -11,6 +11,7 @@ pub mod loss;
 pub mod optim;
 pub mod params;
 pub mod preprocess;
+pub mod ranks;
 pub mod schedule;
 pub mod text;
 pub mod train_step;
@@ -25,10 +26,11 @@ pub use layers::{
 pub use loss::{MaskedMean, Mixup, Targets};
 pub use optim::{
     Adam, AdamMoments, Average, Clip, ClipForm, ClipOf, DecayExclude, DecayForm, EpsForm, Lamb, LossScale, Optimizer,
-    Ranks, STOP, Sgd, Trust, Velocity, accumulator_name,
+    STOP, Sgd, Trust, Velocity, accumulator_name,
 };
 pub use params::{ParamKind, ParamLayout, ParamSpec};
 pub use preprocess::PixelScale;
+pub use ranks::{Over, Ranks};
 pub use schedule::{Decay, Form, Schedule, Warmup};
 pub use text::Activation;
 pub use train_step::{RateFactors, TrainConfig};

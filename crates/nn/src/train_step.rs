@@ -3,9 +3,10 @@
 use crate::Result;
 use crate::builder::{Builder, MICRO_STEP};
 use crate::optim::{
-    Average, Clip, ClipOf, LossScale, Optimizer, Ranks, accumulate, clip_each, global_norm, is_finite, step_counter,
+    Average, Clip, ClipOf, LossScale, Optimizer, accumulate, clip_each, global_norm, is_finite, step_counter,
 };
 use crate::params::ParamSpec;
+use crate::ranks::Ranks;
 use crate::schedule::Schedule;
 use bessemer_ir::Value;
 use bessemer_ir::autodiff::gradients;

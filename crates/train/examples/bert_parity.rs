@@ -13,13 +13,16 @@ mod common;
 mod text;
 
 use bessemer_models::bert::{BertConfig, BertOptions, NAMES, forward_loss, train};
+use bessemer_nn::Ranks;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     common::compare("bert_parity", "export_bert_parity.py", |dir| {
         let still = text::still(BertConfig::base());
         let options = BertOptions::default();
-        let pass = text::losses_and_gradients(dir, &NAMES, |sequences| Ok(forward_loss(&still, sequences, &options)?))?;
+        let pass = text::losses_and_gradients(dir, &NAMES, |sequences| {
+            Ok(forward_loss(&still, sequences, &options, Ranks::default())?)
+        })?;
         Ok(pass + text::steps(dir, |sequences, config| Ok(train(&still, sequences, &options, config)?))?)
     })
 }

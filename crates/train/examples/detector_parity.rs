@@ -15,7 +15,7 @@ use bessemer_ir::{Graph, Value};
 use bessemer_models::efficientdet::{self, DetectorOptions, LossOptions};
 use bessemer_models::maskrcnn::{self, Flavour, TrainingOptions};
 use bessemer_models::{Model, WeightNames};
-use bessemer_nn::{Builder, Mode, ParamSpec};
+use bessemer_nn::{Builder, Mode, ParamSpec, Ranks};
 use common::{Pass, Result, Tensors, by_name, check, distance, executor, expected};
 use serde_json::Value as Json;
 use std::path::Path;
@@ -52,7 +52,7 @@ impl<'a> Parity<'a> {
                 let flavour = Flavour::Torchvision;
                 let options = maskrcnn::find("mask-rcnn")?.options(flavour);
                 let training = TrainingOptions { random_samples: false, ..TrainingOptions::new(flavour) };
-                let (mut builder, values) = maskrcnn::forward(&options, &training, batch)?;
+                let (mut builder, values) = maskrcnn::forward(&options, &training, batch, Ranks::default())?;
                 let levels =
                     [("pyramid", values.pyramid), ("objectness", values.objectness), ("deltas", values.anchor_deltas)];
                 for (name, values) in levels {
@@ -69,7 +69,7 @@ impl<'a> Parity<'a> {
                 let mut executor = self.executor(&graph, &specs, names)?;
                 executor.run()?;
                 let loss = LossOptions { l2: 0.0, ..LossOptions::default() };
-                let step = efficientdet::forward_loss(&options, &loss, batch)?;
+                let step = efficientdet::forward_loss(&options, &loss, batch, Ranks::default())?;
                 Ok(self.check_outputs(&graph, &executor)? + self.training(step, names)?)
             }
             _ => Err("expected.json lacks a known model".into()),

@@ -15,6 +15,7 @@ mod text;
 
 use bessemer_models::electra::names::NAMES;
 use bessemer_models::electra::{ElectraConfig, PretrainingOptions, forward_loss, train};
+use bessemer_nn::Ranks;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -22,7 +23,9 @@ fn main() -> ExitCode {
         let base = ElectraConfig::base();
         let still = ElectraConfig { encoder: text::still(base.encoder), ..base };
         let options = PretrainingOptions::new(1.0 / 3.0);
-        let pass = text::losses_and_gradients(dir, &NAMES, |sequences| Ok(forward_loss(&still, sequences, &options)?))?;
+        let pass = text::losses_and_gradients(dir, &NAMES, |sequences| {
+            Ok(forward_loss(&still, sequences, &options, Ranks::default())?)
+        })?;
         Ok(pass + text::steps(dir, |sequences, config| Ok(train(&still, sequences, &options, config)?))?)
     })
 }

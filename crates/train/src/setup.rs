@@ -73,7 +73,7 @@ pub fn train_config(recipe: &Recipe, shape: RunShape) -> Result<TrainConfig, Tra
         average: train.ema_decay.map(|decay| Average { decay, ramp: train.ema_ramp }),
         loss_scale: recipe.precision.loss_scaling().map(|(initial, growth_steps)| LossScale { initial, growth_steps }),
         accumulation: train.accumulation,
-        ranks: shape.ranks,
+        ranks: Ranks { norms: train.norms_over, means: train.means_over, ..shape.ranks },
         ..TrainConfig::new(optimizer, schedule(recipe, shape.steps_per_epoch)?)
     })
 }

@@ -241,6 +241,60 @@ fn scaled_losses_agree_on_overflows() {
     assert_same_but_statistics(&last(&run("one")), &last(&run("all")));
 }
 
+/// Two ranks that take norms and weighted means over both, beside one rank with batches of twice the size.
+#[test]
+fn norms_and_means_over_all_ranks_make_one_batch_of_theirs() {
+    let folder = TempDir::new().unwrap();
+    let images = ["train.epochs=1", "train.mixup_alpha=0"];
+    let boxes = ["data.train_samples=12", "model.drop_path=0", "train.norms_over=all"];
+    for (recipe, name, batch, overrides, key) in [
+        (common::RECIPE, "tiny", 4, &images[..], "train.norms_over"),
+        (DETECTOR, "tiny-detector", 3, &boxes[..], "train.means_over"),
+    ] {
+        let run = |part: &str| folder.path().join(format!("{name}-{part}"));
+        let options = |path: &Path, batch: usize, accumulation: usize, over: &str| {
+            let batch = format!("train.batch_size={batch}");
+            let accumulation = format!("train.accumulation={accumulation}");
+            let over = format!("{key}={over}");
+            run_of(recipe, name, path, &[overrides, &[&batch, &accumulation, &over]].concat())
+        };
+        train(&options(&run("one"), 2 * batch, 1, "rank")).unwrap();
+        let whole = losses(&run("one"));
+        let distance = |part: &str, over: &str| {
+            trained(2, |_| options(&run(part), batch, 2, over));
+            let losses = losses(&run(part));
+            assert_eq!(losses.len(), whole.len());
+            losses.iter().zip(&whole).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max)
+        };
+        let (shared, own) = (distance("all", "all"), distance("rank", "rank"));
+        assert!(shared < 2e-4 && own > 5.0 * shared, "{name}: {shared} over all ranks, {own} over one");
+        distance("again", "all");
+        assert_same_tensors(&last(&run("all")), &last(&run("again")));
+    }
+}
+
+/// Norms over all ranks in steps of several micro-batches: their sums belong to every one of them.
+#[test]
+fn norms_over_all_ranks_repeat_with_other_messages() {
+    let folder = TempDir::new().unwrap();
+    let run = |name: &str| folder.path().join(name);
+    let overrides = ["train.batch_size=2", "train.accumulation=4", "train.steps=3", "train.norms_over=all"];
+    for (name, buckets) in [
+        ("usual", BucketOptions::default()),
+        ("small", BucketOptions { first_bytes: 100, bytes: 3000, overlap: true }),
+        ("apart", BucketOptions { first_bytes: 5000, bytes: 50_000, overlap: false }),
+    ] {
+        let of = |_| {
+            let mut options = new_run(&run(name), &overrides);
+            options.compute.compile.buckets = buckets;
+            options
+        };
+        trained(2, of);
+        assert_same_tensors(&last(&run("usual")), &last(&run(name)));
+        assert_eq!(losses(&run("usual")), losses(&run(name)), "{name}");
+    }
+}
+
 #[test]
 fn detectors_train_and_are_scored_over_ranks() {
     let folder = TempDir::new().unwrap();

@@ -45,18 +45,31 @@ pub fn buckets(graph: &Graph, options: BucketOptions) -> Result<Graph, GraphErro
     writer.rewriter.finish()
 }
 
-/// The nodes of each bucket, in the order in which their operands are computed. Sums that depend on other sums wait for a bucket of
-/// their own.
+/// Sums that may share a bucket.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    /// How many sums lie before it one behind the other; `None` where nothing but results and state is computed from it.
+    awaited_behind: Option<usize>,
+    op: AllReduce,
+}
+
+/// The nodes of each bucket, in the order in which their operands are computed. Sums that other sums are computed from, and those of
+/// every micro-batch, share a bucket only with those behind as many sums as they: something waits for them. All others, gradients
+/// among them, travel with whatever is ready at the same time.
 fn group(graph: &Graph, options: BucketOptions) -> Vec<Vec<NodeId>> {
+    let is_sum = |id: &NodeId| matches!(graph.node(*id).op, Op::AllReduce(_));
+    let operands = graph.ids().filter(is_sum).flat_map(|id| &graph.node(id).inputs).map(|input| input.node);
+    let (before_sums, of_micro_batches) = (graph.ancestors(operands), graph.accumulation_phase());
     let mut sums_before = vec![0_usize; graph.len()];
-    let mut kinds: BTreeMap<(usize, AllReduce), Vec<(NodeId, NodeId)>> = BTreeMap::new();
+    let mut kinds: BTreeMap<Kind, Vec<(NodeId, NodeId)>> = BTreeMap::new();
     for id in graph.ids() {
         let node = graph.node(id);
         let before = node.inputs.iter().map(|input| sums_before[input.node.index()]).max().unwrap_or(0);
-        sums_before[id.index()] = before + usize::from(matches!(node.op, Op::AllReduce(_)));
+        sums_before[id.index()] = before + usize::from(is_sum(&id));
         if let Op::AllReduce(op) = &node.op {
             let ready = node.inputs.iter().map(|input| input.node).max().expect("it has an input");
-            kinds.entry((before, *op)).or_default().push((ready, id));
+            let is_awaited = before_sums[id.index()] || of_micro_batches[id.index()];
+            kinds.entry(Kind { awaited_behind: is_awaited.then_some(before), op: *op }).or_default().push((ready, id));
         }
     }
     let mut buckets: Vec<Vec<NodeId>> = Vec::new();
@@ -171,10 +184,10 @@ mod tests {
     fn buckets_are_filled_in_order() {
         let options = |first_bytes, bytes| BucketOptions { first_bytes, bytes, overlap: true };
         for (options, expected) in [
-            (options(1000, 1000), vec![3, 1]),
-            (options(16, 32), vec![1, 2, 1]),
+            (options(1000, 1000), vec![1, 3]),
+            (options(16, 32), vec![1, 1, 2]),
             (options(0, 0), vec![1, 1, 1, 1]),
-            (options(32, 16), vec![2, 1, 1]),
+            (options(32, 16), vec![1, 2, 1]),
         ] {
             assert_eq!(sizes(&buckets(&graph(), options).unwrap()), expected, "{options:?}");
         }

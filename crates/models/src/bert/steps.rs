@@ -9,7 +9,7 @@ use crate::model::Model;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::loss::WeightedRows;
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, MaskedMean, Mode, TrainConfig};
+use bessemer_nn::{Builder, MaskedMean, Mode, Ranks, TrainConfig};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -20,7 +20,7 @@ type Result<T> = std::result::Result<T, ModelError>;
 /// # Errors
 /// [`ModelError::Setting`] where a size or an option is not possible.
 pub fn train(config: &BertConfig, sequences: Sequences, options: &BertOptions, train: &TrainConfig) -> Result<Model> {
-    let (mut b, loss) = forward_loss(config, sequences, options)?;
+    let (mut b, loss) = forward_loss(config, sequences, options, train.ranks)?;
     build_train_step(&mut b, loss, train)?;
     let (graph, specs) = b.finish();
     Ok(Model { graph, specs, names: &NAMES })
@@ -30,23 +30,27 @@ pub fn train(config: &BertConfig, sequences: Sequences, options: &BertOptions, t
 ///
 /// # Errors
 /// As [`train`].
-pub fn forward_loss(config: &BertConfig, sequences: Sequences, options: &BertOptions) -> Result<(Builder, Value)> {
+pub fn forward_loss(
+    config: &BertConfig,
+    sequences: Sequences,
+    options: &BertOptions,
+    ranks: Ranks,
+) -> Result<(Builder, Value)> {
     config.check(sequences, options)?;
     let bert = Bert { config, sequences, options };
-    let mut b = Builder::new(Mode::Train);
+    let mut b = Builder::training(ranks);
     let (tokens, following) = scored(&mut b, &bert)?;
     let loss = b.scope("loss", |b| {
-        let g = &mut b.graph;
-        let [token_sums, sentence_sums] = [Sums::of(g, &tokens)?, Sums::of(g, &following)?];
-        let mlm = options.masked_mean.of(g, token_sums.loss, token_sums.weight)?;
-        let nsp = MaskedMean::Torch.of(g, sentence_sums.loss, sentence_sums.weight)?;
-        g.output("mlm_loss", mlm);
-        g.output("nsp_loss", nsp);
+        let [token_sums, sentence_sums] = [Sums::of(&mut b.graph, &tokens)?, Sums::of(&mut b.graph, &following)?];
+        let mlm = options.masked_mean.of(b, token_sums.loss, token_sums.weight)?;
+        let nsp = MaskedMean::Torch.of(b, sentence_sums.loss, sentence_sums.weight)?;
+        b.graph.output("mlm_loss", mlm);
+        b.graph.output("nsp_loss", nsp);
         for (name, sums) in [("mlm_accuracy", token_sums), ("nsp_accuracy", sentence_sums)] {
-            let accuracy = MaskedMean::Torch.of(g, sums.correct, sums.weight)?;
-            g.output(name, accuracy);
+            let accuracy = MaskedMean::Torch.of(b, sums.correct, sums.weight)?;
+            b.graph.output(name, accuracy);
         }
-        g.add(mlm, nsp)
+        b.graph.add(mlm, nsp)
     })?;
     Ok((b, loss))
 }

@@ -15,7 +15,7 @@ use bessemer_nn::loss::cross_entropy;
 use bessemer_nn::preprocess::{mix, normalise};
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
-    Builder, Init, Linear, LinearOptions, Mixup, Mode, PixelScale, Result, Streams, Targets, TrainConfig,
+    Builder, Init, Linear, LinearOptions, Mixup, Mode, PixelScale, Ranks, Result, Streams, Targets, TrainConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +136,7 @@ impl Model {
         train: &TrainConfig,
         batch: usize,
     ) -> std::result::Result<Model, ModelError> {
-        let (mut b, loss) = forward_loss(architecture, options, loss, batch)?;
+        let (mut b, loss) = forward_loss(architecture, options, loss, batch, train.ranks)?;
         build_train_step(&mut b, loss, train)?;
         let (graph, specs) = b.finish();
         Ok(Model { graph, specs, names: architecture.names() })
@@ -152,9 +152,10 @@ pub fn forward_loss(
     options: &ModelOptions,
     loss: &LossOptions,
     batch: usize,
+    ranks: Ranks,
 ) -> std::result::Result<(Builder, Value), ModelError> {
     check(architecture, options, batch)?;
-    let mut b = Builder::new(Mode::Train);
+    let mut b = Builder::training(ranks);
     let mut images = feed_images(&mut b, options, batch)?;
     let mut targets = Targets::new(b.feed("labels", DType::I32, [batch])?);
     if let Some(weight) = loss.mixup {

@@ -26,7 +26,7 @@ use bessemer_ir::{DType, Value};
 use bessemer_nn::loss::{l2_sum, sum_all};
 use bessemer_nn::preprocess::normalise_on_canvas;
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, Mode, Padding, Result, Streams, TrainConfig};
+use bessemer_nn::{Builder, Mode, Padding, Ranks, Result, Streams, TrainConfig};
 use heads::Outputs;
 use targets::{Matched, box_losses, class_losses};
 
@@ -46,7 +46,7 @@ pub fn train(
     config: &TrainConfig,
     batch: usize,
 ) -> std::result::Result<Model, ModelError> {
-    let (mut b, loss) = forward_loss(options, loss, batch)?;
+    let (mut b, loss) = forward_loss(options, loss, batch, config.ranks)?;
     build_train_step(&mut b, loss, config)?;
     Ok(finished(b))
 }
@@ -59,9 +59,10 @@ pub fn forward_loss(
     options: &DetectorOptions,
     loss: &LossOptions,
     batch: usize,
+    ranks: Ranks,
 ) -> std::result::Result<(Builder, Value), ModelError> {
     options.check(batch)?;
-    let mut b = Builder::new(Mode::Train);
+    let mut b = Builder::training(ranks);
     let outputs = network(&mut b, options, batch)?;
     let objects = Objects::feed(&mut b, batch, options.max_objects)?;
     let specs = b.specs().to_vec();
@@ -70,14 +71,16 @@ pub fn forward_loss(
         let g = &mut b.graph;
         let positives = g.cast(matched.positives, DType::F32)?;
         let positives = g.sum(positives, &[0])?;
-        let divisor = g.add_scalar(positives, 1.0)?;
+        let (positives, factor) = b.weight_of_mean(positives)?;
+        let divisor = b.graph.add_scalar(positives, 1.0)?;
         let classes = class_losses(b, &outputs, &matched, loss, options)?;
         let boxes = box_losses(b, &outputs, &matched, loss)?;
         let [classes, boxes] = [summed(b, &classes)?, summed(b, &boxes)?];
         let g = &mut b.graph;
-        let class_loss = g.div(classes, divisor)?;
+        let class_sum = g.div(classes, divisor)?;
+        let class_loss = g.mul_scalar(class_sum, factor)?;
         let box_sum = g.div(boxes, divisor)?;
-        let box_loss = g.mul_scalar(box_sum, 0.25)?;
+        let box_loss = g.mul_scalar(box_sum, 0.25 * factor)?;
         let l2 = l2_sum(g, &specs, |_| false)?;
         let l2_loss = g.mul_scalar(l2, loss.l2)?;
         for (name, value) in [("cls_loss", class_loss), ("box_loss", box_loss), ("l2_loss", l2_loss)] {

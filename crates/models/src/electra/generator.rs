@@ -130,7 +130,7 @@ impl MaskedTokenScores {
         let columns = g.reshape(self.weights, [1, g.shape(self.weights).elements()])?;
         let counted = g.mul(same, columns)?;
         let (times, all) = (g.sum(counted, &[1])?, self.weight(g)?);
-        let share = MaskedMean::Torch.of(g, times, all)?;
+        let share = MaskedMean::Torch.of_rank(g, times, all)?;
         // Words without a weight may have no share.
         let positive = g.add_scalar(share, LEAST)?;
         let log = g.unary(UnaryKind::Log, positive)?;

@@ -12,7 +12,7 @@ use crate::model::Model;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, MaskedMean, Mode, TrainConfig};
+use bessemer_nn::{Builder, MaskedMean, Mode, Ranks, TrainConfig};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -30,7 +30,7 @@ pub fn train(
     options: &PretrainingOptions,
     train: &TrainConfig,
 ) -> Result<Model> {
-    let (mut b, loss) = forward_loss(config, sequences, options)?;
+    let (mut b, loss) = forward_loss(config, sequences, options, train.ranks)?;
     build_train_step(&mut b, loss, train)?;
     let (graph, specs) = b.finish();
     Ok(Model { graph, specs, names: &NAMES })
@@ -44,17 +44,19 @@ pub fn forward_loss(
     config: &ElectraConfig,
     sequences: Sequences,
     options: &PretrainingOptions,
+    ranks: Ranks,
 ) -> Result<(Builder, Value)> {
-    let mut b = Builder::new(Mode::Train);
+    let mut b = Builder::training(ranks);
     let results = results(&mut b, config, sequences, options)?;
     let loss = b.scope("loss", |b| {
         let g = &mut b.graph;
         let sums = results.verdicts.sums(g)?;
         let (mlm, weight) = (results.masked.loss_sum(g)?, results.masked.weight(g)?);
-        let mlm = MaskedMean::Electra.of(g, mlm, weight)?;
-        let disc = MaskedMean::Electra.of(g, sums.loss, sums.weight)?;
-        g.output("mlm_loss", mlm);
-        g.output("disc_loss", disc);
+        let mlm = MaskedMean::Electra.of(b, mlm, weight)?;
+        let disc = MaskedMean::Electra.of(b, sums.loss, sums.weight)?;
+        b.graph.output("mlm_loss", mlm);
+        b.graph.output("disc_loss", disc);
+        let g = &mut b.graph;
         let [correct, sampled] = [results.masked.correct(g)?, results.sampled_correct(g)?];
         for (name, sum, weight) in [
             ("mlm_accuracy", correct, weight),
@@ -63,11 +65,11 @@ pub fn forward_loss(
             ("disc_precision", sums.found, sums.suspected),
             ("disc_recall", sums.found, sums.replaced),
         ] {
-            let share = MaskedMean::Torch.of(g, sum, weight)?;
-            g.output(name, share);
+            let share = MaskedMean::Torch.of(b, sum, weight)?;
+            b.graph.output(name, share);
         }
-        let disc = g.mul_scalar(disc, options.discriminator_weight)?;
-        g.add(mlm, disc)
+        let disc = b.graph.mul_scalar(disc, options.discriminator_weight)?;
+        b.graph.add(mlm, disc)
     })?;
     Ok((b, loss))
 }

@@ -12,7 +12,7 @@ use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, Graph, Value};
 use bessemer_nn::loss::{WeightedRows, masked_cross_entropy};
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, MaskedMean, Mode, TrainConfig};
+use bessemer_nn::{Builder, MaskedMean, Mode, Ranks, TrainConfig};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -53,7 +53,7 @@ pub fn train(
     options: &SquadOptions,
     train: &TrainConfig,
 ) -> Result<Model> {
-    let (mut b, loss) = forward_loss(config, batch, length, options)?;
+    let (mut b, loss) = forward_loss(config, batch, length, options, train.ranks)?;
     build_train_step(&mut b, loss, train)?;
     let (graph, specs) = b.finish();
     Ok(Model { graph, specs, names: &NAMES })
@@ -69,11 +69,12 @@ pub fn forward_loss(
     batch: usize,
     length: usize,
     options: &SquadOptions,
+    ranks: Ranks,
 ) -> Result<(Builder, Value)> {
     let sequences = check(config, batch, length, options)?;
     let bert = options.network.of_bert();
     let network = Network::new(config, sequences, &bert);
-    let mut b = Builder::new(Mode::Train);
+    let mut b = Builder::training(ranks);
     let hidden = hidden(&mut b, &network)?;
     let [first, last] = ["start_positions", "end_positions"].map(|name| b.feed(name, DType::I32, [batch]));
     let [first, last] = [first?, last?];
@@ -124,12 +125,11 @@ impl Scores {
 
     /// The loss, and its parts as outputs.
     fn loss(&self, b: &mut Builder, first: Value, last: Value) -> bessemer_nn::Result<Value> {
-        let g = &mut b.graph;
-        let start = position_loss(g, self.starts, first)?;
-        let end = position_loss(g, self.ends, last)?;
-        g.output("start_loss", start);
-        g.output("end_loss", end);
-        let both = g.add(start, end)?;
+        let start = position_loss(b, self.starts, first)?;
+        let end = position_loss(b, self.ends, last)?;
+        b.graph.output("start_loss", start);
+        b.graph.output("end_loss", end);
+        let both = b.graph.add(start, end)?;
         let mut sum = both;
         if let Some(scores) = self.impossible {
             let impossible = impossible_loss(b, scores)?;
@@ -231,13 +231,14 @@ fn clipped(g: &mut Graph, positions: Value, most: usize) -> bessemer_nn::Result<
 }
 
 /// Mean cross entropy of `positions i32[B]` under `scores f32[B, S]`, over those below `S`; `f32[]`.
-fn position_loss(g: &mut Graph, scores: Value, positions: Value) -> bessemer_nn::Result<Value> {
+fn position_loss(b: &mut Builder, scores: Value, positions: Value) -> bessemer_nn::Result<Value> {
+    let g = &mut b.graph;
     let length = g.shape(scores).cols();
     let labels = clipped(g, positions, length)?;
     let end = g.constant_like(labels, length as f64)?;
     let is_inside = g.binary(BinaryKind::Lt, labels, end)?;
     let weights = g.cast(is_inside, DType::F32)?;
-    masked_cross_entropy(g, &WeightedRows { logits: scores, labels, weights }, MaskedMean::Torch)
+    masked_cross_entropy(b, &WeightedRows { logits: scores, labels, weights }, MaskedMean::Torch)
 }
 
 /// Adds the feed `is_impossible`; the mean binary cross entropy of `scores f32[B]`.
@@ -250,5 +251,5 @@ fn impossible_loss(b: &mut Builder, scores: Value) -> bessemer_nn::Result<Value>
         labels: g.cast(truth, DType::I32)?,
         weights: g.constant(DType::F32, [batch], 1.0)?,
     };
-    masked_cross_entropy(g, &rows, MaskedMean::Torch)
+    masked_cross_entropy(b, &rows, MaskedMean::Torch)
 }

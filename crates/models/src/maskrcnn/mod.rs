@@ -27,7 +27,7 @@ use bessemer_ir::{DType, Value};
 use bessemer_nn::loss::l2_sum;
 use bessemer_nn::preprocess::normalise_on_canvas;
 use bessemer_nn::train_step::build_train_step;
-use bessemer_nn::{Builder, Mode, Result, Streams, TrainConfig};
+use bessemer_nn::{Builder, Mode, Ranks, Result, Streams, TrainConfig};
 use heads::{Boxes, Classified};
 use regions::{Regions, flat, images_of};
 
@@ -48,7 +48,7 @@ pub fn train(
     config: &TrainConfig,
     batch: usize,
 ) -> std::result::Result<Model, ModelError> {
-    let (mut b, values) = forward(options, training, batch)?;
+    let (mut b, values) = forward(options, training, batch, config.ranks)?;
     build_train_step(&mut b, values.loss, config)?;
     Ok(finished(b))
 }
@@ -94,10 +94,11 @@ pub fn forward(
     options: &MaskRcnnOptions,
     training: &TrainingOptions,
     batch: usize,
+    ranks: Ranks,
 ) -> std::result::Result<(Builder, TrainingValues), ModelError> {
     options.check(batch)?;
     training.check()?;
-    let mut b = Builder::new(Mode::Train);
+    let mut b = Builder::training(ranks);
     let mut streams = Streams::new(options.seed);
     let (features, maps, sizes) = network(&mut b, options, batch)?;
     let objects = Objects::feed(&mut b, batch, options.max_objects)?;

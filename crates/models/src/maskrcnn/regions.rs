@@ -130,8 +130,9 @@ impl Regions {
         };
         let (_, weights) = of_kinds(BinaryKind::Ge, NEGATIVE_ROW)?;
         let (is_positive, positives) = of_kinds(BinaryKind::Eq, POSITIVE_ROW)?;
-        let class_loss = masked_cross_entropy(g, &WeightedRows { logits, labels, weights }, MaskedMean::Torch)?;
+        let class_loss = masked_cross_entropy(b, &WeightedRows { logits, labels, weights }, MaskedMean::Torch)?;
 
+        let g = &mut b.graph;
         let codes = g.push1(EncodeBoxes { code: flavour.region_code() }, &[self.boxes, objects.boxes, self.numbers])?;
         let codes = flat(g, codes)?;
         let deltas = g.gather(deltas, labels, 1, 1)?;
@@ -150,7 +151,7 @@ impl Regions {
         };
         let loss = g.mul_scalar(loss, factor)?;
         let counted = sum_all(g, counted)?;
-        Ok([class_loss, MaskedMean::Torch.of(g, loss, counted)?])
+        Ok([class_loss, MaskedMean::Torch.of(b, loss, counted)?])
     }
 
     /// The first `most` regions of each image that have an object, in one list of as many rows as there may be.
@@ -205,6 +206,6 @@ impl Packed {
         let sum = sum_all(g, entropy)?;
         let count = g.cast(self.count, DType::F32)?;
         let count = g.mul_scalar(count, pixels as f64)?;
-        MaskedMean::Torch.of(g, sum, count)
+        MaskedMean::Torch.of(b, sum, count)
     }
 }

@@ -157,20 +157,19 @@ pub(super) fn losses(
                 let is_counted = g.binary(BinaryKind::Gt, size, no_loss)?;
                 let number = g.cast(is_counted, DType::F32)?;
                 let number = sum_all(g, number)?;
-                MaskedMean::Torch.of(g, loss, number)?
+                MaskedMean::Torch.of(b, loss, number)?
             }
         });
     }
     let [scores, boxes] = [total(b, scores)?, total(b, boxes)?];
-    let g = &mut b.graph;
     match flavour {
         Flavour::Torchvision => {
-            let boxes = g.mul_scalar(boxes, 1.0 / DELTA)?;
-            Ok([MaskedMean::Torch.of(g, scores, sampled)?, MaskedMean::Torch.of(g, boxes, sampled)?])
+            let boxes = b.graph.mul_scalar(boxes, 1.0 / DELTA)?;
+            Ok([MaskedMean::Torch.of(b, scores, sampled)?, MaskedMean::Torch.of(b, boxes, sampled)?])
         }
         Flavour::Nvidia => {
             let most = (batch * training.anchor_samples[0]) as f64;
-            Ok([g.mul_scalar(scores, 1.0 / most)?, boxes])
+            Ok([b.graph.mul_scalar(scores, 1.0 / most)?, boxes])
         }
     }
 }

@@ -75,7 +75,7 @@ fn steps_are_legal_graphs() {
 fn settings_are_checked() {
     let (options, training) = small(Flavour::Torchvision);
     let message = |options: &MaskRcnnOptions, training: &TrainingOptions| {
-        forward(options, training, 1).expect_err("a setting is wrong").to_string()
+        forward(options, training, 1, Ranks::default()).expect_err("a setting is wrong").to_string()
     };
     let canvas = MaskRcnnOptions { canvas: [64, 100], ..options.clone() };
     assert_eq!(

@@ -7,7 +7,7 @@ use crate::fixtures::{
 };
 use bessemer_models::efficientdet::{self, DetectionOptions, DetectorOptions, LossOptions, NAMES, Size};
 use bessemer_models::efficientnet::Scaling;
-use bessemer_nn::Mode;
+use bessemer_nn::{Mode, Ranks};
 
 /// A batch norm takes the shift ahead of it away again: what is left of its gradient is a small difference of large numbers.
 const GRADIENT_TOLERANCE: f64 = 1e-5;
@@ -76,7 +76,7 @@ fn detections() {
 
 #[test]
 fn one_pass() {
-    let (b, loss) = efficientdet::forward_loss(&options(), &LOSS, BATCH).expect("a legal model");
+    let (b, loss) = efficientdet::forward_loss(&options(), &LOSS, BATCH, Ranks::default()).expect("a legal model");
     let model = with_gradients(b, loss, &NAMES);
     let mut run = stored_run(&model, "efficientdet");
     run.run();

@@ -8,6 +8,7 @@ use bessemer_models::electra::{
     ElectraConfig, ElectraOptions, PretrainingOptions, SpanHead, SquadOptions, evaluate, forward_loss,
     infer_discriminator, infer_generator, squad, train,
 };
+use bessemer_nn::Ranks;
 
 fn config(case: &Case) -> ElectraConfig {
     ElectraConfig { embedding_size: case.size("embedding_size"), encoder: case.bert() }
@@ -26,7 +27,7 @@ fn pretraining() -> (Case, PretrainingOptions) {
 #[test]
 fn one_pass_of_both_networks() {
     let (case, options) = pretraining();
-    case.check_pass(forward_loss(&config(&case), case.sequences(), &options).expect("a legal model"));
+    case.check_pass(forward_loss(&config(&case), case.sequences(), &options, Ranks::default()).expect("a legal model"));
 }
 
 #[test]
@@ -90,7 +91,9 @@ fn questions() {
         let (case, options) = squad_case(folder);
         let (config, sequences) = (config(&case), case.sequences());
         let (batch, length) = (sequences.batch, sequences.length);
-        case.check_pass(squad::forward_loss(&config, batch, length, &options).expect("a legal model"));
+        case.check_pass(
+            squad::forward_loss(&config, batch, length, &options, Ranks::default()).expect("a legal model"),
+        );
         case.check_steps(|training| squad::train(&config, batch, length, &options, training).expect("a legal model"));
         let model = squad::predict(&config, batch, length, &options).expect("a legal model");
         case.check_outputs(&model, &case.tensors("weights"));

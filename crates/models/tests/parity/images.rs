@@ -6,7 +6,7 @@ use crate::fixtures::{
 use bessemer_ir::reference::Interpreter;
 use bessemer_models::classifier::forward_loss;
 use bessemer_models::{Architecture, BackboneOptions, InputFormat, LossOptions, MixupWeight, Model, ModelOptions};
-use bessemer_nn::{DecayExclude, Optimizer, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{DecayExclude, Optimizer, Ranks, Schedule, Sgd, TrainConfig};
 
 pub(crate) const BATCH: usize = 4;
 
@@ -92,7 +92,8 @@ impl ImageCase {
     /// A training step's forward and backward pass; the gradients are outputs named `gradient.NAME`.
     pub(crate) fn forward_backward(&self, options: &ModelOptions, mixup: Option<MixupWeight>) -> Model {
         let loss_options = LossOptions { label_smoothing: self.label_smoothing(), mixup };
-        let (b, loss) = forward_loss(self.architecture, options, &loss_options, BATCH).expect("a legal model");
+        let (b, loss) =
+            forward_loss(self.architecture, options, &loss_options, BATCH, Ranks::default()).expect("a legal model");
         with_gradients(b, loss, self.architecture.names())
     }
 }

@@ -9,6 +9,7 @@ use bessemer_models::maskrcnn::{
     self, DetectionOptions, Flavour, MaskRcnnOptions, NAMES, ProposalOptions, TrainingOptions, TrainingValues,
 };
 use bessemer_models::resnet::Backbone;
+use bessemer_nn::Ranks;
 
 const BATCH: usize = 3;
 /// Of larger tensors the fixture has every n-th element, with the least n that leaves so many.
@@ -88,7 +89,7 @@ fn named(values: &TrainingValues) -> Vec<(String, Value)> {
 
 #[test]
 fn one_pass() {
-    let (mut b, values) = maskrcnn::forward(&options(), &training(), BATCH).expect("a legal model");
+    let (mut b, values) = maskrcnn::forward(&options(), &training(), BATCH, Ranks::default()).expect("a legal model");
     let named = named(&values);
     for (name, value) in &named {
         b.graph.output(&format!("value.{name}"), *value);
@@ -162,7 +163,7 @@ fn detections() {
 /// Without any object all regions are background, and the loss of boxes and masks is nothing.
 #[test]
 fn images_without_objects() {
-    let (b, values) = maskrcnn::forward(&options(), &training(), BATCH).expect("a legal model");
+    let (b, values) = maskrcnn::forward(&options(), &training(), BATCH, Ranks::default()).expect("a legal model");
     let model = with_gradients(b, values.loss, &NAMES);
     let mut run = stored_run(&model, "maskrcnn");
     run.set("count", &[0.0; BATCH]);

@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::builder::{Builder, Mode};
 use crate::init::Init;
+use crate::ranks::merged_moments;
 use bessemer_ir::ops::reduce::ReduceKind;
 use bessemer_ir::{Graph, Value};
 
@@ -63,7 +64,7 @@ impl BatchNorm {
     }
 
     /// `(x - mean) * (weight * rsqrt(var + eps)) + bias` of `x [..., C]`. In training mean and biased variance are those of
-    /// the batch, and the running statistics move by `momentum` towards the mean and the unbiased variance; a batch of one
+    /// the batch, over all ranks if the builder's norms are, and the running statistics move by `momentum` towards the mean and the unbiased variance; a batch of one
     /// pixel counts as two there. A frozen norm uses the running statistics always.
     ///
     /// # Errors
@@ -71,7 +72,7 @@ impl BatchNorm {
     pub fn apply(&self, b: &mut Builder, x: Value) -> Result<Value> {
         b.scope(&self.name, |b| {
             let (mean, var) = if b.mode() == Mode::Train && !self.options.frozen {
-                self.track(&mut b.graph, x)?
+                self.track(b, x)?
             } else {
                 (self.running_mean, self.running_var)
             };
@@ -86,10 +87,13 @@ impl BatchNorm {
     }
 
     /// Mean and biased variance of the batch, towards which the running statistics are moved.
-    fn track(&self, g: &mut Graph, x: Value) -> Result<(Value, Value)> {
-        let rows = g.shape(x).rows();
+    fn track(&self, b: &mut Builder, x: Value) -> Result<(Value, Value)> {
+        let ranks = b.ranks_of_norms();
+        let g = &mut b.graph;
+        let rows = ranks * g.shape(x).rows();
         let axes: Vec<usize> = (0..g.shape(x).rank() - 1).collect();
         let (mean, var) = g.moments(x, &axes)?;
+        let (mean, var) = merged_moments(g, ranks, mean, var)?;
         let unbiased = g.mul_scalar(var, rows as f64 / (rows.max(2) - 1) as f64)?;
         move_towards(g, self.running_mean, mean, self.options.momentum)?;
         move_towards(g, self.running_var, unbiased, self.options.momentum)?;

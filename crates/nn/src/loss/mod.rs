@@ -5,6 +5,7 @@ mod detection;
 pub use detection::{SigmoidFocal, huber, huber_of_targets, l2_sum, sigmoid_cross_entropy, sum_all};
 
 use crate::Result;
+use crate::builder::Builder;
 use crate::preprocess::mix;
 use bessemer_ir::ops::index::OneHot;
 use bessemer_ir::ops::pointwise::BinaryKind;
@@ -92,11 +93,21 @@ pub enum MaskedMean {
 }
 
 impl MaskedMean {
-    /// The mean of a sum, `f32[]`, over so much weight, `f32[]`.
+    /// The mean of a sum, `f32[]`, over so much weight, `f32[]`; over all ranks if the builder's means are.
     ///
     /// # Errors
     /// None for numbers.
-    pub fn of(self, g: &mut Graph, sum: Value, weight: Value) -> Result<Value> {
+    pub fn of(self, b: &mut Builder, sum: Value, weight: Value) -> Result<Value> {
+        let (weight, factor) = b.weight_of_mean(weight)?;
+        let mean = self.of_rank(&mut b.graph, sum, weight)?;
+        if factor == 1.0 { Ok(mean) } else { b.graph.mul_scalar(mean, factor) }
+    }
+
+    /// The sums of this micro-batch divided by so much weight, `f32[]`.
+    ///
+    /// # Errors
+    /// None for floats.
+    pub fn of_rank(self, g: &mut Graph, sum: Value, weight: Value) -> Result<Value> {
         let divisor = match self {
             MaskedMean::Torch => {
                 let least = g.constant_like(weight, f64::from(f32::MIN_POSITIVE))?;
@@ -154,15 +165,15 @@ impl WeightedRows {
 ///
 /// # Errors
 /// None for operands of the shapes stated.
-pub fn masked_cross_entropy(g: &mut Graph, rows: &WeightedRows, mean: MaskedMean) -> Result<Value> {
-    let (sum, weight) = (rows.loss_sum(g)?, rows.weight(g)?);
-    mean.of(g, sum, weight)
+pub fn masked_cross_entropy(b: &mut Builder, rows: &WeightedRows, mean: MaskedMean) -> Result<Value> {
+    let (sum, weight) = (rows.loss_sum(&mut b.graph)?, rows.weight(&mut b.graph)?);
+    mean.of(b, sum, weight)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::{Builder, Mode};
+    use crate::builder::Mode;
     use bessemer_ir::reference::Interpreter;
 
     const LOGITS: [f64; 6] = [0.5, -1.0, 2.0, 0.0, 1.5, 0.25];
@@ -222,7 +233,7 @@ mod tests {
         let logits = b.feed("logits", DType::F32, [2, 3]).expect("a new name");
         let labels = b.feed("labels", DType::I32, [2]).expect("a new name");
         let rows = WeightedRows { logits, labels, weights: b.feed("weights", DType::F32, [2]).expect("a new name") };
-        let loss = masked_cross_entropy(&mut b.graph, &rows, mean).expect("a legal graph");
+        let loss = masked_cross_entropy(&mut b, &rows, mean).expect("a legal graph");
         let correct = rows.correct(&mut b.graph).expect("a legal graph");
         b.graph.output("loss", loss);
         b.graph.output("correct", correct);

@@ -3,25 +3,10 @@
 use crate::Result;
 use crate::builder::Builder;
 use crate::params::{ParamKind, ParamLayout, ParamSpec};
-use bessemer_ir::ops::collective::{AllReduce, Wire};
+use crate::ranks::{Ranks, over_ranks};
+use bessemer_ir::ops::collective::Wire;
 use bessemer_ir::ops::pointwise::BinaryKind;
 use bessemer_ir::{DType, Role, TensorType, Value};
-
-/// The ranks of a job, which share the micro-batches of each step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ranks {
-    /// Number of ranks.
-    pub count: usize,
-    /// Element type in which gradients travel.
-    pub wire: Wire,
-}
-
-impl Default for Ranks {
-    /// One, which is alone.
-    fn default() -> Self {
-        Ranks { count: 1, wire: Wire::F32 }
-    }
-}
 
 /// The feed, `f32[]`, by which a rank of several says that it wishes to stop, and the result of the step that counts those that do.
 pub const STOP: &str = "stop";
@@ -76,30 +61,25 @@ pub fn accumulate(
     for (index, (name, value)) in results.iter().enumerate() {
         if *b.graph.ty(*value) == TensorType::f32([]) {
             let mean = means.of(b, &format!("output.{name}"), *value, ParamLayout::Plain)?;
-            let mean = over_ranks(b, ranks.count, Wire::F32, mean)?;
+            let mean = over_ranks(&mut b.graph, ranks.count, Wire::F32, mean)?;
             b.graph.replace_output(index, mean);
         }
     }
     let loss = means.of(b, "output.loss", loss, ParamLayout::Plain)?;
-    let loss = over_ranks(b, ranks.count, Wire::F32, loss)?;
+    let loss = over_ranks(&mut b.graph, ranks.count, Wire::F32, loss)?;
     let named = params.iter().zip(grads);
     let grads = named.map(|(param, &grad)| {
         let mean = means.of(b, &param.name, grad, param.layout)?;
-        over_ranks(b, ranks.count, ranks.wire, mean)
+        over_ranks(&mut b.graph, ranks.count, ranks.wire, mean)
     });
     let grads = grads.collect::<Result<_>>()?;
     if ranks.count > 1 {
         average_statistics(b, &means, statistics, ranks.count)?;
         let wish = b.graph.input(STOP, Role::Feed, TensorType::f32([]))?;
-        let wishes = over_ranks(b, ranks.count, Wire::F32, wish)?;
+        let wishes = over_ranks(&mut b.graph, ranks.count, Wire::F32, wish)?;
         b.graph.output(STOP, wishes);
     }
     Ok((loss, grads))
-}
-
-/// The sum of a tensor over ranks; itself where there is one.
-fn over_ranks(b: &mut Builder, ranks: usize, wire: Wire, x: Value) -> Result<Value> {
-    if ranks == 1 { Ok(x) } else { b.graph.push1(AllReduce { ranks, wire }, &[x]) }
 }
 
 /// Lets the first `count` updates, those of running statistics, replace by the mean of what each micro-batch would replace by.
@@ -108,7 +88,7 @@ fn average_statistics(b: &mut Builder, means: &Means, count: usize, ranks: usize
         let (state, new) = b.graph.updates()[index];
         let name = b.graph.node(state.node).op.as_input().map_or(String::new(), |input| input.name.clone());
         let mean = means.of(b, &name, new, ParamLayout::Plain)?;
-        let mean = over_ranks(b, ranks, Wire::F32, mean)?;
+        let mean = over_ranks(&mut b.graph, ranks, Wire::F32, mean)?;
         b.graph.replace_update(index, mean)?;
     }
     Ok(())

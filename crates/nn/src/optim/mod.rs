@@ -9,7 +9,7 @@ mod loss_scale;
 mod moments;
 mod sgd;
 
-pub use accumulate::{Ranks, STOP, accumulate, accumulator_name};
+pub use accumulate::{STOP, accumulate, accumulator_name};
 pub use adam::{Adam, DecayForm};
 pub use average::Average;
 pub use clip::{Clip, ClipForm, ClipOf, clip_each, global_norm};

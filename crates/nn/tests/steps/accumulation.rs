@@ -9,7 +9,7 @@ use bessemer_ir::{DType, Graph, Op, Value, philox};
 use bessemer_nn::train_step::build_train_step;
 use bessemer_nn::{
     Adam, Average, BatchNorm, BatchNormOptions, Builder, Clip, ClipForm, ClipOf, Conv, ConvOptions, DecayExclude, Fan,
-    Init, Lamb, Linear, LinearOptions, LossScale, Mode, Optimizer, ParamSpec, Schedule, Sgd, Targets, TrainConfig,
+    Init, Lamb, Linear, LinearOptions, LossScale, Optimizer, ParamSpec, Schedule, Sgd, Targets, TrainConfig,
     initialise, loss,
 };
 
@@ -30,7 +30,7 @@ pub(crate) enum Norm {
 
 /// A convolution, a hidden layer and a classifier. The step also reports the mean logit, and counts its micro-batches.
 pub(crate) fn network(batch: usize, norm: Norm, config: &TrainConfig) -> (Graph, Vec<ParamSpec>) {
-    let mut b = Builder::new(Mode::Train);
+    let mut b = Builder::training(config.ranks);
     b.micro_step().expect("a new name");
     let x = b.feed("images", DType::F32, [batch, SIZE, SIZE, CHANNELS]).expect("a new name");
     let labels = b.feed("labels", DType::I32, [batch]).expect("a new name");

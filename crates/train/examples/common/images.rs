@@ -5,7 +5,7 @@ use bessemer_cpu::Executor;
 use bessemer_ir::Graph;
 use bessemer_models::classifier::forward_loss;
 use bessemer_models::{Architecture, LossOptions, Model, ModelOptions, find};
-use bessemer_nn::{DecayExclude, Optimizer, ParamSpec, Schedule, Sgd, TrainConfig};
+use bessemer_nn::{DecayExclude, Optimizer, ParamSpec, Ranks, Schedule, Sgd, TrainConfig};
 use std::path::{Path, PathBuf};
 
 /// Largest relative L2 distance of logits.
@@ -87,7 +87,8 @@ impl Parity {
     }
 
     fn gradients(&mut self) -> Result<()> {
-        let pass = Pass::of(forward_loss(self.architecture, &self.options, &self.loss, self.batch())?)?;
+        let pass =
+            Pass::of(forward_loss(self.architecture, &self.options, &self.loss, self.batch(), Ranks::default())?)?;
         let mut executor = self.executor(&pass.graph, &pass.specs, &["images", "labels"])?;
         executor.run()?;
         let logits = self.tensors["logits_train"].to_f32()?;

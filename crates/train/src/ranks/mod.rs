@@ -147,7 +147,8 @@ impl Group {
 
     /// What the training step is built for.
     pub fn ranks(&self) -> Ranks {
-        Ranks { count: self.size(), wire: self.0.as_ref().map_or(Wire::F32, |joined| joined.options.wire) }
+        let wire = self.0.as_ref().map_or(Wire::F32, |joined| joined.options.wire);
+        Ranks { count: self.size(), wire, ..Ranks::default() }
     }
 
     /// Sums over ranks, for the device on which steps run.

@@ -30,7 +30,7 @@ use crate::error::TrainError;
 use crate::tasks::registry;
 use bessemer_data::OnBadSample;
 use bessemer_ir::DType;
-use bessemer_nn::ClipOf;
+use bessemer_nn::{ClipOf, Over};
 use serde::{Deserialize, Serialize};
 
 /// Most samples of a batch.
@@ -126,6 +126,10 @@ section! {
         pub clip_norm: Option<f64> => Range::above(0.0, 1e6);
         /// Whose gradient is limited: that of the whole step, or of each micro-batch.
         pub clip_of: ClipOf = ClipOf::Step;
+        /// Whose samples batch norms take mean and variance of: those of one rank, or of all ranks.
+        pub norms_over: Over = Over::Rank;
+        /// Whose weights weighted losses are divided by (masked words, matched boxes): those of one rank, or of all ranks.
+        pub means_over: Over = Over::Rank;
         /// Decay of the averaged weights; absent for none.
         pub ema_decay: Option<f64> => Range::between(0.0, 1.0);
         /// Whether the decay after step `t` is at most `(1 + t) / (10 + t)`.

@@ -9,7 +9,7 @@ use bessemer_train::checkpoint::{Checkpoint, load_checkpoint};
 use bessemer_train::{Recipe, RunFolder, TrainOptions};
 use std::path::{Path, PathBuf};
 
-const RECIPE: &str = r#"
+pub(crate) const RECIPE: &str = r#"
 name = "tiny"
 model = { name = "resnet20-cifar", num_classes = 10 }
 data = { source = "shapes", train_samples = 43, eval_samples = 12, image_size = 16, eval_resize = 16, eval_image_size = 16 }
