@@ -139,6 +139,18 @@ pub(crate) fn command() -> clap::Command {
     program
 }
 
+/// Names of what can follow the longest beginning of a command line that is a command.
+pub(crate) fn subcommands_of(line: impl Iterator<Item = String>) -> Vec<String> {
+    let mut found = Cli::command();
+    for word in line {
+        match found.find_subcommand(&word) {
+            Some(next) => found = next.clone(),
+            None => break,
+        }
+    }
+    found.get_subcommands().filter(|one| !one.is_hide_set()).map(|one| one.get_name().to_owned()).collect()
+}
+
 /// Leaves options out of the help of a command and of those under it.
 fn hide(command: &mut clap::Command, is_hidden: &dyn Fn(&str) -> bool) {
     let all = std::mem::take(command);

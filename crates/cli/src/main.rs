@@ -39,7 +39,12 @@ fn explain_command_line(error: &clap::Error) -> ExitCode {
             ExitCode::from(if error.use_stderr() { failure::USAGE } else { 0 })
         }
         _ => {
-            eprintln!("{}", failure::command_line(&error.render().to_string()));
+            let mut said = failure::command_line(&error.render().to_string());
+            if error.kind() == ErrorKind::InvalidSubcommand && !said.contains("tip: ") {
+                let names = args::subcommands_of(std::env::args().skip(1));
+                said = said.replace("; see --help", &format!("; there are {}; see --help", names.join(", ")));
+            }
+            eprintln!("{said}");
             ExitCode::from(failure::USAGE)
         }
     }

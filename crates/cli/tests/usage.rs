@@ -80,6 +80,9 @@ fn mistyped_names_come_with_what_was_meant() {
     run("train resnet50 --data shapes --recipe resnet50-90").fails(2, &["did you mean `resnet50-90e`?", "cifar"]);
     run("trian").fails(2, &["'trian'", "'train'"]);
     run("bench both resnet50").fails(2, &["`both` is no mode", "train and infer"]);
+    run("bench resnet50").fails(2, &["comes before the model: bench train resnet50, or bench infer resnet50"]);
+    run("data verify photos/").fails(2, &["there are class-folder, text, coco, imagenet; see --help"]);
+    run("trian resnet50").fails(2, &["a similar subcommand exists: 'train'"]);
     run("train").fails(2, &["no model", "--recipe"]);
     run("infer resnet50 --weights x").fails(2, &["<INPUT>"]);
 }

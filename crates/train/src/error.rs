@@ -26,6 +26,11 @@ pub enum TrainError {
     RunDir(#[from] RunDirError),
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A sample for training that is damaged.
+    #[error(
+        "{0}; `bessemer data verify` lists all damaged samples, and --set loader.on_bad_sample=skip trains without them"
+    )]
+    Sample(DataError),
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
@@ -172,6 +177,7 @@ impl TrainError {
             Self::Recipe(_)
             | Self::Model(_)
             | Self::Device(_)
+            | Self::Sample(_)
             | Self::Weights { .. }
             | Self::Setting { .. }
             | Self::Resume { .. }

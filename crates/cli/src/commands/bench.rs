@@ -66,11 +66,19 @@ pub(crate) enum Alone {
     Suite(Box<bench_suite::Options>),
 }
 
+/// What a step does; a model in its place is told so.
+fn mode(text: &str) -> Result<Mode, String> {
+    text.parse().map_err(|error| match model(text) {
+        Ok(_) => format!("what a step does comes before the model: bench train {text}, or bench infer {text}"),
+        Err(_) => error,
+    })
+}
+
 /// How steps are measured.
 #[derive(Debug, Args)]
 pub(crate) struct StepOptions {
     /// What a step does: train or infer
-    #[arg(value_name = "train|infer")]
+    #[arg(value_name = "train|infer", value_parser = mode)]
     pub mode: Mode,
     /// A model of the zoo
     #[arg(value_parser = model)]

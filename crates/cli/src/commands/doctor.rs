@@ -80,7 +80,7 @@ fn rank_facts(RankReport { launchers, interfaces }: &RankReport) -> Vec<(&'stati
 
 /// The GPUs, and what was found of CUDA.
 fn gpu_facts(Examination { gpu, cuda, gpu_use, .. }: &Examination) -> Vec<(&'static str, String)> {
-    let GpuReport { no_gpu, driver, libraries, .. } = cuda;
+    let GpuReport { no_gpu, driver, libraries, problems, .. } = cuda;
     let mut facts: Vec<_> = match no_gpu {
         Some(_) => vec![("GPU", format!("{gpu}; models run on the CPU"))],
         None => gpu.split("; ").map(|gpu| ("GPU", gpu.to_owned())).collect(),
@@ -101,12 +101,13 @@ fn gpu_facts(Examination { gpu, cuda, gpu_use, .. }: &Examination) -> Vec<(&'sta
             facts.push(("not found", missing.join(", ")));
         }
     }
-    facts.push((
-        "GPU use",
-        match &gpu_use.problem {
-            None => format!("--device {} works; `bessemer gpu-selftest` checks the numbers", gpu_use.device),
-            Some(problem) => format!("--device {} does not work: {problem}", gpu_use.device),
-        },
-    ));
+    let said = match &gpu_use.problem {
+        None => format!("--device {} works; `bessemer gpu-selftest` checks the numbers", gpu_use.device),
+        Some(problem) => format!("--device {} does not work: {problem}", gpu_use.device),
+    };
+    // Of a machine without a driver the first line says it all.
+    if driver.is_some() || !problems.is_empty() {
+        facts.push(("GPU use", said));
+    }
     facts
 }

@@ -15,7 +15,7 @@ use crate::setup::precision;
 use crate::signals::StopSignal;
 use crate::tasks::{Batch, Batches, Evaluation, MetricSchema, Task, next_of};
 use bessemer_comm::control::Phase;
-use bessemer_data::{BatchRange, Position};
+use bessemer_data::{BatchRange, DataError, Position};
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::run::NonFinite;
 use files::RunFiles;
@@ -371,7 +371,12 @@ impl Trainer<'_> {
     }
 
     fn next_batch(&mut self) -> Result<Batch, TrainError> {
-        next_of(&mut *self.batches, self.session.step_count()?)
+        next_of(&mut *self.batches, self.session.step_count()?).map_err(|error| match error {
+            TrainError::Data(error @ (DataError::Image { .. } | DataError::Content { .. })) => {
+                TrainError::Sample(error)
+            }
+            error => error,
+        })
     }
 
     fn report_skipped(&mut self, batch: &Batch) -> Result<(), TrainError> {
