@@ -10,7 +10,7 @@ use bessemer_models::ModelError;
 use bessemer_train::recipe::Recipe;
 use bessemer_train::tasks::registry;
 use bessemer_train::workload::Mode;
-use bessemer_train::{DeviceKind, DeviceOptions, StopSignal, TrainError};
+use bessemer_train::{ComputeOptions, DeviceKind, DeviceOptions, Group, StopSignal, TrainError, TrainSession};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,76 @@ pub struct PredictedConsumption {
     /// What it takes.
     #[serde(flatten)]
     pub consumption: Consumption,
+}
+
+/// Training on data that are loaded meanwhile.
+#[derive(Clone, Debug, Serialize)]
+pub struct Together {
+    /// Samples a second.
+    pub samples_per_second: f64,
+    /// Samples of a step.
+    pub batch_size: u64,
+    /// Steps that were timed.
+    pub steps: u64,
+    /// Share of the time in which the step waited for its batch.
+    pub waiting: f64,
+}
+
+impl Together {
+    /// Waiting from which loading, not the model, decides how fast training is.
+    const INPUT_BOUND: f64 = 0.05;
+
+    /// Whether loading decides how fast training is.
+    pub fn is_input_bound(&self) -> bool {
+        self.waiting >= Self::INPUT_BOUND
+    }
+
+    /// Trains by a recipe, from random weights, for about `time` after the first step, while the recipe's threads load the next batches.
+    ///
+    /// # Errors
+    /// A recipe or data that cannot be used, a step that does not fit; an interruption.
+    pub fn measure(
+        recipe: &Recipe,
+        time: Duration,
+        device: DeviceOptions,
+        stop: &StopSignal,
+    ) -> Result<Together, TrainError> {
+        let task = registry::find(&recipe.model.name)?.family().open(recipe, None)?;
+        let compute = ComputeOptions { device, ..ComputeOptions::default() };
+        let mut session = TrainSession::new(&*task, recipe, task.batches_per_epoch(), &compute, &Group::alone())?;
+        session.initialise()?;
+        let mut batches = task.training_batches(BatchRange::epochs(u32::MAX))?;
+        let (mut updates, mut waited, mut start) = (0, Duration::ZERO, None);
+        loop {
+            if stop.is_raised() {
+                return Err(TrainError::Interrupted { step: 0, checkpoint: None });
+            }
+            let asked = Instant::now();
+            // There is `None` once between two epochs.
+            let Some(batch) = batches.next(updates) else { continue };
+            let batch = batch?;
+            waited += asked.elapsed();
+            session.feed(&batch.feeds)?;
+            session.run()?;
+            batches.recycle(batch.feeds);
+            // The first step takes the start of the threads and of the page cache.
+            let Some(begun) = start else {
+                (start, waited) = (Some(Instant::now()), Duration::ZERO);
+                continue;
+            };
+            updates += 1;
+            let elapsed = begun.elapsed();
+            if elapsed >= time {
+                let (seconds, batch_size) = (elapsed.as_secs_f64(), recipe.train.batch_size);
+                return Ok(Together {
+                    samples_per_second: (updates * batch_size) as f64 / seconds,
+                    batch_size,
+                    steps: updates,
+                    waiting: waited.as_secs_f64() / seconds,
+                });
+            }
+        }
+    }
 }
 
 /// Loads training batches as a recipe asks for them, for about `time` after the first one, and does nothing with them. The recipe

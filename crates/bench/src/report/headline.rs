@@ -3,14 +3,17 @@
 
 use super::charts::Tone;
 use super::streams::Stream;
-use super::view::{metric_schema, run_name};
-use super::{Report, Run};
+use super::view::metric_schema;
+use super::{Report, Run, seeds};
 use crate::compare::table::label;
 use crate::measure::ERROR_OPTION;
 use crate::peers::own;
 use crate::show;
+use crate::stats::{mean, sample_deviation};
 use bessemer_train::events::{BenchResult, Ratio, Status};
 use serde::Serialize;
+use serde_json::Value;
+use std::ptr;
 
 /// The figures of a run, of a comparison, of a model's measurements, or of a log.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,7 +41,14 @@ const MOST_OF_A_STREAM: usize = 3;
 /// Of all that a report covers, in its order.
 pub(super) fn headlines(report: &Report) -> Vec<Headline> {
     let (compared, measured) = (comparisons(&report.benches), measurements(&report.benches));
-    let runs = report.runs.iter().filter_map(of_run);
+    let groups = seeds::groups(&report.runs);
+    let begins = |run: &Run| groups.iter().find(|members| ptr::eq(members[0], run));
+    let is_member = |run: &Run| groups.iter().flatten().any(|member| ptr::eq(*member, run));
+    let runs = report.runs.iter().filter_map(|run| match begins(run) {
+        Some(members) => of_seeds(members),
+        None if is_member(run) => None,
+        None => of_run(run),
+    });
     let compared = compared.iter().filter_map(|group| of_comparison(group));
     let measured = measured.iter().filter_map(|group| of_measurements(group));
     runs.chain(compared).chain(measured).chain(report.streams.iter().filter_map(of_stream)).collect()
@@ -140,6 +150,27 @@ fn of_measurements(group: &[&BenchResult]) -> Option<Headline> {
     })
 }
 
+/// Mean and deviation in place of the result of each.
+fn of_seeds(members: &[&Run]) -> Option<Headline> {
+    let first = of_run(members[0])?;
+    let schema = metric_schema(members[0]);
+    let best = schema.metrics.iter().find(|metric| metric.name == schema.best.0)?;
+    let values = seeds::values(members, best.name)?;
+    let mut figures = vec![
+        figure(schema.show(best.name, mean(&values)), format!("{}, mean of {} seeds", best.label, members.len())),
+        figure(schema.show(best.name, sample_deviation(&values)), "standard deviation"),
+    ];
+    figures.extend(first.figures.into_iter().filter(|figure| figure.tone == Tone::Bad));
+    Some(Headline { work: settings(&members[0].info.as_ref()?.recipe).join(", "), figures, ..first })
+}
+
+/// Precision and batch size of a recipe.
+fn settings(recipe: &Value) -> Vec<String> {
+    let field = |path: &str| recipe.pointer(path).map(|value| value.to_string().replace('"', ""));
+    let batch = field("/train/batch_size").map(|size| format!("batch {size}"));
+    [field("/precision/compute"), batch].into_iter().flatten().collect()
+}
+
 fn of_run(run: &Run) -> Option<Headline> {
     let info = run.info.as_ref()?;
     let field = |path: &str| info.recipe.pointer(path).map(|value| value.to_string().replace('"', ""));
@@ -163,11 +194,9 @@ fn of_run(run: &Run) -> Option<Headline> {
     figures.extend(state.map(|state| bad(state.to_owned(), "state of the run")));
     let warnings = run.warnings.len() as u64;
     figures.extend((warnings > 0).then(|| bad(count_of(warnings, "warning"), "see the run's settings and totals")));
-    let settings = [field("/precision/compute"), field("/train/batch_size").map(|size| format!("batch {size}"))];
-    let settings: Vec<String> = settings.into_iter().flatten().collect();
     Some(Headline {
-        title: field("/model/name").unwrap_or_else(|| run_name(run)),
-        work: [vec![format!("run {}", run_name(run))], settings].concat().join(", "),
+        title: field("/model/name").unwrap_or_else(|| run.name.clone()),
+        work: [vec![format!("run {}", run.name)], settings(&info.recipe)].concat().join(", "),
         device: match (info.device.as_str(), info.machine.cpu.as_str()) {
             ("" | "cpu", "") => String::new(),
             ("" | "cpu", cpu) => format!("{cpu}, {}", count_of(info.threads, "thread")),

@@ -6,6 +6,7 @@ mod page;
 mod peers;
 mod read;
 mod reference;
+mod seeds;
 mod streams;
 mod tables;
 mod view;
@@ -46,6 +47,8 @@ pub struct Report {
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     pub(crate) path: PathBuf,
+    /// The end of the path that no other run of the report has.
+    pub(crate) name: String,
     pub(crate) info: Option<RunInfo>,
     pub(crate) plans: Vec<PlanInfo>,
     pub(crate) steps: Vec<(u64, StepInfo)>,

@@ -25,7 +25,22 @@ pub fn read(paths: &[PathBuf]) -> Result<Report, ReportError> {
             return Err(ReportError::Empty { path: path.clone() });
         }
     }
+    name(&mut report.runs);
     Ok(report)
+}
+
+/// Names each run by its folder, and by as many folders above as tell it from the others.
+fn name(runs: &mut [Run]) {
+    let parts = |run: &Run| run.path.iter().map(|part| part.to_string_lossy().into_owned()).collect::<Vec<_>>();
+    let paths: Vec<Vec<String>> = runs.iter().map(parts).collect();
+    let end = |path: &[String], count: usize| path[path.len().saturating_sub(count)..].join("/");
+    for (index, run) in runs.iter_mut().enumerate() {
+        let path = &paths[index];
+        let others = || paths.iter().enumerate().filter(|(other, _)| *other != index);
+        let is_alone = |count: &usize| others().all(|(_, other)| end(other, *count) != end(path, *count));
+        let count = (1..=path.len()).find(is_alone).unwrap_or(path.len());
+        run.name = end(path, count);
+    }
 }
 
 /// Adds what is at a path; whether there was anything.

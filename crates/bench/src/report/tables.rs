@@ -1,9 +1,8 @@
 //! The tables that published results of these models have: training performance with the speed-up of 16 bits and weak scaling,
 //! inference latency, accuracy, stability over seeds; and where the time of a step goes.
 
-use super::Run;
 use super::charts::{Bar, Bars, Chart, Tone};
-use super::view;
+use super::{Run, seeds, view};
 use crate::compare::table::label;
 use crate::measure::ERROR_OPTION;
 use crate::profile::gflops;
@@ -144,10 +143,7 @@ fn inference(results: &[&BenchResult]) -> Option<TableView> {
 fn accuracy(runs: &[Run]) -> Option<TableView> {
     let row = |run: &Run| {
         let end = run.end.as_ref().filter(|end| end.status == Status::Done)?;
-        let field = |path: &str| {
-            let value = run.info.as_ref().and_then(|info| info.recipe.pointer(path));
-            value.map_or_else(|| "–".to_owned(), |value| value.to_string().replace('"', ""))
-        };
+        let field = |path: &str| field(run, path);
         let metric_schema = view::metric_schema(run);
         let metrics: Vec<String> = shown_metrics(metric_schema)
             .filter_map(|(name, label)| Some(format!("{label} {}", metric_schema.show(name, *end.metrics.get(name)?))))
@@ -156,7 +152,7 @@ fn accuracy(runs: &[Run]) -> Option<TableView> {
         let precision = field("/precision/compute");
         (!metrics.is_empty()).then(|| {
             vec![
-                view::run_name(run),
+                run.name.clone(),
                 field("/model/name"),
                 batch,
                 precision,
@@ -180,36 +176,31 @@ fn shown_metrics(metric_schema: &'static MetricSchema) -> impl Iterator<Item = (
     metric_schema.metrics.iter().filter(|metric| metric.axis.is_some()).map(|metric| (metric.name, metric.label))
 }
 
+/// A field of a run's recipe.
+fn field(run: &Run, path: &str) -> String {
+    let value = run.info.as_ref().and_then(|info| info.recipe.pointer(path));
+    value.map_or_else(|| "–".to_owned(), |value| value.to_string().replace('"', ""))
+}
+
 /// Metrics of finished runs that differ in their seed alone.
 fn stability(runs: &[Run]) -> Option<TableView> {
-    let mut groups: BTreeMap<String, Vec<&Run>> = BTreeMap::new();
-    for run in runs.iter().filter(|run| run.end.as_ref().is_some_and(|end| end.status == Status::Done)) {
-        let Some(mut recipe) = run.info.as_ref().map(|info| info.recipe.clone()) else { continue };
-        if let Some(seed) = recipe.pointer_mut("/train/seed") {
-            *seed = serde_json::Value::Null;
-        }
-        groups.entry(recipe.to_string()).or_default().push(run);
-    }
     let mut rows = Vec::new();
-    for members in groups.values().filter(|members| members.len() > 1) {
+    for members in seeds::groups(runs) {
         let metric_schema = view::metric_schema(members[0]);
+        let work = [field(members[0], "/model/name"), field(members[0], "/precision/compute")].join(", ");
         for (name, label) in shown_metrics(metric_schema) {
-            let ends = members.iter().filter_map(|run| run.end.as_ref());
-            let values: Vec<f64> = ends.filter_map(|end| end.metrics.get(name).copied()).collect();
-            if values.len() < members.len() {
-                continue;
-            }
+            let Some(values) = seeds::values(&members, name) else { continue };
             let scale = metric_schema.scale(name);
             let unit = if scale.unit() == "%" { " %" } else { "" };
             let shown = |value: f64| format!("{:.3}{unit}", scale.shown(value));
             let seeds: Vec<String> = values.iter().map(|&value| shown(value)).collect();
-            let cells = [label.to_owned(), values.len().to_string(), seeds.join(", ")];
+            let cells = [work.clone(), label.to_owned(), values.len().to_string(), seeds.join(", ")];
             rows.push(cells.into_iter().chain([shown(mean(&values)), shown(sample_deviation(&values))]).collect());
         }
     }
     (!rows.is_empty()).then(|| TableView {
         title: "Stability over seeds".to_owned(),
-        header: strings(["metric", "runs", "values", "mean", "standard deviation"]),
+        header: strings(["work", "metric", "runs", "values", "mean", "standard deviation"]),
         rows,
         note: "Runs of one recipe that differ in their seed alone; deviation of a sample.",
         chart: None,

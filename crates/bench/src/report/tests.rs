@@ -418,6 +418,17 @@ fn finished(folder: &Path, name: &str, seed: u64, top1: f64) {
 }
 
 #[test]
+fn runs_of_one_name_are_told_apart_by_the_folders_above() {
+    let folder = TempDir::new().unwrap();
+    for (name, seed) in [("fp32/seed-0", 0), ("bf16/seed-0", 0), ("bf16/seed-1", 1)] {
+        finished(folder.path(), name, seed, 0.5);
+    }
+    let report = read(&["fp32", "bf16"].map(|part| folder.path().join(part))).unwrap();
+    let names: Vec<&str> = report.runs.iter().map(|run| &*run.name).collect();
+    assert_eq!(names, ["fp32/seed-0", "bf16/seed-0", "seed-1"]);
+}
+
+#[test]
 fn results_stand_in_the_tables_of_publications() {
     let folder = TempDir::new().unwrap();
     for (seed, top1) in [(1, 0.75), (2, 0.80), (3, 0.70)] {
@@ -443,7 +454,7 @@ fn results_stand_in_the_tables_of_publications() {
         "| resnet50, bessemer | 2 | 8 | 18.00 | – | – | 1.80 x | – |",
         "| resnet50, bessemer | fp32 | 1 | 50.00 | 0 | 0 | 0 | 21.50 |",
         "| seed-2 | resnet20-cifar | 64 | bf16 | top-1 80.00 % | 42 s |",
-        "| top-1 | 3 | 75.000 %, 80.000 %, 70.000 % | 75.000 % | 5.000 % |",
+        "| resnet20-cifar, bf16 | top-1 | 3 | 75.000 %, 80.000 %, 70.000 % | 75.000 % | 5.000 % |",
         "| conv2d | 53 | 3.00 | 75.0 % | 2.00 |",
     ];
     for text in expected {
@@ -451,4 +462,8 @@ fn results_stand_in_the_tables_of_publications() {
     }
     let html = report.to_html("A report").unwrap();
     assert!(html.contains("Where a step of bessemer goes") && html.contains("Stability over seeds"));
+    let of_seeds = &headline::headlines(&report)[0];
+    assert_eq!((&*of_seeds.title, &*of_seeds.work), ("resnet20-cifar", "bf16, batch 64"));
+    let figures: Vec<_> = of_seeds.figures.iter().map(|figure| (&*figure.value, &*figure.label)).collect();
+    assert_eq!(figures, [("75.00 %", "top-1, mean of 3 seeds"), ("5.00 %", "standard deviation")]);
 }

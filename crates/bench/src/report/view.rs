@@ -184,10 +184,6 @@ fn run_machine(run: &Run) -> Option<Facts> {
     Some(facts)
 }
 
-pub(super) fn run_name(run: &Run) -> String {
-    run.path.file_name().map_or_else(|| ".".into(), |name| name.to_string_lossy().into_owned())
-}
-
 fn run_view(run: &Run, is_compared: bool, pictures: Pictures<'_>) -> Result<RunView, ReportError> {
     let (status, ok) = match &run.end {
         None => ("not finished".to_owned(), false),
@@ -201,7 +197,7 @@ fn run_view(run: &Run, is_compared: bool, pictures: Pictures<'_>) -> Result<RunV
     metrics.sort();
     metrics.dedup();
     Ok(RunView {
-        name: run_name(run),
+        name: run.name.clone(),
         status,
         ok,
         facts: run_facts(run),
@@ -281,7 +277,7 @@ fn losses(run: &Run) -> Vec<(f64, f64)> {
 fn comparison(runs: &[&Run]) -> ComparisonView {
     let schema = metric_schema(runs[0]);
     let chart = |caption: &str, marks: bool, points: &dyn Fn(&Run) -> Vec<(f64, f64)>| {
-        let curves = runs.iter().map(|run| Curve::new(run_name(run), points(run))).collect();
+        let curves = runs.iter().map(|run| Curve::new(run.name.clone(), points(run))).collect();
         Lines { caption: caption.to_owned(), x: "step", curves, from_zero: false, marks }.chart()
     };
     let charts = [
@@ -294,7 +290,7 @@ fn comparison(runs: &[&Run]) -> ComparisonView {
         let mean = |part: &[(f64, f64)]| format!("{:.4}", part.iter().map(|p| p.1).sum::<f64>() / part.len() as f64);
         let throughput = run.end.as_ref().map_or_else(String::new, |end| show::significant(end.throughput, 3));
         let (first, last) = (mean(&losses[..tenth]), mean(&losses[losses.len() - tenth..]));
-        [run_name(run), losses.len().to_string(), first, last, throughput]
+        [run.name.clone(), losses.len().to_string(), first, last, throughput]
     };
     ComparisonView { charts: charts.into_iter().flatten().collect(), rows: runs.iter().map(row).collect() }
 }

@@ -1,6 +1,6 @@
 use crate::args::{Common, at_least_one, model};
 use crate::output::{Table, print, print_json};
-use bessemer_bench::loading::{Consumption, Loading, PredictedConsumption, loading};
+use bessemer_bench::loading::{Consumption, Loading, PredictedConsumption, Together, loading};
 use bessemer_bench::show::significant;
 use bessemer_cuda::sheet::Sheet;
 use bessemer_train::recipe::Override;
@@ -21,7 +21,7 @@ EXAMPLES:
 ///
 /// Batches are loaded as `train` would load them for the model, and thrown away: read, decoded, augmented, cut, masked and
 /// copied by the recipe's settings. Beside it stands what the model takes in training on this machine, by a few steps
-/// with random inputs, and what an H200 is predicted to take by its data sheet, with the number of this machine's cores that feed it.
+/// with random inputs, what it takes where its batches are loaded meanwhile, with a mark where it waits for them, and what an H200 is predicted to take by its data sheet, with the number of this machine's cores that feed it.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Measurement")]
     pub workers: usize,
-    /// How long to load, from the second batch on
+    /// How long to load, from the second batch on, and how long to train on what is loaded
     #[arg(long, value_name = "N", default_value = "10", allow_negative_numbers = true, value_parser = at_least_one,
           help_heading = "Measurement")]
     pub seconds: usize,
@@ -62,6 +62,7 @@ pub(crate) struct Options {
 struct Measured {
     loading: Loading,
     training_here: Option<Consumption>,
+    training_while_loading: Option<Together>,
     predicted: Option<PredictedConsumption>,
 }
 
@@ -78,10 +79,21 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
             Some(loading.consumption(&recipe, batch_size, common.device())?)
         }
     };
+    let together = match options.no_step {
+        true => None,
+        false => {
+            common.notify(&format!(
+                "training {} for {} s on what is loaded meanwhile",
+                recipe.model.name, options.seconds
+            ));
+            let recipe = of_steps(&recipe, options.step_batch_size as u64);
+            Some(Together::measure(&recipe, Duration::from_secs(options.seconds as u64), common.device(), &stop)?)
+        }
+    };
     let predicted = loading.predicted(Sheet::ALL[0])?;
     match options.json {
-        true => print_json(&Measured { loading, training_here, predicted }),
-        false => print(&table(&loading, training_here.as_ref(), predicted.as_ref())),
+        true => print_json(&Measured { loading, training_here, training_while_loading: together, predicted }),
+        false => print(&table(&loading, training_here.as_ref(), together.as_ref(), predicted.as_ref())),
     }
 }
 
@@ -98,7 +110,19 @@ fn recipe(options: &Options, common: &Common) -> anyhow::Result<Recipe> {
     Ok(Recipe::load(&options.recipe.clone().unwrap_or_else(usual), &overrides)?)
 }
 
-fn table(loading: &Loading, training: Option<&Consumption>, predicted: Option<&PredictedConsumption>) -> String {
+/// The recipe with steps of one micro-batch of this size.
+fn of_steps(recipe: &Recipe, batch_size: u64) -> Recipe {
+    let mut recipe = recipe.clone();
+    (recipe.train.batch_size, recipe.train.accumulation) = (batch_size, 1);
+    recipe
+}
+
+fn table(
+    loading: &Loading,
+    training: Option<&Consumption>,
+    together: Option<&Together>,
+    predicted: Option<&PredictedConsumption>,
+) -> String {
     let Loading { unit, workers, samples, seconds, .. } = loading;
     let threads = if *workers == 1 { "thread" } else { "threads" };
     let mut text = format!(
@@ -113,6 +137,18 @@ fn table(loading: &Loading, training: Option<&Consumption>, predicted: Option<&P
             significant(training.samples_per_second, 3),
             training.batch_size,
             significant(training.workers_needed, 2),
+        );
+    }
+    if let Some(together) = together {
+        let load = if *workers == 1 { "loads" } else { "load" };
+        text += &format!(
+            "together    {} {unit}/s in training on these data while {workers} {threads} {load} them (batch {}, {} steps); {:.0} % of the \
+             time the step waits for its batch: {}\n",
+            significant(together.samples_per_second, 3),
+            together.batch_size,
+            together.steps,
+            100.0 * together.waiting,
+            if together.is_input_bound() { "input-bound" } else { "not input-bound" },
         );
     }
     if let Some(PredictedConsumption { product, precision, consumption }) = predicted {
