@@ -11,6 +11,8 @@ mod output;
 mod ranks;
 
 use args::Cli;
+use bessemer_comm::engine::has_failed;
+use bessemer_comm::mpi::end_at_once;
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 use std::process::ExitCode;
@@ -26,7 +28,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             ranks::tell_error(&failure::one_line(&error));
-            ExitCode::from(failure::exit_code(&error))
+            let code = failure::exit_code(&error);
+            if has_failed() {
+                end_at_once(code);
+            }
+            ExitCode::from(code)
         }
     }
 }

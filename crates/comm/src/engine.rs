@@ -6,12 +6,24 @@ use crate::probe::{Link, LinkProbe};
 use crate::reduce::{AllReduce, Reduction, Wire};
 use crate::transport::{Operation, Pause, Step, Transport};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long the reason of a failure of messages is waited for, and the end of the thread where a job has failed.
 const CAUSE: Duration = Duration::from_secs(2);
+
+/// Between looks at the job while a collective is waited for.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Whether messages of this process failed.
+static FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Whether messages of this process failed, so that their transport was not ended in good order, or still waits for a rank that is lost.
+pub fn has_failed() -> bool {
+    FAILED.load(Ordering::Relaxed)
+}
 
 /// Opens the transport in the communication thread.
 pub type Open = Box<dyn FnOnce() -> Result<Box<dyn Transport>, CommError> + Send>;
@@ -82,7 +94,7 @@ impl Engine {
     /// The message layer fails, or a rank was lost.
     pub fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, CommError> {
         let operation = AllGather::new(bytes, self.size);
-        Ok(self.command(|reply| Command::AllGather(operation, reply)).wait()?.into_parts())
+        Ok(self.watched(self.command(|reply| Command::AllGather(operation, reply)))?.into_parts())
     }
 
     /// The bytes of rank `root`, which gives `Some`; the others give `None`.
@@ -91,7 +103,7 @@ impl Engine {
     /// The message layer fails, or a rank was lost.
     pub fn broadcast(&self, root: usize, bytes: Option<Vec<u8>>) -> Result<Vec<u8>, CommError> {
         let operation = AllGather::broadcast(root, bytes);
-        let mut parts = self.command(|reply| Command::AllGather(operation, reply)).wait()?.into_parts();
+        let mut parts = self.watched(self.command(|reply| Command::AllGather(operation, reply)))?.into_parts();
         Ok(parts.swap_remove(0))
     }
 
@@ -100,7 +112,17 @@ impl Engine {
     /// # Errors
     /// The message layer fails, or a rank was lost.
     pub fn probe(&self, pair: [usize; 2]) -> Result<Option<Link>, CommError> {
-        Ok(self.command(|reply| Command::Probe(LinkProbe::new(pair), reply)).wait()?.link())
+        Ok(self.watched(self.command(|reply| Command::Probe(LinkProbe::new(pair), reply)))?.link())
+    }
+
+    /// The result of what was started, or the failure of the job: where a rank is lost, a transport may not return.
+    fn watched<T>(&self, started: Started<T>) -> Result<T, CommError> {
+        loop {
+            if let Some(done) = started.wait_within(LOOK)? {
+                return Ok(done);
+            }
+            (self.watch)()?;
+        }
     }
 
     fn command<T>(&self, command: impl FnOnce(Sender<Result<T, CommError>>) -> Command) -> Started<T> {
@@ -143,6 +165,7 @@ impl Drop for Engine {
         let begun = Instant::now();
         while !thread.is_finished() {
             if begun.elapsed() > CAUSE && (self.watch)().is_err() {
+                FAILED.store(true, Ordering::Relaxed);
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -226,6 +249,7 @@ fn serve(transport: &mut dyn Transport, commands: &Receiver<Command>, watch: &Sh
             if let CommError::Mpi { .. } | CommError::Disconnected { .. } = error {
                 *error = cause(error, watch);
             }
+            FAILED.store(true, Ordering::Relaxed);
             transport.cancel();
             for command in active.drain(..) {
                 command.reply(Err(error.clone()));

@@ -1,15 +1,18 @@
 //! MPI as a message layer: found and opened at run time, whichever library the launcher belongs to.
 //!
-//! This is the only module of the crate with `unsafe`: foreign functions, and what runs in a child before it becomes a program.
+//! This is the only module of the crate with `unsafe`: foreign functions, what runs in a child before it becomes a program, and the end
+//! of a process that cannot wait for MPI.
 
 #![allow(unsafe_code, reason = "foreign functions")]
 
 mod api;
 mod child;
+mod end;
 mod find;
 mod transport;
 
 pub use child::die_with_this_thread;
+pub use end::end_at_once;
 pub use find::MpiLibrary;
 
 /// Libraries that share one binary interface.
