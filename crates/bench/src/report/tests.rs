@@ -454,6 +454,7 @@ fn results_stand_in_the_tables_of_publications() {
         "| resnet50, bessemer | 2 | 8 | 18.00 | – | – | 1.80 x | – |",
         "| resnet50, bessemer | fp32 | 1 | 50.00 | 0 | 0 | 0 | 21.50 |",
         "| seed-2 | resnet20-cifar | 64 | bf16 | top-1 80.00 % | 42 s |",
+        "| resnet20-cifar | bf16, batch 64 | **75.00 %** top-1, mean of 3 seeds, **5.00 %** standard deviation |",
         "| resnet20-cifar, bf16 | top-1 | 3 | 75.000 %, 80.000 %, 70.000 % | 75.000 % | 5.000 % |",
         "| conv2d | 53 | 3.00 | 75.0 % | 2.00 |",
     ];
