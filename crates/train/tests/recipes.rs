@@ -26,7 +26,7 @@ fn fields(table: &Table) -> BTreeMap<String, Value> {
 }
 
 /// Fields that recipes of earlier versions do not have, with the values, in TOML, that those versions computed with.
-const ADDED: [(&str, &str); 9] = [
+const ADDED: [(&str, &str); 11] = [
     ("data.exif", "\"ignore\""),
     ("data.scaled_decode", "false"),
     ("model.bn_eps", "0.00001"),
@@ -36,6 +36,8 @@ const ADDED: [(&str, &str); 9] = [
     ("optimizer.velocity", "\"gradients\""),
     ("schedule.warmup_lr", "0.0"),
     ("train.ema_ramp", "false"),
+    ("train.means_over", "\"rank\""),
+    ("train.norms_over", "\"rank\""),
 ];
 
 #[test]
