@@ -10,12 +10,13 @@ use crate::stats::{median, published_style, spread, step_times};
 use crate::workload::{Mode, StepSettings, Work, Workload};
 use bessemer_comm::launch::{Placement, process_variables};
 use bessemer_comm::mpi::MpiLibrary;
+use bessemer_ir::passes::buckets::BucketOptions;
 use bessemer_ir::passes::recompute::Recompute;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::run::{Device, Executor, RunError, write_f32};
 use bessemer_ir::{DType, Role};
 use bessemer_models::ModelError;
-use bessemer_nn::initialise;
+use bessemer_nn::{Over, initialise};
 use bessemer_train::device::lacks_library;
 use bessemer_train::events::{BenchResult, BenchRun};
 use bessemer_train::recipe::Compute;
@@ -57,6 +58,8 @@ pub struct Request {
     pub seed: u64,
     /// Sizes and options of the step.
     pub settings: StepSettings,
+    /// Whether sums over ranks travel while the rest of the step is computed.
+    pub overlap: bool,
     /// Device that the steps run on.
     pub device: DeviceOptions,
 }
@@ -99,6 +102,7 @@ impl Request {
             budget: None,
             seed: 0,
             settings: StepSettings::default(),
+            overlap: true,
             device: DeviceOptions::default(),
         }
     }
@@ -299,7 +303,8 @@ impl Request {
 
     fn compile_options(&self) -> CompileOptions {
         let (fuse, precision, recompute) = (self.fuse, self.work().precision, self.recompute);
-        CompileOptions { fuse, precision, recompute, ..CompileOptions::default() }
+        let buckets = BucketOptions { overlap: self.overlap, ..BucketOptions::default() };
+        CompileOptions { fuse, precision, recompute, buckets, ..CompileOptions::default() }
     }
 }
 
@@ -312,7 +317,7 @@ impl Prepared {
         Prepared::on(request, &*request.device.open()?)
     }
 
-    fn on(request: &Request, device: &dyn Device) -> Result<Prepared, MeasureError> {
+    pub(crate) fn on(request: &Request, device: &dyn Device) -> Result<Prepared, MeasureError> {
         let work = request.work().build()?;
         let model_flops = bessemer_models::flops(&work.graph);
         let executor = drawn(&work, device, &request.compile_options(), request.seed)?;
@@ -616,8 +621,23 @@ fn options(request: &Request) -> BTreeMap<String, Value> {
         ("isa", request.device.instruction_set.name().into()),
     ];
     let common = common.into_iter().map(|(name, value)| (name.to_string(), value));
-    common.chain(options_of(&request.model, request.mode, &request.settings)).collect()
+    let own = options_of(&request.model, request.mode, &request.settings);
+    common.chain(own).chain(options_of_ranks(request)).collect()
 }
+
+/// What ranks do in another way than the usual one.
+fn options_of_ranks(request: &Request) -> impl Iterator<Item = (String, Value)> {
+    let StepSettings { norms, means, .. } = request.settings;
+    let over = |over: Over| (over != Over::Rank).then(|| "all".into());
+    let overlap = (!request.overlap).then_some(false.into());
+    let options = [(NORMS_OPTION, over(norms)), (MEANS_OPTION, over(means)), (OVERLAP_OPTION, overlap)];
+    options.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)))
+}
+
+/// Names of the options that say what is taken over all ranks, where something is, and that sums are waited for where they begin.
+pub(crate) const NORMS_OPTION: &str = "norms_over";
+pub(crate) const MEANS_OPTION: &str = "means_over";
+pub(crate) const OVERLAP_OPTION: &str = "overlap";
 
 /// Those of the settings that a model has.
 pub(crate) fn options_of(model: &str, mode: Mode, settings: &StepSettings) -> Vec<(String, Value)> {

@@ -1,12 +1,15 @@
 //! How training becomes faster with the number of ranks, beside one rank alone and beside ranks that do not communicate.
 
 use crate::machine::{Limits, Machine};
-use crate::measure::{MeasureError, Progress, RankTimes, Repeat, Request, measure};
+use crate::measure::{
+    MEANS_OPTION, MeasureError, NORMS_OPTION, OVERLAP_OPTION, Progress, RankTimes, Repeat, Request, measure,
+};
 use crate::show;
 use crate::simulator::{Cluster, ClusterError, Ranks, StepProfile};
 use crate::stats::median;
 use crate::workload::StepSettings;
 use bessemer_train::events::{BenchResult, Scaling, ScalingKind, Simulated, SlowestRank, Together};
+use std::path::Path;
 
 /// The step of ranks that share it. `request` is for one of them: with weak scaling each has the same micro-batches, with strong
 /// scaling its batch is divided.
@@ -144,7 +147,7 @@ pub struct Table {
 /// What the columns of a [`Table`] say, in a sentence or two.
 pub const NOTE: &str = "Speed-up and efficiency are over one rank alone; beside ranks apart: over as many ranks that do the same \
                         work and do not communicate. Waits are exposed communication, of a step. The slowest rank computes longest, \
-                        by so much over the median.";
+                        by so much over the median. Errors are those of the throughput: the simulator's, and that of the null predictor, an efficiency of 100 %.";
 
 /// A table for each model, precision, kind of scaling and step of one rank, in the order in which they were measured.
 pub fn tables(results: &[BenchResult]) -> Vec<Table> {
@@ -167,15 +170,25 @@ fn title(result: &BenchResult, scaling: &Scaling) -> String {
     };
     let noun = result.unit.split('/').next().unwrap_or_default();
     let samples = samples.replacen(' ', &format!(" {noun} "), 1);
-    format!("{kind} of {}, {}, {samples}, {} threads a rank", result.model, result.precision, result.threads)
+    let threads = result.threads;
+    let options = [
+        (NORMS_OPTION, "norms over all ranks"),
+        (MEANS_OPTION, "means over all ranks"),
+        (OVERLAP_OPTION, "without overlap"),
+    ];
+    let options = options.iter().filter(|(name, _)| result.options.contains_key(*name));
+    let options: String = options.map(|(_, words)| format!(", {words}")).collect();
+    let cluster = scaling.simulated.as_ref().and_then(|simulated| Path::new(&simulated.cluster).file_stem());
+    let cluster = cluster.map_or_else(String::new, |name| format!(", on {}", name.to_string_lossy()));
+    format!("{kind} of {}, {}, {samples}, {threads} threads a rank{options}{cluster}", result.model, result.precision)
 }
 
 fn table(title: String, rows: &[(&BenchResult, &Scaling)]) -> Table {
     let is_simulated = rows.iter().any(|(_, scaling)| scaling.simulated.is_some());
     let unit = &rows[0].0.unit;
-    let mut header = vec!["nodes", "ranks a node", "batch a rank", unit, "speed-up", "efficiency"];
+    let mut header = vec!["nodes", "ranks a node", "batch a rank", unit, "step ms", "speed-up", "efficiency"];
     header.extend(["beside ranks apart", "waits ms"]);
-    header.extend(is_simulated.then_some(["simulated", "error"]).into_iter().flatten());
+    header.extend(is_simulated.then_some(["simulated", "error", "error of perfect scaling"]).into_iter().flatten());
     header.extend(["slowest rank", "messages by"]);
     let header = header.into_iter().map(str::to_owned).collect();
     Table { title, header, rows: rows.iter().map(|(result, scaling)| row(result, scaling, is_simulated)).collect() }
@@ -184,6 +197,7 @@ fn table(title: String, rows: &[(&BenchResult, &Scaling)]) -> Table {
 fn row(result: &BenchResult, scaling: &Scaling, is_simulated: bool) -> Vec<String> {
     let mut cells = [result.nodes, result.devices, result.batch_size].map(|number| number.to_string()).to_vec();
     cells.push(show::significant(result.throughput, 4));
+    cells.push(show::significant(scaling.step_samples as f64 / result.throughput * 1e3, 4));
     cells.extend([format!("{:.2} x", scaling.speed_up), show::percent(scaling.efficiency)]);
     let together = scaling.together.as_ref();
     let of_several = |cell: &dyn Fn(&Together) -> String| together.map_or_else(|| "–".to_owned(), cell);
@@ -193,6 +207,7 @@ fn row(result: &BenchResult, scaling: &Scaling, is_simulated: bool) -> Vec<Strin
         let simulated = |cell: &dyn Fn(&Simulated) -> String| scaling.simulated.as_ref().map_or_else(String::new, cell);
         cells.push(simulated(&|simulated| show::significant(simulated.throughput, 4)));
         cells.push(simulated(&|simulated| format!("{:+.1} %", simulated.error * 100.0)));
+        cells.push(format!("{:+.1} %", (1.0 / scaling.efficiency - 1.0) * 100.0));
     }
     cells.push(of_several(&|Together { slowest: SlowestRank { rank, host, over_median }, .. }| {
         format!("{rank} ({host}), {:+.1} %", (over_median - 1.0) * 100.0)
@@ -309,15 +324,22 @@ mod tests {
         let plain = weak(&[one.clone(), result.clone()]);
         assert_eq!(plain.title, "Weak scaling of bert-tiny, fp32, 12 sequences a rank in each step, 1 threads a rank");
         let rows = [
-            "1 | 1 | 6 | 8.000 | 1.00 x | 100.0 % | – | – | – | –",
-            "1 | 2 | 6 | 10.80 | 1.35 x | 67.5 % | 54.0 % | 1000 | 1 (node1), +20.0 % | Open MPI v9",
+            "1 | 1 | 6 | 8.000 | 1500 | 1.00 x | 100.0 % | – | – | – | –",
+            "1 | 2 | 6 | 10.80 | 2222 | 1.35 x | 67.5 % | 54.0 % | 1000 | 1 (node1), +20.0 % | Open MPI v9",
         ];
         assert_eq!(cells(&plain), rows);
-        let simulated = Simulated { cluster: "x".to_owned(), throughput: 11.34, exposed_ms: 3.0, error: 0.05 };
-        result.scaling.as_mut().unwrap().simulated = Some(simulated);
+        let simulated =
+            Simulated { cluster: "links/x.toml".to_owned(), throughput: 11.34, exposed_ms: 3.0, error: 0.05 };
+        for result in [&mut one, &mut result] {
+            result.scaling.as_mut().unwrap().simulated = Some(simulated.clone());
+        }
         let beside = weak(&[one.clone(), result.clone()]);
-        assert!(beside.rows.iter().all(|row| row.len() == beside.header.len()) && beside.header.len() == 12);
-        assert!(cells(&beside)[1].contains("| 1000 | 11.34 | +5.0 % | 1 (node1)"), "{:?}", beside.rows);
+        assert_eq!(beside.title, format!("{}, on x", plain.title));
+        assert!(beside.rows.iter().all(|row| row.len() == beside.header.len()) && beside.header.len() == 14);
+        assert!(cells(&beside)[1].contains("| 1000 | 11.34 | +5.0 % | +48.1 % | 1 (node1)"), "{:?}", beside.rows);
+        let mut apart = strong.clone();
+        apart.options.insert(OVERLAP_OPTION.to_owned(), false.into());
+        assert!(weak(&[apart]).title.ends_with("1 threads a rank, without overlap"), "an option is a table of its own");
         let titles: Vec<String> = tables(&[one, result, strong]).into_iter().map(|table| table.title).collect();
         assert_eq!(titles.len(), 2);
         assert_eq!(titles[1], "Strong scaling of bert-tiny, fp32, 24 sequences in each step, 1 threads a rank");

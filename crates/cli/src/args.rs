@@ -4,7 +4,7 @@ use crate::commands;
 use crate::failure::Usage;
 use crate::names;
 use crate::ranks;
-use bessemer_bench::workload::{DetectorOutputs, StepSettings};
+use bessemer_bench::workload::{DetectorOutputs, Over, StepSettings};
 use bessemer_ir::DType;
 use bessemer_ir::passes::CompileOptions;
 use bessemer_ir::passes::recompute::Recompute;
@@ -396,6 +396,62 @@ impl StepArguments {
             outputs: self.outputs.unwrap_or(usual.outputs),
             ..usual
         })
+    }
+}
+
+/// How a training step that several ranks share depends on all of them.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct SharedStep {
+    /// Whose samples batch norms take mean and variance of, as train.norms_over: rank or all [default: rank]
+    #[arg(long, value_name = "rank|all", value_parser = over, help_heading = "Several devices")]
+    pub norms_over: Option<Over>,
+    /// Whose weights losses are divided by, as train.means_over: rank or all [default: rank]
+    #[arg(long, value_name = "rank|all", value_parser = over, help_heading = "Several devices")]
+    pub means_over: Option<Over>,
+    /// Whether gradients travel while the rest of the step is computed: on, or off, which changes no result [default: on]
+    #[arg(long, value_name = "on|off", value_parser = switch, help_heading = "Several devices")]
+    pub overlap: Option<bool>,
+}
+
+impl SharedStep {
+    /// # Errors
+    /// An option that is given where there are no ranks; `needed` names what it is for.
+    pub(crate) fn refuse(&self, needed: &str) -> Result<(), Usage> {
+        let given = [
+            ("--norms-over", self.norms_over.is_some()),
+            ("--means-over", self.means_over.is_some()),
+            ("--overlap", self.overlap.is_some()),
+        ];
+        let given = given.into_iter().find(|(_, given)| *given);
+        given.map_or(Ok(()), |(option, _)| Err(Usage(format!("{option} is for {needed}"))))
+    }
+
+    /// A step with these options.
+    pub(crate) fn settings(&self, settings: StepSettings) -> StepSettings {
+        let (norms, means) = (self.norms_over.unwrap_or_default(), self.means_over.unwrap_or_default());
+        StepSettings { norms, means, ..settings }
+    }
+
+    /// Whether gradients travel while the rest of the step is computed.
+    pub(crate) fn overlaps(&self) -> bool {
+        self.overlap.unwrap_or(true)
+    }
+}
+
+fn over(text: &str) -> Result<Over, String> {
+    match text {
+        "rank" => Ok(Over::Rank),
+        "all" => Ok(Over::All),
+        _ => Err("allowed: rank, all".to_owned()),
+    }
+}
+
+/// `on` or `off`.
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("allowed: on, off".to_owned()),
     }
 }
 

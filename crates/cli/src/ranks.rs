@@ -1,6 +1,6 @@
 //! This process among the ranks of a job, and starting such jobs on this machine.
 
-use crate::args::{Common, at_least_one};
+use crate::args::{Common, at_least_one, switch};
 use crate::failure::Usage;
 use anyhow::{Result, bail};
 use bessemer_comm::launch::{Placement, process_variables};
@@ -8,7 +8,7 @@ use bessemer_comm::mpi::Family;
 use bessemer_comm::spawn::{Job, MpiLauncher, die_with_parent};
 use bessemer_ir::ops::collective::Wire;
 use bessemer_train::{Group, GroupOptions, StopSignal};
-use clap::Args;
+use clap::{ArgAction, Args};
 use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
@@ -36,6 +36,9 @@ pub(crate) struct RankArguments {
     /// Numbers in which gradients travel between ranks: fp32, or bf16 or fp16 for half of the bytes, rounded before and after the sum
     #[arg(long, value_name = "PRECISION", default_value = "fp32", value_parser = wire)]
     pub wire: Wire,
+    /// Whether gradients travel while the rest of the step is computed: on, or off, which changes no result
+    #[arg(long, value_name = "on|off", default_value = "on", action = ArgAction::Set, value_parser = switch)]
+    pub overlap: bool,
     /// Seconds within which all ranks must have started
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0, value_parser = seconds)]
     pub join_timeout: f64,

@@ -1,9 +1,12 @@
-//! Faults in runs on two ranks, each a node of its own; `crates/cli/examples/faults` injects more of them, and of more kinds.
+//! Faults in runs on several ranks, each a node of its own; `crates/cli/examples/faults` injects more of them, and of more kinds.
 
+#[path = "../examples/faults/halt.rs"]
+mod halt;
 #[allow(dead_code, reason = "the command uses the rest")]
 #[path = "../examples/faults/injection.rs"]
 mod injection;
-#[path = "../examples/faults/nodes.rs"]
+#[allow(dead_code, reason = "another command uses the rest")]
+#[path = "../examples/shared/nodes.rs"]
 mod nodes;
 
 use injection::{Fault, Phase, Site};
@@ -12,16 +15,33 @@ use std::io::Write;
 use std::path::Path;
 use tempfile::TempDir;
 
-#[test]
-fn runs_end_with_a_message_and_go_on_behind_every_fault() {
-    // The test harness keeps what is printed by its macros.
-    let tell = |line: String| writeln!(std::io::stderr(), "{line}").unwrap();
+/// The test harness keeps what is printed by its macros.
+fn tell(line: &str) {
+    writeln!(std::io::stderr(), "{line}").unwrap();
+}
+
+fn inject(ranks: usize, faults: impl IntoIterator<Item = Fault>) {
     let folder = TempDir::new().unwrap();
-    let mut site = match Site::new(Path::new(env!("CARGO_BIN_EXE_bessemer")), folder.path(), 2) {
+    let mut site = match Site::new(Path::new(env!("CARGO_BIN_EXE_bessemer")), folder.path(), ranks) {
         Ok(site) => site,
-        Err(reason) => return tell(format!("skipped: faults between nodes: {reason}")),
+        Err(reason) => return tell(&format!("skipped: faults between {ranks} nodes: {reason}")),
     };
     let mut injected = 0;
+    for (number, fault) in faults.into_iter().enumerate() {
+        match site.inject(number, fault) {
+            Ok(Some(outcome)) => {
+                assert!(outcome.problems.is_empty(), "{fault}: {outcome:#?}");
+                injected += 1;
+            }
+            Ok(None) => tell(&format!("missed: {fault}: the run had ended")),
+            Err(reason) => tell(&format!("skipped: {fault}: {reason}")),
+        }
+    }
+    tell(&format!("{injected} faults injected between {ranks} nodes"));
+}
+
+#[test]
+fn runs_end_with_a_message_and_go_on_behind_every_fault() {
     // Before ranks have met their launcher ends them; in the other kinds left out here it is the message layer that may not return.
     let is_left_out = |fault: &Fault| {
         matches!(
@@ -29,15 +49,11 @@ fn runs_end_with_a_message_and_go_on_behind_every_fault() {
             Fault::Kill(Phase::Start | Phase::Wait, _) | Fault::Network(Trouble::Mute(_) | Trouble::Deaf(_))
         )
     };
-    for (number, fault) in Fault::all(2).into_iter().filter(|fault| !is_left_out(fault)).enumerate() {
-        match site.inject(number, fault) {
-            Ok(Some(outcome)) => {
-                assert!(outcome.problems.is_empty(), "{fault}: {outcome:#?}");
-                injected += 1;
-            }
-            Ok(None) => tell(format!("missed: {fault}: the run had ended")),
-            Err(reason) => tell(format!("skipped: {fault}: {reason}")),
-        }
-    }
-    tell(format!("{injected} faults injected"));
+    inject(2, Fault::all(2).into_iter().filter(|fault| !is_left_out(fault)));
+}
+
+#[test]
+fn survivors_agree_on_who_is_lost() {
+    let kills = (0..3).map(|rank| Fault::Kill(Phase::Step, rank));
+    inject(3, kills.chain([Fault::Halt(2), Fault::Network(Trouble::Down(1))]));
 }

@@ -136,6 +136,17 @@ fn training_is_measured_on_several_ranks() {
             assert!(table.contains("| 1 | 2 |") && table.contains("slowest rank"), "{report}");
         }
 
+        let bench = bench.replace("bert-tiny --sequence-length 16", "resnet20-cifar");
+        let shared = "--norms-over all --means-over all --overlap off --simulate own.toml";
+        let table = place.run(&format!("{bench} --scaling 1x2 {shared} --out shared.jsonl --quiet")).ok().out;
+        let words = "1 threads a rank, norms over all ranks, means over all ranks, without overlap";
+        assert!(table.contains(words), "{table}");
+        let results = place.results("shared.jsonl");
+        assert_eq!(results[1]["options"]["norms_over"], "all");
+        let waits = results[1]["scaling"]["simulated"]["exposed_ms"].as_f64().unwrap();
+        // 19 norms with two sums forward and two back, of two messages of 50 us each.
+        assert!(waits > 4.0 * 19.0 * 0.1, "{waits}");
+
         let other = place.launched(&launcher, 2, &format!("{bench} --scaling 2x2 --out other.jsonl"));
         assert!(other.code == 2 && other.err.contains("--scaling 2x2: mp"), "{}", other.err);
         assert!(other.err.contains("started 2 ranks on 1 nodes, which can be 1x1 and 1x2"), "{}", other.err);

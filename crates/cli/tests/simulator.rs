@@ -24,6 +24,15 @@ fn a_model_is_simulated_on_a_cluster() {
     let efficiency: Vec<f64> = rows.iter().map(|row| row["efficiency"].as_f64().unwrap()).collect();
     assert!(efficiency[0] == 1.0 && efficiency.is_sorted_by(|a, b| a >= b) && efficiency[2] > 0.5, "{efficiency:?}");
 
+    let shared = json("resnet50 --batch-size 64 --cluster h200x8 --nodes 2,4 --norms-over all --accumulation 2");
+    assert_eq!((&shared["gradient_bytes"], &plain["micro_batch_sums"]), (&plain["gradient_bytes"], &Value::from(0)));
+    assert!(shared["micro_batch_sums"].as_u64().unwrap() >= 2 * 4 * 49, "{shared}");
+    let apart = json("resnet50 --batch-size 64 --cluster h200x8 --nodes 2,4 --overlap off");
+    let exposed = |table: &Value| table["rows"][1]["exposed_seconds"].as_f64().unwrap();
+    assert!(exposed(&shared) > exposed(&plain) && exposed(&apart) > exposed(&plain), "{shared} {apart} {plain}");
+    let said = run("resnet50 --batch-size 64 --cluster h200x8 --nodes 2 --norms-over all --overlap off");
+    assert!(said.contains("sums that micro-batches wait for, without overlap"), "{said}");
+
     let starved = json("resnet50 --batch-size 64 --cluster h200x8 --nodes 2 --input-rate 1000");
     let last = &starved["rows"][1];
     assert_eq!((&last["binds"], &last["throughput"]), (&Value::from("input"), &Value::from(2000.0)));
@@ -50,6 +59,9 @@ fn what_cannot_be_simulated_is_refused() {
     run("explain bert-tiny --cluster h200x8 --nodes 1,64").fails(2, &["h200x8 has 4 nodes, not 64"]);
     run("explain bert-tiny --cluster h200x8 --mode infer").fails(2, &["--cluster", "train"]);
     run("explain bert-tiny --nodes 2").fails(2, &["--cluster"]);
+    run("explain bert-tiny --overlap off").fails(2, &["--overlap is for --cluster"]);
+    run("explain bert-tiny --cluster h200x8 --norms-over both").fails(2, &["--norms-over", "allowed: rank, all"]);
+    run("bench train bert-tiny --means-over all").fails(2, &["--means-over is for --scaling and --step-profile"]);
     run("explain bert-tiny --cluster h200x8 --input-rate 0").fails(2, &["--input-rate", "above 0"]);
     run("explain bert-tiny --cluster h200x8 --profile absent.json").fails(2, &["absent.json", "No such file"]);
     std::fs::write(folder.path().join("bad.toml"), "nodes = 2\n").unwrap();

@@ -4,6 +4,7 @@ use crate::tasks::registry;
 use bessemer_ir::ops::source::Input;
 use bessemer_ir::{DType, Graph, philox};
 use bessemer_models::{Model, ModelError};
+pub use bessemer_nn::Over;
 use bessemer_nn::{Clip, ClipForm, ClipOf, LossScale, Optimizer, ParamSpec, PixelScale, Ranks, Schedule, TrainConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -92,6 +93,10 @@ pub struct StepSettings {
     pub accumulation: u64,
     /// Ranks that share a training step; `accumulation` is a multiple of it.
     pub ranks: usize,
+    /// Whose samples batch norms of a training step take mean and variance of.
+    pub norms: Over,
+    /// Whose weights the losses of a training step are divided by.
+    pub means: Over,
     /// Whether answers to questions are found by one layer, and all layers trained at one rate, as other frameworks have it.
     pub plain_spans: bool,
     /// What the inference of a detector ends with.
@@ -107,6 +112,8 @@ impl Default for StepSettings {
             clip: true,
             accumulation: 1,
             ranks: 1,
+            norms: Over::Rank,
+            means: Over::Rank,
             plain_spans: false,
             outputs: DetectorOutputs::default(),
         }
@@ -249,7 +256,12 @@ impl Work<'_> {
         TrainConfig {
             loss_scale: (self.precision == DType::F16).then_some(LossScale { initial: 128.0, growth_steps: Some(100) }),
             accumulation: self.settings.accumulation,
-            ranks: Ranks { count: self.settings.ranks, ..Ranks::default() },
+            ranks: Ranks {
+                count: self.settings.ranks,
+                norms: self.settings.norms,
+                means: self.settings.means,
+                ..Ranks::default()
+            },
             ..TrainConfig::new(optimizer, Schedule::constant(rate))
         }
     }

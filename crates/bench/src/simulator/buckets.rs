@@ -1,4 +1,4 @@
-//! Gradients packed to buckets: one collective for several tensors.
+//! Gradients packed to buckets: one collective for several tensors. Sums of one micro-batch are left as they are.
 
 use super::{Cluster, Collective, Ranks, StepProfile};
 
@@ -14,29 +14,39 @@ fn bucket(collectives: &[Collective]) -> Collective {
         bytes: collectives.iter().map(|c| c.bytes).sum(),
         ready: collectives.iter().map(|c| c.ready).max().expect("one at least"),
         needed: collectives.iter().map(|c| c.needed).min().expect("one at least"),
+        each_micro_batch: false,
     }
 }
 
-/// Buckets of these numbers of collectives.
+/// Those that may be packed.
+fn gradients(collectives: &[Collective]) -> Vec<Collective> {
+    collectives.iter().filter(|collective| !collective.each_micro_batch).copied().collect()
+}
+
+/// The collectives with buckets of these numbers of gradients, in the order of readiness.
 ///
 /// # Panics
-/// If the counts are not all at least 1 and together the number of collectives.
+/// If the counts are not all at least 1 and together the number of gradients.
 pub fn merged(collectives: &[Collective], counts: &[usize]) -> Vec<Collective> {
-    assert_eq!(counts.iter().sum::<usize>(), collectives.len(), "every collective is in one bucket");
-    let mut rest = collectives;
+    let gradients = gradients(collectives);
+    assert_eq!(counts.iter().sum::<usize>(), gradients.len(), "every gradient is in one bucket");
+    let mut rest = &gradients[..];
     let take = |&count: &usize| {
         let (first, others) = rest.split_at(count);
         rest = others;
         bucket(first)
     };
-    counts.iter().map(take).collect()
+    let buckets = counts.iter().map(take);
+    let mut all: Vec<Collective> = buckets.chain(collectives.iter().filter(|c| c.each_micro_batch).copied()).collect();
+    all.sort_by_key(|collective| collective.ready);
+    all
 }
 
-/// Numbers of collectives of each bucket if a bucket is closed as soon as it holds `first` bytes, and the later ones `size`.
+/// Numbers of gradients of each bucket if a bucket is closed as soon as it holds `first` bytes, and the later ones `size`.
 pub fn counts_by_size(collectives: &[Collective], first: u64, size: u64) -> Vec<usize> {
     let mut counts = Vec::new();
     let (mut count, mut bytes) = (0, 0);
-    for collective in collectives {
+    for collective in gradients(collectives) {
         (count, bytes) = (count + 1, bytes + collective.bytes);
         if bytes >= if counts.is_empty() { first } else { size } {
             counts.push(count);
@@ -47,18 +57,18 @@ pub fn counts_by_size(collectives: &[Collective], first: u64, size: u64) -> Vec<
     counts
 }
 
-/// Numbers of collectives of each bucket for which the simulated step on `ranks` is shortest; of equally good ones the fewest
+/// Numbers of gradients of each bucket for which the simulated step on `ranks` is shortest; of equally good ones the fewest
 /// buckets. A bucket has tensors that follow each other in the order of readiness.
 ///
-/// Where everything behind the backward pass waits for all gradients, as with a global norm, and collectives do not slow
-/// down kernels, the result is optimal. Otherwise it is the best of that solution and of buckets of common sizes.
+/// Where everything behind the backward pass waits for all gradients, as with a global norm, micro-batches wait for no sums, and
+/// collectives do not slow down kernels, the result is optimal. Otherwise it is the best of that solution and of buckets of common sizes.
 pub fn choose(profile: &StepProfile, cluster: &Cluster, ranks: Ranks) -> Vec<usize> {
-    let collectives = &profile.collectives;
-    if collectives.is_empty() {
+    let (collectives, number) = (&profile.collectives, gradients(&profile.collectives).len());
+    if number == 0 {
         return Vec::new();
     }
     let by_size = SIZES.map(|size| counts_by_size(collectives, size, size));
-    let candidates = [earliest_end(profile, cluster, ranks), vec![collectives.len()]].into_iter().chain(by_size);
+    let candidates = [earliest_end(profile, cluster, ranks), vec![number]].into_iter().chain(by_size);
     let simulated = candidates.map(|counts| {
         let seconds = profile.with_collectives(merged(collectives, &counts)).simulate(cluster, ranks).step_seconds;
         (seconds, counts)
@@ -73,7 +83,7 @@ pub fn choose(profile: &StepProfile, cluster: &Cluster, ranks: Ranks) -> Vec<usi
 /// Buckets whose last one ends earliest, by dynamic programming over the number of collectives that are through: one after
 /// the other, each begins when its last tensor is ready and the bucket before has ended.
 fn earliest_end(profile: &StepProfile, cluster: &Cluster, ranks: Ranks) -> Vec<usize> {
-    let collectives = &profile.collectives;
+    let collectives = gradients(&profile.collectives);
     let mut now = profile.earlier_seconds;
     let ends: Vec<f64> = profile
         .calls

@@ -55,6 +55,9 @@ pub struct Collective {
     pub ready: usize,
     /// Number of the first call that needs the result; the number of calls if it is needed at the end of the step.
     pub needed: usize,
+    /// Whether it belongs to one micro-batch, whose calls wait for it, as sums of norms over all ranks do. It is a message of its own.
+    #[serde(default)]
+    pub each_micro_batch: bool,
 }
 
 /// Ranks of a job, one for each device.
@@ -192,6 +195,22 @@ impl StepProfile {
     #[must_use]
     pub fn with_collectives(&self, collectives: Vec<Collective>) -> StepProfile {
         StepProfile { collectives, ..self.clone() }
+    }
+
+    /// The same step where the sums of gradients are sent and waited for behind the backward pass, before anything of the update.
+    #[must_use]
+    pub fn without_overlap(mut self) -> StepProfile {
+        let end = self.backward_end.max(1);
+        for collective in self.collectives.iter_mut().filter(|collective| !collective.each_micro_batch) {
+            (collective.ready, collective.needed) = (end - 1, end);
+        }
+        self.collectives.sort_by_key(|collective| collective.ready);
+        self
+    }
+
+    /// Bytes of the sums of gradients.
+    pub fn gradient_bytes(&self) -> u64 {
+        self.collectives.iter().filter(|sum| !sum.each_micro_batch).map(|gradient| gradient.bytes).sum()
     }
 
     /// The step on several ranks, its gradients packed as the compiler packs them.

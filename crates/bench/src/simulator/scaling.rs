@@ -1,10 +1,9 @@
 //! How the training step of a model scales over the nodes of a cluster.
 
-use super::from_plan::{LEAST_MICRO_BATCHES, profile_of_plan, roofline};
+use super::from_plan::{profile_of_plan, profiled, roofline};
 use super::{Cluster, ClusterError, DeviceDescription, Outcome, Ranks, StepProfile, buckets};
 use crate::explain::{Request, work};
 use crate::machine::Limits;
-use crate::workload::StepSettings;
 use bessemer_ir::passes::compile;
 use bessemer_ir::plan::{NullTarget, Target};
 use bessemer_models::ModelError;
@@ -50,6 +49,10 @@ pub struct ScalingTable {
     pub estimated_for: Option<String>,
     /// Bytes of all gradients.
     pub gradient_bytes: u64,
+    /// Sums that micro-batches of a step wait for, of norms and weights over all ranks.
+    pub micro_batch_sums: usize,
+    /// Whether gradients travel while the rest of the step is computed.
+    pub overlap: bool,
     /// One device first.
     pub rows: Vec<ScalingRow>,
 }
@@ -69,6 +72,10 @@ pub fn scaling(scaling: &Scaling) -> Result<ScalingTable, ClusterError> {
         None => estimated(request, &cluster)?,
     };
     profile.input_rate = scaling.input_rate.or(profile.input_rate);
+    let overlap = request.compile.buckets.overlap;
+    if !overlap {
+        profile = profile.without_overlap();
+    }
     let doublings = std::iter::successors(Some(1), |nodes| Some(nodes * 2)).take_while(|&nodes| nodes <= cluster.nodes);
     let nodes: Vec<usize> = if nodes.is_empty() { doublings.collect() } else { nodes.clone() };
     let several = nodes.into_iter().map(|nodes| Ranks { nodes, devices: cluster.devices });
@@ -83,7 +90,9 @@ pub fn scaling(scaling: &Scaling) -> Result<ScalingTable, ClusterError> {
         cluster: name.clone(),
         description: cluster.description.clone(),
         estimated_for,
-        gradient_bytes: profile.collectives.iter().map(|gradient| gradient.bytes).sum(),
+        gradient_bytes: profile.gradient_bytes(),
+        micro_batch_sums: profile.collectives.iter().filter(|sum| sum.each_micro_batch).count(),
+        overlap,
         rows: std::iter::once(Ranks::ONE).chain(several.filter(|&ranks| ranks != Ranks::ONE)).map(row).collect(),
     })
 }
@@ -91,7 +100,7 @@ pub fn scaling(scaling: &Scaling) -> Result<ScalingTable, ClusterError> {
 /// The step by the roofline of the cluster's device, or of this machine's, and the name of that device.
 fn estimated(request: &Request, cluster: &Cluster) -> Result<(StepProfile, Option<String>), ClusterError> {
     let micro_batches = request.settings.accumulation;
-    let settings = StepSettings { accumulation: micro_batches.max(LEAST_MICRO_BATCHES), ..request.settings };
+    let settings = profiled(request.settings);
     let graph = work(&Request { settings, ..request.clone() }, request.batch_size)?.graph;
     let (target, device): (Box<dyn Target>, _) = match &cluster.device {
         Some(device) => (Box::new(NullTarget), device.clone()),

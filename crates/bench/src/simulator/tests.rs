@@ -4,7 +4,7 @@ use super::*;
 use bessemer_ir::philox;
 
 pub(super) fn collective(bytes: u64, ready: usize, needed: usize) -> Collective {
-    Collective { bytes, ready, needed }
+    Collective { bytes, ready, needed, each_micro_batch: false }
 }
 
 /// The last call is the update.
@@ -82,6 +82,31 @@ fn collectives_run_one_after_the_other() {
     // What nobody waits for ends with the step.
     let last = profile(&[1.0, 1.0, 1.0], &[collective(5 * GB, 0, 3)]);
     assert_near(last.simulate(&link(1.0, 0.0), TWO).step_seconds, 6.0);
+}
+
+#[test]
+fn without_overlap_gradients_are_sent_behind_the_backward_pass() {
+    // 2 s of sending behind 4 s of backward pass, or beside 3 s of it.
+    let step = StepProfile { backward_end: 2, ..profile(&[1.0, 3.0, 1.0], &[collective(2 * GB, 0, 2)]) };
+    assert_near(step.simulate(&link(1.0, 0.0), TWO).step_seconds, 5.0);
+    let apart = step.without_overlap();
+    assert!(apart.check().is_ok());
+    assert_near(apart.simulate(&link(1.0, 0.0), TWO).step_seconds, 7.0);
+    assert_near(apart.simulate(&link(1.0, 0.0), Ranks::ONE).step_seconds, 5.0);
+}
+
+#[test]
+fn a_micro_batch_waits_for_its_sums() {
+    let own = |bytes, ready| Collective { each_micro_batch: true, ..collective(bytes, ready, ready + 1) };
+    let gradients = [collective(2 * GB, 1, 3), collective(GB, 2, 3)];
+    let step = profile(&[1.0, 1.0, 1.0, 1.0], &[own(GB, 0), gradients[0], gradients[1]]);
+    // 1 s of the sum behind the first call; of 3 s of gradients from the second call on, 1 s is hidden.
+    assert_near(step.simulate(&link(1.0, 0.0), TWO).step_seconds, 4.0 + 1.0 + 2.0);
+    // A bucket is of gradients alone.
+    let packed = buckets::merged(&step.collectives, &[2]);
+    assert_eq!(packed, [own(GB, 0), collective(3 * GB, 2, 3)]);
+    assert_eq!(buckets::counts_by_size(&step.collectives, 1, 1), [1, 1]);
+    assert_eq!(buckets::choose(&step, &link(1.0, 0.0), TWO).iter().sum::<usize>(), 2);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! device with the same batch. `docs/simulator.md` has the results.
 
 use super::fit::minimum;
-use super::from_plan::{LEAST_MICRO_BATCHES, profile_of_plan, roofline};
+use super::from_plan::{profile_of_plan, profiled, roofline};
 use super::published::{Point, Series, deep_learning_examples, dlperf};
 use super::{Binds, Cluster, Outcome, Ranks, StepProfile, buckets};
 use crate::stats::median;
@@ -13,7 +13,7 @@ use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::NullTarget;
 use bessemer_models::ModelError;
 use bessemer_train::tasks::registry;
-use bessemer_train::workload::{Mode, StepSettings, Work};
+use bessemer_train::workload::{Mode, Work};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
@@ -190,7 +190,7 @@ fn step_key(series: &Series) -> StepKey {
 
 fn roofline_profile(series: &Series) -> Result<StepProfile, ModelError> {
     let family = registry::find(&series.model)?.family();
-    let settings = StepSettings { accumulation: LEAST_MICRO_BATCHES, ..family.usual_step(series.sequence_length) };
+    let settings = profiled(family.usual_step(series.sequence_length));
     let Series { model, batch_size, precision, .. } = series;
     let work = Work { model, mode: Mode::Train, batch_size: *batch_size, precision: *precision, settings };
     let options = CompileOptions { precision: *precision, ..CompileOptions::default() };

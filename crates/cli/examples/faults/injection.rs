@@ -1,21 +1,24 @@
 //! Faults in runs of `bessemer train` on several ranks, each a node of its own, and what must be true behind each fault.
 
-use crate::nodes::{Nodes, Result, Trouble};
+use crate::halt::Halted;
+use crate::nodes::{Nodes, Result, Trouble, signal};
 use bessemer_comm::mpi::Family;
 use bessemer_comm::spawn::MpiLauncher;
 use bessemer_train::checkpoint::load_checkpoint;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Silence after which a rank is lost, `--peer-timeout`, in seconds.
 pub(crate) const PEER_TIMEOUT: u64 = 3;
+/// Seconds that a rank waits for a sum over all ranks, `--collective-timeout`, where another stands still.
+pub(crate) const COLLECTIVE_TIMEOUT: u64 = 2;
 /// Seconds that survivors have from the loss of a rank, once it can be known, to their end.
 pub(crate) const DEADLINE: u64 = 10;
 /// Seconds that a run has for all of its steps.
@@ -49,6 +52,8 @@ pub(crate) enum Fault {
     Kill(Phase, usize),
     /// SIGSTOP, for good.
     Stop(usize),
+    /// Its main thread stands still in a wait for another rank, for good; its heartbeats go on.
+    Halt(usize),
     /// From some step on.
     Network(Trouble),
 }
@@ -60,7 +65,7 @@ impl Fault {
         let of_rank = |rank: usize| {
             let kills = phases.map(|phase| Fault::Kill(phase, rank));
             let links = [Trouble::Down(rank), Trouble::Mute(rank), Trouble::Deaf(rank)].map(Fault::Network);
-            kills.into_iter().chain([Fault::Stop(rank)]).chain(links)
+            kills.into_iter().chain([Fault::Stop(rank), Fault::Halt(rank)]).chain(links)
         };
         let of_all = [Trouble::Late, Trouble::Lossy, Trouble::Narrow].map(Fault::Network);
         (0..ranks).flat_map(of_rank).chain(of_all).collect()
@@ -75,6 +80,7 @@ impl Fault {
             Fault::Kill(Phase::Save, _) => "kill -9 while rank 0 saves",
             Fault::Kill(Phase::Evaluate, _) => "kill -9 in an evaluation",
             Fault::Stop(_) => "SIGSTOP",
+            Fault::Halt(_) => "a rank stands still, its heartbeats go on",
             Fault::Network(Trouble::Down(_)) => "link down",
             Fault::Network(Trouble::Mute(_)) => "one-way loss: a node is not heard",
             Fault::Network(Trouble::Deaf(_)) => "one-way loss: a node does not hear",
@@ -86,7 +92,7 @@ impl Fault {
 
     fn rank(self) -> Option<usize> {
         match self {
-            Fault::Kill(_, rank) | Fault::Stop(rank) => Some(rank),
+            Fault::Kill(_, rank) | Fault::Stop(rank) | Fault::Halt(rank) => Some(rank),
             Fault::Network(Trouble::Down(node) | Trouble::Mute(node) | Trouble::Deaf(node)) => Some(node),
             Fault::Network(_) => None,
         }
@@ -99,7 +105,7 @@ impl Fault {
 
     /// Whether the rank itself is gone, so that nothing is asked of it.
     fn removes(self, rank: usize) -> bool {
-        matches!(self, Fault::Kill(_, lost) | Fault::Stop(lost) if lost == rank)
+        matches!(self, Fault::Kill(_, lost) | Fault::Stop(lost) | Fault::Halt(lost) if lost == rank)
     }
 
     /// Seconds within which all survivors must have ended. Before ranks have met their launcher ends them, and Open MPI's takes as long
@@ -108,6 +114,7 @@ impl Fault {
         match self {
             Fault::Kill(..) if !had_met => 2 * DEADLINE,
             Fault::Kill(..) => DEADLINE,
+            Fault::Halt(_) => COLLECTIVE_TIMEOUT + DEADLINE,
             Fault::Stop(_) | Fault::Network(_) if self.ends_the_run() => PEER_TIMEOUT + DEADLINE,
             Fault::Stop(_) | Fault::Network(_) => RUN_LIMIT / 2,
         }
@@ -213,7 +220,7 @@ impl Site {
     /// Runs without faults.
     fn measure(&mut self) -> Result<()> {
         let begun = Instant::now();
-        let mut run = self.start("reference", &self.launchers[0])?;
+        let mut run = self.start("reference", &self.launchers[0], &[])?;
         run.until(|run| run.steps() > 0);
         self.start_s = begun.elapsed().as_secs_f64();
         run.until(|_| false);
@@ -228,7 +235,7 @@ impl Site {
     }
 
     /// Starts a run in a folder of this site, or goes on with it.
-    fn start(&self, name: &str, launcher: &MpiLauncher) -> Result<Run> {
+    fn start(&self, name: &str, launcher: &MpiLauncher, options: &[&str]) -> Result<Run> {
         let folder = self.folder.join(name);
         let run = folder.join("run");
         let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
@@ -242,6 +249,7 @@ impl Site {
         arguments.push(self.program.clone().into());
         let peer_timeout = PEER_TIMEOUT.to_string();
         arguments.extend(["train", "--quiet", "--threads", "1", "--peer-timeout", &peer_timeout].map(Into::into));
+        arguments.extend(options.iter().map(Into::into));
         match run.join("recipe.toml").is_file() {
             true => arguments.extend(["--resume".into(), run.clone().into()]),
             false => arguments.extend([
@@ -251,26 +259,7 @@ impl Site {
                 run.clone().into(),
             ]),
         }
-        let mut command = self.nodes.command(&launcher.command(self.ranks, "sh".as_ref(), &arguments));
-        let hosts = self.folder.join("hosts");
-        let (remote_start, separator) =
-            (self.nodes.remote_start()?, if launcher.family == Family::OpenMpi { " slots=" } else { ":" });
-        let lines: String = self.nodes.names().iter().map(|name| format!("{name}{separator}1\n")).collect();
-        fs::write(&hosts, lines).map_err(failed)?;
-        match launcher.family {
-            Family::OpenMpi => command
-                .env("OMPI_MCA_plm_rsh_agent", remote_start)
-                .env("OMPI_MCA_orte_default_hostfile", hosts)
-                .env("OMPI_MCA_btl", "tcp,self")
-                .env("OMPI_MCA_btl_tcp_if_include", "eth0")
-                .env("OMPI_MCA_oob_tcp_if_include", "eth0"),
-            Family::Mpich | Family::StandardAbi => command
-                .env("HYDRA_LAUNCHER", "ssh")
-                .env("HYDRA_LAUNCHER_EXEC", remote_start)
-                .env("HYDRA_HOST_FILE", hosts)
-                .env("HYDRA_IFACE", "eth0")
-                .env("UCX_TLS", "tcp,self"),
-        };
+        let mut command = self.nodes.launch(launcher, "sh".as_ref(), &arguments)?;
         let log = File::create(folder.join("launcher")).map_err(failed)?;
         let launched = command.current_dir(&folder).stdout(log.try_clone().map_err(failed)?).stderr(log).spawn();
         Ok(Run { launcher: launched.map_err(failed)?, folder, ranks: self.ranks })
@@ -286,7 +275,10 @@ impl Site {
         let chance = (number as f64 * 0.618_034).fract();
         let launcher = self.launchers[number % self.launchers.len()].clone();
         let name = format!("fault-{number}");
-        let mut run = self.start(&name, &launcher)?;
+        let collective_timeout = COLLECTIVE_TIMEOUT.to_string();
+        let options = ["--collective-timeout", &collective_timeout];
+        let options: &[&str] = if matches!(fault, Fault::Halt(_)) { &options } else { &[] };
+        let mut run = self.start(&name, &launcher, options)?;
         self.wait_for_moment(fault, &mut run, chance);
         if !run.is_running() {
             return Ok(None);
@@ -298,7 +290,7 @@ impl Site {
         }
         let (step, had_met) = (run.steps(), run.path("run/recipe.toml").is_file());
         let begun = Instant::now();
-        self.bring(fault, &run)?;
+        let halted = self.bring(fault, &run)?;
         let mut outcome = Outcome {
             fault: fault.kind(),
             rank: fault.rank(),
@@ -323,6 +315,7 @@ impl Site {
         if begun.elapsed() > limit {
             outcome.problems.push("the deadline was missed".to_owned());
         }
+        drop(halted);
         self.nodes.heal()?;
         if fault.ends_the_run() {
             run.until_within(Duration::from_secs(DEADLINE), |_| false);
@@ -330,13 +323,14 @@ impl Site {
         }
         (outcome.codes, outcome.messages) = (run.codes(), run.messages());
         if fault.ends_the_run() {
-            let found: Vec<String> = survivors.iter().filter_map(|&rank| outcome.problem_of(rank)).collect();
+            let found: Vec<String> = survivors.iter().filter_map(|&rank| outcome.problem_of(rank, fault)).collect();
             outcome.problems.extend(found);
+            outcome.problems.extend(outcome.disagreement(fault));
         }
         run.end();
         self.check_checkpoints(&run, &mut outcome);
         if fault.ends_the_run() {
-            run = self.start(&name, &launcher)?;
+            run = self.start(&name, &launcher, &[])?;
             run.until(|_| false);
         }
         let codes = run.codes();
@@ -377,21 +371,29 @@ impl Site {
         }
     }
 
-    fn bring(&mut self, fault: Fault, run: &Run) -> Result<()> {
+    /// What is returned keeps a rank from going on.
+    fn bring(&mut self, fault: Fault, run: &Run) -> Result<Option<Halted>> {
         let send = |rank: usize, name: &str| run.process(rank).map_or((), |process| signal(process, name));
         match fault {
-            Fault::Kill(Phase::Wait, rank) => {
+            Fault::Kill(Phase::Wait, rank) | Fault::Halt(rank) => {
                 let others = || (0..self.ranks).filter(|&other| other != rank);
                 others().for_each(|other| send(other, "STOP"));
                 sleep(Duration::from_secs_f64(self.step_s + 0.2));
-                send(rank, "KILL");
+                let halted = match (fault, run.process(rank)) {
+                    (Fault::Halt(_), Some(process)) => Some(Halted::new(process)),
+                    _ => {
+                        send(rank, "KILL");
+                        None
+                    }
+                };
                 others().for_each(|other| send(other, "CONT"));
+                return halted.transpose();
             }
             Fault::Kill(_, rank) => send(rank, "KILL"),
             Fault::Stop(rank) => send(rank, "STOP"),
             Fault::Network(trouble) => self.nodes.trouble(trouble)?,
         }
-        Ok(())
+        Ok(None)
     }
 
     fn check_checkpoints(&self, run: &Run, outcome: &mut Outcome) {
@@ -409,19 +411,36 @@ impl Site {
 }
 
 impl Outcome {
-    /// What a rank that survives must not have done.
-    fn problem_of(&self, rank: usize) -> Option<String> {
-        let none = Vec::new();
-        let lines = self.messages.get(&rank).unwrap_or(&none);
-        let errors: Vec<&String> = lines.iter().filter(|line| line.starts_with("error: ")).collect();
+    /// The errors of a rank.
+    fn errors(&self, rank: usize) -> Vec<&String> {
+        let lines = self.messages.get(&rank).into_iter().flatten();
+        lines.filter(|line| line.starts_with("error: ")).collect()
+    }
+
+    /// What a rank that survives must not have done. It names the rank that is gone; where the network fails, a rank on the other side.
+    fn problem_of(&self, rank: usize, fault: Fault) -> Option<String> {
+        let errors = self.errors(rank);
+        let expected = match fault {
+            Fault::Kill(_, lost) | Fault::Stop(lost) => format!("lost rank {lost} ("),
+            Fault::Halt(halted) => format!(": not begun by rank {halted} ("),
+            Fault::Network(_) => "lost rank ".to_owned(),
+        };
         // Ranks that have not met know of each other by the launcher alone.
         if !self.had_met && errors.is_empty() {
             return None;
         }
         match (self.codes.get(&rank), &errors[..]) {
-            (Some(1), [error]) if error.contains("lost rank ") => None,
+            (Some(1), [error]) if error.contains(&expected) => None,
             (code, errors) => Some(format!("rank {rank} ended with code {code:?} and {errors:?}")),
         }
+    }
+
+    /// Ranks of one side of a network that name different ones as lost.
+    fn disagreement(&self, fault: Fault) -> Option<String> {
+        let lost = |error: &String| error.split("lost rank ").nth(1)?.split(' ').next()?.parse::<usize>().ok();
+        let others = self.messages.keys().filter(|&&rank| Some(rank) != fault.rank());
+        let named: BTreeSet<usize> = others.flat_map(|&rank| self.errors(rank)).filter_map(lost).collect();
+        (named.len() > 1).then(|| format!("the others do not agree on who is lost: {named:?}"))
     }
 }
 
@@ -519,11 +538,6 @@ impl Drop for Run {
     fn drop(&mut self) {
         self.end();
     }
-}
-
-/// Sends a signal to a process, which may have ended.
-pub(crate) fn signal(process: i32, name: &str) {
-    let _ = Command::new("kill").args(["-s", name, &process.to_string()]).stderr(Stdio::null()).status();
 }
 
 fn recipe(data: &Path, ranks: usize) -> String {

@@ -4,11 +4,13 @@
 //!     cargo run --release -p bessemer --example faults -- --program target/release/bessemer --faults 200 --out faults.jsonl
 #![forbid(unsafe_code)]
 
+mod halt;
 mod injection;
+#[path = "../shared/nodes.rs"]
 mod nodes;
 
 use clap::Parser;
-use injection::{DEADLINE, Fault, Outcome, PEER_TIMEOUT, Site};
+use injection::{COLLECTIVE_TIMEOUT, DEADLINE, Fault, Outcome, PEER_TIMEOUT, Site};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -57,7 +59,10 @@ fn inject(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
         site.mpis().join(" and "),
         folder.path().display()
     );
-    println!("survivors end within {DEADLINE} s; where a rank falls silent, {PEER_TIMEOUT} s later");
+    println!(
+        "survivors end within {DEADLINE} s; where a rank falls silent, {PEER_TIMEOUT} s later, where one stands still, \
+         {COLLECTIVE_TIMEOUT} s later"
+    );
     let all = Fault::all(options.ranks.into());
     let mut table: BTreeMap<&str, Row> = BTreeMap::new();
     let mut bad = 0;

@@ -1,4 +1,4 @@
-use crate::args::{Common, StepArguments, at_least_one, model};
+use crate::args::{Common, SharedStep, StepArguments, at_least_one, model};
 use crate::commands::bench_scaling::ScalingOptions;
 use crate::commands::{bench_data, bench_kernels, bench_scaling, bench_simulator, bench_suite};
 use crate::failure::{Coded, INTERRUPTED, Usage, named};
@@ -46,6 +46,8 @@ pub(crate) struct Options {
     pub steps: Option<StepOptions>,
     #[command(flatten)]
     pub settings: StepArguments,
+    #[command(flatten)]
+    pub shared: SharedStep,
     #[command(flatten)]
     pub scaling: ScalingOptions,
 }
@@ -146,10 +148,15 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         (Some(Alone::Simulator(options)), _) => bench_simulator::run(options),
         (Some(Alone::Suite(options)), _) => bench_suite::run(options, common),
         (None, Some(steps)) if !options.scaling.scaling.is_empty() => {
-            bench_scaling::run(steps, &options.settings, &options.scaling, common)
+            bench_scaling::run(steps, &options.settings, &options.shared, &options.scaling, common)
         }
         (None, Some(_)) if options.scaling.mpi.mpi.is_some() => Err(Usage("--mpi is for --scaling".to_owned()).into()),
-        (None, Some(steps)) => run_steps(steps, &options.settings, common),
+        (None, Some(steps)) => {
+            if steps.step_profile.is_none() {
+                options.shared.refuse("--scaling and --step-profile")?;
+            }
+            run_steps(steps, &options.settings, &options.shared, common)
+        }
         (None, None) => {
             Err(Usage("what is to be measured: train, infer, data, kernels, simulator or suite?".to_owned()).into())
         }
@@ -237,7 +244,12 @@ pub(super) fn limits_text(machine: &Machine) -> &'static str {
     if machine.gpu.is_none() { "measured limits" } else { "nominal limits" }
 }
 
-fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -> anyhow::Result<()> {
+fn run_steps(
+    options: &StepOptions,
+    settings: &StepArguments,
+    shared: &SharedStep,
+    common: &Common,
+) -> anyhow::Result<()> {
     let started = Instant::now();
     if options.step_profile.is_some() && (options.mode != Mode::Train || options.batch_size.len() > 1) {
         return Err(Usage("--step-profile is for the training of one batch size".to_owned()).into());
@@ -282,7 +294,9 @@ fn run_steps(options: &StepOptions, settings: &StepArguments, common: &Common) -
                 };
                 result.kernels = by_kind(&calls);
                 if let Some(path) = options.step_profile.as_ref().filter(|_| !is_interrupted) {
-                    let text = serde_json::to_string(&measured_step(&request, STEP_PROFILE_STEPS)?)?;
+                    let settings = shared.settings(request.settings);
+                    let shared = Request { settings, overlap: shared.overlaps(), ..request.clone() };
+                    let text = serde_json::to_string(&measured_step(&shared, STEP_PROFILE_STEPS)?)?;
                     fs::write(path, text).with_context(|| format!("{}: cannot be written", path.display()))?;
                 }
                 results.add(&result, started)?;

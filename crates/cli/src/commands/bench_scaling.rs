@@ -1,7 +1,7 @@
 //! `bench train --scaling`: how training becomes faster with the number of ranks.
 
 use super::bench::{Process, Results, STEP_PROFILE_STEPS, StepOptions, device_text, told};
-use crate::args::{Common, StepArguments};
+use crate::args::{Common, SharedStep, StepArguments};
 use crate::failure::Usage;
 use crate::output::Table;
 use crate::ranks::{Mpi, MpiArgument};
@@ -139,6 +139,7 @@ type Series = Vec<(Ranks, Request)>;
 pub(super) fn run(
     options: &StepOptions,
     settings: &StepArguments,
+    shared: &SharedStep,
     scaling: &ScalingOptions,
     common: &Common,
 ) -> Result<()> {
@@ -150,7 +151,7 @@ pub(super) fn run(
     if let Some((_, cluster)) = &cluster {
         scaling.scaling.iter().try_for_each(|&ranks| cluster.check(ranks))?;
     }
-    let all = series(options, settings, scaling, common)?;
+    let all = series(options, settings, shared, scaling, common)?;
     let kind = kind(scaling);
     let source = Source::find(scaling, common)?;
     let Source::Joined(group) = &source else { return measure_all(options, &all, kind, cluster, &source, common) };
@@ -178,6 +179,7 @@ fn kind(options: &ScalingOptions) -> ScalingKind {
 fn series(
     options: &StepOptions,
     settings: &StepArguments,
+    shared_step: &SharedStep,
     scaling: &ScalingOptions,
     common: &Common,
 ) -> Result<Vec<Series>> {
@@ -189,12 +191,18 @@ fn series(
     if common.threads.is_none() && !launched {
         device.threads = (device.threads / most).max(1);
     }
-    let settings = settings.settings(options.model)?;
+    let settings = shared_step.settings(settings.settings(options.model)?);
     let of_batch = |&batch_size: &usize| {
         let one = super::bench::request(options, common, settings, device.clone(), batch_size);
+        let one = Request { overlap: shared_step.overlaps(), ..one };
         points.iter().map(|&ranks| Ok((ranks, shared(&one, ranks, kind(scaling))?))).collect::<Result<Series>>()
     };
     options.batch_size.iter().map(of_batch).collect()
+}
+
+/// Steps of the profile from which ranks are simulated: not more than are measured, where these are few.
+fn profile_steps(request: &Request) -> usize {
+    request.steps.min(STEP_PROFILE_STEPS)
 }
 
 fn measure_all(
@@ -241,7 +249,7 @@ fn measure_all(
             if let Some((name, cluster)) = &cluster {
                 let profile = match profiles.entry(request.batch_size) {
                     Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(place) => place.insert(measured_step(&alone(request), STEP_PROFILE_STEPS)?),
+                    Entry::Vacant(place) => place.insert(measured_step(&alone(request), profile_steps(request))?),
                 };
                 put_simulated(&mut result, profile, name, cluster)?;
             }

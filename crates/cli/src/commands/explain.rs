@@ -1,4 +1,4 @@
-use crate::args::{Common, StepArguments, at_least_one, model, sentence};
+use crate::args::{Common, SharedStep, StepArguments, at_least_one, model, sentence};
 use crate::failure::{Usage, named};
 use crate::names;
 use crate::output::{Table, print, print_json};
@@ -21,7 +21,8 @@ EXAMPLES:
   bessemer explain bert-base --batch-size 256 --precision bf16 --device cuda --sheet h100      for a GPU, which need not be there
   bessemer explain resnet20-cifar --after fuse        the graph that the pass leaves
   bessemer explain bert-base --batch-size 32 --cluster v100x8-ib100      training on several devices, simulated
-  bessemer explain resnet50 --cluster cpu-1g --nodes 2,4 --profile steps.json";
+  bessemer explain resnet50 --batch-size 4 --cluster h200x8 --norms-over all
+  bessemer explain resnet50 --cluster cpu-1g --nodes 2,4 --profile steps.json --overlap off";
 
 /// Show what a step costs without running it: kernels, FLOPs, bytes, peak memory, the largest batch that fits; or how it
 /// scales over a cluster
@@ -40,6 +41,8 @@ pub(crate) struct Options {
     pub batch_size: usize,
     #[command(flatten)]
     pub step: StepArguments,
+    #[command(flatten)]
+    pub shared: SharedStep,
     /// Compile op by op
     #[arg(long, help_heading = "Step")]
     pub no_fuse: bool,
@@ -97,12 +100,22 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
         (DeviceKind::Cpu, None) => None,
         (DeviceKind::Cpu, Some(_)) => return Err(Usage("--sheet is for --device cuda".to_owned()).into()),
     };
+    if options.cluster.is_none() {
+        options.shared.refuse("--cluster")?;
+    }
+    if options.profile.is_some() && (options.shared.norms_over.is_some() || options.shared.means_over.is_some()) {
+        let problem =
+            "--norms-over and --means-over were options of bench train --step-profile, which wrote the profile";
+        return Err(Usage(problem.to_owned()).into());
+    }
+    let mut compile = common.compile(!options.no_fuse);
+    compile.buckets.overlap = options.shared.overlaps();
     let request = Request {
         model: options.model.name().to_owned(),
         mode: options.mode,
         batch_size: options.batch_size,
-        settings: options.step.settings(options.model)?,
-        compile: common.compile(!options.no_fuse),
+        settings: options.shared.settings(options.step.settings(options.model)?),
+        compile,
         device: common.device(),
         sheet,
         memory_bytes: sheet.map_or_else(|| available_memory().unwrap_or(u64::MAX), |sheet| sheet.free_bytes()),
@@ -158,8 +171,13 @@ fn scaling_text(table: &ScalingTable) -> String {
         Some(device) => format!("kernels by the roofline of {device}, which real ones do not reach"),
         None => "kernels as measured".to_owned(),
     };
+    let sums = match table.micro_batch_sums {
+        0 => String::new(),
+        sums => format!(", {sums} sums that micro-batches wait for"),
+    };
+    let overlap = if table.overlap { "" } else { ", without overlap" };
     format!(
-        "{}, simulated training of {} {samples} a rank, gradients of {}\n{}: {}\n{kernels}\n\n{rows}",
+        "{}, simulated training of {} {samples} a rank, gradients of {}{sums}{overlap}\n{}: {}\n{kernels}\n\n{rows}",
         table.model,
         table.samples,
         show::bytes(table.gradient_bytes),

@@ -102,8 +102,10 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     if options.verbose {
         common.notify(&format!("resolved recipe:\n\n{}", recipe.to_toml()));
     }
+    let mut compute = common.compute();
+    compute.compile.buckets.overlap = options.ranks.overlap;
     let request = TrainOptions {
-        compute: common.compute(),
+        compute,
         start: start(options, common)?,
         progress: common.progress(),
         stop: StopSignal::from_system()?,

@@ -144,9 +144,14 @@ impl State {
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether every rank has said that it leaves.
+    /// Whether every rank has said that it leaves. Of one that stands still in a collective nothing is awaited, and then of those neither
+    /// that have closed their connections.
     pub(crate) fn all_left(&self) -> bool {
-        self.peers.iter().all(|peer| peer.as_ref().is_some_and(|peer| peer.left))
+        let stuck = self.failure.iter().filter(|failure| failure.kind == FailureKind::Stuck);
+        let stuck: Vec<usize> = stuck.flat_map(|failure| failure.ranks.clone()).collect();
+        let is_gone =
+            |rank: usize, peer: &Peer| peer.left || (!stuck.is_empty() && (peer.closed || stuck.contains(&rank)));
+        self.peers.iter().enumerate().all(|(rank, peer)| peer.as_ref().is_some_and(|peer| is_gone(rank, peer)))
     }
 
     /// Whether the job has failed.

@@ -328,6 +328,10 @@ fn a_stuck_collective_names_those_who_have_not_begun_it() {
         "rank 0 (host host0) has waited 600 s at step 120, in all-reduce 4 of 9: not begun by rank 1 (host host1) at step 120, \
          saving, rank 3 (host host3) at step 119, saving"
     );
+    state.message(0, FromRank::Leave, Vec::new(), ms(300));
+    assert!(!state.all_left(), "rank 2 is to learn of it");
+    state.message(2, FromRank::Leave, Vec::new(), ms(300));
+    assert!(state.all_left(), "nobody waits for ranks that stand still");
 }
 
 #[test]

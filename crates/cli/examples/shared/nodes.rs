@@ -1,6 +1,8 @@
 //! Nodes as network namespaces of this machine: each has an interface to a switch, and a host name.
 
-use std::ffi::OsStr;
+use bessemer_comm::mpi::Family;
+use bessemer_comm::spawn::MpiLauncher;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -23,6 +25,10 @@ pub(crate) struct Nodes {
     /// Raised to end the wire that carries frames instead of the switch.
     wire: Option<Arc<AtomicBool>>,
 }
+
+/// Megabits a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate(pub(crate) u64);
 
 /// What is wrong with a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +54,7 @@ impl Nodes {
     /// This user may not, or this system cannot.
     pub(crate) fn new(count: usize, folder: &Path) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let prefix = format!("faults{}x{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let prefix = format!("bessemer{}x{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let nodes = Self {
             names: (0..count).map(|node| format!("{prefix}n{node}")).collect(),
             switch: format!("{prefix}s"),
@@ -70,13 +76,35 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// The networks' host names, which are those of the namespaces.
-    pub(crate) fn names(&self) -> &[String] {
-        &self.names
+    /// A command that starts a program on a rank of each node, from the first one, with messages over TCP between the nodes alone.
+    ///
+    /// # Errors
+    /// The files that the launcher needs cannot be written.
+    pub(crate) fn launch(&self, launcher: &MpiLauncher, program: &OsStr, arguments: &[OsString]) -> Result<Command> {
+        let mut command = self.on_first(&launcher.command(self.names.len(), program, arguments));
+        let (remote_start, hosts) = (self.remote_start()?, self.folder.join("hosts"));
+        let separator = if launcher.family == Family::OpenMpi { " slots=" } else { ":" };
+        let lines: String = self.names.iter().map(|name| format!("{name}{separator}1\n")).collect();
+        fs::write(&hosts, lines).map_err(|error| format!("{}: {error}", hosts.display()))?;
+        match launcher.family {
+            Family::OpenMpi => command
+                .env("OMPI_MCA_plm_rsh_agent", remote_start)
+                .env("OMPI_MCA_orte_default_hostfile", hosts)
+                .env("OMPI_MCA_btl", "tcp,self")
+                .env("OMPI_MCA_btl_tcp_if_include", "eth0")
+                .env("OMPI_MCA_oob_tcp_if_include", "eth0"),
+            Family::Mpich | Family::StandardAbi => command
+                .env("HYDRA_LAUNCHER", "ssh")
+                .env("HYDRA_LAUNCHER_EXEC", remote_start)
+                .env("HYDRA_HOST_FILE", hosts)
+                .env("HYDRA_IFACE", "eth0")
+                .env("UCX_TLS", "tcp,self"),
+        };
+        Ok(command)
     }
 
     /// A command as it is started on the first node.
-    pub(crate) fn command(&self, command: &Command) -> Command {
+    fn on_first(&self, command: &Command) -> Command {
         let name = &self.names[0];
         let mut within = Command::new("ip");
         within.args(["netns", "exec", name, "unshare", "--uts", "sh", "-c", r#"hostname "$0"; exec "$@""#, name]);
@@ -87,7 +115,7 @@ impl Nodes {
     }
 
     /// A program that starts a command on another node, as `ssh NODE COMMAND` does.
-    pub(crate) fn remote_start(&self) -> Result<PathBuf> {
+    fn remote_start(&self) -> Result<PathBuf> {
         let path = self.folder.join("remote-start");
         let script = "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nnode=$1\nshift\n\
                       exec ip netns exec \"$node\" unshare --uts sh -c \"hostname $node; $*\"\n";
@@ -109,7 +137,7 @@ impl Nodes {
         let begun = Instant::now();
         while !all().is_empty() && begun.elapsed() < Duration::from_secs(10) {
             for process in all() {
-                super::injection::signal(process, "KILL");
+                signal(process, "KILL");
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -127,12 +155,24 @@ impl Nodes {
             Trouble::Down(node) => ip(&format!("-n {} link set port{node} down", self.switch)),
             Trouble::Mute(node) => shape(&self.names[node], "eth0", "blackhole"),
             Trouble::Deaf(node) => shape(&self.switch, &format!("port{node}"), "blackhole"),
-            Trouble::Narrow => {
-                self.names.iter().try_for_each(|name| shape(name, "eth0", "tbf rate 10mbit burst 32kb latency 400ms"))
-            }
+            Trouble::Narrow => self.limit(Rate(10)),
             Trouble::Late => self.replace_switch(Duration::from_millis(50), None),
             Trouble::Lossy => self.replace_switch(Duration::ZERO, Some(100)),
         }
+    }
+
+    /// Lets each node send so fast, and no faster.
+    ///
+    /// # Errors
+    /// This system cannot.
+    pub(crate) fn limit(&self, rate: Rate) -> Result<()> {
+        // What may be sent at once is that of a millisecond, or a segment that an interface has not cut yet.
+        let burst = (rate.0 * 1000 / 8).max(64 << 10);
+        let limit = |name: &String| {
+            let shape = format!("tbf rate {}mbit burst {burst} latency 400ms", rate.0);
+            run("tc", format!("-n {name} qdisc replace dev eth0 root {shape}").split(' '))
+        };
+        self.names.iter().try_for_each(limit)
     }
 
     /// Ends all trouble.
@@ -229,6 +269,11 @@ fn arrive(mut port: File, queue: &Receiver<Sent>) {
         // A frame for a port that is full, or gone, is lost.
         let _ = port.write(&frame);
     }
+}
+
+/// Sends a signal to a process, which may have ended.
+pub(crate) fn signal(process: i32, name: &str) {
+    let _ = Command::new("kill").args(["-s", name, &process.to_string()]).stderr(Stdio::null()).status();
 }
 
 fn ip(arguments: &str) -> Result<()> {
