@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 const SIZES: [(usize, Duration, usize); 2] =
     [(64 << 10, Duration::from_millis(100), 200), (8 << 20, Duration::from_millis(200), 50)];
 
-/// What a message costs: a fixed time, and a time for each byte.
+/// What a message costs while one of its length travels the other way, as in sums over ranks: a fixed time, and a time for each byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
     /// Seconds of a message without bytes.
     pub latency: f64,
-    /// Bytes a second.
+    /// Bytes a second in each direction.
     pub bandwidth: f64,
 }
 
@@ -28,9 +28,10 @@ impl Link {
     }
 }
 
-/// Exchanges messages of 64 KB and 8 MB between two ranks for about 0.3 s. All ranks run it; the others are done at once.
+/// Exchanges messages of 64 KB and 8 MB between two ranks, both ways at once, for about 0.3 s. All ranks run it; the others are done at
+/// once.
 ///
-/// The first byte of a message is 1 if another of its length follows.
+/// The first byte of a message of the rank that measures is 1 if another of its length follows.
 pub struct LinkProbe {
     pair: [usize; 2],
     peer: usize,
@@ -39,12 +40,12 @@ pub struct LinkProbe {
     size: usize,
     begun: Instant,
     sent: Instant,
-    /// The round trip under way is the last of its length.
+    /// The exchange under way is the last of its length.
     last: bool,
-    round_trips: [Vec<f64>; 2],
-    /// A message may come before the last one sent is known to be complete.
+    exchanges: [Vec<f64>; 2],
     sends: Vec<((), Request)>,
     receive: Option<Request>,
+    received: Option<Vec<u8>>,
     done: bool,
 }
 
@@ -61,9 +62,10 @@ impl LinkProbe {
             begun: now,
             sent: now,
             last: false,
-            round_trips: [Vec::new(), Vec::new()],
+            exchanges: [Vec::new(), Vec::new()],
             sends: Vec::new(),
             receive: None,
+            received: None,
             done: true,
         }
     }
@@ -71,44 +73,41 @@ impl LinkProbe {
     /// What was measured, when it is done; on the first rank of the pair alone.
     pub fn link(&self) -> Option<Link> {
         let median = |times: &[f64]| {
-            // The first exchange opens the connection.
+            // The first exchange opens the connection, and begins when the later rank does.
             let mut sorted = times.get(1..).filter(|times| !times.is_empty())?.to_vec();
             sorted.sort_by(f64::total_cmp);
-            Some(sorted[sorted.len() / 2] / 2.0)
+            Some(sorted[sorted.len() / 2])
         };
-        Some(Link::through(median(&self.round_trips[0])?, median(&self.round_trips[1])?))
+        Some(Link::through(median(&self.exchanges[0])?, median(&self.exchanges[1])?))
     }
 
-    /// Sends the next message and awaits the answer.
-    fn lead(&mut self, transport: &mut dyn Transport) -> Result<(), CommError> {
+    /// Begins the next exchange.
+    fn begin(&mut self, transport: &mut dyn Transport) -> Result<(), CommError> {
         let (length, time, most) = SIZES[self.size];
-        let count = self.round_trips[self.size].len();
-        if count == 0 {
-            self.begun = Instant::now();
-        }
-        self.last = count + 1 >= most || (count > 0 && self.begun.elapsed() > time);
         let mut bytes = vec![0; length];
-        bytes[0] = u8::from(!self.last);
+        if self.leads {
+            let count = self.exchanges[self.size].len();
+            if count == 0 {
+                self.begun = Instant::now();
+            }
+            self.last = count + 1 >= most || (count > 1 && self.begun.elapsed() > time);
+            bytes[0] = u8::from(!self.last);
+        }
         self.receive = Some(transport.receive(self.peer, self.tag, length)?);
         self.sent = Instant::now();
         self.sends.push(((), transport.send(self.peer, self.tag, Arc::new(bytes))?));
         Ok(())
     }
 
-    /// Takes a message.
-    fn received(&mut self, bytes: Vec<u8>, transport: &mut dyn Transport) -> Result<(), CommError> {
+    /// Ends an exchange in which `bytes` came.
+    fn end(&mut self, bytes: &[u8]) {
         if self.leads {
-            self.round_trips[self.size].push(self.sent.elapsed().as_secs_f64());
+            self.exchanges[self.size].push(self.sent.elapsed().as_secs_f64());
         } else {
             self.last = bytes[0] == 0;
-            self.sends.push(((), transport.send(self.peer, self.tag, Arc::new(bytes))?));
         }
         self.size += usize::from(self.last);
         self.done = self.size == SIZES.len();
-        if !self.leads && !self.done {
-            self.receive = Some(transport.receive(self.peer, self.tag, SIZES[self.size].0)?);
-        }
-        Ok(())
     }
 }
 
@@ -119,10 +118,7 @@ impl Operation for LinkProbe {
         self.peer = self.pair[1 - place];
         self.leads = place == 0;
         self.done = false;
-        if !self.leads {
-            self.receive = Some(transport.receive(self.peer, self.tag, SIZES[0].0)?);
-        }
-        Ok(())
+        self.begin(transport)
     }
 
     fn poll(&mut self, transport: &mut dyn Transport) -> Result<Step, CommError> {
@@ -130,14 +126,17 @@ impl Operation for LinkProbe {
         if let Some(request) = self.receive
             && let Some(bytes) = transport.test(request)?
         {
-            (self.receive, moved) = (None, true);
-            self.received(bytes, transport)?;
+            (self.receive, self.received, moved) = (None, Some(bytes), true);
         }
-        if self.leads && !self.done && self.sends.is_empty() && self.receive.is_none() {
-            self.lead(transport)?;
-            moved = true;
+        if self.sends.is_empty()
+            && let Some(bytes) = self.received.take()
+        {
+            self.end(&bytes);
+            if !self.done {
+                self.begin(transport)?;
+            }
         }
-        Ok(Step::of(self.done && self.sends.is_empty() && self.receive.is_none(), moved))
+        Ok(Step::of(self.done, moved))
     }
 }
 

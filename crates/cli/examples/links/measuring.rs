@@ -130,9 +130,10 @@ impl Links<'_> {
         serde_json::from_str(&said).map_err(|error| format!("rank-probe printed {said:?}: {error}"))
     }
 
-    /// A file for the simulator.
-    fn describe(&self, link: RankLink) -> Result<PathBuf> {
-        let path = self.out.join(format!("{}mbit.toml", self.rate));
+    /// The name of a file for the simulator, in the folder of results.
+    fn describe(&self, link: RankLink) -> Result<String> {
+        let name = format!("{}mbit.toml", self.rate);
+        let path = self.out.join(&name);
         let (latency_us, gbytes) = (link.latency_s * 1e6, link.bytes_per_s / 1e9);
         let link = format!("latency_us = {latency_us:.3}\ngbytes = {gbytes:.9}\n");
         let text = format!(
@@ -141,10 +142,10 @@ impl Links<'_> {
             rate = self.rate
         );
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(path)
+        Ok(name)
     }
 
-    fn measure(&self, case: &Case<'_>, cluster: &Path, setup: &Setup) -> Result<()> {
+    fn measure(&self, case: &Case<'_>, cluster: &str, setup: &Setup) -> Result<()> {
         let Case { model: Model { name, batch_size, .. }, overlap } = case;
         let results = format!("{name}-{}mbit-overlap-{overlap}", self.rate);
         let steps = setup.steps.unwrap_or(match self.rate {
