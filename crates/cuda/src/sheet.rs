@@ -54,6 +54,7 @@ enum Family {
     Region,
     Index,
     Pooling,
+    Detection,
     Other,
     Copy,
 }
@@ -67,6 +68,7 @@ impl Family {
             Family::Region => "fusions",
             Family::Index => "gather, scatter",
             Family::Pooling => "pooling",
+            Family::Detection => "boxes, regions, top-k",
             Family::Other => "reductions, random",
             Family::Copy => "copies, zeros",
         }
@@ -77,7 +79,13 @@ impl Family {
         match self {
             Family::Product => 0.75,
             Family::Convolution => 0.60,
-            Family::Attention | Family::Region | Family::Index | Family::Pooling | Family::Other | Family::Copy => 0.85,
+            Family::Attention
+            | Family::Region
+            | Family::Index
+            | Family::Pooling
+            | Family::Detection
+            | Family::Other
+            | Family::Copy => 0.85,
         }
     }
 }
@@ -253,6 +261,18 @@ impl Node<'_> {
                 Op::MaxPool2d(_) | Op::MaxPool2dGrad(_) | Op::AvgPool2d(_) | Op::AvgPool2dGrad(_) => {
                     (Family::Pooling, 0, all(operands))
                 }
+                Op::TopK(_)
+                | Op::Anchors(_)
+                | Op::MatchBoxes(_)
+                | Op::EncodeBoxes(_)
+                | Op::DecodeBoxes(_)
+                | Op::Suppress(_)
+                | Op::SampleLabels(_)
+                | Op::SampleRows(_)
+                | Op::PackRows(_)
+                | Op::RoiAlign(_)
+                | Op::RoiAlignGrad(_)
+                | Op::MaskTargets(_) => (Family::Detection, 0, all(operands)),
                 Op::Fusion(_) if self.is_region(step) => (Family::Region, 0, all(operands)),
                 Op::Reduce(_) | Op::ArgMax(_) | Op::Random(_) => (Family::Other, 0, all(operands)),
                 _ => (Family::Copy, 0, all(operands)),

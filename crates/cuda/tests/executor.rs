@@ -5,8 +5,10 @@ mod common;
 mod device;
 
 use bessemer_cuda::{CudaDevice, CudaTarget, LoweringError, Unsupported};
+use bessemer_ir::ops::collective::{AllReduce, Wire};
 use bessemer_ir::ops::conv::{Conv2d, Conv2dDataGrad, Conv2dWeightGrad, same_padding};
 use bessemer_ir::ops::conv_with_prologue::ConvWithPrologue;
+use bessemer_ir::ops::detection::masks::MaskTargets;
 use bessemer_ir::ops::index::Gather;
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::UnaryKind;
@@ -169,20 +171,50 @@ fn an_index_out_of_range_names_the_operation_and_the_first_index() {
     assert_eq!(executor.output_f32("y").unwrap(), [6.0, 7.0, 0.0, 1.0, 2.0, 3.0]);
 }
 
+/// An operation of two kinds of indices, images and ground truths.
+#[test]
+fn each_kind_of_index_is_checked() {
+    let Some(folder) = mock_or_skip("each_kind_of_index_is_checked") else { return };
+    let mut g = Graph::new();
+    let crops = g.input("crops", Role::Feed, TensorType::new(DType::U8, [2, 3, 4, 4])).unwrap();
+    let (truths, regions) = (f32s(&mut g, "truths", &[2, 3, 4]), f32s(&mut g, "regions", &[4, 4]));
+    let [images, numbers] = ["images", "numbers"].map(|name| {
+        let ty = TensorType::new(DType::I32, [4]);
+        g.input(name, Role::Feed, ty).unwrap()
+    });
+    let op = MaskTargets { size: 2, border: 1, threshold: None };
+    let inputs = [crops, truths, regions, images, numbers];
+    let masks = g.scoped("masks", |g| g.push1(op, &inputs)).unwrap();
+    g.output("y", masks);
+    let gpu = gpu(folder);
+    let mut executor = load(&gpu, &g);
+    let mut run = |images: [i32; 4], numbers: [i32; 4]| {
+        let [images, numbers] = [images, numbers].map(|indices| indices.map(i32::to_ne_bytes).concat());
+        executor.feed(&[("images", &images), ("numbers", &numbers)]).unwrap();
+        executor.run().err().map(|error| error.to_string())
+    };
+    let of = |problem: &str| Some(format!("mask_targets(size=2, border=1) at `masks`: {problem}"));
+    assert_eq!(run([0, 1, 0, 1], [-1, 2, 0, 1]), None);
+    assert_eq!(run([0, 2, 0, -1], [3, 0, 0, 0]), of("index 2 at position 1 is not in 0..2"));
+    assert_eq!(run([0, 1, 0, 1], [-1, 2, 4, 3]), of("index 4 at position 2 is not in 0..3"));
+    assert_eq!(run([0, 1, 0, 1], [-1, 2, 0, 1]), None);
+}
+
 #[test]
 fn what_has_no_kernel_is_listed() {
     let mut g = Graph::new();
     let x = f32s(&mut g, "x", &[2, 6]);
-    let top = g.scoped("head", |g| g.top_k(x, 3, 1)).unwrap();
-    g.output("y", top[0]);
+    let sum = g.scoped("head", |g| g.push1(AllReduce { ranks: 2, wire: Wire::F32 }, &[x])).unwrap();
+    g.output("y", sum);
     let error = compile(&g, &CudaTarget, &CompileOptions::default()).expect_err("there is no kernel");
     let message = error.to_string();
     let GraphError::Unsupported(unsupported) = error else { panic!("{message}") };
     let errors: Vec<&LoweringError> = unsupported.operations.iter().filter_map(|error| error.downcast_ref()).collect();
-    let [LoweringError { node, inputs, reason }] = &errors[..] else { panic!("{message}") };
+    let [LoweringError { node, inputs, reason }, _] = &errors[..] else { panic!("{message}") };
     assert_eq!((node.path.as_str(), reason), ("head", &Unsupported::NoKernel));
     assert_eq!(*inputs, [TensorType::f32([2, 6])]);
-    assert!(message.starts_with("there are no kernels on cuda for: top_k (1); the first is top_k"), "{message}");
+    let listed = "there are no kernels on cuda for: all_reduce_start (1), all_reduce_wait (1); the first is all_reduce_start(ranks=2) ";
+    assert!(message.starts_with(listed), "{message}");
     assert!(message.ends_with("at `head` (it has no kernel yet; inputs: f32[2, 6])"), "{message}");
 }
 

@@ -11,7 +11,7 @@ use bessemer_cuda::{CudaTarget, kernels_of};
 use bessemer_ir::DType;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_models::bert::{BertConfig, BertOptions, Sequences};
-use bessemer_models::{LossOptions, Model, bert, find};
+use bessemer_models::{LossOptions, Model, bert, efficientdet, find, maskrcnn};
 use bessemer_nn::{Average, Clip, ClipForm, ClipOf, Lamb, Optimizer, Schedule, Sgd, TrainConfig};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -72,9 +72,26 @@ fn models() -> Vec<(&'static str, DType, Model)> {
         Model::train(spec.architecture, &spec.options(), &LossOptions::default(), &sgd(), 32).unwrap()
     };
     let sequences = Sequences { batch: 8, length: 128, predictions: 20 };
+    let boxes = efficientdet::find("efficientdet-d0").unwrap().options();
+    let flavour = maskrcnn::Flavour::Nvidia;
+    let masks = maskrcnn::find("mask-rcnn").unwrap().options(flavour);
+    let training = maskrcnn::TrainingOptions::new(flavour);
+    let detection = maskrcnn::DetectionOptions::new(flavour);
     vec![
         ("resnet50", DType::F16, classifier("resnet50")),
         ("efficientnet-b0", DType::F32, classifier("efficientnet-b0")),
+        (
+            "efficientdet-d0",
+            DType::F32,
+            efficientdet::train(&boxes, &efficientdet::LossOptions::default(), &sgd(), 4).unwrap(),
+        ),
+        (
+            "efficientdet-d0, inference",
+            DType::F32,
+            efficientdet::detect(&boxes, &efficientdet::DetectionOptions::soft(), 4).unwrap(),
+        ),
+        ("mask-rcnn", DType::F32, maskrcnn::train(&masks, &training, &sgd(), 2).unwrap()),
+        ("mask-rcnn, inference", DType::F32, maskrcnn::detect(&masks, &detection, 2).unwrap()),
         (
             "bert-base",
             DType::Bf16,

@@ -56,7 +56,8 @@ struct Planned<'a> {
 /// A call whose indices may be out of range.
 struct Report {
     node: NodeId,
-    limit: usize,
+    /// How many values there are for each kind of index.
+    limits: Vec<usize>,
 }
 
 /// Where results of a step go: memory of the host, and when they are there.
@@ -319,20 +320,21 @@ impl CudaExecutor {
 
     /// The error of the first call in the order of the plan whose report says so. Reports are cleared.
     fn check_reports(&self, gathered: &[u8]) -> Result<(), RunError> {
-        let mut words = gathered.chunks_exact(REPORT_BYTES).map(|report| {
-            let word: [u8; 8] = report[..8].try_into().expect("eight of sixteen bytes");
-            u64::from_ne_bytes(word)
+        let words = |report: &[u8]| -> Vec<u64> {
+            report.as_chunks::<8>().0.iter().map(|&word| u64::from_ne_bytes(word)).collect()
+        };
+        let found = self.reports.iter().zip(gathered.chunks_exact(REPORT_BYTES)).find_map(|(report, bytes)| {
+            let mut known = report.limits.iter().zip(words(bytes));
+            known.find(|(_, word)| *word != u64::MAX).map(|(&limit, word)| (report.node, limit, word))
         });
-        let found =
-            self.reports.iter().find_map(|report| Some((report, words.next().filter(|&word| word != u64::MAX)?)));
-        let Some((report, word)) = found else { return Ok(()) };
+        let Some((node, limit, word)) = found else { return Ok(()) };
         let cleared = {
             let _order = self.gpu.lock();
             self.clear_reports()
         };
         cleared.map_err(failed)?;
-        let problem = IndexOutOfRange { position: (word >> 32) as usize, index: word as i32, limit: report.limit };
-        let node = KernelNode::of(&self.plan.graph, report.node);
+        let problem = IndexOutOfRange { position: (word >> 32) as usize, index: word as i32, limit };
+        let node = KernelNode::of(&self.plan.graph, node);
         Err(RunError::Kernel(Box::new(IndexError { node, problem })))
     }
 
@@ -427,8 +429,9 @@ impl<'a> Planned<'a> {
                 convolutions.push(plan.map_err(failed)?);
             }
         }
-        let report = lowered.index_limit.map(|limit| {
-            reports.push(Report { node: call.node, limit });
+        let limits = &lowered.index_limits;
+        let report = (!limits.is_empty()).then(|| {
+            reports.push(Report { node: call.node, limits: limits.clone() });
             reports.len() - 1
         });
         Ok(Planned { call, lowered, convolutions, report })

@@ -5,16 +5,16 @@ use crate::kgen::{Kernel, Parameter};
 use bessemer_ir::DType;
 use bessemer_ir::ops::index::IndexGeometry;
 
-/// `i32` words of the report of a call, of which two are used: as one number of 64 bits all ones, or the position of the first
+/// `i32` words of the report of a call, two for each kind of index: as one number of 64 bits all ones, or the position of the first
 /// index that is out of range, and below it the index.
 pub(crate) const REPORT_WORDS: usize = 4;
 
-fn report() -> Parameter {
+pub(super) fn report() -> Parameter {
     Parameter::output("report", DType::I32, REPORT_WORDS)
 }
 
 /// Reports the index at a position and goes on with `otherwise` where it is out of range.
-fn check(rows: usize, position: &str, otherwise: &str) -> String {
+pub(super) fn check(rows: usize, position: &str, otherwise: &str) -> String {
     format!(
         "if ((u32)index >= {rows}u) {{\n    \
          atomicMin((u64*)report, (u64)({position}) << 32 | (u32)index);\n    {otherwise};\n}}\n"

@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod copies;
+pub(crate) mod detection;
 pub(crate) mod index;
 pub(crate) mod pooling;
 pub(crate) mod random;

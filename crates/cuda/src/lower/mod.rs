@@ -1,6 +1,7 @@
 //! From nodes of compiled graphs to steps: launches of kernels and calls of libraries, with the places of their operands. No device
 //! is needed.
 
+mod detection;
 mod moves;
 mod product;
 mod region;
@@ -134,8 +135,8 @@ pub(crate) struct Lowered {
     scratch: usize,
     /// FLOPs of products, a multiply-add counted as two.
     pub(crate) flops: u64,
-    /// Rows of the table that its indices choose from, where it has indices.
-    pub(crate) index_limit: Option<usize>,
+    /// How many values its indices may have, where it has indices; of two kinds of them at most.
+    pub(crate) index_limits: Vec<usize>,
 }
 
 impl LoweredKernel for Lowered {
@@ -246,7 +247,7 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
         }
         Op::Gather(gather) => {
             let geometry = gather.geometry(&types[0].shape, &types[1].shape)?;
-            let mut lowered = Lowered { index_limit: Some(geometry.rows), ..Lowered::named("gather") };
+            let mut lowered = Lowered { index_limits: vec![geometry.rows], ..Lowered::named("gather") };
             let operands = [Place::Input(0), Place::Input(1), Place::Output(0), Place::Report];
             lowered.launch(kernels::index::gather(types[0].dtype, &geometry), operands);
             Ok(lowered)
@@ -254,7 +255,7 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
         Op::ScatterAdd(scatter) => {
             check_type(types[0], "floats", DType::is_float)?;
             let geometry = scatter.geometry(&types[0].shape, &types[1].shape)?;
-            let mut lowered = Lowered { index_limit: Some(geometry.rows), ..Lowered::named("scatter-add by chains") };
+            let mut lowered = Lowered { index_limits: vec![geometry.rows], ..Lowered::named("scatter-add by chains") };
             let [first, next] = [(); 2].map(|()| lowered.scratch_of(DType::I32, geometry.batches * geometry.items));
             let (updates, indices, y) = (Place::Input(0), Place::Input(1), Place::Output(0));
             lowered.steps.push(Step::Zero(y));
@@ -283,10 +284,8 @@ pub(crate) fn lower(graph: &Graph, id: NodeId) -> Result<Lowered, Unsupported> {
         | Op::PackRows(_)
         | Op::RoiAlign(_)
         | Op::RoiAlignGrad(_)
-        | Op::MaskTargets(_)
-        | Op::AllReduce(_)
-        | Op::AllReduceStart(_)
-        | Op::AllReduceWait(_) => Err(Unsupported::NoKernel),
+        | Op::MaskTargets(_) => detection::lower(&node.op, &types, node.outputs.len()),
+        Op::AllReduce(_) | Op::AllReduceStart(_) | Op::AllReduceWait(_) => Err(Unsupported::NoKernel),
     }
 }
 

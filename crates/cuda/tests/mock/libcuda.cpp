@@ -423,8 +423,10 @@ int cuLaunchKernel(function* f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     IN_CONTEXT;
     unsigned long threads = (unsigned long)bx * by * bz;
     if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > 1024 || shared) return INVALID_VALUE;
-    uint64_t taken[64];
+    // A kernel has 4 KB of parameters.
+    uint64_t taken[8 * 512];
     int count = f->take(values, taken);
+    if (count > 512) return INVALID_VALUE;
     std::vector<uint64_t> kept(taken, taken + count);
     int reverse = (int)mock.numbers["reverse"];
     ++mock.numbers["launches"];

@@ -14,7 +14,8 @@ void* malloc(size_t);
 void free(void*);
 float expf(float), logf(float), sqrtf(float), tanhf(float), erff(float), sinf(float), cosf(float), floorf(float);
 float truncf(float), fabsf(float), powf(float, float), fmaxf(float, float), fminf(float, float);
-double log(double), sqrt(double), sin(double), cos(double);
+double log(double), log2(double), sqrt(double), sin(double), cos(double), floor(double), ceil(double);
+double fmax(double, double), fmin(double, double);
 }
 
 #define __device__
@@ -31,6 +32,8 @@ static uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 static inline float __uint_as_float(unsigned bits) { float x; memcpy(&x, &bits, 4); return x; }
 static inline unsigned __float_as_uint(float x) { unsigned bits; memcpy(&bits, &x, 4); return bits; }
+static inline float __fmul_rn(float x, float y) { return x * y; }
+static inline double __dmul_rn(double x, double y) { return x * y; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
 namespace shim {
@@ -189,6 +192,17 @@ template <class... A, void (*KERNEL)(A...)> struct entry<KERNEL> {
 static inline unsigned long long atomicMin(unsigned long long* at, unsigned long long x) {
     unsigned long long before = *at;
     if (x < before) *at = x;
+    return before;
+}
+
+static inline unsigned long long atomicMax(unsigned long long* at, unsigned long long x) {
+    unsigned long long before = *at;
+    if (x > before) *at = x;
+    return before;
+}
+static inline int atomicAdd(int* at, int x) {
+    int before = *at;
+    *at = before + x;
     return before;
 }
 

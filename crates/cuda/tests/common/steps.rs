@@ -1,0 +1,204 @@
+//! Steps of models on the mock of a GPU and on the CPU.
+
+#![allow(dead_code, reason = "each file of tests uses a part")]
+
+use super::common::mock_or_skip;
+use super::device::open;
+use bessemer_cpu::{CpuDevice, CpuOptions};
+use bessemer_cuda::CudaTarget;
+use bessemer_ir::passes::invariant::Invariant;
+use bessemer_ir::passes::{CompileOptions, compile};
+use bessemer_ir::plan::{LoweredKernel, Refusal, Target};
+use bessemer_ir::rules::Rules;
+use bessemer_ir::run::{Device, Executor, StateBinding, StateLayout, StateStore, read_f32};
+use bessemer_ir::{DType, Graph, NodeId, Role, TensorType, philox};
+use bessemer_models::Model;
+use bessemer_nn::initialise;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The CPU as a target of graphs that are compiled by the rules of GPUs.
+pub(crate) struct CpuByRulesOfGpus(pub(crate) CpuOptions);
+
+impl Target for CpuByRulesOfGpus {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn rules(&self) -> &Rules {
+        &CudaTarget::RULES
+    }
+
+    fn lower(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        invariant: &Invariant,
+    ) -> Result<Option<Arc<dyn LoweredKernel>>, Refusal> {
+        self.0.lower(graph, node, invariant)
+    }
+}
+
+/// What becomes of a model in some steps: the scalars of each, and all state behind the last one.
+#[derive(PartialEq)]
+struct Outcome {
+    scalars: Vec<Vec<(String, f32)>>,
+    state: BTreeMap<String, Vec<f32>>,
+}
+
+/// The content of a feed for a micro-batch, by its name and its type.
+pub(crate) type Feed<'a> = &'a dyn Fn(&str, &TensorType, usize) -> Vec<u8>;
+
+/// Content of a feed for a micro-batch: integers below `most`, or normal numbers.
+pub(crate) fn content(name: &str, ty: &TensorType, most: usize, batch: usize) -> Vec<u8> {
+    let uniform = |i: usize| philox::uniform(name.len() as u64, batch as u32, 3, i as u64);
+    let of = |i: usize| match ty.dtype {
+        DType::F32 if name.ends_with("weights") => 1.0f32.to_ne_bytes().to_vec(),
+        DType::F32 => philox::normal(7, batch as u32, 4, i as u64).to_ne_bytes().to_vec(),
+        DType::I32 => ((uniform(i) * most as f32) as i32).to_ne_bytes().to_vec(),
+        DType::U8 => vec![(uniform(i) * 256.0) as u8],
+        other => panic!("a feed of {other}"),
+    };
+    (0..ty.shape.elements()).flat_map(of).collect()
+}
+
+/// A plan with its state, of initial content.
+fn load(device: &dyn Device, target: &dyn Target, model: &Model) -> (Box<dyn Executor>, Arc<dyn StateStore>) {
+    let plan = compile(&model.graph, target, &CompileOptions::default()).unwrap();
+    let state = device.new_state(StateLayout::of_plan(&plan)).unwrap();
+    for spec in model.specs.iter().filter(|spec| state.layout().number(&spec.name).is_ok()) {
+        let content = initialise(spec, 5);
+        match spec.ty.dtype {
+            DType::I32 => {
+                let content: Vec<u8> = content.iter().flat_map(|&x| (x as i32).to_ne_bytes()).collect();
+                state.write(&spec.name, &content).unwrap();
+            }
+            _ => state.write(&spec.name, bytemuck::cast_slice(&content)).unwrap(),
+        }
+    }
+    (device.load(plan, &state, &StateBinding::default()).unwrap(), state)
+}
+
+fn feed_all(executor: &mut dyn Executor, model: &Model, batch: usize, feed: Feed<'_>) {
+    for (_, input) in model.graph.inputs().filter(|(_, input)| input.role == Role::Feed) {
+        if executor.has_feed(&input.name) {
+            executor.feed(&[(&input.name, &feed(&input.name, &input.ty, batch))]).unwrap();
+        }
+    }
+}
+
+/// How long a model is trained, and how far devices may differ behind that.
+pub(crate) struct Run {
+    pub(crate) steps: usize,
+    pub(crate) micro_batches: usize,
+    /// Between scalars of steps, relative to themselves.
+    pub(crate) of_scalars: f32,
+    /// Between elements of a tensor of the state, relative to its largest one.
+    pub(crate) of_state: f32,
+}
+
+impl Run {
+    pub(crate) const DEFAULT: Run = Run { steps: 3, micro_batches: 1, of_scalars: 1e-5, of_state: 1e-5 };
+}
+
+fn train(device: &dyn Device, target: &dyn Target, model: &Model, run: &Run, feed: Feed<'_>) -> Outcome {
+    let (mut executor, state) = load(device, target, model);
+    let mut scalars = Vec::new();
+    for step in 0..run.steps {
+        for micro_batch in 0..run.micro_batches {
+            feed_all(&mut *executor, model, step * run.micro_batches + micro_batch, feed);
+            if micro_batch + 1 < run.micro_batches {
+                executor.accumulate().unwrap();
+            }
+        }
+        scalars.push(executor.run().unwrap().scalars.clone());
+    }
+    let floats = state.layout().tensors().iter().filter(|tensor| tensor.ty.dtype == DType::F32);
+    let state = floats.map(|tensor| (tensor.name.clone(), read_f32(&*state, &tensor.name).unwrap())).collect();
+    Outcome { scalars, state }
+}
+
+/// The outputs of one run without training.
+fn infer(device: &dyn Device, target: &dyn Target, model: &Model, feed: Feed<'_>) -> BTreeMap<String, Vec<u8>> {
+    let (mut executor, _state) = load(device, target, model);
+    feed_all(&mut *executor, model, 0, feed);
+    executor.run().unwrap();
+    let outputs = model.graph.outputs().iter();
+    outputs.map(|(name, _)| (name.clone(), executor.output(name).unwrap().to_vec())).collect()
+}
+
+/// Runs inference on both devices and compares: integers are equal, floats differ by at most `allowed` of the largest of a tensor.
+pub(crate) fn compare_outputs(test: &str, model: &Model, allowed: f32, feed: Feed<'_>) {
+    let Some(folder) = mock_or_skip(test) else { return };
+    let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
+    let expected = infer(&CpuDevice::new(cpu), &CpuByRulesOfGpus(cpu), model, feed);
+    let gpu = open(folder, true).unwrap();
+    let actual = infer(&gpu, gpu.target(), model, feed);
+    assert_eq!(gpu.memory(), [], "{test}: memory is released");
+    let mut worst = Worst::default();
+    for (name, value) in model.graph.outputs() {
+        let (expected, actual) = (&expected[name], &actual[name]);
+        if model.graph.dtype(*value) != DType::F32 {
+            assert!(expected == actual, "{test}: {name} is another one");
+            continue;
+        }
+        let floats = |bytes: &[u8]| bytemuck::pod_collect_to_vec::<u8, f32>(bytes);
+        let (expected, actual) = (floats(expected), floats(actual));
+        let largest = expected.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
+        assert_eq!(expected.len(), actual.len());
+        for (x, y) in expected.iter().zip(&actual) {
+            worst.note((x - y).abs() / largest, || name.clone());
+        }
+    }
+    worst.check(test, allowed);
+}
+
+/// The largest difference that was seen, and of what.
+#[derive(Default)]
+pub(crate) struct Worst(f32, String);
+
+impl Worst {
+    pub(crate) fn note(&mut self, error: f32, what: impl FnOnce() -> String) {
+        // An error that is NaN is the worst.
+        if !matches!(error.partial_cmp(&self.0), Some(Ordering::Less | Ordering::Equal)) {
+            *self = Worst(error, what());
+        }
+    }
+
+    pub(crate) fn check(&self, test: &str, allowed: f32) {
+        println!("{test}: {} differs by {:.1e}, {allowed:.0e} are allowed", self.1, self.0);
+        assert!(self.0 <= allowed, "{test}: {} differs by {:.1e}, {allowed:.0e} are allowed", self.1, self.0);
+    }
+}
+
+/// Trains on both devices and compares: scalars, and each tensor of the state relative to its largest element.
+pub(crate) fn compare(test: &str, model: &Model, run: &Run, feed: Feed<'_>) {
+    let Some(folder) = mock_or_skip(test) else { return };
+    let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
+    let expected = train(&CpuDevice::new(cpu), &CpuByRulesOfGpus(cpu), model, run, feed);
+    let train_on_gpu = |eager| {
+        let gpu = open(folder, eager).unwrap();
+        let outcome = train(&gpu, gpu.target(), model, run, feed);
+        assert_eq!(gpu.memory(), [], "{test}: memory is released");
+        outcome
+    };
+    let actual = train_on_gpu(false);
+    assert!(actual == train_on_gpu(true), "{test}: steps that are replayed differ from those that are launched");
+    let (mut scalars, mut tensors) = (Worst::default(), Worst::default());
+    for (step, (expected, actual)) in expected.scalars.iter().zip(&actual.scalars).enumerate() {
+        assert!(expected.iter().map(|(name, _)| name).eq(actual.iter().map(|(name, _)| name)));
+        for ((name, x), (_, y)) in expected.iter().zip(actual) {
+            scalars.note((x - y).abs() / x.abs().max(1e-3), || format!("{name} of step {step}, {y} for {x},"));
+        }
+    }
+    assert!(expected.state.keys().eq(actual.state.keys()));
+    for (name, x) in &expected.state {
+        let largest = x.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
+        for (x, y) in x.iter().zip(&actual.state[name]) {
+            tensors.note((x - y).abs() / largest, || name.clone());
+        }
+    }
+    scalars.check(test, run.of_scalars);
+    tensors.check(test, run.of_state);
+}
