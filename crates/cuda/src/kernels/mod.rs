@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 pub(crate) mod copies;
 pub(crate) mod detection;
+pub(crate) mod halt;
 pub(crate) mod index;
 pub(crate) mod pooling;
 pub(crate) mod random;

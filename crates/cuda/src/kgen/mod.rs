@@ -126,6 +126,15 @@ impl Kernel {
         &self.text[prelude::TEXT.len()..]
     }
 
+    /// The same kernel, which does nothing while the first `i32` of the memory that it takes last is not 0.
+    pub(crate) fn unless_halted(&self) -> Kernel {
+        let head = ") {\n";
+        let own = self.own_text().replacen(head, ", const int* halt) {\n    if (*halt != 0) return;\n", 1);
+        let mut parameters = self.parameters.clone();
+        parameters.push(Parameter::input("halt", DType::I32, 1));
+        Kernel { text: format!("{}{own}", prelude::TEXT), parameters, ..self.clone() }.named_by_content()
+    }
+
     /// The same kernel, whose name tells it from all kernels of another text.
     pub(crate) fn named_by_content(self) -> Kernel {
         let mut hasher = DefaultHasher::new();

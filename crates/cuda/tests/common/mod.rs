@@ -76,8 +76,9 @@ fn build(compiler: &str) -> PathBuf {
     let mocks = Path::new(SHIM).parent().unwrap();
     let sources = LIBRARIES.map(|(source, _)| std::fs::read_to_string(mocks.join(format!("{source}.cpp"))).unwrap());
     let mut hash = DefaultHasher::new();
-    let headers =
-        [SHIM, "floats.h", "streams.h"].map(|name| mocks.join(name)).map(|path| std::fs::read_to_string(path).unwrap());
+    let headers = [SHIM, "calls.h", "floats.h", "streams.h"]
+        .map(|name| mocks.join(name))
+        .map(|path| std::fs::read_to_string(path).unwrap());
     (&sources, headers, compiler).hash(&mut hash);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mock-{:016x}", hash.finish()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -148,6 +149,15 @@ impl Knobs {
         let failed = unsafe { self.0.get::<unsafe extern "C" fn() -> *const c_char>(b"mock_failed\0") }.unwrap();
         // SAFETY: the text is a constant.
         unsafe { CStr::from_ptr(failed()) }.to_str().unwrap().to_owned()
+    }
+
+    /// Names of the calls since the counts were reset, in order.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        // SAFETY: the type is that of the function in the mock.
+        let call = unsafe { self.0.get::<unsafe extern "C" fn(c_long) -> *const c_char>(b"mock_call\0") }.unwrap();
+        // SAFETY: the mock returns a constant text.
+        let name = |number| unsafe { CStr::from_ptr(call(number)) }.to_str().unwrap().to_owned();
+        (1..=self.get("calls")).map(name).collect()
     }
 
     /// Things of the driver that were made and not released, by kind.

@@ -10,7 +10,7 @@ use bessemer_ir::passes::invariant::Invariant;
 use bessemer_ir::passes::{CompileOptions, compile};
 use bessemer_ir::plan::{LoweredKernel, Refusal, Target};
 use bessemer_ir::rules::Rules;
-use bessemer_ir::run::{Device, Executor, StateBinding, StateLayout, StateStore, read_f32};
+use bessemer_ir::run::{Device, Executor, RunError, StateBinding, StateLayout, StateStore, Ticket, read_f32};
 use bessemer_ir::{DType, Graph, NodeId, Role, TensorType, philox};
 use bessemer_models::Model;
 use bessemer_nn::initialise;
@@ -40,9 +40,30 @@ impl Target for CpuByRulesOfGpus {
     }
 }
 
+/// What goes wrong in a step before each of those that count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Trouble {
+    Nothing,
+    /// An index of the first micro-batch is out of range.
+    Index,
+    /// The loss of the last micro-batch is not a number.
+    Loss,
+}
+
+impl Trouble {
+    /// Feed that is filled with one bad number, and the number.
+    fn feed(self) -> Option<(&'static str, [u8; 4])> {
+        match self {
+            Trouble::Nothing => None,
+            Trouble::Index => Some(("input_ids", i32::to_ne_bytes(-1))),
+            Trouble::Loss => Some(("masked_lm_weights", f32::to_ne_bytes(f32::NAN))),
+        }
+    }
+}
+
 /// What becomes of a model in some steps: the scalars of each, and all state behind the last one.
 #[derive(PartialEq)]
-struct Outcome {
+pub(crate) struct Outcome {
     scalars: Vec<Vec<(String, f32)>>,
     state: BTreeMap<String, Vec<f32>>,
 }
@@ -96,23 +117,62 @@ pub(crate) struct Run {
     pub(crate) of_scalars: f32,
     /// Between elements of a tensor of the state, relative to its largest one.
     pub(crate) of_state: f32,
+    pub(crate) trouble: Trouble,
 }
 
 impl Run {
-    pub(crate) const DEFAULT: Run = Run { steps: 3, micro_batches: 1, of_scalars: 1e-5, of_state: 1e-5 };
+    pub(crate) const DEFAULT: Run =
+        Run { steps: 3, micro_batches: 1, of_scalars: 1e-5, of_state: 1e-5, trouble: Trouble::Nothing };
 }
 
+/// Submits a step, in which something may go wrong.
+fn submit(
+    executor: &mut dyn Executor,
+    model: &Model,
+    micro_batches: std::ops::Range<usize>,
+    trouble: Trouble,
+    feed: Feed<'_>,
+) -> Ticket {
+    for micro_batch in micro_batches.clone() {
+        let is_last = micro_batch + 1 == micro_batches.end;
+        let is_bad = if trouble == Trouble::Index { micro_batch == micro_batches.start } else { is_last };
+        let bad = trouble.feed().filter(|_| is_bad);
+        feed_all(executor, model, micro_batch, &|name, ty, batch| match bad {
+            Some((bad, number)) if bad == name => number.repeat(ty.shape.elements()),
+            _ => feed(name, ty, batch),
+        });
+        if !is_last {
+            executor.accumulate().unwrap();
+        }
+    }
+    executor.submit().unwrap()
+}
+
+/// Trains a model. Where a step fails before each of those that count, a device that runs in the background has another one queued
+/// behind it.
 fn train(device: &dyn Device, target: &dyn Target, model: &Model, run: &Run, feed: Feed<'_>) -> Outcome {
     let (mut executor, state) = load(device, target, model);
+    let executor = &mut *executor;
     let mut scalars = Vec::new();
     for step in 0..run.steps {
-        for micro_batch in 0..run.micro_batches {
-            feed_all(&mut *executor, model, step * run.micro_batches + micro_batch, feed);
-            if micro_batch + 1 < run.micro_batches {
-                executor.accumulate().unwrap();
+        let micro_batches = step * run.micro_batches..(step + 1) * run.micro_batches;
+        let submit =
+            |executor: &mut dyn Executor, trouble| submit(executor, model, micro_batches.clone(), trouble, feed);
+        if run.trouble != Trouble::Nothing {
+            let bad = submit(executor, run.trouble);
+            let behind = (device.properties().kind == "cuda").then(|| submit(executor, Trouble::Nothing));
+            match executor.collect(bad) {
+                Ok(results) => assert!(results.scalar("loss").unwrap().is_nan()),
+                Err(error) => assert!(error.to_string().contains("index -1 at position 0 is not in"), "{error}"),
+            }
+            if let Some(behind) = behind {
+                let error = executor.collect(behind).unwrap_err();
+                let expected = RunError::Halted { step: behind.0, failed: bad.0 };
+                assert_eq!(error.to_string(), expected.to_string());
             }
         }
-        scalars.push(executor.run().unwrap().scalars.clone());
+        let ticket = submit(executor, Trouble::Nothing);
+        scalars.push(executor.collect(ticket).unwrap().scalars.clone());
     }
     let floats = state.layout().tensors().iter().filter(|tensor| tensor.ty.dtype == DType::F32);
     let state = floats.map(|tensor| (tensor.name.clone(), read_f32(&*state, &tensor.name).unwrap())).collect();
@@ -172,19 +232,25 @@ impl Worst {
     }
 }
 
-/// Trains on both devices and compares: scalars, and each tensor of the state relative to its largest element.
-pub(crate) fn compare(test: &str, model: &Model, run: &Run, feed: Feed<'_>) {
-    let Some(folder) = mock_or_skip(test) else { return };
-    let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
-    let expected = train(&CpuDevice::new(cpu), &CpuByRulesOfGpus(cpu), model, run, feed);
-    let train_on_gpu = |eager| {
+/// Trains on the GPU, launch by launch and recorded, which make the same bits. `None` where there is no mock.
+pub(crate) fn on_gpu(test: &str, model: &Model, run: &Run, feed: Feed<'_>) -> Option<Outcome> {
+    let folder = mock_or_skip(test)?;
+    let train = |eager| {
         let gpu = open(folder, eager).unwrap();
         let outcome = train(&gpu, gpu.target(), model, run, feed);
         assert_eq!(gpu.memory(), [], "{test}: memory is released");
         outcome
     };
-    let actual = train_on_gpu(false);
-    assert!(actual == train_on_gpu(true), "{test}: steps that are replayed differ from those that are launched");
+    let outcome = train(false);
+    assert!(outcome == train(true), "{test}: steps that are replayed differ from those that are launched");
+    Some(outcome)
+}
+
+/// Trains on both devices and compares: scalars, and each tensor of the state relative to its largest element. What the GPU made.
+pub(crate) fn compare(test: &str, model: &Model, run: &Run, feed: Feed<'_>) -> Option<Outcome> {
+    let actual = on_gpu(test, model, run, feed)?;
+    let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
+    let expected = train(&CpuDevice::new(cpu), &CpuByRulesOfGpus(cpu), model, run, feed);
     let (mut scalars, mut tensors) = (Worst::default(), Worst::default());
     for (step, (expected, actual)) in expected.scalars.iter().zip(&actual.scalars).enumerate() {
         assert!(expected.iter().map(|(name, _)| name).eq(actual.iter().map(|(name, _)| name)));
@@ -201,4 +267,5 @@ pub(crate) fn compare(test: &str, model: &Model, run: &Run, feed: Feed<'_>) {
     }
     scalars.check(test, run.of_scalars);
     tensors.check(test, run.of_state);
+    Some(actual)
 }

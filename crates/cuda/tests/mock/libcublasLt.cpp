@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "calls.h"
 #include "floats.h"
 #include "streams.h"
 
@@ -21,6 +22,11 @@ enum { BATCHES = 5, BATCH_STRIDE = 6 };
 struct description { std::map<int, int64_t> attributes; };
 struct layout { int type; uint64_t rows, cols; int64_t stride; int batches = 1; int64_t batch_stride = 0; };
 struct heuristic { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; };
+
+// What belongs to the calling thread.
+struct everything : counted { long objects = 0; };
+
+thread_local everything mock;
 
 double get(int type, const void* from, size_t at) {
     if (type == F32) return ((const float*)from)[at];
@@ -96,20 +102,33 @@ int multiply(const description* d, float alpha, const void* a, const layout* la,
 
 }  // namespace
 
+#define ENTER if (int code = mock.enter(__func__)) return code
+
 extern "C" {
+
+void mock_set(const char* name, long value) {
+    if (!strcmp(name, "reset")) mock = everything();
+    else mock.numbers[name] = value;
+}
+long mock_get(const char* name) { return !strcmp(name, "objects") ? mock.objects : mock.number(name); }
+const char* mock_failed() { return mock.failed; }
+const char* mock_call(long number) { return mock.name_of(number); }
 
 size_t cublasLtGetVersion() { return 130100; }
 const char* cublasLtGetStatusString(int code) {
     return code == INVALID_VALUE ? "an unsupported value or parameter was passed" : code == NOT_SUPPORTED ? "the functionality requested is not supported" : "an error";
 }
-int cublasLtCreate(void** made) { *made = (void*)1; return SUCCESS; }
-int cublasLtDestroy(void*) { return SUCCESS; }
+int cublasLtCreate(void** made) { ENTER; *made = (void*)1; ++mock.objects; return SUCCESS; }
+int cublasLtDestroy(void*) { ENTER; --mock.objects; return SUCCESS; }
 int cublasLtMatmulDescCreate(description** made, int compute, int scale) {
+    ENTER;
     if (compute != COMPUTE_F32 || scale != 0) return NOT_SUPPORTED;
     *made = new description;
+    ++mock.objects;
     return SUCCESS;
 }
 int cublasLtMatmulDescSetAttribute(description* d, int name, const void* value, size_t size) {
+    ENTER;
     const std::map<int, size_t> sizes = {{TRANSPOSE_A, 4}, {TRANSPOSE_B, 4}, {EPILOGUE, 4}, {BIAS, 8}, {AUX, 8}, {AUX_STRIDE, 8}, {BIAS_TYPE, 4}};
     auto known = sizes.find(name);
     if (known == sizes.end() || known->second != size) return INVALID_VALUE;
@@ -118,28 +137,33 @@ int cublasLtMatmulDescSetAttribute(description* d, int name, const void* value, 
     d->attributes[name] = number;
     return SUCCESS;
 }
-int cublasLtMatmulDescDestroy(description* d) { delete d; return SUCCESS; }
+int cublasLtMatmulDescDestroy(description* d) { ENTER; delete d; --mock.objects; return SUCCESS; }
 int cublasLtMatrixLayoutCreate(layout** made, int type, uint64_t rows, uint64_t cols, int64_t stride) {
+    ENTER;
     if (stride < (int64_t)rows) return INVALID_VALUE;
     *made = new layout{type, rows, cols, stride};
+    ++mock.objects;
     return SUCCESS;
 }
 int cublasLtMatrixLayoutSetAttribute(layout* l, int name, const void* value, size_t size) {
+    ENTER;
     if (name == BATCHES && size == 4) memcpy(&l->batches, value, 4);
     else if (name == BATCH_STRIDE && size == 8) memcpy(&l->batch_stride, value, 8);
     else return INVALID_VALUE;
     return SUCCESS;
 }
-int cublasLtMatrixLayoutDestroy(layout* l) { delete l; return SUCCESS; }
-int cublasLtMatmulPreferenceCreate(uint64_t** made) { *made = new uint64_t(0); return SUCCESS; }
+int cublasLtMatrixLayoutDestroy(layout* l) { ENTER; delete l; --mock.objects; return SUCCESS; }
+int cublasLtMatmulPreferenceCreate(uint64_t** made) { ENTER; *made = new uint64_t(0); ++mock.objects; return SUCCESS; }
 int cublasLtMatmulPreferenceSetAttribute(uint64_t* p, int name, const void* value, size_t size) {
+    ENTER;
     if (name != 1 || size != 8) return INVALID_VALUE;
     memcpy(p, value, 8);
     return SUCCESS;
 }
-int cublasLtMatmulPreferenceDestroy(uint64_t* p) { delete p; return SUCCESS; }
+int cublasLtMatmulPreferenceDestroy(uint64_t* p) { ENTER; delete p; --mock.objects; return SUCCESS; }
 int cublasLtMatmulAlgoGetHeuristic(void*, const description* d, const layout* a, const layout* b, const layout*,
                                    const layout* out, const uint64_t*, int most, heuristic* found, int* count) {
+    ENTER;
     if (most < 1 || !described(d, a, b, out)) return INVALID_VALUE;
     found[0] = heuristic{};
     *count = 1;
@@ -149,6 +173,7 @@ int cublasLtMatmulAlgoGetHeuristic(void*, const description* d, const layout* a,
 int cublasLtMatmul(void*, const description* d, const float* alpha, const void* a, const layout* la, const void* b,
                    const layout* lb, const float* beta, const void*, const layout*, void* out, const layout* lo,
                    const void*, void*, size_t, void* stream) {
+    ENTER;
     if (!described(d, la, lb, lo) || *beta != 0) return INVALID_VALUE;
     description of = *d;
     layout of_a = *la, of_b = *lb, of_out = *lo;

@@ -1,6 +1,9 @@
 // Stands in for libcuda.so.1: the device's memory is the host's, kernels are what the mock of NVRTC compiled. All state
 // but the number of devices belongs to the calling thread, so that tests run beside each other.
 //
+// Work is done when it is given, unless the setting `seed` is not 0: then it waits in its stream, the nodes of a graph in that graph,
+// and is done in a random order of those that streams and events allow, some of it at any call, the rest when it is waited for.
+//
 // Environment: MOCK_DEVICES (1), MOCK_INIT_CODE (0), MOCK_DRIVER_VERSION (13000).
 
 #include <dlfcn.h>
@@ -11,6 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "calls.h"
+
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,19 +35,33 @@ enum {
 const size_t TOTAL = 150754820096, GUARD = 64;
 const unsigned char GUARD_BYTE = 0xa5;
 
-struct graph { std::vector<std::function<int()>> work; bool valid = true; };
-struct stream { graph* recording = nullptr; bool origin = false, unjoined = false; };
-struct event { double seconds = 0; bool recorded = false; stream* from = nullptr; graph* of = nullptr; };
+struct node { std::function<int()> work; std::set<size_t> after; };
+typedef std::vector<node> nodes;
+struct graph { nodes work; bool valid = true; };
+// What waits in a stream: work, once what another stream did has happened.
+struct item { std::function<int()> work; std::shared_ptr<bool> after; };
+struct stream {
+    graph* recording = nullptr;
+    bool origin = false, unjoined = false;
+    std::set<size_t> tails;  // nodes that the next one recorded comes after
+    std::deque<item> queue;
+};
+struct event {
+    double seconds = 0;
+    bool recorded = false;
+    stream* from = nullptr;
+    graph* of = nullptr;
+    std::set<size_t> tails;
+    std::shared_ptr<bool> happened;
+};
 struct module { void* library; };
 struct function {
     int (*launch)(const unsigned*, const unsigned*, void**, int, int (*)(const void*));
     int (*take)(void**, uint64_t*);
 };
-struct executable { std::vector<std::function<int()>> work; };
+struct executable { std::shared_ptr<nodes> work; };
 
-struct {
-    std::map<std::string, long> numbers;
-    const char* failed = "";
+struct everything : counted {
     int current = 0;
     std::map<uint64_t, size_t> memory;
     std::map<void*, size_t> host;
@@ -52,7 +72,9 @@ struct {
     std::set<graph*> graphs;
     std::set<executable*> executables;
     std::vector<stream*> capturing;
-} typedef everything;
+    uint64_t random = 0;
+    int broken = 0;  // what failed while it waited; every wait answers it from then on
+};
 
 thread_local everything mock;
 
@@ -65,13 +87,6 @@ double now() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec + t.tv_nsec * 1e-9;
-}
-
-int injected(const char* call) {
-    long number = ++mock.numbers["calls"];
-    if (number != mock.numbers["fail_at"]) return SUCCESS;
-    mock.failed = call;
-    return (int)mock.numbers["fail_code"];
 }
 
 // Where `bytes` from `address` lie in one live allocation.
@@ -90,14 +105,71 @@ size_t used() {
     return sum;
 }
 
-// Runs now, or when the graph that the stream records is launched.
+size_t random_below(size_t limit) {
+    mock.random = mock.random * 6364136223846793005 + 1442695040888963407;
+    return (mock.random >> 33) % limit;
+}
+
+// Does one of the things that may be done next. False where there is none.
+bool advance() {
+    std::vector<stream*> ready;
+    for (stream* s : mock.streams)
+        if (!s->queue.empty() && (!s->queue.front().after || *s->queue.front().after)) ready.push_back(s);
+    if (ready.empty()) return false;
+    stream* s = ready[random_below(ready.size())];
+    item first = s->queue.front();
+    s->queue.pop_front();
+    int code = mock.broken ? SUCCESS : first.work();
+    if (code) mock.broken = code;
+    return true;
+}
+
+int wait_until(std::function<bool()> done) {
+    while (!done())
+        if (!advance()) return LAUNCH_FAILED;
+    return mock.broken;
+}
+
+int wait_for_all() {
+    return wait_until([] {
+        for (stream* s : mock.streams) if (!s->queue.empty()) return false;
+        return true;
+    });
+}
+
+int enqueue(stream* s, item one) {
+    s->queue.push_back(one);
+    for (size_t some = random_below(4); some > 0; --some) advance();
+    return mock.broken;
+}
+
+// Runs a graph: in the order in which it was recorded, or any other that its nodes allow.
+int run_all(const nodes& all) {
+    std::vector<bool> done(all.size());
+    for (size_t left = all.size(); left > 0; --left) {
+        std::vector<size_t> ready;
+        for (size_t i = 0; i < all.size() && (ready.empty() || mock.random); ++i) {
+            bool free = !done[i];
+            for (size_t before : all[i].after) free = free && done[before];
+            if (free) ready.push_back(i);
+        }
+        size_t next = ready[mock.random ? random_below(ready.size()) : 0];
+        done[next] = true;
+        if (int code = all[next].work()) return code;
+    }
+    return SUCCESS;
+}
+
+// Runs now, or some time, or when the graph that the stream records is launched.
 int give(stream* s, std::function<int()> work) {
     if (s && !mock.streams.count(s)) return INVALID_HANDLE;
     if (s && s->recording) {
-        s->recording->work.push_back(work);
+        s->recording->work.push_back({work, s->tails});
+        s->tails = {s->recording->work.size() - 1};
         s->unjoined = !s->origin;
         return SUCCESS;
     }
+    if (s && mock.random) return enqueue(s, {work, nullptr});
     return work();
 }
 
@@ -125,18 +197,20 @@ const std::map<int, std::pair<const char*, const char*>> MEANINGS = {
 
 }  // namespace
 
-#define ENTER if (int code = injected(__func__)) return code
+#define ENTER if (int code = mock.enter(__func__)) return code
 #define IN_CONTEXT ENTER; if (!mock.current) return INVALID_CONTEXT
 
 extern "C" {
 
-// For tests: settings (fail_at, fail_code, reverse) and counts. `reset` clears all counts, `forget` those of memory.
+// For tests: settings (fail_at, fail_code, reverse, seed) and counts. `reset` clears all counts, `forget` those of memory.
 void mock_set(const char* name, long value) {
     if (!strcmp(name, "reset")) mock = everything();
     else if (!strcmp(name, "forget")) mock.memory.clear();
+    else if (!strcmp(name, "seed")) mock.random = value;
     else mock.numbers[name] = value;
 }
 const char* mock_failed() { return mock.failed; }
+const char* mock_call(long number) { return mock.name_of(number); }
 long mock_get(const char* name) {
     std::string n = name;
     if (n == "memory") return mock.memory.size();
@@ -146,7 +220,7 @@ long mock_get(const char* name) {
     if (n == "modules") return mock.modules.size();
     if (n == "graphs") return mock.graphs.size();
     if (n == "executables") return mock.executables.size();
-    return mock.numbers[n];
+    return mock.number(n);
 }
 
 int cuInit(unsigned) {
@@ -199,7 +273,11 @@ int cuCtxSetCurrent(void* context) {
     mock.current = (int)(uintptr_t)context;
     return SUCCESS;
 }
-int cuCtxSynchronize() { IN_CONTEXT; return forbidden_in_capture(); }
+int cuCtxSynchronize() {
+    IN_CONTEXT;
+    int code = forbidden_in_capture();
+    return code ? code : wait_for_all();
+}
 int cuMemGetInfo_v2(size_t* free, size_t* total) { IN_CONTEXT; *total = TOTAL; *free = TOTAL - used(); return SUCCESS; }
 
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
@@ -218,6 +296,7 @@ int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
 }
 int cuMemFree_v2(uint64_t address) {
     IN_CONTEXT;
+    wait_for_all();
     auto found = mock.memory.find(address);
     if (found == mock.memory.end()) return INVALID_VALUE;
     const unsigned char* at = (const unsigned char*)address;
@@ -238,6 +317,7 @@ int cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
 }
 int cuMemFreeHost(void* pointer) {
     IN_CONTEXT;
+    wait_for_all();
     if (!mock.host.erase(pointer)) return INVALID_VALUE;
     free(pointer);
     return SUCCESS;
@@ -268,6 +348,7 @@ int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, stream* s) {
 int cuStreamCreate(stream** made, unsigned) { IN_CONTEXT; mock.streams.insert(*made = new stream); return SUCCESS; }
 int cuStreamDestroy_v2(stream* s) {
     IN_CONTEXT;
+    wait_for_all();
     if (!mock.streams.erase(s)) return INVALID_HANDLE;
     delete s;
     return SUCCESS;
@@ -275,18 +356,19 @@ int cuStreamDestroy_v2(stream* s) {
 int cuStreamSynchronize(stream* s) {
     IN_CONTEXT;
     if (!mock.streams.count(s)) return INVALID_HANDLE;
-    return s->recording ? forbidden_in_capture() : SUCCESS;
+    return s->recording ? forbidden_in_capture() : wait_until([=] { return s->queue.empty(); });
 }
 int cuStreamBeginCapture_v2(stream* s, int) {
     IN_CONTEXT;
     if (!mock.streams.count(s) || s->recording) return INVALID_HANDLE;
     mock.graphs.insert(s->recording = new graph);
     s->origin = true;
+    s->tails.clear();
     mock.capturing.push_back(s);
     return SUCCESS;
 }
 int cuStreamEndCapture(stream* s, graph** made) {
-    int code = injected(__func__);
+    int code = mock.enter(__func__);
     if (!s->recording || !s->origin) return INVALID_HANDLE;
     graph* g = s->recording;
     for (stream* other : mock.capturing)
@@ -295,7 +377,10 @@ int cuStreamEndCapture(stream* s, graph** made) {
     std::vector<stream*> left;
     for (stream* other : mock.capturing) {
         if (other->recording != g) left.push_back(other);
-        else *other = stream();
+        else {
+            other->recording = nullptr;
+            other->origin = other->unjoined = false;
+        }
     }
     mock.capturing = left;
     if (code) {
@@ -314,17 +399,14 @@ int cuGraphGetNodes(graph* g, void**, size_t* count) {
 int cuGraphInstantiateWithFlags(executable** made, graph* g, unsigned long long) {
     IN_CONTEXT;
     if (!mock.graphs.count(g)) return INVALID_HANDLE;
-    mock.executables.insert(*made = new executable{g->work});
+    mock.executables.insert(*made = new executable{std::make_shared<nodes>(g->work)});
     return SUCCESS;
 }
 int cuGraphLaunch(executable* e, stream* s) {
     IN_CONTEXT;
     if (!mock.executables.count(e)) return INVALID_HANDLE;
-    return give(s, [=] {
-        for (auto& work : e->work)
-            if (int code = work()) return code;
-        return (int)SUCCESS;
-    });
+    auto kept = e->work;
+    return give(s, [=] { return run_all(*kept); });
 }
 int cuGraphExecDestroy(executable* e) {
     IN_CONTEXT;
@@ -353,24 +435,31 @@ int cuEventRecord(event* e, stream* s) {
     e->recorded = true;
     e->from = s;
     e->of = s->recording;
-    return SUCCESS;
+    e->tails = s->tails;
+    if (s->recording || !mock.random) return SUCCESS;
+    auto happened = e->happened = std::make_shared<bool>(false);
+    return enqueue(s, {[=] { *happened = true; return (int)SUCCESS; }, nullptr});
 }
 int cuStreamWaitEvent(stream* s, event* e, unsigned) {
     IN_CONTEXT;
     if (!mock.events.count(e) || !mock.streams.count(s)) return INVALID_HANDLE;
-    if (!e->of) return SUCCESS;
+    if (!e->of) return e->happened ? enqueue(s, {[] { return (int)SUCCESS; }, e->happened}) : SUCCESS;
+    if (s->recording && s->recording == e->of) s->tails.insert(e->tails.begin(), e->tails.end());
     if (s->recording) {
         if (s->recording == e->of && mock.streams.count(e->from)) e->from->unjoined = false;
         return s->recording == e->of ? SUCCESS : INVALID_VALUE;
     }
     s->recording = e->of;
+    s->tails = e->tails;
     s->unjoined = true;
     mock.capturing.push_back(s);
     return SUCCESS;
 }
 int cuEventSynchronize(event* e) {
     IN_CONTEXT;
-    return mock.events.count(e) ? forbidden_in_capture() : INVALID_HANDLE;
+    if (!mock.events.count(e)) return INVALID_HANDLE;
+    int code = forbidden_in_capture();
+    return code ? code : wait_until([=] { return !e->happened || *e->happened; });
 }
 int cuEventElapsedTime(float* milliseconds, event* from, event* to) {
     ENTER;
@@ -396,6 +485,7 @@ int cuModuleLoadData(module** made, const void* image) {
 }
 int cuModuleUnload(module* m) {
     IN_CONTEXT;
+    wait_for_all();
     if (!mock.modules.erase(m)) return INVALID_HANDLE;
     for (function* f : mock.functions[m]) delete f;
     mock.functions.erase(m);

@@ -2,6 +2,7 @@
 // missing, and runs graphs on the host, one operation after the other. Written from NVIDIA's header and documentation,
 // which a real device must confirm. All state belongs to the calling thread.
 
+#include "calls.h"
 #include "floats.h"
 #include "streams.h"
 
@@ -49,20 +50,13 @@ struct data {
 struct descriptor { part p; };
 struct handle { void* stream = nullptr; };
 
-struct {
-    std::map<std::string, long> numbers;
-    std::string failed, details;
+struct everything : counted {
+    std::string details;
     std::set<descriptor*> descriptors;
     std::set<handle*> handles;
-} typedef everything;
+};
 
 thread_local everything mock;
-
-int injected(const char* call) {
-    if (++mock.numbers["calls"] != mock.numbers["fail_at"]) return SUCCESS;
-    mock.failed = call;
-    return (int)mock.numbers["fail_code"];
-}
 
 int refuse(int code, const std::string& why) {
     mock.details = why;
@@ -314,7 +308,7 @@ int execute(const part& plan, const part& pack) {
 
 }  // namespace
 
-#define ENTER if (int code = injected(__func__)) return code
+#define ENTER if (int code = mock.enter(__func__)) return code
 
 extern "C" {
 
@@ -324,9 +318,10 @@ void mock_set(const char* name, long value) {
 }
 long mock_get(const char* name) {
     std::string n = name;
-    return n == "descriptors" ? mock.descriptors.size() : n == "handles" ? mock.handles.size() : mock.numbers[n];
+    return n == "descriptors" ? mock.descriptors.size() : n == "handles" ? mock.handles.size() : mock.number(n);
 }
-const char* mock_failed() { return mock.failed.c_str(); }
+const char* mock_failed() { return mock.failed; }
+const char* mock_call(long number) { return mock.name_of(number); }
 
 size_t cudnnGetVersion() { return 91900; }
 size_t cudnnGetCudartVersion() { return 13000; }

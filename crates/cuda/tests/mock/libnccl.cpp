@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls.h"
+
 #include <atomic>
 #include <condition_variable>
 #include <map>
@@ -45,19 +47,12 @@ std::condition_variable changed;
 std::map<std::string, std::shared_ptr<world>> worlds;
 std::atomic<long> live{0}, made_ids{0};
 
-struct {
-    std::map<std::string, long> numbers;
-    std::string failed, details;
+struct everything : counted {
+    std::string details;
     int depth = 0;
     std::vector<std::pair<communicator*, asked>> group;
-} typedef everything;
+};
 thread_local everything mock;
-
-int injected(const char* call) {
-    if (++mock.numbers["calls"] != mock.numbers["fail_at"]) return SUCCESS;
-    mock.failed = call;
-    return (int)mock.numbers["fail_code"];
-}
 
 int refuse(int code, const char* why) { mock.details = why; return code; }
 
@@ -134,7 +129,7 @@ int ask(communicator* c, const asked& a, void* stream) {
 
 }  // namespace
 
-#define ENTER if (int code = injected(__func__)) return code
+#define ENTER if (int code = mock.enter(__func__)) return code
 
 extern "C" {
 
@@ -143,8 +138,9 @@ void mock_set(const char* name, long value) {
     else if (!strcmp(name, "forget")) live = 0;
     else mock.numbers[name] = value;
 }
-long mock_get(const char* name) { return strcmp(name, "communicators") ? mock.numbers[name] : live.load(); }
-const char* mock_failed() { return mock.failed.c_str(); }
+long mock_get(const char* name) { return strcmp(name, "communicators") ? mock.number(name) : live.load(); }
+const char* mock_failed() { return mock.failed; }
+const char* mock_call(long number) { return mock.name_of(number); }
 
 int ncclGetVersion(int* version) { ENTER; *version = 22809; return SUCCESS; }
 const char* ncclGetErrorString(int code) {
@@ -194,7 +190,7 @@ int ncclBroadcast(const void* from, void* to, size_t count, int type, int root, 
 int ncclGroupStart() { ENTER; ++mock.depth; return SUCCESS; }
 int ncclGroupEnd() {
     // A group whose end is refused is closed all the same.
-    int code = injected(__func__);
+    int code = mock.enter(__func__);
     if (mock.depth == 0) return INVALID_USAGE;
     auto all = mock.group;
     if (--mock.depth == 0) mock.group.clear();

@@ -7,6 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "calls.h"
+
+#include <atomic>
+#include <mutex>
 #include <string>
 
 namespace {
@@ -14,6 +18,15 @@ namespace {
 struct program { std::string text, log, cubin; };
 
 enum { SUCCESS = 0, INVALID_INPUT = 3, COMPILATION = 6, INTERNAL = 11 };
+
+// Of all threads together: kernels are compiled beside each other.
+struct everything : counted {
+    std::mutex lock;
+    std::atomic<long> programs{0};
+    int enter(const char* call) { std::lock_guard<std::mutex> held(lock); return counted::enter(call); }
+};
+
+everything mock;
 
 std::string read_all(const std::string& path) {
     std::string all;
@@ -42,21 +55,35 @@ std::string entries(const std::string& text) {
 
 }  // namespace
 
+#define ENTER if (int code = mock.enter(__func__)) return code
+
 extern "C" {
 
-int nvrtcVersion(int* major, int* minor) { *major = 13; *minor = 0; return SUCCESS; }
+void mock_set(const char* name, long value) {
+    std::lock_guard<std::mutex> held(mock.lock);
+    if (!strcmp(name, "reset")) (counted&)mock = counted(), mock.programs = 0;
+    else mock.numbers[name] = value;
+}
+long mock_get(const char* name) { return !strcmp(name, "programs") ? mock.programs.load() : mock.number(name); }
+const char* mock_failed() { return mock.failed; }
+const char* mock_call(long number) { return mock.name_of(number); }
+
+int nvrtcVersion(int* major, int* minor) { ENTER; *major = 13; *minor = 0; return SUCCESS; }
 
 const char* nvrtcGetErrorString(int code) {
     return code == COMPILATION ? "NVRTC_ERROR_COMPILATION" : code == SUCCESS ? "NVRTC_SUCCESS" : "NVRTC_ERROR";
 }
 
 int nvrtcCreateProgram(program** made, const char* text, const char*, int headers, const char* const*, const char* const*) {
+    ENTER;
     if (headers != 0) return INVALID_INPUT;
     *made = new program{text, "", ""};
+    ++mock.programs;
     return SUCCESS;
 }
 
 int nvrtcCompileProgram(program* p, int count, const char* const* options) {
+    ENTER;
     bool named = false;
     for (int i = 0; i < count; ++i) named |= strncmp(options[i], "--gpu-architecture=sm_", 22) == 0;
     if (!named) return INVALID_INPUT;
@@ -81,10 +108,10 @@ int nvrtcCompileProgram(program* p, int count, const char* const* options) {
     return SUCCESS;
 }
 
-int nvrtcGetProgramLogSize(program* p, size_t* size) { *size = p->log.size() + 1; return SUCCESS; }
-int nvrtcGetProgramLog(program* p, char* log) { memcpy(log, p->log.c_str(), p->log.size() + 1); return SUCCESS; }
-int nvrtcGetCUBINSize(program* p, size_t* size) { *size = p->cubin.size(); return SUCCESS; }
-int nvrtcGetCUBIN(program* p, char* cubin) { memcpy(cubin, p->cubin.data(), p->cubin.size()); return SUCCESS; }
-int nvrtcDestroyProgram(program** p) { delete *p; *p = nullptr; return SUCCESS; }
+int nvrtcGetProgramLogSize(program* p, size_t* size) { ENTER; *size = p->log.size() + 1; return SUCCESS; }
+int nvrtcGetProgramLog(program* p, char* log) { ENTER; memcpy(log, p->log.c_str(), p->log.size() + 1); return SUCCESS; }
+int nvrtcGetCUBINSize(program* p, size_t* size) { ENTER; *size = p->cubin.size(); return SUCCESS; }
+int nvrtcGetCUBIN(program* p, char* cubin) { ENTER; memcpy(cubin, p->cubin.data(), p->cubin.size()); return SUCCESS; }
+int nvrtcDestroyProgram(program** p) { ENTER; delete *p; --mock.programs; *p = nullptr; return SUCCESS; }
 
 }

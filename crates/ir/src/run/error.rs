@@ -33,6 +33,8 @@ pub enum RunError {
     RankCount { plan: usize, device: usize },
     #[error("the plan's steps take one micro-batch each: there is nothing to accumulate in")]
     NoAccumulation,
+    #[error("step {step} replaced no state: it was queued behind step {failed}, which failed")]
+    Halted { step: u64, failed: u64 },
     #[error("the results of step {ticket} are gone; those of step {oldest} and later are kept")]
     NoSuchStep { ticket: u64, oldest: u64 },
 }

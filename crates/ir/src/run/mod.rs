@@ -17,6 +17,10 @@ use crate::plan::{Plan, Target};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Name of the output, `f32[]`, that is not 0 in a step behind which no state is to be replaced before the host has seen its
+/// results. Devices that run in the background heed it.
+pub const HALT: &str = "halt";
+
 /// A device that plans are compiled for and run on.
 pub trait Device: Send + Sync {
     /// The target that plans for this device are compiled for.
@@ -172,8 +176,9 @@ pub trait Executor: Send {
     /// Waits for a step and gives its results.
     ///
     /// # Errors
-    /// As [`Executor::submit`], for devices that run in the background; [`RunError::NoSuchStep`] for a step whose results
-    /// are gone.
+    /// As [`Executor::submit`], for devices that run in the background: the step replaced no state behind what it met;
+    /// [`RunError::Halted`] for a step that was submitted behind a step that failed, before that one was collected, and
+    /// replaced no state; [`RunError::NoSuchStep`] for a step whose results are gone.
     fn collect(&mut self, ticket: Ticket) -> Result<&StepResults, RunError>;
 
     /// Content of an output of the step that was collected last, row-major.
