@@ -21,8 +21,7 @@ EXAMPLES:
   bessemer explain bert-base --batch-size 256 --precision bf16 --device cuda --sheet h100      for a GPU, which need not be there
   bessemer explain resnet20-cifar --after fuse        the graph that the pass leaves
   bessemer explain bert-base --batch-size 32 --cluster v100x8-ib100      training on several devices, simulated
-  bessemer explain resnet50 --batch-size 4 --cluster h200x8 --norms-over all
-  bessemer explain resnet50 --cluster cpu-1g --nodes 2,4 --profile steps.json --overlap off";
+  bessemer explain resnet50 --batch-size 4 --cluster h200x8 --nodes 2,4 --norms-over all --overlap off";
 
 /// Show what a step costs without running it: kernels, FLOPs, bytes, peak memory, the largest batch that fits; or how it
 /// scales over a cluster

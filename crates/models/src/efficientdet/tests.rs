@@ -39,7 +39,7 @@ fn steps_are_legal_graphs() {
     let config = TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.1));
     let model = train(&options, &LossOptions::default(), &config, 2).expect("a legal step");
     let names: Vec<&str> = model.graph.outputs().iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["cls_loss", "box_loss", "l2_loss", "loss", "lr"]);
+    assert_eq!(names, ["cls_loss", "box_loss", "l2_loss", "loss", "lr", "halt"]);
     for detection in [DetectionOptions::default(), DetectionOptions::soft()] {
         let model = evaluate(&options, &detection, &LossOptions::default(), 2).expect("a legal step");
         let shapes: Vec<String> =

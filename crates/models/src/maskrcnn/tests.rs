@@ -56,7 +56,7 @@ fn steps_are_legal_graphs() {
         let model = train(&options, &training, &config, 2).expect("a legal step");
         let names: Vec<&str> = model.graph.outputs().iter().map(|(name, _)| name.as_str()).collect();
         let parts = ["rpn_score_loss", "rpn_box_loss", "cls_loss", "box_loss", "mask_loss", "l2_loss"];
-        assert_eq!(names, [&parts[..], &["loss", "lr"]].concat());
+        assert_eq!(names, [&parts[..], &["loss", "lr", "halt"]].concat());
         let model = detect(&options, &DetectionOptions::new(flavour), 2).expect("a legal step");
         let shapes: Vec<String> =
             model.graph.outputs().iter().map(|(name, v)| format!("{name} {}", model.graph.ty(*v))).collect();
