@@ -28,9 +28,9 @@ pub fn measure(isa: Isa, threads: usize) -> DeviceLimits {
         black_box(unsafe { dispatch(isa, FmaChains) });
     });
     let bf16_flops = match PanelFormat::of_bf16(isa) {
-        PanelFormat::F32 => None,
-        PanelFormat::Dot2 => Some(best_rate(threads, 2.0 * fma_flops, &|_, _| bf16_chains())),
         PanelFormat::Tiles => Some(best_rate(threads, TILE_FLOPS, &|_, _| multiply_tiles(isa))),
+        PanelFormat::Dot2 if has_bf16(isa) => Some(best_rate(threads, 2.0 * fma_flops, &|_, _| bf16_chains())),
+        PanelFormat::F32 | PanelFormat::Dot2 => None,
     };
     let memory: Vec<Vec<f32>> = (0..threads).map(|t| vec![1.0 + t as f32; MEMORY_LEN]).collect();
     let read_bytes = best_rate(threads, (READ_LEN * 4) as f64, &|thread, trial| {
