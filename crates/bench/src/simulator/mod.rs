@@ -55,7 +55,7 @@ pub struct Collective {
     pub ready: usize,
     /// Number of the first call that needs the result; the number of calls if it is needed at the end of the step.
     pub needed: usize,
-    /// Whether it belongs to one micro-batch, whose calls wait for it, as sums of norms over all ranks do. It is a message of its own.
+    /// Whether each micro-batch has it and waits for its result, as for the moments of batch norms over all ranks. It is not packed with others.
     #[serde(default)]
     pub each_micro_batch: bool,
 }

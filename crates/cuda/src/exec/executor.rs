@@ -527,13 +527,11 @@ impl<'a> Planned<'a> {
         let bind = |step: &Step| match step {
             Step::Launch { kernel, operands } => {
                 let mut blocks = operands.iter().map(place).collect::<Result<Vec<Block>, GpuError>>()?;
-                match kernels.as_mut().map(|kernels| kernels.next().expect("a kernel for each launch")) {
-                    None => Ok(BoundStep::Launch(gpu.function(kernel)?, blocks)),
-                    Some(kernel) => {
-                        blocks.push(shared.halt.clone());
-                        Ok(BoundStep::Launch(gpu.function(&kernel)?, blocks))
-                    }
+                let guarded = kernels.as_mut().map(|kernels| kernels.next().expect("a kernel for each launch"));
+                if guarded.is_some() {
+                    blocks.push(shared.halt.clone());
                 }
+                shared.launch(guarded.as_ref().unwrap_or(kernel), blocks)
             }
             Step::Product { product, x, w, y } => {
                 let (x, w, y) = (place(x)?, place(w)?, place(y)?);
@@ -653,11 +651,11 @@ impl Executor for CudaExecutor {
         slot.memory.read(0, &mut gathered).map_err(failed)?;
         let (reports, rest) = gathered.split_at(self.reports.len() * REPORT_BYTES);
         let (halt, scalars) = rest.split_at(HALT_BYTES);
-        let words = |bytes: &[u8]| f32::from_ne_bytes(bytes.try_into().expect("four bytes"));
+        let word = |bytes: &[u8]| -> [u8; 4] { bytes.try_into().expect("four bytes") };
         for ((_, value), bytes) in slot.results.scalars.iter_mut().zip(scalars.chunks_exact(4)) {
-            *value = words(bytes);
+            *value = f32::from_ne_bytes(word(bytes));
         }
-        let halted_at = u64::from(words(&halt[..4]).to_bits());
+        let halted_at = u64::from(u32::from_ne_bytes(word(&halt[..4])));
         let outcome = match halted_at.checked_sub(1) {
             Some(failed) if failed < step => Err(RunError::Halted { step, failed }),
             _ => self.check_reports(reports),
