@@ -29,8 +29,8 @@ pub(super) fn lower(op: &Op, types: &[&TensorType]) -> Result<Lowered, Unsupport
 pub(super) enum ProductTarget {
     /// As `f32`, in this memory or in scratch memory.
     F32(Option<Place>),
-    /// As `f32` or rounded to the type of the operands, in scratch memory.
-    Rounded,
+    /// Rounded to the type of the operands, in this memory or in scratch memory.
+    Rounded(Option<Place>),
 }
 
 /// From the axes of weights, `[KH, KW, C / groups, O]`, to those that cuDNN wants, and back.
@@ -94,7 +94,9 @@ impl Lowered {
     ) -> Result<(Place, DType), Unsupported> {
         self.name = "matmul by cuBLASLt".to_owned();
         let of = op.geometry(&types[0].shape, &types[1].shape)?;
-        let y = target.memory().unwrap_or_else(|| self.scratch_of(DType::F32, of.batch * of.m * of.n));
+        let inputs_type = types[0].dtype;
+        let output = if target.is_rounded() { inputs_type } else { DType::F32 };
+        let y = target.memory().unwrap_or_else(|| self.scratch_of(output, of.batch * of.m * of.n));
         let product = Product {
             batch: of.batch,
             m: of.m,
@@ -102,11 +104,11 @@ impl Lowered {
             k: of.k,
             x_transposed: op.trans_a,
             w_transposed: op.trans_b,
-            inputs: types[0].dtype,
-            output: DType::F32,
+            inputs: inputs_type,
+            output,
         };
         self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y });
-        Ok((y, DType::F32))
+        Ok((y, output))
     }
 
     /// One pass of a convolution of operands of type `ty`. cuDNN's result is of that type too: where it must not be rounded,
@@ -121,7 +123,7 @@ impl Lowered {
         target: ProductTarget,
     ) -> Result<(Place, DType), Unsupported> {
         self.name = "convolution by cuDNN".to_owned();
-        if ty != DType::F32 && target != ProductTarget::Rounded {
+        if ty != DType::F32 && !target.is_rounded() {
             let shapes = match pass {
                 Pass::Forward => [of.x_shape(), of.w_shape()],
                 Pass::DataGradient => [of.y_shape(), of.w_shape()],
@@ -184,9 +186,12 @@ impl Lowered {
 impl ProductTarget {
     fn memory(self) -> Option<Place> {
         match self {
-            ProductTarget::F32(place) => place,
-            ProductTarget::Rounded => None,
+            ProductTarget::F32(place) | ProductTarget::Rounded(place) => place,
         }
+    }
+
+    fn is_rounded(self) -> bool {
+        matches!(self, ProductTarget::Rounded(_))
     }
 }
 

@@ -19,11 +19,12 @@ pub(super) fn lower(fusion: &Fusion, types: &[&TensorType], outputs: &[TensorTyp
     match &fusion.producer {
         None => launch(&mut lowered, fusion, &loads, &inputs, &outputs)?,
         Some(producer) => {
-            let is_f32 = |index: &usize| fusion.outputs[*index].types()[0].dtype == DType::F32;
-            let stored = fusion.stores_producer().filter(is_f32);
-            let target = match rounds_product(fusion, types[0].dtype) {
-                true => ProductTarget::Rounded,
-                false => ProductTarget::F32(stored.map(|index| outputs[fusion.node_output(index)])),
+            let rounded = rounds_product(fusion, types[0].dtype).then_some(types[0].dtype);
+            let stored = stores_product(fusion, rounded);
+            let memory = stored.map(|index| outputs[fusion.node_output(index)]);
+            let target = match rounded {
+                Some(_) => ProductTarget::Rounded(memory),
+                None => ProductTarget::F32(memory),
             };
             let (product, ty) = lowered.contract(producer, &types[..own], &inputs[..own], target)?;
             let behind = behind(fusion, stored);
@@ -48,6 +49,21 @@ fn rounds_product(fusion: &Fusion, ty: DType) -> bool {
     let reads = |instr: &&Instr| instr.operands().any(is_product);
     fusion.program.iter().filter(reads).all(|instr| matches!(instr, Instr::Cast(to, _) if *to == ty))
         && !fusion.outputs.iter().any(|output| is_product(output.reg()))
+}
+
+/// The first output that is the product, as `f32` or rounded to this type.
+fn stores_product(fusion: &Fusion, rounded: Option<DType>) -> Option<usize> {
+    let Some(to) = rounded else {
+        return fusion.stores_producer().filter(|&index| fusion.outputs[index].types()[0].dtype == DType::F32);
+    };
+    fusion.outputs.iter().position(|output| match output {
+        FusionOutput::Store { reg, ty } => {
+            let instr = fusion.program[usize::from(*reg)];
+            ty.dtype == to
+                && matches!(instr, Instr::Cast(ty, of) if ty == to && fusion.program[usize::from(of)] == Instr::Producer)
+        }
+        _ => false,
+    })
 }
 
 /// The fusion without its product, which it loads as the last input, and without the output that is the product.
