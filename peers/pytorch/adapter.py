@@ -11,7 +11,8 @@ from peer import protocol
 def load(request):
     if request:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(request.cache) / "inductor")
-        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        # Compilers of kernels for GPUs run in `prepare`, when nothing is timed.
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1" if request.device == "cpu" else str(os.cpu_count())
     import torch_peer
     # What is imported counts as such, not as memory of the model.
     if request and request.model.startswith("efficientdet"):

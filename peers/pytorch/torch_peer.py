@@ -1,5 +1,7 @@
 """Steps of training and inference in PyTorch, eager and compiled."""
 
+import contextlib
+
 import torch
 import torch._dynamo
 import torch._inductor.config
@@ -8,8 +10,11 @@ from peer.work import DETECTIONS, INPUTS, NETWORK, channels_behind
 from torch.nn import functional as F
 
 NEVER_CORRECTED = 1e9
-# Families that take images; of these, norms stay in fp32 in bf16.
+# Families that take images; of these, norms stay in fp32 in 16 bits.
 IMAGES = ("resnet", "efficientdet", "mask-rcnn")
+LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Of GPUs: detectors prepare their targets on the processors.
+GPU_OFFERS = protocol.offer(["train", "infer"], ["fp32", "bf16", "fp16"], device="cuda") if torch.cuda.is_available() else []
 
 
 class PyTorch(protocol.Peer):
@@ -20,21 +25,30 @@ class PyTorch(protocol.Peer):
          "settings": "channels last, fused optimizer, one product for queries, keys and values, scaled_dot_product_attention"},
         {"name": "compile", "fused": True, "default": True,
          "settings": "the same in torch.compile, weights frozen for inference"},
+        {"name": "graphs", "fused": True, "default": False,
+         "settings": "torch.compile with mode reduce-overhead, which replays CUDA graphs on GPUs"},
     ]
-    offers = protocol.offer(["train", "infer"], detectors={"efficientdet": [DETECTIONS, NETWORK], "mask-rcnn": [DETECTIONS]},
-                            **protocol.bf16_in_software())
+    offers = GPU_OFFERS + protocol.offer(
+        ["train", "infer"], detectors={"efficientdet": [DETECTIONS, NETWORK], "mask-rcnn": [DETECTIONS]},
+        **protocol.bf16_in_software())
+
+    def peak_memory_bytes(self, request):
+        return super().peak_memory_bytes(request) if request.device == "cpu" else torch.cuda.max_memory_reserved()
 
     def step(self, request, work):
         torch.set_num_threads(request.threads)
         torch.manual_seed(request.seed)
-        is_compiled = request.variant == "compile"
+        # fp32 is computed as such by all frameworks; convolutions of images of one size are worth a search.
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.benchmark = True
+        is_compiled = request.variant != "eager"
         if work.family == "mask-rcnn":
             if is_compiled:
                 raise protocol.Cannot("torch.compile breaks torchvision's Mask R-CNN into pieces of a few operations")
             return masks().step(work, request, autocast)
         torch._inductor.config.freezing = is_compiled and not request.trains
         make = {True: make_train_step, False: make_infer_step}[request.trains]
-        step = make(model_and_feeds(work), work, request, torch.compile if is_compiled else lambda run: run)
+        step = make(*model_and_feeds(work, torch.device(request.device)), work, request, compiler(request))
         options = {"compile": is_compiled, "threads": torch.get_num_threads()}
         if work.family in IMAGES:
             options["channels_last"] = True
@@ -43,19 +57,45 @@ class PyTorch(protocol.Peer):
         return step, options
 
 
-def model_and_feeds(work):
-    """The model, and of each batch its inputs and what `loss` takes."""
+def compiler(request):
+    """From a function to one that runs it in the way of the variant."""
+    if request.variant == "eager":
+        return lambda run: run
+    mode = "reduce-overhead" if request.variant == "graphs" else "default"
+    return lambda run: torch.compile(run, mode=mode)
+
+
+def model_and_feeds(work, device):
+    """The model, and a function from the number of a batch to its inputs and what `loss` takes. On a GPU a step copies them there,
+    and pictures as bytes, which it normalises.
+    """
     if work.family in IMAGES:
         if work.family == "resnet":
             model, targets = torch_resnet.make(work), [torch.from_numpy(labels).long() for labels in work.labels()]
         else:
             model, targets = detector().make(work), detector().objects(work)
-        images = [(torch.from_numpy(images).permute(0, 3, 1, 2),) for images in work.images()]
-        return model.to(memory_format=torch.channels_last), list(zip(images, targets))
+        model = model.to(device, memory_format=torch.channels_last)
+        if device.type == "cpu":
+            images = [(torch.from_numpy(images).permute(0, 3, 1, 2),) for images in work.images()]
+            return model, list(zip(images, targets)).__getitem__
+        pixels = [torch.from_numpy(pixels).pin_memory() for pixels in work.pixels()]
+        mean, std = (torch.tensor(work.normalise[name], device=device) for name in ("mean", "std"))
+
+        def fetch(batch):
+            x = (pixels[batch].to(device, non_blocking=True) - mean) / std
+            return (x.permute(0, 3, 1, 2),), targets[batch].to(device, non_blocking=True)
+
+        return model, fetch
     feeds = [{name: torch.from_numpy(array) for name, array in feeds.items()} for feeds in work.named_feeds()]
     feeds = [{name: x if x.is_floating_point() else x.long() for name, x in batch.items()} for batch in feeds]
-    inputs = [tuple(batch[name] for name in INPUTS[work.family]) for batch in feeds]
-    return torch_text.make(work), list(zip(inputs, feeds))
+    if device.type != "cpu":
+        feeds = [{name: x.pin_memory() for name, x in batch.items()} for batch in feeds]
+
+    def fetch(batch):
+        found = {name: x.to(device, non_blocking=True) for name, x in feeds[batch].items()}
+        return tuple(found[name] for name in INPUTS[work.family]), found
+
+    return torch_text.make(work).to(device), fetch
 
 
 def detector():
@@ -74,13 +114,19 @@ def autocast(is_used):
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_used)
 
 
-def make_train_step(model_and_feeds, work, request, compiled):
-    model, feeds = model_and_feeds
+def mixed(request):
+    """Autocast to the precision of the request."""
+    low = LOW.get(request.precision)
+    return torch.autocast(request.device_kind, dtype=low or torch.bfloat16, enabled=low is not None)
+
+
+def make_train_step(model, fetch, work, request, compiled):
     model.train()
     parameters, optimizer = list(model.parameters()), make_optimizer(model, work)
+    scaler = torch.amp.GradScaler(request.device_kind, enabled=request.precision == "fp16")
 
     def forward(inputs, targets):
-        with autocast(request.precision == "bf16"):
+        with mixed(request):
             logits = model(*inputs)
         return loss(work, logits, targets)
 
@@ -89,13 +135,15 @@ def make_train_step(model_and_feeds, work, request, compiled):
 
     def step(batch):
         optimizer.zero_grad(set_to_none=True)
-        inputs, targets = feeds[batch]
+        inputs, targets = fetch(batch)
         value = run(inputs, match(targets))
-        value.backward()
+        scaler.scale(value).backward()
         if work.training.clip_norm:
+            scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(parameters, work.training.clip_norm)
         decay = l2_loss(work, parameters)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         return value.item() + decay
 
     return step
@@ -143,16 +191,16 @@ def leave_uncorrected(optimizer):
     """So many steps that the corrections `1 - beta^t` are 1 seem to be done."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            optimizer.state[parameter] = {"step": torch.tensor(NEVER_CORRECTED), "exp_avg": torch.zeros_like(parameter),
+            step = torch.tensor(NEVER_CORRECTED, device=parameter.device)
+            optimizer.state[parameter] = {"step": step, "exp_avg": torch.zeros_like(parameter),
                                           "exp_avg_sq": torch.zeros_like(parameter)}
 
 
-def make_infer_step(model_and_feeds, work, request, compiled):
-    model, feeds = model_and_feeds
+def make_infer_step(model, fetch, work, request, compiled):
     model.eval()
-    is_mixed = request.precision == "bf16" and work.family in IMAGES
-    if request.precision == "bf16":
-        cast_weights(model, work)
+    low = LOW.get(request.precision)
+    if low:
+        cast_weights(model, work, low)
     run = compiled(model)
     if work.ends_with() == DETECTIONS:
         detect = detector().detector(work, model, run)
@@ -160,13 +208,13 @@ def make_infer_step(model_and_feeds, work, request, compiled):
 
     @torch.inference_mode()
     def step(batch):
-        inputs = feeds[batch][0]
-        with autocast(is_mixed):
+        inputs, _ = fetch(batch)
+        with mixed(request) if work.family in IMAGES else contextlib.nullcontext():
             if work.ends_with() == DETECTIONS:
                 return detector().named(detect(*inputs, infos[batch]))
             outputs = run(*inputs)
         outputs = flat(outputs)
-        return channels_behind({name: x.float().numpy() for name, x in zip(work.output_names(), outputs)})
+        return channels_behind({name: x.float().cpu().numpy() for name, x in zip(work.output_names(), outputs)})
 
     return step
 
@@ -176,11 +224,11 @@ def flat(outputs):
     return [x for part in outputs for x in flat(part)] if isinstance(outputs, (tuple, list)) else [outputs]
 
 
-def cast_weights(model, work):
-    """To bfloat16: all of a text model, and of one for images what autocast would cast in every step, which are not the norms."""
+def cast_weights(model, work, low):
+    """To 16 bits: all of a text model, and of one for images what autocast would cast in every step, which are not the norms."""
     if work.family not in IMAGES:
-        model.to(torch.bfloat16)
+        model.to(low)
         return
     for module in model.modules():
         if isinstance(module, (torch.nn.Conv2d, torch.nn.Linear)):
-            module.to(torch.bfloat16)
+            module.to(low)

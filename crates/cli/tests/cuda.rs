@@ -187,6 +187,23 @@ fn steps_are_measured() {
     assert!(result["throughput"].as_f64().unwrap() > 0.0);
 }
 
+/// This program's runs of a comparison are on the GPU, in processes of their own, and are held against each other.
+#[test]
+fn forms_of_a_step_are_compared() {
+    let Some(machine) = Machine::new("forms_of_a_step_are_compared") else { return };
+    let compare = "compare bert-tiny --mode infer --frameworks bessemer+fused,bessemer+unfused --precision bf16 --warmup 0 \
+                   --steps 1 --repeat 1 --patience 0 --batch-size 1 --sequence-length 8 --predictions 1 --quiet";
+    machine.run_on("cuda", compare).ok();
+    let results = fs::read_to_string(machine.path("comparison/results.jsonl")).unwrap();
+    let results: Vec<Value> = results.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(results.len(), 2);
+    for result in results {
+        assert_eq!((&result["device"], &result["device_name"]), (&"cuda".into(), &"NVIDIA H200 (mock)".into()));
+        assert_eq!(result["comparison"]["work"]["verdict"], "same", "{result}");
+        assert!(result["throughput"].as_f64().unwrap() > 0.0);
+    }
+}
+
 #[test]
 fn what_a_gpu_cannot_do_yet_is_said_before_anything_runs() {
     let Some(machine) = Machine::new("what_a_gpu_cannot_do_yet_is_said_before_anything_runs") else { return };

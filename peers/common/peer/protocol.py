@@ -35,6 +35,12 @@ class Request:
     work: str
     cache: str
     outputs: Optional[str] = None
+    device: str = "cpu"
+
+    @property
+    def device_kind(self):
+        """`cpu` or `cuda`"""
+        return self.device.partition(":")[0]
 
     @property
     def trains(self):
@@ -59,6 +65,10 @@ class Peer:
         """
         raise NotImplementedError
 
+    def peak_memory_bytes(self, request):
+        """The most memory that was held: of the process, or of the device if it is not the processors."""
+        return memory.peak_bytes()
+
     def prepare(self, request, work):
         """Fills `request.cache`: here by two steps, whose compiled code is kept there."""
         step, _ = self.step(request, work)
@@ -66,9 +76,9 @@ class Peer:
             step(index % work.batches)
 
 
-def offer(modes, precisions=("fp32",), emulated=(), detectors=None):
-    """Lines of `work` in the answer to `describe`. `detectors` says of each family of them what its inference can end with; there
-    are no others.
+def offer(modes, precisions=("fp32",), emulated=(), detectors=None, device="cpu"):
+    """Lines of `work` in the answer to `describe`, of a kind of device. `detectors` says of each family of them what its inference
+    can end with; there are no others.
     """
     detectors = detectors or {}
     lines = []
@@ -76,7 +86,7 @@ def offer(modes, precisions=("fp32",), emulated=(), detectors=None):
         if family in DETECTORS and family not in detectors:
             continue
         for mode in modes:
-            line = {"model": model, "mode": mode, "precisions": list(precisions), "emulated": list(emulated)}
+            line = {"model": model, "mode": mode, "precisions": list(precisions), "emulated": list(emulated), "device": device}
             if family in DETECTORS and mode == "infer":
                 line["outputs"] = list(detectors[family])
             lines.append(line)
@@ -132,7 +142,7 @@ def read(words):
     if known.get("protocol") != VERSION:
         raise Cannot(f"{path}: protocol {known.get('protocol')}, but this adapter speaks {VERSION}")
     names = {field.name for field in fields(Request)}
-    missing = names - set(known) - {"outputs"}
+    missing = names - set(known) - {"outputs", "device"}
     if missing:
         raise Cannot(f"{path}: no {', '.join(sorted(missing))}")
     return command, Request(**{name: value for name, value in known.items() if name in names})
@@ -158,12 +168,12 @@ def check_offer(request, peer):
     """The offers that are asked for."""
     if request.variant not in [variant["name"] for variant in peer.variants]:
         raise Cannot(f"{peer.framework} has no variant {request.variant}")
-    model = FAMILIES[family_of(request.model)]
-    offers = [offer for offer in peer.offers if (offer["model"], offer["mode"]) == (model, request.mode)]
+    wanted = (FAMILIES[family_of(request.model)], request.mode, request.device_kind)
+    offers = [offer for offer in peer.offers if (offer["model"], offer["mode"], offer["device"]) == wanted]
     if not offers:
-        raise Cannot(f"{peer.framework} does not {request.mode} {request.model} here")
+        raise Cannot(f"{peer.framework} does not {request.mode} {request.model} on {request.device} here")
     if not any(request.precision in offer["precisions"] + offer["emulated"] for offer in offers):
-        raise Cannot(f"{peer.framework} has no {request.precision} for this on this processor")
+        raise Cannot(f"{peer.framework} has no {request.precision} for this on this device")
     return offers
 
 
@@ -183,7 +193,7 @@ def run(request, peer, work):
     if outputs and request.outputs:
         write_outputs(request.outputs, outputs)
     answer = {"options": options, "step_ms": timed.step_ms(), "window_s": timed.seconds(),
-              "peak_memory_bytes": memory.peak_bytes()}
+              "peak_memory_bytes": peer.peak_memory_bytes(request)}
     if request.trains:
         answer["losses"] = timed.results
     return answer

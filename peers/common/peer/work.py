@@ -74,6 +74,10 @@ class Work:
                 image[height:], image[:, width:] = 0, 0
         return batches
 
+    def pixels(self):
+        """Pictures u8 [N, H, W, 3] of each batch, as they are in the file."""
+        return [np.array(images) for images in self.feeds["images"]]
+
     def labels(self):
         """i32 [N] of each batch."""
         return [np.array(labels) for labels in self.feeds["labels"]]

@@ -151,17 +151,17 @@ fn chosen<'v>(
 /// Why a framework has no part in a group. Bessemer's emulation is as fast as it gets there.
 fn excluded(known: &Capabilities, group: &Group, options: &Options) -> Option<Failure> {
     let unsupported = |reason: String| Some(Failure::new(FailureKind::Unsupported, reason));
-    let (mode, precision) = (group.mode.name(), group.precision.name());
-    if let Some(outputs) = group.outputs().filter(|outputs| !known.ends_with(&group.model, *outputs)) {
+    let (mode, precision, device) = (group.mode.name(), group.precision.name(), options.device.kind);
+    if let Some(outputs) = group.outputs().filter(|outputs| !known.ends_with(&group.model, *outputs, device)) {
         return unsupported(format!("its inference of {} does not end with {}", group.model, show::outputs(outputs)));
     }
-    match known.support(&group.model, group.mode, precision) {
+    match known.support(&group.model, group.mode, precision, device) {
         Support::Native => None,
         Support::Emulated if options.emulated || known.framework == own::NAME => None,
         Support::Emulated => {
             unsupported(format!("{precision} is emulated on this processor; --emulated runs it all the same"))
         }
-        Support::None => unsupported(format!("it has no {mode} of {} in {precision}", group.model)),
+        Support::None => unsupported(format!("it has no {mode} of {} in {precision} on {device}", group.model)),
     }
 }
 

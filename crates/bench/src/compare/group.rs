@@ -76,7 +76,8 @@ impl Session<'_> {
             .collect();
         let precision = group.precision.on(self.options.device.kind).unwrap_or(DType::F32);
         let peak = self.machine.limits.peak_gflops(precision) * 1e9;
-        let rows = results(group, key, &measured, self.machine(), peak, flops_per_sample(group)?);
+        let rows =
+            results(group, key, &measured, self.options.device.kind, self.machine(), peak, flops_per_sample(group)?);
         // Weights and batches can be written again, and take much room.
         let _ = fs::remove_dir_all(self.work_folder());
         Ok(rows)
@@ -304,6 +305,8 @@ impl Comparison<'_, '_> {
             work: absolute(work)?,
             cache: self.session.known.peer(entrant)?.cache().to_owned(),
             outputs: outputs.map(absolute).transpose()?,
+            device: options.device.kind,
+            gpu_libraries: options.device.gpu_libraries.clone(),
         })
     }
 

@@ -17,7 +17,7 @@ pub(crate) use plan::Wanted;
 pub use plan::{BatchSize, Fusion, Group, Part, Plan, Usual};
 
 use crate::doctor::{Examination, examine};
-use crate::machine::Machine;
+use crate::machine::{Limits, Machine};
 use crate::measure::MeasureError;
 use crate::peers::process::Runner;
 use crate::peers::work::WorkError;
@@ -27,7 +27,7 @@ use crate::show;
 use bessemer_models::ModelError;
 use bessemer_train::events::{BenchResult, EventError};
 use bessemer_train::tasks::registry;
-use bessemer_train::{DeviceError, DeviceOptions};
+use bessemer_train::{DeviceError, DeviceKind, DeviceOptions};
 use entrants::{Entrant, Known};
 use estimate::Estimate;
 use journal::Journal;
@@ -138,7 +138,12 @@ const LOGS: &str = "logs";
 
 /// Looks at the machine, and keeps what was seen beside the results.
 fn look(options: &Options) -> Result<Examination, CompareError> {
-    let machine = examine(&options.device)?;
+    let device = options.device.open()?;
+    let machine = Examination {
+        machine: Machine::look(&*device),
+        limits: Limits::measure(&*device),
+        ..examine(&options.device)?
+    };
     let path = options.folder.join(MACHINE_FILE);
     let text = serde_json::to_string_pretty(&machine).expect("an examination has string keys and finite numbers");
     fs::write(&path, text).map_err(CompareError::at(&path))?;
@@ -211,6 +216,9 @@ impl Session<'_> {
         );
         for (is_set, word) in [(*emulated, " emulated"), (*one_variant, " one-variant")] {
             key += if is_set { word } else { "" };
+        }
+        if device.kind != DeviceKind::Cpu {
+            key += &format!(" {}", device.kind);
         }
         if let Some(fusion) = fusion {
             key += &format!(" {fusion:?}");

@@ -7,6 +7,7 @@ use crate::machine::Machine;
 use crate::measure::{ERROR_OPTION, summarise};
 use crate::peers::own;
 use crate::stats::median;
+use bessemer_train::DeviceKind;
 use bessemer_train::events::{BenchResult, BenchRun, Comparison, Ratio, Verdict, WorkCheck};
 use bessemer_train::tasks;
 use serde_json::Value;
@@ -30,6 +31,7 @@ pub(super) fn results(
     group: &Group,
     key: &str,
     measured: &[Measured],
+    device: DeviceKind,
     machine: &Machine,
     peak_flops: f64,
     flops_per_sample: f64,
@@ -40,7 +42,7 @@ pub(super) fn results(
     let base = of_own(&|one| one.entrant.variant == own::FUSED).or_else(|| of_own(&|_| true));
     let one = |(index, one): (usize, &Measured)| {
         let others = base.filter(|base| *base != index).map(|base| &measured[base]);
-        let mut result = row(group, key, one, machine);
+        let mut result = row(group, key, one, device, machine);
         result.comparison.as_mut().expect("rows of comparisons have one").ratio =
             others.and_then(|base| ratio(base, one));
         if one.state.failed.is_none() {
@@ -52,7 +54,7 @@ pub(super) fn results(
 }
 
 /// The row without figures.
-fn row(group: &Group, key: &str, measured: &Measured, machine: &Machine) -> BenchResult {
+fn row(group: &Group, key: &str, measured: &Measured, device: DeviceKind, machine: &Machine) -> BenchResult {
     let Measured { entrant, state, batch_size } = measured;
     let last = state.runs.last();
     let mut options: BTreeMap<String, Value> = last.map(|run| run.answer.options.clone()).unwrap_or_default();
@@ -68,8 +70,8 @@ fn row(group: &Group, key: &str, measured: &Measured, machine: &Machine) -> Benc
         model: group.model.clone(),
         mode: group.mode.name().to_owned(),
         precision: group.precision.name().to_owned(),
-        device: "cpu".to_owned(),
-        device_name: machine.cpu.clone(),
+        device: device.to_string(),
+        device_name: machine.device_name().to_owned(),
         devices: 1,
         nodes: 1,
         threads: machine.threads as u64,

@@ -12,7 +12,7 @@ use bessemer_ir::{DType, Role};
 use bessemer_train::checkpoint::{CheckpointError, Dtype, TensorError, TensorFile, write_safetensors};
 use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::registry::all;
-use bessemer_train::{DeviceError, DeviceOptions, NamedTensor};
+use bessemer_train::{DeviceError, DeviceKind, DeviceOptions, NamedTensor};
 use std::collections::BTreeMap;
 use std::io;
 
@@ -58,13 +58,21 @@ pub fn describe() -> Result<Capabilities, DeviceError> {
         settings: settings.to_owned(),
     };
     let has_bf16 = DeviceOptions::default().open()?.properties().has_bf16;
-    let emulated = if has_bf16 { vec!["fp16"] } else { vec!["bf16", "fp16"] };
-    let ability = |model: &str, mode| Ability {
+    let on_cpu = if has_bf16 { vec!["fp16"] } else { vec!["bf16", "fp16"] };
+    let devices = [(DeviceKind::Cpu, on_cpu), (DeviceKind::Cuda { index: 0 }, Vec::new())];
+    let ability = |model: &str, mode, (device, emulated): &(DeviceKind, Vec<&str>)| Ability {
         model: model.to_owned(),
         mode,
         precisions: [Compute::Fp32, Compute::Bf16, Compute::Fp16].map(|known| known.name().to_owned()).to_vec(),
         emulated: emulated.iter().map(|&name| name.to_owned()).collect(),
         outputs: if mode == Mode::Infer { outputs_of(model).to_vec() } else { Vec::new() },
+        device: device.name().to_owned(),
+    };
+    let abilities = |model| {
+        let modes = [Mode::Train, Mode::Infer].into_iter();
+        modes
+            .flat_map(|mode| devices.iter().map(move |device| (mode, device)))
+            .map(move |(mode, device)| ability(model, mode, device))
     };
     let models = all().map(|model| model.name()).filter(|name| group_of(name).is_some());
     Ok(Capabilities {
@@ -75,7 +83,7 @@ pub fn describe() -> Result<Capabilities, DeviceError> {
             variant(FUSED, true, "the whole step compiled to one plan"),
             variant(UNFUSED, false, "a kernel for each operation"),
         ],
-        work: models.flat_map(|name| [Mode::Train, Mode::Infer].map(|mode| ability(name, mode))).collect(),
+        work: models.flat_map(abilities).collect(),
     })
 }
 
@@ -142,7 +150,8 @@ impl Step {
             UNFUSED => false,
             other => return Err(unknown("variant", other)),
         };
-        let device = DeviceOptions { threads: request.threads, ..DeviceOptions::default() };
+        let Request { threads, device: kind, ref gpu_libraries, .. } = *request;
+        let device = DeviceOptions { kind, threads, gpu_libraries: gpu_libraries.clone(), ..DeviceOptions::default() };
         let precision = Compute::ALL.into_iter().find(|known| known.name() == request.precision);
         let precision = precision
             .and_then(|precision| precision.on(device.kind))

@@ -1,6 +1,7 @@
 //! What is said between a comparison and its peers, see `peers/PROTOCOL.md`.
 
 use crate::workload::{DetectorOutputs, Mode};
+use bessemer_train::DeviceKind;
 use bessemer_train::events::KernelTime;
 use bessemer_train::tasks::registry;
 use serde::{Deserialize, Serialize};
@@ -61,12 +62,19 @@ pub struct Ability {
     /// What inference can end with, of a detector.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<DetectorOutputs>,
+    /// The kind of device, by [`DeviceKind::name`].
+    #[serde(default = "processors")]
+    pub device: String,
+}
+
+fn processors() -> String {
+    DeviceKind::Cpu.name().to_owned()
 }
 
 /// How a framework does some work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// In arithmetic of the processor.
+    /// In arithmetic of the device.
     Native,
     /// In software alone.
     Emulated,
@@ -75,21 +83,22 @@ pub enum Support {
 }
 
 impl Capabilities {
-    /// What is said of a model in one mode. Other sizes of a group that is listed are done as well.
-    fn abilities(&self, model: &str, mode: Mode) -> impl Iterator<Item = &Ability> {
+    /// What is said of a model in one mode on a device. Other sizes of a group that is listed are done as well.
+    fn abilities(&self, model: &str, mode: Mode, device: DeviceKind) -> impl Iterator<Item = &Ability> {
         let group = group_of(model);
-        self.work.iter().filter(move |ability| ability.mode == mode && group_of(&ability.model) == group)
+        let is_there = move |ability: &&Ability| ability.mode == mode && ability.device == device.name();
+        self.work.iter().filter(is_there).filter(move |ability| group_of(&ability.model) == group)
     }
 
     /// Whether inference of a detector can end so.
-    pub fn ends_with(&self, model: &str, outputs: DetectorOutputs) -> bool {
-        self.abilities(model, Mode::Infer).any(|ability| ability.outputs.contains(&outputs))
+    pub fn ends_with(&self, model: &str, outputs: DetectorOutputs, device: DeviceKind) -> bool {
+        self.abilities(model, Mode::Infer, device).any(|ability| ability.outputs.contains(&outputs))
     }
 
-    /// How it does a model in one mode and precision.
-    pub fn support(&self, model: &str, mode: Mode, precision: &str) -> Support {
+    /// How it does a model in one mode and precision on a device.
+    pub fn support(&self, model: &str, mode: Mode, precision: &str, device: DeviceKind) -> Support {
         let has = |names: &[String]| names.iter().any(|name| name == precision);
-        let abilities = || self.abilities(model, mode);
+        let abilities = || self.abilities(model, mode, device);
         if abilities().any(|ability| has(&ability.emulated)) {
             Support::Emulated
         } else if abilities().any(|ability| has(&ability.precisions)) {
@@ -152,6 +161,12 @@ pub struct Request {
     pub cache: PathBuf,
     /// Folder for the values that are compared; `None` if no values are wanted.
     pub outputs: Option<PathBuf>,
+    /// What computes.
+    #[serde(default)]
+    pub device: DeviceKind,
+    /// Folders of a GPU's libraries that come before all others; of Bessemer alone.
+    #[serde(default)]
+    pub gpu_libraries: Vec<PathBuf>,
 }
 
 /// The answer to `prepare`.
@@ -278,6 +293,8 @@ mod tests {
             work: "w".into(),
             cache: "c".into(),
             outputs: None,
+            device: DeviceKind::Cpu,
+            gpu_libraries: Vec::new(),
         }
     }
 
@@ -316,7 +333,7 @@ mod tests {
     fn ability(model: &str, mode: Mode, precisions: &[&str], emulated: &[&str]) -> Ability {
         let [precisions, emulated] =
             [precisions, emulated].map(|names| names.iter().map(|&name| name.into()).collect());
-        Ability { model: model.into(), mode, precisions, emulated, outputs: Vec::new() }
+        Ability { model: model.into(), mode, precisions, emulated, outputs: Vec::new(), device: processors() }
     }
 
     #[test]
@@ -330,12 +347,14 @@ mod tests {
             },
         ];
         let peer = Capabilities { protocol: 1, framework: "x".into(), version: "1".into(), variants: Vec::new(), work };
-        assert_eq!(peer.support("bert-tiny", Mode::Train, "fp32"), Support::Native);
-        assert_eq!(peer.support("bert-tiny", Mode::Train, "bf16"), Support::None);
-        assert_eq!(peer.support("bert-large", Mode::Infer, "bf16"), Support::Emulated);
-        assert_eq!(peer.support("resnet50", Mode::Train, "fp32"), Support::None);
-        assert!(peer.ends_with("efficientdet-tiny", DetectorOutputs::Network));
-        assert!(!peer.ends_with("efficientdet-d0", DetectorOutputs::Detections));
+        let (cpu, cuda) = (DeviceKind::Cpu, DeviceKind::Cuda { index: 1 });
+        assert_eq!(peer.support("bert-tiny", Mode::Train, "fp32", cpu), Support::Native);
+        assert_eq!(peer.support("bert-tiny", Mode::Train, "fp32", cuda), Support::None);
+        assert_eq!(peer.support("bert-tiny", Mode::Train, "bf16", cpu), Support::None);
+        assert_eq!(peer.support("bert-large", Mode::Infer, "bf16", cpu), Support::Emulated);
+        assert_eq!(peer.support("resnet50", Mode::Train, "fp32", cpu), Support::None);
+        assert!(peer.ends_with("efficientdet-tiny", DetectorOutputs::Network, cpu));
+        assert!(!peer.ends_with("efficientdet-d0", DetectorOutputs::Detections, cpu));
         assert_eq!(group_of("resnet20-cifar"), None);
     }
 }

@@ -19,6 +19,7 @@ EXAMPLES:
   bessemer compare resnet50 --mode train --frameworks bessemer,pytorch --quick
   bessemer compare bert-base --mode infer --frameworks bessemer,onnxruntime,openvino --batch-size 1,16,max --out comparison
   bessemer compare resnet50 --mode train --frameworks bessemer,pytorch+compile --precision fp32,bf16 --fusion both
+  bessemer compare resnet50 --mode train --frameworks bessemer,pytorch --batch-size 256 --precision fp16 --device cuda --python python3
   bessemer compare --plan plan.toml --out comparison             the same command goes on after an interruption";
 
 /// Measure other frameworks beside this one: the same work in turn, a fresh process each
@@ -106,7 +107,6 @@ pub(crate) enum WhichFusion {
 const TEXT_COLUMNS: usize = 1;
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
-    common.only_cpu("compare")?;
     let usual = if options.quick { Usual::QUICK } else { Usual::FULL };
     let groups = plan(options, common)?.groups(&usual)?;
     let program = std::env::current_exe().context("this program's own path is not known")?;

@@ -4,6 +4,7 @@ use anyhow::Context;
 use bessemer_bench::peers::process::Runner;
 use bessemer_bench::peers::protocol::{Ability, Capabilities, Failure};
 use bessemer_bench::peers::{Folders, Peer, Peers, install};
+use bessemer_train::DeviceKind;
 use bessemer_train::StopSignal;
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -116,11 +117,12 @@ fn forms(known: &Capabilities) -> String {
 /// `resnet50 train fp32 bf16, infer fp32; efficientdet-d0 infer (network) fp32; ...`
 fn work(abilities: &[Ability]) -> String {
     let mut models: Vec<(&str, Vec<String>)> = Vec::new();
-    for Ability { model, mode, precisions, emulated, outputs } in abilities {
+    for Ability { model, mode, precisions, emulated, outputs, device } in abilities {
         let native: Vec<&str> = precisions.iter().filter(|name| !emulated.contains(name)).map(String::as_str).collect();
         let ends: Vec<&str> = outputs.iter().map(|outputs| outputs.name()).collect();
         let ends = if ends.is_empty() { String::new() } else { format!(" ({})", ends.join(", ")) };
-        let text = format!("{}{ends} {}", mode.name(), native.join(" "));
+        let on = if device == DeviceKind::Cpu.name() { String::new() } else { format!(" on {device}") };
+        let text = format!("{}{ends} {}{on}", mode.name(), native.join(" "));
         match models.iter_mut().find(|(name, _)| name == model) {
             Some((_, modes)) => modes.push(text),
             None => models.push((model, vec![text])),
