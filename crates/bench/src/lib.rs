@@ -13,6 +13,7 @@ pub mod measure;
 pub mod peers;
 pub mod plans;
 pub mod profile;
+pub mod programme;
 pub mod quickstart;
 pub mod report;
 pub mod scaling;

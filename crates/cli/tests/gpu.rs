@@ -189,6 +189,41 @@ fn the_self_test_passes_on_a_mock() {
     assert!(copies.as_array().unwrap().iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{copies}");
 }
 
+/// The whole programme with small models: parts that are done are not done again, and those for which there is no time are named.
+#[test]
+fn the_programme_goes_on_where_it_ended() {
+    let Some(mocks) = mock_or_skip("programme") else { return };
+    let (folder, path) = (TempDir::new().unwrap(), std::env::var("PATH").unwrap());
+    let (cache, out) = (mocks.join("cache"), folder.path().join("h200"));
+    let run = |budget: &str| {
+        let words = ["gpu-selftest", "--models", "small", "--gpu-libraries", mocks.to_str().unwrap()];
+        let words =
+            [&words[..], &["--budget", budget, "--python", "true", "--programme", out.to_str().unwrap()]].concat();
+        bessemer(&words, &[("PATH", &path), ("XDG_CACHE_HOME", cache.to_str().unwrap())])
+    };
+    let first = run("100").ok();
+    assert!(first.out.contains("left      resnet20, bert beside PyTorch, steps, self-test"), "{}", first.out);
+    let second = run("1500").ok();
+    assert!(
+        second.err.contains("machine: done already") && !second.out.contains("left"),
+        "{} {}",
+        second.out,
+        second.err
+    );
+    let report = std::fs::read_to_string(out.join("report.md")).unwrap();
+    for part in [
+        "# What was found on NVIDIA H200 (mock)",
+        "| resnet20-cifar, inference | 1 | fp32 |",
+        "### bert-tiny, inference, batch 1, bf16",
+        "| bessemer (fused) |",
+        "| resnet20-cifar | fp32 | 5 |",
+        "steps passed.",
+    ] {
+        assert!(report.contains(part), "{part}:\n{report}");
+    }
+    assert!(!report.contains(" no |"), "{report}");
+}
+
 /// What is missing fails its step with one line; the report is there all the same.
 #[test]
 fn the_self_test_without_a_gpu_or_compiler_says_so() {

@@ -38,7 +38,7 @@ pub struct Call<'a> {
 /// A program that ended well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
-    /// The last line of its output that begins with `{`.
+    /// Its output; of a [`Runner::call`] the last line of it that begins with `{`.
     pub(crate) answer: String,
     pub(crate) wall_s: f64,
     /// Share of the processors that others used meanwhile, if the system reports it.
@@ -62,6 +62,17 @@ impl Runner {
     /// # Errors
     /// The program cannot be started, fails, takes too long or too much memory, or has no answer.
     pub fn call(&self, call: &Call<'_>) -> Result<Ended, Failure> {
+        let ended = self.run(call)?;
+        let answer = ended.answer.lines().rfind(|line| line.starts_with('{')).map(str::to_owned);
+        let answer = answer.ok_or_else(|| Failure::new(FailureKind::Invalid, "no result on its standard output"))?;
+        Ok(Ended { answer, ..ended })
+    }
+
+    /// Runs a program to its end and gives all that it printed.
+    ///
+    /// # Errors
+    /// The program cannot be started, fails, or takes too long or too much memory.
+    pub(crate) fn run(&self, call: &Call<'_>) -> Result<Ended, Failure> {
         let io_failure = |error: io::Error| Failure::new(FailureKind::Failed, error.to_string());
         let [output, log] = ["out", "log"].map(|extension| with_extension(call.log, extension));
         let before = Ticks::now();
@@ -75,11 +86,9 @@ impl Runner {
         if !status.success() {
             return Err(failure(status, &fs::read(&log).map_err(io_failure)?));
         }
-        let said = String::from_utf8_lossy(&said);
-        let answer = said.lines().rfind(|line| line.starts_with('{'));
-        let answer = answer.ok_or_else(|| Failure::new(FailureKind::Invalid, "no result on its standard output"))?;
+        let answer = String::from_utf8_lossy(&said).into_owned();
         let others_busy = before.zip(after).map(|(before, after)| after.busy_since(before));
-        Ok(Ended { answer: answer.to_owned(), wall_s, others_busy })
+        Ok(Ended { answer, wall_s, others_busy })
     }
 
     fn start(&self, call: &Call<'_>, output: &Path, log: &Path) -> io::Result<Child> {

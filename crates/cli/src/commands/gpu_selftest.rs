@@ -1,15 +1,22 @@
 use crate::args::Common;
-use crate::output::print_json;
+use crate::output::{print, print_json};
+use anyhow::Context;
+use bessemer_bench::peers::process::Runner;
+use bessemer_bench::programme;
 use bessemer_cuda::selftest::{Plan, run as run_plan};
-use clap::Args;
-use std::path::PathBuf;
+use bessemer_train::{DeviceKind, StopSignal};
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 EXAMPLES:
   bessemer gpu-selftest
-  bessemer gpu-selftest --ordinal 1 --no-speed";
+  bessemer gpu-selftest --ordinal 1 --no-speed
+  bessemer gpu-selftest --programme h200/                  nine minutes; the same command goes on with what is left";
 
-/// Check a GPU and measure it: copies, the numbers and the speed of all kernels; prints JSON
+/// Check a GPU and measure it: copies, the numbers and the speed of all kernels; prints JSON. With --programme also steps beside
+/// those of the processors, and speeds beside predicted ones and beside PyTorch's, as a report
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Options {
@@ -25,6 +32,24 @@ pub(crate) struct Options {
     /// Leave out the speed of kernels on large tensors
     #[arg(long, help_heading = "GPU")]
     pub no_speed: bool,
+    /// Do all that is to be known of a GPU, the most important part first, into this folder
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["copy_bytes", "cubins", "no_speed"], help_heading = "Programme")]
+    pub programme: Option<PathBuf>,
+    /// Seconds of a call of the programme; parts for which it is too short are left to the next call
+    #[arg(long, value_name = "SECONDS", default_value_t = 540, requires = "programme", help_heading = "Programme")]
+    pub budget: u64,
+    /// Python with PyTorch
+    #[arg(long, value_name = "FILE", default_value = "python3", requires = "programme", help_heading = "Programme")]
+    pub python: PathBuf,
+    /// Models of the programme: the reference models, or small ones for a stand-in of a GPU
+    #[arg(long, value_enum, default_value_t = Models::Reference, requires = "programme", help_heading = "Programme")]
+    pub models: Models,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Models {
+    Reference,
+    Small,
 }
 
 fn bytes(text: &str) -> Result<usize, String> {
@@ -33,6 +58,9 @@ fn bytes(text: &str) -> Result<usize, String> {
 }
 
 pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
+    if let Some(folder) = &options.programme {
+        return run_programme(folder, options, common);
+    }
     let test = run_plan(&Plan {
         gpu_libraries: common.gpu_libraries.clone(),
         ordinal: options.ordinal,
@@ -44,5 +72,29 @@ pub(crate) fn run(options: &Options, common: &Common) -> anyhow::Result<()> {
     match test.failed() {
         0 => Ok(()),
         failed => anyhow::bail!("{failed} of {} steps failed; they have a `problem` above", test.steps.len()),
+    }
+}
+
+fn run_programme(folder: &Path, options: &Options, common: &Common) -> anyhow::Result<()> {
+    let runner = Runner {
+        program: std::env::current_exe().context("this program's own path is not known")?,
+        stop: StopSignal::from_system()?,
+    };
+    let settings = programme::Options {
+        folder: folder.to_owned(),
+        device: DeviceKind::Cuda { index: options.ordinal },
+        gpu_libraries: common.gpu_libraries.clone(),
+        python: options.python.clone(),
+        budget: Duration::from_secs(options.budget),
+        small: options.models == Models::Small,
+    };
+    let summary = programme::run(&settings, &runner, &mut |line| common.notify(line))?;
+    print(&format!("report    {}\n", summary.report.display()))?;
+    if !summary.left.is_empty() {
+        print(&format!("left      {}; the same command goes on with them\n", summary.left.join(", ")))?;
+    }
+    match summary.failed {
+        0 => Ok(()),
+        failed => anyhow::bail!("{failed} of {} parts failed; the report says why", summary.done),
     }
 }
