@@ -122,6 +122,27 @@ fn a_graph_keeps_the_memory_of_plans() {
     assert_eq!(knobs.get("memory"), 0);
 }
 
+/// What an engine's notes exclude is never made: some engines compile for a second.
+#[test]
+fn engines_are_judged_before_they_are_made() {
+    let Some(folder) = mock_or_skip("notes of engines") else { return };
+    let (libraries, knobs) = (libraries(folder), Knobs::of(folder, MOCK));
+    let library = Cudnn::open(&libraries, &context(&libraries).unwrap()).unwrap();
+    let of = Convolution::same(SHAPE, 16, 3, 1);
+    let [tensor_cores, not_deterministic] = [1, 5];
+    for (note, ty, engine) in [
+        (0, DType::F32, 7),
+        (tensor_cores, DType::F32, 8),
+        (tensor_cores, DType::F16, 7),
+        (not_deterministic, DType::F16, 8),
+    ] {
+        knobs.set("first_numerics", note);
+        knobs.set("plans", 0);
+        let plan = library.exact_plan(&of, Pass::Forward, ty).unwrap();
+        assert_eq!((plan.engine.number, knobs.get("plans")), (engine, 1), "note {note} in {ty}");
+    }
+}
+
 /// What is opened for a description makes plans and cannot run them; errors say both.
 #[test]
 fn a_description_is_no_device() {

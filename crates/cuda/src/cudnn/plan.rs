@@ -1,4 +1,4 @@
-//! From graphs to plans: engines that cuDNN offers, best first, each finalised where it supports the graph.
+//! From graphs to plans: engines that cuDNN offers, best first, each judged by its notes before it is made.
 
 use super::api::{
     COMPILED_AT_RUN_TIME, CONVERTS_OPERANDS, DescriptorKind, NOT_DETERMINISTIC, TENSOR_CORES, attribute, kind_of,
@@ -43,11 +43,18 @@ pub struct Engine {
     pub is_deterministic: bool,
 }
 
+impl Engine {
+    /// Whether it gives the same bits each time, and products of `f32` in full precision.
+    pub fn is_exact(&self, ty: DType) -> bool {
+        self.is_deterministic && (ty != DType::F32 || !self.rounds_operands)
+    }
+}
+
 /// A way to run a graph, ready.
 pub struct Plan {
     library: Arc<Cudnn>,
     graph: Arc<Graph>,
-    plan: Descriptor,
+    plan: Arc<Descriptor>,
     /// The engine of cuDNN that runs the graph.
     pub engine: Engine,
     /// Bytes that it needs beside its tensors.
@@ -57,7 +64,7 @@ pub struct Plan {
 /// A plan with the memory of its tensors.
 pub struct Bound {
     library: Arc<Cudnn>,
-    plan: Descriptor,
+    plan: Arc<Descriptor>,
     pack: Descriptor,
     blocks: Vec<Block>,
     /// Numbers of the host that the pack points to.
@@ -86,17 +93,17 @@ impl Cudnn {
     }
 }
 
-/// Configurations of engines that are tried for a convolution.
+/// Configurations of engines that are made for a convolution at most.
 const ENGINES: usize = 16;
 /// Bytes that an engine may need beside its tensors.
-const MOST_WORKSPACE: usize = 512 << 20;
+pub(crate) const MOST_WORKSPACE: usize = 512 << 20;
 
 impl Cudnn {
     /// The first plan for a pass of a convolution, of operands and results of type `ty`, that gives the same bits each time, and
-    /// of `f32` products in full precision.
+    /// of `f32` products in full precision. Engines of others are not made, as some of them compile for a second.
     ///
     /// # Errors
-    /// There is none among the first configurations that cuDNN offers.
+    /// There is none among the configurations that cuDNN offers.
     pub fn exact_plan(self: &Arc<Self>, of: &Convolution, pass: Pass, ty: DType) -> Result<Plan, GpuError> {
         let graph = of.graph(Fusion::Plain(pass), ty);
         let mut why = GpuError::Launch {
@@ -105,14 +112,11 @@ impl Cudnn {
         };
         for heuristics in [Heuristics::Best, Heuristics::Fallback] {
             let planner = self.planner(&graph, heuristics)?;
-            for number in 0..planner.len().min(ENGINES) {
+            let exact = (0..planner.len()).filter(|&number| planner.is_exact(number, ty));
+            for number in exact.take(ENGINES) {
                 match planner.plan(number) {
-                    Ok(plan) => {
-                        let is_exact = ty != DType::F32 || !plan.engine.rounds_operands;
-                        if is_exact && plan.engine.is_deterministic && plan.workspace <= MOST_WORKSPACE {
-                            return Ok(plan);
-                        }
-                    }
+                    Ok(plan) if plan.workspace <= MOST_WORKSPACE => return Ok(plan),
+                    Ok(_) => (),
                     Err(error) => why = error,
                 }
             }
@@ -130,6 +134,19 @@ impl Planner {
     /// Whether cuDNN offers no configuration at all.
     pub fn is_empty(&self) -> bool {
         self.configurations.is_empty()
+    }
+
+    /// The engine of the configuration with this number, which need not support the graph.
+    ///
+    /// # Errors
+    /// cuDNN does not say.
+    pub fn engine(&self, number: usize) -> Result<Engine, GpuError> {
+        engine(&self.configurations[number])
+    }
+
+    /// Whether cuDNN says that this configuration's engine is exact.
+    fn is_exact(&self, number: usize, ty: DType) -> bool {
+        self.engine(number).is_ok_and(|engine| engine.is_exact(ty))
     }
 
     /// Makes the plan of the configuration with this number.
@@ -151,7 +168,7 @@ impl Planner {
         let plan = plan.finalize()?;
         let workspace = usize::try_from(plan.get_int64(attribute::PLAN_WORKSPACE)?).unwrap_or(0);
         let (library, graph) = (Arc::clone(library), Arc::clone(&self.graph));
-        Ok(Plan { library, graph, plan, engine: engine(configuration)?, workspace })
+        Ok(Plan { library, graph, plan: Arc::new(plan), engine: engine(configuration)?, workspace })
     }
 
     /// The plans that can be made of the first `most` configurations, best first.
@@ -181,7 +198,7 @@ impl Plan {
     ///
     /// # Errors
     /// As [`Plan::bind`].
-    pub(crate) fn bind_plain(self, [x, w, y]: [&Block; 3], workspace: &Block) -> Result<Bound, GpuError> {
+    pub(crate) fn bind_plain(&self, [x, w, y]: [&Block; 3], workspace: &Block) -> Result<Bound, GpuError> {
         let block = |id: TensorId| match self.graph.get(id).name {
             "x" | "dx" => x,
             "w" | "dw" => w,
@@ -195,7 +212,7 @@ impl Plan {
     ///
     /// # Errors
     /// A block is missing, too small or not aligned, or cuDNN refuses.
-    pub fn bind(self, tensors: &[(TensorId, &Block)], workspace: &Block) -> Result<Bound, GpuError> {
+    pub fn bind(&self, tensors: &[(TensorId, &Block)], workspace: &Block) -> Result<Bound, GpuError> {
         let refused = |problem: String| GpuError::Launch { kernel: "cudnnBackendExecute".to_owned(), problem };
         let mut blocks = Vec::new();
         for id in self.graph.in_memory() {
@@ -225,7 +242,8 @@ impl Plan {
         pack.addresses(attribute::PACK_POINTERS, &addresses)?;
         pack.addresses(attribute::PACK_WORKSPACE, &[workspace.address()])?;
         let blocks = blocks.into_iter().map(|(_, block)| block).chain([workspace.clone()]).collect();
-        Ok(Bound { library: self.library, pack: pack.finalize()?, plan: self.plan, blocks, _values: values })
+        let (library, plan) = (Arc::clone(&self.library), Arc::clone(&self.plan));
+        Ok(Bound { library, pack: pack.finalize()?, plan, blocks, _values: values })
     }
 }
 

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <map>
 #include <memory>
@@ -37,6 +38,8 @@ struct attribute {
 struct data {
     int kind;
     bool finalized = false;
+    // Of a configuration, and of its engine: how many are better.
+    int number = 0;
     std::map<int, attribute> attributes;
     bool has(int name) const { return attributes.count(name); }
     template <class T> T get(int name, size_t index = 0) const {
@@ -93,6 +96,8 @@ const std::map<int, form> FORMS = {
 };
 const char* SHEET = "{\"deviceName\":\"NVIDIA H200 (mock)\",\"deviceVer\":900}";
 const int64_t WORKSPACE = 1000;
+// Attribute of a configuration in this mock.
+const int GRAPH_OF = -1;
 
 double read(int type, const void* from, size_t at) {
     if (type == F32) return ((const float*)from)[at];
@@ -277,11 +282,16 @@ int finalize(const part& p) {
     if (p->kind == DEVICE && !p->has(2702) && !p->has(2701)) return refuse(BAD_PARAM, "neither handle nor json");
     if (p->kind == HEUR) {
         // As the library: what it has no engine for has no result, and that is no error.
-        part result = std::make_shared<data>(data{CONFIG, true});
-        attribute graph{DESCRIPTOR, {}, {p->of(201)}};
-        result->attributes[-1] = graph;
-        p->attributes[202] = attribute{DESCRIPTOR, {}, {result, result}};
+        attribute results{DESCRIPTOR, {}, {}};
+        for (int number = 0; number < 2; ++number) {
+            part result = std::make_shared<data>(data{CONFIG, true});
+            result->attributes[GRAPH_OF] = attribute{DESCRIPTOR, {}, {p->of(201)}};
+            result->number = number;
+            results.parts.push_back(result);
+        }
+        p->attributes[202] = results;
     }
+    if (p->kind == PLAN) ++mock.numbers["plans"];
     if (p->kind == PLAN && !p->has(400) && !p->has(407)) return refuse(BAD_PARAM, "neither handle nor device");
     p->finalized = true;
     return SUCCESS;
@@ -291,7 +301,7 @@ int execute(const part& plan, const part& pack) {
     memset(pack->get<void*>(1003), 0x5a, WORKSPACE);
     run r;
     for (size_t i = 0; i < pack->count(1000, 8); ++i) r.memory[pack->get<int64_t>(1000, i)] = pack->get<void*>(1001, i);
-    for (const part& op : plan->of(401)->of(-1)->attributes[801].parts)
+    for (const part& op : plan->of(401)->of(GRAPH_OF)->attributes[801].parts)
         switch (op->kind) {
             case FORWARD: r.convolve(op, 700); break;
             case DATA: r.convolve(op, 706); break;
@@ -379,12 +389,19 @@ int cudnnBackendGetAttribute(descriptor* d, int name, int type, int64_t room, in
     };
     int kind = d->p->kind;
     if (kind == DEVICE && name == 2702 && type == CHAR) return give(SHEET, strlen(SHEET) + 1);
-    if (kind == CONFIG && name == 300 && type == DESCRIPTOR) { *count = 1; return SUCCESS; }
-    if (kind == ENGINE && name == 1301 && type == INT64) { int64_t number = 7; return give(&number, 1); }
+    if (kind == CONFIG && name == 300 && type == DESCRIPTOR) {
+        part engine = std::make_shared<data>(data{ENGINE});
+        engine->number = d->p->number;
+        if (room > 0) (*(descriptor**)to)->p = engine;
+        *count = 1;
+        return SUCCESS;
+    }
+    if (kind == ENGINE && name == 1301 && type == INT64) { int64_t number = 7 + d->p->number; return give(&number, 1); }
     if (kind == ENGINE && name == 1305 && type == NOTE) { int note = 0; return give(&note, mock.numbers["compiles"]); }
     if (kind == ENGINE && name == 1303 && type == NUMERICS) {
-        // Setting `numerics` is the only note of the first engine of each graph, from 1 on.
+        // Setting `numerics` is the only note of each engine, and `first_numerics` of each graph's first one, from 1 on.
         int note = (int)mock.numbers["numerics"] - 1;
+        if (note < 0 && d->p->number == 0) note = (int)mock.numbers["first_numerics"] - 1;
         return give(&note, note >= 0);
     }
     if (!d->p->finalized) return refuse(NOT_FINALIZED, "");
@@ -407,7 +424,14 @@ int cudnnBackendExecute(handle* h, descriptor* plan, descriptor* pack) {
     if (!mock.handles.count(h) || !h->stream || !plan->p->finalized || !pack->p->finalized) return BAD_PARAM;
     if (!pack->p->get<void*>(1003)) return refuse(BAD_PARAM, "no workspace");
     part made = plan->p, bound = pack->p;
-    return give(h->stream, [=] { return execute(made, bound); });
+    bool is_first = made->of(401)->number == 0;
+    // Setting `slow_first` makes the first engine of each graph wait, `fails_first` makes it fail.
+    if (is_first && mock.numbers["fails_first"]) return refuse(EXECUTION_FAILED, "the first engine fails");
+    bool is_slow = is_first && mock.numbers["slow_first"];
+    return give(h->stream, [=] {
+        if (is_slow) usleep(3000);
+        return execute(made, bound);
+    });
 }
 
 }
