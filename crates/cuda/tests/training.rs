@@ -6,14 +6,13 @@ mod device;
 #[path = "common/steps.rs"]
 mod steps;
 
-use bessemer_ir::TensorType;
+use bessemer_ir::{DType, TensorType};
 use bessemer_models::bert::{BertConfig, BertOptions, Sequences};
 use bessemer_models::{LossOptions, Model, bert, find};
 use bessemer_nn::{Average, Clip, ClipForm, ClipOf, DecayExclude, Lamb, Optimizer, Schedule, Sgd, TrainConfig};
 use steps::{Run, Trouble, compare, content, on_gpu};
 
-#[test]
-fn three_steps_of_a_resnet() {
+fn resnet() -> Model {
     let spec = find("resnet20-cifar").unwrap();
     let options = bessemer_models::ModelOptions { image_size: [16, 16], ..spec.options() };
     let sgd = Sgd { momentum: 0.9, weight_decay: 1e-4, decay_exclude: DecayExclude::BnSubstring, ..Sgd::default() };
@@ -22,8 +21,26 @@ fn three_steps_of_a_resnet() {
         report_grad_norm: true,
         ..TrainConfig::new(Optimizer::Sgd(sgd), Schedule::constant(0.01))
     };
-    let model = Model::train(spec.architecture, &options, &LossOptions::default(), &config, 4).unwrap();
-    compare("three_steps_of_a_resnet", &model, &Run::DEFAULT, &|name, ty, batch| content(name, ty, 10, batch));
+    Model::train(spec.architecture, &options, &LossOptions::default(), &config, 4).unwrap()
+}
+
+fn pictures(name: &str, ty: &TensorType, batch: usize) -> Vec<u8> {
+    content(name, ty, 10, batch)
+}
+
+#[test]
+fn three_steps_of_a_resnet() {
+    compare("three_steps_of_a_resnet", &resnet(), &Run::DEFAULT, &pictures);
+}
+
+/// Sums that differ in their last digit are now and then rounded to different neighbours, of which `bf16` has 8 binary places and
+/// `f16` 11.
+#[test]
+fn three_steps_of_a_resnet_in_16_bits() {
+    for (precision, of_scalars, of_state) in [(DType::Bf16, 1e-2, 1e-2), (DType::F16, 1e-3, 1e-3)] {
+        let run = Run { precision, of_scalars, of_state, ..Run::DEFAULT };
+        compare(&format!("three_steps_of_a_resnet_in_16_bits, {precision}"), &resnet(), &run, &pictures);
+    }
 }
 
 fn bert(layers: usize) -> Model {

@@ -2,7 +2,9 @@
 
 use bessemer_ir::autodiff::gradients;
 use bessemer_ir::graph::Node;
+use bessemer_ir::ops::Product;
 use bessemer_ir::ops::conv::Conv2d;
+use bessemer_ir::ops::fusion::{Fusion, Instr};
 use bessemer_ir::ops::matmul::Matmul;
 use bessemer_ir::ops::pointwise::{Binary, BinaryKind};
 use bessemer_ir::ops::pool::MaxPool2d;
@@ -266,6 +268,66 @@ fn sixteen_bits_halve_the_activations() {
     }
     for (state, new) in lowered.updates() {
         assert_eq!((lowered.dtype(*state), lowered.dtype(*new)), (DType::F32, DType::F32), "masters and momenta");
+    }
+}
+
+/// What reads the result of a convolution, or of one of its gradients, and whether it reads that rounded to the operands' type.
+fn readers_of_convolutions(graph: &Graph) -> Vec<(String, bool)> {
+    let rounds = |fusion: &Fusion, what: Instr, ty: DType| {
+        let is_it = |reg: u16| fusion.program[usize::from(reg)] == what;
+        fusion.program.iter().all(|instr| match instr {
+            Instr::Cast(to, reg) if is_it(*reg) => *to == ty,
+            instr => !instr.operands().any(is_it),
+        }) && !fusion.outputs.iter().any(|output| is_it(output.reg()))
+    };
+    let consumers = graph.consumers();
+    let mut readers = Vec::new();
+    for id in graph.ids() {
+        let node = graph.node(id);
+        let fusion = node.op.as_fusion();
+        let product = fusion.map_or(Some(&node.op), |fusion| fusion.producer.as_deref()).and_then(Op::product);
+        if matches!(product, None | Some(Product::Matmul(_))) {
+            continue;
+        }
+        let ty = graph.dtype(node.inputs[0]);
+        assert_ne!(ty, DType::F32, "{}", node.op);
+        if let Some(fusion) = fusion {
+            readers.push((node.op.to_string(), rounds(fusion, Instr::Producer, ty)));
+            continue;
+        }
+        assert!(graph.roots().all(|v| v.node != id), "{} is no result", node.op);
+        for &reader in &consumers[id.index()] {
+            let reader = graph.node(reader);
+            let is_rounded = match reader.op.as_fusion() {
+                Some(fusion) => {
+                    let loads = (0..).zip(&reader.inputs[fusion.producer_inputs()..]).filter(|(_, v)| v.node == id);
+                    loads.map(|(load, _)| load).all(|load| rounds(fusion, Instr::Load(load), ty))
+                }
+                None => reader.op.cast_target() == Some(ty),
+            };
+            readers.push((format!("{} read by {}", node.op, reader.op), is_rounded));
+        }
+    }
+    readers
+}
+
+#[test]
+fn convolutions_are_rounded_where_kernels_give_16_bits() {
+    let graph = residual_step_of(Batches::Several).unwrap();
+    let giving = Rules { convolutions_give_16_bits: true, ..Rules::DEFAULT };
+    for precision in [DType::Bf16, DType::F16] {
+        for fuse in [true, false] {
+            let options = CompileOptions { precision, fuse, ..CompileOptions::default() };
+            let lowered = |rules| run_passes(&graph, rules, &options, None).unwrap();
+            let rounded = lowered(&giving);
+            let readers = readers_of_convolutions(&rounded);
+            assert!(readers.len() >= 17, "six convolutions, five gradients of data, six of weights: {readers:?}");
+            for (reader, is_rounded) in readers {
+                assert!(is_rounded, "{precision}: {reader}");
+            }
+            assert_same("rounded convolutions", &graph, &rounded, 2);
+            assert!(readers_of_convolutions(&lowered(&Rules::DEFAULT)).iter().any(|(_, is_rounded)| !is_rounded));
+        }
     }
 }
 

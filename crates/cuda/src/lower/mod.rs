@@ -5,6 +5,8 @@ mod detection;
 mod moves;
 mod product;
 mod region;
+#[cfg(test)]
+mod tests;
 
 use crate::cublaslt::Product;
 use crate::cudnn::{Convolution, Pass};
@@ -37,6 +39,7 @@ impl CudaTarget {
         pitch_of_16_bits: 1,
         longest_row: 1 << 16,
         grouped_convolutions_in_16_bits: true,
+        convolutions_give_16_bits: true,
         prologue: None,
     };
 }

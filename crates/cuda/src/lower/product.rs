@@ -27,7 +27,7 @@ pub(super) fn lower(op: &Op, types: &[&TensorType]) -> Result<Lowered, Unsupport
 /// In what form the result of a product is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProductTarget {
-    /// As `f32`, in this memory or in scratch memory.
+    /// As `f32` in this memory, or in scratch memory, where that of a convolution is of the type of its operands.
     F32(Option<Place>),
     /// Rounded to the type of the operands, in this memory or in scratch memory.
     Rounded(Option<Place>),
@@ -94,9 +94,8 @@ impl Lowered {
     ) -> Result<(Place, DType), Unsupported> {
         self.name = "matmul by cuBLASLt".to_owned();
         let of = op.geometry(&types[0].shape, &types[1].shape)?;
-        let inputs_type = types[0].dtype;
-        let output = if target.is_rounded() { inputs_type } else { DType::F32 };
-        let y = target.memory().unwrap_or_else(|| self.scratch_of(output, of.batch * of.m * of.n));
+        let (place, output) = target.memory(types[0].dtype);
+        let y = place.unwrap_or_else(|| self.scratch_of(output, of.batch * of.m * of.n));
         let product = Product {
             batch: of.batch,
             m: of.m,
@@ -104,15 +103,15 @@ impl Lowered {
             k: of.k,
             x_transposed: op.trans_a,
             w_transposed: op.trans_b,
-            inputs: inputs_type,
+            inputs: types[0].dtype,
             output,
         };
         self.steps.push(Step::Product { product, x: inputs[0], w: inputs[1], y });
         Ok((y, output))
     }
 
-    /// One pass of a convolution of operands of type `ty`. cuDNN's result is of that type too: where it must not be rounded,
-    /// operands of 16 bits are converted to `f32` first. Padding that differs before and behind is made of zeros in memory.
+    /// One pass of a convolution of operands of type `ty`. cuDNN's result is of that type too, and is converted where `f32` is
+    /// wanted of 16 bits. Padding that differs before and behind is made of zeros in memory.
     fn convolve(
         &mut self,
         pass: Pass,
@@ -123,17 +122,8 @@ impl Lowered {
         target: ProductTarget,
     ) -> Result<(Place, DType), Unsupported> {
         self.name = "convolution by cuDNN".to_owned();
-        if ty != DType::F32 && !target.is_rounded() {
-            let shapes = match pass {
-                Pass::Forward => [of.x_shape(), of.w_shape()],
-                Pass::DataGradient => [of.y_shape(), of.w_shape()],
-                Pass::WeightGradient => [of.x_shape(), of.y_shape()],
-            };
-            let wide: Vec<Place> =
-                inputs.iter().zip(shapes).map(|(&from, shape)| self.widened(from, ty, shape)).collect();
-            return self.convolve(pass, conv, of, DType::F32, &wide, target);
-        }
-        let output = target.memory();
+        let (place, of_type) = target.memory(ty);
+        let wanted = place.map(|place| (place, of_type));
         let typed = |shape: Shape| TensorType::new(ty, shape);
         let (x_type, w_type) = (typed(of.x_shape()), typed(of.w_shape()));
         let is_even = conv.pad.iter().all(|[low, high]| low == high);
@@ -152,7 +142,8 @@ impl Lowered {
             Pass::WeightGradient => (krsc, FROM_CUDNN),
         };
         let is_final = perm == AS_IT_IS && (is_even || pass != Pass::DataGradient);
-        let made = output.filter(|_| is_final).unwrap_or_else(|| self.scratch(result.bytes()));
+        let at_once = wanted.filter(|(_, wanted)| is_final && *wanted == ty).map(|(place, _)| place);
+        let made = at_once.unwrap_or_else(|| self.scratch(result.bytes()));
         let [x, w, y] = match pass {
             Pass::Forward => {
                 let x = padded(self, inputs[0]);
@@ -162,36 +153,28 @@ impl Lowered {
             Pass::WeightGradient => [padded(self, inputs[0]), made, inputs[1]],
         };
         self.steps.push(Step::Convolution { convolution, pass, ty, x, w, y });
-        if is_final {
+        if is_final && (at_once.is_some() || wanted.is_none()) {
             return Ok((made, ty));
         }
         let elements = if pass == Pass::DataGradient { x_type.shape.elements() } else { result.shape.elements() };
-        let to = output.unwrap_or_else(|| self.scratch_of(ty, elements));
+        let (to, to_type) = wanted.unwrap_or_else(|| (self.scratch_of(ty, elements), ty));
         match pass {
-            Pass::DataGradient => self.unpadded(made, &result, low, to, &x_type),
-            Pass::Forward | Pass::WeightGradient => self.permute_into(made, &result, &perm, to, ty),
+            Pass::DataGradient if !is_even => {
+                self.unpadded(made, &result, low, to, &TensorType::new(to_type, of.x_shape()));
+            }
+            _ => self.permute_into(made, &result, &perm, to, to_type),
         }
-        Ok((to, ty))
-    }
-
-    /// The elements as `f32`, in scratch memory.
-    fn widened(&mut self, from: Place, ty: DType, shape: Shape) -> Place {
-        let to = self.scratch_of(DType::F32, shape.elements());
-        let axes: Vec<usize> = (0..shape.rank()).collect();
-        self.permute_into(from, &TensorType::new(ty, shape), &axes, to, DType::F32);
-        to
+        Ok((to, to_type))
     }
 }
 
 impl ProductTarget {
-    fn memory(self) -> Option<Place> {
+    /// Where the result of a product of operands of type `ty` is to lie, and its type.
+    fn memory(self, ty: DType) -> (Option<Place>, DType) {
         match self {
-            ProductTarget::F32(place) | ProductTarget::Rounded(place) => place,
+            ProductTarget::F32(place) => (place, DType::F32),
+            ProductTarget::Rounded(place) => (place, ty),
         }
-    }
-
-    fn is_rounded(self) -> bool {
-        matches!(self, ProductTarget::Rounded(_))
     }
 }
 

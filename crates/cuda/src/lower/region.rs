@@ -19,14 +19,13 @@ pub(super) fn lower(fusion: &Fusion, types: &[&TensorType], outputs: &[TensorTyp
     match &fusion.producer {
         None => launch(&mut lowered, fusion, &loads, &inputs, &outputs)?,
         Some(producer) => {
-            let rounded = rounds_product(fusion, types[0].dtype).then_some(types[0].dtype);
-            let stored = stores_product(fusion, rounded);
-            let memory = stored.map(|index| outputs[fusion.node_output(index)]);
-            let target = match rounded {
-                Some(_) => ProductTarget::Rounded(memory),
-                None => ProductTarget::F32(memory),
-            };
+            let ty = types[0].dtype;
+            let is_rounded = rounds_product(fusion, ty);
+            let stored = stored_product(fusion, if is_rounded { ty } else { DType::F32 });
+            let place = stored.map(|index| outputs[fusion.node_output(index)]);
+            let target = if is_rounded { ProductTarget::Rounded(place) } else { ProductTarget::F32(place) };
             let (product, ty) = lowered.contract(producer, &types[..own], &inputs[..own], target)?;
+            let stored = stored.filter(|_| place == Some(product));
             let behind = behind(fusion, stored);
             if behind.outputs.is_empty() {
                 return Ok(lowered);
@@ -44,24 +43,26 @@ pub(super) fn lower(fusion: &Fusion, types: &[&TensorType], outputs: &[TensorTyp
 }
 
 /// Whether the program reads its product nowhere but rounded to this type.
-fn rounds_product(fusion: &Fusion, ty: DType) -> bool {
+pub(super) fn rounds_product(fusion: &Fusion, ty: DType) -> bool {
     let is_product = |reg: Reg| fusion.program[usize::from(reg)] == Instr::Producer;
     let reads = |instr: &&Instr| instr.operands().any(is_product);
     fusion.program.iter().filter(reads).all(|instr| matches!(instr, Instr::Cast(to, _) if *to == ty))
         && !fusion.outputs.iter().any(|output| is_product(output.reg()))
 }
 
-/// The first output that is the product, as `f32` or rounded to this type.
-fn stores_product(fusion: &Fusion, rounded: Option<DType>) -> Option<usize> {
-    let Some(to) = rounded else {
-        return fusion.stores_producer().filter(|&index| fusion.outputs[index].types()[0].dtype == DType::F32);
+/// The output that is the product in this type, where the product may be written to it before the fusion runs: no load of the fusion
+/// may share its memory.
+fn stored_product(fusion: &Fusion, ty: DType) -> Option<usize> {
+    let is_product = |reg: Reg| match fusion.program[usize::from(reg)] {
+        Instr::Producer => ty == DType::F32,
+        Instr::Cast(to, of) => to == ty && fusion.program[usize::from(of)] == Instr::Producer,
+        _ => false,
     };
+    if fusion.loads.iter().any(|load| load.is_full(fusion.rows)) {
+        return None;
+    }
     fusion.outputs.iter().position(|output| match output {
-        FusionOutput::Store { reg, ty } => {
-            let instr = fusion.program[usize::from(*reg)];
-            ty.dtype == to
-                && matches!(instr, Instr::Cast(ty, of) if ty == to && fusion.program[usize::from(of)] == Instr::Producer)
-        }
+        FusionOutput::Store { reg, ty: own } => own.dtype == ty && is_product(*reg),
         _ => false,
     })
 }

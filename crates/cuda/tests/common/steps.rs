@@ -85,8 +85,14 @@ pub(crate) fn content(name: &str, ty: &TensorType, most: usize, batch: usize) ->
 }
 
 /// A plan with its state, of initial content.
-fn load(device: &dyn Device, target: &dyn Target, model: &Model) -> (Box<dyn Executor>, Arc<dyn StateStore>) {
-    let plan = compile(&model.graph, target, &CompileOptions::default()).unwrap();
+fn load(
+    device: &dyn Device,
+    target: &dyn Target,
+    model: &Model,
+    precision: DType,
+) -> (Box<dyn Executor>, Arc<dyn StateStore>) {
+    let options = CompileOptions { precision, ..CompileOptions::default() };
+    let plan = compile(&model.graph, target, &options).unwrap();
     let state = device.new_state(StateLayout::of_plan(&plan)).unwrap();
     for spec in model.specs.iter().filter(|spec| state.layout().number(&spec.name).is_ok()) {
         let content = initialise(spec, 5);
@@ -113,6 +119,8 @@ fn feed_all(executor: &mut dyn Executor, model: &Model, batch: usize, feed: Feed
 pub(crate) struct Run {
     pub(crate) steps: usize,
     pub(crate) micro_batches: usize,
+    /// Type in which tensors are stored.
+    pub(crate) precision: DType,
     /// Between scalars of steps, relative to themselves.
     pub(crate) of_scalars: f32,
     /// Between elements of a tensor of the state, relative to its largest one.
@@ -121,8 +129,14 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) const DEFAULT: Run =
-        Run { steps: 3, micro_batches: 1, of_scalars: 1e-5, of_state: 1e-5, trouble: Trouble::Nothing };
+    pub(crate) const DEFAULT: Run = Run {
+        steps: 3,
+        micro_batches: 1,
+        precision: DType::F32,
+        of_scalars: 1e-5,
+        of_state: 1e-5,
+        trouble: Trouble::Nothing,
+    };
 }
 
 /// Submits a step, in which something may go wrong.
@@ -151,7 +165,7 @@ fn submit(
 /// Trains a model. Where a step fails before each of those that count, a device that runs in the background has another one queued
 /// behind it.
 fn train(device: &dyn Device, target: &dyn Target, model: &Model, run: &Run, feed: Feed<'_>) -> Outcome {
-    let (mut executor, state) = load(device, target, model);
+    let (mut executor, state) = load(device, target, model, run.precision);
     let executor = &mut *executor;
     let mut scalars = Vec::new();
     for step in 0..run.steps {
@@ -181,7 +195,7 @@ fn train(device: &dyn Device, target: &dyn Target, model: &Model, run: &Run, fee
 
 /// The outputs of one run without training.
 fn infer(device: &dyn Device, target: &dyn Target, model: &Model, feed: Feed<'_>) -> BTreeMap<String, Vec<u8>> {
-    let (mut executor, _state) = load(device, target, model);
+    let (mut executor, _state) = load(device, target, model, DType::F32);
     feed_all(&mut *executor, model, 0, feed);
     executor.run().unwrap();
     let outputs = model.graph.outputs().iter();

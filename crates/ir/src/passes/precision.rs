@@ -2,8 +2,9 @@
 //!
 //! - Convolutions, those of several groups if the target's rules say so, matrix products and attention read 16-bit operands; they accumulate and give `f32`.
 //! - Maximum pooling and its gradient read and give 16-bit numbers.
-//! - What they read, and what those with weights give, is rounded once, where it is computed; only what softmax is made of, and
-//!   results of the step, stay `f32`. Everyone else who reads it reads the rounded numbers. Gradients that several operations
+//! - What they read, and what those with weights give, is rounded once, where it is computed; gradients of the weights of
+//!   convolutions if the target's rules say so. Only what softmax is made of, and results of the step that are no convolution's,
+//!   stay `f32`. Everyone else who reads it reads the rounded numbers. Gradients that several operations
 //!   read are rounded likewise.
 //! - Parameters keep their `f32` master; products read a rounded copy. Optimizers, statistics of norms, softmax, losses and all
 //!   arithmetic between loading and storing stay `f32`.

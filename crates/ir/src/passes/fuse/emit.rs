@@ -240,6 +240,7 @@ impl Emitter<'_, '_> {
         let source = fuser.graph.node(id).inputs[0];
         fuser.narrows(id)
             && self.producer == Some(source.node)
+            && !fuser.gives_16_bits(source.node)
             && !fuser.stored[id.index()]
             && !fuser.is_read_outside(source.node, self.cluster)
     }

@@ -18,7 +18,7 @@ pub use missed::{NearMiss, Reason, near_misses};
 
 use crate::dtype::DType;
 use crate::graph::{Graph, GraphError, NodeId, Value};
-use crate::ops::{FusedOp, Producer, RecomputeCost, RowSum};
+use crate::ops::{FusedOp, Producer, Product, RecomputeCost, RowSum};
 use crate::passes::recompute::is_recomputed;
 use crate::rules::Rules;
 use crate::shape::Shape;
@@ -38,7 +38,7 @@ pub struct FuseOptions {
 /// Only if the graph was malformed.
 pub fn fuse(graph: &Graph, rules: &Rules, options: FuseOptions) -> Result<Graph, GraphError> {
     let canonical = canonicalise(graph)?;
-    let mut fuser = Fuser::new(&canonical, rules.longest_row, options.fuse);
+    let mut fuser = Fuser::new(&canonical, rules, options.fuse);
     fuser.choose_stored();
     fuser.grow();
     fuser.settle_leaves();
@@ -94,6 +94,7 @@ struct Cluster {
 struct Fuser<'a> {
     graph: &'a Graph,
     fuse: bool,
+    convolutions_give_16_bits: bool,
     consumers: Vec<Vec<NodeId>>,
     is_result: HashSet<Value>,
     /// How fusions compute each node, if they do.
@@ -116,12 +117,13 @@ fn value(node: NodeId) -> Value {
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a Graph, longest_row: usize, fuse: bool) -> Self {
-        let fused: Vec<Option<FusedOp>> = graph.ids().map(|id| fused(graph, longest_row, id)).collect();
+    fn new(graph: &'a Graph, rules: &Rules, fuse: bool) -> Self {
+        let fused: Vec<Option<FusedOp>> = graph.ids().map(|id| fused(graph, rules.longest_row, id)).collect();
         let row_sum = |id| graph.node(id).op.rule().row_sum(&graph.input_types(id));
         Fuser {
             graph,
             fuse,
+            convolutions_give_16_bits: rules.convolutions_give_16_bits,
             consumers: graph.consumers(),
             is_result: graph.roots().collect(),
             domains: domains(graph, &fused),
@@ -570,6 +572,13 @@ impl<'a> Fuser<'a> {
                 needs_rows: false,
             });
         }
+    }
+
+    /// Whether the kernel of a product gives no more than the 16 bits of its operands.
+    fn gives_16_bits(&self, product: NodeId) -> bool {
+        let node = self.graph.node(product);
+        let is_convolution = || !matches!(node.op.product(), None | Some(Product::Matmul(_)));
+        self.convolutions_give_16_bits && is_convolution() && self.graph.dtype(node.inputs[0]).size() == 2
     }
 
     /// Whether a value is the output of a kernel that can run a fusion on the blocks it finishes.
