@@ -91,6 +91,10 @@ pub(crate) struct Common {
     /// Folder of CUDA's libraries, looked in before the Python environment and the system; may be given several times
     #[arg(long, global = true, value_name = "FOLDER", value_parser = folder)]
     pub gpu_libraries: Vec<PathBuf>,
+    /// Engines of convolutions on a GPU: on measures those that it has not measured before, for at most about 20 s a plan, and
+    /// keeps the fastest ones in the cache; FILE keeps them there; off takes the library's first proposals
+    #[arg(long, global = true, value_name = "on|off|FILE", default_value = "on")]
+    pub tuning: String,
     /// Seed of everything random [default: the recipe's, else 0]
     #[arg(long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32))]
     pub seed: Option<u32>,
@@ -104,19 +108,22 @@ pub(crate) struct Common {
 
 /// Common options that commands read, where these are not all: help shows no others.
 const READ: [(&str, &[&str]); 16] = [
-    ("bench data", &["device", "gpu_libraries", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
+    (
+        "bench data",
+        &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"],
+    ),
     (
         "bench kernels",
-        &["device", "gpu_libraries", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"],
+        &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "seed", "quiet", "log_format"],
     ),
     ("bench simulator", &[]),
     ("bench suite", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("compare", &["precision", "amp", "threads", "isa", "seed", "quiet", "log_format"]),
     ("data", &["threads", "seed", "quiet", "log_format"]),
     ("doctor", &["device", "gpu_libraries", "threads", "isa"]),
-    ("eval", &["device", "gpu_libraries", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
+    ("eval", &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
     ("explain", &["device", "gpu_libraries", "precision", "amp", "recompute", "threads", "isa"]),
-    ("infer", &["device", "gpu_libraries", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
+    ("infer", &["device", "gpu_libraries", "tuning", "precision", "amp", "threads", "isa", "quiet", "log_format"]),
     ("launch", &["quiet", "log_format"]),
     ("models", &[]),
     ("peers", &["quiet", "log_format"]),
@@ -172,6 +179,7 @@ impl Common {
             instruction_set: self.isa.unwrap_or(best.instruction_set),
             threads: self.threads.unwrap_or(best.threads),
             gpu_libraries: self.gpu_libraries.clone(),
+            tuning: self.tuning.clone().into(),
         }
     }
 

@@ -48,7 +48,7 @@ impl Machine {
 
     /// With `--device`, and a GPU to be found.
     fn run_on(&self, device: &str, arguments: &str) -> Ran {
-        self.run(&format!("{arguments} --device {device} --gpu-libraries {}", self.mocks.display()))
+        self.run(&format!("{arguments} --device {device} --tuning off --gpu-libraries {}", self.mocks.display()))
     }
 
     fn checkpoint(&self, run: &str, step: u64, file: &str) -> Vec<u8> {

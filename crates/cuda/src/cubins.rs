@@ -46,7 +46,7 @@ fn key(text: &str, architecture: &str, version: (i32, i32)) -> String {
 }
 
 /// Writes beside and renames, so that no one ever reads half a file.
-fn replace(path: &Path, bytes: &[u8]) -> Result<(), GpuError> {
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), GpuError> {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let beside = path.with_extension(format!("{}-{number}", std::process::id()));

@@ -41,6 +41,14 @@ fn everything() -> Graph {
     g
 }
 
+/// How plans are run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Way {
+    eager: bool,
+    /// Whether engines are measured.
+    tunes: bool,
+}
+
 const PHASES: [&str; 5] = ["building", "the first step", "steady steps", "collecting", "releasing"];
 
 /// Loads it, runs four steps of which three are in flight together, and reads what came of them. `at` is called at the end of
@@ -73,8 +81,12 @@ fn live(gpu: &CudaDevice, at: &mut dyn FnMut()) -> Result<(), RunError> {
     Ok(())
 }
 
-fn run(folder: &Path, cubins: &Path, eager: bool, at: &mut dyn FnMut()) -> Result<(), String> {
-    let options = CudaOptions { gpu_libraries: vec![folder.to_owned()], ordinal: 0, cubins: cubins.to_owned(), eager };
+fn run(folder: &Path, cubins: &Path, way: Way, at: &mut dyn FnMut()) -> Result<(), String> {
+    let Way { eager, tunes } = way;
+    let kept = tempfile::tempdir().unwrap();
+    let tuning = tunes.then(|| kept.path().join("engines.json"));
+    let options =
+        CudaOptions { gpu_libraries: vec![folder.to_owned()], ordinal: 0, cubins: cubins.to_owned(), eager, tuning };
     let gpu = CudaDevice::open(&options).map_err(|error| error.to_string())?;
     let outcome = live(&gpu, at).map_err(|error| error.to_string());
     assert_eq!(gpu.memory(), [], "what is left behind {outcome:?}");
@@ -99,15 +111,25 @@ fn every_function_may_fail_and_nothing_leaks() {
         left
     };
     let kept = folder.join("cubins");
-    for (number, eager) in [(0, false), (1, false), (2, false), (3, false), (0, true)] {
+    let way = |eager, tunes| Way { eager, tunes };
+    let replayed = way(false, false);
+    for (number, way) in [
+        (0, replayed),
+        (1, replayed),
+        (2, replayed),
+        (3, replayed),
+        (0, way(true, false)),
+        (0, way(false, true)),
+        (1, way(false, true)),
+    ] {
         let knobs = &knobs[number];
         // Kernels are compiled again where the compiler is to fail.
         let fresh = || tempfile::tempdir().unwrap();
         let run_with = |at: &mut dyn FnMut()| match number {
-            3 => run(folder, fresh().path(), eager, at),
-            _ => run(folder, &kept, eager, at),
+            3 => run(folder, fresh().path(), way, at),
+            _ => run(folder, &kept, way, at),
         };
-        run(folder, &kept, eager, &mut || ()).unwrap();
+        run(folder, &kept, way, &mut || ()).unwrap();
         reset();
         let mut ends = Vec::new();
         run_with(&mut || ends.push(knobs.get("calls"))).unwrap();
@@ -127,10 +149,11 @@ fn every_function_may_fail_and_nothing_leaks() {
             let (call, outcome) = knobs.failing(number, 2, || run_with(&mut || ()));
             let phase = phase_of(number);
             let next = calls.get(number as usize).map_or("nothing", String::as_str);
-            let what = format!("{call}, number {number}, before {next}, {phase}, eager {eager}");
+            let what = format!("{call}, number {number}, before {next}, {phase}, {way:?}");
             *of_phase.entry(phase).or_insert(0) += 1;
             // What fails while something is released shows in the next synchronisation alone; in place of an engine that cannot
-            // be planned, the next one is.
+            // be planned, the next one is; and where engines cannot be measured, the first one is used.
+            let is_measuring = way.tunes && phase == PHASES[0];
             let is_planning = call.starts_with("cudnnBackend") && call != "cudnnBackendExecute";
             // The context is made current before each release, those of cuDNN's descriptors while plans are built included.
             let is_release = match call.as_str() {
@@ -142,12 +165,14 @@ fn every_function_may_fail_and_nothing_leaks() {
                     assert!(!message.contains('\n') && !message.is_empty(), "{what}: {message}");
                     seen += 1;
                 }
-                Ok(()) => assert!(is_release || is_planning || phase == "releasing", "{what}: no error"),
+                Ok(()) => {
+                    assert!(is_release || is_planning || is_measuring || phase == "releasing", "{what}: no error")
+                }
             }
             let left = left();
             assert!(is_release || phase == "releasing" || left.is_empty(), "{what}: {left:?}");
         }
-        println!("{}, eager {eager}: {seen} of {} failures were seen, {of_phase:?}", libraries[number], numbers.len());
-        assert!(seen * 2 > numbers.len(), "{seen} of {} failures were seen", numbers.len());
+        println!("{}, {way:?}: {seen} of {} failures were seen, {of_phase:?}", libraries[number], numbers.len());
+        assert!(way.tunes || seen * 2 > numbers.len(), "{seen} of {} failures were seen", numbers.len());
     }
 }

@@ -153,6 +153,49 @@ impl<'de> Deserialize<'de> for InstructionSet {
     }
 }
 
+/// How a GPU's convolutions get their engines. Written as in flags: `on`, `off`, or the name of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Tuning {
+    /// The fastest ones that were measured, kept in this program's cache.
+    #[default]
+    On,
+    /// The library's first proposals.
+    Off,
+    /// The fastest ones that were measured, kept in a file.
+    File(PathBuf),
+}
+
+impl Tuning {
+    fn file(&self) -> Option<PathBuf> {
+        match self {
+            Self::On => Some(cache_folder().join("tuning").join("engines.json")),
+            Self::Off => None,
+            Self::File(path) => Some(path.clone()),
+        }
+    }
+}
+
+impl From<String> for Tuning {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "on" => Self::On,
+            "off" => Self::Off,
+            _ => Self::File(text.into()),
+        }
+    }
+}
+
+impl From<Tuning> for String {
+    fn from(tuning: Tuning) -> Self {
+        match tuning {
+            Tuning::On => "on".to_owned(),
+            Tuning::Off => "off".to_owned(),
+            Tuning::File(path) => path.to_string_lossy().into_owned(),
+        }
+    }
+}
+
 /// The device that steps run on, and how it is used. Of a processor the instruction set decides results, the number of threads
 /// does not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,6 +209,9 @@ pub struct DeviceOptions {
     /// Folders of a GPU's libraries that come before all others.
     #[serde(default)]
     pub gpu_libraries: Vec<PathBuf>,
+    /// How a GPU's convolutions get their engines.
+    #[serde(default)]
+    pub tuning: Tuning,
 }
 
 impl Default for DeviceOptions {
@@ -177,6 +223,7 @@ impl Default for DeviceOptions {
             instruction_set: InstructionSet(isa),
             threads: own_processors(),
             gpu_libraries: Vec::new(),
+            tuning: Tuning::On,
         }
     }
 }
@@ -233,7 +280,8 @@ impl DeviceOptions {
 
     fn open_gpu(&self, ordinal: usize) -> Result<CudaDevice, DeviceError> {
         let (gpu_libraries, cubins) = (self.gpu_libraries.clone(), cache_folder().join("cubins"));
-        let device = CudaDevice::open(&CudaOptions { gpu_libraries, ordinal, cubins, eager: false });
+        let options = CudaOptions { gpu_libraries, ordinal, cubins, eager: false, tuning: self.tuning.file() };
+        let device = CudaDevice::open(&options);
         device.map_err(|source| DeviceError::Gpu { device: self.kind, source })
     }
 }
@@ -274,9 +322,13 @@ mod tests {
         let options = DeviceOptions { threads: 3, ..DeviceOptions::default() };
         let text = serde_json::to_string(&options).unwrap();
         assert_eq!(serde_json::from_str::<DeviceOptions>(&text).unwrap(), options);
-        let without_gpus = text.replace(",\"gpu_libraries\":[]", "");
+        let without_gpus = text.replace(",\"gpu_libraries\":[],\"tuning\":\"on\"", "");
         assert_ne!(without_gpus, text);
         assert_eq!(serde_json::from_str::<DeviceOptions>(&without_gpus).unwrap(), options);
+        for (text, tuning) in [("off", Tuning::Off), ("fast.json", Tuning::File("fast.json".into()))] {
+            assert_eq!(Tuning::from(text.to_owned()), tuning);
+            assert_eq!(serde_json::to_string(&tuning).unwrap(), format!("\"{text}\""));
+        }
         let device = options.open().unwrap();
         assert_eq!(device.properties().threads, 3);
         assert_eq!(device.properties().kind, options.kind.name());

@@ -6,7 +6,7 @@ use bessemer_ir::DType;
 use std::fmt;
 
 /// A convolution of images `[N, H, W, C]` with weights `[K, R, S, C / groups]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Convolution {
     /// `[N, H, W, C]`
     pub input: [usize; 4],

@@ -46,7 +46,7 @@ impl GraphTensor {
 }
 
 /// Which product a convolution is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pass {
     /// `y = conv(x, w)`
     Forward,
@@ -57,7 +57,7 @@ pub enum Pass {
 }
 
 /// How a kernel moves over an image, down and across.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     /// Step of the kernel, down and across; at least 1.
     pub stride: [usize; 2],

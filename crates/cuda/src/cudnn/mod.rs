@@ -18,6 +18,7 @@ pub use device_description::DeviceDescription;
 pub use graph::{Geometry, Graph, GraphTensor, Pass, Role, TensorId};
 pub(crate) use graph::{Node, Pointwise};
 pub use norms::BatchNorm;
+pub(crate) use plan::MOST_WORKSPACE;
 pub use plan::{Bound, Engine, Heuristics, Plan, Planner};
 
 use crate::driver::Context;

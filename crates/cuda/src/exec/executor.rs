@@ -1,5 +1,6 @@
 //! Runs plans: every tensor at its planned place in one arena or in the state, all work on one stream, in the order of the plan.
 
+use super::engines::Work;
 use super::halt::{HALT_BYTES, Halting, calls_that_look, replaces_state};
 use super::ledger::Allocation;
 use super::state::CudaState;
@@ -50,7 +51,7 @@ struct Planned<'a> {
     call: &'a KernelCall,
     lowered: Arc<Lowered>,
     /// For each convolution among the steps, in order.
-    convolutions: Vec<CudnnPlan>,
+    convolutions: Vec<Arc<CudnnPlan>>,
     /// Number of its report, where it has one.
     report: Option<usize>,
     /// Where it replaces state and steps can halt: the kernels of its launches, in order, which take the halt last; and whether
@@ -161,6 +162,13 @@ fn lowered_of(plan: &Plan, call: &KernelCall) -> Result<Arc<Lowered>, RunError> 
     kernel.and_then(|kernel| kernel.downcast::<Lowered>().ok()).ok_or(RunError::ForeignPlan { device: KIND })
 }
 
+fn convolutions_of(lowered: &Lowered) -> impl Iterator<Item = Work> {
+    lowered.steps.iter().filter_map(|step| match *step {
+        Step::Convolution { convolution, pass, ty, .. } => Some(Work { convolution, pass, ty }),
+        _ => None,
+    })
+}
+
 impl CudaExecutor {
     /// Compiles what the plan needs, allocates the arena, zeroed, and fills in constants.
     ///
@@ -182,6 +190,12 @@ impl CudaExecutor {
             OnceCall::Run(call) => Some(call),
             OnceCall::Prepack(_) => None,
         });
+        let called = plan.calls.iter().chain(once.clone());
+        let called = called.map(|call| lowered_of(&plan, call)).collect::<Result<Vec<_>, RunError>>()?;
+        {
+            let _order = gpu.lock();
+            gpu.choose_engines(called.iter().flat_map(|lowered| convolutions_of(lowered))).map_err(failed)?;
+        }
         let mut reports = Vec::new();
         let mut planned = |call| Planned::new(gpu, &plan, call, &mut reports);
         let once_calls = once.map(&mut planned).collect::<Result<Vec<_>, RunError>>()?;
@@ -472,13 +486,7 @@ impl Tensor {
 impl<'a> Planned<'a> {
     fn new(gpu: &Gpu, plan: &Plan, call: &'a KernelCall, reports: &mut Vec<Report>) -> Result<Planned<'a>, RunError> {
         let lowered = lowered_of(plan, call)?;
-        let mut convolutions = Vec::new();
-        for step in &lowered.steps {
-            if let Step::Convolution { convolution, pass, ty, .. } = step {
-                let plan = gpu.convolutions().and_then(|library| library.exact_plan(convolution, *pass, *ty));
-                convolutions.push(plan.map_err(failed)?);
-            }
-        }
+        let convolutions = convolutions_of(&lowered).map(|work| gpu.engines.plan(&work)).collect();
         let limits = &lowered.index_limits;
         let report = (!limits.is_empty()).then(|| {
             reports.push(Report { node: call.node, limits: limits.clone() });

@@ -1,9 +1,11 @@
 //! Plans on a GPU: the device with its libraries and compiled kernels, state in its memory, and executors.
 
+mod engines;
 mod executor;
 mod halt;
 mod ledger;
 mod state;
+mod tuning;
 
 use crate::cubins::CubinCache;
 use crate::cublaslt::CublasLt;
@@ -18,6 +20,7 @@ use bessemer_ir::plan::{Plan, Target};
 use bessemer_ir::run::{
     Device, DeviceLimits, DeviceProperties, Executor, RunError, StateBinding, StateLayout, StateStore,
 };
+use engines::Engines;
 use executor::CudaExecutor;
 use ledger::Ledger;
 use state::CudaState;
@@ -37,6 +40,9 @@ pub struct CudaOptions {
     /// Whether every step is given to the device launch by launch. Otherwise the first one is; then they are recorded once and
     /// replayed as a whole.
     pub eager: bool,
+    /// File of the engines that were the fastest ones for convolutions when they were measured, which plans that are loaded read and
+    /// add to. `None` if nothing is measured, but cuDNN's first proposal used.
+    pub tuning: Option<PathBuf>,
 }
 
 /// A GPU of NVIDIA's. Everything that its executors and states do is in the order of one stream.
@@ -54,6 +60,7 @@ struct Gpu {
     modules: Mutex<HashMap<String, Module>>,
     products: OnceLock<Arc<CublasLt>>,
     convolutions: OnceLock<Arc<Cudnn>>,
+    engines: Engines,
     nvrtc: Nvrtc,
     cache: CubinCache,
     libraries: Libraries,
@@ -86,6 +93,7 @@ impl CudaDevice {
         let driver = Driver::open(&libraries.require(Wanted::Driver)?.path)?;
         libraries.check_versions(Some(driver.version()))?;
         let context = Context::new(&driver, options.ordinal)?;
+        let name = format!("{}, driver {}", context.info().name, driver.version());
         let gpu = Gpu {
             stream: context.stream()?,
             order: Mutex::new(()),
@@ -93,6 +101,7 @@ impl CudaDevice {
             modules: Mutex::default(),
             products: OnceLock::new(),
             convolutions: OnceLock::new(),
+            engines: Engines::new(options.tuning.clone(), name),
             nvrtc: Nvrtc::open(&libraries)?,
             cache: CubinCache::new(&options.cubins),
             libraries,

@@ -155,8 +155,13 @@ fn cudnn(test: &mut SelfTest, libraries: &Libraries, runner: &Runner, speed: boo
 /// Whole plans by the executor.
 fn executor(test: &mut SelfTest, plan: &Plan) {
     let Plan { gpu_libraries, ordinal, cubins, .. } = plan;
-    let options =
-        CudaOptions { gpu_libraries: gpu_libraries.clone(), ordinal: *ordinal, cubins: cubins.clone(), eager: false };
+    let options = CudaOptions {
+        gpu_libraries: gpu_libraries.clone(),
+        ordinal: *ordinal,
+        cubins: cubins.clone(),
+        eager: false,
+        tuning: None,
+    };
     let Some(device) = test.step("executor", |_| Ok(CudaDevice::open(&options)?)) else { return };
     let Some(cases) = test.step("executor: graphs", |_| Ok(plans::cases()?)) else { return };
     for case in cases {

@@ -10,5 +10,5 @@ use std::path::Path;
 /// A call of the mocks fails.
 pub(crate) fn open(folder: &Path, eager: bool) -> Result<CudaDevice, GpuError> {
     let cubins = folder.join("cubins");
-    CudaDevice::open(&CudaOptions { gpu_libraries: vec![folder.to_owned()], ordinal: 0, cubins, eager })
+    CudaDevice::open(&CudaOptions { gpu_libraries: vec![folder.to_owned()], ordinal: 0, cubins, eager, tuning: None })
 }

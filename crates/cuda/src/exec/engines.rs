@@ -1,0 +1,260 @@
+//! The engines of cuDNN that run convolutions: one for each distinct convolution, the heuristics' first one or the fastest one that
+//! was measured.
+
+use super::tuning::{Choice, Choices};
+use super::{Gpu, locked};
+use crate::cudnn::{Convolution, Cudnn, Engine, Fusion, Heuristics, MOST_WORKSPACE, Pass, Plan, Planner, Role};
+use crate::driver::{Arena, Block, Stream, Timer};
+use crate::error::GpuError;
+use bessemer_ir::{DType, philox};
+use half::{bf16, f16};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Time for the measurements of a plan, of which the last one may take longer.
+const BUDGET: Duration = Duration::from_secs(20);
+/// Exact configurations of engines that are measured for a convolution, and of those whose engines compile.
+const MEASURED: usize = 8;
+const COMPILED: usize = 2;
+/// Batches of launches that are timed, and about how long each of them takes.
+const BATCHES: usize = 3;
+const BATCH: Duration = Duration::from_millis(1);
+const MOST_LAUNCHES: u128 = 10;
+/// Engines that take so many times the fastest one's time are not measured further.
+const HOPELESS: u32 = 3;
+
+/// One pass of a convolution of operands of one type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Work {
+    pub convolution: Convolution,
+    pub pass: Pass,
+    pub ty: DType,
+}
+
+/// The plans that were made, and where the engines are kept that were the fastest ones.
+pub(super) struct Engines {
+    plans: Mutex<HashMap<Work, Arc<Plan>>>,
+    /// `None` if nothing is measured.
+    file: Option<PathBuf>,
+    /// Name of the device, and version of its driver.
+    device: String,
+}
+
+impl Engines {
+    pub(super) fn new(file: Option<PathBuf>, device: String) -> Engines {
+        Engines { plans: Mutex::default(), file, device }
+    }
+
+    /// The plan for a convolution that was [chosen](Gpu::choose_engines) for.
+    pub(super) fn plan(&self, work: &Work) -> Arc<Plan> {
+        Arc::clone(&locked(&self.plans)[work])
+    }
+}
+
+impl Work {
+    /// All that it depends on, as a key of files.
+    fn name(&self) -> String {
+        let Work { convolution, pass, ty } = self;
+        let Convolution { input, filters, kernel, geometry, groups } = convolution;
+        format!(
+            "{}, {ty}, {input:?}, kernel {kernel:?}, filters {filters}, stride {:?}, padding {:?}, dilation {:?}, groups {groups}",
+            Fusion::Plain(*pass).name(),
+            geometry.stride,
+            geometry.padding,
+            geometry.dilation
+        )
+    }
+
+    fn planner(&self, library: &Arc<Cudnn>) -> Result<Planner, GpuError> {
+        library.planner(&self.convolution.graph(Fusion::Plain(self.pass), self.ty), Heuristics::Best)
+    }
+
+    /// Exact configurations that are worth a measurement, by number.
+    fn configurations(&self, planner: &Planner) -> Vec<(usize, Engine)> {
+        let mut compiled = 0;
+        let known = (0..planner.len()).filter_map(|number| Some((number, planner.engine(number).ok()?)));
+        let exact = known.filter(|(_, engine)| engine.is_exact(self.ty));
+        let measured = exact.filter(|(_, engine)| {
+            compiled += usize::from(engine.compiles);
+            !engine.compiles || compiled <= COMPILED
+        });
+        measured.take(MEASURED).collect()
+    }
+
+    /// The plan that was kept, if cuDNN still offers it.
+    fn kept(&self, library: &Arc<Cudnn>, choice: &Choice) -> Option<Plan> {
+        let planner = self.planner(library).ok()?;
+        let engine = (choice.configuration < planner.len()).then(|| planner.engine(choice.configuration).ok())??;
+        let is_it = engine.number == choice.engine && engine.is_exact(self.ty);
+        let plan = is_it.then(|| planner.plan(choice.configuration).ok())??;
+        (plan.workspace <= MOST_WORKSPACE).then_some(plan)
+    }
+}
+
+/// The fastest engine so far for a convolution.
+struct Best {
+    work: Work,
+    fastest: Option<(Choice, Plan, Duration)>,
+    /// Whether all engines were measured.
+    is_final: bool,
+}
+
+impl Gpu {
+    /// Makes plans for those convolutions that have none yet. Nobody else may give work to the stream.
+    ///
+    /// # Errors
+    /// There is no engine for one of them, or what was measured cannot be kept.
+    pub(super) fn choose_engines(&self, works: impl IntoIterator<Item = Work>) -> Result<(), GpuError> {
+        let mut missing: Vec<Work> = Vec::new();
+        {
+            let plans = locked(&self.engines.plans);
+            for work in works {
+                if !plans.contains_key(&work) && !missing.contains(&work) {
+                    missing.push(work);
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        missing.sort_by(|a, b| b.convolution.operations().total_cmp(&a.convolution.operations()));
+        let library = self.convolutions()?;
+        let mut plans: HashMap<Work, Plan> = HashMap::new();
+        if let Some(file) = &self.engines.file {
+            let device = format!("{}, cuDNN {}", self.engines.device, library.version());
+            let choices = Choices::read(file);
+            let kept = |work: &Work| work.kept(library, choices.get(&device, &work.name())?);
+            plans.extend(missing.iter().filter_map(|work| Some((*work, kept(work)?))));
+            let unknown = missing.iter().copied().filter(|work| !plans.contains_key(work)).collect();
+            let measured = self.measure(library, unknown);
+            let chosen: Vec<(String, Choice)> = measured
+                .iter()
+                .filter(|best| best.is_final)
+                .filter_map(|best| Some((best.work.name(), best.fastest.as_ref()?.0.clone())))
+                .collect();
+            if !chosen.is_empty() {
+                Choices::add(file, &device, chosen)?;
+            }
+            plans.extend(measured.into_iter().filter_map(|best| Some((best.work, best.fastest?.1))));
+        }
+        for work in missing {
+            let plan = match plans.remove(&work) {
+                Some(plan) => plan,
+                None => library.exact_plan(&work.convolution, work.pass, work.ty)?,
+            };
+            locked(&self.engines.plans).insert(work, Arc::new(plan));
+        }
+        Ok(())
+    }
+
+    /// Measures engines as long as there is time: of all convolutions those that are there, then those that compile.
+    fn measure(&self, library: &Arc<Cudnn>, works: Vec<Work>) -> Vec<Best> {
+        let start = Instant::now();
+        let mut all: Vec<Best> = works.into_iter().map(|work| Best { work, fastest: None, is_final: false }).collect();
+        for compiles in [false, true] {
+            for best in &mut all {
+                if start.elapsed() > BUDGET {
+                    return all;
+                }
+                // What cannot be measured is left to the heuristics.
+                best.is_final = self.measure_some(library, best, compiles).is_ok() && compiles;
+            }
+        }
+        all
+    }
+
+    /// Measures those engines of a convolution that compile, or those that do not.
+    fn measure_some(&self, library: &Arc<Cudnn>, best: &mut Best, compiles: bool) -> Result<(), GpuError> {
+        let planner = best.work.planner(library)?;
+        let configurations = best.work.configurations(&planner).into_iter();
+        let plans: Vec<(usize, Plan)> = configurations
+            .filter(|(_, engine)| engine.compiles == compiles)
+            .filter_map(|(number, _)| Some((number, planner.plan(number).ok()?)))
+            .filter(|(_, plan)| plan.workspace <= MOST_WORKSPACE)
+            .collect();
+        let Some(workspace) = plans.iter().map(|(_, plan)| plan.workspace).max() else { return Ok(()) };
+        let graph = best.work.convolution.graph(Fusion::Plain(best.work.pass), best.work.ty);
+        let tensors: Vec<_> = graph.in_memory().map(|id| graph.get(id)).collect();
+        let sizes = || tensors.iter().map(|tensor| tensor.bytes().next_multiple_of(Arena::ALIGNMENT));
+        let end: usize = sizes().sum();
+        let what = "operands of convolutions that are measured";
+        let unavailable = |error: bessemer_ir::run::RunError| GpuError::Launch {
+            kernel: "measurement of convolutions".to_owned(),
+            problem: error.to_string(),
+        };
+        let memory = self.ledger.allocate(&self.context, what, end + workspace.max(1)).map_err(unavailable)?;
+        let mut offset = 0;
+        let mut blocks = Vec::new();
+        for (tensor, size) in tensors.iter().zip(sizes()) {
+            let block = memory.block(offset, tensor.bytes())?;
+            if tensor.role == Role::Input {
+                fill(&self.stream, tensor.ty, &block)?;
+            }
+            blocks.push(block);
+            offset += size;
+        }
+        let workspace = memory.block(end, workspace.max(1))?;
+        let bound: Vec<_> = graph.in_memory().zip(&blocks).collect();
+        let timer = self.context.timer()?;
+        for (configuration, plan) in plans {
+            let limit = best.fastest.as_ref().map(|(_, _, time)| *time);
+            // An engine that fails is none to choose.
+            let Ok(time) = plan
+                .bind(&bound, &workspace)
+                .and_then(|bound| median(&timer, &self.stream, limit, &|| bound.launch(&self.stream)))
+            else {
+                continue;
+            };
+            if limit.is_none_or(|limit| time < limit) {
+                let choice =
+                    Choice { configuration, engine: plan.engine.number, microseconds: time.as_secs_f64() * 1e6 };
+                best.fastest = Some((choice, plan, time));
+            }
+        }
+        self.stream.synchronize()
+    }
+}
+
+/// Time of one launch: the median of some batches behind a first launch, or that of a second one which takes far longer than `limit`.
+fn median(
+    timer: &Timer,
+    stream: &Stream,
+    limit: Option<Duration>,
+    launch: &dyn Fn() -> Result<(), GpuError>,
+) -> Result<Duration, GpuError> {
+    launch()?;
+    let one = timer.time(stream, launch)?;
+    if limit.is_some_and(|limit| one > limit * HOPELESS) {
+        return Ok(one);
+    }
+    let launches = (BATCH.as_nanos() / one.as_nanos().max(1)).clamp(1, MOST_LAUNCHES) as u32;
+    let mut times = [Duration::ZERO; BATCHES];
+    for time in &mut times {
+        *time = timer.time(stream, || (0..launches).try_for_each(|_| launch()))? / launches;
+    }
+    times.sort();
+    Ok(times[BATCHES / 2])
+}
+
+/// Normal random numbers of a type of floats, repeated: kernels are faster on zeros.
+fn fill(stream: &Stream, ty: DType, block: &Block) -> Result<(), GpuError> {
+    const FIRST: usize = 1 << 18;
+    let mut filled = block.bytes().min(FIRST * ty.size());
+    let bytes: Vec<u8> = (0..filled / ty.size())
+        .map(|i| philox::normal(1, 0, 0, i as u64))
+        .flat_map(|x| match ty {
+            DType::Bf16 => bf16::from_f32(x).to_ne_bytes().to_vec(),
+            DType::F16 => f16::from_f32(x).to_ne_bytes().to_vec(),
+            _ => x.to_ne_bytes().to_vec(),
+        })
+        .collect();
+    stream.upload(&bytes, &block.part(0, filled)?)?;
+    while filled < block.bytes() {
+        let more = filled.min(block.bytes() - filled);
+        stream.copy(&block.part(0, more)?, &block.part(filled, more)?)?;
+        filled += more;
+    }
+    Ok(())
+}
