@@ -1,7 +1,7 @@
 //! What is known of a kind of GPU from its data sheet, and how long a step would take on it. No device is needed.
 
 use crate::cublaslt::Product;
-use crate::lower::{Lowered, Place, Step};
+use crate::lower::{Lowered, Place, Step, is_plain_attention};
 use bessemer_ir::ops::Op;
 use bessemer_ir::plan::{Plan, node_cost};
 use bessemer_ir::{DType, Graph, NodeId, Value};
@@ -285,11 +285,28 @@ impl Node<'_> {
         matches!(step, Step::Launch { kernel, .. } if kernel.name.starts_with("region"))
     }
 
+    /// Whether it is an attention without tensor cores.
+    fn has_plain_attention(&self) -> bool {
+        let types = self.graph.input_types(self.id);
+        match &self.graph.node(self.id).op {
+            Op::Attention(attention) => is_plain_attention(attention, &types),
+            Op::AttentionGrad(grad) => is_plain_attention(&grad.attention, &types),
+            _ => false,
+        }
+    }
+
     /// The type of the operands of its products.
     fn arithmetic(&self, step: &Step) -> DType {
         match step {
             Step::Product { product, .. } => product.inputs,
             Step::Convolution { ty, .. } => *ty,
+            Step::Launch { .. } if matches!(self.graph.node(self.id).op, Op::Attention(_) | Op::AttentionGrad(_)) => {
+                if self.has_plain_attention() {
+                    DType::F32
+                } else {
+                    self.graph.input_types(self.id)[0].dtype
+                }
+            }
             Step::Launch { .. } | Step::Zero(_) => DType::F32,
         }
     }
@@ -311,8 +328,8 @@ impl Node<'_> {
             reasons.push("weights or padding copied for cuDNN: their layout in memory is another one".to_owned());
         }
         match &node.op {
-            Op::Attention(_) | Op::AttentionGrad(_) => {
-                reasons.push("attention by plain kernels in f32: no fused attention is there".to_owned());
+            Op::Attention(_) | Op::AttentionGrad(_) if self.has_plain_attention() => {
+                reasons.push("attention by plain kernels in f32".to_owned());
             }
             Op::ScatterAdd(_) => {
                 reasons.push("scatter-add by chains, whose time grows with the square of the indices".to_owned());

@@ -118,6 +118,59 @@ fn a_missing_barrier_is_found() {
     assert_eq!(removed, 12);
 }
 
+/// Kernels on tensor cores keep two tiles or one, by the depth of a head: no barrier can be missed by both.
+#[test]
+fn a_missing_barrier_of_attention_is_found() {
+    const BARRIER: &str = "__syncthreads();";
+    let Some(folder) = mock_or_skip("missing barriers of attention") else { return };
+    let knobs = Knobs::open(folder);
+    let runner = runner(folder);
+    for (ending, launch) in [("", 0), ("_gradient", 0), ("_gradient", 1)] {
+        let cases = ["attention_long", "attention_deep"].map(|name| case(&format!("{name}{ending}")));
+        let own = |text: &str| text.find("extern \"C\"").unwrap();
+        let barriers = |case: &Case| -> Vec<usize> {
+            let text = &case.work.launches[launch].kernel.text;
+            text.match_indices(BARRIER).map(|(at, _)| at).filter(|&at| at > own(text)).collect()
+        };
+        let places = cases.each_ref().map(barriers);
+        assert_eq!(places.each_ref().map(Vec::len), [4, 4], "{ending} {launch}");
+        for number in 0..4 {
+            let is_found = cases.iter().zip(&places).any(|(case, places)| {
+                let mut broken = case.clone();
+                let at = places[number];
+                broken.work.launches[launch].kernel.text.replace_range(at..at + BARRIER.len(), "");
+                [false, true].iter().any(|&reverse| error(&runner, &knobs, &broken, reverse).0 > 1.0)
+            });
+            assert!(is_found, "{ending} {launch}: nothing is wrong without barrier {number}");
+        }
+    }
+}
+
+/// A copy that is not waited for, keys or values in another order, and numbers of another row are found.
+#[test]
+fn mistakes_in_attention_are_found() {
+    let Some(folder) = mock_or_skip("mistakes in attention") else { return };
+    let knobs = Knobs::open(folder);
+    let runner = runner(folder);
+    for (name, launch, right, wrong) in [
+        ("attention_long", 0, "copies_are_done();", ""),
+        ("attention_long", 0, "BY_FOURS>(tiles + stage * 2 * TILE", "IN_ORDER>(tiles + stage * 2 * TILE"),
+        ("attention_long", 0, "BY_FOURS>(tiles + (stage", "IN_ORDER>(tiles + (stage"),
+        ("attention_long", 0, "row * KEYS +", "(row + 1) * KEYS +"),
+        ("attention_long_gradient", 0, "row * KEYS +", "(row + 1) * KEYS +"),
+        ("attention_long_gradient", 1, "BY_PAIRS", "IN_ORDER"),
+        ("attention_long_gradient", 1, ">> 2 * parity", ">> 2 * (1 - parity)"),
+    ] {
+        let mut broken = case(name);
+        let text = &mut broken.work.launches[launch].kernel.text;
+        let own = text.find("extern \"C\"").unwrap();
+        let at = own + text[own..].find(right).unwrap_or_else(|| panic!("{name} has no {right}"));
+        text.replace_range(at..at + right.len(), wrong);
+        let (worst, _) = error(&runner, &knobs, &broken, false);
+        assert!(worst > 1.0, "{name}: {wrong:?} for {right:?} changes nothing");
+    }
+}
+
 /// A step that is to be skipped changes nothing, not even the copy in 16 bits.
 #[test]
 fn a_skipped_update_changes_nothing() {

@@ -121,6 +121,14 @@ impl Kernel {
         Kernel { name: name.to_owned(), parameters, blocks, threads, text }
     }
 
+    /// The same kernel, whose threads take no more registers than leave room for so many blocks on a multiprocessor.
+    pub(crate) fn beside(self, blocks: u32) -> Kernel {
+        let bound: u32 = self.threads.iter().product();
+        let (alone, beside) = (format!("__launch_bounds__({bound})"), format!("__launch_bounds__({bound}, {blocks})"));
+        let own = self.own_text().replacen(&alone, &beside, 1);
+        Kernel { text: format!("{}{own}", prelude::TEXT), ..self }
+    }
+
     /// The text without what every kernel's begins with.
     fn own_text(&self) -> &str {
         &self.text[prelude::TEXT.len()..]

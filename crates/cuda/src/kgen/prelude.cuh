@@ -160,3 +160,112 @@ __device__ __forceinline__ float uniform(u64 seed, u32 step, u32 stream, u64 ind
     random_words(seed, step, stream, index / 4, c);
     return unit(index % 4 == 0 ? c[0] : index % 4 == 1 ? c[1] : index % 4 == 2 ? c[2] : c[3]);
 }
+
+// Functions that a warp, or a block, calls together. Pointers are to shared memory, aligned to 16 bytes, where nothing else is said.
+#ifdef __CUDA_ARCH__
+__device__ __forceinline__ u32 shared_address(const void* at) {
+    u32 address;
+    asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }" : "=r"(address) : "l"(at));
+    return address;
+}
+// 2^x within 2 units in the last place; results below 2^-126 are 0.
+__device__ __forceinline__ float exp2_of(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// BYTES, 4 or 16, from the device's memory, or zeros where `there` is false; present behind `copies_are_done`.
+template <int BYTES> __device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
+    const u32 bytes = there ? BYTES : 0;
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes), "n"(BYTES) : "memory");
+}
+// Waits for the copies of the calling thread; others see them behind a barrier.
+__device__ __forceinline__ void copies_are_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Four matrices of 8 x 8 elements of 16 bits: lane 8 m + r says where row r of matrix m is. Lane 4 g + q gets the elements
+// 2 q and 2 q + 1 of row g of each.
+__device__ __forceinline__ void load_matrices(u32 (&x)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(shared_address(row)) : "memory");
+}
+// The same with each matrix transposed: lane 4 g + q gets the elements g of rows 2 q and 2 q + 1.
+__device__ __forceinline__ void load_transposed(u32 (&x)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(shared_address(row)) : "memory");
+}
+template <class T> struct pair_of;
+template <> struct pair_of<bf16> {
+    static __device__ __forceinline__ u32 of(float low, float high) {
+        u32 pair;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+        return pair;
+    }
+};
+template <> struct pair_of<f16> {
+    static __device__ __forceinline__ u32 of(float low, float high) {
+        u32 pair;
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+        return pair;
+    }
+};
+// C [16, 8] += A [16, 16] B [16, 8] (PTX ISA, "Matrix fragments for mma.m16n8k16"). Lane 4 g + q holds of C the columns 2 q and
+// 2 q + 1 of the rows g and g + 8; of A the same columns of these rows, then of columns from 8 on; of B the rows 2 q and 2 q + 1 of
+// column g, then of rows from 8 on.
+template <class T> struct product_of;
+#define PRODUCT_OF(TYPE)                                                                                                   \
+    template <> struct product_of<TYPE> {                                                                                  \
+        static __device__ __forceinline__ void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {                     \
+            asm("mma.sync.aligned.m16n8k16.row.col.f32." #TYPE "." #TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+                "{%0, %1, %2, %3};"                                                                                        \
+                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                           \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                           \
+        }                                                                                                                  \
+    };
+PRODUCT_OF(bf16)
+PRODUCT_OF(f16)
+#undef PRODUCT_OF
+#else
+template <class T> struct pair_of {
+    static u32 of(float low, float high) { return from_f32<T>::of(low).bits | (u32)from_f32<T>::of(high).bits << 16; }
+};
+template <class T> struct product_of {
+    static float value(u16 bits) { return to_f32(T{bits}); }
+    static void add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { add_product(c, a, b0, b1, value); }
+};
+#endif
+
+// Where a row of 16 goes in a tile: where it is; so that the columns 2 q and 2 q + 1 of both halves are the rows 4 q to 4 q + 3; so
+// that g and g + 8 are the rows 2 g and 2 g + 1.
+enum row_order { IN_ORDER, BY_FOURS, BY_PAIRS };
+template <row_order ORDER> __device__ __forceinline__ u32 place_of(u32 row) {
+    const u32 all = row & ~15u, i = row & 15;
+    if (ORDER == BY_FOURS) return all + (i >> 1 & 1) * 8 + (i >> 2) * 2 + (i & 1);
+    if (ORDER == BY_PAIRS) return all + (i & 1) * 8 + (i >> 1);
+    return row;
+}
+// Copies ROWS rows of DEPTH elements of 16 bits, `pitch` elements apart in the device's memory, to rows DEPTH + 8 elements apart,
+// which keeps eight of them in different banks. Rows from `rows` on, of which there is at least one before, are zeros.
+template <int THREADS, int ROWS, int DEPTH, row_order ORDER, class T>
+__device__ __forceinline__ void copy_tile(T* tile, const T* from, u32 pitch, u32 rows) {
+    const u32 vectors = DEPTH / 8;
+#pragma unroll
+    for (u32 i = 0; i < ROWS * vectors; i += THREADS) {
+        const u32 vector = i + threadIdx.x, row = vector / vectors, d = vector % vectors * 8;
+        const bool there = row < rows;
+        copy_async<16>(tile + place_of<ORDER>(row) * (DEPTH + 8) + d, from + (there ? row : 0) * pitch + d, there);
+    }
+}
+
+// For four numbers of the stream, of which `index` is the first, whether each is at least `least` / 2^24: a bit each.
+template <bool ALIGNED> __device__ __forceinline__ u32 kept_of_four(u64 seed, u32 step, u32 stream, u64 index, u32 least) {
+    u32 kept = 0, c[4];
+    if (ALIGNED) random_words(seed, step, stream, index / 4, c);
+#pragma unroll
+    for (u32 i = 0; i < 4; ++i) {
+        const bool keeps = ALIGNED ? c[i] >> 8 >= least : uniform(seed, step, stream, index + i) * 16777216.0f >= (float)least;
+        kept |= (u32)keeps << i;
+    }
+    return kept;
+}

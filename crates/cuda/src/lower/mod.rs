@@ -8,6 +8,8 @@ mod region;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use product::is_plain_attention;
+
 use crate::cublaslt::Product;
 use crate::cudnn::{Convolution, Pass};
 use crate::kernels::{self, MOST_ELEMENTS};

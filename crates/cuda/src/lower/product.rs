@@ -3,7 +3,7 @@
 use super::{Lowered, Place, Step, Unsupported, region};
 use crate::cublaslt::Product;
 use crate::cudnn::{Convolution, Geometry, Pass};
-use crate::kernels::attention::{Kernels, MOST_POSITIONS};
+use crate::kernels::attention::{self, plain, tensor_cores};
 use crate::kernels::copies::first_items;
 use bessemer_ir::ops::attention::{Attention, AttentionGrad};
 use bessemer_ir::ops::conv::{self, Conv2d};
@@ -203,13 +203,27 @@ fn scaled(shape: &Shape, relu: bool) -> Fusion {
     }
 }
 
-fn kernels<'a>(attention: &'a Attention, types: &[&TensorType]) -> Result<Kernels<'a>, Unsupported> {
-    let sizes = attention.geometry(&types[0].shape, &types[1].shape)?;
-    let positions = sizes.queries.max(sizes.keys);
-    match positions > MOST_POSITIONS {
-        true => Err(Unsupported::Positions { positions, most: MOST_POSITIONS }),
-        false => Ok(Kernels { attention, sizes, ty: types[0].dtype }),
+/// Whether an attention is made of plain kernels.
+pub(crate) fn is_plain_attention(of: &Attention, types: &[&TensorType]) -> bool {
+    attention_operands(of, types).ok().and_then(tensor_cores::Kernels::new).is_none()
+}
+
+/// # Errors
+/// There are too many positions.
+fn plain_kernels(operands: attention::Operands<'_>) -> Result<plain::Kernels<'_>, Unsupported> {
+    let positions = operands.sizes.queries.max(operands.sizes.keys);
+    match positions > plain::MOST_POSITIONS {
+        true => Err(Unsupported::Positions { positions, most: plain::MOST_POSITIONS }),
+        false => Ok(plain::Kernels(operands)),
     }
+}
+
+fn attention_operands<'a>(
+    attention: &'a Attention,
+    types: &[&TensorType],
+) -> Result<attention::Operands<'a>, Unsupported> {
+    let sizes = attention.geometry(&types[0].shape, &types[1].shape)?;
+    Ok(attention::Operands { attention, sizes, ty: types[0].dtype })
 }
 
 /// Inputs of the node by number, then these places, then the counter, the last input, where there is one.
@@ -221,23 +235,39 @@ fn operands(of: &Attention, inputs: &[usize], then: &[Place], counter: usize) ->
 /// # Errors
 /// There are too many positions.
 pub(super) fn attention(of: &Attention, types: &[&TensorType]) -> Result<Lowered, Unsupported> {
-    let kernels = kernels(of, types)?;
-    let mut lowered = Lowered { flops: of.product_flops(types), ..Lowered::named("plain attention") };
+    let own = attention_operands(of, types)?;
+    let (name, kernel) = match tensor_cores::Kernels::new(own) {
+        Some(kernels) => ("attention", kernels.forward()),
+        None => ("plain attention", plain_kernels(own)?.forward()),
+    };
+    let mut lowered = Lowered { flops: of.product_flops(types), ..Lowered::named(name) };
     let outputs = [Place::Output(0), Place::Output(1)];
-    lowered.launch(kernels.forward(), operands(of, &[0, 1, 2, 3], &outputs, types.len() - 1));
+    lowered.launch(kernel, operands(of, &[0, 1, 2, 3], &outputs, types.len() - 1));
     Ok(lowered)
 }
 
 /// # Errors
 /// There are too many positions.
 pub(super) fn attention_grad(of: &AttentionGrad, types: &[&TensorType]) -> Result<Lowered, Unsupported> {
-    let (attention, kernels) = (&of.attention, kernels(&of.attention, types)?);
-    let mut lowered = Lowered { flops: of.product_flops(types), ..Lowered::named("gradient of plain attention") };
-    let means = lowered.scratch_of(DType::F32, kernels.sizes.row_shape().elements());
-    let counter = types.len() - 1;
-    let of_queries = operands(attention, &[0, 1, 2, 3, 4, 5, 6], &[Place::Output(0), means], counter);
+    let (attention, own) = (&of.attention, attention_operands(&of.attention, types)?);
+    let flops = of.product_flops(types);
+    let (counter, [dq, dk, dv]) = (types.len() - 1, [0, 1, 2].map(Place::Output));
+    let rows = own.sizes.row_shape().elements();
+    if let Some(kernels) = tensor_cores::Kernels::new(own) {
+        let mut lowered = Lowered { flops, ..Lowered::named("gradient of attention") };
+        let means = lowered.scratch_of(DType::F32, rows);
+        let rounded = lowered.scratch_of(own.ty, own.sizes.q_shape().elements());
+        let of_queries = operands(attention, &[0, 1, 2, 3, 4, 5, 6], &[dq, means, rounded], counter);
+        lowered.launch(kernels.of_queries(), of_queries);
+        let of_keys = operands(attention, &[0, 1, 2, 3, 5], &[means, rounded, dk, dv], counter);
+        lowered.launch(kernels.of_keys(), of_keys);
+        return Ok(lowered);
+    }
+    let kernels = plain_kernels(own)?;
+    let mut lowered = Lowered { flops, ..Lowered::named("gradient of plain attention") };
+    let means = lowered.scratch_of(DType::F32, rows);
+    let of_queries = operands(attention, &[0, 1, 2, 3, 4, 5, 6], &[dq, means], counter);
     lowered.launch(kernels.of_queries(), of_queries);
-    let of_keys = operands(attention, &[0, 1, 2, 3, 5, 6], &[means, Place::Output(1), Place::Output(2)], counter);
-    lowered.launch(kernels.of_keys(), of_keys);
+    lowered.launch(kernels.of_keys(), operands(attention, &[0, 1, 2, 3, 5, 6], &[means, dk, dv], counter));
     Ok(lowered)
 }

@@ -107,7 +107,7 @@ pub fn tolerance(ty: DType) -> f64 {
 }
 
 /// The tensor as the device holds it.
-fn rounded(tensor: Tensor) -> Tensor {
+pub(super) fn rounded(tensor: Tensor) -> Tensor {
     let data = decode(tensor.ty.dtype, &encode(tensor.ty.dtype, &tensor.data));
     Tensor { data, ..tensor }
 }

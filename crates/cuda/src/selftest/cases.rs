@@ -1,5 +1,6 @@
 //! Kernels of every kind that the generator makes, on shapes that reach every path of theirs.
 
+use super::attention;
 use super::case::{Case, Expected, tolerance};
 use crate::kgen::{AdamW, KernelError, Launch, Operand, STEP_NUMBERS, Segment};
 use bessemer_ir::ops::Scalar;
@@ -125,7 +126,7 @@ pub fn makers(size: Size) -> Vec<Maker> {
         conversions,
     ];
     let more = if size == Size::Small { &small[..] } else { &[] };
-    both.iter().chain(more).copied().collect()
+    both.iter().chain(more).copied().chain(attention::makers(size)).collect()
 }
 
 /// All small cases.

@@ -1,6 +1,7 @@
 //! What is checked and measured on a real device: copies, the numbers and the speed of all kernels, eager and captured,
 //! and what cuBLASLt computes.
 
+mod attention;
 pub mod case;
 pub mod cases;
 mod convolutions;

@@ -12,7 +12,7 @@
 extern "C" {
 void* malloc(size_t);
 void free(void*);
-float expf(float), logf(float), sqrtf(float), tanhf(float), erff(float), sinf(float), cosf(float), floorf(float);
+float expf(float), exp2f(float), logf(float), sqrtf(float), tanhf(float), erff(float), sinf(float), cosf(float), floorf(float);
 float truncf(float), fabsf(float), powf(float, float), fmaxf(float, float), fminf(float, float);
 double log(double), log2(double), sqrt(double), sin(double), cos(double), floor(double), ceil(double);
 double fmax(double, double), fmin(double, double);
@@ -42,12 +42,21 @@ enum state { READY, AT_WARP, AT_BLOCK, DONE };
 const unsigned MOST = 1024;
 const size_t STACK = 64 << 10;
 
+// A copy that has begun: its destination holds poison until the thread waits for it.
+struct copy { void* to; const void* from; size_t bytes, room; };
+const unsigned MOST_COPIES = 64;
+
 struct fiber {
     ucontext_t context;
     char* stack;
     state at;
     uint3 thread;
     uint64_t slot;
+    // What the thread gives to its warp, in turns: a thread that is one ahead disturbs no other.
+    uint64_t given[2][4];
+    unsigned turn;
+    copy copies[MOST_COPIES];
+    unsigned begun;
 };
 
 static fiber fibers[MOST];
@@ -106,6 +115,7 @@ inline int run_block(unsigned threads, bool reverse) {
         f.context.uc_link = 0;
         makecontext(&f.context, run, 0);
         f.at = READY;
+        f.turn = f.begun = 0;
         f.thread = {id % blockDim.x, id / blockDim.x % blockDim.y, id / blockDim.x / blockDim.y};
     }
     unsigned warps = (threads + 31) / 32;
@@ -216,6 +226,76 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T x, int distance) 
     memcpy(&y, &shim::fibers[id ^ distance].slot, sizeof(T));
     shim::wait(shim::AT_WARP);
     return y;
+}
+
+static inline float exp2_of(float x) { return exp2f(x); }
+
+template <int BYTES> static inline void copy_async(void* to, const void* from, bool there) {
+    shim::fiber& f = shim::fibers[shim::current];
+    memset(to, 0xff, BYTES);
+    if (f.begun == shim::MOST_COPIES) __builtin_trap();
+    f.copies[f.begun++] = {to, from, there ? (size_t)BYTES : 0, (size_t)BYTES};
+}
+
+static inline void copies_are_done() {
+    shim::fiber& f = shim::fibers[shim::current];
+    for (unsigned i = 0; i < f.begun; ++i) {
+        memset(f.copies[i].to, 0, f.copies[i].room);
+        memcpy(f.copies[i].to, f.copies[i].from, f.copies[i].bytes);
+    }
+    f.begun = 0;
+}
+
+namespace shim {
+
+// Gives bytes to the warp and waits until every lane has done so. Which turn it was.
+inline unsigned give(const void* bytes, size_t count) {
+    fiber& f = fibers[current];
+    unsigned turn = f.turn++ & 1;
+    memcpy(f.given[turn], bytes, count);
+    wait(AT_WARP);
+    return turn;
+}
+
+template <class T> inline const T* given(unsigned lane, unsigned turn) {
+    return (const T*)fibers[(current & ~31u) + lane].given[turn];
+}
+
+// Four matrices of 8 x 8 elements, each row where a lane says, and each lane's pairs of them.
+inline void load_pairs(unsigned (&x)[4], const void* row, bool transposed) {
+    if ((uintptr_t)row % 16) __builtin_trap();
+    unsigned turn = give(&row, sizeof row), lane = current % 32, g = lane / 4, q = lane % 4;
+    for (unsigned m = 0; m < 4; ++m) {
+        unsigned pair = 0;
+        for (unsigned e = 0; e < 2; ++e) {
+            unsigned r = transposed ? 2 * q + e : g, c = transposed ? g : 2 * q + e;
+            pair |= (unsigned)(*given<const uint16_t*>(8 * m + r, turn))[c] << 16 * e;
+        }
+        x[m] = pair;
+    }
+}
+
+}  // namespace shim
+
+static inline void load_matrices(unsigned (&x)[4], const void* row) { shim::load_pairs(x, row, false); }
+static inline void load_transposed(unsigned (&x)[4], const void* row) { shim::load_pairs(x, row, true); }
+
+// C [16, 8] += A [16, 16] B [16, 8], whose elements `value` makes of their bits, all of them spread over the warp as those of
+// `mma.m16n8k16`.
+static inline void add_product(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, float (*value)(uint16_t)) {
+    unsigned words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    unsigned turn = shim::give(words, sizeof words), lane = shim::current % 32, g = lane / 4, q = lane % 4;
+    for (unsigned i = 0; i < 4; ++i) {
+        unsigned row_half = i / 2, column = 2 * q + i % 2;
+        float sum = 0;
+        for (unsigned k = 0; k < 16; ++k) {
+            unsigned k_half = k / 8, of_pair = k % 8 / 2, shift = 16 * (k % 2);
+            unsigned x = shim::given<unsigned>(4 * g + of_pair, turn)[2 * k_half + row_half] >> shift;
+            unsigned y = shim::given<unsigned>(4 * column + of_pair, turn)[4 + k_half] >> shift;
+            sum += value((uint16_t)x) * value((uint16_t)y);
+        }
+        c[i] += sum;
+    }
 }
 
 #define SHIM_ENTRY(name, waits)                                                                                    \

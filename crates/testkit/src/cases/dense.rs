@@ -135,6 +135,15 @@ pub(super) fn attention_many_keys(p: &mut Problem, d: &mut Draw) -> Result<Value
     attention_of(p, d, lengths, dropout)
 }
 
+/// With heads of whole multiples of 16.
+pub(super) fn attention_even_heads(p: &mut Problem, d: &mut Draw) -> Result<Value, GraphError> {
+    let lengths = [d.int(1, 140), d.int(1, 140)];
+    let dropout = AttentionDropout { rate: Scalar(0.1), seed: 13, stream: 5 };
+    let dropout = d.flip().then_some(dropout);
+    let sizes = [d.int(1, 2), d.int(1, 3), 16 * d.int(1, 8)];
+    attention_of_heads(p, d, lengths, sizes, dropout)
+}
+
 /// Attention of numbers of queries and keys, of which some are masked.
 fn attention_of(
     p: &mut Problem,
@@ -144,6 +153,16 @@ fn attention_of(
 ) -> Result<Value, GraphError> {
     let (batch, heads) = (d.int(1, 2), if queries * keys > 5000 { d.int(1, 2) } else { d.int(1, 12) });
     let depth = [8, 16, 19, 64, 128][d.int(0, if heads > 4 { 2 } else { 4 })];
+    attention_of_heads(p, d, [queries, keys], [batch, heads, depth], dropout)
+}
+
+fn attention_of_heads(
+    p: &mut Problem,
+    d: &mut Draw,
+    [queries, keys]: [usize; 2],
+    [batch, heads, depth]: [usize; 3],
+    dropout: Option<AttentionDropout>,
+) -> Result<Value, GraphError> {
     let width = heads * depth;
     let inputs = [queries, keys, keys].map(|length| p.input(&[batch, length, width]));
     let [q, k, v] = inputs;

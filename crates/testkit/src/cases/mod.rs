@@ -62,6 +62,8 @@ const IN_F32: Run = Run { precision: DType::F32, compare: Compare::Elements(2e-5
 const IN_BF16: Run = Run { precision: DType::Bf16, compare: Compare::Norm(1e-2) };
 const IN_F16: Run = Run { precision: DType::F16, compare: Compare::Norm(1.5e-3) };
 
+const IN_16_BITS: &[Run] = &[IN_BF16, IN_F16];
+
 const EXACT: &[Run] = &[Run { precision: DType::F32, compare: Compare::Exact }];
 const F32: &[Run] = &[IN_F32];
 /// Of operands of 16 bits, to whose type the result may be rounded.
@@ -135,6 +137,7 @@ pub const CASES: &[Case] = &[
     case("attention", dense::attention, ALL),
     case("attention with dropout", dense::attention_dropout, ALL),
     case("attention over many keys", dense::attention_many_keys, ALL),
+    case("attention of even heads in 16 bits", dense::attention_even_heads, IN_16_BITS),
     case("u8 pixels", pointwise::pixels, F32),
     case("all_reduce", moves::all_reduce, F32),
     case("all_reduce started and awaited", moves::all_reduce_in_two, F32),

@@ -1,57 +1,21 @@
 //! Attention and its gradient, one row or column of the probabilities a block. Plain kernels: products in `f32`, no tensor cores.
 
+use super::{Operands, floats};
 use crate::kgen::{Kernel, Parameter, constant, indented};
-use bessemer_ir::DType;
-use bessemer_ir::ops::attention::{Attention, Geometry};
+use bessemer_ir::ops::attention::Geometry;
 
 const THREADS: usize = 128;
 /// Numbers of queries and keys whose row and column fit into the memory that the threads of a block share.
 pub(crate) const MOST_POSITIONS: usize = 5 << 10;
 
-/// An attention of operands of some type.
-pub(crate) struct Kernels<'a> {
-    pub attention: &'a Attention,
-    pub sizes: Geometry,
-    pub ty: DType,
-}
+/// Its kernels.
+pub(crate) struct Kernels<'a>(pub Operands<'a>);
 
 impl Kernels<'_> {
-    fn q_elements(&self) -> usize {
-        self.sizes.q_shape().elements()
-    }
-
-    fn k_elements(&self) -> usize {
-        self.sizes.k_shape().elements()
-    }
-
-    fn rows(&self) -> usize {
-        self.sizes.row_shape().elements()
-    }
-
-    /// q, k, v and bias.
-    fn common(&self) -> Vec<Parameter> {
-        let Geometry { batch, keys, .. } = self.sizes;
-        let input = |name: &str, elements| Parameter::input(name, self.ty, elements);
-        vec![
-            input("q", self.q_elements()),
-            input("k", self.k_elements()),
-            input("v", self.k_elements()),
-            Parameter::input("bias", DType::F32, batch * keys),
-        ]
-    }
-
-    fn counter(&self) -> Option<Parameter> {
-        self.attention.dropout.map(|_| Parameter::input("counter", DType::I32, 1))
-    }
-
-    fn floats(&self, name: &str, elements: usize, written: bool) -> Parameter {
-        Parameter::Memory { name: name.into(), ty: DType::F32, elements, written }
-    }
-
     /// The score of query row `row` at `query` and key `j` at `first_key`, and the factor of dropout.
     fn score(&self) -> String {
-        let Geometry { heads, keys, depth, .. } = self.sizes;
-        let factor = match &self.attention.dropout {
+        let Geometry { heads, keys, depth, .. } = self.0.sizes;
+        let factor = match &self.0.attention.dropout {
             Some(dropout) => format!(
                 "uniform({}ull, (u32)counter[0], {}u, (u64)row * {keys}u + j) >= {} ? {} : 0.0f",
                 dropout.seed,
@@ -68,13 +32,13 @@ impl Kernels<'_> {
              score = score * {scale} + bias[b * {keys}u + j];\n\
              const float factor = {factor};\n",
             pitch = heads * depth,
-            scale = constant(self.attention.scale.0 as f32)
+            scale = constant(self.0.attention.scale.0 as f32)
         )
     }
 
     /// `row` of the probabilities, with what it is of: batch item, head, query.
     fn of_row(&self) -> String {
-        let Geometry { heads, queries, keys, depth, .. } = self.sizes;
+        let Geometry { heads, queries, keys, depth, .. } = self.0.sizes;
         format!(
             "const u32 b = row / {}u, h = row / {queries}u % {heads}u;\n\
              const u32 query = ((b * {queries}u + row % {queries}u) * {heads}u + h) * {depth}u;\n\
@@ -85,16 +49,16 @@ impl Kernels<'_> {
     }
 
     fn kernel(&self, name: &str, parameters: Vec<Parameter>, blocks: usize, body: &str) -> Kernel {
-        let parameters = parameters.into_iter().chain(self.counter()).collect();
+        let parameters = parameters.into_iter().chain(self.0.counter()).collect();
         Kernel::new(name, parameters, [blocks as u32, 1, 1], [THREADS as u32, 1, 1], &indented(body)).named_by_content()
     }
 
     /// From q, k, v, bias to the output and the log-sums; then the counter.
     pub(crate) fn forward(&self) -> Kernel {
-        let Geometry { heads, keys, depth, .. } = self.sizes;
-        let mut parameters = self.common();
-        parameters.push(self.floats("y", self.q_elements(), true));
-        parameters.push(self.floats("log_sums", self.rows(), true));
+        let Geometry { heads, keys, depth, .. } = self.0.sizes;
+        let mut parameters = self.0.common();
+        parameters.push(floats("y", self.0.q_elements(), true));
+        parameters.push(floats("log_sums", self.0.rows(), true));
         let body = format!(
             "__shared__ float p[{keys}], scratch[{warps}];\n\
              const u32 row = blockIdx.x;\n\
@@ -120,19 +84,19 @@ impl Kernels<'_> {
             factor = self.score().lines().last().map(|line| format!("{line}\n")).unwrap_or_default(),
             pitch = heads * depth,
         );
-        self.kernel("attention", parameters, self.rows(), &body)
+        self.kernel("attention", parameters, self.0.rows(), &body)
     }
 
     /// From q, k, v, bias, the output, log-sums and the output's gradient to the gradient of q and, for each row, the sum of
     /// probabilities times their gradients; then the counter.
     pub(crate) fn of_queries(&self) -> Kernel {
-        let Geometry { heads, keys, depth, .. } = self.sizes;
-        let mut parameters = self.common();
-        parameters.push(self.floats("y", self.q_elements(), false));
-        parameters.push(self.floats("log_sums", self.rows(), false));
-        parameters.push(self.floats("dy", self.q_elements(), false));
-        parameters.push(self.floats("dq", self.q_elements(), true));
-        parameters.push(self.floats("means", self.rows(), true));
+        let Geometry { heads, keys, depth, .. } = self.0.sizes;
+        let mut parameters = self.0.common();
+        parameters.push(floats("y", self.0.q_elements(), false));
+        parameters.push(floats("log_sums", self.0.rows(), false));
+        parameters.push(floats("dy", self.0.q_elements(), false));
+        parameters.push(floats("dq", self.0.q_elements(), true));
+        parameters.push(floats("means", self.0.rows(), true));
         let body = format!(
             "__shared__ float ds[{keys}], scratch[{warps}];\n\
              const u32 row = blockIdx.x;\n\
@@ -153,22 +117,22 @@ impl Kernels<'_> {
             warps = THREADS / 32,
             of_row = self.of_row(),
             score = indented(&self.score()),
-            scale = constant(self.attention.scale.0 as f32),
+            scale = constant(self.0.attention.scale.0 as f32),
             pitch = heads * depth,
         );
-        self.kernel("attention_of_queries", parameters, self.rows(), &body)
+        self.kernel("attention_of_queries", parameters, self.0.rows(), &body)
     }
 
     /// From q, k, v, bias, log-sums, the output's gradient and the sums of [`Kernels::of_queries`] to the gradients of k and v;
     /// then the counter.
     pub(crate) fn of_keys(&self) -> Kernel {
-        let Geometry { batch, heads, queries, keys, depth } = self.sizes;
-        let mut parameters = self.common();
-        parameters.push(self.floats("log_sums", self.rows(), false));
-        parameters.push(self.floats("dy", self.q_elements(), false));
-        parameters.push(self.floats("means", self.rows(), false));
-        parameters.push(self.floats("dk", self.k_elements(), true));
-        parameters.push(self.floats("dv", self.k_elements(), true));
+        let Geometry { batch, heads, queries, keys, depth } = self.0.sizes;
+        let mut parameters = self.0.common();
+        parameters.push(floats("log_sums", self.0.rows(), false));
+        parameters.push(floats("dy", self.0.q_elements(), false));
+        parameters.push(floats("means", self.0.rows(), false));
+        parameters.push(floats("dk", self.0.k_elements(), true));
+        parameters.push(floats("dv", self.0.k_elements(), true));
         let body = format!(
             "__shared__ float p[{queries}], ds[{queries}];\n\
              const u32 list = blockIdx.x / {keys}u, j = blockIdx.x % {keys}u;\n\
@@ -191,7 +155,7 @@ impl Kernels<'_> {
              dk[at] = of_k;\n    dv[at] = of_v;\n}}\n",
             of_row = indented(&self.of_row()),
             score = indented(&self.score()),
-            scale = constant(self.attention.scale.0 as f32),
+            scale = constant(self.0.attention.scale.0 as f32),
         );
         self.kernel("attention_of_keys", parameters, batch * heads * keys, &body)
     }
