@@ -29,13 +29,16 @@ pub struct Machine {
     pub huge_pages: Option<String>,
 }
 
-/// Measured limits, in units per second.
+/// Limits, measured or nominal, in units per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// Arithmetic in `f32`, in GFLOP/s.
     pub fp32_gflops: f64,
     /// `None` where the processor has no bf16 arithmetic.
     pub bf16_gflops: Option<f64>,
+    /// `None` where the device has no f16 arithmetic.
+    #[serde(default)]
+    pub f16_gflops: Option<f64>,
     /// Reading from memory, in GB/s.
     pub read_gbytes: f64,
 }
@@ -66,31 +69,32 @@ impl Machine {
 impl Limits {
     /// Measures a device for about a second.
     pub fn measure(device: &dyn Device) -> Limits {
-        let DeviceLimits { fp32_flops, bf16_flops, read_bytes } = device.measure_limits();
+        let DeviceLimits { fp32_flops, bf16_flops, f16_flops, read_bytes } = device.measure_limits();
         Limits {
             fp32_gflops: fp32_flops / 1e9,
             bf16_gflops: bf16_flops.map(|flops| flops / 1e9),
+            f16_gflops: f16_flops.map(|flops| flops / 1e9),
             read_gbytes: read_bytes / 1e9,
         }
     }
 
-    /// Arithmetic a second of products of this type: that of `f32` where the processor has no other.
-    pub fn peak_gflops(&self, dtype: DType) -> f64 {
-        match (dtype, self.bf16_gflops) {
-            (DType::Bf16, Some(gflops)) => gflops,
-            _ => self.fp32_gflops,
+    /// Arithmetic a second of products of this type, and the name of that peak: that of `f32` where the device has no other.
+    pub fn peak(&self, dtype: DType) -> (&'static str, f64) {
+        match (dtype, self.bf16_gflops, self.f16_gflops) {
+            (DType::Bf16, Some(gflops), _) => ("bf16", gflops),
+            (DType::F16, _, Some(gflops)) => ("fp16", gflops),
+            _ => ("fp32", self.fp32_gflops),
         }
     }
 
     /// The greater of each limit: what others do to a shared machine only makes a measured limit smaller.
     #[must_use]
     pub fn greater(self, other: Limits) -> Limits {
+        let of_two = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
         Limits {
             fp32_gflops: self.fp32_gflops.max(other.fp32_gflops),
-            bf16_gflops: match (self.bf16_gflops, other.bf16_gflops) {
-                (Some(a), Some(b)) => Some(a.max(b)),
-                (a, b) => a.or(b),
-            },
+            bf16_gflops: of_two(self.bf16_gflops, other.bf16_gflops),
+            f16_gflops: of_two(self.f16_gflops, other.f16_gflops),
             read_gbytes: self.read_gbytes.max(other.read_gbytes),
         }
     }
@@ -158,12 +162,22 @@ mod tests {
 
     #[test]
     fn the_greater_limits_count_one_by_one() {
-        let low = Limits { fp32_gflops: 1.0, bf16_gflops: None, read_gbytes: 9.0 };
-        let high = Limits { fp32_gflops: 2.0, bf16_gflops: Some(3.0), read_gbytes: 8.0 };
-        let greater = Limits { fp32_gflops: 2.0, bf16_gflops: Some(3.0), read_gbytes: 9.0 };
+        let low = Limits { fp32_gflops: 1.0, bf16_gflops: None, f16_gflops: None, read_gbytes: 9.0 };
+        let high = Limits { fp32_gflops: 2.0, bf16_gflops: Some(3.0), f16_gflops: None, read_gbytes: 8.0 };
+        let greater = Limits { read_gbytes: 9.0, ..high };
         assert_eq!((low.greater(high), high.greater(low)), (greater, greater));
         assert_eq!(high.greater(Limits { bf16_gflops: Some(4.0), ..low }).bf16_gflops, Some(4.0));
-        assert_eq!([DType::F32, DType::Bf16, DType::F16].map(|dtype| high.peak_gflops(dtype)), [2.0, 3.0, 2.0]);
-        assert_eq!(low.peak_gflops(DType::Bf16), 1.0);
+    }
+
+    #[test]
+    fn products_are_held_against_the_peak_of_their_type_where_there_is_one() {
+        let peaks = |limits: Limits| [DType::F32, DType::Bf16, DType::F16].map(|dtype| limits.peak(dtype));
+        let none = Limits { fp32_gflops: 1.0, bf16_gflops: None, f16_gflops: None, read_gbytes: 9.0 };
+        let one = Limits { bf16_gflops: Some(3.0), ..none };
+        let both = Limits { f16_gflops: Some(4.0), ..one };
+        assert_eq!(peaks(none), [("fp32", 1.0); 3]);
+        assert_eq!(peaks(one), [("fp32", 1.0), ("bf16", 3.0), ("fp32", 1.0)]);
+        assert_eq!(peaks(both), [("fp32", 1.0), ("bf16", 3.0), ("fp16", 4.0)]);
+        assert_eq!(both.greater(one).f16_gflops, Some(4.0));
     }
 }

@@ -366,7 +366,8 @@ pub struct Repeat {
     pub(crate) timed: Timed,
     pub(crate) flops_per_sample: f64,
     pub(crate) hardware_flops_per_sample: f64,
-    /// The most memory that the process held meanwhile, if the system reports it.
+    /// What states and plans use of the memory of a device that has its own; else the most memory that the process held
+    /// meanwhile, if the system reports it.
     pub(crate) peak_memory_bytes: Option<u64>,
     /// Of all ranks, in their order; a process that is alone is one.
     pub(crate) ranks: Vec<RankTimes>,
@@ -412,7 +413,8 @@ impl Repeat {
 
     fn beside(request: &Request, group: &Group) -> Result<Repeat, MeasureError> {
         let knows_peak = reset_peak_resident();
-        let mut prepared = Prepared::on(request, &*request.device.open_rank(group.collectives())?)?;
+        let device = request.device.open_rank(group.collectives())?;
+        let mut prepared = Prepared::on(request, &*device)?;
         let warmup = Timed::window(request.warmup, 0, |_| prepared.step())?;
         group.any(false)?;
         group.take_waited();
@@ -424,7 +426,7 @@ impl Repeat {
             timed: Timed { losses: [warmup.losses, timed.losses].concat(), ..timed },
             flops_per_sample: prepared.flops_per_sample(),
             hardware_flops_per_sample: prepared.hardware_flops_per_sample(),
-            peak_memory_bytes: knows_peak.then(peak_resident_bytes).flatten(),
+            peak_memory_bytes: device.memory_in_use().or_else(|| knows_peak.then(peak_resident_bytes).flatten()),
             transport: None,
         })
     }
@@ -556,7 +558,7 @@ pub fn measure(
     result.repeat = result.runs.len() as u64;
     summarise(&mut result);
     *limits = limits.greater(Limits::measure(&*request.device.open()?));
-    let peak = limits.peak_gflops(request.work().precision) * 1e9 * ranks as f64;
+    let peak = limits.peak(request.work().precision).1 * 1e9 * ranks as f64;
     result.fraction_of_peak = result.flops_per_sample.map(|flops| flops * result.throughput / peak);
     result.hardware_fraction_of_peak = result.hardware_flops_per_sample.map(|flops| flops * result.throughput / peak);
     Ok(result)
@@ -656,7 +658,7 @@ mod tests {
     #[test]
     fn a_step_is_measured() {
         let machine = Machine::look(&*DeviceOptions::default().open().unwrap());
-        let mut limits = Limits { fp32_gflops: 1e-3, bf16_gflops: None, read_gbytes: 1e6 };
+        let mut limits = Limits { fp32_gflops: 1e-3, bf16_gflops: None, f16_gflops: None, read_gbytes: 1e6 };
         let result = measure(&request(2), &machine, &mut limits, Repeat::here, |_| {}).expect("a small model runs");
         assert!(limits.fp32_gflops > 0.1 && limits.read_gbytes == 1e6, "the greater ones: {limits:?}");
         assert_eq!((result.runs.len(), result.steps), (2, 2));
@@ -673,7 +675,7 @@ mod tests {
     #[test]
     fn counts_fit_into_the_budget() {
         let machine = Machine::look(&*DeviceOptions::default().open().unwrap());
-        let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, read_gbytes: 1.0 };
+        let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, f16_gflops: None, read_gbytes: 1.0 };
         let mut measured = |time: Duration| {
             let budget = Budget { time, keeps_warmup: true, keeps_steps: false, keeps_repeat: false };
             let request = Request { budget: Some(budget), ..request(4) };
@@ -695,7 +697,7 @@ mod tests {
     #[test]
     fn what_was_made_before_an_interruption_counts() {
         let machine = Machine::look(&*DeviceOptions::default().open().unwrap());
-        let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, read_gbytes: 1.0 };
+        let mut limits = Limits { fp32_gflops: 1.0, bf16_gflops: None, f16_gflops: None, read_gbytes: 1.0 };
         let mut measured = |repeats: usize| {
             let mut made = 0;
             let once = |request: &Request| {

@@ -96,6 +96,10 @@ impl run::Device for CpuDevice {
         peak::measure(self.options.isa, self.options.threads)
     }
 
+    fn memory_in_use(&self) -> Option<u64> {
+        None
+    }
+
     fn new_state(&self, layout: StateLayout) -> Result<Arc<dyn StateStore>, RunError> {
         Ok(Arc::new(CpuState::new(layout)?))
     }

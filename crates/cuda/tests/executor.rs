@@ -354,6 +354,8 @@ fn state_is_shared_and_results_are_kept_for_some_steps() {
     let mut executors = [(); 2].map(|()| gpu.load(plan(), &state, &StateBinding::default()).unwrap());
     let names: Vec<String> = gpu.memory().into_iter().map(|(what, _)| what).collect();
     assert_eq!(names.iter().filter(|name| *name == "the plan's arena").count(), 2, "{names:?}");
+    let in_use: usize = gpu.memory().iter().map(|(_, bytes)| bytes).sum();
+    assert!(in_use > 0 && gpu.memory_in_use() == Some(in_use as u64), "{in_use}");
     executors[0].feed(&[("x", &bytes(&[1.0]))]).unwrap();
     executors[1].feed(&[("x", &bytes(&[10.0]))]).unwrap();
     let tickets: Vec<Ticket> = (0..5).map(|_| executors[0].submit().unwrap()).collect();
@@ -379,13 +381,14 @@ fn state_is_shared_and_results_are_kept_for_some_steps() {
     assert_eq!(gpu.memory(), []);
 }
 
-/// The mock says that it is an H200: 67 TFLOP/s in fp32, 1,070 in bf16 at its peak clock, 4.9 TB/s.
+/// The mock says that it is an H200: 67 TFLOP/s in fp32, 1,070 in bf16 and fp16 at its peak clock, 4.9 TB/s.
 #[test]
 fn limits_follow_from_properties() {
     let Some(folder) = mock_or_skip("limits_follow_from_properties") else { return };
     let gpu = gpu(folder);
     assert_eq!((gpu.properties().kind, gpu.properties().has_bf16), ("cuda", true));
     let limits = gpu.measure_limits();
+    assert_eq!(limits.f16_flops, limits.bf16_flops);
     let shares = [limits.fp32_flops / 67e12, limits.bf16_flops.unwrap() / 1070e12, limits.read_bytes / 4.9e12];
     assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.01), "{limits:?}");
 }

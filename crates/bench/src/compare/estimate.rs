@@ -110,7 +110,7 @@ impl Estimate {
 impl Part {
     pub(super) fn guess(group: &Group, entrants: usize, limits: &Limits) -> Result<Self, CompareError> {
         let precision = group.precision.on(DeviceKind::Cpu).unwrap_or(DType::F32);
-        let flops = GUESSED_SHARE * limits.peak_gflops(precision) * 1e9;
+        let flops = GUESSED_SHARE * limits.peak(precision).1 * 1e9;
         let sample_s = flops_per_sample(group)? / flops.max(1.0);
         let (batch, search_s) = match group.batch_size {
             BatchSize::Of(number) => (number, 0.0),

@@ -75,7 +75,7 @@ impl Session<'_> {
             })
             .collect();
         let precision = group.precision.on(self.options.device.kind).unwrap_or(DType::F32);
-        let peak = self.machine.limits.peak_gflops(precision) * 1e9;
+        let peak = self.machine.limits.peak(precision).1 * 1e9;
         let rows =
             results(group, key, &measured, self.options.device.kind, self.machine(), peak, flops_per_sample(group)?);
         // Weights and batches can be written again, and take much room.

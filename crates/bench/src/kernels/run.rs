@@ -216,12 +216,10 @@ pub fn result(
 
 /// Name and rate of the limit: the peak of the element type, or of `f32` where the processor has no other.
 fn limit(problem: &Problem, limits: &Limits) -> (&'static str, f64) {
-    let name = match (problem.bound, problem.dtype, limits.bf16_gflops) {
-        (Bound::Memory, ..) => return ("memory", limits.read_gbytes),
-        (Bound::Arithmetic, DType::Bf16, Some(_)) => "bf16",
-        (Bound::Arithmetic, ..) => "fp32",
-    };
-    (name, limits.peak_gflops(problem.dtype))
+    match problem.bound {
+        Bound::Memory => ("memory", limits.read_gbytes),
+        Bound::Arithmetic => limits.peak(problem.dtype),
+    }
 }
 
 impl KernelResult {

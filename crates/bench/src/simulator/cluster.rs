@@ -83,7 +83,7 @@ impl DeviceDescription {
         DeviceDescription {
             name: name.to_owned(),
             fp32_tflops: limits.fp32_gflops / 1e3,
-            half_tflops: limits.peak_gflops(DType::Bf16) / 1e3,
+            half_tflops: limits.peak(DType::Bf16).1 / 1e3,
             memory_gbytes: limits.read_gbytes,
         }
     }

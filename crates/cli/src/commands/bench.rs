@@ -14,9 +14,9 @@ use bessemer_bench::profile::{KernelCall, by_kind, gflops};
 use bessemer_bench::show;
 use bessemer_bench::simulator::measured_step;
 use bessemer_bench::workload::{Mode, StepSettings};
+use bessemer_ir::DType;
 use bessemer_train::clock::unix_seconds;
 use bessemer_train::events::{BenchResult, Event, Header, KernelTime, PublishedStyle};
-use bessemer_train::recipe::Compute;
 use bessemer_train::tasks::metric_schema;
 use bessemer_train::tasks::registry::ZooModel;
 use bessemer_train::{DeviceOptions, StopSignal};
@@ -266,15 +266,14 @@ fn run_steps(
     let process = Process::new(StopSignal::from_system()?)?;
     common.notify(&options.announcement());
     let (machine, mut limits) = (Machine::look(&*opened), Limits::measure(&*opened));
-    let limit = match (precision, limits.bf16_gflops) {
-        (Compute::Bf16, Some(gflops)) => format!("{} GFLOP/s bf16", show::significant(gflops, 3)),
-        _ => format!("{} GFLOP/s fp32", show::significant(limits.fp32_gflops, 3)),
-    };
+    let (of_type, gflops) = limits.peak(precision.on(device.kind).unwrap_or(DType::F32));
+    let limit = format!("{} GFLOP/s {of_type}", show::significant(gflops, 3));
     let gbytes = show::significant(limits.read_gbytes, 3);
     results.text(&format!(
-        "{}; {}: {limit}, {gbytes} GB/s{}\n{}",
+        "{}; {}: {limit}, {gbytes} GB/s{}{}\n{}",
         device_text(&machine),
         limits_text(&machine),
+        if opened.memory_in_use().is_some() { "; memory: of the GPU, in use by states and plans" } else { "" },
         if options.seconds().is_some() { "; quick" } else { "" },
         row(&header(unit))
     ))?;

@@ -158,6 +158,10 @@ impl Device for CudaDevice {
         Ok(Box::new(CudaExecutor::new(&self.gpu, plan, Arc::clone(state), binding)?))
     }
 
+    fn memory_in_use(&self) -> Option<u64> {
+        Some(self.memory().iter().map(|(_, bytes)| *bytes as u64).sum())
+    }
+
     /// Not measured: what follows from the device's clocks, its multiprocessors and its memory bus.
     fn measure_limits(&self) -> DeviceLimits {
         let info = self.gpu.context.info();
@@ -171,6 +175,7 @@ impl Device for CudaDevice {
         DeviceLimits {
             fp32_flops: cycles * cores,
             bf16_flops: self.properties.has_bf16.then_some(cycles * tensor_cores),
+            f16_flops: Some(cycles * tensor_cores),
             // Both edges of the clock.
             read_bytes: f64::from(info.memory_clock_khz) * 2e3 * f64::from(info.memory_bus_bits) / 8.0,
         }

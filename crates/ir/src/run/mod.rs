@@ -32,6 +32,9 @@ pub trait Device: Send + Sync {
     /// Measures what the device can do, which takes about a second.
     fn measure_limits(&self) -> DeviceLimits;
 
+    /// Bytes of the device's own memory that its states and plans use now; `None` for a device that computes in the host's memory.
+    fn memory_in_use(&self) -> Option<u64>;
+
     /// Memory for state, all zero.
     ///
     /// # Errors
@@ -67,13 +70,15 @@ pub struct DeviceProperties {
     pub has_bf16: bool,
 }
 
-/// Measured limits of a device.
+/// Limits of a device, measured or nominal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceLimits {
     /// FLOP/s of products of `f32`.
     pub fp32_flops: f64,
     /// FLOP/s of products of `bf16` added to `f32`, where the device has such arithmetic.
     pub bf16_flops: Option<f64>,
+    /// FLOP/s of products of `f16` added to `f32`, where the device has such arithmetic.
+    pub f16_flops: Option<f64>,
     /// Bytes read from memory a second.
     pub read_bytes: f64,
 }

@@ -51,7 +51,8 @@ pub struct BenchResult {
     pub runs: Vec<BenchRun>,
     /// `(max - min) / median` of the runs' throughput.
     pub spread: f64,
-    /// `None` where it could not be measured, as are the fields below.
+    /// Of the host's memory, the most that the process held; on a GPU what states and plans use of its memory. `None` where it
+    /// could not be measured, as are the fields below.
     pub peak_memory_bytes: Option<u64>,
     /// FLOPs by which the model is defined, of convolutions and matrix products.
     pub flops_per_sample: Option<f64>,
